@@ -1,0 +1,1 @@
+//! Payload buffers: blocks from a bounded pool, so that an idle connection holds none.

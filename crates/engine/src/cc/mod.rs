@@ -1,0 +1,86 @@
+//! Congestion control: a small trait, one controller a file.
+
+use core::fmt;
+use core::time::Duration;
+
+use braid_wire::Instant;
+
+/// Which controller a subflow runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Algorithm {
+    /// RFC 5681 with RFC 6582.
+    NewReno,
+    /// RFC 9438.
+    Cubic,
+}
+
+/// What one acknowledgement told.
+#[derive(Debug, Clone, Copy)]
+pub struct AckSample {
+    /// Now.
+    pub now: Instant,
+    /// Bytes newly delivered (cumulative or selective).
+    pub delivered: u64,
+    /// Round trip measured by this acknowledgement, if any (never from a retransmission).
+    pub rtt: Option<Duration>,
+    /// Lowest round trip of the subflow.
+    pub min_rtt: Duration,
+    /// Smoothed round trip.
+    pub srtt: Duration,
+    /// Bytes in flight before this acknowledgement.
+    pub prior_in_flight: u64,
+    /// The window was what held the sender back since the last acknowledgement (RFC 7661).
+    pub cwnd_limited: bool,
+    /// The first acknowledgement of a new round trip.
+    pub round_start: bool,
+    /// Loss recovery (fast or timeout) is under way.
+    pub in_recovery: bool,
+}
+
+/// A congestion controller. All windows are in bytes.
+pub trait CongestionControl: fmt::Debug + Send {
+    /// Name as in Linux: `cubic`, `reno`.
+    fn name(&self) -> &'static str;
+    /// Congestion window; at least one segment.
+    fn cwnd(&self) -> u64;
+    /// Slow-start threshold; `u64::MAX` before the first loss.
+    fn ssthresh(&self) -> u64;
+    /// An acknowledgement arrived.
+    fn on_ack(&mut self, ack: &AckSample);
+    /// Loss detected; called once per recovery episode (RFC 5681 section 3.2, RFC 9438 4.6).
+    fn on_congestion(&mut self, now: Instant, in_flight: u64);
+    /// The retransmission timer expired, first of a series (RFC 5681 section 3.1).
+    fn on_rto(&mut self, now: Instant, in_flight: u64);
+    /// The last reduction turned out spurious: restore the window of before.
+    fn on_spurious(&mut self, now: Instant);
+    /// Nothing was sent for longer than one timeout (RFC 5681 section 4.1); `initial` is the
+    /// initial window in bytes.
+    fn on_idle(&mut self, initial: u64);
+    /// Sender-side penalty of a scheduler: halve the window.
+    fn penalise(&mut self);
+    /// The segment size changed.
+    fn set_mss(&mut self, mss: u32);
+    /// Pacing rate in bytes/s, for controllers that set one; else the engine derives it.
+    fn pacing_rate(&self) -> Option<u64> {
+        None
+    }
+}
+
+impl Algorithm {
+    /// A controller with an initial window of `initial_window` segments of `mss` bytes.
+    pub fn build(self, mss: u32, initial_window: u32) -> Box<dyn CongestionControl> {
+        let _ = (mss, initial_window);
+        todo!()
+    }
+}
+
+impl core::str::FromStr for Algorithm {
+    type Err = String;
+    fn from_str(s: &str) -> Result<Self, String> {
+        match s {
+            "cubic" => Ok(Algorithm::Cubic),
+            "reno" | "newreno" => Ok(Algorithm::NewReno),
+            _ => Err(format!("unknown congestion control {s:?}; expected cubic or reno")),
+        }
+    }
+}

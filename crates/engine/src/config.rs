@@ -1,0 +1,110 @@
+//! Settings of a [`crate::Stack`] and of its paths.
+
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use core::time::Duration;
+
+use crate::cc::Algorithm;
+use crate::sched::Policy;
+
+/// Settings of a stack; every bound of the engine is here.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Largest IP packet handed to the driver, in bytes: up to 65,521 where the device segments
+    /// (GSO), or the link MTU where it does not.
+    pub max_transmit: usize,
+    /// The device completes TCP checksums; otherwise the engine computes them.
+    pub checksum_offload: bool,
+    /// Initial congestion window in segments (RFC 6928): 3 or 10.
+    pub initial_window: u32,
+    /// Congestion control of new subflows.
+    pub congestion: Algorithm,
+    /// Most bytes a connection buffers for sending, acknowledged ones excluded.
+    pub send_buffer: usize,
+    /// Most bytes a connection buffers for the reader; the largest window announced.
+    pub recv_buffer: usize,
+    /// Most bytes of payload all connections together may hold.
+    pub memory: usize,
+    /// Lower bound of the retransmission timeout (RFC 6298 says 1 s, Linux 200 ms).
+    pub min_rto: Duration,
+    /// Upper bound of the retransmission timeout.
+    pub max_rto: Duration,
+    /// A connection that has unacknowledged data and hears nothing from any subflow for this long
+    /// is given up (RFC 9293 section 3.8.3, RFC 5482).
+    pub user_timeout: Duration,
+    /// How long a connection attempt may take.
+    pub connect_timeout: Duration,
+    /// Most connections, closing ones included.
+    pub max_connections: usize,
+    /// Most connections whose handshake is not complete.
+    pub max_half_open: usize,
+    /// Most subflows of one connection.
+    pub max_subflows: usize,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config {
+            max_transmit: 65_521,
+            checksum_offload: true,
+            initial_window: 10,
+            congestion: Algorithm::Cubic,
+            send_buffer: 8 << 20,
+            recv_buffer: 8 << 20,
+            memory: 512 << 20,
+            min_rto: Duration::from_millis(200),
+            max_rto: Duration::from_secs(10),
+            user_timeout: Duration::from_secs(40),
+            connect_timeout: Duration::from_secs(15),
+            max_connections: 65_536,
+            max_half_open: 4_096,
+            max_subflows: 8,
+        }
+    }
+}
+
+/// A local endpoint: one access link of the box, or one listening address of the server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PathConfig {
+    /// Local IPv4 address of subflows on this path.
+    pub v4: Option<Ipv4Addr>,
+    /// Local IPv6 address of subflows on this path.
+    pub v6: Option<Ipv6Addr>,
+    /// Largest IP packet the link carries, bytes.
+    pub mtu: u16,
+    /// Subflows are opened with the backup bit (RFC 8684 section 3.2).
+    pub backup: bool,
+}
+
+impl PathConfig {
+    /// Whether `addr` is the path's local address.
+    pub fn owns(&self, addr: IpAddr) -> bool {
+        match addr {
+            IpAddr::V4(a) => self.v4 == Some(a),
+            IpAddr::V6(a) => self.v6 == Some(a),
+        }
+    }
+}
+
+/// Which protocol a new connection opens with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Protocol {
+    /// MPTCP v1, falling back to TCP where the peer does not speak it.
+    Mptcp,
+    /// Regular TCP.
+    Tcp,
+}
+
+/// What a new connection needs to know.
+#[derive(Debug)]
+pub struct ConnectOptions {
+    /// The server.
+    pub remote: SocketAddr,
+    /// The server's address of the other family, for paths that have only that one.
+    pub remote_alt: Option<SocketAddr>,
+    /// Path of the initial subflow; `None` takes the first usable one.
+    pub path: Option<crate::PathId>,
+    /// Protocol.
+    pub protocol: Protocol,
+    /// Scheduler and reinjector.
+    pub policy: Policy,
+}

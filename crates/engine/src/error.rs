@@ -1,0 +1,30 @@
+//! Misuse of the interface; what peers and the network do comes as [`crate::Event`]s.
+
+/// A command that cannot be carried out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ApiError {
+    /// No such connection (any more).
+    UnknownConnection,
+    /// No such path, or no path that fits the remote address.
+    NoUsablePath,
+    /// The address is already listened on.
+    AddressInUse,
+    /// The connection's sending side was closed before.
+    SendClosed,
+    /// A bound of [`crate::Config`] is reached.
+    LimitReached,
+}
+
+impl core::fmt::Display for ApiError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(match self {
+            ApiError::UnknownConnection => "no such connection",
+            ApiError::NoUsablePath => "no usable path to that address",
+            ApiError::AddressInUse => "address already in use",
+            ApiError::SendClosed => "the sending side is closed",
+            ApiError::LimitReached => "a limit of this stack is reached",
+        })
+    }
+}
+
+impl std::error::Error for ApiError {}

@@ -1,0 +1,124 @@
+//! What the engine tells its user. Defined once; logs, counters and oracles are all fed by these.
+
+use core::net::SocketAddr;
+use core::time::Duration;
+
+use crate::{ConnId, ListenerId, PathId, SubflowId};
+
+/// Something happened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Event {
+    /// A listener has a new connection; its handshake is complete.
+    Accepted {
+        /// The connection.
+        conn: ConnId,
+        /// The listener.
+        listener: ListenerId,
+        /// The peer's address as seen here.
+        remote: SocketAddr,
+    },
+    /// A connection opened here is established.
+    Connected {
+        /// The connection.
+        conn: ConnId,
+    },
+    /// In-order data or the end of the peer's stream waits, and did not before the last read.
+    Readable {
+        /// The connection.
+        conn: ConnId,
+    },
+    /// There is room to write again after a write fell short.
+    Writable {
+        /// The connection.
+        conn: ConnId,
+    },
+    /// The connection is over and its id is invalid from here on.
+    Closed {
+        /// The connection.
+        conn: ConnId,
+        /// Why.
+        reason: CloseReason,
+    },
+    /// MPTCP is not in use on this connection (RFC 8684 section 3.7).
+    FellBack {
+        /// The connection.
+        conn: ConnId,
+        /// Why.
+        cause: FallbackCause,
+    },
+    /// A subflow is usable.
+    SubflowEstablished {
+        /// The connection.
+        conn: ConnId,
+        /// The subflow.
+        subflow: SubflowId,
+        /// Its local path.
+        path: PathId,
+        /// Handshake round trip.
+        rtt: Duration,
+    },
+    /// A subflow is gone.
+    SubflowClosed {
+        /// The connection.
+        conn: ConnId,
+        /// The subflow.
+        subflow: SubflowId,
+        /// Its local path.
+        path: PathId,
+        /// Why.
+        reason: SubflowCloseReason,
+    },
+}
+
+/// Why a connection ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CloseReason {
+    /// Both directions were closed in order.
+    Finished,
+    /// Aborted here.
+    Aborted,
+    /// The peer reset it (RST with no other subflow, or MP_FASTCLOSE).
+    Reset,
+    /// The peer refused the connection attempt.
+    Refused,
+    /// The network says that the peer cannot be reached.
+    Unreachable,
+    /// Nothing was heard for too long.
+    TimedOut,
+    /// A bound of this stack was hit.
+    NoResources,
+    /// The peer broke the protocol.
+    PeerMisbehaved,
+}
+
+/// Why a subflow ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SubflowCloseReason {
+    /// FIN both ways, or the connection ended.
+    Finished,
+    /// RST from the peer.
+    Reset,
+    /// The handshake was not answered, or the subflow stayed silent.
+    TimedOut,
+    /// Its path was taken away.
+    PathRemoved,
+    /// Authentication or protocol failure.
+    PeerMisbehaved,
+}
+
+/// Why MPTCP is not in use; one counter each (RFC 8684 section 3.7).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FallbackCause {
+    /// Opened as regular TCP by choice.
+    NotRequested,
+    /// No MP_CAPABLE, or an unusable one, in the SYN.
+    PeerSynPlain,
+    /// No MP_CAPABLE, or an unusable one, in the SYN/ACK.
+    PeerSynAckPlain,
+    /// No MP_CAPABLE in the third ACK or first data.
+    ThirdAckPlain,
+    /// Data without DSS before the connection was fully established.
+    DataPlain,
+    /// The peer requires DSS checksums.
+    ChecksumRequired,
+}

@@ -1,0 +1,36 @@
+//! Sans-IO Multipath TCP (RFC 8684): the protocol machine of Braid.
+//!
+//! The engine owns no socket, no thread and no clock. [`Stack`] documents how to drive it.
+#![forbid(unsafe_code)]
+
+pub mod buffer;
+pub mod cc;
+pub mod config;
+pub mod error;
+pub mod event;
+pub mod sched;
+mod stack;
+
+pub use config::{Config, ConnectOptions, PathConfig, Protocol};
+pub use error::ApiError;
+pub use event::{CloseReason, Event, FallbackCause, SubflowCloseReason};
+pub use stack::{RxMeta, Stack, Transmit, TxChecksum};
+
+/// A connection of a [`Stack`]. Ids are not reused within 2^32 connections of one slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ConnId {
+    pub(crate) slot: u32,
+    pub(crate) generation: u32,
+}
+
+/// A subflow of a connection, counted from 0 in order of creation; never reused within it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SubflowId(pub u32);
+
+/// A local path of a [`Stack`], in order of [`Stack::add_path`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PathId(pub u8);
+
+/// A listener of a [`Stack`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ListenerId(pub u32);

@@ -1,0 +1,36 @@
+//! Aggregation box and aggregation server as sans-IO cores.
+//!
+//! One side of a core is the engine's [`Stack`](braid_engine::Stack), the other a small
+//! [`LocalStreams`] trait: kernel sockets on Linux, the engine's plain TCP in the simulator.
+
+pub mod local;
+
+use braid_engine::{Event, Stack};
+use braid_wire::Instant;
+
+pub use local::{ConnectFailure, LocalError, LocalEvent, LocalId, LocalStreams};
+
+/// A proxy core as its driver sees it. After any call the driver drains the stack
+/// (`poll_event` into [`Core::on_engine_event`], then `poll_transmit`).
+pub trait Core {
+    /// An event of the engine.
+    fn on_engine_event(
+        &mut self,
+        now: Instant,
+        event: Event,
+        stack: &mut Stack,
+        local: &mut dyn LocalStreams,
+    );
+    /// An event of the local side.
+    fn on_local_event(
+        &mut self,
+        now: Instant,
+        event: LocalEvent,
+        stack: &mut Stack,
+        local: &mut dyn LocalStreams,
+    );
+    /// When [`Core::handle_timeout`] is due, if ever.
+    fn next_timeout(&self) -> Option<Instant>;
+    /// Serves expired timers.
+    fn handle_timeout(&mut self, now: Instant, stack: &mut Stack, local: &mut dyn LocalStreams);
+}

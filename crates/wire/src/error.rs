@@ -1,0 +1,33 @@
+//! Why bytes were refused.
+
+/// A packet or option that cannot be parsed: what was read and what was expected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Error {
+    /// The buffer ends before the structure does.
+    Truncated,
+    /// A length field contradicts the buffer or the format.
+    BadLength,
+    /// The IP version is neither 4 nor 6, or differs from the expected one.
+    BadVersion,
+    /// The checksum does not match.
+    BadChecksum,
+    /// An option is malformed.
+    BadOption,
+    /// A well-formed packet of a kind that is not supported here (fragments, unknown protocol).
+    Unsupported,
+}
+
+impl core::fmt::Display for Error {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(match self {
+            Error::Truncated => "packet ends before its header says it does",
+            Error::BadLength => "length field contradicts the packet",
+            Error::BadVersion => "IP version is neither 4 nor 6",
+            Error::BadChecksum => "checksum does not match",
+            Error::BadOption => "malformed option",
+            Error::Unsupported => "kind of packet not supported",
+        })
+    }
+}
+
+impl core::error::Error for Error {}
