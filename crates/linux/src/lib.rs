@@ -1,2 +1,7 @@
 //! Everything of Braid that touches Linux: TUN with GSO/GRO, event loop, netlink, nftables, the
 //! link emulator, network-namespace testbeds, and the drivers that run `engine` and `proxy` on it.
+
+pub mod net;
+pub mod nft;
+pub mod sockets;
+pub mod tun;
