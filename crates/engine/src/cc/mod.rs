@@ -80,9 +80,7 @@ impl core::str::FromStr for Algorithm {
         match s {
             "cubic" => Ok(Algorithm::Cubic),
             "reno" | "newreno" => Ok(Algorithm::NewReno),
-            _ => Err(format!(
-                "unknown congestion control {s:?}; expected cubic or reno"
-            )),
+            _ => Err(format!("unknown congestion control {s:?}; expected cubic or reno")),
         }
     }
 }
