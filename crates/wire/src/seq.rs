@@ -8,7 +8,6 @@ pub struct Seq32(pub u32);
 
 impl Seq32 {
     /// `self + n`, modulo 2^32.
-    #[expect(clippy::should_implement_trait, reason = "takes an offset, not a sequence number")]
     pub const fn add(self, n: u32) -> Seq32 {
         Seq32(self.0.wrapping_add(n))
     }
@@ -46,7 +45,6 @@ pub struct Dsn64(pub u64);
 
 impl Dsn64 {
     /// `self + n`, modulo 2^64.
-    #[expect(clippy::should_implement_trait, reason = "takes an offset, not a sequence number")]
     pub const fn add(self, n: u64) -> Dsn64 {
         Dsn64(self.0.wrapping_add(n))
     }
