@@ -111,9 +111,11 @@ impl Ruleset {
     /// The nftables script.
     fn script(&self, identity: &Identity) -> Result<String> {
         let table = identity.nft_table();
-        let mut out = format!("table inet {table}\ndelete table inet {table}\ntable inet {table} {{\n");
-        self.emit(identity, &mut out)
-            .map_err(|_| SystemError::other("write the nftables rules", "a name cannot be quoted"))?;
+        let mut out =
+            format!("table inet {table}\ndelete table inet {table}\ntable inet {table} {{\n");
+        self.emit(identity, &mut out).map_err(|_| {
+            SystemError::other("write the nftables rules", "a name cannot be quoted")
+        })?;
         out.push_str("}\n");
         Ok(out)
     }
@@ -150,7 +152,10 @@ impl BoxRules {
     fn emit_sets(&self, out: &mut String) -> fmt::Result {
         let (v4, v6): (Vec<Network>, _) = self.bypass.iter().partition(|n| n.addr.is_ipv4());
         for (name, kind, networks) in [("bypass4", "ipv4_addr", v4), ("bypass6", "ipv6_addr", v6)] {
-            writeln!(out, "set {name} {{ type {kind}; flags interval; auto-merge;")?;
+            writeln!(
+                out,
+                "set {name} {{ type {kind}; flags interval; auto-merge;"
+            )?;
             if !networks.is_empty() {
                 writeln!(out, "elements = {{ {} }}", List(&networks))?;
             }
@@ -272,8 +277,10 @@ impl ServerRules {
 /// # Errors
 /// Where `nft` is missing.
 pub fn recorded(identity: &Identity) -> Result<Vec<Sysctl>> {
-    let listing = match run_nft(&["-j", "list", "chain", "inet", &identity.nft_table(), RECORD], "")
-    {
+    let listing = match run_nft(
+        &["-j", "list", "chain", "inet", &identity.nft_table(), RECORD],
+        "",
+    ) {
         Ok(listing) => listing,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(error),
         // No such table.
@@ -296,7 +303,9 @@ fn parse_record(listing: &str) -> Vec<Sysctl> {
     let Ok(listing) = serde_json::from_str::<serde_json::Value>(listing) else {
         return Vec::new();
     };
-    let objects = listing["nftables"].as_array().map_or(&[][..], Vec::as_slice);
+    let objects = listing["nftables"]
+        .as_array()
+        .map_or(&[][..], Vec::as_slice);
     let comments = objects.iter().filter_map(|o| o["rule"]["comment"].as_str());
     comments
         .filter_map(|comment| comment.rsplit_once('='))
@@ -400,7 +409,7 @@ mod tests {
             }),
             record: Vec::new(),
         };
-        let identity = Identity::new("t").unwrap();
+        let identity = Identity::of_tun("t");
         assert!(ruleset.script(&identity).is_err());
     }
 

@@ -44,7 +44,7 @@ pub trait PacketIo {
     ///
     /// # Errors
     /// As the system says, and `InvalidData` for a malformed offload header; the packet is gone.
-    fn recv(&mut self) -> io::Result<Option<(&[u8], RxMeta)>>;
+    fn recv(&mut self) -> io::Result<Option<(&mut [u8], RxMeta)>>;
 }
 
 /// Which offloads a device has.
@@ -138,14 +138,14 @@ impl PacketIo for Tun {
         Ok(())
     }
 
-    fn recv(&mut self) -> io::Result<Option<(&[u8], RxMeta)>> {
+    fn recv(&mut self) -> io::Result<Option<(&mut [u8], RxMeta)>> {
         let read = match rustix::io::read(&self.fd, &mut self.buffer[..]) {
             Ok(read) => read,
             Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => return Ok(None),
             Err(error) => return Err(error.into()),
         };
         let (vnet, packet) = self.buffer[..read]
-            .split_first_chunk::<VNET_HDR_LEN>()
+            .split_first_chunk_mut::<VNET_HDR_LEN>()
             .ok_or(io::ErrorKind::InvalidData)?;
         let meta = VnetHdr::parse(vnet)
             .meta()

@@ -45,8 +45,7 @@ impl Netlink {
     }
 
     fn with_groups(groups: u32, flags: SocketFlags) -> io::Result<Netlink> {
-        let fd =
-            rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, None)?;
+        let fd = rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, None)?;
         rustix::net::bind(&fd, &SocketAddrNetlink::new(0, groups))?;
         // A lost answer must not hang the caller; has no effect on a non-blocking socket.
         set_socket_timeout(&fd, Timeout::Recv, Some(Duration::from_secs(5)))?;

@@ -216,7 +216,9 @@ impl Netlink {
         message.header.flags = LinkFlags::Up;
         message.header.change_mask = LinkFlags::Up;
         message.attributes.push(LinkAttribute::Mtu(mtu));
-        message.attributes.push(LinkAttribute::TxQueueLen(txqueuelen));
+        message
+            .attributes
+            .push(LinkAttribute::TxQueueLen(txqueuelen));
         self.request(RouteNetlinkMessage::SetLink(message), 0)
     }
 
@@ -264,6 +266,45 @@ impl Netlink {
     /// As the kernel answers.
     pub fn delete_route(&mut self, route: &Route) -> io::Result<()> {
         gone_is_fine(self.request(RouteNetlinkMessage::DelRoute(route.message()), 0))
+    }
+
+    /// Removes the default routes of a metric from a table, wherever they lead.
+    ///
+    /// # Errors
+    /// As the kernel answers.
+    pub fn delete_defaults(&mut self, v6: bool, table: u32, metric: u32) -> io::Result<()> {
+        // Deleting matches what is given only, and one route at a time; a table of ours never
+        // holds more than a few.
+        let mut message = Route::default_of(v6, table, Target::Unreachable, metric).message();
+        message.header.kind = RouteType::Unspec;
+        message.header.scope = RouteScope::NoWhere;
+        for _ in 0..8 {
+            match self.request(RouteNetlinkMessage::DelRoute(message.clone()), 0) {
+                Ok(()) => {}
+                Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Ok(()),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds an address to an interface; nothing happens where it is there already.
+    ///
+    /// # Errors
+    /// As the kernel answers.
+    pub fn add_address(&mut self, address: &Address) -> io::Result<()> {
+        let mut message = AddressMessage::default();
+        message.header.family = family(address.addr);
+        message.header.prefix_len = address.prefix_len;
+        message.header.index = address.interface;
+        message.attributes = vec![
+            AddressAttribute::Local(address.addr),
+            AddressAttribute::Address(address.addr),
+        ];
+        self.request(
+            RouteNetlinkMessage::NewAddress(message),
+            NLM_F_CREATE | NLM_F_REPLACE,
+        )
     }
 
     /// Removes Braid's routes from every table for which `of_table` says so.
@@ -365,7 +406,10 @@ fn interface(message: &RouteNetlinkMessage) -> Option<Interface> {
     Some(Interface {
         index: link.header.index,
         name: name?,
-        running: link.header.flags.contains(LinkFlags::Up | LinkFlags::Running),
+        running: link
+            .header
+            .flags
+            .contains(LinkFlags::Up | LinkFlags::Running),
         mtu,
     })
 }

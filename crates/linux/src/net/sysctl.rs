@@ -43,6 +43,7 @@ impl Sysctl {
 
 /// Interface names may hold almost any character; none may lead out of the tree.
 fn path(key: &str) -> Option<PathBuf> {
-    let sane = key.starts_with("net/") && key.split('/').all(|part| part != ".." && !part.is_empty());
+    let sane =
+        key.starts_with("net/") && key.split('/').all(|part| part != ".." && !part.is_empty());
     sane.then(|| PathBuf::from("/proc/sys").join(key))
 }

@@ -75,6 +75,8 @@ const RESOLVER_TOKEN: u64 = 1 << 61;
 pub struct Sockets {
     epoll: OwnedFd,
     limits: Limits,
+    /// Hold the listeners' port while nothing listens.
+    reserved: Vec<(OwnedFd, SocketAddr)>,
     listeners: Vec<OwnedFd>,
     streams: Vec<Slot>,
     free: Vec<u32>,
@@ -119,6 +121,7 @@ impl Sockets {
             reserve: Some(spare(&epoll).map_err(doing())?),
             epoll,
             limits,
+            reserved: Vec::new(),
             listeners: Vec::new(),
             streams: Vec::new(),
             free: Vec::new(),
@@ -130,47 +133,77 @@ impl Sockets {
         })
     }
 
-    /// Opens the listeners to which intercepted connections are steered, on 127.0.0.1 and, if
-    /// `v6`, on `::1`, and returns their common port. They listen on loopback addresses so that
-    /// nobody can connect to them but by interception.
+    /// Reserves the port of the listeners to which intercepted connections are steered, on
+    /// 127.0.0.1 and, if `v6`, on `::1`, and returns it. They are on loopback addresses so that
+    /// nobody can connect to them but by interception. Nothing listens before
+    /// [`Self::set_intake`].
     ///
     /// # Errors
     /// Where the system refuses; interception takes `CAP_NET_ADMIN`.
-    pub fn listen_intercepted(&mut self, v6: bool) -> Result<u16> {
-        let doing = || SystemError::doing("listen for intercepted connections");
+    pub fn reserve_intake(&mut self, v6: bool) -> Result<u16> {
+        let doing = || SystemError::doing("reserve a port for intercepted connections");
         // The port that the kernel picks for one family may be in use for the other.
-        for last in [false, false, false, true] {
-            let v4 = listener((Ipv4Addr::LOCALHOST, 0).into()).map_err(doing())?;
-            let port = local_addr(&v4).map_err(doing())?.port();
-            let second = v6.then(|| listener((Ipv6Addr::LOCALHOST, port).into()));
-            match second.transpose() {
-                Ok(v6) => {
-                    for fd in [Some(v4), v6].into_iter().flatten() {
-                        let token = LISTENER_TOKEN | self.listeners.len() as u64;
-                        watch(&self.epoll, fd.as_fd(), token, epoll::EventFlags::IN)
-                            .map_err(doing())?;
-                        self.listeners.push(fd);
-                    }
-                    return Ok(port);
+        for _ in 0..16 {
+            let fd = bound((Ipv4Addr::LOCALHOST, 0).into()).map_err(doing())?;
+            let addr = local_addr(&fd).map_err(doing())?;
+            let mut reserved = vec![(fd, addr)];
+            if v6 {
+                let addr = (Ipv6Addr::LOCALHOST, addr.port()).into();
+                match bound(addr) {
+                    Ok(fd) => reserved.push((fd, addr)),
+                    Err(Errno::ADDRINUSE) => continue,
+                    Err(error) => return Err(doing()(error)),
                 }
-                Err(Errno::ADDRINUSE) if !last => {}
-                Err(error) => return Err(doing()(error)),
             }
+            self.reserved = reserved;
+            return Ok(addr.port());
         }
         Err(SystemError::other(
-            "listen for intercepted connections",
-            "no port is free",
+            "reserve a port for intercepted connections",
+            "none is free in both address families",
         ))
     }
 
-    /// Takes in an event that the driver got from the epoll instance.
-    pub fn on_ready(&mut self, now: Instant, token: u64, flags: epoll::EventFlags) {
+    /// Opens or closes the listeners on the reserved port. While they are closed nothing is
+    /// intercepted, and new connections are forwarded.
+    ///
+    /// # Errors
+    /// Where the system refuses.
+    pub fn set_intake(&mut self, open: bool) -> Result<()> {
+        if !open {
+            // Leaves the epoll instance as it is closed; connections that wait are reset.
+            self.listeners.clear();
+            return Ok(());
+        }
+        if !self.listeners.is_empty() {
+            return Ok(());
+        }
+        let doing = || SystemError::doing("listen for intercepted connections");
+        let mut listeners = Vec::new();
+        for (_, addr) in &self.reserved {
+            let fd = bound(*addr).map_err(doing())?;
+            rustix::net::listen(&fd, BACKLOG).map_err(doing())?;
+            let token = LISTENER_TOKEN | listeners.len() as u64;
+            watch(&self.epoll, fd.as_fd(), token, epoll::EventFlags::IN).map_err(doing())?;
+            listeners.push(fd);
+        }
+        self.listeners = listeners;
+        Ok(())
+    }
+
+    /// Tells the time; before commands of the core, whose timeouts start from it.
+    pub fn set_now(&mut self, now: Instant) {
         self.now = now;
+    }
+
+    /// Takes in an event that the driver got from the epoll instance.
+    pub fn on_ready(&mut self, token: u64, flags: epoll::EventFlags) {
         if token & LISTENER_TOKEN != 0 {
             self.accept((token & !LISTENER_TOKEN) as usize);
         } else if token & RESOLVER_TOKEN != 0 {
             for (id, addresses) in self.resolver.finished() {
-                self.events.push_back(LocalEvent::Resolved { id, addresses });
+                self.events
+                    .push_back(LocalEvent::Resolved { id, addresses });
             }
         } else {
             self.on_stream_ready(LocalId(token), flags);
@@ -207,7 +240,6 @@ impl Sockets {
 
     /// Gives up connection attempts that took too long.
     pub fn handle_timeout(&mut self, now: Instant) {
-        self.now = now;
         while let Some(&(deadline, id)) = self.connecting.front() {
             let pending = self.get(id).is_some_and(|s| s.connecting);
             if pending && deadline > now {
@@ -359,7 +391,7 @@ impl Sockets {
         };
         if stream.connecting {
             if flags.intersects(F::OUT | F::ERR | F::HUP) {
-                self.finish_connect(id);
+                self.finish_connect(id, flags);
             }
             return;
         }
@@ -381,7 +413,7 @@ impl Sockets {
         self.events.extend(tell.into_iter().flatten());
     }
 
-    fn finish_connect(&mut self, id: LocalId) {
+    fn finish_connect(&mut self, id: LocalId, flags: epoll::EventFlags) {
         let Some(stream) = self.get(id) else {
             return;
         };
@@ -390,8 +422,9 @@ impl Sockets {
                 stream.connecting = false;
                 stream.may_write = true;
                 self.events.push_back(LocalEvent::Connected { id });
-                // What came with the event that told of the connection is not told again.
-                stream_may_read(&mut self.events, &mut self.streams, id);
+                // What came together with the connection is not told again.
+                let more = flags & !epoll::EventFlags::OUT;
+                self.on_stream_ready(id, more);
             }
             Ok(Err(error)) | Err(error) => self.fail_connect(id, failure(error)),
         }
@@ -406,10 +439,7 @@ impl Sockets {
 }
 
 impl LocalStreams for Sockets {
-    fn connect(
-        &mut self,
-        destination: SocketAddr,
-    ) -> std::result::Result<LocalId, ConnectFailure> {
+    fn connect(&mut self, destination: SocketAddr) -> std::result::Result<LocalId, ConnectFailure> {
         if self.len() >= self.limits.streams {
             return Err(ConnectFailure::NoResources);
         }
@@ -501,13 +531,6 @@ impl LocalStreams for Sockets {
     }
 }
 
-fn stream_may_read(events: &mut VecDeque<LocalEvent>, streams: &mut [Slot], id: LocalId) {
-    if let Some(stream) = streams.get_mut(index(id)).and_then(|s| s.stream.as_mut()) {
-        stream.may_read = true;
-        events.push_back(LocalEvent::Readable { id });
-    }
-}
-
 fn index(id: LocalId) -> usize {
     (id.0 & 0xffff_ffff) as usize
 }
@@ -545,8 +568,10 @@ fn prepare(fd: &OwnedFd) -> std::result::Result<(), Errno> {
     sockopt::set_socket_keepalive(fd, true)
 }
 
-fn listener(addr: SocketAddr) -> std::result::Result<OwnedFd, Errno> {
+/// A transparent socket bound to `addr`, which another that does not listen may be bound to too.
+fn bound(addr: SocketAddr) -> std::result::Result<OwnedFd, Errno> {
     let fd = socket(addr)?;
+    sockopt::set_socket_reuseaddr(&fd, true)?;
     let (level, option) = match addr {
         SocketAddr::V4(_) => (libc::SOL_IP, libc::IP_TRANSPARENT),
         SocketAddr::V6(_) => {
@@ -570,7 +595,6 @@ fn listener(addr: SocketAddr) -> std::result::Result<OwnedFd, Errno> {
         return Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::INVAL));
     }
     rustix::net::bind(&fd, &addr)?;
-    rustix::net::listen(&fd, BACKLOG)?;
     Ok(fd)
 }
 
