@@ -88,6 +88,8 @@ fn copy(id: u32, penalise_holder: bool) -> Option<Reinject> {
 fn minrtt_takes_the_lowest_round_trip_time() {
     let all = [subflow(0, 70), subflow(1, 30), subflow(2, 30)];
     assert_eq!(minrtt(&view(&all)), send(1, 10_000));
+    let unmeasured = [subflow(0, 0), subflow(1, 300)];
+    assert_eq!(minrtt(&view(&unmeasured)), send(1, 10_000));
 }
 
 #[test]

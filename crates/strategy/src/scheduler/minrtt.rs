@@ -1,5 +1,7 @@
 //! The lowest round-trip time first: the default of Linux MPTCP v0.9x.
 
+use std::time::Duration;
+
 use braid_engine::sched::{Decision, Payload, Scheduler, SendView, SubflowView};
 use braid_wire::Rng;
 
@@ -16,14 +18,14 @@ impl Scheduler for MinRtt {
     }
 
     fn next(&mut self, view: &SendView<'_>, _rng: &mut Rng) -> Decision {
-        let Some(best) = usable(view).filter(|s| s.ready).min_by_key(|s| s.srtt) else {
+        let Some(best) = usable(view).filter(|s| s.ready).min_by_key(|s| rank(s)) else {
             return Decision::Wait;
         };
         // A faster subflow with window room that only the pacer holds would, in a kernel, already
         // have taken data into its queue. So much is left to it: without this, the gaps between
         // its bursts would send short flows over the slow path.
         let spoken_for: u64 = usable(view)
-            .filter(|s| s.srtt < best.srtt && is_paced(s))
+            .filter(|s| rank(s) < rank(best) && is_paced(s))
             .map(SubflowView::window_room)
             .fold(0, u64::saturating_add);
         let sendable = view.unsent.min(view.peer_window);
@@ -38,6 +40,11 @@ impl Scheduler for MinRtt {
             max_bytes: u32::try_from(max_bytes).unwrap_or(u32::MAX),
         }
     }
+}
+
+/// Order of preference. A subflow without a sample yet had trouble in its handshake: last.
+fn rank(subflow: &SubflowView) -> (bool, Duration) {
+    (subflow.srtt.is_zero(), subflow.srtt)
 }
 
 /// Whether only the pacer keeps a subflow from sending.
