@@ -12,7 +12,7 @@ install-deps: ## install what is missing (Debian, by apt-get)
 
 demo: install-deps ## build, then fetch a file over two emulated links, four ways
 	$(CARGO) build --release -p braid
-	@scripts/with-net.sh target/release/braid demo $(DEMO_ARGS)
+	@target/release/braid demo $(DEMO_ARGS)
 
 test: install-deps ## unit and property tests, then the network tests
 	@scripts/test.sh

@@ -113,6 +113,12 @@ pub enum Testbed {
         /// The description (TOML).
         file: PathBuf,
     },
+    /// Hold a testbed in this process; what `up` starts in the background.
+    #[command(hide = true)]
+    Daemon {
+        /// The description (TOML).
+        file: PathBuf,
+    },
 }
 
 /// The transport of a kernel socket.
