@@ -1,6 +1,7 @@
 //! The event loop: one thread, one epoll instance, the only clock.
 
 use std::io;
+use std::num::NonZeroU64;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
@@ -117,7 +118,7 @@ pub trait Host<C> {
         let _ = (source, context);
     }
 
-    /// Rewrites a received packet before the engine sees it; returns its length.
+    /// Rewrites a received packet in place before the engine sees it.
     fn on_packet(&mut self, packet: &mut [u8]) {
         let _ = packet;
     }
@@ -181,7 +182,7 @@ impl<P: PacketIo, C: Core, H: Host<C>> Driver<P, C, H> {
         for (fd, number) in host.sources() {
             watch(&epoll, fd, HOST | u64::from(number)).map_err(doing())?;
         }
-        let shared = epoll.try_clone().map_err(doing())?;
+        let shared = rustix::io::fcntl_dupfd_cloexec(&epoll, 0).map_err(doing())?;
         Ok(Driver {
             clock,
             sockets: Sockets::new(shared, limits)?,
@@ -208,7 +209,7 @@ impl<P: PacketIo, C: Core, H: Host<C>> Driver<P, C, H> {
         let doing = || SystemError::doing("wait for events");
         watch(&self.epoll, stop, STOP).map_err(doing())?;
         // The default of 50 us is more than the time between two packets of a fast path.
-        let _ = rustix::thread::set_current_timer_slack(1);
+        let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
         let mut ready = Vec::with_capacity(READY_BATCH);
         let outcome = loop {
             let idle = self.settle();

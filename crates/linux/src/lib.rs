@@ -7,6 +7,7 @@ pub mod mptcp_info;
 pub mod net;
 pub mod netns;
 pub mod nft;
+pub mod run;
 pub mod selftest;
 pub mod sockets;
 pub mod testbed;

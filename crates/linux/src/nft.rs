@@ -6,38 +6,15 @@
 
 use std::fmt::{self, Write as _};
 use std::io::{self, Write as _};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::process::{Command, Stdio};
+
+use braid_proxy::config::{Cidr, Quic};
 
 use crate::net::sysctl::Sysctl;
 use crate::net::{Identity, Result, SystemError};
 
 const RECORD: &str = "record";
-
-/// What becomes of QUIC (UDP port 443) from the local network.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Quic {
-    /// Forwarded over one link, like all UDP.
-    #[default]
-    Forward,
-    /// Refused, so that browsers fall back to TCP, which is joined.
-    Reject,
-}
-
-/// A network: address and prefix length.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Network {
-    /// Any address in it.
-    pub addr: IpAddr,
-    /// Prefix length.
-    pub prefix_len: u8,
-}
-
-impl fmt::Display for Network {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.addr, self.prefix_len)
-    }
-}
 
 /// The rules of a box.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,7 +30,7 @@ pub struct BoxRules {
     /// Whether IPv6 is intercepted too.
     pub intercept_v6: bool,
     /// Destinations that are only forwarded.
-    pub bypass: Vec<Network>,
+    pub bypass: Vec<Cidr>,
     /// Where the engine's peers listen.
     pub servers: Vec<SocketAddr>,
     /// QUIC.
@@ -81,8 +58,11 @@ pub struct ServerRules {
 /// What an instance's table holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Rules {
-    /// Nothing yet.
-    None,
+    /// None.
+    Nothing,
+    /// Nothing but what makes the kernel load connection tracking, whose settings exist only
+    /// then.
+    Tracking,
     /// Of a box.
     Box(BoxRules),
     /// Of a server.
@@ -127,7 +107,8 @@ impl Ruleset {
         }
         writeln!(out, "}}")?;
         match &self.rules {
-            Rules::None => Ok(()),
+            Rules::Nothing => Ok(()),
+            Rules::Tracking => writeln!(out, "chain tracking {{ ct state invalid counter\n}}"),
             Rules::Box(rules) => rules.emit(identity.mark(), out),
             Rules::Server(rules) => rules.emit(out),
         }
@@ -150,7 +131,10 @@ impl BoxRules {
     }
 
     fn emit_sets(&self, out: &mut String) -> fmt::Result {
-        let (v4, v6): (Vec<Network>, _) = self.bypass.iter().partition(|n| n.addr.is_ipv4());
+        let (v4, v6): (Vec<Cidr>, _) = self
+            .bypass
+            .iter()
+            .partition(|cidr| cidr.network().is_ipv4());
         for (name, kind, networks) in [("bypass4", "ipv4_addr", v4), ("bypass6", "ipv6_addr", v6)] {
             writeln!(
                 out,
@@ -373,27 +357,6 @@ impl<T: fmt::Display> fmt::Display for List<'_, T> {
         }
         Ok(())
     }
-}
-
-/// Destinations that are never intercepted, whatever the configuration says: private use on the
-/// link, multicast and the unspecified.
-pub fn never_intercepted() -> [Network; 6] {
-    let v4 = |a, b, c, d, prefix_len| Network {
-        addr: Ipv4Addr::new(a, b, c, d).into(),
-        prefix_len,
-    };
-    let v6 = |first, prefix_len| Network {
-        addr: Ipv6Addr::new(first, 0, 0, 0, 0, 0, 0, 0).into(),
-        prefix_len,
-    };
-    [
-        v4(0, 0, 0, 0, 8),
-        v4(127, 0, 0, 0, 8),
-        v4(169, 254, 0, 0, 16),
-        v4(224, 0, 0, 0, 4),
-        v6(0xfe80, 10),
-        v6(0xff00, 8),
-    ]
 }
 
 #[cfg(test)]

@@ -20,7 +20,7 @@ pub enum NextHop {
     Auto,
     /// This gateway.
     Gateway(IpAddr),
-    /// The family is not used, or only for what is on the link.
+    /// The family is not used.
     None,
 }
 
@@ -35,6 +35,8 @@ pub struct LinkSpec {
     pub v6: NextHop,
     /// Packets from these addresses leave by this link.
     pub sources: Vec<IpAddr>,
+    /// Who is to be reached over the link; empty where that is not known.
+    pub targets: Vec<IpAddr>,
     /// Packets from `sources` leave by this link or not at all. Otherwise the main table has its
     /// say where the link leads nowhere.
     pub exclusive: bool,
@@ -71,9 +73,24 @@ pub struct LinkState {
 }
 
 impl LinkState {
-    /// Whether packets can be sent over the link, in one family at least.
-    pub fn is_up(&self) -> bool {
-        self.running && [false, true].into_iter().any(|v6| self.has_family(v6))
+    /// Whether packets can be sent over the link to one of `targets`, or to anyone.
+    pub fn leads_to(&self, targets: &[IpAddr]) -> bool {
+        let usable = |v6: bool| {
+            let open = self.exit(v6).is_some() || targets.is_empty();
+            self.has_family(v6) && (open || targets.iter().any(|t| self.is_on_link(*t)))
+        };
+        self.running && (usable(false) || usable(true))
+    }
+
+    /// Whether `addr` is in a network that the interface is in.
+    pub fn is_on_link(&self, addr: IpAddr) -> bool {
+        let same = |a: &Address| {
+            a.addr.is_ipv4() == addr.is_ipv4()
+                && network(a.addr, a.prefix_len) == network(addr, a.prefix_len)
+        };
+        // Link-local gateways are the rule in IPv6.
+        let link_local = matches!(addr, IpAddr::V6(a) if a.is_unicast_link_local());
+        link_local || self.addresses.iter().any(same)
     }
 
     /// Whether the interface has an address of the family.
@@ -95,6 +112,9 @@ pub struct Links {
     monitor: Netlink,
     specs: Vec<LinkSpec>,
     states: Vec<LinkState>,
+    /// The last gateway of each link by family: taking an interface down deletes its routes, and
+    /// not everything that brings it up again puts them back.
+    gateways: Vec<[Option<IpAddr>; 2]>,
     forward: Option<usize>,
 }
 
@@ -110,6 +130,7 @@ impl Links {
             netlink: Netlink::open().map_err(doing())?,
             monitor: Netlink::subscribe(GROUPS).map_err(doing())?,
             states: vec![LinkState::default(); specs.len()],
+            gateways: vec![[None; 2]; specs.len()],
             specs,
             forward: None,
         };
@@ -120,6 +141,18 @@ impl Links {
     /// What to wait on for changes.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.monitor.fd()
+    }
+
+    /// Whether link `index` can be used.
+    pub fn is_up(&self, index: usize) -> bool {
+        self.states[index].leads_to(&self.specs[index].targets)
+    }
+
+    /// The interfaces that are there.
+    pub fn interfaces(&self) -> impl Iterator<Item = &str> {
+        let all = self.specs.iter().zip(&self.states);
+        all.filter(|(_, state)| state.mtu > 0)
+            .map(|(spec, _)| spec.interface.as_str())
     }
 
     /// The links, in the order given.
@@ -276,11 +309,13 @@ impl Links {
         let interfaces = self.netlink.interfaces()?;
         let addresses = self.netlink.addresses()?;
         let defaults = self.netlink.default_routes()?;
-        let states = self
-            .specs
-            .iter()
-            .map(|spec| observe(spec, &interfaces, &addresses, &defaults));
-        Ok(states.collect())
+        let mut states = Vec::with_capacity(self.specs.len());
+        for (spec, gateways) in self.specs.iter().zip(&mut self.gateways) {
+            let mut state = observe(spec, &interfaces, &addresses, &defaults);
+            remember_gateways(spec, &mut state, gateways, &interfaces);
+            states.push(state);
+        }
+        Ok(states)
     }
 
     /// Brings the link's table in line with its state. What fails (an interface may vanish any
@@ -359,6 +394,35 @@ fn observe(
     }
 }
 
+/// Puts back the gateway that a link had before, where it can still be its gateway.
+fn remember_gateways(
+    spec: &LinkSpec,
+    state: &mut LinkState,
+    gateways: &mut [Option<IpAddr>; 2],
+    interfaces: &[Interface],
+) {
+    let interface = interfaces.iter().find(|i| i.name == spec.interface);
+    for v6 in [false, true] {
+        let known = &mut gateways[usize::from(v6)];
+        match (state.exit(v6), *known, interface) {
+            (Some(exit), _, _) => *known = exit.gateway,
+            (None, Some(gateway), Some(interface))
+                if state.running
+                    && spec.next_hop(v6) == NextHop::Auto
+                    && state.has_family(v6)
+                    && state.is_on_link(gateway) =>
+            {
+                let exit = Some(Exit {
+                    interface: interface.index,
+                    gateway: Some(gateway),
+                });
+                *(if v6 { &mut state.v6 } else { &mut state.v4 }) = exit;
+            }
+            _ => {}
+        }
+    }
+}
+
 /// The route to the network that `address` is in.
 fn connected(address: &Address, table: u32) -> Route {
     Route {
@@ -427,6 +491,7 @@ mod tests {
             v4,
             v6,
             sources: Vec::new(),
+            targets: vec!["198.51.100.1".parse().unwrap()],
             exclusive: true,
         }
     }
@@ -481,14 +546,40 @@ mod tests {
     }
 
     #[test]
-    fn up_takes_carrier_and_an_address_of_a_family_in_use() {
-        let v4_only = spec(NextHop::Auto, NextHop::None);
+    fn up_takes_carrier_an_address_and_a_way() {
+        let gateway = NextHop::Gateway("192.0.2.1".parse().unwrap());
+        let spec = spec(gateway, NextHop::None);
         let v4 = [address("192.0.2.7", 24)];
         let v6 = [address("2001:db8::7", 64)];
-        assert!(observe(&v4_only, &wan(true), &v4, &[]).is_up());
-        assert!(!observe(&v4_only, &wan(false), &v4, &[]).is_up());
-        assert!(!observe(&v4_only, &wan(true), &v6, &[]).is_up());
-        assert!(!observe(&v4_only, &[], &v4, &[]).is_up());
+        let up = |spec: &LinkSpec, wan: &[Interface], addresses: &[Address]| {
+            observe(spec, wan, addresses, &[]).leads_to(&spec.targets)
+        };
+        assert!(up(&spec, &wan(true), &v4));
+        assert!(!up(&spec, &wan(false), &v4));
+        assert!(!up(&spec, &wan(true), &v6));
+        assert!(!up(&spec, &[], &v4));
+        let no_way = LinkSpec {
+            v4: NextHop::Auto,
+            ..spec.clone()
+        };
+        assert!(!up(&no_way, &wan(true), &v4));
+        let on_link = LinkSpec {
+            targets: vec!["192.0.2.200".parse().unwrap()],
+            ..no_way
+        };
+        assert!(up(&on_link, &wan(true), &v4));
+    }
+
+    #[test]
+    fn a_gateway_is_remembered_while_its_network_is_there() {
+        let spec = spec(NextHop::Auto, NextHop::None);
+        let gateway = "192.0.2.1".parse().unwrap();
+        let mut known = [Some(gateway), None];
+        for (addr, found) in [("192.0.2.7", Some(gateway)), ("203.0.113.7", None)] {
+            let mut state = observe(&spec, &wan(true), &[address(addr, 24)], &[]);
+            remember_gateways(&spec, &mut state, &mut known, &wan(true));
+            assert_eq!(state.v4.and_then(|exit| exit.gateway), found);
+        }
     }
 
     #[test]
