@@ -89,3 +89,47 @@ fn uplink(host: &HostLayout) -> Option<&InterfaceLayout> {
 fn leads_out(interface: &InterfaceLayout) -> bool {
     interface.gateway4.is_some() || interface.gateway6.is_some()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use braid_linux::testbed::Spec;
+    use braid_proxy::config::{BoxConfig, ServerConfig};
+
+    use super::*;
+
+    fn rendered(host: &str) -> Option<String> {
+        let text = include_str!("demo/testbed.toml");
+        let spec = Spec::parse(text, Path::new("demo.toml")).expect("a good description");
+        let layout = Layout::resolve(&spec).expect("a good description");
+        let render = render_config().expect("randomness");
+        render(&layout, layout.host(host).expect("a known host"))
+    }
+
+    #[test]
+    fn the_box_uses_every_link_and_the_servers_address() {
+        let text = rendered("box").expect("a configuration");
+        let config = BoxConfig::from_toml("box.toml", &text).expect("a good configuration");
+        assert_eq!(config.lan, ["home"]);
+        let links: Vec<_> = config
+            .links
+            .iter()
+            .map(|link| link.interface.as_str())
+            .collect();
+        assert_eq!(links, ["link1", "link2"]);
+        let server = rendered("server").expect("a configuration");
+        let server = ServerConfig::from_toml("server.toml", &server).expect("a good one");
+        assert_eq!(
+            config.servers[0].v4.map(Into::into),
+            server.listen.first().copied()
+        );
+        assert_eq!(config.servers[0].user, server.users[0].name);
+    }
+
+    #[test]
+    fn other_hosts_have_no_configuration() {
+        assert_eq!(rendered("user"), None);
+        assert_eq!(rendered("content"), None);
+    }
+}
