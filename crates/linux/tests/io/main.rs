@@ -1,0 +1,7 @@
+//! Packets, rules, routes and sockets on this machine's kernel, in network namespaces.
+
+mod intake;
+mod leftovers;
+mod links;
+mod offload;
+mod support;
