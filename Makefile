@@ -12,7 +12,7 @@ install-deps: ## install what is missing (Debian, by apt-get)
 
 demo: install-deps ## build, then fetch a file over two emulated links, four ways
 	$(CARGO) build --release -p braid
-	@scripts/with-net.sh target/release/braid demo $(DEMO_ARGS)
+	@target/release/braid demo $(DEMO_ARGS)
 
 test: install-deps ## unit and property tests, then the network tests
 	@scripts/test.sh
@@ -30,7 +30,7 @@ deny: ## licences and duplicate crates, where cargo-deny is installed
 bench: install-deps ## speed against the kernel's MPTCP; takes minutes, wants an idle machine
 	@scripts/bench.sh
 
-fuzz: ## fuzz the packet parsers for FUZZ_SECONDS (default 60) each; needs cargo-fuzz and nightly
+fuzz: ## fuzz the packet parsers for FUZZ_SECONDS (default 60)
 	@scripts/fuzz.sh
 
 man: ## man pages and shell completions into target/man

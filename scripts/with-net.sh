@@ -6,7 +6,10 @@ set -euo pipefail
 PATH="$PATH:/usr/sbin:/sbin"
 
 if [ "${1-}" = --inside ]; then
-    # In the new namespaces: `ip netns` keeps its names under /run.
+    # In the new namespaces: `ip netns` keeps its names under /run. The variable tells braid that
+    # it need not make a user namespace of its own.
+    shift
+    export BRAID_USER_NAMESPACE="$1"
     shift
     mount -t tmpfs tmpfs /run
     mount -t sysfs sysfs /sys 2>/dev/null || true
@@ -30,7 +33,7 @@ if [ "$(id -u)" -eq 0 ]; then
 else
     { true <>/dev/net/tun; } 2>/dev/null \
         || skip "not root, and /dev/net/tun is not open to this user"
-    enter=(unshare --user --map-root-user --net --mount --propagation private "$0" --inside)
+    enter=(unshare --user --map-root-user --net --mount --propagation private "$0" --inside "$(id -u)")
     "${enter[@]}" true 2>/dev/null \
         || skip "not root, and this kernel allows no unprivileged user namespaces"
 fi

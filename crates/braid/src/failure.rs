@@ -4,6 +4,9 @@ use std::fmt;
 use std::io;
 use std::process::ExitCode;
 
+use braid_linux::testbed;
+use braid_proxy::config::ConfigError;
+
 /// A failure as the user sees it: one line, without the leading `braid:`.
 #[derive(Debug)]
 pub enum Failure {
@@ -39,5 +42,27 @@ impl fmt::Display for Failure {
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
         Failure::Run(error.to_string())
+    }
+}
+
+impl From<ConfigError> for Failure {
+    fn from(error: ConfigError) -> Self {
+        Failure::Usage(error.to_string())
+    }
+}
+
+impl From<testbed::Error> for Failure {
+    fn from(error: testbed::Error) -> Self {
+        use testbed::Error;
+        match error {
+            Error::Spec(_)
+            | Error::NoSuchHost(..)
+            | Error::NoSuchLink(..)
+            | Error::NoProcess(..)
+            | Error::BadChange(_) => Failure::Usage(error.to_string()),
+            Error::Busy(_) | Error::NotUp(_) | Error::System { .. } | Error::Daemon(_) => {
+                Failure::Run(error.to_string())
+            }
+        }
     }
 }

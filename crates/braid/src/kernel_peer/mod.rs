@@ -18,6 +18,9 @@ use serde::Serialize;
 use crate::cli::{PeerArgs, Transport};
 use crate::failure::Failure;
 
+pub use pattern::Pattern;
+pub use transfer::hex;
+
 /// Serves `connections` connections (0: without end), each as `args` say, side by side.
 pub fn listen(address: SocketAddr, connections: u32, args: &PeerArgs) -> Result<(), Failure> {
     let listener = socket::listen(address, args.transport, &args.congestion)
@@ -26,7 +29,7 @@ pub fn listen(address: SocketAddr, connections: u32, args: &PeerArgs) -> Result<
     let mut served = Vec::new();
     let mut all_well = true;
     while connections == 0 || (served.len() as u64) < u64::from(connections) {
-        let (stream, _) = listener.accept()?;
+        let stream = socket::accept(&listener, &args.congestion)?;
         let args = args.clone();
         let serving = thread::spawn(move || report(&stream, "listen", &args));
         if connections > 0 {
@@ -70,7 +73,7 @@ pub fn relay(
         .map_err(|e| Failure::run(format_args!("cannot listen on {listen}"), e))?;
     announce(listener.local_addr()?)?;
     loop {
-        let (near, _) = listener.accept()?;
+        let near = socket::accept(&listener, congestion)?;
         let congestion = congestion.to_owned();
         thread::spawn(move || {
             let result = socket::connect(to, None, connect, &congestion)

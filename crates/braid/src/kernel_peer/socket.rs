@@ -4,14 +4,14 @@ use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
-use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
 
 use crate::cli::Transport;
 
 /// Connections waiting to be accepted.
 const BACKLOG: i32 = 1024;
 
-/// A listening socket. Accepted sockets inherit its congestion control.
+/// A listening socket. Its congestion control is also set on the sockets [`accept`] returns.
 pub fn listen(
     address: SocketAddr,
     transport: Transport,
@@ -22,6 +22,23 @@ pub fn listen(
     socket.bind(&SockAddr::from(address))?;
     socket.listen(BACKLOG)?;
     Ok(socket.into())
+}
+
+/// The next connection of `listener`.
+pub fn accept(listener: &TcpListener, congestion: &str) -> io::Result<TcpStream> {
+    let (stream, _) = listener.accept()?;
+    SockRef::from(&stream).set_tcp_congestion(congestion.as_bytes())?;
+    Ok(stream)
+}
+
+/// The congestion control that a socket really has.
+pub fn congestion(stream: &TcpStream) -> io::Result<String> {
+    let name = SockRef::from(stream).tcp_congestion()?;
+    let end = name
+        .iter()
+        .position(|byte| *byte == 0)
+        .unwrap_or(name.len());
+    Ok(String::from_utf8_lossy(&name[..end]).into_owned())
 }
 
 /// A connected socket.

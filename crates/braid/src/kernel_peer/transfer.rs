@@ -11,6 +11,7 @@ use serde::Serialize;
 use sha2::{Digest, Sha256};
 
 use super::pattern::Pattern;
+use super::socket;
 use crate::cli::PeerArgs;
 
 /// Bytes handed to one read or write.
@@ -29,7 +30,7 @@ pub struct Report {
     pub error: Option<String>,
     /// The peer's address of the first subflow.
     pub peer: Option<SocketAddr>,
-    /// Congestion control of the socket.
+    /// Congestion control that the socket had at its start.
     pub congestion: String,
     /// The connection is plain TCP: asked for so, or fallen back.
     pub fallback: bool,
@@ -61,6 +62,7 @@ pub struct Direction {
 /// Runs the connection to the end of both directions.
 pub fn run(stream: &TcpStream, role: &'static str, args: &PeerArgs) -> Report {
     let peer = stream.peer_addr().ok();
+    let congestion = socket::congestion(stream).unwrap_or_default();
     let (sent, received) = thread::scope(|scope| {
         let sending = scope.spawn(|| send(stream, args));
         let received = receive(stream, args);
@@ -84,7 +86,7 @@ pub fn run(stream: &TcpStream, role: &'static str, args: &PeerArgs) -> Report {
         ok: error.is_none(),
         error,
         peer,
-        congestion: args.congestion.clone(),
+        congestion,
         fallback: sent.fallback || received.fallback,
         subflows: sent.subflows.max(received.subflows),
         sent,
