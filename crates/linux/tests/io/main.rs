@@ -2,6 +2,5 @@
 
 mod intake;
 mod leftovers;
-mod links;
 mod offload;
 mod support;

@@ -351,8 +351,7 @@ fn the_self_test_tells_what_passes() {
         assert_eq!(probe(), Verdict::Whole, "{from}");
     }
     tun.set_offload(braid_linux::tun::Offload::None).unwrap();
-    let mut probe =
-        || selftest::probe(&mut tun, addr("10.215.77.2"), addr("10.215.77.3")).unwrap();
+    let mut probe = || selftest::probe(&mut tun, addr("10.215.77.2"), addr("10.215.77.3")).unwrap();
     assert_eq!(probe(), Verdict::Cut);
     world.sh("a", "echo 0 >/proc/sys/net/ipv4/ip_forward");
     assert_eq!(probe(), Verdict::Lost);

@@ -3,8 +3,6 @@
 use std::io;
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::thread;
-use std::time::{Duration, Instant};
 
 use braid_linux::netns;
 
@@ -91,14 +89,5 @@ impl Drop for World {
         for name in &self.names {
             let _ = netns::delete(name);
         }
-    }
-}
-
-/// Waits until `holds`, at most five seconds.
-pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(5);
-    while !holds() {
-        assert!(Instant::now() < deadline, "not within 5 s: {what}");
-        thread::sleep(Duration::from_millis(10));
     }
 }
