@@ -3,12 +3,22 @@
 //! One side of a core is the engine's [`Stack`](braid_engine::Stack), the other a small
 //! [`LocalStreams`] trait: kernel sockets on Linux, the engine's plain TCP in the simulator.
 
+mod box_core;
+pub mod config;
 pub mod local;
+mod server_core;
 
+use braid_engine::sched::Policy;
 use braid_engine::{Event, Stack};
 use braid_wire::Instant;
 
+pub use box_core::{BoxCore, LinkAddresses, Notice};
+pub use config::{BoxConfig, ConfigError, ServerConfig};
 pub use local::{ConnectFailure, LocalError, LocalEvent, LocalId, LocalStreams};
+pub use server_core::ServerCore;
+
+/// Makes the scheduler and reinjector of a new connection.
+pub type PolicyFactory = Box<dyn FnMut() -> Policy + Send>;
 
 /// A proxy core as its driver sees it. After any call the driver drains the stack
 /// (`poll_event` into [`Core::on_engine_event`], then `poll_transmit`).

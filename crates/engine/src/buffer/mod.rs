@@ -1,1 +1,16 @@
 //! Payload buffers: blocks from a bounded pool, so that an idle connection holds none.
+//!
+//! A connection owns a [`SendBuffer`] and a [`RecvBuffer`]; both take their memory, in blocks of
+//! [`BLOCK_SIZE`] bytes, from the one [`Pool`] of the stack, which is handed into every call that
+//! may need it. A buffer that is dropped while it holds blocks would leave them accounted for:
+//! call its `clear` first.
+
+mod pool;
+mod ranges;
+mod recv;
+mod send;
+
+pub use pool::{BLOCK_SIZE, Block, Pool};
+pub use ranges::RangeSet;
+pub use recv::{InsertError, Inserted, MAX_HOLES, READ_SLICES, RecvBuffer};
+pub use send::{SEND_SLICES, SendBuffer, WRITE_SLICES};

@@ -1,0 +1,103 @@
+//! The bounded pool all payload memory comes from.
+
+use std::fmt;
+
+/// Bytes per block: a super-segment of 64 kB spans at most three.
+pub const BLOCK_SIZE: usize = 32 * 1024;
+
+/// Most free blocks kept for reuse (8 MiB); others go back to the allocator.
+const KEEP_FREE: usize = 256;
+
+/// Memory for [`BLOCK_SIZE`] bytes. Its contents are whatever its last user left.
+pub struct Block(Box<[u8; BLOCK_SIZE]>);
+
+impl Block {
+    /// The bytes.
+    pub fn bytes(&self) -> &[u8; BLOCK_SIZE] {
+        &self.0
+    }
+
+    /// The bytes, to be written.
+    pub fn bytes_mut(&mut self) -> &mut [u8; BLOCK_SIZE] {
+        &mut self.0
+    }
+}
+
+impl fmt::Debug for Block {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Block")
+    }
+}
+
+/// A bounded pool of [`Block`]s.
+///
+/// One eighth of it is a reserve for in-order received data. Without the reserve, data waiting
+/// behind a hole and data waiting for an acknowledgement could fill the pool, and the bytes that
+/// would let both go find no room.
+#[derive(Debug)]
+pub struct Pool {
+    free: Vec<Block>,
+    used: usize,
+    limit: usize,
+}
+
+impl Pool {
+    /// A pool of at most `limit_bytes`, rounded down to whole blocks. Allocates nothing yet.
+    pub const fn new(limit_bytes: usize) -> Self {
+        Pool {
+            free: Vec::new(),
+            used: 0,
+            limit: limit_bytes / BLOCK_SIZE,
+        }
+    }
+
+    /// A block, or `None` at the limit. Every block must come back by [`free`](Self::free).
+    pub fn alloc(&mut self) -> Option<Block> {
+        if self.used >= self.limit {
+            return None;
+        }
+        let block = match self.free.pop() {
+            Some(block) => block,
+            None => Block(vec![0; BLOCK_SIZE].into_boxed_slice().try_into().ok()?),
+        };
+        self.used += 1;
+        Some(block)
+    }
+
+    /// As [`alloc`](Self::alloc), but leaves the reserve untouched.
+    pub fn alloc_unreserved(&mut self) -> Option<Block> {
+        if self.unreserved() == 0 {
+            return None;
+        }
+        self.alloc()
+    }
+
+    /// Takes `block` back.
+    pub fn free(&mut self, block: Block) {
+        debug_assert!(self.used > 0, "more blocks freed than were handed out");
+        self.used = self.used.saturating_sub(1);
+        if self.free.len() < KEEP_FREE {
+            self.free.push(block);
+        }
+    }
+
+    /// Bytes handed out and not freed.
+    pub fn used_bytes(&self) -> usize {
+        self.used * BLOCK_SIZE
+    }
+
+    /// Most bytes that can be handed out.
+    pub fn limit(&self) -> usize {
+        self.limit * BLOCK_SIZE
+    }
+
+    /// Blocks that [`alloc`](Self::alloc) would still give.
+    pub fn available(&self) -> usize {
+        self.limit - self.used
+    }
+
+    /// Blocks that [`alloc_unreserved`](Self::alloc_unreserved) would still give.
+    pub fn unreserved(&self) -> usize {
+        self.available().saturating_sub(self.limit / 8)
+    }
+}

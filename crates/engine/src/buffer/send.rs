@@ -1,0 +1,186 @@
+//! What a connection has written and its peer has not acknowledged.
+
+use std::collections::VecDeque;
+use std::io::IoSliceMut;
+use std::ops::Range;
+
+use arrayvec::ArrayVec;
+
+use super::pool::{BLOCK_SIZE, Block, Pool};
+
+/// Most slices of [`SendBuffer::write_slices`]: 224 KiB at least.
+pub const WRITE_SLICES: usize = 8;
+
+/// Most slices of [`SendBuffer::slices`]: 224 KiB at least, which a packet never needs.
+pub const SEND_SLICES: usize = 8;
+
+/// Block lists longer than this are given back when the buffer becomes empty.
+const KEEP_CAPACITY: usize = 32;
+
+const BLOCK: u64 = BLOCK_SIZE as u64;
+
+/// Bytes of a stream from the first unacknowledged one to the last one written, addressed by
+/// stream offset. An empty buffer holds no block.
+#[derive(Debug, Default)]
+pub struct SendBuffer {
+    blocks: VecDeque<Block>,
+    /// Offset of the first byte of `blocks[0]`; `base <= start`.
+    base: u64,
+    start: u64,
+    end: u64,
+}
+
+impl SendBuffer {
+    /// An empty buffer whose first byte will be `offset`.
+    pub const fn new(offset: u64) -> Self {
+        SendBuffer {
+            blocks: VecDeque::new(),
+            base: offset,
+            start: offset,
+            end: offset,
+        }
+    }
+
+    /// The first offset kept: everything below is released.
+    pub fn start(&self) -> u64 {
+        self.start
+    }
+
+    /// The offset the next written byte gets.
+    pub fn end(&self) -> u64 {
+        self.end
+    }
+
+    /// Bytes kept.
+    pub fn len(&self) -> usize {
+        (self.end - self.start) as usize
+    }
+
+    /// Whether no byte is kept.
+    pub fn is_empty(&self) -> bool {
+        self.start == self.end
+    }
+
+    /// Memory for up to `max` further bytes, to be filled from its start and then announced by
+    /// [`commit`](Self::commit). Shorter, or empty, where the pool or [`WRITE_SLICES`] ends first.
+    ///
+    /// The slices hold stale bytes; only committed ones are ever read.
+    pub fn write_slices(
+        &mut self,
+        pool: &mut Pool,
+        max: usize,
+    ) -> ArrayVec<IoSliceMut<'_>, WRITE_SLICES> {
+        let used = (self.end - self.base) as usize;
+        let first = used / BLOCK_SIZE;
+        let mut skip = used % BLOCK_SIZE;
+        let wanted = used
+            .saturating_add(max)
+            .div_ceil(BLOCK_SIZE)
+            .min(first + WRITE_SLICES);
+        while self.blocks.len() < wanted {
+            let Some(block) = pool.alloc_unreserved() else {
+                break;
+            };
+            self.blocks.push_back(block);
+        }
+        let mut left = max;
+        let mut slices = ArrayVec::new();
+        for block in self.blocks.iter_mut().skip(first).take(WRITE_SLICES) {
+            let take = left.min(BLOCK_SIZE - skip);
+            if take == 0 {
+                break;
+            }
+            slices.push(IoSliceMut::new(&mut block.bytes_mut()[skip..skip + take]));
+            left -= take;
+            skip = 0;
+        }
+        slices
+    }
+
+    /// Takes the first `n` bytes of the last [`write_slices`](Self::write_slices) into the stream
+    /// and gives blocks that were not needed back. At most as many bytes as were offered.
+    pub fn commit(&mut self, n: usize, pool: &mut Pool) {
+        let room = self.blocks.len() * BLOCK_SIZE - (self.end - self.base) as usize;
+        debug_assert!(n <= room, "committed {n} bytes, {room} were offered");
+        self.end += n.min(room) as u64;
+        let needed = (self.end - self.base).div_ceil(BLOCK) as usize;
+        while self.blocks.len() > needed {
+            self.blocks
+                .pop_back()
+                .into_iter()
+                .for_each(|b| pool.free(b));
+        }
+        if self.is_empty() {
+            self.clear(pool);
+        }
+    }
+
+    /// Copies in as much of `data` as the pool has room for and returns how much.
+    pub fn write(&mut self, pool: &mut Pool, data: &[u8]) -> usize {
+        let mut written = 0;
+        while written < data.len() {
+            let mut n = 0;
+            for mut slice in self.write_slices(pool, data.len() - written) {
+                let from = &data[written + n..];
+                let take = slice.len().min(from.len());
+                slice[..take].copy_from_slice(&from[..take]);
+                n += take;
+            }
+            self.commit(n, pool);
+            written += n;
+            if n == 0 {
+                break;
+            }
+        }
+        written
+    }
+
+    /// The bytes of `range`, in order. What lies outside the buffer, or behind the last of
+    /// [`SEND_SLICES`] slices, is left out.
+    pub fn slices(&self, range: Range<u64>) -> ArrayVec<&[u8], SEND_SLICES> {
+        let start = range.start.max(self.start);
+        let end = range.end.min(self.end);
+        let mut slices = ArrayVec::new();
+        if start >= end {
+            return slices;
+        }
+        let mut skip = ((start - self.base) % BLOCK) as usize;
+        let mut left = (end - start) as usize;
+        let first = ((start - self.base) / BLOCK) as usize;
+        for block in self.blocks.iter().skip(first).take(SEND_SLICES) {
+            let take = left.min(BLOCK_SIZE - skip);
+            if take == 0 {
+                break;
+            }
+            slices.push(&block.bytes()[skip..skip + take]);
+            left -= take;
+            skip = 0;
+        }
+        slices
+    }
+
+    /// Releases everything below `offset`, which is clamped to what is kept.
+    pub fn release_to(&mut self, offset: u64, pool: &mut Pool) {
+        self.start = offset.clamp(self.start, self.end);
+        if self.is_empty() {
+            return self.clear(pool);
+        }
+        while self.base + BLOCK <= self.start {
+            self.blocks
+                .pop_front()
+                .into_iter()
+                .for_each(|b| pool.free(b));
+            self.base += BLOCK;
+        }
+    }
+
+    /// Releases everything; the next byte written keeps the offset it would have had.
+    pub fn clear(&mut self, pool: &mut Pool) {
+        self.blocks.drain(..).for_each(|b| pool.free(b));
+        if self.blocks.capacity() > KEEP_CAPACITY {
+            self.blocks = VecDeque::new();
+        }
+        self.start = self.end;
+        self.base = self.end;
+    }
+}

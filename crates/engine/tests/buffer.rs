@@ -1,0 +1,441 @@
+//! The buffers against simple models, and their bounds.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+use proptest::prelude::*;
+
+use braid_engine::buffer::{
+    BLOCK_SIZE, InsertError, Inserted, MAX_HOLES, Pool, RangeSet, RecvBuffer, SendBuffer,
+};
+
+/// The byte every test stream has at `offset`; differs between neighbouring blocks.
+fn byte_at(offset: u64) -> u8 {
+    (offset ^ (offset >> 8) ^ (offset >> 15).wrapping_mul(37)) as u8
+}
+
+fn bytes(range: Range<u64>) -> Vec<u8> {
+    range.map(byte_at).collect()
+}
+
+fn concat(slices: &[&[u8]]) -> Vec<u8> {
+    slices.concat()
+}
+
+// --- RangeSet -----------------------------------------------------------------------------
+
+const SPACE: u64 = 96;
+
+#[derive(Debug, Clone)]
+enum RangeOp {
+    Insert(Range<u64>),
+    Remove(Range<u64>),
+    RemoveBelow(u64),
+    PopFront(u64),
+}
+
+fn range_op() -> impl Strategy<Value = RangeOp> {
+    let range = (0..SPACE, 0..12u64).prop_map(|(s, l)| s..(s + l).min(SPACE));
+    prop_oneof![
+        5 => range.clone().prop_map(RangeOp::Insert),
+        3 => range.prop_map(RangeOp::Remove),
+        1 => (0..SPACE / 2).prop_map(RangeOp::RemoveBelow),
+        1 => (0..SPACE / 2).prop_map(RangeOp::PopFront),
+    ]
+}
+
+fn model_ranges(model: &BTreeSet<u64>) -> Vec<Range<u64>> {
+    let mut out: Vec<Range<u64>> = Vec::new();
+    for &x in model {
+        match out.last_mut() {
+            Some(r) if r.end == x => r.end = x + 1,
+            _ => out.push(x..x + 1),
+        }
+    }
+    out
+}
+
+proptest! {
+    #[test]
+    fn range_set_behaves_as_a_set_of_offsets(ops in prop::collection::vec(range_op(), 1..60)) {
+        let mut set = RangeSet::new();
+        let mut model = BTreeSet::new();
+        for op in ops {
+            match op {
+                RangeOp::Insert(r) => {
+                    let added = r.clone().filter(|&x| model.insert(x)).count() as u64;
+                    prop_assert_eq!(set.insert(r), added);
+                }
+                RangeOp::Remove(r) => {
+                    set.remove(r.clone());
+                    model.retain(|x| !r.contains(x));
+                }
+                RangeOp::RemoveBelow(x) => {
+                    set.remove_below(x);
+                    model.retain(|&y| y >= x);
+                }
+                RangeOp::PopFront(x) => {
+                    let expected = model_ranges(&model).into_iter().next().filter(|r| r.start <= x);
+                    prop_assert_eq!(set.pop_front_up_to(x), expected.clone());
+                    if let Some(r) = expected {
+                        model.retain(|x| !r.contains(x));
+                    }
+                }
+            }
+            let ranges = model_ranges(&model);
+            prop_assert_eq!(set.iter().collect::<Vec<_>>(), ranges.clone());
+            prop_assert_eq!(set.len(), ranges.len());
+            prop_assert_eq!(set.is_empty(), ranges.is_empty());
+            prop_assert_eq!(set.bytes(), model.len() as u64);
+            prop_assert_eq!(set.first(), ranges.first().cloned());
+            prop_assert_eq!(set.max_end(), ranges.last().map(|r| r.end));
+            for x in 0..SPACE {
+                prop_assert_eq!(set.contains(x), model.contains(&x));
+                let expected = ranges.iter().find(|r| r.contains(&x)).cloned();
+                prop_assert_eq!(set.range_containing(x), expected);
+            }
+            for query in [0..SPACE, 7..31, 40..41, 50..50] {
+                let covered = query.clone().all(|x| model.contains(&x));
+                prop_assert_eq!(set.covered(&query), covered);
+                let missing: BTreeSet<u64> = query.clone().filter(|x| !model.contains(x)).collect();
+                prop_assert_eq!(set.gaps(query).collect::<Vec<_>>(), model_ranges(&missing));
+            }
+        }
+    }
+}
+
+#[test]
+fn range_set_reaches_the_ends_of_the_offset_space() {
+    let mut set = RangeSet::new();
+    assert_eq!(set.insert(u64::MAX - 1..u64::MAX), 1);
+    assert_eq!(set.insert(0..2), 2);
+    assert_eq!(set.gaps(0..u64::MAX).collect::<Vec<_>>(), [2..u64::MAX - 1]);
+    set.remove(1..u64::MAX);
+    assert_eq!(set.iter().collect::<Vec<_>>(), [0..1]);
+    set.clear();
+    assert!(set.is_empty() && set.bytes() == 0);
+}
+
+// --- Pool ---------------------------------------------------------------------------------
+
+#[test]
+fn pool_stops_at_its_limit_and_keeps_a_reserve() {
+    let mut pool = Pool::new(16 * BLOCK_SIZE + 5);
+    assert_eq!(pool.limit(), 16 * BLOCK_SIZE);
+    let mut blocks: Vec<_> = std::iter::from_fn(|| pool.alloc_unreserved()).collect();
+    assert_eq!(blocks.len(), 14);
+    blocks.extend(std::iter::from_fn(|| pool.alloc()));
+    assert_eq!(blocks.len(), 16);
+    assert_eq!(pool.used_bytes(), 16 * BLOCK_SIZE);
+    assert_eq!(pool.available(), 0);
+    blocks.into_iter().for_each(|b| pool.free(b));
+    assert_eq!(pool.used_bytes(), 0);
+    assert_eq!(pool.available(), 16);
+}
+
+#[test]
+fn send_buffer_takes_what_the_pool_has() {
+    let mut pool = Pool::new(2 * BLOCK_SIZE);
+    let mut buffer = SendBuffer::new(0);
+    assert_eq!(
+        buffer.write(&mut pool, &vec![1; 3 * BLOCK_SIZE]),
+        2 * BLOCK_SIZE
+    );
+    assert!(buffer.write_slices(&mut pool, 1).is_empty());
+    buffer.release_to(BLOCK_SIZE as u64, &mut pool);
+    assert_eq!(pool.used_bytes(), BLOCK_SIZE);
+    assert_eq!(buffer.write(&mut pool, &[2; 10]), 10);
+    assert_eq!(buffer.len(), BLOCK_SIZE + 10);
+}
+
+#[test]
+fn send_buffer_offers_no_more_than_asked_and_returns_unused_blocks() {
+    let mut pool = Pool::new(64 * BLOCK_SIZE);
+    let mut buffer = SendBuffer::new(5);
+    let offered: usize = buffer
+        .write_slices(&mut pool, BLOCK_SIZE + 1)
+        .iter()
+        .map(|s| s.len())
+        .sum();
+    assert_eq!(offered, BLOCK_SIZE + 1);
+    assert_eq!(pool.used_bytes(), 2 * BLOCK_SIZE);
+    buffer.commit(7, &mut pool);
+    assert_eq!(
+        (buffer.start(), buffer.end(), pool.used_bytes()),
+        (5, 12, BLOCK_SIZE)
+    );
+    buffer.write_slices(&mut pool, 8 * BLOCK_SIZE);
+    buffer.commit(0, &mut pool);
+    assert_eq!(pool.used_bytes(), BLOCK_SIZE);
+    buffer.release_to(12, &mut pool);
+    assert_eq!(pool.used_bytes(), 0);
+    buffer.write_slices(&mut pool, 1);
+    buffer.commit(0, &mut pool);
+    assert_eq!(pool.used_bytes(), 0);
+}
+
+#[derive(Debug, Clone)]
+enum SendOp {
+    Write(usize),
+    Fill { offer: usize, share: u8 },
+    Ack(u64),
+    AckAll,
+}
+
+fn send_op() -> impl Strategy<Value = SendOp> {
+    let size = prop_oneof![1..2000usize, 0..5 * BLOCK_SIZE];
+    prop_oneof![
+        size.clone().prop_map(SendOp::Write),
+        (size, any::<u8>()).prop_map(|(offer, share)| SendOp::Fill { offer, share }),
+        (0..3 * BLOCK_SIZE as u64).prop_map(SendOp::Ack),
+        Just(SendOp::AckAll),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn send_buffer_keeps_what_is_not_acknowledged(
+        origin in prop_oneof![Just(0u64), any::<u32>().prop_map(u64::from)],
+        ops in prop::collection::vec(send_op(), 1..40),
+        looks in prop::collection::vec((0..200_000u64, 0..65_536u64), 4),
+    ) {
+        let mut pool = Pool::new(1 << 30);
+        let mut buffer = SendBuffer::new(origin);
+        let (mut start, mut end) = (origin, origin);
+        for op in ops {
+            match op {
+                SendOp::Write(n) => {
+                    prop_assert_eq!(buffer.write(&mut pool, &bytes(end..end + n as u64)), n);
+                    end += n as u64;
+                }
+                SendOp::Fill { offer, share } => {
+                    let mut slices = buffer.write_slices(&mut pool, offer);
+                    let offered: usize = slices.iter().map(|s| s.len()).sum();
+                    prop_assert_eq!(offered, offer.min(offered));
+                    let n = offered * usize::from(share) / 255;
+                    let mut at = end;
+                    for b in slices.iter_mut().flat_map(|s| s.iter_mut()).take(n) {
+                        *b = byte_at(at);
+                        at += 1;
+                    }
+                    drop(slices);
+                    buffer.commit(n, &mut pool);
+                    end += n as u64;
+                }
+                SendOp::Ack(n) => {
+                    start = (start + n).min(end);
+                    buffer.release_to(start, &mut pool);
+                }
+                SendOp::AckAll => {
+                    start = end;
+                    buffer.release_to(u64::MAX, &mut pool);
+                }
+            }
+            prop_assert_eq!((buffer.start(), buffer.end()), (start, end));
+            prop_assert_eq!(buffer.len() as u64, end - start);
+            prop_assert!(pool.used_bytes() as u64 <= end - start + 2 * BLOCK_SIZE as u64);
+            prop_assert_eq!(buffer.is_empty(), pool.used_bytes() == 0);
+            for &(at, len) in &looks {
+                let range = origin + at..origin + at + len;
+                let visible = range.start.max(start)..range.end.min(end).max(range.start.max(start));
+                prop_assert_eq!(concat(&buffer.slices(range)), bytes(visible));
+            }
+        }
+        buffer.clear(&mut pool);
+        prop_assert_eq!(pool.used_bytes(), 0);
+    }
+}
+
+// --- RecvBuffer ---------------------------------------------------------------------------
+
+#[derive(Debug, Clone)]
+enum RecvOp {
+    /// Relative to the read offset.
+    Insert {
+        at: i64,
+        len: usize,
+    },
+    /// Continues the stream.
+    Next(usize),
+    Read(usize),
+}
+
+const WINDOW: u64 = 6 * BLOCK_SIZE as u64;
+
+fn recv_op() -> impl Strategy<Value = RecvOp> {
+    let len = prop_oneof![1..1500usize, 0..3 * BLOCK_SIZE];
+    prop_oneof![
+        4 => (-(BLOCK_SIZE as i64)..WINDOW as i64 + 1000, len.clone())
+            .prop_map(|(at, len)| RecvOp::Insert { at, len }),
+        2 => len.prop_map(RecvOp::Next),
+        2 => (0..4 * BLOCK_SIZE).prop_map(RecvOp::Read),
+        1 => Just(RecvOp::Read(usize::MAX)),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn recv_buffer_puts_the_stream_together(
+        origin in prop_oneof![Just(0u64), any::<u32>().prop_map(u64::from)],
+        ops in prop::collection::vec(recv_op(), 1..60),
+    ) {
+        let mut pool = Pool::new(1 << 30);
+        let mut buffer = RecvBuffer::new(origin, WINDOW);
+        let mut read = origin;
+        let mut received = RangeSet::new();
+        received.insert(0..origin);
+        for op in ops {
+            let (offset, len) = match op {
+                RecvOp::Insert { at, len } => (read.saturating_add_signed(at), len),
+                RecvOp::Next(len) => (buffer.rcv_nxt(), len),
+                RecvOp::Read(n) => {
+                    let seen = concat(&buffer.slices());
+                    prop_assert_eq!(&seen, &bytes(read..read + seen.len() as u64));
+                    let n = n.min(seen.len());
+                    buffer.consume(n, &mut pool);
+                    read += n as u64;
+                    (read, 0)
+                }
+            };
+            let end = offset + len as u64;
+            let limit = read + WINDOW;
+            let before = buffer.rcv_nxt();
+            let inserted = buffer.insert(offset, &bytes(offset..end), &mut pool);
+            let new_bytes = received.insert(offset..end.min(limit));
+            let rcv_nxt = received.first().map_or(0, |r| if r.start == 0 { r.end } else { 0 });
+            prop_assert_eq!(inserted, Ok(Inserted {
+                new_bytes,
+                in_order_advanced: rcv_nxt > before,
+                refused: (end - end.min(limit.max(offset))) as usize,
+            }));
+            prop_assert_eq!((buffer.next(), buffer.rcv_nxt()), (read, rcv_nxt));
+            prop_assert_eq!(buffer.readable() as u64, rcv_nxt - read);
+            prop_assert_eq!(buffer.out_of_order_bytes(), received.bytes() - rcv_nxt);
+            prop_assert_eq!(concat(&buffer.slices()), bytes(read..rcv_nxt));
+            let held = buffer.readable() as u64 + buffer.out_of_order_bytes();
+            prop_assert_eq!(held == 0, pool.used_bytes() == 0);
+            prop_assert!(pool.used_bytes() as u64 <= WINDOW + 2 * BLOCK_SIZE as u64);
+        }
+        buffer.clear(&mut pool);
+        prop_assert_eq!(pool.used_bytes(), 0);
+    }
+}
+
+#[test]
+fn recv_buffer_never_overwrites_what_it_has() {
+    let mut pool = Pool::new(1 << 20);
+    let mut buffer = RecvBuffer::new(0, 1000);
+    buffer.insert(2, b"cd", &mut pool).unwrap();
+    buffer.insert(0, b"XXXXXX", &mut pool).unwrap();
+    assert_eq!(concat(&buffer.slices()), b"XXcdXX");
+    assert_eq!(buffer.insert(3, b"zzz", &mut pool), Ok(Inserted::default()));
+    assert_eq!(concat(&buffer.slices()), b"XXcdXX");
+}
+
+#[test]
+fn recv_buffer_refuses_past_its_limit() {
+    let mut pool = Pool::new(1 << 20);
+    let mut buffer = RecvBuffer::new(100, 4);
+    let first = buffer.insert(102, b"cdef", &mut pool);
+    assert_eq!(
+        first,
+        Ok(Inserted {
+            new_bytes: 2,
+            in_order_advanced: false,
+            refused: 2
+        })
+    );
+    let past = buffer.insert(u64::MAX - 1, b"zzzz", &mut pool);
+    assert_eq!(past.map(|i| i.new_bytes), Ok(0));
+    let rest = buffer.insert(100, b"abc", &mut pool);
+    assert_eq!(
+        rest,
+        Ok(Inserted {
+            new_bytes: 2,
+            in_order_advanced: true,
+            refused: 0
+        })
+    );
+    assert_eq!(concat(&buffer.slices()), b"abcd");
+    buffer.consume(2, &mut pool);
+    assert_eq!(
+        buffer.insert(104, b"efgh", &mut pool).map(|i| i.refused),
+        Ok(2)
+    );
+    assert_eq!(concat(&buffer.slices()), b"cdef");
+}
+
+#[test]
+fn recv_buffer_stores_nothing_where_the_pool_is_exhausted() {
+    let mut pool = Pool::new(2 * BLOCK_SIZE);
+    let mut buffer = RecvBuffer::new(0, 1 << 20);
+    let three = vec![7; 3 * BLOCK_SIZE];
+    assert_eq!(
+        buffer.insert(0, &three, &mut pool),
+        Err(InsertError::PoolExhausted)
+    );
+    assert_eq!((buffer.rcv_nxt(), pool.used_bytes()), (0, 0));
+    assert_eq!(
+        buffer.insert(9, &three, &mut pool),
+        Err(InsertError::PoolExhausted)
+    );
+    assert_eq!((buffer.out_of_order_bytes(), pool.used_bytes()), (0, 0));
+    assert!(
+        buffer
+            .insert(0, &three[..2 * BLOCK_SIZE], &mut pool)
+            .is_ok()
+    );
+}
+
+#[test]
+fn data_behind_a_hole_leaves_room_for_what_fills_it() {
+    let mut pool = Pool::new(8 * BLOCK_SIZE);
+    let mut buffer = RecvBuffer::new(0, 1 << 20);
+    let block = vec![7; BLOCK_SIZE];
+    let stored = (1..20)
+        .filter(|i| {
+            buffer
+                .insert(i * BLOCK_SIZE as u64, &block, &mut pool)
+                .is_ok()
+        })
+        .count();
+    assert_eq!(stored, 7);
+    assert!(
+        buffer
+            .insert(0, &block, &mut pool)
+            .unwrap()
+            .in_order_advanced
+    );
+    assert_eq!(buffer.readable(), 8 * BLOCK_SIZE);
+}
+
+#[test]
+fn holes_are_bounded_but_can_always_be_filled() {
+    let mut pool = Pool::new(1 << 20);
+    let mut buffer = RecvBuffer::new(0, 1 << 20);
+    for i in 0..MAX_HOLES as u64 {
+        buffer.insert(2 * i + 1, b"x", &mut pool).unwrap();
+    }
+    let end = 2 * MAX_HOLES as u64;
+    assert_eq!(
+        buffer.insert(end + 1, b"x", &mut pool),
+        Err(InsertError::TooFragmented)
+    );
+    assert!(
+        buffer.insert(end, b"x", &mut pool).is_ok(),
+        "touches the last range"
+    );
+    assert_eq!(
+        buffer
+            .insert(0, b"x", &mut pool)
+            .map(|i| i.in_order_advanced),
+        Ok(true)
+    );
+    assert_eq!(
+        buffer.insert(2, b"xxx", &mut pool).map(|i| i.new_bytes),
+        Ok(2)
+    );
+    assert_eq!(buffer.rcv_nxt(), 6);
+}

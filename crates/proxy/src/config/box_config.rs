@@ -1,0 +1,549 @@
+//! `box.toml`.
+
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use core::time::Duration;
+use std::path::{Path, PathBuf};
+
+use braid_engine::cc::Algorithm;
+use serde::{Deserialize, Deserializer};
+use toml::Spanned;
+
+use super::types::{self, Address, Interface, OneOrMany};
+use super::{Cidr, ConfigError, DEFAULT_PORT, RawTun, Secret, Source, TunConfig};
+
+/// Most links of a box.
+const MAX_LINKS: usize = 16;
+/// Most servers of a box.
+const MAX_SERVERS: usize = 8;
+
+/// Settings of the aggregation box.
+#[derive(Debug, Clone)]
+pub struct BoxConfig {
+    /// Name of this box in logs; the default user name at the server.
+    pub name: String,
+    /// Interfaces whose TCP connections are taken in; at least one.
+    pub lan: Vec<String>,
+    /// Access links in order of preference; at least one.
+    pub links: Vec<LinkConfig>,
+    /// Servers in order of preference; at least one.
+    pub servers: Vec<ServerEntry>,
+    /// Name of the scheduler.
+    pub strategy: String,
+    /// Congestion control of subflows.
+    pub congestion: Algorithm,
+    /// Destinations that are forwarded as they are.
+    pub bypass: Vec<Cidr>,
+    /// What happens to QUIC.
+    pub quic: Quic,
+    /// TUN device and its addresses.
+    pub tun: TunConfig,
+    /// Timeouts.
+    pub timeouts: BoxTimeouts,
+    /// Limits.
+    pub limits: BoxLimits,
+    /// How often links are probed.
+    pub probing: Probing,
+}
+
+/// One access link.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LinkConfig {
+    /// Name in logs; by default the interface's.
+    pub name: String,
+    /// Network interface.
+    pub interface: String,
+    /// Next hop.
+    pub gateway: Gateway,
+    /// Use IPv4 where the interface has it.
+    pub v4: bool,
+    /// Use IPv6 where the interface has it.
+    pub v6: bool,
+    /// Subflows are opened with the backup bit (RFC 8684 section 3.2): used while no other works.
+    pub backup: bool,
+    /// No subflow is opened here while another link is up.
+    pub metered: bool,
+    /// Largest IP packet in bytes, 1280 to 65535; by default the interface's.
+    pub mtu: Option<u16>,
+}
+
+/// Next hop of a link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Gateway {
+    /// What the routing table (DHCP, router advertisements) says; a point-to-point interface
+    /// needs none.
+    Auto,
+    /// These; a family without one has no next hop.
+    Fixed {
+        /// IPv4 next hop.
+        v4: Option<Ipv4Addr>,
+        /// IPv6 next hop.
+        v6: Option<Ipv6Addr>,
+    },
+}
+
+/// One aggregation server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServerEntry {
+    /// IPv4 address; at least one of the two is there.
+    pub v4: Option<Ipv4Addr>,
+    /// IPv6 address.
+    pub v6: Option<Ipv6Addr>,
+    /// TCP port.
+    pub port: u16,
+    /// User name there.
+    pub user: String,
+    /// Secret shared with it.
+    pub secret: Secret,
+}
+
+impl ServerEntry {
+    /// The IPv4 endpoint.
+    pub fn endpoint_v4(&self) -> Option<SocketAddr> {
+        self.v4.map(|a| SocketAddr::from((a, self.port)))
+    }
+
+    /// The IPv6 endpoint.
+    pub fn endpoint_v6(&self) -> Option<SocketAddr> {
+        self.v6.map(|a| SocketAddr::from((a, self.port)))
+    }
+}
+
+/// What happens to QUIC (UDP port 443 of the LAN).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Quic {
+    /// Forwarded over the best link, as other UDP.
+    #[default]
+    Forward,
+    /// Answered by ICMP "port unreachable", so that browsers fall back to TCP, which is joined.
+    Reject,
+}
+
+/// Timeouts of the box.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct BoxTimeouts {
+    /// From a user's connection to the end of the server's answer; what the far side takes to
+    /// connect is part of it.
+    #[serde(deserialize_with = "types::duration")]
+    pub connect: Duration,
+    /// First try to reach a server over one link; later tries take longer.
+    #[serde(deserialize_with = "types::duration")]
+    pub attempt: Duration,
+    /// A connection on which nothing moves is ended after this.
+    #[serde(deserialize_with = "types::duration")]
+    pub idle: Duration,
+    /// The same where one direction is closed already.
+    #[serde(deserialize_with = "types::duration")]
+    pub half_closed: Duration,
+}
+
+impl Default for BoxTimeouts {
+    fn default() -> Self {
+        BoxTimeouts {
+            connect: Duration::from_secs(45),
+            attempt: Duration::from_secs(2),
+            idle: Duration::from_secs(2 * 3600),
+            half_closed: Duration::from_secs(15 * 60),
+        }
+    }
+}
+
+/// Bounds of the box.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct BoxLimits {
+    /// Most connections at a time.
+    pub connections: usize,
+    /// Most connections at a time of one host of the LAN.
+    pub per_host: usize,
+    /// Most connections at a time whose far side has not answered yet.
+    pub handshakes: usize,
+    /// Most bytes one connection buffers in each direction.
+    #[serde(deserialize_with = "types::bytes")]
+    pub buffer: usize,
+    /// Most bytes all connections buffer together.
+    #[serde(deserialize_with = "types::bytes")]
+    pub memory: usize,
+}
+
+impl Default for BoxLimits {
+    fn default() -> Self {
+        BoxLimits {
+            connections: 16_384,
+            per_host: 4_096,
+            handshakes: 4_096,
+            buffer: 8 << 20,
+            memory: 256 << 20,
+        }
+    }
+}
+
+/// How often a link is probed (one TCP handshake with the server, closed at once).
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Probing {
+    /// While there was traffic lately.
+    #[serde(deserialize_with = "types::duration")]
+    pub busy: Duration,
+    /// While there was none.
+    #[serde(deserialize_with = "types::duration")]
+    pub idle: Duration,
+    /// While the last probe failed.
+    #[serde(deserialize_with = "types::duration")]
+    pub failing: Duration,
+    /// A probe without an answer has failed after this.
+    #[serde(deserialize_with = "types::duration")]
+    pub timeout: Duration,
+}
+
+impl Default for Probing {
+    fn default() -> Self {
+        Probing {
+            busy: Duration::from_secs(5),
+            idle: Duration::from_secs(30),
+            failing: Duration::from_secs(2),
+            timeout: Duration::from_secs(3),
+        }
+    }
+}
+
+impl BoxConfig {
+    /// Reads `path`, and the secrets it refers to (relative to its directory).
+    pub fn load(path: &Path) -> Result<Self, ConfigError> {
+        BoxConfig::from_toml(&path.display().to_string(), &super::read(path)?)
+    }
+
+    /// Reads `text`, which came from `file`; secrets' files are relative to its directory.
+    pub fn from_toml(file: &str, text: &str) -> Result<Self, ConfigError> {
+        let src = Source { file, text };
+        let raw: Raw = src.parse()?;
+        let lan: Vec<String> = raw.lan.get_ref().0.iter().map(|i| i.0.clone()).collect();
+        if lan.is_empty() {
+            return Err(src.error(&raw.lan, "no interface is named", "lan = \"eth0\""));
+        }
+        let name = raw.name.unwrap_or_else(|| "box".to_owned());
+        let links = check_links(&src, raw.link, &lan)?;
+        let servers = check_servers(&src, raw.server, &name)?;
+        for server in &servers {
+            let reached =
+                |l: &LinkConfig| l.v4 && server.v4.is_some() || l.v6 && server.v6.is_some();
+            if !links.iter().any(reached) {
+                return Err(src.whole(
+                    "no link has the address family of the server",
+                    "v4 = true or v6 = true at a link, or an address of the other family",
+                ));
+            }
+        }
+        Ok(BoxConfig {
+            name,
+            lan,
+            links,
+            servers,
+            strategy: check_strategy(&src, raw.strategy)?,
+            congestion: raw.congestion.map_or(Algorithm::Cubic, |c| c.0),
+            bypass: raw.bypass.0,
+            quic: raw.quic,
+            tun: RawTun::check(raw.tun, &src, "10.215.77.0/24", "fdb7:a1d0:77::/64")?,
+            timeouts: raw.timeouts,
+            limits: raw.limits,
+            probing: raw.probing,
+        })
+    }
+
+    /// Settings of the engine that follow from these; device properties are left at their
+    /// defaults.
+    pub fn engine(&self) -> braid_engine::Config {
+        braid_engine::Config {
+            congestion: self.congestion,
+            send_buffer: self.limits.buffer,
+            recv_buffer: self.limits.buffer,
+            memory: self.limits.memory,
+            // Probes and connections that are closing take slots too.
+            max_connections: self.limits.connections.saturating_mul(2) + 64,
+            max_half_open: self.limits.handshakes + 64,
+            ..braid_engine::Config::default()
+        }
+    }
+}
+
+/// Schedulers a configuration may name.
+pub(super) const STRATEGIES: &[&str] = &["minrtt"];
+
+pub(super) fn check_strategy(
+    src: &Source<'_>,
+    given: Option<Spanned<String>>,
+) -> Result<String, ConfigError> {
+    match given {
+        None => Ok(STRATEGIES[0].to_owned()),
+        Some(s) if STRATEGIES.contains(&s.get_ref().as_str()) => Ok(s.into_inner()),
+        Some(s) => {
+            let message = format!("there is no strategy {:?}", s.get_ref());
+            Err(src.error(&s, message, format!("one of {}", STRATEGIES.join(", "))))
+        }
+    }
+}
+
+/// The file as it is written.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Raw {
+    #[serde(default, deserialize_with = "optional_name")]
+    name: Option<String>,
+    lan: Spanned<OneOrMany<Interface>>,
+    #[serde(default)]
+    link: Option<Spanned<OneOrMany<RawLink>>>,
+    #[serde(default)]
+    server: Option<Spanned<OneOrMany<RawServer>>>,
+    strategy: Option<Spanned<String>>,
+    congestion: Option<Congestion>,
+    #[serde(default)]
+    bypass: OneOrMany<Cidr>,
+    #[serde(default, deserialize_with = "quic")]
+    quic: Quic,
+    tun: Option<RawTun>,
+    #[serde(default)]
+    timeouts: BoxTimeouts,
+    #[serde(default)]
+    limits: BoxLimits,
+    #[serde(default)]
+    probing: Probing,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawLink {
+    name: Option<Spanned<String>>,
+    interface: Spanned<Interface>,
+    gateway: Option<Spanned<OneOrMany<GatewayWord>>>,
+    v4: Option<Spanned<bool>>,
+    v6: Option<Spanned<bool>>,
+    #[serde(default)]
+    backup: bool,
+    #[serde(default)]
+    metered: bool,
+    mtu: Option<Spanned<u16>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawServer {
+    address: Spanned<OneOrMany<Address>>,
+    port: Option<Spanned<u16>>,
+    user: Option<Spanned<String>>,
+    secret: Option<Secret>,
+    secret_file: Option<Spanned<PathBuf>>,
+}
+
+/// Name of a congestion control.
+pub(super) struct Congestion(pub Algorithm);
+
+impl<'de> Deserialize<'de> for Congestion {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        let words = [("cubic", Algorithm::Cubic), ("reno", Algorithm::NewReno)];
+        types::word(d, "congestion control", &words).map(Congestion)
+    }
+}
+
+fn quic<'de, D: Deserializer<'de>>(d: D) -> Result<Quic, D::Error> {
+    let words = [("forward", Quic::Forward), ("reject", Quic::Reject)];
+    types::word(d, "way to treat QUIC", &words)
+}
+
+fn optional_name<'de, D: Deserializer<'de>>(d: D) -> Result<Option<String>, D::Error> {
+    types::name(d).map(Some)
+}
+
+/// `"auto"` or an address.
+enum GatewayWord {
+    Auto,
+    Address(IpAddr),
+}
+
+impl<'de> Deserialize<'de> for GatewayWord {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        let s = String::deserialize(d)?;
+        match s.parse() {
+            Ok(addr) => Ok(GatewayWord::Address(addr)),
+            Err(_) if s == "auto" => Ok(GatewayWord::Auto),
+            Err(_) => Err(types::wrong(
+                format_args!("{s:?} is no gateway"),
+                "\"auto\" or an address such as \"192.168.1.1\"",
+            )),
+        }
+    }
+}
+
+fn check_links(
+    src: &Source<'_>,
+    raw: Option<Spanned<OneOrMany<RawLink>>>,
+    lan: &[String],
+) -> Result<Vec<LinkConfig>, ConfigError> {
+    let missing = "[[link]]\n                 interface = \"wlan0\"";
+    let Some(raw) = raw else {
+        return Err(src.whole("no [[link]] is given", missing));
+    };
+    if raw.get_ref().0.is_empty() {
+        return Err(src.error(&raw, "no link is given", missing));
+    }
+    if raw.get_ref().0.len() > MAX_LINKS {
+        let n = raw.get_ref().0.len();
+        let message = format!("{n} links are given, {MAX_LINKS} are the most");
+        return Err(src.error(&raw, message, "fewer"));
+    }
+    let mut links: Vec<LinkConfig> = Vec::new();
+    for raw in raw.into_inner().0 {
+        let at = raw.name.as_ref().map(Spanned::span);
+        let at = Spanned::new(at.unwrap_or_else(|| raw.interface.span()), ());
+        let link = check_link(src, raw, lan)?;
+        if let Some(other) = links.iter().find(|o| o.name == link.name) {
+            let message = format!("a second link is called {:?}", other.name);
+            return Err(src.error(&at, message, "a name of its own: name = \"…\""));
+        }
+        let same = |o: &&LinkConfig| o.interface == link.interface && o.gateway == link.gateway;
+        if let Some(other) = links.iter().find(same) {
+            let message = format!("this is the same link as {:?}", other.name);
+            return Err(src.error(&at, message, "another interface or another gateway"));
+        }
+        links.push(link);
+    }
+    Ok(links)
+}
+
+fn check_link(src: &Source<'_>, raw: RawLink, lan: &[String]) -> Result<LinkConfig, ConfigError> {
+    let interface = raw.interface.get_ref().0.clone();
+    if lan.contains(&interface) {
+        let message = format!("{interface:?} is the LAN's interface and cannot be a link too");
+        return Err(src.error(&raw.interface, message, "the interface of an access link"));
+    }
+    let v4 = raw.v4.as_ref().is_none_or(|v| *v.get_ref());
+    let v6 = raw.v6.as_ref().is_none_or(|v| *v.get_ref());
+    if let (false, false, Some(at)) = (v4, v6, raw.v6.as_ref()) {
+        return Err(src.error(at, "the link is left with no address family", "v6 = true"));
+    }
+    if let Some(mtu) = raw.mtu.as_ref().filter(|m| *m.get_ref() < 1280) {
+        let message = format!("an MTU of {} is too small for IPv6", mtu.get_ref());
+        return Err(src.error(mtu, message, "1280 or more"));
+    }
+    let gateway = match raw.gateway {
+        None => Gateway::Auto,
+        Some(g) => check_gateway(src, g, v4, v6)?,
+    };
+    let name = match raw.name {
+        None => interface.clone(),
+        Some(name) => check_name(src, name)?,
+    };
+    Ok(LinkConfig {
+        name,
+        interface,
+        gateway,
+        v4,
+        v6,
+        backup: raw.backup,
+        metered: raw.metered,
+        mtu: raw.mtu.map(Spanned::into_inner),
+    })
+}
+
+fn check_gateway(
+    src: &Source<'_>,
+    words: Spanned<OneOrMany<GatewayWord>>,
+    want_v4: bool,
+    want_v6: bool,
+) -> Result<Gateway, ConfigError> {
+    let hint = "\"auto\", one address, or one of each family";
+    let (mut v4, mut v6) = (None, None);
+    for word in &words.get_ref().0 {
+        let twice = match word {
+            GatewayWord::Auto if words.get_ref().0.len() == 1 => return Ok(Gateway::Auto),
+            GatewayWord::Auto => {
+                return Err(src.error(&words, "\"auto\" stands beside an address", hint));
+            }
+            GatewayWord::Address(IpAddr::V4(a)) => v4.replace(*a).is_some(),
+            GatewayWord::Address(IpAddr::V6(a)) => v6.replace(*a).is_some(),
+        };
+        if twice {
+            return Err(src.error(&words, "two gateways of one family", hint));
+        }
+    }
+    if v4.is_none() && v6.is_none() {
+        return Err(src.error(&words, "no gateway is named", hint));
+    }
+    if v4.is_some() && !want_v4 || v6.is_some() && !want_v6 {
+        let message = "the gateway is of a family that is switched off for this link";
+        return Err(src.error(
+            &words,
+            message,
+            "a gateway of the other family, or \"auto\"",
+        ));
+    }
+    Ok(Gateway::Fixed { v4, v6 })
+}
+
+fn check_servers(
+    src: &Source<'_>,
+    raw: Option<Spanned<OneOrMany<RawServer>>>,
+    name: &str,
+) -> Result<Vec<ServerEntry>, ConfigError> {
+    let missing = "[server]\n                 address = \"203.0.113.7\"";
+    let Some(raw) = raw else {
+        return Err(src.whole("no [server] is given", missing));
+    };
+    let n = raw.get_ref().0.len();
+    if n == 0 || n > MAX_SERVERS {
+        let message = format!("{n} servers are given, 1 to {MAX_SERVERS} are needed");
+        return Err(src.error(&raw, message, missing));
+    }
+    raw.into_inner()
+        .0
+        .into_iter()
+        .map(|raw| check_server(src, raw, name))
+        .collect()
+}
+
+fn check_server(src: &Source<'_>, raw: RawServer, name: &str) -> Result<ServerEntry, ConfigError> {
+    let (mut v4, mut v6) = (None, None);
+    for Address(addr) in &raw.address.get_ref().0 {
+        if addr.is_unspecified() || addr.is_multicast() {
+            let message = format!("{addr} is no address of a host");
+            return Err(src.error(&raw.address, message, "the server's public address"));
+        }
+        let twice = match addr.to_canonical() {
+            IpAddr::V4(a) => v4.replace(a).is_some(),
+            IpAddr::V6(a) => v6.replace(a).is_some(),
+        };
+        if twice {
+            let hint = "one of each family; another server is another [[server]]";
+            return Err(src.error(&raw.address, "two addresses of one family", hint));
+        }
+    }
+    if v4.is_none() && v6.is_none() {
+        return Err(src.error(&raw.address, "no address is given", "\"203.0.113.7\""));
+    }
+    if let Some(port) = raw.port.as_ref().filter(|p| *p.get_ref() == 0) {
+        return Err(src.error(port, "port 0 cannot be connected to", "the server's port"));
+    }
+    let owner = Spanned::new(raw.address.span(), String::new());
+    let secret = src.secret(&owner, raw.secret, raw.secret_file)?;
+    let user = match raw.user {
+        None => name.to_owned(),
+        Some(user) => check_name(src, user)?,
+    };
+    Ok(ServerEntry {
+        v4,
+        v6,
+        port: raw.port.map_or(DEFAULT_PORT, Spanned::into_inner),
+        user,
+        secret,
+    })
+}
+
+pub(super) fn check_name(src: &Source<'_>, name: Spanned<String>) -> Result<String, ConfigError> {
+    let s = name.get_ref().as_str();
+    match types::name(serde::de::value::StrDeserializer::<serde::de::value::Error>::new(s)) {
+        Ok(s) => Ok(s),
+        Err(_) => {
+            let message = format!("{s:?} is no name");
+            Err(src.error(&name, message, "1 to 64 letters, digits, '-', '_' or '.'"))
+        }
+    }
+}

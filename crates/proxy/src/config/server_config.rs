@@ -1,0 +1,250 @@
+//! `server.toml`.
+
+use core::net::{IpAddr, SocketAddr};
+use core::time::Duration;
+use std::path::{Path, PathBuf};
+
+use braid_engine::cc::Algorithm;
+use serde::Deserialize;
+use toml::Spanned;
+
+use super::box_config::{Congestion, check_name, check_strategy};
+use super::types::{self, Address, OneOrMany};
+use super::{Cidr, ConfigError, DEFAULT_PORT, RawTun, Secret, Source, TunConfig};
+
+/// Most users of a server.
+const MAX_USERS: usize = 65_536;
+
+/// Settings of the aggregation server.
+#[derive(Debug, Clone)]
+pub struct ServerConfig {
+    /// Name of this server in logs.
+    pub name: String,
+    /// Addresses connections come in at, as this machine's interfaces carry them; at least one.
+    pub listen: Vec<IpAddr>,
+    /// TCP port.
+    pub port: u16,
+    /// Who may use it; at least one.
+    pub users: Vec<UserConfig>,
+    /// Destinations that are reachable though they are local to this server.
+    pub allow: Vec<Cidr>,
+    /// Destinations that are refused; stronger than `allow`.
+    pub deny: Vec<Cidr>,
+    /// Name of the scheduler.
+    pub strategy: String,
+    /// Congestion control of subflows.
+    pub congestion: Algorithm,
+    /// How far a box's clock may be off, either way. Passwords are valid no longer.
+    pub time_window: Duration,
+    /// TUN device and its addresses.
+    pub tun: TunConfig,
+    /// Timeouts.
+    pub timeouts: ServerTimeouts,
+    /// Limits.
+    pub limits: ServerLimits,
+}
+
+/// Who may use a server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UserConfig {
+    /// Name.
+    pub name: String,
+    /// Secret shared with the user's box.
+    pub secret: Secret,
+}
+
+/// Timeouts of the server.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ServerTimeouts {
+    /// From a connection to its complete SOCKS request.
+    #[serde(deserialize_with = "types::duration")]
+    pub handshake: Duration,
+    /// Name look-up and connection to the destination together.
+    #[serde(deserialize_with = "types::duration")]
+    pub connect: Duration,
+    /// A connection on which nothing moves is ended after this.
+    #[serde(deserialize_with = "types::duration")]
+    pub idle: Duration,
+    /// The same where one direction is closed already.
+    #[serde(deserialize_with = "types::duration")]
+    pub half_closed: Duration,
+}
+
+impl Default for ServerTimeouts {
+    fn default() -> Self {
+        ServerTimeouts {
+            handshake: Duration::from_secs(10),
+            connect: Duration::from_secs(30),
+            idle: Duration::from_secs(2 * 3600),
+            half_closed: Duration::from_secs(15 * 60),
+        }
+    }
+}
+
+/// Bounds of the server.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ServerLimits {
+    /// Most connections at a time.
+    pub connections: usize,
+    /// Most connections at a time of one user.
+    pub per_user: usize,
+    /// Most connections at a time whose SOCKS request is not complete.
+    pub handshakes: usize,
+    /// Most passwords remembered against replay.
+    pub replay: usize,
+    /// Most bytes one connection buffers in each direction.
+    #[serde(deserialize_with = "types::bytes")]
+    pub buffer: usize,
+    /// Most bytes all connections buffer together.
+    #[serde(deserialize_with = "types::bytes")]
+    pub memory: usize,
+}
+
+impl Default for ServerLimits {
+    fn default() -> Self {
+        ServerLimits {
+            connections: 32_768,
+            per_user: 16_384,
+            handshakes: 2_048,
+            replay: 262_144,
+            buffer: 8 << 20,
+            memory: 1 << 30,
+        }
+    }
+}
+
+impl ServerConfig {
+    /// Reads `path`, and the secrets it refers to (relative to its directory).
+    pub fn load(path: &Path) -> Result<Self, ConfigError> {
+        ServerConfig::from_toml(&path.display().to_string(), &super::read(path)?)
+    }
+
+    /// Reads `text`, which came from `file`; secrets' files are relative to its directory.
+    pub fn from_toml(file: &str, text: &str) -> Result<Self, ConfigError> {
+        let src = Source { file, text };
+        let raw: Raw = src.parse()?;
+        if raw.listen.get_ref().0.is_empty() {
+            return Err(src.error(&raw.listen, "no address is named", "\"203.0.113.7\""));
+        }
+        for Address(addr) in &raw.listen.get_ref().0 {
+            if addr.is_unspecified() || addr.is_multicast() {
+                let message = format!("{addr} is no address of an interface");
+                let hint = "the addresses connections come in at";
+                return Err(src.error(&raw.listen, message, hint));
+            }
+        }
+        if let Some(port) = raw.port.as_ref().filter(|p| *p.get_ref() == 0) {
+            return Err(src.error(port, "port 0 cannot be listened on", "1 to 65535"));
+        }
+        let window = raw
+            .time_window
+            .as_ref()
+            .map_or(120, |w| w.get_ref().0.as_secs());
+        if let (Some(at), false) = (&raw.time_window, (1..=3600).contains(&window)) {
+            let message = "the time window is not between 1 s and 1 h";
+            return Err(src.error(at, message, "\"2min\""));
+        }
+        Ok(ServerConfig {
+            name: raw.name.unwrap_or_else(|| "server".to_owned()),
+            listen: raw.listen.into_inner().0.into_iter().map(|a| a.0).collect(),
+            port: raw.port.map_or(DEFAULT_PORT, Spanned::into_inner),
+            users: check_users(&src, raw.user)?,
+            allow: raw.allow.0,
+            deny: raw.deny.0,
+            strategy: check_strategy(&src, raw.strategy)?,
+            congestion: raw.congestion.map_or(Algorithm::Cubic, |c| c.0),
+            time_window: Duration::from_secs(window),
+            tun: RawTun::check(raw.tun, &src, "10.215.78.0/24", "fdb7:a1d0:78::/64")?,
+            timeouts: raw.timeouts,
+            limits: raw.limits,
+        })
+    }
+
+    /// Endpoints connections come in at.
+    pub fn endpoints(&self) -> impl Iterator<Item = SocketAddr> + '_ {
+        self.listen.iter().map(|a| SocketAddr::new(*a, self.port))
+    }
+
+    /// Settings of the engine that follow from these; device properties are left at their
+    /// defaults.
+    pub fn engine(&self) -> braid_engine::Config {
+        braid_engine::Config {
+            congestion: self.congestion,
+            send_buffer: self.limits.buffer,
+            recv_buffer: self.limits.buffer,
+            memory: self.limits.memory,
+            // Those still in the handshake and those that are closing take slots too.
+            max_connections: self.limits.connections.saturating_mul(2) + self.limits.handshakes,
+            ..braid_engine::Config::default()
+        }
+    }
+}
+
+/// The file as it is written.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Raw {
+    #[serde(default, deserialize_with = "optional_name")]
+    name: Option<String>,
+    listen: Spanned<OneOrMany<Address>>,
+    port: Option<Spanned<u16>>,
+    #[serde(default)]
+    user: Option<Spanned<OneOrMany<RawUser>>>,
+    #[serde(default)]
+    allow: OneOrMany<Cidr>,
+    #[serde(default)]
+    deny: OneOrMany<Cidr>,
+    strategy: Option<Spanned<String>>,
+    congestion: Option<Congestion>,
+    time_window: Option<Spanned<Window>>,
+    tun: Option<RawTun>,
+    #[serde(default)]
+    timeouts: ServerTimeouts,
+    #[serde(default)]
+    limits: ServerLimits,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawUser {
+    name: Spanned<String>,
+    secret: Option<Secret>,
+    secret_file: Option<Spanned<PathBuf>>,
+}
+
+#[derive(Deserialize)]
+struct Window(#[serde(deserialize_with = "types::duration")] Duration);
+
+fn optional_name<'de, D: serde::Deserializer<'de>>(d: D) -> Result<Option<String>, D::Error> {
+    types::name(d).map(Some)
+}
+
+fn check_users(
+    src: &Source<'_>,
+    raw: Option<Spanned<OneOrMany<RawUser>>>,
+) -> Result<Vec<UserConfig>, ConfigError> {
+    let missing = "[[user]]\n                 name = \"box\"\n                 \
+                   secret_file = \"secret\"";
+    let Some(raw) = raw else {
+        return Err(src.whole("no [[user]] is given", missing));
+    };
+    let n = raw.get_ref().0.len();
+    if n == 0 || n > MAX_USERS {
+        let message = format!("{n} users are given, 1 to {MAX_USERS} are needed");
+        return Err(src.error(&raw, message, missing));
+    }
+    let mut users: Vec<UserConfig> = Vec::with_capacity(n);
+    let mut names = std::collections::BTreeSet::new();
+    for raw in raw.into_inner().0 {
+        if !names.insert(raw.name.get_ref().clone()) {
+            let message = format!("a second user is called {:?}", raw.name.get_ref());
+            return Err(src.error(&raw.name, message, "a name of its own"));
+        }
+        let secret = src.secret(&raw.name, raw.secret, raw.secret_file)?;
+        let name = check_name(src, raw.name)?;
+        users.push(UserConfig { name, secret });
+    }
+    Ok(users)
+}
