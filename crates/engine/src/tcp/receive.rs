@@ -96,13 +96,6 @@ impl Receiver {
         if let Some(known) = self.mappings.get(at).filter(|m| m.sub == map.sub) {
             return known.data == map.data && known.len == map.len;
         }
-        while let Some(old) = self.mappings.front() {
-            if old.sub + u64::from(old.len) > self.nxt || at == 0 {
-                break;
-            }
-            self.mappings.pop_front();
-            return self.add_mapping(map);
-        }
         if self.mappings.len() < MAX_MAPPINGS {
             self.mappings.insert(at, map);
         }
