@@ -1,2 +1,7 @@
 //! The `braid` command.
-fn main() {}
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    braid::main()
+}

@@ -109,9 +109,9 @@ fn range_set_reaches_the_ends_of_the_offset_space() {
     let mut set = RangeSet::new();
     assert_eq!(set.insert(u64::MAX - 1..u64::MAX), 1);
     assert_eq!(set.insert(0..2), 2);
-    assert_eq!(set.gaps(0..u64::MAX).collect::<Vec<_>>(), [2..u64::MAX - 1]);
+    assert!(set.gaps(0..u64::MAX).eq(std::iter::once(2..u64::MAX - 1)));
     set.remove(1..u64::MAX);
-    assert_eq!(set.iter().collect::<Vec<_>>(), [0..1]);
+    assert!(set.iter().eq(std::iter::once(0..1)));
     set.clear();
     assert!(set.is_empty() && set.bytes() == 0);
 }
@@ -214,10 +214,9 @@ proptest! {
                     let offered: usize = slices.iter().map(|s| s.len()).sum();
                     prop_assert_eq!(offered, offer.min(offered));
                     let n = offered * usize::from(share) / 255;
-                    let mut at = end;
-                    for b in slices.iter_mut().flat_map(|s| s.iter_mut()).take(n) {
+                    let room = slices.iter_mut().flat_map(|s| s.iter_mut());
+                    for (at, b) in (end..end + n as u64).zip(room) {
                         *b = byte_at(at);
-                        at += 1;
                     }
                     drop(slices);
                     buffer.commit(n, &mut pool);

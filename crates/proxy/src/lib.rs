@@ -3,10 +3,14 @@
 //! One side of a core is the engine's [`Stack`](braid_engine::Stack), the other a small
 //! [`LocalStreams`] trait: kernel sockets on Linux, the engine's plain TCP in the simulator.
 
+pub mod auth;
 mod box_core;
 pub mod config;
 pub mod local;
+pub mod policy;
+pub mod report;
 mod server_core;
+pub mod socks;
 
 use braid_engine::sched::Policy;
 use braid_engine::{Event, Stack};

@@ -1,8 +1,15 @@
 //! ICMP errors (RFC 792, 1191, 4443): what the network says of a TCP segment.
 
-use core::net::IpAddr;
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use crate::{Result, Seq32};
+use crate::bytes::{Reader, be16, be32};
+use crate::checksum::{self, Sum};
+use crate::{Error, Result, Seq32, ip};
+
+/// Bytes of an ICMP error before the packet it quotes.
+const HEADER_LEN: usize = 8;
+/// Code of "communication administratively prohibited" (RFC 1812 section 5.2.7.1).
+const PROHIBITED: u8 = 13;
 
 /// What an ICMP error means for a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,8 +46,112 @@ pub struct TcpError {
 impl TcpError {
     /// Parses the ICMP message `payload` of an IP packet (`v6` says which ICMP). `Unsupported` for
     /// messages that are not errors about TCP.
+    ///
+    /// The checksum of an ICMPv4 message is verified; that of ICMPv6 covers addresses that are not
+    /// known here: see [`verify_v6_checksum`]. Neither says that the sender is honest: the receiver
+    /// must hold `seq` against its window (RFC 5927 section 4.1).
     pub fn parse(v6: bool, payload: &[u8]) -> Result<TcpError> {
-        let _ = (v6, payload);
-        todo!()
+        let (header, quoted) = payload
+            .split_first_chunk::<HEADER_LEN>()
+            .ok_or(Error::Truncated)?;
+        if v6 {
+            quoted_v6(kind_v6(header)?, quoted)
+        } else if checksum::fold(checksum::sum(Sum::default(), payload)) != 0xffff {
+            Err(Error::BadChecksum)
+        } else {
+            quoted_v4(kind_v4(header)?, quoted)
+        }
     }
+}
+
+/// Whether the checksum of the ICMPv6 message `payload` is right (RFC 4443 section 2.3).
+pub fn verify_v6_checksum(src: IpAddr, dst: IpAddr, payload: &[u8]) -> bool {
+    let len = payload.len() as u32;
+    let pseudo = checksum::pseudo_header(src, dst, ip::PROTO_ICMPV6, len);
+    checksum::fold(checksum::sum(pseudo, payload)) == 0xffff
+}
+
+fn kind_v4(header: &[u8; HEADER_LEN]) -> Result<Kind> {
+    match (header[0], header[1]) {
+        (3, 4) => Ok(Kind::PacketTooBig {
+            mtu: u32::from(be16(header, 6)),
+        }),
+        (3, code) => Ok(Kind::Unreachable(code)),
+        (11, 0) => Ok(Kind::TimeExceeded),
+        // Source quench too: RFC 6633 wants it ignored.
+        _ => Err(Error::Unsupported),
+    }
+}
+
+fn kind_v6(header: &[u8; HEADER_LEN]) -> Result<Kind> {
+    match (header[0], header[1]) {
+        // No route; beyond the scope of the source address.
+        (1, 0 | 2) => Ok(Kind::Unreachable(0)),
+        // Prohibited; source address failed policy; reject route.
+        (1, 1 | 5 | 6) => Ok(Kind::Unreachable(PROHIBITED)),
+        (1, 4) => Ok(Kind::Unreachable(3)),
+        // Address unreachable, and what later standards may add.
+        (1, _) => Ok(Kind::Unreachable(1)),
+        (2, _) => Ok(Kind::PacketTooBig {
+            mtu: be32(header, 4),
+        }),
+        (3, 0) => Ok(Kind::TimeExceeded),
+        _ => Err(Error::Unsupported),
+    }
+}
+
+/// Reads the quoted IPv4 packet: its length is that of the packet sent, and routers on the way may
+/// have changed what its checksum covers, so neither is held against it.
+fn quoted_v4(kind: Kind, quoted: &[u8]) -> Result<TcpError> {
+    let header = quoted.get(..20).ok_or(Error::Truncated)?;
+    if header[0] >> 4 != 4 {
+        return Err(Error::BadVersion);
+    }
+    let header_len = usize::from(header[0] & 0x0f) * 4;
+    if header_len < 20 {
+        return Err(Error::BadLength);
+    }
+    let later_fragment = be16(header, 6) & 0x1fff != 0;
+    if header[9] != ip::PROTO_TCP || later_fragment {
+        return Err(Error::Unsupported);
+    }
+    let src = Ipv4Addr::from(be32(header, 12)).into();
+    let dst = Ipv4Addr::from(be32(header, 16)).into();
+    quoted_tcp(
+        kind,
+        src,
+        dst,
+        quoted.get(header_len..).ok_or(Error::Truncated)?,
+    )
+}
+
+fn quoted_v6(kind: Kind, quoted: &[u8]) -> Result<TcpError> {
+    let mut header = Reader(quoted);
+    let [version, ..] = header.array::<6>()?;
+    if version >> 4 != 6 {
+        return Err(Error::BadVersion);
+    }
+    let [next_header, _hop_limit] = header.array()?;
+    let src = Ipv6Addr::from(header.array::<16>()?).into();
+    let dst = Ipv6Addr::from(header.array::<16>()?).into();
+    match ip::skip_extensions(next_header, header.0)? {
+        (ip::PROTO_TCP, segment) => quoted_tcp(kind, src, dst, segment),
+        _ => Err(Error::Unsupported),
+    }
+}
+
+/// Reads the ports and the sequence number: the 8 bytes that every error quotes (RFC 792).
+fn quoted_tcp(kind: Kind, src: IpAddr, dst: IpAddr, segment: &[u8]) -> Result<TcpError> {
+    let mut fields = Reader(segment);
+    let src_port = fields.u16()?;
+    let dst_port = fields.u16()?;
+    let seq = Seq32(fields.u32()?);
+    Ok(TcpError {
+        kind,
+        src,
+        dst,
+        src_port,
+        dst_port,
+        seq,
+    })
 }

@@ -1,8 +1,15 @@
 //! IPv4 (RFC 791) and IPv6 (RFC 8200) headers, behind one representation.
 
-use core::net::IpAddr;
+mod packet;
 
-use crate::Result;
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use crate::bytes::Writer;
+use crate::checksum::{self, Sum};
+use crate::{Error, Result};
+
+pub use packet::Packet;
+pub(crate) use packet::skip_extensions;
 
 /// Protocol number of TCP.
 pub const PROTO_TCP: u8 = 6;
@@ -12,6 +19,13 @@ pub const PROTO_UDP: u8 = 17;
 pub const PROTO_ICMP: u8 = 1;
 /// Protocol number of ICMPv6.
 pub const PROTO_ICMPV6: u8 = 58;
+
+/// The DF bit in the fragment field of IPv4.
+const DONT_FRAGMENT: u16 = 0x4000;
+/// Bytes of an IPv4 header without options.
+const V4_HEADER_LEN: usize = 20;
+/// Bytes of an IPv6 header without extension headers.
+const V6_HEADER_LEN: usize = 40;
 
 /// A validated IP header. IPv6 extension headers that can be skipped are skipped; fragments are
 /// refused as [`crate::Error::Unsupported`].
@@ -35,19 +49,81 @@ impl Repr {
     /// Parses the header of `packet` and returns it with the payload (trimmed to the length the
     /// header gives). The IPv4 header checksum is verified.
     pub fn parse(packet: &[u8]) -> Result<(Repr, &[u8])> {
-        let _ = packet;
-        todo!()
+        let view = Packet::new(packet)?;
+        if !view.checksum_ok() {
+            return Err(Error::BadChecksum);
+        }
+        let (protocol, payload) = view.transport()?;
+        let repr = Repr {
+            src: view.src(),
+            dst: view.dst(),
+            protocol,
+            payload_len: payload.len(),
+            hop_limit: view.hop_limit(),
+            traffic_class: view.traffic_class(),
+        };
+        let end = view.total_len();
+        Ok((repr, &packet[end - payload.len()..end]))
     }
 
     /// Bytes of the emitted header: 20 or 40.
     pub fn header_len(&self) -> usize {
-        if self.src.is_ipv4() { 20 } else { 40 }
+        if self.src.is_ipv4() {
+            V4_HEADER_LEN
+        } else {
+            V6_HEADER_LEN
+        }
     }
 
     /// Writes the header to the start of `buf` (at least [`Self::header_len`] long), IPv4 with DF
     /// set, identification 0 and a valid checksum.
+    ///
+    /// # Panics
+    /// If `buf` is too short, the addresses are of different families, or the packet would be
+    /// longer than its length field can say (65,535 bytes, for IPv6 after the header).
     pub fn emit(&self, buf: &mut [u8]) {
-        let _ = buf;
-        todo!()
+        match (self.src, self.dst) {
+            (IpAddr::V4(src), IpAddr::V4(dst)) => self.emit_v4(src, dst, buf),
+            (IpAddr::V6(src), IpAddr::V6(dst)) => self.emit_v6(src, dst, buf),
+            _ => panic!("source and destination are of different families"),
+        }
     }
+
+    fn emit_v4(&self, src: Ipv4Addr, dst: Ipv4Addr, buf: &mut [u8]) {
+        let header = &mut buf[..V4_HEADER_LEN];
+        let mut w = Writer::new(header);
+        w.u8(0x45);
+        w.u8(self.traffic_class);
+        w.u16(length_field(V4_HEADER_LEN + self.payload_len));
+        w.u16(0);
+        w.u16(DONT_FRAGMENT);
+        w.u8(self.hop_limit);
+        w.u8(self.protocol);
+        w.u16(0);
+        w.put(&src.octets());
+        w.put(&dst.octets());
+        fill_v4_checksum(header);
+    }
+
+    fn emit_v6(&self, src: Ipv6Addr, dst: Ipv6Addr, buf: &mut [u8]) {
+        let mut w = Writer::new(buf);
+        w.u32(0x6000_0000 | u32::from(self.traffic_class) << 20);
+        w.u16(length_field(self.payload_len));
+        w.u8(self.protocol);
+        w.u8(self.hop_limit);
+        w.put(&src.octets());
+        w.put(&dst.octets());
+    }
+}
+
+/// The length field for `len` bytes. Only a caller that builds oversized packets meets the panic.
+fn length_field(len: usize) -> u16 {
+    u16::try_from(len).expect("packet longer than its length field can say")
+}
+
+/// Writes the checksum of a whole IPv4 `header`.
+fn fill_v4_checksum(header: &mut [u8]) {
+    header[10..12].fill(0);
+    let value = checksum::finish(checksum::sum(Sum::default(), header));
+    header[10..12].copy_from_slice(&value.to_be_bytes());
 }

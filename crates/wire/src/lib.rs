@@ -7,8 +7,10 @@
 #![no_std]
 #![forbid(unsafe_code)]
 
+#[cfg(test)]
 extern crate alloc;
 
+mod bytes;
 pub mod checksum;
 pub mod error;
 pub mod icmp;

@@ -1,13 +1,29 @@
 //! The options of Multipath TCP v1 (RFC 8684), TCP option kind 30.
 
+mod codec;
+
 use core::net::IpAddr;
 
 use crate::Dsn64;
+use crate::checksum::{self, Sum};
 
 /// Option kind of MPTCP.
 pub const KIND: u8 = 30;
 /// The protocol version this crate speaks.
 pub const VERSION: u8 = 1;
+
+/// Option subtypes (section 8.2).
+mod subtype {
+    pub(super) const CAPABLE: u8 = 0;
+    pub(super) const JOIN: u8 = 1;
+    pub(super) const DSS: u8 = 2;
+    pub(super) const ADD_ADDR: u8 = 3;
+    pub(super) const REMOVE_ADDR: u8 = 4;
+    pub(super) const PRIO: u8 = 5;
+    pub(super) const FAIL: u8 = 6;
+    pub(super) const FASTCLOSE: u8 = 7;
+    pub(super) const TCPRST: u8 = 8;
+}
 
 /// One MPTCP option.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,6 +73,37 @@ pub struct CapableFlags {
     pub deny_join_initial: bool,
     /// H: HMAC-SHA256; must be set for the handshake to succeed.
     pub hmac_sha256: bool,
+}
+
+impl CapableFlags {
+    /// What this crate's user offers by default: HMAC-SHA256 and nothing else.
+    pub const DEFAULT_OFFER: CapableFlags = CapableFlags {
+        checksum_required: false,
+        extensibility: false,
+        deny_join_initial: false,
+        hmac_sha256: true,
+    };
+}
+
+impl From<u8> for CapableFlags {
+    /// Flags from the byte; D to G are reserved and ignored.
+    fn from(byte: u8) -> CapableFlags {
+        CapableFlags {
+            checksum_required: byte & 0x80 != 0,
+            extensibility: byte & 0x40 != 0,
+            deny_join_initial: byte & 0x20 != 0,
+            hmac_sha256: byte & 0x01 != 0,
+        }
+    }
+}
+
+impl From<CapableFlags> for u8 {
+    fn from(flags: CapableFlags) -> u8 {
+        u8::from(flags.checksum_required) << 7
+            | u8::from(flags.extensibility) << 6
+            | u8::from(flags.deny_join_initial) << 5
+            | u8::from(flags.hmac_sha256)
+    }
 }
 
 /// MP_CAPABLE, told apart by its length.
@@ -143,6 +190,36 @@ pub enum WireDsn {
     Eight(u64),
 }
 
+impl WireDsn {
+    /// `dsn` with all 64 bits, or with the low 32 only.
+    pub const fn new(dsn: Dsn64, eight: bool) -> WireDsn {
+        if eight {
+            WireDsn::Eight(dsn.0)
+        } else {
+            WireDsn::Four(dsn.low())
+        }
+    }
+
+    /// The full number: as carried, or the one nearest to `near` that has these low 32 bits
+    /// (section 3.3.1).
+    pub const fn expand(self, near: Dsn64) -> Dsn64 {
+        match self {
+            WireDsn::Four(low) => near.expand(low),
+            WireDsn::Eight(full) => Dsn64(full),
+        }
+    }
+
+    /// Whether all 64 bits are carried.
+    pub const fn is_eight(self) -> bool {
+        matches!(self, WireDsn::Eight(_))
+    }
+
+    /// Bytes on the wire: 4 or 8.
+    const fn len(self) -> usize {
+        if self.is_eight() { 8 } else { 4 }
+    }
+}
+
 /// Data sequence signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Dss {
@@ -168,6 +245,31 @@ pub struct DssMapping {
     pub checksum: Option<u16>,
 }
 
+impl DssMapping {
+    /// Whether this is the infinite mapping, which falls back to TCP (section 3.7).
+    pub const fn is_infinite(&self) -> bool {
+        self.len == 0
+    }
+}
+
+/// The DSS checksum (section 3.3.1) of a mapping whose payload sums to `data`: what the checksum
+/// field of DSS, or of MP_CAPABLE with data, holds. `len` is the length as carried, with DATA_FIN.
+///
+/// A received mapping is sound if this is equal to its checksum.
+pub fn dss_checksum(dsn: Dsn64, subflow_seq: u32, len: u16, data: Sum) -> u16 {
+    let words = [
+        (dsn.0 >> 48) as u16,
+        (dsn.0 >> 32) as u16,
+        (dsn.0 >> 16) as u16,
+        dsn.0 as u16,
+        (subflow_seq >> 16) as u16,
+        subflow_seq as u16,
+        len,
+    ];
+    let header: u64 = words.into_iter().map(u64::from).sum();
+    checksum::finish(Sum(u64::from(checksum::fold(data)) + header))
+}
+
 /// ADD_ADDR, or its echo.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AddAddr {
@@ -181,11 +283,48 @@ pub struct AddAddr {
     pub hmac: Option<u64>,
 }
 
+impl AddAddr {
+    /// Whether this acknowledges an ADD_ADDR (E = 1).
+    pub const fn is_echo(&self) -> bool {
+        self.hmac.is_none()
+    }
+
+    /// The echo that acknowledges this ADD_ADDR.
+    pub const fn echo(&self) -> AddAddr {
+        AddAddr {
+            hmac: None,
+            ..*self
+        }
+    }
+}
+
 /// REMOVE_ADDR with its list of address IDs (at least one; those past the 16th are dropped).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RemoveAddr {
-    ids: [u8; 16],
+    /// Zero past `len`, so that equality is that of the list.
+    ids: [u8; RemoveAddr::MAX_IDS],
     len: u8,
+}
+
+impl RemoveAddr {
+    /// Most address IDs kept.
+    pub const MAX_IDS: usize = 16;
+
+    /// The option that removes `ids`; `None` if there are none.
+    pub fn new(ids: &[u8]) -> Option<RemoveAddr> {
+        let kept = &ids[..ids.len().min(Self::MAX_IDS)];
+        let mut list = [0; Self::MAX_IDS];
+        list[..kept.len()].copy_from_slice(kept);
+        (!kept.is_empty()).then_some(RemoveAddr {
+            ids: list,
+            len: kept.len() as u8,
+        })
+    }
+
+    /// The address IDs, at least one.
+    pub fn ids(&self) -> &[u8] {
+        &self.ids[..usize::from(self.len)]
+    }
 }
 
 /// Reasons of MP_TCPRST (section 3.6).
@@ -207,4 +346,34 @@ pub enum ResetReason {
     MiddleboxInterference,
     /// Any other code.
     Other(u8),
+}
+
+impl From<u8> for ResetReason {
+    fn from(code: u8) -> ResetReason {
+        match code {
+            0x00 => ResetReason::Unspecified,
+            0x01 => ResetReason::MptcpSpecific,
+            0x02 => ResetReason::LackOfResources,
+            0x03 => ResetReason::AdministrativelyProhibited,
+            0x04 => ResetReason::TooMuchOutstanding,
+            0x05 => ResetReason::UnacceptablePerformance,
+            0x06 => ResetReason::MiddleboxInterference,
+            other => ResetReason::Other(other),
+        }
+    }
+}
+
+impl From<ResetReason> for u8 {
+    fn from(reason: ResetReason) -> u8 {
+        match reason {
+            ResetReason::Unspecified => 0x00,
+            ResetReason::MptcpSpecific => 0x01,
+            ResetReason::LackOfResources => 0x02,
+            ResetReason::AdministrativelyProhibited => 0x03,
+            ResetReason::TooMuchOutstanding => 0x04,
+            ResetReason::UnacceptablePerformance => 0x05,
+            ResetReason::MiddleboxInterference => 0x06,
+            ResetReason::Other(code) => code,
+        }
+    }
 }

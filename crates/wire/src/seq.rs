@@ -8,7 +8,6 @@ pub struct Seq32(pub u32);
 
 impl Seq32 {
     /// `self + n`, modulo 2^32.
-    #[expect(clippy::should_implement_trait, reason = "takes an offset, not a sequence number")]
     pub const fn add(self, n: u32) -> Seq32 {
         Seq32(self.0.wrapping_add(n))
     }
@@ -46,7 +45,6 @@ pub struct Dsn64(pub u64);
 
 impl Dsn64 {
     /// `self + n`, modulo 2^64.
-    #[expect(clippy::should_implement_trait, reason = "takes an offset, not a sequence number")]
     pub const fn add(self, n: u64) -> Dsn64 {
         Dsn64(self.0.wrapping_add(n))
     }
@@ -65,5 +63,64 @@ impl Dsn64 {
     /// The low 32 bits.
     pub const fn low(self) -> u32 {
         self.0 as u32
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn order_holds_across_the_wrap() {
+        let (last, first) = (Seq32(u32::MAX), Seq32(0));
+        assert!(last.before(first));
+        assert!(last < first);
+        assert!(first > last);
+        assert_eq!(first.diff(last), 1);
+        assert_eq!(last.diff(first), -1);
+        assert_eq!(last.add(3), Seq32(2));
+        assert!(!first.before(first));
+        // Half the space is the limit of what order can mean (RFC 9293 section 3.4).
+        assert!(Seq32(0).before(Seq32(0x7fff_ffff)));
+        assert!(Seq32(0x8000_0001).before(Seq32(0)));
+    }
+
+    #[test]
+    fn offset_near_finds_the_right_wrap() {
+        let base = Seq32(0xffff_fff0);
+        assert_eq!(base.offset_near(base, 0), Some(0));
+        assert_eq!(Seq32(0x10).offset_near(base, 0), Some(0x20));
+        // Data of before the initial sequence number has no offset.
+        assert_eq!(Seq32(0xffff_ffef).offset_near(base, 0), None);
+        assert_eq!(Seq32(0xffff_ffef).offset_near(base, 1), None);
+        let far = 5 * (1 << 32) + 100;
+        for offset in [far - 0x8000_0000, far - 1, far, far + 1, far + 0x7fff_ffff] {
+            let on_the_wire = base.add(offset as u32);
+            assert_eq!(on_the_wire.offset_near(base, far), Some(offset));
+        }
+        assert_eq!(
+            Seq32(5).offset_near(Seq32(0), u64::MAX),
+            None,
+            "past the last offset"
+        );
+    }
+
+    #[test]
+    fn dsn_is_modular_and_expands_to_the_nearest() {
+        assert_eq!(Dsn64(u64::MAX).add(2), Dsn64(1));
+        assert_eq!(Dsn64(1).diff(Dsn64(u64::MAX)), 2);
+        assert_eq!(Dsn64(u64::MAX).diff(Dsn64(1)), -2);
+        assert_eq!(Dsn64(0x1_2345_6789).low(), 0x2345_6789);
+        let near = Dsn64(0x9_0000_0004);
+        for delta in [-0x8000_0000i64, -5, -4, 0, 7, 0x7fff_ffff] {
+            let full = Dsn64(near.0.wrapping_add_signed(delta));
+            assert_eq!(near.expand(full.low()), full, "{delta}");
+        }
+        assert_eq!(
+            Dsn64(3).expand(u32::MAX),
+            Dsn64(u64::MAX),
+            "back across zero"
+        );
+        assert_eq!(Dsn64(u64::MAX).expand(1), Dsn64(1), "forward across zero");
     }
 }

@@ -1,10 +1,19 @@
 //! TCP segments and options (RFC 9293, 7323, 2018, 7413).
 
+mod options;
+mod packet;
+
 use core::net::IpAddr;
 
-use arrayvec::ArrayVec;
+use crate::bytes::Writer;
+use crate::checksum::{self, Sum};
+use crate::{Error, Result, Seq32, ip};
 
-use crate::{Result, Seq32, mptcp};
+pub use options::{
+    FastOpenCookie, MAX_WINDOW_SCALE, MptcpOptions, Options, RawOption, SackBlocks, Timestamps,
+    kind, raw_options,
+};
+pub use packet::Packet;
 
 /// Bytes of a header without options.
 pub const HEADER_LEN: usize = 20;
@@ -16,6 +25,8 @@ pub const MAX_OPTIONS_LEN: usize = 40;
 pub struct Flags(pub u8);
 
 impl Flags {
+    /// No bit set.
+    pub const EMPTY: Flags = Flags(0);
     /// No more data from the sender.
     pub const FIN: Flags = Flags(0x01);
     /// Synchronise sequence numbers.
@@ -37,6 +48,16 @@ impl Flags {
     pub const fn contains(self, other: Flags) -> bool {
         self.0 & other.0 == other.0
     }
+
+    /// Whether any bit of `other` is set.
+    pub const fn intersects(self, other: Flags) -> bool {
+        self.0 & other.0 != 0
+    }
+
+    /// These bits without those of `other`.
+    pub const fn without(self, other: Flags) -> Flags {
+        Flags(self.0 & !other.0)
+    }
 }
 
 impl core::ops::BitOr for Flags {
@@ -46,51 +67,28 @@ impl core::ops::BitOr for Flags {
     }
 }
 
-/// RFC 7323 timestamps.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Timestamps {
-    /// TSval.
-    pub value: u32,
-    /// TSecr.
-    pub echo: u32,
-}
-
-/// A fast-open cookie (RFC 7413); empty is a request.
-pub type FastOpenCookie = ArrayVec<u8, 16>;
-/// SACK blocks as (left edge, right edge), newest first.
-pub type SackBlocks = ArrayVec<(Seq32, Seq32), 4>;
-/// The MPTCP options of one segment, in order.
-pub type MptcpOptions = ArrayVec<mptcp::MptcpOption, 4>;
-
-/// Every option in use. Emitted in a fixed order (MSS, SACK permitted, timestamps, window scale,
-/// fast open, MPTCP, SACK), padded with NOPs so that each option group starts on 4 bytes.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Options {
-    /// Maximum segment size, SYN only.
-    pub mss: Option<u16>,
-    /// Shift count, SYN only; values over 14 are read as 14 (RFC 7323 section 2.3).
-    pub window_scale: Option<u8>,
-    /// SACK permitted, SYN only.
-    pub sack_permitted: bool,
-    /// Timestamps.
-    pub timestamps: Option<Timestamps>,
-    /// SACK blocks.
-    pub sack: SackBlocks,
-    /// Fast-open cookie.
-    pub fast_open: Option<FastOpenCookie>,
-    /// MPTCP options.
-    pub mptcp: MptcpOptions,
-}
-
-impl Options {
-    /// Bytes these options take in a header, padding included.
-    pub fn len(&self) -> usize {
-        todo!()
+impl core::ops::BitOrAssign for Flags {
+    fn bitor_assign(&mut self, other: Flags) {
+        *self = *self | other;
     }
+}
 
-    /// Whether there is no option at all.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
+/// Names joined by `|`, lowest bit first, as in `SYN|ACK`; `-` where no bit is set.
+impl core::fmt::Display for Flags {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        const NAMES: [&str; 8] = ["FIN", "SYN", "RST", "PSH", "ACK", "URG", "ECE", "CWR"];
+        if *self == Flags::EMPTY {
+            return f.write_str("-");
+        }
+        let set = NAMES
+            .iter()
+            .enumerate()
+            .filter(|(bit, _)| self.0 >> bit & 1 != 0);
+        for (position, (_, name)) in set.enumerate() {
+            f.write_str(if position == 0 { "" } else { "|" })?;
+            f.write_str(name)?;
+        }
+        Ok(())
     }
 }
 
@@ -114,12 +112,47 @@ pub struct Repr {
 }
 
 impl Repr {
+    /// A header with these ports and flags and everything else 0 or absent.
+    pub const fn new(src_port: u16, dst_port: u16, flags: Flags) -> Repr {
+        Repr {
+            src_port,
+            dst_port,
+            seq: Seq32(0),
+            ack: Seq32(0),
+            flags,
+            window: 0,
+            options: Options::new(),
+        }
+    }
+
     /// Parses a segment and returns header and payload. Unknown options are skipped; a malformed
     /// length in the option list refuses the segment; a malformed MPTCP option is skipped (RFC
     /// 8684 has no rule; Linux ignores it). The checksum is not looked at: see [`verify_checksum`].
+    /// A port of 0 is `Unsupported`.
     pub fn parse(segment: &[u8]) -> Result<(Repr, &[u8])> {
-        let _ = segment;
-        todo!()
+        let view = Packet::new(segment)?;
+        let flags = view.flags();
+        let repr = Repr {
+            src_port: view.src_port(),
+            dst_port: view.dst_port(),
+            seq: view.seq(),
+            ack: view.ack(),
+            flags,
+            window: view.window(),
+            options: Options::parse(view.options(), flags.contains(Flags::SYN))?,
+        };
+        if repr.src_port == 0 || repr.dst_port == 0 {
+            return Err(Error::Unsupported);
+        }
+        Ok((repr, &segment[view.header_len()..]))
+    }
+
+    /// Sequence numbers that the segment takes with `payload_len` bytes of payload: SYN and FIN
+    /// count as one each (RFC 9293 section 3.4).
+    pub fn seq_len(&self, payload_len: usize) -> u32 {
+        let syn = u32::from(self.flags.contains(Flags::SYN));
+        let fin = u32::from(self.flags.contains(Flags::FIN));
+        payload_len as u32 + syn + fin
     }
 
     /// Bytes of the header with options and padding.
@@ -132,26 +165,60 @@ impl Repr {
     /// # Panics
     /// If `buf` is shorter than [`Self::header_len`] or the options exceed [`MAX_OPTIONS_LEN`].
     pub fn emit(&self, buf: &mut [u8]) {
-        let _ = buf;
-        todo!()
+        let header_len = self.header_len();
+        assert!(
+            header_len <= HEADER_LEN + MAX_OPTIONS_LEN,
+            "options exceed 40 bytes"
+        );
+        let mut w = Writer::new(buf);
+        w.u16(self.src_port);
+        w.u16(self.dst_port);
+        w.u32(self.seq.0);
+        w.u32(self.ack.0);
+        w.u8((header_len as u8 / 4) << 4);
+        w.u8(self.flags.0);
+        w.u16(self.window);
+        // Checksum and urgent pointer.
+        w.u32(0);
+        self.options.emit(&mut buf[HEADER_LEN..header_len]);
     }
 }
 
+/// Where the checksum lies in a header.
+const CHECKSUM: core::ops::Range<usize> = 16..18;
+
 /// Whether the checksum of `segment` (header and payload) is right.
 pub fn verify_checksum(src: IpAddr, dst: IpAddr, segment: &[u8]) -> bool {
-    let _ = (src, dst, segment);
-    todo!()
+    let pseudo = pseudo_header(src, dst, segment.len());
+    checksum::fold(checksum::sum(pseudo, segment)) == 0xffff
 }
 
-/// Fills in the checksum of an emitted `header` whose payload is `payload` in parts (only the last
-/// may be of odd length… parts of any length are handled).
+/// Fills in the checksum of an emitted `header` whose payload is `payload` in parts of any length,
+/// odd or even.
+///
+/// # Panics
+/// If `header` is shorter than [`HEADER_LEN`].
 pub fn fill_checksum(src: IpAddr, dst: IpAddr, header: &mut [u8], payload: &[&[u8]]) {
-    let _ = (src, dst, header, payload);
-    todo!()
+    header[CHECKSUM].fill(0);
+    let mut sum = checksum::sum(Sum::default(), header);
+    let mut offset = header.len();
+    for part in payload {
+        sum = checksum::sum_at(sum, offset, part);
+        offset += part.len();
+    }
+    let value = checksum::finish(Sum(sum.0 + pseudo_header(src, dst, offset).0));
+    header[CHECKSUM].copy_from_slice(&value.to_be_bytes());
 }
 
 /// Fills in the folded pseudo-header sum only, for a checksum-offloading device.
+///
+/// # Panics
+/// If `header` is shorter than [`HEADER_LEN`].
 pub fn fill_partial_checksum(src: IpAddr, dst: IpAddr, header: &mut [u8], payload_len: usize) {
-    let _ = (src, dst, header, payload_len);
-    todo!()
+    let value = checksum::fold(pseudo_header(src, dst, header.len() + payload_len));
+    header[CHECKSUM].copy_from_slice(&value.to_be_bytes());
+}
+
+fn pseudo_header(src: IpAddr, dst: IpAddr, len: usize) -> Sum {
+    checksum::pseudo_header(src, dst, ip::PROTO_TCP, len as u32)
 }

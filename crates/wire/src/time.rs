@@ -18,14 +18,14 @@ impl Instant {
         Instant(ns)
     }
 
-    /// `us` microseconds after the origin.
+    /// `us` microseconds after the origin; [`Self::FAR_FUTURE`] where that does not fit.
     pub const fn from_micros(us: u64) -> Self {
-        Instant(us * 1_000)
+        Instant(us.saturating_mul(1_000))
     }
 
-    /// `ms` milliseconds after the origin.
+    /// `ms` milliseconds after the origin; [`Self::FAR_FUTURE`] where that does not fit.
     pub const fn from_millis(ms: u64) -> Self {
-        Instant(ms * 1_000_000)
+        Instant(ms.saturating_mul(1_000_000))
     }
 
     /// Nanoseconds since the origin.
@@ -33,9 +33,31 @@ impl Instant {
         self.0
     }
 
+    /// Whole microseconds since the origin.
+    pub const fn as_micros(self) -> u64 {
+        self.0 / 1_000
+    }
+
+    /// Whole milliseconds since the origin.
+    pub const fn as_millis(self) -> u64 {
+        self.0 / 1_000_000
+    }
+
     /// Time from `earlier` to `self`; zero if `earlier` is later.
     pub const fn saturating_since(self, earlier: Instant) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+}
+
+/// Seconds with nine decimals, as in `12.000345678`.
+impl core::fmt::Display for Instant {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(
+            f,
+            "{}.{:09}",
+            self.0 / 1_000_000_000,
+            self.0 % 1_000_000_000
+        )
     }
 }
 
@@ -61,5 +83,46 @@ impl Sub<Duration> for Instant {
     type Output = Instant;
     fn sub(self, d: Duration) -> Instant {
         Instant(self.0.saturating_sub(nanos(d)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::string::ToString;
+
+    use super::*;
+
+    #[test]
+    fn arithmetic_saturates_at_both_ends() {
+        let t = Instant::from_millis(5);
+        assert_eq!(t + Duration::from_micros(7), Instant::from_micros(5007));
+        assert_eq!(t - Duration::from_secs(1), Instant::ZERO);
+        assert_eq!(t + Duration::MAX, Instant::FAR_FUTURE);
+        assert_eq!(
+            Instant::FAR_FUTURE + Duration::from_nanos(1),
+            Instant::FAR_FUTURE
+        );
+        assert_eq!(Instant::from_millis(u64::MAX), Instant::FAR_FUTURE);
+        assert_eq!(Instant::from_micros(u64::MAX), Instant::FAR_FUTURE);
+    }
+
+    #[test]
+    fn since_is_zero_for_a_later_instant() {
+        let (early, late) = (Instant::from_nanos(3), Instant::from_nanos(10));
+        assert_eq!(late.saturating_since(early), Duration::from_nanos(7));
+        assert_eq!(early.saturating_since(late), Duration::ZERO);
+        let mut t = early;
+        t += Duration::from_nanos(7);
+        assert_eq!(t, late);
+    }
+
+    #[test]
+    fn units() {
+        let t = Instant::from_nanos(12_000_345_678);
+        assert_eq!(
+            (t.as_nanos(), t.as_micros(), t.as_millis()),
+            (12_000_345_678, 12_000_345, 12_000)
+        );
+        assert_eq!(t.to_string(), "12.000345678");
     }
 }

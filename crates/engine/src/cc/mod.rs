@@ -1,5 +1,10 @@
 //! Congestion control: a small trait, one controller a file.
 
+mod cubic;
+mod hystart;
+mod newreno;
+mod usage;
+
 use core::fmt;
 use core::time::Duration;
 
@@ -38,6 +43,12 @@ pub struct AckSample {
 }
 
 /// A congestion controller. All windows are in bytes.
+///
+/// The `in_flight` of a reduction is what was in flight before the loss was marked. It matters
+/// only where the window was not filled lately: otherwise the reduction starts from the window.
+/// After [`on_congestion`](Self::on_congestion) the window stays as it is until an
+/// acknowledgement comes with `in_recovery` unset; after [`on_rto`](Self::on_rto) it grows by slow
+/// start during recovery.
 pub trait CongestionControl: fmt::Debug + Send {
     /// Name as in Linux: `cubic`, `reno`.
     fn name(&self) -> &'static str;
@@ -58,7 +69,8 @@ pub trait CongestionControl: fmt::Debug + Send {
     fn on_idle(&mut self, initial: u64);
     /// Sender-side penalty of a scheduler: halve the window.
     fn penalise(&mut self);
-    /// The segment size changed.
+    /// The segment size changed. An initial window that nothing has changed yet stays as many
+    /// segments; any other window stays as many bytes, and at least one segment.
     fn set_mss(&mut self, mss: u32);
     /// Pacing rate in bytes/s, for controllers that set one; else the engine derives it.
     fn pacing_rate(&self) -> Option<u64> {
@@ -69,8 +81,10 @@ pub trait CongestionControl: fmt::Debug + Send {
 impl Algorithm {
     /// A controller with an initial window of `initial_window` segments of `mss` bytes.
     pub fn build(self, mss: u32, initial_window: u32) -> Box<dyn CongestionControl> {
-        let _ = (mss, initial_window);
-        todo!()
+        match self {
+            Algorithm::NewReno => Box::new(newreno::NewReno::new(mss, initial_window)),
+            Algorithm::Cubic => Box::new(cubic::Cubic::new(mss, initial_window)),
+        }
     }
 }
 
@@ -80,7 +94,9 @@ impl core::str::FromStr for Algorithm {
         match s {
             "cubic" => Ok(Algorithm::Cubic),
             "reno" | "newreno" => Ok(Algorithm::NewReno),
-            _ => Err(format!("unknown congestion control {s:?}; expected cubic or reno")),
+            _ => Err(format!(
+                "unknown congestion control {s:?}; expected cubic or reno"
+            )),
         }
     }
 }

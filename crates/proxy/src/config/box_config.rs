@@ -287,7 +287,7 @@ pub(super) fn check_strategy(
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Raw {
-    #[serde(default, deserialize_with = "optional_name")]
+    #[serde(default, deserialize_with = "types::optional_name")]
     name: Option<String>,
     lan: Spanned<OneOrMany<Interface>>,
     #[serde(default)]
@@ -349,10 +349,6 @@ fn quic<'de, D: Deserializer<'de>>(d: D) -> Result<Quic, D::Error> {
     types::word(d, "way to treat QUIC", &words)
 }
 
-fn optional_name<'de, D: Deserializer<'de>>(d: D) -> Result<Option<String>, D::Error> {
-    types::name(d).map(Some)
-}
-
 /// `"auto"` or an address.
 enum GatewayWord {
     Auto,
@@ -361,15 +357,14 @@ enum GatewayWord {
 
 impl<'de> Deserialize<'de> for GatewayWord {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        let s = String::deserialize(d)?;
-        match s.parse() {
+        types::text(d, |s| match s.parse() {
             Ok(addr) => Ok(GatewayWord::Address(addr)),
             Err(_) if s == "auto" => Ok(GatewayWord::Auto),
-            Err(_) => Err(types::wrong(
-                format_args!("{s:?} is no gateway"),
-                "\"auto\" or an address such as \"192.168.1.1\"",
-            )),
-        }
+            Err(_) => {
+                let hint = "\"auto\" or an address such as \"192.168.1.1\"";
+                Err((format!("{s:?} is no gateway"), hint.to_owned()))
+            }
+        })
     }
 }
 
@@ -538,12 +533,9 @@ fn check_server(src: &Source<'_>, raw: RawServer, name: &str) -> Result<ServerEn
 }
 
 pub(super) fn check_name(src: &Source<'_>, name: Spanned<String>) -> Result<String, ConfigError> {
-    let s = name.get_ref().as_str();
-    match types::name(serde::de::value::StrDeserializer::<serde::de::value::Error>::new(s)) {
-        Ok(s) => Ok(s),
-        Err(_) => {
-            let message = format!("{s:?} is no name");
-            Err(src.error(&name, message, "1 to 64 letters, digits, '-', '_' or '.'"))
-        }
+    if types::is_name(name.get_ref()) {
+        return Ok(name.into_inner());
     }
+    let message = format!("{:?} is no name", name.get_ref());
+    Err(src.error(&name, message, types::NAME_HINT))
 }

@@ -186,7 +186,7 @@ impl ServerConfig {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Raw {
-    #[serde(default, deserialize_with = "optional_name")]
+    #[serde(default, deserialize_with = "types::optional_name")]
     name: Option<String>,
     listen: Spanned<OneOrMany<Address>>,
     port: Option<Spanned<u16>>,
@@ -216,10 +216,6 @@ struct RawUser {
 
 #[derive(Deserialize)]
 struct Window(#[serde(deserialize_with = "types::duration")] Duration);
-
-fn optional_name<'de, D: serde::Deserializer<'de>>(d: D) -> Result<Option<String>, D::Error> {
-    types::name(d).map(Some)
-}
 
 fn check_users(
     src: &Source<'_>,

@@ -7,7 +7,7 @@ use core::str::FromStr;
 use core::time::Duration;
 
 use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
-use serde::de::{Error as _, MapAccess, SeqAccess, Visitor};
+use serde::de::{MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
 use super::error::HINT;
@@ -15,6 +15,26 @@ use super::error::HINT;
 /// An error with what to write instead, for a `Deserialize` implementation.
 pub(super) fn wrong<E: serde::de::Error>(what: impl fmt::Display, hint: impl fmt::Display) -> E {
     E::custom(format_args!("{what}{HINT}{hint}"))
+}
+
+/// Reads a string and makes a value of it. The mistake is raised inside of the visitor, because
+/// only there `toml` knows the position of a list's element.
+pub(super) fn text<'de, D, T, F>(d: D, make: F) -> Result<T, D::Error>
+where
+    D: Deserializer<'de>,
+    F: FnOnce(&str) -> Result<T, (String, String)>,
+{
+    struct V<F>(F);
+    impl<T, F: FnOnce(&str) -> Result<T, (String, String)>> Visitor<'_> for V<F> {
+        type Value = T;
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a string")
+        }
+        fn visit_str<E: serde::de::Error>(self, s: &str) -> Result<T, E> {
+            (self.0)(s).map_err(|(what, hint)| wrong(what, hint))
+        }
+    }
+    d.deserialize_str(V(make))
 }
 
 /// A range of addresses: `10.0.0.0/8`, `2001:db8::/32`; a bare address is a range of one.
@@ -98,15 +118,17 @@ impl FromStr for Cidr {
 
 impl<'de> Deserialize<'de> for Cidr {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        let s = String::deserialize(d)?;
-        s.parse::<Cidr>().map_err(|e| {
-            let hint = match (e, s.split_once('/').map(|(a, p)| (a.parse(), p.parse()))) {
-                ("bits after the prefix are set", Some((Ok(a), Ok(p)))) => Cidr::new(a, p)
-                    .map(|c| format!("\"{c}\""))
-                    .unwrap_or_default(),
-                _ => "a range such as \"10.0.0.0/8\" or \"2001:db8::/32\"".to_owned(),
-            };
-            wrong(format_args!("{s:?}: {e}"), hint)
+        text(d, |s| {
+            s.parse::<Cidr>().map_err(|e| {
+                let network = s
+                    .split_once('/')
+                    .and_then(|(a, p)| Cidr::new(a.parse().ok()?, p.parse().ok()?));
+                let hint = match network {
+                    Some(c) => format!("\"{c}\""),
+                    None => "a range such as \"10.0.0.0/8\" or \"2001:db8::/32\"".to_owned(),
+                };
+                (format!("{s:?}: {e}"), hint)
+            })
         })
     }
 }
@@ -238,12 +260,11 @@ pub(super) struct Address(pub IpAddr);
 
 impl<'de> Deserialize<'de> for Address {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        let s = String::deserialize(d)?;
-        s.parse().map(Address).map_err(|_| {
-            wrong(
-                format_args!("{s:?} is no IP address"),
-                "an address such as \"203.0.113.7\" or \"2001:db8::7\"",
-            )
+        text(d, |s| {
+            s.parse().map(Address).map_err(|_| {
+                let hint = "an address such as \"203.0.113.7\" or \"2001:db8::7\"";
+                (format!("{s:?} is no IP address"), hint.to_owned())
+            })
         })
     }
 }
@@ -254,22 +275,20 @@ pub(super) struct Interface(pub String);
 
 impl<'de> Deserialize<'de> for Interface {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        let s = String::deserialize(d)?;
         // The kernel's own rule (IFNAMSIZ, no slash, no space); quotes and braces would otherwise
         // end up in a rule set.
-        let ok = (1..=15).contains(&s.len())
-            && s.chars()
-                .all(|c| c.is_ascii_alphanumeric() || "-_.@:+".contains(c))
-            && s != "."
-            && s != "..";
-        if ok {
-            Ok(Interface(s))
-        } else {
-            Err(wrong(
-                format_args!("{s:?} is no name of an interface"),
-                "a name as `ip link` shows it, such as \"eth0\"",
-            ))
-        }
+        text(d, |s| {
+            let ok = (1..=15).contains(&s.len())
+                && s.chars()
+                    .all(|c| c.is_ascii_alphanumeric() || "-_.@:+".contains(c))
+                && s != "."
+                && s != "..";
+            if ok {
+                return Ok(Interface(s.to_owned()));
+            }
+            let hint = "a name as `ip link` shows it, such as \"eth0\"";
+            Err((format!("{s:?} is no name of an interface"), hint.to_owned()))
+        })
     }
 }
 
@@ -314,8 +333,9 @@ impl fmt::Debug for Secret {
 
 impl<'de> Deserialize<'de> for Secret {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        let s = String::deserialize(d)?;
-        Secret::new(&s).map_err(|e| wrong(e, SECRET_HINT))
+        text(d, |s| {
+            Secret::new(s).map_err(|e| (e, SECRET_HINT.to_owned()))
+        })
     }
 }
 
@@ -345,30 +365,31 @@ pub(super) fn word<'de, D: Deserializer<'de>, T: Copy>(
     what: &str,
     words: &[(&str, T)],
 ) -> Result<T, D::Error> {
-    let s = String::deserialize(d)?;
-    words
-        .iter()
-        .find(|(w, _)| *w == s)
-        .map(|(_, t)| *t)
-        .ok_or_else(|| {
+    text(d, |s| {
+        let found = words.iter().find(|(w, _)| *w == s).map(|(_, t)| *t);
+        found.ok_or_else(|| {
             let known: Vec<String> = words.iter().map(|(w, _)| format!("{w:?}")).collect();
-            let hint = known.join(" or ");
-            wrong(format_args!("{s:?} is no {what}"), hint)
+            (format!("{s:?} is no {what}"), known.join(" or "))
         })
+    })
 }
 
-/// Reads a name that may appear in logs and in the SOCKS user field: 1 to 64 letters, digits,
-/// `-`, `_`, `.`.
-pub(super) fn name<'de, D: Deserializer<'de>>(d: D) -> Result<String, D::Error> {
-    let s = String::deserialize(d)?;
-    let ok = (1..=64).contains(&s.len())
+/// What [`is_name`] takes.
+pub(super) const NAME_HINT: &str = "1 to 64 letters, digits, '-', '_' or '.'";
+
+/// Whether `s` may appear as a name in logs and in the SOCKS user field.
+pub(super) fn is_name(s: &str) -> bool {
+    (1..=64).contains(&s.len())
         && s.chars()
-            .all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c));
-    if ok {
-        Ok(s)
-    } else {
-        Err(D::Error::custom(format_args!(
-            "{s:?} is no name{HINT}1 to 64 letters, digits, '-', '_' or '.'"
-        )))
-    }
+            .all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
+}
+
+/// Reads a name.
+pub(super) fn optional_name<'de, D: Deserializer<'de>>(d: D) -> Result<Option<String>, D::Error> {
+    text(d, |s| {
+        if is_name(s) {
+            return Ok(Some(s.to_owned()));
+        }
+        Err((format!("{s:?} is no name"), NAME_HINT.to_owned()))
+    })
 }

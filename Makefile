@@ -1,0 +1,37 @@
+# Everything a newcomer needs. `make help` lists the targets.
+CARGO ?= cargo
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint deny bench fuzz man install-deps
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+install-deps: ## install what is missing (Debian, by apt-get)
+	@scripts/install-deps.sh
+
+demo: install-deps ## build, then fetch a file over two emulated links, four ways
+	$(CARGO) build --release -p braid
+	@target/release/braid demo $(DEMO_ARGS)
+
+test: install-deps ## unit and property tests, then the network tests
+	@scripts/test.sh
+
+lint: ## formatting, clippy, documentation, tidy
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --quiet
+	$(CARGO) test --quiet -p braid --test tidy
+
+deny: ## licences and duplicate crates, where cargo-deny is installed
+	@if command -v cargo-deny >/dev/null; then $(CARGO) deny check licenses bans sources; \
+	else echo "cargo-deny is not installed: only the licence check of tidy runs (cargo install cargo-deny)"; fi
+
+bench: install-deps ## speed against the kernel's MPTCP; takes minutes, wants an idle machine
+	@scripts/bench.sh
+
+fuzz: ## fuzz the packet parsers for FUZZ_SECONDS (default 60)
+	@scripts/fuzz.sh
+
+man: ## man pages and shell completions into target/man
+	$(CARGO) run --quiet -p braid -- man target/man

@@ -1,0 +1,226 @@
+//! The command line. This one table makes `--help`, the man pages and the shell completions.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+/// Join several access links into one fast, steady connection.
+///
+/// A box at the users' side and a server on the Internet speak Multipath TCP (RFC 8684) with each
+/// other over every access link at once; hosts behind the box need not know of it.
+#[derive(Debug, Parser)]
+#[command(name = "braid", version, arg_required_else_help = true)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+    /// Print results as JSON.
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// Log more: -v what happens, -vv why, -vvv everything. RUST_LOG overrides it.
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    pub verbose: u8,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Fetch a file over two emulated links, four ways, and compare.
+    ///
+    /// Builds a user host, a box, two links (20 Mb/s, 30 ms and 10 Mb/s, 70 ms round trip), a
+    /// server and an nginx in network namespaces of their own; downloads over each link alone,
+    /// over both by the kernel's Multipath TCP, and over both through Braid. Needs root.
+    Demo(DemoArgs),
+    /// Run the aggregation box: take the local network's TCP and join the access links.
+    Box(ConfigArgs),
+    /// Run the aggregation server: the far end of the box's connections.
+    Server(ConfigArgs),
+    /// Build, use, change and remove a network of namespaces and emulated links.
+    #[command(subcommand)]
+    Testbed(Testbed),
+    /// Write the man pages into a directory.
+    Man {
+        /// Where to write; it is created.
+        #[arg(value_name = "DIR")]
+        directory: PathBuf,
+    },
+    /// Print the completions for a shell.
+    Completions {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
+    /// Kernel TCP and Multipath TCP sockets as a peer for tests and benchmarks.
+    #[command(subcommand, hide = true)]
+    KernelPeer(KernelPeer),
+}
+
+/// Arguments of `braid demo`.
+#[derive(Debug, Args)]
+pub struct DemoArgs {
+    /// Size of the file, in megabytes (10^6 bytes).
+    #[arg(long, default_value_t = 20, value_name = "MB",
+          value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub size: u32,
+    /// Congestion control of every sender.
+    #[arg(long, default_value = "cubic", value_name = "NAME")]
+    pub congestion: String,
+}
+
+/// Arguments of `braid box` and `braid server`.
+#[derive(Debug, Args)]
+pub struct ConfigArgs {
+    /// The configuration (TOML).
+    #[arg(short, long, value_name = "FILE")]
+    pub config: PathBuf,
+}
+
+/// The commands of `braid testbed`.
+#[derive(Debug, Subcommand)]
+pub enum Testbed {
+    /// Build the network that FILE describes and leave it running.
+    Up {
+        /// The description (TOML).
+        file: PathBuf,
+    },
+    /// Run a command on a host of a running testbed.
+    Exec {
+        /// The description (TOML).
+        file: PathBuf,
+        /// The host.
+        host: String,
+        /// The command and its arguments.
+        #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+        command: Vec<String>,
+    },
+    /// Show the hosts, the links and their counters.
+    Status {
+        /// The description (TOML).
+        file: PathBuf,
+    },
+    /// Change a running link, e.g. `set FILE link1 rate=5mbit delay=10ms loss=1% up`.
+    Set {
+        /// The description (TOML).
+        file: PathBuf,
+        /// The link.
+        link: String,
+        /// What to change.
+        #[arg(required = true, value_name = "CHANGE")]
+        changes: Vec<String>,
+    },
+    /// Remove everything the testbed made.
+    Down {
+        /// The description (TOML).
+        file: PathBuf,
+    },
+    /// Hold a testbed in this process; what `up` starts in the background.
+    #[command(hide = true)]
+    Daemon {
+        /// The description (TOML).
+        file: PathBuf,
+    },
+}
+
+/// The transport of a kernel socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Transport {
+    /// Plain TCP.
+    Tcp,
+    /// Multipath TCP (`IPPROTO_MPTCP`).
+    Mptcp,
+}
+
+/// What every role of the kernel peer takes.
+#[derive(Debug, Clone, Args)]
+pub struct PeerArgs {
+    /// Transport of the socket.
+    #[arg(long, value_enum, default_value_t = Transport::Mptcp)]
+    pub transport: Transport,
+    /// Congestion control (`TCP_CONGESTION`), set on the socket itself.
+    #[arg(long, default_value = "cubic")]
+    pub congestion: String,
+    /// Bytes to send.
+    #[arg(long, default_value_t = 0)]
+    pub send: u64,
+    /// Bytes to expect; anything else is a failure. Without it, whatever comes until the end.
+    #[arg(long)]
+    pub expect: Option<u64>,
+    /// Seed of the bytes sent.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Seed of the bytes expected: the received bytes are compared one by one.
+    #[arg(long)]
+    pub verify: Option<u64>,
+    /// Send one block again and again, and only count what comes (for benchmarks).
+    #[arg(long, conflicts_with = "verify")]
+    pub fast: bool,
+    /// Give up when a socket makes no progress for so many seconds.
+    #[arg(long, default_value_t = 60)]
+    pub stall: u64,
+}
+
+/// The roles of the kernel peer.
+#[derive(Debug, Subcommand)]
+pub enum KernelPeer {
+    /// Take connections and serve each as the arguments say.
+    Listen {
+        /// Address and port; port 0 takes a free one, printed as the first line.
+        address: SocketAddr,
+        /// How many connections to serve before ending; 0 is without end.
+        #[arg(long, default_value_t = 1)]
+        connections: u32,
+        /// What is sent and what is expected.
+        #[command(flatten)]
+        peer: PeerArgs,
+    },
+    /// Connect, send, receive, report.
+    Connect {
+        /// Address and port.
+        address: SocketAddr,
+        /// Local address to bind.
+        #[arg(long)]
+        bind: Option<SocketAddr>,
+        /// What is sent and what is expected.
+        #[command(flatten)]
+        peer: PeerArgs,
+    },
+    /// Relay each accepted connection to another address.
+    Relay {
+        /// Address and port to listen on.
+        listen: SocketAddr,
+        /// Where to relay to.
+        to: SocketAddr,
+        /// Transport of the accepted side.
+        #[arg(long, value_enum, default_value_t = Transport::Tcp)]
+        accept: Transport,
+        /// Transport of the connecting side.
+        #[arg(long, value_enum, default_value_t = Transport::Mptcp)]
+        connect: Transport,
+        /// Congestion control of both sides.
+        #[arg(long, default_value = "cubic")]
+        congestion: String,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_table_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn exec_hands_options_on_to_the_command() {
+        let cli = Cli::try_parse_from(["braid", "testbed", "exec", "t.toml", "user", "ls", "-l"])
+            .expect("a command with options of its own");
+        let Command::Testbed(Testbed::Exec { host, command, .. }) = cli.command else {
+            panic!("not parsed as exec");
+        };
+        assert_eq!(host, "user");
+        assert_eq!(command, ["ls", "-l"]);
+    }
+}

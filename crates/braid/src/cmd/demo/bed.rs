@@ -1,0 +1,253 @@
+//! The demo's testbed, and what the demo does to it.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use braid_linux::testbed::{InterfaceLayout, SegmentKind, Spec, Testbed};
+
+use super::Interrupt;
+use crate::cmd::testbed::options;
+use crate::failure::Failure;
+
+const DESCRIPTION: &str = include_str!("testbed.toml");
+/// Links, in the order of the results.
+const LINKS: [&str; 2] = ["link1", "link2"];
+/// nftables' name for what the plain rows need.
+const TABLE: &str = "braid_demo";
+/// Between two looks at something that is about to happen.
+const POLL: Duration = Duration::from_millis(50);
+/// Lines of a log that are shown when something failed.
+const LOG_LINES: usize = 8;
+
+/// The testbed of the demo; taken down when dropped.
+pub struct Bed {
+    testbed: Testbed,
+    interrupt: Interrupt,
+}
+
+impl Bed {
+    /// Builds it.
+    pub fn up(congestion: &str, interrupt: Interrupt) -> Result<Self, Failure> {
+        let mut spec = Spec::parse(DESCRIPTION, Path::new("demo.toml"))
+            .map_err(|e| Failure::run("the demo's own testbed", e))?;
+        congestion.clone_into(&mut spec.congestion);
+        let testbed = Testbed::up(spec, options()?)?;
+        Ok(Bed { testbed, interrupt })
+    }
+
+    /// Takes it down.
+    pub fn down(self) -> Result<(), Failure> {
+        Ok(self.testbed.down()?)
+    }
+
+    /// Where files may be put that go away with it.
+    pub fn state_dir(&self) -> &Path {
+        self.testbed.state_dir()
+    }
+
+    /// A command that runs on a host.
+    pub fn exec(&self, host: &str, program: &str) -> Result<Command, Failure> {
+        Ok(self.testbed.exec(host, program)?)
+    }
+
+    /// Waits; fails when the user interrupts.
+    pub fn sleep(&self, time: Duration) -> Result<(), Failure> {
+        let end = Instant::now() + time;
+        loop {
+            self.interrupt.check()?;
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(());
+            }
+            thread::sleep(left.min(POLL));
+        }
+    }
+
+    /// The address of a host that has only one.
+    pub fn address(&self, host: &str) -> Result<IpAddr, Failure> {
+        self.interface(host, |_| true)
+            .map(|interface| interface.address4.into())
+    }
+
+    /// The address of a host on its first LAN.
+    pub fn lan_address(&self, host: &str) -> Result<IpAddr, Failure> {
+        self.interface(host, |i| i.kind == SegmentKind::Lan)
+            .map(|i| i.address4.into())
+    }
+
+    fn interface(
+        &self,
+        host: &str,
+        wanted: impl Fn(&InterfaceLayout) -> bool,
+    ) -> Result<&InterfaceLayout, Failure> {
+        let found = self
+            .testbed
+            .layout()
+            .host(host)?
+            .interfaces
+            .iter()
+            .find(|i| wanted(i));
+        found.ok_or_else(|| Failure::Run(format!("the demo's testbed: {host} has no address")))
+    }
+
+    /// Makes the box a plain router with NAT that uses one link only.
+    pub fn forward_over(&self, link: usize) -> Result<(), Failure> {
+        let name = LINKS[link];
+        let gateway = self
+            .interface("box", |i| i.name == name)?
+            .gateway4
+            .ok_or_else(|| Failure::Run(format!("the demo's testbed: {name} has no gateway")))?;
+        self.nft("box", &format!(
+            "table ip {TABLE}\ndelete table ip {TABLE}\ntable ip {TABLE} {{ chain postrouting {{ \
+             type nat hook postrouting priority srcnat; oifname \"{name}\" masquerade; }} }}\n"
+        ))?;
+        let route = format!("route replace default via {gateway} dev {name} metric 1");
+        self.run("box", "ip", &route.split(' ').collect::<Vec<_>>())
+    }
+
+    /// Ends what `forward_over` began.
+    pub fn stop_forwarding(&self) -> Result<(), Failure> {
+        self.nft("box", &format!("delete table ip {TABLE}\n"))?;
+        self.run("box", "ip", &["route", "del", "default", "metric", "1"])
+    }
+
+    fn nft(&self, host: &str, script: &str) -> Result<(), Failure> {
+        let mut command = self.exec(host, "nft")?;
+        let mut child = command
+            .args(["-f", "-"])
+            .stdin(Stdio::piped())
+            .spawn()
+            .map_err(|e| Failure::run("cannot run nft", e))?;
+        if let Some(mut stdin) = child.stdin.take() {
+            stdin.write_all(script.as_bytes())?;
+        }
+        check("nft", child.wait()?)
+    }
+
+    fn run(&self, host: &str, program: &str, arguments: &[&str]) -> Result<(), Failure> {
+        let status = self
+            .exec(host, program)?
+            .args(arguments)
+            .status()
+            .map_err(|e| Failure::run(format_args!("cannot run {program}"), e))?;
+        check(&format!("{program} {}", arguments.join(" ")), status)
+    }
+
+    /// Starts a relay of kernel sockets on a host: listens at the first address, connects to the
+    /// second, each over the transport named with it.
+    pub fn relay(
+        &self,
+        host: &str,
+        (listen, accept): (SocketAddr, &str),
+        (to, connect): (SocketAddr, &str),
+        congestion: &str,
+    ) -> Result<Background, Failure> {
+        let own = std::env::current_exe()?;
+        let mut command = self.exec(host, &own.to_string_lossy())?;
+        command
+            .args(["kernel-peer", "relay", &listen.to_string(), &to.to_string()])
+            .args([
+                "--accept",
+                accept,
+                "--connect",
+                connect,
+                "--congestion",
+                congestion,
+            ])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped());
+        let child = command
+            .spawn()
+            .map_err(|e| Failure::run("cannot start a relay", e))?;
+        let mut background = Background(child);
+        let mut line = String::new();
+        if let Some(stdout) = background.0.stdout.take() {
+            BufReader::new(stdout).read_line(&mut line)?;
+        }
+        if line.is_empty() {
+            return Err(Failure::Run(format!("the relay on {host} ended at once")));
+        }
+        Ok(background)
+    }
+
+    /// Starts the box or server and waits until its packet filter rules are in place, which is
+    /// the last thing it sets up.
+    pub fn start(&mut self, host: &str, rule: &str, longest: Duration) -> Result<(), Failure> {
+        self.testbed.start(host)?;
+        let end = Instant::now() + longest;
+        loop {
+            self.sleep(POLL)?;
+            let rules = self.exec(host, "nft")?.args(["list", "ruleset"]).output()?;
+            if String::from_utf8_lossy(&rules.stdout).contains(rule) {
+                return Ok(());
+            }
+            if self.testbed.pid(host).is_none() {
+                return Err(Failure::Run(format!("the {host} ended while it started")));
+            }
+            if Instant::now() > end {
+                return Err(Failure::Run(format!("the {host} does not get ready")));
+            }
+        }
+    }
+
+    /// Bytes each link has carried towards the user so far.
+    pub fn bytes_by_link(&self) -> Result<Vec<u64>, Failure> {
+        let bytes = |link| Ok(self.testbed.link_stats(link)?.reverse.bytes_delivered);
+        LINKS.into_iter().map(bytes).collect()
+    }
+
+    /// How late the links delivered (99th percentile, µs).
+    pub fn lateness_us(&mut self) -> Option<f64> {
+        self.testbed
+            .status()
+            .ok()
+            .map(|status| status.lateness.p99_us)
+    }
+
+    /// Adds the ends of the logs of box and server, which go away with the testbed.
+    pub fn explain(&mut self, failure: Failure) -> Failure {
+        let Failure::Run(mut text) = failure else {
+            return failure;
+        };
+        let hosts = self
+            .testbed
+            .status()
+            .map(|status| status.hosts)
+            .unwrap_or_default();
+        for host in hosts.iter().filter(|host| host.name != "content") {
+            let Some(process) = &host.process else {
+                continue;
+            };
+            let log = fs::read_to_string(&process.log).unwrap_or_default();
+            let lines: Vec<_> = log.lines().collect();
+            for line in &lines[lines.len().saturating_sub(LOG_LINES)..] {
+                text.push_str(&format!("\n  {}: {line}", host.name));
+            }
+        }
+        Failure::Run(text)
+    }
+}
+
+/// A process that ends with this value.
+pub struct Background(Child);
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn check(what: &str, status: std::process::ExitStatus) -> Result<(), Failure> {
+    if status.success() {
+        Ok(())
+    } else {
+        Err(Failure::Run(format!("{what}: {status}")))
+    }
+}

@@ -1,0 +1,56 @@
+//! One module a command.
+
+pub mod demo;
+pub mod docs;
+pub mod render;
+pub mod testbed;
+
+use serde::Serialize;
+
+use crate::cli::{Cli, Command, KernelPeer};
+use crate::failure::Failure;
+use crate::kernel_peer;
+
+/// Runs the command.
+pub fn run(cli: Cli) -> Result<(), Failure> {
+    match cli.command {
+        Command::Demo(args) => demo::run(&args, cli.json),
+        Command::Box(_) | Command::Server(_) => {
+            Err(Failure::Run("not built into this version yet".to_owned()))
+        }
+        Command::Testbed(command) => testbed::run(&command, cli.json),
+        Command::Man { directory } => docs::man(&directory),
+        Command::Completions { shell } => docs::completions(shell),
+        Command::KernelPeer(role) => run_kernel_peer(&role),
+    }
+}
+
+fn run_kernel_peer(role: &KernelPeer) -> Result<(), Failure> {
+    match role {
+        KernelPeer::Listen {
+            address,
+            connections,
+            peer,
+        } => kernel_peer::listen(*address, *connections, peer),
+        KernelPeer::Connect {
+            address,
+            bind,
+            peer,
+        } => kernel_peer::connect(*address, *bind, peer),
+        KernelPeer::Relay {
+            listen,
+            to,
+            accept,
+            connect,
+            congestion,
+        } => kernel_peer::relay(*listen, *to, (*accept, *connect), congestion),
+    }
+}
+
+/// Prints a result for machines.
+fn print_json(value: &impl Serialize) -> Result<(), Failure> {
+    let text = serde_json::to_string_pretty(value)
+        .map_err(|e| Failure::run("cannot write the result as JSON", e))?;
+    println!("{text}");
+    Ok(())
+}

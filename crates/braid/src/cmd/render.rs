@@ -1,0 +1,135 @@
+//! Configurations of boxes and servers in a testbed, made from its addresses.
+
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::{self, Read};
+
+use braid_linux::testbed::{HostLayout, InterfaceLayout, Layout, RenderConfig, Role, SegmentKind};
+
+use crate::kernel_peer::hex;
+
+/// Makes `box.toml` and `server.toml` for the hosts of a testbed; all share one secret, made here.
+///
+/// # Errors
+/// The system has no randomness to give.
+pub fn render_config() -> io::Result<RenderConfig> {
+    let mut secret = [0; 24];
+    File::open("/dev/urandom")?.read_exact(&mut secret)?;
+    let secret = hex(&secret);
+    Ok(Box::new(move |layout, host| match host.role {
+        Role::Box => box_config(layout, host, &secret),
+        Role::Server => server_config(layout, host, &secret),
+        Role::User | Role::Router | Role::Content => None,
+    }))
+}
+
+fn box_config(layout: &Layout, host: &HostLayout, secret: &str) -> Option<String> {
+    let server = uplink(layout.first(Role::Server)?)?;
+    let inside = host
+        .interfaces
+        .iter()
+        .filter(|i| i.kind == SegmentKind::Lan && !leads_out(i));
+    let lan: Vec<_> = inside.map(|i| format!("{:?}", i.name)).collect();
+    let mut text = format!("lan = [{}]\ncongestion = \"cubic\"\n", lan.join(", "));
+    for link in host.interfaces.iter().filter(|i| leads_out(i)) {
+        let gateways = [
+            link.gateway4.map(|a| format!("\"{a}\"")),
+            link.gateway6.map(|a| format!("\"{a}\"")),
+        ];
+        let gateways: Vec<_> = gateways.into_iter().flatten().collect();
+        let _ = write!(
+            text,
+            "\n[[link]]\ninterface = {:?}\ngateway = [{}]\n",
+            link.name,
+            gateways.join(", ")
+        );
+    }
+    let _ = write!(
+        text,
+        "\n[[server]]\naddress = [\"{}\", \"{}\"]\nuser = \"{}\"\nsecret = \"{secret}\"\n",
+        server.address4, server.address6, host.name
+    );
+    Some(text)
+}
+
+fn server_config(layout: &Layout, host: &HostLayout, secret: &str) -> Option<String> {
+    let listen = uplink(host)?;
+    // A testbed's networks lie in ranges that a server on the Internet would refuse.
+    let reachable: Vec<_> = layout
+        .hosts
+        .iter()
+        .filter(|other| other.role == Role::Content)
+        .flat_map(|other| &other.interfaces)
+        .map(|i| format!("\"{}\", \"{}\"", i.address4, i.address6))
+        .collect();
+    let mut text = format!(
+        "listen = [\"{}\", \"{}\"]\nallow = [{}]\ncongestion = \"cubic\"\n",
+        listen.address4,
+        listen.address6,
+        reachable.join(", ")
+    );
+    for user in layout.hosts.iter().filter(|other| other.role == Role::Box) {
+        let _ = write!(
+            text,
+            "\n[[user]]\nname = \"{}\"\nsecret = \"{secret}\"\n",
+            user.name
+        );
+    }
+    Some(text)
+}
+
+/// The interface the world reaches a host at: the one towards its gateway, or the first.
+fn uplink(host: &HostLayout) -> Option<&InterfaceLayout> {
+    host.interfaces
+        .iter()
+        .find(|i| leads_out(i))
+        .or(host.interfaces.first())
+}
+
+fn leads_out(interface: &InterfaceLayout) -> bool {
+    interface.gateway4.is_some() || interface.gateway6.is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use braid_linux::testbed::Spec;
+    use braid_proxy::config::{BoxConfig, ServerConfig};
+
+    use super::*;
+
+    fn rendered(host: &str) -> Option<String> {
+        let text = include_str!("demo/testbed.toml");
+        let spec = Spec::parse(text, Path::new("demo.toml")).expect("a good description");
+        let layout = Layout::resolve(&spec).expect("a good description");
+        let render = render_config().expect("randomness");
+        render(&layout, layout.host(host).expect("a known host"))
+    }
+
+    #[test]
+    fn the_box_uses_every_link_and_the_servers_address() {
+        let text = rendered("box").expect("a configuration");
+        let config = BoxConfig::from_toml("box.toml", &text).expect("a good configuration");
+        assert_eq!(config.lan, ["home"]);
+        let links: Vec<_> = config
+            .links
+            .iter()
+            .map(|link| link.interface.as_str())
+            .collect();
+        assert_eq!(links, ["link1", "link2"]);
+        let server = rendered("server").expect("a configuration");
+        let server = ServerConfig::from_toml("server.toml", &server).expect("a good one");
+        assert_eq!(
+            config.servers[0].v4.map(Into::into),
+            server.listen.first().copied()
+        );
+        assert_eq!(config.servers[0].user, server.users[0].name);
+    }
+
+    #[test]
+    fn other_hosts_have_no_configuration() {
+        assert_eq!(rendered("user"), None);
+        assert_eq!(rendered("content"), None);
+    }
+}

@@ -1,0 +1,68 @@
+//! Why a command ended without success, and the exit code that says so.
+
+use std::fmt;
+use std::io;
+use std::process::ExitCode;
+
+use braid_linux::testbed;
+use braid_proxy::config::ConfigError;
+
+/// A failure as the user sees it: one line, without the leading `braid:`.
+#[derive(Debug)]
+pub enum Failure {
+    /// The command line or a configuration file is wrong; the text says where and what to write.
+    Usage(String),
+    /// The work itself failed.
+    Run(String),
+}
+
+impl Failure {
+    /// 1 where the work failed, 2 where it was asked for wrongly.
+    pub fn exit_code(&self) -> ExitCode {
+        match self {
+            Failure::Run(_) => ExitCode::from(1),
+            Failure::Usage(_) => ExitCode::from(2),
+        }
+    }
+
+    /// A failure of the work, with what was attempted.
+    pub fn run(what: impl fmt::Display, error: impl fmt::Display) -> Self {
+        Failure::Run(format!("{what}: {error}"))
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Failure::Usage(text) | Failure::Run(text) => f.write_str(text.trim_end()),
+        }
+    }
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        Failure::Run(error.to_string())
+    }
+}
+
+impl From<ConfigError> for Failure {
+    fn from(error: ConfigError) -> Self {
+        Failure::Usage(error.to_string())
+    }
+}
+
+impl From<testbed::Error> for Failure {
+    fn from(error: testbed::Error) -> Self {
+        use testbed::Error;
+        match error {
+            Error::Spec(_)
+            | Error::NoSuchHost(..)
+            | Error::NoSuchLink(..)
+            | Error::NoProcess(..)
+            | Error::BadChange(_) => Failure::Usage(error.to_string()),
+            Error::Busy(_) | Error::NotUp(_) | Error::System { .. } | Error::Daemon(_) => {
+                Failure::Run(error.to_string())
+            }
+        }
+    }
+}

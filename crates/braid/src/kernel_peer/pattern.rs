@@ -1,0 +1,82 @@
+//! The bytes a test transfer carries: word i of the stream, little-endian, is the i-th output of
+//! SplitMix64 from the seed. Any position can be computed alone.
+
+/// A position in the stream of one seed.
+#[derive(Debug, Clone)]
+pub struct Pattern {
+    seed: u64,
+    at: u64,
+}
+
+impl Pattern {
+    /// The stream of `seed`, from its start.
+    pub fn new(seed: u64) -> Self {
+        Pattern { seed, at: 0 }
+    }
+
+    /// Fills `buf` with the next bytes of the stream.
+    pub fn fill(&mut self, buf: &mut [u8]) {
+        let mut rest = buf;
+        while !rest.is_empty() {
+            let word = self.word(self.at / 8).to_le_bytes();
+            let skip = (self.at % 8) as usize;
+            let n = rest.len().min(8 - skip);
+            rest[..n].copy_from_slice(&word[skip..skip + n]);
+            self.at += n as u64;
+            rest = &mut rest[n..];
+        }
+    }
+
+    /// Compares `bytes` with the next bytes of the stream; the offset in the stream of the first
+    /// difference, if any.
+    pub fn check(&mut self, bytes: &[u8]) -> Result<(), u64> {
+        let mut expected = vec![0; bytes.len()];
+        let start = self.at;
+        self.fill(&mut expected);
+        if expected == bytes {
+            return Ok(());
+        }
+        let differs = expected.iter().zip(bytes).position(|(a, b)| a != b);
+        Err(start + differs.unwrap_or(0) as u64)
+    }
+
+    fn word(&self, index: u64) -> u64 {
+        let step = 0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(index.wrapping_add(1));
+        let mut z = self.seed.wrapping_add(step);
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cuts_do_not_matter() {
+        let mut whole = [0; 1000];
+        Pattern::new(7).fill(&mut whole);
+        let mut cut = Pattern::new(7);
+        for piece in whole.chunks(13) {
+            assert_eq!(cut.check(piece), Ok(()));
+        }
+    }
+
+    #[test]
+    fn a_difference_is_found_where_it_is() {
+        let mut bytes = [0; 100];
+        Pattern::new(7).fill(&mut bytes);
+        bytes[42] ^= 1;
+        let mut pattern = Pattern::new(7);
+        assert_eq!(pattern.check(&bytes[..40]), Ok(()));
+        assert_eq!(pattern.check(&bytes[40..]), Err(42));
+    }
+
+    #[test]
+    fn the_first_word_is_that_of_splitmix64() {
+        let mut bytes = [0; 8];
+        Pattern::new(1_234_567).fill(&mut bytes);
+        assert_eq!(u64::from_le_bytes(bytes), 6_457_827_717_110_365_317);
+    }
+}

@@ -1,0 +1,74 @@
+//! Kernel stream sockets with the transport and the congestion control named for each.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::time::Duration;
+
+use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
+
+use crate::cli::Transport;
+
+/// Connections waiting to be accepted.
+const BACKLOG: i32 = 1024;
+
+/// A listening socket. Its congestion control is also set on the sockets [`accept`] returns.
+pub fn listen(
+    address: SocketAddr,
+    transport: Transport,
+    congestion: &str,
+) -> io::Result<TcpListener> {
+    let socket = open(address, transport, congestion)?;
+    socket.set_reuse_address(true)?;
+    socket.bind(&SockAddr::from(address))?;
+    socket.listen(BACKLOG)?;
+    Ok(socket.into())
+}
+
+/// The next connection of `listener`.
+pub fn accept(listener: &TcpListener, congestion: &str) -> io::Result<TcpStream> {
+    let (stream, _) = listener.accept()?;
+    SockRef::from(&stream).set_tcp_congestion(congestion.as_bytes())?;
+    Ok(stream)
+}
+
+/// The congestion control that a socket really has.
+pub fn congestion(stream: &TcpStream) -> io::Result<String> {
+    let name = SockRef::from(stream).tcp_congestion()?;
+    let end = name
+        .iter()
+        .position(|byte| *byte == 0)
+        .unwrap_or(name.len());
+    Ok(String::from_utf8_lossy(&name[..end]).into_owned())
+}
+
+/// A connected socket.
+pub fn connect(
+    address: SocketAddr,
+    bind: Option<SocketAddr>,
+    transport: Transport,
+    congestion: &str,
+) -> io::Result<TcpStream> {
+    let socket = open(address, transport, congestion)?;
+    if let Some(bind) = bind {
+        socket.bind(&SockAddr::from(bind))?;
+    }
+    socket.connect(&SockAddr::from(address))?;
+    Ok(socket.into())
+}
+
+/// Makes reads and writes fail that make no progress for so long.
+pub fn set_stall(stream: &TcpStream, stall: Duration) -> io::Result<()> {
+    let stall = (!stall.is_zero()).then_some(stall);
+    stream.set_read_timeout(stall)?;
+    stream.set_write_timeout(stall)
+}
+
+fn open(address: SocketAddr, transport: Transport, congestion: &str) -> io::Result<Socket> {
+    let protocol = match transport {
+        Transport::Tcp => Protocol::TCP,
+        Transport::Mptcp => Protocol::MPTCP,
+    };
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(protocol))?;
+    socket.set_tcp_congestion(congestion.as_bytes())?;
+    Ok(socket)
+}

@@ -1,0 +1,76 @@
+//! The rules of the house as a test: which crate may import which, how long a file and a function
+//! may be, and what is forbidden where. `make lint` runs it apart, `cargo test` with the rest.
+//!
+//! Where a limit would make the code worse, a comment `// tidy: <why>` directly above the function
+//! (or on the line itself, for the line rules) lifts it.
+
+mod imports;
+mod source;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The root of the workspace.
+fn root() -> PathBuf {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    root.canonicalize().expect("the workspace exists")
+}
+
+/// Every Rust file below `crates` and `fuzz`, with its path from the root.
+fn rust_files() -> Vec<(String, String)> {
+    let root = root();
+    let mut files = Vec::new();
+    let mut pending = vec![root.join("crates"), root.join("fuzz")];
+    while let Some(directory) = pending.pop() {
+        let Ok(entries) = fs::read_dir(&directory) else {
+            continue;
+        };
+        for entry in entries {
+            let path = entry.expect("a readable directory").path();
+            if path.is_dir() {
+                if !path.ends_with("target") {
+                    pending.push(path);
+                }
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                let name = path
+                    .strip_prefix(&root)
+                    .expect("below the root")
+                    .display()
+                    .to_string();
+                files.push((name, fs::read_to_string(&path).expect("a readable file")));
+            }
+        }
+    }
+    files.sort();
+    files
+}
+
+/// Fails with every complaint at once.
+fn report(complaints: &[String]) {
+    assert!(complaints.is_empty(), "\n{}\n", complaints.join("\n"));
+}
+
+#[test]
+fn crates_import_only_what_stands_to_their_left() {
+    report(&imports::check(&root()));
+}
+
+#[test]
+fn licences_are_permissive() {
+    report(&imports::check_licences(&root()));
+}
+
+#[test]
+fn source_keeps_the_rules() {
+    let files = rust_files();
+    assert!(
+        files.len() > 20,
+        "the search for source files is broken: {} found",
+        files.len()
+    );
+    let complaints: Vec<_> = files
+        .iter()
+        .flat_map(|(name, text)| source::check(name, text))
+        .collect();
+    report(&complaints);
+}

@@ -1,0 +1,252 @@
+//! CUBIC (RFC 9438).
+
+use core::time::Duration;
+
+use braid_wire::Instant;
+
+use super::hystart::{HyStart, SlowStart};
+use super::usage::{Recovery, Usage};
+use super::{AckSample, CongestionControl};
+
+/// Multiplicative decrease factor.
+const BETA: f64 = 0.7;
+/// Aggressiveness, in segments per s^3.
+const C: f64 = 0.4;
+/// Additive increase that makes Reno with [`BETA`] as fast as Reno with 1/2 (section 4.3).
+const ALPHA: f64 = 3.0 * (1.0 - BETA) / (1.0 + BETA);
+
+/// A stage of congestion avoidance. Windows are in bytes, `k` in seconds.
+#[derive(Debug, Clone, Copy)]
+struct Epoch {
+    start: Instant,
+    k: f64,
+    w_max: f64,
+    w_est: f64,
+}
+
+/// What a spurious reduction restores (section 4.9).
+#[derive(Debug, Clone, Copy)]
+struct Undo {
+    cwnd: f64,
+    ssthresh: u64,
+    cwnd_prior: f64,
+    w_max: Option<f64>,
+    epoch: Option<Epoch>,
+}
+
+/// The CUBIC controller. The window is a fraction of bytes: growth per acknowledgement is.
+#[derive(Debug)]
+pub(super) struct Cubic {
+    mss: u32,
+    cwnd: f64,
+    ssthresh: u64,
+    /// Window at the last congestion event.
+    cwnd_prior: f64,
+    /// Window the curve levels off at; `None` before the first loss and after a timeout.
+    w_max: Option<f64>,
+    epoch: Option<Epoch>,
+    last_ack: Instant,
+    hystart: HyStart,
+    usage: Usage,
+    recovery: Recovery,
+    undo: Option<Undo>,
+    /// The initial window in segments, as long as nothing has changed the window.
+    untouched: Option<u32>,
+}
+
+impl Cubic {
+    pub(super) fn new(mss: u32, initial_window: u32) -> Self {
+        let mss = mss.max(1);
+        Cubic {
+            mss,
+            cwnd: f64::from(mss) * f64::from(initial_window.max(1)),
+            ssthresh: u64::MAX,
+            cwnd_prior: 0.0,
+            w_max: None,
+            epoch: None,
+            last_ack: Instant::ZERO,
+            hystart: HyStart::default(),
+            usage: Usage::default(),
+            recovery: Recovery::None,
+            undo: None,
+            untouched: Some(initial_window.max(1)),
+        }
+    }
+
+    fn mss(&self) -> f64 {
+        f64::from(self.mss)
+    }
+
+    /// Sets `ssthresh` (section 4.6) and returns the window the reduction started from.
+    fn reduce_ssthresh(&mut self, in_flight: u64) -> f64 {
+        self.untouched = None;
+        self.undo = Some(Undo {
+            cwnd: self.cwnd,
+            ssthresh: self.ssthresh,
+            cwnd_prior: self.cwnd_prior,
+            w_max: self.w_max,
+            epoch: self.epoch,
+        });
+        let base = self.usage.reduction_base(self.cwnd(), in_flight) as f64;
+        self.ssthresh = (base * BETA).max(2.0 * self.mss()) as u64;
+        self.cwnd_prior = base;
+        self.epoch = None;
+        base
+    }
+
+    /// Grows in slow start and returns the bytes left for congestion avoidance.
+    fn slow_start(&mut self, ack: &AckSample) -> f64 {
+        let delivered = ack.delivered as f64;
+        if self.ssthresh == u64::MAX {
+            match self.hystart.on_ack(ack, self.mss) {
+                SlowStart::Grow(bytes) => self.cwnd += bytes as f64,
+                SlowStart::Exit => {
+                    self.ssthresh = self.cwnd();
+                    self.cwnd_prior = self.cwnd;
+                }
+            }
+            return 0.0;
+        }
+        let growth = delivered.min(self.ssthresh as f64 - self.cwnd);
+        self.cwnd += growth;
+        delivered - growth
+    }
+
+    /// Starts a stage of congestion avoidance (section 4.2).
+    fn start_epoch(&self, now: Instant) -> Epoch {
+        // Without a congestion event to look back to, the curve starts at its plateau
+        // (sections 4.8 and 4.10).
+        let w_max = self.w_max.unwrap_or(self.cwnd).max(self.cwnd);
+        let k = ((w_max - self.cwnd) / self.mss() / C).cbrt();
+        Epoch {
+            start: now,
+            k,
+            w_max,
+            w_est: self.cwnd,
+        }
+    }
+
+    /// Grows in congestion avoidance (sections 4.2 to 4.5).
+    fn avoid_congestion(&mut self, ack: &AckSample, delivered: f64) {
+        let mss = self.mss();
+        let mut epoch = self.epoch.unwrap_or_else(|| self.start_epoch(ack.now));
+        let t = ack.now.saturating_since(epoch.start);
+        let w_cubic = |t: Duration| C * (t.as_secs_f64() - epoch.k).powi(3) * mss + epoch.w_max;
+        let share = delivered / self.cwnd;
+        // Once it is back where Reno was, it grows as Reno does.
+        let alpha = if epoch.w_est >= self.cwnd_prior {
+            1.0
+        } else {
+            ALPHA
+        };
+        let w_est = epoch.w_est + alpha * share * mss;
+        if w_cubic(t) < w_est {
+            self.cwnd = self.cwnd.max(w_est);
+        } else {
+            let target = w_cubic(t + ack.srtt).clamp(self.cwnd, 1.5 * self.cwnd);
+            // An acknowledgement of more than a window must not carry past the target.
+            self.cwnd += (target - self.cwnd) * share.min(1.0);
+        }
+        epoch.w_est = w_est;
+        self.epoch = Some(epoch);
+    }
+}
+
+impl CongestionControl for Cubic {
+    fn name(&self) -> &'static str {
+        "cubic"
+    }
+
+    fn cwnd(&self) -> u64 {
+        self.cwnd as u64
+    }
+
+    fn ssthresh(&self) -> u64 {
+        self.ssthresh
+    }
+
+    fn on_ack(&mut self, ack: &AckSample) {
+        self.untouched = None;
+        self.usage.on_ack(ack);
+        let since_last = ack.now.saturating_since(self.last_ack);
+        self.last_ack = ack.now;
+        let slow_start = self.cwnd() < self.ssthresh;
+        let validated = self.usage.validated(ack, self.cwnd(), slow_start);
+        if !self.recovery.may_grow(ack) {
+            return;
+        }
+        if !validated {
+            // Time in which the window was not used does not move along the curve (section 5.8).
+            if let Some(epoch) = &mut self.epoch {
+                epoch.start += since_last;
+            }
+            return;
+        }
+        let delivered = if slow_start {
+            self.slow_start(ack)
+        } else {
+            ack.delivered as f64
+        };
+        if self.cwnd() >= self.ssthresh && delivered > 0.0 {
+            self.avoid_congestion(ack, delivered);
+        }
+    }
+
+    fn on_congestion(&mut self, _now: Instant, in_flight: u64) {
+        let base = self.reduce_ssthresh(in_flight);
+        // Fast convergence (section 4.7): a window that did not get back to where it was makes
+        // room for a new flow.
+        self.w_max = Some(match self.w_max {
+            Some(w_max) if base < w_max => base * (1.0 + BETA) / 2.0,
+            _ => base,
+        });
+        self.cwnd = self.ssthresh as f64;
+        self.recovery = Recovery::Fast;
+    }
+
+    fn on_rto(&mut self, _now: Instant, in_flight: u64) {
+        self.reduce_ssthresh(in_flight);
+        self.w_max = None;
+        self.cwnd = self.mss();
+        self.recovery = Recovery::Timeout;
+    }
+
+    fn on_spurious(&mut self, _now: Instant) {
+        if let Some(undo) = self.undo.take() {
+            self.cwnd = self.cwnd.max(undo.cwnd);
+            self.ssthresh = undo.ssthresh;
+            self.cwnd_prior = undo.cwnd_prior;
+            self.w_max = undo.w_max;
+            self.epoch = undo.epoch;
+        }
+    }
+
+    fn on_idle(&mut self, initial: u64) {
+        let restart = (initial as f64).max(self.mss());
+        if self.cwnd > restart {
+            self.ssthresh = self.ssthresh.max((self.cwnd * 0.75) as u64);
+            self.cwnd = restart;
+        }
+        self.epoch = None;
+        self.hystart = HyStart::default();
+    }
+
+    fn penalise(&mut self) {
+        if self.cwnd() >= self.ssthresh {
+            self.ssthresh = (self.ssthresh / 2).max(2 * u64::from(self.mss));
+        }
+        self.cwnd = (self.cwnd / 2.0).max(self.mss());
+        self.untouched = None;
+        self.epoch = None;
+    }
+
+    fn set_mss(&mut self, mss: u32) {
+        self.mss = mss.max(1);
+        self.cwnd = match self.untouched {
+            Some(segments) => self.mss() * f64::from(segments),
+            None => self.cwnd.max(self.mss()),
+        };
+        // The curve is in segments.
+        self.epoch = None;
+    }
+}

@@ -1,0 +1,233 @@
+//! HyStart++ (RFC 9406): leaves the initial slow start when round trips grow, before losses.
+
+use core::time::Duration;
+
+use super::AckSample;
+
+const MIN_RTT_THRESH: Duration = Duration::from_millis(4);
+const MAX_RTT_THRESH: Duration = Duration::from_millis(16);
+const MIN_RTT_DIVISOR: u32 = 8;
+const N_RTT_SAMPLE: u32 = 8;
+const CSS_GROWTH_DIVISOR: u64 = 4;
+const CSS_ROUNDS: u32 = 5;
+
+/// Samples that are enough at the end of a round which delivered at least [`N_RTT_SAMPLE`]
+/// segments. Receivers that merge segments send few acknowledgements, so that a round may never
+/// reach [`N_RTT_SAMPLE`]; a false alarm is undone in Conservative Slow Start.
+const FEW_RTT_SAMPLES: u32 = 3;
+
+/// What slow start does with an acknowledgement.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum SlowStart {
+    /// Grow the window by this many bytes.
+    Grow(u64),
+    /// Go over to congestion avoidance at the window of now.
+    Exit,
+}
+
+/// Conservative Slow Start.
+#[derive(Debug, Clone, Copy)]
+struct Css {
+    baseline: Duration,
+    rounds: u32,
+}
+
+/// The state of the initial slow start.
+///
+/// There is no limit L to the growth per acknowledgement (RFC 9406 section 4.3): the engine paces.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct HyStart {
+    last_round_min: Option<Duration>,
+    round_min: Option<Duration>,
+    samples: u32,
+    delivered: u64,
+    css: Option<Css>,
+}
+
+impl HyStart {
+    /// Takes in an acknowledgement received in slow start.
+    pub(super) fn on_ack(&mut self, ack: &AckSample, mss: u32) -> SlowStart {
+        if ack.round_start && self.end_round(mss) {
+            return SlowStart::Exit;
+        }
+        self.delivered = self.delivered.saturating_add(ack.delivered);
+        if let Some(rtt) = ack.rtt {
+            self.round_min = Some(self.round_min.map_or(rtt, |min| min.min(rtt)));
+            self.samples = self.samples.saturating_add(1);
+        }
+        if self.samples >= N_RTT_SAMPLE {
+            self.judge();
+        }
+        SlowStart::Grow(match self.css {
+            Some(_) => ack.delivered / CSS_GROWTH_DIVISOR,
+            None => ack.delivered,
+        })
+    }
+
+    /// Ends a round; true if Conservative Slow Start has lasted long enough.
+    fn end_round(&mut self, mss: u32) -> bool {
+        if self.samples < N_RTT_SAMPLE
+            && self.samples >= FEW_RTT_SAMPLES
+            && self.delivered >= u64::from(N_RTT_SAMPLE) * u64::from(mss)
+        {
+            self.judge();
+        }
+        if self.round_min.is_some() {
+            self.last_round_min = self.round_min.take();
+        }
+        self.samples = 0;
+        self.delivered = 0;
+        self.css.as_mut().is_some_and(|css| {
+            css.rounds += 1;
+            css.rounds >= CSS_ROUNDS
+        })
+    }
+
+    /// Compares this round's round trips with those of the last one (RFC 9406 section 4.2).
+    fn judge(&mut self) {
+        let Some(round_min) = self.round_min else {
+            return;
+        };
+        if let Some(css) = self.css {
+            if round_min < css.baseline {
+                self.css = None;
+            }
+            return;
+        }
+        let Some(last) = self.last_round_min else {
+            return;
+        };
+        let thresh = (last / MIN_RTT_DIVISOR).clamp(MIN_RTT_THRESH, MAX_RTT_THRESH);
+        if round_min >= last + thresh {
+            self.css = Some(Css {
+                baseline: round_min,
+                rounds: 0,
+            });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use braid_wire::Instant;
+
+    use super::*;
+
+    const MSS: u32 = 1000;
+
+    /// Runs one round of `acks` acknowledgements of `segments` segments each.
+    fn round(
+        hystart: &mut HyStart,
+        acks: u64,
+        segments: u64,
+        rtt_ms: impl Fn(u64) -> u64,
+    ) -> Vec<SlowStart> {
+        (0..acks)
+            .map(|i| {
+                let rtt = Duration::from_millis(rtt_ms(i));
+                let ack = AckSample {
+                    now: Instant::ZERO,
+                    delivered: segments * u64::from(MSS),
+                    rtt: Some(rtt),
+                    min_rtt: rtt,
+                    srtt: rtt,
+                    prior_in_flight: 1 << 20,
+                    cwnd_limited: true,
+                    round_start: i == 0,
+                    in_recovery: false,
+                };
+                hystart.on_ack(&ack, MSS)
+            })
+            .collect()
+    }
+
+    #[test]
+    fn rising_round_trips_end_slow_start_after_five_conservative_rounds() {
+        let mut hystart = HyStart::default();
+        for _ in 0..3 {
+            assert!(
+                round(&mut hystart, 20, 1, |_| 40)
+                    .iter()
+                    .all(|s| *s == SlowStart::Grow(1000))
+            );
+        }
+        // 40 ms / 8 = 5 ms is the threshold; it is met by the eighth sample.
+        let rise = round(&mut hystart, 20, 1, |_| 45);
+        assert_eq!(rise[6], SlowStart::Grow(1000));
+        assert_eq!(rise[7], SlowStart::Grow(250));
+        for _ in 0..4 {
+            assert!(
+                round(&mut hystart, 20, 1, |_| 46)
+                    .iter()
+                    .all(|s| *s == SlowStart::Grow(250))
+            );
+        }
+        assert_eq!(round(&mut hystart, 1, 1, |_| 46), [SlowStart::Exit]);
+    }
+
+    #[test]
+    fn the_threshold_is_clamped_between_4_and_16_ms() {
+        for (base, rise, conservative) in [
+            (8, 3, false),
+            (8, 4, true),
+            (400, 15, false),
+            (400, 16, true),
+        ] {
+            let mut hystart = HyStart::default();
+            round(&mut hystart, 10, 1, |_| base);
+            let last = round(&mut hystart, 10, 1, |_| base + rise)[9];
+            assert_eq!(
+                last == SlowStart::Grow(250),
+                conservative,
+                "{base} + {rise} ms"
+            );
+        }
+    }
+
+    #[test]
+    fn jitter_does_not_end_slow_start() {
+        let mut hystart = HyStart::default();
+        for r in 0..40 {
+            // 0 to 15 ms on top, but every round has a sample of at most 3 ms.
+            let rtts = |i: u64| {
+                50 + if i % 8 == r % 8 {
+                    r % 4
+                } else {
+                    (i * 7 + r * 5) % 16
+                }
+            };
+            let steps = round(&mut hystart, 16, 1, rtts);
+            assert!(
+                steps.iter().all(|s| *s == SlowStart::Grow(1000)),
+                "round {r}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_passing_rise_returns_to_slow_start() {
+        let mut hystart = HyStart::default();
+        round(&mut hystart, 10, 1, |_| 40);
+        assert_eq!(round(&mut hystart, 10, 1, |_| 60)[9], SlowStart::Grow(250));
+        assert_eq!(round(&mut hystart, 10, 1, |_| 40)[9], SlowStart::Grow(1000));
+        for _ in 0..10 {
+            assert_eq!(round(&mut hystart, 10, 1, |_| 40)[9], SlowStart::Grow(1000));
+        }
+    }
+
+    #[test]
+    fn few_acknowledgements_of_much_data_are_enough() {
+        let mut hystart = HyStart::default();
+        round(&mut hystart, 4, 40, |_| 40);
+        round(&mut hystart, 4, 40, |_| 60);
+        assert_eq!(
+            round(&mut hystart, 4, 40, |_| 60)[0],
+            SlowStart::Grow(10_000)
+        );
+        // Few samples of little data, as in the first rounds, tell nothing.
+        let mut hystart = HyStart::default();
+        round(&mut hystart, 5, 1, |_| 40);
+        round(&mut hystart, 5, 1, |_| 60);
+        assert_eq!(round(&mut hystart, 5, 1, |_| 60)[0], SlowStart::Grow(1000));
+    }
+}

@@ -1,0 +1,143 @@
+//! NewReno: RFC 5681 and RFC 6582, counting bytes (RFC 3465).
+
+use braid_wire::Instant;
+
+use super::hystart::{HyStart, SlowStart};
+use super::usage::{Recovery, Usage};
+use super::{AckSample, CongestionControl};
+
+/// The NewReno controller.
+#[derive(Debug)]
+pub(super) struct NewReno {
+    mss: u64,
+    cwnd: u64,
+    ssthresh: u64,
+    /// Bytes delivered in congestion avoidance and not yet turned into growth.
+    acked: u64,
+    hystart: HyStart,
+    usage: Usage,
+    recovery: Recovery,
+    /// `cwnd` and `ssthresh` before the last reduction.
+    undo: Option<(u64, u64)>,
+    /// The initial window in segments, as long as nothing has changed the window.
+    untouched: Option<u32>,
+}
+
+impl NewReno {
+    pub(super) fn new(mss: u32, initial_window: u32) -> Self {
+        let mss = u64::from(mss.max(1));
+        NewReno {
+            mss,
+            cwnd: mss * u64::from(initial_window.max(1)),
+            ssthresh: u64::MAX,
+            acked: 0,
+            hystart: HyStart::default(),
+            usage: Usage::default(),
+            recovery: Recovery::None,
+            undo: None,
+            untouched: Some(initial_window.max(1)),
+        }
+    }
+
+    /// RFC 5681 equation (4).
+    fn reduce_ssthresh(&mut self, in_flight: u64) {
+        self.untouched = None;
+        self.undo = Some((self.cwnd, self.ssthresh));
+        let base = self.usage.reduction_base(self.cwnd, in_flight);
+        self.ssthresh = (base / 2).max(2 * self.mss);
+        self.acked = 0;
+    }
+
+    /// Grows in slow start and returns the bytes left for congestion avoidance.
+    fn slow_start(&mut self, ack: &AckSample) -> u64 {
+        if self.ssthresh == u64::MAX {
+            match self.hystart.on_ack(ack, self.mss as u32) {
+                SlowStart::Grow(bytes) => self.cwnd = self.cwnd.saturating_add(bytes),
+                SlowStart::Exit => self.ssthresh = self.cwnd,
+            }
+            return 0;
+        }
+        let growth = ack.delivered.min(self.ssthresh - self.cwnd);
+        self.cwnd += growth;
+        ack.delivered - growth
+    }
+}
+
+impl CongestionControl for NewReno {
+    fn name(&self) -> &'static str {
+        "reno"
+    }
+
+    fn cwnd(&self) -> u64 {
+        self.cwnd
+    }
+
+    fn ssthresh(&self) -> u64 {
+        self.ssthresh
+    }
+
+    fn on_ack(&mut self, ack: &AckSample) {
+        self.untouched = None;
+        self.usage.on_ack(ack);
+        let slow_start = self.cwnd < self.ssthresh;
+        if !self.recovery.may_grow(ack) || !self.usage.validated(ack, self.cwnd, slow_start) {
+            return;
+        }
+        let delivered = if slow_start {
+            self.slow_start(ack)
+        } else {
+            ack.delivered
+        };
+        self.acked = self.acked.saturating_add(delivered);
+        while self.cwnd >= self.ssthresh && self.acked >= self.cwnd {
+            self.acked -= self.cwnd;
+            self.cwnd += self.mss;
+        }
+    }
+
+    fn on_congestion(&mut self, _now: Instant, in_flight: u64) {
+        self.reduce_ssthresh(in_flight);
+        self.cwnd = self.ssthresh;
+        self.recovery = Recovery::Fast;
+    }
+
+    fn on_rto(&mut self, _now: Instant, in_flight: u64) {
+        self.reduce_ssthresh(in_flight);
+        self.cwnd = self.mss;
+        self.recovery = Recovery::Timeout;
+    }
+
+    fn on_spurious(&mut self, _now: Instant) {
+        if let Some((cwnd, ssthresh)) = self.undo.take() {
+            self.cwnd = self.cwnd.max(cwnd);
+            self.ssthresh = ssthresh;
+        }
+    }
+
+    fn on_idle(&mut self, initial: u64) {
+        let restart = initial.max(self.mss);
+        if self.cwnd > restart {
+            self.ssthresh = self.ssthresh.max(self.cwnd / 4 * 3);
+            self.cwnd = restart;
+        }
+        self.acked = 0;
+        self.hystart = HyStart::default();
+    }
+
+    fn penalise(&mut self) {
+        if self.cwnd >= self.ssthresh {
+            self.ssthresh = (self.ssthresh / 2).max(2 * self.mss);
+        }
+        self.cwnd = (self.cwnd / 2).max(self.mss);
+        self.untouched = None;
+        self.acked = 0;
+    }
+
+    fn set_mss(&mut self, mss: u32) {
+        self.mss = u64::from(mss.max(1));
+        self.cwnd = match self.untouched {
+            Some(segments) => self.mss * u64::from(segments),
+            None => self.cwnd.max(self.mss),
+        };
+    }
+}

@@ -1,0 +1,397 @@
+//! Congestion controllers in virtual time, against the numbers of their RFCs.
+
+use std::time::Duration;
+
+use braid_engine::cc::{AckSample, Algorithm, CongestionControl};
+use braid_wire::Instant;
+
+const MSS: u64 = 1000;
+
+/// One flow that fills its window: every round trip delivers what the window was at its start.
+struct Flow {
+    cc: Box<dyn CongestionControl>,
+    now: Instant,
+    rtt: Duration,
+    /// Bytes per acknowledgement.
+    stride: u64,
+    cwnd_limited: bool,
+    in_recovery: bool,
+}
+
+impl Flow {
+    fn new(algorithm: Algorithm, initial_window: u32, rtt_ms: u64) -> Self {
+        Flow {
+            cc: algorithm.build(MSS as u32, initial_window),
+            now: Instant::ZERO,
+            rtt: Duration::from_millis(rtt_ms),
+            stride: 2 * MSS,
+            cwnd_limited: true,
+            in_recovery: false,
+        }
+    }
+
+    /// A flow in congestion avoidance after one loss at `window` segments, recovery done.
+    fn after_loss(algorithm: Algorithm, window: u32, rtt_ms: u64) -> Self {
+        let mut flow = Flow::new(algorithm, window, rtt_ms);
+        flow.cc.on_congestion(flow.now, flow.cc.cwnd());
+        flow
+    }
+
+    /// One acknowledgement; a full window was in flight unless nothing limits the flow.
+    fn ack(&mut self, delivered: u64, round_start: bool) {
+        let cwnd = self.cc.cwnd();
+        let ack = AckSample {
+            now: self.now,
+            delivered,
+            rtt: Some(self.rtt),
+            min_rtt: self.rtt,
+            srtt: self.rtt,
+            prior_in_flight: if self.cwnd_limited { cwnd } else { cwnd / 4 },
+            cwnd_limited: self.cwnd_limited,
+            round_start,
+            in_recovery: self.in_recovery,
+        };
+        self.cc.on_ack(&ack);
+    }
+
+    fn round(&mut self) {
+        let window = self.cc.cwnd();
+        let start = self.now;
+        let mut delivered = 0;
+        while delivered < window {
+            let n = self.stride.min(window - delivered);
+            self.now = start + self.rtt.mul_f64((delivered + n) as f64 / window as f64);
+            self.ack(n, delivered == 0);
+            delivered += n;
+        }
+        self.now = start + self.rtt;
+    }
+
+    fn run_until(&mut self, seconds: f64) {
+        while self.now + self.rtt <= Instant::ZERO + Duration::from_secs_f64(seconds) {
+            self.round();
+        }
+    }
+
+    fn segments(&self) -> f64 {
+        self.cc.cwnd() as f64 / MSS as f64
+    }
+}
+
+#[track_caller]
+fn assert_near(value: f64, expected: f64, share: f64) {
+    assert!(
+        (value / expected - 1.0).abs() <= share,
+        "{value} is not near {expected}"
+    );
+}
+
+#[test]
+fn the_initial_window_is_in_segments() {
+    for algorithm in [Algorithm::NewReno, Algorithm::Cubic] {
+        let cc = algorithm.build(1448, 10);
+        assert_eq!((cc.cwnd(), cc.ssthresh()), (14_480, u64::MAX));
+    }
+    assert_eq!(Algorithm::NewReno.build(1448, 10).name(), "reno");
+    assert_eq!(Algorithm::Cubic.build(1448, 10).name(), "cubic");
+}
+
+/// RFC 5681 section 3.1 with RFC 3465; also where one acknowledgement covers 64 segments.
+#[test]
+fn slow_start_doubles_every_round_trip() {
+    for algorithm in [Algorithm::NewReno, Algorithm::Cubic] {
+        for stride in [1, 2, 64] {
+            let mut flow = Flow::new(algorithm, 10, 50);
+            flow.stride = stride * MSS;
+            for expected in [20.0, 40.0, 80.0, 160.0, 320.0] {
+                flow.round();
+                assert_eq!(flow.segments(), expected, "{algorithm:?}, stride {stride}");
+            }
+        }
+    }
+}
+
+/// RFC 7661: a window that is not used does not grow.
+#[test]
+fn an_unused_window_does_not_grow() {
+    for algorithm in [Algorithm::NewReno, Algorithm::Cubic] {
+        for mut flow in [
+            Flow::new(algorithm, 10, 50),
+            Flow::after_loss(algorithm, 100, 50),
+        ] {
+            let before = flow.cc.cwnd();
+            flow.cwnd_limited = false;
+            (0..20).for_each(|_| flow.round());
+            assert_eq!(flow.cc.cwnd(), before, "{algorithm:?}");
+            flow.cwnd_limited = true;
+            (0..20).for_each(|_| flow.round());
+            assert!(flow.cc.cwnd() > before, "{algorithm:?}");
+        }
+    }
+}
+
+#[test]
+fn a_loss_reduces_once_and_recovery_does_not_grow() {
+    for (algorithm, expected) in [(Algorithm::NewReno, 50_000), (Algorithm::Cubic, 70_000)] {
+        let mut flow = Flow::after_loss(algorithm, 100, 50);
+        flow.in_recovery = true;
+        flow.round();
+        assert_eq!(
+            (flow.cc.cwnd(), flow.cc.ssthresh()),
+            (expected, expected),
+            "{algorithm:?}"
+        );
+    }
+}
+
+/// RFC 5681 section 3.1: at least two segments; RFC 7661 section 4.4.1: from what was in use.
+#[test]
+fn a_reduction_starts_from_what_was_in_use() {
+    let mut cc = Algorithm::NewReno.build(MSS as u32, 3);
+    cc.on_congestion(Instant::ZERO, 3 * MSS);
+    assert_eq!(cc.cwnd(), 2 * MSS);
+
+    let mut flow = Flow::new(Algorithm::NewReno, 100, 50);
+    flow.cwnd_limited = false;
+    flow.round();
+    flow.cc.on_congestion(flow.now, 5 * MSS);
+    assert_eq!(flow.cc.cwnd(), 25 * MSS / 2);
+
+    // A merged acknowledgement has emptied the flight, but the window was full.
+    let mut flow = Flow::new(Algorithm::NewReno, 100, 50);
+    flow.ack(0, true);
+    flow.cc.on_congestion(flow.now, 5 * MSS);
+    assert_eq!(flow.cc.cwnd(), 50 * MSS);
+}
+
+#[test]
+fn newreno_grows_one_segment_per_round_trip() {
+    for stride in [1, 2, 64] {
+        let mut flow = Flow::after_loss(Algorithm::NewReno, 200, 50);
+        flow.stride = stride * MSS;
+        (0..40).for_each(|_| flow.round());
+        assert!(
+            (139.0..=140.0).contains(&flow.segments()),
+            "{}",
+            flow.segments()
+        );
+    }
+}
+
+/// RFC 5681 section 3.1: one segment, then slow start to half, then avoidance.
+#[test]
+fn a_timeout_starts_from_one_segment() {
+    for (algorithm, ssthresh) in [(Algorithm::NewReno, 50.0), (Algorithm::Cubic, 70.0)] {
+        let mut flow = Flow::new(algorithm, 100, 50);
+        flow.ack(0, true);
+        flow.cc.on_rto(flow.now, 100 * MSS);
+        flow.in_recovery = true;
+        assert_eq!(flow.segments(), 1.0);
+        for expected in [2.0, 4.0, 8.0, 16.0, 32.0, f64::min(ssthresh, 64.0)] {
+            flow.round();
+            assert!(flow.segments() - expected < 1.0 && flow.segments() >= expected);
+        }
+        flow.in_recovery = false;
+        flow.round();
+        flow.round();
+        assert!(
+            (ssthresh..ssthresh + 4.0).contains(&flow.segments()),
+            "{}",
+            flow.segments()
+        );
+    }
+}
+
+#[test]
+fn a_spurious_reduction_is_undone() {
+    for algorithm in [Algorithm::NewReno, Algorithm::Cubic] {
+        let mut flow = Flow::after_loss(algorithm, 100, 50);
+        flow.run_until(5.0);
+        let before = (flow.cc.cwnd(), flow.cc.ssthresh());
+        flow.cc.on_congestion(flow.now, before.0);
+        assert!(flow.cc.cwnd() < before.0);
+        flow.cc.on_spurious(flow.now);
+        assert_eq!((flow.cc.cwnd(), flow.cc.ssthresh()), before);
+        flow.cc.on_rto(flow.now, before.0);
+        assert_eq!(flow.cc.cwnd(), MSS);
+        flow.cc.on_spurious(flow.now);
+        assert_eq!((flow.cc.cwnd(), flow.cc.ssthresh()), before);
+        // There is nothing left to undo.
+        flow.cc.penalise();
+        let penalised = flow.cc.cwnd();
+        flow.cc.on_spurious(flow.now);
+        assert_eq!(flow.cc.cwnd(), penalised);
+    }
+}
+
+/// An undone loss leaves the curve where it was: as if it had not happened.
+#[test]
+fn cubic_goes_on_along_its_curve_after_an_undo() {
+    let mut undone = Flow::after_loss(Algorithm::Cubic, 1000, 100);
+    let mut plain = Flow::after_loss(Algorithm::Cubic, 1000, 100);
+    undone.run_until(6.0);
+    plain.run_until(6.0);
+    undone.cc.on_congestion(undone.now, undone.cc.cwnd());
+    undone.cc.on_spurious(undone.now);
+    undone.run_until(12.0);
+    plain.run_until(12.0);
+    assert_eq!(undone.cc.cwnd(), plain.cc.cwnd());
+}
+
+/// RFC 5681 section 4.1.
+#[test]
+fn an_idle_flow_restarts_from_its_initial_window() {
+    for algorithm in [Algorithm::NewReno, Algorithm::Cubic] {
+        let mut flow = Flow::after_loss(algorithm, 200, 50);
+        let before = flow.cc.cwnd();
+        flow.cc.on_idle(10 * MSS);
+        assert_eq!(flow.cc.cwnd(), 10 * MSS);
+        assert!(flow.cc.ssthresh() >= before / 4 * 3);
+        flow.round();
+        assert_eq!(flow.cc.cwnd(), 20 * MSS);
+        // A window below the initial one is not raised.
+        flow.cc.on_idle(50 * MSS);
+        assert_eq!(flow.cc.cwnd(), 20 * MSS);
+    }
+}
+
+#[test]
+fn a_penalty_halves_the_window_but_keeps_slow_start() {
+    for algorithm in [Algorithm::NewReno, Algorithm::Cubic] {
+        let mut cc = algorithm.build(MSS as u32, 40);
+        cc.penalise();
+        assert_eq!((cc.cwnd(), cc.ssthresh()), (20 * MSS, u64::MAX));
+        let mut cc = Flow::after_loss(algorithm, 40, 50).cc;
+        let before = (cc.cwnd(), cc.ssthresh());
+        cc.penalise();
+        assert_eq!((cc.cwnd(), cc.ssthresh()), (before.0 / 2, before.1 / 2));
+        (0..10).for_each(|_| cc.penalise());
+        assert_eq!(cc.cwnd(), MSS);
+    }
+}
+
+/// The segment size is settled by the handshake, after the controller was made.
+#[test]
+fn the_window_follows_the_segment_size_only_at_the_start() {
+    for algorithm in [Algorithm::NewReno, Algorithm::Cubic] {
+        let mut flow = Flow::new(algorithm, 10, 50);
+        flow.cc.set_mss(1400);
+        assert_eq!(flow.cc.cwnd(), 14_000);
+        flow.round();
+        assert_eq!(flow.cc.cwnd(), 28_000);
+        flow.cc.set_mss(1000);
+        assert_eq!(flow.cc.cwnd(), 28_000);
+        flow.cc.on_rto(flow.now, 28_000);
+        flow.cc.set_mss(1200);
+        assert_eq!(flow.cc.cwnd(), 1200);
+    }
+}
+
+/// RFC 9438 figures 1 and 2: W_max 1000 segments, so K = cbrt(300 / 0.4) = 9.086 s.
+#[test]
+fn cubic_follows_its_curve() {
+    for stride in [2, 44] {
+        let mut flow = Flow::after_loss(Algorithm::Cubic, 1000, 100);
+        flow.stride = stride * MSS;
+        let k = 750f64.cbrt();
+        for t in [1.0, 2.0, 4.5, 7.0, 9.1, 11.0, 14.0, 18.0] {
+            flow.run_until(t);
+            assert_near(flow.segments(), 0.4 * (t - k).powi(3) + 1000.0, 0.01);
+        }
+    }
+}
+
+/// RFC 9438 section 4.7: a second loss below W_max lowers the plateau to 0.85 of the window.
+#[test]
+fn cubic_converges_fast() {
+    let mut flow = Flow::after_loss(Algorithm::Cubic, 1000, 100);
+    flow.cc.on_congestion(flow.now, flow.cc.cwnd());
+    assert_near(flow.segments(), 490.0, 0.001);
+    let plateau = 0.85 * 700.0;
+    let k = f64::cbrt((plateau - 490.0) / 0.4);
+    for t in [k / 2.0, k, k + 3.0] {
+        flow.run_until(t);
+        assert_near(flow.segments(), 0.4 * (t - k).powi(3) + plateau, 0.01);
+    }
+    // A loss above the plateau keeps the window as the plateau.
+    flow.run_until(k + 10.0);
+    let window = flow.segments();
+    assert!(window > 700.0);
+    flow.now = Instant::ZERO;
+    flow.cc.on_congestion(flow.now, flow.cc.cwnd());
+    let k = f64::cbrt(0.3 * window / 0.4);
+    flow.run_until(k);
+    assert_near(flow.segments(), window, 0.01);
+}
+
+/// RFC 9438 section 4.3: where the curve is slower than Reno, the window grows as Reno's with
+/// alpha = 3 (1 - beta) / (1 + beta) = 0.529 segments per round trip, and 1 beyond W_max.
+#[test]
+fn cubic_is_reno_friendly_on_short_paths() {
+    let mut flow = Flow::after_loss(Algorithm::Cubic, 40, 5);
+    (0..20).for_each(|_| flow.round());
+    assert_near(flow.segments(), 28.0 + 20.0 * 0.529, 0.02);
+    (0..3).for_each(|_| flow.round());
+    let at_w_max = flow.segments();
+    assert_near(at_w_max, 40.0, 0.02);
+    (0..20).for_each(|_| flow.round());
+    assert_near(flow.segments(), at_w_max + 20.0, 0.02);
+}
+
+/// RFC 9438 section 4.8: after a timeout K is 0 and the plateau is where avoidance begins.
+#[test]
+fn cubic_forgets_its_plateau_in_a_timeout() {
+    let mut flow = Flow::new(Algorithm::Cubic, 1000, 100);
+    flow.cc.on_rto(flow.now, 1000 * MSS);
+    while flow.segments() < 700.0 {
+        flow.round();
+    }
+    let start = flow.now;
+    let window = flow.segments();
+    flow.run_until(8.0);
+    let t = flow.now.saturating_since(start).as_secs_f64();
+    assert_near(flow.segments(), window + 0.4 * t.powi(3), 0.02);
+}
+
+/// RFC 9438 section 5.8: time without use of the window does not count.
+#[test]
+fn cubic_stops_its_clock_while_the_window_is_not_used() {
+    let mut flow = Flow::after_loss(Algorithm::Cubic, 1000, 100);
+    flow.run_until(3.0);
+    let before = flow.segments();
+    flow.cwnd_limited = false;
+    flow.run_until(33.0);
+    assert_eq!(flow.segments(), before);
+    flow.cwnd_limited = true;
+    flow.run_until(34.0);
+    let k = 750f64.cbrt();
+    assert_near(flow.segments(), 0.4 * (4.0 - k).powi(3) + 1000.0, 0.01);
+}
+
+/// RFC 9406: round trips that grow with the queue end slow start without a loss; then CUBIC's
+/// plateau is the window of that moment (RFC 9438 section 4.10).
+#[test]
+fn a_filling_queue_ends_slow_start_before_the_first_loss() {
+    for algorithm in [Algorithm::NewReno, Algorithm::Cubic] {
+        let mut flow = Flow::new(algorithm, 10, 40);
+        let mut rounds = 0;
+        while flow.cc.ssthresh() == u64::MAX {
+            // 10 Mb/s with 40 ms: 50 segments fill the path, the rest waits.
+            let queued = (flow.segments() - 50.0).max(0.0);
+            flow.rtt = Duration::from_secs_f64(0.040 + queued * 8.0 * MSS as f64 / 10e6);
+            flow.round();
+            rounds += 1;
+            assert!(rounds < 20, "{algorithm:?} never leaves slow start");
+        }
+        // 10, 20, 40, 80 (queue seen here), then five rounds that grow by a quarter.
+        assert!(flow.cc.cwnd() - flow.cc.ssthresh() <= MSS);
+        assert!(
+            (100.0..=350.0).contains(&flow.segments()),
+            "{}",
+            flow.segments()
+        );
+        let before = flow.segments();
+        flow.round();
+        assert!(flow.segments() - before <= 2.0);
+    }
+}

@@ -1,0 +1,341 @@
+//! Named network namespaces, compatible with `ip netns`: each is a file in `/run/netns` on which
+//! the namespace is mounted.
+//!
+//! Works as root, and inside an unprivileged user namespace with mounts of its own, into which
+//! [`ensure_capable`] moves a program that is not root.
+#![expect(
+    unsafe_code,
+    reason = "unshare, and hooks between fork and exec, are unsafe to call"
+)]
+
+use std::fmt;
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use rustix::mount::{
+    MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_bind, mount_bind_recursive,
+    mount_change, unmount,
+};
+use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
+
+/// Environment variable that tells a program started by [`ensure_capable`] that it runs in a
+/// user namespace of its own; its value is the user id outside.
+pub const MARKER: &str = "BRAID_USER_NAMESPACE";
+
+const DIRECTORY: &str = "/run/netns";
+
+/// Makes a namespace named `name`, with nothing in it but a loopback interface that is down.
+///
+/// # Errors
+///
+/// `AlreadyExists` if there is one of this name; whatever the system refused.
+pub fn create(name: &str) -> io::Result<()> {
+    prepare_directory()?;
+    let path = path(name)?;
+    OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o444)
+        .open(&path)?;
+    let made = on_thread(|| {
+        // SAFETY: the thread is new and shares no file descriptors' state that NEWNET touches;
+        // it mounts the namespace and ends.
+        unsafe { unshare_unsafe(UnshareFlags::NEWNET)? };
+        mount_bind("/proc/thread-self/ns/net", &path)?;
+        Ok(())
+    });
+    if made.is_err() {
+        let _ = fs::remove_file(&path);
+    }
+    made
+}
+
+/// Removes the namespace named `name`, whose interfaces vanish once no process is left in it.
+/// Succeeds when there is none.
+///
+/// # Errors
+///
+/// Whatever the system refused.
+pub fn delete(name: &str) -> io::Result<()> {
+    let path = path(name)?;
+    // Not mounted (EINVAL) or not there (ENOENT): whatever remains is the file.
+    let _ = unmount(&path, UnmountFlags::DETACH);
+    match fs::remove_file(&path) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}
+
+/// Whether there is a namespace named `name`.
+pub fn exists(name: &str) -> bool {
+    path(name).is_ok_and(|p| p.exists())
+}
+
+/// Names of all namespaces.
+///
+/// # Errors
+///
+/// Whatever the system refused; no directory counts as no namespaces.
+pub fn list() -> io::Result<Vec<String>> {
+    let entries = match fs::read_dir(DIRECTORY) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        other => other?,
+    };
+    let mut names: Vec<String> = entries
+        .flatten()
+        .filter_map(|e| e.file_name().into_string().ok())
+        .collect();
+    names.sort();
+    Ok(names)
+}
+
+/// A handle on the namespace named `name`, which keeps it alive.
+///
+/// # Errors
+///
+/// `NotFound` if there is none.
+pub fn open(name: &str) -> io::Result<OwnedFd> {
+    Ok(File::open(path(name)?)?.into())
+}
+
+/// Moves the calling thread into the namespace named `name`, for good.
+///
+/// # Errors
+///
+/// `NotFound` if there is none; whatever the system refused.
+pub fn enter(name: &str) -> io::Result<()> {
+    enter_fd(&open(name)?)
+}
+
+fn enter_fd(namespace: impl AsFd) -> io::Result<()> {
+    move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))?;
+    Ok(())
+}
+
+/// Runs `work` on a thread of its own inside the namespace named `name` and waits for it. Sockets
+/// and TUN devices made there stay in that namespace.
+///
+/// # Errors
+///
+/// As of [`enter`]; else what `work` answered.
+pub fn run_inside<T: Send>(
+    name: &str,
+    work: impl FnOnce() -> io::Result<T> + Send,
+) -> io::Result<T> {
+    on_thread(|| {
+        enter(name)?;
+        work()
+    })
+}
+
+fn on_thread<T: Send>(work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
+    std::thread::scope(|scope| {
+        scope
+            .spawn(work)
+            .join()
+            .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+/// Makes `command` start inside the namespace named `name`.
+///
+/// # Errors
+///
+/// `NotFound` if there is none.
+pub fn enter_on_exec(command: &mut Command, name: &str) -> io::Result<()> {
+    let namespace = open(name)?;
+    // SAFETY: setns is async-signal-safe, and the hook neither allocates nor locks.
+    unsafe { command.pre_exec(move || enter_fd(&namespace)) };
+    Ok(())
+}
+
+/// A command that runs `program` inside the namespace named `name`.
+///
+/// # Errors
+///
+/// As of [`enter_on_exec`].
+pub fn command(name: &str, program: &str) -> io::Result<Command> {
+    let mut command = Command::new(program);
+    enter_on_exec(&mut command, name)?;
+    Ok(command)
+}
+
+/// Ids of the processes that have a thread in the namespace named `name`, this one excepted.
+///
+/// # Errors
+///
+/// `NotFound` if there is none.
+pub fn processes(name: &str) -> io::Result<Vec<u32>> {
+    let namespace = identity(&path(name)?)?;
+    let own = std::process::id();
+    let mut found = Vec::new();
+    for entry in fs::read_dir("/proc")?.flatten() {
+        let Some(pid) = entry
+            .file_name()
+            .to_str()
+            .and_then(|n| n.parse::<u32>().ok())
+        else {
+            continue;
+        };
+        // A process may end while it is looked at; it is then of no interest.
+        let Ok(tasks) = fs::read_dir(entry.path().join("task")) else {
+            continue;
+        };
+        let inside = tasks
+            .flatten()
+            .any(|t| identity(&t.path().join("ns/net")).ok() == Some(namespace));
+        if inside && pid != own {
+            found.push(pid);
+        }
+    }
+    Ok(found)
+}
+
+fn identity(path: &Path) -> io::Result<(u64, u64)> {
+    use std::os::unix::fs::MetadataExt;
+    let metadata = fs::metadata(path)?;
+    Ok((metadata.dev(), metadata.ino()))
+}
+
+fn path(name: &str) -> io::Result<PathBuf> {
+    if name.is_empty() || name.contains('/') || name.starts_with('.') {
+        let message = format!("`{name}` cannot name a network namespace");
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+    }
+    Ok(Path::new(DIRECTORY).join(name))
+}
+
+/// Makes the directory a shared mount, as `ip netns` does, so that a namespace deleted here also
+/// goes away in the mount namespaces that were cloned meanwhile.
+fn prepare_directory() -> io::Result<()> {
+    fs::create_dir_all(DIRECTORY)?;
+    let shared = MountPropagationFlags::SHARED | MountPropagationFlags::REC;
+    if mount_change(DIRECTORY, shared).is_err() {
+        mount_bind_recursive(DIRECTORY, DIRECTORY)?;
+        mount_change(DIRECTORY, shared)?;
+    }
+    Ok(())
+}
+
+/// On what ground a program may make namespaces.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Capability {
+    /// It is root.
+    Root,
+    /// It runs in an unprivileged user namespace with network and mounts of its own.
+    UserNamespace,
+}
+
+/// Why no namespaces can be made here; reads well after "skipped: ".
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reason(pub String);
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Reason {}
+
+/// Makes sure that this program may make network namespaces and TUN devices.
+///
+/// As root it returns at once. Otherwise it starts this executable again, with the same arguments,
+/// inside a new user namespace with its own network, mounts and `/run`, waits for it, and ends
+/// this process with its exit code; inside, it returns. So call it first thing.
+///
+/// # Errors
+///
+/// The reason if neither is possible: the caller skips what it wanted to do and says so.
+pub fn ensure_capable() -> Result<Capability, Reason> {
+    if std::env::var_os(MARKER).is_some() {
+        return inside_user_namespace();
+    }
+    if rustix::process::geteuid().is_root() {
+        return match probe() {
+            Ok(()) => Ok(Capability::Root),
+            Err(e) => Err(Reason(format!(
+                "root may not make network namespaces here ({e})"
+            ))),
+        };
+    }
+    if let Err(e) = run_in_user_namespace(Command::new("true").stdin(Stdio::null())) {
+        return Err(Reason(format!(
+            "not root, and the kernel refuses an unprivileged user namespace ({e})"
+        )));
+    }
+    let reason = |e: io::Error| Reason(format!("cannot start again in a user namespace ({e})"));
+    let program = std::env::current_exe().map_err(reason)?;
+    let mut command = Command::new(program);
+    command.args(std::env::args_os().skip(1));
+    let status = run_in_user_namespace(&mut command).map_err(reason)?;
+    std::process::exit(status.code().unwrap_or(1));
+}
+
+fn probe() -> io::Result<()> {
+    File::options()
+        .read(true)
+        .write(true)
+        .open("/dev/net/tun")?;
+    on_thread(|| {
+        // SAFETY: the thread does nothing else and ends.
+        unsafe { unshare_unsafe(UnshareFlags::NEWNET)? };
+        Ok(())
+    })
+}
+
+fn inside_user_namespace() -> Result<Capability, Reason> {
+    let prepared = || -> io::Result<()> {
+        prepare_directory()?;
+        probe()
+    };
+    match prepared() {
+        Ok(()) => Ok(Capability::UserNamespace),
+        Err(e) => Err(Reason(format!(
+            "no namespaces within a user namespace here ({e})"
+        ))),
+    }
+}
+
+/// Runs `command` as root of a new user namespace, with its own network and mounts.
+fn run_in_user_namespace(command: &mut Command) -> io::Result<std::process::ExitStatus> {
+    let uid = rustix::process::getuid().as_raw();
+    let gid = rustix::process::getgid().as_raw();
+    let (uid_map, gid_map) = (format!("0 {uid} 1\n"), format!("0 {gid} 1\n"));
+    command.env(MARKER, uid.to_string());
+    // SAFETY: after the fork there is one thread; the hook makes system calls only, on strings
+    // made before.
+    unsafe {
+        command.pre_exec(move || {
+            unshare_unsafe(UnshareFlags::NEWUSER | UnshareFlags::NEWNET | UnshareFlags::NEWNS)?;
+            write_raw(c"/proc/self/setgroups", b"deny")?;
+            write_raw(c"/proc/self/uid_map", uid_map.as_bytes())?;
+            write_raw(c"/proc/self/gid_map", gid_map.as_bytes())?;
+            mount_change(
+                c"/",
+                MountPropagationFlags::PRIVATE | MountPropagationFlags::REC,
+            )?;
+            Ok(mount(
+                c"braid",
+                c"/run",
+                c"tmpfs",
+                MountFlags::empty(),
+                None,
+            )?)
+        })
+    };
+    command.status()
+}
+
+/// Writes a file in one call, without allocating.
+fn write_raw(path: &std::ffi::CStr, bytes: &[u8]) -> io::Result<()> {
+    use rustix::fs::{Mode, OFlags};
+    let file = rustix::fs::open(path, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
+    rustix::io::write(&file, bytes)?;
+    Ok(())
+}

@@ -1,0 +1,378 @@
+//! The testbed file.
+
+use std::fmt;
+use std::ops::{Deref, Range};
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use toml::Spanned;
+
+use super::error::{Error, SpecError};
+use super::subnet::{Subnet4, Subnet6};
+use super::units::{LossRatio, QueueSize, RateValue, TimeValue};
+
+/// A testbed file, read and checked.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Spec {
+    /// Name of the testbed: prefix of its namespaces and name of its state directory.
+    pub name: Name,
+    /// Congestion control of every route of every host (`congctl`), so that kernel TCP does not
+    /// depend on the machine's default.
+    #[serde(default = "default_congestion")]
+    pub congestion: String,
+    /// Seed of the links' random streams.
+    #[serde(default)]
+    pub seed: u64,
+    /// Hosts.
+    #[serde(default, rename = "host")]
+    pub hosts: Vec<HostSpec>,
+    /// Segments without emulation.
+    #[serde(default, rename = "lan")]
+    pub lans: Vec<LanSpec>,
+    /// Emulated links.
+    #[serde(default, rename = "link")]
+    pub links: Vec<LinkSpec>,
+    /// Where the file lies; relative paths in it start there.
+    #[serde(skip)]
+    pub directory: PathBuf,
+}
+
+/// A host: one network namespace, and perhaps one process in it.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HostSpec {
+    /// Name of the host.
+    pub name: Name,
+    /// What it is there for.
+    pub role: Role,
+    /// When its process starts.
+    #[serde(default)]
+    pub start: Start,
+    /// Configuration file of a box or server; made from the layout where absent.
+    pub config: Option<PathBuf>,
+    /// Directory a content host serves; where absent, `www` in the state directory.
+    pub directory: Option<PathBuf>,
+    /// Neighbour that everything goes to which is not on a segment of this host. With several
+    /// segments in common the default routes have metrics 100, 101, … in the order of the file.
+    /// A host without a gateway has a route to every segment, by the shortest way.
+    pub gateway: Option<Name>,
+    /// Kernel MPTCP for a baseline: endpoints on the links, limits, and a routing table for each
+    /// link chosen by source address.
+    #[serde(default)]
+    pub mptcp: bool,
+    /// A routing table for each link, chosen by source address, so that a socket bound to the
+    /// address of a link uses it. `mptcp` implies it.
+    #[serde(default)]
+    pub source_routing: bool,
+}
+
+/// What a host is there for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    /// Runs ordinary programs; forwards nothing.
+    User,
+    /// Runs `braid box`; forwards.
+    Box,
+    /// Forwards only.
+    Router,
+    /// Runs `braid server`; forwards.
+    Server,
+    /// Runs nginx on port 80.
+    Content,
+}
+
+impl Role {
+    /// As written in the file.
+    pub fn name(self) -> &'static str {
+        match self {
+            Role::User => "user",
+            Role::Box => "box",
+            Role::Router => "router",
+            Role::Server => "server",
+            Role::Content => "content",
+        }
+    }
+
+    /// Whether a host of this role forwards packets.
+    pub fn forwards(self) -> bool {
+        matches!(self, Role::Box | Role::Router | Role::Server)
+    }
+}
+
+/// When the process of a host starts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Start {
+    /// With the testbed.
+    #[default]
+    Auto,
+    /// By `Testbed::start` only.
+    Manual,
+}
+
+/// A segment without emulation: a veth pair between two hosts, a bridge between more.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LanSpec {
+    /// Name of the segment and of the hosts' interfaces on it.
+    pub name: Name,
+    /// Hosts on it, in the order of their addresses.
+    pub hosts: Vec<Name>,
+    /// IPv4 network, such as `192.168.1.0/24`; 198.18.N.0/24 where absent (RFC 2544).
+    pub subnet4: Option<Subnet4>,
+    /// IPv6 network of 64 bits; 2001:db8:N::/64 where absent (RFC 3849).
+    pub subnet6: Option<Subnet6>,
+    /// Hosts outside get no route to it, as to a network behind NAT.
+    #[serde(default)]
+    pub private: bool,
+}
+
+/// An emulated link between two hosts; the settings hold for both directions unless `forward`
+/// (`from` to `to`) or `reverse` say otherwise.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LinkSpec {
+    /// Name of the link and of the interfaces at its ends.
+    pub name: Name,
+    /// The host at one end; it has the first address.
+    pub from: Name,
+    /// The host at the other end.
+    pub to: Name,
+    /// IPv4 network; as for a LAN.
+    pub subnet4: Option<Subnet4>,
+    /// IPv6 network; as for a LAN.
+    pub subnet6: Option<Subnet6>,
+    /// Rate; unlimited where absent.
+    pub rate: Option<RateValue>,
+    /// One-way delay; none where absent.
+    pub delay: Option<TimeValue>,
+    /// Largest additional delay; none where absent.
+    pub jitter: Option<TimeValue>,
+    /// Queue bound; 1 BDP where absent, 1000 packets for an unlimited rate.
+    pub queue: Option<QueueSize>,
+    /// Loss ratio; none where absent.
+    pub loss: Option<LossRatio>,
+    /// MTU of the interfaces, bytes.
+    #[serde(default = "default_mtu")]
+    pub mtu: u16,
+    /// What differs from `from` to `to`.
+    #[serde(default)]
+    pub forward: LinkModel,
+    /// What differs from `to` to `from`.
+    #[serde(default)]
+    pub reverse: LinkModel,
+}
+
+/// Settings of one direction of a link.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LinkModel {
+    /// Rate.
+    pub rate: Option<RateValue>,
+    /// One-way delay.
+    pub delay: Option<TimeValue>,
+    /// Largest additional delay.
+    pub jitter: Option<TimeValue>,
+    /// Queue bound.
+    pub queue: Option<QueueSize>,
+    /// Loss ratio.
+    pub loss: Option<LossRatio>,
+}
+
+fn default_congestion() -> String {
+    "cubic".to_owned()
+}
+
+fn default_mtu() -> u16 {
+    1500
+}
+
+/// A name in the file, with its place for error messages.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(transparent)]
+pub struct Name(Spanned<String>);
+
+impl Name {
+    /// Where it stands in the file, in bytes.
+    pub(super) fn span(&self) -> Range<usize> {
+        self.0.span()
+    }
+}
+
+impl Deref for Name {
+    type Target = str;
+    fn deref(&self) -> &str {
+        self.0.get_ref()
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self)
+    }
+}
+
+impl Spec {
+    /// Reads and checks the file at `path`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::System`] if it cannot be read, [`Error::Spec`] with the place of the first
+    /// mistake.
+    pub fn read(path: &Path) -> Result<Spec, Error> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|e| Error::system(format!("read {}", path.display()), e))?;
+        Ok(Spec::parse(&text, path)?)
+    }
+
+    /// Reads and checks `text`, which came from `origin`.
+    ///
+    /// # Errors
+    ///
+    /// The place of the first mistake and what to write instead.
+    pub fn parse(text: &str, origin: &Path) -> Result<Spec, SpecError> {
+        let source = Source { text, origin };
+        let mut spec: Spec = toml::from_str(text)
+            .map_err(|e| source.error(e.span().unwrap_or(0..0), e.message().to_owned()))?;
+        spec.directory = origin.parent().map(Path::to_owned).unwrap_or_default();
+        spec.check(&source)?;
+        Ok(spec)
+    }
+
+    fn check(&self, source: &Source<'_>) -> Result<(), SpecError> {
+        check_name(source, &self.name, 32)?;
+        let mut hosts: Vec<&str> = Vec::new();
+        for host in &self.hosts {
+            check_name(source, &host.name, 32)?;
+            check_new(source, &host.name, &hosts, "host")?;
+            hosts.push(&host.name);
+        }
+        let mut segments: Vec<&str> = Vec::new();
+        for name in self
+            .lans
+            .iter()
+            .map(|l| &l.name)
+            .chain(self.links.iter().map(|l| &l.name))
+        {
+            // The kernel's limit for interface names (IFNAMSIZ - 1).
+            check_name(source, name, 15)?;
+            check_new(source, name, &segments, "lan or link")?;
+            segments.push(name);
+        }
+        for lan in &self.lans {
+            if lan.hosts.len() < 2 {
+                let message = format!("lan `{}` needs at least two hosts", lan.name);
+                return Err(source.error(lan.name.span(), message));
+            }
+            let mut seen: Vec<&str> = Vec::new();
+            for host in &lan.hosts {
+                check_known(source, host, &hosts)?;
+                check_new(source, host, &seen, "host of this lan")?;
+                seen.push(host);
+            }
+        }
+        for link in &self.links {
+            check_known(source, &link.from, &hosts)?;
+            check_known(source, &link.to, &hosts)?;
+            if *link.from == *link.to {
+                let message = format!("link `{}` ends where it starts", link.name);
+                return Err(source.error(link.to.span(), message));
+            }
+        }
+        self.hosts
+            .iter()
+            .try_for_each(|host| self.check_gateway(source, host, &hosts))
+    }
+
+    fn check_gateway(
+        &self,
+        source: &Source<'_>,
+        host: &HostSpec,
+        hosts: &[&str],
+    ) -> Result<(), SpecError> {
+        let Some(gateway) = &host.gateway else {
+            return Ok(());
+        };
+        check_known(source, gateway, hosts)?;
+        let both = |ends: &[&Name]| {
+            ends.iter().any(|n| ***n == *host.name) && ends.iter().any(|n| ***n == **gateway)
+        };
+        let neighbours = self
+            .lans
+            .iter()
+            .any(|l| both(&l.hosts.iter().collect::<Vec<_>>()))
+            || self.links.iter().any(|l| both(&[&l.from, &l.to]));
+        if neighbours && *host.name != **gateway {
+            return Ok(());
+        }
+        let message = format!(
+            "`{gateway}` is no neighbour of `{}`; name a host it shares a lan or link with",
+            host.name
+        );
+        Err(source.error(gateway.span(), message))
+    }
+}
+
+/// The text being checked, for error messages.
+struct Source<'a> {
+    text: &'a str,
+    origin: &'a Path,
+}
+
+impl Source<'_> {
+    fn error(&self, span: Range<usize>, message: String) -> SpecError {
+        let start = span.start.min(self.text.len());
+        let before = self.text.get(..start).unwrap_or_default();
+        let line_start = before.rfind('\n').map_or(0, |i| i + 1);
+        let line = self.text.get(line_start..).unwrap_or_default();
+        SpecError {
+            file: self.origin.to_owned(),
+            line: before.matches('\n').count() + 1,
+            column: before[line_start..].chars().count() + 1,
+            read: line.lines().next().unwrap_or_default().trim().to_owned(),
+            message,
+        }
+    }
+}
+
+fn check_name(source: &Source<'_>, name: &Name, longest: usize) -> Result<(), SpecError> {
+    let good = name.starts_with(|c: char| c.is_ascii_alphabetic())
+        && name
+            .chars()
+            .all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_')
+        && name.len() <= longest;
+    if good && **name != *"lo" {
+        return Ok(());
+    }
+    let message = format!(
+        "`{name}` cannot be a name here; write 1 to {longest} letters, digits, `-` or `_`, \
+         starting with a letter (and not `lo`)"
+    );
+    Err(source.error(name.span(), message))
+}
+
+fn check_new(
+    source: &Source<'_>,
+    name: &Name,
+    taken: &[&str],
+    what: &str,
+) -> Result<(), SpecError> {
+    if !taken.contains(&&**name) {
+        return Ok(());
+    }
+    let message = format!("there is another {what} named `{name}`; choose a different name");
+    Err(source.error(name.span(), message))
+}
+
+fn check_known(source: &Source<'_>, name: &Name, hosts: &[&str]) -> Result<(), SpecError> {
+    if hosts.contains(&&**name) {
+        return Ok(());
+    }
+    let message = format!(
+        "there is no host `{name}`; the hosts are: {}",
+        hosts.join(", ")
+    );
+    Err(source.error(name.span(), message))
+}

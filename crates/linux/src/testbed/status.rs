@@ -1,0 +1,211 @@
+//! What a running testbed looks like, for people and for machines.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// A testbed, now.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Status {
+    /// The testbed's name.
+    pub name: String,
+    /// Process id of the process that owns the emulator.
+    pub pid: u32,
+    /// Hosts, in the order of the file.
+    pub hosts: Vec<HostStatus>,
+    /// Links, in the order of the file.
+    pub links: Vec<LinkStatus>,
+    /// How late the emulator delivered.
+    pub lateness: LatenessStatus,
+}
+
+/// A host, now.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct HostStatus {
+    /// Name in the file.
+    pub name: String,
+    /// `user`, `box`, `router`, `server` or `content`.
+    pub role: String,
+    /// Its network namespace.
+    pub namespace: String,
+    /// Interface and address with prefix length, for every address.
+    pub addresses: Vec<(String, String)>,
+    /// Its process, if it has one.
+    pub process: Option<ChildStatus>,
+}
+
+/// The process of a host.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct ChildStatus {
+    /// Process id while it runs.
+    pub pid: Option<u32>,
+    /// How it ended, if it did.
+    pub ended: Option<String>,
+    /// Its standard output and error.
+    pub log: String,
+}
+
+/// A link, now.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct LinkStatus {
+    /// Name in the file; also the interface's name at both ends.
+    pub name: String,
+    /// The host at the `from` end.
+    pub from: String,
+    /// The host at the `to` end.
+    pub to: String,
+    /// `from` to `to`.
+    pub forward: DirectionStatus,
+    /// `to` to `from`.
+    pub reverse: DirectionStatus,
+}
+
+impl LinkStatus {
+    /// Bytes delivered in both directions together (IP packets, headers included).
+    pub fn bytes(&self) -> u64 {
+        self.forward.bytes_delivered + self.reverse.bytes_delivered
+    }
+}
+
+/// One direction of a link, now. Bytes are those of whole IP packets.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct DirectionStatus {
+    /// Whether it carries packets.
+    pub up: bool,
+    /// bit/s; `None` if not limited.
+    pub rate: Option<u64>,
+    /// One-way delay, ms.
+    pub delay_ms: f64,
+    /// Largest additional delay, ms.
+    pub jitter_ms: f64,
+    /// Queue bound, as in the file.
+    pub queue: String,
+    /// Probability of loss, 0 to 1.
+    pub loss: f64,
+    /// Packets handed to the link.
+    pub packets_offered: u64,
+    /// Bytes handed to the link.
+    pub bytes_offered: u64,
+    /// Packets delivered.
+    pub packets_delivered: u64,
+    /// Bytes delivered.
+    pub bytes_delivered: u64,
+    /// Packets dropped because the queue was full.
+    pub dropped_queue: u64,
+    /// Packets lost at random.
+    pub dropped_loss: u64,
+    /// Packets dropped because the link was down.
+    pub dropped_down: u64,
+    /// Bytes in the queue now.
+    pub queue_bytes: u64,
+    /// Most bytes ever in the queue.
+    pub queue_bytes_max: u64,
+}
+
+/// How late packets were delivered, against the time the model gave them.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct LatenessStatus {
+    /// Packets counted.
+    pub samples: u64,
+    /// Median, µs.
+    pub p50_us: f64,
+    /// 99th percentile, µs. A measurement with more than 1000 is not to be trusted.
+    pub p99_us: f64,
+    /// Largest, µs.
+    pub max_us: f64,
+    /// Whether the emulator runs under SCHED_FIFO.
+    pub realtime: bool,
+}
+
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "testbed {} (process {})", self.name, self.pid)?;
+        for host in &self.hosts {
+            host.fmt(f)?;
+        }
+        for link in &self.links {
+            link.fmt(f)?;
+        }
+        let late = &self.lateness;
+        writeln!(
+            f,
+            "emulator lateness: median {:.0} µs, p99 {:.0} µs, max {:.0} µs over {} packets{}",
+            late.p50_us,
+            late.p99_us,
+            late.max_us,
+            late.samples,
+            if late.realtime {
+                ""
+            } else {
+                " (no real-time priority)"
+            }
+        )
+    }
+}
+
+impl fmt::Display for HostStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "host {:<10} {:<8} namespace {}",
+            self.name, self.role, self.namespace
+        )?;
+        for (interface, address) in &self.addresses {
+            writeln!(f, "    {interface:<10} {address}")?;
+        }
+        match &self.process {
+            Some(ChildStatus {
+                pid: Some(pid),
+                log,
+                ..
+            }) => {
+                writeln!(f, "    process {pid}, log {log}")
+            }
+            Some(ChildStatus {
+                ended: Some(how),
+                log,
+                ..
+            }) => {
+                writeln!(f, "    process ended ({how}), log {log}")
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl fmt::Display for LinkStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "link {}", self.name)?;
+        for (from, to, d) in [
+            (&self.from, &self.to, &self.forward),
+            (&self.to, &self.from, &self.reverse),
+        ] {
+            let rate = match d.rate {
+                Some(rate) => format!("{:.3} Mbit/s", rate as f64 / 1e6),
+                None => "unlimited".to_owned(),
+            };
+            writeln!(
+                f,
+                "    {from} -> {to}: {}, {rate}, {} ms (+{} ms jitter), queue {}, loss {:.3} %",
+                if d.up { "up" } else { "down" },
+                d.delay_ms,
+                d.jitter_ms,
+                d.queue,
+                d.loss * 100.0
+            )?;
+            writeln!(
+                f,
+                "        carried {} bytes in {} packets; dropped {} queue, {} loss, {} down; \
+                 queue {} bytes (max {})",
+                d.bytes_delivered,
+                d.packets_delivered,
+                d.dropped_queue,
+                d.dropped_loss,
+                d.dropped_down,
+                d.queue_bytes,
+                d.queue_bytes_max
+            )?;
+        }
+        Ok(())
+    }
+}

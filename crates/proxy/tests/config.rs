@@ -1,0 +1,510 @@
+//! Configuration files: defaults, and what a user reads when something is wrong.
+
+use core::net::{IpAddr, Ipv4Addr};
+use core::time::Duration;
+
+use braid_engine::cc::Algorithm;
+use braid_proxy::config::{BoxConfig, Cidr, Gateway, Quic, Secret, ServerConfig};
+
+const SECRET: &str = "Zm9yIHRlc3RzIG9ubHksIG5ldmVyIGluIHVzZSAxMjM0";
+
+fn minimal_box() -> String {
+    format!(
+        "lan = \"eth0\"\n[[link]]\ninterface = \"wlan0\"\n[[link]]\ninterface = \"wwan0\"\n\
+         [server]\naddress = \"203.0.113.7\"\nsecret = \"{SECRET}\"\n"
+    )
+}
+
+fn minimal_server() -> String {
+    format!("listen = \"203.0.113.7\"\n[[user]]\nname = \"box\"\nsecret = \"{SECRET}\"\n")
+}
+
+fn box_error(text: &str) -> String {
+    BoxConfig::from_toml("box.toml", text)
+        .unwrap_err()
+        .to_string()
+}
+
+fn server_error(text: &str) -> String {
+    ServerConfig::from_toml("server.toml", text)
+        .unwrap_err()
+        .to_string()
+}
+
+#[test]
+fn a_minimal_box_gets_defaults() {
+    let c = BoxConfig::from_toml("box.toml", &minimal_box()).unwrap();
+    assert_eq!(c.name, "box");
+    assert_eq!(c.lan, ["eth0"]);
+    assert_eq!(c.links.len(), 2);
+    assert_eq!(c.links[1].name, "wwan0");
+    assert_eq!(c.links[1].gateway, Gateway::Auto);
+    assert!(c.links[1].v4 && c.links[1].v6 && !c.links[1].backup && !c.links[1].metered);
+    assert_eq!(c.servers[0].user, "box");
+    assert_eq!(
+        c.servers[0].endpoint_v4(),
+        Some("203.0.113.7:1080".parse().unwrap())
+    );
+    assert_eq!(c.servers[0].endpoint_v6(), None);
+    assert_eq!(c.strategy, "minrtt");
+    assert_eq!(c.congestion, Algorithm::Cubic);
+    assert_eq!(c.quic, Quic::Forward);
+    assert_eq!(c.timeouts.idle, Duration::from_secs(7200));
+    assert_eq!(c.tun.path_v4(0), Ipv4Addr::new(10, 215, 77, 2));
+    assert_eq!(c.tun.path_v6(1).to_string(), "fdb7:a1d0:77::3");
+}
+
+#[test]
+fn a_full_box_is_read() {
+    let text = format!(
+        "name = \"attic\"\nlan = [\"eth0\", \"eth1\"]\nstrategy = \"minrtt\"\ncongestion = \"reno\"\n\
+         quic = \"reject\"\nbypass = [\"10.0.0.0/8\", \"2001:db8::/32\", \"192.0.2.1\"]\n\
+         [[link]]\nname = \"dsl\"\ninterface = \"ppp0\"\nv6 = false\nmtu = 1492\n\
+         gateway = \"192.168.1.1\"\n\
+         [[link]]\ninterface = \"wwan0\"\ngateway = [\"192.168.8.1\", \"fe80::1\"]\n\
+         metered = true\nbackup = true\n\
+         [[server]]\naddress = [\"203.0.113.7\", \"2001:db8::7\"]\nport = 443\nuser = \"u\"\n\
+         secret = \"{SECRET}\"\n\
+         [[server]]\naddress = \"203.0.113.8\"\nsecret = \"{SECRET}\"\n\
+         [timeouts]\nidle = \"10min\"\nattempt = \"500ms\"\nconnect = 20\n\
+         [limits]\nbuffer = \"4MB\"\nper_host = 7\n[tun]\nname = \"mptun\"\nv4 = \"172.30.0.0/16\"\n\
+         [probing]\nbusy = \"1s\"\n"
+    );
+    let c = BoxConfig::from_toml("box.toml", &text).unwrap();
+    assert_eq!(c.lan.len(), 2);
+    assert_eq!(c.congestion, Algorithm::NewReno);
+    assert_eq!(c.quic, Quic::Reject);
+    assert_eq!(
+        c.bypass[2],
+        Cidr::new("192.0.2.1".parse().unwrap(), 32).unwrap()
+    );
+    assert_eq!(c.links[0].mtu, Some(1492));
+    let fixed = Gateway::Fixed {
+        v4: Some(Ipv4Addr::new(192, 168, 8, 1)),
+        v6: Some("fe80::1".parse().unwrap()),
+    };
+    assert_eq!(c.links[1].gateway, fixed);
+    assert!(c.links[1].metered && c.links[1].backup);
+    assert_eq!(c.servers.len(), 2);
+    assert_eq!(
+        c.servers[0].endpoint_v6(),
+        Some("[2001:db8::7]:443".parse().unwrap())
+    );
+    assert_eq!(c.servers[1].user, "attic");
+    assert_eq!(c.timeouts.attempt, Duration::from_millis(500));
+    assert_eq!(c.timeouts.connect, Duration::from_secs(20));
+    assert_eq!(c.limits.per_host, 7);
+    assert_eq!(c.engine().send_buffer, 4 << 20);
+    assert_eq!(c.tun.name, "mptun");
+    assert_eq!(c.tun.path_v4(255), Ipv4Addr::new(172, 30, 1, 1));
+    assert_eq!(c.probing.busy, Duration::from_secs(1));
+}
+
+#[test]
+fn a_minimal_server_gets_defaults() {
+    let c = ServerConfig::from_toml("server.toml", &minimal_server()).unwrap();
+    assert_eq!(
+        c.endpoints().collect::<Vec<_>>(),
+        ["203.0.113.7:1080".parse().unwrap()]
+    );
+    assert_eq!(c.users[0].name, "box");
+    assert_eq!(c.time_window, Duration::from_secs(120));
+    assert_eq!(c.timeouts.handshake, Duration::from_secs(10));
+}
+
+#[test]
+fn the_examples_are_valid_and_show_the_defaults() {
+    for (example, server) in [("box.toml", false), ("server.toml", true)] {
+        let path = format!("{}/../../examples/{example}", env!("CARGO_MANIFEST_DIR"));
+        let text = std::fs::read_to_string(&path).unwrap();
+        let text = text.replace(
+            "secret_file = \"secret\"",
+            &format!("secret = \"{SECRET}\""),
+        );
+        // Every setting that is commented out must be one that exists, with its default value.
+        let full: String = text
+            .lines()
+            .map(|l| match l.strip_prefix("# ") {
+                Some(l)
+                    if l.starts_with('[') || l.contains(" = ") && !l.contains("name = \"lte\"") =>
+                {
+                    format!("{l}\n")
+                }
+                _ => format!("{l}\n"),
+            })
+            .filter(|l| !l.starts_with("# "))
+            .collect();
+        let show = |text: &str| match server {
+            true => format!("{:?}", ServerConfig::from_toml(example, text).unwrap()),
+            false => format!("{:?}", BoxConfig::from_toml(example, text).unwrap()),
+        };
+        let full = full.replace("mtu = 1500", "");
+        assert_eq!(show(&text), show(&full), "{example}");
+    }
+}
+
+#[test]
+fn an_error_names_file_line_what_was_read_and_what_to_write() {
+    let text = minimal_box().replace(
+        "lan = \"eth0\"",
+        "lan = \"eth0\"\nbypass = [\"10.0.0.300/8\"]",
+    );
+    assert_eq!(
+        box_error(&text),
+        "box.toml:2:11: \"10.0.0.300/8\": not an address range\n  \
+           2 | bypass = [\"10.0.0.300/8\"]\n    \
+             |           ^\n  \
+           write instead: a range such as \"10.0.0.0/8\" or \"2001:db8::/32\""
+    );
+}
+
+/// Each edit of a valid file, the line it must be reported at, and words of the report.
+#[test]
+fn mistakes_in_a_box_file() {
+    let cases: &[(&str, &str, &str, &[&str])] = &[
+        (
+            "lan = \"eth0\"",
+            "lam = \"eth0\"",
+            ":1:1:",
+            &["no setting `lam`", "`lan`"],
+        ),
+        ("lan = \"eth0\"", "", "box.toml", &["`lan` is missing"]),
+        (
+            "lan = \"eth0\"",
+            "lan = []",
+            ":1:7:",
+            &["no interface", "lan = \"eth0\""],
+        ),
+        ("lan = \"eth0\"", "lan = 7", ":1:7:", &["integer `7`"]),
+        (
+            "lan = \"eth0\"",
+            "lan = \"a b\"",
+            ":1:7:",
+            &["\"a b\" is no name of an interface", "eth0"],
+        ),
+        (
+            "lan = \"eth0\"",
+            "lan = \"wlan0\"",
+            ":3:13:",
+            &["LAN's interface"],
+        ),
+        ("lan = \"eth0\"", "lan = \"eth0", ":1:", &["lan = \"eth0"]),
+        (
+            "lan = \"eth0\"",
+            "lan = \"eth0\"\nquic = \"drop\"",
+            ":2:8:",
+            &["\"forward\" or \"reject\""],
+        ),
+        (
+            "lan = \"eth0\"",
+            "lan = \"eth0\"\ncongestion = \"bbr\"",
+            ":2:14:",
+            &["\"bbr\" is no congestion control", "cubic"],
+        ),
+        (
+            "lan = \"eth0\"",
+            "lan = \"eth0\"\nstrategy = \"blast\"",
+            ":2:12:",
+            &["no strategy \"blast\"", "minrtt"],
+        ),
+        (
+            "lan = \"eth0\"",
+            "lan = \"eth0\"\nname = \"a b\"",
+            ":2:8:",
+            &["\"a b\" is no name"],
+        ),
+        (
+            "lan = \"eth0\"",
+            "lan = \"eth0\"\nbypass = [\"10.0.0.1/8\"]",
+            ":2:11:",
+            &["bits after the prefix", "\"10.0.0.0/8\""],
+        ),
+        (
+            "lan = \"eth0\"",
+            "lan = \"eth0\"\nbypass = [\"10.0.0.0/33\"]",
+            ":2:11:",
+            &["longer than the address"],
+        ),
+        (
+            "interface = \"wwan0\"",
+            "interface = \"wlan0\"",
+            ":5:13:",
+            &["called \"wlan0\""],
+        ),
+        (
+            "interface = \"wwan0\"",
+            "interface = \"wlan0\"\nname = \"x\"",
+            ":6:8:",
+            &["same link as \"wlan0\""],
+        ),
+        (
+            "interface = \"wwan0\"",
+            "interface = \"wwan0\"\nmtu = 576",
+            ":6:7:",
+            &["576", "1280"],
+        ),
+        (
+            "interface = \"wwan0\"",
+            "interface = \"wwan0\"\nv4 = false\nv6 = false",
+            ":7:6:",
+            &["no address family"],
+        ),
+        (
+            "interface = \"wwan0\"",
+            "interface = \"wwan0\"\ngateway = \"dhcp\"",
+            ":6:11:",
+            &["\"dhcp\" is no gateway", "\"auto\""],
+        ),
+        (
+            "interface = \"wwan0\"",
+            "interface = \"wwan0\"\ngateway = [\"10.0.0.1\", \"10.0.0.2\"]",
+            ":6:11:",
+            &["two gateways of one family"],
+        ),
+        (
+            "interface = \"wwan0\"",
+            "interface = \"wwan0\"\ngateway = [\"auto\", \"10.0.0.2\"]",
+            ":6:11:",
+            &["beside"],
+        ),
+        (
+            "interface = \"wwan0\"",
+            "interface = \"wwan0\"\nv6 = false\ngateway = \"fe80::1\"",
+            ":7:11:",
+            &["switched off"],
+        ),
+        (
+            "interface = \"wwan0\"",
+            "interface = \"wwan0\"\nmetred = true",
+            ":6:1:",
+            &["no setting `metred`", "`metered`"],
+        ),
+        (
+            "address = \"203.0.113.7\"",
+            "address = \"example.net\"",
+            ":7:11:",
+            &["\"example.net\" is no IP address"],
+        ),
+        (
+            "address = \"203.0.113.7\"",
+            "address = \"0.0.0.0\"",
+            ":7:11:",
+            &["no address of a host"],
+        ),
+        (
+            "address = \"203.0.113.7\"",
+            "address = [\"192.0.2.1\", \"192.0.2.2\"]",
+            ":7:11:",
+            &["two addresses of one family"],
+        ),
+        (
+            "address = \"203.0.113.7\"",
+            "address = \"203.0.113.7\"\nport = 0",
+            ":8:8:",
+            &["port 0"],
+        ),
+        (
+            "address = \"203.0.113.7\"",
+            "address = \"203.0.113.7\"\nport = 70000",
+            ":8:8:",
+            &["70000"],
+        ),
+        (
+            SECRET,
+            "short",
+            ":8:10:",
+            &["5 characters", "openssl rand -base64 32"],
+        ),
+        (
+            SECRET,
+            "passwordpasswordpasswordpassword",
+            ":8:10:",
+            &["easy to guess", "openssl rand"],
+        ),
+        (
+            "secret =",
+            "# secret =",
+            ":7:11:",
+            &["no secret", "secret_file"],
+        ),
+        (
+            "secret =",
+            "secret_file = \"/nonexistent/s\"\nsecret =",
+            ":8:15:",
+            &["both"],
+        ),
+        (
+            "[server]",
+            "[timeouts]\nidle = \"2 weeks\"\n[server]",
+            ":7:8:",
+            &["\"2 weeks\" is no time", "\"2h\""],
+        ),
+        (
+            "[server]",
+            "[timeouts]\nidle = 0\n[server]",
+            ":7:8:",
+            &["no time above zero"],
+        ),
+        (
+            "[server]",
+            "[limits]\nbuffer = \"1 MiB\"\n[server]",
+            ":7:10:",
+            &["\"1 MiB\" is no size", "\"64MB\""],
+        ),
+        (
+            "[server]",
+            "[limits]\nconections = 5\n[server]",
+            ":7:1:",
+            &["`connections`"],
+        ),
+        (
+            "[server]",
+            "[tun]\nv4 = \"10.0.0.0/30\"\n[server]",
+            ":7:6:",
+            &["/16 and /28"],
+        ),
+        (
+            "[server]",
+            "[tun]\nv4 = \"fd00::/64\"\n[server]",
+            ":7:6:",
+            &["wrong family"],
+        ),
+    ];
+    for (from, to, place, words) in cases {
+        let text = minimal_box().replace(from, to);
+        assert_ne!(text, minimal_box(), "{from} is in the file");
+        let error = box_error(&text);
+        assert!(
+            error.starts_with(&format!("box.toml{}", place.trim_start_matches("box.toml"))),
+            "{error}"
+        );
+        for word in *words {
+            assert!(error.contains(word), "{word:?} in:\n{error}");
+        }
+    }
+}
+
+#[test]
+fn a_box_needs_links_and_a_server() {
+    assert!(box_error("lan = \"eth0\"\n").contains("no [[link]] is given"));
+    let no_server = "lan = \"eth0\"\n[[link]]\ninterface = \"wlan0\"\n";
+    assert!(box_error(no_server).contains("no [server] is given"));
+    let text = minimal_box().replace("203.0.113.7", "2001:db8::7").replace(
+        "interface = \"wlan0\"\n[[link]]\ninterface = \"wwan0\"",
+        "interface = \"wlan0\"\nv6 = false",
+    );
+    assert!(box_error(&text).contains("no link has the address family"));
+}
+
+#[test]
+fn mistakes_in_a_server_file() {
+    let cases: &[(&str, &str, &str, &[&str])] = &[
+        (
+            "listen = \"203.0.113.7\"",
+            "listen = \"0.0.0.0\"",
+            ":1:10:",
+            &["no address of an interface"],
+        ),
+        (
+            "listen = \"203.0.113.7\"",
+            "listen = \"203.0.113.7:80\"",
+            ":1:10:",
+            &["no IP address"],
+        ),
+        (
+            "listen = \"203.0.113.7\"",
+            "listen = \"203.0.113.7\"\ntime_window = \"3d\"",
+            ":2:15:",
+            &["between 1 s and 1 h"],
+        ),
+        (
+            "[[user]]",
+            "[[user]]\nname = \"other\"\nsecret = \"short\"\n[[user]]",
+            ":4:10:",
+            &["5 characters"],
+        ),
+        (
+            "[[user]]",
+            "[[users]]",
+            ":2:3:",
+            &["no setting `users`", "`user`"],
+        ),
+        (
+            "name = \"box\"",
+            "name = \"b x\"",
+            ":3:8:",
+            &["\"b x\" is no name"],
+        ),
+        (
+            "secret =",
+            "secret_file = \"/nonexistent/s\" #",
+            ":4:15:",
+            &["cannot read the secret in /nonexistent/s"],
+        ),
+    ];
+    for (from, to, place, words) in cases {
+        let text = minimal_server().replace(from, to);
+        let error = server_error(&text);
+        assert!(error.starts_with(&format!("server.toml{place}")), "{error}");
+        for word in *words {
+            assert!(error.contains(word), "{word:?} in:\n{error}");
+        }
+    }
+    let twice = format!(
+        "{}[[user]]\nname = \"box\"\nsecret = \"{SECRET}\"\n",
+        minimal_server()
+    );
+    assert!(server_error(&twice).starts_with("server.toml:6:8: a second user is called \"box\""));
+}
+
+#[test]
+fn secrets_are_measured() {
+    // What the hint tells people to make, and the two other usual ways.
+    assert!(Secret::new("q0m3v8F9xS7cVbZ1kYtR5uWnE2aLhG4dJpT6iQoXsMk=\n").is_ok());
+    assert!(
+        Secret::new("9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08").is_ok()
+    );
+    assert!(Secret::new("correct horse battery staple gives long phrases").is_ok());
+    assert!(Secret::new("0123456789").is_err());
+    assert!(Secret::new(&"abc".repeat(40)).is_err());
+    assert!(Secret::new(&"a".repeat(400)).is_err());
+    let debug = format!("{:?}", Secret::new(SECRET).unwrap());
+    assert!(!debug.contains(SECRET));
+}
+
+#[test]
+fn secret_files_are_beside_the_configuration() {
+    let dir = std::env::temp_dir().join(format!("braid-config-test-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    std::fs::write(dir.join("secret"), format!("{SECRET}\n")).unwrap();
+    let text = minimal_server().replace(
+        &format!("secret = \"{SECRET}\""),
+        "secret_file = \"secret\"",
+    );
+    std::fs::write(dir.join("server.toml"), text).unwrap();
+    let config = ServerConfig::load(&dir.join("server.toml"));
+    let missing = ServerConfig::load(&dir.join("nothing.toml"))
+        .unwrap_err()
+        .to_string();
+    std::fs::remove_dir_all(&dir).unwrap();
+    assert_eq!(
+        config.unwrap().users[0].secret,
+        Secret::new(SECRET).unwrap()
+    );
+    assert!(
+        missing.contains("nothing.toml: cannot read the file"),
+        "{missing}"
+    );
+}
+
+#[test]
+fn ranges_contain_their_own_family_only() {
+    let any4: Cidr = "0.0.0.0/0".parse().unwrap();
+    let any6: Cidr = "::/0".parse().unwrap();
+    let (v4, v6): (IpAddr, IpAddr) = ("192.0.2.1".parse().unwrap(), "2001:db8::1".parse().unwrap());
+    assert!(any4.contains(v4) && !any4.contains(v6));
+    assert!(any6.contains(v6) && !any6.contains(v4));
+    let net: Cidr = "10.64.0.0/10".parse().unwrap();
+    assert!(net.contains("10.127.255.255".parse().unwrap()));
+    assert!(!net.contains("10.128.0.0".parse().unwrap()));
+}

@@ -1,0 +1,234 @@
+//! The lazy view of an IP packet.
+
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use super::{V4_HEADER_LEN, V6_HEADER_LEN};
+use crate::bytes::{be16, be32};
+use crate::checksum::{self, Sum};
+use crate::{Error, Result};
+
+/// IPv6 extension header: hop-by-hop options.
+const HOP_BY_HOP: u8 = 0;
+/// IPv6 extension header: routing.
+const ROUTING: u8 = 43;
+/// IPv6 extension header: fragment.
+const FRAGMENT: u8 = 44;
+/// IPv6 extension header: destination options.
+const DESTINATION_OPTIONS: u8 = 60;
+
+/// An IPv4 or IPv6 packet in a buffer. [`Packet::new`] checks that the lengths in the header lie
+/// within the buffer and nothing else; the accessors read fields as they are.
+#[derive(Debug, Clone, Copy)]
+pub struct Packet<T>(T);
+
+impl<T: AsRef<[u8]>> Packet<T> {
+    /// A view of `buffer`, which may be longer than the packet.
+    pub fn new(buffer: T) -> Result<Packet<T>> {
+        let bytes = buffer.as_ref();
+        let (header, total) = match bytes.first().ok_or(Error::Truncated)? >> 4 {
+            4 if bytes.len() < V4_HEADER_LEN => return Err(Error::Truncated),
+            4 => (
+                usize::from(bytes[0] & 0x0f) * 4,
+                usize::from(be16(bytes, 2)),
+            ),
+            6 if bytes.len() < V6_HEADER_LEN => return Err(Error::Truncated),
+            6 => (V6_HEADER_LEN, V6_HEADER_LEN + usize::from(be16(bytes, 4))),
+            _ => return Err(Error::BadVersion),
+        };
+        if header < V4_HEADER_LEN || total < header {
+            return Err(Error::BadLength);
+        }
+        if total > bytes.len() {
+            return Err(Error::Truncated);
+        }
+        Ok(Packet(buffer))
+    }
+
+    fn bytes(&self) -> &[u8] {
+        self.0.as_ref()
+    }
+
+    /// Whether this is IPv6 (else it is IPv4).
+    pub fn is_v6(&self) -> bool {
+        self.bytes()[0] >> 4 == 6
+    }
+
+    /// Bytes of the header: with options for IPv4, without extension headers for IPv6.
+    pub fn header_len(&self) -> usize {
+        if self.is_v6() {
+            V6_HEADER_LEN
+        } else {
+            usize::from(self.bytes()[0] & 0x0f) * 4
+        }
+    }
+
+    /// Bytes of the packet.
+    pub fn total_len(&self) -> usize {
+        if self.is_v6() {
+            V6_HEADER_LEN + usize::from(be16(self.bytes(), 4))
+        } else {
+            usize::from(be16(self.bytes(), 2))
+        }
+    }
+
+    /// Source address.
+    pub fn src(&self) -> IpAddr {
+        if self.is_v6() {
+            self.v6_addr(8)
+        } else {
+            self.v4_addr(12)
+        }
+    }
+
+    /// Destination address.
+    pub fn dst(&self) -> IpAddr {
+        if self.is_v6() {
+            self.v6_addr(24)
+        } else {
+            self.v4_addr(16)
+        }
+    }
+
+    fn v4_addr(&self, at: usize) -> IpAddr {
+        Ipv4Addr::from(be32(self.bytes(), at)).into()
+    }
+
+    fn v6_addr(&self, at: usize) -> IpAddr {
+        let mut octets = [0; 16];
+        octets.copy_from_slice(&self.bytes()[at..at + 16]);
+        Ipv6Addr::from(octets).into()
+    }
+
+    /// Protocol of what follows the header: of the first extension header where there is one.
+    pub fn next_header(&self) -> u8 {
+        self.bytes()[if self.is_v6() { 6 } else { 9 }]
+    }
+
+    /// TTL or hop limit.
+    pub fn hop_limit(&self) -> u8 {
+        self.bytes()[if self.is_v6() { 7 } else { 8 }]
+    }
+
+    /// DSCP and ECN bits.
+    pub fn traffic_class(&self) -> u8 {
+        if self.is_v6() {
+            (be16(self.bytes(), 0) >> 4) as u8
+        } else {
+            self.bytes()[1]
+        }
+    }
+
+    /// Whether this is an IPv4 fragment (first, middle or last). An IPv6 fragment shows in its
+    /// extension header: see [`Packet::transport`].
+    pub fn is_v4_fragment(&self) -> bool {
+        !self.is_v6() && be16(self.bytes(), 6) & 0x3fff != 0
+    }
+
+    /// Whether the header checksum is right; true for IPv6, which has none.
+    pub fn checksum_ok(&self) -> bool {
+        let header = &self.bytes()[..self.header_len()];
+        self.is_v6() || checksum::fold(checksum::sum(Sum::default(), header)) == 0xffff
+    }
+
+    /// What follows the header, up to the length the header gives.
+    pub fn payload(&self) -> &[u8] {
+        &self.bytes()[self.header_len()..self.total_len()]
+    }
+
+    /// Upper-layer protocol and payload, with hop-by-hop, routing and destination options headers
+    /// skipped. Fragments are `Unsupported`.
+    pub fn transport(&self) -> Result<(u8, &[u8])> {
+        if self.is_v4_fragment() {
+            return Err(Error::Unsupported);
+        }
+        if self.is_v6() {
+            skip_extensions(self.next_header(), self.payload())
+        } else {
+            Ok((self.next_header(), self.payload()))
+        }
+    }
+}
+
+impl<T: AsRef<[u8]> + AsMut<[u8]>> Packet<T> {
+    /// Replaces the source address.
+    ///
+    /// # Panics
+    /// If `addr` is of the other family.
+    pub fn set_src(&mut self, addr: IpAddr) {
+        let at = if self.is_v6() { 8 } else { 12 };
+        self.set_addr(at, addr);
+    }
+
+    /// Replaces the destination address.
+    ///
+    /// # Panics
+    /// If `addr` is of the other family.
+    pub fn set_dst(&mut self, addr: IpAddr) {
+        let at = if self.is_v6() { 24 } else { 16 };
+        self.set_addr(at, addr);
+    }
+
+    fn set_addr(&mut self, at: usize, addr: IpAddr) {
+        assert_eq!(self.is_v6(), addr.is_ipv6(), "address of the other family");
+        match addr {
+            IpAddr::V4(a) => self.0.as_mut()[at..at + 4].copy_from_slice(&a.octets()),
+            IpAddr::V6(a) => self.0.as_mut()[at..at + 16].copy_from_slice(&a.octets()),
+        }
+    }
+
+    /// Sets TTL or hop limit.
+    pub fn set_hop_limit(&mut self, value: u8) {
+        let at = if self.is_v6() { 7 } else { 8 };
+        self.0.as_mut()[at] = value;
+    }
+
+    /// Sets DSCP and ECN bits.
+    pub fn set_traffic_class(&mut self, value: u8) {
+        let v6 = self.is_v6();
+        let bytes = self.0.as_mut();
+        if v6 {
+            bytes[0] = 0x60 | value >> 4;
+            bytes[1] = value << 4 | bytes[1] & 0x0f;
+        } else {
+            bytes[1] = value;
+        }
+    }
+
+    /// Computes the IPv4 header checksum anew; does nothing for IPv6.
+    pub fn fill_checksum(&mut self) {
+        if self.is_v6() {
+            return;
+        }
+        let len = self.header_len();
+        super::fill_v4_checksum(&mut self.0.as_mut()[..len]);
+    }
+
+    /// What follows the header, to be changed in place.
+    pub fn payload_mut(&mut self) -> &mut [u8] {
+        let range = self.header_len()..self.total_len();
+        &mut self.0.as_mut()[range]
+    }
+}
+
+/// Skips the IPv6 extension headers at the start of `payload` that say nothing about the
+/// upper layer (RFC 8200 section 4). Each round consumes at least 8 bytes, so it ends.
+pub(crate) fn skip_extensions(mut protocol: u8, mut payload: &[u8]) -> Result<(u8, &[u8])> {
+    loop {
+        match protocol {
+            HOP_BY_HOP | DESTINATION_OPTIONS | ROUTING => {}
+            FRAGMENT => return Err(Error::Unsupported),
+            _ => return Ok((protocol, payload)),
+        }
+        let [next, units, _, segments_left, ..] = *payload else {
+            return Err(Error::Truncated);
+        };
+        // With segments left, the destination is a way-point and the pseudo-header would be
+        // that of another packet (RFC 8200 section 8.1).
+        if protocol == ROUTING && segments_left != 0 {
+            return Err(Error::Unsupported);
+        }
+        let len = (usize::from(units) + 1) * 8;
+        payload = payload.get(len..).ok_or(Error::Truncated)?;
+        protocol = next;
+    }
+}

@@ -1,0 +1,332 @@
+//! TCP options (RFC 9293 section 3.2).
+
+use arrayvec::ArrayVec;
+
+use super::MAX_OPTIONS_LEN;
+use crate::bytes::{Reader, Writer};
+use crate::mptcp::{self, Capable, Dss, Join, MptcpOption};
+use crate::{Error, Result, Seq32};
+
+/// Option kinds (IANA, TCP parameters).
+pub mod kind {
+    /// End of option list.
+    pub const END: u8 = 0;
+    /// No operation.
+    pub const NOP: u8 = 1;
+    /// Maximum segment size.
+    pub const MSS: u8 = 2;
+    /// Window scale (RFC 7323).
+    pub const WINDOW_SCALE: u8 = 3;
+    /// SACK permitted (RFC 2018).
+    pub const SACK_PERMITTED: u8 = 4;
+    /// SACK (RFC 2018).
+    pub const SACK: u8 = 5;
+    /// Timestamps (RFC 7323).
+    pub const TIMESTAMPS: u8 = 8;
+    /// Multipath TCP (RFC 8684).
+    pub const MPTCP: u8 = crate::mptcp::KIND;
+    /// Fast open (RFC 7413).
+    pub const FAST_OPEN: u8 = 34;
+}
+
+/// Largest window scale (RFC 7323 section 2.3).
+pub const MAX_WINDOW_SCALE: u8 = 14;
+
+/// RFC 7323 timestamps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Timestamps {
+    /// TSval.
+    pub value: u32,
+    /// TSecr.
+    pub echo: u32,
+}
+
+/// A fast-open cookie (RFC 7413); empty is a request. Otherwise of even length from 4 on.
+pub type FastOpenCookie = ArrayVec<u8, 16>;
+/// SACK blocks as (left edge, right edge), newest first.
+pub type SackBlocks = ArrayVec<(Seq32, Seq32), 4>;
+/// The MPTCP options of one segment, in order.
+pub type MptcpOptions = ArrayVec<mptcp::MptcpOption, 4>;
+
+/// Every option in use. Emitted in a fixed order (MSS, SACK permitted, timestamps, window scale,
+/// fast open, MPTCP, SACK), padded with NOPs so that each option group starts on 4 bytes.
+///
+/// Not every combination fits a header: [`Options::len`] may exceed [`MAX_OPTIONS_LEN`], as with
+/// timestamps and an ADD_ADDR of an IPv6 address with port and HMAC. Whoever fills this in asks
+/// [`Options::room`] first.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Options {
+    /// Maximum segment size, SYN only.
+    pub mss: Option<u16>,
+    /// Shift count, SYN only; values over 14 are read as 14 (RFC 7323 section 2.3).
+    pub window_scale: Option<u8>,
+    /// SACK permitted, SYN only.
+    pub sack_permitted: bool,
+    /// Timestamps.
+    pub timestamps: Option<Timestamps>,
+    /// SACK blocks.
+    pub sack: SackBlocks,
+    /// Fast-open cookie, SYN only.
+    pub fast_open: Option<FastOpenCookie>,
+    /// MPTCP options.
+    pub mptcp: MptcpOptions,
+}
+
+impl Options {
+    /// No option.
+    pub const fn new() -> Options {
+        Options {
+            mss: None,
+            window_scale: None,
+            sack_permitted: false,
+            timestamps: None,
+            sack: ArrayVec::new_const(),
+            fast_open: None,
+            mptcp: ArrayVec::new_const(),
+        }
+    }
+
+    /// Bytes these options take in a header, padding included.
+    pub fn len(&self) -> usize {
+        let mss = if self.mss.is_some() { 4 } else { 0 };
+        // SACK permitted fills the place of the two NOPs before timestamps.
+        let sack_permitted = if self.sack_permitted { 4 } else { 0 };
+        let timestamps = if self.timestamps.is_some() {
+            12
+        } else {
+            sack_permitted
+        };
+        let window_scale = if self.window_scale.is_some() { 4 } else { 0 };
+        let fast_open = self.fast_open.as_ref().map_or(0, |c| padded(2 + c.len()));
+        let mptcp: usize = self.mptcp.iter().map(padded_len).sum();
+        mss + timestamps + window_scale + fast_open + mptcp + sack_len(self.sack.len())
+    }
+
+    /// Whether there is no option at all.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Bytes left of [`MAX_OPTIONS_LEN`]; 0 if they are exceeded.
+    pub fn room(&self) -> usize {
+        MAX_OPTIONS_LEN.saturating_sub(self.len())
+    }
+
+    /// Whether `option` fits beside the others, both in the header and in the list.
+    pub fn fits(&self, option: &MptcpOption) -> bool {
+        !self.mptcp.is_full() && padded_len(option) <= self.room()
+    }
+
+    /// How many more SACK blocks fit.
+    pub fn sack_room(&self) -> usize {
+        let others = self.len() - sack_len(self.sack.len());
+        let blocks = (MAX_OPTIONS_LEN.saturating_sub(others + 4)) / 8;
+        blocks
+            .min(self.sack.capacity())
+            .saturating_sub(self.sack.len())
+    }
+
+    /// The first DSS.
+    pub fn dss(&self) -> Option<&Dss> {
+        self.mptcp.iter().find_map(|option| match option {
+            MptcpOption::Dss(dss) => Some(dss),
+            _ => None,
+        })
+    }
+
+    /// The first MP_CAPABLE.
+    pub fn capable(&self) -> Option<&Capable> {
+        self.mptcp.iter().find_map(|option| match option {
+            MptcpOption::Capable(capable) => Some(capable),
+            _ => None,
+        })
+    }
+
+    /// The first MP_JOIN.
+    pub fn join(&self) -> Option<&Join> {
+        self.mptcp.iter().find_map(|option| match option {
+            MptcpOption::Join(join) => Some(join),
+            _ => None,
+        })
+    }
+
+    /// Parses the option bytes of a header; `syn` says whether the segment has SYN, without which
+    /// the options of a SYN are ignored.
+    ///
+    /// Unknown options, malformed MPTCP options and fast-open cookies of a length that RFC 7413
+    /// does not know are skipped, as are MPTCP options past the 4th. Of any other option that
+    /// comes twice the last counts. `BadOption` if a length contradicts the list or its kind.
+    pub fn parse(bytes: &[u8], syn: bool) -> Result<Options> {
+        let mut options = Options::new();
+        for raw in raw_options(bytes) {
+            options.take(raw?, syn)?;
+        }
+        Ok(options)
+    }
+
+    fn take(&mut self, raw: RawOption<'_>, syn: bool) -> Result<()> {
+        match (raw.kind(), raw.body()) {
+            (kind::TIMESTAMPS, &[v0, v1, v2, v3, e0, e1, e2, e3]) => {
+                let value = u32::from_be_bytes([v0, v1, v2, v3]);
+                let echo = u32::from_be_bytes([e0, e1, e2, e3]);
+                self.timestamps = Some(Timestamps { value, echo });
+            }
+            (kind::MPTCP, _) => {
+                if let Ok(option) = MptcpOption::parse(raw.bytes()) {
+                    // Refused when full: more than four never occur in 40 bytes of sense.
+                    let _ = self.mptcp.try_push(option);
+                }
+            }
+            (kind::SACK, blocks) => self.sack = sack_blocks(blocks)?,
+            (kind::MSS, &[high, low]) => {
+                self.mss = syn.then_some(u16::from_be_bytes([high, low]));
+            }
+            (kind::WINDOW_SCALE, &[shift]) => {
+                self.window_scale = syn.then_some(shift.min(MAX_WINDOW_SCALE));
+            }
+            (kind::SACK_PERMITTED, []) => self.sack_permitted = syn,
+            (kind::FAST_OPEN, cookie) if syn && is_cookie(cookie) => {
+                self.fast_open = FastOpenCookie::try_from(cookie).ok();
+            }
+            (kind::TIMESTAMPS | kind::MSS | kind::WINDOW_SCALE | kind::SACK_PERMITTED, _) => {
+                return Err(Error::BadOption);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Writes the options, [`Self::len`] bytes, to the start of `buf`.
+    ///
+    /// # Panics
+    /// If `buf` is shorter than that.
+    pub fn emit(&self, buf: &mut [u8]) {
+        let mut w = Writer::new(buf);
+        if let Some(mss) = self.mss {
+            w.put(&[kind::MSS, 4]);
+            w.u16(mss);
+        }
+        if self.sack_permitted || self.timestamps.is_some() {
+            let first = [kind::SACK_PERMITTED, 2];
+            w.put(if self.sack_permitted {
+                &first
+            } else {
+                &[kind::NOP; 2]
+            });
+        }
+        if let Some(timestamps) = self.timestamps {
+            w.put(&[kind::TIMESTAMPS, 10]);
+            w.u32(timestamps.value);
+            w.u32(timestamps.echo);
+        } else if self.sack_permitted {
+            w.put(&[kind::NOP; 2]);
+        }
+        if let Some(shift) = self.window_scale {
+            w.put(&[kind::NOP, kind::WINDOW_SCALE, 3, shift]);
+        }
+        if let Some(cookie) = &self.fast_open {
+            w.put(&[kind::FAST_OPEN, 2 + cookie.len() as u8]);
+            w.put(cookie);
+            pad(&mut w);
+        }
+        for option in &self.mptcp {
+            option.emit(&mut w);
+            pad(&mut w);
+        }
+        if !self.sack.is_empty() {
+            w.put(&[
+                kind::NOP,
+                kind::NOP,
+                kind::SACK,
+                2 + 8 * self.sack.len() as u8,
+            ]);
+            for (left, right) in &self.sack {
+                w.u32(left.0);
+                w.u32(right.0);
+            }
+        }
+    }
+}
+
+/// One option as it lies in a header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RawOption<'a>(&'a [u8]);
+
+impl<'a> RawOption<'a> {
+    /// Its kind.
+    pub fn kind(self) -> u8 {
+        self.0[0]
+    }
+
+    /// All of it, kind and length included.
+    pub fn bytes(self) -> &'a [u8] {
+        self.0
+    }
+
+    /// What follows kind and length.
+    pub fn body(self) -> &'a [u8] {
+        self.0.get(2..).unwrap_or_default()
+    }
+}
+
+/// The options in the option bytes of a header, without NOPs and up to the end of the list. After
+/// an error (a length below 2 or past the end) nothing follows.
+pub fn raw_options(bytes: &[u8]) -> impl Iterator<Item = Result<RawOption<'_>>> {
+    let mut rest = bytes;
+    core::iter::from_fn(move || {
+        while let [kind::NOP, tail @ ..] = rest {
+            rest = tail;
+        }
+        let option = match *rest {
+            [] | [kind::END, ..] => return None,
+            [_, len, ..] if len >= 2 => rest.split_at_checked(usize::from(len)),
+            _ => None,
+        };
+        let Some((option, tail)) = option else {
+            rest = &[];
+            return Some(Err(Error::BadOption));
+        };
+        rest = tail;
+        Some(Ok(RawOption(option)))
+    })
+}
+
+fn sack_blocks(bytes: &[u8]) -> Result<SackBlocks> {
+    let mut blocks = SackBlocks::new();
+    let mut reader = Reader(bytes);
+    while !reader.0.is_empty() {
+        let left = reader.u32().map_err(|_| Error::BadOption)?;
+        let right = reader.u32().map_err(|_| Error::BadOption)?;
+        blocks
+            .try_push((Seq32(left), Seq32(right)))
+            .map_err(|_| Error::BadOption)?;
+    }
+    if blocks.is_empty() {
+        Err(Error::BadOption)
+    } else {
+        Ok(blocks)
+    }
+}
+
+/// RFC 7413 section 2: a request, or 4 to 16 bytes, an even number.
+fn is_cookie(bytes: &[u8]) -> bool {
+    bytes.is_empty() || (4..=16).contains(&bytes.len()) && bytes.len().is_multiple_of(2)
+}
+
+fn sack_len(blocks: usize) -> usize {
+    if blocks == 0 { 0 } else { 4 + 8 * blocks }
+}
+
+fn padded_len(option: &MptcpOption) -> usize {
+    padded(option.len())
+}
+
+fn padded(len: usize) -> usize {
+    len.next_multiple_of(4)
+}
+
+fn pad(w: &mut Writer<'_>) {
+    while !w.position().is_multiple_of(4) {
+        w.u8(kind::NOP);
+    }
+}

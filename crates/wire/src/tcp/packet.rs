@@ -1,0 +1,138 @@
+//! The lazy view of a TCP segment.
+
+use super::{Flags, HEADER_LEN};
+use crate::bytes::{be16, be32};
+use crate::{Error, Result, Seq32};
+
+/// A TCP segment in a buffer that ends where the segment does. [`Packet::new`] checks that the
+/// header lies within the buffer and nothing else; the accessors read fields as they are.
+#[derive(Debug, Clone, Copy)]
+pub struct Packet<T>(T);
+
+impl<T: AsRef<[u8]>> Packet<T> {
+    /// A view of `buffer`.
+    pub fn new(buffer: T) -> Result<Packet<T>> {
+        let bytes = buffer.as_ref();
+        if bytes.len() < HEADER_LEN {
+            return Err(Error::Truncated);
+        }
+        let header_len = usize::from(bytes[12] >> 4) * 4;
+        if header_len < HEADER_LEN {
+            return Err(Error::BadLength);
+        }
+        if header_len > bytes.len() {
+            return Err(Error::Truncated);
+        }
+        Ok(Packet(buffer))
+    }
+
+    fn bytes(&self) -> &[u8] {
+        self.0.as_ref()
+    }
+
+    /// Source port.
+    pub fn src_port(&self) -> u16 {
+        be16(self.bytes(), 0)
+    }
+
+    /// Destination port.
+    pub fn dst_port(&self) -> u16 {
+        be16(self.bytes(), 2)
+    }
+
+    /// Sequence number.
+    pub fn seq(&self) -> Seq32 {
+        Seq32(be32(self.bytes(), 4))
+    }
+
+    /// Acknowledgement number.
+    pub fn ack(&self) -> Seq32 {
+        Seq32(be32(self.bytes(), 8))
+    }
+
+    /// Bytes of the header, options included: 20 to 60.
+    pub fn header_len(&self) -> usize {
+        usize::from(self.bytes()[12] >> 4) * 4
+    }
+
+    /// Control bits.
+    pub fn flags(&self) -> Flags {
+        Flags(self.bytes()[13])
+    }
+
+    /// Window field, not scaled.
+    pub fn window(&self) -> u16 {
+        be16(self.bytes(), 14)
+    }
+
+    /// Checksum field.
+    pub fn checksum(&self) -> u16 {
+        be16(self.bytes(), 16)
+    }
+
+    /// Option bytes: see [`super::raw_options`].
+    pub fn options(&self) -> &[u8] {
+        &self.bytes()[HEADER_LEN..self.header_len()]
+    }
+
+    /// Payload.
+    pub fn payload(&self) -> &[u8] {
+        &self.bytes()[self.header_len()..]
+    }
+}
+
+/// Changes in place leave the checksum as it was: see [`super::fill_checksum`].
+impl<T: AsRef<[u8]> + AsMut<[u8]>> Packet<T> {
+    /// Sets the source port.
+    pub fn set_src_port(&mut self, port: u16) {
+        self.0.as_mut()[..2].copy_from_slice(&port.to_be_bytes());
+    }
+
+    /// Sets the destination port.
+    pub fn set_dst_port(&mut self, port: u16) {
+        self.0.as_mut()[2..4].copy_from_slice(&port.to_be_bytes());
+    }
+
+    /// Sets the sequence number.
+    pub fn set_seq(&mut self, seq: Seq32) {
+        self.0.as_mut()[4..8].copy_from_slice(&seq.0.to_be_bytes());
+    }
+
+    /// Sets the acknowledgement number.
+    pub fn set_ack(&mut self, ack: Seq32) {
+        self.0.as_mut()[8..12].copy_from_slice(&ack.0.to_be_bytes());
+    }
+
+    /// Sets the control bits.
+    pub fn set_flags(&mut self, flags: Flags) {
+        self.0.as_mut()[13] = flags.0;
+    }
+
+    /// Sets the window field.
+    pub fn set_window(&mut self, window: u16) {
+        self.0.as_mut()[14..16].copy_from_slice(&window.to_be_bytes());
+    }
+
+    /// Sets the checksum field.
+    pub fn set_checksum(&mut self, checksum: u16) {
+        self.0.as_mut()[16..18].copy_from_slice(&checksum.to_be_bytes());
+    }
+
+    /// Option bytes, to be changed in place.
+    pub fn options_mut(&mut self) -> &mut [u8] {
+        let end = self.header_len();
+        &mut self.0.as_mut()[HEADER_LEN..end]
+    }
+
+    /// Payload, to be changed in place.
+    pub fn payload_mut(&mut self) -> &mut [u8] {
+        let start = self.header_len();
+        &mut self.0.as_mut()[start..]
+    }
+
+    /// Header and payload, for [`super::fill_checksum`].
+    pub fn split_mut(&mut self) -> (&mut [u8], &mut [u8]) {
+        let at = self.header_len();
+        self.0.as_mut().split_at_mut(at)
+    }
+}

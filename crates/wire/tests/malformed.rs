@@ -1,0 +1,98 @@
+//! Damaged input is refused or read as something else, but never panics.
+
+mod strategies;
+
+use braid_wire::icmp::TcpError;
+use braid_wire::mptcp::MptcpOption;
+use braid_wire::tcp::Options;
+use braid_wire::{Error, ip, tcp};
+use proptest::collection::vec;
+use proptest::prelude::*;
+use strategies::{mptcp_option, packet, tcp_repr};
+
+/// Everything that reads bytes from outside.
+fn parse_all(bytes: &[u8]) {
+    if let Ok((ip, payload)) = ip::Repr::parse(bytes) {
+        let _ = tcp::verify_checksum(ip.src, ip.dst, payload);
+        let _ = tcp::Repr::parse(payload);
+    }
+    let _ = tcp::Repr::parse(bytes);
+    let _ = Options::parse(bytes, true);
+    let _ = MptcpOption::parse(bytes);
+    for v6 in [false, true] {
+        let _ = TcpError::parse(v6, bytes);
+    }
+}
+
+proptest! {
+    /// A packet cut anywhere is shorter than its header says.
+    #[test]
+    fn every_truncation_of_a_packet(packet in packet()) {
+        for len in 0..packet.len() {
+            prop_assert_eq!(ip::Repr::parse(&packet[..len]), Err(Error::Truncated), "at {}", len);
+        }
+    }
+
+    /// A segment cut within its header is refused.
+    #[test]
+    fn every_truncation_of_a_header(repr in tcp_repr()) {
+        let mut header = vec![0; repr.header_len()];
+        repr.emit(&mut header);
+        for len in 0..header.len() {
+            prop_assert_eq!(tcp::Repr::parse(&header[..len]), Err(Error::Truncated), "at {}", len);
+        }
+    }
+
+    /// An MPTCP option cut anywhere is refused, also where its length byte agrees with the cut and
+    /// the rest happens to be another form: then it parses as that form and emits as it came.
+    #[test]
+    fn every_truncation_of_an_mptcp_option(option in mptcp_option()) {
+        let mut options = Options::default();
+        options.mptcp.push(option);
+        let mut buf = [0; 40];
+        options.emit(&mut buf);
+        for len in 0..option.len() {
+            prop_assert!(MptcpOption::parse(&buf[..len]).is_err());
+            let mut cut = buf[..len].to_vec();
+            if len >= 2 {
+                cut[1] = len as u8;
+            }
+            if let Ok(other) = MptcpOption::parse(&cut) {
+                prop_assert_eq!(other.len(), len);
+                prop_assert_ne!(other, option);
+            }
+        }
+    }
+
+    #[test]
+    fn a_few_damaged_bytes(
+        packet in packet(),
+        damage in vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
+    ) {
+        let mut packet = packet;
+        for (at, value) in damage {
+            let at = at.index(packet.len());
+            packet[at] = value;
+        }
+        parse_all(&packet);
+        let header = if packet[0] >> 4 == 4 { 20 } else { 40 };
+        parse_all(&packet[header..]);
+    }
+
+    /// Every option length that is not its own, in every option of a header.
+    #[test]
+    fn flipped_option_lengths(repr in tcp_repr(), len in any::<u8>()) {
+        let mut header = vec![0; repr.header_len()];
+        repr.emit(&mut header);
+        for at in tcp::HEADER_LEN..header.len() {
+            let was = std::mem::replace(&mut header[at], len);
+            let _ = tcp::Repr::parse(&header);
+            header[at] = was;
+        }
+    }
+
+    #[test]
+    fn noise(bytes in vec(any::<u8>(), 0..128)) {
+        parse_all(&bytes);
+    }
+}

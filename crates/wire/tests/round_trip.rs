@@ -1,0 +1,124 @@
+//! What is emitted is what is parsed, for arbitrary headers and options.
+
+mod strategies;
+
+use braid_wire::mptcp::MptcpOption;
+use braid_wire::tcp::{self, Flags, Options, Packet};
+use braid_wire::{checksum, ip};
+use proptest::collection::vec;
+use proptest::prelude::*;
+use strategies::{addr_pair, ip_repr, mptcp_option, packet, tcp_repr};
+
+proptest! {
+    #[test]
+    fn mptcp_options(option in mptcp_option()) {
+        let mut options = Options::default();
+        options.mptcp.push(option);
+        let mut buf = [0; 40];
+        options.emit(&mut buf);
+        prop_assert_eq!(usize::from(buf[1]), option.len());
+        prop_assert_eq!(MptcpOption::parse(&buf[..option.len()]), Ok(option));
+    }
+
+    /// Also: the length foretold is the length written, and no byte past it changes.
+    #[test]
+    fn tcp_headers(repr in tcp_repr(), payload in vec(any::<u8>(), 0..64)) {
+        let header_len = repr.header_len();
+        let mut segment = vec![0xa5; header_len];
+        segment.extend(&payload);
+        repr.emit(&mut segment);
+        let (parsed, rest) = tcp::Repr::parse(&segment).unwrap();
+        prop_assert_eq!(parsed, repr);
+        prop_assert_eq!(rest, &payload[..]);
+    }
+
+    #[test]
+    fn ip_headers(repr in (0..2000usize).prop_flat_map(ip_repr), excess in 0..9usize) {
+        let header_len = repr.header_len();
+        let mut packet = vec![0; header_len + repr.payload_len + excess];
+        repr.emit(&mut packet);
+        let (parsed, payload) = ip::Repr::parse(&packet).unwrap();
+        prop_assert_eq!(parsed, repr);
+        prop_assert_eq!(payload.len(), repr.payload_len);
+    }
+
+    #[test]
+    fn whole_packets_have_right_checksums(packet in packet()) {
+        let (ip, segment) = ip::Repr::parse(&packet).unwrap();
+        prop_assert!(tcp::verify_checksum(ip.src, ip.dst, segment));
+        tcp::Repr::parse(segment).unwrap();
+    }
+
+    /// Any single damaged byte shows, in the header checksum of IPv4 or in that of TCP.
+    #[test]
+    fn checksums_see_one_damaged_byte(
+        packet in packet(),
+        at in any::<prop::sample::Index>(),
+        change in 1..=255u8,
+    ) {
+        let (ip, segment) = ip::Repr::parse(&packet).unwrap();
+        let mut damaged = segment.to_vec();
+        damaged[at.index(segment.len())] ^= change;
+        prop_assert!(!tcp::verify_checksum(ip.src, ip.dst, &damaged));
+    }
+
+    /// However a payload is cut, odd or even, the checksum is that of the whole.
+    #[test]
+    fn checksum_of_parts(
+        (src, dst) in addr_pair(),
+        repr in tcp_repr(),
+        parts in vec(vec(any::<u8>(), 0..9), 0..6),
+    ) {
+        let mut header = vec![0; repr.header_len()];
+        repr.emit(&mut header);
+        let slices: Vec<&[u8]> = parts.iter().map(Vec::as_slice).collect();
+        tcp::fill_checksum(src, dst, &mut header, &slices);
+        let segment = [header, parts.concat()].concat();
+        prop_assert!(tcp::verify_checksum(src, dst, &segment));
+    }
+
+    /// A device that adds up everything from the TCP header on, the field as filled in included,
+    /// and complements arrives at the checksum that software computes.
+    #[test]
+    fn partial_checksum((src, dst) in addr_pair(), payload in vec(any::<u8>(), 0..64)) {
+        let repr = tcp::Repr::new(1, 2, Flags::ACK);
+        let mut header = [0; tcp::HEADER_LEN];
+        repr.emit(&mut header);
+        tcp::fill_partial_checksum(src, dst, &mut header, payload.len());
+        let by_device = checksum::finish(checksum::sum(
+            checksum::sum(checksum::Sum::default(), &header),
+            &payload,
+        ));
+        tcp::fill_checksum(src, dst, &mut header, &[&payload]);
+        prop_assert_eq!(Packet::new(header).unwrap().checksum(), by_device);
+    }
+
+    /// Changes made through the views are what the parser then sees.
+    #[test]
+    fn views_write_what_they_read(packet in packet(), (src, dst) in addr_pair(), to in tcp_repr()) {
+        let mut packet = packet;
+        let mut view = ip::Packet::new(&mut packet).unwrap();
+        let is_v6 = view.is_v6();
+        let (src, dst) = if src.is_ipv6() == is_v6 { (src, dst) } else { (view.dst(), view.src()) };
+        view.set_src(src);
+        view.set_dst(dst);
+        view.set_hop_limit(7);
+        view.set_traffic_class(0xa5);
+        view.fill_checksum();
+        let mut segment = Packet::new(view.payload_mut()).unwrap();
+        segment.set_src_port(to.src_port);
+        segment.set_dst_port(to.dst_port);
+        segment.set_seq(to.seq);
+        segment.set_ack(to.ack);
+        segment.set_window(to.window);
+        let (header, payload) = segment.split_mut();
+        tcp::fill_checksum(src, dst, header, &[payload]);
+
+        let (ip, segment) = ip::Repr::parse(&packet).unwrap();
+        prop_assert_eq!((ip.src, ip.dst, ip.hop_limit, ip.traffic_class), (src, dst, 7, 0xa5));
+        prop_assert!(tcp::verify_checksum(src, dst, segment));
+        let (tcp, _) = tcp::Repr::parse(segment).unwrap();
+        prop_assert_eq!((tcp.src_port, tcp.dst_port), (to.src_port, to.dst_port));
+        prop_assert_eq!((tcp.seq, tcp.ack, tcp.window), (to.seq, to.ack, to.window));
+    }
+}

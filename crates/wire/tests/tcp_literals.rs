@@ -1,0 +1,279 @@
+//! TCP headers and options byte by byte, and what the parser does with odd ones.
+
+use braid_wire::mptcp::{Capable, CapableFlags, Dss, DssMapping, Join, MptcpOption, WireDsn};
+use braid_wire::tcp::{
+    self, Flags, MAX_OPTIONS_LEN, Options, Repr, SackBlocks, Timestamps, raw_options,
+};
+use braid_wire::{Error, Seq32};
+
+const TS: Timestamps = Timestamps {
+    value: 0x0102_0304,
+    echo: 0x0506_0708,
+};
+
+/// A SYN as Linux lays it out, with MP_CAPABLE.
+#[test]
+fn syn_of_a_multipath_client() {
+    let bytes: [u8; 44] = [
+        0x9c, 0x40, 0x01, 0xbb, // ports
+        0xff, 0xff, 0xff, 0xff, // sequence
+        0, 0, 0, 0, // acknowledgement
+        0xb0, 0x02, 0xfa, 0xf0, // data offset, flags, window
+        0, 0, 0, 0, // checksum, urgent pointer
+        2, 4, 0x05, 0xb4, // MSS
+        4, 2, 8, 10, 1, 2, 3, 4, 5, 6, 7, 8, // SACK permitted, timestamps
+        1, 3, 3, 7, // window scale
+        0x1e, 0x04, 0x01, 0x01, // MP_CAPABLE
+    ];
+    let mut options = Options {
+        mss: Some(1460),
+        window_scale: Some(7),
+        sack_permitted: true,
+        timestamps: Some(TS),
+        ..Options::default()
+    };
+    let flags = CapableFlags::DEFAULT_OFFER;
+    options
+        .mptcp
+        .push(MptcpOption::Capable(Capable::Syn { version: 1, flags }));
+    let repr = Repr {
+        seq: Seq32(u32::MAX),
+        window: 64240,
+        options,
+        ..Repr::new(40000, 443, Flags::SYN)
+    };
+    let mut buf = [0xa5; 44];
+    repr.emit(&mut buf);
+    assert_eq!(buf, bytes);
+    assert_eq!(Repr::parse(&bytes), Ok((repr.clone(), &[][..])));
+    assert_eq!(repr.seq_len(0), 1);
+    assert_eq!(
+        Repr {
+            flags: Flags::SYN | Flags::FIN,
+            ..repr
+        }
+        .seq_len(5),
+        7
+    );
+}
+
+/// Section 3.3 of RFC 8684 wants this to be possible: timestamps, an 8-byte DATA_ACK and a mapping
+/// with an 8-byte DSN fill the 40 bytes exactly, with checksum or without.
+#[test]
+fn widest_dss_with_timestamps_fills_the_header() {
+    for checksum in [None, Some(7)] {
+        let mut options = Options {
+            timestamps: Some(TS),
+            ..Options::default()
+        };
+        options.mptcp.push(MptcpOption::Dss(Dss {
+            data_ack: Some(WireDsn::Eight(1)),
+            mapping: Some(DssMapping {
+                dsn: WireDsn::Eight(2),
+                subflow_seq: 3,
+                len: 4,
+                checksum,
+            }),
+            data_fin: true,
+        }));
+        assert_eq!(options.len(), MAX_OPTIONS_LEN);
+        assert_eq!((options.room(), options.sack_room()), (0, 0));
+        let repr = Repr {
+            options,
+            ..Repr::new(1, 2, Flags::ACK)
+        };
+        let mut buf = [0; 60];
+        repr.emit(&mut buf);
+        assert_eq!(Repr::parse(&buf), Ok((repr, &[][..])));
+    }
+}
+
+#[test]
+fn handshakes_fit_a_header() {
+    let syn = Options {
+        mss: Some(1460),
+        window_scale: Some(14),
+        sack_permitted: true,
+        timestamps: Some(TS),
+        ..Options::default()
+    };
+    let (backup, address_id, nonce) = (true, 1, 2);
+    let syn_ack = MptcpOption::Join(Join::SynAck {
+        backup,
+        address_id,
+        hmac: 3,
+        nonce,
+    });
+    assert!(syn.fits(&syn_ack));
+    let ack = MptcpOption::Join(Join::Ack { hmac: [0; 20] });
+    let timestamps = Options {
+        timestamps: Some(TS),
+        ..Options::default()
+    };
+    assert!(timestamps.fits(&ack));
+    assert!(!syn.fits(&ack), "20 and 24 bytes");
+}
+
+#[test]
+fn sack_room() {
+    let mut options = Options {
+        timestamps: Some(TS),
+        ..Options::default()
+    };
+    assert_eq!(options.sack_room(), 3);
+    options.sack.push((Seq32(1), Seq32(2)));
+    assert_eq!(options.sack_room(), 2);
+    let ack = Some(WireDsn::Eight(1));
+    options.mptcp.push(MptcpOption::Dss(Dss {
+        data_ack: ack,
+        ..Dss::default()
+    }));
+    assert_eq!(options.sack_room(), 0);
+    assert_eq!(Options::default().sack_room(), 4);
+}
+
+#[test]
+fn sack_alone() {
+    let bytes = [1, 1, 5, 10, 0, 0, 0, 1, 0, 0, 0, 2];
+    let sack = SackBlocks::from_iter([(Seq32(1), Seq32(2))]);
+    let options = Options {
+        sack,
+        ..Options::default()
+    };
+    let mut buf = [0; 12];
+    options.emit(&mut buf);
+    assert_eq!(buf, bytes);
+    assert_eq!(Options::parse(&bytes, false), Ok(options));
+}
+
+/// RFC 7413 section 2: a request is empty, a cookie even and 4 to 16 bytes; others are ignored.
+#[test]
+fn fast_open() {
+    let cookie = |bytes: &[u8]| Options::parse(bytes, true).unwrap().fast_open;
+    assert_eq!(cookie(&[34, 2, 1, 1]).unwrap().len(), 0);
+    assert_eq!(&cookie(&[34, 6, 9, 8, 7, 6]).unwrap()[..], [9, 8, 7, 6]);
+    assert_eq!(cookie(&[34, 4, 9, 8]), None);
+    assert_eq!(cookie(&[34, 7, 9, 8, 7, 6, 5]), None);
+    assert_eq!(Options::parse(&[34, 2], false).unwrap(), Options::default());
+}
+
+/// RFC 7323 section 2.3.
+#[test]
+fn window_scale_over_14_is_14() {
+    assert_eq!(
+        Options::parse(&[3, 3, 200], true).unwrap().window_scale,
+        Some(14)
+    );
+}
+
+#[test]
+fn options_of_a_syn_count_on_a_syn_only() {
+    let bytes = [2, 4, 5, 0xb4, 4, 2, 1, 1, 1, 3, 3, 7];
+    assert_eq!(Options::parse(&bytes, false), Ok(Options::default()));
+    assert_eq!(Options::parse(&bytes, true).unwrap().mss, Some(1460));
+}
+
+#[test]
+fn unknown_options_and_malformed_mptcp_are_skipped() {
+    // Unknown kind 253; DSS of an impossible length; MP_CAPABLE.
+    let bytes = [253, 4, 9, 9, 30, 5, 0x20, 1, 9, 1, 1, 1, 30, 4, 1, 1];
+    let options = Options::parse(&bytes, true).unwrap();
+    assert_eq!(options.mptcp.len(), 1);
+    assert!(options.capable().is_some() && options.dss().is_none() && options.join().is_none());
+}
+
+#[test]
+fn nothing_counts_after_the_end_of_the_list() {
+    assert_eq!(
+        Options::parse(&[1, 0, 2, 4, 5, 0xb4], true),
+        Ok(Options::default())
+    );
+}
+
+#[test]
+fn lengths_that_contradict_the_list_refuse_the_segment() {
+    for bad in [&[8, 0][..], &[8, 1], &[8], &[253, 5, 0, 0], &[30, 4, 1]] {
+        assert_eq!(Options::parse(bad, true), Err(Error::BadOption), "{bad:?}");
+        let last = raw_options(bad).last();
+        assert_eq!(last, Some(Err(Error::BadOption)));
+    }
+    // Lengths that the kind does not have.
+    for bad in [
+        &[2, 3, 0][..],
+        &[3, 2],
+        &[4, 3, 0],
+        &[5, 2],
+        &[5, 9, 0, 0, 0, 0, 0, 0, 0],
+    ] {
+        assert_eq!(Options::parse(bad, true), Err(Error::BadOption), "{bad:?}");
+    }
+    assert_eq!(
+        Options::parse(&[8, 9, 0, 0, 0, 0, 0, 0, 0], false),
+        Err(Error::BadOption)
+    );
+}
+
+#[test]
+fn a_fifth_mptcp_option_is_dropped() {
+    let bytes = [30, 4, 1, 1].repeat(5);
+    assert_eq!(Options::parse(&bytes, true).unwrap().mptcp.len(), 4);
+}
+
+#[test]
+fn headers_that_are_none() {
+    let mut header = [0; 20];
+    Repr::new(1, 2, Flags::ACK).emit(&mut header);
+    assert!(Repr::parse(&header).is_ok());
+    let with = |at: usize, value: u8| {
+        let mut changed = header;
+        changed[at] = value;
+        Repr::parse(&changed).map(|_| ())
+    };
+    assert_eq!(with(12, 0x40), Err(Error::BadLength));
+    assert_eq!(with(12, 0x60), Err(Error::Truncated));
+    assert_eq!(with(1, 0), Err(Error::Unsupported), "source port 0");
+    assert_eq!(with(3, 0), Err(Error::Unsupported), "destination port 0");
+    assert_eq!(with(12, 0x5f), Ok(()), "reserved bits are ignored");
+}
+
+#[test]
+#[should_panic(expected = "options exceed 40 bytes")]
+fn options_that_do_not_fit_are_a_bug_of_the_caller() {
+    let mut options = Options {
+        timestamps: Some(TS),
+        ..Options::default()
+    };
+    for _ in 0..2 {
+        options
+            .mptcp
+            .push(MptcpOption::Join(Join::Ack { hmac: [0; 20] }));
+    }
+    Repr {
+        options,
+        ..Repr::new(1, 2, Flags::ACK)
+    }
+    .emit(&mut [0; 100]);
+}
+
+#[test]
+fn flags_read_as_names() {
+    assert_eq!(Flags::EMPTY.to_string(), "-");
+    assert_eq!((Flags::ACK | Flags::SYN).to_string(), "SYN|ACK");
+    assert_eq!(Flags(0xff).to_string(), "FIN|SYN|RST|PSH|ACK|URG|ECE|CWR");
+    let mut flags = Flags::SYN;
+    flags |= Flags::ECE;
+    assert_eq!(flags.without(Flags::SYN), Flags::ECE);
+    assert!(flags.intersects(Flags::SYN | Flags::FIN) && !flags.contains(Flags::SYN | Flags::FIN));
+}
+
+#[test]
+fn checksum_of_a_known_segment() {
+    // Ports 1 and 2, ACK: words 1 + 2 + 0x5010; pseudo-header 127.0.0.1 twice, 6, 21; data "!".
+    let (src, dst) = ("127.0.0.1".parse().unwrap(), "127.0.0.1".parse().unwrap());
+    let mut header = [0; 20];
+    Repr::new(1, 2, Flags::ACK).emit(&mut header);
+    tcp::fill_checksum(src, dst, &mut header, &[b"!"]);
+    let total: u32 = 1 + 2 + 0x5010 + 2 * (0x7f00 + 1) + 6 + 21 + 0x2100;
+    let expected = !((total >> 16) + (total & 0xffff)) as u16;
+    assert_eq!(header[16..18], expected.to_be_bytes());
+}

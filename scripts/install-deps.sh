@@ -1,0 +1,62 @@
+#!/usr/bin/env bash
+# Installs by apt-get what the demo and the tests call and this machine lacks. Quick when nothing
+# is missing. Starts no service. Exits 0 also where only the network tools are missing and cannot
+# be installed: then the callers say what they skip.
+set -euo pipefail
+
+# command:package
+needed=(
+    ip:iproute2 tc:iproute2 ss:iproute2 nft:nftables ethtool:ethtool
+    curl:curl nginx:nginx-light ping:iputils-ping unshare:util-linux sysctl:procps
+)
+PATH="$PATH:/usr/sbin:/sbin"
+
+packages=()
+for entry in "${needed[@]}"; do
+    command -v "${entry%%:*}" >/dev/null 2>&1 || packages+=("${entry##*:}")
+done
+compiler=()
+command -v cc >/dev/null 2>&1 || compiler=(gcc libc6-dev)
+packages+=("${compiler[@]}")
+[ ${#packages[@]} -eq 0 ] && exit 0
+mapfile -t packages < <(printf '%s\n' "${packages[@]}" | sort -u)
+
+refuse() {
+    echo "install-deps: missing: ${packages[*]}" >&2
+    echo "install-deps: $1" >&2
+    [ ${#compiler[@]} -eq 0 ] || exit 1
+    exit 0
+}
+command -v apt-get >/dev/null 2>&1 || refuse "no apt-get here: install them by hand"
+as_root=()
+if [ "$(id -u)" -ne 0 ]; then
+    if command -v sudo >/dev/null 2>&1 && sudo -n true 2>/dev/null; then
+        as_root=(sudo)
+    else
+        refuse "not root: run 'apt-get install ${packages[*]}' as root"
+    fi
+fi
+
+# A policy that forbids services to start while packages are installed (nginx would take port 80).
+policy=/usr/sbin/policy-rc.d
+made_policy=
+cleanup() { [ -z "$made_policy" ] || "${as_root[@]}" rm -f "$policy"; }
+trap cleanup EXIT
+if [ ! -e "$policy" ]; then
+    printf '#!/bin/sh\nexit 101\n' | "${as_root[@]}" tee "$policy" >/dev/null
+    "${as_root[@]}" chmod 755 "$policy"
+    made_policy=yes
+fi
+
+echo "install-deps: installing ${packages[*]}" >&2
+apt() {
+    "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq -y \
+        -o Acquire::Retries=3 -o Dpkg::Use-Pty=0 "$@" >&2
+}
+apt install --no-install-recommends "${packages[@]}" 2>/dev/null || {
+    apt update
+    apt install --no-install-recommends "${packages[@]}"
+}
+if [[ " ${packages[*]} " == *" nginx-light "* ]] && [ -d /run/systemd/system ]; then
+    "${as_root[@]}" systemctl disable --quiet nginx >&2 || true
+fi

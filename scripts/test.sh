@@ -1,0 +1,21 @@
+#!/usr/bin/env bash
+# The whole test suite. Network tests are marked #[ignore] in the code, so that a plain
+# `cargo test` works everywhere; they run here one at a time, because they share two cores with
+# the link emulator whose timing they rely on.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+CARGO="${CARGO:-cargo}"
+
+echo "== build" >&2
+"$CARGO" test --workspace --no-run --quiet
+echo "== unit, property and pair tests" >&2
+"$CARGO" test --workspace --quiet
+echo "== network tests" >&2
+status=0
+scripts/with-net.sh --check || status=$?
+case $status in
+    0) scripts/with-net.sh "$CARGO" test --workspace --quiet --tests -- --ignored --test-threads=1 ;;
+    77) echo "== NETWORK TESTS SKIPPED (see the reason above)" >&2 ;;
+    *) exit "$status" ;;
+esac
+echo "== all tests passed" >&2
