@@ -5,6 +5,8 @@ use core::net::SocketAddr;
 use std::io::{IoSlice, IoSliceMut};
 
 use braid_wire::{Instant, Rng};
+use foldhash::SharedSeed;
+use foldhash::fast::SeedableRandomState;
 use hashbrown::HashMap;
 
 use super::keys::Keys;
@@ -30,11 +32,22 @@ pub(crate) struct Path {
 }
 
 /// Who a packet belongs to.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Demux {
-    pub tuples: HashMap<FourTuple, (ConnId, SubflowId)>,
+    pub tuples: HashMap<FourTuple, (ConnId, SubflowId), SeedableRandomState>,
     /// Tokens of established MPTCP connections (RFC 8684 section 3.2).
-    pub tokens: HashMap<u32, ConnId>,
+    pub tokens: HashMap<u32, ConnId, SeedableRandomState>,
+}
+
+impl Demux {
+    /// Seeded, so that nobody outside can choose 4-tuples that collide.
+    pub fn new(rng: &mut Rng) -> Self {
+        let hasher = SeedableRandomState::with_seed(rng.u64(), SharedSeed::global_fixed());
+        Demux {
+            tuples: HashMap::with_hasher(hasher.clone()),
+            tokens: HashMap::with_hasher(hasher),
+        }
+    }
 }
 
 /// What a connection borrows from its stack for the time of a call.

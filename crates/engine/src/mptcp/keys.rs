@@ -42,9 +42,10 @@ impl Keys {
 
 /// HMAC-SHA256 of MP_JOIN: the message is both nonces, the key both keys, the sender's first.
 pub(crate) fn join_hmac(sender: (u64, u32), receiver: (u64, u32)) -> [u8; 32] {
-    let mut key = [0; 16];
+    // HMAC pads a key shorter than its block of 64 bytes with zeros.
+    let mut key = [0; 64];
     key[..8].copy_from_slice(&sender.0.to_be_bytes());
-    key[8..].copy_from_slice(&receiver.0.to_be_bytes());
+    key[8..16].copy_from_slice(&receiver.0.to_be_bytes());
     let mut mac = Hmac::<Sha256>::new(&key.into());
     mac.update(&sender.1.to_be_bytes());
     mac.update(&receiver.1.to_be_bytes());

@@ -8,10 +8,9 @@ use braid_wire::mptcp::{Capable, Dss, MptcpOption, ResetReason};
 use braid_wire::tcp::{self, Flags, Options};
 use braid_wire::{Instant, Seq32};
 
-use super::connection::{Connection, Ctx, Life, Mode, SendFin};
+use super::connection::{Connection, Ctx, Mode, SendFin};
 use super::handshake::{FLAGS, repeat_at, window_shift};
 use super::subflow::{Opens, Phase, ResetKind, Subflow};
-use crate::event::SubflowCloseReason;
 use crate::sched::{Decision, Payload, SendView, SubflowView};
 use crate::tcp::FourTuple;
 use crate::tcp::receive::AckDue;

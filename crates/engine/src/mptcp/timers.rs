@@ -7,7 +7,7 @@ use braid_wire::mptcp::ResetReason;
 
 use super::connection::{Connection, Ctx, Life, Mode, SendFin};
 use super::keys::Keys;
-use super::subflow::{Opens, Phase, ResetKind};
+use super::subflow::{Opens, ResetKind};
 use crate::event::{CloseReason, SubflowCloseReason};
 use crate::tcp::receive::AckDue;
 use crate::tcp::send::Expired;

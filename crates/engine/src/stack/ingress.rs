@@ -10,7 +10,6 @@ use braid_wire::tcp::{self, Flags, Options};
 use braid_wire::{Instant, Seq32, ip};
 
 use super::{RxMeta, Stack, Transmit, TxChecksum};
-use crate::mptcp::keys::Keys;
 use crate::mptcp::subflow::Opens;
 use crate::mptcp::{Connection, Mode, capable, join, usable};
 use crate::tcp::FourTuple;

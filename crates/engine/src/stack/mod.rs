@@ -133,15 +133,15 @@ impl core::fmt::Debug for Stack {
 
 impl Stack {
     /// A stack without paths. `policy` gives accepted connections their scheduler and reinjector.
-    pub fn new(config: Config, rng: Rng, policy: Box<dyn FnMut() -> Policy + Send>) -> Self {
+    pub fn new(config: Config, mut rng: Rng, policy: Box<dyn FnMut() -> Policy + Send>) -> Self {
         Stack {
             shared: Shared {
                 pool: Pool::new(config.memory),
                 config,
                 paths: Vec::new(),
+                demux: Demux::new(&mut rng),
                 rng,
                 events: VecDeque::new(),
-                demux: Demux::default(),
                 scratch: [0; 128],
             },
             table: Table::default(),
