@@ -1,14 +1,16 @@
 #!/usr/bin/env bash
-# Runs every fuzz target for FUZZ_SECONDS.
+# Runs every fuzz target for FUZZ_SECONDS each: guided by coverage if cargo-bolero is installed
+# (cargo install cargo-bolero --no-default-features), else on random input.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 seconds="${FUZZ_SECONDS:-60}"
-if ! command -v cargo-fuzz >/dev/null || ! rustup toolchain list 2>/dev/null | grep -q nightly; then
-    echo "fuzz: needs cargo-fuzz and a nightly toolchain:" >&2
-    echo "fuzz:   rustup toolchain install nightly && cargo install cargo-fuzz" >&2
-    exit 1
+# The profile keeps overflow checks and debug assertions, which an optimised build would drop.
+if command -v cargo-bolero >/dev/null; then
+    for target in $(cargo test -q -p braid-fuzz -- --list | sed -n 's/: test$//p'); do
+        echo "== $target" >&2
+        # Coverage instrumentation is unstable in rustc; the flag lets a stable toolchain use it.
+        cargo bolero test --rustc-bootstrap --sanitizer NONE -T "${seconds}s" -p braid-fuzz "$target"
+    done
+else
+    BOLERO_RANDOM_TEST_TIME_MS=$((seconds * 1000)) cargo test --profile fuzz -p braid-fuzz
 fi
-for target in $(cargo +nightly fuzz list); do
-    echo "== $target" >&2
-    cargo +nightly fuzz run "$target" -- -max_total_time="$seconds"
-done

@@ -169,6 +169,7 @@ pub enum KernelPeer {
         /// How many connections to serve before ending; 0 is without end.
         #[arg(long, default_value_t = 1)]
         connections: u32,
+        /// What is sent and what is expected.
         #[command(flatten)]
         peer: PeerArgs,
     },
@@ -179,6 +180,7 @@ pub enum KernelPeer {
         /// Local address to bind.
         #[arg(long)]
         bind: Option<SocketAddr>,
+        /// What is sent and what is expected.
         #[command(flatten)]
         peer: PeerArgs,
     },

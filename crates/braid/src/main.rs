@@ -1,58 +1,7 @@
-//! The `braid` command: reads the command line, hands over to the crates that do the work, prints
-//! what they answer. Results go to standard output, logs and errors to standard error.
-
-mod cli;
-mod cmd;
-mod failure;
-mod kernel_peer;
+//! The `braid` command.
 
 use std::process::ExitCode;
 
-use clap::Parser;
-use tracing_subscriber::EnvFilter;
-
-use crate::cli::Cli;
-use crate::failure::Failure;
-
 fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
-        Ok(cli) => cli,
-        Err(error) => return refuse_usage(&error),
-    };
-    start_log(cli.verbose);
-    match cmd::run(cli) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => {
-            eprintln!("braid: {failure}");
-            failure.exit_code()
-        }
-    }
-}
-
-/// Prints help and version as they are, and errors in the one form all errors of `braid` have.
-fn refuse_usage(error: &clap::Error) -> ExitCode {
-    if !error.use_stderr() {
-        // A closed pipe (`braid --help | head`) is no failure.
-        let _ = error.print();
-        return ExitCode::SUCCESS;
-    }
-    let text = error.render().to_string();
-    eprint!("braid: {}", text.strip_prefix("error: ").unwrap_or(&text));
-    Failure::Usage(String::new()).exit_code()
-}
-
-/// Logs to standard error: warnings by default, more with `-v`, anything with `RUST_LOG`.
-fn start_log(verbose: u8) {
-    let level = match verbose {
-        0 => "warn",
-        1 => "info",
-        2 => "debug",
-        _ => "trace",
-    };
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
-        .init();
+    braid::main()
 }

@@ -270,12 +270,20 @@ fn a_penalty_halves_the_window_but_keeps_slow_start() {
     }
 }
 
+/// The segment size is settled by the handshake, after the controller was made.
 #[test]
-fn the_window_holds_at_least_one_segment_of_a_new_size() {
+fn the_window_follows_the_segment_size_only_at_the_start() {
     for algorithm in [Algorithm::NewReno, Algorithm::Cubic] {
-        let mut cc = algorithm.build(500, 1);
-        cc.set_mss(1400);
-        assert_eq!(cc.cwnd(), 1400);
+        let mut flow = Flow::new(algorithm, 10, 50);
+        flow.cc.set_mss(1400);
+        assert_eq!(flow.cc.cwnd(), 14_000);
+        flow.round();
+        assert_eq!(flow.cc.cwnd(), 28_000);
+        flow.cc.set_mss(1000);
+        assert_eq!(flow.cc.cwnd(), 28_000);
+        flow.cc.on_rto(flow.now, 28_000);
+        flow.cc.set_mss(1200);
+        assert_eq!(flow.cc.cwnd(), 1200);
     }
 }
 

@@ -218,6 +218,11 @@ fn icmp_v4_refused() {
     );
     assert_eq!(parse(&quoted(&|h| h[0] = 0x65)), Err(Error::BadVersion));
     assert_eq!(parse(&quoted(&|h| h[0] = 0x44)), Err(Error::BadLength));
+    assert_eq!(
+        parse(&quoted(&|h| h[0] = 0x4f)),
+        Err(Error::Truncated),
+        "options not quoted"
+    );
     let whole = quoted(&|_| {});
     for len in 0..whole.len() {
         assert_eq!(

@@ -1,9 +1,9 @@
 //! One module a command.
 
-mod demo;
-mod docs;
-mod render;
-mod testbed;
+pub mod demo;
+pub mod docs;
+pub mod render;
+pub mod testbed;
 
 use serde::Serialize;
 

@@ -28,6 +28,9 @@ pub struct SendBuffer {
     base: u64,
     start: u64,
     end: u64,
+    /// Bytes offered by the last `write_slices`: nothing else may become part of the stream, since
+    /// blocks come with what their last user left.
+    offered: usize,
 }
 
 impl SendBuffer {
@@ -38,6 +41,7 @@ impl SendBuffer {
             base: offset,
             start: offset,
             end: offset,
+            offered: 0,
         }
     }
 
@@ -94,15 +98,16 @@ impl SendBuffer {
             left -= take;
             skip = 0;
         }
+        self.offered = max - left;
         slices
     }
 
     /// Takes the first `n` bytes of the last [`write_slices`](Self::write_slices) into the stream
     /// and gives blocks that were not needed back. At most as many bytes as were offered.
     pub fn commit(&mut self, n: usize, pool: &mut Pool) {
-        let room = self.blocks.len() * BLOCK_SIZE - (self.end - self.base) as usize;
-        debug_assert!(n <= room, "committed {n} bytes, {room} were offered");
-        self.end += n.min(room) as u64;
+        let offered = std::mem::take(&mut self.offered);
+        debug_assert!(n <= offered, "committed {n} bytes, {offered} were offered");
+        self.end += n.min(offered) as u64;
         let needed = (self.end - self.base).div_ceil(BLOCK) as usize;
         while self.blocks.len() > needed {
             self.blocks

@@ -50,6 +50,8 @@ pub(super) struct Cubic {
     usage: Usage,
     recovery: Recovery,
     undo: Option<Undo>,
+    /// The initial window in segments, as long as nothing has changed the window.
+    untouched: Option<u32>,
 }
 
 impl Cubic {
@@ -67,6 +69,7 @@ impl Cubic {
             usage: Usage::default(),
             recovery: Recovery::None,
             undo: None,
+            untouched: Some(initial_window.max(1)),
         }
     }
 
@@ -76,6 +79,7 @@ impl Cubic {
 
     /// Sets `ssthresh` (section 4.6) and returns the window the reduction started from.
     fn reduce_ssthresh(&mut self, in_flight: u64) -> f64 {
+        self.untouched = None;
         self.undo = Some(Undo {
             cwnd: self.cwnd,
             ssthresh: self.ssthresh,
@@ -162,6 +166,7 @@ impl CongestionControl for Cubic {
     }
 
     fn on_ack(&mut self, ack: &AckSample) {
+        self.untouched = None;
         self.usage.on_ack(ack);
         let since_last = ack.now.saturating_since(self.last_ack);
         self.last_ack = ack.now;
@@ -231,12 +236,16 @@ impl CongestionControl for Cubic {
             self.ssthresh = (self.ssthresh / 2).max(2 * u64::from(self.mss));
         }
         self.cwnd = (self.cwnd / 2.0).max(self.mss());
+        self.untouched = None;
         self.epoch = None;
     }
 
     fn set_mss(&mut self, mss: u32) {
         self.mss = mss.max(1);
-        self.cwnd = self.cwnd.max(self.mss());
+        self.cwnd = match self.untouched {
+            Some(segments) => self.mss() * f64::from(segments),
+            None => self.cwnd.max(self.mss()),
+        };
         // The curve is in segments.
         self.epoch = None;
     }

@@ -69,7 +69,8 @@ pub trait CongestionControl: fmt::Debug + Send {
     fn on_idle(&mut self, initial: u64);
     /// Sender-side penalty of a scheduler: halve the window.
     fn penalise(&mut self);
-    /// The segment size changed.
+    /// The segment size changed. An initial window that nothing has changed yet stays as many
+    /// segments; any other window stays as many bytes, and at least one segment.
     fn set_mss(&mut self, mss: u32);
     /// Pacing rate in bytes/s, for controllers that set one; else the engine derives it.
     fn pacing_rate(&self) -> Option<u64> {

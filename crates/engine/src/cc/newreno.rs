@@ -19,6 +19,8 @@ pub(super) struct NewReno {
     recovery: Recovery,
     /// `cwnd` and `ssthresh` before the last reduction.
     undo: Option<(u64, u64)>,
+    /// The initial window in segments, as long as nothing has changed the window.
+    untouched: Option<u32>,
 }
 
 impl NewReno {
@@ -33,11 +35,13 @@ impl NewReno {
             usage: Usage::default(),
             recovery: Recovery::None,
             undo: None,
+            untouched: Some(initial_window.max(1)),
         }
     }
 
     /// RFC 5681 equation (4).
     fn reduce_ssthresh(&mut self, in_flight: u64) {
+        self.untouched = None;
         self.undo = Some((self.cwnd, self.ssthresh));
         let base = self.usage.reduction_base(self.cwnd, in_flight);
         self.ssthresh = (base / 2).max(2 * self.mss);
@@ -73,6 +77,7 @@ impl CongestionControl for NewReno {
     }
 
     fn on_ack(&mut self, ack: &AckSample) {
+        self.untouched = None;
         self.usage.on_ack(ack);
         let slow_start = self.cwnd < self.ssthresh;
         if !self.recovery.may_grow(ack) || !self.usage.validated(ack, self.cwnd, slow_start) {
@@ -124,11 +129,15 @@ impl CongestionControl for NewReno {
             self.ssthresh = (self.ssthresh / 2).max(2 * self.mss);
         }
         self.cwnd = (self.cwnd / 2).max(self.mss);
+        self.untouched = None;
         self.acked = 0;
     }
 
     fn set_mss(&mut self, mss: u32) {
         self.mss = u64::from(mss.max(1));
-        self.cwnd = self.cwnd.max(self.mss);
+        self.cwnd = match self.untouched {
+            Some(segments) => self.mss * u64::from(segments),
+            None => self.cwnd.max(self.mss),
+        };
     }
 }

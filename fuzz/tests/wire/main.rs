@@ -1,10 +1,13 @@
 //! Fuzz targets of `braid-wire`. Under `cargo test` each runs a short while on random input; how to
 //! run them for long, and guided by coverage, stands in CONTRIBUTING.md.
 
+mod checks;
+
 use bolero::{TypeGenerator, check};
-use braid_fuzz::{check_icmp, check_mptcp, check_option_bytes, check_packet, check_segment};
 use braid_wire::checksum::{self, Sum};
 use braid_wire::{ip, tcp};
+
+use checks::{check_icmp, check_mptcp, check_option_bytes, check_packet, check_segment};
 
 /// Bytes as they come: what a coverage-guided engine wants.
 #[test]
@@ -66,8 +69,12 @@ struct NearlyRight {
     header: [u8; 20],
     options: [RawOption; 3],
     payload: Vec<u8>,
-    /// Bytes overwritten at the end.
+    /// A byte overwritten at the end.
     damage: Option<(u16, u8)>,
+    /// A header length put into a quoted packet before the checksum around it is made.
+    quoted_ihl: Option<u8>,
+    /// Bytes the quote is cut to.
+    quoted_len: Option<u8>,
 }
 
 impl NearlyRight {
@@ -93,7 +100,12 @@ impl NearlyRight {
         message[0] %= 12;
         message[1] %= 16;
         message[2..4].fill(0);
-        message.extend(self.packet(ip::PROTO_TCP, &inner));
+        let mut quoted = self.packet(ip::PROTO_TCP, &inner);
+        if let Some(ihl) = self.quoted_ihl {
+            quoted[0] = quoted[0] & 0xf0 | ihl & 0x0f;
+        }
+        quoted.truncate(self.quoted_len.map_or(usize::MAX, usize::from));
+        message.extend(quoted);
         let sum = checksum::finish(checksum::sum(Sum::default(), &message));
         message[2..4].copy_from_slice(&sum.to_be_bytes());
         message

@@ -1,0 +1,389 @@
+//! The testbed of these tests: user, box, two links, a router, server, two content hosts.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use braid::cmd::render::render_config;
+use braid::kernel_peer::Pattern;
+use braid_linux::testbed::{HostLayout, LinkChange, Options, RenderConfig, Role, Spec, Testbed};
+
+/// Between two looks at something awaited.
+const POLL: Duration = Duration::from_millis(50);
+/// Longest any single download of these tests may take, seconds, as curl wants it.
+pub const LONGEST_S: &str = "90";
+
+/// The description; `NAME` is replaced by a name of each test's own.
+pub const DESCRIPTION: &str = r#"
+name = "NAME"
+congestion = "cubic"
+
+[[host]]
+name = "user"
+role = "user"
+gateway = "box"
+
+[[host]]
+name = "box"
+role = "box"
+start = "manual"
+gateway = "internet"
+
+[[host]]
+name = "internet"
+role = "router"
+
+[[host]]
+name = "server"
+role = "server"
+start = "manual"
+gateway = "internet"
+
+[[host]]
+name = "content"
+role = "content"
+gateway = "internet"
+
+[[lan]]
+name = "home"
+hosts = ["box", "user"]
+private = true
+
+[[lan]]
+name = "backbone"
+hosts = ["internet", "server", "content"]
+
+[[link]]
+name = "link1"
+from = "box"
+to = "internet"
+rate = "100mbit"
+delay = "5ms"
+
+[[link]]
+name = "link2"
+from = "box"
+to = "internet"
+rate = "60mbit"
+delay = "15ms"
+"#;
+
+/// A name no other test uses, neither now nor in a run beside this one.
+pub fn unique_name() -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    format!(
+        "bt{}-{}",
+        std::process::id(),
+        NEXT.fetch_add(1, Ordering::Relaxed)
+    )
+}
+
+/// A testbed that is up; removed when dropped.
+pub struct Bed {
+    pub testbed: Testbed,
+}
+
+impl Bed {
+    /// With box and server running.
+    pub fn up() -> Self {
+        Bed::up_with(render_config().expect("randomness"))
+    }
+
+    /// The same with configurations of the test's own making.
+    pub fn up_with(render: RenderConfig) -> Self {
+        let mut bed = Bed::up_idle(render);
+        bed.start("server");
+        bed.start("box");
+        bed
+    }
+
+    /// With neither box nor server running.
+    pub fn up_idle(render: RenderConfig) -> Self {
+        let text = DESCRIPTION.replace("NAME", &unique_name());
+        let spec = Spec::parse(&text, Path::new("e2e.toml")).expect("a good description");
+        let options = Options {
+            executable: Some(env!("CARGO_BIN_EXE_braid").into()),
+            render: Some(render),
+            ..Options::default()
+        };
+        let testbed = Testbed::up(spec, options).unwrap_or_else(|e| panic!("testbed up: {e}"));
+        let bed = Bed { testbed };
+        fs::create_dir_all(bed.www()).expect("the state directory is writable");
+        bed
+    }
+
+    /// Starts box or server and waits until it serves.
+    pub fn start(&mut self, host: &str) {
+        self.testbed
+            .start(host)
+            .unwrap_or_else(|e| panic!("start {host}: {e}"));
+        let rule = if host == "box" { "tproxy" } else { "dnat" };
+        self.wait_for(&format!("{host} to set up its rules"), |bed| {
+            assert!(
+                bed.testbed.pid(host).is_some(),
+                "{host} ended:\n{}",
+                bed.log(host)
+            );
+            bed.print(host, "nft", &["list", "ruleset"]).contains(rule)
+        });
+    }
+
+    /// Waits up to 15 s until `condition` holds.
+    pub fn wait_for(&mut self, what: &str, mut condition: impl FnMut(&mut Self) -> bool) {
+        let end = Instant::now() + Duration::from_secs(15);
+        while !condition(self) {
+            assert!(Instant::now() < end, "waited in vain for {what}");
+            thread::sleep(POLL);
+        }
+    }
+
+    /// The last lines of the log of a host's process.
+    pub fn log(&mut self, host: &str) -> String {
+        let status = self
+            .testbed
+            .status()
+            .unwrap_or_else(|e| panic!("status: {e}"));
+        let process = status
+            .hosts
+            .into_iter()
+            .find(|h| h.name == host)
+            .and_then(|h| h.process);
+        process
+            .and_then(|p| fs::read_to_string(p.log).ok())
+            .unwrap_or_default()
+    }
+
+    /// A command on a host.
+    pub fn exec(&self, host: &str, program: &str) -> Command {
+        self.testbed
+            .exec(host, program)
+            .unwrap_or_else(|e| panic!("exec on {host}: {e}"))
+    }
+
+    /// What a command on a host prints.
+    pub fn print(&self, host: &str, program: &str, arguments: &[&str]) -> String {
+        let output = self
+            .exec(host, program)
+            .args(arguments)
+            .output()
+            .expect("it runs");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    /// Runs a command on a host that must succeed.
+    pub fn run(&self, host: &str, program: &str, arguments: &[&str]) {
+        let output = self
+            .exec(host, program)
+            .args(arguments)
+            .output()
+            .expect("it runs");
+        assert!(
+            output.status.success(),
+            "{program} {arguments:?}: {}",
+            stderr(&output)
+        );
+    }
+
+    /// Starts this project's kernel peer on a host. One that listens does so already on return.
+    pub fn kernel_peer(&self, host: &str, arguments: &[&str]) -> Background {
+        let mut command = self.exec(host, env!("CARGO_BIN_EXE_braid"));
+        let mut child = command
+            .arg("kernel-peer")
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("it starts");
+        let mut stdout = child.stdout.take().map(BufReader::new).expect("piped");
+        if arguments[0] == "listen" {
+            stdout
+                .read_line(&mut String::new())
+                .expect("it tells where it listens");
+        }
+        Background {
+            child: Some(child),
+            stdout: Some(stdout),
+        }
+    }
+
+    /// The first IPv4 address of a host.
+    pub fn v4(&self, host: &str) -> IpAddr {
+        self.host(host).interfaces[0].address4.into()
+    }
+
+    /// The first IPv6 address of a host.
+    pub fn v6(&self, host: &str) -> IpAddr {
+        self.host(host).interfaces[0].address6.into()
+    }
+
+    fn host(&self, host: &str) -> &HostLayout {
+        self.testbed.layout().host(host).expect("a known host")
+    }
+
+    /// Changes both directions of a link.
+    pub fn set_link(&self, link: &str, change: &str) {
+        let change = LinkChange::parse(change.split(' ')).expect("a good change");
+        self.testbed
+            .set_link(link, None, &change)
+            .unwrap_or_else(|e| panic!("set: {e}"));
+    }
+
+    /// Bytes the links carried towards the user so far.
+    pub fn carried(&self) -> [u64; 2] {
+        ["link1", "link2"].map(|link| {
+            let stats = self
+                .testbed
+                .link_stats(link)
+                .unwrap_or_else(|e| panic!("stats: {e}"));
+            stats.reverse.bytes_delivered
+        })
+    }
+
+    fn www(&self) -> PathBuf {
+        self.testbed.state_dir().join("www")
+    }
+
+    /// Puts a file of `size` bytes on the content host.
+    pub fn offer(&self, name: &str, size: usize) -> Vec<u8> {
+        let mut bytes = vec![0; size];
+        Pattern::new(size as u64).fill(&mut bytes);
+        fs::write(self.www().join(name), &bytes).expect("the state directory is writable");
+        bytes
+    }
+
+    /// Starts a download on the user host.
+    pub fn curl(&self, name: &str) -> Download {
+        self.curl_from(self.v4("content"), name)
+    }
+
+    /// The same from a content host's other address.
+    pub fn curl_from(&self, content: IpAddr, name: &str) -> Download {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let to = self.testbed.state_dir().join(format!("fetched{number}"));
+        let host = match content {
+            IpAddr::V4(address) => address.to_string(),
+            IpAddr::V6(address) => format!("[{address}]"),
+        };
+        let child = self
+            .exec("user", "curl")
+            .args([
+                "-q",
+                "-sS",
+                "--fail",
+                "--noproxy",
+                "*",
+                "--max-time",
+                LONGEST_S,
+                "-o",
+            ])
+            .arg(&to)
+            .arg(format!("http://{host}/{name}"))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("curl starts");
+        Download {
+            curl: Background {
+                child: Some(child),
+                stdout: None,
+            },
+            to,
+        }
+    }
+
+    /// Downloads a file of `size` bytes and fails unless every byte is right.
+    pub fn fetch(&self, size: usize) {
+        let expected = self.offer("one", size);
+        self.curl("one").expect_bytes(&expected);
+    }
+}
+
+/// A download under way; ended when dropped.
+pub struct Download {
+    curl: Background,
+    to: PathBuf,
+}
+
+impl Download {
+    /// Bytes that came so far.
+    pub fn bytes(&self) -> u64 {
+        fs::metadata(&self.to).map_or(0, |file| file.len())
+    }
+
+    /// Waits for the end, whatever it is; whether all went well for curl, and what curl said.
+    pub fn end(mut self) -> (bool, String) {
+        let output = self.curl.wait();
+        (output.status.success(), stderr(&output))
+    }
+
+    /// Waits for the end and fails unless exactly `expected` came.
+    pub fn expect_bytes(mut self, expected: &[u8]) {
+        let output = self.curl.wait();
+        assert!(output.status.success(), "curl: {}", stderr(&output));
+        let came = fs::read(&self.to).expect("curl wrote a file");
+        assert_eq!(came.len(), expected.len(), "the length differs");
+        let differs = came.iter().zip(expected).position(|(a, b)| a != b);
+        assert_eq!(differs, None, "a byte differs");
+        fs::remove_file(&self.to).expect("the state directory is writable");
+    }
+}
+
+/// A process that ends with this value.
+pub struct Background {
+    child: Option<Child>,
+    /// Its standard output, where some of that was read already.
+    stdout: Option<BufReader<ChildStdout>>,
+}
+
+impl Background {
+    /// Waits for its end and what it printed.
+    pub fn wait(&mut self) -> Output {
+        let mut printed = Vec::new();
+        if let Some(mut stdout) = self.stdout.take() {
+            stdout.read_to_end(&mut printed).expect("a readable pipe");
+        }
+        let child = self.child.take().expect("waited for once");
+        let mut output = child.wait_with_output().expect("it ends");
+        output.stdout.append(&mut printed);
+        output
+    }
+}
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.child {
+            // It may have ended by itself.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// What a process said on standard error.
+pub fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Configurations as the demo has them, changed by `change` for hosts of the role.
+pub fn render_changed(
+    role: Role,
+    change: impl Fn(String) -> String + Send + Sync + 'static,
+) -> RenderConfig {
+    let render = render_config().expect("randomness");
+    Box::new(move |layout, host| {
+        let text = render(layout, host)?;
+        Some(if host.role == role {
+            change(text)
+        } else {
+            text
+        })
+    })
+}

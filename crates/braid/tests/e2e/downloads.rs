@@ -1,0 +1,87 @@
+//! Downloads through box and server when nothing breaks.
+
+use super::bed::Bed;
+
+/// Sizes from 1 kB to 5 MB, evenly on a logarithmic scale.
+fn sizes(count: u32) -> impl Iterator<Item = usize> {
+    (0..count).map(move |i| {
+        let exponent = f64::from(i) / f64::from(count - 1);
+        (1e3 * 5000f64.powf(exponent)) as usize
+    })
+}
+
+#[test]
+#[ignore = "network"]
+fn one_download_uses_both_links() {
+    let bed = Bed::up();
+    bed.fetch(1_000);
+    let before = bed.carried();
+    bed.fetch(20_000_000);
+    let after = bed.carried();
+    for link in 0..2 {
+        let carried = after[link] - before[link];
+        assert!(
+            carried > 3_000_000,
+            "link{} carried {carried} bytes",
+            link + 1
+        );
+    }
+}
+
+#[test]
+#[ignore = "network"]
+fn two_hundred_downloads_at_once() {
+    let bed = Bed::up();
+    let offered: Vec<_> = sizes(20)
+        .enumerate()
+        .map(|(i, size)| (format!("file{i}"), bed.offer(&format!("file{i}"), size)))
+        .collect();
+    let downloads: Vec<_> = (0..200)
+        .map(|i| (bed.curl(&offered[i % 20].0), &offered[i % 20].1))
+        .collect();
+    for (download, expected) in downloads {
+        download.expect_bytes(expected);
+    }
+}
+
+#[test]
+#[ignore = "network"]
+fn version_six_is_joined_too() {
+    let bed = Bed::up();
+    let expected = bed.offer("six", 10_000_000);
+    let before = bed.carried();
+    bed.curl_from(bed.v6("content"), "six")
+        .expect_bytes(&expected);
+    let after = bed.carried();
+    for link in 0..2 {
+        let carried = after[link] - before[link];
+        assert!(
+            carried > 1_000_000,
+            "link{} carried {carried} bytes",
+            link + 1
+        );
+    }
+}
+
+#[test]
+#[ignore = "network"]
+fn half_close_is_kept_and_both_directions_are_exact() {
+    let bed = Bed::up();
+    let address = format!("{}:7002", bed.v4("content"));
+    let there = [
+        "--send", "8000000", "--seed", "1", "--verify", "2", "--expect", "3000000",
+    ];
+    let here = [
+        "--send", "3000000", "--seed", "2", "--verify", "1", "--expect", "8000000",
+    ];
+    let listen = ["listen", &address, "--transport", "tcp"];
+    let mut listening = bed.kernel_peer("content", &[&listen[..], &there[..]].concat());
+    let connect = ["connect", &address, "--transport", "tcp"];
+    // The smaller direction ends long before the other.
+    let mut connected = bed.kernel_peer("user", &[&connect[..], &here[..]].concat());
+    for peer in [&mut connected, &mut listening] {
+        let output = peer.wait();
+        let report = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success(), "{report}");
+    }
+}

@@ -1,0 +1,83 @@
+//! What a user sees of a server or a destination that refuses, and of what the box does not join.
+
+use std::time::{Duration, Instant};
+
+use braid_linux::testbed::Role;
+
+use super::bed::{Bed, render_changed};
+
+#[test]
+#[ignore = "network"]
+fn a_wrong_secret_serves_nobody_and_breaks_nothing() {
+    let render = render_changed(Role::Box, |text| {
+        let wrong = "secret = \"4nFq0T2zWc8mXy6uLr9bKe1vHs7jPd3g\"";
+        let lines = text.lines().map(|line| {
+            if line.starts_with("secret = ") {
+                wrong
+            } else {
+                line
+            }
+        });
+        lines.collect::<Vec<_>>().join("\n")
+    });
+    let mut bed = Bed::up_with(render);
+    bed.offer("file", 1_000);
+    for _ in 0..3 {
+        let (well, _) = bed.curl("file").end();
+        assert!(!well, "a box with a wrong secret was served");
+    }
+    for host in ["box", "server"] {
+        assert!(
+            bed.testbed.pid(host).is_some(),
+            "{host} ended:\n{}",
+            bed.log(host)
+        );
+    }
+}
+
+#[test]
+#[ignore = "network"]
+fn a_refused_destination_is_reset_at_once() {
+    let bed = Bed::up();
+    bed.fetch(1_000);
+    let start = Instant::now();
+    let address = format!("{}:9", bed.v4("content"));
+    let mut peer = bed.kernel_peer(
+        "user",
+        &["connect", &address, "--transport", "tcp", "--expect", "1"],
+    );
+    let output = peer.wait();
+    let report = String::from_utf8_lossy(&output.stdout);
+    let said = format!("{report}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(!output.status.success());
+    assert!(said.contains("reset") || said.contains("refused"), "{said}");
+    assert!(
+        start.elapsed() < Duration::from_secs(5),
+        "it took {:?}",
+        start.elapsed()
+    );
+}
+
+#[test]
+#[ignore = "network"]
+fn connections_that_are_multipath_already_are_only_forwarded() {
+    let bed = Bed::up();
+    let address = format!("{}:7003", bed.v4("content"));
+    let mut listening = bed.kernel_peer(
+        "content",
+        &["listen", &address, "--verify", "1", "--expect", "100000"],
+    );
+    let mut connected = bed.kernel_peer(
+        "user",
+        &["connect", &address, "--send", "100000", "--seed", "1"],
+    );
+    for peer in [&mut connected, &mut listening] {
+        let output = peer.wait();
+        let report = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success(), "{report}");
+        assert!(
+            report.contains("\"fallback\":false"),
+            "it was joined: {report}"
+        );
+    }
+}

@@ -1,0 +1,122 @@
+//! Nothing is left over.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+use super::bed::{Bed, DESCRIPTION, stderr, unique_name};
+
+/// Everything of this machine's network that a testbed, box or server could leave behind.
+fn machine() -> Vec<String> {
+    let look = |program: &str, arguments: &[&str]| {
+        let output = Command::new(program)
+            .args(arguments)
+            .output()
+            .expect("it runs");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    vec![
+        look("ip", &["netns", "list"]),
+        look("ip", &["-brief", "link"]),
+        look("ip", &["rule"]),
+        look("ip", &["-6", "rule"]),
+        look("ip", &["route", "show", "table", "all"]),
+        look("nft", &["list", "ruleset"]),
+    ]
+}
+
+/// The same of one host of a testbed.
+fn host(bed: &Bed, host: &str) -> Vec<String> {
+    vec![
+        bed.print(host, "ip", &["-brief", "link"]),
+        bed.print(host, "ip", &["rule"]),
+        bed.print(host, "ip", &["-6", "rule"]),
+        bed.print(host, "ip", &["route", "show", "table", "all"]),
+        bed.print(host, "nft", &["list", "ruleset"]),
+    ]
+}
+
+#[test]
+#[ignore = "network"]
+fn box_and_server_leave_their_hosts_as_they_were() {
+    let mut bed = Bed::up_idle(braid::cmd::render::render_config().expect("randomness"));
+    for name in ["server", "box"] {
+        let before = host(&bed, name);
+        bed.start(name);
+        assert_ne!(host(&bed, name), before, "{name} set nothing up");
+        // A crash, a new start, an orderly end.
+        bed.testbed.kill(name).expect("it ran");
+        bed.start(name);
+        bed.testbed.stop(name).expect("it ran");
+        assert_eq!(host(&bed, name), before, "{name} left something behind");
+    }
+}
+
+#[test]
+#[ignore = "network"]
+fn nothing_is_left_after_down() {
+    let before = machine();
+    let bed = Bed::up();
+    bed.fetch(100_000);
+    let state = bed.testbed.state_dir().to_owned();
+    bed.testbed.down().expect("all of it goes");
+    assert_eq!(machine(), before);
+    assert!(!state.exists());
+}
+
+/// Runs the command `braid testbed …` on a description of its own.
+struct Cli {
+    file: PathBuf,
+}
+
+impl Cli {
+    fn braid(&self, command: &str, rest: &[&str]) -> Output {
+        Command::new(env!("CARGO_BIN_EXE_braid"))
+            .args(["testbed", command])
+            .arg(&self.file)
+            .args(rest)
+            .output()
+            .expect("it runs")
+    }
+
+    fn expect(&self, command: &str, rest: &[&str]) -> String {
+        let output = self.braid(command, rest);
+        assert!(output.status.success(), "{command}: {}", stderr(&output));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+}
+
+impl Drop for Cli {
+    fn drop(&mut self) {
+        self.braid("down", &[]);
+        // The directory of temporary files is cleared by the system too.
+        let _ = fs::remove_file(&self.file);
+    }
+}
+
+#[test]
+#[ignore = "network"]
+fn a_testbed_is_built_used_changed_and_removed_by_command() {
+    let before = machine();
+    let name = unique_name();
+    let file = std::env::temp_dir().join(format!("{name}.toml"));
+    fs::write(&file, DESCRIPTION.replace("NAME", &name)).expect("a writable directory");
+    let cli = Cli { file };
+    assert!(cli.expect("up", &[]).contains("link1"));
+    assert!(
+        cli.expect("exec", &["user", "ip", "-brief", "address"])
+            .contains("home")
+    );
+    cli.expect("set", &["link1", "rate=5mbit", "loss=1%"]);
+    let status = cli.expect("status", &["--json"]);
+    let status: serde_json::Value = serde_json::from_str(&status).expect("JSON");
+    let link = &status["links"][0]["forward"];
+    assert_eq!(
+        (link["rate"].as_u64(), link["loss"].as_f64()),
+        (Some(5_000_000), Some(0.01))
+    );
+    assert_eq!(cli.braid("set", &["link9", "up"]).status.code(), Some(2));
+    cli.expect("down", &[]);
+    assert_eq!(machine(), before);
+    assert_eq!(cli.braid("status", &[]).status.code(), Some(1));
+}

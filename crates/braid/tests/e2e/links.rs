@@ -1,0 +1,79 @@
+//! Links that break during a transfer.
+
+use super::bed::{Bed, Download};
+
+const SIZE: usize = 40_000_000;
+
+/// A large download of which some has come.
+fn under_way(bed: &mut Bed) -> (Download, Vec<u8>) {
+    bed.fetch(1_000);
+    let expected = bed.offer("large", SIZE);
+    let download = bed.curl("large");
+    bed.wait_for("the download to get going", |_| {
+        download.bytes() > 4_000_000
+    });
+    (download, expected)
+}
+
+/// After `mend`, downloads use both links again by themselves.
+fn expect_both_links(bed: &mut Bed) {
+    bed.offer("again", 5_000_000);
+    bed.wait_for("both links to carry again", |bed| {
+        let before = bed.carried();
+        let (well, why) = bed.curl("again").end();
+        assert!(well, "{why}");
+        let after = bed.carried();
+        (0..2).all(|link| after[link] - before[link] > 500_000)
+    });
+}
+
+#[test]
+#[ignore = "network"]
+fn a_dark_link_does_not_end_a_download() {
+    for link in ["link1", "link2"] {
+        let mut bed = Bed::up();
+        let (download, expected) = under_way(&mut bed);
+        bed.set_link(link, "down");
+        download.expect_bytes(&expected);
+        bed.set_link(link, "up");
+        expect_both_links(&mut bed);
+    }
+}
+
+#[test]
+#[ignore = "network"]
+fn a_link_that_comes_back_is_used_by_the_same_download() {
+    let mut bed = Bed::up();
+    bed.set_link("link1", "rate=20mbit");
+    bed.set_link("link2", "rate=20mbit");
+    let (download, expected) = under_way(&mut bed);
+    bed.set_link("link2", "down");
+    let dark = download.bytes();
+    bed.wait_for("the other link to carry on", |_| {
+        download.bytes() > dark + 4_000_000
+    });
+    bed.set_link("link2", "up");
+    let before = bed.carried()[1];
+    bed.wait_for("the link to be used again", |bed| {
+        bed.carried()[1] > before + 500_000
+    });
+    download.expect_bytes(&expected);
+}
+
+#[test]
+#[ignore = "network"]
+fn an_interface_that_goes_down_does_not_end_a_download() {
+    let mut bed = Bed::up();
+    let (download, expected) = under_way(&mut bed);
+    bed.run("box", "ip", &["link", "set", "link1", "down"]);
+    download.expect_bytes(&expected);
+}
+
+#[test]
+#[ignore = "network"]
+fn an_address_that_goes_away_does_not_end_a_download() {
+    let mut bed = Bed::up();
+    let (download, expected) = under_way(&mut bed);
+    bed.run("box", "ip", &["address", "flush", "dev", "link2"]);
+    download.expect_bytes(&expected);
+}

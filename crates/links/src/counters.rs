@@ -1,0 +1,37 @@
+//! What went through a link.
+
+/// Packets, and the bytes in them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Tally {
+    /// Packets.
+    pub packets: u64,
+    /// Bytes, as handed to [`crate::Link::enqueue`].
+    pub bytes: u64,
+}
+
+impl Tally {
+    pub(crate) fn add(&mut self, len: u32) {
+        self.packets += 1;
+        self.bytes += u64::from(len);
+    }
+}
+
+/// Counters of one direction of a link. At any time
+/// `offered = delivered + dropped_* + what the link holds`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Counters {
+    /// Handed to the link.
+    pub offered: Tally,
+    /// Handed on at the far end.
+    pub delivered: Tally,
+    /// Dropped because the queue was full.
+    pub dropped_queue: Tally,
+    /// Lost at random.
+    pub dropped_loss: Tally,
+    /// Handed to a link that was down, or in it when it went down.
+    pub dropped_down: Tally,
+    /// In the queue now.
+    pub queue: Tally,
+    /// Most packets and, apart from that, most bytes ever in the queue.
+    pub queue_max: Tally,
+}

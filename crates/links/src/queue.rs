@@ -1,0 +1,63 @@
+//! The queue before the line.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use crate::counters::Tally;
+use crate::settings::QueueLimit;
+
+/// A packet with what the link must know of it.
+#[derive(Debug)]
+pub(crate) struct Held<P> {
+    pub packet: P,
+    pub len: u32,
+    /// Its share of the jitter, drawn when it came.
+    pub jitter: Duration,
+}
+
+/// A droptail queue.
+#[derive(Debug)]
+pub(crate) struct Queue<P> {
+    held: VecDeque<Held<P>>,
+    bytes: u64,
+    max: Tally,
+}
+
+impl<P> Queue<P> {
+    pub fn new() -> Self {
+        Queue {
+            held: VecDeque::new(),
+            bytes: 0,
+            max: Tally::default(),
+        }
+    }
+
+    /// Takes the packet unless that would exceed `limit`.
+    pub fn push(&mut self, limit: QueueLimit, held: Held<P>) -> Result<(), Held<P>> {
+        if !limit.admits(self.held.len(), self.bytes, held.len) {
+            return Err(held);
+        }
+        self.bytes += u64::from(held.len);
+        self.held.push_back(held);
+        self.max.packets = self.max.packets.max(self.held.len() as u64);
+        self.max.bytes = self.max.bytes.max(self.bytes);
+        Ok(())
+    }
+
+    pub fn pop(&mut self) -> Option<Held<P>> {
+        let held = self.held.pop_front()?;
+        self.bytes -= u64::from(held.len);
+        Some(held)
+    }
+
+    pub fn now(&self) -> Tally {
+        Tally {
+            packets: self.held.len() as u64,
+            bytes: self.bytes,
+        }
+    }
+
+    pub fn max(&self) -> Tally {
+        self.max
+    }
+}

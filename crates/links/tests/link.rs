@@ -1,0 +1,306 @@
+//! Link models in virtual time, against literals.
+
+use std::time::Duration;
+
+use braid_links::{Counters, Link, Loss, QueueLimit, Rate, Settings, Tally, Verdict};
+use braid_wire::{Instant, Rng};
+
+const MS: fn(u64) -> Instant = Instant::from_millis;
+
+fn rng() -> Rng {
+    Rng::for_component(7, 0)
+}
+
+/// 8 Mbit/s, so that 1000 bytes take 1 ms.
+fn one_ms_a_packet() -> Settings {
+    Settings {
+        rate: Rate::bits_per_second(8_000_000),
+        ..Settings::default()
+    }
+}
+
+fn drain<P>(link: &mut Link<P>, until: Instant) -> Vec<(Instant, P)> {
+    let mut out = Vec::new();
+    while let Some(at) = link.next_event().filter(|at| *at <= until) {
+        while let Some(delivery) = link.poll_deliver(at) {
+            assert_eq!(delivery.at, at);
+            out.push((at, delivery.packet));
+        }
+    }
+    out
+}
+
+#[test]
+fn packets_follow_each_other_at_the_rate_and_arrive_after_the_delay() {
+    let settings = Settings {
+        delay: Duration::from_millis(10),
+        ..one_ms_a_packet()
+    };
+    let mut link = Link::new(settings);
+    for n in 0..3 {
+        assert_eq!(
+            link.enqueue(Instant::ZERO, n, 1000, &mut rng()),
+            Verdict::Queued
+        );
+    }
+    assert_eq!(link.poll_deliver(Instant::from_micros(10_999)), None);
+    assert_eq!(
+        drain(&mut link, MS(1000)),
+        [(MS(11), 0), (MS(12), 1), (MS(13), 2)]
+    );
+    // After a pause the line starts when the packet comes, not when it became free.
+    link.enqueue(MS(100), 3, 500, &mut rng());
+    assert_eq!(
+        drain(&mut link, MS(1000)),
+        [(Instant::from_micros(110_500), 3)]
+    );
+    assert_eq!(link.next_event(), None);
+}
+
+#[test]
+fn a_rate_that_does_not_divide_the_nanosecond_does_not_drift() {
+    // 1 byte at 3 Gbit/s is 8/3 ns; 3 million of them are exactly 8 ms.
+    let mut link = Link::new(Settings {
+        rate: Rate::bits_per_second(3_000_000_000),
+        queue: QueueLimit::Packets(100),
+        ..Settings::default()
+    });
+    let mut last = Instant::ZERO;
+    let mut rng = rng();
+    for _ in 0..30 {
+        link.enqueue(Instant::ZERO, (), 1, &mut rng);
+    }
+    for n in 1..=3_000_000u64 {
+        last = link.next_event().unwrap();
+        assert!(link.poll_deliver(last).is_some());
+        assert_eq!(last.as_nanos(), n * 8 / 3);
+        if n <= 3_000_000 - 30 {
+            assert_eq!(link.enqueue(last, (), 1, &mut rng), Verdict::Queued);
+        }
+    }
+    assert_eq!(last, MS(8));
+}
+
+#[test]
+fn the_queue_is_bounded_in_packets_besides_the_one_on_the_line() {
+    let mut link = Link::new(Settings {
+        queue: QueueLimit::Packets(2),
+        ..one_ms_a_packet()
+    });
+    let verdicts: Vec<_> = (0..5)
+        .map(|n| link.enqueue(Instant::ZERO, n, 1000, &mut rng()))
+        .collect();
+    let (queued, dropped) = (Verdict::Queued, Verdict::DroppedQueue);
+    assert_eq!(verdicts, [queued, queued, queued, dropped, dropped]);
+    // At 1 ms exactly the line takes the next one, so there is room again.
+    assert_eq!(link.enqueue(MS(1), 5, 1000, &mut rng()), Verdict::Queued);
+    assert_eq!(
+        link.enqueue(MS(1), 6, 1000, &mut rng()),
+        Verdict::DroppedQueue
+    );
+    let order: Vec<_> = drain(&mut link, MS(100))
+        .into_iter()
+        .map(|(_, n)| n)
+        .collect();
+    assert_eq!(order, [0, 1, 2, 5]);
+    assert_eq!(
+        link.counters().queue_max,
+        Tally {
+            packets: 2,
+            bytes: 2000
+        }
+    );
+}
+
+#[test]
+fn the_queue_is_bounded_in_bytes() {
+    let mut link = Link::new(Settings {
+        queue: QueueLimit::Bytes(1500),
+        ..one_ms_a_packet()
+    });
+    let verdicts: Vec<_> = [1000, 1000, 600, 500, 1]
+        .map(|len| link.enqueue(Instant::ZERO, (), len, &mut rng()))
+        .to_vec();
+    let (queued, dropped) = (Verdict::Queued, Verdict::DroppedQueue);
+    assert_eq!(verdicts, [queued, queued, dropped, queued, dropped]);
+    assert_eq!(
+        link.counters().queue,
+        Tally {
+            packets: 2,
+            bytes: 1500
+        }
+    );
+    assert_eq!(
+        link.counters().dropped_queue,
+        Tally {
+            packets: 2,
+            bytes: 601
+        }
+    );
+}
+
+#[test]
+fn a_link_that_goes_down_loses_what_it_holds_and_takes_nothing() {
+    let up = Settings {
+        delay: Duration::from_millis(10),
+        ..one_ms_a_packet()
+    };
+    let mut link = Link::new(up);
+    for n in 0..5 {
+        link.enqueue(Instant::ZERO, n, 1000, &mut rng());
+    }
+    // At 2.5 ms two are in the air, one on the line, two in the queue.
+    link.set(Instant::from_micros(2500), Settings { up: false, ..up });
+    assert_eq!(link.next_event(), None);
+    assert_eq!(
+        link.enqueue(MS(3), 5, 1000, &mut rng()),
+        Verdict::DroppedDown
+    );
+    assert_eq!(
+        link.counters().dropped_down,
+        Tally {
+            packets: 6,
+            bytes: 6000
+        }
+    );
+    link.set(MS(4), up);
+    assert_eq!(link.enqueue(MS(4), 6, 1000, &mut rng()), Verdict::Queued);
+    assert_eq!(drain(&mut link, MS(100)), [(MS(15), 6)]);
+}
+
+#[test]
+fn a_new_rate_holds_for_the_rest_of_the_packet_on_the_line() {
+    let mut link = Link::new(one_ms_a_packet());
+    for n in 0..2 {
+        link.enqueue(Instant::ZERO, n, 1000, &mut rng());
+    }
+    let slower = Rate::bits_per_second(800_000);
+    link.set(
+        Instant::from_micros(500),
+        Settings {
+            rate: slower,
+            ..one_ms_a_packet()
+        },
+    );
+    // Half a packet remains, at a tenth of the rate: 5 ms; then a whole one: 10 ms.
+    let expected = [
+        (Instant::from_micros(5_500), 0),
+        (Instant::from_micros(15_500), 1),
+    ];
+    assert_eq!(drain(&mut link, MS(100)), expected);
+
+    link.enqueue(MS(100), 2, 1000, &mut rng());
+    link.set(MS(101), Settings::default());
+    assert_eq!(drain(&mut link, MS(101)), [(MS(101), 2)]);
+}
+
+#[test]
+fn a_shorter_delay_does_not_let_packets_overtake() {
+    let far = Settings {
+        delay: Duration::from_millis(50),
+        ..Settings::default()
+    };
+    let mut link = Link::new(far);
+    link.enqueue(MS(0), 0, 1000, &mut rng());
+    link.set(
+        MS(1),
+        Settings {
+            delay: Duration::from_millis(1),
+            ..far
+        },
+    );
+    link.enqueue(MS(2), 1, 1000, &mut rng());
+    assert_eq!(drain(&mut link, MS(100)), [(MS(50), 0), (MS(50), 1)]);
+}
+
+#[test]
+fn jitter_lengthens_the_delay_by_up_to_its_value() {
+    let settings = Settings {
+        delay: Duration::from_millis(10),
+        jitter: Duration::from_millis(4),
+        ..Settings::default()
+    };
+    let mut link = Link::new(settings);
+    let mut rng = rng();
+    let mut sum = 0;
+    for n in 0..10_000u64 {
+        // Far enough apart that no packet holds up the next.
+        link.enqueue(MS(n * 100), (), 100, &mut rng);
+        let at = link.next_event().unwrap();
+        let delay = at.saturating_since(MS(n * 100));
+        assert!((Duration::from_millis(10)..=Duration::from_millis(14)).contains(&delay));
+        sum += delay.as_nanos() as u64;
+        assert!(link.poll_deliver(at).is_some());
+    }
+    // Uniform on 4 ms: sigma of the mean of 10,000 is 11.5 µs.
+    let mean = sum / 10_000;
+    assert!(
+        mean.abs_diff(12_000_000) < 3 * 11_547,
+        "mean delay {mean} ns"
+    );
+}
+
+#[test]
+fn losses_are_within_three_sigma_and_counted() {
+    let mut link = Link::new(Settings {
+        loss: Loss::Uniform(0.01),
+        ..Settings::default()
+    });
+    let mut rng = rng();
+    let n = 100_000u64;
+    let lost = (0..n)
+        .filter(|i| link.enqueue(MS(*i), (), 1000, &mut rng) == Verdict::DroppedLoss)
+        .count() as u64;
+    // sqrt(100,000 x 0.01 x 0.99) = 31.5
+    assert!(lost.abs_diff(1000) <= 94, "{lost} lost");
+    while link.poll_deliver(MS(n)).is_some() {}
+    let Counters {
+        offered,
+        delivered,
+        dropped_loss,
+        ..
+    } = link.counters();
+    assert_eq!((offered.packets, dropped_loss.packets), (n, lost));
+    assert_eq!(delivered.packets, n - lost);
+}
+
+#[test]
+fn poisson_arrivals_wait_as_in_an_m_d_1_queue() {
+    let mut link = Link::new(Settings {
+        queue: QueueLimit::Packets(100_000),
+        ..one_ms_a_packet()
+    });
+    let mut rng = rng();
+    let load = 0.7;
+    let (mut at, mut waited, n) = (0.0, 0u64, 200_000u64);
+    for _ in 0..n {
+        at += -(1.0 - rng.unit()).ln() * 1e6 / load;
+        let now = Instant::from_nanos(at as u64);
+        while let Some(delivery) = link.poll_deliver(now) {
+            waited += delivery.at.saturating_since(delivery.packet).as_nanos() as u64 - 1_000_000;
+        }
+        link.enqueue(now, now, 1000, &mut rng);
+    }
+    // Pollaczek-Khinchine: rho / (2 (1 - rho)) service times.
+    let (mean, expected) = (waited as f64 / n as f64 / 1e6, load / (2.0 * (1.0 - load)));
+    assert!(
+        (mean / expected - 1.0).abs() < 0.03,
+        "waited {mean} ms, expected {expected} ms"
+    );
+}
+
+#[test]
+fn an_unlimited_link_is_bounded_all_the_same() {
+    let mut link = Link::new(Settings {
+        delay: Duration::from_secs(1),
+        ..Settings::default()
+    });
+    let mut rng = rng();
+    let taken = (0..braid_links::MAX_HELD + 10)
+        .filter(|_| link.enqueue(Instant::ZERO, (), 1, &mut rng) == Verdict::Queued)
+        .count();
+    assert!(
+        taken <= braid_links::MAX_HELD && taken > braid_links::MAX_HELD - 10,
+        "{taken}"
+    );
+}
