@@ -2,6 +2,7 @@
 //!
 //! What is measured while the emulator itself was late is thrown away and measured again.
 
+use std::io::Write;
 use std::net::{SocketAddr, UdpSocket};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -61,7 +62,7 @@ fn machine() -> MutexGuard<'static, ()> {
 
 fn up(suffix: &str) -> Option<Testbed> {
     if let Err(reason) = netns::ensure_capable() {
-        eprintln!("skipped: {reason}");
+        reason.announce("testbed tests");
         return None;
     }
     let name = format!("be{}{suffix}", std::process::id());
@@ -83,7 +84,10 @@ fn undisturbed<T>(testbed: &mut Testbed, measure: impl Fn(&Testbed) -> T, judge:
             return judge(&measured);
         }
     }
-    eprintln!("skipped: this machine is too busy to emulate links in wall-clock time");
+    let _ = writeln!(
+        std::io::stderr(),
+        "skipped: this machine is too busy to emulate links in wall-clock time"
+    );
 }
 
 /// Sockets at both ends of a path, bound to its addresses.

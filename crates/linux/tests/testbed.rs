@@ -17,7 +17,7 @@ const DEMO: &str = include_str!("../../../examples/testbed/demo.toml");
 /// namespaces cannot be made.
 fn up(suffix: &str) -> Option<Testbed> {
     if let Err(reason) = netns::ensure_capable() {
-        eprintln!("skipped: {reason}");
+        reason.announce("testbed tests");
         return None;
     }
     let name = format!("bt{}{suffix}", std::process::id());
@@ -231,7 +231,7 @@ fn kernel_mptcp_uses_both_links_with_the_congestion_control_of_the_file() {
 #[test]
 fn lans_of_three_hosts_have_a_switch() {
     if let Err(reason) = netns::ensure_capable() {
-        eprintln!("skipped: {reason}");
+        reason.announce("testbed tests");
         return;
     }
     let text = format!(
