@@ -100,6 +100,7 @@ impl Bed {
         let mut bed = Bed::up_idle(render);
         bed.start("server");
         bed.start("box");
+        bed.wait_for_intake();
         bed
     }
 
@@ -128,6 +129,13 @@ impl Bed {
             let log = bed.log(host);
             assert!(bed.testbed.pid(host).is_some(), "{host} ended:\n{log}");
             log[earlier..].lines().any(|line| line.ends_with(READY))
+        });
+    }
+
+    /// Waits until the box takes connections in: once it has heard of the server, it listens.
+    pub fn wait_for_intake(&mut self) {
+        self.wait_for("the box to reach the server", |bed| {
+            !bed.print("box", "ss", &["-Hltn"]).is_empty()
         });
     }
 

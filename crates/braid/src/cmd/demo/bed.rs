@@ -196,6 +196,24 @@ impl Bed {
         }
     }
 
+    /// Waits until the box takes connections in: once it has heard of the server, it listens.
+    pub fn wait_for_intake(&mut self, longest: Duration) -> Result<(), Failure> {
+        let end = Instant::now() + longest;
+        while self
+            .exec("box", "ss")?
+            .args(["-Hltn"])
+            .output()?
+            .stdout
+            .is_empty()
+        {
+            self.sleep(POLL)?;
+            if Instant::now() > end {
+                return Err(Failure::Run("the box does not reach the server".to_owned()));
+            }
+        }
+        Ok(())
+    }
+
     /// What the process of a host wrote so far.
     fn log(&mut self, host: &str) -> String {
         let hosts = self

@@ -149,6 +149,7 @@ impl<'a> Demo<'a> {
     fn braid_row(&mut self) -> Result<Row, Failure> {
         self.bed.start("server", START)?;
         self.bed.start("box", START)?;
+        self.bed.wait_for_intake(START)?;
         let small = self.bed.state_dir().join("small");
         fetch(
             self.bed,
