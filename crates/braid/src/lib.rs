@@ -4,6 +4,7 @@
 
 pub mod cli;
 pub mod cmd;
+pub mod engine_peer;
 pub mod failure;
 pub mod kernel_peer;
 

@@ -19,7 +19,7 @@ use crate::cli::{PeerArgs, Transport};
 use crate::failure::Failure;
 
 pub use pattern::Pattern;
-pub use transfer::hex;
+pub use transfer::{Direction, Report, hex};
 
 /// Serves `connections` connections (0: without end), each as `args` say, side by side.
 pub fn listen(address: SocketAddr, connections: u32, args: &PeerArgs) -> Result<(), Failure> {

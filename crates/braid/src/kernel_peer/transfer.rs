@@ -51,11 +51,14 @@ pub struct Direction {
     pub seconds: f64,
     /// SHA-256 of the payload; none with `--fast`.
     pub sha256: Option<String>,
-    #[serde(skip)]
+}
+
+/// How one direction went, and what was seen of the connection meanwhile.
+#[derive(Default)]
+struct Half {
+    done: Direction,
     error: Option<String>,
-    #[serde(skip)]
     subflows: u8,
-    #[serde(skip)]
     fallback: bool,
 }
 
@@ -66,16 +69,16 @@ pub fn run(stream: &TcpStream, role: &'static str, args: &PeerArgs) -> Report {
     let (sent, received) = thread::scope(|scope| {
         let sending = scope.spawn(|| send(stream, args));
         let received = receive(stream, args);
-        let sent = sending.join().unwrap_or_else(|_| Direction {
+        let sent = sending.join().unwrap_or_else(|_| Half {
             error: Some("the sending thread failed".to_owned()),
-            ..Direction::default()
+            ..Half::default()
         });
         (sent, received)
     });
     let missed = args
         .expect
-        .filter(|expected| *expected != received.bytes)
-        .map(|expected| format!("received {} of {expected} bytes", received.bytes));
+        .filter(|expected| *expected != received.done.bytes)
+        .map(|expected| format!("received {} of {expected} bytes", received.done.bytes));
     let error = received
         .error
         .clone()
@@ -89,13 +92,13 @@ pub fn run(stream: &TcpStream, role: &'static str, args: &PeerArgs) -> Report {
         congestion,
         fallback: sent.fallback || received.fallback,
         subflows: sent.subflows.max(received.subflows),
-        sent,
-        received,
+        sent: sent.done,
+        received: received.done,
     }
 }
 
 /// Sends what the arguments ask for and ends the direction.
-fn send(stream: &TcpStream, args: &PeerArgs) -> Direction {
+fn send(stream: &TcpStream, args: &PeerArgs) -> Half {
     let mut meter = Meter::new(stream, args.fast);
     let mut pattern = Pattern::new(args.seed);
     let mut buf = vec![0; CHUNK];
@@ -103,8 +106,8 @@ fn send(stream: &TcpStream, args: &PeerArgs) -> Direction {
         pattern.fill(&mut buf);
     }
     let mut writer = stream;
-    while meter.done.bytes < args.send {
-        let n = CHUNK.min(usize::try_from(args.send - meter.done.bytes).unwrap_or(CHUNK));
+    while meter.half.done.bytes < args.send {
+        let n = CHUNK.min(usize::try_from(args.send - meter.half.done.bytes).unwrap_or(CHUNK));
         if !args.fast {
             pattern.fill(&mut buf[..n]);
         }
@@ -118,7 +121,7 @@ fn send(stream: &TcpStream, args: &PeerArgs) -> Direction {
 }
 
 /// Receives to the end of the direction, comparing with the expected bytes where asked to.
-fn receive(stream: &TcpStream, args: &PeerArgs) -> Direction {
+fn receive(stream: &TcpStream, args: &PeerArgs) -> Half {
     let mut meter = Meter::new(stream, args.fast);
     let mut expected = args.verify.map(Pattern::new);
     let mut buf = vec![0; CHUNK];
@@ -153,24 +156,24 @@ struct Meter<'a> {
     start: Instant,
     hash: Option<Sha256>,
     chunks: u64,
-    done: Direction,
+    half: Half,
 }
 
 impl<'a> Meter<'a> {
     fn new(stream: &'a TcpStream, fast: bool) -> Self {
         let hash = (!fast).then(Sha256::new);
-        let done = Direction::default();
+        let half = Half::default();
         Meter {
             stream,
             start: Instant::now(),
             hash,
             chunks: 0,
-            done,
+            half,
         }
     }
 
     fn count(&mut self, bytes: &[u8]) {
-        self.done.bytes += bytes.len() as u64;
+        self.half.done.bytes += bytes.len() as u64;
         if let Some(hash) = &mut self.hash {
             hash.update(bytes);
         }
@@ -184,20 +187,20 @@ impl<'a> Meter<'a> {
     fn sample(&mut self) {
         match mptcp_info(self.stream.as_fd()) {
             Ok(Some(info)) => {
-                self.done.subflows = self.done.subflows.max(info.subflows);
-                self.done.fallback |= info.fallback;
+                self.half.subflows = self.half.subflows.max(info.subflows);
+                self.half.fallback |= info.fallback;
             }
-            Ok(None) => self.done.fallback = true,
+            Ok(None) => self.half.fallback = true,
             Err(_) => {}
         }
     }
 
-    fn end(mut self, error: Option<String>) -> Direction {
+    fn end(mut self, error: Option<String>) -> Half {
         self.sample();
-        self.done.seconds = self.start.elapsed().as_secs_f64();
-        self.done.sha256 = self.hash.map(|hash| hex(&hash.finalize()));
-        self.done.error = error;
-        self.done
+        self.half.done.seconds = self.start.elapsed().as_secs_f64();
+        self.half.done.sha256 = self.hash.map(|hash| hex(&hash.finalize()));
+        self.half.error = error;
+        self.half
     }
 }
 

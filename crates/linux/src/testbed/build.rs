@@ -1,35 +1,284 @@
 //! Making and removing what a testbed consists of.
 
-use super::Testbed;
+use std::fs;
+use std::io::{self, Write};
+use std::process::{Command, Stdio};
+
+use braid_links::{Loss, QueueLimit, Rate, Settings};
+
 use super::error::Error;
-use super::status::{LinkStatus, Status};
-use super::units::LinkChange;
-use crate::emulator::Direction;
+use super::layout::{self, Segment, SegmentKind};
+use super::routes;
+use super::spec::{LinkModel, LinkSpec, Start};
+use super::units::{LossRatio, QueueSize, TimeValue};
+use super::{Testbed, process, state};
+use crate::emulator::{Direction, Emulator, LinkPlan};
+use crate::netns;
+
+/// Packets a device holds for the emulator until it reads them. Bursts must fit, since what is
+/// dropped there is dropped by no model.
+const DEVICE_QUEUE: u32 = 4096;
+
+/// Queue of a link without rate.
+const UNLIMITED_QUEUE: QueueLimit = QueueLimit::Packets(1000);
+
+/// Kernel settings of every host. Routes must not be learnt, connections must not start from
+/// what an earlier one measured, and a packet may arrive at any interface of a multi-homed host.
+const SYSCTLS: [(&str, &str); 9] = [
+    ("ipv4/conf/all/rp_filter", "0"),
+    ("ipv4/conf/default/rp_filter", "0"),
+    ("ipv4/conf/all/send_redirects", "0"),
+    ("ipv4/conf/all/accept_redirects", "0"),
+    ("ipv4/tcp_no_metrics_save", "1"),
+    ("ipv6/conf/all/accept_dad", "0"),
+    ("ipv6/conf/default/accept_dad", "0"),
+    ("ipv6/conf/all/accept_ra", "0"),
+    ("ipv6/conf/default/accept_ra", "0"),
+];
 
 impl Testbed {
     pub(super) fn build(&mut self) -> Result<(), Error> {
-        todo!()
+        let segments = layout::segments(&self.spec)?;
+        for host in &self.layout.hosts {
+            create_namespace(&host.namespace)?;
+            set_sysctls(&host.namespace, host.role.forwards())?;
+        }
+        let plans: Vec<_> = self.spec.links.iter().map(|l| self.plan(l)).collect();
+        let emulator = Emulator::start(&plans, self.spec.seed)
+            .map_err(|e| Error::system("start the link emulator", e))?;
+        self.emulator = Some(emulator);
+        for segment in segments.iter().filter(|s| s.kind == SegmentKind::Lan) {
+            self.build_lan(segment)?;
+        }
+        for (host, spec) in self.layout.hosts.iter().zip(&self.spec.hosts) {
+            let scripts = routes::script(&self.spec, &segments, host, spec);
+            ip(&host.namespace, "-4", &scripts.v4)?;
+            ip(&host.namespace, "-6", &scripts.v6)?;
+            ip(&host.namespace, "-4", &scripts.once4)?;
+            ip(&host.namespace, "-6", &scripts.once6)?;
+        }
+        if self.options.start_nothing {
+            return Ok(());
+        }
+        let wanted = |role| process::has_process(role);
+        let auto: Vec<String> = (self.layout.hosts.iter())
+            .filter(|h| h.start == Start::Auto && wanted(h.role))
+            .map(|h| h.name.clone())
+            .collect();
+        // Those that serve before those that ask.
+        auto.iter()
+            .rev()
+            .try_for_each(|host| self.start_process(host))
     }
+
+    pub(super) fn configure_host(&self, host: &str) -> Result<(), Error> {
+        let layout = self.layout.host(host)?;
+        let segments = layout::segments(&self.spec)?;
+        for spec in self.spec.hosts.iter().filter(|h| *h.name == *host) {
+            let scripts = routes::script(&self.spec, &segments, layout, spec);
+            ip(&layout.namespace, "-4", &scripts.v4)?;
+            ip(&layout.namespace, "-6", &scripts.v6)?;
+        }
+        Ok(())
+    }
+
+    fn plan(&self, link: &LinkSpec) -> LinkPlan {
+        LinkPlan {
+            name: link.name.to_string(),
+            from: layout::namespace(&self.spec.name, &link.from),
+            to: layout::namespace(&self.spec.name, &link.to),
+            mtu: link.mtu,
+            forward: settings(link, Direction::Forward),
+            reverse: settings(link, Direction::Reverse),
+        }
+    }
+
+    /// A veth pair between two hosts; between more, a bridge in a namespace of its own.
+    fn build_lan(&self, lan: &Segment) -> Result<(), Error> {
+        let namespace = |host: &str| layout::namespace(&self.spec.name, host);
+        if let [one, other] = &lan.hosts[..] {
+            let script = format!(
+                "link add {0} type veth peer name {0} netns {1}\n",
+                lan.name,
+                namespace(other)
+            );
+            return ip(&namespace(one), "-4", &script);
+        }
+        let switch = layout::switch_namespace(&self.spec.name, &lan.name);
+        create_namespace(&switch)?;
+        let mut script = "link add switch type bridge\nlink set switch up\n".to_owned();
+        for (port, host) in lan.hosts.iter().enumerate() {
+            script += &format!(
+                "link add port{port} type veth peer name {} netns {}\n\
+                 link set port{port} master switch\nlink set port{port} up\n",
+                lan.name,
+                namespace(host)
+            );
+        }
+        ip(&switch, "-4", &script)
+    }
+
     pub(super) fn tear_down(&mut self) -> Result<(), Error> {
-        todo!()
-    }
-    pub(super) fn change_link(
-        &self,
-        _link: &str,
-        _direction: Option<Direction>,
-        _change: &LinkChange,
-    ) -> Result<(), Error> {
-        todo!()
-    }
-    pub(super) fn link_status(&self, _link: &str) -> Result<LinkStatus, Error> {
-        todo!()
-    }
-    pub(super) fn collect_status(&mut self) -> Result<Status, Error> {
-        todo!()
+        // Once only: after the first time the name may be someone else's.
+        if std::mem::replace(&mut self.removed, true) {
+            return Ok(());
+        }
+        self.stop_all_processes();
+        self.emulator = None;
+        remove_leftovers(&self.spec.name)
     }
 }
 
+/// Scripts for `ip -4 -batch` and `ip -6 -batch` that give a host its addresses and routes.
+#[derive(Default)]
+pub(super) struct Scripts {
+    /// May be run again, which mends what was changed since.
+    pub v4: String,
+    /// The same for IPv6.
+    pub v6: String,
+    /// To be run once, after the others.
+    pub once4: String,
+    /// The same for IPv6.
+    pub once6: String,
+}
+
+impl Scripts {
+    /// Settings of the device of an emulated link.
+    pub fn device(&mut self, name: &str, mtu: u16) {
+        self.v4 += &format!("link set {name} mtu {mtu} txqueuelen {DEVICE_QUEUE}\n");
+    }
+}
+
+/// Runs `ip -batch` in a namespace.
+fn ip(namespace: &str, family: &str, script: &str) -> Result<(), Error> {
+    if script.is_empty() {
+        return Ok(());
+    }
+    let run = || -> io::Result<()> {
+        let mut child = Command::new("ip")
+            .args(["-n", namespace, family, "-batch", "-"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()?;
+        if let Some(mut stdin) = child.stdin.take() {
+            // `ip` ends at the first error and reads no further; its own message says more.
+            let _ = stdin.write_all(script.as_bytes());
+        }
+        let output = child.wait_with_output()?;
+        if output.status.success() {
+            return Ok(());
+        }
+        let said = String::from_utf8_lossy(&output.stderr);
+        let line = said
+            .rsplit(':')
+            .next()
+            .and_then(|n| n.trim().parse::<usize>().ok())
+            .and_then(|n| script.lines().nth(n.checked_sub(1)?))
+            .unwrap_or_default();
+        let first = said.lines().next().unwrap_or_default();
+        Err(io::Error::other(format!("`ip {line}`: {first}")))
+    };
+    run().map_err(|e| {
+        let step = format!("set up namespace {namespace}");
+        if e.kind() == io::ErrorKind::NotFound {
+            let e = io::Error::new(e.kind(), "there is no `ip`; install iproute2");
+            return Error::system(step, e);
+        }
+        Error::system(step, e)
+    })
+}
+
+fn create_namespace(name: &str) -> Result<(), Error> {
+    netns::create(name).map_err(|e| Error::system(format!("make namespace {name}"), e))
+}
+
+fn set_sysctls(namespace: &str, forwards: bool) -> Result<(), Error> {
+    let forward = if forwards { "1" } else { "0" };
+    let forwarding = [
+        ("ipv4/ip_forward", forward),
+        ("ipv6/conf/all/forwarding", forward),
+    ];
+    netns::run_inside(namespace, || {
+        SYSCTLS
+            .iter()
+            .chain(&forwarding)
+            .try_for_each(|(name, value)| {
+                fs::write(format!("/proc/sys/net/{name}"), value)
+                    .map_err(|e| io::Error::new(e.kind(), format!("sysctl net/{name}: {e}")))
+            })
+    })
+    .map_err(|e| Error::system(format!("set up namespace {namespace}"), e))
+}
+
 /// Removes what a testbed named `name` left behind.
-pub(super) fn remove_leftovers(_name: &str) -> Result<(), Error> {
-    todo!()
+pub(super) fn remove_leftovers(name: &str) -> Result<(), Error> {
+    let mut first_error = Ok(());
+    let namespaces = netns::list().map_err(|e| Error::system("list namespaces", e))?;
+    for namespace in namespaces.iter().filter(|n| layout::belongs_to(n, name)) {
+        process::kill_all_in(namespace);
+        let deleted = netns::delete(namespace);
+        let error = deleted.map_err(|e| Error::system(format!("delete namespace {namespace}"), e));
+        first_error = first_error.and(error);
+    }
+    let directory = state::directory(name);
+    let removed = match fs::remove_dir_all(&directory) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    };
+    state::remove_root_if_empty();
+    first_error
+        .and(removed.map_err(|e| Error::system(format!("remove {}", directory.display()), e)))
+}
+
+/// What the file says of one direction, with what holds for both filled in.
+pub(super) fn model(link: &LinkSpec, direction: Direction) -> LinkModel {
+    let own = match direction {
+        Direction::Forward => &link.forward,
+        Direction::Reverse => &link.reverse,
+    };
+    LinkModel {
+        rate: own.rate.or(link.rate),
+        delay: own.delay.or(link.delay),
+        jitter: own.jitter.or(link.jitter),
+        queue: own.queue.or(link.queue),
+        loss: own.loss.or(link.loss),
+    }
+}
+
+/// Settings of one direction for the emulator.
+fn settings(link: &LinkSpec, direction: Direction) -> Settings {
+    let there = model(link, direction);
+    let back = match direction {
+        Direction::Forward => model(link, Direction::Reverse),
+        Direction::Reverse => model(link, Direction::Forward),
+    };
+    resolve(&there, &back, true)
+}
+
+/// Settings of the direction `there`, whose way back is `back`.
+pub(super) fn resolve(there: &LinkModel, back: &LinkModel, up: bool) -> Settings {
+    let time = |t: Option<TimeValue>| t.map(|t| t.0).unwrap_or_default();
+    let rate = there.rate.and_then(|r| r.0);
+    let queue = match (there.queue.unwrap_or(QueueSize::Bdp(1.0)), rate) {
+        (QueueSize::Packets(n), _) => QueueLimit::Packets(n),
+        (QueueSize::Bytes(n), _) => QueueLimit::Bytes(n),
+        (QueueSize::Bdp(_), None) => UNLIMITED_QUEUE,
+        (QueueSize::Bdp(times), Some(rate)) => {
+            let rtt = (time(there.delay) + time(back.delay)).as_secs_f64();
+            // Room for two packets, without which a line cannot be kept busy.
+            QueueLimit::Bytes(((rate as f64 * rtt / 8.0 * times) as u64).max(3000))
+        }
+    };
+    Settings {
+        rate: rate.map_or(Rate::Unlimited, Rate::bits_per_second),
+        delay: time(there.delay),
+        jitter: time(there.jitter),
+        queue,
+        loss: match there.loss {
+            Some(LossRatio(p)) if p > 0.0 => Loss::Uniform(p),
+            _ => Loss::None,
+        },
+        up,
+    }
 }

@@ -1,14 +1,65 @@
 //! A testbed in a process of its own, and the socket to talk to it.
+#![expect(
+    unsafe_code,
+    reason = "signals as descriptors, and hooks between fork and exec"
+)]
 
 use std::ffi::OsStr;
-use std::process::Command;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use serde::{Deserialize, Serialize};
 
 use super::error::Error;
 use super::spec::Spec;
 use super::status::Status;
 use super::units::LinkChange;
-use super::{Options, Testbed};
+use super::{Options, Testbed, state};
 use crate::emulator::Direction;
+use crate::netns::{self, Capability};
+
+/// How long a client may take to send its request.
+const REQUEST_TIME: Duration = Duration::from_secs(2);
+
+/// How long the daemon may take to answer: the slowest is to end all processes.
+const ANSWER_TIME: Duration = Duration::from_secs(60);
+
+/// Longest request, bytes.
+const REQUEST_LEN: u64 = 64 * 1024;
+
+/// What the daemon writes to its standard output once the testbed is up.
+const READY: &str = "ready";
+
+#[derive(Serialize, Deserialize)]
+enum Request {
+    Status,
+    Set {
+        link: String,
+        direction: Option<Direction>,
+        change: LinkChange,
+    },
+    Start(String),
+    Stop(String),
+    Kill(String),
+    Restart(String),
+    Reconfigure(String),
+    ResetLateness,
+    Down,
+}
+
+#[derive(Serialize, Deserialize)]
+enum Answer {
+    Done,
+    Status(Box<Status>),
+    Failed(String),
+}
 
 /// Starts this executable again with `arguments` (a hidden subcommand that ends up in
 /// [`run_daemon`]) in the background, and waits until the testbed named `name` is up.
@@ -20,19 +71,180 @@ pub fn spawn_daemon<S: AsRef<OsStr>>(
     name: &str,
     arguments: impl IntoIterator<Item = S>,
 ) -> Result<Client, Error> {
-    let _ = (name, arguments.into_iter().count());
-    todo!()
+    if state::is_claimed(name) {
+        return Err(Error::Busy(name.to_owned()));
+    }
+    let step = |e| Error::system("start the testbed's daemon", e);
+    let program = std::env::current_exe().map_err(step)?;
+    let mut command = Command::new(program);
+    command
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped());
+    // SAFETY: setsid is async-signal-safe. Without it the terminal's interrupt would end the
+    // daemon along with whatever is being run in the foreground.
+    unsafe { command.pre_exec(|| rustix::process::setsid().map(drop).map_err(Into::into)) };
+    let mut child = command.spawn().map_err(step)?;
+    let mut said = String::new();
+    if let Some(stdout) = child.stdout.take() {
+        BufReader::new(stdout.take(REQUEST_LEN))
+            .read_line(&mut said)
+            .map_err(step)?;
+    }
+    match said.trim() {
+        READY => Client::connect(name),
+        "" => Err(Error::Daemon(
+            "the testbed's daemon ended before the testbed was up".to_owned(),
+        )),
+        message => Err(Error::Daemon(message.to_owned())),
+    }
 }
 
-/// The daemon itself: brings the testbed up, answers on the control socket, and returns once a
-/// client asked it to end or a SIGTERM or SIGINT came; everything is removed then.
+/// The daemon itself: brings the testbed up, says so to [`spawn_daemon`] on its standard output,
+/// answers on the control socket, and returns once a client asked it to end or a SIGTERM or SIGINT
+/// came; everything is removed then. To be called with no other thread running and with nothing
+/// written to standard output. Moves to a user namespace first if it is not root.
 ///
 /// # Errors
 ///
-/// As of [`Testbed::up`].
+/// As of [`Testbed::up`]; they have been told to [`spawn_daemon`] already.
 pub fn run_daemon(spec: Spec, options: Options) -> Result<(), Error> {
-    let _ = Testbed::up(spec, options)?;
-    todo!()
+    let up = || -> Result<(Testbed, UnixListener, OwnedFd), Error> {
+        let step = |e| Error::system("set up the testbed's daemon", e);
+        let capability = netns::ensure_capable().map_err(Error::NotCapable)?;
+        let signals = signals().map_err(step)?;
+        let name = spec.name.to_string();
+        // Outside a user namespace nobody could find what a killed daemon left in it.
+        let mortal = capability == Capability::UserNamespace;
+        let testbed = Testbed::up_with(spec, options, mortal)?;
+        let listener = UnixListener::bind(state::socket(&name)).map_err(step)?;
+        Ok((testbed, listener, signals))
+    };
+    match up() {
+        Ok((testbed, listener, signals)) => {
+            detach(&testbed).map_err(|e| Error::system("detach the testbed's daemon", e))?;
+            serve(testbed, &listener, &signals)
+        }
+        Err(error) => {
+            // A message may have several lines; the reader takes one.
+            println!("{}", error.to_string().replace('\n', " "));
+            Err(error)
+        }
+    }
+}
+
+/// Reports readiness and lets go of the terminal.
+fn detach(testbed: &Testbed) -> io::Result<()> {
+    println!("{READY}");
+    io::stdout().flush()?;
+    let log = File::create(testbed.state_dir().join("daemon.log"))?;
+    rustix::stdio::dup2_stdout(&log)?;
+    rustix::stdio::dup2_stderr(&log)?;
+    Ok(())
+}
+
+/// Blocks SIGTERM, SIGINT and SIGHUP and makes them readable. Programs started later are not
+/// affected: the standard library gives them an empty mask.
+fn signals() -> io::Result<OwnedFd> {
+    // SAFETY: the set is initialised by sigemptyset before anything reads it, and the descriptor
+    // is new and ours.
+    unsafe {
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&raw mut set);
+        for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
+            libc::sigaddset(&raw mut set, signal);
+        }
+        let error = libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut());
+        if error != 0 {
+            return Err(io::Error::from_raw_os_error(error));
+        }
+        let fd = libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC);
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(OwnedFd::from_raw_fd(fd))
+    }
+}
+
+fn serve(mut testbed: Testbed, listener: &UnixListener, signals: &OwnedFd) -> Result<(), Error> {
+    loop {
+        let mut ready = [
+            PollFd::new(listener, PollFlags::IN),
+            PollFd::new(signals, PollFlags::IN),
+        ];
+        match poll(&mut ready, None) {
+            Ok(_) => {}
+            Err(rustix::io::Errno::INTR) => continue,
+            Err(e) => return Err(Error::system("wait for requests", e.into())),
+        }
+        if !ready[1].revents().is_empty() {
+            return testbed.down();
+        }
+        let Ok((mut stream, _)) = listener.accept() else {
+            continue;
+        };
+        let request = match read_request(&stream) {
+            Ok(request) => request,
+            Err(error) => {
+                tracing::warn!(%error, "a request on the control socket makes no sense");
+                let _ = write_line(&mut stream, &Answer::Failed(error.to_string()));
+                continue;
+            }
+        };
+        if matches!(request, Request::Down) {
+            let result = testbed.down();
+            let answer = match &result {
+                Ok(()) => Answer::Done,
+                Err(e) => Answer::Failed(e.to_string()),
+            };
+            let _ = write_line(&mut stream, &answer);
+            return result;
+        }
+        let answer = answer(&mut testbed, request);
+        let answer = answer.unwrap_or_else(|e| Answer::Failed(e.to_string()));
+        // The client may have gone away; that is its own affair.
+        let _ = write_line(&mut stream, &answer);
+    }
+}
+
+fn answer(testbed: &mut Testbed, request: Request) -> Result<Answer, Error> {
+    match request {
+        Request::Status => return Ok(Answer::Status(Box::new(testbed.status()?))),
+        Request::Set {
+            link,
+            direction,
+            change,
+        } => testbed.set_link(&link, direction, &change)?,
+        Request::Start(host) => testbed.start(&host)?,
+        Request::Stop(host) => testbed.stop(&host)?,
+        Request::Kill(host) => testbed.kill(&host)?,
+        Request::Restart(host) => testbed.restart(&host)?,
+        Request::Reconfigure(host) => testbed.reconfigure(&host)?,
+        Request::ResetLateness => testbed.reset_lateness()?,
+        Request::Down => {}
+    }
+    Ok(Answer::Done)
+}
+
+fn read_request(stream: &UnixStream) -> io::Result<Request> {
+    stream.set_read_timeout(Some(REQUEST_TIME))?;
+    stream.set_write_timeout(Some(REQUEST_TIME))?;
+    read_line(stream)
+}
+
+fn read_line<T: for<'de> Deserialize<'de>>(stream: &UnixStream) -> io::Result<T> {
+    let mut line = String::new();
+    BufReader::new(stream.take(REQUEST_LEN * 16)).read_line(&mut line)?;
+    if line.is_empty() {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    Ok(serde_json::from_str(&line)?)
+}
+
+fn write_line(stream: &mut UnixStream, message: &impl Serialize) -> io::Result<()> {
+    let mut line = serde_json::to_vec(message)?;
+    line.push(b'\n');
+    stream.write_all(&line)
 }
 
 /// A connection to the daemon of a testbed. Each call connects anew.
@@ -48,8 +260,11 @@ impl Client {
     ///
     /// [`Error::NotUp`].
     pub fn connect(name: &str) -> Result<Client, Error> {
-        let _ = name;
-        todo!()
+        let client = Client {
+            name: name.to_owned(),
+        };
+        client.dial()?;
+        Ok(client)
     }
 
     /// As [`Testbed::status`].
@@ -58,7 +273,12 @@ impl Client {
     ///
     /// [`Error::NotUp`] if the daemon went away.
     pub fn status(&self) -> Result<Status, Error> {
-        todo!("{}", self.name)
+        match self.ask(&Request::Status)? {
+            Answer::Status(status) => Ok(*status),
+            _ => Err(Error::Daemon(
+                "the daemon answered something else".to_owned(),
+            )),
+        }
     }
 
     /// As [`Testbed::exec`]; also works from outside the daemon's user namespace.
@@ -67,8 +287,20 @@ impl Client {
     ///
     /// As of [`Testbed::exec`].
     pub fn exec(&self, host: &str, program: &str) -> Result<Command, Error> {
-        let _ = (host, program);
-        todo!()
+        let status = self.status()?;
+        let Some(namespace) = status
+            .hosts
+            .iter()
+            .find(|h| h.name == host)
+            .map(|h| &h.namespace)
+        else {
+            let known = status.hosts.iter().map(|h| h.name.clone()).collect();
+            return Err(Error::NoSuchHost(host.to_owned(), known));
+        };
+        let mut command = Command::new(program);
+        enter_from_outside(&mut command, status.pid, namespace)
+            .map_err(|e| Error::system(format!("enter namespace {namespace}"), e))?;
+        Ok(command)
     }
 
     /// As [`Testbed::set_link`].
@@ -82,8 +314,11 @@ impl Client {
         direction: Option<Direction>,
         change: &LinkChange,
     ) -> Result<(), Error> {
-        let _ = (link, direction, change);
-        todo!()
+        self.order(&Request::Set {
+            link: link.to_owned(),
+            direction,
+            change: *change,
+        })
     }
 
     /// As [`Testbed::start`].
@@ -92,8 +327,7 @@ impl Client {
     ///
     /// As of [`Testbed::start`].
     pub fn start(&self, host: &str) -> Result<(), Error> {
-        let _ = host;
-        todo!()
+        self.order(&Request::Start(host.to_owned()))
     }
 
     /// As [`Testbed::stop`].
@@ -102,8 +336,7 @@ impl Client {
     ///
     /// As of [`Testbed::stop`].
     pub fn stop(&self, host: &str) -> Result<(), Error> {
-        let _ = host;
-        todo!()
+        self.order(&Request::Stop(host.to_owned()))
     }
 
     /// As [`Testbed::kill`].
@@ -112,8 +345,7 @@ impl Client {
     ///
     /// As of [`Testbed::kill`].
     pub fn kill(&self, host: &str) -> Result<(), Error> {
-        let _ = host;
-        todo!()
+        self.order(&Request::Kill(host.to_owned()))
     }
 
     /// As [`Testbed::restart`].
@@ -122,12 +354,90 @@ impl Client {
     ///
     /// As of [`Testbed::restart`].
     pub fn restart(&self, host: &str) -> Result<(), Error> {
-        let _ = host;
-        todo!()
+        self.order(&Request::Restart(host.to_owned()))
+    }
+
+    /// As [`Testbed::reconfigure`].
+    ///
+    /// # Errors
+    ///
+    /// As of [`Testbed::reconfigure`].
+    pub fn reconfigure(&self, host: &str) -> Result<(), Error> {
+        self.order(&Request::Reconfigure(host.to_owned()))
+    }
+
+    /// As [`Testbed::reset_lateness`].
+    ///
+    /// # Errors
+    ///
+    /// As of [`Testbed::reset_lateness`].
+    pub fn reset_lateness(&self) -> Result<(), Error> {
+        self.order(&Request::ResetLateness)
+    }
+
+    fn order(&self, request: &Request) -> Result<(), Error> {
+        self.ask(request).map(drop)
+    }
+
+    fn ask(&self, request: &Request) -> Result<Answer, Error> {
+        let mut stream = self.dial()?;
+        let talk = |stream: &mut UnixStream| -> io::Result<Answer> {
+            stream.set_read_timeout(Some(ANSWER_TIME))?;
+            write_line(stream, request)?;
+            read_line(stream)
+        };
+        match talk(&mut stream) {
+            Ok(Answer::Failed(message)) => Err(Error::Daemon(message)),
+            Ok(answer) => Ok(answer),
+            Err(e) => Err(Error::system("talk to the testbed's daemon", e)),
+        }
+    }
+
+    fn dial(&self) -> Result<UnixStream, Error> {
+        UnixStream::connect(state::socket(&self.name)).map_err(|_| Error::NotUp(self.name.clone()))
     }
 }
 
+/// Makes `command` start in a namespace as the daemon `pid` sees it: if that one has a user
+/// namespace of its own, in it, with its mounts.
+fn enter_from_outside(command: &mut Command, pid: u32, namespace: &str) -> io::Result<()> {
+    let open = |what: &str| File::open(format!("/proc/{pid}/ns/{what}"));
+    let same = std::fs::read_link(format!("/proc/{pid}/ns/user"))?
+        == std::fs::read_link("/proc/self/ns/user")?;
+    if same {
+        return netns::enter_on_exec(command, namespace);
+    }
+    let (user, mounts) = (open("user")?, open("mnt")?);
+    let path = std::ffi::CString::new(format!("/run/netns/{namespace}"))?;
+    // SAFETY: after the fork there is one thread, as joining a user namespace wants; the hook
+    // makes system calls only, on what was made before.
+    unsafe {
+        command.pre_exec(move || {
+            move_into_link_name_space(user.as_fd(), Some(LinkNameSpaceType::User))?;
+            move_into_link_name_space(mounts.as_fd(), Some(LinkNameSpaceType::Mount))?;
+            let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC;
+            let network = rustix::fs::open(path.as_c_str(), flags, rustix::fs::Mode::empty())?;
+            move_into_link_name_space(network.as_fd(), Some(LinkNameSpaceType::Network))?;
+            Ok(())
+        })
+    };
+    Ok(())
+}
+
 /// Asks the daemon of testbed `name` to end and waits for it; nothing if there is none.
-pub(super) fn stop_daemon(_name: &str) -> Result<(), Error> {
-    todo!()
+pub(super) fn stop_daemon(name: &str) -> Result<(), Error> {
+    let client = match Client::connect(name) {
+        Ok(client) => client,
+        Err(_) => return Ok(()),
+    };
+    let result = client.order(&Request::Down);
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while state::is_claimed(name) && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    match result {
+        // It died on the way; what it left is removed by the caller.
+        Err(Error::System { .. }) => Ok(()),
+        other => other,
+    }
 }

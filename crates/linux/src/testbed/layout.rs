@@ -24,7 +24,7 @@ pub struct HostLayout {
     pub role: Role,
     /// When its process starts.
     pub start: Start,
-    /// Its network namespace, `<testbed>-<host>`, as `ip netns` knows it.
+    /// Its network namespace, `<testbed>.<host>`, as `ip netns` knows it.
     pub namespace: String,
     /// Interfaces: LANs first, then links, in the order of the file.
     pub interfaces: Vec<InterfaceLayout>,
@@ -138,9 +138,21 @@ impl HostLayout {
     }
 }
 
-/// Name of the namespace of `host`.
+/// Name of the namespace of `host`. Neither name has a dot in it.
 pub(super) fn namespace(testbed: &str, host: &str) -> String {
-    format!("{testbed}-{host}")
+    format!("{testbed}.{host}")
+}
+
+/// Name of the namespace with the bridge of `lan`.
+pub(super) fn switch_namespace(testbed: &str, lan: &str) -> String {
+    format!("{testbed}.{lan}.switch")
+}
+
+/// Whether a namespace was made for the testbed named `testbed`.
+pub(super) fn belongs_to(namespace: &str, testbed: &str) -> bool {
+    namespace
+        .strip_prefix(testbed)
+        .is_some_and(|rest| rest.starts_with('.'))
 }
 
 impl Segment {

@@ -19,7 +19,7 @@
 //! # Ok(()) }
 //! ```
 //!
-//! What a testbed makes is found again by name: namespaces `<testbed>-<host>`, so that
+//! What a testbed makes is found again by name: namespaces `<testbed>.<host>`, so that
 //! [`down`] removes all of it even after the daemon was killed. Whatever process still runs in
 //! one of its namespaces is killed then.
 
@@ -27,8 +27,11 @@ mod build;
 mod control;
 mod error;
 mod layout;
+mod links;
 mod process;
+mod routes;
 mod spec;
+mod state;
 mod status;
 mod subnet;
 mod units;
@@ -46,6 +49,7 @@ pub use subnet::{Subnet4, Subnet6};
 pub use units::{LinkChange, LossRatio, QueueSize, RateValue, TimeValue};
 
 use crate::emulator::{Direction, Emulator};
+use links::LinkState;
 use process::Process;
 
 /// Makes the configuration of a box or server from the resolved addresses: given the layout and
@@ -70,8 +74,13 @@ pub struct Testbed {
     layout: Layout,
     options: Options,
     state_dir: PathBuf,
+    /// What the file, and `set` since, say of each link, forward and reverse.
+    models: Vec<[LinkState; 2]>,
     emulator: Option<Emulator>,
     processes: BTreeMap<String, Process>,
+    mortal: bool,
+    removed: bool,
+    _claim: state::Claim,
 }
 
 impl Testbed {
@@ -84,15 +93,26 @@ impl Testbed {
     /// [`Error::Busy`] when a daemon holds a testbed of this name; [`Error::System`] with the step
     /// that failed otherwise, and nothing is left over.
     pub fn up(spec: Spec, options: Options) -> Result<Testbed, Error> {
+        Testbed::up_with(spec, options, false)
+    }
+
+    /// [`up`](Self::up); `mortal` processes are killed when the calling thread ends.
+    fn up_with(spec: Spec, options: Options, mortal: bool) -> Result<Testbed, Error> {
         let layout = Layout::resolve(&spec)?;
-        let state_dir = process::create_state_dir(&spec.name)?;
+        let models = links::initial(&spec);
+        let claim = state::claim(&spec.name)?;
+        let state_dir = state::directory(&spec.name);
         let mut testbed = Testbed {
             spec,
             layout,
             options,
             state_dir,
+            models,
             emulator: None,
             processes: BTreeMap::new(),
+            mortal,
+            removed: false,
+            _claim: claim,
         };
         testbed.build()?;
         Ok(testbed)
@@ -128,7 +148,7 @@ impl Testbed {
     ///
     /// [`Error::NoSuchLink`].
     pub fn set_link(
-        &self,
+        &mut self,
         link: &str,
         direction: Option<Direction>,
         change: &LinkChange,
@@ -200,6 +220,16 @@ impl Testbed {
     /// [`Error::System`] with the first step that failed; the others are still done.
     pub fn down(mut self) -> Result<(), Error> {
         self.tear_down()
+    }
+
+    /// Gives a host its addresses and routes again, after an interface was down or addresses were
+    /// taken away.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoSuchHost`], [`Error::System`].
+    pub fn reconfigure(&self, host: &str) -> Result<(), Error> {
+        self.configure_host(host)
     }
 }
 

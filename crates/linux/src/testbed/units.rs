@@ -4,24 +4,24 @@ use std::fmt;
 use std::time::Duration;
 
 use serde::de::{self, Deserializer, Visitor};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 
 use super::error::Error;
 
 /// A rate in bit/s: `"20Mbit/s"`, `"20M"`, `"512k"`, `"1.5G"`, `"unlimited"`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RateValue(pub Option<u64>);
 
 /// A duration: `"15ms"`, `"1.5s"`, `"200us"`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TimeValue(pub Duration);
 
 /// A probability: `"1%"` or `0.01`.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LossRatio(pub f64);
 
 /// A bound on a queue: `"50 packets"`, `"64000 bytes"`, `"64kB"`, `"1BDP"`.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub enum QueueSize {
     /// Whole packets.
     Packets(u32),
@@ -157,6 +157,29 @@ impl QueueSize {
     }
 }
 
+// What `Display` writes, `parse` reads back as the same value.
+
+impl fmt::Display for RateValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(rate) => write!(f, "{rate}bit/s"),
+            None => f.write_str("unlimited"),
+        }
+    }
+}
+
+impl fmt::Display for TimeValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}ns", self.0.as_nanos())
+    }
+}
+
+impl fmt::Display for LossRatio {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
+
 impl fmt::Display for QueueSize {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -166,6 +189,18 @@ impl fmt::Display for QueueSize {
         }
     }
 }
+
+macro_rules! serialize_as_text {
+    ($($name:ty),*) => {$(
+        impl Serialize for $name {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.collect_str(self)
+            }
+        }
+    )*};
+}
+
+serialize_as_text!(RateValue, TimeValue, LossRatio, QueueSize);
 
 /// Reads a TOML string through a `parse` function; `loss` also takes a bare number.
 struct Text<T> {
@@ -288,5 +323,69 @@ impl LinkChange {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_read_with_their_units() {
+        assert_eq!(
+            RateValue::parse("20Mbit/s"),
+            Ok(RateValue(Some(20_000_000)))
+        );
+        assert_eq!(RateValue::parse("1.5G"), Ok(RateValue(Some(1_500_000_000))));
+        assert_eq!(RateValue::parse("512 kbps"), Ok(RateValue(Some(512_000))));
+        assert_eq!(RateValue::parse("unlimited"), Ok(RateValue(None)));
+        assert_eq!(
+            TimeValue::parse("1.5s"),
+            Ok(TimeValue(Duration::from_millis(1500)))
+        );
+        assert_eq!(
+            TimeValue::parse("200us"),
+            Ok(TimeValue(Duration::from_micros(200)))
+        );
+        assert_eq!(LossRatio::parse("1%"), Ok(LossRatio(0.01)));
+        assert_eq!(LossRatio::parse("0.25"), Ok(LossRatio(0.25)));
+        assert_eq!(QueueSize::parse("50 packets"), Ok(QueueSize::Packets(50)));
+        assert_eq!(QueueSize::parse("64kB"), Ok(QueueSize::Bytes(64_000)));
+        assert_eq!(QueueSize::parse("0.5BDP"), Ok(QueueSize::Bdp(0.5)));
+    }
+
+    #[test]
+    fn nonsense_is_answered_by_what_to_write() {
+        for (answer, advice) in [
+            (RateValue::parse("fast").unwrap_err(), "20Mbit/s"),
+            (RateValue::parse("20").unwrap_err(), "20Mbit/s"),
+            (RateValue::parse("0Mbit/s").unwrap_err(), "1 bit/s"),
+            (TimeValue::parse("15").unwrap_err(), "15ms"),
+            (TimeValue::parse("2000s").unwrap_err(), "60s"),
+            (LossRatio::parse("101%").unwrap_err(), "0% to 100%"),
+            (LossRatio::parse("-1%").unwrap_err(), "1%"),
+            (QueueSize::parse("big").unwrap_err(), "1BDP"),
+        ] {
+            assert!(answer.contains(advice), "{answer}");
+        }
+    }
+
+    #[test]
+    fn a_change_survives_the_way_to_the_daemon() {
+        let words = [
+            "rate=1.5M",
+            "delay=200us",
+            "jitter=1ms",
+            "loss=0.1%",
+            "queue=2BDP",
+            "down",
+        ];
+        let change = LinkChange::parse(words).unwrap();
+        let json = serde_json::to_string(&change).unwrap();
+        assert_eq!(serde_json::from_str::<LinkChange>(&json).unwrap(), change);
+        assert!(matches!(
+            LinkChange::parse(["speed=3"]),
+            Err(Error::BadChange(_))
+        ));
     }
 }

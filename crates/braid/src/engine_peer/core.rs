@@ -1,0 +1,295 @@
+//! The transfers of the engine peer, as a core on the driver's event loop.
+
+use std::collections::BTreeMap;
+use std::io::IoSliceMut;
+use std::net::SocketAddr;
+
+use braid_engine::{ApiError, CloseReason, ConnId, ConnectOptions, Event, Protocol, Stack};
+use braid_proxy::{Core, LocalEvent, LocalStreams};
+use braid_wire::Instant;
+use sha2::{Digest, Sha256};
+
+use crate::cli::PeerArgs;
+use crate::kernel_peer::{Direction, Pattern, Report, hex};
+
+/// Bytes written at a time; the engine takes less where it has less room.
+const CHUNK: usize = 256 * 1024;
+
+/// Sends, receives and reports as [`crate::kernel_peer`] does, on connections of the engine.
+pub struct Transfers {
+    args: PeerArgs,
+    role: &'static str,
+    open: BTreeMap<ConnId, Transfer>,
+    /// Reports of the connections that ended, oldest first.
+    pub done: Vec<Report>,
+}
+
+impl Transfers {
+    /// Serves connections as they come (`listen`), or those opened by [`Self::connect`].
+    pub fn new(role: &'static str, args: PeerArgs) -> Self {
+        Transfers {
+            args,
+            role,
+            open: BTreeMap::new(),
+            done: Vec::new(),
+        }
+    }
+
+    /// Opens a connection.
+    ///
+    /// # Errors
+    /// What the engine says: it has no path, or no room.
+    pub fn connect(
+        &mut self,
+        now: Instant,
+        remote: SocketAddr,
+        stack: &mut Stack,
+    ) -> Result<(), ApiError> {
+        let policy = braid_strategy::by_name(braid_strategy::DEFAULT_SCHEDULER)
+            .expect("the default has a name that exists");
+        let protocol = Protocol::Mptcp;
+        let options = ConnectOptions {
+            remote,
+            remote_alt: None,
+            path: None,
+            protocol,
+            policy,
+        };
+        let conn = stack.connect(now, options)?;
+        self.begin(now, conn, Some(remote), stack);
+        Ok(())
+    }
+
+    fn begin(&mut self, now: Instant, conn: ConnId, peer: Option<SocketAddr>, stack: &mut Stack) {
+        let mut transfer = Transfer::new(now, peer, &self.args);
+        transfer.send(now, conn, &self.args, stack);
+        self.open.insert(conn, transfer);
+    }
+
+    fn with(&mut self, conn: ConnId, act: impl FnOnce(&mut Transfer, &PeerArgs)) {
+        if let Some(transfer) = self.open.get_mut(&conn) {
+            act(transfer, &self.args);
+        }
+    }
+}
+
+impl Core for Transfers {
+    fn on_engine_event(
+        &mut self,
+        now: Instant,
+        event: Event,
+        stack: &mut Stack,
+        _: &mut dyn LocalStreams,
+    ) {
+        match event {
+            Event::Accepted { conn, remote, .. } => self.begin(now, conn, Some(remote), stack),
+            Event::Connected { conn } | Event::Writable { conn } => {
+                self.with(conn, |transfer, args| transfer.send(now, conn, args, stack));
+            }
+            Event::Readable { conn } => {
+                self.with(conn, |transfer, _| transfer.receive(now, conn, stack));
+            }
+            Event::FellBack { conn, .. } => self.with(conn, |transfer, _| transfer.fallback = true),
+            Event::SubflowEstablished { conn, .. } => self.with(conn, |transfer, _| {
+                transfer.subflows += 1;
+                transfer.most_subflows = transfer.most_subflows.max(transfer.subflows);
+            }),
+            Event::SubflowClosed { conn, .. } => self.with(conn, |transfer, _| {
+                transfer.subflows = transfer.subflows.saturating_sub(1);
+            }),
+            Event::Closed { conn, reason } => {
+                if let Some(transfer) = self.open.remove(&conn) {
+                    self.done
+                        .push(transfer.report(reason, self.role, &self.args));
+                }
+            }
+        }
+    }
+
+    fn on_local_event(
+        &mut self,
+        _: Instant,
+        _: LocalEvent,
+        _: &mut Stack,
+        _: &mut dyn LocalStreams,
+    ) {
+    }
+
+    fn next_timeout(&self) -> Option<Instant> {
+        None
+    }
+
+    fn handle_timeout(&mut self, _: Instant, _: &mut Stack, _: &mut dyn LocalStreams) {}
+}
+
+/// One connection.
+struct Transfer {
+    start: Instant,
+    peer: Option<SocketAddr>,
+    pattern: Pattern,
+    expected: Option<Pattern>,
+    sent: Half,
+    received: Half,
+    error: Option<String>,
+    fallback: bool,
+    subflows: u8,
+    most_subflows: u8,
+}
+
+/// What went one way.
+struct Half {
+    hash: Option<Sha256>,
+    bytes: u64,
+    end: Option<Instant>,
+}
+
+impl Half {
+    fn count(&mut self, bytes: &[u8]) {
+        self.bytes += bytes.len() as u64;
+        if let Some(hash) = &mut self.hash {
+            hash.update(bytes);
+        }
+    }
+
+    fn direction(self, start: Instant) -> Direction {
+        Direction {
+            bytes: self.bytes,
+            seconds: self
+                .end
+                .map_or(0.0, |end| end.saturating_since(start).as_secs_f64()),
+            sha256: self.hash.map(|hash| hex(&hash.finalize())),
+        }
+    }
+}
+
+impl Transfer {
+    fn new(now: Instant, peer: Option<SocketAddr>, args: &PeerArgs) -> Self {
+        let half = || Half {
+            hash: (!args.fast).then(Sha256::new),
+            bytes: 0,
+            end: None,
+        };
+        Transfer {
+            start: now,
+            peer,
+            pattern: Pattern::new(args.seed),
+            expected: args.verify.map(Pattern::new),
+            sent: half(),
+            received: half(),
+            error: None,
+            fallback: false,
+            subflows: 0,
+            most_subflows: 0,
+        }
+    }
+
+    /// Sends what there is room for, and ends the direction after the last byte.
+    fn send(&mut self, now: Instant, conn: ConnId, args: &PeerArgs, stack: &mut Stack) {
+        while self.sent.bytes < args.send {
+            let left = usize::try_from(args.send - self.sent.bytes)
+                .unwrap_or(CHUNK)
+                .min(CHUNK);
+            let (pattern, sent) = (&mut self.pattern, &mut self.sent);
+            let written = stack.write_with::<ApiError>(now, conn, left, |room| {
+                Ok(if args.fast {
+                    let taken = room
+                        .iter()
+                        .map(|slice| slice.len())
+                        .sum::<usize>()
+                        .min(left);
+                    sent.bytes += taken as u64;
+                    taken
+                } else {
+                    write_pattern(pattern, sent, room, left)
+                })
+            });
+            match written {
+                Ok(0) => return,
+                Ok(_) => {}
+                Err(error) => return self.fail(format!("sending: {error}")),
+            }
+        }
+        if self.sent.end.is_none() {
+            self.sent.end = Some(now);
+            if let Err(error) = stack.shutdown(now, conn) {
+                self.fail(format!("ending the sending direction: {error}"));
+            }
+        }
+    }
+
+    /// Takes what came.
+    fn receive(&mut self, now: Instant, conn: ConnId, stack: &mut Stack) {
+        loop {
+            let (expected, received, error) =
+                (&mut self.expected, &mut self.received, &mut self.error);
+            let read = stack.read_with::<ApiError>(now, conn, |slices| {
+                for slice in slices {
+                    let at = expected
+                        .as_mut()
+                        .and_then(|pattern| pattern.check(slice).err());
+                    if let (Some(at), None) = (at, &error) {
+                        *error = Some(format!("byte {at} differs from what was expected"));
+                    }
+                    received.count(slice);
+                }
+                Ok(slices.iter().map(|slice| slice.len()).sum())
+            });
+            match read {
+                Ok(0) => break,
+                Ok(_) => {}
+                Err(error) => return self.fail(format!("receiving: {error}")),
+            }
+        }
+        if stack.read_finished(conn) && self.received.end.is_none() {
+            self.received.end = Some(now);
+        }
+    }
+
+    /// The first failure counts.
+    fn fail(&mut self, error: String) {
+        self.error.get_or_insert(error);
+    }
+
+    fn report(mut self, reason: CloseReason, role: &'static str, args: &PeerArgs) -> Report {
+        if reason != CloseReason::Finished {
+            self.fail(format!("the connection ended: {reason:?}"));
+        }
+        if let Some(expected) = args
+            .expect
+            .filter(|expected| *expected != self.received.bytes)
+        {
+            self.fail(format!(
+                "received {} of {expected} bytes",
+                self.received.bytes
+            ));
+        }
+        Report {
+            role,
+            ok: self.error.is_none(),
+            error: self.error,
+            peer: self.peer,
+            congestion: args.congestion.clone(),
+            fallback: self.fallback,
+            subflows: self.most_subflows,
+            sent: self.sent.direction(self.start),
+            received: self.received.direction(self.start),
+        }
+    }
+}
+
+/// Fills at most `left` bytes of `room` with the pattern; how many.
+fn write_pattern(
+    pattern: &mut Pattern,
+    sent: &mut Half,
+    room: &mut [IoSliceMut<'_>],
+    left: usize,
+) -> usize {
+    let mut taken = 0;
+    for slice in room {
+        let n = slice.len().min(left - taken);
+        pattern.fill(&mut slice[..n]);
+        sent.count(&slice[..n]);
+        taken += n;
+    }
+    taken
+}

@@ -1,0 +1,264 @@
+//! What the emulator's thread does.
+
+use std::cell::RefCell;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::sync::mpsc::{Receiver, TryRecvError};
+use std::time::{Duration, Instant as WallClock};
+
+use braid_links::{Link, Settings};
+use braid_wire::{Instant, Rng};
+use hdrhistogram::Histogram;
+use rustix::event::{Timespec, epoll};
+
+use super::tun_end::{HEADER_LEN, TunEnd};
+use super::{Direction, Lateness, LinkPlan, Request};
+
+/// Packets read from one device before the others get their turn.
+const BATCH: usize = 64;
+
+/// `epoll` data of the wake-up descriptor; devices have their index.
+const WAKE: u64 = u64::MAX;
+
+/// Empty buffers kept for reuse.
+const POOLED: usize = 4096;
+
+/// Lateness beyond this counts as this, ns.
+const LATEST: u64 = 10_000_000_000;
+
+/// Devices and settings, before the thread runs. Link `i` has device `2 i` at its `from` end and
+/// `2 i + 1` at its `to` end; a lane, one direction, has the index of the device it reads.
+pub(super) struct Engine {
+    ends: Vec<TunEnd>,
+    settings: Vec<Settings>,
+    seed: u64,
+    buffer_len: usize,
+}
+
+impl Engine {
+    pub fn new(seed: u64) -> Engine {
+        Engine {
+            ends: Vec::new(),
+            settings: Vec::new(),
+            seed,
+            buffer_len: 0,
+        }
+    }
+
+    /// Adds the link of `plan` between its devices.
+    pub fn add_link(&mut self, plan: &LinkPlan, from: TunEnd, to: TunEnd) {
+        self.ends.extend([from, to]);
+        self.settings.extend([plan.forward, plan.reverse]);
+        self.buffer_len = self.buffer_len.max(HEADER_LEN + usize::from(plan.mtu));
+    }
+
+    /// Carries packets until asked to stop.
+    pub fn run(self, inbox: &Receiver<Request>, wake: &OwnedFd) -> io::Result<()> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        epoll::add(
+            &epoll,
+            wake,
+            epoll::EventData::new_u64(WAKE),
+            epoll::EventFlags::IN,
+        )?;
+        for (index, end) in self.ends.iter().enumerate() {
+            let data = epoll::EventData::new_u64(index as u64);
+            epoll::add(&epoll, end, data, epoll::EventFlags::IN)?;
+        }
+        let lanes = self
+            .settings
+            .iter()
+            .enumerate()
+            .map(|(index, settings)| Lane {
+                link: Link::new(*settings),
+                rng: Rng::for_component(self.seed, index as u64),
+            });
+        let histogram = Histogram::new_with_bounds(1, LATEST, 2);
+        Running {
+            lanes: lanes.collect(),
+            ends: self.ends,
+            epoll,
+            origin: WallClock::now(),
+            pool: Pool {
+                buffers: RefCell::default(),
+                buffer_len: self.buffer_len,
+            }
+            .into(),
+            lateness: histogram.map_err(io::Error::other)?,
+        }
+        .run(inbox, wake)
+    }
+}
+
+/// One direction of a link.
+struct Lane {
+    link: Link<Packet>,
+    rng: Rng,
+}
+
+/// The emulator at work.
+struct Running {
+    ends: Vec<TunEnd>,
+    lanes: Vec<Lane>,
+    epoll: OwnedFd,
+    origin: WallClock,
+    pool: Rc<Pool>,
+    lateness: Histogram<u64>,
+}
+
+impl Running {
+    fn run(mut self, inbox: &Receiver<Request>, wake: &OwnedFd) -> io::Result<()> {
+        let mut events = Vec::with_capacity(64);
+        loop {
+            events.clear();
+            let timeout = self.until_next();
+            match epoll::wait(
+                &self.epoll,
+                rustix::buffer::spare_capacity(&mut events),
+                timeout.as_ref(),
+            ) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(e) => return Err(e.into()),
+            }
+            for event in &events {
+                match event.data.u64() {
+                    WAKE => {
+                        // Drained before the inbox is, so that no request is overlooked.
+                        let _ = rustix::io::read(wake, &mut [0u8; 8]);
+                        if !self.answer_requests(inbox) {
+                            return Ok(());
+                        }
+                    }
+                    index => self.read(index as usize),
+                }
+            }
+            self.deliver();
+        }
+    }
+
+    fn now(&self) -> Instant {
+        Instant::from_nanos(self.origin.elapsed().as_nanos() as u64)
+    }
+
+    fn until_next(&self) -> Option<Timespec> {
+        let next = self
+            .lanes
+            .iter()
+            .filter_map(|lane| lane.link.next_event())
+            .min()?;
+        let wait = next.saturating_since(self.now());
+        Some(Timespec {
+            tv_sec: i64::try_from(wait.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: wait.subsec_nanos().into(),
+        })
+    }
+
+    /// Takes in what waits at device `index`.
+    fn read(&mut self, index: usize) {
+        for _ in 0..BATCH {
+            let mut packet = Pool::packet(&self.pool);
+            match self.ends[index].read(&mut packet.buffer) {
+                Ok(Some(len)) if len > HEADER_LEN => {
+                    packet.len = len;
+                    let now = self.now();
+                    let lane = &mut self.lanes[index];
+                    lane.link
+                        .enqueue(now, packet, (len - HEADER_LEN) as u32, &mut lane.rng);
+                }
+                Ok(Some(_)) => {}
+                Ok(None) => return,
+                Err(error) => {
+                    // The device is gone with its namespace; its descriptor would be ready for
+                    // ever.
+                    tracing::debug!(%error, "end {index} of an emulated link is gone");
+                    let _ = epoll::delete(&self.epoll, &self.ends[index]);
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Puts out everything that is due.
+    fn deliver(&mut self) {
+        for index in 0..self.lanes.len() {
+            let mut now = self.now();
+            while let Some(delivery) = self.lanes[index].link.poll_deliver(now) {
+                self.ends[index ^ 1].write(&delivery.packet.buffer[..delivery.packet.len]);
+                now = self.now();
+                let late = now.saturating_since(delivery.at).as_nanos() as u64;
+                self.lateness.saturating_record(late.clamp(1, LATEST));
+            }
+        }
+    }
+
+    /// False when asked to stop.
+    fn answer_requests(&mut self, inbox: &Receiver<Request>) -> bool {
+        loop {
+            match inbox.try_recv() {
+                Ok(Request::Set(link, direction, settings)) => {
+                    let now = self.now();
+                    self.lanes[lane(link, direction)].link.set(now, settings);
+                }
+                Ok(Request::Stats(link, direction, reply)) => {
+                    let link = &self.lanes[lane(link, direction)].link;
+                    let _ = reply.send((*link.settings(), link.counters()));
+                }
+                Ok(Request::Lateness(reply)) => {
+                    let _ = reply.send(self.summarise());
+                }
+                Ok(Request::ResetLateness) => self.lateness.reset(),
+                Err(TryRecvError::Empty) => return true,
+                Ok(Request::Stop) | Err(TryRecvError::Disconnected) => return false,
+            }
+        }
+    }
+
+    fn summarise(&self) -> Lateness {
+        let quantile = |q| Duration::from_nanos(self.lateness.value_at_quantile(q));
+        Lateness {
+            samples: self.lateness.len(),
+            p50: quantile(0.5),
+            p99: quantile(0.99),
+            max: Duration::from_nanos(self.lateness.max()),
+        }
+    }
+}
+
+fn lane(link: usize, direction: Direction) -> usize {
+    2 * link + usize::from(direction == Direction::Reverse)
+}
+
+/// A packet behind its header; its buffer goes back to the pool when it is dropped.
+struct Packet {
+    buffer: Vec<u8>,
+    len: usize,
+    pool: Rc<Pool>,
+}
+
+/// Buffers for reuse, so that packets cost no allocation.
+struct Pool {
+    buffers: RefCell<Vec<Vec<u8>>>,
+    buffer_len: usize,
+}
+
+impl Pool {
+    fn packet(pool: &Rc<Pool>) -> Packet {
+        let buffer = pool.buffers.borrow_mut().pop();
+        let buffer = buffer.unwrap_or_else(|| vec![0; pool.buffer_len]);
+        Packet {
+            buffer,
+            len: 0,
+            pool: Rc::clone(pool),
+        }
+    }
+}
+
+impl Drop for Packet {
+    fn drop(&mut self) {
+        let mut buffers = self.pool.buffers.borrow_mut();
+        if buffers.len() < POOLED {
+            buffers.push(std::mem::take(&mut self.buffer));
+        }
+    }
+}

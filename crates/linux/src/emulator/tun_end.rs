@@ -1,0 +1,92 @@
+//! The TUN device at one end of an emulated link, and the thread's priority.
+#![expect(
+    unsafe_code,
+    reason = "TUN set-up is by ioctl, scheduling by a call rustix has not"
+)]
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::unix::fs::OpenOptionsExt;
+
+/// Bytes of `struct virtio_net_hdr` before each packet.
+pub(super) const HEADER_LEN: usize = 10;
+
+/// A TUN device that carries one packet a call, never larger than its MTU, each behind a
+/// `virtio_net_hdr`. The header is there for the checksum alone: the kernel leaves it open on the
+/// way in, says so in the header, and takes it as good on the way out if that header comes back
+/// with the packet. So nobody computes it over an emulated link.
+pub(super) struct TunEnd {
+    file: File,
+}
+
+impl TunEnd {
+    /// Makes the device in the namespace of the calling thread.
+    pub fn open(name: &str) -> io::Result<TunEnd> {
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC)
+            .open("/dev/net/tun")?;
+        // SAFETY: all-zero is a valid `ifreq`, a plain C struct.
+        let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+        if name.is_empty() || name.len() >= request.ifr_name.len() {
+            let message = format!("`{name}` cannot name an interface");
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+        }
+        for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
+            *to = from as libc::c_char;
+        }
+        let flags = libc::IFF_TUN | libc::IFF_NO_PI | libc::IFF_VNET_HDR;
+        request.ifr_ifru.ifru_flags = flags as libc::c_short;
+        // SAFETY: TUNSETIFF reads and writes one `ifreq`, which lives through the call.
+        check(unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF, &raw mut request) })?;
+        // SAFETY: TUNSETOFFLOAD takes its argument by value.
+        check(unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETOFFLOAD, libc::TUN_F_CSUM) })?;
+        Ok(TunEnd { file })
+    }
+
+    /// Reads a header and packet; `None` when there is none.
+    pub fn read(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
+        match rustix::io::read(&self.file, buffer) {
+            Ok(n) => Ok(Some(n)),
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Ok(None),
+            // The device is down, or was a moment ago.
+            Err(rustix::io::Errno::IO) => Ok(None),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    /// Writes a header and packet; false if the device did not take it, for instance because it
+    /// is down.
+    pub fn write(&self, bytes: &[u8]) -> bool {
+        rustix::io::write(&self.file, bytes).is_ok()
+    }
+}
+
+impl AsFd for TunEnd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+/// Puts the calling thread under SCHED_FIFO, or failing that at least rids its timers of their
+/// slack (50 µs by default). Answers whether it is SCHED_FIFO.
+pub(super) fn become_realtime() -> bool {
+    // Above ordinary work, below the kernel's own threads (50).
+    let parameter = libc::sched_param { sched_priority: 10 };
+    let policy = libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK;
+    // SAFETY: the parameter lives through the call; 0 means the calling thread.
+    let realtime = unsafe { libc::sched_setscheduler(0, policy, &raw const parameter) } == 0;
+    // SAFETY: takes integers only.
+    unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1 as libc::c_ulong) };
+    realtime
+}
+
+fn check(result: libc::c_int) -> io::Result<()> {
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
+}

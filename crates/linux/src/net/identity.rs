@@ -1,0 +1,120 @@
+//! What an instance calls the things it creates.
+
+/// The names and numbers of everything that an instance creates in the kernel.
+///
+/// They follow from the name of its TUN device alone, of which there can be only one in a network
+/// namespace. So an instance finds and removes what an earlier one left behind when it was
+/// killed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Identity {
+    tun: String,
+    hash: u16,
+}
+
+impl Identity {
+    /// The identity of the instance whose TUN device is called `tun`.
+    pub fn of_tun(tun: &str) -> Identity {
+        let hash = fnv1a(tun.as_bytes());
+        Identity {
+            tun: tun.to_owned(),
+            hash: ((hash >> 16) ^ (hash & 0xffff)) as u16,
+        }
+    }
+
+    /// Name of the TUN device.
+    pub fn tun(&self) -> &str {
+        &self.tun
+    }
+
+    /// Name of the nftables table, of family `inet`.
+    pub fn nft_table(&self) -> String {
+        let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '_' };
+        let name: String = self.tun.chars().map(plain).collect();
+        if name == self.tun {
+            format!("braid_{name}")
+        } else {
+            // Names that differ only in what nftables does not allow stay apart.
+            format!("braid_{name}_{:04x}", self.hash)
+        }
+    }
+
+    /// Routing table of path `index`.
+    pub fn path_table(&self, index: u8) -> u32 {
+        self.table_base() | u32::from(index)
+    }
+
+    /// Routing table for everything that is only forwarded.
+    pub fn forward_table(&self) -> u32 {
+        self.table_base() | 0x1fe
+    }
+
+    /// Routing table that delivers intercepted packets to this host.
+    pub fn intercept_table(&self) -> u32 {
+        self.table_base() | 0x1ff
+    }
+
+    /// Whether a routing table is this instance's.
+    pub fn owns_table(&self, table: u32) -> bool {
+        table & !0x1ff == self.table_base()
+    }
+
+    /// Packet mark of intercepted packets.
+    pub fn mark(&self) -> u32 {
+        0xb000_0000 | u32::from(self.hash)
+    }
+
+    /// Priority of the routing rules that come before the main table (32,766).
+    pub fn rule_priority(&self) -> u32 {
+        10_000 + u32::from(self.hash) % 10_000
+    }
+
+    /// Priority of the routing rule that comes after the main table.
+    pub fn fallback_rule_priority(&self) -> u32 {
+        self.rule_priority() + 30_000
+    }
+
+    /// Whether a rule of Braid's at this priority is this instance's.
+    pub fn owns_priority(&self, priority: u32) -> bool {
+        priority == self.rule_priority() || priority == self.fallback_rule_priority()
+    }
+
+    fn table_base(&self) -> u32 {
+        0x4000_0000 | u32::from(self.hash) << 9
+    }
+}
+
+fn fnv1a(bytes: &[u8]) -> u32 {
+    bytes.iter().fold(0x811c_9dc5, |hash, b| {
+        (hash ^ u32::from(*b)).wrapping_mul(0x0100_0193)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_numbers_follow_from_the_name() {
+        let a = Identity::of_tun("braid0");
+        let b = Identity::of_tun("braid1");
+        assert_eq!(a, Identity::of_tun("braid0"));
+        assert_eq!(a.nft_table(), "braid_braid0");
+        let tables = [0, 255].map(|i| a.path_table(i));
+        for table in tables
+            .into_iter()
+            .chain([a.forward_table(), a.intercept_table()])
+        {
+            assert!(a.owns_table(table) && !b.owns_table(table));
+        }
+        assert!(!a.owns_table(254));
+        assert_ne!(a.mark(), b.mark());
+    }
+
+    #[test]
+    fn table_names_are_plain_and_stay_apart() {
+        let (a, b) = (Identity::of_tun("a.b"), Identity::of_tun("a-b"));
+        assert_ne!(a.nft_table(), b.nft_table());
+        let plain = |name: &str| name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+        assert!(plain(&a.nft_table()) && plain(&b.nft_table()));
+    }
+}

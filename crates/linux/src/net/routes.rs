@@ -1,0 +1,505 @@
+//! Links, addresses, routes and rules, in the few shapes used here.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE};
+use netlink_packet_route::address::{AddressAttribute, AddressMessage};
+use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkMessage};
+use netlink_packet_route::route::{
+    RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteProtocol, RouteScope, RouteType,
+};
+use netlink_packet_route::rule::{RuleAction, RuleAttribute, RuleMessage};
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+
+use super::netlink::Netlink;
+
+/// Marks routes and rules as Braid's (`rtm_protocol`, `FRA_PROTOCOL`); not in use by any routing
+/// daemon that Linux knows.
+pub const PROTOCOL: RouteProtocol = RouteProtocol::Other(0xb4);
+/// The main routing table.
+pub const MAIN_TABLE: u32 = 254;
+/// Metric of the route that keeps a table from being left for the next rule.
+pub const UNREACHABLE_METRIC: u32 = 9_999;
+
+/// A network interface.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Interface {
+    /// Index.
+    pub index: u32,
+    /// Name.
+    pub name: String,
+    /// Administratively up, with carrier.
+    pub running: bool,
+    /// MTU in bytes.
+    pub mtu: u32,
+}
+
+/// An address of an interface.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Address {
+    /// Index of the interface.
+    pub interface: u32,
+    /// Address.
+    pub addr: IpAddr,
+    /// Prefix length.
+    pub prefix_len: u8,
+}
+
+/// Where a route leads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Target {
+    /// Out of an interface, to a gateway or on the link.
+    Via {
+        /// Index of the interface.
+        interface: u32,
+        /// The gateway; `None` on the link.
+        gateway: Option<IpAddr>,
+    },
+    /// To this host, whatever the destination is.
+    Local {
+        /// Index of the loopback interface.
+        interface: u32,
+    },
+    /// Nowhere: the sender is told.
+    Unreachable,
+}
+
+/// A route.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Route {
+    /// Table.
+    pub table: u32,
+    /// Destination network.
+    pub destination: IpAddr,
+    /// Its prefix length.
+    pub prefix_len: u8,
+    /// Target.
+    pub target: Target,
+    /// Metric; the kernel prefers the lowest. 0 leaves it to the kernel.
+    pub metric: u32,
+}
+
+impl Route {
+    /// A default route.
+    pub fn default_of(v6: bool, table: u32, target: Target, metric: u32) -> Route {
+        Route {
+            table,
+            destination: unspecified(v6),
+            prefix_len: 0,
+            target,
+            metric,
+        }
+    }
+
+    fn message(&self) -> RouteMessage {
+        let mut message = RouteMessage::default();
+        message.header = RouteHeader {
+            address_family: family(self.destination),
+            destination_prefix_length: self.prefix_len,
+            protocol: PROTOCOL,
+            scope: RouteScope::Universe,
+            kind: RouteType::Unicast,
+            ..RouteHeader::default()
+        };
+        let attributes = &mut message.attributes;
+        attributes.push(RouteAttribute::Table(self.table));
+        if self.prefix_len > 0 {
+            attributes.push(RouteAttribute::Destination(self.destination.into()));
+        }
+        if self.metric > 0 {
+            attributes.push(RouteAttribute::Priority(self.metric));
+        }
+        match self.target {
+            Target::Via { interface, gateway } => {
+                attributes.push(RouteAttribute::Oif(interface));
+                match gateway {
+                    Some(gateway) => attributes.push(RouteAttribute::Gateway(gateway.into())),
+                    None => message.header.scope = RouteScope::Link,
+                }
+            }
+            Target::Local { interface } => {
+                attributes.push(RouteAttribute::Oif(interface));
+                message.header.kind = RouteType::Local;
+                message.header.scope = RouteScope::Host;
+            }
+            Target::Unreachable => message.header.kind = RouteType::Unreachable,
+        }
+        message
+    }
+}
+
+/// A routing rule: look up `table` for packets that match all that is given.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Rule {
+    /// IPv6.
+    pub v6: bool,
+    /// Priority; the lowest is asked first.
+    pub priority: u32,
+    /// Table to look up.
+    pub table: u32,
+    /// Source address.
+    pub from: Option<IpAddr>,
+    /// Name of the interface the packet came in by.
+    pub iif: Option<String>,
+    /// Packet mark.
+    pub mark: Option<u32>,
+    /// Ignore routes whose prefix is this long or shorter.
+    pub suppress_prefix_len: Option<u32>,
+}
+
+impl Rule {
+    fn message(&self) -> RuleMessage {
+        let mut message = RuleMessage::default();
+        message.header.family = family(unspecified(self.v6));
+        message.header.action = RuleAction::ToTable;
+        let attributes = &mut message.attributes;
+        attributes.push(RuleAttribute::Priority(self.priority));
+        attributes.push(RuleAttribute::Table(self.table));
+        attributes.push(RuleAttribute::Protocol(PROTOCOL));
+        if let Some(from) = self.from {
+            message.header.src_len = full_prefix(from);
+            attributes.push(RuleAttribute::Source(from));
+        }
+        if let Some(iif) = &self.iif {
+            attributes.push(RuleAttribute::Iifname(iif.clone()));
+        }
+        if let Some(mark) = self.mark {
+            attributes.push(RuleAttribute::FwMark(mark));
+        }
+        if let Some(len) = self.suppress_prefix_len {
+            attributes.push(RuleAttribute::SuppressPrefixLen(len));
+        }
+        message
+    }
+}
+
+/// A default route of the main table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DefaultRoute {
+    /// Index of the interface.
+    pub interface: u32,
+    /// The gateway; `None` on a point-to-point link.
+    pub gateway: Option<IpAddr>,
+    /// IPv6.
+    pub v6: bool,
+    /// Metric.
+    pub metric: u32,
+}
+
+impl Netlink {
+    /// All interfaces.
+    ///
+    /// # Errors
+    /// As the kernel answers; so for all functions here.
+    pub fn interfaces(&mut self) -> io::Result<Vec<Interface>> {
+        let found = self.dump(RouteNetlinkMessage::GetLink(LinkMessage::default()))?;
+        Ok(found.iter().filter_map(interface).collect())
+    }
+
+    /// The interface called `name`, if there is one.
+    ///
+    /// # Errors
+    /// As the kernel answers.
+    pub fn interface(&mut self, name: &str) -> io::Result<Option<Interface>> {
+        let all = self.interfaces()?;
+        Ok(all.into_iter().find(|interface| interface.name == name))
+    }
+
+    /// Sets MTU and transmit queue (packets) of an interface and puts it up.
+    ///
+    /// # Errors
+    /// As the kernel answers.
+    pub fn bring_up(&mut self, index: u32, mtu: u32, txqueuelen: u32) -> io::Result<()> {
+        let mut message = LinkMessage::default();
+        message.header.index = index;
+        message.header.flags = LinkFlags::Up;
+        message.header.change_mask = LinkFlags::Up;
+        message.attributes.push(LinkAttribute::Mtu(mtu));
+        message
+            .attributes
+            .push(LinkAttribute::TxQueueLen(txqueuelen));
+        self.request(RouteNetlinkMessage::SetLink(message), 0)
+    }
+
+    /// All addresses with the scope of the whole network.
+    ///
+    /// # Errors
+    /// As the kernel answers.
+    pub fn addresses(&mut self) -> io::Result<Vec<Address>> {
+        let found = self.dump(RouteNetlinkMessage::GetAddress(AddressMessage::default()))?;
+        Ok(found.iter().filter_map(address).collect())
+    }
+
+    /// The default routes of the main table, the preferred first.
+    ///
+    /// # Errors
+    /// As the kernel answers.
+    pub fn default_routes(&mut self) -> io::Result<Vec<DefaultRoute>> {
+        let mut routes = Vec::new();
+        for v6 in [false, true] {
+            for message in self.route_messages(v6)? {
+                if table_of(&message) == MAIN_TABLE && message.header.destination_prefix_length == 0
+                {
+                    default_hops(&message, v6, &mut routes);
+                }
+            }
+        }
+        routes.sort_by_key(|route| (route.v6, route.metric));
+        Ok(routes)
+    }
+
+    /// Adds a route, or replaces the one for the same destination and metric.
+    ///
+    /// # Errors
+    /// As the kernel answers.
+    pub fn replace_route(&mut self, route: &Route) -> io::Result<()> {
+        self.request(
+            RouteNetlinkMessage::NewRoute(route.message()),
+            NLM_F_CREATE | NLM_F_REPLACE,
+        )
+    }
+
+    /// Removes a route; nothing happens where there is none.
+    ///
+    /// # Errors
+    /// As the kernel answers.
+    pub fn delete_route(&mut self, route: &Route) -> io::Result<()> {
+        gone_is_fine(self.request(RouteNetlinkMessage::DelRoute(route.message()), 0))
+    }
+
+    /// Removes the default routes of a metric from a table, wherever they lead.
+    ///
+    /// # Errors
+    /// As the kernel answers.
+    pub fn delete_defaults(&mut self, v6: bool, table: u32, metric: u32) -> io::Result<()> {
+        // Deleting matches what is given only, and one route at a time; a table of ours never
+        // holds more than a few.
+        let mut message = Route::default_of(v6, table, Target::Unreachable, metric).message();
+        message.header.kind = RouteType::Unspec;
+        message.header.scope = RouteScope::NoWhere;
+        for _ in 0..8 {
+            match self.request(RouteNetlinkMessage::DelRoute(message.clone()), 0) {
+                Ok(()) => {}
+                Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Ok(()),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds an address to an interface; nothing happens where it is there already.
+    ///
+    /// # Errors
+    /// As the kernel answers.
+    pub fn add_address(&mut self, address: &Address) -> io::Result<()> {
+        let mut message = AddressMessage::default();
+        message.header.family = family(address.addr);
+        message.header.prefix_len = address.prefix_len;
+        message.header.index = address.interface;
+        message.attributes = vec![
+            AddressAttribute::Local(address.addr),
+            AddressAttribute::Address(address.addr),
+        ];
+        self.request(
+            RouteNetlinkMessage::NewAddress(message),
+            NLM_F_CREATE | NLM_F_REPLACE,
+        )
+    }
+
+    /// Removes Braid's routes from every table for which `of_table` says so.
+    ///
+    /// # Errors
+    /// As the kernel answers.
+    pub fn delete_routes(&mut self, of_table: impl Fn(u32) -> bool) -> io::Result<()> {
+        for v6 in [false, true] {
+            for message in self.route_messages(v6)? {
+                if message.header.protocol == PROTOCOL && of_table(table_of(&message)) {
+                    gone_is_fine(self.request(RouteNetlinkMessage::DelRoute(message), 0))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds a rule.
+    ///
+    /// # Errors
+    /// As the kernel answers.
+    pub fn add_rule(&mut self, rule: &Rule) -> io::Result<()> {
+        self.request(
+            RouteNetlinkMessage::NewRule(rule.message()),
+            NLM_F_CREATE | NLM_F_EXCL,
+        )
+    }
+
+    /// Removes Braid's rules of every priority for which `of_priority` says so.
+    ///
+    /// # Errors
+    /// As the kernel answers.
+    pub fn delete_rules(&mut self, of_priority: impl Fn(u32) -> bool) -> io::Result<()> {
+        for v6 in [false, true] {
+            let mut get = RuleMessage::default();
+            get.header.family = family(unspecified(v6));
+            for message in self.dump(RouteNetlinkMessage::GetRule(get))? {
+                let RouteNetlinkMessage::NewRule(rule) = message else {
+                    continue;
+                };
+                let ours = rule.attributes.contains(&RuleAttribute::Protocol(PROTOCOL));
+                let priority = rule.attributes.iter().find_map(|a| match a {
+                    RuleAttribute::Priority(priority) => Some(*priority),
+                    _ => None,
+                });
+                if ours && priority.is_some_and(&of_priority) {
+                    gone_is_fine(self.request(RouteNetlinkMessage::DelRule(rule), 0))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn route_messages(&mut self, v6: bool) -> io::Result<Vec<RouteMessage>> {
+        let mut get = RouteMessage::default();
+        get.header.address_family = family(unspecified(v6));
+        let found = self.dump(RouteNetlinkMessage::GetRoute(get))?;
+        let routes = found.into_iter().filter_map(|message| match message {
+            RouteNetlinkMessage::NewRoute(route) => Some(route),
+            _ => None,
+        });
+        Ok(routes.collect())
+    }
+}
+
+/// Bits of an address: 32 or 128.
+pub fn full_prefix(addr: IpAddr) -> u8 {
+    if addr.is_ipv4() { 32 } else { 128 }
+}
+
+fn unspecified(v6: bool) -> IpAddr {
+    if v6 {
+        Ipv6Addr::UNSPECIFIED.into()
+    } else {
+        Ipv4Addr::UNSPECIFIED.into()
+    }
+}
+
+fn family(addr: IpAddr) -> AddressFamily {
+    match addr {
+        IpAddr::V4(_) => AddressFamily::Inet,
+        IpAddr::V6(_) => AddressFamily::Inet6,
+    }
+}
+
+fn interface(message: &RouteNetlinkMessage) -> Option<Interface> {
+    let RouteNetlinkMessage::NewLink(link) = message else {
+        return None;
+    };
+    let mut name = None;
+    let mut mtu = 1_500;
+    for attribute in &link.attributes {
+        match attribute {
+            LinkAttribute::IfName(n) => name = Some(n.clone()),
+            LinkAttribute::Mtu(m) => mtu = *m,
+            _ => {}
+        }
+    }
+    Some(Interface {
+        index: link.header.index,
+        name: name?,
+        running: link
+            .header
+            .flags
+            .contains(LinkFlags::Up | LinkFlags::Running),
+        mtu,
+    })
+}
+
+fn address(message: &RouteNetlinkMessage) -> Option<Address> {
+    let RouteNetlinkMessage::NewAddress(message) = message else {
+        return None;
+    };
+    let mut addr = None;
+    for attribute in &message.attributes {
+        match attribute {
+            // On a point-to-point link `Address` is the peer's.
+            AddressAttribute::Local(a) => addr = Some(*a),
+            AddressAttribute::Address(a) => addr = addr.or(Some(*a)),
+            _ => {}
+        }
+    }
+    let addr = addr?;
+    let of_network = match addr {
+        IpAddr::V4(a) => !a.is_loopback() && !a.is_link_local(),
+        IpAddr::V6(a) => !a.is_loopback() && !a.is_unicast_link_local(),
+    };
+    of_network.then_some(Address {
+        interface: message.header.index,
+        addr,
+        prefix_len: message.header.prefix_len,
+    })
+}
+
+fn table_of(message: &RouteMessage) -> u32 {
+    let wide = message.attributes.iter().find_map(|a| match a {
+        RouteAttribute::Table(table) => Some(*table),
+        _ => None,
+    });
+    wide.unwrap_or_else(|| message.header.table.into())
+}
+
+/// Adds the next hops of a default route, which may be a multipath route.
+fn default_hops(message: &RouteMessage, v6: bool, routes: &mut Vec<DefaultRoute>) {
+    if message.header.kind != RouteType::Unicast {
+        return;
+    }
+    let mut metric = 0;
+    let mut hops = Vec::new();
+    let mut single = (None, None);
+    for attribute in &message.attributes {
+        match attribute {
+            RouteAttribute::Priority(p) => metric = *p,
+            RouteAttribute::Oif(index) => single.0 = Some(*index),
+            RouteAttribute::Gateway(gateway) => single.1 = ip_of(gateway),
+            RouteAttribute::MultiPath(next) => hops.extend(next.iter().map(|hop| {
+                let gateway = hop.attributes.iter().find_map(|a| match a {
+                    RouteAttribute::Gateway(gateway) => ip_of(gateway),
+                    _ => None,
+                });
+                (hop.interface_index, gateway)
+            })),
+            _ => {}
+        }
+    }
+    if let (Some(interface), gateway) = single {
+        hops.push((interface, gateway));
+    }
+    routes.extend(hops.into_iter().map(|(interface, gateway)| DefaultRoute {
+        interface,
+        gateway,
+        v6,
+        metric,
+    }));
+}
+
+fn ip_of(address: &RouteAddress) -> Option<IpAddr> {
+    match address {
+        RouteAddress::Inet(a) => Some((*a).into()),
+        RouteAddress::Inet6(a) => Some((*a).into()),
+        _ => None,
+    }
+}
+
+fn gone_is_fine(result: io::Result<()>) -> io::Result<()> {
+    match result {
+        // ESRCH: no such route; ENOENT: no such rule; ENODEV: its interface went with it.
+        Err(error)
+            if matches!(
+                error.raw_os_error(),
+                Some(libc::ESRCH | libc::ENOENT | libc::ENODEV)
+            ) =>
+        {
+            Ok(())
+        }
+        result => result,
+    }
+}

@@ -1,0 +1,49 @@
+//! Kernel settings of the current network namespace.
+
+use std::fs;
+use std::path::PathBuf;
+
+use super::{Result, SystemError};
+
+/// A setting and a value for it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sysctl {
+    /// Path below `/proc/sys/`, such as `net/ipv4/conf/eth0/forwarding`.
+    pub key: String,
+    /// Value.
+    pub value: String,
+}
+
+impl Sysctl {
+    /// `value` for `key`.
+    pub fn new(key: impl Into<String>, value: impl ToString) -> Sysctl {
+        Sysctl {
+            key: key.into(),
+            value: value.to_string(),
+        }
+    }
+
+    /// The setting as it is now; `None` where this kernel or namespace does not have it.
+    pub fn current(key: &str) -> Option<Sysctl> {
+        let value = fs::read_to_string(path(key)?).ok()?;
+        Some(Sysctl::new(key, value.trim()))
+    }
+
+    /// Puts the value in force.
+    ///
+    /// # Errors
+    /// As writing gives; `NotFound` where this kernel or namespace does not have the setting.
+    pub fn apply(&self) -> Result<()> {
+        let doing = || format!("set {} to {}", self.key, self.value);
+        let path = path(&self.key)
+            .ok_or_else(|| SystemError::other(doing(), "not a setting of the network"))?;
+        fs::write(path, &self.value).map_err(SystemError::doing(doing()))
+    }
+}
+
+/// Interface names may hold almost any character; none may lead out of the tree.
+fn path(key: &str) -> Option<PathBuf> {
+    let sane =
+        key.starts_with("net/") && key.split('/').all(|part| part != ".." && !part.is_empty());
+    sane.then(|| PathBuf::from("/proc/sys").join(key))
+}

@@ -1,0 +1,389 @@
+//! Packet filter rules: one nftables table per instance, replaced as a whole.
+//!
+//! The table also keeps, in a chain that is never run, the kernel settings that were in force
+//! before ([`Ruleset::record`]). So the record lives in the network namespace it is about, and
+//! outlives a killed process.
+
+use std::fmt::{self, Write as _};
+use std::io::{self, Write as _};
+use std::net::{IpAddr, SocketAddr};
+use std::process::{Command, Stdio};
+
+use braid_proxy::config::{Cidr, Quic};
+
+use crate::net::sysctl::Sysctl;
+use crate::net::{Identity, Result, SystemError};
+
+const RECORD: &str = "record";
+
+/// The rules of a box.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BoxRules {
+    /// Interfaces of the local network.
+    pub lan: Vec<String>,
+    /// Interfaces of the access links.
+    pub links: Vec<String>,
+    /// The TUN device.
+    pub tun: String,
+    /// Port of the listeners on 127.0.0.1 and `::1` that take intercepted connections.
+    pub intercept_port: u16,
+    /// Whether IPv6 is intercepted too.
+    pub intercept_v6: bool,
+    /// Destinations that are only forwarded.
+    pub bypass: Vec<Cidr>,
+    /// Where the engine's peers listen.
+    pub servers: Vec<SocketAddr>,
+    /// QUIC.
+    pub quic: Quic,
+}
+
+/// An address at which a server is reached, and the address behind the TUN that stands for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Mapping {
+    /// Address and port that peers connect to.
+    pub public: SocketAddr,
+    /// Address behind the TUN, of the same family.
+    pub inner: IpAddr,
+}
+
+/// The rules of a server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServerRules {
+    /// The TUN device.
+    pub tun: String,
+    /// Addresses.
+    pub mappings: Vec<Mapping>,
+}
+
+/// What an instance's table holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Rules {
+    /// None.
+    Nothing,
+    /// Nothing but what makes the kernel load connection tracking, whose settings exist only
+    /// then.
+    Tracking,
+    /// Of a box.
+    Box(BoxRules),
+    /// Of a server.
+    Server(ServerRules),
+}
+
+/// An instance's table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ruleset {
+    /// Rules.
+    pub rules: Rules,
+    /// Settings to put back in force in the end.
+    pub record: Vec<Sysctl>,
+}
+
+impl Ruleset {
+    /// Puts the table in force, in place of an earlier one of this instance, in one step.
+    ///
+    /// # Errors
+    /// Where `nft` is missing or refuses; nothing changed then.
+    pub fn apply(&self, identity: &Identity) -> Result<()> {
+        let script = self.script(identity)?;
+        run_nft(&["-f", "-"], &script).map(drop)
+    }
+
+    /// The nftables script.
+    fn script(&self, identity: &Identity) -> Result<String> {
+        let table = identity.nft_table();
+        let mut out =
+            format!("table inet {table}\ndelete table inet {table}\ntable inet {table} {{\n");
+        self.emit(identity, &mut out).map_err(|_| {
+            SystemError::other("write the nftables rules", "a name cannot be quoted")
+        })?;
+        out.push_str("}\n");
+        Ok(out)
+    }
+
+    fn emit(&self, identity: &Identity, out: &mut String) -> fmt::Result {
+        writeln!(out, "chain {RECORD} {{")?;
+        for Sysctl { key, value } in &self.record {
+            writeln!(out, "counter comment {}", Quoted(&format!("{key}={value}")))?;
+        }
+        writeln!(out, "}}")?;
+        match &self.rules {
+            Rules::Nothing => Ok(()),
+            Rules::Tracking => writeln!(out, "chain tracking {{ ct state invalid counter\n}}"),
+            Rules::Box(rules) => rules.emit(identity.mark(), out),
+            Rules::Server(rules) => rules.emit(out),
+        }
+    }
+}
+
+impl BoxRules {
+    fn emit(&self, mark: u32, out: &mut String) -> fmt::Result {
+        self.emit_sets(out)?;
+        self.emit_intercept(mark, out)?;
+        self.emit_forward(out)?;
+        self.emit_input(out)?;
+        writeln!(
+            out,
+            "chain postrouting {{ type nat hook postrouting priority srcnat; policy accept;
+             oifname {links} iifname {inside} masquerade\n}}",
+            links = Names(&self.links),
+            inside = Names(&[&self.lan[..], std::slice::from_ref(&self.tun)].concat()),
+        )
+    }
+
+    fn emit_sets(&self, out: &mut String) -> fmt::Result {
+        let (v4, v6): (Vec<Cidr>, _) = self
+            .bypass
+            .iter()
+            .partition(|cidr| cidr.network().is_ipv4());
+        for (name, kind, networks) in [("bypass4", "ipv4_addr", v4), ("bypass6", "ipv6_addr", v6)] {
+            writeln!(
+                out,
+                "set {name} {{ type {kind}; flags interval; auto-merge;"
+            )?;
+            if !networks.is_empty() {
+                writeln!(out, "elements = {{ {} }}", List(&networks))?;
+            }
+            writeln!(out, "}}")?;
+        }
+        Ok(())
+    }
+
+    /// Only SYNs are offered to the listeners: `tproxy` looks for a listener where there is no
+    /// connection, so any other packet of a connection that is merely forwarded would end there
+    /// and be reset. Where nothing listens, the rule ends before it sets the mark and the packet
+    /// is forwarded.
+    fn emit_intercept(&self, mark: u32, out: &mut String) -> fmt::Result {
+        writeln!(
+            out,
+            "chain prerouting {{ type filter hook prerouting priority mangle; policy accept;
+             iifname != {lan} return
+             meta l4proto != tcp return
+             tcp flags & (syn | ack | rst | fin) != syn socket transparent 1 meta mark set {mark} accept
+             tcp flags & (syn | ack | rst | fin) != syn return
+             tcp option mptcp exists return
+             fib daddr type != unicast return
+             ip daddr @bypass4 return
+             ip6 daddr @bypass6 return
+             meta nfproto ipv4 tproxy ip to 127.0.0.1:{port} meta mark set {mark} accept",
+            lan = Names(&self.lan),
+            port = self.intercept_port,
+        )?;
+        if self.intercept_v6 {
+            writeln!(
+                out,
+                "meta nfproto ipv6 tproxy ip6 to [::1]:{} meta mark set {mark} accept",
+                self.intercept_port
+            )?;
+        }
+        writeln!(out, "}}")
+    }
+
+    fn emit_forward(&self, out: &mut String) -> fmt::Result {
+        writeln!(
+            out,
+            "chain forward {{ type filter hook forward priority mangle; policy accept;
+             iifname {lan} oifname {links} tcp flags syn tcp option maxseg size set rt mtu
+             iifname {links} oifname {lan} tcp flags syn tcp option maxseg size set rt mtu",
+            lan = Names(&self.lan),
+            links = Names(&self.links),
+        )?;
+        if self.quic == Quic::Reject {
+            writeln!(
+                out,
+                "iifname {} udp dport 443 reject with icmpx port-unreachable",
+                Names(&self.lan)
+            )?;
+        }
+        writeln!(out, "}}")
+    }
+
+    /// Address translation forgets a link's connections when the link goes down. What the server
+    /// still sends must not reach this host's own TCP then: it would reset the subflow.
+    fn emit_input(&self, out: &mut String) -> fmt::Result {
+        writeln!(
+            out,
+            "chain input {{ type filter hook input priority filter; policy accept;"
+        )?;
+        for server in &self.servers {
+            writeln!(
+                out,
+                "iifname {} {} saddr {} tcp sport {} drop",
+                Names(&self.links),
+                ip_keyword(server.ip()),
+                server.ip(),
+                server.port()
+            )?;
+        }
+        writeln!(out, "}}")
+    }
+}
+
+impl ServerRules {
+    /// Without connection tracking: a flood of SYNs must not fill its table before the engine's
+    /// own defence sees them. The source is rewritten after routing, since a packet that comes in
+    /// from an address of this host is refused.
+    fn emit(&self, out: &mut String) -> fmt::Result {
+        let tun = Quoted(&self.tun);
+        writeln!(
+            out,
+            "chain prerouting {{ type filter hook prerouting priority raw; policy accept;
+             iifname {tun} notrack"
+        )?;
+        for Mapping { public, inner } in &self.mappings {
+            let ip = ip_keyword(public.ip());
+            writeln!(
+                out,
+                "{ip} daddr {} tcp dport {} notrack {ip} daddr set {inner}",
+                public.ip(),
+                public.port()
+            )?;
+        }
+        writeln!(
+            out,
+            "}}\nchain postrouting {{ type filter hook postrouting priority raw; policy accept;
+             iifname != {tun} return"
+        )?;
+        for Mapping { public, inner } in &self.mappings {
+            let ip = ip_keyword(public.ip());
+            writeln!(
+                out,
+                "{ip} saddr {inner} tcp sport {} {ip} saddr set {}",
+                public.port(),
+                public.ip()
+            )?;
+        }
+        writeln!(out, "}}")
+    }
+}
+
+/// The settings that an earlier instance of this name recorded; empty where there was none.
+///
+/// # Errors
+/// Where `nft` is missing.
+pub fn recorded(identity: &Identity) -> Result<Vec<Sysctl>> {
+    let listing = match run_nft(
+        &["-j", "list", "chain", "inet", &identity.nft_table(), RECORD],
+        "",
+    ) {
+        Ok(listing) => listing,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(error),
+        // No such table.
+        Err(_) => return Ok(Vec::new()),
+    };
+    Ok(parse_record(&listing))
+}
+
+/// Removes the instance's table, if there is one.
+///
+/// # Errors
+/// Where `nft` is missing or refuses.
+pub fn remove(identity: &Identity) -> Result<()> {
+    let table = identity.nft_table();
+    let script = format!("table inet {table}\ndelete table inet {table}\n");
+    run_nft(&["-f", "-"], &script).map(drop)
+}
+
+fn parse_record(listing: &str) -> Vec<Sysctl> {
+    let Ok(listing) = serde_json::from_str::<serde_json::Value>(listing) else {
+        return Vec::new();
+    };
+    let objects = listing["nftables"]
+        .as_array()
+        .map_or(&[][..], Vec::as_slice);
+    let comments = objects.iter().filter_map(|o| o["rule"]["comment"].as_str());
+    comments
+        .filter_map(|comment| comment.rsplit_once('='))
+        .map(|(key, value)| Sysctl::new(key, value))
+        .collect()
+}
+
+fn run_nft(args: &[&str], script: &str) -> Result<String> {
+    let doing = || SystemError::doing(format!("run nft {}", args.join(" ")));
+    let mut child = Command::new("nft")
+        .args(args)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(doing())?;
+    if let Some(mut stdin) = child.stdin.take() {
+        stdin.write_all(script.as_bytes()).map_err(doing())?;
+    }
+    let output = child.wait_with_output().map_err(doing())?;
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+    }
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    let first = stderr.lines().next().unwrap_or("no reason given");
+    Err(SystemError::other(
+        format!("run nft {}", args.join(" ")),
+        first,
+    ))
+}
+
+fn ip_keyword(addr: IpAddr) -> &'static str {
+    if addr.is_ipv4() { "ip" } else { "ip6" }
+}
+
+/// A string in quotes. nft has no escapes, so one that holds a quote cannot be written; it ends
+/// the formatting with an error.
+struct Quoted<'a>(&'a str);
+
+impl fmt::Display for Quoted<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.contains(['"', '\n', '\\', '*']) {
+            return Err(fmt::Error);
+        }
+        write!(f, "\"{}\"", self.0)
+    }
+}
+
+struct Names<'a>(&'a [String]);
+
+impl fmt::Display for Names<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let quoted: Vec<_> = self.0.iter().map(|name| Quoted(name)).collect();
+        write!(f, "{{ {} }}", List(&quoted))
+    }
+}
+
+struct List<'a, T>(&'a [T]);
+
+impl<T: fmt::Display> fmt::Display for List<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, item) in self.0.iter().enumerate() {
+            let comma = if i > 0 { ", " } else { "" };
+            write!(f, "{comma}{item}")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_that_cannot_be_quoted_is_refused() {
+        let ruleset = Ruleset {
+            rules: Rules::Server(ServerRules {
+                tun: "x\" accept".to_owned(),
+                mappings: Vec::new(),
+            }),
+            record: Vec::new(),
+        };
+        let identity = Identity::of_tun("t");
+        assert!(ruleset.script(&identity).is_err());
+    }
+
+    #[test]
+    fn the_record_is_read_back() {
+        let listing = r#"{"nftables": [{"metainfo": {}}, {"chain": {"name": "record"}},
+            {"rule": {"comment": "net/ipv4/conf/a=b/forwarding=0", "expr": []}},
+            {"rule": {"comment": "net/ipv6/conf/all/forwarding=1", "expr": []}}]}"#;
+        let record = parse_record(listing);
+        assert_eq!(record[0], Sysctl::new("net/ipv4/conf/a=b/forwarding", 0));
+        assert_eq!(record[1], Sysctl::new("net/ipv6/conf/all/forwarding", 1));
+        assert_eq!(parse_record("not json"), []);
+    }
+}

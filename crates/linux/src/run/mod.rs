@@ -1,0 +1,241 @@
+//! `braid box` and `braid server`: set everything up, run the core, put everything back.
+
+mod gateway_box;
+mod server;
+mod signals;
+
+use std::fs::File;
+use std::io::Read as _;
+use std::net::IpAddr;
+use std::time::{Duration, SystemTime};
+
+use braid_engine::Config;
+use braid_proxy::PolicyFactory;
+use braid_proxy::config::{Cidr, TunConfig};
+use braid_wire::Rng;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use crate::net::links::has_ipv6;
+use crate::net::netlink::Netlink;
+use crate::net::routes::Address;
+use crate::net::sysctl::Sysctl;
+use crate::net::{self, Identity, Result, SystemError};
+use crate::nft::{Rules, Ruleset};
+use crate::selftest::{self, Verdict};
+use crate::tun::Tun;
+
+pub use gateway_box::{run_box, run_box_until};
+pub use server::{run_server, run_server_until};
+pub use signals::Signals;
+
+/// Packets and super-segments the kernel holds for the engine: a pause of 40 ms at 1 Gbit/s in
+/// single packets.
+const TXQUEUELEN: u32 = 4_000;
+/// No packet of a path is larger; a smaller MTU would make the kernel refuse some.
+const TUN_MTU: u32 = 65_535;
+/// A jump of the wall clock is noticed after this long.
+const WALL_CLOCK_INTERVAL: Duration = Duration::from_secs(30);
+/// One change of the network comes as many messages.
+const SETTLING_TIME: Duration = Duration::from_millis(5);
+
+/// An instance's TUN device, up and with its addresses. Dropping it removes everything that the
+/// instance created.
+#[derive(Debug)]
+struct Device {
+    identity: Identity,
+    index: u32,
+    v6: bool,
+    record: Vec<Sysctl>,
+}
+
+impl Device {
+    /// Creates the device and removes what an earlier instance of its name left behind. Fails
+    /// where one is running: its device is in the way.
+    fn open(config: &TunConfig) -> Result<(Tun, Device)> {
+        let tun = Tun::create(&config.name)?;
+        let mut device = Device {
+            identity: Identity::of_tun(&config.name),
+            index: 0,
+            v6: has_ipv6(),
+            record: Vec::new(),
+        };
+        net::cleanup(&device.identity)?;
+        device.bring_up(config)?;
+        Ok((tun, device))
+    }
+
+    fn bring_up(&mut self, config: &TunConfig) -> Result<()> {
+        let name = &config.name;
+        let doing = || SystemError::doing(format!("set up {name}"));
+        let mut netlink = Netlink::open().map_err(doing())?;
+        let found = netlink.interface(name).map_err(doing())?;
+        self.index = found
+            .ok_or_else(|| SystemError::other(format!("find {name}"), "it is gone"))?
+            .index;
+        // The device takes no part in neighbour discovery and has no use for addresses of its
+        // own making.
+        for (key, value) in [
+            ("ipv6/conf/{}/addr_gen_mode", 1),
+            ("ipv6/conf/{}/accept_ra", 0),
+            ("ipv4/conf/{}/forwarding", 1),
+            ("ipv4/conf/{}/rp_filter", 0),
+            ("ipv4/conf/{}/send_redirects", 0),
+        ] {
+            let setting = Sysctl::new(format!("net/{}", key.replace("{}", name)), value);
+            if Sysctl::current(&setting.key).is_some() {
+                setting.apply()?;
+            }
+        }
+        netlink
+            .bring_up(self.index, TUN_MTU, TXQUEUELEN)
+            .map_err(doing())?;
+        for cidr in [config.v4, config.v6] {
+            let address = Address {
+                interface: self.index,
+                addr: first_address(cidr),
+                prefix_len: cidr.prefix(),
+            };
+            match netlink.add_address(&address) {
+                Ok(()) => {}
+                Err(error) if address.addr.is_ipv6() => {
+                    tracing::warn!(%error, "no IPv6 on {name}");
+                    self.v6 = false;
+                }
+                Err(error) => return Err(doing()(error)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts kernel settings in force, after recording what they were. `rules` are in force
+    /// meanwhile.
+    fn apply_settings(&mut self, wanted: &[Sysctl], rules: Rules) -> Result<()> {
+        let differing = net::differing(wanted);
+        self.record = differing.iter().map(|(old, _)| old.clone()).collect();
+        self.apply_rules(rules)?;
+        for (_, new) in differing {
+            new.apply()?;
+        }
+        Ok(())
+    }
+
+    fn apply_rules(&self, rules: Rules) -> Result<()> {
+        let ruleset = Ruleset {
+            rules,
+            record: self.record.clone(),
+        };
+        ruleset.apply(&self.identity)
+    }
+
+    /// Sends a super-segment through this machine and adapts the engine's settings to what became
+    /// of it. To be called before source routing is set up, and with forwarding on.
+    fn adapt_engine(&self, config: &mut Config, tun: &mut Tun, addresses: &TunConfig, mtu: u16) {
+        let (from, to) = (
+            IpAddr::V4(addresses.path_v4(0)),
+            IpAddr::V4(addresses.path_v4(1)),
+        );
+        let verdict = selftest::probe(tun, from, to).unwrap_or_else(|error| {
+            tracing::warn!(%error, "cannot test the offloads");
+            Verdict::Lost
+        });
+        match verdict {
+            Verdict::Whole => tracing::debug!("super-segments pass in both directions"),
+            Verdict::Cut => tracing::warn!("super-segments are cut on receipt: expect less speed"),
+            Verdict::Lost => tracing::warn!(
+                "super-segments do not pass this machine's stack: sending single packets with \
+                 checksums in software"
+            ),
+        }
+        if !verdict.can_send() {
+            config.max_transmit = usize::from(mtu);
+            config.checksum_offload = false;
+        }
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        if let Err(error) = net::cleanup(&self.identity) {
+            tracing::error!(%error, "something is left behind");
+        }
+    }
+}
+
+/// The host's own address on the device: the first of the range.
+fn first_address(cidr: Cidr) -> IpAddr {
+    match cidr.network() {
+        IpAddr::V4(a) => std::net::Ipv4Addr::from_bits(a.to_bits() + 1).into(),
+        IpAddr::V6(a) => std::net::Ipv6Addr::from_bits(a.to_bits() + 1).into(),
+    }
+}
+
+/// Forwarding for an interface that carries paths. Reverse-path filtering is loosened: the main
+/// table knows one way to a peer, and packets of the other paths come in by others. IPv6 knows
+/// forwarding for all interfaces only, and an interface that forwards heeds router advertisements
+/// only if told to twice.
+fn path_settings(interface: &str, v6: bool) -> Vec<Sysctl> {
+    let mut settings = vec![
+        Sysctl::new(format!("net/ipv4/conf/{interface}/forwarding"), 1),
+        Sysctl::new(format!("net/ipv4/conf/{interface}/rp_filter"), 2),
+    ];
+    let accept_ra = format!("net/ipv6/conf/{interface}/accept_ra");
+    if v6 && Sysctl::current(&accept_ra).is_some_and(|now| now.value == "1") {
+        settings.push(Sysctl::new(accept_ra, 2));
+    }
+    settings
+}
+
+/// Makes the scheduler and the reinjector of each connection.
+fn policy_factory(strategy: &str) -> Result<PolicyFactory> {
+    let unknown = |e: braid_strategy::UnknownStrategy| {
+        SystemError::other(format!("use the strategy {strategy:?}"), e.to_string())
+    };
+    braid_strategy::by_name(strategy).map_err(unknown)?;
+    let name = strategy.to_owned();
+    Ok(Box::new(move || {
+        braid_strategy::by_name(&name).expect("the name was known before")
+    }))
+}
+
+/// A generator seeded by the operating system.
+fn system_rng() -> Result<Rng> {
+    let mut seed = [0; 32];
+    File::open("/dev/urandom")
+        .and_then(|mut file| file.read_exact(&mut seed))
+        .map_err(SystemError::doing("read /dev/urandom"))?;
+    Ok(Rng::from_seed(seed))
+}
+
+fn since_epoch() -> Duration {
+    SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap_or_default()
+}
+
+/// Lets this process open as many descriptors as `streams` need.
+fn raise_descriptor_limit(streams: usize) {
+    let wanted = streams as u64 + 256;
+    let now = getrlimit(Resource::Nofile);
+    if now.current.is_none_or(|current| current >= wanted) {
+        return;
+    }
+    let raised = |maximum| Rlimit {
+        current: Some(wanted),
+        maximum,
+    };
+    let enough = now.maximum.is_none_or(|maximum| maximum >= wanted);
+    let done = if enough {
+        setrlimit(Resource::Nofile, raised(now.maximum))
+    } else {
+        setrlimit(Resource::Nofile, raised(Some(wanted))).or_else(|_| {
+            let most = Rlimit {
+                current: now.maximum,
+                maximum: now.maximum,
+            };
+            setrlimit(Resource::Nofile, most)
+        })
+    };
+    if let Err(error) = done {
+        tracing::warn!(%error, "cannot raise the limit of open files");
+    }
+}

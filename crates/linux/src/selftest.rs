@@ -1,0 +1,119 @@
+//! Whether super-segments really pass: kernels, drivers and sandboxes that promise offloads and
+//! do not keep them exist.
+
+use std::io;
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use braid_engine::{PathId, RxMeta, Transmit, TxChecksum};
+use braid_wire::{Seq32, ip, tcp};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::tun::PacketIo;
+
+/// Payload of the probe, bytes.
+const PAYLOAD_LEN: usize = 4_000;
+/// Bytes of each segment the probe is to be cut into.
+const GSO_SIZE: u16 = 1_000;
+/// The way through this machine takes microseconds.
+const PATIENCE: Duration = Duration::from_millis(300);
+/// Port 9, "discard", on both ends.
+const PORT: u16 = 9;
+
+/// What became of a super-segment sent through this machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// It came back as one.
+    Whole,
+    /// It came back, cut into packets: sending works, receiving is slower than it could be.
+    Cut,
+    /// It did not come back.
+    Lost,
+}
+
+impl Verdict {
+    /// Whether super-segments can be sent.
+    pub fn can_send(self) -> bool {
+        self != Verdict::Lost
+    }
+}
+
+/// Sends one super-segment from `src` to `dst`, both of which this machine must route to the
+/// device of `packets`, so that it comes back.
+///
+/// # Errors
+/// Where the device cannot be read.
+pub fn probe(packets: &mut impl PacketIo, src: IpAddr, dst: IpAddr) -> io::Result<Verdict> {
+    let payload: Vec<u8> = (0..PAYLOAD_LEN).map(|i| (i % 251) as u8).collect();
+    let header = header(src, dst);
+    let ip_len = if src.is_ipv6() { 40 } else { 20 };
+    let transmit = Transmit {
+        path: PathId(0),
+        header: &header,
+        payload: [&payload[..]].into_iter().collect(),
+        gso_size: GSO_SIZE,
+        checksum: TxChecksum::Partial {
+            start: ip_len,
+            offset: 16,
+        },
+        v6: src.is_ipv6(),
+    };
+    if let Err(error) = packets.send(&transmit) {
+        tracing::debug!(%error, "probe refused");
+        return Ok(Verdict::Lost);
+    }
+    let deadline = Instant::now() + PATIENCE;
+    while let Some(left) = deadline.checked_duration_since(Instant::now()) {
+        let timeout = Timespec::try_from(left).map_err(io::Error::other)?;
+        let mut fds = [PollFd::from_borrowed_fd(packets.fd(), PollFlags::IN)];
+        poll(&mut fds, Some(&timeout))?;
+        while let Some((packet, meta)) = packets.recv()? {
+            if let Some(verdict) = judge(packet, meta, (src, dst), &payload) {
+                return Ok(verdict);
+            }
+        }
+    }
+    Ok(Verdict::Lost)
+}
+
+fn header(src: IpAddr, dst: IpAddr) -> Vec<u8> {
+    let segment = tcp::Repr {
+        src_port: PORT,
+        dst_port: PORT,
+        seq: Seq32(1),
+        ack: Seq32(1),
+        flags: tcp::Flags::ACK,
+        window: 1_000,
+        options: tcp::Options::default(),
+    };
+    let packet = ip::Repr {
+        src,
+        dst,
+        protocol: ip::PROTO_TCP,
+        payload_len: tcp::HEADER_LEN + PAYLOAD_LEN,
+        hop_limit: 64,
+        traffic_class: 0,
+    };
+    let ip_len = packet.header_len();
+    let mut header = vec![0; ip_len + tcp::HEADER_LEN];
+    packet.emit(&mut header);
+    segment.emit(&mut header[ip_len..]);
+    tcp::fill_partial_checksum(src, dst, &mut header[ip_len..], PAYLOAD_LEN);
+    header
+}
+
+/// `None` where `packet` is something else, such as a redirect or a neighbour's greeting.
+fn judge(packet: &[u8], meta: RxMeta, ends: (IpAddr, IpAddr), payload: &[u8]) -> Option<Verdict> {
+    let (ip, segment) = ip::Repr::parse(packet).ok()?;
+    let (tcp, data) = tcp::Repr::parse(segment).ok()?;
+    if (ip.src, ip.dst) != ends || tcp.dst_port != PORT || data.is_empty() {
+        return None;
+    }
+    let whole = data == payload && meta.gso_size == GSO_SIZE && meta.checksum_ok;
+    let first = payload.starts_with(data) && tcp::verify_checksum(ip.src, ip.dst, segment);
+    match (whole, first) {
+        (true, _) => Some(Verdict::Whole),
+        (false, true) => Some(Verdict::Cut),
+        (false, false) => None,
+    }
+}

@@ -1,0 +1,625 @@
+//! Kernel sockets as the local side of a relay.
+//!
+//! Sockets are watched edge-triggered and never block. Readiness is remembered per socket, so
+//! that a read or write that cannot succeed costs no system call, and events are only told where
+//! the core was refused before.
+#![expect(unsafe_code, reason = "IP_TRANSPARENT has no safe wrapper")]
+
+mod resolver;
+
+use std::collections::VecDeque;
+use std::io::{IoSlice, IoSliceMut};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use braid_proxy::{ConnectFailure, LocalError, LocalEvent, LocalId, LocalStreams};
+use braid_wire::Instant;
+use rustix::event::epoll;
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, ipproto, sockopt};
+
+use crate::net::{Result, SystemError};
+use resolver::Resolver;
+
+/// Connections taken from one listener before other work gets its turn.
+const ACCEPT_BATCH: usize = 64;
+/// Events held back for a core that does not ask for them.
+const MAX_EVENTS: usize = 4_096;
+/// The kernel caps this at `net.core.somaxconn`.
+const BACKLOG: i32 = 4_096;
+/// A user that vanished is noticed after this long without a sign of life ...
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(120);
+/// ... and this many probes ...
+const KEEPALIVE_COUNT: u32 = 4;
+/// ... at this distance.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(30);
+
+/// Bounds of [`Sockets`].
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// Most streams at a time, attempts included.
+    pub streams: usize,
+    /// How long a connection attempt may take.
+    pub connect_timeout: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits {
+            streams: 65_536,
+            connect_timeout: Duration::from_secs(15),
+        }
+    }
+}
+
+/// What was refused or lost since the start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Counters {
+    /// Connections accepted from the local network.
+    pub accepted: u64,
+    /// Connections accepted and reset at once for want of descriptors or streams.
+    pub accept_refused: u64,
+    /// Connection attempts that failed.
+    pub connect_failed: u64,
+}
+
+/// Tokens under which a driver registers descriptors of its own have this bit set; this
+/// module's do not.
+pub const FOREIGN_TOKEN: u64 = 1 << 63;
+const LISTENER_TOKEN: u64 = 1 << 62;
+const RESOLVER_TOKEN: u64 = 1 << 61;
+
+/// Kernel sockets behind [`LocalStreams`].
+#[derive(Debug)]
+pub struct Sockets {
+    epoll: OwnedFd,
+    limits: Limits,
+    /// Hold the listeners' port while nothing listens.
+    reserved: Vec<(OwnedFd, SocketAddr)>,
+    listeners: Vec<OwnedFd>,
+    streams: Vec<Slot>,
+    free: Vec<u32>,
+    /// Attempts under way in order of their deadline.
+    connecting: VecDeque<(Instant, LocalId)>,
+    events: VecDeque<LocalEvent>,
+    resolver: Resolver,
+    /// Given up to be able to accept, and so refuse, a connection when descriptors run out.
+    reserve: Option<OwnedFd>,
+    now: Instant,
+    counters: Counters,
+}
+
+#[derive(Debug, Default)]
+struct Slot {
+    generation: u32,
+    stream: Option<Stream>,
+}
+
+#[derive(Debug)]
+struct Stream {
+    fd: OwnedFd,
+    connecting: bool,
+    /// The last read did not empty the socket's buffer.
+    may_read: bool,
+    /// The last write did not fill the socket's buffer.
+    may_write: bool,
+    /// The peer closed its direction: an end of stream is to be read behind the data.
+    peer_closed: bool,
+}
+
+impl Sockets {
+    /// No streams yet; descriptors are watched by `epoll` (a duplicate of the driver's).
+    ///
+    /// # Errors
+    /// Where descriptors are wanting.
+    pub fn new(epoll: OwnedFd, limits: Limits) -> Result<Sockets> {
+        let doing = || SystemError::doing("prepare sockets");
+        let resolver = Resolver::new().map_err(doing())?;
+        watch(&epoll, resolver.fd(), RESOLVER_TOKEN, epoll::EventFlags::IN).map_err(doing())?;
+        Ok(Sockets {
+            reserve: Some(spare(&epoll).map_err(doing())?),
+            epoll,
+            limits,
+            reserved: Vec::new(),
+            listeners: Vec::new(),
+            streams: Vec::new(),
+            free: Vec::new(),
+            connecting: VecDeque::new(),
+            events: VecDeque::new(),
+            resolver,
+            now: Instant::ZERO,
+            counters: Counters::default(),
+        })
+    }
+
+    /// Reserves the port of the listeners to which intercepted connections are steered, on
+    /// 127.0.0.1 and, if `v6`, on `::1`, and returns it. They are on loopback addresses so that
+    /// nobody can connect to them but by interception. Nothing listens before
+    /// [`Self::set_intake`].
+    ///
+    /// # Errors
+    /// Where the system refuses; interception takes `CAP_NET_ADMIN`.
+    pub fn reserve_intake(&mut self, v6: bool) -> Result<u16> {
+        let doing = || SystemError::doing("reserve a port for intercepted connections");
+        // The port that the kernel picks for one family may be in use for the other.
+        for _ in 0..16 {
+            let fd = bound((Ipv4Addr::LOCALHOST, 0).into()).map_err(doing())?;
+            let addr = local_addr(&fd).map_err(doing())?;
+            let mut reserved = vec![(fd, addr)];
+            if v6 {
+                let addr = (Ipv6Addr::LOCALHOST, addr.port()).into();
+                match bound(addr) {
+                    Ok(fd) => reserved.push((fd, addr)),
+                    Err(Errno::ADDRINUSE) => continue,
+                    Err(error) => return Err(doing()(error)),
+                }
+            }
+            self.reserved = reserved;
+            return Ok(addr.port());
+        }
+        Err(SystemError::other(
+            "reserve a port for intercepted connections",
+            "none is free in both address families",
+        ))
+    }
+
+    /// Opens or closes the listeners on the reserved port. While they are closed nothing is
+    /// intercepted, and new connections are forwarded.
+    ///
+    /// # Errors
+    /// Where the system refuses.
+    pub fn set_intake(&mut self, open: bool) -> Result<()> {
+        if !open {
+            // Leaves the epoll instance as it is closed; connections that wait are reset.
+            self.listeners.clear();
+            return Ok(());
+        }
+        if !self.listeners.is_empty() {
+            return Ok(());
+        }
+        let doing = || SystemError::doing("listen for intercepted connections");
+        let mut listeners = Vec::new();
+        for (_, addr) in &self.reserved {
+            let fd = bound(*addr).map_err(doing())?;
+            rustix::net::listen(&fd, BACKLOG).map_err(doing())?;
+            let token = LISTENER_TOKEN | listeners.len() as u64;
+            watch(&self.epoll, fd.as_fd(), token, epoll::EventFlags::IN).map_err(doing())?;
+            listeners.push(fd);
+        }
+        self.listeners = listeners;
+        Ok(())
+    }
+
+    /// Tells the time; before commands of the core, whose timeouts start from it.
+    pub fn set_now(&mut self, now: Instant) {
+        self.now = now;
+    }
+
+    /// Takes in an event that the driver got from the epoll instance.
+    pub fn on_ready(&mut self, token: u64, flags: epoll::EventFlags) {
+        if token & LISTENER_TOKEN != 0 {
+            self.accept((token & !LISTENER_TOKEN) as usize);
+        } else if token & RESOLVER_TOKEN != 0 {
+            for (id, addresses) in self.resolver.finished() {
+                self.events
+                    .push_back(LocalEvent::Resolved { id, addresses });
+            }
+        } else {
+            self.on_stream_ready(LocalId(token), flags);
+        }
+    }
+
+    /// The next event for the core; those of streams closed meanwhile are left out.
+    pub fn next_event(&mut self) -> Option<LocalEvent> {
+        while let Some(event) = self.events.pop_front() {
+            let valid = match &event {
+                LocalEvent::Accepted { id, .. }
+                | LocalEvent::Connected { id }
+                | LocalEvent::Readable { id }
+                | LocalEvent::Writable { id }
+                | LocalEvent::Broken { id } => self.get(*id).is_some(),
+                LocalEvent::ConnectFailed { .. } | LocalEvent::Resolved { .. } => true,
+            };
+            if valid {
+                return Some(event);
+            }
+        }
+        None
+    }
+
+    /// Whether there is an event for the core.
+    pub fn has_events(&self) -> bool {
+        !self.events.is_empty()
+    }
+
+    /// When [`Self::handle_timeout`] is due.
+    pub fn next_timeout(&self) -> Option<Instant> {
+        self.connecting.front().map(|(deadline, _)| *deadline)
+    }
+
+    /// Gives up connection attempts that took too long.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        while let Some(&(deadline, id)) = self.connecting.front() {
+            let pending = self.get(id).is_some_and(|s| s.connecting);
+            if pending && deadline > now {
+                return;
+            }
+            self.connecting.pop_front();
+            if pending {
+                self.fail_connect(id, ConnectFailure::TimedOut);
+            }
+        }
+    }
+
+    /// Streams open or being opened.
+    pub fn len(&self) -> usize {
+        self.streams.len() - self.free.len()
+    }
+
+    /// Whether there is no stream.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Counters.
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    fn get(&mut self, id: LocalId) -> Option<&mut Stream> {
+        let slot = self.streams.get_mut(index(id))?;
+        if slot.generation != (id.0 >> 32) as u32 {
+            return None;
+        }
+        slot.stream.as_mut()
+    }
+
+    fn insert(&mut self, fd: OwnedFd, connecting: bool) -> std::result::Result<LocalId, Errno> {
+        let slot = match self.free.pop() {
+            Some(slot) => slot,
+            None => {
+                let slot = u32::try_from(self.streams.len()).map_err(|_| Errno::NOMEM)?;
+                self.streams.push(Slot::default());
+                slot
+            }
+        };
+        let entry = &mut self.streams[slot as usize];
+        // Wraps within 29 bits, below the tokens' flags: 2^29 streams of one slot pass before an
+        // id comes again.
+        entry.generation = (entry.generation + 1) & 0x1fff_ffff;
+        let id = LocalId(u64::from(entry.generation) << 32 | u64::from(slot));
+        let flags = epoll::EventFlags::IN
+            | epoll::EventFlags::OUT
+            | epoll::EventFlags::RDHUP
+            | epoll::EventFlags::ET;
+        let watched = watch(&self.epoll, fd.as_fd(), id.0, flags);
+        entry.stream = watched.is_ok().then_some(Stream {
+            fd,
+            connecting,
+            may_read: false,
+            may_write: false,
+            peer_closed: false,
+        });
+        if let Err(error) = watched {
+            self.free.push(slot);
+            return Err(error);
+        }
+        Ok(id)
+    }
+
+    /// Forgets a stream; the descriptor leaves the epoll instance as it is closed.
+    fn remove(&mut self, id: LocalId) -> Option<OwnedFd> {
+        self.get(id)?;
+        let stream = self.streams[index(id)].stream.take()?;
+        self.free.push(index(id) as u32);
+        Some(stream.fd)
+    }
+
+    fn accept(&mut self, listener: usize) {
+        for _ in 0..ACCEPT_BATCH {
+            if self.events.len() >= MAX_EVENTS {
+                return;
+            }
+            let Some(fd) = self.listeners.get(listener) else {
+                return;
+            };
+            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+            match rustix::net::acceptfrom_with(fd, flags) {
+                Ok((stream, peer)) => self.accepted(stream, peer),
+                Err(Errno::AGAIN) => return,
+                Err(Errno::MFILE | Errno::NFILE) => {
+                    if !self.refuse_one(listener) {
+                        return;
+                    }
+                }
+                // The others are of the connection that was about to be accepted (accept(2)).
+                Err(_) => {}
+            }
+        }
+    }
+
+    fn accepted(&mut self, fd: OwnedFd, peer: Option<rustix::net::SocketAddrAny>) {
+        if let Err(error) = prepare(&fd) {
+            tracing::debug!(%error, "accepted connection is gone already");
+            return;
+        }
+        let peer = peer.and_then(|peer| SocketAddr::try_from(peer).ok());
+        let (Some(peer), Ok(destination)) = (peer, local_addr(&fd)) else {
+            return;
+        };
+        // Dropping the descriptor resets the connection (see `prepare`).
+        if self.len() >= self.limits.streams {
+            self.counters.accept_refused += 1;
+            return;
+        }
+        match self.insert(fd, false) {
+            Ok(id) => {
+                self.counters.accepted += 1;
+                self.events.push_back(LocalEvent::Accepted {
+                    id,
+                    peer: plain(peer),
+                    destination: plain(destination),
+                });
+            }
+            Err(_) => self.counters.accept_refused += 1,
+        }
+    }
+
+    /// Out of descriptors: takes one connection off the queue and resets it, so that its user
+    /// learns at once and the listener does not stay ready for ever. False if even that fails.
+    fn refuse_one(&mut self, listener: usize) -> bool {
+        if self.counters.accept_refused == 0 {
+            tracing::warn!("no file descriptors left: refusing connections");
+        }
+        self.counters.accept_refused += 1;
+        self.reserve = None;
+        let accepted = rustix::net::accept_with(&self.listeners[listener], SocketFlags::CLOEXEC);
+        if let Ok(fd) = &accepted {
+            let _ = sockopt::set_socket_linger(fd, Some(Duration::ZERO));
+        }
+        let refused = accepted.is_ok();
+        drop(accepted);
+        self.reserve = spare(&self.epoll).ok();
+        refused && self.reserve.is_some()
+    }
+
+    fn on_stream_ready(&mut self, id: LocalId, flags: epoll::EventFlags) {
+        use epoll::EventFlags as F;
+        let Some(stream) = self.get(id) else {
+            return;
+        };
+        if stream.connecting {
+            if flags.intersects(F::OUT | F::ERR | F::HUP) {
+                self.finish_connect(id, flags);
+            }
+            return;
+        }
+        let mut tell = [None, None];
+        if flags.contains(F::ERR) {
+            // Both directions are gone; data not yet read is lost, as with any reset.
+            tell[0] = Some(LocalEvent::Broken { id });
+        } else {
+            stream.peer_closed |= flags.intersects(F::RDHUP | F::HUP);
+            if flags.intersects(F::IN | F::RDHUP | F::HUP) && !stream.may_read {
+                stream.may_read = true;
+                tell[0] = Some(LocalEvent::Readable { id });
+            }
+            if flags.contains(F::OUT) && !stream.may_write {
+                stream.may_write = true;
+                tell[1] = Some(LocalEvent::Writable { id });
+            }
+        }
+        self.events.extend(tell.into_iter().flatten());
+    }
+
+    fn finish_connect(&mut self, id: LocalId, flags: epoll::EventFlags) {
+        let Some(stream) = self.get(id) else {
+            return;
+        };
+        match sockopt::socket_error(&stream.fd) {
+            Ok(Ok(())) => {
+                stream.connecting = false;
+                stream.may_write = true;
+                self.events.push_back(LocalEvent::Connected { id });
+                // What came together with the connection is not told again.
+                let more = flags & !epoll::EventFlags::OUT;
+                self.on_stream_ready(id, more);
+            }
+            Ok(Err(error)) | Err(error) => self.fail_connect(id, failure(error)),
+        }
+    }
+
+    fn fail_connect(&mut self, id: LocalId, failure: ConnectFailure) {
+        drop(self.remove(id));
+        self.counters.connect_failed += 1;
+        self.events
+            .push_back(LocalEvent::ConnectFailed { id, failure });
+    }
+}
+
+impl LocalStreams for Sockets {
+    fn connect(&mut self, destination: SocketAddr) -> std::result::Result<LocalId, ConnectFailure> {
+        if self.len() >= self.limits.streams {
+            return Err(ConnectFailure::NoResources);
+        }
+        let fd = socket(destination).map_err(failure)?;
+        prepare(&fd).map_err(failure)?;
+        match rustix::net::connect(&fd, &destination) {
+            Ok(()) | Err(Errno::INPROGRESS) => {}
+            Err(error) => return Err(failure(error)),
+        }
+        let id = self.insert(fd, true).map_err(failure)?;
+        let deadline = self.now + self.limits.connect_timeout;
+        self.connecting.push_back((deadline, id));
+        Ok(id)
+    }
+
+    fn resolve(&mut self, name: &str, port: u16) -> Option<LocalId> {
+        self.resolver.submit(name, port)
+    }
+
+    fn read(
+        &mut self,
+        id: LocalId,
+        bufs: &mut [IoSliceMut<'_>],
+    ) -> std::result::Result<usize, LocalError> {
+        let stream = self.get(id).ok_or(LocalError::Broken)?;
+        if !stream.may_read {
+            return Err(LocalError::WouldBlock);
+        }
+        let room: usize = bufs.iter().map(|buf| buf.len()).sum();
+        match rustix::io::readv(&stream.fd, bufs) {
+            Ok(read) => {
+                // A short read emptied the buffer. Where the end of the stream is known to follow
+                // no further edge may come, so it has to be asked for.
+                if read < room && !stream.peer_closed {
+                    stream.may_read = false;
+                }
+                Ok(read)
+            }
+            Err(Errno::AGAIN) => {
+                stream.may_read = false;
+                Err(LocalError::WouldBlock)
+            }
+            Err(Errno::INTR) => Ok(self.read(id, bufs)?),
+            Err(_) => Err(LocalError::Broken),
+        }
+    }
+
+    fn write(
+        &mut self,
+        id: LocalId,
+        bufs: &[IoSlice<'_>],
+    ) -> std::result::Result<usize, LocalError> {
+        let stream = self.get(id).ok_or(LocalError::Broken)?;
+        if !stream.may_write {
+            return Err(LocalError::WouldBlock);
+        }
+        let wanted: usize = bufs.iter().map(|buf| buf.len()).sum();
+        match rustix::io::writev(&stream.fd, bufs) {
+            Ok(written) => {
+                // The kernel promises an edge after a short write as after EAGAIN.
+                stream.may_write = written == wanted;
+                Ok(written)
+            }
+            Err(Errno::AGAIN) => {
+                stream.may_write = false;
+                Err(LocalError::WouldBlock)
+            }
+            Err(Errno::INTR) => Ok(self.write(id, bufs)?),
+            Err(_) => Err(LocalError::Broken),
+        }
+    }
+
+    fn shutdown(&mut self, id: LocalId) {
+        if let Some(stream) = self.get(id) {
+            // Fails only where the stream is broken, which an event tells.
+            let _ = rustix::net::shutdown(&stream.fd, Shutdown::Write);
+        }
+    }
+
+    fn close(&mut self, id: LocalId) {
+        if let Some(fd) = self.remove(id) {
+            let _ = sockopt::set_socket_linger(&fd, None);
+        }
+    }
+
+    fn reset(&mut self, id: LocalId) {
+        // Lingering for zero seconds was set by `prepare`: dropping the descriptor resets.
+        drop(self.remove(id));
+    }
+}
+
+fn index(id: LocalId) -> usize {
+    (id.0 & 0xffff_ffff) as usize
+}
+
+fn watch(
+    epoll: &OwnedFd,
+    fd: BorrowedFd<'_>,
+    token: u64,
+    flags: epoll::EventFlags,
+) -> std::result::Result<(), Errno> {
+    epoll::add(epoll, fd, epoll::EventData::new_u64(token), flags)
+}
+
+fn spare(fd: &OwnedFd) -> std::result::Result<OwnedFd, Errno> {
+    rustix::io::fcntl_dupfd_cloexec(fd, 0)
+}
+
+fn socket(addr: SocketAddr) -> std::result::Result<OwnedFd, Errno> {
+    let family = match addr {
+        SocketAddr::V4(_) => AddressFamily::INET,
+        SocketAddr::V6(_) => AddressFamily::INET6,
+    };
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    rustix::net::socket_with(family, SocketType::STREAM, flags, Some(ipproto::TCP))
+}
+
+/// Every stream ends with a reset unless it is closed in order: a stream cut off by the end of
+/// this process must not look complete to its reader.
+fn prepare(fd: &OwnedFd) -> std::result::Result<(), Errno> {
+    sockopt::set_socket_linger(fd, Some(Duration::ZERO))?;
+    sockopt::set_tcp_nodelay(fd, true)?;
+    sockopt::set_tcp_keepidle(fd, KEEPALIVE_IDLE)?;
+    sockopt::set_tcp_keepintvl(fd, KEEPALIVE_INTERVAL)?;
+    sockopt::set_tcp_keepcnt(fd, KEEPALIVE_COUNT)?;
+    sockopt::set_socket_keepalive(fd, true)
+}
+
+/// A transparent socket bound to `addr`, which another that does not listen may be bound to too.
+fn bound(addr: SocketAddr) -> std::result::Result<OwnedFd, Errno> {
+    let fd = socket(addr)?;
+    sockopt::set_socket_reuseaddr(&fd, true)?;
+    let (level, option) = match addr {
+        SocketAddr::V4(_) => (libc::SOL_IP, libc::IP_TRANSPARENT),
+        SocketAddr::V6(_) => {
+            sockopt::set_ipv6_v6only(&fd, true)?;
+            (libc::SOL_IPV6, libc::IPV6_TRANSPARENT)
+        }
+    };
+    let on: libc::c_int = 1;
+    // SAFETY: the descriptor is open, and the option is an int, of which pointer and length are
+    // given.
+    let result = unsafe {
+        libc::setsockopt(
+            fd.as_raw_fd(),
+            level,
+            option,
+            (&raw const on).cast(),
+            size_of::<libc::c_int>() as libc::socklen_t,
+        )
+    };
+    if result < 0 {
+        return Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::INVAL));
+    }
+    rustix::net::bind(&fd, &addr)?;
+    Ok(fd)
+}
+
+fn local_addr(fd: &OwnedFd) -> std::result::Result<SocketAddr, Errno> {
+    SocketAddr::try_from(rustix::net::getsockname(fd)?)
+}
+
+/// Without flow label and scope, which are of no meaning on another host.
+fn plain(addr: SocketAddr) -> SocketAddr {
+    let ip: IpAddr = addr.ip();
+    SocketAddr::new(ip, addr.port())
+}
+
+fn failure(error: Errno) -> ConnectFailure {
+    match error {
+        Errno::CONNREFUSED | Errno::CONNRESET => ConnectFailure::Refused,
+        Errno::NETUNREACH | Errno::ACCESS | Errno::PERM => ConnectFailure::NetworkUnreachable,
+        Errno::TIMEDOUT => ConnectFailure::TimedOut,
+        Errno::MFILE
+        | Errno::NFILE
+        | Errno::NOBUFS
+        | Errno::NOMEM
+        | Errno::ADDRNOTAVAIL
+        | Errno::NOSPC
+        | Errno::AGAIN => ConnectFailure::NoResources,
+        _ => ConnectFailure::HostUnreachable,
+    }
+}

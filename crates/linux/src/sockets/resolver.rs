@@ -1,0 +1,155 @@
+//! Name look-ups on a few threads, since the system's resolver blocks.
+
+use std::collections::VecDeque;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+
+use braid_proxy::LocalId;
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::io::Errno;
+
+/// Look-ups at a time; a name whose servers are silent holds a thread for many seconds.
+const THREADS: usize = 8;
+/// Look-ups waiting or under way.
+const MAX_PENDING: usize = 1_024;
+/// A thread needs no more than the resolver's own buffers.
+const STACK_LEN: usize = 256 * 1024;
+/// Addresses of one name that are worth trying.
+const MAX_ADDRESSES: usize = 8;
+/// Set in the ids of look-ups, which streams' ids never have.
+const LOOKUP_BIT: u64 = 1 << 63;
+
+/// A bounded pool of look-ups. Threads are started as they are first needed.
+#[derive(Debug)]
+pub(super) struct Resolver {
+    shared: Arc<Shared>,
+    threads: usize,
+    pending: usize,
+    next_id: u64,
+}
+
+#[derive(Debug)]
+struct Shared {
+    wake: OwnedFd,
+    state: Mutex<State>,
+    work: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    requests: VecDeque<(LocalId, String, u16)>,
+    finished: Vec<(LocalId, Vec<SocketAddr>)>,
+    idle: usize,
+    closed: bool,
+}
+
+impl Shared {
+    /// The state is valid at every step, so a panic elsewhere does not spoil it.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Resolver {
+    pub(super) fn new() -> Result<Resolver, Errno> {
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Resolver {
+            shared: Arc::new(Shared {
+                wake,
+                state: Mutex::default(),
+                work: Condvar::new(),
+            }),
+            threads: 0,
+            pending: 0,
+            next_id: 0,
+        })
+    }
+
+    /// Readable when look-ups have ended.
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.shared.wake.as_fd()
+    }
+
+    /// Starts a look-up; `None` where too many are pending.
+    pub(super) fn submit(&mut self, name: &str, port: u16) -> Option<LocalId> {
+        if self.pending >= MAX_PENDING {
+            return None;
+        }
+        let mut state = self.shared.lock();
+        if state.idle <= state.requests.len() && self.threads < THREADS {
+            let shared = Arc::clone(&self.shared);
+            let started = thread::Builder::new()
+                .name("resolver".to_owned())
+                .stack_size(STACK_LEN)
+                .spawn(move || work(&shared));
+            match started {
+                Ok(_) => self.threads += 1,
+                Err(error) if self.threads == 0 => {
+                    tracing::warn!(%error, "no thread for name look-ups");
+                    return None;
+                }
+                Err(_) => {}
+            }
+        }
+        self.next_id += 1;
+        let id = LocalId(LOOKUP_BIT | self.next_id);
+        state.requests.push_back((id, name.to_owned(), port));
+        self.pending += 1;
+        self.shared.work.notify_one();
+        Some(id)
+    }
+
+    /// The look-ups that ended since the last call.
+    pub(super) fn finished(&mut self) -> Vec<(LocalId, Vec<SocketAddr>)> {
+        // Only resets the counter; what it says is of no interest.
+        let _ = rustix::io::read(&self.shared.wake, &mut [0u8; 8]);
+        let finished = std::mem::take(&mut self.shared.lock().finished);
+        self.pending -= finished.len();
+        finished
+    }
+}
+
+impl Drop for Resolver {
+    /// Threads that are within a look-up end after it; nobody waits for them.
+    fn drop(&mut self) {
+        self.shared.lock().closed = true;
+        self.shared.work.notify_all();
+    }
+}
+
+fn work(shared: &Shared) {
+    loop {
+        let mut state = shared.lock();
+        state.idle += 1;
+        let mut state = shared
+            .work
+            .wait_while(state, |s| s.requests.is_empty() && !s.closed)
+            .unwrap_or_else(PoisonError::into_inner);
+        state.idle -= 1;
+        if state.closed {
+            return;
+        }
+        let Some((id, name, port)) = state.requests.pop_front() else {
+            continue;
+        };
+        drop(state);
+        let addresses = look_up(&name, port);
+        shared.lock().finished.push((id, addresses));
+        let _ = rustix::io::write(&shared.wake, &1u64.to_ne_bytes());
+    }
+}
+
+fn look_up(name: &str, port: u16) -> Vec<SocketAddr> {
+    let mut addresses = Vec::new();
+    let Ok(found) = (name, port).to_socket_addrs() else {
+        return addresses;
+    };
+    for addr in found {
+        if !addresses.contains(&addr) && addresses.len() < MAX_ADDRESSES {
+            addresses.push(addr);
+        }
+    }
+    addresses
+}

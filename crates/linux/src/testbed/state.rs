@@ -1,0 +1,89 @@
+//! The state directory: logs, generated configuration, control socket, and the lock that says
+//! whose it is.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{FlockOperation, flock};
+
+use super::error::Error;
+use crate::netns;
+
+/// Where the state of the testbed named `name` lies: below `/run/braid` for root, else below a
+/// directory of the user's in the place for temporary files (`/run` of a user namespace is
+/// private to it, but the control socket must be reachable from outside).
+pub(super) fn directory(name: &str) -> PathBuf {
+    root().join(name)
+}
+
+fn root() -> PathBuf {
+    let uid = rustix::process::getuid();
+    match std::env::var(netns::MARKER) {
+        Err(_) if uid.is_root() => PathBuf::from("/run/braid"),
+        Err(_) => std::env::temp_dir().join(format!("braid-{}", uid.as_raw())),
+        Ok(outside) => std::env::temp_dir().join(format!("braid-{outside}")),
+    }
+}
+
+/// Removes the directory above all state directories unless there are others.
+pub(super) fn remove_root_if_empty() {
+    let _ = fs::remove_dir(root());
+}
+
+/// The control socket of the testbed named `name`.
+pub(super) fn socket(name: &str) -> PathBuf {
+    directory(name).join("control")
+}
+
+/// Holds a testbed's name; given up when dropped, also by the death of the process.
+pub(super) struct Claim {
+    _lock: File,
+}
+
+/// Whether a living process holds the testbed named `name`.
+pub(super) fn is_claimed(name: &str) -> bool {
+    File::open(directory(name).join("lock"))
+        .is_ok_and(|file| flock(&file, FlockOperation::NonBlockingLockExclusive).is_err())
+}
+
+/// Takes the name and makes its empty directory.
+pub(super) fn claim(name: &str) -> Result<Claim, Error> {
+    if is_claimed(name) {
+        return Err(Error::Busy(name.to_owned()));
+    }
+    super::build::remove_leftovers(name)?;
+    let directory = directory(name);
+    let deadline = Instant::now() + Duration::from_secs(1);
+    let made = || -> io::Result<File> {
+        // Another testbed that goes down may remove the root between the two.
+        while let Err(e) = create_private(&root()).and_then(|()| create_private(&directory)) {
+            if e.kind() != io::ErrorKind::NotFound || Instant::now() > deadline {
+                return Err(e);
+            }
+        }
+        let lock = File::create(directory.join("lock"))?;
+        flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
+        Ok(lock)
+    };
+    let lock = made().map_err(|e| Error::system(format!("make {}", directory.display()), e))?;
+    Ok(Claim { _lock: lock })
+}
+
+fn create_private(path: &Path) -> io::Result<()> {
+    use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+    match fs::DirBuilder::new().mode(0o755).create(path) {
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+        other => return other,
+    }
+    // In a directory for all, another user could have been first.
+    let metadata = fs::symlink_metadata(path)?;
+    if metadata.is_dir() && metadata.uid() == rustix::process::getuid().as_raw() {
+        return Ok(());
+    }
+    Err(io::Error::new(
+        io::ErrorKind::PermissionDenied,
+        "it belongs to someone else",
+    ))
+}

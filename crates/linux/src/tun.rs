@@ -1,0 +1,291 @@
+//! TUN devices with segmentation and receive offload.
+//!
+//! Every packet carries a `virtio_net_hdr`, so that a super-segment of up to 64 kB crosses the
+//! kernel's stack as one buffer in both directions. The device is driven by its own few ioctls:
+//! libraries that offer TUN offload cut and merge super-segments in user space, which is the copy
+//! and the per-packet cost this is here to avoid.
+#![expect(unsafe_code, reason = "TUN devices are configured by ioctl only")]
+
+use std::fs::OpenOptions;
+use std::io::{self, IoSlice};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
+
+use arrayvec::ArrayVec;
+use braid_engine::{RxMeta, Transmit, TxChecksum};
+
+use crate::net::{Result, SystemError};
+
+/// Bytes of the `virtio_net_hdr` in front of each packet (the size without `num_buffers`, which
+/// is the device's default).
+const VNET_HDR_LEN: usize = 10;
+/// Largest packet the kernel hands over or takes.
+const MAX_PACKET: usize = 65_535;
+
+const VIRTIO_NET_HDR_F_NEEDS_CSUM: u8 = 1;
+const VIRTIO_NET_HDR_F_DATA_VALID: u8 = 2;
+const VIRTIO_NET_HDR_GSO_NONE: u8 = 0;
+const VIRTIO_NET_HDR_GSO_TCPV4: u8 = 1;
+const VIRTIO_NET_HDR_GSO_TCPV6: u8 = 4;
+const VIRTIO_NET_HDR_GSO_ECN: u8 = 0x80;
+
+/// Sends and receives IP packets with their offload state.
+pub trait PacketIo {
+    /// What to wait on for packets.
+    fn fd(&self) -> BorrowedFd<'_>;
+
+    /// Hands one packet or super-segment to the device, without copying the payload before.
+    ///
+    /// # Errors
+    /// As the system says; the packet is lost then, as it may be on any link.
+    fn send(&mut self, transmit: &Transmit<'_>) -> io::Result<()>;
+
+    /// The next packet, `None` where there is none now.
+    ///
+    /// # Errors
+    /// As the system says, and `InvalidData` for a malformed offload header; the packet is gone.
+    fn recv(&mut self) -> io::Result<Option<(&mut [u8], RxMeta)>>;
+}
+
+/// Which offloads a device has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Offload {
+    /// Checksums, and TCP segmentation over IPv4 and IPv6, in both directions.
+    Segmentation,
+    /// None: packets fit the MTU and their checksums are complete.
+    None,
+}
+
+/// A TUN device of this process; it is gone when this is dropped, or the process killed.
+#[derive(Debug)]
+pub struct Tun {
+    fd: OwnedFd,
+    offload: Offload,
+    buffer: Box<[u8]>,
+}
+
+impl Tun {
+    /// Creates the device `name` (1 to 15 bytes) in the network namespace of the calling thread.
+    /// It is down and has no address.
+    ///
+    /// # Errors
+    /// Where `/dev/net/tun` is missing or may not be opened, or the name is taken.
+    pub fn create(name: &str) -> Result<Tun> {
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC)
+            .open("/dev/net/tun")
+            .map_err(SystemError::doing("open /dev/net/tun"))?;
+        let fd = OwnedFd::from(file);
+        set_interface(&fd, name).map_err(SystemError::doing(format!("create TUN {name}")))?;
+        let mut tun = Tun {
+            fd,
+            offload: Offload::None,
+            buffer: vec![0; VNET_HDR_LEN + MAX_PACKET].into_boxed_slice(),
+        };
+        if tun.set_offload(Offload::Segmentation).is_err() {
+            tun.set_offload(Offload::None)
+                .map_err(SystemError::doing(format!("set offloads of TUN {name}")))?;
+        }
+        Ok(tun)
+    }
+
+    /// Tells the kernel which offloads this end understands, that is, what it may hand over.
+    ///
+    /// # Errors
+    /// `InvalidInput` where the kernel does not know an offload.
+    pub fn set_offload(&mut self, offload: Offload) -> io::Result<()> {
+        let flags = match offload {
+            Offload::Segmentation => libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6,
+            Offload::None => 0,
+        };
+        // SAFETY: the descriptor is open for the length of the call, and this request takes its
+        // argument by value.
+        let result = unsafe {
+            libc::ioctl(
+                self.fd.as_raw_fd(),
+                libc::TUNSETOFFLOAD,
+                libc::c_ulong::from(flags),
+            )
+        };
+        if result < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        self.offload = offload;
+        Ok(())
+    }
+
+    /// The offloads in force.
+    pub fn offload(&self) -> Offload {
+        self.offload
+    }
+}
+
+impl PacketIo for Tun {
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    fn send(&mut self, transmit: &Transmit<'_>) -> io::Result<()> {
+        let vnet = VnetHdr::of(transmit).emit();
+        let mut parts = ArrayVec::<IoSlice<'_>, 10>::new();
+        parts.push(IoSlice::new(&vnet));
+        parts.push(IoSlice::new(transmit.header));
+        parts.extend(transmit.payload.iter().map(|p| IoSlice::new(p)));
+        // A TUN takes a packet whole or not at all.
+        rustix::io::writev(&self.fd, &parts)?;
+        Ok(())
+    }
+
+    fn recv(&mut self) -> io::Result<Option<(&mut [u8], RxMeta)>> {
+        let read = match rustix::io::read(&self.fd, &mut self.buffer[..]) {
+            Ok(read) => read,
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        let (vnet, packet) = self.buffer[..read]
+            .split_first_chunk_mut::<VNET_HDR_LEN>()
+            .ok_or(io::ErrorKind::InvalidData)?;
+        let meta = VnetHdr::parse(vnet)
+            .meta()
+            .ok_or(io::ErrorKind::InvalidData)?;
+        Ok(Some((packet, meta)))
+    }
+}
+
+/// `struct virtio_net_hdr`, in the byte order of the machine (the TUN default).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+struct VnetHdr {
+    flags: u8,
+    gso_type: u8,
+    hdr_len: u16,
+    gso_size: u16,
+    csum_start: u16,
+    csum_offset: u16,
+}
+
+impl VnetHdr {
+    fn of(transmit: &Transmit<'_>) -> VnetHdr {
+        let mut hdr = VnetHdr {
+            // How much of the packet the kernel makes contiguous: it edits headers only.
+            hdr_len: u16::try_from(transmit.header.len()).unwrap_or(0),
+            ..VnetHdr::default()
+        };
+        if let TxChecksum::Partial { start, offset } = transmit.checksum {
+            hdr.flags = VIRTIO_NET_HDR_F_NEEDS_CSUM;
+            hdr.csum_start = start;
+            hdr.csum_offset = offset;
+        }
+        if transmit.gso_size > 0 {
+            hdr.gso_size = transmit.gso_size;
+            hdr.gso_type = if transmit.v6 {
+                VIRTIO_NET_HDR_GSO_TCPV6
+            } else {
+                VIRTIO_NET_HDR_GSO_TCPV4
+            };
+        }
+        hdr
+    }
+
+    fn emit(&self) -> [u8; VNET_HDR_LEN] {
+        let mut out = [0; VNET_HDR_LEN];
+        out[0] = self.flags;
+        out[1] = self.gso_type;
+        out[2..4].copy_from_slice(&self.hdr_len.to_ne_bytes());
+        out[4..6].copy_from_slice(&self.gso_size.to_ne_bytes());
+        out[6..8].copy_from_slice(&self.csum_start.to_ne_bytes());
+        out[8..10].copy_from_slice(&self.csum_offset.to_ne_bytes());
+        out
+    }
+
+    fn parse(bytes: &[u8; VNET_HDR_LEN]) -> VnetHdr {
+        let word = |at: usize| u16::from_ne_bytes([bytes[at], bytes[at + 1]]);
+        VnetHdr {
+            flags: bytes[0],
+            gso_type: bytes[1],
+            hdr_len: word(2),
+            gso_size: word(4),
+            csum_start: word(6),
+            csum_offset: word(8),
+        }
+    }
+
+    /// `None` for a kind of segmentation that was not asked for.
+    fn meta(&self) -> Option<RxMeta> {
+        let gso_size = match self.gso_type & !VIRTIO_NET_HDR_GSO_ECN {
+            VIRTIO_NET_HDR_GSO_NONE => 0,
+            VIRTIO_NET_HDR_GSO_TCPV4 | VIRTIO_NET_HDR_GSO_TCPV6 => self.gso_size,
+            _ => return None,
+        };
+        // NEEDS_CSUM: the packet never left this machine, so nobody summed it and nothing can
+        // have damaged it.
+        let trusted = VIRTIO_NET_HDR_F_NEEDS_CSUM | VIRTIO_NET_HDR_F_DATA_VALID;
+        Some(RxMeta {
+            checksum_ok: self.flags & trusted != 0,
+            gso_size,
+        })
+    }
+}
+
+fn set_interface(fd: &OwnedFd, name: &str) -> io::Result<()> {
+    if name.is_empty() || name.len() >= libc::IFNAMSIZ || name.contains(['/', ' ', '\0', '%']) {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    // SAFETY: `ifreq` is plain data, for which all zeroes is a valid value.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
+        *to = from as libc::c_char;
+    }
+    let flags = libc::IFF_TUN | libc::IFF_NO_PI | libc::IFF_VNET_HDR | libc::IFF_TUN_EXCL;
+    request.ifr_ifru.ifru_flags = flags as libc::c_short;
+    // SAFETY: the descriptor is open, and TUNSETIFF reads and writes one `ifreq`.
+    let result = unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETIFF, &raw mut request) };
+    if result < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn vnet_header_round_trips_and_names_the_gso_type() {
+        let payload = [0u8; 3000];
+        let transmit = Transmit {
+            path: braid_engine::PathId(0),
+            header: &[0; 52],
+            payload: [&payload[..]].into_iter().collect(),
+            gso_size: 1400,
+            checksum: TxChecksum::Partial {
+                start: 20,
+                offset: 16,
+            },
+            v6: false,
+        };
+        let hdr = VnetHdr::of(&transmit);
+        assert_eq!(VnetHdr::parse(&hdr.emit()), hdr);
+        assert_eq!(hdr.gso_type, VIRTIO_NET_HDR_GSO_TCPV4);
+        assert_eq!((hdr.hdr_len, hdr.csum_start, hdr.csum_offset), (52, 20, 16));
+        assert_eq!(
+            hdr.meta(),
+            Some(RxMeta {
+                checksum_ok: true,
+                gso_size: 1400
+            })
+        );
+    }
+
+    #[test]
+    fn a_packet_from_afar_is_not_trusted() {
+        let hdr = VnetHdr::default();
+        assert_eq!(hdr.meta(), Some(RxMeta::default()));
+        let udp_gso = VnetHdr {
+            gso_type: 5,
+            ..VnetHdr::default()
+        };
+        assert_eq!(udp_gso.meta(), None);
+    }
+}
