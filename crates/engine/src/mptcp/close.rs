@@ -75,7 +75,10 @@ impl Connection {
         for subflow in &mut self.subflows {
             subflow.fin_wanted |= plain_fin;
             let said = subflow.fin_acked && subflow.rcv.finished();
-            if subflow.phase == Phase::Established && said && (over || !matches!(self.mode, Mode::Tcp)) {
+            if subflow.phase == Phase::Established
+                && said
+                && (over || !matches!(self.mode, Mode::Tcp))
+            {
                 // The last ACK is still to be sent where it is due.
                 if subflow.rcv.due != crate::tcp::receive::AckDue::Now {
                     subflow.close(SubflowCloseReason::Finished);
@@ -128,7 +131,10 @@ impl Connection {
     fn wants_joins(&self) -> bool {
         let opener = self.listener.is_none();
         let done = self.snd.fin == SendFin::Acked && self.rcv.complete();
-        opener && self.is_open() && !done && self.mptcp().is_some_and(|m| m.confirmed && !m.deny_join)
+        opener
+            && self.is_open()
+            && !done
+            && self.mptcp().is_some_and(|m| m.confirmed && !m.deny_join)
     }
 
     /// The first path that lacks a subflow, and when one may be opened there.
@@ -144,7 +150,8 @@ impl Connection {
             .enumerate()
             .map(|(n, path)| (PathId(n as u8), path))
             .filter(|(_, p)| {
-                p.up && ((p.config.v4.is_some() && families(true)) || (p.config.v6.is_some() && families(false)))
+                p.up && ((p.config.v4.is_some() && families(true))
+                    || (p.config.v6.is_some() && families(false)))
             })
             .filter(|(id, _)| !self.subflows.iter().any(|s| s.path == *id && s.is_alive()))
             .map(|(id, _)| (id, self.paths.not_before(id)))

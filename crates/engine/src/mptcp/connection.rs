@@ -1,7 +1,7 @@
 //! A connection: one byte stream each way over one or more subflows.
 
-use std::collections::VecDeque;
 use core::net::SocketAddr;
+use std::collections::VecDeque;
 use std::io::{IoSlice, IoSliceMut};
 
 use braid_wire::{Instant, Rng};
@@ -16,7 +16,9 @@ use crate::event::{CloseReason, SubflowCloseReason};
 use crate::path::PathManager;
 use crate::sched::Policy;
 use crate::tcp::FourTuple;
-use crate::{ApiError, Config, ConnId, Event, FallbackCause, ListenerId, PathConfig, PathId, SubflowId};
+use crate::{
+    ApiError, Config, ConnId, Event, FallbackCause, ListenerId, PathConfig, PathId, SubflowId,
+};
 
 /// Window offered before anything is known; also the least a connection gets under pressure.
 const MIN_WINDOW: usize = 64 << 10;
@@ -161,10 +163,14 @@ impl RecvSide {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Life {
     /// Handshake under way.
-    Opening { since: Instant },
+    Opening {
+        since: Instant,
+    },
     Open,
     /// `Closed` was reported; only acknowledgements are still exchanged.
-    Ended { at: Instant },
+    Ended {
+        at: Instant,
+    },
 }
 
 /// Waiting for a sign of life.
@@ -299,7 +305,9 @@ impl Connection {
         }
         let cwnd: u64 = self.subflows.iter().map(|s| s.snd.cc.cwnd()).sum();
         let limit = (2 * cwnd + SEND_HEADROOM).min(config.send_buffer as u64);
-        usize::try_from(limit).unwrap_or(usize::MAX).saturating_sub(self.snd.buf.len())
+        usize::try_from(limit)
+            .unwrap_or(usize::MAX)
+            .saturating_sub(self.snd.buf.len())
     }
 
     pub fn write_with<E: From<ApiError>>(
@@ -333,11 +341,18 @@ impl Connection {
         if self.rcv.buf.readable() == 0 {
             return Ok(0);
         }
-        let slices: arrayvec::ArrayVec<IoSlice<'_>, { crate::buffer::READ_SLICES }> =
-            self.rcv.buf.slices().into_iter().map(IoSlice::new).collect();
+        let slices: arrayvec::ArrayVec<IoSlice<'_>, { crate::buffer::READ_SLICES }> = self
+            .rcv
+            .buf
+            .slices()
+            .into_iter()
+            .map(IoSlice::new)
+            .collect();
         let n = drain(&slices)?;
         drop(slices);
-        self.rcv.buf.consume(n.min(self.rcv.buf.readable()), ctx.pool);
+        self.rcv
+            .buf
+            .consume(n.min(self.rcv.buf.readable()), ctx.pool);
         self.update_window(ctx);
         self.finish_if_done(ctx);
         Ok(n)
@@ -367,7 +382,11 @@ impl Connection {
         if grown < limit / 4 {
             return;
         }
-        for subflow in self.subflows.iter_mut().filter(|s| s.is_established() && !s.stale) {
+        for subflow in self
+            .subflows
+            .iter_mut()
+            .filter(|s| s.is_established() && !s.stale)
+        {
             subflow.rcv.ack_now();
         }
     }
@@ -382,7 +401,8 @@ impl Connection {
 
     /// Reports room for writing once a write has found none and a fair part is free again.
     pub fn signal_writable(&mut self, ctx: &mut Ctx<'_>) {
-        if self.snd.blocked && self.send_space(ctx.config) >= SEND_HEADROOM as usize / 4 {
+        let fair = (SEND_HEADROOM as usize).min(ctx.config.send_buffer) / 4;
+        if self.snd.blocked && self.send_space(ctx.config) >= fair {
             if ctx.pool.unreserved() == 0 {
                 return;
             }
@@ -397,7 +417,12 @@ impl Connection {
         if self.mptcp().is_none() {
             return;
         }
-        for sent in self.subflows[index].snd.board.iter().filter(|s| !s.sacked && !s.fin) {
+        for sent in self.subflows[index]
+            .snd
+            .board
+            .iter()
+            .filter(|s| !s.sacked && !s.fin)
+        {
             let data = sent.data();
             if data.end > una {
                 self.snd.reinject.insert(data.start.max(una)..data.end);

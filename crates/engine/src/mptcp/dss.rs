@@ -1,8 +1,9 @@
 //! Data sequence numbers on the wire and inside (RFC 8684 section 3.3): the stream's first byte
 //! is IDSN + 1 there and offset 0 here.
 
-use braid_wire::Dsn64;
-use braid_wire::mptcp::{Dss, DssMapping, WireDsn};
+use braid_wire::mptcp::{Dss, DssMapping, MptcpOption, WireDsn};
+use braid_wire::tcp::Options;
+use braid_wire::{Dsn64, Instant};
 
 use super::connection::{Connection, Mptcp};
 use crate::tcp::scoreboard::Mapping;
@@ -12,7 +13,11 @@ use crate::tcp::scoreboard::Mapping;
 const WIDE_RATE: u64 = (1 << 32) / 240;
 
 fn carried(dsn: Dsn64, wide: bool) -> WireDsn {
-    if wide { WireDsn::Eight(dsn.0) } else { WireDsn::Four(dsn.low()) }
+    if wide {
+        WireDsn::Eight(dsn.0)
+    } else {
+        WireDsn::Four(dsn.low())
+    }
 }
 
 impl Mptcp {
@@ -60,13 +65,36 @@ impl Connection {
 
     /// Switches to 8-byte DSNs for good once the connection is fast enough to owe them.
     pub fn widen_dsn(&mut self) {
-        let rate: u64 = self
+        let rate = self
             .subflows
             .iter()
             .map(|s| s.snd.pacer.rate())
             .fold(0, u64::saturating_add);
-        if let Some(mptcp) = self.mptcp_mut() {
-            mptcp.wide_dsn |= rate > WIDE_RATE;
+        match self.mptcp_mut() {
+            Some(mptcp) if rate > WIDE_RATE && !mptcp.wide_dsn => mptcp.wide_dsn = true,
+            _ => return,
+        }
+        self.size_segments();
+    }
+
+    /// Fits the segment size of every subflow to the options a data segment carries now.
+    pub fn size_segments(&mut self) {
+        let map = Mapping {
+            data: 0,
+            sub: 1,
+            len: 1,
+            fin: false,
+        };
+        let dss = self
+            .mptcp()
+            .map(|m| MptcpOption::Dss(self.dss(m, Some(&map))));
+        for subflow in &mut self.subflows {
+            let mut options = Options {
+                timestamps: subflow.timestamps(Instant::ZERO),
+                ..Options::default()
+            };
+            options.mptcp.extend(dss);
+            subflow.set_data_options(options.len());
         }
     }
 }
@@ -91,8 +119,14 @@ mod tests {
     #[test]
     fn first_byte_is_idsn_plus_one() {
         let m = mptcp();
-        assert_eq!(m.ack_offset(WireDsn::Eight(m.local.idsn.add(1).0), 0), Some(0));
-        assert_eq!(m.data_offset(WireDsn::Four(m.remote.idsn.add(1).low()), 0), Some(0));
+        assert_eq!(
+            m.ack_offset(WireDsn::Eight(m.local.idsn.add(1).0), 0),
+            Some(0)
+        );
+        assert_eq!(
+            m.data_offset(WireDsn::Four(m.remote.idsn.add(1).low()), 0),
+            Some(0)
+        );
         assert_eq!(m.ack_offset(WireDsn::Eight(m.local.idsn.0), 0), None);
     }
 

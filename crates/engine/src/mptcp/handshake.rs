@@ -2,9 +2,9 @@
 
 use core::time::Duration;
 
+use braid_wire::Instant;
 use braid_wire::mptcp::{Capable, CapableFlags, Join, MptcpOption, ResetReason, VERSION};
 use braid_wire::tcp::{self, Flags};
-use braid_wire::Instant;
 
 use super::connection::{Connection, Ctx, Life, Mode, Mptcp};
 use super::keys::{Keys, hmac64, hmac160, join_hmac};
@@ -62,7 +62,11 @@ pub(crate) fn join(tcp: &tcp::Repr) -> Option<Join> {
 impl Connection {
     /// Opens a subflow on `path`: the initial one, or a join.
     pub fn open_subflow(&mut self, ctx: &mut Ctx<'_>, path: PathId) -> Result<(), ApiError> {
-        let config = &ctx.paths.get(usize::from(path.0)).ok_or(ApiError::NoUsablePath)?.config;
+        let config = &ctx
+            .paths
+            .get(usize::from(path.0))
+            .ok_or(ApiError::NoUsablePath)?
+            .config;
         let (local, remote) = [Some(self.remote), self.remote_alt]
             .into_iter()
             .flatten()
@@ -106,7 +110,11 @@ impl Connection {
         subflow.opens = opens;
         subflow.backup = config.backup;
         // Address ID 0 is the address of the initial subflow (RFC 8684 section 3.2).
-        subflow.address_id = if opens == Opens::Connection { 0 } else { path.0 + 1 };
+        subflow.address_id = if opens == Opens::Connection {
+            0
+        } else {
+            path.0 + 1
+        };
         subflow.opened_at = ctx.now;
         subflow.last_heard = ctx.now;
         subflow.handshake_at = Some(ctx.now);
@@ -125,8 +133,7 @@ impl Connection {
     /// The answer to our SYN.
     pub(super) fn on_syn_sent(&mut self, ctx: &mut Ctx<'_>, i: usize, tcp: &tcp::Repr) {
         let subflow = &mut self.subflows[i];
-        let acceptable =
-            tcp.flags.contains(Flags::ACK) && tcp.ack == subflow.snd.iss.add(1);
+        let acceptable = tcp.flags.contains(Flags::ACK) && tcp.ack == subflow.snd.iss.add(1);
         if !acceptable {
             return;
         }
@@ -262,7 +269,10 @@ impl Connection {
         else {
             return None;
         };
-        let hmac = join_hmac((mptcp.local.key, local_nonce), (mptcp.remote.key, remote_nonce));
+        let hmac = join_hmac(
+            (mptcp.local.key, local_nonce),
+            (mptcp.remote.key, remote_nonce),
+        );
         Some(MptcpOption::Join(Join::Ack {
             hmac: hmac160(&hmac),
         }))
@@ -270,13 +280,7 @@ impl Connection {
 
     /// A segment for a subflow whose SYN/ACK was sent. Returns whether it completed the handshake
     /// and is to be processed further.
-    pub(super) fn on_third_ack(
-        &mut self,
-        ctx: &mut Ctx<'_>,
-        i: usize,
-        tcp: &tcp::Repr,
-        payload: bool,
-    ) -> bool {
+    pub(super) fn on_third_ack(&mut self, ctx: &mut Ctx<'_>, i: usize, tcp: &tcp::Repr) -> bool {
         let subflow = &mut self.subflows[i];
         if tcp.flags.contains(Flags::RST) {
             if tcp.seq == subflow.rcv.irs.add(1) {
@@ -297,7 +301,7 @@ impl Connection {
             return false;
         }
         let done = match subflow.opens {
-            Opens::Connection => self.confirm_capable(ctx, tcp, payload),
+            Opens::Connection => self.confirm_capable(ctx, tcp),
             Opens::Join {
                 local_nonce,
                 remote_nonce,
@@ -330,7 +334,7 @@ impl Connection {
 
     /// The opener echoes our key, or the connection falls back. Returns whether the handshake is
     /// through.
-    fn confirm_capable(&mut self, ctx: &mut Ctx<'_>, tcp: &tcp::Repr, payload: bool) -> bool {
+    fn confirm_capable(&mut self, ctx: &mut Ctx<'_>, tcp: &tcp::Repr) -> bool {
         let Mode::Accepting { local } = self.mode else {
             return true;
         };
@@ -356,7 +360,7 @@ impl Connection {
                 true
             }
             // A later segment overtook the one with the keys: that one will come again.
-            None if tcp.options.mptcp.iter().next().is_some() && payload => false,
+            None if !tcp.options.mptcp.is_empty() => false,
             _ => {
                 self.fall_back(ctx, FallbackCause::ThirdAckPlain);
                 true
@@ -364,7 +368,12 @@ impl Connection {
         }
     }
 
-    fn confirm_join(&mut self, i: usize, tcp: &tcp::Repr, (local_nonce, remote_nonce): (u32, u32)) -> bool {
+    fn confirm_join(
+        &mut self,
+        i: usize,
+        tcp: &tcp::Repr,
+        (local_nonce, remote_nonce): (u32, u32),
+    ) -> bool {
         let Mode::Mptcp(mptcp) = &self.mode else {
             return false;
         };
@@ -395,7 +404,10 @@ impl Connection {
         else {
             return None;
         };
-        let hmac = join_hmac((mptcp.local.key, local_nonce), (mptcp.remote.key, remote_nonce));
+        let hmac = join_hmac(
+            (mptcp.local.key, local_nonce),
+            (mptcp.remote.key, remote_nonce),
+        );
         Some(MptcpOption::Join(Join::SynAck {
             backup: subflow.backup,
             address_id: subflow.address_id,
@@ -412,6 +424,8 @@ impl Connection {
         subflow.last_heard = ctx.now;
         self.live.last_heard = ctx.now;
         self.live.last_payload = ctx.now;
+        self.size_segments();
+        let subflow = &self.subflows[i];
         ctx.events.push_back(Event::SubflowEstablished {
             conn: self.id,
             subflow: subflow.id,

@@ -45,7 +45,10 @@ impl Connection {
         if subflow.handshake_tries < MAX_UNREACHABLE {
             self.try_next_path(ctx, i);
         }
-        let waiting = self.subflows.iter().any(|s| s.id != self.subflows[i].id && s.is_alive());
+        let waiting = self
+            .subflows
+            .iter()
+            .any(|s| s.id != self.subflows[i].id && s.is_alive());
         if !waiting {
             self.fail(ctx, CloseReason::Unreachable);
         }

@@ -3,9 +3,9 @@
 use core::ops::Range;
 
 use arrayvec::ArrayVec;
+use braid_wire::Seq32;
 use braid_wire::mptcp::{Capable, Dss, DssMapping, MptcpOption, ResetReason};
 use braid_wire::tcp::{self, Flags};
-use braid_wire::Seq32;
 
 use super::connection::{Connection, Ctx, Mode, SendFin};
 use super::subflow::{Phase, ResetKind};
@@ -30,7 +30,7 @@ impl Connection {
         match self.subflows[i].phase {
             Phase::SynSent => self.on_syn_sent(ctx, i, tcp),
             Phase::SynReceived => {
-                if self.on_third_ack(ctx, i, tcp, !payload.is_empty()) {
+                if self.on_third_ack(ctx, i, tcp) {
                     self.on_synchronised(ctx, i, tcp, payload, meta);
                 }
             }
@@ -80,7 +80,8 @@ impl Connection {
         {
             subflow.rcv.ts_recent = ts.value;
         }
-        self.heard(ctx, i);
+        self.subflows[i].last_heard = ctx.now;
+        self.live.last_heard = ctx.now;
         if self.subflows[i].phase == Phase::JoinAcked {
             self.establish(ctx, i);
         }
@@ -88,6 +89,7 @@ impl Connection {
             return;
         }
         self.on_options(ctx, i, tcp, seq, payload.len());
+        self.heard(ctx, i);
         let range = seq..seq + payload.len() as u64;
         if !payload.is_empty() {
             self.on_payload(ctx, i, range.clone(), payload, meta);
@@ -102,10 +104,14 @@ impl Connection {
         self.on_subflow_fin(ctx, i);
     }
 
+    /// The peer gave a sign of life; another one is owed if something is in flight.
     fn heard(&mut self, ctx: &Ctx<'_>, i: usize) {
-        self.subflows[i].last_heard = ctx.now;
-        self.live.last_heard = ctx.now;
-        let owed = self.subflows.iter().any(|s| s.snd.in_flight() > 0) || self.snd.outstanding() > 0;
+        let subflow = &mut self.subflows[i];
+        if subflow.snd.board.is_empty() {
+            subflow.stale = false;
+        }
+        let in_flight = self.subflows.iter().any(|s| !s.snd.board.is_empty());
+        let owed = in_flight || self.snd.outstanding() > 0;
         self.live.waiting_since = owed.then_some(ctx.now);
     }
 
@@ -149,10 +155,14 @@ impl Connection {
         for (left, right) in &tcp.options.sack {
             let left = left.offset_near(snd.iss, snd.una);
             let right = right.offset_near(snd.iss, snd.una);
-            if let (Some(left), Some(right)) = (left, right)
-                && left < right
-                && left > ack
-            {
+            let (Some(left), Some(right)) = (left, right) else {
+                continue;
+            };
+            if left >= right {
+                continue;
+            } else if right <= ack {
+                snd.on_duplicate(ctx.now, right - left);
+            } else if left > ack {
                 sacks.push(left..right);
             }
         }
@@ -163,7 +173,11 @@ impl Connection {
         }
         if ack >= snd.una {
             let window = u64::from(tcp.window) << subflow.agreed.peer_shift;
-            snd.wnd_end = ack + window;
+            // At the data level only the right edge counts, and it never moves back (RFC 8684
+            // section 3.3.1); an acknowledgement that was overtaken must not close the window.
+            let shared = matches!(self.mode, Mode::Mptcp(_));
+            let floor = if shared { snd.wnd_end } else { 0 };
+            snd.wnd_end = floor.max(ack + window);
         }
         if advanced && subflow.fin_sent && snd.board.is_empty() {
             subflow.fin_acked = true;
@@ -202,7 +216,9 @@ impl Connection {
         for option in &tcp.options.mptcp {
             match *option {
                 MptcpOption::Dss(dss) => self.on_dss(ctx, i, &dss, tcp.window),
-                MptcpOption::Capable(Capable::Data { data_len, .. }) if !self.subflows[i].active => {
+                MptcpOption::Capable(Capable::Data { data_len, .. })
+                    if !self.subflows[i].active =>
+                {
                     let map = Mapping {
                         data: 0,
                         sub: 1,
@@ -214,6 +230,10 @@ impl Connection {
                         self.subflows[i].rcv.add_mapping(map);
                     }
                 }
+                // The peer repeats its third ACK: our fourth, or our first DATA_ACK, was lost.
+                MptcpOption::Capable(Capable::Ack { .. }) | MptcpOption::Join(_) => {
+                    self.subflows[i].rcv.ack_now();
+                }
                 MptcpOption::Prio { backup } => self.subflows[i].peer_backup = backup,
                 MptcpOption::FastClose { receiver_key } => {
                     if self.mptcp().is_some_and(|m| m.local.key == receiver_key) {
@@ -223,25 +243,25 @@ impl Connection {
                 _ => {}
             }
         }
-        let plain = tcp.options.mptcp.is_empty() && len > 0;
-        if plain && seq == self.subflows[i].rcv.nxt {
-            self.on_plain_data(ctx);
-        }
-    }
-
-    /// Data without any MPTCP option: a middlebox took them, or the peer fell back. Possible only
-    /// before the first DSS and with one subflow (RFC 8684 section 3.7).
-    fn on_plain_data(&mut self, ctx: &mut Ctx<'_>) {
+        // Data, or an acknowledgement of data, without any MPTCP option: a middlebox took them, or
+        // the peer fell back. Possible only before the first DSS and with one subflow (RFC 8684
+        // section 3.7).
+        let subflow = &self.subflows[i];
+        let plain = tcp.options.mptcp.is_empty()
+            && ((len > 0 && seq == subflow.rcv.nxt) || subflow.snd.una > 1);
         let early = self.mptcp().is_some_and(|m| !m.dss_seen) && self.subflows.len() == 1;
-        if early {
+        if plain && early {
             self.fall_back(ctx, FallbackCause::DataPlain);
+            self.on_plain_ack(ctx, i);
         }
     }
 
     fn on_dss(&mut self, ctx: &mut Ctx<'_>, i: usize, dss: &Dss, window: u16) {
         let una = self.snd.una();
         let rcv_nxt = self.rcv.buf.rcv_nxt();
-        let sent_end = self.snd.nxt + u64::from(self.snd.fin == SendFin::Sent);
+        // A DATA_FIN that waits to be repeated was sent all the same.
+        let fin_sent = self.live.fin_tries > 0 && self.snd.fin != SendFin::Acked;
+        let sent_end = self.snd.nxt + u64::from(self.live.fin_tries > 0);
         let fin_end = self.snd.buf.end() + 1;
         let Mode::Mptcp(mptcp) = &mut self.mode else {
             return;
@@ -257,8 +277,11 @@ impl Connection {
             if wnd_end > self.snd.wnd_end {
                 self.snd.wnd_end = wnd_end;
                 self.live.stall_tries = 0;
+                for subflow in &mut self.subflows {
+                    subflow.snd.open_window();
+                }
             }
-            if self.snd.fin == SendFin::Sent && ack == fin_end {
+            if fin_sent && ack == fin_end {
                 self.snd.fin = SendFin::Acked;
                 self.live.fin_at = None;
             }
@@ -280,10 +303,14 @@ impl Connection {
         let Some(mptcp) = self.mptcp_mut() else {
             return;
         };
-        mptcp.wide_ack |= matches!(mapping.dsn, braid_wire::mptcp::WireDsn::Eight(_));
+        let widened = mapping.dsn.is_eight() && !mptcp.wide_ack;
+        mptcp.wide_ack |= widened;
         let Some(data) = mptcp.data_offset(mapping.dsn, rcv_nxt) else {
             return;
         };
+        if widened {
+            self.size_segments();
+        }
         let len = u32::from(mapping.len).saturating_sub(u32::from(data_fin));
         if data_fin {
             let fin = data + u64::from(len);
@@ -332,8 +359,12 @@ impl Connection {
             return;
         }
         let rcv = &mut self.subflows[i].rcv;
-        if !rcv.wants(&range) {
+        if rcv.has(&range) {
             rcv.on_duplicate(range);
+            return;
+        }
+        if !rcv.can_note(&range) {
+            rcv.ack_now();
             return;
         }
         self.size_window(ctx);
@@ -387,15 +418,17 @@ impl Connection {
                 at += len;
                 continue;
             }
-            let past_fin = self.rcv.fin.is_some_and(|fin| data + len > fin);
+            if self.rcv.fin.is_some_and(|fin| data + len > fin) {
+                break;
+            }
             match self.rcv.buf.insert(data, piece, ctx.pool) {
-                Ok(done) if !past_fin => {
+                Ok(done) => {
                     at += len - done.refused as u64;
                     if done.refused > 0 {
                         break;
                     }
                 }
-                _ => break,
+                Err(_) => break,
             }
         }
         start..at

@@ -64,7 +64,8 @@ impl Connection {
                 return data;
             }
         }
-        (0..self.subflows.len()).find_map(|i| self.poll_fin(ctx, i).or_else(|| self.poll_ack(ctx, i)))
+        (0..self.subflows.len())
+            .find_map(|i| self.poll_fin(ctx, i).or_else(|| self.poll_ack(ctx, i)))
     }
 
     /// Handshakes, resets, retransmissions and probes of one subflow.
@@ -73,9 +74,7 @@ impl Connection {
         match subflow.phase {
             Phase::Closed => None,
             Phase::Resetting => self.send_reset(ctx, i),
-            Phase::SynSent | Phase::SynReceived | Phase::JoinAcked => {
-                self.poll_handshake(ctx, i)
-            }
+            Phase::SynSent | Phase::SynReceived | Phase::JoinAcked => self.poll_handshake(ctx, i),
             Phase::Established => {
                 if subflow.rcv.due == AckDue::Now && subflow.rcv.has_gaps() {
                     return self.send_ack(ctx, i);
@@ -132,14 +131,20 @@ impl Connection {
             (Opens::Join { .. }, true) => self.join_syn_ack(subflow),
         };
         options.mptcp.extend(mptcp);
-        let flags = if answer { Flags::SYN | Flags::ACK } else { Flags::SYN };
+        let flags = if answer {
+            Flags::SYN | Flags::ACK
+        } else {
+            Flags::SYN
+        };
         self.emit(ctx, i, 0, flags, options, Body::None)
     }
 
     fn send_reset(&mut self, ctx: &mut Ctx<'_>, i: usize) -> Option<Outgoing> {
         let subflow = &mut self.subflows[i];
         subflow.phase = Phase::Closed;
-        let kind = subflow.reset.unwrap_or(ResetKind::Subflow(ResetReason::Unspecified));
+        let kind = subflow
+            .reset
+            .unwrap_or(ResetKind::Subflow(ResetReason::Unspecified));
         let mut options = Options {
             timestamps: subflow.timestamps(ctx.now),
             ..Options::default()
@@ -185,7 +190,12 @@ impl Connection {
                     && s.room(ctx.now) > 0
                     && s.snd.board.carrier_of(range.start).is_none()
             })
-            .min_by_key(|i| (self.subflows[*i].view(ctx.now).backup, self.subflows[*i].snd.rtt.srtt()))?;
+            .min_by_key(|i| {
+                (
+                    self.subflows[*i].view(ctx.now).backup,
+                    self.subflows[*i].snd.rtt.srtt(),
+                )
+            })?;
         let len = (range.end - range.start).min(self.chunk(ctx, i));
         let range = range.start..range.start + len;
         self.snd.reinject.remove(range.clone());
@@ -215,7 +225,9 @@ impl Connection {
     /// alone until a DATA_ACK shows that the peer has them: a plain DSS before that would make a
     /// Linux listener fall back (RFC 8684 section 3.1).
     fn may_send_new(&self) -> bool {
-        let held = self.mptcp().is_some_and(|m| !m.confirmed && self.snd.nxt > 0);
+        let held = self
+            .mptcp()
+            .is_some_and(|m| !m.confirmed && self.snd.nxt > 0);
         self.snd.unsent() > 0 && self.snd.peer_window() > 0 && !held
     }
 
@@ -241,7 +253,10 @@ impl Connection {
             return None;
         };
         let i = self.index_of(subflow)?;
-        debug_assert!(self.subflows[i].room(ctx.now) > 0, "scheduler chose a subflow that is not ready");
+        debug_assert!(
+            self.subflows[i].room(ctx.now) > 0,
+            "scheduler chose a subflow that is not ready"
+        );
         if data == Payload::Copy {
             let range = self.next_copy(ctx, i)?;
             return Some(self.send_data(ctx, i, range));
@@ -266,7 +281,8 @@ impl Connection {
     fn poll_copy(&mut self, ctx: &mut Ctx<'_>) -> Option<Outgoing> {
         let idle = self.snd.unsent() == 0 || self.snd.peer_window() == 0;
         self.snd.copied_to = self.snd.copied_to.max(self.snd.una());
-        if !idle || self.snd.copied_to >= self.snd.nxt || self.mptcp().is_none_or(|m| !m.confirmed) {
+        if !idle || self.snd.copied_to >= self.snd.nxt || self.mptcp().is_none_or(|m| !m.confirmed)
+        {
             return None;
         }
         let views = self.views(ctx);
@@ -332,7 +348,7 @@ impl Connection {
     /// DATA_FIN by itself, where no data segment could carry it (RFC 8684 section 3.3.3).
     fn poll_data_fin(&mut self, ctx: &mut Ctx<'_>) -> Option<Outgoing> {
         let due = self.snd.fin == SendFin::Queued && self.snd.unsent() == 0;
-        let confirmed = self.mptcp().map(|m| m.confirmed || self.snd.nxt == 0)?;
+        let confirmed = self.mptcp()?.confirmed;
         if !due || !confirmed {
             return None;
         }
@@ -350,7 +366,10 @@ impl Connection {
             timestamps: self.subflows[i].timestamps(ctx.now),
             ..Options::default()
         };
-        options.mptcp.extend(self.mptcp().map(|m| MptcpOption::Dss(self.dss(m, Some(&map)))));
+        options.mptcp.extend(
+            self.mptcp()
+                .map(|m| MptcpOption::Dss(self.dss(m, Some(&map)))),
+        );
         let seq = self.subflows[i].snd.nxt;
         Some(self.emit(ctx, i, seq, Flags::ACK, options, Body::None))
     }
@@ -494,7 +513,11 @@ impl Connection {
         }
         let data = sent.data();
         let push = data.end == self.snd.buf.end();
-        let flags = if push { Flags::ACK | Flags::PSH } else { Flags::ACK };
+        let flags = if push {
+            Flags::ACK | Flags::PSH
+        } else {
+            Flags::ACK
+        };
         self.emit(ctx, i, sent.start, flags, options, Body::Data(data))
     }
 
@@ -552,7 +575,11 @@ impl Connection {
             ip_len,
             header_len,
             body,
-            gso_size: if payload_len > mss as usize { mss as u16 } else { 0 },
+            gso_size: if payload_len > mss as usize {
+                mss as u16
+            } else {
+                0
+            },
         }
     }
 
@@ -574,6 +601,8 @@ impl Connection {
 fn max_payload_total(subflow: &Subflow, ctx: &Ctx<'_>) -> u64 {
     let mss = u64::from(subflow.snd.mss());
     let headers = 40 + 20 + tcp::MAX_OPTIONS_LEN as u64;
-    let room = (ctx.config.max_transmit as u64).saturating_sub(headers).min(MAX_MAPPING);
+    let room = (ctx.config.max_transmit as u64)
+        .saturating_sub(headers)
+        .min(MAX_MAPPING);
     (room - room % mss).max(mss)
 }

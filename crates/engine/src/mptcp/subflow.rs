@@ -13,8 +13,9 @@ use crate::tcp::receive::{AckDue, Receiver};
 use crate::tcp::send::Sender;
 use crate::{Config, PathId, SubflowId};
 
-/// Bytes of options of a typical data segment: timestamps and a DSS with 4-byte numbers.
-const TYPICAL_OPTIONS: u32 = 12 + 20;
+/// Bytes of options of a data segment before anything is agreed: timestamps and a DSS with
+/// 4-byte numbers.
+const TYPICAL_OPTIONS: usize = 12 + 20;
 /// Smallest path MTU believed (RFC 791; RFC 8200 for IPv6).
 const MIN_PMTU: u32 = 576;
 /// A subflow is not given up as silent before this long.
@@ -106,6 +107,8 @@ pub(crate) struct Subflow {
     ts_base: u32,
     pmtu: u32,
     peer_mss: u32,
+    /// Bytes of options of a data segment.
+    data_options: usize,
 }
 
 impl Subflow {
@@ -147,8 +150,9 @@ impl Subflow {
             ts_base: seeds.1,
             pmtu,
             peer_mss: 536,
+            data_options: TYPICAL_OPTIONS,
         };
-        let mss = subflow.max_payload(TYPICAL_OPTIONS as usize);
+        let mss = subflow.max_payload(TYPICAL_OPTIONS);
         subflow.snd = Sender::new(Seq32(seeds.0), mss, config);
         subflow
     }
@@ -176,7 +180,11 @@ impl Subflow {
         }
         self.agreed = Negotiated {
             peer_shift: options.window_scale.unwrap_or(0).min(14),
-            local_shift: if options.window_scale.is_some() { local_shift } else { 0 },
+            local_shift: if options.window_scale.is_some() {
+                local_shift
+            } else {
+                0
+            },
             sack: options.sack_permitted,
             timestamps: options.timestamps.is_some(),
         };
@@ -186,13 +194,23 @@ impl Subflow {
         self.refresh_mss();
     }
 
+    /// Sets the bytes of options of a data segment: decides the segment size.
+    pub fn set_data_options(&mut self, len: usize) {
+        self.data_options = len;
+        self.refresh_mss();
+    }
+
     fn refresh_mss(&mut self) {
-        self.snd.set_mss(self.max_payload(TYPICAL_OPTIONS as usize));
+        self.snd.set_mss(self.max_payload(self.data_options));
     }
 
     /// The network reported that packets over `mtu` bytes do not pass (RFC 1191, 8201).
     pub fn on_packet_too_big(&mut self, now: Instant, mtu: u32) {
-        let floor = if self.tuple.local.is_ipv4() { MIN_PMTU } else { 1280 };
+        let floor = if self.tuple.local.is_ipv4() {
+            MIN_PMTU
+        } else {
+            1280
+        };
         let mtu = mtu.max(floor);
         if mtu < self.pmtu {
             self.pmtu = mtu;
@@ -203,7 +221,8 @@ impl Subflow {
 
     /// Our timestamp clock: milliseconds.
     pub fn ts_now(&self, now: Instant) -> u32 {
-        self.ts_base.wrapping_add((now.as_nanos() / 1_000_000) as u32)
+        self.ts_base
+            .wrapping_add((now.as_nanos() / 1_000_000) as u32)
     }
 
     pub fn timestamps(&self, now: Instant) -> Option<Timestamps> {
@@ -225,7 +244,7 @@ impl Subflow {
 
     /// Whether new data may be put on it at all.
     pub fn can_carry(&self) -> bool {
-        self.is_established() && !self.fin_wanted && !self.rcv.finished()
+        self.is_established() && !self.fin_wanted
     }
 
     /// Ends with a RST.
@@ -271,7 +290,8 @@ impl Subflow {
             in_flight: self.snd.in_flight(),
             mss: self.snd.mss(),
             pacing_rate: self.snd.pacer.rate(),
-            loss: stats.bytes_lost as f32 / (stats.bytes_sent + stats.bytes_retransmitted).max(1) as f32,
+            loss: stats.bytes_lost as f32
+                / (stats.bytes_sent + stats.bytes_retransmitted).max(1) as f32,
             backup: self.backup || self.peer_backup,
             stale: self.stale,
             ready: self.room(now) > 0,
@@ -290,7 +310,14 @@ impl Subflow {
             AckDue::At(at) => Some(at),
             _ => None,
         };
-        let send = if self.is_established() { self.snd.next_timeout() } else { None };
-        [self.handshake_at, pacing, ack, send].into_iter().flatten().min()
+        let send = if self.is_established() {
+            self.snd.next_timeout()
+        } else {
+            None
+        };
+        [self.handshake_at, pacing, ack, send]
+            .into_iter()
+            .flatten()
+            .min()
     }
 }

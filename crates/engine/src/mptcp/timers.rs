@@ -8,10 +8,10 @@ use braid_wire::mptcp::ResetReason;
 use super::connection::{Connection, Ctx, Life, Mode, SendFin};
 use super::keys::Keys;
 use super::subflow::{Opens, ResetKind};
+use crate::PathId;
 use crate::event::{CloseReason, SubflowCloseReason};
 use crate::tcp::receive::AckDue;
 use crate::tcp::send::Expired;
-use crate::PathId;
 
 /// SYN/ACKs sent before a half-open subflow is dropped, and SYNs of a join before it is given up.
 const MAX_TRIES: u32 = 5;
@@ -33,23 +33,44 @@ impl Connection {
     /// When [`Self::handle_timeout`] is due.
     pub fn next_timeout(&self, ctx: &Ctx<'_>) -> Option<Instant> {
         if let Some(at) = self.forget_at() {
-            let subflows = self.subflows.iter().filter_map(|s| s.next_timeout(false, ctx.now)).min();
+            let subflows = self
+                .subflows
+                .iter()
+                .filter_map(|s| s.next_timeout(false, ctx.now))
+                .min();
             return Some(subflows.map_or(at, |s| s.min(at)));
         }
+        let copies = self.subflows.len() > 1 && self.snd.copied_to < self.snd.nxt;
         let pending = (self.snd.unsent() > 0 && self.snd.peer_window() > 0)
-            || !self.snd.reinject.is_empty();
-        let subflows = self.subflows.iter().filter_map(|s| s.next_timeout(pending, ctx.now)).min();
+            || !self.snd.reinject.is_empty()
+            || (self.snd.unsent() == 0 && copies);
+        let subflows = self
+            .subflows
+            .iter()
+            .filter_map(|s| s.next_timeout(pending, ctx.now))
+            .min();
         let opening = match self.life {
             Life::Opening { since } => Some(since + ctx.config.connect_timeout),
             _ => None,
         };
-        let lost = self.live.waiting_since.map(|at| at + ctx.config.user_timeout);
+        let lost = self
+            .live
+            .waiting_since
+            .map(|at| at + ctx.config.user_timeout);
         let join = self.next_join(ctx).map(|(_, at)| at);
         let keepalive = self.is_open().then(|| self.keepalive_at());
-        [subflows, opening, lost, join, keepalive, self.live.stall_at, self.live.fin_at]
-            .into_iter()
-            .flatten()
-            .min()
+        [
+            subflows,
+            opening,
+            lost,
+            join,
+            keepalive,
+            self.live.stall_at,
+            self.live.fin_at,
+        ]
+        .into_iter()
+        .flatten()
+        .min()
     }
 
     fn keepalive_at(&self) -> Instant {
@@ -79,8 +100,11 @@ impl Connection {
                 }
             }
             self.on_stall_timer(ctx);
-            if self.live.fin_at.is_some_and(|at| at <= ctx.now) && self.snd.fin == SendFin::Sent {
-                self.snd.fin = SendFin::Queued;
+            if self.live.fin_at.is_some_and(|at| at <= ctx.now) {
+                self.live.fin_at = None;
+                if self.snd.fin == SendFin::Sent {
+                    self.snd.fin = SendFin::Queued;
+                }
             }
         }
         self.settle(ctx);
@@ -154,7 +178,13 @@ impl Connection {
         [Some(self.remote), self.remote_alt]
             .into_iter()
             .flatten()
-            .any(|r| if r.is_ipv4() { config.v4.is_some() } else { config.v6.is_some() })
+            .any(|r| {
+                if r.is_ipv4() {
+                    config.v4.is_some()
+                } else {
+                    config.v6.is_some()
+                }
+            })
     }
 
     fn on_send_timer(&mut self, ctx: &mut Ctx<'_>, i: usize) {
@@ -187,15 +217,20 @@ impl Connection {
         }
     }
 
-    /// Whether the connection can only go on if the peer speaks: everything in flight is
-    /// acknowledged on its subflows, yet data waits for a DATA_ACK or for window.
+    /// Whether the connection can only go on if the peer speaks: everything in flight on working
+    /// subflows is acknowledged there, yet data waits for a DATA_ACK or for window, or DATA_FIN
+    /// for the first DATA_ACK.
     fn stalled(&self) -> bool {
+        let unconfirmed = self.mptcp().is_some_and(|m| !m.confirmed);
         let waiting = self.snd.outstanding() > 0
-            || (self.snd.unsent() > 0 && self.snd.peer_window() == 0);
+            || (self.snd.unsent() > 0 && self.snd.peer_window() == 0)
+            || (self.snd.fin == SendFin::Queued && unconfirmed);
+        let working = self.subflows.iter().filter(|s| !s.stale);
         waiting
             && self.is_open()
             && self.snd.reinject.is_empty()
-            && self.subflows.iter().all(|s| s.snd.board.is_empty())
+            && working.clone().count() > 0
+            && working.clone().all(|s| s.snd.board.is_empty())
     }
 
     /// Arms or disarms the stall probe. Called after every change.
@@ -207,7 +242,12 @@ impl Connection {
         if self.live.stall_at.is_some() {
             return;
         }
-        let rtt = self.subflows.iter().filter(|s| s.can_carry()).map(|s| s.snd.rtt.srtt()).min();
+        let rtt = self
+            .subflows
+            .iter()
+            .filter(|s| s.can_carry())
+            .map(|s| s.snd.rtt.srtt())
+            .min();
         let Some(rtt) = rtt else {
             return;
         };

@@ -45,7 +45,11 @@ impl PathManager {
             return;
         }
         // The first failure of a working path is most often a changed NAT binding: retry at once.
-        let delay = if lived.is_zero() { MIN_DELAY } else { Duration::ZERO };
+        let delay = if lived.is_zero() {
+            MIN_DELAY
+        } else {
+            Duration::ZERO
+        };
         self.attempts.push(Attempt {
             path,
             not_before: now + delay,

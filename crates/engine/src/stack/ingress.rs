@@ -59,7 +59,9 @@ impl Stack {
             remote: SocketAddr::new(ip.src, tcp.src_port),
         };
         if let Some(&(conn, subflow)) = self.shared.demux.tuples.get(&tuple) {
-            self.with(now, conn, |c, ctx| c.on_segment(ctx, subflow, &tcp, payload, meta));
+            self.with(now, conn, |c, ctx| {
+                c.on_segment(ctx, subflow, &tcp, payload, meta)
+            });
         } else if tcp.flags.contains(Flags::RST) {
             self.stats.strays += 1;
         } else if tcp.flags.contains(Flags::SYN) && !tcp.flags.contains(Flags::ACK) {
@@ -191,17 +193,23 @@ impl Stack {
             false => (Seq32(0), Flags::RST | Flags::ACK),
         };
         let mut options = Options::default();
-        options.mptcp.extend(reason.map(|reason| MptcpOption::Reset {
-            transient: false,
-            reason,
-        }));
+        options
+            .mptcp
+            .extend(reason.map(|reason| MptcpOption::Reset {
+                transient: false,
+                reason,
+            }));
         self.strays.push_back(Stray {
             tuple,
             repr: tcp::Repr {
                 src_port: tuple.local.port(),
                 dst_port: tuple.remote.port(),
                 seq,
-                ack: if flags.contains(Flags::ACK) { tcp.seq.add(len) } else { Seq32(0) },
+                ack: if flags.contains(Flags::ACK) {
+                    tcp.seq.add(len)
+                } else {
+                    Seq32(0)
+                },
                 flags,
                 window: 0,
                 options,
@@ -244,6 +252,8 @@ impl Stack {
         let Some(&(conn, subflow)) = self.shared.demux.tuples.get(&tuple) else {
             return;
         };
-        self.with(now, conn, |c, ctx| c.on_icmp(ctx, subflow, error.kind, error.seq));
+        self.with(now, conn, |c, ctx| {
+            c.on_icmp(ctx, subflow, error.kind, error.seq)
+        });
     }
 }

@@ -3,9 +3,10 @@
 mod ingress;
 mod table;
 
+use core::net::SocketAddr;
+use core::time::Duration;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
-use core::net::SocketAddr;
 use std::io::{IoSlice, IoSliceMut};
 
 use arrayvec::ArrayVec;
@@ -22,6 +23,9 @@ use crate::{
     ApiError, Config, ConnId, ConnectOptions, Event, FallbackCause, ListenerId, PathConfig, PathId,
     Protocol,
 };
+
+/// Least distance of a timer.
+const TIMER_GRANULARITY: Duration = Duration::from_micros(10);
 
 /// Stands in for bytes that a subflow has to repeat although the connection no longer needs them.
 static ZEROS: [u8; 1 << 16] = [0; 1 << 16];
@@ -202,7 +206,13 @@ impl Stack {
             [Some(options.remote), options.remote_alt]
                 .into_iter()
                 .flatten()
-                .any(|r| if r.is_ipv4() { p.config.v4.is_some() } else { p.config.v6.is_some() })
+                .any(|r| {
+                    if r.is_ipv4() {
+                        p.config.v4.is_some()
+                    } else {
+                        p.config.v6.is_some()
+                    }
+                })
         };
         let first_up = || self.shared.paths.iter().position(|p| p.up && fits(p));
         let path = match options.path {
@@ -270,6 +280,7 @@ impl Stack {
         }
         self.table.settle_half_open(id);
         self.schedule(now, id);
+        self.wake_starved(now);
     }
 
     fn schedule(&mut self, now: Instant, id: ConnId) {
@@ -279,6 +290,8 @@ impl Stack {
         let Some(at) = conn.next_timeout(&self.shared.ctx(now)) else {
             return;
         };
+        // What is due now is served by `poll_transmit`; a timer must not stand still.
+        let at = at.max(now + TIMER_GRANULARITY);
         if conn.scheduled.is_none_or(|s| at < s) {
             conn.scheduled = Some(at);
             self.timers.push(Reverse((at, id)));
@@ -294,7 +307,11 @@ impl Stack {
             conn.snd.buf.clear(ctx.pool);
             conn.rcv.buf.clear(ctx.pool);
         }
-        // Memory is free again: whoever waited for it may try.
+        self.wake_starved(now);
+    }
+
+    /// Where memory is free again, whoever waited for it may try.
+    fn wake_starved(&mut self, now: Instant) {
         for _ in 0..self.starved.len() {
             if self.shared.pool.unreserved() == 0 {
                 break;

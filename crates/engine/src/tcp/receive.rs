@@ -1,9 +1,9 @@
 //! The receiving half of a subflow: what arrived, what to acknowledge and when (RFC 9293, 2018,
 //! 2883, 5681 section 4.2).
 
-use std::collections::VecDeque;
 use core::ops::Range;
 use core::time::Duration;
+use std::collections::VecDeque;
 
 use arrayvec::ArrayVec;
 use braid_wire::tcp::SackBlocks;
@@ -109,11 +109,14 @@ impl Receiver {
         (sub < map.sub + u64::from(map.len)).then_some(map)
     }
 
-    /// Whether the payload range is new in part, and there is room to remember it.
-    pub fn wants(&self, range: &Range<u64>) -> bool {
-        range.end > self.nxt
-            && !self.out_of_order.covered(range)
-            && (range.start <= self.nxt || self.out_of_order.len() < MAX_RANGES)
+    /// Whether all of the payload range is here already.
+    pub fn has(&self, range: &Range<u64>) -> bool {
+        range.end <= self.nxt || self.out_of_order.covered(range)
+    }
+
+    /// Whether there is room to remember the payload range.
+    pub fn can_note(&self, range: &Range<u64>) -> bool {
+        range.start <= self.nxt || self.out_of_order.len() < MAX_RANGES
     }
 
     /// Notes payload that was already here (D-SACK, RFC 2883).
@@ -141,7 +144,11 @@ impl Receiver {
             self.nxt = next.end;
         }
         self.out_of_order.remove_below(self.nxt);
-        while self.mappings.front().is_some_and(|m| m.sub + u64::from(m.len) <= self.nxt) {
+        while self
+            .mappings
+            .front()
+            .is_some_and(|m| m.sub + u64::from(m.len) <= self.nxt)
+        {
             self.mappings.pop_front();
         }
         if filling || self.unacked >= 2 * mss || self.quick > 0 {
@@ -172,13 +179,19 @@ impl Receiver {
         {
             blocks.push(wire(dup));
         }
-        let newest = self.recent.iter().filter_map(|s| self.out_of_order.range_containing(*s));
+        let newest = self
+            .recent
+            .iter()
+            .filter_map(|s| self.out_of_order.range_containing(*s));
         for range in newest.chain(self.out_of_order.iter()) {
             let block = wire(&range);
             if blocks.len() >= max {
                 break;
             }
-            let repeat = blocks.iter().skip(usize::from(self.duplicate.is_some())).any(|b| *b == block);
+            let repeat = blocks
+                .iter()
+                .skip(usize::from(self.duplicate.is_some()))
+                .any(|b| *b == block);
             if !repeat {
                 blocks.push(block);
             }

@@ -62,6 +62,11 @@ impl RttEstimator {
         }
     }
 
+    /// Upper bound of the timeout.
+    pub fn max_rto(&self) -> Duration {
+        self.max_rto
+    }
+
     /// The timeout without backoff; 1 s before the first sample (RFC 6298 section 2.1). Like
     /// Linux, the floor applies to the variance term, so that a steady path never times out on
     /// a queue that grows by less than the floor.

@@ -12,10 +12,11 @@ use super::scoreboard::{Delivered, Mapping, Scoreboard, Sent};
 use crate::Config;
 use crate::cc::{AckSample, CongestionControl};
 
-/// Duplicate-acknowledgement threshold, in segments.
-const DUP_THRESH: u64 = 3;
-/// The peer's worst-case delay of an acknowledgement (RFC 8985 section 7.2).
-const MAX_ACK_DELAY: Duration = Duration::from_millis(200);
+/// Duplicate-acknowledgement threshold, in transmissions.
+const DUP_THRESH: usize = 3;
+/// How long the peer may delay the acknowledgement of a lone segment (RFC 8985 section 7.2).
+/// Linux and this engine delay by 40 ms; where a peer takes longer a probe is sent needlessly.
+const MAX_ACK_DELAY: Duration = Duration::from_millis(60);
 /// Most doublings of the retransmission timeout.
 const MAX_BACKOFF: u32 = 10;
 
@@ -24,10 +25,15 @@ const MAX_BACKOFF: u32 = 10;
 enum Recovery {
     Open,
     /// Fast recovery until `end` is acknowledged.
-    Fast { end: u64 },
+    Fast {
+        end: u64,
+    },
     /// After a timeout, until `end` is acknowledged; `ts` is the timestamp of the first
     /// retransmission, for the Eifel test (RFC 3522).
-    Timeout { end: u64, ts: u32 },
+    Timeout {
+        end: u64,
+        ts: u32,
+    },
 }
 
 /// RACK state (RFC 8985 section 5.2).
@@ -83,6 +89,8 @@ pub(crate) struct Sender {
     reorder_at: Option<Instant>,
     /// One probe a flight (RFC 8985 section 7.3).
     probe_out: bool,
+    /// Bytes retransmitted in this recovery and not reported as duplicates.
+    unproved: u64,
     cwnd_limited: bool,
     max_flight: u64,
     round_end: u64,
@@ -110,6 +118,7 @@ impl Sender {
             probe_at: None,
             reorder_at: None,
             probe_out: false,
+            unproved: 0,
             cwnd_limited: false,
             max_flight: 0,
             round_end: 0,
@@ -169,6 +178,15 @@ impl Sender {
         self.wnd_end.saturating_sub(self.nxt)
     }
 
+    /// The shared window opened, told on another subflow: lets a first flight out here, whose
+    /// acknowledgement tells the rest.
+    pub fn open_window(&mut self) {
+        let flight = u64::from(self.initial_window) * u64::from(self.mss);
+        self.wnd_end = self
+            .wnd_end
+            .max(self.nxt + flight.saturating_sub(self.in_flight()));
+    }
+
     /// Most payload bytes of one burst: 1 ms at the pacing rate, two segments at least.
     pub fn burst(&self) -> u64 {
         self.pacer.burst().max(2 * u64::from(self.mss))
@@ -177,7 +195,8 @@ impl Sender {
     /// Restarts from the initial window after an idle period (RFC 5681 section 4.1).
     pub fn before_send(&mut self, now: Instant) {
         if self.board.is_empty() && now.saturating_since(self.last_sent) > self.rtt.rto() {
-            self.cc.on_idle(u64::from(self.initial_window) * u64::from(self.mss));
+            self.cc
+                .on_idle(u64::from(self.initial_window) * u64::from(self.mss));
             self.update_pacing();
         }
     }
@@ -204,6 +223,7 @@ impl Sender {
     /// The next lost record to retransmit now, at most `max` bytes of it.
     pub fn retransmit(&mut self, now: Instant, max: u64) -> Option<Sent> {
         let sent = self.board.take_lost(now, max)?;
+        self.unproved += sent.len();
         self.stats.bytes_retransmitted += sent.len();
         self.on_sent(now, sent.len());
         Some(sent)
@@ -211,7 +231,6 @@ impl Sender {
 
     /// The tail loss probe.
     pub fn probe(&mut self, now: Instant) -> Option<Sent> {
-        self.probe_out = true;
         let sent = self.board.take_last(now, u64::from(self.mss))?;
         self.stats.bytes_retransmitted += sent.len();
         self.on_sent(now, sent.len());
@@ -231,7 +250,7 @@ impl Sender {
     }
 
     fn arm_rto(&mut self, now: Instant) {
-        let rto = self.rtt.rto() * (1 << self.backoff.min(MAX_BACKOFF));
+        let rto = (self.rtt.rto() * (1 << self.backoff)).min(self.rtt.max_rto());
         self.rto_at = (!self.board.is_empty()).then(|| now + rto);
     }
 
@@ -277,7 +296,8 @@ impl Sender {
             self.board.ack_to(ack, &mut delivered);
         }
         for block in sacks {
-            self.board.sack(block.start, block.end.min(self.nxt), &mut delivered);
+            self.board
+                .sack(block.start, block.end.min(self.nxt), &mut delivered);
         }
         if delivered.bytes == 0 && !advanced {
             return false;
@@ -303,8 +323,7 @@ impl Sender {
             min_rtt: self.rtt.min(),
             srtt: self.rtt.srtt(),
             prior_in_flight,
-            cwnd_limited: self.cwnd_limited
-                || (slow_start && self.cc.cwnd() < 2 * self.max_flight),
+            cwnd_limited: self.cwnd_limited || (slow_start && self.cc.cwnd() < 2 * self.max_flight),
             round_start,
             in_recovery: self.recovery != Recovery::Open,
         });
@@ -329,6 +348,20 @@ impl Sender {
             self.board.unmark_lost();
             self.cc.on_spurious(now);
             self.recovery = Recovery::Open;
+        }
+    }
+
+    /// The peer got `bytes` twice (RFC 2883): the path reorders. Once every retransmission of
+    /// this recovery proved needless, the reduction is undone (RFC 3708).
+    pub fn on_duplicate(&mut self, now: Instant, bytes: u64) {
+        self.rack.reordering_seen = true;
+        self.unproved = self.unproved.saturating_sub(bytes);
+        if self.unproved == 0
+            && self.board.lost() == 0
+            && matches!(self.recovery, Recovery::Fast { .. })
+        {
+            self.recovery = Recovery::Open;
+            self.cc.on_spurious(now);
         }
     }
 
@@ -361,8 +394,9 @@ impl Sender {
 
     /// RFC 8985 section 6.2, step 4: how long a segment may be overtaken before it is lost.
     fn reordering_window(&self) -> Duration {
-        let many = self.board.sacked() >= DUP_THRESH * u64::from(self.mss);
-        if !self.rack.reordering_seen && (self.recovery != Recovery::Open || many) {
+        // Super-segments count once: one that was overtaken is no sign of loss.
+        let many = || self.board.iter().filter(|r| r.sacked).count() >= DUP_THRESH;
+        if !self.rack.reordering_seen && (self.recovery != Recovery::Open || many()) {
             return Duration::ZERO;
         }
         (self.rtt.min() / 4).min(self.rtt.srtt())
@@ -371,7 +405,9 @@ impl Sender {
     /// RFC 8985 section 6.2, step 5. Returns whether anything was marked lost.
     fn detect_losses(&mut self, now: Instant) -> bool {
         self.reorder_at = None;
-        if self.board.is_empty() || self.rack.sent_at == Instant::ZERO {
+        // In order and with nothing sent twice, nothing can have been overtaken.
+        let orderly = self.recovery == Recovery::Open && self.board.sacked() == 0;
+        if self.board.is_empty() || orderly {
             return false;
         }
         let wait = self.rack.rtt + self.reordering_window();
@@ -396,6 +432,7 @@ impl Sender {
         self.stats.bytes_lost += lost;
         if self.recovery == Recovery::Open {
             self.recovery = Recovery::Fast { end: self.nxt };
+            self.unproved = 0;
             self.cc.on_congestion(now, in_flight);
         }
         self.probe_at = None;
@@ -408,18 +445,22 @@ impl Sender {
         if let Some(rate) = self.cc.pacing_rate() {
             self.pacer.set_rate(rate);
         } else if srtt > 0 {
-            let percent = if self.cc.cwnd() < self.cc.ssthresh() / 2 { 200 } else { 120 };
+            let percent = if self.cc.cwnd() < self.cc.ssthresh() / 2 {
+                200
+            } else {
+                120
+            };
             let rate = u128::from(self.cc.cwnd()) * 10_000_000 * percent / srtt;
-            self.pacer.set_rate(u64::try_from(rate).unwrap_or(u64::MAX).max(1000));
+            self.pacer
+                .set_rate(u64::try_from(rate).unwrap_or(u64::MAX).max(1000));
         }
     }
 
     /// When [`Self::on_timeout`] is due.
     pub fn next_timeout(&self) -> Option<Instant> {
-        [self.rto_at, self.probe_at, self.reorder_at]
-            .into_iter()
-            .flatten()
-            .min()
+        // A probe takes the place of the retransmission timer (RFC 8985 section 7.2).
+        let tail = self.probe_at.or(self.rto_at);
+        [tail, self.reorder_at].into_iter().flatten().min()
     }
 
     /// Serves an expired timer. `ts` is the timestamp a segment sent now would carry.
@@ -427,13 +468,18 @@ impl Sender {
         if self.reorder_at.is_some_and(|at| at <= now) {
             return self.detect_losses(now).then_some(Expired::Lost);
         }
+        if let Some(at) = self.probe_at {
+            if at > now {
+                return None;
+            }
+            self.probe_at = None;
+            self.probe_out = true;
+            self.arm_rto(now);
+            return Some(Expired::Probe);
+        }
         if self.rto_at.is_some_and(|at| at <= now) {
             self.expire(now, ts);
             return Some(Expired::Rto);
-        }
-        if self.probe_at.is_some_and(|at| at <= now) {
-            self.probe_at = None;
-            return Some(Expired::Probe);
         }
         None
     }
@@ -443,7 +489,7 @@ impl Sender {
         let in_flight = self.in_flight();
         self.stats.rtos += 1;
         self.stats.bytes_lost += self.board.mark_lost(|_| true);
-        if !self.in_timeout() {
+        if self.backoff == 0 {
             self.cc.on_rto(now, in_flight);
             self.recovery = Recovery::Timeout { end: self.nxt, ts };
         }

@@ -65,11 +65,17 @@ fn regular_tcp_fills_its_link() {
 
 #[test]
 fn both_directions_at_once_and_all_sizes() {
-    for (n, size) in [0, 1, 100, 1428, 1429, 14_280, 65_535, 65_536, 1_000_003].into_iter().enumerate() {
+    for (n, size) in [0, 1, 100, 1428, 1429, 14_280, 65_535, 65_536, 1_000_003]
+        .into_iter()
+        .enumerate()
+    {
         for protocol in [Protocol::Mptcp, Protocol::Tcp] {
             let mut net = Net::new(&[link(50, 5), link(50, 8)], config(), n as u64);
             net.transfer(size, size, protocol);
-            assert!(net.run_to_end(Duration::from_secs(30)), "{size} bytes by {protocol:?}");
+            assert!(
+                net.run_to_end(Duration::from_secs(30)),
+                "{size} bytes by {protocol:?}"
+            );
             assert_clean_end(&net, size, size);
         }
     }
@@ -94,9 +100,15 @@ fn a_reader_that_pauses_stops_the_sender_and_holds_bounded_memory() {
     net.client.apps[0].paused = true;
     net.run(Duration::from_secs(30), |_| false);
     let held = net.client.stack.buffered();
-    assert!(held <= config().recv_buffer + (1 << 16), "{held} bytes held");
+    assert!(
+        held <= config().recv_buffer + (1 << 16),
+        "{held} bytes held"
+    );
     let before = net.client.apps[0].received;
     net.client.apps[0].paused = false;
-    assert!(net.run_to_end(Duration::from_secs(30)), "stuck after {before} bytes");
+    assert!(
+        net.run_to_end(Duration::from_secs(30)),
+        "stuck after {before} bytes"
+    );
     assert_clean_end(&net, 1, 20_000_000);
 }

@@ -33,7 +33,11 @@ fn run(strip: impl Fn(&tcp::Repr) -> bool + 'static) -> (Vec<FallbackCause>, Vec
     let mut net = Net::new(&[link(20, 15), link(10, 35)], config(), 1);
     net.middlebox = Some(Box::new(move |_, p| Some(without_mptcp(p, &strip))));
     net.transfer(30_000, 300_000, Protocol::Mptcp);
-    assert!(net.run_to_end(Duration::from_secs(20)), "{:?}", net.client.events);
+    assert!(
+        net.run_to_end(Duration::from_secs(20)),
+        "{:?}",
+        net.client.events
+    );
     assert_eq!(net.client.apps[0].received, 300_000);
     assert_eq!(net.server.apps[0].received, 30_000);
     let causes = |events: &[Event]| {

@@ -46,7 +46,12 @@ fn heavy_loss_in_the_handshake_and_everywhere() {
         net.transfer(20_000, 60_000, Protocol::Mptcp);
         net.run_to_end(Duration::from_secs(300));
         let reasons = closed_with(&net);
-        assert_eq!(reasons.len(), 1, "seed {seed} hangs: {:?}", net.client.stack.subflows(net.client.apps[0].conn.unwrap()));
+        assert_eq!(
+            reasons.len(),
+            1,
+            "seed {seed} hangs: {:?}",
+            net.client.stack.subflows(net.client.apps[0].conn.unwrap())
+        );
         if reasons[0] == CloseReason::Finished {
             assert_eq!(net.client.apps[0].received, 60_000);
         }
@@ -57,14 +62,17 @@ fn heavy_loss_in_the_handshake_and_everywhere() {
 fn a_dark_link_does_not_stop_the_transfer() {
     for dark in [0, 1] {
         let mut net = Net::new(&[link(20, 15), link(10, 35)], config(), 7);
-        net.transfer(100, 20_000_000, Protocol::Mptcp);
+        net.transfer(100, 40_000_000, Protocol::Mptcp);
         net.run(Duration::from_secs(1), |_| false);
         set_up(&mut net, dark, false);
         let before = net.client.apps[0].received;
         net.run(Duration::from_secs(10), |_| false);
         let moved = net.client.apps[0].received - before;
         let rate = if dark == 0 { 10 } else { 20 };
-        assert!(moved > rate * 125_000 * 7, "link {dark} dark: only {moved} bytes in 10 s");
+        assert!(
+            moved > rate * 125_000 * 7,
+            "link {dark} dark: only {moved} bytes in 10 s"
+        );
         set_up(&mut net, dark, true);
         assert!(net.run_to_end(Duration::from_secs(60)));
         assert_eq!(closed_with(&net), [CloseReason::Finished]);
@@ -97,7 +105,10 @@ fn a_link_reported_down_is_left_at_once_and_used_again() {
     net.client.stack.set_path_up(net.now, PathId(0), true);
     let before = net.up[0].counters().delivered.bytes;
     assert!(net.run_to_end(Duration::from_secs(60)));
-    assert!(net.up[0].counters().delivered.bytes > before + 1_000_000, "not used again");
+    assert!(
+        net.up[0].counters().delivered.bytes > before + 1_000_000,
+        "not used again"
+    );
 }
 
 #[test]
@@ -127,7 +138,11 @@ fn nobody_listens() {
     net.server = Net::new(&[link(20, 15)], config(), 13).client;
     net.transfer(100, 100, Protocol::Mptcp);
     net.run(Duration::from_secs(60), |_| false);
-    assert_eq!(closed_with(&net), [CloseReason::TimedOut], "a host that is not there");
+    assert_eq!(
+        closed_with(&net),
+        [CloseReason::TimedOut],
+        "a host that is not there"
+    );
 }
 
 #[test]
@@ -138,8 +153,20 @@ fn abort_reaches_the_peer() {
     net.client.stack.abort(net.now, conn);
     net.run(Duration::from_secs(1), |_| false);
     assert_eq!(closed_with(&net), [CloseReason::Aborted]);
-    let reset = |e: &Event| matches!(e, Event::Closed { reason: CloseReason::Reset, .. });
-    assert!(net.server.events.iter().any(reset), "{:?}", net.server.events);
+    let reset = |e: &Event| {
+        matches!(
+            e,
+            Event::Closed {
+                reason: CloseReason::Reset,
+                ..
+            }
+        )
+    };
+    assert!(
+        net.server.events.iter().any(reset),
+        "{:?}",
+        net.server.events
+    );
     assert_eq!(net.server.stack.connections(), 0);
     assert_eq!(net.client.stack.connections(), 0);
 }

@@ -101,6 +101,24 @@ pub fn pattern(at: u64) -> u8 {
     (at ^ (at >> 8) ^ (at >> 17)) as u8
 }
 
+impl core::fmt::Debug for Net {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        for host in [&self.client, &self.server] {
+            writeln!(
+                f,
+                "next timeout {:?}, {:?}",
+                host.stack.next_timeout(),
+                host.stack
+            )?;
+            for app in host.apps.iter().filter_map(|a| a.conn) {
+                writeln!(f, "{:#?}", host.stack.subflows(app))?;
+            }
+            writeln!(f, "{:?}", host.events)?;
+        }
+        Ok(())
+    }
+}
+
 pub struct Net {
     pub now: Instant,
     pub client: Host,
@@ -168,8 +186,16 @@ impl Net {
     /// Runs until `done` or for `limit`; returns whether `done`.
     pub fn run(&mut self, limit: Duration, done: impl Fn(&Net) -> bool) -> bool {
         let end = self.now + limit;
+        let (mut last, mut rounds) = (self.now, 0);
         loop {
             self.step();
+            rounds = if self.now > last { 0 } else { rounds + 1 };
+            last = self.now;
+            assert!(
+                rounds < 1000,
+                "time stands still at {}: {self:#?}",
+                self.now
+            );
             if done(self) {
                 return true;
             }
@@ -186,11 +212,17 @@ impl Net {
 
     /// Until both ends have reported the end of every connection.
     pub fn run_to_end(&mut self, limit: Duration) -> bool {
-        self.run(limit, |net| net.client.all_closed() && net.server.all_closed())
+        self.run(limit, |net| {
+            net.client.all_closed() && net.server.all_closed()
+        })
     }
 
     fn next_event(&self) -> Option<Instant> {
-        let links = self.up.iter().chain(&self.down).filter_map(Link::next_event);
+        let links = self
+            .up
+            .iter()
+            .chain(&self.down)
+            .filter_map(Link::next_event);
         let stacks = [&self.client.stack, &self.server.stack]
             .into_iter()
             .filter_map(Stack::next_timeout);
@@ -200,10 +232,14 @@ impl Net {
     fn step(&mut self) {
         for i in 0..self.up.len() {
             while let Some(d) = self.up[i].poll_deliver(self.now) {
-                self.server.stack.receive(self.now, &d.packet, RxMeta::default());
+                self.server
+                    .stack
+                    .receive(self.now, &d.packet, RxMeta::default());
             }
             while let Some(d) = self.down[i].poll_deliver(self.now) {
-                self.client.stack.receive(self.now, &d.packet, RxMeta::default());
+                self.client
+                    .stack
+                    .receive(self.now, &d.packet, RxMeta::default());
             }
         }
         self.client.stack.handle_timeout(self.now);
@@ -284,7 +320,11 @@ fn segment(packet: &[u8], gso_size: u16, out: &mut Vec<Vec<u8>>) {
     let (tcp, payload) = tcp::Repr::parse(segment).unwrap();
     assert!(tcp::verify_checksum(ip.src, ip.dst, segment));
     if gso_size == 0 {
-        assert!(packet.len() <= 1500, "{} bytes without gso_size", packet.len());
+        assert!(
+            packet.len() <= 1500,
+            "{} bytes without gso_size",
+            packet.len()
+        );
         out.push(packet.to_vec());
         return;
     }
