@@ -189,10 +189,17 @@ impl Verifier {
         }
     }
 
-    /// Refuses passwords made before `unix_ms` from now on: at the start, and when the clock was
-    /// set back, for what expired by the wrong time is forgotten already.
+    /// Refuses passwords made before `unix_ms`: at the start.
     pub fn forget_before(&mut self, unix_ms: u64) {
         self.oldest_ms = Some(unix_ms);
+    }
+
+    /// The clock was set back to `now_ms`. Passwords made before `forgotten_ms` had expired by
+    /// the time that was wrong and are not remembered: they are refused from now on. So that a
+    /// leap of a day does not shut everybody out for a day, `now_ms` is the latest limit.
+    pub fn clock_set_back(&mut self, forgotten_ms: u64, now_ms: u64) {
+        let oldest = self.oldest_ms.unwrap_or(0).max(forgotten_ms);
+        self.oldest_ms = Some(oldest.min(now_ms));
     }
 
     /// Checks a password at `now_ms` (milliseconds since 1970) and remembers it. The time is

@@ -8,9 +8,12 @@ mod box_core;
 pub mod config;
 pub mod local;
 pub mod policy;
+mod relay;
 pub mod report;
 mod server_core;
 pub mod socks;
+mod table;
+mod upstream;
 
 use braid_engine::sched::Policy;
 use braid_engine::{Event, Stack};

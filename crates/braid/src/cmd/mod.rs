@@ -3,6 +3,7 @@
 pub mod demo;
 pub mod docs;
 pub mod render;
+pub mod serve;
 pub mod testbed;
 
 use serde::Serialize;
@@ -15,9 +16,8 @@ use crate::kernel_peer;
 pub fn run(cli: Cli) -> Result<(), Failure> {
     match cli.command {
         Command::Demo(args) => demo::run(&args, cli.json),
-        Command::Box(_) | Command::Server(_) => {
-            Err(Failure::Run("not built into this version yet".to_owned()))
-        }
+        Command::Box(args) => serve::run_box(&args),
+        Command::Server(args) => serve::run_server(&args),
         Command::Testbed(command) => testbed::run(&command, cli.json),
         Command::Man { directory } => docs::man(&directory),
         Command::Completions { shell } => docs::completions(shell),

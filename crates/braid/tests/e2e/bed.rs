@@ -10,6 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use braid::cmd::render::render_config;
+use braid::cmd::serve::READY;
 use braid::kernel_peer::Pattern;
 use braid_linux::testbed::{HostLayout, LinkChange, Options, RenderConfig, Role, Spec, Testbed};
 
@@ -99,6 +100,7 @@ impl Bed {
         let mut bed = Bed::up_idle(render);
         bed.start("server");
         bed.start("box");
+        bed.wait_for_intake();
         bed
     }
 
@@ -119,17 +121,21 @@ impl Bed {
 
     /// Starts box or server and waits until it serves.
     pub fn start(&mut self, host: &str) {
+        let earlier = self.log(host).len();
         self.testbed
             .start(host)
             .unwrap_or_else(|e| panic!("start {host}: {e}"));
-        let rule = if host == "box" { "tproxy" } else { "dnat" };
-        self.wait_for(&format!("{host} to set up its rules"), |bed| {
-            assert!(
-                bed.testbed.pid(host).is_some(),
-                "{host} ended:\n{}",
-                bed.log(host)
-            );
-            bed.print(host, "nft", &["list", "ruleset"]).contains(rule)
+        self.wait_for(&format!("{host} to get ready"), |bed| {
+            let log = bed.log(host);
+            assert!(bed.testbed.pid(host).is_some(), "{host} ended:\n{log}");
+            log[earlier..].lines().any(|line| line.ends_with(READY))
+        });
+    }
+
+    /// Waits until the box takes connections in: once it has heard of the server, it listens.
+    pub fn wait_for_intake(&mut self) {
+        self.wait_for("the box to reach the server", |bed| {
+            !bed.print("box", "ss", &["-Hltn"]).is_empty()
         });
     }
 
@@ -227,7 +233,7 @@ impl Bed {
     }
 
     /// Changes both directions of a link.
-    pub fn set_link(&self, link: &str, change: &str) {
+    pub fn set_link(&mut self, link: &str, change: &str) {
         let change = LinkChange::parse(change.split(' ')).expect("a good change");
         self.testbed
             .set_link(link, None, &change)
@@ -246,7 +252,7 @@ impl Bed {
     }
 
     fn www(&self) -> PathBuf {
-        self.testbed.state_dir().join("www")
+        self.testbed.state_dir().join("content/www")
     }
 
     /// Puts a file of `size` bytes on the content host.

@@ -23,7 +23,7 @@ use super::status::Status;
 use super::units::LinkChange;
 use super::{Options, Testbed, state};
 use crate::emulator::Direction;
-use crate::netns;
+use crate::netns::{self, Capability};
 
 /// How long a client may take to send its request.
 const REQUEST_TIME: Duration = Duration::from_secs(2);
@@ -103,7 +103,7 @@ pub fn spawn_daemon<S: AsRef<OsStr>>(
 /// The daemon itself: brings the testbed up, says so to [`spawn_daemon`] on its standard output,
 /// answers on the control socket, and returns once a client asked it to end or a SIGTERM or SIGINT
 /// came; everything is removed then. To be called with no other thread running and with nothing
-/// written to standard output.
+/// written to standard output. Moves to a user namespace first if it is not root.
 ///
 /// # Errors
 ///
@@ -111,9 +111,12 @@ pub fn spawn_daemon<S: AsRef<OsStr>>(
 pub fn run_daemon(spec: Spec, options: Options) -> Result<(), Error> {
     let up = || -> Result<(Testbed, UnixListener, OwnedFd), Error> {
         let step = |e| Error::system("set up the testbed's daemon", e);
+        let capability = netns::ensure_capable().map_err(Error::NotCapable)?;
         let signals = signals().map_err(step)?;
         let name = spec.name.to_string();
-        let testbed = Testbed::up(spec, options)?;
+        // Outside a user namespace nobody could find what a killed daemon left in it.
+        let mortal = capability == Capability::UserNamespace;
+        let testbed = Testbed::up_with(spec, options, mortal)?;
         let listener = UnixListener::bind(state::socket(&name)).map_err(step)?;
         Ok((testbed, listener, signals))
     };

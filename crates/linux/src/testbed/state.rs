@@ -4,6 +4,7 @@
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock};
 
@@ -54,9 +55,14 @@ pub(super) fn claim(name: &str) -> Result<Claim, Error> {
     }
     super::build::remove_leftovers(name)?;
     let directory = directory(name);
+    let deadline = Instant::now() + Duration::from_secs(1);
     let made = || -> io::Result<File> {
-        create_private(&root())?;
-        create_private(&directory)?;
+        // Another testbed that goes down may remove the root between the two.
+        while let Err(e) = create_private(&root()).and_then(|()| create_private(&directory)) {
+            if e.kind() != io::ErrorKind::NotFound || Instant::now() > deadline {
+                return Err(e);
+            }
+        }
         let lock = File::create(directory.join("lock"))?;
         flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
         Ok(lock)

@@ -1,8 +1,7 @@
 //! What must hold for any bytes from the network: parsing never panics, and what was parsed can be
 //! written and read again without change.
 //!
-//! Each check takes arbitrary bytes and panics where its promise is broken. The fuzz targets in
-//! `tests/` feed them.
+//! Each check takes arbitrary bytes and panics where its promise is broken.
 
 use std::net::IpAddr;
 

@@ -1,10 +1,13 @@
 //! Fuzz targets of `braid-wire`. Under `cargo test` each runs a short while on random input; how to
 //! run them for long, and guided by coverage, stands in CONTRIBUTING.md.
 
+mod checks;
+
 use bolero::{TypeGenerator, check};
-use braid_fuzz::{check_icmp, check_mptcp, check_option_bytes, check_packet, check_segment};
 use braid_wire::checksum::{self, Sum};
 use braid_wire::{ip, tcp};
+
+use checks::{check_icmp, check_mptcp, check_option_bytes, check_packet, check_segment};
 
 /// Bytes as they come: what a coverage-guided engine wants.
 #[test]

@@ -1,0 +1,675 @@
+//! One connection of a box, from its acceptance to its end.
+
+use core::net::{IpAddr, SocketAddr};
+use core::time::Duration;
+
+use braid_engine::{ApiError, ConnId, Stack};
+use braid_wire::Instant;
+
+use crate::auth::{AuthError, Grant};
+use crate::relay::{Moved, Relay, Turn};
+use crate::socks::{Destination, Reply, ServerError, ServerHandshake, ServerStep};
+use crate::table::SessionId;
+use crate::{ConnectFailure, LocalId, LocalStreams};
+
+use super::ServerCore;
+
+/// Most addresses of a name that are tried.
+const MAX_ADDRESSES: usize = 8;
+/// How long one address is tried while there are others.
+const ADDRESS_PATIENCE: Duration = Duration::from_secs(3);
+/// How long a peer has to close after it was told of a failure.
+const CLOSE_PATIENCE: Duration = Duration::from_secs(5);
+
+/// One connection of a box.
+#[derive(Debug)]
+pub(super) struct Session {
+    conn: ConnId,
+    remote: IpAddr,
+    /// Position of the user in the configuration, once the password was right.
+    user: Option<usize>,
+    stage: Stage,
+    /// End of the stage but [`Stage::Relaying`], where it is when something moved last.
+    time: Instant,
+}
+
+#[derive(Debug)]
+enum Stage {
+    /// The request is awaited.
+    Handshake(Box<Handshake>),
+    /// The destination's name is looked up.
+    Resolving(LocalId),
+    /// One of the destination's addresses is connected to; the others wait.
+    Connecting {
+        local: LocalId,
+        others: Vec<SocketAddr>,
+    },
+    /// There.
+    Relaying(Relay),
+    /// The peer was told of a failure and is to close.
+    Closing,
+}
+
+#[derive(Debug, Default)]
+struct Handshake {
+    socks: ServerHandshake,
+    grant: Option<Grant>,
+    /// The peer said something.
+    spoken: bool,
+}
+
+impl Session {
+    pub(super) fn set_conn_readable(&mut self) {
+        if let Stage::Relaying(relay) = &mut self.stage {
+            relay.set_conn_readable();
+        }
+    }
+
+    pub(super) fn set_conn_writable(&mut self) {
+        if let Stage::Relaying(relay) = &mut self.stage {
+            relay.set_conn_writable();
+        }
+    }
+
+    pub(super) fn set_local_readable(&mut self) {
+        if let Stage::Relaying(relay) = &mut self.stage {
+            relay.set_local_readable();
+        }
+    }
+
+    pub(super) fn set_local_writable(&mut self) {
+        if let Stage::Relaying(relay) = &mut self.stage {
+            relay.set_local_writable();
+        }
+    }
+}
+
+/// What ends a handshake before there is a destination.
+enum Refusal {
+    Socks(ServerError),
+    Auth(AuthError),
+    WrongDestination,
+    Forbidden(IpAddr),
+    OverLimit,
+    Failure(ConnectFailure),
+}
+
+impl ServerCore {
+    pub(super) fn on_accepted(
+        &mut self,
+        now: Instant,
+        conn: ConnId,
+        remote: IpAddr,
+        stack: &mut Stack,
+        local: &mut dyn LocalStreams,
+    ) {
+        self.counters.accepted += 1;
+        let open = self.sessions.len();
+        if open >= self.limits.connections || self.handshakes >= self.limits.handshakes {
+            self.counters.over_limit += 1;
+            if let Some(left_out) = self.limiter.allow(now, "limit", remote) {
+                let handshakes = self.handshakes;
+                tracing::warn!(%remote, open, handshakes, left_out, "too many connections");
+            }
+            return stack.abort(now, conn);
+        }
+        let deadline = now + self.timeouts.handshake;
+        let id = self.sessions.insert(Session {
+            conn,
+            remote: remote.to_canonical(),
+            user: None,
+            stage: Stage::Handshake(Box::default()),
+            time: deadline,
+        });
+        self.sessions.bind_conn(conn, id);
+        self.sessions.arm(id, deadline);
+        self.handshakes += 1;
+        self.advance(now, id, stack, local);
+    }
+
+    /// Does what a session can do now.
+    pub(super) fn advance(
+        &mut self,
+        now: Instant,
+        id: SessionId,
+        stack: &mut Stack,
+        local: &mut dyn LocalStreams,
+    ) {
+        let Some(session) = self.sessions.get_mut(id) else {
+            return;
+        };
+        match &mut session.stage {
+            Stage::Handshake(_) => self.handshake(now, id, stack, local),
+            Stage::Relaying(_) => self.relay(now, id, stack, local),
+            Stage::Resolving(_) | Stage::Connecting { .. } | Stage::Closing => {}
+        }
+    }
+
+    fn handshake(
+        &mut self,
+        now: Instant,
+        id: SessionId,
+        stack: &mut Stack,
+        local: &mut dyn LocalStreams,
+    ) {
+        // A handshake has three messages; each turn of the loop ends one.
+        for _ in 0..8 {
+            let Some(session) = self.sessions.get_mut(id) else {
+                return;
+            };
+            let Stage::Handshake(handshake) = &mut session.stage else {
+                return;
+            };
+            let conn = session.conn;
+            let Ok(step) = read_step(now, conn, handshake, stack) else {
+                // Its `Closed` follows.
+                return;
+            };
+            match step {
+                ServerStep::More => {
+                    if stack.read_finished(conn) {
+                        stack.abort(now, conn);
+                    }
+                    return;
+                }
+                ServerStep::Send(bytes) => {
+                    let _ = stack.write(now, conn, &bytes);
+                }
+                ServerStep::Credentials { user, password } => {
+                    let time = self.clock.unwrap_or_default().unix_ms(now);
+                    match self.verifier.check(&user, &password, time) {
+                        Ok(grant) => {
+                            session.user = Some(grant.user);
+                            handshake.grant = Some(grant);
+                            handshake.socks.accepted();
+                            let _ = stack.write(now, conn, &ServerHandshake::ACCEPTED);
+                        }
+                        Err(e) => return self.refuse(now, id, Refusal::Auth(e), stack),
+                    }
+                }
+                ServerStep::Request(destination) => {
+                    return self.on_request(now, id, destination, stack, local);
+                }
+                ServerStep::Failed(e) => return self.refuse(now, id, Refusal::Socks(e), stack),
+            }
+        }
+    }
+
+    fn on_request(
+        &mut self,
+        now: Instant,
+        id: SessionId,
+        destination: Destination,
+        stack: &mut Stack,
+        local: &mut dyn LocalStreams,
+    ) {
+        let Some(session) = self.sessions.get_mut(id) else {
+            return;
+        };
+        let Stage::Handshake(handshake) = &session.stage else {
+            return;
+        };
+        let right = handshake
+            .grant
+            .as_ref()
+            .is_some_and(|g| self.verifier.check_destination(g, &destination));
+        let user = session.user.and_then(|u| self.per_user.get(u));
+        if !right {
+            return self.refuse(now, id, Refusal::WrongDestination, stack);
+        }
+        if user.is_none_or(|n| *n >= self.limits.per_user) {
+            // It is not one of the user's, and so must not be taken off them.
+            session.user = None;
+            return self.refuse(now, id, Refusal::OverLimit, stack);
+        }
+        let stage = core::mem::replace(&mut session.stage, Stage::Closing);
+        drop(stage);
+        session.time = now + self.timeouts.connect;
+        let deadline = session.time;
+        if let Some(n) = session.user.and_then(|u| self.per_user.get_mut(u)) {
+            *n += 1;
+        }
+        let name = session.user.and_then(|u| self.user_names.get(u));
+        tracing::debug!(remote = %session.remote, user = name, %destination, "request");
+        self.handshakes -= 1;
+        self.sessions.arm(id, deadline);
+        match destination {
+            Destination::Address(addr) => self.on_resolved(now, id, vec![addr], stack, local),
+            Destination::Name(name, port) => match local.resolve(&name, port) {
+                Some(lookup) => {
+                    self.sessions.bind_local(lookup, id);
+                    self.set_stage(id, Stage::Resolving(lookup));
+                }
+                None => {
+                    let refusal = Refusal::Failure(ConnectFailure::NoResources);
+                    self.refuse(now, id, refusal, stack);
+                }
+            },
+        }
+    }
+
+    fn set_stage(&mut self, id: SessionId, stage: Stage) {
+        if let Some(session) = self.sessions.get_mut(id) {
+            session.stage = stage;
+        }
+    }
+
+    /// The destination's addresses are known: those that the rules permit are tried in turn.
+    pub(super) fn on_resolved(
+        &mut self,
+        now: Instant,
+        id: SessionId,
+        addresses: Vec<SocketAddr>,
+        stack: &mut Stack,
+        local: &mut dyn LocalStreams,
+    ) {
+        let canonical = |a: SocketAddr| SocketAddr::new(a.ip().to_canonical(), a.port());
+        let permitted = addresses
+            .iter()
+            .copied()
+            .map(canonical)
+            .filter(|a| self.destinations.permits(a.ip()));
+        let mut others: Vec<SocketAddr> = permitted.take(MAX_ADDRESSES).collect();
+        others.reverse();
+        if others.is_empty() {
+            let refusal = match addresses.first() {
+                Some(addr) => Refusal::Forbidden(addr.ip()),
+                None => Refusal::Failure(ConnectFailure::NameNotResolved),
+            };
+            return self.refuse(now, id, refusal, stack);
+        }
+        self.connect_next(
+            now,
+            id,
+            others,
+            ConnectFailure::HostUnreachable,
+            (stack, local),
+        );
+    }
+
+    /// Connects to the last of `others`, or reports `failure` where there is none left.
+    fn connect_next(
+        &mut self,
+        now: Instant,
+        id: SessionId,
+        mut others: Vec<SocketAddr>,
+        mut failure: ConnectFailure,
+        (stack, local): (&mut Stack, &mut dyn LocalStreams),
+    ) {
+        while let Some(addr) = others.pop() {
+            match local.connect(addr) {
+                Ok(stream) => {
+                    self.sessions.bind_local(stream, id);
+                    let Some(session) = self.sessions.get_mut(id) else {
+                        return;
+                    };
+                    let deadline = match others.is_empty() {
+                        true => session.time,
+                        false => session.time.min(now + ADDRESS_PATIENCE),
+                    };
+                    session.stage = Stage::Connecting {
+                        local: stream,
+                        others,
+                    };
+                    return self.sessions.arm(id, deadline);
+                }
+                Err(e) => failure = e,
+            }
+        }
+        self.refuse(now, id, Refusal::Failure(failure), stack);
+    }
+
+    pub(super) fn on_connect_failed(
+        &mut self,
+        now: Instant,
+        id: SessionId,
+        failure: ConnectFailure,
+        stack: &mut Stack,
+        local: &mut dyn LocalStreams,
+    ) {
+        let Some(session) = self.sessions.get_mut(id) else {
+            return;
+        };
+        if let Stage::Connecting { others, .. } = &mut session.stage {
+            let others = core::mem::take(others);
+            session.stage = Stage::Closing;
+            self.connect_next(now, id, others, failure, (stack, local));
+        }
+    }
+
+    pub(super) fn on_connected(
+        &mut self,
+        now: Instant,
+        id: SessionId,
+        stream: LocalId,
+        stack: &mut Stack,
+        local: &mut dyn LocalStreams,
+    ) {
+        let Some(session) = self.sessions.get_mut(id) else {
+            return;
+        };
+        if !matches!(session.stage, Stage::Connecting { local, .. } if local == stream) {
+            return;
+        }
+        let _ = stack.write(now, session.conn, &Reply::Succeeded.encode());
+        session.stage = Stage::Relaying(Relay::new(session.conn, stream));
+        session.time = now;
+        self.counters.connected += 1;
+        self.sessions.arm(id, now + self.timeouts.idle);
+        self.advance(now, id, stack, local);
+    }
+
+    pub(super) fn on_broken(
+        &mut self,
+        now: Instant,
+        id: SessionId,
+        stream: LocalId,
+        stack: &mut Stack,
+        local: &mut dyn LocalStreams,
+    ) {
+        let Some(session) = self.sessions.get_mut(id) else {
+            return;
+        };
+        match session.stage {
+            Stage::Relaying(_) => self.end_relay(now, id, End::Destination, stack, local),
+            Stage::Connecting { .. } => {
+                self.sessions.unbind_local(stream);
+                local.close(stream);
+                self.on_connect_failed(now, id, ConnectFailure::Refused, stack, local);
+            }
+            _ => {}
+        }
+    }
+
+    fn relay(
+        &mut self,
+        now: Instant,
+        id: SessionId,
+        stack: &mut Stack,
+        local: &mut dyn LocalStreams,
+    ) {
+        let Some(session) = self.sessions.get_mut(id) else {
+            return;
+        };
+        let Stage::Relaying(relay) = &mut session.stage else {
+            return;
+        };
+        let mut moved = Moved::default();
+        let was_half_closed = relay.half_closed();
+        let turn = relay.turn(now, stack, local, &mut moved);
+        let closing = relay.half_closed() && !was_half_closed;
+        self.counters.bytes_up += moved.to_local;
+        self.counters.bytes_down += moved.to_conn;
+        if moved.to_conn + moved.to_local > 0 {
+            session.time = now;
+        }
+        if closing {
+            self.sessions.arm(id, now + self.timeouts.half_closed);
+        }
+        match turn {
+            Turn::Blocked => {}
+            Turn::Again => self.sessions.queue(id),
+            Turn::Finished => self.end_relay(now, id, End::Finished, stack, local),
+            Turn::LocalBroken => self.end_relay(now, id, End::Destination, stack, local),
+            // Its `Closed` follows and says why.
+            Turn::ConnGone => {}
+        }
+    }
+
+    pub(super) fn on_timer(
+        &mut self,
+        now: Instant,
+        id: SessionId,
+        stack: &mut Stack,
+        local: &mut dyn LocalStreams,
+    ) {
+        let Some(session) = self.sessions.get_mut(id) else {
+            return;
+        };
+        match &mut session.stage {
+            Stage::Handshake(_) => {
+                let remote = session.remote;
+                self.counters.handshake_timeout += 1;
+                if let Some(left_out) = self.limiter.allow(now, "slow handshake", remote) {
+                    tracing::warn!(%remote, left_out, "the handshake was not complete in time");
+                }
+                self.drop_session(now, id, stack);
+            }
+            Stage::Resolving(lookup) => {
+                let lookup = *lookup;
+                self.sessions.unbind_local(lookup);
+                let refusal = Refusal::Failure(ConnectFailure::NameNotResolved);
+                self.refuse(now, id, refusal, stack);
+            }
+            Stage::Connecting { local: stream, .. } => {
+                let stream = *stream;
+                self.sessions.unbind_local(stream);
+                local.reset(stream);
+                self.on_connect_failed(now, id, ConnectFailure::TimedOut, stack, local);
+            }
+            Stage::Relaying(relay) => {
+                let patience = match relay.half_closed() {
+                    true => self.timeouts.half_closed,
+                    false => self.timeouts.idle,
+                };
+                let due = session.time + patience;
+                if due <= now {
+                    return self.end_relay(now, id, End::Idle, stack, local);
+                }
+                self.sessions.arm(id, due);
+            }
+            Stage::Closing => self.drop_session(now, id, stack),
+        }
+    }
+
+    pub(super) fn on_closed(
+        &mut self,
+        now: Instant,
+        id: SessionId,
+        stack: &mut Stack,
+        local: &mut dyn LocalStreams,
+    ) {
+        let Some(session) = self.sessions.get_mut(id) else {
+            return;
+        };
+        match &session.stage {
+            Stage::Relaying(_) => return self.end_relay(now, id, End::Peer, stack, local),
+            Stage::Handshake(h) if !h.spoken => self.counters.probes += 1,
+            Stage::Handshake(_) => self.counters.handshake_aborted += 1,
+            Stage::Resolving(lookup) => {
+                let lookup = *lookup;
+                self.counters.reset_by_box += 1;
+                self.sessions.unbind_local(lookup);
+            }
+            Stage::Connecting { local: stream, .. } => {
+                let stream = *stream;
+                self.counters.reset_by_box += 1;
+                self.sessions.unbind_local(stream);
+                local.reset(stream);
+            }
+            Stage::Closing => {}
+        }
+        self.drop_session(now, id, stack);
+    }
+
+    /// Ends a session that has a destination.
+    fn end_relay(
+        &mut self,
+        now: Instant,
+        id: SessionId,
+        end: End,
+        stack: &mut Stack,
+        local: &mut dyn LocalStreams,
+    ) {
+        let Some(session) = self.sessions.get_mut(id) else {
+            return;
+        };
+        let Stage::Relaying(relay) = &session.stage else {
+            return;
+        };
+        let stream = relay.local;
+        self.sessions.unbind_local(stream);
+        let counter = match end {
+            End::Finished => &mut self.counters.finished,
+            End::Destination => &mut self.counters.reset_by_destination,
+            End::Peer => &mut self.counters.reset_by_box,
+            End::Idle => &mut self.counters.idle_timeout,
+        };
+        *counter += 1;
+        match end {
+            End::Finished => {
+                local.close(stream);
+                // The engine sees to what is still under way.
+                self.forget(id);
+            }
+            End::Destination | End::Peer | End::Idle => {
+                local.reset(stream);
+                self.drop_session(now, id, stack);
+            }
+        }
+    }
+
+    /// Aborts the connection of a session whose local side is gone already.
+    fn drop_session(&mut self, now: Instant, id: SessionId, stack: &mut Stack) {
+        if let Some(session) = self.forget(id) {
+            stack.abort(now, session.conn);
+        }
+    }
+
+    fn forget(&mut self, id: SessionId) -> Option<Session> {
+        let session = self.sessions.remove(id)?;
+        self.sessions.unbind_conn(session.conn);
+        if matches!(session.stage, Stage::Handshake(_)) {
+            self.handshakes -= 1;
+        } else if let Some(n) = session.user.and_then(|u| self.per_user.get_mut(u)) {
+            *n -= 1;
+        }
+        Some(session)
+    }
+
+    /// Tells the peer, and waits a little for it to close.
+    fn refuse(&mut self, now: Instant, id: SessionId, refusal: Refusal, stack: &mut Stack) {
+        let Some(session) = self.sessions.get_mut(id) else {
+            return;
+        };
+        if matches!(session.stage, Stage::Handshake(_)) {
+            // Not counted among the user's connections yet.
+            self.handshakes -= 1;
+            session.user = None;
+        }
+        session.stage = Stage::Closing;
+        let (conn, remote) = (session.conn, session.remote);
+        let reply = self.count_refusal(now, &refusal, remote);
+        let told = !reply.is_empty()
+            && stack.write(now, conn, &reply) == Ok(reply.len())
+            && stack.shutdown(now, conn).is_ok();
+        if told {
+            self.sessions.arm(id, now + CLOSE_PATIENCE);
+        } else {
+            self.drop_session(now, id, stack);
+        }
+    }
+
+    /// Counts and logs a refusal, and returns what the peer is told.
+    fn count_refusal(&mut self, now: Instant, refusal: &Refusal, remote: IpAddr) -> Vec<u8> {
+        let c = &mut self.counters;
+        let (counter, kind, reply) = match refusal {
+            Refusal::Socks(e) => {
+                let (counter, kind) = match e {
+                    ServerError::Garbage => (&mut c.garbage, "not SOCKS5"),
+                    ServerError::NoMethod => (&mut c.no_method, "no password offered"),
+                    ServerError::Command => (&mut c.bad_command, "not CONNECT"),
+                    ServerError::AddressType => (&mut c.bad_address, "unknown address type"),
+                    ServerError::Name => (&mut c.bad_address, "invalid name"),
+                };
+                (counter, kind, e.reply())
+            }
+            Refusal::Auth(e) => {
+                let (counter, kind) = match e {
+                    AuthError::Malformed => (&mut c.auth_malformed, "password malformed"),
+                    AuthError::UnknownUser | AuthError::WrongSecret => {
+                        (&mut c.auth_wrong, "wrong password")
+                    }
+                    AuthError::ClockSkew(_) => (&mut c.auth_time, "clock skew"),
+                    AuthError::BeforeStart => (&mut c.auth_time, "password before start"),
+                    AuthError::Replayed => (&mut c.auth_replayed, "password replayed"),
+                    AuthError::ReplayCacheFull => (&mut c.auth_cache_full, "password cache full"),
+                };
+                (counter, kind, ServerHandshake::REFUSED.to_vec())
+            }
+            Refusal::WrongDestination => {
+                let reply = Reply::NotAllowed.encode().to_vec();
+                (
+                    &mut c.auth_destination,
+                    "password for another destination",
+                    reply,
+                )
+            }
+            Refusal::Forbidden(_) => {
+                let reply = Reply::NotAllowed.encode().to_vec();
+                (&mut c.forbidden, "destination forbidden", reply)
+            }
+            Refusal::OverLimit => {
+                let reply = Reply::GeneralFailure.encode().to_vec();
+                (&mut c.over_limit, "too many connections of one user", reply)
+            }
+            Refusal::Failure(failure) => {
+                let (counter, kind) = match failure {
+                    ConnectFailure::Refused => (&mut c.refused, ""),
+                    ConnectFailure::HostUnreachable | ConnectFailure::NetworkUnreachable => {
+                        (&mut c.unreachable, "")
+                    }
+                    ConnectFailure::TimedOut => (&mut c.connect_timeout, ""),
+                    ConnectFailure::NameNotResolved => (&mut c.not_resolved, ""),
+                    ConnectFailure::NoResources => (&mut c.over_limit, "out of resources"),
+                };
+                (counter, kind, Reply::from(*failure).encode().to_vec())
+            }
+        };
+        *counter += 1;
+        // That a destination does not answer is no error of anyone here.
+        if !kind.is_empty()
+            && let Some(left_out) = self.limiter.allow(now, kind, remote)
+        {
+            match refusal {
+                Refusal::Auth(e) => tracing::warn!(%remote, left_out, "{kind}: {e}"),
+                Refusal::Forbidden(addr) => tracing::warn!(%remote, %addr, left_out, "{kind}"),
+                _ => tracing::warn!(%remote, left_out, "{kind}"),
+            }
+        }
+        reply
+    }
+}
+
+/// How a session with a destination ends.
+#[derive(Debug, Clone, Copy)]
+enum End {
+    Finished,
+    Destination,
+    Peer,
+    Idle,
+}
+
+/// Reads up to the next step and leaves alone what follows it.
+fn read_step(
+    now: Instant,
+    conn: ConnId,
+    handshake: &mut Handshake,
+    stack: &mut Stack,
+) -> Result<ServerStep, ApiError> {
+    let mut step = ServerStep::More;
+    let n = stack.read_with(now, conn, |bufs| {
+        let mut taken = 0;
+        for buf in bufs {
+            let (n, next) = handshake.socks.input(buf);
+            taken += n;
+            step = next;
+            if step != ServerStep::More {
+                break;
+            }
+        }
+        Ok::<_, ApiError>(taken)
+    })?;
+    handshake.spoken |= n > 0;
+    Ok(step)
+}

@@ -1,0 +1,505 @@
+//! Which server and which links: what is known of them, and connections over them.
+//!
+//! [`Upstream::acquire`] is the seam between relays and the engine. Today it opens a connection
+//! for each user's connection; one from a pool of warm ones can come from the same call.
+
+mod health;
+
+use braid_engine::{ApiError, ConnId, ConnectOptions, Event, PathConfig, PathId, Protocol, Stack};
+use braid_wire::Instant;
+
+use crate::PolicyFactory;
+use crate::box_core::{LinkAddresses, Notice};
+use crate::config::{BoxConfig, LinkConfig, Probing, ServerEntry};
+use crate::report::BoxCounters;
+
+use health::{Cell, Reach};
+
+/// What is wished of a connection.
+#[derive(Debug, Default)]
+pub(crate) struct Hints {
+    /// Server and path of attempts that failed already.
+    pub(crate) tried: Vec<(usize, PathId)>,
+}
+
+/// A connection to a server.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Lease {
+    pub(crate) conn: ConnId,
+    /// Position of the server in the configuration.
+    pub(crate) server: usize,
+    /// Path of the initial subflow.
+    pub(crate) path: PathId,
+}
+
+/// Servers, links and what is known of them.
+pub(crate) struct Upstream {
+    servers: Vec<ServerEntry>,
+    link_configs: Vec<LinkConfig>,
+    links: Vec<Link>,
+    probing: Probing,
+    policy: PolicyFactory,
+    best: Option<PathId>,
+    intake: bool,
+    /// The last state the driver was told.
+    told: (Option<PathId>, bool),
+    last_traffic: Option<Instant>,
+}
+
+#[derive(Debug)]
+struct Link {
+    path: PathId,
+    backup: bool,
+    metered: bool,
+    v4: bool,
+    v6: bool,
+    /// Carrier, address and gateway are there.
+    up: bool,
+    /// The stack may use it: up, and not held back as metered.
+    open: bool,
+    /// One for each server.
+    cells: Vec<Cell>,
+}
+
+impl Link {
+    fn reaches(&self, server: &ServerEntry) -> bool {
+        self.v4 && server.v4.is_some() || self.v6 && server.v6.is_some()
+    }
+
+    /// The best that is known about it with any server.
+    fn reach(&self) -> Reach {
+        let reached = self.cells.iter().map(|c| c.reach);
+        reached.min().unwrap_or(Reach::Unknown)
+    }
+}
+
+impl core::fmt::Debug for Upstream {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Upstream")
+            .field("links", &self.links)
+            .field("best", &self.best)
+            .field("intake", &self.intake)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Upstream {
+    pub(crate) fn new(config: &BoxConfig, policy: PolicyFactory) -> Self {
+        Upstream {
+            servers: config.servers.clone(),
+            link_configs: config.links.clone(),
+            links: Vec::new(),
+            probing: config.probing.clone(),
+            policy,
+            best: None,
+            intake: false,
+            told: (None, false),
+            last_traffic: None,
+        }
+    }
+
+    pub(crate) fn server(&self, server: usize) -> &ServerEntry {
+        &self.servers[server]
+    }
+
+    pub(crate) fn add_link(
+        &mut self,
+        now: Instant,
+        link: usize,
+        addresses: LinkAddresses,
+        stack: &mut Stack,
+    ) -> PathId {
+        let (backup, metered, mtu) = match self.link_configs.get(link) {
+            Some(l) => (l.backup, l.metered, l.mtu.unwrap_or(addresses.mtu)),
+            None => (false, false, addresses.mtu),
+        };
+        let path = stack.add_path(PathConfig {
+            v4: addresses.v4,
+            v6: addresses.v6,
+            mtu: mtu.min(addresses.mtu),
+            backup,
+        });
+        stack.set_path_up(now, path, false);
+        self.links.push(Link {
+            path,
+            backup,
+            metered,
+            v4: addresses.v4.is_some(),
+            v6: addresses.v6.is_some(),
+            up: false,
+            open: false,
+            cells: vec![Cell::default(); self.servers.len()],
+        });
+        path
+    }
+
+    pub(crate) fn set_link_up(&mut self, now: Instant, path: PathId, up: bool, stack: &mut Stack) {
+        if let Some(link) = self.links.iter_mut().find(|l| l.path == path) {
+            link.up = up;
+        }
+        self.update(now, stack);
+    }
+
+    pub(crate) fn best_path(&self) -> Option<PathId> {
+        self.best
+    }
+
+    pub(crate) fn intake_wanted(&self) -> bool {
+        self.intake
+    }
+
+    pub(crate) fn poll_notice(&mut self, counters: &mut BoxCounters) -> Option<Notice> {
+        if self.told.0 != self.best {
+            self.told.0 = self.best;
+            counters.best_path_changes += 1;
+            return Some(Notice::BestPath(self.best));
+        }
+        if self.told.1 != self.intake {
+            self.told.1 = self.intake;
+            counters.intake_stopped += u64::from(!self.intake);
+            return Some(Notice::Intake(self.intake));
+        }
+        None
+    }
+
+    /// A connection to the best server over the best link that `hints` leave. Data may be written
+    /// to it at once; whether it comes to be is told by the engine's events.
+    pub(crate) fn acquire(
+        &mut self,
+        now: Instant,
+        hints: &Hints,
+        stack: &mut Stack,
+    ) -> Result<Lease, ApiError> {
+        self.note_traffic(now);
+        let mut candidates = self.candidates(hints);
+        candidates.sort_by_key(|(rank, ..)| *rank);
+        let mut error = ApiError::NoUsablePath;
+        for (_, server, path) in candidates {
+            match self.connect(now, server, path, Protocol::Mptcp, stack) {
+                Ok(conn) => return Ok(Lease { conn, server, path }),
+                Err(ApiError::NoUsablePath) => {}
+                Err(e) => {
+                    error = e;
+                    break;
+                }
+            }
+        }
+        Err(error)
+    }
+
+    /// What could be tried, with its rank: servers in order of preference, those that are down
+    /// last; links that work first, backups late, then by round trip.
+    fn candidates(&self, hints: &Hints) -> Vec<(impl Ord + Copy + use<>, usize, PathId)> {
+        let mut candidates = Vec::new();
+        for (server, entry) in self.servers.iter().enumerate() {
+            let server_down = self.server_down(server);
+            for (order, link) in self.links.iter().enumerate() {
+                let tried = hints.tried.contains(&(server, link.path));
+                if !link.open || tried || !link.reaches(entry) {
+                    continue;
+                }
+                let cell = &link.cells[server];
+                let doubt = (cell.reach == Reach::Down, cell.failures > 0);
+                let rank = (
+                    server_down,
+                    server,
+                    doubt,
+                    link.backup,
+                    cell.rank_rtt(),
+                    order,
+                );
+                candidates.push((rank, server, link.path));
+            }
+        }
+        candidates
+    }
+
+    fn connect(
+        &mut self,
+        now: Instant,
+        server: usize,
+        path: PathId,
+        protocol: Protocol,
+        stack: &mut Stack,
+    ) -> Result<ConnId, ApiError> {
+        let entry = &self.servers[server];
+        let link = self.links.iter().find(|l| l.path == path);
+        let v4 = entry.endpoint_v4().filter(|_| link.is_some_and(|l| l.v4));
+        let v6 = entry.endpoint_v6().filter(|_| link.is_some_and(|l| l.v6));
+        let remote = v4.or(v6).ok_or(ApiError::NoUsablePath)?;
+        let remote_alt = match remote.is_ipv4() {
+            true => entry.endpoint_v6(),
+            false => entry.endpoint_v4(),
+        };
+        let options = ConnectOptions {
+            remote,
+            remote_alt,
+            path: Some(path),
+            protocol,
+            policy: (self.policy)(),
+        };
+        stack.connect(now, options)
+    }
+
+    /// Every open link that fits found the server unreachable.
+    fn server_down(&self, server: usize) -> bool {
+        let mut cells = self
+            .links
+            .iter()
+            .filter(|l| l.open && l.reaches(&self.servers[server]))
+            .map(|l| &l.cells[server])
+            .peekable();
+        cells.peek().is_some() && cells.all(|c| c.reach == Reach::Down)
+    }
+
+    /// The server new connections go to.
+    fn current_server(&self) -> usize {
+        (0..self.servers.len())
+            .find(|s| !self.server_down(*s))
+            .unwrap_or(0)
+    }
+
+    /// A user's bytes moved: links are watched more closely for a while.
+    pub(crate) fn note_traffic(&mut self, now: Instant) {
+        let was_busy = self.busy(now);
+        self.last_traffic = Some(now);
+        if was_busy {
+            return;
+        }
+        let server = self.current_server();
+        let latest = now + self.probing.busy;
+        for link in &mut self.links {
+            if let Some(next) = &mut link.cells[server].next {
+                *next = latest.min(*next);
+            }
+        }
+    }
+
+    fn busy(&self, now: Instant) -> bool {
+        let lately = self.probing.busy * 2;
+        self.last_traffic
+            .is_some_and(|t| now.saturating_since(t) < lately)
+    }
+
+    fn cell(&mut self, server: usize, path: PathId) -> Option<&mut Cell> {
+        let link = self.links.iter_mut().find(|l| l.path == path && l.open)?;
+        link.cells.get_mut(server)
+    }
+
+    /// A subflow of a user's connection came to be: as good as a probe.
+    pub(crate) fn on_subflow(
+        &mut self,
+        now: Instant,
+        server: usize,
+        path: PathId,
+        rtt: core::time::Duration,
+        stack: &mut Stack,
+    ) {
+        let next = now + self.interval(now, server, path);
+        if let Some(cell) = self.cell(server, path) {
+            cell.succeeded(rtt);
+            cell.next = Some(next);
+            self.update(now, stack);
+        }
+    }
+
+    /// Something of a user's connection failed there: look into it at once.
+    pub(crate) fn on_doubt(&mut self, now: Instant, server: usize, path: PathId) {
+        if let Some(cell) = self.cell(server, path)
+            && cell.failures == 0
+        {
+            cell.failures = 1;
+            cell.next = Some(now);
+        }
+    }
+
+    /// Something of a user's connection failed, wherever: look into all links at once.
+    pub(crate) fn on_doubt_everywhere(&mut self, now: Instant, server: usize) {
+        for i in 0..self.links.len() {
+            self.on_doubt(now, server, self.links[i].path);
+        }
+    }
+
+    /// Whether an event is of a probe; if so it is dealt with here.
+    pub(crate) fn on_probe_event(
+        &mut self,
+        now: Instant,
+        event: &Event,
+        stack: &mut Stack,
+        counters: &mut BoxCounters,
+    ) -> bool {
+        let conn = match event {
+            Event::Connected { conn }
+            | Event::SubflowEstablished { conn, .. }
+            | Event::Closed { conn, .. } => *conn,
+            _ => return false,
+        };
+        let Some((link, server)) = self.probe(conn) else {
+            return false;
+        };
+        let path = self.links[link].path;
+        let cell = &mut self.links[link].cells[server];
+        match event {
+            Event::Closed { reason, .. } => {
+                cell.probe_failed(*reason);
+                counters.probes_failed += 1;
+            }
+            Event::SubflowEstablished { rtt, .. } => cell.probe_succeeded(now, Some(*rtt)),
+            _ => cell.probe_succeeded(now, None),
+        }
+        if !matches!(event, Event::Closed { .. }) {
+            stack.abort(now, conn);
+        }
+        self.schedule(now, server, path);
+        self.update(now, stack);
+        true
+    }
+
+    fn probe(&self, conn: ConnId) -> Option<(usize, usize)> {
+        self.links.iter().enumerate().find_map(|(l, link)| {
+            let probes = |c: &Cell| c.probe.is_some_and(|p| p.conn == conn);
+            link.cells.iter().position(probes).map(|s| (l, s))
+        })
+    }
+
+    /// Sets the time of the next probe.
+    fn schedule(&mut self, now: Instant, server: usize, path: PathId) {
+        let interval = self.interval(now, server, path);
+        if let Some(cell) = self.cell(server, path) {
+            // A first failure may be a lost packet: ask again at once.
+            let again = cell.failures == 1 && cell.reach != Reach::Down;
+            cell.next = Some(if again { now } else { now + interval });
+        }
+    }
+
+    fn interval(&self, now: Instant, server: usize, path: PathId) -> core::time::Duration {
+        let Some(link) = self.links.iter().find(|l| l.path == path) else {
+            return self.probing.idle;
+        };
+        let cell = &link.cells[server];
+        if cell.reach == Reach::Down {
+            // What a metered link carries costs.
+            let shift = if link.metered {
+                cell.failures.min(5)
+            } else {
+                0
+            };
+            let slow = self.probing.failing * (1 << shift);
+            return slow.min(self.probing.idle.max(self.probing.failing));
+        }
+        if server == self.current_server() && self.busy(now) {
+            self.probing.busy
+        } else {
+            self.probing.idle
+        }
+    }
+
+    pub(crate) fn next_timeout(&self) -> Option<Instant> {
+        self.links
+            .iter()
+            .filter(|l| l.open)
+            .flat_map(|l| l.cells.iter().filter_map(Cell::due))
+            .min()
+    }
+
+    /// Starts probes that are due and gives up those that are overdue.
+    pub(crate) fn handle_timeout(
+        &mut self,
+        now: Instant,
+        stack: &mut Stack,
+        counters: &mut BoxCounters,
+    ) {
+        for link in 0..self.links.len() {
+            for server in 0..self.servers.len() {
+                let (open, path) = (self.links[link].open, self.links[link].path);
+                let cell = &mut self.links[link].cells[server];
+                if !open || cell.due().is_none_or(|at| at > now) {
+                    continue;
+                }
+                if let Some(conn) = cell.give_up() {
+                    stack.abort(now, conn);
+                    counters.probes_failed += 1;
+                    self.schedule(now, server, path);
+                    continue;
+                }
+                counters.probes += 1;
+                let conn = self.connect(now, server, path, Protocol::Tcp, stack);
+                let deadline = now + self.probing.timeout;
+                let cell = &mut self.links[link].cells[server];
+                match conn {
+                    Ok(conn) => cell.probe_started(conn, now, deadline),
+                    Err(_) => {
+                        counters.probes_failed += 1;
+                        cell.failed();
+                        // Not at once, for nothing was asked.
+                        let later = now + self.probing.failing;
+                        self.links[link].cells[server].next = Some(later);
+                    }
+                }
+            }
+        }
+        self.update(now, stack);
+    }
+
+    /// Draws the conclusions: which links the stack may use, which is best, whether to take in.
+    fn update(&mut self, now: Instant, stack: &mut Stack) {
+        let suffices = |l: &Link| !l.metered && l.up && l.reach() != Reach::Down;
+        let need_metered = !self.links.iter().any(suffices);
+        for i in 0..self.links.len() {
+            let open = self.links[i].up && (!self.links[i].metered || need_metered);
+            if open != self.links[i].open {
+                self.set_open(now, i, open, stack);
+            }
+        }
+        self.best = self.choose_best();
+        let open = || self.links.iter().filter(|l| l.open);
+        if open().any(|l| l.reach() == Reach::Up) {
+            self.intake = true;
+        } else if open().all(|l| l.reach() == Reach::Down) {
+            self.intake = false;
+        }
+    }
+
+    fn set_open(&mut self, now: Instant, link: usize, open: bool, stack: &mut Stack) {
+        let link = &mut self.links[link];
+        link.open = open;
+        stack.set_path_up(now, link.path, open);
+        for server in 0..self.servers.len() {
+            let fits = link.reaches(&self.servers[server]);
+            if let Some(probe) = link.cells[server].probe {
+                stack.abort(now, probe.conn);
+            }
+            link.cells[server] = Cell {
+                next: (open && fits).then_some(now),
+                // A server of the other family is never reached here.
+                reach: if fits { Reach::Unknown } else { Reach::Down },
+                ..Cell::default()
+            };
+        }
+    }
+
+    /// The link for what is not TCP.
+    fn choose_best(&self) -> Option<PathId> {
+        let rank = |l: &Link| {
+            let reach = l.reach();
+            (reach == Reach::Down, l.metered, l.backup, reach)
+        };
+        let rtt = |l: &Link| l.cells.iter().map(Cell::rank_rtt).min();
+        let challenger = self
+            .links
+            .iter()
+            .filter(|l| l.up)
+            .min_by_key(|l| (rank(l), rtt(l)))?;
+        let holder = self
+            .links
+            .iter()
+            .find(|l| Some(l.path) == self.best && l.up);
+        // No change for a small gain: it breaks every UDP flow's address.
+        let stays = holder.filter(|h| {
+            let gain = rtt(challenger).zip(rtt(h));
+            let small = gain.is_none_or(|(c, h)| c.saturating_mul(5) / 4 + 5_000_000 >= h);
+            rank(h) == rank(challenger) && small || rank(h).0 && rank(challenger).0 && !h.metered
+        });
+        Some(stays.unwrap_or(challenger).path)
+    }
+}
