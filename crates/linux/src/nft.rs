@@ -164,14 +164,14 @@ impl BoxRules {
              fib daddr type != unicast return
              ip daddr @bypass4 return
              ip6 daddr @bypass6 return
-             meta nfproto ipv4 tproxy ip to 127.0.0.1:{port} meta mark set {mark} accept",
+             meta nfproto ipv4 meta l4proto tcp tproxy ip to 127.0.0.1:{port} meta mark set {mark} accept",
             lan = Names(&self.lan),
             port = self.intercept_port,
         )?;
         if self.intercept_v6 {
             writeln!(
                 out,
-                "meta nfproto ipv6 tproxy ip6 to [::1]:{} meta mark set {mark} accept",
+                "meta nfproto ipv6 meta l4proto tcp tproxy ip6 to [::1]:{} meta mark set {mark} accept",
                 self.intercept_port
             )?;
         }
