@@ -19,7 +19,7 @@ const RECORD: &str = "record";
 /// The rules of a box.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BoxRules {
-    /// Interfaces of the local network.
+    /// Interfaces of the local network; where there are none, nothing is intercepted.
     pub lan: Vec<String>,
     /// Interfaces of the access links.
     pub links: Vec<String>,
@@ -117,9 +117,11 @@ impl Ruleset {
 
 impl BoxRules {
     fn emit(&self, mark: u32, out: &mut String) -> fmt::Result {
-        self.emit_sets(out)?;
-        self.emit_intercept(mark, out)?;
-        self.emit_forward(out)?;
+        if !self.lan.is_empty() {
+            self.emit_sets(out)?;
+            self.emit_intercept(mark, out)?;
+            self.emit_forward(out)?;
+        }
         self.emit_input(out)?;
         writeln!(
             out,

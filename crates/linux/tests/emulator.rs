@@ -113,7 +113,7 @@ fn path(testbed: &Testbed, link: usize, port: u16) -> Sockets {
     Sockets { a, b, to_b }
 }
 
-/// Median round-trip time of `count` datagrams of `len` bytes, IP headers included, 10 ms apart.
+/// Lower quartile of the round-trip times of `count` datagrams of `len` bytes, IP headers included, 10 ms apart.
 fn round_trip(path: &Sockets, count: u32, len: usize) -> Duration {
     let stop = AtomicBool::new(false);
     let mut times = thread::scope(|scope| {
@@ -150,8 +150,9 @@ fn round_trip(path: &Sockets, count: u32, len: usize) -> Duration {
         "{} of {count} came back",
         times.len()
     );
+    // What the scheduling of these threads adds is not the link's: most are free of it, not all.
     times.sort();
-    times[times.len() / 2]
+    times[times.len() / 4]
 }
 
 /// Sends datagrams of `len` bytes, IP headers included, at `per_ms` a millisecond for `duration`.

@@ -350,3 +350,16 @@ fn the_demonstration_is_laid_out_as_it_says() {
         "192.168.77.1"
     );
 }
+
+#[test]
+fn every_example_is_read() {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/testbed");
+    let mut read = 0;
+    for entry in std::fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        let spec = Spec::read(&path).unwrap_or_else(|e| panic!("{e}"));
+        assert!(testbed::Layout::resolve(&spec).is_ok());
+        read += 1;
+    }
+    assert!(read >= 2, "{read} examples");
+}

@@ -1,6 +1,9 @@
 //! `braid box` and `braid server`: set everything up, run the core, put everything back.
 
+mod app;
 mod gateway_box;
+mod inward;
+mod outward;
 mod server;
 mod signals;
 
@@ -24,6 +27,7 @@ use crate::nft::{Rules, Ruleset};
 use crate::selftest::{self, Verdict};
 use crate::tun::Tun;
 
+pub use app::{AppConfig, Role, run_app};
 pub use gateway_box::{run_box, run_box_until};
 pub use server::{run_server, run_server_until};
 pub use signals::Signals;

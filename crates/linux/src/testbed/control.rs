@@ -14,6 +14,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::{Signal, kill_process};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use serde::{Deserialize, Serialize};
 
@@ -424,7 +425,8 @@ fn enter_from_outside(command: &mut Command, pid: u32, namespace: &str) -> io::R
     Ok(())
 }
 
-/// Asks the daemon of testbed `name` to end and waits for it; nothing if there is none.
+/// Asks the daemon of testbed `name` to end and waits for it, kills it if it does not; nothing if
+/// there is none.
 pub(super) fn stop_daemon(name: &str) -> Result<(), Error> {
     let client = match Client::connect(name) {
         Ok(client) => client,
@@ -434,6 +436,10 @@ pub(super) fn stop_daemon(name: &str) -> Result<(), Error> {
     let deadline = Instant::now() + Duration::from_secs(5);
     while state::is_claimed(name) && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(5));
+    }
+    if let Some(hung) = state::holder(name) {
+        let killed = kill_process(hung, Signal::KILL);
+        killed.map_err(|e| Error::system("end the testbed's daemon", e.into()))?;
     }
     match result {
         // It died on the way; what it left is removed by the caller.
