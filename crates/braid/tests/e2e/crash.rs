@@ -60,5 +60,7 @@ fn a_killed_server_ends_its_connections_and_serves_again() {
     expect_ends(downloads);
 
     bed.start("server");
+    // Until the box has found the server again it forwards unjoined.
+    bed.wait_for_intake();
     bed.expect_both_links();
 }
