@@ -60,9 +60,11 @@ impl From<testbed::Error> for Failure {
             | Error::NoSuchLink(..)
             | Error::NoProcess(..)
             | Error::BadChange(_) => Failure::Usage(error.to_string()),
-            Error::Busy(_) | Error::NotUp(_) | Error::System { .. } | Error::Daemon(_) => {
-                Failure::Run(error.to_string())
-            }
+            Error::Busy(_)
+            | Error::NotUp(_)
+            | Error::NotCapable(_)
+            | Error::System { .. }
+            | Error::Daemon(_) => Failure::Run(error.to_string()),
         }
     }
 }

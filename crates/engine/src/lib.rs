@@ -8,8 +8,12 @@ pub mod cc;
 pub mod config;
 pub mod error;
 pub mod event;
+mod mptcp;
+mod path;
 pub mod sched;
 mod stack;
+pub mod stats;
+mod tcp;
 
 pub use config::{Config, ConnectOptions, PathConfig, Protocol};
 pub use error::ApiError;

@@ -10,13 +10,15 @@
 
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
-use std::io;
+use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
 
+use rustix::fs::{Mode, OFlags};
 use rustix::mount::{
     MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_bind, mount_bind_recursive,
     mount_change, unmount,
@@ -243,6 +245,40 @@ impl fmt::Display for Reason {
 
 impl std::error::Error for Reason {}
 
+impl Reason {
+    /// Says on standard error that `what` is skipped; also from within a test, whose output is
+    /// otherwise shown only when it fails.
+    pub fn announce(&self, what: &str) {
+        let _ = writeln!(io::stderr(), "{what} skipped: {self}");
+    }
+}
+
+/// Tries whether this program can have network namespaces and TUN devices, and on what ground;
+/// where that is [`Capability::UserNamespace`], it is for [`ensure_capable`] to move there.
+///
+/// # Errors
+///
+/// The reason if not.
+pub fn capability() -> Result<Capability, Reason> {
+    if std::env::var_os(MARKER).is_some() {
+        let failed = |e| Reason(format!("cannot mount /run/netns in a user namespace ({e})"));
+        prepare_directory().map_err(failed)?;
+        return Ok(Capability::UserNamespace);
+    }
+    if rustix::process::geteuid().is_root() {
+        let failed = |what| move |e| Reason(format!("root may not {what} here ({e})"));
+        open_tun().map_err(failed("open /dev/net/tun"))?;
+        probe().map_err(failed("make network namespaces"))?;
+        return Ok(Capability::Root);
+    }
+    match run_in_user_namespace(Command::new("true").stdin(Stdio::null())) {
+        Ok(_) => Ok(Capability::UserNamespace),
+        Err(e) => Err(Reason(format!(
+            "not root, and no unprivileged user namespace with TUN devices is to be had ({e})"
+        ))),
+    }
+}
+
 /// Makes sure that this program may make network namespaces and TUN devices.
 ///
 /// As root it returns at once. Otherwise it starts this executable again, with the same arguments,
@@ -253,21 +289,12 @@ impl std::error::Error for Reason {}
 ///
 /// The reason if neither is possible: the caller skips what it wanted to do and says so.
 pub fn ensure_capable() -> Result<Capability, Reason> {
-    if std::env::var_os(MARKER).is_some() {
-        return inside_user_namespace();
-    }
-    if rustix::process::geteuid().is_root() {
-        return match probe() {
-            Ok(()) => Ok(Capability::Root),
-            Err(e) => Err(Reason(format!(
-                "root may not make network namespaces here ({e})"
-            ))),
-        };
-    }
-    if let Err(e) = run_in_user_namespace(Command::new("true").stdin(Stdio::null())) {
-        return Err(Reason(format!(
-            "not root, and the kernel refuses an unprivileged user namespace ({e})"
-        )));
+    // Tests ask from several threads; the program is to be started again once.
+    static ASKING: Mutex<()> = Mutex::new(());
+    let _asking = ASKING.lock().unwrap_or_else(PoisonError::into_inner);
+    let capability = capability()?;
+    if capability == Capability::Root || std::env::var_os(MARKER).is_some() {
+        return Ok(capability);
     }
     let reason = |e: io::Error| Reason(format!("cannot start again in a user namespace ({e})"));
     let program = std::env::current_exe().map_err(reason)?;
@@ -277,29 +304,17 @@ pub fn ensure_capable() -> Result<Capability, Reason> {
     std::process::exit(status.code().unwrap_or(1));
 }
 
+fn open_tun() -> io::Result<File> {
+    let mut options = File::options();
+    options.read(true).write(true).open("/dev/net/tun")
+}
+
 fn probe() -> io::Result<()> {
-    File::options()
-        .read(true)
-        .write(true)
-        .open("/dev/net/tun")?;
     on_thread(|| {
         // SAFETY: the thread does nothing else and ends.
         unsafe { unshare_unsafe(UnshareFlags::NEWNET)? };
         Ok(())
     })
-}
-
-fn inside_user_namespace() -> Result<Capability, Reason> {
-    let prepared = || -> io::Result<()> {
-        prepare_directory()?;
-        probe()
-    };
-    match prepared() {
-        Ok(()) => Ok(Capability::UserNamespace),
-        Err(e) => Err(Reason(format!(
-            "no namespaces within a user namespace here ({e})"
-        ))),
-    }
 }
 
 /// Runs `command` as root of a new user namespace, with its own network and mounts.
@@ -320,21 +335,28 @@ fn run_in_user_namespace(command: &mut Command) -> io::Result<std::process::Exit
                 c"/",
                 MountPropagationFlags::PRIVATE | MountPropagationFlags::REC,
             )?;
-            Ok(mount(
-                c"braid",
-                c"/run",
-                c"tmpfs",
-                MountFlags::empty(),
-                None,
-            )?)
+            mount(c"braid", c"/run", c"tmpfs", MountFlags::empty(), None)?;
+            // The right to open it is the outer user's; better to learn now that it is missing.
+            rustix::fs::open(
+                c"/dev/net/tun",
+                OFlags::RDWR | OFlags::CLOEXEC,
+                Mode::empty(),
+            )?;
+            Ok(())
         })
     };
-    command.status()
+    let mut child = command.spawn()?;
+    // The terminal's interrupt goes to both; the child, which cleans up, is to be waited for.
+    // SAFETY: no handler is installed, the signal is ignored from now on.
+    let before = unsafe { libc::signal(libc::SIGINT, libc::SIG_IGN) };
+    let status = child.wait();
+    // SAFETY: the disposition is what the call above answered.
+    unsafe { libc::signal(libc::SIGINT, before) };
+    status
 }
 
 /// Writes a file in one call, without allocating.
 fn write_raw(path: &std::ffi::CStr, bytes: &[u8]) -> io::Result<()> {
-    use rustix::fs::{Mode, OFlags};
     let file = rustix::fs::open(path, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
     rustix::io::write(&file, bytes)?;
     Ok(())

@@ -19,7 +19,7 @@ const RECORD: &str = "record";
 /// The rules of a box.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BoxRules {
-    /// Interfaces of the local network.
+    /// Interfaces of the local network; where there are none, nothing is intercepted.
     pub lan: Vec<String>,
     /// Interfaces of the access links.
     pub links: Vec<String>,
@@ -117,9 +117,11 @@ impl Ruleset {
 
 impl BoxRules {
     fn emit(&self, mark: u32, out: &mut String) -> fmt::Result {
-        self.emit_sets(out)?;
-        self.emit_intercept(mark, out)?;
-        self.emit_forward(out)?;
+        if !self.lan.is_empty() {
+            self.emit_sets(out)?;
+            self.emit_intercept(mark, out)?;
+            self.emit_forward(out)?;
+        }
         self.emit_input(out)?;
         writeln!(
             out,
@@ -164,14 +166,14 @@ impl BoxRules {
              fib daddr type != unicast return
              ip daddr @bypass4 return
              ip6 daddr @bypass6 return
-             meta nfproto ipv4 tproxy ip to 127.0.0.1:{port} meta mark set {mark} accept",
+             meta nfproto ipv4 meta l4proto tcp tproxy ip to 127.0.0.1:{port} meta mark set {mark} accept",
             lan = Names(&self.lan),
             port = self.intercept_port,
         )?;
         if self.intercept_v6 {
             writeln!(
                 out,
-                "meta nfproto ipv6 tproxy ip6 to [::1]:{} meta mark set {mark} accept",
+                "meta nfproto ipv6 meta l4proto tcp tproxy ip6 to [::1]:{} meta mark set {mark} accept",
                 self.intercept_port
             )?;
         }

@@ -17,7 +17,7 @@ const DEMO: &str = include_str!("../../../examples/testbed/demo.toml");
 /// namespaces cannot be made.
 fn up(suffix: &str) -> Option<Testbed> {
     if let Err(reason) = netns::ensure_capable() {
-        eprintln!("skipped: {reason}");
+        reason.announce("testbed tests");
         return None;
     }
     let name = format!("bt{}{suffix}", std::process::id());
@@ -231,7 +231,7 @@ fn kernel_mptcp_uses_both_links_with_the_congestion_control_of_the_file() {
 #[test]
 fn lans_of_three_hosts_have_a_switch() {
     if let Err(reason) = netns::ensure_capable() {
-        eprintln!("skipped: {reason}");
+        reason.announce("testbed tests");
         return;
     }
     let text = format!(
@@ -349,4 +349,17 @@ fn the_demonstration_is_laid_out_as_it_says() {
         the_box.lans().next().unwrap().address4.to_string(),
         "192.168.77.1"
     );
+}
+
+#[test]
+fn every_example_is_read() {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/testbed");
+    let mut read = 0;
+    for entry in std::fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        let spec = Spec::read(&path).unwrap_or_else(|e| panic!("{e}"));
+        assert!(testbed::Layout::resolve(&spec).is_ok());
+        read += 1;
+    }
+    assert!(read >= 2, "{read} examples");
 }

@@ -23,8 +23,8 @@ fn main() -> ExitCode {
             Err(_) => ExitCode::FAILURE,
         };
     }
-    if let Err(reason) = netns::ensure_capable() {
-        println!("skipped: {reason}");
+    if let Err(reason) = netns::capability() {
+        reason.announce("testbed tests");
         return ExitCode::SUCCESS;
     }
     for (name, test) in [
@@ -57,6 +57,7 @@ fn up(name: &str) -> (PathBuf, Client) {
     (file, client)
 }
 
+/// Those that are seen here: not what a daemon has in a user namespace of its own.
 fn namespaces_of(name: &str) -> Vec<String> {
     let prefix = format!("{name}.");
     netns::list()

@@ -3,11 +3,13 @@
 pub mod demo;
 pub mod docs;
 pub mod render;
+pub mod serve;
 pub mod testbed;
 
 use serde::Serialize;
 
 use crate::cli::{Cli, Command, KernelPeer};
+use crate::engine_peer;
 use crate::failure::Failure;
 use crate::kernel_peer;
 
@@ -15,12 +17,12 @@ use crate::kernel_peer;
 pub fn run(cli: Cli) -> Result<(), Failure> {
     match cli.command {
         Command::Demo(args) => demo::run(&args, cli.json),
-        Command::Box(_) | Command::Server(_) => {
-            Err(Failure::Run("not built into this version yet".to_owned()))
-        }
+        Command::Box(args) => serve::run_box(&args),
+        Command::Server(args) => serve::run_server(&args),
         Command::Testbed(command) => testbed::run(&command, cli.json),
         Command::Man { directory } => docs::man(&directory),
         Command::Completions { shell } => docs::completions(shell),
+        Command::EnginePeer(role) => engine_peer::run(&role),
         Command::KernelPeer(role) => run_kernel_peer(&role),
     }
 }

@@ -10,6 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use braid::cmd::render::render_config;
+use braid::cmd::serve::READY;
 use braid::kernel_peer::Pattern;
 use braid_linux::testbed::{HostLayout, LinkChange, Options, RenderConfig, Role, Spec, Testbed};
 
@@ -99,12 +100,22 @@ impl Bed {
         let mut bed = Bed::up_idle(render);
         bed.start("server");
         bed.start("box");
+        bed.wait_for_intake();
         bed
     }
 
     /// With neither box nor server running.
     pub fn up_idle(render: RenderConfig) -> Self {
-        let text = DESCRIPTION.replace("NAME", &unique_name());
+        Bed::build(DESCRIPTION, render)
+    }
+
+    /// Another network, without box and server.
+    pub fn of(description: &str) -> Self {
+        Bed::build(description, Box::new(|_, _| None))
+    }
+
+    fn build(description: &str, render: RenderConfig) -> Self {
+        let text = description.replace("NAME", &unique_name());
         let spec = Spec::parse(&text, Path::new("e2e.toml")).expect("a good description");
         let options = Options {
             executable: Some(env!("CARGO_BIN_EXE_braid").into()),
@@ -119,17 +130,21 @@ impl Bed {
 
     /// Starts box or server and waits until it serves.
     pub fn start(&mut self, host: &str) {
+        let earlier = self.log(host).len();
         self.testbed
             .start(host)
             .unwrap_or_else(|e| panic!("start {host}: {e}"));
-        let rule = if host == "box" { "tproxy" } else { "dnat" };
-        self.wait_for(&format!("{host} to set up its rules"), |bed| {
-            assert!(
-                bed.testbed.pid(host).is_some(),
-                "{host} ended:\n{}",
-                bed.log(host)
-            );
-            bed.print(host, "nft", &["list", "ruleset"]).contains(rule)
+        self.wait_for(&format!("{host} to get ready"), |bed| {
+            let log = bed.log(host);
+            assert!(bed.testbed.pid(host).is_some(), "{host} ended:\n{log}");
+            log[earlier..].lines().any(|line| line.ends_with(READY))
+        });
+    }
+
+    /// Waits until the box takes connections in: once it has heard of the server, it listens.
+    pub fn wait_for_intake(&mut self) {
+        self.wait_for("the box to reach the server", |bed| {
+            !bed.print("box", "ss", &["-Hltn"]).is_empty()
         });
     }
 
@@ -191,9 +206,18 @@ impl Bed {
 
     /// Starts this project's kernel peer on a host. One that listens does so already on return.
     pub fn kernel_peer(&self, host: &str, arguments: &[&str]) -> Background {
+        self.peer(host, "kernel-peer", arguments)
+    }
+
+    /// The same with the engine in place of kernel sockets.
+    pub fn engine_peer(&self, host: &str, arguments: &[&str]) -> Background {
+        self.peer(host, "engine-peer", arguments)
+    }
+
+    fn peer(&self, host: &str, kind: &str, arguments: &[&str]) -> Background {
         let mut command = self.exec(host, env!("CARGO_BIN_EXE_braid"));
         let mut child = command
-            .arg("kernel-peer")
+            .arg(kind)
             .args(arguments)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -217,6 +241,11 @@ impl Bed {
         self.host(host).interfaces[0].address4.into()
     }
 
+    /// The IPv4 address of a host on its interface number `index`.
+    pub fn v4_of(&self, host: &str, index: usize) -> IpAddr {
+        self.host(host).interfaces[index].address4.into()
+    }
+
     /// The first IPv6 address of a host.
     pub fn v6(&self, host: &str) -> IpAddr {
         self.host(host).interfaces[0].address6.into()
@@ -227,7 +256,7 @@ impl Bed {
     }
 
     /// Changes both directions of a link.
-    pub fn set_link(&self, link: &str, change: &str) {
+    pub fn set_link(&mut self, link: &str, change: &str) {
         let change = LinkChange::parse(change.split(' ')).expect("a good change");
         self.testbed
             .set_link(link, None, &change)
@@ -246,7 +275,7 @@ impl Bed {
     }
 
     fn www(&self) -> PathBuf {
-        self.testbed.state_dir().join("www")
+        self.testbed.state_dir().join("content/www")
     }
 
     /// Puts a file of `size` bytes on the content host.

@@ -64,6 +64,7 @@ fn a_killed_box_fails_open_and_serves_again() {
     assert_eq!(used, 1, "links used while the box is dead");
 
     bed.start("box");
+    bed.wait_for_intake();
     expect_joined(&bed);
 }
 

@@ -63,9 +63,15 @@ impl Identity {
         0xb000_0000 | u32::from(self.hash)
     }
 
-    /// Priority of the routing rules that come before the main table (32,766).
+    /// Priority of the routing rules for packets of paths and for intercepted ones.
     pub fn rule_priority(&self) -> u32 {
-        10_000 + u32::from(self.hash) % 10_000
+        10_000 + u32::from(self.hash) % 5_000 * 2
+    }
+
+    /// Priority of the routing rules for what is forwarded: after the intercepted, before the
+    /// main table (32,766).
+    pub fn forward_rule_priority(&self) -> u32 {
+        self.rule_priority() + 1
     }
 
     /// Priority of the routing rule that comes after the main table.
@@ -75,7 +81,12 @@ impl Identity {
 
     /// Whether a rule of Braid's at this priority is this instance's.
     pub fn owns_priority(&self, priority: u32) -> bool {
-        priority == self.rule_priority() || priority == self.fallback_rule_priority()
+        let own = [
+            self.rule_priority(),
+            self.forward_rule_priority(),
+            self.fallback_rule_priority(),
+        ];
+        own.contains(&priority)
     }
 
     fn table_base(&self) -> u32 {

@@ -205,7 +205,7 @@ impl Links {
             for iif in interfaces {
                 let local = Rule {
                     v6,
-                    priority: self.identity.rule_priority(),
+                    priority: self.identity.forward_rule_priority(),
                     table: super::routes::MAIN_TABLE,
                     iif: Some(iif.clone()),
                     suppress_prefix_len: Some(0),

@@ -1,6 +1,9 @@
 //! `braid box` and `braid server`: set everything up, run the core, put everything back.
 
+mod app;
 mod gateway_box;
+mod inward;
+mod outward;
 mod server;
 mod signals;
 
@@ -24,6 +27,7 @@ use crate::nft::{Rules, Ruleset};
 use crate::selftest::{self, Verdict};
 use crate::tun::Tun;
 
+pub use app::{AppConfig, Role, run_app};
 pub use gateway_box::{run_box, run_box_until};
 pub use server::{run_server, run_server_until};
 pub use signals::Signals;
@@ -38,10 +42,10 @@ const WALL_CLOCK_INTERVAL: Duration = Duration::from_secs(30);
 /// One change of the network comes as many messages.
 const SETTLING_TIME: Duration = Duration::from_millis(5);
 
-/// An instance's TUN device, up and with its addresses. Dropping it removes everything that the
+/// An instance's TUN device, up and with its addresses. Dropping this removes everything that the
 /// instance created.
 #[derive(Debug)]
-struct Device {
+pub struct Device {
     identity: Identity,
     index: u32,
     v6: bool,
@@ -49,9 +53,11 @@ struct Device {
 }
 
 impl Device {
-    /// Creates the device and removes what an earlier instance of its name left behind. Fails
-    /// where one is running: its device is in the way.
-    fn open(config: &TunConfig) -> Result<(Tun, Device)> {
+    /// Creates the device and removes what an earlier instance of its name left behind.
+    ///
+    /// # Errors
+    /// Where the system refuses, and where an instance of this name is running.
+    pub fn open(config: &TunConfig) -> Result<(Tun, Device)> {
         let tun = Tun::create(&config.name)?;
         let mut device = Device {
             identity: Identity::of_tun(&config.name),
@@ -107,9 +113,22 @@ impl Device {
         Ok(())
     }
 
+    /// The names of what the instance creates.
+    pub fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    /// Whether there is IPv6.
+    pub fn has_v6(&self) -> bool {
+        self.v6
+    }
+
     /// Puts kernel settings in force, after recording what they were. `rules` are in force
     /// meanwhile.
-    fn apply_settings(&mut self, wanted: &[Sysctl], rules: Rules) -> Result<()> {
+    ///
+    /// # Errors
+    /// Where the system refuses.
+    pub fn apply_settings(&mut self, wanted: &[Sysctl], rules: Rules) -> Result<()> {
         let differing = net::differing(wanted);
         self.record = differing.iter().map(|(old, _)| old.clone()).collect();
         self.apply_rules(rules)?;
@@ -119,7 +138,11 @@ impl Device {
         Ok(())
     }
 
-    fn apply_rules(&self, rules: Rules) -> Result<()> {
+    /// Puts rules in force, in place of earlier ones.
+    ///
+    /// # Errors
+    /// Where the system refuses.
+    pub fn apply_rules(&self, rules: Rules) -> Result<()> {
         let ruleset = Ruleset {
             rules,
             record: self.record.clone(),
@@ -128,8 +151,15 @@ impl Device {
     }
 
     /// Sends a super-segment through this machine and adapts the engine's settings to what became
-    /// of it. To be called before source routing is set up, and with forwarding on.
-    fn adapt_engine(&self, config: &mut Config, tun: &mut Tun, addresses: &TunConfig, mtu: u16) {
+    /// of it: `mtu` (bytes) is to hold for every path. To be called before source routing is set
+    /// up, and with forwarding on.
+    pub fn adapt_engine(
+        &self,
+        config: &mut Config,
+        tun: &mut Tun,
+        addresses: &TunConfig,
+        mtu: u16,
+    ) {
         let (from, to) = (
             IpAddr::V4(addresses.path_v4(0)),
             IpAddr::V4(addresses.path_v4(1)),

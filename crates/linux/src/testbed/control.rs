@@ -14,6 +14,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::{Signal, kill_process};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use serde::{Deserialize, Serialize};
 
@@ -23,7 +24,7 @@ use super::status::Status;
 use super::units::LinkChange;
 use super::{Options, Testbed, state};
 use crate::emulator::Direction;
-use crate::netns;
+use crate::netns::{self, Capability};
 
 /// How long a client may take to send its request.
 const REQUEST_TIME: Duration = Duration::from_secs(2);
@@ -103,7 +104,7 @@ pub fn spawn_daemon<S: AsRef<OsStr>>(
 /// The daemon itself: brings the testbed up, says so to [`spawn_daemon`] on its standard output,
 /// answers on the control socket, and returns once a client asked it to end or a SIGTERM or SIGINT
 /// came; everything is removed then. To be called with no other thread running and with nothing
-/// written to standard output.
+/// written to standard output. Moves to a user namespace first if it is not root.
 ///
 /// # Errors
 ///
@@ -111,9 +112,12 @@ pub fn spawn_daemon<S: AsRef<OsStr>>(
 pub fn run_daemon(spec: Spec, options: Options) -> Result<(), Error> {
     let up = || -> Result<(Testbed, UnixListener, OwnedFd), Error> {
         let step = |e| Error::system("set up the testbed's daemon", e);
+        let capability = netns::ensure_capable().map_err(Error::NotCapable)?;
         let signals = signals().map_err(step)?;
         let name = spec.name.to_string();
-        let testbed = Testbed::up(spec, options)?;
+        // Outside a user namespace nobody could find what a killed daemon left in it.
+        let mortal = capability == Capability::UserNamespace;
+        let testbed = Testbed::up_with(spec, options, mortal)?;
         let listener = UnixListener::bind(state::socket(&name)).map_err(step)?;
         Ok((testbed, listener, signals))
     };
@@ -421,7 +425,8 @@ fn enter_from_outside(command: &mut Command, pid: u32, namespace: &str) -> io::R
     Ok(())
 }
 
-/// Asks the daemon of testbed `name` to end and waits for it; nothing if there is none.
+/// Asks the daemon of testbed `name` to end and waits for it, kills it if it does not; nothing if
+/// there is none.
 pub(super) fn stop_daemon(name: &str) -> Result<(), Error> {
     let client = match Client::connect(name) {
         Ok(client) => client,
@@ -431,6 +436,10 @@ pub(super) fn stop_daemon(name: &str) -> Result<(), Error> {
     let deadline = Instant::now() + Duration::from_secs(5);
     while state::is_claimed(name) && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(5));
+    }
+    if let Some(hung) = state::holder(name) {
+        let killed = kill_process(hung, Signal::KILL);
+        killed.map_err(|e| Error::system("end the testbed's daemon", e.into()))?;
     }
     match result {
         // It died on the way; what it left is removed by the caller.

@@ -4,6 +4,8 @@ use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
+use crate::netns::Reason;
+
 /// Why a testbed operation failed.
 #[derive(Debug)]
 pub enum Error {
@@ -21,6 +23,8 @@ pub enum Error {
     Busy(String),
     /// No testbed of this name is up.
     NotUp(String),
+    /// Network namespaces are not to be had here.
+    NotCapable(Reason),
     /// The system refused a step.
     System {
         /// What was being done.
@@ -65,6 +69,7 @@ impl fmt::Display for Error {
             Error::Busy(name) => {
                 write!(f, "testbed `{name}` is already up; take it down first")
             }
+            Error::NotCapable(reason) => reason.fmt(f),
             Error::NotUp(name) => write!(f, "testbed `{name}` is not up"),
             Error::System { step, source } => write!(f, "{step}: {source}"),
             Error::Daemon(text) => f.write_str(text),

@@ -1,14 +1,18 @@
 //! Links of a running testbed: changing them, and what they carried.
 
+use std::{fs, io};
+
 use braid_links::{Counters, Settings};
 
 use super::Testbed;
 use super::build::{model, resolve};
 use super::error::Error;
+use super::layout::namespace;
 use super::spec::{LinkModel, Spec};
 use super::status::{DirectionStatus, HostStatus, LatenessStatus, LinkStatus, Status};
 use super::units::{LinkChange, QueueSize};
 use crate::emulator::{Direction, Emulator};
+use crate::netns;
 
 /// One direction of a link as it should be now.
 #[derive(Debug, Clone, Copy)]
@@ -69,11 +73,23 @@ impl Testbed {
 
     pub(super) fn link_status(&self, link: &str) -> Result<LinkStatus, Error> {
         let index = self.link_index(link)?;
-        let spec = &self.spec.links[index];
+        let (spec, emulator) = (&self.spec.links[index], self.emulator()?);
         let direction = |direction, state: &LinkState| {
-            let stats = self.emulator()?.stats(index, direction);
-            let stats = stats.map_err(|e| Error::system(format!("ask about {link}"), e))?;
-            Ok::<_, Error>(direction_status(state, stats))
+            let asked = || {
+                let sender = match direction {
+                    Direction::Forward => &spec.from,
+                    Direction::Reverse => &spec.to,
+                };
+                let sender = namespace(&self.spec.name, sender);
+                let drops = netns::run_inside(&sender, || device_drops(link))?;
+                Ok((emulator.stats(index, direction)?, drops))
+            };
+            let (stats, drops) =
+                asked().map_err(|e| Error::system(format!("ask about {link}"), e))?;
+            Ok::<_, Error>(DirectionStatus {
+                dropped_device: drops,
+                ..direction_status(state, stats)
+            })
         };
         let [forward, reverse] = &self.models[index];
         Ok(LinkStatus {
@@ -199,7 +215,37 @@ fn direction_status(
         dropped_queue: counters.dropped_queue.packets,
         dropped_loss: counters.dropped_loss.packets,
         dropped_down: counters.dropped_down.packets,
+        dropped_device: 0,
         queue_bytes: counters.queue.bytes,
         queue_bytes_max: counters.queue_max.bytes,
+    }
+}
+
+/// Packets the device of this namespace dropped on their way out.
+fn device_drops(device: &str) -> io::Result<u64> {
+    let text = fs::read_to_string("/proc/thread-self/net/dev")?;
+    Ok(parse_device_drops(&text, device).unwrap_or_default())
+}
+
+/// Finds the twelfth counter, "drop" under "Transmit", in the text of `/proc/net/dev`.
+fn parse_device_drops(text: &str, device: &str) -> Option<u64> {
+    let counters = text
+        .lines()
+        .filter_map(|line| line.trim().split_once(':'))
+        .find_map(|(name, counters)| (name == device).then_some(counters))?;
+    counters.split_whitespace().nth(11)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_drops_of_a_device_are_found_in_its_line() {
+        let text = "Inter-|   Receive                         |  Transmit\n \
+                    face |bytes packets errs drop fifo frame compressed multicast|bytes packets \
+                    errs drop fifo colls carrier compressed\n    \
+                    lo: 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16\n link1: 0 0 0 0 0 0 0 0 700 7 0 42 \
+                    0 0 0 0\n";
+        assert_eq!(super::parse_device_drops(text, "link1"), Some(42));
+        assert_eq!(super::parse_device_drops(text, "link"), None);
     }
 }

@@ -78,6 +78,7 @@ pub struct Testbed {
     models: Vec<[LinkState; 2]>,
     emulator: Option<Emulator>,
     processes: BTreeMap<String, Process>,
+    mortal: bool,
     removed: bool,
     _claim: state::Claim,
 }
@@ -92,6 +93,11 @@ impl Testbed {
     /// [`Error::Busy`] when a daemon holds a testbed of this name; [`Error::System`] with the step
     /// that failed otherwise, and nothing is left over.
     pub fn up(spec: Spec, options: Options) -> Result<Testbed, Error> {
+        Testbed::up_with(spec, options, false)
+    }
+
+    /// [`up`](Self::up); `mortal` processes are killed when the calling thread ends.
+    fn up_with(spec: Spec, options: Options, mortal: bool) -> Result<Testbed, Error> {
         let layout = Layout::resolve(&spec)?;
         let models = links::initial(&spec);
         let claim = state::claim(&spec.name)?;
@@ -104,6 +110,7 @@ impl Testbed {
             models,
             emulator: None,
             processes: BTreeMap::new(),
+            mortal,
             removed: false,
             _claim: claim,
         };

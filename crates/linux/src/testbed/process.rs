@@ -1,8 +1,13 @@
 //! The processes of the hosts.
+#![expect(
+    unsafe_code,
+    reason = "hooks between fork and exec are unsafe to install"
+)]
 
 use std::fs::{self, File};
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -76,6 +81,13 @@ impl Process {
     }
 }
 
+/// Has the kernel kill what `command` starts when the thread that starts it ends.
+fn die_with_parent(command: &mut Command) {
+    let die = || rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
+    // SAFETY: prctl is async-signal-safe.
+    unsafe { command.pre_exec(move || Ok(die()?)) };
+}
+
 /// Whether hosts of a role run a process.
 pub(super) fn has_process(role: Role) -> bool {
     matches!(role, Role::Box | Role::Server | Role::Content)
@@ -116,6 +128,9 @@ impl Testbed {
                 .stdin(Stdio::null())
                 .stdout(output.try_clone()?)
                 .stderr(output);
+            if self.mortal {
+                die_with_parent(&mut command);
+            }
             command.spawn()
         };
         let child = started().map_err(step)?;
@@ -199,7 +214,7 @@ fn nginx(
     fs::create_dir_all(&temporary)?;
     let (name, temporary, root) = (&host.name, temporary.display(), root.display());
     let config = format!(
-        "daemon off;\nmaster_process off;\npid {temporary}/pid;\nerror_log stderr warn;\n\
+        "user root;\ndaemon off;\nmaster_process off;\npid {temporary}/pid;\nerror_log stderr warn;\n\
          worker_rlimit_nofile 8192;\nevents {{ worker_connections 4096; }}\n\
          http {{\n  access_log off;\n  sendfile on;\n  tcp_nopush on;\n  server_tokens off;\n\
          \x20 default_type application/octet-stream;\n\

@@ -2,11 +2,12 @@
 //! whose it is.
 
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock};
+use rustix::process::Pid;
 
 use super::error::Error;
 use crate::netns;
@@ -48,6 +49,15 @@ pub(super) fn is_claimed(name: &str) -> bool {
         .is_ok_and(|file| flock(&file, FlockOperation::NonBlockingLockExclusive).is_err())
 }
 
+/// The living process that holds the testbed named `name`.
+pub(super) fn holder(name: &str) -> Option<Pid> {
+    if !is_claimed(name) {
+        return None;
+    }
+    let text = fs::read_to_string(directory(name).join("lock")).ok()?;
+    Pid::from_raw(text.parse().ok()?)
+}
+
 /// Takes the name and makes its empty directory.
 pub(super) fn claim(name: &str) -> Result<Claim, Error> {
     if is_claimed(name) {
@@ -63,8 +73,9 @@ pub(super) fn claim(name: &str) -> Result<Claim, Error> {
                 return Err(e);
             }
         }
-        let lock = File::create(directory.join("lock"))?;
+        let mut lock = File::create(directory.join("lock"))?;
         flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
+        write!(lock, "{}", std::process::id())?;
         Ok(lock)
     };
     let lock = made().map_err(|e| Error::system(format!("make {}", directory.display()), e))?;

@@ -96,6 +96,10 @@ pub struct DirectionStatus {
     pub dropped_loss: u64,
     /// Packets dropped because the link was down.
     pub dropped_down: u64,
+    /// Packets the sending device dropped before the emulator read them: with any, the emulator
+    /// was too slow for what was sent, and what was measured is not the link as described.
+    #[serde(default)]
+    pub dropped_device: u64,
     /// Bytes in the queue now.
     pub queue_bytes: u64,
     /// Most bytes ever in the queue.
@@ -195,13 +199,14 @@ impl fmt::Display for LinkStatus {
             )?;
             writeln!(
                 f,
-                "        carried {} bytes in {} packets; dropped {} queue, {} loss, {} down; \
+                "        carried {} bytes in {} packets; dropped {} queue, {} loss, {} down, {} device; \
                  queue {} bytes (max {})",
                 d.bytes_delivered,
                 d.packets_delivered,
                 d.dropped_queue,
                 d.dropped_loss,
                 d.dropped_down,
+                d.dropped_device,
                 d.queue_bytes,
                 d.queue_bytes_max
             )?;

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use braid_linux::testbed::{InterfaceLayout, SegmentKind, Spec, Testbed};
 
 use super::Interrupt;
+use crate::cmd::serve::READY;
 use crate::cmd::testbed::options;
 use crate::failure::Failure;
 
@@ -102,10 +103,12 @@ impl Bed {
             .interface("box", |i| i.name == name)?
             .gateway4
             .ok_or_else(|| Failure::Run(format!("the demo's testbed: {name} has no gateway")))?;
-        self.nft("box", &format!(
-            "table ip {TABLE}\ndelete table ip {TABLE}\ntable ip {TABLE} {{ chain postrouting {{ \
-             type nat hook postrouting priority srcnat; oifname \"{name}\" masquerade; }} }}\n"
-        ))?;
+        let script = format!(
+            "table ip {TABLE}\ndelete table ip {TABLE}\ntable ip {TABLE} {{\n\
+             chain postrouting {{\ntype nat hook postrouting priority srcnat;\n\
+             oifname \"{name}\" masquerade\n}}\n}}\n"
+        );
+        self.nft("box", &script)?;
         let route = format!("route replace default via {gateway} dev {name} metric 1");
         self.run("box", "ip", &route.split(' ').collect::<Vec<_>>())
     }
@@ -175,15 +178,13 @@ impl Bed {
         Ok(background)
     }
 
-    /// Starts the box or server and waits until its packet filter rules are in place, which is
-    /// the last thing it sets up.
-    pub fn start(&mut self, host: &str, rule: &str, longest: Duration) -> Result<(), Failure> {
+    /// Starts the box or server and waits until it says that it is ready.
+    pub fn start(&mut self, host: &str, longest: Duration) -> Result<(), Failure> {
         self.testbed.start(host)?;
         let end = Instant::now() + longest;
         loop {
             self.sleep(POLL)?;
-            let rules = self.exec(host, "nft")?.args(["list", "ruleset"]).output()?;
-            if String::from_utf8_lossy(&rules.stdout).contains(rule) {
+            if self.log(host).lines().any(|line| line.ends_with(READY)) {
                 return Ok(());
             }
             if self.testbed.pid(host).is_none() {
@@ -193,6 +194,40 @@ impl Bed {
                 return Err(Failure::Run(format!("the {host} does not get ready")));
             }
         }
+    }
+
+    /// Waits until the box takes connections in: once it has heard of the server, it listens.
+    pub fn wait_for_intake(&mut self, longest: Duration) -> Result<(), Failure> {
+        let end = Instant::now() + longest;
+        while self
+            .exec("box", "ss")?
+            .args(["-Hltn"])
+            .output()?
+            .stdout
+            .is_empty()
+        {
+            self.sleep(POLL)?;
+            if Instant::now() > end {
+                return Err(Failure::Run("the box does not reach the server".to_owned()));
+            }
+        }
+        Ok(())
+    }
+
+    /// What the process of a host wrote so far.
+    fn log(&mut self, host: &str) -> String {
+        let hosts = self
+            .testbed
+            .status()
+            .map(|status| status.hosts)
+            .unwrap_or_default();
+        let process = hosts
+            .into_iter()
+            .find(|found| found.name == host)
+            .and_then(|h| h.process);
+        process
+            .and_then(|process| fs::read_to_string(process.log).ok())
+            .unwrap_or_default()
     }
 
     /// Bytes each link has carried towards the user so far.
@@ -214,19 +249,11 @@ impl Bed {
         let Failure::Run(mut text) = failure else {
             return failure;
         };
-        let hosts = self
-            .testbed
-            .status()
-            .map(|status| status.hosts)
-            .unwrap_or_default();
-        for host in hosts.iter().filter(|host| host.name != "content") {
-            let Some(process) = &host.process else {
-                continue;
-            };
-            let log = fs::read_to_string(&process.log).unwrap_or_default();
+        for host in ["server", "box"] {
+            let log = self.log(host);
             let lines: Vec<_> = log.lines().collect();
             for line in &lines[lines.len().saturating_sub(LOG_LINES)..] {
-                text.push_str(&format!("\n  {}: {line}", host.name));
+                text.push_str(&format!("\n  {host}: {line}"));
             }
         }
         Failure::Run(text)

@@ -100,7 +100,7 @@ struct Demo<'a> {
 impl<'a> Demo<'a> {
     fn new(bed: &'a mut Bed, args: &'a DemoArgs) -> Result<Self, Failure> {
         let size = u64::from(args.size) * 1_000_000;
-        let www = bed.state_dir().join("www");
+        let www = bed.state_dir().join("content/www");
         fs::create_dir_all(&www)?;
         fs::write(www.join("small"), "small\n")?;
         let sha256 = write_file(&www.join("file"), size)?;
@@ -147,8 +147,9 @@ impl<'a> Demo<'a> {
     }
 
     fn braid_row(&mut self) -> Result<Row, Failure> {
-        self.bed.start("server", "dnat", START)?;
-        self.bed.start("box", "tproxy", START)?;
+        self.bed.start("server", START)?;
+        self.bed.start("box", START)?;
+        self.bed.wait_for_intake(START)?;
         let small = self.bed.state_dir().join("small");
         fetch(
             self.bed,
@@ -182,14 +183,16 @@ impl<'a> Demo<'a> {
             .map(|(a, b)| a.saturating_sub(*b))
             .collect();
         fs::remove_file(&to)?;
-        Ok(Row {
+        let row = Row {
             via,
             seconds: fetched.seconds,
             mbit_s: self.size as f64 * 8.0 / fetched.seconds / 1e6,
             share_of_sum: 0.0,
             sha256_ok: fetched.sha256 == self.sha256,
             bytes_by_link,
-        })
+        };
+        tracing::info!(?row, "downloaded");
+        Ok(row)
     }
 }
 

@@ -1,0 +1,33 @@
+//! `braid box` and `braid server`.
+
+use std::os::fd::AsFd;
+
+use braid_linux::net::SystemError;
+use braid_linux::run::{Signals, run_box_until, run_server_until};
+use braid_proxy::config::{BoxConfig, ServerConfig};
+
+use crate::cli::ConfigArgs;
+use crate::failure::Failure;
+
+/// What the first line on standard output says once everything is set up.
+pub const READY: &str = "ready";
+
+/// Runs the box until a signal ends it.
+pub fn run_box(args: &ConfigArgs) -> Result<(), Failure> {
+    let config = BoxConfig::load(&args.config)?;
+    let signals = Signals::take_over()?;
+    let ready = || println!("braid box {}: {READY}", config.name);
+    run_box_until(&config, signals.as_fd(), ready).map_err(failure)
+}
+
+/// Runs the server until a signal ends it.
+pub fn run_server(args: &ConfigArgs) -> Result<(), Failure> {
+    let config = ServerConfig::load(&args.config)?;
+    let signals = Signals::take_over()?;
+    let ready = || println!("braid server {}: {READY}", config.name);
+    run_server_until(&config, signals.as_fd(), ready).map_err(failure)
+}
+
+fn failure(error: SystemError) -> Failure {
+    Failure::Run(error.to_string())
+}

@@ -1,0 +1,188 @@
+//! Closing: DATA_FIN at the data level, FIN on the subflows (RFC 8684 section 3.3.3).
+
+use core::time::Duration;
+
+use super::connection::{Connection, Ctx, Life, Mode, SendFin};
+use super::subflow::Phase;
+use crate::event::{CloseReason, SubflowCloseReason};
+use crate::{ApiError, Event, PathId};
+
+/// How long a finished connection still answers its peer's retransmissions.
+const LINGER: Duration = Duration::from_secs(1);
+/// How long it waits for the peer's last FIN before it resets what is left.
+const MAX_LINGER: Duration = Duration::from_secs(10);
+
+impl Connection {
+    /// The user has no more to send.
+    pub fn shutdown(&mut self, ctx: &mut Ctx<'_>) -> Result<(), ApiError> {
+        if self.snd.fin != SendFin::Open || self.is_ended() {
+            return Err(ApiError::SendClosed);
+        }
+        self.snd.fin = SendFin::Queued;
+        self.settle(ctx);
+        Ok(())
+    }
+
+    /// The subflow's FIN, once everything before it is here.
+    pub(super) fn on_subflow_fin(&mut self, ctx: &mut Ctx<'_>, i: usize) {
+        if !self.subflows[i].rcv.take_fin() {
+            return;
+        }
+        match self.mode {
+            // The end of the stream is the end of the subflow.
+            Mode::Tcp => {
+                self.rcv.fin = Some(self.rcv.buf.rcv_nxt());
+                self.signal_readable(ctx);
+            }
+            // The peer takes one subflow down; the stream goes on elsewhere.
+            _ => {
+                self.subflows[i].fin_wanted = true;
+                self.reinject_all(i);
+            }
+        }
+    }
+
+    /// Brings everything in line after a change: closing, dead subflows, further subflows.
+    pub fn settle(&mut self, ctx: &mut Ctx<'_>) {
+        self.finish_if_done(ctx);
+        self.close_subflows();
+        self.reap(ctx);
+        self.join_paths(ctx);
+    }
+
+    /// Both directions closed and acknowledged, and everything read: the connection is over for
+    /// its user. The subflows say FIN.
+    pub fn finish_if_done(&mut self, ctx: &mut Ctx<'_>) {
+        let through = self.snd.fin == SendFin::Acked && self.rcv.complete();
+        if !through || self.is_ended() {
+            return;
+        }
+        if !matches!(self.mode, Mode::Tcp) {
+            for subflow in &mut self.subflows {
+                subflow.fin_wanted = true;
+            }
+        }
+        if self.rcv.buf.readable() == 0 {
+            self.end(ctx, CloseReason::Finished);
+        }
+    }
+
+    fn close_subflows(&mut self) {
+        let plain_fin = matches!(self.mode, Mode::Tcp)
+            && self.snd.fin == SendFin::Queued
+            && self.snd.unsent() == 0;
+        let over = matches!(self.life, Life::Ended { .. });
+        for subflow in &mut self.subflows {
+            subflow.fin_wanted |= plain_fin;
+            let said = subflow.fin_acked && subflow.rcv.finished();
+            if subflow.phase == Phase::Established
+                && said
+                && (over || !matches!(self.mode, Mode::Tcp))
+            {
+                // The last ACK is still to be sent where it is due.
+                if subflow.rcv.due != crate::tcp::receive::AckDue::Now {
+                    subflow.close(SubflowCloseReason::Finished);
+                }
+            }
+            if over && matches!(subflow.phase, Phase::SynSent | Phase::JoinAcked) {
+                subflow.close(SubflowCloseReason::Finished);
+            }
+        }
+        if plain_fin {
+            self.snd.fin = SendFin::Sent;
+        }
+    }
+
+    /// Takes closed subflows out, and saves what they carried.
+    fn reap(&mut self, ctx: &mut Ctx<'_>) {
+        let mut i = 0;
+        while i < self.subflows.len() {
+            if self.subflows[i].phase != Phase::Closed {
+                i += 1;
+                continue;
+            }
+            self.reinject_all(i);
+            let subflow = self.subflows.remove(i);
+            ctx.demux.tuples.remove(&subflow.tuple);
+            if self.is_ended() {
+                continue;
+            }
+            let lived = ctx.now.saturating_since(subflow.opened_at);
+            let worked = subflow.snd.una > 0;
+            if subflow.active {
+                let lived = if worked { lived } else { Duration::ZERO };
+                self.paths.on_failure(ctx.now, subflow.path, lived);
+            }
+            if worked {
+                ctx.events.push_back(Event::SubflowClosed {
+                    conn: self.id,
+                    subflow: subflow.id,
+                    path: subflow.path,
+                    reason: subflow.close_reason,
+                });
+            }
+            if self.subflows.is_empty() {
+                self.live.waiting_since.get_or_insert(ctx.now);
+            }
+        }
+    }
+
+    /// Whether further subflows are wanted at all.
+    fn wants_joins(&self) -> bool {
+        let opener = self.listener.is_none();
+        let done = self.snd.fin == SendFin::Acked && self.rcv.complete();
+        opener
+            && self.is_open()
+            && !done
+            && self.mptcp().is_some_and(|m| m.confirmed && !m.deny_join)
+    }
+
+    /// The first path that lacks a subflow, and when one may be opened there.
+    pub(super) fn next_join(&self, ctx: &Ctx<'_>) -> Option<(PathId, braid_wire::Instant)> {
+        if !self.wants_joins() || self.subflows.len() >= ctx.config.max_subflows {
+            return None;
+        }
+        let families = |v4: bool| {
+            self.remote.is_ipv4() == v4 || self.remote_alt.is_some_and(|r| r.is_ipv4() == v4)
+        };
+        ctx.paths
+            .iter()
+            .enumerate()
+            .map(|(n, path)| (PathId(n as u8), path))
+            .filter(|(_, p)| {
+                p.up && ((p.config.v4.is_some() && families(true))
+                    || (p.config.v6.is_some() && families(false)))
+            })
+            .filter(|(id, _)| !self.subflows.iter().any(|s| s.path == *id && s.is_alive()))
+            .map(|(id, _)| (id, self.paths.not_before(id)))
+            .min_by_key(|(_, at)| *at)
+    }
+
+    /// Opens what is due (at most one subflow a path).
+    pub(super) fn join_paths(&mut self, ctx: &mut Ctx<'_>) {
+        for _ in 0..ctx.paths.len() {
+            match self.next_join(ctx) {
+                Some((path, at)) if at <= ctx.now => {
+                    if self.open_subflow(ctx, path).is_err() {
+                        self.paths.on_failure(ctx.now, path, Duration::ZERO);
+                    }
+                }
+                _ => return,
+            }
+        }
+    }
+
+    /// When a finished connection may be forgotten.
+    pub fn forget_at(&self) -> Option<braid_wire::Instant> {
+        let Life::Ended { at } = self.life else {
+            return None;
+        };
+        let active_close = self.close_reason == Some(CloseReason::Finished)
+            && self.subflows.iter().any(|s| s.fin_sent);
+        match (self.subflows.is_empty(), active_close) {
+            (true, _) => Some(at),
+            (false, true) => Some(at + MAX_LINGER),
+            (false, false) => Some(at + LINGER),
+        }
+    }
+}

@@ -1,0 +1,488 @@
+//! A connection: one byte stream each way over one or more subflows.
+
+use core::net::SocketAddr;
+use std::collections::VecDeque;
+use std::io::{IoSlice, IoSliceMut};
+
+use braid_wire::{Instant, Rng};
+use foldhash::SharedSeed;
+use foldhash::fast::SeedableRandomState;
+use hashbrown::HashMap;
+
+use super::keys::Keys;
+use super::subflow::{Phase, ResetKind, Subflow};
+use crate::buffer::{Pool, RangeSet, RecvBuffer, SendBuffer};
+use crate::event::{CloseReason, SubflowCloseReason};
+use crate::path::PathManager;
+use crate::sched::Policy;
+use crate::tcp::FourTuple;
+use crate::{
+    ApiError, Config, ConnId, Event, FallbackCause, ListenerId, PathConfig, PathId, SubflowId,
+};
+
+/// Window offered before anything is known; also the least a connection gets under pressure.
+const MIN_WINDOW: usize = 64 << 10;
+/// Send-buffer bytes beyond twice the congestion windows, so that the sender never runs dry while
+/// the application catches up.
+const SEND_HEADROOM: u64 = 256 << 10;
+
+/// A local path and its state.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Path {
+    pub config: PathConfig,
+    pub up: bool,
+}
+
+/// Who a packet belongs to.
+#[derive(Debug)]
+pub(crate) struct Demux {
+    pub tuples: HashMap<FourTuple, (ConnId, SubflowId), SeedableRandomState>,
+    /// Tokens of established MPTCP connections (RFC 8684 section 3.2).
+    pub tokens: HashMap<u32, ConnId, SeedableRandomState>,
+}
+
+impl Demux {
+    /// Seeded, so that nobody outside can choose 4-tuples that collide.
+    pub fn new(rng: &mut Rng) -> Self {
+        let hasher = SeedableRandomState::with_seed(rng.u64(), SharedSeed::global_fixed());
+        Demux {
+            tuples: HashMap::with_hasher(hasher.clone()),
+            tokens: HashMap::with_hasher(hasher),
+        }
+    }
+}
+
+/// What a connection borrows from its stack for the time of a call.
+pub(crate) struct Ctx<'a> {
+    pub now: Instant,
+    pub config: &'a Config,
+    pub paths: &'a [Path],
+    pub pool: &'a mut Pool,
+    pub rng: &'a mut Rng,
+    pub events: &'a mut VecDeque<Event>,
+    pub demux: &'a mut Demux,
+    pub scratch: &'a mut [u8; 128],
+}
+
+/// Which protocol the connection speaks, with what each state knows.
+#[derive(Debug)]
+pub(crate) enum Mode {
+    /// SYN with MP_CAPABLE sent.
+    Opening { local: Keys },
+    /// SYN/ACK with MP_CAPABLE sent.
+    Accepting { local: Keys },
+    /// MPTCP.
+    Mptcp(Mptcp),
+    /// Regular TCP: by choice, or fallen back.
+    Tcp,
+}
+
+/// An MPTCP connection whose keys are known.
+#[derive(Debug)]
+pub(crate) struct Mptcp {
+    pub local: Keys,
+    pub remote: Keys,
+    /// The opener has seen a DATA_ACK, or the listener the third ACK: fully established.
+    pub confirmed: bool,
+    /// C flag: no subflows to the address and port of the initial one.
+    pub deny_join: bool,
+    /// The peer sends 8-byte DSNs and so is owed 8-byte DATA_ACKs (RFC 8684 section 3.3.1).
+    pub wide_ack: bool,
+    /// This side is fast enough to owe 8-byte DSNs.
+    pub wide_dsn: bool,
+    /// A DSS has been received.
+    pub dss_seen: bool,
+}
+
+/// Where the closing of the sending direction stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SendFin {
+    Open,
+    /// To be sent after the data.
+    Queued,
+    Sent,
+    Acked,
+}
+
+/// The sending direction, in stream offsets (the first byte is 0).
+#[derive(Debug)]
+pub(crate) struct SendSide {
+    pub buf: SendBuffer,
+    /// Next offset never sent.
+    pub nxt: u64,
+    /// First offset past the peer's window.
+    pub wnd_end: u64,
+    pub fin: SendFin,
+    /// Data in flight that is to be sent once more on another subflow.
+    pub reinject: RangeSet,
+    /// Everything below was offered to the reinjector.
+    pub copied_to: u64,
+    /// A write found no room.
+    pub blocked: bool,
+}
+
+impl SendSide {
+    /// First offset not acknowledged at the data level.
+    pub fn una(&self) -> u64 {
+        self.buf.start()
+    }
+
+    pub fn unsent(&self) -> u64 {
+        self.buf.end() - self.nxt
+    }
+
+    pub fn outstanding(&self) -> u64 {
+        self.nxt - self.una()
+    }
+
+    pub fn peer_window(&self) -> u64 {
+        self.wnd_end.saturating_sub(self.nxt)
+    }
+}
+
+/// The receiving direction.
+#[derive(Debug)]
+pub(crate) struct RecvSide {
+    pub buf: RecvBuffer,
+    /// Offset of the peer's DATA_FIN, once known.
+    pub fin: Option<u64>,
+    /// Right edge of the largest window announced.
+    pub edge: u64,
+    /// `Readable` was reported and nothing read since.
+    pub signalled: bool,
+}
+
+impl RecvSide {
+    /// Whether everything the peer will ever send is here.
+    pub fn complete(&self) -> bool {
+        self.fin == Some(self.buf.rcv_nxt())
+    }
+}
+
+/// Life of a connection as its user sees it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Life {
+    /// Handshake under way.
+    Opening {
+        since: Instant,
+    },
+    Open,
+    /// `Closed` was reported; only acknowledgements are still exchanged.
+    Ended {
+        at: Instant,
+    },
+}
+
+/// Waiting for a sign of life.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Liveness {
+    pub last_heard: Instant,
+    /// Last time payload moved.
+    pub last_payload: Instant,
+    /// Since when an answer is owed.
+    pub waiting_since: Option<Instant>,
+    pub last_probe: Instant,
+    /// Stall probe: when it is due, and how often it went unanswered.
+    pub stall_at: Option<Instant>,
+    pub stall_tries: u32,
+    /// When the DATA_FIN is repeated.
+    pub fin_at: Option<Instant>,
+    pub fin_tries: u32,
+}
+
+#[derive(Debug)]
+pub(crate) struct Connection {
+    pub id: ConnId,
+    pub listener: Option<ListenerId>,
+    pub remote: SocketAddr,
+    pub remote_alt: Option<SocketAddr>,
+    pub mode: Mode,
+    pub life: Life,
+    pub policy: Policy,
+    pub subflows: Vec<Box<Subflow>>,
+    pub next_subflow: u32,
+    pub snd: SendSide,
+    pub rcv: RecvSide,
+    pub live: Liveness,
+    pub paths: PathManager,
+    /// Earliest entry of this connection in the stack's timer heap.
+    pub scheduled: Option<Instant>,
+    /// In the stack's queue of connections with something to send.
+    pub queued: bool,
+    /// Where the round over subflows goes on.
+    pub close_reason: Option<CloseReason>,
+}
+
+impl Connection {
+    pub fn new(id: ConnId, remote: SocketAddr, mode: Mode, policy: Policy, now: Instant) -> Self {
+        Connection {
+            id,
+            listener: None,
+            remote,
+            remote_alt: None,
+            mode,
+            life: Life::Opening { since: now },
+            policy,
+            subflows: Vec::new(),
+            next_subflow: 0,
+            snd: SendSide {
+                buf: SendBuffer::new(0),
+                nxt: 0,
+                wnd_end: 0,
+                fin: SendFin::Open,
+                reinject: RangeSet::new(),
+                copied_to: 0,
+                blocked: false,
+            },
+            rcv: RecvSide {
+                buf: RecvBuffer::new(0, MIN_WINDOW as u64),
+                fin: None,
+                edge: 0,
+                signalled: false,
+            },
+            live: Liveness::default(),
+            paths: PathManager::default(),
+            scheduled: None,
+            queued: false,
+            close_reason: None,
+        }
+    }
+
+    pub fn index_of(&self, id: SubflowId) -> Option<usize> {
+        self.subflows.iter().position(|s| s.id == id)
+    }
+
+    pub fn mptcp(&self) -> Option<&Mptcp> {
+        match &self.mode {
+            Mode::Mptcp(m) => Some(m),
+            _ => None,
+        }
+    }
+
+    pub fn mptcp_mut(&mut self) -> Option<&mut Mptcp> {
+        match &mut self.mode {
+            Mode::Mptcp(m) => Some(m),
+            _ => None,
+        }
+    }
+
+    pub fn is_open(&self) -> bool {
+        self.life == Life::Open
+    }
+
+    pub fn is_ended(&self) -> bool {
+        matches!(self.life, Life::Ended { .. })
+    }
+
+    /// Registers a subflow and its 4-tuple.
+    pub fn add_subflow(&mut self, ctx: &mut Ctx<'_>, subflow: Subflow) {
+        ctx.demux
+            .tuples
+            .insert(subflow.tuple, (self.id, subflow.id));
+        self.subflows.push(Box::new(subflow));
+    }
+
+    /// Reports that MPTCP is not in use, and goes on with regular TCP.
+    pub fn fall_back(&mut self, ctx: &mut Ctx<'_>, cause: FallbackCause) {
+        if let Mode::Mptcp(m) = &self.mode {
+            ctx.demux.tokens.remove(&m.local.token);
+        }
+        self.mode = Mode::Tcp;
+        if cause != FallbackCause::NotRequested {
+            ctx.events.push_back(Event::FellBack {
+                conn: self.id,
+                cause,
+            });
+        }
+    }
+
+    // --- the application's side
+
+    /// Bytes the application may write now.
+    pub fn send_space(&self, config: &Config) -> usize {
+        if self.snd.fin != SendFin::Open || self.is_ended() {
+            return 0;
+        }
+        let cwnd: u64 = self.subflows.iter().map(|s| s.snd.cc.cwnd()).sum();
+        let limit = (2 * cwnd + SEND_HEADROOM).min(config.send_buffer as u64);
+        usize::try_from(limit)
+            .unwrap_or(usize::MAX)
+            .saturating_sub(self.snd.buf.len())
+    }
+
+    pub fn write_with<E: From<ApiError>>(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        max: usize,
+        fill: impl FnOnce(&mut [IoSliceMut<'_>]) -> Result<usize, E>,
+    ) -> Result<usize, E> {
+        if self.snd.fin != SendFin::Open || self.is_ended() {
+            return Err(ApiError::SendClosed.into());
+        }
+        let max = max.min(self.send_space(ctx.config));
+        let mut slices = self.snd.buf.write_slices(ctx.pool, max);
+        if slices.is_empty() {
+            self.snd.blocked = true;
+            return Ok(0);
+        }
+        let filled = fill(&mut slices);
+        drop(slices);
+        let n = *filled.as_ref().unwrap_or(&0);
+        self.snd.buf.commit(n, ctx.pool);
+        filled
+    }
+
+    pub fn read_with<E: From<ApiError>>(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        drain: impl FnOnce(&[IoSlice<'_>]) -> Result<usize, E>,
+    ) -> Result<usize, E> {
+        self.rcv.signalled = false;
+        if self.rcv.buf.readable() == 0 {
+            return Ok(0);
+        }
+        let slices: arrayvec::ArrayVec<IoSlice<'_>, { crate::buffer::READ_SLICES }> = self
+            .rcv
+            .buf
+            .slices()
+            .into_iter()
+            .map(IoSlice::new)
+            .collect();
+        let n = drain(&slices)?;
+        drop(slices);
+        self.rcv
+            .buf
+            .consume(n.min(self.rcv.buf.readable()), ctx.pool);
+        self.update_window(ctx);
+        self.finish_if_done(ctx);
+        Ok(n)
+    }
+
+    pub fn read_finished(&self) -> bool {
+        self.rcv.complete() && self.rcv.buf.readable() == 0
+    }
+
+    // --- what both directions share
+
+    /// Sets how much may be received: an eighth of the memory left, so that many stalled readers
+    /// share what there is and none holds it all.
+    pub fn size_window(&mut self, ctx: &Ctx<'_>) {
+        let free = ctx.pool.unreserved() * crate::buffer::BLOCK_SIZE;
+        let limit = (free / 8).clamp(MIN_WINDOW, ctx.config.recv_buffer.max(MIN_WINDOW)) as u64;
+        // The right edge of a window never moves back (RFC 9293 section 3.8.6).
+        let promised = self.rcv.edge.saturating_sub(self.rcv.buf.next());
+        self.rcv.buf.set_limit(limit.max(promised));
+    }
+
+    /// After a read: tells the peer if the window grew by a good part (RFC 9293 section 3.8.6.2.2).
+    fn update_window(&mut self, ctx: &mut Ctx<'_>) {
+        self.size_window(ctx);
+        let grown = self.rcv.buf.max_offset().saturating_sub(self.rcv.edge);
+        let limit = self.rcv.buf.max_offset() - self.rcv.buf.next();
+        if grown < limit / 4 {
+            return;
+        }
+        for subflow in self
+            .subflows
+            .iter_mut()
+            .filter(|s| s.is_established() && !s.stale)
+        {
+            subflow.rcv.ack_now();
+        }
+    }
+
+    /// Reports readable data once.
+    pub fn signal_readable(&mut self, ctx: &mut Ctx<'_>) {
+        if !self.rcv.signalled && !self.is_ended() {
+            self.rcv.signalled = true;
+            ctx.events.push_back(Event::Readable { conn: self.id });
+        }
+    }
+
+    /// Reports room for writing once a write has found none and a fair part is free again.
+    pub fn signal_writable(&mut self, ctx: &mut Ctx<'_>) {
+        let fair = (SEND_HEADROOM as usize).min(ctx.config.send_buffer) / 4;
+        if self.snd.blocked && self.send_space(ctx.config) >= fair {
+            if ctx.pool.unreserved() == 0 {
+                return;
+            }
+            self.snd.blocked = false;
+            ctx.events.push_back(Event::Writable { conn: self.id });
+        }
+    }
+
+    /// Queues everything `index` holds undelivered for another subflow.
+    pub fn reinject_all(&mut self, index: usize) {
+        let una = self.snd.una();
+        if self.mptcp().is_none() {
+            return;
+        }
+        for sent in self.subflows[index]
+            .snd
+            .board
+            .iter()
+            .filter(|s| !s.sacked && !s.fin)
+        {
+            let data = sent.data();
+            if data.end > una {
+                self.snd.reinject.insert(data.start.max(una)..data.end);
+            }
+        }
+    }
+
+    /// Ends the connection for its user; subflows are reset where the peer still knows them.
+    pub fn fail(&mut self, ctx: &mut Ctx<'_>, reason: CloseReason) {
+        if self.is_ended() {
+            return;
+        }
+        self.end(ctx, reason);
+        for subflow in &mut self.subflows {
+            match subflow.phase {
+                Phase::SynSent | Phase::Closed => subflow.close(SubflowCloseReason::Finished),
+                _ => subflow.begin_reset(ResetKind::FastClose, SubflowCloseReason::Finished),
+            }
+        }
+    }
+
+    /// Reports the end and frees what only the user needed.
+    pub fn end(&mut self, ctx: &mut Ctx<'_>, reason: CloseReason) {
+        let unknown = matches!(self.life, Life::Opening { .. }) && self.listener.is_some();
+        self.life = Life::Ended { at: ctx.now };
+        self.close_reason = Some(reason);
+        self.snd.buf.clear(ctx.pool);
+        self.snd.nxt = self.snd.buf.end();
+        self.snd.reinject.clear();
+        self.rcv.buf.clear(ctx.pool);
+        if let Mode::Mptcp(m) = &self.mode {
+            ctx.demux.tokens.remove(&m.local.token);
+        }
+        if !unknown {
+            ctx.events.push_back(Event::Closed {
+                conn: self.id,
+                reason,
+            });
+        }
+    }
+
+    /// The path's link went down or came back.
+    pub fn on_path_change(&mut self, ctx: &mut Ctx<'_>, path: PathId, up: bool) {
+        for i in 0..self.subflows.len() {
+            let subflow = &mut self.subflows[i];
+            if subflow.path != path || !subflow.is_established() {
+                continue;
+            }
+            if up {
+                subflow.snd.revive(ctx.now);
+                subflow.keepalive_due = subflow.snd.board.is_empty();
+            } else {
+                let ts = subflow.ts_now(ctx.now);
+                subflow.stale = true;
+                subflow.snd.declare_dead(ctx.now, ts);
+                self.reinject_all(i);
+            }
+        }
+        if up {
+            self.paths.retry_now(path);
+        }
+    }
+}

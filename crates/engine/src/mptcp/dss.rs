@@ -1,0 +1,140 @@
+//! Data sequence numbers on the wire and inside (RFC 8684 section 3.3): the stream's first byte
+//! is IDSN + 1 there and offset 0 here.
+
+use braid_wire::mptcp::{Dss, DssMapping, MptcpOption, WireDsn};
+use braid_wire::tcp::Options;
+use braid_wire::{Dsn64, Instant};
+
+use super::connection::{Connection, Mptcp};
+use crate::tcp::scoreboard::Mapping;
+
+/// Rate in bytes/s from which 4-byte DSNs could wrap within a segment's lifetime of two minutes,
+/// with a margin of two (RFC 8684 section 3.3.1).
+const WIDE_RATE: u64 = (1 << 32) / 240;
+
+fn carried(dsn: Dsn64, wide: bool) -> WireDsn {
+    if wide {
+        WireDsn::Eight(dsn.0)
+    } else {
+        WireDsn::Four(dsn.low())
+    }
+}
+
+impl Mptcp {
+    /// Offset in our stream of a DATA_ACK near `una`; `None` if it lies before the stream.
+    pub fn ack_offset(&self, ack: WireDsn, una: u64) -> Option<u64> {
+        offset_of(self.local.idsn, ack, una)
+    }
+
+    /// Offset in the peer's stream of a DSN near `rcv_nxt`.
+    pub fn data_offset(&self, dsn: WireDsn, rcv_nxt: u64) -> Option<u64> {
+        offset_of(self.remote.idsn, dsn, rcv_nxt)
+    }
+}
+
+fn offset_of(idsn: Dsn64, dsn: WireDsn, near: u64) -> Option<u64> {
+    let expected = idsn.add(1).add(near);
+    let dsn = match dsn {
+        WireDsn::Four(low) => expected.expand(low),
+        WireDsn::Eight(full) => Dsn64(full),
+    };
+    near.checked_add_signed(dsn.diff(expected))
+}
+
+impl Connection {
+    /// The DATA_ACK value as an offset: DATA_FIN counts as one.
+    fn data_ack_offset(&self) -> u64 {
+        self.rcv.buf.rcv_nxt() + u64::from(self.rcv.complete())
+    }
+
+    /// The DSS of an outgoing segment, with `map` where it carries data.
+    pub fn dss(&self, mptcp: &Mptcp, map: Option<&Mapping>) -> Dss {
+        let ack = mptcp.remote.idsn.add(1).add(self.data_ack_offset());
+        Dss {
+            data_ack: Some(carried(ack, mptcp.wide_ack)),
+            mapping: map.map(|m| DssMapping {
+                dsn: carried(mptcp.local.idsn.add(1).add(m.data), mptcp.wide_dsn),
+                // A DATA_FIN without data maps no subflow byte (RFC 8684 section 3.3.3).
+                subflow_seq: if m.len == 0 { 0 } else { m.sub as u32 },
+                len: (m.len + u32::from(m.fin)) as u16,
+                checksum: None,
+            }),
+            data_fin: map.is_some_and(|m| m.fin),
+        }
+    }
+
+    /// Switches to 8-byte DSNs for good once the connection is fast enough to owe them.
+    pub fn widen_dsn(&mut self) {
+        let rate = self
+            .subflows
+            .iter()
+            .map(|s| s.snd.pacer.rate())
+            .fold(0, u64::saturating_add);
+        match self.mptcp_mut() {
+            Some(mptcp) if rate > WIDE_RATE && !mptcp.wide_dsn => mptcp.wide_dsn = true,
+            _ => return,
+        }
+        self.size_segments();
+    }
+
+    /// Fits the segment size of every subflow to the options a data segment carries now.
+    pub fn size_segments(&mut self) {
+        let map = Mapping {
+            data: 0,
+            sub: 1,
+            len: 1,
+            fin: false,
+        };
+        let dss = self
+            .mptcp()
+            .map(|m| MptcpOption::Dss(self.dss(m, Some(&map))));
+        for subflow in &mut self.subflows {
+            let mut options = Options {
+                timestamps: subflow.timestamps(Instant::ZERO),
+                ..Options::default()
+            };
+            options.mptcp.extend(dss);
+            subflow.set_data_options(options.len());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mptcp::keys::Keys;
+
+    fn mptcp() -> Mptcp {
+        Mptcp {
+            local: Keys::from_key(1),
+            remote: Keys::from_key(2),
+            confirmed: true,
+            deny_join: false,
+            wide_ack: false,
+            wide_dsn: false,
+            dss_seen: false,
+        }
+    }
+
+    #[test]
+    fn first_byte_is_idsn_plus_one() {
+        let m = mptcp();
+        assert_eq!(
+            m.ack_offset(WireDsn::Eight(m.local.idsn.add(1).0), 0),
+            Some(0)
+        );
+        assert_eq!(
+            m.data_offset(WireDsn::Four(m.remote.idsn.add(1).low()), 0),
+            Some(0)
+        );
+        assert_eq!(m.ack_offset(WireDsn::Eight(m.local.idsn.0), 0), None);
+    }
+
+    #[test]
+    fn four_bytes_expand_near_what_is_expected() {
+        let m = mptcp();
+        let far = 5u64 << 32;
+        let wire = WireDsn::Four(m.remote.idsn.add(1).add(far + 1000).low());
+        assert_eq!(m.data_offset(wire, far), Some(far + 1000));
+    }
+}

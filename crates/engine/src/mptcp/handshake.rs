@@ -1,0 +1,473 @@
+//! Handshakes: MP_CAPABLE, MP_JOIN and regular TCP, both roles (RFC 8684 sections 3.1, 3.2, 3.7).
+
+use core::time::Duration;
+
+use braid_wire::Instant;
+use braid_wire::mptcp::{Capable, CapableFlags, Join, MptcpOption, ResetReason, VERSION};
+use braid_wire::tcp::{self, Flags};
+
+use super::connection::{Connection, Ctx, Life, Mode, Mptcp};
+use super::keys::{Keys, hmac64, hmac160, join_hmac};
+use super::subflow::{Opens, Phase, ResetKind, Subflow};
+use crate::event::{CloseReason, SubflowCloseReason};
+use crate::tcp::FourTuple;
+use crate::tcp::receive::Receiver;
+use crate::{ApiError, Config, Event, FallbackCause, PathId, SubflowId};
+
+/// First delay before a handshake segment is repeated (RFC 6298 section 2.1).
+const SYN_RTO: Duration = Duration::from_secs(1);
+const MAX_SYN_RTO: Duration = Duration::from_secs(8);
+
+/// Our flags: HMAC-SHA256, no checksums.
+pub(crate) const FLAGS: CapableFlags = CapableFlags {
+    checksum_required: false,
+    extensibility: false,
+    deny_join_initial: false,
+    hmac_sha256: true,
+};
+
+/// The shift that lets `recv_buffer` be announced in 16 bits (RFC 7323 section 2.3).
+pub(crate) fn window_shift(config: &Config) -> u8 {
+    (0..14)
+        .find(|shift| config.recv_buffer >> shift <= usize::from(u16::MAX))
+        .unwrap_or(14)
+}
+
+/// When the handshake segment sent for the `tries`-th time is repeated.
+pub(crate) fn repeat_at(now: Instant, tries: u32) -> Instant {
+    now + (SYN_RTO * (1 << tries.saturating_sub(1).min(5))).min(MAX_SYN_RTO)
+}
+
+/// What a peer's MP_CAPABLE on SYN or SYN/ACK makes possible.
+pub(crate) fn usable(version: u8, flags: CapableFlags) -> bool {
+    version == VERSION && flags.hmac_sha256 && !flags.extensibility
+}
+
+/// The one MP_CAPABLE of a segment.
+pub(crate) fn capable(tcp: &tcp::Repr) -> Option<Capable> {
+    tcp.options.mptcp.iter().find_map(|o| match o {
+        MptcpOption::Capable(c) => Some(*c),
+        _ => None,
+    })
+}
+
+/// The one MP_JOIN of a segment.
+pub(crate) fn join(tcp: &tcp::Repr) -> Option<Join> {
+    tcp.options.mptcp.iter().find_map(|o| match o {
+        MptcpOption::Join(j) => Some(*j),
+        _ => None,
+    })
+}
+
+impl Connection {
+    /// Opens a subflow on `path`: the initial one, or a join.
+    pub fn open_subflow(&mut self, ctx: &mut Ctx<'_>, path: PathId) -> Result<(), ApiError> {
+        let config = &ctx
+            .paths
+            .get(usize::from(path.0))
+            .ok_or(ApiError::NoUsablePath)?
+            .config;
+        let (local, remote) = [Some(self.remote), self.remote_alt]
+            .into_iter()
+            .flatten()
+            .find_map(|remote| match remote.is_ipv4() {
+                true => config.v4.map(|a| (a.into(), remote)),
+                false => config.v6.map(|a| (a.into(), remote)),
+            })
+            .ok_or(ApiError::NoUsablePath)?;
+        let tuple = (0..64)
+            .map(|_| FourTuple {
+                local: core::net::SocketAddr::new(local, 32_768 + ctx.rng.below(28_232) as u16),
+                remote,
+            })
+            .find(|t| !ctx.demux.tuples.contains_key(t))
+            .ok_or(ApiError::LimitReached)?;
+        let opens = match &self.mode {
+            Mode::Mptcp(_) => Opens::Join {
+                local_nonce: ctx.rng.u32(),
+                remote_nonce: 0,
+            },
+            _ => Opens::Connection,
+        };
+        let subflow = self.new_subflow(ctx, path, tuple, opens);
+        self.add_subflow(ctx, subflow);
+        Ok(())
+    }
+
+    /// A subflow whose first segment is due now.
+    pub fn new_subflow(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        path: PathId,
+        tuple: FourTuple,
+        opens: Opens,
+    ) -> Subflow {
+        let id = SubflowId(self.next_subflow);
+        self.next_subflow += 1;
+        let config = &ctx.paths[usize::from(path.0)].config;
+        let seeds = (ctx.rng.u32(), ctx.rng.u32());
+        let mut subflow = Subflow::new(id, path, tuple, u32::from(config.mtu), seeds, ctx.config);
+        subflow.opens = opens;
+        subflow.backup = config.backup;
+        // Address ID 0 is the address of the initial subflow (RFC 8684 section 3.2).
+        subflow.address_id = if opens == Opens::Connection {
+            0
+        } else {
+            path.0 + 1
+        };
+        subflow.opened_at = ctx.now;
+        subflow.last_heard = ctx.now;
+        subflow.handshake_at = Some(ctx.now);
+        subflow
+    }
+
+    /// A listener's side of a new subflow: `tcp` is the SYN.
+    pub fn accept_subflow(&mut self, ctx: &mut Ctx<'_>, mut subflow: Subflow, tcp: &tcp::Repr) {
+        subflow.active = false;
+        subflow.phase = Phase::SynReceived;
+        subflow.rcv = Receiver::new(tcp.seq);
+        subflow.on_syn_options(&tcp.options, window_shift(ctx.config));
+        self.add_subflow(ctx, subflow);
+    }
+
+    /// The answer to our SYN.
+    pub(super) fn on_syn_sent(&mut self, ctx: &mut Ctx<'_>, i: usize, tcp: &tcp::Repr) {
+        let subflow = &mut self.subflows[i];
+        let acceptable = tcp.flags.contains(Flags::ACK) && tcp.ack == subflow.snd.iss.add(1);
+        if !acceptable {
+            return;
+        }
+        if tcp.flags.contains(Flags::RST) {
+            self.on_refused(ctx, i);
+            return;
+        }
+        if !tcp.flags.contains(Flags::SYN) {
+            return;
+        }
+        subflow.rcv = Receiver::new(tcp.seq);
+        subflow.on_syn_options(&tcp.options, window_shift(ctx.config));
+        let rtt = ctx.now.saturating_since(subflow.opened_at);
+        let unambiguous = (subflow.handshake_tries == 1).then_some(rtt);
+        subflow
+            .snd
+            .established(ctx.now, unambiguous, u64::from(tcp.window));
+        subflow.last_heard = ctx.now;
+        match subflow.opens {
+            Opens::Connection => self.on_syn_ack(ctx, i, tcp),
+            Opens::Join { local_nonce, .. } => self.on_join_syn_ack(ctx, i, tcp, local_nonce),
+        }
+    }
+
+    /// RST in answer to a SYN.
+    fn on_refused(&mut self, ctx: &mut Ctx<'_>, i: usize) {
+        self.subflows[i].close(SubflowCloseReason::Reset);
+        let others = self.subflows.iter().any(|s| s.is_alive());
+        match self.subflows[i].opens {
+            Opens::Connection => self.fail(ctx, CloseReason::Refused),
+            // Nothing else is left and the peer does not know the token: the connection is gone.
+            Opens::Join { .. } if !others => self.fail(ctx, CloseReason::Reset),
+            Opens::Join { .. } => {}
+        }
+    }
+
+    fn on_syn_ack(&mut self, ctx: &mut Ctx<'_>, i: usize, tcp: &tcp::Repr) {
+        if let Mode::Opening { local } = self.mode {
+            match capable(tcp) {
+                Some(Capable::SynAck {
+                    version,
+                    flags,
+                    sender_key,
+                }) if usable(version, flags) => {
+                    if flags.checksum_required {
+                        self.fall_back(ctx, FallbackCause::ChecksumRequired);
+                    } else {
+                        self.begin_mptcp(ctx, local, sender_key, flags.deny_join_initial, false);
+                    }
+                }
+                _ => self.fall_back(ctx, FallbackCause::PeerSynAckPlain),
+            }
+        }
+        self.subflows[i].rcv.ack_now();
+        self.establish(ctx, i);
+        self.life = Life::Open;
+        self.take_initial_window(i, tcp.window);
+        ctx.events.push_back(Event::Connected { conn: self.id });
+    }
+
+    /// Both keys are known. The token is registered: joins are taken from here on.
+    fn begin_mptcp(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        local: Keys,
+        remote_key: u64,
+        deny_join: bool,
+        confirmed: bool,
+    ) {
+        ctx.demux.tokens.insert(local.token, self.id);
+        self.mode = Mode::Mptcp(Mptcp {
+            local,
+            remote: Keys::from_key(remote_key),
+            confirmed,
+            deny_join,
+            wide_ack: false,
+            wide_dsn: false,
+            dss_seen: false,
+        });
+    }
+
+    /// The data-level window of the initial subflow's handshake; not scaled on a SYN.
+    fn take_initial_window(&mut self, i: usize, window: u16) {
+        let shift = match self.subflows[i].active {
+            true => 0,
+            false => self.subflows[i].agreed.peer_shift,
+        };
+        self.snd.wnd_end = self.snd.wnd_end.max(u64::from(window) << shift);
+    }
+
+    fn on_join_syn_ack(&mut self, ctx: &mut Ctx<'_>, i: usize, tcp: &tcp::Repr, local_nonce: u32) {
+        let Mode::Mptcp(mptcp) = &self.mode else {
+            self.subflows[i].close(SubflowCloseReason::Finished);
+            return;
+        };
+        let subflow = &mut self.subflows[i];
+        let (ours, theirs) = (mptcp.local.key, mptcp.remote.key);
+        let genuine = match join(tcp) {
+            Some(Join::SynAck {
+                backup,
+                hmac,
+                nonce,
+                ..
+            }) => {
+                subflow.peer_backup = backup;
+                subflow.opens = Opens::Join {
+                    local_nonce,
+                    remote_nonce: nonce,
+                };
+                hmac == hmac64(&join_hmac((theirs, nonce), (ours, local_nonce)))
+            }
+            _ => false,
+        };
+        if !genuine {
+            subflow.begin_reset(
+                ResetKind::Subflow(ResetReason::MptcpSpecific),
+                SubflowCloseReason::PeerMisbehaved,
+            );
+            return;
+        }
+        subflow.phase = Phase::JoinAcked;
+        subflow.handshake_tries = 0;
+        subflow.handshake_at = Some(ctx.now);
+    }
+
+    /// The HMAC of our third ACK, for subflow `i`.
+    pub(super) fn join_ack(&self, i: usize) -> Option<MptcpOption> {
+        let mptcp = self.mptcp()?;
+        let Opens::Join {
+            local_nonce,
+            remote_nonce,
+        } = self.subflows[i].opens
+        else {
+            return None;
+        };
+        let hmac = join_hmac(
+            (mptcp.local.key, local_nonce),
+            (mptcp.remote.key, remote_nonce),
+        );
+        Some(MptcpOption::Join(Join::Ack {
+            hmac: hmac160(&hmac),
+        }))
+    }
+
+    /// A segment for a subflow whose SYN/ACK was sent. Returns whether it completed the handshake
+    /// and is to be processed further.
+    pub(super) fn on_third_ack(&mut self, ctx: &mut Ctx<'_>, i: usize, tcp: &tcp::Repr) -> bool {
+        let subflow = &mut self.subflows[i];
+        if tcp.flags.contains(Flags::RST) {
+            if tcp.seq == subflow.rcv.irs.add(1) {
+                subflow.close(SubflowCloseReason::Reset);
+                if subflow.opens == Opens::Connection {
+                    self.fail(ctx, CloseReason::Reset);
+                }
+            }
+            return false;
+        }
+        if tcp.flags.contains(Flags::SYN) {
+            if tcp.seq == subflow.rcv.irs {
+                subflow.handshake_at = Some(ctx.now);
+            }
+            return false;
+        }
+        if !tcp.flags.contains(Flags::ACK) || !valid_third_ack(subflow, tcp) {
+            return false;
+        }
+        let done = match subflow.opens {
+            Opens::Connection => self.confirm_capable(ctx, tcp),
+            Opens::Join {
+                local_nonce,
+                remote_nonce,
+            } => self.confirm_join(i, tcp, (local_nonce, remote_nonce)),
+        };
+        if !done {
+            return false;
+        }
+        let rtt = ctx.now.saturating_since(self.subflows[i].opened_at);
+        let subflow = &mut self.subflows[i];
+        let unambiguous = (subflow.handshake_tries == 1).then_some(rtt);
+        let window = u64::from(tcp.window) << subflow.agreed.peer_shift;
+        subflow.snd.established(ctx.now, unambiguous, window);
+        // Linux joins only after a DATA_ACK, and a joiner waits for its fourth ACK.
+        subflow.rcv.ack_now();
+        self.establish(ctx, i);
+        if matches!(self.life, Life::Opening { .. }) {
+            self.life = Life::Open;
+            self.take_initial_window(i, tcp.window);
+            if let Some(listener) = self.listener {
+                ctx.events.push_back(Event::Accepted {
+                    conn: self.id,
+                    listener,
+                    remote: self.remote,
+                });
+            }
+        }
+        true
+    }
+
+    /// The opener echoes our key, or the connection falls back. Returns whether the handshake is
+    /// through.
+    fn confirm_capable(&mut self, ctx: &mut Ctx<'_>, tcp: &tcp::Repr) -> bool {
+        let Mode::Accepting { local } = self.mode else {
+            return true;
+        };
+        match capable(tcp) {
+            Some(
+                Capable::Ack {
+                    flags,
+                    sender_key,
+                    receiver_key,
+                }
+                | Capable::Data {
+                    flags,
+                    sender_key,
+                    receiver_key,
+                    ..
+                },
+            ) if receiver_key == local.key => {
+                if flags.checksum_required {
+                    self.fall_back(ctx, FallbackCause::ChecksumRequired);
+                } else {
+                    self.begin_mptcp(ctx, local, sender_key, flags.deny_join_initial, true);
+                }
+                true
+            }
+            // A later segment overtook the one with the keys: that one will come again.
+            None if !tcp.options.mptcp.is_empty() => false,
+            _ => {
+                self.fall_back(ctx, FallbackCause::ThirdAckPlain);
+                true
+            }
+        }
+    }
+
+    fn confirm_join(
+        &mut self,
+        i: usize,
+        tcp: &tcp::Repr,
+        (local_nonce, remote_nonce): (u32, u32),
+    ) -> bool {
+        let Mode::Mptcp(mptcp) = &self.mode else {
+            return false;
+        };
+        let expected = join_hmac(
+            (mptcp.remote.key, remote_nonce),
+            (mptcp.local.key, local_nonce),
+        );
+        match join(tcp) {
+            Some(Join::Ack { hmac }) if hmac == hmac160(&expected) => true,
+            Some(_) => {
+                self.subflows[i].begin_reset(
+                    ResetKind::Subflow(ResetReason::MptcpSpecific),
+                    SubflowCloseReason::PeerMisbehaved,
+                );
+                false
+            }
+            None => false,
+        }
+    }
+
+    /// The HMAC of our SYN/ACK for a join.
+    pub(super) fn join_syn_ack(&self, subflow: &Subflow) -> Option<MptcpOption> {
+        let mptcp = self.mptcp()?;
+        let Opens::Join {
+            local_nonce,
+            remote_nonce,
+        } = subflow.opens
+        else {
+            return None;
+        };
+        let hmac = join_hmac(
+            (mptcp.local.key, local_nonce),
+            (mptcp.remote.key, remote_nonce),
+        );
+        Some(MptcpOption::Join(Join::SynAck {
+            backup: subflow.backup,
+            address_id: subflow.address_id,
+            hmac: hmac64(&hmac),
+            nonce: local_nonce,
+        }))
+    }
+
+    /// Data may flow on subflow `i`.
+    pub(super) fn establish(&mut self, ctx: &mut Ctx<'_>, i: usize) {
+        let subflow = &mut self.subflows[i];
+        subflow.phase = Phase::Established;
+        subflow.handshake_at = None;
+        subflow.last_heard = ctx.now;
+        self.live.last_heard = ctx.now;
+        self.live.last_payload = ctx.now;
+        self.size_segments();
+        let subflow = &self.subflows[i];
+        ctx.events.push_back(Event::SubflowEstablished {
+            conn: self.id,
+            subflow: subflow.id,
+            path: subflow.path,
+            rtt: subflow.snd.rtt.srtt(),
+        });
+    }
+
+    /// MP_CAPABLE of our SYN or SYN/ACK.
+    pub(super) fn capable_option(&self, phase: Phase) -> Option<MptcpOption> {
+        let capable = match (&self.mode, phase) {
+            (Mode::Opening { .. }, Phase::SynSent) => Capable::Syn {
+                version: VERSION,
+                flags: FLAGS,
+            },
+            (Mode::Accepting { local }, Phase::SynReceived) => Capable::SynAck {
+                version: VERSION,
+                flags: FLAGS,
+                sender_key: local.key,
+            },
+            _ => return None,
+        };
+        Some(MptcpOption::Capable(capable))
+    }
+
+    /// MP_JOIN of our SYN.
+    pub(super) fn join_syn(&self, subflow: &Subflow) -> Option<MptcpOption> {
+        let mptcp = self.mptcp()?;
+        let Opens::Join { local_nonce, .. } = subflow.opens else {
+            return None;
+        };
+        Some(MptcpOption::Join(Join::Syn {
+            backup: subflow.backup,
+            address_id: subflow.address_id,
+            token: mptcp.remote.token,
+            nonce: local_nonce,
+        }))
+    }
+}
+
+/// The third ACK acknowledges our SYN/ACK and continues the peer's SYN.
+fn valid_third_ack(subflow: &Subflow, tcp: &tcp::Repr) -> bool {
+    let ahead = tcp.seq.diff(subflow.rcv.irs.add(1));
+    tcp.ack == subflow.snd.iss.add(1) && (0..1 << 20).contains(&ahead)
+}

@@ -1,0 +1,71 @@
+//! What the network says of a segment (RFC 1122 section 4.2.3.9, RFC 5927).
+
+use braid_wire::Seq32;
+use braid_wire::icmp::Kind;
+
+use super::connection::{Connection, Ctx};
+use super::subflow::{Opens, Phase};
+use crate::SubflowId;
+use crate::event::{CloseReason, SubflowCloseReason};
+
+/// SYNs after which a report of unreachability is believed for good.
+const MAX_UNREACHABLE: u32 = 4;
+
+impl Connection {
+    /// An ICMP error about a segment of subflow `id` that started at `seq`.
+    pub fn on_icmp(&mut self, ctx: &mut Ctx<'_>, id: SubflowId, kind: Kind, seq: Seq32) {
+        let Some(i) = self.index_of(id) else {
+            return;
+        };
+        let snd = &self.subflows[i].snd;
+        // Only a report on what is in flight is believed (RFC 5927 section 4.1).
+        let genuine = seq
+            .offset_near(snd.iss, snd.una)
+            .is_some_and(|at| (snd.una..snd.nxt.max(snd.una + 1)).contains(&at));
+        if !genuine {
+            return;
+        }
+        match kind {
+            Kind::PacketTooBig { mtu } => self.subflows[i].on_packet_too_big(ctx.now, mtu),
+            Kind::Unreachable(_) if self.subflows[i].phase == Phase::SynSent => {
+                self.on_syn_unreachable(ctx, i);
+            }
+            Kind::Unreachable(_) => self.on_path_unreachable(ctx, i),
+            Kind::TimeExceeded => {}
+        }
+        self.settle(ctx);
+    }
+
+    fn on_syn_unreachable(&mut self, ctx: &mut Ctx<'_>, i: usize) {
+        let subflow = &mut self.subflows[i];
+        if subflow.opens != Opens::Connection {
+            subflow.close(SubflowCloseReason::TimedOut);
+            return;
+        }
+        if subflow.handshake_tries < MAX_UNREACHABLE {
+            self.try_next_path(ctx, i);
+        }
+        let waiting = self
+            .subflows
+            .iter()
+            .any(|s| s.id != self.subflows[i].id && s.is_alive());
+        if !waiting {
+            self.fail(ctx, CloseReason::Unreachable);
+        }
+    }
+
+    /// A soft error on a running subflow: with others at hand its data goes there at once.
+    fn on_path_unreachable(&mut self, ctx: &mut Ctx<'_>, i: usize) {
+        let others = self
+            .subflows
+            .iter()
+            .enumerate()
+            .any(|(n, s)| n != i && s.can_carry() && !s.stale);
+        if others && self.subflows[i].is_established() && !self.subflows[i].stale {
+            let ts = self.subflows[i].ts_now(ctx.now);
+            self.subflows[i].stale = true;
+            self.subflows[i].snd.declare_dead(ctx.now, ts);
+            self.reinject_all(i);
+        }
+    }
+}

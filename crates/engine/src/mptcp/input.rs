@@ -1,0 +1,440 @@
+//! Segments of established subflows.
+
+use core::ops::Range;
+
+use arrayvec::ArrayVec;
+use braid_wire::Seq32;
+use braid_wire::mptcp::{Capable, Dss, DssMapping, MptcpOption, ResetReason};
+use braid_wire::tcp::{self, Flags};
+
+use super::connection::{Connection, Ctx, Mode, SendFin};
+use super::subflow::{Phase, ResetKind};
+use crate::event::{CloseReason, SubflowCloseReason};
+use crate::tcp::receive::AckDue;
+use crate::tcp::scoreboard::Mapping;
+use crate::{FallbackCause, RxMeta, SubflowId};
+
+impl Connection {
+    /// A segment for subflow `id`.
+    pub fn on_segment(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        id: SubflowId,
+        tcp: &tcp::Repr,
+        payload: &[u8],
+        meta: RxMeta,
+    ) {
+        let Some(i) = self.index_of(id) else {
+            return;
+        };
+        match self.subflows[i].phase {
+            Phase::SynSent => self.on_syn_sent(ctx, i, tcp),
+            Phase::SynReceived => {
+                if self.on_third_ack(ctx, i, tcp) {
+                    self.on_synchronised(ctx, i, tcp, payload, meta);
+                }
+            }
+            Phase::JoinAcked | Phase::Established => {
+                self.on_synchronised(ctx, i, tcp, payload, meta);
+            }
+            Phase::Resetting | Phase::Closed => {}
+        }
+        self.settle(ctx);
+    }
+
+    /// RFC 9293 section 3.10.7.4.
+    fn on_synchronised(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        i: usize,
+        tcp: &tcp::Repr,
+        payload: &[u8],
+        meta: RxMeta,
+    ) {
+        let subflow = &mut self.subflows[i];
+        let Some(seq) = subflow.rcv.offset(tcp.seq) else {
+            subflow.rcv.ack_now();
+            return;
+        };
+        if tcp.flags.contains(Flags::RST) {
+            self.on_reset(ctx, i, seq, tcp);
+            return;
+        }
+        let far = subflow.rcv.nxt + ctx.config.recv_buffer.max(1 << 20) as u64;
+        let old_timestamp = subflow.agreed.timestamps
+            && tcp
+                .options
+                .timestamps
+                .is_some_and(|ts| Seq32(ts.value).before(Seq32(subflow.rcv.ts_recent)));
+        // RFC 5961 section 4 for SYN, RFC 7323 section 5.3 for PAWS.
+        if tcp.flags.contains(Flags::SYN) || seq > far || (old_timestamp && !payload.is_empty()) {
+            subflow.rcv.ack_now();
+            return;
+        }
+        if !tcp.flags.contains(Flags::ACK) {
+            return;
+        }
+        if let Some(ts) = tcp.options.timestamps
+            && seq <= subflow.rcv.nxt
+            && !old_timestamp
+        {
+            subflow.rcv.ts_recent = ts.value;
+        }
+        self.subflows[i].last_heard = ctx.now;
+        self.live.last_heard = ctx.now;
+        if self.subflows[i].phase == Phase::JoinAcked {
+            self.establish(ctx, i);
+        }
+        if !self.on_ack(ctx, i, tcp) {
+            return;
+        }
+        self.on_options(ctx, i, tcp, seq, payload.len());
+        self.heard(ctx, i);
+        let range = seq..seq + payload.len() as u64;
+        if !payload.is_empty() {
+            self.on_payload(ctx, i, range.clone(), payload, meta);
+        } else if range.end < self.subflows[i].rcv.nxt && !tcp.flags.contains(Flags::FIN) {
+            // A keepalive or window probe wants an answer (RFC 9293 section 3.8.4).
+            self.subflows[i].rcv.ack_now();
+        }
+        if tcp.flags.contains(Flags::FIN) {
+            self.subflows[i].rcv.fin.get_or_insert(range.end);
+            self.subflows[i].rcv.ack_now();
+        }
+        self.on_subflow_fin(ctx, i);
+    }
+
+    /// The peer gave a sign of life; another one is owed if something is in flight.
+    fn heard(&mut self, ctx: &Ctx<'_>, i: usize) {
+        let subflow = &mut self.subflows[i];
+        if subflow.snd.board.is_empty() {
+            subflow.stale = false;
+        }
+        let in_flight = self.subflows.iter().any(|s| !s.snd.board.is_empty());
+        let owed = in_flight || self.snd.outstanding() > 0;
+        self.live.waiting_since = owed.then_some(ctx.now);
+    }
+
+    /// RST (RFC 5961 section 3), possibly with MP_FASTCLOSE or MP_TCPRST.
+    fn on_reset(&mut self, ctx: &mut Ctx<'_>, i: usize, seq: u64, tcp: &tcp::Repr) {
+        let subflow = &mut self.subflows[i];
+        let far = subflow.rcv.nxt + ctx.config.recv_buffer as u64;
+        if seq != subflow.rcv.nxt {
+            if (subflow.rcv.nxt..far).contains(&seq) {
+                subflow.rcv.ack_now();
+            }
+            return;
+        }
+        if let Some(mptcp) = self.mptcp()
+            && tcp.options.mptcp.iter().any(|o| {
+                matches!(o, MptcpOption::FastClose { receiver_key } if *receiver_key == mptcp.local.key)
+            })
+        {
+            self.subflows[i].close(SubflowCloseReason::Reset);
+            self.fail(ctx, CloseReason::Reset);
+            return;
+        }
+        self.subflows[i].close(SubflowCloseReason::Reset);
+        if matches!(self.mode, Mode::Tcp) {
+            self.fail(ctx, CloseReason::Reset);
+        }
+    }
+
+    /// Acknowledgement and window at the subflow level. Returns whether the segment is acceptable.
+    fn on_ack(&mut self, ctx: &mut Ctx<'_>, i: usize, tcp: &tcp::Repr) -> bool {
+        let subflow = &mut self.subflows[i];
+        let snd = &mut subflow.snd;
+        let Some(ack) = tcp.ack.offset_near(snd.iss, snd.una) else {
+            return false;
+        };
+        if ack > snd.nxt {
+            subflow.rcv.ack_now();
+            return false;
+        }
+        let mut sacks: ArrayVec<Range<u64>, 4> = ArrayVec::new();
+        for (left, right) in &tcp.options.sack {
+            let left = left.offset_near(snd.iss, snd.una);
+            let right = right.offset_near(snd.iss, snd.una);
+            let (Some(left), Some(right)) = (left, right) else {
+                continue;
+            };
+            if left >= right {
+                continue;
+            } else if right <= ack {
+                snd.on_duplicate(ctx.now, right - left);
+            } else if left > ack {
+                sacks.push(left..right);
+            }
+        }
+        let echo = tcp.options.timestamps.map(|ts| ts.echo);
+        let advanced = ack > snd.una;
+        if snd.on_ack(ctx.now, ack, &sacks, echo) {
+            subflow.stale = false;
+        }
+        if ack >= snd.una {
+            let window = u64::from(tcp.window) << subflow.agreed.peer_shift;
+            // At the data level only the right edge counts, and it never moves back (RFC 8684
+            // section 3.3.1); an acknowledgement that was overtaken must not close the window.
+            let shared = matches!(self.mode, Mode::Mptcp(_));
+            let floor = if shared { snd.wnd_end } else { 0 };
+            snd.wnd_end = floor.max(ack + window);
+        }
+        if advanced && subflow.fin_sent && snd.board.is_empty() {
+            subflow.fin_acked = true;
+        }
+        if matches!(self.mode, Mode::Tcp) {
+            self.on_plain_ack(ctx, i);
+        }
+        true
+    }
+
+    /// Regular TCP: the subflow's numbers are the connection's.
+    fn on_plain_ack(&mut self, ctx: &mut Ctx<'_>, i: usize) {
+        let snd = &self.subflows[i].snd;
+        let una = (snd.una - 1).min(self.snd.nxt);
+        let wnd_end = snd.wnd_end - 1;
+        self.snd.wnd_end = wnd_end;
+        self.acknowledge(ctx, una);
+        if self.subflows[i].fin_acked {
+            self.snd.fin = SendFin::Acked;
+        }
+    }
+
+    /// Everything below `una` arrived at the data level.
+    fn acknowledge(&mut self, ctx: &mut Ctx<'_>, una: u64) {
+        if una > self.snd.una() {
+            self.snd.buf.release_to(una, ctx.pool);
+            self.snd.reinject.remove_below(una);
+            self.live.stall_at = None;
+            self.live.stall_tries = 0;
+            self.live.last_payload = ctx.now;
+            self.signal_writable(ctx);
+        }
+    }
+
+    fn on_options(&mut self, ctx: &mut Ctx<'_>, i: usize, tcp: &tcp::Repr, seq: u64, len: usize) {
+        for option in &tcp.options.mptcp {
+            match *option {
+                MptcpOption::Dss(dss) => self.on_dss(ctx, i, &dss, tcp.window),
+                MptcpOption::Capable(Capable::Data { data_len, .. })
+                    if !self.subflows[i].active =>
+                {
+                    let map = Mapping {
+                        data: 0,
+                        sub: 1,
+                        len: u32::from(data_len),
+                        fin: false,
+                    };
+                    if let Some(mptcp) = self.mptcp_mut() {
+                        mptcp.dss_seen = true;
+                        self.subflows[i].rcv.add_mapping(map);
+                    }
+                }
+                // The peer repeats its third ACK: our fourth, or our first DATA_ACK, was lost.
+                MptcpOption::Capable(Capable::Ack { .. }) | MptcpOption::Join(_) => {
+                    self.subflows[i].rcv.ack_now();
+                }
+                MptcpOption::Prio { backup } => self.subflows[i].peer_backup = backup,
+                MptcpOption::FastClose { receiver_key } => {
+                    if self.mptcp().is_some_and(|m| m.local.key == receiver_key) {
+                        self.fail(ctx, CloseReason::Reset);
+                    }
+                }
+                _ => {}
+            }
+        }
+        // Data, or an acknowledgement of data, without any MPTCP option: a middlebox took them, or
+        // the peer fell back. Possible only before the first DSS and with one subflow (RFC 8684
+        // section 3.7).
+        let subflow = &self.subflows[i];
+        let plain = tcp.options.mptcp.is_empty()
+            && ((len > 0 && seq == subflow.rcv.nxt) || subflow.snd.una > 1);
+        let early = self.mptcp().is_some_and(|m| !m.dss_seen) && self.subflows.len() == 1;
+        if plain && early {
+            self.fall_back(ctx, FallbackCause::DataPlain);
+            self.on_plain_ack(ctx, i);
+        }
+    }
+
+    fn on_dss(&mut self, ctx: &mut Ctx<'_>, i: usize, dss: &Dss, window: u16) {
+        let una = self.snd.una();
+        let rcv_nxt = self.rcv.buf.rcv_nxt();
+        // A DATA_FIN that waits to be repeated was sent all the same.
+        let fin_sent = self.live.fin_tries > 0 && self.snd.fin != SendFin::Acked;
+        let sent_end = self.snd.nxt + u64::from(self.live.fin_tries > 0);
+        let fin_end = self.snd.buf.end() + 1;
+        let Mode::Mptcp(mptcp) = &mut self.mode else {
+            return;
+        };
+        mptcp.dss_seen = true;
+        let ack = dss.data_ack.and_then(|a| mptcp.ack_offset(a, una));
+        if let Some(ack) = ack.filter(|a| *a <= sent_end) {
+            if !mptcp.confirmed {
+                mptcp.confirmed = true;
+            }
+            let shift = self.subflows[i].agreed.peer_shift;
+            let wnd_end = ack + (u64::from(window) << shift);
+            if wnd_end > self.snd.wnd_end {
+                self.snd.wnd_end = wnd_end;
+                self.live.stall_tries = 0;
+                for subflow in &mut self.subflows {
+                    subflow.snd.open_window();
+                }
+            }
+            if fin_sent && ack == fin_end {
+                self.snd.fin = SendFin::Acked;
+                self.live.fin_at = None;
+            }
+            self.acknowledge(ctx, ack.min(self.snd.nxt));
+        }
+        if let Some(mapping) = &dss.mapping {
+            self.on_mapping(ctx, i, mapping, dss.data_fin, rcv_nxt);
+        }
+    }
+
+    fn on_mapping(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        i: usize,
+        mapping: &DssMapping,
+        data_fin: bool,
+        rcv_nxt: u64,
+    ) {
+        let Some(mptcp) = self.mptcp_mut() else {
+            return;
+        };
+        let widened = mapping.dsn.is_eight() && !mptcp.wide_ack;
+        mptcp.wide_ack |= widened;
+        let Some(data) = mptcp.data_offset(mapping.dsn, rcv_nxt) else {
+            return;
+        };
+        if widened {
+            self.size_segments();
+        }
+        let len = u32::from(mapping.len).saturating_sub(u32::from(data_fin));
+        if data_fin {
+            let fin = data + u64::from(len);
+            let known = *self.rcv.fin.get_or_insert(fin);
+            if known != fin || fin < rcv_nxt {
+                self.fail(ctx, CloseReason::PeerMisbehaved);
+                return;
+            }
+            self.subflows[i].rcv.ack_now();
+            if self.rcv.complete() {
+                self.signal_readable(ctx);
+            }
+        }
+        if len == 0 {
+            return;
+        }
+        let rcv = &mut self.subflows[i].rcv;
+        let sub = Seq32(mapping.subflow_seq).offset_near(Seq32(0), rcv.nxt);
+        let consistent = sub.is_some_and(|sub| {
+            rcv.add_mapping(Mapping {
+                data,
+                sub,
+                len,
+                fin: data_fin,
+            })
+        });
+        if !consistent {
+            self.subflows[i].begin_reset(
+                ResetKind::Subflow(ResetReason::MptcpSpecific),
+                SubflowCloseReason::PeerMisbehaved,
+            );
+        }
+    }
+
+    /// Stores payload that has a mapping. What cannot be stored is not acknowledged at the
+    /// subflow level either, and so comes again.
+    fn on_payload(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        i: usize,
+        range: Range<u64>,
+        payload: &[u8],
+        meta: RxMeta,
+    ) {
+        if self.subflows[i].phase != Phase::Established {
+            return;
+        }
+        let rcv = &mut self.subflows[i].rcv;
+        if rcv.has(&range) {
+            rcv.on_duplicate(range);
+            return;
+        }
+        if !rcv.can_note(&range) {
+            rcv.ack_now();
+            return;
+        }
+        self.size_window(ctx);
+        let before = self.rcv.buf.rcv_nxt();
+        let stored = self.store(ctx, i, range.clone(), payload);
+        let rcv = &mut self.subflows[i].rcv;
+        if stored.end > stored.start {
+            let mss = match meta.gso_size {
+                0 => payload.len() as u64,
+                size => u64::from(size),
+            };
+            rcv.on_payload(ctx.now, stored, mss);
+            self.live.last_payload = ctx.now;
+        } else {
+            rcv.ack_now();
+        }
+        if self.rcv.buf.rcv_nxt() > before {
+            self.signal_readable(ctx);
+            // The data level moved because of another subflow's gap: tell it now.
+            if self.rcv.complete() && rcv_due(&self.subflows[i].rcv.due) {
+                self.subflows[i].rcv.ack_now();
+            }
+        }
+    }
+
+    /// Places the mapped prefix of `payload` in the receive buffer and returns its range.
+    fn store(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        i: usize,
+        range: Range<u64>,
+        payload: &[u8],
+    ) -> Range<u64> {
+        let start = range.start.max(self.subflows[i].rcv.nxt.min(range.end));
+        let mut at = start;
+        while at < range.end {
+            let (data, len) = match &self.mode {
+                Mode::Tcp => (at - 1, range.end - at),
+                _ => match self.subflows[i].rcv.mapping_at(at) {
+                    Some(map) => (
+                        map.data + (at - map.sub),
+                        (map.sub + u64::from(map.len)).min(range.end) - at,
+                    ),
+                    None => break,
+                },
+            };
+            let from = (at - range.start) as usize;
+            let piece = &payload[from..from + len as usize];
+            if self.is_ended() {
+                // Nobody reads any more: acknowledge and forget, until the peer is told.
+                at += len;
+                continue;
+            }
+            if self.rcv.fin.is_some_and(|fin| data + len > fin) {
+                break;
+            }
+            match self.rcv.buf.insert(data, piece, ctx.pool) {
+                Ok(done) => {
+                    at += len - done.refused as u64;
+                    if done.refused > 0 {
+                        break;
+                    }
+                }
+                Err(_) => break,
+            }
+        }
+        start..at
+    }
+}
+
+fn rcv_due(due: &AckDue) -> bool {
+    *due != AckDue::Now
+}

@@ -1,0 +1,608 @@
+//! What a connection sends, one packet at a time.
+
+use core::ops::Range;
+
+use arrayvec::ArrayVec;
+use braid_wire::ip;
+use braid_wire::mptcp::{Capable, Dss, MptcpOption, ResetReason};
+use braid_wire::tcp::{self, Flags, Options};
+use braid_wire::{Instant, Seq32};
+
+use super::connection::{Connection, Ctx, Mode, SendFin};
+use super::handshake::{FLAGS, repeat_at, window_shift};
+use super::subflow::{Opens, Phase, ResetKind, Subflow};
+use crate::sched::{Decision, Payload, SendView, SubflowView};
+use crate::tcp::FourTuple;
+use crate::tcp::receive::AckDue;
+use crate::tcp::scoreboard::{Mapping, Sent};
+use crate::{PathId, SubflowId};
+
+/// Most payload of one mapping: its length field has 16 bits and counts DATA_FIN.
+const MAX_MAPPING: u64 = u16::MAX as u64 - 1;
+/// Hop limit of everything sent.
+const HOP_LIMIT: u8 = 64;
+/// Most subflows shown to a scheduler at once.
+const MAX_VIEWS: usize = 16;
+
+/// Payload of an outgoing packet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Body {
+    None,
+    /// Bytes of the connection's stream. Those already acknowledged at the data level may be gone
+    /// from the buffer; the receiver discards them by their mapping, so zeros stand in.
+    Data(Range<u64>),
+    /// One byte below the window: elicits an acknowledgement.
+    Probe,
+}
+
+/// A packet whose header stands in the scratch buffer.
+#[derive(Debug)]
+pub(crate) struct Outgoing {
+    pub path: PathId,
+    pub tuple: FourTuple,
+    pub ip_len: usize,
+    pub header_len: usize,
+    pub body: Body,
+    pub gso_size: u16,
+}
+
+impl Connection {
+    /// The next packet, if any.
+    pub fn poll_transmit(&mut self, ctx: &mut Ctx<'_>) -> Option<Outgoing> {
+        for i in 0..self.subflows.len() {
+            if let Some(packet) = self.poll_subflow(ctx, i) {
+                return Some(packet);
+            }
+        }
+        if self.is_open() {
+            let data = self
+                .poll_reinject(ctx)
+                .or_else(|| self.poll_new(ctx))
+                .or_else(|| self.poll_copy(ctx))
+                .or_else(|| self.poll_data_fin(ctx));
+            if data.is_some() {
+                return data;
+            }
+        }
+        (0..self.subflows.len())
+            .find_map(|i| self.poll_fin(ctx, i).or_else(|| self.poll_ack(ctx, i)))
+    }
+
+    /// Handshakes, resets, retransmissions and probes of one subflow.
+    fn poll_subflow(&mut self, ctx: &mut Ctx<'_>, i: usize) -> Option<Outgoing> {
+        let subflow = &mut self.subflows[i];
+        match subflow.phase {
+            Phase::Closed => None,
+            Phase::Resetting => self.send_reset(ctx, i),
+            Phase::SynSent | Phase::SynReceived | Phase::JoinAcked => self.poll_handshake(ctx, i),
+            Phase::Established => {
+                if subflow.rcv.due == AckDue::Now && subflow.rcv.has_gaps() {
+                    return self.send_ack(ctx, i);
+                }
+                if subflow.probe_due {
+                    subflow.probe_due = false;
+                    if let Some(sent) = subflow.snd.probe(ctx.now) {
+                        return Some(self.send_record(ctx, i, &sent));
+                    }
+                }
+                if self.subflows[i].keepalive_due {
+                    self.subflows[i].keepalive_due = false;
+                    return Some(self.send_probe(ctx, i));
+                }
+                self.poll_retransmit(ctx, i)
+            }
+        }
+    }
+
+    fn poll_handshake(&mut self, ctx: &mut Ctx<'_>, i: usize) -> Option<Outgoing> {
+        let subflow = &mut self.subflows[i];
+        if subflow.handshake_at.is_none_or(|at| at > ctx.now) {
+            return None;
+        }
+        subflow.handshake_tries += 1;
+        subflow.handshake_at = Some(repeat_at(ctx.now, subflow.handshake_tries));
+        match subflow.phase {
+            Phase::JoinAcked => self.send_ack(ctx, i),
+            phase => Some(self.send_syn(ctx, i, phase)),
+        }
+    }
+
+    fn send_syn(&mut self, ctx: &mut Ctx<'_>, i: usize, phase: Phase) -> Outgoing {
+        let subflow = &self.subflows[i];
+        let answer = phase == Phase::SynReceived;
+        let mut options = Options {
+            mss: Some(subflow.announced_mss()),
+            ..Options::default()
+        };
+        // A SYN/ACK offers only what the SYN did.
+        options.sack_permitted = !answer || subflow.agreed.sack;
+        if !answer || subflow.agreed.local_shift > 0 || subflow.agreed.peer_shift > 0 {
+            options.window_scale = Some(window_shift(ctx.config));
+        }
+        if !answer || subflow.agreed.timestamps {
+            options.timestamps = Some(tcp::Timestamps {
+                value: subflow.ts_now(ctx.now),
+                echo: if answer { subflow.rcv.ts_recent } else { 0 },
+            });
+        }
+        let mptcp = match (subflow.opens, answer) {
+            (Opens::Connection, _) => self.capable_option(phase),
+            (Opens::Join { .. }, false) => self.join_syn(subflow),
+            (Opens::Join { .. }, true) => self.join_syn_ack(subflow),
+        };
+        options.mptcp.extend(mptcp);
+        let flags = if answer {
+            Flags::SYN | Flags::ACK
+        } else {
+            Flags::SYN
+        };
+        self.emit(ctx, i, 0, flags, options, Body::None)
+    }
+
+    fn send_reset(&mut self, ctx: &mut Ctx<'_>, i: usize) -> Option<Outgoing> {
+        let subflow = &mut self.subflows[i];
+        subflow.phase = Phase::Closed;
+        let kind = subflow
+            .reset
+            .unwrap_or(ResetKind::Subflow(ResetReason::Unspecified));
+        let mut options = Options {
+            timestamps: subflow.timestamps(ctx.now),
+            ..Options::default()
+        };
+        let seq = subflow.snd.nxt;
+        if let Mode::Mptcp(mptcp) = &self.mode {
+            options.mptcp.push(match kind {
+                ResetKind::FastClose => MptcpOption::FastClose {
+                    receiver_key: mptcp.remote.key,
+                },
+                ResetKind::Subflow(reason) => MptcpOption::Reset {
+                    transient: reason == ResetReason::UnacceptablePerformance,
+                    reason,
+                },
+            });
+        }
+        Some(self.emit(ctx, i, seq, Flags::RST | Flags::ACK, options, Body::None))
+    }
+
+    fn poll_retransmit(&mut self, ctx: &mut Ctx<'_>, i: usize) -> Option<Outgoing> {
+        let subflow = &mut self.subflows[i];
+        let snd = &mut subflow.snd;
+        if snd.board.lost() == 0 || snd.pacer.blocked_until(ctx.now).is_some() {
+            return None;
+        }
+        let room = snd.cwnd_room();
+        if room == 0 {
+            return None;
+        }
+        let max = room.min(snd.burst()).min(max_payload_total(subflow, ctx));
+        let sent = self.subflows[i].snd.retransmit(ctx.now, max)?;
+        Some(self.send_record(ctx, i, &sent))
+    }
+
+    /// Data in flight on a subflow that failed, on another one.
+    fn poll_reinject(&mut self, ctx: &mut Ctx<'_>) -> Option<Outgoing> {
+        let range = self.snd.reinject.first()?;
+        let i = (0..self.subflows.len())
+            .filter(|i| {
+                let s = &self.subflows[*i];
+                s.can_carry()
+                    && !s.stale
+                    && s.room(ctx.now) > 0
+                    && s.snd.board.carrier_of(range.start).is_none()
+            })
+            .min_by_key(|i| {
+                (
+                    self.subflows[*i].view(ctx.now).backup,
+                    self.subflows[*i].snd.rtt.srtt(),
+                )
+            })?;
+        let len = (range.end - range.start).min(self.chunk(ctx, i));
+        let range = range.start..range.start + len;
+        self.snd.reinject.remove(range.clone());
+        Some(self.send_data(ctx, i, range))
+    }
+
+    fn views(&self, ctx: &Ctx<'_>) -> ArrayVec<SubflowView, MAX_VIEWS> {
+        self.subflows
+            .iter()
+            .filter(|s| s.can_carry())
+            .take(MAX_VIEWS)
+            .map(|s| s.view(ctx.now))
+            .collect()
+    }
+
+    fn send_view<'a>(&self, ctx: &Ctx<'_>, subflows: &'a [SubflowView]) -> SendView<'a> {
+        SendView {
+            now: ctx.now,
+            subflows,
+            unsent: self.snd.unsent(),
+            peer_window: self.snd.peer_window(),
+            outstanding: self.snd.outstanding(),
+        }
+    }
+
+    /// Whether new data may go out at all. The opener's first mapping repeats the keys and stays
+    /// alone until a DATA_ACK shows that the peer has them: a plain DSS before that would make a
+    /// Linux listener fall back (RFC 8684 section 3.1).
+    fn may_send_new(&self) -> bool {
+        let held = self
+            .mptcp()
+            .is_some_and(|m| !m.confirmed && self.snd.nxt > 0);
+        self.snd.unsent() > 0 && self.snd.peer_window() > 0 && !held
+    }
+
+    /// Data never sent before, where the scheduler wants it.
+    fn poll_new(&mut self, ctx: &mut Ctx<'_>) -> Option<Outgoing> {
+        if !self.may_send_new() {
+            return None;
+        }
+        for subflow in &mut self.subflows {
+            subflow.snd.before_send(ctx.now);
+        }
+        let views = self.views(ctx);
+        if !views.iter().any(|v| v.ready) {
+            return None;
+        }
+        let view = self.send_view(ctx, &views);
+        let Decision::Send {
+            subflow,
+            data,
+            max_bytes,
+        } = self.policy.scheduler.next(&view, ctx.rng)
+        else {
+            return None;
+        };
+        let i = self.index_of(subflow)?;
+        debug_assert!(
+            self.subflows[i].room(ctx.now) > 0,
+            "scheduler chose a subflow that is not ready"
+        );
+        if data == Payload::Copy {
+            let range = self.next_copy(ctx, i)?;
+            return Some(self.send_data(ctx, i, range));
+        }
+        let available = self.snd.unsent().min(self.snd.peer_window());
+        let chunk = self.chunk(ctx, i).min(u64::from(max_bytes.max(1)));
+        let mss = u64::from(self.subflows[i].snd.mss());
+        let mut len = available.min(chunk);
+        if len < self.snd.unsent() && len > mss {
+            len -= len % mss;
+        }
+        // Silly-window avoidance (RFC 9293 section 3.8.6.2.1).
+        if len < mss && len < self.snd.unsent() && self.snd.outstanding() > 0 {
+            return None;
+        }
+        let start = self.snd.nxt;
+        self.snd.nxt += len;
+        Some(self.send_data(ctx, i, start..start + len))
+    }
+
+    /// A copy of the oldest data in flight, where the reinjector wants one.
+    fn poll_copy(&mut self, ctx: &mut Ctx<'_>) -> Option<Outgoing> {
+        let idle = self.snd.unsent() == 0 || self.snd.peer_window() == 0;
+        self.snd.copied_to = self.snd.copied_to.max(self.snd.una());
+        if !idle || self.snd.copied_to >= self.snd.nxt || self.mptcp().is_none_or(|m| !m.confirmed)
+        {
+            return None;
+        }
+        let views = self.views(ctx);
+        if views.len() < 2 || !views.iter().any(|v| v.ready) {
+            return None;
+        }
+        let at = self.snd.copied_to;
+        let (holder, end) = self.holder_of(at)?;
+        let view = self.send_view(ctx, &views);
+        let copy = self.policy.reinjector.next(&view, holder)?;
+        let i = self.index_of(copy.subflow)?;
+        if copy.penalise_holder {
+            self.penalise(ctx.now, holder);
+        }
+        let len = (end - at).min(self.chunk(ctx, i));
+        self.snd.copied_to = at + len;
+        Some(self.send_data(ctx, i, at..at + len))
+    }
+
+    /// The subflow on which `data` is in flight, and up to where.
+    fn holder_of(&self, data: u64) -> Option<(SubflowId, u64)> {
+        self.subflows.iter().find_map(|s| {
+            let sent = s.snd.board.carrier_of(data).filter(|sent| !sent.sacked)?;
+            Some((s.id, sent.data().end))
+        })
+    }
+
+    /// The oldest range in flight elsewhere that was not sent on subflow `i`.
+    fn next_copy(&mut self, ctx: &Ctx<'_>, i: usize) -> Option<Range<u64>> {
+        let mut at = self.snd.una().max(self.subflows[i].copied_to);
+        while at < self.snd.nxt {
+            if let Some(own) = self.subflows[i].snd.board.carrier_of(at) {
+                at = own.data().end;
+                continue;
+            }
+            let end = self.holder_of(at).map(|(_, end)| end);
+            let end = end.unwrap_or(self.snd.nxt).min(at + self.chunk(ctx, i));
+            self.subflows[i].copied_to = end;
+            return Some(at..end);
+        }
+        None
+    }
+
+    fn penalise(&mut self, now: Instant, holder: SubflowId) {
+        if let Some(i) = self.index_of(holder) {
+            let subflow = &mut self.subflows[i];
+            if subflow.penalised_until <= now {
+                subflow.penalised_until = now + subflow.snd.rtt.srtt();
+                subflow.snd.cc.penalise();
+            }
+        }
+    }
+
+    /// Most bytes of one send on subflow `i` now: window, pacing burst, device.
+    fn chunk(&self, ctx: &Ctx<'_>, i: usize) -> u64 {
+        let subflow = &self.subflows[i];
+        subflow
+            .room(ctx.now)
+            .min(subflow.snd.burst())
+            .min(max_payload_total(subflow, ctx))
+    }
+
+    /// DATA_FIN by itself, where no data segment could carry it (RFC 8684 section 3.3.3).
+    fn poll_data_fin(&mut self, ctx: &mut Ctx<'_>) -> Option<Outgoing> {
+        let due = self.snd.fin == SendFin::Queued && self.snd.unsent() == 0;
+        let confirmed = self.mptcp()?.confirmed;
+        if !due || !confirmed {
+            return None;
+        }
+        let i = (0..self.subflows.len())
+            .filter(|i| self.subflows[*i].can_carry())
+            .min_by_key(|i| (self.subflows[*i].stale, self.subflows[*i].snd.rtt.srtt()))?;
+        self.note_data_fin(ctx.now, i);
+        let map = Mapping {
+            data: self.snd.buf.end(),
+            sub: 0,
+            len: 0,
+            fin: true,
+        };
+        let mut options = Options {
+            timestamps: self.subflows[i].timestamps(ctx.now),
+            ..Options::default()
+        };
+        options.mptcp.extend(
+            self.mptcp()
+                .map(|m| MptcpOption::Dss(self.dss(m, Some(&map)))),
+        );
+        let seq = self.subflows[i].snd.nxt;
+        Some(self.emit(ctx, i, seq, Flags::ACK, options, Body::None))
+    }
+
+    fn note_data_fin(&mut self, now: Instant, i: usize) {
+        self.snd.fin = SendFin::Sent;
+        let rto = self.subflows[i].snd.rtt.rto() * (1 << self.live.fin_tries.min(5));
+        self.live.fin_tries += 1;
+        self.live.fin_at = Some(now + rto);
+        self.live.waiting_since.get_or_insert(now);
+    }
+
+    fn poll_fin(&mut self, ctx: &mut Ctx<'_>, i: usize) -> Option<Outgoing> {
+        let subflow = &mut self.subflows[i];
+        if !subflow.fin_wanted || subflow.fin_sent || !subflow.is_established() {
+            return None;
+        }
+        subflow.fin_sent = true;
+        let none = Mapping {
+            data: 0,
+            sub: 0,
+            len: 0,
+            fin: false,
+        };
+        let seq = subflow.snd.nxt;
+        subflow.snd.on_new(ctx.now, none, true);
+        Some(self.send_fin(ctx, i, seq))
+    }
+
+    fn send_fin(&mut self, ctx: &mut Ctx<'_>, i: usize, seq: u64) -> Outgoing {
+        let options = self.ack_options(ctx, i);
+        self.emit(ctx, i, seq, Flags::FIN | Flags::ACK, options, Body::None)
+    }
+
+    fn poll_ack(&mut self, ctx: &mut Ctx<'_>, i: usize) -> Option<Outgoing> {
+        let subflow = &self.subflows[i];
+        if subflow.rcv.due != AckDue::Now || !subflow.is_established() {
+            return None;
+        }
+        self.send_ack(ctx, i)
+    }
+
+    fn send_ack(&mut self, ctx: &mut Ctx<'_>, i: usize) -> Option<Outgoing> {
+        let mut options = self.ack_options(ctx, i);
+        let subflow = &mut self.subflows[i];
+        if subflow.agreed.sack {
+            let room = (tcp::MAX_OPTIONS_LEN - options.len()).saturating_sub(4) / 8;
+            options.sack = subflow.rcv.sack_blocks(room);
+            subflow.rcv.on_sack_sent();
+        }
+        let seq = subflow.snd.nxt;
+        Some(self.emit(ctx, i, seq, Flags::ACK, options, Body::None))
+    }
+
+    /// Options of a segment without data.
+    fn ack_options(&self, ctx: &Ctx<'_>, i: usize) -> Options {
+        let subflow = &self.subflows[i];
+        let mut options = Options {
+            timestamps: subflow.timestamps(ctx.now),
+            ..Options::default()
+        };
+        let option = match &self.mode {
+            Mode::Mptcp(_) if subflow.phase == Phase::JoinAcked => self.join_ack(i),
+            // The third ACK, until it is known to have arrived.
+            Mode::Mptcp(m) if !m.confirmed && subflow.opens == Opens::Connection => {
+                Some(MptcpOption::Capable(Capable::Ack {
+                    flags: FLAGS,
+                    sender_key: m.local.key,
+                    receiver_key: m.remote.key,
+                }))
+            }
+            Mode::Mptcp(m) => Some(MptcpOption::Dss(self.dss(m, None))),
+            _ => None,
+        };
+        options.mptcp.extend(option);
+        options
+    }
+
+    /// One old byte below the window: whoever is there must acknowledge (RFC 9293 section 3.8.4).
+    fn send_probe(&mut self, ctx: &mut Ctx<'_>, i: usize) -> Outgoing {
+        let options = self.ack_options(ctx, i);
+        let seq = self.subflows[i].snd.una.saturating_sub(1);
+        self.emit(ctx, i, seq, Flags::ACK, options, Body::Probe)
+    }
+
+    /// Maps `range` to subflow `i`'s next bytes and sends it.
+    fn send_data(&mut self, ctx: &mut Ctx<'_>, i: usize, range: Range<u64>) -> Outgoing {
+        let with_keys = self.mptcp().is_some_and(|m| !m.confirmed);
+        let last = range.end == self.snd.buf.end() && self.snd.fin == SendFin::Queued;
+        let fin = last && self.mptcp().is_some() && !with_keys;
+        if fin {
+            self.note_data_fin(ctx.now, i);
+        }
+        self.widen_dsn();
+        self.live.waiting_since.get_or_insert(ctx.now);
+        self.live.last_payload = ctx.now;
+        let snd = &mut self.subflows[i].snd;
+        let map = Mapping {
+            data: range.start,
+            sub: snd.nxt,
+            len: (range.end - range.start) as u32,
+            fin,
+        };
+        snd.on_new(ctx.now, map, false);
+        let sent = Sent {
+            start: map.sub,
+            end: map.sub + u64::from(map.len),
+            map,
+            sent_at: ctx.now,
+            retransmitted: false,
+            sacked: false,
+            lost: false,
+            fin: false,
+        };
+        self.send_record(ctx, i, &sent)
+    }
+
+    /// Sends a record of the scoreboard, new or again, under its original mapping.
+    fn send_record(&mut self, ctx: &mut Ctx<'_>, i: usize, sent: &Sent) -> Outgoing {
+        if sent.fin {
+            return self.send_fin(ctx, i, sent.start);
+        }
+        let mut options = Options {
+            timestamps: self.subflows[i].timestamps(ctx.now),
+            ..Options::default()
+        };
+        if let Mode::Mptcp(m) = &self.mode {
+            let first = !m.confirmed && sent.map.data == 0 && sent.map.sub == 1;
+            options.mptcp.push(if first {
+                MptcpOption::Capable(Capable::Data {
+                    flags: FLAGS,
+                    sender_key: m.local.key,
+                    receiver_key: m.remote.key,
+                    data_len: sent.map.len as u16,
+                    checksum: None,
+                })
+            } else {
+                let dss: Dss = self.dss(m, Some(&sent.map));
+                MptcpOption::Dss(dss)
+            });
+        }
+        let data = sent.data();
+        let push = data.end == self.snd.buf.end();
+        let flags = if push {
+            Flags::ACK | Flags::PSH
+        } else {
+            Flags::ACK
+        };
+        self.emit(ctx, i, sent.start, flags, options, Body::Data(data))
+    }
+
+    /// Writes the header of a segment into the scratch buffer.
+    fn emit(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        i: usize,
+        seq: u64,
+        flags: Flags,
+        options: Options,
+        body: Body,
+    ) -> Outgoing {
+        self.size_window(ctx);
+        let window = self.window_field(i, flags);
+        let subflow = &mut self.subflows[i];
+        let mss = subflow.max_payload(options.len());
+        let repr = tcp::Repr {
+            src_port: subflow.tuple.local.port(),
+            dst_port: subflow.tuple.remote.port(),
+            seq: subflow.snd.iss.add(seq as u32),
+            ack: if flags.contains(Flags::ACK) {
+                // Before the peer's SYN nothing is acknowledged.
+                subflow.rcv.irs.add(subflow.rcv.nxt as u32)
+            } else {
+                Seq32(0)
+            },
+            flags,
+            window,
+            options,
+        };
+        let payload_len = match &body {
+            Body::None => 0,
+            Body::Data(range) => (range.end - range.start) as usize,
+            Body::Probe => 1,
+        };
+        let header_len = repr.header_len();
+        let ip = ip::Repr {
+            src: subflow.tuple.local.ip(),
+            dst: subflow.tuple.remote.ip(),
+            protocol: ip::PROTO_TCP,
+            payload_len: header_len + payload_len,
+            hop_limit: HOP_LIMIT,
+            traffic_class: 0,
+        };
+        let ip_len = ip.header_len();
+        ip.emit(&mut ctx.scratch[..ip_len]);
+        repr.emit(&mut ctx.scratch[ip_len..ip_len + header_len]);
+        if flags.contains(Flags::ACK) {
+            subflow.rcv.on_ack_sent();
+        }
+        Outgoing {
+            path: subflow.path,
+            tuple: subflow.tuple,
+            ip_len,
+            header_len,
+            body,
+            gso_size: if payload_len > mss as usize {
+                mss as u16
+            } else {
+                0
+            },
+        }
+    }
+
+    /// The window field: what may still come beyond the DATA_ACK, scaled except on a SYN.
+    fn window_field(&mut self, i: usize, flags: Flags) -> u16 {
+        let window = self.rcv.buf.max_offset() - self.rcv.buf.rcv_nxt();
+        let shift = match flags.contains(Flags::SYN) {
+            true => 0,
+            false => self.subflows[i].agreed.local_shift,
+        };
+        let field = (window >> shift).min(u64::from(u16::MAX));
+        let edge = self.rcv.buf.rcv_nxt() + (field << shift);
+        self.rcv.edge = self.rcv.edge.max(edge);
+        field as u16
+    }
+}
+
+/// Most payload bytes of one packet handed to the device, in whole segments.
+fn max_payload_total(subflow: &Subflow, ctx: &Ctx<'_>) -> u64 {
+    let mss = u64::from(subflow.snd.mss());
+    let headers = 40 + 20 + tcp::MAX_OPTIONS_LEN as u64;
+    let room = (ctx.config.max_transmit as u64)
+        .saturating_sub(headers)
+        .min(MAX_MAPPING);
+    (room - room % mss).max(mss)
+}

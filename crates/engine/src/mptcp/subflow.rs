@@ -1,0 +1,323 @@
+//! One TCP connection of an MPTCP connection (RFC 8684 section 1.3), or the only one of a regular
+//! TCP connection.
+
+use core::time::Duration;
+
+use braid_wire::tcp::{Options, Timestamps};
+use braid_wire::{Instant, Seq32};
+
+use crate::event::SubflowCloseReason;
+use crate::sched::SubflowView;
+use crate::tcp::FourTuple;
+use crate::tcp::receive::{AckDue, Receiver};
+use crate::tcp::send::Sender;
+use crate::{Config, PathId, SubflowId};
+
+/// Bytes of options of a data segment before anything is agreed: timestamps and a DSS with
+/// 4-byte numbers.
+const TYPICAL_OPTIONS: usize = 12 + 20;
+/// Smallest path MTU believed (RFC 791; RFC 8200 for IPv6).
+const MIN_PMTU: u32 = 576;
+/// A subflow is not given up as silent before this long.
+const SILENCE: Duration = Duration::from_secs(20);
+
+/// Which half of which handshake is under way. Nonces live only as long as they are needed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// SYN sent.
+    SynSent,
+    /// SYN received and SYN/ACK sent.
+    SynReceived,
+    /// Third ACK of a join sent; data only after the fourth (RFC 8684 section 3.2).
+    JoinAcked,
+    /// Data flows.
+    Established,
+    /// A RST is to be sent.
+    Resetting,
+    /// Nothing is left to do.
+    Closed,
+}
+
+/// What a handshake opens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Opens {
+    /// The connection (or regular TCP).
+    Connection,
+    /// A further subflow.
+    Join { local_nonce: u32, remote_nonce: u32 },
+}
+
+/// Why a RST is sent: decides its MPTCP option.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ResetKind {
+    /// The whole connection is aborted (MP_FASTCLOSE).
+    FastClose,
+    /// This subflow alone ends (MP_TCPRST).
+    Subflow(braid_wire::mptcp::ResetReason),
+}
+
+/// Parameters both sides agreed on in the SYNs.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Negotiated {
+    /// Shift of windows the peer announces.
+    pub peer_shift: u8,
+    /// Shift of windows announced here; 0 where the peer does not scale.
+    pub local_shift: u8,
+    pub sack: bool,
+    pub timestamps: bool,
+}
+
+#[derive(Debug)]
+pub(crate) struct Subflow {
+    pub id: SubflowId,
+    pub path: PathId,
+    pub tuple: FourTuple,
+    pub phase: Phase,
+    pub opens: Opens,
+    /// Opened from here.
+    pub active: bool,
+    pub address_id: u8,
+    pub snd: Sender,
+    pub rcv: Receiver,
+    pub agreed: Negotiated,
+    pub backup: bool,
+    pub peer_backup: bool,
+    pub opened_at: Instant,
+    pub last_heard: Instant,
+    /// When the handshake segment is repeated, and how often it was.
+    pub handshake_at: Option<Instant>,
+    pub handshake_tries: u32,
+    /// Potentially failed: timed out, or its link is down.
+    pub stale: bool,
+    pub reset: Option<ResetKind>,
+    pub close_reason: SubflowCloseReason,
+    /// A tail loss probe is to be sent.
+    pub probe_due: bool,
+    /// A window or liveness probe is to be sent.
+    pub keepalive_due: bool,
+    /// FIN wanted once everything is sent.
+    pub fin_wanted: bool,
+    pub fin_sent: bool,
+    pub fin_acked: bool,
+    /// Data below was copied to this subflow already.
+    pub copied_to: u64,
+    /// Penalised until (once a round trip).
+    pub penalised_until: Instant,
+    /// First difference of our timestamps from the millisecond clock.
+    ts_base: u32,
+    pmtu: u32,
+    peer_mss: u32,
+    /// Bytes of options of a data segment.
+    data_options: usize,
+}
+
+impl Subflow {
+    pub fn new(
+        id: SubflowId,
+        path: PathId,
+        tuple: FourTuple,
+        pmtu: u32,
+        seeds: (u32, u32),
+        config: &Config,
+    ) -> Self {
+        let mut subflow = Subflow {
+            id,
+            path,
+            tuple,
+            phase: Phase::SynSent,
+            opens: Opens::Connection,
+            active: true,
+            address_id: 0,
+            snd: Sender::new(Seq32(seeds.0), 1, config),
+            rcv: Receiver::new(Seq32(0)),
+            agreed: Negotiated::default(),
+            backup: false,
+            peer_backup: false,
+            opened_at: Instant::ZERO,
+            last_heard: Instant::ZERO,
+            handshake_at: None,
+            handshake_tries: 0,
+            stale: false,
+            reset: None,
+            close_reason: SubflowCloseReason::Finished,
+            probe_due: false,
+            keepalive_due: false,
+            fin_wanted: false,
+            fin_sent: false,
+            fin_acked: false,
+            copied_to: 0,
+            penalised_until: Instant::ZERO,
+            ts_base: seeds.1,
+            pmtu,
+            peer_mss: 536,
+            data_options: TYPICAL_OPTIONS,
+        };
+        let mss = subflow.max_payload(TYPICAL_OPTIONS);
+        subflow.snd = Sender::new(Seq32(seeds.0), mss, config);
+        subflow
+    }
+
+    fn ip_header(&self) -> u32 {
+        if self.tuple.local.is_ipv4() { 20 } else { 40 }
+    }
+
+    /// The MSS option of our SYN (RFC 6691: options not counted).
+    pub fn announced_mss(&self) -> u16 {
+        u16::try_from(self.pmtu - self.ip_header() - 20).unwrap_or(u16::MAX)
+    }
+
+    /// Payload bytes of one packet with `options` bytes of options.
+    pub fn max_payload(&self, options: usize) -> u32 {
+        let fixed = self.ip_header() + 20;
+        let segment = (self.pmtu - fixed).min(self.peer_mss.max(MIN_PMTU - fixed));
+        segment - options as u32
+    }
+
+    /// Takes the peer's SYN options in.
+    pub fn on_syn_options(&mut self, options: &Options, local_shift: u8) {
+        if let Some(mss) = options.mss {
+            self.peer_mss = u32::from(mss);
+        }
+        self.agreed = Negotiated {
+            peer_shift: options.window_scale.unwrap_or(0).min(14),
+            local_shift: if options.window_scale.is_some() {
+                local_shift
+            } else {
+                0
+            },
+            sack: options.sack_permitted,
+            timestamps: options.timestamps.is_some(),
+        };
+        if let Some(ts) = options.timestamps {
+            self.rcv.ts_recent = ts.value;
+        }
+        self.refresh_mss();
+    }
+
+    /// Sets the bytes of options of a data segment: decides the segment size.
+    pub fn set_data_options(&mut self, len: usize) {
+        self.data_options = len;
+        self.refresh_mss();
+    }
+
+    fn refresh_mss(&mut self) {
+        self.snd.set_mss(self.max_payload(self.data_options));
+    }
+
+    /// The network reported that packets over `mtu` bytes do not pass (RFC 1191, 8201).
+    pub fn on_packet_too_big(&mut self, now: Instant, mtu: u32) {
+        let floor = if self.tuple.local.is_ipv4() {
+            MIN_PMTU
+        } else {
+            1280
+        };
+        let mtu = mtu.max(floor);
+        if mtu < self.pmtu {
+            self.pmtu = mtu;
+            self.refresh_mss();
+            self.snd.revive(now);
+        }
+    }
+
+    /// Our timestamp clock: milliseconds.
+    pub fn ts_now(&self, now: Instant) -> u32 {
+        self.ts_base
+            .wrapping_add((now.as_nanos() / 1_000_000) as u32)
+    }
+
+    pub fn timestamps(&self, now: Instant) -> Option<Timestamps> {
+        self.agreed.timestamps.then(|| Timestamps {
+            value: self.ts_now(now),
+            echo: self.rcv.ts_recent,
+        })
+    }
+
+    /// Whether the handshake is through and the connection may rely on it.
+    pub fn is_established(&self) -> bool {
+        self.phase == Phase::Established
+    }
+
+    /// Whether it will ever carry data again.
+    pub fn is_alive(&self) -> bool {
+        !matches!(self.phase, Phase::Resetting | Phase::Closed) && !self.fin_wanted
+    }
+
+    /// Whether new data may be put on it at all.
+    pub fn can_carry(&self) -> bool {
+        self.is_established() && !self.fin_wanted
+    }
+
+    /// Ends with a RST.
+    pub fn begin_reset(&mut self, kind: ResetKind, reason: SubflowCloseReason) {
+        if self.phase == Phase::Closed {
+            return;
+        }
+        self.reset = Some(kind);
+        self.close_reason = reason;
+        self.phase = Phase::Resetting;
+    }
+
+    /// Ends without a word.
+    pub fn close(&mut self, reason: SubflowCloseReason) {
+        self.close_reason = reason;
+        self.phase = Phase::Closed;
+    }
+
+    /// Whether nothing came back for so long that it is not worth keeping beside others.
+    pub fn is_silent(&self, now: Instant) -> bool {
+        self.snd.timeouts() >= 3 && now.saturating_since(self.last_heard) > SILENCE
+    }
+
+    /// Payload bytes that may be sent now; 0 where window, pacer or peer forbid it.
+    pub fn room(&self, now: Instant) -> u64 {
+        if self.snd.board.lost() > 0 || self.snd.pacer.blocked_until(now).is_some() {
+            return 0;
+        }
+        self.snd.cwnd_room().min(self.snd.peer_room())
+    }
+
+    /// What a scheduler sees.
+    pub fn view(&self, now: Instant) -> SubflowView {
+        let stats = &self.snd.stats;
+        SubflowView {
+            id: self.id,
+            path: self.path,
+            srtt: self.snd.rtt.srtt(),
+            rttvar: self.snd.rtt.rttvar(),
+            min_rtt: self.snd.rtt.min(),
+            cwnd: self.snd.cc.cwnd(),
+            ssthresh: self.snd.cc.ssthresh(),
+            in_flight: self.snd.in_flight(),
+            mss: self.snd.mss(),
+            pacing_rate: self.snd.pacer.rate(),
+            loss: stats.bytes_lost as f32
+                / (stats.bytes_sent + stats.bytes_retransmitted).max(1) as f32,
+            backup: self.backup || self.peer_backup,
+            stale: self.stale,
+            ready: self.room(now) > 0,
+        }
+    }
+
+    /// When [`super::Connection::handle_timeout`] has something to do here. `pending` says that
+    /// the connection has data for a subflow with room.
+    pub fn next_timeout(&self, pending: bool, now: Instant) -> Option<Instant> {
+        let pacing = if pending || self.snd.board.lost() > 0 {
+            self.snd.pacer.blocked_until(now)
+        } else {
+            None
+        };
+        let ack = match self.rcv.due {
+            AckDue::At(at) => Some(at),
+            _ => None,
+        };
+        let send = if self.is_established() {
+            self.snd.next_timeout()
+        } else {
+            None
+        };
+        [self.handshake_at, pacing, ack, send]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+}

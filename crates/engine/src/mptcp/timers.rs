@@ -1,0 +1,276 @@
+//! Timers of a connection. Each component knows its own; the next expiry is derived.
+
+use core::time::Duration;
+
+use braid_wire::Instant;
+use braid_wire::mptcp::ResetReason;
+
+use super::connection::{Connection, Ctx, Life, Mode, SendFin};
+use super::keys::Keys;
+use super::subflow::{Opens, ResetKind};
+use crate::PathId;
+use crate::event::{CloseReason, SubflowCloseReason};
+use crate::tcp::receive::AckDue;
+use crate::tcp::send::Expired;
+
+/// SYN/ACKs sent before a half-open subflow is dropped, and SYNs of a join before it is given up.
+const MAX_TRIES: u32 = 5;
+/// A path that timed out is probed at least this often while other paths carry the data.
+const DEAD_PATH_PROBE: Duration = Duration::from_secs(1);
+/// Silence after which a connection that moved data lately asks for a sign of life.
+const KEEPALIVE_BUSY: Duration = Duration::from_secs(10);
+/// The same for an idle one.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(300);
+/// What "lately" means.
+const BUSY: Duration = Duration::from_secs(60);
+/// Between probes that are not answered.
+const KEEPALIVE_REPEAT: Duration = Duration::from_secs(5);
+/// A stalled DATA_ACK is probed this long after the subflow-level acknowledgement is complete.
+const STALL_DELAY: Duration = Duration::from_millis(5);
+const MAX_STALL_DELAY: Duration = Duration::from_secs(5);
+
+impl Connection {
+    /// When [`Self::handle_timeout`] is due.
+    pub fn next_timeout(&self, ctx: &Ctx<'_>) -> Option<Instant> {
+        if let Some(at) = self.forget_at() {
+            let subflows = self
+                .subflows
+                .iter()
+                .filter_map(|s| s.next_timeout(false, ctx.now))
+                .min();
+            return Some(subflows.map_or(at, |s| s.min(at)));
+        }
+        let copies = self.subflows.len() > 1 && self.snd.copied_to < self.snd.nxt;
+        let pending = (self.snd.unsent() > 0 && self.snd.peer_window() > 0)
+            || !self.snd.reinject.is_empty()
+            || (self.snd.unsent() == 0 && copies);
+        let subflows = self
+            .subflows
+            .iter()
+            .filter_map(|s| s.next_timeout(pending, ctx.now))
+            .min();
+        let opening = match self.life {
+            Life::Opening { since } => Some(since + ctx.config.connect_timeout),
+            _ => None,
+        };
+        let lost = self
+            .live
+            .waiting_since
+            .map(|at| at + ctx.config.user_timeout);
+        let join = self.next_join(ctx).map(|(_, at)| at);
+        let keepalive = self.is_open().then(|| self.keepalive_at());
+        [
+            subflows,
+            opening,
+            lost,
+            join,
+            keepalive,
+            self.live.stall_at,
+            self.live.fin_at,
+        ]
+        .into_iter()
+        .flatten()
+        .min()
+    }
+
+    fn keepalive_at(&self) -> Instant {
+        let live = &self.live;
+        let busy = live.last_heard.saturating_since(live.last_payload) < BUSY;
+        let interval = if busy { KEEPALIVE_BUSY } else { KEEPALIVE_IDLE };
+        (live.last_heard + interval).max(live.last_probe + KEEPALIVE_REPEAT)
+    }
+
+    /// Serves expired timers.
+    pub fn handle_timeout(&mut self, ctx: &mut Ctx<'_>) {
+        for i in 0..self.subflows.len() {
+            self.on_handshake_timer(ctx, i);
+            self.on_send_timer(ctx, i);
+            let subflow = &mut self.subflows[i];
+            if matches!(subflow.rcv.due, AckDue::At(at) if at <= ctx.now) {
+                subflow.rcv.ack_now();
+            }
+        }
+        self.give_up_if_dead(ctx);
+        if self.is_open() {
+            if self.keepalive_at() <= ctx.now {
+                self.live.last_probe = ctx.now;
+                self.live.waiting_since.get_or_insert(ctx.now);
+                for subflow in self.subflows.iter_mut().filter(|s| s.is_established()) {
+                    subflow.keepalive_due = true;
+                }
+            }
+            self.on_stall_timer(ctx);
+            if self.live.fin_at.is_some_and(|at| at <= ctx.now) {
+                self.live.fin_at = None;
+                if self.snd.fin == SendFin::Sent {
+                    self.snd.fin = SendFin::Queued;
+                }
+            }
+        }
+        self.settle(ctx);
+    }
+
+    fn give_up_if_dead(&mut self, ctx: &mut Ctx<'_>) {
+        let late = |since: Instant, limit| ctx.now.saturating_since(since) >= limit;
+        match self.life {
+            Life::Opening { since } if late(since, ctx.config.connect_timeout) => {
+                self.fail(ctx, CloseReason::TimedOut);
+            }
+            Life::Open
+                if self
+                    .live
+                    .waiting_since
+                    .is_some_and(|at| late(at, ctx.config.user_timeout)) =>
+            {
+                self.fail(ctx, CloseReason::TimedOut);
+            }
+            _ => {}
+        }
+    }
+
+    /// A SYN, SYN/ACK or join's third ACK was not answered. Its repetition leaves by itself.
+    fn on_handshake_timer(&mut self, ctx: &mut Ctx<'_>, i: usize) {
+        let subflow = &mut self.subflows[i];
+        let unanswered =
+            subflow.handshake_tries > 0 && subflow.handshake_at.is_some_and(|at| at <= ctx.now);
+        if !unanswered {
+            return;
+        }
+        let opens_connection = subflow.opens == Opens::Connection;
+        if opens_connection && subflow.active {
+            self.try_next_path(ctx, i);
+        } else if subflow.handshake_tries >= MAX_TRIES {
+            subflow.close(SubflowCloseReason::TimedOut);
+            if opens_connection {
+                self.fail(ctx, CloseReason::TimedOut);
+            }
+        }
+    }
+
+    /// The path of the initial SYN may be dark: the next SYN leaves on another one, with a key of
+    /// its own, for the first may have arrived after all.
+    pub(super) fn try_next_path(&mut self, ctx: &mut Ctx<'_>, i: usize) {
+        let current = self.subflows[i].path;
+        let count = ctx.paths.len();
+        let next = (1..count)
+            .map(|n| (usize::from(current.0) + n) % count)
+            .find(|n| ctx.paths[*n].up && self.fits(ctx, *n));
+        let Some(next) = next else {
+            return;
+        };
+        if let Mode::Opening { .. } = self.mode {
+            self.mode = Mode::Opening {
+                local: Keys::generate(ctx.rng),
+            };
+        }
+        let tries = self.subflows[i].handshake_tries;
+        if self.open_subflow(ctx, PathId(next as u8)).is_ok() {
+            // A late answer to the first SYN finds no subflow and is reset.
+            self.subflows[i].close(SubflowCloseReason::TimedOut);
+            if let Some(new) = self.subflows.last_mut() {
+                new.handshake_tries = tries;
+            }
+        }
+    }
+
+    fn fits(&self, ctx: &Ctx<'_>, path: usize) -> bool {
+        let config = &ctx.paths[path].config;
+        [Some(self.remote), self.remote_alt]
+            .into_iter()
+            .flatten()
+            .any(|r| {
+                if r.is_ipv4() {
+                    config.v4.is_some()
+                } else {
+                    config.v6.is_some()
+                }
+            })
+    }
+
+    fn on_send_timer(&mut self, ctx: &mut Ctx<'_>, i: usize) {
+        if !self.subflows[i].is_established() {
+            return;
+        }
+        let others = self
+            .subflows
+            .iter()
+            .enumerate()
+            .any(|(n, s)| n != i && s.can_carry() && !s.stale);
+        let subflow = &mut self.subflows[i];
+        let ts = subflow.ts_now(ctx.now);
+        match subflow.snd.on_timeout(ctx.now, ts) {
+            Some(Expired::Rto) => {
+                subflow.stale = true;
+                if others {
+                    subflow.snd.cap_rto(ctx.now, DEAD_PATH_PROBE);
+                }
+                if others && subflow.is_silent(ctx.now) {
+                    subflow.begin_reset(
+                        ResetKind::Subflow(ResetReason::UnacceptablePerformance),
+                        SubflowCloseReason::TimedOut,
+                    );
+                }
+                self.reinject_all(i);
+            }
+            Some(Expired::Probe) => subflow.probe_due = true,
+            Some(Expired::Lost) | None => {}
+        }
+    }
+
+    /// Whether the connection can only go on if the peer speaks: everything in flight on working
+    /// subflows is acknowledged there, yet data waits for a DATA_ACK or for window, or DATA_FIN
+    /// for the first DATA_ACK.
+    fn stalled(&self) -> bool {
+        let unconfirmed = self.mptcp().is_some_and(|m| !m.confirmed);
+        let waiting = self.snd.outstanding() > 0
+            || (self.snd.unsent() > 0 && self.snd.peer_window() == 0)
+            || (self.snd.fin == SendFin::Queued && unconfirmed);
+        let working = self.subflows.iter().filter(|s| !s.stale);
+        waiting
+            && self.is_open()
+            && self.snd.reinject.is_empty()
+            && working.clone().count() > 0
+            && working.clone().all(|s| s.snd.board.is_empty())
+    }
+
+    /// Arms or disarms the stall probe. Called after every change.
+    pub fn watch_stall(&mut self, now: Instant) {
+        if !self.stalled() {
+            self.live.stall_at = None;
+            return;
+        }
+        if self.live.stall_at.is_some() {
+            return;
+        }
+        let rtt = self
+            .subflows
+            .iter()
+            .filter(|s| s.can_carry())
+            .map(|s| s.snd.rtt.srtt())
+            .min();
+        let Some(rtt) = rtt else {
+            return;
+        };
+        let delay = (STALL_DELAY + rtt) * (1 << self.live.stall_tries.min(10));
+        self.live.stall_at = Some(now + delay.min(MAX_STALL_DELAY));
+    }
+
+    /// Zero-window and DATA_ACK probe (RFC 9293 section 3.8.6.1 at the data level). Linux can go
+    /// silent with the subflow fully acknowledged and DATA_ACK behind; one old byte revives it.
+    fn on_stall_timer(&mut self, ctx: &mut Ctx<'_>) {
+        if self.live.stall_at.is_none_or(|at| at > ctx.now) {
+            return;
+        }
+        self.live.stall_at = None;
+        self.live.stall_tries += 1;
+        self.live.waiting_since.get_or_insert(ctx.now);
+        let best = self
+            .subflows
+            .iter_mut()
+            .filter(|s| s.can_carry())
+            .min_by_key(|s| (s.stale, s.snd.rtt.srtt()));
+        if let Some(subflow) = best {
+            subflow.keepalive_due = true;
+        }
+    }
+}

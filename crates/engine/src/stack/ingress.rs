@@ -1,0 +1,259 @@
+//! Packets that come in: which connection they belong to, and what happens to those that belong
+//! to none.
+
+use core::net::SocketAddr;
+
+use arrayvec::ArrayVec;
+use braid_wire::icmp::TcpError;
+use braid_wire::mptcp::{Capable, Join, MptcpOption, ResetReason};
+use braid_wire::tcp::{self, Flags, Options};
+use braid_wire::{Instant, Seq32, ip};
+
+use super::{RxMeta, Stack, Transmit, TxChecksum};
+use crate::mptcp::subflow::Opens;
+use crate::mptcp::{Connection, Mode, capable, join, usable};
+use crate::tcp::FourTuple;
+use crate::{FallbackCause, ListenerId, PathId};
+
+/// Most answers to segments of unknown connections that wait at once; further ones are dropped.
+const MAX_STRAYS: usize = 64;
+
+/// A RST to be sent for a segment that belongs to no connection.
+#[derive(Debug)]
+pub(super) struct Stray {
+    tuple: FourTuple,
+    repr: tcp::Repr,
+}
+
+impl Stack {
+    /// Takes in an IP packet. Bad packets are counted and dropped.
+    pub fn receive(&mut self, now: Instant, packet: &[u8], meta: RxMeta) {
+        self.stats.packets_in += 1;
+        let Ok((ip, segment)) = ip::Repr::parse(packet) else {
+            self.stats.malformed += 1;
+            return;
+        };
+        match ip.protocol {
+            ip::PROTO_TCP => {}
+            ip::PROTO_ICMP | ip::PROTO_ICMPV6 => {
+                if let Ok(error) = TcpError::parse(ip.src.is_ipv6(), segment) {
+                    self.on_icmp(now, &error);
+                }
+                return;
+            }
+            _ => {
+                self.stats.malformed += 1;
+                return;
+            }
+        }
+        let Ok((tcp, payload)) = tcp::Repr::parse(segment) else {
+            self.stats.malformed += 1;
+            return;
+        };
+        if !meta.checksum_ok && !tcp::verify_checksum(ip.src, ip.dst, segment) {
+            self.stats.bad_checksum += 1;
+            return;
+        }
+        let tuple = FourTuple {
+            local: SocketAddr::new(ip.dst, tcp.dst_port),
+            remote: SocketAddr::new(ip.src, tcp.src_port),
+        };
+        if let Some(&(conn, subflow)) = self.shared.demux.tuples.get(&tuple) {
+            self.with(now, conn, |c, ctx| {
+                c.on_segment(ctx, subflow, &tcp, payload, meta)
+            });
+        } else if tcp.flags.contains(Flags::RST) {
+            self.stats.strays += 1;
+        } else if tcp.flags.contains(Flags::SYN) && !tcp.flags.contains(Flags::ACK) {
+            self.on_syn(now, tuple, &tcp, payload.len());
+        } else {
+            self.refuse(tuple, &tcp, payload.len(), None);
+        }
+    }
+
+    fn path_of(&self, tuple: &FourTuple) -> Option<PathId> {
+        let paths = &self.shared.paths;
+        let i = paths.iter().position(|p| p.config.owns(tuple.local.ip()))?;
+        Some(PathId(i as u8))
+    }
+
+    fn on_syn(&mut self, now: Instant, tuple: FourTuple, tcp: &tcp::Repr, payload: usize) {
+        let Some(path) = self.path_of(&tuple) else {
+            self.stats.strays += 1;
+            return;
+        };
+        if let Some(join) = join(tcp) {
+            if !self.on_join_syn(now, path, tuple, tcp, join) {
+                self.stats.joins_refused += 1;
+                let reason = ResetReason::MptcpSpecific;
+                self.refuse(tuple, tcp, payload, Some(reason));
+            }
+            return;
+        }
+        match self.listeners.iter().position(|l| *l == tuple.local) {
+            Some(n) => self.on_initial_syn(now, path, tuple, tcp, ListenerId(n as u32)),
+            None => self.refuse(tuple, tcp, payload, None),
+        }
+    }
+
+    fn on_initial_syn(
+        &mut self,
+        now: Instant,
+        path: PathId,
+        tuple: FourTuple,
+        tcp: &tcp::Repr,
+        listener: ListenerId,
+    ) {
+        let config = &self.shared.config;
+        if self.table.len() >= config.max_connections
+            || self.table.half_open() >= config.max_half_open
+        {
+            self.stats.syns_dropped += 1;
+            return;
+        }
+        let (mode, cause) = match capable(tcp) {
+            Some(Capable::Syn { version, flags }) if usable(version, flags) => {
+                if flags.checksum_required {
+                    (Mode::Tcp, FallbackCause::ChecksumRequired)
+                } else {
+                    let local = self.fresh_keys();
+                    (Mode::Accepting { local }, FallbackCause::NotRequested)
+                }
+            }
+            _ => (Mode::Tcp, FallbackCause::PeerSynPlain),
+        };
+        let id = self.table.reserve();
+        let mut conn = Connection::new(id, tuple.remote, mode, (self.policy)(), now);
+        conn.listener = Some(listener);
+        let mut ctx = self.shared.ctx(now);
+        let subflow = conn.new_subflow(&mut ctx, path, tuple, Opens::Connection);
+        conn.accept_subflow(&mut ctx, subflow, tcp);
+        self.table.put(conn);
+        if cause != FallbackCause::NotRequested {
+            self.plain(now, id, cause);
+        }
+        self.after(now, id);
+    }
+
+    /// RFC 8684 section 3.2. Returns whether the join is taken up.
+    fn on_join_syn(
+        &mut self,
+        now: Instant,
+        path: PathId,
+        tuple: FourTuple,
+        tcp: &tcp::Repr,
+        join: Join,
+    ) -> bool {
+        let Join::Syn {
+            backup,
+            address_id,
+            token,
+            nonce,
+        } = join
+        else {
+            return false;
+        };
+        let Some(&id) = self.shared.demux.tokens.get(&token) else {
+            return false;
+        };
+        let max = self.shared.config.max_subflows;
+        self.with(now, id, |conn, ctx| {
+            if !conn.is_open() || conn.subflows.len() >= max {
+                return false;
+            }
+            let opens = Opens::Join {
+                local_nonce: ctx.rng.u32(),
+                remote_nonce: nonce,
+            };
+            let mut subflow = conn.new_subflow(ctx, path, tuple, opens);
+            subflow.peer_backup = backup;
+            subflow.address_id = address_id;
+            conn.accept_subflow(ctx, subflow, tcp);
+            true
+        })
+        .unwrap_or(false)
+    }
+
+    /// Queues a RST (RFC 9293 section 3.10.7.1).
+    fn refuse(
+        &mut self,
+        tuple: FourTuple,
+        tcp: &tcp::Repr,
+        payload: usize,
+        reason: Option<ResetReason>,
+    ) {
+        self.stats.strays += 1;
+        if self.strays.len() >= MAX_STRAYS {
+            return;
+        }
+        let bit = |flag| u32::from(tcp.flags.contains(flag));
+        let len = payload as u32 + bit(Flags::SYN) + bit(Flags::FIN);
+        let (seq, flags) = match tcp.flags.contains(Flags::ACK) {
+            true => (tcp.ack, Flags::RST),
+            false => (Seq32(0), Flags::RST | Flags::ACK),
+        };
+        let mut options = Options::default();
+        options
+            .mptcp
+            .extend(reason.map(|reason| MptcpOption::Reset {
+                transient: false,
+                reason,
+            }));
+        self.strays.push_back(Stray {
+            tuple,
+            repr: tcp::Repr {
+                src_port: tuple.local.port(),
+                dst_port: tuple.remote.port(),
+                seq,
+                ack: if flags.contains(Flags::ACK) {
+                    tcp.seq.add(len)
+                } else {
+                    Seq32(0)
+                },
+                flags,
+                window: 0,
+                options,
+            },
+        });
+    }
+
+    pub(super) fn transmit_stray(&mut self, stray: &Stray) -> Transmit<'_> {
+        let (src, dst) = (stray.tuple.local.ip(), stray.tuple.remote.ip());
+        let header_len = stray.repr.header_len();
+        let ip = ip::Repr {
+            src,
+            dst,
+            protocol: ip::PROTO_TCP,
+            payload_len: header_len,
+            hop_limit: 64,
+            traffic_class: 0,
+        };
+        let ip_len = ip.header_len();
+        let scratch = &mut self.shared.scratch;
+        ip.emit(&mut scratch[..ip_len]);
+        stray.repr.emit(&mut scratch[ip_len..ip_len + header_len]);
+        tcp::fill_checksum(src, dst, &mut scratch[ip_len..ip_len + header_len], &[]);
+        let path = self.path_of(&stray.tuple).unwrap_or(PathId(0));
+        Transmit {
+            path,
+            header: &self.shared.scratch[..ip_len + header_len],
+            payload: ArrayVec::new(),
+            gso_size: 0,
+            checksum: TxChecksum::Done,
+            v6: src.is_ipv6(),
+        }
+    }
+
+    fn on_icmp(&mut self, now: Instant, error: &TcpError) {
+        let tuple = FourTuple {
+            local: SocketAddr::new(error.src, error.src_port),
+            remote: SocketAddr::new(error.dst, error.dst_port),
+        };
+        let Some(&(conn, subflow)) = self.shared.demux.tuples.get(&tuple) else {
+            return;
+        };
+        self.with(now, conn, |c, ctx| {
+            c.on_icmp(ctx, subflow, error.kind, error.seq)
+        });
+    }
+}

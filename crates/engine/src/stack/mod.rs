@@ -1,0 +1,542 @@
+//! All connections of one host.
+
+mod ingress;
+mod table;
+
+use core::net::SocketAddr;
+use core::time::Duration;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use std::io::{IoSlice, IoSliceMut};
+
+use arrayvec::ArrayVec;
+use braid_wire::{Instant, Rng, tcp};
+
+use self::ingress::Stray;
+use self::table::Table;
+use crate::buffer::{Pool, SEND_SLICES};
+use crate::mptcp::keys::Keys;
+use crate::mptcp::{Body, Connection, Ctx, Demux, Mode, Outgoing, Path};
+use crate::sched::Policy;
+use crate::stats::{StackStats, SubflowStats};
+use crate::{
+    ApiError, Config, ConnId, ConnectOptions, Event, FallbackCause, ListenerId, PathConfig, PathId,
+    Protocol,
+};
+
+/// Least distance of a timer.
+const TIMER_GRANULARITY: Duration = Duration::from_micros(10);
+
+/// Stands in for bytes that a subflow has to repeat although the connection no longer needs them.
+static ZEROS: [u8; 1 << 16] = [0; 1 << 16];
+
+/// What the driver knows of a received packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct RxMeta {
+    /// The checksum was verified, or the packet never left this machine; otherwise the engine
+    /// verifies it.
+    pub checksum_ok: bool,
+    /// Payload bytes per original packet where several were merged (GRO); 0 for a single packet.
+    pub gso_size: u16,
+}
+
+/// What is left to do for the checksum of a [`Transmit`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TxChecksum {
+    /// It is complete.
+    Done,
+    /// The field holds the pseudo-header sum; the device sums from `start` and writes at
+    /// `start + offset` (`virtio_net_hdr`).
+    Partial {
+        /// Where summing starts, bytes into the packet.
+        start: u16,
+        /// Where the sum goes, bytes after `start`.
+        offset: u16,
+    },
+}
+
+/// A packet to send: write `header` and then `payload`, without copying (`writev`).
+#[derive(Debug)]
+pub struct Transmit<'a> {
+    /// The path whose local address is the source.
+    pub path: PathId,
+    /// IP and TCP header.
+    pub header: &'a [u8],
+    /// Payload in order.
+    pub payload: ArrayVec<&'a [u8], 9>,
+    /// Payload bytes per packet where this is a super-segment the device must cut; else 0.
+    pub gso_size: u16,
+    /// Checksum state.
+    pub checksum: TxChecksum,
+    /// IPv6.
+    pub v6: bool,
+}
+
+/// What all connections share.
+struct Shared {
+    config: Config,
+    paths: Vec<Path>,
+    pool: Pool,
+    rng: Rng,
+    events: VecDeque<Event>,
+    demux: Demux,
+    scratch: [u8; 128],
+}
+
+impl Shared {
+    fn ctx(&mut self, now: Instant) -> Ctx<'_> {
+        Ctx {
+            now,
+            config: &self.config,
+            paths: &self.paths,
+            pool: &mut self.pool,
+            rng: &mut self.rng,
+            events: &mut self.events,
+            demux: &mut self.demux,
+            scratch: &mut self.scratch,
+        }
+    }
+}
+
+/// All connections of one host: demultiplexing by 4-tuple and token, listeners, timers.
+///
+/// # How to drive it
+///
+/// 1. Commands ([`connect`](Self::connect), [`write_with`](Self::write_with), …) and
+///    [`receive`](Self::receive) change state and never block.
+/// 2. After any of them: [`poll_event`](Self::poll_event) until `None`, and
+///    [`poll_transmit`](Self::poll_transmit) until `None`, handing each packet to the device.
+/// 3. Sleep until [`next_timeout`](Self::next_timeout), then
+///    [`handle_timeout`](Self::handle_timeout) and step 2 again.
+///
+/// `now` must not go backwards. The path of a received packet is the one that owns its
+/// destination address.
+pub struct Stack {
+    shared: Shared,
+    table: Table,
+    policy: Box<dyn FnMut() -> Policy + Send>,
+    listeners: Vec<SocketAddr>,
+    /// Earliest timer of each connection; entries that no longer hold are skipped.
+    timers: BinaryHeap<Reverse<(Instant, ConnId)>>,
+    /// Connections that may have something to send, in turn.
+    ready: VecDeque<ConnId>,
+    /// Connections that found the memory used up when they wanted to write.
+    starved: VecDeque<ConnId>,
+    strays: VecDeque<Stray>,
+    stats: StackStats,
+}
+
+impl core::fmt::Debug for Stack {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Stack")
+            .field("connections", &self.table.len())
+            .field("stats", &self.stats)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Stack {
+    /// A stack without paths. `policy` gives accepted connections their scheduler and reinjector.
+    pub fn new(config: Config, mut rng: Rng, policy: Box<dyn FnMut() -> Policy + Send>) -> Self {
+        Stack {
+            shared: Shared {
+                pool: Pool::new(config.memory),
+                config,
+                paths: Vec::new(),
+                demux: Demux::new(&mut rng),
+                rng,
+                events: VecDeque::new(),
+                scratch: [0; 128],
+            },
+            table: Table::default(),
+            policy,
+            listeners: Vec::new(),
+            timers: BinaryHeap::new(),
+            ready: VecDeque::new(),
+            starved: VecDeque::new(),
+            strays: VecDeque::new(),
+            stats: StackStats::default(),
+        }
+    }
+
+    /// Adds a local path, up at first. At most 255.
+    pub fn add_path(&mut self, path: PathConfig) -> PathId {
+        let id = PathId(self.shared.paths.len() as u8);
+        self.shared.paths.push(Path {
+            config: path,
+            up: true,
+        });
+        id
+    }
+
+    /// Says whether `path` can be used. Down: its subflows are marked stale at once, their data is
+    /// reinjected, and no subflow is opened there. Up: stale subflows are probed and missing ones
+    /// opened at once.
+    pub fn set_path_up(&mut self, now: Instant, path: PathId, up: bool) {
+        match self.shared.paths.get_mut(usize::from(path.0)) {
+            Some(p) if p.up != up => p.up = up,
+            _ => return,
+        }
+        for id in self.table.ids() {
+            self.with(now, id, |conn, ctx| {
+                conn.on_path_change(ctx, path, up);
+                conn.settle(ctx);
+            });
+        }
+    }
+
+    /// Accepts connections to `addr` (a local address of some path).
+    pub fn listen(&mut self, addr: SocketAddr) -> Result<ListenerId, ApiError> {
+        if !self.shared.paths.iter().any(|p| p.config.owns(addr.ip())) {
+            return Err(ApiError::NoUsablePath);
+        }
+        if self.listeners.contains(&addr) {
+            return Err(ApiError::AddressInUse);
+        }
+        self.listeners.push(addr);
+        Ok(ListenerId(self.listeners.len() as u32 - 1))
+    }
+
+    /// Opens a connection. Data may be written at once; it leaves with the end of the handshake.
+    pub fn connect(&mut self, now: Instant, options: ConnectOptions) -> Result<ConnId, ApiError> {
+        if self.table.len() >= self.shared.config.max_connections {
+            return Err(ApiError::LimitReached);
+        }
+        let fits = |p: &Path| {
+            [Some(options.remote), options.remote_alt]
+                .into_iter()
+                .flatten()
+                .any(|r| {
+                    if r.is_ipv4() {
+                        p.config.v4.is_some()
+                    } else {
+                        p.config.v6.is_some()
+                    }
+                })
+        };
+        let first_up = || self.shared.paths.iter().position(|p| p.up && fits(p));
+        let path = match options.path {
+            Some(path) => path,
+            None => PathId(first_up().ok_or(ApiError::NoUsablePath)? as u8),
+        };
+        let mode = match options.protocol {
+            Protocol::Mptcp => Mode::Opening {
+                local: self.fresh_keys(),
+            },
+            Protocol::Tcp => Mode::Tcp,
+        };
+        let id = self.table.reserve();
+        let mut conn = Connection::new(id, options.remote, mode, options.policy, now);
+        conn.remote_alt = options.remote_alt;
+        let mut ctx = self.shared.ctx(now);
+        if let Err(error) = conn.open_subflow(&mut ctx, path) {
+            self.table.release(id);
+            return Err(error);
+        }
+        self.table.put(conn);
+        self.after(now, id);
+        Ok(id)
+    }
+
+    /// Keys whose token is not in use here (RFC 8684 section 3.1).
+    fn fresh_keys(&mut self) -> Keys {
+        loop {
+            let keys = Keys::generate(&mut self.shared.rng);
+            if !self.shared.demux.tokens.contains_key(&keys.token) {
+                return keys;
+            }
+        }
+    }
+
+    /// Runs `f` on a connection and looks after it.
+    fn with<R>(
+        &mut self,
+        now: Instant,
+        id: ConnId,
+        f: impl FnOnce(&mut Connection, &mut Ctx<'_>) -> R,
+    ) -> Option<R> {
+        let conn = self.table.get_mut(id)?;
+        let result = f(conn, &mut self.shared.ctx(now));
+        self.after(now, id);
+        Some(result)
+    }
+
+    /// After a change: timers, queue, bookkeeping, and the end.
+    fn after(&mut self, now: Instant, id: ConnId) {
+        let Some(conn) = self.table.get_mut(id) else {
+            return;
+        };
+        conn.watch_stall(now);
+        if conn.forget_at().is_some_and(|at| at <= now) {
+            self.forget(now, id);
+            return;
+        }
+        if !conn.queued {
+            conn.queued = true;
+            self.ready.push_back(id);
+        }
+        if conn.snd.blocked && self.shared.pool.unreserved() == 0 && !self.starved.contains(&id) {
+            self.starved.push_back(id);
+        }
+        self.table.settle_half_open(id);
+        self.schedule(now, id);
+        self.wake_starved(now);
+    }
+
+    fn schedule(&mut self, now: Instant, id: ConnId) {
+        let Some(conn) = self.table.get_mut(id) else {
+            return;
+        };
+        let Some(at) = conn.next_timeout(&self.shared.ctx(now)) else {
+            return;
+        };
+        // What is due now is served by `poll_transmit`; a timer must not stand still.
+        let at = at.max(now + TIMER_GRANULARITY);
+        if conn.scheduled.is_none_or(|s| at < s) {
+            conn.scheduled = Some(at);
+            self.timers.push(Reverse((at, id)));
+        }
+    }
+
+    fn forget(&mut self, now: Instant, id: ConnId) {
+        if let Some(mut conn) = self.table.remove(id) {
+            let ctx = self.shared.ctx(now);
+            for subflow in &conn.subflows {
+                ctx.demux.tuples.remove(&subflow.tuple);
+            }
+            conn.snd.buf.clear(ctx.pool);
+            conn.rcv.buf.clear(ctx.pool);
+        }
+        self.wake_starved(now);
+    }
+
+    /// Where memory is free again, whoever waited for it may try.
+    fn wake_starved(&mut self, now: Instant) {
+        for _ in 0..self.starved.len() {
+            if self.shared.pool.unreserved() == 0 {
+                break;
+            }
+            if let Some(waiting) = self.starved.pop_front()
+                && let Some(conn) = self.table.get_mut(waiting)
+            {
+                conn.signal_writable(&mut self.shared.ctx(now));
+            }
+        }
+    }
+
+    /// Lets `fill` write up to `max` bytes straight into the send buffer and queues as many bytes
+    /// as it says. `fill` is not called, and 0 returned, where there is no room: then
+    /// [`Event::Writable`] follows once there is.
+    pub fn write_with<E: From<ApiError>>(
+        &mut self,
+        now: Instant,
+        conn: ConnId,
+        max: usize,
+        fill: impl FnOnce(&mut [IoSliceMut<'_>]) -> Result<usize, E>,
+    ) -> Result<usize, E> {
+        self.with(now, conn, |c, ctx| c.write_with(ctx, max, fill))
+            .unwrap_or_else(|| Err(ApiError::UnknownConnection.into()))
+    }
+
+    /// Queues as much of `data` as there is room for and returns how much.
+    pub fn write(&mut self, now: Instant, conn: ConnId, data: &[u8]) -> Result<usize, ApiError> {
+        self.write_with(now, conn, data.len(), |slices| {
+            let mut done = 0;
+            for slice in slices {
+                let n = slice.len().min(data.len() - done);
+                slice[..n].copy_from_slice(&data[done..done + n]);
+                done += n;
+            }
+            Ok(done)
+        })
+    }
+
+    /// Lets `drain` take in-order data and releases as many bytes as it says. `drain` is not
+    /// called, and 0 returned, where there is none.
+    pub fn read_with<E: From<ApiError>>(
+        &mut self,
+        now: Instant,
+        conn: ConnId,
+        drain: impl FnOnce(&[IoSlice<'_>]) -> Result<usize, E>,
+    ) -> Result<usize, E> {
+        self.with(now, conn, |c, ctx| c.read_with(ctx, drain))
+            .unwrap_or_else(|| Err(ApiError::UnknownConnection.into()))
+    }
+
+    /// Bytes that [`write_with`](Self::write_with) would take now; 0 for unknown connections.
+    pub fn send_space(&self, conn: ConnId) -> usize {
+        self.table
+            .get(conn)
+            .map_or(0, |c| c.send_space(&self.shared.config))
+    }
+
+    /// Bytes that [`read_with`](Self::read_with) would show now; 0 for unknown connections.
+    pub fn readable(&self, conn: ConnId) -> usize {
+        self.table.get(conn).map_or(0, |c| c.rcv.buf.readable())
+    }
+
+    /// Whether the peer closed its stream and all of it was read.
+    pub fn read_finished(&self, conn: ConnId) -> bool {
+        self.table.get(conn).is_some_and(Connection::read_finished)
+    }
+
+    /// Closes the sending direction after the data queued so far (DATA_FIN). The connection ends
+    /// with [`Event::Closed`] once both directions are closed and acknowledged, and everything
+    /// that was received is read.
+    pub fn shutdown(&mut self, now: Instant, conn: ConnId) -> Result<(), ApiError> {
+        self.with(now, conn, |c, ctx| c.shutdown(ctx))
+            .unwrap_or(Err(ApiError::UnknownConnection))
+    }
+
+    /// Ends the connection at once (MP_FASTCLOSE or RST). [`Event::Closed`] follows.
+    pub fn abort(&mut self, now: Instant, conn: ConnId) {
+        self.with(now, conn, |c, ctx| {
+            c.fail(ctx, crate::CloseReason::Aborted);
+            c.settle(ctx);
+        });
+    }
+
+    /// The next packet to send.
+    pub fn poll_transmit(&mut self, now: Instant) -> Option<Transmit<'_>> {
+        if let Some(stray) = self.strays.pop_front() {
+            return Some(self.transmit_stray(&stray));
+        }
+        let (id, out) = loop {
+            let id = self.ready.pop_front()?;
+            let Some(conn) = self.table.get_mut(id) else {
+                continue;
+            };
+            let mut ctx = self.shared.ctx(now);
+            if let Some(out) = conn.poll_transmit(&mut ctx) {
+                self.ready.push_back(id);
+                break (id, out);
+            }
+            conn.queued = false;
+            conn.settle(&mut ctx);
+            // What `settle` started (a join, a FIN) is sent in this round too.
+            if let Some(out) = conn.poll_transmit(&mut ctx) {
+                conn.queued = true;
+                self.ready.push_back(id);
+                break (id, out);
+            }
+            if conn.forget_at().is_some_and(|at| at <= now) {
+                self.forget(now, id);
+            } else {
+                conn.watch_stall(now);
+                self.schedule(now, id);
+            }
+        };
+        self.stats.packets_out += 1;
+        Some(self.transmit(id, &out))
+    }
+
+    /// Completes the packet whose header stands in the scratch buffer.
+    fn transmit(&mut self, id: ConnId, out: &Outgoing) -> Transmit<'_> {
+        let mut payload: ArrayVec<&[u8], 9> = ArrayVec::new();
+        match (&out.body, self.table.get(id)) {
+            (Body::Probe, _) => payload.push(&ZEROS[..1]),
+            (Body::Data(range), Some(conn)) => {
+                let start = range.start.max(conn.snd.buf.start()).min(range.end);
+                if start > range.start {
+                    payload.push(&ZEROS[..(start - range.start) as usize]);
+                }
+                const { assert!(SEND_SLICES < 9) };
+                payload.extend(conn.snd.buf.slices(start..range.end));
+            }
+            _ => {}
+        }
+        let len = out.ip_len + out.header_len;
+        let header = &mut self.shared.scratch[..len];
+        let (src, dst) = (out.tuple.local.ip(), out.tuple.remote.ip());
+        let checksum = if self.shared.config.checksum_offload {
+            let bytes: usize = payload.iter().map(|p| p.len()).sum();
+            tcp::fill_partial_checksum(src, dst, &mut header[out.ip_len..], bytes);
+            TxChecksum::Partial {
+                start: out.ip_len as u16,
+                offset: 16,
+            }
+        } else {
+            tcp::fill_checksum(src, dst, &mut header[out.ip_len..], &payload);
+            TxChecksum::Done
+        };
+        Transmit {
+            path: out.path,
+            header: &self.shared.scratch[..len],
+            payload,
+            gso_size: out.gso_size,
+            checksum,
+            v6: src.is_ipv6(),
+        }
+    }
+
+    /// The next event.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.shared.events.pop_front()
+    }
+
+    /// When [`handle_timeout`](Self::handle_timeout) is due, if ever.
+    pub fn next_timeout(&self) -> Option<Instant> {
+        self.timers.peek().map(|Reverse((at, _))| *at)
+    }
+
+    /// Serves every timer that has expired.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        while let Some(Reverse((at, id))) = self.timers.peek().copied() {
+            if at > now {
+                break;
+            }
+            self.timers.pop();
+            let Some(conn) = self.table.get_mut(id) else {
+                continue;
+            };
+            // An earlier entry took this one's place.
+            if conn.scheduled != Some(at) {
+                continue;
+            }
+            conn.scheduled = None;
+            let due = conn.next_timeout(&self.shared.ctx(now));
+            match due {
+                Some(due) if due <= now => {
+                    self.with(now, id, |conn, ctx| conn.handle_timeout(ctx));
+                }
+                _ => self.schedule(now, id),
+            }
+        }
+    }
+
+    /// Counters since the start.
+    pub fn stats(&self) -> &StackStats {
+        &self.stats
+    }
+
+    /// Connections that exist, closing ones included.
+    pub fn connections(&self) -> usize {
+        self.table.len()
+    }
+
+    /// Bytes of payload held in buffers.
+    pub fn buffered(&self) -> usize {
+        self.shared.pool.used_bytes()
+    }
+
+    /// Whether the connection runs as MPTCP; `None` where it does not exist or is still opening.
+    pub fn is_mptcp(&self, conn: ConnId) -> Option<bool> {
+        match self.table.get(conn)?.mode {
+            Mode::Mptcp(_) => Some(true),
+            Mode::Tcp => Some(false),
+            Mode::Opening { .. } | Mode::Accepting { .. } => None,
+        }
+    }
+
+    /// The subflows of a connection; empty for unknown ones.
+    pub fn subflows(&self, conn: ConnId) -> Vec<SubflowStats> {
+        let conn = self.table.get(conn);
+        conn.map(|c| c.subflows.iter().map(|s| SubflowStats::of(s)).collect())
+            .unwrap_or_default()
+    }
+
+    /// Marks a connection opened or accepted as regular TCP by choice.
+    fn plain(&mut self, now: Instant, id: ConnId, cause: FallbackCause) {
+        self.with(now, id, |c, ctx| c.fall_back(ctx, cause));
+    }
+}

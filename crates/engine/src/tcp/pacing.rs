@@ -1,0 +1,86 @@
+//! Pacing: spreads a window over its round trip, so that a super-segment never floods a short
+//! queue.
+
+use core::time::Duration;
+
+use braid_wire::Instant;
+
+/// How far ahead of its schedule a sender may run: bounds the rate of timers, and with it bursts.
+const AHEAD: Duration = Duration::from_micros(500);
+/// How much unused time carries over, so that late timers do not cost rate.
+const CARRY: Duration = Duration::from_millis(1);
+
+/// Time-based pacer of one subflow.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Pacer {
+    /// When everything sent so far has left at the pacing rate.
+    drained: Instant,
+    /// Bytes per second; 0 is unpaced.
+    rate: u64,
+}
+
+impl Pacer {
+    /// Sets the rate, in bytes/s; 0 turns pacing off.
+    pub fn set_rate(&mut self, rate: u64) {
+        self.rate = rate;
+    }
+
+    /// Bytes/s; 0 is unpaced.
+    pub fn rate(&self) -> u64 {
+        self.rate
+    }
+
+    /// When the next packet may leave; `None` is now.
+    pub fn blocked_until(&self, now: Instant) -> Option<Instant> {
+        let at = self.drained - AHEAD;
+        (self.rate > 0 && at > now).then_some(at)
+    }
+
+    /// Bytes that make up one burst: what the rate carries in 1 ms.
+    pub fn burst(&self) -> u64 {
+        match self.rate {
+            0 => u64::MAX,
+            rate => rate / 1000,
+        }
+    }
+
+    /// `bytes` were sent.
+    pub fn on_sent(&mut self, now: Instant, bytes: u64) {
+        if self.rate == 0 {
+            self.drained = now;
+            return;
+        }
+        let ns = u128::from(bytes) * 1_000_000_000 / u128::from(self.rate);
+        self.drained = self.drained.max(now - CARRY) + Duration::from_nanos(ns as u64);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn holds_the_rate_over_time() {
+        let mut pacer = Pacer::default();
+        pacer.set_rate(1_000_000);
+        let mut now = Instant::from_millis(100);
+        let mut sent = 0;
+        while now < Instant::from_millis(1100) {
+            match pacer.blocked_until(now) {
+                Some(at) => now = at,
+                None => {
+                    pacer.on_sent(now, 3000);
+                    sent += 3000;
+                }
+            }
+        }
+        assert!((1_000_000..1_010_000).contains(&sent), "{sent}");
+    }
+
+    #[test]
+    fn unpaced_never_blocks() {
+        let mut pacer = Pacer::default();
+        pacer.on_sent(Instant::ZERO, 1 << 30);
+        assert_eq!(pacer.blocked_until(Instant::ZERO), None);
+    }
+}

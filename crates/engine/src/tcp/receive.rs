@@ -1,0 +1,212 @@
+//! The receiving half of a subflow: what arrived, what to acknowledge and when (RFC 9293, 2018,
+//! 2883, 5681 section 4.2).
+
+use core::ops::Range;
+use core::time::Duration;
+use std::collections::VecDeque;
+
+use arrayvec::ArrayVec;
+use braid_wire::tcp::SackBlocks;
+use braid_wire::{Instant, Seq32};
+
+use super::scoreboard::Mapping;
+use crate::buffer::RangeSet;
+
+/// Longest delay of an acknowledgement.
+const ACK_DELAY: Duration = Duration::from_millis(40);
+/// Segments acknowledged at once at the start, so that the peer's window opens quickly.
+const QUICK_ACKS: u8 = 16;
+/// Most mappings kept for bytes not yet received.
+const MAX_MAPPINGS: usize = 512;
+/// Most disjoint ranges kept out of order.
+const MAX_RANGES: usize = 4096;
+
+/// When the next acknowledgement is due.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum AckDue {
+    Never,
+    At(Instant),
+    Now,
+}
+
+#[derive(Debug)]
+pub(crate) struct Receiver {
+    pub irs: Seq32,
+    /// Next offset expected.
+    pub nxt: u64,
+    pub due: AckDue,
+    /// Offset of the peer's FIN, once known.
+    pub fin: Option<u64>,
+    /// The timestamp to echo (RFC 7323 section 4.3).
+    pub ts_recent: u32,
+    out_of_order: RangeSet,
+    /// Starts of the ranges that changed last, newest first.
+    recent: ArrayVec<u64, 3>,
+    duplicate: Option<Range<u64>>,
+    mappings: VecDeque<Mapping>,
+    unacked: u64,
+    quick: u8,
+}
+
+impl Receiver {
+    pub fn new(irs: Seq32) -> Self {
+        Receiver {
+            irs,
+            nxt: 1,
+            due: AckDue::Never,
+            fin: None,
+            ts_recent: 0,
+            out_of_order: RangeSet::default(),
+            recent: ArrayVec::new(),
+            duplicate: None,
+            mappings: VecDeque::new(),
+            unacked: 0,
+            quick: QUICK_ACKS,
+        }
+    }
+
+    /// Offset of a sequence number near what is expected.
+    pub fn offset(&self, seq: Seq32) -> Option<u64> {
+        seq.offset_near(self.irs, self.nxt)
+    }
+
+    /// Acknowledge now.
+    pub fn ack_now(&mut self) {
+        self.due = AckDue::Now;
+    }
+
+    /// Whether the peer's FIN has been taken in.
+    pub fn finished(&self) -> bool {
+        self.fin.is_some_and(|fin| self.nxt > fin)
+    }
+
+    /// Whether SACK blocks wait to be told.
+    pub fn has_gaps(&self) -> bool {
+        !self.out_of_order.is_empty() || self.duplicate.is_some()
+    }
+
+    /// Remembers a mapping for bytes that may still come. Repeats are normal: a segmenting device
+    /// puts the option on every segment. Returns false where it contradicts an earlier one (RFC
+    /// 8684 section 3.3.1).
+    pub fn add_mapping(&mut self, map: Mapping) -> bool {
+        if map.len == 0 || map.sub + u64::from(map.len) <= self.nxt {
+            return true;
+        }
+        let at = self.mappings.partition_point(|m| m.sub < map.sub);
+        if let Some(known) = self.mappings.get(at).filter(|m| m.sub == map.sub) {
+            return known.data == map.data && known.len == map.len;
+        }
+        if self.mappings.len() < MAX_MAPPINGS {
+            self.mappings.insert(at, map);
+        }
+        true
+    }
+
+    /// The mapping that covers subflow offset `sub`.
+    pub fn mapping_at(&self, sub: u64) -> Option<Mapping> {
+        let at = self.mappings.partition_point(|m| m.sub <= sub);
+        let map = *self.mappings.get(at.checked_sub(1)?)?;
+        (sub < map.sub + u64::from(map.len)).then_some(map)
+    }
+
+    /// Whether all of the payload range is here already.
+    pub fn has(&self, range: &Range<u64>) -> bool {
+        range.end <= self.nxt || self.out_of_order.covered(range)
+    }
+
+    /// Whether there is room to remember the payload range.
+    pub fn can_note(&self, range: &Range<u64>) -> bool {
+        range.start <= self.nxt || self.out_of_order.len() < MAX_RANGES
+    }
+
+    /// Notes payload that was already here (D-SACK, RFC 2883).
+    pub fn on_duplicate(&mut self, range: Range<u64>) {
+        self.duplicate = Some(range);
+        self.due = AckDue::Now;
+    }
+
+    /// Payload `range` was stored. `mss` is the segment size seen.
+    pub fn on_payload(&mut self, now: Instant, range: Range<u64>, mss: u64) {
+        self.unacked += range.end - range.start;
+        if range.start > self.nxt {
+            self.recent.retain(|s| *s != range.start);
+            if self.recent.is_full() {
+                self.recent.pop();
+            }
+            self.recent.insert(0, range.start);
+            self.out_of_order.insert(range);
+            self.due = AckDue::Now;
+            return;
+        }
+        let filling = !self.out_of_order.is_empty();
+        self.nxt = self.nxt.max(range.end);
+        if let Some(next) = self.out_of_order.range_containing(self.nxt) {
+            self.nxt = next.end;
+        }
+        self.out_of_order.remove_below(self.nxt);
+        while self
+            .mappings
+            .front()
+            .is_some_and(|m| m.sub + u64::from(m.len) <= self.nxt)
+        {
+            self.mappings.pop_front();
+        }
+        if filling || self.unacked >= 2 * mss || self.quick > 0 {
+            self.quick = self.quick.saturating_sub(1);
+            self.due = AckDue::Now;
+        } else if self.due == AckDue::Never {
+            self.due = AckDue::At(now + ACK_DELAY);
+        }
+    }
+
+    /// Takes the FIN in once everything before it is here. Returns whether it was taken just now.
+    pub fn take_fin(&mut self) -> bool {
+        if self.fin == Some(self.nxt) {
+            self.nxt += 1;
+            self.due = AckDue::Now;
+            return true;
+        }
+        false
+    }
+
+    /// The blocks to report, at most `max`; D-SACK first, then the newest.
+    pub fn sack_blocks(&self, max: usize) -> SackBlocks {
+        let mut blocks = SackBlocks::new();
+        let wire = |r: &Range<u64>| (self.irs.add(r.start as u32), self.irs.add(r.end as u32));
+        let max = max.min(blocks.capacity());
+        if let Some(dup) = &self.duplicate
+            && max > 0
+        {
+            blocks.push(wire(dup));
+        }
+        let newest = self
+            .recent
+            .iter()
+            .filter_map(|s| self.out_of_order.range_containing(*s));
+        for range in newest.chain(self.out_of_order.iter()) {
+            let block = wire(&range);
+            if blocks.len() >= max {
+                break;
+            }
+            let repeat = blocks
+                .iter()
+                .skip(usize::from(self.duplicate.is_some()))
+                .any(|b| *b == block);
+            if !repeat {
+                blocks.push(block);
+            }
+        }
+        blocks
+    }
+
+    /// An acknowledgement left.
+    pub fn on_ack_sent(&mut self) {
+        self.due = AckDue::Never;
+        self.unacked = 0;
+    }
+
+    /// SACK blocks left.
+    pub fn on_sack_sent(&mut self) {
+        self.duplicate = None;
+    }
+}

@@ -1,0 +1,272 @@
+//! What is in flight on a subflow: one record a transmission, with its MPTCP mapping (RFC 6675,
+//! RFC 8684 section 3.3).
+
+use std::collections::VecDeque;
+
+use braid_wire::Instant;
+
+/// Most records a scoreboard keeps. Records are split only by acknowledgements; past the bound a
+/// partial SACK is ignored, which costs a needless retransmission and nothing else.
+const MAX_RECORDS: usize = 16_384;
+
+/// A mapping of subflow bytes to connection bytes, in offsets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Mapping {
+    /// First byte of the connection's stream.
+    pub data: u64,
+    /// First byte of the subflow's stream.
+    pub sub: u64,
+    /// Payload bytes, DATA_FIN not counted.
+    pub len: u32,
+    /// DATA_FIN follows the last byte.
+    pub fin: bool,
+}
+
+/// Bytes sent in one go and not yet acknowledged.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Sent {
+    pub start: u64,
+    pub end: u64,
+    /// The original mapping, possibly larger than this record: a retransmission repeats it.
+    pub map: Mapping,
+    pub sent_at: Instant,
+    pub retransmitted: bool,
+    pub sacked: bool,
+    /// Deemed lost and not retransmitted since.
+    pub lost: bool,
+    /// The subflow's FIN; carries no payload.
+    pub fin: bool,
+}
+
+impl Sent {
+    pub fn len(&self) -> u64 {
+        self.end - self.start
+    }
+
+    /// The connection's bytes this record carries.
+    pub fn data(&self) -> core::ops::Range<u64> {
+        if self.fin {
+            return 0..0;
+        }
+        let start = self.map.data + (self.start - self.map.sub);
+        start..start + self.len()
+    }
+
+    fn in_flight(&self) -> bool {
+        !self.sacked && !self.lost
+    }
+}
+
+/// What acknowledgements did.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Delivered {
+    /// Bytes newly delivered.
+    pub bytes: u64,
+    /// The most recently sent of the delivered records (RFC 8985 section 6.2, step 2).
+    pub newest: Option<Newest>,
+    /// When the most recently sent record that was never retransmitted had been sent.
+    pub rtt_from: Option<Instant>,
+    /// A record that had never been retransmitted was delivered below the highest delivered one.
+    pub reordered: bool,
+}
+
+/// A delivered record, for RACK.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Newest {
+    pub sent_at: Instant,
+    pub end: u64,
+    pub retransmitted: bool,
+}
+
+/// Records in order of sequence.
+#[derive(Debug, Default)]
+pub(crate) struct Scoreboard {
+    records: VecDeque<Sent>,
+    in_flight: u64,
+    sacked: u64,
+    lost: u64,
+    /// End of the highest delivered range.
+    highest_delivered: u64,
+}
+
+impl Scoreboard {
+    pub fn is_empty(&self) -> bool {
+        self.records.is_empty()
+    }
+
+    /// Bytes in flight: sent, neither delivered nor deemed lost.
+    pub fn in_flight(&self) -> u64 {
+        self.in_flight
+    }
+
+    /// Bytes delivered out of order.
+    pub fn sacked(&self) -> u64 {
+        self.sacked
+    }
+
+    /// Bytes deemed lost and waiting for retransmission.
+    pub fn lost(&self) -> u64 {
+        self.lost
+    }
+
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = &Sent> {
+        self.records.iter()
+    }
+
+    pub fn push(&mut self, sent: Sent) {
+        self.in_flight += sent.len();
+        self.records.push_back(sent);
+    }
+
+    fn note(&mut self, record: &Sent, out: &mut Delivered) {
+        out.bytes += record.len();
+        if !record.retransmitted {
+            out.reordered |= record.end < self.highest_delivered;
+            out.rtt_from = out.rtt_from.max(Some(record.sent_at));
+        }
+        self.highest_delivered = self.highest_delivered.max(record.end);
+        let newer = out
+            .newest
+            .is_none_or(|n| (record.sent_at, record.end) > (n.sent_at, n.end));
+        if newer {
+            out.newest = Some(Newest {
+                sent_at: record.sent_at,
+                end: record.end,
+                retransmitted: record.retransmitted,
+            });
+        }
+    }
+
+    fn leave(&mut self, record: &Sent) {
+        if record.sacked {
+            self.sacked -= record.len();
+        } else if record.lost {
+            self.lost -= record.len();
+        } else {
+            self.in_flight -= record.len();
+        }
+    }
+
+    /// Everything below `una` arrived.
+    pub fn ack_to(&mut self, una: u64, out: &mut Delivered) {
+        while let Some(&front) = self.records.front() {
+            if front.start >= una {
+                break;
+            }
+            let mut acked = front;
+            acked.end = front.end.min(una);
+            self.leave(&acked);
+            if !acked.sacked {
+                self.note(&acked, out);
+            }
+            if front.end > una {
+                self.records[0].start = una;
+                break;
+            }
+            self.records.pop_front();
+        }
+        self.highest_delivered = self.highest_delivered.max(una);
+    }
+
+    /// Splits the record at `index` at `offset`, which lies inside it.
+    fn split(&mut self, index: usize, offset: u64) {
+        let mut tail = self.records[index];
+        tail.start = offset;
+        self.records[index].end = offset;
+        self.records.insert(index + 1, tail);
+    }
+
+    /// `start..end` arrived out of order (one SACK block).
+    pub fn sack(&mut self, start: u64, end: u64, out: &mut Delivered) {
+        let mut i = self.records.partition_point(|r| r.end <= start);
+        while i < self.records.len() && self.records[i].start < end {
+            let record = self.records[i];
+            let partial = record.start < start || record.end > end;
+            let unsplittable = partial && (self.records.len() >= MAX_RECORDS || record.fin);
+            if record.sacked || unsplittable {
+                i += 1;
+                continue;
+            }
+            if record.start < start {
+                self.split(i, start);
+                i += 1;
+                continue;
+            }
+            if record.end > end {
+                self.split(i, end);
+            }
+            let record = self.records[i];
+            self.leave(&record);
+            self.sacked += record.len();
+            self.records[i].sacked = true;
+            self.records[i].lost = false;
+            self.note(&record, out);
+            i += 1;
+        }
+    }
+
+    /// Marks lost every record in flight for which `is_lost` says so; returns the bytes.
+    pub fn mark_lost(&mut self, mut is_lost: impl FnMut(&Sent) -> bool) -> u64 {
+        let mut bytes = 0;
+        for record in self.records.iter_mut().filter(|r| r.in_flight()) {
+            if is_lost(record) {
+                record.lost = true;
+                bytes += record.len();
+            }
+        }
+        self.in_flight -= bytes;
+        self.lost += bytes;
+        bytes
+    }
+
+    /// Takes loss marks back: the timeout turned out spurious.
+    pub fn unmark_lost(&mut self) {
+        for record in self.records.iter_mut().filter(|r| r.lost) {
+            record.lost = false;
+        }
+        self.in_flight += self.lost;
+        self.lost = 0;
+    }
+
+    /// The first lost record, cut to at most `max` bytes, marked as sent again at `now`.
+    pub fn take_lost(&mut self, now: Instant, max: u64) -> Option<Sent> {
+        if self.lost == 0 || max == 0 {
+            return None;
+        }
+        let i = self.records.iter().position(|r| r.lost)?;
+        let record = self.records[i];
+        if record.len() > max {
+            self.split(i, record.start + max);
+        }
+        Some(self.resend(i, now))
+    }
+
+    /// The last record not delivered, cut to its last `max` bytes, marked as sent again: a tail
+    /// loss probe (RFC 8985 section 7.3).
+    pub fn take_last(&mut self, now: Instant, max: u64) -> Option<Sent> {
+        let mut i = self.records.iter().rposition(|r| !r.sacked)?;
+        let record = self.records[i];
+        if record.len() > max && max > 0 {
+            self.split(i, record.end - max);
+            i += 1;
+        }
+        Some(self.resend(i, now))
+    }
+
+    fn resend(&mut self, i: usize, now: Instant) -> Sent {
+        let record = &mut self.records[i];
+        if record.lost {
+            record.lost = false;
+            self.lost -= record.end - record.start;
+            self.in_flight += record.end - record.start;
+        }
+        record.sent_at = now;
+        record.retransmitted = true;
+        *record
+    }
+
+    /// The record in which `data` travels here, if it is not delivered yet.
+    pub fn carrier_of(&self, data: u64) -> Option<&Sent> {
+        self.records.iter().find(|r| r.data().contains(&data))
+    }
+}

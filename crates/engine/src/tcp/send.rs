@@ -1,0 +1,516 @@
+//! The sending half of a subflow: windows, RACK-TLP loss detection (RFC 8985), recovery and the
+//! retransmission timer (RFC 6298, 6675).
+
+use core::ops::Range;
+use core::time::Duration;
+
+use braid_wire::{Instant, Seq32};
+
+use super::pacing::Pacer;
+use super::rtt::RttEstimator;
+use super::scoreboard::{Delivered, Mapping, Scoreboard, Sent};
+use crate::Config;
+use crate::cc::{AckSample, CongestionControl};
+
+/// Duplicate-acknowledgement threshold, in transmissions.
+const DUP_THRESH: usize = 3;
+/// How long the peer may delay the acknowledgement of a lone segment (RFC 8985 section 7.2).
+/// Linux and this engine delay by 40 ms; where a peer takes longer a probe is sent needlessly.
+const MAX_ACK_DELAY: Duration = Duration::from_millis(60);
+/// Most doublings of the retransmission timeout.
+const MAX_BACKOFF: u32 = 10;
+
+/// Where loss recovery stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Recovery {
+    Open,
+    /// Fast recovery until `end` is acknowledged.
+    Fast {
+        end: u64,
+    },
+    /// After a timeout, until `end` is acknowledged; `ts` is the timestamp of the first
+    /// retransmission, for the Eifel test (RFC 3522).
+    Timeout {
+        end: u64,
+        ts: u32,
+    },
+}
+
+/// RACK state (RFC 8985 section 5.2).
+#[derive(Debug, Clone, Copy, Default)]
+struct Rack {
+    sent_at: Instant,
+    end: u64,
+    rtt: Duration,
+    reordering_seen: bool,
+}
+
+/// What an expired timer asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Expired {
+    /// The retransmission timer: everything in flight is marked lost.
+    Rto,
+    /// A tail loss probe is to be sent.
+    Probe,
+    /// The reordering timer marked data lost.
+    Lost,
+}
+
+/// Counters of the sending half.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct SendStats {
+    pub bytes_sent: u64,
+    pub bytes_retransmitted: u64,
+    pub bytes_lost: u64,
+    pub rtos: u64,
+    pub spurious_rtos: u64,
+}
+
+#[derive(Debug)]
+pub(crate) struct Sender {
+    pub iss: Seq32,
+    pub board: Scoreboard,
+    pub rtt: RttEstimator,
+    pub cc: Box<dyn CongestionControl>,
+    pub pacer: Pacer,
+    pub stats: SendStats,
+    /// Oldest unacknowledged offset.
+    pub una: u64,
+    /// Next offset to send.
+    pub nxt: u64,
+    /// First offset past the peer's window.
+    pub wnd_end: u64,
+    mss: u32,
+    recovery: Recovery,
+    rack: Rack,
+    backoff: u32,
+    rto_at: Option<Instant>,
+    probe_at: Option<Instant>,
+    reorder_at: Option<Instant>,
+    /// One probe a flight (RFC 8985 section 7.3).
+    probe_out: bool,
+    /// Bytes retransmitted in this recovery and not reported as duplicates.
+    unproved: u64,
+    cwnd_limited: bool,
+    max_flight: u64,
+    round_end: u64,
+    last_sent: Instant,
+    initial_window: u32,
+}
+
+impl Sender {
+    pub fn new(iss: Seq32, mss: u32, config: &Config) -> Self {
+        Sender {
+            iss,
+            board: Scoreboard::default(),
+            rtt: RttEstimator::new(config),
+            cc: config.congestion.build(mss, config.initial_window),
+            pacer: Pacer::default(),
+            stats: SendStats::default(),
+            una: 0,
+            nxt: 1,
+            wnd_end: 1,
+            mss,
+            recovery: Recovery::Open,
+            rack: Rack::default(),
+            backoff: 0,
+            rto_at: None,
+            probe_at: None,
+            reorder_at: None,
+            probe_out: false,
+            unproved: 0,
+            cwnd_limited: false,
+            max_flight: 0,
+            round_end: 0,
+            last_sent: Instant::ZERO,
+            initial_window: config.initial_window,
+        }
+    }
+
+    /// The SYN was acknowledged; `rtt` is the handshake's round trip where it is unambiguous.
+    pub fn established(&mut self, now: Instant, rtt: Option<Duration>, window: u64) {
+        self.una = 1;
+        self.wnd_end = 1 + window;
+        self.last_sent = now;
+        if let Some(rtt) = rtt {
+            self.rtt.sample(rtt);
+        }
+        self.update_pacing();
+    }
+
+    pub fn mss(&self) -> u32 {
+        self.mss
+    }
+
+    pub fn set_mss(&mut self, mss: u32) {
+        if mss != self.mss {
+            self.mss = mss;
+            self.cc.set_mss(mss);
+        }
+    }
+
+    pub fn in_flight(&self) -> u64 {
+        self.board.in_flight()
+    }
+
+    /// Whether a retransmission timeout is being recovered from.
+    pub fn in_timeout(&self) -> bool {
+        matches!(self.recovery, Recovery::Timeout { .. })
+    }
+
+    /// Timeouts in a row without an acknowledgement of new data.
+    pub fn timeouts(&self) -> u32 {
+        self.backoff
+    }
+
+    /// Congestion window left, in bytes: at least a segment or none.
+    pub fn cwnd_room(&self) -> u64 {
+        let room = self.cc.cwnd().saturating_sub(self.in_flight());
+        if room >= u64::from(self.mss) || self.in_flight() == 0 {
+            room.max(u64::from(self.mss))
+        } else {
+            0
+        }
+    }
+
+    /// Peer's subflow-level window left, in bytes.
+    pub fn peer_room(&self) -> u64 {
+        self.wnd_end.saturating_sub(self.nxt)
+    }
+
+    /// The shared window opened, told on another subflow: lets a first flight out here, whose
+    /// acknowledgement tells the rest.
+    pub fn open_window(&mut self) {
+        let flight = u64::from(self.initial_window) * u64::from(self.mss);
+        self.wnd_end = self
+            .wnd_end
+            .max(self.nxt + flight.saturating_sub(self.in_flight()));
+    }
+
+    /// Most payload bytes of one burst: 1 ms at the pacing rate, two segments at least.
+    pub fn burst(&self) -> u64 {
+        self.pacer.burst().max(2 * u64::from(self.mss))
+    }
+
+    /// Restarts from the initial window after an idle period (RFC 5681 section 4.1).
+    pub fn before_send(&mut self, now: Instant) {
+        if self.board.is_empty() && now.saturating_since(self.last_sent) > self.rtt.rto() {
+            self.cc
+                .on_idle(u64::from(self.initial_window) * u64::from(self.mss));
+            self.update_pacing();
+        }
+    }
+
+    /// Records new payload `map` (or, if `fin`, the FIN) as sent at `nxt`.
+    pub fn on_new(&mut self, now: Instant, map: Mapping, fin: bool) {
+        let len = if fin { 1 } else { u64::from(map.len) };
+        self.board.push(Sent {
+            start: self.nxt,
+            end: self.nxt + len,
+            map,
+            sent_at: now,
+            retransmitted: false,
+            sacked: false,
+            lost: false,
+            fin,
+        });
+        self.nxt += len;
+        self.stats.bytes_sent += u64::from(map.len);
+        self.on_sent(now, len);
+        self.arm_probe(now);
+    }
+
+    /// The next lost record to retransmit now, at most `max` bytes of it.
+    pub fn retransmit(&mut self, now: Instant, max: u64) -> Option<Sent> {
+        let sent = self.board.take_lost(now, max)?;
+        self.unproved += sent.len();
+        self.stats.bytes_retransmitted += sent.len();
+        self.on_sent(now, sent.len());
+        Some(sent)
+    }
+
+    /// The tail loss probe.
+    pub fn probe(&mut self, now: Instant) -> Option<Sent> {
+        let sent = self.board.take_last(now, u64::from(self.mss))?;
+        self.stats.bytes_retransmitted += sent.len();
+        self.on_sent(now, sent.len());
+        Some(sent)
+    }
+
+    fn on_sent(&mut self, now: Instant, bytes: u64) {
+        self.last_sent = now;
+        self.pacer.on_sent(now, bytes);
+        self.max_flight = self.max_flight.max(self.in_flight());
+        if self.in_flight() + u64::from(self.mss) > self.cc.cwnd() {
+            self.cwnd_limited = true;
+        }
+        if self.rto_at.is_none() {
+            self.arm_rto(now);
+        }
+    }
+
+    fn arm_rto(&mut self, now: Instant) {
+        let rto = (self.rtt.rto() * (1 << self.backoff)).min(self.rtt.max_rto());
+        self.rto_at = (!self.board.is_empty()).then(|| now + rto);
+    }
+
+    /// RFC 8985 section 7.2.
+    fn arm_probe(&mut self, now: Instant) {
+        let eligible = self.recovery == Recovery::Open
+            && self.board.sacked() == 0
+            && !self.probe_out
+            && !self.board.is_empty()
+            && self.rtt.srtt() > Duration::ZERO;
+        self.probe_at = eligible.then(|| {
+            let mut pto = self.rtt.srtt() * 2;
+            if self.in_flight() <= u64::from(self.mss) {
+                pto += MAX_ACK_DELAY;
+            }
+            let at = now + pto;
+            self.rto_at.map_or(at, |rto| at.min(rto))
+        });
+    }
+
+    /// Caps the backed-off timer at `max` from now: a path that may be dead is probed often as
+    /// long as other paths carry the data.
+    pub fn cap_rto(&mut self, now: Instant, max: Duration) {
+        if let Some(at) = self.rto_at {
+            self.rto_at = Some(at.min(now + max));
+        }
+    }
+
+    /// An acknowledgement up to `ack` (an offset) with `sacks`; `ts_echo` is its echoed timestamp.
+    /// Returns whether anything was newly delivered.
+    pub fn on_ack(
+        &mut self,
+        now: Instant,
+        ack: u64,
+        sacks: &[Range<u64>],
+        ts_echo: Option<u32>,
+    ) -> bool {
+        let prior_in_flight = self.in_flight();
+        let advanced = ack > self.una;
+        let mut delivered = Delivered::default();
+        if advanced {
+            self.una = ack;
+            self.board.ack_to(ack, &mut delivered);
+        }
+        for block in sacks {
+            self.board
+                .sack(block.start, block.end.min(self.nxt), &mut delivered);
+        }
+        if delivered.bytes == 0 && !advanced {
+            return false;
+        }
+        let rtt = delivered.rtt_from.map(|at| now.saturating_since(at));
+        if let Some(rtt) = rtt {
+            self.rtt.sample(rtt);
+        }
+        if advanced {
+            self.undo_if_spurious(now, ts_echo);
+            self.backoff = 0;
+            self.probe_out = false;
+        }
+        self.advance_rack(now, &delivered);
+        self.leave_recovery();
+        self.detect_losses(now);
+        let round_start = self.una >= self.round_end;
+        let slow_start = self.cc.cwnd() < self.cc.ssthresh();
+        self.cc.on_ack(&AckSample {
+            now,
+            delivered: delivered.bytes,
+            rtt,
+            min_rtt: self.rtt.min(),
+            srtt: self.rtt.srtt(),
+            prior_in_flight,
+            cwnd_limited: self.cwnd_limited || (slow_start && self.cc.cwnd() < 2 * self.max_flight),
+            round_start,
+            in_recovery: self.recovery != Recovery::Open,
+        });
+        if round_start {
+            self.round_end = self.nxt;
+            self.cwnd_limited = false;
+            self.max_flight = self.in_flight();
+        }
+        self.update_pacing();
+        self.arm_rto(now);
+        self.arm_probe(now);
+        true
+    }
+
+    /// An echo older than the first retransmission proves that the original arrived (RFC 3522).
+    fn undo_if_spurious(&mut self, now: Instant, ts_echo: Option<u32>) {
+        let Recovery::Timeout { ts, .. } = self.recovery else {
+            return;
+        };
+        if ts_echo.is_some_and(|echo| Seq32(echo).before(Seq32(ts))) {
+            self.stats.spurious_rtos += 1;
+            self.board.unmark_lost();
+            self.cc.on_spurious(now);
+            self.recovery = Recovery::Open;
+        }
+    }
+
+    /// The peer got `bytes` twice (RFC 2883): the path reorders. Once every retransmission of
+    /// this recovery proved needless, the reduction is undone (RFC 3708).
+    pub fn on_duplicate(&mut self, now: Instant, bytes: u64) {
+        self.rack.reordering_seen = true;
+        self.unproved = self.unproved.saturating_sub(bytes);
+        if self.unproved == 0
+            && self.board.lost() == 0
+            && matches!(self.recovery, Recovery::Fast { .. })
+        {
+            self.recovery = Recovery::Open;
+            self.cc.on_spurious(now);
+        }
+    }
+
+    fn leave_recovery(&mut self) {
+        let (Recovery::Fast { end } | Recovery::Timeout { end, .. }) = self.recovery else {
+            return;
+        };
+        if self.una >= end {
+            self.recovery = Recovery::Open;
+        }
+    }
+
+    /// RFC 8985 section 6.2, steps 2 and 3.
+    fn advance_rack(&mut self, now: Instant, delivered: &Delivered) {
+        let Some(newest) = delivered.newest else {
+            return;
+        };
+        self.rack.reordering_seen |= delivered.reordered;
+        let rtt = now.saturating_since(newest.sent_at);
+        // An answer faster than the path to a retransmission is an answer to the original.
+        if newest.retransmitted && rtt < self.rtt.min() {
+            return;
+        }
+        if (newest.sent_at, newest.end) > (self.rack.sent_at, self.rack.end) {
+            self.rack.sent_at = newest.sent_at;
+            self.rack.end = newest.end;
+            self.rack.rtt = rtt;
+        }
+    }
+
+    /// RFC 8985 section 6.2, step 4: how long a segment may be overtaken before it is lost.
+    fn reordering_window(&self) -> Duration {
+        // Super-segments count once: one that was overtaken is no sign of loss.
+        let many = || self.board.iter().filter(|r| r.sacked).count() >= DUP_THRESH;
+        if !self.rack.reordering_seen && (self.recovery != Recovery::Open || many()) {
+            return Duration::ZERO;
+        }
+        (self.rtt.min() / 4).min(self.rtt.srtt())
+    }
+
+    /// RFC 8985 section 6.2, step 5. Returns whether anything was marked lost.
+    fn detect_losses(&mut self, now: Instant) -> bool {
+        self.reorder_at = None;
+        // In order and with nothing sent twice, nothing can have been overtaken.
+        let orderly = self.recovery == Recovery::Open && self.board.sacked() == 0;
+        if self.board.is_empty() || orderly {
+            return false;
+        }
+        let wait = self.rack.rtt + self.reordering_window();
+        let rack = self.rack;
+        let in_flight = self.in_flight();
+        let mut next: Option<Instant> = None;
+        let lost = self.board.mark_lost(|r| {
+            if (r.sent_at, r.end) >= (rack.sent_at, rack.end) {
+                return false;
+            }
+            let due = r.sent_at + wait;
+            if due <= now {
+                return true;
+            }
+            next = Some(next.map_or(due, |n| n.min(due)));
+            false
+        });
+        self.reorder_at = next;
+        if lost == 0 {
+            return false;
+        }
+        self.stats.bytes_lost += lost;
+        if self.recovery == Recovery::Open {
+            self.recovery = Recovery::Fast { end: self.nxt };
+            self.unproved = 0;
+            self.cc.on_congestion(now, in_flight);
+        }
+        self.probe_at = None;
+        true
+    }
+
+    /// Linux's factors: twice the window a round trip in slow start, 1.2 times afterwards.
+    fn update_pacing(&mut self) {
+        let srtt = self.rtt.srtt().as_nanos();
+        if let Some(rate) = self.cc.pacing_rate() {
+            self.pacer.set_rate(rate);
+        } else if srtt > 0 {
+            let percent = if self.cc.cwnd() < self.cc.ssthresh() / 2 {
+                200
+            } else {
+                120
+            };
+            let rate = u128::from(self.cc.cwnd()) * 10_000_000 * percent / srtt;
+            self.pacer
+                .set_rate(u64::try_from(rate).unwrap_or(u64::MAX).max(1000));
+        }
+    }
+
+    /// When [`Self::on_timeout`] is due.
+    pub fn next_timeout(&self) -> Option<Instant> {
+        // A probe takes the place of the retransmission timer (RFC 8985 section 7.2).
+        let tail = self.probe_at.or(self.rto_at);
+        [tail, self.reorder_at].into_iter().flatten().min()
+    }
+
+    /// Serves an expired timer. `ts` is the timestamp a segment sent now would carry.
+    pub fn on_timeout(&mut self, now: Instant, ts: u32) -> Option<Expired> {
+        if self.reorder_at.is_some_and(|at| at <= now) {
+            return self.detect_losses(now).then_some(Expired::Lost);
+        }
+        if let Some(at) = self.probe_at {
+            if at > now {
+                return None;
+            }
+            self.probe_at = None;
+            self.probe_out = true;
+            self.arm_rto(now);
+            return Some(Expired::Probe);
+        }
+        if self.rto_at.is_some_and(|at| at <= now) {
+            self.expire(now, ts);
+            return Some(Expired::Rto);
+        }
+        None
+    }
+
+    /// RFC 6298 section 5.4 to 5.6.
+    fn expire(&mut self, now: Instant, ts: u32) {
+        let in_flight = self.in_flight();
+        self.stats.rtos += 1;
+        self.stats.bytes_lost += self.board.mark_lost(|_| true);
+        if self.backoff == 0 {
+            self.cc.on_rto(now, in_flight);
+            self.recovery = Recovery::Timeout { end: self.nxt, ts };
+        }
+        self.backoff = (self.backoff + 1).min(MAX_BACKOFF);
+        self.probe_at = None;
+        self.reorder_at = None;
+        self.update_pacing();
+        self.arm_rto(now);
+    }
+
+    /// Treats the path as dead at once, as after a timeout (its link went down).
+    pub fn declare_dead(&mut self, now: Instant, ts: u32) {
+        if !self.board.is_empty() && !self.in_timeout() {
+            self.expire(now, ts);
+        }
+    }
+
+    /// Retransmits at once instead of waiting for the backed-off timer (its link came back).
+    pub fn revive(&mut self, now: Instant) {
+        self.backoff = 0;
+        self.board.mark_lost(|_| true);
+        self.arm_rto(now);
+    }
+}

@@ -1,0 +1,6 @@
+//! Two stacks joined by model links, in virtual time.
+
+mod basic;
+mod fallback;
+mod faults;
+mod net;

@@ -1,0 +1,169 @@
+//! Applications on the engine without a proxy around them: peers for tests and benchmarks.
+
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::BorrowedFd;
+
+use braid_engine::{Config, PathConfig, PathId, Stack};
+use braid_proxy::Core;
+use braid_proxy::config::{LinkConfig, Quic, TunConfig};
+use braid_wire::Instant;
+
+use super::inward::Inward;
+use super::outward::Outward;
+use super::{Device, SETTLING_TIME, policy_factory, system_rng};
+use crate::driver::{Clock, Context, Counters, Driver, Host};
+use crate::net::Result;
+use crate::net::links::Links;
+use crate::sockets::Limits;
+use crate::tun::Tun;
+
+/// Where an application's connections lead.
+#[derive(Debug, Clone)]
+pub enum Role {
+    /// To servers, over access links.
+    Connect {
+        /// Links, in order of preference.
+        links: Vec<LinkConfig>,
+        /// Servers.
+        servers: Vec<SocketAddr>,
+    },
+    /// In, at addresses of this machine.
+    Listen {
+        /// Addresses.
+        addresses: Vec<IpAddr>,
+        /// TCP port.
+        port: u16,
+    },
+}
+
+/// Settings of an application.
+#[derive(Debug, Clone)]
+pub struct AppConfig {
+    /// TUN device and its addresses.
+    pub tun: TunConfig,
+    /// Settings of the engine; properties of the device are filled in.
+    pub engine: Config,
+    /// Scheduler of accepted connections.
+    pub strategy: String,
+    /// What it does.
+    pub role: Role,
+}
+
+/// Runs an application until `stop` is readable or `finished` says so after a turn of the loop,
+/// and returns it with what went through the device. `start` makes it once the paths are set up.
+///
+/// # Errors
+/// Where the system refuses what is needed; everything is put back then.
+pub fn run_app<C: Core>(
+    config: &AppConfig,
+    start: impl FnOnce(Instant, &mut Stack) -> C,
+    stop: BorrowedFd<'_>,
+    mut finished: impl FnMut(Instant, &mut C, &mut Stack) -> bool,
+) -> Result<(C, Counters)> {
+    let clock = Clock::new();
+    let mut engine = config.engine.clone();
+    let (tun, device, mut stack, links) = match &config.role {
+        Role::Connect { links, servers } => connect_side(config, links, servers, &mut engine)?,
+        Role::Listen { addresses, port } => {
+            let inward = Inward {
+                tun: &config.tun,
+                listen: addresses,
+                port: *port,
+            };
+            let paths = inward.set_up(&mut engine)?;
+            let mut stack = new_stack(config, engine)?;
+            paths.listen(*port, &mut stack)?;
+            paths.device.apply_rules(inward.rules())?;
+            (paths.tun, paths.device, stack, None)
+        }
+    };
+    let core = start(clock.now(), &mut stack);
+    let host = AppHost {
+        links,
+        refresh_at: None,
+    };
+    let mut driver = Driver::new(clock, tun, stack, core, host, Limits::default())?;
+    driver.run(stop, |driver| {
+        let now = driver.clock().now();
+        finished(now, &mut driver.core, &mut driver.stack)
+    })?;
+    drop(device);
+    let counters = driver.counters();
+    Ok((driver.core, counters))
+}
+
+fn new_stack(config: &AppConfig, engine: Config) -> Result<Stack> {
+    let policy = policy_factory(&config.strategy)?;
+    Ok(Stack::new(engine, system_rng()?, policy))
+}
+
+type Side = (Tun, Device, Stack, Option<Links>);
+
+fn connect_side(
+    config: &AppConfig,
+    links: &[LinkConfig],
+    servers: &[SocketAddr],
+    engine: &mut Config,
+) -> Result<Side> {
+    let outward = Outward {
+        tun: &config.tun,
+        links,
+        lan: &[],
+        servers: servers.to_vec(),
+    };
+    let paths = outward.set_up(engine)?;
+    let mut stack = new_stack(config, engine.clone())?;
+    for (index, (link, addresses)) in links.iter().zip(&paths.addresses).enumerate() {
+        let path = stack.add_path(PathConfig {
+            v4: addresses.v4,
+            v6: addresses.v6,
+            mtu: addresses.mtu,
+            backup: link.backup,
+        });
+        stack.set_path_up(Instant::ZERO, path, paths.links.is_up(index));
+    }
+    let rules = outward.rules(paths.device.v6, 0, &[], Quic::Forward);
+    paths.device.apply_rules(rules)?;
+    Ok((paths.tun, paths.device, stack, Some(paths.links)))
+}
+
+/// Tells the engine of links that come and go.
+#[derive(Debug)]
+struct AppHost {
+    links: Option<Links>,
+    refresh_at: Option<Instant>,
+}
+
+impl<C: Core> Host<C> for AppHost {
+    fn sources(&self) -> Vec<(BorrowedFd<'_>, u32)> {
+        self.links.iter().map(|links| (links.fd(), 0)).collect()
+    }
+
+    fn on_ready(&mut self, _source: u32, context: &mut Context<'_, C>) {
+        let news = self.links.as_mut().is_some_and(Links::has_news);
+        if news && self.refresh_at.is_none() {
+            self.refresh_at = Some(context.now + SETTLING_TIME);
+        }
+    }
+
+    fn next_timeout(&self) -> Option<Instant> {
+        self.refresh_at
+    }
+
+    fn handle_timeout(&mut self, context: &mut Context<'_, C>) {
+        self.refresh_at = None;
+        let Some(links) = &mut self.links else {
+            return;
+        };
+        match links.refresh() {
+            Ok(changed) => {
+                for index in changed {
+                    let path = PathId(u8::try_from(index).unwrap_or(u8::MAX));
+                    let up = links.is_up(index);
+                    context.stack.set_path_up(context.now, path, up);
+                }
+            }
+            Err(error) => tracing::warn!(%error, "the state of the links is not known"),
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! Paths that connections come in by: one for each listening address.
+
+use std::net::{IpAddr, SocketAddr};
+
+use braid_engine::{Config, PathConfig, Stack};
+use braid_proxy::config::TunConfig;
+use braid_wire::Instant;
+
+use super::{Device, path_settings};
+use crate::net::links::{LinkSpec, Links, NextHop};
+use crate::net::netlink::Netlink;
+use crate::net::sysctl::Sysctl;
+use crate::net::{Result, SystemError};
+use crate::nft::{Mapping, Rules, ServerRules};
+use crate::tun::Tun;
+
+/// MTU towards peers where no interface carries the address.
+const DEFAULT_MTU: u16 = 1_500;
+
+/// Where connections come in.
+#[derive(Debug)]
+pub(super) struct Inward<'a> {
+    pub tun: &'a TunConfig,
+    pub listen: &'a [IpAddr],
+    pub port: u16,
+}
+
+/// Paths that are set up.
+#[derive(Debug)]
+pub(super) struct InwardPaths {
+    pub tun: Tun,
+    pub device: Device,
+    pub links: Links,
+    paths: Vec<PathConfig>,
+}
+
+impl Inward<'_> {
+    /// Sets up everything but the rules, and adapts the engine's settings to the device.
+    pub fn set_up(&self, engine: &mut Config) -> Result<InwardPaths> {
+        let (mut tun, mut device) = Device::open(self.tun)?;
+        let mut links = Links::new(&device.identity, self.link_specs()?)?;
+        let settings = self.settings(&links, device.v6);
+        device.apply_settings(&settings, Rules::Nothing)?;
+
+        let paths = self.paths(&links);
+        let smallest = paths.iter().map(|path| path.mtu).min();
+        let smallest = smallest.unwrap_or(DEFAULT_MTU);
+        device.adapt_engine(engine, &mut tun, self.tun, smallest);
+        links.install()?;
+        Ok(InwardPaths {
+            tun,
+            device,
+            links,
+            paths,
+        })
+    }
+
+    /// The address behind the device that stands for the listening address number `n`.
+    fn inner(&self, n: u8, listen: IpAddr) -> IpAddr {
+        match listen {
+            IpAddr::V4(_) => self.tun.path_v4(n).into(),
+            IpAddr::V6(_) => self.tun.path_v6(n).into(),
+        }
+    }
+
+    fn numbered(&self) -> impl Iterator<Item = (u8, IpAddr)> + '_ {
+        (0..).zip(self.listen.iter().copied())
+    }
+
+    /// Answers leave by the interface that carries the address they come from.
+    fn link_specs(&self) -> Result<Vec<LinkSpec>> {
+        let doing = || SystemError::doing("read this machine's addresses");
+        let mut netlink = Netlink::open().map_err(doing())?;
+        let addresses = netlink.addresses().map_err(doing())?;
+        let interfaces = netlink.interfaces().map_err(doing())?;
+        let spec = |(n, listen): (u8, IpAddr)| {
+            let carrier = addresses.iter().find(|a| a.addr == listen);
+            let found = carrier.and_then(|a| interfaces.iter().find(|i| i.index == a.interface));
+            if found.is_none() {
+                tracing::warn!(address = %listen, "no interface carries this address");
+            }
+            let family = |v6: bool| {
+                if listen.is_ipv6() == v6 {
+                    NextHop::Auto
+                } else {
+                    NextHop::None
+                }
+            };
+            LinkSpec {
+                interface: found.map(|i| i.name.clone()).unwrap_or_default(),
+                v4: family(false),
+                v6: family(true),
+                sources: vec![self.inner(n, listen)],
+                targets: Vec::new(),
+                exclusive: false,
+            }
+        };
+        Ok(self.numbered().map(spec).collect())
+    }
+
+    fn settings(&self, links: &Links, v6: bool) -> Vec<Sysctl> {
+        let mut settings = Vec::new();
+        if v6 && self.listen.iter().any(IpAddr::is_ipv6) {
+            settings.push(Sysctl::new("net/ipv6/conf/all/forwarding", 1));
+        }
+        for interface in links.interfaces() {
+            for setting in path_settings(interface, v6) {
+                if !settings.contains(&setting) {
+                    settings.push(setting);
+                }
+            }
+        }
+        settings
+    }
+
+    fn paths(&self, links: &Links) -> Vec<PathConfig> {
+        let all = self.numbered().zip(links.states());
+        let paths = all.map(|((n, listen), state)| {
+            let (v4, v6) = match self.inner(n, listen) {
+                IpAddr::V4(a) => (Some(a), None),
+                IpAddr::V6(a) => (None, Some(a)),
+            };
+            let mtu = match state.mtu {
+                0 => DEFAULT_MTU,
+                mtu => u16::try_from(mtu).unwrap_or(u16::MAX),
+            };
+            PathConfig {
+                v4,
+                v6,
+                mtu,
+                backup: false,
+            }
+        });
+        paths.collect()
+    }
+
+    /// The rules.
+    pub fn rules(&self) -> Rules {
+        let mapping = |(n, listen): (u8, IpAddr)| Mapping {
+            public: (listen, self.port).into(),
+            inner: self.inner(n, listen),
+        };
+        Rules::Server(ServerRules {
+            tun: self.tun.name.clone(),
+            mappings: self.numbered().map(mapping).collect(),
+        })
+    }
+}
+
+impl InwardPaths {
+    /// Makes the stack listen on every path.
+    pub fn listen(&self, port: u16, stack: &mut Stack) -> Result<()> {
+        for config in &self.paths {
+            let path = stack.add_path(*config);
+            stack.set_path_up(Instant::ZERO, path, true);
+            let addr = config.v4.map(IpAddr::from).or(config.v6.map(IpAddr::from));
+            let Some(addr) = addr.map(|ip| SocketAddr::new(ip, port)) else {
+                continue;
+            };
+            stack
+                .listen(addr)
+                .map_err(|e| SystemError::other(format!("listen on {addr}"), e.to_string()))?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,179 @@
+//! Paths that lead out: one for each access link.
+
+use std::net::{IpAddr, SocketAddr};
+
+use braid_engine::Config;
+use braid_proxy::LinkAddresses;
+use braid_proxy::config::{Cidr, Gateway, LinkConfig, Quic, TunConfig};
+
+use super::{Device, path_settings};
+use crate::net::Result;
+use crate::net::links::{LinkSpec, LinkState, Links, NextHop};
+use crate::net::routes::full_prefix;
+use crate::net::sysctl::Sysctl;
+use crate::nft::{BoxRules, Rules};
+use crate::tun::Tun;
+
+/// Never intercepted, whatever the configuration says: this host, the link, multicast.
+const NEVER_INTERCEPTED: [&str; 6] = [
+    "0.0.0.0/8",
+    "127.0.0.0/8",
+    "169.254.0.0/16",
+    "224.0.0.0/4",
+    "fe80::/10",
+    "ff00::/8",
+];
+/// MTU of a link that is not there yet and for which none is configured.
+const DEFAULT_MTU: u16 = 1_500;
+
+/// What leads out where.
+#[derive(Debug)]
+pub(super) struct Outward<'a> {
+    pub tun: &'a TunConfig,
+    pub links: &'a [LinkConfig],
+    /// Interfaces of the local network; none where nothing is intercepted or forwarded.
+    pub lan: &'a [String],
+    pub servers: Vec<SocketAddr>,
+}
+
+/// Paths that are set up.
+#[derive(Debug)]
+pub(super) struct OutwardPaths {
+    pub tun: Tun,
+    pub device: Device,
+    pub links: Links,
+    /// For interfaces that come back as new ones.
+    pub settings: Vec<Sysctl>,
+    /// Addresses on the device, link by link.
+    pub addresses: Vec<LinkAddresses>,
+}
+
+impl Outward<'_> {
+    /// Sets up everything but the rules, and adapts the engine's settings to the device.
+    pub fn set_up(&self, engine: &mut Config) -> Result<OutwardPaths> {
+        let (mut tun, mut device) = Device::open(self.tun)?;
+        let specs = self.link_specs(device.v6);
+        let mut links = Links::new(&device.identity, specs)?;
+        device.apply_rules(Rules::Tracking)?;
+        let settings = self.settings(device.v6);
+        device.apply_settings(&settings, Rules::Tracking)?;
+
+        let addresses = self.path_addresses(device.v6, &links);
+        let smallest = addresses.iter().map(|a| a.mtu).min();
+        let smallest = smallest.unwrap_or(DEFAULT_MTU);
+        device.adapt_engine(engine, &mut tun, self.tun, smallest);
+        links.install()?;
+        if !self.lan.is_empty() {
+            links.install_forwarding(self.lan)?;
+            links.install_interception()?;
+        }
+        Ok(OutwardPaths {
+            tun,
+            device,
+            links,
+            settings,
+            addresses,
+        })
+    }
+
+    fn link_specs(&self, v6: bool) -> Vec<LinkSpec> {
+        let targets: Vec<IpAddr> = self.servers.iter().map(SocketAddr::ip).collect();
+        let spec = |(link, n): (&LinkConfig, u8)| {
+            let (fixed_v4, fixed_v6) = match link.gateway {
+                Gateway::Auto => (NextHop::Auto, NextHop::Auto),
+                Gateway::Fixed { v4, v6 } => (
+                    v4.map_or(NextHop::None, |a| NextHop::Gateway(a.into())),
+                    v6.map_or(NextHop::None, |a| NextHop::Gateway(a.into())),
+                ),
+            };
+            let mut sources = vec![IpAddr::from(self.tun.path_v4(n))];
+            if v6 {
+                sources.push(self.tun.path_v6(n).into());
+            }
+            LinkSpec {
+                interface: link.interface.clone(),
+                v4: if link.v4 { fixed_v4 } else { NextHop::None },
+                v6: if link.v6 && v6 {
+                    fixed_v6
+                } else {
+                    NextHop::None
+                },
+                sources,
+                targets: targets.clone(),
+                exclusive: true,
+            }
+        };
+        self.links.iter().zip(0..).map(spec).collect()
+    }
+
+    /// A link gets an address in each family that it has now, or may have once it is there.
+    fn path_addresses(&self, device_v6: bool, links: &Links) -> Vec<LinkAddresses> {
+        let all = self.links.iter().zip(links.states()).zip(0..);
+        let addresses = all.map(|((link, state), n)| {
+            let unknown = state.addresses.is_empty();
+            let v4 = link.v4 && (unknown || state.has_family(false));
+            let v6 = link.v6 && device_v6 && (unknown || self.leads_out_v6(state));
+            LinkAddresses {
+                v4: v4.then(|| self.tun.path_v4(n)),
+                v6: v6.then(|| self.tun.path_v6(n)),
+                mtu: mtu(link, state),
+            }
+        });
+        addresses.collect()
+    }
+
+    /// IPv6 addresses without a way out are common; a path that has one would be tried in vain.
+    fn leads_out_v6(&self, state: &LinkState) -> bool {
+        let mut targets = self.servers.iter().filter(|s| s.is_ipv6());
+        let open = state.exit(true).is_some() || targets.any(|s| state.is_on_link(s.ip()));
+        state.has_family(true) && open
+    }
+
+    fn settings(&self, v6: bool) -> Vec<Sysctl> {
+        let mut settings = Vec::new();
+        if v6 {
+            settings.push(Sysctl::new("net/ipv6/conf/all/forwarding", 1));
+        }
+        for interface in self.lan {
+            let key = format!("net/ipv4/conf/{interface}/forwarding");
+            settings.push(Sysctl::new(key, 1));
+        }
+        for link in self.links {
+            settings.extend(path_settings(&link.interface, v6));
+        }
+        // The window of a subflow is the connection's (RFC 8684 section 3.3.1), so its packets
+        // may lie outside what connection tracking takes for the window.
+        let key = "net/netfilter/nf_conntrack_tcp_be_liberal";
+        settings.push(Sysctl::new(key, 1));
+        settings
+    }
+
+    /// The rules; connections taken in arrive at `intercept_port`.
+    pub fn rules(&self, v6: bool, intercept_port: u16, bypass: &[Cidr], quic: Quic) -> Rules {
+        let mut bypass = bypass.to_vec();
+        for network in NEVER_INTERCEPTED {
+            bypass.extend(network.parse::<Cidr>());
+        }
+        for server in &self.servers {
+            bypass.extend(Cidr::new(server.ip(), full_prefix(server.ip())));
+        }
+        Rules::Box(BoxRules {
+            lan: self.lan.to_vec(),
+            links: self.links.iter().map(|l| l.interface.clone()).collect(),
+            tun: self.tun.name.clone(),
+            intercept_port,
+            intercept_v6: v6,
+            bypass,
+            servers: self.servers.clone(),
+            quic,
+        })
+    }
+}
+
+fn mtu(link: &LinkConfig, state: &LinkState) -> u16 {
+    let found = match state.mtu {
+        0 => DEFAULT_MTU,
+        mtu => u16::try_from(mtu).unwrap_or(u16::MAX),
+    };
+    link.mtu.unwrap_or(found)
+}

@@ -1,0 +1,42 @@
+//! What an instance creates is gone afterwards.
+
+use braid_linux::net::{self, Identity};
+use braid_proxy::config::Quic;
+
+use crate::intake::{Intake, Net};
+
+/// Everything that an instance could have changed. What IPv6 makes by itself of interfaces that
+/// have just come up is left out.
+fn state(net: &Net) -> Vec<String> {
+    let text = net.world.sh(
+        "box",
+        "ip -4 rule; ip -6 rule; ip -4 route show table all; \
+         ip -6 route show table all | grep -v -e fe80: -e ff00:; \
+         ip -o link | grep -o '^[0-9]*: [a-z0-9]*'; nft list ruleset; \
+         cd /proc/sys/net; head -n 99 ipv6/conf/all/forwarding ipv4/conf/*/forwarding \
+         ipv4/conf/*/rp_filter netfilter/nf_conntrack_tcp_be_liberal",
+    );
+    text.lines().map(str::to_owned).collect()
+}
+
+#[test]
+#[ignore = "needs network namespaces"]
+fn nothing_is_left_of_a_killed_instance() {
+    let net = Net::new();
+    let before = state(&net);
+    Intake::start(&net, Quic::Reject).die();
+    assert_ne!(state(&net), before);
+    let identity = Identity::of_tun("braid0");
+    net.world.inside("box", || net::cleanup(&identity)).unwrap();
+    assert_eq!(state(&net), before);
+}
+
+#[test]
+#[ignore = "needs network namespaces"]
+fn a_restart_finds_the_settings_that_were_in_force_before_the_killed_instance() {
+    let net = Net::new();
+    let before = state(&net);
+    Intake::start(&net, Quic::Reject).die();
+    Intake::start(&net, Quic::Forward).end();
+    assert_eq!(state(&net), before);
+}

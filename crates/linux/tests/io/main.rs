@@ -1,0 +1,6 @@
+//! Packets, rules, routes and sockets on this machine's kernel, in network namespaces.
+
+mod intake;
+mod leftovers;
+mod offload;
+mod support;
