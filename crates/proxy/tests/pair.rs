@@ -408,7 +408,22 @@ fn a_new_connection_finds_its_way_round_a_dark_link() {
     let user = w.open(CONTENT, b"hello", false);
     w.run_until(|w| w.user(user).got == b"hello");
     assert!(w.now.saturating_since(before) < Duration::from_millis(2_500));
-    assert_eq!(w.core.counters().retries, 1);
+    assert_eq!(w.core.counters().no_server, 0);
+}
+
+#[test]
+fn a_connection_that_no_server_takes_ends_in_a_reset() {
+    let mut w = World::ready(2, Setup::default());
+    w.links[0].dark = true;
+    w.links[1].dark = true;
+    let before = w.now;
+    let user = w.open(CONTENT, b"hello", false);
+    w.run_until(|w| w.user(user).closed);
+    assert!(w.user(user).reset);
+    assert!(w.now.saturating_since(before) <= Duration::from_secs(15));
+    let c = w.core.counters();
+    assert_eq!((c.no_server, c.retries), (1, 1));
+    assert_eq!(w.core.connections(), 0);
 }
 
 #[test]
