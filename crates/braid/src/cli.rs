@@ -53,6 +53,9 @@ pub enum Command {
     /// Kernel TCP and Multipath TCP sockets as a peer for tests and benchmarks.
     #[command(subcommand, hide = true)]
     KernelPeer(KernelPeer),
+    /// Connections of the engine alone as a peer for tests and benchmarks.
+    #[command(subcommand, hide = true)]
+    EnginePeer(EnginePeer),
 }
 
 /// Arguments of `braid demo`.
@@ -199,6 +202,37 @@ pub enum KernelPeer {
         /// Congestion control of both sides.
         #[arg(long, default_value = "cubic")]
         congestion: String,
+    },
+}
+
+/// The roles of the engine peer. The congestion control is that of the configuration.
+#[derive(Debug, Subcommand)]
+pub enum EnginePeer {
+    /// Connect over the links of a `box.toml`, send, receive, report.
+    Connect {
+        /// The links (TOML).
+        #[arg(short, long, value_name = "FILE")]
+        config: PathBuf,
+        /// Address and port.
+        address: SocketAddr,
+        /// How many connections, side by side.
+        #[arg(long, default_value_t = 1)]
+        connections: u32,
+        /// What is sent and what is expected.
+        #[command(flatten)]
+        peer: PeerArgs,
+    },
+    /// Take connections at the addresses of a `server.toml`, send, receive, report.
+    Listen {
+        /// The addresses (TOML).
+        #[arg(short, long, value_name = "FILE")]
+        config: PathBuf,
+        /// How many connections to serve before ending.
+        #[arg(long, default_value_t = 1)]
+        connections: u32,
+        /// What is sent and what is expected.
+        #[command(flatten)]
+        peer: PeerArgs,
     },
 }
 

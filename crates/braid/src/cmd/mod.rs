@@ -9,6 +9,7 @@ pub mod testbed;
 use serde::Serialize;
 
 use crate::cli::{Cli, Command, KernelPeer};
+use crate::engine_peer;
 use crate::failure::Failure;
 use crate::kernel_peer;
 
@@ -21,6 +22,7 @@ pub fn run(cli: Cli) -> Result<(), Failure> {
         Command::Testbed(command) => testbed::run(&command, cli.json),
         Command::Man { directory } => docs::man(&directory),
         Command::Completions { shell } => docs::completions(shell),
+        Command::EnginePeer(role) => engine_peer::run(&role),
         Command::KernelPeer(role) => run_kernel_peer(&role),
     }
 }

@@ -29,8 +29,17 @@ pub fn run(command: &Testbed, json: bool) -> Result<(), Failure> {
             link,
             changes,
         } => {
+            let spec = Spec::read(file)?;
+            let known: Vec<_> = spec
+                .links
+                .iter()
+                .map(|link| link.name.to_string())
+                .collect();
+            if !known.contains(link) {
+                return Err(testbed::Error::NoSuchLink(link.clone(), known).into());
+            }
             let change = LinkChange::parse(changes)?;
-            Ok(client(file)?.set_link(link, None, &change)?)
+            Ok(Client::connect(&spec.name)?.set_link(link, None, &change)?)
         }
         Testbed::Down { file } => Ok(testbed::down(&Spec::read(file)?.name)?),
     }

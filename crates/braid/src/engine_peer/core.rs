@@ -1,10 +1,12 @@
 //! The transfers of the engine peer, as a core on the driver's event loop.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::IoSliceMut;
 use std::net::SocketAddr;
 
-use braid_engine::{ApiError, CloseReason, ConnId, ConnectOptions, Event, Protocol, Stack};
+use braid_engine::{
+    ApiError, CloseReason, ConnId, ConnectOptions, Event, Protocol, Stack, SubflowId,
+};
 use braid_proxy::{Core, LocalEvent, LocalStreams};
 use braid_wire::Instant;
 use sha2::{Digest, Sha256};
@@ -90,12 +92,12 @@ impl Core for Transfers {
                 self.with(conn, |transfer, _| transfer.receive(now, conn, stack));
             }
             Event::FellBack { conn, .. } => self.with(conn, |transfer, _| transfer.fallback = true),
-            Event::SubflowEstablished { conn, .. } => self.with(conn, |transfer, _| {
-                transfer.subflows += 1;
-                transfer.most_subflows = transfer.most_subflows.max(transfer.subflows);
+            Event::SubflowEstablished { conn, subflow, .. } => self.with(conn, |transfer, _| {
+                transfer.subflows.insert(subflow);
+                transfer.most_subflows = transfer.most_subflows.max(transfer.subflows.len());
             }),
-            Event::SubflowClosed { conn, .. } => self.with(conn, |transfer, _| {
-                transfer.subflows = transfer.subflows.saturating_sub(1);
+            Event::SubflowClosed { conn, subflow, .. } => self.with(conn, |transfer, _| {
+                transfer.subflows.remove(&subflow);
             }),
             Event::Closed { conn, reason } => {
                 if let Some(transfer) = self.open.remove(&conn) {
@@ -132,8 +134,8 @@ struct Transfer {
     received: Half,
     error: Option<String>,
     fallback: bool,
-    subflows: u8,
-    most_subflows: u8,
+    subflows: BTreeSet<SubflowId>,
+    most_subflows: usize,
 }
 
 /// What went one way.
@@ -178,8 +180,9 @@ impl Transfer {
             received: half(),
             error: None,
             fallback: false,
-            subflows: 0,
-            most_subflows: 0,
+            // The first one may have been established before anybody knew of the connection.
+            subflows: BTreeSet::from([SubflowId(0)]),
+            most_subflows: 1,
         }
     }
 
@@ -270,7 +273,7 @@ impl Transfer {
             peer: self.peer,
             congestion: args.congestion.clone(),
             fallback: self.fallback,
-            subflows: self.most_subflows,
+            subflows: u8::try_from(self.most_subflows).unwrap_or(u8::MAX),
             sent: self.sent.direction(self.start),
             received: self.received.direction(self.start),
         }

@@ -127,7 +127,8 @@ fn announce(listening: SocketAddr) -> io::Result<()> {
     print_line(&Listening { listening })
 }
 
-fn print_line(value: &impl Serialize) -> io::Result<()> {
+/// Prints one line of JSON at once.
+pub fn print_line(value: &impl Serialize) -> io::Result<()> {
     let mut line = serde_json::to_string(value)?;
     line.push('\n');
     let mut out = io::stdout().lock();

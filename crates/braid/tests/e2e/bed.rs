@@ -106,7 +106,16 @@ impl Bed {
 
     /// With neither box nor server running.
     pub fn up_idle(render: RenderConfig) -> Self {
-        let text = DESCRIPTION.replace("NAME", &unique_name());
+        Bed::build(DESCRIPTION, render)
+    }
+
+    /// Another network, without box and server.
+    pub fn of(description: &str) -> Self {
+        Bed::build(description, Box::new(|_, _| None))
+    }
+
+    fn build(description: &str, render: RenderConfig) -> Self {
+        let text = description.replace("NAME", &unique_name());
         let spec = Spec::parse(&text, Path::new("e2e.toml")).expect("a good description");
         let options = Options {
             executable: Some(env!("CARGO_BIN_EXE_braid").into()),
@@ -197,9 +206,18 @@ impl Bed {
 
     /// Starts this project's kernel peer on a host. One that listens does so already on return.
     pub fn kernel_peer(&self, host: &str, arguments: &[&str]) -> Background {
+        self.peer(host, "kernel-peer", arguments)
+    }
+
+    /// The same with the engine in place of kernel sockets.
+    pub fn engine_peer(&self, host: &str, arguments: &[&str]) -> Background {
+        self.peer(host, "engine-peer", arguments)
+    }
+
+    fn peer(&self, host: &str, kind: &str, arguments: &[&str]) -> Background {
         let mut command = self.exec(host, env!("CARGO_BIN_EXE_braid"));
         let mut child = command
-            .arg("kernel-peer")
+            .arg(kind)
             .args(arguments)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -221,6 +239,11 @@ impl Bed {
     /// The first IPv4 address of a host.
     pub fn v4(&self, host: &str) -> IpAddr {
         self.host(host).interfaces[0].address4.into()
+    }
+
+    /// The IPv4 address of a host on its interface number `index`.
+    pub fn v4_of(&self, host: &str, index: usize) -> IpAddr {
+        self.host(host).interfaces[index].address4.into()
     }
 
     /// The first IPv6 address of a host.

@@ -1,10 +1,11 @@
 //! Box and server as a user meets them: an ordinary curl, an ordinary nginx, real processes in
-//! network namespaces, emulated links. Run by `make test`, or some of them by
+//! network namespaces, emulated links; and the engine against the kernel's Multipath TCP. Run by `make test`, or some of them by
 //! `scripts/with-net.sh cargo test -p braid --test e2e -- --ignored --test-threads=1 NAME`.
 
 mod bed;
 mod crash;
 mod downloads;
 mod far_side;
+mod interop;
 mod left_over;
 mod links;

@@ -15,7 +15,8 @@ pub(super) const HEADER_LEN: usize = 10;
 /// A TUN device that carries one packet a call, never larger than its MTU, each behind a
 /// `virtio_net_hdr`. The header is there for the checksum alone: the kernel leaves it open on the
 /// way in, says so in the header, and takes it as good on the way out if that header comes back
-/// with the packet. So nobody computes it over an emulated link.
+/// with the packet. So nobody computes it over an emulated link, and a capture there shows it as
+/// wrong.
 pub(super) struct TunEnd {
     file: File,
 }
@@ -27,7 +28,8 @@ impl TunEnd {
             .read(true)
             .write(true)
             .custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC)
-            .open("/dev/net/tun")?;
+            .open("/dev/net/tun")
+            .map_err(|e| io::Error::new(e.kind(), format!("/dev/net/tun: {e}")))?;
         // SAFETY: all-zero is a valid `ifreq`, a plain C struct.
         let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
         if name.is_empty() || name.len() >= request.ifr_name.len() {
