@@ -1,5 +1,6 @@
 //! Packets, rules, routes and sockets on this machine's kernel, in network namespaces.
 
+mod engine;
 mod intake;
 mod leftovers;
 mod offload;
