@@ -163,6 +163,11 @@ impl BoxCore {
                 self.advance(now, id, stack, local);
             }
             Event::SubflowEstablished { path, rtt, .. } => {
+                if matches!(session.stage, Stage::Connecting) && session.path != *path {
+                    // The engine had no answer there and went elsewhere by itself.
+                    let silent = core::mem::replace(&mut session.path, *path);
+                    self.upstream.on_doubt(now, server, silent);
+                }
                 self.upstream.on_subflow(now, server, *path, *rtt, stack);
             }
             Event::SubflowClosed { path, reason, .. } => {

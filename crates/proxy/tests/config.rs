@@ -159,6 +159,7 @@ fn an_error_names_file_line_what_was_read_and_what_to_write() {
 }
 
 /// Each edit of a valid file, the line it must be reported at, and words of the report.
+// tidy: one table of mistakes, read from top to bottom
 #[test]
 fn mistakes_in_a_box_file() {
     let cases: &[(&str, &str, &str, &[&str])] = &[
