@@ -15,7 +15,10 @@ use crate::tcp::scoreboard::Mapping;
 use crate::{FallbackCause, RxMeta, SubflowId};
 
 impl Connection {
-    /// A segment for subflow `id`.
+    /// A segment for subflow `id`. Returns whether it is to be answered by a RST of its own: before
+    /// the handshake is through, an ACK of something never sent comes from a connection that this
+    /// side has forgotten (RFC 9293 sections 3.10.7.3 and 3.10.7.4).
+    #[must_use]
     pub fn on_segment(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -23,11 +26,22 @@ impl Connection {
         tcp: &tcp::Repr,
         payload: &[u8],
         meta: RxMeta,
-    ) {
+    ) -> bool {
         let Some(i) = self.index_of(id) else {
-            return;
+            return false;
         };
-        match self.subflows[i].phase {
+        let subflow = &self.subflows[i];
+        let opening = matches!(subflow.phase, Phase::SynSent | Phase::SynReceived);
+        if opening && tcp.flags.contains(Flags::ACK) && tcp.ack != subflow.snd.iss.add(1) {
+            if !tcp.flags.contains(Flags::RST) {
+                return true;
+            }
+            // Only the answer to this SYN refuses it; a SYN/ACK is refused by sequence number.
+            if subflow.phase == Phase::SynSent {
+                return false;
+            }
+        }
+        match subflow.phase {
             Phase::SynSent => self.on_syn_sent(ctx, i, tcp),
             Phase::SynReceived => {
                 if self.on_third_ack(ctx, i, tcp) {
@@ -40,6 +54,7 @@ impl Connection {
             Phase::Resetting | Phase::Closed => {}
         }
         self.settle(ctx);
+        false
     }
 
     /// RFC 9293 section 3.10.7.4.

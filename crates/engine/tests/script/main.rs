@@ -9,4 +9,5 @@ mod harness;
 mod capable;
 #[path = "../pair/policy.rs"]
 mod policy;
+mod reset;
 mod segment;
