@@ -84,6 +84,10 @@ impl Connection {
         // RFC 5961 section 4 for SYN, RFC 7323 section 5.3 for PAWS.
         if tcp.flags.contains(Flags::SYN) || seq > far || (old_timestamp && !payload.is_empty()) {
             subflow.rcv.ack_now();
+            if subflow.phase == Phase::JoinAcked {
+                // The SYN/ACK again: our third ACK was lost.
+                subflow.handshake_at = Some(ctx.now);
+            }
             return;
         }
         if !tcp.flags.contains(Flags::ACK) {

@@ -7,6 +7,7 @@
 #[macro_use]
 mod harness;
 mod capable;
+mod join;
 #[path = "../pair/policy.rs"]
 mod policy;
 mod reset;
