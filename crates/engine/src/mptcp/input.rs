@@ -117,8 +117,7 @@ impl Connection {
             self.subflows[i].rcv.ack_now();
         }
         if tcp.flags.contains(Flags::FIN) {
-            self.subflows[i].rcv.fin.get_or_insert(range.end);
-            self.subflows[i].rcv.ack_now();
+            self.subflows[i].rcv.on_fin(range.end);
         }
         self.on_subflow_fin(ctx, i);
     }

@@ -159,6 +159,15 @@ impl Receiver {
         }
     }
 
+    /// A FIN at offset `at` came. One below what was received before it is out of date: it must not
+    /// stand in the way of the real one.
+    pub fn on_fin(&mut self, at: u64) {
+        if at >= self.nxt {
+            self.fin.get_or_insert(at);
+        }
+        self.due = AckDue::Now;
+    }
+
     /// Takes the FIN in once everything before it is here. Returns whether it was taken just now.
     pub fn take_fin(&mut self) -> bool {
         if self.fin == Some(self.nxt) {

@@ -7,6 +7,8 @@
 #[macro_use]
 mod harness;
 mod capable;
+mod close;
+mod dss;
 mod join;
 #[path = "../pair/policy.rs"]
 mod policy;
