@@ -330,17 +330,17 @@ impl Connection {
             self.size_segments();
         }
         let len = u32::from(mapping.len).saturating_sub(u32::from(data_fin));
+        let end = data + u64::from(len);
         if data_fin {
-            let fin = data + u64::from(len);
-            let known = *self.rcv.fin.get_or_insert(fin);
-            if known != fin || fin < rcv_nxt {
-                self.fail(ctx, CloseReason::PeerMisbehaved);
-                return;
-            }
+            self.rcv.fin.get_or_insert(end);
             self.subflows[i].rcv.ack_now();
             if self.rcv.complete() {
                 self.signal_readable(ctx);
             }
+        }
+        if self.breaks_data_fin(end, data_fin) {
+            self.fail(ctx, CloseReason::PeerMisbehaved);
+            return;
         }
         if len == 0 {
             return;
@@ -361,6 +361,17 @@ impl Connection {
                 SubflowCloseReason::PeerMisbehaved,
             );
         }
+    }
+
+    /// Whether a mapping that ends at `end` contradicts the DATA_FIN or what was received: the
+    /// stream would never be complete.
+    fn breaks_data_fin(&self, end: u64, data_fin: bool) -> bool {
+        let Some(fin) = self.rcv.fin else {
+            return false;
+        };
+        let received = self.rcv.buf.out_of_order().max_end();
+        let received = received.unwrap_or(0).max(self.rcv.buf.rcv_nxt());
+        end > fin || (data_fin && (end != fin || received > fin))
     }
 
     /// Stores payload that has a mapping. What cannot be stored is not acknowledged at the

@@ -10,6 +10,7 @@ mod capable;
 mod close;
 mod dss;
 mod join;
+mod misbehaviour;
 #[path = "../pair/policy.rs"]
 mod policy;
 mod reset;
