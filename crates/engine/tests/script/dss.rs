@@ -225,3 +225,19 @@ fn a_piece_is_retransmitted_under_its_original_mapping() {
     assert_eq!(again.payload, bytes(0, mss));
     assert_eq!((again.seq, &again.mptcp[0]), (1, &Mp::Dss(map)));
 }
+
+/// What does not change the place of any byte is no contradiction: a sender may lengthen the
+/// mapping of bytes it has not sent yet, or cut it.
+#[test]
+fn a_longer_or_shorter_mapping_of_the_same_bytes() {
+    for (at, sub, len) in [(0, 1, 30), (10, 11, 20), (2, 3, 4)] {
+        let mut s = Script::accepted(config());
+        send!(s, 20, data(1, 1, bytes(0, 2)).dss(dack(0).map(0, 1, 20)));
+        recv!(s, 20, ack(1, 3).dss(dack(2)));
+        let end = usize::from(sub as u16 + len - 1).max(20);
+        let rest = data(3, 1, bytes(2, end)).dss(dack(0).map(at, sub, len));
+        send!(s, 21, rest);
+        recv!(s, 21, ack(1, end as u64 + 1).dss(dack(end as u64)));
+        assert_eq!(s.read(), bytes(0, end));
+    }
+}
