@@ -162,6 +162,14 @@ pub struct PeerArgs {
     pub stall: u64,
 }
 
+impl PeerArgs {
+    /// Whether this side only receives. It then ends its own direction after the peer's: Linux
+    /// neither opens nor accepts subflows on a connection one of whose directions is closed.
+    pub fn only_receives(&self) -> bool {
+        self.send == 0 && self.expect.is_some_and(|bytes| bytes > 0)
+    }
+}
+
 /// The roles of the kernel peer.
 #[derive(Debug, Subcommand)]
 pub enum KernelPeer {

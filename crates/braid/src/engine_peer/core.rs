@@ -89,7 +89,12 @@ impl Core for Transfers {
                 self.with(conn, |transfer, args| transfer.send(now, conn, args, stack));
             }
             Event::Readable { conn } => {
-                self.with(conn, |transfer, _| transfer.receive(now, conn, stack));
+                self.with(conn, |transfer, args| {
+                    transfer.receive(now, conn, stack);
+                    if args.only_receives() {
+                        transfer.send(now, conn, args, stack);
+                    }
+                });
             }
             Event::FellBack { conn, .. } => self.with(conn, |transfer, _| transfer.fallback = true),
             Event::SubflowEstablished { conn, subflow, .. } => self.with(conn, |transfer, _| {
@@ -211,6 +216,9 @@ impl Transfer {
                 Ok(_) => {}
                 Err(error) => return self.fail(format!("sending: {error}")),
             }
+        }
+        if args.only_receives() && self.received.end.is_none() {
+            return;
         }
         if self.sent.end.is_none() {
             self.sent.end = Some(now);

@@ -67,6 +67,10 @@ pub fn run(stream: &TcpStream, role: &'static str, args: &PeerArgs) -> Report {
     let peer = stream.peer_addr().ok();
     let congestion = socket::congestion(stream).unwrap_or_default();
     let (sent, received) = thread::scope(|scope| {
+        if args.only_receives() {
+            let received = receive(stream, args);
+            return (send(stream, args), received);
+        }
         let sending = scope.spawn(|| send(stream, args));
         let received = receive(stream, args);
         let sent = sending.join().unwrap_or_else(|_| Half {
