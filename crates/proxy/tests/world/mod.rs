@@ -318,13 +318,13 @@ impl World {
             if done(self) {
                 return true;
             }
-            let next = self.next().unwrap_or(end).max(self.now);
-            if next > end {
-                self.now = end;
-                self.expire();
-                return false;
+            match self.next() {
+                Some(next) if next <= end => self.now = next.max(self.now),
+                _ => {
+                    self.now = end;
+                    return false;
+                }
             }
-            self.now = next;
             self.expire();
         }
     }
