@@ -51,6 +51,31 @@ fn an_upload_arrives_whole_and_the_answer_follows_the_half_close() {
 }
 
 #[test]
+fn an_end_at_the_edge_of_a_turn_is_no_reset() {
+    const TURN: usize = 256 << 10;
+    for size in [0, 1, TURN - 1, TURN, TURN + 1, 2 * TURN, 3 * TURN] {
+        let mut w = World::ready(2, Setup::default());
+        let data = pattern(size);
+        w.content(CONTENT, Content::Sends(data.clone(), true));
+        w.content("198.51.100.2:80", Content::Counts);
+        let down = w.open(CONTENT, &[], true);
+        let up = w.open("198.51.100.2:80", &data, true);
+        w.run_until(|w| w.user(down).closed && w.user(up).closed);
+        assert!(w.user(down).got == data && !w.user(down).reset, "{size}");
+        assert_eq!(w.user(up).got, size.to_string().as_bytes());
+        assert!(!w.user(up).reset, "{size}");
+        w.run_for(Duration::from_secs(1));
+        assert!(
+            w.server_local()
+                .streams
+                .values()
+                .all(|s| s.closed && !s.reset)
+        );
+        assert_eq!(w.server().counters().finished, 2);
+    }
+}
+
+#[test]
 fn both_ways_at_once() {
     let mut w = World::ready(2, Setup::default());
     w.content(CONTENT, Content::Echoes);

@@ -42,6 +42,8 @@ pub struct Link {
     pub one_way: Duration,
     /// Swallows everything.
     pub dark: bool,
+    /// Share of packets that are lost.
+    pub loss: f64,
 }
 
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
@@ -71,6 +73,7 @@ pub struct World {
     flying: BinaryHeap<Flying>,
     order: u64,
     seeds: u64,
+    rng: Rng,
 }
 
 /// Edits of the two configuration files.
@@ -169,6 +172,7 @@ impl World {
         let delays = (0..links).map(|i| Link {
             one_way: Duration::from_millis(10 + 15 * i as u64),
             dark: false,
+            loss: 0.0,
         });
         World {
             now,
@@ -186,6 +190,7 @@ impl World {
             flying: BinaryHeap::new(),
             order: 0,
             seeds: 10,
+            rng: Rng::for_component(1, 5),
         }
     }
 
@@ -302,23 +307,34 @@ impl World {
     }
 
     fn run_to(&mut self, end: Instant, mut done: impl FnMut(&mut World) -> bool) -> bool {
+        let (mut steps, mut since) = (0, self.now);
         loop {
+            steps += 1;
+            if self.now.saturating_since(since) > Duration::from_millis(100) {
+                (steps, since) = (0, self.now);
+            }
+            assert!(steps < 100_000, "time stands still: {:?}", self.times());
             self.settle();
             if done(self) {
                 return true;
             }
-            let next = self.next().unwrap_or(end).max(self.now);
-            if next > end {
-                self.now = end;
-                self.expire();
-                return false;
+            match self.next() {
+                Some(next) if next <= end => self.now = next.max(self.now),
+                _ => {
+                    self.now = end;
+                    return false;
+                }
             }
-            self.now = next;
             self.expire();
         }
     }
 
     fn next(&self) -> Option<Instant> {
+        self.times().into_iter().flatten().min()
+    }
+
+    /// When something is due: packets, box, server, the host without a core.
+    fn times(&self) -> Vec<Option<Instant>> {
         let mut times = vec![
             self.flying.peek().map(|f| f.at.0),
             self.boxed.stack.next_timeout(),
@@ -329,7 +345,7 @@ impl World {
             times.push(node.stack.next_timeout());
             times.push(core.next_timeout());
         }
-        times.into_iter().flatten().min()
+        times
     }
 
     fn expire(&mut self) {
@@ -399,7 +415,7 @@ impl World {
             let inner = if to_server { header.src } else { header.dst };
             let link = (0..self.links.len()).find(|i| inner == link_address(*i as u8));
             let link = link.map(|i| self.links[i]);
-            if link.is_some_and(|l| l.dark) {
+            if link.is_some_and(|l| l.dark || self.rng.chance(l.loss)) {
                 continue;
             }
             let one_way = link.map_or(Duration::from_millis(5), |l| l.one_way);
