@@ -102,6 +102,26 @@ fn stack(mut config: Config, seed: u64, setup: &Setup<'_>) -> Stack {
     Stack::new(config, Rng::for_component(1, seed), Box::new(policy))
 }
 
+fn configs(links: usize, setup: &Setup<'_>) -> (BoxConfig, ServerConfig) {
+    let tables: Vec<String> = (0..links)
+        .map(|i| format!("[[link]]\ninterface = \"wan{i}\"\n"))
+        .collect();
+    let text = format!(
+        "lan = \"lan0\"\n{}\n{}{}\n[server]\naddress = \"{SERVER}\"\nsecret = \"{SECRET}\"\n",
+        setup.boxed,
+        tables.concat(),
+        setup.last_link,
+    );
+    let config = BoxConfig::from_toml("box.toml", &text).unwrap();
+    let secret = setup.secret.unwrap_or(SECRET);
+    let text = format!(
+        "listen = \"{SERVER}\"\n{}\n[[user]]\nname = \"box\"\nsecret = \"{secret}\"\n",
+        setup.server
+    );
+    let server_config = ServerConfig::from_toml("server.toml", &text).unwrap();
+    (config, server_config)
+}
+
 fn server_node(config: &ServerConfig, contents: &Local, seed: u64, setup: &Setup<'_>) -> Node {
     let mut stack = stack(config.engine(), seed, setup);
     let path = stack.add_path(PathConfig {
@@ -123,22 +143,7 @@ fn server_node(config: &ServerConfig, contents: &Local, seed: u64, setup: &Setup
 impl World {
     /// A box with `links` links (10 ms and 25 ms one way, …) and a server; nothing has run yet.
     pub fn new(links: usize, setup: Setup<'_>) -> World {
-        let tables: Vec<String> = (0..links)
-            .map(|i| format!("[[link]]\ninterface = \"wan{i}\"\n"))
-            .collect();
-        let text = format!(
-            "lan = \"lan0\"\n{}\n{}{}\n[server]\naddress = \"{SERVER}\"\nsecret = \"{SECRET}\"\n",
-            setup.boxed,
-            tables.concat(),
-            setup.last_link,
-        );
-        let config = BoxConfig::from_toml("box.toml", &text).unwrap();
-        let secret = setup.secret.unwrap_or(SECRET);
-        let text = format!(
-            "listen = \"{SERVER}\"\n{}\n[[user]]\nname = \"box\"\nsecret = \"{secret}\"\n",
-            setup.server
-        );
-        let server_config = ServerConfig::from_toml("server.toml", &text).unwrap();
+        let (config, server_config) = configs(links, &setup);
         let now = Instant::from_millis(1_000);
         let policy = || braid_strategy::by_name("minrtt").unwrap();
         let mut boxed = Node {
