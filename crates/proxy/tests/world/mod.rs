@@ -83,6 +83,8 @@ pub struct Setup<'a> {
     pub boxed: &'a str,
     /// Follows `interface` of the last link.
     pub last_link: &'a str,
+    /// Address of a server that is preferred to the one there is.
+    pub first_server: Option<&'a str>,
     /// Goes above the user.
     pub server: &'a str,
     /// The server's secret, where it is another one.
@@ -106,11 +108,15 @@ fn configs(links: usize, setup: &Setup<'_>) -> (BoxConfig, ServerConfig) {
     let tables: Vec<String> = (0..links)
         .map(|i| format!("[[link]]\ninterface = \"wan{i}\"\n"))
         .collect();
+    let first = setup
+        .first_server
+        .map(|a| format!("[[server]]\naddress = \"{a}\"\nsecret = \"{SECRET}\"\n"));
     let text = format!(
-        "lan = \"lan0\"\n{}\n{}{}\n[server]\naddress = \"{SERVER}\"\nsecret = \"{SECRET}\"\n",
+        "lan = \"lan0\"\n{}\n{}{}\n{}[[server]]\naddress = \"{SERVER}\"\nsecret = \"{SECRET}\"\n",
         setup.boxed,
         tables.concat(),
         setup.last_link,
+        first.unwrap_or_default(),
     );
     let config = BoxConfig::from_toml("box.toml", &text).unwrap();
     let secret = setup.secret.unwrap_or(SECRET);
@@ -420,6 +426,9 @@ impl World {
             let inner = if to_server { header.src } else { header.dst };
             let link = (0..self.links.len()).find(|i| inner == link_address(*i as u8));
             let link = link.map(|i| self.links[i]);
+            if to_server && header.dst != IpAddr::V4(SERVER) {
+                continue;
+            }
             if link.is_some_and(|l| l.dark || self.rng.chance(l.loss)) {
                 continue;
             }
