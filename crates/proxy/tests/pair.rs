@@ -452,6 +452,29 @@ fn a_connection_that_no_server_takes_ends_in_a_reset() {
 }
 
 #[test]
+fn a_second_server_serves_where_the_first_is_dead() {
+    let mut w = World::ready(
+        2,
+        Setup {
+            first_server: Some("203.0.113.8"),
+            ..Setup::default()
+        },
+    );
+    w.content(CONTENT, Content::Echoes);
+    let before = w.now;
+    let user = w.open(CONTENT, b"hello", false);
+    w.run_until(|w| w.user(user).got == b"hello");
+    assert!(w.now.saturating_since(before) < Duration::from_millis(2_500));
+    assert_eq!(w.core.counters().retries, 1);
+    // Once the probes have found out, nobody waits.
+    w.run_for(Duration::from_secs(5));
+    let before = w.now;
+    let user = w.open(CONTENT, b"hello", false);
+    w.run_until(|w| w.user(user).got == b"hello");
+    assert_eq!(w.now.saturating_since(before), Duration::from_millis(40));
+}
+
+#[test]
 fn a_metered_link_is_used_only_when_the_others_are_not_there() {
     let mut w = World::ready(
         2,

@@ -83,6 +83,8 @@ pub struct Setup<'a> {
     pub boxed: &'a str,
     /// Follows `interface` of the last link.
     pub last_link: &'a str,
+    /// Address of a server that is preferred to the one there is.
+    pub first_server: Option<&'a str>,
     /// Goes above the user.
     pub server: &'a str,
     /// The server's secret, where it is another one.
@@ -100,6 +102,30 @@ fn stack(mut config: Config, seed: u64, setup: &Setup<'_>) -> Stack {
     }
     let policy = || braid_strategy::by_name("minrtt").unwrap();
     Stack::new(config, Rng::for_component(1, seed), Box::new(policy))
+}
+
+fn configs(links: usize, setup: &Setup<'_>) -> (BoxConfig, ServerConfig) {
+    let tables: Vec<String> = (0..links)
+        .map(|i| format!("[[link]]\ninterface = \"wan{i}\"\n"))
+        .collect();
+    let first = setup
+        .first_server
+        .map(|a| format!("[[server]]\naddress = \"{a}\"\nsecret = \"{SECRET}\"\n"));
+    let text = format!(
+        "lan = \"lan0\"\n{}\n{}{}\n{}[[server]]\naddress = \"{SERVER}\"\nsecret = \"{SECRET}\"\n",
+        setup.boxed,
+        tables.concat(),
+        setup.last_link,
+        first.unwrap_or_default(),
+    );
+    let config = BoxConfig::from_toml("box.toml", &text).unwrap();
+    let secret = setup.secret.unwrap_or(SECRET);
+    let text = format!(
+        "listen = \"{SERVER}\"\n{}\n[[user]]\nname = \"box\"\nsecret = \"{secret}\"\n",
+        setup.server
+    );
+    let server_config = ServerConfig::from_toml("server.toml", &text).unwrap();
+    (config, server_config)
 }
 
 fn server_node(config: &ServerConfig, contents: &Local, seed: u64, setup: &Setup<'_>) -> Node {
@@ -123,22 +149,7 @@ fn server_node(config: &ServerConfig, contents: &Local, seed: u64, setup: &Setup
 impl World {
     /// A box with `links` links (10 ms and 25 ms one way, …) and a server; nothing has run yet.
     pub fn new(links: usize, setup: Setup<'_>) -> World {
-        let tables: Vec<String> = (0..links)
-            .map(|i| format!("[[link]]\ninterface = \"wan{i}\"\n"))
-            .collect();
-        let text = format!(
-            "lan = \"lan0\"\n{}\n{}{}\n[server]\naddress = \"{SERVER}\"\nsecret = \"{SECRET}\"\n",
-            setup.boxed,
-            tables.concat(),
-            setup.last_link,
-        );
-        let config = BoxConfig::from_toml("box.toml", &text).unwrap();
-        let secret = setup.secret.unwrap_or(SECRET);
-        let text = format!(
-            "listen = \"{SERVER}\"\n{}\n[[user]]\nname = \"box\"\nsecret = \"{secret}\"\n",
-            setup.server
-        );
-        let server_config = ServerConfig::from_toml("server.toml", &text).unwrap();
+        let (config, server_config) = configs(links, &setup);
         let now = Instant::from_millis(1_000);
         let policy = || braid_strategy::by_name("minrtt").unwrap();
         let mut boxed = Node {
@@ -415,6 +426,9 @@ impl World {
             let inner = if to_server { header.src } else { header.dst };
             let link = (0..self.links.len()).find(|i| inner == link_address(*i as u8));
             let link = link.map(|i| self.links[i]);
+            if to_server && header.dst != IpAddr::V4(SERVER) {
+                continue;
+            }
             if link.is_some_and(|l| l.dark || self.rng.chance(l.loss)) {
                 continue;
             }
