@@ -163,10 +163,10 @@ pub struct PeerArgs {
 }
 
 impl PeerArgs {
-    /// Whether this side only receives. It then ends its own direction after the peer's: Linux
-    /// neither opens nor accepts subflows on a connection one of whose directions is closed.
+    /// Whether this side has nothing to send but something to wait for. It then ends its direction
+    /// after the peer's: the kernel lets no subflow join once a direction is closed.
     pub fn only_receives(&self) -> bool {
-        self.send == 0 && self.expect.is_some_and(|bytes| bytes > 0)
+        self.send == 0 && self.expect.is_some_and(|expected| expected > 0)
     }
 }
 

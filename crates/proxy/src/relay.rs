@@ -107,11 +107,11 @@ impl Relay {
         local: &mut dyn LocalStreams,
         moved: &mut Moved,
     ) -> Turn {
-        let up = self.to_conn(now, stack, local, &mut moved.to_conn);
+        let up = self.pump_to_conn(now, stack, local, &mut moved.to_conn);
         if matches!(up, Turn::LocalBroken | Turn::ConnGone) {
             return up;
         }
-        let down = self.to_local(now, stack, local, &mut moved.to_local);
+        let down = self.pump_to_local(now, stack, local, &mut moved.to_local);
         match (up, down) {
             (_, Turn::LocalBroken | Turn::ConnGone) => down,
             _ if self.to_conn_done && self.to_local_done => Turn::Finished,
@@ -121,7 +121,7 @@ impl Relay {
     }
 
     /// Moves what the local side sent into the connection.
-    pub(crate) fn to_conn(
+    pub(crate) fn pump_to_conn(
         &mut self,
         now: Instant,
         stack: &mut Stack,
@@ -159,7 +159,7 @@ impl Relay {
     }
 
     /// Moves what the connection delivered to the local side.
-    fn to_local(
+    fn pump_to_local(
         &mut self,
         now: Instant,
         stack: &mut Stack,

@@ -5,7 +5,9 @@
 
 mod health;
 
-use braid_engine::{ApiError, ConnId, ConnectOptions, Event, PathConfig, PathId, Protocol, Stack};
+use braid_engine::{
+    ApiError, CloseReason, ConnId, ConnectOptions, Event, PathConfig, PathId, Protocol, Stack,
+};
 use braid_wire::Instant;
 
 use crate::PolicyFactory;
@@ -192,7 +194,10 @@ impl Upstream {
     fn candidates(&self, hints: &Hints) -> Vec<(impl Ord + Copy + use<>, usize, PathId)> {
         let mut candidates = Vec::new();
         for (server, entry) in self.servers.iter().enumerate() {
-            let server_down = self.server_down(server);
+            // The engine itself tries its paths in turn: a server that was tried in vain is more
+            // likely to be down than the link to it.
+            let in_vain = hints.tried.iter().any(|(s, _)| *s == server);
+            let server_down = self.server_down(server) || in_vain;
             for (order, link) in self.links.iter().enumerate() {
                 let tried = hints.tried.contains(&(server, link.path));
                 if !link.open || tried || !link.reaches(entry) {
@@ -328,10 +333,11 @@ impl Upstream {
         stack: &mut Stack,
         counters: &mut BoxCounters,
     ) -> bool {
-        let conn = match event {
-            Event::Connected { conn }
-            | Event::SubflowEstablished { conn, .. }
-            | Event::Closed { conn, .. } => *conn,
+        let (conn, established) = match event {
+            Event::SubflowEstablished {
+                conn, path, rtt, ..
+            } => (*conn, Ok((*path, *rtt))),
+            Event::Closed { conn, reason } => (*conn, Err(*reason)),
             _ => return false,
         };
         let Some((link, server)) = self.probe(conn) else {
@@ -339,15 +345,19 @@ impl Upstream {
         };
         let path = self.links[link].path;
         let cell = &mut self.links[link].cells[server];
-        match event {
-            Event::Closed { reason, .. } => {
-                cell.probe_failed(*reason);
+        match established {
+            Ok((used, rtt)) if used == path => cell.probe_succeeded(rtt),
+            // The engine had no answer here and went elsewhere.
+            Ok(_) => {
+                cell.probe_failed(CloseReason::TimedOut);
                 counters.probes_failed += 1;
             }
-            Event::SubflowEstablished { rtt, .. } => cell.probe_succeeded(now, Some(*rtt)),
-            _ => cell.probe_succeeded(now, None),
+            Err(reason) => {
+                cell.probe_failed(reason);
+                counters.probes_failed += 1;
+            }
         }
-        if !matches!(event, Event::Closed { .. }) {
+        if established.is_ok() {
             stack.abort(now, conn);
         }
         self.schedule(now, server, path);
@@ -427,7 +437,7 @@ impl Upstream {
                 let deadline = now + self.probing.timeout;
                 let cell = &mut self.links[link].cells[server];
                 match conn {
-                    Ok(conn) => cell.probe_started(conn, now, deadline),
+                    Ok(conn) => cell.probe_started(conn, deadline),
                     Err(_) => {
                         counters.probes_failed += 1;
                         cell.failed();

@@ -38,6 +38,9 @@ impl Network {
         fs::create_dir_all(&network.directory)?;
         for namespace in [&network.near, &network.far] {
             network.ip(namespace, "link set lo up")?;
+            // Answers come in by a link that the main table would not take to their source.
+            let loosen = || std::fs::write("/proc/sys/net/ipv4/conf/all/rp_filter", "2");
+            netns::run_inside(namespace, loosen)?;
             network.ip(namespace, "mptcp limits set subflows 4 add_addr_accepted 4")?;
         }
         for link in 1..=LINKS {

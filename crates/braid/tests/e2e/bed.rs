@@ -148,13 +148,24 @@ impl Bed {
         });
     }
 
-    /// Waits up to 15 s until `condition` holds.
+    /// Waits up to 30 s until `condition` holds.
     pub fn wait_for(&mut self, what: &str, mut condition: impl FnMut(&mut Self) -> bool) {
-        let end = Instant::now() + Duration::from_secs(15);
+        let end = Instant::now() + Duration::from_secs(30);
         while !condition(self) {
             assert!(Instant::now() < end, "waited in vain for {what}");
             thread::sleep(POLL);
         }
+    }
+
+    /// Waits until downloads use both links (again), by themselves.
+    pub fn expect_both_links(&mut self) {
+        let expected = self.offer("again", 5_000_000);
+        self.wait_for("both links to carry a download", |bed| {
+            let before = bed.carried();
+            bed.curl("again").expect_bytes(&expected);
+            let after = bed.carried();
+            (0..2).all(|link| after[link] - before[link] > 500_000)
+        });
     }
 
     /// The last lines of the log of a host's process.

@@ -15,18 +15,6 @@ fn under_way(bed: &mut Bed) -> (Download, Vec<u8>) {
     (download, expected)
 }
 
-/// After `mend`, downloads use both links again by themselves.
-fn expect_both_links(bed: &mut Bed) {
-    bed.offer("again", 5_000_000);
-    bed.wait_for("both links to carry again", |bed| {
-        let before = bed.carried();
-        let (well, why) = bed.curl("again").end();
-        assert!(well, "{why}");
-        let after = bed.carried();
-        (0..2).all(|link| after[link] - before[link] > 500_000)
-    });
-}
-
 #[test]
 #[ignore = "network"]
 fn a_dark_link_does_not_end_a_download() {
@@ -36,7 +24,7 @@ fn a_dark_link_does_not_end_a_download() {
         bed.set_link(link, "down");
         download.expect_bytes(&expected);
         bed.set_link(link, "up");
-        expect_both_links(&mut bed);
+        bed.expect_both_links();
     }
 }
 

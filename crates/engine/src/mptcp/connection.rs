@@ -199,7 +199,7 @@ pub(crate) struct Connection {
     pub mode: Mode,
     pub life: Life,
     pub policy: Policy,
-    pub subflows: Vec<Box<Subflow>>,
+    pub subflows: Vec<Subflow>,
     pub next_subflow: u32,
     pub snd: SendSide,
     pub rcv: RecvSide,
@@ -279,7 +279,7 @@ impl Connection {
         ctx.demux
             .tuples
             .insert(subflow.tuple, (self.id, subflow.id));
-        self.subflows.push(Box::new(subflow));
+        self.subflows.push(subflow);
     }
 
     /// Reports that MPTCP is not in use, and goes on with regular TCP.

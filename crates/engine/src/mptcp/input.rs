@@ -235,10 +235,10 @@ impl Connection {
                     self.subflows[i].rcv.ack_now();
                 }
                 MptcpOption::Prio { backup } => self.subflows[i].peer_backup = backup,
-                MptcpOption::FastClose { receiver_key } => {
-                    if self.mptcp().is_some_and(|m| m.local.key == receiver_key) {
-                        self.fail(ctx, CloseReason::Reset);
-                    }
+                MptcpOption::FastClose { receiver_key }
+                    if self.mptcp().is_some_and(|m| m.local.key == receiver_key) =>
+                {
+                    self.fail(ctx, CloseReason::Reset);
                 }
                 _ => {}
             }

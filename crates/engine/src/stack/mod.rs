@@ -531,7 +531,7 @@ impl Stack {
     /// The subflows of a connection; empty for unknown ones.
     pub fn subflows(&self, conn: ConnId) -> Vec<SubflowStats> {
         let conn = self.table.get(conn);
-        conn.map(|c| c.subflows.iter().map(|s| SubflowStats::of(s)).collect())
+        conn.map(|c| c.subflows.iter().map(SubflowStats::of).collect())
             .unwrap_or_default()
     }
 

@@ -441,16 +441,18 @@ impl Sender {
 
     /// Linux's factors: twice the window a round trip in slow start, 1.2 times afterwards.
     fn update_pacing(&mut self) {
-        let srtt = self.rtt.srtt().as_nanos();
         if let Some(rate) = self.cc.pacing_rate() {
             self.pacer.set_rate(rate);
-        } else if srtt > 0 {
-            let percent = if self.cc.cwnd() < self.cc.ssthresh() / 2 {
-                200
-            } else {
-                120
-            };
-            let rate = u128::from(self.cc.cwnd()) * 10_000_000 * percent / srtt;
+            return;
+        }
+        let percent = if self.cc.cwnd() < self.cc.ssthresh() / 2 {
+            200
+        } else {
+            120
+        };
+        let per_second = u128::from(self.cc.cwnd()) * 10_000_000 * percent;
+        // Unpaced before the first round trip is known.
+        if let Some(rate) = per_second.checked_div(self.rtt.srtt().as_nanos()) {
             self.pacer
                 .set_rate(u64::try_from(rate).unwrap_or(u64::MAX).max(1000));
         }

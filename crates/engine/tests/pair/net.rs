@@ -4,8 +4,10 @@
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use core::time::Duration;
 
+use braid_engine::sched::{Decision, Payload, Policy, Reinject, Reinjector, Scheduler, SendView};
 use braid_engine::{
-    Config, ConnId, ConnectOptions, Event, PathConfig, Protocol, RxMeta, Stack, TxChecksum,
+    Config, ConnId, ConnectOptions, Event, PathConfig, Protocol, RxMeta, Stack, SubflowId,
+    TxChecksum,
 };
 use braid_links::{Link, Settings};
 use braid_wire::{Instant, Rng, Seq32, ip, tcp};
@@ -136,7 +138,7 @@ impl Net {
             stack: Stack::new(
                 config.clone(),
                 Rng::for_component(seed, id),
-                Box::new(|| braid_strategy::by_name("minrtt").unwrap()),
+                Box::new(policy),
             ),
             events: Vec::new(),
             apps: Vec::new(),
@@ -172,7 +174,7 @@ impl Net {
                     remote_alt: None,
                     path: None,
                     protocol,
-                    policy: braid_strategy::by_name("minrtt").unwrap(),
+                    policy: policy(),
                 },
             )
             .unwrap();
@@ -357,6 +359,45 @@ fn path(addr: Ipv4Addr) -> PathConfig {
         v6: None,
         mtu: 1500,
         backup: false,
+    }
+}
+
+/// The fastest subflow that is ready, and no copies.
+#[derive(Debug)]
+struct Fastest;
+
+impl Scheduler for Fastest {
+    fn name(&self) -> &'static str {
+        "fastest"
+    }
+
+    fn next(&mut self, view: &SendView<'_>, _: &mut Rng) -> Decision {
+        let ready = view.subflows.iter().filter(|s| s.ready && !s.stale);
+        match ready.min_by_key(|s| s.srtt) {
+            Some(s) => Decision::Send {
+                subflow: s.id,
+                data: Payload::New,
+                max_bytes: u32::MAX,
+            },
+            None => Decision::Wait,
+        }
+    }
+}
+
+impl Reinjector for Fastest {
+    fn name(&self) -> &'static str {
+        "none"
+    }
+
+    fn next(&mut self, _: &SendView<'_>, _: SubflowId) -> Option<Reinject> {
+        None
+    }
+}
+
+fn policy() -> Policy {
+    Policy {
+        scheduler: Box::new(Fastest),
+        reinjector: Box::new(Fastest),
     }
 }
 

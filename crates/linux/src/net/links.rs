@@ -148,13 +148,6 @@ impl Links {
         self.states[index].leads_to(&self.specs[index].targets)
     }
 
-    /// The interfaces that are there.
-    pub fn interfaces(&self) -> impl Iterator<Item = &str> {
-        let all = self.specs.iter().zip(&self.states);
-        all.filter(|(_, state)| state.mtu > 0)
-            .map(|(spec, _)| spec.interface.as_str())
-    }
-
     /// The links, in the order given.
     pub fn states(&self) -> &[LinkState] {
         &self.states
@@ -503,6 +496,7 @@ mod tests {
             index: WAN,
             name: "wan".to_owned(),
             running,
+            loopback: false,
             mtu: 1_500,
         }]
     }

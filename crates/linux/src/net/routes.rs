@@ -31,6 +31,8 @@ pub struct Interface {
     pub name: String,
     /// Administratively up, with carrier.
     pub running: bool,
+    /// It leads to this host only.
+    pub loopback: bool,
     /// MTU in bytes.
     pub mtu: u32,
 }
@@ -410,6 +412,7 @@ fn interface(message: &RouteNetlinkMessage) -> Option<Interface> {
             .header
             .flags
             .contains(LinkFlags::Up | LinkFlags::Running),
+        loopback: link.header.flags.contains(LinkFlags::Loopback),
         mtu,
     })
 }

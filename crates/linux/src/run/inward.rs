@@ -38,9 +38,10 @@ impl Inward<'_> {
     /// Sets up everything but the rules, and adapts the engine's settings to the device.
     pub fn set_up(&self, engine: &mut Config) -> Result<InwardPaths> {
         let (mut tun, mut device) = Device::open(self.tun)?;
-        let mut links = Links::new(&device.identity, self.link_specs()?)?;
-        let settings = self.settings(&links, device.v6);
+        let specs = self.link_specs()?;
+        let settings = self.settings(&specs, device.v6)?;
         device.apply_settings(&settings, Rules::Nothing)?;
+        let mut links = Links::new(&device.identity, specs)?;
 
         let paths = self.paths(&links);
         let smallest = paths.iter().map(|path| path.mtu).min();
@@ -67,18 +68,20 @@ impl Inward<'_> {
         (0..).zip(self.listen.iter().copied())
     }
 
-    /// Answers leave by the interface that carries the address they come from.
+    /// Answers leave by the interface that carries the address they come from. Where that is a
+    /// loopback interface, or none, the main table decides.
     fn link_specs(&self) -> Result<Vec<LinkSpec>> {
         let doing = || SystemError::doing("read this machine's addresses");
         let mut netlink = Netlink::open().map_err(doing())?;
         let addresses = netlink.addresses().map_err(doing())?;
-        let interfaces = netlink.interfaces().map_err(doing())?;
+        let mut interfaces = netlink.interfaces().map_err(doing())?;
+        interfaces.retain(|i| !i.loopback);
         let spec = |(n, listen): (u8, IpAddr)| {
             let carrier = addresses.iter().find(|a| a.addr == listen);
-            let found = carrier.and_then(|a| interfaces.iter().find(|i| i.index == a.interface));
-            if found.is_none() {
+            if carrier.is_none() {
                 tracing::warn!(address = %listen, "no interface carries this address");
             }
+            let found = carrier.and_then(|a| interfaces.iter().find(|i| i.index == a.interface));
             let family = |v6: bool| {
                 if listen.is_ipv6() == v6 {
                     NextHop::Auto
@@ -98,19 +101,28 @@ impl Inward<'_> {
         Ok(self.numbered().map(spec).collect())
     }
 
-    fn settings(&self, links: &Links, v6: bool) -> Vec<Sysctl> {
+    fn settings(&self, specs: &[LinkSpec], v6: bool) -> Result<Vec<Sysctl>> {
         let mut settings = Vec::new();
         if v6 && self.listen.iter().any(IpAddr::is_ipv6) {
             settings.push(Sysctl::new("net/ipv6/conf/all/forwarding", 1));
         }
-        for interface in links.interfaces() {
-            for setting in path_settings(interface, v6) {
-                if !settings.contains(&setting) {
-                    settings.push(setting);
-                }
-            }
+        let mut names: Vec<String> = specs.iter().map(|s| s.interface.clone()).collect();
+        if names.iter().any(String::is_empty) {
+            // An address of no interface may be reached by any.
+            let doing = || SystemError::doing("read this machine's interfaces");
+            let mut netlink = Netlink::open().map_err(doing())?;
+            let all = netlink.interfaces().map_err(doing())?;
+            let others = all
+                .into_iter()
+                .filter(|i| !i.loopback && i.name != self.tun.name);
+            names = others.map(|i| i.name).collect();
         }
-        settings
+        names.sort();
+        names.dedup();
+        for name in names {
+            settings.extend(path_settings(&name, v6));
+        }
+        Ok(settings)
     }
 
     fn paths(&self, links: &Links) -> Vec<PathConfig> {
@@ -134,15 +146,20 @@ impl Inward<'_> {
         paths.collect()
     }
 
-    /// The rules.
-    pub fn rules(&self) -> Rules {
+    /// Which address behind the device stands for which public one.
+    pub fn mappings(&self) -> Vec<Mapping> {
         let mapping = |(n, listen): (u8, IpAddr)| Mapping {
             public: (listen, self.port).into(),
             inner: self.inner(n, listen),
         };
+        self.numbered().map(mapping).collect()
+    }
+
+    /// The rules.
+    pub fn rules(&self) -> Rules {
         Rules::Server(ServerRules {
             tun: self.tun.name.clone(),
-            mappings: self.numbered().map(mapping).collect(),
+            mappings: self.mappings(),
         })
     }
 }

@@ -4,6 +4,7 @@ mod app;
 mod gateway_box;
 mod inward;
 mod outward;
+mod quotes;
 mod server;
 mod signals;
 

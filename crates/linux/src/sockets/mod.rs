@@ -623,3 +623,6 @@ fn failure(error: Errno) -> ConnectFailure {
         _ => ConnectFailure::HostUnreachable,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,6 +1,8 @@
 //! Packets, rules, routes and sockets on this machine's kernel, in network namespaces.
 
+mod engine;
 mod intake;
 mod leftovers;
 mod offload;
 mod support;
+mod whole;

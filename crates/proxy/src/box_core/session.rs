@@ -241,7 +241,7 @@ impl BoxCore {
         let relay = &mut session.relay;
         let turn = match session.stage {
             Stage::Connecting => return,
-            Stage::Negotiating(_) => relay.to_conn(now, stack, local, &mut moved.to_conn),
+            Stage::Negotiating(_) => relay.pump_to_conn(now, stack, local, &mut moved.to_conn),
             Stage::Relaying => relay.turn(now, stack, local, &mut moved),
         };
         self.counters.bytes_up += moved.to_conn;

@@ -266,19 +266,23 @@ impl BoxConfig {
     }
 }
 
-/// Schedulers a configuration may name.
-pub(super) const STRATEGIES: &[&str] = &["minrtt"];
-
+/// A scheduler's name; the strategies know which there are.
 pub(super) fn check_strategy(
     src: &Source<'_>,
     given: Option<Spanned<String>>,
 ) -> Result<String, ConfigError> {
-    match given {
-        None => Ok(STRATEGIES[0].to_owned()),
-        Some(s) if STRATEGIES.contains(&s.get_ref().as_str()) => Ok(s.into_inner()),
-        Some(s) => {
-            let message = format!("there is no strategy {:?}", s.get_ref());
-            Err(src.error(&s, message, format!("one of {}", STRATEGIES.join(", "))))
+    let Some(name) = given else {
+        return Ok(braid_strategy::DEFAULT_SCHEDULER.to_owned());
+    };
+    match braid_strategy::by_name(name.get_ref()) {
+        Ok(_) => Ok(name.into_inner()),
+        Err(unknown) => {
+            let message = format!("there is no strategy {:?}", unknown.name);
+            Err(src.error(
+                &name,
+                message,
+                format!("one of {}", unknown.known.join(", ")),
+            ))
         }
     }
 }

@@ -34,7 +34,6 @@ pub(super) struct Cell {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Probe {
     pub(super) conn: ConnId,
-    started: Instant,
     deadline: Instant,
 }
 
@@ -51,13 +50,9 @@ impl Cell {
             .unwrap_or(u64::MAX)
     }
 
-    pub(super) fn probe_started(&mut self, conn: ConnId, now: Instant, deadline: Instant) {
+    pub(super) fn probe_started(&mut self, conn: ConnId, deadline: Instant) {
         self.next = None;
-        self.probe = Some(Probe {
-            conn,
-            started: now,
-            deadline,
-        });
+        self.probe = Some(Probe { conn, deadline });
     }
 
     pub(super) fn succeeded(&mut self, rtt: Duration) {
@@ -66,10 +61,9 @@ impl Cell {
         self.rtt = Some(self.rtt.map_or(rtt, |old| (old * 3 + rtt) / 4));
     }
 
-    pub(super) fn probe_succeeded(&mut self, now: Instant, rtt: Option<Duration>) {
-        if let Some(probe) = self.probe.take() {
-            self.succeeded(rtt.unwrap_or(now.saturating_since(probe.started)));
-        }
+    pub(super) fn probe_succeeded(&mut self, rtt: Duration) {
+        self.probe = None;
+        self.succeeded(rtt);
     }
 
     pub(super) fn failed(&mut self) {

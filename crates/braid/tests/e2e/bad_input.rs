@@ -1,0 +1,121 @@
+//! What strangers may send: it is counted and logged, and nobody else notices.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::process::Stdio;
+
+use braid::kernel_peer::Pattern;
+use braid_linux::netns;
+use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+
+use super::bed::Bed;
+
+/// The server's port where the configuration names none.
+const PORT: u16 = 1080;
+/// Enough to hit every length and flag many times.
+const PACKETS: usize = 20_000;
+
+/// Sends TCP segments of random bytes and lengths from the router to `to`. Their ports are right,
+/// so that they get past the packet filter; some are shorter than a TCP header.
+fn send_garbage(bed: &Bed, to: SocketAddr) -> io::Result<()> {
+    let host = bed.testbed.layout().host("internet").expect("a known host");
+    netns::run_inside(&host.namespace, || {
+        let domain = Domain::for_address(to);
+        let socket = Socket::new(domain, Type::RAW, Some(Protocol::TCP))?;
+        let to_host = SockAddr::from(SocketAddr::new(to.ip(), 0));
+        let mut pattern = Pattern::new(42);
+        let mut segment = [0; 120];
+        for i in 0..PACKETS {
+            pattern.fill(&mut segment);
+            segment[2..4].copy_from_slice(&to.port().to_be_bytes());
+            if i % 2 == 0 {
+                // A header length that is plausible lets the options be looked at.
+                segment[12] = 0x50 + ((i % 11) << 4) as u8;
+            }
+            let len = 4 + i % (segment.len() - 4);
+            // The queue of the socket may be full for a moment.
+            let _ = socket.send_to(&segment[..len], &to_host);
+        }
+        Ok(())
+    })
+}
+
+fn expect_alive(bed: &mut Bed) {
+    bed.fetch(1_000_000);
+    for host in ["box", "server"] {
+        assert!(
+            bed.testbed.pid(host).is_some(),
+            "{host} ended:\n{}",
+            bed.log(host)
+        );
+        let lines = bed.log(host).lines().count();
+        assert!(
+            lines < 100,
+            "{host} wrote {lines} lines:\n{}",
+            bed.log(host)
+        );
+    }
+}
+
+#[test]
+#[ignore = "network"]
+fn random_packets_harm_nobody() {
+    let mut bed = Bed::up();
+    for address in [bed.v4("server"), bed.v6("server")] {
+        send_garbage(&bed, SocketAddr::new(address, PORT)).expect("a raw socket");
+    }
+    expect_alive(&mut bed);
+}
+
+#[test]
+#[ignore = "network"]
+fn garbage_in_place_of_socks_is_refused() {
+    let mut bed = Bed::up();
+    let address = SocketAddr::new(bed.v4("server"), PORT).to_string();
+    for (transport, seed) in [("tcp", "1"), ("mptcp", "2"), ("tcp", "3"), ("mptcp", "4")] {
+        let mut peer = bed.kernel_peer(
+            "internet",
+            &[
+                "connect",
+                &address,
+                "--transport",
+                transport,
+                "--send",
+                "100000",
+                "--seed",
+                seed,
+            ],
+        );
+        // The server ends the connection; how that looks to the sender is a matter of timing.
+        let report = String::from_utf8_lossy(&peer.wait().stdout).into_owned();
+        assert!(!report.contains("no progress"), "{report}");
+    }
+    expect_alive(&mut bed);
+}
+
+#[test]
+#[ignore = "network"]
+fn connections_that_say_nothing_are_ended() {
+    let mut bed = Bed::up();
+    let IpAddr::V4(address) = bed.v4("server") else {
+        panic!("an IPv4 address")
+    };
+    let script = format!("exec 3<>/dev/tcp/{address}/{PORT}; printf '\\5'; cat <&3");
+    let mut silent: Vec<_> = (0..100)
+        .map(|_| {
+            let mut command = bed.exec("internet", "bash");
+            command
+                .args(["-c", &script])
+                .stdin(Stdio::null())
+                .stdout(Stdio::null());
+            command.stderr(Stdio::null()).spawn().expect("bash starts")
+        })
+        .collect();
+    bed.fetch(1_000_000);
+    bed.wait_for("the server to end them", |_| {
+        silent
+            .iter_mut()
+            .all(|child| matches!(child.try_wait(), Ok(Some(_))))
+    });
+    expect_alive(&mut bed);
+}

@@ -1,0 +1,181 @@
+//! Streams over the loopback interface.
+
+use std::io::{IoSlice, IoSliceMut, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use braid_proxy::{ConnectFailure, LocalError, LocalEvent, LocalId, LocalStreams};
+use braid_wire::Instant;
+use rustix::event::{Timespec, epoll};
+
+use super::{Limits, Sockets};
+
+struct Loop {
+    epoll: OwnedFd,
+    sockets: Sockets,
+}
+
+impl Loop {
+    fn new(limits: Limits) -> Loop {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
+        let sockets = Sockets::new(epoll.try_clone().unwrap(), limits).unwrap();
+        Loop { epoll, sockets }
+    }
+
+    /// The next event; panics if none comes.
+    fn event(&mut self) -> LocalEvent {
+        for _ in 0..100 {
+            if let Some(event) = self.sockets.next_event() {
+                return event;
+            }
+            self.wait(Duration::from_millis(100));
+        }
+        panic!("no event");
+    }
+
+    fn wait(&mut self, patience: Duration) {
+        let mut ready = Vec::with_capacity(16);
+        let timeout = Timespec::try_from(patience).unwrap();
+        let room = rustix::buffer::spare_capacity(&mut ready);
+        epoll::wait(&self.epoll, room, Some(&timeout)).unwrap();
+        for event in &ready {
+            self.sockets.on_ready(event.data.u64(), event.flags);
+        }
+    }
+
+    fn connected(&mut self, listener: &TcpListener) -> (LocalId, TcpStream) {
+        let id = self.sockets.connect(listener.local_addr().unwrap());
+        let id = id.unwrap();
+        let (peer, _) = listener.accept().unwrap();
+        assert_eq!(self.event(), LocalEvent::Connected { id });
+        (id, peer)
+    }
+
+    fn read(&mut self, id: LocalId) -> Result<Vec<u8>, LocalError> {
+        let mut buffer = [0; 64];
+        let bufs = &mut [IoSliceMut::new(&mut buffer)];
+        let read = self.sockets.read(id, bufs)?;
+        Ok(buffer[..read].to_vec())
+    }
+}
+
+fn listener() -> TcpListener {
+    TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap()
+}
+
+#[test]
+fn both_directions_end_in_order() {
+    let listener = listener();
+    let mut it = Loop::new(Limits::default());
+    let (id, mut peer) = it.connected(&listener);
+    assert_eq!(it.read(id), Err(LocalError::WouldBlock));
+    peer.write_all(b"ping").unwrap();
+    assert_eq!(it.event(), LocalEvent::Readable { id });
+    assert_eq!(it.read(id), Ok(b"ping".to_vec()));
+    assert_eq!(it.read(id), Err(LocalError::WouldBlock));
+
+    assert_eq!(it.sockets.write(id, &[IoSlice::new(b"pong")]), Ok(4));
+    it.sockets.shutdown(id);
+    let mut text = String::new();
+    peer.read_to_string(&mut text).unwrap();
+    assert_eq!(text, "pong");
+
+    peer.write_all(b"last").unwrap();
+    drop(peer);
+    assert_eq!(it.event(), LocalEvent::Readable { id });
+    assert_eq!(it.read(id), Ok(b"last".to_vec()));
+    while it.read(id) == Err(LocalError::WouldBlock) {
+        assert_eq!(it.event(), LocalEvent::Readable { id });
+    }
+    assert_eq!(it.read(id), Ok(Vec::new()));
+    it.sockets.close(id);
+    assert!(it.sockets.is_empty());
+}
+
+#[test]
+fn a_full_socket_says_when_it_has_room() {
+    let listener = listener();
+    let mut it = Loop::new(Limits::default());
+    let (id, mut peer) = it.connected(&listener);
+    let block = vec![7; 1 << 20];
+    let mut written = 0;
+    while let Ok(n) = it.sockets.write(id, &[IoSlice::new(&block)]) {
+        written += n;
+    }
+    let mut rest = vec![0; written];
+    peer.read_exact(&mut rest).unwrap();
+    assert_eq!(it.event(), LocalEvent::Writable { id });
+    assert!(it.sockets.write(id, &[IoSlice::new(&block)]).is_ok());
+}
+
+#[test]
+fn a_reset_reaches_the_peer_and_is_heard_from_it() {
+    let listener = listener();
+    let mut it = Loop::new(Limits::default());
+    let (id, mut peer) = it.connected(&listener);
+    it.sockets.reset(id);
+    let error = peer.read(&mut [0; 1]).unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
+
+    let (id, peer) = it.connected(&listener);
+    rustix::net::sockopt::set_socket_linger(&peer, Some(Duration::ZERO)).unwrap();
+    drop(peer);
+    assert_eq!(it.event(), LocalEvent::Broken { id });
+}
+
+#[test]
+fn ids_are_not_used_again_and_dead_ones_do_nothing() {
+    let listener = listener();
+    let mut it = Loop::new(Limits::default());
+    let (first, mut peer) = it.connected(&listener);
+    peer.write_all(b"late").unwrap();
+    it.wait(Duration::from_millis(100));
+    it.sockets.close(first);
+    let (second, _peer) = it.connected(&listener);
+    assert_ne!(first, second);
+    assert_eq!(it.read(first), Err(LocalError::Broken));
+    it.sockets.close(first);
+    assert_eq!(it.sockets.len(), 1);
+    assert_eq!(it.sockets.next_event(), None, "nothing of the dead stream");
+}
+
+#[test]
+fn attempts_fail_as_they_should() {
+    let mut it = Loop::new(Limits {
+        streams: 1,
+        connect_timeout: Duration::from_secs(5),
+    });
+    let nobody = listener().local_addr().unwrap();
+    let id = it.sockets.connect(nobody).unwrap();
+    let failure = ConnectFailure::Refused;
+    assert_eq!(it.event(), LocalEvent::ConnectFailed { id, failure });
+
+    // A listener whose queue is full answers no more.
+    let full = listener();
+    rustix::net::listen(&full, 0).unwrap();
+    let _first = TcpStream::connect(full.local_addr().unwrap()).unwrap();
+    let id = it.sockets.connect(full.local_addr().unwrap()).unwrap();
+    assert_eq!(
+        it.sockets.connect(nobody),
+        Err(ConnectFailure::NoResources),
+        "one stream is the limit"
+    );
+    let deadline = Instant::ZERO + Duration::from_secs(5);
+    assert_eq!(it.sockets.next_timeout(), Some(deadline));
+    it.sockets.handle_timeout(deadline);
+    let failure = ConnectFailure::TimedOut;
+    assert_eq!(it.event(), LocalEvent::ConnectFailed { id, failure });
+    assert_eq!(it.sockets.next_timeout(), None);
+}
+
+#[test]
+fn names_are_looked_up() {
+    let mut it = Loop::new(Limits::default());
+    let id = it.sockets.resolve("127.0.0.1", 80).unwrap();
+    let addresses = vec![SocketAddr::from((Ipv4Addr::LOCALHOST, 80))];
+    assert_eq!(it.event(), LocalEvent::Resolved { id, addresses });
+    let id = it.sockets.resolve("no\0name", 80).unwrap();
+    let addresses = Vec::new();
+    assert_eq!(it.event(), LocalEvent::Resolved { id, addresses });
+}

@@ -1,0 +1,285 @@
+//! The engine on the driver: two links, one of which goes and comes back.
+
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::thread;
+use std::time::Duration;
+
+use braid_engine::{ApiError, CloseReason, Config, ConnId, ConnectOptions, Event, Protocol, Stack};
+use braid_linux::run::{AppConfig, Role, run_app};
+use braid_proxy::config::{Gateway, LinkConfig, TunConfig};
+use braid_proxy::{Core, LocalEvent, LocalStreams};
+use braid_wire::Instant;
+use rustix::event::{EventfdFlags, eventfd};
+
+use crate::support::World;
+
+const PORT: u16 = 1080;
+const LEN: u64 = 20 << 20;
+
+/// Sends `to_send` bytes of a pattern on each connection and checks the pattern it receives.
+#[derive(Default)]
+struct Transfer {
+    to_send: u64,
+    sent: u64,
+    received: u64,
+    subflows: usize,
+    closed: Option<CloseReason>,
+}
+
+fn pattern(at: u64) -> u8 {
+    (at % 251) as u8
+}
+
+impl Transfer {
+    fn send(&mut self, now: Instant, conn: ConnId, stack: &mut Stack) {
+        while self.sent < self.to_send {
+            let max = (self.to_send - self.sent).min(1 << 16) as usize;
+            let sent = self.sent;
+            let written = stack.write_with::<ApiError>(now, conn, max, |parts| {
+                let mut at = sent;
+                for byte in parts.iter_mut().flat_map(|part| part.iter_mut()).take(max) {
+                    *byte = pattern(at);
+                    at += 1;
+                }
+                Ok((at - sent) as usize)
+            });
+            match written {
+                Ok(n) if n > 0 => self.sent += n as u64,
+                _ => return,
+            }
+        }
+        let _ = stack.shutdown(now, conn);
+    }
+
+    fn receive(&mut self, now: Instant, conn: ConnId, stack: &mut Stack) {
+        loop {
+            let received = &mut self.received;
+            let read = stack.read_with::<ApiError>(now, conn, |parts| {
+                let before = *received;
+                for byte in parts.iter().flat_map(|part| part.iter()) {
+                    assert_eq!(*byte, pattern(*received));
+                    *received += 1;
+                }
+                Ok((*received - before) as usize)
+            });
+            if !read.is_ok_and(|n| n > 0) {
+                break;
+            }
+        }
+        if stack.read_finished(conn) && self.to_send == 0 {
+            let _ = stack.shutdown(now, conn);
+        }
+    }
+}
+
+impl Core for Transfer {
+    fn on_engine_event(
+        &mut self,
+        now: Instant,
+        event: Event,
+        stack: &mut Stack,
+        _: &mut dyn LocalStreams,
+    ) {
+        match event {
+            Event::Accepted { conn, .. } | Event::Connected { conn } | Event::Writable { conn }
+                if self.to_send > 0 =>
+            {
+                self.send(now, conn, stack);
+            }
+            Event::Readable { conn } => self.receive(now, conn, stack),
+            Event::SubflowEstablished { .. } => self.subflows += 1,
+            Event::Closed { reason, .. } => self.closed = Some(reason),
+            _ => {}
+        }
+    }
+
+    fn on_local_event(
+        &mut self,
+        _: Instant,
+        _: LocalEvent,
+        _: &mut Stack,
+        _: &mut dyn LocalStreams,
+    ) {
+    }
+
+    fn next_timeout(&self) -> Option<Instant> {
+        None
+    }
+
+    fn handle_timeout(&mut self, _: Instant, _: &mut Stack, _: &mut dyn LocalStreams) {}
+}
+
+fn two_links() -> World {
+    let world = World::new(&["client", "server"]);
+    for n in [1, 2] {
+        world.veth(
+            ("client", &format!("wan{n}"), &format!("192.0.{n}.1/24")),
+            ("server", &format!("eth{n}"), &format!("192.0.{n}.2/24")),
+        );
+        let gateway = format!("route add default via 192.0.{n}.2 dev wan{n} metric {n}");
+        world.ip("client", &gateway);
+    }
+    world.ip("server", "addr add 198.51.100.1 dev lo");
+    world
+}
+
+fn tun(subnet: u8) -> TunConfig {
+    TunConfig {
+        name: "braid0".to_owned(),
+        v4: format!("10.215.{subnet}.0/24").parse().unwrap(),
+        v6: format!("fdb7:a1d0:{subnet}::/64").parse().unwrap(),
+    }
+}
+
+fn link(n: u8) -> LinkConfig {
+    LinkConfig {
+        name: format!("link{n}"),
+        interface: format!("wan{n}"),
+        gateway: Gateway::Auto,
+        v4: true,
+        v6: true,
+        backup: false,
+        metered: false,
+        mtu: None,
+    }
+}
+
+fn connect(now: Instant, stack: &mut Stack, remote: SocketAddr) {
+    let options = ConnectOptions {
+        remote,
+        remote_alt: None,
+        path: None,
+        protocol: Protocol::Mptcp,
+        policy: braid_strategy::by_name(braid_strategy::DEFAULT_SCHEDULER).unwrap(),
+    };
+    stack.connect(now, options).unwrap();
+}
+
+fn app(role: Role, subnet: u8) -> AppConfig {
+    AppConfig {
+        tun: tun(subnet),
+        engine: Config::default(),
+        strategy: braid_strategy::DEFAULT_SCHEDULER.to_owned(),
+        role,
+    }
+}
+
+/// Sends `up` bytes from the client or `down` bytes from the server over `links` of the client's
+/// links, and returns client and server once the client's connection is closed.
+fn run(world: &World, links: u8, (up, down): (u64, u64), during: impl FnOnce()) -> [Transfer; 2] {
+    let stop: OwnedFd = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+    let server = SocketAddr::new("198.51.100.1".parse().unwrap(), PORT);
+    thread::scope(|scope| {
+        let listening = scope.spawn(|| {
+            world.inside("server", || {
+                let role = Role::Listen {
+                    addresses: vec![server.ip()],
+                    port: PORT,
+                };
+                let start = |_: Instant, _: &mut Stack| Transfer {
+                    to_send: down,
+                    ..Transfer::default()
+                };
+                run_app(&app(role, 78), start, stop.as_fd(), |_, _, _| false)
+                    .unwrap()
+                    .0
+            })
+        });
+        thread::sleep(Duration::from_millis(500));
+        let connecting = scope.spawn(|| {
+            world.inside("client", || {
+                let role = Role::Connect {
+                    links: (1..=links).map(link).collect(),
+                    servers: vec![server],
+                };
+                let start = |now: Instant, stack: &mut Stack| {
+                    connect(now, stack, server);
+                    Transfer {
+                        to_send: up,
+                        ..Transfer::default()
+                    }
+                };
+                let limit = Instant::ZERO + Duration::from_secs(30);
+                run_app(&app(role, 77), start, stop.as_fd(), |now, core, _| {
+                    core.closed.is_some() || now > limit
+                })
+                .unwrap()
+                .0
+            })
+        });
+        during();
+        let client = connecting.join().unwrap();
+        thread::sleep(Duration::from_millis(200));
+        rustix::io::write(&stop, &1u64.to_ne_bytes()).unwrap();
+        [client, listening.join().unwrap()]
+    })
+}
+
+#[test]
+#[ignore = "needs network namespaces"]
+fn a_transfer_uses_both_links() {
+    let world = two_links();
+    let [client, server] = run(&world, 2, (LEN, 0), || {});
+    assert_eq!(client.closed, Some(CloseReason::Finished));
+    assert_eq!(server.received, LEN);
+    assert_eq!((client.subflows, server.subflows), (2, 2));
+}
+
+#[test]
+#[ignore = "needs network namespaces"]
+fn links_that_go_and_come_back_are_used_again() {
+    let world = two_links();
+    for n in [1, 2] {
+        let tbf = "tbf rate 60mbit burst 64k limit 200k";
+        world.sh("client", &format!("tc qdisc add dev wan{n} root {tbf}"));
+    }
+    let sent_over = |device: &str| {
+        // The last line of `ip -s link` begins with the bytes sent.
+        let text = world.ip("client", &format!("-s link show {device}"));
+        let bytes = text
+            .lines()
+            .last()
+            .and_then(|l| l.split_whitespace().next());
+        bytes.unwrap().parse::<u64>().unwrap()
+    };
+    let [client, server] = run(&world, 2, (LEN, 0), || {
+        thread::sleep(Duration::from_millis(500));
+        world.ip("client", "link set wan1 down");
+        thread::sleep(Duration::from_millis(200));
+        world.ip("client", "link set wan1 up");
+        thread::sleep(Duration::from_millis(200));
+        world.ip("client", "addr del 192.0.2.1/24 dev wan2");
+        let before = sent_over("wan1");
+        thread::sleep(Duration::from_millis(200));
+        world.ip("client", "addr add 192.0.2.1/24 dev wan2");
+        thread::sleep(Duration::from_millis(1_500));
+        assert!(sent_over("wan1") > before);
+    });
+    assert_eq!(client.closed, Some(CloseReason::Finished));
+    assert_eq!(server.received, LEN);
+}
+
+#[test]
+#[ignore = "needs network namespaces"]
+fn the_server_learns_the_path_mtu() {
+    let world = World::new(&["client", "router", "server"]);
+    world.veth(
+        ("client", "wan1", "192.0.1.1/24"),
+        ("router", "left", "192.0.1.2/24"),
+    );
+    world.veth(
+        ("router", "right", "192.0.2.1/24"),
+        ("server", "eth", "192.0.2.2/24"),
+    );
+    world.ip("client", "route add default via 192.0.1.2");
+    world.ip("server", "route add default via 192.0.2.1");
+    world.ip("server", "addr add 198.51.100.1/32 dev eth");
+    world.ip("router", "route add 198.51.100.1 via 192.0.2.2");
+    world.sh("router", "echo 1 >/proc/sys/net/ipv4/ip_forward");
+    // On one end only: what the client announces does not tell of it.
+    world.ip("router", "link set left mtu 1280");
+    let [client, server] = run(&world, 1, (0, LEN), || {});
+    assert_eq!(server.closed, Some(CloseReason::Finished));
+    assert_eq!(client.received, LEN);
+}

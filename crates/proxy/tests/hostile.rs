@@ -1,0 +1,221 @@
+//! What a server does with those who are no box.
+
+mod world;
+
+use core::time::Duration;
+
+use braid_engine::{CloseReason, ConnId, Event};
+use braid_proxy::auth::password;
+use braid_proxy::config::Secret;
+use braid_proxy::socks::{Destination, flight};
+use world::local::Content;
+use world::{CONTENT, SECRET, Setup, World};
+
+fn closed(w: &World, conn: ConnId) -> Option<CloseReason> {
+    w.raw_events.iter().find_map(|e| match e {
+        Event::Closed { conn: c, reason } if *c == conn => Some(*reason),
+        _ => None,
+    })
+}
+
+fn handshake(w: &World, destination: &Destination, nonce: u8) -> Vec<u8> {
+    let secret = Secret::new(SECRET).unwrap();
+    let password = password(&secret, b"box", destination, w.unix_ms(), [nonce; 16]);
+    flight(b"box", &password, destination)
+}
+
+fn content() -> Destination {
+    Destination::Address(CONTENT.parse().unwrap())
+}
+
+#[test]
+fn a_client_that_goes_one_by_one_and_byte_by_byte_is_served() {
+    let mut w = World::ready(1, Setup::default());
+    w.content(CONTENT, Content::Echoes);
+    let conn = w.raw_connect();
+    let bytes = handshake(&w, &content(), 1);
+    for byte in &bytes {
+        assert_eq!(w.raw.write(w.now, conn, &[*byte]), Ok(1));
+        w.run_for(Duration::from_millis(20));
+    }
+    w.raw.write(w.now, conn, b"hello").unwrap();
+    w.run_for(Duration::from_millis(50));
+    let expected = [&[5, 2, 1, 0, 5, 0, 0, 1, 0, 0, 0, 0, 0, 0][..], b"hello"].concat();
+    assert_eq!(w.raw_read(conn), expected);
+}
+
+#[test]
+fn names_are_looked_up_and_every_address_is_judged() {
+    let mut w = World::ready(1, Setup::default());
+    w.content("198.51.100.9:80", Content::Sends(b"nine".to_vec(), true));
+    w.content("127.0.0.1:80", Content::Sends(b"secret".to_vec(), true));
+    let addr = |s: &str| s.parse().unwrap();
+    let names = &mut w.server_local().names;
+    names.insert(
+        "mixed.example".into(),
+        vec![
+            addr("127.0.0.1:0"),
+            addr("198.51.100.8:0"),
+            addr("198.51.100.9:0"),
+        ],
+    );
+    names.insert(
+        "inside.example".into(),
+        vec![
+            addr("127.0.0.1:0"),
+            addr("[::ffff:10.0.0.1]:0"),
+            addr("[64:ff9b::7f00:1]:0"),
+        ],
+    );
+    let ask = |w: &mut World, name: &str, nonce| {
+        let conn = w.raw_connect();
+        let bytes = handshake(w, &Destination::Name(name.into(), 80), nonce);
+        w.raw.write(w.now, conn, &bytes).unwrap();
+        w.run_for(Duration::from_millis(100));
+        w.raw_read(conn)
+    };
+    let got = ask(&mut w, "mixed.example", 1);
+    assert_eq!(
+        &got[4..],
+        [&[5, 0, 0, 1, 0, 0, 0, 0, 0, 0][..], b"nine"].concat()
+    );
+    assert_eq!(
+        w.server_local().attempts,
+        [addr("198.51.100.8:80"), addr("198.51.100.9:80")]
+    );
+    assert_eq!(ask(&mut w, "inside.example", 2)[5], 2);
+    assert_eq!(ask(&mut w, "nowhere.example", 3)[5], 4);
+    assert_eq!(w.server_local().attempts.len(), 2);
+    let c = w.server().counters();
+    assert_eq!((c.forbidden, c.not_resolved), (1, 1));
+}
+
+#[test]
+fn a_silent_address_of_a_name_gives_way_to_the_next() {
+    let mut w = World::ready(1, Setup::default());
+    w.content("198.51.100.8:80", Content::Silent);
+    w.content("198.51.100.9:80", Content::Sends(b"nine".to_vec(), true));
+    let addresses = ["198.51.100.8:0", "198.51.100.9:0"].map(|a| a.parse().unwrap());
+    w.server_local()
+        .names
+        .insert("a.example".into(), addresses.into());
+    let conn = w.raw_connect();
+    let bytes = handshake(&w, &Destination::Name("a.example".into(), 80), 1);
+    w.raw.write(w.now, conn, &bytes).unwrap();
+    w.run_for(Duration::from_secs(4));
+    assert!(w.raw_read(conn).ends_with(b"nine"));
+}
+
+#[test]
+fn a_replayed_handshake_is_refused() {
+    let mut w = World::ready(1, Setup::default());
+    w.content(CONTENT, Content::Echoes);
+    let bytes = handshake(&w, &content(), 1);
+    for expected in [&[5, 2, 1, 0][..], &[5, 2, 1, 1]] {
+        let conn = w.raw_connect();
+        w.raw.write(w.now, conn, &bytes).unwrap();
+        w.run_for(Duration::from_millis(100));
+        assert_eq!(&w.raw_read(conn)[..4], expected);
+    }
+    assert_eq!(w.server().counters().auth_replayed, 1);
+    assert_eq!(w.server_local().attempts.len(), 1);
+    // A server that was restarted has forgotten it, and refuses it by its time.
+    w.run_for(Duration::from_millis(10));
+    w.kill_server();
+    w.start_server();
+    let conn = w.raw_connect();
+    w.raw.write(w.now, conn, &bytes).unwrap();
+    w.run_for(Duration::from_millis(100));
+    assert_eq!(w.raw_read(conn), [5, 2, 1, 1]);
+    assert_eq!(w.server().counters().auth_time, 1);
+}
+
+#[test]
+fn a_stolen_password_does_not_serve_another_destination() {
+    let mut w = World::ready(1, Setup::default());
+    w.content("198.51.100.2:80", Content::Echoes);
+    let conn = w.raw_connect();
+    let mut bytes = handshake(&w, &content(), 1);
+    let at = bytes.len() - 3;
+    bytes[at] = 2;
+    w.raw.write(w.now, conn, &bytes).unwrap();
+    w.run_for(Duration::from_millis(100));
+    assert_eq!(w.raw_read(conn)[5], 2);
+    assert_eq!(w.server().counters().auth_destination, 1);
+    assert!(w.server_local().attempts.is_empty());
+}
+
+#[test]
+fn garbage_is_counted_and_closed() {
+    let mut w = World::ready(1, Setup::default());
+    for (i, garbage) in [
+        &b"GET / HTTP/1.1\r\n\r\n"[..],
+        &[0; 5000],
+        &[5, 1, 2, 9, 9, 9],
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let conn = w.raw_connect();
+        w.raw.write(w.now, conn, garbage).unwrap();
+        w.run_for(Duration::from_millis(100));
+        assert_eq!(closed(&w, conn), Some(CloseReason::Reset));
+        assert_eq!(w.server().counters().garbage, i as u64 + 1);
+        assert_eq!(w.server().connections(), 0);
+    }
+}
+
+#[test]
+fn a_slow_handshake_is_ended_in_time() {
+    let mut w = World::ready(1, Setup::default());
+    let conn = w.raw_connect();
+    let bytes = handshake(&w, &content(), 1);
+    for byte in bytes.iter().take(12) {
+        if closed(&w, conn).is_none() {
+            let _ = w.raw.write(w.now, conn, &[*byte]);
+        }
+        w.run_for(Duration::from_secs(1));
+    }
+    assert_eq!(closed(&w, conn), Some(CloseReason::Reset));
+    assert_eq!(w.server().counters().handshake_timeout, 1);
+    assert_eq!(w.server().connections(), 0);
+}
+
+#[test]
+fn handshakes_under_way_are_bounded() {
+    let mut w = World::ready(
+        1,
+        Setup {
+            server: "limits = { handshakes = 4 }",
+            ..Setup::default()
+        },
+    );
+    let conns: Vec<ConnId> = (0..6).map(|_| w.raw_connect()).collect();
+    assert_eq!(w.server().connections(), 4);
+    let reset = conns.iter().filter(|c| closed(&w, **c).is_some()).count();
+    assert_eq!((reset, w.server().counters().over_limit), (2, 2));
+    w.run_for(Duration::from_secs(11));
+    assert_eq!(w.server().counters().handshake_timeout, 4);
+    w.content(CONTENT, Content::Echoes);
+    let user = w.open(CONTENT, b"hello", false);
+    w.run_until(|w| w.user(user).got == b"hello");
+}
+
+#[test]
+fn a_client_that_leaves_early_leaves_nothing_behind() {
+    let mut w = World::ready(1, Setup::default());
+    w.content(CONTENT, Content::Silent);
+    let len = handshake(&w, &content(), 0).len();
+    for n in [0, 1, 3, 50, len - 1, len] {
+        let conn = w.raw_connect();
+        let bytes = handshake(&w, &content(), n as u8);
+        w.raw.write(w.now, conn, &bytes[..n]).unwrap();
+        w.run_for(Duration::from_millis(100));
+        w.raw.abort(w.now, conn);
+        w.run_for(Duration::from_millis(100));
+        assert_eq!(w.server().connections(), 0, "{n} bytes");
+    }
+    let streams = &w.server_local().streams;
+    assert!(streams.len() == 1 && streams.values().all(|s| s.closed));
+    assert_eq!(w.server().counters().handshake_aborted, 4);
+}

@@ -1,0 +1,231 @@
+//! The local side in memory: users' programs and content servers.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io::{IoSlice, IoSliceMut};
+use std::net::SocketAddr;
+
+use braid_proxy::{ConnectFailure, LocalError, LocalEvent, LocalId, LocalStreams};
+
+/// Room of a socket whose program does not read.
+pub const SOCKET_ROOM: usize = 64 << 10;
+
+/// What a destination does.
+#[derive(Clone)]
+pub enum Content {
+    /// Sends this at once and then, if so said, closes its side.
+    Sends(Vec<u8>, bool),
+    /// Sends back what it gets, and closes when the other side has.
+    Echoes,
+    /// Reads all and answers by the number of bytes when the other side has closed.
+    Counts,
+    /// Fails.
+    Fails(ConnectFailure),
+    /// Never answers.
+    Silent,
+}
+
+/// A program's stream, as the kernel would have it.
+#[derive(Default)]
+pub struct Stream {
+    /// What the program sends, how much of it was read by the core, and whether its end follows.
+    pub sends: Vec<u8>,
+    pub sent: usize,
+    pub ends: bool,
+    /// What the program received.
+    pub got: Vec<u8>,
+    /// The program does not read: only [`SOCKET_ROOM`] bytes more are taken.
+    pub stalled: bool,
+    pub unread: usize,
+    /// The core closed its sending side.
+    pub got_end: bool,
+    /// The core closed or reset the stream.
+    pub closed: bool,
+    pub reset: bool,
+    /// The program reset it.
+    pub broken: bool,
+    content: Option<Content>,
+}
+
+#[derive(Default)]
+pub struct Local {
+    pub next: u64,
+    pub streams: BTreeMap<LocalId, Stream>,
+    pub contents: BTreeMap<SocketAddr, Content>,
+    pub names: BTreeMap<String, Vec<SocketAddr>>,
+    pub events: VecDeque<LocalEvent>,
+    /// Destinations the core connected to.
+    pub attempts: Vec<SocketAddr>,
+}
+
+impl Local {
+    fn id(&mut self) -> LocalId {
+        self.next += 1;
+        LocalId(self.next)
+    }
+
+    /// A user's program connects.
+    pub fn open(&mut self, destination: SocketAddr, sends: Vec<u8>, ends: bool) -> LocalId {
+        let id = self.id();
+        let stream = Stream {
+            sends,
+            ends,
+            ..Stream::default()
+        };
+        self.streams.insert(id, stream);
+        let peer = "10.0.0.10:40000".parse().unwrap();
+        self.events.push_back(LocalEvent::Accepted {
+            id,
+            peer,
+            destination,
+        });
+        id
+    }
+
+    pub fn stream(&self, id: LocalId) -> &Stream {
+        &self.streams[&id]
+    }
+
+    /// The program sends more.
+    pub fn send(&mut self, id: LocalId, data: &[u8], ends: bool) {
+        let stream = self.streams.get_mut(&id).unwrap();
+        stream.sends.extend_from_slice(data);
+        stream.ends |= ends;
+        self.events.push_back(LocalEvent::Readable { id });
+    }
+
+    /// The program resets.
+    pub fn break_stream(&mut self, id: LocalId) {
+        self.streams.get_mut(&id).unwrap().broken = true;
+        self.events.push_back(LocalEvent::Broken { id });
+    }
+
+    /// The program reads again.
+    pub fn resume(&mut self, id: LocalId) {
+        let stream = self.streams.get_mut(&id).unwrap();
+        stream.stalled = false;
+        stream.unread = 0;
+        self.events.push_back(LocalEvent::Writable { id });
+    }
+}
+
+impl LocalStreams for Local {
+    fn connect(&mut self, destination: SocketAddr) -> Result<LocalId, ConnectFailure> {
+        self.attempts.push(destination);
+        let content = self.contents.get(&destination).cloned();
+        let id = self.id();
+        let mut stream = Stream::default();
+        match content {
+            None => return Err(ConnectFailure::NetworkUnreachable),
+            Some(Content::Fails(failure)) => {
+                self.events
+                    .push_back(LocalEvent::ConnectFailed { id, failure });
+                return Ok(id);
+            }
+            Some(Content::Silent) => {}
+            Some(content) => {
+                if let Content::Sends(data, ends) = &content {
+                    stream.sends = data.clone();
+                    stream.ends = *ends;
+                }
+                stream.content = Some(content);
+                self.events.push_back(LocalEvent::Connected { id });
+            }
+        }
+        self.streams.insert(id, stream);
+        Ok(id)
+    }
+
+    fn resolve(&mut self, name: &str, port: u16) -> Option<LocalId> {
+        let id = self.id();
+        let mut addresses = self.names.get(name).cloned().unwrap_or_default();
+        for addr in &mut addresses {
+            addr.set_port(port);
+        }
+        self.events
+            .push_back(LocalEvent::Resolved { id, addresses });
+        Some(id)
+    }
+
+    fn read(&mut self, id: LocalId, bufs: &mut [IoSliceMut<'_>]) -> Result<usize, LocalError> {
+        let stream = self.streams.get_mut(&id).expect("a stream that is open");
+        assert!(!stream.closed, "reads from a closed stream");
+        if stream.broken {
+            return Err(LocalError::Broken);
+        }
+        if stream.sent == stream.sends.len() {
+            return if stream.ends {
+                Ok(0)
+            } else {
+                Err(LocalError::WouldBlock)
+            };
+        }
+        let mut n = 0;
+        for buf in bufs {
+            let rest = &stream.sends[stream.sent..];
+            // An odd size, so that reads end anywhere.
+            let len = buf.len().min(rest.len()).min(10_007 - n);
+            buf[..len].copy_from_slice(&rest[..len]);
+            stream.sent += len;
+            n += len;
+        }
+        Ok(n)
+    }
+
+    fn write(&mut self, id: LocalId, bufs: &[IoSlice<'_>]) -> Result<usize, LocalError> {
+        let stream = self.streams.get_mut(&id).expect("a stream that is open");
+        assert!(!stream.closed && !stream.got_end, "writes after the end");
+        if stream.broken {
+            return Err(LocalError::Broken);
+        }
+        let mut room = match stream.stalled {
+            true => SOCKET_ROOM - stream.unread,
+            false => 20_011,
+        };
+        if room == 0 {
+            return Err(LocalError::WouldBlock);
+        }
+        let mut n = 0;
+        for buf in bufs {
+            let len = buf.len().min(room);
+            stream.got.extend_from_slice(&buf[..len]);
+            if matches!(stream.content, Some(Content::Echoes)) {
+                stream.sends.extend_from_slice(&buf[..len]);
+            }
+            room -= len;
+            n += len;
+        }
+        if stream.stalled {
+            stream.unread += n;
+        }
+        if matches!(stream.content, Some(Content::Echoes)) {
+            self.events.push_back(LocalEvent::Readable { id });
+        }
+        Ok(n)
+    }
+
+    fn shutdown(&mut self, id: LocalId) {
+        let stream = self.streams.get_mut(&id).expect("a stream that is open");
+        stream.got_end = true;
+        match stream.content {
+            Some(Content::Counts) => {
+                let answer = stream.got.len().to_string();
+                self.send(id, answer.as_bytes(), true);
+            }
+            Some(Content::Echoes) => self.send(id, &[], true),
+            _ => {}
+        }
+    }
+
+    fn close(&mut self, id: LocalId) {
+        let stream = self.streams.get_mut(&id).expect("a stream that is open");
+        assert!(!stream.closed, "closes twice");
+        stream.closed = true;
+    }
+
+    fn reset(&mut self, id: LocalId) {
+        let stream = self.streams.get_mut(&id).expect("a stream that is open");
+        assert!(!stream.closed, "closes twice");
+        stream.closed = true;
+        stream.reset = true;
+    }
+}

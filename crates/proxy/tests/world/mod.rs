@@ -1,0 +1,485 @@
+//! Box and server in virtual time: two stacks, links that are nothing but a delay, local sides in
+//! memory.
+
+#![expect(dead_code, reason = "each test binary uses a part of it")]
+
+pub mod local;
+
+use core::net::{IpAddr, Ipv4Addr, SocketAddr};
+use core::time::Duration;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use braid_engine::{
+    Config, ConnId, ConnectOptions, Event, PathConfig, PathId, Protocol, RxMeta, Stack,
+};
+use braid_proxy::config::{BoxConfig, ServerConfig};
+use braid_proxy::{BoxCore, Core, LinkAddresses, LocalId, Notice, ServerCore};
+use braid_wire::{Instant, Rng, ip};
+
+use local::Local;
+
+pub const SECRET: &str = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08";
+pub const SERVER: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 7);
+pub const CONTENT: &str = "198.51.100.1:80";
+/// The wall clock at the start.
+pub const EPOCH: Duration = Duration::from_secs(1_800_000_000);
+
+/// The box's address on link `n`.
+pub fn link_address(n: u8) -> Ipv4Addr {
+    Ipv4Addr::new(192, 0, 2, 10 + n)
+}
+
+/// One host: its stack and its local side.
+pub struct Node {
+    pub stack: Stack,
+    pub local: Local,
+}
+
+/// A link between box and server.
+#[derive(Clone, Copy)]
+pub struct Link {
+    pub one_way: Duration,
+    /// Swallows everything.
+    pub dark: bool,
+    /// Share of packets that are lost.
+    pub loss: f64,
+}
+
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Flying {
+    at: Reverse<Instant>,
+    order: Reverse<u64>,
+    to_server: bool,
+    packet: Vec<u8>,
+    gso_size: u16,
+}
+
+pub struct World {
+    pub now: Instant,
+    pub config: BoxConfig,
+    pub boxed: Node,
+    pub core: BoxCore,
+    pub paths: Vec<PathId>,
+    pub server: Option<(Node, ServerCore)>,
+    pub server_config: ServerConfig,
+    pub links: Vec<Link>,
+    /// A host without a core, at [`Ipv4Addr`] 192.0.2.100.
+    pub raw: Stack,
+    pub raw_events: Vec<Event>,
+    pub notices: Vec<(Instant, Notice)>,
+    /// What a restarted server starts with.
+    pub contents: Local,
+    flying: BinaryHeap<Flying>,
+    order: u64,
+    seeds: u64,
+    rng: Rng,
+}
+
+/// Edits of the two configuration files.
+#[derive(Default, Clone, Copy)]
+pub struct Setup<'a> {
+    /// Goes above the links.
+    pub boxed: &'a str,
+    /// Follows `interface` of the last link.
+    pub last_link: &'a str,
+    /// Address of a server that is preferred to the one there is.
+    pub first_server: Option<&'a str>,
+    /// Goes above the user.
+    pub server: &'a str,
+    /// The server's secret, where it is another one.
+    pub secret: Option<&'a str>,
+    /// Stacks' settings.
+    pub tweak: Option<fn(&mut Config)>,
+}
+
+const RAW: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 100);
+
+fn stack(mut config: Config, seed: u64, setup: &Setup<'_>) -> Stack {
+    config.memory = 64 << 20;
+    if let Some(tweak) = setup.tweak {
+        tweak(&mut config);
+    }
+    let policy = || braid_strategy::by_name("minrtt").unwrap();
+    Stack::new(config, Rng::for_component(1, seed), Box::new(policy))
+}
+
+fn configs(links: usize, setup: &Setup<'_>) -> (BoxConfig, ServerConfig) {
+    let tables: Vec<String> = (0..links)
+        .map(|i| format!("[[link]]\ninterface = \"wan{i}\"\n"))
+        .collect();
+    let first = setup
+        .first_server
+        .map(|a| format!("[[server]]\naddress = \"{a}\"\nsecret = \"{SECRET}\"\n"));
+    let text = format!(
+        "lan = \"lan0\"\n{}\n{}{}\n{}[[server]]\naddress = \"{SERVER}\"\nsecret = \"{SECRET}\"\n",
+        setup.boxed,
+        tables.concat(),
+        setup.last_link,
+        first.unwrap_or_default(),
+    );
+    let config = BoxConfig::from_toml("box.toml", &text).unwrap();
+    let secret = setup.secret.unwrap_or(SECRET);
+    let text = format!(
+        "listen = \"{SERVER}\"\n{}\n[[user]]\nname = \"box\"\nsecret = \"{secret}\"\n",
+        setup.server
+    );
+    let server_config = ServerConfig::from_toml("server.toml", &text).unwrap();
+    (config, server_config)
+}
+
+fn server_node(config: &ServerConfig, contents: &Local, seed: u64, setup: &Setup<'_>) -> Node {
+    let mut stack = stack(config.engine(), seed, setup);
+    let path = stack.add_path(PathConfig {
+        v4: Some(SERVER),
+        v6: None,
+        mtu: 1500,
+        backup: false,
+    });
+    stack.set_path_up(Instant::ZERO, path, true);
+    stack.listen(SocketAddr::from((SERVER, 1080))).unwrap();
+    let local = Local {
+        contents: contents.contents.clone(),
+        names: contents.names.clone(),
+        ..Local::default()
+    };
+    Node { stack, local }
+}
+
+impl World {
+    /// A box with `links` links (10 ms and 25 ms one way, …) and a server; nothing has run yet.
+    pub fn new(links: usize, setup: Setup<'_>) -> World {
+        let (config, server_config) = configs(links, &setup);
+        let now = Instant::from_millis(1_000);
+        let policy = || braid_strategy::by_name("minrtt").unwrap();
+        let mut boxed = Node {
+            stack: stack(config.engine(), 1, &setup),
+            local: Local::default(),
+        };
+        let mut core = BoxCore::new(&config, Rng::for_component(1, 2), Box::new(policy));
+        core.set_wall_clock(now, EPOCH);
+        let paths = (0..links)
+            .map(|i| {
+                let addresses = LinkAddresses {
+                    v4: Some(link_address(i as u8)),
+                    v6: None,
+                    mtu: 1500,
+                };
+                core.add_link(now, i, addresses, &mut boxed.stack)
+            })
+            .collect();
+        let contents = Local::default();
+        let node = server_node(&server_config, &contents, 3, &setup);
+        let mut server = ServerCore::new(&server_config);
+        server.set_wall_clock(now, EPOCH);
+        let mut raw = stack(Config::default(), 4, &setup);
+        let path = raw.add_path(PathConfig {
+            v4: Some(RAW),
+            v6: None,
+            mtu: 1500,
+            backup: false,
+        });
+        raw.set_path_up(now, path, true);
+        let delays = (0..links).map(|i| Link {
+            one_way: Duration::from_millis(10 + 15 * i as u64),
+            dark: false,
+            loss: 0.0,
+        });
+        World {
+            now,
+            config,
+            boxed,
+            core,
+            paths,
+            server: Some((node, server)),
+            server_config,
+            links: delays.collect(),
+            raw,
+            raw_events: Vec::new(),
+            notices: Vec::new(),
+            contents,
+            flying: BinaryHeap::new(),
+            order: 0,
+            seeds: 10,
+            rng: Rng::for_component(1, 5),
+        }
+    }
+
+    /// The same, with all links up and the first probes answered.
+    pub fn ready(links: usize, setup: Setup<'_>) -> World {
+        let mut world = World::new(links, setup);
+        for i in 0..links {
+            world.set_link(i, true);
+        }
+        world.run_for(Duration::from_millis(500));
+        assert!(world.core.intake_wanted(), "the server was found");
+        world
+    }
+
+    pub fn set_link(&mut self, link: usize, up: bool) {
+        let path = self.paths[link];
+        self.core
+            .set_link_up(self.now, path, up, &mut self.boxed.stack);
+    }
+
+    /// Adds what a destination does.
+    pub fn content(&mut self, addr: &str, content: local::Content) {
+        let addr = addr.parse().unwrap();
+        self.contents.contents.insert(addr, content.clone());
+        if let Some((node, _)) = &mut self.server {
+            node.local.contents.insert(addr, content);
+        }
+    }
+
+    /// A user connects.
+    pub fn open(&mut self, destination: &str, sends: &[u8], ends: bool) -> LocalId {
+        let destination = destination.parse().unwrap();
+        self.boxed.local.open(destination, sends.to_vec(), ends)
+    }
+
+    pub fn user(&self, id: LocalId) -> &local::Stream {
+        self.boxed.local.stream(id)
+    }
+
+    pub fn server(&self) -> &ServerCore {
+        &self.server.as_ref().unwrap().1
+    }
+
+    pub fn server_local(&mut self) -> &mut Local {
+        &mut self.server.as_mut().unwrap().0.local
+    }
+
+    /// The only stream of the server's local side that is left.
+    pub fn only_content(&mut self) -> LocalId {
+        let streams = &self.server_local().streams;
+        assert_eq!(streams.len(), 1);
+        *streams.keys().next().unwrap()
+    }
+
+    /// Kills the server: everything it knew is gone.
+    pub fn kill_server(&mut self) {
+        self.server = None;
+    }
+
+    pub fn start_server(&mut self) {
+        self.seeds += 1;
+        let setup = Setup::default();
+        let node = server_node(&self.server_config, &self.contents, self.seeds, &setup);
+        let mut core = ServerCore::new(&self.server_config);
+        let wall = EPOCH + self.now.saturating_since(Instant::from_millis(1_000));
+        core.set_wall_clock(self.now, wall);
+        self.server = Some((node, core));
+    }
+
+    /// Milliseconds since 1970.
+    pub fn unix_ms(&self) -> u64 {
+        let since = EPOCH + self.now.saturating_since(Instant::from_millis(1_000));
+        since.as_millis() as u64
+    }
+
+    /// A connection of the host without a core to the server.
+    pub fn raw_connect(&mut self) -> ConnId {
+        let options = ConnectOptions {
+            remote: SocketAddr::from((SERVER, 1080)),
+            remote_alt: None,
+            path: None,
+            protocol: Protocol::Mptcp,
+            policy: braid_strategy::by_name("minrtt").unwrap(),
+        };
+        let conn = self.raw.connect(self.now, options).unwrap();
+        self.run_for(Duration::from_millis(100));
+        conn
+    }
+
+    /// What arrived at the host without a core.
+    pub fn raw_read(&mut self, conn: ConnId) -> Vec<u8> {
+        let mut got = Vec::new();
+        loop {
+            let read = self.raw.read_with(self.now, conn, |bufs| {
+                let all: Vec<u8> = bufs.iter().flat_map(|b| b.iter().copied()).collect();
+                got.extend_from_slice(&all);
+                Ok::<_, braid_engine::ApiError>(all.len())
+            });
+            if !matches!(read, Ok(1..)) {
+                return got;
+            }
+        }
+    }
+
+    pub fn run_for(&mut self, time: Duration) {
+        let end = self.now + time;
+        self.run_to(end, |_| false);
+    }
+
+    /// Runs until `done`, at most a virtual minute.
+    pub fn run_until(&mut self, done: impl FnMut(&mut World) -> bool) {
+        let end = self.now + Duration::from_secs(60);
+        assert!(self.run_to(end, done), "nothing happened for a minute");
+    }
+
+    fn run_to(&mut self, end: Instant, mut done: impl FnMut(&mut World) -> bool) -> bool {
+        let (mut steps, mut since) = (0, self.now);
+        loop {
+            steps += 1;
+            if self.now.saturating_since(since) > Duration::from_millis(100) {
+                (steps, since) = (0, self.now);
+            }
+            assert!(steps < 100_000, "time stands still: {:?}", self.times());
+            self.settle();
+            if done(self) {
+                return true;
+            }
+            match self.next() {
+                Some(next) if next <= end => self.now = next.max(self.now),
+                _ => {
+                    self.now = end;
+                    return false;
+                }
+            }
+            self.expire();
+        }
+    }
+
+    fn next(&self) -> Option<Instant> {
+        self.times().into_iter().flatten().min()
+    }
+
+    /// When something is due: packets, box, server, the host without a core.
+    fn times(&self) -> Vec<Option<Instant>> {
+        let mut times = vec![
+            self.flying.peek().map(|f| f.at.0),
+            self.boxed.stack.next_timeout(),
+            self.core.next_timeout(),
+            self.raw.next_timeout(),
+        ];
+        if let Some((node, core)) = &self.server {
+            times.push(node.stack.next_timeout());
+            times.push(core.next_timeout());
+        }
+        times
+    }
+
+    fn expire(&mut self) {
+        let now = self.now;
+        while self.flying.peek().is_some_and(|f| f.at.0 <= now) {
+            let f = self.flying.pop().unwrap();
+            let meta = RxMeta {
+                checksum_ok: true,
+                gso_size: f.gso_size,
+            };
+            if f.to_server {
+                if let Some((node, _)) = &mut self.server {
+                    node.stack.receive(now, &f.packet, meta);
+                }
+            } else {
+                let (header, _) = ip::Repr::parse(&f.packet).unwrap();
+                match header.dst == IpAddr::V4(RAW) {
+                    true => self.raw.receive(now, &f.packet, meta),
+                    false => self.boxed.stack.receive(now, &f.packet, meta),
+                }
+            }
+        }
+        let due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
+        if due(self.raw.next_timeout()) {
+            self.raw.handle_timeout(now);
+        }
+        let Node { stack, local } = &mut self.boxed;
+        if due(stack.next_timeout()) {
+            stack.handle_timeout(now);
+        }
+        if due(self.core.next_timeout()) {
+            self.core.handle_timeout(now, stack, local);
+        }
+        if let Some((Node { stack, local }, core)) = &mut self.server {
+            if due(stack.next_timeout()) {
+                stack.handle_timeout(now);
+            }
+            if due(core.next_timeout()) {
+                core.handle_timeout(now, stack, local);
+            }
+        }
+    }
+
+    /// Events and packets until there are none.
+    fn settle(&mut self) {
+        let now = self.now;
+        let mut sent = Vec::new();
+        turn(now, &mut self.core, &mut self.boxed, &mut sent);
+        self.fly(&mut sent, true);
+        if let Some((node, core)) = &mut self.server {
+            turn(now, core, node, &mut sent);
+        }
+        self.fly(&mut sent, false);
+        while let Some(event) = self.raw.poll_event() {
+            self.raw_events.push(event);
+        }
+        drain(now, &mut self.raw, &mut sent);
+        self.fly(&mut sent, true);
+        while let Some(notice) = self.core.poll_notice() {
+            self.notices.push((now, notice));
+        }
+    }
+
+    fn fly(&mut self, sent: &mut Vec<(Vec<u8>, u16)>, to_server: bool) {
+        for (packet, gso_size) in sent.drain(..) {
+            let (header, _) = ip::Repr::parse(&packet).unwrap();
+            let inner = if to_server { header.src } else { header.dst };
+            let link = (0..self.links.len()).find(|i| inner == link_address(*i as u8));
+            let link = link.map(|i| self.links[i]);
+            if to_server && header.dst != IpAddr::V4(SERVER) {
+                continue;
+            }
+            if link.is_some_and(|l| l.dark || self.rng.chance(l.loss)) {
+                continue;
+            }
+            let one_way = link.map_or(Duration::from_millis(5), |l| l.one_way);
+            self.order += 1;
+            self.flying.push(Flying {
+                at: Reverse(self.now + one_way),
+                order: Reverse(self.order),
+                to_server,
+                packet,
+                gso_size,
+            });
+        }
+    }
+}
+
+/// What a driver does after anything happened.
+fn turn(now: Instant, core: &mut dyn Core, node: &mut Node, sent: &mut Vec<(Vec<u8>, u16)>) {
+    let Node { stack, local } = node;
+    loop {
+        let mut idle = true;
+        while let Some(event) = stack.poll_event() {
+            core.on_engine_event(now, event, stack, local);
+            idle = false;
+        }
+        while let Some(event) = local.events.pop_front() {
+            // The core forgot the stream; nothing of it may be told any more.
+            let gone = |id: &LocalId| local.streams.get(id).is_some_and(|s| s.closed);
+            use braid_proxy::LocalEvent::{Broken, Connected, Readable, Writable};
+            let stale = match &event {
+                Readable { id } | Writable { id } | Broken { id } | Connected { id } => gone(id),
+                _ => false,
+            };
+            if !stale {
+                core.on_local_event(now, event, stack, local);
+            }
+            idle = false;
+        }
+        if idle {
+            break;
+        }
+    }
+    drain(now, stack, sent);
+}
+
+fn drain(now: Instant, stack: &mut Stack, sent: &mut Vec<(Vec<u8>, u16)>) {
+    while let Some(transmit) = stack.poll_transmit(now) {
+        let mut packet = transmit.header.to_vec();
+        for part in &transmit.payload {
+            packet.extend_from_slice(part);
+        }
+        sent.push((packet, transmit.gso_size));
+    }
+}
