@@ -239,6 +239,12 @@ impl ServerRules {
                 public.ip(),
                 public.port()
             )?;
+            writeln!(
+                out,
+                "{ip} daddr {} {} notrack {ip} daddr set {inner}",
+                public.ip(),
+                quoting(*public)
+            )?;
         }
         writeln!(
             out,
@@ -321,6 +327,24 @@ fn run_nft(args: &[&str], script: &str) -> Result<String> {
         format!("run nft {}", args.join(" ")),
         first,
     ))
+}
+
+/// Matches ICMP errors about TCP segments from `public`, by the packet that they quote: first
+/// source address and protocol of its IP header, which has no options, then the port.
+fn quoting(public: SocketAddr) -> String {
+    let port = public.port();
+    match public.ip() {
+        IpAddr::V4(source) => format!(
+            "icmp type {{ destination-unreachable, time-exceeded }} \
+             @th,136,8 6 @th,160,32 {} @th,224,16 {port}",
+            source.to_bits()
+        ),
+        IpAddr::V6(source) => format!(
+            "icmpv6 type {{ destination-unreachable, packet-too-big, time-exceeded }} \
+             @th,112,8 6 @th,128,128 {:#x} @th,384,16 {port}",
+            source.to_bits()
+        ),
+    }
 }
 
 fn ip_keyword(addr: IpAddr) -> &'static str {

@@ -146,15 +146,20 @@ impl Inward<'_> {
         paths.collect()
     }
 
-    /// The rules.
-    pub fn rules(&self) -> Rules {
+    /// Which address behind the device stands for which public one.
+    pub fn mappings(&self) -> Vec<Mapping> {
         let mapping = |(n, listen): (u8, IpAddr)| Mapping {
             public: (listen, self.port).into(),
             inner: self.inner(n, listen),
         };
+        self.numbered().map(mapping).collect()
+    }
+
+    /// The rules.
+    pub fn rules(&self) -> Rules {
         Rules::Server(ServerRules {
             tun: self.tun.name.clone(),
-            mappings: self.numbered().map(mapping).collect(),
+            mappings: self.mappings(),
         })
     }
 }

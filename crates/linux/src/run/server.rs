@@ -9,12 +9,13 @@ use braid_wire::Instant;
 
 use super::inward::{Inward, InwardPaths};
 use super::{
-    SETTLING_TIME, Signals, WALL_CLOCK_INTERVAL, policy_factory, raise_descriptor_limit,
+    SETTLING_TIME, Signals, WALL_CLOCK_INTERVAL, policy_factory, quotes, raise_descriptor_limit,
     since_epoch, system_rng,
 };
 use crate::driver::{Clock, Context, Driver, Host};
 use crate::net::links::Links;
 use crate::net::{Result, SystemError};
+use crate::nft::Mapping;
 use crate::sockets::Limits;
 
 /// Runs the server until the process is asked to end. To be called before any thread is started.
@@ -51,6 +52,7 @@ pub fn run_server_until(
 
     let clock = Clock::new();
     let host = ServerHost {
+        mappings: inward.mappings(),
         links,
         refresh_at: Some(Instant::ZERO),
         wall_clock_at: clock.now() + WALL_CLOCK_INTERVAL,
@@ -66,13 +68,15 @@ pub fn run_server_until(
     tracing::info!(name = config.name, port = config.port, "server is up");
     started();
     let outcome = driver.run(stop, |_| false);
-    tracing::info!(name = config.name, "server ends");
+    let (packets, streams) = (driver.counters(), driver.sockets.counters());
+    tracing::info!(name = config.name, ?packets, ?streams, "server ends");
     outcome
 }
 
 /// What surrounds the core: this machine's addresses and the wall clock.
 #[derive(Debug)]
 struct ServerHost {
+    mappings: Vec<Mapping>,
     links: Links,
     refresh_at: Option<Instant>,
     wall_clock_at: Instant,
@@ -105,6 +109,10 @@ impl Host<ServerCore> for ServerHost {
         if self.links.has_news() && self.refresh_at.is_none() {
             self.refresh_at = Some(context.now + SETTLING_TIME);
         }
+    }
+
+    fn on_packet(&mut self, packet: &mut [u8]) {
+        quotes::translate(packet, &self.mappings);
     }
 
     fn next_timeout(&self) -> Option<Instant> {

@@ -82,10 +82,10 @@ impl Core for Transfer {
         _: &mut dyn LocalStreams,
     ) {
         match event {
-            Event::Accepted { conn, .. } | Event::Connected { conn } | Event::Writable { conn } => {
-                if self.to_send > 0 {
-                    self.send(now, conn, stack);
-                }
+            Event::Accepted { conn, .. } | Event::Connected { conn } | Event::Writable { conn }
+                if self.to_send > 0 =>
+            {
+                self.send(now, conn, stack);
             }
             Event::Readable { conn } => self.receive(now, conn, stack),
             Event::SubflowEstablished { .. } => self.subflows += 1,
@@ -165,9 +165,9 @@ fn app(role: Role, subnet: u8) -> AppConfig {
     }
 }
 
-/// Runs `sender` in one namespace and a sink in the other, and returns both when the sender's
-/// connection is closed.
-fn run(world: &World, during: impl FnOnce()) -> (Transfer, Transfer) {
+/// Sends `up` bytes from the client or `down` bytes from the server over `links` of the client's
+/// links, and returns client and server once the client's connection is closed.
+fn run(world: &World, links: u8, (up, down): (u64, u64), during: impl FnOnce()) -> [Transfer; 2] {
     let stop: OwnedFd = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
     let server = SocketAddr::new("198.51.100.1".parse().unwrap(), PORT);
     thread::scope(|scope| {
@@ -177,7 +177,10 @@ fn run(world: &World, during: impl FnOnce()) -> (Transfer, Transfer) {
                     addresses: vec![server.ip()],
                     port: PORT,
                 };
-                let start = |_: Instant, _: &mut Stack| Transfer::default();
+                let start = |_: Instant, _: &mut Stack| Transfer {
+                    to_send: down,
+                    ..Transfer::default()
+                };
                 run_app(&app(role, 78), start, stop.as_fd(), |_, _, _| false)
                     .unwrap()
                     .0
@@ -187,13 +190,13 @@ fn run(world: &World, during: impl FnOnce()) -> (Transfer, Transfer) {
         let connecting = scope.spawn(|| {
             world.inside("client", || {
                 let role = Role::Connect {
-                    links: vec![link(1), link(2)],
+                    links: (1..=links).map(link).collect(),
                     servers: vec![server],
                 };
                 let start = |now: Instant, stack: &mut Stack| {
                     connect(now, stack, server);
                     Transfer {
-                        to_send: LEN,
+                        to_send: up,
                         ..Transfer::default()
                     }
                 };
@@ -206,10 +209,10 @@ fn run(world: &World, during: impl FnOnce()) -> (Transfer, Transfer) {
             })
         });
         during();
-        let sender = connecting.join().unwrap();
+        let client = connecting.join().unwrap();
         thread::sleep(Duration::from_millis(200));
         rustix::io::write(&stop, &1u64.to_ne_bytes()).unwrap();
-        (sender, listening.join().unwrap())
+        [client, listening.join().unwrap()]
     })
 }
 
@@ -217,10 +220,10 @@ fn run(world: &World, during: impl FnOnce()) -> (Transfer, Transfer) {
 #[ignore = "needs network namespaces"]
 fn a_transfer_uses_both_links() {
     let world = two_links();
-    let (sender, sink) = run(&world, || {});
-    assert_eq!(sender.closed, Some(CloseReason::Finished));
-    assert_eq!(sink.received, LEN);
-    assert_eq!((sender.subflows, sink.subflows), (2, 2));
+    let [client, server] = run(&world, 2, (LEN, 0), || {});
+    assert_eq!(client.closed, Some(CloseReason::Finished));
+    assert_eq!(server.received, LEN);
+    assert_eq!((client.subflows, server.subflows), (2, 2));
 }
 
 #[test]
@@ -240,7 +243,7 @@ fn links_that_go_and_come_back_are_used_again() {
             .and_then(|l| l.split_whitespace().next());
         bytes.unwrap().parse::<u64>().unwrap()
     };
-    let (sender, sink) = run(&world, || {
+    let [client, server] = run(&world, 2, (LEN, 0), || {
         thread::sleep(Duration::from_millis(500));
         world.ip("client", "link set wan1 down");
         thread::sleep(Duration::from_millis(200));
@@ -253,6 +256,30 @@ fn links_that_go_and_come_back_are_used_again() {
         thread::sleep(Duration::from_millis(1_500));
         assert!(sent_over("wan1") > before);
     });
-    assert_eq!(sender.closed, Some(CloseReason::Finished));
-    assert_eq!(sink.received, LEN);
+    assert_eq!(client.closed, Some(CloseReason::Finished));
+    assert_eq!(server.received, LEN);
+}
+
+#[test]
+#[ignore = "needs network namespaces"]
+fn the_server_learns_the_path_mtu() {
+    let world = World::new(&["client", "router", "server"]);
+    world.veth(
+        ("client", "wan1", "192.0.1.1/24"),
+        ("router", "left", "192.0.1.2/24"),
+    );
+    world.veth(
+        ("router", "right", "192.0.2.1/24"),
+        ("server", "eth", "192.0.2.2/24"),
+    );
+    world.ip("client", "route add default via 192.0.1.2");
+    world.ip("server", "route add default via 192.0.2.1");
+    world.ip("server", "addr add 198.51.100.1/32 dev eth");
+    world.ip("router", "route add 198.51.100.1 via 192.0.2.2");
+    world.sh("router", "echo 1 >/proc/sys/net/ipv4/ip_forward");
+    // On one end only: what the client announces does not tell of it.
+    world.ip("router", "link set left mtu 1280");
+    let [client, server] = run(&world, 1, (0, LEN), || {});
+    assert_eq!(server.closed, Some(CloseReason::Finished));
+    assert_eq!(client.received, LEN);
 }
