@@ -28,7 +28,7 @@ deny: ## licences and duplicate crates, where cargo-deny is installed
 	else echo "cargo-deny is not installed: only the licence check of tidy runs (cargo install cargo-deny)"; fi
 
 bench: install-deps ## speed against the kernel's MPTCP; takes minutes, wants an idle machine
-	@scripts/bench.sh
+	@scripts/bench.sh $(BENCH_ARGS)
 
 fuzz: ## fuzz the packet parsers for FUZZ_SECONDS (default 60)
 	@scripts/fuzz.sh

@@ -162,6 +162,14 @@ pub struct PeerArgs {
     pub stall: u64,
 }
 
+impl PeerArgs {
+    /// Whether this side has nothing to send but something to wait for. It then ends its direction
+    /// after the peer's: the kernel lets no subflow join once a direction is closed.
+    pub fn only_receives(&self) -> bool {
+        self.send == 0 && self.expect.is_some_and(|expected| expected > 0)
+    }
+}
+
 /// The roles of the kernel peer.
 #[derive(Debug, Subcommand)]
 pub enum KernelPeer {

@@ -101,7 +101,8 @@ pub struct ConnectOptions {
     pub remote: SocketAddr,
     /// The server's address of the other family, for paths that have only that one.
     pub remote_alt: Option<SocketAddr>,
-    /// Path of the initial subflow; `None` takes the first usable one.
+    /// Path of the initial subflow; `None` takes the first usable one. MPTCP moves on to the next
+    /// path if a SYN is not answered; regular TCP stays on a path that is named here.
     pub path: Option<crate::PathId>,
     /// Protocol.
     pub protocol: Protocol,

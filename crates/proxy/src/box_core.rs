@@ -207,8 +207,12 @@ impl BoxCore {
             }
             Stage::Negotiating(_) => self.end(now, id, Outcome::ServerFailed, stack, local),
             Stage::Relaying => {
-                // In order, but the user has not got all of it: then it cannot be had any more.
-                self.end(now, id, Outcome::ResetByServer, stack, local);
+                // In order means that all was read, whether or not the relay saw the end.
+                let outcome = match reason {
+                    CloseReason::Finished => Outcome::Finished,
+                    _ => Outcome::ResetByServer,
+                };
+                self.end(now, id, outcome, stack, local);
             }
         }
     }

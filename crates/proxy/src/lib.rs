@@ -1,6 +1,6 @@
 //! Aggregation box and aggregation server as sans-IO cores.
 //!
-//! One side of a core is the engine's [`Stack`](braid_engine::Stack), the other a small
+//! One side of a core is the engine's [`Stack`], the other a small
 //! [`LocalStreams`] trait: kernel sockets on Linux, the engine's plain TCP in the simulator.
 
 pub mod auth;

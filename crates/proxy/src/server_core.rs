@@ -136,7 +136,7 @@ impl Core for ServerCore {
             Event::Closed { conn, reason } => {
                 if let Some(id) = self.sessions.by_conn(conn) {
                     tracing::debug!(?reason, "connection from a box closed");
-                    self.on_closed(now, id, stack, local);
+                    self.on_closed(now, id, reason, stack, local);
                 }
             }
             // A server opens nothing; which subflows there are is the engine's business.

@@ -194,7 +194,10 @@ impl Upstream {
     fn candidates(&self, hints: &Hints) -> Vec<(impl Ord + Copy + use<>, usize, PathId)> {
         let mut candidates = Vec::new();
         for (server, entry) in self.servers.iter().enumerate() {
-            let server_down = self.server_down(server);
+            // The engine itself tries its paths in turn: a server that was tried in vain is more
+            // likely to be down than the link to it.
+            let in_vain = hints.tried.iter().any(|(s, _)| *s == server);
+            let server_down = self.server_down(server) || in_vain;
             for (order, link) in self.links.iter().enumerate() {
                 let tried = hints.tried.contains(&(server, link.path));
                 if !link.open || tried || !link.reaches(entry) {

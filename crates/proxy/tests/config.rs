@@ -158,220 +158,9 @@ fn an_error_names_file_line_what_was_read_and_what_to_write() {
     );
 }
 
-/// Each edit of a valid file, the line it must be reported at, and words of the report.
-// tidy: one table of mistakes, read from top to bottom
 #[test]
 fn mistakes_in_a_box_file() {
-    let cases: &[(&str, &str, &str, &[&str])] = &[
-        (
-            "lan = \"eth0\"",
-            "lam = \"eth0\"",
-            ":1:1:",
-            &["no setting `lam`", "`lan`"],
-        ),
-        ("lan = \"eth0\"", "", "box.toml", &["`lan` is missing"]),
-        (
-            "lan = \"eth0\"",
-            "lan = []",
-            ":1:7:",
-            &["no interface", "lan = \"eth0\""],
-        ),
-        ("lan = \"eth0\"", "lan = 7", ":1:7:", &["integer `7`"]),
-        (
-            "lan = \"eth0\"",
-            "lan = \"a b\"",
-            ":1:7:",
-            &["\"a b\" is no name of an interface", "eth0"],
-        ),
-        (
-            "lan = \"eth0\"",
-            "lan = \"wlan0\"",
-            ":3:13:",
-            &["LAN's interface"],
-        ),
-        ("lan = \"eth0\"", "lan = \"eth0", ":1:", &["lan = \"eth0"]),
-        (
-            "lan = \"eth0\"",
-            "lan = \"eth0\"\nquic = \"drop\"",
-            ":2:8:",
-            &["\"forward\" or \"reject\""],
-        ),
-        (
-            "lan = \"eth0\"",
-            "lan = \"eth0\"\ncongestion = \"bbr\"",
-            ":2:14:",
-            &["\"bbr\" is no congestion control", "cubic"],
-        ),
-        (
-            "lan = \"eth0\"",
-            "lan = \"eth0\"\nstrategy = \"blast\"",
-            ":2:12:",
-            &["no strategy \"blast\"", "minrtt"],
-        ),
-        (
-            "lan = \"eth0\"",
-            "lan = \"eth0\"\nname = \"a b\"",
-            ":2:8:",
-            &["\"a b\" is no name"],
-        ),
-        (
-            "lan = \"eth0\"",
-            "lan = \"eth0\"\nbypass = [\"10.0.0.1/8\"]",
-            ":2:11:",
-            &["bits after the prefix", "\"10.0.0.0/8\""],
-        ),
-        (
-            "lan = \"eth0\"",
-            "lan = \"eth0\"\nbypass = [\"10.0.0.0/33\"]",
-            ":2:11:",
-            &["longer than the address"],
-        ),
-        (
-            "interface = \"wwan0\"",
-            "interface = \"wlan0\"",
-            ":5:13:",
-            &["called \"wlan0\""],
-        ),
-        (
-            "interface = \"wwan0\"",
-            "interface = \"wlan0\"\nname = \"x\"",
-            ":6:8:",
-            &["same link as \"wlan0\""],
-        ),
-        (
-            "interface = \"wwan0\"",
-            "interface = \"wwan0\"\nmtu = 576",
-            ":6:7:",
-            &["576", "1280"],
-        ),
-        (
-            "interface = \"wwan0\"",
-            "interface = \"wwan0\"\nv4 = false\nv6 = false",
-            ":7:6:",
-            &["no address family"],
-        ),
-        (
-            "interface = \"wwan0\"",
-            "interface = \"wwan0\"\ngateway = \"dhcp\"",
-            ":6:11:",
-            &["\"dhcp\" is no gateway", "\"auto\""],
-        ),
-        (
-            "interface = \"wwan0\"",
-            "interface = \"wwan0\"\ngateway = [\"10.0.0.1\", \"10.0.0.2\"]",
-            ":6:11:",
-            &["two gateways of one family"],
-        ),
-        (
-            "interface = \"wwan0\"",
-            "interface = \"wwan0\"\ngateway = [\"auto\", \"10.0.0.2\"]",
-            ":6:11:",
-            &["beside"],
-        ),
-        (
-            "interface = \"wwan0\"",
-            "interface = \"wwan0\"\nv6 = false\ngateway = \"fe80::1\"",
-            ":7:11:",
-            &["switched off"],
-        ),
-        (
-            "interface = \"wwan0\"",
-            "interface = \"wwan0\"\nmetred = true",
-            ":6:1:",
-            &["no setting `metred`", "`metered`"],
-        ),
-        (
-            "address = \"203.0.113.7\"",
-            "address = \"example.net\"",
-            ":7:11:",
-            &["\"example.net\" is no IP address"],
-        ),
-        (
-            "address = \"203.0.113.7\"",
-            "address = \"0.0.0.0\"",
-            ":7:11:",
-            &["no address of a host"],
-        ),
-        (
-            "address = \"203.0.113.7\"",
-            "address = [\"192.0.2.1\", \"192.0.2.2\"]",
-            ":7:11:",
-            &["two addresses of one family"],
-        ),
-        (
-            "address = \"203.0.113.7\"",
-            "address = \"203.0.113.7\"\nport = 0",
-            ":8:8:",
-            &["port 0"],
-        ),
-        (
-            "address = \"203.0.113.7\"",
-            "address = \"203.0.113.7\"\nport = 70000",
-            ":8:8:",
-            &["70000"],
-        ),
-        (
-            SECRET,
-            "short",
-            ":8:10:",
-            &["5 characters", "openssl rand -base64 32"],
-        ),
-        (
-            SECRET,
-            "passwordpasswordpasswordpassword",
-            ":8:10:",
-            &["easy to guess", "openssl rand"],
-        ),
-        (
-            "secret =",
-            "# secret =",
-            ":7:11:",
-            &["no secret", "secret_file"],
-        ),
-        (
-            "secret =",
-            "secret_file = \"/nonexistent/s\"\nsecret =",
-            ":8:15:",
-            &["both"],
-        ),
-        (
-            "[server]",
-            "[timeouts]\nidle = \"2 weeks\"\n[server]",
-            ":7:8:",
-            &["\"2 weeks\" is no time", "\"2h\""],
-        ),
-        (
-            "[server]",
-            "[timeouts]\nidle = 0\n[server]",
-            ":7:8:",
-            &["no time above zero"],
-        ),
-        (
-            "[server]",
-            "[limits]\nbuffer = \"1 MiB\"\n[server]",
-            ":7:10:",
-            &["\"1 MiB\" is no size", "\"64MB\""],
-        ),
-        (
-            "[server]",
-            "[limits]\nconections = 5\n[server]",
-            ":7:1:",
-            &["`connections`"],
-        ),
-        (
-            "[server]",
-            "[tun]\nv4 = \"10.0.0.0/30\"\n[server]",
-            ":7:6:",
-            &["/16 and /28"],
-        ),
-        (
-            "[server]",
-            "[tun]\nv4 = \"fd00::/64\"\n[server]",
-            ":7:6:",
-            &["wrong family"],
-        ),
-    ];
-    for (from, to, place, words) in cases {
+    for (from, to, place, words) in BOX_MISTAKES {
         let text = minimal_box().replace(from, to);
         assert_ne!(text, minimal_box(), "{from} is in the file");
         let error = box_error(&text);
@@ -509,3 +298,222 @@ fn ranges_contain_their_own_family_only() {
     assert!(net.contains("10.127.255.255".parse().unwrap()));
     assert!(!net.contains("10.128.0.0".parse().unwrap()));
 }
+
+/// An edit of a valid file (what is replaced, by what), the place that must be reported, and words
+/// of the report.
+type Mistake = (
+    &'static str,
+    &'static str,
+    &'static str,
+    &'static [&'static str],
+);
+
+const BOX_MISTAKES: &[Mistake] = &[
+    (
+        "lan = \"eth0\"",
+        "lam = \"eth0\"",
+        ":1:1:",
+        &["no setting `lam`", "`lan`"],
+    ),
+    ("lan = \"eth0\"", "", "box.toml", &["`lan` is missing"]),
+    (
+        "lan = \"eth0\"",
+        "lan = []",
+        ":1:7:",
+        &["no interface", "lan = \"eth0\""],
+    ),
+    ("lan = \"eth0\"", "lan = 7", ":1:7:", &["integer `7`"]),
+    (
+        "lan = \"eth0\"",
+        "lan = \"a b\"",
+        ":1:7:",
+        &["\"a b\" is no name of an interface", "eth0"],
+    ),
+    (
+        "lan = \"eth0\"",
+        "lan = \"wlan0\"",
+        ":3:13:",
+        &["LAN's interface"],
+    ),
+    ("lan = \"eth0\"", "lan = \"eth0", ":1:", &["lan = \"eth0"]),
+    (
+        "lan = \"eth0\"",
+        "lan = \"eth0\"\nquic = \"drop\"",
+        ":2:8:",
+        &["\"forward\" or \"reject\""],
+    ),
+    (
+        "lan = \"eth0\"",
+        "lan = \"eth0\"\ncongestion = \"bbr\"",
+        ":2:14:",
+        &["\"bbr\" is no congestion control", "cubic"],
+    ),
+    (
+        "lan = \"eth0\"",
+        "lan = \"eth0\"\nstrategy = \"blast\"",
+        ":2:12:",
+        &["no strategy \"blast\"", "minrtt"],
+    ),
+    (
+        "lan = \"eth0\"",
+        "lan = \"eth0\"\nname = \"a b\"",
+        ":2:8:",
+        &["\"a b\" is no name"],
+    ),
+    (
+        "lan = \"eth0\"",
+        "lan = \"eth0\"\nbypass = [\"10.0.0.1/8\"]",
+        ":2:11:",
+        &["bits after the prefix", "\"10.0.0.0/8\""],
+    ),
+    (
+        "lan = \"eth0\"",
+        "lan = \"eth0\"\nbypass = [\"10.0.0.0/33\"]",
+        ":2:11:",
+        &["longer than the address"],
+    ),
+    (
+        "interface = \"wwan0\"",
+        "interface = \"wlan0\"",
+        ":5:13:",
+        &["called \"wlan0\""],
+    ),
+    (
+        "interface = \"wwan0\"",
+        "interface = \"wlan0\"\nname = \"x\"",
+        ":6:8:",
+        &["same link as \"wlan0\""],
+    ),
+    (
+        "interface = \"wwan0\"",
+        "interface = \"wwan0\"\nmtu = 576",
+        ":6:7:",
+        &["576", "1280"],
+    ),
+    (
+        "interface = \"wwan0\"",
+        "interface = \"wwan0\"\nv4 = false\nv6 = false",
+        ":7:6:",
+        &["no address family"],
+    ),
+    (
+        "interface = \"wwan0\"",
+        "interface = \"wwan0\"\ngateway = \"dhcp\"",
+        ":6:11:",
+        &["\"dhcp\" is no gateway", "\"auto\""],
+    ),
+    (
+        "interface = \"wwan0\"",
+        "interface = \"wwan0\"\ngateway = [\"10.0.0.1\", \"10.0.0.2\"]",
+        ":6:11:",
+        &["two gateways of one family"],
+    ),
+    (
+        "interface = \"wwan0\"",
+        "interface = \"wwan0\"\ngateway = [\"auto\", \"10.0.0.2\"]",
+        ":6:11:",
+        &["beside"],
+    ),
+    (
+        "interface = \"wwan0\"",
+        "interface = \"wwan0\"\nv6 = false\ngateway = \"fe80::1\"",
+        ":7:11:",
+        &["switched off"],
+    ),
+    (
+        "interface = \"wwan0\"",
+        "interface = \"wwan0\"\nmetred = true",
+        ":6:1:",
+        &["no setting `metred`", "`metered`"],
+    ),
+    (
+        "address = \"203.0.113.7\"",
+        "address = \"example.net\"",
+        ":7:11:",
+        &["\"example.net\" is no IP address"],
+    ),
+    (
+        "address = \"203.0.113.7\"",
+        "address = \"0.0.0.0\"",
+        ":7:11:",
+        &["no address of a host"],
+    ),
+    (
+        "address = \"203.0.113.7\"",
+        "address = [\"192.0.2.1\", \"192.0.2.2\"]",
+        ":7:11:",
+        &["two addresses of one family"],
+    ),
+    (
+        "address = \"203.0.113.7\"",
+        "address = \"203.0.113.7\"\nport = 0",
+        ":8:8:",
+        &["port 0"],
+    ),
+    (
+        "address = \"203.0.113.7\"",
+        "address = \"203.0.113.7\"\nport = 70000",
+        ":8:8:",
+        &["70000"],
+    ),
+    (
+        SECRET,
+        "short",
+        ":8:10:",
+        &["5 characters", "openssl rand -base64 32"],
+    ),
+    (
+        SECRET,
+        "passwordpasswordpasswordpassword",
+        ":8:10:",
+        &["easy to guess", "openssl rand"],
+    ),
+    (
+        "secret =",
+        "# secret =",
+        ":7:11:",
+        &["no secret", "secret_file"],
+    ),
+    (
+        "secret =",
+        "secret_file = \"/nonexistent/s\"\nsecret =",
+        ":8:15:",
+        &["both"],
+    ),
+    (
+        "[server]",
+        "[timeouts]\nidle = \"2 weeks\"\n[server]",
+        ":7:8:",
+        &["\"2 weeks\" is no time", "\"2h\""],
+    ),
+    (
+        "[server]",
+        "[timeouts]\nidle = 0\n[server]",
+        ":7:8:",
+        &["no time above zero"],
+    ),
+    (
+        "[server]",
+        "[limits]\nbuffer = \"1 MiB\"\n[server]",
+        ":7:10:",
+        &["\"1 MiB\" is no size", "\"64MB\""],
+    ),
+    (
+        "[server]",
+        "[limits]\nconections = 5\n[server]",
+        ":7:1:",
+        &["`connections`"],
+    ),
+    (
+        "[server]",
+        "[tun]\nv4 = \"10.0.0.0/30\"\n[server]",
+        ":7:6:",
+        &["/16 and /28"],
+    ),
+    (
+        "[server]",
+        "[tun]\nv4 = \"fd00::/64\"\n[server]",
+        ":7:6:",
+        &["wrong family"],
+    ),
+];

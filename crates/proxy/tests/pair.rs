@@ -51,6 +51,31 @@ fn an_upload_arrives_whole_and_the_answer_follows_the_half_close() {
 }
 
 #[test]
+fn an_end_at_the_edge_of_a_turn_is_no_reset() {
+    const TURN: usize = 256 << 10;
+    for size in [0, 1, TURN - 1, TURN, TURN + 1, 2 * TURN, 3 * TURN] {
+        let mut w = World::ready(2, Setup::default());
+        let data = pattern(size);
+        w.content(CONTENT, Content::Sends(data.clone(), true));
+        w.content("198.51.100.2:80", Content::Counts);
+        let down = w.open(CONTENT, &[], true);
+        let up = w.open("198.51.100.2:80", &data, true);
+        w.run_until(|w| w.user(down).closed && w.user(up).closed);
+        assert!(w.user(down).got == data && !w.user(down).reset, "{size}");
+        assert_eq!(w.user(up).got, size.to_string().as_bytes());
+        assert!(!w.user(up).reset, "{size}");
+        w.run_for(Duration::from_secs(1));
+        assert!(
+            w.server_local()
+                .streams
+                .values()
+                .all(|s| s.closed && !s.reset)
+        );
+        assert_eq!(w.server().counters().finished, 2);
+    }
+}
+
+#[test]
 fn both_ways_at_once() {
     let mut w = World::ready(2, Setup::default());
     w.content(CONTENT, Content::Echoes);
@@ -424,6 +449,29 @@ fn a_connection_that_no_server_takes_ends_in_a_reset() {
     let c = w.core.counters();
     assert_eq!((c.no_server, c.retries), (1, 1));
     assert_eq!(w.core.connections(), 0);
+}
+
+#[test]
+fn a_second_server_serves_where_the_first_is_dead() {
+    let mut w = World::ready(
+        2,
+        Setup {
+            first_server: Some("203.0.113.8"),
+            ..Setup::default()
+        },
+    );
+    w.content(CONTENT, Content::Echoes);
+    let before = w.now;
+    let user = w.open(CONTENT, b"hello", false);
+    w.run_until(|w| w.user(user).got == b"hello");
+    assert!(w.now.saturating_since(before) < Duration::from_millis(2_500));
+    assert_eq!(w.core.counters().retries, 1);
+    // Once the probes have found out, nobody waits.
+    w.run_for(Duration::from_secs(5));
+    let before = w.now;
+    let user = w.open(CONTENT, b"hello", false);
+    w.run_until(|w| w.user(user).got == b"hello");
+    assert_eq!(w.now.saturating_since(before), Duration::from_millis(40));
 }
 
 #[test]

@@ -89,7 +89,9 @@ impl Core for Transfers {
                 self.with(conn, |transfer, args| transfer.send(now, conn, args, stack));
             }
             Event::Readable { conn } => {
-                self.with(conn, |transfer, _| transfer.receive(now, conn, stack));
+                self.with(conn, |transfer, args| {
+                    transfer.receive(now, conn, args, stack)
+                });
             }
             Event::FellBack { conn, .. } => self.with(conn, |transfer, _| transfer.fallback = true),
             Event::SubflowEstablished { conn, subflow, .. } => self.with(conn, |transfer, _| {
@@ -212,6 +214,12 @@ impl Transfer {
                 Err(error) => return self.fail(format!("sending: {error}")),
             }
         }
+        if !args.only_receives() {
+            self.end_sending(now, conn, stack);
+        }
+    }
+
+    fn end_sending(&mut self, now: Instant, conn: ConnId, stack: &mut Stack) {
         if self.sent.end.is_none() {
             self.sent.end = Some(now);
             if let Err(error) = stack.shutdown(now, conn) {
@@ -221,7 +229,7 @@ impl Transfer {
     }
 
     /// Takes what came.
-    fn receive(&mut self, now: Instant, conn: ConnId, stack: &mut Stack) {
+    fn receive(&mut self, now: Instant, conn: ConnId, args: &PeerArgs, stack: &mut Stack) {
         loop {
             let (expected, received, error) =
                 (&mut self.expected, &mut self.received, &mut self.error);
@@ -245,6 +253,9 @@ impl Transfer {
         }
         if stack.read_finished(conn) && self.received.end.is_none() {
             self.received.end = Some(now);
+            if self.sent.bytes >= args.send {
+                self.end_sending(now, conn, stack);
+            }
         }
     }
 

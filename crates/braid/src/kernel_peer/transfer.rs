@@ -116,7 +116,11 @@ fn send(stream: &TcpStream, args: &PeerArgs) -> Half {
         }
         meter.count(&buf[..n]);
     }
-    let error = stream.shutdown(Shutdown::Write).err();
+    let error = if args.only_receives() {
+        None
+    } else {
+        stream.shutdown(Shutdown::Write).err()
+    };
     meter.end(error.map(|e| format!("ending the sending direction: {e}")))
 }
 
@@ -128,7 +132,13 @@ fn receive(stream: &TcpStream, args: &PeerArgs) -> Half {
     let mut reader = stream;
     loop {
         let n = match reader.read(&mut buf) {
-            Ok(0) => return meter.end(None),
+            Ok(0) => {
+                let ended = args
+                    .only_receives()
+                    .then(|| stream.shutdown(Shutdown::Write));
+                let error = ended.and_then(Result::err);
+                return meter.end(error.map(|e| format!("ending the sending direction: {e}")));
+            }
             Ok(n) => n,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
             Err(error) => return meter.end(Some(format!("receiving: {}", stalled(error)))),

@@ -196,6 +196,8 @@ pub(crate) struct Connection {
     pub listener: Option<ListenerId>,
     pub remote: SocketAddr,
     pub remote_alt: Option<SocketAddr>,
+    /// The initial subflow stays on the path it was opened on.
+    pub pinned: bool,
     pub mode: Mode,
     pub life: Life,
     pub policy: Policy,
@@ -220,6 +222,7 @@ impl Connection {
             listener: None,
             remote,
             remote_alt: None,
+            pinned: false,
             mode,
             life: Life::Opening { since: now },
             policy,

@@ -42,7 +42,7 @@ impl Connection {
             subflow.close(SubflowCloseReason::TimedOut);
             return;
         }
-        if subflow.handshake_tries < MAX_UNREACHABLE {
+        if subflow.handshake_tries < MAX_UNREACHABLE && !self.pinned {
             self.try_next_path(ctx, i);
         }
         let waiting = self

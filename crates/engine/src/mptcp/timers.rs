@@ -138,7 +138,9 @@ impl Connection {
         }
         let opens_connection = subflow.opens == Opens::Connection;
         if opens_connection && subflow.active {
-            self.try_next_path(ctx, i);
+            if !self.pinned {
+                self.try_next_path(ctx, i);
+            }
         } else if subflow.handshake_tries >= MAX_TRIES {
             subflow.close(SubflowCloseReason::TimedOut);
             if opens_connection {

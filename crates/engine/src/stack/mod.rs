@@ -228,6 +228,7 @@ impl Stack {
         let id = self.table.reserve();
         let mut conn = Connection::new(id, options.remote, mode, options.policy, now);
         conn.remote_alt = options.remote_alt;
+        conn.pinned = options.path.is_some() && options.protocol == Protocol::Tcp;
         let mut ctx = self.shared.ctx(now);
         if let Err(error) = conn.open_subflow(&mut ctx, path) {
             self.table.release(id);

@@ -4,8 +4,12 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 
+use netlink_packet_route::RouteNetlinkMessage;
+
 use super::netlink::Netlink;
-use super::routes::{Address, DefaultRoute, Interface, Route, Rule, Target, UNREACHABLE_METRIC};
+use super::routes::{
+    Address, DefaultRoute, Interface, PROTOCOL, Route, Rule, Target, UNREACHABLE_METRIC,
+};
 use super::{Identity, Result, SystemError};
 
 /// `RTMGRP_*`: links, addresses and routes of both families.
@@ -157,7 +161,7 @@ impl Links {
     /// event of the network comes as many messages, so wait a few milliseconds in between.
     pub fn has_news(&mut self) -> bool {
         let mut heard = false;
-        let lost = self.monitor.drain(|_| heard = true);
+        let lost = self.monitor.drain(|message| heard |= matters(&message));
         // Where notifications cannot be read, the state is to be read instead.
         heard || lost.unwrap_or(true)
     }
@@ -259,11 +263,12 @@ impl Links {
         for (index, state) in states.into_iter().enumerate() {
             if self.states[index] != state {
                 self.states[index] = state;
-                self.program(index);
                 changed.push(index);
             }
+            // Also where nothing changed: an interface that was down for a moment lost its routes.
+            self.program(index);
         }
-        if let Some(link) = self.forward.filter(|link| changed.contains(link)) {
+        if let Some(link) = self.forward {
             self.program_forwarding(link);
         }
         Ok(changed)
@@ -345,6 +350,17 @@ impl Links {
 
 fn table(identity: &Identity, index: usize) -> u32 {
     identity.path_table(u8::try_from(index).unwrap_or(u8::MAX))
+}
+
+/// Whether a notification may be about a link: routes are, if they are default routes of others'
+/// making.
+fn matters(message: &RouteNetlinkMessage) -> bool {
+    match message {
+        RouteNetlinkMessage::NewRoute(route) | RouteNetlinkMessage::DelRoute(route) => {
+            route.header.destination_prefix_length == 0 && route.header.protocol != PROTOCOL
+        }
+        _ => true,
+    }
 }
 
 /// Whether this network namespace has IPv6.
@@ -461,10 +477,6 @@ fn set_default(netlink: &mut Netlink, interface: &str, v6: bool, table: u32, sta
         gateway,
     };
     let route = Route::default_of(v6, table, target, METRIC);
-    // Replacing an IPv6 route with one out of another interface adds a second hop instead.
-    if v6 {
-        try_to(interface, netlink.delete_defaults(v6, table, METRIC));
-    }
     try_to(interface, netlink.replace_route(&route));
 }
 

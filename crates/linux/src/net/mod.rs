@@ -7,6 +7,8 @@ pub mod netlink;
 pub mod routes;
 pub mod sysctl;
 
+use std::io::ErrorKind;
+
 pub use error::{Result, SystemError};
 pub use identity::Identity;
 
@@ -42,10 +44,10 @@ fn remove_routing(identity: &Identity) -> Result<()> {
 
 fn restore_settings(identity: &Identity) -> Result<()> {
     for setting in nft::recorded(identity)? {
-        match setting.apply() {
-            // Its interface is gone.
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-            result => result?,
+        match setting.apply().map_err(|error| (error.kind(), error)) {
+            // Its interface is gone, or it could not be changed in the first place.
+            Err((ErrorKind::NotFound | ErrorKind::PermissionDenied, _)) | Ok(()) => {}
+            Err((_, error)) => return Err(error),
         }
     }
     Ok(())

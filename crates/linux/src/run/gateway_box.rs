@@ -68,7 +68,8 @@ pub fn run_box_until(
     tracing::info!(name = config.name, links = config.links.len(), "box is up");
     started();
     let outcome = driver.run(stop, |_| false);
-    tracing::info!(name = config.name, "box ends");
+    let (packets, streams) = (driver.counters(), driver.sockets.counters());
+    tracing::info!(name = config.name, ?packets, ?streams, "box ends");
     outcome
 }
 

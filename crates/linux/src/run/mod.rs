@@ -9,7 +9,7 @@ mod server;
 mod signals;
 
 use std::fs::File;
-use std::io::Read as _;
+use std::io::{ErrorKind, Read as _};
 use std::net::IpAddr;
 use std::time::{Duration, SystemTime};
 
@@ -134,7 +134,13 @@ impl Device {
         self.record = differing.iter().map(|(old, _)| old.clone()).collect();
         self.apply_rules(rules)?;
         for (_, new) in differing {
-            new.apply()?;
+            match new.apply() {
+                // In a container some settings are the host's to make.
+                Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+                    tracing::warn!(%error, "going on without");
+                }
+                result => result?,
+            }
         }
         Ok(())
     }

@@ -68,7 +68,8 @@ pub fn run_server_until(
     tracing::info!(name = config.name, port = config.port, "server is up");
     started();
     let outcome = driver.run(stop, |_| false);
-    tracing::info!(name = config.name, "server ends");
+    let (packets, streams) = (driver.counters(), driver.sockets.counters());
+    tracing::info!(name = config.name, ?packets, ?streams, "server ends");
     outcome
 }
 

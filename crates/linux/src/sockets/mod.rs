@@ -340,15 +340,12 @@ impl Sockets {
     }
 
     fn accepted(&mut self, fd: OwnedFd, peer: Option<rustix::net::SocketAddrAny>) {
-        if let Err(error) = prepare(&fd) {
-            tracing::debug!(%error, "accepted connection is gone already");
-            return;
-        }
         let peer = peer.and_then(|peer| SocketAddr::try_from(peer).ok());
         let (Some(peer), Ok(destination)) = (peer, local_addr(&fd)) else {
             return;
         };
-        // Dropping the descriptor resets the connection (see `prepare`).
+        // Dropping the descriptor resets the connection (see `prepare`: accepted sockets take over
+        // the listener's options).
         if self.len() >= self.limits.streams {
             self.counters.accept_refused += 1;
             return;
@@ -375,9 +372,6 @@ impl Sockets {
         self.counters.accept_refused += 1;
         self.reserve = None;
         let accepted = rustix::net::accept_with(&self.listeners[listener], SocketFlags::CLOEXEC);
-        if let Ok(fd) = &accepted {
-            let _ = sockopt::set_socket_linger(fd, Some(Duration::ZERO));
-        }
         let refused = accepted.is_ok();
         drop(accepted);
         self.reserve = spare(&self.epoll).ok();
@@ -571,6 +565,7 @@ fn prepare(fd: &OwnedFd) -> std::result::Result<(), Errno> {
 /// A transparent socket bound to `addr`, which another that does not listen may be bound to too.
 fn bound(addr: SocketAddr) -> std::result::Result<OwnedFd, Errno> {
     let fd = socket(addr)?;
+    prepare(&fd)?;
     sockopt::set_socket_reuseaddr(&fd, true)?;
     let (level, option) = match addr {
         SocketAddr::V4(_) => (libc::SOL_IP, libc::IP_TRANSPARENT),

@@ -82,10 +82,10 @@ impl Core for Transfer {
         _: &mut dyn LocalStreams,
     ) {
         match event {
-            Event::Accepted { conn, .. } | Event::Connected { conn } | Event::Writable { conn } => {
-                if self.to_send > 0 {
-                    self.send(now, conn, stack);
-                }
+            Event::Accepted { conn, .. } | Event::Connected { conn } | Event::Writable { conn }
+                if self.to_send > 0 =>
+            {
+                self.send(now, conn, stack);
             }
             Event::Readable { conn } => self.receive(now, conn, stack),
             Event::SubflowEstablished { .. } => self.subflows += 1,

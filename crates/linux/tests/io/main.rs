@@ -5,3 +5,4 @@ mod intake;
 mod leftovers;
 mod offload;
 mod support;
+mod whole;

@@ -3,6 +3,8 @@
 use std::io;
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::Duration;
 
 use braid_linux::netns;
 
@@ -80,6 +82,19 @@ impl World {
                 self.ip(ns, &format!("addr add {address} dev {device} nodad"));
             }
             self.ip(ns, &format!("link set {device} up"));
+        }
+        // Carrier, and the routes that come with it, appear a little later.
+        for (ns, device, _) in [a, b] {
+            let settled = |_: &u32| {
+                let up = self.ip(ns, &format!("link show {device}"));
+                let routes = self.ip(ns, &format!("route show table all dev {device}"));
+                up.contains("state UP") && !routes.contains("linkdown")
+            };
+            let found = (0..200u32).inspect(|_| thread::sleep(Duration::from_millis(5)));
+            found
+                .into_iter()
+                .find(settled)
+                .expect("the link gets carrier");
         }
     }
 }

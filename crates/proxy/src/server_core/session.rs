@@ -3,7 +3,7 @@
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 
-use braid_engine::{ApiError, ConnId, Stack};
+use braid_engine::{ApiError, CloseReason, ConnId, Stack};
 use braid_wire::Instant;
 
 use crate::auth::{AuthError, Grant};
@@ -173,7 +173,9 @@ impl ServerCore {
                     return;
                 }
                 ServerStep::Send(bytes) => {
-                    let _ = stack.write(now, conn, &bytes);
+                    if !send_all(now, conn, &bytes, stack) {
+                        return self.drop_session(now, id, stack);
+                    }
                 }
                 ServerStep::Credentials { user, password } => {
                     let time = self.clock.unwrap_or_default().unix_ms(now);
@@ -182,7 +184,9 @@ impl ServerCore {
                             session.user = Some(grant.user);
                             handshake.grant = Some(grant);
                             handshake.socks.accepted();
-                            let _ = stack.write(now, conn, &ServerHandshake::ACCEPTED);
+                            if !send_all(now, conn, &ServerHandshake::ACCEPTED, stack) {
+                                return self.drop_session(now, id, stack);
+                            }
                         }
                         Err(e) => return self.refuse(now, id, Refusal::Auth(e), stack),
                     }
@@ -351,7 +355,12 @@ impl ServerCore {
         if !matches!(session.stage, Stage::Connecting { local, .. } if local == stream) {
             return;
         }
-        let _ = stack.write(now, session.conn, &Reply::Succeeded.encode());
+        if !send_all(now, session.conn, &Reply::Succeeded.encode(), stack) {
+            self.sessions.unbind_local(stream);
+            local.reset(stream);
+            self.counters.over_limit += 1;
+            return self.drop_session(now, id, stack);
+        }
         session.stage = Stage::Relaying(Relay::new(session.conn, stream));
         session.time = now;
         self.counters.connected += 1;
@@ -466,6 +475,7 @@ impl ServerCore {
         &mut self,
         now: Instant,
         id: SessionId,
+        reason: CloseReason,
         stack: &mut Stack,
         local: &mut dyn LocalStreams,
     ) {
@@ -473,7 +483,14 @@ impl ServerCore {
             return;
         };
         match &session.stage {
-            Stage::Relaying(_) => return self.end_relay(now, id, End::Peer, stack, local),
+            Stage::Relaying(_) => {
+                // In order means that all was read, whether or not the relay saw the end.
+                let end = match reason {
+                    CloseReason::Finished => End::Finished,
+                    _ => End::Peer,
+                };
+                return self.end_relay(now, id, end, stack, local);
+            }
             Stage::Handshake(h) if !h.spoken => self.counters.probes += 1,
             Stage::Handshake(_) => self.counters.handshake_aborted += 1,
             Stage::Resolving(lookup) => {
@@ -561,7 +578,7 @@ impl ServerCore {
         let (conn, remote) = (session.conn, session.remote);
         let reply = self.count_refusal(now, &refusal, remote);
         let told = !reply.is_empty()
-            && stack.write(now, conn, &reply) == Ok(reply.len())
+            && send_all(now, conn, &reply, stack)
             && stack.shutdown(now, conn).is_ok();
         if told {
             self.sessions.arm(id, now + CLOSE_PATIENCE);
@@ -648,6 +665,12 @@ enum End {
     Destination,
     Peer,
     Idle,
+}
+
+/// Sends a message of the handshake, whole or not at all: there is no room only where memory has
+/// run out.
+fn send_all(now: Instant, conn: ConnId, bytes: &[u8], stack: &mut Stack) -> bool {
+    stack.write(now, conn, bytes) == Ok(bytes.len())
 }
 
 /// Reads up to the next step and leaves alone what follows it.

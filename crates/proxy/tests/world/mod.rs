@@ -42,6 +42,8 @@ pub struct Link {
     pub one_way: Duration,
     /// Swallows everything.
     pub dark: bool,
+    /// Share of packets that are lost.
+    pub loss: f64,
 }
 
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
@@ -71,6 +73,7 @@ pub struct World {
     flying: BinaryHeap<Flying>,
     order: u64,
     seeds: u64,
+    rng: Rng,
 }
 
 /// Edits of the two configuration files.
@@ -80,6 +83,8 @@ pub struct Setup<'a> {
     pub boxed: &'a str,
     /// Follows `interface` of the last link.
     pub last_link: &'a str,
+    /// Address of a server that is preferred to the one there is.
+    pub first_server: Option<&'a str>,
     /// Goes above the user.
     pub server: &'a str,
     /// The server's secret, where it is another one.
@@ -97,6 +102,30 @@ fn stack(mut config: Config, seed: u64, setup: &Setup<'_>) -> Stack {
     }
     let policy = || braid_strategy::by_name("minrtt").unwrap();
     Stack::new(config, Rng::for_component(1, seed), Box::new(policy))
+}
+
+fn configs(links: usize, setup: &Setup<'_>) -> (BoxConfig, ServerConfig) {
+    let tables: Vec<String> = (0..links)
+        .map(|i| format!("[[link]]\ninterface = \"wan{i}\"\n"))
+        .collect();
+    let first = setup
+        .first_server
+        .map(|a| format!("[[server]]\naddress = \"{a}\"\nsecret = \"{SECRET}\"\n"));
+    let text = format!(
+        "lan = \"lan0\"\n{}\n{}{}\n{}[[server]]\naddress = \"{SERVER}\"\nsecret = \"{SECRET}\"\n",
+        setup.boxed,
+        tables.concat(),
+        setup.last_link,
+        first.unwrap_or_default(),
+    );
+    let config = BoxConfig::from_toml("box.toml", &text).unwrap();
+    let secret = setup.secret.unwrap_or(SECRET);
+    let text = format!(
+        "listen = \"{SERVER}\"\n{}\n[[user]]\nname = \"box\"\nsecret = \"{secret}\"\n",
+        setup.server
+    );
+    let server_config = ServerConfig::from_toml("server.toml", &text).unwrap();
+    (config, server_config)
 }
 
 fn server_node(config: &ServerConfig, contents: &Local, seed: u64, setup: &Setup<'_>) -> Node {
@@ -120,22 +149,7 @@ fn server_node(config: &ServerConfig, contents: &Local, seed: u64, setup: &Setup
 impl World {
     /// A box with `links` links (10 ms and 25 ms one way, …) and a server; nothing has run yet.
     pub fn new(links: usize, setup: Setup<'_>) -> World {
-        let tables: Vec<String> = (0..links)
-            .map(|i| format!("[[link]]\ninterface = \"wan{i}\"\n"))
-            .collect();
-        let text = format!(
-            "lan = \"lan0\"\n{}\n{}{}\n[server]\naddress = \"{SERVER}\"\nsecret = \"{SECRET}\"\n",
-            setup.boxed,
-            tables.concat(),
-            setup.last_link,
-        );
-        let config = BoxConfig::from_toml("box.toml", &text).unwrap();
-        let secret = setup.secret.unwrap_or(SECRET);
-        let text = format!(
-            "listen = \"{SERVER}\"\n{}\n[[user]]\nname = \"box\"\nsecret = \"{secret}\"\n",
-            setup.server
-        );
-        let server_config = ServerConfig::from_toml("server.toml", &text).unwrap();
+        let (config, server_config) = configs(links, &setup);
         let now = Instant::from_millis(1_000);
         let policy = || braid_strategy::by_name("minrtt").unwrap();
         let mut boxed = Node {
@@ -169,6 +183,7 @@ impl World {
         let delays = (0..links).map(|i| Link {
             one_way: Duration::from_millis(10 + 15 * i as u64),
             dark: false,
+            loss: 0.0,
         });
         World {
             now,
@@ -186,6 +201,7 @@ impl World {
             flying: BinaryHeap::new(),
             order: 0,
             seeds: 10,
+            rng: Rng::for_component(1, 5),
         }
     }
 
@@ -302,23 +318,34 @@ impl World {
     }
 
     fn run_to(&mut self, end: Instant, mut done: impl FnMut(&mut World) -> bool) -> bool {
+        let (mut steps, mut since) = (0, self.now);
         loop {
+            steps += 1;
+            if self.now.saturating_since(since) > Duration::from_millis(100) {
+                (steps, since) = (0, self.now);
+            }
+            assert!(steps < 100_000, "time stands still: {:?}", self.times());
             self.settle();
             if done(self) {
                 return true;
             }
-            let next = self.next().unwrap_or(end).max(self.now);
-            if next > end {
-                self.now = end;
-                self.expire();
-                return false;
+            match self.next() {
+                Some(next) if next <= end => self.now = next.max(self.now),
+                _ => {
+                    self.now = end;
+                    return false;
+                }
             }
-            self.now = next;
             self.expire();
         }
     }
 
     fn next(&self) -> Option<Instant> {
+        self.times().into_iter().flatten().min()
+    }
+
+    /// When something is due: packets, box, server, the host without a core.
+    fn times(&self) -> Vec<Option<Instant>> {
         let mut times = vec![
             self.flying.peek().map(|f| f.at.0),
             self.boxed.stack.next_timeout(),
@@ -329,7 +356,7 @@ impl World {
             times.push(node.stack.next_timeout());
             times.push(core.next_timeout());
         }
-        times.into_iter().flatten().min()
+        times
     }
 
     fn expire(&mut self) {
@@ -399,7 +426,10 @@ impl World {
             let inner = if to_server { header.src } else { header.dst };
             let link = (0..self.links.len()).find(|i| inner == link_address(*i as u8));
             let link = link.map(|i| self.links[i]);
-            if link.is_some_and(|l| l.dark) {
+            if to_server && header.dst != IpAddr::V4(SERVER) {
+                continue;
+            }
+            if link.is_some_and(|l| l.dark || self.rng.chance(l.loss)) {
                 continue;
             }
             let one_way = link.map_or(Duration::from_millis(5), |l| l.one_way);

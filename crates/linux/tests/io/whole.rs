@@ -1,0 +1,169 @@
+//! A user's connection through box and server, in one process.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use braid_linux::run::{run_box_until, run_server_until};
+use braid_proxy::config::{BoxConfig, ServerConfig};
+use rustix::event::{EventfdFlags, eventfd};
+
+use crate::support::World;
+
+const BOX: &str = r#"
+    lan = "lan"
+    [[link]]
+    interface = "wan1"
+    [[link]]
+    interface = "wan2"
+    [server]
+    address = "192.0.1.2"
+    secret = "an example of a secret of enough letters"
+"#;
+const SERVER: &str = r#"
+    listen = "192.0.1.2"
+    [[user]]
+    name = "box"
+    secret = "an example of a secret of enough letters"
+"#;
+const WEB: &str = "11.0.0.7";
+const LEN: usize = 3 << 20;
+
+fn world() -> World {
+    let world = World::new(&["user", "box", "server", "web"]);
+    world.veth(
+        ("user", "eth", "192.168.7.2/24"),
+        ("box", "lan", "192.168.7.1/24"),
+    );
+    for n in [1, 2] {
+        world.veth(
+            ("box", &format!("wan{n}"), &format!("192.0.{n}.1/24")),
+            ("server", &format!("eth{n}"), &format!("192.0.{n}.2/24")),
+        );
+        let gateway = format!("route add default via 192.0.{n}.2 dev wan{n} metric {n}");
+        world.ip("box", &gateway);
+    }
+    world.veth(
+        ("server", "out", "11.0.0.1/24"),
+        ("web", "eth", "11.0.0.7/24"),
+    );
+    world.ip("user", "route add default via 192.168.7.1");
+    // For what is only forwarded.
+    world.ip("web", "route add default via 11.0.0.1");
+    world.sh("server", "echo 1 >/proc/sys/net/ipv4/ip_forward");
+    world
+}
+
+/// A host that answers what it is sent in capital letters, then `LEN` bytes, and closes.
+fn serve_web(world: &World) {
+    world.inside("web", || {
+        let listener = TcpListener::bind((WEB, 80)).unwrap();
+        thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                thread::spawn(move || answer(stream));
+            }
+        });
+    });
+}
+
+fn answer(mut stream: TcpStream) {
+    let mut text = String::new();
+    let _ = stream.read_to_string(&mut text);
+    let _ = stream.write_all(text.to_uppercase().as_bytes());
+    let _ = stream.write_all(&vec![b'.'; LEN]);
+}
+
+fn fetch(world: &World, port: u16) -> std::io::Result<Vec<u8>> {
+    let to = SocketAddr::new(WEB.parse().unwrap(), port);
+    world.inside("user", || {
+        let mut stream = TcpStream::connect_timeout(&to, Duration::from_secs(5))?;
+        stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+        stream.write_all(b"hello")?;
+        stream.shutdown(std::net::Shutdown::Write)?;
+        let mut text = Vec::new();
+        stream.read_to_end(&mut text)?;
+        Ok(text)
+    })
+}
+
+/// Bytes that the box sent over its links.
+fn sent(world: &World) -> u64 {
+    let bytes = [1, 2].map(|n| {
+        let text = world.ip("box", &format!("-s link show wan{n}"));
+        // `RX:` and its line come before `TX:` and its line.
+        let line = text.lines().nth(3).unwrap().to_owned();
+        line.split_whitespace()
+            .next()
+            .unwrap()
+            .parse::<u64>()
+            .unwrap()
+    });
+    bytes.into_iter().min().unwrap()
+}
+
+#[test]
+#[ignore = "needs network namespaces"]
+fn a_user_is_served_through_box_and_server() {
+    let world = world();
+    serve_web(&world);
+    let stop: OwnedFd = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+    let box_config = BoxConfig::from_toml("box.toml", BOX).unwrap();
+    let server_config = ServerConfig::from_toml("server.toml", SERVER).unwrap();
+    thread::scope(|scope| {
+        let (ready, started) = mpsc::channel();
+        let (world, stop) = (&world, &stop);
+        let server_ready = ready.clone();
+        scope.spawn(move || {
+            world.inside("server", || {
+                run_server_until(&server_config, stop.as_fd(), || {
+                    server_ready.send(()).unwrap()
+                })
+                .unwrap();
+            });
+        });
+        started.recv().unwrap();
+        scope.spawn(move || {
+            world.inside("box", || {
+                run_box_until(&box_config, stop.as_fd(), || ready.send(()).unwrap()).unwrap();
+            });
+        });
+        started.recv().unwrap();
+        let checked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| check(world)));
+        rustix::io::write(stop, &1u64.to_ne_bytes()).unwrap();
+        if let Err(panic) = checked {
+            std::panic::resume_unwind(panic);
+        }
+    });
+    let left = world.sh("box", "nft list ruleset; ip rule; ip -6 rule");
+    assert!(
+        !left.contains("braid") && !left.contains("10.215"),
+        "{left}"
+    );
+}
+
+fn check(world: &World) {
+    // The box takes connections in once it knows that the server answers.
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while !is_intercepted(world) {
+        assert!(Instant::now() < deadline, "connections are taken in");
+        thread::sleep(Duration::from_millis(50));
+    }
+    let before = sent(world);
+    for _ in 0..3 {
+        let text = fetch(world, 80).unwrap();
+        assert_eq!(text.len(), 5 + LEN);
+        assert!(text.starts_with(b"HELLO..."));
+    }
+    assert!(sent(world) > before + LEN as u64 / 10, "both links carry");
+    // Nobody listens there: a reset follows.
+    let error = fetch(world, 81).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+}
+
+fn is_intercepted(world: &World) -> bool {
+    let sockets = world.sh("box", "ss -Htln");
+    sockets.contains("127.0.0.1:")
+}
