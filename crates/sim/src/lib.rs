@@ -12,7 +12,9 @@
 pub mod host;
 pub mod oracle;
 pub mod traffic;
+pub mod transfer;
 pub mod world;
 
 pub use host::{Host, HostConfig};
+pub use transfer::Transfer;
 pub use world::{LinkId, NodeId, Packet, World};
