@@ -116,6 +116,33 @@ fn a_tail_loss_is_probed() {
     assert_eq!(s.stack.subflows(s.id())[0].rtos, 0);
 }
 
+/// RFC 8985 section 6.2: three later segments delivered and one round trip gone by. The first
+/// retransmission does not wait for the reduced window (RFC 6675 section 5, step 4.3).
+#[test]
+fn a_hole_is_filled_on_sack() {
+    let mut s = flight(plain());
+    send!(s, 20.5, ack(1, edge(1)).win(4096));
+    let before = s.stack.subflows(s.id())[0].cwnd;
+    send!(
+        s,
+        20.6,
+        ack(1, edge(1)).win(4096).sack(&[(edge(2), edge(5))])
+    );
+    recv!(s, 20.6, nth(1));
+    let after = s.stack.subflows(s.id())[0].cwnd;
+    assert!(after < before, "no reduction: {before} to {after}");
+    // Once, not for each further SACK.
+    send!(
+        s,
+        20.7,
+        ack(1, edge(1)).win(4096).sack(&[(edge(2), edge(8))])
+    );
+    quiet!(s, 20.8);
+    send!(s, 31, ack(1, edge(10)).win(4096));
+    quiet!(s, 1000);
+    assert_eq!(s.stack.subflows(s.id())[0].bytes_retransmitted, MSS as u64);
+}
+
 /// One segment overtaken is not one lost: RACK waits a quarter of the round trip.
 #[test]
 fn reordering_is_waited_for() {
@@ -161,6 +188,25 @@ fn a_lost_retransmission_is_sent_again() {
     s.advance(Instant::from_millis(45));
     let (_, again) = s.take().expect("not repeated");
     assert!(nth(1).matches(&again), "{again:?}");
+}
+
+/// RFC 2883 and 3708: the peer got everything twice, the reduction is taken back.
+#[test]
+fn dsack_undoes_a_needless_reduction() {
+    let mut s = flight(plain());
+    send!(s, 20.5, ack(1, edge(1)).win(4096));
+    let before = s.stack.subflows(s.id())[0].cwnd;
+    send!(
+        s,
+        20.6,
+        ack(1, edge(1)).win(4096).sack(&[(edge(2), edge(5))])
+    );
+    recv!(s, 20.6, nth(1));
+    assert!(s.stack.subflows(s.id())[0].cwnd < before);
+    send!(s, 22, ack(1, edge(5)).win(4096));
+    let dup = [(edge(1), edge(2))];
+    send!(s, 31, ack(1, edge(10)).win(4096).sack(&dup));
+    assert!(s.stack.subflows(s.id())[0].cwnd >= before);
 }
 
 /// RFC 3522: an echo from before the retransmission shows that the original arrived.
