@@ -16,3 +16,4 @@ mod policy;
 mod recovery;
 mod reset;
 mod segment;
+mod window;

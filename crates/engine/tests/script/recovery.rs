@@ -322,7 +322,9 @@ fn a_tiny_path_mtu_is_not_believed() {
         recv!(s, 10, nth(0));
         let icmp = too_big(&s, mtu, 1);
         s.inject(12, &icmp);
-        recv!(s, 12, data(1, 1, [0; 1072]).gso(536));
+        // One by one: this device cuts nothing.
+        recv!(s, 12, data(1, 1, [0; 536]).gso(0));
+        recv!(s, 12, data(537, 1, [0; 536]).gso(0));
         recv!(s, 12, data(1073, 1, [0; 376]));
     }
 }
