@@ -95,7 +95,7 @@ impl Connection {
             return;
         }
         if let Some(ts) = tcp.options.timestamps
-            && seq <= subflow.rcv.nxt
+            && seq <= subflow.rcv.ack_sent
             && !old_timestamp
         {
             subflow.rcv.ts_recent = ts.value;

@@ -221,6 +221,8 @@ fn a_data_level_window_update() {
     // All of it but a silly rest (RFC 9293 section 3.8.6.2.1).
     let full = (window - MSS) as u64..=window as u64;
     assert!(full.contains(&last), "{last} of {window}");
+    // The stall is probed meanwhile.
+    s.advance(braid_wire::Instant::from_millis(300));
     while s.take().is_some() {}
     send!(s, 300, ack(1, acked).win(512).dss(dack(last)));
     s.advance(braid_wire::Instant::from_millis(310));
@@ -291,6 +293,25 @@ fn the_echo_is_of_the_oldest_segment_not_acknowledged() {
     recv!(s, 20, ack(1, 1).ts(20, 10).sack(&[(5, 9)]));
     send!(s, 25, data(1, 1, "hole").ts(21, 10));
     recv!(s, 25, ack(1, 9).ts(25, 21));
+}
+
+/// With delayed acknowledgements the first of the segments counts: the sender's round trip then
+/// includes the delay.
+#[test]
+fn the_echo_is_of_the_first_segment_of_a_delayed_ack() {
+    let mut s = stamped();
+    for n in 0..16u32 {
+        let at = f64::from(20 + n);
+        send!(
+            s,
+            at,
+            data(u64::from(n) * 100 + 1, 1, [0; 100]).ts(20 + n, 10)
+        );
+        recv!(s, at, ack(1, u64::from(n) * 100 + 101).ts(20 + n, 20 + n));
+    }
+    send!(s, 50, data(1601, 1, [0; 100]).ts(50, 10));
+    send!(s, 55, data(1701, 1, [0; 100]).ts(55, 10));
+    recv!(s, 55, ack(1, 1801).ts(55, 50));
 }
 
 /// A RST is taken whatever its timestamp, and one without timestamps too.
