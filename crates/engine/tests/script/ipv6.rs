@@ -83,6 +83,19 @@ fn packet_too_big() {
     }
 }
 
+/// RFC 4443 section 2.3: the checksum covers the addresses.
+#[test]
+fn packet_too_big_with_a_wrong_checksum() {
+    let mut s = opened(&[path(None, Some(v6(0, 2)))], remote(), None);
+    s.write([0; 1420]);
+    recv!(s, 20, data(1, 1, [0; 1420]).dss(dack(0).map(0, 1, 1420)));
+    let mut icmp = s.icmp(0, (2, 0, 1300), 1);
+    icmp[42] ^= 1;
+    s.inject(22, &icmp);
+    quiet!(s, 25);
+    assert_eq!(s.stack.stats().bad_checksum, 1);
+}
+
 #[test]
 fn unreachable() {
     let mut s = Script::new(config(), &[path(None, Some(v6(0, 2)))]);
