@@ -163,13 +163,11 @@ impl Connection {
     fn on_ack(&mut self, ctx: &mut Ctx<'_>, i: usize, tcp: &tcp::Repr) -> bool {
         let subflow = &mut self.subflows[i];
         let snd = &mut subflow.snd;
-        let Some(ack) = tcp.ack.offset_near(snd.iss, snd.una) else {
-            return false;
-        };
-        if ack > snd.nxt {
+        let ack = tcp.ack.offset_near(snd.iss, snd.una);
+        let Some(ack) = ack.filter(|ack| snd.is_acceptable(*ack)) else {
             subflow.rcv.ack_now();
             return false;
-        }
+        };
         let mut sacks: ArrayVec<Range<u64>, 4> = ArrayVec::new();
         for (left, right) in &tcp.options.sack {
             let left = left.offset_near(snd.iss, snd.una);
@@ -196,7 +194,7 @@ impl Connection {
             // section 3.3.1); an acknowledgement that was overtaken must not close the window.
             let shared = matches!(self.mode, Mode::Mptcp(_));
             let floor = if shared { snd.wnd_end } else { 0 };
-            snd.wnd_end = floor.max(ack + window);
+            snd.offer(floor.max(ack + window), window);
         }
         if advanced && subflow.fin_sent && snd.board.is_empty() {
             subflow.fin_acked = true;

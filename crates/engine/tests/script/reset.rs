@@ -115,6 +115,26 @@ fn syn_in_established() {
     assert_eq!(closed(&s), Some(CloseReason::Reset));
 }
 
+/// RFC 5961 section 5.2: an acknowledgement of what was never sent, or of what is long past, comes
+/// from somebody who guesses; its data is not taken.
+#[test]
+fn data_with_an_unacceptable_ack() {
+    let mut s = plain();
+    send!(s, 20, data(1, 9999, "guess"));
+    recv!(s, 20, ack(1, 1));
+    s.write([0; 100]);
+    recv!(s, 20, data(1, 1, [0; 100]));
+    send!(s, 30, ack(1, 101).win(512));
+    let past = 1u64.wrapping_sub(1 << 30);
+    send!(s, 40, data(1, past, "guess"));
+    recv!(s, 40, ack(101, 1));
+    assert_eq!(s.read(), b"");
+    // An old one within the window that was offered is late, not forged.
+    send!(s, 50, data(1, 1, "late"));
+    recv!(s, 50, ack(101, 5));
+    assert_eq!(s.read(), b"late");
+}
+
 /// Without ACK nothing of a segment is looked at (RFC 9293 section 3.10.7.4).
 #[test]
 fn a_segment_without_ack() {
