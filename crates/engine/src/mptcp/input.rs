@@ -154,8 +154,19 @@ impl Connection {
             return;
         }
         self.subflows[i].close(SubflowCloseReason::Reset);
-        if matches!(self.mode, Mode::Tcp) {
+        // Nobody can be sure yet that the peer knows the connection: it is not joined again.
+        if self.mptcp().is_some_and(|m| !m.confirmed) {
             self.fail(ctx, CloseReason::Reset);
+        }
+        if matches!(self.mode, Mode::Tcp) && !self.is_ended() {
+            // With the peer's FIN here and nothing but our own outstanding, the peer has forgotten
+            // a connection that is through (RFC 9293 section 3.10.7.4, LAST-ACK).
+            let subflow = &self.subflows[i];
+            let through = subflow.fin_sent && subflow.snd.una + 1 >= subflow.snd.nxt;
+            match through && self.rcv.complete() && self.rcv.buf.readable() == 0 {
+                true => self.end(ctx, CloseReason::Finished),
+                false => self.fail(ctx, CloseReason::Reset),
+            }
         }
     }
 

@@ -168,6 +168,18 @@ fn rst_of_the_only_subflow() {
     assert!(s.now.as_millis() < 60_000);
 }
 
+/// Before the first DATA_ACK there is nothing to join again: the peer is gone.
+#[test]
+fn rst_before_the_first_data_ack() {
+    let mut s = Script::client(config(), 2, Protocol::Mptcp);
+    recv!(s, 0, syn().ws(None).raw(&hex("1e 04 01 01")));
+    send!(s, 10, s.peer_capable(syn_ack()).win(65_535));
+    recv!(s => 10, s.stack_keys(ack(1, 1)));
+    send!(s, 20, rst(1));
+    assert_eq!(closed(&s), Some(CloseReason::Reset));
+    assert_eq!(s.stack.connections(), 0);
+}
+
 // --- what the network says (RFC 1122 section 4.2.3.9, RFC 5927)
 
 #[test]
