@@ -18,6 +18,8 @@ test: install-deps ## unit and property tests, then the network tests
 	@scripts/test.sh
 
 lint: ## formatting, clippy, documentation, tidy
+	@$(CARGO) fmt --version >/dev/null 2>&1 && $(CARGO) clippy --version >/dev/null 2>&1 \
+		|| rustup component add rustfmt clippy
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --quiet
@@ -28,7 +30,7 @@ deny: ## licences and duplicate crates, where cargo-deny is installed
 	else echo "cargo-deny is not installed: only the licence check of tidy runs (cargo install cargo-deny)"; fi
 
 bench: install-deps ## speed against the kernel's MPTCP; takes minutes, wants an idle machine
-	@scripts/bench.sh
+	@scripts/bench.sh $(BENCH_ARGS)
 
 fuzz: ## fuzz the packet parsers for FUZZ_SECONDS (default 60)
 	@scripts/fuzz.sh

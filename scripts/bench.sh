@@ -1,9 +1,8 @@
 #!/usr/bin/env bash
-# Benchmarks, built in release. They measure; they fail only where a transfer does. Arguments:
-# the number of interleaved pairs of the speed benchmark.
+# Speed and memory, built in release. Measures; it does not pass or fail.
+# `make bench BENCH_ARGS="--only idle --json"`; `--help` tells the rest.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 CARGO="${CARGO:-cargo}"
-"$CARGO" bench -p braid --bench speed --bench memory --no-run --quiet
-scripts/with-net.sh "$CARGO" bench -p braid --bench speed --quiet -- "$@"
-scripts/with-net.sh "$CARGO" bench -p braid --bench memory --quiet
+"$CARGO" bench -p braid --bench bench --no-run --quiet
+exec scripts/with-net.sh "$CARGO" bench -p braid --bench bench --quiet -- "$@"

@@ -28,7 +28,7 @@ pub use core::Transfers;
 
 use crate::cli::{EnginePeer, PeerArgs};
 use crate::failure::Failure;
-use crate::kernel_peer::print_line;
+use crate::kernel_peer::{Cost, print_line};
 
 /// How long the engine goes on after the last connection ended, to answer what the peer repeats.
 const LINGER: Duration = Duration::from_millis(500);
@@ -194,31 +194,13 @@ fn drive(
     for report in &driver.core.done {
         print_line(report)?;
     }
-    print_line(&Cost {
-        cpu_seconds: cpu_seconds()?,
-    })?;
+    print_line(&Cost::so_far()?)?;
     let complete = driver.core.done.len() == driver.host.wanted;
     if complete && driver.core.done.iter().all(|report| report.ok) {
         Ok(())
     } else {
         Err(Failure::Run("a transfer failed".to_owned()))
     }
-}
-
-/// The last line of the output.
-#[derive(Serialize)]
-struct Cost {
-    /// Processor time of this process, in user space and in the kernel on its behalf.
-    cpu_seconds: f64,
-}
-
-fn cpu_seconds() -> io::Result<f64> {
-    let schedstat = fs::read_to_string("/proc/self/schedstat")?;
-    let nanos: Option<u64> = schedstat
-        .split(' ')
-        .next()
-        .and_then(|field| field.parse().ok());
-    Ok(nanos.unwrap_or(0) as f64 / 1e9)
 }
 
 /// The links, and the end of the run.

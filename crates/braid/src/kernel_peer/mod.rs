@@ -4,6 +4,7 @@
 //!
 //! Every connection is reported as one line of JSON (`Report` in `transfer`).
 
+mod cost;
 mod pattern;
 mod socket;
 mod transfer;
@@ -18,6 +19,7 @@ use serde::Serialize;
 use crate::cli::{PeerArgs, Transport};
 use crate::failure::Failure;
 
+pub use cost::Cost;
 pub use pattern::Pattern;
 pub use transfer::{Direction, Report, hex};
 
@@ -39,6 +41,7 @@ pub fn listen(address: SocketAddr, connections: u32, args: &PeerArgs) -> Result<
     for serving in served {
         all_well &= matches!(serving.join(), Ok(Ok(true)));
     }
+    print_line(&Cost::so_far()?)?;
     if all_well {
         Ok(())
     } else {
@@ -54,7 +57,9 @@ pub fn connect(
 ) -> Result<(), Failure> {
     let stream = socket::connect(address, bind, args.transport, &args.congestion)
         .map_err(|e| Failure::run(format_args!("cannot connect to {address}"), e))?;
-    if report(&stream, "connect", args)? {
+    let well = report(&stream, "connect", args)?;
+    print_line(&Cost::so_far()?)?;
+    if well {
         Ok(())
     } else {
         Err(Failure::Run("the transfer failed".to_owned()))

@@ -133,8 +133,7 @@ impl Connection {
     /// The answer to our SYN.
     pub(super) fn on_syn_sent(&mut self, ctx: &mut Ctx<'_>, i: usize, tcp: &tcp::Repr) {
         let subflow = &mut self.subflows[i];
-        let acceptable = tcp.flags.contains(Flags::ACK) && tcp.ack == subflow.snd.iss.add(1);
-        if !acceptable {
+        if !tcp.flags.contains(Flags::ACK) {
             return;
         }
         if tcp.flags.contains(Flags::RST) {

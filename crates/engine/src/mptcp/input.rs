@@ -1,5 +1,6 @@
 //! Segments of established subflows.
 
+use core::mem;
 use core::ops::Range;
 
 use arrayvec::ArrayVec;
@@ -15,7 +16,10 @@ use crate::tcp::scoreboard::Mapping;
 use crate::{FallbackCause, RxMeta, SubflowId};
 
 impl Connection {
-    /// A segment for subflow `id`.
+    /// A segment for subflow `id`. Returns whether it is to be answered by a RST of its own: before
+    /// the handshake is through, an ACK of something never sent comes from a connection that this
+    /// side has forgotten (RFC 9293 sections 3.10.7.3 and 3.10.7.4).
+    #[must_use]
     pub fn on_segment(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -23,11 +27,22 @@ impl Connection {
         tcp: &tcp::Repr,
         payload: &[u8],
         meta: RxMeta,
-    ) {
+    ) -> bool {
         let Some(i) = self.index_of(id) else {
-            return;
+            return false;
         };
-        match self.subflows[i].phase {
+        let subflow = &self.subflows[i];
+        let opening = matches!(subflow.phase, Phase::SynSent | Phase::SynReceived);
+        if opening && tcp.flags.contains(Flags::ACK) && tcp.ack != subflow.snd.iss.add(1) {
+            if !tcp.flags.contains(Flags::RST) {
+                return true;
+            }
+            // Only the answer to this SYN refuses it; a SYN/ACK is refused by sequence number.
+            if subflow.phase == Phase::SynSent {
+                return false;
+            }
+        }
+        match subflow.phase {
             Phase::SynSent => self.on_syn_sent(ctx, i, tcp),
             Phase::SynReceived => {
                 if self.on_third_ack(ctx, i, tcp) {
@@ -40,6 +55,7 @@ impl Connection {
             Phase::Resetting | Phase::Closed => {}
         }
         self.settle(ctx);
+        false
     }
 
     /// RFC 9293 section 3.10.7.4.
@@ -69,13 +85,17 @@ impl Connection {
         // RFC 5961 section 4 for SYN, RFC 7323 section 5.3 for PAWS.
         if tcp.flags.contains(Flags::SYN) || seq > far || (old_timestamp && !payload.is_empty()) {
             subflow.rcv.ack_now();
+            if subflow.phase == Phase::JoinAcked {
+                // The SYN/ACK again: our third ACK was lost.
+                subflow.handshake_at = Some(ctx.now);
+            }
             return;
         }
         if !tcp.flags.contains(Flags::ACK) {
             return;
         }
         if let Some(ts) = tcp.options.timestamps
-            && seq <= subflow.rcv.nxt
+            && seq <= subflow.rcv.ack_sent
             && !old_timestamp
         {
             subflow.rcv.ts_recent = ts.value;
@@ -98,8 +118,7 @@ impl Connection {
             self.subflows[i].rcv.ack_now();
         }
         if tcp.flags.contains(Flags::FIN) {
-            self.subflows[i].rcv.fin.get_or_insert(range.end);
-            self.subflows[i].rcv.ack_now();
+            self.subflows[i].rcv.on_fin(range.end);
         }
         self.on_subflow_fin(ctx, i);
     }
@@ -269,9 +288,7 @@ impl Connection {
         mptcp.dss_seen = true;
         let ack = dss.data_ack.and_then(|a| mptcp.ack_offset(a, una));
         if let Some(ack) = ack.filter(|a| *a <= sent_end) {
-            if !mptcp.confirmed {
-                mptcp.confirmed = true;
-            }
+            let confirmed = mem::replace(&mut mptcp.confirmed, true);
             let shift = self.subflows[i].agreed.peer_shift;
             let wnd_end = ack + (u64::from(window) << shift);
             if wnd_end > self.snd.wnd_end {
@@ -286,6 +303,9 @@ impl Connection {
                 self.live.fin_at = None;
             }
             self.acknowledge(ctx, ack.min(self.snd.nxt));
+            if !confirmed {
+                self.size_segments();
+            }
         }
         if let Some(mapping) = &dss.mapping {
             self.on_mapping(ctx, i, mapping, dss.data_fin, rcv_nxt);
@@ -312,17 +332,17 @@ impl Connection {
             self.size_segments();
         }
         let len = u32::from(mapping.len).saturating_sub(u32::from(data_fin));
+        let end = data + u64::from(len);
         if data_fin {
-            let fin = data + u64::from(len);
-            let known = *self.rcv.fin.get_or_insert(fin);
-            if known != fin || fin < rcv_nxt {
-                self.fail(ctx, CloseReason::PeerMisbehaved);
-                return;
-            }
+            self.rcv.fin.get_or_insert(end);
             self.subflows[i].rcv.ack_now();
             if self.rcv.complete() {
                 self.signal_readable(ctx);
             }
+        }
+        if self.breaks_data_fin(end, data_fin) {
+            self.fail(ctx, CloseReason::PeerMisbehaved);
+            return;
         }
         if len == 0 {
             return;
@@ -343,6 +363,17 @@ impl Connection {
                 SubflowCloseReason::PeerMisbehaved,
             );
         }
+    }
+
+    /// Whether a mapping that ends at `end` contradicts the DATA_FIN or what was received: the
+    /// stream would never be complete.
+    fn breaks_data_fin(&self, end: u64, data_fin: bool) -> bool {
+        let Some(fin) = self.rcv.fin else {
+            return false;
+        };
+        let received = self.rcv.buf.out_of_order().max_end();
+        let received = received.unwrap_or(0).max(self.rcv.buf.rcv_nxt());
+        end > fin || (data_fin && (end != fin || received > fin))
     }
 
     /// Stores payload that has a mapping. What cannot be stored is not acknowledged at the

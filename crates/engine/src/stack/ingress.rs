@@ -59,9 +59,12 @@ impl Stack {
             remote: SocketAddr::new(ip.src, tcp.src_port),
         };
         if let Some(&(conn, subflow)) = self.shared.demux.tuples.get(&tuple) {
-            self.with(now, conn, |c, ctx| {
+            let stale = self.with(now, conn, |c, ctx| {
                 c.on_segment(ctx, subflow, &tcp, payload, meta)
             });
+            if stale == Some(true) {
+                self.refuse(tuple, &tcp, payload.len(), None);
+            }
         } else if tcp.flags.contains(Flags::RST) {
             self.stats.strays += 1;
         } else if tcp.flags.contains(Flags::SYN) && !tcp.flags.contains(Flags::ACK) {

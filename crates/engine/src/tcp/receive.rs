@@ -35,6 +35,8 @@ pub(crate) struct Receiver {
     /// Next offset expected.
     pub nxt: u64,
     pub due: AckDue,
+    /// What the last acknowledgement covered.
+    pub ack_sent: u64,
     /// Offset of the peer's FIN, once known.
     pub fin: Option<u64>,
     /// The timestamp to echo (RFC 7323 section 4.3).
@@ -53,6 +55,7 @@ impl Receiver {
         Receiver {
             irs,
             nxt: 1,
+            ack_sent: 1,
             due: AckDue::Never,
             fin: None,
             ts_recent: 0,
@@ -86,18 +89,34 @@ impl Receiver {
     }
 
     /// Remembers a mapping for bytes that may still come. Repeats are normal: a segmenting device
-    /// puts the option on every segment. Returns false where it contradicts an earlier one (RFC
-    /// 8684 section 3.3.1).
+    /// puts the option on every segment. Returns false where it would move a byte that an earlier
+    /// one placed (RFC 8684 section 3.3.1). Mappings that agree become one, so that none overlap.
     pub fn add_mapping(&mut self, map: Mapping) -> bool {
-        if map.len == 0 || map.sub + u64::from(map.len) <= self.nxt {
+        if map.len == 0 || map.sub_end() <= self.nxt {
             return true;
         }
-        let at = self.mappings.partition_point(|m| m.sub < map.sub);
-        if let Some(known) = self.mappings.get(at).filter(|m| m.sub == map.sub) {
-            return known.data == map.data && known.len == map.len;
+        let from = self.mappings.partition_point(|m| m.sub_end() <= map.sub);
+        let to = self.mappings.partition_point(|m| m.sub < map.sub_end());
+        let mut merged = map;
+        for known in self.mappings.range(from..to) {
+            if known.data.wrapping_sub(known.sub) != map.data.wrapping_sub(map.sub) {
+                return false;
+            }
+            let end = merged.sub_end().max(known.sub_end());
+            if known.sub < merged.sub {
+                merged = *known;
+            }
+            match u32::try_from(end - merged.sub) {
+                Ok(len) => merged.len = len,
+                // Nobody needs a mapping of 4 GiB: what is known stays as it is.
+                Err(_) => return true,
+            }
         }
-        if self.mappings.len() < MAX_MAPPINGS {
-            self.mappings.insert(at, map);
+        if to > from {
+            self.mappings[from] = merged;
+            self.mappings.drain(from + 1..to);
+        } else if self.mappings.len() < MAX_MAPPINGS {
+            self.mappings.insert(from, merged);
         }
         true
     }
@@ -106,7 +125,7 @@ impl Receiver {
     pub fn mapping_at(&self, sub: u64) -> Option<Mapping> {
         let at = self.mappings.partition_point(|m| m.sub <= sub);
         let map = *self.mappings.get(at.checked_sub(1)?)?;
-        (sub < map.sub + u64::from(map.len)).then_some(map)
+        (sub < map.sub_end()).then_some(map)
     }
 
     /// Whether all of the payload range is here already.
@@ -147,7 +166,7 @@ impl Receiver {
         while self
             .mappings
             .front()
-            .is_some_and(|m| m.sub + u64::from(m.len) <= self.nxt)
+            .is_some_and(|m| m.sub_end() <= self.nxt)
         {
             self.mappings.pop_front();
         }
@@ -157,6 +176,15 @@ impl Receiver {
         } else if self.due == AckDue::Never {
             self.due = AckDue::At(now + ACK_DELAY);
         }
+    }
+
+    /// A FIN at offset `at` came. One below what was received before it is out of date: it must not
+    /// stand in the way of the real one.
+    pub fn on_fin(&mut self, at: u64) {
+        if at >= self.nxt {
+            self.fin.get_or_insert(at);
+        }
+        self.due = AckDue::Now;
     }
 
     /// Takes the FIN in once everything before it is here. Returns whether it was taken just now.
@@ -202,6 +230,7 @@ impl Receiver {
     /// An acknowledgement left.
     pub fn on_ack_sent(&mut self) {
         self.due = AckDue::Never;
+        self.ack_sent = self.nxt;
         self.unacked = 0;
     }
 

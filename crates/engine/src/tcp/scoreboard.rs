@@ -22,6 +22,13 @@ pub(crate) struct Mapping {
     pub fin: bool,
 }
 
+impl Mapping {
+    /// One past the last byte of the subflow's stream.
+    pub fn sub_end(&self) -> u64 {
+        self.sub + u64::from(self.len)
+    }
+}
+
 /// Bytes sent in one go and not yet acknowledged.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sent {

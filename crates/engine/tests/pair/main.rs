@@ -4,3 +4,4 @@ mod basic;
 mod fallback;
 mod faults;
 mod net;
+mod policy;

@@ -4,13 +4,13 @@
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use core::time::Duration;
 
-use braid_engine::sched::{Decision, Payload, Policy, Reinject, Reinjector, Scheduler, SendView};
 use braid_engine::{
-    Config, ConnId, ConnectOptions, Event, PathConfig, Protocol, RxMeta, Stack, SubflowId,
-    TxChecksum,
+    Config, ConnId, ConnectOptions, Event, PathConfig, Protocol, RxMeta, Stack, TxChecksum,
 };
 use braid_links::{Link, Settings};
 use braid_wire::{Instant, Rng, Seq32, ip, tcp};
+
+use crate::policy::policy;
 
 pub const PORT: u16 = 4433;
 pub const SERVER: Ipv4Addr = Ipv4Addr::new(10, 0, 9, 1);
@@ -359,45 +359,6 @@ fn path(addr: Ipv4Addr) -> PathConfig {
         v6: None,
         mtu: 1500,
         backup: false,
-    }
-}
-
-/// The fastest subflow that is ready, and no copies.
-#[derive(Debug)]
-struct Fastest;
-
-impl Scheduler for Fastest {
-    fn name(&self) -> &'static str {
-        "fastest"
-    }
-
-    fn next(&mut self, view: &SendView<'_>, _: &mut Rng) -> Decision {
-        let ready = view.subflows.iter().filter(|s| s.ready && !s.stale);
-        match ready.min_by_key(|s| s.srtt) {
-            Some(s) => Decision::Send {
-                subflow: s.id,
-                data: Payload::New,
-                max_bytes: u32::MAX,
-            },
-            None => Decision::Wait,
-        }
-    }
-}
-
-impl Reinjector for Fastest {
-    fn name(&self) -> &'static str {
-        "none"
-    }
-
-    fn next(&mut self, _: &SendView<'_>, _: SubflowId) -> Option<Reinject> {
-        None
-    }
-}
-
-fn policy() -> Policy {
-    Policy {
-        scheduler: Box::new(Fastest),
-        reinjector: Box::new(Fastest),
     }
 }
 

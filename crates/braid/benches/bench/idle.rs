@@ -1,0 +1,325 @@
+//! Memory of idle proxied connections: user to content host, through box and server.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use braid::cmd::render::render_config;
+use braid::cmd::serve::READY;
+use braid::failure::Failure;
+use braid_linux::netns;
+use braid_linux::testbed::{Options, Spec, Testbed};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use serde::Serialize;
+
+use crate::Arguments;
+
+/// What is to be reached, bytes per connection.
+const BAR: f64 = 16_000.0;
+/// Connections opened and closed first, so that pools and tables are as in any running process.
+const WARM_UP: u32 = 100;
+/// Idle time before a measurement: delayed acknowledgements and joins are over by then.
+const SETTLE: Duration = Duration::from_secs(4);
+const LONGEST: Duration = Duration::from_secs(20);
+const POLL: Duration = Duration::from_millis(50);
+const PORT: u16 = 8_080;
+const REQUEST: &[u8] = b"GET /small HTTP/1.1\r\nHost: content\r\n\r\n";
+const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nidle\n";
+
+const DESCRIPTION: &str = r#"
+congestion = "cubic"
+
+[[host]]
+name = "user"
+role = "user"
+gateway = "box"
+
+[[host]]
+name = "box"
+role = "box"
+start = "manual"
+gateway = "internet"
+
+[[host]]
+name = "internet"
+role = "router"
+
+[[host]]
+name = "server"
+role = "server"
+start = "manual"
+gateway = "internet"
+
+[[host]]
+name = "content"
+role = "content"
+start = "manual"
+gateway = "internet"
+
+[[lan]]
+name = "home"
+hosts = ["box", "user"]
+private = true
+
+[[lan]]
+name = "backbone"
+hosts = ["internet", "server", "content"]
+
+[[link]]
+name = "link1"
+from = "box"
+to = "internet"
+rate = "200mbit"
+delay = "1ms"
+
+[[link]]
+name = "link2"
+from = "box"
+to = "internet"
+rate = "200mbit"
+delay = "1ms"
+"#;
+
+/// Both processes.
+#[derive(Debug, Serialize)]
+pub struct Idle {
+    connections: u32,
+    #[serde(rename = "box")]
+    gateway_box: Memory,
+    server: Memory,
+}
+
+/// Growth of one process over all connections, divided by their number.
+#[derive(Debug, Serialize)]
+struct Memory {
+    rss_bytes: f64,
+    socket_bytes: f64,
+    /// Both together.
+    bytes: f64,
+    bar: f64,
+    holds: bool,
+}
+
+/// What a host holds.
+#[derive(Debug, Clone, Copy)]
+struct Holding {
+    rss: u64,
+    sockets: u64,
+}
+
+/// Opens the connections and looks.
+pub fn measure(arguments: &Arguments) -> Result<Idle, Failure> {
+    raise_descriptors(u64::from(arguments.idle) * 3 + 1_000)?;
+    let mut bed = Bed::up()?;
+    let content = bed.offer()?;
+    drop(bed.open(content, WARM_UP)?);
+    thread::sleep(SETTLE);
+    let before = bed.holding()?;
+    let open = bed.open(content, arguments.idle)?;
+    thread::sleep(SETTLE);
+    let after = bed.holding()?;
+    let count = f64::from(arguments.idle);
+    drop(open);
+    bed.testbed.down()?;
+    Ok(Idle {
+        connections: arguments.idle,
+        gateway_box: Memory::grown(before[0], after[0], count),
+        server: Memory::grown(before[1], after[1], count),
+    })
+}
+
+impl Memory {
+    fn grown(before: Holding, after: Holding, count: f64) -> Memory {
+        let rss_bytes = (after.rss as f64 - before.rss as f64) / count;
+        let socket_bytes = (after.sockets as f64 - before.sockets as f64) / count;
+        let bytes = rss_bytes + socket_bytes;
+        Memory {
+            rss_bytes,
+            socket_bytes,
+            bytes,
+            bar: BAR,
+            holds: bytes <= BAR,
+        }
+    }
+}
+
+impl Idle {
+    /// The results as text.
+    pub fn print(&self) {
+        println!(
+            "Memory of an idle proxied connection, growth over {} of them",
+            self.connections
+        );
+        for (name, memory) in [("box", &self.gateway_box), ("server", &self.server)] {
+            println!(
+                "  {name:<9}{:.1} kB (process {:.1}, sockets {:.1}), wanted <= {:.0} kB: {}",
+                memory.bytes / 1e3,
+                memory.rss_bytes / 1e3,
+                memory.socket_bytes / 1e3,
+                memory.bar / 1e3,
+                if memory.holds { "holds" } else { "MISSED" }
+            );
+        }
+    }
+}
+
+/// The testbed with box and server running.
+struct Bed {
+    testbed: Testbed,
+}
+
+impl Bed {
+    fn up() -> Result<Bed, Failure> {
+        let text = format!("name = \"bench{}\"\n{DESCRIPTION}", std::process::id());
+        let spec = Spec::parse(&text, Path::new("bench.toml"))
+            .map_err(|e| Failure::run("the benchmark's own testbed", e))?;
+        let options = Options {
+            executable: Some(env!("CARGO_BIN_EXE_braid").into()),
+            render: Some(render_config()?),
+            ..Options::default()
+        };
+        let mut bed = Bed {
+            testbed: Testbed::up(spec, options)?,
+        };
+        for host in ["server", "box"] {
+            bed.testbed.start(host)?;
+            bed.wait_for(host, |bed| {
+                bed.log(host).lines().any(|l| l.ends_with(READY))
+            })?;
+        }
+        bed.wait_for("the box to reach the server", |bed| {
+            let sockets = bed
+                .exec("box", "ss")
+                .and_then(|mut ss| Ok(ss.args(["-Hltn"]).output()?));
+            sockets.is_ok_and(|output| !output.stdout.is_empty())
+        })?;
+        Ok(bed)
+    }
+
+    fn exec(&self, host: &str, program: &str) -> Result<Command, Failure> {
+        Ok(self.testbed.exec(host, program)?)
+    }
+
+    fn log(&mut self, host: &str) -> String {
+        let hosts = self.testbed.status().map(|status| status.hosts);
+        let process = hosts
+            .unwrap_or_default()
+            .into_iter()
+            .find(|found| found.name == host)
+            .and_then(|found| found.process);
+        process
+            .and_then(|process| std::fs::read_to_string(process.log).ok())
+            .unwrap_or_default()
+    }
+
+    fn wait_for(
+        &mut self,
+        what: &str,
+        mut condition: impl FnMut(&mut Self) -> bool,
+    ) -> Result<(), Failure> {
+        let end = Instant::now() + LONGEST;
+        while !condition(self) {
+            if Instant::now() > end {
+                return Err(Failure::Run(format!("waited in vain for {what}")));
+            }
+            thread::sleep(POLL);
+        }
+        Ok(())
+    }
+
+    /// Serves answers on the content host; its address.
+    fn offer(&self) -> Result<SocketAddr, Failure> {
+        let host = self.testbed.layout().host("content")?;
+        let address: SocketAddr = (host.interfaces[0].address4, PORT).into();
+        let listener = netns::run_inside(&host.namespace, || TcpListener::bind(address))?;
+        thread::spawn(move || {
+            // Kept until the process ends: closing is the user's part.
+            let mut open = Vec::new();
+            for stream in listener.incoming().flatten() {
+                if answer(&stream).is_ok() {
+                    open.push(stream);
+                }
+            }
+        });
+        Ok(address)
+    }
+
+    /// Opens connections from the user host, each of which gets an answer and falls silent.
+    fn open(&self, to: SocketAddr, count: u32) -> Result<Vec<TcpStream>, Failure> {
+        let namespace = &self.testbed.layout().host("user")?.namespace;
+        let opened = netns::run_inside(namespace, || (0..count).map(|_| ask(to)).collect());
+        opened.map_err(|e| Failure::run(format_args!("a connection to {to}"), e))
+    }
+
+    /// What box and server hold, in this order.
+    fn holding(&mut self) -> Result<[Holding; 2], Failure> {
+        let mut holding = [Holding { rss: 0, sockets: 0 }; 2];
+        for (host, holding) in ["box", "server"].into_iter().zip(&mut holding) {
+            let pid = self
+                .testbed
+                .pid(host)
+                .ok_or_else(|| Failure::Run(format!("the {host} ended")))?;
+            let output = self.exec(host, "ss")?.args(["-Htmna"]).output()?;
+            *holding = Holding {
+                rss: resident(&std::fs::read_to_string(format!("/proc/{pid}/status"))?),
+                sockets: socket_memory(&String::from_utf8_lossy(&output.stdout)),
+            };
+        }
+        Ok(holding)
+    }
+}
+
+fn answer(mut stream: &TcpStream) -> std::io::Result<()> {
+    stream.set_read_timeout(Some(LONGEST))?;
+    let mut request = [0; REQUEST.len()];
+    stream.read_exact(&mut request)?;
+    stream.write_all(ANSWER)
+}
+
+fn ask(to: SocketAddr) -> std::io::Result<TcpStream> {
+    let mut stream = TcpStream::connect(to)?;
+    stream.set_read_timeout(Some(LONGEST))?;
+    stream.write_all(REQUEST)?;
+    let mut answer = [0; ANSWER.len()];
+    stream.read_exact(&mut answer)?;
+    Ok(stream)
+}
+
+/// `VmRSS` of `/proc/<pid>/status`, bytes.
+fn resident(status: &str) -> u64 {
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kilobytes = line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<u64>().ok());
+    kilobytes.unwrap_or(0) * 1024
+}
+
+/// Memory charged to all TCP sockets of a host: received and unread, queued for sending, set
+/// aside, options and backlog; from `skmem:(r..,rb..,t..,tb..,f..,w..,o..,bl..,d..)` of `ss -m`.
+fn socket_memory(sockets: &str) -> u64 {
+    sockets
+        .split("skmem:(")
+        .skip(1)
+        .filter_map(|rest| rest.split(')').next())
+        .flat_map(|fields| fields.split(','))
+        .filter_map(|field| {
+            let digits = field.find(|c: char| c.is_ascii_digit())?;
+            let (name, value) = field.split_at(digits);
+            matches!(name, "r" | "f" | "w" | "o" | "bl").then(|| value.parse::<u64>().ok())?
+        })
+        .sum()
+}
+
+fn raise_descriptors(wanted: u64) -> Result<(), Failure> {
+    let now = getrlimit(Resource::Nofile);
+    if now.current.is_some_and(|current| current < wanted) {
+        let raised = Rlimit {
+            current: Some(wanted),
+            maximum: now.maximum.map(|maximum| maximum.max(wanted)),
+        };
+        setrlimit(Resource::Nofile, raised)
+            .map_err(|e| Failure::run(format_args!("cannot have {wanted} descriptors"), e))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,99 @@
+//! Speed and memory against the kernel's Multipath TCP. Measures and prints; what it prints is
+//! judged by whoever reads it, except that a transfer that fails ends it.
+//!
+//! `make bench` runs it. Needs what the network tests need: root or a user namespace, `ip`, `nft`.
+
+mod idle;
+mod peers;
+mod speed;
+mod veth;
+
+use std::process::ExitCode;
+
+use braid::failure::Failure;
+use clap::Parser;
+use serde::Serialize;
+
+/// Speed against the kernel's MPTCP, and memory of idle connections.
+#[derive(Debug, Parser)]
+pub struct Arguments {
+    /// Pairs of runs (kernel, engine) for each direction.
+    #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pairs: u32,
+    /// Bytes of one transfer.
+    #[arg(long, default_value_t = 4_000_000_000, value_parser = clap::value_parser!(u64).range(1_000_000..))]
+    bytes: u64,
+    /// Congestion control of both sides.
+    #[arg(long, default_value = "cubic")]
+    congestion: String,
+    /// Idle connections whose memory is measured.
+    #[arg(long, default_value_t = 2_000, value_parser = clap::value_parser!(u32).range(1..=8_000))]
+    idle: u32,
+    /// Only this part.
+    #[arg(long, value_enum)]
+    only: Option<Part>,
+    /// One JSON object instead of text.
+    #[arg(long)]
+    json: bool,
+    /// What cargo hands to every benchmark.
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Part {
+    /// Sending and receiving over two veth links.
+    Speed,
+    /// Memory of idle proxied connections.
+    Idle,
+}
+
+/// All results.
+#[derive(Debug, Serialize)]
+struct Results {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    speed: Option<speed::Speed>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    idle: Option<idle::Idle>,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    if let Err(reason) = braid_linux::netns::ensure_capable() {
+        reason.announce("benchmark");
+        return ExitCode::from(77);
+    }
+    match run(&arguments) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("bench: {failure}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let wanted = |part| arguments.only.is_none_or(|only| only == part);
+    let mut results = Results {
+        speed: None,
+        idle: None,
+    };
+    if wanted(Part::Speed) {
+        let speed = speed::measure(arguments)?;
+        if !arguments.json {
+            speed.print();
+        }
+        results.speed = Some(speed);
+    }
+    if wanted(Part::Idle) {
+        let idle = idle::measure(arguments)?;
+        if !arguments.json {
+            idle.print();
+        }
+        results.idle = Some(idle);
+    }
+    if arguments.json {
+        braid::kernel_peer::print_line(&results)?;
+    }
+    Ok(())
+}

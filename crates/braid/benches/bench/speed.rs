@@ -1,0 +1,181 @@
+//! Engine against kernel over the same two links: pairs of runs in turn, so that whatever else
+//! the machine does falls on both alike.
+
+use braid::failure::Failure;
+use serde::Serialize;
+
+use crate::Arguments;
+use crate::peers::{Run, Stack, Way, transfer};
+use crate::veth::Network;
+
+/// What is to be reached: the ratio of engine to kernel when it sends, and when it receives.
+const SEND_BAR: f64 = 1.5;
+const RECEIVE_BAR: f64 = 0.8;
+
+/// Both directions.
+#[derive(Debug, Serialize)]
+pub struct Speed {
+    congestion: String,
+    bytes: u64,
+    processors: usize,
+    send: Comparison,
+    receive: Comparison,
+}
+
+/// One direction.
+#[derive(Debug, Serialize)]
+struct Comparison {
+    kernel: Summary,
+    engine: Summary,
+    /// Engine to kernel, pair by pair.
+    ratio: Spread,
+    bar: f64,
+    holds: bool,
+}
+
+/// One stack in one direction.
+#[derive(Debug, Serialize)]
+struct Summary {
+    gbit_s: Spread,
+    user_cpu_s_per_gbit: f64,
+    system_cpu_s_per_gbit: f64,
+    /// Share of the less used link.
+    lesser_link: f64,
+}
+
+/// Median and extremes.
+#[derive(Debug, Clone, Copy, Serialize)]
+struct Spread {
+    median: f64,
+    least: f64,
+    most: f64,
+}
+
+/// Runs all pairs.
+pub fn measure(arguments: &Arguments) -> Result<Speed, Failure> {
+    let network = Network::up(&arguments.congestion)?;
+    let compare = |way, bar| {
+        let mut runs: [Vec<Run>; 2] = [Vec::new(), Vec::new()];
+        // The first run of each warms caches and grows tables; it does not count.
+        for pair in 0..=arguments.pairs {
+            for (stack, runs) in [Stack::Kernel, Stack::Engine].into_iter().zip(&mut runs) {
+                let bytes = if pair == 0 {
+                    arguments.bytes / 4
+                } else {
+                    arguments.bytes
+                };
+                let run = transfer(&network, stack, way, bytes, &arguments.congestion)?;
+                if pair > 0 {
+                    runs.push(run);
+                }
+            }
+            if !arguments.json {
+                progress(way, pair, &runs);
+            }
+        }
+        Ok::<_, Failure>(Comparison::of(&runs, bar))
+    };
+    Ok(Speed {
+        send: compare(Way::Send, SEND_BAR)?,
+        receive: compare(Way::Receive, RECEIVE_BAR)?,
+        congestion: arguments.congestion.clone(),
+        bytes: arguments.bytes,
+        processors: std::thread::available_parallelism().map_or(1, usize::from),
+    })
+}
+
+fn progress(way: Way, pair: u32, [kernel, engine]: &[Vec<Run>; 2]) {
+    if let (Some(kernel), Some(engine)) = (kernel.last(), engine.last()) {
+        eprintln!(
+            "{way:?} pair {pair}: kernel {:.2}, engine {:.2} Gbit/s",
+            kernel.gbit_s, engine.gbit_s
+        );
+    }
+}
+
+impl Comparison {
+    fn of([kernel, engine]: &[Vec<Run>; 2], bar: f64) -> Comparison {
+        let ratios = kernel.iter().zip(engine).map(|(k, e)| e.gbit_s / k.gbit_s);
+        let ratio = Spread::of(ratios);
+        Comparison {
+            kernel: Summary::of(kernel),
+            engine: Summary::of(engine),
+            ratio,
+            bar,
+            holds: ratio.median >= bar,
+        }
+    }
+}
+
+impl Summary {
+    fn of(runs: &[Run]) -> Summary {
+        Summary {
+            gbit_s: Spread::of(runs.iter().map(|run| run.gbit_s)),
+            user_cpu_s_per_gbit: Spread::of(runs.iter().map(|run| run.user_per_gbit)).median,
+            system_cpu_s_per_gbit: Spread::of(runs.iter().map(|run| run.system_per_gbit)).median,
+            lesser_link: Spread::of(runs.iter().map(|run| run.lesser_share)).median,
+        }
+    }
+}
+
+impl Spread {
+    fn of(values: impl Iterator<Item = f64>) -> Spread {
+        let mut values: Vec<f64> = values.collect();
+        values.sort_by(f64::total_cmp);
+        let at = |index: usize| values.get(index).copied().unwrap_or(f64::NAN);
+        let middle = values.len() / 2;
+        let median = if values.len() % 2 == 1 {
+            at(middle)
+        } else {
+            (at(middle.wrapping_sub(1)) + at(middle)) / 2.0
+        };
+        Spread {
+            median,
+            least: at(0),
+            most: at(values.len().wrapping_sub(1)),
+        }
+    }
+}
+
+impl Speed {
+    /// The results as text.
+    pub fn print(&self) {
+        println!(
+            "Speed over two veth links, {} GB a run, {}, {} processors, nothing pinned; median \
+             (least to most)",
+            self.bytes as f64 / 1e9,
+            self.congestion,
+            self.processors
+        );
+        println!(
+            "  {:<9}{:<8}{:>24}{:>18}{:>20}{:>13}",
+            "", "", "Gbit/s", "user ms/Gbit", "system ms/Gbit", "lesser link"
+        );
+        for (name, way) in [("sends", &self.send), ("receives", &self.receive)] {
+            for (stack, summary) in [("kernel", &way.kernel), ("engine", &way.engine)] {
+                println!(
+                    "  {:<9}{:<8}{:>24}{:>18.2}{:>20.2}{:>11.0} %",
+                    name,
+                    stack,
+                    summary.gbit_s.text(),
+                    summary.user_cpu_s_per_gbit * 1e3,
+                    summary.system_cpu_s_per_gbit * 1e3,
+                    summary.lesser_link * 100.0
+                );
+            }
+            println!(
+                "  {:<9}engine / kernel: {}, wanted >= {}: {}",
+                name,
+                way.ratio.text(),
+                way.bar,
+                if way.holds { "holds" } else { "MISSED" }
+            );
+        }
+    }
+}
+
+impl Spread {
+    fn text(&self) -> String {
+        format!("{:.2} ({:.2} to {:.2})", self.median, self.least, self.most)
+    }
+}

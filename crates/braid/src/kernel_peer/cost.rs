@@ -1,0 +1,44 @@
+//! What a transfer costs.
+
+use std::fs;
+use std::io;
+
+use serde::Serialize;
+
+/// Processor time of this process so far: the last line of a peer's output.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct Cost {
+    /// In user space and in the kernel on its behalf, seconds.
+    pub cpu_seconds: f64,
+    /// In user space.
+    pub user_seconds: f64,
+    /// In the kernel.
+    pub system_seconds: f64,
+}
+
+impl Cost {
+    /// What all threads of this process have used, ended ones included.
+    ///
+    /// # Errors
+    /// `/proc` is not there.
+    pub fn so_far() -> io::Result<Cost> {
+        let stat = fs::read_to_string("/proc/self/stat")?;
+        // The second field, the name, is in parentheses and may hold anything; the times are
+        // fields 14 and 15.
+        let mut times = stat
+            .rsplit(')')
+            .next()
+            .unwrap_or_default()
+            .split_whitespace()
+            .skip(11)
+            .map(|field| field.parse::<u64>().unwrap_or(0));
+        let per_second = rustix::param::clock_ticks_per_second() as f64;
+        let mut next = || times.next().unwrap_or(0) as f64 / per_second;
+        let (user_seconds, system_seconds) = (next(), next());
+        Ok(Cost {
+            cpu_seconds: user_seconds + system_seconds,
+            user_seconds,
+            system_seconds,
+        })
+    }
+}

@@ -1,0 +1,287 @@
+//! MP_CAPABLE (RFC 8684 section 3.1) and falling back to TCP (section 3.7).
+
+use braid_engine::{CloseReason, Event, FallbackCause, Protocol};
+
+use crate::harness::{PEER_KEY, Script, config, mapped, token_idsn};
+use crate::segment::{ack, dack, data, hex, syn, syn_ack};
+
+fn fell_back(s: &Script) -> Option<FallbackCause> {
+    s.events.iter().find_map(|e| match e {
+        Event::FellBack { cause, .. } => Some(*cause),
+        _ => None,
+    })
+}
+
+/// RFC 8684 section 3.1, figure 4, byte by byte as Linux speaks it.
+#[test]
+fn client_opens() {
+    let mut s = Script::client(config(), 1, Protocol::Mptcp);
+    recv!(s, 0, syn().ws(None).raw(&hex("1e 04 01 01")));
+    let key_b = hex("1122 3344 5566 7788");
+    let option = [hex("1e 0c 01 01"), key_b.clone()].concat();
+    send!(s, 10, syn_ack().win(65_535).raw(&option));
+    recv!(s => 10, {
+        let key_a = s.key.unwrap().to_be_bytes();
+        ack(1, 1).raw(&[&hex("1e 14 01 01"), &key_a[..], &key_b].concat())
+    });
+    assert!(s.saw(|e| matches!(e, Event::Connected { .. })));
+    assert_eq!(s.stack.is_mptcp(s.id()), Some(true));
+    quiet!(s, 1000);
+}
+
+#[test]
+fn server_accepts() {
+    let mut s = Script::server(config());
+    s.peer(1);
+    send!(s, 0, syn().raw(&hex("1e 04 01 01")));
+    recv!(s => 0, {
+        let key_b = s.key.unwrap().to_be_bytes();
+        syn_ack().win(65_535).raw(&[&hex("1e 0c 01 01"), &key_b[..]].concat())
+    });
+    let key_b = s.key.unwrap().to_be_bytes();
+    let key_a = PEER_KEY.to_be_bytes();
+    let third = [&hex("1e 14 01 01"), &key_a[..], &key_b].concat();
+    send!(s, 10, ack(1, 1).raw(&third));
+    assert!(s.saw(|e| matches!(e, Event::Accepted { .. })));
+    // Linux joins only after a DATA_ACK: the bare ACK tells it (4 bytes, A flag).
+    recv!(s, 10, {
+        let idsn = token_idsn(PEER_KEY).1;
+        ack(1, 1).raw(&[hex("1e 08 20 01"), idsn.add(1).low().to_be_bytes().to_vec()].concat())
+    });
+    assert_eq!(s.stack.is_mptcp(s.id()), Some(true));
+    quiet!(s, 1000);
+}
+
+/// RFC 8684 section 3.1: keys and data length go with the first mapping, which stays alone, until
+/// a DATA_ACK shows that the peer has them.
+#[test]
+fn first_data_repeats_the_keys_until_data_ack() {
+    let mut s = Script::client(config(), 1, Protocol::Mptcp);
+    recv!(s, 0, syn().ws(None).raw(&hex("1e 04 01 01")));
+    send!(s, 10, s.peer_capable(syn_ack()).win(65_535));
+    recv!(s => 10, s.stack_keys(ack(1, 1)));
+    s.write("hello");
+    recv!(s => 10, s.stack_keys_data(data(1, 1, "hello"), 5));
+    s.write(" world");
+    // Tail loss probe after two round trips and the peer's delay, then the timer with backoff.
+    recv!(s => 90, s.stack_keys_data(data(1, 1, "hello"), 5));
+    recv!(s => 300, s.stack_keys_data(data(1, 1, "hello"), 5));
+    recv!(s => 720, s.stack_keys_data(data(1, 1, "hello"), 5));
+    send!(s, 730, ack(1, 6).dss(dack(5)));
+    recv!(s, 730, data(6, 1, " world").dss(dack(0).map(5, 6, 6)));
+}
+
+/// Data written before the handshake is over leaves with the third ACK.
+#[test]
+fn data_rides_on_the_third_ack() {
+    let mut s = Script::client(config(), 1, Protocol::Mptcp);
+    s.write("hello");
+    recv!(s, 0, syn().ws(None).raw(&hex("1e 04 01 01")));
+    send!(s, 10, s.peer_capable(syn_ack()).win(65_535));
+    recv!(s => 10, s.stack_keys_data(data(1, 1, "hello"), 5));
+}
+
+#[test]
+fn lost_third_ack_is_made_up_for_by_the_first_data() {
+    let mut s = Script::server(config());
+    s.peer(1);
+    send!(s, 0, syn().raw(&hex("1e 04 01 01")));
+    recv!(s => 0, s.capable(syn_ack()));
+    send!(s, 20, s.peer_keys(data(1, 1, "hello"), Some(5)));
+    recv!(s, 20, ack(1, 6).dss(dack(5)));
+    assert_eq!(s.read(), b"hello");
+    // The keys again, with a retransmission: known data.
+    send!(s, 30, s.peer_keys(data(1, 1, "hello"), Some(5)));
+    recv!(s, 30, ack(1, 6).dss(dack(5)).sack(&[(1, 6)]));
+}
+
+/// A third ACK overtaken by data: the data is worth nothing without keys and comes again.
+#[test]
+fn third_ack_after_data() {
+    let mut s = Script::server(config());
+    s.peer(1);
+    send!(s, 0, syn().raw(&hex("1e 04 01 01")));
+    recv!(s => 0, s.capable(syn_ack()));
+    send!(s, 10, data(6, 1, "world").dss(dack(0).map(5, 6, 5)));
+    quiet!(s, 11);
+    send!(s, 12, s.peer_keys(data(1, 1, "hello"), Some(5)));
+    recv!(s, 12, ack(1, 6).dss(dack(5)));
+    send!(s, 20, data(6, 1, "world").dss(dack(0).map(5, 6, 5)));
+    recv!(s, 20, ack(1, 11).dss(dack(10)));
+    assert_eq!(s.read(), b"helloworld");
+    assert_eq!(fell_back(&s), None);
+}
+
+#[test]
+fn lost_third_ack_alone_is_repeated_with_the_syn_ack() {
+    let mut s = Script::client(config(), 1, Protocol::Mptcp);
+    recv!(s, 0, syn().ws(None).raw(&hex("1e 04 01 01")));
+    send!(s, 10, s.peer_capable(syn_ack()).win(65_535));
+    recv!(s => 10, s.stack_keys(ack(1, 1)));
+    send!(s, 1010, s.peer_capable(syn_ack()).win(65_535));
+    recv!(s => 1010, s.stack_keys(ack(1, 1)));
+}
+
+/// The SYN/ACK is repeated with backoff (RFC 6298 section 5.5) and given up.
+#[test]
+fn syn_ack_backs_off_and_ends() {
+    let mut s = Script::server(config());
+    s.peer(1);
+    send!(s, 0, syn().raw(&hex("1e 04 01 01")));
+    for at in [0, 1000, 3000, 7000] {
+        recv!(s => at, s.capable(syn_ack()));
+    }
+    // A repeated SYN is answered at once by the same SYN/ACK.
+    send!(s, 8000, syn().raw(&hex("1e 04 01 01")));
+    recv!(s => 8000, s.capable(syn_ack()));
+    while s.stack.connections() > 0 {
+        let next = s
+            .stack
+            .next_timeout()
+            .expect("a half-open connection stays");
+        s.advance(next);
+    }
+    assert!(s.now <= braid_wire::Instant::from_millis(60_000));
+    assert!(s.events.is_empty(), "nobody knew of it: {:?}", s.events);
+}
+
+#[test]
+fn syn_backs_off_and_ends() {
+    let mut s = Script::client(config(), 1, Protocol::Mptcp);
+    for at in [0, 1000, 3000, 7000] {
+        recv!(s, at, syn().ws(None).raw(&hex("1e 04 01 01")));
+    }
+    quiet!(s, 14_999);
+    s.advance(braid_wire::Instant::from_millis(15_000));
+    assert!(s.saw(|e| matches!(
+        e,
+        Event::Closed {
+            reason: CloseReason::TimedOut,
+            ..
+        }
+    )));
+    assert_eq!(s.stack.connections(), 0);
+}
+
+/// Offers that version 1 cannot take: RFC 8684 section 3.1 (version, flags B and H), and checksums,
+/// which this side does not speak.
+#[test]
+fn server_falls_back_on_an_unusable_syn() {
+    let offers = [
+        ("1e 04 00 01", FallbackCause::PeerSynPlain),
+        ("1e 0c 00 81 0102030405060708", FallbackCause::PeerSynPlain),
+        ("1e 04 01 00", FallbackCause::PeerSynPlain),
+        ("1e 04 01 41", FallbackCause::PeerSynPlain),
+        ("1e 04 01 81", FallbackCause::ChecksumRequired),
+        ("", FallbackCause::PeerSynPlain),
+    ];
+    for (offer, cause) in offers {
+        let mut s = Script::server(config());
+        s.peer(1);
+        send!(s, 0, syn().raw(&hex(offer)));
+        recv!(s, 0, syn_ack().ws(None));
+        send!(s, 10, ack(1, 1).win(512));
+        recv!(s, 10, ack(1, 1));
+        assert_eq!(fell_back(&s), Some(cause), "{offer}");
+        assert_eq!(s.stack.is_mptcp(s.id()), Some(false));
+        send!(s, 20, data(1, 1, "plain"));
+        recv!(s, 20, ack(1, 6));
+        assert_eq!(s.read(), b"plain");
+    }
+}
+
+#[test]
+fn client_falls_back_on_an_unusable_syn_ack() {
+    let answers = [
+        (
+            "1e 0c 00 01 1122334455667788",
+            FallbackCause::PeerSynAckPlain,
+        ),
+        (
+            "1e 0c 01 00 1122334455667788",
+            FallbackCause::PeerSynAckPlain,
+        ),
+        (
+            "1e 0c 01 41 1122334455667788",
+            FallbackCause::PeerSynAckPlain,
+        ),
+        ("1e 04 01 01", FallbackCause::PeerSynAckPlain),
+        (
+            "1e 0c 01 81 1122334455667788",
+            FallbackCause::ChecksumRequired,
+        ),
+        ("", FallbackCause::PeerSynAckPlain),
+    ];
+    for (answer, cause) in answers {
+        let mut s = Script::client(config(), 2, Protocol::Mptcp);
+        recv!(s, 0, syn().ws(None).raw(&hex("1e 04 01 01")));
+        send!(s, 10, syn_ack().win(65_535).raw(&hex(answer)));
+        recv!(s, 10, ack(1, 1));
+        assert_eq!(fell_back(&s), Some(cause), "{answer}");
+        s.write("plain");
+        recv!(s, 10, data(1, 1, "plain"));
+        send!(s, 20, ack(1, 6));
+        quiet!(s, 1000);
+    }
+}
+
+/// RFC 8684 section 3.7: options that vanish after the SYNs.
+#[test]
+fn third_ack_without_keys_falls_back() {
+    let mut s = Script::server(config());
+    s.peer(1);
+    send!(s, 0, syn().raw(&hex("1e 04 01 01")));
+    recv!(s => 0, s.capable(syn_ack()));
+    send!(s, 10, ack(1, 1).win(512));
+    recv!(s, 10, ack(1, 1));
+    assert_eq!(fell_back(&s), Some(FallbackCause::ThirdAckPlain));
+}
+
+#[test]
+fn data_acknowledged_without_dss_falls_back() {
+    let mut s = Script::client(config(), 1, Protocol::Mptcp);
+    recv!(s, 0, syn().ws(None).raw(&hex("1e 04 01 01")));
+    send!(s, 10, s.peer_capable(syn_ack()).win(65_535));
+    recv!(s => 10, s.stack_keys(ack(1, 1)));
+    s.write("hello");
+    recv!(s => 10, s.stack_keys_data(data(1, 1, "hello"), 5));
+    send!(s, 20, ack(1, 6));
+    assert_eq!(fell_back(&s), Some(FallbackCause::DataPlain));
+    s.write("plain");
+    recv!(s, 20, data(6, 1, "plain"));
+    send!(s, 30, data(1, 11, "answer"));
+    recv!(s, 30, ack(11, 7));
+    assert_eq!(s.read(), b"answer");
+}
+
+#[test]
+fn data_without_dss_falls_back_at_the_start_only() {
+    let mut s = Script::accepted(config());
+    send!(s, 20, data(1, 1, "plain"));
+    assert_eq!(fell_back(&s), Some(FallbackCause::DataPlain));
+    recv!(s, 20, ack(1, 6));
+
+    let mut s = Script::accepted(config());
+    send!(s, 20, mapped(0, 0, "hello"));
+    recv!(s, 20, ack(1, 6).dss(dack(5)));
+    send!(s, 30, data(6, 1, "plain"));
+    // Without a mapping it has no place, and is not acknowledged.
+    recv!(s, 30, ack(1, 6).dss(dack(5)));
+    assert_eq!(fell_back(&s), None);
+}
+
+/// The echo of our key is what tells the opener from a guess.
+#[test]
+fn keys_that_are_not_ours_are_not_taken() {
+    let mut s = Script::server(config());
+    s.peer(1);
+    send!(s, 0, syn().raw(&hex("1e 04 01 01")));
+    recv!(s => 0, s.capable(syn_ack()));
+    send!(
+        s,
+        10,
+        ack(1, 1).raw(&hex("1e 14 01 01 1122334455667788 0000000000000001"))
+    );
+    recv!(s, 10, ack(1, 1));
+    assert_eq!(fell_back(&s), Some(FallbackCause::ThirdAckPlain));
+}

@@ -1,0 +1,338 @@
+//! The end: DATA_FIN and FIN (RFC 8684 section 3.3.3), MP_FASTCLOSE (section 3.5).
+
+use braid_engine::{CloseReason, Event};
+use braid_wire::mptcp::MptcpOption;
+use braid_wire::tcp::Flags;
+
+use crate::harness::{PEER_KEY, Script, config, mapped};
+use crate::segment::{Seg, ack, dack, data, fin, rst_ack, syn};
+
+fn closed(s: &Script) -> Option<CloseReason> {
+    s.events.iter().find_map(|e| match e {
+        Event::Closed { reason, .. } => Some(*reason),
+        _ => None,
+    })
+}
+
+/// Waits until the connection is forgotten and nothing of it is left.
+fn gone(s: &mut Script) {
+    while s.stack.connections() > 0 {
+        let next = s.stack.next_timeout().expect("it stays for ever");
+        s.advance(next);
+    }
+    assert!(s.now.as_millis() < 60_000, "forgotten at {}", s.now);
+    assert_eq!(s.stack.buffered(), 0);
+}
+
+/// The stack closes first: DATA_FIN with the last data, then the peer, then FIN both ways.
+#[test]
+fn data_fin_with_the_last_data() {
+    let mut s = Script::accepted(config());
+    s.stack.write(s.now, s.id(), b"last").unwrap();
+    s.shutdown();
+    recv!(s, 10, data(1, 1, "last").dss(dack(0).map(0, 1, 5).fin()));
+    send!(s, 20, ack(1, 5).dss(dack(5)));
+    quiet!(s, 25);
+    // Half closed: data still comes.
+    send!(s, 30, data(1, 5, "answer").dss(dack(5).map(0, 1, 6)));
+    recv!(s, 30, ack(5, 7).dss(dack(6)));
+    assert_eq!(s.read(), b"answer");
+    send!(s, 40, ack(7, 5).dss(dack(5).map(6, 0, 1).fin()));
+    assert!(s.stack.read_finished(s.id()));
+    recv!(s, 40, fin(5, 7).dss(dack(7)));
+    assert_eq!(closed(&s), Some(CloseReason::Finished));
+    send!(s, 50, fin(7, 6).dss(dack(5)));
+    recv!(s, 50, ack(6, 8).dss(dack(7)));
+    gone(&mut s);
+}
+
+/// DATA_FIN by itself maps no subflow byte.
+#[test]
+fn data_fin_alone() {
+    let mut s = Script::accepted(config());
+    s.write("last");
+    recv!(s, 10, data(1, 1, "last").dss(dack(0).map(0, 1, 4)));
+    send!(s, 20, ack(1, 5).dss(dack(4)));
+    s.shutdown();
+    recv!(s, 20, ack(5, 1).dss(dack(0).map(4, 0, 1).fin()));
+    send!(s, 30, ack(1, 5).dss(dack(5)));
+    quiet!(s, 1000);
+    assert_eq!(closed(&s), None);
+}
+
+/// It is repeated with backoff until it is acknowledged.
+#[test]
+fn data_fin_is_retransmitted() {
+    let mut s = Script::accepted(config());
+    s.shutdown();
+    let data_fin = || ack(1, 1).dss(dack(0).map(0, 0, 1).fin());
+    recv!(s, 10, data_fin());
+    recv!(s, 220, data_fin());
+    recv!(s, 640, data_fin());
+    send!(s, 650, ack(1, 1).dss(dack(1)));
+    quiet!(s, 5000);
+}
+
+#[test]
+fn the_peer_s_data_fin_is_acknowledged_every_time() {
+    let mut s = Script::accepted(config());
+    let last = || data(1, 1, "last").dss(dack(0).map(0, 1, 5).fin());
+    send!(s, 20, last());
+    recv!(s, 20, ack(1, 5).dss(dack(5)));
+    send!(s, 40, last());
+    recv!(s, 40, ack(1, 5).dss(dack(5)).sack(&[(1, 5)]));
+    send!(s, 50, ack(5, 1).dss(dack(0).map(4, 0, 1).fin()));
+    recv!(s, 50, ack(1, 5).dss(dack(5)));
+    assert_eq!(s.read(), b"last");
+    assert!(s.stack.read_finished(s.id()));
+    // Half closed the other way round: data still leaves.
+    s.write("answer");
+    recv!(s, 50, data(1, 5, "answer").dss(dack(5).map(0, 1, 6)));
+}
+
+/// DATA_FIN overtook the data before it.
+#[test]
+fn data_fin_before_the_last_data() {
+    let mut s = Script::accepted(config());
+    send!(s, 20, ack(1, 1).dss(dack(0).map(4, 0, 1).fin()));
+    recv!(s, 20, ack(1, 1).dss(dack(0)));
+    assert!(!s.stack.read_finished(s.id()));
+    send!(s, 30, mapped(0, 0, "last"));
+    recv!(s, 30, ack(1, 5).dss(dack(5)));
+    assert_eq!(s.read(), b"last");
+    assert!(s.stack.read_finished(s.id()));
+}
+
+/// The peer closes its subflow together with its stream; the last DATA_ACK comes after its FIN.
+#[test]
+fn fin_before_the_last_data_ack() {
+    let mut s = Script::accepted(config());
+    s.shutdown();
+    recv!(s, 10, ack(1, 1).dss(dack(0).map(0, 0, 1).fin()));
+    send!(s, 20, fin(1, 1).dss(dack(0).map(0, 0, 1).fin()));
+    recv!(s, 20, fin(1, 2).dss(dack(1)));
+    send!(s, 30, ack(2, 2).dss(dack(1)));
+    assert_eq!(closed(&s), Some(CloseReason::Finished));
+    gone(&mut s);
+}
+
+#[test]
+fn fin_with_the_last_data_ack() {
+    let mut s = Script::accepted(config());
+    s.shutdown();
+    recv!(s, 10, ack(1, 1).dss(dack(0).map(0, 0, 1).fin()));
+    send!(s, 20, fin(1, 1).dss(dack(1).map(0, 0, 1).fin()));
+    recv!(s, 20, fin(1, 2).dss(dack(1)));
+    assert_eq!(closed(&s), Some(CloseReason::Finished));
+    send!(s, 30, ack(2, 2).dss(dack(1)));
+    gone(&mut s);
+}
+
+/// The FIN of the subflow is retransmitted like data (RFC 9293 section 3.8.1).
+#[test]
+fn a_lost_fin_is_retransmitted() {
+    let mut s = Script::accepted(config());
+    s.shutdown();
+    recv!(s, 10, ack(1, 1).dss(dack(0).map(0, 0, 1).fin()));
+    send!(s, 20, ack(1, 1).dss(dack(1).map(0, 0, 1).fin()));
+    recv!(s, 20, fin(1, 1).dss(dack(1)));
+    recv!(s, 100, fin(1, 1).dss(dack(1)));
+    recv!(s, 310, fin(1, 1).dss(dack(1)));
+    send!(s, 320, fin(1, 2).dss(dack(1)));
+    recv!(s, 320, ack(2, 2).dss(dack(1)));
+    gone(&mut s);
+}
+
+/// The last ACK was lost: the peer's FIN comes again and is acknowledged again, or reset once the
+/// connection is forgotten.
+#[test]
+fn a_repeated_fin_is_answered() {
+    let mut s = Script::accepted(config());
+    s.shutdown();
+    recv!(s, 10, ack(1, 1).dss(dack(0).map(0, 0, 1).fin()));
+    send!(s, 20, ack(1, 1).dss(dack(1).map(0, 0, 1).fin()));
+    recv!(s, 20, fin(1, 1).dss(dack(1)));
+    send!(s, 30, fin(1, 2).dss(dack(1)));
+    recv!(s, 30, ack(2, 2).dss(dack(1)));
+    send!(s, 240, fin(1, 2).dss(dack(1)));
+    s.advance(s.now);
+    let (_, answer) = s.take().expect("the peer would wait for its last ACK");
+    assert!(answer.flags.intersects(Flags::ACK | Flags::RST));
+}
+
+/// A peer that says nothing more does not keep the connection for ever.
+#[test]
+fn a_peer_silent_after_the_end_is_forgotten() {
+    let mut s = Script::accepted(config());
+    s.shutdown();
+    recv!(s, 10, ack(1, 1).dss(dack(0).map(0, 0, 1).fin()));
+    send!(s, 20, ack(1, 1).dss(dack(1).map(0, 0, 1).fin()));
+    recv!(s, 20, fin(1, 1).dss(dack(1)));
+    assert_eq!(closed(&s), Some(CloseReason::Finished));
+    gone(&mut s);
+}
+
+/// MP_FASTCLOSE on an ACK, then on a RST: both end the connection, the first is answered by RST.
+#[test]
+fn fastclose_on_an_ack() {
+    let mut s = Script::accepted(config());
+    let receiver_key = s.key.unwrap();
+    send!(
+        s,
+        20,
+        ack(1, 1).opt(MptcpOption::FastClose { receiver_key })
+    );
+    assert_eq!(closed(&s), Some(CloseReason::Reset));
+    let (_, reset) = s.take().expect("not answered");
+    assert!(reset.flags.contains(Flags::RST));
+    gone(&mut s);
+}
+
+#[test]
+fn fastclose_on_a_rst() {
+    let mut s = Script::accepted(config());
+    let receiver_key = s.key.unwrap();
+    send!(
+        s,
+        20,
+        rst_ack(1, 1).opt(MptcpOption::FastClose { receiver_key })
+    );
+    assert_eq!(closed(&s), Some(CloseReason::Reset));
+    quiet!(s, 1000);
+    gone(&mut s);
+}
+
+/// A key that is not ours proves nothing.
+#[test]
+fn fastclose_with_a_wrong_key() {
+    let mut s = Script::accepted(config());
+    let receiver_key = s.key.unwrap() ^ 1;
+    send!(
+        s,
+        20,
+        ack(1, 1).opt(MptcpOption::FastClose { receiver_key })
+    );
+    quiet!(s, 100);
+    assert_eq!(closed(&s), None);
+    // As a RST it still ends the subflow that carries it, but not the connection.
+    send!(
+        s,
+        110,
+        rst_ack(1, 1).opt(MptcpOption::FastClose { receiver_key })
+    );
+    assert_eq!(closed(&s), None);
+    assert!(s.saw(|e| matches!(e, Event::SubflowClosed { .. })));
+}
+
+#[test]
+fn abort_sends_fastclose() {
+    let mut s = Script::accepted(config());
+    s.write("never acknowledged");
+    let _ = s.take();
+    s.abort();
+    let key = PEER_KEY.to_be_bytes();
+    recv!(
+        s,
+        10,
+        rst_ack(19, 1).raw(&[&[30, 12, 0x70, 0], &key[..]].concat())
+    );
+    assert_eq!(closed(&s), Some(CloseReason::Aborted));
+    gone(&mut s);
+}
+
+// --- regular TCP (RFC 9293 section 3.6)
+
+fn plain() -> Script {
+    Script::tcp(config(), syn(), ack(1, 1).win(512))
+}
+
+#[test]
+fn tcp_closes_first() {
+    let mut s = plain();
+    s.stack.write(s.now, s.id(), b"last").unwrap();
+    s.shutdown();
+    recv!(s, 10, data(1, 1, "last"));
+    recv!(s, 10, fin(5, 1));
+    send!(s, 20, ack(1, 6));
+    send!(s, 30, data(1, 6, "answer"));
+    recv!(s, 30, ack(6, 7));
+    assert_eq!(s.read(), b"answer");
+    send!(s, 40, fin(7, 6));
+    recv!(s, 40, ack(6, 8));
+    assert_eq!(closed(&s), Some(CloseReason::Finished));
+    gone(&mut s);
+}
+
+#[test]
+fn tcp_closes_second() {
+    let mut s = plain();
+    send!(
+        s,
+        20,
+        Seg {
+            flags: Flags::FIN | Flags::ACK,
+            ..data(1, 1, "last")
+        }
+    );
+    recv!(s, 20, ack(1, 6));
+    assert_eq!(s.read(), b"last");
+    assert!(s.stack.read_finished(s.id()));
+    s.write("answer");
+    recv!(s, 20, data(1, 6, "answer"));
+    send!(s, 30, ack(6, 7));
+    s.shutdown();
+    recv!(s, 30, fin(7, 6));
+    send!(s, 40, ack(6, 8));
+    assert_eq!(closed(&s), Some(CloseReason::Finished));
+    gone(&mut s);
+}
+
+#[test]
+fn tcp_closes_on_both_sides_at_once() {
+    let mut s = plain();
+    s.shutdown();
+    recv!(s, 10, fin(1, 1));
+    send!(s, 15, fin(1, 1));
+    recv!(s, 15, ack(2, 2));
+    send!(s, 20, ack(2, 2));
+    assert_eq!(closed(&s), Some(CloseReason::Finished));
+    gone(&mut s);
+}
+
+/// FIN out of order waits for the data before it; an old one means nothing.
+#[test]
+fn fin_out_of_order_and_out_of_date() {
+    let mut s = plain();
+    send!(s, 20, fin(5, 1));
+    recv!(s, 20, ack(1, 1));
+    assert!(!s.stack.read_finished(s.id()));
+    send!(s, 30, data(1, 1, "last"));
+    recv!(s, 30, ack(1, 6));
+    assert_eq!(s.read(), b"last");
+    assert!(s.stack.read_finished(s.id()));
+
+    let mut s = plain();
+    send!(s, 20, data(1, 1, "abcd"));
+    recv!(s, 20, ack(1, 5));
+    // Below what was received: no end of the stream.
+    send!(s, 30, fin(3, 1));
+    recv!(s, 30, ack(1, 5));
+    send!(s, 40, data(5, 1, "efgh"));
+    recv!(s, 40, ack(1, 9));
+    assert_eq!(s.read(), b"abcdefgh");
+    send!(s, 50, fin(9, 1));
+    recv!(s, 50, ack(1, 10));
+    assert!(s.stack.read_finished(s.id()));
+}
+
+/// FIN of one subflow while the connection goes on, on the subflow it opens in its place.
+#[test]
+fn fin_of_the_only_subflow_is_no_end() {
+    let mut s = Script::opened(config(), 1);
+    send!(s, 30, fin(1, 1).dss(dack(0)));
+    assert_eq!(closed(&s), None);
+    let (_, join) = s.take().expect("no subflow in its place");
+    Script::join_syn(&join.mptcp[0]);
+    recv!(s, 30, fin(1, 2).dss(dack(0)));
+    assert_eq!(s.stack.is_mptcp(s.id()), Some(true));
+}

@@ -1,0 +1,348 @@
+//! MP_JOIN (RFC 8684 section 3.2).
+
+use braid_engine::{Config, Event, PathConfig, Protocol, SubflowCloseReason};
+use braid_wire::mptcp::{Join, MptcpOption};
+
+use crate::harness::{PEER_KEY, Script, config, join_hmac, token_idsn};
+use crate::segment::{Mp, ack, dack, data, hex, rst_ack, syn, syn_ack};
+
+const NONCE: u32 = 0x0102_0304;
+
+/// The peer's SYN of a further subflow.
+fn join_syn(s: &Script, token: u32, backup: bool) -> crate::segment::Seg {
+    let head = [30, 12, 0x10 | u8::from(backup), 7];
+    let (token, nonce) = (token.to_be_bytes(), NONCE.to_be_bytes());
+    let flow = s.flows.len() - 1;
+    syn().on(flow).raw(&[&head[..], &token, &nonce].concat())
+}
+
+/// An accepted connection and the stack's answer to a join: the nonce of the stack.
+fn joining(config: Config, backup: bool) -> (Script, u32) {
+    let mut s = Script::accepted(config);
+    s.peer(2);
+    let (token, _) = token_idsn(s.key.unwrap());
+    send!(s, 20, join_syn(&s, token, backup));
+    s.advance(s.now);
+    let (at, got) = s.take().expect("no answer to the join");
+    assert_eq!(at, s.now);
+    let [Mp::Other(MptcpOption::Join(Join::SynAck { hmac, nonce, .. }))] = got.mptcp[..] else {
+        panic!("no MP_JOIN in {got:?}");
+    };
+    let expected = join_hmac((s.key.unwrap(), PEER_KEY), (nonce, NONCE));
+    assert_eq!(hmac.to_be_bytes(), expected[..8]);
+    assert_eq!(got.raw.unwrap()[..3], [30, 16, 0x10]);
+    (s, nonce)
+}
+
+/// The peer's third ACK of a join.
+fn join_ack(s: &Script, nonce: u32) -> crate::segment::Seg {
+    let hmac = join_hmac((PEER_KEY, s.key.unwrap()), (NONCE, nonce));
+    ack(1, 1)
+        .on(1)
+        .win(512)
+        .raw(&[&[30, 24, 0x10, 0], &hmac[..20]].concat())
+}
+
+fn established(s: &Script) -> usize {
+    s.events
+        .iter()
+        .filter(|e| matches!(e, Event::SubflowEstablished { .. }))
+        .count()
+}
+
+#[test]
+fn server_takes_a_join() {
+    let (mut s, nonce) = joining(config(), false);
+    assert_eq!(established(&s), 1);
+    send!(s, 30, join_ack(&s, nonce));
+    // The fourth ACK.
+    recv!(s, 30, ack(1, 1).on(1).dss(dack(0)));
+    assert_eq!(established(&s), 2);
+    send!(s, 40, data(1, 1, "two").on(1).dss(dack(0).map(0, 1, 3)));
+    recv!(s, 40, ack(1, 4).on(1).dss(dack(3)));
+    assert_eq!(s.read(), b"two");
+}
+
+/// The fourth ACK was lost: the third comes again, and is answered again.
+#[test]
+fn server_repeats_the_fourth_ack() {
+    let (mut s, nonce) = joining(config(), false);
+    send!(s, 30, join_ack(&s, nonce));
+    recv!(s, 30, ack(1, 1).on(1).dss(dack(0)));
+    send!(s, 1030, join_ack(&s, nonce));
+    recv!(s, 1030, ack(1, 1).on(1).dss(dack(0)));
+}
+
+#[test]
+fn data_before_the_third_ack_of_a_join_is_not_taken() {
+    let (mut s, _) = joining(config(), false);
+    send!(s, 30, data(1, 1, "two").on(1).dss(dack(0).map(0, 1, 3)));
+    quiet!(s, 31);
+    assert_eq!(s.read(), b"");
+    assert_eq!(established(&s), 1);
+}
+
+#[test]
+fn a_wrong_hmac_is_reset() {
+    let (mut s, nonce) = joining(config(), false);
+    send!(s, 30, join_ack(&s, nonce ^ 1));
+    recv!(s, 30, rst_ack(1, 1).on(1).raw(&hex("1e 04 80 01")));
+    assert_eq!(established(&s), 1);
+    // The connection goes on.
+    s.write("x");
+    recv!(s, 30, data(1, 1, "x").dss(dack(0).map(0, 1, 1)));
+}
+
+#[test]
+fn an_unknown_token_is_reset() {
+    let mut s = Script::accepted(config());
+    s.peer(2);
+    let (token, _) = token_idsn(s.key.unwrap());
+    send!(s, 20, join_syn(&s, token ^ 1, false));
+    recv!(s, 20, rst_ack(0, 1).on(1).raw(&hex("1e 04 80 01")));
+    assert_eq!(s.stack.stats().joins_refused, 1);
+}
+
+/// Before the third ACK the connection is not established, and has no token to join by.
+#[test]
+fn a_join_before_establishment_is_refused() {
+    let mut s = Script::server(config());
+    s.peer(1);
+    send!(s, 0, syn().raw(&hex("1e 04 01 01")));
+    recv!(s => 0, s.capable(syn_ack()));
+    s.peer(2);
+    let (token, _) = token_idsn(s.key.unwrap());
+    send!(s, 5, join_syn(&s, token, false));
+    recv!(s, 5, rst_ack(0, 1).on(1).raw(&hex("1e 04 80 01")));
+}
+
+#[test]
+fn joins_are_bounded() {
+    let config = Config {
+        max_subflows: 2,
+        ..config()
+    };
+    let (mut s, nonce) = joining(config, false);
+    send!(s, 30, join_ack(&s, nonce));
+    recv!(s, 30, ack(1, 1).on(1).dss(dack(0)));
+    s.peer(3);
+    let (token, _) = token_idsn(s.key.unwrap());
+    send!(s, 40, join_syn(&s, token, false));
+    recv!(s, 40, rst_ack(0, 1).on(2).raw(&hex("1e 04 80 01")));
+}
+
+/// A joiner that never sends its third ACK leaves nothing behind.
+#[test]
+fn half_a_join_is_given_up() {
+    let (mut s, _) = joining(config(), false);
+    let mut repeats = Vec::new();
+    while s.stack.subflows(s.id()).len() > 1 {
+        let next = s.stack.next_timeout().unwrap();
+        s.advance(next);
+        while let Some((at, seg)) = s.take() {
+            if seg.flow == 1 {
+                repeats.push(at.as_millis());
+            }
+        }
+    }
+    assert_eq!(repeats, [1020, 3020, 7020, 15_020]);
+    assert_eq!(s.now.as_millis(), 23_020);
+}
+
+/// B flag: RFC 8684 sections 3.2 and 3.3.8.
+#[test]
+fn the_backup_bit_is_kept_and_changed() {
+    let (mut s, nonce) = joining(config(), true);
+    send!(s, 30, join_ack(&s, nonce));
+    recv!(s, 30, ack(1, 1).on(1).dss(dack(0)));
+    assert!(s.stack.subflows(s.id())[1].backup);
+    send!(
+        s,
+        40,
+        ack(1, 1).on(1).opt(MptcpOption::Prio { backup: false })
+    );
+    assert!(!s.stack.subflows(s.id())[1].backup);
+    quiet!(s, 50);
+}
+
+// --- the joiner's side
+
+/// An opened connection whose join's SYN is out: its nonce.
+fn opened(s: &mut Script) -> u32 {
+    s.advance(s.now);
+    let (at, got) = s.take().expect("no join");
+    assert_eq!((at.as_millis(), got.flow), (20, 1));
+    let (token, nonce) = Script::join_syn(&got.mptcp[0]);
+    assert_eq!(token, token_idsn(PEER_KEY).0);
+    assert_eq!(got.raw.unwrap()[..3], [30, 12, 0x10]);
+    nonce
+}
+
+fn join_syn_ack(s: &Script, nonce: u32, backup: bool) -> crate::segment::Seg {
+    let hmac = join_hmac((PEER_KEY, s.key.unwrap()), (NONCE, nonce));
+    let head = [30, 16, 0x10 | u8::from(backup), 3];
+    syn_ack()
+        .on(1)
+        .win(65_535)
+        .raw(&[&head[..], &hmac[..8], &NONCE.to_be_bytes()].concat())
+}
+
+fn third_ack(s: &Script, nonce: u32) -> crate::segment::Seg {
+    let hmac = join_hmac((s.key.unwrap(), PEER_KEY), (nonce, NONCE));
+    ack(1, 1)
+        .on(1)
+        .raw(&[&[30, 24, 0x10, 0], &hmac[..20]].concat())
+}
+
+#[test]
+fn client_joins_and_waits_for_the_fourth_ack() {
+    let mut s = Script::opened(config(), 2);
+    let nonce = opened(&mut s);
+    // The first subflow is slow; data would rather take the second.
+    send!(s, 22, join_syn_ack(&s, nonce, false));
+    recv!(s => 22, third_ack(s, nonce));
+    s.write("slow");
+    recv!(s, 22, data(1, 1, "slow").dss(dack(0).map(0, 1, 4)));
+    assert_eq!(established(&s), 1);
+    send!(s, 24, ack(1, 1).on(1).win(512).dss(dack(0)));
+    assert_eq!(established(&s), 2);
+    s.write("fast");
+    recv!(s, 24, data(1, 1, "fast").on(1).dss(dack(0).map(4, 1, 4)));
+}
+
+/// The third or the fourth ACK was lost: the third is repeated until an answer comes.
+#[test]
+fn client_repeats_its_third_ack() {
+    let mut s = Script::opened(config(), 2);
+    let nonce = opened(&mut s);
+    send!(s, 30, join_syn_ack(&s, nonce, false));
+    recv!(s => 30, third_ack(s, nonce));
+    recv!(s => 1030, third_ack(s, nonce));
+    // A repeated SYN/ACK asks for it at once.
+    send!(s, 1100, join_syn_ack(&s, nonce, false));
+    recv!(s => 1100, third_ack(s, nonce));
+    send!(s, 1110, ack(1, 1).on(1).win(512).dss(dack(0)));
+    assert_eq!(established(&s), 2);
+    quiet!(s, 5000);
+}
+
+#[test]
+fn a_syn_ack_with_a_wrong_hmac_is_reset() {
+    let mut s = Script::opened(config(), 2);
+    let nonce = opened(&mut s);
+    send!(s, 30, join_syn_ack(&s, nonce ^ 1, false));
+    recv!(s, 30, rst_ack(1, 1).on(1).raw(&hex("1e 04 80 01")));
+    assert_eq!(established(&s), 1);
+}
+
+#[test]
+fn a_syn_ack_without_join_is_reset() {
+    let mut s = Script::opened(config(), 2);
+    opened(&mut s);
+    send!(s, 30, syn_ack().on(1).win(65_535));
+    recv!(s, 30, rst_ack(1, 1).on(1).raw(&hex("1e 04 80 01")));
+}
+
+#[test]
+fn a_refused_join_is_tried_again_later() {
+    let mut s = Script::opened(config(), 2);
+    opened(&mut s);
+    send!(s, 30, rst_ack(0, 1).on(1));
+    quiet!(s, 529);
+    s.advance(braid_wire::Instant::from_millis(530));
+    let (at, got) = s.take().expect("no second join");
+    assert_eq!((at.as_millis(), got.flow), (530, 2));
+    Script::join_syn(&got.mptcp[0]);
+}
+
+/// C flag (RFC 8684 section 3.1): no subflows to the address and port of the initial one.
+#[test]
+fn deny_join_is_obeyed() {
+    let mut s = Script::client(config(), 2, Protocol::Mptcp);
+    recv!(s, 0, syn().ws(None).raw(&hex("1e 04 01 01")));
+    send!(
+        s,
+        10,
+        syn_ack()
+            .win(65_535)
+            .raw(&hex("1e 0c 01 21 1122334455667788"))
+    );
+    recv!(s => 10, s.stack_keys(ack(1, 1)));
+    send!(s, 20, ack(1, 1).win(512).dss(dack(0)));
+    quiet!(s, 5000);
+    assert_eq!(s.stack.is_mptcp(s.id()), Some(true));
+}
+
+/// A backup path's SYN says so, and its subflow stays unused while another works.
+#[test]
+fn a_backup_path_joins_as_backup() {
+    let path = |n, backup| PathConfig {
+        v4: Some(core::net::Ipv4Addr::new(10, 0, n, 2)),
+        v6: None,
+        mtu: 1500,
+        backup,
+    };
+    let mut s = Script::new(config(), &[path(0, false), path(1, true)]);
+    s.connect(([10, 0, 9, 1], 4433).into(), Protocol::Mptcp);
+    recv!(s, 0, syn().ws(None).raw(&hex("1e 04 01 01")));
+    send!(s, 10, s.peer_capable(syn_ack()).win(65_535));
+    recv!(s => 10, s.stack_keys(ack(1, 1)));
+    send!(s, 20, ack(1, 1).win(512).dss(dack(0)));
+    s.advance(s.now);
+    let (_, got) = s.take().expect("no join");
+    assert_eq!(got.raw.as_ref().unwrap()[..3], [30, 12, 0x11]);
+    let (_, nonce) = Script::join_syn(&got.mptcp[0]);
+    send!(s, 30, join_syn_ack(&s, nonce, false));
+    recv!(s => 30, third_ack(s, nonce));
+    send!(s, 40, ack(1, 1).on(1).win(512).dss(dack(0)));
+    assert!(s.stack.subflows(s.id())[1].backup);
+}
+
+/// What a subflow held when it died travels on another (RFC 8684 section 3.3.6).
+#[test]
+fn a_dead_subflow_s_data_is_reinjected() {
+    let mut s = Script::opened(config(), 2);
+    let nonce = opened(&mut s);
+    send!(s, 22, join_syn_ack(&s, nonce, false));
+    recv!(s => 22, third_ack(s, nonce));
+    send!(s, 24, ack(1, 1).on(1).win(512).dss(dack(0)));
+    s.write("fast");
+    recv!(s, 24, data(1, 1, "fast").on(1).dss(dack(0).map(0, 1, 4)));
+    send!(s, 26, rst_ack(1, 1).on(1));
+    // A working subflow is replaced at once.
+    let (_, again) = s.take().expect("no new join");
+    assert_eq!((again.flow, s.now.as_millis()), (2, 26));
+    recv!(s, 26, data(1, 1, "fast").dss(dack(0).map(0, 1, 4)));
+    assert!(s.saw(|e| matches!(
+        e,
+        Event::SubflowClosed {
+            reason: SubflowCloseReason::Reset,
+            ..
+        }
+    )));
+}
+
+/// A timeout does not wait for the path: the data is sent elsewhere, and repeated there too, for
+/// its sequence numbers cannot be skipped.
+#[test]
+fn a_timeout_reinjects_and_fills() {
+    let mut s = Script::opened(config(), 2);
+    let nonce = opened(&mut s);
+    send!(s, 22, join_syn_ack(&s, nonce, false));
+    recv!(s => 22, third_ack(s, nonce));
+    send!(s, 24, ack(1, 1).on(1).win(512).dss(dack(0)));
+    s.write("fast");
+    recv!(s, 24, data(1, 1, "fast").on(1).dss(dack(0).map(0, 1, 4)));
+    // Probe: 2 srtt + 60 ms.
+    recv!(s, 88, data(1, 1, "fast").on(1).dss(dack(0).map(0, 1, 4)));
+    // Timer: srtt + 200 ms after the probe.
+    recv!(s, 290, data(1, 1, "fast").on(1).dss(dack(0).map(0, 1, 4)));
+    recv!(s, 290, data(1, 1, "fast").dss(dack(0).map(0, 1, 4)));
+    send!(s, 300, ack(1, 5).dss(dack(4)));
+    // Acknowledged at the data level and gone from the buffer; the subflow still repeats four
+    // bytes under the old mapping, which the peer throws away.
+    recv!(s, 694, data(1, 1, [0; 4]).on(1).dss(dack(0).map(0, 1, 4)));
+    send!(s, 696, ack(1, 5).on(1).dss(dack(4)));
+    s.write("next");
+    recv!(s, 696, data(5, 1, "next").on(1).dss(dack(0).map(4, 5, 4)));
+}

@@ -1,0 +1,19 @@
+//! One stack against hand-made segments, with exact times.
+//!
+//! A script says what the peer sends and what the stack must answer, and when, in milliseconds of
+//! virtual time. Sequence numbers are relative (the SYN is 0, the first byte 1), data sequence
+//! numbers count from the first byte of the stream (0).
+
+#[macro_use]
+mod harness;
+mod capable;
+mod close;
+mod dss;
+mod join;
+mod misbehaviour;
+#[path = "../pair/policy.rs"]
+mod policy;
+mod recovery;
+mod reset;
+mod segment;
+mod window;

@@ -1,0 +1,291 @@
+//! Segments as the scripts write them.
+
+use core::fmt;
+
+use braid_wire::mptcp::MptcpOption;
+use braid_wire::tcp::Flags;
+
+/// A segment, sent by the peer or expected from the stack. In an expected one `None` stands for
+/// "whatever it is"; MPTCP options, SACK blocks and payload are always compared.
+#[derive(Clone, PartialEq)]
+pub struct Seg {
+    /// Which subflow, in order of their SYNs.
+    pub flow: usize,
+    pub flags: Flags,
+    pub seq: u64,
+    pub ack: Option<u64>,
+    pub win: Option<u16>,
+    pub payload: Vec<u8>,
+    pub mss: Option<u16>,
+    pub ws: Option<u8>,
+    pub sack_ok: Option<bool>,
+    pub ts: Option<(u32, u32)>,
+    pub sack: Vec<(u64, u64)>,
+    pub mptcp: Vec<Mp>,
+    /// The MPTCP options byte by byte; wins over `mptcp` where it is given.
+    pub raw: Option<Vec<u8>>,
+    /// Payload bytes per packet of a super-segment.
+    pub gso: Option<u16>,
+}
+
+impl fmt::Debug for Seg {
+    /// What is there and nothing else, on one line.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "[{}] {} seq {}", self.flow, self.flags, self.seq)?;
+        fn some<T: fmt::Debug>(
+            f: &mut fmt::Formatter<'_>,
+            name: &str,
+            value: &Option<T>,
+        ) -> fmt::Result {
+            match value {
+                Some(value) => write!(f, " {name} {value:?}"),
+                None => Ok(()),
+            }
+        }
+        some(f, "ack", &self.ack)?;
+        some(f, "win", &self.win)?;
+        some(f, "mss", &self.mss)?;
+        some(f, "ws", &self.ws)?;
+        some(f, "ts", &self.ts)?;
+        some(f, "gso", &self.gso.filter(|g| *g > 0))?;
+        if !self.sack.is_empty() {
+            write!(f, " sack {:?}", self.sack)?;
+        }
+        if !self.payload.is_empty() {
+            let head = &self.payload[..self.payload.len().min(8)];
+            write!(f, " {} bytes {:02x?}", self.payload.len(), head)?;
+        }
+        for option in &self.mptcp {
+            write!(f, " {option:?}")?;
+        }
+        some(f, "raw", &self.raw.as_ref().filter(|r| !r.is_empty()))
+    }
+}
+
+/// An MPTCP option.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Mp {
+    Dss(Rel),
+    Other(MptcpOption),
+}
+
+/// A DSS with numbers relative to the streams.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Rel {
+    pub ack: Option<u64>,
+    pub wide_ack: bool,
+    /// Data, subflow, length (DATA_FIN included).
+    pub map: Option<(u64, u32, u16)>,
+    pub wide_map: bool,
+    pub fin: bool,
+}
+
+/// A DSS that acknowledges everything below `n`.
+pub fn dack(n: u64) -> Rel {
+    Rel {
+        ack: Some(n),
+        ..Rel::default()
+    }
+}
+
+impl Rel {
+    /// `len` bytes from `data` on travel at `sub`.
+    pub fn map(self, data: u64, sub: u32, len: u16) -> Rel {
+        Rel {
+            map: Some((data, sub, len)),
+            ..self
+        }
+    }
+
+    /// The mapping's last byte is DATA_FIN.
+    pub fn fin(self) -> Rel {
+        Rel { fin: true, ..self }
+    }
+
+    /// 8-byte DATA_ACK.
+    pub fn wide_ack(self) -> Rel {
+        Rel {
+            wide_ack: true,
+            ..self
+        }
+    }
+
+    /// 8-byte DSN.
+    pub fn wide_map(self) -> Rel {
+        Rel {
+            wide_map: true,
+            ..self
+        }
+    }
+}
+
+fn seg(flags: Flags, seq: u64, ack: Option<u64>) -> Seg {
+    Seg {
+        flow: 0,
+        flags,
+        seq,
+        ack,
+        win: None,
+        payload: Vec::new(),
+        mss: None,
+        ws: None,
+        sack_ok: None,
+        ts: None,
+        sack: Vec::new(),
+        mptcp: Vec::new(),
+        raw: None,
+        gso: None,
+    }
+}
+
+/// A SYN as Linux sends it, without timestamps: those have tests of their own.
+pub fn syn() -> Seg {
+    Seg {
+        mss: Some(1460),
+        ws: Some(7),
+        sack_ok: Some(true),
+        ..seg(Flags::SYN, 0, None)
+    }
+}
+
+pub fn syn_ack() -> Seg {
+    Seg {
+        mss: Some(1460),
+        ws: Some(7),
+        sack_ok: Some(true),
+        ..seg(Flags::SYN | Flags::ACK, 0, Some(1))
+    }
+}
+
+pub fn ack(seq: u64, ack: u64) -> Seg {
+    seg(Flags::ACK, seq, Some(ack))
+}
+
+/// Data; PSH is not compared.
+pub fn data(seq: u64, ack: u64, payload: impl AsRef<[u8]>) -> Seg {
+    Seg {
+        payload: payload.as_ref().to_vec(),
+        ..seg(Flags::ACK, seq, Some(ack))
+    }
+}
+
+pub fn fin(seq: u64, ack: u64) -> Seg {
+    seg(Flags::FIN | Flags::ACK, seq, Some(ack))
+}
+
+/// RST without ACK.
+pub fn rst(seq: u64) -> Seg {
+    seg(Flags::RST, seq, None)
+}
+
+/// RST with ACK.
+pub fn rst_ack(seq: u64, ack: u64) -> Seg {
+    seg(Flags::RST | Flags::ACK, seq, Some(ack))
+}
+
+impl Seg {
+    pub fn on(self, flow: usize) -> Seg {
+        Seg { flow, ..self }
+    }
+
+    pub fn win(self, win: u16) -> Seg {
+        Seg {
+            win: Some(win),
+            ..self
+        }
+    }
+
+    pub fn ws(self, ws: Option<u8>) -> Seg {
+        Seg { ws, ..self }
+    }
+
+    pub fn mss(self, mss: u16) -> Seg {
+        Seg {
+            mss: Some(mss),
+            ..self
+        }
+    }
+
+    pub fn no_sack(self) -> Seg {
+        Seg {
+            sack_ok: Some(false),
+            ..self
+        }
+    }
+
+    /// Timestamp value and echo, each relative to its side's first one.
+    pub fn ts(self, value: u32, echo: u32) -> Seg {
+        Seg {
+            ts: Some((value, echo)),
+            ..self
+        }
+    }
+
+    pub fn sack(self, blocks: &[(u64, u64)]) -> Seg {
+        Seg {
+            sack: blocks.to_vec(),
+            ..self
+        }
+    }
+
+    pub fn dss(self, dss: Rel) -> Seg {
+        self.mp(Mp::Dss(dss))
+    }
+
+    pub fn opt(self, option: MptcpOption) -> Seg {
+        self.mp(Mp::Other(option))
+    }
+
+    fn mp(mut self, option: Mp) -> Seg {
+        self.mptcp.push(option);
+        self
+    }
+
+    /// The MPTCP options as they stand on the wire.
+    pub fn raw(self, bytes: &[u8]) -> Seg {
+        Seg {
+            raw: Some(bytes.to_vec()),
+            ..self
+        }
+    }
+
+    pub fn gso(self, gso: u16) -> Seg {
+        Seg {
+            gso: Some(gso),
+            ..self
+        }
+    }
+
+    /// Whether a segment from the stack is what this one says.
+    pub fn matches(&self, got: &Seg) -> bool {
+        fn some<T: PartialEq>(want: &Option<T>, got: &Option<T>) -> bool {
+            want.is_none() || want == got
+        }
+        let options = match &self.raw {
+            Some(raw) => got.raw.as_ref() == Some(raw),
+            None => self.mptcp == got.mptcp,
+        };
+        self.flow == got.flow
+            && self.flags == got.flags.without(Flags::PSH)
+            && self.seq == got.seq
+            && some(&self.ack, &got.ack)
+            && some(&self.win, &got.win)
+            && self.payload == got.payload
+            && some(&self.mss, &got.mss)
+            && some(&self.ws, &got.ws)
+            && some(&self.sack_ok, &got.sack_ok)
+            && some(&self.ts, &got.ts)
+            && some(&self.gso, &got.gso)
+            && self.sack == got.sack
+            && options
+    }
+}
+
+/// Bytes from hexadecimal digits with spaces between them.
+pub fn hex(digits: &str) -> Vec<u8> {
+    let digits: Vec<u8> = digits.bytes().filter(|b| *b != b' ').collect();
+    digits
+        .chunks(2)
+        .map(|pair| u8::from_str_radix(core::str::from_utf8(pair).unwrap(), 16).unwrap())
+        .collect()
+}
