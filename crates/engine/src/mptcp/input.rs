@@ -1,5 +1,6 @@
 //! Segments of established subflows.
 
+use core::mem;
 use core::ops::Range;
 
 use arrayvec::ArrayVec;
@@ -94,7 +95,7 @@ impl Connection {
             return;
         }
         if let Some(ts) = tcp.options.timestamps
-            && seq <= subflow.rcv.nxt
+            && seq <= subflow.rcv.ack_sent
             && !old_timestamp
         {
             subflow.rcv.ts_recent = ts.value;
@@ -287,9 +288,7 @@ impl Connection {
         mptcp.dss_seen = true;
         let ack = dss.data_ack.and_then(|a| mptcp.ack_offset(a, una));
         if let Some(ack) = ack.filter(|a| *a <= sent_end) {
-            if !mptcp.confirmed {
-                mptcp.confirmed = true;
-            }
+            let confirmed = mem::replace(&mut mptcp.confirmed, true);
             let shift = self.subflows[i].agreed.peer_shift;
             let wnd_end = ack + (u64::from(window) << shift);
             if wnd_end > self.snd.wnd_end {
@@ -304,6 +303,9 @@ impl Connection {
                 self.live.fin_at = None;
             }
             self.acknowledge(ctx, ack.min(self.snd.nxt));
+            if !confirmed {
+                self.size_segments();
+            }
         }
         if let Some(mapping) = &dss.mapping {
             self.on_mapping(ctx, i, mapping, dss.data_fin, rcv_nxt);

@@ -35,6 +35,8 @@ pub(crate) struct Receiver {
     /// Next offset expected.
     pub nxt: u64,
     pub due: AckDue,
+    /// What the last acknowledgement covered.
+    pub ack_sent: u64,
     /// Offset of the peer's FIN, once known.
     pub fin: Option<u64>,
     /// The timestamp to echo (RFC 7323 section 4.3).
@@ -53,6 +55,7 @@ impl Receiver {
         Receiver {
             irs,
             nxt: 1,
+            ack_sent: 1,
             due: AckDue::Never,
             fin: None,
             ts_recent: 0,
@@ -227,6 +230,7 @@ impl Receiver {
     /// An acknowledgement left.
     pub fn on_ack_sent(&mut self) {
         self.due = AckDue::Never;
+        self.ack_sent = self.nxt;
         self.unacked = 0;
     }
 

@@ -91,6 +91,8 @@ pub(crate) struct Sender {
     probe_out: bool,
     /// Bytes retransmitted in this recovery and not reported as duplicates.
     unproved: u64,
+    /// Recovery has begun and nothing was retransmitted yet.
+    first_owed: bool,
     cwnd_limited: bool,
     max_flight: u64,
     round_end: u64,
@@ -119,6 +121,7 @@ impl Sender {
             reorder_at: None,
             probe_out: false,
             unproved: 0,
+            first_owed: false,
             cwnd_limited: false,
             max_flight: 0,
             round_end: 0,
@@ -173,6 +176,15 @@ impl Sender {
         }
     }
 
+    /// Room for what was lost: the first retransmission of a recovery does not wait until the
+    /// flight has shrunk to the reduced window (RFC 6675 section 5, step 4.3).
+    pub fn retransmit_room(&self) -> u64 {
+        match self.first_owed {
+            true => self.cwnd_room().max(u64::from(self.mss)),
+            false => self.cwnd_room(),
+        }
+    }
+
     /// Peer's subflow-level window left, in bytes.
     pub fn peer_room(&self) -> u64 {
         self.wnd_end.saturating_sub(self.nxt)
@@ -223,6 +235,7 @@ impl Sender {
     /// The next lost record to retransmit now, at most `max` bytes of it.
     pub fn retransmit(&mut self, now: Instant, max: u64) -> Option<Sent> {
         let sent = self.board.take_lost(now, max)?;
+        self.first_owed = false;
         self.unproved += sent.len();
         self.stats.bytes_retransmitted += sent.len();
         self.on_sent(now, sent.len());
@@ -432,6 +445,7 @@ impl Sender {
         self.stats.bytes_lost += lost;
         if self.recovery == Recovery::Open {
             self.recovery = Recovery::Fast { end: self.nxt };
+            self.first_owed = true;
             self.unproved = 0;
             self.cc.on_congestion(now, in_flight);
         }

@@ -13,5 +13,7 @@ mod join;
 mod misbehaviour;
 #[path = "../pair/policy.rs"]
 mod policy;
+mod recovery;
 mod reset;
 mod segment;
+mod window;
