@@ -2,6 +2,7 @@
 
 use core::mem;
 use core::ops::Range;
+use core::time::Duration;
 
 use arrayvec::ArrayVec;
 use braid_wire::Seq32;
@@ -13,6 +14,7 @@ use super::subflow::{Phase, ResetKind};
 use crate::event::{CloseReason, SubflowCloseReason};
 use crate::tcp::receive::AckDue;
 use crate::tcp::scoreboard::Mapping;
+use crate::tcp::send::Echo;
 use crate::{FallbackCause, RxMeta, SubflowId};
 
 impl Connection {
@@ -124,7 +126,7 @@ impl Connection {
     }
 
     /// The peer gave a sign of life; another one is owed if something is in flight.
-    fn heard(&mut self, ctx: &Ctx<'_>, i: usize) {
+    fn heard(&mut self, ctx: &mut Ctx<'_>, i: usize) {
         let subflow = &mut self.subflows[i];
         if subflow.snd.board.is_empty() {
             subflow.stale = false;
@@ -132,6 +134,7 @@ impl Connection {
         let in_flight = self.subflows.iter().any(|s| !s.snd.board.is_empty());
         let owed = in_flight || self.snd.outstanding() > 0;
         self.live.waiting_since = owed.then_some(ctx.now);
+        self.signal_writable(ctx);
     }
 
     /// RST (RFC 5961 section 3), possibly with MP_FASTCLOSE or MP_TCPRST.
@@ -173,6 +176,12 @@ impl Connection {
     /// Acknowledgement and window at the subflow level. Returns whether the segment is acceptable.
     fn on_ack(&mut self, ctx: &mut Ctx<'_>, i: usize, tcp: &tcp::Repr) -> bool {
         let subflow = &mut self.subflows[i];
+        let clock = subflow.ts_now(ctx.now);
+        let timestamps = tcp.options.timestamps.filter(|_| subflow.agreed.timestamps);
+        let echo = timestamps.map(|ts| Echo {
+            value: ts.echo,
+            age: Duration::from_millis(u64::from(clock.wrapping_sub(ts.echo)) + 1),
+        });
         let snd = &mut subflow.snd;
         let ack = tcp.ack.offset_near(snd.iss, snd.una);
         let Some(ack) = ack.filter(|ack| snd.is_acceptable(*ack)) else {
@@ -194,7 +203,6 @@ impl Connection {
                 sacks.push(left..right);
             }
         }
-        let echo = tcp.options.timestamps.map(|ts| ts.echo);
         let advanced = ack > snd.una;
         if snd.on_ack(ctx.now, ack, &sacks, echo) {
             subflow.stale = false;

@@ -45,6 +45,15 @@ struct Rack {
     reordering_seen: bool,
 }
 
+/// The echoed timestamp of an acknowledgement (RFC 7323).
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Echo {
+    /// TSecr.
+    pub value: u32,
+    /// How long ago it was sent, rounded up.
+    pub age: Duration,
+}
+
 /// What an expired timer asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Expired {
@@ -306,14 +315,14 @@ impl Sender {
         }
     }
 
-    /// An acknowledgement up to `ack` (an offset) with `sacks`; `ts_echo` is its echoed timestamp.
+    /// An acknowledgement up to `ack` (an offset) with `sacks`; `echo` is its echoed timestamp.
     /// Returns whether anything was newly delivered.
     pub fn on_ack(
         &mut self,
         now: Instant,
         ack: u64,
         sacks: &[Range<u64>],
-        ts_echo: Option<u32>,
+        echo: Option<Echo>,
     ) -> bool {
         let prior_in_flight = self.in_flight();
         let advanced = ack > self.una;
@@ -329,12 +338,17 @@ impl Sender {
         if delivered.bytes == 0 && !advanced {
             return false;
         }
-        let rtt = delivered.rtt_from.map(|at| now.saturating_since(at));
+        // After an outage the acknowledgement of a retransmission covers what had arrived long
+        // before; its timestamp tells.
+        let bound = echo.map_or(Duration::MAX, |echo| echo.age);
+        let rtt = delivered
+            .rtt_from
+            .map(|at| now.saturating_since(at).min(bound));
         if let Some(rtt) = rtt {
             self.rtt.sample(rtt);
         }
         if advanced {
-            self.undo_if_spurious(now, ts_echo);
+            self.undo_if_spurious(now, echo.map(|e| e.value));
             self.backoff = 0;
             self.probe_out = false;
         }
