@@ -102,7 +102,6 @@ impl Connection {
         {
             subflow.rcv.ts_recent = ts.value;
         }
-        self.subflows[i].last_heard = ctx.now;
         self.live.last_heard = ctx.now;
         if self.subflows[i].phase == Phase::JoinAcked {
             self.establish(ctx, i);
