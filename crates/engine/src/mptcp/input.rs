@@ -157,8 +157,19 @@ impl Connection {
             return;
         }
         self.subflows[i].close(SubflowCloseReason::Reset);
-        if matches!(self.mode, Mode::Tcp) {
+        // Nobody can be sure yet that the peer knows the connection: it is not joined again.
+        if self.mptcp().is_some_and(|m| !m.confirmed) {
             self.fail(ctx, CloseReason::Reset);
+        }
+        if matches!(self.mode, Mode::Tcp) && !self.is_ended() {
+            // With the peer's FIN here and nothing but our own outstanding, the peer has forgotten
+            // a connection that is through (RFC 9293 section 3.10.7.4, LAST-ACK).
+            let subflow = &self.subflows[i];
+            let through = subflow.fin_sent && subflow.snd.una + 1 >= subflow.snd.nxt;
+            match through && self.rcv.complete() && self.rcv.buf.readable() == 0 {
+                true => self.end(ctx, CloseReason::Finished),
+                false => self.fail(ctx, CloseReason::Reset),
+            }
         }
     }
 
@@ -172,13 +183,11 @@ impl Connection {
             age: Duration::from_millis(u64::from(clock.wrapping_sub(ts.echo)) + 1),
         });
         let snd = &mut subflow.snd;
-        let Some(ack) = tcp.ack.offset_near(snd.iss, snd.una) else {
-            return false;
-        };
-        if ack > snd.nxt {
+        let ack = tcp.ack.offset_near(snd.iss, snd.una);
+        let Some(ack) = ack.filter(|ack| snd.is_acceptable(*ack)) else {
             subflow.rcv.ack_now();
             return false;
-        }
+        };
         let mut sacks: ArrayVec<Range<u64>, 4> = ArrayVec::new();
         for (left, right) in &tcp.options.sack {
             let left = left.offset_near(snd.iss, snd.una);
@@ -204,7 +213,7 @@ impl Connection {
             // section 3.3.1); an acknowledgement that was overtaken must not close the window.
             let shared = matches!(self.mode, Mode::Mptcp(_));
             let floor = if shared { snd.wnd_end } else { 0 };
-            snd.wnd_end = floor.max(ack + window);
+            snd.offer(floor.max(ack + window), window);
         }
         if advanced && subflow.fin_sent && snd.board.is_empty() {
             subflow.fin_acked = true;

@@ -388,6 +388,7 @@ impl Connection {
             return None;
         }
         subflow.fin_sent = true;
+        subflow.closed_second = subflow.rcv.finished();
         let none = Mapping {
             data: 0,
             sub: 0,

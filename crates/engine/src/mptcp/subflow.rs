@@ -99,6 +99,8 @@ pub(crate) struct Subflow {
     pub fin_wanted: bool,
     pub fin_sent: bool,
     pub fin_acked: bool,
+    /// The peer's FIN came before ours: it has nothing left to repeat once ours is acknowledged.
+    pub closed_second: bool,
     /// Data below was copied to this subflow already.
     pub copied_to: u64,
     /// Penalised until (once a round trip).
@@ -145,6 +147,7 @@ impl Subflow {
             fin_wanted: false,
             fin_sent: false,
             fin_acked: false,
+            closed_second: false,
             copied_to: 0,
             penalised_until: Instant::ZERO,
             ts_base: seeds.1,

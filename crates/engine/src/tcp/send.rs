@@ -89,6 +89,8 @@ pub(crate) struct Sender {
     pub nxt: u64,
     /// First offset past the peer's window.
     pub wnd_end: u64,
+    /// Largest window the peer has offered.
+    max_window: u64,
     mss: u32,
     recovery: Recovery,
     rack: Rack,
@@ -121,6 +123,7 @@ impl Sender {
             una: 0,
             nxt: 1,
             wnd_end: 1,
+            max_window: 0,
             mss,
             recovery: Recovery::Open,
             rack: Rack::default(),
@@ -142,7 +145,7 @@ impl Sender {
     /// The SYN was acknowledged; `rtt` is the handshake's round trip where it is unambiguous.
     pub fn established(&mut self, now: Instant, rtt: Option<Duration>, window: u64) {
         self.una = 1;
-        self.wnd_end = 1 + window;
+        self.offer(1 + window, window);
         self.last_sent = now;
         if let Some(rtt) = rtt {
             self.rtt.sample(rtt);
@@ -192,6 +195,17 @@ impl Sender {
             true => self.cwnd_room().max(u64::from(self.mss)),
             false => self.cwnd_room(),
         }
+    }
+
+    /// The peer takes everything below `end`, with a window of `window` bytes.
+    pub fn offer(&mut self, end: u64, window: u64) {
+        self.wnd_end = end;
+        self.max_window = self.max_window.max(window);
+    }
+
+    /// Whether an acknowledgement is one that this peer can have sent (RFC 5961 section 5.2).
+    pub fn is_acceptable(&self, ack: u64) -> bool {
+        ack <= self.nxt && ack + self.max_window >= self.una
     }
 
     /// Peer's subflow-level window left, in bytes.

@@ -4,4 +4,6 @@ mod basic;
 mod fallback;
 mod faults;
 mod net;
+mod oracle;
 mod policy;
+mod swarm;
