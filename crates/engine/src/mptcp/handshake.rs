@@ -116,7 +116,6 @@ impl Connection {
             path.0 + 1
         };
         subflow.opened_at = ctx.now;
-        subflow.last_heard = ctx.now;
         subflow.handshake_at = Some(ctx.now);
         subflow
     }
@@ -150,7 +149,6 @@ impl Connection {
         subflow
             .snd
             .established(ctx.now, unambiguous, u64::from(tcp.window));
-        subflow.last_heard = ctx.now;
         match subflow.opens {
             Opens::Connection => self.on_syn_ack(ctx, i, tcp),
             Opens::Join { local_nonce, .. } => self.on_join_syn_ack(ctx, i, tcp, local_nonce),
@@ -420,7 +418,6 @@ impl Connection {
         let subflow = &mut self.subflows[i];
         subflow.phase = Phase::Established;
         subflow.handshake_at = None;
-        subflow.last_heard = ctx.now;
         self.live.last_heard = ctx.now;
         self.live.last_payload = ctx.now;
         self.size_segments();
