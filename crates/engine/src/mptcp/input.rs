@@ -71,7 +71,7 @@ impl Connection {
     ) {
         let subflow = &mut self.subflows[i];
         let Some(seq) = subflow.rcv.offset(tcp.seq) else {
-            subflow.rcv.ack_now();
+            subflow.rcv.challenge(ctx.now);
             return;
         };
         if tcp.flags.contains(Flags::RST) {
@@ -86,7 +86,7 @@ impl Connection {
                 .is_some_and(|ts| Seq32(ts.value).before(Seq32(subflow.rcv.ts_recent)));
         // RFC 5961 section 4 for SYN, RFC 7323 section 5.3 for PAWS.
         if tcp.flags.contains(Flags::SYN) || seq > far || (old_timestamp && !payload.is_empty()) {
-            subflow.rcv.ack_now();
+            subflow.rcv.challenge(ctx.now);
             if subflow.phase == Phase::JoinAcked {
                 // The SYN/ACK again: our third ACK was lost.
                 subflow.handshake_at = Some(ctx.now);
@@ -102,7 +102,6 @@ impl Connection {
         {
             subflow.rcv.ts_recent = ts.value;
         }
-        self.subflows[i].last_heard = ctx.now;
         self.live.last_heard = ctx.now;
         if self.subflows[i].phase == Phase::JoinAcked {
             self.establish(ctx, i);
@@ -117,7 +116,7 @@ impl Connection {
             self.on_payload(ctx, i, range.clone(), payload, meta);
         } else if range.end < self.subflows[i].rcv.nxt && !tcp.flags.contains(Flags::FIN) {
             // A keepalive or window probe wants an answer (RFC 9293 section 3.8.4).
-            self.subflows[i].rcv.ack_now();
+            self.subflows[i].rcv.challenge(ctx.now);
         }
         if tcp.flags.contains(Flags::FIN) {
             self.subflows[i].rcv.on_fin(range.end);
@@ -143,7 +142,7 @@ impl Connection {
         let far = subflow.rcv.nxt + ctx.config.recv_buffer as u64;
         if seq != subflow.rcv.nxt {
             if (subflow.rcv.nxt..far).contains(&seq) {
-                subflow.rcv.ack_now();
+                subflow.rcv.challenge(ctx.now);
             }
             return;
         }
@@ -185,7 +184,7 @@ impl Connection {
         let snd = &mut subflow.snd;
         let ack = tcp.ack.offset_near(snd.iss, snd.una);
         let Some(ack) = ack.filter(|ack| snd.is_acceptable(*ack)) else {
-            subflow.rcv.ack_now();
+            subflow.rcv.challenge(ctx.now);
             return false;
         };
         let mut sacks: ArrayVec<Range<u64>, 4> = ArrayVec::new();

@@ -14,6 +14,8 @@ use crate::buffer::RangeSet;
 
 /// Longest delay of an acknowledgement.
 const ACK_DELAY: Duration = Duration::from_millis(40);
+/// Least time between answers to segments that have no place here, as Linux has it.
+const CHALLENGE_INTERVAL: Duration = Duration::from_millis(500);
 /// Segments acknowledged at once at the start, so that the peer's window opens quickly.
 const QUICK_ACKS: u8 = 16;
 /// Most mappings kept for bytes not yet received.
@@ -48,6 +50,8 @@ pub(crate) struct Receiver {
     mappings: VecDeque<Mapping>,
     unacked: u64,
     quick: u8,
+    /// When the next segment that has no place here is answered.
+    challenge_at: Instant,
 }
 
 impl Receiver {
@@ -65,6 +69,7 @@ impl Receiver {
             mappings: VecDeque::new(),
             unacked: 0,
             quick: QUICK_ACKS,
+            challenge_at: Instant::ZERO,
         }
     }
 
@@ -76,6 +81,15 @@ impl Receiver {
     /// Acknowledge now.
     pub fn ack_now(&mut self) {
         self.due = AckDue::Now;
+    }
+
+    /// Answers a segment that has no place here. Not every one: an answer that has no place at the
+    /// peer either would be answered in turn, for ever (RFC 5961 section 7).
+    pub fn challenge(&mut self, now: Instant) {
+        if now >= self.challenge_at {
+            self.challenge_at = now + CHALLENGE_INTERVAL;
+            self.ack_now();
+        }
     }
 
     /// Whether the peer's FIN has been taken in.

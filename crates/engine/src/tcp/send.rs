@@ -95,6 +95,8 @@ pub(crate) struct Sender {
     recovery: Recovery,
     rack: Rack,
     backoff: u32,
+    /// When the first of the timeouts in a row came.
+    stuck_since: Instant,
     rto_at: Option<Instant>,
     probe_at: Option<Instant>,
     reorder_at: Option<Instant>,
@@ -128,6 +130,7 @@ impl Sender {
             recovery: Recovery::Open,
             rack: Rack::default(),
             backoff: 0,
+            stuck_since: Instant::ZERO,
             rto_at: None,
             probe_at: None,
             reorder_at: None,
@@ -176,6 +179,14 @@ impl Sender {
     /// Timeouts in a row without an acknowledgement of new data.
     pub fn timeouts(&self) -> u32 {
         self.backoff
+    }
+
+    /// How long timeouts have followed each other without an acknowledgement of new data.
+    pub fn stuck_for(&self, now: Instant) -> Duration {
+        match self.backoff {
+            0 => Duration::ZERO,
+            _ => now.saturating_since(self.stuck_since),
+        }
     }
 
     /// Congestion window left, in bytes: at least a segment or none.
@@ -534,6 +545,7 @@ impl Sender {
         self.stats.rtos += 1;
         self.stats.bytes_lost += self.board.mark_lost(|_| true);
         if self.backoff == 0 {
+            self.stuck_since = now;
             self.cc.on_rto(now, in_flight);
             self.recovery = Recovery::Timeout { end: self.nxt, ts };
         }

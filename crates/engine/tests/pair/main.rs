@@ -3,6 +3,7 @@
 mod basic;
 mod fallback;
 mod faults;
+mod hostile;
 mod net;
 mod oracle;
 mod policy;

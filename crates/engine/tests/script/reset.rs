@@ -103,16 +103,35 @@ fn rst_in_and_out_of_the_window() {
 #[test]
 fn syn_in_established() {
     let mut s = plain();
-    for (at, seq) in [(20, 0), (30, 1), (40, 70_000)] {
+    for (at, seq) in [(20, 0), (520, 1), (1020, 70_000)] {
         send!(s, at, Seg { seq, ..syn() });
         recv!(s, at, ack(1, 1));
     }
-    send!(s, 50, syn_ack());
-    recv!(s, 50, ack(1, 1));
+    send!(s, 1520, syn_ack());
+    recv!(s, 1520, ack(1, 1));
     assert_eq!(closed(&s), None);
     // The peer did forget: its answer to the challenge is exact.
-    send!(s, 60, rst(1));
+    send!(s, 1530, rst(1));
     assert_eq!(closed(&s), Some(CloseReason::Reset));
+}
+
+/// RFC 5961 section 7: two hosts that disagree on numbers do not answer each other's answers for
+/// ever.
+#[test]
+fn challenges_are_rare() {
+    let mut s = plain();
+    send!(s, 20, data(1, 1, "x"));
+    recv!(s, 20, ack(1, 2));
+    let wrong: [Seg; 4] = [ack(1, 1), ack(2, 9999), rst(3), syn()];
+    for wrong in wrong {
+        let at = braid_wire::Instant::from_millis(s.now.as_millis() + 1000);
+        send!(s, at, wrong.clone());
+        recv!(s, at, ack(1, 2));
+        for _ in 0..10 {
+            send!(s, at, wrong.clone());
+        }
+        quiet!(s, at);
+    }
 }
 
 /// RFC 5961 section 5.2: an acknowledgement of what was never sent, or of what is long past, comes
@@ -126,12 +145,12 @@ fn data_with_an_unacceptable_ack() {
     recv!(s, 20, data(1, 1, [0; 100]));
     send!(s, 30, ack(1, 101).win(512));
     let past = 1u64.wrapping_sub(1 << 30);
-    send!(s, 40, data(1, past, "guess"));
-    recv!(s, 40, ack(101, 1));
+    send!(s, 540, data(1, past, "guess"));
+    recv!(s, 540, ack(101, 1));
     assert_eq!(s.read(), b"");
     // An old one within the window that was offered is late, not forged.
-    send!(s, 50, data(1, 1, "late"));
-    recv!(s, 50, ack(101, 5));
+    send!(s, 550, data(1, 1, "late"));
+    recv!(s, 550, ack(101, 5));
     assert_eq!(s.read(), b"late");
 }
 
