@@ -100,7 +100,8 @@ impl Connection {
             return None;
         }
         subflow.handshake_tries += 1;
-        subflow.handshake_at = Some(repeat_at(ctx.now, subflow.handshake_tries));
+        let rto = subflow.snd.rtt.rto();
+        subflow.handshake_at = Some(repeat_at(ctx.now, subflow.handshake_tries, rto));
         match subflow.phase {
             Phase::JoinAcked => self.send_ack(ctx, i),
             phase => Some(self.send_syn(ctx, i, phase)),
