@@ -18,6 +18,8 @@ test: install-deps ## unit and property tests, then the network tests
 	@scripts/test.sh
 
 lint: ## formatting, clippy, documentation, tidy
+	@$(CARGO) fmt --version >/dev/null 2>&1 && $(CARGO) clippy --version >/dev/null 2>&1 \
+		|| rustup component add rustfmt clippy
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --quiet

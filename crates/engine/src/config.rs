@@ -53,7 +53,7 @@ impl Default for Config {
             memory: 512 << 20,
             min_rto: Duration::from_millis(200),
             max_rto: Duration::from_secs(10),
-            user_timeout: Duration::from_secs(40),
+            user_timeout: Duration::from_secs(30),
             connect_timeout: Duration::from_secs(15),
             max_connections: 65_536,
             max_half_open: 4_096,

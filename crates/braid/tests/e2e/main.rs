@@ -5,6 +5,7 @@
 mod bad_input;
 mod bed;
 mod crash;
+mod demo;
 mod downloads;
 mod far_side;
 mod interop;

@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use super::connection::{Connection, Ctx, Life, Mode, SendFin};
-use super::subflow::Phase;
+use super::subflow::{Phase, Subflow};
 use crate::event::{CloseReason, SubflowCloseReason};
 use crate::{ApiError, Event, PathId};
 
@@ -72,12 +72,15 @@ impl Connection {
             && self.snd.fin == SendFin::Queued
             && self.snd.unsent() == 0;
         let over = matches!(self.life, Life::Ended { .. });
+        let tcp = matches!(self.mode, Mode::Tcp);
         for subflow in &mut self.subflows {
             subflow.fin_wanted |= plain_fin;
             let said = subflow.fin_acked && subflow.rcv.finished();
             if subflow.phase == Phase::Established
                 && said
-                && (over || !matches!(self.mode, Mode::Tcp))
+                // TIME-WAIT: a peer that missed our last ACK sends its FIN again. With MPTCP the
+                // end was agreed on at the data level, and a RST does no harm.
+                && (!tcp || (over && subflow.closed_second))
             {
                 // The last ACK is still to be sent where it is due.
                 if subflow.rcv.due != crate::tcp::receive::AckDue::Now {
@@ -177,6 +180,11 @@ impl Connection {
         let Life::Ended { at } = self.life else {
             return None;
         };
+        let said = |s: &Subflow| s.fin_acked && s.rcv.finished();
+        if !self.subflows.is_empty() && self.subflows.iter().all(said) {
+            let rto = self.subflows.iter().map(|s| s.snd.rtt.rto()).max();
+            return Some(at + (rto.unwrap_or(LINGER) * 4).clamp(LINGER, MAX_LINGER));
+        }
         let active_close = self.close_reason == Some(CloseReason::Finished)
             && self.subflows.iter().any(|s| s.fin_sent);
         match (self.subflows.is_empty(), active_close) {

@@ -22,7 +22,7 @@ use crate::{
 
 /// Window offered before anything is known; also the least a connection gets under pressure.
 const MIN_WINDOW: usize = 64 << 10;
-/// Send-buffer bytes beyond twice the congestion windows, so that the sender never runs dry while
+/// Unsent bytes buffered beyond the congestion windows, so that the sender never runs dry while
 /// the application catches up.
 const SEND_HEADROOM: u64 = 256 << 10;
 
@@ -306,11 +306,12 @@ impl Connection {
         if self.snd.fin != SendFin::Open || self.is_ended() {
             return 0;
         }
+        // What waits to be sent is bounded by what the windows take; what is in flight by memory
+        // only, so that one path's hole does not stop the others.
         let cwnd: u64 = self.subflows.iter().map(|s| s.snd.cc.cwnd()).sum();
-        let limit = (2 * cwnd + SEND_HEADROOM).min(config.send_buffer as u64);
-        usize::try_from(limit)
-            .unwrap_or(usize::MAX)
-            .saturating_sub(self.snd.buf.len())
+        let ahead = (cwnd + SEND_HEADROOM).saturating_sub(self.snd.unsent());
+        let room = config.send_buffer.saturating_sub(self.snd.buf.len());
+        room.min(usize::try_from(ahead).unwrap_or(usize::MAX))
     }
 
     pub fn write_with<E: From<ApiError>>(

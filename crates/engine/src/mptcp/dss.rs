@@ -1,11 +1,12 @@
 //! Data sequence numbers on the wire and inside (RFC 8684 section 3.3): the stream's first byte
 //! is IDSN + 1 there and offset 0 here.
 
-use braid_wire::mptcp::{Dss, DssMapping, MptcpOption, WireDsn};
+use braid_wire::mptcp::{Capable, Dss, DssMapping, MptcpOption, WireDsn};
 use braid_wire::tcp::Options;
 use braid_wire::{Dsn64, Instant};
 
 use super::connection::{Connection, Mptcp};
+use super::handshake::FLAGS;
 use crate::tcp::scoreboard::Mapping;
 
 /// Rate in bytes/s from which 4-byte DSNs could wrap within a segment's lifetime of two minutes,
@@ -39,6 +40,19 @@ fn offset_of(idsn: Dsn64, dsn: WireDsn, near: u64) -> Option<u64> {
         WireDsn::Eight(full) => Dsn64(full),
     };
     near.checked_add_signed(dsn.diff(expected))
+}
+
+impl Mptcp {
+    /// MP_CAPABLE of the opener's first mapping, `len` bytes long.
+    pub fn capable_data(&self, len: u16) -> MptcpOption {
+        MptcpOption::Capable(Capable::Data {
+            flags: FLAGS,
+            sender_key: self.local.key,
+            receiver_key: self.remote.key,
+            data_len: len,
+            checksum: None,
+        })
+    }
 }
 
 impl Connection {
@@ -85,15 +99,17 @@ impl Connection {
             len: 1,
             fin: false,
         };
-        let dss = self
-            .mptcp()
-            .map(|m| MptcpOption::Dss(self.dss(m, Some(&map))));
+        // The first mapping carries the keys (RFC 8684 section 3.1).
+        let option = self.mptcp().map(|m| match m.confirmed {
+            true => MptcpOption::Dss(self.dss(m, Some(&map))),
+            false => m.capable_data(0),
+        });
         for subflow in &mut self.subflows {
             let mut options = Options {
                 timestamps: subflow.timestamps(Instant::ZERO),
                 ..Options::default()
             };
-            options.mptcp.extend(dss);
+            options.mptcp.extend(option);
             subflow.set_data_options(options.len());
         }
     }

@@ -14,8 +14,7 @@ use crate::tcp::FourTuple;
 use crate::tcp::receive::Receiver;
 use crate::{ApiError, Config, Event, FallbackCause, PathId, SubflowId};
 
-/// First delay before a handshake segment is repeated (RFC 6298 section 2.1).
-const SYN_RTO: Duration = Duration::from_secs(1);
+/// Longest delay before a handshake segment is repeated.
 const MAX_SYN_RTO: Duration = Duration::from_secs(8);
 
 /// Our flags: HMAC-SHA256, no checksums.
@@ -33,9 +32,10 @@ pub(crate) fn window_shift(config: &Config) -> u8 {
         .unwrap_or(14)
 }
 
-/// When the handshake segment sent for the `tries`-th time is repeated.
-pub(crate) fn repeat_at(now: Instant, tries: u32) -> Instant {
-    now + (SYN_RTO * (1 << tries.saturating_sub(1).min(5))).min(MAX_SYN_RTO)
+/// When the handshake segment sent for the `tries`-th time is repeated; `rto` is the subflow's
+/// timeout, 1 s before its round trip is known (RFC 6298 section 2.1).
+pub(crate) fn repeat_at(now: Instant, tries: u32, rto: Duration) -> Instant {
+    now + (rto * (1 << tries.saturating_sub(1).min(5))).min(MAX_SYN_RTO)
 }
 
 /// What a peer's MP_CAPABLE on SYN or SYN/ACK makes possible.
@@ -116,7 +116,6 @@ impl Connection {
             path.0 + 1
         };
         subflow.opened_at = ctx.now;
-        subflow.last_heard = ctx.now;
         subflow.handshake_at = Some(ctx.now);
         subflow
     }
@@ -150,7 +149,6 @@ impl Connection {
         subflow
             .snd
             .established(ctx.now, unambiguous, u64::from(tcp.window));
-        subflow.last_heard = ctx.now;
         match subflow.opens {
             Opens::Connection => self.on_syn_ack(ctx, i, tcp),
             Opens::Join { local_nonce, .. } => self.on_join_syn_ack(ctx, i, tcp, local_nonce),
@@ -420,7 +418,6 @@ impl Connection {
         let subflow = &mut self.subflows[i];
         subflow.phase = Phase::Established;
         subflow.handshake_at = None;
-        subflow.last_heard = ctx.now;
         self.live.last_heard = ctx.now;
         self.live.last_payload = ctx.now;
         self.size_segments();

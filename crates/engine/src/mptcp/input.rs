@@ -1,6 +1,8 @@
 //! Segments of established subflows.
 
+use core::mem;
 use core::ops::Range;
+use core::time::Duration;
 
 use arrayvec::ArrayVec;
 use braid_wire::Seq32;
@@ -12,6 +14,7 @@ use super::subflow::{Phase, ResetKind};
 use crate::event::{CloseReason, SubflowCloseReason};
 use crate::tcp::receive::AckDue;
 use crate::tcp::scoreboard::Mapping;
+use crate::tcp::send::Echo;
 use crate::{FallbackCause, RxMeta, SubflowId};
 
 impl Connection {
@@ -68,7 +71,7 @@ impl Connection {
     ) {
         let subflow = &mut self.subflows[i];
         let Some(seq) = subflow.rcv.offset(tcp.seq) else {
-            subflow.rcv.ack_now();
+            subflow.rcv.challenge(ctx.now);
             return;
         };
         if tcp.flags.contains(Flags::RST) {
@@ -83,7 +86,7 @@ impl Connection {
                 .is_some_and(|ts| Seq32(ts.value).before(Seq32(subflow.rcv.ts_recent)));
         // RFC 5961 section 4 for SYN, RFC 7323 section 5.3 for PAWS.
         if tcp.flags.contains(Flags::SYN) || seq > far || (old_timestamp && !payload.is_empty()) {
-            subflow.rcv.ack_now();
+            subflow.rcv.challenge(ctx.now);
             if subflow.phase == Phase::JoinAcked {
                 // The SYN/ACK again: our third ACK was lost.
                 subflow.handshake_at = Some(ctx.now);
@@ -94,12 +97,11 @@ impl Connection {
             return;
         }
         if let Some(ts) = tcp.options.timestamps
-            && seq <= subflow.rcv.nxt
+            && seq <= subflow.rcv.ack_sent
             && !old_timestamp
         {
             subflow.rcv.ts_recent = ts.value;
         }
-        self.subflows[i].last_heard = ctx.now;
         self.live.last_heard = ctx.now;
         if self.subflows[i].phase == Phase::JoinAcked {
             self.establish(ctx, i);
@@ -114,7 +116,7 @@ impl Connection {
             self.on_payload(ctx, i, range.clone(), payload, meta);
         } else if range.end < self.subflows[i].rcv.nxt && !tcp.flags.contains(Flags::FIN) {
             // A keepalive or window probe wants an answer (RFC 9293 section 3.8.4).
-            self.subflows[i].rcv.ack_now();
+            self.subflows[i].rcv.challenge(ctx.now);
         }
         if tcp.flags.contains(Flags::FIN) {
             self.subflows[i].rcv.on_fin(range.end);
@@ -123,7 +125,7 @@ impl Connection {
     }
 
     /// The peer gave a sign of life; another one is owed if something is in flight.
-    fn heard(&mut self, ctx: &Ctx<'_>, i: usize) {
+    fn heard(&mut self, ctx: &mut Ctx<'_>, i: usize) {
         let subflow = &mut self.subflows[i];
         if subflow.snd.board.is_empty() {
             subflow.stale = false;
@@ -131,6 +133,7 @@ impl Connection {
         let in_flight = self.subflows.iter().any(|s| !s.snd.board.is_empty());
         let owed = in_flight || self.snd.outstanding() > 0;
         self.live.waiting_since = owed.then_some(ctx.now);
+        self.signal_writable(ctx);
     }
 
     /// RST (RFC 5961 section 3), possibly with MP_FASTCLOSE or MP_TCPRST.
@@ -139,7 +142,7 @@ impl Connection {
         let far = subflow.rcv.nxt + ctx.config.recv_buffer as u64;
         if seq != subflow.rcv.nxt {
             if (subflow.rcv.nxt..far).contains(&seq) {
-                subflow.rcv.ack_now();
+                subflow.rcv.challenge(ctx.now);
             }
             return;
         }
@@ -153,22 +156,37 @@ impl Connection {
             return;
         }
         self.subflows[i].close(SubflowCloseReason::Reset);
-        if matches!(self.mode, Mode::Tcp) {
+        // Nobody can be sure yet that the peer knows the connection: it is not joined again.
+        if self.mptcp().is_some_and(|m| !m.confirmed) {
             self.fail(ctx, CloseReason::Reset);
+        }
+        if matches!(self.mode, Mode::Tcp) && !self.is_ended() {
+            // With the peer's FIN here and nothing but our own outstanding, the peer has forgotten
+            // a connection that is through (RFC 9293 section 3.10.7.4, LAST-ACK).
+            let subflow = &self.subflows[i];
+            let through = subflow.fin_sent && subflow.snd.una + 1 >= subflow.snd.nxt;
+            match through && self.rcv.complete() && self.rcv.buf.readable() == 0 {
+                true => self.end(ctx, CloseReason::Finished),
+                false => self.fail(ctx, CloseReason::Reset),
+            }
         }
     }
 
     /// Acknowledgement and window at the subflow level. Returns whether the segment is acceptable.
     fn on_ack(&mut self, ctx: &mut Ctx<'_>, i: usize, tcp: &tcp::Repr) -> bool {
         let subflow = &mut self.subflows[i];
+        let clock = subflow.ts_now(ctx.now);
+        let timestamps = tcp.options.timestamps.filter(|_| subflow.agreed.timestamps);
+        let echo = timestamps.map(|ts| Echo {
+            value: ts.echo,
+            age: Duration::from_millis(u64::from(clock.wrapping_sub(ts.echo)) + 1),
+        });
         let snd = &mut subflow.snd;
-        let Some(ack) = tcp.ack.offset_near(snd.iss, snd.una) else {
+        let ack = tcp.ack.offset_near(snd.iss, snd.una);
+        let Some(ack) = ack.filter(|ack| snd.is_acceptable(*ack)) else {
+            subflow.rcv.challenge(ctx.now);
             return false;
         };
-        if ack > snd.nxt {
-            subflow.rcv.ack_now();
-            return false;
-        }
         let mut sacks: ArrayVec<Range<u64>, 4> = ArrayVec::new();
         for (left, right) in &tcp.options.sack {
             let left = left.offset_near(snd.iss, snd.una);
@@ -184,7 +202,6 @@ impl Connection {
                 sacks.push(left..right);
             }
         }
-        let echo = tcp.options.timestamps.map(|ts| ts.echo);
         let advanced = ack > snd.una;
         if snd.on_ack(ctx.now, ack, &sacks, echo) {
             subflow.stale = false;
@@ -195,7 +212,7 @@ impl Connection {
             // section 3.3.1); an acknowledgement that was overtaken must not close the window.
             let shared = matches!(self.mode, Mode::Mptcp(_));
             let floor = if shared { snd.wnd_end } else { 0 };
-            snd.wnd_end = floor.max(ack + window);
+            snd.offer(floor.max(ack + window), window);
         }
         if advanced && subflow.fin_sent && snd.board.is_empty() {
             subflow.fin_acked = true;
@@ -287,9 +304,7 @@ impl Connection {
         mptcp.dss_seen = true;
         let ack = dss.data_ack.and_then(|a| mptcp.ack_offset(a, una));
         if let Some(ack) = ack.filter(|a| *a <= sent_end) {
-            if !mptcp.confirmed {
-                mptcp.confirmed = true;
-            }
+            let confirmed = mem::replace(&mut mptcp.confirmed, true);
             let shift = self.subflows[i].agreed.peer_shift;
             let wnd_end = ack + (u64::from(window) << shift);
             if wnd_end > self.snd.wnd_end {
@@ -304,6 +319,9 @@ impl Connection {
                 self.live.fin_at = None;
             }
             self.acknowledge(ctx, ack.min(self.snd.nxt));
+            if !confirmed {
+                self.size_segments();
+            }
         }
         if let Some(mapping) = &dss.mapping {
             self.on_mapping(ctx, i, mapping, dss.data_fin, rcv_nxt);

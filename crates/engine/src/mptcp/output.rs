@@ -100,7 +100,8 @@ impl Connection {
             return None;
         }
         subflow.handshake_tries += 1;
-        subflow.handshake_at = Some(repeat_at(ctx.now, subflow.handshake_tries));
+        let rto = subflow.snd.rtt.rto();
+        subflow.handshake_at = Some(repeat_at(ctx.now, subflow.handshake_tries, rto));
         match subflow.phase {
             Phase::JoinAcked => self.send_ack(ctx, i),
             phase => Some(self.send_syn(ctx, i, phase)),
@@ -170,7 +171,7 @@ impl Connection {
         if snd.board.lost() == 0 || snd.pacer.blocked_until(ctx.now).is_some() {
             return None;
         }
-        let room = snd.cwnd_room();
+        let room = snd.retransmit_room();
         if room == 0 {
             return None;
         }
@@ -388,6 +389,7 @@ impl Connection {
             return None;
         }
         subflow.fin_sent = true;
+        subflow.closed_second = subflow.rcv.finished();
         let none = Mapping {
             data: 0,
             sub: 0,
@@ -499,13 +501,7 @@ impl Connection {
         if let Mode::Mptcp(m) = &self.mode {
             let first = !m.confirmed && sent.map.data == 0 && sent.map.sub == 1;
             options.mptcp.push(if first {
-                MptcpOption::Capable(Capable::Data {
-                    flags: FLAGS,
-                    sender_key: m.local.key,
-                    receiver_key: m.remote.key,
-                    data_len: sent.map.len as u16,
-                    checksum: None,
-                })
+                m.capable_data(sent.map.len as u16)
             } else {
                 let dss: Dss = self.dss(m, Some(&sent.map));
                 MptcpOption::Dss(dss)
@@ -597,9 +593,14 @@ impl Connection {
     }
 }
 
-/// Most payload bytes of one packet handed to the device, in whole segments.
+/// Most payload bytes of one packet handed to the device, in whole segments: one where the device
+/// does not segment.
 fn max_payload_total(subflow: &Subflow, ctx: &Ctx<'_>) -> u64 {
     let mss = u64::from(subflow.snd.mss());
+    let mtu = usize::from(ctx.paths[usize::from(subflow.path.0)].config.mtu);
+    if ctx.config.max_transmit <= mtu {
+        return mss;
+    }
     let headers = 40 + 20 + tcp::MAX_OPTIONS_LEN as u64;
     let room = (ctx.config.max_transmit as u64)
         .saturating_sub(headers)

@@ -18,7 +18,7 @@ use crate::{Config, PathId, SubflowId};
 const TYPICAL_OPTIONS: usize = 12 + 20;
 /// Smallest path MTU believed (RFC 791; RFC 8200 for IPv6).
 const MIN_PMTU: u32 = 576;
-/// A subflow is not given up as silent before this long.
+/// A subflow is not given up as stuck before this long.
 const SILENCE: Duration = Duration::from_secs(20);
 
 /// Which half of which handshake is under way. Nonces live only as long as they are needed.
@@ -83,7 +83,6 @@ pub(crate) struct Subflow {
     pub backup: bool,
     pub peer_backup: bool,
     pub opened_at: Instant,
-    pub last_heard: Instant,
     /// When the handshake segment is repeated, and how often it was.
     pub handshake_at: Option<Instant>,
     pub handshake_tries: u32,
@@ -99,6 +98,8 @@ pub(crate) struct Subflow {
     pub fin_wanted: bool,
     pub fin_sent: bool,
     pub fin_acked: bool,
+    /// The peer's FIN came before ours: it has nothing left to repeat once ours is acknowledged.
+    pub closed_second: bool,
     /// Data below was copied to this subflow already.
     pub copied_to: u64,
     /// Penalised until (once a round trip).
@@ -134,7 +135,6 @@ impl Subflow {
             backup: false,
             peer_backup: false,
             opened_at: Instant::ZERO,
-            last_heard: Instant::ZERO,
             handshake_at: None,
             handshake_tries: 0,
             stale: false,
@@ -145,6 +145,7 @@ impl Subflow {
             fin_wanted: false,
             fin_sent: false,
             fin_acked: false,
+            closed_second: false,
             copied_to: 0,
             penalised_until: Instant::ZERO,
             ts_base: seeds.1,
@@ -263,9 +264,10 @@ impl Subflow {
         self.phase = Phase::Closed;
     }
 
-    /// Whether nothing came back for so long that it is not worth keeping beside others.
-    pub fn is_silent(&self, now: Instant) -> bool {
-        self.snd.timeouts() >= 3 && now.saturating_since(self.last_heard) > SILENCE
+    /// Whether nothing was acknowledged for so long that it is not worth keeping beside others. A
+    /// peer that answers and takes nothing is no better than one that is silent.
+    pub fn is_stuck(&self, now: Instant) -> bool {
+        self.snd.timeouts() >= 3 && self.snd.stuck_for(now) > SILENCE
     }
 
     /// Payload bytes that may be sent now; 0 where window, pacer or peer forbid it.

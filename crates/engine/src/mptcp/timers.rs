@@ -16,7 +16,7 @@ use crate::tcp::send::Expired;
 /// SYN/ACKs sent before a half-open subflow is dropped, and SYNs of a join before it is given up.
 const MAX_TRIES: u32 = 5;
 /// A path that timed out is probed at least this often while other paths carry the data.
-const DEAD_PATH_PROBE: Duration = Duration::from_secs(1);
+const DEAD_PATH_PROBE: Duration = Duration::from_millis(200);
 /// Silence after which a connection that moved data lately asks for a sign of life.
 const KEEPALIVE_BUSY: Duration = Duration::from_secs(10);
 /// The same for an idle one.
@@ -204,9 +204,11 @@ impl Connection {
             Some(Expired::Rto) => {
                 subflow.stale = true;
                 if others {
-                    subflow.snd.cap_rto(ctx.now, DEAD_PATH_PROBE);
+                    subflow
+                        .snd
+                        .cap_rto(ctx.now, DEAD_PATH_PROBE.max(subflow.snd.rtt.rto()));
                 }
-                if others && subflow.is_silent(ctx.now) {
+                if others && subflow.is_stuck(ctx.now) {
                     subflow.begin_reset(
                         ResetKind::Subflow(ResetReason::UnacceptablePerformance),
                         SubflowCloseReason::TimedOut,

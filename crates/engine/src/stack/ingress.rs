@@ -4,7 +4,7 @@
 use core::net::SocketAddr;
 
 use arrayvec::ArrayVec;
-use braid_wire::icmp::TcpError;
+use braid_wire::icmp::{TcpError, verify_v6_checksum};
 use braid_wire::mptcp::{Capable, Join, MptcpOption, ResetReason};
 use braid_wire::tcp::{self, Flags, Options};
 use braid_wire::{Instant, Seq32, ip};
@@ -36,7 +36,13 @@ impl Stack {
         match ip.protocol {
             ip::PROTO_TCP => {}
             ip::PROTO_ICMP | ip::PROTO_ICMPV6 => {
-                if let Ok(error) = TcpError::parse(ip.src.is_ipv6(), segment) {
+                // That of ICMPv6 covers the addresses, so it is checked here.
+                let v6 = ip.src.is_ipv6();
+                if v6 && !meta.checksum_ok && !verify_v6_checksum(ip.src, ip.dst, segment) {
+                    self.stats.bad_checksum += 1;
+                    return;
+                }
+                if let Ok(error) = TcpError::parse(v6, segment) {
                     self.on_icmp(now, &error);
                 }
                 return;

@@ -500,7 +500,8 @@ impl Stack {
                 Some(due) if due <= now => {
                     self.with(now, id, |conn, ctx| conn.handle_timeout(ctx));
                 }
-                _ => self.schedule(now, id),
+                // The pacer let go, which is no timer of the connection's: it may send.
+                _ => self.after(now, id),
             }
         }
     }

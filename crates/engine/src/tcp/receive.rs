@@ -14,6 +14,8 @@ use crate::buffer::RangeSet;
 
 /// Longest delay of an acknowledgement.
 const ACK_DELAY: Duration = Duration::from_millis(40);
+/// Least time between answers to segments that have no place here, as Linux has it.
+const CHALLENGE_INTERVAL: Duration = Duration::from_millis(500);
 /// Segments acknowledged at once at the start, so that the peer's window opens quickly.
 const QUICK_ACKS: u8 = 16;
 /// Most mappings kept for bytes not yet received.
@@ -35,6 +37,8 @@ pub(crate) struct Receiver {
     /// Next offset expected.
     pub nxt: u64,
     pub due: AckDue,
+    /// What the last acknowledgement covered.
+    pub ack_sent: u64,
     /// Offset of the peer's FIN, once known.
     pub fin: Option<u64>,
     /// The timestamp to echo (RFC 7323 section 4.3).
@@ -46,6 +50,8 @@ pub(crate) struct Receiver {
     mappings: VecDeque<Mapping>,
     unacked: u64,
     quick: u8,
+    /// When the next segment that has no place here is answered.
+    challenge_at: Instant,
 }
 
 impl Receiver {
@@ -53,6 +59,7 @@ impl Receiver {
         Receiver {
             irs,
             nxt: 1,
+            ack_sent: 1,
             due: AckDue::Never,
             fin: None,
             ts_recent: 0,
@@ -62,6 +69,7 @@ impl Receiver {
             mappings: VecDeque::new(),
             unacked: 0,
             quick: QUICK_ACKS,
+            challenge_at: Instant::ZERO,
         }
     }
 
@@ -73,6 +81,15 @@ impl Receiver {
     /// Acknowledge now.
     pub fn ack_now(&mut self) {
         self.due = AckDue::Now;
+    }
+
+    /// Answers a segment that has no place here. Not every one: an answer that has no place at the
+    /// peer either would be answered in turn, for ever (RFC 5961 section 7).
+    pub fn challenge(&mut self, now: Instant) {
+        if now >= self.challenge_at {
+            self.challenge_at = now + CHALLENGE_INTERVAL;
+            self.ack_now();
+        }
     }
 
     /// Whether the peer's FIN has been taken in.
@@ -227,6 +244,7 @@ impl Receiver {
     /// An acknowledgement left.
     pub fn on_ack_sent(&mut self) {
         self.due = AckDue::Never;
+        self.ack_sent = self.nxt;
         self.unacked = 0;
     }
 

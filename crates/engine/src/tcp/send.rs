@@ -45,6 +45,15 @@ struct Rack {
     reordering_seen: bool,
 }
 
+/// The echoed timestamp of an acknowledgement (RFC 7323).
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Echo {
+    /// TSecr.
+    pub value: u32,
+    /// How long ago it was sent, rounded up.
+    pub age: Duration,
+}
+
 /// What an expired timer asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Expired {
@@ -80,10 +89,14 @@ pub(crate) struct Sender {
     pub nxt: u64,
     /// First offset past the peer's window.
     pub wnd_end: u64,
+    /// Largest window the peer has offered.
+    max_window: u64,
     mss: u32,
     recovery: Recovery,
     rack: Rack,
     backoff: u32,
+    /// When the first of the timeouts in a row came.
+    stuck_since: Instant,
     rto_at: Option<Instant>,
     probe_at: Option<Instant>,
     reorder_at: Option<Instant>,
@@ -91,6 +104,8 @@ pub(crate) struct Sender {
     probe_out: bool,
     /// Bytes retransmitted in this recovery and not reported as duplicates.
     unproved: u64,
+    /// Recovery has begun and nothing was retransmitted yet.
+    first_owed: bool,
     cwnd_limited: bool,
     max_flight: u64,
     round_end: u64,
@@ -110,15 +125,18 @@ impl Sender {
             una: 0,
             nxt: 1,
             wnd_end: 1,
+            max_window: 0,
             mss,
             recovery: Recovery::Open,
             rack: Rack::default(),
             backoff: 0,
+            stuck_since: Instant::ZERO,
             rto_at: None,
             probe_at: None,
             reorder_at: None,
             probe_out: false,
             unproved: 0,
+            first_owed: false,
             cwnd_limited: false,
             max_flight: 0,
             round_end: 0,
@@ -130,7 +148,7 @@ impl Sender {
     /// The SYN was acknowledged; `rtt` is the handshake's round trip where it is unambiguous.
     pub fn established(&mut self, now: Instant, rtt: Option<Duration>, window: u64) {
         self.una = 1;
-        self.wnd_end = 1 + window;
+        self.offer(1 + window, window);
         self.last_sent = now;
         if let Some(rtt) = rtt {
             self.rtt.sample(rtt);
@@ -163,6 +181,14 @@ impl Sender {
         self.backoff
     }
 
+    /// How long timeouts have followed each other without an acknowledgement of new data.
+    pub fn stuck_for(&self, now: Instant) -> Duration {
+        match self.backoff {
+            0 => Duration::ZERO,
+            _ => now.saturating_since(self.stuck_since),
+        }
+    }
+
     /// Congestion window left, in bytes: at least a segment or none.
     pub fn cwnd_room(&self) -> u64 {
         let room = self.cc.cwnd().saturating_sub(self.in_flight());
@@ -171,6 +197,26 @@ impl Sender {
         } else {
             0
         }
+    }
+
+    /// Room for what was lost: the first retransmission of a recovery does not wait until the
+    /// flight has shrunk to the reduced window (RFC 6675 section 5, step 4.3).
+    pub fn retransmit_room(&self) -> u64 {
+        match self.first_owed {
+            true => self.cwnd_room().max(u64::from(self.mss)),
+            false => self.cwnd_room(),
+        }
+    }
+
+    /// The peer takes everything below `end`, with a window of `window` bytes.
+    pub fn offer(&mut self, end: u64, window: u64) {
+        self.wnd_end = end;
+        self.max_window = self.max_window.max(window);
+    }
+
+    /// Whether an acknowledgement is one that this peer can have sent (RFC 5961 section 5.2).
+    pub fn is_acceptable(&self, ack: u64) -> bool {
+        ack <= self.nxt && ack + self.max_window >= self.una
     }
 
     /// Peer's subflow-level window left, in bytes.
@@ -223,6 +269,7 @@ impl Sender {
     /// The next lost record to retransmit now, at most `max` bytes of it.
     pub fn retransmit(&mut self, now: Instant, max: u64) -> Option<Sent> {
         let sent = self.board.take_lost(now, max)?;
+        self.first_owed = false;
         self.unproved += sent.len();
         self.stats.bytes_retransmitted += sent.len();
         self.on_sent(now, sent.len());
@@ -279,14 +326,14 @@ impl Sender {
         }
     }
 
-    /// An acknowledgement up to `ack` (an offset) with `sacks`; `ts_echo` is its echoed timestamp.
+    /// An acknowledgement up to `ack` (an offset) with `sacks`; `echo` is its echoed timestamp.
     /// Returns whether anything was newly delivered.
     pub fn on_ack(
         &mut self,
         now: Instant,
         ack: u64,
         sacks: &[Range<u64>],
-        ts_echo: Option<u32>,
+        echo: Option<Echo>,
     ) -> bool {
         let prior_in_flight = self.in_flight();
         let advanced = ack > self.una;
@@ -302,12 +349,17 @@ impl Sender {
         if delivered.bytes == 0 && !advanced {
             return false;
         }
-        let rtt = delivered.rtt_from.map(|at| now.saturating_since(at));
+        // After an outage the acknowledgement of a retransmission covers what had arrived long
+        // before; its timestamp tells.
+        let bound = echo.map_or(Duration::MAX, |echo| echo.age);
+        let rtt = delivered
+            .rtt_from
+            .map(|at| now.saturating_since(at).min(bound));
         if let Some(rtt) = rtt {
             self.rtt.sample(rtt);
         }
         if advanced {
-            self.undo_if_spurious(now, ts_echo);
+            self.undo_if_spurious(now, echo.map(|e| e.value));
             self.backoff = 0;
             self.probe_out = false;
         }
@@ -432,6 +484,7 @@ impl Sender {
         self.stats.bytes_lost += lost;
         if self.recovery == Recovery::Open {
             self.recovery = Recovery::Fast { end: self.nxt };
+            self.first_owed = true;
             self.unproved = 0;
             self.cc.on_congestion(now, in_flight);
         }
@@ -492,6 +545,7 @@ impl Sender {
         self.stats.rtos += 1;
         self.stats.bytes_lost += self.board.mark_lost(|_| true);
         if self.backoff == 0 {
+            self.stuck_since = now;
             self.cc.on_rto(now, in_flight);
             self.recovery = Recovery::Timeout { end: self.nxt, ts };
         }

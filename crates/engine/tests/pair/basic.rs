@@ -105,7 +105,7 @@ fn a_reader_that_pauses_stops_the_sender_and_holds_bounded_memory() {
         "{held} bytes held"
     );
     let before = net.client.apps[0].received;
-    net.client.apps[0].paused = false;
+    net.client.apps[0].resume();
     assert!(
         net.run_to_end(Duration::from_secs(30)),
         "stuck after {before} bytes"

@@ -80,6 +80,28 @@ fn a_dark_link_does_not_stop_the_transfer() {
 }
 
 #[test]
+fn a_link_that_was_dark_is_at_full_rate_soon_after() {
+    let mut net = Net::new(&[link(60, 5), link(60, 5)], config(), 15);
+    net.transfer(100, 80_000_000, Protocol::Mptcp);
+    net.run(Duration::from_millis(500), |_| false);
+    set_up(&mut net, 0, false);
+    net.run(Duration::from_millis(100), |_| false);
+    let before = net.down[1].counters().delivered.bytes;
+    net.run(Duration::from_millis(900), |_| false);
+    let other = net.down[1].counters().delivered.bytes - before;
+    assert!(
+        other > 900 * 6_500,
+        "the other link carried {other} bytes meanwhile"
+    );
+    set_up(&mut net, 0, true);
+    net.run(Duration::from_millis(500), |_| false);
+    let before = net.down[0].counters().delivered.bytes;
+    net.run(Duration::from_millis(500), |_| false);
+    let back = net.down[0].counters().delivered.bytes - before;
+    assert!(back > 500 * 6_500, "{back} bytes in half a second");
+}
+
+#[test]
 fn both_links_dark_for_a_while() {
     let mut net = Net::new(&[link(20, 15), link(10, 35)], config(), 8);
     net.transfer(100, 20_000_000, Protocol::Mptcp);

@@ -3,5 +3,8 @@
 mod basic;
 mod fallback;
 mod faults;
+mod hostile;
 mod net;
+mod oracle;
 mod policy;
+mod swarm;

@@ -10,6 +10,7 @@ use braid_engine::{
 use braid_links::{Link, Settings};
 use braid_wire::{Instant, Rng, Seq32, ip, tcp};
 
+use crate::oracle::Oracle;
 use crate::policy::policy;
 
 pub const PORT: u16 = 4433;
@@ -21,6 +22,17 @@ pub fn client_addr(n: usize) -> Ipv4Addr {
 
 /// What a middlebox does to a packet: `None` drops it.
 pub type Middlebox = Box<dyn FnMut(Instant, Vec<u8>) -> Option<Vec<u8>>>;
+
+/// What happens to packets besides what links do.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Chaos {
+    /// Share of packets that come twice.
+    pub duplicate: f64,
+    /// Share of packets that take a detour and are overtaken.
+    pub detour: f64,
+    /// Longest detour.
+    pub longest: Duration,
+}
 
 /// One host with the streams its connections carry.
 pub struct Host {
@@ -42,6 +54,10 @@ pub struct App {
     pub shut: bool,
     /// Stops reading while set.
     pub paused: bool,
+    /// Whether what is received is held against the pattern.
+    pub checked: bool,
+    /// An event says that there is something to do.
+    due: bool,
 }
 
 impl App {
@@ -54,11 +70,22 @@ impl App {
             eof: false,
             shut: false,
             paused: false,
+            checked: true,
+            due: true,
         }
     }
 
+    /// Reads on after a pause.
+    pub fn resume(&mut self) {
+        self.paused = false;
+        self.due = true;
+    }
+
     fn pump(&mut self, now: Instant, stack: &mut Stack) {
-        let Some(conn) = self.conn else { return };
+        let Some(conn) = self.conn.filter(|_| self.due) else {
+            return;
+        };
+        self.due = false;
         while self.sent < self.to_send {
             let from = self.sent;
             let max = (self.to_send - from) as usize;
@@ -86,7 +113,7 @@ impl App {
                 .read_with(now, conn, |slices| {
                     let mut at = at;
                     for byte in slices.iter().flat_map(|s| s.iter()) {
-                        assert_eq!(*byte, pattern(at), "byte {at} differs");
+                        assert!(!self.checked || *byte == pattern(at), "byte {at} differs");
                         at += 1;
                     }
                     Ok::<_, braid_engine::ApiError>((at - self.received) as usize)
@@ -128,6 +155,11 @@ pub struct Net {
     pub up: Vec<Link<Vec<u8>>>,
     pub down: Vec<Link<Vec<u8>>>,
     pub middlebox: Option<Middlebox>,
+    pub chaos: Chaos,
+    /// Packets on a detour: when they arrive, and whether at the server.
+    detours: Vec<(Instant, bool, Vec<u8>)>,
+    /// What both hosts sent is held against the rules, from the client and from the server.
+    pub oracles: [Oracle; 2],
     pub rng: Rng,
     pub config: Config,
 }
@@ -151,6 +183,9 @@ impl Net {
             up: links.iter().map(|s| Link::new(*s)).collect(),
             down: links.iter().map(|s| Link::new(*s)).collect(),
             middlebox: None,
+            chaos: Chaos::default(),
+            detours: Vec::new(),
+            oracles: [Oracle::default(), Oracle::default()],
             rng: Rng::for_component(seed, 3),
             config,
         };
@@ -228,21 +263,22 @@ impl Net {
         let stacks = [&self.client.stack, &self.server.stack]
             .into_iter()
             .filter_map(Stack::next_timeout);
-        links.chain(stacks).min()
+        let detours = self.detours.iter().map(|(at, ..)| *at);
+        links.chain(stacks).chain(detours).min()
     }
 
     fn step(&mut self) {
         for i in 0..self.up.len() {
             while let Some(d) = self.up[i].poll_deliver(self.now) {
-                self.server
-                    .stack
-                    .receive(self.now, &d.packet, RxMeta::default());
+                self.arrive(d.packet, true);
             }
             while let Some(d) = self.down[i].poll_deliver(self.now) {
-                self.client
-                    .stack
-                    .receive(self.now, &d.packet, RxMeta::default());
+                self.arrive(d.packet, false);
             }
+        }
+        while let Some(i) = self.detours.iter().position(|(at, ..)| *at <= self.now) {
+            let (_, up, packet) = self.detours.remove(i);
+            self.deliver(&packet, up);
         }
         self.client.stack.handle_timeout(self.now);
         self.server.stack.handle_timeout(self.now);
@@ -250,15 +286,48 @@ impl Net {
             self.client.run_apps(self.now);
             self.server.run_apps(self.now);
         }
-        for packet in self.client.drain(self.now) {
-            self.send(packet, true);
-        }
-        for packet in self.server.drain(self.now) {
-            self.send(packet, false);
+        let [up, down] = &mut self.oracles;
+        let (up, down) = (
+            self.client.drain(self.now, up),
+            self.server.drain(self.now, down),
+        );
+        up.into_iter().for_each(|p| self.send(p, true));
+        down.into_iter().for_each(|p| self.send(p, false));
+        for host in [&self.client, &self.server] {
+            let next = host.stack.next_timeout();
+            assert!(next.is_none_or(|at| at > self.now), "a timer in the past");
         }
     }
 
+    /// A packet came out of its link.
+    fn arrive(&mut self, packet: Vec<u8>, up: bool) {
+        let chaos = self.chaos;
+        if self.rng.chance(chaos.duplicate) {
+            let again = self.now + chaos.longest.mul_f64(self.rng.unit());
+            self.detours.push((again, up, packet.clone()));
+        }
+        if self.rng.chance(chaos.detour) {
+            let late = self.now + chaos.longest.mul_f64(self.rng.unit());
+            self.detours.push((late, up, packet));
+        } else {
+            self.deliver(&packet, up);
+        }
+    }
+
+    fn deliver(&mut self, packet: &[u8], up: bool) {
+        let (host, oracle) = match up {
+            true => (&mut self.server, &mut self.oracles[1]),
+            false => (&mut self.client, &mut self.oracles[0]),
+        };
+        oracle.on_received(packet);
+        host.stack.receive(self.now, packet, RxMeta::default());
+    }
+
     fn send(&mut self, packet: Vec<u8>, up: bool) {
+        let (ip, _) = ip::Repr::parse(&packet).unwrap();
+        let IpAddr::V4(client) = (if up { ip.src } else { ip.dst }) else {
+            panic!("the pair tests speak IPv4");
+        };
         let packet = match &mut self.middlebox {
             Some(alter) => match alter(self.now, packet) {
                 Some(packet) => packet,
@@ -266,14 +335,12 @@ impl Net {
             },
             None => packet,
         };
-        let (ip, _) = ip::Repr::parse(&packet).unwrap();
-        let IpAddr::V4(client) = (if up { ip.src } else { ip.dst }) else {
-            panic!("the pair tests speak IPv4");
-        };
         let n = usize::from(client.octets()[2]);
         let links = if up { &mut self.up } else { &mut self.down };
+        // A packet of a forged connection may name a link that is not there.
+        let Some(link) = links.get_mut(n) else { return };
         let len = packet.len() as u32;
-        links[n].enqueue(self.now, packet, len, &mut self.rng);
+        link.enqueue(self.now, packet, len, &mut self.rng);
     }
 }
 
@@ -286,21 +353,28 @@ impl Host {
                 self.apps.push(app);
             }
             self.events.push(event);
+            if let Event::Readable { conn } | Event::Writable { conn } = event {
+                let app = self.apps.iter_mut().find(|a| a.conn == Some(conn));
+                app.into_iter().for_each(|a| a.due = true);
+            }
         }
         for app in &mut self.apps {
             app.pump(now, &mut self.stack);
         }
     }
 
-    fn drain(&mut self, now: Instant) -> Vec<Vec<u8>> {
+    fn drain(&mut self, now: Instant, oracle: &mut Oracle) -> Vec<Vec<u8>> {
         let mut packets = Vec::new();
-        while let Some(t) = self.stack.poll_transmit(now) {
+        let take = |stack: &mut Stack| {
+            let t = stack.poll_transmit(now)?;
             assert_eq!(t.checksum, TxChecksum::Done);
-            let mut packet = t.header.to_vec();
-            for part in &t.payload {
-                packet.extend_from_slice(part);
-            }
-            segment(&packet, t.gso_size, &mut packets);
+            Some(([t.header, &t.payload.concat()].concat(), t.gso_size))
+        };
+        while let Some((packet, gso_size)) = take(&mut self.stack) {
+            let conns = self.apps.iter().filter_map(|a| a.conn);
+            let subflows: Vec<_> = conns.flat_map(|c| self.stack.subflows(c)).collect();
+            oracle.on_sent(&packet, &subflows);
+            segment(&packet, gso_size, &mut packets);
             assert!(packets.len() < 100_000, "no end of packets");
         }
         packets

@@ -5,7 +5,7 @@ use braid_wire::mptcp::MptcpOption;
 use braid_wire::tcp::Flags;
 
 use crate::harness::{PEER_KEY, Script, config, mapped};
-use crate::segment::{Seg, ack, dack, data, fin, rst_ack, syn};
+use crate::segment::{Seg, ack, dack, data, fin, rst, rst_ack, syn};
 
 fn closed(s: &Script) -> Option<CloseReason> {
     s.events.iter().find_map(|e| match e {
@@ -259,6 +259,35 @@ fn tcp_closes_first() {
     assert_eq!(s.read(), b"answer");
     send!(s, 40, fin(7, 6));
     recv!(s, 40, ack(6, 8));
+    assert_eq!(closed(&s), Some(CloseReason::Finished));
+    gone(&mut s);
+}
+
+/// TIME-WAIT (RFC 9293 section 3.6.1): the last ACK was lost, and the peer's FIN comes again.
+#[test]
+fn tcp_acknowledges_a_repeated_fin() {
+    let mut s = plain();
+    s.shutdown();
+    recv!(s, 10, fin(1, 1));
+    send!(s, 20, fin(1, 2));
+    recv!(s, 20, ack(2, 2));
+    assert_eq!(closed(&s), Some(CloseReason::Finished));
+    for at in [300, 700] {
+        send!(s, at, fin(1, 2));
+        recv!(s, at, ack(2, 2));
+    }
+    gone(&mut s);
+}
+
+/// A peer that kept no TIME-WAIT resets our repeated FIN: all the same, everything was said.
+#[test]
+fn tcp_reset_in_last_ack_is_a_clean_end() {
+    let mut s = plain();
+    send!(s, 20, fin(1, 1));
+    recv!(s, 20, ack(1, 2));
+    s.shutdown();
+    recv!(s, 20, fin(1, 2));
+    send!(s, 30, rst(2));
     assert_eq!(closed(&s), Some(CloseReason::Finished));
     gone(&mut s);
 }

@@ -353,6 +353,11 @@ impl Script {
         self.out.pop_front()
     }
 
+    /// Whether nothing more was sent by now.
+    pub fn idle(&self) -> bool {
+        self.out.is_empty()
+    }
+
     pub fn quiet(&mut self, until: impl At) {
         self.advance(until.at());
         assert!(self.out.is_empty(), "unexpected: {:#?}", self.out);

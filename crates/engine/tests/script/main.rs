@@ -9,9 +9,13 @@ mod harness;
 mod capable;
 mod close;
 mod dss;
+mod ipv6;
 mod join;
+mod limits;
 mod misbehaviour;
 #[path = "../pair/policy.rs"]
 mod policy;
+mod recovery;
 mod reset;
 mod segment;
+mod window;

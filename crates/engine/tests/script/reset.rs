@@ -69,3 +69,194 @@ fn segments_of_no_connection_are_reset() {
     send!(s, 2, rst(7));
     quiet!(s, 100);
 }
+
+// --- established
+
+fn closed(s: &Script) -> Option<CloseReason> {
+    s.events.iter().find_map(|e| match e {
+        Event::Closed { reason, .. } => Some(*reason),
+        _ => None,
+    })
+}
+
+fn plain() -> Script {
+    Script::tcp(config(), syn(), ack(1, 1).win(512))
+}
+
+/// RFC 5961 section 3.2: only an exact hit resets; inside the window the peer is asked, outside
+/// it is ignored.
+#[test]
+fn rst_in_and_out_of_the_window() {
+    let mut s = plain();
+    send!(s, 20, rst(2));
+    recv!(s, 20, ack(1, 1));
+    send!(s, 30, rst(0));
+    send!(s, 31, rst(1 << 24));
+    quiet!(s, 100);
+    assert_eq!(closed(&s), None);
+    send!(s, 110, rst(1));
+    assert_eq!(closed(&s), Some(CloseReason::Reset));
+    assert_eq!(s.stack.connections(), 0);
+}
+
+/// RFC 5961 section 4.2: a SYN is answered by a challenge, whatever its number.
+#[test]
+fn syn_in_established() {
+    let mut s = plain();
+    for (at, seq) in [(20, 0), (520, 1), (1020, 70_000)] {
+        send!(s, at, Seg { seq, ..syn() });
+        recv!(s, at, ack(1, 1));
+    }
+    send!(s, 1520, syn_ack());
+    recv!(s, 1520, ack(1, 1));
+    assert_eq!(closed(&s), None);
+    // The peer did forget: its answer to the challenge is exact.
+    send!(s, 1530, rst(1));
+    assert_eq!(closed(&s), Some(CloseReason::Reset));
+}
+
+/// RFC 5961 section 7: two hosts that disagree on numbers do not answer each other's answers for
+/// ever.
+#[test]
+fn challenges_are_rare() {
+    let mut s = plain();
+    send!(s, 20, data(1, 1, "x"));
+    recv!(s, 20, ack(1, 2));
+    let wrong: [Seg; 4] = [ack(1, 1), ack(2, 9999), rst(3), syn()];
+    for wrong in wrong {
+        let at = braid_wire::Instant::from_millis(s.now.as_millis() + 1000);
+        send!(s, at, wrong.clone());
+        recv!(s, at, ack(1, 2));
+        for _ in 0..10 {
+            send!(s, at, wrong.clone());
+        }
+        quiet!(s, at);
+    }
+}
+
+/// RFC 5961 section 5.2: an acknowledgement of what was never sent, or of what is long past, comes
+/// from somebody who guesses; its data is not taken.
+#[test]
+fn data_with_an_unacceptable_ack() {
+    let mut s = plain();
+    send!(s, 20, data(1, 9999, "guess"));
+    recv!(s, 20, ack(1, 1));
+    s.write([0; 100]);
+    recv!(s, 20, data(1, 1, [0; 100]));
+    send!(s, 30, ack(1, 101).win(512));
+    let past = 1u64.wrapping_sub(1 << 30);
+    send!(s, 540, data(1, past, "guess"));
+    recv!(s, 540, ack(101, 1));
+    assert_eq!(s.read(), b"");
+    // An old one within the window that was offered is late, not forged.
+    send!(s, 550, data(1, 1, "late"));
+    recv!(s, 550, ack(101, 5));
+    assert_eq!(s.read(), b"late");
+}
+
+/// Without ACK nothing of a segment is looked at (RFC 9293 section 3.10.7.4).
+#[test]
+fn a_segment_without_ack() {
+    let mut s = plain();
+    let flags = braid_wire::tcp::Flags::EMPTY;
+    send!(
+        s,
+        20,
+        Seg {
+            flags,
+            ..data(1, 1, "x")
+        }
+    );
+    quiet!(s, 100);
+    assert_eq!(s.read(), b"");
+}
+
+/// A RST ends its subflow; with no other the connection waits for a new one, which the peer that
+/// opened it has to bring.
+#[test]
+fn rst_of_the_only_subflow() {
+    let mut s = Script::accepted(config());
+    send!(s, 20, rst_ack(1, 1));
+    assert_eq!(closed(&s), None);
+    assert_eq!(s.stack.subflows(s.id()).len(), 0);
+    while s.stack.connections() > 0 {
+        let next = s.stack.next_timeout().expect("it waits for ever");
+        s.advance(next);
+    }
+    assert_eq!(closed(&s), Some(CloseReason::TimedOut));
+    assert!(s.now.as_millis() < 60_000);
+}
+
+/// Before the first DATA_ACK there is nothing to join again: the peer is gone.
+#[test]
+fn rst_before_the_first_data_ack() {
+    let mut s = Script::client(config(), 2, Protocol::Mptcp);
+    recv!(s, 0, syn().ws(None).raw(&hex("1e 04 01 01")));
+    send!(s, 10, s.peer_capable(syn_ack()).win(65_535));
+    recv!(s => 10, s.stack_keys(ack(1, 1)));
+    send!(s, 20, rst(1));
+    assert_eq!(closed(&s), Some(CloseReason::Reset));
+    assert_eq!(s.stack.connections(), 0);
+}
+
+// --- what the network says (RFC 1122 section 4.2.3.9, RFC 5927)
+
+#[test]
+fn an_unreachable_peer() {
+    for (kind, code) in [(3, 0), (3, 1), (3, 3), (3, 13)] {
+        let mut s = Script::client(config(), 1, Protocol::Mptcp);
+        recv!(s, 0, syn().ws(None).raw(&hex("1e 04 01 01")));
+        // About another segment: not believed.
+        let other = s.icmp(0, (kind, code, 0), 5);
+        s.inject(5, &other);
+        assert_eq!(closed(&s), None);
+        let icmp = s.icmp(0, (kind, code, 0), 0);
+        s.inject(10, &icmp);
+        s.advance(braid_wire::Instant::from_millis(11));
+        assert_eq!(closed(&s), Some(CloseReason::Unreachable), "{code}");
+        assert_eq!(s.stack.connections(), 0);
+    }
+}
+
+/// With another path the next SYN leaves there at once.
+#[test]
+fn an_unreachable_peer_is_tried_on_the_next_path() {
+    let mut s = Script::client(config(), 2, Protocol::Mptcp);
+    recv!(s, 0, syn().ws(None).raw(&hex("1e 04 01 01")));
+    let icmp = s.icmp(0, (3, 1, 0), 0);
+    s.inject(10, &icmp);
+    recv!(s, 10, syn().on(1).ws(None).raw(&hex("1e 04 01 01")));
+    assert_eq!(closed(&s), None);
+}
+
+/// Established, it is only a hint (RFC 5927 section 5.2).
+#[test]
+fn unreachable_ends_no_connection() {
+    let mut s = plain();
+    s.write("x");
+    recv!(s, 10, data(1, 1, "x"));
+    let icmp = s.icmp(0, (3, 3, 0), 1);
+    s.inject(12, &icmp);
+    send!(s, 20, ack(1, 2));
+    quiet!(s, 1000);
+    assert_eq!(closed(&s), None);
+}
+
+/// A wrong checksum anywhere is counted, and nothing else.
+#[test]
+fn corrupted_packets() {
+    let mut s = plain();
+    let mut packet = s.packet(&data(1, 1, "hello"));
+    *packet.last_mut().unwrap() ^= 1;
+    s.inject(20, &packet);
+    assert_eq!(s.stack.stats().bad_checksum, 1);
+    let mut packet = s.packet(&data(1, 1, "hello"));
+    packet[10] ^= 1;
+    s.inject(20, &packet);
+    packet.truncate(10);
+    s.inject(20, &packet);
+    s.inject(20, &[]);
+    assert_eq!(s.stack.stats().malformed, 3);
+    quiet!(s, 100);
+    assert_eq!(s.read(), b"");
+}

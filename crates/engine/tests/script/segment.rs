@@ -1,11 +1,13 @@
 //! Segments as the scripts write them.
 
+use core::fmt;
+
 use braid_wire::mptcp::MptcpOption;
 use braid_wire::tcp::Flags;
 
 /// A segment, sent by the peer or expected from the stack. In an expected one `None` stands for
 /// "whatever it is"; MPTCP options, SACK blocks and payload are always compared.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct Seg {
     /// Which subflow, in order of their SYNs.
     pub flow: usize,
@@ -24,6 +26,40 @@ pub struct Seg {
     pub raw: Option<Vec<u8>>,
     /// Payload bytes per packet of a super-segment.
     pub gso: Option<u16>,
+}
+
+impl fmt::Debug for Seg {
+    /// What is there and nothing else, on one line.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "[{}] {} seq {}", self.flow, self.flags, self.seq)?;
+        fn some<T: fmt::Debug>(
+            f: &mut fmt::Formatter<'_>,
+            name: &str,
+            value: &Option<T>,
+        ) -> fmt::Result {
+            match value {
+                Some(value) => write!(f, " {name} {value:?}"),
+                None => Ok(()),
+            }
+        }
+        some(f, "ack", &self.ack)?;
+        some(f, "win", &self.win)?;
+        some(f, "mss", &self.mss)?;
+        some(f, "ws", &self.ws)?;
+        some(f, "ts", &self.ts)?;
+        some(f, "gso", &self.gso.filter(|g| *g > 0))?;
+        if !self.sack.is_empty() {
+            write!(f, " sack {:?}", self.sack)?;
+        }
+        if !self.payload.is_empty() {
+            let head = &self.payload[..self.payload.len().min(8)];
+            write!(f, " {} bytes {:02x?}", self.payload.len(), head)?;
+        }
+        for option in &self.mptcp {
+            write!(f, " {option:?}")?;
+        }
+        some(f, "raw", &self.raw.as_ref().filter(|r| !r.is_empty()))
+    }
 }
 
 /// An MPTCP option.

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::thread;
 use std::time::Duration;
 
@@ -208,10 +209,18 @@ fn run(world: &World, links: u8, (up, down): (u64, u64), during: impl FnOnce()) 
                 .0
             })
         });
-        during();
-        let client = connecting.join().unwrap();
+        // Whatever fails, both ends are told to stop, for the scope waits for them.
+        let during = catch_unwind(AssertUnwindSafe(during));
+        let client = match &during {
+            Ok(()) => connecting.join(),
+            Err(_) => Err(Box::new("not waited for") as _),
+        };
         thread::sleep(Duration::from_millis(200));
         rustix::io::write(&stop, &1u64.to_ne_bytes()).unwrap();
+        if let Err(panic) = during {
+            resume_unwind(panic);
+        }
+        let client = client.unwrap();
         [client, listening.join().unwrap()]
     })
 }

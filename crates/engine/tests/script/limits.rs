@@ -1,0 +1,197 @@
+//! The bounds of [`braid_engine::Config`].
+
+use core::net::SocketAddr;
+
+use braid_engine::{ApiError, CloseReason, Config, ConnId, ConnectOptions, Event, Protocol};
+
+use crate::harness::{PORT, Script, config};
+use crate::policy::policy;
+use crate::segment::{Seg, ack, dack, data, hex, rst, syn, syn_ack};
+
+fn capable_syn(flow: usize) -> Seg {
+    syn().on(flow).raw(&hex("1e 04 01 01"))
+}
+
+#[test]
+fn half_open_connections() {
+    let mut s = Script::server(Config {
+        max_half_open: 2,
+        ..config()
+    });
+    for n in 0..3 {
+        s.peer(n);
+        send!(s, 0, capable_syn(n.into()));
+        s.advance(s.now);
+        assert_eq!(s.take().is_some(), n < 2);
+    }
+    assert_eq!(s.stack.stats().syns_dropped, 1);
+    // A handshake that completes, or ends, makes room.
+    send!(s, 10, rst(1).on(0));
+    send!(s, 20, capable_syn(2));
+    recv!(s => 20, s.capable(syn_ack().on(2)));
+}
+
+#[test]
+fn connections() {
+    let mut s = Script::server(Config {
+        max_connections: 1,
+        ..config()
+    });
+    s.peer(1);
+    send!(s, 0, capable_syn(0));
+    recv!(s => 0, s.capable(syn_ack()));
+    send!(s, 10, s.third_ack());
+    recv!(s, 10, ack(1, 1).dss(dack(0)));
+    s.peer(2);
+    send!(s, 20, capable_syn(1));
+    quiet!(s, 30);
+    let options = ConnectOptions {
+        remote: SocketAddr::from(([10, 0, 1, 2], PORT)),
+        remote_alt: None,
+        path: None,
+        protocol: Protocol::Tcp,
+        policy: policy(),
+    };
+    let refused = s.stack.connect(s.now, options);
+    assert_eq!(refused, Err(ApiError::LimitReached));
+}
+
+/// A flood of strays is answered within a bound.
+#[test]
+fn answers_to_strays() {
+    let mut s = Script::server(config());
+    for n in 0..200u16 {
+        let peer = SocketAddr::from(([10, 0, 1, 2], 6000 + n));
+        let flow = s.flow(([10, 0, 9, 1], 99).into(), peer);
+        let packet = s.packet(&syn().on(flow));
+        s.stack.receive(s.now, &packet, Default::default());
+    }
+    let mut answers = 0;
+    while s.stack.poll_transmit(s.now).is_some() {
+        answers += 1;
+    }
+    assert_eq!(answers, 64);
+    assert_eq!(s.stack.stats().strays, 200);
+}
+
+const BLOCK: usize = 32 << 10;
+
+/// Regular TCP connections of many peers to a stack with little memory.
+fn crowd(n: usize, memory: usize) -> (Script, Vec<ConnId>) {
+    let mut s = Script::server(Config { memory, ..config() });
+    let mut conns = Vec::new();
+    for flow in 0..n {
+        s.peer(flow as u8);
+        send!(s, 0, syn().on(flow));
+        s.advance(s.now);
+        s.take();
+        send!(s, 0, ack(1, 1).on(flow).win(512));
+        s.advance(s.now);
+        s.take();
+        conns.push(s.id());
+    }
+    (s, conns)
+}
+
+/// Sends as much as the window allows on `flow`, from `sent` on; returns where it got to.
+fn push(s: &mut Script, flow: usize, at: i32, sent: u64, bytes: usize) -> u64 {
+    let mut acked = sent;
+    for chunk in 0..bytes.div_ceil(1024) {
+        let seq = sent + (chunk * 1024) as u64 + 1;
+        send!(s, at, data(seq, 1, [7; 1024]).on(flow));
+        while let Some((_, seg)) = s.take() {
+            if seg.flow == flow {
+                acked = acked.max(seg.ack.unwrap() - 1);
+            }
+        }
+    }
+    s.advance(braid_wire::Instant::from_millis(at as u64 + 45));
+    while let Some((_, seg)) = s.take() {
+        if seg.flow == flow {
+            acked = acked.max(seg.ack.unwrap() - 1);
+        }
+    }
+    acked
+}
+
+/// Readers that stall keep what they have; as long as memory is left, whoever reads gets all of
+/// its data.
+#[test]
+fn stalled_readers_do_not_stop_the_others() {
+    let memory = 64 * BLOCK;
+    let (mut s, conns) = crowd(12, memory);
+    for flow in 0..10 {
+        push(&mut s, flow, 100 * (flow as i32 + 1), 0, 128 << 10);
+        assert!(s.stack.buffered() <= memory);
+    }
+    for (flow, conn) in conns.iter().enumerate().skip(10) {
+        s.conn = Some(*conn);
+        let mut sent = 0;
+        for round in 0..20 {
+            let at = 5000 + 3000 * (flow as i32 - 10) + round * 100;
+            sent = push(&mut s, flow, at, sent, 16 << 10);
+            s.read();
+            while s.take().is_some() {}
+        }
+        assert!(sent >= 100 << 10, "flow {flow} got {sent} bytes through");
+    }
+}
+
+/// Holes: bookkeeping is bounded, and the stream is whole in the end.
+#[test]
+fn many_holes() {
+    let mut s = Script::tcp(config(), syn(), ack(1, 1).win(512));
+    let holes = 5000;
+    for n in 0..holes {
+        send!(s, 20, data(2 * n + 2, 1, [1]));
+        while s.take().is_some() {}
+    }
+    assert!(s.stack.buffered() <= 2 * BLOCK);
+    let all = vec![2; 2 * holes as usize];
+    for (n, chunk) in all.chunks(1000).enumerate() {
+        send!(s, 30, data(1000 * n as u64 + 1, 1, chunk));
+        while s.take().is_some() {}
+    }
+    let read = s.read();
+    assert_eq!(read.len(), 2 * holes as usize);
+    assert_eq!((read[0], read[1], read[2]), (2, 1, 2));
+}
+
+/// A writer that finds no memory is told when there is some.
+#[test]
+fn a_starved_writer_is_woken() {
+    let (mut s, conns) = crowd(2, 8 * BLOCK);
+    s.conn = Some(conns[0]);
+    let written = s.stack.write(s.now, conns[0], &[0; 8 * BLOCK]).unwrap();
+    assert!(written > 0 && written < 8 * BLOCK, "{written}");
+    assert_eq!(s.stack.write(s.now, conns[1], b"x"), Ok(0));
+    s.advance(s.now);
+    s.abort();
+    while s.take().is_some() {}
+    assert!(s.saw(|e| matches!(e, Event::Writable { conn } if *conn == conns[1])));
+    assert_eq!(s.stack.write(s.now, conns[1], b"x"), Ok(1));
+}
+
+/// Unknown ids are errors, not panics.
+#[test]
+fn ids_of_connections_that_are_gone() {
+    let mut s = Script::tcp(config(), syn(), ack(1, 1).win(512));
+    let id = s.id();
+    send!(s, 20, rst(1));
+    assert!(s.saw(|e| matches!(
+        e,
+        Event::Closed {
+            reason: CloseReason::Reset,
+            ..
+        }
+    )));
+    let gone = Err(ApiError::UnknownConnection);
+    assert_eq!(s.stack.write(s.now, id, b"x"), gone);
+    assert_eq!(
+        s.stack.shutdown(s.now, id),
+        Err(ApiError::UnknownConnection)
+    );
+    s.stack.abort(s.now, id);
+    assert_eq!((s.stack.readable(id), s.stack.send_space(id)), (0, 0));
+    assert!(s.stack.subflows(id).is_empty() && !s.stack.read_finished(id));
+}

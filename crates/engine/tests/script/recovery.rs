@@ -1,0 +1,359 @@
+//! Loss recovery and the retransmission timer (RFC 6298, 6675, 8985, 3522), path MTU (RFC 1191,
+//! 8201). Regular TCP where MPTCP adds nothing.
+
+use braid_engine::Config;
+use braid_engine::cc::Algorithm;
+use braid_wire::Instant;
+
+use crate::harness::{Script, config};
+use crate::segment::{Seg, ack, data, syn};
+
+const MSS: usize = 1448;
+
+/// Regular TCP with a round trip of 10 ms; bytes of a segment are all its number.
+fn plain() -> Script {
+    let config = Config {
+        congestion: Algorithm::NewReno,
+        ..config()
+    };
+    Script::tcp(config, syn().mss(1448), ack(1, 1).win(4096))
+}
+
+/// The same with timestamps.
+fn stamped() -> Script {
+    let config = Config {
+        congestion: Algorithm::NewReno,
+        ..config()
+    };
+    Script::tcp(config, syn().ts(0, 0), ack(1, 1).win(4096).ts(10, 0))
+}
+
+fn write(s: &mut Script, segments: usize) {
+    let bytes: Vec<u8> = (0..segments).flat_map(|n| vec![n as u8; MSS]).collect();
+    s.write(bytes);
+}
+
+fn nth(n: usize) -> Seg {
+    data((n * MSS) as u64 + 1, 1, vec![n as u8; MSS])
+}
+
+fn edge(n: usize) -> u64 {
+    (n * MSS) as u64 + 1
+}
+
+/// Ten segments sent from 10 ms on, within half a round trip (they are paced).
+fn flight(mut s: Script) -> Script {
+    write(&mut s, 10);
+    s.advance(Instant::from_millis(15));
+    for n in 0..10 {
+        let (_, seg) = s.take().unwrap_or_else(|| panic!("no segment {n}"));
+        assert!(nth(n).matches(&seg), "{n}: {seg:?}");
+    }
+    assert!(s.idle());
+    s
+}
+
+/// What the pacer holds back leaves when its time has come, with no other event to help.
+#[test]
+fn a_paced_flight_leaves_by_itself() {
+    flight(plain());
+}
+
+/// RFC 6298 sections 5.4 to 5.6: the timer doubles, up to its bound.
+#[test]
+fn the_timer_backs_off_up_to_its_bound() {
+    let mut s = plain();
+    s.write("x");
+    recv!(s, 10, data(1, 1, "x"));
+    let mut times = Vec::new();
+    while s.stack.connections() > 0 && s.now < Instant::from_millis(60_000) {
+        let next = s.stack.next_timeout().unwrap();
+        s.advance(next);
+        while let Some((at, seg)) = s.take() {
+            if seg.payload == b"x" {
+                times.push(at.as_millis());
+            }
+        }
+    }
+    // Probe, then 210 ms doubled each time, then the bound of 10 s.
+    let expected = [90, 300, 720, 1560, 3240, 6600, 13_320, 23_320];
+    assert_eq!(times, expected);
+    assert_eq!(s.stack.connections(), 0, "given up after 30 s of silence");
+}
+
+/// RFC 6298 section 5.7 and Karn: an acknowledged retransmission ends the backoff and gives no
+/// round trip.
+#[test]
+fn a_retransmission_gives_no_round_trip() {
+    let mut s = plain();
+    s.write("x");
+    recv!(s, 10, data(1, 1, "x"));
+    recv!(s, 90, data(1, 1, "x"));
+    recv!(s, 300, data(1, 1, "x"));
+    send!(s, 650, ack(1, 2).win(4096));
+    assert_eq!(s.stack.subflows(s.id())[0].srtt.as_millis(), 10);
+    s.write("y");
+    recv!(s, 650, data(2, 1, "y"));
+    recv!(s, 730, data(2, 1, "y"));
+    recv!(s, 940, data(2, 1, "y"));
+}
+
+/// RFC 8985 section 7: the last segment alone is sent again, and its answer starts recovery.
+#[test]
+fn a_tail_loss_is_probed() {
+    let mut s = plain();
+    write(&mut s, 3);
+    for n in 0..3 {
+        recv!(s, 10, nth(n));
+    }
+    // The last two are lost. Two round trips after the last answer the last one is probed.
+    send!(s, 20, ack(1, edge(1)).win(4096));
+    recv!(s, 40, nth(2));
+    send!(s, 50, ack(1, edge(1)).win(4096).sack(&[(edge(2), edge(3))]));
+    recv!(s, 50, nth(1));
+    send!(s, 60, ack(1, edge(3)).win(4096));
+    quiet!(s, 5000);
+    assert_eq!(s.stack.subflows(s.id())[0].rtos, 0);
+}
+
+/// RFC 8985 section 6.2: three later segments delivered and one round trip gone by. The first
+/// retransmission does not wait for the reduced window (RFC 6675 section 5, step 4.3).
+#[test]
+fn a_hole_is_filled_on_sack() {
+    let mut s = flight(plain());
+    send!(s, 20.5, ack(1, edge(1)).win(4096));
+    let before = s.stack.subflows(s.id())[0].cwnd;
+    send!(
+        s,
+        20.6,
+        ack(1, edge(1)).win(4096).sack(&[(edge(2), edge(5))])
+    );
+    recv!(s, 20.6, nth(1));
+    let after = s.stack.subflows(s.id())[0].cwnd;
+    assert!(after < before, "no reduction: {before} to {after}");
+    // Once, not for each further SACK.
+    send!(
+        s,
+        20.7,
+        ack(1, edge(1)).win(4096).sack(&[(edge(2), edge(8))])
+    );
+    quiet!(s, 20.8);
+    send!(s, 31, ack(1, edge(10)).win(4096));
+    quiet!(s, 1000);
+    assert_eq!(s.stack.subflows(s.id())[0].bytes_retransmitted, MSS as u64);
+}
+
+/// One segment overtaken is not one lost: RACK waits a quarter of the round trip.
+#[test]
+fn reordering_is_waited_for() {
+    let mut s = flight(plain());
+    send!(s, 20.5, ack(1, edge(1)).win(4096));
+    send!(
+        s,
+        20.6,
+        ack(1, edge(1)).win(4096).sack(&[(edge(2), edge(3))])
+    );
+    quiet!(s, 20.7);
+    send!(s, 21.5, ack(1, edge(10)).win(4096));
+    quiet!(s, 1000);
+    assert_eq!(s.stack.subflows(s.id())[0].bytes_retransmitted, 0);
+}
+
+/// A lost retransmission is found by time as well (RFC 8985 section 3.2).
+#[test]
+fn a_lost_retransmission_is_sent_again() {
+    let mut s = flight(plain());
+    send!(s, 20.5, ack(1, edge(1)).win(4096));
+    send!(
+        s,
+        20.6,
+        ack(1, edge(1)).win(4096).sack(&[(edge(2), edge(6))])
+    );
+    recv!(s, 20.6, nth(1));
+    send!(
+        s,
+        21,
+        ack(1, edge(1)).win(4096).sack(&[(edge(2), edge(10))])
+    );
+    write(&mut s, 1);
+    s.advance(Instant::from_millis(25));
+    let (_, fresh) = s.take().expect("the window has room");
+    assert_eq!(fresh.seq, edge(10));
+    // What was sent after the retransmission is delivered, the retransmission is not.
+    send!(
+        s,
+        36,
+        ack(1, edge(1)).win(4096).sack(&[(edge(2), edge(11))])
+    );
+    s.advance(Instant::from_millis(45));
+    let (_, again) = s.take().expect("not repeated");
+    assert!(nth(1).matches(&again), "{again:?}");
+}
+
+/// RFC 2883 and 3708: the peer got everything twice, the reduction is taken back.
+#[test]
+fn dsack_undoes_a_needless_reduction() {
+    let mut s = flight(plain());
+    send!(s, 20.5, ack(1, edge(1)).win(4096));
+    let before = s.stack.subflows(s.id())[0].cwnd;
+    send!(
+        s,
+        20.6,
+        ack(1, edge(1)).win(4096).sack(&[(edge(2), edge(5))])
+    );
+    recv!(s, 20.6, nth(1));
+    assert!(s.stack.subflows(s.id())[0].cwnd < before);
+    send!(s, 22, ack(1, edge(5)).win(4096));
+    let dup = [(edge(1), edge(2))];
+    send!(s, 31, ack(1, edge(10)).win(4096).sack(&dup));
+    assert!(s.stack.subflows(s.id())[0].cwnd >= before);
+}
+
+/// RFC 3522: an echo from before the retransmission shows that the original arrived.
+#[test]
+fn eifel_undoes_a_spurious_timeout() {
+    let mut s = flight(stamped());
+    let before = s.stack.subflows(s.id())[0].cwnd;
+    // Nothing for long: probe, then timeout.
+    while s.stack.subflows(s.id())[0].rtos == 0 {
+        let next = s.stack.next_timeout().unwrap();
+        s.advance(next);
+    }
+    while s.take().is_some() {}
+    assert!(s.stack.subflows(s.id())[0].cwnd < before);
+    let late = Instant::from_millis(s.now.as_millis() + 50);
+    send!(s, late, ack(1, edge(2)).win(4096).ts(100, 10));
+    let stats = s.stack.subflows(s.id())[0];
+    assert_eq!((stats.rtos, stats.spurious_rtos), (1, 1));
+    assert!(stats.cwnd >= before, "{} of {before}", stats.cwnd);
+}
+
+/// Without the old echo the timeout was right, and slow start begins again.
+#[test]
+fn a_true_timeout_starts_slowly() {
+    let mut s = flight(stamped());
+    while s.stack.subflows(s.id())[0].rtos == 0 {
+        let next = s.stack.next_timeout().unwrap();
+        s.advance(next);
+    }
+    let at = s.now;
+    let mut sent = Vec::new();
+    while let Some((when, seg)) = s.take() {
+        if when == at {
+            sent.push(seg.seq);
+        }
+    }
+    assert_eq!(sent, [1], "one segment after a timeout");
+    let late = Instant::from_millis(at.as_millis() + 10);
+    let echo = (at.as_millis()) as u32;
+    send!(s, late, ack(1, edge(1)).win(4096).ts(300, echo));
+    assert_eq!(s.stack.subflows(s.id())[0].spurious_rtos, 0);
+    s.advance(Instant::from_millis(late.as_millis() + 8));
+    let next: Vec<u64> = core::iter::from_fn(|| s.take())
+        .map(|(_, seg)| seg.seq)
+        .collect();
+    assert_eq!(next, [edge(1), edge(2)]);
+}
+
+/// RFC 5681 section 4.1: after an idle period the sender starts from the initial window.
+#[test]
+fn an_idle_sender_restarts_from_the_initial_window() {
+    let mut s = plain();
+    let mut acked = 0;
+    let mut at = s.now.as_millis();
+    for _ in 0..4 {
+        write(&mut s, 40);
+        at += 20;
+        s.advance(Instant::from_millis(at));
+        while s.take().is_some() {
+            acked += 1;
+        }
+        at += 1;
+        send!(s, Instant::from_millis(at), ack(1, edge(acked)).win(4096));
+    }
+    s.advance(Instant::from_millis(at + 20));
+    while s.take().is_some() {
+        acked += 1;
+    }
+    send!(
+        s,
+        Instant::from_millis(at + 21),
+        ack(1, edge(acked)).win(4096)
+    );
+    let grown = s.stack.subflows(s.id())[0].cwnd;
+    assert!(grown > 20 * MSS as u64, "{grown}");
+    s.advance(Instant::from_millis(at + 2000));
+    write(&mut s, 1);
+    assert_eq!(s.stack.subflows(s.id())[0].cwnd, 10 * MSS as u64);
+}
+
+// --- path MTU
+
+const FRAGMENTATION_NEEDED: (u8, u8) = (3, 4);
+
+fn too_big(s: &Script, mtu: u32, seq: u64) -> Vec<u8> {
+    let (kind, code) = FRAGMENTATION_NEEDED;
+    s.icmp(0, (kind, code, mtu), seq)
+}
+
+/// RFC 1191: what was too big is sent again at once, cut to the new size, with no reduction.
+#[test]
+fn a_smaller_path_mtu_resends_in_smaller_packets() {
+    let mut s = plain();
+    write(&mut s, 1);
+    recv!(s, 10, nth(0));
+    let before = s.stack.subflows(s.id())[0].cwnd;
+    let icmp = too_big(&s, 1400, 1);
+    s.inject(12, &icmp);
+    recv!(s, 12, data(1, 1, [0; 1360]));
+    recv!(s, 12, data(1361, 1, [0; 88]));
+    assert!(s.stack.subflows(s.id())[0].cwnd >= before * 1360 / 1448 - 1448);
+    send!(s, 22, ack(1, 1449).win(4096));
+    quiet!(s, 2000);
+}
+
+/// A report of a tiny MTU would make every packet mostly header: it is bounded (RFC 1191 section
+/// 3 says 576 is what every host takes).
+#[test]
+fn a_tiny_path_mtu_is_not_believed() {
+    for mtu in [0, 68, 500] {
+        let mut s = plain();
+        write(&mut s, 1);
+        recv!(s, 10, nth(0));
+        let icmp = too_big(&s, mtu, 1);
+        s.inject(12, &icmp);
+        // One by one: this device cuts nothing.
+        recv!(s, 12, data(1, 1, [0; 536]).gso(0));
+        recv!(s, 12, data(537, 1, [0; 536]).gso(0));
+        recv!(s, 12, data(1073, 1, [0; 376]));
+    }
+}
+
+/// RFC 5927 section 4.1: a quoted sequence number that is not in flight is forged or late.
+#[test]
+fn reports_on_what_is_not_in_flight_are_ignored() {
+    let mut s = plain();
+    write(&mut s, 1);
+    recv!(s, 10, nth(0));
+    for seq in [0, 1449, 100_000] {
+        let icmp = too_big(&s, 1000, seq);
+        s.inject(12, &icmp);
+        quiet!(s, 12);
+    }
+    send!(s, 20, ack(1, 1449).win(4096));
+    let icmp = too_big(&s, 1000, 1);
+    s.inject(21, &icmp);
+    s.write([7; MSS]);
+    recv!(s, 21, data(1449, 1, [7; MSS]));
+}
+
+/// A larger MTU than the link's is no news.
+#[test]
+fn a_larger_path_mtu_changes_nothing() {
+    let mut s = plain();
+    write(&mut s, 1);
+    recv!(s, 10, nth(0));
+    let icmp = too_big(&s, 9000, 1);
+    s.inject(12, &icmp);
+    quiet!(s, 20);
+}

@@ -1,0 +1,342 @@
+//! Acknowledgements, windows and probes (RFC 9293 section 3.8.6, RFC 5681 section 4.2, RFC 7323,
+//! RFC 8684 sections 3.3.4 and 3.3.5).
+
+use braid_engine::{Config, Event, Protocol};
+
+use crate::harness::{Script, config, mapped};
+use crate::segment::{Seg, ack, dack, data, hex, syn, syn_ack};
+
+const MSS: usize = 1460;
+
+fn plain() -> Script {
+    Script::tcp(config(), syn(), ack(1, 1).win(512))
+}
+
+/// `n` segments of the peer, each acknowledged at once at the start.
+fn quick(s: &mut Script, n: usize) {
+    for n in 0..n {
+        let at = 20.0 + n as f64 / 10.0;
+        send!(s, at, data((n * MSS) as u64 + 1, 1, vec![n as u8; MSS]));
+        recv!(s, at, ack(1, ((n + 1) * MSS) as u64 + 1));
+    }
+}
+
+/// The first segments are acknowledged one by one, so that the peer's window opens; afterwards
+/// every second one, and a single one within 40 ms (RFC 5681 section 4.2, RFC 9293 section
+/// 3.8.6.3).
+#[test]
+fn quick_acks_then_delayed_acks() {
+    let mut s = plain();
+    quick(&mut s, 16);
+    let at = |n: usize| (n * MSS) as u64 + 1;
+    send!(s, 30, data(at(16), 1, vec![0; MSS]));
+    quiet!(s, 69);
+    recv!(s, 70, ack(1, at(17)));
+    send!(s, 80, data(at(17), 1, vec![0; MSS]));
+    quiet!(s, 81);
+    send!(s, 82, data(at(18), 1, vec![0; MSS]));
+    recv!(s, 82, ack(1, at(19)));
+    quiet!(s, 500);
+}
+
+/// Out of order, filling a hole, and twice: all at once (RFC 5681 section 4.2, RFC 2883).
+#[test]
+fn disorder_is_acknowledged_at_once() {
+    let mut s = plain();
+    quick(&mut s, 16);
+    let at = |n: usize| (n * MSS) as u64 + 1;
+    send!(s, 30, data(at(17), 1, vec![0; MSS]));
+    recv!(s, 30, ack(1, at(16)).sack(&[(at(17), at(18))]));
+    send!(s, 31, data(at(19), 1, vec![0; MSS]));
+    recv!(
+        s,
+        31,
+        ack(1, at(16)).sack(&[(at(19), at(20)), (at(17), at(18))])
+    );
+    send!(s, 32, data(at(17), 1, vec![0; MSS]));
+    let dup = (at(17), at(18));
+    recv!(
+        s,
+        32,
+        ack(1, at(16)).sack(&[dup, (at(19), at(20)), (at(17), at(18))])
+    );
+    send!(s, 33, data(at(16), 1, vec![0; MSS]));
+    recv!(s, 33, ack(1, at(18)).sack(&[(at(19), at(20))]));
+    send!(s, 34, data(at(18), 1, vec![0; MSS]));
+    recv!(s, 34, ack(1, at(20)));
+}
+
+/// A peer without SACK gets none.
+#[test]
+fn no_sack_unless_agreed() {
+    let mut s = Script::server(config());
+    s.peer(1);
+    send!(s, 0, syn().no_sack());
+    recv!(
+        s,
+        0,
+        Seg {
+            sack_ok: Some(false),
+            ..syn_ack()
+        }
+    );
+    send!(s, 10, ack(1, 1).win(512));
+    recv!(s, 10, ack(1, 1));
+    send!(s, 20, data(5, 1, "late"));
+    recv!(s, 20, ack(1, 1));
+}
+
+/// A peer that does not scale is not scaled to (RFC 7323 section 2.2).
+#[test]
+fn no_scaling_unless_agreed() {
+    let mut s = Script::server(config());
+    s.peer(1);
+    send!(s, 0, syn().ws(None));
+    s.advance(s.now);
+    let (_, answer) = s.take().unwrap();
+    assert_eq!((answer.ws, answer.win), (None, Some(65_535)));
+    // 1000 bytes and no more.
+    send!(s, 10, ack(1, 1).win(1000));
+    recv!(s, 10, ack(1, 1).win(65_535));
+    s.write([0; 2000]);
+    recv!(s, 10, data(1, 1, [0; 1000]));
+    quiet!(s, 15);
+}
+
+/// The field of a SYN/ACK is not scaled, that of an ACK is.
+#[test]
+fn windows_are_scaled_except_on_syns() {
+    let mut s = Script::client(config(), 1, Protocol::Tcp);
+    recv!(s, 0, syn().win(65_535));
+    send!(s, 10, syn_ack().win(1000));
+    recv!(s, 10, ack(1, 1).win(((4 << 20) >> 7) as u16));
+    s.write([0; 2000]);
+    recv!(s, 10, data(1, 1, [0; 1000]));
+    send!(s, 20, ack(1, 1001).win(100));
+    recv!(s, 20, data(1001, 1, [0; 1000]));
+}
+
+/// The window shrinks with what is not read and opens with a read of a good part of it.
+#[test]
+fn the_window_follows_the_reader() {
+    let config = Config {
+        recv_buffer: 64 << 10,
+        ..config()
+    };
+    let mut s = Script::tcp(config, syn(), ack(1, 1).win(512));
+    let mut last = None;
+    for n in 0..64 {
+        send!(s, 20 + n, data((n * 1024) as u64 + 1, 1, [7; 1024]));
+        last = s.take().or(last);
+    }
+    s.advance(braid_wire::Instant::from_millis(150));
+    let (_, last) = s.take().or(last).unwrap();
+    assert_eq!((last.ack, last.win), (Some(65_537), Some(0)));
+    // The peer's probe of a zero window gets an answer and no room.
+    send!(s, 200, data(65_537, 1, "x"));
+    recv!(s, 200, ack(1, 65_537).win(0));
+    send!(s, 210, ack(65_536, 1));
+    recv!(s, 210, ack(1, 65_537).win(0));
+    assert_eq!(s.read().len(), 65_536);
+    s.advance(s.now);
+    let (at, update) = s.take().expect("no window update");
+    assert_eq!((at.as_millis(), update.ack), (210, Some(65_537)));
+    assert!(update.win > Some(30_000), "{update:?}");
+}
+
+/// RFC 9293 section 3.8.6.1: a closed window is probed, with backoff, and the connection lives as
+/// long as the peer answers.
+#[test]
+fn a_zero_window_is_probed() {
+    let mut s = plain();
+    send!(s, 20, ack(1, 1).win(0));
+    s.write("wait");
+    let mut probes = Vec::new();
+    for _ in 0..40 {
+        let next = s.stack.next_timeout().unwrap();
+        s.advance(next);
+        if let Some((at, probe)) = s.take() {
+            probes.push(at);
+            assert_eq!((probe.seq, probe.payload.len()), (0, 1), "{probe:?}");
+            send!(s, s.now, ack(1, 1).win(0));
+        }
+    }
+    let gaps: Vec<_> = probes
+        .windows(2)
+        .map(|p| p[1].saturating_since(p[0]))
+        .collect();
+    assert!(probes.len() >= 5, "{probes:?}");
+    assert!(
+        gaps.is_sorted() || gaps[2] > gaps[0],
+        "no backoff: {gaps:?}"
+    );
+    assert!(s.stack.connections() == 1);
+    let at = s.now;
+    send!(s, at, ack(1, 1).win(512));
+    recv!(s, at, data(1, 1, "wait"));
+}
+
+/// Linux goes silent with a subflow acknowledged and DATA_ACK behind: one old byte wakes it.
+#[test]
+fn a_stalled_data_ack_is_probed() {
+    let mut s = Script::accepted(config());
+    s.write("hello");
+    recv!(s, 10, data(1, 1, "hello").dss(dack(0).map(0, 1, 5)));
+    send!(s, 20, ack(1, 6).dss(dack(0)));
+    // A round trip and 5 ms, then with backoff.
+    recv!(s, 35, data(5, 1, [0]).dss(dack(0)));
+    recv!(s, 65, data(5, 1, [0]).dss(dack(0)));
+    send!(s, 75, ack(1, 6).dss(dack(5)));
+    quiet!(s, 5000);
+}
+
+/// The window is that of the connection: told on one subflow, it opens all (section 3.3.4).
+#[test]
+fn a_data_level_window_update() {
+    let mut s = Script::accepted(config());
+    send!(s, 20, ack(1, 1).win(512).dss(dack(0)));
+    s.write([1; 100]);
+    recv!(s, 20, data(1, 1, [1; 100]).dss(dack(0).map(0, 1, 100)));
+    // 512 << 7 from the DATA_ACK on, whatever the subflow has.
+    let window = 512 << 7;
+    s.write(vec![2; window + 1000]);
+    let mut at = 21;
+    let mut acked = 101;
+    let mut last = 100;
+    while at < 200 {
+        s.advance(braid_wire::Instant::from_millis(at));
+        while let Some((_, seg)) = s.take() {
+            let end = seg.seq + seg.payload.len() as u64;
+            acked = acked.max(end);
+            last = last.max(end - 1);
+        }
+        send!(s, s.now, ack(1, acked).win(512).dss(dack(0)));
+        while s.take().is_some_and(|(_, seg)| {
+            last = last.max(seg.seq + seg.payload.len() as u64 - 1);
+            acked = last + 1;
+            true
+        }) {}
+        at += 5;
+    }
+    // All of it but a silly rest (RFC 9293 section 3.8.6.2.1).
+    let full = (window - MSS) as u64..=window as u64;
+    assert!(full.contains(&last), "{last} of {window}");
+    // The stall is probed meanwhile.
+    s.advance(braid_wire::Instant::from_millis(300));
+    while s.take().is_some() {}
+    send!(s, 300, ack(1, acked).win(512).dss(dack(last)));
+    s.advance(braid_wire::Instant::from_millis(310));
+    assert!(s.take().is_some_and(|(_, seg)| seg.payload.len() > 1));
+}
+
+/// A silent connection is asked for a sign of life, and ends when none comes.
+#[test]
+fn keepalive() {
+    let mut s = Script::accepted(config());
+    send!(s, 20, mapped(0, 0, "x"));
+    recv!(s, 20, ack(1, 2).dss(dack(1)));
+    assert_eq!(s.read(), b"x");
+    recv!(s, 10_020, data(0, 2, [0]).dss(dack(1)));
+    send!(s, 10_030, ack(2, 1).dss(dack(0)));
+    recv!(s, 20_030, data(0, 2, [0]).dss(dack(1)));
+    recv!(s, 25_030, data(0, 2, [0]).dss(dack(1)));
+    while s.stack.connections() > 0 {
+        let next = s.stack.next_timeout().unwrap();
+        s.advance(next);
+    }
+    assert!(s.saw(|e| matches!(
+        e,
+        Event::Closed {
+            reason: braid_engine::CloseReason::TimedOut,
+            ..
+        }
+    )));
+    assert!(s.now.as_millis() < 75_000, "{}", s.now);
+}
+
+/// The peer's keepalive is answered (RFC 9293 section 3.8.4).
+#[test]
+fn the_peer_s_keepalive_is_answered() {
+    let mut s = plain();
+    send!(s, 20, data(1, 1, "abc"));
+    recv!(s, 20, ack(1, 4));
+    send!(s, 30, ack(3, 1));
+    recv!(s, 30, ack(1, 4));
+}
+
+// --- timestamps (RFC 7323)
+
+fn stamped() -> Script {
+    Script::tcp(config(), syn().ts(0, 0), ack(1, 1).win(512).ts(10, 0))
+}
+
+/// Section 5.3: an old timestamp is an old duplicate, whatever its sequence number.
+#[test]
+fn paws() {
+    let mut s = stamped();
+    send!(s, 20, data(1, 1, "new").ts(20, 10));
+    recv!(s, 20, ack(1, 4).ts(20, 20));
+    send!(s, 30, data(4, 1, "old").ts(19, 10));
+    recv!(s, 30, ack(1, 4).ts(30, 20));
+    assert_eq!(s.read(), b"new");
+    send!(s, 40, data(4, 1, "now").ts(30, 30));
+    recv!(s, 40, ack(1, 7).ts(40, 30));
+    assert_eq!(s.read(), b"now");
+}
+
+/// Section 4.3: the echo is that of the segment that advanced the window, not of one that came
+/// before its time.
+#[test]
+fn the_echo_is_of_the_oldest_segment_not_acknowledged() {
+    let mut s = stamped();
+    send!(s, 20, data(5, 1, "late").ts(20, 10));
+    recv!(s, 20, ack(1, 1).ts(20, 10).sack(&[(5, 9)]));
+    send!(s, 25, data(1, 1, "hole").ts(21, 10));
+    recv!(s, 25, ack(1, 9).ts(25, 21));
+}
+
+/// With delayed acknowledgements the first of the segments counts: the sender's round trip then
+/// includes the delay.
+#[test]
+fn the_echo_is_of_the_first_segment_of_a_delayed_ack() {
+    let mut s = stamped();
+    for n in 0..16u32 {
+        let at = f64::from(20 + n);
+        send!(
+            s,
+            at,
+            data(u64::from(n) * 100 + 1, 1, [0; 100]).ts(20 + n, 10)
+        );
+        recv!(s, at, ack(1, u64::from(n) * 100 + 101).ts(20 + n, 20 + n));
+    }
+    send!(s, 50, data(1601, 1, [0; 100]).ts(50, 10));
+    send!(s, 55, data(1701, 1, [0; 100]).ts(55, 10));
+    recv!(s, 55, ack(1, 1801).ts(55, 50));
+}
+
+/// A RST is taken whatever its timestamp, and one without timestamps too.
+#[test]
+fn paws_does_not_hold_for_rst() {
+    let mut s = stamped();
+    send!(s, 20, data(1, 1, "new").ts(20, 10));
+    recv!(s, 20, ack(1, 4));
+    send!(s, 30, crate::segment::rst(4).ts(1, 1));
+    assert!(s.saw(|e| matches!(e, Event::Closed { .. })));
+}
+
+/// An MPTCP handshake with timestamps: everything fits.
+#[test]
+fn timestamps_and_the_keys_share_the_header() {
+    let mut s = Script::client(config(), 1, Protocol::Mptcp);
+    s.write([5; 3000]);
+    recv!(
+        s,
+        0,
+        syn()
+            .ts(0, 0u32.wrapping_sub(1_000_000))
+            .raw(&hex("1e 04 01 01"))
+    );
+    send!(s, 10, s.peer_capable(syn_ack()).win(65_535).ts(0, 0));
+    // 1500 - 40 - 12 - 24.
+    recv!(s => 10, s.stack_keys_data(data(1, 1, [5; 1424]), 1424).ts(10, 0));
+}
