@@ -17,15 +17,23 @@ impl Tally {
 }
 
 /// Counters of one direction of a link. At any time
-/// `offered = delivered + dropped_* + what the link holds`.
+/// `offered + duplicated = delivered + dropped_* + what the link holds`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counters {
     /// Handed to the link.
     pub offered: Tally,
+    /// Copies the link made of packets; from then on packets like all others.
+    pub duplicated: Tally,
     /// Handed on at the far end.
     pub delivered: Tally,
+    /// Of those, with a bit to flip.
+    pub corrupted: Tally,
+    /// Sent on a detour that lets others overtake.
+    pub detoured: Tally,
     /// Dropped because the queue was full.
     pub dropped_queue: Tally,
+    /// Dropped by CoDel.
+    pub dropped_codel: Tally,
     /// Lost at random.
     pub dropped_loss: Tally,
     /// Handed to a link that was down, or in it when it went down.

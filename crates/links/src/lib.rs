@@ -3,11 +3,18 @@
 //!
 //! A [`Link`] is one direction. A packet passes, in this order,
 //!
-//! 1. random loss ([`Loss`]),
-//! 2. a droptail queue ([`QueueLimit`]), which the packet being serialised is not counted in,
-//! 3. serialisation at the line's [`Rate`], exact to the nanosecond however many packets follow
-//!    each other,
-//! 4. propagation: the delay plus up to `jitter` more, without overtaking.
+//! 1. random loss ([`Loss`]): of each packet by itself or in bursts,
+//! 2. duplication: the copy goes on behind the original as a packet of its own,
+//! 3. a queue, droptail ([`QueueLimit`]) or with [`CoDel`] as well, which the packet being
+//!    serialised is not counted in,
+//! 4. serialisation at the line's [`Rate`]: constant, exact to the nanosecond however many packets
+//!    follow each other, or as recorded in a [`Trace`],
+//! 5. propagation: the delay plus up to `jitter` more, without overtaking, except for packets that
+//!    take the detour of [`Reorder`]; [corruption](Settings::corrupt) of a bit, which the driver
+//!    carries out.
+//!
+//! A [`Schedule`] says how the settings change over time. What is switched off draws nothing from
+//! the random stream.
 //!
 //! ```
 //! use braid_links::{Link, QueueLimit, Rate, Settings, Verdict};
@@ -28,12 +35,19 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod chance;
+mod codel;
 mod counters;
 mod line;
 mod link;
 mod queue;
+mod schedule;
 mod settings;
+mod trace;
 
+pub use codel::CoDel;
 pub use counters::{Counters, Tally};
-pub use link::{Delivery, Link, MAX_HELD, Verdict};
-pub use settings::{Loss, QueueLimit, Rate, Settings};
+pub use link::{Delivery, Link, MAX_HELD, Verdict, flip_bit};
+pub use schedule::{Change, Schedule};
+pub use settings::{Loss, QueueLimit, Rate, Reorder, Settings};
+pub use trace::{Trace, TraceError};

@@ -1,10 +1,11 @@
 //! One direction of a link.
 
 use std::collections::VecDeque;
-use std::time::Duration;
 
 use braid_wire::{Instant, Rng};
 
+use crate::chance::{Fate, LossState};
+use crate::codel;
 use crate::counters::Counters;
 use crate::line::Line;
 use crate::queue::{Held, Queue};
@@ -14,12 +15,15 @@ use crate::settings::Settings;
 /// dropped as by a full queue. A bound for settings that have none: unlimited rate, long delay.
 pub const MAX_HELD: usize = 1 << 17;
 
-/// One direction of a link, carrying packets of type `P`.
+/// One direction of a link, carrying packets of type `P`. It never looks into them: one that is to
+/// be duplicated is cloned, and of one that is to be corrupted [`Delivery::flip`] says which bit
+/// the driver is to flip.
 ///
 /// The driver hands each packet to [`enqueue`](Self::enqueue), and whenever
 /// [`next_event`](Self::next_event) has come calls [`poll_deliver`](Self::poll_deliver) until it
 /// answers `None`. Both `next_event` and what is due may change by `enqueue` and
-/// [`set`](Self::set), so it is to be asked again after each of them. Time handed in must not go
+/// [`set`](Self::set), so it is to be asked again after each of them. Nothing may be due even
+/// though `next_event` has come, where packets overtake each other or CoDel drops them. Time handed in must not go
 /// backwards; if it does, the latest is taken.
 #[derive(Debug)]
 pub struct Link<P> {
@@ -31,7 +35,11 @@ pub struct Link<P> {
     in_service: Option<(Instant, Held<P>)>,
     /// What has left the line, with its time of delivery, in order.
     in_flight: VecDeque<Delivery<P>>,
+    /// The same for those on a detour.
+    on_detour: VecDeque<Delivery<P>>,
     last_delivery: Instant,
+    loss: LossState,
+    codel: codel::State,
     counters: Counters,
 }
 
@@ -44,6 +52,16 @@ pub struct Delivery<P> {
     pub packet: P,
     /// Its length in bytes.
     pub len: u32,
+    /// If it was corrupted: the bit to flip, less than 8 `len`; [`flip_bit`] does it.
+    pub flip: Option<u32>,
+}
+
+/// Flips bit `bit` of a packet, counted from the first of its first byte; does nothing if the
+/// packet has no such bit.
+pub fn flip_bit(packet: &mut [u8], bit: u32) {
+    if let Some(byte) = packet.get_mut(bit as usize / 8) {
+        *byte ^= 0x80 >> (bit % 8);
+    }
 }
 
 /// What became of a packet handed to a link.
@@ -62,37 +80,65 @@ pub enum Verdict {
 impl<P> Link<P> {
     /// An empty link at time 0.
     pub fn new(settings: Settings) -> Self {
+        Link::starting_at(Instant::ZERO, settings)
+    }
+
+    /// An empty link at time `now`; a trace starts there.
+    pub fn starting_at(now: Instant, settings: Settings) -> Self {
         Link {
             settings,
-            now: Instant::ZERO,
+            now,
             queue: Queue::new(),
-            line: Line::default(),
+            line: Line::new(now),
             in_service: None,
             in_flight: VecDeque::new(),
+            on_detour: VecDeque::new(),
             last_delivery: Instant::ZERO,
+            loss: LossState::default(),
+            codel: codel::State::default(),
             counters: Counters::default(),
         }
     }
 
-    /// Hands in a packet of `len` bytes. A dropped packet is dropped here and now.
-    pub fn enqueue(&mut self, now: Instant, packet: P, len: u32, rng: &mut Rng) -> Verdict {
+    /// Hands in a packet of `len` bytes. A dropped packet is dropped here and now, except by
+    /// CoDel, which drops it when it would have left the queue. Where the packet is duplicated,
+    /// the verdict is that of the original.
+    pub fn enqueue(&mut self, now: Instant, packet: P, len: u32, rng: &mut Rng) -> Verdict
+    where
+        P: Clone,
+    {
         self.advance(now);
         self.counters.offered.add(len);
         if !self.settings.up {
             self.counters.dropped_down.add(len);
             return Verdict::DroppedDown;
         }
-        if self.settings.loss.strikes(rng) {
+        if self.loss.strikes(self.settings.loss, rng) {
             self.counters.dropped_loss.add(len);
             return Verdict::DroppedLoss;
         }
-        let jitter = draw_jitter(self.settings.jitter, rng);
+        if !rng.chance(self.settings.duplicate) {
+            return self.admit(packet, len, rng);
+        }
+        let verdict = self.admit(packet.clone(), len, rng);
+        self.counters.duplicated.add(len);
+        self.admit(packet, len, rng);
+        verdict
+    }
+
+    /// Puts a packet on the line or in the queue.
+    fn admit(&mut self, packet: P, len: u32, rng: &mut Rng) -> Verdict {
+        let fate = Fate::draw(&self.settings, len, rng);
         let held = Held {
             packet,
             len,
-            jitter,
+            entered: self.now,
+            jitter: fate.jitter,
+            detour: fate.detour,
+            flip: fate.flip,
         };
-        let room = self.in_flight.len() + self.queue.now().packets as usize + 1 < MAX_HELD;
+        let in_air = self.in_flight.len() + self.on_detour.len();
+        let room = in_air + self.queue.now().packets as usize + 1 < MAX_HELD;
         let taken = if room && self.in_service.is_none() {
             self.serve(self.now, held);
             true
@@ -106,23 +152,36 @@ impl<P> Link<P> {
         Verdict::DroppedQueue
     }
 
-    /// When the next packet is to be delivered, if the link holds any.
+    /// When to poll next, if the link holds any packet: when the next one is to be delivered, or
+    /// sooner where that is not known yet.
     pub fn next_event(&self) -> Option<Instant> {
-        match (self.in_flight.front(), &self.in_service) {
+        let in_order = match (self.in_flight.front(), &self.in_service) {
             (Some(first), _) => Some(first.at),
-            (None, Some((ends, held))) => Some(self.arrival(*ends, held.jitter)),
+            // The packet behind it may arrive before it.
+            (None, Some((ends, held))) if !held.detour.is_zero() => Some(*ends),
+            (None, Some((ends, held))) => Some(self.arrival(*ends, held)),
             (None, None) => None,
-        }
+        };
+        let detoured = self.on_detour.front().map(|first| first.at);
+        in_order.into_iter().chain(detoured).min()
     }
 
     /// The next packet whose time has come.
     pub fn poll_deliver(&mut self, now: Instant) -> Option<Delivery<P>> {
         self.advance(now);
-        if self.in_flight.front()?.at > self.now {
+        let from = match (self.in_flight.front(), self.on_detour.front()) {
+            (Some(a), Some(b)) if b.at < a.at => &mut self.on_detour,
+            (None, Some(_)) => &mut self.on_detour,
+            _ => &mut self.in_flight,
+        };
+        if from.front()?.at > self.now {
             return None;
         }
-        let delivery = self.in_flight.pop_front()?;
+        let delivery = from.pop_front()?;
         self.counters.delivered.add(delivery.len);
+        if delivery.flip.is_some() {
+            self.counters.corrupted.add(delivery.len);
+        }
         Some(delivery)
     }
 
@@ -131,14 +190,15 @@ impl<P> Link<P> {
     /// keep their times. A link going down loses all it holds.
     pub fn set(&mut self, now: Instant, settings: Settings) {
         self.advance(now);
-        let old = self.settings.rate;
-        self.settings = settings;
-        if !settings.up {
+        let old = core::mem::replace(&mut self.settings, settings);
+        if !self.settings.up {
             self.lose_everything();
-            return;
         }
+        let len = self.in_service.as_ref().map_or(0, |(_, held)| held.len);
+        let rates = (&old.rate, &self.settings.rate);
+        let free_at = self.line.change_rate(self.now, rates, len);
         if let Some((ends, _)) = &mut self.in_service {
-            *ends = self.line.change_rate(self.now, old, settings.rate);
+            *ends = free_at;
         }
         self.advance(now);
     }
@@ -161,32 +221,59 @@ impl<P> Link<P> {
     fn advance(&mut self, now: Instant) {
         self.now = self.now.max(now);
         while let Some((ends, held)) = self.in_service.take_if(|(ends, _)| *ends <= self.now) {
-            let at = self.arrival(ends, held.jitter);
-            self.last_delivery = at;
-            self.in_flight.push_back(Delivery {
-                at,
-                packet: held.packet,
-                len: held.len,
-            });
-            if let Some(next) = self.queue.pop() {
+            self.launch(ends, held);
+            if let Some(next) = self.dequeue(ends) {
                 self.serve(ends, next);
             }
         }
     }
 
+    /// The packet the line is to take at `now`.
+    fn dequeue(&mut self, now: Instant) -> Option<Held<P>> {
+        let Some(codel) = self.settings.codel else {
+            return self.queue.pop();
+        };
+        let dropped = &mut self.counters.dropped_codel;
+        let drop = |held: Held<P>| dropped.add(held.len);
+        self.codel.dequeue(codel, now, &mut self.queue, drop)
+    }
+
     fn serve(&mut self, now: Instant, held: Held<P>) {
-        let ends = self.line.send(now, self.settings.rate, held.len);
+        let ends = self.line.send(now, &self.settings.rate, held.len);
         self.in_service = Some((ends, held));
     }
 
-    /// When a packet that leaves the line at `ends` arrives: never before the one ahead of it.
-    fn arrival(&self, ends: Instant, jitter: Duration) -> Instant {
-        (ends + self.settings.delay + jitter).max(self.last_delivery)
+    /// A packet has left the line at `ends`.
+    fn launch(&mut self, ends: Instant, held: Held<P>) {
+        let at = self.arrival(ends, &held);
+        let delivery = Delivery {
+            at,
+            packet: held.packet,
+            len: held.len,
+            flip: held.flip,
+        };
+        if held.detour.is_zero() {
+            self.last_delivery = at;
+            self.in_flight.push_back(delivery);
+        } else {
+            self.counters.detoured.add(held.len);
+            // Detours of one length keep the order; one changed meanwhile may not.
+            let place = self.on_detour.partition_point(|other| other.at <= at);
+            self.on_detour.insert(place, delivery);
+        }
+    }
+
+    /// When a packet that leaves the line at `ends` arrives: never before one ahead of it that
+    /// took no detour.
+    fn arrival(&self, ends: Instant, held: &Held<P>) -> Instant {
+        let straight = (ends + self.settings.delay + held.jitter).max(self.last_delivery);
+        straight + held.detour
     }
 
     fn lose_everything(&mut self) {
         let lost = &mut self.counters.dropped_down;
-        self.in_flight.drain(..).for_each(|d| lost.add(d.len));
+        let in_air = self.in_flight.drain(..).chain(self.on_detour.drain(..));
+        in_air.for_each(|d| lost.add(d.len));
         self.in_service
             .take()
             .into_iter()
@@ -194,14 +281,7 @@ impl<P> Link<P> {
         while let Some(held) = self.queue.pop() {
             lost.add(held.len);
         }
-        self.line = Line::default();
+        self.line.abort();
+        self.codel = codel::State::default();
     }
-}
-
-fn draw_jitter(jitter: Duration, rng: &mut Rng) -> Duration {
-    if jitter.is_zero() {
-        return Duration::ZERO;
-    }
-    let most = u64::try_from(jitter.as_nanos()).unwrap_or(u64::MAX - 1);
-    Duration::from_nanos(rng.below(most + 1))
 }

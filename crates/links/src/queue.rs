@@ -3,6 +3,8 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use braid_wire::Instant;
+
 use crate::counters::Tally;
 use crate::settings::QueueLimit;
 
@@ -11,15 +13,22 @@ use crate::settings::QueueLimit;
 pub(crate) struct Held<P> {
     pub packet: P,
     pub len: u32,
-    /// Its share of the jitter, drawn when it came.
+    /// When it came.
+    pub entered: Instant,
+    /// Its share of the jitter, drawn when it came, as are the two below.
     pub jitter: Duration,
+    /// How much later it arrives, letting others overtake; zero for none.
+    pub detour: Duration,
+    /// The bit to flip.
+    pub flip: Option<u32>,
 }
 
-/// A droptail queue.
+/// A queue bounded as by droptail.
 #[derive(Debug)]
 pub(crate) struct Queue<P> {
     held: VecDeque<Held<P>>,
     bytes: u64,
+    largest: u32,
     max: Tally,
 }
 
@@ -28,6 +37,7 @@ impl<P> Queue<P> {
         Queue {
             held: VecDeque::new(),
             bytes: 0,
+            largest: 0,
             max: Tally::default(),
         }
     }
@@ -38,6 +48,7 @@ impl<P> Queue<P> {
             return Err(held);
         }
         self.bytes += u64::from(held.len);
+        self.largest = self.largest.max(held.len);
         self.held.push_back(held);
         self.max.packets = self.max.packets.max(self.held.len() as u64);
         self.max.bytes = self.max.bytes.max(self.bytes);
@@ -48,6 +59,11 @@ impl<P> Queue<P> {
         let held = self.held.pop_front()?;
         self.bytes -= u64::from(held.len);
         Some(held)
+    }
+
+    /// The longest packet there ever was in it.
+    pub fn largest(&self) -> u32 {
+        self.largest
     }
 
     pub fn now(&self) -> Tally {

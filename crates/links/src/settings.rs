@@ -3,11 +3,12 @@
 use core::num::NonZeroU64;
 use core::time::Duration;
 
-use braid_wire::Rng;
+use crate::codel::CoDel;
+use crate::trace::Trace;
 
 /// Settings of one direction of a link. By default a perfect one: up, unlimited rate, no delay,
-/// no loss, a queue of 1000 packets.
-#[derive(Debug, Clone, Copy, PartialEq)]
+/// no loss, a queue of 1000 packets. A clone is cheap: a trace is shared.
+#[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
     /// How fast the line serialises.
     pub rate: Rate,
@@ -16,10 +17,18 @@ pub struct Settings {
     /// Each packet takes up to this much longer, uniformly drawn; packets do not overtake each
     /// other, so that a late one holds up those behind it.
     pub jitter: Duration,
-    /// Bound of the droptail queue.
+    /// Bound of the queue; what comes beyond it is dropped (droptail).
     pub queue: QueueLimit,
+    /// CoDel on that queue, besides the bound; `None` leaves it a plain droptail queue.
+    pub codel: Option<CoDel>,
     /// Random loss.
     pub loss: Loss,
+    /// Reordering.
+    pub reorder: Reorder,
+    /// Probability (0 to 1) with which a packet that is not lost is followed by a copy of itself.
+    pub duplicate: f64,
+    /// Probability (0 to 1) with which one bit of a packet is flipped on the way.
+    pub corrupt: f64,
     /// Whether the link carries anything. What is in it when it goes down is lost.
     pub up: bool,
 }
@@ -31,19 +40,26 @@ impl Default for Settings {
             delay: Duration::ZERO,
             jitter: Duration::ZERO,
             queue: QueueLimit::Packets(1000),
+            codel: None,
             loss: Loss::None,
+            reorder: Reorder::default(),
+            duplicate: 0.0,
+            corrupt: 0.0,
             up: true,
         }
     }
 }
 
 /// How fast a line serialises.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Rate {
     /// Packets leave at once.
     Unlimited,
     /// Constant, bit/s.
     Fixed(NonZeroU64),
+    /// As recorded. The trace starts when it comes into force: by [`crate::Link::starting_at`],
+    /// or by [`crate::Link::set`] with settings that did not have it before.
+    Trace(Trace),
 }
 
 impl Rate {
@@ -56,7 +72,7 @@ impl Rate {
     }
 }
 
-/// Bound of a droptail queue. The packet being serialised is not in the queue, so that even a
+/// Bound of a queue. The packet being serialised is not in the queue, so that even a
 /// bound of 0 lets single packets pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum QueueLimit {
@@ -83,14 +99,46 @@ pub enum Loss {
     None,
     /// Each packet is lost with this probability (0 to 1), independently of all others.
     Uniform(f64),
+    /// Losses in bursts: a link that is good or bad (Gilbert 1960, Elliott 1963). It starts good,
+    /// changes or not before each packet, and then loses the packet or not. All four are
+    /// probabilities (0 to 1).
+    GilbertElliott {
+        /// From good to bad.
+        to_bad: f64,
+        /// From bad to good.
+        to_good: f64,
+        /// Of loss while good; 0 in Gilbert's model.
+        loss_good: f64,
+        /// Of loss while bad.
+        loss_bad: f64,
+    },
 }
 
 impl Loss {
-    /// Decides over one packet.
-    pub(crate) fn strikes(self, rng: &mut Rng) -> bool {
-        match self {
-            Loss::None => false,
-            Loss::Uniform(p) => rng.chance(p),
+    /// Loss of a share `mean` of packets (0 to 1) in bursts of `burst` packets in the mean
+    /// (at least 1): [`Loss::GilbertElliott`] that loses all while bad and none while good.
+    /// Values out of range are taken as the nearest within; a mean above `burst / (burst + 1)`
+    /// cannot be had, since at least one packet between two bursts arrives.
+    pub fn bursts(mean: f64, burst: f64) -> Loss {
+        let mean = mean.clamp(0.0, 1.0);
+        let to_good = 1.0 / burst.max(1.0);
+        // In equilibrium, mean = to_bad / (to_bad + to_good).
+        let to_bad = to_good * mean / (1.0 - mean);
+        Loss::GilbertElliott {
+            to_bad: to_bad.min(1.0),
+            to_good,
+            loss_good: 0.0,
+            loss_bad: 1.0,
         }
     }
+}
+
+/// Reordering: some packets take a detour and are overtaken by those that leave the line within
+/// it. The others stay in order among themselves.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Reorder {
+    /// Probability (0 to 1) with which a packet takes the detour.
+    pub share: f64,
+    /// How much later a packet on it arrives.
+    pub detour: Duration,
 }

@@ -145,12 +145,18 @@ fn a_link_that_goes_down_loses_what_it_holds_and_takes_nothing() {
         delay: Duration::from_millis(10),
         ..one_ms_a_packet()
     };
-    let mut link = Link::new(up);
+    let mut link = Link::new(up.clone());
     for n in 0..5 {
         link.enqueue(Instant::ZERO, n, 1000, &mut rng());
     }
     // At 2.5 ms two are in the air, one on the line, two in the queue.
-    link.set(Instant::from_micros(2500), Settings { up: false, ..up });
+    link.set(
+        Instant::from_micros(2500),
+        Settings {
+            up: false,
+            ..up.clone()
+        },
+    );
     assert_eq!(link.next_event(), None);
     assert_eq!(
         link.enqueue(MS(3), 5, 1000, &mut rng()),
@@ -200,7 +206,7 @@ fn a_shorter_delay_does_not_let_packets_overtake() {
         delay: Duration::from_millis(50),
         ..Settings::default()
     };
-    let mut link = Link::new(far);
+    let mut link = Link::new(far.clone());
     link.enqueue(MS(0), 0, 1000, &mut rng());
     link.set(
         MS(1),

@@ -26,7 +26,7 @@ pub enum Direction {
 }
 
 /// A path: one link with its two directions.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct PathSettings {
     /// From client to server.
     pub up: Settings,
@@ -103,7 +103,7 @@ impl Transfer {
         let links = config
             .paths
             .iter()
-            .map(|path| world.connect(client, server, path.up, path.down))
+            .map(|path| world.connect(client, server, path.up.clone(), path.down.clone()))
             .collect();
         let (asks, answers) = match config.direction {
             Direction::Down => (

@@ -21,7 +21,7 @@ pub struct NodeId(pub u32);
 pub struct LinkId(pub u32);
 
 /// An IP packet. Its buffer goes back to the world when it has been received.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Packet(pub Vec<u8>);
 
 /// What a node may do while it has its turn: send, draw.
@@ -148,12 +148,12 @@ impl World {
     ) -> (LinkId, LinkId) {
         let first = self.wires.len() as u32;
         let ends = [(a, b, there), (b, a, back)];
-        let ifaces = ends.map(|(from, ..)| self.nodes[from.0 as usize].ifaces.len() as u32);
+        let ifaces = [a, b].map(|from| self.nodes[from.0 as usize].ifaces.len() as u32);
         for (n, (from, to, settings)) in ends.into_iter().enumerate() {
             let id = LinkId(first + n as u32);
             self.nodes[from.0 as usize].ifaces.push(id);
             self.wires.push(Wire {
-                link: Link::new(settings),
+                link: Link::starting_at(self.now, settings),
                 to,
                 iface: ifaces[1 - n],
                 rng: Rng::for_component(self.seed, u64::from(id.0)),
@@ -183,8 +183,8 @@ impl World {
     }
 
     /// The settings of a link.
-    pub fn link_settings(&self, id: LinkId) -> Settings {
-        *self.wires[id.0 as usize].link.settings()
+    pub fn link_settings(&self, id: LinkId) -> &Settings {
+        self.wires[id.0 as usize].link.settings()
     }
 
     /// What went through a link.
@@ -224,9 +224,12 @@ impl World {
                 self.now = at;
                 let (to, iface) = (wire.to, wire.iface);
                 while let Some(delivery) = self.wires[id.0 as usize].link.poll_deliver(at) {
-                    self.nodes[to.0 as usize]
-                        .host
-                        .receive(at, iface, &delivery.packet.0);
+                    // Hosts do not compute checksums here, and one would find a single bit.
+                    if delivery.flip.is_none() {
+                        self.nodes[to.0 as usize]
+                            .host
+                            .receive(at, iface, &delivery.packet.0);
+                    }
                     self.recycle(delivery.packet);
                 }
                 self.arm_link(id);

@@ -16,7 +16,7 @@ fn path(mbit: u64, delay_ms: u64, loss: f64) -> PathSettings {
         ..Settings::default()
     };
     PathSettings {
-        up: settings,
+        up: settings.clone(),
         down: settings,
     }
 }
@@ -71,8 +71,8 @@ fn another_link_does_not_disturb_the_first() {
     let mut dead = path(5, 50, 0.5);
     dead.up.up = false;
     dead.down.up = false;
-    let mut other = dead;
+    let mut other = dead.clone();
     other.up.loss = Loss::None;
     let with = |paths: &[PathSettings]| transfer(3, paths, 200_000, Direction::Down);
-    assert_eq!(with(&[first, dead]), with(&[first, other]));
+    assert_eq!(with(&[first.clone(), dead]), with(&[first, other]));
 }

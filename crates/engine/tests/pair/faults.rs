@@ -197,7 +197,7 @@ pub fn set_up(net: &mut Net, n: usize, up: bool) {
     for link in [&mut net.up[n], &mut net.down[n]] {
         let settings = Settings {
             up,
-            ..*link.settings()
+            ..link.settings().clone()
         };
         link.set(net.now, settings);
     }

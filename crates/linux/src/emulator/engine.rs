@@ -12,7 +12,7 @@ use braid_wire::{Instant, Rng};
 use hdrhistogram::Histogram;
 use rustix::event::{Timespec, epoll};
 
-use super::tun_end::{HEADER_LEN, TunEnd};
+use super::tun_end::{self, HEADER_LEN, TunEnd};
 use super::{Direction, Lateness, LinkPlan, Request};
 
 /// Packets read from one device before the others get their turn.
@@ -49,7 +49,8 @@ impl Engine {
     /// Adds the link of `plan` between its devices.
     pub fn add_link(&mut self, plan: &LinkPlan, from: TunEnd, to: TunEnd) {
         self.ends.extend([from, to]);
-        self.settings.extend([plan.forward, plan.reverse]);
+        self.settings
+            .extend([plan.forward.clone(), plan.reverse.clone()]);
         self.buffer_len = self.buffer_len.max(HEADER_LEN + usize::from(plan.mtu));
     }
 
@@ -68,10 +69,10 @@ impl Engine {
         }
         let lanes = self
             .settings
-            .iter()
+            .into_iter()
             .enumerate()
             .map(|(index, settings)| Lane {
-                link: Link::new(*settings),
+                link: Link::new(settings),
                 rng: Rng::for_component(self.seed, index as u64),
             });
         let histogram = Histogram::new_with_bounds(1, LATEST, 2);
@@ -183,8 +184,12 @@ impl Running {
     fn deliver(&mut self) {
         for index in 0..self.lanes.len() {
             let mut now = self.now();
-            while let Some(delivery) = self.lanes[index].link.poll_deliver(now) {
-                self.ends[index ^ 1].write(&delivery.packet.buffer[..delivery.packet.len]);
+            while let Some(mut delivery) = self.lanes[index].link.poll_deliver(now) {
+                let bytes = &mut delivery.packet.buffer[..delivery.packet.len];
+                if let Some(bit) = delivery.flip {
+                    tun_end::corrupt(bytes, bit);
+                }
+                self.ends[index ^ 1].write(bytes);
                 now = self.now();
                 let late = now.saturating_since(delivery.at).as_nanos() as u64;
                 self.lateness.saturating_record(late.clamp(1, LATEST));
@@ -202,7 +207,7 @@ impl Running {
                 }
                 Ok(Request::Stats(link, direction, reply)) => {
                     let link = &self.lanes[lane(link, direction)].link;
-                    let _ = reply.send((*link.settings(), link.counters()));
+                    let _ = reply.send((link.settings().clone(), link.counters()));
                 }
                 Ok(Request::Lateness(reply)) => {
                     let _ = reply.send(self.summarise());
@@ -251,6 +256,16 @@ impl Pool {
             len: 0,
             pool: Rc::clone(pool),
         }
+    }
+}
+
+/// A copy in a buffer of its own, from the pool.
+impl Clone for Packet {
+    fn clone(&self) -> Self {
+        let mut copy = Pool::packet(&self.pool);
+        copy.len = self.len;
+        copy.buffer[..self.len].copy_from_slice(&self.buffer[..self.len]);
+        copy
     }
 }
 

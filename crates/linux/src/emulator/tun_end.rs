@@ -9,8 +9,14 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::OpenOptionsExt;
 
+use braid_links::flip_bit;
+use braid_wire::checksum;
+
 /// Bytes of `struct virtio_net_hdr` before each packet.
 pub(super) const HEADER_LEN: usize = 10;
+
+/// `VIRTIO_NET_HDR_F_NEEDS_CSUM`: the checksum is left open.
+const NEEDS_CSUM: u8 = 1;
 
 /// A TUN device that carries one packet a call, never larger than its MTU, each behind a
 /// `virtio_net_hdr`. The header is there for the checksum alone: the kernel leaves it open on the
@@ -72,6 +78,27 @@ impl AsFd for TunEnd {
     }
 }
 
+/// Flips a bit of the packet behind its header. The checksum the kernel left open is computed
+/// first, and the header no longer vouches for it, so that the receiver can notice.
+pub(super) fn corrupt(bytes: &mut [u8], bit: u32) {
+    let Some((header, packet)) = bytes.split_first_chunk_mut::<HEADER_LEN>() else {
+        return;
+    };
+    if header[0] & NEEDS_CSUM != 0 {
+        let field = |at: usize| usize::from(u16::from_ne_bytes([header[at], header[at + 1]]));
+        let (start, offset) = (field(6), field(8));
+        if let Some(segment) = packet.get_mut(start..)
+            && offset + 2 <= segment.len()
+        {
+            // The field holds the sum over the pseudo-header, so that all is in the one sum.
+            let sum = checksum::finish(checksum::sum(checksum::Sum::default(), segment));
+            segment[offset..offset + 2].copy_from_slice(&sum.to_be_bytes());
+        }
+    }
+    header.fill(0);
+    flip_bit(packet, bit);
+}
+
 /// Puts the calling thread under SCHED_FIFO, or failing that at least rids its timers of their
 /// slack (50 µs by default). Answers whether it is SCHED_FIFO.
 pub(super) fn become_realtime() -> bool {
@@ -90,5 +117,28 @@ fn check(result: libc::c_int) -> io::Result<()> {
         Err(io::Error::last_os_error())
     } else {
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_open_checksum_is_completed_before_a_bit_is_flipped() {
+        // A 4-byte IP header stands in; the checksum is at offset 2 of what follows, and holds
+        // the pseudo-header's sum.
+        let mut bytes = [0u8; HEADER_LEN + 4 + 6];
+        bytes[0] = NEEDS_CSUM;
+        bytes[6..8].copy_from_slice(&4u16.to_ne_bytes());
+        bytes[8..10].copy_from_slice(&2u16.to_ne_bytes());
+        bytes[HEADER_LEN + 4..].copy_from_slice(&[0x12, 0x34, 0x00, 0x05, 0x80, 0x01]);
+        corrupt(&mut bytes, 4 * 8 + 7);
+        // 0x1234 + 0x0005 + 0x8001 = 0x923a, whose complement is 0x6dc5.
+        assert_eq!(bytes[..HEADER_LEN], [0; HEADER_LEN]);
+        assert_eq!(
+            bytes[HEADER_LEN + 4..],
+            [0x13, 0x34, 0x6d, 0xc5, 0x80, 0x01]
+        );
     }
 }

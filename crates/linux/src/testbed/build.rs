@@ -280,5 +280,6 @@ pub(super) fn resolve(there: &LinkModel, back: &LinkModel, up: bool) -> Settings
             _ => Loss::None,
         },
         up,
+        ..Settings::default()
     }
 }

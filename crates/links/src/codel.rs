@@ -1,0 +1,104 @@
+//! CoDel, "controlled delay" (RFC 8289).
+
+use core::time::Duration;
+
+use braid_wire::Instant;
+
+use crate::queue::{Held, Queue};
+
+/// Parameters of CoDel, by default those of RFC 8289 section 4.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CoDel {
+    /// Standing delay of the queue that is acceptable.
+    pub target: Duration,
+    /// How long the delay must stand above the target before packets are dropped; of the order of
+    /// the longest round-trip time.
+    pub interval: Duration,
+}
+
+impl Default for CoDel {
+    fn default() -> Self {
+        CoDel {
+            target: Duration::from_millis(5),
+            interval: Duration::from_millis(100),
+        }
+    }
+}
+
+/// The state of RFC 8289 section 5; names are those of its pseudocode.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct State {
+    first_above_time: Option<Instant>,
+    drop_next: Instant,
+    count: u32,
+    lastcount: u32,
+    dropping: bool,
+}
+
+impl State {
+    /// Takes the packet to be sent next from `queue` at `now` and hands those to be dropped
+    /// before it to `drop` (section 5, `deque`).
+    pub fn dequeue<P>(
+        &mut self,
+        codel: CoDel,
+        now: Instant,
+        queue: &mut Queue<P>,
+        mut drop: impl FnMut(Held<P>),
+    ) -> Option<Held<P>> {
+        let (mut packet, mut ok_to_drop) = self.take(codel, now, queue);
+        if self.dropping {
+            self.dropping = ok_to_drop;
+            while self.dropping && now >= self.drop_next {
+                packet.into_iter().for_each(&mut drop);
+                self.count = self.count.saturating_add(1);
+                (packet, ok_to_drop) = self.take(codel, now, queue);
+                self.dropping = ok_to_drop;
+                if ok_to_drop {
+                    self.drop_next = control_law(codel, self.drop_next, self.count);
+                }
+            }
+        } else if ok_to_drop {
+            packet.into_iter().for_each(&mut drop);
+            (packet, _) = self.take(codel, now, queue);
+            self.enter(codel, now);
+        }
+        packet
+    }
+
+    /// Section 5.6, `dodequeue`: the next packet, and whether the delay has stood above the target
+    /// long enough for it to be dropped.
+    fn take<P>(
+        &mut self,
+        codel: CoDel,
+        now: Instant,
+        queue: &mut Queue<P>,
+    ) -> (Option<Held<P>>, bool) {
+        let Some(packet) = queue.pop() else {
+            self.first_above_time = None;
+            return (None, false);
+        };
+        let sojourn = now.saturating_since(packet.entered);
+        // With no more than one packet left behind it, a drop would idle the line.
+        if sojourn < codel.target || queue.now().bytes <= queue.largest().into() {
+            self.first_above_time = None;
+            return (Some(packet), false);
+        }
+        let since = *self.first_above_time.get_or_insert(now + codel.interval);
+        (Some(packet), now >= since)
+    }
+
+    /// Enters the dropping state, at the drop rate of the last time if that is not long ago.
+    fn enter(&mut self, codel: CoDel, now: Instant) {
+        let delta = self.count.saturating_sub(self.lastcount);
+        let recent = now.saturating_since(self.drop_next) < codel.interval.saturating_mul(16);
+        self.count = if delta > 1 && recent { delta } else { 1 };
+        self.drop_next = control_law(codel, now, self.count);
+        self.lastcount = self.count;
+        self.dropping = true;
+    }
+}
+
+/// When the next drop is due: intervals shrink with the square root of the drops (section 5).
+fn control_law(codel: CoDel, from: Instant, count: u32) -> Instant {
+    from + codel.interval.div_f64(f64::from(count.max(1)).sqrt())
+}

@@ -1,0 +1,208 @@
+//! Rates read from a trace.
+
+use core::fmt;
+use core::time::Duration;
+use std::sync::Arc;
+
+use braid_wire::Instant;
+
+const NANOS_PER_MILLI: u64 = 1_000_000;
+
+/// What a line can carry and when, as recorded from a real one, in the format of mahimahi
+/// (Netravali et al., "Mahimahi: Accurate Record-and-Replay for HTTP", USENIX ATC 2015): each
+/// line of text is a time in whole milliseconds at which up to [`Trace::OPPORTUNITY`] bytes leave;
+/// times do not go back, a time that stands n times gives n opportunities, and the last time is
+/// the length after which the trace begins anew.
+///
+/// A packet larger than what is left of an opportunity goes on in the next one, and leaves in the
+/// one that has its last byte; several small ones share an opportunity. What is not used at its
+/// time is gone. A clone shares the data.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Trace(Arc<[u32]>);
+
+impl Trace {
+    /// Bytes an opportunity carries.
+    pub const OPPORTUNITY: u32 = 1500;
+    /// Most opportunities of a trace: 16 MiB of memory, 50 Gbit.
+    pub const MAX_LEN: usize = 1 << 22;
+
+    /// Reads the text of a trace.
+    ///
+    /// # Errors
+    /// Where a line is no time or one before its predecessor's, and where the trace is empty,
+    /// lasts 0 ms or has more than [`Self::MAX_LEN`] lines.
+    pub fn parse(text: &str) -> Result<Trace, TraceError> {
+        let mut times: Vec<u32> = Vec::new();
+        for (n, read) in text.trim_end().lines().enumerate() {
+            let wrong = |expected: String| TraceError::new(n + 1, read, expected);
+            if n == Self::MAX_LEN {
+                return Err(wrong(format!("at most {} lines", Self::MAX_LEN)));
+            }
+            let time = read.trim().parse().map_err(|_| {
+                let most = u32::MAX;
+                wrong(format!("a time in whole milliseconds from 0 to {most}"))
+            })?;
+            if let Some(last) = times.last().filter(|last| **last > time) {
+                return Err(wrong(format!("{last} or later, the line before")));
+            }
+            times.push(time);
+        }
+        match times.last() {
+            None => {
+                let expected = "a time in milliseconds on each line".to_owned();
+                Err(TraceError::new(1, "", expected))
+            }
+            Some(0) => {
+                let expected = "a last time after 0, the length of the trace".to_owned();
+                Err(TraceError::new(times.len(), "0", expected))
+            }
+            Some(_) => Ok(Trace(times.into())),
+        }
+    }
+
+    /// Opportunities until the trace begins anew, at least 1.
+    pub fn opportunities(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Time after which the trace begins anew, at least 1 ms.
+    pub fn length(&self) -> Duration {
+        Duration::from_nanos(self.length_nanos())
+    }
+
+    /// Mean rate, bit/s.
+    pub fn mean_rate(&self) -> f64 {
+        let bits = self.0.len() as f64 * f64::from(Self::OPPORTUNITY) * 8.0;
+        bits / self.length().as_secs_f64()
+    }
+
+    fn length_nanos(&self) -> u64 {
+        self.0.last().map_or(1, |last| u64::from(*last)) * NANOS_PER_MILLI
+    }
+
+    /// When opportunity `index` comes, in nanoseconds from the start, counted through repetitions.
+    fn nanos(&self, index: u64) -> u64 {
+        let (round, at) = (index / self.0.len() as u64, index % self.0.len() as u64);
+        let within = u64::from(self.0[at as usize]) * NANOS_PER_MILLI;
+        round
+            .saturating_mul(self.length_nanos())
+            .saturating_add(within)
+    }
+
+    /// The first opportunity at or after `elapsed` nanoseconds from the start.
+    fn first_from(&self, elapsed: u64) -> u64 {
+        // The last opportunity of a round and the start of the next are the same moment.
+        let round = elapsed.div_ceil(self.length_nanos()).saturating_sub(1);
+        let within = elapsed - round * self.length_nanos();
+        let at = self
+            .0
+            .partition_point(|time| u64::from(*time) * NANOS_PER_MILLI < within);
+        round
+            .saturating_mul(self.0.len() as u64)
+            .saturating_add(at as u64)
+    }
+}
+
+/// The figures, since the times are too many to read.
+impl fmt::Debug for Trace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Trace")
+            .field("opportunities", &self.opportunities())
+            .field("length", &self.length())
+            .finish()
+    }
+}
+
+/// What is wrong with the text of a trace.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TraceError {
+    /// The line, from 1.
+    pub line: usize,
+    /// What it says, cut to 40 characters.
+    pub read: String,
+    /// What it should say.
+    pub expected: String,
+}
+
+impl TraceError {
+    fn new(line: usize, read: &str, expected: String) -> Self {
+        TraceError {
+            line,
+            read: read.chars().take(40).collect(),
+            expected,
+        }
+    }
+}
+
+impl fmt::Display for TraceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let TraceError {
+            line,
+            read,
+            expected,
+        } = self;
+        write!(f, "line {line}: `{read}` where a trace has {expected}")
+    }
+}
+
+impl core::error::Error for TraceError {}
+
+/// How far a trace is used up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Cursor {
+    /// When the trace started.
+    origin: Instant,
+    /// The opportunity in use, counted through repetitions.
+    index: u64,
+    /// Bytes left of it.
+    left: u32,
+}
+
+impl Cursor {
+    pub fn new(origin: Instant) -> Self {
+        Cursor {
+            origin,
+            index: 0,
+            left: Trace::OPPORTUNITY,
+        }
+    }
+
+    /// Forgets what was in use, on the same trace from the same start.
+    pub fn forget(&mut self) {
+        *self = Cursor::new(self.origin);
+    }
+
+    /// Sends a packet of `len` bytes from `now` on and answers when its last byte leaves.
+    pub fn send(&mut self, trace: &Trace, now: Instant, len: u32) -> Instant {
+        let first = trace.first_from(self.elapsed(now));
+        if first > self.index {
+            *self = Cursor {
+                index: first,
+                ..Cursor::new(self.origin)
+            };
+        }
+        if let Some(beyond) = len.checked_sub(self.left).filter(|beyond| *beyond > 0) {
+            let more = beyond.div_ceil(Trace::OPPORTUNITY);
+            self.index += u64::from(more);
+            self.left =
+                (u64::from(more) * u64::from(Trace::OPPORTUNITY) - u64::from(beyond)) as u32;
+        } else {
+            self.left -= len;
+        }
+        self.origin + Duration::from_nanos(trace.nanos(self.index))
+    }
+
+    /// Bytes not yet sent at `now` of the packet of `len` bytes sent last.
+    pub fn remaining(&self, trace: &Trace, now: Instant, len: u32) -> u32 {
+        let next = trace.first_from(self.elapsed(now).saturating_add(1));
+        let Some(ahead) = self.index.checked_sub(next) else {
+            return 0;
+        };
+        let bytes = (ahead + 1) * u64::from(Trace::OPPORTUNITY) - u64::from(self.left);
+        bytes.min(len.into()) as u32
+    }
+
+    fn elapsed(&self, now: Instant) -> u64 {
+        now.as_nanos().saturating_sub(self.origin.as_nanos())
+    }
+}
