@@ -211,7 +211,7 @@ pub(crate) struct Connection {
     pub scheduled: Option<Instant>,
     /// In the stack's queue of connections with something to send.
     pub queued: bool,
-    /// Where the round over subflows goes on.
+    /// Why it ended, once it has.
     pub close_reason: Option<CloseReason>,
 }
 
