@@ -74,6 +74,18 @@ fn answers_to_strays() {
     assert_eq!(s.stack.stats().strays, 200);
 }
 
+/// Segments for somebody else are not answered in their name.
+#[test]
+fn strays_for_other_addresses() {
+    let mut s = Script::server(config());
+    let peer = SocketAddr::from(([10, 0, 1, 2], 6000));
+    let flow = s.flow(([10, 0, 9, 7], 99).into(), peer);
+    send!(s, 0, syn().on(flow));
+    send!(s, 0, ack(1, 1).on(flow));
+    quiet!(s, 1000);
+    assert_eq!(s.stack.stats().strays, 2);
+}
+
 const BLOCK: usize = 32 << 10;
 
 /// Regular TCP connections of many peers to a stack with little memory.
