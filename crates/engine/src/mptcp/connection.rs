@@ -211,6 +211,8 @@ pub(crate) struct Connection {
     pub scheduled: Option<Instant>,
     /// In the stack's queue of connections with something to send.
     pub queued: bool,
+    /// In the stack's queue of connections that wait for memory.
+    pub starved: bool,
     /// Why it ended, once it has.
     pub close_reason: Option<CloseReason>,
 }
@@ -247,6 +249,7 @@ impl Connection {
             paths: PathManager::default(),
             scheduled: None,
             queued: false,
+            starved: false,
             close_reason: None,
         }
     }

@@ -143,7 +143,8 @@ impl Receiver {
             return;
         }
         let here = &self.out_of_order;
-        self.mappings.retain(|m| !here.covered(&(m.sub..m.sub_end())));
+        self.mappings
+            .retain(|m| !here.covered(&(m.sub..m.sub_end())));
         self.mappings.truncate(MAX_MAPPINGS);
     }
 

@@ -114,7 +114,11 @@ fn many_mappings_behind_a_hole() {
 fn many_mappings_without_data() {
     let mut s = Script::accepted(config());
     for n in 1..1000 {
-        send!(s, 20, ack(1, 1).dss(dack(0).map(2 * n, 2 * n as u32 + 1, 1)));
+        send!(
+            s,
+            20,
+            ack(1, 1).dss(dack(0).map(2 * n, 2 * n as u32 + 1, 1))
+        );
         while s.take().is_some() {}
     }
     send!(s, 30, mapped(0, 0, "a"));
