@@ -215,7 +215,7 @@ impl Connection {
                         .snd
                         .cap_rto(ctx.now, DEAD_PATH_PROBE.max(subflow.snd.rtt.rto()));
                 }
-                if others && subflow.is_stuck(ctx.now) {
+                if (others && subflow.is_stuck(ctx.now)) || subflow.is_hopeless(ctx.now) {
                     subflow.begin_reset(
                         ResetKind::Subflow(ResetReason::UnacceptablePerformance),
                         SubflowCloseReason::TimedOut,
