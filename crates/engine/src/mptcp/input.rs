@@ -415,6 +415,10 @@ impl Connection {
             return;
         }
         self.size_window(ctx);
+        if self.holds_too_much(ctx) {
+            self.subflows[i].rcv.ack_now();
+            return;
+        }
         let before = self.rcv.buf.rcv_nxt();
         let stored = self.store(ctx, i, range.clone(), payload);
         let rcv = &mut self.subflows[i].rcv;

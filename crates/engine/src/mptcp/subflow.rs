@@ -20,6 +20,8 @@ const TYPICAL_OPTIONS: usize = 12 + 20;
 const MIN_PMTU: u32 = 576;
 /// A subflow is not given up as stuck before this long.
 const SILENCE: Duration = Duration::from_secs(20);
+/// How long one that is alone may go without an acknowledgement of data.
+const HOPELESS: Duration = Duration::from_secs(100);
 
 /// Which half of which handshake is under way. Nonces live only as long as they are needed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -268,6 +270,11 @@ impl Subflow {
     /// peer that answers and takes nothing is no better than one that is silent.
     pub fn is_stuck(&self, now: Instant) -> bool {
         self.snd.timeouts() >= 3 && self.snd.stuck_for(now) > SILENCE
+    }
+
+    /// Whether it is not worth keeping even alone (R2 of RFC 9293 section 3.8.3).
+    pub fn is_hopeless(&self, now: Instant) -> bool {
+        self.snd.stuck_for(now) > HOPELESS
     }
 
     /// Payload bytes that may be sent now; 0 where window, pacer or peer forbid it.

@@ -105,6 +105,50 @@ fn crowd(n: usize, memory: usize) -> (Script, Vec<ConnId>) {
     (s, conns)
 }
 
+/// Sends as much as the window allows on `flow`, from `sent` on; returns where it got to.
+fn push(s: &mut Script, flow: usize, at: i32, sent: u64, bytes: usize) -> u64 {
+    let mut acked = sent;
+    for chunk in 0..bytes.div_ceil(1024) {
+        let seq = sent + (chunk * 1024) as u64 + 1;
+        send!(s, at, data(seq, 1, [7; 1024]).on(flow));
+        while let Some((_, seg)) = s.take() {
+            if seg.flow == flow {
+                acked = acked.max(seg.ack.unwrap() - 1);
+            }
+        }
+    }
+    s.advance(braid_wire::Instant::from_millis(at as u64 + 45));
+    while let Some((_, seg)) = s.take() {
+        if seg.flow == flow {
+            acked = acked.max(seg.ack.unwrap() - 1);
+        }
+    }
+    acked
+}
+
+/// Readers that stall keep what they have and use the memory up to its reserve; whoever reads
+/// still gets all of its data.
+#[test]
+fn stalled_readers_do_not_stop_the_others() {
+    let memory = 64 * BLOCK;
+    let (mut s, conns) = crowd(22, memory);
+    for flow in 0..20 {
+        push(&mut s, flow, 100 * (flow as i32 + 1), 0, 128 << 10);
+        assert!(s.stack.buffered() <= memory);
+    }
+    for (flow, conn) in conns.iter().enumerate().skip(20) {
+        s.conn = Some(*conn);
+        let mut sent = 0;
+        for round in 0..20 {
+            let at = 5000 + 3000 * (flow as i32 - 20) + round * 100;
+            sent = push(&mut s, flow, at, sent, 16 << 10);
+            s.read();
+            while s.take().is_some() {}
+        }
+        assert!(sent >= 100 << 10, "flow {flow} got {sent} bytes through");
+    }
+}
+
 /// Holes: bookkeeping is bounded, and the stream is whole in the end.
 #[test]
 fn many_holes() {
