@@ -2,7 +2,9 @@
 
 use core::net::SocketAddr;
 
-use braid_engine::{ApiError, CloseReason, Config, ConnId, ConnectOptions, Event, Protocol};
+use braid_engine::{
+    ApiError, CloseReason, Config, ConnId, ConnectOptions, Event, PathConfig, Protocol,
+};
 
 use crate::harness::{PORT, Script, config};
 use crate::policy::policy;
@@ -84,6 +86,23 @@ fn strays_for_other_addresses() {
     send!(s, 0, ack(1, 1).on(flow));
     quiet!(s, 1000);
     assert_eq!(s.stack.stats().strays, 2);
+}
+
+/// A link too narrow for what every host takes is treated as if it took that.
+#[test]
+fn a_tiny_mtu() {
+    for mtu in [0, 40, 575] {
+        let path = PathConfig {
+            v4: Some([10, 0, 0, 2].into()),
+            v6: None,
+            mtu,
+            backup: false,
+        };
+        let mut s = Script::new(config(), &[path]);
+        s.connect((([10, 0, 9, 1]), PORT).into(), Protocol::Tcp);
+        let (_, seg) = s.take().unwrap();
+        assert_eq!(seg.mss, Some(536));
+    }
 }
 
 const BLOCK: usize = 32 << 10;
