@@ -390,8 +390,9 @@ impl Connection {
     /// Whether memory is used up to the reserve and this connection holds its share already: what
     /// is left is for readers that take what comes.
     pub fn holds_too_much(&self, ctx: &Ctx<'_>) -> bool {
-        let held = self.rcv.buf.readable() as u64 + self.rcv.buf.out_of_order_bytes();
-        ctx.pool.unreserved() == 0 && held >= crate::buffer::BLOCK_SIZE as u64
+        // What waits behind a hole does not count: the reserve is there to fill the hole.
+        let held = self.rcv.buf.readable();
+        ctx.pool.unreserved() == 0 && held >= crate::buffer::BLOCK_SIZE
     }
 
     /// After a read: tells the peer if the window grew by a good part (RFC 9293 section 3.8.6.2.2).

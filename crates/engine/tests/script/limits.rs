@@ -203,6 +203,21 @@ fn a_starved_writer_is_woken() {
     assert_eq!(s.stack.write(s.now, conns[1], b"x"), Ok(1));
 }
 
+/// Memory full of data behind holes: what fills a hole is taken all the same.
+#[test]
+fn holes_are_filled_from_the_reserve() {
+    let (mut s, conns) = crowd(8, 8 * BLOCK);
+    for flow in 0..conns.len() {
+        for n in 1..40 {
+            send!(s, 20, data(1000 * n + 1, 1, [7; 1000]).on(flow));
+            while s.take().is_some() {}
+        }
+    }
+    assert_eq!(s.stack.buffered(), 7 * BLOCK);
+    send!(s, 30, data(1, 1, [7; 1000]).on(0));
+    assert!(s.stack.readable(conns[0]) > BLOCK);
+}
+
 /// Unknown ids are errors, not panics.
 #[test]
 fn ids_of_connections_that_are_gone() {
