@@ -184,7 +184,7 @@ fn codel_keeps_the_delay_of_a_greedy_sender_near_its_target() {
             }
             link.enqueue(now, now, 1000, &mut rng);
         }
-        assert!(n > 19_000, "the line idles: {n} packets in 20 s");
+        assert!(n > 18_900, "the line idles: {n} packets in 20 s");
         (sum / n, link.counters())
     };
     let (with, counters) = mean_delay(codel());
