@@ -69,7 +69,7 @@ pub struct PathConfig {
     pub v4: Option<Ipv4Addr>,
     /// Local IPv6 address of subflows on this path.
     pub v6: Option<Ipv6Addr>,
-    /// Largest IP packet the link carries, bytes.
+    /// Largest IP packet the link carries, bytes; less than 576 (IPv6: 1280) counts as that.
     pub mtu: u16,
     /// Subflows are opened with the backup bit (RFC 8684 section 3.2).
     pub backup: bool,

@@ -17,7 +17,8 @@ pub struct StackStats {
     pub malformed: u64,
     /// Packets with a wrong checksum.
     pub bad_checksum: u64,
-    /// Segments for no connection here, answered by RST (within a bound).
+    /// Segments for no connection here; those for an address of ours are answered by RST, within
+    /// a bound.
     pub strays: u64,
     /// SYNs dropped because a bound of [`crate::Config`] was reached.
     pub syns_dropped: u64,

@@ -11,6 +11,7 @@ use hashbrown::HashMap;
 
 use super::keys::Keys;
 use super::subflow::{Phase, ResetKind, Subflow};
+use super::window::WindowSize;
 use crate::buffer::{Pool, RangeSet, RecvBuffer, SendBuffer};
 use crate::event::{CloseReason, SubflowCloseReason};
 use crate::path::PathManager;
@@ -146,6 +147,8 @@ pub(crate) struct RecvSide {
     pub buf: RecvBuffer,
     /// Offset of the peer's DATA_FIN, once known.
     pub fin: Option<u64>,
+    /// How much the reader is trusted with.
+    pub window: WindowSize,
     /// Right edge of the largest window announced.
     pub edge: u64,
     /// `Readable` was reported and nothing read since.
@@ -211,7 +214,9 @@ pub(crate) struct Connection {
     pub scheduled: Option<Instant>,
     /// In the stack's queue of connections with something to send.
     pub queued: bool,
-    /// Where the round over subflows goes on.
+    /// In the stack's queue of connections that wait for memory.
+    pub starved: bool,
+    /// Why it ended, once it has.
     pub close_reason: Option<CloseReason>,
 }
 
@@ -239,6 +244,7 @@ impl Connection {
             },
             rcv: RecvSide {
                 buf: RecvBuffer::new(0, MIN_WINDOW as u64),
+                window: WindowSize::default(),
                 fin: None,
                 edge: 0,
                 signalled: false,
@@ -247,6 +253,7 @@ impl Connection {
             paths: PathManager::default(),
             scheduled: None,
             queued: false,
+            starved: false,
             close_reason: None,
         }
     }
@@ -354,9 +361,10 @@ impl Connection {
             .collect();
         let n = drain(&slices)?;
         drop(slices);
-        self.rcv
-            .buf
-            .consume(n.min(self.rcv.buf.readable()), ctx.pool);
+        let n = n.min(self.rcv.buf.readable());
+        self.rcv.buf.consume(n, ctx.pool);
+        let max = ctx.config.recv_buffer as u64;
+        self.rcv.window.on_read(ctx.now, n as u64, max);
         self.update_window(ctx);
         self.finish_if_done(ctx);
         Ok(n)
@@ -368,14 +376,23 @@ impl Connection {
 
     // --- what both directions share
 
-    /// Sets how much may be received: an eighth of the memory left, so that many stalled readers
-    /// share what there is and none holds it all.
+    /// Sets how much may be received: what the reader takes, at most an eighth of the memory left,
+    /// so that many stalled readers share what there is and none holds it all.
     pub fn size_window(&mut self, ctx: &Ctx<'_>) {
         let free = ctx.pool.unreserved() * crate::buffer::BLOCK_SIZE;
-        let limit = (free / 8).clamp(MIN_WINDOW, ctx.config.recv_buffer.max(MIN_WINDOW)) as u64;
+        let most = (free / 8).min(ctx.config.recv_buffer) as u64;
+        let limit = self.rcv.window.get().min(most).max(MIN_WINDOW as u64);
         // The right edge of a window never moves back (RFC 9293 section 3.8.6).
         let promised = self.rcv.edge.saturating_sub(self.rcv.buf.next());
         self.rcv.buf.set_limit(limit.max(promised));
+    }
+
+    /// Whether memory is used up to the reserve and this connection holds its share already: what
+    /// is left is for readers that take what comes.
+    pub fn holds_too_much(&self, ctx: &Ctx<'_>) -> bool {
+        // What waits behind a hole does not count: the reserve is there to fill the hole.
+        let held = self.rcv.buf.readable();
+        ctx.pool.unreserved() == 0 && held >= crate::buffer::BLOCK_SIZE
     }
 
     /// After a read: tells the peer if the window grew by a good part (RFC 9293 section 3.8.6.2.2).

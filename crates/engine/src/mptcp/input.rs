@@ -288,7 +288,20 @@ impl Connection {
         if plain && early {
             self.fall_back(ctx, FallbackCause::DataPlain);
             self.on_plain_ack(ctx, i);
+        } else if tcp.options.mptcp.is_empty() && self.has_no_place(i, seq, len) {
+            // Later on it can never be taken, however often it comes (section 3.3.1).
+            self.subflows[i].begin_reset(
+                ResetKind::Subflow(ResetReason::MiddleboxInterference),
+                SubflowCloseReason::PeerMisbehaved,
+            );
         }
+    }
+
+    /// Whether `len` bytes that are next on subflow `i` have no mapping.
+    fn has_no_place(&self, i: usize, seq: u64, len: usize) -> bool {
+        let rcv = &self.subflows[i].rcv;
+        let next = len > 0 && seq == rcv.nxt && !rcv.finished();
+        next && self.mptcp().is_some() && rcv.mapping_at(seq).is_none()
     }
 
     fn on_dss(&mut self, ctx: &mut Ctx<'_>, i: usize, dss: &Dss, window: u16) {
@@ -415,6 +428,10 @@ impl Connection {
             return;
         }
         self.size_window(ctx);
+        if self.holds_too_much(ctx) {
+            self.subflows[i].rcv.ack_now();
+            return;
+        }
         let before = self.rcv.buf.rcv_nxt();
         let stored = self.store(ctx, i, range.clone(), payload);
         let rcv = &mut self.subflows[i].rcv;

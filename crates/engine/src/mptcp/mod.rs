@@ -10,6 +10,7 @@ pub(crate) mod keys;
 mod output;
 pub(crate) mod subflow;
 mod timers;
+mod window;
 
 pub(crate) use connection::{Connection, Ctx, Demux, Life, Mode, Path};
 pub(crate) use handshake::{capable, join, usable};

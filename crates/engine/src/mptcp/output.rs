@@ -222,6 +222,18 @@ impl Connection {
         }
     }
 
+    /// The subflow a strategy chose. Where it is not ready nothing may be sent: packets without a
+    /// byte would follow each other without end.
+    fn chosen(&self, ctx: &Ctx<'_>, id: SubflowId) -> Option<usize> {
+        let ready = |i: &usize| {
+            let subflow = &self.subflows[*i];
+            subflow.can_carry() && subflow.room(ctx.now) > 0
+        };
+        let i = self.index_of(id).filter(ready);
+        debug_assert!(i.is_some(), "a strategy chose a subflow that is not ready");
+        i
+    }
+
     /// Whether new data may go out at all. The opener's first mapping repeats the keys and stays
     /// alone until a DATA_ACK shows that the peer has them: a plain DSS before that would make a
     /// Linux listener fall back (RFC 8684 section 3.1).
@@ -253,11 +265,7 @@ impl Connection {
         else {
             return None;
         };
-        let i = self.index_of(subflow)?;
-        debug_assert!(
-            self.subflows[i].room(ctx.now) > 0,
-            "scheduler chose a subflow that is not ready"
-        );
+        let i = self.chosen(ctx, subflow)?;
         if data == Payload::Copy {
             let range = self.next_copy(ctx, i)?;
             return Some(self.send_data(ctx, i, range));
@@ -294,7 +302,7 @@ impl Connection {
         let (holder, end) = self.holder_of(at)?;
         let view = self.send_view(ctx, &views);
         let copy = self.policy.reinjector.next(&view, holder)?;
-        let i = self.index_of(copy.subflow)?;
+        let i = self.chosen(ctx, copy.subflow)?;
         if copy.penalise_holder {
             self.penalise(ctx.now, holder);
         }

@@ -16,10 +16,13 @@ use crate::{Config, PathId, SubflowId};
 /// Bytes of options of a data segment before anything is agreed: timestamps and a DSS with
 /// 4-byte numbers.
 const TYPICAL_OPTIONS: usize = 12 + 20;
-/// Smallest path MTU believed (RFC 791; RFC 8200 for IPv6).
+/// Smallest path MTU believed of IPv4 (RFC 791) and IPv6 (RFC 8200).
 const MIN_PMTU: u32 = 576;
+const MIN_PMTU_V6: u32 = 1280;
 /// A subflow is not given up as stuck before this long.
 const SILENCE: Duration = Duration::from_secs(20);
+/// How long one that is alone may go without an acknowledgement of data.
+const HOPELESS: Duration = Duration::from_secs(100);
 
 /// Which half of which handshake is under way. Nonces live only as long as they are needed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -149,7 +152,7 @@ impl Subflow {
             copied_to: 0,
             penalised_until: Instant::ZERO,
             ts_base: seeds.1,
-            pmtu,
+            pmtu: pmtu.max(min_pmtu(&tuple)),
             peer_mss: 536,
             data_options: TYPICAL_OPTIONS,
         };
@@ -207,12 +210,7 @@ impl Subflow {
 
     /// The network reported that packets over `mtu` bytes do not pass (RFC 1191, 8201).
     pub fn on_packet_too_big(&mut self, now: Instant, mtu: u32) {
-        let floor = if self.tuple.local.is_ipv4() {
-            MIN_PMTU
-        } else {
-            1280
-        };
-        let mtu = mtu.max(floor);
+        let mtu = mtu.max(min_pmtu(&self.tuple));
         if mtu < self.pmtu {
             self.pmtu = mtu;
             self.refresh_mss();
@@ -270,6 +268,11 @@ impl Subflow {
         self.snd.timeouts() >= 3 && self.snd.stuck_for(now) > SILENCE
     }
 
+    /// Whether it is not worth keeping even alone (R2 of RFC 9293 section 3.8.3).
+    pub fn is_hopeless(&self, now: Instant) -> bool {
+        self.snd.stuck_for(now) > HOPELESS
+    }
+
     /// Payload bytes that may be sent now; 0 where window, pacer or peer forbid it.
     pub fn room(&self, now: Instant) -> u64 {
         if self.snd.board.lost() > 0 || self.snd.pacer.blocked_until(now).is_some() {
@@ -321,5 +324,12 @@ impl Subflow {
             .into_iter()
             .flatten()
             .min()
+    }
+}
+
+fn min_pmtu(tuple: &FourTuple) -> u32 {
+    match tuple.local.is_ipv4() {
+        true => MIN_PMTU,
+        false => MIN_PMTU_V6,
     }
 }

@@ -28,6 +28,13 @@ const KEEPALIVE_REPEAT: Duration = Duration::from_secs(5);
 /// A stalled DATA_ACK is probed this long after the subflow-level acknowledgement is complete.
 const STALL_DELAY: Duration = Duration::from_millis(5);
 const MAX_STALL_DELAY: Duration = Duration::from_secs(5);
+/// A DATA_ACK that so many stall probes did not move will not move by itself.
+const PROBES_BEFORE_RESEND: u32 = 4;
+/// Bytes sent once more then (RFC 8684 section 3.3.6: data is kept for this until it is
+/// acknowledged at the data level); half of it each time that this is in vain too, down to ...
+const MAX_RESEND: u64 = 64 << 10;
+/// ... about a segment.
+const MIN_RESEND: u64 = 1_400;
 
 impl Connection {
     /// When [`Self::handle_timeout`] is due.
@@ -208,7 +215,7 @@ impl Connection {
                         .snd
                         .cap_rto(ctx.now, DEAD_PATH_PROBE.max(subflow.snd.rtt.rto()));
                 }
-                if others && subflow.is_stuck(ctx.now) {
+                if (others && subflow.is_stuck(ctx.now)) || subflow.is_hopeless(ctx.now) {
                     subflow.begin_reset(
                         ResetKind::Subflow(ResetReason::UnacceptablePerformance),
                         SubflowCloseReason::TimedOut,
@@ -275,6 +282,16 @@ impl Connection {
             .min_by_key(|s| (s.stale, s.snd.rtt.srtt()));
         if let Some(subflow) = best {
             subflow.keepalive_due = true;
+        }
+        // Not even a probe moved the DATA_ACK: what a subflow acknowledged was dropped above it.
+        // Linux does so with data that comes faster than its buffer grows.
+        let in_vain = self.live.stall_tries.checked_sub(PROBES_BEFORE_RESEND);
+        if let Some(in_vain) = in_vain
+            && self.mptcp().is_some()
+        {
+            let una = self.snd.una();
+            let len = (MAX_RESEND >> in_vain.min(16)).max(MIN_RESEND);
+            self.snd.reinject.insert(una..self.snd.nxt.min(una + len));
         }
     }
 }

@@ -21,6 +21,7 @@ const MAX_STRAYS: usize = 64;
 /// A RST to be sent for a segment that belongs to no connection.
 #[derive(Debug)]
 pub(super) struct Stray {
+    path: PathId,
     tuple: FourTuple,
     repr: tcp::Repr,
 }
@@ -192,6 +193,10 @@ impl Stack {
         reason: Option<ResetReason>,
     ) {
         self.stats.strays += 1;
+        // Nobody is answered in the name of an address that is not ours.
+        let Some(path) = self.path_of(&tuple) else {
+            return;
+        };
         if self.strays.len() >= MAX_STRAYS {
             return;
         }
@@ -209,6 +214,7 @@ impl Stack {
                 reason,
             }));
         self.strays.push_back(Stray {
+            path,
             tuple,
             repr: tcp::Repr {
                 src_port: tuple.local.port(),
@@ -242,9 +248,8 @@ impl Stack {
         ip.emit(&mut scratch[..ip_len]);
         stray.repr.emit(&mut scratch[ip_len..ip_len + header_len]);
         tcp::fill_checksum(src, dst, &mut scratch[ip_len..ip_len + header_len], &[]);
-        let path = self.path_of(&stray.tuple).unwrap_or(PathId(0));
         Transmit {
-            path,
+            path: stray.path,
             header: &self.shared.scratch[..ip_len + header_len],
             payload: ArrayVec::new(),
             gso_size: 0,

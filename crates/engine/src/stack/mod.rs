@@ -27,6 +27,9 @@ use crate::{
 /// Least distance of a timer.
 const TIMER_GRANULARITY: Duration = Duration::from_micros(10);
 
+/// Timers kept beside those of connections before the ones that no longer hold are cleared away.
+const SPARE_TIMERS: usize = 64;
+
 /// Stands in for bytes that a subflow has to repeat although the connection no longer needs them.
 static ZEROS: [u8; 1 << 16] = [0; 1 << 16];
 
@@ -276,7 +279,8 @@ impl Stack {
             conn.queued = true;
             self.ready.push_back(id);
         }
-        if conn.snd.blocked && self.shared.pool.unreserved() == 0 && !self.starved.contains(&id) {
+        if conn.snd.blocked && self.shared.pool.unreserved() == 0 && !conn.starved {
+            conn.starved = true;
             self.starved.push_back(id);
         }
         self.table.settle_half_open(id);
@@ -297,6 +301,22 @@ impl Stack {
             conn.scheduled = Some(at);
             self.timers.push(Reverse((at, id)));
         }
+        if self.timers.len() > SPARE_TIMERS + 4 * self.table.len() {
+            self.clear_timers();
+        }
+    }
+
+    /// Each early timer leaves a later one behind that no longer holds, a pacer's a thousand a
+    /// second. One entry a connection is kept.
+    fn clear_timers(&mut self) {
+        let mut timers = core::mem::take(&mut self.timers).into_vec();
+        timers.retain(|Reverse((at, id))| {
+            let conn = self.table.get(*id);
+            conn.is_some_and(|c| c.scheduled == Some(*at))
+        });
+        timers.sort_unstable();
+        timers.dedup();
+        self.timers = timers.into();
     }
 
     fn forget(&mut self, now: Instant, id: ConnId) {
@@ -320,6 +340,7 @@ impl Stack {
             if let Some(waiting) = self.starved.pop_front()
                 && let Some(conn) = self.table.get_mut(waiting)
             {
+                conn.starved = false;
                 conn.signal_writable(&mut self.shared.ctx(now));
             }
         }
@@ -540,5 +561,71 @@ impl Stack {
     /// Marks a connection opened or accepted as regular TCP by choice.
     fn plain(&mut self, now: Instant, id: ConnId, cause: FallbackCause) {
         self.with(now, id, |c, ctx| c.fall_back(ctx, cause));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use core::net::Ipv4Addr;
+
+    use super::*;
+    use crate::sched::{Decision, Reinject, Reinjector, Scheduler, SendView};
+    use crate::{Config, SubflowId};
+
+    #[derive(Debug)]
+    struct Idle;
+
+    impl Scheduler for Idle {
+        fn name(&self) -> &'static str {
+            "idle"
+        }
+        fn next(&mut self, _: &SendView<'_>, _: &mut Rng) -> Decision {
+            Decision::Wait
+        }
+    }
+
+    impl Reinjector for Idle {
+        fn name(&self) -> &'static str {
+            "idle"
+        }
+        fn next(&mut self, _: &SendView<'_>, _: SubflowId) -> Option<Reinject> {
+            None
+        }
+    }
+
+    fn policy() -> Policy {
+        Policy {
+            scheduler: Box::new(Idle),
+            reinjector: Box::new(Idle),
+        }
+    }
+
+    #[test]
+    fn timers_that_no_longer_hold_do_not_pile_up() {
+        let rng = Rng::for_component(1, 1);
+        let mut stack = Stack::new(Config::default(), rng, Box::new(policy));
+        stack.add_path(PathConfig {
+            v4: Some(Ipv4Addr::new(10, 0, 0, 1)),
+            v6: None,
+            mtu: 1500,
+            backup: false,
+        });
+        let options = ConnectOptions {
+            remote: ([10, 0, 0, 2], 80).into(),
+            remote_alt: None,
+            path: None,
+            protocol: Protocol::Tcp,
+            policy: policy(),
+        };
+        let id = stack.connect(Instant::ZERO, options).unwrap();
+        while stack.poll_transmit(Instant::ZERO).is_some() {}
+        for ms in 0..900 {
+            let now = Instant::from_millis(ms);
+            // As after a timer that came before the one of the SYN.
+            stack.table.get_mut(id).unwrap().scheduled = None;
+            stack.schedule(now, id);
+            assert!(stack.timers.len() <= SPARE_TIMERS + 4, "at {now}");
+        }
+        assert_eq!(stack.next_timeout(), Some(Instant::from_millis(1000)));
     }
 }

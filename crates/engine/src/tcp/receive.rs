@@ -129,10 +129,23 @@ impl Receiver {
         if to > from {
             self.mappings[from] = merged;
             self.mappings.drain(from + 1..to);
-        } else if self.mappings.len() < MAX_MAPPINGS {
+        } else {
             self.mappings.insert(from, merged);
+            self.bound_mappings();
         }
         true
+    }
+
+    /// Past the bound, mappings of data that is here go first. If that does not help, the last one
+    /// goes, which comes again with its data: the one that fills the first hole must find its place.
+    fn bound_mappings(&mut self) {
+        if self.mappings.len() <= MAX_MAPPINGS {
+            return;
+        }
+        let here = &self.out_of_order;
+        self.mappings
+            .retain(|m| !here.covered(&(m.sub..m.sub_end())));
+        self.mappings.truncate(MAX_MAPPINGS);
     }
 
     /// The mapping that covers subflow offset `sub`.

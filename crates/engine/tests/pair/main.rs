@@ -1,6 +1,7 @@
 //! Two stacks joined by model links, in virtual time.
 
 mod basic;
+mod data_level;
 mod fallback;
 mod faults;
 mod hostile;

@@ -3,7 +3,7 @@
 use braid_engine::{CloseReason, Event, FallbackCause, Protocol};
 
 use crate::harness::{PEER_KEY, Script, config, mapped, token_idsn};
-use crate::segment::{ack, dack, data, hex, syn, syn_ack};
+use crate::segment::{ack, dack, data, hex, rst_ack, syn, syn_ack};
 
 fn fell_back(s: &Script) -> Option<FallbackCause> {
     s.events.iter().find_map(|e| match e {
@@ -265,8 +265,8 @@ fn data_without_dss_falls_back_at_the_start_only() {
     send!(s, 20, mapped(0, 0, "hello"));
     recv!(s, 20, ack(1, 6).dss(dack(5)));
     send!(s, 30, data(6, 1, "plain"));
-    // Without a mapping it has no place, and is not acknowledged.
-    recv!(s, 30, ack(1, 6).dss(dack(5)));
+    // Without a mapping it never finds a place: the subflow is of no use (section 3.3.1).
+    recv!(s, 30, rst_ack(1, 6).raw(&hex("1e 04 80 06")));
     assert_eq!(fell_back(&s), None);
 }
 

@@ -95,6 +95,37 @@ fn a_segment_over_two_mappings() {
     assert_eq!(s.read(), bytes(0, 50));
 }
 
+/// More mappings behind a hole than are kept: the one that fills the hole finds its place.
+#[test]
+fn many_mappings_behind_a_hole() {
+    let mut s = Script::accepted(config());
+    let sent: Vec<u8> = bytes(0, 1500);
+    for at in 1..sent.len() {
+        send!(s, 20, mapped(at as u64, 0, &sent[at..=at]));
+        while s.take().is_some() {}
+    }
+    send!(s, 30, mapped(0, 0, &sent[..1]));
+    recv!(s, 30, ack(1, 1501).dss(dack(1500)));
+    assert_eq!(s.read(), sent);
+}
+
+/// Mappings of data that never comes do not keep out those of data that does.
+#[test]
+fn many_mappings_without_data() {
+    let mut s = Script::accepted(config());
+    for n in 1..1000 {
+        send!(
+            s,
+            20,
+            ack(1, 1).dss(dack(0).map(2 * n, 2 * n as u32 + 1, 1))
+        );
+        while s.take().is_some() {}
+    }
+    send!(s, 30, mapped(0, 0, "a"));
+    recv!(s, 30, ack(1, 2).dss(dack(1)));
+    assert_eq!(s.read(), b"a");
+}
+
 /// A mapping may come with a pure ACK, before its data.
 #[test]
 fn a_mapping_ahead_of_its_data() {

@@ -2,7 +2,9 @@
 
 use core::net::SocketAddr;
 
-use braid_engine::{ApiError, CloseReason, Config, ConnId, ConnectOptions, Event, Protocol};
+use braid_engine::{
+    ApiError, CloseReason, Config, ConnId, ConnectOptions, Event, PathConfig, Protocol,
+};
 
 use crate::harness::{PORT, Script, config};
 use crate::policy::policy;
@@ -74,6 +76,35 @@ fn answers_to_strays() {
     assert_eq!(s.stack.stats().strays, 200);
 }
 
+/// Segments for somebody else are not answered in their name.
+#[test]
+fn strays_for_other_addresses() {
+    let mut s = Script::server(config());
+    let peer = SocketAddr::from(([10, 0, 1, 2], 6000));
+    let flow = s.flow(([10, 0, 9, 7], 99).into(), peer);
+    send!(s, 0, syn().on(flow));
+    send!(s, 0, ack(1, 1).on(flow));
+    quiet!(s, 1000);
+    assert_eq!(s.stack.stats().strays, 2);
+}
+
+/// A link too narrow for what every host takes is treated as if it took that.
+#[test]
+fn a_tiny_mtu() {
+    for mtu in [0, 40, 575] {
+        let path = PathConfig {
+            v4: Some([10, 0, 0, 2].into()),
+            v6: None,
+            mtu,
+            backup: false,
+        };
+        let mut s = Script::new(config(), &[path]);
+        s.connect((([10, 0, 9, 1]), PORT).into(), Protocol::Tcp);
+        let (_, seg) = s.take().unwrap();
+        assert_eq!(seg.mss, Some(536));
+    }
+}
+
 const BLOCK: usize = 32 << 10;
 
 /// Regular TCP connections of many peers to a stack with little memory.
@@ -91,6 +122,50 @@ fn crowd(n: usize, memory: usize) -> (Script, Vec<ConnId>) {
         conns.push(s.id());
     }
     (s, conns)
+}
+
+/// Sends as much as the window allows on `flow`, from `sent` on; returns where it got to.
+fn push(s: &mut Script, flow: usize, at: i32, sent: u64, bytes: usize) -> u64 {
+    let mut acked = sent;
+    for chunk in 0..bytes.div_ceil(1024) {
+        let seq = sent + (chunk * 1024) as u64 + 1;
+        send!(s, at, data(seq, 1, [7; 1024]).on(flow));
+        while let Some((_, seg)) = s.take() {
+            if seg.flow == flow {
+                acked = acked.max(seg.ack.unwrap() - 1);
+            }
+        }
+    }
+    s.advance(braid_wire::Instant::from_millis(at as u64 + 45));
+    while let Some((_, seg)) = s.take() {
+        if seg.flow == flow {
+            acked = acked.max(seg.ack.unwrap() - 1);
+        }
+    }
+    acked
+}
+
+/// Readers that stall keep what they have and use the memory up to its reserve; whoever reads
+/// still gets all of its data.
+#[test]
+fn stalled_readers_do_not_stop_the_others() {
+    let memory = 64 * BLOCK;
+    let (mut s, conns) = crowd(22, memory);
+    for flow in 0..20 {
+        push(&mut s, flow, 100 * (flow as i32 + 1), 0, 128 << 10);
+        assert!(s.stack.buffered() <= memory);
+    }
+    for (flow, conn) in conns.iter().enumerate().skip(20) {
+        s.conn = Some(*conn);
+        let mut sent = 0;
+        for round in 0..20 {
+            let at = 5000 + 3000 * (flow as i32 - 20) + round * 100;
+            sent = push(&mut s, flow, at, sent, 16 << 10);
+            s.read();
+            while s.take().is_some() {}
+        }
+        assert!(sent >= 100 << 10, "flow {flow} got {sent} bytes through");
+    }
 }
 
 /// Holes: bookkeeping is bounded, and the stream is whole in the end.
@@ -126,6 +201,21 @@ fn a_starved_writer_is_woken() {
     while s.take().is_some() {}
     assert!(s.saw(|e| matches!(e, Event::Writable { conn } if *conn == conns[1])));
     assert_eq!(s.stack.write(s.now, conns[1], b"x"), Ok(1));
+}
+
+/// Memory full of data behind holes: what fills a hole is taken all the same.
+#[test]
+fn holes_are_filled_from_the_reserve() {
+    let (mut s, conns) = crowd(8, 8 * BLOCK);
+    for flow in 0..conns.len() {
+        for n in 1..40 {
+            send!(s, 20, data(1000 * n + 1, 1, [7; 1000]).on(flow));
+            while s.take().is_some() {}
+        }
+    }
+    assert_eq!(s.stack.buffered(), 7 * BLOCK);
+    send!(s, 30, data(1, 1, [7; 1000]).on(0));
+    assert!(s.stack.readable(conns[0]) > BLOCK);
 }
 
 /// Unknown ids are errors, not panics.

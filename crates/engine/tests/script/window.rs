@@ -109,7 +109,8 @@ fn windows_are_scaled_except_on_syns() {
     let mut s = Script::client(config(), 1, Protocol::Tcp);
     recv!(s, 0, syn().win(65_535));
     send!(s, 10, syn_ack().win(1000));
-    recv!(s, 10, ack(1, 1).win(((4 << 20) >> 7) as u16));
+    // A new connection offers 512 kB.
+    recv!(s, 10, ack(1, 1).win(((512 << 10) >> 7) as u16));
     s.write([0; 2000]);
     recv!(s, 10, data(1, 1, [0; 1000]));
     send!(s, 20, ack(1, 1001).win(100));

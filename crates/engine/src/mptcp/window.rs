@@ -1,0 +1,82 @@
+//! How much a connection offers to receive: as much as its reader has shown to take, and never
+//! more than a share of the memory left (RFC 8684 section 3.3.1, RFC 9293 section 3.8.6).
+
+use core::time::Duration;
+
+use braid_wire::Instant;
+
+/// What a new connection offers before its reader has read anything.
+const INITIAL: u64 = 512 << 10;
+/// Time over which reading is counted. Longer than a round trip: with a hole on one path the
+/// window has to hold what the others bring until a timeout has filled it.
+const ROUND: Duration = Duration::from_millis(500);
+
+/// Size of the receive window: twice what was read within [`ROUND`], grown at once and kept. A
+/// reader that stalls from the start so holds little of the memory all connections share.
+#[derive(Debug)]
+pub(crate) struct WindowSize {
+    size: u64,
+    read: u64,
+    since: Instant,
+}
+
+impl Default for WindowSize {
+    fn default() -> Self {
+        WindowSize {
+            size: INITIAL,
+            read: 0,
+            since: Instant::ZERO,
+        }
+    }
+}
+
+impl WindowSize {
+    /// Bytes.
+    pub fn get(&self) -> u64 {
+        self.size
+    }
+
+    /// The reader took `n` bytes; the window grows up to `max`.
+    pub fn on_read(&mut self, now: Instant, n: u64, max: u64) {
+        if now.saturating_since(self.since) > ROUND {
+            self.since = now;
+            self.read = 0;
+        }
+        self.read += n;
+        while self.size < max && self.read * 2 > self.size {
+            self.size *= 2;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MAX: u64 = 8 << 20;
+
+    #[test]
+    fn grows_with_a_fast_reader_and_stays() {
+        let mut window = WindowSize::default();
+        let t = Instant::from_millis(1000);
+        window.on_read(t, INITIAL / 2, MAX);
+        assert_eq!(window.get(), INITIAL);
+        window.on_read(t, 1, MAX);
+        assert_eq!(window.get(), 2 * INITIAL);
+        window.on_read(t, 100 << 20, MAX);
+        assert_eq!(window.get(), MAX);
+        window.on_read(t + Duration::from_secs(10), 1, MAX);
+        assert_eq!(window.get(), MAX);
+    }
+
+    #[test]
+    fn a_slow_reader_keeps_a_small_one() {
+        let mut window = WindowSize::default();
+        let mut t = Instant::from_millis(1000);
+        for _ in 0..1000 {
+            window.on_read(t, 100_000, MAX);
+            t += Duration::from_millis(251);
+        }
+        assert_eq!(window.get(), INITIAL);
+    }
+}

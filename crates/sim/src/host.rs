@@ -1,0 +1,254 @@
+//! An end host: the engine, its streams, and its interfaces.
+
+use core::net::{IpAddr, SocketAddr};
+use std::collections::BTreeMap;
+
+use braid_engine::sched::Policy;
+use braid_engine::{
+    ApiError, Config, ConnId, ConnectOptions, Event, ListenerId, PathConfig, PathId, RxMeta, Stack,
+    Transmit,
+};
+use braid_wire::{Instant, Rng, checksum};
+
+use crate::oracle::Oracle;
+use crate::traffic::Stream;
+use crate::world::{Packet, Turn};
+
+/// What a host is made of.
+pub struct HostConfig {
+    /// Settings of its engine. Checksums are not computed: nothing here corrupts silently.
+    pub engine: Config,
+    /// Local paths; subflows on path `n` leave by interface `n` unless `routes` says otherwise.
+    pub paths: Vec<PathConfig>,
+    /// Interface by destination.
+    pub routes: Vec<(IpAddr, u32)>,
+    /// Scheduler and reinjector of accepted connections.
+    pub policy: Box<dyn FnMut() -> Policy + Send>,
+}
+
+/// An end host.
+pub struct Host {
+    stack: Stack,
+    routes: Vec<(IpAddr, u32)>,
+    streams: BTreeMap<ConnId, Stream>,
+    /// What connections to each listener carry.
+    services: Vec<(ListenerId, Stream)>,
+    /// Streams whose connection ended, in order.
+    finished: Vec<Stream>,
+    oracle: Oracle,
+}
+
+impl core::fmt::Debug for Host {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Host")
+            .field("stack", &self.stack)
+            .field("streams", &self.streams)
+            .field("finished", &self.finished)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Host {
+    /// A host; `rng` is its engine's random stream.
+    pub fn new(config: HostConfig, rng: Rng) -> Self {
+        let engine = Config {
+            checksum_offload: true,
+            ..config.engine
+        };
+        let mut stack = Stack::new(engine, rng, config.policy);
+        for path in config.paths {
+            stack.add_path(path);
+        }
+        Host {
+            stack,
+            routes: config.routes,
+            streams: BTreeMap::new(),
+            services: Vec::new(),
+            finished: Vec::new(),
+            oracle: Oracle::default(),
+        }
+    }
+
+    /// The engine.
+    pub fn stack(&self) -> &Stack {
+        &self.stack
+    }
+
+    /// Streams whose connection ended, in order.
+    pub fn finished(&self) -> &[Stream] {
+        &self.finished
+    }
+
+    /// Streams of connections that exist.
+    pub fn open_streams(&self) -> impl Iterator<Item = (ConnId, &Stream)> {
+        self.streams.iter().map(|(id, s)| (*id, s))
+    }
+
+    /// Accepts connections to `addr`; each carries a copy of `stream`.
+    ///
+    /// # Errors
+    /// As [`Stack::listen`].
+    pub fn serve(&mut self, addr: SocketAddr, stream: Stream) -> Result<(), ApiError> {
+        let listener = self.stack.listen(addr)?;
+        self.services.push((listener, stream));
+        Ok(())
+    }
+
+    /// Opens a connection that carries `stream`.
+    ///
+    /// # Errors
+    /// As [`Stack::connect`].
+    pub fn open(
+        &mut self,
+        now: Instant,
+        options: ConnectOptions,
+        mut stream: Stream,
+    ) -> Result<ConnId, ApiError> {
+        let conn = self.stack.connect(now, options)?;
+        stream.opened_at = now;
+        self.streams.insert(conn, stream);
+        Ok(conn)
+    }
+
+    /// Says whether a path can be used, as a link monitor does.
+    pub fn set_path_up(&mut self, now: Instant, path: PathId, up: bool) {
+        self.stack.set_path_up(now, path, up);
+    }
+
+    /// Ends a connection at once.
+    pub fn abort(&mut self, now: Instant, conn: ConnId) {
+        self.stack.abort(now, conn);
+    }
+
+    pub(crate) fn receive(&mut self, now: Instant, _iface: u32, packet: &[u8]) {
+        let meta = RxMeta {
+            checksum_ok: true,
+            gso_size: 0,
+        };
+        self.stack.receive(now, packet, meta);
+    }
+
+    pub(crate) fn next_timeout(&self) -> Option<Instant> {
+        let streams = self.streams.values().filter_map(Stream::next_timeout).min();
+        [self.stack.next_timeout(), streams]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    /// A turn: timers, events, streams, packets.
+    pub(crate) fn wake(&mut self, turn: &mut Turn<'_>) {
+        let now = turn.now;
+        if self.stack.next_timeout().is_some_and(|at| at <= now) {
+            self.stack.handle_timeout(now);
+        }
+        for (conn, stream) in &mut self.streams {
+            if stream.next_timeout().is_some_and(|at| at <= now) {
+                stream.pump(now, *conn, &mut self.stack, &mut self.oracle);
+            }
+        }
+        while let Some(event) = self.stack.poll_event() {
+            self.on_event(now, event);
+        }
+        while let Some(transmit) = self.stack.poll_transmit(now) {
+            let dst = destination(transmit.header);
+            let route = self.routes.iter().find(|(addr, _)| *addr == dst);
+            let iface = route.map_or(u32::from(transmit.path.0), |(_, iface)| *iface);
+            segment(&transmit, turn, iface);
+        }
+    }
+
+    fn on_event(&mut self, now: Instant, event: Event) {
+        self.oracle.on_event(event);
+        match event {
+            Event::Accepted { conn, listener, .. } => {
+                let service = self.services.iter().find(|(l, _)| *l == listener);
+                let Some((_, stream)) = service else { return };
+                let mut stream = stream.clone();
+                stream.opened_at = now;
+                stream.pump(now, conn, &mut self.stack, &mut self.oracle);
+                self.streams.insert(conn, stream);
+            }
+            Event::Connected { conn } | Event::Readable { conn } | Event::Writable { conn } => {
+                if let Some(stream) = self.streams.get_mut(&conn) {
+                    stream.pump(now, conn, &mut self.stack, &mut self.oracle);
+                }
+            }
+            Event::Closed { conn, reason } => {
+                if let Some(mut stream) = self.streams.remove(&conn) {
+                    stream.closed = Some((now, reason));
+                    self.finished.push(stream);
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// The destination in an IP header that stands without its payload.
+fn destination(header: &[u8]) -> IpAddr {
+    if header[0] >> 4 == 4 {
+        let mut octets = [0; 4];
+        octets.copy_from_slice(&header[16..20]);
+        octets.into()
+    } else {
+        let mut octets = [0; 16];
+        octets.copy_from_slice(&header[24..40]);
+        octets.into()
+    }
+}
+
+/// Cuts a super-segment as a device does: the header repeated, its length and sequence number
+/// advanced. Hands each packet to `send` in a buffer of `turn`.
+fn segment(transmit: &Transmit<'_>, turn: &mut Turn<'_>, iface: u32) {
+    let total: usize = transmit.payload.iter().map(|p| p.len()).sum();
+    let size = match transmit.gso_size {
+        0 => total.max(1),
+        size => usize::from(size),
+    };
+    let mut rest = transmit.payload.iter().copied();
+    let mut part: &[u8] = rest.next().unwrap_or_default();
+    let mut done = 0;
+    loop {
+        let len = size.min(total - done);
+        let mut buffer = turn.buffer();
+        buffer.extend_from_slice(transmit.header);
+        if len < total {
+            patch(&mut buffer, len, done as u32);
+        }
+        let mut missing = len;
+        while missing > 0 {
+            let take = missing.min(part.len());
+            buffer.extend_from_slice(&part[..take]);
+            part = &part[take..];
+            missing -= take;
+            if part.is_empty() {
+                part = rest.next().unwrap_or_default();
+            }
+        }
+        turn.send(iface, Packet(buffer));
+        done += len;
+        if done >= total {
+            return;
+        }
+    }
+}
+
+/// Gives the header in `packet` a payload of `len` bytes that starts `ahead` bytes later.
+fn patch(packet: &mut [u8], len: usize, ahead: u32) {
+    let v4 = packet[0] >> 4 == 4;
+    let (ip_len, at, fixed) = if v4 { (20, 2, 20) } else { (40, 4, 0) };
+    let tcp_header = packet.len() - ip_len;
+    let total = (fixed + tcp_header + len) as u16;
+    packet[at..at + 2].copy_from_slice(&total.to_be_bytes());
+    let field = ip_len + 4..ip_len + 8;
+    let mut seq = [0; 4];
+    seq.copy_from_slice(&packet[field.clone()]);
+    let seq = u32::from_be_bytes(seq).wrapping_add(ahead);
+    packet[field].copy_from_slice(&seq.to_be_bytes());
+    if v4 {
+        packet[10..12].fill(0);
+        let sum = checksum::sum(checksum::Sum::default(), &packet[..20]);
+        packet[10..12].copy_from_slice(&checksum::finish(sum).to_be_bytes());
+    }
+}

@@ -1,0 +1,20 @@
+//! A deterministic world in virtual time, in which the engine that carries real packets runs
+//! unchanged.
+//!
+//! Time is an integer number of nanoseconds. Events are ordered by (time, sequence number). Each
+//! component draws from a stream of its own, derived from (seed, component id), so that adding a
+//! link does not disturb the others: the same seed and the same build give the same run, byte for
+//! byte.
+//!
+//! A [`World`] is a list of nodes and a list of links; the lists are the topology.
+#![forbid(unsafe_code)]
+
+pub mod host;
+pub mod oracle;
+pub mod traffic;
+pub mod transfer;
+pub mod world;
+
+pub use host::{Host, HostConfig};
+pub use transfer::Transfer;
+pub use world::{LinkId, NodeId, Packet, World};

@@ -1,0 +1,154 @@
+//! The commonest topology: a client and a server joined by one link a path, and one transfer.
+
+use core::net::{IpAddr, Ipv4Addr, SocketAddr};
+use core::time::Duration;
+
+use braid_engine::sched::Policy;
+use braid_engine::{ApiError, Config, ConnectOptions, PathConfig, PathId, Protocol};
+use braid_links::Settings;
+
+use crate::host::{Host, HostConfig};
+use crate::traffic::{Role, Stream};
+use crate::world::{LinkId, NodeId, World};
+
+const SERVER: Ipv4Addr = Ipv4Addr::new(10, 0, 255, 1);
+const PORT: u16 = 80;
+/// Bytes of the request that asks for a download.
+pub const REQUEST: u64 = 100;
+
+/// Which way the payload goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Direction {
+    /// The client asks, the server sends.
+    Down,
+    /// The client sends.
+    Up,
+}
+
+/// A path: one link with its two directions.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct PathSettings {
+    /// From client to server.
+    pub up: Settings,
+    /// From server to client.
+    pub down: Settings,
+}
+
+/// What is transferred, and how.
+pub struct TransferConfig<'a> {
+    /// Paths, at least one and at most 254.
+    pub paths: &'a [PathSettings],
+    /// Payload bytes.
+    pub size: u64,
+    /// Which way.
+    pub direction: Direction,
+    /// Settings of both engines.
+    pub engine: Config,
+    /// Protocol of the connection.
+    pub protocol: Protocol,
+    /// Path of the initial subflow; `None` takes the first.
+    pub initial_path: Option<PathId>,
+    /// Scheduler and reinjector of both ends.
+    pub policy: fn() -> Policy,
+}
+
+/// A world with one transfer under way.
+#[derive(Debug)]
+pub struct Transfer {
+    /// The world.
+    pub world: World,
+    /// The client.
+    pub client: NodeId,
+    /// The server.
+    pub server: NodeId,
+    /// The links of each path: (up, down).
+    pub links: Vec<(LinkId, LinkId)>,
+}
+
+fn client_addr(path: usize) -> Ipv4Addr {
+    Ipv4Addr::new(10, 0, path as u8, 2)
+}
+
+fn local(addr: Ipv4Addr) -> PathConfig {
+    PathConfig {
+        v4: Some(addr),
+        v6: None,
+        mtu: 1500,
+        backup: false,
+    }
+}
+
+impl Transfer {
+    /// Builds the world of `seed` and opens the connection.
+    ///
+    /// # Errors
+    /// As [`braid_engine::Stack::connect`]: the initial path does not exist.
+    pub fn start(seed: u64, config: &TransferConfig<'_>) -> Result<Self, ApiError> {
+        let mut world = World::new(seed);
+        let count = config.paths.len();
+        let host = |paths, routes| HostConfig {
+            engine: config.engine.clone(),
+            paths,
+            routes,
+            policy: Box::new(config.policy),
+        };
+        let client = host(
+            (0..count).map(|n| local(client_addr(n))).collect(),
+            Vec::new(),
+        );
+        let back = (0..count).map(|n| (IpAddr::V4(client_addr(n)), n as u32));
+        let server = host(vec![local(SERVER)], back.collect());
+        let client = world.add(|rng| Host::new(client, rng));
+        let server = world.add(|rng| Host::new(server, rng));
+        let links = config
+            .paths
+            .iter()
+            .map(|path| world.connect(client, server, path.up, path.down))
+            .collect();
+        let (asks, answers) = match config.direction {
+            Direction::Down => (
+                Role::Fetch { request: REQUEST },
+                Role::Answer {
+                    request: REQUEST,
+                    size: config.size,
+                },
+            ),
+            Direction::Up => (Role::Upload { size: config.size }, Role::Sink),
+        };
+        let addr = SocketAddr::new(IpAddr::V4(SERVER), PORT);
+        world.with_host(server, |host, _| host.serve(addr, Stream::new(answers)))?;
+        let options = ConnectOptions {
+            remote: addr,
+            remote_alt: None,
+            path: config.initial_path,
+            protocol: config.protocol,
+            policy: (config.policy)(),
+        };
+        world.with_host(client, |host, now| {
+            host.open(now, options, Stream::new(asks))
+        })?;
+        Ok(Transfer {
+            world,
+            client,
+            server,
+            links,
+        })
+    }
+
+    /// The receiver of the payload.
+    pub fn receiver(&self, direction: Direction) -> NodeId {
+        match direction {
+            Direction::Down => self.client,
+            Direction::Up => self.server,
+        }
+    }
+
+    /// Runs until both ends have reported the end of the connection; false if that takes longer
+    /// than `limit`.
+    pub fn run(&mut self, limit: Duration) -> bool {
+        let ends = [self.client, self.server];
+        self.world.run(limit, |w| {
+            ends.iter().all(|end| !w.host(*end).finished().is_empty())
+        })
+    }
+}
