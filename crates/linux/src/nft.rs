@@ -120,7 +120,7 @@ impl BoxRules {
         if !self.lan.is_empty() {
             self.emit_sets(out)?;
             self.emit_intercept(mark, out)?;
-            self.emit_forward(out)?;
+            self.emit_forward(mark, out)?;
         }
         self.emit_input(out)?;
         writeln!(
@@ -153,7 +153,8 @@ impl BoxRules {
     /// Only SYNs are offered to the listeners: `tproxy` looks for a listener where there is no
     /// connection, so any other packet of a connection that is merely forwarded would end there
     /// and be reset. Where nothing listens, the rule ends before it sets the mark and the packet
-    /// is forwarded.
+    /// is forwarded. A SYN that was forwarded once is so again when it is repeated: connection
+    /// tracking has its entry, and what follows would be translated and leave by it.
     fn emit_intercept(&self, mark: u32, out: &mut String) -> fmt::Result {
         writeln!(
             out,
@@ -162,6 +163,7 @@ impl BoxRules {
              meta l4proto != tcp return
              tcp flags & (syn | ack | rst | fin) != syn socket transparent 1 meta mark set {mark} accept
              tcp flags & (syn | ack | rst | fin) != syn return
+             ct mark {mark} return
              tcp option mptcp exists return
              fib daddr type != unicast return
              ip daddr @bypass4 return
@@ -180,10 +182,11 @@ impl BoxRules {
         writeln!(out, "}}")
     }
 
-    fn emit_forward(&self, out: &mut String) -> fmt::Result {
+    fn emit_forward(&self, mark: u32, out: &mut String) -> fmt::Result {
         writeln!(
             out,
             "chain forward {{ type filter hook forward priority mangle; policy accept;
+             iifname {lan} meta l4proto tcp ct mark set {mark}
              iifname {lan} oifname {links} tcp flags syn tcp option maxseg size set rt mtu
              iifname {links} oifname {lan} tcp flags syn tcp option maxseg size set rt mtu",
             lan = Names(&self.lan),

@@ -352,6 +352,18 @@ fn the_demonstration_is_laid_out_as_it_says() {
 }
 
 #[test]
+fn a_file_that_is_not_there_is_a_mistake_of_the_caller() {
+    let error = Spec::read(Path::new("/nonexistent/bed.toml")).unwrap_err();
+    assert!(matches!(error, testbed::Error::Spec(_)), "{error:?}");
+    assert!(
+        error
+            .to_string()
+            .starts_with("/nonexistent/bed.toml: cannot read the file"),
+        "{error}"
+    );
+}
+
+#[test]
 fn every_example_is_read() {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/testbed");
     let mut read = 0;

@@ -262,6 +262,53 @@ fn secrets_are_measured() {
     assert!(!debug.contains(SECRET));
 }
 
+/// Errors end up in logs.
+#[test]
+fn no_error_shows_a_secret() {
+    let given = format!("secret = \"{SECRET}\"");
+    for wrong in [
+        "secret = \"hunter2hunter2\"",
+        "secret = \"hunter2hunter2",
+        "secret=424242424242",
+        "\"secret\" = \"hunter2\"",
+    ] {
+        let text = minimal_box().replace(&given, wrong);
+        let error = box_error(&text);
+        assert!(error.starts_with("box.toml:8:"), "{error}");
+        assert!(
+            !error.contains("hunter2") && !error.contains("4242"),
+            "{error}"
+        );
+    }
+    let inline = format!("lan = \"a\"\nserver = {{ address = \"x\", secret = \"{SECRET}\" }}\n");
+    let error = box_error(&inline);
+    assert!(
+        error.contains("\"x\" is no IP address") && !error.contains(SECRET),
+        "{error}"
+    );
+    // The name of a file is none.
+    let text = minimal_box().replace(&given, "secret_file = \"/nonexistent/s\"");
+    assert!(
+        box_error(&text).contains("8 | secret_file = \"/nonexistent/s\""),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_server_listens_on_a_bounded_number_of_addresses() {
+    let listen = |list: &[String]| {
+        minimal_server().replace(
+            "listen = \"203.0.113.7\"",
+            &format!("listen = [{}]", list.join(", ")),
+        )
+    };
+    let many: Vec<_> = (1..=17).map(|n| format!("\"203.0.113.{n}\"")).collect();
+    assert!(server_error(&listen(&many)).contains("17 addresses are given, 16 are the most"));
+    assert!(ServerConfig::from_toml("server.toml", &listen(&many[..16])).is_ok());
+    let twice = [many[0].clone(), many[0].clone()];
+    assert!(server_error(&listen(&twice)).contains("203.0.113.1 is given twice"));
+}
+
 #[test]
 fn secret_files_are_beside_the_configuration() {
     let dir = std::env::temp_dir().join(format!("braid-config-test-{}", std::process::id()));
@@ -323,6 +370,42 @@ const BOX_MISTAKES: &[Mistake] = &[
         &["no interface", "lan = \"eth0\""],
     ),
     ("lan = \"eth0\"", "lan = 7", ":1:7:", &["integer `7`"]),
+    (
+        "[server]",
+        "[tun]\nname = \"wwan0\"\n[server]",
+        ":7:8:",
+        &["\"wwan0\" is a link", "braid0"],
+    ),
+    (
+        "[server]",
+        "[limits]\nconnections = 0\n[server]",
+        ":7:15:",
+        &["0 is out of range", "from 1 to 1048576"],
+    ),
+    (
+        "[server]",
+        "[limits]\nper_host = 9223372036854775807\n[server]",
+        ":7:12:",
+        &["out of range"],
+    ),
+    (
+        "[server]",
+        "[timeouts]\nidle = \"99999999d\"\n[server]",
+        ":7:8:",
+        &["up to a year"],
+    ),
+    (
+        "[server]",
+        "port = \"1080\"\n[server]",
+        ":6:1:",
+        &["no setting `port`"],
+    ),
+    (
+        "[server]",
+        "[server]\nport = \"1080\"",
+        ":7:8:",
+        &["invalid type", "a whole number from 0 to 65535"],
+    ),
     (
         "lan = \"eth0\"",
         "lan = \"a b\"",
@@ -508,7 +591,7 @@ const BOX_MISTAKES: &[Mistake] = &[
         "[server]",
         "[tun]\nv4 = \"10.0.0.0/30\"\n[server]",
         ":7:6:",
-        &["/16 and /28"],
+        &["/16 and /27"],
     ),
     (
         "[server]",

@@ -1,12 +1,12 @@
 //! Man pages and shell completions, made from the table in [`crate::cli`].
 
 use std::fs;
-use std::io;
 use std::path::Path;
 
 use clap::CommandFactory;
 use clap_complete::Shell;
 
+use super::print;
 use crate::cli::Cli;
 use crate::failure::Failure;
 
@@ -19,6 +19,7 @@ pub fn man(directory: &Path) -> Result<(), Failure> {
 
 /// Prints the completions for `shell`.
 pub fn completions(shell: Shell) -> Result<(), Failure> {
-    clap_complete::generate(shell, &mut Cli::command(), "braid", &mut io::stdout());
-    Ok(())
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "braid", &mut script);
+    print(String::from_utf8_lossy(&script))
 }

@@ -6,6 +6,7 @@ use braid_linux::net::SystemError;
 use braid_linux::run::{Signals, run_box_until, run_server_until};
 use braid_proxy::config::{BoxConfig, ServerConfig};
 
+use super::print;
 use crate::cli::ConfigArgs;
 use crate::failure::Failure;
 
@@ -16,7 +17,7 @@ pub const READY: &str = "ready";
 pub fn run_box(args: &ConfigArgs) -> Result<(), Failure> {
     let config = BoxConfig::load(&args.config)?;
     let signals = Signals::take_over()?;
-    let ready = || println!("braid box {}: {READY}", config.name);
+    let ready = || tell_ready("box", &config.name);
     run_box_until(&config, signals.as_fd(), ready).map_err(failure)
 }
 
@@ -24,8 +25,15 @@ pub fn run_box(args: &ConfigArgs) -> Result<(), Failure> {
 pub fn run_server(args: &ConfigArgs) -> Result<(), Failure> {
     let config = ServerConfig::load(&args.config)?;
     let signals = Signals::take_over()?;
-    let ready = || println!("braid server {}: {READY}", config.name);
+    let ready = || tell_ready("server", &config.name);
     run_server_until(&config, signals.as_fd(), ready).map_err(failure)
+}
+
+/// Whether anybody reads it is no business of a box that serves.
+fn tell_ready(role: &str, name: &str) {
+    if let Err(error) = print(format_args!("braid {role} {name}: {READY}\n")) {
+        tracing::warn!(%error, "going on");
+    }
 }
 
 fn failure(error: SystemError) -> Failure {

@@ -6,7 +6,7 @@ use std::path::Path;
 use braid_linux::netns;
 use braid_linux::testbed::{self, Client, LinkChange, Options, Spec};
 
-use super::{print_json, render};
+use super::{print, print_json, render};
 use crate::cli::Testbed;
 use crate::failure::Failure;
 
@@ -85,6 +85,5 @@ fn show(client: &Client, json: bool) -> Result<(), Failure> {
     if json {
         return print_json(&status);
     }
-    print!("{status}");
-    Ok(())
+    print(status)
 }

@@ -1,6 +1,8 @@
 //! Links that break during a transfer.
 
-use super::bed::{Bed, Download};
+use braid_linux::testbed::Role;
+
+use super::bed::{Bed, Download, render_changed};
 
 const SIZE: usize = 40_000_000;
 
@@ -64,4 +66,24 @@ fn an_address_that_goes_away_does_not_end_a_download() {
     let (download, expected) = under_way(&mut bed);
     bed.run("box", "ip", &["address", "flush", "dev", "link2"]);
     download.expect_bytes(&expected);
+}
+
+/// What is not TCP goes out over one link, and over the other when that one is dark.
+#[test]
+#[ignore = "network"]
+fn datagrams_find_the_link_that_works() {
+    for link in ["link1", "link2"] {
+        let often = |text| format!("{text}\n[probing]\nidle = \"2s\"\n");
+        let mut bed = Bed::up_with(render_changed(Role::Box, often));
+        let content = bed.v4("content").to_string();
+        let pinged = |bed: &mut Bed| {
+            let mut ping = bed.exec("user", "ping");
+            let ping = ping.args(["-n", "-c", "1", "-W", "1", &content]);
+            ping.output().expect("ping runs").status.success()
+        };
+        bed.wait_for("a ping through", pinged);
+        bed.set_link(link, "down");
+        bed.wait_for("a ping round the dark link", pinged);
+        bed.set_link(link, "up");
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::netns::Reason;
 
@@ -106,6 +106,19 @@ pub struct SpecError {
     pub read: String,
     /// What is wrong with it and what to write instead.
     pub message: String,
+}
+
+impl SpecError {
+    /// There is no reading the file.
+    pub(crate) fn unreadable(file: &Path, error: &io::Error) -> Self {
+        SpecError {
+            file: file.to_owned(),
+            line: 0,
+            column: 0,
+            read: String::new(),
+            message: format!("cannot read the file: {error}"),
+        }
+    }
 }
 
 impl fmt::Display for SpecError {

@@ -5,7 +5,7 @@
 )]
 
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -181,7 +181,7 @@ impl Testbed {
                     Error::NoProcess(layout.name.clone(), why)
                 })?;
                 let path = directory.join(format!("{}.toml", spec.role.name()));
-                fs::write(&path, text)
+                write_private(&path, &text)
                     .map_err(|e| Error::system(format!("write {}", path.display()), e))?;
                 path
             }
@@ -196,6 +196,14 @@ impl Testbed {
         command.arg(spec.role.name()).arg("-c").arg(config);
         Ok(command)
     }
+}
+
+/// For what holds a secret: only this user may read it.
+fn write_private(path: &Path, text: &str) -> io::Result<()> {
+    use std::os::unix::fs::OpenOptionsExt;
+    let mut options = File::options();
+    options.write(true).create(true).truncate(true).mode(0o600);
+    options.open(path)?.write_all(text.as_bytes())
 }
 
 /// nginx, as one process that needs no other user: also root of a user namespace may run it.

@@ -219,11 +219,9 @@ impl Spec {
     ///
     /// # Errors
     ///
-    /// [`Error::System`] if it cannot be read, [`Error::Spec`] with the place of the first
-    /// mistake.
+    /// [`Error::Spec`] if it cannot be read, or with the place of the first mistake.
     pub fn read(path: &Path) -> Result<Spec, Error> {
-        let text = std::fs::read_to_string(path)
-            .map_err(|e| Error::system(format!("read {}", path.display()), e))?;
+        let text = std::fs::read_to_string(path).map_err(|e| SpecError::unreadable(path, &e))?;
         Ok(Spec::parse(&text, path)?)
     }
 

@@ -9,10 +9,8 @@ use serde::{Deserialize, Deserializer};
 use toml::Spanned;
 
 use super::types::{self, Address, Interface, OneOrMany};
-use super::{Cidr, ConfigError, DEFAULT_PORT, RawTun, Secret, Source, TunConfig};
+use super::{Cidr, ConfigError, DEFAULT_PORT, MAX_PATHS, RawTun, Secret, Source, TunConfig};
 
-/// Most links of a box.
-const MAX_LINKS: usize = 16;
 /// Most servers of a box.
 const MAX_SERVERS: usize = 8;
 
@@ -153,10 +151,13 @@ impl Default for BoxTimeouts {
 #[serde(deny_unknown_fields, default)]
 pub struct BoxLimits {
     /// Most connections at a time.
+    #[serde(deserialize_with = "types::count")]
     pub connections: usize,
     /// Most connections at a time of one host of the LAN.
+    #[serde(deserialize_with = "types::count")]
     pub per_host: usize,
     /// Most connections at a time whose far side has not answered yet.
+    #[serde(deserialize_with = "types::count")]
     pub handshakes: usize,
     /// Most bytes one connection buffers in each direction.
     #[serde(deserialize_with = "types::bytes")]
@@ -234,6 +235,10 @@ impl BoxConfig {
                 ));
             }
         }
+        let links_and_lan = links.iter().map(|l| &l.interface).chain(&lan);
+        let taken: Vec<&str> = links_and_lan.map(String::as_str).collect();
+        let ranges = ("10.215.77.0/24", "fdb7:a1d0:77::/64");
+        let tun = RawTun::check(raw.tun, &src, ranges, &taken)?;
         Ok(BoxConfig {
             name,
             lan,
@@ -243,7 +248,7 @@ impl BoxConfig {
             congestion: raw.congestion.map_or(Algorithm::Cubic, |c| c.0),
             bypass: raw.bypass.0,
             quic: raw.quic,
-            tun: RawTun::check(raw.tun, &src, "10.215.77.0/24", "fdb7:a1d0:77::/64")?,
+            tun,
             timeouts: raw.timeouts,
             limits: raw.limits,
             probing: raw.probing,
@@ -384,9 +389,9 @@ fn check_links(
     if raw.get_ref().0.is_empty() {
         return Err(src.error(&raw, "no link is given", missing));
     }
-    if raw.get_ref().0.len() > MAX_LINKS {
+    if raw.get_ref().0.len() > MAX_PATHS {
         let n = raw.get_ref().0.len();
-        let message = format!("{n} links are given, {MAX_LINKS} are the most");
+        let message = format!("{n} links are given, {MAX_PATHS} are the most");
         return Err(src.error(&raw, message, "fewer"));
     }
     let mut links: Vec<LinkConfig> = Vec::new();

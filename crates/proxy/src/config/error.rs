@@ -36,7 +36,7 @@ impl ConfigError {
         });
         let read = position
             .and_then(|(line, _)| text.lines().nth(line - 1))
-            .map(|line| line.trim_end().to_owned());
+            .map(|line| without_secret(line.trim_end()));
         ConfigError {
             file: file.to_owned(),
             position,
@@ -49,7 +49,30 @@ impl ConfigError {
     /// The mistake that `toml` found in `text`.
     pub(crate) fn from_toml(file: &str, text: &str, error: &toml::de::Error) -> Self {
         let (message, hint) = explain(error.message());
-        ConfigError::at(file, text, error.span(), message, hint)
+        let mut error = ConfigError::at(file, text, error.span(), message, hint);
+        // Says what it found in place of a string.
+        let hidden = error.read.as_ref().is_some_and(|l| l.ends_with(HIDDEN));
+        if hidden && error.message.starts_with("invalid type") {
+            error.message = "the secret is not a string".to_owned();
+        }
+        error
+    }
+}
+
+/// What stands for a secret.
+const HIDDEN: char = '…';
+
+/// The line without what follows `secret =`: errors end up in logs and in requests for help.
+fn without_secret(line: &str) -> String {
+    let value = line.match_indices("secret").find_map(|(at, word)| {
+        let rest = line[at + word.len()..].trim_start_matches(['"', '\'']);
+        let blanks = rest.len() - rest.trim_start().len();
+        let equals = line.len() - rest.len() + blanks;
+        rest.trim_start().starts_with('=').then_some(equals + 1)
+    });
+    match value {
+        Some(value) => format!("{} {HIDDEN}", &line[..value]),
+        None => line.to_owned(),
     }
 }
 
@@ -102,9 +125,21 @@ fn explain(message: &str) -> (String, Option<String>) {
         let hint = format!("{field} = …");
         return (format!("`{field}` is missing"), Some(hint));
     }
-    match message.split_once(HINT) {
-        Some((what, hint)) => (what.to_owned(), Some(hint.to_owned())),
-        None => (message.to_owned(), None),
+    if let Some((what, hint)) = message.split_once(HINT) {
+        return (what.to_owned(), Some(hint.to_owned()));
+    }
+    match message.rsplit_once(", expected ") {
+        Some((what, expected))
+            if what.starts_with("invalid type: ") || what.starts_with("invalid value: ") =>
+        {
+            let hint = match expected {
+                "u16" => "a whole number from 0 to 65535",
+                "a boolean" => "true or false",
+                other => other,
+            };
+            (what.to_owned(), Some(hint.to_owned()))
+        }
+        _ => (message.to_owned(), None),
     }
 }
 

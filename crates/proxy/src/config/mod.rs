@@ -26,12 +26,16 @@ use types::SECRET_HINT;
 /// Port of the server where none is given: SOCKS (RFC 1928).
 pub const DEFAULT_PORT: u16 = 1080;
 
+/// Most paths of a box or a server: links, listening addresses.
+const MAX_PATHS: usize = 16;
+
 /// The TUN device and the addresses paths have on it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TunConfig {
     /// Name of the device.
     pub name: String,
-    /// IPv4 range, /16 to /28. The first address is the host's own on the device.
+    /// IPv4 range, /16 to /27, so that [`MAX_PATHS`] fit. The first address is the host's own on
+    /// the device.
     pub v4: Cidr,
     /// IPv6 range, /48 to /120.
     pub v6: Cidr,
@@ -98,6 +102,7 @@ impl Source<'_> {
             (None, Some(path)) => {
                 let dir = Path::new(self.file).parent().unwrap_or(Path::new(""));
                 let full = dir.join(path.get_ref());
+                warn_if_open(&full);
                 let text = std::fs::read_to_string(&full).map_err(|e| {
                     let message = format!("cannot read the secret in {}: {e}", full.display());
                     let hint = format!(
@@ -123,6 +128,17 @@ impl Source<'_> {
     }
 }
 
+/// Who can read the secret can use the server. No error: the file may be on a system without
+/// owners.
+fn warn_if_open(secret: &Path) {
+    use std::os::unix::fs::MetadataExt;
+    let open = std::fs::metadata(secret).is_ok_and(|m| m.mode() & 0o007 != 0);
+    if open {
+        let file = secret.display();
+        tracing::warn!(%file, "every user of this machine may read the secret: chmod 600 it");
+    }
+}
+
 fn read(path: &Path) -> Result<String, ConfigError> {
     std::fs::read_to_string(path).map_err(|e| ConfigError {
         file: path.display().to_string(),
@@ -137,13 +153,19 @@ fn read(path: &Path) -> Result<String, ConfigError> {
 #[derive(serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RawTun {
-    name: Option<types::Interface>,
+    name: Option<Spanned<types::Interface>>,
     v4: Option<Spanned<Cidr>>,
     v6: Option<Spanned<Cidr>>,
 }
 
 impl RawTun {
-    fn check(raw: Option<RawTun>, src: &Source<'_>, v4: &str, v6: &str) -> TunResult {
+    /// `taken` are interfaces that exist for something else.
+    fn check(
+        raw: Option<RawTun>,
+        src: &Source<'_>,
+        (v4, v6): (&str, &str),
+        taken: &[&str],
+    ) -> TunResult {
         let default = |s: &str| s.parse::<Cidr>().expect("the default range is valid");
         let raw = raw.unwrap_or(RawTun {
             name: None,
@@ -172,9 +194,16 @@ impl RawTun {
             Some(c) => Ok(c.into_inner()),
         };
         Ok(TunConfig {
-            v4: pick(raw.v4, default(v4), (16, 28))?,
+            v4: pick(raw.v4, default(v4), (16, 27))?,
             v6: pick(raw.v6, default(v6), (48, 120))?,
-            name: raw.name.map_or_else(|| "braid0".to_owned(), |n| n.0),
+            name: match raw.name {
+                None => "braid0".to_owned(),
+                Some(name) if taken.contains(&name.get_ref().0.as_str()) => {
+                    let message = format!("{:?} is a link or of the LAN", name.get_ref().0);
+                    return Err(src.error(&name, message, "a name of its own: name = \"braid0\""));
+                }
+                Some(name) => name.into_inner().0,
+            },
         })
     }
 }

@@ -10,7 +10,7 @@ use toml::Spanned;
 
 use super::box_config::{Congestion, check_name, check_strategy};
 use super::types::{self, Address, OneOrMany};
-use super::{Cidr, ConfigError, DEFAULT_PORT, RawTun, Secret, Source, TunConfig};
+use super::{Cidr, ConfigError, DEFAULT_PORT, MAX_PATHS, RawTun, Secret, Source, TunConfig};
 
 /// Most users of a server.
 const MAX_USERS: usize = 65_536;
@@ -87,12 +87,16 @@ impl Default for ServerTimeouts {
 #[serde(deny_unknown_fields, default)]
 pub struct ServerLimits {
     /// Most connections at a time.
+    #[serde(deserialize_with = "types::count")]
     pub connections: usize,
     /// Most connections at a time of one user.
+    #[serde(deserialize_with = "types::count")]
     pub per_user: usize,
     /// Most connections at a time whose SOCKS request is not complete.
+    #[serde(deserialize_with = "types::count")]
     pub handshakes: usize,
     /// Most passwords remembered against replay.
+    #[serde(deserialize_with = "types::count")]
     pub replay: usize,
     /// Most bytes one connection buffers in each direction.
     #[serde(deserialize_with = "types::bytes")]
@@ -128,7 +132,17 @@ impl ServerConfig {
         if raw.listen.get_ref().0.is_empty() {
             return Err(src.error(&raw.listen, "no address is named", "\"203.0.113.7\""));
         }
-        for Address(addr) in &raw.listen.get_ref().0 {
+        let listen = &raw.listen.get_ref().0;
+        if listen.len() > MAX_PATHS {
+            let n = listen.len();
+            let message = format!("{n} addresses are given, {MAX_PATHS} are the most");
+            return Err(src.error(&raw.listen, message, "fewer"));
+        }
+        for (i, Address(addr)) in listen.iter().enumerate() {
+            if listen[..i].iter().any(|other| other.0 == *addr) {
+                let message = format!("{addr} is given twice");
+                return Err(src.error(&raw.listen, message, "each address once"));
+            }
             if addr.is_unspecified() || addr.is_multicast() {
                 let message = format!("{addr} is no address of an interface");
                 let hint = "the addresses connections come in at";
@@ -156,7 +170,7 @@ impl ServerConfig {
             strategy: check_strategy(&src, raw.strategy)?,
             congestion: raw.congestion.map_or(Algorithm::Cubic, |c| c.0),
             time_window: Duration::from_secs(window),
-            tun: RawTun::check(raw.tun, &src, "10.215.78.0/24", "fdb7:a1d0:78::/64")?,
+            tun: RawTun::check(raw.tun, &src, ("10.215.78.0/24", "fdb7:a1d0:78::/64"), &[])?,
             timeouts: raw.timeouts,
             limits: raw.limits,
         })

@@ -159,6 +159,9 @@ impl FromStr for Span {
     }
 }
 
+/// Longest time of any setting.
+const LONGEST: Duration = Duration::from_secs(365 * 86_400);
+
 /// Reads a [`Span`] into a `Duration` field; zero is refused, for no setting here means it.
 pub(super) fn duration<'de, D: Deserializer<'de>>(d: D) -> Result<Duration, D::Error> {
     struct V;
@@ -169,21 +172,45 @@ pub(super) fn duration<'de, D: Deserializer<'de>>(d: D) -> Result<Duration, D::E
         }
         fn visit_str<E: serde::de::Error>(self, s: &str) -> Result<Duration, E> {
             match s.parse::<Span>() {
-                Ok(Span(d)) if !d.is_zero() => Ok(d),
+                Ok(Span(d)) if !d.is_zero() && d <= LONGEST => Ok(d),
                 _ => Err(wrong(
-                    format_args!("{s:?} is no time above zero"),
+                    format_args!("{s:?} is no time above zero and up to a year"),
                     "a time such as \"250ms\", \"10s\", \"5min\" or \"2h\"",
                 )),
             }
         }
         fn visit_i64<E: serde::de::Error>(self, n: i64) -> Result<Duration, E> {
             match u64::try_from(n) {
-                Ok(n) if n > 0 => Ok(Duration::from_secs(n)),
+                Ok(n) if n > 0 && n <= LONGEST.as_secs() => Ok(Duration::from_secs(n)),
                 _ => self.visit_str(&n.to_string()),
             }
         }
     }
     d.deserialize_any(V)
+}
+
+/// Most of anything that is counted: what a descriptor limit may be by default (`fs.nr_open`).
+const MOST: u32 = 1 << 20;
+
+/// Reads how many of something there may be, at least one.
+pub(super) fn count<'de, D: Deserializer<'de>>(d: D) -> Result<usize, D::Error> {
+    struct V;
+    impl Visitor<'_> for V {
+        type Value = usize;
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            write!(f, "a whole number from 1 to {MOST}")
+        }
+        fn visit_i64<E: serde::de::Error>(self, n: i64) -> Result<usize, E> {
+            match u32::try_from(n) {
+                Ok(n) if (1..=MOST).contains(&n) => Ok(n as usize),
+                _ => Err(wrong(
+                    format_args!("{n} is out of range"),
+                    format_args!("a whole number from 1 to {MOST}"),
+                )),
+            }
+        }
+    }
+    d.deserialize_i64(V)
 }
 
 /// Reads a size such as `"64MB"`, `"512kB"`, or a number of bytes.

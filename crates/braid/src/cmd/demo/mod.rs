@@ -22,7 +22,7 @@ use sha2::{Digest, Sha256};
 use self::bed::Bed;
 use self::fetch::{Fetch, fetch};
 use self::table::{Row, Via};
-use super::{print_json, testbed};
+use super::{print, print_json, testbed};
 use crate::cli::DemoArgs;
 use crate::failure::Failure;
 use crate::kernel_peer::{Pattern, hex};
@@ -76,7 +76,7 @@ pub fn run(args: &DemoArgs, json: bool) -> Result<(), Failure> {
     if json {
         print_json(&rows)?;
     } else {
-        print!("{}", table::Table { rows: &rows, args });
+        print(table::Table { rows: &rows, args })?;
     }
     match rows.iter().find(|row| !row.sha256_ok) {
         Some(row) => Err(Failure::Run(format!(
