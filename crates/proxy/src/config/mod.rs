@@ -34,7 +34,7 @@ const MAX_PATHS: usize = 16;
 pub struct TunConfig {
     /// Name of the device.
     pub name: String,
-    /// IPv4 range, /16 to /27, so that [`MAX_PATHS`] fit. The first address is the host's own on
+    /// IPv4 range, /16 to /27, with room for 16 paths. The first address is the host's own on
     /// the device.
     pub v4: Cidr,
     /// IPv6 range, /48 to /120.
