@@ -14,6 +14,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use arrayvec::ArrayVec;
 use braid_engine::{RxMeta, Transmit, TxChecksum};
 
+use crate::net::sysctl::Sysctl;
 use crate::net::{Result, SystemError};
 
 /// Bytes of the `virtio_net_hdr` in front of each packet (the size without `num_buffers`, which
@@ -78,7 +79,10 @@ impl Tun {
             .open("/dev/net/tun")
             .map_err(SystemError::doing("open /dev/net/tun"))?;
         let fd = OwnedFd::from(file);
-        set_interface(&fd, name).map_err(SystemError::doing(format!("create TUN {name}")))?;
+        let spread = spread_receive_work();
+        let created = set_interface(&fd, name);
+        spread.into_iter().for_each(|before| drop(before.apply()));
+        created.map_err(SystemError::doing(format!("create TUN {name}")))?;
         let mut tun = Tun {
             fd,
             offload: Offload::None,
@@ -226,6 +230,22 @@ impl VnetHdr {
             gso_size,
         })
     }
+}
+
+/// Lets the kernel spread what a device made from now on receives over all processors (RPS), by
+/// flow: what this process writes is then forwarded and received elsewhere while it writes on,
+/// instead of within its own system call. Returns the setting as it was before; `None` where
+/// nothing was changed, on one processor or an older kernel.
+fn spread_receive_work() -> Option<Sysctl> {
+    const KEY: &str = "net/core/rps_default_mask";
+    let before = Sysctl::current(KEY)?;
+    let processors = std::thread::available_parallelism().ok()?.get().min(32);
+    if processors == 1 {
+        return None;
+    }
+    let mask = format!("{:x}", (1u64 << processors) - 1);
+    Sysctl::new(KEY, mask).apply().ok()?;
+    Some(before)
 }
 
 fn set_interface(fd: &OwnedFd, name: &str) -> io::Result<()> {
