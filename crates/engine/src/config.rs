@@ -76,6 +76,20 @@ pub struct PathConfig {
 }
 
 impl PathConfig {
+    /// The first of `remotes` whose family this path has, with the local address that goes with it.
+    pub(crate) fn towards(
+        &self,
+        remotes: impl IntoIterator<Item = SocketAddr>,
+    ) -> Option<(IpAddr, SocketAddr)> {
+        remotes.into_iter().find_map(|remote| {
+            let local = match remote {
+                SocketAddr::V4(_) => self.v4.map(IpAddr::V4),
+                SocketAddr::V6(_) => self.v6.map(IpAddr::V6),
+            };
+            local.map(|local| (local, remote))
+        })
+    }
+
     /// Whether `addr` is the path's local address.
     pub fn owns(&self, addr: IpAddr) -> bool {
         match addr {

@@ -145,17 +145,11 @@ impl Connection {
         if !self.wants_joins() || self.subflows.len() >= ctx.config.max_subflows {
             return None;
         }
-        let families = |v4: bool| {
-            self.remote.is_ipv4() == v4 || self.remote_alt.is_some_and(|r| r.is_ipv4() == v4)
-        };
         ctx.paths
             .iter()
             .enumerate()
             .map(|(n, path)| (PathId(n as u8), path))
-            .filter(|(_, p)| {
-                p.up && ((p.config.v4.is_some() && families(true))
-                    || (p.config.v6.is_some() && families(false)))
-            })
+            .filter(|(_, p)| p.up && p.config.towards(self.remotes()).is_some())
             .filter(|(id, _)| !self.subflows.iter().any(|s| s.path == *id && s.is_alive()))
             .map(|(id, _)| (id, self.paths.not_before(id)))
             .min_by_key(|(_, at)| *at)

@@ -258,6 +258,11 @@ impl Connection {
         }
     }
 
+    /// The peer's addresses, of one family each.
+    pub fn remotes(&self) -> impl Iterator<Item = SocketAddr> + use<> {
+        [Some(self.remote), self.remote_alt].into_iter().flatten()
+    }
+
     pub fn index_of(&self, id: SubflowId) -> Option<usize> {
         self.subflows.iter().position(|s| s.id == id)
     }

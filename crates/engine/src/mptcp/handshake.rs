@@ -67,13 +67,8 @@ impl Connection {
             .get(usize::from(path.0))
             .ok_or(ApiError::NoUsablePath)?
             .config;
-        let (local, remote) = [Some(self.remote), self.remote_alt]
-            .into_iter()
-            .flatten()
-            .find_map(|remote| match remote.is_ipv4() {
-                true => config.v4.map(|a| (a.into(), remote)),
-                false => config.v6.map(|a| (a.into(), remote)),
-            })
+        let (local, remote) = config
+            .towards(self.remotes())
             .ok_or(ApiError::NoUsablePath)?;
         let tuple = (0..64)
             .map(|_| FourTuple {

@@ -163,7 +163,10 @@ impl Connection {
         let count = ctx.paths.len();
         let next = (1..count)
             .map(|n| (usize::from(current.0) + n) % count)
-            .find(|n| ctx.paths[*n].up && self.fits(ctx, *n));
+            .find(|n| {
+                let path = &ctx.paths[*n];
+                path.up && path.config.towards(self.remotes()).is_some()
+            });
         let Some(next) = next else {
             return;
         };
@@ -180,20 +183,6 @@ impl Connection {
                 new.handshake_tries = tries;
             }
         }
-    }
-
-    fn fits(&self, ctx: &Ctx<'_>, path: usize) -> bool {
-        let config = &ctx.paths[path].config;
-        [Some(self.remote), self.remote_alt]
-            .into_iter()
-            .flatten()
-            .any(|r| {
-                if r.is_ipv4() {
-                    config.v4.is_some()
-                } else {
-                    config.v6.is_some()
-                }
-            })
     }
 
     fn on_send_timer(&mut self, ctx: &mut Ctx<'_>, i: usize) {

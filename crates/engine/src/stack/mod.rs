@@ -205,18 +205,8 @@ impl Stack {
         if self.table.len() >= self.shared.config.max_connections {
             return Err(ApiError::LimitReached);
         }
-        let fits = |p: &Path| {
-            [Some(options.remote), options.remote_alt]
-                .into_iter()
-                .flatten()
-                .any(|r| {
-                    if r.is_ipv4() {
-                        p.config.v4.is_some()
-                    } else {
-                        p.config.v6.is_some()
-                    }
-                })
-        };
+        let remotes = [Some(options.remote), options.remote_alt];
+        let fits = |p: &Path| p.config.towards(remotes.into_iter().flatten()).is_some();
         let first_up = || self.shared.paths.iter().position(|p| p.up && fits(p));
         let path = match options.path {
             Some(path) => path,
