@@ -1,5 +1,7 @@
 //! The bounded pool all payload memory comes from.
 
+use arrayvec::ArrayVec;
+
 use std::fmt;
 
 /// Bytes per block: a super-segment of 64 kB spans at most three.
@@ -100,4 +102,25 @@ impl Pool {
     pub fn unreserved(&self) -> usize {
         self.available().saturating_sub(self.limit / 8)
     }
+}
+
+/// The `len` bytes that start `skip` bytes into the first of `blocks`, as far as these reach; at
+/// most `N` blocks.
+pub(super) fn slices_of<'a, const N: usize>(
+    blocks: impl Iterator<Item = &'a Block>,
+    mut skip: usize,
+    len: usize,
+) -> ArrayVec<&'a [u8], N> {
+    let mut left = len;
+    let mut slices = ArrayVec::new();
+    for block in blocks {
+        let take = left.min(BLOCK_SIZE - skip);
+        if take == 0 {
+            break;
+        }
+        slices.push(&block.bytes()[skip..skip + take]);
+        left -= take;
+        skip = 0;
+    }
+    slices
 }

@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use arrayvec::ArrayVec;
 
-use super::pool::{BLOCK_SIZE, Block, Pool};
+use super::pool::{BLOCK_SIZE, Block, Pool, slices_of};
 use super::ranges::RangeSet;
 
 /// Most slices of [`RecvBuffer::slices`]: 480 KiB at least.
@@ -205,19 +205,9 @@ impl RecvBuffer {
 
     /// In-order bytes from the read offset on, as far as [`READ_SLICES`] slices reach.
     pub fn slices(&self) -> ArrayVec<&[u8], READ_SLICES> {
-        let mut skip = (self.read - self.base) as usize;
-        let mut left = self.readable();
-        let mut slices = ArrayVec::new();
-        for block in self.blocks.iter().take(READ_SLICES).flatten() {
-            let take = left.min(BLOCK_SIZE - skip);
-            if take == 0 {
-                break;
-            }
-            slices.push(&block.bytes()[skip..skip + take]);
-            left -= take;
-            skip = 0;
-        }
-        slices
+        let skip = (self.read - self.base) as usize;
+        let blocks = self.blocks.iter().take(READ_SLICES).flatten();
+        slices_of(blocks, skip, self.readable())
     }
 
     /// Releases the first `n` readable bytes; at most as many as there are.

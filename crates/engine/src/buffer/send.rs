@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use arrayvec::ArrayVec;
 
-use super::pool::{BLOCK_SIZE, Block, Pool};
+use super::pool::{BLOCK_SIZE, Block, Pool, slices_of};
 
 /// Most slices of [`SendBuffer::write_slices`]: 224 KiB at least.
 pub const WRITE_SLICES: usize = 8;
@@ -145,23 +145,13 @@ impl SendBuffer {
     pub fn slices(&self, range: Range<u64>) -> ArrayVec<&[u8], SEND_SLICES> {
         let start = range.start.max(self.start);
         let end = range.end.min(self.end);
-        let mut slices = ArrayVec::new();
         if start >= end {
-            return slices;
+            return ArrayVec::new();
         }
-        let mut skip = ((start - self.base) % BLOCK) as usize;
-        let mut left = (end - start) as usize;
+        let skip = ((start - self.base) % BLOCK) as usize;
         let first = ((start - self.base) / BLOCK) as usize;
-        for block in self.blocks.iter().skip(first).take(SEND_SLICES) {
-            let take = left.min(BLOCK_SIZE - skip);
-            if take == 0 {
-                break;
-            }
-            slices.push(&block.bytes()[skip..skip + take]);
-            left -= take;
-            skip = 0;
-        }
-        slices
+        let blocks = self.blocks.iter().skip(first).take(SEND_SLICES);
+        slices_of(blocks, skip, (end - start) as usize)
     }
 
     /// Releases everything below `offset`, which is clamped to what is kept.
