@@ -11,6 +11,7 @@
 
 pub mod host;
 pub mod oracle;
+pub mod pcapng;
 pub mod traffic;
 pub mod transfer;
 pub mod world;
