@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use braid_wire::{Instant, checksum, ip};
+use braid_wire::Instant;
 
 /// Section header block, always little-endian so that the same run gives the same file anywhere.
 const SECTION_HEADER: u32 = 0x0a0d_0d0a;
@@ -158,35 +158,6 @@ impl<W: Write> Writer<W> {
     }
 }
 
-/// Fills in the checksum of a TCP segment or UDP datagram: engines in the simulator leave it to a
-/// device. Leaves alone what carries neither.
-pub fn complete_checksum(packet: &mut [u8]) {
-    let Ok(view) = ip::Packet::new(&*packet) else {
-        return;
-    };
-    let Ok((protocol, transport)) = view.transport() else {
-        return;
-    };
-    let (end, len) = (view.total_len(), transport.len());
-    let field = match protocol {
-        ip::PROTO_TCP => 16,
-        ip::PROTO_UDP => 6,
-        _ => return,
-    };
-    let pseudo = checksum::pseudo_header(view.src(), view.dst(), protocol, len as u32);
-    let transport = &mut packet[end - len..end];
-    let Some(place) = transport.get_mut(field..field + 2) else {
-        return;
-    };
-    place.fill(0);
-    let value = match checksum::finish(checksum::sum(pseudo, transport)) {
-        // UDP says "none" by 0 (RFC 768).
-        0 if protocol == ip::PROTO_UDP => 0xffff,
-        value => value,
-    };
-    transport[field..field + 2].copy_from_slice(&value.to_be_bytes());
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -254,31 +225,5 @@ mod tests {
         for (block, (kind, body)) in blocks.iter().zip(expected) {
             assert_eq!((block.0, &block.1[..]), (kind, body));
         }
-    }
-
-    #[test]
-    fn checksums_are_completed() {
-        let (src, dst) = ([10, 0, 0, 1].into(), [10, 0, 0, 2].into());
-        for (protocol, len, field) in [(ip::PROTO_TCP, 23, 16), (ip::PROTO_UDP, 11, 6)] {
-            let mut packet = vec![0xa5; 20 + len];
-            let header = ip::Repr {
-                src,
-                dst,
-                protocol,
-                payload_len: len,
-                hop_limit: 64,
-                traffic_class: 0,
-            };
-            header.emit(&mut packet);
-            let before = packet.clone();
-            complete_checksum(&mut packet);
-            let pseudo = checksum::pseudo_header(src, dst, protocol, len as u32);
-            assert_eq!(checksum::fold(checksum::sum(pseudo, &packet[20..])), 0xffff);
-            packet[20 + field..22 + field].copy_from_slice(&before[20 + field..22 + field]);
-            assert_eq!(packet, before, "nothing else changes");
-        }
-        let mut junk = [0x45, 0, 0];
-        complete_checksum(&mut junk);
-        assert_eq!(junk, [0x45, 0, 0]);
     }
 }
