@@ -75,7 +75,7 @@ impl SubflowStats {
             stale: s.stale,
             srtt: s.snd.rtt.srtt(),
             min_rtt: s.snd.rtt.min(),
-            cwnd: s.snd.cc.cwnd(),
+            cwnd: s.snd.cwnd(),
             in_flight: s.snd.in_flight(),
             bytes_sent: s.snd.stats.bytes_sent,
             bytes_retransmitted: s.snd.stats.bytes_retransmitted,

@@ -290,7 +290,7 @@ impl Subflow {
             srtt: self.snd.rtt.srtt(),
             rttvar: self.snd.rtt.rttvar(),
             min_rtt: self.snd.rtt.min(),
-            cwnd: self.snd.cc.cwnd(),
+            cwnd: self.snd.cwnd(),
             ssthresh: self.snd.cc.ssthresh(),
             in_flight: self.snd.in_flight(),
             mss: self.snd.mss(),
