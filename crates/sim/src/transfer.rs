@@ -118,11 +118,9 @@ impl Transfer {
         let addr = SocketAddr::new(IpAddr::V4(SERVER), PORT);
         world.with_host(server, |host, _| host.serve(addr, Stream::new(answers)))?;
         let options = ConnectOptions {
-            remote: addr,
-            remote_alt: None,
             path: config.initial_path,
             protocol: config.protocol,
-            policy: (config.policy)(),
+            ..ConnectOptions::new(addr, (config.policy)())
         };
         world.with_host(client, |host, now| {
             host.open(now, options, Stream::new(asks))
