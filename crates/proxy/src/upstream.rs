@@ -246,11 +246,10 @@ impl Upstream {
             false => entry.endpoint_v4(),
         };
         let options = ConnectOptions {
-            remote,
             remote_alt,
             path: Some(path),
             protocol,
-            policy: (self.policy)(),
+            ..ConnectOptions::new(remote, (self.policy)())
         };
         stack.connect(now, options)
     }
