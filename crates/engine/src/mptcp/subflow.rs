@@ -283,7 +283,7 @@ impl Subflow {
 
     /// What a scheduler sees.
     pub fn view(&self, now: Instant) -> SubflowView {
-        let stats = &self.snd.stats;
+        let traffic = &self.snd.traffic;
         SubflowView {
             id: self.id,
             path: self.path,
@@ -295,8 +295,8 @@ impl Subflow {
             in_flight: self.snd.in_flight(),
             mss: self.snd.mss(),
             pacing_rate: self.snd.pacer.rate(),
-            loss: stats.bytes_lost as f32
-                / (stats.bytes_sent + stats.bytes_retransmitted).max(1) as f32,
+            loss: traffic.bytes_lost as f32
+                / (traffic.bytes_sent + traffic.bytes_retransmitted).max(1) as f32,
             backup: self.backup || self.peer_backup,
             stale: self.stale,
             ready: self.room(now) > 0,
