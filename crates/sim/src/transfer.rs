@@ -144,11 +144,9 @@ impl Transfer {
             host.serve(addr, Stream::new(answers))
         })?;
         let options = ConnectOptions {
-            remote: addr,
-            remote_alt: None,
             path: config.initial_path,
             protocol: config.protocol,
-            policy: (config.policy)(),
+            ..ConnectOptions::new(addr, (config.policy)())
         };
         self.world.with_node(self.client, |host: &mut Host, now| {
             host.open(now, options, Stream::new(asks))
