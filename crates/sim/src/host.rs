@@ -154,7 +154,7 @@ impl Node for Host {
             checksum_ok: !turn.checksums,
             gso_size: 0,
         };
-        self.stack.receive(turn.now, &packet.0, meta);
+        self.stack.receive(turn.now, &packet.bytes, meta);
         turn.recycle(packet);
     }
 
@@ -233,7 +233,7 @@ fn segment(transmit: &Transmit<'_>, turn: &mut Turn<'_>, iface: u32) {
         if turn.checksums {
             tcp::complete_checksum(&mut buffer).expect("a packet of the engine");
         }
-        turn.send(iface, Packet(buffer));
+        turn.send(iface, Packet::new(buffer));
         done += len;
         if done >= total {
             return;

@@ -13,6 +13,7 @@
 pub mod host;
 pub mod node;
 pub mod oracle;
+pub mod pcapng;
 pub mod tap;
 pub mod traffic;
 pub mod transfer;

@@ -37,7 +37,20 @@ pub trait Node: Any + Debug + Send {
 
 /// An IP packet. Whoever is done with it gives the buffer back by [`Turn::recycle`].
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Packet(pub Vec<u8>);
+pub struct Packet {
+    /// From the IP header to the end of the payload.
+    pub bytes: Vec<u8>,
+    /// The number by which logs follow the packet through the world, given to it when it is first
+    /// sent; 0 before. Whoever rewrites a packet or cuts it up keeps the number.
+    pub id: u64,
+}
+
+impl Packet {
+    /// A packet that was not sent yet.
+    pub fn new(bytes: Vec<u8>) -> Self {
+        Packet { bytes, id: 0 }
+    }
+}
 
 /// What a node may do while it has its turn: send, draw.
 #[derive(Debug)]
@@ -49,6 +62,8 @@ pub struct Turn<'a> {
     /// Whether transport checksums are computed and verified in this world.
     pub checksums: bool,
     pub(crate) sent: &'a mut Vec<(u32, Packet)>,
+    /// Packets numbered so far.
+    pub(crate) packets: &'a mut u64,
     pub(crate) spare: &'a mut Vec<Vec<u8>>,
 }
 
@@ -63,8 +78,15 @@ impl Turn<'_> {
 
     /// Sends `packet` out of the node's interface `iface` (in order of
     /// [`World::connect`](crate::World::connect)). An interface that does not exist swallows it.
-    pub fn send(&mut self, iface: u32, packet: Packet) {
+    /// Returns the packet's number.
+    pub fn send(&mut self, iface: u32, mut packet: Packet) -> u64 {
+        if packet.id == 0 {
+            *self.packets += 1;
+            packet.id = *self.packets;
+        }
+        let id = packet.id;
         self.sent.push((iface, packet));
+        id
     }
 
     /// Takes back the buffer of a packet that goes no further.
@@ -76,7 +98,7 @@ impl Turn<'_> {
 /// Keeps the buffer of `packet` for reuse.
 pub(crate) fn recycle(spare: &mut Vec<Vec<u8>>, packet: Packet) {
     if spare.len() < MAX_SPARE {
-        let mut buffer = packet.0;
+        let mut buffer = packet.bytes;
         buffer.clear();
         spare.push(buffer);
     }

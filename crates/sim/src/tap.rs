@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use braid_links::Cause;
 use braid_wire::Instant;
 
+use crate::node::Packet;
 use crate::world::LinkId;
 
 /// What happened to a packet on a link.
@@ -13,6 +14,8 @@ use crate::world::LinkId;
 pub enum What {
     /// A node handed it to the link.
     Sent,
+    /// The link made a copy of it, which goes on behind it under the same number.
+    Duplicated,
     /// The link dropped it.
     Dropped {
         /// When it was handed to the link.
@@ -30,13 +33,13 @@ pub enum What {
 /// Watches links: see [`World::tap`](crate::World::tap). A tap whose records are to be read while
 /// the world has it is handed over as `Arc<Mutex<_>>`; so is one that watches several links.
 pub trait Tap: Debug + Send {
-    /// `what` happened at `at` to the IP packet `packet` on `link`. Times do not go back, except
+    /// `what` happened at `at` to `packet` on `link`. Times do not go back, except
     /// for a drop by CoDel, which comes out when the link is next looked at.
-    fn on_packet(&mut self, at: Instant, link: LinkId, what: What, packet: &[u8]);
+    fn on_packet(&mut self, at: Instant, link: LinkId, what: What, packet: &Packet);
 }
 
 impl<T: Tap> Tap for Arc<Mutex<T>> {
-    fn on_packet(&mut self, at: Instant, link: LinkId, what: What, packet: &[u8]) {
+    fn on_packet(&mut self, at: Instant, link: LinkId, what: What, packet: &Packet) {
         let mut tap = self.lock().unwrap_or_else(PoisonError::into_inner);
         tap.on_packet(at, link, what, packet);
     }

@@ -50,7 +50,7 @@ struct Wire {
 impl Wire {
     fn tell(&mut self, at: Instant, id: LinkId, what: What, packet: &Packet) {
         for tap in &mut self.taps {
-            tap.on_packet(at, id, what, &packet.0);
+            tap.on_packet(at, id, what, packet);
         }
     }
 }
@@ -73,6 +73,7 @@ pub struct World {
     seed: u64,
     checksums: bool,
     sent: Vec<(u32, Packet)>,
+    packets: u64,
     spare: Vec<Vec<u8>>,
 }
 
@@ -102,6 +103,7 @@ impl World {
             seed,
             checksums: false,
             sent: Vec::new(),
+            packets: 0,
             spare: Vec::new(),
         }
     }
@@ -289,7 +291,7 @@ impl World {
                 sent_at,
             } = delivery.packet;
             if let Some(bit) = delivery.flip {
-                flip_bit(&mut packet.0, bit);
+                flip_bit(&mut packet.bytes, bit);
             }
             self.wires[id.0 as usize].tell(at, id, What::Delivered { sent_at }, &packet);
             self.turn(to, |node, turn| node.receive(turn, iface, packet));
@@ -318,6 +320,7 @@ impl World {
             rng: &mut slot.rng,
             checksums: self.checksums,
             sent: &mut self.sent,
+            packets: &mut self.packets,
             spare: &mut self.spare,
         };
         f(&mut *slot.node, &mut turn);
@@ -339,12 +342,19 @@ impl World {
     fn transmit(&mut self, id: LinkId, packet: Packet) {
         let wire = &mut self.wires[id.0 as usize];
         wire.tell(self.now, id, What::Sent, &packet);
-        let len = packet.0.len() as u32;
+        let len = packet.bytes.len() as u32;
+        let watched = !wire.taps.is_empty() && wire.link.settings().duplicate > 0.0;
+        let original = watched.then(|| (packet.clone(), wire.link.counters().duplicated));
         let frame = Frame {
             packet,
             sent_at: self.now,
         };
         wire.link.enqueue(self.now, frame, len, &mut wire.rng);
+        if let Some((original, before)) = original
+            && wire.link.counters().duplicated != before
+        {
+            wire.tell(self.now, id, What::Duplicated, &original);
+        }
         self.clear_dropped(id);
         self.arm_link(id);
     }

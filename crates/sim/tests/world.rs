@@ -7,7 +7,7 @@ use braid_engine::{CloseReason, Config, Protocol};
 use braid_links::{Cause, Change, Loss, QueueLimit, Rate, Schedule, Settings};
 use braid_sim::tap::What;
 use braid_sim::transfer::{Direction, PathSettings, TransferConfig};
-use braid_sim::{Host, LinkId, Tap, Transfer};
+use braid_sim::{Host, LinkId, Packet, Tap, Transfer};
 use braid_wire::Instant;
 
 fn path(mbit: u64, delay_ms: u64, loss: f64) -> PathSettings {
@@ -133,8 +133,8 @@ fn a_schedule_changes_a_link_at_its_times() {
 struct Seen(Vec<(Instant, LinkId, What, usize)>);
 
 impl Tap for Seen {
-    fn on_packet(&mut self, at: Instant, link: LinkId, what: What, packet: &[u8]) {
-        self.0.push((at, link, what, packet.len()));
+    fn on_packet(&mut self, at: Instant, link: LinkId, what: What, packet: &Packet) {
+        self.0.push((at, link, what, packet.bytes.len()));
     }
 }
 
@@ -142,6 +142,7 @@ impl Tap for Seen {
 fn taps_see_what_the_counters_count() {
     let mut lossy = path(5, 20, 0.02);
     lossy.down.queue = QueueLimit::Packets(10);
+    lossy.down.duplicate = 0.02;
     let mut transfer = start(5, &[lossy.clone(), lossy], 500_000, Direction::Down);
     let taps = [(); 2].map(|()| Arc::new(Mutex::new(Seen::default())));
     let down = transfer.links[0].1;
@@ -162,6 +163,11 @@ fn taps_see_what_the_counters_count() {
         |why| count(&|what: &What| matches!(what, What::Dropped { cause, .. } if *cause == why));
     let counters = transfer.world.counters(down);
     assert_eq!(count(&|what| *what == What::Sent), counters.offered.packets);
+    assert_eq!(
+        count(&|what| *what == What::Duplicated),
+        counters.duplicated.packets
+    );
+    assert!(counters.duplicated.packets > 0);
     let delivered = count(&|what| matches!(what, What::Delivered { .. }));
     assert_eq!(delivered, counters.delivered.packets);
     assert_eq!(dropped_for(Cause::Loss), counters.dropped_loss.packets);
