@@ -159,7 +159,7 @@ impl Router {
         if let Ok(len) = icmp::emit(kind, from, packet, &mut error) {
             let mut buffer = turn.buffer();
             buffer.extend_from_slice(&error[..len]);
-            turn.send(iface, Packet(buffer));
+            turn.send(iface, Packet::new(buffer));
         }
     }
 }
@@ -178,7 +178,7 @@ impl From<Error> for Refusal {
 
 impl Node for Router {
     fn receive(&mut self, turn: &mut Turn<'_>, _iface: u32, mut packet: Packet) {
-        let refusal = match self.forward(&mut packet.0) {
+        let refusal = match self.forward(&mut packet.bytes) {
             Ok(iface) => {
                 self.counters.forwarded += 1;
                 turn.send(iface, packet);
@@ -195,7 +195,7 @@ impl Node for Router {
                     Kind::Unreachable(_) => &mut self.counters.unreachable,
                 };
                 *counter += 1;
-                self.report(turn, kind, &packet.0);
+                self.report(turn, kind, &packet.bytes);
             }
         }
         turn.recycle(packet);
