@@ -10,6 +10,7 @@ use braid_engine::{
 };
 use braid_wire::{Instant, Rng, checksum, tcp};
 
+use crate::log::HostLog;
 use crate::node::{Node, Packet, Turn};
 use crate::oracle::Oracle;
 use crate::traffic::Stream;
@@ -37,6 +38,7 @@ pub struct Host {
     /// Streams whose connection ended, in order.
     finished: Vec<Stream>,
     oracle: Oracle,
+    log: Option<HostLog>,
 }
 
 impl core::fmt::Debug for Host {
@@ -67,7 +69,13 @@ impl Host {
             services: Vec::new(),
             finished: Vec::new(),
             oracle: Oracle::default(),
+            log: None,
         }
+    }
+
+    /// Lets a log know of what happens.
+    pub(crate) fn set_log(&mut self, log: HostLog) {
+        self.log = Some(log);
     }
 
     /// The engine.
@@ -123,6 +131,9 @@ impl Host {
 
     fn on_event(&mut self, now: Instant, event: Event) {
         self.oracle.on_event(event);
+        if let Some(log) = &self.log {
+            log.on_event(now, &event);
+        }
         match event {
             Event::Accepted { conn, listener, .. } => {
                 let service = self.services.iter().find(|(l, _)| *l == listener);
@@ -154,7 +165,13 @@ impl Node for Host {
             checksum_ok: !turn.checksums,
             gso_size: 0,
         };
+        if let Some(log) = &self.log {
+            log.before_receive(&self.stack, &packet);
+        }
         self.stack.receive(turn.now, &packet.bytes, meta);
+        if let Some(log) = &self.log {
+            log.after_receive(turn.now, &self.stack, &packet);
+        }
         turn.recycle(packet);
     }
 
@@ -176,7 +193,10 @@ impl Node for Host {
             let dst = destination(transmit.header);
             let route = self.routes.iter().find(|(addr, _)| *addr == dst);
             let iface = route.map_or(u32::from(transmit.path.0), |(_, iface)| *iface);
-            segment(&transmit, turn, iface);
+            let first = segment(&transmit, turn, iface);
+            if let Some(log) = &self.log {
+                log.on_sent(now, &transmit, first);
+            }
         }
     }
 
@@ -203,8 +223,9 @@ fn destination(header: &[u8]) -> IpAddr {
 }
 
 /// Cuts a super-segment as a device does: the header repeated, its length and sequence number
-/// advanced. Hands each packet to `send` in a buffer of `turn`.
-fn segment(transmit: &Transmit<'_>, turn: &mut Turn<'_>, iface: u32) {
+/// advanced. Hands each packet to `send` in a buffer of `turn`. Returns the number of the first;
+/// those of the others follow it.
+fn segment(transmit: &Transmit<'_>, turn: &mut Turn<'_>, iface: u32) -> u64 {
     let total: usize = transmit.payload.iter().map(|p| p.len()).sum();
     let size = match transmit.gso_size {
         0 => total.max(1),
@@ -213,6 +234,7 @@ fn segment(transmit: &Transmit<'_>, turn: &mut Turn<'_>, iface: u32) {
     let mut rest = transmit.payload.iter().copied();
     let mut part: &[u8] = rest.next().unwrap_or_default();
     let mut done = 0;
+    let mut first = None;
     loop {
         let len = size.min(total - done);
         let mut buffer = turn.buffer();
@@ -233,10 +255,11 @@ fn segment(transmit: &Transmit<'_>, turn: &mut Turn<'_>, iface: u32) {
         if turn.checksums {
             tcp::complete_checksum(&mut buffer).expect("a packet of the engine");
         }
-        turn.send(iface, Packet::new(buffer));
+        let id = turn.send(iface, Packet::new(buffer));
+        first.get_or_insert(id);
         done += len;
         if done >= total {
-            return;
+            return first.unwrap_or(id);
         }
     }
 }

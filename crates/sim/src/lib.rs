@@ -12,6 +12,7 @@
 
 pub mod capture;
 pub mod host;
+pub mod log;
 pub mod node;
 pub mod oracle;
 pub mod pcapng;

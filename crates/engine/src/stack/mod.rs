@@ -21,6 +21,7 @@ use crate::mptcp::keys::Keys;
 use crate::mptcp::{Body, Connection, Ctx, Demux, Mode, Outgoing, Path};
 use crate::sched::{FlowSize, Policy};
 use crate::stats::{ConnStats, StackStats, SubflowStats};
+use crate::tcp::FourTuple;
 use crate::{
     ApiError, Config, ConnId, ConnectOptions, Event, FallbackCause, ListenerId, PathConfig, PathId,
     Protocol, SubflowId,
@@ -438,6 +439,7 @@ impl Stack {
             kind: out.kind,
             data: 0..0,
             dsn: None,
+            subflow_seq: out.seq,
         };
         match (&out.body, self.table.get(id)) {
             (Body::Probe, _) => payload.push(&ZEROS[..1]),
@@ -561,6 +563,16 @@ impl Stack {
         let conn = self.table.get(conn)?;
         let i = conn.index_of(subflow)?;
         Some(SubflowStats::of(&conn.subflows[i]))
+    }
+
+    /// The subflow between two addresses.
+    pub fn subflow_between(
+        &self,
+        local: SocketAddr,
+        remote: SocketAddr,
+    ) -> Option<(ConnId, SubflowId)> {
+        let tuples = &self.shared.demux.tuples;
+        tuples.get(&FourTuple { local, remote }).copied()
     }
 
     /// The subflows of a connection; empty for unknown ones.
