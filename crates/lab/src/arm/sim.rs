@@ -21,6 +21,9 @@ const REQUEST: u64 = 100;
 const RUN_STREAM: u64 = 1 << 40;
 /// The connection opens up to this long after the start.
 const START_JITTER: Duration = Duration::from_millis(10);
+/// Each path's delay differs from run to run by up to this much, so that runs without loss differ
+/// as they do on real links.
+const DELAY_VARIATION: Duration = Duration::from_micros(100);
 
 /// Whether the strategy and the congestion control that `cell` names exist.
 pub(super) fn check(cell: &Cell) -> Result<(), Error> {
@@ -75,11 +78,12 @@ impl<'a> Run<'a> {
         let server = world.add(|rng| Host::new(server, rng));
         let mut rng = Rng::for_component(seed, RUN_STREAM);
         for path in specs {
-            let settings = path.settings(cell.queue);
+            let mut settings = path.settings(cell.queue);
+            settings.delay = varied(settings.delay, &mut rng);
             world.connect(client, server, settings.clone(), settings);
         }
         let start = rng.below(START_JITTER.as_nanos() as u64);
-        world.run(Duration::from_nanos(start), |_| false);
+        world.advance(Duration::from_nanos(start));
         Ok(Run {
             cell,
             opened_at: world.now(),
@@ -111,10 +115,10 @@ impl<'a> Run<'a> {
             protocol: Protocol::Mptcp,
             policy: policy.map_err(|e| Error::Usage(e.to_string()))?,
         };
-        let served = self.world.with_host(self.server, |host, _| {
+        let served = self.world.with_node(self.server, |host: &mut Host, _| {
             host.serve(remote, Stream::new(answers))
         });
-        let opened = self.world.with_host(self.client, |host, now| {
+        let opened = self.world.with_node(self.client, |host: &mut Host, now| {
             host.open(now, options, Stream::new(asks))
         });
         served
@@ -133,7 +137,7 @@ impl<'a> Run<'a> {
         let whole = |stream: &Stream| stream.received == size && stream.complete_at.is_some();
         let limit = self.limit();
         let completed = self.world.run(limit, |world| {
-            let host = world.host(receiver);
+            let host = world.node::<Host>(receiver);
             host.open_streams().any(|(_, stream)| whole(stream))
                 || host.finished().iter().any(whole)
         });
@@ -142,13 +146,20 @@ impl<'a> Run<'a> {
             bytes_by_path: vec![0; self.cell.paths.specs().len()],
             ..RunResult::default()
         };
-        let open = self.world.host(receiver).open_streams().map(|(_, s)| s);
-        if let Some(stream) = open.chain(self.world.host(receiver).finished()).next() {
+        let open = self
+            .world
+            .node::<Host>(receiver)
+            .open_streams()
+            .map(|(_, s)| s);
+        if let Some(stream) = open
+            .chain(self.world.node::<Host>(receiver).finished())
+            .next()
+        {
             let last = stream.complete_at.unwrap_or(self.world.now());
             result.fct = last.saturating_since(self.opened_at);
             result.fct_data = last.saturating_since(stream.first_byte_at.unwrap_or(last));
         }
-        let host = self.world.host(sender);
+        let host = self.world.node::<Host>(sender);
         for subflow in host
             .open_streams()
             .flat_map(|(conn, _)| host.stack().subflows(conn))
@@ -178,6 +189,13 @@ impl<'a> Run<'a> {
         let seconds = self.cell.size.bytes() as f64 * 8.0 / slowest;
         Duration::from_secs(120) + Duration::from_secs_f64((seconds * 100.0).min(1e6))
     }
+}
+
+/// `delay`, up to [`DELAY_VARIATION`] more or less.
+fn varied(delay: Duration, rng: &mut Rng) -> Duration {
+    let most = DELAY_VARIATION.min(delay);
+    let drawn = Duration::from_nanos(rng.below(2 * most.as_nanos() as u64 + 1));
+    delay + drawn - most
 }
 
 fn client_addr(path: usize) -> Ipv4Addr {
