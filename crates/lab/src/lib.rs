@@ -5,4 +5,5 @@
 pub mod arm;
 pub mod fct;
 pub mod paths;
+pub mod plot;
 pub mod stats;

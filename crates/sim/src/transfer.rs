@@ -120,11 +120,9 @@ impl Transfer {
             host.serve(addr, Stream::new(answers))
         })?;
         let options = ConnectOptions {
-            remote: addr,
-            remote_alt: None,
             path: config.initial_path,
             protocol: config.protocol,
-            policy: (config.policy)(),
+            ..ConnectOptions::new(addr, (config.policy)())
         };
         world.with_node(client, |host: &mut Host, now| {
             host.open(now, options, Stream::new(asks))

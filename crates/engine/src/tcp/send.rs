@@ -7,10 +7,12 @@ use core::time::Duration;
 use braid_wire::{Instant, Seq32};
 
 use super::pacing::Pacer;
+use super::prr::Prr;
 use super::rtt::RttEstimator;
 use super::scoreboard::{Delivered, Mapping, Scoreboard, Sent};
 use crate::Config;
 use crate::cc::{AckSample, CongestionControl};
+use crate::stats::Traffic;
 
 /// Duplicate-acknowledgement threshold, in transmissions.
 const DUP_THRESH: usize = 3;
@@ -27,6 +29,7 @@ enum Recovery {
     /// Fast recovery until `end` is acknowledged.
     Fast {
         end: u64,
+        prr: Prr,
     },
     /// After a timeout, until `end` is acknowledged; `ts` is the timestamp of the first
     /// retransmission, for the Eifel test (RFC 3522).
@@ -65,16 +68,6 @@ pub(crate) enum Expired {
     Lost,
 }
 
-/// Counters of the sending half.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct SendStats {
-    pub bytes_sent: u64,
-    pub bytes_retransmitted: u64,
-    pub bytes_lost: u64,
-    pub rtos: u64,
-    pub spurious_rtos: u64,
-}
-
 #[derive(Debug)]
 pub(crate) struct Sender {
     pub iss: Seq32,
@@ -82,7 +75,7 @@ pub(crate) struct Sender {
     pub rtt: RttEstimator,
     pub cc: Box<dyn CongestionControl>,
     pub pacer: Pacer,
-    pub stats: SendStats,
+    pub traffic: Traffic,
     /// Oldest unacknowledged offset.
     pub una: u64,
     /// Next offset to send.
@@ -104,8 +97,6 @@ pub(crate) struct Sender {
     probe_out: bool,
     /// Bytes retransmitted in this recovery and not reported as duplicates.
     unproved: u64,
-    /// Recovery has begun and nothing was retransmitted yet.
-    first_owed: bool,
     cwnd_limited: bool,
     max_flight: u64,
     round_end: u64,
@@ -121,7 +112,7 @@ impl Sender {
             rtt: RttEstimator::new(config),
             cc: config.congestion.build(mss, config.initial_window),
             pacer: Pacer::default(),
-            stats: SendStats::default(),
+            traffic: Traffic::default(),
             una: 0,
             nxt: 1,
             wnd_end: 1,
@@ -136,7 +127,6 @@ impl Sender {
             reorder_at: None,
             probe_out: false,
             unproved: 0,
-            first_owed: false,
             cwnd_limited: false,
             max_flight: 0,
             round_end: 0,
@@ -189,22 +179,31 @@ impl Sender {
         }
     }
 
+    /// Congestion window, bytes; in fast recovery the one on the way to the controller's.
+    pub fn cwnd(&self) -> u64 {
+        match &self.recovery {
+            Recovery::Fast { prr, .. } => self.in_flight() + prr.room(),
+            _ => self.cc.cwnd(),
+        }
+    }
+
+    /// The retransmission timeout with its backoff (RFC 6298 section 5.5).
+    pub fn rto(&self) -> Duration {
+        (self.rtt.rto() * (1 << self.backoff)).min(self.rtt.max_rto())
+    }
+
+    /// Whether lost data waits or is being recovered, or a tail loss probe is out.
+    pub fn recovering(&self) -> bool {
+        self.recovery != Recovery::Open || self.board.lost() > 0 || self.probe_out
+    }
+
     /// Congestion window left, in bytes: at least a segment or none.
     pub fn cwnd_room(&self) -> u64 {
-        let room = self.cc.cwnd().saturating_sub(self.in_flight());
+        let room = self.cwnd().saturating_sub(self.in_flight());
         if room >= u64::from(self.mss) || self.in_flight() == 0 {
             room.max(u64::from(self.mss))
         } else {
             0
-        }
-    }
-
-    /// Room for what was lost: the first retransmission of a recovery does not wait until the
-    /// flight has shrunk to the reduced window (RFC 6675 section 5, step 4.3).
-    pub fn retransmit_room(&self) -> u64 {
-        match self.first_owed {
-            true => self.cwnd_room().max(u64::from(self.mss)),
-            false => self.cwnd_room(),
         }
     }
 
@@ -261,7 +260,6 @@ impl Sender {
             fin,
         });
         self.nxt += len;
-        self.stats.bytes_sent += u64::from(map.len);
         self.on_sent(now, len);
         self.arm_probe(now);
     }
@@ -269,9 +267,7 @@ impl Sender {
     /// The next lost record to retransmit now, at most `max` bytes of it.
     pub fn retransmit(&mut self, now: Instant, max: u64) -> Option<Sent> {
         let sent = self.board.take_lost(now, max)?;
-        self.first_owed = false;
         self.unproved += sent.len();
-        self.stats.bytes_retransmitted += sent.len();
         self.on_sent(now, sent.len());
         Some(sent)
     }
@@ -279,7 +275,6 @@ impl Sender {
     /// The tail loss probe.
     pub fn probe(&mut self, now: Instant) -> Option<Sent> {
         let sent = self.board.take_last(now, u64::from(self.mss))?;
-        self.stats.bytes_retransmitted += sent.len();
         self.on_sent(now, sent.len());
         Some(sent)
     }
@@ -288,7 +283,10 @@ impl Sender {
         self.last_sent = now;
         self.pacer.on_sent(now, bytes);
         self.max_flight = self.max_flight.max(self.in_flight());
-        if self.in_flight() + u64::from(self.mss) > self.cc.cwnd() {
+        if let Recovery::Fast { prr, .. } = &mut self.recovery {
+            prr.on_sent(bytes);
+        }
+        if self.in_flight() + u64::from(self.mss) > self.cwnd() {
             self.cwnd_limited = true;
         }
         if self.rto_at.is_none() {
@@ -297,8 +295,7 @@ impl Sender {
     }
 
     fn arm_rto(&mut self, now: Instant) {
-        let rto = (self.rtt.rto() * (1 << self.backoff)).min(self.rtt.max_rto());
-        self.rto_at = (!self.board.is_empty()).then(|| now + rto);
+        self.rto_at = (!self.board.is_empty()).then(|| now + self.rto());
     }
 
     /// RFC 8985 section 7.2.
@@ -365,7 +362,7 @@ impl Sender {
         }
         self.advance_rack(now, &delivered);
         self.leave_recovery();
-        self.detect_losses(now);
+        let further_loss = self.detect_losses(now, delivered.bytes);
         let round_start = self.una >= self.round_end;
         let slow_start = self.cc.cwnd() < self.cc.ssthresh();
         self.cc.on_ack(&AckSample {
@@ -379,6 +376,11 @@ impl Sender {
             round_start,
             in_recovery: self.recovery != Recovery::Open,
         });
+        let (in_flight, target) = (self.in_flight(), self.cc.cwnd());
+        if let Recovery::Fast { prr, .. } = &mut self.recovery {
+            let safe = advanced && !further_loss;
+            prr.on_ack(delivered.bytes, in_flight, target, self.mss, safe);
+        }
         if round_start {
             self.round_end = self.nxt;
             self.cwnd_limited = false;
@@ -396,7 +398,7 @@ impl Sender {
             return;
         };
         if ts_echo.is_some_and(|echo| Seq32(echo).before(Seq32(ts))) {
-            self.stats.spurious_rtos += 1;
+            self.traffic.spurious_rtos += 1;
             self.board.unmark_lost();
             self.cc.on_spurious(now);
             self.recovery = Recovery::Open;
@@ -418,7 +420,7 @@ impl Sender {
     }
 
     fn leave_recovery(&mut self) {
-        let (Recovery::Fast { end } | Recovery::Timeout { end, .. }) = self.recovery else {
+        let (Recovery::Fast { end, .. } | Recovery::Timeout { end, .. }) = self.recovery else {
             return;
         };
         if self.una >= end {
@@ -454,8 +456,9 @@ impl Sender {
         (self.rtt.min() / 4).min(self.rtt.srtt())
     }
 
-    /// RFC 8985 section 6.2, step 5. Returns whether anything was marked lost.
-    fn detect_losses(&mut self, now: Instant) -> bool {
+    /// RFC 8985 section 6.2, step 5, after an acknowledgement of `delivered` bytes. Returns whether
+    /// anything was marked lost.
+    fn detect_losses(&mut self, now: Instant, delivered: u64) -> bool {
         self.reorder_at = None;
         // In order and with nothing sent twice, nothing can have been overtaken.
         let orderly = self.recovery == Recovery::Open && self.board.sacked() == 0;
@@ -481,10 +484,12 @@ impl Sender {
         if lost == 0 {
             return false;
         }
-        self.stats.bytes_lost += lost;
+        self.traffic.bytes_lost += lost;
         if self.recovery == Recovery::Open {
-            self.recovery = Recovery::Fast { end: self.nxt };
-            self.first_owed = true;
+            self.recovery = Recovery::Fast {
+                end: self.nxt,
+                prr: Prr::new(in_flight + delivered, self.mss),
+            };
             self.unproved = 0;
             self.cc.on_congestion(now, in_flight);
         }
@@ -521,7 +526,7 @@ impl Sender {
     /// Serves an expired timer. `ts` is the timestamp a segment sent now would carry.
     pub fn on_timeout(&mut self, now: Instant, ts: u32) -> Option<Expired> {
         if self.reorder_at.is_some_and(|at| at <= now) {
-            return self.detect_losses(now).then_some(Expired::Lost);
+            return self.detect_losses(now, 0).then_some(Expired::Lost);
         }
         if let Some(at) = self.probe_at {
             if at > now {
@@ -542,8 +547,8 @@ impl Sender {
     /// RFC 6298 section 5.4 to 5.6.
     fn expire(&mut self, now: Instant, ts: u32) {
         let in_flight = self.in_flight();
-        self.stats.rtos += 1;
-        self.stats.bytes_lost += self.board.mark_lost(|_| true);
+        self.traffic.rtos += 1;
+        self.traffic.bytes_lost += self.board.mark_lost(|_| true);
         if self.backoff == 0 {
             self.stuck_since = now;
             self.cc.on_rto(now, in_flight);
