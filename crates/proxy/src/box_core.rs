@@ -11,6 +11,7 @@ use braid_wire::{Instant, Rng};
 
 use crate::auth::WallClock;
 use crate::config::{BoxConfig, BoxLimits, BoxTimeouts};
+use crate::relay::End;
 use crate::report::{BoxCounters, LogLimiter};
 use crate::table::{SessionId, Table};
 use crate::upstream::Upstream;
@@ -23,6 +24,9 @@ use session::{Outcome, Session, Stage};
 pub enum Notice {
     /// Everything that is not TCP goes over this link from now on; `None` where no link is up.
     BestPath(Option<PathId>),
+    /// Whether the link leads to a server. Where it does not while another one does, nothing that
+    /// is only forwarded is to stay on it.
+    Reached(PathId, bool),
     /// Whether new connections of users are to be taken in. `false` when no server is reachable:
     /// then they are forwarded unjoined, while those taken in before keep being served.
     Intake(bool),
@@ -110,6 +114,12 @@ impl BoxCore {
         self.upstream.set_link_up(now, path, up, stack);
     }
 
+    /// Says that packets go out over the link of `path` and none come back: whether it still leads
+    /// to a server is asked at once.
+    pub fn doubt_link(&mut self, now: Instant, path: PathId) {
+        self.upstream.doubt_link(now, path);
+    }
+
     /// The link for everything that is not TCP; `None` where no link is up.
     pub fn best_path(&self) -> Option<PathId> {
         self.upstream.best_path()
@@ -122,7 +132,7 @@ impl BoxCore {
     }
 
     /// The next notice; repeats nothing that did not change. What holds at the start is
-    /// `BestPath(None)` and `Intake(false)`.
+    /// `BestPath(None)`, `Reached(_, true)` and `Intake(false)`.
     pub fn poll_notice(&mut self) -> Option<Notice> {
         self.upstream.poll_notice(&mut self.counters)
     }
@@ -207,11 +217,7 @@ impl BoxCore {
             }
             Stage::Negotiating(_) => self.end(now, id, Outcome::ServerFailed, stack, local),
             Stage::Relaying => {
-                // In order means that all was read, whether or not the relay saw the end.
-                let outcome = match reason {
-                    CloseReason::Finished => Outcome::Finished,
-                    _ => Outcome::ResetByServer,
-                };
+                let outcome = Outcome::Relayed(End::of_conn(reason));
                 self.end(now, id, outcome, stack, local);
             }
         }
@@ -276,7 +282,7 @@ impl Core for BoxCore {
         match event {
             LocalEvent::Readable { .. } => session.relay.set_local_readable(),
             LocalEvent::Writable { .. } => session.relay.set_local_writable(),
-            _ => return self.end(now, sid, Outcome::ResetByUser, stack, local),
+            _ => return self.end(now, sid, Outcome::Relayed(End::Local), stack, local),
         }
         self.advance(now, sid, stack, local);
     }
