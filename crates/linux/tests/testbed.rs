@@ -271,6 +271,7 @@ fn mistake(text: &str) -> SpecError {
 fn mistakes_are_answered_by_place_and_remedy() {
     let hosts = "name = \"t\"\n[[host]]\nname = \"a\"\nrole = \"user\"\n\
                  [[host]]\nname = \"b\"\nrole = \"router\"\n";
+    let link = &format!("{hosts}[[link]]\nname = \"l\"\nfrom = \"a\"\nto = \"b\"\n");
     for (text, line, read, remedy) in [
         ("nam = \"t\"", 1, "nam = \"t\"", "unknown field `nam`"),
         (
@@ -284,6 +285,36 @@ fn mistakes_are_answered_by_place_and_remedy() {
             12,
             "rate = \"fast\"",
             "20Mbit/s",
+        ),
+        (
+            &format!("{link}trace = \"no/such.trace\"\nloss = 0.1"),
+            12,
+            "trace = \"no/such.trace\"",
+            "a time in milliseconds on each line",
+        ),
+        (
+            &format!("{link}delay = \"1ms\"\n[link.reverse]\nrate = \"1M\"\ntrace = \"x\""),
+            15,
+            "trace = \"x\"",
+            "a rate or a trace",
+        ),
+        (
+            &format!("{link}loss = \"1%/a few\""),
+            12,
+            "loss = \"1%/a few\"",
+            "1%/4",
+        ),
+        (
+            &format!("{link}schedule = [\n  \"5s loss=1%\",\n  \"4s down\",\n]"),
+            14,
+            "\"4s down\",",
+            "in order of time",
+        ),
+        (
+            &format!("{link}schedule = [\n  \"5s speed=1\",\n]"),
+            13,
+            "\"5s speed=1\",",
+            "write rate=…, trace=…",
         ),
         (
             &format!("{hosts}[[link]]\nname = \"l\"\nfrom = \"a\"\nto = \"c\""),
