@@ -8,6 +8,7 @@ set -euo pipefail
 needed=(
     ip:iproute2 tc:iproute2 ss:iproute2 nft:nftables ethtool:ethtool
     curl:curl nginx:nginx-light ping:iputils-ping unshare:util-linux sysctl:procps
+    tshark:tshark
 )
 PATH="$PATH:/usr/sbin:/sbin"
 

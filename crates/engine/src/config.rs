@@ -120,6 +120,23 @@ pub struct ConnectOptions {
     pub path: Option<crate::PathId>,
     /// Protocol.
     pub protocol: Protocol,
+    /// Bytes the flow is to have, where the application knows; whichever way it goes. A hint for
+    /// the scheduler of this end.
+    pub flow_size: Option<u64>,
     /// Scheduler and reinjector.
     pub policy: Policy,
+}
+
+impl ConnectOptions {
+    /// MPTCP to `remote`, on whichever path comes first.
+    pub fn new(remote: SocketAddr, policy: Policy) -> Self {
+        ConnectOptions {
+            remote,
+            remote_alt: None,
+            path: None,
+            protocol: Protocol::Mptcp,
+            flow_size: None,
+            policy,
+        }
+    }
 }

@@ -18,7 +18,7 @@ mod tcp;
 pub use config::{Config, ConnectOptions, PathConfig, Protocol};
 pub use error::ApiError;
 pub use event::{CloseReason, Event, FallbackCause, SubflowCloseReason};
-pub use stack::{RxMeta, Stack, Transmit, TxChecksum};
+pub use stack::{RxMeta, SegmentKind, Stack, Transmit, TransmitInfo, TxChecksum};
 
 /// A connection of a [`Stack`]. Ids are not reused within 2^32 connections of one slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

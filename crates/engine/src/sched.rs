@@ -49,6 +49,26 @@ impl SubflowView {
     }
 }
 
+/// How large a flow is, and how that is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum FlowSize {
+    /// Nobody knows.
+    #[default]
+    Unknown,
+    /// The application said so: bytes.
+    Declared(u64),
+}
+
+impl FlowSize {
+    /// The size in bytes, where it is known.
+    pub fn bytes(self) -> Option<u64> {
+        match self {
+            FlowSize::Unknown => None,
+            FlowSize::Declared(bytes) => Some(bytes),
+        }
+    }
+}
+
 /// What a scheduler sees of a connection.
 #[derive(Debug, Clone, Copy)]
 pub struct SendView<'a> {
@@ -62,6 +82,8 @@ pub struct SendView<'a> {
     pub peer_window: u64,
     /// Bytes sent and not acknowledged at the data level.
     pub outstanding: u64,
+    /// How large the flow is.
+    pub flow_size: FlowSize,
 }
 
 /// What to send on the chosen subflow.

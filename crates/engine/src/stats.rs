@@ -3,7 +3,11 @@
 use core::net::SocketAddr;
 use core::time::Duration;
 
+use braid_wire::Dsn64;
+
+use crate::mptcp::Connection;
 use crate::mptcp::subflow::Subflow;
+use crate::sched::FlowSize;
 use crate::{PathId, SubflowId};
 
 /// Counters of a stack since its start.
@@ -24,6 +28,54 @@ pub struct StackStats {
     pub syns_dropped: u64,
     /// MP_JOINs refused: unknown token, or the bound on subflows.
     pub joins_refused: u64,
+    /// SYNs with MP_JOIN sent, repeated ones included.
+    pub join_syns: u64,
+}
+
+/// What was sent on a subflow, or on all subflows a connection had on a path. A packet is a segment
+/// on the wire: a super-segment counts as the packets the device cuts it into.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// Payload bytes sent for the first time on the subflow, copies included and retransmissions
+    /// excluded.
+    pub bytes_sent: u64,
+    /// Of these, copies of bytes that had been sent before.
+    pub bytes_copied: u64,
+    /// Payload bytes sent again on the same subflow.
+    pub bytes_retransmitted: u64,
+    /// Payload bytes deemed lost.
+    pub bytes_lost: u64,
+    /// Packets with payload, retransmissions excluded.
+    pub packets_sent: u64,
+    /// Packets with payload sent again on the same subflow.
+    pub packets_retransmitted: u64,
+    /// Of `packets_sent`, those that left while the connection had data that was never sent.
+    pub packets_while_unsent: u64,
+    /// Of `packets_while_unsent`, the copies.
+    pub copies_while_unsent: u64,
+    /// Retransmission timeouts.
+    pub rtos: u64,
+    /// Of these, those that turned out needless.
+    pub spurious_rtos: u64,
+    /// SYNs with MP_JOIN, repeated ones included.
+    pub join_syns: u64,
+}
+
+impl Traffic {
+    /// Adds `other` to the counters.
+    pub fn add(&mut self, other: &Traffic) {
+        self.bytes_sent += other.bytes_sent;
+        self.bytes_copied += other.bytes_copied;
+        self.bytes_retransmitted += other.bytes_retransmitted;
+        self.bytes_lost += other.bytes_lost;
+        self.packets_sent += other.packets_sent;
+        self.packets_retransmitted += other.packets_retransmitted;
+        self.packets_while_unsent += other.packets_while_unsent;
+        self.copies_while_unsent += other.copies_while_unsent;
+        self.rtos += other.rtos;
+        self.spurious_rtos += other.spurious_rtos;
+        self.join_syns += other.join_syns;
+    }
 }
 
 /// A subflow at one moment.
@@ -45,22 +97,29 @@ pub struct SubflowStats {
     pub stale: bool,
     /// Smoothed round-trip time.
     pub srtt: Duration,
+    /// Mean deviation of the round-trip time.
+    pub rttvar: Duration,
     /// Lowest round-trip time.
     pub min_rtt: Duration,
+    /// Retransmission timeout, backoff included.
+    pub rto: Duration,
     /// Congestion window, bytes.
     pub cwnd: u64,
+    /// Slow-start threshold, bytes; `u64::MAX` before the first loss.
+    pub ssthresh: u64,
     /// Bytes in flight.
     pub in_flight: u64,
-    /// Payload bytes sent, retransmissions excluded.
-    pub bytes_sent: u64,
-    /// Payload bytes sent again on this subflow.
-    pub bytes_retransmitted: u64,
+    /// Payload bytes of one packet with the options of a data segment.
+    pub mss: u32,
+    /// Loss is being recovered from, or probed for at the tail: a packet may leave although the
+    /// window is used up.
+    pub recovering: bool,
     /// Payload bytes received in order on this subflow.
     pub bytes_received: u64,
-    /// Retransmission timeouts.
-    pub rtos: u64,
-    /// Of these, those that turned out needless.
-    pub spurious_rtos: u64,
+    /// Payload bytes received here behind a hole in the subflow's own sequence.
+    pub out_of_order: u64,
+    /// What was sent.
+    pub traffic: Traffic,
 }
 
 impl SubflowStats {
@@ -74,14 +133,101 @@ impl SubflowStats {
             backup: s.backup || s.peer_backup,
             stale: s.stale,
             srtt: s.snd.rtt.srtt(),
+            rttvar: s.snd.rtt.rttvar(),
             min_rtt: s.snd.rtt.min(),
-            cwnd: s.snd.cc.cwnd(),
+            rto: s.snd.rto(),
+            cwnd: s.snd.cwnd(),
+            ssthresh: s.snd.cc.ssthresh(),
             in_flight: s.snd.in_flight(),
-            bytes_sent: s.snd.stats.bytes_sent,
-            bytes_retransmitted: s.snd.stats.bytes_retransmitted,
-            bytes_received: s.rcv.nxt - 1,
-            rtos: s.snd.stats.rtos,
-            spurious_rtos: s.snd.stats.spurious_rtos,
+            mss: s.snd.mss(),
+            recovering: s.snd.recovering(),
+            bytes_received: s.rcv.bytes_received(),
+            out_of_order: s.rcv.out_of_order_bytes(),
+            traffic: s.snd.traffic,
         }
     }
+}
+
+/// What a connection moved on one path, over all subflows it has or had there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PathStats {
+    /// The path.
+    pub path: PathId,
+    /// Subflows opened there, those that were never answered included.
+    pub subflows: u32,
+    /// Payload bytes received in order on them.
+    pub bytes_received: u64,
+    /// What was sent.
+    pub traffic: Traffic,
+}
+
+/// A connection at one moment. Offsets are bytes of the stream, from 0.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConnStats {
+    /// Initial data sequence numbers, ours and the peer's (the DSN of offset 0 is one more);
+    /// `None` where MPTCP is not in use.
+    pub idsn: Option<(Dsn64, Dsn64)>,
+    /// Bytes acknowledged at the data level: the first offset that is not.
+    pub snd_una: u64,
+    /// The first offset never sent.
+    pub snd_nxt: u64,
+    /// The offset the next byte written gets.
+    pub snd_end: u64,
+    /// Bytes of the peer's window not used yet.
+    pub peer_window: u64,
+    /// The first offset not received in order.
+    pub rcv_nxt: u64,
+    /// The first offset not read.
+    pub rcv_read: u64,
+    /// Bytes from `rcv_nxt` to the right edge of the window announced.
+    pub recv_window: u64,
+    /// Bytes received behind a hole in the stream (those behind a hole of their subflow included).
+    pub out_of_order: u64,
+    /// What is known of the size of the flow.
+    pub flow_size: FlowSize,
+    /// By path, in order of path; only paths on which a subflow was opened.
+    pub paths: Vec<PathStats>,
+}
+
+impl ConnStats {
+    pub(crate) fn of(c: &Connection) -> Self {
+        ConnStats {
+            idsn: c.mptcp().map(|m| (m.local.idsn, m.remote.idsn)),
+            snd_una: c.snd.una(),
+            snd_nxt: c.snd.nxt,
+            snd_end: c.snd.buf.end(),
+            peer_window: c.snd.peer_window(),
+            rcv_nxt: c.rcv.buf.rcv_nxt(),
+            rcv_read: c.rcv.buf.next(),
+            recv_window: c.rcv.edge.saturating_sub(c.rcv.buf.rcv_nxt()),
+            out_of_order: c.rcv.buf.out_of_order_bytes(),
+            flow_size: c.flow_size,
+            paths: c.path_totals(),
+        }
+    }
+
+    /// SYNs with MP_JOIN sent, repeated ones included.
+    pub fn join_syns(&self) -> u64 {
+        self.paths.iter().map(|p| p.traffic.join_syns).sum()
+    }
+}
+
+/// Adds what `subflow` moved to the record of its path.
+pub(crate) fn add_subflow(totals: &mut Vec<PathStats>, subflow: &Subflow) {
+    let at = totals.partition_point(|t| t.path < subflow.path);
+    if totals.get(at).is_none_or(|t| t.path != subflow.path) {
+        totals.insert(
+            at,
+            PathStats {
+                path: subflow.path,
+                subflows: 0,
+                bytes_received: 0,
+                traffic: Traffic::default(),
+            },
+        );
+    }
+    let total = &mut totals[at];
+    total.subflows += 1;
+    total.bytes_received += subflow.rcv.bytes_received();
+    total.traffic.add(&subflow.snd.traffic);
 }

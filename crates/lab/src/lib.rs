@@ -1,3 +1,5 @@
 //! The lab: experiments, each a definition that runs on both arms, in the deterministic simulator
 //! and over real, emulated links; statistics, plots and the report.
 #![forbid(unsafe_code)]
+
+pub mod plot;

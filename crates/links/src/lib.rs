@@ -47,7 +47,7 @@ mod trace;
 
 pub use codel::CoDel;
 pub use counters::{Counters, Tally};
-pub use link::{Delivery, Link, MAX_HELD, Verdict, flip_bit};
+pub use link::{Cause, Delivery, Dropped, Link, MAX_HELD, Verdict, flip_bit};
 pub use schedule::{Change, Schedule};
 pub use settings::{Loss, QueueLimit, Rate, Reorder, Settings};
 pub use trace::{Trace, TraceError};

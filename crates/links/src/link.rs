@@ -41,6 +41,8 @@ pub struct Link<P> {
     loss: LossState,
     codel: codel::State,
     counters: Counters,
+    /// What was dropped since the driver last asked; `None` if it does not.
+    dropped: Option<VecDeque<Dropped<P>>>,
 }
 
 /// A packet at the far end.
@@ -69,12 +71,32 @@ pub fn flip_bit(packet: &mut [u8], bit: u32) {
 pub enum Verdict {
     /// The link has it.
     Queued,
-    /// Dropped: the queue is full.
-    DroppedQueue,
-    /// Dropped by random loss.
-    DroppedLoss,
-    /// Dropped: the link is down.
-    DroppedDown,
+    /// It is gone.
+    Dropped(Cause),
+}
+
+/// Why a link dropped a packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cause {
+    /// The queue was full.
+    Queue,
+    /// CoDel.
+    CoDel,
+    /// Random loss.
+    Loss,
+    /// The link was down, or went down while it had the packet.
+    Down,
+}
+
+/// A packet that a link dropped.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Dropped<P> {
+    /// When, exactly.
+    pub at: Instant,
+    /// The packet.
+    pub packet: P,
+    /// Why.
+    pub cause: Cause,
 }
 
 impl<P> Link<P> {
@@ -97,7 +119,20 @@ impl<P> Link<P> {
             loss: LossState::default(),
             codel: codel::State::default(),
             counters: Counters::default(),
+            dropped: None,
         }
+    }
+
+    /// Keeps what is dropped from now on for [`poll_dropped`](Self::poll_dropped).
+    pub fn keep_dropped(&mut self) {
+        self.dropped.get_or_insert_default();
+    }
+
+    /// The next packet dropped, in the order in which that came out: at a time before that of
+    /// others where CoDel dropped it. To be called after any other call until it answers `None`;
+    /// otherwise at most [`MAX_HELD`] are kept.
+    pub fn poll_dropped(&mut self) -> Option<Dropped<P>> {
+        self.dropped.as_mut()?.pop_front()
     }
 
     /// Hands in a packet of `len` bytes. A dropped packet is dropped here and now, except by
@@ -110,12 +145,10 @@ impl<P> Link<P> {
         self.advance(now);
         self.counters.offered.add(len);
         if !self.settings.up {
-            self.counters.dropped_down.add(len);
-            return Verdict::DroppedDown;
+            return self.drop(self.now, packet, len, Cause::Down);
         }
         if self.loss.strikes(self.settings.loss, rng) {
-            self.counters.dropped_loss.add(len);
-            return Verdict::DroppedLoss;
+            return self.drop(self.now, packet, len, Cause::Loss);
         }
         if !rng.chance(self.settings.duplicate) {
             return self.admit(packet, len, rng);
@@ -139,17 +172,33 @@ impl<P> Link<P> {
         };
         let in_air = self.in_flight.len() + self.on_detour.len();
         let room = in_air + self.queue.now().packets as usize + 1 < MAX_HELD;
-        let taken = if room && self.in_service.is_none() {
+        let taken = if !room {
+            Err(held)
+        } else if self.in_service.is_none() {
             self.serve(self.now, held);
-            true
+            Ok(())
         } else {
-            room && self.queue.push(self.settings.queue, held).is_ok()
+            self.queue.push(self.settings.queue, held)
         };
-        if taken {
-            return Verdict::Queued;
+        match taken {
+            Ok(()) => Verdict::Queued,
+            Err(held) => self.drop(self.now, held.packet, len, Cause::Queue),
         }
-        self.counters.dropped_queue.add(len);
-        Verdict::DroppedQueue
+    }
+
+    /// Counts a dropped packet, and keeps it where the driver asks for that.
+    fn drop(&mut self, at: Instant, packet: P, len: u32, cause: Cause) -> Verdict {
+        let tally = match cause {
+            Cause::Queue => &mut self.counters.dropped_queue,
+            Cause::CoDel => &mut self.counters.dropped_codel,
+            Cause::Loss => &mut self.counters.dropped_loss,
+            Cause::Down => &mut self.counters.dropped_down,
+        };
+        tally.add(len);
+        if let Some(kept) = self.dropped.as_mut().filter(|kept| kept.len() < MAX_HELD) {
+            kept.push_back(Dropped { at, packet, cause });
+        }
+        Verdict::Dropped(cause)
     }
 
     /// When to poll next, if the link holds any packet: when the next one is to be delivered, or
@@ -217,8 +266,9 @@ impl<P> Link<P> {
         }
     }
 
-    /// Lets the line work until `now`.
-    fn advance(&mut self, now: Instant) {
+    /// Lets the line work until `now`, as every call with a time does; for
+    /// [`counters`](Self::counters) as of then.
+    pub fn advance(&mut self, now: Instant) {
         self.now = self.now.max(now);
         while let Some((ends, held)) = self.in_service.take_if(|(ends, _)| *ends <= self.now) {
             self.launch(ends, held);
@@ -233,9 +283,13 @@ impl<P> Link<P> {
         let Some(codel) = self.settings.codel else {
             return self.queue.pop();
         };
-        let dropped = &mut self.counters.dropped_codel;
-        let drop = |held: Held<P>| dropped.add(held.len);
-        self.codel.dequeue(codel, now, &mut self.queue, drop)
+        let mut dropped = Vec::new();
+        let drop = |held: Held<P>| dropped.push(held);
+        let next = self.codel.dequeue(codel, now, &mut self.queue, drop);
+        for held in dropped {
+            self.drop(now, held.packet, held.len, Cause::CoDel);
+        }
+        next
     }
 
     fn serve(&mut self, now: Instant, held: Held<P>) {
@@ -271,15 +325,15 @@ impl<P> Link<P> {
     }
 
     fn lose_everything(&mut self) {
-        let lost = &mut self.counters.dropped_down;
-        let in_air = self.in_flight.drain(..).chain(self.on_detour.drain(..));
-        in_air.for_each(|d| lost.add(d.len));
-        self.in_service
-            .take()
-            .into_iter()
-            .for_each(|(_, held)| lost.add(held.len));
-        while let Some(held) = self.queue.pop() {
-            lost.add(held.len);
+        let detoured = core::mem::take(&mut self.on_detour);
+        let in_air = core::mem::take(&mut self.in_flight);
+        for lost in in_air.into_iter().chain(detoured) {
+            self.drop(self.now, lost.packet, lost.len, Cause::Down);
+        }
+        let mut next = self.in_service.take().map(|(_, held)| held);
+        while let Some(held) = next.or_else(|| self.queue.pop()) {
+            self.drop(self.now, held.packet, held.len, Cause::Down);
+            next = None;
         }
         self.line.abort();
         self.codel = codel::State::default();

@@ -45,6 +45,11 @@ impl Schedule {
         self.0.front().map(|change| change.at)
     }
 
+    /// The changes to come, in order of time.
+    pub fn changes(&self) -> impl Iterator<Item = &Change> {
+        self.0.iter()
+    }
+
     /// Takes the next change that is due `elapsed` after the start; to be called until it answers
     /// `None`.
     pub fn poll(&mut self, elapsed: Duration) -> Option<Change> {

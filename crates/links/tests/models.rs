@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use braid_links::{
-    Change, CoDel, Link, Loss, QueueLimit, Rate, Reorder, Schedule, Settings, Trace, Verdict,
-    flip_bit,
+    Cause, Change, CoDel, Link, Loss, QueueLimit, Rate, Reorder, Schedule, Settings, Trace,
+    Verdict, flip_bit,
 };
 use braid_wire::{Instant, Rng};
 
@@ -233,7 +233,7 @@ fn bursts(loss: Loss, packets: u64) -> (f64, Vec<f64>) {
     let mut rng = rng();
     let (mut lost, mut run, mut runs) = (0, 0.0, Vec::new());
     for n in 0..packets {
-        if link.enqueue(MS(n), (), 1000, &mut rng) == Verdict::DroppedLoss {
+        if link.enqueue(MS(n), (), 1000, &mut rng) == Verdict::Dropped(Cause::Loss) {
             lost += 1;
             run += 1.0;
         } else if run > 0.0 {
@@ -356,7 +356,7 @@ fn a_copy_follows_its_original_over_the_line() {
     let mut rng = rng();
     let verdicts = [0, 1, 2].map(|n| link.enqueue(MS(0), n, 1000, &mut rng));
     // Of the second packet the copy finds the queue full, of the third both.
-    let (queued, dropped) = (Verdict::Queued, Verdict::DroppedQueue);
+    let (queued, dropped) = (Verdict::Queued, Verdict::Dropped(Cause::Queue));
     assert_eq!(verdicts, [queued, queued, dropped]);
     assert_eq!(drain(&mut link), [(1, 0), (2, 0), (3, 1)]);
     let counters = link.counters();

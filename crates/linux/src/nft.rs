@@ -109,18 +109,18 @@ impl Ruleset {
         match &self.rules {
             Rules::Nothing => Ok(()),
             Rules::Tracking => writeln!(out, "chain tracking {{ ct state invalid counter\n}}"),
-            Rules::Box(rules) => rules.emit(identity.mark(), out),
+            Rules::Box(rules) => rules.emit(identity, out),
             Rules::Server(rules) => rules.emit(out),
         }
     }
 }
 
 impl BoxRules {
-    fn emit(&self, mark: u32, out: &mut String) -> fmt::Result {
+    fn emit(&self, identity: &Identity, out: &mut String) -> fmt::Result {
         if !self.lan.is_empty() {
             self.emit_sets(out)?;
-            self.emit_intercept(mark, out)?;
-            self.emit_forward(mark, out)?;
+            self.emit_intercept(identity.mark(), out)?;
+            self.emit_forward(identity, out)?;
         }
         self.emit_input(out)?;
         writeln!(
@@ -154,12 +154,14 @@ impl BoxRules {
     /// connection, so any other packet of a connection that is merely forwarded would end there
     /// and be reset. Where nothing listens, the rule ends before it sets the mark and the packet
     /// is forwarded. A SYN that was forwarded once is so again when it is repeated: connection
-    /// tracking has its entry, and what follows would be translated and leave by it.
+    /// tracking has its entry, and what follows would be translated and leave by it. What began
+    /// over a link is marked for the routing rule that keeps it there.
     fn emit_intercept(&self, mark: u32, out: &mut String) -> fmt::Result {
         writeln!(
             out,
             "chain prerouting {{ type filter hook prerouting priority mangle; policy accept;
              iifname != {lan} return
+             ct mark & {not_flow} == {mark} ct mark != {mark} meta mark set ct mark return
              meta l4proto != tcp return
              tcp flags & (syn | ack | rst | fin) != syn socket transparent 1 meta mark set {mark} accept
              tcp flags & (syn | ack | rst | fin) != syn return
@@ -170,6 +172,7 @@ impl BoxRules {
              ip6 daddr @bypass6 return
              meta nfproto ipv4 meta l4proto tcp tproxy ip to 127.0.0.1:{port} meta mark set {mark} accept",
             lan = Names(&self.lan),
+            not_flow = !Identity::FLOW_BITS,
             port = self.intercept_port,
         )?;
         if self.intercept_v6 {
@@ -182,7 +185,7 @@ impl BoxRules {
         writeln!(out, "}}")
     }
 
-    fn emit_forward(&self, mark: u32, out: &mut String) -> fmt::Result {
+    fn emit_forward(&self, identity: &Identity, out: &mut String) -> fmt::Result {
         writeln!(
             out,
             "chain forward {{ type filter hook forward priority mangle; policy accept;
@@ -191,7 +194,17 @@ impl BoxRules {
              iifname {links} oifname {lan} tcp flags syn tcp option maxseg size set rt mtu",
             lan = Names(&self.lan),
             links = Names(&self.links),
+            mark = identity.mark(),
         )?;
+        for (link, index) in self.links.iter().zip(0..) {
+            let (link, mark) = (Quoted(link), identity.flow_mark(index));
+            writeln!(
+                out,
+                "iifname {lan} oifname {link} ct mark set {mark}
+                 iifname {link} oifname {lan} ct mark set {mark}",
+                lan = Names(&self.lan),
+            )?;
+        }
         if self.quic == Quic::Reject {
             writeln!(
                 out,

@@ -57,6 +57,7 @@ pub fn probe(packets: &mut impl PacketIo, src: IpAddr, dst: IpAddr) -> io::Resul
             offset: 16,
         },
         v6: src.is_ipv6(),
+        info: None,
     };
     if let Err(error) = packets.send(&transmit) {
         tracing::debug!(%error, "probe refused");

@@ -284,6 +284,7 @@ mod tests {
                 offset: 16,
             },
             v6: false,
+            info: None,
         };
         let hdr = VnetHdr::of(&transmit);
         assert_eq!(VnetHdr::parse(&hdr.emit()), hdr);

@@ -23,6 +23,9 @@ use session::{Outcome, Session, Stage};
 pub enum Notice {
     /// Everything that is not TCP goes over this link from now on; `None` where no link is up.
     BestPath(Option<PathId>),
+    /// Whether the link leads to a server. Where it does not while another one does, nothing that
+    /// is only forwarded is to stay on it.
+    Reached(PathId, bool),
     /// Whether new connections of users are to be taken in. `false` when no server is reachable:
     /// then they are forwarded unjoined, while those taken in before keep being served.
     Intake(bool),
@@ -110,6 +113,12 @@ impl BoxCore {
         self.upstream.set_link_up(now, path, up, stack);
     }
 
+    /// Says that packets go out over the link of `path` and none come back: whether it still leads
+    /// to a server is asked at once.
+    pub fn doubt_link(&mut self, now: Instant, path: PathId) {
+        self.upstream.doubt_link(now, path);
+    }
+
     /// The link for everything that is not TCP; `None` where no link is up.
     pub fn best_path(&self) -> Option<PathId> {
         self.upstream.best_path()
@@ -122,7 +131,7 @@ impl BoxCore {
     }
 
     /// The next notice; repeats nothing that did not change. What holds at the start is
-    /// `BestPath(None)` and `Intake(false)`.
+    /// `BestPath(None)`, `Reached(_, true)` and `Intake(false)`.
     pub fn poll_notice(&mut self) -> Option<Notice> {
         self.upstream.poll_notice(&mut self.counters)
     }

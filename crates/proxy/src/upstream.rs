@@ -59,6 +59,8 @@ struct Link {
     up: bool,
     /// The stack may use it: up, and not held back as metered.
     open: bool,
+    /// What the driver was told last of [`Notice::Reached`].
+    told_reached: bool,
     /// One for each server.
     cells: Vec<Cell>,
 }
@@ -130,6 +132,7 @@ impl Upstream {
             v6: addresses.v6.is_some(),
             up: false,
             open: false,
+            told_reached: true,
             cells: vec![Cell::default(); self.servers.len()],
         });
         path
@@ -161,7 +164,13 @@ impl Upstream {
             counters.intake_stopped += u64::from(!self.intake);
             return Some(Notice::Intake(self.intake));
         }
-        None
+        // Where no link leads to a server, that is the servers' doing.
+        let servers_down = self.links.iter().all(|l| l.reach() == Reach::Down);
+        self.links.iter_mut().find_map(|link| {
+            let reached = servers_down || link.reach() != Reach::Down;
+            let news = reached != std::mem::replace(&mut link.told_reached, reached);
+            news.then_some(Notice::Reached(link.path, reached))
+        })
     }
 
     /// A connection to the best server over the best link that `hints` leave. Data may be written
@@ -237,11 +246,10 @@ impl Upstream {
             false => entry.endpoint_v4(),
         };
         let options = ConnectOptions {
-            remote,
             remote_alt,
             path: Some(path),
             protocol,
-            policy: (self.policy)(),
+            ..ConnectOptions::new(remote, (self.policy)())
         };
         stack.connect(now, options)
     }
@@ -316,6 +324,11 @@ impl Upstream {
             cell.failures = 1;
             cell.next = Some(now);
         }
+    }
+
+    /// Nothing comes back over a link: look into it at once.
+    pub(crate) fn doubt_link(&mut self, now: Instant, path: PathId) {
+        self.on_doubt(now, self.current_server(), path);
     }
 
     /// Something of a user's connection failed, wherever: look into all links at once.

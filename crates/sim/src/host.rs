@@ -8,15 +8,16 @@ use braid_engine::{
     ApiError, Config, ConnId, ConnectOptions, Event, ListenerId, PathConfig, PathId, RxMeta, Stack,
     Transmit,
 };
-use braid_wire::{Instant, Rng, checksum};
+use braid_wire::{Instant, Rng, checksum, tcp};
 
+use crate::node::{Node, Packet, Turn};
 use crate::oracle::Oracle;
 use crate::traffic::Stream;
-use crate::world::{Packet, Turn};
 
 /// What a host is made of.
 pub struct HostConfig {
-    /// Settings of its engine. Checksums are not computed: nothing here corrupts silently.
+    /// Settings of its engine. The host completes checksums, as a device would, where the world
+    /// uses them.
     pub engine: Config,
     /// Local paths; subflows on path `n` leave by interface `n` unless `routes` says otherwise.
     pub paths: Vec<PathConfig>,
@@ -120,44 +121,6 @@ impl Host {
         self.stack.abort(now, conn);
     }
 
-    pub(crate) fn receive(&mut self, now: Instant, _iface: u32, packet: &[u8]) {
-        let meta = RxMeta {
-            checksum_ok: true,
-            gso_size: 0,
-        };
-        self.stack.receive(now, packet, meta);
-    }
-
-    pub(crate) fn next_timeout(&self) -> Option<Instant> {
-        let streams = self.streams.values().filter_map(Stream::next_timeout).min();
-        [self.stack.next_timeout(), streams]
-            .into_iter()
-            .flatten()
-            .min()
-    }
-
-    /// A turn: timers, events, streams, packets.
-    pub(crate) fn wake(&mut self, turn: &mut Turn<'_>) {
-        let now = turn.now;
-        if self.stack.next_timeout().is_some_and(|at| at <= now) {
-            self.stack.handle_timeout(now);
-        }
-        for (conn, stream) in &mut self.streams {
-            if stream.next_timeout().is_some_and(|at| at <= now) {
-                stream.pump(now, *conn, &mut self.stack, &mut self.oracle);
-            }
-        }
-        while let Some(event) = self.stack.poll_event() {
-            self.on_event(now, event);
-        }
-        while let Some(transmit) = self.stack.poll_transmit(now) {
-            let dst = destination(transmit.header);
-            let route = self.routes.iter().find(|(addr, _)| *addr == dst);
-            let iface = route.map_or(u32::from(transmit.path.0), |(_, iface)| *iface);
-            segment(&transmit, turn, iface);
-        }
-    }
-
     fn on_event(&mut self, now: Instant, event: Event) {
         self.oracle.on_event(event);
         match event {
@@ -182,6 +145,47 @@ impl Host {
             }
             _ => {}
         }
+    }
+}
+
+impl Node for Host {
+    fn receive(&mut self, turn: &mut Turn<'_>, _iface: u32, packet: Packet) {
+        let meta = RxMeta {
+            checksum_ok: !turn.checksums,
+            gso_size: 0,
+        };
+        self.stack.receive(turn.now, &packet.bytes, meta);
+        turn.recycle(packet);
+    }
+
+    /// Timers, events, streams, packets.
+    fn wake(&mut self, turn: &mut Turn<'_>) {
+        let now = turn.now;
+        if self.stack.next_timeout().is_some_and(|at| at <= now) {
+            self.stack.handle_timeout(now);
+        }
+        for (conn, stream) in &mut self.streams {
+            if stream.next_timeout().is_some_and(|at| at <= now) {
+                stream.pump(now, *conn, &mut self.stack, &mut self.oracle);
+            }
+        }
+        while let Some(event) = self.stack.poll_event() {
+            self.on_event(now, event);
+        }
+        while let Some(transmit) = self.stack.poll_transmit(now) {
+            let dst = destination(transmit.header);
+            let route = self.routes.iter().find(|(addr, _)| *addr == dst);
+            let iface = route.map_or(u32::from(transmit.path.0), |(_, iface)| *iface);
+            segment(&transmit, turn, iface);
+        }
+    }
+
+    fn next_timeout(&self) -> Option<Instant> {
+        let streams = self.streams.values().filter_map(Stream::next_timeout).min();
+        [self.stack.next_timeout(), streams]
+            .into_iter()
+            .flatten()
+            .min()
     }
 }
 
@@ -226,7 +230,10 @@ fn segment(transmit: &Transmit<'_>, turn: &mut Turn<'_>, iface: u32) {
                 part = rest.next().unwrap_or_default();
             }
         }
-        turn.send(iface, Packet(buffer));
+        if turn.checksums {
+            tcp::complete_checksum(&mut buffer).expect("a packet of the engine");
+        }
+        turn.send(iface, Packet::new(buffer));
         done += len;
         if done >= total {
             return;

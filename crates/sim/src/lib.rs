@@ -6,15 +6,21 @@
 //! link does not disturb the others: the same seed and the same build give the same run, byte for
 //! byte.
 //!
-//! A [`World`] is a list of nodes and a list of links; the lists are the topology.
+//! A [`World`] is a list of [nodes](Node) and a list of links; the lists are the topology. What
+//! passes a link can be watched by a [`Tap`].
 #![forbid(unsafe_code)]
 
 pub mod host;
+pub mod node;
 pub mod oracle;
+pub mod pcapng;
+pub mod tap;
 pub mod traffic;
 pub mod transfer;
 pub mod world;
 
 pub use host::{Host, HostConfig};
+pub use node::{Node, Packet, Turn};
+pub use tap::Tap;
 pub use transfer::Transfer;
-pub use world::{LinkId, NodeId, Packet, World};
+pub use world::{LinkId, NodeId, World};

@@ -116,15 +116,15 @@ impl Transfer {
             Direction::Up => (Role::Upload { size: config.size }, Role::Sink),
         };
         let addr = SocketAddr::new(IpAddr::V4(SERVER), PORT);
-        world.with_host(server, |host, _| host.serve(addr, Stream::new(answers)))?;
+        world.with_node(server, |host: &mut Host, _| {
+            host.serve(addr, Stream::new(answers))
+        })?;
         let options = ConnectOptions {
-            remote: addr,
-            remote_alt: None,
             path: config.initial_path,
             protocol: config.protocol,
-            policy: (config.policy)(),
+            ..ConnectOptions::new(addr, (config.policy)())
         };
-        world.with_host(client, |host, now| {
+        world.with_node(client, |host: &mut Host, now| {
             host.open(now, options, Stream::new(asks))
         })?;
         Ok(Transfer {
@@ -148,7 +148,8 @@ impl Transfer {
     pub fn run(&mut self, limit: Duration) -> bool {
         let ends = [self.client, self.server];
         self.world.run(limit, |w| {
-            ends.iter().all(|end| !w.host(*end).finished().is_empty())
+            ends.iter()
+                .all(|end| !w.node::<Host>(*end).finished().is_empty())
         })
     }
 }

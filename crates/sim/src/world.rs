@@ -1,13 +1,15 @@
 //! The world: nodes, links, and the order of what happens.
 
+use core::any::Any;
 use core::time::Duration;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use braid_links::{Counters, Link, Settings, Verdict};
+use braid_links::{Counters, Link, Schedule, Settings, flip_bit};
 use braid_wire::{Instant, Rng};
 
-use crate::host::Host;
+use crate::node::{Node, Packet, Turn, recycle};
+use crate::tap::{Tap, What};
 
 /// Time at which every world starts; not zero, so that "long before the start" is a time too.
 pub const START: Instant = Instant::from_millis(1_000);
@@ -20,49 +22,41 @@ pub struct NodeId(pub u32);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LinkId(pub u32);
 
-/// An IP packet. Its buffer goes back to the world when it has been received.
-#[derive(Debug, Clone)]
-pub struct Packet(pub Vec<u8>);
-
-/// What a node may do while it has its turn: send, draw.
-pub struct Turn<'a> {
-    /// The time.
-    pub now: Instant,
-    /// The node's own random stream.
-    pub rng: &'a mut Rng,
-    sent: &'a mut Vec<(u32, Packet)>,
-    spare: &'a mut Vec<Vec<u8>>,
-}
-
-impl Turn<'_> {
-    /// An empty buffer, used before where there is one.
-    pub fn buffer(&mut self) -> Vec<u8> {
-        self.spare.pop().unwrap_or_default()
-    }
-
-    /// Sends `packet` out of the node's interface `iface` (in order of [`World::connect`]).
-    pub fn send(&mut self, iface: u32, packet: Packet) {
-        self.sent.push((iface, packet));
-    }
-}
-
 /// What happens next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum What {
+enum Event {
     Deliver(LinkId),
+    Change(LinkId),
     Wake(NodeId),
 }
 
+/// A packet on a link.
+#[derive(Debug, Clone)]
+struct Frame {
+    packet: Packet,
+    sent_at: Instant,
+}
+
 struct Wire {
-    link: Link<Packet>,
+    link: Link<Frame>,
     to: NodeId,
     iface: u32,
     rng: Rng,
     armed: Option<Instant>,
+    schedule: Schedule,
+    taps: Vec<Box<dyn Tap>>,
+}
+
+impl Wire {
+    fn tell(&mut self, at: Instant, id: LinkId, what: What, packet: &Packet) {
+        for tap in &mut self.taps {
+            tap.on_packet(at, id, what, packet);
+        }
+    }
 }
 
 struct Slot {
-    host: Host,
+    node: Box<dyn Node>,
     rng: Rng,
     /// Link that leaves by each interface.
     ifaces: Vec<LinkId>,
@@ -73,11 +67,13 @@ struct Slot {
 pub struct World {
     now: Instant,
     sequence: u64,
-    events: BinaryHeap<Reverse<(Instant, u64, What)>>,
+    events: BinaryHeap<Reverse<(Instant, u64, Event)>>,
     nodes: Vec<Slot>,
     wires: Vec<Wire>,
     seed: u64,
+    checksums: bool,
     sent: Vec<(u32, Packet)>,
+    packets: u64,
     spare: Vec<Vec<u8>>,
 }
 
@@ -94,8 +90,6 @@ impl core::fmt::Debug for World {
 
 /// Component ids: nodes count from here, links from 0, so that neither disturbs the other.
 const NODE_STREAM: u64 = 1 << 32;
-/// Most buffers kept for reuse.
-const MAX_SPARE: usize = 1 << 12;
 
 impl World {
     /// An empty world.
@@ -107,7 +101,9 @@ impl World {
             nodes: Vec::new(),
             wires: Vec::new(),
             seed,
+            checksums: false,
             sent: Vec::new(),
+            packets: 0,
             spare: Vec::new(),
         }
     }
@@ -122,14 +118,25 @@ impl World {
         self.seed
     }
 
-    /// Adds a node. `build` gets the random stream of its stack.
-    pub fn add(&mut self, build: impl FnOnce(Rng) -> Host) -> NodeId {
+    /// Makes hosts compute transport checksums and verify them. Otherwise they are as free as
+    /// those of a network card: nobody could tell, as long as nothing corrupts a packet or
+    /// rewrites it. Links that corrupt and nodes that rewrite switch this on by themselves.
+    /// Packets under way when it is switched on have none, and are dropped as corrupted.
+    pub fn use_checksums(&mut self) {
+        self.checksums = true;
+    }
+
+    /// Adds a node. `build` gets a random stream, say of its stack; that of [`Turn::rng`] is
+    /// another one.
+    pub fn add<N: Node>(&mut self, build: impl FnOnce(Rng) -> N) -> NodeId {
         let id = NodeId(self.nodes.len() as u32);
         let mut rng = Rng::for_component(self.seed, NODE_STREAM + u64::from(id.0));
         let mut bytes = [0; 32];
         rng.fill(&mut bytes);
+        let node = build(Rng::from_seed(bytes));
+        self.checksums |= node.needs_checksums();
         self.nodes.push(Slot {
-            host: build(Rng::from_seed(bytes)),
+            node: Box::new(node),
             rng,
             ifaces: Vec::new(),
             armed: None,
@@ -152,34 +159,66 @@ impl World {
         for (n, (from, to, settings)) in ends.into_iter().enumerate() {
             let id = LinkId(first + n as u32);
             self.nodes[from.0 as usize].ifaces.push(id);
+            self.checksums |= settings.corrupt > 0.0;
+            let mut link = Link::starting_at(self.now, settings);
+            // For their buffers, and for taps.
+            link.keep_dropped();
             self.wires.push(Wire {
-                link: Link::starting_at(self.now, settings),
+                link,
                 to,
                 iface: ifaces[1 - n],
                 rng: Rng::for_component(self.seed, u64::from(id.0)),
                 armed: None,
+                schedule: Schedule::default(),
+                taps: Vec::new(),
             });
         }
         (LinkId(first), LinkId(first + 1))
     }
 
     /// A node.
-    pub fn host(&self, id: NodeId) -> &Host {
-        &self.nodes[id.0 as usize].host
+    ///
+    /// # Panics
+    /// If it is not an `N`.
+    pub fn node<N: Node>(&self, id: NodeId) -> &N {
+        let node: &dyn Any = &*self.nodes[id.0 as usize].node;
+        node.downcast_ref().expect("a node of another type")
     }
 
     /// A node, to give it something to do: it gets a turn at once.
-    pub fn with_host<R>(&mut self, id: NodeId, f: impl FnOnce(&mut Host, Instant) -> R) -> R {
-        let result = f(&mut self.nodes[id.0 as usize].host, self.now);
-        self.wake(id);
+    ///
+    /// # Panics
+    /// If it is not an `N`.
+    pub fn with_node<N: Node, R>(&mut self, id: NodeId, f: impl FnOnce(&mut N, Instant) -> R) -> R {
+        let node: &mut dyn Any = &mut *self.nodes[id.0 as usize].node;
+        let result = f(
+            node.downcast_mut().expect("a node of another type"),
+            self.now,
+        );
+        self.turn(id, |node, turn| node.wake(turn));
+        self.end_turn(id);
         result
     }
 
     /// Changes a link from now on.
     pub fn set_link(&mut self, id: LinkId, settings: Settings) {
-        let wire = &mut self.wires[id.0 as usize];
-        wire.link.set(self.now, settings);
+        self.checksums |= settings.corrupt > 0.0;
+        self.wires[id.0 as usize].link.set(self.now, settings);
+        self.clear_dropped(id);
         self.arm_link(id);
+    }
+
+    /// Lets a link change in the course of the run, whose start is [`START`]; replaces what was
+    /// left of an earlier schedule.
+    pub fn schedule(&mut self, id: LinkId, schedule: Schedule) {
+        self.checksums |= schedule.changes().any(|c| c.settings.corrupt > 0.0);
+        self.wires[id.0 as usize].schedule = schedule;
+        self.arm_change(id);
+    }
+
+    /// Lets `tap` watch a link, besides those that do so already.
+    pub fn tap(&mut self, id: LinkId, tap: Box<dyn Tap>) {
+        self.wires[id.0 as usize].taps.push(tap);
     }
 
     /// The settings of a link.
@@ -187,9 +226,18 @@ impl World {
         self.wires[id.0 as usize].link.settings()
     }
 
-    /// What went through a link.
+    /// What went through a link; the queue is that when the link was last looked at, which
+    /// [`refresh`](Self::refresh) does.
     pub fn counters(&self, id: LinkId) -> Counters {
         self.wires[id.0 as usize].link.counters()
+    }
+
+    /// Brings the [`counters`](Self::counters) of all links up to the present.
+    pub fn refresh(&mut self) {
+        for index in 0..self.wires.len() {
+            self.wires[index].link.advance(self.now);
+            self.clear_dropped(LinkId(index as u32));
+        }
     }
 
     /// Runs until `done`, or until nothing happens any more, or for `limit`. Returns whether
@@ -211,71 +259,115 @@ impl World {
 
     /// Lets the next thing happen.
     fn step(&mut self) {
-        let Some(Reverse((at, _, what))) = self.events.pop() else {
+        let Some(Reverse((at, _, event))) = self.events.pop() else {
             return;
         };
-        match what {
-            What::Deliver(id) => {
-                let wire = &mut self.wires[id.0 as usize];
-                if wire.armed != Some(at) {
-                    return;
+        match event {
+            Event::Deliver(id) => self.deliver(at, id),
+            Event::Change(id) => self.change(at, id),
+            Event::Wake(id) => {
+                if self.nodes[id.0 as usize].armed == Some(at) {
+                    self.nodes[id.0 as usize].armed = None;
+                    self.now = at;
+                    self.turn(id, |node, turn| node.wake(turn));
+                    self.end_turn(id);
                 }
-                wire.armed = None;
-                self.now = at;
-                let (to, iface) = (wire.to, wire.iface);
-                while let Some(delivery) = self.wires[id.0 as usize].link.poll_deliver(at) {
-                    // Hosts do not compute checksums here, and one would find a single bit.
-                    if delivery.flip.is_none() {
-                        self.nodes[to.0 as usize]
-                            .host
-                            .receive(at, iface, &delivery.packet.0);
-                    }
-                    self.recycle(delivery.packet);
-                }
-                self.arm_link(id);
-                self.wake(to);
-            }
-            What::Wake(id) => {
-                if self.nodes[id.0 as usize].armed != Some(at) {
-                    return;
-                }
-                self.nodes[id.0 as usize].armed = None;
-                self.now = at;
-                self.wake(id);
             }
         }
     }
 
-    fn recycle(&mut self, packet: Packet) {
-        if self.spare.len() < MAX_SPARE {
-            let mut buffer = packet.0;
-            buffer.clear();
-            self.spare.push(buffer);
+    /// Hands what arrives by a link at `at` to the node at its end.
+    fn deliver(&mut self, at: Instant, id: LinkId) {
+        let wire = &mut self.wires[id.0 as usize];
+        if wire.armed != Some(at) {
+            return;
         }
+        wire.armed = None;
+        self.now = at;
+        let (to, iface) = (wire.to, wire.iface);
+        while let Some(delivery) = self.wires[id.0 as usize].link.poll_deliver(at) {
+            let Frame {
+                mut packet,
+                sent_at,
+            } = delivery.packet;
+            if let Some(bit) = delivery.flip {
+                flip_bit(&mut packet.bytes, bit);
+            }
+            self.wires[id.0 as usize].tell(at, id, What::Delivered { sent_at }, &packet);
+            self.turn(to, |node, turn| node.receive(turn, iface, packet));
+        }
+        self.clear_dropped(id);
+        self.arm_link(id);
+        self.turn(to, |node, turn| node.wake(turn));
+        self.end_turn(to);
     }
 
-    /// Gives a node its turn and hands what it sends to the links.
-    fn wake(&mut self, id: NodeId) {
+    /// Applies what the schedule of a link has for `at`.
+    fn change(&mut self, at: Instant, id: LinkId) {
+        self.now = at;
+        let elapsed = at.saturating_since(START);
+        while let Some(change) = self.wires[id.0 as usize].schedule.poll(elapsed) {
+            self.set_link(id, change.settings);
+        }
+        self.arm_change(id);
+    }
+
+    /// Gives a node a turn.
+    fn turn(&mut self, id: NodeId, f: impl FnOnce(&mut dyn Node, &mut Turn<'_>)) {
         let slot = &mut self.nodes[id.0 as usize];
         let mut turn = Turn {
             now: self.now,
             rng: &mut slot.rng,
+            checksums: self.checksums,
             sent: &mut self.sent,
+            packets: &mut self.packets,
             spare: &mut self.spare,
         };
-        slot.host.wake(&mut turn);
+        f(&mut *slot.node, &mut turn);
+    }
+
+    /// Hands what a node sent to the links.
+    fn end_turn(&mut self, id: NodeId) {
         let mut sent = core::mem::take(&mut self.sent);
         for (iface, packet) in sent.drain(..) {
-            let link = self.nodes[id.0 as usize].ifaces[iface as usize];
-            let wire = &mut self.wires[link.0 as usize];
-            let len = packet.0.len() as u32;
-            let verdict = wire.link.enqueue(self.now, packet, len, &mut wire.rng);
-            if verdict == Verdict::Queued {
-                self.arm_link(link);
+            match self.nodes[id.0 as usize].ifaces.get(iface as usize) {
+                Some(&link) => self.transmit(link, packet),
+                None => recycle(&mut self.spare, packet),
             }
         }
         self.sent = sent;
         self.arm_node(id);
+    }
+
+    fn transmit(&mut self, id: LinkId, packet: Packet) {
+        let wire = &mut self.wires[id.0 as usize];
+        wire.tell(self.now, id, What::Sent, &packet);
+        let len = packet.bytes.len() as u32;
+        let watched = !wire.taps.is_empty() && wire.link.settings().duplicate > 0.0;
+        let original = watched.then(|| (packet.clone(), wire.link.counters().duplicated));
+        let frame = Frame {
+            packet,
+            sent_at: self.now,
+        };
+        wire.link.enqueue(self.now, frame, len, &mut wire.rng);
+        if let Some((original, before)) = original
+            && wire.link.counters().duplicated != before
+        {
+            wire.tell(self.now, id, What::Duplicated, &original);
+        }
+        self.clear_dropped(id);
+        self.arm_link(id);
+    }
+
+    /// Tells of what a link dropped, and takes the buffers back.
+    fn clear_dropped(&mut self, id: LinkId) {
+        let wire = &mut self.wires[id.0 as usize];
+        while let Some(dropped) = wire.link.poll_dropped() {
+            let Frame { packet, sent_at } = dropped.packet;
+            let cause = dropped.cause;
+            wire.tell(dropped.at, id, What::Dropped { sent_at, cause }, &packet);
+            recycle(&mut self.spare, packet);
+        }
     }
 
     fn arm_link(&mut self, id: LinkId) {
@@ -284,22 +376,28 @@ impl World {
             && wire.armed.is_none_or(|armed| at < armed)
         {
             wire.armed = Some(at);
-            self.push(at, What::Deliver(id));
+            self.push(at, Event::Deliver(id));
+        }
+    }
+
+    fn arm_change(&mut self, id: LinkId) {
+        if let Some(elapsed) = self.wires[id.0 as usize].schedule.next_change() {
+            self.push((START + elapsed).max(self.now), Event::Change(id));
         }
     }
 
     fn arm_node(&mut self, id: NodeId) {
         let slot = &mut self.nodes[id.0 as usize];
-        if let Some(at) = slot.host.next_timeout().map(|at| at.max(self.now))
+        if let Some(at) = slot.node.next_timeout().map(|at| at.max(self.now))
             && slot.armed.is_none_or(|armed| at < armed)
         {
             slot.armed = Some(at);
-            self.push(at, What::Wake(id));
+            self.push(at, Event::Wake(id));
         }
     }
 
-    fn push(&mut self, at: Instant, what: What) {
+    fn push(&mut self, at: Instant, event: Event) {
         self.sequence += 1;
-        self.events.push(Reverse((at, self.sequence, what)));
+        self.events.push(Reverse((at, self.sequence, event)));
     }
 }

@@ -1,11 +1,14 @@
 //! Transfers in the world: done, the same every time, at the rate the links allow.
 
 use core::time::Duration;
+use std::sync::{Arc, Mutex};
 
 use braid_engine::{CloseReason, Config, Protocol};
-use braid_links::{Loss, QueueLimit, Rate, Settings};
-use braid_sim::Transfer;
+use braid_links::{Cause, Change, Loss, QueueLimit, Rate, Schedule, Settings};
+use braid_sim::tap::What;
 use braid_sim::transfer::{Direction, PathSettings, TransferConfig};
+use braid_sim::{Host, LinkId, Packet, Tap, Transfer};
+use braid_wire::Instant;
 
 fn path(mbit: u64, delay_ms: u64, loss: f64) -> PathSettings {
     let settings = Settings {
@@ -21,8 +24,7 @@ fn path(mbit: u64, delay_ms: u64, loss: f64) -> PathSettings {
     }
 }
 
-/// Runs a transfer to its end and returns how long it took.
-fn transfer(seed: u64, paths: &[PathSettings], size: u64, direction: Direction) -> Duration {
+fn start(seed: u64, paths: &[PathSettings], size: u64, direction: Direction) -> Transfer {
     let config = TransferConfig {
         paths,
         size,
@@ -32,14 +34,24 @@ fn transfer(seed: u64, paths: &[PathSettings], size: u64, direction: Direction) 
         initial_path: None,
         policy: || braid_strategy::by_name("minrtt").unwrap(),
     };
-    let mut transfer = Transfer::start(seed, &config).unwrap();
+    Transfer::start(seed, &config).unwrap()
+}
+
+/// Runs a transfer to its end and returns how long it took.
+fn transfer(seed: u64, paths: &[PathSettings], size: u64, direction: Direction) -> Duration {
+    finish(&mut start(seed, paths, size, direction), size, direction)
+}
+
+fn finish(transfer: &mut Transfer, size: u64, direction: Direction) -> Duration {
     assert!(transfer.run(Duration::from_secs(600)), "{transfer:?}");
     for end in [transfer.client, transfer.server] {
-        let (_, reason) = transfer.world.host(end).finished()[0].closed.unwrap();
+        let (_, reason) = transfer.world.node::<Host>(end).finished()[0]
+            .closed
+            .unwrap();
         assert_eq!(reason, CloseReason::Finished);
     }
-    let opened_at = transfer.world.host(transfer.client).finished()[0].opened_at;
-    let receiver = transfer.world.host(transfer.receiver(direction));
+    let opened_at = transfer.world.node::<Host>(transfer.client).finished()[0].opened_at;
+    let receiver = transfer.world.node::<Host>(transfer.receiver(direction));
     let stream = &receiver.finished()[0];
     assert_eq!(stream.received, size);
     stream.complete_at.unwrap().saturating_since(opened_at)
@@ -75,4 +87,95 @@ fn another_link_does_not_disturb_the_first() {
     other.up.loss = Loss::None;
     let with = |paths: &[PathSettings]| transfer(3, paths, 200_000, Direction::Down);
     assert_eq!(with(&[first.clone(), dead]), with(&[first, other]));
+}
+
+#[test]
+fn corrupted_packets_are_found_by_their_checksum() {
+    let mut spoilt = path(5, 20, 0.0);
+    spoilt.down.corrupt = 0.05;
+    spoilt.up.corrupt = 0.01;
+    let mut transfer = start(4, &[spoilt], 1_000_000, Direction::Down);
+    finish(&mut transfer, 1_000_000, Direction::Down);
+    let corrupted = transfer.world.counters(transfer.links[0].1).corrupted;
+    let stats = transfer.world.node::<Host>(transfer.client).stack().stats();
+    assert!(stats.bad_checksum > 10, "{stats:?}");
+    // A bit of the IP header is found before.
+    assert!(stats.bad_checksum + stats.malformed <= corrupted.packets);
+    assert!(stats.bad_checksum + stats.malformed + 3 >= corrupted.packets);
+}
+
+#[test]
+fn a_schedule_changes_a_link_at_its_times() {
+    let settings = path(5, 20, 0.0).down;
+    let dark = Settings {
+        up: false,
+        ..settings.clone()
+    };
+    let change = |at, settings: &Settings| Change {
+        at: Duration::from_secs(at),
+        settings: settings.clone(),
+    };
+    let mut transfer = start(1, &[path(5, 20, 0.0)], 2_000_000, Direction::Down);
+    let down = transfer.links[0].1;
+    transfer.world.schedule(
+        down,
+        Schedule::new([change(1, &dark), change(9, &settings)]),
+    );
+    let took = finish(&mut transfer, 2_000_000, Direction::Down);
+    assert!(transfer.world.counters(down).dropped_down.packets > 0);
+    // 3.3 s at 5 Mbit/s, and 8 s of darkness.
+    assert!(took > Duration::from_millis(11_300), "{took:?}");
+    assert!(took < Duration::from_secs(20), "{took:?}");
+}
+
+/// Remembers what it was told, without the bytes.
+#[derive(Debug, Default, PartialEq)]
+struct Seen(Vec<(Instant, LinkId, What, usize)>);
+
+impl Tap for Seen {
+    fn on_packet(&mut self, at: Instant, link: LinkId, what: What, packet: &Packet) {
+        self.0.push((at, link, what, packet.bytes.len()));
+    }
+}
+
+#[test]
+fn taps_see_what_the_counters_count() {
+    let mut lossy = path(5, 20, 0.02);
+    lossy.down.queue = QueueLimit::Packets(10);
+    lossy.down.duplicate = 0.02;
+    let mut transfer = start(5, &[lossy.clone(), lossy], 500_000, Direction::Down);
+    let taps = [(); 2].map(|()| Arc::new(Mutex::new(Seen::default())));
+    let down = transfer.links[0].1;
+    for tap in &taps {
+        transfer.world.tap(down, Box::new(tap.clone()));
+    }
+    finish(&mut transfer, 500_000, Direction::Down);
+    let [one, other] = taps.map(|tap| std::mem::take(&mut *tap.lock().unwrap()));
+    assert_eq!(one, other);
+    let count = |which: &dyn Fn(&What) -> bool| {
+        let seen = one
+            .0
+            .iter()
+            .filter(|(_, link, what, _)| *link == down && which(what));
+        seen.count() as u64
+    };
+    let dropped_for =
+        |why| count(&|what: &What| matches!(what, What::Dropped { cause, .. } if *cause == why));
+    let counters = transfer.world.counters(down);
+    assert_eq!(count(&|what| *what == What::Sent), counters.offered.packets);
+    assert_eq!(
+        count(&|what| *what == What::Duplicated),
+        counters.duplicated.packets
+    );
+    assert!(counters.duplicated.packets > 0);
+    let delivered = count(&|what| matches!(what, What::Delivered { .. }));
+    assert_eq!(delivered, counters.delivered.packets);
+    assert_eq!(dropped_for(Cause::Loss), counters.dropped_loss.packets);
+    assert_eq!(dropped_for(Cause::Queue), counters.dropped_queue.packets);
+    assert!(counters.dropped_loss.packets > 0 && counters.dropped_queue.packets > 0);
+    let on_time = one.0.iter().all(|(at, _, what, _)| match what {
+        What::Delivered { sent_at } => *at >= *sent_at + Duration::from_millis(20),
+        _ => true,
+    });
+    assert!(on_time);
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use braid_engine::sched::{Decision, Payload, Reinject, SendView, SubflowView};
+use braid_engine::sched::{Decision, FlowSize, Payload, Reinject, SendView, SubflowView};
 use braid_engine::{PathId, SubflowId};
 use braid_strategy::{UnknownStrategy, by_name, policy, reinjector, scheduler};
 use braid_wire::{Instant, Rng};
@@ -54,6 +54,7 @@ fn view(subflows: &[SubflowView]) -> SendView<'_> {
         unsent: 100_000,
         peer_window: 1_000_000,
         outstanding: 20_000,
+        flow_size: FlowSize::Unknown,
     }
 }
 

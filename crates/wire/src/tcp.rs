@@ -210,6 +210,22 @@ pub fn fill_checksum(src: IpAddr, dst: IpAddr, header: &mut [u8], payload: &[&[u
     header[CHECKSUM].copy_from_slice(&value.to_be_bytes());
 }
 
+/// Fills in the checksum of the whole TCP segment in an IP `packet`.
+///
+/// # Errors
+/// If the packet holds no TCP segment right behind its IP header.
+pub fn complete_checksum(packet: &mut [u8]) -> Result<()> {
+    let mut packet = ip::Packet::new(packet)?;
+    if packet.next_header() != ip::PROTO_TCP {
+        return Err(Error::Unsupported);
+    }
+    let (src, dst) = (packet.src(), packet.dst());
+    let mut segment = Packet::new(packet.payload_mut())?;
+    let (header, payload) = segment.split_mut();
+    fill_checksum(src, dst, header, &[payload]);
+    Ok(())
+}
+
 /// Fills in the folded pseudo-header sum only, for a checksum-offloading device.
 ///
 /// # Panics

@@ -51,11 +51,8 @@ impl Transfers {
             .expect("the default has a name that exists");
         let protocol = Protocol::Mptcp;
         let options = ConnectOptions {
-            remote,
-            remote_alt: None,
-            path: None,
             protocol,
-            policy,
+            ..ConnectOptions::new(remote, policy)
         };
         let conn = stack.connect(now, options)?;
         self.begin(now, conn, Some(remote), stack);

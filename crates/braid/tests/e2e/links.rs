@@ -68,13 +68,14 @@ fn an_address_that_goes_away_does_not_end_a_download() {
     download.expect_bytes(&expected);
 }
 
-/// What is not TCP goes out over one link, and over the other when that one is dark.
+/// What is not TCP goes out over one link, and over the other when that one is dark. That no answer
+/// comes is noticed without waiting for the next probe.
 #[test]
 #[ignore = "network"]
 fn datagrams_find_the_link_that_works() {
     for link in ["link1", "link2"] {
-        let often = |text| format!("{text}\n[probing]\nidle = \"2s\"\n");
-        let mut bed = Bed::up_with(render_changed(Role::Box, often));
+        let seldom = |text| format!("{text}\n[probing]\nidle = \"1h\"\n");
+        let mut bed = Bed::up_with(render_changed(Role::Box, seldom));
         let content = bed.v4("content").to_string();
         let pinged = |bed: &mut Bed| {
             let mut ping = bed.exec("user", "ping");
@@ -86,4 +87,28 @@ fn datagrams_find_the_link_that_works() {
         bed.wait_for("a ping round the dark link", pinged);
         bed.set_link(link, "up");
     }
+}
+
+/// A connection that is only forwarded stays on the link it began on when new ones take another.
+#[test]
+#[ignore = "network"]
+fn forwarded_connections_stay_on_their_link() {
+    let forward_all = |text| {
+        format!("bypass = [\"0.0.0.0/0\"]\n{text}\n[probing]\nidle = \"1s\"\nbusy = \"1s\"\n")
+    };
+    let mut bed = Bed::up_with(render_changed(Role::Box, forward_all));
+    bed.set_link("link1", "rate=30mbit");
+    let (download, expected) = under_way(&mut bed);
+    assert!(bed.carried()[0] > 4_000_000, "the better link is link1");
+    bed.set_link("link1", "delay=60ms");
+    let small = bed.offer("small", 500_000);
+    let mut moved = 0;
+    bed.wait_for("new connections to take the other link", |bed| {
+        let [_, before] = bed.carried();
+        bed.curl("small").expect_bytes(&small);
+        moved = bed.carried()[1];
+        moved > before + 500_000
+    });
+    download.expect_bytes(&expected);
+    assert!(bed.carried()[1] < moved + 2_000_000, "the old one moved");
 }

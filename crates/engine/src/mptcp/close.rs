@@ -5,7 +5,7 @@ use core::time::Duration;
 use super::connection::{Connection, Ctx, Life, Mode, SendFin};
 use super::subflow::{Phase, Subflow};
 use crate::event::{CloseReason, SubflowCloseReason};
-use crate::{ApiError, Event, PathId};
+use crate::{ApiError, Event, PathId, stats};
 
 /// How long a finished connection still answers its peer's retransmissions.
 const LINGER: Duration = Duration::from_secs(1);
@@ -107,6 +107,7 @@ impl Connection {
             self.reinject_all(i);
             let subflow = self.subflows.remove(i);
             ctx.demux.tuples.remove(&subflow.tuple);
+            stats::add_subflow(&mut self.gone, &subflow);
             if self.is_ended() {
                 continue;
             }

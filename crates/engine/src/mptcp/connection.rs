@@ -15,7 +15,8 @@ use super::window::WindowSize;
 use crate::buffer::{Pool, RangeSet, RecvBuffer, SendBuffer};
 use crate::event::{CloseReason, SubflowCloseReason};
 use crate::path::PathManager;
-use crate::sched::Policy;
+use crate::sched::{FlowSize, Policy};
+use crate::stats::{self, ConnStats, PathStats};
 use crate::tcp::FourTuple;
 use crate::{
     ApiError, Config, ConnId, Event, FallbackCause, ListenerId, PathConfig, PathId, SubflowId,
@@ -61,6 +62,7 @@ pub(crate) struct Ctx<'a> {
     pub pool: &'a mut Pool,
     pub rng: &'a mut Rng,
     pub events: &'a mut VecDeque<Event>,
+    pub reports: &'a mut VecDeque<ConnStats>,
     pub demux: &'a mut Demux,
     pub scratch: &'a mut [u8; 128],
 }
@@ -204,7 +206,10 @@ pub(crate) struct Connection {
     pub mode: Mode,
     pub life: Life,
     pub policy: Policy,
+    pub flow_size: FlowSize,
     pub subflows: Vec<Subflow>,
+    /// What subflows that are gone moved, by path.
+    pub gone: Vec<PathStats>,
     pub next_subflow: u32,
     pub snd: SendSide,
     pub rcv: RecvSide,
@@ -231,7 +236,9 @@ impl Connection {
             mode,
             life: Life::Opening { since: now },
             policy,
+            flow_size: FlowSize::Unknown,
             subflows: Vec::new(),
+            gone: Vec::new(),
             next_subflow: 0,
             snd: SendSide {
                 buf: SendBuffer::new(0),
@@ -289,6 +296,15 @@ impl Connection {
         matches!(self.life, Life::Ended { .. })
     }
 
+    /// What was moved on each path, by subflows that exist and subflows that are gone.
+    pub fn path_totals(&self) -> Vec<PathStats> {
+        let mut totals = self.gone.clone();
+        for subflow in &self.subflows {
+            stats::add_subflow(&mut totals, subflow);
+        }
+        totals
+    }
+
     /// Registers a subflow and its 4-tuple.
     pub fn add_subflow(&mut self, ctx: &mut Ctx<'_>, subflow: Subflow) {
         ctx.demux
@@ -320,7 +336,7 @@ impl Connection {
         }
         // What waits to be sent is bounded by what the windows take; what is in flight by memory
         // only, so that one path's hole does not stop the others.
-        let cwnd: u64 = self.subflows.iter().map(|s| s.snd.cc.cwnd()).sum();
+        let cwnd: u64 = self.subflows.iter().map(|s| s.snd.cwnd()).sum();
         let ahead = (cwnd + SEND_HEADROOM).saturating_sub(self.snd.unsent());
         let room = config.send_buffer.saturating_sub(self.snd.buf.len());
         room.min(usize::try_from(ahead).unwrap_or(usize::MAX))
@@ -473,6 +489,13 @@ impl Connection {
     /// Reports the end and frees what only the user needed.
     pub fn end(&mut self, ctx: &mut Ctx<'_>, reason: CloseReason) {
         let unknown = matches!(self.life, Life::Opening { .. }) && self.listener.is_some();
+        if !unknown {
+            ctx.reports.push_back(ConnStats::of(self));
+            ctx.events.push_back(Event::Closed {
+                conn: self.id,
+                reason,
+            });
+        }
         self.life = Life::Ended { at: ctx.now };
         self.close_reason = Some(reason);
         self.snd.buf.clear(ctx.pool);
@@ -481,12 +504,6 @@ impl Connection {
         self.rcv.buf.clear(ctx.pool);
         if let Mode::Mptcp(m) = &self.mode {
             ctx.demux.tokens.remove(&m.local.token);
-        }
-        if !unknown {
-            ctx.events.push_back(Event::Closed {
-                conn: self.id,
-                reason,
-            });
         }
     }
 

@@ -22,6 +22,11 @@ fn carried(dsn: Dsn64, wide: bool) -> WireDsn {
 }
 
 impl Mptcp {
+    /// Data sequence number of an offset in our stream.
+    pub fn dsn(&self, offset: u64) -> Dsn64 {
+        self.local.idsn.add(1).add(offset)
+    }
+
     /// Offset in our stream of a DATA_ACK near `una`; `None` if it lies before the stream.
     pub fn ack_offset(&self, ack: WireDsn, una: u64) -> Option<u64> {
         offset_of(self.local.idsn, ack, una)
@@ -67,7 +72,7 @@ impl Connection {
         Dss {
             data_ack: Some(carried(ack, mptcp.wide_ack)),
             mapping: map.map(|m| DssMapping {
-                dsn: carried(mptcp.local.idsn.add(1).add(m.data), mptcp.wide_dsn),
+                dsn: carried(mptcp.dsn(m.data), mptcp.wide_dsn),
                 // A DATA_FIN without data maps no subflow byte (RFC 8684 section 3.3.3).
                 subflow_seq: if m.len == 0 { 0 } else { m.sub as u32 },
                 len: (m.len + u32::from(m.fin)) as u16,

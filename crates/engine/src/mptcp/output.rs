@@ -15,7 +15,7 @@ use crate::sched::{Decision, Payload, SendView, SubflowView};
 use crate::tcp::FourTuple;
 use crate::tcp::receive::AckDue;
 use crate::tcp::scoreboard::{Mapping, Sent};
-use crate::{PathId, SubflowId};
+use crate::{PathId, SegmentKind, SubflowId};
 
 /// Most payload of one mapping: its length field has 16 bits and counts DATA_FIN.
 const MAX_MAPPING: u64 = u16::MAX as u64 - 1;
@@ -39,6 +39,8 @@ pub(crate) enum Body {
 #[derive(Debug)]
 pub(crate) struct Outgoing {
     pub path: PathId,
+    pub subflow: SubflowId,
+    pub kind: SegmentKind,
     pub tuple: FourTuple,
     pub ip_len: usize,
     pub header_len: usize,
@@ -82,7 +84,7 @@ impl Connection {
                 if subflow.probe_due {
                     subflow.probe_due = false;
                     if let Some(sent) = subflow.snd.probe(ctx.now) {
-                        return Some(self.send_record(ctx, i, &sent));
+                        return Some(self.send_record(ctx, i, &sent, SegmentKind::Retransmission));
                     }
                 }
                 if self.subflows[i].keepalive_due {
@@ -132,12 +134,18 @@ impl Connection {
             (Opens::Join { .. }, true) => self.join_syn_ack(subflow),
         };
         options.mptcp.extend(mptcp);
+        let joins = !answer && subflow.opens != Opens::Connection;
         let flags = if answer {
             Flags::SYN | Flags::ACK
         } else {
             Flags::SYN
         };
-        self.emit(ctx, i, 0, flags, options, Body::None)
+        let mut out = self.emit(ctx, i, 0, flags, options, Body::None);
+        if joins {
+            out.kind = SegmentKind::JoinSyn;
+            self.subflows[i].snd.traffic.join_syns += 1;
+        }
+        out
     }
 
     fn send_reset(&mut self, ctx: &mut Ctx<'_>, i: usize) -> Option<Outgoing> {
@@ -177,7 +185,7 @@ impl Connection {
         }
         let max = room.min(snd.burst()).min(max_payload_total(subflow, ctx));
         let sent = self.subflows[i].snd.retransmit(ctx.now, max)?;
-        Some(self.send_record(ctx, i, &sent))
+        Some(self.send_record(ctx, i, &sent, SegmentKind::Retransmission))
     }
 
     /// Data in flight on a subflow that failed, on another one.
@@ -219,6 +227,7 @@ impl Connection {
             unsent: self.snd.unsent(),
             peer_window: self.snd.peer_window(),
             outstanding: self.snd.outstanding(),
+            flow_size: self.flow_size,
         }
     }
 
@@ -282,7 +291,6 @@ impl Connection {
             return None;
         }
         let start = self.snd.nxt;
-        self.snd.nxt += len;
         Some(self.send_data(ctx, i, start..start + len))
     }
 
@@ -494,11 +502,22 @@ impl Connection {
             lost: false,
             fin: false,
         };
-        self.send_record(ctx, i, &sent)
+        let kind = match range.start < self.snd.nxt {
+            true => SegmentKind::Copy,
+            false => SegmentKind::New,
+        };
+        self.snd.nxt = self.snd.nxt.max(range.end);
+        self.send_record(ctx, i, &sent, kind)
     }
 
     /// Sends a record of the scoreboard, new or again, under its original mapping.
-    fn send_record(&mut self, ctx: &mut Ctx<'_>, i: usize, sent: &Sent) -> Outgoing {
+    fn send_record(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        i: usize,
+        sent: &Sent,
+        kind: SegmentKind,
+    ) -> Outgoing {
         if sent.fin {
             return self.send_fin(ctx, i, sent.start);
         }
@@ -522,7 +541,33 @@ impl Connection {
         } else {
             Flags::ACK
         };
-        self.emit(ctx, i, sent.start, flags, options, Body::Data(data))
+        let mut out = self.emit(ctx, i, sent.start, flags, options, Body::Data(data));
+        out.kind = kind;
+        self.count(i, &out, sent.len());
+        out
+    }
+
+    /// Counts a packet with `len` bytes of payload.
+    fn count(&mut self, i: usize, out: &Outgoing, len: u64) {
+        let packets = match out.gso_size {
+            0 => 1,
+            size => len.div_ceil(u64::from(size)),
+        };
+        let copy = out.kind == SegmentKind::Copy;
+        let unsent = !copy || self.snd.unsent() > 0;
+        let traffic = &mut self.subflows[i].snd.traffic;
+        if out.kind == SegmentKind::Retransmission {
+            traffic.bytes_retransmitted += len;
+            traffic.packets_retransmitted += packets;
+            return;
+        }
+        traffic.bytes_sent += len;
+        traffic.packets_sent += packets;
+        traffic.packets_while_unsent += if unsent { packets } else { 0 };
+        if copy {
+            traffic.bytes_copied += len;
+            traffic.copies_while_unsent += if unsent { packets } else { 0 };
+        }
     }
 
     /// Writes the header of a segment into the scratch buffer.
@@ -575,6 +620,8 @@ impl Connection {
         }
         Outgoing {
             path: subflow.path,
+            subflow: subflow.id,
+            kind: SegmentKind::Control,
             tuple: subflow.tuple,
             ip_len,
             header_len,

@@ -283,20 +283,20 @@ impl Subflow {
 
     /// What a scheduler sees.
     pub fn view(&self, now: Instant) -> SubflowView {
-        let stats = &self.snd.stats;
+        let traffic = &self.snd.traffic;
         SubflowView {
             id: self.id,
             path: self.path,
             srtt: self.snd.rtt.srtt(),
             rttvar: self.snd.rtt.rttvar(),
             min_rtt: self.snd.rtt.min(),
-            cwnd: self.snd.cc.cwnd(),
+            cwnd: self.snd.cwnd(),
             ssthresh: self.snd.cc.ssthresh(),
             in_flight: self.snd.in_flight(),
             mss: self.snd.mss(),
             pacing_rate: self.snd.pacer.rate(),
-            loss: stats.bytes_lost as f32
-                / (stats.bytes_sent + stats.bytes_retransmitted).max(1) as f32,
+            loss: traffic.bytes_lost as f32
+                / (traffic.bytes_sent + traffic.bytes_retransmitted).max(1) as f32,
             backup: self.backup || self.peer_backup,
             stale: self.stale,
             ready: self.room(now) > 0,

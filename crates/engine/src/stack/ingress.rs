@@ -255,6 +255,7 @@ impl Stack {
             gso_size: 0,
             checksum: TxChecksum::Done,
             v6: src.is_ipv6(),
+            info: None,
         }
     }
 

@@ -1,6 +1,7 @@
 //! All connections of one host.
 
 mod ingress;
+mod packet;
 mod table;
 
 use core::net::SocketAddr;
@@ -13,15 +14,16 @@ use arrayvec::ArrayVec;
 use braid_wire::{Instant, Rng, tcp};
 
 use self::ingress::Stray;
+pub use self::packet::{RxMeta, SegmentKind, Transmit, TransmitInfo, TxChecksum};
 use self::table::Table;
 use crate::buffer::{Pool, SEND_SLICES};
 use crate::mptcp::keys::Keys;
 use crate::mptcp::{Body, Connection, Ctx, Demux, Mode, Outgoing, Path};
-use crate::sched::Policy;
-use crate::stats::{StackStats, SubflowStats};
+use crate::sched::{FlowSize, Policy};
+use crate::stats::{ConnStats, StackStats, SubflowStats};
 use crate::{
     ApiError, Config, ConnId, ConnectOptions, Event, FallbackCause, ListenerId, PathConfig, PathId,
-    Protocol,
+    Protocol, SubflowId,
 };
 
 /// Least distance of a timer.
@@ -33,48 +35,6 @@ const SPARE_TIMERS: usize = 64;
 /// Stands in for bytes that a subflow has to repeat although the connection no longer needs them.
 static ZEROS: [u8; 1 << 16] = [0; 1 << 16];
 
-/// What the driver knows of a received packet.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct RxMeta {
-    /// The checksum was verified, or the packet never left this machine; otherwise the engine
-    /// verifies it.
-    pub checksum_ok: bool,
-    /// Payload bytes per original packet where several were merged (GRO); 0 for a single packet.
-    pub gso_size: u16,
-}
-
-/// What is left to do for the checksum of a [`Transmit`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TxChecksum {
-    /// It is complete.
-    Done,
-    /// The field holds the pseudo-header sum; the device sums from `start` and writes at
-    /// `start + offset` (`virtio_net_hdr`).
-    Partial {
-        /// Where summing starts, bytes into the packet.
-        start: u16,
-        /// Where the sum goes, bytes after `start`.
-        offset: u16,
-    },
-}
-
-/// A packet to send: write `header` and then `payload`, without copying (`writev`).
-#[derive(Debug)]
-pub struct Transmit<'a> {
-    /// The path whose local address is the source.
-    pub path: PathId,
-    /// IP and TCP header.
-    pub header: &'a [u8],
-    /// Payload in order.
-    pub payload: ArrayVec<&'a [u8], 9>,
-    /// Payload bytes per packet where this is a super-segment the device must cut; else 0.
-    pub gso_size: u16,
-    /// Checksum state.
-    pub checksum: TxChecksum,
-    /// IPv6.
-    pub v6: bool,
-}
-
 /// What all connections share.
 struct Shared {
     config: Config,
@@ -82,6 +42,8 @@ struct Shared {
     pool: Pool,
     rng: Rng,
     events: VecDeque<Event>,
+    /// One for each [`Event::Closed`] in `events`, in the same order.
+    reports: VecDeque<ConnStats>,
     demux: Demux,
     scratch: [u8; 128],
 }
@@ -95,6 +57,7 @@ impl Shared {
             pool: &mut self.pool,
             rng: &mut self.rng,
             events: &mut self.events,
+            reports: &mut self.reports,
             demux: &mut self.demux,
             scratch: &mut self.scratch,
         }
@@ -127,6 +90,8 @@ pub struct Stack {
     starved: VecDeque<ConnId>,
     strays: VecDeque<Stray>,
     stats: StackStats,
+    /// The connection whose end was polled last.
+    last_closed: Option<(ConnId, ConnStats)>,
 }
 
 impl core::fmt::Debug for Stack {
@@ -149,6 +114,7 @@ impl Stack {
                 demux: Demux::new(&mut rng),
                 rng,
                 events: VecDeque::new(),
+                reports: VecDeque::new(),
                 scratch: [0; 128],
             },
             table: Table::default(),
@@ -159,6 +125,7 @@ impl Stack {
             starved: VecDeque::new(),
             strays: VecDeque::new(),
             stats: StackStats::default(),
+            last_closed: None,
         }
     }
 
@@ -221,6 +188,9 @@ impl Stack {
         let id = self.table.reserve();
         let mut conn = Connection::new(id, options.remote, mode, options.policy, now);
         conn.remote_alt = options.remote_alt;
+        conn.flow_size = options
+            .flow_size
+            .map_or(FlowSize::Unknown, FlowSize::Declared);
         conn.pinned = options.path.is_some() && options.protocol == Protocol::Tcp;
         let mut ctx = self.shared.ctx(now);
         if let Err(error) = conn.open_subflow(&mut ctx, path) {
@@ -400,6 +370,22 @@ impl Stack {
             .unwrap_or(Err(ApiError::UnknownConnection))
     }
 
+    /// Declares how many bytes the flow is to have, to the scheduler of this end: of an accepted
+    /// connection, or of one whose size was not known when it was opened. The size belongs to the
+    /// flow, whichever way it goes, and is a hint: neither less nor more data is an error.
+    ///
+    /// # Errors
+    /// [`ApiError::UnknownConnection`].
+    pub fn set_flow_size(
+        &mut self,
+        now: Instant,
+        conn: ConnId,
+        bytes: u64,
+    ) -> Result<(), ApiError> {
+        self.with(now, conn, |c, _| c.flow_size = FlowSize::Declared(bytes))
+            .ok_or(ApiError::UnknownConnection)
+    }
+
     /// Ends the connection at once (MP_FASTCLOSE or RST). [`Event::Closed`] follows.
     pub fn abort(&mut self, now: Instant, conn: ConnId) {
         self.with(now, conn, |c, ctx| {
@@ -439,15 +425,25 @@ impl Stack {
             }
         };
         self.stats.packets_out += 1;
+        self.stats.join_syns += u64::from(out.kind == SegmentKind::JoinSyn);
         Some(self.transmit(id, &out))
     }
 
     /// Completes the packet whose header stands in the scratch buffer.
     fn transmit(&mut self, id: ConnId, out: &Outgoing) -> Transmit<'_> {
         let mut payload: ArrayVec<&[u8], 9> = ArrayVec::new();
+        let mut info = TransmitInfo {
+            conn: id,
+            subflow: out.subflow,
+            kind: out.kind,
+            data: 0..0,
+            dsn: None,
+        };
         match (&out.body, self.table.get(id)) {
             (Body::Probe, _) => payload.push(&ZEROS[..1]),
             (Body::Data(range), Some(conn)) => {
+                info.data = range.clone();
+                info.dsn = conn.mptcp().map(|m| m.dsn(range.start));
                 let start = range.start.max(conn.snd.buf.start()).min(range.end);
                 if start > range.start {
                     payload.push(&ZEROS[..(start - range.start) as usize]);
@@ -478,12 +474,21 @@ impl Stack {
             gso_size: out.gso_size,
             checksum,
             v6: src.is_ipv6(),
+            info: Some(info),
         }
     }
 
     /// The next event.
     pub fn poll_event(&mut self) -> Option<Event> {
-        self.shared.events.pop_front()
+        let event = self.shared.events.pop_front();
+        self.last_closed = match event {
+            Some(Event::Closed { conn, .. }) => {
+                let report = self.shared.reports.pop_front();
+                report.map(|report| (conn, report))
+            }
+            _ => None,
+        };
+        event
     }
 
     /// When [`handle_timeout`](Self::handle_timeout) is due, if ever.
@@ -541,6 +546,23 @@ impl Stack {
         }
     }
 
+    /// A connection as it stands; `None` for unknown ones. One that ended is shown as it was at
+    /// its end, from the [`poll_event`](Self::poll_event) that returns [`Event::Closed`] to the
+    /// next.
+    pub fn conn_stats(&self, conn: ConnId) -> Option<ConnStats> {
+        match &self.last_closed {
+            Some((closed, report)) if *closed == conn => Some(report.clone()),
+            _ => self.table.get(conn).map(ConnStats::of),
+        }
+    }
+
+    /// A subflow of a connection, if both exist.
+    pub fn subflow(&self, conn: ConnId, subflow: SubflowId) -> Option<SubflowStats> {
+        let conn = self.table.get(conn)?;
+        let i = conn.index_of(subflow)?;
+        Some(SubflowStats::of(&conn.subflows[i]))
+    }
+
     /// The subflows of a connection; empty for unknown ones.
     pub fn subflows(&self, conn: ConnId) -> Vec<SubflowStats> {
         let conn = self.table.get(conn);
@@ -559,8 +581,8 @@ mod tests {
     use core::net::Ipv4Addr;
 
     use super::*;
+    use crate::Config;
     use crate::sched::{Decision, Reinject, Reinjector, Scheduler, SendView};
-    use crate::{Config, SubflowId};
 
     #[derive(Debug)]
     struct Idle;
@@ -601,11 +623,8 @@ mod tests {
             backup: false,
         });
         let options = ConnectOptions {
-            remote: ([10, 0, 0, 2], 80).into(),
-            remote_alt: None,
-            path: None,
             protocol: Protocol::Tcp,
-            policy: policy(),
+            ..ConnectOptions::new(([10, 0, 0, 2], 80).into(), policy())
         };
         let id = stack.connect(Instant::ZERO, options).unwrap();
         while stack.poll_transmit(Instant::ZERO).is_some() {}

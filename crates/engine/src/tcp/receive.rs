@@ -97,6 +97,16 @@ impl Receiver {
         self.fin.is_some_and(|fin| self.nxt > fin)
     }
 
+    /// Payload bytes received in order.
+    pub fn bytes_received(&self) -> u64 {
+        self.nxt - 1 - u64::from(self.finished())
+    }
+
+    /// Payload bytes received behind a hole.
+    pub fn out_of_order_bytes(&self) -> u64 {
+        self.out_of_order.bytes()
+    }
+
     /// Whether SACK blocks wait to be told.
     pub fn has_gaps(&self) -> bool {
         !self.out_of_order.is_empty() || self.duplicate.is_some()

@@ -11,6 +11,7 @@ use super::rtt::RttEstimator;
 use super::scoreboard::{Delivered, Mapping, Scoreboard, Sent};
 use crate::Config;
 use crate::cc::{AckSample, CongestionControl};
+use crate::stats::Traffic;
 
 /// Duplicate-acknowledgement threshold, in transmissions.
 const DUP_THRESH: usize = 3;
@@ -65,16 +66,6 @@ pub(crate) enum Expired {
     Lost,
 }
 
-/// Counters of the sending half.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct SendStats {
-    pub bytes_sent: u64,
-    pub bytes_retransmitted: u64,
-    pub bytes_lost: u64,
-    pub rtos: u64,
-    pub spurious_rtos: u64,
-}
-
 #[derive(Debug)]
 pub(crate) struct Sender {
     pub iss: Seq32,
@@ -82,7 +73,7 @@ pub(crate) struct Sender {
     pub rtt: RttEstimator,
     pub cc: Box<dyn CongestionControl>,
     pub pacer: Pacer,
-    pub stats: SendStats,
+    pub traffic: Traffic,
     /// Oldest unacknowledged offset.
     pub una: u64,
     /// Next offset to send.
@@ -121,7 +112,7 @@ impl Sender {
             rtt: RttEstimator::new(config),
             cc: config.congestion.build(mss, config.initial_window),
             pacer: Pacer::default(),
-            stats: SendStats::default(),
+            traffic: Traffic::default(),
             una: 0,
             nxt: 1,
             wnd_end: 1,
@@ -189,9 +180,24 @@ impl Sender {
         }
     }
 
+    /// Congestion window, bytes.
+    pub fn cwnd(&self) -> u64 {
+        self.cc.cwnd()
+    }
+
+    /// The retransmission timeout with its backoff (RFC 6298 section 5.5).
+    pub fn rto(&self) -> Duration {
+        (self.rtt.rto() * (1 << self.backoff)).min(self.rtt.max_rto())
+    }
+
+    /// Whether lost data waits or is being recovered, or a tail loss probe is out.
+    pub fn recovering(&self) -> bool {
+        self.recovery != Recovery::Open || self.board.lost() > 0 || self.probe_out
+    }
+
     /// Congestion window left, in bytes: at least a segment or none.
     pub fn cwnd_room(&self) -> u64 {
-        let room = self.cc.cwnd().saturating_sub(self.in_flight());
+        let room = self.cwnd().saturating_sub(self.in_flight());
         if room >= u64::from(self.mss) || self.in_flight() == 0 {
             room.max(u64::from(self.mss))
         } else {
@@ -261,7 +267,6 @@ impl Sender {
             fin,
         });
         self.nxt += len;
-        self.stats.bytes_sent += u64::from(map.len);
         self.on_sent(now, len);
         self.arm_probe(now);
     }
@@ -271,7 +276,6 @@ impl Sender {
         let sent = self.board.take_lost(now, max)?;
         self.first_owed = false;
         self.unproved += sent.len();
-        self.stats.bytes_retransmitted += sent.len();
         self.on_sent(now, sent.len());
         Some(sent)
     }
@@ -279,7 +283,6 @@ impl Sender {
     /// The tail loss probe.
     pub fn probe(&mut self, now: Instant) -> Option<Sent> {
         let sent = self.board.take_last(now, u64::from(self.mss))?;
-        self.stats.bytes_retransmitted += sent.len();
         self.on_sent(now, sent.len());
         Some(sent)
     }
@@ -297,8 +300,7 @@ impl Sender {
     }
 
     fn arm_rto(&mut self, now: Instant) {
-        let rto = (self.rtt.rto() * (1 << self.backoff)).min(self.rtt.max_rto());
-        self.rto_at = (!self.board.is_empty()).then(|| now + rto);
+        self.rto_at = (!self.board.is_empty()).then(|| now + self.rto());
     }
 
     /// RFC 8985 section 7.2.
@@ -396,7 +398,7 @@ impl Sender {
             return;
         };
         if ts_echo.is_some_and(|echo| Seq32(echo).before(Seq32(ts))) {
-            self.stats.spurious_rtos += 1;
+            self.traffic.spurious_rtos += 1;
             self.board.unmark_lost();
             self.cc.on_spurious(now);
             self.recovery = Recovery::Open;
@@ -481,7 +483,7 @@ impl Sender {
         if lost == 0 {
             return false;
         }
-        self.stats.bytes_lost += lost;
+        self.traffic.bytes_lost += lost;
         if self.recovery == Recovery::Open {
             self.recovery = Recovery::Fast { end: self.nxt };
             self.first_owed = true;
@@ -542,8 +544,8 @@ impl Sender {
     /// RFC 6298 section 5.4 to 5.6.
     fn expire(&mut self, now: Instant, ts: u32) {
         let in_flight = self.in_flight();
-        self.stats.rtos += 1;
-        self.stats.bytes_lost += self.board.mark_lost(|_| true);
+        self.traffic.rtos += 1;
+        self.traffic.bytes_lost += self.board.mark_lost(|_| true);
         if self.backoff == 0 {
             self.stuck_since = now;
             self.cc.on_rto(now, in_flight);

@@ -205,11 +205,8 @@ impl Net {
             .connect(
                 self.now,
                 ConnectOptions {
-                    remote: server_addr(),
-                    remote_alt: None,
-                    path: None,
                     protocol,
-                    policy: policy(),
+                    ..ConnectOptions::new(server_addr(), policy())
                 },
             )
             .unwrap();

@@ -3,8 +3,10 @@
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::collections::VecDeque;
 
+use braid_engine::stats::ConnStats;
 use braid_engine::{
-    Config, ConnId, ConnectOptions, Event, PathConfig, Protocol, RxMeta, Stack, TxChecksum,
+    Config, ConnId, ConnectOptions, Event, PathConfig, Protocol, RxMeta, Stack, TransmitInfo,
+    TxChecksum,
 };
 use braid_wire::mptcp::{Capable, Dss, DssMapping, Join, MptcpOption, WireDsn};
 use braid_wire::tcp::{self, Flags, Options, Timestamps};
@@ -89,6 +91,10 @@ pub struct Script {
     /// The stack's key, once seen.
     pub key: Option<u64>,
     pub events: Vec<Event>,
+    /// What the stack said of each packet it sent.
+    pub infos: Vec<Option<TransmitInfo>>,
+    /// The connection at its end.
+    pub report: Option<ConnStats>,
     out: VecDeque<(Instant, Seg)>,
 }
 
@@ -147,6 +153,8 @@ impl Script {
             conn: None,
             key: None,
             events: Vec::new(),
+            infos: Vec::new(),
+            report: None,
             out: VecDeque::new(),
         }
     }
@@ -168,11 +176,8 @@ impl Script {
 
     pub fn connect(&mut self, remote: SocketAddr, protocol: Protocol) {
         let options = ConnectOptions {
-            remote,
-            remote_alt: None,
-            path: None,
             protocol,
-            policy: policy(),
+            ..ConnectOptions::new(remote, policy())
         };
         self.conn = Some(self.stack.connect(self.now, options).unwrap());
         self.poll();
@@ -358,6 +363,12 @@ impl Script {
         self.out.is_empty()
     }
 
+    /// Whatever is sent until this time is of no interest.
+    pub fn skip(&mut self, until: impl At) {
+        self.advance(until.at());
+        self.out.clear();
+    }
+
     pub fn quiet(&mut self, until: impl At) {
         self.advance(until.at());
         assert!(self.out.is_empty(), "unexpected: {:#?}", self.out);
@@ -377,23 +388,28 @@ impl Script {
     }
 
     fn poll(&mut self) {
-        while let Some(event) = self.stack.poll_event() {
-            if let Event::Accepted { conn, .. } = event {
-                self.conn = Some(conn);
-            }
-            self.events.push(event);
-        }
+        self.poll_events();
         let mut packets = Vec::new();
         while let Some(t) = self.stack.poll_transmit(self.now) {
             assert_eq!(t.checksum, TxChecksum::Done);
             packets.push(([t.header, &t.payload.concat()].concat(), t.gso_size));
+            self.infos.push(t.info);
             assert!(packets.len() < 10_000, "no end of packets");
         }
         for (packet, gso) in packets {
             let seg = self.parse(&packet, gso);
             self.out.push_back((self.now, seg));
         }
+        self.poll_events();
+    }
+
+    fn poll_events(&mut self) {
         while let Some(event) = self.stack.poll_event() {
+            match event {
+                Event::Accepted { conn, .. } => self.conn = Some(conn),
+                Event::Closed { conn, .. } => self.report = self.stack.conn_stats(conn),
+                _ => {}
+            }
             self.events.push(event);
         }
     }

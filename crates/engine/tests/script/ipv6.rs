@@ -24,11 +24,8 @@ fn path(v4: Option<Ipv4Addr>, v6: Option<Ipv6Addr>) -> PathConfig {
 fn opened(paths: &[PathConfig], remote: SocketAddr, alt: Option<SocketAddr>) -> Script {
     let mut s = Script::new(config(), paths);
     let options = ConnectOptions {
-        remote,
         remote_alt: alt,
-        path: None,
-        protocol: Protocol::Mptcp,
-        policy: policy(),
+        ..ConnectOptions::new(remote, policy())
     };
     s.conn = Some(s.stack.connect(s.now, options).unwrap());
     s.write("");

@@ -48,11 +48,8 @@ fn connections() {
     send!(s, 20, capable_syn(1));
     quiet!(s, 30);
     let options = ConnectOptions {
-        remote: SocketAddr::from(([10, 0, 1, 2], PORT)),
-        remote_alt: None,
-        path: None,
         protocol: Protocol::Tcp,
-        policy: policy(),
+        ..ConnectOptions::new(SocketAddr::from(([10, 0, 1, 2], PORT)), policy())
     };
     let refused = s.stack.connect(s.now, options);
     assert_eq!(refused, Err(ApiError::LimitReached));

@@ -16,6 +16,7 @@ mod misbehaviour;
 #[path = "../pair/policy.rs"]
 mod policy;
 mod recovery;
+mod report;
 mod reset;
 mod segment;
 mod window;

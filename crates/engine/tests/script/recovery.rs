@@ -113,7 +113,7 @@ fn a_tail_loss_is_probed() {
     recv!(s, 50, nth(1));
     send!(s, 60, ack(1, edge(3)).win(4096));
     quiet!(s, 5000);
-    assert_eq!(s.stack.subflows(s.id())[0].rtos, 0);
+    assert_eq!(s.stack.subflows(s.id())[0].traffic.rtos, 0);
 }
 
 /// RFC 8985 section 6.2: three later segments delivered and one round trip gone by. The first
@@ -140,7 +140,10 @@ fn a_hole_is_filled_on_sack() {
     quiet!(s, 20.8);
     send!(s, 31, ack(1, edge(10)).win(4096));
     quiet!(s, 1000);
-    assert_eq!(s.stack.subflows(s.id())[0].bytes_retransmitted, MSS as u64);
+    assert_eq!(
+        s.stack.subflows(s.id())[0].traffic.bytes_retransmitted,
+        MSS as u64
+    );
 }
 
 /// One segment overtaken is not one lost: RACK waits a quarter of the round trip.
@@ -156,7 +159,7 @@ fn reordering_is_waited_for() {
     quiet!(s, 20.7);
     send!(s, 21.5, ack(1, edge(10)).win(4096));
     quiet!(s, 1000);
-    assert_eq!(s.stack.subflows(s.id())[0].bytes_retransmitted, 0);
+    assert_eq!(s.stack.subflows(s.id())[0].traffic.bytes_retransmitted, 0);
 }
 
 /// A lost retransmission is found by time as well (RFC 8985 section 3.2).
@@ -215,7 +218,7 @@ fn eifel_undoes_a_spurious_timeout() {
     let mut s = flight(stamped());
     let before = s.stack.subflows(s.id())[0].cwnd;
     // Nothing for long: probe, then timeout.
-    while s.stack.subflows(s.id())[0].rtos == 0 {
+    while s.stack.subflows(s.id())[0].traffic.rtos == 0 {
         let next = s.stack.next_timeout().unwrap();
         s.advance(next);
     }
@@ -224,7 +227,7 @@ fn eifel_undoes_a_spurious_timeout() {
     let late = Instant::from_millis(s.now.as_millis() + 50);
     send!(s, late, ack(1, edge(2)).win(4096).ts(100, 10));
     let stats = s.stack.subflows(s.id())[0];
-    assert_eq!((stats.rtos, stats.spurious_rtos), (1, 1));
+    assert_eq!((stats.traffic.rtos, stats.traffic.spurious_rtos), (1, 1));
     assert!(stats.cwnd >= before, "{} of {before}", stats.cwnd);
 }
 
@@ -232,7 +235,7 @@ fn eifel_undoes_a_spurious_timeout() {
 #[test]
 fn a_true_timeout_starts_slowly() {
     let mut s = flight(stamped());
-    while s.stack.subflows(s.id())[0].rtos == 0 {
+    while s.stack.subflows(s.id())[0].traffic.rtos == 0 {
         let next = s.stack.next_timeout().unwrap();
         s.advance(next);
     }
@@ -247,7 +250,7 @@ fn a_true_timeout_starts_slowly() {
     let late = Instant::from_millis(at.as_millis() + 10);
     let echo = (at.as_millis()) as u32;
     send!(s, late, ack(1, edge(1)).win(4096).ts(300, echo));
-    assert_eq!(s.stack.subflows(s.id())[0].spurious_rtos, 0);
+    assert_eq!(s.stack.subflows(s.id())[0].traffic.spurious_rtos, 0);
     s.advance(Instant::from_millis(late.as_millis() + 8));
     let next: Vec<u64> = core::iter::from_fn(|| s.take())
         .map(|(_, seg)| seg.seq)

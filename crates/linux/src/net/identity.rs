@@ -12,6 +12,9 @@ pub struct Identity {
 }
 
 impl Identity {
+    /// The bits of a mark that tell the link.
+    pub const FLOW_BITS: u32 = 0x00ff_0000;
+
     /// The identity of the instance whose TUN device is called `tun`.
     pub fn of_tun(tun: &str) -> Identity {
         let hash = fnv1a(tun.as_bytes());
@@ -43,6 +46,11 @@ impl Identity {
         self.table_base() | u32::from(index)
     }
 
+    /// Routing table for what is only forwarded and has begun over link `index` (at most 253).
+    pub fn flow_table(&self, index: u8) -> u32 {
+        self.table_base() | 0x100 | u32::from(index)
+    }
+
     /// Routing table for everything that is only forwarded.
     pub fn forward_table(&self) -> u32 {
         self.table_base() | 0x1fe
@@ -61,6 +69,12 @@ impl Identity {
     /// Packet mark of intercepted packets.
     pub fn mark(&self) -> u32 {
         0xb000_0000 | u32::from(self.hash)
+    }
+
+    /// Mark of connections that are only forwarded and have begun over link `index` (at most 253),
+    /// and of their packets. Differs from [`Self::mark`] in [`Self::FLOW_BITS`].
+    pub fn flow_mark(&self, index: u8) -> u32 {
+        self.mark() | (u32::from(index) + 1) << Self::FLOW_BITS.trailing_zeros()
     }
 
     /// Priority of the routing rules for packets of paths and for intercepted ones.
@@ -119,6 +133,13 @@ mod tests {
         }
         assert!(!a.owns_table(254));
         assert_ne!(a.mark(), b.mark());
+        for index in [0, 253] {
+            assert!(a.owns_table(a.flow_table(index)));
+            assert_ne!(a.flow_table(index), a.path_table(index));
+            assert_ne!(a.flow_mark(index), a.mark());
+            assert_eq!(a.flow_mark(index) & !Identity::FLOW_BITS, a.mark());
+        }
+        assert_ne!(a.flow_table(253), a.forward_table());
     }
 
     #[test]

@@ -8,7 +8,7 @@ use netlink_packet_route::RouteNetlinkMessage;
 
 use super::netlink::Netlink;
 use super::routes::{
-    Address, DefaultRoute, Interface, PROTOCOL, Route, Rule, Target, UNREACHABLE_METRIC,
+    Address, DefaultRoute, Interface, PROTOCOL, Packets, Route, Rule, Target, UNREACHABLE_METRIC,
 };
 use super::{Identity, Result, SystemError};
 
@@ -120,6 +120,8 @@ pub struct Links {
     /// not everything that brings it up again puts them back.
     gateways: Vec<[Option<IpAddr>; 2]>,
     forward: Option<usize>,
+    /// Whether each link keeps the connections forwarded over it; empty where none are.
+    keeps: Vec<bool>,
 }
 
 impl Links {
@@ -135,6 +137,7 @@ impl Links {
             monitor: Netlink::subscribe(GROUPS).map_err(doing())?,
             states: vec![LinkState::default(); specs.len()],
             gateways: vec![[None; 2]; specs.len()],
+            keeps: Vec::new(),
             specs,
             forward: None,
         };
@@ -191,8 +194,9 @@ impl Links {
     }
 
     /// Lets everything that comes in by `interfaces` follow [`Self::forward_over`], except to
-    /// networks that the main table knows a way to; and everything else too where the main table
-    /// has no default route.
+    /// networks that the main table knows a way to, and except what carries the mark of a link
+    /// that [keeps](Self::keep_flows) its connections; and everything else too where the main
+    /// table has no default route.
     ///
     /// # Errors
     /// Where the system refuses.
@@ -213,7 +217,16 @@ impl Links {
                     suppress_prefix_len: None,
                     ..local.clone()
                 };
+                // Of rules with the same priority the first one added is asked first.
                 self.netlink.add_rule(&local).map_err(doing())?;
+                for index in self.indices() {
+                    let kept = Rule {
+                        table: self.identity.flow_table(index),
+                        mark: Some(self.identity.flow_mark(index)),
+                        ..forward.clone()
+                    };
+                    self.netlink.add_rule(&kept).map_err(doing())?;
+                }
                 self.netlink.add_rule(&forward).map_err(doing())?;
             }
             let fallback = Rule {
@@ -223,6 +236,10 @@ impl Links {
                 ..Rule::default()
             };
             self.netlink.add_rule(&fallback).map_err(doing())?;
+        }
+        self.keeps = vec![true; self.specs.len()];
+        for index in 0..self.specs.len() {
+            self.program_flows(index);
         }
         Ok(())
     }
@@ -271,7 +288,36 @@ impl Links {
         if let Some(link) = self.forward {
             self.program_forwarding(link);
         }
+        for index in 0..self.keeps.len() {
+            self.program_flows(index);
+        }
         Ok(changed)
+    }
+
+    /// Says whether the connections that are forwarded over link `index` stay on it, also when new
+    /// ones take another. Where they do not, they go the way of new ones, which those that are
+    /// bound to the address of the link do not survive.
+    pub fn keep_flows(&mut self, index: usize, keep: bool) {
+        if let Some(keeps) = self.keeps.get_mut(index) {
+            *keeps = keep;
+            self.program_flows(index);
+        }
+    }
+
+    /// Packets that went out of and came in by each link; `None` where there is no interface.
+    ///
+    /// # Errors
+    /// Where they cannot be read.
+    pub fn packets(&mut self) -> Result<Vec<Option<Packets>>> {
+        let doing = SystemError::doing("read the counters of the links");
+        let interfaces = self.netlink.interfaces().map_err(doing)?;
+        let of = |spec: &LinkSpec| interfaces.iter().find(|i| i.name == spec.interface);
+        let packets = self.specs.iter().map(|spec| of(spec).map(|i| i.packets));
+        Ok(packets.collect())
+    }
+
+    fn indices(&self) -> std::ops::Range<u8> {
+        0..u8::try_from(self.specs.len()).unwrap_or(u8::MAX)
     }
 
     /// Sends everything that is only forwarded over link `index`.
@@ -336,6 +382,21 @@ impl Links {
                 try_to(&spec.interface, self.netlink.replace_route(&route));
             }
             set_default(&mut self.netlink, &spec.interface, v6, table, state);
+        }
+    }
+
+    fn program_flows(&mut self, index: usize) {
+        let nowhere = LinkState::default();
+        let flow_table = self
+            .identity
+            .flow_table(u8::try_from(index).unwrap_or(u8::MAX));
+        for v6 in self.families() {
+            let name = &self.specs[index].interface;
+            let state = match self.keeps[index] {
+                true => &self.states[index],
+                false => &nowhere,
+            };
+            set_default(&mut self.netlink, name, v6, flow_table, state);
         }
     }
 
@@ -507,6 +568,7 @@ mod tests {
         [Interface {
             index: WAN,
             name: "wan".to_owned(),
+            packets: Packets::default(),
             running,
             loopback: false,
             mtu: 1_500,

@@ -35,6 +35,17 @@ pub struct Interface {
     pub loopback: bool,
     /// MTU in bytes.
     pub mtu: u32,
+    /// What went through it.
+    pub packets: Packets,
+}
+
+/// Packets through an interface since it was made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Packets {
+    /// Sent.
+    pub tx: u64,
+    /// Received.
+    pub rx: u64,
 }
 
 /// An address of an interface.
@@ -398,10 +409,17 @@ fn interface(message: &RouteNetlinkMessage) -> Option<Interface> {
     };
     let mut name = None;
     let mut mtu = 1_500;
+    let mut packets = Packets::default();
     for attribute in &link.attributes {
         match attribute {
             LinkAttribute::IfName(n) => name = Some(n.clone()),
             LinkAttribute::Mtu(m) => mtu = *m,
+            LinkAttribute::Stats64(stats) => {
+                packets = Packets {
+                    tx: stats.tx_packets,
+                    rx: stats.rx_packets,
+                }
+            }
             _ => {}
         }
     }
@@ -414,6 +432,7 @@ fn interface(message: &RouteNetlinkMessage) -> Option<Interface> {
             .contains(LinkFlags::Up | LinkFlags::Running),
         loopback: link.header.flags.contains(LinkFlags::Loopback),
         mtu,
+        packets,
     })
 }
 

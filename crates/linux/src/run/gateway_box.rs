@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
 
 use braid_engine::{PathId, Stack};
 use braid_proxy::config::BoxConfig;
@@ -15,6 +16,7 @@ use super::{
 };
 use crate::driver::{Clock, Context, Driver, Host};
 use crate::net::links::Links;
+use crate::net::routes::Packets;
 use crate::net::sysctl::Sysctl;
 use crate::net::{Result, SystemError};
 use crate::sockets::Limits;
@@ -57,8 +59,10 @@ pub fn run_box_until(
         links,
         settings,
         paths: Vec::new(),
+        silences: vec![Silence::default(); config.links.len()],
         refresh_at: None,
         wall_clock_at: Instant::ZERO,
+        listen_at: Instant::ZERO,
     };
     let mut driver = assemble(config, engine, tun, host)?;
     start(&mut driver, &addresses);
@@ -72,6 +76,9 @@ pub fn run_box_until(
     tracing::info!(name = config.name, ?packets, ?streams, "box ends");
     outcome
 }
+
+/// How often the links' counters are read.
+const LISTEN_INTERVAL: Duration = Duration::from_secs(1);
 
 type BoxDriver = Driver<Tun, BoxCore, BoxHost>;
 
@@ -111,8 +118,11 @@ struct BoxHost {
     /// For interfaces that come back as new ones.
     settings: Vec<Sysctl>,
     paths: Vec<PathId>,
+    silences: Vec<Silence>,
     refresh_at: Option<Instant>,
     wall_clock_at: Instant,
+    /// When the links' counters are read next.
+    listen_at: Instant,
 }
 
 impl BoxHost {
@@ -143,6 +153,24 @@ impl BoxHost {
         self.keep_forwarding();
     }
 
+    /// Has links looked into over which packets only go out: the users' TCP would tell at once
+    /// that a link is dark, what is only forwarded does not.
+    fn listen(&mut self, context: &mut Context<'_, BoxCore>) {
+        let Ok(packets) = self.links.packets() else {
+            return;
+        };
+        for (index, silence) in self.silences.iter_mut().enumerate() {
+            let packets = packets[index].filter(|_| self.links.is_up(index));
+            if silence.heard(context.now, packets) {
+                context.core.doubt_link(context.now, self.paths[index]);
+            }
+        }
+    }
+
+    fn link_of(&self, path: PathId) -> Option<usize> {
+        self.paths.iter().position(|p| *p == path)
+    }
+
     /// Where the link that everything is forwarded over cannot be used, takes the first that can:
     /// the core finds out later than this host that an interface is down.
     fn keep_forwarding(&mut self) {
@@ -166,8 +194,8 @@ impl Host<BoxCore> for BoxHost {
     }
 
     fn next_timeout(&self) -> Option<Instant> {
-        let wall_clock = self.wall_clock_at;
-        Some(self.refresh_at.map_or(wall_clock, |at| at.min(wall_clock)))
+        let regular = self.wall_clock_at.min(self.listen_at);
+        Some(self.refresh_at.map_or(regular, |at| at.min(regular)))
     }
 
     fn handle_timeout(&mut self, context: &mut Context<'_, BoxCore>) {
@@ -179,18 +207,28 @@ impl Host<BoxCore> for BoxHost {
             self.wall_clock_at = context.now + WALL_CLOCK_INTERVAL;
             context.core.set_wall_clock(context.now, since_epoch());
         }
+        if self.listen_at <= context.now {
+            self.listen_at = context.now + LISTEN_INTERVAL;
+            self.listen(context);
+        }
     }
 
     fn after_turn(&mut self, context: &mut Context<'_, BoxCore>) {
         while let Some(notice) = context.core.poll_notice() {
             match notice {
                 Notice::BestPath(Some(path)) => {
-                    if let Some(index) = self.paths.iter().position(|p| *p == path) {
+                    if let Some(index) = self.link_of(path) {
                         tracing::info!(link = index, "forwarding over this link");
                         self.links.forward_over(index);
                     }
                 }
                 Notice::BestPath(None) => {}
+                Notice::Reached(path, reached) => {
+                    if let Some(index) = self.link_of(path) {
+                        tracing::info!(link = index, reached, "a server over this link");
+                        self.links.keep_flows(index, reached);
+                    }
+                }
                 Notice::Intake(open) => {
                     tracing::info!(open, "intake of connections");
                     if let Err(error) = context.sockets.set_intake(open) {
@@ -208,4 +246,63 @@ fn servers(config: &BoxConfig) -> Vec<SocketAddr> {
         .flat_map(|s| [s.endpoint_v4(), s.endpoint_v6()])
         .flatten()
         .collect()
+}
+
+/// Whether a link only takes packets and gives none.
+#[derive(Debug, Clone, Copy, Default)]
+struct Silence {
+    /// Since when, and what the counters showed then.
+    since: Option<(Instant, Packets)>,
+}
+
+impl Silence {
+    /// One packet may be lost, or need no answer.
+    const LEAST_SENT: u64 = 3;
+    /// Longer than any round trip.
+    const LEAST_TIME: Duration = Duration::from_secs(2);
+
+    /// Takes in what the counters show; whether there is reason to doubt the link. Then it waits
+    /// as long again before it says so again.
+    fn heard(&mut self, now: Instant, packets: Option<Packets>) -> bool {
+        let Some(packets) = packets else {
+            self.since = None;
+            return false;
+        };
+        let (since, before) = *self.since.get_or_insert((now, packets));
+        // Where nothing was sent, the time to answer begins anew.
+        if packets.rx != before.rx || packets.tx == before.tx {
+            self.since = Some((now, packets));
+            return false;
+        }
+        let sent = packets.tx.saturating_sub(before.tx);
+        let doubt = sent >= Self::LEAST_SENT && now.saturating_since(since) >= Self::LEAST_TIME;
+        if doubt {
+            self.since = Some((now, packets));
+        }
+        doubt
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_that_only_takes_is_doubted() {
+        let mut silence = Silence::default();
+        let mut heard = |s: u64, tx, rx| {
+            let now = Instant::from_millis(s * 1_000);
+            silence.heard(now, Some(Packets { tx, rx }))
+        };
+        assert!(!heard(0, 10, 10));
+        assert!(!heard(5, 10, 10), "nothing was sent");
+        assert!(!heard(6, 12, 10));
+        assert!(!heard(7, 14, 11), "something came back");
+        assert!(!heard(8, 16, 11), "too early to say");
+        assert!(heard(9, 17, 11));
+        assert!(!heard(10, 19, 11), "said a moment ago");
+        assert!(heard(11, 20, 11));
+        assert!(!silence.heard(Instant::from_millis(20_000), None));
+        assert_eq!(silence.since, None, "the interface is gone");
+    }
 }

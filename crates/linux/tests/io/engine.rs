@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::thread;
 use std::time::Duration;
 
-use braid_engine::{ApiError, CloseReason, Config, ConnId, ConnectOptions, Event, Protocol, Stack};
+use braid_engine::{ApiError, CloseReason, Config, ConnId, ConnectOptions, Event, Stack};
 use braid_linux::run::{AppConfig, Role, run_app};
 use braid_proxy::config::{Gateway, LinkConfig, TunConfig};
 use braid_proxy::{Core, LocalEvent, LocalStreams};
@@ -147,14 +147,10 @@ fn link(n: u8) -> LinkConfig {
 }
 
 fn connect(now: Instant, stack: &mut Stack, remote: SocketAddr) {
-    let options = ConnectOptions {
-        remote,
-        remote_alt: None,
-        path: None,
-        protocol: Protocol::Mptcp,
-        policy: braid_strategy::by_name(braid_strategy::DEFAULT_SCHEDULER).unwrap(),
-    };
-    stack.connect(now, options).unwrap();
+    let policy = braid_strategy::by_name(braid_strategy::DEFAULT_SCHEDULER).unwrap();
+    stack
+        .connect(now, ConnectOptions::new(remote, policy))
+        .unwrap();
 }
 
 fn app(role: Role, subnet: u8) -> AppConfig {

@@ -92,6 +92,7 @@ fn send(tun: &mut Tun, segment: &Segment<'_>) {
         gso_size: segment.gso_size,
         checksum,
         v6,
+        info: None,
     })
     .unwrap();
 }

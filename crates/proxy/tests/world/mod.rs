@@ -10,9 +10,7 @@ use core::time::Duration;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use braid_engine::{
-    Config, ConnId, ConnectOptions, Event, PathConfig, PathId, Protocol, RxMeta, Stack,
-};
+use braid_engine::{Config, ConnId, ConnectOptions, Event, PathConfig, PathId, RxMeta, Stack};
 use braid_proxy::config::{BoxConfig, ServerConfig};
 use braid_proxy::{BoxCore, Core, LinkAddresses, LocalId, Notice, ServerCore};
 use braid_wire::{Instant, Rng, ip};
@@ -279,13 +277,8 @@ impl World {
 
     /// A connection of the host without a core to the server.
     pub fn raw_connect(&mut self) -> ConnId {
-        let options = ConnectOptions {
-            remote: SocketAddr::from((SERVER, 1080)),
-            remote_alt: None,
-            path: None,
-            protocol: Protocol::Mptcp,
-            policy: braid_strategy::by_name("minrtt").unwrap(),
-        };
+        let policy = braid_strategy::by_name("minrtt").unwrap();
+        let options = ConnectOptions::new(SocketAddr::from((SERVER, 1080)), policy);
         let conn = self.raw.connect(self.now, options).unwrap();
         self.run_for(Duration::from_millis(100));
         conn

@@ -1,0 +1,182 @@
+//! What the stack tells about itself: packets, counters, snapshots, the final report.
+
+use braid_engine::sched::FlowSize;
+use braid_engine::stats::Traffic;
+use braid_engine::{ApiError, ConnectOptions, Event, PathId, Protocol, SegmentKind, SubflowId};
+
+use crate::harness::{PORT, Script, config, token_idsn};
+use crate::join::joined;
+use crate::policy::policy;
+use crate::segment::{ack, dack, data, rst_ack};
+
+/// Subflow, kind and place of every packet sent so far.
+fn told(s: &Script) -> Vec<(u32, SegmentKind, core::ops::Range<u64>)> {
+    let told = s.infos.iter().flatten();
+    told.map(|i| (i.subflow.0, i.kind, i.data.clone()))
+        .collect()
+}
+
+#[test]
+fn every_packet_says_what_it_is() {
+    use SegmentKind::{Control, Copy, JoinSyn, New, Retransmission};
+    let mut s = joined();
+    s.write("fast");
+    recv!(s, 24, data(1, 1, "fast").on(1).dss(dack(0).map(0, 1, 4)));
+    // Probe, timeout, and the same elsewhere.
+    recv!(s, 88, data(1, 1, "fast").on(1).dss(dack(0).map(0, 1, 4)));
+    recv!(s, 290, data(1, 1, "fast").on(1).dss(dack(0).map(0, 1, 4)));
+    recv!(s, 290, data(1, 1, "fast").dss(dack(0).map(0, 1, 4)));
+    let expected = [
+        (0, Control, 0..0),
+        (0, Control, 0..0),
+        (1, JoinSyn, 0..0),
+        (1, Control, 0..0),
+        (1, New, 0..4),
+        (1, Retransmission, 0..4),
+        (1, Retransmission, 0..4),
+        (0, Copy, 0..4),
+    ];
+    assert_eq!(told(&s), expected);
+    let (_, idsn) = token_idsn(s.key.unwrap());
+    for info in s.infos.iter().flatten() {
+        assert_eq!(info.conn, s.id());
+        let first = (!info.data.is_empty()).then(|| idsn.add(1));
+        assert_eq!(info.dsn, first, "{info:?}");
+    }
+}
+
+#[test]
+fn the_answer_to_a_stray_says_nothing() {
+    let mut s = Script::server(config());
+    s.peer(1);
+    send!(s, 0, ack(1, 1));
+    s.advance(s.now);
+    assert!(s.take().is_some());
+    assert_eq!(s.infos, [None]);
+}
+
+/// The second subflow carries new data, which is copied to the first after a timeout: counted by
+/// path, and still there after the end of the subflow and of the connection.
+#[test]
+fn what_was_sent_is_counted_to_the_end() {
+    let mut s = joined();
+    s.write("fast");
+    s.skip(290);
+    let first = Traffic {
+        bytes_sent: 4,
+        bytes_copied: 4,
+        packets_sent: 1,
+        ..Traffic::default()
+    };
+    let second = Traffic {
+        bytes_sent: 4,
+        bytes_retransmitted: 8,
+        bytes_lost: 4,
+        packets_sent: 1,
+        packets_retransmitted: 2,
+        packets_while_unsent: 1,
+        rtos: 1,
+        join_syns: 1,
+        ..Traffic::default()
+    };
+    let subflows = s.stack.subflows(s.id());
+    assert_eq!(subflows[0].traffic, first);
+    assert_eq!(subflows[1].traffic, second);
+    assert_eq!(s.stack.subflow(s.id(), SubflowId(1)), Some(subflows[1]));
+    assert_eq!(s.stack.subflow(s.id(), SubflowId(2)), None);
+    // srtt 2 ms and the floor, doubled once.
+    assert_eq!(subflows[1].rto.as_millis(), 404);
+    assert_eq!(subflows[1].rttvar.as_millis(), 1);
+    assert!(subflows[1].ssthresh < u64::MAX && subflows[1].recovering);
+
+    send!(s, 300, rst_ack(1, 1).on(1));
+    s.abort();
+    let report = s.report.clone().expect("a report of the end");
+    let traffic: Vec<_> = report.paths.iter().map(|p| (p.path, p.traffic)).collect();
+    let second = Traffic {
+        join_syns: 2,
+        ..second
+    };
+    assert_eq!(traffic, [(PathId(0), first), (PathId(1), second)]);
+    assert_eq!(report.paths[1].subflows, 2, "the join was tried again");
+    assert_eq!((report.snd_una, report.snd_nxt, report.snd_end), (0, 4, 4));
+    assert_eq!(report.join_syns(), 2);
+    assert_eq!(s.stack.stats().join_syns, 2);
+    // The next event takes the report away; what lingers tells only of itself.
+    assert_eq!(s.stack.poll_event(), None);
+    let now = s.stack.conn_stats(s.id());
+    assert_ne!(now, Some(report));
+}
+
+#[test]
+fn repeated_join_syns_count() {
+    let mut s = Script::opened(config(), 2);
+    s.skip(4000);
+    assert_eq!(s.stack.stats().join_syns, 3, "at 20, 1020 and 3020 ms");
+    let stats = s.stack.conn_stats(s.id()).expect("an open connection");
+    assert_eq!(stats.join_syns(), 3);
+    assert_eq!(stats.paths[1].subflows, 1);
+}
+
+#[test]
+fn both_levels_are_shown() {
+    let mut s = Script::accepted(config());
+    send!(s, 20, data(1, 1, "ab").win(512).dss(dack(0).map(0, 1, 2)));
+    // A hole in the subflow, and one in the stream only.
+    s.skip(20);
+    send!(s, 30, data(5, 1, "ef").win(512).dss(dack(0).map(4, 5, 2)));
+    let stats = s.stack.conn_stats(s.id()).expect("an open connection");
+    assert_eq!(
+        (stats.rcv_nxt, stats.rcv_read, stats.out_of_order),
+        (2, 0, 2)
+    );
+    let subflow = s.stack.subflows(s.id())[0];
+    assert_eq!((subflow.bytes_received, subflow.out_of_order), (2, 2));
+    assert_eq!(s.read(), b"ab");
+    let stats = s.stack.conn_stats(s.id()).expect("an open connection");
+    assert_eq!(stats.rcv_read, 2);
+    assert_eq!(stats.peer_window, 65_536);
+    assert!(stats.recv_window >= 64 << 10);
+    let (ours, theirs) = stats.idsn.expect("MPTCP");
+    assert_eq!(ours, token_idsn(s.key.unwrap()).1);
+    assert_eq!(theirs, token_idsn(crate::harness::PEER_KEY).1);
+}
+
+/// A super-segment counts as the packets the device makes of it.
+#[test]
+fn packets_are_counted_as_on_the_wire() {
+    let mut s = Script::accepted(braid_engine::Config {
+        max_transmit: 65_521,
+        ..config()
+    });
+    s.write(vec![7; 5000]);
+    s.skip(15);
+    let stats = s.stack.subflows(s.id())[0];
+    let packets = 5000_u64.div_ceil(stats.mss.into());
+    assert!(s.infos.len() < 2 + packets as usize, "no super-segment");
+    assert_eq!(stats.traffic.packets_sent, packets);
+    assert_eq!(stats.traffic.packets_while_unsent, packets);
+    assert_eq!(stats.traffic.bytes_sent, 5000);
+}
+
+#[test]
+fn the_flow_size_is_told_at_either_end() {
+    let mut s = Script::accepted(config());
+    let id = s.id();
+    let size = |s: &Script, id| s.stack.conn_stats(id).map(|c| c.flow_size);
+    assert_eq!(size(&s, id), Some(FlowSize::Unknown));
+    assert_eq!(s.stack.set_flow_size(s.now, id, 512 << 10), Ok(()));
+    assert_eq!(size(&s, id), Some(FlowSize::Declared(512 << 10)));
+    let options = ConnectOptions {
+        protocol: Protocol::Tcp,
+        flow_size: Some(4096),
+        ..ConnectOptions::new(([10, 0, 1, 2], PORT).into(), policy())
+    };
+    let opened = s.stack.connect(s.now, options).unwrap();
+    assert_eq!(size(&s, opened), Some(FlowSize::Declared(4096)));
+    s.abort();
+    s.skip(20_000);
+    assert!(s.saw(|e| matches!(e, Event::Closed { .. })));
+    let gone = s.stack.set_flow_size(s.now, id, 1);
+    assert_eq!(gone, Err(ApiError::UnknownConnection));
+}

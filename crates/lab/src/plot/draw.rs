@@ -1,0 +1,414 @@
+//! The layout of a figure: title, note and legend above, axes at the left and below, data in the
+//! middle.
+
+use std::collections::BTreeSet;
+
+use super::font::Font;
+use super::scale::{self, Placed};
+use super::scene::{Anchor, Place, Scene, Shape, Text};
+use super::style::{self, Colour, GRID, INK, PAPER, QUIET, Style};
+use super::{Body, Figure, Mark, Point, Scale, Series};
+
+const WIDTH: f64 = 720.0;
+const PLOT_HEIGHT: f64 = 330.0;
+const MARGIN: f64 = 16.0;
+const TITLE: f64 = 15.0;
+const SMALL: f64 = 11.5;
+/// Room for a look at a line in the legend.
+const SWATCH: f64 = 30.0;
+/// More points than this are not marked one by one.
+const MAX_MARKERS: usize = 30;
+/// Way along a line between two markers, in points.
+const MARKER_GAP: f64 = 40.0;
+
+/// The part of the picture where the data are.
+#[derive(Debug, Clone, Copy)]
+struct Frame {
+    left: f64,
+    right: f64,
+    top: f64,
+    bottom: f64,
+}
+
+/// Lays a figure out.
+pub fn scene(figure: &Figure) -> Scene {
+    let mut page = Page {
+        font: Font::embedded(),
+        shapes: Vec::new(),
+        y: MARGIN,
+    };
+    page.paragraph(&figure.title, TITLE, INK);
+    page.paragraph(&figure.note, SMALL, QUIET);
+    let series = match &figure.body {
+        Body::Plane(series) | Body::Bars { series, .. } => series,
+    };
+    page.legend(series, matches!(figure.body, Body::Bars { .. }));
+    let top = page.y + 8.0;
+    let bottom = top + PLOT_HEIGHT;
+    let y = vertical(figure, series, (bottom, top));
+    let y_ticks = y.ticks(7, figure.y.format);
+    let widest = y_ticks.iter().map(|t| {
+        page.font
+            .width(&scale::label(*t, &y_ticks, figure.y.format), SMALL)
+    });
+    let frame = Frame {
+        left: MARGIN + SMALL + 14.0 + widest.fold(0.0, f64::max),
+        right: WIDTH - MARGIN - 10.0,
+        top,
+        bottom,
+    };
+    page.vertical_axis(figure, &y, &y_ticks, frame);
+    let below = match &figure.body {
+        Body::Plane(series) => {
+            let values = series.iter().flat_map(|s| &s.points).map(|p| p.x);
+            let range = scale::range(&figure.x, values, figure.x.scale == Scale::Log);
+            let x = Placed::new(figure.x.scale, range, (frame.left, frame.right));
+            page.horizontal_axis(figure, &x, frame);
+            page.axes(frame);
+            page.plane(series, figure, (&x, &y));
+            SMALL + 8.0
+        }
+        Body::Bars { groups, series } => {
+            let below = page.group_names(groups, frame);
+            page.bars(groups.len(), series, (frame, &y));
+            page.axes(frame);
+            below
+        }
+    };
+    let label = bottom + below + SMALL + 8.0;
+    let middle = (frame.left + frame.right) / 2.0;
+    page.text((middle, label), &figure.x.label, SMALL, Anchor::Middle, INK);
+    Scene {
+        size: (WIDTH, label + MARGIN),
+        shapes: page.shapes,
+        title: figure.title.clone(),
+    }
+}
+
+/// The vertical axis over all values and the ends of their error bars.
+fn vertical(figure: &Figure, series: &[Series], ends: (f64, f64)) -> Placed {
+    let values = series.iter().flat_map(|s| &s.points).flat_map(|p| {
+        let (low, high) = p.range.unwrap_or((p.y, p.y));
+        [p.y, low, high]
+    });
+    Placed::new(figure.y.scale, scale::range(&figure.y, values, true), ends)
+}
+
+struct Page {
+    font: Font,
+    shapes: Vec<Shape>,
+    /// How far down the page is used.
+    y: f64,
+}
+
+impl Page {
+    fn text(&mut self, at: Place, text: &str, size: f64, anchor: Anchor, colour: Colour) {
+        self.shapes.push(Shape::Text(Text {
+            at,
+            text: text.to_owned(),
+            size,
+            anchor,
+            colour,
+            upright: false,
+        }));
+    }
+
+    fn line(&mut self, points: Vec<Place>, width: f64, colour: Colour) {
+        self.shapes.push(Shape::Line {
+            points,
+            width,
+            dash: &[],
+            colour,
+        });
+    }
+
+    fn paragraph(&mut self, text: &str, size: f64, colour: Colour) {
+        for line in wrap(&self.font, text, size, WIDTH - 2.0 * MARGIN) {
+            self.y += size;
+            self.text((MARGIN, self.y), &line, size, Anchor::Start, colour);
+            self.y += 5.0;
+        }
+    }
+
+    /// The names of the series in as many rows as they need. One series alone needs none.
+    fn legend(&mut self, series: &[Series], bars: bool) {
+        if series.len() < 2 {
+            return;
+        }
+        self.y += 4.0;
+        let mut x = MARGIN;
+        let row = SMALL + 7.0;
+        for (n, one) in series.iter().enumerate() {
+            let width = SWATCH + 6.0 + self.font.width(&one.name, SMALL) + 18.0;
+            if x > MARGIN && x + width > WIDTH - MARGIN {
+                x = MARGIN;
+                self.y += row;
+            }
+            let middle = self.y + row / 2.0;
+            self.swatch(one, bars, style::nth(n), (x, middle));
+            let at = (x + SWATCH + 6.0, middle + SMALL * 0.36);
+            self.text(at, &one.name, SMALL, Anchor::Start, INK);
+            x += width;
+        }
+        self.y += row;
+    }
+
+    fn swatch(&mut self, series: &Series, bars: bool, style: Style, (x, y): Place) {
+        if bars {
+            self.bar((x + 8.0, y - 5.0), (x + SWATCH, y + 5.0), style);
+            return;
+        }
+        if series.mark != Mark::Dots {
+            self.shapes.push(Shape::Line {
+                points: vec![(x, y), (x + SWATCH, y)],
+                width: 1.8,
+                dash: style.dash,
+                colour: style.colour,
+            });
+        }
+        self.marker((x + SWATCH / 2.0, y), 3.6, style);
+    }
+
+    fn vertical_axis(&mut self, figure: &Figure, y: &Placed, ticks: &[f64], frame: Frame) {
+        for tick in ticks {
+            let at = y.at(*tick);
+            self.line(vec![(frame.left, at), (frame.right, at)], 0.8, GRID);
+            let label = scale::label(*tick, ticks, figure.y.format);
+            let place = (frame.left - 7.0, at + SMALL * 0.36);
+            self.text(place, &label, SMALL, Anchor::End, INK);
+        }
+        self.shapes.push(Shape::Text(Text {
+            at: (MARGIN + SMALL * 0.7, (frame.top + frame.bottom) / 2.0),
+            text: figure.y.label.clone(),
+            size: SMALL,
+            anchor: Anchor::Middle,
+            colour: INK,
+            upright: true,
+        }));
+    }
+
+    fn horizontal_axis(&mut self, figure: &Figure, x: &Placed, frame: Frame) {
+        let ticks = x.ticks(10, figure.x.format);
+        for tick in &ticks {
+            let at = x.at(*tick);
+            self.line(vec![(at, frame.top), (at, frame.bottom)], 0.8, GRID);
+            self.line(vec![(at, frame.bottom), (at, frame.bottom + 4.0)], 1.0, INK);
+            let label = scale::label(*tick, &ticks, figure.x.format);
+            let place = (at, frame.bottom + SMALL + 7.0);
+            self.text(place, &label, SMALL, Anchor::Middle, INK);
+        }
+    }
+
+    /// The two axes, over the grid.
+    fn axes(&mut self, frame: Frame) {
+        let corner = (frame.left, frame.bottom);
+        let ends = vec![(frame.left, frame.top), corner, (frame.right, frame.bottom)];
+        self.line(ends, 1.0, INK);
+    }
+
+    /// Names below the groups of bars; returns how much room they took.
+    fn group_names(&mut self, groups: &[String], frame: Frame) -> f64 {
+        let slot = (frame.right - frame.left) / groups.len().max(1) as f64;
+        let mut rows = 1;
+        for (n, name) in groups.iter().enumerate() {
+            let middle = frame.left + slot * (n as f64 + 0.5);
+            let lines = wrap(&self.font, name, SMALL, slot - 8.0);
+            rows = rows.max(lines.len());
+            for (row, line) in lines.iter().enumerate() {
+                let y = frame.bottom + 7.0 + SMALL + row as f64 * (SMALL + 3.0);
+                self.text((middle, y), line, SMALL, Anchor::Middle, INK);
+            }
+        }
+        8.0 + rows as f64 * (SMALL + 3.0)
+    }
+
+    fn bars(&mut self, groups: usize, series: &[Series], (frame, y): (Frame, &Placed)) {
+        let slot = (frame.right - frame.left) / groups.max(1) as f64;
+        let width = (slot * 0.8 / series.len().max(1) as f64).min(70.0);
+        let zero = y.at(0.0).clamp(frame.top, frame.bottom);
+        for (n, one) in series.iter().enumerate() {
+            let shift = (n as f64 - series.len() as f64 / 2.0) * width;
+            for (group, point) in one.points.iter().take(groups).enumerate() {
+                if !point.y.is_finite() {
+                    continue;
+                }
+                let left = frame.left + slot * (group as f64 + 0.5) + shift;
+                let (at, gap) = (y.at(point.y), width * 0.06);
+                let (low, high) = (at.max(zero), at.min(zero));
+                self.bar((left + gap, high), (left + width - gap, low), style::nth(n));
+                self.error_bar(left + width / 2.0, point, y, INK);
+            }
+        }
+    }
+
+    fn bar(&mut self, (left, top): Place, (right, bottom): Place, style: Style) {
+        self.shapes.push(Shape::Area {
+            corners: vec![(left, top), (right, top), (right, bottom), (left, bottom)],
+            colour: style.colour,
+            rim: false,
+        });
+        let (across, along) = style.hatch;
+        let steps = |from: f64, to: f64| {
+            let count = ((to - from) / 6.0).floor() as u32;
+            (1..=count).map(move |n| from + f64::from(n) * 6.0)
+        };
+        if across {
+            for y in steps(top, bottom - 1.0) {
+                self.line(vec![(left, y), (right, y)], 1.0, PAPER);
+            }
+        }
+        if along {
+            for x in steps(left, right - 1.0) {
+                self.line(vec![(x, top), (x, bottom)], 1.0, PAPER);
+            }
+        }
+    }
+
+    fn plane(&mut self, series: &[Series], figure: &Figure, (x, y): (&Placed, &Placed)) {
+        let shown =
+            |p: &Point| scale::shows(figure.x.scale, p.x) && scale::shows(figure.y.scale, p.y);
+        for (n, one) in series.iter().enumerate() {
+            let style = style::nth(n);
+            // What cannot be shown interrupts the line.
+            for run in one
+                .points
+                .split(|p| !shown(p))
+                .filter(|run| !run.is_empty())
+            {
+                let places: Vec<Place> = run.iter().map(|p| (x.at(p.x), y.at(p.y))).collect();
+                for point in run {
+                    self.error_bar(x.at(point.x), point, y, style.colour);
+                }
+                self.run(one.mark, places, style);
+            }
+        }
+    }
+
+    fn run(&mut self, mark: Mark, places: Vec<Place>, style: Style) {
+        let line = match mark {
+            Mark::Line => thinned(&places),
+            Mark::Steps => thinned(&stepped(&places)),
+            Mark::Dots => Vec::new(),
+        };
+        self.shapes.push(Shape::Line {
+            points: line,
+            width: 1.8,
+            dash: style.dash,
+            colour: style.colour,
+        });
+        if mark == Mark::Dots {
+            let mut cells = BTreeSet::new();
+            for place in places {
+                // Dots on one spot look like one.
+                if cells.insert(((place.0 * 2.0) as i64, (place.1 * 2.0) as i64)) {
+                    self.marker(place, 1.3, style);
+                }
+            }
+            return;
+        }
+        for place in marked(&places) {
+            self.marker(place, 3.6, style);
+        }
+    }
+
+    fn marker(&mut self, at: Place, radius: f64, style: Style) {
+        let corners = style.marker.corners(at, radius);
+        // A white rim sets large markers apart; it would hide small ones.
+        let rim = radius > 3.0;
+        let colour = style.colour;
+        self.shapes.push(match corners.is_empty() {
+            true => Shape::Disc {
+                at,
+                radius,
+                colour,
+                rim,
+            },
+            false => Shape::Area {
+                corners,
+                colour,
+                rim,
+            },
+        });
+    }
+
+    fn error_bar(&mut self, x: f64, point: &Point, y: &Placed, colour: Colour) {
+        let Some((low, high)) = point.range else {
+            return;
+        };
+        let ends = [y.at(low), y.at(high)];
+        // On a logarithmic axis a bar that reaches down to zero has no lower end.
+        if ends.iter().any(|end| !end.is_finite()) {
+            return;
+        }
+        self.line(vec![(x, ends[0]), (x, ends[1])], 1.2, colour);
+        for end in ends {
+            self.line(vec![(x - 3.5, end), (x + 3.5, end)], 1.2, colour);
+        }
+    }
+}
+
+/// A staircase through `places`.
+fn stepped(places: &[Place]) -> Vec<Place> {
+    let mut out: Vec<Place> = Vec::with_capacity(2 * places.len());
+    for (x, y) in places {
+        if let Some((_, before)) = out.last() {
+            out.push((*x, *before));
+        }
+        out.push((*x, *y));
+    }
+    out
+}
+
+/// The line without what no eye can tell: of the points within half a point of width, the first,
+/// the lowest, the highest and the last remain, in their order.
+fn thinned(places: &[Place]) -> Vec<Place> {
+    if places.len() < 2_000 {
+        return places.to_vec();
+    }
+    let column = |p: &Place| (p.0 * 2.0) as i64;
+    let mut out = Vec::new();
+    for chunk in places.chunk_by(|a, b| column(a) == column(b)) {
+        let by_height = |(_, a): &(usize, &Place), (_, b): &(usize, &Place)| a.1.total_cmp(&b.1);
+        let extremes = [
+            Some(0),
+            chunk.iter().enumerate().min_by(by_height).map(|(n, _)| n),
+            chunk.iter().enumerate().max_by(by_height).map(|(n, _)| n),
+            Some(chunk.len() - 1),
+        ];
+        let kept: BTreeSet<usize> = extremes.into_iter().flatten().collect();
+        out.extend(kept.into_iter().map(|n| chunk[n]));
+    }
+    out
+}
+
+/// Where a line has its markers: at every point, or where there are many at even distances.
+fn marked(places: &[Place]) -> Vec<Place> {
+    if places.len() <= MAX_MARKERS {
+        return places.to_vec();
+    }
+    let mut out = Vec::new();
+    let mut way = MARKER_GAP / 2.0;
+    for pair in places.windows(2) {
+        way += (pair[1].0 - pair[0].0).hypot(pair[1].1 - pair[0].1);
+        if way >= MARKER_GAP {
+            out.push(pair[1]);
+            way = 0.0;
+        }
+    }
+    out
+}
+
+/// `text` in lines of at most `width`, broken at spaces; a longer word stands alone.
+fn wrap(font: &Font, text: &str, size: f64, width: f64) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split_whitespace() {
+        match lines.last_mut() {
+            Some(line) if font.width(&format!("{line} {word}"), size) <= width => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(word.to_owned()),
+        }
+    }
+    lines
+}

@@ -1,0 +1,229 @@
+//! Writes packets to a pcapng file (draft-ietf-opsawg-pcapng), for Wireshark.
+
+use std::io::{self, Write};
+
+use braid_wire::Instant;
+
+/// Section header block, always little-endian so that the same run gives the same file anywhere.
+const SECTION_HEADER: u32 = 0x0a0d_0d0a;
+const BYTE_ORDER_MAGIC: u32 = 0x1a2b_3c4d;
+const INTERFACE_DESCRIPTION: u32 = 1;
+const ENHANCED_PACKET: u32 = 6;
+
+/// IPv4 or IPv6 without a link layer.
+const LINKTYPE_RAW: u16 = 101;
+
+const OPT_END: u16 = 0;
+const OPT_COMMENT: u16 = 1;
+const SHB_USERAPPL: u16 = 4;
+const IF_NAME: u16 = 2;
+const IF_TSRESOL: u16 = 9;
+const EPB_FLAGS: u16 = 2;
+
+/// Which way a packet went, seen from the interface it was captured at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Direction {
+    /// It was received.
+    Inbound,
+    /// It was sent.
+    Outbound,
+}
+
+/// An interface of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct InterfaceId(u32);
+
+/// A pcapng file of one section. Timestamps count nanoseconds from the origin of [`Instant`].
+#[derive(Debug)]
+pub struct Writer<W> {
+    out: W,
+    interfaces: u32,
+    /// The block being made.
+    block: Vec<u8>,
+}
+
+impl<W: Write> Writer<W> {
+    /// Begins a file.
+    ///
+    /// # Errors
+    /// Those of `out`, here and below.
+    pub fn new(out: W) -> io::Result<Self> {
+        let mut writer = Writer {
+            out,
+            interfaces: 0,
+            block: Vec::new(),
+        };
+        writer.begin(SECTION_HEADER);
+        writer.put(&BYTE_ORDER_MAGIC.to_le_bytes());
+        writer.put(&1u16.to_le_bytes());
+        writer.put(&0u16.to_le_bytes());
+        // The section's length is not known.
+        writer.put(&u64::MAX.to_le_bytes());
+        writer.option(SHB_USERAPPL, b"Braid");
+        writer.option(OPT_END, &[]);
+        writer.end()?;
+        Ok(writer)
+    }
+
+    /// Adds an interface that carries IP packets.
+    ///
+    /// # Errors
+    /// Those of the output.
+    pub fn interface(&mut self, name: &str) -> io::Result<InterfaceId> {
+        self.begin(INTERFACE_DESCRIPTION);
+        self.put(&LINKTYPE_RAW.to_le_bytes());
+        self.put(&0u16.to_le_bytes());
+        // Packets are not cut.
+        self.put(&0u32.to_le_bytes());
+        self.option(IF_NAME, name.as_bytes());
+        self.option(IF_TSRESOL, &[9]);
+        self.option(OPT_END, &[]);
+        self.end()?;
+        let id = InterfaceId(self.interfaces);
+        self.interfaces += 1;
+        Ok(id)
+    }
+
+    /// Writes an IP packet, with a remark where there is something to say about it.
+    ///
+    /// # Errors
+    /// Those of the output.
+    pub fn packet(
+        &mut self,
+        interface: InterfaceId,
+        at: Instant,
+        direction: Direction,
+        packet: &[u8],
+        remark: Option<&str>,
+    ) -> io::Result<()> {
+        self.begin(ENHANCED_PACKET);
+        self.put(&interface.0.to_le_bytes());
+        let ns = at.as_nanos();
+        self.put(&((ns >> 32) as u32).to_le_bytes());
+        self.put(&(ns as u32).to_le_bytes());
+        let len = (packet.len() as u32).to_le_bytes();
+        self.put(&len);
+        self.put(&len);
+        self.put(packet);
+        if let Some(remark) = remark {
+            self.option(OPT_COMMENT, remark.as_bytes());
+        }
+        let flags: u32 = match direction {
+            Direction::Inbound => 1,
+            Direction::Outbound => 2,
+        };
+        self.option(EPB_FLAGS, &flags.to_le_bytes());
+        self.option(OPT_END, &[]);
+        self.end()
+    }
+
+    /// Hands what was written on to where it goes.
+    ///
+    /// # Errors
+    /// Those of the output.
+    pub fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
+    }
+
+    fn begin(&mut self, kind: u32) {
+        self.block.clear();
+        self.block.extend_from_slice(&kind.to_le_bytes());
+        // The length stands here once it is known.
+        self.block.extend_from_slice(&[0; 4]);
+    }
+
+    fn put(&mut self, bytes: &[u8]) {
+        self.block.extend_from_slice(bytes);
+    }
+
+    fn pad(&mut self) {
+        let len = self.block.len().next_multiple_of(4);
+        self.block.resize(len, 0);
+    }
+
+    fn option(&mut self, code: u16, value: &[u8]) {
+        self.pad();
+        let value = &value[..value.len().min(usize::from(u16::MAX))];
+        self.put(&code.to_le_bytes());
+        self.put(&(value.len() as u16).to_le_bytes());
+        self.put(value);
+        self.pad();
+    }
+
+    fn end(&mut self) -> io::Result<()> {
+        let len = (self.block.len() as u32 + 4).to_le_bytes();
+        self.block[4..8].copy_from_slice(&len);
+        self.put(&len);
+        self.out.write_all(&self.block)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Blocks of a file as (type, body).
+    fn blocks(mut file: &[u8]) -> Vec<(u32, Vec<u8>)> {
+        let word = |at: &[u8]| u32::from_le_bytes([at[0], at[1], at[2], at[3]]);
+        let mut blocks = Vec::new();
+        while !file.is_empty() {
+            let (kind, len) = (word(file), word(&file[4..]) as usize);
+            assert_eq!(len % 4, 0, "blocks end on 32 bits");
+            assert_eq!(
+                word(&file[len - 4..]) as usize,
+                len,
+                "the length stands twice"
+            );
+            blocks.push((kind, file[8..len - 4].to_vec()));
+            file = &file[len..];
+        }
+        blocks
+    }
+
+    #[test]
+    fn a_file_is_what_the_draft_says() {
+        let mut file = Vec::new();
+        let mut writer = Writer::new(&mut file).unwrap();
+        writer.interface("wifi").unwrap();
+        let lte = writer.interface("lte up").unwrap();
+        let at = Instant::from_nanos(0x0000_0001_0203_0405);
+        let remark = Some("lost");
+        let packet = [0x45, 1, 2, 3, 4];
+        writer
+            .packet(lte, at, Direction::Outbound, &packet, remark)
+            .unwrap();
+        writer
+            .packet(lte, at, Direction::Inbound, &[], None)
+            .unwrap();
+        let blocks = blocks(&file);
+        let expected: [(u32, &[u8]); 5] = [
+            (
+                0x0a0d_0d0a,
+                b"\x4d\x3c\x2b\x1a\x01\0\0\0\xff\xff\xff\xff\xff\xff\xff\xff\
+                  \x04\0\x05\0Braid\0\0\0\0\0\0\0",
+            ),
+            (
+                1,
+                b"\x65\0\0\0\0\0\0\0\x02\0\x04\0wifi\x09\0\x01\0\x09\0\0\0\0\0\0\0",
+            ),
+            (
+                1,
+                b"\x65\0\0\0\0\0\0\0\x02\0\x06\0lte up\0\0\x09\0\x01\0\x09\0\0\0\0\0\0\0",
+            ),
+            (
+                6,
+                b"\x01\0\0\0\x01\0\0\0\x05\x04\x03\x02\x05\0\0\0\x05\0\0\0\
+                  \x45\x01\x02\x03\x04\0\0\0\x01\0\x04\0lost\x02\0\x04\0\x02\0\0\0\0\0\0\0",
+            ),
+            (
+                6,
+                b"\x01\0\0\0\x01\0\0\0\x05\x04\x03\x02\0\0\0\0\0\0\0\0\
+                  \x02\0\x04\0\x01\0\0\0\0\0\0\0",
+            ),
+        ];
+        assert_eq!(blocks.len(), expected.len());
+        for (block, (kind, body)) in blocks.iter().zip(expected) {
+            assert_eq!((block.0, &block.1[..]), (kind, body));
+        }
+    }
+}
