@@ -44,7 +44,7 @@ enum Request {
     Set {
         link: String,
         direction: Option<Direction>,
-        change: LinkChange,
+        change: Box<LinkChange>,
     },
     Start(String),
     Stop(String),
@@ -322,7 +322,7 @@ impl Client {
         self.order(&Request::Set {
             link: link.to_owned(),
             direction,
-            change: change.clone(),
+            change: Box::new(change.clone()),
         })
     }
 
