@@ -11,6 +11,7 @@ use braid_wire::{Instant, Rng};
 
 use crate::auth::WallClock;
 use crate::config::{BoxConfig, BoxLimits, BoxTimeouts};
+use crate::relay::End;
 use crate::report::{BoxCounters, LogLimiter};
 use crate::table::{SessionId, Table};
 use crate::upstream::Upstream;
@@ -216,11 +217,7 @@ impl BoxCore {
             }
             Stage::Negotiating(_) => self.end(now, id, Outcome::ServerFailed, stack, local),
             Stage::Relaying => {
-                // In order means that all was read, whether or not the relay saw the end.
-                let outcome = match reason {
-                    CloseReason::Finished => Outcome::Finished,
-                    _ => Outcome::ResetByServer,
-                };
+                let outcome = Outcome::Relayed(End::of_conn(reason));
                 self.end(now, id, outcome, stack, local);
             }
         }
@@ -285,7 +282,7 @@ impl Core for BoxCore {
         match event {
             LocalEvent::Readable { .. } => session.relay.set_local_readable(),
             LocalEvent::Writable { .. } => session.relay.set_local_writable(),
-            _ => return self.end(now, sid, Outcome::ResetByUser, stack, local),
+            _ => return self.end(now, sid, Outcome::Relayed(End::Local), stack, local),
         }
         self.advance(now, sid, stack, local);
     }

@@ -4,9 +4,10 @@
 //! its receive buffer straight into the socket, so that what one side does not take stops the
 //! other (back-pressure end to end).
 
+use core::time::Duration;
 use std::io::{IoSlice, IoSliceMut};
 
-use braid_engine::{ApiError, ConnId, Stack};
+use braid_engine::{ApiError, CloseReason, ConnId, Stack};
 use braid_wire::Instant;
 
 use crate::{LocalError, LocalId, LocalStreams};
@@ -14,11 +15,23 @@ use crate::{LocalError, LocalId, LocalStreams};
 /// Most bytes a relay moves in one direction before others have their turn.
 const TURN_BYTES: usize = 256 << 10;
 
+/// How long a relay on which nothing moves is kept.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Patience {
+    /// While both directions are open.
+    pub(crate) idle: Duration,
+    /// While one is.
+    pub(crate) half_closed: Duration,
+}
+
 /// One pair of streams.
 #[derive(Debug)]
 pub(crate) struct Relay {
     pub(crate) conn: ConnId,
     pub(crate) local: LocalId,
+    patience: Patience,
+    /// When something moved last.
+    moved_at: Instant,
     /// What was not found empty or full since it was last said to be ready.
     local_readable: bool,
     local_writable: bool,
@@ -30,18 +43,51 @@ pub(crate) struct Relay {
     to_local_done: bool,
 }
 
-/// How a turn ended.
+/// How a relay ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Turn {
+pub(crate) enum End {
+    /// Both directions were closed in order.
+    Finished,
+    /// The local stream is broken.
+    Local,
+    /// The connection is over, and not in order.
+    Conn,
+    /// Nothing moved for too long.
+    Idle,
+}
+
+impl End {
+    /// The end that follows from the connection's. In order means that all was read, whether or
+    /// not the relay saw the end.
+    pub(crate) fn of_conn(reason: CloseReason) -> End {
+        match reason {
+            CloseReason::Finished => End::Finished,
+            _ => End::Conn,
+        }
+    }
+}
+
+/// What a turn did, and what follows from it.
+#[derive(Debug)]
+pub(crate) struct Turn {
+    pub(crate) moved: Moved,
+    /// There is more to do than a turn may.
+    pub(crate) again: bool,
+    /// A direction closed: [`Relay::due`] is another one now.
+    pub(crate) closing: bool,
+    pub(crate) end: Option<End>,
+}
+
+/// How moving bytes one way came to a halt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Halt {
     /// An event will say when it goes on.
     Blocked,
     /// There is more to do than a turn may.
     Again,
-    /// Both directions are closed.
-    Finished,
     /// The local stream is broken.
     LocalBroken,
-    /// The connection is no more.
+    /// The connection is no more; its `Closed` follows and says why.
     ConnGone,
 }
 
@@ -50,6 +96,12 @@ pub(crate) enum Turn {
 pub(crate) struct Moved {
     pub(crate) to_conn: u64,
     pub(crate) to_local: u64,
+}
+
+impl Moved {
+    pub(crate) fn any(self) -> bool {
+        self.to_conn + self.to_local > 0
+    }
 }
 
 enum PumpError {
@@ -65,10 +117,12 @@ impl From<ApiError> for PumpError {
 
 impl Relay {
     /// A relay between two streams of which nothing is known: all is tried.
-    pub(crate) fn new(conn: ConnId, local: LocalId) -> Self {
+    pub(crate) fn new(now: Instant, conn: ConnId, local: LocalId, patience: Patience) -> Self {
         Relay {
             conn,
             local,
+            patience,
+            moved_at: now,
             local_readable: true,
             local_writable: true,
             conn_readable: true,
@@ -95,8 +149,22 @@ impl Relay {
     }
 
     /// One of the directions is closed.
-    pub(crate) fn half_closed(&self) -> bool {
+    fn half_closed(&self) -> bool {
         self.to_conn_done || self.to_local_done
+    }
+
+    /// Patience starts anew.
+    pub(crate) fn touch(&mut self, now: Instant) {
+        self.moved_at = now;
+    }
+
+    /// When the relay has been idle for too long, unless something moves.
+    pub(crate) fn due(&self) -> Instant {
+        let patience = match self.half_closed() {
+            true => self.patience.half_closed,
+            false => self.patience.idle,
+        };
+        self.moved_at + patience
     }
 
     /// Moves what can be moved, both ways.
@@ -105,33 +173,81 @@ impl Relay {
         now: Instant,
         stack: &mut Stack,
         local: &mut dyn LocalStreams,
-        moved: &mut Moved,
     ) -> Turn {
-        let up = self.pump_to_conn(now, stack, local, &mut moved.to_conn);
-        if matches!(up, Turn::LocalBroken | Turn::ConnGone) {
-            return up;
+        let was_half_closed = self.half_closed();
+        let mut moved = Moved::default();
+        let mut halts = [Halt::Blocked; 2];
+        halts[0] = self.pump_to_conn(now, stack, local, &mut moved.to_conn);
+        if !matches!(halts[0], Halt::LocalBroken | Halt::ConnGone) {
+            halts[1] = self.pump_to_local(now, stack, local, &mut moved.to_local);
         }
-        let down = self.pump_to_local(now, stack, local, &mut moved.to_local);
-        match (up, down) {
-            (_, Turn::LocalBroken | Turn::ConnGone) => down,
-            _ if self.to_conn_done && self.to_local_done => Turn::Finished,
-            (Turn::Again, _) | (_, Turn::Again) => Turn::Again,
-            _ => Turn::Blocked,
+        let closing = self.half_closed() && !was_half_closed;
+        self.turned(now, moved, closing, halts)
+    }
+
+    /// Moves only what the local side sent: the other direction is not the user's yet. What closes
+    /// meanwhile sets no timer.
+    pub(crate) fn turn_up(
+        &mut self,
+        now: Instant,
+        stack: &mut Stack,
+        local: &mut dyn LocalStreams,
+    ) -> Turn {
+        let mut moved = Moved::default();
+        let halt = self.pump_to_conn(now, stack, local, &mut moved.to_conn);
+        self.turned(now, moved, false, [halt, Halt::Blocked])
+    }
+
+    fn turned(&mut self, now: Instant, moved: Moved, closing: bool, halts: [Halt; 2]) -> Turn {
+        if moved.any() || closing {
+            self.moved_at = now;
+        }
+        let mut turn = Turn {
+            moved,
+            again: false,
+            closing,
+            end: None,
+        };
+        if halts.contains(&Halt::LocalBroken) {
+            turn.end = Some(End::Local);
+        } else if !halts.contains(&Halt::ConnGone) {
+            let finished = self.to_conn_done && self.to_local_done;
+            turn.end = finished.then_some(End::Finished);
+            turn.again = !finished && halts.contains(&Halt::Again);
+        }
+        turn
+    }
+
+    /// Ends both streams as `end` says.
+    pub(crate) fn end(
+        &self,
+        now: Instant,
+        end: End,
+        stack: &mut Stack,
+        local: &mut dyn LocalStreams,
+    ) {
+        match end {
+            // The engine sees to what is still under way.
+            End::Finished => local.close(self.local),
+            End::Local | End::Conn | End::Idle => {
+                stack.abort(now, self.conn);
+                local.reset(self.local);
+            }
         }
     }
 
     /// Moves what the local side sent into the connection.
-    pub(crate) fn pump_to_conn(
+    fn pump_to_conn(
         &mut self,
         now: Instant,
         stack: &mut Stack,
         local: &mut dyn LocalStreams,
         moved: &mut u64,
-    ) -> Turn {
+    ) -> Halt {
         let mut budget = TURN_BYTES;
         while !self.to_conn_done && self.local_readable && self.conn_writable {
             if budget == 0 {
-                return Turn::Again;
+                return Halt::Again;
             }
             let mut asked = false;
             let fill = |bufs: &mut [IoSliceMut<'_>]| {
@@ -143,7 +259,7 @@ impl Relay {
                 Ok(0) => {
                     self.to_conn_done = true;
                     if let Err(ApiError::UnknownConnection) = stack.shutdown(now, self.conn) {
-                        return Turn::ConnGone;
+                        return Halt::ConnGone;
                     }
                 }
                 Ok(n) => {
@@ -151,11 +267,11 @@ impl Relay {
                     *moved += n as u64;
                 }
                 Err(PumpError::Local(LocalError::WouldBlock)) => self.local_readable = false,
-                Err(PumpError::Local(LocalError::Broken)) => return Turn::LocalBroken,
-                Err(PumpError::Api) => return Turn::ConnGone,
+                Err(PumpError::Local(LocalError::Broken)) => return Halt::LocalBroken,
+                Err(PumpError::Api) => return Halt::ConnGone,
             }
         }
-        Turn::Blocked
+        Halt::Blocked
     }
 
     /// Moves what the connection delivered to the local side.
@@ -165,11 +281,11 @@ impl Relay {
         stack: &mut Stack,
         local: &mut dyn LocalStreams,
         moved: &mut u64,
-    ) -> Turn {
+    ) -> Halt {
         let mut budget = TURN_BYTES;
         while !self.to_local_done && self.conn_readable && self.local_writable {
             if budget == 0 {
-                return Turn::Again;
+                return Halt::Again;
             }
             let mut asked = false;
             let drain = |bufs: &[IoSlice<'_>]| {
@@ -191,10 +307,10 @@ impl Relay {
                     *moved += n as u64;
                 }
                 Err(PumpError::Local(LocalError::WouldBlock)) => self.local_writable = false,
-                Err(PumpError::Local(LocalError::Broken)) => return Turn::LocalBroken,
-                Err(PumpError::Api) => return Turn::ConnGone,
+                Err(PumpError::Local(LocalError::Broken)) => return Halt::LocalBroken,
+                Err(PumpError::Api) => return Halt::ConnGone,
             }
         }
-        Turn::Blocked
+        Halt::Blocked
     }
 }

@@ -7,6 +7,7 @@ use braid_engine::ConnId;
 use braid_wire::Instant;
 
 use crate::LocalId;
+use crate::relay::{End, Turn};
 
 /// A session of a [`Table`]; never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -128,6 +129,17 @@ impl<S> Table<S> {
         {
             self.ready.push_back(id);
         }
+    }
+
+    /// Sees to what follows from a turn of a session's relay, but its end, which is returned.
+    pub(crate) fn follow(&mut self, id: SessionId, turn: &Turn, due: Instant) -> Option<End> {
+        if turn.closing {
+            self.arm(id, due);
+        }
+        if turn.again {
+            self.queue(id);
+        }
+        turn.end
     }
 
     /// The next session in the queue.

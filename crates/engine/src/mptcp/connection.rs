@@ -501,6 +501,10 @@ impl Connection {
         self.snd.buf.clear(ctx.pool);
         self.snd.nxt = self.snd.buf.end();
         self.snd.reinject.clear();
+        if self.rcv.buf.readable() > 0 {
+            // A stream cut off before its end was read must not look finished.
+            self.rcv.fin = None;
+        }
         self.rcv.buf.clear(ctx.pool);
         if let Mode::Mptcp(m) = &self.mode {
             ctx.demux.tokens.remove(&m.local.token);

@@ -179,7 +179,7 @@ impl Connection {
         if snd.board.lost() == 0 || snd.pacer.blocked_until(ctx.now).is_some() {
             return None;
         }
-        let room = snd.retransmit_room();
+        let room = snd.cwnd_room();
         if room == 0 {
             return None;
         }

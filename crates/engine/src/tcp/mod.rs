@@ -2,6 +2,7 @@
 //! the SYN, offset 1 the first byte of payload; wrap-around exists only at the wire.
 
 pub(crate) mod pacing;
+pub(crate) mod prr;
 pub(crate) mod receive;
 pub(crate) mod rtt;
 pub(crate) mod scoreboard;

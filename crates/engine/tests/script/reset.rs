@@ -3,7 +3,7 @@
 use braid_engine::{CloseReason, Event, Protocol};
 
 use crate::harness::{Script, config};
-use crate::segment::{Seg, ack, dack, data, hex, rst, rst_ack, syn, syn_ack};
+use crate::segment::{Seg, ack, dack, data, fin, hex, rst, rst_ack, syn, syn_ack};
 
 /// RFC 9293 section 3.10.7.3: an ACK of something never sent, as a forgotten connection of the
 /// same ports gives, is reset, and the next SYN gets through.
@@ -97,6 +97,20 @@ fn rst_in_and_out_of_the_window() {
     send!(s, 110, rst(1));
     assert_eq!(closed(&s), Some(CloseReason::Reset));
     assert_eq!(s.stack.connections(), 0);
+}
+
+/// What was received and never read is lost with the connection, and so is the end behind it.
+#[test]
+fn a_stream_cut_off_before_it_was_read_is_not_finished() {
+    let mut s = plain();
+    send!(s, 20, data(1, 1, "unread"));
+    recv!(s, 20, ack(1, 7));
+    send!(s, 30, fin(7, 1));
+    recv!(s, 30, ack(1, 8));
+    assert!(!s.stack.read_finished(s.id()));
+    let id = s.id();
+    s.stack.abort(s.now, id);
+    assert!(!s.stack.read_finished(id));
 }
 
 /// RFC 5961 section 4.2: a SYN is answered by a challenge, whatever its number.

@@ -6,7 +6,7 @@ use braid_engine::{ApiError, PathId, Stack};
 use braid_wire::Instant;
 
 use crate::auth;
-use crate::relay::{Moved, Relay, Turn};
+use crate::relay::{End, Relay};
 use crate::socks::{self, ClientError, ClientHandshake, ClientStep, Destination, Reply};
 use crate::table::SessionId;
 use crate::upstream::{Hints, Lease};
@@ -28,8 +28,6 @@ pub(super) struct Session {
     host: IpAddr,
     destination: SocketAddr,
     started: Instant,
-    /// When something moved last.
-    moved: Instant,
     /// Attempts that failed; empty, and so without memory, for nearly all.
     tried: Vec<(usize, PathId)>,
 }
@@ -48,14 +46,12 @@ pub(super) enum Stage {
 /// How a session ends.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Outcome {
-    Finished,
-    ResetByUser,
-    ResetByServer,
+    /// After there was a destination, or because the user went.
+    Relayed(End),
     Refused(ClientError),
     ServerFailed,
     NoServer,
     NoAnswer,
-    Idle,
 }
 
 impl BoxCore {
@@ -91,14 +87,13 @@ impl BoxCore {
             }
         };
         let session = Session {
-            relay: Relay::new(lease.conn, id),
+            relay: Relay::new(now, lease.conn, id, self.timeouts.patience()),
             stage: Stage::Connecting,
             server: lease.server,
             path: lease.path,
             host,
             destination,
             started: now,
-            moved: now,
             tried: Vec::new(),
         };
         let sid = self.sessions.insert(session);
@@ -207,14 +202,11 @@ impl BoxCore {
             match negotiate(now, session.relay.conn, handshake, stack) {
                 Ok(ClientStep::Connected) => {
                     session.stage = Stage::Relaying;
-                    session.moved = now;
+                    session.relay.touch(now);
+                    let due = session.relay.due();
                     self.counters.connected += 1;
                     self.handshakes -= 1;
-                    let patience = match session.relay.half_closed() {
-                        true => self.timeouts.half_closed,
-                        false => self.timeouts.idle,
-                    };
-                    self.sessions.arm(id, now + patience);
+                    self.sessions.arm(id, due);
                 }
                 Ok(ClientStep::More) => {}
                 Ok(ClientStep::Failed(error)) => {
@@ -236,31 +228,20 @@ impl BoxCore {
         let Some(session) = self.sessions.get_mut(id) else {
             return;
         };
-        let mut moved = Moved::default();
-        let was_half_closed = session.relay.half_closed();
         let relay = &mut session.relay;
         let turn = match session.stage {
             Stage::Connecting => return,
-            Stage::Negotiating(_) => relay.pump_to_conn(now, stack, local, &mut moved.to_conn),
-            Stage::Relaying => relay.turn(now, stack, local, &mut moved),
+            Stage::Negotiating(_) => relay.turn_up(now, stack, local),
+            Stage::Relaying => relay.turn(now, stack, local),
         };
-        self.counters.bytes_up += moved.to_conn;
-        self.counters.bytes_down += moved.to_local;
-        if moved.to_conn + moved.to_local > 0 {
-            session.moved = now;
+        let due = relay.due();
+        self.counters.bytes_up += turn.moved.to_conn;
+        self.counters.bytes_down += turn.moved.to_local;
+        if turn.moved.any() {
             self.upstream.note_traffic(now);
         }
-        let closing = session.relay.half_closed() && !was_half_closed;
-        if closing && matches!(session.stage, Stage::Relaying) {
-            self.sessions.arm(id, now + self.timeouts.half_closed);
-        }
-        match turn {
-            Turn::Blocked => {}
-            Turn::Again => self.sessions.queue(id),
-            Turn::Finished => self.end(now, id, Outcome::Finished, stack, local),
-            Turn::LocalBroken => self.end(now, id, Outcome::ResetByUser, stack, local),
-            // Its `Closed` follows and says why.
-            Turn::ConnGone => {}
+        if let Some(end) = self.sessions.follow(id, &turn, due) {
+            self.end(now, id, Outcome::Relayed(end), stack, local);
         }
     }
 
@@ -282,13 +263,9 @@ impl BoxCore {
             }
             Stage::Negotiating(_) => self.end(now, id, Outcome::NoAnswer, stack, local),
             Stage::Relaying => {
-                let patience = match session.relay.half_closed() {
-                    true => self.timeouts.half_closed,
-                    false => self.timeouts.idle,
-                };
-                let due = session.moved + patience;
+                let due = session.relay.due();
                 if due <= now {
-                    return self.end(now, id, Outcome::Idle, stack, local);
+                    return self.end(now, id, Outcome::Relayed(End::Idle), stack, local);
                 }
                 self.sessions.arm(id, due);
             }
@@ -318,14 +295,12 @@ impl BoxCore {
                 self.per_host.remove(&session.host);
             }
         }
-        match outcome {
-            Outcome::Finished => local.close(session.relay.local),
+        let end = match outcome {
+            Outcome::Relayed(end) => end,
             // A user without the box would see RST, or nothing for minutes; RST it is.
-            _ => {
-                stack.abort(now, session.relay.conn);
-                local.reset(session.relay.local);
-            }
-        }
+            _ => End::Conn,
+        };
+        session.relay.end(now, end, stack, local);
         self.count(outcome);
         self.log_end(now, &session, outcome);
     }
@@ -333,12 +308,12 @@ impl BoxCore {
     fn count(&mut self, outcome: Outcome) {
         let c = &mut self.counters;
         let counter = match outcome {
-            Outcome::Finished => &mut c.finished,
-            Outcome::ResetByUser => &mut c.reset_by_user,
-            Outcome::ResetByServer => &mut c.reset_by_server,
+            Outcome::Relayed(End::Finished) => &mut c.finished,
+            Outcome::Relayed(End::Local) => &mut c.reset_by_user,
+            Outcome::Relayed(End::Conn) => &mut c.reset_by_server,
+            Outcome::Relayed(End::Idle) => &mut c.idle_timeout,
             Outcome::NoServer => &mut c.no_server,
             Outcome::NoAnswer => &mut c.destination_timeout,
-            Outcome::Idle => &mut c.idle_timeout,
             Outcome::ServerFailed => &mut c.server_failed,
             Outcome::Refused(error) => match error {
                 ClientError::AuthRefused | ClientError::MethodRefused => &mut c.auth_refused,

@@ -8,6 +8,8 @@ use braid_engine::cc::Algorithm;
 use serde::{Deserialize, Deserializer};
 use toml::Spanned;
 
+use crate::relay::Patience;
+
 use super::types::{self, Address, Interface, OneOrMany};
 use super::{Cidr, ConfigError, DEFAULT_PORT, MAX_PATHS, RawTun, Secret, Source, TunConfig};
 
@@ -133,6 +135,15 @@ pub struct BoxTimeouts {
     /// The same where one direction is closed already.
     #[serde(deserialize_with = "types::duration")]
     pub half_closed: Duration,
+}
+
+impl BoxTimeouts {
+    pub(crate) fn patience(&self) -> Patience {
+        Patience {
+            idle: self.idle,
+            half_closed: self.half_closed,
+        }
+    }
 }
 
 impl Default for BoxTimeouts {

@@ -8,6 +8,8 @@ use braid_engine::cc::Algorithm;
 use serde::Deserialize;
 use toml::Spanned;
 
+use crate::relay::Patience;
+
 use super::box_config::{Congestion, check_name, check_strategy};
 use super::types::{self, Address, OneOrMany};
 use super::{Cidr, ConfigError, DEFAULT_PORT, MAX_PATHS, RawTun, Secret, Source, TunConfig};
@@ -69,6 +71,15 @@ pub struct ServerTimeouts {
     /// The same where one direction is closed already.
     #[serde(deserialize_with = "types::duration")]
     pub half_closed: Duration,
+}
+
+impl ServerTimeouts {
+    pub(crate) fn patience(&self) -> Patience {
+        Patience {
+            idle: self.idle,
+            half_closed: self.half_closed,
+        }
+    }
 }
 
 impl Default for ServerTimeouts {

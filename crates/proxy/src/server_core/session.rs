@@ -7,7 +7,7 @@ use braid_engine::{ApiError, CloseReason, ConnId, Stack};
 use braid_wire::Instant;
 
 use crate::auth::{AuthError, Grant};
-use crate::relay::{Moved, Relay, Turn};
+use crate::relay::{End, Relay};
 use crate::socks::{Destination, Reply, ServerError, ServerHandshake, ServerStep};
 use crate::table::SessionId;
 use crate::{ConnectFailure, LocalId, LocalStreams};
@@ -29,7 +29,7 @@ pub(super) struct Session {
     /// Position of the user in the configuration, once the password was right.
     user: Option<usize>,
     stage: Stage,
-    /// End of the stage but [`Stage::Relaying`], where it is when something moved last.
+    /// End of the stage, but for [`Stage::Relaying`], whose relay knows.
     time: Instant,
 }
 
@@ -361,10 +361,11 @@ impl ServerCore {
             self.counters.over_limit += 1;
             return self.drop_session(now, id, stack);
         }
-        session.stage = Stage::Relaying(Relay::new(session.conn, stream));
-        session.time = now;
+        let relay = Relay::new(now, session.conn, stream, self.timeouts.patience());
+        let due = relay.due();
+        session.stage = Stage::Relaying(relay);
         self.counters.connected += 1;
-        self.sessions.arm(id, now + self.timeouts.idle);
+        self.sessions.arm(id, due);
         self.advance(now, id, stack, local);
     }
 
@@ -380,7 +381,7 @@ impl ServerCore {
             return;
         };
         match session.stage {
-            Stage::Relaying(_) => self.end_relay(now, id, End::Destination, stack, local),
+            Stage::Relaying(_) => self.end_relay(now, id, End::Local, stack, local),
             Stage::Connecting { .. } => {
                 self.sessions.unbind_local(stream);
                 local.close(stream);
@@ -403,25 +404,12 @@ impl ServerCore {
         let Stage::Relaying(relay) = &mut session.stage else {
             return;
         };
-        let mut moved = Moved::default();
-        let was_half_closed = relay.half_closed();
-        let turn = relay.turn(now, stack, local, &mut moved);
-        let closing = relay.half_closed() && !was_half_closed;
-        self.counters.bytes_up += moved.to_local;
-        self.counters.bytes_down += moved.to_conn;
-        if moved.to_conn + moved.to_local > 0 {
-            session.time = now;
-        }
-        if closing {
-            self.sessions.arm(id, now + self.timeouts.half_closed);
-        }
-        match turn {
-            Turn::Blocked => {}
-            Turn::Again => self.sessions.queue(id),
-            Turn::Finished => self.end_relay(now, id, End::Finished, stack, local),
-            Turn::LocalBroken => self.end_relay(now, id, End::Destination, stack, local),
-            // Its `Closed` follows and says why.
-            Turn::ConnGone => {}
+        let turn = relay.turn(now, stack, local);
+        let due = relay.due();
+        self.counters.bytes_up += turn.moved.to_local;
+        self.counters.bytes_down += turn.moved.to_conn;
+        if let Some(end) = self.sessions.follow(id, &turn, due) {
+            self.end_relay(now, id, end, stack, local);
         }
     }
 
@@ -457,11 +445,7 @@ impl ServerCore {
                 self.on_connect_failed(now, id, ConnectFailure::TimedOut, stack, local);
             }
             Stage::Relaying(relay) => {
-                let patience = match relay.half_closed() {
-                    true => self.timeouts.half_closed,
-                    false => self.timeouts.idle,
-                };
-                let due = session.time + patience;
+                let due = relay.due();
                 if due <= now {
                     return self.end_relay(now, id, End::Idle, stack, local);
                 }
@@ -484,12 +468,7 @@ impl ServerCore {
         };
         match &session.stage {
             Stage::Relaying(_) => {
-                // In order means that all was read, whether or not the relay saw the end.
-                let end = match reason {
-                    CloseReason::Finished => End::Finished,
-                    _ => End::Peer,
-                };
-                return self.end_relay(now, id, end, stack, local);
+                return self.end_relay(now, id, End::of_conn(reason), stack, local);
             }
             Stage::Handshake(h) if !h.spoken => self.counters.probes += 1,
             Stage::Handshake(_) => self.counters.handshake_aborted += 1,
@@ -518,32 +497,23 @@ impl ServerCore {
         stack: &mut Stack,
         local: &mut dyn LocalStreams,
     ) {
-        let Some(session) = self.sessions.get_mut(id) else {
+        let Some(Session {
+            stage: Stage::Relaying(relay),
+            ..
+        }) = self.forget(id)
+        else {
+            debug_assert!(false, "no relay to end");
             return;
         };
-        let Stage::Relaying(relay) = &session.stage else {
-            return;
-        };
-        let stream = relay.local;
-        self.sessions.unbind_local(stream);
+        self.sessions.unbind_local(relay.local);
+        relay.end(now, end, stack, local);
         let counter = match end {
             End::Finished => &mut self.counters.finished,
-            End::Destination => &mut self.counters.reset_by_destination,
-            End::Peer => &mut self.counters.reset_by_box,
+            End::Local => &mut self.counters.reset_by_destination,
+            End::Conn => &mut self.counters.reset_by_box,
             End::Idle => &mut self.counters.idle_timeout,
         };
         *counter += 1;
-        match end {
-            End::Finished => {
-                local.close(stream);
-                // The engine sees to what is still under way.
-                self.forget(id);
-            }
-            End::Destination | End::Peer | End::Idle => {
-                local.reset(stream);
-                self.drop_session(now, id, stack);
-            }
-        }
     }
 
     /// Aborts the connection of a session whose local side is gone already.
@@ -656,15 +626,6 @@ impl ServerCore {
         }
         reply
     }
-}
-
-/// How a session with a destination ends.
-#[derive(Debug, Clone, Copy)]
-enum End {
-    Finished,
-    Destination,
-    Peer,
-    Idle,
 }
 
 /// Sends a message of the handshake, whole or not at all: there is no room only where memory has
