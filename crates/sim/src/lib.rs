@@ -14,6 +14,7 @@ pub mod host;
 pub mod node;
 pub mod oracle;
 pub mod pcapng;
+pub mod router;
 pub mod tap;
 pub mod traffic;
 pub mod transfer;
@@ -21,6 +22,7 @@ pub mod world;
 
 pub use host::{Host, HostConfig};
 pub use node::{Node, Packet, Turn};
+pub use router::{Prefix, Router};
 pub use tap::Tap;
 pub use transfer::Transfer;
 pub use world::{LinkId, NodeId, World};
