@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use braid_engine::cc::Algorithm;
-use braid_engine::{Config, ConnectOptions, PathConfig, PathId, Protocol};
+use braid_engine::{Config, ConnectOptions, PathConfig, PathId};
 use braid_sim::traffic::{Role, Stream};
 use braid_sim::{Host, HostConfig, NodeId, World};
 use braid_wire::{Instant, Rng};
@@ -108,12 +108,11 @@ impl<'a> Run<'a> {
         };
         let remote = SocketAddr::new(IpAddr::V4(SERVER), PORT);
         let policy = braid_strategy::by_name(&self.cell.strategy);
+        let policy = policy.map_err(|e| Error::Usage(e.to_string()))?;
         let options = ConnectOptions {
-            remote,
-            remote_alt: None,
             path: Some(PathId(path as u8)),
-            protocol: Protocol::Mptcp,
-            policy: policy.map_err(|e| Error::Usage(e.to_string()))?,
+            flow_size: self.cell.declare_size.then_some(size),
+            ..ConnectOptions::new(remote, policy)
         };
         let served = self.world.with_node(self.server, |host: &mut Host, _| {
             host.serve(remote, Stream::new(answers))
@@ -170,7 +169,7 @@ impl<'a> Run<'a> {
             };
             if let Some(path) = (0..result.bytes_by_path.len()).find(|n| client_addr(*n) == client)
             {
-                result.bytes_by_path[path] += subflow.bytes_sent;
+                result.bytes_by_path[path] += subflow.traffic.bytes_sent;
             }
         }
         result
