@@ -102,6 +102,9 @@ pub enum Testbed {
         file: PathBuf,
     },
     /// Change a running link, e.g. `set FILE link1 rate=5mbit delay=10ms loss=1% up`.
+    ///
+    /// Keys are those of a link in the description: rate, trace, delay, jitter, queue, codel, loss,
+    /// reorder, duplicate, corrupt; besides up, down, and restart, which begins the link anew.
     Set {
         /// The description (TOML).
         file: PathBuf,

@@ -10,17 +10,21 @@
 //! passes a link can be watched by a [`Tap`].
 #![forbid(unsafe_code)]
 
+pub mod capture;
 pub mod host;
 pub mod node;
 pub mod oracle;
 pub mod pcapng;
+pub mod router;
 pub mod tap;
 pub mod traffic;
 pub mod transfer;
 pub mod world;
 
+pub use capture::Capture;
 pub use host::{Host, HostConfig};
 pub use node::{Node, Packet, Turn};
+pub use router::{Prefix, Router};
 pub use tap::Tap;
 pub use transfer::Transfer;
 pub use world::{LinkId, NodeId, World};

@@ -46,6 +46,14 @@ pub fn finish(sum: Sum) -> u16 {
     !fold(sum)
 }
 
+/// What checksum field `field` becomes where a part of the message that summed up to `old` now sums
+/// up to `new` (RFC 1624, equation 3). The rest need not be known, and a field that was wrong
+/// stays so.
+pub fn adjust(field: u16, old: Sum, new: Sum) -> u16 {
+    let rest = u64::from(!field) + u64::from(!fold(old));
+    finish(Sum(rest + u64::from(fold(new))))
+}
+
 /// The folded sum of `data` as big-endian words.
 ///
 /// One's complement addition commutes with swapping bytes (RFC 1071 section 2(B)) and a word may
@@ -134,6 +142,28 @@ mod tests {
             let first = sum_at(Sum::default(), 0, &data[..cut]);
             let both = sum_at(first, cut, &data[cut..]);
             assert_eq!(fold(both), reference(&data), "cut at {cut}");
+        }
+    }
+
+    #[test]
+    fn rfc_1624_section_4_example() {
+        assert_eq!(adjust(0xdd2f, Sum(0x5555), Sum(0x3285)), 0x0000);
+    }
+
+    #[test]
+    fn an_adjusted_field_is_that_of_the_changed_message() {
+        let mut data: alloc::vec::Vec<u8> = (0..64u32).map(|i| (i * 91 + 3) as u8).collect();
+        for step in 0..200usize {
+            let before = finish(sum(Sum::default(), &data));
+            let part = 2 * (step % 20)..2 * (step % 20) + 8;
+            let old = sum(Sum::default(), &data[part.clone()]);
+            for byte in &mut data[part.clone()] {
+                *byte = byte.wrapping_mul(5).wrapping_add(step as u8);
+            }
+            let new = sum(Sum::default(), &data[part]);
+            let after = finish(sum(Sum::default(), &data));
+            assert_eq!(adjust(before, old, new), after, "step {step}");
+            assert_ne!(adjust(before ^ 0x10, old, new), after, "step {step}");
         }
     }
 

@@ -1,4 +1,4 @@
-//! ICMP errors (RFC 792, 1191, 4443): what the network says of a TCP segment.
+//! ICMP errors (RFC 792, 1191, 4443): what the network says of a packet.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -10,6 +10,11 @@ use crate::{Error, Result, Seq32, ip};
 const HEADER_LEN: usize = 8;
 /// Code of "communication administratively prohibited" (RFC 1812 section 5.2.7.1).
 const PROHIBITED: u8 = 13;
+
+/// Most bytes of an ICMP error that [`emit`] writes (RFC 4443 section 3.1).
+pub const MAX_LEN: usize = 1280;
+/// The same for IPv4 (RFC 1812 section 4.3.2.3).
+const MAX_V4_LEN: usize = 576;
 
 /// What an ICMP error means for a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,6 +74,77 @@ pub fn verify_v6_checksum(src: IpAddr, dst: IpAddr, payload: &[u8]) -> bool {
     let len = payload.len() as u32;
     let pseudo = checksum::pseudo_header(src, dst, ip::PROTO_ICMPV6, len);
     checksum::fold(checksum::sum(pseudo, payload)) == 0xffff
+}
+
+/// Writes the IP packet that tells the sender of the IP packet `packet` about `kind`, in the name
+/// of the router `from`. Returns its length.
+///
+/// # Errors
+/// `Unsupported` for packets that must not be answered (RFC 1812 section 4.3.2.7, RFC 4443 section
+/// 2.4): ICMP errors, fragments but the first, packets from or to no single host, and for a router
+/// address of the other family.
+pub fn emit(kind: Kind, from: IpAddr, packet: &[u8], buf: &mut [u8; MAX_LEN]) -> Result<usize> {
+    let about = ip::Packet::new(packet)?;
+    if about.is_v6() != from.is_ipv6() || !may_be_reported(&about) {
+        return Err(Error::Unsupported);
+    }
+    let packet = &packet[..about.total_len()];
+    let (protocol, most) = match from {
+        IpAddr::V4(_) => (ip::PROTO_ICMP, MAX_V4_LEN),
+        IpAddr::V6(_) => (ip::PROTO_ICMPV6, MAX_LEN),
+    };
+    let mut header = ip::Repr {
+        src: from,
+        dst: about.src(),
+        protocol,
+        payload_len: 0,
+        hop_limit: 64,
+        traffic_class: 0,
+    };
+    let quoted = packet.len().min(most - header.header_len() - HEADER_LEN);
+    header.payload_len = HEADER_LEN + quoted;
+    header.emit(buf);
+    let len = header.header_len() + header.payload_len;
+    let message = &mut buf[header.header_len()..len];
+    message[..HEADER_LEN].copy_from_slice(&fields(kind, from.is_ipv6()));
+    message[HEADER_LEN..].copy_from_slice(&packet[..quoted]);
+    let pseudo = match from {
+        IpAddr::V4(_) => Sum::default(),
+        IpAddr::V6(_) => checksum::pseudo_header(from, about.src(), protocol, message.len() as u32),
+    };
+    let value = checksum::finish(checksum::sum(pseudo, message));
+    message[2..4].copy_from_slice(&value.to_be_bytes());
+    Ok(len)
+}
+
+/// Type, code and the four bytes after a checksum of 0.
+fn fields(kind: Kind, v6: bool) -> [u8; HEADER_LEN] {
+    let (icmp_type, code, mtu) = match (kind, v6) {
+        (Kind::Unreachable(code), false) => (3, code, 0),
+        (Kind::Unreachable(0), true) => (1, 0, 0),
+        (Kind::Unreachable(3), true) => (1, 4, 0),
+        (Kind::Unreachable(PROHIBITED), true) => (1, 1, 0),
+        (Kind::Unreachable(_), true) => (1, 3, 0),
+        (Kind::PacketTooBig { mtu }, false) => (3, 4, mtu.min(0xffff)),
+        (Kind::PacketTooBig { mtu }, true) => (2, 0, mtu),
+        (Kind::TimeExceeded, false) => (11, 0, 0),
+        (Kind::TimeExceeded, true) => (3, 0, 0),
+    };
+    let [a, b, c, d] = mtu.to_be_bytes();
+    [icmp_type, code, 0, 0, a, b, c, d]
+}
+
+fn may_be_reported(about: &ip::Packet<&[u8]>) -> bool {
+    let single = |addr: IpAddr| !addr.is_unspecified() && !addr.is_multicast();
+    let Ok((protocol, payload)) = about.transport() else {
+        return false;
+    };
+    let error = match (protocol, payload.first()) {
+        (ip::PROTO_ICMP, Some(icmp_type)) => matches!(icmp_type, 3 | 4 | 5 | 11 | 12),
+        (ip::PROTO_ICMPV6, Some(icmp_type)) => *icmp_type < 128,
+        _ => false,
+    };
+    !error && single(about.src()) && single(about.dst())
 }
 
 fn kind_v4(header: &[u8; HEADER_LEN]) -> Result<Kind> {

@@ -1,4 +1,4 @@
-//! Packet formats of Braid: IPv4, IPv6, TCP with its options, ICMP errors and every option of
+//! Packet formats of Braid: IPv4, IPv6, TCP with its options, UDP, ICMP errors and every option of
 //! Multipath TCP v1 (RFC 8684), plus the few types every crate shares: sequence numbers, time and
 //! the seeded generator.
 //!
@@ -20,6 +20,7 @@ pub mod rng;
 pub mod seq;
 pub mod tcp;
 pub mod time;
+pub mod udp;
 
 pub use error::Error;
 pub use rng::Rng;

@@ -283,3 +283,61 @@ fn icmp_v6_checksum() {
     message[8] ^= 1;
     assert!(!icmp::verify_v6_checksum(src, dst, &message));
 }
+
+#[test]
+fn errors_that_a_router_writes() {
+    let v4 = [&v4_header(8, |_| {})[..], &TCP_START].concat();
+    let v6 = [&v6_header(6, 8)[..], &TCP_START].concat();
+    let mut buf = [0; icmp::MAX_LEN];
+    let kinds = [
+        (Kind::Unreachable(1), [3, 1], [1, 3]),
+        (Kind::Unreachable(3), [3, 3], [1, 4]),
+        (Kind::Unreachable(13), [3, 13], [1, 1]),
+        (Kind::PacketTooBig { mtu: 1400 }, [3, 4], [2, 0]),
+        (Kind::TimeExceeded, [11, 0], [3, 0]),
+    ];
+    for (packet, router) in [(&v4, "203.0.113.7"), (&v6, "2001:db8::7")] {
+        for (kind, fields_v4, fields_v6) in kinds {
+            let len = icmp::emit(kind, addr(router), packet, &mut buf).unwrap();
+            let (ip, message) = ip::Repr::parse(&buf[..len]).unwrap();
+            let sent = ip::Packet::new(packet).unwrap();
+            assert_eq!((ip.src, ip.dst), (addr(router), sent.src()));
+            let v6 = sent.is_v6();
+            assert_eq!(message[..2], if v6 { fields_v6 } else { fields_v4 });
+            assert!(!v6 || icmp::verify_v6_checksum(ip.src, ip.dst, message));
+            let error = TcpError::parse(v6, message).unwrap();
+            assert_eq!(
+                (error.kind, error.src, error.dst),
+                (kind, sent.src(), sent.dst())
+            );
+            assert_eq!((error.src_port, error.dst_port), (0x9c40, 443));
+            assert_eq!(error.seq, Seq32(0x0102_0304));
+            let written = buf[..len].to_vec();
+            let again = icmp::emit(kind, addr(router), &written, &mut buf);
+            assert_eq!(again, Err(Error::Unsupported), "an error about an error");
+        }
+    }
+    let other = icmp::emit(Kind::TimeExceeded, addr("::1"), &v4, &mut buf);
+    assert_eq!(other, Err(Error::Unsupported));
+}
+
+#[test]
+fn a_long_packet_is_quoted_in_part() {
+    let mut packet = vec![0; 1500];
+    let repr = ip::Repr {
+        src: addr("192.0.2.1"),
+        dst: addr("198.51.100.2"),
+        protocol: ip::PROTO_TCP,
+        payload_len: 1480,
+        hop_limit: 64,
+        traffic_class: 0,
+    };
+    repr.emit(&mut packet);
+    let mut buf = [0; icmp::MAX_LEN];
+    let kind = Kind::PacketTooBig { mtu: 1400 };
+    let len = icmp::emit(kind, addr("203.0.113.7"), &packet, &mut buf);
+    assert_eq!(len, Ok(576));
+    let (_, message) = ip::Repr::parse(&buf[..576]).unwrap();
+    assert_eq!(message[8..], packet[..548]);
+    assert_eq!(TcpError::parse(false, message).unwrap().kind, kind);
+}

@@ -2,10 +2,12 @@
 
 mod strategies;
 
-use braid_wire::icmp::TcpError;
+use core::net::IpAddr;
+
+use braid_wire::icmp::{self, Kind, TcpError};
 use braid_wire::mptcp::MptcpOption;
 use braid_wire::tcp::Options;
-use braid_wire::{Error, ip, tcp};
+use braid_wire::{Error, ip, tcp, udp};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use strategies::{mptcp_option, packet, tcp_repr};
@@ -17,6 +19,11 @@ fn parse_all(bytes: &[u8]) {
         let _ = tcp::Repr::parse(payload);
     }
     let _ = tcp::Repr::parse(bytes);
+    let _ = udp::Repr::parse(bytes);
+    let _ = tcp::complete_checksum(&mut bytes.to_vec());
+    for from in [IpAddr::from([192, 0, 2, 1]), IpAddr::from([0x2001; 8])] {
+        let _ = icmp::emit(Kind::TimeExceeded, from, bytes, &mut [0; icmp::MAX_LEN]);
+    }
     let _ = Options::parse(bytes, true);
     let _ = MptcpOption::parse(bytes);
     for v6 in [false, true] {
