@@ -6,7 +6,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use braid_links::{Loss, QueueLimit, Rate, Settings, Trace};
-use braid_linux::testbed::{LossRatio, RateValue, TimeValue};
+use braid_linux::testbed::{Probability, RateValue, TimeValue};
 
 /// What a path is written as; stands in every error.
 const FORM: &str = "rate,round-trip time,loss[,queue in packets], such as `5mbit,40ms,0%` or \
@@ -75,7 +75,7 @@ impl FromStr for PathSpec {
             _ => return Err(wrong(format!("has {} of them", count(&parts)))),
         };
         let rtt = TimeValue::parse(rtt).map_err(&wrong)?.0;
-        let loss = LossRatio::parse(loss).map_err(&wrong)?.0;
+        let loss = Probability::parse(loss).map_err(&wrong)?.0;
         let queue = queue.map(packets).transpose().map_err(&wrong)?;
         let rate = match rate.strip_prefix("trace:") {
             Some(file) => Rate::Trace(trace(file).map_err(&wrong)?),
