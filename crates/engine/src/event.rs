@@ -14,6 +14,8 @@ pub enum Event {
         conn: ConnId,
         /// The listener.
         listener: ListenerId,
+        /// The address that was connected to.
+        local: SocketAddr,
         /// The peer's address as seen here.
         remote: SocketAddr,
     },
@@ -54,7 +56,7 @@ pub enum Event {
         subflow: SubflowId,
         /// Its local path.
         path: PathId,
-        /// Handshake round trip.
+        /// Handshake round trip; zero where a repeated SYN left it unknown.
         rtt: Duration,
     },
     /// A subflow is gone.

@@ -290,6 +290,7 @@ impl World {
                 return false;
             };
             if at > end {
+                self.take_samples(end);
                 self.now = end;
                 return false;
             }
@@ -297,6 +298,14 @@ impl World {
             self.step();
         }
         true
+    }
+
+    /// Lets `time` pass.
+    pub fn advance(&mut self, time: Duration) {
+        let end = self.now + time;
+        self.run(time, |_| false);
+        self.take_samples(end);
+        self.now = end;
     }
 
     /// Takes the samples due up to `until`.
