@@ -11,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 pub mod host;
+pub mod middlebox;
 pub mod node;
 pub mod oracle;
 pub mod pcapng;
@@ -21,6 +22,7 @@ pub mod transfer;
 pub mod world;
 
 pub use host::{Host, HostConfig};
+pub use middlebox::MiddleboxNode;
 pub use node::{Node, Packet, Turn};
 pub use router::{Prefix, Router};
 pub use tap::Tap;
