@@ -1,5 +1,7 @@
 //! The command line. This one table makes `--help`, the man pages and the shell completions.
 
+pub mod lab;
+
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -39,6 +41,9 @@ pub enum Command {
     /// Build, use, change and remove a network of namespaces and emulated links.
     #[command(subcommand)]
     Testbed(Testbed),
+    /// Measure strategies: in a simulator in virtual time, or over emulated links.
+    #[command(subcommand)]
+    Lab(lab::Lab),
     /// Write the man pages into a directory.
     Man {
         /// Where to write; it is created.
@@ -102,6 +107,9 @@ pub enum Testbed {
         file: PathBuf,
     },
     /// Change a running link, e.g. `set FILE link1 rate=5mbit delay=10ms loss=1% up`.
+    ///
+    /// Keys are those of a link in the description: rate, trace, delay, jitter, queue, codel, loss,
+    /// reorder, duplicate, corrupt; besides up, down, and restart, which begins the link anew.
     Set {
         /// The description (TOML).
         file: PathBuf,

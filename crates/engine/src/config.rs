@@ -14,13 +14,19 @@ pub struct Config {
     pub max_transmit: usize,
     /// The device completes TCP checksums; otherwise the engine computes them.
     pub checksum_offload: bool,
-    /// Initial congestion window in segments (RFC 6928): 3 or 10.
+    /// Initial congestion window in segments, at least 1: 10 (RFC 6928), 3, or 2 (RFC 2581).
     pub initial_window: u32,
+    /// Most segments in flight on a subflow, whatever congestion control says; `None` sets no
+    /// bound. At least 1.
+    pub max_cwnd: Option<u32>,
+    /// When received data is acknowledged.
+    pub delayed_ack: DelayedAck,
     /// Congestion control of new subflows.
     pub congestion: Algorithm,
     /// Most bytes a connection buffers for sending, acknowledged ones excluded.
     pub send_buffer: usize,
-    /// Most bytes a connection buffers for the reader; the largest window announced.
+    /// Most bytes a connection buffers for the reader; the largest window announced. Less than
+    /// 64 KiB is obeyed too, and is all there is from the start.
     pub recv_buffer: usize,
     /// Most bytes of payload all connections together may hold.
     pub memory: usize,
@@ -47,6 +53,8 @@ impl Default for Config {
             max_transmit: 65_521,
             checksum_offload: true,
             initial_window: 10,
+            max_cwnd: None,
+            delayed_ack: DelayedAck::default(),
             congestion: Algorithm::Cubic,
             send_buffer: 8 << 20,
             recv_buffer: 8 << 20,
@@ -58,6 +66,30 @@ impl Default for Config {
             max_connections: 65_536,
             max_half_open: 4_096,
             max_subflows: 8,
+        }
+    }
+}
+
+/// When received data is acknowledged (RFC 9293 section 3.8.6.3). Data out of order, data that fills
+/// a hole and the end of a stream always are at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DelayedAck {
+    /// Longest delay of an acknowledgement. The peer is taken to delay half as long again at most:
+    /// where it takes longer, a lone segment is probed for needlessly (RFC 8985 section 7.2).
+    pub timeout: Duration,
+    /// Segments after which one is sent at once: 2, or 1 to acknowledge each.
+    pub every: u32,
+    /// So many segments at the start are acknowledged one by one, so that the peer's window opens
+    /// quickly.
+    pub quick: u32,
+}
+
+impl Default for DelayedAck {
+    fn default() -> Self {
+        DelayedAck {
+            timeout: Duration::from_millis(40),
+            every: 2,
+            quick: 16,
         }
     }
 }
@@ -118,6 +150,10 @@ pub struct ConnectOptions {
     /// Path of the initial subflow; `None` takes the first usable one. MPTCP moves on to the next
     /// path if a SYN is not answered; regular TCP stays on a path that is named here.
     pub path: Option<crate::PathId>,
+    /// Source address of the initial subflow instead of the path's own, and its port where that is
+    /// not 0. It need not be an address of the path, but what is sent to it must come here (as with
+    /// `IP_TRANSPARENT`).
+    pub local: Option<SocketAddr>,
     /// Protocol.
     pub protocol: Protocol,
     /// Bytes the flow is to have, where the application knows; whichever way it goes. A hint for
@@ -134,6 +170,7 @@ impl ConnectOptions {
             remote,
             remote_alt: None,
             path: None,
+            local: None,
             protocol: Protocol::Mptcp,
             flow_size: None,
             policy,

@@ -14,6 +14,8 @@ pub enum Event {
         conn: ConnId,
         /// The listener.
         listener: ListenerId,
+        /// The address that was connected to.
+        local: SocketAddr,
         /// The peer's address as seen here.
         remote: SocketAddr,
     },

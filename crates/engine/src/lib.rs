@@ -15,7 +15,7 @@ mod stack;
 pub mod stats;
 mod tcp;
 
-pub use config::{Config, ConnectOptions, PathConfig, Protocol};
+pub use config::{Config, ConnectOptions, DelayedAck, PathConfig, Protocol};
 pub use error::ApiError;
 pub use event::{CloseReason, Event, FallbackCause, SubflowCloseReason};
 pub use stack::{RxMeta, SegmentKind, Stack, Transmit, TransmitInfo, TxChecksum};

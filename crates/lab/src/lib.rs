@@ -2,4 +2,10 @@
 //! and over real, emulated links; statistics, plots and the report.
 #![forbid(unsafe_code)]
 
+pub mod arm;
+pub mod experiments;
+pub mod fct;
+pub mod paths;
 pub mod plot;
+pub mod report;
+pub mod stats;

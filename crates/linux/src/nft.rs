@@ -206,9 +206,12 @@ impl BoxRules {
             )?;
         }
         if self.quic == Quic::Reject {
+            // Browsers then use TCP, which is joined; in vain where TCP is only forwarded too.
             writeln!(
                 out,
-                "iifname {} udp dport 443 reject with icmpx port-unreachable",
+                "ip daddr @bypass4 accept
+                 ip6 daddr @bypass6 accept
+                 iifname {} udp dport 443 reject with icmpx port-unreachable",
                 Names(&self.lan)
             )?;
         }

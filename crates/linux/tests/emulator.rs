@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use braid_linux::netns;
 use braid_linux::testbed::{LinkChange, LinkStatus, Options, Spec, Testbed};
+use braid_wire::Rng;
 
 /// Two hosts and two links of 5 Mbit/s, 20 ms one way, 1 % loss.
 const TWO_PATHS: &str = r#"
@@ -316,6 +317,165 @@ fn a_link_carries_300_mbit_a_second() {
     }
     eprintln!("lateness: {:?}", testbed.lateness().unwrap());
     assert!(best >= 300e6, "{best} bit/s at best");
+    testbed.down().unwrap();
+}
+
+/// Sends `count` numbered datagrams over link 1, restarted with `changes`, `gap` apart; which of
+/// them came, in order of arrival.
+fn numbered(testbed: &mut Testbed, changes: &[&str], count: u32, gap: Duration) -> Vec<u32> {
+    let words = changes.iter().chain(&["restart"]);
+    let mut change = LinkChange::parse(words).unwrap();
+    change.load(Path::new(env!("CARGO_TARGET_TMPDIR"))).unwrap();
+    let path = path(testbed, 0, 5002);
+    testbed.set_link("link1", None, &change).unwrap();
+    let start = Instant::now();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for n in 0..count {
+                thread::sleep((gap * n).saturating_sub(start.elapsed()));
+                path.a.send_to(&n.to_le_bytes(), path.to_b).unwrap();
+            }
+        });
+        let mut came = Vec::new();
+        let mut datagram = [0; 4];
+        while path.b.recv(&mut datagram).is_ok() {
+            came.push(u32::from_le_bytes(datagram));
+        }
+        came
+    })
+}
+
+/// So that a run over emulated links and one in the simulator lose the same packets.
+#[test]
+fn losses_fall_on_the_packets_that_the_seed_says() {
+    let _machine = machine();
+    let Some(mut testbed) = up("seed") else {
+        return;
+    };
+    let mut draws = Rng::for_component(20, 0);
+    let survivors: Vec<u32> = (0..500).filter(|_| !draws.chance(0.1)).collect();
+    for _ in 0..2 {
+        let came = numbered(&mut testbed, &["loss=10%"], 500, Duration::from_millis(1));
+        assert_eq!(came, survivors);
+    }
+    testbed.down().unwrap();
+}
+
+#[test]
+fn what_is_set_of_a_link_happens_to_its_packets() {
+    let _machine = machine();
+    let Some(mut testbed) = up("fate") else {
+        return;
+    };
+    let forward = |testbed: &Testbed| testbed.link_stats("link1").unwrap().forward;
+    let gap = Duration::from_millis(1);
+    let each: Vec<u32> = (0..50).collect();
+
+    let twice: Vec<u32> = each.iter().flat_map(|n| [*n, *n]).collect();
+    assert_eq!(
+        numbered(&mut testbed, &["loss=0", "duplicate=1"], 50, gap),
+        twice
+    );
+    assert_eq!(forward(&testbed).packets_duplicated, 50);
+
+    // A flipped bit is for the checksum to find.
+    assert_eq!(
+        numbered(&mut testbed, &["loss=0", "corrupt=1"], 50, gap),
+        [0; 0]
+    );
+    assert_eq!(forward(&testbed).packets_corrupted, 50);
+
+    // A detour of twenty gaps: overtaken by those that do not take it.
+    let mut overtaken = numbered(&mut testbed, &["loss=0", "reorder=30%/20ms"], 50, gap);
+    assert!(forward(&testbed).packets_detoured > 0);
+    assert_ne!(overtaken, each);
+    overtaken.sort();
+    assert_eq!(overtaken, each);
+
+    // In bursts of a hundred: much at once, not each tenth.
+    let came = numbered(&mut testbed, &["loss=50%/100"], 2000, gap / 10);
+    let ends = came
+        .windows(2)
+        .filter(|pair| pair[1] != pair[0] + 1)
+        .count();
+    assert!((1..60).contains(&ends), "{ends} bursts");
+
+    // A hundred packets of 32 bytes in the queue take 1 s at 25 kbit/s.
+    let slow = ["loss=0", "rate=25k", "queue=1000 packets"];
+    assert_eq!(
+        numbered(&mut testbed, &slow, 100, gap),
+        (0..100).collect::<Vec<_>>()
+    );
+    let came = numbered(
+        &mut testbed,
+        &[&slow[..], &["codel=5ms/50ms"]].concat(),
+        100,
+        gap,
+    );
+    let dropped = forward(&testbed).dropped_codel;
+    assert!(dropped > 0);
+    assert_eq!(came.len() as u64 + dropped, 100);
+    testbed.down().unwrap();
+}
+
+#[test]
+fn a_trace_says_when_packets_leave() {
+    let _machine = machine();
+    let Some(mut testbed) = up("trace") else {
+        return;
+    };
+    // Two packets every 25 ms: 960 kbit/s.
+    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join("two-each-25ms.trace");
+    std::fs::write(&file, "25\n25\n").unwrap();
+    let mut change = LinkChange::parse(["loss=0", "trace=two-each-25ms.trace"]).unwrap();
+    change.load(Path::new(env!("CARGO_TARGET_TMPDIR"))).unwrap();
+    testbed.set_link("link1", None, &change).unwrap();
+    assert_eq!(
+        testbed.link_stats("link1").unwrap().forward.rate,
+        Some(960_000)
+    );
+    let path = path(&testbed, 0, 5000);
+    let (_, _, rate) = flood(&path, 1500, 0.3, Duration::from_secs(2));
+    assert!((rate / 960e3 - 1.0).abs() < 0.05, "{rate} bit/s");
+    testbed.down().unwrap();
+}
+
+#[test]
+fn a_link_changes_as_its_schedule_says() {
+    let _machine = machine();
+    if netns::ensure_capable().is_err() {
+        return;
+    }
+    let name = format!("be{}plan", std::process::id());
+    let schedule = "schedule = [\"200ms forward down\", \"400ms up delay=60ms\", \"3600s loss=1\"]";
+    let text = TWO_PATHS
+        .replace("NAME", &name)
+        .replace("loss = \"1%\"", schedule);
+    let spec = Spec::parse(&text, Path::new("plan.toml")).unwrap();
+    let mut testbed = Testbed::up(spec, Options::default()).unwrap();
+    let came = numbered(&mut testbed, &[], 60, Duration::from_millis(10));
+    // Those sent while the link is down are lost, and those that are in it when it goes down.
+    let lost: Vec<u32> = (0..60).filter(|n| !came.contains(n)).collect();
+    let (first, last) = (lost[0], lost[lost.len() - 1]);
+    assert_eq!(lost, (first..=last).collect::<Vec<_>>());
+    assert!(
+        (17..=19).contains(&first) && (38..=41).contains(&last),
+        "{lost:?}"
+    );
+    let status = testbed.link_stats("link1").unwrap();
+    assert_eq!(
+        (status.forward.delay_ms, status.reverse.delay_ms),
+        (60.0, 60.0)
+    );
+
+    // What is set holds until the schedule says otherwise, and leaves the rest of it in force.
+    let slower = LinkChange::parse(["rate=1M"]).unwrap();
+    testbed.set_link("link1", None, &slower).unwrap();
+    let status = testbed.link_stats("link1").unwrap();
+    assert_eq!(
+        (status.forward.rate, status.forward.delay_ms),
+        (Some(1_000_000), 60.0)
+    );
     testbed.down().unwrap();
 }
 

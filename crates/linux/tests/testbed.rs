@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use braid_linux::netns;
-use braid_linux::testbed::{self, Options, Role, Spec, SpecError, Testbed};
+use braid_linux::testbed::{self, Options, Role, Spec, Testbed};
 use rustix::net::{self, AddressFamily, SocketType, ipproto, sockopt};
 
 const DEMO: &str = include_str!("../../../examples/testbed/demo.toml");
@@ -263,10 +263,6 @@ fn lans_of_three_hosts_have_a_switch() {
     testbed.down().unwrap();
 }
 
-fn mistake(text: &str) -> SpecError {
-    Spec::parse(text, Path::new("bed.toml")).unwrap_err()
-}
-
 #[test]
 fn mistakes_are_answered_by_place_and_remedy() {
     let hosts = "name = \"t\"\n[[host]]\nname = \"a\"\nrole = \"user\"\n\
@@ -324,11 +320,56 @@ fn mistakes_are_answered_by_place_and_remedy() {
             "another host named `a`",
         ),
     ] {
-        let error = mistake(text);
-        assert_eq!((error.line, error.read.as_str()), (line, read), "{error}");
-        assert!(error.message.contains(remedy), "{error}");
-        assert!(error.to_string().starts_with("bed.toml:"), "{error}");
+        assert_mistake(text, line, read, remedy);
     }
+}
+
+#[test]
+fn mistakes_in_a_link_are_answered_by_place_and_remedy() {
+    let link = "name = \"t\"\n[[host]]\nname = \"a\"\nrole = \"user\"\n\
+                [[host]]\nname = \"b\"\nrole = \"router\"\n\
+                [[link]]\nname = \"l\"\nfrom = \"a\"\nto = \"b\"\n";
+    for (text, line, read, remedy) in [
+        (
+            &format!("{link}trace = \"no/such.trace\"\nloss = 0.1"),
+            12,
+            "trace = \"no/such.trace\"",
+            "a time in milliseconds on each line",
+        ),
+        (
+            &format!("{link}delay = \"1ms\"\n[link.reverse]\nrate = \"1M\"\ntrace = \"x\""),
+            15,
+            "trace = \"x\"",
+            "a rate or a trace",
+        ),
+        (
+            &format!("{link}loss = \"1%/a few\""),
+            12,
+            "loss = \"1%/a few\"",
+            "1%/4",
+        ),
+        (
+            &format!("{link}schedule = [\n  \"5s loss=1%\",\n  \"4s down\",\n]"),
+            14,
+            "\"4s down\",",
+            "in order of time",
+        ),
+        (
+            &format!("{link}schedule = [\n  \"5s speed=1\",\n]"),
+            13,
+            "\"5s speed=1\",",
+            "write rate=…, trace=…",
+        ),
+    ] {
+        assert_mistake(text, line, read, remedy);
+    }
+}
+
+fn assert_mistake(text: &str, line: usize, read: &str, remedy: &str) {
+    let error = Spec::parse(text, Path::new("bed.toml")).unwrap_err();
+    assert_eq!((error.line, error.read.as_str()), (line, read), "{error}");
+    assert!(error.message.contains(remedy), "{error}");
+    assert!(error.to_string().starts_with("bed.toml:"), "{error}");
 }
 
 #[test]

@@ -10,6 +10,7 @@
 //! passes a link can be watched by a [`Tap`].
 #![forbid(unsafe_code)]
 
+pub mod capture;
 pub mod host;
 pub mod middlebox;
 pub mod node;
@@ -21,6 +22,7 @@ pub mod traffic;
 pub mod transfer;
 pub mod world;
 
+pub use capture::Capture;
 pub use host::{Host, HostConfig};
 pub use middlebox::MiddleboxNode;
 pub use node::{Node, Packet, Turn};

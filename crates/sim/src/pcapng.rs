@@ -14,7 +14,6 @@ const ENHANCED_PACKET: u32 = 6;
 const LINKTYPE_RAW: u16 = 101;
 
 const OPT_END: u16 = 0;
-const OPT_COMMENT: u16 = 1;
 const SHB_USERAPPL: u16 = 4;
 const IF_NAME: u16 = 2;
 const IF_TSRESOL: u16 = 9;
@@ -84,7 +83,7 @@ impl<W: Write> Writer<W> {
         Ok(id)
     }
 
-    /// Writes an IP packet, with a remark where there is something to say about it.
+    /// Writes an IP packet.
     ///
     /// # Errors
     /// Those of the output.
@@ -94,7 +93,6 @@ impl<W: Write> Writer<W> {
         at: Instant,
         direction: Direction,
         packet: &[u8],
-        remark: Option<&str>,
     ) -> io::Result<()> {
         self.begin(ENHANCED_PACKET);
         self.put(&interface.0.to_le_bytes());
@@ -105,9 +103,6 @@ impl<W: Write> Writer<W> {
         self.put(&len);
         self.put(&len);
         self.put(packet);
-        if let Some(remark) = remark {
-            self.option(OPT_COMMENT, remark.as_bytes());
-        }
         let flags: u32 = match direction {
             Direction::Inbound => 1,
             Direction::Outbound => 2,
@@ -187,14 +182,11 @@ mod tests {
         writer.interface("wifi").unwrap();
         let lte = writer.interface("lte up").unwrap();
         let at = Instant::from_nanos(0x0000_0001_0203_0405);
-        let remark = Some("lost");
         let packet = [0x45, 1, 2, 3, 4];
         writer
-            .packet(lte, at, Direction::Outbound, &packet, remark)
+            .packet(lte, at, Direction::Outbound, &packet)
             .unwrap();
-        writer
-            .packet(lte, at, Direction::Inbound, &[], None)
-            .unwrap();
+        writer.packet(lte, at, Direction::Inbound, &[]).unwrap();
         let blocks = blocks(&file);
         let expected: [(u32, &[u8]); 5] = [
             (
@@ -213,7 +205,7 @@ mod tests {
             (
                 6,
                 b"\x01\0\0\0\x01\0\0\0\x05\x04\x03\x02\x05\0\0\0\x05\0\0\0\
-                  \x45\x01\x02\x03\x04\0\0\0\x01\0\x04\0lost\x02\0\x04\0\x02\0\0\0\0\0\0\0",
+                  \x45\x01\x02\x03\x04\0\0\0\x02\0\x04\0\x02\0\0\0\0\0\0\0",
             ),
             (
                 6,

@@ -2,17 +2,20 @@
 
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use core::time::Duration;
+use std::io::{self, Write};
 
 use braid_engine::sched::Policy;
 use braid_engine::{ApiError, Config, ConnectOptions, PathConfig, PathId, Protocol};
 use braid_links::Settings;
 
+use crate::capture::Capture;
 use crate::host::{Host, HostConfig};
 use crate::traffic::{Role, Stream};
 use crate::world::{LinkId, NodeId, World};
 
 const SERVER: Ipv4Addr = Ipv4Addr::new(10, 0, 255, 1);
-const PORT: u16 = 80;
+/// No dissector of Wireshark claims it.
+const PORT: u16 = 50_000;
 /// Bytes of the request that asks for a download.
 pub const REQUEST: u64 = 100;
 
@@ -82,8 +85,16 @@ impl Transfer {
     /// Builds the world of `seed` and opens the connection.
     ///
     /// # Errors
-    /// As [`braid_engine::Stack::connect`]: the initial path does not exist.
+    /// As [`open`](Self::open).
     pub fn start(seed: u64, config: &TransferConfig<'_>) -> Result<Self, ApiError> {
+        let mut transfer = Transfer::build(seed, config);
+        transfer.open(config)?;
+        Ok(transfer)
+    }
+
+    /// Builds the world of `seed`, in which nothing happens before [`open`](Self::open): what is to
+    /// be watched from the first packet on is said in between.
+    pub fn build(seed: u64, config: &TransferConfig<'_>) -> Self {
         let mut world = World::new(seed);
         let count = config.paths.len();
         let host = |paths, routes| HostConfig {
@@ -105,6 +116,19 @@ impl Transfer {
             .iter()
             .map(|path| world.connect(client, server, path.up.clone(), path.down.clone()))
             .collect();
+        Transfer {
+            world,
+            client,
+            server,
+            links,
+        }
+    }
+
+    /// Opens the connection.
+    ///
+    /// # Errors
+    /// As [`braid_engine::Stack::connect`]: the initial path does not exist.
+    pub fn open(&mut self, config: &TransferConfig<'_>) -> Result<(), ApiError> {
         let (asks, answers) = match config.direction {
             Direction::Down => (
                 Role::Fetch { request: REQUEST },
@@ -116,7 +140,7 @@ impl Transfer {
             Direction::Up => (Role::Upload { size: config.size }, Role::Sink),
         };
         let addr = SocketAddr::new(IpAddr::V4(SERVER), PORT);
-        world.with_node(server, |host: &mut Host, _| {
+        self.world.with_node(self.server, |host: &mut Host, _| {
             host.serve(addr, Stream::new(answers))
         })?;
         let options = ConnectOptions {
@@ -124,15 +148,25 @@ impl Transfer {
             protocol: config.protocol,
             ..ConnectOptions::new(addr, (config.policy)())
         };
-        world.with_node(client, |host: &mut Host, now| {
+        self.world.with_node(self.client, |host: &mut Host, now| {
             host.open(now, options, Stream::new(asks))
         })?;
-        Ok(Transfer {
-            world,
-            client,
-            server,
-            links,
-        })
+        Ok(())
+    }
+
+    /// Captures what passes at the client or the server, before the connection is opened.
+    ///
+    /// # Errors
+    /// As [`Capture::new`].
+    pub fn capture(&mut self, end: NodeId, out: Box<dyn Write + Send>) -> io::Result<Capture> {
+        let capture = Capture::new(out)?;
+        let name = if end == self.client {
+            "client"
+        } else {
+            "server"
+        };
+        capture.node(&mut self.world, end, name);
+        Ok(capture)
     }
 
     /// The receiver of the payload.

@@ -176,6 +176,13 @@ impl World {
         (LinkId(first), LinkId(first + 1))
     }
 
+    /// The links of a node by interface: the one that leaves by it, and the one that arrives by it.
+    pub fn interfaces(&self, id: NodeId) -> Vec<(LinkId, LinkId)> {
+        let ifaces = self.nodes[id.0 as usize].ifaces.iter();
+        // The two directions were made one after the other.
+        ifaces.map(|out| (*out, LinkId(out.0 ^ 1))).collect()
+    }
+
     /// A node.
     ///
     /// # Panics
@@ -255,6 +262,13 @@ impl World {
             self.step();
         }
         true
+    }
+
+    /// Lets `time` pass.
+    pub fn advance(&mut self, time: Duration) {
+        let end = self.now + time;
+        self.run(time, |_| false);
+        self.now = end;
     }
 
     /// Lets the next thing happen.

@@ -83,14 +83,7 @@ impl Dumbbell {
             world
                 .with_node(*server, |host: &mut Host, _| host.serve(addr, sink))
                 .unwrap();
-            let options = ConnectOptions {
-                remote: addr,
-                remote_alt: None,
-                path: None,
-                protocol: Protocol::Mptcp,
-                policy: by_name("minrtt").unwrap(),
-                flow_size: None,
-            };
+            let options = ConnectOptions::new(addr, by_name("minrtt").unwrap());
             let upload = Stream::new(Role::Upload { size: SIZE });
             world
                 .with_node(*client, |host: &mut Host, now| {
@@ -171,13 +164,10 @@ fn the_longest_prefix_leads_the_way() {
 
 /// Opens a connection to where nobody is.
 fn knock(world: &mut World, client: NodeId) {
+    let nobody = SocketAddr::new(Ipv4Addr::new(10, 9, 9, 9).into(), 80);
     let options = ConnectOptions {
-        remote: SocketAddr::new(Ipv4Addr::new(10, 9, 9, 9).into(), 80),
-        remote_alt: None,
-        path: None,
         protocol: Protocol::Tcp,
-        policy: by_name("minrtt").unwrap(),
-        flow_size: None,
+        ..ConnectOptions::new(nobody, by_name("minrtt").unwrap())
     };
     let fetch = Stream::new(Role::Fetch { request: 1 });
     world

@@ -38,7 +38,8 @@ pub fn run(command: &Testbed, json: bool) -> Result<(), Failure> {
             if !known.contains(link) {
                 return Err(testbed::Error::NoSuchLink(link.clone(), known).into());
             }
-            let change = LinkChange::parse(changes)?;
+            let mut change = LinkChange::parse(changes)?;
+            change.load(&std::env::current_dir()?)?;
             Ok(Client::connect(&spec.name)?.set_link(link, None, &change)?)
         }
         Testbed::Down { file } => Ok(testbed::down(&Spec::read(file)?.name)?),

@@ -112,3 +112,30 @@ fn forwarded_connections_stay_on_their_link() {
     download.expect_bytes(&expected);
     assert!(bed.carried()[1] < moved + 2_000_000, "the old one moved");
 }
+
+/// A link that is held back carries nothing of a download until no other works, and then all of it.
+#[test]
+#[ignore = "network"]
+fn backup_and_metered_links_wait_until_they_are_needed() {
+    for setting in ["backup = true", "metered = true"] {
+        let hold_back = move |text: String| {
+            let link2 = "interface = \"link2\"\n";
+            text.replace(link2, &format!("{link2}{setting}\n"))
+        };
+        let mut bed = Bed::up_with(render_changed(Role::Box, hold_back));
+        let (download, expected) = under_way(&mut bed);
+        let [used, held_back] = bed.carried();
+        assert!(used > 4_000_000, "{setting}: link1 carried {used} bytes");
+        assert!(
+            held_back < 50_000,
+            "{setting}: link2 carried {held_back} bytes"
+        );
+        bed.set_link("link1", "down");
+        download.expect_bytes(&expected);
+        let [_, needed] = bed.carried();
+        assert!(
+            needed > 10_000_000,
+            "{setting}: link2 carried {needed} bytes"
+        );
+    }
+}

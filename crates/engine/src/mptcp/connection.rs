@@ -201,6 +201,8 @@ pub(crate) struct Connection {
     pub listener: Option<ListenerId>,
     pub remote: SocketAddr,
     pub remote_alt: Option<SocketAddr>,
+    /// Source of the initial subflow, where one was chosen.
+    pub local: Option<SocketAddr>,
     /// The initial subflow stays on the path it was opened on.
     pub pinned: bool,
     pub mode: Mode,
@@ -232,6 +234,7 @@ impl Connection {
             listener: None,
             remote,
             remote_alt: None,
+            local: None,
             pinned: false,
             mode,
             life: Life::Opening { since: now },
@@ -402,7 +405,8 @@ impl Connection {
     pub fn size_window(&mut self, ctx: &Ctx<'_>) {
         let free = ctx.pool.unreserved() * crate::buffer::BLOCK_SIZE;
         let most = (free / 8).min(ctx.config.recv_buffer) as u64;
-        let limit = self.rcv.window.get().min(most).max(MIN_WINDOW as u64);
+        let least = MIN_WINDOW.min(ctx.config.recv_buffer) as u64;
+        let limit = self.rcv.window.get().min(most).max(least);
         // The right edge of a window never moves back (RFC 9293 section 3.8.6).
         let promised = self.rcv.edge.saturating_sub(self.rcv.buf.next());
         self.rcv.buf.set_limit(limit.max(promised));

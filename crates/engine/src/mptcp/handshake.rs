@@ -1,5 +1,6 @@
 //! Handshakes: MP_CAPABLE, MP_JOIN and regular TCP, both roles (RFC 8684 sections 3.1, 3.2, 3.7).
 
+use core::net::SocketAddr;
 use core::time::Duration;
 
 use braid_wire::Instant;
@@ -70,13 +71,14 @@ impl Connection {
         let (local, remote) = config
             .towards(self.remotes())
             .ok_or(ApiError::NoUsablePath)?;
-        let tuple = (0..64)
-            .map(|_| FourTuple {
-                local: core::net::SocketAddr::new(local, 32_768 + ctx.rng.below(28_232) as u16),
-                remote,
-            })
-            .find(|t| !ctx.demux.tuples.contains_key(t))
-            .ok_or(ApiError::LimitReached)?;
+        let asked = self
+            .local
+            .filter(|_| matches!(self.mode, Mode::Opening { .. } | Mode::Tcp));
+        let local = asked.unwrap_or(SocketAddr::new(local, 0));
+        if local.is_ipv4() != remote.is_ipv4() {
+            return Err(ApiError::NoUsablePath);
+        }
+        let tuple = free_tuple(ctx, local, remote)?;
         let opens = match &self.mode {
             Mode::Mptcp(_) => Opens::Join {
                 local_nonce: ctx.rng.u32(),
@@ -119,7 +121,7 @@ impl Connection {
     pub fn accept_subflow(&mut self, ctx: &mut Ctx<'_>, mut subflow: Subflow, tcp: &tcp::Repr) {
         subflow.active = false;
         subflow.phase = Phase::SynReceived;
-        subflow.rcv = Receiver::new(tcp.seq);
+        subflow.rcv = Receiver::new(tcp.seq, ctx.config.delayed_ack);
         subflow.on_syn_options(&tcp.options, window_shift(ctx.config));
         self.add_subflow(ctx, subflow);
     }
@@ -137,7 +139,7 @@ impl Connection {
         if !tcp.flags.contains(Flags::SYN) {
             return;
         }
-        subflow.rcv = Receiver::new(tcp.seq);
+        subflow.rcv = Receiver::new(tcp.seq, ctx.config.delayed_ack);
         subflow.on_syn_options(&tcp.options, window_shift(ctx.config));
         let rtt = ctx.now.saturating_since(subflow.opened_at);
         let unambiguous = (subflow.handshake_tries == 1).then_some(rtt);
@@ -317,6 +319,7 @@ impl Connection {
                 ctx.events.push_back(Event::Accepted {
                     conn: self.id,
                     listener,
+                    local: self.subflows[i].tuple.local,
                     remote: self.remote,
                 });
             }
@@ -455,6 +458,28 @@ impl Connection {
             nonce: local_nonce,
         }))
     }
+}
+
+/// A 4-tuple that is not in use, with a random port where `local` names none.
+fn free_tuple(
+    ctx: &mut Ctx<'_>,
+    local: SocketAddr,
+    remote: SocketAddr,
+) -> Result<FourTuple, ApiError> {
+    let named = (local.port() != 0).then_some(FourTuple { local, remote });
+    if let Some(tuple) = named {
+        return match ctx.demux.tuples.contains_key(&tuple) {
+            true => Err(ApiError::AddressInUse),
+            false => Ok(tuple),
+        };
+    }
+    (0..64)
+        .map(|_| FourTuple {
+            local: SocketAddr::new(local.ip(), 32_768 + ctx.rng.below(28_232) as u16),
+            remote,
+        })
+        .find(|t| !ctx.demux.tuples.contains_key(t))
+        .ok_or(ApiError::LimitReached)
 }
 
 /// The third ACK acknowledges our SYN/ACK and continues the peer's SYN.

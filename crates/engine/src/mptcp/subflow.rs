@@ -133,7 +133,7 @@ impl Subflow {
             active: true,
             address_id: 0,
             snd: Sender::new(Seq32(seeds.0), 1, config),
-            rcv: Receiver::new(Seq32(0)),
+            rcv: Receiver::new(Seq32(0), config.delayed_ack),
             agreed: Negotiated::default(),
             backup: false,
             peer_backup: false,

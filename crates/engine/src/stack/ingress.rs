@@ -9,7 +9,7 @@ use braid_wire::mptcp::{Capable, Join, MptcpOption, ResetReason};
 use braid_wire::tcp::{self, Flags, Options};
 use braid_wire::{Instant, Seq32, ip};
 
-use super::{RxMeta, Stack, Transmit, TxChecksum};
+use super::{Listener, RxMeta, Stack, Transmit, TxChecksum};
 use crate::mptcp::subflow::Opens;
 use crate::mptcp::{Connection, Mode, capable, join, usable};
 use crate::tcp::FourTuple;
@@ -83,8 +83,8 @@ impl Stack {
 
     fn path_of(&self, tuple: &FourTuple) -> Option<PathId> {
         let paths = &self.shared.paths;
-        let i = paths.iter().position(|p| p.config.owns(tuple.local.ip()))?;
-        Some(PathId(i as u8))
+        let owner = paths.iter().position(|p| p.config.owns(tuple.local.ip()));
+        owner.map(|i| PathId(i as u8)).or_else(|| self.any_path())
     }
 
     fn on_syn(&mut self, now: Instant, tuple: FourTuple, tcp: &tcp::Repr, payload: usize) {
@@ -100,7 +100,12 @@ impl Stack {
             }
             return;
         }
-        match self.listeners.iter().position(|l| *l == tuple.local) {
+        let listeners = &self.listeners;
+        let exact = listeners
+            .iter()
+            .position(|l| *l == Listener::At(tuple.local));
+        let any = || listeners.iter().position(|l| matches!(l, Listener::Any(_)));
+        match exact.or_else(any) {
             Some(n) => self.on_initial_syn(now, path, tuple, tcp, ListenerId(n as u32)),
             None => self.refuse(tuple, tcp, payload, None),
         }

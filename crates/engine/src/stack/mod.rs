@@ -64,6 +64,14 @@ impl Shared {
     }
 }
 
+/// Where connections are accepted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Listener {
+    At(SocketAddr),
+    /// To any address; they belong to the path.
+    Any(PathId),
+}
+
 /// All connections of one host: demultiplexing by 4-tuple and token, listeners, timers.
 ///
 /// # How to drive it
@@ -81,7 +89,7 @@ pub struct Stack {
     shared: Shared,
     table: Table,
     policy: Box<dyn FnMut() -> Policy + Send>,
-    listeners: Vec<SocketAddr>,
+    listeners: Vec<Listener>,
     /// Earliest timer of each connection; entries that no longer hold are skipped.
     timers: BinaryHeap<Reverse<(Instant, ConnId)>>,
     /// Connections that may have something to send, in turn.
@@ -160,11 +168,37 @@ impl Stack {
         if !self.shared.paths.iter().any(|p| p.config.owns(addr.ip())) {
             return Err(ApiError::NoUsablePath);
         }
-        if self.listeners.contains(&addr) {
+        self.add_listener(Listener::At(addr))
+    }
+
+    /// Accepts connections to any address and port that no other listener has, in the name of that
+    /// address (a transparent intake, as with `IP_TRANSPARENT`). They belong to `path`, whose own
+    /// address they need not bear; from here on segments of unknown connections are answered in
+    /// any name. One such listener at most.
+    pub fn listen_any(&mut self, path: PathId) -> Result<ListenerId, ApiError> {
+        if self.any_path().is_some() {
             return Err(ApiError::AddressInUse);
         }
-        self.listeners.push(addr);
+        if usize::from(path.0) >= self.shared.paths.len() {
+            return Err(ApiError::NoUsablePath);
+        }
+        self.add_listener(Listener::Any(path))
+    }
+
+    fn add_listener(&mut self, listener: Listener) -> Result<ListenerId, ApiError> {
+        if self.listeners.contains(&listener) {
+            return Err(ApiError::AddressInUse);
+        }
+        self.listeners.push(listener);
         Ok(ListenerId(self.listeners.len() as u32 - 1))
+    }
+
+    /// The path of connections to addresses of no path.
+    fn any_path(&self) -> Option<PathId> {
+        self.listeners.iter().find_map(|l| match l {
+            Listener::Any(path) => Some(*path),
+            Listener::At(_) => None,
+        })
     }
 
     /// Opens a connection. Data may be written at once; it leaves with the end of the handshake.
@@ -188,10 +222,12 @@ impl Stack {
         let id = self.table.reserve();
         let mut conn = Connection::new(id, options.remote, mode, options.policy, now);
         conn.remote_alt = options.remote_alt;
+        conn.local = options.local;
         conn.flow_size = options
             .flow_size
             .map_or(FlowSize::Unknown, FlowSize::Declared);
-        conn.pinned = options.path.is_some() && options.protocol == Protocol::Tcp;
+        let pinned = options.path.is_some() && options.protocol == Protocol::Tcp;
+        conn.pinned = pinned || options.local.is_some();
         let mut ctx = self.shared.ctx(now);
         if let Err(error) = conn.open_subflow(&mut ctx, path) {
             self.table.release(id);

@@ -10,14 +10,11 @@ use braid_wire::tcp::SackBlocks;
 use braid_wire::{Instant, Seq32};
 
 use super::scoreboard::Mapping;
+use crate::DelayedAck;
 use crate::buffer::RangeSet;
 
-/// Longest delay of an acknowledgement.
-const ACK_DELAY: Duration = Duration::from_millis(40);
 /// Least time between answers to segments that have no place here, as Linux has it.
 const CHALLENGE_INTERVAL: Duration = Duration::from_millis(500);
-/// Segments acknowledged at once at the start, so that the peer's window opens quickly.
-const QUICK_ACKS: u8 = 16;
 /// Most mappings kept for bytes not yet received.
 const MAX_MAPPINGS: usize = 512;
 /// Most disjoint ranges kept out of order.
@@ -49,13 +46,15 @@ pub(crate) struct Receiver {
     duplicate: Option<Range<u64>>,
     mappings: VecDeque<Mapping>,
     unacked: u64,
-    quick: u8,
+    policy: DelayedAck,
+    /// Segments still to be acknowledged one by one.
+    quick: u32,
     /// When the next segment that has no place here is answered.
     challenge_at: Instant,
 }
 
 impl Receiver {
-    pub fn new(irs: Seq32) -> Self {
+    pub fn new(irs: Seq32, policy: DelayedAck) -> Self {
         Receiver {
             irs,
             nxt: 1,
@@ -68,7 +67,8 @@ impl Receiver {
             duplicate: None,
             mappings: VecDeque::new(),
             unacked: 0,
-            quick: QUICK_ACKS,
+            policy,
+            quick: policy.quick,
             challenge_at: Instant::ZERO,
         }
     }
@@ -207,11 +207,11 @@ impl Receiver {
         {
             self.mappings.pop_front();
         }
-        if filling || self.unacked >= 2 * mss || self.quick > 0 {
+        if filling || self.unacked >= u64::from(self.policy.every) * mss || self.quick > 0 {
             self.quick = self.quick.saturating_sub(1);
             self.due = AckDue::Now;
         } else if self.due == AckDue::Never {
-            self.due = AckDue::At(now + ACK_DELAY);
+            self.due = AckDue::At(now + self.policy.timeout);
         }
     }
 

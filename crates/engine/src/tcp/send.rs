@@ -16,9 +16,6 @@ use crate::stats::Traffic;
 
 /// Duplicate-acknowledgement threshold, in transmissions.
 const DUP_THRESH: usize = 3;
-/// How long the peer may delay the acknowledgement of a lone segment (RFC 8985 section 7.2).
-/// Linux and this engine delay by 40 ms; where a peer takes longer a probe is sent needlessly.
-const MAX_ACK_DELAY: Duration = Duration::from_millis(60);
 /// Most doublings of the retransmission timeout.
 const MAX_BACKOFF: u32 = 10;
 
@@ -102,6 +99,10 @@ pub(crate) struct Sender {
     round_end: u64,
     last_sent: Instant,
     initial_window: u32,
+    /// Segments.
+    max_cwnd: u32,
+    /// How long the peer may delay the acknowledgement of a lone segment (RFC 8985 section 7.2).
+    peer_ack_delay: Duration,
 }
 
 impl Sender {
@@ -132,6 +133,8 @@ impl Sender {
             round_end: 0,
             last_sent: Instant::ZERO,
             initial_window: config.initial_window,
+            max_cwnd: config.max_cwnd.map_or(u32::MAX, |most| most.max(1)),
+            peer_ack_delay: config.delayed_ack.timeout * 3 / 2,
         }
     }
 
@@ -181,10 +184,12 @@ impl Sender {
 
     /// Congestion window, bytes; in fast recovery the one on the way to the controller's.
     pub fn cwnd(&self) -> u64 {
-        match &self.recovery {
+        let most = u64::from(self.max_cwnd) * u64::from(self.mss);
+        let cwnd = match &self.recovery {
             Recovery::Fast { prr, .. } => self.in_flight() + prr.room(),
             _ => self.cc.cwnd(),
-        }
+        };
+        cwnd.min(most)
     }
 
     /// The retransmission timeout with its backoff (RFC 6298 section 5.5).
@@ -308,7 +313,7 @@ impl Sender {
         self.probe_at = eligible.then(|| {
             let mut pto = self.rtt.srtt() * 2;
             if self.in_flight() <= u64::from(self.mss) {
-                pto += MAX_ACK_DELAY;
+                pto += self.peer_ack_delay;
             }
             let at = now + pto;
             self.rto_at.map_or(at, |rto| at.min(rto))
@@ -508,7 +513,7 @@ impl Sender {
         } else {
             120
         };
-        let per_second = u128::from(self.cc.cwnd()) * 10_000_000 * percent;
+        let per_second = u128::from(self.cwnd()) * 10_000_000 * percent;
         // Unpaced before the first round trip is known.
         if let Some(rate) = per_second.checked_div(self.rtt.srtt().as_nanos()) {
             self.pacer

@@ -9,6 +9,7 @@ mod harness;
 mod capable;
 mod close;
 mod dss;
+mod intake;
 mod ipv6;
 mod join;
 mod limits;

@@ -1,7 +1,10 @@
 //! Acknowledgements, windows and probes (RFC 9293 section 3.8.6, RFC 5681 section 4.2, RFC 7323,
 //! RFC 8684 sections 3.3.4 and 3.3.5).
 
-use braid_engine::{Config, Event, Protocol};
+use core::time::Duration;
+
+use braid_engine::{Config, DelayedAck, Event, Protocol};
+use braid_wire::Instant;
 
 use crate::harness::{Script, config, mapped};
 use crate::segment::{Seg, ack, dack, data, hex, syn, syn_ack};
@@ -340,4 +343,83 @@ fn timestamps_and_the_keys_share_the_header() {
     send!(s, 10, s.peer_capable(syn_ack()).win(65_535).ts(0, 0));
     // 1500 - 40 - 12 - 24.
     recv!(s => 10, s.stack_keys_data(data(1, 1, [5; 1424]), 1424).ts(10, 0));
+}
+
+/// Delayed acknowledgements as configured: here as in NS-2, every second segment from the start
+/// and a lone one after 100 ms.
+#[test]
+fn delayed_acks_are_a_setting() {
+    let delayed_ack = DelayedAck {
+        timeout: Duration::from_millis(100),
+        every: 2,
+        quick: 0,
+    };
+    let config = Config {
+        delayed_ack,
+        ..config()
+    };
+    let mut s = Script::tcp(config, syn(), ack(1, 1).win(512));
+    let at = |n: usize| (n * MSS) as u64 + 1;
+    send!(s, 20, data(at(0), 1, vec![0; MSS]));
+    quiet!(s, 119);
+    recv!(s, 120, ack(1, at(1)));
+    send!(s, 130, data(at(1), 1, vec![0; MSS]));
+    quiet!(s, 131);
+    send!(s, 132, data(at(2), 1, vec![0; MSS]));
+    recv!(s, 132, ack(1, at(3)));
+}
+
+/// A peer that delays for long is not probed before it may have answered (RFC 8985 section 7.2).
+#[test]
+fn the_probe_waits_for_a_delayed_ack() {
+    let delayed_ack = DelayedAck {
+        timeout: Duration::from_millis(100),
+        ..DelayedAck::default()
+    };
+    let config = Config {
+        delayed_ack,
+        ..config()
+    };
+    let mut s = Script::tcp(config, syn(), ack(1, 1).win(512));
+    s.write("x");
+    recv!(s, 10, data(1, 1, "x"));
+    // 2 srtt + 150 ms.
+    recv!(s, 180, data(1, 1, "x"));
+}
+
+/// Without a bound of its own congestion control would have doubled the window.
+#[test]
+fn a_window_bound_holds() {
+    let config = Config {
+        initial_window: 2,
+        max_cwnd: Some(3),
+        ..config()
+    };
+    let mut s = Script::tcp(config, syn().mss(1448), ack(1, 1).win(4096));
+    s.write(vec![0; 20 * 1448]);
+    let mut flight = |at: i32, acked: u64| {
+        if acked > 1 {
+            send!(s, at, ack(1, acked).win(4096));
+        }
+        s.advance(Instant::from_millis(at as u64 + 9));
+        core::iter::from_fn(|| s.take()).count()
+    };
+    assert_eq!(flight(10, 1), 2);
+    assert_eq!(flight(20, 1 + 2 * 1448), 3);
+    assert_eq!(flight(30, 1 + 5 * 1448), 3);
+}
+
+/// A receive buffer smaller than what is usually offered at first is not exceeded.
+#[test]
+fn a_small_receive_buffer_is_obeyed() {
+    let config = Config {
+        recv_buffer: 20 * MSS,
+        ..config()
+    };
+    let mut s = Script::server(config);
+    s.peer(1);
+    send!(s, 0, syn());
+    recv!(s, 0, syn_ack().ws(None).win(20 * MSS as u16));
+    send!(s, 10, ack(1, 1));
+    recv!(s, 10, ack(1, 1).win(20 * MSS as u16));
 }

@@ -7,13 +7,13 @@ use std::rc::Rc;
 use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::{Duration, Instant as WallClock};
 
-use braid_links::{Link, Settings};
+use braid_links::{Link, Schedule};
 use braid_wire::{Instant, Rng};
 use hdrhistogram::Histogram;
 use rustix::event::{Timespec, epoll};
 
 use super::tun_end::{self, HEADER_LEN, TunEnd};
-use super::{Direction, Lateness, LinkPlan, Request};
+use super::{Course, Direction, Lateness, LinkPlan, Request};
 
 /// Packets read from one device before the others get their turn.
 const BATCH: usize = 64;
@@ -29,28 +29,20 @@ const LATEST: u64 = 10_000_000_000;
 
 /// Devices and settings, before the thread runs. Link `i` has device `2 i` at its `from` end and
 /// `2 i + 1` at its `to` end; a lane, one direction, has the index of the device it reads.
+#[derive(Default)]
 pub(super) struct Engine {
     ends: Vec<TunEnd>,
-    settings: Vec<Settings>,
-    seed: u64,
+    courses: Vec<(Course, u64)>,
     buffer_len: usize,
 }
 
 impl Engine {
-    pub fn new(seed: u64) -> Engine {
-        Engine {
-            ends: Vec::new(),
-            settings: Vec::new(),
-            seed,
-            buffer_len: 0,
-        }
-    }
-
     /// Adds the link of `plan` between its devices.
     pub fn add_link(&mut self, plan: &LinkPlan, from: TunEnd, to: TunEnd) {
         self.ends.extend([from, to]);
-        self.settings
-            .extend([plan.forward.clone(), plan.reverse.clone()]);
+        let courses = [&plan.forward, &plan.reverse];
+        self.courses
+            .extend(courses.map(|course| (course.clone(), plan.seed)));
         self.buffer_len = self.buffer_len.max(HEADER_LEN + usize::from(plan.mtu));
     }
 
@@ -67,14 +59,8 @@ impl Engine {
             let data = epoll::EventData::new_u64(index as u64);
             epoll::add(&epoll, end, data, epoll::EventFlags::IN)?;
         }
-        let lanes = self
-            .settings
-            .into_iter()
-            .enumerate()
-            .map(|(index, settings)| Lane {
-                link: Link::new(settings),
-                rng: Rng::for_component(self.seed, index as u64),
-            });
+        let lanes = (self.courses.into_iter().enumerate())
+            .map(|(index, (course, seed))| Lane::start(Instant::ZERO, index, course, seed));
         let histogram = Histogram::new_with_bounds(1, LATEST, 2);
         Running {
             lanes: lanes.collect(),
@@ -96,6 +82,42 @@ impl Engine {
 struct Lane {
     link: Link<Packet>,
     rng: Rng,
+    origin: Instant,
+    schedule: Schedule,
+}
+
+impl Lane {
+    fn start(now: Instant, index: usize, course: Course, seed: u64) -> Lane {
+        Lane {
+            link: Link::starting_at(now, course.settings),
+            rng: Rng::for_component(seed, index as u64),
+            origin: now,
+            schedule: course.schedule,
+        }
+    }
+
+    fn next_event(&self) -> Option<Instant> {
+        let change = self.schedule.next_change().map(|at| self.origin + at);
+        self.link.next_event().into_iter().chain(change).min()
+    }
+
+    fn set(&mut self, now: Instant, course: Course) {
+        self.keep_schedule(now);
+        self.link.set(now, course.settings);
+        self.schedule = course.schedule;
+        while self
+            .schedule
+            .poll(now.saturating_since(self.origin))
+            .is_some()
+        {}
+    }
+
+    /// Makes the changes that are due, each at its time.
+    fn keep_schedule(&mut self, now: Instant) {
+        while let Some(change) = self.schedule.poll(now.saturating_since(self.origin)) {
+            self.link.set(self.origin + change.at, change.settings);
+        }
+    }
 }
 
 /// The emulator at work.
@@ -143,11 +165,7 @@ impl Running {
     }
 
     fn until_next(&self) -> Option<Timespec> {
-        let next = self
-            .lanes
-            .iter()
-            .filter_map(|lane| lane.link.next_event())
-            .min()?;
+        let next = self.lanes.iter().filter_map(Lane::next_event).min()?;
         let wait = next.saturating_since(self.now());
         Some(Timespec {
             tv_sec: i64::try_from(wait.as_secs()).unwrap_or(i64::MAX),
@@ -164,6 +182,7 @@ impl Running {
                     packet.len = len;
                     let now = self.now();
                     let lane = &mut self.lanes[index];
+                    lane.keep_schedule(now);
                     lane.link
                         .enqueue(now, packet, (len - HEADER_LEN) as u32, &mut lane.rng);
                 }
@@ -184,6 +203,7 @@ impl Running {
     fn deliver(&mut self) {
         for index in 0..self.lanes.len() {
             let mut now = self.now();
+            self.lanes[index].keep_schedule(now);
             while let Some(mut delivery) = self.lanes[index].link.poll_deliver(now) {
                 let bytes = &mut delivery.packet.buffer[..delivery.packet.len];
                 if let Some(bit) = delivery.flip {
@@ -201,9 +221,16 @@ impl Running {
     fn answer_requests(&mut self, inbox: &Receiver<Request>) -> bool {
         loop {
             match inbox.try_recv() {
-                Ok(Request::Set(link, direction, settings)) => {
+                Ok(Request::Set(link, direction, course)) => {
                     let now = self.now();
-                    self.lanes[lane(link, direction)].link.set(now, settings);
+                    self.lanes[lane(link, direction)].set(now, *course);
+                }
+                Ok(Request::Restart(link, courses, seed)) => {
+                    let now = self.now();
+                    for (direction, course) in Direction::BOTH.into_iter().zip(*courses) {
+                        let index = lane(link, direction);
+                        self.lanes[index] = Lane::start(now, index, course, seed);
+                    }
                 }
                 Ok(Request::Stats(link, direction, reply)) => {
                     let link = &self.lanes[lane(link, direction)].link;

@@ -16,7 +16,7 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use braid_links::{Counters, Settings};
+use braid_links::{Counters, Schedule, Settings};
 use rustix::event::{EventfdFlags, eventfd};
 use serde::{Deserialize, Serialize};
 
@@ -51,10 +51,30 @@ pub struct LinkPlan {
     /// Largest IP packet, bytes; the devices' MTU is to be set to it by whoever gives them
     /// addresses.
     pub mtu: u16,
-    /// Settings from `from` to `to`.
-    pub forward: Settings,
-    /// Settings from `to` to `from`.
-    pub reverse: Settings,
+    /// From `from` to `to`.
+    pub forward: Course,
+    /// From `to` to `from`.
+    pub reverse: Course,
+    /// Seed of this link's random streams.
+    pub seed: u64,
+}
+
+/// What one direction of a link is like, from its start on.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Course {
+    /// At the start.
+    pub settings: Settings,
+    /// Changes, in time from the start.
+    pub schedule: Schedule,
+}
+
+impl From<Settings> for Course {
+    fn from(settings: Settings) -> Self {
+        Course {
+            settings,
+            schedule: Schedule::default(),
+        }
+    }
 }
 
 /// How late packets were delivered against the time the model gave them.
@@ -81,7 +101,8 @@ pub struct Emulator {
 
 /// What the emulator's thread is asked; the links are meant by their index.
 enum Request {
-    Set(usize, Direction, Settings),
+    Set(usize, Direction, Box<Course>),
+    Restart(usize, Box<[Course; 2]>, u64),
     Stats(usize, Direction, Sender<(Settings, Counters)>),
     Lateness(Sender<Lateness>),
     ResetLateness,
@@ -90,13 +111,16 @@ enum Request {
 
 impl Emulator {
     /// Makes the devices and starts the links; the namespaces must exist. The devices are down
-    /// and without address yet. Loss and jitter are drawn from `seed`, a stream per direction.
+    /// and without address yet. What is random is drawn from the link's seed, in a stream per
+    /// direction: direction `d` (0 forward, 1 reverse) of the `n`th link has
+    /// [`Rng::for_component`](braid_wire::Rng::for_component) of component `2 n + d`, as in the
+    /// simulator, so that the packets of one index meet the same fate in both.
     ///
     /// # Errors
     ///
     /// Whatever the system refused.
-    pub fn start(links: &[LinkPlan], seed: u64) -> io::Result<Emulator> {
-        let mut engine = Engine::new(seed);
+    pub fn start(links: &[LinkPlan]) -> io::Result<Emulator> {
+        let mut engine = Engine::default();
         for plan in links {
             let from = netns::run_inside(&plan.from, || TunEnd::open(&plan.name))?;
             let to = netns::run_inside(&plan.to, || TunEnd::open(&plan.name))?;
@@ -132,7 +156,8 @@ impl Emulator {
         self.names.iter().position(|n| n == name)
     }
 
-    /// Changes the settings of a link in one direction, from now on.
+    /// Changes a link in one direction from now on. The schedule takes the place of the one
+    /// there was; its times count from the start of the link, and what is over is left out.
     ///
     /// # Errors
     ///
@@ -141,9 +166,24 @@ impl Emulator {
     /// # Panics
     ///
     /// If there is no link of this index.
-    pub fn set(&self, link: usize, direction: Direction, settings: Settings) -> io::Result<()> {
+    pub fn set(&self, link: usize, direction: Direction, course: Course) -> io::Result<()> {
         assert!(link < self.names.len(), "link index out of range");
-        self.request(Request::Set(link, direction, settings))
+        self.request(Request::Set(link, direction, Box::new(course)))
+    }
+
+    /// Starts a link anew, forward and reverse: what it holds is dropped without being counted,
+    /// its counters are at zero, and traces, schedules and random streams begin.
+    ///
+    /// # Errors
+    ///
+    /// The emulator's thread has ended.
+    ///
+    /// # Panics
+    ///
+    /// If there is no link of this index.
+    pub fn restart(&self, link: usize, courses: [Course; 2], seed: u64) -> io::Result<()> {
+        assert!(link < self.names.len(), "link index out of range");
+        self.request(Request::Restart(link, Box::new(courses), seed))
     }
 
     /// Settings and counters of a link in one direction.

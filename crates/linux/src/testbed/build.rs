@@ -4,23 +4,18 @@ use std::fs;
 use std::io::{self, Write};
 use std::process::{Command, Stdio};
 
-use braid_links::{Loss, QueueLimit, Rate, Settings};
-
 use super::error::Error;
 use super::layout::{self, Segment, SegmentKind};
+use super::links::LinkState;
 use super::routes;
-use super::spec::{LinkModel, LinkSpec, Start};
-use super::units::{LossRatio, QueueSize, TimeValue};
+use super::spec::{LinkSpec, Start};
 use super::{Testbed, process, state};
-use crate::emulator::{Direction, Emulator, LinkPlan};
+use crate::emulator::{Emulator, LinkPlan};
 use crate::netns;
 
 /// Packets a device holds for the emulator until it reads them. Bursts must fit, since what is
 /// dropped there is dropped by no model.
 const DEVICE_QUEUE: u32 = 4096;
-
-/// Queue of a link without rate.
-const UNLIMITED_QUEUE: QueueLimit = QueueLimit::Packets(1000);
 
 /// Kernel settings of every host. Routes must not be learnt, connections must not start from
 /// what an earlier one measured, and a packet may arrive at any interface of a multi-homed host.
@@ -43,9 +38,11 @@ impl Testbed {
             create_namespace(&host.namespace)?;
             set_sysctls(&host.namespace, host.role.forwards())?;
         }
-        let plans: Vec<_> = self.spec.links.iter().map(|l| self.plan(l)).collect();
-        let emulator = Emulator::start(&plans, self.spec.seed)
-            .map_err(|e| Error::system("start the link emulator", e))?;
+        self.link_states = self.spec.links.iter().map(LinkState::of).collect();
+        let links = self.spec.links.iter().zip(&self.link_states);
+        let plans: Vec<_> = links.map(|(l, state)| self.plan(l, state)).collect();
+        let emulator =
+            Emulator::start(&plans).map_err(|e| Error::system("start the link emulator", e))?;
         self.emulator = Some(emulator);
         for segment in segments.iter().filter(|s| s.kind == SegmentKind::Lan) {
             self.build_lan(segment)?;
@@ -82,14 +79,16 @@ impl Testbed {
         Ok(())
     }
 
-    fn plan(&self, link: &LinkSpec) -> LinkPlan {
+    fn plan(&self, link: &LinkSpec, state: &LinkState) -> LinkPlan {
+        let [forward, reverse] = state.courses();
         LinkPlan {
             name: link.name.to_string(),
             from: layout::namespace(&self.spec.name, &link.from),
             to: layout::namespace(&self.spec.name, &link.to),
             mtu: link.mtu,
-            forward: settings(link, Direction::Forward),
-            reverse: settings(link, Direction::Reverse),
+            forward,
+            reverse,
+            seed: link.seed.unwrap_or(self.spec.seed),
         }
     }
 
@@ -143,9 +142,10 @@ pub(super) struct Scripts {
 }
 
 impl Scripts {
-    /// Settings of the device of an emulated link.
+    /// Settings of the device of an emulated link. Without multicast the kernel sends nothing of
+    /// its own accord, so that losses fall on the packets of one index in every run.
     pub fn device(&mut self, name: &str, mtu: u16) {
-        self.v4 += &format!("link set {name} mtu {mtu} txqueuelen {DEVICE_QUEUE}\n");
+        self.v4 += &format!("link set {name} mtu {mtu} txqueuelen {DEVICE_QUEUE} multicast off\n");
     }
 }
 
@@ -229,57 +229,4 @@ pub(super) fn remove_leftovers(name: &str) -> Result<(), Error> {
     state::remove_root_if_empty();
     first_error
         .and(removed.map_err(|e| Error::system(format!("remove {}", directory.display()), e)))
-}
-
-/// What the file says of one direction, with what holds for both filled in.
-pub(super) fn model(link: &LinkSpec, direction: Direction) -> LinkModel {
-    let own = match direction {
-        Direction::Forward => &link.forward,
-        Direction::Reverse => &link.reverse,
-    };
-    LinkModel {
-        rate: own.rate.or(link.rate),
-        delay: own.delay.or(link.delay),
-        jitter: own.jitter.or(link.jitter),
-        queue: own.queue.or(link.queue),
-        loss: own.loss.or(link.loss),
-    }
-}
-
-/// Settings of one direction for the emulator.
-fn settings(link: &LinkSpec, direction: Direction) -> Settings {
-    let there = model(link, direction);
-    let back = match direction {
-        Direction::Forward => model(link, Direction::Reverse),
-        Direction::Reverse => model(link, Direction::Forward),
-    };
-    resolve(&there, &back, true)
-}
-
-/// Settings of the direction `there`, whose way back is `back`.
-pub(super) fn resolve(there: &LinkModel, back: &LinkModel, up: bool) -> Settings {
-    let time = |t: Option<TimeValue>| t.map(|t| t.0).unwrap_or_default();
-    let rate = there.rate.and_then(|r| r.0);
-    let queue = match (there.queue.unwrap_or(QueueSize::Bdp(1.0)), rate) {
-        (QueueSize::Packets(n), _) => QueueLimit::Packets(n),
-        (QueueSize::Bytes(n), _) => QueueLimit::Bytes(n),
-        (QueueSize::Bdp(_), None) => UNLIMITED_QUEUE,
-        (QueueSize::Bdp(times), Some(rate)) => {
-            let rtt = (time(there.delay) + time(back.delay)).as_secs_f64();
-            // Room for two packets, without which a line cannot be kept busy.
-            QueueLimit::Bytes(((rate as f64 * rtt / 8.0 * times) as u64).max(3000))
-        }
-    };
-    Settings {
-        rate: rate.map_or(Rate::Unlimited, Rate::bits_per_second),
-        delay: time(there.delay),
-        jitter: time(there.jitter),
-        queue,
-        loss: match there.loss {
-            Some(LossRatio(p)) if p > 0.0 => Loss::Uniform(p),
-            _ => Loss::None,
-        },
-        up,
-        ..Settings::default()
-    }
 }

@@ -19,9 +19,9 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use serde::{Deserialize, Serialize};
 
 use super::error::Error;
+use super::model::LinkChange;
 use super::spec::Spec;
 use super::status::Status;
-use super::units::LinkChange;
 use super::{Options, Testbed, state};
 use crate::emulator::Direction;
 use crate::netns::{self, Capability};
@@ -44,7 +44,7 @@ enum Request {
     Set {
         link: String,
         direction: Option<Direction>,
-        change: LinkChange,
+        change: Box<LinkChange>,
     },
     Start(String),
     Stop(String),
@@ -214,8 +214,12 @@ fn answer(testbed: &mut Testbed, request: Request) -> Result<Answer, Error> {
         Request::Set {
             link,
             direction,
-            change,
-        } => testbed.set_link(&link, direction, &change)?,
+            mut change,
+        } => {
+            // Read again here, since the contents of a trace do not travel; its path is absolute.
+            change.load("/".as_ref())?;
+            testbed.set_link(&link, direction, &change)?;
+        }
         Request::Start(host) => testbed.start(&host)?,
         Request::Stop(host) => testbed.stop(&host)?,
         Request::Kill(host) => testbed.kill(&host)?,
@@ -318,7 +322,7 @@ impl Client {
         self.order(&Request::Set {
             link: link.to_owned(),
             direction,
-            change: *change,
+            change: Box::new(change.clone()),
         })
     }
 

@@ -1,46 +1,90 @@
 //! Links of a running testbed: changing them, and what they carried.
 
+use std::collections::VecDeque;
+use std::time::Instant;
 use std::{fs, io};
 
-use braid_links::{Counters, Settings};
+use braid_links::{Change, Counters, Loss, QueueLimit, Rate, Schedule, Settings};
 
 use super::Testbed;
-use super::build::{model, resolve};
 use super::error::Error;
 use super::layout::namespace;
-use super::spec::{LinkModel, Spec};
+use super::model::{LinkChange, LinkModel, ScheduledChange};
+use super::spec::LinkSpec;
 use super::status::{DirectionStatus, HostStatus, LatenessStatus, LinkStatus, Status};
-use super::units::{LinkChange, QueueSize};
-use crate::emulator::{Direction, Emulator};
+use super::units::{CodelValue, LossValue, QueueSize};
+use crate::emulator::{Course, Direction, Emulator};
 use crate::netns;
 
-/// One direction of a link as it should be now.
-#[derive(Debug, Clone, Copy)]
+/// A link as it should be now.
+#[derive(Debug, Clone)]
 pub(super) struct LinkState {
-    pub model: LinkModel,
-    pub up: bool,
-}
-
-/// All links as the file has them.
-pub(super) fn initial(spec: &Spec) -> Vec<[LinkState; 2]> {
-    let of = |link| {
-        Direction::BOTH.map(|d| LinkState {
-            model: model(link, d),
-            up: true,
-        })
-    };
-    spec.links.iter().map(of).collect()
+    /// When it started.
+    start: Instant,
+    /// Forward and reverse: what the file says, and what the schedule and `set` changed since.
+    directions: [(LinkModel, bool); 2],
+    /// What the schedule still has to change.
+    schedule: VecDeque<ScheduledChange>,
 }
 
 impl LinkState {
-    fn apply(&mut self, change: &LinkChange) {
-        let model = &mut self.model;
-        model.rate = change.rate.or(model.rate);
-        model.delay = change.delay.or(model.delay);
-        model.jitter = change.jitter.or(model.jitter);
-        model.loss = change.loss.or(model.loss);
-        model.queue = change.queue.or(model.queue);
-        self.up = change.up.unwrap_or(self.up);
+    /// As the file has it.
+    pub fn of(link: &LinkSpec) -> LinkState {
+        let schedule = link.schedule.iter().map(|entry| entry.get_ref().clone());
+        LinkState {
+            start: Instant::now(),
+            directions: link.models().map(|model| (model, true)),
+            schedule: schedule.collect(),
+        }
+    }
+
+    fn apply(&mut self, direction: Option<Direction>, change: &LinkChange) {
+        for ((model, up), at) in self.directions.iter_mut().zip(Direction::BOTH) {
+            if direction.is_none_or(|d| d == at) {
+                *model = change.model.or(model);
+                *up = change.up.unwrap_or(*up);
+            }
+        }
+    }
+
+    /// Applies what of the schedule is due.
+    fn keep_schedule(&mut self) {
+        let elapsed = self.start.elapsed();
+        while self
+            .schedule
+            .front()
+            .is_some_and(|entry| entry.at <= elapsed)
+        {
+            if let Some(entry) = self.schedule.pop_front() {
+                self.apply(entry.direction, &entry.change);
+            }
+        }
+    }
+
+    /// For the emulator: forward and reverse, from now on.
+    pub fn courses(&self) -> [Course; 2] {
+        let mut later = self.clone();
+        let mut changes = [Vec::new(), Vec::new()];
+        for entry in &self.schedule {
+            later.apply(entry.direction, &entry.change);
+            // Both, since a queue in BDP depends on the delay of the way back.
+            for (changes, settings) in changes.iter_mut().zip(later.settings()) {
+                let at = entry.at;
+                changes.push(Change { at, settings });
+            }
+        }
+        let [forward, reverse] = self.settings();
+        let [forward_changes, reverse_changes] = changes.map(Schedule::new);
+        [(forward, forward_changes), (reverse, reverse_changes)]
+            .map(|(settings, schedule)| Course { settings, schedule })
+    }
+
+    fn settings(&self) -> [Settings; 2] {
+        let [(forward, forward_up), (reverse, reverse_up)] = &self.directions;
+        [
+            forward.settings(reverse, *forward_up),
+            reverse.settings(forward, *reverse_up),
+        ]
     }
 }
 
@@ -52,21 +96,23 @@ impl Testbed {
         change: &LinkChange,
     ) -> Result<(), Error> {
         let index = self.link_index(link)?;
-        for (state, at) in self.models[index].iter_mut().zip(Direction::BOTH) {
-            if direction.is_none_or(|d| d == at) {
-                state.apply(change);
-            }
+        let refused = |e| Error::system(format!("change {link}"), e);
+        if change.restart {
+            let spec = &self.spec.links[index];
+            let seed = spec.seed.unwrap_or(self.spec.seed);
+            let state = LinkState::of(spec);
+            let restarted = self.emulator()?.restart(index, state.courses(), seed);
+            restarted.map_err(refused)?;
+            self.link_states[index] = state;
         }
-        // Both, since a queue in BDP depends on the delay of the way back.
-        let [forward, reverse] = self.models[index];
-        let settings = [
-            resolve(&forward.model, &reverse.model, forward.up),
-            resolve(&reverse.model, &forward.model, reverse.up),
-        ];
+        let state = &mut self.link_states[index];
+        state.keep_schedule();
+        state.apply(direction, change);
+        let courses = state.courses();
         let emulator = self.emulator()?;
-        for (direction, settings) in Direction::BOTH.into_iter().zip(settings) {
-            let set = emulator.set(index, direction, settings);
-            set.map_err(|e| Error::system(format!("change {link}"), e))?;
+        for (direction, course) in Direction::BOTH.into_iter().zip(courses) {
+            let set = emulator.set(index, direction, course);
+            set.map_err(refused)?;
         }
         Ok(())
     }
@@ -74,7 +120,7 @@ impl Testbed {
     pub(super) fn link_status(&self, link: &str) -> Result<LinkStatus, Error> {
         let index = self.link_index(link)?;
         let (spec, emulator) = (&self.spec.links[index], self.emulator()?);
-        let direction = |direction, state: &LinkState| {
+        let direction = |direction| {
             let asked = || {
                 let sender = match direction {
                     Direction::Forward => &spec.from,
@@ -88,16 +134,15 @@ impl Testbed {
                 asked().map_err(|e| Error::system(format!("ask about {link}"), e))?;
             Ok::<_, Error>(DirectionStatus {
                 dropped_device: drops,
-                ..direction_status(state, stats)
+                ..direction_status(stats)
             })
         };
-        let [forward, reverse] = &self.models[index];
         Ok(LinkStatus {
             name: spec.name.to_string(),
             from: spec.from.to_string(),
             to: spec.to.to_string(),
-            forward: direction(Direction::Forward, forward)?,
-            reverse: direction(Direction::Reverse, reverse)?,
+            forward: direction(Direction::Forward)?,
+            reverse: direction(Direction::Reverse)?,
         })
     }
 
@@ -193,31 +238,68 @@ impl Testbed {
     }
 }
 
-fn direction_status(
-    state: &LinkState,
-    (settings, counters): (Settings, Counters),
-) -> DirectionStatus {
+fn direction_status((settings, counters): (Settings, Counters)) -> DirectionStatus {
     let milliseconds = |d: std::time::Duration| d.as_nanos() as f64 / 1e6;
     DirectionStatus {
         up: settings.up,
-        rate: state.model.rate.and_then(|r| r.0),
+        rate: match &settings.rate {
+            Rate::Unlimited => None,
+            Rate::Fixed(rate) => Some(rate.get()),
+            Rate::Trace(trace) => Some(trace.mean_rate() as u64),
+        },
+        trace_ms: match &settings.rate {
+            Rate::Trace(trace) => Some(milliseconds(trace.length())),
+            _ => None,
+        },
         delay_ms: milliseconds(settings.delay),
         jitter_ms: milliseconds(settings.jitter),
         queue: match settings.queue {
-            braid_links::QueueLimit::Packets(n) => QueueSize::Packets(n).to_string(),
-            braid_links::QueueLimit::Bytes(n) => QueueSize::Bytes(n).to_string(),
+            QueueLimit::Packets(n) => QueueSize::Packets(n).to_string(),
+            QueueLimit::Bytes(n) => QueueSize::Bytes(n).to_string(),
         },
-        loss: state.model.loss.map_or(0.0, |l| l.0),
+        codel: settings
+            .codel
+            .map(|codel| CodelValue(Some(codel)).to_string()),
+        loss: mean_loss(settings.loss),
+        bursts: match settings.loss {
+            Loss::GilbertElliott { .. } => Some(LossValue(settings.loss).to_string()),
+            _ => None,
+        },
+        reorder: settings.reorder.share,
+        duplicate: settings.duplicate,
+        corrupt: settings.corrupt,
         packets_offered: counters.offered.packets,
         bytes_offered: counters.offered.bytes,
         packets_delivered: counters.delivered.packets,
         bytes_delivered: counters.delivered.bytes,
+        packets_duplicated: counters.duplicated.packets,
+        packets_corrupted: counters.corrupted.packets,
+        packets_detoured: counters.detoured.packets,
         dropped_queue: counters.dropped_queue.packets,
+        dropped_codel: counters.dropped_codel.packets,
         dropped_loss: counters.dropped_loss.packets,
         dropped_down: counters.dropped_down.packets,
         dropped_device: 0,
         queue_bytes: counters.queue.bytes,
         queue_bytes_max: counters.queue_max.bytes,
+    }
+}
+
+/// Share of packets lost at random in the long run.
+fn mean_loss(loss: Loss) -> f64 {
+    match loss {
+        Loss::None => 0.0,
+        Loss::Uniform(p) => p,
+        Loss::GilbertElliott {
+            to_bad,
+            to_good,
+            loss_good,
+            loss_bad,
+        } => {
+            let changes = to_bad + to_good;
+            let bad = if changes > 0.0 { to_bad / changes } else { 0.0 };
+            bad * loss_bad + (1.0 - bad) * loss_good
+        }
     }
 }
 

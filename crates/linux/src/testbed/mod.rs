@@ -28,6 +28,7 @@ mod control;
 mod error;
 mod layout;
 mod links;
+mod model;
 mod process;
 mod routes;
 mod spec;
@@ -43,10 +44,13 @@ use std::process::Command;
 pub use control::{Client, run_daemon, spawn_daemon};
 pub use error::{Error, SpecError};
 pub use layout::{HostLayout, InterfaceLayout, Layout, SegmentKind};
-pub use spec::{HostSpec, LanSpec, LinkModel, LinkSpec, Role, Spec, Start};
+pub use model::{LinkChange, LinkModel, ScheduledChange, TraceFile};
+pub use spec::{HostSpec, LanSpec, LinkSpec, Role, Spec, Start};
 pub use status::{ChildStatus, DirectionStatus, HostStatus, LatenessStatus, LinkStatus, Status};
 pub use subnet::{Subnet4, Subnet6};
-pub use units::{LinkChange, LossRatio, QueueSize, RateValue, TimeValue};
+pub use units::{
+    CodelValue, LossValue, Probability, QueueSize, RateValue, ReorderValue, TimeValue,
+};
 
 use crate::emulator::{Direction, Emulator};
 use links::LinkState;
@@ -74,8 +78,8 @@ pub struct Testbed {
     layout: Layout,
     options: Options,
     state_dir: PathBuf,
-    /// What the file, and `set` since, say of each link, forward and reverse.
-    models: Vec<[LinkState; 2]>,
+    /// Links in the order of the file, once they run.
+    link_states: Vec<LinkState>,
     emulator: Option<Emulator>,
     processes: BTreeMap<String, Process>,
     mortal: bool,
@@ -99,7 +103,6 @@ impl Testbed {
     /// [`up`](Self::up); `mortal` processes are killed when the calling thread ends.
     fn up_with(spec: Spec, options: Options, mortal: bool) -> Result<Testbed, Error> {
         let layout = Layout::resolve(&spec)?;
-        let models = links::initial(&spec);
         let claim = state::claim(&spec.name)?;
         let state_dir = state::directory(&spec.name);
         let mut testbed = Testbed {
@@ -107,7 +110,7 @@ impl Testbed {
             layout,
             options,
             state_dir,
-            models,
+            link_states: Vec::new(),
             emulator: None,
             processes: BTreeMap::new(),
             mortal,

@@ -3,13 +3,17 @@
 use std::fmt;
 use std::ops::{Deref, Range};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde::Deserialize;
 use toml::Spanned;
 
 use super::error::{Error, SpecError};
+use super::model::{LinkModel, ScheduledChange, TraceFile};
 use super::subnet::{Subnet4, Subnet6};
-use super::units::{LossRatio, QueueSize, RateValue, TimeValue};
+use super::units::{
+    CodelValue, LossValue, Probability, QueueSize, RateValue, ReorderValue, TimeValue,
+};
 
 /// A testbed file, read and checked.
 #[derive(Debug, Clone, Deserialize)]
@@ -144,16 +148,26 @@ pub struct LinkSpec {
     pub subnet4: Option<Subnet4>,
     /// IPv6 network; as for a LAN.
     pub subnet6: Option<Subnet6>,
-    /// Rate; unlimited where absent.
+    /// Rate; unlimited where there is neither this nor a trace.
     pub rate: Option<RateValue>,
+    /// Rate as recorded: a file in mahimahi's format.
+    pub trace: Option<TraceFile>,
     /// One-way delay; none where absent.
     pub delay: Option<TimeValue>,
     /// Largest additional delay; none where absent.
     pub jitter: Option<TimeValue>,
     /// Queue bound; 1 BDP where absent, 1000 packets for an unlimited rate.
     pub queue: Option<QueueSize>,
-    /// Loss ratio; none where absent.
-    pub loss: Option<LossRatio>,
+    /// CoDel on the queue; off where absent.
+    pub codel: Option<CodelValue>,
+    /// Random loss; none where absent.
+    pub loss: Option<LossValue>,
+    /// Reordering; none where absent.
+    pub reorder: Option<ReorderValue>,
+    /// Probability of duplication; 0 where absent.
+    pub duplicate: Option<Probability>,
+    /// Probability that a bit of a packet is flipped; 0 where absent.
+    pub corrupt: Option<Probability>,
     /// MTU of the interfaces, bytes.
     #[serde(default = "default_mtu")]
     pub mtu: u16,
@@ -163,22 +177,35 @@ pub struct LinkSpec {
     /// What differs from `to` to `from`.
     #[serde(default)]
     pub reverse: LinkModel,
+    /// Changes over time, in order.
+    #[serde(default)]
+    pub schedule: Vec<Spanned<ScheduledChange>>,
+    /// Seed of the link's random streams; the testbed's where absent.
+    pub seed: Option<u64>,
 }
 
-/// Settings of one direction of a link.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct LinkModel {
-    /// Rate.
-    pub rate: Option<RateValue>,
-    /// One-way delay.
-    pub delay: Option<TimeValue>,
-    /// Largest additional delay.
-    pub jitter: Option<TimeValue>,
-    /// Queue bound.
-    pub queue: Option<QueueSize>,
-    /// Loss ratio.
-    pub loss: Option<LossRatio>,
+impl LinkSpec {
+    /// What holds for both directions where they do not say otherwise.
+    fn common(&self) -> LinkModel {
+        LinkModel {
+            rate: self.rate,
+            trace: self.trace.clone(),
+            delay: self.delay,
+            jitter: self.jitter,
+            queue: self.queue,
+            codel: self.codel,
+            loss: self.loss,
+            reorder: self.reorder,
+            duplicate: self.duplicate,
+            corrupt: self.corrupt,
+        }
+    }
+
+    /// What the file says of the directions at the start, forward and reverse.
+    pub(super) fn models(&self) -> [LinkModel; 2] {
+        let common = self.common();
+        [&self.forward, &self.reverse].map(|own| own.or(&common))
+    }
 }
 
 fn default_congestion() -> String {
@@ -236,6 +263,12 @@ impl Spec {
             .map_err(|e| source.error(e.span().unwrap_or(0..0), e.message().to_owned()))?;
         spec.directory = origin.parent().map(Path::to_owned).unwrap_or_default();
         spec.check(&source)?;
+        let Spec {
+            links, directory, ..
+        } = &mut spec;
+        links
+            .iter_mut()
+            .try_for_each(|link| load_link(&source, link, directory))?;
         Ok(spec)
     }
 
@@ -320,6 +353,13 @@ struct Source<'a> {
 }
 
 impl Source<'_> {
+    /// Where `words` stand first, from byte `from` on; there if nowhere.
+    fn find(&self, words: &str, from: usize) -> Range<usize> {
+        let rest = self.text.get(from..).unwrap_or_default();
+        let at = rest.find(words).map_or(from, |at| from + at);
+        at..at
+    }
+
     fn error(&self, span: Range<usize>, message: String) -> SpecError {
         let start = span.start.min(self.text.len());
         let before = self.text.get(..start).unwrap_or_default();
@@ -333,6 +373,38 @@ impl Source<'_> {
             message,
         }
     }
+}
+
+/// Reads the traces of a link and checks the order of its schedule.
+fn load_link(source: &Source<'_>, link: &mut LinkSpec, directory: &Path) -> Result<(), SpecError> {
+    let mut common = link.common();
+    let after = link.name.span().end;
+    for model in [&mut common, &mut link.forward, &mut link.reverse] {
+        let written = model.trace.as_ref().map(|trace| trace.path.clone());
+        model.load(directory).map_err(|message| {
+            let written = written.unwrap_or_default();
+            source.error(source.find(&written.to_string_lossy(), after), message)
+        })?;
+    }
+    link.trace = common.trace;
+    let mut last = Duration::ZERO;
+    for entry in &mut link.schedule {
+        let span = entry.span();
+        let change = entry.get_mut();
+        if change.at < last {
+            let message = format!(
+                "this change is before the one above it, at {}s; write them in order of time",
+                last.as_secs_f64()
+            );
+            return Err(source.error(span, message));
+        }
+        last = change.at;
+        let model = &mut change.change.model;
+        model
+            .load(directory)
+            .map_err(|message| source.error(span, message))?;
+    }
+    Ok(())
 }
 
 fn check_name(source: &Source<'_>, name: &Name, longest: usize) -> Result<(), SpecError> {

@@ -72,16 +72,34 @@ impl LinkStatus {
 pub struct DirectionStatus {
     /// Whether it carries packets.
     pub up: bool,
-    /// bit/s; `None` if not limited.
+    /// bit/s, the mean for a trace; `None` if not limited.
     pub rate: Option<u64>,
+    /// Where the rate is a trace: how long it lasts before it begins anew, ms.
+    #[serde(default)]
+    pub trace_ms: Option<f64>,
     /// One-way delay, ms.
     pub delay_ms: f64,
     /// Largest additional delay, ms.
     pub jitter_ms: f64,
     /// Queue bound, as in the file.
     pub queue: String,
-    /// Probability of loss, 0 to 1.
+    /// Target and interval of CoDel, if it is on.
+    #[serde(default)]
+    pub codel: Option<String>,
+    /// Probability of random loss in the long run, 0 to 1.
     pub loss: f64,
+    /// The parameters of Gilbert and Elliott where losses come in bursts.
+    #[serde(default)]
+    pub bursts: Option<String>,
+    /// Probability of being overtaken, 0 to 1.
+    #[serde(default)]
+    pub reorder: f64,
+    /// Probability of duplication, 0 to 1.
+    #[serde(default)]
+    pub duplicate: f64,
+    /// Probability of corruption, 0 to 1.
+    #[serde(default)]
+    pub corrupt: f64,
     /// Packets handed to the link.
     pub packets_offered: u64,
     /// Bytes handed to the link.
@@ -90,8 +108,20 @@ pub struct DirectionStatus {
     pub packets_delivered: u64,
     /// Bytes delivered.
     pub bytes_delivered: u64,
+    /// Copies made of packets.
+    #[serde(default)]
+    pub packets_duplicated: u64,
+    /// Packets delivered with a bit flipped.
+    #[serde(default)]
+    pub packets_corrupted: u64,
+    /// Packets sent on a detour that lets others overtake.
+    #[serde(default)]
+    pub packets_detoured: u64,
     /// Packets dropped because the queue was full.
     pub dropped_queue: u64,
+    /// Packets dropped by CoDel.
+    #[serde(default)]
+    pub dropped_codel: u64,
     /// Packets lost at random.
     pub dropped_loss: u64,
     /// Packets dropped because the link was down.
@@ -119,6 +149,29 @@ pub struct LatenessStatus {
     pub max_us: f64,
     /// Whether the emulator runs under SCHED_FIFO.
     pub realtime: bool,
+}
+
+impl DirectionStatus {
+    /// What is not off of the settings that usually are.
+    fn further_settings(&self) -> String {
+        let mut text = String::new();
+        if let Some(bursts) = &self.bursts {
+            text += &format!(" in bursts ({bursts})");
+        }
+        if let Some(codel) = &self.codel {
+            text += &format!(", CoDel {codel}");
+        }
+        for (share, what) in [
+            (self.reorder, "reordered"),
+            (self.duplicate, "duplicated"),
+            (self.corrupt, "corrupted"),
+        ] {
+            if share > 0.0 {
+                text += &format!(", {:.3} % {what}", share * 100.0);
+            }
+        }
+        text
+    }
 }
 
 impl fmt::Display for Status {
@@ -190,25 +243,35 @@ impl fmt::Display for LinkStatus {
             };
             writeln!(
                 f,
-                "    {from} -> {to}: {}, {rate}, {} ms (+{} ms jitter), queue {}, loss {:.3} %",
+                "    {from} -> {to}: {}, {rate}{}, {} ms (+{} ms jitter), queue {}, loss {:.3} %{}",
                 if d.up { "up" } else { "down" },
+                if d.trace_ms.is_some() {
+                    " by a trace"
+                } else {
+                    ""
+                },
                 d.delay_ms,
                 d.jitter_ms,
                 d.queue,
-                d.loss * 100.0
+                d.loss * 100.0,
+                d.further_settings(),
             )?;
             writeln!(
                 f,
-                "        carried {} bytes in {} packets; dropped {} queue, {} loss, {} down, {} device; \
-                 queue {} bytes (max {})",
+                "        carried {} bytes in {} packets; dropped {} queue, {} codel, {} loss, {} down, \
+                 {} device; queue {} bytes (max {}); {} duplicated, {} corrupted, {} detoured",
                 d.bytes_delivered,
                 d.packets_delivered,
                 d.dropped_queue,
+                d.dropped_codel,
                 d.dropped_loss,
                 d.dropped_down,
                 d.dropped_device,
                 d.queue_bytes,
-                d.queue_bytes_max
+                d.queue_bytes_max,
+                d.packets_duplicated,
+                d.packets_corrupted,
+                d.packets_detoured,
             )?;
         }
         Ok(())

@@ -3,10 +3,9 @@
 use std::fmt;
 use std::time::Duration;
 
+use braid_links::{CoDel, Loss, Reorder};
 use serde::de::{self, Deserializer, Visitor};
 use serde::{Deserialize, Serialize, Serializer};
-
-use super::error::Error;
 
 /// A rate in bit/s: `"20Mbit/s"`, `"20M"`, `"512k"`, `"1.5G"`, `"unlimited"`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,7 +17,21 @@ pub struct TimeValue(pub Duration);
 
 /// A probability: `"1%"` or `0.01`.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct LossRatio(pub f64);
+pub struct Probability(pub f64);
+
+/// Random loss: a probability; `"1%/4"`, 1 % in bursts of 4 packets in the mean; or the four
+/// probabilities of Gilbert and Elliott, `"1%/25%/0%/100%"`: from good to bad, from bad to good,
+/// of loss while good and while bad.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct LossValue(pub Loss);
+
+/// `"on"`, `"off"`, or target and interval, `"5ms/100ms"`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CodelValue(pub Option<CoDel>);
+
+/// Share of packets that take a detour, and its length: `"1%/10ms"`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ReorderValue(pub Reorder);
 
 /// A bound on a queue: `"50 packets"`, `"64000 bytes"`, `"64kB"`, `"1BDP"`.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -82,6 +95,10 @@ impl TimeValue {
     ///
     /// What to write instead.
     pub fn parse(text: &str) -> Result<TimeValue, String> {
+        TimeValue::parse_up_to(text, Duration::from_secs(60))
+    }
+
+    pub(super) fn parse_up_to(text: &str, most: Duration) -> Result<TimeValue, String> {
         let help =
             || format!("`{text}` is no duration; write a number with its unit, such as \"15ms\"");
         let (number, unit) = number_and_unit(text).ok_or_else(help)?;
@@ -93,8 +110,11 @@ impl TimeValue {
             _ => return Err(help()),
         };
         let seconds = number * factor;
-        if seconds > 60.0 {
-            return Err(format!("`{text}` is out of range; a delay is at most 60s"));
+        if seconds > most.as_secs_f64() {
+            let most = most.as_secs();
+            return Err(format!(
+                "`{text}` is out of range; at most {most}s are possible"
+            ));
         }
         Ok(TimeValue(Duration::from_nanos(
             (seconds * 1e9).round() as u64
@@ -102,30 +122,132 @@ impl TimeValue {
     }
 }
 
-impl LossRatio {
+impl Probability {
     /// Parses a probability.
     ///
     /// # Errors
     ///
     /// What to write instead.
-    pub fn parse(text: &str) -> Result<LossRatio, String> {
+    pub fn parse(text: &str) -> Result<Probability, String> {
         let help =
-            || format!("`{text}` is no loss ratio; write a percentage such as \"1%\", or 0.01");
+            || format!("`{text}` is no probability; write a percentage such as \"1%\", or 0.01");
         let (number, unit) = number_and_unit(text).ok_or_else(help)?;
         let ratio = match unit {
             "%" => number / 100.0,
             "" => number,
             _ => return Err(help()),
         };
-        LossRatio::checked(ratio).map_err(|e| format!("`{text}` {e}"))
+        Probability::checked(ratio).map_err(|e| format!("`{text}` {e}"))
     }
 
-    fn checked(ratio: f64) -> Result<LossRatio, String> {
+    fn checked(ratio: f64) -> Result<Probability, String> {
         if (0.0..=1.0).contains(&ratio) {
-            Ok(LossRatio(ratio))
+            Ok(Probability(ratio))
         } else {
-            Err("is out of range; a loss ratio is 0% to 100%".to_owned())
+            Err("is out of range; a probability is 0% to 100%".to_owned())
         }
+    }
+}
+
+impl LossValue {
+    /// Parses random loss.
+    ///
+    /// # Errors
+    ///
+    /// What to write instead.
+    pub fn parse(text: &str) -> Result<LossValue, String> {
+        let help = || {
+            format!(
+                "`{text}` is no loss; write a probability such as \"1%\", \"1%/4\" for bursts of 4 \
+                 packets in the mean, or \"1%/25%/0%/100%\" (good to bad, bad to good, loss while \
+                 good, loss while bad)"
+            )
+        };
+        let parts: Vec<&str> = text.split('/').collect();
+        let share = |part: &str| Probability::parse(part).map(|p| p.0);
+        match parts[..] {
+            [mean] => Ok(LossValue::uniform(share(mean).map_err(|_| help())?)),
+            [mean, burst] => {
+                let mean = share(mean).map_err(|_| help())?;
+                let burst: f64 = burst.trim().parse().map_err(|_| help())?;
+                if !(1.0..=1e6).contains(&burst) || mean > burst / (burst + 1.0) {
+                    let expected = "a burst is 1 to 1000000 packets, and at least one packet \
+                                    between two bursts arrives";
+                    return Err(format!("`{text}` is out of range; {expected}"));
+                }
+                Ok(LossValue(Loss::bursts(mean, burst)))
+            }
+            [to_bad, to_good, good, bad] => Ok(LossValue(Loss::GilbertElliott {
+                to_bad: share(to_bad)?,
+                to_good: share(to_good)?,
+                loss_good: share(good)?,
+                loss_bad: share(bad)?,
+            })),
+            _ => Err(help()),
+        }
+    }
+
+    /// Each packet by itself.
+    fn uniform(p: f64) -> LossValue {
+        LossValue(if p > 0.0 {
+            Loss::Uniform(p)
+        } else {
+            Loss::None
+        })
+    }
+}
+
+impl CodelValue {
+    /// Parses whether there is CoDel.
+    ///
+    /// # Errors
+    ///
+    /// What to write instead.
+    pub fn parse(text: &str) -> Result<CodelValue, String> {
+        let help = || {
+            format!(
+                "`{text}` is no setting of CoDel; write \"on\", \"off\", or target and interval \
+                 such as \"5ms/100ms\""
+            )
+        };
+        match text.trim() {
+            "on" => return Ok(CodelValue(Some(CoDel::default()))),
+            "off" => return Ok(CodelValue(None)),
+            _ => {}
+        }
+        let (target, interval) = text.split_once('/').ok_or_else(help)?;
+        let codel = CoDel {
+            target: TimeValue::parse(target).map_err(|_| help())?.0,
+            interval: TimeValue::parse(interval).map_err(|_| help())?.0,
+        };
+        match codel.interval.is_zero() {
+            true => Err(help()),
+            false => Ok(CodelValue(Some(codel))),
+        }
+    }
+}
+
+impl ReorderValue {
+    /// Parses reordering.
+    ///
+    /// # Errors
+    ///
+    /// What to write instead.
+    pub fn parse(text: &str) -> Result<ReorderValue, String> {
+        let help = || {
+            format!(
+                "`{text}` is no reordering; write the share of packets that are overtaken and by \
+                 how much, such as \"1%/10ms\", or \"off\""
+            )
+        };
+        if text.trim() == "off" {
+            return Ok(ReorderValue(Reorder::default()));
+        }
+        let (share, detour) = text.split_once('/').ok_or_else(help)?;
+        Ok(ReorderValue(Reorder {
+            share: Probability::parse(share).map_err(|_| help())?.0,
+            detour: TimeValue::parse(detour).map_err(|_| help())?.0,
+        }))
     }
 }
 
@@ -174,9 +296,41 @@ impl fmt::Display for TimeValue {
     }
 }
 
-impl fmt::Display for LossRatio {
+impl fmt::Display for Probability {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.0)
+    }
+}
+
+impl fmt::Display for LossValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Loss::None => f.write_str("0"),
+            Loss::Uniform(p) => write!(f, "{p}"),
+            Loss::GilbertElliott {
+                to_bad,
+                to_good,
+                loss_good,
+                loss_bad,
+            } => write!(f, "{to_bad}/{to_good}/{loss_good}/{loss_bad}"),
+        }
+    }
+}
+
+impl fmt::Display for CodelValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            None => f.write_str("off"),
+            Some(CoDel { target, interval }) => {
+                write!(f, "{}/{}", TimeValue(target), TimeValue(interval))
+            }
+        }
+    }
+}
+
+impl fmt::Display for ReorderValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.0.share, TimeValue(self.0.detour))
     }
 }
 
@@ -200,13 +354,21 @@ macro_rules! serialize_as_text {
     )*};
 }
 
-serialize_as_text!(RateValue, TimeValue, LossRatio, QueueSize);
+serialize_as_text!(
+    RateValue,
+    TimeValue,
+    Probability,
+    LossValue,
+    CodelValue,
+    ReorderValue,
+    QueueSize
+);
 
-/// Reads a TOML string through a `parse` function; `loss` also takes a bare number.
-struct Text<T> {
-    parse: fn(&str) -> Result<T, String>,
-    number: Option<fn(f64) -> Result<T, String>>,
-    expecting: &'static str,
+/// Reads a TOML string through a `parse` function; probabilities are also taken as bare numbers.
+pub(super) struct Text<T> {
+    pub parse: fn(&str) -> Result<T, String>,
+    pub number: Option<fn(f64) -> Result<T, String>>,
+    pub expecting: &'static str,
 }
 
 impl<T> Visitor<'_> for Text<T> {
@@ -255,12 +417,42 @@ impl<'de> Deserialize<'de> for TimeValue {
     }
 }
 
-impl<'de> Deserialize<'de> for LossRatio {
+impl<'de> Deserialize<'de> for Probability {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
         d.deserialize_any(Text {
-            parse: LossRatio::parse,
-            number: Some(LossRatio::checked),
-            expecting: "a loss ratio such as \"1%\" or 0.01",
+            parse: Probability::parse,
+            number: Some(Probability::checked),
+            expecting: "a probability such as \"1%\" or 0.01",
+        })
+    }
+}
+
+impl<'de> Deserialize<'de> for LossValue {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        d.deserialize_any(Text {
+            parse: LossValue::parse,
+            number: Some(|p| Probability::checked(p).map(|p| LossValue::uniform(p.0))),
+            expecting: "a loss such as \"1%\", 0.01, or \"1%/4\" (in bursts)",
+        })
+    }
+}
+
+impl<'de> Deserialize<'de> for CodelValue {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        d.deserialize_any(Text {
+            parse: CodelValue::parse,
+            number: None,
+            expecting: "a setting of CoDel: \"on\", \"off\" or \"5ms/100ms\"",
+        })
+    }
+}
+
+impl<'de> Deserialize<'de> for ReorderValue {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        d.deserialize_any(Text {
+            parse: ReorderValue::parse,
+            number: None,
+            expecting: "reordering as a string, such as \"1%/10ms\"",
         })
     }
 }
@@ -272,57 +464,6 @@ impl<'de> Deserialize<'de> for QueueSize {
             number: None,
             expecting: "a queue size as a string, such as \"50 packets\", \"64kB\" or \"1BDP\"",
         })
-    }
-}
-
-/// What `set` changes of a running link; `None` leaves a setting as it is.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-pub struct LinkChange {
-    /// New rate.
-    pub rate: Option<RateValue>,
-    /// New one-way delay.
-    pub delay: Option<TimeValue>,
-    /// New jitter.
-    pub jitter: Option<TimeValue>,
-    /// New loss ratio.
-    pub loss: Option<LossRatio>,
-    /// New queue bound.
-    pub queue: Option<QueueSize>,
-    /// Carry packets or drop them all, silently: the interfaces stay up.
-    pub up: Option<bool>,
-}
-
-impl LinkChange {
-    /// Reads `rate=… delay=… jitter=… loss=… queue=… up down` in any order.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::BadChange`] with what to write instead.
-    pub fn parse<S: AsRef<str>>(words: impl IntoIterator<Item = S>) -> Result<LinkChange, Error> {
-        let mut change = LinkChange::default();
-        for word in words {
-            change.apply_word(word.as_ref()).map_err(Error::BadChange)?;
-        }
-        Ok(change)
-    }
-
-    fn apply_word(&mut self, word: &str) -> Result<(), String> {
-        match word.split_once('=') {
-            None if word == "up" => self.up = Some(true),
-            None if word == "down" => self.up = Some(false),
-            Some(("rate", v)) => self.rate = Some(RateValue::parse(v)?),
-            Some(("delay", v)) => self.delay = Some(TimeValue::parse(v)?),
-            Some(("jitter", v)) => self.jitter = Some(TimeValue::parse(v)?),
-            Some(("loss", v)) => self.loss = Some(LossRatio::parse(v)?),
-            Some(("queue", v)) => self.queue = Some(QueueSize::parse(v)?),
-            _ => {
-                return Err(format!(
-                    "`{word}` cannot be set; write rate=…, delay=…, jitter=…, loss=…, queue=…, \
-                     up or down"
-                ));
-            }
-        }
-        Ok(())
     }
 }
 
@@ -347,8 +488,39 @@ mod tests {
             TimeValue::parse("200us"),
             Ok(TimeValue(Duration::from_micros(200)))
         );
-        assert_eq!(LossRatio::parse("1%"), Ok(LossRatio(0.01)));
-        assert_eq!(LossRatio::parse("0.25"), Ok(LossRatio(0.25)));
+        assert_eq!(Probability::parse("0.25"), Ok(Probability(0.25)));
+        let loss = |text| LossValue::parse(text).map(|loss| loss.0);
+        assert_eq!(loss("1%"), Ok(Loss::Uniform(0.01)));
+        assert_eq!(loss("0"), Ok(Loss::None));
+        assert_eq!(loss("1%/4"), Ok(Loss::bursts(0.01, 4.0)));
+        assert_eq!(
+            loss("1%/25%/0/0.5"),
+            Ok(Loss::GilbertElliott {
+                to_bad: 0.01,
+                to_good: 0.25,
+                loss_good: 0.0,
+                loss_bad: 0.5
+            })
+        );
+        assert_eq!(
+            CodelValue::parse("on"),
+            Ok(CodelValue(Some(CoDel::default())))
+        );
+        assert_eq!(CodelValue::parse("off"), Ok(CodelValue(None)));
+        assert_eq!(
+            CodelValue::parse("10ms/200ms"),
+            Ok(CodelValue(Some(CoDel {
+                target: Duration::from_millis(10),
+                interval: Duration::from_millis(200)
+            })))
+        );
+        assert_eq!(
+            ReorderValue::parse("1%/10ms"),
+            Ok(ReorderValue(Reorder {
+                share: 0.01,
+                detour: Duration::from_millis(10)
+            }))
+        );
         assert_eq!(QueueSize::parse("50 packets"), Ok(QueueSize::Packets(50)));
         assert_eq!(QueueSize::parse("64kB"), Ok(QueueSize::Bytes(64_000)));
         assert_eq!(QueueSize::parse("0.5BDP"), Ok(QueueSize::Bdp(0.5)));
@@ -362,30 +534,18 @@ mod tests {
             (RateValue::parse("0Mbit/s").unwrap_err(), "1 bit/s"),
             (TimeValue::parse("15").unwrap_err(), "15ms"),
             (TimeValue::parse("2000s").unwrap_err(), "60s"),
-            (LossRatio::parse("101%").unwrap_err(), "0% to 100%"),
-            (LossRatio::parse("-1%").unwrap_err(), "1%"),
+            (Probability::parse("101%").unwrap_err(), "0% to 100%"),
+            (Probability::parse("-1%").unwrap_err(), "1%"),
+            (LossValue::parse("much").unwrap_err(), "1%/4"),
+            (LossValue::parse("1%/0.5").unwrap_err(), "1 to 1000000"),
+            (LossValue::parse("90%/2").unwrap_err(), "arrives"),
+            (LossValue::parse("1%/2/3").unwrap_err(), "good to bad"),
+            (CodelValue::parse("yes").unwrap_err(), "5ms/100ms"),
+            (CodelValue::parse("5ms/0ms").unwrap_err(), "5ms/100ms"),
+            (ReorderValue::parse("1%").unwrap_err(), "1%/10ms"),
             (QueueSize::parse("big").unwrap_err(), "1BDP"),
         ] {
             assert!(answer.contains(advice), "{answer}");
         }
-    }
-
-    #[test]
-    fn a_change_survives_the_way_to_the_daemon() {
-        let words = [
-            "rate=1.5M",
-            "delay=200us",
-            "jitter=1ms",
-            "loss=0.1%",
-            "queue=2BDP",
-            "down",
-        ];
-        let change = LinkChange::parse(words).unwrap();
-        let json = serde_json::to_string(&change).unwrap();
-        assert_eq!(serde_json::from_str::<LinkChange>(&json).unwrap(), change);
-        assert!(matches!(
-            LinkChange::parse(["speed=3"]),
-            Err(Error::BadChange(_))
-        ));
     }
 }

@@ -361,8 +361,8 @@ fn the_end_of_the_process_resets_its_streams_and_fails_open() {
 #[ignore = "needs network namespaces"]
 fn quic_is_refused_or_forwarded() {
     let net = Net::new();
-    let to = SocketAddr::new(WEB[0].parse().unwrap(), 443);
-    let outcome = |net: &Net| {
+    let outcome = |net: &Net, host: &str| {
+        let to = SocketAddr::new(host.parse().unwrap(), 443);
         let server = net.world.inside("web", || UdpSocket::bind(to).unwrap());
         let patience = Some(Duration::from_secs(1));
         server.set_read_timeout(patience).unwrap();
@@ -383,8 +383,9 @@ fn quic_is_refused_or_forwarded() {
         }
     };
     let intake = Intake::start(&net, Quic::Forward);
-    assert_eq!(outcome(&net), None);
+    assert_eq!(outcome(&net, WEB[0]), None);
     intake.die();
     let _intake = Intake::start(&net, Quic::Reject);
-    assert_eq!(outcome(&net), Some(ErrorKind::ConnectionRefused));
+    assert_eq!(outcome(&net, WEB[0]), Some(ErrorKind::ConnectionRefused));
+    assert_eq!(outcome(&net, BYPASSED[0]), None, "its TCP is not joined");
 }

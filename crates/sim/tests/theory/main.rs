@@ -1,0 +1,86 @@
+//! What theory says of links and of transfers over them, held against the link models and the
+//! engine.
+
+mod fairness;
+mod loss;
+mod queue;
+mod saturation;
+mod statistics;
+
+use core::time::Duration;
+
+use braid_engine::cc::Algorithm;
+use braid_engine::{Config, Protocol};
+use braid_links::{Counters, Rate, Settings};
+use braid_sim::transfer::{Direction, PathSettings, TransferConfig};
+use braid_sim::{Host, Transfer};
+
+/// Length of a full packet, bytes.
+const MTU: f64 = 1500.0;
+
+/// Payload bytes of a full packet: what IPv4, TCP, timestamps (12) and, over MPTCP, a DSS option
+/// with 4-byte numbers (20, RFC 8684 section 3.3) leave. Data sequence numbers are sent with eight
+/// bytes only once 2^31 bytes have passed, which nothing here does.
+fn payload(protocol: Protocol) -> f64 {
+    match protocol {
+        Protocol::Tcp => MTU - 20.0 - 20.0 - 12.0,
+        Protocol::Mptcp => MTU - 20.0 - 20.0 - 12.0 - 20.0,
+    }
+}
+
+/// One greedy download over one path.
+struct Download {
+    seed: u64,
+    congestion: Algorithm,
+    protocol: Protocol,
+    /// The link that carries the data; the one back has its delay and nothing else.
+    down: Settings,
+    /// What is not looked at: handshake, slow start, the first losses.
+    warm_up: Duration,
+    /// What is.
+    span: Duration,
+}
+
+/// What a download did in its span.
+struct Steady {
+    /// Bytes/s of payload that reached the reader.
+    goodput: f64,
+    /// The link that carried them, before and after.
+    link: [Counters; 2],
+}
+
+impl Download {
+    fn steady(&self) -> Steady {
+        let up = Settings {
+            delay: self.down.delay,
+            rate: Rate::Unlimited,
+            ..Settings::default()
+        };
+        let down = self.down.clone();
+        let config = TransferConfig {
+            paths: &[PathSettings { up, down }],
+            size: 1 << 40,
+            direction: Direction::Down,
+            engine: Config {
+                congestion: self.congestion,
+                ..Config::default()
+            },
+            protocol: self.protocol,
+            initial_path: None,
+            policy: || braid_strategy::by_name("minrtt").unwrap(),
+        };
+        let mut transfer = Transfer::start(self.seed, &config).unwrap();
+        let mut at = |span| {
+            transfer.world.run(span, |_| false);
+            let client = transfer.world.node::<Host>(transfer.client);
+            let received: u64 = client.open_streams().map(|(_, s)| s.received).sum();
+            (received, transfer.world.counters(transfer.links[0].1))
+        };
+        let (start, before) = at(self.warm_up);
+        let (end, after) = at(self.span);
+        Steady {
+            goodput: (end - start) as f64 / self.span.as_secs_f64(),
+            link: [before, after],
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! A greedy transfer over a link without loss fills it, as far as its window can.
+
+use core::time::Duration;
+
+use braid_engine::Protocol;
+use braid_engine::cc::Algorithm;
+use braid_links::{QueueLimit, Rate, Settings};
+
+use crate::{Download, MTU, payload};
+
+/// A link, and how many packets its queue takes.
+#[derive(Debug, Clone, Copy)]
+struct Bottleneck {
+    mbit: u64,
+    rtt_ms: u64,
+    queue: u32,
+}
+
+impl Bottleneck {
+    /// Packets in flight that fill the link without any queue.
+    fn pipe(self) -> f64 {
+        (self.mbit * self.rtt_ms) as f64 * 1000.0 / 8.0 / MTU
+    }
+
+    /// The share of rate x payload / packet that a greedy transfer gets. The first 20 s are left
+    /// out: slow start, and the first sawtooth after it.
+    fn share(self, congestion: Algorithm, protocol: Protocol) -> f64 {
+        let download = Download {
+            seed: 1,
+            congestion,
+            protocol,
+            down: Settings {
+                rate: Rate::bits_per_second(self.mbit * 1_000_000),
+                delay: Duration::from_millis(self.rtt_ms / 2),
+                queue: QueueLimit::Packets(self.queue),
+                ..Settings::default()
+            },
+            warm_up: Duration::from_secs(20),
+            span: Duration::from_secs(100),
+        };
+        let steady = download.steady();
+        // So the payload of a packet is what `payload` says: no header is longer, no packet short.
+        let [before, after] = steady.link.map(|counters| counters.delivered);
+        let packets = (after.packets - before.packets) as f64;
+        let length = (after.bytes - before.bytes) as f64 / packets;
+        assert!(length > MTU - 1.0, "{length} bytes a packet");
+        steady.goodput / (self.mbit as f64 * 1e6 / 8.0 / MTU * payload(protocol))
+    }
+}
+
+/// With a queue of one bandwidth-delay product the halved window still fills the link.
+#[test]
+fn a_queue_of_one_bandwidth_delay_product_keeps_the_link_busy() {
+    for (mbit, rtt_ms, queue) in [(5, 40, 17), (5, 40, 50), (20, 80, 134)] {
+        let link = Bottleneck {
+            mbit,
+            rtt_ms,
+            queue,
+        };
+        assert!(f64::from(queue) >= link.pipe(), "{link:?}");
+        for congestion in [Algorithm::NewReno, Algorithm::Cubic] {
+            for protocol in [Protocol::Mptcp, Protocol::Tcp] {
+                let share = link.share(congestion, protocol);
+                let what = format!("{link:?} {congestion:?} {protocol:?}: {share:.4}");
+                assert!((0.98..1.001).contains(&share), "{what}");
+            }
+        }
+    }
+}
+
+/// With less queue CUBIC still fills the link, for it keeps 0.7 of its window; NewReno cannot, and
+/// gets what the sawtooth between half the peak and the peak leaves.
+#[test]
+fn a_shorter_queue_costs_newreno_what_the_sawtooth_says() {
+    let link = Bottleneck {
+        mbit: 20,
+        rtt_ms: 80,
+        queue: 50,
+    };
+    let share = link.share(Algorithm::Cubic, Protocol::Mptcp);
+    assert!((0.98..1.001).contains(&share), "CUBIC: {share:.4}");
+
+    // In units of the pipe: the window grows by one packet a round trip from `low` to `peak`. Below
+    // 1 a round trip takes 1 and carries the window; above, it takes as long as the window is, and
+    // the link is busy.
+    let peak = 1.0 + f64::from(link.queue + 1) / link.pipe();
+    let low = peak / 2.0;
+    let (idle, busy) = (1.0 - low, peak - 1.0);
+    let carried = idle * (low + 1.0) / 2.0 + busy * (1.0 + peak) / 2.0;
+    let took = idle + busy * (1.0 + peak) / 2.0;
+    let expected = carried / took;
+    let share = link.share(Algorithm::NewReno, Protocol::Mptcp);
+    assert!(
+        (share / expected - 1.0).abs() < 0.02,
+        "{share:.4} instead of {expected:.4}"
+    );
+}
