@@ -1,5 +1,9 @@
 //! What the connections of a host carry.
 
+mod sizes;
+
+pub use sizes::{Sizes, SizesError};
+
 use braid_engine::{ApiError, CloseReason, ConnId, Stack};
 use braid_wire::Instant;
 
