@@ -31,6 +31,11 @@ pub enum Role {
     },
     /// Reads to the end and closes.
     Sink,
+    /// Reads to the end and then answers with `size` bytes.
+    Reply {
+        /// Bytes of the answer.
+        size: u64,
+    },
 }
 
 /// One end of a connection, checking every byte it receives.
@@ -38,6 +43,10 @@ pub enum Role {
 pub struct Stream {
     /// What it does.
     pub role: Role,
+    /// By which its owner knows it; both ends may bear the same.
+    pub label: u32,
+    /// It does not read for now.
+    pub paused: bool,
     /// Bytes written.
     pub sent: u64,
     /// Bytes read.
@@ -78,6 +87,8 @@ impl Stream {
     pub fn new(role: Role) -> Self {
         Stream {
             role,
+            label: 0,
+            paused: false,
             sent: 0,
             received: 0,
             opened_at: Instant::ZERO,
@@ -93,7 +104,8 @@ impl Stream {
         match self.role {
             Role::Fetch { request } => request,
             Role::Answer { request, size } if self.received >= request => size,
-            Role::Answer { .. } | Role::Sink => 0,
+            Role::Reply { size } if self.complete_at.is_some() => size,
+            Role::Answer { .. } | Role::Sink | Role::Reply { .. } => 0,
             Role::Upload { size } => size,
         }
     }
@@ -101,7 +113,7 @@ impl Stream {
     /// Whether the sending side ends once what is due has been written.
     fn may_shut(&self) -> bool {
         match self.role {
-            Role::Fetch { .. } | Role::Sink => self.complete_at.is_some(),
+            Role::Fetch { .. } | Role::Sink | Role::Reply { .. } => self.complete_at.is_some(),
             Role::Answer { request, .. } => self.received >= request,
             Role::Upload { .. } => true,
         }
@@ -120,7 +132,9 @@ impl Stream {
         stack: &mut Stack,
         oracle: &mut Oracle,
     ) {
-        self.read(now, conn, stack, oracle);
+        if !self.paused {
+            self.read(now, conn, stack, oracle);
+        }
         self.write(now, conn, stack);
         if !self.shut && self.sent == self.due() && self.may_shut() {
             self.shut = stack.shutdown(now, conn).is_ok();
