@@ -85,6 +85,22 @@ impl Host {
         self.streams.iter().map(|(id, s)| (*id, s))
     }
 
+    /// The stream of that label, whether its connection exists or ended.
+    pub fn labelled(&self, label: u32) -> Option<&Stream> {
+        let mut all = self.streams.values().chain(&self.finished);
+        all.find(|stream| stream.label == label)
+    }
+
+    /// Lets the streams of that label read or not.
+    pub fn pause(&mut self, now: Instant, label: u32, paused: bool) {
+        for (conn, stream) in &mut self.streams {
+            if stream.label == label {
+                stream.paused = paused;
+                stream.pump(now, *conn, &mut self.stack, &mut self.oracle);
+            }
+        }
+    }
+
     /// Accepts connections to `addr`; each carries a copy of `stream`.
     ///
     /// # Errors
@@ -203,7 +219,7 @@ impl Node for Host {
 }
 
 /// The destination in an IP header that stands without its payload.
-fn destination(header: &[u8]) -> IpAddr {
+pub(crate) fn destination(header: &[u8]) -> IpAddr {
     if header[0] >> 4 == 4 {
         let mut octets = [0; 4];
         octets.copy_from_slice(&header[16..20]);
@@ -217,7 +233,7 @@ fn destination(header: &[u8]) -> IpAddr {
 
 /// Cuts a super-segment as a device does: the header repeated, its length and sequence number
 /// advanced. Hands each packet to `send` in a buffer of `turn`.
-fn segment(transmit: &Transmit<'_>, turn: &mut Turn<'_>, iface: u32) {
+pub(crate) fn segment(transmit: &Transmit<'_>, turn: &mut Turn<'_>, iface: u32) {
     let total: usize = transmit.payload.iter().map(|p| p.len()).sum();
     let size = match transmit.gso_size {
         0 => total.max(1),

@@ -28,6 +28,11 @@ pub enum Role {
     },
     /// Reads to the end and closes.
     Sink,
+    /// Reads to the end and then answers with `size` bytes.
+    Reply {
+        /// Bytes of the answer.
+        size: u64,
+    },
 }
 
 /// One end of a connection, checking every byte it receives.
@@ -35,6 +40,10 @@ pub enum Role {
 pub struct Stream {
     /// What it does.
     pub role: Role,
+    /// By which its owner knows it; both ends may bear the same.
+    pub label: u32,
+    /// It does not read for now.
+    pub paused: bool,
     /// Bytes written.
     pub sent: u64,
     /// Bytes read.
@@ -83,6 +92,8 @@ impl Stream {
     pub fn new(role: Role) -> Self {
         Stream {
             role,
+            label: 0,
+            paused: false,
             sent: 0,
             received: 0,
             opened_at: Instant::ZERO,
@@ -102,7 +113,8 @@ impl Stream {
         let due = match self.role {
             Role::Fetch { request } => request,
             Role::Answer { request, size } if self.received >= request => size,
-            Role::Answer { .. } | Role::Sink => 0,
+            Role::Reply { size } if self.complete_at.is_some() => size,
+            Role::Answer { .. } | Role::Sink | Role::Reply { .. } => 0,
             Role::Upload { size } => size,
         };
         if self.held { due.min(1) } else { due }
@@ -110,12 +122,14 @@ impl Stream {
 
     /// Whether the sending side ends once what is due has been written.
     fn may_shut(&self) -> bool {
-        !self.held
-            && match self.role {
-                Role::Fetch { .. } | Role::Sink => self.complete_at.is_some(),
-                Role::Answer { request, .. } => self.received >= request,
-                Role::Upload { .. } => true,
-            }
+        if self.held {
+            return false;
+        }
+        match self.role {
+            Role::Fetch { .. } | Role::Sink | Role::Reply { .. } => self.complete_at.is_some(),
+            Role::Answer { request, .. } => self.received >= request,
+            Role::Upload { .. } => true,
+        }
     }
 
     /// When the stream acts by itself, if ever.
@@ -131,7 +145,9 @@ impl Stream {
         stack: &mut Stack,
         oracle: &mut Oracle,
     ) {
-        self.read(now, conn, stack, oracle);
+        if !self.paused {
+            self.read(now, conn, stack, oracle);
+        }
         self.write(now, conn, stack);
         if !self.shut && self.sent == self.due() && self.may_shut() {
             self.shut = stack.shutdown(now, conn).is_ok();
