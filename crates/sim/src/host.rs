@@ -154,6 +154,14 @@ impl Host {
         self.stack.set_path_up(now, path, up);
     }
 
+    /// Lets a stream write that was held.
+    pub fn release(&mut self, now: Instant, conn: ConnId) {
+        if let Some(stream) = self.streams.get_mut(&conn) {
+            stream.held = false;
+            stream.pump(now, conn, &mut self.stack, &mut self.oracle);
+        }
+    }
+
     /// Ends a connection at once.
     pub fn abort(&mut self, now: Instant, conn: ConnId) {
         self.stack.abort(now, conn);
@@ -167,6 +175,10 @@ impl Host {
                 let Some((_, stream)) = service else { return };
                 let mut stream = stream.clone();
                 stream.open(now);
+                if let Some(bytes) = stream.flow_size {
+                    // It was accepted just now, so it is known.
+                    let _ = self.stack.set_flow_size(now, conn, bytes);
+                }
                 stream.pump(now, conn, &mut self.stack, &mut self.oracle);
                 self.streams.insert(conn, stream);
             }
@@ -178,6 +190,7 @@ impl Host {
             Event::Closed { conn, reason } => {
                 if let Some(mut stream) = self.streams.remove(&conn) {
                     stream.closed = Some((now, reason));
+                    stream.report = self.stack.conn_stats(conn);
                     self.finished.push(stream);
                 }
             }

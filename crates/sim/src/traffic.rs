@@ -25,6 +25,7 @@ mod talk;
 use core::time::Duration;
 use std::sync::Arc;
 
+use braid_engine::stats::ConnStats;
 use braid_engine::{ApiError, CloseReason, ConnId, Stack};
 use braid_wire::Instant;
 
@@ -107,10 +108,18 @@ pub struct Stream {
     pub opened_at: Instant,
     /// When the first byte was read.
     pub first_byte_at: Option<Instant>,
+    /// When the last byte so far was read.
+    pub last_byte_at: Option<Instant>,
     /// When the last byte was read and the end of the peer's stream seen.
     pub complete_at: Option<Instant>,
     /// How and when the connection ended.
     pub closed: Option<(Instant, CloseReason)>,
+    /// What the connection had moved when it ended.
+    pub report: Option<ConnStats>,
+    /// Bytes the accepting end of the connection declares the flow to have.
+    pub flow_size: Option<u64>,
+    /// Writes only the first byte, which establishes the connection: more when this is unset.
+    pub held: bool,
     shut: bool,
     /// Of [`Role::Capped`].
     bucket: Bucket,
@@ -149,8 +158,12 @@ impl Stream {
             received: 0,
             opened_at: Instant::ZERO,
             first_byte_at: None,
+            last_byte_at: None,
             complete_at: None,
             closed: None,
+            report: None,
+            flow_size: None,
+            held: false,
             shut: false,
             bucket: Bucket::default(),
             talk: Talk::default(),
@@ -184,7 +197,7 @@ impl Stream {
 
     /// Bytes that may be written by now.
     fn due(&mut self, now: Instant) -> u64 {
-        match self.role {
+        let due = match self.role {
             Role::Fetch { request } => request,
             Role::Answer { request, size } if self.received >= request => size,
             Role::Reply { size } if self.complete_at.is_some() => size,
@@ -195,11 +208,15 @@ impl Stream {
             }
             Role::Greedy { .. } | Role::Capped { .. } => self.sent,
             _ => 0,
-        }
+        };
+        if self.held { due.min(1) } else { due }
     }
 
     /// Whether the sending side ends once what is due has been written.
     fn may_shut(&self, now: Instant) -> bool {
+        if self.held {
+            return false;
+        }
         let ended = self.complete_at.is_some();
         match &self.role {
             Role::Fetch { .. } | Role::Sink | Role::Reply { .. } => ended,
@@ -269,6 +286,7 @@ impl Stream {
             });
             self.received += read.unwrap_or(0) as u64;
             self.first_byte_at.get_or_insert(now);
+            self.last_byte_at = Some(now);
         }
         if self.complete_at.is_none() && stack.read_finished(conn) {
             self.complete_at = Some(now);
