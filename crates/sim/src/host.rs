@@ -12,7 +12,7 @@ use braid_wire::{Instant, Rng, checksum, tcp};
 
 use crate::node::{Node, Packet, Turn};
 use crate::oracle::Oracle;
-use crate::traffic::Stream;
+use crate::traffic::{Arrivals, Stream};
 
 /// What a host is made of.
 pub struct HostConfig {
@@ -36,6 +36,7 @@ pub struct Host {
     services: Vec<(ListenerId, Stream)>,
     /// Streams whose connection ended, in order.
     finished: Vec<Stream>,
+    arrivals: Vec<Arrivals>,
     oracle: Oracle,
 }
 
@@ -66,6 +67,7 @@ impl Host {
             streams: BTreeMap::new(),
             services: Vec::new(),
             finished: Vec::new(),
+            arrivals: Vec::new(),
             oracle: Oracle::default(),
         }
     }
@@ -122,9 +124,29 @@ impl Host {
         mut stream: Stream,
     ) -> Result<ConnId, ApiError> {
         let conn = self.stack.connect(now, options)?;
-        stream.opened_at = now;
+        stream.open(now);
         self.streams.insert(conn, stream);
         Ok(conn)
+    }
+
+    /// Opens connections by itself from now on.
+    pub fn add_arrivals(&mut self, arrivals: Arrivals) {
+        self.arrivals.push(arrivals);
+    }
+
+    /// Flows of the host's own arrivals that could not be opened.
+    pub fn refused_arrivals(&self) -> u64 {
+        self.arrivals.iter().map(|a| a.refused).sum()
+    }
+
+    fn open_arrivals(&mut self, now: Instant) {
+        for n in 0..self.arrivals.len() {
+            while let Some((options, stream)) = self.arrivals[n].poll(now) {
+                if self.open(now, options, stream).is_err() {
+                    self.arrivals[n].refused += 1;
+                }
+            }
+        }
     }
 
     /// Says whether a path can be used, as a link monitor does.
@@ -152,7 +174,7 @@ impl Host {
                 let service = self.services.iter().find(|(l, _)| *l == listener);
                 let Some((_, stream)) = service else { return };
                 let mut stream = stream.clone();
-                stream.opened_at = now;
+                stream.open(now);
                 if let Some(bytes) = stream.flow_size {
                     // It was accepted just now, so it is known.
                     let _ = self.stack.set_flow_size(now, conn, bytes);
@@ -193,6 +215,7 @@ impl Node for Host {
         if self.stack.next_timeout().is_some_and(|at| at <= now) {
             self.stack.handle_timeout(now);
         }
+        self.open_arrivals(now);
         for (conn, stream) in &mut self.streams {
             if stream.next_timeout().is_some_and(|at| at <= now) {
                 stream.pump(now, *conn, &mut self.stack, &mut self.oracle);
@@ -211,7 +234,8 @@ impl Node for Host {
 
     fn next_timeout(&self) -> Option<Instant> {
         let streams = self.streams.values().filter_map(Stream::next_timeout).min();
-        [self.stack.next_timeout(), streams]
+        let arrivals = self.arrivals.iter().filter_map(Arrivals::next_timeout);
+        [self.stack.next_timeout(), streams, arrivals.min()]
             .into_iter()
             .flatten()
             .min()
