@@ -545,4 +545,18 @@ impl Connection {
         if up {
             self.paths.retry_now(path);
         }
-    }}
+    }
+    /// The path is not to be used any more, though it works.
+    pub fn leave_path(&mut self, path: PathId) {
+        // Before it is confirmed the connection hangs on this subflow.
+        if !self.mptcp().is_some_and(|m| m.confirmed) {
+            return;
+        }
+        for subflow in self.subflows.iter_mut().filter(|s| s.path == path) {
+            match subflow.phase {
+                Phase::SynSent => subflow.close(SubflowCloseReason::PathRemoved),
+                _ => subflow.fin_wanted = true,
+            }
+        }
+    }
+}
