@@ -148,8 +148,8 @@ impl Connection {
             .iter()
             .enumerate()
             .map(|(n, path)| (PathId(n as u8), path))
-            .filter(|(_, p)| p.up && p.config.towards(self.remotes()).is_some())
             .filter(|(id, _)| !self.subflows.iter().any(|s| s.path == *id && s.is_alive()))
+            .filter(|(_, p)| p.up && p.config.towards(self.remotes()).is_some())
             .map(|(id, _)| (id, self.paths.not_before(id)))
             .min_by_key(|(_, at)| *at)
     }

@@ -9,6 +9,7 @@ use foldhash::SharedSeed;
 use foldhash::fast::SeedableRandomState;
 use hashbrown::HashMap;
 
+use super::fallback::Farewell;
 use super::keys::Keys;
 use super::subflow::{Phase, ResetKind, Subflow};
 use super::window::WindowSize;
@@ -18,9 +19,7 @@ use crate::path::PathManager;
 use crate::sched::{FlowSize, Policy};
 use crate::stats::{self, ConnStats, PathStats};
 use crate::tcp::FourTuple;
-use crate::{
-    ApiError, Config, ConnId, Event, FallbackCause, ListenerId, PathConfig, PathId, SubflowId,
-};
+use crate::{ApiError, Config, ConnId, Event, ListenerId, PathConfig, PathId, SubflowId};
 
 /// Window offered before anything is known; also the least a connection gets under pressure.
 const MIN_WINDOW: usize = 64 << 10;
@@ -215,6 +214,8 @@ pub(crate) struct Connection {
     pub next_subflow: u32,
     pub snd: SendSide,
     pub rcv: RecvSide,
+    /// What the peer is told after a fallback.
+    pub farewell: Option<Farewell>,
     pub live: Liveness,
     pub paths: PathManager,
     /// Earliest entry of this connection in the stack's timer heap.
@@ -259,6 +260,7 @@ impl Connection {
                 edge: 0,
                 signalled: false,
             },
+            farewell: None,
             live: Liveness::default(),
             paths: PathManager::default(),
             scheduled: None,
@@ -314,20 +316,6 @@ impl Connection {
             .tuples
             .insert(subflow.tuple, (self.id, subflow.id));
         self.subflows.push(subflow);
-    }
-
-    /// Reports that MPTCP is not in use, and goes on with regular TCP.
-    pub fn fall_back(&mut self, ctx: &mut Ctx<'_>, cause: FallbackCause) {
-        if let Mode::Mptcp(m) = &self.mode {
-            ctx.demux.tokens.remove(&m.local.token);
-        }
-        self.mode = Mode::Tcp;
-        if cause != FallbackCause::NotRequested {
-            ctx.events.push_back(Event::FellBack {
-                conn: self.id,
-                cause,
-            });
-        }
     }
 
     // --- the application's side

@@ -492,6 +492,7 @@ impl Stack {
             kind: out.kind,
             data: 0..0,
             dsn: None,
+            subflow_seq: out.seq,
         };
         match (&out.body, self.table.get(id)) {
             (Body::Probe, _) => payload.push(&ZEROS[..1]),
@@ -586,12 +587,6 @@ impl Stack {
         self.table.len()
     }
 
-    /// Whether packets from `remote` to `local` belong to a connection here, closing ones included.
-    pub fn has_subflow(&self, local: SocketAddr, remote: SocketAddr) -> bool {
-        let tuple = FourTuple { local, remote };
-        self.shared.demux.tuples.contains_key(&tuple)
-    }
-
     /// Bytes of payload held in buffers.
     pub fn buffered(&self) -> usize {
         self.shared.pool.used_bytes()
@@ -621,6 +616,16 @@ impl Stack {
         let conn = self.table.get(conn)?;
         let i = conn.index_of(subflow)?;
         Some(SubflowStats::of(&conn.subflows[i]))
+    }
+
+    /// The subflow that packets from `remote` to `local` belong to, closing ones included.
+    pub fn subflow_between(
+        &self,
+        local: SocketAddr,
+        remote: SocketAddr,
+    ) -> Option<(ConnId, SubflowId)> {
+        let tuples = &self.shared.demux.tuples;
+        tuples.get(&FourTuple { local, remote }).copied()
     }
 
     /// The subflows of a connection; empty for unknown ones.
