@@ -111,6 +111,15 @@ impl Host {
         }
     }
 
+    /// Ends the connections with streams of that label at once.
+    pub fn abort_labelled(&mut self, now: Instant, label: u32) {
+        for (conn, stream) in &self.streams {
+            if stream.label == label {
+                self.stack.abort(now, *conn);
+            }
+        }
+    }
+
     /// Accepts connections to `addr`; each carries a copy of `stream`.
     ///
     /// # Errors
