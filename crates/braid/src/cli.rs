@@ -1,5 +1,7 @@
 //! The command line. This one table makes `--help`, the man pages and the shell completions.
 
+pub mod lab;
+
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -40,6 +42,9 @@ pub enum Command {
     /// Build, use, change and remove a network of namespaces and emulated links.
     #[command(subcommand)]
     Testbed(Testbed),
+    /// Measure strategies: in a simulator in virtual time, or over emulated links.
+    #[command(subcommand)]
+    Lab(lab::Lab),
     /// Write the man pages into a directory.
     Man {
         /// Where to write; it is created.

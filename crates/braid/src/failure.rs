@@ -68,3 +68,13 @@ impl From<testbed::Error> for Failure {
         }
     }
 }
+
+impl From<braid_lab::arm::Error> for Failure {
+    fn from(error: braid_lab::arm::Error) -> Self {
+        use braid_lab::arm::Error;
+        match error {
+            Error::Usage(text) => Failure::Usage(text),
+            Error::Run(text) => Failure::Run(text),
+        }
+    }
+}

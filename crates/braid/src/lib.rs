@@ -11,6 +11,7 @@ pub mod kernel_peer;
 use std::process::ExitCode;
 
 use clap::Parser;
+use clap::error::ErrorKind;
 use tracing_subscriber::EnvFilter;
 
 use crate::cli::Cli;
@@ -40,7 +41,16 @@ fn refuse_usage(error: &clap::Error) -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let text = error.render().to_string();
-    eprint!("braid: {}", text.strip_prefix("error: ").unwrap_or(&text));
+    let text = text.strip_prefix("error: ").unwrap_or(&text);
+    match error.kind() {
+        // What was read and what is expected is all there is to say, in one line.
+        ErrorKind::ValueValidation | ErrorKind::InvalidValue => {
+            let said = text.split("\n\n").next().unwrap_or(text);
+            let words: Vec<&str> = said.split_whitespace().collect();
+            eprintln!("braid: {}", words.join(" "));
+        }
+        _ => eprint!("braid: {text}"),
+    }
     Failure::Usage(String::new()).exit_code()
 }
 

@@ -2,4 +2,8 @@
 //! and over real, emulated links; statistics, plots and the report.
 #![forbid(unsafe_code)]
 
+pub mod arm;
+pub mod fct;
+pub mod paths;
 pub mod plot;
+pub mod stats;

@@ -264,6 +264,13 @@ impl World {
         true
     }
 
+    /// Lets `time` pass.
+    pub fn advance(&mut self, time: Duration) {
+        let end = self.now + time;
+        self.run(time, |_| false);
+        self.now = end;
+    }
+
     /// Lets the next thing happen.
     fn step(&mut self) {
         let Some(Reverse((at, _, event))) = self.events.pop() else {

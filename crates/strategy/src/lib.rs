@@ -40,6 +40,20 @@ pub fn policy(scheduler: &str, reinjector: &str) -> Result<Policy, UnknownStrate
     })
 }
 
+/// Makes as many policies as wanted of the scheduler called `name` with [`DEFAULT_REINJECTOR`].
+///
+/// # Errors
+///
+/// There is no scheduler of that name.
+pub fn factory(name: &str) -> Result<impl Fn() -> Policy + Clone + Send + use<>, UnknownStrategy> {
+    let scheduler = find("scheduler", scheduler::TABLE, name)?;
+    let reinjector = find("reinjector", reinjector::TABLE, DEFAULT_REINJECTOR)?;
+    Ok(move || Policy {
+        scheduler: scheduler(),
+        reinjector: reinjector(),
+    })
+}
+
 /// A name that no strategy has. Its message lists the names there are.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnknownStrategy {
@@ -67,14 +81,14 @@ impl std::error::Error for UnknownStrategy {}
 /// A row of a table of strategies.
 type Entry<T> = (&'static str, fn() -> Box<T>);
 
-/// Makes the strategy called `name`.
+/// What makes the strategy called `name`.
 fn find<T: ?Sized>(
     kind: &'static str,
     table: &[Entry<T>],
     name: &str,
-) -> Result<Box<T>, UnknownStrategy> {
+) -> Result<fn() -> Box<T>, UnknownStrategy> {
     match table.iter().find(|(known, _)| *known == name) {
-        Some((_, make)) => Ok(make()),
+        Some((_, make)) => Ok(*make),
         None => Err(UnknownStrategy {
             kind,
             name: name.to_owned(),

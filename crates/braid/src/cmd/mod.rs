@@ -2,6 +2,7 @@
 
 pub mod demo;
 pub mod docs;
+pub mod lab;
 pub mod render;
 pub mod serve;
 pub mod testbed;
@@ -23,6 +24,7 @@ pub fn run(cli: Cli) -> Result<(), Failure> {
         Command::Box(args) => serve::run_box(&args),
         Command::Server(args) => serve::run_server(&args),
         Command::Testbed(command) => testbed::run(&command, cli.json),
+        Command::Lab(command) => lab::run(&command, cli.json),
         Command::Man { directory } => docs::man(&directory),
         Command::Completions { shell } => docs::completions(shell),
         Command::EnginePeer(role) => engine_peer::run(&role),

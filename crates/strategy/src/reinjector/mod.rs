@@ -10,7 +10,7 @@ use crate::{Entry, UnknownStrategy};
 pub use none::NoReinjection;
 pub use opportunistic::Opportunistic;
 
-const TABLE: &[Entry<dyn Reinjector>] = &[
+pub(crate) const TABLE: &[Entry<dyn Reinjector>] = &[
     ("opportunistic", || Box::new(Opportunistic)),
     ("none", || Box::new(NoReinjection)),
 ];
@@ -26,5 +26,5 @@ pub fn names() -> impl Iterator<Item = &'static str> {
 ///
 /// There is none of that name.
 pub fn by_name(name: &str) -> Result<Box<dyn Reinjector>, UnknownStrategy> {
-    crate::find("reinjector", TABLE, name)
+    Ok(crate::find("reinjector", TABLE, name)?())
 }

@@ -8,7 +8,7 @@ use crate::{Entry, UnknownStrategy};
 
 pub use minrtt::MinRtt;
 
-const TABLE: &[Entry<dyn Scheduler>] = &[("minrtt", || Box::new(MinRtt))];
+pub(crate) const TABLE: &[Entry<dyn Scheduler>] = &[("minrtt", || Box::new(MinRtt))];
 
 /// The names of all schedulers.
 pub fn names() -> impl Iterator<Item = &'static str> {
@@ -21,5 +21,5 @@ pub fn names() -> impl Iterator<Item = &'static str> {
 ///
 /// There is none of that name.
 pub fn by_name(name: &str) -> Result<Box<dyn Scheduler>, UnknownStrategy> {
-    crate::find("scheduler", TABLE, name)
+    Ok(crate::find("scheduler", TABLE, name)?())
 }

@@ -1,0 +1,91 @@
+//! The table of `braid lab`.
+
+use std::error::Error;
+use std::str::FromStr;
+
+use braid_lab::arm::Arm;
+use braid_lab::fct::{DefaultPath, Direction, Records, Size};
+use braid_lab::paths::Paths;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::{Args, Subcommand};
+
+/// The commands of `braid lab`.
+#[derive(Debug, Subcommand)]
+pub enum Lab {
+    /// Measure how long flows take over several paths.
+    ///
+    /// Transfers flows of the given sizes between two hosts joined by the given paths, many times,
+    /// and prints the flow completion time: from the client's first SYN (with --warm-subflows from
+    /// the first byte of the transfer) to the last byte. Run i of any two strategies sees the same
+    /// random numbers. Wrong input ends with exit code 2, a flow that does not arrive with 1.
+    Fct(FctArgs),
+}
+
+/// Arguments of `braid lab fct`.
+#[derive(Debug, Args)]
+pub struct FctArgs {
+    /// Two or more paths: rate, round-trip time, loss each way, and queue in packets if it is not
+    /// --queue, such as '5mbit,40ms,0%;5mbit,100ms,2%,100'. For a rate, trace:FILE plays a mahimahi
+    /// trace.
+    #[arg(long, value_name = "PATHS")]
+    pub paths: Paths,
+    /// Payload bytes of the flows; k and M are binary.
+    #[arg(long, value_name = "SIZE,…", value_delimiter = ',', required = true)]
+    pub size: Vec<Size>,
+    /// Strategies of both ends.
+    #[arg(
+        long,
+        value_name = "NAME,…",
+        value_delimiter = ',',
+        default_value = "minrtt"
+    )]
+    pub strategy: Vec<String>,
+    /// Congestion controls of both ends.
+    #[arg(
+        long,
+        value_name = "NAME,…",
+        value_delimiter = ',',
+        default_value = "cubic"
+    )]
+    pub cc: Vec<String>,
+    /// Runs of each cell.
+    #[arg(long, value_name = "N", default_value_t = 100,
+          value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    pub runs: u64,
+    /// Seed of all runs.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    /// How to run: in virtual time, or over real, emulated links.
+    #[arg(long, default_value = "sim", value_parser = one_of::<Arm>(Arm::ALL.map(Arm::name)))]
+    pub arm: Arm,
+    /// Path (from 0) on which a connection without records opens; mix: each path in turn.
+    #[arg(long, value_name = "N|mix", default_value = "0")]
+    pub default_path: DefaultPath,
+    /// What strategies that keep records of earlier connections find.
+    #[arg(long, default_value = "cold", value_parser = one_of::<Records>(["warm", "cold"]))]
+    pub records: Records,
+    /// Start the transfer on a connection whose subflows are all established.
+    #[arg(long)]
+    pub warm_subflows: bool,
+    /// Initial congestion window, in segments.
+    #[arg(long, default_value = "10", value_parser = one_of::<u32>(["3", "10"]))]
+    pub iw: u32,
+    /// What both ends are told of the flow in advance.
+    #[arg(long, default_value = "size", value_parser = ["size", "none"])]
+    pub declare: String,
+    /// Packets that the queue of a path holds.
+    #[arg(long, value_name = "PACKETS", default_value_t = 50,
+          value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
+    pub queue: u32,
+    /// Whether the server or the client sends the flow.
+    #[arg(long, default_value = "down", value_parser = one_of::<Direction>(["down", "up"]))]
+    pub direction: Direction,
+}
+
+/// Reads one of `names`, which help and completions show, as a `T`.
+fn one_of<T>(names: impl IntoIterator<Item = &'static str>) -> impl TypedValueParser<Value = T>
+where
+    T: FromStr<Err: Error + Send + Sync> + Clone + Send + Sync + 'static,
+{
+    PossibleValuesParser::new(names).try_map(|name| name.parse())
+}

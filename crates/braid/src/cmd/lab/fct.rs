@@ -1,0 +1,173 @@
+//! `braid lab fct`: flow completion times.
+
+use std::fmt;
+
+use braid_lab::fct::{self, Cell, Row, Summary};
+use indicatif::{ProgressBar, ProgressStyle};
+
+use super::cores;
+use crate::cli::lab::FctArgs;
+use crate::cmd::{print, print_json};
+use crate::failure::Failure;
+
+/// Measures every cell and prints one row for each.
+pub fn run(args: &FctArgs, json: bool) -> Result<(), Failure> {
+    let cells = cells(args);
+    for cell in &cells {
+        args.arm.check(cell)?;
+    }
+    let bar = progress_bar(cells.len() as u64 * args.runs);
+    let row = |cell| {
+        let results = fct::run(cell, args.arm, args.runs, cores(), &|| bar.inc(1))?;
+        Ok(Row::new(cell, args.arm, &results))
+    };
+    let rows: Result<Vec<Row>, Failure> = cells.iter().map(row).collect();
+    bar.finish_and_clear();
+    let rows = rows?;
+    if json {
+        print_json(&rows)?;
+    } else {
+        print(Table { rows: &rows })?;
+    }
+    let missing: u64 = rows.iter().map(|row| row.runs - row.completed).sum();
+    match missing {
+        0 => Ok(()),
+        n => Err(Failure::Run(format!(
+            "{n} of {} runs did not complete; their times are not in the statistics",
+            cells.len() as u64 * args.runs
+        ))),
+    }
+}
+
+/// Every size with every congestion control with every strategy.
+fn cells(args: &FctArgs) -> Vec<Cell> {
+    let mut cells = Vec::new();
+    for size in &args.size {
+        for cc in &args.cc {
+            for strategy in &args.strategy {
+                cells.push(Cell {
+                    paths: args.paths.clone(),
+                    size: size.clone(),
+                    strategy: strategy.clone(),
+                    cc: cc.clone(),
+                    default_path: args.default_path,
+                    records: args.records,
+                    warm_subflows: args.warm_subflows,
+                    initial_window: args.iw,
+                    declare_size: args.declare == "size",
+                    queue: args.queue,
+                    direction: args.direction,
+                    seed: args.seed,
+                });
+            }
+        }
+    }
+    cells
+}
+
+/// A bar on the terminal; nothing where standard error is none.
+fn progress_bar(runs: u64) -> ProgressBar {
+    let style = ProgressStyle::with_template("{bar:40} {pos}/{len} runs {elapsed} (left: {eta})");
+    ProgressBar::new(runs).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+}
+
+/// What people read.
+struct Table<'a> {
+    rows: &'a [Row],
+}
+
+impl fmt::Display for Table<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(first) = self.rows.first() else {
+            return Ok(());
+        };
+        writeln!(
+            f,
+            "paths {}, {}, arm {}, {} runs, seed {}\n\
+             fct: from the first SYN to the last byte; data: from the first byte; times in ms, \
+             mean ± 95 % interval",
+            first.paths, first.direction, first.arm, first.runs, first.seed
+        )?;
+        let mut lines = vec![header()];
+        lines.extend(self.rows.iter().map(line));
+        let widths: Vec<usize> = (0..lines[0].len())
+            .map(|n| {
+                lines
+                    .iter()
+                    .map(|line| line[n].chars().count())
+                    .max()
+                    .unwrap_or(0)
+            })
+            .collect();
+        for line in &lines {
+            let mut text = String::new();
+            for (n, (cell, width)) in line.iter().zip(&widths).enumerate() {
+                let gap = if n == 0 { "" } else { "  " };
+                // Names stand left, figures right.
+                let cell = match n {
+                    0 | 1 => format!("{cell:<width$}"),
+                    _ => format!("{cell:>width$}"),
+                };
+                text.push_str(gap);
+                text.push_str(&cell);
+            }
+            writeln!(f, "{}", text.trim_end())?;
+        }
+        Ok(())
+    }
+}
+
+fn header() -> Vec<String> {
+    [
+        "strategy",
+        "cc",
+        "size",
+        "fct",
+        "median",
+        "p95",
+        "p99",
+        "data",
+        "bytes by path",
+        "copies",
+        "joins",
+        "again",
+        "completed",
+    ]
+    .map(str::to_owned)
+    .to_vec()
+}
+
+fn line(row: &Row) -> Vec<String> {
+    vec![
+        row.strategy.clone(),
+        row.cc.clone(),
+        row.size.clone(),
+        mean(&row.fct_ms),
+        ms(row.fct_ms.median),
+        ms(row.fct_ms.p95),
+        ms(row.fct_ms.p99),
+        mean(&row.fct_data_ms),
+        joined(&row.bytes_by_path, u64::to_string),
+        joined(&row.copy_share_by_path, |share| {
+            format!("{:.1}%", share * 100.0)
+        }),
+        row.join_syns.to_string(),
+        row.retransmissions.to_string(),
+        format!("{}/{}", row.completed, row.runs),
+    ]
+}
+
+fn joined<T>(values: &[T], show: impl Fn(&T) -> String) -> String {
+    values.iter().map(show).collect::<Vec<_>>().join(" / ")
+}
+
+fn mean(times: &Summary) -> String {
+    match times.ci95 {
+        Some(ci95) => format!("{} ± {ci95:.1}", ms(times.mean)),
+        None => ms(times.mean),
+    }
+}
+
+fn ms(value: Option<f64>) -> String {
+    value.map_or_else(|| "-".to_owned(), |ms| format!("{ms:.1}"))
+}

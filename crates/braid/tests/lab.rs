@@ -1,0 +1,171 @@
+//! `braid lab`, as a user runs it. None of this needs privileges.
+
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+const PATHS: &str = "5mbit,40ms,0%;5mbit,100ms,2%";
+
+fn lab(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_braid"))
+        .arg("lab")
+        .args(arguments)
+        .output()
+        .expect("braid starts")
+}
+
+/// The JSON of a measurement over [`PATHS`].
+fn measured(arguments: &[&str]) -> Vec<u8> {
+    let output = lab(&[&["fct", "--json", "--paths", PATHS], arguments].concat());
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{arguments:?}: {errors}");
+    output.stdout
+}
+
+#[test]
+fn the_same_seed_gives_the_same_bytes() {
+    let run = |seed| measured(&["--size", "4k,64k", "--runs", "6", "--seed", seed]);
+    let first = run("7");
+    assert_eq!(first, run("7"));
+    let mut other: Value = serde_json::from_slice(&run("8")).expect("JSON");
+    let mut first: Value = serde_json::from_slice(&first).expect("JSON");
+    for rows in [&mut first, &mut other] {
+        for row in rows.as_array_mut().expect("an array") {
+            row["seed"] = Value::Null;
+        }
+    }
+    assert_ne!(first, other, "only the seed itself differs");
+}
+
+#[test]
+fn json_has_the_promised_fields() {
+    let json = measured(&["--size", "4k,1M", "--runs", "3"]);
+    let rows: Value = serde_json::from_slice(&json).expect("JSON");
+    let rows = rows.as_array().expect("an array");
+    assert_eq!(rows.len(), 2);
+    for (row, size) in rows.iter().zip(["4k", "1M"]) {
+        let mut fields: Vec<&str> = row
+            .as_object()
+            .expect("an object")
+            .keys()
+            .map(|k| &**k)
+            .collect();
+        fields.sort_unstable();
+        assert_eq!(
+            fields,
+            [
+                "arm",
+                "bytes_by_path",
+                "cc",
+                "completed",
+                "copy_bytes_by_path",
+                "copy_share_by_path",
+                "direction",
+                "fct_data_ms",
+                "fct_ms",
+                "join_syns",
+                "paths",
+                "retransmissions",
+                "runs",
+                "seed",
+                "size",
+                "strategy",
+            ]
+        );
+        for times in ["fct_ms", "fct_data_ms"] {
+            for figure in ["mean", "median", "p95", "p99", "sd", "ci95"] {
+                assert!(row[times][figure].is_f64(), "{times} {figure}: {row}");
+            }
+        }
+        for by_path in ["bytes_by_path", "copy_bytes_by_path", "copy_share_by_path"] {
+            assert_eq!(row[by_path].as_array().map(Vec::len), Some(2), "{by_path}");
+        }
+        assert_eq!(
+            [
+                &row["size"],
+                &row["paths"],
+                &row["arm"],
+                &row["strategy"],
+                &row["cc"]
+            ],
+            [size, PATHS, "sim", "minrtt", "cubic"]
+        );
+        assert_eq!((&row["runs"], &row["completed"]), (&3.into(), &3.into()));
+    }
+}
+
+#[test]
+fn a_table_has_a_line_for_each_cell() {
+    let output = lab(&["fct", "--paths", PATHS, "--size", "4k,64k", "--runs", "3"]);
+    let text = String::from_utf8(output.stdout).expect("text");
+    assert!(output.status.success());
+    let lines: Vec<&str> = text.lines().filter(|l| l.starts_with("minrtt ")).collect();
+    assert_eq!(lines.len(), 2, "{text}");
+    assert!(lines[1].contains("64k") && lines[1].contains("±"), "{text}");
+    assert!(lines.iter().all(|l| l.ends_with("3/3")), "{text}");
+}
+
+/// One line that shows what was read and what is expected, and exit code 2.
+#[test]
+fn bad_input_is_answered_in_one_line() {
+    let with = |option: &'static str, value: &'static str| {
+        let mut arguments = vec!["fct", "--paths", PATHS, "--size", "4k", "--runs", "1"];
+        match arguments.iter().position(|a| *a == option) {
+            Some(at) => arguments[at + 1] = value,
+            None => arguments.extend([option, value]),
+        }
+        arguments
+    };
+    for (option, value, expected) in [
+        ("--paths", "5mbit,40ms,0%", "2 to 8"),
+        (
+            "--paths",
+            "5mbit,40ms;5mbit,40ms,0%",
+            "rate,round-trip time,loss",
+        ),
+        ("--paths", "5mbit,40ms,101%;5mbit,40ms,0%", "0% to 100%"),
+        ("--paths", "0mbit,40ms,0%;5mbit,40ms,0%", "1 bit/s"),
+        (
+            "--paths",
+            "trace:/no/where,40ms,0%;5mbit,40ms,0%",
+            "No such file",
+        ),
+        ("--size", "64kB", "`64k`"),
+        ("--size", "0", "from 1 to 4096M"),
+        ("--strategy", "fastest", "minrtt"),
+        ("--cc", "vegas", "cubic"),
+        ("--arm", "paper", "sim"),
+        ("--default-path", "2", "0 to 1, or mix"),
+        ("--default-path", "first", "mix"),
+        ("--runs", "0", "1..=1000000"),
+        ("--runs", "many", "invalid digit"),
+        ("--iw", "4", "3, 10"),
+        ("--declare", "half", "size, none"),
+        ("--records", "hot", "warm, cold"),
+        ("--direction", "across", "down, up"),
+        ("--queue", "few", "invalid digit"),
+    ] {
+        let output = lab(&with(option, value));
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{option} {value}: {said}");
+        assert!(said.contains(expected), "{option} {value}: {said}");
+        assert!(said.contains(value), "{option} {value}: {said}");
+        assert_eq!(said.lines().count(), 1, "{option} {value}: {said}");
+        assert!(output.stdout.is_empty());
+    }
+}
+
+/// A path that carries nothing: the flow does not arrive, which is said and seen in the exit code.
+#[test]
+fn a_flow_that_does_not_arrive_is_not_counted() {
+    let paths = "5mbit,40ms,100%;5mbit,40ms,100%";
+    let output = lab(&[
+        "fct", "--json", "--paths", paths, "--size", "4k", "--runs", "2",
+    ]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("2 of 2 runs did not complete"), "{said}");
+    let rows: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(rows[0]["completed"], 0);
+    assert_eq!(rows[0]["fct_ms"]["mean"], Value::Null);
+}

@@ -1,0 +1,264 @@
+//! What is measured.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::paths::Paths;
+
+/// One transfer, to be run many times.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Cell {
+    /// The paths between client and server.
+    pub paths: Paths,
+    /// Payload of the flow.
+    pub size: Size,
+    /// Name of the strategy at both ends.
+    pub strategy: String,
+    /// Name of the congestion control at both ends.
+    pub cc: String,
+    /// Where the connection opens if no record says otherwise.
+    pub default_path: DefaultPath,
+    /// What a strategy that keeps records of earlier connections finds.
+    pub records: Records,
+    /// The transfer starts on a connection whose subflows are all established.
+    pub warm_subflows: bool,
+    /// Initial congestion window, segments.
+    pub initial_window: u32,
+    /// Both ends are told the flow's size in advance.
+    pub declare_size: bool,
+    /// Packets the queue of a path holds that does not say so itself.
+    pub queue: u32,
+    /// Which way the payload goes.
+    pub direction: Direction,
+    /// Seed of all runs; see [`super::run_seed`].
+    pub seed: u64,
+}
+
+impl Cell {
+    /// The path (from 0) on which run `index` opens its connection.
+    pub fn opening_path(&self, index: u64) -> usize {
+        match self.default_path {
+            DefaultPath::Path(path) => path,
+            DefaultPath::Mix => (index % self.paths.specs().len() as u64) as usize,
+        }
+    }
+}
+
+/// The path a connection opens on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DefaultPath {
+    /// This one, from 0.
+    Path(usize),
+    /// Each in turn: run `i` opens on path `i` modulo their number.
+    Mix,
+}
+
+/// Reads the number of a path, from 0, or `mix`.
+impl FromStr for DefaultPath {
+    type Err = UnknownName;
+
+    fn from_str(text: &str) -> Result<Self, UnknownName> {
+        match (text, text.parse()) {
+            ("mix", _) => Ok(DefaultPath::Mix),
+            (_, Ok(path)) => Ok(DefaultPath::Path(path)),
+            _ => Err(UnknownName::new("path", text, &["0", "1", "…", "mix"])),
+        }
+    }
+}
+
+impl fmt::Display for DefaultPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            DefaultPath::Path(path) => path.fmt(f),
+            DefaultPath::Mix => f.write_str("mix"),
+        }
+    }
+}
+
+/// What is known of earlier connections at the start of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Records {
+    /// Each path has been measured.
+    Warm,
+    /// Nothing.
+    Cold,
+}
+
+impl FromStr for Records {
+    type Err = UnknownName;
+
+    fn from_str(name: &str) -> Result<Self, UnknownName> {
+        match name {
+            "warm" => Ok(Records::Warm),
+            "cold" => Ok(Records::Cold),
+            _ => Err(UnknownName::new(
+                "state of records",
+                name,
+                &["warm", "cold"],
+            )),
+        }
+    }
+}
+
+/// Which way the payload goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Direction {
+    /// The client asks, the server sends.
+    Down,
+    /// The client sends.
+    Up,
+}
+
+impl fmt::Display for Direction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Direction::Down => "down",
+            Direction::Up => "up",
+        })
+    }
+}
+
+impl FromStr for Direction {
+    type Err = UnknownName;
+
+    fn from_str(name: &str) -> Result<Self, UnknownName> {
+        match name {
+            "down" => Ok(Direction::Down),
+            "up" => Ok(Direction::Up),
+            _ => Err(UnknownName::new("direction", name, &["down", "up"])),
+        }
+    }
+}
+
+/// A name that is none of those there are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnknownName(String);
+
+impl UnknownName {
+    /// `name` was read where one of `known` was to name a `kind`.
+    pub fn new(kind: &str, name: &str, known: &[&str]) -> Self {
+        UnknownName(format!(
+            "unknown {kind} `{name}`; known are: {}",
+            known.join(", ")
+        ))
+    }
+}
+
+impl fmt::Display for UnknownName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for UnknownName {}
+
+/// A size as it was written: bytes, or with a binary `k` (1024) or `M` (1024 k).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Size {
+    text: String,
+    bytes: u64,
+}
+
+impl Size {
+    /// Largest flow, bytes.
+    pub const MAX: u64 = 1 << 32;
+
+    /// Bytes, 1 to [`Self::MAX`].
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+}
+
+impl FromStr for Size {
+    type Err = SizeError;
+
+    fn from_str(text: &str) -> Result<Self, SizeError> {
+        let (number, factor) = match text.as_bytes().last() {
+            Some(b'k') => (&text[..text.len() - 1], 1 << 10),
+            Some(b'M') => (&text[..text.len() - 1], 1 << 20),
+            _ => (text, 1),
+        };
+        let bytes = number
+            .parse::<u64>()
+            .ok()
+            .and_then(|n| n.checked_mul(factor));
+        match bytes {
+            // `+4` is a number for the standard library.
+            Some(bytes) if (1..=Self::MAX).contains(&bytes) && !text.starts_with('+') => Ok(Size {
+                text: text.to_owned(),
+                bytes,
+            }),
+            _ => Err(SizeError(text.to_owned())),
+        }
+    }
+}
+
+/// As written.
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.text)
+    }
+}
+
+/// A text that is no [`Size`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SizeError(String);
+
+impl fmt::Display for SizeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "`{}` is no size; write whole bytes, or with a binary k or M, such as `64k` or `1M`, \
+             from 1 to 4096M",
+            self.0
+        )
+    }
+}
+
+impl std::error::Error for SizeError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_binary_and_shown_as_written() {
+        for (text, bytes) in [
+            ("1", 1),
+            ("64k", 65_536),
+            ("1M", 1 << 20),
+            ("4096M", 1 << 32),
+        ] {
+            let size: Size = text.parse().unwrap();
+            assert_eq!(size.bytes(), bytes);
+            assert_eq!(size.to_string(), text);
+        }
+        let wrong = [
+            "",
+            "k",
+            "0",
+            "0k",
+            "64K",
+            "64kB",
+            "1.5M",
+            "-1",
+            "+4",
+            "4097M",
+            "1 M",
+            "9999999999999M",
+        ];
+        for text in wrong {
+            let error = text.parse::<Size>().unwrap_err().to_string();
+            assert!(error.contains(&format!("`{text}`")), "{error}");
+            assert!(error.contains("`64k`"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_default_path_is_a_number_or_a_mix() {
+        assert_eq!("1".parse(), Ok(DefaultPath::Path(1)));
+        assert_eq!("mix".parse(), Ok(DefaultPath::Mix));
+        let error = "first".parse::<DefaultPath>().unwrap_err().to_string();
+        assert_eq!(error, "unknown path `first`; known are: 0, 1, …, mix");
+    }
+}

@@ -1,0 +1,191 @@
+//! What came out, over all runs of a cell.
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::{Cell, RunResult};
+use crate::arm::Arm;
+use crate::stats;
+
+/// A cell and what its runs gave together; the object `braid lab fct --json` prints.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Row {
+    /// Strategy.
+    pub strategy: String,
+    /// Size of the flow as given.
+    pub size: String,
+    /// Congestion control.
+    pub cc: String,
+    /// Arm.
+    pub arm: &'static str,
+    /// Runs made.
+    pub runs: u64,
+    /// The paths as given.
+    pub paths: String,
+    /// `down` or `up`.
+    pub direction: String,
+    /// Seed of all runs.
+    pub seed: u64,
+    /// Flow completion time.
+    pub fct_ms: Summary,
+    /// The same from the first byte of the response.
+    pub fct_data_ms: Summary,
+    /// Payload bytes sent on each path, copies included, retransmissions not; of all runs.
+    pub bytes_by_path: Vec<u64>,
+    /// Of these, copies.
+    pub copy_bytes_by_path: Vec<u64>,
+    /// Share of copies (0 to 1) among the packets sent on each path while unsent data remained; 0
+    /// where there were none.
+    pub copy_share_by_path: Vec<f64>,
+    /// SYNs with MP_JOIN; of all runs.
+    pub join_syns: u64,
+    /// Segments sent again; of all runs.
+    pub retransmissions: u64,
+    /// Runs whose flow arrived whole; the times are of these.
+    pub completed: u64,
+}
+
+/// Times of a cell's completed runs, ms; `None` where there were too few.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Summary {
+    /// Mean.
+    pub mean: Option<f64>,
+    /// Median.
+    pub median: Option<f64>,
+    /// 95th percentile; see [`stats::quantile`].
+    pub p95: Option<f64>,
+    /// 99th percentile.
+    pub p99: Option<f64>,
+    /// Standard deviation.
+    pub sd: Option<f64>,
+    /// Half width of the 95 % interval of the mean, by Student's t.
+    pub ci95: Option<f64>,
+}
+
+impl Row {
+    /// What `results` of `cell` on `arm` give together.
+    pub fn new(cell: &Cell, arm: Arm, results: &[RunResult]) -> Self {
+        let paths = cell.paths.specs().len();
+        let sum = |of: fn(&RunResult) -> &Vec<u64>| -> Vec<u64> {
+            let path = |n| results.iter().filter_map(|r| of(r).get(n)).sum();
+            (0..paths).map(path).collect()
+        };
+        let packets = sum(|r| &r.packets_by_path);
+        let copies = sum(|r| &r.copies_by_path);
+        let shares = packets.iter().zip(&copies);
+        let completed: Vec<&RunResult> = results.iter().filter(|r| r.completed).collect();
+        Row {
+            strategy: cell.strategy.clone(),
+            size: cell.size.to_string(),
+            cc: cell.cc.clone(),
+            arm: arm.name(),
+            runs: results.len() as u64,
+            paths: cell.paths.to_string(),
+            direction: cell.direction.to_string(),
+            seed: cell.seed,
+            fct_ms: Summary::new(completed.iter().map(|r| r.fct)),
+            fct_data_ms: Summary::new(completed.iter().map(|r| r.fct_data)),
+            bytes_by_path: sum(|r| &r.bytes_by_path),
+            copy_bytes_by_path: sum(|r| &r.copy_bytes_by_path),
+            copy_share_by_path: shares.map(|(all, copies)| share(*copies, *all)).collect(),
+            join_syns: results.iter().map(|r| r.join_syns).sum(),
+            retransmissions: results.iter().map(|r| r.retransmissions).sum(),
+            completed: completed.len() as u64,
+        }
+    }
+}
+
+impl Summary {
+    /// Of these times, in the order of the runs.
+    pub fn new(times: impl Iterator<Item = Duration>) -> Self {
+        let ms: Vec<f64> = times.map(|t| t.as_nanos() as f64 / 1e6).collect();
+        let mut sorted = ms.clone();
+        sorted.sort_unstable_by(f64::total_cmp);
+        let quantile = |q| stats::quantile(&sorted, q).map(rounded);
+        Summary {
+            mean: stats::mean(&ms).map(rounded),
+            median: quantile(0.5),
+            p95: quantile(0.95),
+            p99: quantile(0.99),
+            sd: stats::standard_deviation(&ms).map(rounded),
+            ci95: stats::half_width(&ms, 0.95).map(rounded),
+        }
+    }
+}
+
+/// To whole microseconds, so that a summation in another order prints the same.
+fn rounded(ms: f64) -> f64 {
+    (ms * 1e3).round() / 1e3
+}
+
+fn share(part: u64, whole: u64) -> f64 {
+    if whole == 0 {
+        return 0.0;
+    }
+    (part as f64 / whole as f64 * 1e6).round() / 1e6
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fct::{DefaultPath, Direction, Records};
+
+    fn cell() -> Cell {
+        Cell {
+            paths: "5mbit,40ms,0%;5mbit,100ms,2%".parse().unwrap(),
+            size: "64k".parse().unwrap(),
+            strategy: "minrtt".to_owned(),
+            cc: "cubic".to_owned(),
+            default_path: DefaultPath::Path(0),
+            records: Records::Warm,
+            warm_subflows: false,
+            initial_window: 10,
+            declare_size: true,
+            queue: 50,
+            direction: Direction::Down,
+            seed: 1,
+        }
+    }
+
+    fn result(completed: bool, ms: u64, packets: [u64; 2], copies: [u64; 2]) -> RunResult {
+        RunResult {
+            completed,
+            fct: Duration::from_millis(ms),
+            fct_data: Duration::from_millis(ms / 2),
+            bytes_by_path: packets.map(|n| n * 1000).to_vec(),
+            copy_bytes_by_path: copies.map(|n| n * 1000).to_vec(),
+            packets_by_path: packets.to_vec(),
+            copies_by_path: copies.to_vec(),
+            join_syns: 1,
+            retransmissions: 2,
+        }
+    }
+
+    #[test]
+    fn times_are_of_completed_runs_and_counts_of_all() {
+        let results = [
+            result(true, 100, [10, 0], [0, 0]),
+            result(true, 300, [10, 4], [1, 1]),
+            result(false, 9999, [10, 0], [0, 0]),
+        ];
+        let row = Row::new(&cell(), Arm::Sim, &results);
+        assert_eq!((row.runs, row.completed), (3, 2));
+        assert_eq!(row.fct_ms.mean, Some(200.0));
+        assert_eq!(row.fct_ms.p95, Some(290.0));
+        assert_eq!(row.fct_data_ms.median, Some(100.0));
+        // t(1 degree of freedom) = 12.706 times 141.421 / sqrt(2).
+        assert_eq!(row.fct_ms.ci95.map(f64::round), Some(1271.0));
+        assert_eq!(row.bytes_by_path, [30_000, 4_000]);
+        assert_eq!(row.copy_bytes_by_path, [1_000, 1_000]);
+        assert_eq!(row.copy_share_by_path, [0.033333, 0.25]);
+        assert_eq!((row.join_syns, row.retransmissions), (3, 6));
+    }
+
+    #[test]
+    fn without_a_completed_run_there_are_no_times() {
+        let row = Row::new(&cell(), Arm::Sim, &[result(false, 1, [1, 0], [0, 0])]);
+        assert_eq!(row.fct_ms.mean, None);
+        assert_eq!(row.copy_share_by_path, [0.0, 0.0]);
+    }
+}

@@ -1,0 +1,255 @@
+//! Paths as written on the command line: `5mbit,40ms,0%;5mbit,100ms,2%`.
+
+use std::fmt;
+use std::fs;
+use std::str::FromStr;
+use std::time::Duration;
+
+use braid_links::{Loss, QueueLimit, Rate, Settings, Trace};
+use braid_linux::testbed::{Probability, RateValue, TimeValue};
+
+/// What a path is written as; stands in every error.
+const FORM: &str = "rate,round-trip time,loss[,queue in packets], such as `5mbit,40ms,0%` or \
+                    `trace:FILE,40ms,1%,50`";
+/// Most paths between two hosts.
+pub const MAX_PATHS: usize = 8;
+/// Longest queue, packets.
+const MAX_QUEUE: u32 = 1_000_000;
+/// Largest trace file, bytes.
+const MAX_TRACE_FILE: u64 = 64 << 20;
+
+/// A path between two hosts: alike in both directions.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PathSpec {
+    /// What either direction carries.
+    pub rate: Rate,
+    /// Round-trip time without queues or serialisation; half of it is each way's delay.
+    pub rtt: Duration,
+    /// Probability (0 to 1) with which a packet is lost, each way.
+    pub loss: f64,
+    /// Packets the queue of either direction holds, where the path says so itself.
+    pub queue: Option<u32>,
+}
+
+impl PathSpec {
+    /// The settings of either direction, with a queue of `queue` packets where the path does not
+    /// name one.
+    pub fn settings(&self, queue: u32) -> Settings {
+        Settings {
+            rate: self.rate.clone(),
+            delay: self.rtt / 2,
+            queue: QueueLimit::Packets(self.queue.unwrap_or(queue)),
+            loss: if self.loss > 0.0 {
+                Loss::Uniform(self.loss)
+            } else {
+                Loss::None
+            },
+            ..Settings::default()
+        }
+    }
+
+    /// Mean rate in bit/s; `None` if it is unlimited.
+    pub fn mean_rate(&self) -> Option<f64> {
+        match &self.rate {
+            Rate::Unlimited => None,
+            Rate::Fixed(rate) => Some(rate.get() as f64),
+            Rate::Trace(trace) => Some(trace.mean_rate()),
+        }
+    }
+}
+
+/// Reads `rate,round-trip time,loss[,queue in packets]`. A rate `trace:FILE` is a mahimahi trace,
+/// read here.
+impl FromStr for PathSpec {
+    type Err = PathError;
+
+    fn from_str(text: &str) -> Result<Self, PathError> {
+        let wrong = |reason: String| PathError {
+            read: text.trim().to_owned(),
+            reason,
+        };
+        let parts: Vec<&str> = text.split(',').map(str::trim).collect();
+        let (&[rate, rtt, loss], queue) = match parts.as_slice() {
+            [rate, rtt, loss] => (&[*rate, *rtt, *loss], None),
+            [rate, rtt, loss, queue] => (&[*rate, *rtt, *loss], Some(*queue)),
+            _ => return Err(wrong(format!("has {} of them", count(&parts)))),
+        };
+        let rtt = TimeValue::parse(rtt).map_err(&wrong)?.0;
+        let loss = Probability::parse(loss).map_err(&wrong)?.0;
+        let queue = queue.map(packets).transpose().map_err(&wrong)?;
+        let rate = match rate.strip_prefix("trace:") {
+            Some(file) => Rate::Trace(trace(file).map_err(&wrong)?),
+            None => match RateValue::parse(rate).map_err(&wrong)?.0 {
+                Some(rate) => Rate::bits_per_second(rate),
+                None => Rate::Unlimited,
+            },
+        };
+        Ok(PathSpec {
+            rate,
+            rtt,
+            loss,
+            queue,
+        })
+    }
+}
+
+fn count(parts: &[&str]) -> String {
+    match parts {
+        [""] => "none".to_owned(),
+        parts => parts.len().to_string(),
+    }
+}
+
+fn packets(text: &str) -> Result<u32, String> {
+    match text.parse() {
+        Ok(packets) if packets <= MAX_QUEUE => Ok(packets),
+        _ => Err(format!(
+            "`{text}` is no queue; write whole packets, 0 to {MAX_QUEUE}"
+        )),
+    }
+}
+
+/// Reads the trace in `file`.
+fn trace(file: &str) -> Result<Trace, String> {
+    let cannot = |e: std::io::Error| format!("cannot read the trace `{file}`: {e}");
+    let size = fs::metadata(file).map_err(cannot)?.len();
+    if size > MAX_TRACE_FILE {
+        return Err(format!(
+            "the trace `{file}` has {size} bytes; at most {MAX_TRACE_FILE} are read"
+        ));
+    }
+    let text = fs::read_to_string(file).map_err(cannot)?;
+    Trace::parse(&text).map_err(|e| format!("the trace `{file}`: {e}"))
+}
+
+/// A path that cannot be understood: what was read and what is expected.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PathError {
+    read: String,
+    reason: String,
+}
+
+impl fmt::Display for PathError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let PathError { read, reason } = self;
+        write!(f, "path `{read}`: {reason}; a path is {FORM}")
+    }
+}
+
+impl std::error::Error for PathError {}
+
+/// All paths between two hosts, two or more, as they were written.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Paths {
+    text: String,
+    specs: Vec<PathSpec>,
+}
+
+impl Paths {
+    /// The paths, in the order given.
+    pub fn specs(&self) -> &[PathSpec] {
+        &self.specs
+    }
+}
+
+impl FromStr for Paths {
+    type Err = PathError;
+
+    /// Reads paths separated by semicolons.
+    fn from_str(text: &str) -> Result<Self, PathError> {
+        let specs: Vec<PathSpec> = text
+            .split(';')
+            .map(str::parse)
+            .collect::<Result<_, PathError>>()?;
+        if !(2..=MAX_PATHS).contains(&specs.len()) {
+            return Err(PathError {
+                read: text.to_owned(),
+                reason: format!(
+                    "{} where 2 to {MAX_PATHS} separated by `;` are needed",
+                    specs.len()
+                ),
+            });
+        }
+        Ok(Paths {
+            text: text.to_owned(),
+            specs,
+        })
+    }
+}
+
+/// As written.
+impl fmt::Display for Paths {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_is_read_with_and_without_queue() {
+        let path: PathSpec = "5mbit,40ms,1.5%".parse().unwrap();
+        let expected = PathSpec {
+            rate: Rate::bits_per_second(5_000_000),
+            rtt: Duration::from_millis(40),
+            loss: 0.015,
+            queue: None,
+        };
+        assert_eq!(path, expected);
+        assert_eq!(path.settings(50).delay, Duration::from_millis(20));
+        assert_eq!(path.settings(50).queue, QueueLimit::Packets(50));
+        let path: PathSpec = " unlimited, 0ms, 0%, 7".parse().unwrap();
+        assert_eq!((path.rate.clone(), path.queue), (Rate::Unlimited, Some(7)));
+        assert_eq!(path.settings(50).queue, QueueLimit::Packets(7));
+        assert_eq!(path.settings(50).loss, Loss::None);
+    }
+
+    #[test]
+    fn paths_are_shown_as_written() {
+        let text = "5mbit,40ms,0%;5mbit,100ms,2%";
+        let paths: Paths = text.parse().unwrap();
+        assert_eq!(paths.to_string(), text);
+        assert_eq!(paths.specs().len(), 2);
+        assert_eq!(paths.specs()[1].loss, 0.02);
+    }
+
+    #[test]
+    fn errors_show_what_was_read_and_what_is_expected() {
+        for (text, shown) in [
+            ("", "none of them"),
+            ("5mbit,40ms,0%", "1 where 2 to 8"),
+            ("5mbit,40ms;5mbit,40ms,0%", "path `5mbit,40ms`: has 2"),
+            ("5mbit,40ms,0%;", "none of them"),
+            ("fast,40ms,0%;5mbit,40ms,0%", "`fast` is no rate"),
+            ("0mbit,40ms,0%;5mbit,40ms,0%", "`0mbit` is out of range"),
+            ("5mbit,40,0%;5mbit,40ms,0%", "`40` is no duration"),
+            ("5mbit,-1ms,0%;5mbit,40ms,0%", "`-1ms` is no duration"),
+            ("5mbit,40ms,101%;5mbit,40ms,0%", "`101%` is out of range"),
+            ("5mbit,40ms,0%,few;5mbit,40ms,0%", "`few` is no queue"),
+            ("trace:/nowhere,40ms,0%;5mbit,40ms,0%", "`/nowhere`"),
+        ] {
+            let error = text.parse::<Paths>().unwrap_err().to_string();
+            assert!(error.contains(shown), "{text}: {error}");
+            assert!(error.contains("a path is rate,"), "{text}: {error}");
+            assert!(!error.contains('\n'), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_trace_is_read_from_its_file() {
+        let file = std::env::temp_dir().join(format!("braid-trace-{}", std::process::id()));
+        let read = |text: &str| {
+            std::fs::write(&file, text).unwrap();
+            format!("trace:{},40ms,0%", file.display()).parse::<PathSpec>()
+        };
+        let good = read("1\n2\n3\n");
+        let bad = read("1\nsoon\n");
+        std::fs::remove_file(&file).unwrap();
+        // Three opportunities of 1500 bytes in 3 ms.
+        assert_eq!(good.unwrap().mean_rate(), Some(12e6));
+        let bad = bad.unwrap_err().to_string();
+        assert!(bad.contains("line 2: `soon`"), "{bad}");
+    }
+}

@@ -1,0 +1,124 @@
+//! Statistics of a sample.
+
+use statrs::distribution::{ContinuousCDF, StudentsT};
+
+/// Mean of `sample`; `None` if it is empty.
+pub fn mean(sample: &[f64]) -> Option<f64> {
+    (!sample.is_empty()).then(|| sample.iter().sum::<f64>() / sample.len() as f64)
+}
+
+/// Standard deviation of the population that `sample` is drawn from (divisor n - 1); `None` with
+/// fewer than two values.
+pub fn standard_deviation(sample: &[f64]) -> Option<f64> {
+    let mean = mean(sample).filter(|_| sample.len() > 1)?;
+    let squares: f64 = sample.iter().map(|x| (x - mean).powi(2)).sum();
+    Some((squares / (sample.len() - 1) as f64).sqrt())
+}
+
+/// Half the width of the interval around the mean of `sample` that holds the population's mean with
+/// probability `confidence` (above 0, below 1), by Student's t distribution with n - 1 degrees of
+/// freedom; `None` with fewer than two values.
+pub fn half_width(sample: &[f64], confidence: f64) -> Option<f64> {
+    let sd = standard_deviation(sample)?;
+    let t = student_t(sample.len() as u64 - 1, confidence)?;
+    Some(t * sd / (sample.len() as f64).sqrt())
+}
+
+/// The t beyond which, on both sides together, a share of 1 - `confidence` of Student's
+/// distribution with `freedom` degrees of freedom lies; `None` without freedom or where
+/// `confidence` is not above 0 and below 1.
+pub fn student_t(freedom: u64, confidence: f64) -> Option<f64> {
+    if confidence <= 0.0 || confidence >= 1.0 {
+        return None;
+    }
+    let distribution = StudentsT::new(0.0, 1.0, freedom as f64).ok()?;
+    Some(distribution.inverse_cdf(0.5 + confidence / 2.0))
+}
+
+/// The quantile `q` (0 to 1) of a sample in ascending order, with linear interpolation between the
+/// two order statistics around place `(n - 1) q` (type 7 of Hyndman and Fan, "Sample Quantiles in
+/// Statistical Packages", 1996: the default of R and of NumPy); `None` if it is empty.
+pub fn quantile(sorted: &[f64], q: f64) -> Option<f64> {
+    let place = sorted.len().checked_sub(1)? as f64 * q.clamp(0.0, 1.0);
+    let below = sorted[place.floor() as usize];
+    let above = sorted[place.ceil() as usize];
+    Some(below + (above - below) * place.fract())
+}
+
+/// The differences `a - b` of paired samples, pair by pair; `None` if they differ in length.
+pub fn differences(a: &[f64], b: &[f64]) -> Option<Vec<f64>> {
+    (a.len() == b.len()).then(|| a.iter().zip(b).map(|(a, b)| a - b).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The two-sided 95 % and 99 % columns of any table of Student's t (e.g. NIST/SEMATECH
+    /// e-Handbook of Statistical Methods, 1.3.6.7.2).
+    #[test]
+    fn t_is_that_of_the_tables() {
+        for (freedom, t95, t99) in [
+            (1, 12.706, 63.657),
+            (2, 4.303, 9.925),
+            (4, 2.776, 4.604),
+            (9, 2.262, 3.250),
+            (29, 2.045, 2.756),
+            (60, 2.000, 2.660),
+            (100, 1.984, 2.626),
+            (100_000, 1.960, 2.576),
+        ] {
+            for (confidence, expected) in [(0.95, t95), (0.99, t99)] {
+                let t = student_t(freedom, confidence).unwrap();
+                assert!((t - expected).abs() < 0.000_6, "{freedom}: {t}");
+            }
+        }
+        assert_eq!(student_t(0, 0.95), None);
+        assert_eq!(student_t(9, 1.0), None);
+    }
+
+    /// The example of NIST/SEMATECH e-Handbook 1.3.5.2 is not needed to check this one by hand:
+    /// deviations -3, -1, -1, -1, 0, 0, 2, 4 from 5 have squares that sum to 32.
+    #[test]
+    fn a_sample_by_hand() {
+        let sample = [2.0, 4.0, 4.0, 4.0, 5.0, 5.0, 7.0, 9.0];
+        assert_eq!(mean(&sample), Some(5.0));
+        let sd = standard_deviation(&sample).unwrap();
+        assert!((sd - (32.0f64 / 7.0).sqrt()).abs() < 1e-12);
+        // t(7 degrees of freedom, 95 %) = 2.365.
+        let half = half_width(&sample, 0.95).unwrap();
+        assert!((half - 2.3646 * sd / 8f64.sqrt()).abs() < 1e-4, "{half}");
+    }
+
+    #[test]
+    fn too_few_values_give_none() {
+        assert_eq!(mean(&[]), None);
+        assert_eq!(quantile(&[], 0.5), None);
+        assert_eq!(standard_deviation(&[1.0]), None);
+        assert_eq!(half_width(&[1.0], 0.95), None);
+        assert_eq!(half_width(&[3.0, 3.0], 0.95), Some(0.0));
+    }
+
+    /// What `numpy.quantile` gives.
+    #[test]
+    fn quantiles_interpolate() {
+        let sorted = [1.0, 2.0, 3.0, 4.0];
+        for (q, expected) in [
+            (0.0, 1.0),
+            (0.5, 2.5),
+            (0.95, 3.85),
+            (0.99, 3.97),
+            (1.0, 4.0),
+        ] {
+            let got = quantile(&sorted, q).unwrap();
+            assert!((got - expected).abs() < 1e-12, "{q}: {got}");
+        }
+        assert_eq!(quantile(&[7.0], 0.99), Some(7.0));
+    }
+
+    #[test]
+    fn pairs_are_taken_in_order() {
+        assert_eq!(differences(&[3.0, 1.0], &[1.0, 2.0]), Some(vec![2.0, -1.0]));
+        assert_eq!(differences(&[3.0], &[]), None);
+    }
+}
