@@ -169,3 +169,36 @@ fn a_flow_that_does_not_arrive_is_not_counted() {
     assert_eq!(rows[0]["completed"], 0);
     assert_eq!(rows[0]["fct_ms"]["mean"], Value::Null);
 }
+
+#[test]
+fn an_experiment_is_listed_run_and_reported() {
+    let list = lab(&["list"]);
+    assert!(String::from_utf8_lossy(&list.stdout).contains("fsa-2a  "));
+    let out = std::env::temp_dir().join(format!("braid-lab-{}", std::process::id()));
+    let path = out.to_str().expect("a path of characters");
+    let run = lab(&["run", "fsa-2a", "--runs", "2", "--out", path]);
+    let report = lab(&["report", path]);
+    let page = std::fs::read_to_string(out.join("report.html"));
+    let cells = std::fs::read_dir(out.join("fsa-2a/sim/cells")).map(Iterator::count);
+    let _ = std::fs::remove_dir_all(&out);
+    for output in [&run, &report] {
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{errors}");
+    }
+    assert!(String::from_utf8_lossy(&run.stdout).contains("holds"));
+    assert!(page.expect("the page").contains("<svg"));
+    assert_eq!(cells.expect("the cells"), 24);
+}
+
+#[test]
+fn an_unknown_experiment_is_answered_with_near_ones() {
+    let output = lab(&["run", "fsa2a"]);
+    assert_eq!(output.status.code(), Some(2));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(
+        said,
+        "braid: there is no experiment `fsa2a`; did you mean fsa-2a?\n"
+    );
+    let output = lab(&["report", "/nowhere"]);
+    assert_eq!(output.status.code(), Some(2));
+}

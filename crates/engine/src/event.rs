@@ -56,7 +56,7 @@ pub enum Event {
         subflow: SubflowId,
         /// Its local path.
         path: PathId,
-        /// Handshake round trip.
+        /// Handshake round trip; zero where a repeated SYN left it unknown.
         rtt: Duration,
     },
     /// A subflow is gone.

@@ -1,6 +1,6 @@
 //! Counters and snapshots.
 
-use core::net::SocketAddr;
+use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 
 use braid_wire::Dsn64;
@@ -148,11 +148,13 @@ impl SubflowStats {
     }
 }
 
-/// What a connection moved on one path, over all subflows it has or had there.
+/// What a connection moved between two addresses, over all subflows it has or had there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PathStats {
-    /// The path.
+    /// The local path.
     pub path: PathId,
+    /// Address of the far end as seen here: tells paths apart where several end at one address.
+    pub remote: IpAddr,
     /// Subflows opened there, those that were never answered included.
     pub subflows: u32,
     /// Payload bytes received in order on them.
@@ -185,7 +187,7 @@ pub struct ConnStats {
     pub out_of_order: u64,
     /// What is known of the size of the flow.
     pub flow_size: FlowSize,
-    /// By path, in order of path; only paths on which a subflow was opened.
+    /// By path and address of the far end, in that order; only where a subflow was opened.
     pub paths: Vec<PathStats>,
 }
 
@@ -212,20 +214,30 @@ impl ConnStats {
     }
 }
 
-/// Adds what `subflow` moved to the record of its path.
+/// Most entries of [`ConnStats::paths`]; a peer might join from ever new addresses.
+const MAX_PATHS: usize = 64;
+
+/// Adds what `subflow` moved to the record of its path; to a neighbour's once there are
+/// [`MAX_PATHS`].
 pub(crate) fn add_subflow(totals: &mut Vec<PathStats>, subflow: &Subflow) {
-    let at = totals.partition_point(|t| t.path < subflow.path);
-    if totals.get(at).is_none_or(|t| t.path != subflow.path) {
+    let (path, remote) = (subflow.path, subflow.tuple.remote.ip());
+    let at = totals.partition_point(|t| (t.path, t.remote) < (path, remote));
+    let known = totals
+        .get(at)
+        .is_some_and(|t| (t.path, t.remote) == (path, remote));
+    if !known && totals.len() < MAX_PATHS {
         totals.insert(
             at,
             PathStats {
-                path: subflow.path,
+                path,
+                remote,
                 subflows: 0,
                 bytes_received: 0,
                 traffic: Traffic::default(),
             },
         );
     }
+    let at = at.min(totals.len() - 1);
     let total = &mut totals[at];
     total.subflows += 1;
     total.bytes_received += subflow.rcv.bytes_received();

@@ -3,7 +3,9 @@
 #![forbid(unsafe_code)]
 
 pub mod arm;
+pub mod experiments;
 pub mod fct;
 pub mod paths;
 pub mod plot;
+pub mod report;
 pub mod stats;

@@ -53,7 +53,7 @@ const BATCH: usize = 32;
 impl ServerCore {
     /// A core without connections.
     pub fn new(config: &ServerConfig) -> Self {
-        let listen = config.listen.iter().filter_map(|a| host_range(*a));
+        let listen = config.listen.iter().copied().map(Cidr::host);
         let configured: Vec<Cidr> = listen.chain([config.tun.v4, config.tun.v6]).collect();
         let mut destinations = DestinationPolicy::new(config.allow.clone(), config.deny.clone());
         destinations.set_own(configured.clone());
@@ -95,7 +95,7 @@ impl ServerCore {
     /// configuration. Those listened on are among them without being named.
     pub fn set_own_addresses(&mut self, addresses: Vec<IpAddr>) {
         let mut own = self.configured.clone();
-        own.extend(addresses.into_iter().filter_map(host_range));
+        own.extend(addresses.into_iter().map(Cidr::host));
         self.destinations.set_own(own);
     }
 
@@ -108,11 +108,6 @@ impl ServerCore {
     pub fn connections(&self) -> usize {
         self.sessions.len()
     }
-}
-
-/// The range of one address.
-fn host_range(addr: IpAddr) -> Option<Cidr> {
-    Cidr::new(addr, if addr.is_ipv4() { 32 } else { 128 })
 }
 
 impl Core for ServerCore {

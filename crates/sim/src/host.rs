@@ -85,6 +85,22 @@ impl Host {
         self.streams.iter().map(|(id, s)| (*id, s))
     }
 
+    /// The stream of that label, whether its connection exists or ended.
+    pub fn labelled(&self, label: u32) -> Option<&Stream> {
+        let mut all = self.streams.values().chain(&self.finished);
+        all.find(|stream| stream.label == label)
+    }
+
+    /// Lets the streams of that label read or not.
+    pub fn pause(&mut self, now: Instant, label: u32, paused: bool) {
+        for (conn, stream) in &mut self.streams {
+            if stream.label == label {
+                stream.paused = paused;
+                stream.pump(now, *conn, &mut self.stack, &mut self.oracle);
+            }
+        }
+    }
+
     /// Accepts connections to `addr`; each carries a copy of `stream`.
     ///
     /// # Errors
@@ -116,6 +132,14 @@ impl Host {
         self.stack.set_path_up(now, path, up);
     }
 
+    /// Lets a stream write that was held.
+    pub fn release(&mut self, now: Instant, conn: ConnId) {
+        if let Some(stream) = self.streams.get_mut(&conn) {
+            stream.held = false;
+            stream.pump(now, conn, &mut self.stack, &mut self.oracle);
+        }
+    }
+
     /// Ends a connection at once.
     pub fn abort(&mut self, now: Instant, conn: ConnId) {
         self.stack.abort(now, conn);
@@ -129,6 +153,10 @@ impl Host {
                 let Some((_, stream)) = service else { return };
                 let mut stream = stream.clone();
                 stream.opened_at = now;
+                if let Some(bytes) = stream.flow_size {
+                    // It was accepted just now, so it is known.
+                    let _ = self.stack.set_flow_size(now, conn, bytes);
+                }
                 stream.pump(now, conn, &mut self.stack, &mut self.oracle);
                 self.streams.insert(conn, stream);
             }
@@ -140,6 +168,7 @@ impl Host {
             Event::Closed { conn, reason } => {
                 if let Some(mut stream) = self.streams.remove(&conn) {
                     stream.closed = Some((now, reason));
+                    stream.report = self.stack.conn_stats(conn);
                     self.finished.push(stream);
                 }
             }
@@ -190,7 +219,7 @@ impl Node for Host {
 }
 
 /// The destination in an IP header that stands without its payload.
-fn destination(header: &[u8]) -> IpAddr {
+pub(crate) fn destination(header: &[u8]) -> IpAddr {
     if header[0] >> 4 == 4 {
         let mut octets = [0; 4];
         octets.copy_from_slice(&header[16..20]);
@@ -204,7 +233,7 @@ fn destination(header: &[u8]) -> IpAddr {
 
 /// Cuts a super-segment as a device does: the header repeated, its length and sequence number
 /// advanced. Hands each packet to `send` in a buffer of `turn`.
-fn segment(transmit: &Transmit<'_>, turn: &mut Turn<'_>, iface: u32) {
+pub(crate) fn segment(transmit: &Transmit<'_>, turn: &mut Turn<'_>, iface: u32) {
     let total: usize = transmit.payload.iter().map(|p| p.len()).sum();
     let size = match transmit.gso_size {
         0 => total.max(1),

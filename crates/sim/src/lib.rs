@@ -10,7 +10,9 @@
 //! passes a link can be watched by a [`Tap`].
 #![forbid(unsafe_code)]
 
+pub mod aggregation;
 pub mod capture;
+pub mod gateway;
 pub mod host;
 pub mod node;
 pub mod oracle;

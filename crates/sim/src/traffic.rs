@@ -1,5 +1,6 @@
 //! What the connections of a host carry.
 
+use braid_engine::stats::ConnStats;
 use braid_engine::{ApiError, CloseReason, ConnId, Stack};
 use braid_wire::Instant;
 
@@ -27,6 +28,11 @@ pub enum Role {
     },
     /// Reads to the end and closes.
     Sink,
+    /// Reads to the end and then answers with `size` bytes.
+    Reply {
+        /// Bytes of the answer.
+        size: u64,
+    },
 }
 
 /// One end of a connection, checking every byte it receives.
@@ -34,6 +40,10 @@ pub enum Role {
 pub struct Stream {
     /// What it does.
     pub role: Role,
+    /// By which its owner knows it; both ends may bear the same.
+    pub label: u32,
+    /// It does not read for now.
+    pub paused: bool,
     /// Bytes written.
     pub sent: u64,
     /// Bytes read.
@@ -42,10 +52,18 @@ pub struct Stream {
     pub opened_at: Instant,
     /// When the first byte was read.
     pub first_byte_at: Option<Instant>,
+    /// When the last byte so far was read.
+    pub last_byte_at: Option<Instant>,
     /// When the last byte was read and the end of the peer's stream seen.
     pub complete_at: Option<Instant>,
     /// How and when the connection ended.
     pub closed: Option<(Instant, CloseReason)>,
+    /// What the connection had moved when it ended.
+    pub report: Option<ConnStats>,
+    /// Bytes the accepting end of the connection declares the flow to have.
+    pub flow_size: Option<u64>,
+    /// Writes only the first byte, which establishes the connection: more when this is unset.
+    pub held: bool,
     shut: bool,
 }
 
@@ -74,30 +92,41 @@ impl Stream {
     pub fn new(role: Role) -> Self {
         Stream {
             role,
+            label: 0,
+            paused: false,
             sent: 0,
             received: 0,
             opened_at: Instant::ZERO,
             first_byte_at: None,
+            last_byte_at: None,
             complete_at: None,
             closed: None,
+            report: None,
+            flow_size: None,
+            held: false,
             shut: false,
         }
     }
 
     /// Bytes that may be written by now.
     fn due(&self) -> u64 {
-        match self.role {
+        let due = match self.role {
             Role::Fetch { request } => request,
             Role::Answer { request, size } if self.received >= request => size,
-            Role::Answer { .. } | Role::Sink => 0,
+            Role::Reply { size } if self.complete_at.is_some() => size,
+            Role::Answer { .. } | Role::Sink | Role::Reply { .. } => 0,
             Role::Upload { size } => size,
-        }
+        };
+        if self.held { due.min(1) } else { due }
     }
 
     /// Whether the sending side ends once what is due has been written.
     fn may_shut(&self) -> bool {
+        if self.held {
+            return false;
+        }
         match self.role {
-            Role::Fetch { .. } | Role::Sink => self.complete_at.is_some(),
+            Role::Fetch { .. } | Role::Sink | Role::Reply { .. } => self.complete_at.is_some(),
             Role::Answer { request, .. } => self.received >= request,
             Role::Upload { .. } => true,
         }
@@ -116,7 +145,9 @@ impl Stream {
         stack: &mut Stack,
         oracle: &mut Oracle,
     ) {
-        self.read(now, conn, stack, oracle);
+        if !self.paused {
+            self.read(now, conn, stack, oracle);
+        }
         self.write(now, conn, stack);
         if !self.shut && self.sent == self.due() && self.may_shut() {
             self.shut = stack.shutdown(now, conn).is_ok();
@@ -136,6 +167,7 @@ impl Stream {
             });
             self.received += read.unwrap_or(0) as u64;
             self.first_byte_at.get_or_insert(now);
+            self.last_byte_at = Some(now);
         }
         if self.complete_at.is_none() && stack.read_finished(conn) {
             self.complete_at = Some(now);

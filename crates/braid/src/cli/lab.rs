@@ -1,6 +1,7 @@
 //! The table of `braid lab`.
 
 use std::error::Error;
+use std::path::PathBuf;
 use std::str::FromStr;
 
 use braid_lab::arm::Arm;
@@ -19,6 +20,42 @@ pub enum Lab {
     /// the first byte of the transfer) to the last byte. Run i of any two strategies sees the same
     /// random numbers. Wrong input ends with exit code 2, a flow that does not arrive with 1.
     Fct(FctArgs),
+    /// List the experiments.
+    List,
+    /// Run experiments, and say of each whether what was expected holds.
+    ///
+    /// Puts below --out, for each experiment and arm, one JSON file a cell with every run, the
+    /// figures as SVG and PNG, and the outcome, of which `braid lab report` makes pages. A claim
+    /// that does not hold is a result, not a failure.
+    Run(RunArgs),
+    /// Make report.html and report.md of the results in a directory.
+    ///
+    /// Puts beside each other what was reported and what was measured, and says what holds.
+    Report {
+        /// What `braid lab run` had for --out.
+        #[arg(value_name = "DIR")]
+        directory: PathBuf,
+    },
+}
+
+/// Arguments of `braid lab run`.
+#[derive(Debug, Args)]
+pub struct RunArgs {
+    /// Experiments, as `braid lab list` shows them.
+    #[arg(value_name = "ID", required = true)]
+    pub ids: Vec<String>,
+    /// How to run: in virtual time, or over real, emulated links.
+    #[arg(long, default_value = "sim", value_parser = one_of::<Arm>(Arm::ALL.map(Arm::name)))]
+    pub arm: Arm,
+    /// Where to put the results; it is created.
+    #[arg(long, value_name = "DIR", default_value = "lab-results")]
+    pub out: PathBuf,
+    /// Runs of each cell instead of the experiment's own number.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    pub runs: Option<u64>,
+    /// Seed of all runs.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
 }
 
 /// Arguments of `braid lab fct`.

@@ -1,9 +1,12 @@
 //! `braid lab`: experiments.
 
+mod experiments;
 mod fct;
 
 use std::num::NonZero;
 use std::thread;
+
+use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::cli::lab::Lab;
 use crate::failure::Failure;
@@ -12,10 +15,19 @@ use crate::failure::Failure;
 pub fn run(command: &Lab, json: bool) -> Result<(), Failure> {
     match command {
         Lab::Fct(args) => fct::run(args, json),
+        Lab::List => experiments::list(json),
+        Lab::Run(args) => experiments::run(args, json),
+        Lab::Report { directory } => experiments::report(directory),
     }
 }
 
 /// Processors to spread runs over.
 fn cores() -> usize {
     thread::available_parallelism().map_or(1, NonZero::get)
+}
+
+/// A bar on the terminal; nothing where standard error is none.
+fn progress_bar(runs: u64) -> ProgressBar {
+    let style = ProgressStyle::with_template("{bar:40} {pos}/{len} runs {elapsed} (left: {eta})");
+    ProgressBar::new(runs).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
 }

@@ -419,6 +419,10 @@ impl Connection {
         self.live.last_heard = ctx.now;
         self.live.last_payload = ctx.now;
         self.size_segments();
+        if self.is_ended() {
+            // A join that was under way when the connection ended: nobody waits for it any more.
+            return;
+        }
         let subflow = &self.subflows[i];
         ctx.events.push_back(Event::SubflowEstablished {
             conn: self.id,

@@ -21,6 +21,7 @@ use crate::mptcp::keys::Keys;
 use crate::mptcp::{Body, Connection, Ctx, Demux, Mode, Outgoing, Path};
 use crate::sched::{FlowSize, Policy};
 use crate::stats::{ConnStats, StackStats, SubflowStats};
+use crate::tcp::FourTuple;
 use crate::{
     ApiError, Config, ConnId, ConnectOptions, Event, FallbackCause, ListenerId, PathConfig, PathId,
     Protocol, SubflowId,
@@ -566,6 +567,12 @@ impl Stack {
     /// Connections that exist, closing ones included.
     pub fn connections(&self) -> usize {
         self.table.len()
+    }
+
+    /// Whether packets from `remote` to `local` belong to a connection here, closing ones included.
+    pub fn has_subflow(&self, local: SocketAddr, remote: SocketAddr) -> bool {
+        let tuple = FourTuple { local, remote };
+        self.shared.demux.tuples.contains_key(&tuple)
     }
 
     /// Bytes of payload held in buffers.

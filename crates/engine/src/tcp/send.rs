@@ -112,7 +112,7 @@ impl Sender {
             board: Scoreboard::default(),
             rtt: RttEstimator::new(config),
             cc: config.congestion.build(mss, config.initial_window),
-            pacer: Pacer::default(),
+            pacer: Pacer::new(u64::from(config.initial_window) * u64::from(mss)),
             traffic: Traffic::default(),
             una: 0,
             nxt: 1,

@@ -4,7 +4,7 @@ use braid_engine::{Config, Event, PathConfig, Protocol, SubflowCloseReason};
 use braid_wire::mptcp::{Join, MptcpOption};
 
 use crate::harness::{PEER_KEY, Script, config, join_hmac, token_idsn};
-use crate::segment::{Mp, ack, dack, data, hex, rst_ack, syn, syn_ack};
+use crate::segment::{Mp, ack, dack, data, fin, hex, rst_ack, syn, syn_ack};
 
 const NONCE: u32 = 0x0102_0304;
 
@@ -114,6 +114,22 @@ fn a_join_before_establishment_is_refused() {
     let (token, _) = token_idsn(s.key.unwrap());
     send!(s, 5, join_syn(&s, token, false));
     recv!(s, 5, rst_ack(0, 1).on(1).raw(&hex("1e 04 80 01")));
+}
+
+/// The last event of a connection is that it ended, whatever was under way.
+#[test]
+fn a_join_after_the_end_is_not_told() {
+    let (mut s, nonce) = joining(config(), false);
+    s.shutdown();
+    recv!(s, 20, ack(1, 1).dss(dack(0).map(0, 0, 1).fin()));
+    send!(s, 30, ack(1, 1).dss(dack(1).map(0, 0, 1).fin()));
+    recv!(s, 30, fin(1, 1).dss(dack(1)));
+    let end = s.events.last();
+    assert!(matches!(end, Some(Event::Closed { .. })), "{end:?}");
+    send!(s, 40, join_ack(&s, nonce));
+    assert_eq!(established(&s), 1);
+    let end = s.events.last();
+    assert!(matches!(end, Some(Event::Closed { .. })), "{end:?}");
 }
 
 #[test]

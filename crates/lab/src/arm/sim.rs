@@ -4,7 +4,8 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use braid_engine::cc::Algorithm;
-use braid_engine::{Config, ConnectOptions, PathConfig, PathId};
+use braid_engine::stats::{PathStats, Traffic};
+use braid_engine::{Config, ConnId, ConnectOptions, PathConfig, PathId};
 use braid_sim::traffic::{Role, Stream};
 use braid_sim::{Host, HostConfig, NodeId, World};
 use braid_wire::{Instant, Rng};
@@ -24,12 +25,13 @@ const START_JITTER: Duration = Duration::from_millis(10);
 /// Each path's delay differs from run to run by up to this much, so that runs without loss differ
 /// as they do on real links.
 const DELAY_VARIATION: Duration = Duration::from_micros(100);
+/// How long the subflows of a warm start may take to be established.
+const WARM_UP: Duration = Duration::from_secs(120);
 
 /// Whether the strategy and the congestion control that `cell` names exist.
 pub(super) fn check(cell: &Cell) -> Result<(), Error> {
     braid_strategy::by_name(&cell.strategy).map_err(|e| Error::Usage(e.to_string()))?;
-    algorithm(cell)?;
-    Ok(())
+    algorithm(cell).map(|_| ())
 }
 
 fn algorithm(cell: &Cell) -> Result<Algorithm, Error> {
@@ -39,7 +41,10 @@ fn algorithm(cell: &Cell) -> Result<Algorithm, Error> {
 /// Run `index` of `cell`.
 pub(super) fn run(cell: &Cell, index: u64) -> Result<RunResult, Error> {
     let mut run = Run::new(cell, run_seed(cell.seed, index))?;
-    run.open(cell.opening_path(index))?;
+    let conn = run.open(cell.opening_path(index))?;
+    if cell.warm_subflows && !run.warm_up(conn) {
+        return Ok(RunResult::default());
+    }
     Ok(run.finish())
 }
 
@@ -49,8 +54,8 @@ struct Run<'a> {
     world: World,
     client: NodeId,
     server: NodeId,
-    /// When the client sent its first SYN.
-    opened_at: Instant,
+    /// When the flow completion time started.
+    started: Instant,
 }
 
 impl<'a> Run<'a> {
@@ -82,11 +87,12 @@ impl<'a> Run<'a> {
             settings.delay = varied(settings.delay, &mut rng);
             world.connect(client, server, settings.clone(), settings);
         }
-        let start = rng.below(START_JITTER.as_nanos() as u64);
-        world.advance(Duration::from_nanos(start));
+        world.advance(Duration::from_nanos(
+            rng.below(START_JITTER.as_nanos() as u64),
+        ));
         Ok(Run {
             cell,
-            opened_at: world.now(),
+            started: world.now(),
             world,
             client,
             server,
@@ -94,85 +100,106 @@ impl<'a> Run<'a> {
     }
 
     /// Opens the connection on `path`.
-    fn open(&mut self, path: usize) -> Result<(), Error> {
+    fn open(&mut self, path: usize) -> Result<ConnId, Error> {
         let size = self.cell.size.bytes();
+        let declared = self.cell.declare_size.then_some(size);
+        let request = REQUEST;
         let (asks, answers) = match self.cell.direction {
-            Direction::Down => (
-                Role::Fetch { request: REQUEST },
-                Role::Answer {
-                    request: REQUEST,
-                    size,
-                },
-            ),
+            Direction::Down => (Role::Fetch { request }, Role::Answer { request, size }),
             Direction::Up => (Role::Upload { size }, Role::Sink),
         };
+        let mut service = Stream::new(answers);
+        service.flow_size = declared;
+        let mut stream = Stream::new(asks);
+        stream.held = self.cell.warm_subflows;
         let remote = SocketAddr::new(IpAddr::V4(SERVER), PORT);
         let policy = braid_strategy::by_name(&self.cell.strategy);
-        let policy = policy.map_err(|e| Error::Usage(e.to_string()))?;
         let options = ConnectOptions {
             path: Some(PathId(path as u8)),
-            flow_size: self.cell.declare_size.then_some(size),
-            ..ConnectOptions::new(remote, policy)
+            flow_size: declared,
+            ..ConnectOptions::new(remote, policy.map_err(|e| Error::Usage(e.to_string()))?)
         };
-        let served = self.world.with_node(self.server, |host: &mut Host, _| {
-            host.serve(remote, Stream::new(answers))
-        });
-        let opened = self.world.with_node(self.client, |host: &mut Host, now| {
-            host.open(now, options, Stream::new(asks))
-        });
+        let serve = |host: &mut Host, _| host.serve(remote, service);
+        let served = self.world.with_node(self.server, serve);
+        let open = |host: &mut Host, now| host.open(now, options, stream);
+        let opened = self.world.with_node(self.client, open);
         served
             .and(opened)
-            .map(|_| ())
             .map_err(|e| Error::Run(format!("the connection does not open: {e}")))
     }
 
-    /// Runs the transfer to its end.
+    /// Waits until both ends have a subflow on every path, and starts the transfer; false if that
+    /// takes too long.
+    fn warm_up(&mut self, conn: ConnId) -> bool {
+        let paths = self.cell.paths.specs().len();
+        let ends = [self.client, self.server];
+        let warm = self.world.run(WARM_UP, |world| {
+            ends.iter().all(|end| {
+                let host = world.node::<Host>(*end);
+                let subflows = host
+                    .open_streams()
+                    .flat_map(|(conn, _)| host.stack().subflows(conn));
+                subflows.filter(|s| s.established).count() >= paths
+            })
+        });
+        self.started = self.world.now();
+        let release = |host: &mut Host, now| host.release(now, conn);
+        self.world.with_node(self.client, release);
+        warm
+    }
+
+    /// Runs to the end of the connection at both ends, or to the limit.
     fn finish(mut self) -> RunResult {
         let (sender, receiver) = match self.cell.direction {
             Direction::Down => (self.server, self.client),
             Direction::Up => (self.client, self.server),
         };
-        let size = self.cell.size.bytes();
-        let whole = |stream: &Stream| stream.received == size && stream.complete_at.is_some();
+        let ends = [sender, receiver];
         let limit = self.limit();
-        let completed = self.world.run(limit, |world| {
-            let host = world.node::<Host>(receiver);
-            host.open_streams().any(|(_, stream)| whole(stream))
-                || host.finished().iter().any(whole)
+        self.world.run(limit, |world| {
+            ends.iter()
+                .all(|end| !world.node::<Host>(*end).finished().is_empty())
         });
         let mut result = RunResult {
-            completed,
-            bytes_by_path: vec![0; self.cell.paths.specs().len()],
+            join_syns: self.host(self.client).stack().stats().join_syns,
             ..RunResult::default()
         };
-        let open = self
-            .world
-            .node::<Host>(receiver)
-            .open_streams()
-            .map(|(_, s)| s);
-        if let Some(stream) = open
-            .chain(self.world.node::<Host>(receiver).finished())
-            .next()
-        {
-            let last = stream.complete_at.unwrap_or(self.world.now());
-            result.fct = last.saturating_since(self.opened_at);
-            result.fct_data = last.saturating_since(stream.first_byte_at.unwrap_or(last));
+        let received = self.host(receiver).finished().first();
+        if let Some(stream) = received.filter(|s| s.received == self.cell.size.bytes()) {
+            let (first, last) = (stream.first_byte_at, stream.last_byte_at);
+            let last = last.unwrap_or(self.started);
+            result.completed = true;
+            result.fct = last.saturating_since(self.started);
+            result.fct_data = last.saturating_since(first.unwrap_or(last));
         }
-        let host = self.world.node::<Host>(sender);
-        for subflow in host
-            .open_streams()
-            .flat_map(|(conn, _)| host.stack().subflows(conn))
-        {
-            let client = match self.cell.direction {
-                Direction::Down => subflow.remote.ip(),
-                Direction::Up => subflow.local.ip(),
-            };
-            if let Some(path) = (0..result.bytes_by_path.len()).find(|n| client_addr(*n) == client)
-            {
-                result.bytes_by_path[path] += subflow.traffic.bytes_sent;
-            }
-        }
+        let report = self
+            .host(sender)
+            .finished()
+            .first()
+            .and_then(|s| s.report.as_ref());
+        self.count(report.map_or(&[], |r| &r.paths), &mut result);
         result
+    }
+
+    fn host(&self, id: NodeId) -> &Host {
+        self.world.node(id)
+    }
+
+    /// Adds up what the sender put on each path.
+    fn count(&self, moved: &[PathStats], result: &mut RunResult) {
+        for n in 0..self.cell.paths.specs().len() {
+            let here = moved.iter().filter(|path| match self.cell.direction {
+                Direction::Down => path.remote == IpAddr::V4(client_addr(n)),
+                Direction::Up => path.path == PathId(n as u8),
+            });
+            let mut traffic = Traffic::default();
+            here.for_each(|path| traffic.add(&path.traffic));
+            result.bytes_by_path.push(traffic.bytes_sent);
+            result.copy_bytes_by_path.push(traffic.bytes_copied);
+            result.packets_by_path.push(traffic.packets_while_unsent);
+            result.copies_by_path.push(traffic.copies_while_unsent);
+            result.retransmissions += traffic.packets_retransmitted;
+        }
     }
 
     /// How long a flow may take: a hundred times its bare transmission, and two minutes for

@@ -15,6 +15,8 @@ mod style;
 #[cfg(test)]
 mod tests;
 
+pub use scene::escape;
+
 /// A figure.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Figure {

@@ -75,16 +75,19 @@ impl Placed {
     }
 
     fn decades(&self, count: usize) -> Vec<f64> {
-        let (first, last) = (
-            self.low.log10().floor() as i32,
-            self.high.log10().ceil() as i32,
-        );
-        let factors: &[f64] = match (last - first).max(1) as usize * 3 <= count.max(3) {
-            true => &[1.0, 2.0, 5.0],
-            false => &[1.0],
+        let first = self.low.log10().floor() as i32;
+        let last = self.high.log10().ceil() as i32;
+        let with = |factors: &[f64]| -> Vec<f64> {
+            let decade = |n: i32| factors.iter().map(move |f| f * 10f64.powi(n));
+            let all = (first..=last).flat_map(decade);
+            all.filter(|t| (self.low..=self.high).contains(t)).collect()
         };
-        let decade = |n: i32| factors.iter().map(move |f| f * 10f64.powi(n));
-        (first..=last).flat_map(decade).collect()
+        let fine = with(&[1.0, 2.0, 5.0]);
+        if fine.len() <= count {
+            fine
+        } else {
+            with(&[1.0])
+        }
     }
 }
 

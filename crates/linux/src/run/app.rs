@@ -126,7 +126,7 @@ fn connect_side(
         });
         stack.set_path_up(Instant::ZERO, path, paths.links.is_up(index));
     }
-    let rules = outward.rules(paths.device.v6, 0, &[], Quic::Forward);
+    let rules = outward.rules(paths.device.v6, 0, Vec::new(), Quic::Forward);
     paths.device.apply_rules(rules)?;
     Ok((paths.tun, paths.device, stack, Some(paths.links)))
 }

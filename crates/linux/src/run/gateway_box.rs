@@ -67,7 +67,7 @@ pub fn run_box_until(
     let mut driver = assemble(config, engine, tun, host)?;
     start(&mut driver, &addresses);
     let port = driver.sockets.reserve_intake(device.v6)?;
-    let rules = outward.rules(device.v6, port, &config.bypass, config.quic);
+    let rules = outward.rules(device.v6, port, config.bypassed(), config.quic);
     device.apply_rules(rules)?;
     tracing::info!(name = config.name, links = config.links.len(), "box is up");
     started();

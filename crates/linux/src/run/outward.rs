@@ -9,20 +9,10 @@ use braid_proxy::config::{Cidr, Gateway, LinkConfig, Quic, TunConfig};
 use super::{Device, path_settings};
 use crate::net::Result;
 use crate::net::links::{LinkSpec, LinkState, Links, NextHop};
-use crate::net::routes::full_prefix;
 use crate::net::sysctl::Sysctl;
 use crate::nft::{BoxRules, Rules};
 use crate::tun::Tun;
 
-/// Never intercepted, whatever the configuration says: this host, the link, multicast.
-const NEVER_INTERCEPTED: [&str; 6] = [
-    "0.0.0.0/8",
-    "127.0.0.0/8",
-    "169.254.0.0/16",
-    "224.0.0.0/4",
-    "fe80::/10",
-    "ff00::/8",
-];
 /// MTU of a link that is not there yet and for which none is configured.
 const DEFAULT_MTU: u16 = 1_500;
 
@@ -149,14 +139,7 @@ impl Outward<'_> {
     }
 
     /// The rules; connections taken in arrive at `intercept_port`.
-    pub fn rules(&self, v6: bool, intercept_port: u16, bypass: &[Cidr], quic: Quic) -> Rules {
-        let mut bypass = bypass.to_vec();
-        for network in NEVER_INTERCEPTED {
-            bypass.extend(network.parse::<Cidr>());
-        }
-        for server in &self.servers {
-            bypass.extend(Cidr::new(server.ip(), full_prefix(server.ip())));
-        }
+    pub fn rules(&self, v6: bool, intercept_port: u16, bypass: Vec<Cidr>, quic: Quic) -> Rules {
         Rules::Box(BoxRules {
             lan: self.lan.to_vec(),
             links: self.links.iter().map(|l| l.interface.clone()).collect(),

@@ -16,6 +16,16 @@ use super::{Cidr, ConfigError, DEFAULT_PORT, MAX_PATHS, RawTun, Secret, Source, 
 /// Most servers of a box.
 const MAX_SERVERS: usize = 8;
 
+/// Whatever the configuration says: this host, the link, multicast.
+const NEVER_TAKEN_IN: [&str; 6] = [
+    "0.0.0.0/8",
+    "127.0.0.0/8",
+    "169.254.0.0/16",
+    "224.0.0.0/4",
+    "fe80::/10",
+    "ff00::/8",
+];
+
 /// Settings of the aggregation box.
 #[derive(Debug, Clone)]
 pub struct BoxConfig {
@@ -264,6 +274,21 @@ impl BoxConfig {
             limits: raw.limits,
             probing: raw.probing,
         })
+    }
+
+    /// Destinations that are never taken in: those configured, the servers themselves, and what
+    /// means this host, its networks or nobody in particular.
+    pub fn bypassed(&self) -> Vec<Cidr> {
+        let fixed = NEVER_TAKEN_IN.iter().filter_map(|range| range.parse().ok());
+        let servers = self.servers.iter().flat_map(|server| {
+            let v4 = server.v4.map(IpAddr::V4);
+            v4.into_iter().chain(server.v6.map(IpAddr::V6))
+        });
+        let configured = self.bypass.iter().copied();
+        configured
+            .chain(fixed)
+            .chain(servers.map(Cidr::host))
+            .collect()
     }
 
     /// Settings of the engine that follow from these; device properties are left at their

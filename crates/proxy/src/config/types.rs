@@ -60,6 +60,14 @@ impl Cidr {
         Some(Cidr { network, prefix })
     }
 
+    /// The range of one address.
+    pub fn host(addr: IpAddr) -> Self {
+        Cidr {
+            network: addr,
+            prefix: if addr.is_ipv4() { 32 } else { 128 },
+        }
+    }
+
     /// The lowest address of the range.
     pub fn network(&self) -> IpAddr {
         self.network

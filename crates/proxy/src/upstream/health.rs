@@ -58,7 +58,10 @@ impl Cell {
     pub(super) fn succeeded(&mut self, rtt: Duration) {
         self.reach = Reach::Up;
         self.failures = 0;
-        self.rtt = Some(self.rtt.map_or(rtt, |old| (old * 3 + rtt) / 4));
+        // After a repeated SYN it is not known; a link that loses packets must not look the best.
+        if !rtt.is_zero() {
+            self.rtt = Some(self.rtt.map_or(rtt, |old| (old * 3 + rtt) / 4));
+        }
     }
 
     pub(super) fn probe_succeeded(&mut self, rtt: Duration) {
@@ -89,5 +92,20 @@ impl Cell {
         let probe = self.probe.take()?;
         self.failed();
         Some(probe.conn)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unknown_round_trip_is_not_the_shortest() {
+        let mut cell = Cell::default();
+        cell.succeeded(Duration::ZERO);
+        assert_eq!((cell.reach, cell.rank_rtt()), (Reach::Up, u64::MAX));
+        cell.succeeded(Duration::from_millis(40));
+        cell.succeeded(Duration::ZERO);
+        assert_eq!(cell.rtt, Some(Duration::from_millis(40)));
     }
 }

@@ -3,9 +3,8 @@
 use std::fmt;
 
 use braid_lab::fct::{self, Cell, Row, Summary};
-use indicatif::{ProgressBar, ProgressStyle};
 
-use super::cores;
+use super::{cores, progress_bar};
 use crate::cli::lab::FctArgs;
 use crate::cmd::{print, print_json};
 use crate::failure::Failure;
@@ -63,12 +62,6 @@ fn cells(args: &FctArgs) -> Vec<Cell> {
         }
     }
     cells
-}
-
-/// A bar on the terminal; nothing where standard error is none.
-fn progress_bar(runs: u64) -> ProgressBar {
-    let style = ProgressStyle::with_template("{bar:40} {pos}/{len} runs {elapsed} (left: {eta})");
-    ProgressBar::new(runs).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
 }
 
 /// What people read.

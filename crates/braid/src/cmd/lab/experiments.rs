@@ -1,0 +1,89 @@
+//! `braid lab list`, `run` and `report`: experiments.
+
+use std::fs;
+use std::path::Path;
+
+use braid_lab::experiments::{self, ALL, Definition, Outcome, Request};
+use braid_lab::report;
+use serde_json::json;
+
+use super::{cores, progress_bar};
+use crate::cli::lab::RunArgs;
+use crate::cmd::{print, print_json};
+use crate::failure::Failure;
+
+/// Prints ids and titles.
+pub fn list(json: bool) -> Result<(), Failure> {
+    if json {
+        let each = |d: &Definition| json!({ "id": d.id, "title": d.title, "source": d.source });
+        return print_json(&ALL.iter().map(each).collect::<Vec<_>>());
+    }
+    let width = ALL.iter().map(|d| d.id.len()).max().unwrap_or(0);
+    let line = |d: &Definition| format!("{:width$}  {} ({})\n", d.id, d.title, d.source);
+    print(ALL.iter().map(line).collect::<String>())
+}
+
+/// Runs the experiments one after the other and stores what each found.
+pub fn run(args: &RunArgs, json: bool) -> Result<(), Failure> {
+    let definitions = args.ids.iter().map(|id| experiments::find(id));
+    let definitions: Vec<&Definition> = definitions
+        .collect::<Result<_, _>>()
+        .map_err(|e| Failure::Usage(e.to_string()))?;
+    let mut outcomes = Vec::new();
+    for definition in definitions {
+        let runs = args.runs.unwrap_or(definition.default_runs(args.arm));
+        let bar = progress_bar(u64::from(definition.cells) * runs);
+        let found = definition.run(Request {
+            arm: args.arm,
+            runs,
+            seed: args.seed,
+            threads: cores(),
+            progress: &|| bar.inc(1),
+        });
+        bar.finish_and_clear();
+        let found = found?;
+        let place = report::store(&args.out, &found).map_err(Failure::Run)?;
+        if !json {
+            print(verdicts(&found.outcome, &place))?;
+        }
+        outcomes.push(found.outcome);
+    }
+    match json {
+        true => print_json(&outcomes),
+        false => Ok(()),
+    }
+}
+
+fn verdicts(outcome: &Outcome, place: &Path) -> String {
+    let mut text = format!("{} ({}): {}\n", outcome.id, outcome.arm, outcome.title);
+    for verdict in &outcome.verdicts {
+        let word = if verdict.holds {
+            "holds        "
+        } else {
+            "DOES NOT HOLD"
+        };
+        text.push_str(&format!(
+            "  {word}  {}: {}\n",
+            verdict.claim, verdict.measured
+        ));
+    }
+    text.push_str(&format!("  results: {}\n", place.display()));
+    text
+}
+
+/// Makes the report's two pages of the results in `directory`, and says where they are.
+pub fn report(directory: &Path) -> Result<(), Failure> {
+    let stored = report::load(directory).map_err(Failure::Usage)?;
+    let pages = [
+        ("report.html", report::html(&stored)),
+        ("report.md", report::markdown(&stored)),
+    ];
+    for (name, text) in pages {
+        let file = directory.join(name);
+        let failed = |e| Failure::run(format_args!("cannot write {}", file.display()), e);
+        fs::write(&file, text).map_err(failed)?;
+        print(format_args!("{}\n", file.display()))?;
+    }
+    let holding = stored.iter().filter(|s| s.outcome.holds()).count();
+    print(format_args!("{holding} of {} results hold\n", stored.len()))
+}

@@ -1,0 +1,121 @@
+//! What a definition measures with.
+
+use serde_json::json;
+
+use super::{Definition, Findings, Outcome, Request, Table, Verdict};
+use crate::arm::Error;
+use crate::fct::{self, Cell, Row, RunResult};
+use crate::plot::Figure;
+
+/// A run of an experiment: measures cells and collects what is found.
+#[derive(Debug)]
+pub struct Session<'a> {
+    request: Request<'a>,
+    findings: Findings,
+}
+
+impl<'a> Session<'a> {
+    pub(super) fn new(definition: &Definition, request: Request<'a>) -> Self {
+        let outcome = Outcome {
+            id: definition.id.to_owned(),
+            title: definition.title.to_owned(),
+            source: definition.source.to_owned(),
+            setup: definition.setup.to_owned(),
+            reported: definition.reported.to_owned(),
+            must_hold: definition.must_hold.to_owned(),
+            arm: request.arm.name().to_owned(),
+            runs: request.runs,
+            seed: request.seed,
+            parameters: Vec::new(),
+            verdicts: Vec::new(),
+            tables: Vec::new(),
+            figures: Vec::new(),
+        };
+        Session {
+            request,
+            findings: Findings {
+                outcome,
+                figures: Vec::new(),
+                records: Vec::new(),
+            },
+        }
+    }
+
+    pub(super) fn finish(self) -> Findings {
+        self.findings
+    }
+
+    /// Seed of all cells.
+    pub fn seed(&self) -> u64 {
+        self.request.seed
+    }
+
+    /// Runs of each cell.
+    pub fn runs(&self) -> u64 {
+        self.request.runs
+    }
+
+    /// Measures flow completion times of `cell` and records them as `name`.
+    ///
+    /// # Errors
+    /// As [`fct::run`].
+    pub fn fct(&mut self, name: String, cell: &Cell) -> Result<(Row, Vec<RunResult>), Error> {
+        let Request {
+            arm,
+            runs,
+            threads,
+            progress,
+            ..
+        } = self.request;
+        let results = fct::run(cell, arm, runs, threads, progress)?;
+        let row = Row::new(cell, arm, &results);
+        let each: Vec<_> = results.iter().map(record).collect();
+        let record = json!({
+            "cell": row,
+            "default_path": cell.default_path.to_string(),
+            "initial_window": cell.initial_window,
+            "queue": cell.queue,
+            "runs": each,
+        });
+        self.findings.records.push((name, record));
+        Ok((row, results))
+    }
+
+    /// Prints a parameter under the result.
+    pub fn parameter(&mut self, name: &str, value: impl ToString) {
+        let parameters = &mut self.findings.outcome.parameters;
+        parameters.push((name.to_owned(), value.to_string()));
+    }
+
+    /// Adds a verdict.
+    pub fn verdict(&mut self, verdict: Verdict) {
+        self.findings.outcome.verdicts.push(verdict);
+    }
+
+    /// Adds a table.
+    pub fn table(&mut self, table: Table) {
+        self.findings.outcome.tables.push(table);
+    }
+
+    /// Adds a figure under a name that is a file name without extension.
+    pub fn figure(&mut self, name: &str, figure: Figure) {
+        self.findings.outcome.figures.push(name.to_owned());
+        self.findings.figures.push((name.to_owned(), figure));
+    }
+}
+
+/// One run, for machines.
+fn record(result: &RunResult) -> serde_json::Value {
+    let ms = |time: std::time::Duration| time.as_nanos() as f64 / 1e6;
+    json!({
+        "completed": result.completed,
+        "fct_ms": ms(result.fct),
+        "fct_data_ms": ms(result.fct_data),
+        "bytes_by_path": result.bytes_by_path,
+        "copy_bytes_by_path": result.copy_bytes_by_path,
+        "packets_by_path": result.packets_by_path,
+        "copies_by_path": result.copies_by_path,
+        "join_syns": result.join_syns,
+        "retransmissions": result.retransmissions,
+    })
+}

@@ -1,0 +1,74 @@
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::*;
+
+#[test]
+fn ids_are_unique_and_fit_for_directories() {
+    let ids: BTreeSet<_> = ALL.iter().map(|d| d.id).collect();
+    assert_eq!(ids.len(), ALL.len());
+    let fit = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    assert!(ids.iter().all(|id| id.chars().all(fit)), "{ids:?}");
+}
+
+#[test]
+fn an_unknown_id_is_answered_with_near_ones() {
+    assert_eq!(find("fsa-2a").unwrap().id, "fsa-2a");
+    let said = |id| find(id).unwrap_err().to_string();
+    let near = said("fsa2a");
+    assert!(
+        near.starts_with("there is no experiment `fsa2a`; did you mean fsa-2a"),
+        "{near}"
+    );
+    assert_eq!(
+        said("xyz"),
+        "there is no experiment `xyz`; `braid lab list` shows all"
+    );
+}
+
+/// The seed alone decides what is found.
+#[test]
+fn fsa_2a_runs_in_the_simulator() {
+    let definition = find("fsa-2a").unwrap();
+    let runs = AtomicU64::new(0);
+    let count = || {
+        runs.fetch_add(1, Ordering::Relaxed);
+    };
+    let run = |seed, threads| {
+        let request = Request {
+            arm: Arm::Sim,
+            runs: 2,
+            seed,
+            threads,
+            progress: &count,
+        };
+        definition.run(request).unwrap()
+    };
+    let findings = run(1, 2);
+    assert_eq!(
+        runs.load(Ordering::Relaxed),
+        u64::from(definition.cells) * 2
+    );
+    assert_eq!(findings.records.len(), definition.cells as usize);
+    let outcome = &findings.outcome;
+    assert_eq!(outcome.figures.len(), findings.figures.len());
+    for table in &outcome.tables {
+        assert!(
+            table
+                .rows
+                .iter()
+                .all(|row| row.len() == table.columns.len())
+        );
+    }
+    // What a flow of three packets does is sure; the other claims are about means.
+    let sure = outcome
+        .verdicts
+        .iter()
+        .filter(|v| v.claim.ends_with("on the second subflow"));
+    let sure: Vec<bool> = sure.map(|v| v.holds).collect();
+    assert_eq!(sure, [true, true], "{:#?}", outcome.verdicts);
+    let again = run(1, 1);
+    assert_eq!(again.outcome, findings.outcome);
+    assert_eq!(again.records, findings.records);
+    assert_ne!(run(2, 2).records, findings.records);
+}

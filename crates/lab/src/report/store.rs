@@ -1,0 +1,130 @@
+//! Results on disk.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::experiments::{Findings, Outcome};
+
+/// What marks a directory as one that [`store`] has written.
+const OUTCOME: &str = "outcome.json";
+
+/// A stored outcome with its figures.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Stored {
+    /// The outcome.
+    pub outcome: Outcome,
+    /// The figures' SVG, in the order of [`Outcome::figures`].
+    pub svgs: Vec<String>,
+}
+
+/// Writes `findings` below `directory` and returns where they are. What an earlier run of the same
+/// experiment on the same arm has left there is replaced.
+///
+/// # Errors
+/// One line that names the file, where something cannot be written, or where the place is taken by
+/// something else.
+pub fn store(directory: &Path, findings: &Findings) -> Result<PathBuf, String> {
+    let Outcome {
+        id, arm, figures, ..
+    } = &findings.outcome;
+    let place = directory.join(id).join(arm);
+    if place.exists() {
+        if !place.join(OUTCOME).is_file() {
+            return Err(format!(
+                "{} exists, and is no result of the lab",
+                place.display()
+            ));
+        }
+        fs::remove_dir_all(&place).map_err(|e| failed("remove", &place, &e))?;
+    }
+    let cells = place.join("cells");
+    fs::create_dir_all(&cells).map_err(|e| failed("create", &cells, &e))?;
+    for (name, record) in &findings.records {
+        write_json(&cells.join(format!("{name}.json")), record)?;
+    }
+    for (name, (_, figure)) in figures.iter().zip(&findings.figures) {
+        write(&place.join(format!("{name}.svg")), figure.svg().as_bytes())?;
+        write(&place.join(format!("{name}.png")), &figure.png()?)?;
+    }
+    // Last: a directory that has it is whole.
+    write_json(&place.join(OUTCOME), &findings.outcome)?;
+    Ok(place)
+}
+
+/// Reads all outcomes below `directory`, in order of experiment and arm.
+///
+/// # Errors
+/// One line that names the file, where something cannot be read, and where there is nothing.
+pub fn load(directory: &Path) -> Result<Vec<Stored>, String> {
+    let mut stored = Vec::new();
+    for experiment in directories(directory)? {
+        for place in directories(&experiment)? {
+            if place.join(OUTCOME).is_file() {
+                stored.push(load_one(&place)?);
+            }
+        }
+    }
+    match stored.is_empty() {
+        true => Err(format!(
+            "there are no results in {}; `braid lab run ID --out {0}` puts some there",
+            directory.display()
+        )),
+        false => Ok(stored),
+    }
+}
+
+fn load_one(place: &Path) -> Result<Stored, String> {
+    let file = place.join(OUTCOME);
+    let outcome: Outcome = serde_json::from_str(&read(&file)?)
+        .map_err(|e| format!("{} is no outcome of the lab: {e}", file.display()))?;
+    let svg = |name: &String| {
+        // The name comes from a file: it must not lead out of the directory.
+        match Path::new(name).file_name() {
+            Some(same) if same == name.as_str() => read(&place.join(format!("{name}.svg"))),
+            _ => Err(format!(
+                "{}: `{name}` is no name of a figure",
+                file.display()
+            )),
+        }
+    };
+    let svgs = outcome.figures.iter().map(svg).collect::<Result<_, _>>()?;
+    Ok(Stored { outcome, svgs })
+}
+
+/// The directories in `directory`, by name.
+fn directories(directory: &Path) -> Result<Vec<PathBuf>, String> {
+    let entries = fs::read_dir(directory).map_err(|e| failed("read", directory, &e))?;
+    let mut found = Vec::new();
+    for entry in entries {
+        let path = entry.map_err(|e| failed("read", directory, &e))?.path();
+        if path.is_dir() {
+            found.push(path);
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+fn read(path: &Path) -> Result<String, String> {
+    fs::read_to_string(path).map_err(|e| failed("read", path, &e))
+}
+
+fn write_json(path: &Path, value: &impl serde::Serialize) -> Result<(), String> {
+    let mut text = serde_json::to_string_pretty(value)
+        .map_err(|e| failed("write", path, &io::Error::other(e)))?;
+    text.push('\n');
+    write(path, text.as_bytes())
+}
+
+/// Writes a file.
+///
+/// # Errors
+/// One line that names it.
+fn write(path: &Path, bytes: &[u8]) -> Result<(), String> {
+    fs::write(path, bytes).map_err(|e| failed("write", path, &e))
+}
+
+fn failed(what: &str, path: &Path, error: &io::Error) -> String {
+    format!("cannot {what} {}: {error}", path.display())
+}

@@ -1,0 +1,199 @@
+//! Measurements on the simulator against figures worked out by hand.
+
+use std::time::Duration;
+
+use braid_lab::arm::{Arm, Error};
+use braid_lab::fct::{self, Cell, DefaultPath, Direction, Records, Row, RunResult, run_seed};
+
+/// Two paths of 5 Mb/s without loss, 40 and 100 ms.
+const CLEAN: &str = "5mbit,40ms,0%;5mbit,100ms,0%";
+/// The second loses.
+const LOSSY: &str = "5mbit,40ms,0%;5mbit,100ms,2%";
+
+fn cell(paths: &str, size: &str) -> Cell {
+    Cell {
+        paths: paths.parse().unwrap(),
+        size: size.parse().unwrap(),
+        strategy: "minrtt".to_owned(),
+        cc: "cubic".to_owned(),
+        default_path: DefaultPath::Path(0),
+        records: Records::Cold,
+        warm_subflows: false,
+        initial_window: 10,
+        declare_size: true,
+        queue: 50,
+        direction: Direction::Down,
+        seed: 1,
+    }
+}
+
+fn run(cell: &Cell, runs: u64) -> Vec<RunResult> {
+    fct::run(cell, Arm::Sim, runs, 2, &|| ()).unwrap()
+}
+
+fn mean_ms(results: &[RunResult]) -> f64 {
+    let row = Row::new(&cell(CLEAN, "1"), Arm::Sim, results);
+    assert_eq!(row.completed, row.runs);
+    row.fct_ms.mean.unwrap()
+}
+
+/// 4 kB in three packets: a round trip for the handshake, one for request and answer, and at
+/// 5 Mb/s 1.6 µs for each byte of SYN, SYN/ACK, request and answer with their headers. Nothing
+/// leaves by the second path, whose handshake takes 200 ms.
+#[test]
+fn a_small_flow_takes_two_round_trips_and_its_serialisation() {
+    for (path, rtt) in [(0, 40.0), (1, 100.0)] {
+        let cell = Cell {
+            default_path: DefaultPath::Path(path),
+            ..cell(CLEAN, "4k")
+        };
+        let results = run(&cell, 10);
+        let headers = (60 + 72) + (60 + 72) + 3 * 72;
+        let serialised = f64::from(100 + 4096 + headers) * 8.0 / 5e6 * 1e3;
+        let expected = 2.0 * rtt + serialised;
+        let mean = mean_ms(&results);
+        assert!((mean - expected).abs() < 0.5, "{mean} ms, not {expected}");
+        for result in &results {
+            assert_eq!(result.bytes_by_path[path], 4096);
+            assert_eq!(result.bytes_by_path.iter().sum::<u64>(), 4096);
+            assert_eq!(result.retransmissions, 0);
+            // The answer's 4168 to 4312 bytes without its first packet.
+            let data = result.fct_data.as_secs_f64() * 1e3;
+            assert!((4.0..5.0).contains(&data), "{data}");
+        }
+    }
+}
+
+/// On warm subflows only the request's round trip is left.
+#[test]
+fn warm_subflows_save_the_handshake() {
+    let warm = Cell {
+        warm_subflows: true,
+        ..cell(CLEAN, "4k")
+    };
+    let saved = mean_ms(&run(&cell(CLEAN, "4k"), 5)) - mean_ms(&run(&warm, 5));
+    assert!((39.0..42.0).contains(&saved), "{saved} ms");
+    let results = run(&warm, 5);
+    assert!(results.iter().all(|r| r.join_syns == 1), "{results:?}");
+}
+
+#[test]
+fn an_upload_ends_at_the_server() {
+    let cell = Cell {
+        direction: Direction::Up,
+        ..cell(CLEAN, "4k")
+    };
+    let results = run(&cell, 5);
+    // The handshake's round trip, that of the first segment (which repeats the keys and stays
+    // alone until it is acknowledged), half of one for the rest, and 5 to 7 ms to serialise it.
+    let mean = mean_ms(&results);
+    assert!((104.0..108.0).contains(&mean), "{mean}");
+    assert!(
+        results.iter().all(|r| r.bytes_by_path == [4096, 0]),
+        "{results:?}"
+    );
+}
+
+/// A large flow cannot be faster than both links together, and is not much slower.
+#[test]
+fn a_large_flow_uses_both_paths() {
+    let results = run(&cell(CLEAN, "4M"), 3);
+    let both = (4 << 20) as f64 * 8.0 / 10e6 * 1e3;
+    let mean = mean_ms(&results);
+    assert!((both..1.25 * both).contains(&mean), "{mean} of {both}");
+    for result in &results {
+        let [first, second] = result.bytes_by_path[..] else {
+            panic!("two paths");
+        };
+        assert!(first + second >= 4 << 20);
+        assert!(second * 3 > first, "{first} / {second}");
+    }
+}
+
+/// Each path in turn: the first run is that of path 0, the second that of path 1.
+#[test]
+fn mixed_runs_open_on_each_path_in_turn() {
+    let with = |default_path| {
+        let cell = Cell {
+            default_path,
+            ..cell(LOSSY, "64k")
+        };
+        run(&cell, 4)
+    };
+    let (good, poor) = (with(DefaultPath::Path(0)), with(DefaultPath::Path(1)));
+    let mix = with(DefaultPath::Mix);
+    assert_eq!(
+        mix,
+        [&good[0], &poor[1], &good[2], &poor[3]].map(Clone::clone)
+    );
+    assert!(mix[1].fct > mix[0].fct + Duration::from_millis(60));
+}
+
+/// Results are those of the seed, whatever the number of threads.
+#[test]
+fn threads_change_nothing() {
+    let cell = cell(LOSSY, "64k");
+    let with = |threads| fct::run(&cell, Arm::Sim, 12, threads, &|| ()).unwrap();
+    assert_eq!(with(1), with(5));
+    let other = Cell {
+        seed: 2,
+        ..cell.clone()
+    };
+    assert_ne!(with(1), run(&other, 12));
+}
+
+/// The initial window bounds the first flight: 64 kB need one round trip more with 3 segments.
+#[test]
+fn a_small_initial_window_takes_longer() {
+    let small = Cell {
+        initial_window: 3,
+        ..cell(CLEAN, "32k")
+    };
+    let more = mean_ms(&run(&small, 3)) - mean_ms(&run(&cell(CLEAN, "32k"), 3));
+    assert!(more > 30.0, "{more} ms");
+}
+
+#[test]
+fn runs_differ_also_without_loss() {
+    let results = run(&cell(CLEAN, "64k"), 10);
+    let mut times: Vec<Duration> = results.iter().map(|r| r.fct).collect();
+    times.sort_unstable();
+    times.dedup();
+    assert_eq!(times.len(), 10);
+}
+
+#[test]
+fn seeds_of_runs_depend_on_seed_and_index() {
+    assert_eq!(run_seed(1, 0), run_seed(1, 0));
+    assert_ne!(run_seed(1, 0), run_seed(1, 1));
+    assert_ne!(run_seed(1, 0), run_seed(2, 0));
+}
+
+#[test]
+fn what_there_is_not_is_refused() {
+    let refused = |cell: Cell| match fct::run(&cell, Arm::Sim, 1, 1, &|| ()) {
+        Err(Error::Usage(text)) => text,
+        other => panic!("{other:?}"),
+    };
+    let text = refused(Cell {
+        strategy: "fastest".to_owned(),
+        ..cell(CLEAN, "4k")
+    });
+    assert!(
+        text.contains("\"fastest\"") && text.contains("minrtt"),
+        "{text}"
+    );
+    let text = refused(Cell {
+        cc: "vegas".to_owned(),
+        ..cell(CLEAN, "4k")
+    });
+    assert!(
+        text.contains("\"vegas\"") && text.contains("cubic"),
+        "{text}"
+    );
+    let text = refused(Cell {
+        default_path: DefaultPath::Path(2),
+        ..cell(CLEAN, "4k")
+    });
+    assert!(text.contains("no path 2"), "{text}");
+}

@@ -1,0 +1,621 @@
+//! Aggregation from end to end: unmodified users behind a box, access links, servers, content.
+//!
+//! ```text
+//! user ── LAN ── box ══ access link ══ router ── server ── content
+//!                    ══ access link ══ router ──/      ──/
+//! ```
+//!
+//! Each access link leads to a router of its own network, and from there to every server and, for
+//! what the box only forwards, to every content host. What all access links share on the way to a
+//! server is the server's business: its link to the content hosts.
+
+use core::net::{IpAddr, Ipv4Addr, SocketAddr};
+use core::time::Duration;
+use std::collections::BTreeMap;
+
+use braid_engine::{ApiError, Config, ConnectOptions, PathConfig, Protocol};
+use braid_links::Settings;
+use braid_proxy::{BoxConfig, ConfigError, LinkAddresses, ServerConfig};
+use braid_wire::Instant;
+
+use crate::gateway::{
+    BoxNode, BoxNodeConfig, LocalConfig, ServerNode, ServerNodeConfig, default_policy,
+};
+use crate::host::{Host, HostConfig};
+use crate::router::{Prefix, Router};
+use crate::traffic::{Role, Stream};
+use crate::transfer::{PathSettings, REQUEST};
+use crate::world::{LinkId, NodeId, World};
+
+const MTU: u16 = 1500;
+/// Port of the first transfer; each has one of its own.
+const FIRST_PORT: u16 = 2_000;
+/// How often a run is looked at for its end.
+const GLANCE: Duration = Duration::from_millis(10);
+const SECRET: &str = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08";
+
+/// The address of a user's host.
+pub fn user_addr(user: usize) -> Ipv4Addr {
+    Ipv4Addr::new(192, 168, 1 + (user / 200) as u8, 10 + (user % 200) as u8)
+}
+
+/// The box's address on an access link.
+pub fn link_addr(link: usize) -> Ipv4Addr {
+    Ipv4Addr::new(192, 0, 2, 10 + link as u8)
+}
+
+/// The address of a server.
+pub fn server_addr(server: usize) -> Ipv4Addr {
+    Ipv4Addr::new(203, 0, 113, 1 + server as u8)
+}
+
+/// The address of a content host.
+pub fn content_addr(content: usize) -> Ipv4Addr {
+    Ipv4Addr::new(198, 51, 100, 1 + content as u8)
+}
+
+/// The address of the router behind an access link.
+fn router_addr(link: usize) -> Ipv4Addr {
+    Ipv4Addr::new(192, 0, 2, 100 + link as u8)
+}
+
+/// A network, as plain data. The defaults of [`AggregationConfig::new`] may be changed in place.
+#[derive(Debug, Clone)]
+pub struct AggregationConfig {
+    /// The box's `box.toml`: its links and servers are those below, in that order, at
+    /// [`link_addr`] and [`server_addr`].
+    pub boxed: BoxConfig,
+    /// Access links, `up` leading away from the box; at most 90.
+    pub access: Vec<PathSettings>,
+    /// Servers, at least one.
+    pub servers: Vec<ServerSettings>,
+    /// The LAN link of each user, `up` leading away from the user; at most 10,000.
+    pub users: Vec<PathSettings>,
+    /// Content hosts.
+    pub contents: usize,
+    /// TCP of users and content hosts.
+    pub end_host: Config,
+    /// The box's sockets.
+    pub box_local: LocalConfig,
+}
+
+/// A server and its surroundings.
+#[derive(Debug, Clone)]
+pub struct ServerSettings {
+    /// Its `server.toml`.
+    pub config: ServerConfig,
+    /// From the router behind each access link (`up` leads to the server). Where the list is
+    /// short, perfect links are added.
+    pub from_access: Vec<PathSettings>,
+    /// To each content host, `up` leading there.
+    pub to_content: PathSettings,
+    /// Its sockets.
+    pub local: LocalConfig,
+    /// How far its wall clock is ahead of the box's.
+    pub clock_ahead: Duration,
+}
+
+impl AggregationConfig {
+    /// A user, a box with these access links, a server and a content host; all other links are
+    /// perfect, of 1 Gbit/s.
+    ///
+    /// # Errors
+    /// Where there are no links or more than a box may have.
+    pub fn new(access: Vec<PathSettings>) -> Result<Self, ConfigError> {
+        let mut config = AggregationConfig {
+            boxed: box_config(access.len(), 1)?,
+            access,
+            servers: Vec::new(),
+            users: vec![gigabit()],
+            contents: 1,
+            end_host: LocalConfig::default().engine,
+            box_local: LocalConfig::default(),
+        };
+        config.set_servers(1)?;
+        Ok(config)
+    }
+
+    /// Replaces the servers by `count` like that of [`new`](Self::new), and the box's list by
+    /// these.
+    ///
+    /// # Errors
+    /// Where there are none, or more than a box may have.
+    pub fn set_servers(&mut self, count: usize) -> Result<(), ConfigError> {
+        self.boxed.servers = box_config(self.access.len(), count)?.servers;
+        let server = |n| {
+            let text = format!(
+                "listen = \"{}\"\n[[user]]\nname = \"box\"\nsecret = \"{SECRET}\"\n",
+                server_addr(n)
+            );
+            Ok(ServerSettings {
+                config: ServerConfig::from_toml("server.toml", &text)?,
+                from_access: Vec::new(),
+                to_content: gigabit(),
+                local: LocalConfig::default(),
+                clock_ahead: Duration::ZERO,
+            })
+        };
+        self.servers = (0..count).map(server).collect::<Result<_, _>>()?;
+        Ok(())
+    }
+}
+
+fn box_config(links: usize, servers: usize) -> Result<BoxConfig, ConfigError> {
+    let links = (0..links).map(|n| format!("[[link]]\ninterface = \"wan{n}\"\n"));
+    let servers = (0..servers).map(|n| {
+        let addr = server_addr(n);
+        format!("[[server]]\naddress = \"{addr}\"\nsecret = \"{SECRET}\"\n")
+    });
+    let tables: String = links.chain(servers).collect();
+    BoxConfig::from_toml("box.toml", &format!("lan = \"lan0\"\n{tables}"))
+}
+
+fn gigabit() -> PathSettings {
+    let settings = Settings {
+        rate: braid_links::Rate::bits_per_second(1_000_000_000),
+        ..Settings::default()
+    };
+    PathSettings {
+        up: settings.clone(),
+        down: settings,
+    }
+}
+
+/// Something that happens in the course of a run.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Action {
+    /// An access link changes; the box does not notice by itself.
+    Access {
+        /// The link.
+        link: usize,
+        /// What it is like from then on.
+        settings: Box<PathSettings>,
+    },
+    /// An access link is plugged in or out: the box notices at once. Out, it also carries nothing.
+    Carrier {
+        /// The link.
+        link: usize,
+        /// Whether it is in.
+        up: bool,
+    },
+    /// A server loses power, and with it all it knew.
+    KillServer(usize),
+    /// It starts again.
+    StartServer(usize),
+    /// The box loses power.
+    KillBox,
+    /// It starts again.
+    StartBox,
+}
+
+/// What a user's connection carries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Load {
+    /// A request, and an answer of so many bytes.
+    Down(u64),
+    /// So many bytes from the user.
+    Up(u64),
+    /// So many bytes from the user, whose direction ends then, and after that an answer.
+    Post {
+        /// Bytes of the user.
+        sends: u64,
+        /// Bytes of the answer.
+        answer: u64,
+    },
+}
+
+impl Load {
+    fn roles(self) -> (Role, Role) {
+        let request = REQUEST;
+        match self {
+            Load::Down(size) => (Role::Fetch { request }, Role::Answer { request, size }),
+            Load::Up(size) => (Role::Upload { size }, Role::Sink),
+            Load::Post { sends, answer } => {
+                (Role::Upload { size: sends }, Role::Reply { size: answer })
+            }
+        }
+    }
+}
+
+/// A user's connection, counted from 0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct TransferId(u32);
+
+impl TransferId {
+    /// By which both ends know their stream; 0 stands for none.
+    fn label(self) -> u32 {
+        self.0 + 1
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Ends {
+    id: TransferId,
+    user: NodeId,
+    /// Where there is one that serves it.
+    content: Option<NodeId>,
+}
+
+/// The network of an [`AggregationConfig`] in a world.
+#[derive(Debug)]
+pub struct Aggregation {
+    /// The world.
+    pub world: World,
+    /// The box, a [`BoxNode`].
+    pub boxed: NodeId,
+    /// Users, each a [`Host`].
+    pub users: Vec<NodeId>,
+    /// Servers, each a [`ServerNode`].
+    pub servers: Vec<NodeId>,
+    /// Content hosts, each a [`Host`].
+    pub contents: Vec<NodeId>,
+    /// Access links: (up, down).
+    pub access: Vec<(LinkId, LinkId)>,
+    /// LAN links of the users: (up, down).
+    pub lan: Vec<(LinkId, LinkId)>,
+    /// What access links are like while they are plugged in.
+    plugged: Vec<PathSettings>,
+    transfers: Vec<Ends>,
+    /// What is to happen, by time and order of asking.
+    agenda: BTreeMap<(Instant, u64), Action>,
+    asked: u64,
+}
+
+impl Aggregation {
+    /// Builds the network in a world of `seed`. It needs a moment until the box has found its
+    /// servers: [`settle`](Self::settle).
+    ///
+    /// # Errors
+    /// As [`braid_engine::Stack::listen`].
+    pub fn new(seed: u64, config: &AggregationConfig) -> Result<Self, ApiError> {
+        let mut world = World::new(seed);
+        let boxed = add_box(&mut world, config);
+        let users = (0..config.users.len()).map(|n| add_user(&mut world, config, n));
+        let users: Vec<_> = users.collect();
+        let routers = (0..config.access.len()).map(|n| add_router(&mut world, config, n));
+        let routers: Vec<_> = routers.collect();
+        let servers = (0..config.servers.len()).map(|n| add_server(&mut world, config, n));
+        let servers: Vec<_> = servers.collect();
+        let contents = (0..config.contents).map(|n| add_content(&mut world, config, n));
+        let contents: Vec<_> = contents.collect();
+        let mut connect = |from, to, path: &PathSettings| {
+            world.connect(from, to, path.up.clone(), path.down.clone())
+        };
+        // The order of interfaces that the nodes' routes count on.
+        let access = routers.iter().zip(&config.access);
+        let access = access.map(|(router, path)| connect(boxed, *router, path));
+        let access = access.collect();
+        let lan = users.iter().zip(&config.users);
+        // The box's side comes first for neither: a user has one interface only.
+        let lan = lan
+            .map(|(user, path)| connect(*user, boxed, path))
+            .collect();
+        for (server, settings) in servers.iter().zip(&config.servers) {
+            for (n, router) in routers.iter().enumerate() {
+                let path = settings.from_access.get(n).cloned();
+                connect(*router, *server, &path.unwrap_or_else(gigabit));
+            }
+            for content in &contents {
+                connect(*server, *content, &settings.to_content);
+            }
+        }
+        for router in &routers {
+            for content in &contents {
+                connect(*router, *content, &gigabit());
+            }
+        }
+        for server in &servers {
+            world.with_node(*server, ServerNode::start)?;
+        }
+        world.with_node(boxed, BoxNode::start)?;
+        Ok(Aggregation {
+            world,
+            boxed,
+            users,
+            servers,
+            contents,
+            access,
+            lan,
+            plugged: config.access.clone(),
+            transfers: Vec::new(),
+            agenda: BTreeMap::new(),
+            asked: 0,
+        })
+    }
+
+    /// Runs until the box takes connections in; false where it does not within 10 s.
+    pub fn settle(&mut self) -> bool {
+        let boxed = self.boxed;
+        self.world.run(Duration::from_secs(10), |world| {
+            let core = world.node::<BoxNode>(boxed).core();
+            core.is_some_and(|core| core.intake_wanted())
+        })
+    }
+
+    /// Opens a connection of a user to a content host.
+    ///
+    /// # Errors
+    /// Where ports or connections have run out.
+    pub fn open(
+        &mut self,
+        user: usize,
+        content: usize,
+        load: Load,
+    ) -> Result<TransferId, ApiError> {
+        let (asks, answers) = load.roles();
+        let id = TransferId(self.transfers.len() as u32);
+        let port = u16::try_from(u32::from(FIRST_PORT) + id.0);
+        let port = port.map_err(|_| ApiError::LimitReached)?;
+        let addr = SocketAddr::from((content_addr(content), port));
+        let mut answers = Stream::new(answers);
+        answers.label = id.label();
+        let node = self.contents[content];
+        self.world
+            .with_node(node, |host: &mut Host, _| host.serve(addr, answers))?;
+        self.open_to(user, addr, asks)?;
+        self.transfers[id.0 as usize].content = Some(node);
+        Ok(id)
+    }
+
+    /// Opens a connection of a user to whatever is at `remote`.
+    ///
+    /// # Errors
+    /// As [`Host::open`].
+    pub fn open_to(
+        &mut self,
+        user: usize,
+        remote: SocketAddr,
+        role: Role,
+    ) -> Result<TransferId, ApiError> {
+        let id = TransferId(self.transfers.len() as u32);
+        let user = self.users[user];
+        let options = ConnectOptions {
+            protocol: Protocol::Tcp,
+            ..ConnectOptions::new(remote, default_policy())
+        };
+        let mut stream = Stream::new(role);
+        stream.label = id.label();
+        self.world
+            .with_node(user, |host: &mut Host, now| host.open(now, options, stream))?;
+        self.transfers.push(Ends {
+            id,
+            user,
+            content: None,
+        });
+        Ok(id)
+    }
+
+    /// Lets the user of a connection read or not.
+    pub fn pause(&mut self, id: TransferId, paused: bool) {
+        let user = self.transfers[id.0 as usize].user;
+        self.world.with_node(user, |host: &mut Host, now| {
+            host.pause(now, id.label(), paused);
+        });
+    }
+
+    /// The user's end of a connection.
+    ///
+    /// # Panics
+    /// If the connection is not of this network.
+    pub fn at_user(&self, id: TransferId) -> &Stream {
+        let user = self.transfers[id.0 as usize].user;
+        let stream = self.world.node::<Host>(user).labelled(id.label());
+        stream.expect("a host keeps the streams it opened")
+    }
+
+    /// The content host's end of a connection, where it came there.
+    pub fn at_content(&self, id: TransferId) -> Option<&Stream> {
+        let content = self.transfers[id.0 as usize].content?;
+        self.world.node::<Host>(content).labelled(id.label())
+    }
+
+    /// How long it took from the user's SYN to the last byte at the receiver, with the end of the
+    /// stream; `None` while that is not there.
+    pub fn duration(&self, id: TransferId) -> Option<Duration> {
+        let user = self.at_user(id);
+        let receiver = match user.role {
+            Role::Upload { .. } => self.at_content(id)?,
+            _ => user,
+        };
+        Some(receiver.complete_at?.saturating_since(user.opened_at))
+    }
+
+    /// Payload bytes that arrived at users so far.
+    pub fn received(&self) -> u64 {
+        let streams = self.transfers.iter().map(|t| self.at_user(t.id).received);
+        streams.sum()
+    }
+
+    /// The box.
+    pub fn box_node(&self) -> &BoxNode {
+        self.world.node(self.boxed)
+    }
+
+    /// A server.
+    pub fn server_node(&self, server: usize) -> &ServerNode {
+        self.world.node(self.servers[server])
+    }
+
+    /// Lets `action` happen `after` from now.
+    pub fn after(&mut self, after: Duration, action: Action) {
+        self.asked += 1;
+        let at = self.world.now() + after;
+        self.agenda.insert((at, self.asked), action);
+    }
+
+    /// Runs for `time`.
+    pub fn run_for(&mut self, time: Duration) {
+        let end = self.world.now() + time;
+        while let Some(entry) = self.agenda.first_entry()
+            && entry.key().0 <= end
+        {
+            let ((at, _), action) = entry.remove_entry();
+            self.world.advance(at.saturating_since(self.world.now()));
+            self.act(action);
+        }
+        self.world.advance(end.saturating_since(self.world.now()));
+    }
+
+    /// Runs until `done`, which is asked every 10 ms, or for `limit`; returns whether `done`.
+    pub fn run(&mut self, limit: Duration, done: impl Fn(&Self) -> bool) -> bool {
+        let end = self.world.now() + limit;
+        while !done(self) {
+            let left = end.saturating_since(self.world.now());
+            if left.is_zero() {
+                return false;
+            }
+            self.run_for(left.min(GLANCE));
+        }
+        true
+    }
+
+    /// Runs until every connection is over at both ends; false if that takes longer than `limit`.
+    pub fn finish(&mut self, limit: Duration) -> bool {
+        self.run(limit, |net| {
+            net.transfers.iter().all(|t| {
+                let content = net.at_content(t.id);
+                net.at_user(t.id).closed.is_some() && content.is_none_or(|s| s.closed.is_some())
+            })
+        })
+    }
+
+    /// Runs for `count` times `width` and returns the payload bytes that arrived at users in each.
+    pub fn bins(&mut self, width: Duration, count: usize) -> Vec<u64> {
+        let mut before = self.received();
+        let mut bin = || {
+            self.run_for(width);
+            let now = self.received();
+            now - core::mem::replace(&mut before, now)
+        };
+        (0..count).map(|_| bin()).collect()
+    }
+
+    fn act(&mut self, action: Action) {
+        match action {
+            Action::Access { link, settings } => {
+                self.set_access(link, &settings);
+                self.plugged[link] = *settings;
+            }
+            Action::Carrier { link, up } => {
+                let mut settings = self.plugged[link].clone();
+                settings.up.up &= up;
+                settings.down.up &= up;
+                self.set_access(link, &settings);
+                self.world.with_node(self.boxed, |node: &mut BoxNode, now| {
+                    node.set_carrier(now, link, up);
+                });
+            }
+            Action::KillServer(server) => {
+                let node = self.servers[server];
+                self.world
+                    .with_node(node, |node: &mut ServerNode, _| node.kill());
+            }
+            Action::StartServer(server) => {
+                let node = self.servers[server];
+                self.world.with_node(node, |node: &mut ServerNode, now| {
+                    node.start(now).expect("it started before");
+                });
+            }
+            Action::KillBox => {
+                self.world
+                    .with_node(self.boxed, |node: &mut BoxNode, _| node.kill());
+            }
+            Action::StartBox => {
+                self.world.with_node(self.boxed, |node: &mut BoxNode, now| {
+                    node.start(now).expect("it started before");
+                });
+            }
+        }
+    }
+
+    fn set_access(&mut self, link: usize, settings: &PathSettings) {
+        let (up, down) = self.access[link];
+        self.world.set_link(up, settings.up.clone());
+        self.world.set_link(down, settings.down.clone());
+    }
+}
+
+fn interface(addr: Ipv4Addr) -> PathConfig {
+    PathConfig {
+        v4: Some(addr),
+        v6: None,
+        mtu: MTU,
+        backup: false,
+    }
+}
+
+/// Interfaces: one to each router, then one to each user.
+fn add_box(world: &mut World, config: &AggregationConfig) -> NodeId {
+    let links = (0..config.access.len()).map(|n| LinkAddresses {
+        v4: Some(link_addr(n)),
+        v6: None,
+        mtu: MTU,
+    });
+    let users = (0..config.users.len()).map(|n| IpAddr::V4(user_addr(n)));
+    let settings = BoxNodeConfig {
+        config: config.boxed.clone(),
+        links: links.collect(),
+        lan: users.collect(),
+        gateway: interface(Ipv4Addr::new(192, 168, 1, 1)),
+        local: config.box_local.clone(),
+    };
+    world.add(|rng| BoxNode::new(settings, rng))
+}
+
+/// Interface: to the box.
+fn add_user(world: &mut World, config: &AggregationConfig, user: usize) -> NodeId {
+    let host = HostConfig {
+        engine: config.end_host.clone(),
+        paths: vec![interface(user_addr(user))],
+        routes: Vec::new(),
+        policy: Box::new(default_policy),
+    };
+    world.add(|rng| Host::new(host, rng))
+}
+
+/// Interfaces: to the box, one to each server, then one to each content host.
+fn add_router(world: &mut World, config: &AggregationConfig, link: usize) -> NodeId {
+    let servers = config.servers.len();
+    let lan = Prefix::new(user_addr(0).into(), 16);
+    let mut router = Router::new()
+        .reports_from(router_addr(link).into())
+        .route(IpAddr::V4(link_addr(link)), 0)
+        .route(lan, 0);
+    for n in 0..servers {
+        router = router.route(IpAddr::V4(server_addr(n)), 1 + n as u32);
+    }
+    for n in 0..config.contents {
+        router = router.route(IpAddr::V4(content_addr(n)), (1 + servers + n) as u32);
+    }
+    world.add(|_| router)
+}
+
+/// Interfaces: one to each router, then one to each content host.
+fn add_server(world: &mut World, config: &AggregationConfig, server: usize) -> NodeId {
+    let settings = &config.servers[server];
+    let links = config.access.len();
+    let routers = (0..links).map(|n| (IpAddr::V4(link_addr(n)), n as u32));
+    let contents = (0..config.contents).map(|n| (IpAddr::V4(content_addr(n)), (links + n) as u32));
+    let settings = ServerNodeConfig {
+        config: settings.config.clone(),
+        routes: routers.chain(contents).collect(),
+        local: settings.local.clone(),
+        clock_ahead: settings.clock_ahead,
+    };
+    world.add(|rng| ServerNode::new(settings, rng))
+}
+
+/// Interfaces: one to each server, then one to each router.
+fn add_content(world: &mut World, config: &AggregationConfig, content: usize) -> NodeId {
+    let servers = config.servers.len();
+    let routes = (0..servers).map(|n| (IpAddr::V4(server_addr(n)), n as u32));
+    // What was only forwarded came from the LAN, which is behind the first router.
+    let users = (0..config.users.len()).map(|n| (IpAddr::V4(user_addr(n)), servers as u32));
+    let host = HostConfig {
+        engine: config.end_host.clone(),
+        paths: vec![interface(content_addr(content))],
+        routes: routes.chain(users).collect(),
+        policy: Box::new(default_policy),
+    };
+    world.add(|rng| Host::new(host, rng))
+}

@@ -1,0 +1,287 @@
+//! The aggregation box as a node.
+
+use core::net::{IpAddr, SocketAddr};
+use std::collections::VecDeque;
+
+use braid_engine::{ApiError, Config, PathConfig, PathId, Stack};
+use braid_proxy::config::Cidr;
+use braid_proxy::{BoxConfig, BoxCore, LinkAddresses, Notice};
+use braid_wire::tcp::{self, Flags};
+use braid_wire::{Instant, Rng, ip};
+
+use super::machine::Machine;
+use super::{LocalConfig, LocalTcp, child, policy_of, ports, wall_clock};
+use crate::node::{Node, Packet, Turn};
+
+/// An interface that nobody has.
+const NOWHERE: u32 = u32::MAX;
+/// Most connections that are remembered as forwarded.
+const MAX_FORWARDED: usize = 1_024;
+
+/// What a box is made of.
+#[derive(Debug, Clone)]
+pub struct BoxNodeConfig {
+    /// Its `box.toml`.
+    pub config: BoxConfig,
+    /// The addresses of each link, in the configuration's order. Link `n` is interface `n`.
+    pub links: Vec<LinkAddresses>,
+    /// The hosts of the LAN, each at a port of its own: the interfaces after the links.
+    pub lan: Vec<IpAddr>,
+    /// The box's own address in the LAN.
+    pub gateway: PathConfig,
+    /// Its sockets.
+    pub local: LocalConfig,
+}
+
+/// The aggregation box, which can be switched off and on.
+///
+/// TCP of the LAN is taken in as the nftables rules of the real box do: only SYNs, without an
+/// MPTCP option, to addresses that are not bypassed, and only while the core wants them; a SYN
+/// that was forwarded once is so again. All else is forwarded as it is, over the link that the
+/// core thinks best and to the LAN's hosts. There is no address translation: the network has to
+/// know where the LAN is.
+#[derive(Debug)]
+pub struct BoxNode {
+    config: BoxNodeConfig,
+    bypass: Vec<Cidr>,
+    rng: Rng,
+    carrier: Vec<bool>,
+    running: Option<Running>,
+}
+
+#[derive(Debug)]
+struct Running {
+    machine: Machine<BoxCore>,
+    paths: Vec<PathId>,
+    intake: bool,
+    /// The link for what is forwarded.
+    forward_over: usize,
+    /// Connections (from, to) that were forwarded, oldest first.
+    forwarded: VecDeque<(SocketAddr, SocketAddr)>,
+}
+
+impl BoxNode {
+    /// A box that is switched off, with all its links plugged in.
+    pub fn new(config: BoxNodeConfig, rng: Rng) -> Self {
+        BoxNode {
+            bypass: config.config.bypassed(),
+            carrier: vec![true; config.links.len()],
+            config,
+            rng,
+            running: None,
+        }
+    }
+
+    /// Switches the box on, where it was off: it knows nothing of what was before.
+    ///
+    /// # Errors
+    /// As [`Stack::listen_any`].
+    pub fn start(&mut self, now: Instant) -> Result<(), ApiError> {
+        if self.running.is_some() {
+            return Ok(());
+        }
+        let config = &self.config.config;
+        let engine = Config {
+            checksum_offload: true,
+            ..config.engine()
+        };
+        let policy = || policy_of(&config.strategy);
+        let mut stack = Stack::new(engine, child(&mut self.rng), Box::new(policy()));
+        let mut core = BoxCore::new(config, child(&mut self.rng), Box::new(policy()));
+        core.set_wall_clock(now, wall_clock(now));
+        let mut paths = Vec::new();
+        for (index, addresses) in self.config.links.iter().enumerate() {
+            let path = core.add_link(now, index, *addresses, &mut stack);
+            core.set_link_up(now, path, self.carrier[index], &mut stack);
+            paths.push(path);
+        }
+        let local = self.config.local.clone();
+        let mut local = LocalTcp::new(local, self.config.gateway, child(&mut self.rng));
+        local.take_in()?;
+        self.running = Some(Running {
+            machine: Machine { core, stack, local },
+            paths,
+            intake: false,
+            forward_over: 0,
+            forwarded: VecDeque::new(),
+        });
+        Ok(())
+    }
+
+    /// Switches the box off: from here on it is silent, and the LAN is cut off.
+    pub fn kill(&mut self) {
+        self.running = None;
+    }
+
+    /// Plugs a link in or out, which the box notices at once. A link that is merely dark keeps its
+    /// carrier.
+    pub fn set_carrier(&mut self, now: Instant, link: usize, up: bool) {
+        self.carrier[link] = up;
+        if let Some(running) = &mut self.running {
+            let Machine { core, stack, .. } = &mut running.machine;
+            core.set_link_up(now, running.paths[link], up, stack);
+        }
+    }
+
+    /// The core, while the box is on.
+    pub fn core(&self) -> Option<&BoxCore> {
+        self.running.as_ref().map(|r| &r.machine.core)
+    }
+
+    /// The MPTCP side.
+    pub fn stack(&self) -> Option<&Stack> {
+        self.running.as_ref().map(|r| &r.machine.stack)
+    }
+
+    /// The side towards the LAN.
+    pub fn local(&self) -> Option<&LocalTcp> {
+        self.running.as_ref().map(|r| &r.machine.local)
+    }
+
+    /// The path of a link.
+    pub fn path(&self, link: usize) -> Option<PathId> {
+        self.running.as_ref()?.paths.get(link).copied()
+    }
+
+    fn links(&self) -> usize {
+        self.config.links.len()
+    }
+
+    fn is_own(&self, addr: IpAddr) -> bool {
+        let owns = |l: &LinkAddresses| match addr {
+            IpAddr::V4(a) => l.v4 == Some(a),
+            IpAddr::V6(a) => l.v6 == Some(a),
+        };
+        self.config.links.iter().any(owns)
+    }
+
+    /// The interface that leads to `dst`, for what is forwarded.
+    fn route(&self, dst: IpAddr) -> u32 {
+        if let Some(port) = self.lan_port(dst) {
+            return port;
+        }
+        let over = self.running.as_ref().map_or(0, |r| r.forward_over);
+        let has_carrier = |link: &usize| self.carrier.get(*link) == Some(&true);
+        let link = Some(over).filter(has_carrier);
+        let link = link.or_else(|| (0..self.links()).find(has_carrier));
+        link.map_or(NOWHERE, |link| link as u32)
+    }
+
+    fn lan_port(&self, addr: IpAddr) -> Option<u32> {
+        let host = self.config.lan.iter().position(|host| *host == addr)?;
+        Some((self.links() + host) as u32)
+    }
+
+    /// Whether a packet of the LAN is the local side's, which takes the connection in.
+    fn is_taken_in(&mut self, packet: &ip::Packet<&[u8]>) -> bool {
+        let (src, dst) = (packet.src(), packet.dst());
+        if self.config.gateway.owns(dst) {
+            return true;
+        }
+        let Some(running) = &mut self.running else {
+            return false;
+        };
+        let Ok((ip::PROTO_TCP, segment)) = packet.transport() else {
+            return false;
+        };
+        let Some((src_port, dst_port)) = ports(segment) else {
+            return false;
+        };
+        let (from, to) = (
+            SocketAddr::new(src, src_port),
+            SocketAddr::new(dst, dst_port),
+        );
+        if running.machine.local.stack().has_subflow(to, from) {
+            return true;
+        }
+        let Ok((segment, _)) = tcp::Repr::parse(segment) else {
+            return false;
+        };
+        let others = [Flags::ACK, Flags::RST, Flags::FIN];
+        let opens = segment.flags.contains(Flags::SYN)
+            && !others.iter().any(|flag| segment.flags.contains(*flag));
+        if !opens || running.forwarded.contains(&(from, to)) {
+            return false;
+        }
+        let bypassed = self.bypass.iter().any(|range| range.contains(dst));
+        if running.intake && segment.options.mptcp.is_empty() && !bypassed {
+            return true;
+        }
+        if running.forwarded.len() >= MAX_FORWARDED {
+            running.forwarded.pop_front();
+        }
+        running.forwarded.push_back((from, to));
+        false
+    }
+}
+
+impl Running {
+    /// Does what the core wants of its surroundings.
+    fn take_notices(&mut self) {
+        while let Some(notice) = self.machine.core.poll_notice() {
+            match notice {
+                Notice::BestPath(Some(path)) => {
+                    let link = self.paths.iter().position(|p| *p == path);
+                    self.forward_over = link.unwrap_or(self.forward_over);
+                }
+                Notice::Intake(open) => self.intake = open,
+                // What is forwarded keeps its addresses here, and so may take any link.
+                Notice::BestPath(None) | Notice::Reached(..) => {}
+            }
+        }
+    }
+}
+
+impl Node for BoxNode {
+    fn receive(&mut self, turn: &mut Turn<'_>, iface: u32, packet: Packet) {
+        let Ok(view) = ip::Packet::new(&packet.bytes[..]) else {
+            return turn.recycle(packet);
+        };
+        let dst = view.dst();
+        let from_lan = iface as usize >= self.links();
+        let inner = from_lan && self.is_taken_in(&view);
+        let outer = !from_lan && self.is_own(dst);
+        let route = self.route(dst);
+        let Some(running) = &mut self.running else {
+            return turn.recycle(packet);
+        };
+        if inner {
+            running.machine.receive_local(turn, &packet.bytes);
+        } else if outer {
+            running.machine.receive(turn, &packet.bytes);
+        } else if from_lan || (route as usize) >= self.config.links.len() {
+            turn.send(route, packet);
+            return;
+        }
+        turn.recycle(packet);
+    }
+
+    fn wake(&mut self, turn: &mut Turn<'_>) {
+        let links = self.links();
+        let lan = &self.config.lan;
+        let inner = |dst: IpAddr| {
+            let host = lan.iter().position(|host| *host == dst);
+            host.map_or(NOWHERE, |host| (links + host) as u32)
+        };
+        let Some(running) = &mut self.running else {
+            return;
+        };
+        loop {
+            running.machine.settle(turn.now);
+            let (paths, carrier) = (&running.paths, &self.carrier);
+            let outer = |path: PathId, _| {
+                let link = paths.iter().position(|p| *p == path);
+                let link = link.filter(|link| carrier[*link]);
+                link.map_or(NOWHERE, |link| link as u32)
+            };
+            if !running.machine.transmit(turn, outer, inner) {
+                break;
+            }
+        }
+        running.take_notices();
+    }
+
+    fn next_timeout(&self) -> Option<Instant> {
+        self.running.as_ref().and_then(|r| r.machine.next_timeout())
+    }
+}

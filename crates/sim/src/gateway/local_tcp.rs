@@ -1,0 +1,475 @@
+//! The local side of a proxy core: plain TCP of the engine in place of kernel sockets.
+
+use core::net::{IpAddr, SocketAddr};
+use core::time::Duration;
+use std::collections::{BTreeMap, VecDeque};
+use std::io::{IoSlice, IoSliceMut};
+
+use braid_engine::sched::Policy;
+use braid_engine::{
+    ApiError, CloseReason, Config, ConnId, ConnectOptions, Event, PathConfig, PathId, Protocol,
+    RxMeta, Stack, Transmit,
+};
+use braid_proxy::{ConnectFailure, LocalError, LocalEvent, LocalId, LocalStreams};
+use braid_wire::{Instant, Rng};
+
+use super::default_policy;
+
+/// Most name look-ups at a time.
+const MAX_LOOKUPS: usize = 1_024;
+/// How long a stream that was closed here waits for its peer to close too
+/// (`net.ipv4.tcp_fin_timeout`).
+const FIN_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// What a [`LocalTcp`] is made of.
+#[derive(Debug, Clone)]
+pub struct LocalConfig {
+    /// Settings of its TCP; buffers and timeouts among them.
+    pub engine: Config,
+    /// Scheduler and reinjector, which a connection without further subflows has no use for but
+    /// owns all the same.
+    pub policy: fn() -> Policy,
+    /// Most streams at a time, attempts included.
+    pub streams: usize,
+    /// The names that resolve, with their addresses in order of preference.
+    pub names: BTreeMap<String, Vec<IpAddr>>,
+    /// How long a look-up takes.
+    pub lookup: Duration,
+}
+
+impl Default for LocalConfig {
+    /// As sockets of Linux: `tcp_wmem` and `tcp_rmem` as they come, a silent peer given up after
+    /// the four minutes that the keepalive of Braid's sockets takes.
+    fn default() -> Self {
+        LocalConfig {
+            engine: Config {
+                send_buffer: 4 << 20,
+                recv_buffer: 6 << 20,
+                user_timeout: Duration::from_secs(240),
+                ..Config::default()
+            },
+            policy: default_policy,
+            streams: 65_536,
+            names: BTreeMap::new(),
+            lookup: Duration::from_millis(20),
+        }
+    }
+}
+
+/// What was refused or lost since the start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct LocalCounters {
+    /// Connections accepted.
+    pub accepted: u64,
+    /// Connections accepted and reset at once for want of streams.
+    pub accept_refused: u64,
+    /// Connection attempts that failed.
+    pub connect_failed: u64,
+}
+
+/// Byte streams over the engine's TCP without MPTCP, bounded as kernel sockets are, so that what
+/// one side does not read stops the other.
+///
+/// # How to drive it
+///
+/// 1. [`set_now`](Self::set_now) before anything else happens at a new time, then
+///    [`receive`](Self::receive) what came and [`handle_timeout`](Self::handle_timeout) where
+///    [`next_timeout`](Self::next_timeout) is due.
+/// 2. [`next_event`](Self::next_event) into the core until `None`.
+/// 3. [`poll_transmit`](Self::poll_transmit) until `None`.
+#[derive(Debug)]
+pub struct LocalTcp {
+    stack: Stack,
+    path: PathId,
+    now: Instant,
+    streams: BTreeMap<LocalId, Stream>,
+    ids: BTreeMap<ConnId, LocalId>,
+    next_id: u64,
+    events: VecDeque<LocalEvent>,
+    policy: fn() -> Policy,
+    limit: usize,
+    names: BTreeMap<String, Vec<IpAddr>>,
+    lookup: Duration,
+    /// Look-ups under way, in order of their end.
+    lookups: VecDeque<(Instant, LocalId, Vec<SocketAddr>)>,
+    /// Connections closed here before their peers closed, with the end of patience, in its order.
+    orphans: VecDeque<(Instant, ConnId)>,
+    counters: LocalCounters,
+}
+
+#[derive(Debug)]
+struct Stream {
+    conn: ConnId,
+    state: State,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Connecting,
+    Open,
+    /// Over in order: all was read, all that was written arrived.
+    Finished,
+    Broken,
+}
+
+impl LocalTcp {
+    /// A local side with one interface; `rng` is a stream of its own.
+    pub fn new(config: LocalConfig, path: PathConfig, rng: Rng) -> Self {
+        let engine = Config {
+            checksum_offload: true,
+            ..config.engine
+        };
+        let mut stack = Stack::new(engine, rng, Box::new(config.policy));
+        let path = stack.add_path(path);
+        LocalTcp {
+            stack,
+            path,
+            now: Instant::ZERO,
+            streams: BTreeMap::new(),
+            ids: BTreeMap::new(),
+            next_id: 0,
+            events: VecDeque::new(),
+            policy: config.policy,
+            limit: config.streams,
+            names: config.names,
+            lookup: config.lookup,
+            lookups: VecDeque::new(),
+            orphans: VecDeque::new(),
+            counters: LocalCounters::default(),
+        }
+    }
+
+    /// Accepts connections to any address, which it is then taken for.
+    ///
+    /// # Errors
+    /// As [`Stack::listen_any`].
+    pub fn take_in(&mut self) -> Result<(), ApiError> {
+        self.stack.listen_any(self.path).map(drop)
+    }
+
+    /// The TCP underneath.
+    pub fn stack(&self) -> &Stack {
+        &self.stack
+    }
+
+    /// Streams open or being opened.
+    pub fn len(&self) -> usize {
+        self.streams.len()
+    }
+
+    /// Whether there is no stream.
+    pub fn is_empty(&self) -> bool {
+        self.streams.is_empty()
+    }
+
+    /// Counters.
+    pub fn counters(&self) -> LocalCounters {
+        self.counters
+    }
+
+    /// Tells the time.
+    pub fn set_now(&mut self, now: Instant) {
+        self.now = now;
+    }
+
+    /// Takes in an IP packet.
+    pub fn receive(&mut self, packet: &[u8], meta: RxMeta) {
+        self.stack.receive(self.now, packet, meta);
+    }
+
+    /// The next packet to send.
+    pub fn poll_transmit(&mut self) -> Option<Transmit<'_>> {
+        self.stack.poll_transmit(self.now)
+    }
+
+    /// The next event for the core; those of streams closed meanwhile are left out.
+    pub fn next_event(&mut self) -> Option<LocalEvent> {
+        self.take_events();
+        while let Some(event) = self.events.pop_front() {
+            let valid = match &event {
+                LocalEvent::Accepted { id, .. }
+                | LocalEvent::Connected { id }
+                | LocalEvent::Readable { id }
+                | LocalEvent::Writable { id }
+                | LocalEvent::Broken { id } => self.streams.contains_key(id),
+                LocalEvent::ConnectFailed { .. } | LocalEvent::Resolved { .. } => true,
+            };
+            if valid {
+                return Some(event);
+            }
+        }
+        None
+    }
+
+    /// When [`Self::handle_timeout`] is due, if ever.
+    pub fn next_timeout(&self) -> Option<Instant> {
+        let lookup = self.lookups.front().map(|(at, ..)| *at);
+        let orphan = self.orphans.front().map(|(at, _)| *at);
+        let times = [self.stack.next_timeout(), lookup, orphan];
+        times.into_iter().flatten().min()
+    }
+
+    /// Serves expired timers.
+    pub fn handle_timeout(&mut self) {
+        if self.stack.next_timeout().is_some_and(|at| at <= self.now) {
+            self.stack.handle_timeout(self.now);
+        }
+        let done = self.lookups.partition_point(|(at, ..)| *at <= self.now);
+        for (_, id, addresses) in self.lookups.drain(..done) {
+            self.events
+                .push_back(LocalEvent::Resolved { id, addresses });
+        }
+        let late = self.orphans.partition_point(|(at, _)| *at <= self.now);
+        for (_, conn) in self.orphans.drain(..late) {
+            self.stack.abort(self.now, conn);
+        }
+    }
+
+    /// Makes events of the local side of the engine's.
+    fn take_events(&mut self) {
+        while let Some(event) = self.stack.poll_event() {
+            match event {
+                Event::Accepted { conn, remote, .. } => self.on_accepted(conn, remote),
+                Event::Connected { conn } => {
+                    if let Some(&id) = self.ids.get(&conn)
+                        && let Some(stream) = self.streams.get_mut(&id)
+                    {
+                        stream.state = State::Open;
+                        self.events.push_back(LocalEvent::Connected { id });
+                    }
+                }
+                Event::Readable { conn } => match self.ids.get(&conn) {
+                    Some(&id) => self.events.push_back(LocalEvent::Readable { id }),
+                    // Nobody is left to read it.
+                    None if self.stack.readable(conn) > 0 => self.stack.abort(self.now, conn),
+                    None => {}
+                },
+                Event::Writable { conn } => {
+                    let id = self.ids.get(&conn).copied();
+                    self.events.extend(id.map(|id| LocalEvent::Writable { id }));
+                }
+                Event::Closed { conn, reason } => self.on_closed(conn, reason),
+                Event::FellBack { .. }
+                | Event::SubflowEstablished { .. }
+                | Event::SubflowClosed { .. } => {}
+            }
+        }
+    }
+
+    fn on_accepted(&mut self, conn: ConnId, peer: SocketAddr) {
+        let subflows = self.stack.subflows(conn);
+        let Some(destination) = subflows.first().map(|s| s.local) else {
+            return;
+        };
+        if self.streams.len() >= self.limit {
+            self.counters.accept_refused += 1;
+            return self.stack.abort(self.now, conn);
+        }
+        self.counters.accepted += 1;
+        let id = self.insert(conn, State::Open);
+        self.events.push_back(LocalEvent::Accepted {
+            id,
+            peer,
+            destination,
+        });
+    }
+
+    fn on_closed(&mut self, conn: ConnId, reason: CloseReason) {
+        let Some(id) = self.ids.remove(&conn) else {
+            return;
+        };
+        let Some(stream) = self.streams.get_mut(&id) else {
+            return;
+        };
+        if stream.state == State::Connecting {
+            self.streams.remove(&id);
+            self.counters.connect_failed += 1;
+            let failure = failure(reason);
+            self.events
+                .push_back(LocalEvent::ConnectFailed { id, failure });
+        } else if reason == CloseReason::Finished {
+            stream.state = State::Finished;
+            self.events.push_back(LocalEvent::Readable { id });
+        } else {
+            stream.state = State::Broken;
+            self.events.push_back(LocalEvent::Broken { id });
+        }
+    }
+
+    fn fresh_id(&mut self) -> LocalId {
+        self.next_id += 1;
+        LocalId(self.next_id)
+    }
+
+    fn insert(&mut self, conn: ConnId, state: State) -> LocalId {
+        let id = self.fresh_id();
+        self.streams.insert(id, Stream { conn, state });
+        self.ids.insert(conn, id);
+        id
+    }
+
+    /// The connection of a stream that can be read from and written to.
+    fn open(&mut self, id: LocalId) -> Result<(ConnId, State), LocalError> {
+        // What ended meanwhile must not be taken for open: what it held is gone.
+        self.take_events();
+        let stream = self.streams.get(&id).ok_or(LocalError::Broken)?;
+        match stream.state {
+            State::Connecting => Err(LocalError::WouldBlock),
+            State::Broken => Err(LocalError::Broken),
+            state => Ok((stream.conn, state)),
+        }
+    }
+
+    fn remove(&mut self, id: LocalId) -> Option<Stream> {
+        let stream = self.streams.remove(&id)?;
+        self.ids.remove(&stream.conn);
+        Some(stream)
+    }
+}
+
+impl LocalStreams for LocalTcp {
+    fn connect(&mut self, destination: SocketAddr) -> Result<LocalId, ConnectFailure> {
+        if self.streams.len() >= self.limit {
+            return Err(ConnectFailure::NoResources);
+        }
+        let options = ConnectOptions {
+            protocol: Protocol::Tcp,
+            ..ConnectOptions::new(destination, (self.policy)())
+        };
+        let conn = self.stack.connect(self.now, options).map_err(|e| match e {
+            ApiError::NoUsablePath => ConnectFailure::NetworkUnreachable,
+            _ => ConnectFailure::NoResources,
+        })?;
+        Ok(self.insert(conn, State::Connecting))
+    }
+
+    fn resolve(&mut self, name: &str, port: u16) -> Option<LocalId> {
+        if self.lookups.len() >= MAX_LOOKUPS {
+            return None;
+        }
+        let known = self.names.get(name).into_iter().flatten();
+        let addresses = known.map(|addr| SocketAddr::new(*addr, port)).collect();
+        let id = self.fresh_id();
+        self.lookups
+            .push_back((self.now + self.lookup, id, addresses));
+        Some(id)
+    }
+
+    fn read(&mut self, id: LocalId, bufs: &mut [IoSliceMut<'_>]) -> Result<usize, LocalError> {
+        let (conn, state) = self.open(id)?;
+        if state == State::Finished {
+            return Ok(0);
+        }
+        let room: usize = bufs.iter().map(|b| b.len()).sum();
+        let mut done = 0;
+        while done < room {
+            let read = self.stack.read_with(self.now, conn, |slices| {
+                let to = bufs.iter_mut().map(|b| &mut b[..]);
+                Ok::<_, ApiError>(copy((slices.iter().map(|s| &s[..]), 0), (to, done)))
+            });
+            match read {
+                Ok(0) => break,
+                Ok(n) => done += n,
+                Err(_) => return Err(LocalError::Broken),
+            }
+        }
+        if done > 0 || self.stack.read_finished(conn) {
+            return Ok(done);
+        }
+        Err(LocalError::WouldBlock)
+    }
+
+    fn write(&mut self, id: LocalId, bufs: &[IoSlice<'_>]) -> Result<usize, LocalError> {
+        let (conn, _) = self.open(id)?;
+        let wanted: usize = bufs.iter().map(|b| b.len()).sum();
+        let mut done = 0;
+        while done < wanted {
+            let write = self
+                .stack
+                .write_with(self.now, conn, wanted - done, |slices| {
+                    let to = slices.iter_mut().map(|s| &mut s[..]);
+                    Ok::<_, ApiError>(copy((bufs.iter().map(|b| &b[..]), done), (to, 0)))
+                });
+            match write {
+                Ok(0) => break,
+                Ok(n) => done += n,
+                Err(_) => return Err(LocalError::Broken),
+            }
+        }
+        if done > 0 {
+            return Ok(done);
+        }
+        Err(LocalError::WouldBlock)
+    }
+
+    fn shutdown(&mut self, id: LocalId) {
+        if let Some(stream) = self.streams.get(&id) {
+            // Fails only where the stream is over, which an event tells.
+            let _ = self.stack.shutdown(self.now, stream.conn);
+        }
+    }
+
+    fn close(&mut self, id: LocalId) {
+        let Some(Stream { conn, state }) = self.remove(id) else {
+            return;
+        };
+        if state == State::Connecting || self.stack.readable(conn) > 0 {
+            return self.stack.abort(self.now, conn);
+        }
+        let over = self.stack.read_finished(conn);
+        let _ = self.stack.shutdown(self.now, conn);
+        if state == State::Open && !over {
+            self.orphans.push_back((self.now + FIN_TIMEOUT, conn));
+        }
+    }
+
+    fn reset(&mut self, id: LocalId) {
+        if let Some(stream) = self.remove(id) {
+            self.stack.abort(self.now, stream.conn);
+        }
+    }
+}
+
+/// Copies as much as goes from the one list, less the bytes to skip, into the other, less those.
+fn copy<'a, 'b>(
+    (from, mut skip_from): (impl IntoIterator<Item = &'a [u8]>, usize),
+    (to, mut skip_to): (impl IntoIterator<Item = &'b mut [u8]>, usize),
+) -> usize {
+    let mut to = to.into_iter();
+    let mut room: &mut [u8] = &mut [];
+    let mut copied = 0;
+    for part in from {
+        let skip = skip_from.min(part.len());
+        skip_from -= skip;
+        let mut part = &part[skip..];
+        while !part.is_empty() {
+            if room.is_empty() {
+                let Some(next) = to.next() else {
+                    return copied;
+                };
+                let skip = skip_to.min(next.len());
+                skip_to -= skip;
+                room = &mut next[skip..];
+                continue;
+            }
+            let n = part.len().min(room.len());
+            let (filled, rest) = core::mem::take(&mut room).split_at_mut(n);
+            filled.copy_from_slice(&part[..n]);
+            (part, room) = (&part[n..], rest);
+            copied += n;
+        }
+    }
+    copied
+}
+
+fn failure(reason: CloseReason) -> ConnectFailure {
+    match reason {
+        CloseReason::Refused | CloseReason::Reset => ConnectFailure::Refused,
+        CloseReason::Unreachable => ConnectFailure::HostUnreachable,
+        CloseReason::TimedOut => ConnectFailure::TimedOut,
+        CloseReason::NoResources => ConnectFailure::NoResources,
+        CloseReason::Finished | CloseReason::Aborted | CloseReason::PeerMisbehaved => {
+            ConnectFailure::HostUnreachable
+        }
+    }
+}

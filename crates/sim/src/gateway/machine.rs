@@ -1,0 +1,108 @@
+//! What box and server have in common: a core between two stacks.
+
+use core::net::IpAddr;
+
+use braid_engine::{PathId, RxMeta, Stack};
+use braid_proxy::Core;
+use braid_wire::Instant;
+
+use super::LocalTcp;
+use crate::host::{destination, segment};
+use crate::node::Turn;
+
+/// Most rounds in which a core finds something to do at one time: each moves bytes into buffers,
+/// which are bounded.
+const MAX_ROUNDS: usize = 100_000;
+
+/// A core with its stacks, driven in the order of the event loop on Linux.
+#[derive(Debug)]
+pub(super) struct Machine<C> {
+    pub(super) core: C,
+    pub(super) stack: Stack,
+    pub(super) local: LocalTcp,
+}
+
+impl<C: Core> Machine<C> {
+    /// Hands a packet to the MPTCP side.
+    pub(super) fn receive(&mut self, turn: &Turn<'_>, packet: &[u8]) {
+        self.stack.receive(turn.now, packet, meta(turn));
+    }
+
+    /// Hands a packet to the local side.
+    pub(super) fn receive_local(&mut self, turn: &Turn<'_>, packet: &[u8]) {
+        self.local.set_now(turn.now);
+        self.local.receive(packet, meta(turn));
+    }
+
+    /// Serves timers, and gives the core its events until there are none.
+    pub(super) fn settle(&mut self, now: Instant) {
+        self.local.set_now(now);
+        let due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
+        for _ in 0..MAX_ROUNDS {
+            if due(self.stack.next_timeout()) {
+                self.stack.handle_timeout(now);
+            }
+            if due(self.core.next_timeout()) {
+                self.core
+                    .handle_timeout(now, &mut self.stack, &mut self.local);
+            }
+            if due(self.local.next_timeout()) {
+                self.local.handle_timeout();
+            }
+            let mut idle = true;
+            while let Some(event) = self.stack.poll_event() {
+                self.core
+                    .on_engine_event(now, event, &mut self.stack, &mut self.local);
+                idle = false;
+            }
+            while let Some(event) = self.local.next_event() {
+                self.core
+                    .on_local_event(now, event, &mut self.stack, &mut self.local);
+                idle = false;
+            }
+            if idle && !due(self.next_timeout()) {
+                return;
+            }
+        }
+        panic!("time stands still at {now}: {:?}", self.next_timeout());
+    }
+
+    /// Sends what both sides have, each by the interface that is named for it. Returns whether
+    /// there was anything.
+    pub(super) fn transmit(
+        &mut self,
+        turn: &mut Turn<'_>,
+        outer: impl Fn(PathId, IpAddr) -> u32,
+        inner: impl Fn(IpAddr) -> u32,
+    ) -> bool {
+        let mut any = false;
+        while let Some(transmit) = self.stack.poll_transmit(turn.now) {
+            let iface = outer(transmit.path, destination(transmit.header));
+            segment(&transmit, turn, iface);
+            any = true;
+        }
+        self.local.set_now(turn.now);
+        while let Some(transmit) = self.local.poll_transmit() {
+            let iface = inner(destination(transmit.header));
+            segment(&transmit, turn, iface);
+            any = true;
+        }
+        any
+    }
+
+    pub(super) fn next_timeout(&self) -> Option<Instant> {
+        let times = [
+            self.stack.next_timeout(),
+            self.core.next_timeout(),
+            self.local.next_timeout(),
+        ];
+        times.into_iter().flatten().min()
+    }
+}
+
+fn meta(turn: &Turn<'_>) -> RxMeta {
+    RxMeta {
+        checksum_ok: !turn.checksums,
+        gso_size: 0,
+    }
+}

@@ -1,0 +1,168 @@
+//! The aggregation server as a node.
+
+use core::net::{IpAddr, SocketAddr};
+use core::time::Duration;
+
+use braid_engine::{ApiError, Config, PathConfig, PathId, Stack};
+use braid_proxy::{ServerConfig, ServerCore};
+use braid_wire::icmp::TcpError;
+use braid_wire::{Instant, Rng, ip};
+
+use super::machine::Machine;
+use super::{LocalConfig, LocalTcp, child, policy_of, ports, wall_clock};
+use crate::node::{Node, Packet, Turn};
+
+/// What a server is made of.
+#[derive(Debug, Clone)]
+pub struct ServerNodeConfig {
+    /// Its `server.toml`. It listens at the addresses given there, and connects to destinations
+    /// from the first of each family.
+    pub config: ServerConfig,
+    /// Interface by destination; what is not listed leaves by interface 0.
+    pub routes: Vec<(IpAddr, u32)>,
+    /// Its sockets; the timeout of connection attempts is the configuration's.
+    pub local: LocalConfig,
+    /// How far its wall clock is ahead of the world's.
+    pub clock_ahead: Duration,
+}
+
+/// The aggregation server on a machine of its own, which can be switched off and on.
+#[derive(Debug)]
+pub struct ServerNode {
+    config: ServerNodeConfig,
+    rng: Rng,
+    machine: Option<Machine<ServerCore>>,
+}
+
+impl ServerNode {
+    /// A server that is switched off.
+    pub fn new(config: ServerNodeConfig, rng: Rng) -> Self {
+        ServerNode {
+            config,
+            rng,
+            machine: None,
+        }
+    }
+
+    /// Switches the machine on, where it was off: it knows nothing of what was before.
+    ///
+    /// # Errors
+    /// As [`Stack::listen`]: the configuration names an address twice.
+    pub fn start(&mut self, now: Instant) -> Result<(), ApiError> {
+        if self.machine.is_some() {
+            return Ok(());
+        }
+        let config = &self.config.config;
+        let engine = Config {
+            checksum_offload: true,
+            ..config.engine()
+        };
+        let policy = policy_of(&config.strategy);
+        let mut stack = Stack::new(engine, child(&mut self.rng), Box::new(policy));
+        for addr in &config.listen {
+            stack.add_path(path([*addr]));
+            stack.listen(SocketAddr::new(*addr, config.port))?;
+        }
+        let mut core = ServerCore::new(config);
+        core.set_wall_clock(now, wall_clock(now) + self.config.clock_ahead);
+        core.set_own_addresses(config.listen.clone());
+        let mut local = self.config.local.clone();
+        local.engine.connect_timeout = config.timeouts.connect;
+        let local = LocalTcp::new(
+            local,
+            path(config.listen.iter().copied()),
+            child(&mut self.rng),
+        );
+        self.machine = Some(Machine { core, stack, local });
+        Ok(())
+    }
+
+    /// Switches the machine off: from here on it is silent.
+    pub fn kill(&mut self) {
+        self.machine = None;
+    }
+
+    /// The core, while the machine is on.
+    pub fn core(&self) -> Option<&ServerCore> {
+        self.machine.as_ref().map(|m| &m.core)
+    }
+
+    /// The MPTCP side.
+    pub fn stack(&self) -> Option<&Stack> {
+        self.machine.as_ref().map(|m| &m.stack)
+    }
+
+    /// The side towards destinations.
+    pub fn local(&self) -> Option<&LocalTcp> {
+        self.machine.as_ref().map(|m| &m.local)
+    }
+
+    /// Whether the packet is for the engine that listens, not for the machine's own sockets.
+    fn is_for_engine(&self, packet: &ip::Packet<&[u8]>) -> bool {
+        let port = self.config.config.port;
+        let Ok((protocol, payload)) = packet.transport() else {
+            return false;
+        };
+        match protocol {
+            ip::PROTO_TCP => ports(payload).is_some_and(|(_, dst)| dst == port),
+            ip::PROTO_ICMP | ip::PROTO_ICMPV6 => {
+                TcpError::parse(packet.is_v6(), payload).is_ok_and(|e| e.src_port == port)
+            }
+            _ => false,
+        }
+    }
+}
+
+/// One interface with the first address of each family.
+fn path(addresses: impl IntoIterator<Item = IpAddr>) -> PathConfig {
+    let mut path = PathConfig {
+        v4: None,
+        v6: None,
+        mtu: 1500,
+        backup: false,
+    };
+    for addr in addresses {
+        match addr {
+            IpAddr::V4(addr) => path.v4 = path.v4.or(Some(addr)),
+            IpAddr::V6(addr) => path.v6 = path.v6.or(Some(addr)),
+        }
+    }
+    path
+}
+
+impl Node for ServerNode {
+    fn receive(&mut self, turn: &mut Turn<'_>, _iface: u32, packet: Packet) {
+        if let Ok(view) = ip::Packet::new(&packet.bytes[..])
+            && self.config.config.listen.contains(&view.dst())
+        {
+            let for_engine = self.is_for_engine(&view);
+            match &mut self.machine {
+                Some(machine) if for_engine => machine.receive(turn, &packet.bytes),
+                Some(machine) => machine.receive_local(turn, &packet.bytes),
+                None => {}
+            }
+        }
+        turn.recycle(packet);
+    }
+
+    fn wake(&mut self, turn: &mut Turn<'_>) {
+        let Some(machine) = &mut self.machine else {
+            return;
+        };
+        let routes = &self.config.routes;
+        let route = |dst: IpAddr| {
+            let found = routes.iter().find(|(addr, _)| *addr == dst);
+            found.map_or(0, |(_, iface)| *iface)
+        };
+        loop {
+            machine.settle(turn.now);
+            if !machine.transmit(turn, |_: PathId, dst| route(dst), route) {
+                return;
+            }
+        }
+    }
+
+    fn next_timeout(&self) -> Option<Instant> {
+        self.machine.as_ref().and_then(Machine::next_timeout)
+    }
+}
