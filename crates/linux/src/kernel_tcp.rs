@@ -5,6 +5,8 @@ use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
 
 /// What a socket speaks.
@@ -43,6 +45,33 @@ pub fn accept(listener: &TcpListener, congestion: &str) -> io::Result<TcpStream>
     let (stream, _) = listener.accept()?;
     SockRef::from(&stream).set_tcp_congestion(congestion.as_bytes())?;
     Ok(stream)
+}
+
+/// The next connection of `listener`; `None` if none comes within `time`.
+///
+/// # Errors
+/// What the system refused; `NotFound` for an unknown congestion control.
+pub fn accept_within(
+    listener: &TcpListener,
+    congestion: &str,
+    time: Duration,
+) -> io::Result<Option<TcpStream>> {
+    let timeout = Timespec::try_from(time).map_err(io::Error::other)?;
+    let mut waiting = [PollFd::new(listener, PollFlags::IN)];
+    match poll(&mut waiting, Some(&timeout)) {
+        Ok(0) | Err(Errno::INTR) => Ok(None),
+        Ok(_) => accept(listener, congestion).map(Some),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Makes the connection end by a reset as soon as `stream` is dropped: nothing of it is sent
+/// afterwards.
+///
+/// # Errors
+/// What the system refused.
+pub fn reset_on_drop(stream: &TcpStream) -> io::Result<()> {
+    SockRef::from(stream).set_linger(Some(Duration::ZERO))
 }
 
 /// The congestion control that a socket really has.
