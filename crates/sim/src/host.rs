@@ -10,9 +10,10 @@ use braid_engine::{
 };
 use braid_wire::{Instant, Rng, checksum, tcp};
 
+use crate::log::HostLog;
 use crate::node::{Node, Packet, Turn};
 use crate::oracle::Oracle;
-use crate::traffic::Stream;
+use crate::traffic::{Arrivals, Stream};
 
 /// What a host is made of.
 pub struct HostConfig {
@@ -36,7 +37,9 @@ pub struct Host {
     services: Vec<(ListenerId, Stream)>,
     /// Streams whose connection ended, in order.
     finished: Vec<Stream>,
+    arrivals: Vec<Arrivals>,
     oracle: Oracle,
+    log: Option<HostLog>,
 }
 
 impl core::fmt::Debug for Host {
@@ -66,8 +69,15 @@ impl Host {
             streams: BTreeMap::new(),
             services: Vec::new(),
             finished: Vec::new(),
+            arrivals: Vec::new(),
             oracle: Oracle::default(),
+            log: None,
         }
+    }
+
+    /// Lets a log know of what happens.
+    pub(crate) fn set_log(&mut self, log: HostLog) {
+        self.log = Some(log);
     }
 
     /// The engine.
@@ -101,6 +111,15 @@ impl Host {
         }
     }
 
+    /// Ends the connections with streams of that label at once.
+    pub fn abort_labelled(&mut self, now: Instant, label: u32) {
+        for (conn, stream) in &self.streams {
+            if stream.label == label {
+                self.stack.abort(now, *conn);
+            }
+        }
+    }
+
     /// Accepts connections to `addr`; each carries a copy of `stream`.
     ///
     /// # Errors
@@ -122,9 +141,29 @@ impl Host {
         mut stream: Stream,
     ) -> Result<ConnId, ApiError> {
         let conn = self.stack.connect(now, options)?;
-        stream.opened_at = now;
+        stream.open(now);
         self.streams.insert(conn, stream);
         Ok(conn)
+    }
+
+    /// Opens connections by itself from now on.
+    pub fn add_arrivals(&mut self, arrivals: Arrivals) {
+        self.arrivals.push(arrivals);
+    }
+
+    /// Flows of the host's own arrivals that could not be opened.
+    pub fn refused_arrivals(&self) -> u64 {
+        self.arrivals.iter().map(|a| a.refused).sum()
+    }
+
+    fn open_arrivals(&mut self, now: Instant) {
+        for n in 0..self.arrivals.len() {
+            while let Some((options, stream)) = self.arrivals[n].poll(now) {
+                if self.open(now, options, stream).is_err() {
+                    self.arrivals[n].refused += 1;
+                }
+            }
+        }
     }
 
     /// Says whether a path can be used, as a link monitor does.
@@ -147,12 +186,15 @@ impl Host {
 
     fn on_event(&mut self, now: Instant, event: Event) {
         self.oracle.on_event(event);
+        if let Some(log) = &self.log {
+            log.on_event(now, &event);
+        }
         match event {
             Event::Accepted { conn, listener, .. } => {
                 let service = self.services.iter().find(|(l, _)| *l == listener);
                 let Some((_, stream)) = service else { return };
                 let mut stream = stream.clone();
-                stream.opened_at = now;
+                stream.open(now);
                 if let Some(bytes) = stream.flow_size {
                     // It was accepted just now, so it is known.
                     let _ = self.stack.set_flow_size(now, conn, bytes);
@@ -183,7 +225,13 @@ impl Node for Host {
             checksum_ok: !turn.checksums,
             gso_size: 0,
         };
+        if let Some(log) = &self.log {
+            log.before_receive(&self.stack, &packet);
+        }
         self.stack.receive(turn.now, &packet.bytes, meta);
+        if let Some(log) = &self.log {
+            log.after_receive(turn.now, &self.stack, &packet);
+        }
         turn.recycle(packet);
     }
 
@@ -193,6 +241,7 @@ impl Node for Host {
         if self.stack.next_timeout().is_some_and(|at| at <= now) {
             self.stack.handle_timeout(now);
         }
+        self.open_arrivals(now);
         for (conn, stream) in &mut self.streams {
             if stream.next_timeout().is_some_and(|at| at <= now) {
                 stream.pump(now, *conn, &mut self.stack, &mut self.oracle);
@@ -205,13 +254,17 @@ impl Node for Host {
             let dst = destination(transmit.header);
             let route = self.routes.iter().find(|(addr, _)| *addr == dst);
             let iface = route.map_or(u32::from(transmit.path.0), |(_, iface)| *iface);
-            segment(&transmit, turn, iface);
+            let first = segment(&transmit, turn, iface);
+            if let Some(log) = &self.log {
+                log.on_sent(now, &transmit, first);
+            }
         }
     }
 
     fn next_timeout(&self) -> Option<Instant> {
         let streams = self.streams.values().filter_map(Stream::next_timeout).min();
-        [self.stack.next_timeout(), streams]
+        let arrivals = self.arrivals.iter().filter_map(Arrivals::next_timeout);
+        [self.stack.next_timeout(), streams, arrivals.min()]
             .into_iter()
             .flatten()
             .min()
@@ -232,8 +285,9 @@ pub(crate) fn destination(header: &[u8]) -> IpAddr {
 }
 
 /// Cuts a super-segment as a device does: the header repeated, its length and sequence number
-/// advanced. Hands each packet to `send` in a buffer of `turn`.
-pub(crate) fn segment(transmit: &Transmit<'_>, turn: &mut Turn<'_>, iface: u32) {
+/// advanced. Hands each packet to `send` in a buffer of `turn`. Returns the number of the first;
+/// those of the others follow it.
+pub(crate) fn segment(transmit: &Transmit<'_>, turn: &mut Turn<'_>, iface: u32) -> u64 {
     let total: usize = transmit.payload.iter().map(|p| p.len()).sum();
     let size = match transmit.gso_size {
         0 => total.max(1),
@@ -242,6 +296,7 @@ pub(crate) fn segment(transmit: &Transmit<'_>, turn: &mut Turn<'_>, iface: u32) 
     let mut rest = transmit.payload.iter().copied();
     let mut part: &[u8] = rest.next().unwrap_or_default();
     let mut done = 0;
+    let mut first = None;
     loop {
         let len = size.min(total - done);
         let mut buffer = turn.buffer();
@@ -262,10 +317,11 @@ pub(crate) fn segment(transmit: &Transmit<'_>, turn: &mut Turn<'_>, iface: u32) 
         if turn.checksums {
             tcp::complete_checksum(&mut buffer).expect("a packet of the engine");
         }
-        turn.send(iface, Packet::new(buffer));
+        let id = turn.send(iface, Packet::new(buffer));
+        first.get_or_insert(id);
         done += len;
         if done >= total {
-            return;
+            return first.unwrap_or(id);
         }
     }
 }

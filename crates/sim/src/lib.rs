@@ -14,6 +14,8 @@ pub mod aggregation;
 pub mod capture;
 pub mod gateway;
 pub mod host;
+pub mod log;
+pub mod middlebox;
 pub mod node;
 pub mod oracle;
 pub mod pcapng;
@@ -25,6 +27,7 @@ pub mod world;
 
 pub use capture::Capture;
 pub use host::{Host, HostConfig};
+pub use middlebox::MiddleboxNode;
 pub use node::{Node, Packet, Turn};
 pub use router::{Prefix, Router};
 pub use tap::Tap;

@@ -1,13 +1,46 @@
 //! What the connections of a host carry.
+//!
+//! Each end of a connection has a [`Stream`], which does what its [`Role`] says. The plain roles
+//! carry one sequence of bytes; others carry [`Message`]s, several streams of a session among them,
+//! so that the reader can tell what belongs to which and how long it took. Either way the reader
+//! checks every byte.
+//!
+//! | model | one end | the other |
+//! | --- | --- | --- |
+//! | file transfer | [`Role::Fetch`] | [`Role::Answer`] |
+//! | the same, the other way | [`Role::Upload`] | [`Role::Sink`] |
+//! | greedy sender | [`Role::Greedy`] | [`Role::Sink`] |
+//! | long-lived transfer at a limited rate | [`Role::Capped`] | [`Role::Sink`] |
+//! | requests and answers | [`Role::Ask`] | [`Role::Serve`] |
+//! | video, several streams of a session | [`Role::Send`] | [`Role::Collect`] |
+//! | Poisson arrivals | [`Arrivals`] of any of these | |
+
+mod arrivals;
+mod message;
+mod pace;
+mod session;
+mod sizes;
+mod talk;
+
+use core::time::Duration;
+use std::sync::Arc;
 
 use braid_engine::stats::ConnStats;
 use braid_engine::{ApiError, CloseReason, ConnId, Stack};
 use braid_wire::Instant;
 
+use self::pace::Bucket;
+use self::talk::Talk;
 use crate::oracle::Oracle;
 
+pub use arrivals::{Arrivals, MakeFlow};
+pub use message::{HEADER, Kind, Message, Received, jitter};
+pub use session::{Bulk, Frame, Session, Video};
+pub use sizes::{Sizes, SizesError};
+pub use talk::Exchange;
+
 /// What one end of a connection does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Role {
     /// Sends a request of `request` bytes and reads the answer to its end.
     Fetch {
@@ -33,6 +66,29 @@ pub enum Role {
         /// Bytes of the answer.
         size: u64,
     },
+    /// Sends as much as the connection takes for `span`, and then ends.
+    Greedy {
+        /// For how long, from the opening on.
+        span: Duration,
+    },
+    /// Sends at no more than `rate` for `span`, and then ends: a long-lived transfer that the
+    /// application limits. What the network does not take is not made up for, but for 4 kB and
+    /// what the connection's send buffer holds.
+    Capped {
+        /// bit/s of payload.
+        rate: u64,
+        /// For how long, from the opening on.
+        span: Duration,
+    },
+    /// Sends the requests one after the other, each when the answer before is complete and the time
+    /// to think over; then ends.
+    Ask(Arc<[Exchange]>),
+    /// Answers requests until the asking end has no more.
+    Serve,
+    /// Sends what a session has to send, in the order in which it is made, and then ends.
+    Send(Session),
+    /// Reads messages to the end.
+    Collect,
 }
 
 /// One end of a connection, checking every byte it receives.
@@ -65,6 +121,10 @@ pub struct Stream {
     /// Writes only the first byte, which establishes the connection: more when this is unset.
     pub held: bool,
     shut: bool,
+    /// Of [`Role::Capped`].
+    bucket: Bucket,
+    /// Of the roles with messages.
+    talk: Talk,
 }
 
 /// The byte at `offset` of every stream: depends on its place, so that no shift goes unnoticed.
@@ -105,36 +165,81 @@ impl Stream {
             flow_size: None,
             held: false,
             shut: false,
+            bucket: Bucket::default(),
+            talk: Talk::default(),
         }
     }
 
+    /// The connection was opened or accepted.
+    pub(crate) fn open(&mut self, now: Instant) {
+        self.opened_at = now;
+        self.bucket = Bucket::starting_at(now);
+    }
+
+    /// Messages that arrived, in order; the last million at most. Requests are not among them: they
+    /// are gone when they are answered.
+    pub fn messages(&self) -> &[Received] {
+        &self.talk.inbox.records
+    }
+
+    /// Messages that were never written, because too many waited.
+    pub fn messages_dropped(&self) -> u64 {
+        self.talk.out.dropped
+    }
+
+    /// Whether the connection carries messages.
+    fn talks(&self) -> bool {
+        matches!(
+            self.role,
+            Role::Ask(_) | Role::Serve | Role::Send(_) | Role::Collect
+        )
+    }
+
     /// Bytes that may be written by now.
-    fn due(&self) -> u64 {
+    fn due(&mut self, now: Instant) -> u64 {
         let due = match self.role {
             Role::Fetch { request } => request,
             Role::Answer { request, size } if self.received >= request => size,
             Role::Reply { size } if self.complete_at.is_some() => size,
-            Role::Answer { .. } | Role::Sink | Role::Reply { .. } => 0,
             Role::Upload { size } => size,
+            Role::Greedy { span } if now < self.opened_at + span => u64::MAX,
+            Role::Capped { rate, span } if now < self.opened_at + span => {
+                self.sent + self.bucket.fill(now, rate)
+            }
+            Role::Greedy { .. } | Role::Capped { .. } => self.sent,
+            _ => 0,
         };
         if self.held { due.min(1) } else { due }
     }
 
     /// Whether the sending side ends once what is due has been written.
-    fn may_shut(&self) -> bool {
+    fn may_shut(&self, now: Instant) -> bool {
         if self.held {
             return false;
         }
-        match self.role {
-            Role::Fetch { .. } | Role::Sink | Role::Reply { .. } => self.complete_at.is_some(),
-            Role::Answer { request, .. } => self.received >= request,
+        let ended = self.complete_at.is_some();
+        match &self.role {
+            Role::Fetch { .. } | Role::Sink | Role::Reply { .. } => ended,
+            Role::Answer { request, .. } => self.received >= *request,
             Role::Upload { .. } => true,
+            Role::Greedy { span } | Role::Capped { span, .. } => now >= self.opened_at + *span,
+            role => self.talk.is_over(now, role, self.opened_at, ended),
         }
     }
 
     /// When the stream acts by itself, if ever.
     pub fn next_timeout(&self) -> Option<Instant> {
-        None
+        if self.shut {
+            return None;
+        }
+        match &self.role {
+            Role::Greedy { span } => Some(self.opened_at + *span),
+            Role::Capped { rate, span } => {
+                let chunk = self.bucket.next(*rate);
+                chunk.into_iter().chain([self.opened_at + *span]).min()
+            }
+            role => self.talk.next_timeout(role, self.opened_at),
+        }
     }
 
     /// Writes and reads what can be.
@@ -142,8 +247,18 @@ impl Stream {
         if !self.paused {
             self.read(now, conn, stack, oracle);
         }
-        self.write(now, conn, stack);
-        if !self.shut && self.sent == self.due() && self.may_shut() {
+        if self.shut {
+            return;
+        }
+        let written = match self.talks() {
+            true => {
+                let ends = (conn, &mut *stack);
+                self.sent += self.talk.act(now, &self.role, self.opened_at, ends);
+                true
+            }
+            false => self.write(now, conn, stack),
+        };
+        if written && self.may_shut(now) {
             self.shut = stack.shutdown(now, conn).is_ok();
         }
     }
@@ -151,10 +266,14 @@ impl Stream {
     fn read(&mut self, now: Instant, conn: ConnId, stack: &mut Stack, oracle: &mut Oracle) {
         while stack.readable(conn) > 0 {
             let start = self.received;
+            let mut inbox = self.talks().then_some(&mut self.talk.inbox);
             let read = stack.read_with(now, conn, |slices| {
                 let mut at = start;
                 for slice in slices {
-                    oracle.on_bytes(at, slice, pattern);
+                    match &mut inbox {
+                        Some(inbox) => inbox.take(now, slice, oracle),
+                        None => oracle.on_bytes(at, slice, pattern),
+                    }
                     at += slice.len() as u64;
                 }
                 Ok::<_, ApiError>((at - start) as usize)
@@ -168,10 +287,12 @@ impl Stream {
         }
     }
 
-    fn write(&mut self, now: Instant, conn: ConnId, stack: &mut Stack) {
-        while self.sent < self.due() {
+    /// Writes what is due; returns whether the connection took it all.
+    fn write(&mut self, now: Instant, conn: ConnId, stack: &mut Stack) -> bool {
+        let due = self.due(now);
+        while self.sent < due {
             let start = self.sent;
-            let max = usize::try_from(self.due() - start).unwrap_or(usize::MAX);
+            let max = usize::try_from(due - start).unwrap_or(usize::MAX);
             let written = stack.write_with(now, conn, max, |slices| {
                 let mut at = start;
                 for slice in slices.iter_mut() {
@@ -181,13 +302,18 @@ impl Stream {
                 Ok::<_, ApiError>((at - start) as usize)
             });
             match written {
-                Ok(n) if n > 0 => self.sent += n as u64,
-                _ => return,
+                Ok(n) if n > 0 => {
+                    self.sent += n as u64;
+                    self.bucket.take(n as u64);
+                }
+                _ => return false,
             }
         }
+        true
     }
 }
 
+/// Writes the pattern from `at` on.
 fn fill(mut out: &mut [u8], mut at: u64) {
     while !out.is_empty() {
         let from = (at % PERIOD) as usize;

@@ -1,0 +1,82 @@
+//! Flows that arrive by chance.
+
+use core::time::Duration;
+
+use braid_engine::ConnectOptions;
+use braid_wire::{Instant, Rng};
+
+use super::talk::exponential;
+use super::{Sizes, Stream};
+
+/// What a flow of so many bytes is opened with.
+pub type MakeFlow = Box<dyn FnMut(u64) -> (ConnectOptions, Stream) + Send>;
+
+/// A Poisson process of flows, for [`Host::add_arrivals`](crate::Host::add_arrivals): the times
+/// between them are exponential, their sizes are drawn from a distribution.
+pub struct Arrivals {
+    sizes: Sizes,
+    mean_gap: Duration,
+    until: Instant,
+    rng: Rng,
+    make: MakeFlow,
+    next_at: Instant,
+    /// Flows that could not be opened: the bound on connections was reached.
+    pub(crate) refused: u64,
+}
+
+impl core::fmt::Debug for Arrivals {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Arrivals")
+            .field("mean_gap", &self.mean_gap)
+            .field("next_at", &self.next_at)
+            .field("refused", &self.refused)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Arrivals {
+    /// Flows from `from` to `until`, `per_second` of them in the mean (more than 0).
+    pub fn new(
+        per_second: f64,
+        sizes: Sizes,
+        (from, until): (Instant, Instant),
+        rng: Rng,
+        make: MakeFlow,
+    ) -> Self {
+        let mut arrivals = Arrivals {
+            sizes,
+            mean_gap: Duration::from_secs(1).div_f64(per_second.max(1e-9)),
+            until,
+            rng,
+            make,
+            next_at: from,
+            refused: 0,
+        };
+        arrivals.draw_next();
+        arrivals
+    }
+
+    /// Flows a second that together offer `rate` bit/s of payload.
+    pub fn per_second(rate: f64, sizes: &Sizes) -> f64 {
+        rate / (8.0 * sizes.mean())
+    }
+
+    fn draw_next(&mut self) {
+        // At least a nanosecond, so that no instant has flows without end.
+        let gap = self.mean_gap.mul_f64(exponential(&mut self.rng));
+        self.next_at += gap.max(Duration::from_nanos(1));
+    }
+
+    /// When the next flow arrives.
+    pub(crate) fn next_timeout(&self) -> Option<Instant> {
+        (self.next_at < self.until).then_some(self.next_at)
+    }
+
+    /// The next flow, if it has arrived by `now`.
+    pub(crate) fn poll(&mut self, now: Instant) -> Option<(ConnectOptions, Stream)> {
+        self.next_timeout().filter(|at| *at <= now)?;
+        self.draw_next();
+        let size = self.sizes.sample(&mut self.rng);
+        Some((self.make)(size))
+    }
+}

@@ -1,0 +1,404 @@
+//! Messages over a connection: what a reader needs to tell streams and delays apart.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use core::time::Duration;
+
+use braid_engine::{ApiError, ConnId, Stack};
+use braid_wire::Instant;
+
+use super::{fill, pattern};
+use crate::oracle::Oracle;
+
+/// Bytes of a header.
+pub const HEADER: u64 = 32;
+/// At this place in every header; where it is missing, framing is lost.
+const MAGIC: [u8; 4] = *b"BRSM";
+/// Most messages that wait to be written. A sender so far behind drops the new ones.
+const MAX_PENDING: usize = 1 << 16;
+/// Most messages a reader remembers.
+const MAX_RECORDS: usize = 1 << 20;
+
+/// What a message is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// An I frame of a video: decodable by itself.
+    I,
+    /// A P frame.
+    P,
+    /// A B frame.
+    B,
+    /// Part of a bulk transfer.
+    Bulk,
+    /// A request for an answer of so many bytes.
+    Ask(u64),
+    /// An answer.
+    Answer,
+}
+
+/// A message: a header of [`HEADER`] bytes and a body.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Message {
+    /// The stream of the session it belongs to. Bodies of one stream are checked as one sequence.
+    pub stream: u16,
+    /// Its priority: 0 goes before all others.
+    pub priority: u8,
+    /// What it is.
+    pub kind: Kind,
+    /// Bytes of the body.
+    pub len: u64,
+    /// When the application made it; an answer has the time of its request.
+    pub made_at: Instant,
+    /// When it is too late; not for requests.
+    pub deadline: Option<Instant>,
+}
+
+/// A message that arrived.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Received {
+    /// The message.
+    pub message: Message,
+    /// When its first byte was read.
+    pub first_byte_at: Instant,
+    /// When its last byte was read.
+    pub complete_at: Instant,
+}
+
+impl Received {
+    /// From when it was made to its last byte.
+    pub fn delay(&self) -> Duration {
+        self.complete_at.saturating_since(self.message.made_at)
+    }
+
+    /// How much too late it was complete; zero where it was in time.
+    pub fn lateness(&self) -> Duration {
+        let deadline = self.message.deadline.unwrap_or(Instant::FAR_FUTURE);
+        self.complete_at.saturating_since(deadline)
+    }
+}
+
+/// Delay variation: by how much the delay of each message differs from that of the one before
+/// (RFC 3393 section 4.5, with the message before as the reference).
+pub fn jitter<'a>(
+    messages: impl IntoIterator<Item = &'a Received>,
+) -> impl Iterator<Item = Duration> {
+    let mut before = None;
+    messages.into_iter().filter_map(move |m| {
+        let delay = m.delay();
+        before.replace(delay).map(|b: Duration| b.abs_diff(delay))
+    })
+}
+
+impl Message {
+    fn header(&self) -> [u8; HEADER as usize] {
+        let deadline = self.deadline.map_or(0, Instant::as_nanos);
+        let (kind, extra) = match self.kind {
+            Kind::I => (0, deadline),
+            Kind::P => (1, deadline),
+            Kind::B => (2, deadline),
+            Kind::Bulk => (3, deadline),
+            Kind::Ask(bytes) => (4, bytes),
+            Kind::Answer => (5, deadline),
+        };
+        let mut header = [0; HEADER as usize];
+        header[0] = kind;
+        header[1] = self.priority;
+        header[2..4].copy_from_slice(&self.stream.to_be_bytes());
+        header[4..8].copy_from_slice(&MAGIC);
+        header[8..16].copy_from_slice(&self.len.to_be_bytes());
+        header[16..24].copy_from_slice(&self.made_at.as_nanos().to_be_bytes());
+        header[24..32].copy_from_slice(&extra.to_be_bytes());
+        header
+    }
+
+    fn parse(header: &[u8; HEADER as usize]) -> Option<Message> {
+        let [kind, priority, s0, s1, rest @ ..] = header;
+        let word = |n: usize| {
+            let mut bytes = [0; 8];
+            bytes.copy_from_slice(&header[8 * n..8 * n + 8]);
+            u64::from_be_bytes(bytes)
+        };
+        let extra = word(3);
+        let kind = match kind {
+            0 => Kind::I,
+            1 => Kind::P,
+            2 => Kind::B,
+            3 => Kind::Bulk,
+            4 => Kind::Ask(extra),
+            5 => Kind::Answer,
+            _ => return None,
+        };
+        let timed = !matches!(kind, Kind::Ask(_)) && extra > 0;
+        rest.starts_with(&MAGIC).then_some(Message {
+            stream: u16::from_be_bytes([*s0, *s1]),
+            priority: *priority,
+            kind,
+            len: word(1),
+            made_at: Instant::from_nanos(word(2)),
+            deadline: timed.then(|| Instant::from_nanos(extra)),
+        })
+    }
+}
+
+/// Where in the pattern the bodies of a stream begin, so that no stream is taken for another.
+fn base(stream: u16) -> u64 {
+    u64::from(stream) * 1_021
+}
+
+/// Messages to be written, in order.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Outbox {
+    pending: VecDeque<Message>,
+    /// Bytes of the first one that were written, its header included.
+    written: u64,
+    /// Bytes of bodies written, by stream.
+    offsets: BTreeMap<u16, u64>,
+    /// Messages dropped because too many waited.
+    pub dropped: u64,
+}
+
+impl Outbox {
+    pub fn push(&mut self, message: Message) {
+        if self.pending.len() < MAX_PENDING {
+            self.pending.push_back(message);
+        } else {
+            self.dropped += 1;
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.pending.is_empty()
+    }
+
+    /// Whether a message of `stream` waits.
+    pub fn holds(&self, stream: u16) -> bool {
+        self.pending.iter().any(|m| m.stream == stream)
+    }
+
+    /// Writes what the connection takes and returns how many bytes. Each call into the engine
+    /// carries bytes of one message, and with it of one priority.
+    pub fn write(&mut self, now: Instant, conn: ConnId, stack: &mut Stack) -> u64 {
+        let mut total = 0;
+        while let Some(message) = self.pending.front() {
+            let header = message.header();
+            let offset = self.offsets.entry(message.stream).or_default();
+            let left = HEADER + message.len - self.written;
+            let start = self.written;
+            let max = usize::try_from(left).unwrap_or(usize::MAX);
+            let result = stack.write_with(now, conn, max, |slices| {
+                let mut at = start;
+                for slice in slices.iter_mut() {
+                    put(slice, at, &header, base(message.stream) + *offset);
+                    at += slice.len() as u64;
+                }
+                Ok::<_, ApiError>((at - start) as usize)
+            });
+            let n = result.unwrap_or(0) as u64;
+            total += n;
+            self.written += n;
+            // Only a write of nothing is followed by a word when there is room again.
+            if n == 0 {
+                break;
+            }
+            if n == left {
+                *offset += message.len;
+                self.written = 0;
+                self.pending.pop_front();
+            }
+        }
+        total
+    }
+}
+
+/// Fills `out` with what stands at `at` of a message whose body begins at `offset` of the pattern.
+fn put(out: &mut [u8], at: u64, header: &[u8], offset: u64) {
+    let from = (at as usize).min(header.len());
+    let take = out.len().min(header.len() - from);
+    let (head, body) = out.split_at_mut(take);
+    head.copy_from_slice(&header[from..from + take]);
+    fill(body, offset + at.saturating_sub(HEADER));
+}
+
+/// The message being read.
+#[derive(Debug, Clone, Copy)]
+struct Partial {
+    message: Message,
+    first_byte_at: Instant,
+    left: u64,
+}
+
+/// Messages that arrive.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Inbox {
+    header: [u8; HEADER as usize],
+    /// Bytes of `header` that are here.
+    have: usize,
+    header_at: Option<Instant>,
+    partial: Option<Partial>,
+    offsets: BTreeMap<u16, u64>,
+    /// Complete messages in order of arrival.
+    pub records: Vec<Received>,
+    /// Messages completed, those that are not remembered included.
+    pub count: u64,
+}
+
+impl Inbox {
+    /// Takes bytes in, checks them, and remembers every message they complete.
+    pub fn take(&mut self, now: Instant, mut bytes: &[u8], oracle: &mut Oracle) {
+        while !bytes.is_empty() {
+            match &mut self.partial {
+                None => bytes = self.take_header(now, bytes),
+                Some(partial) => {
+                    let take = partial.left.min(bytes.len() as u64);
+                    let (body, rest) = bytes.split_at(take as usize);
+                    let stream = partial.message.stream;
+                    let offset = self.offsets.entry(stream).or_default();
+                    oracle.on_bytes(*offset, body, |at| pattern(base(stream) + at));
+                    *offset += take;
+                    partial.left -= take;
+                    bytes = rest;
+                }
+            }
+            if let Some(done) = self.partial.take_if(|p| p.left == 0) {
+                self.count += 1;
+                if self.records.len() < MAX_RECORDS {
+                    self.records.push(Received {
+                        message: done.message,
+                        first_byte_at: done.first_byte_at,
+                        complete_at: now,
+                    });
+                }
+            }
+        }
+    }
+
+    /// Takes bytes of a header and returns the rest.
+    fn take_header<'a>(&mut self, now: Instant, bytes: &'a [u8]) -> &'a [u8] {
+        let first_byte_at = *self.header_at.get_or_insert(now);
+        let take = bytes.len().min(self.header.len() - self.have);
+        let (head, rest) = bytes.split_at(take);
+        self.header[self.have..self.have + take].copy_from_slice(head);
+        self.have += take;
+        if self.have == self.header.len() {
+            self.have = 0;
+            self.header_at = None;
+            let message = Message::parse(&self.header)
+                .unwrap_or_else(|| panic!("not the header of a message: {:02x?}", self.header));
+            self.partial = Some(Partial {
+                message,
+                first_byte_at,
+                left: message.len,
+            });
+        }
+        rest
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(stream: u16, kind: Kind, len: u64) -> Message {
+        Message {
+            stream,
+            priority: 3,
+            kind,
+            len,
+            made_at: Instant::from_millis(1500),
+            deadline: None,
+        }
+    }
+
+    fn bytes(message: &Message, offset: u64) -> Vec<u8> {
+        let mut out = vec![0; (HEADER + message.len) as usize];
+        put(
+            &mut out,
+            0,
+            &message.header(),
+            base(message.stream) + offset,
+        );
+        out
+    }
+
+    #[test]
+    fn headers_survive() {
+        let deadline = Some(Instant::from_millis(1750));
+        for (kind, deadline) in [
+            (Kind::I, deadline),
+            (Kind::P, deadline),
+            (Kind::B, None),
+            (Kind::Bulk, None),
+            (Kind::Ask(1 << 40), None),
+            (Kind::Answer, None),
+        ] {
+            let message = Message {
+                deadline,
+                ..message(7, kind, 12_345_678_901)
+            };
+            assert_eq!(Message::parse(&message.header()), Some(message));
+        }
+        let mut header = message(7, Kind::I, 1).header();
+        header[4] ^= 1;
+        assert_eq!(Message::parse(&header), None);
+    }
+
+    /// However the bytes are cut, the same messages come out, with the times of their bytes.
+    #[test]
+    fn messages_are_read_whole_from_any_pieces() {
+        let first = message(1, Kind::I, 100);
+        let empty = message(2, Kind::Ask(5), 0);
+        let last = message(1, Kind::P, 50);
+        let all = [bytes(&first, 0), bytes(&empty, 0), bytes(&last, 100)].concat();
+        for piece in [1, 7, 32, 33, all.len()] {
+            let (mut inbox, mut oracle) = (Inbox::default(), Oracle::default());
+            for (n, piece) in all.chunks(piece).enumerate() {
+                inbox.take(Instant::from_millis(n as u64), piece, &mut oracle);
+            }
+            let seen: Vec<Message> = inbox.records.iter().map(|r| r.message).collect();
+            assert_eq!(seen, [first, empty, last], "pieces of {piece}");
+            let at = |byte: usize| Instant::from_millis((byte / piece) as u64);
+            assert_eq!(inbox.records[0].complete_at, at(131));
+            assert_eq!(inbox.records[2].first_byte_at, at(164));
+            assert_eq!(inbox.records[2].complete_at, at(all.len() - 1));
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "byte 3 of the stream is not what was sent")]
+    fn a_wrong_byte_is_found() {
+        let mut all = bytes(&message(1, Kind::B, 10), 0);
+        all[HEADER as usize + 3] ^= 1;
+        Inbox::default().take(Instant::ZERO, &all, &mut Oracle::default());
+    }
+
+    #[test]
+    #[should_panic(expected = "is not what was sent")]
+    fn the_body_of_another_stream_is_found() {
+        let one = bytes(&message(1, Kind::B, 10), 0);
+        let two = bytes(&message(2, Kind::B, 10), 0);
+        let mixed = [&one[..HEADER as usize], &two[HEADER as usize..]].concat();
+        Inbox::default().take(Instant::ZERO, &mixed, &mut Oracle::default());
+    }
+
+    #[test]
+    fn delays_lateness_and_their_variation() {
+        let received = |made, done, deadline| Received {
+            message: Message {
+                made_at: Instant::from_millis(made),
+                deadline: Some(Instant::from_millis(deadline)),
+                ..message(1, Kind::I, 10)
+            },
+            first_byte_at: Instant::from_millis(made),
+            complete_at: Instant::from_millis(done),
+        };
+        let all = [
+            received(0, 30, 250),
+            received(40, 100, 290),
+            received(80, 400, 330),
+        ];
+        let ms = Duration::from_millis;
+        assert_eq!(all.map(|m| m.delay()), [ms(30), ms(60), ms(320)]);
+        assert_eq!(all.map(|m| m.lateness()), [ms(0), ms(0), ms(70)]);
+        assert_eq!(jitter(&all).collect::<Vec<_>>(), [ms(30), ms(260)]);
+    }
+}

@@ -1,0 +1,84 @@
+//! An application that limits its own rate.
+
+use core::time::Duration;
+
+use braid_wire::Instant;
+
+/// Bits times nanoseconds in a byte-second: the unit of a bucket's level per byte.
+const PER_BYTE: u128 = 8 * 1_000_000_000;
+
+/// A token bucket. It holds a few chunks at most, so that time in which the connection took nothing
+/// is not made up for by a burst.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Bucket {
+    /// Bit/s times nanoseconds.
+    level: u128,
+    filled_at: Instant,
+}
+
+/// Bytes written at a time.
+const CHUNK: u64 = 1_000;
+/// Most bytes a bucket holds.
+const DEPTH: u64 = 4 * CHUNK;
+
+impl Bucket {
+    pub fn starting_at(now: Instant) -> Self {
+        Bucket {
+            level: 0,
+            filled_at: now,
+        }
+    }
+
+    /// Bytes that may be written at `now`, in whole chunks.
+    pub fn fill(&mut self, now: Instant, rate: u64) -> u64 {
+        let passed = now.saturating_since(self.filled_at).as_nanos();
+        self.filled_at = self.filled_at.max(now);
+        let level = self.level + passed * u128::from(rate);
+        self.level = level.min(u128::from(DEPTH) * PER_BYTE);
+        let bytes = (self.level / PER_BYTE) as u64;
+        bytes - bytes % CHUNK
+    }
+
+    /// `bytes` were written.
+    pub fn take(&mut self, bytes: u64) {
+        self.level = self.level.saturating_sub(u128::from(bytes) * PER_BYTE);
+    }
+
+    /// When the next chunk may be written; `None` where one was not taken: then the connection says
+    /// when.
+    pub fn next(&self, rate: u64) -> Option<Instant> {
+        let missing = (u128::from(CHUNK) * PER_BYTE).checked_sub(self.level)?;
+        let ns = missing.div_ceil(u128::from(rate.max(1)));
+        let wait = Duration::from_nanos(u64::try_from(ns).unwrap_or(u64::MAX));
+        (missing > 0).then(|| self.filled_at + wait)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RATE: u64 = 448_000;
+
+    #[test]
+    fn keeps_the_rate_and_makes_up_for_little() {
+        let start = Instant::from_millis(1_000);
+        let mut bucket = Bucket::starting_at(start);
+        let mut sent = 0;
+        let mut now = start;
+        while now < start + Duration::from_secs(100) {
+            let bytes = bucket.fill(now, RATE);
+            assert!(bytes == CHUNK || sent == 0, "{bytes} at {now}");
+            bucket.take(bytes);
+            sent += bytes;
+            let next = bucket.next(RATE).unwrap();
+            assert!(next > now);
+            now = next;
+        }
+        let expected = 100 * RATE / 8;
+        assert!(sent.abs_diff(expected) <= CHUNK, "{sent} of {expected}");
+        // Ten seconds in which nothing could be written.
+        assert_eq!(bucket.fill(now + Duration::from_secs(10), RATE), DEPTH);
+        assert_eq!(bucket.next(RATE), None);
+    }
+}

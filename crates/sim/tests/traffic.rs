@@ -1,0 +1,371 @@
+//! Traffic models over the engine: what arrives is what was sent, when it should be.
+
+use core::net::{IpAddr, Ipv4Addr, SocketAddr};
+use core::time::Duration;
+use std::sync::Arc;
+
+use braid_engine::{CloseReason, Config, ConnectOptions, PathConfig};
+use braid_links::{Loss, QueueLimit, Rate, Settings};
+use braid_sim::traffic::{
+    Arrivals, Bulk, Exchange, HEADER, Kind, Received, Role, Session, Sizes, Stream, Video, jitter,
+};
+use braid_sim::{Host, HostConfig, NodeId, World};
+use braid_wire::{Instant, Rng};
+
+const SERVER: Ipv4Addr = Ipv4Addr::new(10, 0, 255, 1);
+const REMOTE: SocketAddr = SocketAddr::new(IpAddr::V4(SERVER), 80);
+
+fn client_addr(path: usize) -> Ipv4Addr {
+    Ipv4Addr::new(10, 0, path as u8, 2)
+}
+
+fn link(mbit: u64, delay_ms: u64, loss: f64) -> Settings {
+    Settings {
+        rate: Rate::bits_per_second(mbit * 1_000_000),
+        delay: Duration::from_millis(delay_ms),
+        queue: QueueLimit::Packets(50),
+        loss: Loss::Uniform(loss),
+        ..Settings::default()
+    }
+}
+
+/// Two hosts with a link for each path.
+struct Bed {
+    world: World,
+    client: NodeId,
+    server: NodeId,
+}
+
+impl Bed {
+    fn new(seed: u64, engine: &Config, links: &[Settings]) -> Bed {
+        let mut world = World::new(seed);
+        let path = |addr| PathConfig {
+            v4: Some(addr),
+            v6: None,
+            mtu: 1500,
+            backup: false,
+        };
+        let host = |paths, routes| HostConfig {
+            engine: engine.clone(),
+            paths,
+            routes,
+            policy: Box::new(|| braid_strategy::by_name("minrtt").unwrap()),
+        };
+        let count = links.len();
+        let client = host((0..count).map(client_addr).map(path).collect(), Vec::new());
+        let back = (0..count).map(|n| (IpAddr::V4(client_addr(n)), n as u32));
+        let server = host(vec![path(SERVER)], back.collect());
+        let client = world.add(|rng| Host::new(client, rng));
+        let server = world.add(|rng| Host::new(server, rng));
+        for settings in links {
+            world.connect(client, server, settings.clone(), settings.clone());
+        }
+        Bed {
+            world,
+            client,
+            server,
+        }
+    }
+
+    fn serve(&mut self, role: Role) {
+        let stream = Stream::new(role);
+        self.world
+            .with_node(self.server, |host: &mut Host, _| host.serve(REMOTE, stream))
+            .unwrap();
+    }
+
+    fn open(&mut self, role: Role) {
+        self.world.with_node(self.client, |host: &mut Host, now| {
+            host.open(now, options(), Stream::new(role)).unwrap()
+        });
+    }
+
+    /// Runs until `count` connections have ended in order at both ends.
+    fn finish(&mut self, count: usize, limit: Duration) {
+        let ends = [self.client, self.server];
+        let finished = |w: &World, end| w.node::<Host>(end).finished().len();
+        let done = self
+            .world
+            .run(limit, |w| ends.iter().all(|end| finished(w, *end) == count));
+        assert!(done, "{:?}", ends.map(|end| finished(&self.world, end)));
+        for end in ends {
+            for stream in self.world.node::<Host>(end).finished() {
+                let (_, reason) = stream.closed.unwrap();
+                assert_eq!(reason, CloseReason::Finished);
+            }
+        }
+    }
+
+    /// The first stream that ended at the client.
+    fn at_client(&self) -> &Stream {
+        &self.world.node::<Host>(self.client).finished()[0]
+    }
+
+    fn at_server(&self) -> &Stream {
+        &self.world.node::<Host>(self.server).finished()[0]
+    }
+}
+
+fn options() -> ConnectOptions {
+    ConnectOptions::new(REMOTE, braid_strategy::by_name("minrtt").unwrap())
+}
+
+fn ms(n: u64) -> Duration {
+    Duration::from_millis(n)
+}
+
+#[test]
+fn requests_follow_answers() {
+    let mut rng = Rng::for_component(1, 1);
+    let sizes: Sizes = "1, 0\n100000, 1".parse().unwrap();
+    let exchanges = Exchange::series(50, 200, &sizes, ms(80), &mut rng);
+    let mut bed = Bed::new(
+        1,
+        &Config::default(),
+        &[link(5, 20, 0.01), link(5, 50, 0.01)],
+    );
+    bed.serve(Role::Serve);
+    bed.open(Role::Ask(exchanges.clone().into()));
+    bed.finish(1, Duration::from_secs(100));
+
+    let client = bed.at_client();
+    let answers = client.messages();
+    assert_eq!(answers.len(), exchanges.len());
+    let mut free_at = client.opened_at;
+    for (exchange, answer) in exchanges.iter().zip(answers) {
+        assert_eq!(answer.message.kind, Kind::Answer);
+        assert_eq!(answer.message.len, exchange.answer);
+        // An answer bears the time of its request: the delay is that of the exchange.
+        assert_eq!(answer.message.made_at, free_at + exchange.think);
+        assert!(answer.delay() >= ms(40), "{answer:?}");
+        free_at = answer.complete_at;
+    }
+    let bytes: u64 = exchanges.iter().map(|e| e.answer + HEADER).sum();
+    assert_eq!(client.received, bytes);
+    assert_eq!(client.sent, 50 * (200 + HEADER));
+}
+
+#[test]
+fn a_greedy_sender_fills_its_span() {
+    let mut bed = Bed::new(2, &Config::default(), &[link(5, 20, 0.0), link(5, 50, 0.0)]);
+    bed.serve(Role::Sink);
+    let span = Duration::from_secs(20);
+    bed.open(Role::Greedy { span });
+    bed.world.run(span, |_| false);
+    let server = bed.world.node::<Host>(bed.server);
+    let received: u64 = server.open_streams().map(|(_, s)| s.received).sum();
+    let rate = received as f64 * 8.0 / 20.0;
+    assert!(rate > 0.95 * 10e6 * 1428.0 / 1500.0, "{rate}");
+    // What it has written by then still arrives.
+    bed.finish(1, Duration::from_secs(30));
+    assert_eq!(bed.at_server().received, bed.at_client().sent);
+}
+
+#[test]
+fn a_capped_sender_keeps_its_rate_and_does_not_catch_up() {
+    let rate = 448_000;
+    let span = Duration::from_secs(60);
+    let mut bed = Bed::new(3, &Config::default(), &[link(5, 20, 0.0)]);
+    bed.serve(Role::Sink);
+    bed.open(Role::Capped { rate, span });
+    bed.finish(1, Duration::from_secs(70));
+    let expected = rate * 60 / 8;
+    let received = bed.at_server().received;
+    assert!(
+        received.abs_diff(expected) <= 1_000,
+        "{received} of {expected}"
+    );
+
+    // Over a link of half the rate it gets half, and little waits.
+    let engine = Config {
+        send_buffer: 32 << 10,
+        ..Config::default()
+    };
+    let mut slow = link(5, 20, 0.0);
+    slow.rate = Rate::bits_per_second(224_000);
+    let mut bed = Bed::new(3, &engine, &[slow]);
+    bed.serve(Role::Sink);
+    bed.open(Role::Capped { rate, span });
+    bed.finish(1, Duration::from_secs(70));
+    let received = bed.at_server().received;
+    assert!(
+        received < expected / 2 + (32 << 10),
+        "{received} of {expected}"
+    );
+    assert!(received > expected * 2 / 5, "{received} of {expected}");
+}
+
+fn of_stream(messages: &[Received], stream: u16) -> Vec<Received> {
+    let all = messages.iter().filter(|m| m.message.stream == stream);
+    all.copied().collect()
+}
+
+#[test]
+fn a_video_arrives_frame_by_frame() {
+    let span = Duration::from_secs(12);
+    let video = Video::default();
+    let session = Session {
+        frames: video.frames(span).into(),
+        bulk: Vec::new(),
+    };
+    let mut bed = Bed::new(4, &Config::default(), &[link(20, 10, 0.0)]);
+    bed.serve(Role::Send(session));
+    bed.open(Role::Collect);
+    bed.finish(1, Duration::from_secs(15));
+
+    let messages = bed.at_client().messages();
+    let count = |kind| messages.iter().filter(|m| m.message.kind == kind).count();
+    assert_eq!([Kind::I, Kind::P, Kind::B].map(count), [25, 75, 200]);
+    let bytes: u64 = messages.iter().map(|m| m.message.len).sum();
+    let rate = bytes as f64 * 8.0 / 12.0;
+    assert!((rate / 4e6 - 1.0).abs() < 0.001, "{rate}");
+    let [important, other] = [0, 1].map(|stream| of_stream(messages, stream));
+    assert!(
+        important
+            .iter()
+            .all(|m| m.message.priority == 0 && m.message.kind == Kind::I)
+    );
+    assert!(other.iter().all(|m| m.message.priority == 1));
+    // I frames have 62 kB: 26 ms at 20 Mbit/s, and 10 ms of propagation.
+    for m in messages {
+        let at = m
+            .message
+            .made_at
+            .saturating_since(bed.at_server().opened_at);
+        assert_eq!(at.as_nanos() % 40_000_000, 0);
+        assert!((ms(10)..ms(120)).contains(&m.delay()), "{m:?}");
+        assert_eq!(m.lateness(), Duration::ZERO);
+        assert_eq!(m.message.deadline, Some(m.message.made_at + ms(250)));
+    }
+    assert_eq!(jitter(messages).count(), messages.len() - 1);
+    assert!(jitter(messages).max().unwrap() > ms(10));
+}
+
+/// With less rate than the video has, each frame waits longer than the one before.
+#[test]
+fn a_video_over_too_slow_a_link_is_late() {
+    let session = Session {
+        frames: Video::default().frames(Duration::from_secs(10)).into(),
+        bulk: Vec::new(),
+    };
+    let mut bed = Bed::new(5, &Config::default(), &[link(3, 10, 0.0)]);
+    bed.serve(Role::Send(session));
+    bed.open(Role::Collect);
+    bed.finish(1, Duration::from_secs(30));
+    let last = bed.at_client().messages().last().copied().unwrap();
+    // 40 Mbit and the headers take 14 s.
+    assert!(
+        (3_500..4_500).contains(&last.delay().as_millis()),
+        "{last:?}"
+    );
+    assert_eq!(last.lateness() + ms(250), last.delay());
+}
+
+#[test]
+fn streams_of_one_session_are_told_apart() {
+    let span = Duration::from_secs(10);
+    let session = Session {
+        frames: Video::default().frames(span).into(),
+        bulk: vec![
+            Bulk {
+                stream: 2,
+                priority: 2,
+                message: 8_000,
+                rate: None,
+                span,
+            },
+            Bulk {
+                stream: 3,
+                priority: 1,
+                message: 1_000,
+                rate: Some(400_000),
+                span,
+            },
+        ],
+    };
+    let engine = Config {
+        send_buffer: 64 << 10,
+        ..Config::default()
+    };
+    let links = [link(5, 20, 0.01), link(5, 30, 0.01)];
+    let mut bed = Bed::new(6, &engine, &links);
+    bed.serve(Role::Send(session));
+    bed.open(Role::Collect);
+    bed.finish(1, Duration::from_secs(15));
+    let client = bed.at_client();
+    let streams = [0, 1, 2, 3].map(|stream| of_stream(client.messages(), stream));
+    assert_eq!(streams[0].len() + streams[1].len(), 250);
+    assert!(streams[2].len() > 50, "bulk takes what is left");
+    // 400 kbit/s: 50 messages a second, each at its time.
+    assert_eq!(streams[3].len(), 500);
+    let made: Vec<_> = streams[3].iter().map(|m| m.message.made_at).collect();
+    assert!(
+        made.windows(2)
+            .all(|w| w[1].saturating_since(w[0]) == ms(20))
+    );
+    let total: u64 = streams
+        .iter()
+        .flatten()
+        .map(|m| m.message.len + HEADER)
+        .sum();
+    assert_eq!(total, client.received);
+    assert_eq!(bed.at_server().messages_dropped(), 0);
+}
+
+/// Sizes and times of the flows of one run.
+fn arrivals(seed: u64) -> Vec<(u64, Instant, Duration)> {
+    let sizes: Sizes = "1000, 0\n20000, 0.9\n200000, 1".parse().unwrap();
+    let per_second = Arrivals::per_second(2e6, &sizes);
+    let make = |size| {
+        let ask = Exchange {
+            think: Duration::ZERO,
+            request: 100,
+            answer: size,
+        };
+        (options(), Stream::new(Role::Ask(Arc::new([ask]))))
+    };
+    let span = (Instant::from_millis(1_000), Instant::from_millis(41_000));
+    let rng = Rng::for_component(seed, 1 << 40);
+    let arrivals = Arrivals::new(per_second, sizes, span, rng, Box::new(make));
+    let mut bed = Bed::new(
+        seed,
+        &Config::default(),
+        &[link(5, 10, 0.0), link(5, 10, 0.0)],
+    );
+    bed.serve(Role::Serve);
+    bed.world
+        .with_node(bed.client, |host: &mut Host, _| host.add_arrivals(arrivals));
+    bed.world.run(Duration::from_secs(60), |_| false);
+    let client = bed.world.node::<Host>(bed.client);
+    assert_eq!(client.open_streams().count(), 0);
+    assert_eq!(client.refused_arrivals(), 0);
+    let flow = |s: &Stream| {
+        let [answer] = s.messages() else {
+            panic!("no answer: {s:?}");
+        };
+        let took = answer.complete_at.saturating_since(s.opened_at);
+        (answer.message.len, s.opened_at, took)
+    };
+    client.finished().iter().map(flow).collect()
+}
+
+#[test]
+fn flows_arrive_by_chance() {
+    let flows = arrivals(7);
+    assert_eq!(flows, arrivals(7));
+    assert_ne!(flows, arrivals(8));
+    // 2 Mbit/s of a mean of 20.45 kB are 12.2 flows a second, 489 in 40 s, +- 22.
+    assert!((420..560).contains(&flows.len()), "{}", flows.len());
+    let bits = 8.0 * flows.iter().map(|f| f.0 as f64).sum::<f64>() / 40.0;
+    assert!((1.6e6..2.4e6).contains(&bits), "{bits}");
+    assert!(
+        flows.iter().all(|f| f.2 >= ms(40)),
+        "two round trips at least"
+    );
+    // Exponential: a share of 1/e of the gaps is longer than the mean.
+    let mut opened: Vec<Instant> = flows.iter().map(|f| f.1).collect();
+    opened.sort_unstable();
+    let gaps = opened.windows(2).map(|w| w[1].saturating_since(w[0]));
+    let long = gaps.filter(|gap| *gap > ms(82)).count() as f64 / flows.len() as f64;
+    assert!((long - 0.368).abs() < 0.07, "{long}");
+}
