@@ -17,6 +17,7 @@ pub mod host;
 pub mod node;
 pub mod oracle;
 pub mod pcapng;
+pub mod profile;
 pub mod router;
 pub mod tap;
 pub mod traffic;
