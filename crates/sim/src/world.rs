@@ -98,6 +98,15 @@ impl core::fmt::Debug for World {
 /// Component ids: nodes count from here, links from 0, so that neither disturbs the other.
 const NODE_STREAM: u64 = 1 << 32;
 
+/// The random streams of node `id` in a world of `seed`: that of the node itself, and that of the
+/// stack in it.
+pub fn node_streams(seed: u64, id: u32) -> (Rng, Rng) {
+    let mut own = Rng::for_component(seed, NODE_STREAM + u64::from(id));
+    let mut bytes = [0; 32];
+    own.fill(&mut bytes);
+    (own, Rng::from_seed(bytes))
+}
+
 impl World {
     /// An empty world.
     pub fn new(seed: u64) -> Self {
@@ -138,10 +147,8 @@ impl World {
     /// another one.
     pub fn add<N: Node>(&mut self, build: impl FnOnce(Rng) -> N) -> NodeId {
         let id = NodeId(self.nodes.len() as u32);
-        let mut rng = Rng::for_component(self.seed, NODE_STREAM + u64::from(id.0));
-        let mut bytes = [0; 32];
-        rng.fill(&mut bytes);
-        let node = build(Rng::from_seed(bytes));
+        let (rng, stack_rng) = node_streams(self.seed, id.0);
+        let node = build(stack_rng);
         self.checksums |= node.needs_checksums();
         self.nodes.push(Slot {
             node: Box::new(node),

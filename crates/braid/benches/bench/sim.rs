@@ -53,10 +53,11 @@ pub fn measure() -> Result<Sim, Failure> {
 /// Simulated seconds a second, the median of some transfers.
 fn speed() -> Result<f64, Failure> {
     let cell = cell("5mbit,40ms,0%;5mbit,40ms,0%", "512M")?;
+    let mut session = Arm::Sim.open(&cell)?;
     let mut speeds = Vec::new();
     for index in 0..5 {
         let start = Instant::now();
-        let result = Arm::Sim.run(&cell, index)?;
+        let result = session.run(&cell, index)?;
         speeds.push(result.fct.as_secs_f64() / start.elapsed().as_secs_f64());
     }
     speeds.sort_unstable_by(f64::total_cmp);
@@ -75,7 +76,8 @@ fn table(cores: usize) -> Result<f64, Failure> {
     Ok(start.elapsed().as_secs_f64())
 }
 
-fn cell(paths: &str, size: &str) -> Result<Cell, Failure> {
+/// A download by minRTT.
+pub fn cell(paths: &str, size: &str) -> Result<Cell, Failure> {
     Ok(Cell {
         paths: paths.parse().map_err(|e| Failure::run("paths", e))?,
         size: size.parse().map_err(|e| Failure::run("size", e))?,
