@@ -14,6 +14,7 @@ pub mod aggregation;
 pub mod capture;
 pub mod gateway;
 pub mod host;
+pub mod log;
 pub mod middlebox;
 pub mod node;
 pub mod oracle;

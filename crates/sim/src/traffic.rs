@@ -244,13 +244,7 @@ impl Stream {
     }
 
     /// Writes and reads what can be.
-    pub(crate) fn pump(
-        &mut self,
-        now: Instant,
-        conn: ConnId,
-        stack: &mut Stack,
-        oracle: &mut Oracle,
-    ) {
+    pub fn pump(&mut self, now: Instant, conn: ConnId, stack: &mut Stack, oracle: &mut Oracle) {
         if !self.paused {
             self.read(now, conn, stack, oracle);
         }

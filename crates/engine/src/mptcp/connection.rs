@@ -382,6 +382,11 @@ impl Connection {
         Ok(n)
     }
 
+    /// Both directions are closed and acknowledged; at most reading is left to do.
+    pub fn is_through(&self) -> bool {
+        self.snd.fin == SendFin::Acked && self.rcv.complete()
+    }
+
     pub fn read_finished(&self) -> bool {
         self.rcv.complete() && self.rcv.buf.readable() == 0
     }
@@ -410,6 +415,11 @@ impl Connection {
 
     /// After a read: tells the peer if the window grew by a good part (RFC 9293 section 3.8.6.2.2).
     fn update_window(&mut self, ctx: &mut Ctx<'_>) {
+        // A peer that has sent everything has no use for it, and may have forgotten the connection:
+        // then it would answer by RST.
+        if self.rcv.complete() {
+            return;
+        }
         self.size_window(ctx);
         let grown = self.rcv.buf.max_offset().saturating_sub(self.rcv.edge);
         let limit = self.rcv.buf.max_offset() - self.rcv.buf.next();
@@ -522,6 +532,19 @@ impl Connection {
         }
         if up {
             self.paths.retry_now(path);
+        }
+    }
+    /// The path is not to be used any more, though it works.
+    pub fn leave_path(&mut self, path: PathId) {
+        // Before it is confirmed the connection hangs on this subflow.
+        if !self.mptcp().is_some_and(|m| m.confirmed) {
+            return;
+        }
+        for subflow in self.subflows.iter_mut().filter(|s| s.path == path) {
+            match subflow.phase {
+                Phase::SynSent => subflow.close(SubflowCloseReason::PathRemoved),
+                _ => subflow.fin_wanted = true,
+            }
         }
     }
 }

@@ -165,8 +165,9 @@ impl Connection {
             // a connection that is through (RFC 9293 section 3.10.7.4, LAST-ACK).
             let subflow = &self.subflows[i];
             let through = subflow.fin_sent && subflow.snd.una + 1 >= subflow.snd.nxt;
-            match through && self.rcv.complete() && self.rcv.buf.readable() == 0 {
-                true => self.end(ctx, CloseReason::Finished),
+            match through && self.rcv.complete() {
+                // What is left to read stays: `settle` ends the connection after it.
+                true => self.snd.fin = SendFin::Acked,
                 false => self.fail(ctx, CloseReason::Reset),
             }
         }

@@ -42,6 +42,8 @@ pub(crate) struct Outgoing {
     pub subflow: SubflowId,
     pub kind: SegmentKind,
     pub tuple: FourTuple,
+    /// Offset in the subflow's sequence.
+    pub seq: u64,
     pub ip_len: usize,
     pub header_len: usize,
     pub body: Body,
@@ -627,6 +629,7 @@ impl Connection {
             subflow: subflow.id,
             kind: SegmentKind::Control,
             tuple: subflow.tuple,
+            seq,
             ip_len,
             header_len,
             body,

@@ -191,7 +191,8 @@ impl BoxNode {
             SocketAddr::new(src, src_port),
             SocketAddr::new(dst, dst_port),
         );
-        if running.machine.local.stack().has_subflow(to, from) {
+        let local = running.machine.local.stack();
+        if local.subflow_between(to, from).is_some() {
             return true;
         }
         let Ok((segment, _)) = tcp::Repr::parse(segment) else {
