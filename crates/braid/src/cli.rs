@@ -5,6 +5,7 @@ pub mod lab;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use braid_linux::kernel_tcp;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 /// Join several access links into one fast, steady connection.
@@ -139,6 +140,15 @@ pub enum Transport {
     Tcp,
     /// Multipath TCP (`IPPROTO_MPTCP`).
     Mptcp,
+}
+
+impl From<Transport> for kernel_tcp::Transport {
+    fn from(transport: Transport) -> Self {
+        match transport {
+            Transport::Tcp => kernel_tcp::Transport::Tcp,
+            Transport::Mptcp => kernel_tcp::Transport::Mptcp,
+        }
+    }
 }
 
 /// What every role of the kernel peer takes.

@@ -119,8 +119,10 @@ pub enum FallbackCause {
     PeerSynAckPlain,
     /// No MP_CAPABLE in the third ACK or first data.
     ThirdAckPlain,
-    /// Data without DSS before the connection was fully established.
+    /// Data, or an acknowledgement of data, without DSS at the start of the connection.
     DataPlain,
+    /// The peer said so, by the infinite mapping.
+    PeerFellBack,
     /// The peer requires DSS checksums.
     ChecksumRequired,
 }

@@ -27,6 +27,13 @@ pub struct ConnId {
     pub(crate) generation: u32,
 }
 
+impl ConnId {
+    /// A number that no other connection of the stack has: small for the first ones at any time.
+    pub fn as_u64(self) -> u64 {
+        u64::from(self.generation) << 32 | u64::from(self.slot)
+    }
+}
+
 /// A subflow of a connection, counted from 0 in order of creation; never reused within it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SubflowId(pub u32);

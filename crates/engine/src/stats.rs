@@ -109,6 +109,8 @@ pub struct SubflowStats {
     pub ssthresh: u64,
     /// Bytes in flight.
     pub in_flight: u64,
+    /// Place in the subflow's sequence, counted from the SYN, of what is to be acknowledged next.
+    pub snd_una: u64,
     /// Payload bytes of one packet with the options of a data segment.
     pub mss: u32,
     /// Loss is being recovered from, or probed for at the tail: a packet may leave although the
@@ -139,6 +141,7 @@ impl SubflowStats {
             cwnd: s.snd.cwnd(),
             ssthresh: s.snd.cc.ssthresh(),
             in_flight: s.snd.in_flight(),
+            snd_una: s.snd.una,
             mss: s.snd.mss(),
             recovering: s.snd.recovering(),
             bytes_received: s.rcv.bytes_received(),

@@ -1,5 +1,9 @@
 //! The arms: ways to carry out one run of a [`Cell`].
 
+mod bed;
+mod flow;
+pub mod kernel;
+pub mod links;
 pub mod sim;
 
 use std::fmt;
@@ -12,24 +16,28 @@ use crate::fct::{Cell, DefaultPath, RunResult, UnknownName};
 pub enum Arm {
     /// In the deterministic simulator.
     Sim,
+    /// Over emulated links between network namespaces, in wall-clock time.
+    Links,
+    /// The same links with the kernel's Multipath TCP in place of the engine.
+    Kernel,
 }
 
 impl Arm {
     /// All arms.
-    pub const ALL: [Arm; 1] = [Arm::Sim];
+    pub const ALL: [Arm; 3] = [Arm::Sim, Arm::Links, Arm::Kernel];
 
     /// The name a user picks it by.
     pub fn name(self) -> &'static str {
         match self {
             Arm::Sim => "sim",
+            Arm::Links => "links",
+            Arm::Kernel => "kernel",
         }
     }
 
     /// Whether it runs in virtual time, so that runs side by side do not disturb each other.
     pub fn is_virtual(self) -> bool {
-        match self {
-            Arm::Sim => true,
-        }
+        self == Arm::Sim
     }
 
     /// Whether `cell` can be run here.
@@ -46,19 +54,63 @@ impl Arm {
             return Err(Error::Usage(text));
         }
         match self {
-            Arm::Sim => sim::check(cell),
+            Arm::Sim | Arm::Links => flow::check(cell),
+            Arm::Kernel => kernel::check(cell),
         }
     }
 
-    /// Run `index` of `cell`, which [`Self::check`] has passed.
+    /// Sets up what runs of `cell` need.
+    ///
+    /// # Errors
+    /// [`Error::Run`] with what the system refused.
+    pub fn open(self, cell: &Cell) -> Result<Session, Error> {
+        Ok(match self {
+            Arm::Sim => Session::Sim,
+            Arm::Links => Session::Links(Box::new(links::Links::open(cell)?)),
+            Arm::Kernel => Session::Kernel(Box::new(kernel::Kernel::open(cell)?)),
+        })
+    }
+}
+
+/// An arm that is set up for a cell, until it is dropped.
+#[derive(Debug)]
+pub enum Session {
+    /// Nothing to set up.
+    Sim,
+    /// Namespaces and links, with an engine's device at both ends.
+    Links(Box<links::Links>),
+    /// Namespaces and links.
+    Kernel(Box<kernel::Kernel>),
+}
+
+impl Session {
+    /// Run `index` of the cell that this was opened for.
     ///
     /// # Errors
     /// The run could not be made; one that does not complete is no error.
-    pub fn run(self, cell: &Cell, index: u64) -> Result<RunResult, Error> {
+    pub fn run(&mut self, cell: &Cell, index: u64) -> Result<RunResult, Error> {
         match self {
-            Arm::Sim => sim::run(cell, index),
+            Session::Sim => sim::run(cell, index),
+            Session::Links(links) => links.run(cell, index),
+            Session::Kernel(kernel) => kernel.run(cell, index),
         }
     }
+
+    /// Runs that were made again because the machine was late: what they measured was thrown
+    /// away.
+    pub fn repeated(&self) -> u64 {
+        match self {
+            Session::Sim => 0,
+            Session::Links(links) => links.repeated(),
+            Session::Kernel(kernel) => kernel.repeated(),
+        }
+    }
+}
+
+/// Ends runs in wall-clock time soon, with an error: for a handler of signals, so that what they
+/// set up is taken down.
+pub fn interrupt() {
+    bed::interrupt();
 }
 
 impl FromStr for Arm {
@@ -77,12 +129,14 @@ pub enum Error {
     Usage(String),
     /// The run itself failed.
     Run(String),
+    /// The machine was too busy, again and again, for what was measured to be trusted.
+    Busy(String),
 }
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Error::Usage(text) | Error::Run(text) => f.write_str(text),
+            Error::Usage(text) | Error::Run(text) | Error::Busy(text) => f.write_str(text),
         }
     }
 }

@@ -68,17 +68,25 @@ pub fn run(
     let failed = AtomicBool::new(false);
     let done = Mutex::new(Vec::new());
     let work = || {
+        let mut session = arm.open(cell);
         while !failed.load(Ordering::Relaxed) {
             let index = next.fetch_add(1, Ordering::Relaxed);
             if index >= runs {
                 break;
             }
-            let result = arm.run(cell, index);
+            let result = match &mut session {
+                Ok(session) => session.run(cell, index),
+                Err(error) => Err(error.clone()),
+            };
             failed.fetch_or(result.is_err(), Ordering::Relaxed);
             done.lock()
                 .unwrap_or_else(|e| e.into_inner())
                 .push((index, result));
             progress();
+        }
+        let repeated = session.map_or(0, |session| session.repeated());
+        if repeated > 0 {
+            tracing::warn!("{repeated} runs were repeated because the link emulator was late");
         }
     };
     thread::scope(|scope| {

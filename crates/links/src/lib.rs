@@ -13,6 +13,8 @@
 //!    take the detour of [`Reorder`]; [corruption](Settings::corrupt) of a bit, which the driver
 //!    carries out.
 //!
+//! What does more than forward packets, such as a NAT, is a [`middlebox`].
+//!
 //! A [`Schedule`] says how the settings change over time. What is switched off draws nothing from
 //! the random stream.
 //!
@@ -40,6 +42,7 @@ mod codel;
 mod counters;
 mod line;
 mod link;
+pub mod middlebox;
 mod queue;
 mod schedule;
 mod settings;

@@ -3,10 +3,12 @@
 
 pub mod driver;
 pub mod emulator;
+pub mod kernel_tcp;
 pub mod mptcp_info;
 pub mod net;
 pub mod netns;
 pub mod nft;
+pub mod realtime;
 pub mod run;
 pub mod selftest;
 pub mod sockets;

@@ -48,6 +48,21 @@ pub trait PacketIo {
     fn recv(&mut self) -> io::Result<Option<(&mut [u8], RxMeta)>>;
 }
 
+/// A device that is lent, so that it outlives what drives it.
+impl<P: PacketIo> PacketIo for &mut P {
+    fn fd(&self) -> BorrowedFd<'_> {
+        (**self).fd()
+    }
+
+    fn send(&mut self, transmit: &Transmit<'_>) -> io::Result<()> {
+        (**self).send(transmit)
+    }
+
+    fn recv(&mut self) -> io::Result<Option<(&mut [u8], RxMeta)>> {
+        (**self).recv()
+    }
+}
+
 /// Which offloads a device has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Offload {

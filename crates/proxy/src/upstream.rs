@@ -466,7 +466,11 @@ impl Upstream {
 
     /// Draws the conclusions: which links the stack may use, which is best, whether to take in.
     fn update(&mut self, now: Instant, stack: &mut Stack) {
-        let suffices = |l: &Link| !l.metered && l.up && l.reach() != Reach::Down;
+        // Before it is needed, hope is enough to do without a metered link; to let go of it takes
+        // another that works.
+        let in_need = self.links.iter().any(|l| l.metered && l.open);
+        let least = if in_need { Reach::Up } else { Reach::Unknown };
+        let suffices = |l: &Link| !l.metered && l.up && l.reach() <= least;
         let need_metered = !self.links.iter().any(suffices);
         for i in 0..self.links.len() {
             let open = self.links[i].up && (!self.links[i].metered || need_metered);
@@ -486,7 +490,12 @@ impl Upstream {
     fn set_open(&mut self, now: Instant, link: usize, open: bool, stack: &mut Stack) {
         let link = &mut self.links[link];
         link.open = open;
-        stack.set_path_up(now, link.path, open);
+        if link.up && !open {
+            // The far end would go on sending over what it takes for a working link.
+            stack.leave_path(now, link.path);
+        } else {
+            stack.set_path_up(now, link.path, open);
+        }
         for server in 0..self.servers.len() {
             let fits = link.reaches(&self.servers[server]);
             if let Some(probe) = link.cells[server].probe {

@@ -393,6 +393,14 @@ impl Aggregation {
         });
     }
 
+    /// Lets the user of a connection reset it.
+    pub fn abort(&mut self, id: TransferId) {
+        let user = self.transfers[id.0 as usize].user;
+        self.world.with_node(user, |host: &mut Host, now| {
+            host.abort_labelled(now, id.label());
+        });
+    }
+
     /// The user's end of a connection.
     ///
     /// # Panics

@@ -10,6 +10,7 @@ use braid_engine::{
 };
 use braid_wire::{Instant, Rng, checksum, tcp};
 
+use crate::log::HostLog;
 use crate::node::{Node, Packet, Turn};
 use crate::oracle::Oracle;
 use crate::traffic::{Arrivals, Stream};
@@ -38,6 +39,7 @@ pub struct Host {
     finished: Vec<Stream>,
     arrivals: Vec<Arrivals>,
     oracle: Oracle,
+    log: Option<HostLog>,
 }
 
 impl core::fmt::Debug for Host {
@@ -69,7 +71,13 @@ impl Host {
             finished: Vec::new(),
             arrivals: Vec::new(),
             oracle: Oracle::default(),
+            log: None,
         }
+    }
+
+    /// Lets a log know of what happens.
+    pub(crate) fn set_log(&mut self, log: HostLog) {
+        self.log = Some(log);
     }
 
     /// The engine.
@@ -99,6 +107,15 @@ impl Host {
             if stream.label == label {
                 stream.paused = paused;
                 stream.pump(now, *conn, &mut self.stack, &mut self.oracle);
+            }
+        }
+    }
+
+    /// Ends the connections with streams of that label at once.
+    pub fn abort_labelled(&mut self, now: Instant, label: u32) {
+        for (conn, stream) in &self.streams {
+            if stream.label == label {
+                self.stack.abort(now, *conn);
             }
         }
     }
@@ -169,6 +186,9 @@ impl Host {
 
     fn on_event(&mut self, now: Instant, event: Event) {
         self.oracle.on_event(event);
+        if let Some(log) = &self.log {
+            log.on_event(now, &event);
+        }
         match event {
             Event::Accepted { conn, listener, .. } => {
                 let service = self.services.iter().find(|(l, _)| *l == listener);
@@ -205,7 +225,13 @@ impl Node for Host {
             checksum_ok: !turn.checksums,
             gso_size: 0,
         };
+        if let Some(log) = &self.log {
+            log.before_receive(&self.stack, &packet);
+        }
         self.stack.receive(turn.now, &packet.bytes, meta);
+        if let Some(log) = &self.log {
+            log.after_receive(turn.now, &self.stack, &packet);
+        }
         turn.recycle(packet);
     }
 
@@ -228,7 +254,10 @@ impl Node for Host {
             let dst = destination(transmit.header);
             let route = self.routes.iter().find(|(addr, _)| *addr == dst);
             let iface = route.map_or(u32::from(transmit.path.0), |(_, iface)| *iface);
-            segment(&transmit, turn, iface);
+            let first = segment(&transmit, turn, iface);
+            if let Some(log) = &self.log {
+                log.on_sent(now, &transmit, first);
+            }
         }
     }
 
@@ -256,8 +285,9 @@ pub(crate) fn destination(header: &[u8]) -> IpAddr {
 }
 
 /// Cuts a super-segment as a device does: the header repeated, its length and sequence number
-/// advanced. Hands each packet to `send` in a buffer of `turn`.
-pub(crate) fn segment(transmit: &Transmit<'_>, turn: &mut Turn<'_>, iface: u32) {
+/// advanced. Hands each packet to `send` in a buffer of `turn`. Returns the number of the first;
+/// those of the others follow it.
+pub(crate) fn segment(transmit: &Transmit<'_>, turn: &mut Turn<'_>, iface: u32) -> u64 {
     let total: usize = transmit.payload.iter().map(|p| p.len()).sum();
     let size = match transmit.gso_size {
         0 => total.max(1),
@@ -266,6 +296,7 @@ pub(crate) fn segment(transmit: &Transmit<'_>, turn: &mut Turn<'_>, iface: u32) 
     let mut rest = transmit.payload.iter().copied();
     let mut part: &[u8] = rest.next().unwrap_or_default();
     let mut done = 0;
+    let mut first = None;
     loop {
         let len = size.min(total - done);
         let mut buffer = turn.buffer();
@@ -286,10 +317,11 @@ pub(crate) fn segment(transmit: &Transmit<'_>, turn: &mut Turn<'_>, iface: u32) 
         if turn.checksums {
             tcp::complete_checksum(&mut buffer).expect("a packet of the engine");
         }
-        turn.send(iface, Packet::new(buffer));
+        let id = turn.send(iface, Packet::new(buffer));
+        first.get_or_insert(id);
         done += len;
         if done >= total {
-            return;
+            return first.unwrap_or(id);
         }
     }
 }

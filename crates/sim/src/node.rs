@@ -5,6 +5,8 @@ use core::fmt::Debug;
 
 use braid_wire::{Instant, Rng};
 
+pub use braid_links::middlebox::Packet;
+
 /// A node of a [`World`](crate::World): a host, a router, a middlebox.
 ///
 /// The world hands over packets by [`receive`](Self::receive) and, when all that arrived by one
@@ -32,23 +34,6 @@ pub trait Node: Any + Debug + Send {
     /// [`World::use_checksums`](crate::World::use_checksums).
     fn needs_checksums(&self) -> bool {
         false
-    }
-}
-
-/// An IP packet. Whoever is done with it gives the buffer back by [`Turn::recycle`].
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Packet {
-    /// From the IP header to the end of the payload.
-    pub bytes: Vec<u8>,
-    /// The number by which logs follow the packet through the world, given to it when it is first
-    /// sent; 0 before. Whoever rewrites a packet or cuts it up keeps the number.
-    pub id: u64,
-}
-
-impl Packet {
-    /// A packet that was not sent yet.
-    pub fn new(bytes: Vec<u8>) -> Self {
-        Packet { bytes, id: 0 }
     }
 }
 

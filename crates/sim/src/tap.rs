@@ -1,4 +1,4 @@
-//! Watching links.
+//! Watching links, and looking at a world every now and then.
 
 use core::fmt::Debug;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -7,7 +7,7 @@ use braid_links::Cause;
 use braid_wire::Instant;
 
 use crate::node::Packet;
-use crate::world::LinkId;
+use crate::world::{LinkId, World};
 
 /// What happened to a packet on a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,4 +43,10 @@ impl<T: Tap> Tap for Arc<Mutex<T>> {
         let mut tap = self.lock().unwrap_or_else(PoisonError::into_inner);
         tap.on_packet(at, link, what, packet);
     }
+}
+
+/// Looks at a world every now and then: see [`World::sample`].
+pub trait Sampler: Debug + Send {
+    /// The time has come. The counters of the links are up to date.
+    fn sample(&mut self, world: &World);
 }

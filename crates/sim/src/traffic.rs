@@ -38,6 +38,7 @@ pub use message::{HEADER, Kind, Message, Received, jitter};
 pub use session::{Bulk, Frame, Session, Video};
 pub use sizes::{Sizes, SizesError};
 pub use talk::Exchange;
+pub(crate) use talk::exponential;
 
 /// What one end of a connection does.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -243,13 +244,7 @@ impl Stream {
     }
 
     /// Writes and reads what can be.
-    pub(crate) fn pump(
-        &mut self,
-        now: Instant,
-        conn: ConnId,
-        stack: &mut Stack,
-        oracle: &mut Oracle,
-    ) {
+    pub fn pump(&mut self, now: Instant, conn: ConnId, stack: &mut Stack, oracle: &mut Oracle) {
         if !self.paused {
             self.read(now, conn, stack, oracle);
         }

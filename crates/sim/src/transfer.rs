@@ -10,6 +10,7 @@ use braid_links::Settings;
 
 use crate::capture::Capture;
 use crate::host::{Host, HostConfig};
+use crate::log::Log;
 use crate::traffic::{Role, Stream};
 use crate::world::{LinkId, NodeId, World};
 
@@ -167,6 +168,12 @@ impl Transfer {
         };
         capture.node(&mut self.world, end, name);
         Ok(capture)
+    }
+
+    /// Logs the transfer, before the connection is opened.
+    pub fn log(&mut self, out: Box<dyn Write + Send>) -> Log {
+        let hosts = [(self.client, "client"), (self.server, "server")];
+        Log::start(&mut self.world, &hosts, out)
     }
 
     /// The receiver of the payload.

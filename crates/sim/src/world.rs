@@ -9,7 +9,7 @@ use braid_links::{Counters, Link, Schedule, Settings, flip_bit};
 use braid_wire::{Instant, Rng};
 
 use crate::node::{Node, Packet, Turn, recycle};
-use crate::tap::{Tap, What};
+use crate::tap::{Sampler, Tap, What};
 
 /// Time at which every world starts; not zero, so that "long before the start" is a time too.
 pub const START: Instant = Instant::from_millis(1_000);
@@ -63,6 +63,12 @@ struct Slot {
     armed: Option<Instant>,
 }
 
+struct Sampling {
+    every: Duration,
+    next: Instant,
+    sampler: Box<dyn Sampler>,
+}
+
 /// Nodes and links in virtual time.
 pub struct World {
     now: Instant,
@@ -70,6 +76,7 @@ pub struct World {
     events: BinaryHeap<Reverse<(Instant, u64, Event)>>,
     nodes: Vec<Slot>,
     wires: Vec<Wire>,
+    samplings: Vec<Sampling>,
     seed: u64,
     checksums: bool,
     sent: Vec<(u32, Packet)>,
@@ -91,6 +98,15 @@ impl core::fmt::Debug for World {
 /// Component ids: nodes count from here, links from 0, so that neither disturbs the other.
 const NODE_STREAM: u64 = 1 << 32;
 
+/// The random streams of node `id` in a world of `seed`: that of the node itself, and that of the
+/// stack in it.
+pub fn node_streams(seed: u64, id: u32) -> (Rng, Rng) {
+    let mut own = Rng::for_component(seed, NODE_STREAM + u64::from(id));
+    let mut bytes = [0; 32];
+    own.fill(&mut bytes);
+    (own, Rng::from_seed(bytes))
+}
+
 impl World {
     /// An empty world.
     pub fn new(seed: u64) -> Self {
@@ -100,6 +116,7 @@ impl World {
             events: BinaryHeap::new(),
             nodes: Vec::new(),
             wires: Vec::new(),
+            samplings: Vec::new(),
             seed,
             checksums: false,
             sent: Vec::new(),
@@ -130,10 +147,8 @@ impl World {
     /// another one.
     pub fn add<N: Node>(&mut self, build: impl FnOnce(Rng) -> N) -> NodeId {
         let id = NodeId(self.nodes.len() as u32);
-        let mut rng = Rng::for_component(self.seed, NODE_STREAM + u64::from(id.0));
-        let mut bytes = [0; 32];
-        rng.fill(&mut bytes);
-        let node = build(Rng::from_seed(bytes));
+        let (rng, stack_rng) = node_streams(self.seed, id.0);
+        let node = build(stack_rng);
         self.checksums |= node.needs_checksums();
         self.nodes.push(Slot {
             node: Box::new(node),
@@ -141,6 +156,7 @@ impl World {
             ifaces: Vec::new(),
             armed: None,
         });
+        self.arm_node(id);
         id
     }
 
@@ -228,6 +244,32 @@ impl World {
         self.wires[id.0 as usize].taps.push(tap);
     }
 
+    /// Lets `sampler` look at the world now and from now on in steps of `every`, as long as
+    /// something happens in the world: at each time before what happens then.
+    ///
+    /// # Panics
+    /// If `every` is zero.
+    pub fn sample(&mut self, every: Duration, sampler: Box<dyn Sampler>) {
+        assert!(!every.is_zero(), "samples at no distance");
+        self.samplings.push(Sampling {
+            every,
+            next: self.now,
+            sampler,
+        });
+    }
+
+    /// The links, one for each direction.
+    pub fn links(&self) -> impl Iterator<Item = LinkId> + use<> {
+        (0..self.wires.len() as u32).map(LinkId)
+    }
+
+    /// The nodes at which a link begins and ends.
+    pub fn ends(&self, id: LinkId) -> (NodeId, NodeId) {
+        // The two directions were made one after the other.
+        let back = &self.wires[id.0 as usize ^ 1];
+        (back.to, self.wires[id.0 as usize].to)
+    }
+
     /// The settings of a link.
     pub fn link_settings(&self, id: LinkId) -> &Settings {
         self.wires[id.0 as usize].link.settings()
@@ -256,9 +298,11 @@ impl World {
                 return false;
             };
             if at > end {
+                self.take_samples(end);
                 self.now = end;
                 return false;
             }
+            self.take_samples(at);
             self.step();
         }
         true
@@ -268,7 +312,24 @@ impl World {
     pub fn advance(&mut self, time: Duration) {
         let end = self.now + time;
         self.run(time, |_| false);
+        self.take_samples(end);
         self.now = end;
+    }
+
+    /// Takes the samples due up to `until`.
+    fn take_samples(&mut self, until: Instant) {
+        while let Some(at) = self.samplings.iter().map(|s| s.next).min()
+            && at <= until
+        {
+            self.now = self.now.max(at);
+            self.refresh();
+            let mut samplings = core::mem::take(&mut self.samplings);
+            for sampling in samplings.iter_mut().filter(|s| s.next == at) {
+                sampling.sampler.sample(self);
+                sampling.next += sampling.every;
+            }
+            self.samplings = samplings;
+        }
     }
 
     /// Lets the next thing happen.

@@ -1,10 +1,12 @@
-//! Speed and memory against the kernel's Multipath TCP. Measures and prints; what it prints is
+//! Speed and memory against the kernel's Multipath TCP, and the simulator's speed. Measures and prints; what it prints is
 //! judged by whoever reads it, except that a transfer that fails ends it.
 //!
-//! `make bench` runs it. Needs what the network tests need: root or a user namespace, `ip`, `nft`.
+//! `make bench` runs it. All but the simulator needs what the network tests need: root or a user
+//! namespace, `ip`, `nft`.
 
 mod idle;
 mod peers;
+mod sim;
 mod speed;
 mod veth;
 
@@ -14,7 +16,7 @@ use braid::failure::Failure;
 use clap::Parser;
 use serde::Serialize;
 
-/// Speed against the kernel's MPTCP, and memory of idle connections.
+/// Speed against the kernel's MPTCP, memory of idle connections, and the simulator's speed.
 #[derive(Debug, Parser)]
 pub struct Arguments {
     /// Pairs of runs (kernel, engine) for each direction.
@@ -46,6 +48,8 @@ enum Part {
     Speed,
     /// Memory of idle proxied connections.
     Idle,
+    /// Speed of the simulator.
+    Sim,
 }
 
 /// All results.
@@ -55,11 +59,15 @@ struct Results {
     speed: Option<speed::Speed>,
     #[serde(skip_serializing_if = "Option::is_none")]
     idle: Option<idle::Idle>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sim: Option<sim::Sim>,
 }
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    if let Err(reason) = braid_linux::netns::ensure_capable() {
+    if arguments.only != Some(Part::Sim)
+        && let Err(reason) = braid_linux::netns::ensure_capable()
+    {
         reason.announce("benchmark");
         return ExitCode::from(77);
     }
@@ -77,6 +85,7 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
     let mut results = Results {
         speed: None,
         idle: None,
+        sim: None,
     };
     if wanted(Part::Speed) {
         let speed = speed::measure(arguments)?;
@@ -91,6 +100,13 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
             idle.print();
         }
         results.idle = Some(idle);
+    }
+    if wanted(Part::Sim) {
+        let sim = sim::measure()?;
+        if !arguments.json {
+            sim.print();
+        }
+        results.sim = Some(sim);
     }
     if arguments.json {
         braid::kernel_peer::print_line(&results)?;

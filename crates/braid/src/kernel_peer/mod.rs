@@ -6,7 +6,6 @@
 
 mod cost;
 mod pattern;
-mod socket;
 mod transfer;
 
 use std::io::{self, Write};
@@ -14,6 +13,7 @@ use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::thread;
 use std::time::Duration;
 
+use braid_linux::kernel_tcp as socket;
 use serde::Serialize;
 
 use crate::cli::{PeerArgs, Transport};
@@ -25,7 +25,7 @@ pub use transfer::{Direction, Report, hex};
 
 /// Serves `connections` connections (0: without end), each as `args` say, side by side.
 pub fn listen(address: SocketAddr, connections: u32, args: &PeerArgs) -> Result<(), Failure> {
-    let listener = socket::listen(address, args.transport, &args.congestion)
+    let listener = socket::listen(address, args.transport.into(), &args.congestion)
         .map_err(|e| Failure::run(format_args!("cannot listen on {address}"), e))?;
     announce(listener.local_addr()?)?;
     let mut served = Vec::new();
@@ -55,7 +55,7 @@ pub fn connect(
     bind: Option<SocketAddr>,
     args: &PeerArgs,
 ) -> Result<(), Failure> {
-    let stream = socket::connect(address, bind, args.transport, &args.congestion)
+    let stream = socket::connect(address, bind, args.transport.into(), &args.congestion)
         .map_err(|e| Failure::run(format_args!("cannot connect to {address}"), e))?;
     let well = report(&stream, "connect", args)?;
     print_line(&Cost::so_far()?)?;
@@ -74,14 +74,14 @@ pub fn relay(
     (accept, connect): (Transport, Transport),
     congestion: &str,
 ) -> Result<(), Failure> {
-    let listener = socket::listen(listen, accept, congestion)
+    let listener = socket::listen(listen, accept.into(), congestion)
         .map_err(|e| Failure::run(format_args!("cannot listen on {listen}"), e))?;
     announce(listener.local_addr()?)?;
     loop {
         let near = socket::accept(&listener, congestion)?;
         let congestion = congestion.to_owned();
         thread::spawn(move || {
-            let result = socket::connect(to, None, connect, &congestion)
+            let result = socket::connect(to, None, connect.into(), &congestion)
                 .and_then(|far| relay_one(&near, &far));
             if let Err(error) = result {
                 tracing::warn!(%to, %error, "relay failed");

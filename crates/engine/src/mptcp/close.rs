@@ -53,8 +53,7 @@ impl Connection {
     /// Both directions closed and acknowledged, and everything read: the connection is over for
     /// its user. The subflows say FIN.
     pub fn finish_if_done(&mut self, ctx: &mut Ctx<'_>) {
-        let through = self.snd.fin == SendFin::Acked && self.rcv.complete();
-        if !through || self.is_ended() {
+        if !self.is_through() || self.is_ended() {
             return;
         }
         if !matches!(self.mode, Mode::Tcp) {
@@ -125,7 +124,7 @@ impl Connection {
                     reason: subflow.close_reason,
                 });
             }
-            if self.subflows.is_empty() {
+            if self.subflows.is_empty() && !self.is_through() {
                 self.live.waiting_since.get_or_insert(ctx.now);
             }
         }
@@ -134,10 +133,9 @@ impl Connection {
     /// Whether further subflows are wanted at all.
     fn wants_joins(&self) -> bool {
         let opener = self.listener.is_none();
-        let done = self.snd.fin == SendFin::Acked && self.rcv.complete();
         opener
             && self.is_open()
-            && !done
+            && !self.is_through()
             && self.mptcp().is_some_and(|m| m.confirmed && !m.deny_join)
     }
 
@@ -150,8 +148,8 @@ impl Connection {
             .iter()
             .enumerate()
             .map(|(n, path)| (PathId(n as u8), path))
-            .filter(|(_, p)| p.up && p.config.towards(self.remotes()).is_some())
             .filter(|(id, _)| !self.subflows.iter().any(|s| s.path == *id && s.is_alive()))
+            .filter(|(_, p)| p.up && p.config.towards(self.remotes()).is_some())
             .map(|(id, _)| (id, self.paths.not_before(id)))
             .min_by_key(|(_, at)| *at)
     }

@@ -9,6 +9,7 @@ use foldhash::SharedSeed;
 use foldhash::fast::SeedableRandomState;
 use hashbrown::HashMap;
 
+use super::fallback::Farewell;
 use super::keys::Keys;
 use super::subflow::{Phase, ResetKind, Subflow};
 use super::window::WindowSize;
@@ -18,9 +19,7 @@ use crate::path::PathManager;
 use crate::sched::{FlowSize, Policy};
 use crate::stats::{self, ConnStats, PathStats};
 use crate::tcp::FourTuple;
-use crate::{
-    ApiError, Config, ConnId, Event, FallbackCause, ListenerId, PathConfig, PathId, SubflowId,
-};
+use crate::{ApiError, Config, ConnId, Event, ListenerId, PathConfig, PathId, SubflowId};
 
 /// Window offered before anything is known; also the least a connection gets under pressure.
 const MIN_WINDOW: usize = 64 << 10;
@@ -215,6 +214,8 @@ pub(crate) struct Connection {
     pub next_subflow: u32,
     pub snd: SendSide,
     pub rcv: RecvSide,
+    /// What the peer is told after a fallback.
+    pub farewell: Option<Farewell>,
     pub live: Liveness,
     pub paths: PathManager,
     /// Earliest entry of this connection in the stack's timer heap.
@@ -259,6 +260,7 @@ impl Connection {
                 edge: 0,
                 signalled: false,
             },
+            farewell: None,
             live: Liveness::default(),
             paths: PathManager::default(),
             scheduled: None,
@@ -314,20 +316,6 @@ impl Connection {
             .tuples
             .insert(subflow.tuple, (self.id, subflow.id));
         self.subflows.push(subflow);
-    }
-
-    /// Reports that MPTCP is not in use, and goes on with regular TCP.
-    pub fn fall_back(&mut self, ctx: &mut Ctx<'_>, cause: FallbackCause) {
-        if let Mode::Mptcp(m) = &self.mode {
-            ctx.demux.tokens.remove(&m.local.token);
-        }
-        self.mode = Mode::Tcp;
-        if cause != FallbackCause::NotRequested {
-            ctx.events.push_back(Event::FellBack {
-                conn: self.id,
-                cause,
-            });
-        }
     }
 
     // --- the application's side
@@ -394,6 +382,11 @@ impl Connection {
         Ok(n)
     }
 
+    /// Both directions are closed and acknowledged; at most reading is left to do.
+    pub fn is_through(&self) -> bool {
+        self.snd.fin == SendFin::Acked && self.rcv.complete()
+    }
+
     pub fn read_finished(&self) -> bool {
         self.rcv.complete() && self.rcv.buf.readable() == 0
     }
@@ -422,6 +415,11 @@ impl Connection {
 
     /// After a read: tells the peer if the window grew by a good part (RFC 9293 section 3.8.6.2.2).
     fn update_window(&mut self, ctx: &mut Ctx<'_>) {
+        // A peer that has sent everything has no use for it, and may have forgotten the connection:
+        // then it would answer by RST.
+        if self.rcv.complete() {
+            return;
+        }
         self.size_window(ctx);
         let grown = self.rcv.buf.max_offset().saturating_sub(self.rcv.edge);
         let limit = self.rcv.buf.max_offset() - self.rcv.buf.next();
@@ -534,6 +532,19 @@ impl Connection {
         }
         if up {
             self.paths.retry_now(path);
+        }
+    }
+    /// The path is not to be used any more, though it works.
+    pub fn leave_path(&mut self, path: PathId) {
+        // Before it is confirmed the connection hangs on this subflow.
+        if !self.mptcp().is_some_and(|m| m.confirmed) {
+            return;
+        }
+        for subflow in self.subflows.iter_mut().filter(|s| s.path == path) {
+            match subflow.phase {
+                Phase::SynSent => subflow.close(SubflowCloseReason::PathRemoved),
+                _ => subflow.fin_wanted = true,
+            }
         }
     }
 }

@@ -13,7 +13,7 @@ use crate::tcp::scoreboard::Mapping;
 /// with a margin of two (RFC 8684 section 3.3.1).
 const WIDE_RATE: u64 = (1 << 32) / 240;
 
-fn carried(dsn: Dsn64, wide: bool) -> WireDsn {
+pub(super) fn carried(dsn: Dsn64, wide: bool) -> WireDsn {
     if wide {
         WireDsn::Eight(dsn.0)
     } else {

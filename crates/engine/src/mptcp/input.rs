@@ -15,7 +15,7 @@ use crate::event::{CloseReason, SubflowCloseReason};
 use crate::tcp::receive::AckDue;
 use crate::tcp::scoreboard::Mapping;
 use crate::tcp::send::Echo;
-use crate::{FallbackCause, RxMeta, SubflowId};
+use crate::{RxMeta, SubflowId};
 
 impl Connection {
     /// A segment for subflow `id`. Returns whether it is to be answered by a RST of its own: before
@@ -165,8 +165,9 @@ impl Connection {
             // a connection that is through (RFC 9293 section 3.10.7.4, LAST-ACK).
             let subflow = &self.subflows[i];
             let through = subflow.fin_sent && subflow.snd.una + 1 >= subflow.snd.nxt;
-            match through && self.rcv.complete() && self.rcv.buf.readable() == 0 {
-                true => self.end(ctx, CloseReason::Finished),
+            match through && self.rcv.complete() {
+                // What is left to read stays: `settle` ends the connection after it.
+                true => self.snd.fin = SendFin::Acked,
                 false => self.fail(ctx, CloseReason::Reset),
             }
         }
@@ -224,7 +225,7 @@ impl Connection {
     }
 
     /// Regular TCP: the subflow's numbers are the connection's.
-    fn on_plain_ack(&mut self, ctx: &mut Ctx<'_>, i: usize) {
+    pub(super) fn on_plain_ack(&mut self, ctx: &mut Ctx<'_>, i: usize) {
         let snd = &self.subflows[i].snd;
         let una = (snd.una - 1).min(self.snd.nxt);
         let wnd_end = snd.wnd_end - 1;
@@ -278,30 +279,9 @@ impl Connection {
                 _ => {}
             }
         }
-        // Data, or an acknowledgement of data, without any MPTCP option: a middlebox took them, or
-        // the peer fell back. Possible only before the first DSS and with one subflow (RFC 8684
-        // section 3.7).
-        let subflow = &self.subflows[i];
-        let plain = tcp.options.mptcp.is_empty()
-            && ((len > 0 && seq == subflow.rcv.nxt) || subflow.snd.una > 1);
-        let early = self.mptcp().is_some_and(|m| !m.dss_seen) && self.subflows.len() == 1;
-        if plain && early {
-            self.fall_back(ctx, FallbackCause::DataPlain);
-            self.on_plain_ack(ctx, i);
-        } else if tcp.options.mptcp.is_empty() && self.has_no_place(i, seq, len) {
-            // Later on it can never be taken, however often it comes (section 3.3.1).
-            self.subflows[i].begin_reset(
-                ResetKind::Subflow(ResetReason::MiddleboxInterference),
-                SubflowCloseReason::PeerMisbehaved,
-            );
+        if tcp.options.mptcp.is_empty() {
+            self.on_bare_segment(ctx, i, seq, len);
         }
-    }
-
-    /// Whether `len` bytes that are next on subflow `i` have no mapping.
-    fn has_no_place(&self, i: usize, seq: u64, len: usize) -> bool {
-        let rcv = &self.subflows[i].rcv;
-        let next = len > 0 && seq == rcv.nxt && !rcv.finished();
-        next && self.mptcp().is_some() && rcv.mapping_at(seq).is_none()
     }
 
     fn on_dss(&mut self, ctx: &mut Ctx<'_>, i: usize, dss: &Dss, window: u16) {
@@ -359,6 +339,13 @@ impl Connection {
         };
         if widened {
             self.size_segments();
+        }
+        if mapping.is_infinite() && !data_fin {
+            let near = self.subflows[i].rcv.nxt;
+            if let Some(sub) = Seq32(mapping.subflow_seq).offset_near(Seq32(0), near) {
+                self.on_infinite_mapping(ctx, i, sub, data);
+            }
+            return;
         }
         let len = u32::from(mapping.len).saturating_sub(u32::from(data_fin));
         let end = data + u64::from(len);

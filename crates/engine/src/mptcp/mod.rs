@@ -3,6 +3,7 @@
 mod close;
 mod connection;
 mod dss;
+mod fallback;
 mod handshake;
 mod icmp;
 mod input;

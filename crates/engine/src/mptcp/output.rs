@@ -42,6 +42,8 @@ pub(crate) struct Outgoing {
     pub subflow: SubflowId,
     pub kind: SegmentKind,
     pub tuple: FourTuple,
+    /// Offset in the subflow's sequence.
+    pub seq: u64,
     pub ip_len: usize,
     pub header_len: usize,
     pub body: Body,
@@ -418,7 +420,9 @@ impl Connection {
     }
 
     fn send_fin(&mut self, ctx: &mut Ctx<'_>, i: usize, seq: u64) -> Outgoing {
-        let options = self.ack_options(ctx, i);
+        let mut options = self.ack_options(ctx, i);
+        let farewell = self.infinite_mapping(i, seq, self.snd.buf.end());
+        options.mptcp.extend(farewell);
         self.emit(ctx, i, seq, Flags::FIN | Flags::ACK, options, Body::None)
     }
 
@@ -535,6 +539,8 @@ impl Connection {
             });
         }
         let data = sent.data();
+        let farewell = self.infinite_mapping(i, sent.start, data.start);
+        options.mptcp.extend(farewell);
         let push = data.end == self.snd.buf.end();
         let flags = if push {
             Flags::ACK | Flags::PSH
@@ -623,6 +629,7 @@ impl Connection {
             subflow: subflow.id,
             kind: SegmentKind::Control,
             tuple: subflow.tuple,
+            seq,
             ip_len,
             header_len,
             body,

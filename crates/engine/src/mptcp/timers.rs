@@ -65,7 +65,7 @@ impl Connection {
             .waiting_since
             .map(|at| at + ctx.config.user_timeout);
         let join = self.next_join(ctx).map(|(_, at)| at);
-        let keepalive = self.is_open().then(|| self.keepalive_at());
+        let keepalive = self.awaits_life().then(|| self.keepalive_at());
         [
             subflows,
             opening,
@@ -78,6 +78,12 @@ impl Connection {
         .into_iter()
         .flatten()
         .min()
+    }
+
+    /// Whether the peer still has a part in this: one that does not has forgotten the connection
+    /// and would answer a probe by RST, while there may be data left to read.
+    fn awaits_life(&self) -> bool {
+        self.is_open() && !self.is_through()
     }
 
     fn keepalive_at(&self) -> Instant {
@@ -99,7 +105,7 @@ impl Connection {
         }
         self.give_up_if_dead(ctx);
         if self.is_open() {
-            if self.keepalive_at() <= ctx.now {
+            if self.awaits_life() && self.keepalive_at() <= ctx.now {
                 self.live.last_probe = ctx.now;
                 self.live.waiting_since.get_or_insert(ctx.now);
                 for subflow in self.subflows.iter_mut().filter(|s| s.is_established()) {

@@ -152,13 +152,30 @@ impl Stack {
     /// reinjected, and no subflow is opened there. Up: stale subflows are probed and missing ones
     /// opened at once.
     pub fn set_path_up(&mut self, now: Instant, path: PathId, up: bool) {
-        match self.shared.paths.get_mut(usize::from(path.0)) {
-            Some(p) if p.up != up => p.up = up,
-            _ => return,
+        if self.change_path(path, up) {
+            self.with_all(now, |conn, ctx| conn.on_path_change(ctx, path, up));
         }
+    }
+
+    /// Takes `path` out of use though it works: no subflow is opened there, and those of MPTCP
+    /// connections are closed (FIN), so that peers send nothing there either. What is regular TCP
+    /// stays. [`set_path_up`](Self::set_path_up) brings it back.
+    pub fn leave_path(&mut self, now: Instant, path: PathId) {
+        if self.change_path(path, false) {
+            self.with_all(now, |conn, _| conn.leave_path(path));
+        }
+    }
+
+    /// Whether that changes anything.
+    fn change_path(&mut self, path: PathId, up: bool) -> bool {
+        let path = self.shared.paths.get_mut(usize::from(path.0));
+        path.is_some_and(|p| core::mem::replace(&mut p.up, up) != up)
+    }
+
+    fn with_all(&mut self, now: Instant, f: impl Fn(&mut Connection, &mut Ctx<'_>)) {
         for id in self.table.ids() {
             self.with(now, id, |conn, ctx| {
-                conn.on_path_change(ctx, path, up);
+                f(conn, ctx);
                 conn.settle(ctx);
             });
         }
@@ -272,6 +289,7 @@ impl Stack {
             self.forget(now, id);
             return;
         }
+        // Its timers are set when `poll_transmit` has drained it.
         if !conn.queued {
             conn.queued = true;
             self.ready.push_back(id);
@@ -281,7 +299,6 @@ impl Stack {
             self.starved.push_back(id);
         }
         self.table.settle_half_open(id);
-        self.schedule(now, id);
         self.wake_starved(now);
     }
 
@@ -475,6 +492,7 @@ impl Stack {
             kind: out.kind,
             data: 0..0,
             dsn: None,
+            subflow_seq: out.seq,
         };
         match (&out.body, self.table.get(id)) {
             (Body::Probe, _) => payload.push(&ZEROS[..1]),
@@ -569,12 +587,6 @@ impl Stack {
         self.table.len()
     }
 
-    /// Whether packets from `remote` to `local` belong to a connection here, closing ones included.
-    pub fn has_subflow(&self, local: SocketAddr, remote: SocketAddr) -> bool {
-        let tuple = FourTuple { local, remote };
-        self.shared.demux.tuples.contains_key(&tuple)
-    }
-
     /// Bytes of payload held in buffers.
     pub fn buffered(&self) -> usize {
         self.shared.pool.used_bytes()
@@ -604,6 +616,16 @@ impl Stack {
         let conn = self.table.get(conn)?;
         let i = conn.index_of(subflow)?;
         Some(SubflowStats::of(&conn.subflows[i]))
+    }
+
+    /// The subflow that packets from `remote` to `local` belong to, closing ones included.
+    pub fn subflow_between(
+        &self,
+        local: SocketAddr,
+        remote: SocketAddr,
+    ) -> Option<(ConnId, SubflowId)> {
+        let tuples = &self.shared.demux.tuples;
+        tuples.get(&FourTuple { local, remote }).copied()
     }
 
     /// The subflows of a connection; empty for unknown ones.

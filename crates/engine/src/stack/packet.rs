@@ -62,6 +62,9 @@ pub struct TransmitInfo {
     pub data: Range<u64>,
     /// Data sequence number of `data.start`; `None` where no mapping is carried or needed.
     pub dsn: Option<Dsn64>,
+    /// The packet's place in the subflow's sequence, counted from the SYN: 1 for the first byte of
+    /// payload.
+    pub subflow_seq: u64,
 }
 
 /// A packet to send: write `header` and then `payload`, without copying (`writev`).

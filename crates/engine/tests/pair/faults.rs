@@ -167,6 +167,29 @@ fn nobody_listens() {
     );
 }
 
+/// Unlike one that went down, a path that is left tells the peer.
+#[test]
+fn a_path_that_is_left_carries_nothing_either_way() {
+    let mut net = Net::new(&[link(20, 15), link(10, 35)], config(), 15);
+    net.transfer(9_000_000, 9_000_000, Protocol::Mptcp);
+    net.run(Duration::from_millis(800), |_| false);
+    let delivered = |net: &Net| [&net.up[1], &net.down[1]].map(|l| l.counters().delivered.bytes);
+    assert!(delivered(&net).iter().all(|bytes| *bytes > 100_000));
+    net.client.stack.leave_path(net.now, PathId(1));
+    // What is in the queues.
+    net.run(Duration::from_millis(500), |_| false);
+    let before = delivered(&net);
+    net.run(Duration::from_millis(500), |_| false);
+    assert_eq!(delivered(&net), before);
+    net.client.stack.set_path_up(net.now, PathId(1), true);
+    net.run(Duration::from_millis(500), |_| false);
+    let after = delivered(&net);
+    assert!(after[0] > before[0] + 100_000 && after[1] > before[1] + 100_000);
+    assert!(net.run_to_end(Duration::from_secs(60)));
+    assert_eq!(closed_with(&net), [CloseReason::Finished]);
+    assert_eq!(net.client.apps[0].received, 9_000_000);
+}
+
 #[test]
 fn abort_reaches_the_peer() {
     let mut net = Net::new(&[link(20, 15), link(10, 35)], config(), 14);

@@ -3,13 +3,18 @@
 use braid_engine::{CloseReason, Event, FallbackCause, Protocol};
 
 use crate::harness::{PEER_KEY, Script, config, mapped, token_idsn};
-use crate::segment::{ack, dack, data, hex, rst_ack, syn, syn_ack};
+use crate::segment::{Rel, ack, dack, data, fin, hex, rst_ack, syn, syn_ack};
 
 fn fell_back(s: &Script) -> Option<FallbackCause> {
     s.events.iter().find_map(|e| match e {
         Event::FellBack { cause, .. } => Some(*cause),
         _ => None,
     })
+}
+
+/// Byte `data` of the stream and all after it travel in order.
+fn infinite(data: u64) -> Rel {
+    Rel::default().map(data, data as u32 + 1, 0)
 }
 
 /// RFC 8684 section 3.1, figure 4, byte by byte as Linux speaks it.
@@ -247,11 +252,95 @@ fn data_acknowledged_without_dss_falls_back() {
     recv!(s => 10, s.stack_keys_data(data(1, 1, "hello"), 5));
     send!(s, 20, ack(1, 6));
     assert_eq!(fell_back(&s), Some(FallbackCause::DataPlain));
+    // The last DSS: the path may drop options in one direction only.
     s.write("plain");
-    recv!(s, 20, data(6, 1, "plain"));
+    recv!(s, 20, data(6, 1, "plain").dss(infinite(5)));
     send!(s, 30, data(1, 11, "answer"));
     recv!(s, 30, ack(11, 7));
     assert_eq!(s.read(), b"answer");
+    s.write("more");
+    recv!(s, 30, data(11, 7, "more"));
+}
+
+/// A FIN tells it too, if there is no data left to do so.
+#[test]
+fn the_infinite_mapping_of_the_end() {
+    let mut s = Script::client(config(), 1, Protocol::Mptcp);
+    recv!(s, 0, syn().ws(None).raw(&hex("1e 04 01 01")));
+    send!(s, 10, s.peer_capable(syn_ack()).win(65_535));
+    recv!(s => 10, s.stack_keys(ack(1, 1)));
+    s.write("hello");
+    s.shutdown();
+    recv!(s => 10, s.stack_keys_data(data(1, 1, "hello"), 5));
+    send!(s, 20, ack(1, 6));
+    recv!(s, 20, fin(6, 1).dss(infinite(5)));
+}
+
+/// Its answer reached the peer without options: the acknowledgement shows it, although the peer's
+/// own options arrive.
+#[test]
+fn an_answer_acknowledged_without_dss_falls_back() {
+    let mut s = Script::accepted(config());
+    send!(s, 20, mapped(0, 0, "hello"));
+    recv!(s, 20, ack(1, 6).dss(dack(5)));
+    s.write("answer");
+    s.shutdown();
+    recv!(s, 20, data(1, 6, "answer").dss(dack(5).map(0, 1, 6)));
+    recv!(s, 20, ack(7, 6).dss(dack(5).map(6, 0, 1).fin()));
+    send!(s, 30, ack(6, 7));
+    assert_eq!(fell_back(&s), Some(FallbackCause::DataPlain));
+    // DATA_FIN counts for nothing there.
+    recv!(s, 30, fin(7, 6).dss(infinite(6)));
+    send!(s, 40, fin(6, 8));
+    recv!(s, 40, ack(8, 7));
+    assert_eq!(s.read(), b"hello");
+    assert!(s.saw(|e| matches!(
+        e,
+        Event::Closed {
+            reason: CloseReason::Finished,
+            ..
+        }
+    )));
+}
+
+#[test]
+fn an_acknowledgement_without_dss_later_on_means_nothing() {
+    let mut s = Script::accepted(config());
+    s.write("answer");
+    recv!(s, 10, data(1, 1, "answer").dss(dack(0).map(0, 1, 6)));
+    send!(s, 20, ack(1, 7).dss(dack(6)));
+    s.write("more");
+    recv!(s, 20, data(7, 1, "more").dss(dack(0).map(6, 7, 4)));
+    send!(s, 30, ack(1, 11));
+    assert_eq!(fell_back(&s), None);
+}
+
+#[test]
+fn the_peer_falls_back_by_the_infinite_mapping() {
+    let mut s = Script::accepted(config());
+    send!(s, 20, mapped(0, 0, "hello"));
+    recv!(s, 20, ack(1, 6).dss(dack(5)));
+    // What was overtaken is placed as well.
+    send!(s, 30, data(8, 1, "ain").dss(infinite(7)));
+    assert_eq!(fell_back(&s), Some(FallbackCause::PeerFellBack));
+    recv!(s, 30, ack(1, 6).sack(&[(8, 11)]));
+    send!(s, 31, data(6, 1, "pl").dss(infinite(5)));
+    recv!(s, 31, ack(1, 11));
+    assert_eq!(s.read(), b"helloplain");
+    s.write("answer");
+    recv!(s, 31, data(1, 11, "answer"));
+}
+
+/// One that would move the stream cannot be taken.
+#[test]
+fn an_infinite_mapping_out_of_place() {
+    let mut s = Script::accepted(config());
+    send!(s, 20, mapped(0, 0, "hello"));
+    recv!(s, 20, ack(1, 6).dss(dack(5)));
+    let moved = Rel::default().map(9, 6, 0);
+    send!(s, 30, data(6, 1, "plain").dss(moved));
+    recv!(s, 30, rst_ack(1, 6).raw(&hex("1e 04 80 06")));
+    assert_eq!(fell_back(&s), None);
 }
 
 #[test]

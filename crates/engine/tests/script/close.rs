@@ -1,6 +1,6 @@
 //! The end: DATA_FIN and FIN (RFC 8684 section 3.3.3), MP_FASTCLOSE (section 3.5).
 
-use braid_engine::{CloseReason, Event};
+use braid_engine::{ApiError, CloseReason, Event};
 use braid_wire::mptcp::MptcpOption;
 use braid_wire::tcp::Flags;
 
@@ -364,4 +364,31 @@ fn fin_of_the_only_subflow_is_no_end() {
     Script::join_syn(&join.mptcp[0]);
     recv!(s, 30, fin(1, 2).dss(dack(0)));
     assert_eq!(s.stack.is_mptcp(s.id()), Some(true));
+}
+
+/// A reader that takes its time after both ends have closed: the peer has forgotten the connection
+/// and would answer anything by RST, so nothing is sent, and a RST takes no data away.
+#[test]
+fn what_is_left_to_read_after_the_end_stays() {
+    let mut s = plain();
+    s.shutdown();
+    recv!(s, 10, fin(1, 1));
+    send!(s, 20, ack(1, 2));
+    for n in 0..10 {
+        send!(s, 30, data(1 + n * 40_000, 2, vec![b'x'; 40_000]));
+        while s.take().is_some() {}
+    }
+    send!(s, 40, fin(400_001, 2));
+    recv!(s, 40, ack(2, 400_002));
+    let id = s.id();
+    for _ in 0..350 {
+        let taken = s.stack.read_with(s.now, id, |_| Ok::<_, ApiError>(1_000));
+        assert_eq!(taken, Ok(1_000));
+    }
+    quiet!(s, 120_000);
+    send!(s, 120_010, rst(400_002));
+    quiet!(s, 240_000);
+    assert_eq!(closed(&s), None);
+    assert_eq!(s.read().len(), 50_000);
+    assert_eq!(closed(&s), Some(CloseReason::Finished));
 }

@@ -21,6 +21,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use serde::{Deserialize, Serialize};
 
 use crate::netns;
+use crate::realtime::{EMULATOR_PRIORITY, become_realtime};
 use engine::Engine;
 use tun_end::TunEnd;
 
@@ -245,7 +246,7 @@ fn ended() -> io::Error {
 }
 
 fn run(engine: Engine, inbox: &Receiver<Request>, wake: &OwnedFd, ready: &Sender<bool>) {
-    let realtime = tun_end::become_realtime();
+    let realtime = become_realtime(EMULATOR_PRIORITY);
     let _ = ready.send(realtime);
     if let Err(error) = engine.run(inbox, wake) {
         tracing::error!(%error, "the link emulator stopped");

@@ -1,8 +1,5 @@
-//! The TUN device at one end of an emulated link, and the thread's priority.
-#![expect(
-    unsafe_code,
-    reason = "TUN set-up is by ioctl, scheduling by a call rustix has not"
-)]
+//! The TUN device at one end of an emulated link.
+#![expect(unsafe_code, reason = "TUN set-up is by ioctl")]
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -97,19 +94,6 @@ pub(super) fn corrupt(bytes: &mut [u8], bit: u32) {
     }
     header.fill(0);
     flip_bit(packet, bit);
-}
-
-/// Puts the calling thread under SCHED_FIFO, or failing that at least rids its timers of their
-/// slack (50 µs by default). Answers whether it is SCHED_FIFO.
-pub(super) fn become_realtime() -> bool {
-    // Above ordinary work, below the kernel's own threads (50).
-    let parameter = libc::sched_param { sched_priority: 10 };
-    let policy = libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK;
-    // SAFETY: the parameter lives through the call; 0 means the calling thread.
-    let realtime = unsafe { libc::sched_setscheduler(0, policy, &raw const parameter) } == 0;
-    // SAFETY: takes integers only.
-    unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1 as libc::c_ulong) };
-    realtime
 }
 
 fn check(result: libc::c_int) -> io::Result<()> {

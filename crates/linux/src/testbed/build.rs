@@ -150,7 +150,7 @@ impl Scripts {
 }
 
 /// Runs `ip -batch` in a namespace.
-fn ip(namespace: &str, family: &str, script: &str) -> Result<(), Error> {
+pub(super) fn ip(namespace: &str, family: &str, script: &str) -> Result<(), Error> {
     if script.is_empty() {
         return Ok(());
     }

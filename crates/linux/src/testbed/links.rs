@@ -117,6 +117,16 @@ impl Testbed {
         Ok(())
     }
 
+    pub(super) fn restart_all(&self, courses: Vec<[Course; 2]>, seed: u64) -> Result<(), Error> {
+        let emulator = self.emulator()?;
+        for (index, courses) in courses.into_iter().enumerate() {
+            let restarted = emulator.restart(index, courses, seed);
+            restarted.map_err(|e| Error::system("restart the links", e))?;
+        }
+        // What this asks has been done once it is answered.
+        self.lateness().map(drop)
+    }
+
     pub(super) fn link_status(&self, link: &str) -> Result<LinkStatus, Error> {
         let index = self.link_index(link)?;
         let (spec, emulator) = (&self.spec.links[index], self.emulator()?);

@@ -52,7 +52,7 @@ pub use units::{
     CodelValue, LossValue, Probability, QueueSize, RateValue, ReorderValue, TimeValue,
 };
 
-use crate::emulator::{Direction, Emulator};
+use crate::emulator::{Course, Direction, Emulator};
 use links::LinkState;
 use process::Process;
 
@@ -157,6 +157,29 @@ impl Testbed {
         change: &LinkChange,
     ) -> Result<(), Error> {
         self.change_link(link, direction, change)
+    }
+
+    /// Starts all links anew, each forward and reverse as in `courses`, whatever the file says,
+    /// and with random streams of `seed`: the next run of a measurement begins.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::System`] if the emulator has ended.
+    ///
+    /// # Panics
+    ///
+    /// If there are fewer links than courses.
+    pub fn restart_links(&self, courses: Vec<[Course; 2]>, seed: u64) -> Result<(), Error> {
+        self.restart_all(courses, seed)
+    }
+
+    /// Runs the lines of `script` by `ip -4 -batch` on `host`, for what the file has no words for.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoSuchHost`]; [`Error::System`] with the first line that was refused.
+    pub fn ip(&self, host: &str, script: &str) -> Result<(), Error> {
+        build::ip(&self.layout.host(host)?.namespace, "-4", script)
     }
 
     /// Settings and counters of a link, now.

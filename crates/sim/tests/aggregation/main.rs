@@ -1,4 +1,10 @@
 //! Box and server in virtual time, with unmodified hosts at both ends.
 
+mod faults;
+mod forwarding;
+mod links;
+mod refusals;
+mod sockets;
 mod speed;
+mod streams;
 mod support;

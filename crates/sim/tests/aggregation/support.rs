@@ -1,9 +1,13 @@
 //! Networks as the tests want them.
 
+use core::net::SocketAddr;
 use core::time::Duration;
 
+use braid_engine::CloseReason;
 use braid_links::{QueueLimit, Rate, Settings};
-use braid_sim::aggregation::{Aggregation, AggregationConfig};
+use braid_proxy::report::{BoxCounters, ServerCounters};
+use braid_sim::aggregation::{Aggregation, AggregationConfig, TransferId};
+use braid_sim::traffic::Role;
 use braid_sim::transfer::PathSettings;
 
 /// A link of this rate and round-trip time with a queue of one bandwidth-delay product.
@@ -20,18 +24,56 @@ pub fn link(mbit: u64, rtt_ms: u64) -> PathSettings {
     }
 }
 
+/// The same link while it carries nothing.
+pub fn dark(mut link: PathSettings) -> Box<PathSettings> {
+    link.up.up = false;
+    link.down.up = false;
+    Box::new(link)
+}
+
 /// Two links, of 20 Mbit/s with 30 ms and of 10 Mbit/s with 70 ms.
 pub fn two_links() -> AggregationConfig {
     AggregationConfig::new(vec![link(20, 30), link(10, 70)]).unwrap()
 }
 
-/// The network, once the box takes connections in.
+/// The network, once the box takes connections in and knows both links.
 pub fn start(config: &AggregationConfig) -> Aggregation {
-    let mut net = Aggregation::new(1, config).unwrap();
+    start_with_seed(1, config)
+}
+
+pub fn start_with_seed(seed: u64, config: &AggregationConfig) -> Aggregation {
+    let mut net = Aggregation::new(seed, config).unwrap();
     assert!(net.settle(), "no server was found");
+    net.run_for(Duration::from_millis(500));
     net
 }
 
 pub fn secs(secs: u64) -> Duration {
     Duration::from_secs(secs)
+}
+
+pub fn millis(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+/// A user asks for something at an address where nothing need be.
+pub fn ask(net: &mut Aggregation, remote: &str) -> TransferId {
+    let remote: SocketAddr = remote.parse().unwrap();
+    net.open_to(0, remote, Role::Fetch { request: 100 })
+        .unwrap()
+}
+
+/// How the user's end closed, and how long after its SYN.
+pub fn ending(net: &Aggregation, id: TransferId) -> Option<(Duration, CloseReason)> {
+    let stream = net.at_user(id);
+    let (at, reason) = stream.closed?;
+    Some((at.saturating_since(stream.opened_at), reason))
+}
+
+pub fn box_counters(net: &Aggregation) -> BoxCounters {
+    *net.box_node().core().expect("the box is on").counters()
+}
+
+pub fn server_counters(net: &Aggregation) -> ServerCounters {
+    *net.server_node(0).core().expect("it is on").counters()
 }

@@ -2,11 +2,12 @@
 
 use std::fmt;
 
+use braid_lab::arm::{self, Arm};
 use braid_lab::fct::{self, Cell, Row, Summary};
 
 use super::{cores, progress_bar};
 use crate::cli::lab::FctArgs;
-use crate::cmd::{print, print_json};
+use crate::cmd::{print, print_json, testbed};
 use crate::failure::Failure;
 
 /// Measures every cell and prints one row for each.
@@ -14,6 +15,11 @@ pub fn run(args: &FctArgs, json: bool) -> Result<(), Failure> {
     let cells = cells(args);
     for cell in &cells {
         args.arm.check(cell)?;
+    }
+    if !args.arm.is_virtual() {
+        testbed::netns_allowed()?;
+        // What an arm sets up is taken down on the way out.
+        ctrlc::set_handler(arm::interrupt).map_err(|e| Failure::run("cannot handle signals", e))?;
     }
     let bar = progress_bar(cells.len() as u64 * args.runs);
     let row = |cell| {
@@ -38,12 +44,20 @@ pub fn run(args: &FctArgs, json: bool) -> Result<(), Failure> {
     }
 }
 
+/// The strategy of a kernel has no name of ours.
+const KERNEL: &str = "kernel";
+
 /// Every size with every congestion control with every strategy.
 fn cells(args: &FctArgs) -> Vec<Cell> {
+    let kernel = [KERNEL.to_owned()];
+    let strategies = match args.arm {
+        Arm::Kernel => &kernel[..],
+        _ => &args.strategy,
+    };
     let mut cells = Vec::new();
     for size in &args.size {
         for cc in &args.cc {
-            for strategy in &args.strategy {
+            for strategy in strategies {
                 cells.push(Cell {
                     paths: args.paths.clone(),
                     size: size.clone(),

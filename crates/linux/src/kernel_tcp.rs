@@ -1,17 +1,30 @@
-//! Kernel stream sockets with the transport and the congestion control named for each.
+//! Kernel stream sockets with the transport and the congestion control named for each: the other
+//! end of tests, and the yardstick of measurements.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
 
-use crate::cli::Transport;
+/// What a socket speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Transport {
+    /// Plain TCP.
+    Tcp,
+    /// Multipath TCP.
+    Mptcp,
+}
 
 /// Connections waiting to be accepted.
 const BACKLOG: i32 = 1024;
 
 /// A listening socket. Its congestion control is also set on the sockets [`accept`] returns.
+///
+/// # Errors
+/// What the system refused; `NotFound` for an unknown congestion control.
 pub fn listen(
     address: SocketAddr,
     transport: Transport,
@@ -25,13 +38,46 @@ pub fn listen(
 }
 
 /// The next connection of `listener`.
+///
+/// # Errors
+/// What the system refused; `NotFound` for an unknown congestion control.
 pub fn accept(listener: &TcpListener, congestion: &str) -> io::Result<TcpStream> {
     let (stream, _) = listener.accept()?;
     SockRef::from(&stream).set_tcp_congestion(congestion.as_bytes())?;
     Ok(stream)
 }
 
+/// The next connection of `listener`; `None` if none comes within `time`.
+///
+/// # Errors
+/// What the system refused; `NotFound` for an unknown congestion control.
+pub fn accept_within(
+    listener: &TcpListener,
+    congestion: &str,
+    time: Duration,
+) -> io::Result<Option<TcpStream>> {
+    let timeout = Timespec::try_from(time).map_err(io::Error::other)?;
+    let mut waiting = [PollFd::new(listener, PollFlags::IN)];
+    match poll(&mut waiting, Some(&timeout)) {
+        Ok(0) | Err(Errno::INTR) => Ok(None),
+        Ok(_) => accept(listener, congestion).map(Some),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Makes the connection end by a reset as soon as `stream` is dropped: nothing of it is sent
+/// afterwards.
+///
+/// # Errors
+/// What the system refused.
+pub fn reset_on_drop(stream: &TcpStream) -> io::Result<()> {
+    SockRef::from(stream).set_linger(Some(Duration::ZERO))
+}
+
 /// The congestion control that a socket really has.
+///
+/// # Errors
+/// What the system refused.
 pub fn congestion(stream: &TcpStream) -> io::Result<String> {
     let name = SockRef::from(stream).tcp_congestion()?;
     let end = name
@@ -42,6 +88,9 @@ pub fn congestion(stream: &TcpStream) -> io::Result<String> {
 }
 
 /// A connected socket.
+///
+/// # Errors
+/// What the system refused; `NotFound` for an unknown congestion control.
 pub fn connect(
     address: SocketAddr,
     bind: Option<SocketAddr>,
@@ -57,6 +106,10 @@ pub fn connect(
 }
 
 /// Makes reads and writes fail that make no progress for so long.
+/// Zero waits for ever.
+///
+/// # Errors
+/// What the system refused.
 pub fn set_stall(stream: &TcpStream, stall: Duration) -> io::Result<()> {
     let stall = (!stall.is_zero()).then_some(stall);
     stream.set_read_timeout(stall)?;

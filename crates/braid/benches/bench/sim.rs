@@ -1,0 +1,113 @@
+//! How fast the simulator is. Needs no privileges.
+
+use std::num::NonZero;
+use std::thread;
+use std::time::Instant;
+
+use braid::failure::Failure;
+use braid_lab::arm::Arm;
+use braid_lab::fct::{self, Cell, DefaultPath, Direction, Records};
+use serde::Serialize;
+
+/// Simulated seconds a second to be reached, and those aimed at.
+const SPEED_BAR: f64 = 400.0;
+const SPEED_GOAL: f64 = 1000.0;
+/// Seconds the table may take, on two cores.
+const TABLE_BAR: f64 = 20.0;
+
+/// Flow sizes and losses of the poor path of the table's 40 cells.
+const SIZES: [&str; 8] = ["4k", "8k", "16k", "32k", "64k", "256k", "512k", "1M"];
+const LOSSES: [&str; 5] = ["0%", "0.5%", "1%", "2%", "5%"];
+const RUNS: u64 = 100;
+
+/// Both figures.
+#[derive(Debug, Serialize)]
+pub struct Sim {
+    /// One greedy transfer over two paths of 5 Mb/s, on one core.
+    simulated_s_per_s: f64,
+    speed_bar: f64,
+    speed_holds: bool,
+    /// 40 cells of 100 runs.
+    table_s: f64,
+    table_cores: usize,
+    table_bar: f64,
+    table_holds: bool,
+}
+
+/// Measures both.
+pub fn measure() -> Result<Sim, Failure> {
+    let simulated_s_per_s = speed()?;
+    let table_cores = thread::available_parallelism().map_or(1, NonZero::get);
+    let table_s = table(table_cores)?;
+    Ok(Sim {
+        simulated_s_per_s,
+        speed_bar: SPEED_BAR,
+        speed_holds: simulated_s_per_s >= SPEED_BAR,
+        table_s,
+        table_cores,
+        table_bar: TABLE_BAR,
+        table_holds: table_s <= TABLE_BAR,
+    })
+}
+
+/// Simulated seconds a second, the median of some transfers.
+fn speed() -> Result<f64, Failure> {
+    let cell = cell("5mbit,40ms,0%;5mbit,40ms,0%", "512M")?;
+    let mut session = Arm::Sim.open(&cell)?;
+    let mut speeds = Vec::new();
+    for index in 0..5 {
+        let start = Instant::now();
+        let result = session.run(&cell, index)?;
+        speeds.push(result.fct.as_secs_f64() / start.elapsed().as_secs_f64());
+    }
+    speeds.sort_unstable_by(f64::total_cmp);
+    Ok(speeds[speeds.len() / 2])
+}
+
+/// Seconds that the table takes.
+fn table(cores: usize) -> Result<f64, Failure> {
+    let start = Instant::now();
+    for loss in LOSSES {
+        for size in SIZES {
+            let cell = cell(&format!("5mbit,40ms,0%;5mbit,100ms,{loss}"), size)?;
+            fct::run(&cell, Arm::Sim, RUNS, cores, &|| ())?;
+        }
+    }
+    Ok(start.elapsed().as_secs_f64())
+}
+
+/// A download by minRTT.
+pub fn cell(paths: &str, size: &str) -> Result<Cell, Failure> {
+    Ok(Cell {
+        paths: paths.parse().map_err(|e| Failure::run("paths", e))?,
+        size: size.parse().map_err(|e| Failure::run("size", e))?,
+        strategy: "minrtt".to_owned(),
+        cc: "cubic".to_owned(),
+        default_path: DefaultPath::Path(0),
+        records: Records::Cold,
+        warm_subflows: false,
+        initial_window: 10,
+        declare_size: true,
+        queue: 50,
+        direction: Direction::Down,
+        seed: 1,
+    })
+}
+
+impl Sim {
+    /// For people.
+    pub fn print(&self) {
+        println!(
+            "simulator: {:.0} simulated seconds a second (2 paths of 5 Mb/s, one greedy transfer, \
+             one core; bar {SPEED_BAR}, goal {SPEED_GOAL})",
+            self.simulated_s_per_s
+        );
+        println!(
+            "simulator: {:.1} s for a table of {} cells of {RUNS} runs on {} cores (bar {TABLE_BAR} \
+             on 2)",
+            self.table_s,
+            SIZES.len() * LOSSES.len(),
+            self.table_cores
+        );
+    }
+}

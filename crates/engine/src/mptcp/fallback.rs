@@ -1,0 +1,123 @@
+//! Falling back to regular TCP, and what tells that it must be (RFC 8684 section 3.7).
+
+use braid_wire::Dsn64;
+use braid_wire::mptcp::{Dss, DssMapping, MptcpOption, ResetReason};
+
+use super::connection::{Connection, Ctx, Mode, SendFin};
+use super::dss::carried;
+use super::subflow::{Opens, ResetKind};
+use crate::buffer::RangeSet;
+use crate::event::SubflowCloseReason;
+use crate::{Event, FallbackCause};
+
+/// The peer is told that the rest of our stream follows in order, by the infinite mapping: the path
+/// may drop options in one direction only.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Farewell {
+    idsn: Dsn64,
+    wide: bool,
+    /// Told until the peer acknowledges more of the subflow than this, so something that told it.
+    until: u64,
+}
+
+impl Connection {
+    /// Reports that MPTCP is not in use, and goes on with regular TCP.
+    pub fn fall_back(&mut self, ctx: &mut Ctx<'_>, cause: FallbackCause) {
+        if let Mode::Mptcp(m) = &self.mode {
+            ctx.demux.tokens.remove(&m.local.token);
+            let told = cause != FallbackCause::PeerFellBack;
+            self.farewell = self.subflows.first().filter(|_| told).map(|s| Farewell {
+                idsn: m.local.idsn,
+                wide: m.wide_dsn,
+                until: s.snd.nxt,
+            });
+            self.snd.reinject = RangeSet::new();
+            if self.snd.fin == SendFin::Sent {
+                // The subflow's FIN takes the place of DATA_FIN.
+                self.snd.fin = SendFin::Queued;
+            }
+            self.live.fin_at = None;
+        }
+        self.mode = Mode::Tcp;
+        if cause != FallbackCause::NotRequested {
+            ctx.events.push_back(Event::FellBack {
+                conn: self.id,
+                cause,
+            });
+        }
+    }
+
+    /// The infinite mapping for a segment of subflow `i` whose byte `sub` is byte `data` of the
+    /// stream, as long as it is to be told.
+    pub(super) fn infinite_mapping(&self, i: usize, sub: u64, data: u64) -> Option<MptcpOption> {
+        let farewell = self.farewell?;
+        if self.subflows[i].snd.una > farewell.until {
+            return None;
+        }
+        Some(MptcpOption::Dss(Dss {
+            data_ack: None,
+            mapping: Some(DssMapping {
+                dsn: carried(farewell.idsn.add(1).add(data), farewell.wide),
+                subflow_seq: sub as u32,
+                len: 0,
+                checksum: None,
+            }),
+            data_fin: false,
+        }))
+    }
+
+    /// Whether both streams are those of subflow `i`, byte by byte, so that regular TCP can take
+    /// over: there was never more than this one, and nothing was sent twice.
+    fn is_contiguous(&self, i: usize) -> bool {
+        let subflow = &self.subflows[i];
+        let sent = subflow.snd.nxt - u64::from(subflow.fin_sent);
+        self.subflows.len() == 1
+            && subflow.opens == Opens::Connection
+            && sent == self.snd.nxt + 1
+            && subflow.rcv.nxt - u64::from(subflow.rcv.finished()) == self.rcv.buf.rcv_nxt() + 1
+    }
+
+    /// The peer fell back: byte `sub` of subflow `i` is byte `data` of its stream, and so on.
+    pub(super) fn on_infinite_mapping(&mut self, ctx: &mut Ctx<'_>, i: usize, sub: u64, data: u64) {
+        if sub == data + 1 && self.is_contiguous(i) {
+            self.fall_back(ctx, FallbackCause::PeerFellBack);
+            self.on_plain_ack(ctx, i);
+        } else {
+            self.give_up_subflow(i);
+        }
+    }
+
+    /// A segment with `len` bytes from `seq` on came without any MPTCP option: a middlebox took
+    /// them, or the peer fell back.
+    pub(super) fn on_bare_segment(&mut self, ctx: &mut Ctx<'_>, i: usize, seq: u64, len: usize) {
+        let subflow = &self.subflows[i];
+        let Some(mptcp) = self.mptcp() else {
+            return;
+        };
+        // Data before any mapping, or an acknowledgement of ours although none of it was ever
+        // acknowledged at the data level. Later on, that is no reason any more.
+        let data = len > 0 && seq == subflow.rcv.nxt && !mptcp.dss_seen;
+        let ack = subflow.snd.una > 1 && self.snd.una() == 0;
+        if (data || ack) && self.is_contiguous(i) {
+            self.fall_back(ctx, FallbackCause::DataPlain);
+            self.on_plain_ack(ctx, i);
+        } else if self.has_no_place(i, seq, len) {
+            // It can never be taken, however often it comes (section 3.3.1).
+            self.give_up_subflow(i);
+        }
+    }
+
+    /// Whether `len` bytes that are next on subflow `i` have no mapping.
+    fn has_no_place(&self, i: usize, seq: u64, len: usize) -> bool {
+        let rcv = &self.subflows[i].rcv;
+        let next = len > 0 && seq == rcv.nxt && !rcv.finished();
+        next && rcv.mapping_at(seq).is_none()
+    }
+
+    fn give_up_subflow(&mut self, i: usize) {
+        self.subflows[i].begin_reset(
+            ResetKind::Subflow(ResetReason::MiddleboxInterference),
+            SubflowCloseReason::PeerMisbehaved,
+        );
+    }
+}

@@ -1,0 +1,161 @@
+//! Two hosts in network namespaces, joined by an emulated link for each path.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
+
+use braid_linux::emulator::Course;
+use braid_linux::netns;
+use braid_linux::testbed::{self, Options, Spec, Testbed};
+
+use super::{Error, flow};
+use crate::fct::{Cell, RunResult, run_seed};
+
+/// The host that opens connections.
+pub(super) const CLIENT: &str = "client";
+/// The host that accepts them.
+pub(super) const SERVER: &str = "server";
+
+/// A run during which the emulator was later than this at the 99th percentile is thrown away.
+const TOLERABLE_US: f64 = 1_000.0;
+/// How often a run is made in the hope that the machine is quiet.
+const ATTEMPTS: u32 = 10;
+/// Names of testbeds start so; the process id follows.
+const PREFIX: &str = "braidlab";
+
+static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+
+pub(super) fn interrupt() {
+    INTERRUPTED.store(true, Ordering::Relaxed);
+}
+
+pub(super) fn interrupted() -> bool {
+    INTERRUPTED.load(Ordering::Relaxed)
+}
+
+/// The testbed of a cell.
+pub(super) struct Bed {
+    pub testbed: Testbed,
+    repeated: u64,
+}
+
+impl std::fmt::Debug for Bed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Bed")
+            .field("name", &self.testbed.layout().name)
+            .field("repeated", &self.repeated)
+            .finish()
+    }
+}
+
+impl Bed {
+    /// Builds it. The hosts are routers, so that what one engine sends through its device leaves
+    /// by the links.
+    pub fn build(cell: &Cell) -> Result<Bed, Error> {
+        netns::capability().map_err(|reason| {
+            Error::Run(format!("runs over links need network namespaces: {reason}"))
+        })?;
+        remove_abandoned();
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let (pid, count) = (std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let mut text = format!(
+            "name = \"{PREFIX}{pid}-{count}\"\n\
+             [[host]]\nname = \"{CLIENT}\"\nrole = \"router\"\n\
+             [[host]]\nname = \"{SERVER}\"\nrole = \"router\"\n"
+        );
+        for n in 0..cell.paths.specs().len() {
+            let link = link_name(n);
+            text +=
+                &format!("[[link]]\nname = \"{link}\"\nfrom = \"{CLIENT}\"\nto = \"{SERVER}\"\n");
+        }
+        let spec = Spec::parse(&text, Path::new("lab")).map_err(|e| Error::Run(e.to_string()))?;
+        let testbed = Testbed::up(spec, Options::default()).map_err(run_error)?;
+        Ok(Bed {
+            testbed,
+            repeated: 0,
+        })
+    }
+
+    /// Runs `measure` with links as they are in run `index` of `cell`, again if the emulator was
+    /// late. Every attempt has the same seed, which is handed to `measure`.
+    pub fn run(
+        &mut self,
+        cell: &Cell,
+        index: u64,
+        mut measure: impl FnMut(u64) -> Result<RunResult, Error>,
+    ) -> Result<RunResult, Error> {
+        let seed = run_seed(cell.seed, index);
+        let mut worst = 0.0f64;
+        for _ in 0..ATTEMPTS {
+            let links = flow::links(cell, seed).into_iter();
+            let courses = links.map(|link| [Course::from(link.clone()), Course::from(link)]);
+            let restarted = self.testbed.restart_links(courses.collect(), seed);
+            restarted.map_err(run_error)?;
+            self.testbed.reset_lateness().map_err(run_error)?;
+            let result = measure(seed)?;
+            if interrupted() {
+                return Err(Error::Run("interrupted".to_owned()));
+            }
+            let late = self.testbed.lateness().map_err(run_error)?;
+            if late.p99_us <= TOLERABLE_US {
+                return Ok(result);
+            }
+            worst = worst.max(late.p99_us);
+            self.repeated += 1;
+        }
+        Err(Error::Busy(format!(
+            "this machine is too busy to emulate links: in {ATTEMPTS} attempts in a row packets \
+             were late, by up to {:.1} ms at the 99th percentile",
+            worst / 1e3
+        )))
+    }
+
+    pub fn repeated(&self) -> u64 {
+        self.repeated
+    }
+
+    /// Name of a host's namespace.
+    pub fn namespace(&self, host: &str) -> Result<String, Error> {
+        let host = self.testbed.layout().host(host).map_err(run_error)?;
+        Ok(host.namespace.clone())
+    }
+}
+
+/// Name of the interface at both ends of path `n`.
+pub(super) fn link_name(n: usize) -> String {
+    format!("path{n}")
+}
+
+pub(super) fn run_error(error: impl std::fmt::Display) -> Error {
+    Error::Run(error.to_string())
+}
+
+/// Takes down testbeds of processes that were killed.
+fn remove_abandoned() {
+    let Ok(namespaces) = netns::list() else {
+        return;
+    };
+    let mut names: Vec<&str> = namespaces
+        .iter()
+        .filter_map(|namespace| namespace.split('.').next())
+        .filter(|name| name.strip_prefix(PREFIX).is_some_and(is_abandoned))
+        .collect();
+    names.dedup();
+    for name in names {
+        if let Err(error) = testbed::down(name) {
+            tracing::warn!(%error, "cannot remove what an earlier measurement left behind");
+        }
+    }
+}
+
+/// Whether the process in `suffix`, "<process id>-<count>", is gone.
+fn is_abandoned(suffix: &str) -> bool {
+    let pid = suffix
+        .split('-')
+        .next()
+        .and_then(|pid| pid.parse::<u32>().ok());
+    pid.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists())
+}
+
+/// How often a run in wall-clock time looks whether it is to end.
+pub(super) const TICK: Duration = Duration::from_millis(250);

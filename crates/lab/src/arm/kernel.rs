@@ -1,0 +1,383 @@
+//! Runs over emulated links with the kernel's Multipath TCP at both ends.
+
+use std::fs;
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsFd;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use braid_linux::kernel_tcp::{self, Transport};
+use braid_linux::mptcp_info::{self, SubflowInfo};
+use braid_linux::netns;
+use braid_sim::traffic::pattern;
+
+use super::bed::{self, Bed, CLIENT, SERVER, TICK, run_error};
+use super::{Error, flow};
+use crate::fct::{Cell, Direction, RunResult};
+
+/// Routing table of path 0 on the client; the others follow.
+const FIRST_TABLE: usize = 100;
+/// Subflows besides the first that a connection may have.
+const SUBFLOW_LIMIT: usize = 8;
+/// Bytes handed to one read or write.
+const CHUNK: usize = 64 * 1024;
+/// How often it is looked whether subflows are established.
+const POLL: Duration = Duration::from_millis(1);
+
+/// Whether this kernel has the congestion control that `cell` names. The strategy, records and
+/// the declared size mean nothing to a kernel.
+pub(super) fn check(cell: &Cell) -> Result<(), Error> {
+    let any = SocketAddr::from(([127, 0, 0, 1], 0));
+    // A Multipath TCP socket would take any name and find out with its first subflow.
+    match kernel_tcp::listen(any, Transport::Tcp, &cell.cc) {
+        Ok(_) => Ok(()),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {
+            let known = "/proc/sys/net/ipv4/tcp_available_congestion_control";
+            let known = fs::read_to_string(known).unwrap_or_default();
+            let known = known.split_whitespace().collect::<Vec<_>>().join(", ");
+            Err(Error::Usage(format!(
+                "this kernel has no congestion control `{}`; it has {known}",
+                cell.cc
+            )))
+        }
+        Err(e) => Err(Error::Run(format!("cannot use `{}`: {e}", cell.cc))),
+    }
+}
+
+/// Namespaces and links. The server has one address, which the client reaches by every link
+/// from that link's own; its path manager opens a subflow from each.
+#[derive(Debug)]
+pub struct Kernel {
+    bed: Bed,
+}
+
+impl Kernel {
+    pub(super) fn open(cell: &Cell) -> Result<Kernel, Error> {
+        let bed = Bed::build(cell)?;
+        let metrics = format!("initcwnd {} congctl {}", cell.initial_window, cell.cc);
+        let limits = format!("mptcp limits set subflows {SUBFLOW_LIMIT}\n");
+        let (mut there, mut back) = (limits.clone(), limits);
+        back += &format!("addr add {}/32 dev lo\n", flow::SERVER);
+        for n in 0..cell.paths.specs().len() {
+            let (address, link, table) = (flow::client_addr(n), bed::link_name(n), FIRST_TABLE + n);
+            there += &format!(
+                "addr add {address}/32 dev {link}\n\
+                 route add default dev {link} src {address} table {table} {metrics}\n\
+                 rule add from {address}/32 lookup {table} pref {table}\n\
+                 mptcp endpoint add {address} dev {link} subflow\n"
+            );
+            back += &format!(
+                "route add {address}/32 dev {link} src {} {metrics}\n",
+                flow::SERVER
+            );
+        }
+        bed.testbed.ip(CLIENT, &there).map_err(run_error)?;
+        bed.testbed.ip(SERVER, &back).map_err(run_error)?;
+        Ok(Kernel { bed })
+    }
+
+    pub(super) fn run(&mut self, cell: &Cell, index: u64) -> Result<RunResult, Error> {
+        let (client, server) = (self.bed.namespace(CLIENT)?, self.bed.namespace(SERVER)?);
+        self.bed.run(cell, index, |_| {
+            let before = join_syns(&client)?;
+            let transfer = Transfer {
+                cell,
+                local: SocketAddr::new(flow::client_addr(cell.opening_path(index)).into(), 0),
+                remote: SocketAddr::new(flow::SERVER.into(), flow::PORT),
+                deadline: Instant::now() + flow::limit(cell),
+            };
+            let mut result = transfer.run(&client, &server).map_err(run_error)?;
+            result.join_syns = join_syns(&client)?.saturating_sub(before);
+            Ok(result)
+        })
+    }
+
+    pub(super) fn repeated(&self) -> u64 {
+        self.bed.repeated()
+    }
+}
+
+/// One transfer between the two namespaces.
+struct Transfer<'a> {
+    cell: &'a Cell,
+    local: SocketAddr,
+    remote: SocketAddr,
+    deadline: Instant,
+}
+
+/// What one end saw.
+#[derive(Default)]
+struct Seen {
+    started: Option<Instant>,
+    first_byte: Option<Instant>,
+    last_byte: Option<Instant>,
+    received: u64,
+    subflows: Vec<SubflowInfo>,
+}
+
+/// How an end learns of the other what the network does not tell.
+struct Line {
+    to: Sender<()>,
+    from: Receiver<()>,
+}
+
+impl Transfer<'_> {
+    fn run(&self, client: &str, server: &str) -> io::Result<RunResult> {
+        let listen = || kernel_tcp::listen(self.remote, Transport::Mptcp, &self.cell.cc);
+        let listener = netns::run_inside(server, listen)?;
+        let ((to_server, from_client), (to_client, from_server)) =
+            (mpsc::channel(), mpsc::channel());
+        let (near, far) = (
+            Line {
+                to: to_server,
+                from: from_server,
+            },
+            Line {
+                to: to_client,
+                from: from_client,
+            },
+        );
+        thread::scope(|scope| {
+            let serving = scope.spawn(move || self.serve(&listener, &far));
+            let asked = netns::run_inside(client, move || self.ask(&near));
+            let served = serving.join();
+            let served = served.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            Ok(self.result(&asked?, &served?))
+        })
+    }
+
+    /// The client.
+    fn ask(&self, line: &Line) -> io::Result<Seen> {
+        let mut seen = Seen {
+            started: Some(Instant::now()),
+            ..Seen::default()
+        };
+        let stream = kernel_tcp::connect(
+            self.remote,
+            Some(self.local),
+            Transport::Mptcp,
+            &self.cell.cc,
+        )?;
+        let mut end = self.end(&stream)?;
+        let bytes = match self.cell.direction {
+            Direction::Down => flow::REQUEST,
+            Direction::Up => self.cell.size.bytes(),
+        };
+        if self.cell.warm_subflows {
+            end.send(1)?;
+            self.await_subflows(&stream)?;
+            self.hear(line)?;
+            seen.started = Some(Instant::now());
+        }
+        end.send(bytes)?;
+        match self.cell.direction {
+            Direction::Down => end.receive_all(&mut seen)?,
+            Direction::Up => stream.shutdown(Shutdown::Write)?,
+        }
+        self.part(&stream, line, &mut seen)?;
+        Ok(seen)
+    }
+
+    fn serve(&self, listener: &TcpListener, line: &Line) -> io::Result<Seen> {
+        let mut seen = Seen::default();
+        let stream = loop {
+            if let Some(stream) = kernel_tcp::accept_within(listener, &self.cell.cc, TICK)? {
+                break stream;
+            }
+            self.check_time()?;
+        };
+        let mut end = self.end(&stream)?;
+        if self.cell.warm_subflows {
+            self.await_subflows(&stream)?;
+            let _ = line.to.send(());
+        }
+        match self.cell.direction {
+            Direction::Down => {
+                end.receive(flow::REQUEST, &mut Seen::default())?;
+                end.send(self.cell.size.bytes())?;
+                stream.shutdown(Shutdown::Write)?;
+            }
+            Direction::Up => end.receive_all(&mut seen)?,
+        }
+        self.part(&stream, line, &mut seen)?;
+        Ok(seen)
+    }
+
+    fn end<'s>(&self, stream: &'s TcpStream) -> io::Result<End<'s>>
+    where
+        Self: 's,
+    {
+        kernel_tcp::set_stall(stream, TICK)?;
+        Ok(End {
+            stream,
+            sent: 0,
+            deadline: self.deadline,
+        })
+    }
+
+    /// Waits until there is a subflow on every path.
+    fn await_subflows(&self, stream: &TcpStream) -> io::Result<()> {
+        let wanted = self.cell.paths.specs().len();
+        while mptcp_info::mptcp_info(stream.as_fd())?
+            .is_none_or(|info| usize::from(info.subflows) < wanted)
+        {
+            self.check_time()?;
+            thread::sleep(POLL);
+        }
+        Ok(())
+    }
+
+    /// Reads the counters once both ends have done all, and closes the connection abruptly: a
+    /// farewell would go on over the links of the next run.
+    fn part(&self, stream: &TcpStream, line: &Line, seen: &mut Seen) -> io::Result<()> {
+        // Where the other end failed there is nobody to tell.
+        let _ = line.to.send(());
+        self.hear(line)?;
+        seen.subflows = mptcp_info::subflows(stream.as_fd())?;
+        let _ = line.to.send(());
+        self.hear(line)?;
+        kernel_tcp::reset_on_drop(stream)
+    }
+
+    /// Waits for the other end.
+    fn hear(&self, line: &Line) -> io::Result<()> {
+        loop {
+            match line.from.recv_timeout(TICK) {
+                Ok(()) => return Ok(()),
+                Err(RecvTimeoutError::Disconnected) => {
+                    return Err(io::Error::other("the other end failed"));
+                }
+                Err(RecvTimeoutError::Timeout) => self.check_time()?,
+            }
+        }
+    }
+
+    fn check_time(&self) -> io::Result<()> {
+        check_time(self.deadline)
+    }
+
+    fn result(&self, client: &Seen, server: &Seen) -> RunResult {
+        let (sender, receiver) = match self.cell.direction {
+            Direction::Down => (server, client),
+            Direction::Up => (client, server),
+        };
+        let since = |from: Option<Instant>, to: Option<Instant>| {
+            to.zip(from)
+                .map(|(to, from)| to.saturating_duration_since(from))
+                .unwrap_or_default()
+        };
+        let paths = self.cell.paths.specs().len();
+        let mut result = RunResult {
+            completed: receiver.received == self.cell.size.bytes(),
+            fct: since(client.started, receiver.last_byte),
+            fct_data: since(receiver.first_byte, receiver.last_byte),
+            bytes_by_path: vec![0; paths],
+            copy_bytes_by_path: vec![0; paths],
+            packets_by_path: vec![0; paths],
+            copies_by_path: vec![0; paths],
+            ..RunResult::default()
+        };
+        for subflow in &sender.subflows {
+            let at_client = match self.cell.direction {
+                Direction::Down => subflow.remote,
+                Direction::Up => subflow.local,
+            };
+            let path = (0..paths).find(|n| IpAddr::V4(flow::client_addr(*n)) == at_client);
+            if let Some(path) = path {
+                result.bytes_by_path[path] += subflow
+                    .bytes_sent
+                    .saturating_sub(subflow.bytes_retransmitted);
+            }
+            result.retransmissions += u64::from(subflow.retransmissions);
+        }
+        result
+    }
+}
+
+/// One end's bytes.
+struct End<'s> {
+    stream: &'s TcpStream,
+    sent: u64,
+    deadline: Instant,
+}
+
+impl End<'_> {
+    /// Sends up to byte `end` of the stream.
+    fn send(&mut self, end: u64) -> io::Result<()> {
+        while self.sent < end {
+            let chunk = (end - self.sent).min(CHUNK as u64);
+            let bytes: Vec<u8> = (self.sent..self.sent + chunk).map(pattern).collect();
+            let sent = self.patiently(|mut stream| stream.write(&bytes))?;
+            self.sent += sent as u64;
+        }
+        Ok(())
+    }
+
+    /// Receives up to byte `end` of the stream, or to its end if that comes sooner.
+    fn receive(&mut self, end: u64, seen: &mut Seen) -> io::Result<()> {
+        let mut buffer = vec![0; CHUNK];
+        while seen.received < end {
+            let read = self.patiently(|mut stream| stream.read(&mut buffer))?;
+            if read == 0 {
+                return Ok(());
+            }
+            let now = Instant::now();
+            seen.first_byte.get_or_insert(now);
+            seen.last_byte = Some(now);
+            let mut expected = (seen.received..).map(pattern);
+            if !buffer[..read]
+                .iter()
+                .all(|byte| expected.next() == Some(*byte))
+            {
+                return Err(io::Error::other("what came is not what was sent"));
+            }
+            seen.received += read as u64;
+        }
+        Ok(())
+    }
+
+    fn receive_all(&mut self, seen: &mut Seen) -> io::Result<()> {
+        self.receive(u64::MAX, seen)
+    }
+
+    /// Repeats a read or write that came to nothing within a [`TICK`].
+    fn patiently(&self, mut act: impl FnMut(&TcpStream) -> io::Result<usize>) -> io::Result<usize> {
+        loop {
+            match act(self.stream) {
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => check_time(self.deadline)?,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                other => return other,
+            }
+        }
+    }
+}
+
+fn check_time(deadline: Instant) -> io::Result<()> {
+    if bed::interrupted() {
+        return Err(io::Error::other("interrupted"));
+    }
+    match Instant::now() < deadline {
+        true => Ok(()),
+        false => Err(io::Error::new(
+            io::ErrorKind::TimedOut,
+            "the transfer takes too long",
+        )),
+    }
+}
+
+/// SYNs with MP_JOIN that the namespace has sent, repeated ones excluded; 0 where the kernel does
+/// not tell (before 6.14).
+fn join_syns(namespace: &str) -> Result<u64, Error> {
+    let read = || fs::read_to_string("/proc/thread-self/net/netstat");
+    let text = netns::run_inside(namespace, read).map_err(run_error)?;
+    let mut lines = text.lines().filter(|line| line.starts_with("MPTcpExt:"));
+    let (names, values) = (lines.next(), lines.next());
+    let (names, values) = (names.unwrap_or_default(), values.unwrap_or_default());
+    let counters = names.split_whitespace().zip(values.split_whitespace());
+    let sent = counters
+        .into_iter()
+        .find(|(name, _)| *name == "MPJoinSynTx");
+    Ok(sent.and_then(|(_, value)| value.parse().ok()).unwrap_or(0))
+}

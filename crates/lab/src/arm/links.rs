@@ -1,0 +1,344 @@
+//! Runs over emulated links: the engine on its driver at both ends, in wall-clock time.
+//!
+//! The engines have TUN devices in two namespaces, whose kernels forward between those and the
+//! links. All that is drawn at random is drawn as in the simulator: the losses from the same
+//! streams by the number of the packet, keys and ports from the same streams of the stacks.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+use braid_engine::{ConnId, ConnectOptions, Event, Stack};
+use braid_linux::driver::{Clock, Context, Driver, Host};
+use braid_linux::netns;
+use braid_linux::realtime::{EMULATOR_PRIORITY, become_realtime};
+use braid_linux::sockets::Limits;
+use braid_linux::tun::{PacketIo, Tun};
+use braid_proxy::{Core, LocalEvent, LocalStreams};
+use braid_sim::oracle::Oracle;
+use braid_sim::traffic::Stream;
+use braid_sim::world::node_streams;
+use braid_wire::Instant;
+use rustix::event::{EventfdFlags, eventfd};
+
+use super::bed::{self, Bed, CLIENT, SERVER, TICK, run_error};
+use super::{Error, flow};
+use crate::fct::{Cell, RunResult};
+
+/// The engines' devices.
+const DEVICE: &str = "engine";
+/// Routing table of path 0 on the client; the others follow.
+const FIRST_TABLE: usize = 100;
+
+/// Namespaces and links, with an engine's device at both ends.
+#[derive(Debug)]
+pub struct Links {
+    bed: Bed,
+    client: Tun,
+    server: Tun,
+}
+
+impl Links {
+    pub(super) fn open(cell: &Cell) -> Result<Links, Error> {
+        let bed = Bed::build(cell)?;
+        let device = |host| {
+            let made = || Tun::create(DEVICE).map_err(io::Error::other);
+            netns::run_inside(&bed.namespace(host)?, made).map_err(run_error)
+        };
+        let (client, server) = (device(CLIENT)?, device(SERVER)?);
+        // As large as super-segments come, and a queue that no burst overflows.
+        let up = format!("link set {DEVICE} mtu 65535 txqueuelen 4000 multicast off up\n");
+        let (mut there, mut back) = (up.clone(), up);
+        back += &format!("route add {}/32 dev {DEVICE}\n", flow::SERVER);
+        for n in 0..cell.paths.specs().len() {
+            let (address, link) = (flow::client_addr(n), bed::link_name(n));
+            let table = FIRST_TABLE + n;
+            there += &format!(
+                "route add {address}/32 dev {DEVICE}\n\
+                 route add default dev {link} table {table}\n\
+                 rule add from {address}/32 lookup {table} pref {table}\n"
+            );
+            back += &format!("route add {address}/32 dev {link}\n");
+        }
+        bed.testbed.ip(CLIENT, &there).map_err(run_error)?;
+        bed.testbed.ip(SERVER, &back).map_err(run_error)?;
+        Ok(Links {
+            bed,
+            client,
+            server,
+        })
+    }
+
+    pub(super) fn run(&mut self, cell: &Cell, index: u64) -> Result<RunResult, Error> {
+        let (client, server) = (&mut self.client, &mut self.server);
+        self.bed.run(cell, index, |seed| {
+            // What an earlier run left behind is none of this one's.
+            discard(client);
+            discard(server);
+            transfer(cell, index, seed, (client, server))
+        })
+    }
+
+    pub(super) fn repeated(&self) -> u64 {
+        self.bed.repeated()
+    }
+}
+
+fn discard(device: &mut Tun) {
+    while let Ok(Some(_)) = device.recv() {}
+}
+
+/// One transfer. The client is node 0 of the simulated world, the server node 1.
+fn transfer(
+    cell: &Cell,
+    index: u64,
+    seed: u64,
+    (client, server): (&mut Tun, &mut Tun),
+) -> Result<RunResult, Error> {
+    let clock = Clock::new();
+    let shared = Shared {
+        paths: cell.paths.specs().len(),
+        deadline: Instant::ZERO + flow::limit(cell),
+        warm: AtomicUsize::new(0),
+        finished: AtomicUsize::new(0),
+        wake: [event()?, event()?],
+    };
+    let driver = |node: usize, device, stack, stream| {
+        let end = End::new(&shared, stream);
+        let wake = Wake(&shared.wake[node]);
+        Driver::new(clock, device, stack, end, wake, Limits::default()).map_err(run_error)
+    };
+    let mut accepting = stack(cell, seed, 1)?;
+    accepting.add_path(flow::local(flow::SERVER));
+    accepting.listen(flow::remote()).map_err(run_error)?;
+    let mut server = driver(1, server, accepting, flow::answering(cell))?;
+    let mut opening = stack(cell, seed, 0)?;
+    for n in 0..shared.paths {
+        opening.add_path(flow::local(flow::client_addr(n)));
+    }
+    let mut client = driver(0, client, opening, flow::asking(cell))?;
+    let options = flow::connect_options(cell, index)?;
+    thread::scope(|scope| {
+        let serving = scope.spawn(|| run_end(&mut server, |_| Ok(())));
+        let asking = scope.spawn(|| {
+            run_end(&mut client, |driver| {
+                let now = driver.clock().now();
+                driver.core.connect(now, options, &mut driver.stack)
+            })
+        });
+        joined(asking).and(joined(serving))
+    })?;
+    let streams = [&client.core.ended, &server.core.ended].map(Option::as_ref);
+    let join_syns = client.stack.stats().join_syns;
+    Ok(flow::result(cell, client.core.started, streams, join_syns))
+}
+
+fn stack(cell: &Cell, seed: u64, node: u32) -> Result<Stack, Error> {
+    let policy = braid_strategy::factory(&cell.strategy);
+    let policy = policy.map_err(|e| Error::Usage(e.to_string()))?;
+    let (_, rng) = node_streams(seed, node);
+    Ok(Stack::new(flow::engine(cell)?, rng, Box::new(policy)))
+}
+
+fn event() -> Result<OwnedFd, Error> {
+    eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(run_error)
+}
+
+fn joined<T>(thread: thread::ScopedJoinHandle<'_, T>) -> T {
+    let result = thread.join();
+    result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
+type EndDriver<'a> = Driver<&'a mut Tun, End<'a>, Wake<'a>>;
+
+/// Runs an end until both have finished, or to the deadline.
+fn run_end<'a>(
+    driver: &mut EndDriver<'a>,
+    start: impl FnOnce(&mut EndDriver<'a>) -> Result<(), Error>,
+) -> Result<(), Error> {
+    // Below the emulator, which must be on time for both ends.
+    become_realtime(EMULATOR_PRIORITY - 1);
+    let shared = driver.core.shared;
+    let started = start(driver);
+    if started.is_err() {
+        shared.finished.store(2, Ordering::Release);
+        shared.wake_ends();
+        return started;
+    }
+    let never = event()?;
+    let ended = driver.run(never.as_fd(), |driver| {
+        let late = driver.clock().now() >= shared.deadline;
+        shared.finished.load(Ordering::Acquire) >= 2 || late || bed::interrupted()
+    });
+    ended.map_err(run_error)
+}
+
+/// What the ends know of each other.
+#[derive(Debug)]
+struct Shared {
+    paths: usize,
+    deadline: Instant,
+    /// Ends that have a subflow on every path.
+    warm: AtomicUsize,
+    /// Ends whose connection has ended.
+    finished: AtomicUsize,
+    /// Wakes client and server when one of these changes.
+    wake: [OwnedFd; 2],
+}
+
+impl Shared {
+    fn count(&self, ends: &AtomicUsize) {
+        ends.fetch_add(1, Ordering::AcqRel);
+        self.wake_ends();
+    }
+
+    fn wake_ends(&self) {
+        for wake in &self.wake {
+            // It can fail only where the end has been woken more often than it could count.
+            let _ = rustix::io::write(wake, &1u64.to_ne_bytes());
+        }
+    }
+}
+
+/// One end of the transfer.
+#[derive(Debug)]
+struct End<'a> {
+    shared: &'a Shared,
+    /// What the connection carries; taken when there is one.
+    waiting: Option<Stream>,
+    open: Option<(ConnId, Stream)>,
+    ended: Option<Stream>,
+    /// When the flow completion time started.
+    started: Instant,
+    warm: bool,
+    tick: Instant,
+    oracle: Oracle,
+}
+
+impl<'a> End<'a> {
+    fn new(shared: &'a Shared, stream: Stream) -> Self {
+        End {
+            shared,
+            waiting: Some(stream),
+            open: None,
+            ended: None,
+            started: Instant::ZERO,
+            warm: false,
+            tick: Instant::ZERO,
+            oracle: Oracle::default(),
+        }
+    }
+
+    fn connect(
+        &mut self,
+        now: Instant,
+        options: ConnectOptions,
+        stack: &mut Stack,
+    ) -> Result<(), Error> {
+        self.started = now;
+        let conn = stack.connect(now, options).map_err(run_error)?;
+        self.open = self.waiting.take().map(|stream| (conn, stream));
+        Ok(())
+    }
+
+    fn pump(&mut self, now: Instant, stack: &mut Stack) {
+        if let Some((conn, stream)) = &mut self.open {
+            stream.pump(now, *conn, stack, &mut self.oracle);
+        }
+    }
+
+    /// Counts this end as warm once it has a subflow on every path.
+    fn feel(&mut self, stack: &Stack) {
+        let Some((conn, _)) = &self.open else { return };
+        let subflows = stack.subflows(*conn).into_iter();
+        let established = subflows.filter(|subflow| subflow.established).count();
+        if !self.warm && established >= self.shared.paths {
+            self.warm = true;
+            self.shared.count(&self.shared.warm);
+        }
+    }
+
+    /// Starts the transfer proper if it was held for both ends to be warm and they are.
+    fn release(&mut self, now: Instant, stack: &mut Stack) {
+        if self.shared.warm.load(Ordering::Acquire) < 2 {
+            return;
+        }
+        if let Some((_, stream)) = self.open.as_mut().filter(|(_, stream)| stream.held) {
+            stream.held = false;
+            self.started = now;
+            self.pump(now, stack);
+        }
+    }
+}
+
+impl Core for End<'_> {
+    fn on_engine_event(
+        &mut self,
+        now: Instant,
+        event: Event,
+        stack: &mut Stack,
+        _: &mut dyn LocalStreams,
+    ) {
+        self.oracle.on_event(event);
+        match event {
+            Event::Accepted { conn, .. } => {
+                let Some(stream) = self.waiting.take() else {
+                    return;
+                };
+                if let Some(bytes) = stream.flow_size {
+                    // It was accepted just now, so it is known.
+                    let _ = stack.set_flow_size(now, conn, bytes);
+                }
+                self.open = Some((conn, stream));
+                self.pump(now, stack);
+            }
+            Event::Connected { .. } | Event::Readable { .. } | Event::Writable { .. } => {
+                self.pump(now, stack);
+            }
+            Event::SubflowEstablished { .. } => self.feel(stack),
+            Event::Closed { conn, reason } => {
+                if let Some((_, mut stream)) = self.open.take() {
+                    stream.closed = Some((now, reason));
+                    stream.report = stack.conn_stats(conn);
+                    self.ended = Some(stream);
+                    self.shared.count(&self.shared.finished);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn on_local_event(
+        &mut self,
+        _: Instant,
+        _: LocalEvent,
+        _: &mut Stack,
+        _: &mut dyn LocalStreams,
+    ) {
+    }
+
+    /// So that the end of the run is noticed even where nothing happens.
+    fn next_timeout(&self) -> Option<Instant> {
+        Some(self.tick)
+    }
+
+    fn handle_timeout(&mut self, now: Instant, _: &mut Stack, _: &mut dyn LocalStreams) {
+        self.tick = now + TICK;
+    }
+}
+
+/// Tells an end of the other one's progress.
+#[derive(Debug)]
+struct Wake<'a>(&'a OwnedFd);
+
+impl<'a> Host<End<'a>> for Wake<'_> {
+    fn sources(&self) -> Vec<(BorrowedFd<'_>, u32)> {
+        vec![(self.0.as_fd(), 0)]
+    }
+
+    fn on_ready(&mut self, _: u32, context: &mut Context<'_, End<'a>>) {
+        let _ = rustix::io::read(self.0, &mut [0u8; 8]);
+        context.core.release(context.now, context.stack);
+    }
+}

@@ -1,0 +1,157 @@
+//! Middleboxes as plain code: what stands between two hosts and does more than forward.
+//!
+//! A [`Middlebox`] takes packets of either direction and says what leaves in their place, and
+//! where to. A [`Chain`] puts several behind each other. Neither has a clock: the time is handed
+//! in. What rewrites a packet adjusts its checksums (RFC 1624), so that a packet that was corrupted
+//! before stays so; what cuts or joins packets leaves corrupted ones as they are.
+
+mod merge;
+mod nat;
+mod options;
+mod segment;
+mod sequence;
+mod split;
+
+use core::any::Any;
+use core::fmt::Debug;
+use std::collections::VecDeque;
+
+use braid_wire::Instant;
+
+pub use merge::{Keep, Merge};
+pub use nat::{Nat, NatConfig, NatCounters};
+pub use options::{Edit, OptionEdit, Scope, Target};
+pub use sequence::SequenceShift;
+pub use split::Split;
+
+/// An IP packet on its way through the world.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Packet {
+    /// From the IP header to the end of the payload.
+    pub bytes: Vec<u8>,
+    /// The number by which logs follow the packet through the world, given to it when it is first
+    /// sent; 0 before. Whoever rewrites a packet or cuts it up keeps the number.
+    pub id: u64,
+}
+
+impl Packet {
+    /// A packet that was not sent yet.
+    pub fn new(bytes: Vec<u8>) -> Self {
+        Packet { bytes, id: 0 }
+    }
+}
+
+/// Which way a packet goes through a middlebox.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Direction {
+    /// From the inside, where the hosts are that the box serves.
+    Outbound,
+    /// From the outside, the rest of the world.
+    Inbound,
+}
+
+/// What leaves a middlebox: packets and the way they go, in order.
+pub type Output = VecDeque<(Direction, Packet)>;
+
+/// Something on the way that rewrites, drops, cuts or joins packets.
+///
+/// The driver calls [`process`](Self::process) for each packet, and
+/// [`handle_timeout`](Self::handle_timeout) when [`next_timeout`](Self::next_timeout), asked after
+/// each call, has come. What is not put into `out` is dropped. Any bytes may be handed in.
+pub trait Middlebox: Any + Debug + Send {
+    /// Takes a packet.
+    fn process(&mut self, now: Instant, direction: Direction, packet: Packet, out: &mut Output);
+
+    /// When the box acts by itself, if ever.
+    fn next_timeout(&self) -> Option<Instant> {
+        None
+    }
+
+    /// Lets the box do what is due by `now`.
+    fn handle_timeout(&mut self, now: Instant, out: &mut Output) {
+        let _ = (now, out);
+    }
+}
+
+/// Middleboxes behind each other, the innermost first; itself one.
+#[derive(Debug, Default)]
+pub struct Chain {
+    boxes: Vec<Box<dyn Middlebox>>,
+    /// Packets between boxes, with the number of boxes inside of their place.
+    between: VecDeque<(usize, Direction, Packet)>,
+}
+
+impl Chain {
+    /// A chain of nothing, which passes everything.
+    pub fn new() -> Self {
+        Chain::default()
+    }
+
+    /// Adds a box on the outer side.
+    #[must_use]
+    pub fn and(mut self, middlebox: impl Middlebox) -> Self {
+        self.boxes.push(Box::new(middlebox));
+        self
+    }
+
+    /// The first box of type `M` from the inside, to look at it or to give it a command.
+    pub fn get_mut<M: Middlebox>(&mut self) -> Option<&mut M> {
+        self.boxes.iter_mut().find_map(|middlebox| {
+            let middlebox: &mut dyn Any = &mut **middlebox;
+            middlebox.downcast_mut()
+        })
+    }
+
+    /// Passes on what is between the boxes until it has left.
+    fn run(&mut self, now: Instant, out: &mut Output) {
+        let mut step = Output::new();
+        while let Some((place, direction, packet)) = self.between.pop_front() {
+            let index = match direction {
+                Direction::Outbound => Some(place),
+                Direction::Inbound => place.checked_sub(1),
+            };
+            let next = index.and_then(|index| self.boxes.get_mut(index).map(|b| (index, b)));
+            let Some((index, middlebox)) = next else {
+                out.push_back((direction, packet));
+                continue;
+            };
+            middlebox.process(now, direction, packet, &mut step);
+            self.place(index, &mut step);
+        }
+    }
+
+    /// Puts what came out of the box at `index` on its inner or outer side.
+    fn place(&mut self, index: usize, step: &mut Output) {
+        for (direction, packet) in step.drain(..) {
+            let place = match direction {
+                Direction::Outbound => index + 1,
+                Direction::Inbound => index,
+            };
+            self.between.push_back((place, direction, packet));
+        }
+    }
+}
+
+impl Middlebox for Chain {
+    fn process(&mut self, now: Instant, direction: Direction, packet: Packet, out: &mut Output) {
+        let place = match direction {
+            Direction::Outbound => 0,
+            Direction::Inbound => self.boxes.len(),
+        };
+        self.between.push_back((place, direction, packet));
+        self.run(now, out);
+    }
+
+    fn next_timeout(&self) -> Option<Instant> {
+        self.boxes.iter().filter_map(|b| b.next_timeout()).min()
+    }
+
+    fn handle_timeout(&mut self, now: Instant, out: &mut Output) {
+        let mut step = Output::new();
+        for index in 0..self.boxes.len() {
+            self.boxes[index].handle_timeout(now, &mut step);
+            self.place(index, &mut step);
+        }
+        self.run(now, out);
+    }
+}

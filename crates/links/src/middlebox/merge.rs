@@ -1,0 +1,152 @@
+//! Middleboxes that join segments.
+
+use core::net::SocketAddr;
+use core::time::Duration;
+use std::collections::BTreeMap;
+
+use braid_wire::Instant;
+use braid_wire::tcp::Flags;
+
+use super::segment::Segment;
+use super::split::finish;
+use super::{Direction, Middlebox, Output, Packet};
+
+/// Whose header joined segments get.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Keep {
+    /// The first one's.
+    First,
+    /// The last one's.
+    Last,
+}
+
+/// Most flows of which a segment is held.
+const MAX_FLOWS: usize = 1024;
+/// Most bytes of payload that fit an IP packet with the longest headers.
+const MAX_PAYLOAD: usize = 65_535 - 60 - 60;
+
+/// A box that joins adjacent segments, as a network card that merges what it receives (GRO), but
+/// whatever their options: those of one segment stay, the others are lost.
+#[derive(Debug)]
+pub struct Merge {
+    most: usize,
+    hold: Duration,
+    keep: Keep,
+    held: BTreeMap<Flow, Held>,
+    merged: u64,
+}
+
+/// A direction of a connection.
+type Flow = (Direction, SocketAddr, SocketAddr);
+
+#[derive(Debug)]
+struct Held {
+    packet: Packet,
+    segment: Segment,
+    until: Instant,
+}
+
+impl Merge {
+    /// A box that joins up to `most` bytes of payload (at most those of an IP packet) and holds a
+    /// segment for up to `hold` to see whether the next one follows.
+    pub fn new(most: usize, hold: Duration, keep: Keep) -> Self {
+        Merge {
+            most: most.min(MAX_PAYLOAD),
+            hold,
+            keep,
+            held: BTreeMap::new(),
+            merged: 0,
+        }
+    }
+
+    /// Segments joined to the one before so far.
+    pub fn merged(&self) -> u64 {
+        self.merged
+    }
+
+    /// Whether `segment` continues `held` and both may be one.
+    fn joins(&self, held: &Held, segment: &Segment) -> bool {
+        held.segment.end() == segment.seq
+            && held.segment.payload_len + segment.payload_len <= self.most
+    }
+
+    fn join(&mut self, held: &mut Held, packet: &Packet, segment: &Segment) {
+        self.merged += 1;
+        let (first, last) = (held.segment, *segment);
+        let header = match self.keep {
+            Keep::First => (first, &held.packet.bytes[..first.header_end()]),
+            Keep::Last => (last, &packet.bytes[..last.header_end()]),
+        };
+        let payloads = [
+            &held.packet.bytes[first.header_end()..],
+            &packet.bytes[last.header_end()..],
+        ];
+        let bytes = [header.1, payloads[0], payloads[1]].concat();
+        let segment = Segment {
+            seq: first.seq,
+            flags: first.flags | last.flags,
+            payload_len: payloads[0].len() + payloads[1].len(),
+            ..header.0
+        };
+        held.packet.bytes = bytes;
+        finish(&mut held.packet.bytes, &segment, segment.seq, segment.flags);
+        held.segment = segment;
+    }
+
+    fn release(&mut self, flow: Flow, out: &mut Output) {
+        if let Some(held) = self.held.remove(&flow) {
+            out.push_back((flow.0, held.packet));
+        }
+    }
+}
+
+impl Middlebox for Merge {
+    fn process(
+        &mut self,
+        now: Instant,
+        direction: Direction,
+        mut packet: Packet,
+        out: &mut Output,
+    ) {
+        let Some(segment) = Segment::find(&mut packet.bytes) else {
+            out.push_back((direction, packet));
+            return;
+        };
+        let flow = (direction, segment.src, segment.dst);
+        let mergeable = segment.is_plain_data() && segment.is_intact(&packet.bytes);
+        let held = self.held.remove(&flow);
+        let next = match held {
+            Some(mut held) if mergeable && self.joins(&held, &segment) => {
+                self.join(&mut held, &packet, &segment);
+                held
+            }
+            other => {
+                out.extend(other.map(|held| (direction, held.packet)));
+                Held {
+                    packet,
+                    segment,
+                    until: now + self.hold,
+                }
+            }
+        };
+        // What is pushed, or the last of its stream, waits for nothing.
+        let ends = next.segment.flags.intersects(Flags::PSH | Flags::FIN);
+        if !mergeable || ends || self.held.len() >= MAX_FLOWS {
+            out.push_back((direction, next.packet));
+        } else {
+            self.held.insert(flow, next);
+        }
+    }
+
+    fn next_timeout(&self) -> Option<Instant> {
+        self.held.values().map(|held| held.until).min()
+    }
+
+    fn handle_timeout(&mut self, now: Instant, out: &mut Output) {
+        let due = self.held.iter().filter(|(_, held)| held.until <= now);
+        let due: Vec<Flow> = due.map(|(flow, _)| *flow).collect();
+        for flow in due {
+            self.release(flow, out);
+        }
+    }
+}

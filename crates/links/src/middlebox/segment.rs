@@ -1,0 +1,156 @@
+//! TCP segments as middleboxes handle them: found, edited in place, rebuilt.
+
+use core::net::SocketAddr;
+use core::ops::Range;
+
+use braid_wire::checksum::{self, Sum};
+use braid_wire::tcp::{self, Flags, kind};
+use braid_wire::{Seq32, ip};
+
+/// Where the checksum lies in a TCP header.
+const CHECKSUM: usize = 16;
+
+/// A TCP segment within an IP packet: where it lies and whose it is.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Segment {
+    /// Bytes of the IP header.
+    pub ip_len: usize,
+    /// Bytes of the TCP header.
+    pub tcp_len: usize,
+    pub src: SocketAddr,
+    pub dst: SocketAddr,
+    pub seq: Seq32,
+    pub flags: Flags,
+    pub payload_len: usize,
+}
+
+impl Segment {
+    /// The segment in `packet`, which is cut to its length. `None` for whatever is no whole TCP
+    /// segment right behind a sound IP header.
+    pub fn find(packet: &mut Vec<u8>) -> Option<Segment> {
+        let view = ip::Packet::new(&packet[..]).ok()?;
+        let sound = view.checksum_ok() && !view.is_v4_fragment();
+        if !sound || view.next_header() != ip::PROTO_TCP {
+            return None;
+        }
+        let tcp = tcp::Packet::new(view.payload()).ok()?;
+        let segment = Segment {
+            ip_len: view.header_len(),
+            tcp_len: tcp.header_len(),
+            src: SocketAddr::new(view.src(), tcp.src_port()),
+            dst: SocketAddr::new(view.dst(), tcp.dst_port()),
+            seq: tcp.seq(),
+            flags: tcp.flags(),
+            payload_len: tcp.payload().len(),
+        };
+        let total = view.total_len();
+        packet.truncate(total);
+        Some(segment)
+    }
+
+    /// Where the payload starts.
+    pub fn header_end(&self) -> usize {
+        self.ip_len + self.tcp_len
+    }
+
+    /// Whether the TCP checksum is right.
+    pub fn is_intact(&self, packet: &[u8]) -> bool {
+        tcp::verify_checksum(self.src.ip(), self.dst.ip(), &packet[self.ip_len..])
+    }
+
+    /// Sequence number behind the payload.
+    pub fn end(&self) -> Seq32 {
+        self.seq.add(self.payload_len as u32)
+    }
+
+    /// Option bytes.
+    pub fn options<'a>(&self, packet: &'a [u8]) -> &'a [u8] {
+        &packet[self.ip_len + tcp::HEADER_LEN..self.header_end()]
+    }
+
+    /// Whether this is payload of a running connection and nothing else.
+    pub fn is_plain_data(&self) -> bool {
+        let special = Flags::SYN | Flags::RST | Flags::URG;
+        self.payload_len > 0 && !self.flags.intersects(special)
+    }
+}
+
+/// Edits `bytes`, which a checksum at `field` within them covers, and adjusts that.
+pub(crate) fn edit(bytes: &mut [u8], field: usize, edit: impl FnOnce(&mut [u8])) {
+    let before = checksum::sum(Sum::default(), bytes);
+    edit(bytes);
+    let after = checksum::sum(Sum::default(), bytes);
+    adjust(bytes, field, before, after);
+}
+
+/// Adjusts the checksum at `field` of `bytes` for a part of what it covers that summed up to
+/// `before` and now to `after`.
+pub(crate) fn adjust(bytes: &mut [u8], field: usize, before: Sum, after: Sum) {
+    if let Some(field) = bytes[field..].first_chunk_mut() {
+        *field = checksum::adjust(u16::from_be_bytes(*field), before, after).to_be_bytes();
+    }
+}
+
+/// Edits the TCP header of `segment` in `packet` in place.
+pub(crate) fn edit_header(packet: &mut [u8], segment: &Segment, f: impl FnOnce(&mut [u8])) {
+    edit(
+        &mut packet[segment.ip_len..segment.header_end()],
+        CHECKSUM,
+        f,
+    );
+}
+
+/// Replaces the options of `segment` in `packet` by those whose bytes `options` holds, padded with
+/// NOPs to 4 bytes; they must be at most as long as before.
+pub(crate) fn replace_options(packet: &mut Vec<u8>, segment: &Segment, options: &[u8]) {
+    let sums = |packet: &[u8], tcp_len: usize| {
+        let header = &packet[segment.ip_len..segment.ip_len + tcp_len];
+        // The pseudo-header holds the length.
+        let len = (tcp_len + segment.payload_len) as u64;
+        Sum(checksum::sum(Sum::default(), header).0 + len)
+    };
+    let before = sums(packet, segment.tcp_len);
+    let start = segment.ip_len + tcp::HEADER_LEN;
+    let padded = options.len().next_multiple_of(4);
+    let padding = core::iter::repeat_n(kind::NOP, padded - options.len());
+    let bytes = options.iter().copied().chain(padding);
+    packet.splice(start..segment.header_end(), bytes);
+    let tcp_len = tcp::HEADER_LEN + padded;
+    packet[segment.ip_len + 12] = (tcp_len as u8 / 4) << 4 | packet[segment.ip_len + 12] & 0x0f;
+    let after = sums(packet, tcp_len);
+    adjust(&mut packet[segment.ip_len..], CHECKSUM, before, after);
+    set_length(packet, segment.ip_len);
+}
+
+/// Writes the length of `packet` into its IP header of `ip_len` bytes.
+pub(crate) fn set_length(packet: &mut [u8], ip_len: usize) {
+    let v6 = packet[0] >> 4 == 6;
+    let (at, len) = if v6 {
+        (4, packet.len() - ip_len)
+    } else {
+        (2, packet.len())
+    };
+    packet[at..at + 2].copy_from_slice(&(len as u16).to_be_bytes());
+    if let Ok(mut view) = ip::Packet::new(packet) {
+        view.fill_checksum();
+    }
+}
+
+/// Where the options in `bytes` lie, up to the end of the list or the first malformed one.
+pub(crate) fn options(bytes: &[u8]) -> impl Iterator<Item = Range<usize>> {
+    let mut at = 0;
+    core::iter::from_fn(move || {
+        while bytes.get(at) == Some(&kind::NOP) {
+            at += 1;
+        }
+        let len = match bytes.get(at..)? {
+            [kind::END, ..] => None,
+            [_, len, ..] => Some(usize::from(*len)).filter(|len| *len >= 2),
+            _ => None,
+        }?;
+        let option = at..at + len;
+        bytes.get(option.clone())?;
+        at = option.end;
+        Some(option)
+    })
+}

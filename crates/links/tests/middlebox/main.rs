@@ -1,0 +1,6 @@
+//! Middleboxes, packet by packet.
+
+mod meddle;
+mod nat;
+mod segment;
+mod shape;

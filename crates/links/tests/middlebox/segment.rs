@@ -1,0 +1,212 @@
+//! Packets to hand to a middlebox, and to compare with what it makes of them.
+
+use core::net::SocketAddr;
+
+use braid_links::middlebox::{Direction, Middlebox, Output, Packet};
+use braid_wire::tcp::{self, Flags};
+use braid_wire::{Instant, Rng, Seq32, checksum, ip};
+
+/// A TCP segment, spelled out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Seg {
+    pub src: SocketAddr,
+    pub dst: SocketAddr,
+    pub seq: u32,
+    pub ack: u32,
+    pub flags: Flags,
+    /// As they stand in the header.
+    pub options: Vec<u8>,
+    pub payload: Vec<u8>,
+}
+
+pub fn addr(text: &str) -> SocketAddr {
+    text.parse().unwrap()
+}
+
+/// Option bytes in hexadecimal, spaces ignored.
+pub fn hex(text: &str) -> Vec<u8> {
+    let digits: Vec<char> = text.chars().filter(|c| !c.is_whitespace()).collect();
+    let byte = |pair: &[char]| u8::from_str_radix(&pair.iter().collect::<String>(), 16).unwrap();
+    digits.chunks(2).map(byte).collect()
+}
+
+impl Seg {
+    /// A data segment from the inside to the outside.
+    pub fn data(seq: u32, payload: &str) -> Seg {
+        Seg {
+            src: addr("10.0.0.2:4000"),
+            dst: addr("192.0.2.1:80"),
+            seq,
+            ack: 900,
+            flags: Flags::ACK,
+            options: Vec::new(),
+            payload: payload.as_bytes().to_vec(),
+        }
+    }
+
+    pub fn syn(options: &str) -> Seg {
+        Seg {
+            flags: Flags::SYN,
+            ack: 0,
+            ..Seg::data(100, "")
+        }
+        .options(options)
+    }
+
+    /// The same from the outside to the inside.
+    pub fn back(self) -> Seg {
+        Seg {
+            src: self.dst,
+            dst: self.src,
+            ..self
+        }
+    }
+
+    pub fn ends(self, src: &str, dst: &str) -> Seg {
+        Seg {
+            src: addr(src),
+            dst: addr(dst),
+            ..self
+        }
+    }
+
+    pub fn flags(self, flags: Flags) -> Seg {
+        Seg { flags, ..self }
+    }
+
+    pub fn options(self, text: &str) -> Seg {
+        Seg {
+            options: hex(text),
+            ..self
+        }
+    }
+
+    /// The IP packet.
+    pub fn packet(&self) -> Packet {
+        let header_len = tcp::HEADER_LEN + self.options.len();
+        let repr = ip::Repr {
+            src: self.src.ip(),
+            dst: self.dst.ip(),
+            protocol: ip::PROTO_TCP,
+            payload_len: header_len + self.payload.len(),
+            hop_limit: 64,
+            traffic_class: 0,
+        };
+        let mut bytes = vec![0; repr.header_len() + header_len];
+        repr.emit(&mut bytes);
+        let mut tcp = tcp::Repr::new(self.src.port(), self.dst.port(), self.flags);
+        tcp.seq = Seq32(self.seq);
+        tcp.ack = Seq32(self.ack);
+        tcp.window = 1000;
+        let header = &mut bytes[repr.header_len()..];
+        tcp.emit(&mut header[..tcp::HEADER_LEN]);
+        header[12] = (header_len as u8 / 4) << 4;
+        header[tcp::HEADER_LEN..].copy_from_slice(&self.options);
+        bytes.extend_from_slice(&self.payload);
+        tcp::complete_checksum(&mut bytes).unwrap();
+        Packet { bytes, id: 7 }
+    }
+
+    /// What `packet` holds, which must be sound.
+    pub fn read(packet: &Packet) -> Seg {
+        assert_eq!(packet.id, 7);
+        let (ip, segment) = ip::Repr::parse(&packet.bytes).unwrap();
+        assert_eq!(packet.bytes.len(), ip.header_len() + ip.payload_len);
+        assert!(tcp::verify_checksum(ip.src, ip.dst, segment), "checksum");
+        let view = tcp::Packet::new(segment).unwrap();
+        assert_eq!(view.window(), 1000);
+        Seg {
+            src: SocketAddr::new(ip.src, view.src_port()),
+            dst: SocketAddr::new(ip.dst, view.dst_port()),
+            seq: view.seq().0,
+            ack: view.ack().0,
+            flags: view.flags(),
+            options: view.options().to_vec(),
+            payload: view.payload().to_vec(),
+        }
+    }
+}
+
+pub const T0: Instant = Instant::from_millis(1_000);
+
+/// What comes out for `packet` at `now`.
+pub fn process(
+    middlebox: &mut dyn Middlebox,
+    now: Instant,
+    direction: Direction,
+    packet: Packet,
+) -> Vec<(Direction, Packet)> {
+    let mut out = Output::new();
+    middlebox.process(now, direction, packet, &mut out);
+    out.into()
+}
+
+/// The segments that leave for `seg`, all in its direction.
+pub fn through(middlebox: &mut dyn Middlebox, direction: Direction, seg: &Seg) -> Vec<Seg> {
+    let out = process(middlebox, T0, direction, seg.packet());
+    let read = |(way, packet): &(Direction, Packet)| {
+        assert_eq!(*way, direction);
+        Seg::read(packet)
+    };
+    out.iter().map(read).collect()
+}
+
+/// The one segment that leaves for `seg` on the way out.
+pub fn outbound(middlebox: &mut dyn Middlebox, seg: &Seg) -> Seg {
+    let mut out = through(middlebox, Direction::Outbound, seg);
+    assert_eq!(out.len(), 1, "{out:?}");
+    out.remove(0)
+}
+
+/// The one segment that leaves for `seg` on the way in.
+pub fn inbound(middlebox: &mut dyn Middlebox, seg: &Seg) -> Seg {
+    let mut out = through(middlebox, Direction::Inbound, seg);
+    assert_eq!(out.len(), 1, "{out:?}");
+    out.remove(0)
+}
+
+/// Hands in any bytes and packets damaged everywhere: nothing may panic, and a packet with a wrong
+/// TCP checksum must not leave with a right one.
+pub fn abuse(middlebox: &mut dyn Middlebox, seg: &Seg) {
+    let mut rng = Rng::for_component(5, 5);
+    for round in 0..4000u64 {
+        let mut packet = seg.packet();
+        packet.id = round;
+        let bit = rng.below(8 * packet.bytes.len() as u64) as usize;
+        packet.bytes[bit / 8] ^= 1 << (bit % 8);
+        mend_ip(&mut packet.bytes);
+        if round % 3 == 0 {
+            packet
+                .bytes
+                .truncate(rng.below(packet.bytes.len() as u64) as usize);
+        }
+        let direction = match round % 2 {
+            0 => Direction::Outbound,
+            _ => Direction::Inbound,
+        };
+        let corrupt = !is_sound(&packet.bytes);
+        let mut out = Output::new();
+        middlebox.process(T0, direction, packet, &mut out);
+        for (_, packet) in out.into_iter().filter(|(_, packet)| packet.id == round) {
+            assert!(
+                !(corrupt && is_sound(&packet.bytes)),
+                "bit {bit} was mended"
+            );
+        }
+    }
+}
+
+/// Computes the checksum of the IP header anew, so that boxes look behind it.
+fn mend_ip(bytes: &mut [u8]) {
+    if bytes[0] == 0x45 {
+        bytes[10..12].fill(0);
+        let sum = checksum::finish(checksum::sum(checksum::Sum::default(), &bytes[..20]));
+        bytes[10..12].copy_from_slice(&sum.to_be_bytes());
+    }
+}
+
+fn is_sound(bytes: &[u8]) -> bool {
+    ip::Repr::parse(bytes).is_ok_and(|(ip, segment)| {
+        ip.protocol == ip::PROTO_TCP && tcp::verify_checksum(ip.src, ip.dst, segment)
+    })
+}

@@ -1,0 +1,475 @@
+//! A log of a run: one JSON object a line, for tools that read tables.
+//!
+//! [`Log::start`] taps all links of a world, watches the engines of some hosts and samples both
+//! every 10 ms of simulated time. The lines are the [`Record`]s, whose fields are described there:
+//! times end in `_ns` and count nanoseconds as the world does, which starts at 1 s; lengths and
+//! windows are in bytes. `null` stands where there is no value. The same seed and the same build
+//! give the same log, byte for byte, and a run that is logged is the run that is not.
+//!
+//! Lines stand in the order in which they became known. A segment is written when it is dropped,
+//! or when the receiver has the stream up to its end (or had it already), so that it is one line;
+//! what is still under way when the log ends comes last, by time of sending. At most [`MAX_OPEN`]
+//! segments are held back at either stage; beyond that the oldest one is written as far as known.
+mod record;
+mod segments;
+
+use core::net::SocketAddr;
+use core::time::Duration;
+use std::borrow::Cow;
+use std::collections::BTreeSet;
+use std::fmt;
+use std::io::{self, BufWriter, Write};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use braid_engine::stats::SubflowStats;
+use braid_engine::{ConnId, Event, SegmentKind, Stack, SubflowId, Transmit};
+use braid_links::Cause;
+use braid_wire::{Instant, ip, tcp};
+
+use self::segments::{Arrival, Fate, Lost, Segments, Sent};
+use crate::host::Host;
+use crate::node::Packet;
+use crate::tap::{Sampler, Tap, What};
+use crate::world::{LinkId, NodeId, World};
+
+pub use record::{
+    Ack, ConnSample, EngineEvent, Header, Kind, LinkEnds, LinkSample, Record, Segment,
+    SubflowSample,
+};
+pub use segments::MAX_OPEN;
+
+/// Distance of the samples.
+pub const SAMPLE: Duration = Duration::from_millis(10);
+
+/// A log that is written while the world runs.
+#[derive(Debug, Clone)]
+pub struct Log(Arc<Mutex<State>>);
+
+struct State {
+    lines: Lines,
+    /// Names of the nodes that are logged.
+    hosts: Vec<(NodeId, String)>,
+    segments: Segments,
+    /// Connections of these hosts that exist.
+    live: BTreeSet<(NodeId, ConnId)>,
+    /// The receiving host before it takes in a packet.
+    before: Before,
+}
+
+/// The output.
+struct Lines {
+    out: BufWriter<Box<dyn Write + Send>>,
+    /// The first error; nothing is written after it.
+    error: Option<io::Error>,
+}
+
+/// What a packet may change at the host that receives it.
+#[derive(Debug, Default)]
+struct Before {
+    /// The subflow it belongs to.
+    subflow: Option<(ConnId, SubflowId)>,
+    /// Payload bytes in flight there.
+    in_flight: u64,
+    /// Bytes the connection has received, in whatever order.
+    received: u64,
+    /// Packets found corrupted so far.
+    corrupted: u64,
+}
+
+impl fmt::Debug for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("State")
+            .field("hosts", &self.hosts)
+            .field("error", &self.lines.error)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Log {
+    /// Begins a log of `hosts`, by names, and of all links. Nothing is to have been sent before.
+    ///
+    /// # Panics
+    /// If one of the nodes is not a [`Host`].
+    pub fn start(world: &mut World, hosts: &[(NodeId, &str)], out: Box<dyn Write + Send>) -> Log {
+        let hosts: Vec<_> = hosts
+            .iter()
+            .map(|(id, name)| (*id, (*name).to_owned()))
+            .collect();
+        let mut state = State {
+            lines: Lines {
+                out: BufWriter::new(out),
+                error: None,
+            },
+            hosts: hosts.clone(),
+            segments: Segments::default(),
+            live: BTreeSet::new(),
+            before: Before::default(),
+        };
+        state.write_header(world);
+        let log = Log(Arc::new(Mutex::new(state)));
+        for (node, _) in hosts {
+            let watch = HostLog {
+                log: log.clone(),
+                node,
+            };
+            world.with_node(node, |host: &mut Host, _| host.set_log(watch));
+        }
+        for link in world.links() {
+            world.tap(link, Box::new(log.clone()));
+        }
+        world.sample(SAMPLE, Box::new(log.clone()));
+        log
+    }
+
+    /// Writes what is still held back, and completes the output.
+    ///
+    /// # Errors
+    /// The first that the output had.
+    pub fn finish(&self) -> io::Result<()> {
+        let mut state = self.state();
+        state.segments.close();
+        state.write_settled();
+        match state.lines.error.take() {
+            Some(error) => Err(error),
+            None => state.lines.out.flush(),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Tap for Log {
+    fn on_packet(&mut self, at: Instant, link: LinkId, what: What, packet: &Packet) {
+        let mut state = self.state();
+        match what {
+            What::Sent | What::Duplicated => state.segments.on_link(packet.id, link),
+            What::Delivered { .. } => state.segments.off_link(packet.id),
+            What::Dropped { cause, .. } => {
+                let lost = Lost {
+                    at,
+                    link: Some(link),
+                    cause: Some(cause),
+                };
+                state.segments.off_link(packet.id);
+                state.segments.on_lost(packet.id, lost);
+                state.write_settled();
+            }
+        }
+    }
+}
+
+impl Sampler for Log {
+    fn sample(&mut self, world: &World) {
+        let at_ns = world.now().as_nanos();
+        let state = &mut *self.state();
+        for link in world.links() {
+            let queue = world.counters(link).queue;
+            state.lines.write(&Record::Link(LinkSample {
+                at_ns,
+                link: link.0,
+                queue_packets: queue.packets,
+                queue_bytes: queue.bytes,
+            }));
+        }
+        for (node, conn) in &state.live {
+            let stack = world.node::<Host>(*node).stack();
+            let Some(stats) = stack.conn_stats(*conn) else {
+                continue;
+            };
+            let subflows = stack.subflows(*conn);
+            state.lines.write(&Record::Conn(ConnSample {
+                at_ns,
+                host: name(&state.hosts, *node),
+                conn: conn.as_u64(),
+                unsent: stats.snd_end - stats.snd_nxt,
+                outstanding: stats.snd_nxt - stats.snd_una,
+                peer_window: stats.peer_window,
+                recv_window: stats.recv_window,
+                out_of_order: stats.out_of_order,
+                unread: stats.rcv_nxt - stats.rcv_read,
+                subflows: subflows.iter().map(SubflowSample::from).collect(),
+            }));
+        }
+    }
+}
+
+/// What a [`Host`] tells its log.
+#[derive(Debug)]
+pub(crate) struct HostLog {
+    log: Log,
+    node: NodeId,
+}
+
+impl HostLog {
+    /// `transmit` leaves in packets numbered from `first`.
+    pub fn on_sent(&self, now: Instant, transmit: &Transmit<'_>, first: u64) {
+        let Some(info) = &transmit.info else { return };
+        let kind = match info.kind {
+            SegmentKind::New => Kind::New,
+            SegmentKind::Copy => Kind::Copy,
+            SegmentKind::Retransmission => Kind::Retransmission,
+            SegmentKind::JoinSyn | SegmentKind::Control => return,
+        };
+        let total = info.data.end - info.data.start;
+        let size = match transmit.gso_size {
+            0 => total.max(1),
+            size => u64::from(size),
+        };
+        let mut state = self.log.state();
+        for (id, done) in (first..).zip((0..total).step_by(size as usize)) {
+            state.segments.on_sent(Sent {
+                id,
+                from: (self.node, info.conn),
+                subflow: info.subflow,
+                path: transmit.path,
+                kind,
+                dsn: info.data.start + done,
+                ssn: info.subflow_seq + done,
+                len: size.min(total - done),
+                at: now,
+            });
+        }
+        state.write_settled();
+    }
+
+    /// The engine is about to take in `packet`.
+    pub fn before_receive(&self, stack: &Stack, packet: &Packet) {
+        let subflow = subflow_of(stack, packet);
+        let stats = subflow.and_then(|(conn, subflow)| stack.subflow(conn, subflow));
+        self.log.state().before = Before {
+            subflow,
+            in_flight: stats.map_or(0, |stats| stats.in_flight),
+            received: subflow.map_or(0, |(conn, _)| received(stack, conn)),
+            corrupted: corrupted(stack),
+        };
+    }
+
+    /// The engine has taken in `packet`.
+    pub fn after_receive(&self, now: Instant, stack: &Stack, packet: &Packet) {
+        let state = &mut *self.log.state();
+        let before = &state.before;
+        if corrupted(stack) > before.corrupted {
+            let lost = Lost {
+                at: now,
+                link: None,
+                cause: None,
+            };
+            state.segments.on_lost(packet.id, lost);
+            state.write_settled();
+            return;
+        }
+        // The first data of a connection may have made it.
+        let subflow = before.subflow.or_else(|| subflow_of(stack, packet));
+        let conn = subflow.map(|(conn, _)| conn);
+        let stats = conn.and_then(|conn| stack.conn_stats(conn));
+        let arrival = Arrival {
+            at: now,
+            host: self.node,
+            conn,
+            fresh: conn.map_or(0, |conn| {
+                received(stack, conn).saturating_sub(before.received)
+            }),
+        };
+        if before.in_flight > 0
+            && let Some((conn, subflow)) = subflow
+            && let Some(stats) = stack.subflow(conn, subflow)
+        {
+            state.write_ack(now, (self.node, conn), &stats);
+        }
+        let rcv_nxt = stats.map_or(0, |stats| stats.rcv_nxt);
+        state.segments.on_arrived(packet.id, arrival, rcv_nxt);
+        state.write_settled();
+    }
+
+    /// The engine reported `event`.
+    pub fn on_event(&self, now: Instant, event: &Event) {
+        let state = &mut *self.log.state();
+        let (conn, event, subflow, path, reason) = match *event {
+            Event::Accepted { conn, .. } => (conn, "accepted", None, None, None),
+            Event::Connected { conn } => (conn, "connected", None, None, None),
+            Event::FellBack { conn, cause } => {
+                (conn, "fell_back", None, None, Some(format!("{cause:?}")))
+            }
+            Event::SubflowEstablished {
+                conn,
+                subflow,
+                path,
+                ..
+            } => (conn, "subflow_established", Some(subflow), Some(path), None),
+            Event::SubflowClosed {
+                conn,
+                subflow,
+                path,
+                reason,
+            } => (
+                conn,
+                "subflow_closed",
+                Some(subflow),
+                Some(path),
+                Some(format!("{reason:?}")),
+            ),
+            Event::Closed { conn, reason } => {
+                (conn, "closed", None, None, Some(format!("{reason:?}")))
+            }
+            Event::Readable { .. } | Event::Writable { .. } => return,
+        };
+        let end = (self.node, conn);
+        match event {
+            "accepted" | "connected" => {
+                state.live.insert(end);
+            }
+            "closed" => {
+                state.live.remove(&end);
+                state.segments.on_closed(end);
+                state.write_settled();
+            }
+            _ => {}
+        }
+        state.lines.write(&Record::Event(EngineEvent {
+            at_ns: now.as_nanos(),
+            host: name(&state.hosts, self.node),
+            conn: conn.as_u64(),
+            event,
+            subflow: subflow.map(|subflow| subflow.0),
+            path: path.map(|path| path.0),
+            reason,
+        }));
+    }
+}
+
+/// The subflow a packet that arrived belongs to.
+fn subflow_of(stack: &Stack, packet: &Packet) -> Option<(ConnId, SubflowId)> {
+    let view = ip::Packet::new(&packet.bytes[..]).ok()?;
+    let (protocol, segment) = view.transport().ok()?;
+    if protocol != ip::PROTO_TCP {
+        return None;
+    }
+    let segment = tcp::Packet::new(segment).ok()?;
+    let local = SocketAddr::new(view.dst(), segment.dst_port());
+    let remote = SocketAddr::new(view.src(), segment.src_port());
+    stack.subflow_between(local, remote)
+}
+
+/// Packets that a wrong checksum, of IP or TCP, gave away.
+fn corrupted(stack: &Stack) -> u64 {
+    let stats = stack.stats();
+    stats.malformed + stats.bad_checksum
+}
+
+/// Bytes of its stream that a connection has received, in whatever order.
+fn received(stack: &Stack, conn: ConnId) -> u64 {
+    let stats = stack.conn_stats(conn);
+    stats.map_or(0, |stats| stats.rcv_nxt + stats.out_of_order)
+}
+
+impl From<&SubflowStats> for SubflowSample {
+    fn from(stats: &SubflowStats) -> Self {
+        SubflowSample {
+            subflow: stats.id.0,
+            path: stats.path.0,
+            cwnd: stats.cwnd,
+            in_flight: stats.in_flight,
+            out_of_order: stats.out_of_order,
+        }
+    }
+}
+
+impl State {
+    fn write_header(&mut self, world: &World) {
+        let ends = |link| {
+            let (from, to) = world.ends(link);
+            let [from, to] = [from, to].map(|node| {
+                let known = self.hosts.iter().find(|(id, _)| *id == node);
+                let unknown = || Cow::Owned(format!("node {}", node.0));
+                known.map_or_else(unknown, |(_, name)| Cow::Borrowed(name.as_str()))
+            });
+            LinkEnds { from, to }
+        };
+        self.lines.write(&Record::Header(Header {
+            version: 1,
+            seed: world.seed(),
+            start_ns: world.now().as_nanos(),
+            sample_ns: SAMPLE.as_nanos() as u64,
+            hosts: self.hosts.iter().map(|(_, name)| name.as_str()).collect(),
+            links: world.links().map(ends).collect(),
+        }));
+    }
+
+    fn write_ack(&mut self, now: Instant, (node, conn): (NodeId, ConnId), stats: &SubflowStats) {
+        self.lines.write(&Record::Ack(Ack {
+            at_ns: now.as_nanos(),
+            host: name(&self.hosts, node),
+            conn: conn.as_u64(),
+            subflow: stats.id.0,
+            path: stats.path.0,
+            una: stats.snd_una,
+            cwnd: stats.cwnd,
+            ssthresh: Some(stats.ssthresh).filter(|set| *set != u64::MAX),
+            srtt_ns: stats.srtt.as_nanos() as u64,
+            rto_ns: stats.rto.as_nanos() as u64,
+            in_flight: stats.in_flight,
+        }));
+    }
+
+    fn write_settled(&mut self) {
+        for fate in self.segments.settled() {
+            let Fate {
+                sent,
+                link,
+                lost,
+                arrival,
+                delivered,
+                ..
+            } = fate;
+            self.lines.write(&Record::Segment(Segment {
+                id: sent.id,
+                host: name(&self.hosts, sent.from.0),
+                conn: sent.from.1.as_u64(),
+                subflow: sent.subflow.0,
+                path: sent.path.0,
+                link: link.map(|link| link.0),
+                kind: sent.kind,
+                dsn: sent.dsn,
+                ssn: sent.ssn,
+                len: sent.len,
+                sent_ns: sent.at.as_nanos(),
+                dropped_ns: lost.map(|lost| lost.at.as_nanos()),
+                dropped_by: lost.and_then(|lost| lost.link).map(|link| link.0),
+                dropped_for: lost.map(|lost| cause(lost.cause)),
+                to: arrival.map(|arrival| name(&self.hosts, arrival.host)),
+                to_conn: arrival.and_then(|arrival| arrival.conn).map(ConnId::as_u64),
+                arrived_ns: arrival.map(|arrival| arrival.at.as_nanos()),
+                fresh: arrival.map_or(0, |arrival| arrival.fresh),
+                delivered_ns: delivered.map(Instant::as_nanos),
+            }));
+        }
+    }
+}
+
+/// The name of a host that is logged.
+fn name(hosts: &[(NodeId, String)], node: NodeId) -> &str {
+    let host = hosts.iter().find(|(id, _)| *id == node);
+    host.map_or("", |(_, name)| name)
+}
+
+fn cause(cause: Option<Cause>) -> &'static str {
+    match cause {
+        Some(Cause::Queue) => "queue",
+        Some(Cause::CoDel) => "codel",
+        Some(Cause::Loss) => "loss",
+        Some(Cause::Down) => "down",
+        None => "corruption",
+    }
+}
+
+impl Lines {
+    fn write(&mut self, record: &Record<'_>) {
+        if self.error.is_none() {
+            let line = serde_json::to_writer(&mut self.out, record).map_err(io::Error::from);
+            let line = line.and_then(|()| self.out.write_all(b"\n"));
+            self.error = line.err();
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! Segments whose fate is not settled yet.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use braid_engine::{ConnId, PathId, SubflowId};
+use braid_links::Cause;
+use braid_wire::Instant;
+
+use super::record::Kind;
+use crate::world::{LinkId, NodeId};
+
+/// Most segments a log holds back.
+pub const MAX_OPEN: usize = 1 << 16;
+
+/// An end of a connection.
+pub(super) type End = (NodeId, ConnId);
+
+/// What is known of a segment when it is sent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Sent {
+    pub id: u64,
+    pub from: End,
+    pub subflow: SubflowId,
+    pub path: PathId,
+    pub kind: Kind,
+    pub dsn: u64,
+    pub ssn: u64,
+    pub len: u64,
+    pub at: Instant,
+}
+
+/// Where and why a segment was lost: on a link, or by the host that found it corrupted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Lost {
+    pub at: Instant,
+    pub link: Option<LinkId>,
+    pub cause: Option<Cause>,
+}
+
+/// Where a segment arrived.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Arrival {
+    pub at: Instant,
+    pub host: NodeId,
+    /// The connection there, if it exists.
+    pub conn: Option<ConnId>,
+    /// Bytes the receiver took and had not had.
+    pub fresh: u64,
+}
+
+/// A segment and what became of it so far.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Fate {
+    pub sent: Sent,
+    /// How many of it are on links: more than one where one was duplicated or cut up.
+    on_links: u32,
+    /// The first of these links.
+    pub link: Option<LinkId>,
+    pub lost: Option<Lost>,
+    pub arrival: Option<Arrival>,
+    pub delivered: Option<Instant>,
+}
+
+/// Follows segments from host to host.
+#[derive(Debug, Default)]
+pub(super) struct Segments {
+    /// By number, which is by time of sending.
+    open: BTreeMap<u64, Fate>,
+    /// Those that arrived and wait for a hole before them to be filled, by the offset of their end
+    /// and their number.
+    waiting: BTreeMap<End, BTreeSet<(u64, u64)>>,
+    settled: Vec<Fate>,
+}
+
+impl Segments {
+    pub fn on_sent(&mut self, sent: Sent) {
+        if self.open.len() >= MAX_OPEN
+            && let Some((_, oldest)) = self.open.pop_first()
+        {
+            self.settled.push(oldest);
+        }
+        let fate = Fate {
+            on_links: 0,
+            link: None,
+            lost: None,
+            arrival: None,
+            delivered: None,
+            sent,
+        };
+        self.open.insert(fate.sent.id, fate);
+    }
+
+    /// One was handed to a link, or made by it.
+    pub fn on_link(&mut self, id: u64, link: LinkId) {
+        if let Some(fate) = self.open.get_mut(&id) {
+            fate.on_links += 1;
+            fate.link.get_or_insert(link);
+        }
+    }
+
+    /// One came to the end of a link.
+    pub fn off_link(&mut self, id: u64) {
+        if let Some(fate) = self.open.get_mut(&id) {
+            fate.on_links = fate.on_links.saturating_sub(1);
+        }
+    }
+
+    /// One is gone. The segment is lost if that was the last.
+    pub fn on_lost(&mut self, id: u64, lost: Lost) {
+        if let Some(fate) = self.open.get_mut(&id)
+            && fate.on_links == 0
+            && fate.arrival.is_none()
+        {
+            fate.lost = Some(lost);
+            self.settle(id);
+        }
+    }
+
+    /// A segment, or the next piece of one, arrived at a connection that now has the stream up to
+    /// `rcv_nxt`.
+    pub fn on_arrived(&mut self, id: u64, arrival: Arrival, rcv_nxt: u64) {
+        let Some(fate) = self.open.get_mut(&id) else {
+            return;
+        };
+        match &mut fate.arrival {
+            Some(first) => first.fresh += arrival.fresh,
+            None => fate.arrival = Some(arrival),
+        }
+        match arrival.conn {
+            Some(conn) if arrival.fresh > 0 => {
+                let end = (fate.sent.dsn + fate.sent.len, id);
+                let to = (arrival.host, conn);
+                self.waiting.entry(to).or_default().insert(end);
+                self.on_in_order(to, rcv_nxt, arrival.at);
+            }
+            _ if fate.arrival.is_some_and(|first| first.fresh == 0) => self.settle(id),
+            _ => {}
+        }
+    }
+
+    /// A connection has its stream up to `rcv_nxt`.
+    fn on_in_order(&mut self, to: End, rcv_nxt: u64, at: Instant) {
+        let Some(waiting) = self.waiting.get_mut(&to) else {
+            return;
+        };
+        let behind = waiting.split_off(&(rcv_nxt + 1, 0));
+        for (_, id) in core::mem::replace(waiting, behind) {
+            if let Some(fate) = self.open.get_mut(&id) {
+                fate.delivered = Some(at);
+            }
+            self.settle(id);
+        }
+    }
+
+    /// A connection ended: it takes nothing any more.
+    pub fn on_closed(&mut self, end: End) {
+        for (_, id) in self.waiting.remove(&end).unwrap_or_default() {
+            self.settle(id);
+        }
+    }
+
+    /// Settles all there are.
+    pub fn close(&mut self) {
+        self.waiting.clear();
+        let open = core::mem::take(&mut self.open);
+        self.settled.extend(open.into_values());
+    }
+
+    fn settle(&mut self, id: u64) {
+        self.settled.extend(self.open.remove(&id));
+    }
+
+    /// Those settled since the last call.
+    pub fn settled(&mut self) -> Vec<Fate> {
+        core::mem::take(&mut self.settled)
+    }
+}

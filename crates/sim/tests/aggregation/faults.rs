@@ -1,0 +1,148 @@
+//! Links that fail, and machines.
+
+use braid_engine::CloseReason;
+use braid_sim::aggregation::{Action, Load, TransferId};
+
+use crate::support::{box_counters, dark, ending, millis, secs, start, two_links};
+
+/// Dark without a link-down, as where a radio link drops out.
+#[test]
+fn a_link_that_goes_dark_for_a_while_costs_its_share_only() {
+    for link in [0, 1] {
+        let config = two_links();
+        let mut net = start(&config);
+        let id = net.open(0, 0, Load::Down(100_000_000)).unwrap();
+        net.run_for(secs(3));
+        let lit = Box::new(config.access[link].clone());
+        let settings = dark(config.access[link].clone());
+        net.after(secs(0), Action::Access { link, settings });
+        net.after(
+            secs(10),
+            Action::Access {
+                link,
+                settings: lit,
+            },
+        );
+        let seconds = net.bins(secs(1), 13);
+        let other = [10e6, 20e6][link] / 8.0 * 1_400.0 / 1_500.0;
+        // The dead link's timeout holds up what it had.
+        assert!(seconds[0] as f64 > 0.3 * other, "{link}: {seconds:?}");
+        for bytes in &seconds[1..10] {
+            assert!(*bytes as f64 > 0.9 * other, "{link}: {seconds:?}");
+        }
+        let both = 30e6 / 8.0 * 1_400.0 / 1_500.0;
+        for bytes in &seconds[11..] {
+            assert!(*bytes as f64 > 0.9 * both, "{link}: {seconds:?}");
+        }
+        assert!(net.at_user(id).closed.is_none());
+    }
+}
+
+#[test]
+fn a_link_that_is_taken_away_for_good_is_not_missed() {
+    for link in [0, 1] {
+        let mut net = start(&two_links());
+        let id = net.open(0, 0, Load::Down(8_000_000)).unwrap();
+        net.after(secs(1), Action::Carrier { link, up: false });
+        assert!(net.finish(secs(30)), "{:?}", net.at_user(id));
+        assert_eq!(net.at_user(id).received, 8_000_000);
+        let new = net.open(0, 0, Load::Down(100_000)).unwrap();
+        assert!(net.finish(secs(10)));
+        assert!(net.duration(new).unwrap() < secs(1));
+    }
+}
+
+/// Some transfers each way, all under way.
+fn busy(net: &mut braid_sim::aggregation::Aggregation) -> Vec<TransferId> {
+    let loads = [
+        Load::Down(50_000_000),
+        Load::Up(50_000_000),
+        Load::Down(50_000_000),
+    ];
+    let ids = loads.map(|load| net.open(0, 0, load).unwrap());
+    net.run_for(secs(2));
+    assert!(ids.iter().all(|id| net.at_user(*id).closed.is_none()));
+    ids.to_vec()
+}
+
+#[test]
+fn connections_end_with_their_server_and_new_ones_find_it_again() {
+    let mut net = start(&two_links());
+    let ids = busy(&mut net);
+    net.after(secs(0), Action::KillServer(0));
+    net.after(secs(5), Action::StartServer(0));
+    net.run_for(secs(15));
+    let new = net.open(0, 0, Load::Down(100_000)).unwrap();
+    net.run_for(secs(45));
+    assert!(net.duration(new).is_some(), "{:?}", net.at_user(new));
+    for id in ids {
+        let (_, reason) = ending(&net, id).expect("it ended");
+        assert_eq!(reason, CloseReason::Reset);
+    }
+    assert_eq!(net.box_node().core().unwrap().connections(), 0);
+}
+
+#[test]
+fn while_the_only_server_is_away_connections_are_forwarded_unjoined() {
+    let mut net = start(&two_links());
+    let ids = busy(&mut net);
+    net.after(secs(0), Action::KillServer(0));
+    net.run_for(secs(20));
+    assert!(!net.box_node().core().unwrap().intake_wanted());
+    let before = box_counters(&net).accepted;
+    let direct = net.open(0, 0, Load::Down(100_000)).unwrap();
+    net.run_for(secs(5));
+    assert!(net.duration(direct).is_some());
+    assert_eq!(box_counters(&net).accepted, before);
+    net.after(secs(0), Action::StartServer(0));
+    net.run_for(secs(35));
+    assert!(net.box_node().core().unwrap().intake_wanted());
+    for id in ids {
+        ending(&net, id).expect("it ended");
+    }
+    let joined = net.open(0, 0, Load::Down(100_000)).unwrap();
+    net.run_for(secs(5));
+    assert!(net.duration(joined).is_some());
+    assert_eq!(box_counters(&net).accepted, before + 1);
+}
+
+#[test]
+fn connections_move_to_the_second_server_when_the_first_is_gone() {
+    let mut config = two_links();
+    config.set_servers(2).unwrap();
+    let mut net = start(&config);
+    let ids = busy(&mut net);
+    net.after(secs(0), Action::KillServer(0));
+    net.run_for(secs(1));
+    // Even before anybody noticed.
+    let new = net.open(0, 0, Load::Down(100_000)).unwrap();
+    net.run_for(secs(10));
+    assert!(net.duration(new).is_some(), "{:?}", net.at_user(new));
+    assert_eq!(net.server_node(1).core().unwrap().counters().finished, 1);
+    net.run_for(secs(40));
+    for id in ids {
+        ending(&net, id).expect("it ended");
+    }
+}
+
+/// A restarted box forwards what it knows nothing of; the content host does not know it either.
+#[test]
+fn connections_end_with_their_box() {
+    let mut net = start(&two_links());
+    let ids = busy(&mut net);
+    net.after(secs(0), Action::KillBox);
+    net.after(secs(5), Action::StartBox);
+    net.run_for(secs(7));
+    let new = net.open(0, 0, Load::Down(100_000)).unwrap();
+    net.run_for(secs(53));
+    assert!(net.duration(new).unwrap() < millis(500));
+    // The uploader sends, and so learns of it.
+    let (_, reason) = ending(&net, ids[1]).expect("it ended");
+    assert_eq!(reason, CloseReason::Reset);
+    // The downloaders only listen: they ask when they have heard nothing for a while.
+    for id in [ids[0], ids[2]] {
+        ending(&net, id).expect("it ended");
+    }
+    // The server gives up what it cannot send.
+    assert_eq!(net.server_node(0).core().unwrap().connections(), 0);
+}

@@ -1,0 +1,84 @@
+//! Links that are to be used only when they must (`backup`, `metered` of `box.toml`).
+
+use braid_sim::aggregation::{Action, Aggregation, Load};
+
+use crate::support::{millis, secs, start, two_links};
+
+/// Bytes that came to the box by each link, packets included.
+fn delivered(net: &Aggregation) -> [u64; 2] {
+    [0, 1].map(|link| net.world.counters(net.access[link].1).delivered.bytes)
+}
+
+/// A download of 8 s at least, the first link out from the 2nd to the 4th second. Returns the
+/// bytes of each link in each of these parts: before, while it is out, after.
+fn around_an_outage(net: &mut Aggregation) -> Vec<[u64; 2]> {
+    let id = net.open(0, 0, Load::Down(16_000_000)).unwrap();
+    net.after(secs(2), Action::Carrier { link: 0, up: false });
+    net.after(secs(4), Action::Carrier { link: 0, up: true });
+    let mut before = delivered(net);
+    let mut parts = Vec::new();
+    for part in [secs(2), secs(2), secs(3)] {
+        net.run_for(part);
+        let now = delivered(net);
+        parts.push([0, 1].map(|link| now[link] - before[link]));
+        before = now;
+    }
+    assert!(net.finish(secs(60)));
+    assert_eq!(net.at_user(id).received, 16_000_000);
+    parts
+}
+
+#[test]
+fn a_backup_link_carries_data_only_while_no_other_can() {
+    let mut config = two_links();
+    config.boxed.links[1].backup = true;
+    let mut net = start(&config);
+    let parts = around_an_outage(&mut net);
+    // It is joined and asked for signs of life, no more.
+    assert!(parts[0][1] < 5_000, "{parts:?}");
+    assert!(parts[0][0] > 4_000_000, "{parts:?}");
+    // 10 Mbit/s for 2 s, less the start.
+    assert!(parts[1][1] > 1_800_000, "{parts:?}");
+    assert!(parts[2][1] < 300_000, "{parts:?}");
+    assert!(parts[2][0] > 6_000_000, "{parts:?}");
+}
+
+#[test]
+fn a_metered_link_is_not_even_joined_before_it_is_needed() {
+    let mut config = two_links();
+    config.boxed.links[1].metered = true;
+    let mut net = start(&config);
+    assert_eq!(delivered(&net)[1], 0, "no probe either");
+    let parts = around_an_outage(&mut net);
+    assert_eq!(parts[0][1], 0, "{parts:?}");
+    assert!(parts[1][1] > 1_500_000, "{parts:?}");
+    assert!(parts[2][1] < 300_000, "{parts:?}");
+    assert!(parts[2][0] > 6_000_000, "{parts:?}");
+    let before = delivered(&net);
+    net.run_for(secs(120));
+    assert_eq!(delivered(&net)[1], before[1], "it rests again");
+}
+
+#[test]
+fn a_lone_metered_link_is_used() {
+    let mut config = two_links();
+    config.boxed.links[0].metered = true;
+    config.boxed.links[1].metered = true;
+    let mut net = start(&config);
+    net.open(0, 0, Load::Down(1_000_000)).unwrap();
+    assert!(net.finish(secs(20)));
+}
+
+/// New connections open on the link that is not a backup, however slow it is.
+#[test]
+fn connections_do_not_open_on_a_backup_link() {
+    let mut config = two_links();
+    config.boxed.links[0].backup = true;
+    let mut net = start(&config);
+    let before = delivered(&net);
+    net.open(0, 0, Load::Down(2_000)).unwrap();
+    net.run_for(millis(190));
+    let now = delivered(&net);
+    assert!(now[1] - before[1] > 2_000);
+    assert!(now[0] - before[0] < 300, "{}", now[0] - before[0]);
+}
