@@ -19,10 +19,12 @@ pub mod middlebox;
 pub mod node;
 pub mod oracle;
 pub mod pcapng;
+pub mod profile;
 pub mod router;
 pub mod tap;
 pub mod traffic;
 pub mod transfer;
+pub mod udp;
 pub mod world;
 
 pub use capture::Capture;
