@@ -110,6 +110,38 @@ fn a_large_flow_uses_both_paths() {
     }
 }
 
+/// The second path is a recorded one, of 12 Mb/s: 1500 bytes each millisecond.
+#[test]
+fn a_trace_carries_what_it_recorded() {
+    let file = std::env::temp_dir().join(format!("braid-fct-trace-{}", std::process::id()));
+    std::fs::write(&file, "1\n2\n3\n4\n5\n").unwrap();
+    let paths = format!("5mbit,40ms,0%;trace:{},40ms,0%", file.display());
+    let cell = cell(&paths, "4M");
+    std::fs::remove_file(&file).unwrap();
+    let results = run(&cell, 3);
+    let both = (4 << 20) as f64 * 8.0 / 17e6 * 1e3;
+    let mean = mean_ms(&results);
+    assert!((both..1.25 * both).contains(&mean), "{mean} of {both}");
+    for result in &results {
+        let share = result.bytes_by_path[1] as f64 / (4 << 20) as f64;
+        assert!((0.6..0.8).contains(&share), "{share} of 12 / 17");
+    }
+}
+
+#[test]
+fn three_paths_carry_more_than_two() {
+    let three = cell("5mbit,40ms,0%;5mbit,40ms,0%;5mbit,40ms,0%", "4M");
+    let results = run(&three, 2);
+    let all = (4 << 20) as f64 * 8.0 / 15e6 * 1e3;
+    let mean = mean_ms(&results);
+    assert!((all..1.3 * all).contains(&mean), "{mean} of {all}");
+    assert!(
+        results
+            .iter()
+            .all(|r| r.bytes_by_path.len() == 3 && r.join_syns == 2)
+    );
+}
+
 /// Each path in turn: the first run is that of path 0, the second that of path 1.
 #[test]
 fn mixed_runs_open_on_each_path_in_turn() {

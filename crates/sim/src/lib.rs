@@ -23,6 +23,7 @@ pub mod router;
 pub mod tap;
 pub mod traffic;
 pub mod transfer;
+pub mod udp;
 pub mod world;
 
 pub use capture::Capture;

@@ -38,6 +38,7 @@ pub use message::{HEADER, Kind, Message, Received, jitter};
 pub use session::{Bulk, Frame, Session, Video};
 pub use sizes::{Sizes, SizesError};
 pub use talk::Exchange;
+pub(crate) use talk::exponential;
 
 /// What one end of a connection does.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -156,6 +156,7 @@ impl World {
             ifaces: Vec::new(),
             armed: None,
         });
+        self.arm_node(id);
         id
     }
 

@@ -289,6 +289,7 @@ impl Stack {
             self.forget(now, id);
             return;
         }
+        // Its timers are set when `poll_transmit` has drained it.
         if !conn.queued {
             conn.queued = true;
             self.ready.push_back(id);
@@ -298,7 +299,6 @@ impl Stack {
             self.starved.push_back(id);
         }
         self.table.settle_half_open(id);
-        self.schedule(now, id);
         self.wake_starved(now);
     }
 

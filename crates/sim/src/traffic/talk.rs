@@ -40,7 +40,7 @@ impl Exchange {
 }
 
 /// An exponential variate of mean 1.
-pub(super) fn exponential(rng: &mut Rng) -> f64 {
+pub(crate) fn exponential(rng: &mut Rng) -> f64 {
     -(1.0 - rng.unit()).ln()
 }
 

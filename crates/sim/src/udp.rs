@@ -1,0 +1,412 @@
+//! UDP cross traffic: sources of constant or varying rate, and sinks that measure.
+
+use core::net::SocketAddr;
+use core::ops::RangeInclusive;
+use core::time::Duration;
+use std::collections::BTreeMap;
+
+use braid_wire::{Instant, Rng, ip, udp};
+
+use crate::node::{Node, Packet, Turn};
+use crate::traffic::exponential;
+
+/// Bytes of sequence number and time at the start of a payload.
+const STAMP_LEN: usize = 16;
+const NANOS_PER_SECOND: u128 = 1_000_000_000;
+
+/// What a [`UdpSource`] sends.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UdpFlow {
+    /// Own address.
+    pub src: SocketAddr,
+    /// The sink's address, of the same family.
+    pub dst: SocketAddr,
+    /// Rate while it sends, bit/s of IP packets; nothing is sent at 0.
+    pub rate: u64,
+    /// Bytes of an IP packet, drawn uniformly; less than the headers and 16 bytes counts as that.
+    /// A range of one size makes a constant bit rate.
+    pub sizes: RangeInclusive<u16>,
+    /// If it pauses now and then; otherwise it sends all the time.
+    pub pauses: Option<Pauses>,
+    /// When it starts.
+    pub start: Instant,
+    /// When it ends, if ever.
+    pub end: Option<Instant>,
+}
+
+/// A flow that is on and off in turn, for times that are exponentially distributed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pauses {
+    /// Mean time on.
+    pub on: Duration,
+    /// Mean time off.
+    pub off: Duration,
+}
+
+impl UdpFlow {
+    /// A flow of constant rate in packets of `size` bytes, from the start of the world on.
+    pub fn constant(src: SocketAddr, dst: SocketAddr, rate: u64, size: u16) -> Self {
+        UdpFlow {
+            src,
+            dst,
+            rate,
+            sizes: size..=size,
+            pauses: None,
+            start: crate::world::START,
+            end: None,
+        }
+    }
+
+    /// Bytes of headers and stamp: the smallest packet.
+    fn least(&self) -> usize {
+        let ip = if self.src.is_ipv4() { 20 } else { 40 };
+        ip + udp::HEADER_LEN + STAMP_LEN
+    }
+
+    fn draw_size(&self, rng: &mut Rng) -> usize {
+        let (low, high) = (u64::from(*self.sizes.start()), u64::from(*self.sizes.end()));
+        let size = match high.checked_sub(low) {
+            None | Some(0) => low,
+            Some(span) => low + rng.below(span + 1),
+        };
+        (size as usize).max(self.least())
+    }
+}
+
+/// What went through.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct UdpTally {
+    /// Packets.
+    pub packets: u64,
+    /// Bytes of IP packets.
+    pub bytes: u64,
+}
+
+impl UdpTally {
+    fn add(&mut self, len: usize) {
+        self.packets += 1;
+        self.bytes += len as u64;
+    }
+}
+
+/// A host that sends one UDP flow out of its interface 0, and takes nothing.
+///
+/// Packets follow each other so that the rate is exact: after each, the time that it takes at that
+/// rate passes.
+#[derive(Debug)]
+pub struct UdpSource {
+    flow: UdpFlow,
+    next_at: Instant,
+    /// Past `next_at`, in units of (1 / rate) ns; less than the rate.
+    fraction: u64,
+    /// When the flow pauses next.
+    pause_at: Option<Instant>,
+    sent: UdpTally,
+}
+
+impl UdpSource {
+    /// A source that waits for its start; `rng` draws how long it is first on.
+    pub fn new(flow: UdpFlow, mut rng: Rng) -> Self {
+        let first = flow.pauses.map(|p| p.on.mul_f64(exponential(&mut rng)));
+        UdpSource {
+            next_at: flow.start,
+            fraction: 0,
+            pause_at: first.map(|on| flow.start + on),
+            sent: UdpTally::default(),
+            flow,
+        }
+    }
+
+    /// What was sent so far.
+    pub fn sent(&self) -> UdpTally {
+        self.sent
+    }
+
+    fn send(&mut self, turn: &mut Turn<'_>) {
+        let size = self.flow.draw_size(turn.rng);
+        let mut bytes = turn.buffer();
+        let stamp = Stamp {
+            number: self.sent.packets,
+            sent_at: self.next_at,
+        };
+        stamp.emit(&self.flow, size, turn.checksums, &mut bytes);
+        turn.send(0, Packet::new(bytes));
+        self.sent.add(size);
+        self.wait(size);
+    }
+
+    /// Lets the time pass that a packet takes.
+    fn wait(&mut self, size: usize) {
+        let rate = u128::from(self.flow.rate);
+        let units = size as u128 * 8 * NANOS_PER_SECOND + u128::from(self.fraction);
+        self.fraction = (units % rate) as u64;
+        let nanos = u64::try_from(units / rate).unwrap_or(u64::MAX).max(1);
+        self.next_at = Instant::from_nanos(self.next_at.as_nanos().saturating_add(nanos));
+    }
+
+    /// Pauses if it is time to.
+    fn pause(&mut self, rng: &mut Rng) {
+        if let (Some(pauses), Some(at)) = (self.flow.pauses, self.pause_at)
+            && self.next_at >= at
+        {
+            self.next_at = at + pauses.off.mul_f64(exponential(rng));
+            self.pause_at = Some(self.next_at + pauses.on.mul_f64(exponential(rng)));
+        }
+    }
+}
+
+impl Node for UdpSource {
+    fn receive(&mut self, turn: &mut Turn<'_>, _iface: u32, packet: Packet) {
+        turn.recycle(packet);
+    }
+
+    fn wake(&mut self, turn: &mut Turn<'_>) {
+        while self.next_timeout().is_some_and(|at| at <= turn.now) {
+            self.send(turn);
+            self.pause(turn.rng);
+        }
+    }
+
+    fn next_timeout(&self) -> Option<Instant> {
+        let over = self.flow.end.is_some_and(|end| self.next_at >= end);
+        (self.flow.rate > 0 && !over).then_some(self.next_at)
+    }
+}
+
+/// What a packet says of itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Stamp {
+    number: u64,
+    sent_at: Instant,
+}
+
+impl Stamp {
+    /// Writes a packet of `size` bytes into the empty buffer `bytes`.
+    fn emit(self, flow: &UdpFlow, size: usize, checksum: bool, bytes: &mut Vec<u8>) {
+        bytes.resize(size, 0);
+        let mut header = ip::Repr {
+            src: flow.src.ip(),
+            dst: flow.dst.ip(),
+            protocol: ip::PROTO_UDP,
+            payload_len: 0,
+            hop_limit: 64,
+            traffic_class: 0,
+        };
+        let ip_len = header.header_len();
+        header.payload_len = size - ip_len;
+        header.emit(bytes);
+        let datagram = &mut bytes[ip_len..];
+        let repr = udp::Repr {
+            src_port: flow.src.port(),
+            dst_port: flow.dst.port(),
+            payload_len: datagram.len() - udp::HEADER_LEN,
+        };
+        repr.emit(datagram);
+        let (number, rest) = datagram[udp::HEADER_LEN..].split_at_mut(8);
+        number.copy_from_slice(&self.number.to_be_bytes());
+        rest[..8].copy_from_slice(&self.sent_at.as_nanos().to_be_bytes());
+        if checksum {
+            udp::fill_checksum(header.src, header.dst, datagram);
+        }
+    }
+
+    fn parse(payload: &[u8]) -> Option<Stamp> {
+        let (number, rest) = payload.split_first_chunk()?;
+        Some(Stamp {
+            number: u64::from_be_bytes(*number),
+            sent_at: Instant::from_nanos(u64::from_be_bytes(*rest.first_chunk()?)),
+        })
+    }
+}
+
+/// What a [`UdpSink`] received of one flow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct UdpReport {
+    /// Packets, copies included.
+    pub received: UdpTally,
+    /// Copies of one that had come before, as far as is remembered: of the last 128.
+    pub duplicates: u64,
+    /// Those that one sent later had overtaken (RFC 4737 section 3).
+    pub reordered: u64,
+    /// One more than the highest number seen: packets known to have been sent.
+    pub expected: u64,
+    /// One-way delay of the fastest packet.
+    pub delay_min: Duration,
+    /// That of the slowest.
+    pub delay_max: Duration,
+    /// The sum of all.
+    pub delay_sum: Duration,
+    /// Mean change of the delay from packet to packet, smoothed (RFC 3550 section 6.4.1).
+    pub jitter: Duration,
+    last_delay: Duration,
+    /// Which of the packets before `expected` came: bit 0 is the last.
+    seen: u128,
+}
+
+impl UdpReport {
+    /// Packets known to have been sent that did not come (yet).
+    pub fn lost(&self) -> u64 {
+        let unique = self.received.packets - self.duplicates;
+        self.expected.saturating_sub(unique)
+    }
+
+    /// Mean one-way delay; zero where nothing came.
+    pub fn delay_mean(&self) -> Duration {
+        let nanos = self.delay_sum.as_nanos() / u128::from(self.received.packets.max(1));
+        Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+    }
+
+    fn on_packet(&mut self, now: Instant, stamp: Stamp, len: usize) {
+        self.note(stamp.number);
+        let delay = now.saturating_since(stamp.sent_at);
+        if self.received.packets == 0 {
+            self.delay_min = delay;
+            self.last_delay = delay;
+        }
+        self.received.add(len);
+        self.delay_min = self.delay_min.min(delay);
+        self.delay_max = self.delay_max.max(delay);
+        self.delay_sum = self.delay_sum.saturating_add(delay);
+        let change = delay.abs_diff(self.last_delay);
+        self.last_delay = delay;
+        self.jitter = (self.jitter * 15 + change) / 16;
+    }
+
+    /// Counts packet `number` as new, late or a copy.
+    fn note(&mut self, number: u64) {
+        match number.checked_sub(self.expected) {
+            Some(ahead) => {
+                let shift = u32::try_from(ahead.saturating_add(1)).unwrap_or(u32::MAX);
+                self.seen = self.seen.checked_shl(shift).unwrap_or(0) | 1;
+                self.expected = number.saturating_add(1);
+            }
+            None => {
+                let age = self.expected - 1 - number;
+                let bit = u32::try_from(age)
+                    .ok()
+                    .and_then(|age| 1u128.checked_shl(age));
+                let bit = bit.unwrap_or(0);
+                match self.seen & bit {
+                    0 => self.reordered += 1,
+                    _ => self.duplicates += 1,
+                }
+                self.seen |= bit;
+            }
+        }
+    }
+}
+
+/// Most flows a sink keeps apart.
+const MAX_FLOWS: usize = 1024;
+
+/// A host that takes the packets of [`UdpSource`]s and measures each flow.
+#[derive(Debug, Default)]
+pub struct UdpSink {
+    flows: BTreeMap<SocketAddr, UdpReport>,
+    ignored: u64,
+}
+
+impl UdpSink {
+    /// A sink that has received nothing.
+    pub fn new() -> Self {
+        UdpSink::default()
+    }
+
+    /// What came from `src`.
+    pub fn report(&self, src: SocketAddr) -> UdpReport {
+        self.flows.get(&src).copied().unwrap_or_default()
+    }
+
+    /// Packets that are no such traffic, have a wrong checksum, or belong to more flows than are
+    /// kept apart (1024).
+    pub fn ignored(&self) -> u64 {
+        self.ignored
+    }
+
+    fn take(&mut self, turn: &Turn<'_>, packet: &[u8]) -> Option<()> {
+        let (ip, datagram) = ip::Repr::parse(packet).ok()?;
+        let (udp, payload) = udp::Repr::parse(datagram).ok()?;
+        let sound = !turn.checksums || udp::verify_checksum(ip.src, ip.dst, datagram);
+        let stamp = Stamp::parse(payload).filter(|_| sound && ip.protocol == ip::PROTO_UDP)?;
+        let src = SocketAddr::new(ip.src, udp.src_port);
+        if self.flows.len() >= MAX_FLOWS && !self.flows.contains_key(&src) {
+            return None;
+        }
+        let report = self.flows.entry(src).or_default();
+        report.on_packet(turn.now, stamp, packet.len());
+        Some(())
+    }
+}
+
+impl Node for UdpSink {
+    fn receive(&mut self, turn: &mut Turn<'_>, _iface: u32, packet: Packet) {
+        if self.take(turn, &packet.bytes).is_none() {
+            self.ignored += 1;
+        }
+        turn.recycle(packet);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(numbers: &[u64]) -> UdpReport {
+        let mut report = UdpReport::default();
+        for number in numbers {
+            let stamp = Stamp {
+                number: *number,
+                sent_at: Instant::ZERO,
+            };
+            report.on_packet(Instant::ZERO, stamp, 100);
+        }
+        report
+    }
+
+    #[test]
+    fn copies_and_latecomers_are_told_apart() {
+        let counts = |numbers: &[u64]| {
+            let r = report(numbers);
+            (r.expected, r.lost(), r.duplicates, r.reordered)
+        };
+        assert_eq!(counts(&[0, 1, 2]), (3, 0, 0, 0));
+        assert_eq!(counts(&[0, 3]), (4, 2, 0, 0));
+        assert_eq!(counts(&[0, 3, 1, 1]), (4, 1, 1, 1));
+        assert_eq!(counts(&[0, 0, 1, 0]), (2, 0, 2, 0));
+        assert_eq!(counts(&[127, 0, 0, 128, 1]), (129, 125, 1, 2));
+        // Too long ago to say.
+        assert_eq!(counts(&[0, 128, 0]), (129, 126, 0, 1));
+        assert_eq!(
+            counts(&[u64::MAX - 1, u64::MAX - 2]),
+            (u64::MAX, u64::MAX - 2, 0, 1)
+        );
+    }
+
+    #[test]
+    fn delay_and_jitter() {
+        let mut report = UdpReport::default();
+        assert_eq!(report.delay_mean(), Duration::ZERO);
+        for (number, delay) in [(0, 10), (1, 26), (2, 18)] {
+            let stamp = Stamp {
+                number,
+                sent_at: Instant::from_millis(1000),
+            };
+            report.on_packet(Instant::from_millis(1000 + delay), stamp, 100);
+        }
+        let ms = Duration::from_millis;
+        assert_eq!((report.delay_min, report.delay_max), (ms(10), ms(26)));
+        assert_eq!(report.delay_mean(), ms(18));
+        // 16/16, then 15/16 of that and 8/16.
+        assert_eq!(
+            report.jitter,
+            Duration::from_micros(1437) + Duration::from_nanos(500)
+        );
+        assert_eq!(
+            report.received,
+            UdpTally {
+                packets: 3,
+                bytes: 300
+            }
+        );
+    }
+}
