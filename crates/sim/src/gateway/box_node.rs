@@ -234,7 +234,7 @@ impl Running {
 }
 
 impl Node for BoxNode {
-    fn receive(&mut self, turn: &mut Turn<'_>, iface: u32, packet: Packet) {
+    fn receive(&mut self, turn: &mut Turn<'_>, iface: u32, mut packet: Packet) {
         let Ok(view) = ip::Packet::new(&packet.bytes[..]) else {
             return turn.recycle(packet);
         };
@@ -250,7 +250,7 @@ impl Node for BoxNode {
             running.machine.receive_local(turn, &packet.bytes);
         } else if outer {
             running.machine.receive(turn, &packet.bytes);
-        } else if from_lan || (route as usize) >= self.config.links.len() {
+        } else if (from_lan || route as usize >= self.config.links.len()) && hop(&mut packet) {
             turn.send(route, packet);
             return;
         }
@@ -285,4 +285,15 @@ impl Node for BoxNode {
     fn next_timeout(&self) -> Option<Instant> {
         self.running.as_ref().and_then(|r| r.machine.next_timeout())
     }
+}
+
+/// Takes a hop off a packet's time to live; false where none is left.
+fn hop(packet: &mut Packet) -> bool {
+    let Ok(mut packet) = ip::Packet::new(&mut packet.bytes[..]) else {
+        return false;
+    };
+    let left = packet.hop_limit().saturating_sub(1);
+    packet.set_hop_limit(left);
+    packet.fill_checksum();
+    left > 0
 }

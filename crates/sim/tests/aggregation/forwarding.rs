@@ -1,12 +1,15 @@
 //! What the box does not take in.
 
-use core::net::SocketAddr;
+use core::net::{IpAddr, SocketAddr};
 
-use braid_engine::{ConnId, ConnectOptions, Protocol};
-use braid_sim::Host;
-use braid_sim::aggregation::{Aggregation, content_addr};
-use braid_sim::gateway::default_policy;
+use braid_engine::{ConnId, ConnectOptions, PathConfig, Protocol};
+use braid_links::Settings;
+use braid_proxy::LinkAddresses;
+use braid_sim::aggregation::{Aggregation, content_addr, link_addr, user_addr};
+use braid_sim::gateway::{BoxNode, BoxNodeConfig, LocalConfig, default_policy};
 use braid_sim::traffic::{Role, Stream};
+use braid_sim::{Host, Node, NodeId, Packet, Turn, World};
+use braid_wire::ip;
 
 use crate::support::{box_counters, secs, start, two_links};
 
@@ -68,4 +71,107 @@ fn plain_tcp_to_anywhere_else_is_joined() {
     let host: &Host = net.world.node(net.users[0]);
     assert_eq!(host.finished()[0].received, 200_000);
     assert_eq!(box_counters(&net).finished, 1);
+}
+
+/// Sends what it is given, and keeps what comes.
+#[derive(Debug, Default)]
+struct Post {
+    out: Vec<Vec<u8>>,
+    came: Vec<Vec<u8>>,
+}
+
+impl Node for Post {
+    fn receive(&mut self, _: &mut Turn<'_>, _: u32, packet: Packet) {
+        self.came.push(packet.bytes);
+    }
+
+    fn wake(&mut self, turn: &mut Turn<'_>) {
+        for bytes in self.out.drain(..) {
+            turn.send(0, Packet::new(bytes));
+        }
+    }
+}
+
+fn udp(src: IpAddr, dst: IpAddr, hop_limit: u8) -> Vec<u8> {
+    let header = ip::Repr {
+        src,
+        dst,
+        protocol: ip::PROTO_UDP,
+        payload_len: 20,
+        hop_limit,
+        traffic_class: 0,
+    };
+    let mut bytes = vec![0; 40];
+    header.emit(&mut bytes);
+    bytes
+}
+
+/// Two hosts of a LAN, a box, and the far ends of its two links, where no server is.
+fn lan() -> (World, NodeId, [NodeId; 2], [NodeId; 2]) {
+    let config = two_links();
+    let links = [0, 1].map(|n| LinkAddresses {
+        v4: Some(link_addr(n)),
+        v6: None,
+        mtu: 1500,
+    });
+    let settings = BoxNodeConfig {
+        config: config.boxed,
+        links: links.to_vec(),
+        lan: vec![user_addr(0).into(), user_addr(1).into()],
+        gateway: PathConfig {
+            v4: Some([192, 168, 1, 1].into()),
+            v6: None,
+            mtu: 1500,
+            backup: false,
+        },
+        local: LocalConfig::default(),
+    };
+    let mut world = World::new(1);
+    let boxed = world.add(|rng| BoxNode::new(settings, rng));
+    let ends = [0, 1, 2, 3].map(|_| world.add(|_| Post::default()));
+    for end in ends {
+        world.connect(boxed, end, Settings::default(), Settings::default());
+    }
+    world.with_node(boxed, BoxNode::start).unwrap();
+    let [wan0, wan1, host0, host1] = ends;
+    (world, boxed, [wan0, wan1], [host0, host1])
+}
+
+#[test]
+fn udp_takes_the_best_link_that_is_there() {
+    let (mut world, boxed, wan, hosts) = lan();
+    let [user, neighbour] = [user_addr(0).into(), user_addr(1).into()];
+    let far = content_addr(0).into();
+    let send = |world: &mut World, from: NodeId, packet: Vec<u8>| {
+        world.with_node(from, |node: &mut Post, _| node.out.push(packet));
+        world.advance(secs(1));
+        // Without the box's own probes.
+        let came = [wan[0], wan[1], hosts[0], hosts[1]].map(|n| {
+            let node: &Post = world.node(n);
+            let is_udp = |p: &&Vec<u8>| p[9] == ip::PROTO_UDP;
+            node.came.iter().filter(is_udp).count()
+        });
+        came
+    };
+    let out = udp(user, far, 64);
+    assert_eq!(send(&mut world, hosts[0], out.clone()), [1, 0, 0, 0]);
+    world.with_node(boxed, |node: &mut BoxNode, now| {
+        node.set_carrier(now, 0, false)
+    });
+    assert_eq!(send(&mut world, hosts[0], out.clone()), [1, 1, 0, 0]);
+    world.with_node(boxed, |node: &mut BoxNode, now| {
+        node.set_carrier(now, 1, false)
+    });
+    assert_eq!(send(&mut world, hosts[0], out), [1, 1, 0, 0], "nowhere");
+    // Inwards, among the hosts, and to nobody.
+    assert_eq!(send(&mut world, wan[1], udp(far, user, 64)), [1, 1, 1, 0]);
+    assert_eq!(
+        send(&mut world, hosts[0], udp(user, neighbour, 64)),
+        [1, 1, 1, 1]
+    );
+    assert_eq!(send(&mut world, wan[1], udp(far, far, 64)), [1, 1, 1, 1]);
+    // The last hop was the box's.
+    assert_eq!(send(&mut world, wan[1], udp(far, user, 1)), [1, 1, 1, 1]);
+    let arrived = &world.node::<Post>(hosts[0]).came[0];
+    assert_eq!(ip::Repr::parse(arrived).unwrap().0.hop_limit, 63);
 }

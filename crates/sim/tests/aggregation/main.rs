@@ -4,6 +4,7 @@ mod faults;
 mod forwarding;
 mod links;
 mod refusals;
+mod sockets;
 mod speed;
 mod streams;
 mod support;

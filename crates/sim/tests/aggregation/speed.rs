@@ -3,11 +3,11 @@
 use core::time::Duration;
 
 use braid_engine::CloseReason;
-use braid_sim::aggregation::{Aggregation, Load, TransferId};
+use braid_sim::aggregation::{Aggregation, AggregationConfig, Load, TransferId};
 use braid_sim::transfer::PathSettings;
 use braid_wire::Rng;
 
-use crate::support::{secs, start, start_with_seed, two_links};
+use crate::support::{link, secs, start, start_with_seed, two_links};
 
 #[test]
 fn a_download_takes_what_both_links_have() {
@@ -52,6 +52,29 @@ fn the_rate_follows_the_links_that_are_there() {
     }
 }
 
+/// Access links that are one thing to the first server and another to the second, and servers with
+/// an own share of the way to the content.
+#[test]
+fn the_narrowest_part_of_the_way_decides() {
+    let mut config = two_links();
+    config.set_servers(2).unwrap();
+    let rate = |server: usize, config: &AggregationConfig| {
+        let mut config = config.clone();
+        config.boxed.servers.swap(0, server);
+        let mut net = start(&config);
+        let id = net.open(0, 0, Load::Down(8_000_000)).unwrap();
+        assert!(net.finish(secs(60)));
+        let core = net.server_node(server).core().unwrap();
+        assert_eq!(core.counters().finished, 1);
+        64e6 / net.duration(id).unwrap().as_secs_f64() / 1e6
+    };
+    config.servers[0].from_access = vec![link(5, 20), link(5, 20)];
+    config.servers[1].to_content = link(8, 40);
+    let rates = [0, 1].map(|server| rate(server, &config));
+    assert!((8.5..9.4).contains(&rates[0]), "{rates:?}");
+    assert!((6.8..7.6).contains(&rates[1]), "{rates:?}");
+}
+
 /// Users who start at random, with downloads and uploads of 1 kB to 5 MB, most of them small.
 fn crowd(net: &mut Aggregation, count: usize) -> Vec<(TransferId, u64)> {
     let mut rng = Rng::for_component(5, 1);
@@ -69,7 +92,7 @@ fn crowd(net: &mut Aggregation, count: usize) -> Vec<(TransferId, u64)> {
     transfers
 }
 
-fn crowded_config() -> braid_sim::aggregation::AggregationConfig {
+fn crowded_config() -> AggregationConfig {
     let mut config = two_links();
     let lan: PathSettings = config.users[0].clone();
     config.users = vec![lan; 3];

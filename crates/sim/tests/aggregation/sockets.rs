@@ -1,0 +1,279 @@
+//! The engine's TCP in place of kernel sockets: two machines on one wire.
+
+use core::net::Ipv4Addr;
+use core::time::Duration;
+use std::io::{IoSlice, IoSliceMut};
+
+use braid_engine::{PathConfig, RxMeta};
+use braid_proxy::{ConnectFailure, LocalError, LocalEvent, LocalId, LocalStreams};
+use braid_sim::gateway::{LocalConfig, LocalTcp};
+use braid_wire::{Instant, Rng};
+
+use crate::support::{millis, secs};
+
+const FAR: &str = "10.0.0.2:80";
+
+/// Two machines; the second takes in whatever comes.
+struct Pair {
+    now: Instant,
+    near: LocalTcp,
+    far: LocalTcp,
+    /// Nothing arrives.
+    cut: bool,
+}
+
+fn local(host: u8, config: &LocalConfig) -> LocalTcp {
+    let path = PathConfig {
+        v4: Some(Ipv4Addr::new(10, 0, 0, host)),
+        v6: None,
+        mtu: 1500,
+        backup: false,
+    };
+    LocalTcp::new(config.clone(), path, Rng::for_component(1, u64::from(host)))
+}
+
+fn small() -> LocalConfig {
+    let mut config = LocalConfig::default();
+    config.engine.send_buffer = 256 << 10;
+    config.engine.recv_buffer = 128 << 10;
+    config.streams = 3;
+    config.names.insert(
+        "far.example".to_owned(),
+        vec![[10, 0, 0, 2].into(), [10, 0, 0, 3].into()],
+    );
+    config
+}
+
+impl Pair {
+    fn new() -> Pair {
+        let mut far = local(2, &small());
+        far.take_in().unwrap();
+        Pair {
+            now: Instant::from_millis(1_000),
+            near: local(1, &small()),
+            far,
+            cut: false,
+        }
+    }
+
+    /// Lets `time` pass in steps of a millisecond, which is what the wire takes.
+    fn run(&mut self, time: Duration) {
+        for _ in 0..time.as_millis() {
+            self.now += millis(1);
+            let mut packets = Vec::new();
+            for (n, side) in [&mut self.near, &mut self.far].into_iter().enumerate() {
+                side.set_now(self.now);
+                side.handle_timeout();
+                while let Some(transmit) = side.poll_transmit() {
+                    let bytes = [&[transmit.header], &transmit.payload[..]]
+                        .concat()
+                        .concat();
+                    packets.push((n, bytes, transmit.gso_size));
+                }
+            }
+            for (from, bytes, gso_size) in packets {
+                let to = if from == 0 {
+                    &mut self.far
+                } else {
+                    &mut self.near
+                };
+                let meta = RxMeta {
+                    checksum_ok: true,
+                    gso_size,
+                };
+                if !self.cut {
+                    to.receive(&bytes, meta);
+                }
+            }
+        }
+    }
+
+    /// A connection from the near to the far side.
+    fn connected(&mut self) -> (LocalId, LocalId) {
+        let near = self.near.connect(FAR.parse().unwrap()).unwrap();
+        self.run(millis(5));
+        assert_eq!(
+            self.near.next_event(),
+            Some(LocalEvent::Connected { id: near })
+        );
+        let Some(LocalEvent::Accepted {
+            id, destination, ..
+        }) = self.far.next_event()
+        else {
+            panic!("it was not accepted");
+        };
+        assert_eq!(destination, FAR.parse().unwrap());
+        (near, id)
+    }
+}
+
+fn events(side: &mut LocalTcp) -> Vec<LocalEvent> {
+    core::iter::from_fn(|| side.next_event()).collect()
+}
+
+fn read(side: &mut LocalTcp, id: LocalId) -> Result<usize, LocalError> {
+    let (mut a, mut b) = ([0; 1_000], [0; 3_000]);
+    side.read(id, &mut [IoSliceMut::new(&mut a), IoSliceMut::new(&mut b)])
+}
+
+fn write(side: &mut LocalTcp, id: LocalId, len: usize) -> Result<usize, LocalError> {
+    let bytes = vec![7; len];
+    let (a, b) = bytes.split_at(len / 3);
+    side.write(id, &[IoSlice::new(a), IoSlice::new(b)])
+}
+
+#[test]
+fn names_are_looked_up_in_their_time() {
+    let mut pair = Pair::new();
+    pair.near.set_now(pair.now);
+    let known = pair.near.resolve("far.example", 80).unwrap();
+    let unknown = pair.near.resolve("nowhere.example", 80).unwrap();
+    pair.run(millis(19));
+    assert_eq!(pair.near.next_event(), None);
+    pair.run(millis(1));
+    let resolved = |id, addresses| LocalEvent::Resolved { id, addresses };
+    let found = vec![FAR.parse().unwrap(), "10.0.0.3:80".parse().unwrap()];
+    let expected = [resolved(known, found), resolved(unknown, Vec::new())];
+    assert_eq!(events(&mut pair.near), expected);
+    let pending = (0..2_000).filter_map(|_| pair.near.resolve("far.example", 80));
+    assert_eq!(pending.count(), 1_024, "bounded");
+}
+
+#[test]
+fn attempts_fail_as_those_of_the_kernel_do() {
+    let mut pair = Pair::new();
+    let v6 = "[2001:db8::1]:80".parse().unwrap();
+    let failure = pair.near.connect(v6).unwrap_err();
+    assert_eq!(failure, ConnectFailure::NetworkUnreachable);
+    // Nobody listens at the near side.
+    let id = pair.far.connect("10.0.0.1:80".parse().unwrap()).unwrap();
+    assert_eq!(write(&mut pair.far, id, 10), Err(LocalError::WouldBlock));
+    pair.run(millis(5));
+    let refused = LocalEvent::ConnectFailed {
+        id,
+        failure: ConnectFailure::Refused,
+    };
+    assert_eq!(events(&mut pair.far), [refused]);
+    pair.cut = true;
+    let id = pair.near.connect(FAR.parse().unwrap()).unwrap();
+    pair.run(secs(14));
+    assert_eq!(pair.near.next_event(), None);
+    pair.run(secs(2));
+    let late = LocalEvent::ConnectFailed {
+        id,
+        failure: ConnectFailure::TimedOut,
+    };
+    assert_eq!(events(&mut pair.near), [late]);
+    assert!(pair.near.is_empty() && pair.far.is_empty());
+}
+
+#[test]
+fn streams_are_bounded() {
+    let mut pair = Pair::new();
+    for _ in 0..3 {
+        pair.connected();
+    }
+    let more = pair.near.connect(FAR.parse().unwrap());
+    assert_eq!(more, Err(ConnectFailure::NoResources));
+    let mut other = local(3, &small());
+    core::mem::swap(&mut pair.near, &mut other);
+    let id = pair.near.connect(FAR.parse().unwrap()).unwrap();
+    pair.run(millis(5));
+    // The kernel completes the handshake before the machine looks.
+    assert_eq!(pair.far.next_event(), None);
+    pair.run(millis(5));
+    let expected = [LocalEvent::Connected { id }, LocalEvent::Broken { id }];
+    assert_eq!(events(&mut pair.near), expected);
+    assert_eq!(pair.far.counters().accept_refused, 1);
+    assert_eq!(read(&mut pair.near, id), Err(LocalError::Broken));
+}
+
+#[test]
+fn a_full_stream_blocks_until_it_is_read() {
+    let mut pair = Pair::new();
+    let (near, far) = pair.connected();
+    let mut written = 0;
+    for _ in 0..100 {
+        written += write(&mut pair.near, near, 50_000).unwrap_or(0);
+        pair.run(millis(10));
+    }
+    assert_eq!(write(&mut pair.near, near, 1), Err(LocalError::WouldBlock));
+    assert!((384 << 10..448 << 10).contains(&written), "{written}");
+    assert_eq!(events(&mut pair.near), []);
+    assert_eq!(events(&mut pair.far), [LocalEvent::Readable { id: far }]);
+    let mut got = 0;
+    for _ in 0..500 {
+        while let Ok(n) = read(&mut pair.far, far) {
+            got += n;
+        }
+        pair.run(millis(1));
+    }
+    assert_eq!(got, written);
+    assert_eq!(read(&mut pair.far, far), Err(LocalError::WouldBlock));
+    assert_eq!(events(&mut pair.near), [LocalEvent::Writable { id: near }]);
+    assert!(write(&mut pair.near, near, 1).is_ok());
+}
+
+#[test]
+fn each_direction_ends_by_itself() {
+    let mut pair = Pair::new();
+    let (near, far) = pair.connected();
+    assert_eq!(write(&mut pair.near, near, 3_000), Ok(3_000));
+    pair.near.shutdown(near);
+    pair.run(millis(5));
+    assert_eq!(read(&mut pair.far, far), Ok(3_000));
+    assert_eq!(read(&mut pair.far, far), Ok(0), "the end");
+    assert_eq!(write(&mut pair.far, far, 5_000), Ok(5_000));
+    pair.far.close(far);
+    pair.run(secs(3));
+    // Over in order for the machine underneath; what it brought can still be read.
+    assert_eq!(read(&mut pair.near, near), Ok(4_000));
+    assert_eq!(read(&mut pair.near, near), Ok(1_000));
+    assert_eq!(read(&mut pair.near, near), Ok(0));
+    pair.near.close(near);
+    pair.run(secs(15));
+    for side in [&pair.near, &pair.far] {
+        assert_eq!((side.len(), side.stack().connections()), (0, 0));
+        assert_eq!(side.stack().buffered(), 0);
+    }
+}
+
+#[test]
+fn a_reset_takes_with_it_what_was_not_read() {
+    let mut pair = Pair::new();
+    let (near, far) = pair.connected();
+    assert_eq!(write(&mut pair.near, near, 3_000), Ok(3_000));
+    pair.near.shutdown(near);
+    pair.run(millis(5));
+    pair.near.reset(near);
+    pair.run(millis(5));
+    assert_eq!(read(&mut pair.far, far), Err(LocalError::Broken));
+    assert_eq!(write(&mut pair.far, far, 1), Err(LocalError::Broken));
+    pair.far.close(far);
+    assert!(pair.far.is_empty());
+}
+
+#[test]
+fn who_closes_without_reading_resets() {
+    let mut pair = Pair::new();
+    let (near, far) = pair.connected();
+    write(&mut pair.near, near, 3_000).unwrap();
+    pair.run(millis(5));
+    pair.far.close(far);
+    pair.run(millis(5));
+    let events = events(&mut pair.near);
+    assert_eq!(events, [LocalEvent::Broken { id: near }]);
+}
+
+#[test]
+fn a_peer_that_never_closes_is_not_waited_for_for_ever() {
+    let mut pair = Pair::new();
+    let (near, far) = pair.connected();
+    pair.far.close(far);
+    pair.run(secs(59));
+    assert_eq!(read(&mut pair.near, near), Ok(0));
+    assert_eq!(pair.far.stack().connections(), 1);
+    pair.run(secs(3));
+    assert_eq!(pair.far.stack().connections(), 0);
+    assert_eq!(read(&mut pair.near, near), Err(LocalError::Broken));
+}
