@@ -19,6 +19,7 @@ pub mod middlebox;
 pub mod node;
 pub mod oracle;
 pub mod pcapng;
+pub mod profile;
 pub mod router;
 pub mod tap;
 pub mod traffic;

@@ -309,8 +309,10 @@ impl Connection {
         let unambiguous = (subflow.handshake_tries == 1).then_some(rtt);
         let window = u64::from(tcp.window) << subflow.agreed.peer_shift;
         subflow.snd.established(ctx.now, unambiguous, window);
-        // Linux joins only after a DATA_ACK, and a joiner waits for its fourth ACK.
-        subflow.rcv.ack_now();
+        if !matches!(self.mode, Mode::Tcp) {
+            // Linux joins only after a DATA_ACK, and a joiner waits for its fourth ACK.
+            subflow.rcv.ack_now();
+        }
         self.establish(ctx, i);
         if matches!(self.life, Life::Opening { .. }) {
             self.life = Life::Open;

@@ -1,0 +1,84 @@
+//! Settings of hosts and links that belong together.
+
+use core::net::Ipv4Addr;
+use core::time::Duration;
+
+use braid_engine::cc::Algorithm;
+use braid_engine::{Config, DelayedAck, PathConfig};
+use braid_links::{QueueLimit, Rate, Settings};
+
+/// Settings of hosts and links that belong together.
+#[derive(Debug, Clone)]
+pub struct Profile {
+    /// The engine's.
+    pub engine: Config,
+    /// Largest IP packet, bytes.
+    pub mtu: u16,
+    /// Every link's queue.
+    pub queue: QueueLimit,
+}
+
+impl Default for Profile {
+    /// Today's: the engine's own settings, packets of 1500 bytes, queues of 50 packets.
+    fn default() -> Self {
+        Profile {
+            engine: Config::default(),
+            mtu: 1500,
+            queue: QueueLimit::Packets(50),
+        }
+    }
+}
+
+impl Profile {
+    /// As in papers whose figures come from NS-2 with its `Agent/TCP/Newreno` and
+    /// `Agent/TCPSink/DelAck`: a window of 20 packets (`window_`), an initial window of 2
+    /// (`windowInit_`), packets of 1000 bytes (`packetSize_`), acknowledgements delayed by 100 ms
+    /// (`interval_`) or until the second packet, a least timeout of 0.2 s (`minrto_`), queues of 50
+    /// packets (`queue-limit`).
+    ///
+    /// Where the engine is newer than that it stays so: it has SACK, RACK and PRR, paces what goes
+    /// beyond the initial window, counts bytes and not acknowledgements in slow start (RFC 3465),
+    /// and adds the least timeout to the round trip instead of taking the larger of the two. The
+    /// 1000 bytes are those of the whole IP packet; NS-2 adds 40 for the headers.
+    pub fn ns2() -> Self {
+        Profile {
+            engine: Config {
+                initial_window: 2,
+                max_cwnd: Some(20),
+                delayed_ack: DelayedAck {
+                    timeout: Duration::from_millis(100),
+                    every: 2,
+                    quick: 0,
+                },
+                min_rto: Duration::from_millis(200),
+                // Enough for three windows, and known from the SYN on: no segment but data is
+                // acknowledged.
+                recv_buffer: 65_535,
+                congestion: Algorithm::NewReno,
+                ..Config::default()
+            },
+            mtu: 1000,
+            queue: QueueLimit::Packets(50),
+        }
+    }
+
+    /// A path of a host.
+    pub fn path(&self, addr: Ipv4Addr) -> PathConfig {
+        PathConfig {
+            v4: Some(addr),
+            v6: None,
+            mtu: self.mtu,
+            backup: false,
+        }
+    }
+
+    /// A link without loss.
+    pub fn link(&self, rate: Rate, delay: Duration) -> Settings {
+        Settings {
+            rate,
+            delay,
+            queue: self.queue,
+            ..Settings::default()
+        }
+    }
+}

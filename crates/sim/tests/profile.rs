@@ -1,0 +1,141 @@
+//! The first round trips under the `ns2` profile, packet by packet.
+
+use core::net::{IpAddr, Ipv4Addr, SocketAddr};
+use core::time::Duration;
+use std::sync::{Arc, Mutex};
+
+use braid_engine::{ConnectOptions, Protocol};
+use braid_links::Rate;
+use braid_sim::profile::Profile;
+use braid_sim::tap::{Tap, What};
+use braid_sim::traffic::{Bulk, HEADER, Role, Session, Stream};
+use braid_sim::{Host, HostConfig, LinkId, NodeId, Packet, World};
+use braid_wire::Instant;
+
+const SENDER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
+const SINK: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
+/// Each way.
+const DELAY: Duration = Duration::from_millis(50);
+/// Longer than any packet without data.
+const NO_DATA: usize = 60;
+
+/// When packets were sent, or arrived, and how long they were.
+#[derive(Debug, Default)]
+struct Trace {
+    sent: Vec<(Instant, usize)>,
+    arrived: Vec<(Instant, usize)>,
+}
+
+impl Tap for Trace {
+    fn on_packet(&mut self, at: Instant, _: LinkId, what: What, packet: &Packet) {
+        let note = (at, packet.bytes.len());
+        match what {
+            What::Sent => self.sent.push(note),
+            What::Delivered { .. } => self.arrived.push(note),
+            What::Duplicated | What::Dropped { .. } => panic!("{what:?}"),
+        }
+    }
+}
+
+impl Trace {
+    /// Times at which data packets were sent.
+    fn data(&self) -> Vec<Instant> {
+        let data = self.sent.iter().filter(|(_, len)| *len > NO_DATA);
+        data.map(|(at, _)| *at).collect()
+    }
+}
+
+fn host(world: &mut World, addr: Ipv4Addr) -> NodeId {
+    let profile = Profile::ns2();
+    let config = HostConfig {
+        paths: vec![profile.path(addr)],
+        engine: profile.engine,
+        routes: Vec::new(),
+        policy: Box::new(|| braid_strategy::by_name("minrtt").unwrap()),
+    };
+    world.add(|rng| Host::new(config, rng))
+}
+
+/// What a sender with `role` and a reader with `other` send within `span` over a fast link.
+fn trace(role: Role, other: Role, span: Duration) -> [Trace; 2] {
+    let mut world = World::new(1);
+    let (sender, sink) = (host(&mut world, SENDER), host(&mut world, SINK));
+    let link = Profile::ns2().link(Rate::bits_per_second(1_000_000_000), DELAY);
+    let links = world.connect(sender, sink, link.clone(), link);
+    let traces = [links.0, links.1].map(|link| {
+        let trace = Arc::new(Mutex::new(Trace::default()));
+        world.tap(link, Box::new(trace.clone()));
+        trace
+    });
+    let remote = SocketAddr::new(IpAddr::V4(SINK), 80);
+    world
+        .with_node(sink, |host: &mut Host, _| {
+            host.serve(remote, Stream::new(other))
+        })
+        .unwrap();
+    let options = ConnectOptions {
+        protocol: Protocol::Tcp,
+        ..ConnectOptions::new(remote, braid_strategy::by_name("minrtt").unwrap())
+    };
+    world
+        .with_node(sender, |host: &mut Host, now| {
+            host.open(now, options, Stream::new(role))
+        })
+        .unwrap();
+    world.run(span, |_| false);
+    traces.map(|trace| std::mem::take(&mut *trace.lock().unwrap()))
+}
+
+#[test]
+fn the_window_opens_from_2_to_20_packets() {
+    let span = Duration::from_secs(2);
+    let [there, back] = trace(Role::Greedy { span }, Role::Sink, span);
+    let data = there.data();
+    assert!(there.sent.iter().all(|(_, len)| *len <= 1000));
+    let full = there.sent.iter().filter(|(_, len)| *len == 1000).count();
+    assert!(full >= data.len() - 1, "{full} of {}", data.len());
+
+    // Packets acknowledged are twice as many every round trip, up to the bound.
+    let rounds: Vec<usize> = (0..8)
+        .map(|n| {
+            let start = data[0] + 2 * DELAY * n;
+            let round = start..start + 2 * DELAY;
+            data.iter().filter(|at| round.contains(at)).count()
+        })
+        .collect();
+    assert_eq!(rounds, [2, 4, 8, 16, 20, 20, 20, 20]);
+    assert_eq!(data[0], data[1], "the initial window leaves at once");
+
+    // The sink acknowledges every second packet, when it comes.
+    let acks: Vec<Instant> = back.sent[1..].iter().map(|(at, _)| *at).collect();
+    let arrivals = there.arrived.iter().filter(|(_, len)| *len > NO_DATA);
+    let second: Vec<Instant> = arrivals.skip(1).step_by(2).map(|(at, _)| *at).collect();
+    assert!(acks.len() > 70, "{}", acks.len());
+    assert_eq!(acks[..70], second[..70]);
+}
+
+#[test]
+fn a_lone_packet_is_acknowledged_after_100_ms() {
+    // A message of 500 bytes a second.
+    let messages = Bulk {
+        stream: 0,
+        priority: 0,
+        message: 500 - HEADER as u32,
+        rate: Some(8 * (500 - HEADER)),
+        span: Duration::from_secs(10),
+    };
+    let session = Session {
+        frames: Arc::new([]),
+        bulk: vec![messages],
+    };
+    let [there, back] = trace(
+        Role::Send(session),
+        Role::Collect,
+        Duration::from_millis(5_500),
+    );
+    let arrived = there.arrived.iter().filter(|(_, len)| *len > NO_DATA);
+    let delayed = arrived.map(|(at, _)| *at + Duration::from_millis(100));
+    let acks: Vec<Instant> = back.sent[1..].iter().map(|(at, _)| *at).collect();
+    assert_eq!(acks.len(), 6);
+    assert_eq!(acks, delayed.collect::<Vec<_>>());
+}
