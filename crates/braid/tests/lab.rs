@@ -155,6 +155,68 @@ fn bad_input_is_answered_in_one_line() {
     }
 }
 
+/// The first run of each cell, without a change to what is measured.
+#[test]
+fn runs_are_recorded() {
+    let out = std::env::temp_dir().join(format!("braid-record-{}", std::process::id()));
+    let directory = out.to_str().expect("a path of characters");
+    let cells = ["--size", "4k,64k", "--runs", "2"];
+    let recorded = measured(&[&cells[..], &["--pcap", directory, "--log", directory]].concat());
+    let files = std::fs::read_dir(&out).expect("the directory");
+    let mut files: Vec<_> = files
+        .map(|file| file.expect("a file"))
+        .map(|file| (file.file_name(), std::fs::read(file.path())))
+        .collect();
+    files.sort_by(|a, b| a.0.cmp(&b.0));
+    let _ = std::fs::remove_dir_all(&out);
+    assert_eq!(recorded, measured(&cells));
+    let names: Vec<_> = files.iter().filter_map(|(name, _)| name.to_str()).collect();
+    assert_eq!(
+        names,
+        [
+            "minrtt-cubic-4k-client.pcapng",
+            "minrtt-cubic-4k-server.pcapng",
+            "minrtt-cubic-4k.jsonl",
+            "minrtt-cubic-64k-client.pcapng",
+            "minrtt-cubic-64k-server.pcapng",
+            "minrtt-cubic-64k.jsonl",
+        ]
+    );
+    for (name, bytes) in files {
+        let bytes = bytes.expect("the file");
+        // Whole, and as large as the transfer asks for.
+        let least = if bytes[0] == b'{' { 2_000 } else { 4 << 10 };
+        assert!(bytes.len() > least, "{name:?}: {} bytes", bytes.len());
+        assert!(
+            bytes.starts_with(b"\x0a\x0d\x0d\x0a") || bytes.ends_with(b"}\n"),
+            "{name:?}"
+        );
+    }
+}
+
+#[test]
+fn runs_that_cannot_be_recorded_are_refused() {
+    let cell = ["fct", "--paths", PATHS, "--size", "4k", "--runs", "1"];
+    let refused = |arguments: &[&str], code, expected: &str| {
+        let output = lab(&[&cell[..], arguments].concat());
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{said}");
+        assert!(said.contains(expected), "{said}");
+        assert_eq!(said.lines().count(), 1, "{said}");
+        assert!(output.stdout.is_empty());
+    };
+    refused(
+        &["--arm", "links", "--log", "/tmp"],
+        2,
+        "--arm sim, and this is --arm links",
+    );
+    refused(
+        &["--pcap", "/dev/null"],
+        1,
+        "cannot write /dev/null/minrtt-cubic-4k-client.pcapng",
+    );
+}
+
 /// A path that carries nothing: the flow does not arrive, which is said and seen in the exit code.
 #[test]
 fn a_flow_that_does_not_arrive_is_not_counted() {

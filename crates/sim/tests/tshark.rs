@@ -60,6 +60,11 @@ fn tshark<const N: usize>(file: &Path, fields: [&str; N]) -> Vec<[String; N]> {
 
 /// Runs a transfer over two lossy paths and captures it at the client.
 fn captured(name: &str, direction: Direction) -> PathBuf {
+    captured_and_logged(name, direction).0
+}
+
+/// The same, with its log.
+fn captured_and_logged(name: &str, direction: Direction) -> (PathBuf, PathBuf) {
     let paths = [path(5, 20, 0.01), path(5, 50, 0.01)];
     let config = TransferConfig {
         paths: &paths,
@@ -74,10 +79,13 @@ fn captured(name: &str, direction: Direction) -> PathBuf {
     let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let out = Box::new(File::create(&file).unwrap());
     let capture = transfer.capture(transfer.client, out).unwrap();
+    let lines = file.with_extension("jsonl");
+    let log = transfer.log(Box::new(File::create(&lines).unwrap()));
     transfer.open(&config).unwrap();
     assert!(transfer.run(Duration::from_secs(60)), "{transfer:?}");
     capture.finish().unwrap();
-    file
+    log.finish().unwrap();
+    (file, lines)
 }
 
 #[test]
@@ -225,5 +233,69 @@ fn tshark_follows_the_data_sequence() {
             // The peer acknowledges all of it and DATA_FIN, which takes a number.
             assert_eq!(acked[1 - end], next + 1);
         }
+    }
+}
+
+/// A segment: subflow, nanoseconds at which the client sent or received it, place in the stream and
+/// in the subflow, length.
+type Seen = (u64, u64, u64, u64, u64);
+
+#[test]
+#[ignore = "tshark"]
+fn tshark_sees_what_the_engine_logged() {
+    for direction in [Direction::Down, Direction::Up] {
+        let (capture, log) = captured_and_logged("agreement.pcapng", direction);
+        let rows = tshark(
+            &capture,
+            [
+                "ip.src",
+                "tcp.stream",
+                "frame.time_epoch",
+                "tcp.len",
+                "tcp.options.mptcp.subtype",
+                "tcp.seq",
+                "tcp.options.mptcp.subflowseqno",
+                "mptcp.dss.dsn",
+            ],
+        );
+        let mut seen = [BTreeSet::<Seen>::new(), BTreeSet::new()];
+        for row in &rows {
+            let number = |column: usize| row[column].parse::<u64>().unwrap();
+            let (len, ssn) = (number(3), number(5));
+            let dsn = match row[4].as_str() {
+                _ if len == 0 => continue,
+                MP_CAPABLE => ssn,
+                _ => number(7) + ssn - number(6),
+            };
+            let (seconds, ns) = row[2].split_once('.').unwrap();
+            let at = seconds.parse::<u64>().unwrap() * 1_000_000_000 + ns.parse::<u64>().unwrap();
+            let server = usize::from(row[0].starts_with("10.0.255."));
+            seen[server].insert((number(1), at, dsn - 1, ssn, len));
+        }
+        let log = std::fs::read_to_string(log).unwrap();
+        let mut logged = [BTreeSet::<Seen>::new(), BTreeSet::new()];
+        for line in log.lines() {
+            let line: serde_json::Value = serde_json::from_str(line).unwrap();
+            if line["type"] != "segment" {
+                continue;
+            }
+            let server = line["host"] == "server";
+            let when = if server { "arrived_ns" } else { "sent_ns" };
+            // What was lost on the way to the client is not in its capture.
+            let Some(at) = line[when].as_u64() else {
+                continue;
+            };
+            let number = |field: &str| line[field].as_u64().unwrap();
+            let segment = (
+                number("subflow"),
+                at,
+                number("dsn"),
+                number("ssn"),
+                number("len"),
+            );
+            logged[usize::from(server)].insert(segment);
+        }
+        assert!(logged[usize::from(direction == Direction::Down)].len() > 250);
+        assert_eq!(seen, logged, "{direction:?}");
     }
 }

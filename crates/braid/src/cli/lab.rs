@@ -117,6 +117,13 @@ pub struct FctArgs {
     /// Whether the server or the client sends the flow.
     #[arg(long, default_value = "down", value_parser = one_of::<Direction>(["down", "up"]))]
     pub direction: Direction,
+    /// Capture the first run of each cell here, at both ends, as pcapng files for Wireshark
+    /// (--arm sim only).
+    #[arg(long, value_name = "DIR")]
+    pub pcap: Option<PathBuf>,
+    /// Log the first run of each cell here, one JSON object a line (--arm sim only).
+    #[arg(long, value_name = "DIR")]
+    pub log: Option<PathBuf>,
 }
 
 /// Reads one of `names`, which help and completions show, as a `T`.

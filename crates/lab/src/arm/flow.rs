@@ -18,8 +18,8 @@ use crate::paths::PathSpec;
 
 /// The server's address.
 pub(super) const SERVER: Ipv4Addr = Ipv4Addr::new(10, 0, 255, 1);
-/// The server's port.
-pub(super) const PORT: u16 = 80;
+/// The server's port; no dissector of Wireshark claims it.
+pub(super) const PORT: u16 = 50_000;
 /// Bytes of the request that asks for a download.
 pub(super) const REQUEST: u64 = 100;
 /// How long the subflows of a warm start may take to be established.

@@ -1,10 +1,14 @@
 //! One run in the simulator.
 
+use std::fs::{self, File};
+use std::io;
 use std::net::IpAddr;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use braid_engine::{ConnId, PathConfig};
-use braid_sim::{Host, HostConfig, NodeId, World};
+use braid_sim::log::Log;
+use braid_sim::{Capture, Host, HostConfig, NodeId, World};
 use braid_wire::{Instant, Rng};
 
 use super::{Error, flow};
@@ -17,12 +21,65 @@ const START_JITTER: Duration = Duration::from_millis(10);
 
 /// Run `index` of `cell`.
 pub(super) fn run(cell: &Cell, index: u64) -> Result<RunResult, Error> {
+    Run::new(cell, run_seed(cell.seed, index))?.carry_out(index)
+}
+
+/// Where a run is to be recorded; `None` for not at all.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Recording {
+    /// Directory of captures, one of each end: `NAME-client.pcapng` and `NAME-server.pcapng`.
+    pub captures: Option<PathBuf>,
+    /// Directory of logs: `NAME.jsonl`.
+    pub logs: Option<PathBuf>,
+}
+
+/// Makes run `index` of `cell`, which is the same as without a record, and records it in files
+/// called `name`.
+///
+/// # Errors
+/// Those of a run; a file cannot be written.
+pub fn record(
+    cell: &Cell,
+    index: u64,
+    recording: &Recording,
+    name: &str,
+) -> Result<RunResult, Error> {
     let mut run = Run::new(cell, run_seed(cell.seed, index))?;
-    let conn = run.open(index)?;
-    if cell.warm_subflows && !run.warm_up(conn) {
-        return Ok(RunResult::default());
+    let ends = [(run.client, "client"), (run.server, "server")];
+    let mut captures = Vec::new();
+    for (node, end) in ends {
+        let Some(directory) = &recording.captures else {
+            continue;
+        };
+        let (path, file) = create(directory, &format!("{name}-{end}.pcapng"))?;
+        let capture = Capture::new(Box::new(file)).map_err(|e| unwritten(&path, &e))?;
+        capture.node(&mut run.world, node, end);
+        captures.push((path, capture));
     }
-    Ok(run.finish())
+    let mut log = None;
+    if let Some(directory) = &recording.logs {
+        let (path, file) = create(directory, &format!("{name}.jsonl"))?;
+        log = Some((path, Log::start(&mut run.world, &ends, Box::new(file))));
+    }
+    let result = run.carry_out(index)?;
+    for (path, capture) in &captures {
+        capture.finish().map_err(|e| unwritten(path, &e))?;
+    }
+    if let Some((path, log)) = &log {
+        log.finish().map_err(|e| unwritten(path, &e))?;
+    }
+    Ok(result)
+}
+
+fn create(directory: &Path, name: &str) -> Result<(PathBuf, File), Error> {
+    let path = directory.join(name);
+    let created = fs::create_dir_all(directory).and_then(|()| File::create(&path));
+    let file = created.map_err(|e| unwritten(&path, &e))?;
+    Ok((path, file))
+}
+
+fn unwritten(path: &Path, error: &io::Error) -> Error {
+    Error::Run(format!("cannot write {}: {error}", path.display()))
 }
 
 /// A world with one transfer.
@@ -67,6 +124,15 @@ impl<'a> Run<'a> {
             client,
             server,
         })
+    }
+
+    /// Makes the transfer of run `index`.
+    fn carry_out(mut self, index: u64) -> Result<RunResult, Error> {
+        let conn = self.open(index)?;
+        if self.cell.warm_subflows && !self.warm_up(conn) {
+            return Ok(RunResult::default());
+        }
+        Ok(self.finish())
     }
 
     /// Opens the connection of run `index`.

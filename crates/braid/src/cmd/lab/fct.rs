@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use braid_lab::arm::sim::{self, Recording};
 use braid_lab::arm::{self, Arm};
 use braid_lab::fct::{self, Cell, Row, Summary};
 
@@ -16,6 +17,7 @@ pub fn run(args: &FctArgs, json: bool) -> Result<(), Failure> {
     for cell in &cells {
         args.arm.check(cell)?;
     }
+    record(args, &cells)?;
     if !args.arm.is_virtual() {
         testbed::netns_allowed()?;
         // What an arm sets up is taken down on the way out.
@@ -42,6 +44,32 @@ pub fn run(args: &FctArgs, json: bool) -> Result<(), Failure> {
             cells.len() as u64 * args.runs
         ))),
     }
+}
+
+/// Records the first run of each cell, where that is asked for.
+fn record(args: &FctArgs, cells: &[Cell]) -> Result<(), Failure> {
+    let recording = Recording {
+        captures: args.pcap.clone(),
+        logs: args.log.clone(),
+    };
+    if recording == Recording::default() {
+        return Ok(());
+    }
+    if !args.arm.is_virtual() {
+        let text = format!(
+            "--pcap and --log need --arm sim, and this is --arm {}",
+            args.arm.name()
+        );
+        return Err(Failure::Usage(text));
+    }
+    for cell in cells {
+        let name = format!("{}-{}-{}", cell.strategy, cell.cc, cell.size);
+        // A strategy may come with settings.
+        let plain = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
+        let name = name.replace(|c| !plain(c), "_");
+        sim::record(cell, 0, &recording, &name)?;
+    }
+    Ok(())
 }
 
 /// The strategy of a kernel has no name of ours.
