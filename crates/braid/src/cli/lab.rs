@@ -92,7 +92,11 @@ pub struct FctArgs {
     /// Seed of all runs.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
-    /// How to run: in virtual time, or over real, emulated links.
+    /// How to run: in virtual time; over emulated links; or over the same links by the kernel's
+    /// Multipath TCP.
+    ///
+    /// The last two take as long as the flows do, and root or a user namespace. The kernel has a
+    /// strategy of its own, no records, and cannot be told a size.
     #[arg(long, default_value = "sim", value_parser = one_of::<Arm>(Arm::ALL.map(Arm::name)))]
     pub arm: Arm,
     /// Path (from 0) on which a connection without records opens; mix: each path in turn.

@@ -6,9 +6,11 @@ mod fct;
 use std::num::NonZero;
 use std::thread;
 
+use braid_lab::arm::{self, Arm};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::cli::lab::Lab;
+use crate::cmd::testbed;
 use crate::failure::Failure;
 
 /// Runs a command of the lab.
@@ -19,6 +21,16 @@ pub fn run(command: &Lab, json: bool) -> Result<(), Failure> {
         Lab::Run(args) => experiments::run(args, json),
         Lab::Report { directory } => experiments::report(directory),
     }
+}
+
+/// Makes sure that `arm` can run here; to be called before anything is started. What arms set up
+/// is taken down also where a signal ends the command.
+fn prepare(arm: Arm) -> Result<(), Failure> {
+    if arm.is_virtual() {
+        return Ok(());
+    }
+    testbed::netns_allowed()?;
+    ctrlc::set_handler(arm::interrupt).map_err(|e| Failure::run("cannot handle signals", e))
 }
 
 /// Processors to spread runs over.
