@@ -92,8 +92,6 @@ pub(crate) struct Mptcp {
     pub wide_ack: bool,
     /// This side is fast enough to owe 8-byte DSNs.
     pub wide_dsn: bool,
-    /// A DSS has been received.
-    pub dss_seen: bool,
 }
 
 /// Where the closing of the sending direction stands.

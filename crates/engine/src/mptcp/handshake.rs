@@ -205,7 +205,6 @@ impl Connection {
             deny_join,
             wide_ack: false,
             wide_dsn: false,
-            dss_seen: false,
         });
     }
 

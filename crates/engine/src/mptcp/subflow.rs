@@ -85,6 +85,8 @@ pub(crate) struct Subflow {
     pub agreed: Negotiated,
     pub backup: bool,
     pub peer_backup: bool,
+    /// A mapping or a DATA_ACK has been received on it.
+    pub dss_seen: bool,
     pub opened_at: Instant,
     /// When the handshake segment is repeated, and how often it was.
     pub handshake_at: Option<Instant>,
@@ -137,6 +139,7 @@ impl Subflow {
             agreed: Negotiated::default(),
             backup: false,
             peer_backup: false,
+            dss_seen: false,
             opened_at: Instant::ZERO,
             handshake_at: None,
             handshake_tries: 0,

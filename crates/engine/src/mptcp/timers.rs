@@ -270,13 +270,8 @@ impl Connection {
         self.live.stall_at = None;
         self.live.stall_tries += 1;
         self.live.waiting_since.get_or_insert(ctx.now);
-        let best = self
-            .subflows
-            .iter_mut()
-            .filter(|s| s.can_carry())
-            .min_by_key(|s| (s.stale, s.snd.rtt.srtt()));
-        if let Some(subflow) = best {
-            subflow.keepalive_due = true;
+        if let Some(i) = self.subflow_for_signal(self.live.stall_tries - 1) {
+            self.subflows[i].keepalive_due = true;
         }
         // Not even a probe moved the DATA_ACK: what a subflow acknowledged was dropped above it.
         // Linux does so with data that comes faster than its buffer grows.
