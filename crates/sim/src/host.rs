@@ -208,6 +208,11 @@ impl Host {
                     stream.pump(now, conn, &mut self.stack, &mut self.oracle);
                 }
             }
+            Event::FellBack { conn, cause } => {
+                if let Some(stream) = self.streams.get_mut(&conn) {
+                    stream.fell_back = Some(cause);
+                }
+            }
             Event::Closed { conn, reason } => {
                 if let Some(mut stream) = self.streams.remove(&conn) {
                     stream.closed = Some((now, reason));

@@ -26,7 +26,7 @@ use core::time::Duration;
 use std::sync::Arc;
 
 use braid_engine::stats::ConnStats;
-use braid_engine::{ApiError, CloseReason, ConnId, Stack};
+use braid_engine::{ApiError, CloseReason, ConnId, FallbackCause, Stack};
 use braid_wire::Instant;
 
 use self::pace::Bucket;
@@ -99,6 +99,8 @@ pub struct Stream {
     pub role: Role,
     /// By which its owner knows it; both ends may bear the same.
     pub label: u32,
+    /// Why the connection does without Multipath TCP, if it does.
+    pub fell_back: Option<FallbackCause>,
     /// It does not read for now.
     pub paused: bool,
     /// Bytes written.
@@ -159,6 +161,7 @@ impl Stream {
         Stream {
             role,
             label: 0,
+            fell_back: None,
             paused: false,
             sent: 0,
             received: 0,

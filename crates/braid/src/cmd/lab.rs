@@ -2,6 +2,7 @@
 
 mod experiments;
 mod fct;
+mod swarm;
 
 use std::num::NonZero;
 use std::thread;
@@ -14,11 +15,12 @@ use crate::cmd::testbed;
 use crate::failure::Failure;
 
 /// Runs a command of the lab.
-pub fn run(command: &Lab, json: bool) -> Result<(), Failure> {
+pub fn run(command: &Lab, json: bool, verbose: bool) -> Result<(), Failure> {
     match command {
         Lab::Fct(args) => fct::run(args, json),
         Lab::List => experiments::list(json),
         Lab::Run(args) => experiments::run(args, json),
+        Lab::Swarm(args) => swarm::run(args, json, verbose),
         Lab::Report { directory } => experiments::report(directory),
     }
 }

@@ -187,6 +187,8 @@ pub(crate) struct Liveness {
     /// Stall probe: when it is due, and how often it went unanswered.
     pub stall_at: Option<Instant>,
     pub stall_tries: u32,
+    /// Since when the peer's DATA_ACK is behind what was sent, and where it stands.
+    pub behind: Option<(Instant, u64)>,
     /// When the DATA_FIN is repeated.
     pub fin_at: Option<Instant>,
     pub fin_tries: u32,

@@ -39,7 +39,7 @@ impl Connection {
             self.live.fin_at = None;
         }
         self.mode = Mode::Tcp;
-        if cause != FallbackCause::NotRequested {
+        if cause != FallbackCause::NotRequested && !self.is_ended() {
             ctx.events.push_back(Event::FellBack {
                 conn: self.id,
                 cause,
