@@ -253,6 +253,18 @@ fn an_experiment_is_listed_run_and_reported() {
 }
 
 #[test]
+fn a_swarm_closes_with_a_line_of_figures() {
+    let output = lab(&["swarm", "--seeds", "20", "--first-seed", "7"]);
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{said}");
+    assert!(said.starts_with("20 seeds, 0 violations: "), "{said}");
+    assert_eq!(said.lines().count(), 1, "{said}");
+    let one = lab(&["swarm", "--seeds", "1", "--first-seed", "7", "-v"]);
+    let said = String::from_utf8_lossy(&one.stdout);
+    assert!(said.starts_with("seed 7: Scenario {"), "{said}");
+}
+
+#[test]
 fn an_unknown_experiment_is_answered_with_near_ones() {
     let output = lab(&["run", "fsa2a"]);
     assert_eq!(output.status.code(), Some(2));

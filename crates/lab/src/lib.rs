@@ -9,3 +9,4 @@ pub mod paths;
 pub mod plot;
 pub mod report;
 pub mod stats;
+pub mod swarm;

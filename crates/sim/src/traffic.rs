@@ -26,7 +26,7 @@ use core::time::Duration;
 use std::sync::Arc;
 
 use braid_engine::stats::ConnStats;
-use braid_engine::{ApiError, CloseReason, ConnId, Stack};
+use braid_engine::{ApiError, CloseReason, ConnId, FallbackCause, Stack};
 use braid_wire::Instant;
 
 use self::pace::Bucket;
@@ -99,6 +99,8 @@ pub struct Stream {
     pub role: Role,
     /// By which its owner knows it; both ends may bear the same.
     pub label: u32,
+    /// Why the connection does without Multipath TCP, if it does.
+    pub fell_back: Option<FallbackCause>,
     /// It does not read for now.
     pub paused: bool,
     /// Bytes written.
@@ -130,7 +132,12 @@ pub struct Stream {
 
 /// The byte at `offset` of every stream: depends on its place, so that no shift goes unnoticed.
 pub fn pattern(offset: u64) -> u8 {
-    PATTERN[(offset % PERIOD) as usize]
+    pattern_from(offset)[0]
+}
+
+/// The bytes of every stream from `offset` on: one at least, and as many as lie in one piece.
+pub fn pattern_from(offset: u64) -> &'static [u8] {
+    &PATTERN[(offset % PERIOD) as usize..]
 }
 
 /// A prime, so that no block boundary falls on the same place twice.
@@ -154,6 +161,7 @@ impl Stream {
         Stream {
             role,
             label: 0,
+            fell_back: None,
             paused: false,
             sent: 0,
             received: 0,
@@ -271,9 +279,12 @@ impl Stream {
             let read = stack.read_with(now, conn, |slices| {
                 let mut at = start;
                 for slice in slices {
+                    let range = at..at + slice.len() as u64;
+                    oracle.on_read(now, conn, range);
+                    let about = (now, Some(conn));
                     match &mut inbox {
-                        Some(inbox) => inbox.take(now, slice, oracle),
-                        None => oracle.on_bytes(at, slice, pattern),
+                        Some(inbox) => inbox.take(about, slice, oracle),
+                        None => oracle.on_content(about, at, slice, pattern_from),
                     }
                     at += slice.len() as u64;
                 }
@@ -285,6 +296,7 @@ impl Stream {
         }
         if self.complete_at.is_none() && stack.read_finished(conn) {
             self.complete_at = Some(now);
+            oracle.on_end(now, conn);
         }
     }
 

@@ -14,6 +14,7 @@ use braid_sim::traffic::{Role, Stream};
 use braid_sim::world::START;
 use braid_sim::{Host, HostConfig, MiddleboxNode, NodeId, World};
 use braid_strategy::by_name;
+use braid_wire::Rng;
 
 const SERVER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 const SIZE: u64 = 400_000;
@@ -333,5 +334,58 @@ fn a_nat_that_forgets_midway() {
             assert_eq!(outcome.received, SIZE, "{outcome:?}");
             assert_eq!(outcome.reasons, [CloseReason::Finished; 2], "{outcome:?}");
         }
+    }
+}
+
+/// A box drawn at random, and whether MPTCP options get through it as they are.
+fn draw(rng: &mut Rng, path: usize) -> (Chain, bool) {
+    let mut whole = true;
+    let mut chain = Chain::new();
+    for _ in 0..rng.below(4) {
+        let keep = [Keep::First, Keep::Last][rng.below(2) as usize];
+        let direction = [Direction::Inbound, Direction::Outbound][rng.below(2) as usize];
+        let most = 1_500 + rng.below(20_000) as usize;
+        let mss = 50 + rng.below(1_500) as u16;
+        chain = match rng.below(6) {
+            0 => chain.and(Nat::new(NatConfig::new(external(path)))),
+            1 => chain.and(SequenceShift::new(rng.u64())),
+            2 => chain.and(Split::new(mss)),
+            3 => chain.and(Merge::new(most, HOLD, keep)),
+            4 => {
+                whole = false;
+                let scope = [Scope::Syn, Scope::Later, Scope::All][rng.below(3) as usize];
+                let edit = [Edit::Remove, Edit::Blank, Edit::Zero][rng.below(3) as usize];
+                chain.and(OptionEdit::new(Target::MPTCP, scope, edit).only(direction))
+            }
+            _ => chain.and(SequenceShift::new(rng.u64()).forgetting_sack()),
+        };
+    }
+    (chain, whole)
+}
+
+#[test]
+fn boxes_drawn_at_random() {
+    let seeds: u64 = std::env::var("SEEDS").map_or(60, |n| n.parse().unwrap());
+    for seed in 0..seeds {
+        let mut rng = Rng::for_component(seed, 99);
+        let (first, first_whole) = draw(&mut rng, 0);
+        let (second, second_whole) = draw(&mut rng, 1);
+        let loss = [0.0, 0.0, 0.01, 0.03][rng.below(4) as usize];
+        let way = [Way::Down, Way::Up][rng.below(2) as usize];
+        let size = [1, 3_000, 60_000, SIZE][rng.below(4) as usize];
+        let context = format!("seed {seed} {way:?} {size} {loss} {first:?} | {second:?}");
+        println!("{context}");
+        let mut bed = Bed::new(seed, vec![first, second], loss);
+        bed.start(way, size);
+        let outcome = bed.finish(way);
+        assert_eq!(outcome.received, size, "{context}: {outcome:?}");
+        assert_eq!(
+            outcome.reasons,
+            [CloseReason::Finished; 2],
+            "{context}: {outcome:?}"
+        );
+        // A SYN that was lost is repeated on the other path.
+        let opens_whole = first_whole && (second_whole || loss == 0.0);
+        assert!(outcome.mptcp || !opens_whole, "{context}: {outcome:?}");
     }
 }

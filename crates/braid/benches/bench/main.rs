@@ -4,6 +4,7 @@
 //! `make bench` runs it. All but the simulator needs what the network tests need: root or a user
 //! namespace, `ip`, `nft`.
 
+mod arms;
 mod idle;
 mod peers;
 mod sim;
@@ -31,6 +32,9 @@ pub struct Arguments {
     /// Idle connections whose memory is measured.
     #[arg(long, default_value_t = 2_000, value_parser = clap::value_parser!(u32).range(1..=8_000))]
     idle: u32,
+    /// Runs of each cell on each arm.
+    #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    runs: u64,
     /// Only this part.
     #[arg(long, value_enum)]
     only: Option<Part>,
@@ -50,6 +54,8 @@ enum Part {
     Idle,
     /// Speed of the simulator.
     Sim,
+    /// The simulator against emulated links.
+    Arms,
 }
 
 /// All results.
@@ -61,6 +67,8 @@ struct Results {
     idle: Option<idle::Idle>,
     #[serde(skip_serializing_if = "Option::is_none")]
     sim: Option<sim::Sim>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    arms: Option<Vec<arms::Agreement>>,
 }
 
 fn main() -> ExitCode {
@@ -86,6 +94,7 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
         speed: None,
         idle: None,
         sim: None,
+        arms: None,
     };
     if wanted(Part::Speed) {
         let speed = speed::measure(arguments)?;
@@ -107,6 +116,13 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
             sim.print();
         }
         results.sim = Some(sim);
+    }
+    if wanted(Part::Arms) {
+        let rows = arms::measure(arguments.runs)?;
+        if !arguments.json {
+            arms::print(&rows);
+        }
+        results.arms = Some(rows);
     }
     if arguments.json {
         braid::kernel_peer::print_line(&results)?;

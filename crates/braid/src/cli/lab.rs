@@ -36,6 +36,24 @@ pub enum Lab {
         #[arg(value_name = "DIR")]
         directory: PathBuf,
     },
+    /// Run random worlds and look for one in which something does not hold.
+    ///
+    /// Each seed stands for a topology, middleboxes, faults, sizes and settings; all oracles watch.
+    /// A violation is printed with the command that repeats it, and ends with exit code 1. With -v
+    /// what each seed stands for is printed too.
+    Swarm(SwarmArgs),
+}
+
+/// Arguments of `braid lab swarm`.
+#[derive(Debug, Args)]
+pub struct SwarmArgs {
+    /// How many seeds.
+    #[arg(long, value_name = "N", default_value_t = 300,
+          value_parser = clap::value_parser!(u64).range(1..))]
+    pub seeds: u64,
+    /// The first seed; the others follow.
+    #[arg(long, value_name = "S", default_value_t = 0)]
+    pub first_seed: u64,
 }
 
 /// Arguments of `braid lab run`.
@@ -92,7 +110,11 @@ pub struct FctArgs {
     /// Seed of all runs.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
-    /// How to run: in virtual time, or over real, emulated links.
+    /// How to run: in virtual time; over emulated links; or over the same links by the kernel's
+    /// Multipath TCP.
+    ///
+    /// The last two take as long as the flows do, and root or a user namespace. The kernel has a
+    /// strategy of its own, no records, and cannot be told a size.
     #[arg(long, default_value = "sim", value_parser = one_of::<Arm>(Arm::ALL.map(Arm::name)))]
     pub arm: Arm,
     /// Path (from 0) on which a connection without records opens; mix: each path in turn.

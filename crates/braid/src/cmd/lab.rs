@@ -2,23 +2,37 @@
 
 mod experiments;
 mod fct;
+mod swarm;
 
 use std::num::NonZero;
 use std::thread;
 
+use braid_lab::arm::{self, Arm};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::cli::lab::Lab;
+use crate::cmd::testbed;
 use crate::failure::Failure;
 
 /// Runs a command of the lab.
-pub fn run(command: &Lab, json: bool) -> Result<(), Failure> {
+pub fn run(command: &Lab, json: bool, verbose: bool) -> Result<(), Failure> {
     match command {
         Lab::Fct(args) => fct::run(args, json),
         Lab::List => experiments::list(json),
         Lab::Run(args) => experiments::run(args, json),
+        Lab::Swarm(args) => swarm::run(args, json, verbose),
         Lab::Report { directory } => experiments::report(directory),
     }
+}
+
+/// Makes sure that `arm` can run here; to be called before anything is started. What arms set up
+/// is taken down also where a signal ends the command.
+fn prepare(arm: Arm) -> Result<(), Failure> {
+    if arm.is_virtual() {
+        return Ok(());
+    }
+    testbed::netns_allowed()?;
+    ctrlc::set_handler(arm::interrupt).map_err(|e| Failure::run("cannot handle signals", e))
 }
 
 /// Processors to spread runs over.

@@ -24,7 +24,7 @@ pub fn run(cli: Cli) -> Result<(), Failure> {
         Command::Box(args) => serve::run_box(&args),
         Command::Server(args) => serve::run_server(&args),
         Command::Testbed(command) => testbed::run(&command, cli.json),
-        Command::Lab(command) => lab::run(&command, cli.json),
+        Command::Lab(command) => lab::run(&command, cli.json, cli.verbose > 0),
         Command::Man { directory } => docs::man(&directory),
         Command::Completions { shell } => docs::completions(shell),
         Command::EnginePeer(role) => engine_peer::run(&role),

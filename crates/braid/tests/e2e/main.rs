@@ -9,5 +9,6 @@ mod demo;
 mod downloads;
 mod far_side;
 mod interop;
+mod lab;
 mod left_over;
 mod links;

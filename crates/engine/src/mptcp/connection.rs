@@ -92,8 +92,6 @@ pub(crate) struct Mptcp {
     pub wide_ack: bool,
     /// This side is fast enough to owe 8-byte DSNs.
     pub wide_dsn: bool,
-    /// A DSS has been received.
-    pub dss_seen: bool,
 }
 
 /// Where the closing of the sending direction stands.
@@ -189,6 +187,8 @@ pub(crate) struct Liveness {
     /// Stall probe: when it is due, and how often it went unanswered.
     pub stall_at: Option<Instant>,
     pub stall_tries: u32,
+    /// Since when the peer's DATA_ACK is behind what was sent, and where it stands.
+    pub behind: Option<(Instant, u64)>,
     /// When the DATA_FIN is repeated.
     pub fin_at: Option<Instant>,
     pub fin_tries: u32,

@@ -133,7 +133,6 @@ mod tests {
             deny_join: false,
             wide_ack: false,
             wide_dsn: false,
-            dss_seen: false,
         }
     }
 

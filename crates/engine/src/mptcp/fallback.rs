@@ -39,7 +39,7 @@ impl Connection {
             self.live.fin_at = None;
         }
         self.mode = Mode::Tcp;
-        if cause != FallbackCause::NotRequested {
+        if cause != FallbackCause::NotRequested && !self.is_ended() {
             ctx.events.push_back(Event::FellBack {
                 conn: self.id,
                 cause,
@@ -91,18 +91,20 @@ impl Connection {
     /// them, or the peer fell back.
     pub(super) fn on_bare_segment(&mut self, ctx: &mut Ctx<'_>, i: usize, seq: u64, len: usize) {
         let subflow = &self.subflows[i];
-        let Some(mptcp) = self.mptcp() else {
+        if self.mptcp().is_none() {
             return;
-        };
+        }
         // Data before any mapping, or an acknowledgement of ours although none of it was ever
         // acknowledged at the data level. Later on, that is no reason any more.
-        let data = len > 0 && seq == subflow.rcv.nxt && !mptcp.dss_seen;
-        let ack = subflow.snd.una > 1 && self.snd.una() == 0;
+        let data = len > 0 && seq == subflow.rcv.nxt && !subflow.dss_seen;
+        let acked = subflow.snd.una > 1;
+        let ack = acked && self.snd.una() == 0;
+        let joined = subflow.opens != Opens::Connection;
         if (data || ack) && self.is_contiguous(i) {
             self.fall_back(ctx, FallbackCause::DataPlain);
             self.on_plain_ack(ctx, i);
-        } else if self.has_no_place(i, seq, len) {
-            // It can never be taken, however often it comes (section 3.3.1).
+        } else if (acked && joined && !subflow.dss_seen) || self.has_no_place(i, seq, len) {
+            // What has no place can never be taken, however often it comes (section 3.3.1).
             self.give_up_subflow(i);
         }
     }

@@ -141,11 +141,8 @@ impl Connection {
         }
         subflow.rcv = Receiver::new(tcp.seq, ctx.config.delayed_ack);
         subflow.on_syn_options(&tcp.options, window_shift(ctx.config));
-        let rtt = ctx.now.saturating_since(subflow.opened_at);
-        let unambiguous = (subflow.handshake_tries == 1).then_some(rtt);
-        subflow
-            .snd
-            .established(ctx.now, unambiguous, u64::from(tcp.window));
+        let rtt = subflow.handshake_rtt(ctx.now, tcp);
+        subflow.snd.established(ctx.now, rtt, u64::from(tcp.window));
         match subflow.opens {
             Opens::Connection => self.on_syn_ack(ctx, i, tcp),
             Opens::Join { local_nonce, .. } => self.on_join_syn_ack(ctx, i, tcp, local_nonce),
@@ -205,7 +202,6 @@ impl Connection {
             deny_join,
             wide_ack: false,
             wide_dsn: false,
-            dss_seen: false,
         });
     }
 
@@ -304,11 +300,10 @@ impl Connection {
         if !done {
             return false;
         }
-        let rtt = ctx.now.saturating_since(self.subflows[i].opened_at);
         let subflow = &mut self.subflows[i];
-        let unambiguous = (subflow.handshake_tries == 1).then_some(rtt);
+        let rtt = subflow.handshake_rtt(ctx.now, tcp);
         let window = u64::from(tcp.window) << subflow.agreed.peer_shift;
-        subflow.snd.established(ctx.now, unambiguous, window);
+        subflow.snd.established(ctx.now, rtt, window);
         if !matches!(self.mode, Mode::Tcp) {
             // Linux joins only after a DATA_ACK, and a joiner waits for its fourth ACK.
             subflow.rcv.ack_now();

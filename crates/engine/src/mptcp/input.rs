@@ -261,8 +261,8 @@ impl Connection {
                         len: u32::from(data_len),
                         fin: false,
                     };
-                    if let Some(mptcp) = self.mptcp_mut() {
-                        mptcp.dss_seen = true;
+                    if self.mptcp().is_some() {
+                        self.subflows[i].dss_seen = true;
                         self.subflows[i].rcv.add_mapping(map);
                     }
                 }
@@ -294,7 +294,7 @@ impl Connection {
         let Mode::Mptcp(mptcp) = &mut self.mode else {
             return;
         };
-        mptcp.dss_seen = true;
+        self.subflows[i].dss_seen = true;
         let ack = dss.data_ack.and_then(|a| mptcp.ack_offset(a, una));
         if let Some(ack) = ack.filter(|a| *a <= sent_end) {
             let confirmed = mem::replace(&mut mptcp.confirmed, true);

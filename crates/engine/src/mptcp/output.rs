@@ -371,9 +371,7 @@ impl Connection {
         if !due || !confirmed {
             return None;
         }
-        let i = (0..self.subflows.len())
-            .filter(|i| self.subflows[*i].can_carry())
-            .min_by_key(|i| (self.subflows[*i].stale, self.subflows[*i].snd.rtt.srtt()))?;
+        let i = self.subflow_for_signal(self.live.fin_tries)?;
         self.note_data_fin(ctx.now, i);
         let map = Mapping {
             data: self.snd.buf.end(),
@@ -391,6 +389,19 @@ impl Connection {
         );
         let seq = self.subflows[i].snd.nxt;
         Some(self.emit(ctx, i, seq, Flags::ACK, options, Body::None))
+    }
+
+    /// The subflow for something the peer did not answer `tries` times: the fastest one, and when
+    /// that was in vain the others in turn, for a path may carry segments but not their options.
+    pub(super) fn subflow_for_signal(&self, tries: u32) -> Option<usize> {
+        let stale = |i: &usize| self.subflows[*i].stale;
+        let usable = (0..self.subflows.len()).filter(|i| self.subflows[*i].can_carry());
+        let mut usable: ArrayVec<usize, MAX_VIEWS> = usable.take(MAX_VIEWS).collect();
+        usable.sort_by_key(|i| (stale(i), self.subflows[*i].snd.rtt.srtt()));
+        let working = usable.iter().filter(|i| !stale(i)).count();
+        let among = if working > 0 { working } else { usable.len() };
+        let turn = tries as usize / 2;
+        usable.get(turn.checked_rem(among)?).copied()
     }
 
     fn note_data_fin(&mut self, now: Instant, i: usize) {

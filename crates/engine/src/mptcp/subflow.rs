@@ -3,7 +3,7 @@
 
 use core::time::Duration;
 
-use braid_wire::tcp::{Options, Timestamps};
+use braid_wire::tcp::{self, Options, Timestamps};
 use braid_wire::{Instant, Seq32};
 
 use crate::event::SubflowCloseReason;
@@ -85,6 +85,8 @@ pub(crate) struct Subflow {
     pub agreed: Negotiated,
     pub backup: bool,
     pub peer_backup: bool,
+    /// A mapping or a DATA_ACK has been received on it.
+    pub dss_seen: bool,
     pub opened_at: Instant,
     /// When the handshake segment is repeated, and how often it was.
     pub handshake_at: Option<Instant>,
@@ -137,6 +139,7 @@ impl Subflow {
             agreed: Negotiated::default(),
             backup: false,
             peer_backup: false,
+            dss_seen: false,
             opened_at: Instant::ZERO,
             handshake_at: None,
             handshake_tries: 0,
@@ -222,6 +225,19 @@ impl Subflow {
     pub fn ts_now(&self, now: Instant) -> u32 {
         self.ts_base
             .wrapping_add((now.as_nanos() / 1_000_000) as u32)
+    }
+
+    /// The round trip of the handshake that `answer` ends. Where a SYN was repeated only a
+    /// timestamp tells which one was answered (RFC 7323 section 4).
+    pub fn handshake_rtt(&self, now: Instant, answer: &tcp::Repr) -> Option<Duration> {
+        let most = now.saturating_since(self.opened_at);
+        if self.handshake_tries == 1 {
+            return Some(most);
+        }
+        let echo = answer.options.timestamps?.echo;
+        let age = Duration::from_millis(u64::from(self.ts_now(now).wrapping_sub(echo)));
+        let granularity = Duration::from_millis(1);
+        (self.agreed.timestamps && age <= most).then_some(most.min(age + granularity))
     }
 
     pub fn timestamps(&self, now: Instant) -> Option<Timestamps> {

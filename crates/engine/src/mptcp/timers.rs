@@ -60,10 +60,7 @@ impl Connection {
             Life::Opening { since } => Some(since + ctx.config.connect_timeout),
             _ => None,
         };
-        let lost = self
-            .live
-            .waiting_since
-            .map(|at| at + ctx.config.user_timeout);
+        let lost = self.waiting_since().map(|at| at + ctx.config.user_timeout);
         let join = self.next_join(ctx).map(|(_, at)| at);
         let keepalive = self.awaits_life().then(|| self.keepalive_at());
         [
@@ -123,6 +120,30 @@ impl Connection {
         self.settle(ctx);
     }
 
+    /// Since when the connection waits for something it cannot do without: a sign of life, or a
+    /// DATA_ACK of what was sent (RFC 5482 section 3.1). A peer may acknowledge for ever on a
+    /// subflow whose options a middlebox takes.
+    fn waiting_since(&self) -> Option<Instant> {
+        let behind = self.live.behind.map(|(since, _)| since);
+        [self.live.waiting_since, behind]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    /// Notes since when the DATA_ACK is behind what was sent.
+    fn watch_progress(&mut self, now: Instant) {
+        let fin_out = self.live.fin_tries > 0 && self.snd.fin != SendFin::Acked;
+        if self.snd.outstanding() == 0 && !fin_out {
+            self.live.behind = None;
+            return;
+        }
+        let una = self.snd.una();
+        if self.live.behind.is_none_or(|(_, seen)| seen != una) {
+            self.live.behind = Some((now, una));
+        }
+    }
+
     fn give_up_if_dead(&mut self, ctx: &mut Ctx<'_>) {
         let late = |since: Instant, limit| ctx.now.saturating_since(since) >= limit;
         match self.life {
@@ -131,8 +152,7 @@ impl Connection {
             }
             Life::Open
                 if self
-                    .live
-                    .waiting_since
+                    .waiting_since()
                     .is_some_and(|at| late(at, ctx.config.user_timeout)) =>
             {
                 self.fail(ctx, CloseReason::TimedOut);
@@ -241,6 +261,7 @@ impl Connection {
 
     /// Arms or disarms the stall probe. Called after every change.
     pub fn watch_stall(&mut self, now: Instant) {
+        self.watch_progress(now);
         if !self.stalled() {
             self.live.stall_at = None;
             return;
@@ -270,13 +291,8 @@ impl Connection {
         self.live.stall_at = None;
         self.live.stall_tries += 1;
         self.live.waiting_since.get_or_insert(ctx.now);
-        let best = self
-            .subflows
-            .iter_mut()
-            .filter(|s| s.can_carry())
-            .min_by_key(|s| (s.stale, s.snd.rtt.srtt()));
-        if let Some(subflow) = best {
-            subflow.keepalive_due = true;
+        if let Some(i) = self.subflow_for_signal(self.live.stall_tries - 1) {
+            self.subflows[i].keepalive_due = true;
         }
         // Not even a probe moved the DATA_ACK: what a subflow acknowledged was dropped above it.
         // Linux does so with data that comes faster than its buffer grows.

@@ -366,3 +366,41 @@ fn a_timeout_reinjects_and_fills() {
     s.write("next");
     recv!(s, 494, data(5, 1, "next").on(1).dss(dack(0).map(4, 5, 4)));
 }
+
+/// RFC 8684 section 3.7: data of a further subflow acknowledged without DATA_ACK. The fourth ACK
+/// acknowledges none and may be bare.
+#[test]
+fn a_further_subflow_whose_options_are_lost_is_reset() {
+    let mut s = Script::opened(config(), 2);
+    let nonce = opened(&mut s);
+    send!(s, 22, join_syn_ack(&s, nonce, false));
+    recv!(s => 22, third_ack(s, nonce));
+    send!(s, 24, ack(1, 1).on(1).win(512));
+    assert_eq!(established(&s), 2);
+    s.write("fast");
+    recv!(s, 24, data(1, 1, "fast").on(1).dss(dack(0).map(0, 1, 4)));
+    send!(s, 26, ack(1, 5).on(1));
+    recv!(s, 26, rst_ack(5, 1).on(1).raw(&hex("1e 04 80 06")));
+    // A new attempt, and data goes on where it can.
+    let (_, again) = s.take().expect("no new join");
+    assert_eq!(again.flow, 2);
+    s.write("slow");
+    recv!(s, 26, data(1, 1, "slow").dss(dack(0).map(4, 1, 4)));
+}
+
+/// A path that loses options, and with them DATA_FIN, does not keep the connection from its end.
+#[test]
+fn data_fin_is_repeated_on_other_subflows_too() {
+    let mut s = joined();
+    s.shutdown();
+    let data_fin = |flow| ack(1, 1).on(flow).dss(dack(0).map(0, 0, 1).fin());
+    let mut flows = Vec::new();
+    while flows.len() < 5 {
+        s.advance(s.now + core::time::Duration::from_millis(100));
+        while let Some((_, got)) = s.take() {
+            assert!(data_fin(got.flow).matches(&got), "{got:?}");
+            flows.push(got.flow);
+        }
+    }
+    assert_eq!(flows, [1, 1, 0, 0, 1]);
+}

@@ -1,12 +1,12 @@
 //! Loss recovery and the retransmission timer (RFC 6298, 6675, 8985, 3522), path MTU (RFC 1191,
 //! 8201). Regular TCP where MPTCP adds nothing.
 
-use braid_engine::Config;
 use braid_engine::cc::Algorithm;
+use braid_engine::{Config, Event, Protocol};
 use braid_wire::Instant;
 
 use crate::harness::{Script, config};
-use crate::segment::{Seg, ack, data, syn};
+use crate::segment::{Seg, ack, data, syn, syn_ack};
 
 const MSS: usize = 1448;
 
@@ -359,4 +359,23 @@ fn a_larger_path_mtu_changes_nothing() {
     let icmp = too_big(&s, 9000, 1);
     s.inject(12, &icmp);
     quiet!(s, 20);
+}
+
+/// RFC 7323 section 4: the answer to a repeated SYN says by its timestamp which one it answers.
+#[test]
+fn the_round_trip_of_a_repeated_syn() {
+    let rtt = |answer: Seg| {
+        let mut s = Script::client(config(), 1, Protocol::Tcp);
+        recv!(s, 0, syn().ws(None));
+        recv!(s, 1000, syn().ws(None));
+        send!(s, 1040, answer);
+        recv!(s, 1040, ack(1, 1));
+        s.events.iter().find_map(|e| match e {
+            Event::SubflowEstablished { rtt, .. } => Some(rtt.as_millis()),
+            _ => None,
+        })
+    };
+    assert_eq!(rtt(syn_ack().ts(0, 1000)), Some(41));
+    assert_eq!(rtt(syn_ack().ts(0, 0)), Some(1_040));
+    assert_eq!(rtt(syn_ack()), Some(0), "not known");
 }

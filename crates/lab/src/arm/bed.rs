@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use braid_linux::emulator::Course;
 use braid_linux::netns;
+use braid_linux::realtime::EMULATOR_PRIORITY;
 use braid_linux::testbed::{self, Options, Spec, Testbed};
 
 use super::{Error, flow};
@@ -15,6 +16,11 @@ use crate::fct::{Cell, RunResult, run_seed};
 pub(super) const CLIENT: &str = "client";
 /// The host that accepts them.
 pub(super) const SERVER: &str = "server";
+
+/// Priority of the two ends: below the emulator, which must be on time for both.
+pub(super) const END_PRIORITY: i32 = EMULATOR_PRIORITY - 1;
+/// How often a run in wall-clock time looks whether it is to end.
+pub(super) const TICK: Duration = Duration::from_millis(250);
 
 /// A run during which the emulator was later than this at the 99th percentile is thrown away.
 const TOLERABLE_US: f64 = 1_000.0;
@@ -156,6 +162,3 @@ fn is_abandoned(suffix: &str) -> bool {
         .and_then(|pid| pid.parse::<u32>().ok());
     pid.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists())
 }
-
-/// How often a run in wall-clock time looks whether it is to end.
-pub(super) const TICK: Duration = Duration::from_millis(250);

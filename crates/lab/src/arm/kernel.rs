@@ -11,9 +11,10 @@ use std::time::{Duration, Instant};
 use braid_linux::kernel_tcp::{self, Transport};
 use braid_linux::mptcp_info::{self, SubflowInfo};
 use braid_linux::netns;
+use braid_linux::realtime::become_realtime;
 use braid_sim::traffic::pattern;
 
-use super::bed::{self, Bed, CLIENT, SERVER, TICK, run_error};
+use super::bed::{self, Bed, CLIENT, END_PRIORITY, SERVER, TICK, run_error};
 use super::{Error, flow};
 use crate::fct::{Cell, Direction, RunResult};
 
@@ -150,6 +151,7 @@ impl Transfer<'_> {
 
     /// The client.
     fn ask(&self, line: &Line) -> io::Result<Seen> {
+        become_realtime(END_PRIORITY);
         let mut seen = Seen {
             started: Some(Instant::now()),
             ..Seen::default()
@@ -181,6 +183,7 @@ impl Transfer<'_> {
     }
 
     fn serve(&self, listener: &TcpListener, line: &Line) -> io::Result<Seen> {
+        become_realtime(END_PRIORITY);
         let mut seen = Seen::default();
         let stream = loop {
             if let Some(stream) = kernel_tcp::accept_within(listener, &self.cell.cc, TICK)? {

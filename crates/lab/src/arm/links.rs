@@ -9,10 +9,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-use braid_engine::{ConnId, ConnectOptions, Event, Stack};
+use braid_engine::{Config, ConnId, ConnectOptions, Event, Stack};
 use braid_linux::driver::{Clock, Context, Driver, Host};
 use braid_linux::netns;
-use braid_linux::realtime::{EMULATOR_PRIORITY, become_realtime};
+use braid_linux::realtime::become_realtime;
 use braid_linux::sockets::Limits;
 use braid_linux::tun::{PacketIo, Tun};
 use braid_proxy::{Core, LocalEvent, LocalStreams};
@@ -22,7 +22,7 @@ use braid_sim::world::node_streams;
 use braid_wire::Instant;
 use rustix::event::{EventfdFlags, eventfd};
 
-use super::bed::{self, Bed, CLIENT, SERVER, TICK, run_error};
+use super::bed::{self, Bed, CLIENT, END_PRIORITY, SERVER, TICK, run_error};
 use super::{Error, flow};
 use crate::fct::{Cell, RunResult};
 
@@ -157,8 +157,7 @@ fn run_end<'a>(
     driver: &mut EndDriver<'a>,
     start: impl FnOnce(&mut EndDriver<'a>) -> Result<(), Error>,
 ) -> Result<(), Error> {
-    // Below the emulator, which must be on time for both ends.
-    become_realtime(EMULATOR_PRIORITY - 1);
+    become_realtime(END_PRIORITY);
     let shared = driver.core.shared;
     let started = start(driver);
     if started.is_err() {
@@ -226,7 +225,7 @@ impl<'a> End<'a> {
             started: Instant::ZERO,
             warm: false,
             tick: Instant::ZERO,
-            oracle: Oracle::default(),
+            oracle: Oracle::new(Config::default()),
         }
     }
 
@@ -245,6 +244,10 @@ impl<'a> End<'a> {
     fn pump(&mut self, now: Instant, stack: &mut Stack) {
         if let Some((conn, stream)) = &mut self.open {
             stream.pump(now, *conn, stack, &mut self.oracle);
+            // It sees no packets here, only what is read.
+            if let Some(first) = self.oracle.take().first() {
+                panic!("{first}");
+            }
         }
     }
 
@@ -280,7 +283,6 @@ impl Core for End<'_> {
         stack: &mut Stack,
         _: &mut dyn LocalStreams,
     ) {
-        self.oracle.on_event(event);
         match event {
             Event::Accepted { conn, .. } => {
                 let Some(stream) = self.waiting.take() else {

@@ -76,7 +76,10 @@ impl Row {
         let shares = packets.iter().zip(&copies);
         let completed: Vec<&RunResult> = results.iter().filter(|r| r.completed).collect();
         Row {
-            strategy: cell.strategy.clone(),
+            strategy: match arm {
+                Arm::Kernel => arm.name().to_owned(),
+                Arm::Sim | Arm::Links => cell.strategy.clone(),
+            },
             size: cell.size.to_string(),
             cc: cell.cc.clone(),
             arm: arm.name(),

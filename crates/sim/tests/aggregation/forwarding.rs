@@ -146,12 +146,11 @@ fn udp_takes_the_best_link_that_is_there() {
         world.with_node(from, |node: &mut Post, _| node.out.push(packet));
         world.advance(secs(1));
         // Without the box's own probes.
-        let came = [wan[0], wan[1], hosts[0], hosts[1]].map(|n| {
+        [wan[0], wan[1], hosts[0], hosts[1]].map(|n| {
             let node: &Post = world.node(n);
             let is_udp = |p: &&Vec<u8>| p[9] == ip::PROTO_UDP;
             node.came.iter().filter(is_udp).count()
-        });
-        came
+        })
     };
     let out = udp(user, far, 64);
     assert_eq!(send(&mut world, hosts[0], out.clone()), [1, 0, 0, 0]);

@@ -7,7 +7,7 @@ use braid_lab::experiments::{self, ALL, Definition, Outcome, Request};
 use braid_lab::report;
 use serde_json::json;
 
-use super::{cores, progress_bar};
+use super::{cores, prepare, progress_bar};
 use crate::cli::lab::RunArgs;
 use crate::cmd::{print, print_json};
 use crate::failure::Failure;
@@ -29,6 +29,7 @@ pub fn run(args: &RunArgs, json: bool) -> Result<(), Failure> {
     let definitions: Vec<&Definition> = definitions
         .collect::<Result<_, _>>()
         .map_err(|e| Failure::Usage(e.to_string()))?;
+    prepare(args.arm)?;
     let mut outcomes = Vec::new();
     for definition in definitions {
         let runs = args.runs.unwrap_or(definition.default_runs(args.arm));

@@ -2,13 +2,13 @@
 
 use std::fmt;
 
+use braid_lab::arm::Arm;
 use braid_lab::arm::sim::{self, Recording};
-use braid_lab::arm::{self, Arm};
 use braid_lab::fct::{self, Cell, Row, Summary};
 
-use super::{cores, progress_bar};
+use super::{cores, prepare, progress_bar};
 use crate::cli::lab::FctArgs;
-use crate::cmd::{print, print_json, testbed};
+use crate::cmd::{print, print_json};
 use crate::failure::Failure;
 
 /// Measures every cell and prints one row for each.
@@ -18,11 +18,7 @@ pub fn run(args: &FctArgs, json: bool) -> Result<(), Failure> {
         args.arm.check(cell)?;
     }
     record(args, &cells)?;
-    if !args.arm.is_virtual() {
-        testbed::netns_allowed()?;
-        // What an arm sets up is taken down on the way out.
-        ctrlc::set_handler(arm::interrupt).map_err(|e| Failure::run("cannot handle signals", e))?;
-    }
+    prepare(args.arm)?;
     let bar = progress_bar(cells.len() as u64 * args.runs);
     let row = |cell| {
         let results = fct::run(cell, args.arm, args.runs, cores(), &|| bar.inc(1))?;
@@ -72,14 +68,11 @@ fn record(args: &FctArgs, cells: &[Cell]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The strategy of a kernel has no name of ours.
-const KERNEL: &str = "kernel";
-
 /// Every size with every congestion control with every strategy.
 fn cells(args: &FctArgs) -> Vec<Cell> {
-    let kernel = [KERNEL.to_owned()];
+    // The kernel has its own, whatever is asked for.
     let strategies = match args.arm {
-        Arm::Kernel => &kernel[..],
+        Arm::Kernel => &args.strategy[..1],
         _ => &args.strategy,
     };
     let mut cells = Vec::new();

@@ -1,0 +1,84 @@
+//! The simulator against emulated links: the same flows by the same engine, with losses on the
+//! packets of the same numbers.
+
+use braid::failure::Failure;
+use braid_lab::arm::Arm;
+use braid_lab::fct::{self, Row};
+use serde::Serialize;
+
+use crate::sim;
+
+const PATHS: [&str; 2] = [
+    "5mbit,40ms,0%;5mbit,100ms,0%",
+    "5mbit,40ms,1%;5mbit,100ms,1%",
+];
+const SIZES: [&str; 4] = ["16k", "64k", "256k", "1M"];
+/// The means may differ by this share of the simulator's, and by this much.
+const SHARE: f64 = 0.05;
+const MILLISECONDS: f64 = 3.0;
+
+/// One cell on both arms.
+#[derive(Debug, Serialize)]
+pub struct Agreement {
+    paths: String,
+    size: String,
+    runs: u64,
+    sim_ms: f64,
+    links_ms: f64,
+    difference_ms: f64,
+    bar_ms: f64,
+    holds: bool,
+}
+
+/// Measures all cells with `runs` runs on each arm.
+pub fn measure(runs: u64) -> Result<Vec<Agreement>, Failure> {
+    let cells = PATHS.iter().flat_map(|p| SIZES.map(|size| (*p, size)));
+    cells
+        .map(|(paths, size)| agreement(paths, size, runs))
+        .collect()
+}
+
+fn agreement(paths: &str, size: &str, runs: u64) -> Result<Agreement, Failure> {
+    let cell = sim::cell(paths, size)?;
+    let mean = |arm| {
+        let row = Row::new(&cell, arm, &fct::run(&cell, arm, runs, 1, &|| ())?);
+        let whole = row.fct_ms.mean.filter(|_| row.completed == runs);
+        let missing = || Failure::Run(format!("{} of {runs} runs completed", row.completed));
+        whole.ok_or_else(missing)
+    };
+    let (sim_ms, links_ms) = (mean(Arm::Sim)?, mean(Arm::Links)?);
+    let difference_ms = links_ms - sim_ms;
+    let bar_ms = SHARE * sim_ms + MILLISECONDS;
+    Ok(Agreement {
+        paths: paths.to_owned(),
+        size: size.to_owned(),
+        runs,
+        sim_ms,
+        links_ms,
+        difference_ms,
+        bar_ms,
+        holds: difference_ms.abs() <= bar_ms,
+    })
+}
+
+/// For people.
+pub fn print(rows: &[Agreement]) {
+    println!("mean flow completion time, simulator and emulated links, ms (minrtt, cubic):");
+    println!(
+        "{:<32} {:>5} {:>5} {:>8} {:>8} {:>7} {:>6}",
+        "paths", "size", "runs", "sim", "links", "differ", "bar"
+    );
+    for row in rows {
+        println!(
+            "{:<32} {:>5} {:>5} {:>8.1} {:>8.1} {:>+7.1} {:>6.1}  {}",
+            row.paths,
+            row.size,
+            row.runs,
+            row.sim_ms,
+            row.links_ms,
+            row.difference_ms,
+            row.bar_ms,
+            if row.holds { "holds" } else { "misses" }
+        );
+    }
+}

@@ -1,0 +1,385 @@
+//! What a seed stands for.
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::time::Duration;
+
+use braid_engine::cc::Algorithm;
+use braid_engine::{Config, DelayedAck, PathConfig, Protocol};
+use braid_links::middlebox::{Edit, Keep, Scope};
+use braid_links::{CoDel, Loss, QueueLimit, Rate, Reorder, Settings};
+use braid_sim::transfer::Direction;
+use braid_wire::Rng;
+
+/// Stream of the drawings, apart from those of the world's components.
+const DRAW: u64 = 1 << 41;
+/// Largest flow is just below two to this power, bytes.
+const SIZE_BITS: u64 = 22;
+/// Outages and other changes happen within so many milliseconds from the start.
+const RESTLESS_MS: u64 = 12_000;
+/// Longest time a link or path is down, ms; well below what the engine takes for an end.
+const LONGEST_OUTAGE_MS: u64 = 6_000;
+
+/// Everything that is drawn from one seed.
+#[derive(Debug, Clone)]
+pub struct Scenario {
+    /// The ways between the client and the server.
+    pub paths: Vec<Path>,
+    /// The client's engine.
+    pub client: Config,
+    /// The server's engine.
+    pub server: Config,
+    /// The connections.
+    pub flows: Vec<Flow>,
+    /// What the client is told of its paths.
+    pub notices: Vec<Notice>,
+}
+
+/// A way between the client and the server.
+#[derive(Debug, Clone)]
+pub struct Path {
+    /// The client's end.
+    pub config: PathConfig,
+    /// Settings towards the server.
+    pub up: Settings,
+    /// Settings towards the client.
+    pub down: Settings,
+    /// Later settings, both ways, by time from the start.
+    pub changes: Vec<(Duration, Settings, Settings)>,
+    /// A router that the client shares with a host behind it.
+    pub shared: bool,
+    /// What meddles with packets, from the inside out.
+    pub middleboxes: Vec<Meddling>,
+}
+
+/// A middlebox.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Meddling {
+    /// A NAT.
+    Nat,
+    /// Sequence numbers shifted; SACK blocks forgotten where true.
+    Shift(bool),
+    /// Segments cut at so many bytes.
+    Split(u16),
+    /// Segments joined up to so many bytes.
+    Merge(usize, Duration, Keep),
+    /// MPTCP options edited: where, how, from when on, and in one direction only.
+    Options(Scope, Edit, Duration, Option<bool>),
+}
+
+impl Meddling {
+    /// Whether an MPTCP connection through it may end before its time: options that vanish after
+    /// the handshake take the mapping of bytes away that TCP has delivered already.
+    pub fn breaks_mptcp(self) -> bool {
+        match self {
+            Meddling::Nat | Meddling::Shift(_) | Meddling::Split(_) => false,
+            Meddling::Merge(..) => true,
+            Meddling::Options(scope, _, since, _) => scope != Scope::Syn || !since.is_zero(),
+        }
+    }
+}
+
+/// Who opens a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Opener {
+    /// The client.
+    Client,
+    /// The host that shares this path.
+    Neighbour(usize),
+}
+
+/// A connection.
+#[derive(Debug, Clone)]
+pub struct Flow {
+    /// Who opens it.
+    pub opener: Opener,
+    /// When.
+    pub at: Duration,
+    /// Protocol.
+    pub protocol: Protocol,
+    /// Path of the first subflow.
+    pub path: Option<u8>,
+    /// Which way the payload goes.
+    pub direction: Direction,
+    /// Payload, bytes.
+    pub size: u64,
+    /// The size is declared to the engine.
+    pub declared: bool,
+    /// Names of scheduler and reinjector.
+    pub policy: (&'static str, &'static str),
+    /// Who gives the connection up, and when.
+    pub abort: Option<(End, Duration)>,
+}
+
+/// An end of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// The one that opened it.
+    Opener,
+    /// The server.
+    Server,
+}
+
+/// The client is told that a path is up or down.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Notice {
+    /// When.
+    pub at: Duration,
+    /// The path.
+    pub path: u8,
+    /// Whether it is up.
+    pub up: bool,
+}
+
+/// The scenario of `seed`.
+pub fn scenario(seed: u64) -> Scenario {
+    let mut d = Draw(Rng::for_component(seed, DRAW));
+    let count = 1 + d.0.below(4) as usize;
+    let paths: Vec<Path> = (0..count).map(|n| d.path(n)).collect();
+    let notices = d.notices(count);
+    let (client, server) = (d.engine(), d.engine());
+    let mut flows: Vec<Flow> = (0..=d.0.below(3)).map(|_| d.flow(&paths)).collect();
+    for n in (0..count).filter(|n| paths[*n].shared) {
+        flows.push(d.neighbour(n));
+    }
+    Scenario {
+        paths,
+        client,
+        server,
+        flows,
+        notices,
+    }
+}
+
+/// Draws with names for what is needed often.
+struct Draw(Rng);
+
+impl Draw {
+    fn one_of<T: Copy>(&mut self, all: &[T]) -> T {
+        all[self.0.below(all.len() as u64) as usize]
+    }
+
+    fn up_to_ms(&mut self, ms: u64) -> Duration {
+        Duration::from_micros(self.0.below(ms * 1000))
+    }
+
+    /// At least 1, and small numbers as likely as large ones.
+    fn size(&mut self, bits: u64) -> u64 {
+        let most = 1 << self.0.below(bits + 1);
+        1 + self.0.below(most)
+    }
+
+    fn path(&mut self, n: usize) -> Path {
+        let (v4, v6) = self.one_of(&[(true, false), (true, false), (true, true), (false, true)]);
+        let mtu = self.one_of(&[1500, 1500, 1500, 1400, 1280]);
+        let config = PathConfig {
+            v4: v4.then(|| Ipv4Addr::new(10, 0, n as u8, 2)),
+            v6: v6.then(|| Ipv6Addr::new(0xfd00, n as u16, 0, 0, 0, 0, 0, 2)),
+            mtu,
+            backup: self.0.chance(0.1),
+        };
+        let delay = Duration::from_micros(100) + self.up_to_ms(120);
+        let (up, down) = (self.link(delay), self.link(delay));
+        let mut path = Path {
+            config,
+            changes: self.changes(&up, &down),
+            up,
+            down,
+            shared: self.0.chance(0.2),
+            middleboxes: Vec::new(),
+        };
+        if self.0.chance(0.35) {
+            for _ in 0..=self.0.below(2) {
+                path.middleboxes.push(self.middlebox(v6));
+            }
+        }
+        path
+    }
+
+    fn link(&mut self, delay: Duration) -> Settings {
+        let rate = (1 + self.0.below(5)).pow(3) * 400_000;
+        let product = rate / 8 * delay.as_micros() as u64 * 2 / 1_000_000;
+        let queue = match self.0.below(3) {
+            0 => QueueLimit::Packets(5 + self.0.below(200) as u32),
+            1 => QueueLimit::Packets(50),
+            _ => QueueLimit::Bytes(product.max(10_000)),
+        };
+        Settings {
+            rate: Rate::bits_per_second(rate),
+            delay,
+            queue,
+            jitter: if self.0.chance(0.2) {
+                self.up_to_ms(10)
+            } else {
+                Duration::ZERO
+            },
+            codel: self.0.chance(0.25).then(CoDel::default),
+            loss: self.loss(),
+            reorder: Reorder {
+                share: self.one_of(&[0.0, 0.0, 0.0, 0.01, 0.1]),
+                detour: self.up_to_ms(40),
+            },
+            duplicate: self.one_of(&[0.0, 0.0, 0.0, 0.02]),
+            corrupt: self.one_of(&[0.0, 0.0, 0.0, 0.0, 0.005]),
+            up: true,
+        }
+    }
+
+    fn loss(&mut self) -> Loss {
+        match self.0.below(6) {
+            0..=2 => Loss::None,
+            3 => Loss::Uniform(self.0.unit() * 0.02),
+            4 => Loss::Uniform(self.0.unit() * 0.08),
+            _ => Loss::bursts(self.0.unit() * 0.03, 1.0 + self.0.unit() * 6.0),
+        }
+    }
+
+    /// Outages, and other conditions for a while; in the end the link is up.
+    fn changes(&mut self, up: &Settings, down: &Settings) -> Vec<(Duration, Settings, Settings)> {
+        let mut changes = Vec::new();
+        if self.0.chance(0.6) {
+            return changes;
+        }
+        let mut at = Duration::ZERO;
+        for _ in 0..=self.0.below(3) {
+            at += self.up_to_ms(RESTLESS_MS / 4);
+            let (mut there, mut back) = (up.clone(), down.clone());
+            match self.0.below(3) {
+                0 => {
+                    let delay = self.up_to_ms(200);
+                    (there, back) = (self.link(delay), self.link(delay));
+                }
+                1 => (there.up, back.up) = (false, false),
+                // One way only: data are lost, or acknowledgements.
+                _ if self.0.chance(0.5) => there.up = false,
+                _ => back.up = false,
+            }
+            changes.push((at, there, back));
+            at += self.up_to_ms(LONGEST_OUTAGE_MS);
+            changes.push((at, up.clone(), down.clone()));
+        }
+        changes
+    }
+
+    fn middlebox(&mut self, v6: bool) -> Meddling {
+        match self.0.below(6) {
+            // The NAT is one of IPv4 alone; then nothing is translated for the others.
+            0 | 1 if !v6 => Meddling::Nat,
+            0..=2 => Meddling::Shift(self.0.chance(0.3)),
+            3 => Meddling::Split(200 + self.0.below(1200) as u16),
+            4 => Meddling::Merge(
+                1500 + self.0.below(20_000) as usize,
+                self.up_to_ms(3),
+                self.one_of(&[Keep::First, Keep::Last]),
+            ),
+            _ => Meddling::Options(
+                self.one_of(&[Scope::Syn, Scope::Syn, Scope::Later, Scope::All]),
+                self.one_of(&[Edit::Remove, Edit::Blank, Edit::Zero]),
+                if self.0.chance(0.7) {
+                    Duration::ZERO
+                } else {
+                    self.up_to_ms(3_000)
+                },
+                self.one_of(&[None, None, Some(false), Some(true)]),
+            ),
+        }
+    }
+
+    /// What a link monitor says; in the end every path is up.
+    fn notices(&mut self, paths: usize) -> Vec<Notice> {
+        let mut notices = Vec::new();
+        for path in 0..paths as u8 {
+            if self.0.chance(0.15) {
+                let at = self.up_to_ms(RESTLESS_MS / 2);
+                let back = at + self.up_to_ms(LONGEST_OUTAGE_MS);
+                notices.push(Notice {
+                    at,
+                    path,
+                    up: false,
+                });
+                notices.push(Notice {
+                    at: back,
+                    path,
+                    up: true,
+                });
+            }
+        }
+        notices
+    }
+
+    fn engine(&mut self) -> Config {
+        Config {
+            congestion: self.one_of(&[Algorithm::Cubic, Algorithm::Cubic, Algorithm::NewReno]),
+            initial_window: self.one_of(&[10, 10, 3, 2]),
+            max_cwnd: self.one_of(&[None, None, None, Some(20)]),
+            max_transmit: self.one_of(&[65_521, 1500]),
+            send_buffer: 8 << (10 + self.0.below(11)),
+            recv_buffer: 8 << (10 + self.0.below(11)),
+            delayed_ack: DelayedAck {
+                timeout: Duration::from_millis(self.one_of(&[40, 40, 1, 100, 200])),
+                every: self.one_of(&[2, 2, 1]),
+                quick: self.one_of(&[16, 16, 0]),
+            },
+            min_rto: Duration::from_millis(self.one_of(&[200, 200, 1000])),
+            // Outages are no reason to give up.
+            user_timeout: Duration::from_secs(90),
+            connect_timeout: Duration::from_secs(60),
+            ..Config::default()
+        }
+    }
+
+    fn flow(&mut self, paths: &[Path]) -> Flow {
+        let protocol = self.one_of(&[
+            Protocol::Mptcp,
+            Protocol::Mptcp,
+            Protocol::Mptcp,
+            Protocol::Tcp,
+        ]);
+        let path = self
+            .0
+            .chance(0.5)
+            .then(|| self.0.below(paths.len() as u64) as u8);
+        let schedulers: Vec<_> = braid_strategy::scheduler::names().collect();
+        let reinjectors: Vec<_> = braid_strategy::reinjector::names().collect();
+        Flow {
+            opener: Opener::Client,
+            at: if self.0.chance(0.5) {
+                Duration::ZERO
+            } else {
+                self.up_to_ms(3_000)
+            },
+            protocol,
+            path,
+            direction: self.one_of(&[Direction::Down, Direction::Down, Direction::Up]),
+            size: self.size(SIZE_BITS),
+            declared: self.0.chance(0.5),
+            policy: (self.one_of(&schedulers), self.one_of(&reinjectors)),
+            abort: self.abort(),
+        }
+    }
+
+    fn abort(&mut self) -> Option<(End, Duration)> {
+        let drawn = (
+            self.one_of(&[End::Opener, End::Server]),
+            self.up_to_ms(4_000),
+        );
+        self.0.chance(0.1).then_some(drawn)
+    }
+
+    /// Background on a shared path.
+    fn neighbour(&mut self, path: usize) -> Flow {
+        Flow {
+            opener: Opener::Neighbour(path),
+            at: self.up_to_ms(1_000),
+            protocol: Protocol::Tcp,
+            path: None,
+            direction: self.one_of(&[Direction::Down, Direction::Up]),
+            size: self.size(SIZE_BITS - 1),
+            declared: false,
+            policy: (
+                braid_strategy::DEFAULT_SCHEDULER,
+                braid_strategy::DEFAULT_REINJECTOR,
+            ),
+            abort: None,
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! What a scenario may end like.
+
+use braid_engine::{CloseReason, Protocol};
+use braid_links::Loss;
+use braid_sim::traffic::Stream;
+
+use super::Figures;
+use super::draw::{Flow, Opener, Path, Scenario};
+use super::play::{Play, due};
+
+/// Holds the end of every connection against what was drawn.
+///
+/// # Errors
+/// What did not hold.
+pub fn check(scenario: &Scenario, play: &Play<'_>) -> Result<Figures, String> {
+    let mut figures = Figures::default();
+    for (n, flow) in scenario.flows.iter().enumerate() {
+        if play.opened(n) {
+            check_flow(scenario, play, n, flow, &mut figures).map_err(|what| {
+                let (opener, server) = play.ends(n);
+                let ends = [("opener", opener), ("server", server)].map(told);
+                format!("flow {n} {what}: {flow:?}\n{}\n{}", ends[0], ends[1])
+            })?;
+        }
+    }
+    match play.buffered() {
+        0 => Ok(figures),
+        bytes => Err(format!(
+            "{bytes} bytes are left in buffers after the last connection"
+        )),
+    }
+}
+
+fn check_flow(
+    scenario: &Scenario,
+    play: &Play<'_>,
+    n: usize,
+    flow: &Flow,
+    figures: &mut Figures,
+) -> Result<(), String> {
+    let (opener, server) = play.ends(n);
+    let opener = opener.ok_or("ended without a word to its opener")?;
+    figures.connections += 1;
+    let asked = flow.protocol == Protocol::Mptcp;
+    figures.fallbacks += u64::from(asked && opener.fell_back.is_some());
+    let whole = |end: Option<&Stream>, (received, sent): (u64, u64)| {
+        end.is_some_and(|e| e.received == received && e.sent == sent && e.complete_at.is_some())
+    };
+    let due = due(flow);
+    let complete = whole(Some(opener), due[0]) && whole(server, due[1]);
+    let finished = |end: Option<&Stream>| reason(end) == Some(CloseReason::Finished);
+    let in_order = usize::from(finished(Some(opener))) + usize::from(finished(server));
+    if complete && in_order == 2 {
+        return Ok(());
+    }
+    for (end, due) in [(Some(opener), due[0]), (server, due[1])] {
+        if finished(end) && !whole(end, due) {
+            return Err("closes in order at an end that has not moved all bytes".to_owned());
+        }
+    }
+    if flow.abort.is_some() {
+        figures.aborted += 1;
+        return Ok(());
+    }
+    if asked && ways(scenario, flow).any(breaks) {
+        figures.broken += 1;
+        return Ok(());
+    }
+    // Every packet that the server sees of the handshake may be lost for longer than it waits.
+    let gave_up = [CloseReason::TimedOut, CloseReason::Reset];
+    if server.is_none()
+        && reason(Some(opener)).is_some_and(|r| gave_up.contains(&r))
+        && ways(scenario, flow).any(loses)
+    {
+        figures.unreached += 1;
+        return Ok(());
+    }
+    // The last acknowledgement may be lost for longer than the other end waits to repeat it.
+    if complete && in_order == 1 && ways(scenario, flow).any(loses) {
+        figures.late += 1;
+        return Ok(());
+    }
+    Err("does not end in order, and nothing that was drawn excuses it".to_owned())
+}
+
+/// What became of one end, in a line.
+fn told((who, end): (&str, Option<&Stream>)) -> String {
+    match end {
+        None => format!("  {who}: no connection"),
+        Some(s) => format!(
+            "  {who}: wrote {}, read {}, saw the end: {}, fell back: {:?}, closed: {:?}",
+            s.sent,
+            s.received,
+            s.complete_at.is_some(),
+            s.fell_back,
+            s.closed
+        ),
+    }
+}
+
+fn reason(end: Option<&Stream>) -> Option<CloseReason> {
+    end.and_then(|stream| stream.closed)
+        .map(|(_, reason)| reason)
+}
+
+/// The paths a flow may take.
+fn ways<'a>(scenario: &'a Scenario, flow: &Flow) -> impl Iterator<Item = &'a Path> {
+    let only = match (flow.opener, flow.protocol) {
+        (Opener::Neighbour(path), _) => Some(path),
+        (Opener::Client, Protocol::Tcp) => flow.path.map(usize::from),
+        (Opener::Client, Protocol::Mptcp) => None,
+    };
+    let paths = scenario.paths.iter().enumerate();
+    paths
+        .filter(move |(n, _)| only.is_none_or(|only| only == *n))
+        .map(|(_, path)| path)
+}
+
+fn breaks(path: &Path) -> bool {
+    path.middleboxes.iter().any(|m| m.breaks_mptcp())
+}
+
+fn loses(path: &Path) -> bool {
+    let lossy = |s: &braid_links::Settings| s.loss != Loss::None || s.corrupt > 0.0;
+    !path.changes.is_empty() || lossy(&path.up) || lossy(&path.down)
+}

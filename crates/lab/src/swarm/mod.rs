@@ -1,0 +1,235 @@
+//! Many random worlds: whatever links, middleboxes and users do, streams arrive whole and
+//! connections end as they should.
+//!
+//! A seed stands for a `Scenario`: topology, faults, sizes, settings. It runs with all oracles
+//! on, and what it may end like follows from what was drawn. What is found depends on the seed
+//! alone, not on the machine nor on how many threads there are.
+
+mod draw;
+mod expect;
+mod play;
+
+use std::cell::RefCell;
+use std::ops::AddAssign;
+use std::panic::{self, AssertUnwindSafe};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, Once, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use self::play::Play;
+
+/// Every so many seeds one is run twice, to see the same.
+const TWICE: u64 = 10;
+
+/// What one or many seeds gave.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub struct Figures {
+    /// Connections opened.
+    pub connections: u64,
+    /// Connections without Multipath TCP though it was asked for.
+    pub fallbacks: u64,
+    /// Connections given up by one end, as drawn.
+    pub aborted: u64,
+    /// Connections that a middlebox broke, as it may.
+    pub broken: u64,
+    /// Connections whose handshake never got through to the server, on paths that lose.
+    pub unreached: u64,
+    /// Connections of which one end missed the end of the other, all data being there.
+    pub late: u64,
+    /// Simulated time, ns.
+    pub simulated_ns: u64,
+    /// Packets handed to links.
+    pub packets: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+impl AddAssign for Figures {
+    fn add_assign(&mut self, other: Figures) {
+        self.connections += other.connections;
+        self.fallbacks += other.fallbacks;
+        self.aborted += other.aborted;
+        self.broken += other.broken;
+        self.unreached += other.unreached;
+        self.late += other.late;
+        self.simulated_ns += other.simulated_ns;
+        self.packets += other.packets;
+        self.bytes += other.bytes;
+    }
+}
+
+/// A seed in which something did not hold.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Violation {
+    /// The seed.
+    pub seed: u64,
+    /// What did not hold.
+    pub what: String,
+    /// The command that repeats it.
+    pub replay: String,
+}
+
+/// What came of a range of seeds.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Report {
+    /// The first seed.
+    pub first_seed: u64,
+    /// How many.
+    pub seeds: u64,
+    /// What did not hold, in order of seeds.
+    pub violations: Vec<Violation>,
+    /// Sums over the seeds in which all held.
+    pub figures: Figures,
+}
+
+/// What `seed` stands for, as text.
+pub fn describe(seed: u64) -> String {
+    format!("{:#?}", draw::scenario(seed))
+}
+
+/// Runs `seeds` seeds from `first` on (those above the largest number are left out) on `threads`
+/// threads, at least one. `progress` is told of each seed when it is through.
+pub fn run(first: u64, seeds: u64, threads: usize, progress: &(dyn Fn(u64) + Sync)) -> Report {
+    let next = AtomicU64::new(0);
+    let found = Mutex::new((Vec::new(), Figures::default()));
+    let work = || {
+        loop {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            let Some(seed) = first.checked_add(index).filter(|_| index < seeds) else {
+                break;
+            };
+            let result = guarded(|| checked(seed));
+            let mut found = found.lock().unwrap_or_else(PoisonError::into_inner);
+            match result {
+                Ok(figures) => found.1 += figures,
+                Err(what) => found.0.push(violation(seed, what)),
+            }
+            drop(found);
+            progress(seed);
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 1..threads {
+            scope.spawn(work);
+        }
+        work();
+    });
+    let (mut violations, figures) = found.into_inner().unwrap_or_else(PoisonError::into_inner);
+    violations.sort_by_key(|v| v.seed);
+    Report {
+        first_seed: first,
+        seeds,
+        violations,
+        figures,
+    }
+}
+
+fn violation(seed: u64, what: String) -> Violation {
+    Violation {
+        seed,
+        what,
+        replay: format!("braid lab swarm --seeds 1 --first-seed {seed} -v"),
+    }
+}
+
+thread_local! {
+    /// Where a panic of a seed is noted instead of printed; `None` outside of seeds.
+    static NOTED: RefCell<Option<String>> = const { RefCell::new(None) };
+}
+
+/// Does what a seed asks for; a panic is a violation like any other.
+fn guarded(seed: impl FnOnce() -> Result<Figures, String>) -> Result<Figures, String> {
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        let before = panic::take_hook();
+        panic::set_hook(Box::new(move |info| {
+            let noted = NOTED.with_borrow_mut(|noted| match noted {
+                Some(text) => {
+                    *text = info.to_string();
+                    true
+                }
+                None => false,
+            });
+            if !noted {
+                before(info);
+            }
+        }));
+    });
+    NOTED.set(Some(String::new()));
+    let result = panic::catch_unwind(AssertUnwindSafe(seed));
+    let noted = NOTED.take().unwrap_or_default();
+    result.unwrap_or(Err(noted))
+}
+
+fn checked(seed: u64) -> Result<Figures, String> {
+    let figures = one(seed)?;
+    if seed.is_multiple_of(TWICE) {
+        let again = one(seed)?;
+        if again != figures {
+            return Err(format!("two runs differ: {figures:?} and {again:?}"));
+        }
+    }
+    Ok(figures)
+}
+
+/// Plays what `seed` stands for and looks at how it ended.
+fn one(seed: u64) -> Result<Figures, String> {
+    let scenario = draw::scenario(seed);
+    let mut play = Play::new(seed, &scenario)?;
+    play.run()?;
+    let mut figures = expect::check(&scenario, &play)?;
+    let (packets, bytes) = play.carried();
+    figures.packets = packets;
+    figures.bytes = bytes;
+    figures.simulated_ns = nanoseconds(play.elapsed());
+    Ok(figures)
+}
+
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_found_depends_on_the_seed_alone() {
+        let run = |first, threads| run(first, 8, threads, &|_| ());
+        assert_eq!(run(1, 1), run(1, 2));
+        assert_ne!(run(1, 2).figures, run(9, 2).figures);
+    }
+
+    /// What CI runs; more by `braid lab swarm`.
+    #[test]
+    fn all_holds_in_300_worlds() {
+        let threads = thread::available_parallelism().map_or(1, |n| n.get());
+        let Report {
+            violations,
+            figures,
+            ..
+        } = run(0, 300, threads, &|_| ());
+        assert!(violations.is_empty(), "{violations:#?}");
+        // So many connections that the worlds cannot all be alike.
+        assert!(figures.connections > 500 && figures.fallbacks > 10 && figures.aborted > 5);
+    }
+
+    #[test]
+    fn the_last_seeds_are_no_exception() {
+        assert_eq!(run(u64::MAX - 1, 5, 1, &|_| ()).violations, []);
+    }
+
+    #[test]
+    fn a_panic_is_noted_with_its_place_and_the_way_to_repeat_it() {
+        let noted = guarded(|| panic!("not as it should be")).unwrap_err();
+        assert!(
+            noted.contains("not as it should be") && noted.contains("swarm/mod.rs:"),
+            "{noted}"
+        );
+        let noted = violation(7, "x".to_owned());
+        assert_eq!(noted.replay, "braid lab swarm --seeds 1 --first-seed 7 -v");
+    }
+}

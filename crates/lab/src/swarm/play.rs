@@ -1,0 +1,430 @@
+//! A scenario in the simulator.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
+
+use braid_engine::sched::Policy;
+use braid_engine::{Config, ConnId, ConnectOptions, PathConfig, PathId, Protocol};
+use braid_links::middlebox::{
+    Chain, Direction as Way, Merge, Nat, NatConfig, OptionEdit, SequenceShift, Split, Target,
+};
+use braid_links::{Change, Rate, Schedule, Settings};
+use braid_sim::middlebox::MiddleboxNode;
+use braid_sim::router::{Prefix, Router};
+use braid_sim::traffic::{Role, Stream};
+use braid_sim::transfer::Direction;
+use braid_sim::world::START;
+use braid_sim::{Host, HostConfig, LinkId, NodeId, World};
+
+use super::draw::{End, Flow, Meddling, Notice, Opener, Path, Scenario};
+
+const SERVER_V4: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 1);
+const SERVER_V6: Ipv6Addr = Ipv6Addr::new(0xfd09, 0, 0, 0, 0, 0, 0, 1);
+/// The first flow's port at the server; the others' follow.
+const PORT: u16 = 4000;
+/// Bytes of a request.
+const REQUEST: u64 = 100;
+/// Connections that live longer after the last thing drawn happened hang: the slowest link takes
+/// two minutes for the largest flow alone, and several times that with the worst loss.
+const LIMIT: Duration = Duration::from_secs(3_600);
+
+/// A scenario under way.
+pub struct Play<'a> {
+    scenario: &'a Scenario,
+    world: World,
+    client: NodeId,
+    server: NodeId,
+    /// The host that shares each path, where there is one.
+    neighbours: Vec<Option<NodeId>>,
+    links: Vec<LinkId>,
+    /// Flows that could be opened.
+    opened: Vec<bool>,
+}
+
+/// Something that is done to the hosts at a certain time.
+#[derive(Debug, Clone, Copy)]
+enum Action {
+    Open(usize),
+    Abort(usize, End),
+    Notice(Notice),
+}
+
+impl<'a> Play<'a> {
+    /// The world of `scenario`, at its start.
+    pub fn new(seed: u64, scenario: &'a Scenario) -> Result<Self, String> {
+        let mut world = World::new(seed);
+        let paths = scenario.paths.iter().map(|p| p.config).collect();
+        let client = host(&mut world, &scenario.client, paths, Vec::new());
+        let routes = scenario.paths.iter().enumerate().flat_map(|(n, path)| {
+            let outside = outside(n, path).into_iter().chain(addresses(&neighbour(n)));
+            outside.map(move |addr| (addr, n as u32))
+        });
+        let both = local(Some(SERVER_V4), Some(SERVER_V6));
+        let server = host(&mut world, &scenario.server, vec![both], routes.collect());
+        let mut play = Play {
+            scenario,
+            world,
+            client,
+            server,
+            neighbours: Vec::new(),
+            links: Vec::new(),
+            opened: vec![false; scenario.flows.len()],
+        };
+        for (n, path) in scenario.paths.iter().enumerate() {
+            play.lay(seed, n, path);
+        }
+        play.serve()?;
+        Ok(play)
+    }
+
+    /// Lays path `n` between client and server.
+    fn lay(&mut self, seed: u64, n: usize, path: &Path) {
+        let mut inside = self.client;
+        let mut behind = None;
+        if path.shared {
+            let routes = addresses(&path.config).into_iter().map(|addr| (addr, 0));
+            let neighbour = neighbour(n);
+            let others = addresses(&neighbour).into_iter().map(|addr| (addr, 2));
+            let any = [SERVER_V4.into(), SERVER_V6.into()].map(|addr| (Prefix::all_like(addr), 1));
+            let router = routes
+                .chain(others)
+                .fold(Router::new(), |r, (addr, i)| r.route(addr, i));
+            let router = any
+                .into_iter()
+                .fold(router, |r, (all, iface)| r.route(all, iface));
+            let router = self.world.add(|_| router);
+            self.world.connect(inside, router, lan(), lan());
+            inside = router;
+            let config = &self.scenario.client;
+            let host = host(&mut self.world, config, vec![neighbour], Vec::new());
+            behind = Some((router, host));
+        }
+        // The router's second interface is the way out, whatever comes next.
+        let mut outer = self.server;
+        if !path.middleboxes.is_empty() {
+            let boxes = path.middleboxes.iter();
+            let chain = boxes.fold(Chain::new(), |chain, m| meddle(chain, *m, seed, n, path));
+            outer = self.world.add(|_| MiddleboxNode::new(chain));
+            self.world.connect(inside, outer, lan(), lan());
+            inside = std::mem::replace(&mut outer, self.server);
+        }
+        let (up, down) = self
+            .world
+            .connect(inside, outer, path.up.clone(), path.down.clone());
+        let changes = |pick: fn(&(Duration, Settings, Settings)) -> &Settings| {
+            Schedule::new(path.changes.iter().map(|change| Change {
+                at: change.0,
+                settings: pick(change).clone(),
+            }))
+        };
+        self.world.schedule(up, changes(|c| &c.1));
+        self.world.schedule(down, changes(|c| &c.2));
+        self.links.extend([up, down]);
+        if let Some((router, neighbour)) = behind {
+            self.world.connect(router, neighbour, lan(), lan());
+        }
+        self.neighbours.push(behind.map(|(_, neighbour)| neighbour));
+    }
+
+    /// Lets the server answer every flow at a port of its own.
+    fn serve(&mut self) -> Result<(), String> {
+        for (n, flow) in self.scenario.flows.iter().enumerate() {
+            let role = match flow.direction {
+                Direction::Down => Role::Answer {
+                    request: REQUEST,
+                    size: flow.size,
+                },
+                Direction::Up => Role::Sink,
+            };
+            for remote in remotes(n) {
+                let served = self.world.with_node(self.server, |server: &mut Host, _| {
+                    server.serve(remote, stream(role.clone(), n))
+                });
+                served.map_err(|e| format!("cannot listen on {remote}: {e}"))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs to the end of all connections, and says what is left of the hosts.
+    ///
+    /// # Errors
+    /// A connection could not be opened, or does not end.
+    pub fn run(&mut self) -> Result<(), String> {
+        for (at, action) in self.actions() {
+            let now = self.world.now().saturating_since(START);
+            self.world.advance(at.saturating_sub(now));
+            self.act(action)?;
+        }
+        let hosts: Vec<NodeId> = self.hosts().collect();
+        let idle = |world: &World| {
+            hosts
+                .iter()
+                .all(|host| world.node::<Host>(*host).stack().connections() == 0)
+        };
+        // Asking after every packet would take longer than the packets.
+        let start = self.world.now();
+        while !idle(&self.world) {
+            if self.world.now().saturating_since(start) > LIMIT {
+                return Err(format!("hangs: {}", self.left()));
+            }
+            self.world.advance(Duration::from_millis(500));
+        }
+        Ok(())
+    }
+
+    /// What is to be done, in order of time.
+    fn actions(&self) -> Vec<(Duration, Action)> {
+        let mut actions = Vec::new();
+        for (n, flow) in self.scenario.flows.iter().enumerate() {
+            actions.push((flow.at, Action::Open(n)));
+            if let Some((end, after)) = flow.abort {
+                actions.push((flow.at + after, Action::Abort(n, end)));
+            }
+        }
+        let notices = self.scenario.notices.iter();
+        actions.extend(notices.map(|notice| (notice.at, Action::Notice(*notice))));
+        actions.sort_by_key(|(at, _)| *at);
+        actions
+    }
+
+    fn act(&mut self, action: Action) -> Result<(), String> {
+        match action {
+            Action::Open(n) => return self.open(n),
+            Action::Abort(n, end) => {
+                let flow = &self.scenario.flows[n];
+                let host = match end {
+                    End::Opener => self.opener(flow),
+                    End::Server => self.server,
+                };
+                self.world.with_node(host, |host: &mut Host, now| {
+                    if let Some(conn) = open_conn(host, n) {
+                        host.abort(now, conn);
+                    }
+                });
+            }
+            Action::Notice(Notice { path, up, .. }) => {
+                self.world.with_node(self.client, |client: &mut Host, now| {
+                    client.set_path_up(now, PathId(path), up);
+                });
+            }
+        }
+        Ok(())
+    }
+
+    fn open(&mut self, n: usize) -> Result<(), String> {
+        let flow = &self.scenario.flows[n];
+        let role = match flow.direction {
+            Direction::Down => Role::Fetch { request: REQUEST },
+            Direction::Up => Role::Upload { size: flow.size },
+        };
+        let [v4, v6] = remotes(n);
+        let options = ConnectOptions {
+            remote_alt: Some(v6),
+            path: flow.path.map(PathId),
+            protocol: flow.protocol,
+            flow_size: flow.declared.then_some(flow.size),
+            ..ConnectOptions::new(v4, policy(flow.policy)?)
+        };
+        let host = self.opener(flow);
+        let opened = self.world.with_node(host, |host: &mut Host, now| {
+            host.open(now, options, stream(role, n))
+        });
+        match opened {
+            Ok(_) => self.opened[n] = true,
+            // Whoever has no path that is up cannot begin.
+            Err(braid_engine::ApiError::NoUsablePath) if self.told_down(flow) => {}
+            Err(e) => return Err(format!("flow {n} does not open: {e}")),
+        }
+        Ok(())
+    }
+
+    /// Whether the opener has been told that the flow's path, or every path, is down.
+    fn told_down(&self, flow: &Flow) -> bool {
+        let down = |path: u8| {
+            let mut said = self.scenario.notices.iter().filter(|s| s.path == path);
+            flow.opener == Opener::Client && said.any(|s| !s.up && s.at <= flow.at)
+        };
+        match (flow.path, flow.protocol) {
+            (Some(path), Protocol::Tcp) => down(path),
+            _ => (0..self.scenario.paths.len() as u8).all(down),
+        }
+    }
+
+    fn opener(&self, flow: &Flow) -> NodeId {
+        match flow.opener {
+            Opener::Client => self.client,
+            Opener::Neighbour(path) => self.neighbours[path].unwrap_or(self.client),
+        }
+    }
+
+    fn hosts(&self) -> impl Iterator<Item = NodeId> {
+        let neighbours = self.neighbours.iter().flatten().copied();
+        [self.client, self.server].into_iter().chain(neighbours)
+    }
+
+    /// The connections that exist, for whoever looks for a mistake.
+    fn left(&self) -> String {
+        let mut text = String::new();
+        for host in self.hosts() {
+            let host = self.world.node::<Host>(host);
+            for (conn, stream) in host.open_streams() {
+                let subflows = host.stack().subflows(conn);
+                text.push_str(&format!("\n{stream:?}\n{subflows:#?}"));
+            }
+            text.push_str(&format!("\n{:?}", host.stack()));
+        }
+        text
+    }
+
+    /// The ends of flow `n`: the opener's and the server's, where it was opened and accepted.
+    pub fn ends(&self, n: usize) -> (Option<&Stream>, Option<&Stream>) {
+        let find = |host: NodeId| {
+            let finished = self.world.node::<Host>(host).finished().iter();
+            finished.rev().find(|stream| stream.label == n as u32)
+        };
+        (
+            find(self.opener(&self.scenario.flows[n])),
+            find(self.server),
+        )
+    }
+
+    /// Whether flow `n` could be opened.
+    pub fn opened(&self, n: usize) -> bool {
+        self.opened[n]
+    }
+
+    /// Payload bytes that hosts still hold.
+    pub fn buffered(&self) -> usize {
+        self.hosts()
+            .map(|host| self.world.node::<Host>(host).stack().buffered())
+            .sum()
+    }
+
+    /// Simulated time so far.
+    pub fn elapsed(&self) -> Duration {
+        self.world.now().saturating_since(START)
+    }
+
+    /// Packets and bytes that were handed to the paths' links.
+    pub fn carried(&self) -> (u64, u64) {
+        let tallies = self
+            .links
+            .iter()
+            .map(|link| self.world.counters(*link).offered);
+        tallies.fold((0, 0), |(packets, bytes), t| {
+            (packets + t.packets, bytes + t.bytes)
+        })
+    }
+}
+
+/// Bytes that the opener and the server of `flow` are to have read and written at its end.
+pub fn due(flow: &Flow) -> [(u64, u64); 2] {
+    match flow.direction {
+        Direction::Down => [(flow.size, REQUEST), (REQUEST, flow.size)],
+        Direction::Up => [(0, flow.size), (flow.size, 0)],
+    }
+}
+
+fn policy((scheduler, reinjector): (&str, &str)) -> Result<Policy, String> {
+    braid_strategy::policy(scheduler, reinjector).map_err(|e| e.to_string())
+}
+
+fn port(flow: usize) -> u16 {
+    PORT + flow as u16
+}
+
+fn remotes(flow: usize) -> [SocketAddr; 2] {
+    let port = port(flow);
+    [(SERVER_V4, port).into(), (SERVER_V6, port).into()]
+}
+
+/// One end of flow `n`.
+fn stream(role: Role, n: usize) -> Stream {
+    let mut stream = Stream::new(role);
+    stream.label = n as u32;
+    stream
+}
+
+fn open_conn(host: &Host, n: usize) -> Option<ConnId> {
+    let mut open = host.open_streams();
+    open.find(|(_, stream)| stream.label == n as u32)
+        .map(|(conn, _)| conn)
+}
+
+fn host(
+    world: &mut World,
+    engine: &Config,
+    paths: Vec<PathConfig>,
+    routes: Vec<(IpAddr, u32)>,
+) -> NodeId {
+    let config = HostConfig {
+        engine: engine.clone(),
+        paths,
+        routes,
+        policy: Box::new(|| Policy {
+            scheduler: Box::new(braid_strategy::scheduler::MinRtt),
+            reinjector: Box::new(braid_strategy::reinjector::Opportunistic),
+        }),
+    };
+    world.add(|rng| Host::new(config, rng))
+}
+
+fn local(v4: Option<Ipv4Addr>, v6: Option<Ipv6Addr>) -> PathConfig {
+    PathConfig {
+        v4,
+        v6,
+        mtu: 1500,
+        backup: false,
+    }
+}
+
+/// The one path of the host that shares path `n`.
+fn neighbour(n: usize) -> PathConfig {
+    local(Some(Ipv4Addr::new(10, 2, n as u8, 2)), None)
+}
+
+fn addresses(path: &PathConfig) -> Vec<IpAddr> {
+    let v4 = path.v4.map(IpAddr::V4);
+    v4.into_iter().chain(path.v6.map(IpAddr::V6)).collect()
+}
+
+/// The address of all who are behind the NAT of path `n`.
+fn external(n: usize) -> Ipv4Addr {
+    Ipv4Addr::new(10, 1, n as u8, 2)
+}
+
+/// The client's addresses on path `n` as the server sees them.
+fn outside(n: usize, path: &Path) -> Vec<IpAddr> {
+    let mut all = addresses(&path.config);
+    all.push(external(n).into());
+    all
+}
+
+/// What joins nodes where nothing happens.
+fn lan() -> Settings {
+    Settings {
+        rate: Rate::bits_per_second(1_000_000_000),
+        delay: Duration::from_micros(50),
+        ..Settings::default()
+    }
+}
+
+fn meddle(chain: Chain, meddling: Meddling, seed: u64, n: usize, path: &Path) -> Chain {
+    match meddling {
+        Meddling::Nat if path.config.v4.is_none() => chain,
+        Meddling::Nat => chain.and(Nat::new(NatConfig::new(external(n)))),
+        Meddling::Shift(false) => chain.and(SequenceShift::new(seed)),
+        Meddling::Shift(true) => chain.and(SequenceShift::new(seed).forgetting_sack()),
+        Meddling::Split(mss) => chain.and(Split::new(mss)),
+        Meddling::Merge(most, hold, keep) => chain.and(Merge::new(most, hold, keep)),
+        Meddling::Options(scope, edit, since, only) => {
+            let edit = OptionEdit::new(Target::MPTCP, scope, edit).since(START + since);
+            chain.and(match only {
+                None => edit,
+                Some(true) => edit.only(Way::Outbound),
+                Some(false) => edit.only(Way::Inbound),
+            })
+        }
+    }
+}
