@@ -1,16 +1,20 @@
 //! Logs: the same every time, and true to what engines and links count.
 
+use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use core::time::Duration;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex};
 
 use braid_engine::stats::Traffic;
-use braid_engine::{Config, Protocol};
+use braid_engine::{Config, ConnectOptions, PathConfig, Protocol};
+use braid_links::middlebox::{Chain, Keep, Merge, Nat, NatConfig, SequenceShift, Split};
 use braid_links::{Change, CoDel, Counters, Loss, QueueLimit, Rate, Reorder, Schedule, Settings};
+use braid_sim::log::Log;
 use braid_sim::tap::What;
+use braid_sim::traffic::{Role, Stream};
 use braid_sim::transfer::{Direction, PathSettings, REQUEST, TransferConfig};
-use braid_sim::{Host, LinkId, Packet, Tap, Transfer};
+use braid_sim::{Host, HostConfig, LinkId, MiddleboxNode, Packet, Tap, Transfer, World};
 use braid_wire::Instant;
 use serde_json::Value;
 
@@ -204,6 +208,73 @@ fn assert_delivered_once<'a>(sent: impl Iterator<Item = &'a Value>, size: u64, c
         (next, latest) = (dsn + len, at);
     }
     assert_eq!(next, size, "{context}");
+}
+
+const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
+const EXTERNAL: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 1);
+const SERVER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
+
+/// The log of an upload through middleboxes.
+fn logged_through(chain: Chain, loss: f64) -> Lines {
+    let mut world = World::new(1);
+    let mut host = |addr, routes| {
+        let path = PathConfig {
+            v4: Some(addr),
+            v6: None,
+            mtu: 1500,
+            backup: false,
+        };
+        let config = HostConfig {
+            engine: Config::default(),
+            paths: vec![path],
+            routes,
+            policy: Box::new(|| braid_strategy::by_name("minrtt").unwrap()),
+        };
+        world.add(|rng| Host::new(config, rng))
+    };
+    let client = host(CLIENT, Vec::new());
+    let server = host(SERVER, vec![(IpAddr::V4(EXTERNAL), 0)]);
+    let middle = world.add(|_| MiddleboxNode::new(chain));
+    world.connect(client, middle, link(5, 10, loss), link(5, 10, loss));
+    world.connect(middle, server, link(5, 10, loss), link(5, 10, loss));
+    let file = Memory::default();
+    let ends = [(client, "client"), (server, "server")];
+    let log = Log::start(&mut world, &ends, Box::new(file.clone()));
+    let addr = SocketAddr::new(SERVER.into(), 80);
+    let serve = |host: &mut Host, _: Instant| host.serve(addr, Stream::new(Role::Sink));
+    world.with_node(server, serve).unwrap();
+    let options = ConnectOptions::new(addr, braid_strategy::by_name("minrtt").unwrap());
+    let upload = Stream::new(Role::Upload { size: SIZE });
+    let open = |host: &mut Host, now| host.open(now, options, upload);
+    world.with_node(client, open).unwrap();
+    let finished = |w: &World| !w.node::<Host>(client).finished().is_empty();
+    assert!(world.run(Duration::from_secs(60), finished));
+    log.finish().unwrap();
+    Lines::parse(&file.take())
+}
+
+#[test]
+fn segments_are_followed_through_middleboxes() {
+    let rewriting = || {
+        Chain::new()
+            .and(Nat::new(NatConfig::new(EXTERNAL)))
+            .and(SequenceShift::new(1))
+    };
+    for loss in [0.0, 0.02] {
+        let log = logged_through(rewriting(), loss);
+        assert_delivered_once(log.of("segment").iter(), SIZE, "rewritten");
+        let cut = logged_through(rewriting().and(Split::new(700)), loss);
+        let hold = Duration::from_millis(2);
+        let joined = rewriting().and(Merge::new(10_000, hold, Keep::First));
+        let joined = logged_through(joined, loss);
+        for log in [log, cut, joined] {
+            let segments = log.of("segment");
+            let fresh = segments.iter().map(|s| number(s, "fresh")).sum::<u64>();
+            assert_eq!(fresh, SIZE);
+            let lost = segments.iter().filter(|s| s["dropped_for"] == "loss");
+            assert_eq!(lost.count() > 0, loss > 0.0);
+        }
+    }
 }
 
 /// Three quarters of a download, while the engines still have what they counted, with the first

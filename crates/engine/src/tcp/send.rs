@@ -12,7 +12,7 @@ use super::rtt::RttEstimator;
 use super::scoreboard::{Delivered, Mapping, Scoreboard, Sent};
 use crate::Config;
 use crate::cc::{AckSample, CongestionControl};
-use crate::stats::Traffic;
+use crate::stats::{LossRecovery, Traffic};
 
 /// Duplicate-acknowledgement threshold, in transmissions.
 const DUP_THRESH: usize = 3;
@@ -197,9 +197,13 @@ impl Sender {
         (self.rtt.rto() * (1 << self.backoff)).min(self.rtt.max_rto())
     }
 
-    /// Whether lost data waits or is being recovered, or a tail loss probe is out.
-    pub fn recovering(&self) -> bool {
-        self.recovery != Recovery::Open || self.board.lost() > 0 || self.probe_out
+    /// Where loss recovery stands.
+    pub fn recovery(&self) -> LossRecovery {
+        match self.recovery {
+            Recovery::Open => LossRecovery::Open,
+            Recovery::Fast { .. } => LossRecovery::Fast,
+            Recovery::Timeout { .. } => LossRecovery::Timeout,
+        }
     }
 
     /// Congestion window left, in bytes: at least a segment or none.

@@ -6,10 +6,11 @@
 //! windows are in bytes. `null` stands where there is no value. The same seed and the same build
 //! give the same log, byte for byte, and a run that is logged is the run that is not.
 //!
-//! Lines stand in the order in which they became known. A segment is written when it is dropped,
-//! or when the receiver has the stream up to its end (or had it already), so that it is one line;
-//! what is still under way when the log ends comes last, by time of sending. At most [`MAX_OPEN`]
-//! segments are held back at either stage; beyond that the oldest one is written as far as known.
+//! Lines stand in the order in which they became known. A segment is one line, written when the
+//! receiver has the stream up to its end, or at the next sample where it was dropped or told the
+//! receiver nothing new; what is still under way when the log ends comes last, by time of sending.
+//! At most [`MAX_OPEN`] segments are held back; beyond that the oldest one is written as far as
+//! known.
 mod record;
 mod segments;
 
@@ -154,7 +155,6 @@ impl Tap for Log {
                 };
                 state.segments.off_link(packet.id);
                 state.segments.on_lost(packet.id, lost);
-                state.write_settled();
             }
         }
     }
@@ -164,6 +164,8 @@ impl Sampler for Log {
     fn sample(&mut self, world: &World) {
         let at_ns = world.now().as_nanos();
         let state = &mut *self.state();
+        state.segments.review();
+        state.write_settled();
         for link in world.links() {
             let queue = world.counters(link).queue;
             state.lines.write(&Record::Link(LinkSample {
@@ -257,7 +259,6 @@ impl HostLog {
                 cause: None,
             };
             state.segments.on_lost(packet.id, lost);
-            state.write_settled();
             return;
         }
         // The first data of a connection may have made it.

@@ -61,6 +61,13 @@ pub(super) struct Fate {
     pub delivered: Option<Instant>,
 }
 
+impl Fate {
+    /// Whether nothing of it is under way any more, and nothing waits to be delivered.
+    fn is_through(&self) -> bool {
+        self.on_links == 0 && self.arrival.is_none_or(|arrival| arrival.fresh == 0)
+    }
+}
+
 /// Follows segments from host to host.
 #[derive(Debug, Default)]
 pub(super) struct Segments {
@@ -69,15 +76,18 @@ pub(super) struct Segments {
     /// Those that arrived and wait for a hole before them to be filled, by the offset of their end
     /// and their number.
     waiting: BTreeMap<End, BTreeSet<(u64, u64)>>,
+    /// Those that are settled unless another piece comes: a middlebox hands them to a link one
+    /// after the other, and the link may drop the first before it has the second.
+    doubtful: Vec<u64>,
     settled: Vec<Fate>,
 }
 
 impl Segments {
     pub fn on_sent(&mut self, sent: Sent) {
         if self.open.len() >= MAX_OPEN
-            && let Some((_, oldest)) = self.open.pop_first()
+            && let Some((oldest, _)) = self.open.first_key_value()
         {
-            self.settled.push(oldest);
+            self.settle(*oldest);
         }
         let fate = Fate {
             on_links: 0,
@@ -105,14 +115,20 @@ impl Segments {
         }
     }
 
-    /// One is gone. The segment is lost if that was the last.
+    /// One is gone. The segment is lost if that was the last and none arrived.
     pub fn on_lost(&mut self, id: u64, lost: Lost) {
-        if let Some(fate) = self.open.get_mut(&id)
-            && fate.on_links == 0
-            && fate.arrival.is_none()
-        {
+        if let Some(fate) = self.open.get_mut(&id) {
             fate.lost = Some(lost);
-            self.settle(id);
+            self.doubtful.push(id);
+        }
+    }
+
+    /// Settles what is lost, or arrived to no avail, and was not followed by another piece.
+    pub fn review(&mut self) {
+        for id in core::mem::take(&mut self.doubtful) {
+            if self.open.get(&id).is_some_and(Fate::is_through) {
+                self.settle(id);
+            }
         }
     }
 
@@ -126,15 +142,13 @@ impl Segments {
             Some(first) => first.fresh += arrival.fresh,
             None => fate.arrival = Some(arrival),
         }
-        match arrival.conn {
-            Some(conn) if arrival.fresh > 0 => {
-                let end = (fate.sent.dsn + fate.sent.len, id);
-                let to = (arrival.host, conn);
-                self.waiting.entry(to).or_default().insert(end);
-                self.on_in_order(to, rcv_nxt, arrival.at);
-            }
-            _ if fate.arrival.is_some_and(|first| first.fresh == 0) => self.settle(id),
-            _ => {}
+        if let Some(conn) = arrival.conn.filter(|_| arrival.fresh > 0) {
+            let end = (fate.sent.dsn + fate.sent.len, id);
+            let to = (arrival.host, conn);
+            self.waiting.entry(to).or_default().insert(end);
+            self.on_in_order(to, rcv_nxt, arrival.at);
+        } else {
+            self.doubtful.push(id);
         }
     }
 
@@ -162,12 +176,18 @@ impl Segments {
     /// Settles all there are.
     pub fn close(&mut self) {
         self.waiting.clear();
-        let open = core::mem::take(&mut self.open);
-        self.settled.extend(open.into_values());
+        self.doubtful.clear();
+        while let Some((id, _)) = self.open.first_key_value() {
+            self.settle(*id);
+        }
     }
 
     fn settle(&mut self, id: u64) {
-        self.settled.extend(self.open.remove(&id));
+        if let Some(mut fate) = self.open.remove(&id) {
+            // A copy or a piece was lost, and another was not.
+            fate.lost = fate.lost.filter(|_| fate.arrival.is_none());
+            self.settled.push(fate);
+        }
     }
 
     /// Those settled since the last call.
