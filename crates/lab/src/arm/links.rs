@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-use braid_engine::{ConnId, ConnectOptions, Event, Stack};
+use braid_engine::{Config, ConnId, ConnectOptions, Event, Stack};
 use braid_linux::driver::{Clock, Context, Driver, Host};
 use braid_linux::netns;
 use braid_linux::realtime::become_realtime;
@@ -231,7 +231,7 @@ impl<'a> End<'a> {
             started: Instant::ZERO,
             warm: false,
             tick: Instant::ZERO,
-            oracle: Oracle::default(),
+            oracle: Oracle::new(Config::default()),
         }
     }
 
@@ -250,6 +250,10 @@ impl<'a> End<'a> {
     fn pump(&mut self, now: Instant, stack: &mut Stack) {
         if let Some((conn, stream)) = &mut self.open {
             stream.pump(now, *conn, stack, &mut self.oracle);
+            // It sees no packets here, only what is read.
+            if let Some(first) = self.oracle.take().first() {
+                panic!("{first}");
+            }
         }
     }
 
@@ -285,7 +289,6 @@ impl Core for End<'_> {
         stack: &mut Stack,
         _: &mut dyn LocalStreams,
     ) {
-        self.oracle.on_event(event);
         match event {
             Event::Accepted { conn, .. } => {
                 let Some(stream) = self.waiting.take() else {
