@@ -110,7 +110,7 @@ pub fn describe(seed: u64) -> String {
 #[derive(Debug)]
 enum Scenario {
     /// Two hosts, and others on their paths.
-    Hosts(draw::Scenario),
+    Hosts(Box<draw::Scenario>),
     /// Users behind a box, content behind servers.
     Gateways(gateways::Scenario),
 }
@@ -120,7 +120,7 @@ impl Scenario {
         let mut draw = Draw::new(seed);
         match draw.chance(0.25) {
             true => Scenario::Gateways(gateways::Scenario::draw(&mut draw)),
-            false => Scenario::Hosts(draw::scenario(&mut draw)),
+            false => Scenario::Hosts(Box::new(draw::scenario(&mut draw))),
         }
     }
 
