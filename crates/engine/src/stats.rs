@@ -78,6 +78,18 @@ impl Traffic {
     }
 }
 
+/// Where the loss recovery of a subflow stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LossRecovery {
+    /// Nothing is being recovered.
+    Open,
+    /// Fast recovery (RFC 6675). The window shown is the one in force, which proportional rate
+    /// reduction leads to the reduced one.
+    Fast,
+    /// After a retransmission timeout.
+    Timeout,
+}
+
 /// A subflow at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SubflowStats {
@@ -113,9 +125,10 @@ pub struct SubflowStats {
     pub snd_una: u64,
     /// Payload bytes of one packet with the options of a data segment.
     pub mss: u32,
-    /// Loss is being recovered from, or probed for at the tail: a packet may leave although the
-    /// window is used up.
-    pub recovering: bool,
+    /// Bytes deemed lost and not sent again since.
+    pub lost: u64,
+    /// Where loss recovery stands.
+    pub recovery: LossRecovery,
     /// Payload bytes received in order on this subflow.
     pub bytes_received: u64,
     /// Payload bytes received here behind a hole in the subflow's own sequence.
@@ -143,7 +156,8 @@ impl SubflowStats {
             in_flight: s.snd.in_flight(),
             snd_una: s.snd.una,
             mss: s.snd.mss(),
-            recovering: s.snd.recovering(),
+            lost: s.snd.board.lost(),
+            recovery: s.snd.recovery(),
             bytes_received: s.rcv.bytes_received(),
             out_of_order: s.rcv.out_of_order_bytes(),
             traffic: s.snd.traffic,

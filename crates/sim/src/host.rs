@@ -59,6 +59,7 @@ impl Host {
             checksum_offload: true,
             ..config.engine
         };
+        let oracle = Oracle::new(engine.clone());
         let mut stack = Stack::new(engine, rng, config.policy);
         for path in config.paths {
             stack.add_path(path);
@@ -70,7 +71,7 @@ impl Host {
             services: Vec::new(),
             finished: Vec::new(),
             arrivals: Vec::new(),
-            oracle: Oracle::default(),
+            oracle,
             log: None,
         }
     }
@@ -185,7 +186,7 @@ impl Host {
     }
 
     fn on_event(&mut self, now: Instant, event: Event) {
-        self.oracle.on_event(event);
+        self.oracle.on_event(now, &event);
         if let Some(log) = &self.log {
             log.on_event(now, &event);
         }
@@ -234,6 +235,8 @@ impl Node for Host {
             log.before_receive(&self.stack, &packet);
         }
         self.stack.receive(turn.now, &packet.bytes, meta);
+        self.oracle
+            .on_received(turn.now, &packet.bytes, &self.stack);
         if let Some(log) = &self.log {
             log.after_receive(turn.now, &self.stack, &packet);
         }
@@ -252,18 +255,28 @@ impl Node for Host {
                 stream.pump(now, *conn, &mut self.stack, &mut self.oracle);
             }
         }
-        while let Some(event) = self.stack.poll_event() {
-            self.on_event(now, event);
-        }
-        while let Some(transmit) = self.stack.poll_transmit(now) {
-            let dst = destination(transmit.header);
-            let route = self.routes.iter().find(|(addr, _)| *addr == dst);
-            let iface = route.map_or(u32::from(transmit.path.0), |(_, iface)| *iface);
-            let first = segment(&transmit, turn, iface);
-            if let Some(log) = &self.log {
-                log.on_sent(now, &transmit, first);
+        loop {
+            while let Some(event) = self.stack.poll_event() {
+                self.on_event(now, event);
+            }
+            let routes = &self.routes;
+            let iface = |transmit: &Transmit<'_>| {
+                let dst = destination(transmit.header);
+                let route = routes.iter().find(|(addr, _)| *addr == dst);
+                route.map_or(u32::from(transmit.path.0), |(_, iface)| *iface)
+            };
+            let log = self.log.as_ref();
+            let sent = |transmit: &Transmit<'_>, first| {
+                if let Some(log) = log {
+                    log.on_sent(now, transmit, first);
+                }
+            };
+            if !send_all(&mut self.stack, &mut self.oracle, turn, (iface, sent)) {
+                break;
             }
         }
+        self.oracle.settle(now, &self.stack);
+        turn.report(self.oracle.take());
     }
 
     fn next_timeout(&self) -> Option<Instant> {
@@ -286,6 +299,32 @@ pub(crate) fn destination(header: &[u8]) -> IpAddr {
         let mut octets = [0; 16];
         octets.copy_from_slice(&header[24..40]);
         octets.into()
+    }
+}
+
+/// Sends what `stack` has, by the interface that `iface` names, under the eyes of `oracle`; `tell` is
+/// told of each and of the number of its first packet. Returns whether there was anything.
+pub(crate) fn send_all(
+    stack: &mut Stack,
+    oracle: &mut Oracle,
+    turn: &mut Turn<'_>,
+    (iface, mut tell): (
+        impl Fn(&Transmit<'_>) -> u32,
+        impl FnMut(&Transmit<'_>, u64),
+    ),
+) -> bool {
+    let mut any = false;
+    loop {
+        let sent = {
+            let Some(transmit) = stack.poll_transmit(turn.now) else {
+                return any;
+            };
+            let first = segment(&transmit, turn, iface(&transmit));
+            tell(&transmit, first);
+            oracle.on_transmit(turn.now, &transmit)
+        };
+        oracle.check_sent(turn.now, sent, stack);
+        any = true;
     }
 }
 

@@ -5,6 +5,8 @@ use core::fmt::Debug;
 
 use braid_wire::{Instant, Rng};
 
+use crate::oracle::Violation;
+
 pub use braid_links::middlebox::Packet;
 
 /// A node of a [`World`](crate::World): a host, a router, a middlebox.
@@ -50,6 +52,7 @@ pub struct Turn<'a> {
     /// Packets numbered so far.
     pub(crate) packets: &'a mut u64,
     pub(crate) spare: &'a mut Vec<Vec<u8>>,
+    pub(crate) violations: &'a mut Vec<Violation>,
 }
 
 /// Most buffers kept for reuse.
@@ -72,6 +75,12 @@ impl Turn<'_> {
         let id = packet.id;
         self.sent.push((iface, packet));
         id
+    }
+
+    /// Tells the world of what an oracle has seen; see
+    /// [`World::keep_violations`](crate::World::keep_violations).
+    pub fn report(&mut self, violations: Vec<Violation>) {
+        self.violations.extend(violations);
     }
 
     /// Takes back the buffer of a packet that goes no further.

@@ -132,7 +132,12 @@ pub struct Stream {
 
 /// The byte at `offset` of every stream: depends on its place, so that no shift goes unnoticed.
 pub fn pattern(offset: u64) -> u8 {
-    PATTERN[(offset % PERIOD) as usize]
+    pattern_from(offset)[0]
+}
+
+/// The bytes of every stream from `offset` on: one at least, and as many as lie in one piece.
+pub fn pattern_from(offset: u64) -> &'static [u8] {
+    &PATTERN[(offset % PERIOD) as usize..]
 }
 
 /// A prime, so that no block boundary falls on the same place twice.
@@ -274,9 +279,12 @@ impl Stream {
             let read = stack.read_with(now, conn, |slices| {
                 let mut at = start;
                 for slice in slices {
+                    let range = at..at + slice.len() as u64;
+                    oracle.on_read(now, conn, range);
+                    let about = (now, Some(conn));
                     match &mut inbox {
-                        Some(inbox) => inbox.take(now, slice, oracle),
-                        None => oracle.on_bytes(at, slice, pattern),
+                        Some(inbox) => inbox.take(about, slice, oracle),
+                        None => oracle.on_content(about, at, slice, pattern_from),
                     }
                     at += slice.len() as u64;
                 }
@@ -288,6 +296,7 @@ impl Stream {
         }
         if self.complete_at.is_none() && stack.read_finished(conn) {
             self.complete_at = Some(now);
+            oracle.on_end(now, conn);
         }
     }
 

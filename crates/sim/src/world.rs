@@ -9,6 +9,7 @@ use braid_links::{Counters, Link, Schedule, Settings, flip_bit};
 use braid_wire::{Instant, Rng};
 
 use crate::node::{Node, Packet, Turn, recycle};
+use crate::oracle::Violation;
 use crate::tap::{Sampler, Tap, What};
 
 /// Time at which every world starts; not zero, so that "long before the start" is a time too.
@@ -82,6 +83,10 @@ pub struct World {
     sent: Vec<(u32, Packet)>,
     packets: u64,
     spare: Vec<Vec<u8>>,
+    /// What the node that has its turn reports.
+    reported: Vec<Violation>,
+    violations: Vec<(NodeId, Violation)>,
+    keep_violations: bool,
 }
 
 impl core::fmt::Debug for World {
@@ -97,6 +102,8 @@ impl core::fmt::Debug for World {
 
 /// Component ids: nodes count from here, links from 0, so that neither disturbs the other.
 const NODE_STREAM: u64 = 1 << 32;
+/// Most violations kept.
+const MAX_VIOLATIONS: usize = 64;
 
 /// The random streams of node `id` in a world of `seed`: that of the node itself, and that of the
 /// stack in it.
@@ -122,6 +129,9 @@ impl World {
             sent: Vec::new(),
             packets: 0,
             spare: Vec::new(),
+            reported: Vec::new(),
+            violations: Vec::new(),
+            keep_violations: false,
         }
     }
 
@@ -221,6 +231,17 @@ impl World {
         self.turn(id, |node, turn| node.wake(turn));
         self.end_turn(id);
         result
+    }
+
+    /// Keeps what the oracles see instead of panicking at the first violation.
+    pub fn keep_violations(&mut self) {
+        self.keep_violations = true;
+    }
+
+    /// What the oracles of the nodes saw, in the order of time; no more than 64. Most often what
+    /// follows the first is its consequence.
+    pub fn violations(&self) -> &[(NodeId, Violation)] {
+        &self.violations
     }
 
     /// Changes a link from now on.
@@ -397,8 +418,23 @@ impl World {
             sent: &mut self.sent,
             packets: &mut self.packets,
             spare: &mut self.spare,
+            violations: &mut self.reported,
         };
         f(&mut *slot.node, &mut turn);
+        if !self.reported.is_empty() {
+            self.judge(id);
+        }
+    }
+
+    /// Keeps what the oracles of `id` have seen, or stops the run.
+    fn judge(&mut self, id: NodeId) {
+        if !self.keep_violations {
+            let (seed, first) = (self.seed, &self.reported[0]);
+            panic!("seed {seed}, node {}: {first}", id.0);
+        }
+        let room = MAX_VIOLATIONS.saturating_sub(self.violations.len());
+        let reported = self.reported.drain(..).take(room);
+        self.violations.extend(reported.map(|v| (id, v)));
     }
 
     /// Hands what a node sent to the links.

@@ -322,7 +322,9 @@ impl Subflow {
     /// When [`super::Connection::handle_timeout`] has something to do here. `pending` says that
     /// the connection has data for a subflow with room.
     pub fn next_timeout(&self, pending: bool, now: Instant) -> Option<Instant> {
-        let pacing = if pending || self.snd.board.lost() > 0 {
+        let sendable = self.snd.board.lost() > 0 || (pending && self.snd.peer_room() > 0);
+        // Where there is no room, an acknowledgement makes some, not the pacer.
+        let pacing = if sendable && self.snd.cwnd_room() > 0 {
             self.snd.pacer.blocked_until(now)
         } else {
             None

@@ -12,7 +12,7 @@ use super::rtt::RttEstimator;
 use super::scoreboard::{Delivered, Mapping, Scoreboard, Sent};
 use crate::Config;
 use crate::cc::{AckSample, CongestionControl};
-use crate::stats::Traffic;
+use crate::stats::{LossRecovery, Traffic};
 
 /// Duplicate-acknowledgement threshold, in transmissions.
 const DUP_THRESH: usize = 3;
@@ -197,9 +197,13 @@ impl Sender {
         (self.rtt.rto() * (1 << self.backoff)).min(self.rtt.max_rto())
     }
 
-    /// Whether lost data waits or is being recovered, or a tail loss probe is out.
-    pub fn recovering(&self) -> bool {
-        self.recovery != Recovery::Open || self.board.lost() > 0 || self.probe_out
+    /// Where loss recovery stands.
+    pub fn recovery(&self) -> LossRecovery {
+        match self.recovery {
+            Recovery::Open => LossRecovery::Open,
+            Recovery::Fast { .. } => LossRecovery::Fast,
+            Recovery::Timeout { .. } => LossRecovery::Timeout,
+        }
     }
 
     /// Congestion window left, in bytes: at least a segment or none.
@@ -344,9 +348,9 @@ impl Sender {
             self.una = ack;
             self.board.ack_to(ack, &mut delivered);
         }
-        for block in sacks {
-            self.board
-                .sack(block.start, block.end.min(self.nxt), &mut delivered);
+        // A block of what was never sent is of no use, nor is the part of it that was.
+        for block in sacks.iter().filter(|block| block.end <= self.nxt) {
+            self.board.sack(block.start, block.end, &mut delivered);
         }
         if delivered.bytes == 0 && !advanced {
             return false;
@@ -553,6 +557,7 @@ impl Sender {
     fn expire(&mut self, now: Instant, ts: u32) {
         let in_flight = self.in_flight();
         self.traffic.rtos += 1;
+        self.board.forget_false_sacks();
         self.traffic.bytes_lost += self.board.mark_lost(|_| true);
         if self.backoff == 0 {
             self.stuck_since = now;

@@ -1,7 +1,7 @@
 //! What the stack tells about itself: packets, counters, snapshots, the final report.
 
 use braid_engine::sched::FlowSize;
-use braid_engine::stats::Traffic;
+use braid_engine::stats::{LossRecovery, Traffic};
 use braid_engine::{ApiError, ConnectOptions, Event, PathId, Protocol, SegmentKind, SubflowId};
 
 use crate::harness::{PORT, Script, config, token_idsn};
@@ -87,7 +87,7 @@ fn what_was_sent_is_counted_to_the_end() {
     // srtt 2 ms and the floor, doubled once.
     assert_eq!(subflows[1].rto.as_millis(), 404);
     assert_eq!(subflows[1].rttvar.as_millis(), 1);
-    assert!(subflows[1].ssthresh < u64::MAX && subflows[1].recovering);
+    assert!(subflows[1].ssthresh < u64::MAX && subflows[1].recovery == LossRecovery::Timeout);
 
     send!(s, 300, rst_ack(1, 1).on(1));
     s.abort();

@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-use braid_engine::{ConnId, ConnectOptions, Event, Stack};
+use braid_engine::{Config, ConnId, ConnectOptions, Event, Stack};
 use braid_linux::driver::{Clock, Context, Driver, Host};
 use braid_linux::netns;
 use braid_linux::realtime::become_realtime;
@@ -159,18 +159,24 @@ fn run_end<'a>(
 ) -> Result<(), Error> {
     become_realtime(END_PRIORITY);
     let shared = driver.core.shared;
-    let started = start(driver);
-    if started.is_err() {
-        shared.finished.store(2, Ordering::Release);
-        shared.wake_ends();
-        return started;
-    }
+    let _leaving = Leaving(shared);
+    start(driver)?;
     let never = event()?;
     let ended = driver.run(never.as_fd(), |driver| {
         let late = driver.clock().now() >= shared.deadline;
         shared.finished.load(Ordering::Acquire) >= 2 || late || bed::interrupted()
     });
     ended.map_err(run_error)
+}
+
+/// Tells the other end not to wait any longer, however this one leaves.
+struct Leaving<'a>(&'a Shared);
+
+impl Drop for Leaving<'_> {
+    fn drop(&mut self) {
+        self.0.finished.store(2, Ordering::Release);
+        self.0.wake_ends();
+    }
 }
 
 /// What the ends know of each other.
@@ -225,7 +231,7 @@ impl<'a> End<'a> {
             started: Instant::ZERO,
             warm: false,
             tick: Instant::ZERO,
-            oracle: Oracle::default(),
+            oracle: Oracle::new(Config::default()),
         }
     }
 
@@ -244,6 +250,10 @@ impl<'a> End<'a> {
     fn pump(&mut self, now: Instant, stack: &mut Stack) {
         if let Some((conn, stream)) = &mut self.open {
             stream.pump(now, *conn, stack, &mut self.oracle);
+            // It sees no packets here, only what is read.
+            if let Some(first) = self.oracle.take().first() {
+                panic!("{first}");
+            }
         }
     }
 
@@ -279,7 +289,6 @@ impl Core for End<'_> {
         stack: &mut Stack,
         _: &mut dyn LocalStreams,
     ) {
-        self.oracle.on_event(event);
         match event {
             Event::Accepted { conn, .. } => {
                 let Some(stream) = self.waiting.take() else {

@@ -12,6 +12,7 @@ use braid_wire::{Instant, Rng, ip};
 use super::machine::Machine;
 use super::{LocalConfig, LocalTcp, child, policy_of, ports, wall_clock};
 use crate::node::{Node, Packet, Turn};
+use crate::oracle::Oracle;
 
 /// An interface that nobody has.
 const NOWHERE: u32 = u32::MAX;
@@ -86,6 +87,7 @@ impl BoxNode {
             ..config.engine()
         };
         let policy = || policy_of(&config.strategy);
+        let oracle = Oracle::new(engine.clone());
         let mut stack = Stack::new(engine, child(&mut self.rng), Box::new(policy()));
         let mut core = BoxCore::new(config, child(&mut self.rng), Box::new(policy()));
         core.set_wall_clock(now, wall_clock(now));
@@ -99,7 +101,12 @@ impl BoxNode {
         let mut local = LocalTcp::new(local, self.config.gateway, child(&mut self.rng));
         local.take_in()?;
         self.running = Some(Running {
-            machine: Machine { core, stack, local },
+            machine: Machine {
+                core,
+                stack,
+                local,
+                oracle,
+            },
             paths,
             intake: false,
             forward_over: 0,

@@ -14,6 +14,7 @@ use braid_proxy::{ConnectFailure, LocalError, LocalEvent, LocalId, LocalStreams}
 use braid_wire::{Instant, Rng};
 
 use super::default_policy;
+use crate::oracle::{Oracle, Sent, Violation};
 
 /// Most name look-ups at a time.
 const MAX_LOOKUPS: usize = 1_024;
@@ -80,6 +81,9 @@ pub struct LocalCounters {
 #[derive(Debug)]
 pub struct LocalTcp {
     stack: Stack,
+    oracle: Oracle,
+    /// The packet that was handed out last.
+    sent: Option<Sent>,
     path: PathId,
     now: Instant,
     streams: BTreeMap<LocalId, Stream>,
@@ -119,10 +123,13 @@ impl LocalTcp {
             checksum_offload: true,
             ..config.engine
         };
+        let oracle = Oracle::new(engine.clone());
         let mut stack = Stack::new(engine, rng, Box::new(config.policy));
         let path = stack.add_path(path);
         LocalTcp {
             stack,
+            oracle,
+            sent: None,
             path,
             now: Instant::ZERO,
             streams: BTreeMap::new(),
@@ -175,11 +182,28 @@ impl LocalTcp {
     /// Takes in an IP packet.
     pub fn receive(&mut self, packet: &[u8], meta: RxMeta) {
         self.stack.receive(self.now, packet, meta);
+        self.oracle.on_received(self.now, packet, &self.stack);
     }
 
     /// The next packet to send.
     pub fn poll_transmit(&mut self) -> Option<Transmit<'_>> {
-        self.stack.poll_transmit(self.now)
+        self.check_sent();
+        let transmit = self.stack.poll_transmit(self.now)?;
+        self.sent = Some(self.oracle.on_transmit(self.now, &transmit));
+        Some(transmit)
+    }
+
+    fn check_sent(&mut self) {
+        if let Some(sent) = self.sent.take() {
+            self.oracle.check_sent(self.now, sent, &self.stack);
+        }
+    }
+
+    /// What the oracle has seen, once all is sent.
+    pub fn judge(&mut self) -> Vec<Violation> {
+        self.check_sent();
+        self.oracle.settle(self.now, &self.stack);
+        self.oracle.take()
     }
 
     /// The next event for the core; those of streams closed meanwhile are left out.
@@ -228,6 +252,7 @@ impl LocalTcp {
     /// Makes events of the local side of the engine's.
     fn take_events(&mut self) {
         while let Some(event) = self.stack.poll_event() {
+            self.oracle.on_event(self.now, &event);
             match event {
                 Event::Accepted { conn, remote, .. } => self.on_accepted(conn, remote),
                 Event::Connected { conn } => {

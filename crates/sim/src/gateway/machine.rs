@@ -2,13 +2,14 @@
 
 use core::net::IpAddr;
 
-use braid_engine::{PathId, RxMeta, Stack};
+use braid_engine::{PathId, RxMeta, Stack, Transmit};
 use braid_proxy::Core;
 use braid_wire::Instant;
 
 use super::LocalTcp;
-use crate::host::{destination, segment};
+use crate::host::{destination, segment, send_all};
 use crate::node::Turn;
+use crate::oracle::Oracle;
 
 /// Most rounds in which a core finds something to do at one time: each moves bytes into buffers,
 /// which are bounded.
@@ -20,12 +21,15 @@ pub(super) struct Machine<C> {
     pub(super) core: C,
     pub(super) stack: Stack,
     pub(super) local: LocalTcp,
+    /// Watches `stack`.
+    pub(super) oracle: Oracle,
 }
 
 impl<C: Core> Machine<C> {
     /// Hands a packet to the MPTCP side.
     pub(super) fn receive(&mut self, turn: &Turn<'_>, packet: &[u8]) {
         self.stack.receive(turn.now, packet, meta(turn));
+        self.oracle.on_received(turn.now, packet, &self.stack);
     }
 
     /// Hands a packet to the local side.
@@ -51,6 +55,7 @@ impl<C: Core> Machine<C> {
             }
             let mut idle = true;
             while let Some(event) = self.stack.poll_event() {
+                self.oracle.on_event(now, &event);
                 self.core
                     .on_engine_event(now, event, &mut self.stack, &mut self.local);
                 idle = false;
@@ -75,17 +80,23 @@ impl<C: Core> Machine<C> {
         outer: impl Fn(PathId, IpAddr) -> u32,
         inner: impl Fn(IpAddr) -> u32,
     ) -> bool {
-        let mut any = false;
-        while let Some(transmit) = self.stack.poll_transmit(turn.now) {
-            let iface = outer(transmit.path, destination(transmit.header));
-            segment(&transmit, turn, iface);
-            any = true;
-        }
+        let outer = |t: &Transmit<'_>| outer(t.path, destination(t.header));
+        let mut any = send_all(
+            &mut self.stack,
+            &mut self.oracle,
+            turn,
+            (outer, |_: &_, _| ()),
+        );
         self.local.set_now(turn.now);
         while let Some(transmit) = self.local.poll_transmit() {
             let iface = inner(destination(transmit.header));
             segment(&transmit, turn, iface);
             any = true;
+        }
+        if !any {
+            self.oracle.settle(turn.now, &self.stack);
+            turn.report(self.oracle.take());
+            turn.report(self.local.judge());
         }
         any
     }

@@ -11,6 +11,7 @@ use braid_wire::{Instant, Rng, ip};
 use super::machine::Machine;
 use super::{LocalConfig, LocalTcp, child, policy_of, ports, wall_clock};
 use crate::node::{Node, Packet, Turn};
+use crate::oracle::Oracle;
 
 /// What a server is made of.
 #[derive(Debug, Clone)]
@@ -58,6 +59,7 @@ impl ServerNode {
             ..config.engine()
         };
         let policy = policy_of(&config.strategy);
+        let oracle = Oracle::new(engine.clone());
         let mut stack = Stack::new(engine, child(&mut self.rng), Box::new(policy));
         for addr in &config.listen {
             stack.add_path(path([*addr]));
@@ -73,7 +75,12 @@ impl ServerNode {
             path(config.listen.iter().copied()),
             child(&mut self.rng),
         );
-        self.machine = Some(Machine { core, stack, local });
+        self.machine = Some(Machine {
+            core,
+            stack,
+            local,
+            oracle,
+        });
         Ok(())
     }
 

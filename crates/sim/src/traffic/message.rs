@@ -7,7 +7,7 @@ use core::time::Duration;
 use braid_engine::{ApiError, ConnId, Stack};
 use braid_wire::Instant;
 
-use super::{fill, pattern};
+use super::{fill, pattern_from};
 use crate::oracle::Oracle;
 
 /// Bytes of a header.
@@ -244,7 +244,12 @@ pub(super) struct Inbox {
 
 impl Inbox {
     /// Takes bytes in, checks them, and remembers every message they complete.
-    pub fn take(&mut self, now: Instant, mut bytes: &[u8], oracle: &mut Oracle) {
+    pub fn take(
+        &mut self,
+        (now, conn): (Instant, Option<ConnId>),
+        mut bytes: &[u8],
+        oracle: &mut Oracle,
+    ) {
         while !bytes.is_empty() {
             match &mut self.partial {
                 None => bytes = self.take_header(now, bytes),
@@ -253,7 +258,8 @@ impl Inbox {
                     let (body, rest) = bytes.split_at(take as usize);
                     let stream = partial.message.stream;
                     let offset = self.offsets.entry(stream).or_default();
-                    oracle.on_bytes(*offset, body, |at| pattern(base(stream) + at));
+                    let expected = |at| pattern_from(base(stream) + at);
+                    oracle.on_content((now, conn), *offset, body, expected);
                     *offset += take;
                     partial.left -= take;
                     bytes = rest;
@@ -350,10 +356,11 @@ mod tests {
         let last = message(1, Kind::P, 50);
         let all = [bytes(&first, 0), bytes(&empty, 0), bytes(&last, 100)].concat();
         for piece in [1, 7, 32, 33, all.len()] {
-            let (mut inbox, mut oracle) = (Inbox::default(), Oracle::default());
+            let (mut inbox, mut oracle) = (Inbox::default(), oracle());
             for (n, piece) in all.chunks(piece).enumerate() {
-                inbox.take(Instant::from_millis(n as u64), piece, &mut oracle);
+                inbox.take((Instant::from_millis(n as u64), None), piece, &mut oracle);
             }
+            assert_eq!(oracle.take(), []);
             let seen: Vec<Message> = inbox.records.iter().map(|r| r.message).collect();
             assert_eq!(seen, [first, empty, last], "pieces of {piece}");
             let at = |byte: usize| Instant::from_millis((byte / piece) as u64);
@@ -363,21 +370,30 @@ mod tests {
         }
     }
 
-    #[test]
-    #[should_panic(expected = "byte 3 of the stream is not what was sent")]
-    fn a_wrong_byte_is_found() {
-        let mut all = bytes(&message(1, Kind::B, 10), 0);
-        all[HEADER as usize + 3] ^= 1;
-        Inbox::default().take(Instant::ZERO, &all, &mut Oracle::default());
+    fn oracle() -> Oracle {
+        Oracle::new(braid_engine::Config::default())
+    }
+
+    /// What is wrong with `bytes`.
+    fn wrong(bytes: &[u8]) -> String {
+        let mut oracle = oracle();
+        Inbox::default().take((Instant::ZERO, None), bytes, &mut oracle);
+        oracle.take().remove(0).seen
     }
 
     #[test]
-    #[should_panic(expected = "is not what was sent")]
+    fn a_wrong_byte_is_found() {
+        let mut all = bytes(&message(1, Kind::B, 10), 0);
+        all[HEADER as usize + 3] ^= 1;
+        assert_eq!(wrong(&all), "byte 3 of the stream is not what was sent");
+    }
+
+    #[test]
     fn the_body_of_another_stream_is_found() {
         let one = bytes(&message(1, Kind::B, 10), 0);
         let two = bytes(&message(2, Kind::B, 10), 0);
         let mixed = [&one[..HEADER as usize], &two[HEADER as usize..]].concat();
-        Inbox::default().take(Instant::ZERO, &mixed, &mut Oracle::default());
+        assert!(wrong(&mixed).ends_with("is not what was sent"));
     }
 
     #[test]

@@ -1,0 +1,363 @@
+//! A connection as the packets of one end show it. Offsets count from the first byte of the stream,
+//! which is 0.
+
+use core::ops::Range;
+
+use braid_engine::{SegmentKind, SubflowId, TransmitInfo};
+use braid_wire::mptcp::{Capable, DssMapping, Join, WireDsn};
+use braid_wire::tcp::Flags;
+use braid_wire::{Dsn64, Instant, Seq32};
+use sha2::{Digest, Sha256};
+
+use super::flow::{Arrived, Flow, Map, Placed};
+use super::segment::Segment;
+use super::violation::{Rule, Scribe};
+
+/// What follows from a key (RFC 8684 section 3.1).
+#[derive(Debug, Clone, Copy)]
+struct Key {
+    key: u64,
+    token: u32,
+    idsn: Dsn64,
+}
+
+impl Key {
+    fn new(key: u64) -> Key {
+        let hash: [u8; 32] = Sha256::digest(key.to_be_bytes()).into();
+        let [a, b, c, d, ..] = hash;
+        let mut idsn = [0; 8];
+        idsn.copy_from_slice(&hash[24..]);
+        Key {
+            key,
+            token: u32::from_be_bytes([a, b, c, d]),
+            idsn: Dsn64(u64::from_be_bytes(idsn)),
+        }
+    }
+
+    /// The offset of a data sequence number near the offset `near`.
+    fn offset(&self, dsn: WireDsn, near: u64) -> Option<u64> {
+        let expected = self.idsn.add(1).add(near);
+        near.checked_add_signed(dsn.expand(expected).diff(expected))
+    }
+}
+
+/// Takes a key in; hashing is for once only.
+fn learn(known: &mut Option<Key>, key: u64) {
+    if known.is_none_or(|known| known.key != key) {
+        *known = Some(Key::new(key));
+    }
+}
+
+/// Payload bytes of a mapping; the infinite one has no end (RFC 8684 section 3.7).
+fn mapped(mapping: &DssMapping, data_fin: bool) -> u64 {
+    match mapping.is_infinite() {
+        true => u64::MAX >> 2,
+        false => u64::from(mapping.len).saturating_sub(u64::from(data_fin)),
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Conn {
+    pub opened_at: Instant,
+    /// The engine has reported it.
+    pub open: bool,
+    /// The engine has reported its end.
+    pub ended: bool,
+    pub last_heard: Instant,
+    /// When the peer last acknowledged data that it had not, or nothing was left to acknowledge;
+    /// and up to where.
+    pub moved: (Instant, u64),
+    /// MPTCP is not in use.
+    pub fell_back: bool,
+    /// The subflow of the last MP_CAPABLE or plain SYN: an unanswered one may be followed by another,
+    /// on another path and with another key, and what answers the first counts no longer.
+    initial: Option<SubflowId>,
+    local: Option<Key>,
+    remote: Option<Key>,
+    /// A mapping has been received.
+    mapped: bool,
+    // --- sent
+    /// First offset never sent.
+    nxt: u64,
+    /// First offset past the peer's window.
+    edge: u64,
+    fin: Option<u64>,
+    // --- received
+    pub arrived: Arrived,
+    /// Where DATA_FIN ends the peer's stream, and where the FIN of the initial subflow would.
+    peer_fin: Option<u64>,
+    peer_end: Option<u64>,
+    /// Right edge of the windows announced.
+    announced: u64,
+    /// Bytes handed to the application.
+    pub delivered: u64,
+    /// Too much came out of order for the oracle to follow.
+    pub blind: bool,
+}
+
+impl Conn {
+    pub fn new(now: Instant) -> Conn {
+        Conn {
+            opened_at: now,
+            open: false,
+            ended: false,
+            last_heard: now,
+            moved: (now, 0),
+            fell_back: false,
+            initial: None,
+            local: None,
+            remote: None,
+            mapped: false,
+            nxt: 0,
+            edge: 0,
+            fin: None,
+            arrived: Arrived::default(),
+            peer_fin: None,
+            peer_end: None,
+            announced: 0,
+            delivered: 0,
+            blind: false,
+        }
+    }
+
+    /// The stream's bytes are the subflow's.
+    fn is_plain(&self) -> bool {
+        self.fell_back || self.local.is_none() || self.remote.is_none()
+    }
+
+    /// Where the peer's stream ends, once that is known.
+    pub fn end(&self) -> Option<u64> {
+        match self.is_plain() {
+            true => self.peer_end,
+            false => self.peer_fin,
+        }
+    }
+
+    /// Our SYN or SYN/ACK.
+    pub fn on_syn_sent(&mut self, segment: &Segment, info: &TransmitInfo, scribe: &mut Scribe<'_>) {
+        if let Some(Capable::SynAck { sender_key, .. }) = segment.capable {
+            learn(&mut self.local, sender_key);
+        }
+        if segment.join.is_none() {
+            self.initial = Some(info.subflow);
+        }
+        let Some(Join::Syn { token, .. }) = segment.join else {
+            scribe.check(info.kind == SegmentKind::Control, Rule::Info, || {
+                format!("a SYN without MP_JOIN is called {:?}", info.kind)
+            });
+            return;
+        };
+        scribe.check(info.kind == SegmentKind::JoinSyn, Rule::Info, || {
+            format!("a SYN with MP_JOIN is called {:?}", info.kind)
+        });
+        let known = self.remote.map(|key| key.token);
+        scribe.check(known == Some(token), Rule::Mapping, || {
+            format!("joins {token:#x}, the peer's token is {known:#x?}")
+        });
+    }
+
+    /// The peer's SYN or SYN/ACK.
+    pub fn on_syn_received(&mut self, flow: &Flow, segment: &Segment) {
+        if flow.id != self.initial {
+            return;
+        }
+        if let Some(Capable::SynAck { sender_key, .. }) = segment.capable {
+            learn(&mut self.remote, sender_key);
+        }
+        // The window of a SYN is not scaled, and counts from the first byte.
+        if segment.ack.is_some() {
+            self.edge = self.edge.max(u64::from(segment.window));
+        }
+    }
+
+    /// A segment of ours, which is `placed` in its subflow.
+    pub fn on_sent(
+        &mut self,
+        flow: &Flow,
+        (segment, info): (&Segment, &TransmitInfo),
+        placed: &Placed,
+        scribe: &mut Scribe<'_>,
+    ) {
+        if let Some(Capable::Ack { sender_key, .. } | Capable::Data { sender_key, .. }) =
+            segment.capable
+        {
+            learn(&mut self.local, sender_key);
+        }
+        self.check_data_ack(flow, segment, scribe);
+        let map = self.map_sent(segment, placed.payload.start, scribe);
+        if info.kind == SegmentKind::Control {
+            // A probe repeats a byte of the subflow.
+            scribe.check(!placed.new || segment.len == 0, Rule::Info, || {
+                format!("payload {:?} goes as control", placed.payload)
+            });
+            return;
+        }
+        let place = match map {
+            Some(map) => {
+                scribe.check(map.covers(&placed.payload), Rule::Mapping, || {
+                    format!("{map:?} does not cover the payload {:?}", placed.payload)
+                });
+                map.place(&placed.payload)
+            }
+            None => {
+                scribe.check(self.is_plain(), Rule::Mapping, || {
+                    format!("no mapping for the payload {:?}", placed.payload)
+                });
+                placed.payload.start.saturating_sub(1)..placed.payload.end.saturating_sub(1)
+            }
+        };
+        let edge = match self.is_plain() {
+            true => flow.edge.saturating_sub(1),
+            false => self.edge,
+        };
+        self.check_place(&place, (info, placed.new, edge), scribe);
+    }
+
+    fn check_place(
+        &mut self,
+        place: &Range<u64>,
+        (info, new, edge): (&TransmitInfo, bool, u64),
+        scribe: &mut Scribe<'_>,
+    ) {
+        let nxt = self.nxt;
+        scribe.check(place.start <= nxt, Rule::Gap, || {
+            format!("{place:?} of the stream is sent after {nxt}")
+        });
+        scribe.check(!new || place.end <= edge, Rule::PeerWindow, || {
+            format!("{place:?} of the stream is sent, the peer takes what is below {edge}")
+        });
+        if let Some(fin) = self.fin {
+            scribe.check(place.end <= fin, Rule::Fin, || {
+                format!("{place:?} of the stream lies behind DATA_FIN at {fin}")
+            });
+        }
+        let kind = match (new, place.start < nxt) {
+            (false, _) => SegmentKind::Retransmission,
+            (true, true) => SegmentKind::Copy,
+            (true, false) => SegmentKind::New,
+        };
+        scribe.check((info.kind, &info.data) == (kind, place), Rule::Info, || {
+            format!("{kind:?} of {place:?} is called {info:?}")
+        });
+        self.nxt = nxt.max(place.end);
+    }
+
+    /// The mapping of a segment of ours whose payload starts at `near`, which may carry DATA_FIN.
+    fn map_sent(&mut self, segment: &Segment, near: u64, scribe: &mut Scribe<'_>) -> Option<Map> {
+        if let Some(Capable::Data { data_len, .. }) = segment.capable {
+            return Some(Map {
+                data: 0,
+                sub: 1,
+                len: data_len.into(),
+            });
+        }
+        let dss = segment.dss?;
+        let mapping = dss.mapping?;
+        let data = self.local?.offset(mapping.dsn, self.nxt)?;
+        let len = mapped(&mapping, dss.data_fin);
+        if dss.data_fin {
+            let at = data + len;
+            let known = *self.fin.get_or_insert(at);
+            let nxt = self.nxt;
+            scribe.check(known == at && nxt <= at, Rule::Fin, || {
+                format!("DATA_FIN at {at}, after one at {known}, with all below {nxt} sent")
+            });
+        }
+        Some(Map {
+            data,
+            sub: Seq32(mapping.subflow_seq).offset_near(Seq32(0), near)?,
+            len,
+        })
+    }
+
+    /// What we acknowledge at the data level has arrived, and the window is not taken back.
+    fn check_data_ack(&mut self, flow: &Flow, segment: &Segment, scribe: &mut Scribe<'_>) {
+        let next = self.arrived.next;
+        let ack = match segment.dss.and_then(|dss| dss.data_ack) {
+            Some(ack) => self.remote.and_then(|key| key.offset(ack, next)),
+            // FIN is acknowledged too, and is no byte.
+            None if self.is_plain() => flow
+                .acknowledged(segment)
+                .map(|ack| ack.min(self.peer_end.unwrap_or(u64::MAX))),
+            None => None,
+        };
+        let Some(ack) = ack.filter(|_| !self.blind) else {
+            return;
+        };
+        let fin = u64::from(self.peer_fin == Some(next));
+        scribe.check(ack <= next + fin, Rule::Gap, || {
+            format!("DATA_ACK {ack}, with all below {next} here")
+        });
+        let shift = flow.local_shift();
+        let edge = ack + (u64::from(segment.window) << shift);
+        let announced = self.announced;
+        scribe.check(
+            edge + (1 << shift) + 1 > announced,
+            Rule::WindowShrunk,
+            || format!("the window ends at {edge}, after {announced}"),
+        );
+        self.announced = announced.max(edge);
+    }
+
+    /// A segment of the peer's, not a SYN or RST.
+    pub fn on_received(&mut self, now: Instant, flow: &mut Flow, segment: &Segment) {
+        self.last_heard = now;
+        let Some(payload) = flow.on_received(segment) else {
+            return;
+        };
+        let window = u64::from(segment.window) << flow.peer_shift();
+        let initial = flow.id == self.initial;
+        let capable = segment.capable.filter(|_| initial);
+        if let Some(Capable::Ack { sender_key, .. } | Capable::Data { sender_key, .. }) = capable {
+            learn(&mut self.remote, sender_key);
+            // Before the first DATA_ACK the window counts from the first byte.
+            self.edge = self.edge.max(window);
+        }
+        let ack = segment.dss.and_then(|dss| dss.data_ack);
+        if let Some(ack) = ack.and_then(|ack| self.local?.offset(ack, self.nxt)) {
+            self.edge = self.edge.max(ack + window);
+        }
+        let map = self.map_received(flow, segment, payload.start);
+        self.mapped |= map.is_some();
+        let plain = payload.start.saturating_sub(1)..payload.end.saturating_sub(1);
+        if initial && segment.has(Flags::FIN) {
+            self.peer_end.get_or_insert(plain.end);
+        }
+        if initial && !self.mapped {
+            self.arrived.insert(plain);
+        } else if segment.len > 0 {
+            let arrived = &mut self.arrived;
+            flow.locate(payload, map, |place| {
+                if !place.is_empty() {
+                    arrived.insert(place);
+                }
+            });
+        }
+        self.blind |= flow.is_blind() || self.arrived.is_full();
+    }
+
+    /// The mapping of a segment of the peer's whose payload starts at `near`.
+    fn map_received(&mut self, flow: &Flow, segment: &Segment, near: u64) -> Option<Map> {
+        if let Some(Capable::Data { data_len, .. }) =
+            segment.capable.filter(|_| flow.id == self.initial)
+        {
+            return Some(Map {
+                data: 0,
+                sub: 1,
+                len: data_len.into(),
+            });
+        }
+        let dss = segment.dss?;
+        let mapping = dss.mapping?;
+        let data = self.remote?.offset(mapping.dsn, self.arrived.next)?;
+        let len = mapped(&mapping, dss.data_fin);
+        if dss.data_fin {
+            self.peer_fin.get_or_insert(data + len);
+        }
+        Some(Map {
+            data,
+            sub: Seq32(mapping.subflow_seq).offset_near(Seq32(0), near)?,
+            len,
+        })
+    }
+}

@@ -1,0 +1,325 @@
+//! A subflow (or TCP connection) as the packets of one end show it. Offsets count from the SYN,
+//! which is 0.
+
+use core::ops::Range;
+use std::collections::VecDeque;
+
+use braid_engine::buffer::RangeSet;
+use braid_engine::stats::{LossRecovery, SubflowStats};
+use braid_engine::{ConnId, SegmentKind, SubflowId};
+use braid_wire::tcp::Flags;
+use braid_wire::{Instant, Seq32};
+
+use super::segment::Segment;
+use super::violation::{Rule, Scribe};
+
+/// Most ranges and mappings remembered of one subflow; past that its receiving side is no longer
+/// judged.
+const MAX_REMEMBERED: usize = 16_384;
+
+/// Bytes by which options grow when data sequence numbers and DATA_ACKs are sent in full.
+const LONGER_OPTIONS: u64 = 8;
+
+/// What arrived of a sequence, whatever the order.
+#[derive(Debug, Default)]
+pub(super) struct Arrived {
+    /// First offset that is missing.
+    pub next: u64,
+    behind: RangeSet,
+}
+
+impl Arrived {
+    pub fn insert(&mut self, range: Range<u64>) {
+        if range.start > self.next {
+            self.behind.insert(range);
+            return;
+        }
+        self.next = self.next.max(range.end);
+        if !self.behind.is_empty() {
+            if let Some(reached) = self.behind.range_containing(self.next) {
+                self.next = reached.end;
+            }
+            self.behind.remove_below(self.next);
+        }
+    }
+
+    pub fn is_full(&self) -> bool {
+        self.behind.len() > MAX_REMEMBERED
+    }
+}
+
+/// Bytes of the subflow that carry bytes of the stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Map {
+    pub data: u64,
+    pub sub: u64,
+    pub len: u64,
+}
+
+impl Map {
+    fn end(&self) -> u64 {
+        self.sub + self.len
+    }
+
+    pub fn covers(&self, range: &Range<u64>) -> bool {
+        self.sub <= range.start && range.end <= self.end()
+    }
+
+    /// Where in the stream the mapped part of `range` lies.
+    pub fn place(&self, range: &Range<u64>) -> Range<u64> {
+        let start = range.start.clamp(self.sub, self.end());
+        let end = range.end.clamp(start, self.end());
+        self.data + (start - self.sub)..self.data + (end - self.sub)
+    }
+}
+
+/// A segment of ours, in offsets.
+#[derive(Debug, Clone)]
+pub(super) struct Placed {
+    pub payload: Range<u64>,
+    /// It brought something that was not sent on this subflow before.
+    pub new: bool,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Flow {
+    pub conn: Option<ConnId>,
+    pub id: Option<SubflowId>,
+    pub iss: Option<Seq32>,
+    pub irs: Option<Seq32>,
+    /// Window scales of the SYNs, ours and the peer's.
+    scales: (Option<u8>, Option<u8>),
+    // --- sent
+    una: u64,
+    nxt: u64,
+    sacked: RangeSet,
+    /// First offset past the peer's window.
+    pub edge: u64,
+    fin: Option<u64>,
+    /// Congestion window when it was last looked at outside fast recovery.
+    window: u64,
+    /// Segment size at that time.
+    mss: u64,
+    /// When a segment last left although the window was used up.
+    excess_at: Option<Instant>,
+    // --- received
+    pub arrived: Arrived,
+    acked: u64,
+    mappings: VecDeque<Map>,
+    /// Payload that came before its mapping.
+    unmapped: RangeSet,
+}
+
+impl Flow {
+    /// Shift of the windows the peer announces.
+    pub fn peer_shift(&self) -> u8 {
+        self.scales.0.and(self.scales.1).unwrap_or(0)
+    }
+
+    /// Shift of the windows announced here.
+    pub fn local_shift(&self) -> u8 {
+        self.scales.1.and(self.scales.0).unwrap_or(0)
+    }
+
+    /// Bytes sent that the peer has not acknowledged, selectively or not.
+    fn outstanding(&self) -> u64 {
+        (self.nxt - self.una).saturating_sub(self.sacked.bytes())
+    }
+
+    /// Whether more came than is remembered.
+    pub fn is_blind(&self) -> bool {
+        let remembered = self.mappings.len().max(self.unmapped.len());
+        remembered > MAX_REMEMBERED || self.arrived.is_full()
+    }
+
+    /// Our SYN or SYN/ACK.
+    pub fn on_syn_sent(&mut self, segment: &Segment) {
+        if self.iss != Some(segment.seq) {
+            if !segment.has(Flags::ACK) {
+                *self = Flow::default();
+            }
+            self.iss = Some(segment.seq);
+            (self.una, self.nxt) = (0, 1);
+        }
+        self.scales.0 = segment.scale;
+    }
+
+    /// The peer's SYN or SYN/ACK.
+    pub fn on_syn_received(&mut self, segment: &Segment) {
+        self.irs = Some(segment.seq);
+        self.arrived.next = 1;
+        self.acked = 1;
+        self.scales.1 = segment.scale;
+        if segment.ack.is_some() && segment.ack == self.iss.map(|iss| iss.add(1)) {
+            self.una = 1;
+            self.edge = 1 + u64::from(segment.window);
+        }
+    }
+
+    /// A segment of ours, not a SYN or RST.
+    pub fn on_sent(&mut self, segment: &Segment, scribe: &mut Scribe<'_>) -> Option<Placed> {
+        let start = segment.seq.offset_near(self.iss?, self.nxt)?;
+        let nxt = self.nxt;
+        scribe.check(start <= nxt, Rule::Gap, || {
+            format!("byte {start} of a subflow is sent after {nxt}")
+        });
+        let payload = start..start + segment.len;
+        let fin = segment.has(Flags::FIN);
+        if fin {
+            let known = *self.fin.get_or_insert(payload.end);
+            scribe.check(known == payload.end, Rule::Fin, || {
+                format!("FIN at {} after one at {known}", payload.end)
+            });
+        }
+        if let Some(fin) = self.fin {
+            // A probe repeats the last byte that was acknowledged, were it FIN.
+            scribe.check(payload.end <= fin.max(nxt), Rule::Fin, || {
+                format!("payload {payload:?} behind FIN at {fin}")
+            });
+        }
+        let end = payload.end + u64::from(fin);
+        let new = end > self.nxt;
+        self.nxt = self.nxt.max(end);
+        self.check_ack(segment, scribe);
+        Some(Placed { payload, new })
+    }
+
+    /// What a segment of ours acknowledges, as an offset of the stream where that is the subflow's.
+    pub fn acknowledged(&self, segment: &Segment) -> Option<u64> {
+        let ack = segment.ack?.offset_near(self.irs?, self.arrived.next)?;
+        Some(ack.saturating_sub(1))
+    }
+
+    /// What we acknowledge has arrived.
+    fn check_ack(&mut self, segment: &Segment, scribe: &mut Scribe<'_>) {
+        let (Some(ack), Some(irs)) = (segment.ack, self.irs) else {
+            return;
+        };
+        if self.is_blind() {
+            return;
+        }
+        let next = self.arrived.next;
+        let ack = ack.offset_near(irs, next).unwrap_or(0);
+        let acked = self.acked;
+        scribe.check((acked..=next).contains(&ack), Rule::Gap, || {
+            format!("acknowledges {ack} after {acked}, with all below {next} here")
+        });
+        self.acked = acked.max(ack);
+    }
+
+    /// A segment of the peer's, not a SYN or RST; returns its payload.
+    pub fn on_received(&mut self, segment: &Segment) -> Option<Range<u64>> {
+        let ack = segment.ack?.offset_near(self.iss?, self.una)?;
+        if ack <= self.nxt {
+            if ack > self.una {
+                self.una = ack;
+                self.sacked.remove_below(ack);
+            }
+            let window = u64::from(segment.window) << self.peer_shift();
+            self.edge = self.edge.max(ack + window);
+            for (left, right) in &segment.sack {
+                let offset = |n: &Seq32| n.offset_near(self.iss?, self.una);
+                if let (Some(left), Some(right)) = (offset(left), offset(right))
+                    && self.una < left
+                {
+                    self.sacked.insert(left..right.min(self.nxt));
+                }
+            }
+        }
+        let start = segment.seq.offset_near(self.irs?, self.arrived.next)?;
+        let end = start + segment.len;
+        self.arrived
+            .insert(start..end + u64::from(segment.has(Flags::FIN)));
+        Some(start..end)
+    }
+
+    /// Payload `range` came, with `map` where its segment had one; tells `place` where in the
+    /// stream it lies, as far as that is known.
+    pub fn locate(
+        &mut self,
+        range: Range<u64>,
+        map: Option<Map>,
+        mut place: impl FnMut(Range<u64>),
+    ) {
+        let covered = map.is_some_and(|map| map.covers(&range));
+        if !covered {
+            for map in &self.mappings {
+                place(map.place(&range));
+            }
+            if !self.mappings.iter().any(|m| m.covers(&range)) {
+                self.unmapped.insert(range.clone());
+            }
+        }
+        let Some(map) = map else { return };
+        place(map.place(&range));
+        if !self.unmapped.is_empty() {
+            for range in self.unmapped.iter() {
+                place(map.place(&range));
+            }
+            self.unmapped.remove(map.sub..map.end());
+        }
+        if map.end() > range.end && self.mappings.back() != Some(&map) {
+            self.remember(map);
+        }
+    }
+
+    fn remember(&mut self, map: Map) {
+        let passed = self.arrived.next;
+        while self.mappings.front().is_some_and(|m| m.end() <= passed) {
+            self.mappings.pop_front();
+        }
+        self.mappings.push_back(map);
+    }
+
+    /// After a segment of ours has left: the engine's figures against the packets, and against
+    /// its window.
+    pub fn check_flight(
+        &mut self,
+        now: Instant,
+        stats: &SubflowStats,
+        (kind, single): (SegmentKind, bool),
+        scribe: &mut Scribe<'_>,
+    ) {
+        let outstanding = self.outstanding();
+        scribe.check(
+            stats.in_flight + stats.lost >= outstanding,
+            Rule::Flight,
+            || format!("{outstanding} bytes are outstanding: {stats:?}"),
+        );
+        let mss = u64::from(stats.mss);
+        // Options that get longer make segments smaller just when they are sent, and the window is
+        // in segments.
+        let before = match core::mem::replace(&mut self.mss, mss) {
+            0 => mss + LONGER_OPTIONS,
+            before => before.max(mss),
+        };
+        let limit = match stats.recovery {
+            // The flight may be above the reduced window at first, but does not grow above what
+            // it was, nor above the new window (RFC 9937); the first retransmission waits for
+            // nothing.
+            LossRecovery::Fast => self.window.max(stats.ssthresh).saturating_add(mss),
+            _ => {
+                self.window = (stats.cwnd * before).div_ceil(mss);
+                // One segment may always be in flight.
+                self.window.max(before)
+            }
+        };
+        // FIN takes a sequence number and no room.
+        let in_flight = stats
+            .in_flight
+            .saturating_sub(u64::from(self.fin.is_some()));
+        if in_flight <= limit {
+            return;
+        }
+        // A tail loss probe (RFC 8985 section 7.3) and the first retransmission after a loss (RFC
+        // 6675 section 5, step 4.3) leave although the window is used up: one segment a round
+        // trip. Limited transmit (RFC 3042) is not used.
+        let pause = stats.min_rtt / 2;
+        let rare = self.excess_at.is_none_or(|at| now >= at + pause);
+        self.excess_at = Some(now);
+        let excused = kind == SegmentKind::Retransmission && single && rare;
+        scribe.check(excused, Rule::CongestionWindow, || {
+            format!("{in_flight} bytes in flight after {kind:?}, {limit} allowed: {stats:?}")
+        });
+    }
+}

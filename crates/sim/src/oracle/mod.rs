@@ -1,0 +1,302 @@
+//! What must hold in every run, watched while it runs.
+//!
+//! An [`Oracle`] stands beside one engine. It reads the packets that reach it and leave it and keeps
+//! books of its own from these alone: sequences and mappings sent and received, acknowledgements,
+//! windows, keys. Against them it holds what the engine sends, what it delivers, and what it says of
+//! itself. So a fault of the engine's own bookkeeping does not hide itself. [`Rule`] lists what is
+//! watched.
+//!
+//! Violations are noted and taken by the node ([`Oracle::take`]), which reports them to its world
+//! ([`Turn::report`](crate::node::Turn::report)): that panics, or keeps them.
+
+mod conn;
+mod flow;
+mod segment;
+#[cfg(test)]
+mod tests;
+mod violation;
+mod watch;
+
+use core::net::SocketAddr;
+use core::ops::Range;
+use std::collections::{BTreeMap, VecDeque};
+
+use braid_engine::{Config, ConnId, Event, SegmentKind, Stack, SubflowId, Transmit};
+use braid_wire::Instant;
+use braid_wire::tcp::Flags;
+
+use self::conn::Conn;
+use self::flow::Flow;
+use self::segment::Segment;
+use self::violation::{Log, Scribe};
+pub use self::violation::{Rule, Violation};
+use self::watch::Clock;
+
+/// Local and remote address of a subflow.
+type Tuple = (SocketAddr, SocketAddr);
+
+/// Watches one engine. Its user calls, in this order:
+///
+/// 1. [`on_received`](Self::on_received) after [`Stack::receive`];
+/// 2. [`on_event`](Self::on_event) for what [`Stack::poll_event`] returns;
+/// 3. [`on_read`](Self::on_read), [`on_content`](Self::on_content) and [`on_end`](Self::on_end)
+///    where the application reads and knows what it should get;
+/// 4. [`on_transmit`](Self::on_transmit) for what [`Stack::poll_transmit`] returns and
+///    [`check_sent`](Self::check_sent) when that is handed on;
+/// 5. [`settle`](Self::settle) once both are drained;
+/// 6. [`take`](Self::take).
+#[derive(Debug)]
+pub struct Oracle {
+    config: Config,
+    log: Log,
+    flows: BTreeMap<Tuple, Flow>,
+    conns: BTreeMap<ConnId, Conn>,
+    /// Connections whose end was reported, and when.
+    ended: VecDeque<(Instant, ConnId)>,
+    clock: Clock,
+    /// Packets the engine found damaged so far.
+    damaged: u64,
+}
+
+/// A packet that is just being sent: see [`Oracle::check_sent`].
+#[derive(Debug)]
+#[must_use]
+pub struct Sent(Option<Payload>);
+
+/// Payload of a connection.
+#[derive(Debug)]
+struct Payload {
+    conn: ConnId,
+    subflow: SubflowId,
+    tuple: Tuple,
+    kind: SegmentKind,
+    /// It is one segment on the wire.
+    single: bool,
+}
+
+impl Oracle {
+    /// An oracle for an engine with these settings.
+    pub fn new(config: Config) -> Self {
+        Oracle {
+            config,
+            log: Log::default(),
+            flows: BTreeMap::new(),
+            conns: BTreeMap::new(),
+            ended: VecDeque::new(),
+            clock: Clock::default(),
+            damaged: 0,
+        }
+    }
+
+    /// Hands over the violations noted since the last call, the first first; what follows it may be
+    /// its consequence. A bounded number is kept.
+    pub fn take(&mut self) -> Vec<Violation> {
+        self.log.take()
+    }
+
+    /// `packet` was handed to `stack`.
+    pub fn on_received(&mut self, now: Instant, packet: &[u8], stack: &Stack) {
+        self.clock.progressed();
+        let stats = stack.stats();
+        let damaged = stats.bad_checksum + stats.malformed;
+        if core::mem::replace(&mut self.damaged, damaged) != damaged {
+            return;
+        }
+        let Some(segment) = Segment::parse(packet, None) else {
+            return;
+        };
+        let tuple = (segment.dst, segment.src);
+        if segment.has(Flags::SYN) {
+            self.on_syn_received(tuple, &segment, stack);
+            return;
+        }
+        let Some(flow) = self.flows.get_mut(&tuple) else {
+            return;
+        };
+        let conn = flow.conn.and_then(|conn| self.conns.get_mut(&conn));
+        if let Some(conn) = conn.filter(|_| !segment.has(Flags::RST)) {
+            conn.on_received(now, flow, &segment);
+        }
+    }
+
+    fn on_syn_received(&mut self, tuple: Tuple, segment: &Segment, stack: &Stack) {
+        let flow = self.flows.entry(tuple).or_default();
+        let answer = segment.has(Flags::ACK);
+        if flow.irs == Some(segment.seq) || (answer && flow.iss.is_none()) {
+            return;
+        }
+        if !answer {
+            // An old SYN does not disturb a subflow that lives.
+            let alive = |conn| {
+                let mut subflows = stack.subflows(conn).into_iter();
+                subflows.any(|s| (s.local, s.remote) == tuple && Some(s.id) == flow.id)
+            };
+            if flow.conn.is_some_and(alive) {
+                return;
+            }
+            *flow = Flow::default();
+        }
+        flow.on_syn_received(segment);
+        if let Some(conn) = flow.conn.and_then(|conn| self.conns.get_mut(&conn)) {
+            conn.on_syn_received(flow, segment);
+        }
+    }
+
+    /// An event of the engine.
+    pub fn on_event(&mut self, now: Instant, event: &Event) {
+        self.clock.progressed();
+        let (Event::Accepted { conn, .. }
+        | Event::Connected { conn }
+        | Event::Readable { conn }
+        | Event::Writable { conn }
+        | Event::Closed { conn, .. }
+        | Event::FellBack { conn, .. }
+        | Event::SubflowEstablished { conn, .. }
+        | Event::SubflowClosed { conn, .. }) = *event;
+        let known = self.conns.get_mut(&conn);
+        let ended = known.as_ref().is_some_and(|c| c.ended);
+        let about = (now, Some(conn));
+        self.log.check(!ended, Rule::Event, about, || {
+            format!("{event:?} after the connection's end")
+        });
+        match *event {
+            Event::Accepted { .. } | Event::Connected { .. } => {
+                let fresh = known.is_some_and(|c| !core::mem::replace(&mut c.open, true));
+                self.log.check(fresh, Rule::Event, about, || {
+                    format!("{event:?} of a connection that was never opened, or is open")
+                });
+            }
+            Event::FellBack { .. } => known.into_iter().for_each(|c| c.fell_back = true),
+            Event::Closed { .. } => {
+                known.into_iter().for_each(|c| c.ended = true);
+                self.ended.push_back((now, conn));
+            }
+            _ => {}
+        }
+    }
+
+    /// The application has read the bytes `range` of the stream of `conn`.
+    pub fn on_read(&mut self, now: Instant, conn: ConnId, range: Range<u64>) {
+        let Some(known) = self.conns.get_mut(&conn) else {
+            return;
+        };
+        let about = (now, Some(conn));
+        let delivered = known.delivered;
+        let log = &mut self.log;
+        log.check(range.start == delivered, Rule::Bytes, about, || {
+            format!("byte {} is delivered after {delivered}", range.start)
+        });
+        known.delivered = range.end;
+        let next = known.arrived.next;
+        log.check(range.end <= next || known.blind, Rule::Gap, about, || {
+            format!("bytes {range:?} are delivered, those below {next} are here")
+        });
+    }
+
+    /// What was read at `at`, of a stream or of a part of it that is checked by itself: `expected`
+    /// gives what was sent from an offset on, one byte at least. Asks for no packets.
+    pub fn on_content<'a>(
+        &mut self,
+        about: (Instant, Option<ConnId>),
+        mut at: u64,
+        mut bytes: &[u8],
+        expected: impl Fn(u64) -> &'a [u8],
+    ) {
+        while !bytes.is_empty() {
+            let run = expected(at);
+            let len = run.len().min(bytes.len());
+            if bytes[..len] != run[..len] {
+                let wrong = bytes.iter().zip(run).position(|(a, b)| a != b);
+                let wrong = at + wrong.unwrap_or(0) as u64;
+                self.log.check(false, Rule::Bytes, about, || {
+                    format!("byte {wrong} of the stream is not what was sent")
+                });
+                return;
+            }
+            bytes = &bytes[len..];
+            at += len as u64;
+        }
+    }
+
+    /// The application has read the stream of `conn` to its end.
+    pub fn on_end(&mut self, now: Instant, conn: ConnId) {
+        let Some(known) = self.conns.get(&conn) else {
+            return;
+        };
+        let (end, delivered) = (known.end(), known.delivered);
+        self.log.check(
+            end == Some(delivered) || known.blind,
+            Rule::Fin,
+            (now, Some(conn)),
+            || format!("the stream ends after {delivered} bytes, the peer ended it at {end:?}"),
+        );
+    }
+
+    /// The engine sends `transmit`.
+    pub fn on_transmit(&mut self, now: Instant, transmit: &Transmit<'_>) -> Sent {
+        self.clock.progressed();
+        let Some(info) = &transmit.info else {
+            return Sent(None);
+        };
+        let mut scribe = Scribe {
+            log: &mut self.log,
+            at: now,
+            conn: info.conn,
+        };
+        let payload = transmit.payload.iter().map(|p| p.len() as u64).sum();
+        let Some(segment) = Segment::parse(transmit.header, Some(payload)) else {
+            scribe.check(false, Rule::Info, || "not a TCP segment".to_owned());
+            return Sent(None);
+        };
+        let tuple = (segment.src, segment.dst);
+        if segment.has(Flags::SYN) {
+            let flow = self.flows.entry(tuple).or_default();
+            flow.on_syn_sent(&segment);
+            flow.conn = Some(info.conn);
+            flow.id = Some(info.subflow);
+            let conn = self.conns.entry(info.conn);
+            let conn = conn.or_insert_with(|| Conn::new(now));
+            conn.on_syn_sent(&segment, info, &mut scribe);
+            return Sent(None);
+        }
+        let flow = self.flows.get_mut(&tuple);
+        let flow =
+            flow.filter(|flow| flow.conn == Some(info.conn) && flow.id == Some(info.subflow));
+        let known = flow.is_some();
+        let (Some(flow), Some(conn)) = (flow, self.conns.get_mut(&info.conn)) else {
+            scribe.check(known, Rule::Info, || {
+                format!("{info:?} on a subflow {tuple:?} that was never opened")
+            });
+            return Sent(None);
+        };
+        if segment.has(Flags::RST) {
+            return Sent(None);
+        }
+        if let Some(placed) = flow.on_sent(&segment, &mut scribe) {
+            conn.on_sent(flow, (&segment, info), &placed, &mut scribe);
+        }
+        Sent((info.kind != SegmentKind::Control).then_some(Payload {
+            conn: info.conn,
+            subflow: info.subflow,
+            tuple,
+            kind: info.kind,
+            single: transmit.gso_size == 0,
+        }))
+    }
+
+    /// The packet for which [`on_transmit`](Self::on_transmit) returned `sent` has left: holds the
+    /// engine's figures against it.
+    pub fn check_sent(&mut self, now: Instant, sent: Sent, stack: &Stack) {
+        let Some(payload) = sent.0 else { return };
+        let flow = self.flows.get_mut(&payload.tuple);
+        let stats = stack.subflow(payload.conn, payload.subflow);
+        if let (Some(flow), Some(stats)) = (flow, stats) {
+            let mut scribe = Scribe {
+                log: &mut self.log,
+                at: now,
+                conn: payload.conn,
+            };
+            flow.check_flight(now, &stats, (payload.kind, payload.single), &mut scribe);
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! A TCP segment as far as the oracles look at it. Parsed apart from the engine's code, and once.
+
+use core::net::{IpAddr, SocketAddr};
+
+use braid_wire::Seq32;
+use braid_wire::ip::PROTO_TCP;
+use braid_wire::mptcp::{Capable, Dss, Join, MptcpOption};
+use braid_wire::tcp::{self, Flags, SackBlocks, kind};
+
+/// The header of a segment.
+#[derive(Debug, Clone)]
+pub(super) struct Segment {
+    pub src: SocketAddr,
+    pub dst: SocketAddr,
+    pub seq: Seq32,
+    /// Where the ACK bit is set.
+    pub ack: Option<Seq32>,
+    pub flags: Flags,
+    pub window: u16,
+    /// Payload bytes.
+    pub len: u64,
+    pub scale: Option<u8>,
+    pub sack: SackBlocks,
+    pub dss: Option<Dss>,
+    pub capable: Option<Capable>,
+    pub join: Option<Join>,
+}
+
+impl Segment {
+    /// The segment in an IP packet of which `header` holds the headers at least, and whose payload
+    /// is `payload` bytes long, or whatever follows in `header`.
+    pub fn parse(header: &[u8], payload: Option<u64>) -> Option<Segment> {
+        let (src, dst, at) = addresses(header)?;
+        let view = tcp::Packet::new(header.get(at..)?).ok()?;
+        let flags = view.flags();
+        let mut segment = Segment {
+            src: SocketAddr::new(src, view.src_port()),
+            dst: SocketAddr::new(dst, view.dst_port()),
+            seq: view.seq(),
+            ack: flags.contains(Flags::ACK).then(|| view.ack()),
+            flags,
+            window: view.window(),
+            len: payload.unwrap_or(view.payload().len() as u64),
+            scale: None,
+            sack: SackBlocks::new(),
+            dss: None,
+            capable: None,
+            join: None,
+        };
+        for option in tcp::raw_options(view.options()).flatten() {
+            match option.kind() {
+                kind::WINDOW_SCALE => segment.scale = option.body().first().map(|s| (*s).min(14)),
+                kind::SACK => {
+                    for block in option.body().chunks_exact(8).take(4) {
+                        let number = |at| {
+                            let bytes = [block[at], block[at + 1], block[at + 2], block[at + 3]];
+                            Seq32(u32::from_be_bytes(bytes))
+                        };
+                        // Four at most are taken.
+                        segment.sack.push((number(0), number(4)));
+                    }
+                }
+                kind::MPTCP => segment.take_mptcp(MptcpOption::parse(option.bytes()).ok()),
+                _ => {}
+            }
+        }
+        Some(segment)
+    }
+
+    fn take_mptcp(&mut self, option: Option<MptcpOption>) {
+        match option {
+            Some(MptcpOption::Dss(dss)) => self.dss = Some(dss),
+            Some(MptcpOption::Capable(capable)) => self.capable = Some(capable),
+            Some(MptcpOption::Join(join)) => self.join = Some(join),
+            _ => {}
+        }
+    }
+
+    pub fn has(&self, flag: Flags) -> bool {
+        self.flags.contains(flag)
+    }
+}
+
+/// Source, destination, and where the transport header starts.
+fn addresses(header: &[u8]) -> Option<(IpAddr, IpAddr, usize)> {
+    let v4 = |at: usize| {
+        let octets: [u8; 4] = header.get(at..at + 4)?.try_into().ok()?;
+        Some(IpAddr::from(octets))
+    };
+    let v6 = |at: usize| {
+        let octets: [u8; 16] = header.get(at..at + 16)?.try_into().ok()?;
+        Some(IpAddr::from(octets))
+    };
+    match header.first()? >> 4 {
+        4 if *header.get(9)? == PROTO_TCP => {
+            Some((v4(12)?, v4(16)?, usize::from(header[0] & 0xf) * 4))
+        }
+        6 if *header.get(6)? == PROTO_TCP => Some((v6(8)?, v6(24)?, 40)),
+        _ => None,
+    }
+}

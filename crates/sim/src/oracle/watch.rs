@@ -1,0 +1,204 @@
+//! What is looked at now and then: timers, ends, bounds.
+
+use core::time::Duration;
+use std::collections::BTreeSet;
+
+use braid_engine::stats::ConnStats;
+use braid_engine::{ConnId, Stack};
+use braid_wire::Instant;
+
+use super::Oracle;
+use super::conn::Conn;
+use super::violation::{Log, Rule, Scribe};
+
+/// How often all connections are looked at.
+const SWEEP: Duration = Duration::from_secs(1);
+/// How long after its end the engine may still answer for a connection: 10 s, and a last timer.
+const MAX_LINGER: Duration = Duration::from_secs(15);
+/// How much later than its settings say the engine may give up: its longest timer, and a sweep.
+const GRACE: Duration = Duration::from_secs(15);
+/// Longest handshake of the accepting side: five SYN/ACKs, the last after 23 s.
+const MAX_ACCEPT: Duration = Duration::from_secs(35);
+/// How long a connection may live on a peer that answers and acknowledges nothing new, with a
+/// margin over the engine's own bound of 100 s (R2 of RFC 9293 section 3.8.3).
+const MAX_STALL: Duration = Duration::from_secs(180);
+/// Timers in a row without a packet or an event that are nothing unusual: those that no longer hold
+/// are kept up to 4 a connection and 64 more.
+const IDLE_TIMERS: u32 = 200;
+const IDLE_TIMERS_EACH: u32 = 8;
+/// Timers without effect come more slowly than this.
+const IDLE_PACE: Duration = Duration::from_millis(1);
+
+/// Watches timers.
+#[derive(Debug, Default)]
+pub(super) struct Clock {
+    progressed: bool,
+    /// What the engine asked for last.
+    next: Option<Instant>,
+    /// Times in a row that a timer led to nothing, and when they began.
+    idle: u32,
+    idle_since: Instant,
+    swept_at: Instant,
+}
+
+impl Clock {
+    /// A packet came or left, or an event was reported.
+    pub fn progressed(&mut self) {
+        self.progressed = true;
+    }
+
+    /// After a turn: the engine wants the next at `next`, and has `connections`.
+    pub fn check(
+        &mut self,
+        now: Instant,
+        (next, connections): (Option<Instant>, usize),
+        log: &mut Log,
+    ) {
+        let served = self.next.is_some_and(|at| at <= now);
+        self.next = next;
+        if let Some(at) = self.next {
+            log.check(at > now, Rule::Timer, (now, None), || {
+                format!("a timer at {at} is due and was not served")
+            });
+        }
+        if core::mem::take(&mut self.progressed) {
+            self.idle = 0;
+            return;
+        }
+        if !served {
+            return;
+        }
+        if self.idle == 0 {
+            self.idle_since = now;
+        }
+        self.idle += 1;
+        let most = IDLE_TIMERS.saturating_add(IDLE_TIMERS_EACH * connections as u32);
+        let since = self.idle_since;
+        if self.idle > most {
+            let slow = now.saturating_since(since) > IDLE_PACE * most;
+            log.check(slow, Rule::Timer, (now, None), || {
+                format!("{most} timers since {since} led to nothing")
+            });
+            self.idle = 0;
+        }
+    }
+
+    fn sweep_due(&mut self, now: Instant) -> bool {
+        let due = now.saturating_since(self.swept_at) >= SWEEP;
+        if due {
+            self.swept_at = now;
+        }
+        due
+    }
+}
+
+impl Oracle {
+    /// The engine's outputs are drained: timers lie ahead, bounds hold, and now and then, no
+    /// connection has outlived its time.
+    pub fn settle(&mut self, now: Instant, stack: &Stack) {
+        let (buffered, connections) = (stack.buffered(), stack.connections());
+        self.clock
+            .check(now, (stack.next_timeout(), connections), &mut self.log);
+        let config = &self.config;
+        self.log.check(
+            buffered <= config.memory && connections <= config.max_connections,
+            Rule::Bound,
+            (now, None),
+            || format!("{buffered} bytes buffered, {connections} connections"),
+        );
+        if self.clock.sweep_due(now) {
+            self.sweep(now, stack);
+        }
+    }
+
+    pub(super) fn sweep(&mut self, now: Instant, stack: &Stack) {
+        let mut gone = BTreeSet::new();
+        while let Some(&(at, conn)) = self.ended.front() {
+            if now.saturating_since(at) < MAX_LINGER {
+                break;
+            }
+            let lingers = stack.conn_stats(conn).is_some();
+            let about = (now, Some(conn));
+            self.log.check(!lingers, Rule::Liveness, about, || {
+                format!("ended at {at} and still there")
+            });
+            self.ended.pop_front();
+            gone.insert(conn);
+        }
+        for (id, conn) in &mut self.conns {
+            if conn.ended {
+                continue;
+            }
+            let mut scribe = Scribe {
+                log: &mut self.log,
+                at: now,
+                conn: *id,
+            };
+            match stack.conn_stats(*id) {
+                Some(stats) => {
+                    let subflows = stack.subflows(*id).len();
+                    check_bounds(&self.config, &stats, subflows, &mut scribe);
+                    check_life(&self.config, conn, &stats, &mut scribe);
+                }
+                None => {
+                    // Only what was never reported may go without a word.
+                    scribe.check(!conn.open, Rule::Liveness, || {
+                        "vanished without an end".to_owned()
+                    });
+                    gone.insert(*id);
+                }
+            }
+        }
+        if !gone.is_empty() {
+            self.conns.retain(|id, _| !gone.contains(id));
+            let of_gone = |conn: Option<ConnId>| conn.is_some_and(|conn| gone.contains(&conn));
+            self.flows.retain(|_, flow| !of_gone(flow.conn));
+        }
+    }
+}
+
+fn check_bounds(
+    config: &braid_engine::Config,
+    stats: &ConnStats,
+    subflows: usize,
+    scribe: &mut Scribe<'_>,
+) {
+    let unacknowledged = stats.snd_end - stats.snd_una;
+    let unread = stats.rcv_nxt - stats.rcv_read + stats.out_of_order;
+    scribe.check(
+        unacknowledged <= config.send_buffer as u64
+            && unread <= config.recv_buffer as u64
+            && subflows <= config.max_subflows,
+        Rule::Bound,
+        || format!("{subflows} subflows: {stats:?}"),
+    );
+}
+
+/// A connection opens, moves on or is given up in time.
+fn check_life(
+    config: &braid_engine::Config,
+    conn: &mut Conn,
+    stats: &ConnStats,
+    scribe: &mut Scribe<'_>,
+) {
+    let now = scribe.at;
+    let late = |since: Instant, limit: Duration| now.saturating_since(since) > limit + GRACE;
+    let opening = config.connect_timeout.max(MAX_ACCEPT);
+    scribe.check(
+        conn.open || !late(conn.opened_at, opening),
+        Rule::Liveness,
+        || format!("opening since {}", conn.opened_at),
+    );
+    let writable = stats.snd_nxt < stats.snd_end && stats.peer_window > 0;
+    let waiting = stats.snd_una < stats.snd_nxt || writable;
+    if !waiting || stats.snd_una > conn.moved.1 {
+        conn.moved = (now, stats.snd_una);
+        return;
+    }
+    let (moved, heard) = (conn.moved.0, conn.last_heard);
+    scribe.check(
+        !late(moved.max(heard), config.user_timeout) && !late(moved, MAX_STALL),
+        Rule::Liveness,
+        || format!("nothing moved since {moved}, nothing was heard since {heard}: {stats:?}"),
+    );
+}
