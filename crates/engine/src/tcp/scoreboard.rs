@@ -226,6 +226,19 @@ impl Scoreboard {
         bytes
     }
 
+    /// Takes all SACK marks back if the first record has one: had the peer kept what it told of, it
+    /// would have acknowledged that (RFC 2018 section 8).
+    pub fn forget_false_sacks(&mut self) {
+        if !self.records.front().is_some_and(|first| first.sacked) {
+            return;
+        }
+        for record in &mut self.records {
+            record.sacked = false;
+        }
+        self.in_flight += self.sacked;
+        self.sacked = 0;
+    }
+
     /// Takes loss marks back: the timeout turned out spurious.
     pub fn unmark_lost(&mut self) {
         for record in self.records.iter_mut().filter(|r| r.lost) {

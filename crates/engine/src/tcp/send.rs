@@ -348,9 +348,9 @@ impl Sender {
             self.una = ack;
             self.board.ack_to(ack, &mut delivered);
         }
-        for block in sacks {
-            self.board
-                .sack(block.start, block.end.min(self.nxt), &mut delivered);
+        // A block of what was never sent is of no use, nor is the part of it that was.
+        for block in sacks.iter().filter(|block| block.end <= self.nxt) {
+            self.board.sack(block.start, block.end, &mut delivered);
         }
         if delivered.bytes == 0 && !advanced {
             return false;
@@ -557,6 +557,7 @@ impl Sender {
     fn expire(&mut self, now: Instant, ts: u32) {
         let in_flight = self.in_flight();
         self.traffic.rtos += 1;
+        self.board.forget_false_sacks();
         self.traffic.bytes_lost += self.board.mark_lost(|_| true);
         if self.backoff == 0 {
             self.stuck_since = now;

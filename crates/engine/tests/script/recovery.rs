@@ -146,6 +146,49 @@ fn a_hole_is_filled_on_sack() {
     );
 }
 
+/// RFC 2018 section 8: after a timeout the first segment is sent again even if a SACK covered it. The
+/// peer did not keep it, or a middlebox shifts sequence numbers and forgets those of SACK.
+#[test]
+fn a_false_sack_does_not_stop_the_sender() {
+    let mut s = flight(plain());
+    send!(
+        s,
+        20,
+        ack(1, edge(0)).win(4096).sack(&[(edge(1), edge(10))])
+    );
+    recv!(s, 20, nth(0));
+    send!(s, 30, ack(1, edge(1)).win(4096));
+    let sent = |s: &mut Script, until: u64| {
+        s.advance(Instant::from_millis(until));
+        let sent: Vec<Seg> = core::iter::from_fn(|| s.take())
+            .map(|(_, seg)| seg)
+            .collect();
+        sent
+    };
+    let again = sent(&mut s, 300);
+    assert!(again.len() == 1 && nth(1).matches(&again[0]), "{again:?}");
+    send!(s, 300, ack(1, edge(2)).win(4096));
+    let again = sent(&mut s, 310);
+    assert!(again.len() == 2 && nth(2).matches(&again[0]), "{again:?}");
+    send!(s, 310, ack(1, edge(10)).win(4096));
+    quiet!(s, 5000);
+}
+
+/// A block that ends beyond what was sent tells nothing.
+#[test]
+fn a_sack_of_what_was_never_sent_is_ignored() {
+    let mut s = flight(plain());
+    send!(
+        s,
+        20,
+        ack(1, edge(0)).win(4096).sack(&[(edge(1), edge(10) + 1)])
+    );
+    quiet!(s, 30);
+    send!(s, 30, ack(1, edge(10)).win(4096));
+    quiet!(s, 5000);
+    assert_eq!(s.stack.subflows(s.id())[0].traffic.bytes_retransmitted, 0);
+}
+
 /// One segment overtaken is not one lost: RACK waits a quarter of the round trip.
 #[test]
 fn reordering_is_waited_for() {

@@ -144,7 +144,7 @@ fn remove_abandoned() {
     let mut names: Vec<&str> = namespaces
         .iter()
         .filter_map(|namespace| namespace.split('.').next())
-        .filter(|name| name.strip_prefix(PREFIX).is_some_and(is_abandoned))
+        .filter(|name| name.starts_with(PREFIX) && !testbed::is_up(name))
         .collect();
     names.dedup();
     for name in names {
@@ -152,13 +152,4 @@ fn remove_abandoned() {
             tracing::warn!(%error, "cannot remove what an earlier measurement left behind");
         }
     }
-}
-
-/// Whether the process in `suffix`, "<process id>-<count>", is gone.
-fn is_abandoned(suffix: &str) -> bool {
-    let pid = suffix
-        .split('-')
-        .next()
-        .and_then(|pid| pid.parse::<u32>().ok());
-    pid.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists())
 }

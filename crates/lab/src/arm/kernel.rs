@@ -4,7 +4,7 @@ use std::fs;
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, TryRecvError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -145,8 +145,23 @@ impl Transfer<'_> {
             let asked = netns::run_inside(client, move || self.ask(&near));
             let served = serving.join();
             let served = served.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-            Ok(self.result(&asked?, &served?))
+            match (asked, served) {
+                (Ok(client), Ok(server)) => Ok(self.result(&client, &server)),
+                (client, server) => self.judge([client.err(), server.err()]),
+            }
         })
+    }
+
+    /// A transfer that took too long is one that did not complete; else the error is that of the
+    /// end that failed first.
+    fn judge(&self, errors: [Option<io::Error>; 2]) -> io::Result<RunResult> {
+        let of = |kind| errors.iter().flatten().any(|e| e.kind() == kind);
+        if of(io::ErrorKind::TimedOut) {
+            return Ok(self.result(&Seen::default(), &Seen::default()));
+        }
+        let cause = errors.into_iter().flatten();
+        let cause = cause.min_by_key(|e| e.kind() == io::ErrorKind::ConnectionAborted);
+        Err(cause.unwrap_or_else(other_failed))
     }
 
     /// The client.
@@ -190,6 +205,9 @@ impl Transfer<'_> {
                 break stream;
             }
             self.check_time()?;
+            if let Err(TryRecvError::Disconnected) = line.from.try_recv() {
+                return Err(other_failed());
+            }
         };
         let mut end = self.end(&stream)?;
         if self.cell.warm_subflows {
@@ -249,9 +267,7 @@ impl Transfer<'_> {
         loop {
             match line.from.recv_timeout(TICK) {
                 Ok(()) => return Ok(()),
-                Err(RecvTimeoutError::Disconnected) => {
-                    return Err(io::Error::other("the other end failed"));
-                }
+                Err(RecvTimeoutError::Disconnected) => return Err(other_failed()),
                 Err(RecvTimeoutError::Timeout) => self.check_time()?,
             }
         }
@@ -355,6 +371,10 @@ impl End<'_> {
             }
         }
     }
+}
+
+fn other_failed() -> io::Error {
+    io::Error::new(io::ErrorKind::ConnectionAborted, "the other end failed")
 }
 
 fn check_time(deadline: Instant) -> io::Result<()> {

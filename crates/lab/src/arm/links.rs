@@ -159,18 +159,24 @@ fn run_end<'a>(
 ) -> Result<(), Error> {
     become_realtime(END_PRIORITY);
     let shared = driver.core.shared;
-    let started = start(driver);
-    if started.is_err() {
-        shared.finished.store(2, Ordering::Release);
-        shared.wake_ends();
-        return started;
-    }
+    let _leaving = Leaving(shared);
+    start(driver)?;
     let never = event()?;
     let ended = driver.run(never.as_fd(), |driver| {
         let late = driver.clock().now() >= shared.deadline;
         shared.finished.load(Ordering::Acquire) >= 2 || late || bed::interrupted()
     });
     ended.map_err(run_error)
+}
+
+/// Tells the other end not to wait any longer, however this one leaves.
+struct Leaving<'a>(&'a Shared);
+
+impl Drop for Leaving<'_> {
+    fn drop(&mut self) {
+        self.0.finished.store(2, Ordering::Release);
+        self.0.wake_ends();
+    }
 }
 
 /// What the ends know of each other.

@@ -267,6 +267,11 @@ impl Drop for Testbed {
     }
 }
 
+/// Whether a living process holds a testbed named `name`.
+pub fn is_up(name: &str) -> bool {
+    state::is_claimed(name)
+}
+
 /// Takes the testbed named `name` down, whoever made it and whether that one still lives: asks
 /// its daemon to end if there is one, then removes whatever is left: processes, namespaces, state
 /// directory. Succeeds when there is nothing to do.
