@@ -258,7 +258,8 @@ impl Flow {
             }
             self.unmapped.remove(map.sub..map.end());
         }
-        if map.end() > range.end && self.mappings.back() != Some(&map) {
+        let elsewhere = map.sub < range.start || map.end() > range.end;
+        if elsewhere && self.mappings.back() != Some(&map) {
             self.remember(map);
         }
     }
