@@ -297,6 +297,10 @@ impl Connection {
         self.subflows[i].dss_seen = true;
         let ack = dss.data_ack.and_then(|a| mptcp.ack_offset(a, una));
         if let Some(ack) = ack.filter(|a| *a <= sent_end) {
+            if self.snd.outstanding() == 0 && self.live.fin_tries == 0 {
+                // Nothing is owed but window, and the peer is heard to hold it back.
+                self.live.behind = None;
+            }
             let confirmed = mem::replace(&mut mptcp.confirmed, true);
             let shift = self.subflows[i].agreed.peer_shift;
             let wnd_end = ack + (u64::from(window) << shift);

@@ -134,7 +134,9 @@ impl Connection {
     /// Notes since when the DATA_ACK is behind what was sent.
     fn watch_progress(&mut self, now: Instant) {
         let fin_out = self.live.fin_tries > 0 && self.snd.fin != SendFin::Acked;
-        if self.snd.outstanding() == 0 && !fin_out {
+        // Only a DATA_ACK opens the window again; whoever sends it may keep it shut for ever.
+        let shut_out = self.mptcp().is_some() && self.is_shut_out();
+        if self.snd.outstanding() == 0 && !fin_out && !shut_out {
             self.live.behind = None;
             return;
         }
@@ -142,6 +144,11 @@ impl Connection {
         if self.live.behind.is_none_or(|(_, seen)| seen != una) {
             self.live.behind = Some((now, una));
         }
+    }
+
+    /// Whether the peer's window is all that data waits for.
+    fn is_shut_out(&self) -> bool {
+        self.snd.unsent() > 0 && self.snd.peer_window() == 0
     }
 
     fn give_up_if_dead(&mut self, ctx: &mut Ctx<'_>) {
@@ -249,7 +256,7 @@ impl Connection {
     fn stalled(&self) -> bool {
         let unconfirmed = self.mptcp().is_some_and(|m| !m.confirmed);
         let waiting = self.snd.outstanding() > 0
-            || (self.snd.unsent() > 0 && self.snd.peer_window() == 0)
+            || self.is_shut_out()
             || (self.snd.fin == SendFin::Queued && unconfirmed);
         let working = self.subflows.iter().filter(|s| !s.stale);
         waiting

@@ -1,7 +1,9 @@
 //! Middleboxes: options vanish, and the connection goes on as regular TCP (RFC 8684 section 3.7).
 
 use core::net::IpAddr;
+use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
+use std::sync::Arc;
 
 use braid_engine::{CloseReason, Event, FallbackCause, Protocol};
 use braid_links::middlebox::{
@@ -154,14 +156,37 @@ fn a_path_that_hides_data_acks_is_given_up() {
     }));
     net.transfer(100, 30_000_000, Protocol::Mptcp);
     net.run(Duration::from_secs(120), |_| false);
-    let reasons: Vec<_> = net
-        .server
+    assert_eq!(closed_with(&net), [CloseReason::TimedOut], "{net:?}");
+}
+
+/// Nor does one live for ever that waits for window which only a DATA_ACK could open.
+#[test]
+fn a_path_that_hides_the_window_is_given_up() {
+    let mut net = Net::new(&[link(20, 15)], config(), 1);
+    let shut = Arc::new(AtomicBool::new(false));
+    let hide = shut.clone();
+    net.middlebox = Some(Box::new(move |_, p| {
+        let hide = hide.load(Ordering::Relaxed);
+        Some(if hide { without_mptcp(p, |_| true) } else { p })
+    }));
+    net.transfer(100, 30_000_000, Protocol::Mptcp);
+    net.run(Duration::from_millis(300), |_| false);
+    net.client.apps[0].paused = true;
+    // A reader that waits is no reason to give up.
+    net.run(Duration::from_secs(100), |_| false);
+    assert_eq!(closed_with(&net), []);
+    shut.store(true, Ordering::Relaxed);
+    net.run(Duration::from_secs(60), |_| false);
+    assert_eq!(closed_with(&net), [CloseReason::TimedOut], "{net:?}");
+}
+
+fn closed_with(net: &Net) -> Vec<CloseReason> {
+    net.server
         .events
         .iter()
         .filter_map(|e| match e {
             Event::Closed { reason, .. } => Some(*reason),
             _ => None,
         })
-        .collect();
-    assert_eq!(reasons, [CloseReason::TimedOut], "{net:?}");
+        .collect()
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use braid_engine::CloseReason;
-use braid_links::{Loss, Settings};
+use braid_links::{Loss, QueueLimit, Rate, Settings};
 use braid_sim::aggregation::{Action, Aggregation, AggregationConfig, Load, TransferId};
 use braid_sim::traffic::{Role, Stream};
 use braid_sim::transfer::{PathSettings, REQUEST};
@@ -211,6 +211,10 @@ impl Draw {
             // Most access links lose little; what all of them lose is another scenario's business.
             if self.chance(0.5) {
                 settings.loss = Loss::None;
+            }
+            // A queue of many seconds hides a server from the box as well as an outage does.
+            if matches!(settings.rate, Rate::Fixed(rate) if rate.get() < 1_000_000) {
+                settings.queue = QueueLimit::Packets(20);
             }
         }
         link
