@@ -166,7 +166,12 @@ impl Oracle {
                     format!("{event:?} of a connection that was never opened, or is open")
                 });
             }
-            Event::FellBack { .. } => known.into_iter().for_each(|c| c.fell_back = true),
+            Event::FellBack { .. } => {
+                let flows = self.flows.values_mut().filter(|f| f.conn == Some(conn));
+                if let Some(known) = known {
+                    known.on_fallback(flows);
+                }
+            }
             Event::Closed { .. } => self.ended.push_back((now, conn)),
             _ => {}
         }
