@@ -14,7 +14,7 @@ use clap::Parser;
 use clap::error::ErrorKind;
 use tracing_subscriber::EnvFilter;
 
-use crate::cli::Cli;
+use crate::cli::{Cli, Command};
 use crate::failure::Failure;
 
 /// Runs the command line of this process.
@@ -23,7 +23,7 @@ pub fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return refuse_usage(&error),
     };
-    start_log(cli.verbose);
+    start_log(&cli);
     match cmd::run(cli) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
@@ -55,8 +55,10 @@ fn refuse_usage(error: &clap::Error) -> ExitCode {
 }
 
 /// Logs to standard error: warnings by default, more with `-v`, anything with `RUST_LOG`.
-fn start_log(verbose: u8) {
-    let level = match verbose {
+fn start_log(cli: &Cli) {
+    let level = match cli.verbose {
+        // What goes wrong in the lab's worlds is meant to.
+        0 if matches!(cli.command, Command::Lab(_)) => "error",
         0 => "warn",
         1 => "info",
         2 => "debug",

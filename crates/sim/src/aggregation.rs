@@ -286,7 +286,6 @@ impl Aggregation {
         let access = access.map(|(router, path)| connect(boxed, *router, path));
         let access = access.collect();
         let lan = users.iter().zip(&config.users);
-        // The box's side comes first for neither: a user has one interface only.
         let lan = lan
             .map(|(user, path)| connect(*user, boxed, path))
             .collect();

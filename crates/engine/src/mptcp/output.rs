@@ -213,6 +213,12 @@ impl Connection {
         Some(self.send_data(ctx, i, range))
     }
 
+    /// Whether the views would show a subflow as ready; cheaper than to make them.
+    fn is_any_ready(&self, ctx: &Ctx<'_>) -> bool {
+        let carriers = self.subflows.iter().filter(|s| s.can_carry());
+        carriers.take(MAX_VIEWS).any(|s| s.room(ctx.now) > 0)
+    }
+
     fn views(&self, ctx: &Ctx<'_>) -> ArrayVec<SubflowView, MAX_VIEWS> {
         self.subflows
             .iter()
@@ -263,10 +269,10 @@ impl Connection {
         for subflow in &mut self.subflows {
             subflow.snd.before_send(ctx.now);
         }
-        let views = self.views(ctx);
-        if !views.iter().any(|v| v.ready) {
+        if !self.is_any_ready(ctx) {
             return None;
         }
+        let views = self.views(ctx);
         let view = self.send_view(ctx, &views);
         let Decision::Send {
             subflow,
@@ -304,8 +310,11 @@ impl Connection {
         {
             return None;
         }
+        if !self.is_any_ready(ctx) {
+            return None;
+        }
         let views = self.views(ctx);
-        if views.len() < 2 || !views.iter().any(|v| v.ready) {
+        if views.len() < 2 {
             return None;
         }
         let at = self.snd.copied_to;

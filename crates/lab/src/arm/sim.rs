@@ -128,11 +128,26 @@ impl<'a> Run<'a> {
 
     /// Makes the transfer of run `index`.
     fn carry_out(mut self, index: u64) -> Result<RunResult, Error> {
+        self.world.keep_violations();
         let conn = self.open(index)?;
-        if self.cell.warm_subflows && !self.warm_up(conn) {
-            return Ok(RunResult::default());
-        }
-        Ok(self.finish())
+        let cold = self.cell.warm_subflows && !self.warm_up(conn);
+        let result = if cold {
+            RunResult::default()
+        } else {
+            self.finish()
+        };
+        let Some((node, violation)) = self.world.violations().first() else {
+            return Ok(result);
+        };
+        let end = if *node == self.client {
+            "client"
+        } else {
+            "server"
+        };
+        let replay = self.cell.command(index + 1);
+        Err(Error::Run(format!(
+            "the {end} broke a rule in run {index}, {violation}; to see it again: {replay}"
+        )))
     }
 
     /// Opens the connection of run `index`.
@@ -169,7 +184,7 @@ impl<'a> Run<'a> {
     }
 
     /// Runs to the end of the connection at both ends, or to the limit.
-    fn finish(mut self) -> RunResult {
+    fn finish(&mut self) -> RunResult {
         let ends = [self.client, self.server];
         self.world.run(flow::limit(self.cell), |world| {
             ends.iter()

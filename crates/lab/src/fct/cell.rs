@@ -42,6 +42,34 @@ impl Cell {
             DefaultPath::Mix => (index % self.paths.specs().len() as u64) as usize,
         }
     }
+
+    /// The command that makes the first `runs` runs in the simulator.
+    pub fn command(&self, runs: u64) -> String {
+        let records = match self.records {
+            Records::Warm => "warm",
+            Records::Cold => "cold",
+        };
+        let warm = if self.warm_subflows {
+            " --warm-subflows"
+        } else {
+            ""
+        };
+        let declare = if self.declare_size { "size" } else { "none" };
+        format!(
+            "braid lab fct --paths '{}' --size {} --strategy {} --cc {} --runs {runs} --seed {} \
+             --default-path {} --records {records}{warm} --iw {} --declare {declare} --queue {} \
+             --direction {}",
+            self.paths,
+            self.size,
+            self.strategy,
+            self.cc,
+            self.seed,
+            self.default_path,
+            self.initial_window,
+            self.queue,
+            self.direction
+        )
+    }
 }
 
 /// The path a connection opens on.

@@ -15,9 +15,9 @@ const DRAW: u64 = 1 << 41;
 /// Largest flow is just below two to this power, bytes.
 const SIZE_BITS: u64 = 22;
 /// Outages and other changes happen within so many milliseconds from the start.
-const RESTLESS_MS: u64 = 12_000;
+pub(super) const RESTLESS_MS: u64 = 12_000;
 /// Longest time a link or path is down, ms; well below what the engine takes for an end.
-const LONGEST_OUTAGE_MS: u64 = 6_000;
+pub(super) const LONGEST_OUTAGE_MS: u64 = 6_000;
 
 /// Everything that is drawn from one seed.
 #[derive(Debug, Clone)]
@@ -108,6 +108,8 @@ pub struct Flow {
     pub policy: (&'static str, &'static str),
     /// Who gives the connection up, and when.
     pub abort: Option<(End, Duration)>,
+    /// Who does not read for a while: after how long, and how long.
+    pub pause: Option<(End, Duration, Duration)>,
 }
 
 /// An end of a connection.
@@ -130,9 +132,8 @@ pub struct Notice {
     pub up: bool,
 }
 
-/// The scenario of `seed`.
-pub fn scenario(seed: u64) -> Scenario {
-    let mut d = Draw(Rng::for_component(seed, DRAW));
+/// Draws a scenario.
+pub fn scenario(d: &mut Draw) -> Scenario {
     let count = 1 + d.0.below(4) as usize;
     let paths: Vec<Path> = (0..count).map(|n| d.path(n)).collect();
     let notices = d.notices(count);
@@ -151,19 +152,35 @@ pub fn scenario(seed: u64) -> Scenario {
 }
 
 /// Draws with names for what is needed often.
-struct Draw(Rng);
+pub struct Draw(Rng);
 
 impl Draw {
+    /// Of `seed`.
+    pub fn new(seed: u64) -> Self {
+        Draw(Rng::for_component(seed, DRAW))
+    }
+
+    /// A whole number below `n`.
+    pub fn below(&mut self, n: u64) -> u64 {
+        self.0.below(n)
+    }
+
+    /// Whether something of probability `p` happens.
+    pub fn chance(&mut self, p: f64) -> bool {
+        self.0.chance(p)
+    }
+
     fn one_of<T: Copy>(&mut self, all: &[T]) -> T {
         all[self.0.below(all.len() as u64) as usize]
     }
 
-    fn up_to_ms(&mut self, ms: u64) -> Duration {
+    /// A time below `ms` milliseconds.
+    pub fn up_to_ms(&mut self, ms: u64) -> Duration {
         Duration::from_micros(self.0.below(ms * 1000))
     }
 
     /// At least 1, and small numbers as likely as large ones.
-    fn size(&mut self, bits: u64) -> u64 {
+    pub fn size(&mut self, bits: u64) -> u64 {
         let most = 1 << self.0.below(bits + 1);
         1 + self.0.below(most)
     }
@@ -195,7 +212,8 @@ impl Draw {
         path
     }
 
-    fn link(&mut self, delay: Duration) -> Settings {
+    /// One direction of a link.
+    pub fn link(&mut self, delay: Duration) -> Settings {
         let rate = (1 + self.0.below(5)).pow(3) * 400_000;
         let product = rate / 8 * delay.as_micros() as u64 * 2 / 1_000_000;
         let queue = match self.0.below(3) {
@@ -229,7 +247,7 @@ impl Draw {
             0..=2 => Loss::None,
             3 => Loss::Uniform(self.0.unit() * 0.02),
             4 => Loss::Uniform(self.0.unit() * 0.08),
-            _ => Loss::bursts(self.0.unit() * 0.03, 1.0 + self.0.unit() * 6.0),
+            _ => Loss::bursts(self.0.unit() * 0.03, 1.0 + self.0.unit() * 3.0),
         }
     }
 
@@ -354,6 +372,7 @@ impl Draw {
             declared: self.0.chance(0.5),
             policy: (self.one_of(&schedulers), self.one_of(&reinjectors)),
             abort: self.abort(),
+            pause: self.pause(),
         }
     }
 
@@ -363,6 +382,12 @@ impl Draw {
             self.up_to_ms(4_000),
         );
         self.0.chance(0.1).then_some(drawn)
+    }
+
+    fn pause(&mut self) -> Option<(End, Duration, Duration)> {
+        let end = self.one_of(&[End::Opener, End::Server]);
+        let drawn = (end, self.up_to_ms(2_000), self.up_to_ms(15_000));
+        self.0.chance(0.15).then_some(drawn)
     }
 
     /// Background on a shared path.
@@ -380,6 +405,7 @@ impl Draw {
                 braid_strategy::DEFAULT_REINJECTOR,
             ),
             abort: None,
+            pause: None,
         }
     }
 }

@@ -44,7 +44,10 @@ fn check_flow(
     let asked = flow.protocol == Protocol::Mptcp;
     figures.fallbacks += u64::from(asked && opener.fell_back.is_some());
     let whole = |end: Option<&Stream>, (received, sent): (u64, u64)| {
-        end.is_some_and(|e| e.received == received && e.sent == sent && e.complete_at.is_some())
+        // Whoever does not read just then learns of the end by the connection's.
+        let told =
+            |e: &Stream| e.complete_at.is_some() || reason(Some(e)) == Some(CloseReason::Finished);
+        end.is_some_and(|e| e.received == received && e.sent == sent && told(e))
     };
     let due = due(flow);
     let complete = whole(Some(opener), due[0]) && whole(server, due[1]);
@@ -66,13 +69,16 @@ fn check_flow(
         figures.broken += 1;
         return Ok(());
     }
-    // Every packet that the server sees of the handshake may be lost for longer than it waits.
-    let gave_up = [CloseReason::TimedOut, CloseReason::Reset];
-    if server.is_none()
-        && reason(Some(opener)).is_some_and(|r| gave_up.contains(&r))
-        && ways(scenario, flow).any(loses)
+    // Every packet of a handshake may be lost for longer than the server waits. And bursts of loss
+    // last for packets, not for a time: where only one packet leaves every ten seconds, one burst
+    // may take all of them.
+    let reasons = [reason(Some(opener)), reason(server)];
+    let gave_up = reasons.contains(&Some(CloseReason::TimedOut));
+    let refused = server.is_none() && reasons[0] == Some(CloseReason::Reset);
+    if (server.is_none() && (gave_up || refused) && ways(scenario, flow).any(loses))
+        || (gave_up && ways(scenario, flow).any(bursts))
     {
-        figures.unreached += 1;
+        figures.cut_off += 1;
         return Ok(());
     }
     // The last acknowledgement may be lost for longer than the other end waits to repeat it.
@@ -84,7 +90,7 @@ fn check_flow(
 }
 
 /// What became of one end, in a line.
-fn told((who, end): (&str, Option<&Stream>)) -> String {
+pub fn told((who, end): (&str, Option<&Stream>)) -> String {
     match end {
         None => format!("  {who}: no connection"),
         Some(s) => format!(
@@ -118,6 +124,12 @@ fn ways<'a>(scenario: &'a Scenario, flow: &Flow) -> impl Iterator<Item = &'a Pat
 
 fn breaks(path: &Path) -> bool {
     path.middleboxes.iter().any(|m| m.breaks_mptcp())
+}
+
+fn bursts(path: &Path) -> bool {
+    let changes = path.changes.iter().flat_map(|(_, up, down)| [up, down]);
+    let mut all = [&path.up, &path.down].into_iter().chain(changes);
+    all.any(|s| matches!(s.loss, Loss::GilbertElliott { .. }))
 }
 
 fn loses(path: &Path) -> bool {

@@ -1,12 +1,13 @@
 //! Many random worlds: whatever links, middleboxes and users do, streams arrive whole and
 //! connections end as they should.
 //!
-//! A seed stands for a `Scenario`: topology, faults, sizes, settings. It runs with all oracles
+//! A seed stands for a scenario: topology, faults, sizes, settings. It runs with all oracles
 //! on, and what it may end like follows from what was drawn. What is found depends on the seed
 //! alone, not on the machine nor on how many threads there are.
 
 mod draw;
 mod expect;
+mod gateways;
 mod play;
 
 use std::cell::RefCell;
@@ -15,10 +16,12 @@ use std::panic::{self, AssertUnwindSafe};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, Once, PoisonError};
 use std::thread;
-use std::time::Duration;
 
+use braid_sim::world::START;
+use braid_sim::{LinkId, World};
 use serde::Serialize;
 
+use self::draw::Draw;
 use self::play::Play;
 
 /// Every so many seeds one is run twice, to see the same.
@@ -33,10 +36,10 @@ pub struct Figures {
     pub fallbacks: u64,
     /// Connections given up by one end, as drawn.
     pub aborted: u64,
-    /// Connections that a middlebox broke, as it may.
+    /// Connections that a middlebox broke, or a box or server that lost its links or its power.
     pub broken: u64,
-    /// Connections whose handshake never got through to the server, on paths that lose.
-    pub unreached: u64,
+    /// Connections that losses cut off: in the handshake, or by a burst that took every repetition.
+    pub cut_off: u64,
     /// Connections of which one end missed the end of the other, all data being there.
     pub late: u64,
     /// Simulated time, ns.
@@ -47,13 +50,26 @@ pub struct Figures {
     pub bytes: u64,
 }
 
+impl Figures {
+    /// Notes how much a world moved over `links`.
+    fn note(&mut self, world: &World, links: impl Iterator<Item = LinkId>) {
+        for link in links {
+            let offered = world.counters(link).offered;
+            self.packets += offered.packets;
+            self.bytes += offered.bytes;
+        }
+        let elapsed = world.now().saturating_since(START);
+        self.simulated_ns = u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX);
+    }
+}
+
 impl AddAssign for Figures {
     fn add_assign(&mut self, other: Figures) {
         self.connections += other.connections;
         self.fallbacks += other.fallbacks;
         self.aborted += other.aborted;
         self.broken += other.broken;
-        self.unreached += other.unreached;
+        self.cut_off += other.cut_off;
         self.late += other.late;
         self.simulated_ns += other.simulated_ns;
         self.packets += other.packets;
@@ -87,7 +103,39 @@ pub struct Report {
 
 /// What `seed` stands for, as text.
 pub fn describe(seed: u64) -> String {
-    format!("{:#?}", draw::scenario(seed))
+    format!("{:#?}", Scenario::draw(seed))
+}
+
+/// What a seed stands for.
+#[derive(Debug)]
+enum Scenario {
+    /// Two hosts, and others on their paths.
+    Hosts(Box<draw::Scenario>),
+    /// Users behind a box, content behind servers.
+    Gateways(gateways::Scenario),
+}
+
+impl Scenario {
+    fn draw(seed: u64) -> Self {
+        let mut draw = Draw::new(seed);
+        match draw.chance(0.25) {
+            true => Scenario::Gateways(gateways::Scenario::draw(&mut draw)),
+            false => Scenario::Hosts(Box::new(draw::scenario(&mut draw))),
+        }
+    }
+
+    /// Plays it and looks at how it ended.
+    fn play(&self, seed: u64) -> Result<Figures, String> {
+        let scenario = match self {
+            Scenario::Hosts(scenario) => scenario,
+            Scenario::Gateways(scenario) => return scenario.play(seed),
+        };
+        let mut play = Play::new(seed, scenario)?;
+        play.run()?;
+        let mut figures = expect::check(scenario, &play)?;
+        play.note(&mut figures);
+        Ok(figures)
+    }
 }
 
 /// Runs `seeds` seeds from `first` on (those above the largest number are left out) on `threads`
@@ -165,31 +213,15 @@ fn guarded(seed: impl FnOnce() -> Result<Figures, String>) -> Result<Figures, St
 }
 
 fn checked(seed: u64) -> Result<Figures, String> {
-    let figures = one(seed)?;
+    let scenario = Scenario::draw(seed);
+    let figures = scenario.play(seed)?;
     if seed.is_multiple_of(TWICE) {
-        let again = one(seed)?;
+        let again = scenario.play(seed)?;
         if again != figures {
             return Err(format!("two runs differ: {figures:?} and {again:?}"));
         }
     }
     Ok(figures)
-}
-
-/// Plays what `seed` stands for and looks at how it ended.
-fn one(seed: u64) -> Result<Figures, String> {
-    let scenario = draw::scenario(seed);
-    let mut play = Play::new(seed, &scenario)?;
-    play.run()?;
-    let mut figures = expect::check(&scenario, &play)?;
-    let (packets, bytes) = play.carried();
-    figures.packets = packets;
-    figures.bytes = bytes;
-    figures.simulated_ns = nanoseconds(play.elapsed());
-    Ok(figures)
-}
-
-fn nanoseconds(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

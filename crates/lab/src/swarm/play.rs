@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use braid_engine::sched::Policy;
-use braid_engine::{Config, ConnId, ConnectOptions, PathConfig, PathId, Protocol};
+use braid_engine::{Config, ConnectOptions, PathConfig, PathId, Protocol};
 use braid_links::middlebox::{
     Chain, Direction as Way, Merge, Nat, NatConfig, OptionEdit, SequenceShift, Split, Target,
 };
@@ -16,6 +16,7 @@ use braid_sim::transfer::Direction;
 use braid_sim::world::START;
 use braid_sim::{Host, HostConfig, LinkId, NodeId, World};
 
+use super::Figures;
 use super::draw::{End, Flow, Meddling, Notice, Opener, Path, Scenario};
 
 const SERVER_V4: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 1);
@@ -46,6 +47,7 @@ pub struct Play<'a> {
 enum Action {
     Open(usize),
     Abort(usize, End),
+    Pause(usize, End, bool),
     Notice(Notice),
 }
 
@@ -181,6 +183,11 @@ impl<'a> Play<'a> {
             if let Some((end, after)) = flow.abort {
                 actions.push((flow.at + after, Action::Abort(n, end)));
             }
+            if let Some((end, after, length)) = flow.pause {
+                let from = flow.at + after;
+                actions.push((from, Action::Pause(n, end, true)));
+                actions.push((from + length, Action::Pause(n, end, false)));
+            }
         }
         let notices = self.scenario.notices.iter();
         actions.extend(notices.map(|notice| (notice.at, Action::Notice(*notice))));
@@ -192,15 +199,15 @@ impl<'a> Play<'a> {
         match action {
             Action::Open(n) => return self.open(n),
             Action::Abort(n, end) => {
-                let flow = &self.scenario.flows[n];
-                let host = match end {
-                    End::Opener => self.opener(flow),
-                    End::Server => self.server,
-                };
+                let host = self.end(n, end);
                 self.world.with_node(host, |host: &mut Host, now| {
-                    if let Some(conn) = open_conn(host, n) {
-                        host.abort(now, conn);
-                    }
+                    host.abort_labelled(now, n as u32);
+                });
+            }
+            Action::Pause(n, end, paused) => {
+                let host = self.end(n, end);
+                self.world.with_node(host, |host: &mut Host, now| {
+                    host.pause(now, n as u32, paused);
                 });
             }
             Action::Notice(Notice { path, up, .. }) => {
@@ -258,6 +265,13 @@ impl<'a> Play<'a> {
         }
     }
 
+    fn end(&self, n: usize, end: End) -> NodeId {
+        match end {
+            End::Opener => self.opener(&self.scenario.flows[n]),
+            End::Server => self.server,
+        }
+    }
+
     fn hosts(&self) -> impl Iterator<Item = NodeId> {
         let neighbours = self.neighbours.iter().flatten().copied();
         [self.client, self.server].into_iter().chain(neighbours)
@@ -301,20 +315,9 @@ impl<'a> Play<'a> {
             .sum()
     }
 
-    /// Simulated time so far.
-    pub fn elapsed(&self) -> Duration {
-        self.world.now().saturating_since(START)
-    }
-
-    /// Packets and bytes that were handed to the paths' links.
-    pub fn carried(&self) -> (u64, u64) {
-        let tallies = self
-            .links
-            .iter()
-            .map(|link| self.world.counters(*link).offered);
-        tallies.fold((0, 0), |(packets, bytes), t| {
-            (packets + t.packets, bytes + t.bytes)
-        })
+    /// Notes how much the world moved.
+    pub fn note(&self, figures: &mut Figures) {
+        figures.note(&self.world, self.links.iter().copied());
     }
 }
 
@@ -344,12 +347,6 @@ fn stream(role: Role, n: usize) -> Stream {
     let mut stream = Stream::new(role);
     stream.label = n as u32;
     stream
-}
-
-fn open_conn(host: &Host, n: usize) -> Option<ConnId> {
-    let mut open = host.open_streams();
-    open.find(|(_, stream)| stream.label == n as u32)
-        .map(|(conn, _)| conn)
 }
 
 fn host(

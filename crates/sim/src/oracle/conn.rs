@@ -64,6 +64,8 @@ pub(super) struct Conn {
     pub opened_at: Instant,
     /// The engine has reported it.
     pub open: bool,
+    /// The engine has reported its end.
+    pub ended: bool,
     pub last_heard: Instant,
     /// When the peer last acknowledged data that it had not, or nothing was left to acknowledge;
     /// and up to where.
@@ -101,6 +103,7 @@ impl Conn {
         Conn {
             opened_at: now,
             open: false,
+            ended: false,
             last_heard: now,
             moved: (now, 0),
             fell_back: false,

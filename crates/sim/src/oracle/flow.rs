@@ -258,8 +258,8 @@ impl Flow {
             }
             self.unmapped.remove(map.sub..map.end());
         }
-        let tells_of_others = map.sub < range.start || map.end() > range.end;
-        if tells_of_others && self.mappings.back() != Some(&map) {
+        let elsewhere = map.sub < range.start || map.end() > range.end;
+        if elsewhere && self.mappings.back() != Some(&map) {
             self.remember(map);
         }
     }

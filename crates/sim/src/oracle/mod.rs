@@ -153,12 +153,12 @@ impl Oracle {
         | Event::FellBack { conn, .. }
         | Event::SubflowEstablished { conn, .. }
         | Event::SubflowClosed { conn, .. }) = *event;
-        let ended = self.ended.iter().any(|(_, ended)| *ended == conn);
+        let known = self.conns.get_mut(&conn);
+        let ended = known.as_ref().is_some_and(|c| c.ended);
         let about = (now, Some(conn));
         self.log.check(!ended, Rule::Event, about, || {
             format!("{event:?} after the connection's end")
         });
-        let known = self.conns.get_mut(&conn);
         match *event {
             Event::Accepted { .. } | Event::Connected { .. } => {
                 let fresh = known.is_some_and(|c| !core::mem::replace(&mut c.open, true));
@@ -172,7 +172,10 @@ impl Oracle {
                     known.on_fallback(flows);
                 }
             }
-            Event::Closed { .. } => self.ended.push_back((now, conn)),
+            Event::Closed { .. } => {
+                known.into_iter().for_each(|c| c.ended = true);
+                self.ended.push_back((now, conn));
+            }
             _ => {}
         }
     }

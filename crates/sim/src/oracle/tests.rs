@@ -10,6 +10,7 @@ use braid_strategy::by_name;
 use braid_wire::mptcp::{Dss, Join, MptcpOption, WireDsn};
 use braid_wire::{Rng, Seq32, ip, tcp};
 
+use super::flow::{Arrived, Map};
 use super::*;
 
 const PORT: u16 = 80;
@@ -362,6 +363,40 @@ fn payload_behind_a_fin() {
     assert_eq!(scribe.log.take()[0].rule, Rule::Fin);
     flow.on_sent(&segment(Flags::FIN, 11, 4), &mut scribe);
     assert_eq!(scribe.log.take()[0].rule, Rule::Fin);
+}
+
+/// Middleboxes cut and join segments, and keep the option of the first or of the last: mappings come
+/// before, with, or after their payload.
+#[test]
+fn mappings_apart_from_their_payload() {
+    let map = |sub: u64, len| Map {
+        data: sub - 1,
+        sub,
+        len,
+    };
+    let orders: [&[(Range<u64>, Option<Map>)]; 4] = [
+        // The mapping of the second half comes with the first.
+        &[(1..100, Some(map(1, 199))), (100..200, None)],
+        // It comes when the payload is here.
+        &[(1..100, None), (100..200, Some(map(1, 199)))],
+        // The end of a mapping comes first; its start is behind that of another.
+        &[(100..200, Some(map(50, 150))), (1..100, Some(map(1, 49)))],
+        // Payload under two mappings, of which one came before.
+        &[(150..200, Some(map(50, 150))), (1..150, Some(map(1, 49)))],
+    ];
+    for order in orders {
+        let (mut flow, mut stream) = (Flow::default(), Arrived::default());
+        flow.arrived.next = 1;
+        for (payload, map) in order {
+            flow.arrived.insert(payload.clone());
+            flow.locate(payload.clone(), *map, |place| {
+                if !place.is_empty() {
+                    stream.insert(place);
+                }
+            });
+        }
+        assert_eq!(stream.next, 199, "{order:?}");
+    }
 }
 
 /// The peer has announced less than the engine believes.

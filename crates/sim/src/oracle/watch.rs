@@ -125,9 +125,8 @@ impl Oracle {
             self.ended.pop_front();
             gone.insert(conn);
         }
-        let ended: BTreeSet<ConnId> = self.ended.iter().map(|(_, conn)| *conn).collect();
         for (id, conn) in &mut self.conns {
-            if ended.contains(id) || gone.contains(id) {
+            if conn.ended {
                 continue;
             }
             let mut scribe = Scribe {

@@ -1,5 +1,6 @@
 //! Box and server in virtual time, with unmodified hosts at both ends.
 
+mod chaos;
 mod faults;
 mod forwarding;
 mod links;

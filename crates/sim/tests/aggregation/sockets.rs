@@ -1,13 +1,13 @@
 //! The engine's TCP in place of kernel sockets: two machines on one wire.
 
-use core::net::Ipv4Addr;
+use core::net::{Ipv4Addr, SocketAddr};
 use core::time::Duration;
 use std::io::{IoSlice, IoSliceMut};
 
 use braid_engine::{PathConfig, RxMeta};
 use braid_proxy::{ConnectFailure, LocalError, LocalEvent, LocalId, LocalStreams};
 use braid_sim::gateway::{LocalConfig, LocalTcp};
-use braid_wire::{Instant, Rng};
+use braid_wire::{Instant, Rng, Seq32, ip, tcp};
 
 use crate::support::{millis, secs};
 
@@ -20,6 +20,8 @@ struct Pair {
     far: LocalTcp,
     /// Nothing arrives.
     cut: bool,
+    /// The near end of the last connection, as the far side saw it.
+    peer: Option<SocketAddr>,
 }
 
 fn local(host: u8, config: &LocalConfig) -> LocalTcp {
@@ -53,6 +55,7 @@ impl Pair {
             near: local(1, &small()),
             far,
             cut: false,
+            peer: None,
         }
     }
 
@@ -97,11 +100,14 @@ impl Pair {
             Some(LocalEvent::Connected { id: near })
         );
         let Some(LocalEvent::Accepted {
-            id, destination, ..
+            id,
+            peer,
+            destination,
         }) = self.far.next_event()
         else {
             panic!("it was not accepted");
         };
+        self.peer = Some(peer);
         assert_eq!(destination, FAR.parse().unwrap());
         (near, id)
     }
@@ -236,6 +242,54 @@ fn each_direction_ends_by_itself() {
         assert_eq!((side.len(), side.stack().connections()), (0, 0));
         assert_eq!(side.stack().buffered(), 0);
     }
+}
+
+fn syn(from: SocketAddr, to: SocketAddr) -> Vec<u8> {
+    let segment = tcp::Repr {
+        src_port: from.port(),
+        dst_port: to.port(),
+        seq: Seq32(1),
+        ack: Seq32(0),
+        flags: tcp::Flags::SYN,
+        window: 1_000,
+        options: tcp::Options::default(),
+    };
+    let header = ip::Repr {
+        src: from.ip(),
+        dst: to.ip(),
+        protocol: ip::PROTO_TCP,
+        payload_len: segment.header_len(),
+        hop_limit: 64,
+        traffic_class: 0,
+    };
+    let ip_len = header.header_len();
+    let mut packet = vec![0; ip_len + segment.header_len()];
+    header.emit(&mut packet);
+    segment.emit(&mut packet[ip_len..]);
+    tcp::fill_checksum(from.ip(), to.ip(), &mut packet[ip_len..], &[]);
+    packet
+}
+
+/// The machine forgets it with its last byte, and the reader learns no worse than the end.
+#[test]
+fn what_ended_while_it_was_read_ended_in_order() {
+    let mut pair = Pair::new();
+    let (near, far) = pair.connected();
+    pair.near.shutdown(near);
+    pair.run(millis(5));
+    assert_eq!(write(&mut pair.far, far, 5_000), Ok(5_000));
+    pair.far.shutdown(far);
+    pair.run(secs(20));
+    // The far side has forgotten it, and resets who asks.
+    let stray = syn(FAR.parse().unwrap(), pair.peer.unwrap());
+    pair.near.receive(&stray, RxMeta::default());
+    pair.run(millis(5));
+    assert_eq!(pair.far.stack().stats().strays, 1);
+    assert_eq!(read(&mut pair.near, near), Ok(4_000));
+    let (mut a, mut b) = ([0; 2_000], [0; 2_000]);
+    let mut room = [IoSliceMut::new(&mut a), IoSliceMut::new(&mut b)];
+    assert_eq!(pair.near.read(near, &mut room), Ok(1_000));
+    assert_eq!(read(&mut pair.near, near), Ok(0));
 }
 
 #[test]

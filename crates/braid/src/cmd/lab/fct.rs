@@ -199,3 +199,34 @@ fn mean(times: &Summary) -> String {
 fn ms(value: Option<f64>) -> String {
     value.map_or_else(|| "-".to_owned(), |ms| format!("{ms:.1}"))
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::cli::lab::Lab;
+    use crate::cli::{Cli, Command};
+
+    /// What a failing run prints must make that run again.
+    #[test]
+    fn a_cell_s_command_gives_that_cell() {
+        let read = |line: &str| {
+            let words = line.split(' ').map(|word| word.trim_matches('\''));
+            match Cli::try_parse_from(words).map(|cli| cli.command) {
+                Ok(Command::Lab(Lab::Fct(args))) => (cells(&args), args.runs),
+                other => panic!("{other:?}"),
+            }
+        };
+        for line in [
+            "braid lab fct --paths '5mbit,40ms,0%;5mbit,100ms,2%' --size 64k",
+            "braid lab fct --paths '5mbit,40ms,0%,9;1mbit,1s,0.5%' --size 1M --cc reno --seed 9 \
+             --default-path mix --records warm --warm-subflows --iw 3 --declare none --queue 7 \
+             --direction up",
+        ] {
+            let (first, _) = read(line);
+            let again = read(&first[0].command(17));
+            assert_eq!(again, (first, 17));
+        }
+    }
+}

@@ -47,7 +47,7 @@ fn text(report: &Report, took: Duration, verbose: bool) -> String {
         fallbacks,
         aborted,
         broken,
-        unreached,
+        cut_off,
         late,
         simulated_ns,
         packets,
@@ -55,7 +55,7 @@ fn text(report: &Report, took: Duration, verbose: bool) -> String {
     } = report.figures;
     text.push_str(&format!(
         "{} seeds, {} violations: {connections} connections ({fallbacks} fallbacks, {aborted} \
-         aborted, {broken} broken by middleboxes, {unreached} unreached, {late} \
+         aborted, {broken} broken, {cut_off} cut off, {late} \
          ended late), {:.0} simulated s, {packets} \
          packets, {:.1} MB, {:.1} s\n",
         report.seeds,

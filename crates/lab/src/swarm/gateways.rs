@@ -1,0 +1,258 @@
+//! Worlds in which unmodified users sit behind a box and content behind a server.
+
+use std::time::Duration;
+
+use braid_engine::CloseReason;
+use braid_links::{Loss, Settings};
+use braid_sim::aggregation::{Action, Aggregation, AggregationConfig, Load, TransferId};
+use braid_sim::traffic::{Role, Stream};
+use braid_sim::transfer::{PathSettings, REQUEST};
+
+use super::Figures;
+use super::draw::{Draw, LONGEST_OUTAGE_MS, RESTLESS_MS};
+use super::expect::told;
+
+/// Largest transfer is just below two to this power, bytes.
+const SIZE_BITS: u64 = 20;
+/// As for worlds without box: what lives longer hangs.
+const LIMIT: Duration = Duration::from_secs(1_800);
+
+/// Everything that is drawn from one seed.
+#[derive(Debug, Clone)]
+pub struct Scenario {
+    access: Vec<PathSettings>,
+    servers: usize,
+    events: Vec<(Duration, Action)>,
+    transfers: Vec<Transfer>,
+}
+
+/// A user's connection.
+#[derive(Debug, Clone, Copy)]
+struct Transfer {
+    at: Duration,
+    load: Load,
+    /// How long after it was opened the user resets it.
+    abort: Option<Duration>,
+}
+
+/// What is done to the network by hand.
+#[derive(Debug, Clone, Copy)]
+enum Step {
+    Open(usize),
+    Abort(usize),
+}
+
+impl Scenario {
+    /// Draws one.
+    pub fn draw(d: &mut Draw) -> Self {
+        let count = 1 + d.below(4) as usize;
+        let access: Vec<PathSettings> = (0..count).map(|_| d.access_link()).collect();
+        let servers = 1 + d.below(2) as usize;
+        let mut events = Vec::new();
+        for (link, settings) in access.iter().enumerate() {
+            events.extend(d.outages(link, settings));
+        }
+        if d.chance(0.15) {
+            let at = d.up_to_ms(RESTLESS_MS);
+            let back = at + d.up_to_ms(LONGEST_OUTAGE_MS);
+            let server = d.below(servers as u64) as usize;
+            let (down, up) = match d.chance(0.7) {
+                true => (Action::KillServer(server), Action::StartServer(server)),
+                false => (Action::KillBox, Action::StartBox),
+            };
+            events.extend([(at, down), (back, up)]);
+        }
+        let transfers = (0..=d.below(5)).map(|_| d.transfer()).collect();
+        Scenario {
+            access,
+            servers,
+            events,
+            transfers,
+        }
+    }
+
+    /// Plays it and looks at how it ended.
+    ///
+    /// # Errors
+    /// What did not hold.
+    pub fn play(&self, seed: u64) -> Result<Figures, String> {
+        let mut config = AggregationConfig::new(self.access.clone()).map_err(|e| e.to_string())?;
+        config
+            .set_servers(self.servers)
+            .map_err(|e| e.to_string())?;
+        let mut net = Aggregation::new(seed, &config).map_err(|e| e.to_string())?;
+        let begun = net.settle();
+        if !begun && !self.loses() {
+            return Err("the box finds no server over links that lose nothing".to_owned());
+        }
+        let start = net.world.now();
+        for (after, action) in &self.events {
+            net.after(*after, action.clone());
+        }
+        let mut open: Vec<Option<TransferId>> = vec![None; self.transfers.len()];
+        for (at, step) in self.steps() {
+            net.run_for((start + at).saturating_since(net.world.now()));
+            match step {
+                Step::Open(n) => {
+                    let opened = net.open(0, 0, self.transfers[n].load);
+                    open[n] = Some(opened.map_err(|e| format!("transfer {n} does not open: {e}"))?);
+                }
+                Step::Abort(n) => {
+                    if let Some(id) = open[n] {
+                        net.abort(id);
+                    }
+                }
+            }
+        }
+        if !net.finish(LIMIT) {
+            return Err(format!("hangs: {}", self.told(&net, &open)));
+        }
+        let mut figures = Figures::default();
+        figures.note(
+            &net.world,
+            net.access.iter().flat_map(|(up, down)| [*up, *down]),
+        );
+        for (n, id) in open.iter().enumerate() {
+            let Some(id) = *id else { continue };
+            self.check(n, (net.at_user(id), net.at_content(id)), &mut figures)?;
+        }
+        Ok(figures)
+    }
+
+    fn steps(&self) -> Vec<(Duration, Step)> {
+        let mut steps = Vec::new();
+        for (n, transfer) in self.transfers.iter().enumerate() {
+            steps.push((transfer.at, Step::Open(n)));
+            steps.extend(
+                transfer
+                    .abort
+                    .map(|after| (transfer.at + after, Step::Abort(n))),
+            );
+        }
+        steps.sort_by_key(|(at, _)| *at);
+        steps
+    }
+
+    fn check(
+        &self,
+        n: usize,
+        (user, content): (&Stream, Option<&Stream>),
+        figures: &mut Figures,
+    ) -> Result<(), String> {
+        figures.connections += 1;
+        let transfer = &self.transfers[n];
+        let wrong = |what: &str| {
+            let ends = [("user", Some(user)), ("content", content)].map(told);
+            Err(format!(
+                "transfer {n} {what}: {transfer:?}\n{}\n{}",
+                ends[0], ends[1]
+            ))
+        };
+        let (reads, writes) = match transfer.load {
+            Load::Down(size) => (size, REQUEST),
+            Load::Up(size) => (0, size),
+            Load::Post { sends, answer } => (answer, sends),
+        };
+        let whole = |end: &Stream, received, sent| {
+            end.received == received && end.sent == sent && end.complete_at.is_some()
+        };
+        let finished = |end: &Stream| end.closed.is_some_and(|(_, r)| r == CloseReason::Finished);
+        let at_user = whole(user, reads, writes);
+        let at_content = content.is_some_and(|c| whole(c, writes, reads));
+        if at_user && at_content && finished(user) && content.is_some_and(finished) {
+            return Ok(());
+        }
+        // What the user is told of an upload's end is the box's word; of a download it is not.
+        if finished(user) && !at_user {
+            return wrong("ends in order, and not all has arrived");
+        }
+        if matches!(user.role, Role::Fetch { .. }) && finished(user) && content.is_none() {
+            return wrong("was answered by nobody");
+        }
+        if transfer.abort.is_some() {
+            figures.aborted += 1;
+            return Ok(());
+        }
+        if !self.events.is_empty() || self.loses() {
+            figures.broken += 1;
+            return Ok(());
+        }
+        wrong("does not end in order, and nothing that was drawn excuses it")
+    }
+
+    /// Whether packets may be lost other than by full queues.
+    fn loses(&self) -> bool {
+        let lossy = |s: &Settings| s.loss != Loss::None || s.corrupt > 0.0;
+        self.access
+            .iter()
+            .any(|link| lossy(&link.up) || lossy(&link.down))
+    }
+
+    fn told(&self, net: &Aggregation, open: &[Option<TransferId>]) -> String {
+        let each = open.iter().flatten().flat_map(|id| {
+            [
+                ("user", Some(net.at_user(*id))),
+                ("content", net.at_content(*id)),
+            ]
+            .map(told)
+        });
+        each.collect::<Vec<_>>().join("\n")
+    }
+}
+
+impl Draw {
+    fn access_link(&mut self) -> PathSettings {
+        let delay = Duration::from_micros(500) + self.up_to_ms(80);
+        let mut link = PathSettings {
+            up: self.link(delay),
+            down: self.link(delay),
+        };
+        for settings in [&mut link.up, &mut link.down] {
+            // Most access links lose little; what all of them lose is another scenario's business.
+            if self.chance(0.5) {
+                settings.loss = Loss::None;
+            }
+        }
+        link
+    }
+
+    /// Times at which a link is dark without notice, or plugged out and in.
+    fn outages(&mut self, link: usize, settings: &PathSettings) -> Vec<(Duration, Action)> {
+        let mut events = Vec::new();
+        if self.chance(0.65) {
+            return events;
+        }
+        let at = self.up_to_ms(RESTLESS_MS);
+        let back = at + self.up_to_ms(LONGEST_OUTAGE_MS);
+        if self.chance(0.4) {
+            events.push((at, Action::Carrier { link, up: false }));
+            events.push((back, Action::Carrier { link, up: true }));
+            return events;
+        }
+        let mut dark = settings.clone();
+        (dark.up.up, dark.down.up) = (false, false);
+        for (at, settings) in [(at, dark), (back, settings.clone())] {
+            let settings = Box::new(settings);
+            events.push((at, Action::Access { link, settings }));
+        }
+        events
+    }
+
+    fn transfer(&mut self) -> Transfer {
+        let size = self.size(SIZE_BITS);
+        let load = match self.below(4) {
+            0 | 1 => Load::Down(size),
+            2 => Load::Up(size),
+            _ => Load::Post {
+                sends: self.size(SIZE_BITS - 2),
+                answer: size,
+            },
+        };
+        let abort = self.up_to_ms(4_000);
+        Transfer {
+            at: self.up_to_ms(RESTLESS_MS),
+            load,
+            abort: self.chance(0.1).then_some(abort),
+        }
+    }
+}
