@@ -122,7 +122,9 @@ impl Oracle {
     fn on_syn_received(&mut self, tuple: Tuple, segment: &Segment, stack: &Stack) {
         let flow = self.flows.entry(tuple).or_default();
         let answer = segment.has(Flags::ACK);
-        if flow.irs == Some(segment.seq) || (answer && flow.iss.is_none()) {
+        // The first answer to our SYN counts; a peer that was restarted may give another.
+        let awaited = flow.irs.is_none() && segment.ack == flow.iss.map(|iss| iss.add(1));
+        if flow.irs == Some(segment.seq) || (answer && !awaited) {
             return;
         }
         if !answer {
