@@ -12,7 +12,7 @@ use super::layout::namespace;
 use super::model::{LinkChange, LinkModel, ScheduledChange};
 use super::spec::LinkSpec;
 use super::status::{DirectionStatus, HostStatus, LatenessStatus, LinkStatus, Status};
-use super::units::{CodelValue, LossValue, QueueSize};
+use super::units::{CodelValue, QueueSize};
 use crate::emulator::{Course, Direction, Emulator};
 use crate::netns;
 
@@ -272,7 +272,15 @@ fn direction_status((settings, counters): (Settings, Counters)) -> DirectionStat
             .map(|codel| CodelValue(Some(codel)).to_string()),
         loss: mean_loss(settings.loss),
         bursts: match settings.loss {
-            Loss::GilbertElliott { .. } => Some(LossValue(settings.loss).to_string()),
+            Loss::GilbertElliott {
+                to_bad,
+                to_good,
+                loss_good,
+                loss_bad,
+            } => {
+                let parameters = [to_bad, to_good, loss_good, loss_bad];
+                Some(parameters.map(|p| format!("{:.3}%", p * 100.0)).join("/"))
+            }
             _ => None,
         },
         reorder: settings.reorder.share,

@@ -292,7 +292,11 @@ impl fmt::Display for RateValue {
 
 impl fmt::Display for TimeValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}ns", self.0.as_nanos())
+        match self.0.as_nanos() {
+            nanos if nanos % 1_000_000 == 0 => write!(f, "{}ms", nanos / 1_000_000),
+            nanos if nanos % 1_000 == 0 => write!(f, "{}us", nanos / 1_000),
+            nanos => write!(f, "{nanos}ns"),
+        }
     }
 }
 
@@ -524,6 +528,18 @@ mod tests {
         assert_eq!(QueueSize::parse("50 packets"), Ok(QueueSize::Packets(50)));
         assert_eq!(QueueSize::parse("64kB"), Ok(QueueSize::Bytes(64_000)));
         assert_eq!(QueueSize::parse("0.5BDP"), Ok(QueueSize::Bdp(0.5)));
+    }
+
+    #[test]
+    fn what_is_written_is_read_back() {
+        for text in ["0ms", "1500ms", "200us", "1001ns"] {
+            let value = TimeValue::parse(text).unwrap();
+            assert_eq!(value.to_string(), text);
+        }
+        for text in ["on", "off", "5ms/150us"] {
+            let value = CodelValue::parse(text).unwrap();
+            assert_eq!(CodelValue::parse(&value.to_string()), Ok(value));
+        }
     }
 
     #[test]

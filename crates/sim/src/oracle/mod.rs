@@ -122,9 +122,11 @@ impl Oracle {
     fn on_syn_received(&mut self, tuple: Tuple, segment: &Segment, stack: &Stack) {
         let flow = self.flows.entry(tuple).or_default();
         let answer = segment.has(Flags::ACK);
-        // The first answer to our SYN counts; a peer that was restarted may give another.
-        let awaited = flow.irs.is_none() && segment.ack == flow.iss.map(|iss| iss.add(1));
-        if flow.irs == Some(segment.seq) || (answer && !awaited) {
+        // Of several answers, as where both a host and one in its place have the SYN, the first
+        // counts.
+        let expected = segment.ack == flow.iss.map(|iss| iss.add(1));
+        let idle = flow.iss.is_none() || flow.irs.is_some() || !expected;
+        if flow.irs == Some(segment.seq) || (answer && idle) {
             return;
         }
         if !answer {
