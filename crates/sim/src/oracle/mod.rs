@@ -122,7 +122,11 @@ impl Oracle {
     fn on_syn_received(&mut self, tuple: Tuple, segment: &Segment, stack: &Stack) {
         let flow = self.flows.entry(tuple).or_default();
         let answer = segment.has(Flags::ACK);
-        if flow.irs == Some(segment.seq) || (answer && flow.iss.is_none()) {
+        // Of several answers, as where both a host and one in its place have the SYN, the first
+        // counts.
+        let expected = segment.ack == flow.iss.map(|iss| iss.add(1));
+        let idle = flow.iss.is_none() || flow.irs.is_some() || !expected;
+        if flow.irs == Some(segment.seq) || (answer && idle) {
             return;
         }
         if !answer {
