@@ -5,7 +5,7 @@
 use std::sync::{Mutex, PoisonError};
 
 use braid_lab::arm::{Arm, Error};
-use braid_lab::fct::{self, Cell, DefaultPath, Direction, Records, Row};
+use braid_lab::fct::{self, Cell, DefaultPath, Direction, Records, Row, RunResult};
 use braid_linux::netns;
 
 /// One measurement at a time.
@@ -30,6 +30,10 @@ fn cell(paths: &str, size: &str) -> Cell {
 
 /// `None` where this machine cannot say.
 fn measured(cell: &Cell, arm: Arm, runs: u64) -> Option<Row> {
+    Some(Row::new(cell, arm, &results(cell, arm, runs)?))
+}
+
+fn results(cell: &Cell, arm: Arm, runs: u64) -> Option<Vec<RunResult>> {
     let _alone = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
     if !arm.is_virtual()
         && let Err(reason) = netns::ensure_capable()
@@ -38,7 +42,7 @@ fn measured(cell: &Cell, arm: Arm, runs: u64) -> Option<Row> {
         return None;
     }
     match fct::run(cell, arm, runs, 1, &|| ()) {
-        Ok(results) => Some(Row::new(cell, arm, &results)),
+        Ok(results) => Some(results),
         Err(Error::Busy(why)) => {
             netns::Reason(why).announce("a comparison of arms");
             None
@@ -71,11 +75,24 @@ fn links_agree_with_the_simulator() {
     assert_agreement(&cell(paths, "1M"), 4);
 }
 
-/// Losses fall on the packets of the same number in both arms.
+/// Losses fall on the packets of the same number in both arms, so that each run is much the same.
+/// Not all need be: a packet sent a little later may meet another fate, and its flow another end.
 #[test]
 #[ignore = "network"]
 fn links_agree_with_the_simulator_where_packets_are_lost() {
-    assert_agreement(&cell("5mbit,40ms,1%;5mbit,100ms,1%", "64k"), 10);
+    let cell = cell("5mbit,40ms,1%;5mbit,100ms,1%", "64k");
+    let Some(links) = results(&cell, Arm::Links, 12) else {
+        return;
+    };
+    let sim = results(&cell, Arm::Sim, 12).unwrap();
+    let pairs: Vec<(f64, f64)> = sim
+        .iter()
+        .zip(&links)
+        .map(|(sim, links)| (sim.fct.as_secs_f64(), links.fct.as_secs_f64()))
+        .collect();
+    let alike = |(sim, links): &&(f64, f64)| (sim - links).abs() <= 0.05 * sim + 0.003;
+    assert!(pairs.iter().filter(alike).count() >= 9, "{pairs:?}");
+    assert!(sim.iter().any(|run| run.retransmissions > 0), "no losses");
 }
 
 #[test]

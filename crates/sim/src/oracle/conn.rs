@@ -48,10 +48,13 @@ fn learn(known: &mut Option<Key>, key: u64) {
     }
 }
 
+/// Length of a mapping without an end.
+const INFINITE: u64 = u64::MAX >> 2;
+
 /// Payload bytes of a mapping; the infinite one has no end (RFC 8684 section 3.7).
 fn mapped(mapping: &DssMapping, data_fin: bool) -> u64 {
     match mapping.is_infinite() {
-        true => u64::MAX >> 2,
+        true => INFINITE,
         false => u64::from(mapping.len).saturating_sub(u64::from(data_fin)),
     }
 }
@@ -68,7 +71,7 @@ pub(super) struct Conn {
     /// and up to where.
     pub moved: (Instant, u64),
     /// MPTCP is not in use.
-    pub fell_back: bool,
+    fell_back: bool,
     /// The subflow of the last MP_CAPABLE or plain SYN: an unanswered one may be followed by another,
     /// on another path and with another key, and what answers the first counts no longer.
     initial: Option<SubflowId>,
@@ -130,6 +133,25 @@ impl Conn {
         match self.is_plain() {
             true => self.peer_end,
             false => self.peer_fin,
+        }
+    }
+
+    /// The engine fell back, with one of `flows` left: all its payload is the stream's, in order,
+    /// also what came without a mapping just before (RFC 8684 section 3.7).
+    pub fn on_fallback<'a>(&mut self, flows: impl Iterator<Item = &'a mut Flow>) {
+        self.fell_back = true;
+        let whole = Map {
+            data: 0,
+            sub: 1,
+            len: INFINITE,
+        };
+        for flow in flows.filter(|flow| self.mapped && flow.id == self.initial) {
+            let arrived = &mut self.arrived;
+            flow.locate(1..1, Some(whole), |place| {
+                if !place.is_empty() {
+                    arrived.insert(place);
+                }
+            });
         }
     }
 

@@ -122,7 +122,11 @@ impl Oracle {
     fn on_syn_received(&mut self, tuple: Tuple, segment: &Segment, stack: &Stack) {
         let flow = self.flows.entry(tuple).or_default();
         let answer = segment.has(Flags::ACK);
-        if flow.irs == Some(segment.seq) || (answer && flow.iss.is_none()) {
+        // Of several answers, as where both a host and one in its place have the SYN, the first
+        // counts.
+        let expected = segment.ack == flow.iss.map(|iss| iss.add(1));
+        let idle = flow.iss.is_none() || flow.irs.is_some() || !expected;
+        if flow.irs == Some(segment.seq) || (answer && idle) {
             return;
         }
         if !answer {
@@ -166,7 +170,12 @@ impl Oracle {
                     format!("{event:?} of a connection that was never opened, or is open")
                 });
             }
-            Event::FellBack { .. } => known.into_iter().for_each(|c| c.fell_back = true),
+            Event::FellBack { .. } => {
+                let flows = self.flows.values_mut().filter(|f| f.conn == Some(conn));
+                if let Some(known) = known {
+                    known.on_fallback(flows);
+                }
+            }
             Event::Closed { .. } => {
                 known.into_iter().for_each(|c| c.ended = true);
                 self.ended.push_back((now, conn));

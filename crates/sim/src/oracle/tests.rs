@@ -241,6 +241,24 @@ fn a_sound_engine_breaks_nothing() {
     assert!(pair.oracle.flows.is_empty() && pair.oracle.conns.is_empty());
 }
 
+/// A peer that was restarted answers the same SYN once more, with another number.
+#[test]
+fn a_second_answer_to_a_syn() {
+    let mut pair = Pair::new(honest);
+    pair.run(1);
+    let syn_ack = drain(&mut pair.server, pair.now).remove(0);
+    pair.client.receive(pair.now, &syn_ack, CHECKED);
+    pair.oracle.on_received(pair.now, &syn_ack, &pair.client);
+    let (another, _) = retold(&syn_ack, |tcp, _| {
+        tcp.seq = tcp.seq.add(1000);
+        true
+    })
+    .unwrap();
+    pair.oracle.on_received(pair.now, &another, &pair.client);
+    pair.run(10);
+    assert_eq!(pair.oracle.take(), []);
+}
+
 #[test]
 fn wrong_bytes() {
     let mut oracle = Oracle::new(Config::default());
