@@ -3,8 +3,8 @@
 use core::time::Duration;
 use std::collections::BTreeSet;
 
-use braid_engine::stats::ConnStats;
 use braid_engine::Stack;
+use braid_engine::stats::ConnStats;
 use braid_wire::Instant;
 
 use super::Oracle;
