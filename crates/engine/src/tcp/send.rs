@@ -585,3 +585,66 @@ impl Sender {
         self.arm_rto(now);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cc::Algorithm;
+
+    const RTT: Duration = Duration::from_millis(100);
+    const START: Instant = Instant::from_millis(1000);
+
+    /// Twenty segments of 1000 bytes, all sent at `START`.
+    fn flight() -> Sender {
+        let config = Config {
+            congestion: Algorithm::NewReno,
+            initial_window: 20,
+            ..Config::default()
+        };
+        let mut sender = Sender::new(Seq32(0), 1000, &config);
+        sender.established(START, Some(RTT), 1 << 20);
+        for n in 0..20 {
+            let map = Mapping {
+                data: n * 1000,
+                sub: n * 1000 + 1,
+                len: 1000,
+                fin: false,
+            };
+            sender.on_new(START, map, false);
+        }
+        sender
+    }
+
+    fn room(sender: &Sender) -> u64 {
+        sender.cwnd() - sender.in_flight()
+    }
+
+    /// RFC 9937 section 6.1: what the first acknowledgement of a recovery delivered counts as
+    /// having been in flight.
+    #[test]
+    fn recovery_starts_from_the_flight_before_it() {
+        let mut sender = flight();
+        sender.on_ack(START + RTT, 1, Some(1001..4001).as_slice(), None);
+        assert_eq!((sender.in_flight(), sender.cc.cwnd()), (16_000, 8_500));
+        // 3000 of 20,000, of 8500.
+        assert_eq!(room(&sender), 1_275);
+    }
+
+    /// RFC 9937 section 6.2: an acknowledgement that tells of further loss lets out what it says
+    /// was delivered and no more, though it advances.
+    #[test]
+    fn further_loss_is_no_time_to_catch_up() {
+        for (acked, sack, room_left) in [(3001, None, 4_000), (1001, Some(2001..3001), 2_000)] {
+            let mut sender = flight();
+            let (first, second) = (START + RTT, START + RTT + RTT);
+            sender.on_ack(first, 1, Some(17_001..20_001).as_slice(), None);
+            assert_eq!((sender.in_flight(), room(&sender)), (0, 3_000));
+            for _ in 0..3 {
+                sender.retransmit(first, 1000);
+            }
+            sender.on_ack(second, acked, sack.as_slice(), None);
+            assert_eq!(sender.in_flight(), 0);
+            assert_eq!(room(&sender), room_left, "{acked} {sack:?}");
+        }
+    }
+}

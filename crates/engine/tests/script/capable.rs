@@ -1,6 +1,6 @@
 //! MP_CAPABLE (RFC 8684 section 3.1) and falling back to TCP (section 3.7).
 
-use braid_engine::{CloseReason, Event, FallbackCause, Protocol};
+use braid_engine::{CloseReason, Event, FallbackCause, PathId, Protocol};
 
 use crate::harness::{PEER_KEY, Script, config, mapped, token_idsn};
 use crate::segment::{Rel, ack, dack, data, fin, hex, rst_ack, syn, syn_ack};
@@ -74,6 +74,18 @@ fn first_data_repeats_the_keys_until_data_ack() {
     recv!(s => 720, s.stack_keys_data(data(1, 1, "hello"), 5));
     send!(s, 730, ack(1, 6).dss(dack(5)));
     recv!(s, 730, data(6, 1, " world").dss(dack(0).map(5, 6, 6)));
+}
+
+/// Before it is confirmed, the connection hangs on its only subflow: that is not closed.
+#[test]
+fn a_path_that_is_left_during_the_handshake() {
+    let mut s = Script::client(config(), 1, Protocol::Mptcp);
+    recv!(s, 0, syn().ws(None).raw(&hex("1e 04 01 01")));
+    s.stack.leave_path(s.now, PathId(0));
+    send!(s, 10, s.peer_capable(syn_ack()).win(65_535));
+    recv!(s => 10, s.stack_keys(ack(1, 1)));
+    s.write("hello");
+    recv!(s => 10, s.stack_keys_data(data(1, 1, "hello"), 5));
 }
 
 /// Data written before the handshake is over leaves with the third ACK.

@@ -421,4 +421,5 @@ fn the_round_trip_of_a_repeated_syn() {
     assert_eq!(rtt(syn_ack().ts(0, 1000)), Some(41));
     assert_eq!(rtt(syn_ack().ts(0, 0)), Some(1_040));
     assert_eq!(rtt(syn_ack()), Some(0), "not known");
+    assert_eq!(rtt(syn_ack().ts(0, 5_000)), Some(0), "never sent");
 }
