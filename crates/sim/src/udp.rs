@@ -363,6 +363,19 @@ mod tests {
         report
     }
 
+    /// No rate is too odd: what is less than a nanosecond is not lost.
+    #[test]
+    fn the_rate_is_exact_in_the_long_run() {
+        let [src, dst] = [1, 2].map(|n| SocketAddr::from(([10, 0, 0, n], 9)));
+        let flow = UdpFlow::constant(src, dst, 7_000_000_000, 100);
+        let start = flow.start;
+        let mut source = UdpSource::new(flow, Rng::for_component(1, 1));
+        for _ in 0..7_000 {
+            source.wait(100);
+        }
+        assert_eq!(source.next_at, start + Duration::from_micros(800));
+    }
+
     #[test]
     fn copies_and_latecomers_are_told_apart() {
         let counts = |numbers: &[u64]| {

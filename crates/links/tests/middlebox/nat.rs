@@ -97,6 +97,12 @@ fn mappings_last_as_long_as_their_state_says() {
     assert!(at(&mut nat, ms(501), IN, &answer.clone().flags(Flags::RST)).is_some());
     assert!(at(&mut nat, ms(511), IN, &answer).is_none());
     assert_eq!(nat.mappings(), 0);
+    // And one right after the end of another.
+    assert!(at(&mut nat, ms(600), OUT, &syn()).is_some());
+    assert!(at(&mut nat, ms(601), IN, &answer.clone().flags(fin)).is_some());
+    assert!(at(&mut nat, ms(602), OUT, &data.flags(fin)).is_some());
+    assert!(at(&mut nat, ms(603), OUT, &syn()).is_some());
+    assert!(at(&mut nat, ms(702), IN, &answer).is_some());
 }
 
 #[test]
@@ -197,6 +203,18 @@ fn udp_with_and_without_a_checksum() {
         // TCP from the same ports has nothing to do with it.
         assert_eq!(outbound(&mut nat, &syn()).src, addr("203.0.113.5:4000"));
     }
+}
+
+/// RFC 768: a sum of zero is sent as all ones, for zero says that there is none.
+#[test]
+fn an_adjusted_udp_checksum_is_not_taken_for_none() {
+    let from = |host: &str, port: u16| datagram(&format!("{host}:{port}"), "192.0.2.1:53", true);
+    let sums_to_zero = |port: &u16| from("203.0.113.5", *port).bytes[26..28] == [0xff; 2];
+    let port = (1024..=u16::MAX).find(sums_to_zero).expect("one of all");
+    let mut nat = Nat::new(config());
+    let sent = from("10.0.0.2", port);
+    let expected = from("203.0.113.5", port);
+    assert_eq!(process(&mut nat, T0, OUT, sent), [(OUT, expected)]);
 }
 
 /// An ICMP error of `router` about `packet`.
