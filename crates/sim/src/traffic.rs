@@ -185,7 +185,7 @@ impl Stream {
         self.bucket = Bucket::starting_at(now);
     }
 
-    /// Messages that arrived, in order; the last million at most. Requests are not among them: they
+    /// Messages that arrived, in order; the first million at most. Requests are not among them: they
     /// are gone when they are answered.
     pub fn messages(&self) -> &[Received] {
         &self.talk.inbox.records
