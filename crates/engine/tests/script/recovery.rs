@@ -117,7 +117,7 @@ fn a_tail_loss_is_probed() {
 }
 
 /// RFC 8985 section 6.2: three later segments delivered and one round trip gone by. The first
-/// retransmission does not wait for the reduced window (RFC 6675 section 5, step 4.3).
+/// retransmission does not wait for the reduced window (RFC 9937: a fast retransmission is forced).
 #[test]
 fn a_hole_is_filled_on_sack() {
     let mut s = flight(plain());

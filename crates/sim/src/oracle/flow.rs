@@ -321,9 +321,8 @@ impl Flow {
         if in_flight <= limit {
             return;
         }
-        // A tail loss probe (RFC 8985 section 7.3) and the first retransmission after a loss (RFC
-        // 6675 section 5, step 4.3) leave although the window is used up: one segment a round
-        // trip. Limited transmit (RFC 3042) is not used.
+        // A tail loss probe leaves although the window is used up (RFC 8985 section 7.3): one
+        // segment a round trip. Limited transmit (RFC 3042) is not used.
         let pause = stats.min_rtt / 2;
         let rare = self.excess_at.is_none_or(|at| now >= at + pause);
         self.excess_at = Some(now);

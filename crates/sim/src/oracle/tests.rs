@@ -646,6 +646,25 @@ fn a_connection_that_vanishes_or_lingers() {
     assert_eq!(pair.broken(), Some(Rule::Liveness));
 }
 
+/// Nobody ever asks for the flows of SYNs that are refused.
+#[test]
+fn refused_syns_are_forgotten() {
+    let mut pair = Pair::open(honest);
+    let open = pair.oracle.flows.len();
+    let mut stranger = stack(&[SERVER], 5);
+    let addr = SocketAddr::from((CLIENT, PORT));
+    let options = ConnectOptions::new(addr, by_name("minrtt").unwrap());
+    stranger.connect(pair.now, options).unwrap();
+    let syn = drain(&mut stranger, pair.now).remove(0);
+    pair.client.receive(pair.now, &syn, CHECKED);
+    pair.oracle.on_received(pair.now, &syn, &pair.client);
+    pair.send();
+    assert_eq!(pair.oracle.flows.len(), open + 1);
+    pair.oracle.sweep(pair.now, &pair.client);
+    assert_eq!(pair.oracle.flows.len(), open);
+    assert_eq!(pair.broken(), None);
+}
+
 #[test]
 fn events_out_of_place() {
     let mut pair = Pair::open(honest);

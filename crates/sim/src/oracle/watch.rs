@@ -3,8 +3,8 @@
 use core::time::Duration;
 use std::collections::BTreeSet;
 
+use braid_engine::Stack;
 use braid_engine::stats::ConnStats;
-use braid_engine::{ConnId, Stack};
 use braid_wire::Instant;
 
 use super::Oracle;
@@ -149,11 +149,10 @@ impl Oracle {
                 }
             }
         }
-        if !gone.is_empty() {
-            self.conns.retain(|id, _| !gone.contains(id));
-            let of_gone = |conn: Option<ConnId>| conn.is_some_and(|conn| gone.contains(&conn));
-            self.flows.retain(|_, flow| !of_gone(flow.conn));
-        }
+        self.conns.retain(|id, _| !gone.contains(id));
+        // What is no connection's is a SYN that was refused or dropped.
+        let known = |conn| self.conns.contains_key(&conn);
+        self.flows.retain(|_, flow| flow.conn.is_some_and(known));
     }
 }
 

@@ -41,7 +41,7 @@ pub struct Bulk {
     pub stream: u16,
     /// Its priority.
     pub priority: u8,
-    /// Bytes of a message.
+    /// Bytes of a message; 0 counts as 1.
     pub message: u32,
     /// bit/s at which messages are made; `None` makes one as soon as the one before is written, so
     /// that the connection's send buffer is always full.
@@ -125,9 +125,14 @@ impl Video {
 }
 
 impl Bulk {
+    /// Bytes of a message: at least one, or no time would pass from one to the next.
+    fn len(&self) -> u64 {
+        self.message.max(1).into()
+    }
+
     /// When message `n` is made, from the opening on; `None` where that depends on the connection.
     fn made_at(&self, n: u64) -> Option<Duration> {
-        let bits = u128::from(n) * u128::from(self.message) * 8;
+        let bits = u128::from(n) * u128::from(self.len()) * 8;
         let ns = (bits * 1_000_000_000).checked_div(u128::from(self.rate?))?;
         Some(Duration::from_nanos(u64::try_from(ns).unwrap_or(u64::MAX)))
     }
@@ -170,7 +175,7 @@ impl Session {
                     stream: bulk.stream,
                     priority: bulk.priority,
                     kind: Kind::Bulk,
-                    len: bulk.message.into(),
+                    len: bulk.len(),
                     made_at: opened_at + at,
                     deadline: None,
                 });
@@ -205,5 +210,29 @@ impl Bulk {
             None => elapsed,
         };
         (at <= elapsed && at < self.span).then_some(at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_of_no_size_take_time_too() {
+        let span = Duration::from_secs(1);
+        let session = Session {
+            frames: Arc::from([]),
+            bulk: vec![Bulk {
+                stream: 0,
+                priority: 0,
+                message: 0,
+                rate: Some(8_000),
+                span,
+            }],
+        };
+        let (mut progress, mut out) = (Progress::default(), Outbox::default());
+        session.make(&mut progress, Instant::ZERO, span, &mut out);
+        assert_eq!(progress.bulk, [1_000]);
+        assert!(session.is_over(&progress, span));
     }
 }
