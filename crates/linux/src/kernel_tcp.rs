@@ -121,6 +121,10 @@ fn open(address: SocketAddr, transport: Transport, congestion: &str) -> io::Resu
         Transport::Tcp => Protocol::TCP,
         Transport::Mptcp => Protocol::MPTCP,
     };
+    if transport == Transport::Mptcp {
+        // A Multipath TCP socket takes any name and finds out with its first subflow.
+        open(address, Transport::Tcp, congestion)?;
+    }
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(protocol))?;
     socket.set_tcp_congestion(congestion.as_bytes())?;
     Ok(socket)

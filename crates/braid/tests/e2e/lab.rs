@@ -1,14 +1,25 @@
 //! `braid lab fct` over emulated links, as a user runs it.
 
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use braid_linux::netns;
 use rustix::process::{Pid, Signal, kill_process};
 
+/// A measurement under way; killed when dropped.
+struct Measurement(Child);
+
+impl Drop for Measurement {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 /// Starts a measurement that would take minutes, and waits until its namespaces are there.
-fn started() -> Child {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_braid"))
+fn started() -> Measurement {
+    let child = Command::new(env!("CARGO_BIN_EXE_braid"))
         .args([
             "lab", "fct", "--arm", "links", "--size", "10M", "--runs", "50",
         ])
@@ -17,24 +28,31 @@ fn started() -> Child {
         .stderr(Stdio::null())
         .spawn()
         .expect("braid starts");
+    let mut measurement = Measurement(child);
     let deadline = Instant::now() + Duration::from_secs(20);
-    while namespaces_of(child.id()).len() < 2 {
+    while measurement.namespaces().len() < 2 {
         assert!(Instant::now() < deadline, "no namespaces");
-        assert!(matches!(child.try_wait(), Ok(None)), "it has ended");
+        let running = matches!(measurement.0.try_wait(), Ok(None));
+        assert!(running, "it has ended");
         std::thread::sleep(Duration::from_millis(20));
     }
-    child
+    measurement
 }
 
-fn namespaces_of(pid: u32) -> Vec<String> {
-    let mut names = netns::list().expect("a list of namespaces");
-    names.retain(|name| name.starts_with(&format!("braidlab{pid}-")));
-    names
-}
+impl Measurement {
+    fn namespaces(&self) -> Vec<String> {
+        let pid = self.0.id();
+        let mut names = netns::list().expect("a list of namespaces");
+        names.retain(|name| name.starts_with(&format!("braidlab{pid}-")));
+        names
+    }
 
-fn send(child: &Child, signal: Signal) {
-    let pid = Pid::from_raw(child.id() as i32).expect("a process id");
-    kill_process(pid, signal).expect("it runs");
+    /// Sends it a signal and waits for its end.
+    fn end(&mut self, signal: Signal) -> ExitStatus {
+        let pid = Pid::from_raw(self.0.id() as i32).expect("a process id");
+        kill_process(pid, signal).expect("it runs");
+        self.0.wait().expect("it ends")
+    }
 }
 
 #[test]
@@ -43,11 +61,9 @@ fn an_interrupted_measurement_leaves_nothing() {
     if let Err(reason) = netns::ensure_capable() {
         return reason.announce("an_interrupted_measurement_leaves_nothing");
     }
-    let mut child = started();
-    send(&child, Signal::INT);
-    let status = child.wait().expect("it ends");
-    assert_eq!(status.code(), Some(1));
-    assert_eq!(namespaces_of(child.id()), [""; 0]);
+    let mut measurement = started();
+    assert_eq!(measurement.end(Signal::INT).code(), Some(1));
+    assert_eq!(measurement.namespaces(), [""; 0]);
 }
 
 #[test]
@@ -56,13 +72,11 @@ fn what_a_killed_measurement_leaves_goes_with_the_next() {
     if let Err(reason) = netns::ensure_capable() {
         return reason.announce("what_a_killed_measurement_leaves_goes_with_the_next");
     }
-    let mut child = started();
-    send(&child, Signal::KILL);
-    child.wait().expect("it ends");
-    assert_eq!(namespaces_of(child.id()).len(), 2);
+    let mut killed = started();
+    killed.end(Signal::KILL);
+    assert_eq!(killed.namespaces().len(), 2);
     let mut next = started();
-    assert_eq!(namespaces_of(child.id()), [""; 0]);
-    send(&next, Signal::TERM);
-    next.wait().expect("it ends");
-    assert_eq!(namespaces_of(next.id()), [""; 0]);
+    assert_eq!(killed.namespaces(), [""; 0]);
+    next.end(Signal::TERM);
+    assert_eq!(next.namespaces(), [""; 0]);
 }

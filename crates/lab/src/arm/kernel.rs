@@ -31,8 +31,7 @@ const POLL: Duration = Duration::from_millis(1);
 /// the declared size mean nothing to a kernel.
 pub(super) fn check(cell: &Cell) -> Result<(), Error> {
     let any = SocketAddr::from(([127, 0, 0, 1], 0));
-    // A Multipath TCP socket would take any name and find out with its first subflow.
-    match kernel_tcp::listen(any, Transport::Tcp, &cell.cc) {
+    match kernel_tcp::listen(any, Transport::Mptcp, &cell.cc) {
         Ok(_) => Ok(()),
         Err(e) if e.kind() == io::ErrorKind::NotFound => {
             let known = "/proc/sys/net/ipv4/tcp_available_congestion_control";

@@ -40,6 +40,7 @@ mod units;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 pub use control::{Client, run_daemon, spawn_daemon};
 pub use error::{Error, SpecError};
@@ -269,7 +270,16 @@ impl Drop for Testbed {
 
 /// Whether a living process holds a testbed named `name`.
 pub fn is_up(name: &str) -> bool {
-    state::is_claimed(name)
+    // Of a killed process, a child that was about to become another program holds the name for a
+    // moment longer.
+    let deadline = Instant::now() + Duration::from_secs(1);
+    while state::is_claimed(name) {
+        if !state::is_orphaned(name) || Instant::now() > deadline {
+            return true;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    false
 }
 
 /// Takes the testbed named `name` down, whoever made it and whether that one still lives: asks

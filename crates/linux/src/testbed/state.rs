@@ -58,6 +58,12 @@ pub(super) fn holder(name: &str) -> Option<Pid> {
     Pid::from_raw(text.parse().ok()?)
 }
 
+/// Whether the testbed named `name` is held in the name of a process that is dead.
+pub(super) fn is_orphaned(name: &str) -> bool {
+    let dead = |pid| rustix::process::test_kill_process(pid) == Err(rustix::io::Errno::SRCH);
+    holder(name).is_some_and(dead)
+}
+
 /// Takes the name and makes its empty directory.
 pub(super) fn claim(name: &str) -> Result<Claim, Error> {
     if is_claimed(name) {

@@ -100,6 +100,8 @@ pub(super) struct Flow {
     window: u64,
     /// Segment size at that time.
     mss: u64,
+    /// Whether the last segment left in fast recovery.
+    recovering: bool,
     /// When a segment last left although the window was used up.
     excess_at: Option<Instant>,
     // --- received
@@ -297,14 +299,21 @@ impl Flow {
         let limit = match stats.recovery {
             // The flight may be above the reduced window at first, but does not grow above what
             // it was, nor above the new window (RFC 9937); the first retransmission waits for
-            // nothing.
-            LossRecovery::Fast => self.window.max(stats.ssthresh).saturating_add(mss),
+            // nothing. What it was may be more than the window last seen: where a timeout turned
+            // out needless just before, the window that it had closed is open again.
+            LossRecovery::Fast => {
+                if !self.recovering {
+                    self.window = self.window.max(stats.in_flight);
+                }
+                self.window.max(stats.ssthresh).saturating_add(mss)
+            }
             _ => {
                 self.window = (stats.cwnd * before).div_ceil(mss);
                 // One segment may always be in flight.
                 self.window.max(before)
             }
         };
+        self.recovering = stats.recovery == LossRecovery::Fast;
         // FIN takes a sequence number and no room.
         let in_flight = stats
             .in_flight

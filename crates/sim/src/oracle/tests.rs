@@ -546,7 +546,7 @@ fn more_in_flight_than_the_window() {
         judge(&mut pair, tuple, &over, Retransmission),
         Some(Rule::CongestionWindow)
     );
-    // In fast recovery what counts is the window before it.
+    // In fast recovery what counts is the window, or the flight, before it.
     let fast = SubflowStats {
         recovery: LossRecovery::Fast,
         ssthresh: over.cwnd / 2,
@@ -555,7 +555,7 @@ fn more_in_flight_than_the_window() {
     };
     assert_eq!(judge(&mut pair, tuple, &fast, New), None);
     let grown = SubflowStats {
-        in_flight: over.cwnd + u64::from(stats.mss) + 1,
+        in_flight: fast.in_flight + u64::from(stats.mss) + 1,
         ..fast
     };
     assert_eq!(
