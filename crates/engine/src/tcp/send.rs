@@ -517,7 +517,10 @@ impl Sender {
         } else {
             120
         };
-        let per_second = u128::from(self.cwnd()) * 10_000_000 * percent;
+        // In fast recovery the window is what little may be sent now: paced by that, nothing would
+        // come back that lets it grow again. Linux takes the larger of the two as well.
+        let window = self.cwnd().max(self.nxt - self.una);
+        let per_second = u128::from(window) * 10_000_000 * percent;
         // Unpaced before the first round trip is known.
         if let Some(rate) = per_second.checked_div(self.rtt.srtt().as_nanos()) {
             self.pacer
