@@ -517,9 +517,15 @@ impl Sender {
         } else {
             120
         };
-        // In fast recovery the window is what little may be sent now: paced by that, nothing would
-        // come back that lets it grow again. Linux takes the larger of the two as well.
-        let window = self.cwnd().max(self.nxt - self.una);
+        // In fast recovery the window is what may be sent now and little else. Paced by that alone,
+        // hardly anything comes back after heavy losses, and it stays where it is: no less than an
+        // initial window a round trip.
+        let window = match self.recovery {
+            Recovery::Fast { .. } => self
+                .cwnd()
+                .max(u64::from(self.initial_window) * u64::from(self.mss)),
+            _ => self.cwnd(),
+        };
         let per_second = u128::from(window) * 10_000_000 * percent;
         // Unpaced before the first round trip is known.
         if let Some(rate) = per_second.checked_div(self.rtt.srtt().as_nanos()) {
