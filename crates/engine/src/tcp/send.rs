@@ -112,6 +112,7 @@ impl Sender {
             board: Scoreboard::default(),
             rtt: RttEstimator::new(config),
             cc: config.congestion.build(mss, config.initial_window),
+            // Where the peer's segment size is not known yet, these segments are the smallest.
             pacer: Pacer::new(u64::from(config.initial_window) * u64::from(mss)),
             traffic: Traffic::default(),
             una: 0,
