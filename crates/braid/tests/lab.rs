@@ -240,6 +240,7 @@ fn an_experiment_is_listed_run_and_reported() {
     let path = out.to_str().expect("a path of characters");
     let run = lab(&["run", "fsa-2a", "--runs", "2", "--out", path]);
     let report = lab(&["report", path]);
+    let figures = lab(&["report", path, "--json"]);
     let page = std::fs::read_to_string(out.join("report.html"));
     let cells = std::fs::read_dir(out.join("fsa-2a/sim/cells")).map(Iterator::count);
     let _ = std::fs::remove_dir_all(&out);
@@ -249,7 +250,21 @@ fn an_experiment_is_listed_run_and_reported() {
     }
     assert!(String::from_utf8_lossy(&run.stdout).contains("holds"));
     assert!(page.expect("the page").contains("<svg"));
+    let figures: Value = serde_json::from_slice(&figures.stdout).expect("JSON");
+    assert_eq!(figures["results"], 1);
+    assert_eq!(figures["pages"].as_array().map(Vec::len), Some(2));
     assert_eq!(cells.expect("the cells"), 24);
+}
+
+/// Before anything is measured: a million runs would take longer than anyone waits.
+#[test]
+fn results_without_a_place_are_refused_at_once() {
+    let place = "/dev/null/results";
+    let output = lab(&["run", "fsa-2a", "--runs", "1000000", "--out", place]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("cannot create /dev/null/results"), "{said}");
+    assert_eq!(said.lines().count(), 1, "{said}");
 }
 
 #[test]
