@@ -259,12 +259,26 @@ fn an_experiment_is_listed_run_and_reported() {
 /// Before anything is measured: a million runs would take longer than anyone waits.
 #[test]
 fn results_without_a_place_are_refused_at_once() {
-    let place = "/dev/null/results";
-    let output = lab(&["run", "fsa-2a", "--runs", "1000000", "--out", place]);
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains("cannot create /dev/null/results"), "{said}");
-    assert_eq!(said.lines().count(), 1, "{said}");
+    let taken = std::env::temp_dir().join(format!("braid-taken-{}", std::process::id()));
+    std::fs::create_dir_all(taken.join("fsa-2a/sim")).expect("a directory");
+    let places = [
+        ("/dev/null/results", "cannot create /dev/null/results"),
+        (
+            taken.to_str().expect("a path of characters"),
+            "is no result of the lab",
+        ),
+    ];
+    let outputs = places.map(|(place, expected)| {
+        let output = lab(&["run", "fsa-2a", "--runs", "1000000", "--out", place]);
+        (output, expected)
+    });
+    let _ = std::fs::remove_dir_all(&taken);
+    for (output, expected) in outputs {
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains(expected), "{said}");
+        assert_eq!(said.lines().count(), 1, "{said}");
+    }
 }
 
 #[test]

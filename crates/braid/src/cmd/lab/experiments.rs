@@ -30,9 +30,9 @@ pub fn run(args: &RunArgs, json: bool) -> Result<(), Failure> {
         .collect::<Result<_, _>>()
         .map_err(|e| Failure::Usage(e.to_string()))?;
     prepare(args.arm)?;
-    // What took long to measure is not to be lost for want of a place.
-    let unwritable = |e| Failure::run(format_args!("cannot create {}", args.out.display()), e);
-    fs::create_dir_all(&args.out).map_err(unwritable)?;
+    for definition in &definitions {
+        report::prepare(&args.out, definition.id, args.arm.name()).map_err(Failure::Run)?;
+    }
     let mut outcomes = Vec::new();
     for definition in definitions {
         let runs = args.runs.unwrap_or(definition.default_runs(args.arm));
