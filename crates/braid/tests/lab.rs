@@ -137,13 +137,14 @@ fn bad_input_is_answered_in_one_line() {
         ("--arm", "paper", "sim"),
         ("--default-path", "2", "0 to 1, or mix"),
         ("--default-path", "first", "mix"),
-        ("--runs", "0", "1..=1000000"),
-        ("--runs", "many", "invalid digit"),
+        ("--runs", "0", "from 1 to 1000000"),
+        ("--runs", "many", "from 1 to 1000000"),
+        ("--seed", "-1", "from 0 to 18446744073709551615"),
         ("--iw", "4", "3, 10"),
         ("--declare", "half", "size, none"),
         ("--records", "hot", "warm, cold"),
         ("--direction", "across", "down, up"),
-        ("--queue", "few", "invalid digit"),
+        ("--queue", "few", "from 0 to 1000000"),
     ] {
         let output = lab(&with(option, value));
         let said = String::from_utf8_lossy(&output.stderr);
