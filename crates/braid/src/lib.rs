@@ -58,7 +58,7 @@ fn refuse_usage(error: &clap::Error) -> ExitCode {
 fn start_log(cli: &Cli) {
     let level = match cli.verbose {
         // What goes wrong in the lab's worlds is meant to, above all with their boxes and servers.
-        0 if matches!(cli.command, Command::Lab(_)) => "error,braid_proxy=off",
+        0 if matches!(cli.command, Command::Lab(_)) => "error,braid_lab=warn,braid_proxy=off",
         0 => "warn",
         1 => "info",
         2 => "debug",

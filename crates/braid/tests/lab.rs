@@ -137,13 +137,14 @@ fn bad_input_is_answered_in_one_line() {
         ("--arm", "paper", "sim"),
         ("--default-path", "2", "0 to 1, or mix"),
         ("--default-path", "first", "mix"),
-        ("--runs", "0", "1..=1000000"),
-        ("--runs", "many", "invalid digit"),
+        ("--runs", "0", "from 1 to 1000000"),
+        ("--runs", "many", "from 1 to 1000000"),
+        ("--seed", "-1", "from 0 to 18446744073709551615"),
         ("--iw", "4", "3, 10"),
         ("--declare", "half", "size, none"),
         ("--records", "hot", "warm, cold"),
         ("--direction", "across", "down, up"),
-        ("--queue", "few", "invalid digit"),
+        ("--queue", "few", "from 0 to 1000000"),
     ] {
         let output = lab(&with(option, value));
         let said = String::from_utf8_lossy(&output.stderr);
@@ -240,6 +241,7 @@ fn an_experiment_is_listed_run_and_reported() {
     let path = out.to_str().expect("a path of characters");
     let run = lab(&["run", "fsa-2a", "--runs", "2", "--out", path]);
     let report = lab(&["report", path]);
+    let figures = lab(&["report", path, "--json"]);
     let page = std::fs::read_to_string(out.join("report.html"));
     let cells = std::fs::read_dir(out.join("fsa-2a/sim/cells")).map(Iterator::count);
     let _ = std::fs::remove_dir_all(&out);
@@ -249,7 +251,35 @@ fn an_experiment_is_listed_run_and_reported() {
     }
     assert!(String::from_utf8_lossy(&run.stdout).contains("holds"));
     assert!(page.expect("the page").contains("<svg"));
+    let figures: Value = serde_json::from_slice(&figures.stdout).expect("JSON");
+    assert_eq!(figures["results"], 1);
+    assert_eq!(figures["pages"].as_array().map(Vec::len), Some(2));
     assert_eq!(cells.expect("the cells"), 24);
+}
+
+/// Before anything is measured: a million runs would take longer than anyone waits.
+#[test]
+fn results_without_a_place_are_refused_at_once() {
+    let taken = std::env::temp_dir().join(format!("braid-taken-{}", std::process::id()));
+    std::fs::create_dir_all(taken.join("fsa-2a/sim")).expect("a directory");
+    let places = [
+        ("/dev/null/results", "cannot create /dev/null/results"),
+        (
+            taken.to_str().expect("a path of characters"),
+            "is no result of the lab",
+        ),
+    ];
+    let outputs = places.map(|(place, expected)| {
+        let output = lab(&["run", "fsa-2a", "--runs", "1000000", "--out", place]);
+        (output, expected)
+    });
+    let _ = std::fs::remove_dir_all(&taken);
+    for (output, expected) in outputs {
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains(expected), "{said}");
+        assert_eq!(said.lines().count(), 1, "{said}");
+    }
 }
 
 #[test]

@@ -25,7 +25,7 @@ pub struct RunResult {
     /// the last byte at the receiver.
     pub fct: Duration,
     /// From the first byte of the response (of the flow, where the client sends it) at the
-    /// receiver to the last.
+    /// receiver to the last; never more than `fct`.
     pub fct_data: Duration,
     /// Payload bytes the flow's sender put on each path, copies included, retransmissions not.
     pub bytes_by_path: Vec<u64>,

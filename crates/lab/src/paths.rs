@@ -1,7 +1,8 @@
 //! Paths as written on the command line: `5mbit,40ms,0%;5mbit,100ms,2%`.
 
 use std::fmt;
-use std::fs;
+use std::fs::File;
+use std::io::Read;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -112,13 +113,15 @@ fn packets(text: &str) -> Result<u32, String> {
 /// Reads the trace in `file`.
 fn trace(file: &str) -> Result<Trace, String> {
     let cannot = |e: std::io::Error| format!("cannot read the trace `{file}`: {e}");
-    let size = fs::metadata(file).map_err(cannot)?.len();
-    if size > MAX_TRACE_FILE {
+    let mut text = String::new();
+    // A device or a pipe does not say how much there is to come.
+    let mut start = File::open(file).map_err(cannot)?.take(MAX_TRACE_FILE + 1);
+    let bytes = start.read_to_string(&mut text).map_err(cannot)?;
+    if bytes as u64 > MAX_TRACE_FILE {
         return Err(format!(
-            "the trace `{file}` has {size} bytes; at most {MAX_TRACE_FILE} are read"
+            "the trace `{file}` has more than the {MAX_TRACE_FILE} bytes that are read"
         ));
     }
-    let text = fs::read_to_string(file).map_err(cannot)?;
     Trace::parse(&text).map_err(|e| format!("the trace `{file}`: {e}"))
 }
 
@@ -229,6 +232,10 @@ mod tests {
             ("5mbit,40ms,101%;5mbit,40ms,0%", "`101%` is out of range"),
             ("5mbit,40ms,0%,few;5mbit,40ms,0%", "`few` is no queue"),
             ("trace:/nowhere,40ms,0%;5mbit,40ms,0%", "`/nowhere`"),
+            (
+                "trace:/dev/zero,40ms,0%;5mbit,40ms,0%",
+                "`/dev/zero` has more than",
+            ),
         ] {
             let error = text.parse::<Paths>().unwrap_err().to_string();
             assert!(error.contains(shown), "{text}: {error}");

@@ -94,6 +94,20 @@ fn an_upload_ends_at_the_server() {
     );
 }
 
+/// The byte that opens the connection arrives before the transfer starts, and does not count.
+#[test]
+fn an_upload_on_warm_subflows_is_timed_from_its_start() {
+    let cell = Cell {
+        direction: Direction::Up,
+        warm_subflows: true,
+        ..cell(CLEAN, "64k")
+    };
+    for result in run(&cell, 5) {
+        assert!(result.completed);
+        assert!(result.fct_data <= result.fct, "{result:?}");
+    }
+}
+
 /// A large flow cannot be faster than both links together, and is not much slower.
 #[test]
 fn a_large_flow_uses_both_paths() {

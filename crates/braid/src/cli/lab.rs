@@ -1,6 +1,8 @@
 //! The table of `braid lab`.
 
 use std::error::Error;
+use std::fmt::Display;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -49,10 +51,11 @@ pub enum Lab {
 pub struct SwarmArgs {
     /// How many seeds.
     #[arg(long, value_name = "N", default_value_t = 300,
-          value_parser = clap::value_parser!(u64).range(1..))]
+          value_parser = whole::<u64>(1..=u64::MAX))]
     pub seeds: u64,
     /// The first seed; the others follow.
-    #[arg(long, value_name = "S", default_value_t = 0)]
+    #[arg(long, value_name = "S", default_value_t = 0, allow_negative_numbers = true,
+          value_parser = whole::<u64>(0..=u64::MAX))]
     pub first_seed: u64,
 }
 
@@ -69,10 +72,11 @@ pub struct RunArgs {
     #[arg(long, value_name = "DIR", default_value = "lab-results")]
     pub out: PathBuf,
     /// Runs of each cell instead of the experiment's own number.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    #[arg(long, value_name = "N", value_parser = whole::<u64>(1..=1_000_000))]
     pub runs: Option<u64>,
     /// Seed of all runs.
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, allow_negative_numbers = true,
+          value_parser = whole::<u64>(0..=u64::MAX))]
     pub seed: u64,
 }
 
@@ -105,10 +109,11 @@ pub struct FctArgs {
     pub cc: Vec<String>,
     /// Runs of each cell.
     #[arg(long, value_name = "N", default_value_t = 100,
-          value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+          value_parser = whole::<u64>(1..=1_000_000))]
     pub runs: u64,
     /// Seed of all runs.
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, allow_negative_numbers = true,
+          value_parser = whole::<u64>(0..=u64::MAX))]
     pub seed: u64,
     /// How to run: in virtual time; over emulated links; or over the same links by the kernel's
     /// Multipath TCP.
@@ -134,7 +139,7 @@ pub struct FctArgs {
     pub declare: String,
     /// Packets that the queue of a path holds.
     #[arg(long, value_name = "PACKETS", default_value_t = 50,
-          value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
+          value_parser = whole::<u32>(0..=1_000_000))]
     pub queue: u32,
     /// Whether the server or the client sends the flow.
     #[arg(long, default_value = "down", value_parser = one_of::<Direction>(["down", "up"]))]
@@ -146,6 +151,18 @@ pub struct FctArgs {
     /// Log the first run of each cell here, one JSON object a line (--arm sim only).
     #[arg(long, value_name = "DIR")]
     pub log: Option<PathBuf>,
+}
+
+/// Reads a whole number in `range`.
+fn whole<T>(range: RangeInclusive<T>) -> impl TypedValueParser<Value = T>
+where
+    T: FromStr + PartialOrd + Display + Clone + Send + Sync + 'static,
+{
+    move |text: &str| {
+        let number = text.parse().ok().filter(|number| range.contains(number));
+        let (least, most) = (range.start(), range.end());
+        number.ok_or_else(|| format!("expected a whole number from {least} to {most}"))
+    }
 }
 
 /// Reads one of `names`, which help and completions show, as a `T`.

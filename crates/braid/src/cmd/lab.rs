@@ -21,7 +21,7 @@ pub fn run(command: &Lab, json: bool, verbose: bool) -> Result<(), Failure> {
         Lab::List => experiments::list(json),
         Lab::Run(args) => experiments::run(args, json),
         Lab::Swarm(args) => swarm::run(args, json, verbose),
-        Lab::Report { directory } => experiments::report(directory),
+        Lab::Report { directory } => experiments::report(directory, json),
     }
 }
 

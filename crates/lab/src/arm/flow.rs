@@ -157,7 +157,9 @@ pub(super) fn result(
         let last = stream.last_byte_at.unwrap_or(started);
         result.completed = true;
         result.fct = last.saturating_since(started);
-        result.fct_data = last.saturating_since(stream.first_byte_at.unwrap_or(last));
+        // The byte that opens a held upload arrives while subflows are established.
+        let first = stream.first_byte_at.unwrap_or(last).max(started);
+        result.fct_data = last.saturating_since(first);
     }
     let report = sender.and_then(|stream| stream.report.as_ref());
     count(

@@ -290,7 +290,7 @@ impl Transfer<'_> {
         let mut result = RunResult {
             completed: receiver.received == self.cell.size.bytes(),
             fct: since(client.started, receiver.last_byte),
-            fct_data: since(receiver.first_byte, receiver.last_byte),
+            fct_data: since(receiver.first_byte.max(client.started), receiver.last_byte),
             bytes_by_path: vec![0; paths],
             copy_bytes_by_path: vec![0; paths],
             packets_by_path: vec![0; paths],

@@ -11,4 +11,4 @@ mod store;
 mod tests;
 
 pub use page::{html, markdown};
-pub use store::{Stored, load, store};
+pub use store::{Stored, load, prepare, store};

@@ -28,14 +28,8 @@ pub fn store(directory: &Path, findings: &Findings) -> Result<PathBuf, String> {
     let Outcome {
         id, arm, figures, ..
     } = &findings.outcome;
-    let place = directory.join(id).join(arm);
+    let place = prepare(directory, id, arm)?;
     if place.exists() {
-        if !place.join(OUTCOME).is_file() {
-            return Err(format!(
-                "{} exists, and is no result of the lab",
-                place.display()
-            ));
-        }
         fs::remove_dir_all(&place).map_err(|e| failed("remove", &place, &e))?;
     }
     let cells = place.join("cells");
@@ -49,6 +43,24 @@ pub fn store(directory: &Path, findings: &Findings) -> Result<PathBuf, String> {
     }
     // Last: a directory that has it is whole.
     write_json(&place.join(OUTCOME), &findings.outcome)?;
+    Ok(place)
+}
+
+/// Where [`store`] will put the results of experiment `id` on `arm`; the directory that will hold
+/// them is created. To be asked before measuring, which takes long.
+///
+/// # Errors
+/// As those of [`store`].
+pub fn prepare(directory: &Path, id: &str, arm: &str) -> Result<PathBuf, String> {
+    let experiment = directory.join(id);
+    fs::create_dir_all(&experiment).map_err(|e| failed("create", &experiment, &e))?;
+    let place = experiment.join(arm);
+    if place.exists() && !place.join(OUTCOME).is_file() {
+        return Err(format!(
+            "{} exists, and is no result of the lab",
+            place.display()
+        ));
+    }
     Ok(place)
 }
 

@@ -30,6 +30,9 @@ pub fn run(args: &RunArgs, json: bool) -> Result<(), Failure> {
         .collect::<Result<_, _>>()
         .map_err(|e| Failure::Usage(e.to_string()))?;
     prepare(args.arm)?;
+    for definition in &definitions {
+        report::prepare(&args.out, definition.id, args.arm.name()).map_err(Failure::Run)?;
+    }
     let mut outcomes = Vec::new();
     for definition in definitions {
         let runs = args.runs.unwrap_or(definition.default_runs(args.arm));
@@ -73,18 +76,26 @@ fn verdicts(outcome: &Outcome, place: &Path) -> String {
 }
 
 /// Makes the report's two pages of the results in `directory`, and says where they are.
-pub fn report(directory: &Path) -> Result<(), Failure> {
+pub fn report(directory: &Path, json: bool) -> Result<(), Failure> {
     let stored = report::load(directory).map_err(Failure::Usage)?;
     let pages = [
         ("report.html", report::html(&stored)),
         ("report.md", report::markdown(&stored)),
     ];
+    let mut files = Vec::new();
     for (name, text) in pages {
         let file = directory.join(name);
         let failed = |e| Failure::run(format_args!("cannot write {}", file.display()), e);
         fs::write(&file, text).map_err(failed)?;
-        print(format_args!("{}\n", file.display()))?;
+        files.push(file.display().to_string());
     }
+    let results = stored.len();
     let holding = stored.iter().filter(|s| s.outcome.holds()).count();
-    print(format_args!("{holding} of {} results hold\n", stored.len()))
+    if json {
+        return print_json(&json!({ "pages": files, "results": results, "holding": holding }));
+    }
+    print(format_args!(
+        "{}\n{holding} of {results} results hold\n",
+        files.join("\n")
+    ))
 }

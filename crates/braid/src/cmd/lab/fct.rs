@@ -30,7 +30,10 @@ pub fn run(args: &FctArgs, json: bool) -> Result<(), Failure> {
     if json {
         print_json(&rows)?;
     } else {
-        print(Table { rows: &rows })?;
+        print(Table {
+            rows: &rows,
+            warm: args.warm_subflows,
+        })?;
     }
     let missing: u64 = rows.iter().map(|row| row.runs - row.completed).sum();
     match missing {
@@ -102,6 +105,8 @@ fn cells(args: &FctArgs) -> Vec<Cell> {
 /// What people read.
 struct Table<'a> {
     rows: &'a [Row],
+    /// The times start with the transfer, not with the connection.
+    warm: bool,
 }
 
 impl fmt::Display for Table<'_> {
@@ -109,10 +114,14 @@ impl fmt::Display for Table<'_> {
         let Some(first) = self.rows.first() else {
             return Ok(());
         };
+        let start = match self.warm {
+            true => "start of the transfer",
+            false => "first SYN",
+        };
         writeln!(
             f,
             "paths {}, {}, arm {}, {} runs, seed {}\n\
-             fct: from the first SYN to the last byte; data: from the first byte; times in ms, \
+             fct: from the {start} to the last byte; data: from the first byte; times in ms, \
              mean ± 95 % interval",
             first.paths, first.direction, first.arm, first.runs, first.seed
         )?;
