@@ -29,20 +29,25 @@ pub fn store(directory: &Path, findings: &Findings) -> Result<PathBuf, String> {
         id, arm, figures, ..
     } = &findings.outcome;
     let place = prepare(directory, id, arm)?;
-    if place.exists() {
-        fs::remove_dir_all(&place).map_err(|e| failed("remove", &place, &e))?;
+    // Beside its place until it is whole: one that was cut short is no result, and in nobody's way.
+    let draft = place.with_extension("part");
+    if draft.exists() {
+        fs::remove_dir_all(&draft).map_err(|e| failed("remove", &draft, &e))?;
     }
-    let cells = place.join("cells");
+    let cells = draft.join("cells");
     fs::create_dir_all(&cells).map_err(|e| failed("create", &cells, &e))?;
     for (name, record) in &findings.records {
         write_json(&cells.join(format!("{name}.json")), record)?;
     }
     for (name, (_, figure)) in figures.iter().zip(&findings.figures) {
-        write(&place.join(format!("{name}.svg")), figure.svg().as_bytes())?;
-        write(&place.join(format!("{name}.png")), &figure.png()?)?;
+        write(&draft.join(format!("{name}.svg")), figure.svg().as_bytes())?;
+        write(&draft.join(format!("{name}.png")), &figure.png()?)?;
     }
-    // Last: a directory that has it is whole.
-    write_json(&place.join(OUTCOME), &findings.outcome)?;
+    write_json(&draft.join(OUTCOME), &findings.outcome)?;
+    if place.exists() {
+        fs::remove_dir_all(&place).map_err(|e| failed("remove", &place, &e))?;
+    }
+    fs::rename(&draft, &place).map_err(|e| failed("put in place", &place, &e))?;
     Ok(place)
 }
 

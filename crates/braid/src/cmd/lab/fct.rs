@@ -167,7 +167,7 @@ fn header() -> Vec<String> {
         "bytes by path",
         "copies",
         "joins",
-        "again",
+        "retx",
         "completed",
     ]
     .map(str::to_owned)
