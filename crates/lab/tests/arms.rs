@@ -5,27 +5,14 @@
 use std::sync::{Mutex, PoisonError};
 
 use braid_lab::arm::{Arm, Error};
-use braid_lab::fct::{self, Cell, DefaultPath, Direction, Records, Row, RunResult};
+use braid_lab::fct::{self, Cell, DefaultPath, Direction, Row, RunResult};
 use braid_linux::netns;
 
 /// One measurement at a time.
 static MACHINE: Mutex<()> = Mutex::new(());
 
 fn cell(paths: &str, size: &str) -> Cell {
-    Cell {
-        paths: paths.parse().unwrap(),
-        size: size.parse().unwrap(),
-        strategy: "minrtt".to_owned(),
-        cc: "cubic".to_owned(),
-        default_path: DefaultPath::Path(0),
-        records: Records::Warm,
-        warm_subflows: false,
-        initial_window: 10,
-        declare_size: true,
-        queue: 50,
-        direction: Direction::Down,
-        seed: 1,
-    }
+    Cell::new(paths.parse().unwrap(), size.parse().unwrap())
 }
 
 /// `None` where this machine cannot say.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use braid_lab::arm::{Arm, Error};
-use braid_lab::fct::{self, Cell, DefaultPath, Direction, Records, Row, RunResult, run_seed};
+use braid_lab::fct::{self, Cell, DefaultPath, Direction, Row, RunResult, run_seed};
 
 /// Two paths of 5 Mb/s without loss, 40 and 100 ms.
 const CLEAN: &str = "5mbit,40ms,0%;5mbit,100ms,0%";
@@ -11,20 +11,7 @@ const CLEAN: &str = "5mbit,40ms,0%;5mbit,100ms,0%";
 const LOSSY: &str = "5mbit,40ms,0%;5mbit,100ms,2%";
 
 fn cell(paths: &str, size: &str) -> Cell {
-    Cell {
-        paths: paths.parse().unwrap(),
-        size: size.parse().unwrap(),
-        strategy: "minrtt".to_owned(),
-        cc: "cubic".to_owned(),
-        default_path: DefaultPath::Path(0),
-        records: Records::Cold,
-        warm_subflows: false,
-        initial_window: 10,
-        declare_size: true,
-        queue: 50,
-        direction: Direction::Down,
-        seed: 1,
-    }
+    Cell::new(paths.parse().unwrap(), size.parse().unwrap())
 }
 
 fn run(cell: &Cell, runs: u64) -> Vec<RunResult> {

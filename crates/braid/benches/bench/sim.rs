@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use braid::failure::Failure;
 use braid_lab::arm::Arm;
-use braid_lab::fct::{self, Cell, DefaultPath, Direction, Records};
+use braid_lab::fct::{self, Cell};
 use serde::Serialize;
 
 /// Simulated seconds a second to be reached, and those aimed at.
@@ -78,20 +78,9 @@ fn table(cores: usize) -> Result<f64, Failure> {
 
 /// A download by minRTT.
 pub fn cell(paths: &str, size: &str) -> Result<Cell, Failure> {
-    Ok(Cell {
-        paths: paths.parse().map_err(|e| Failure::run("paths", e))?,
-        size: size.parse().map_err(|e| Failure::run("size", e))?,
-        strategy: "minrtt".to_owned(),
-        cc: "cubic".to_owned(),
-        default_path: DefaultPath::Path(0),
-        records: Records::Cold,
-        warm_subflows: false,
-        initial_window: 10,
-        declare_size: true,
-        queue: 50,
-        direction: Direction::Down,
-        seed: 1,
-    })
+    let paths = paths.parse().map_err(|e| Failure::run("paths", e))?;
+    let size = size.parse().map_err(|e| Failure::run("size", e))?;
+    Ok(Cell::new(paths, size))
 }
 
 impl Sim {

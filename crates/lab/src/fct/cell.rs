@@ -35,6 +35,24 @@ pub struct Cell {
 }
 
 impl Cell {
+    /// A download as `braid lab fct` makes it where nothing else is said.
+    pub fn new(paths: Paths, size: Size) -> Cell {
+        Cell {
+            paths,
+            size,
+            strategy: braid_strategy::DEFAULT_SCHEDULER.to_owned(),
+            cc: "cubic".to_owned(),
+            default_path: DefaultPath::Path(0),
+            records: Records::Cold,
+            warm_subflows: false,
+            initial_window: 10,
+            declare_size: true,
+            queue: 50,
+            direction: Direction::Down,
+            seed: 1,
+        }
+    }
+
     /// The path (from 0) on which run `index` opens its connection.
     pub fn opening_path(&self, index: u64) -> usize {
         match self.default_path {

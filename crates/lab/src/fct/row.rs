@@ -132,23 +132,12 @@ fn share(part: u64, whole: u64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fct::{DefaultPath, Direction, Records};
 
     fn cell() -> Cell {
-        Cell {
-            paths: "5mbit,40ms,0%;5mbit,100ms,2%".parse().unwrap(),
-            size: "64k".parse().unwrap(),
-            strategy: "minrtt".to_owned(),
-            cc: "cubic".to_owned(),
-            default_path: DefaultPath::Path(0),
-            records: Records::Warm,
-            warm_subflows: false,
-            initial_window: 10,
-            declare_size: true,
-            queue: 50,
-            direction: Direction::Down,
-            seed: 1,
-        }
+        Cell::new(
+            "5mbit,40ms,0%;5mbit,100ms,2%".parse().unwrap(),
+            "64k".parse().unwrap(),
+        )
     }
 
     fn result(completed: bool, ms: u64, packets: [u64; 2], copies: [u64; 2]) -> RunResult {
