@@ -179,3 +179,36 @@ fn taps_see_what_the_counters_count() {
     });
     assert!(on_time);
 }
+
+/// Hundreds of packets are lost at once, out of a long queue, and the round trip is short again
+/// afterwards. The estimate of it is not, while what was lost is repeated: the pace of that must not
+/// follow a tiny window over a long round trip (15 s more), but find its way up.
+#[test]
+fn heavy_losses_are_made_good() {
+    let settings = Settings {
+        queue: QueueLimit::Packets(800),
+        ..path(50, 5, 0.0).down
+    };
+    let link = PathSettings {
+        up: settings.clone(),
+        down: settings.clone(),
+    };
+    let size = 12_000_000;
+    let took = |losing: Duration| {
+        let paths = [link.clone()];
+        let mut transfer = start(1, &paths, size, Direction::Down);
+        let (_, down) = transfer.links[0];
+        let lossy = Settings {
+            loss: Loss::Uniform(1.0),
+            ..settings.clone()
+        };
+        let at = Duration::from_secs(1);
+        let changes = [(at, lossy), (at + losing, settings.clone())];
+        let changes = changes.map(|(at, settings)| Change { at, settings });
+        transfer.world.schedule(down, Schedule::new(changes));
+        finish(&mut transfer, size, Direction::Down)
+    };
+    let losing = Duration::from_millis(150);
+    let extra = took(losing) - took(Duration::ZERO);
+    assert!(extra < Duration::from_secs(5), "{extra:?} more");
+}
