@@ -29,6 +29,8 @@ pub type PolicyFactory = Box<dyn FnMut() -> Policy + Send>;
 
 /// A proxy core as its driver sees it. After any call the driver drains the stack
 /// (`poll_event` into [`Core::on_engine_event`], then `poll_transmit`).
+///
+/// A program that uses the engine alone is one too: it leaves out the local side and the timers.
 pub trait Core {
     /// An event of the engine.
     fn on_engine_event(
@@ -45,9 +47,15 @@ pub trait Core {
         event: LocalEvent,
         stack: &mut Stack,
         local: &mut dyn LocalStreams,
-    );
+    ) {
+        let _ = (now, event, stack, local);
+    }
     /// When [`Core::handle_timeout`] is due, if ever.
-    fn next_timeout(&self) -> Option<Instant>;
+    fn next_timeout(&self) -> Option<Instant> {
+        None
+    }
     /// Serves expired timers.
-    fn handle_timeout(&mut self, now: Instant, stack: &mut Stack, local: &mut dyn LocalStreams);
+    fn handle_timeout(&mut self, now: Instant, stack: &mut Stack, local: &mut dyn LocalStreams) {
+        let _ = (now, stack, local);
+    }
 }

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use braid_engine::{
     ApiError, CloseReason, ConnId, ConnectOptions, Event, Protocol, Stack, SubflowId,
 };
-use braid_proxy::{Core, LocalEvent, LocalStreams};
+use braid_proxy::{Core, LocalStreams};
 use braid_wire::Instant;
 use sha2::{Digest, Sha256};
 
@@ -106,21 +106,6 @@ impl Core for Transfers {
             }
         }
     }
-
-    fn on_local_event(
-        &mut self,
-        _: Instant,
-        _: LocalEvent,
-        _: &mut Stack,
-        _: &mut dyn LocalStreams,
-    ) {
-    }
-
-    fn next_timeout(&self) -> Option<Instant> {
-        None
-    }
-
-    fn handle_timeout(&mut self, _: Instant, _: &mut Stack, _: &mut dyn LocalStreams) {}
 }
 
 /// One connection.

@@ -156,7 +156,7 @@ fn a_path_that_hides_data_acks_is_given_up() {
     }));
     net.transfer(100, 30_000_000, Protocol::Mptcp);
     net.run(Duration::from_secs(120), |_| false);
-    assert_eq!(closed_with(&net), [CloseReason::TimedOut], "{net:?}");
+    assert_eq!(net.server.closed_with(), [CloseReason::TimedOut], "{net:?}");
 }
 
 /// Nor does one live for ever that waits for window which only a DATA_ACK could open.
@@ -174,19 +174,8 @@ fn a_path_that_hides_the_window_is_given_up() {
     net.client.apps[0].paused = true;
     // A reader that waits is no reason to give up.
     net.run(Duration::from_secs(100), |_| false);
-    assert_eq!(closed_with(&net), []);
+    assert_eq!(net.server.closed_with(), []);
     shut.store(true, Ordering::Relaxed);
     net.run(Duration::from_secs(60), |_| false);
-    assert_eq!(closed_with(&net), [CloseReason::TimedOut], "{net:?}");
-}
-
-fn closed_with(net: &Net) -> Vec<CloseReason> {
-    net.server
-        .events
-        .iter()
-        .filter_map(|e| match e {
-            Event::Closed { reason, .. } => Some(*reason),
-            _ => None,
-        })
-        .collect()
+    assert_eq!(net.server.closed_with(), [CloseReason::TimedOut], "{net:?}");
 }

@@ -15,17 +15,6 @@ fn lossy(settings: Settings, percent: f64) -> Settings {
     }
 }
 
-fn closed_with(net: &Net) -> Vec<CloseReason> {
-    net.client
-        .events
-        .iter()
-        .filter_map(|e| match e {
-            Event::Closed { reason, .. } => Some(*reason),
-            _ => None,
-        })
-        .collect()
-}
-
 #[test]
 fn random_loss_on_both_links() {
     for seed in 0..20 {
@@ -33,7 +22,11 @@ fn random_loss_on_both_links() {
         let mut net = Net::new(&links, config(), seed);
         net.transfer(300_000, 2_000_000, Protocol::Mptcp);
         assert!(net.run_to_end(Duration::from_secs(60)), "seed {seed}");
-        assert_eq!(closed_with(&net), [CloseReason::Finished], "seed {seed}");
+        assert_eq!(
+            net.client.closed_with(),
+            [CloseReason::Finished],
+            "seed {seed}"
+        );
         assert_eq!(net.client.apps[0].received, 2_000_000);
     }
 }
@@ -45,7 +38,7 @@ fn heavy_loss_in_the_handshake_and_everywhere() {
         let mut net = Net::new(&links, config(), seed);
         net.transfer(20_000, 60_000, Protocol::Mptcp);
         net.run_to_end(Duration::from_secs(300));
-        let reasons = closed_with(&net);
+        let reasons = net.client.closed_with();
         assert_eq!(
             reasons.len(),
             1,
@@ -75,7 +68,7 @@ fn a_dark_link_does_not_stop_the_transfer() {
         );
         set_up(&mut net, dark, true);
         assert!(net.run_to_end(Duration::from_secs(60)));
-        assert_eq!(closed_with(&net), [CloseReason::Finished]);
+        assert_eq!(net.client.closed_with(), [CloseReason::Finished]);
     }
 }
 
@@ -112,7 +105,7 @@ fn both_links_dark_for_a_while() {
     set_up(&mut net, 0, true);
     set_up(&mut net, 1, true);
     assert!(net.run_to_end(Duration::from_secs(60)));
-    assert_eq!(closed_with(&net), [CloseReason::Finished]);
+    assert_eq!(net.client.closed_with(), [CloseReason::Finished]);
 }
 
 #[test]
@@ -142,7 +135,7 @@ fn a_vanished_server_is_noticed() {
         set_up(&mut net, n, false);
     }
     net.run(Duration::from_secs(60), |_| false);
-    assert_eq!(closed_with(&net), [CloseReason::TimedOut]);
+    assert_eq!(net.client.closed_with(), [CloseReason::TimedOut]);
 }
 
 #[test]
@@ -151,7 +144,7 @@ fn first_path_dark_from_the_start() {
     set_up(&mut net, 0, false);
     net.transfer(100, 1_000_000, Protocol::Mptcp);
     assert!(net.run_to_end(Duration::from_secs(10)));
-    assert_eq!(closed_with(&net), [CloseReason::Finished]);
+    assert_eq!(net.client.closed_with(), [CloseReason::Finished]);
 }
 
 #[test]
@@ -161,7 +154,7 @@ fn nobody_listens() {
     net.transfer(100, 100, Protocol::Mptcp);
     net.run(Duration::from_secs(60), |_| false);
     assert_eq!(
-        closed_with(&net),
+        net.client.closed_with(),
         [CloseReason::TimedOut],
         "a host that is not there"
     );
@@ -186,7 +179,7 @@ fn a_path_that_is_left_carries_nothing_either_way() {
     let after = delivered(&net);
     assert!(after[0] > before[0] + 100_000 && after[1] > before[1] + 100_000);
     assert!(net.run_to_end(Duration::from_secs(60)));
-    assert_eq!(closed_with(&net), [CloseReason::Finished]);
+    assert_eq!(net.client.closed_with(), [CloseReason::Finished]);
     assert_eq!(net.client.apps[0].received, 9_000_000);
 }
 
@@ -197,7 +190,7 @@ fn abort_reaches_the_peer() {
     net.run(Duration::from_secs(1), |_| false);
     net.client.stack.abort(net.now, conn);
     net.run(Duration::from_secs(1), |_| false);
-    assert_eq!(closed_with(&net), [CloseReason::Aborted]);
+    assert_eq!(net.client.closed_with(), [CloseReason::Aborted]);
     let reset = |e: &Event| {
         matches!(
             e,

@@ -5,7 +5,8 @@ use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use core::time::Duration;
 
 use braid_engine::{
-    Config, ConnId, ConnectOptions, Event, PathConfig, Protocol, RxMeta, Stack, TxChecksum,
+    CloseReason, Config, ConnId, ConnectOptions, Event, PathConfig, Protocol, RxMeta, Stack,
+    TxChecksum,
 };
 use braid_links::{Link, Settings};
 use braid_wire::{Instant, Rng, Seq32, ip, tcp};
@@ -342,6 +343,15 @@ impl Net {
 }
 
 impl Host {
+    /// How its connections ended, in order.
+    pub fn closed_with(&self) -> Vec<CloseReason> {
+        let closed = self.events.iter().filter_map(|e| match e {
+            Event::Closed { reason, .. } => Some(*reason),
+            _ => None,
+        });
+        closed.collect()
+    }
+
     fn run_apps(&mut self, now: Instant) {
         while let Some(event) = self.stack.poll_event() {
             if let (Event::Accepted { conn, .. }, Some(app)) = (event, &self.accept) {

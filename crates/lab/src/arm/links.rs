@@ -15,7 +15,7 @@ use braid_linux::netns;
 use braid_linux::realtime::become_realtime;
 use braid_linux::sockets::Limits;
 use braid_linux::tun::{PacketIo, Tun};
-use braid_proxy::{Core, LocalEvent, LocalStreams};
+use braid_proxy::{Core, LocalStreams};
 use braid_sim::oracle::Oracle;
 use braid_sim::traffic::Stream;
 use braid_sim::world::node_streams;
@@ -315,15 +315,6 @@ impl Core for End<'_> {
             }
             _ => {}
         }
-    }
-
-    fn on_local_event(
-        &mut self,
-        _: Instant,
-        _: LocalEvent,
-        _: &mut Stack,
-        _: &mut dyn LocalStreams,
-    ) {
     }
 
     /// So that the end of the run is noticed even where nothing happens.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use braid_engine::{ApiError, CloseReason, Config, ConnId, ConnectOptions, Event, Stack};
 use braid_linux::run::{AppConfig, Role, run_app};
 use braid_proxy::config::{Gateway, LinkConfig, TunConfig};
-use braid_proxy::{Core, LocalEvent, LocalStreams};
+use braid_proxy::{Core, LocalStreams};
 use braid_wire::Instant;
 use rustix::event::{EventfdFlags, eventfd};
 
@@ -94,21 +94,6 @@ impl Core for Transfer {
             _ => {}
         }
     }
-
-    fn on_local_event(
-        &mut self,
-        _: Instant,
-        _: LocalEvent,
-        _: &mut Stack,
-        _: &mut dyn LocalStreams,
-    ) {
-    }
-
-    fn next_timeout(&self) -> Option<Instant> {
-        None
-    }
-
-    fn handle_timeout(&mut self, _: Instant, _: &mut Stack, _: &mut dyn LocalStreams) {}
 }
 
 fn two_links() -> World {
