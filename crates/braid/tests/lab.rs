@@ -142,7 +142,6 @@ fn bad_input_is_answered_in_one_line() {
         ("--seed", "-1", "from 0 to 18446744073709551615"),
         ("--iw", "4", "3, 10"),
         ("--declare", "half", "size, none"),
-        ("--records", "hot", "warm, cold"),
         ("--direction", "across", "down, up"),
         ("--queue", "few", "from 0 to 1000000"),
     ] {

@@ -12,7 +12,7 @@ use braid_wire::Rng;
 
 use crate::arm::{Arm, Error};
 
-pub use self::cell::{Cell, DefaultPath, Direction, Records, Size, SizeError, UnknownName};
+pub use self::cell::{Cell, DefaultPath, Direction, Size, SizeError, UnknownName};
 pub use self::row::{Row, Summary};
 
 /// What one run of a [`Cell`] gave. Paths are in the order of the cell; a vector by path has one

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use braid_lab::arm::Arm;
-use braid_lab::fct::{DefaultPath, Direction, Records, Size};
+use braid_lab::fct::{DefaultPath, Direction, Size};
 use braid_lab::paths::Paths;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
@@ -27,7 +27,7 @@ pub enum Lab {
     /// Run experiments, and say of each whether what was expected holds.
     ///
     /// Puts below --out, for each experiment and arm, one JSON file a cell with every run, the
-    /// figures as SVG and PNG, and the outcome, of which `braid lab report` makes pages. A claim
+    /// figures as SVG, and the outcome, of which `braid lab report` makes pages. A claim
     /// that does not hold is a result, not a failure.
     Run(RunArgs),
     /// Make report.html and report.md of the results in a directory.
@@ -119,15 +119,12 @@ pub struct FctArgs {
     /// Multipath TCP.
     ///
     /// The last two take as long as the flows do, and root or a user namespace. The kernel has a
-    /// strategy of its own, no records, and cannot be told a size.
+    /// strategy of its own, and cannot be told a size.
     #[arg(long, default_value = "sim", value_parser = one_of::<Arm>(Arm::ALL.map(Arm::name)))]
     pub arm: Arm,
-    /// Path (from 0) on which a connection without records opens; mix: each path in turn.
+    /// Path (from 0) on which a connection opens; mix: each path in turn.
     #[arg(long, value_name = "N|mix", default_value = "0")]
     pub default_path: DefaultPath,
-    /// What strategies that keep records of earlier connections find.
-    #[arg(long, default_value = "cold", value_parser = one_of::<Records>(["warm", "cold"]))]
-    pub records: Records,
     /// Start the transfer on a connection whose subflows are all established.
     #[arg(long)]
     pub warm_subflows: bool,

@@ -27,8 +27,8 @@ const CHUNK: usize = 64 * 1024;
 /// How often it is looked whether subflows are established.
 const POLL: Duration = Duration::from_millis(1);
 
-/// Whether this kernel has the congestion control that `cell` names. The strategy, records and
-/// the declared size mean nothing to a kernel.
+/// Whether this kernel has the congestion control that `cell` names. The strategy and the
+/// declared size mean nothing to a kernel.
 pub(super) fn check(cell: &Cell) -> Result<(), Error> {
     let any = SocketAddr::from(([127, 0, 0, 1], 0));
     match kernel_tcp::listen(any, Transport::Mptcp, &cell.cc) {

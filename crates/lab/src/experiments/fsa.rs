@@ -2,7 +2,7 @@
 
 use super::{Definition, Session, Table, Verdict};
 use crate::arm::Error;
-use crate::fct::{Cell, DefaultPath, Direction, Records, RunResult, Size};
+use crate::fct::{Cell, DefaultPath, RunResult, Size};
 use crate::plot::{Axis, Body, Figure, Mark, Point, Scale, Series};
 use crate::stats;
 
@@ -67,19 +67,15 @@ fn fsa_2a(session: &mut Session<'_>) -> Result<(), Error> {
 
 fn cell(seed: u64, window: u32, size: &Size, start: usize) -> Result<Cell, Error> {
     let paths = "5mbit,40ms,0%;5mbit,100ms,0%".parse();
+    let paths = paths.map_err(|e: crate::paths::PathError| Error::Usage(e.to_string()))?;
     Ok(Cell {
-        paths: paths.map_err(|e: crate::paths::PathError| Error::Usage(e.to_string()))?,
-        size: size.clone(),
         strategy: "minrtt".to_owned(),
         cc: CC.to_owned(),
         default_path: DefaultPath::Path(start),
-        records: Records::Cold,
-        warm_subflows: false,
         initial_window: window,
-        declare_size: true,
         queue: QUEUE,
-        direction: Direction::Down,
         seed,
+        ..Cell::new(paths, size.clone())
     })
 }
 

@@ -16,10 +16,8 @@ pub struct Cell {
     pub strategy: String,
     /// Name of the congestion control at both ends.
     pub cc: String,
-    /// Where the connection opens if no record says otherwise.
+    /// Where the connection opens.
     pub default_path: DefaultPath,
-    /// What a strategy that keeps records of earlier connections finds.
-    pub records: Records,
     /// The transfer starts on a connection whose subflows are all established.
     pub warm_subflows: bool,
     /// Initial congestion window, segments.
@@ -43,7 +41,6 @@ impl Cell {
             strategy: braid_strategy::DEFAULT_SCHEDULER.to_owned(),
             cc: "cubic".to_owned(),
             default_path: DefaultPath::Path(0),
-            records: Records::Cold,
             warm_subflows: false,
             initial_window: 10,
             declare_size: true,
@@ -63,10 +60,6 @@ impl Cell {
 
     /// The command that makes the first `runs` runs in the simulator.
     pub fn command(&self, runs: u64) -> String {
-        let records = match self.records {
-            Records::Warm => "warm",
-            Records::Cold => "cold",
-        };
         let warm = if self.warm_subflows {
             " --warm-subflows"
         } else {
@@ -75,7 +68,7 @@ impl Cell {
         let declare = if self.declare_size { "size" } else { "none" };
         format!(
             "braid lab fct --paths '{}' --size {} --strategy {} --cc {} --runs {runs} --seed {} \
-             --default-path {} --records {records}{warm} --iw {} --declare {declare} --queue {} \
+             --default-path {}{warm} --iw {} --declare {declare} --queue {} \
              --direction {}",
             self.paths,
             self.size,
@@ -117,31 +110,6 @@ impl fmt::Display for DefaultPath {
         match self {
             DefaultPath::Path(path) => path.fmt(f),
             DefaultPath::Mix => f.write_str("mix"),
-        }
-    }
-}
-
-/// What is known of earlier connections at the start of a run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Records {
-    /// Each path has been measured.
-    Warm,
-    /// Nothing.
-    Cold,
-}
-
-impl FromStr for Records {
-    type Err = UnknownName;
-
-    fn from_str(name: &str) -> Result<Self, UnknownName> {
-        match name {
-            "warm" => Ok(Records::Warm),
-            "cold" => Ok(Records::Cold),
-            _ => Err(UnknownName::new(
-                "state of records",
-                name,
-                &["warm", "cold"],
-            )),
         }
     }
 }

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use super::font::Font;
+use super::font;
 use super::scale::{self, Placed};
 use super::scene::{Anchor, Place, Scene, Shape, Text};
 use super::style::{self, Colour, GRID, INK, PAPER, QUIET, Style};
@@ -33,7 +33,6 @@ struct Frame {
 /// Lays a figure out.
 pub fn scene(figure: &Figure) -> Scene {
     let mut page = Page {
-        font: Font::embedded(),
         shapes: Vec::new(),
         y: MARGIN,
     };
@@ -47,10 +46,9 @@ pub fn scene(figure: &Figure) -> Scene {
     let bottom = top + PLOT_HEIGHT;
     let y = vertical(figure, series, (bottom, top));
     let y_ticks = y.ticks(7, figure.y.format);
-    let widest = y_ticks.iter().map(|t| {
-        page.font
-            .width(&scale::label(*t, &y_ticks, figure.y.format), SMALL)
-    });
+    let widest = y_ticks
+        .iter()
+        .map(|t| font::width(&scale::label(*t, &y_ticks, figure.y.format), SMALL));
     let frame = Frame {
         left: MARGIN + SMALL + 14.0 + widest.fold(0.0, f64::max),
         right: WIDTH - MARGIN - 10.0,
@@ -95,7 +93,6 @@ fn vertical(figure: &Figure, series: &[Series], ends: (f64, f64)) -> Placed {
 }
 
 struct Page {
-    font: Font,
     shapes: Vec<Shape>,
     /// How far down the page is used.
     y: f64,
@@ -123,7 +120,7 @@ impl Page {
     }
 
     fn paragraph(&mut self, text: &str, size: f64, colour: Colour) {
-        for line in wrap(&self.font, text, size, WIDTH - 2.0 * MARGIN) {
+        for line in wrap(text, size, WIDTH - 2.0 * MARGIN) {
             self.y += size;
             self.text((MARGIN, self.y), &line, size, Anchor::Start, colour);
             self.y += 5.0;
@@ -139,7 +136,7 @@ impl Page {
         let mut x = MARGIN;
         let row = SMALL + 7.0;
         for (n, one) in series.iter().enumerate() {
-            let width = SWATCH + 6.0 + self.font.width(&one.name, SMALL) + 18.0;
+            let width = SWATCH + 6.0 + font::width(&one.name, SMALL) + 18.0;
             if x > MARGIN && x + width > WIDTH - MARGIN {
                 x = MARGIN;
                 self.y += row;
@@ -212,7 +209,7 @@ impl Page {
         let mut rows = 1;
         for (n, name) in groups.iter().enumerate() {
             let middle = frame.left + slot * (n as f64 + 0.5);
-            let lines = wrap(&self.font, name, SMALL, slot - 8.0);
+            let lines = wrap(name, SMALL, slot - 8.0);
             rows = rows.max(lines.len());
             for (row, line) in lines.iter().enumerate() {
                 let y = frame.bottom + 7.0 + SMALL + row as f64 * (SMALL + 3.0);
@@ -399,11 +396,11 @@ fn marked(places: &[Place]) -> Vec<Place> {
 }
 
 /// `text` in lines of at most `width`, broken at spaces; a longer word stands alone.
-fn wrap(font: &Font, text: &str, size: f64, width: f64) -> Vec<String> {
+fn wrap(text: &str, size: f64, width: f64) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in text.split_whitespace() {
         match lines.last_mut() {
-            Some(line) if font.width(&format!("{line} {word}"), size) <= width => {
+            Some(line) if font::width(&format!("{line} {word}"), size) <= width => {
                 line.push(' ');
                 line.push_str(word);
             }

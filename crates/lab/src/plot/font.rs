@@ -1,94 +1,30 @@
-//! The one font of all figures, embedded so that a bare machine can draw text.
+//! How wide text is, so that it can be laid out without a font.
 
-use ttf_parser::{Face, GlyphId, OutlineBuilder};
+/// Units to an em of [`WIDTHS`].
+const EM: f64 = 2048.0;
+/// Advance widths of DejaVu Sans, which viewers are asked for, from the space to the tilde. Verdana,
+/// named second, has nearly the same.
+const WIDTHS: [u16; 95] = [
+    651, 821, 942, 1716, 1303, 1946, 1597, 563, 799, 799, 1024, 1716, 651, 739, 651, 690, 1303,
+    1303, 1303, 1303, 1303, 1303, 1303, 1303, 1303, 1303, 690, 690, 1716, 1716, 1716, 1087, 2048,
+    1401, 1405, 1430, 1577, 1294, 1178, 1587, 1540, 604, 604, 1343, 1141, 1767, 1532, 1612, 1235,
+    1612, 1423, 1300, 1251, 1499, 1401, 2025, 1403, 1251, 1403, 799, 690, 799, 1716, 1024, 1024,
+    1255, 1300, 1126, 1300, 1260, 721, 1300, 1298, 569, 569, 1186, 569, 1995, 1298, 1253, 1300,
+    1300, 842, 1067, 803, 1298, 1212, 1675, 1212, 1212, 1075, 1303, 690, 1303, 1716,
+];
 
-/// DejaVu Sans, cut down to the signs that figures use; see `assets/README.md`.
-static FONT: &[u8] = include_bytes!("../../assets/DejaVuSans-subset.ttf");
-
-/// The font, read.
-pub struct Font(Face<'static>);
-
-impl Font {
-    /// Reads the embedded font.
-    pub fn embedded() -> Self {
-        Font(Face::parse(FONT, 0).expect("the embedded font is well formed"))
-    }
-
-    /// Whether the font has the sign.
-    #[cfg(test)]
-    pub fn knows(&self, c: char) -> bool {
-        self.0.glyph_index(c).is_some()
-    }
-
-    /// Width of `text` at `size`, in points.
-    pub fn width(&self, text: &str, size: f64) -> f64 {
-        let units: u32 = text
-            .chars()
-            .map(|c| u32::from(self.advance(self.glyph(c))))
-            .sum();
-        f64::from(units) * self.scale(size)
-    }
-
-    /// Tells `out` the outline of `text` at `size`, from the origin to the right, upwards positive.
-    pub fn outline(&self, text: &str, size: f64, out: &mut dyn OutlineBuilder) {
-        let scale = self.scale(size) as f32;
-        let mut x = 0.0;
-        for c in text.chars() {
-            let glyph = self.glyph(c);
-            self.0.outline_glyph(glyph, &mut Placed { out, scale, x });
-            x += f32::from(self.advance(glyph)) * scale;
-        }
-    }
-
-    /// The sign's glyph, or the box that stands for what the font lacks.
-    fn glyph(&self, c: char) -> GlyphId {
-        self.0.glyph_index(c).unwrap_or_default()
-    }
-
-    fn advance(&self, glyph: GlyphId) -> u16 {
-        self.0.glyph_hor_advance(glyph).unwrap_or(0)
-    }
-
-    fn scale(&self, size: f64) -> f64 {
-        size / f64::from(self.0.units_per_em())
-    }
+/// Width of `text` at `size`, in points.
+pub fn width(text: &str, size: f64) -> f64 {
+    let units: u32 = text.chars().map(|c| u32::from(advance(c))).sum();
+    f64::from(units) * size / EM
 }
 
-/// An outline, scaled and moved to its place in the line.
-struct Placed<'a> {
-    out: &'a mut dyn OutlineBuilder,
-    scale: f32,
-    x: f32,
-}
-
-impl Placed<'_> {
-    fn at(&self, x: f32, y: f32) -> (f32, f32) {
-        (self.x + x * self.scale, y * self.scale)
-    }
-}
-
-impl OutlineBuilder for Placed<'_> {
-    fn move_to(&mut self, x: f32, y: f32) {
-        let (x, y) = self.at(x, y);
-        self.out.move_to(x, y);
-    }
-
-    fn line_to(&mut self, x: f32, y: f32) {
-        let (x, y) = self.at(x, y);
-        self.out.line_to(x, y);
-    }
-
-    fn quad_to(&mut self, x1: f32, y1: f32, x: f32, y: f32) {
-        let ((x1, y1), (x, y)) = (self.at(x1, y1), self.at(x, y));
-        self.out.quad_to(x1, y1, x, y);
-    }
-
-    fn curve_to(&mut self, x1: f32, y1: f32, x2: f32, y2: f32, x: f32, y: f32) {
-        let ((x1, y1), (x2, y2), (x, y)) = (self.at(x1, y1), self.at(x2, y2), self.at(x, y));
-        self.out.curve_to(x1, y1, x2, y2, x, y);
-    }
-
-    fn close(&mut self) {
-        self.out.close();
+fn advance(c: char) -> u16 {
+    match c {
+        ' '..='~' => WIDTHS[c as usize - ' ' as usize],
+        '\u{a0}' => WIDTHS[0],
+        '×' | '±' | '−' | '≤' | '≥' => 1716,
+        // As wide as a digit, like most letters.
+        _ => 1303,
     }
 }

@@ -1,10 +1,10 @@
 //! Figures, drawn without a browser and without fonts of the system: the same input gives the
 //! same bytes on every machine.
 //!
-//! A [`Figure`] is laid out once into a scene of lines, areas and text, which is written as SVG or
-//! painted as PNG. The legend stands above the data, never over it; series differ in colour
-//! (Okabe and Ito's palette, safe for the colour-blind), in dashes and in markers, so that they
-//! also survive a black-and-white printer.
+//! A [`Figure`] is laid out into a scene of lines, areas and text, which is written as SVG. The
+//! legend stands above the data, never over it; series differ in colour (Okabe and Ito's palette,
+//! safe for the colour-blind), in dashes and in markers, so that they also survive a
+//! black-and-white printer.
 
 mod draw;
 mod font;
@@ -175,13 +175,5 @@ impl Figure {
     /// The figure as an SVG document.
     pub fn svg(&self) -> String {
         draw::scene(self).svg()
-    }
-
-    /// The figure as a PNG image, two pixels to a point.
-    ///
-    /// # Errors
-    /// The image cannot be encoded.
-    pub fn png(&self) -> Result<Vec<u8>, String> {
-        draw::scene(self).png(2.0)
     }
 }

@@ -124,15 +124,12 @@ fn pictures_are_the_same_each_time_and_whole() {
         ("cdf", cdf()),
         ("dots", dots()),
     ] {
-        let (svg, png) = (figure.svg(), figure.png().unwrap());
+        let svg = figure.svg();
         assert_eq!(svg, figure.svg());
-        assert_eq!(png, figure.png().unwrap());
         assert!(svg.ends_with("</svg>\n") && !svg.contains("NaN") && !svg.contains("inf"));
         assert!(!svg.contains("<a>"), "names are escaped");
-        assert_eq!(&png[1..4], b"PNG");
         if let Some(directory) = &directory {
             std::fs::write(directory.join(format!("{name}.svg")), &svg).unwrap();
-            std::fs::write(directory.join(format!("{name}.png")), &png).unwrap();
         }
     }
 }
@@ -198,20 +195,10 @@ fn what_cannot_be_drawn_is_left_out() {
     let svg = figure.svg();
     assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
     figure.body = Body::Plane(Vec::new());
-    figure.png().unwrap();
+    figure.svg();
     figure.body = Body::Bars {
         groups: Vec::new(),
         series: Vec::new(),
     };
-    figure.png().unwrap();
-}
-
-#[test]
-fn the_font_has_every_sign_that_figures_use() {
-    // A sign the font lacks would be drawn as an empty box.
-    let font = super::font::Font::embedded();
-    for c in "AZaz09 %µ×·±≤≥−–…αφ\u{a0}".chars() {
-        assert!(font.knows(c), "{c}");
-    }
-    assert!(!font.knows('\u{4e00}'));
+    figure.svg();
 }

@@ -184,7 +184,7 @@ pub fn markdown(stored: &[Stored]) -> String {
         });
         markdown_table(&mut out, &head, &verdicts.collect::<Vec<_>>());
         for name in &o.figures {
-            let _ = writeln!(out, "\n![{name}]({}/{}/{name}.png)", o.id, o.arm);
+            let _ = writeln!(out, "\n![{name}]({}/{}/{name}.svg)", o.id, o.arm);
         }
         for table in &o.tables {
             let _ = writeln!(out, "\n{}\n", table.title);

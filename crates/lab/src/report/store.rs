@@ -41,7 +41,6 @@ pub fn store(directory: &Path, findings: &Findings) -> Result<PathBuf, String> {
     }
     for (name, (_, figure)) in figures.iter().zip(&findings.figures) {
         write(&draft.join(format!("{name}.svg")), figure.svg().as_bytes())?;
-        write(&draft.join(format!("{name}.png")), &figure.png()?)?;
     }
     write_json(&draft.join(OUTCOME), &findings.outcome)?;
     if place.exists() {

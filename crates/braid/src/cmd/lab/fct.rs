@@ -88,7 +88,6 @@ fn cells(args: &FctArgs) -> Vec<Cell> {
                     strategy: strategy.clone(),
                     cc: cc.clone(),
                     default_path: args.default_path,
-                    records: args.records,
                     warm_subflows: args.warm_subflows,
                     initial_window: args.iw,
                     declare_size: args.declare == "size",
@@ -230,7 +229,7 @@ mod tests {
         for line in [
             "braid lab fct --paths '5mbit,40ms,0%;5mbit,100ms,2%' --size 64k",
             "braid lab fct --paths '5mbit,40ms,0%,9;1mbit,1s,0.5%' --size 1M --cc reno --seed 9 \
-             --default-path mix --records warm --warm-subflows --iw 3 --declare none --queue 7 \
+             --default-path mix --warm-subflows --iw 3 --declare none --queue 7 \
              --direction up",
         ] {
             let (first, _) = read(line);
