@@ -108,6 +108,16 @@ pub struct PathConfig {
 }
 
 impl PathConfig {
+    /// A path with this address, an MTU of 1500 bytes, and no backup.
+    pub fn v4(addr: Ipv4Addr) -> Self {
+        PathConfig {
+            v4: Some(addr),
+            v6: None,
+            mtu: 1500,
+            backup: false,
+        }
+    }
+
     /// The first of `remotes` whose family this path has, with the local address that goes with it.
     pub(crate) fn towards(
         &self,

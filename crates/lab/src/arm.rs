@@ -1,15 +1,16 @@
 //! The arms: ways to carry out one run of a [`Cell`].
 
 mod bed;
+mod error;
 mod flow;
 pub mod kernel;
 pub mod links;
 pub mod sim;
 
-use std::fmt;
 use std::str::FromStr;
 
-use crate::fct::{Cell, DefaultPath, RunResult, UnknownName};
+pub use self::error::Error;
+use crate::cell::{Cell, DefaultPath, RunResult, UnknownName};
 
 /// How a cell is run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -121,24 +122,3 @@ impl FromStr for Arm {
         arm.ok_or_else(|| UnknownName::new("arm", name, &Arm::ALL.map(Arm::name)))
     }
 }
-
-/// Why a cell could not be run.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Error {
-    /// It asks for what there is not: one line with what was read and what is expected.
-    Usage(String),
-    /// The run itself failed.
-    Run(String),
-    /// The machine was too busy, again and again, for what was measured to be trusted.
-    Busy(String),
-}
-
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Error::Usage(text) | Error::Run(text) | Error::Busy(text) => f.write_str(text),
-        }
-    }
-}
-
-impl std::error::Error for Error {}

@@ -1,54 +1,17 @@
 //! Flow completion time: what is measured, and what came out.
 
-mod cell;
 mod row;
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
-use std::time::Duration;
-
-use braid_wire::Rng;
 
 use crate::arm::{Arm, Error};
 
-pub use self::cell::{Cell, DefaultPath, Direction, Size, SizeError, UnknownName};
 pub use self::row::{Row, Summary};
-
-/// What one run of a [`Cell`] gave. Paths are in the order of the cell; a vector by path has one
-/// entry for each.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct RunResult {
-    /// Whether the whole flow arrived in time; the two times mean nothing otherwise.
-    pub completed: bool,
-    /// From the client's first SYN, or from the first byte of the transfer on warm subflows, to
-    /// the last byte at the receiver.
-    pub fct: Duration,
-    /// From the first byte of the response (of the flow, where the client sends it) at the
-    /// receiver to the last; never more than `fct`.
-    pub fct_data: Duration,
-    /// Payload bytes the flow's sender put on each path, copies included, retransmissions not.
-    pub bytes_by_path: Vec<u64>,
-    /// Of these, bytes that were copies of what another path carried.
-    pub copy_bytes_by_path: Vec<u64>,
-    /// Data packets sent on each path while unsent data remained, copies included.
-    pub packets_by_path: Vec<u64>,
-    /// Of these, copies.
-    pub copies_by_path: Vec<u64>,
-    /// SYNs with MP_JOIN the client sent, repeated ones included.
-    pub join_syns: u64,
-    /// Segments the flow's sender sent again.
-    pub retransmissions: u64,
-}
-
-/// The seed of run `index` of an experiment with `seed`. It depends on nothing else, so that all
-/// strategies see the same runs.
-pub fn run_seed(seed: u64, index: u64) -> u64 {
-    Rng::for_component(seed, RUNS + index).u64()
-}
-
-/// Streams of runs count from here, apart from those of a world's components.
-const RUNS: u64 = 1 << 48;
+pub use crate::cell::{
+    Cell, DefaultPath, Direction, RunResult, Size, SizeError, UnknownName, run_seed,
+};
 
 /// Runs `cell` on `arm` `runs` times and gives the results in order of the runs, whatever the
 /// number of `threads` (at least 1) the arm allows. `progress` is told of each finished run.

@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 pub mod arm;
+mod cell;
 pub mod experiments;
 pub mod fct;
 pub mod paths;

@@ -18,10 +18,8 @@ use braid_links::Settings;
 use braid_proxy::{BoxConfig, ConfigError, LinkAddresses, ServerConfig};
 use braid_wire::Instant;
 
-use crate::gateway::{
-    BoxNode, BoxNodeConfig, LocalConfig, ServerNode, ServerNodeConfig, default_policy,
-};
-use crate::host::{Host, HostConfig};
+use crate::gateway::{BoxNode, BoxNodeConfig, LocalConfig, ServerNode, ServerNodeConfig};
+use crate::host::{Host, HostConfig, options};
 use crate::router::{Prefix, Router};
 use crate::traffic::{Role, Stream};
 use crate::transfer::{PathSettings, REQUEST};
@@ -155,10 +153,7 @@ fn gigabit() -> PathSettings {
         rate: braid_links::Rate::bits_per_second(1_000_000_000),
         ..Settings::default()
     };
-    PathSettings {
-        up: settings.clone(),
-        down: settings,
-    }
+    PathSettings::both(settings)
 }
 
 /// Something that happens in the course of a run.
@@ -349,8 +344,7 @@ impl Aggregation {
         let mut answers = Stream::new(answers);
         answers.label = id.label();
         let node = self.contents[content];
-        self.world
-            .with_node(node, |host: &mut Host, _| host.serve(addr, answers))?;
+        self.world.serve(node, addr, answers)?;
         self.open_to(user, addr, asks)?;
         self.transfers[id.0 as usize].content = Some(node);
         Ok(id)
@@ -370,12 +364,11 @@ impl Aggregation {
         let user = self.users[user];
         let options = ConnectOptions {
             protocol: Protocol::Tcp,
-            ..ConnectOptions::new(remote, default_policy())
+            ..options(remote)
         };
         let mut stream = Stream::new(role);
         stream.label = id.label();
-        self.world
-            .with_node(user, |host: &mut Host, now| host.open(now, options, stream))?;
+        self.world.open(user, options, stream)?;
         self.transfers.push(Ends {
             id,
             user,
@@ -406,14 +399,14 @@ impl Aggregation {
     /// If the connection is not of this network.
     pub fn at_user(&self, id: TransferId) -> &Stream {
         let user = self.transfers[id.0 as usize].user;
-        let stream = self.world.node::<Host>(user).labelled(id.label());
+        let stream = self.world.host(user).labelled(id.label());
         stream.expect("a host keeps the streams it opened")
     }
 
     /// The content host's end of a connection, where it came there.
     pub fn at_content(&self, id: TransferId) -> Option<&Stream> {
         let content = self.transfers[id.0 as usize].content?;
-        self.world.node::<Host>(content).labelled(id.label())
+        self.world.host(content).labelled(id.label())
     }
 
     /// How long it took from the user's SYN to the last byte at the receiver, with the end of the
@@ -542,15 +535,6 @@ impl Aggregation {
     }
 }
 
-fn interface(addr: Ipv4Addr) -> PathConfig {
-    PathConfig {
-        v4: Some(addr),
-        v6: None,
-        mtu: MTU,
-        backup: false,
-    }
-}
-
 /// Interfaces: one to each router, then one to each user.
 fn add_box(world: &mut World, config: &AggregationConfig) -> NodeId {
     let links = (0..config.access.len()).map(|n| LinkAddresses {
@@ -563,7 +547,7 @@ fn add_box(world: &mut World, config: &AggregationConfig) -> NodeId {
         config: config.boxed.clone(),
         links: links.collect(),
         lan: users.collect(),
-        gateway: interface(Ipv4Addr::new(192, 168, 1, 1)),
+        gateway: PathConfig::v4(Ipv4Addr::new(192, 168, 1, 1)),
         local: config.box_local.clone(),
     };
     world.add(|rng| BoxNode::new(settings, rng))
@@ -573,9 +557,7 @@ fn add_box(world: &mut World, config: &AggregationConfig) -> NodeId {
 fn add_user(world: &mut World, config: &AggregationConfig, user: usize) -> NodeId {
     let host = HostConfig {
         engine: config.end_host.clone(),
-        paths: vec![interface(user_addr(user))],
-        routes: Vec::new(),
-        policy: Box::new(default_policy),
+        ..HostConfig::new(vec![PathConfig::v4(user_addr(user))])
     };
     world.add(|rng| Host::new(host, rng))
 }
@@ -620,9 +602,8 @@ fn add_content(world: &mut World, config: &AggregationConfig, content: usize) ->
     let users = (0..config.users.len()).map(|n| (IpAddr::V4(user_addr(n)), servers as u32));
     let host = HostConfig {
         engine: config.end_host.clone(),
-        paths: vec![interface(content_addr(content))],
         routes: routes.chain(users).collect(),
-        policy: Box::new(default_policy),
+        ..HostConfig::new(vec![PathConfig::v4(content_addr(content))])
     };
     world.add(|rng| Host::new(host, rng))
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use braid_engine::sched::Policy;
 use braid_engine::{
-    ApiError, Config, ConnId, ConnectOptions, Event, ListenerId, PathConfig, PathId, RxMeta, Stack,
+    ApiError, Config, ConnId, ConnectOptions, Event, ListenerId, PathConfig, RxMeta, Stack,
     Transmit,
 };
 use braid_wire::{Instant, Rng, checksum, tcp};
@@ -14,6 +14,7 @@ use crate::log::HostLog;
 use crate::node::{Node, Packet, Turn};
 use crate::oracle::Oracle;
 use crate::traffic::{Arrivals, Stream};
+use crate::world::{NodeId, World};
 
 /// What a host is made of.
 pub struct HostConfig {
@@ -26,6 +27,76 @@ pub struct HostConfig {
     pub routes: Vec<(IpAddr, u32)>,
     /// Scheduler and reinjector of accepted connections.
     pub policy: Box<dyn FnMut() -> Policy + Send>,
+}
+
+impl HostConfig {
+    /// A host with these paths and otherwise the defaults of engine and strategies.
+    pub fn new(paths: Vec<PathConfig>) -> Self {
+        HostConfig {
+            engine: Config::default(),
+            paths,
+            routes: Vec::new(),
+            policy: Box::new(default_policy),
+        }
+    }
+}
+
+/// Scheduler and reinjector of connections for which nothing else was chosen.
+pub fn default_policy() -> Policy {
+    policy_of(braid_strategy::DEFAULT_SCHEDULER)()
+}
+
+/// Makes the policies of the strategy `name`, which whoever chose it has checked.
+pub(crate) fn policy_of(name: &str) -> impl Fn() -> Policy + Send + use<> {
+    braid_strategy::factory(name).expect("a strategy that exists")
+}
+
+/// How to connect to `remote` where nothing else was chosen.
+pub fn options(remote: SocketAddr) -> ConnectOptions {
+    ConnectOptions::new(remote, default_policy())
+}
+
+/// What is done with hosts of a world.
+impl World {
+    /// A host.
+    ///
+    /// # Panics
+    /// If the node is another one.
+    pub fn host(&self, id: NodeId) -> &Host {
+        self.node(id)
+    }
+
+    /// As [`Host::serve`].
+    ///
+    /// # Errors
+    /// As [`Stack::listen`].
+    ///
+    /// # Panics
+    /// If the node is no host.
+    pub fn serve(
+        &mut self,
+        host: NodeId,
+        addr: SocketAddr,
+        stream: Stream,
+    ) -> Result<(), ApiError> {
+        self.with_node(host, |host: &mut Host, _| host.serve(addr, stream))
+    }
+
+    /// As [`Host::open`].
+    ///
+    /// # Errors
+    /// As [`Stack::connect`].
+    ///
+    /// # Panics
+    /// If the node is no host.
+    pub fn open(
+        &mut self,
+        host: NodeId,
+        options: ConnectOptions,
+        stream: Stream,
+    ) -> Result<ConnId, ApiError> {
+        self.with_node(host, |host: &mut Host, now| host.open(now, options, stream))
+    }
 }
 
 /// An end host.
@@ -84,6 +155,11 @@ impl Host {
     /// The engine.
     pub fn stack(&self) -> &Stack {
         &self.stack
+    }
+
+    /// The engine, for what a link monitor or an application tells it besides.
+    pub fn stack_mut(&mut self) -> &mut Stack {
+        &mut self.stack
     }
 
     /// Streams whose connection ended, in order.
@@ -167,22 +243,12 @@ impl Host {
         }
     }
 
-    /// Says whether a path can be used, as a link monitor does.
-    pub fn set_path_up(&mut self, now: Instant, path: PathId, up: bool) {
-        self.stack.set_path_up(now, path, up);
-    }
-
     /// Lets a stream write that was held.
     pub fn release(&mut self, now: Instant, conn: ConnId) {
         if let Some(stream) = self.streams.get_mut(&conn) {
             stream.held = false;
             stream.pump(now, conn, &mut self.stack, &mut self.oracle);
         }
-    }
-
-    /// Ends a connection at once.
-    pub fn abort(&mut self, now: Instant, conn: ConnId) {
-        self.stack.abort(now, conn);
     }
 
     fn on_event(&mut self, now: Instant, event: Event) {

@@ -1,24 +1,37 @@
 //! The commonest topology: a client and a server joined by one link a path, and one transfer.
 
+use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use core::time::Duration;
 use std::io::{self, Write};
 
-use braid_engine::sched::Policy;
-use braid_engine::{ApiError, Config, ConnectOptions, PathConfig, PathId, Protocol};
+use braid_engine::{ApiError, Config, ConnId, ConnectOptions, PathConfig, PathId, Protocol};
 use braid_links::Settings;
+use braid_links::middlebox::Chain;
 
 use crate::capture::Capture;
-use crate::host::{Host, HostConfig};
+use crate::host::{Host, HostConfig, policy_of};
 use crate::log::Log;
+use crate::middlebox::MiddleboxNode;
 use crate::traffic::{Role, Stream};
 use crate::world::{LinkId, NodeId, World};
 
-const SERVER: Ipv4Addr = Ipv4Addr::new(10, 0, 255, 1);
-/// No dissector of Wireshark claims it.
-const PORT: u16 = 50_000;
+/// The server's address.
+pub const SERVER: Ipv4Addr = Ipv4Addr::new(10, 0, 255, 1);
+/// Where the server listens; no dissector of Wireshark claims the port.
+pub const REMOTE: SocketAddr = SocketAddr::new(IpAddr::V4(SERVER), 50_000);
 /// Bytes of the request that asks for a download.
 pub const REQUEST: u64 = 100;
+
+/// The client's address on a path.
+pub fn client_addr(path: usize) -> Ipv4Addr {
+    Ipv4Addr::new(10, 0, path as u8, 2)
+}
+
+/// An address that the server knows to be on a path too: for a NAT there.
+pub fn external_addr(path: usize) -> Ipv4Addr {
+    Ipv4Addr::new(203, 0, 113, path as u8)
+}
 
 /// Which way the payload goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,6 +40,15 @@ pub enum Direction {
     Down,
     /// The client sends.
     Up,
+}
+
+impl fmt::Display for Direction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Direction::Down => "down",
+            Direction::Up => "up",
+        })
+    }
 }
 
 /// A path: one link with its two directions.
@@ -38,7 +60,18 @@ pub struct PathSettings {
     pub down: Settings,
 }
 
+impl PathSettings {
+    /// A path that is alike in both directions.
+    pub fn both(settings: Settings) -> Self {
+        PathSettings {
+            up: settings.clone(),
+            down: settings,
+        }
+    }
+}
+
 /// What is transferred, and how.
+#[derive(Debug, Clone)]
 pub struct TransferConfig<'a> {
     /// Paths, at least one and at most 254.
     pub paths: &'a [PathSettings],
@@ -52,34 +85,85 @@ pub struct TransferConfig<'a> {
     pub protocol: Protocol,
     /// Path of the initial subflow; `None` takes the first.
     pub initial_path: Option<PathId>,
-    /// Scheduler and reinjector of both ends.
-    pub policy: fn() -> Policy,
+    /// Name of the strategy of both ends, one that exists.
+    pub strategy: &'a str,
+    /// Both ends are told the flow's size in advance.
+    pub declared: bool,
+    /// The client writes no more than a byte until [`Host::release`].
+    pub held: bool,
 }
 
-/// A world with one transfer under way.
+impl<'a> TransferConfig<'a> {
+    /// A transfer over MPTCP with the defaults of engine and strategies.
+    pub fn new(paths: &'a [PathSettings], size: u64, direction: Direction) -> Self {
+        TransferConfig {
+            paths,
+            size,
+            direction,
+            engine: Config::default(),
+            protocol: Protocol::Mptcp,
+            initial_path: None,
+            strategy: braid_strategy::DEFAULT_SCHEDULER,
+            declared: false,
+            held: false,
+        }
+    }
+
+    /// How the client connects.
+    ///
+    /// # Panics
+    /// If there is no such strategy.
+    pub fn options(&self) -> ConnectOptions {
+        ConnectOptions {
+            path: self.initial_path,
+            protocol: self.protocol,
+            flow_size: self.flow_size(),
+            ..ConnectOptions::new(REMOTE, policy_of(self.strategy)())
+        }
+    }
+
+    /// What the client does.
+    pub fn asks(&self) -> Stream {
+        let mut stream = Stream::new(match self.direction {
+            Direction::Down => Role::Fetch { request: REQUEST },
+            Direction::Up => Role::Upload { size: self.size },
+        });
+        stream.held = self.held;
+        stream
+    }
+
+    /// What the server does.
+    pub fn answers(&self) -> Stream {
+        let mut stream = Stream::new(match self.direction {
+            Direction::Down => Role::Answer {
+                request: REQUEST,
+                size: self.size,
+            },
+            Direction::Up => Role::Sink,
+        });
+        stream.flow_size = self.flow_size();
+        stream
+    }
+
+    fn flow_size(&self) -> Option<u64> {
+        self.declared.then_some(self.size)
+    }
+}
+
+/// A world with a client that has an address on each path, a server with one address, and one
+/// transfer under way.
 #[derive(Debug)]
 pub struct Transfer {
     /// The world.
     pub world: World,
-    /// The client.
+    /// The client, node 0.
     pub client: NodeId,
-    /// The server.
+    /// The server, node 1.
     pub server: NodeId,
     /// The links of each path: (up, down).
     pub links: Vec<(LinkId, LinkId)>,
-}
-
-fn client_addr(path: usize) -> Ipv4Addr {
-    Ipv4Addr::new(10, 0, path as u8, 2)
-}
-
-fn local(addr: Ipv4Addr) -> PathConfig {
-    PathConfig {
-        v4: Some(addr),
-        v6: None,
-        mtu: 1500,
-        backup: false,
-    }
+    /// The middleboxes of each path, where there are any.
+    pub boxes: Vec<NodeId>,
 }
 
 impl Transfer {
@@ -95,33 +179,60 @@ impl Transfer {
 
     /// Builds the world of `seed`, in which nothing happens before [`open`](Self::open): what is to
     /// be watched from the first packet on is said in between.
+    ///
+    /// # Panics
+    /// If there is no such strategy.
     pub fn build(seed: u64, config: &TransferConfig<'_>) -> Self {
+        Transfer::through(seed, config, [])
+    }
+
+    /// The same with these middleboxes on the paths, each a millisecond before its path's link.
+    ///
+    /// # Panics
+    /// If there is no such strategy.
+    pub fn through(
+        seed: u64,
+        config: &TransferConfig<'_>,
+        chains: impl IntoIterator<Item = Chain>,
+    ) -> Self {
         let mut world = World::new(seed);
-        let count = config.paths.len();
-        let host = |paths, routes| HostConfig {
-            engine: config.engine.clone(),
-            paths,
-            routes,
-            policy: Box::new(config.policy),
+        let mut host = |paths, routes| {
+            let config = HostConfig {
+                engine: config.engine.clone(),
+                paths,
+                routes,
+                policy: Box::new(policy_of(config.strategy)),
+            };
+            world.add(|rng| Host::new(config, rng))
         };
-        let client = host(
-            (0..count).map(|n| local(client_addr(n))).collect(),
-            Vec::new(),
-        );
-        let back = (0..count).map(|n| (IpAddr::V4(client_addr(n)), n as u32));
-        let server = host(vec![local(SERVER)], back.collect());
-        let client = world.add(|rng| Host::new(client, rng));
-        let server = world.add(|rng| Host::new(server, rng));
-        let links = config
-            .paths
-            .iter()
-            .map(|path| world.connect(client, server, path.up.clone(), path.down.clone()))
-            .collect();
+        let count = config.paths.len();
+        let paths = (0..count).map(|n| PathConfig::v4(client_addr(n)));
+        let client = host(paths.collect(), Vec::new());
+        let back = (0..count).flat_map(|n| {
+            [client_addr(n), external_addr(n)].map(|addr| (IpAddr::V4(addr), n as u32))
+        });
+        let server = host(vec![PathConfig::v4(SERVER)], back.collect());
+        let near = Settings {
+            delay: Duration::from_millis(1),
+            ..Settings::default()
+        };
+        let mut chains = chains.into_iter();
+        let (mut links, mut boxes) = (Vec::new(), Vec::new());
+        for path in config.paths {
+            let mut inside = client;
+            if let Some(chain) = chains.next() {
+                inside = world.add(|_| MiddleboxNode::new(chain));
+                boxes.push(inside);
+                world.connect(client, inside, near.clone(), near.clone());
+            }
+            links.push(world.connect(inside, server, path.up.clone(), path.down.clone()));
+        }
         Transfer {
             world,
             client,
             server,
             links,
+            boxes,
         }
     }
 
@@ -129,30 +240,22 @@ impl Transfer {
     ///
     /// # Errors
     /// As [`braid_engine::Stack::connect`]: the initial path does not exist.
-    pub fn open(&mut self, config: &TransferConfig<'_>) -> Result<(), ApiError> {
-        let (asks, answers) = match config.direction {
-            Direction::Down => (
-                Role::Fetch { request: REQUEST },
-                Role::Answer {
-                    request: REQUEST,
-                    size: config.size,
-                },
-            ),
-            Direction::Up => (Role::Upload { size: config.size }, Role::Sink),
-        };
-        let addr = SocketAddr::new(IpAddr::V4(SERVER), PORT);
-        self.world.with_node(self.server, |host: &mut Host, _| {
-            host.serve(addr, Stream::new(answers))
-        })?;
-        let options = ConnectOptions {
-            path: config.initial_path,
-            protocol: config.protocol,
-            ..ConnectOptions::new(addr, (config.policy)())
-        };
-        self.world.with_node(self.client, |host: &mut Host, now| {
-            host.open(now, options, Stream::new(asks))
-        })?;
-        Ok(())
+    pub fn open(&mut self, config: &TransferConfig<'_>) -> Result<ConnId, ApiError> {
+        self.carry(config.options(), config.asks(), config.answers())
+    }
+
+    /// Opens a connection that carries something else.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn carry(
+        &mut self,
+        options: ConnectOptions,
+        asks: Stream,
+        answers: Stream,
+    ) -> Result<ConnId, ApiError> {
+        self.world.serve(self.server, REMOTE, answers)?;
+        self.world.open(self.client, options, asks)
     }
 
     /// Captures what passes at the client or the server, before the connection is opened.
@@ -161,19 +264,34 @@ impl Transfer {
     /// As [`Capture::new`].
     pub fn capture(&mut self, end: NodeId, out: Box<dyn Write + Send>) -> io::Result<Capture> {
         let capture = Capture::new(out)?;
-        let name = if end == self.client {
-            "client"
-        } else {
-            "server"
-        };
+        let name = self.name(end);
         capture.node(&mut self.world, end, name);
         Ok(capture)
     }
 
     /// Logs the transfer, before the connection is opened.
     pub fn log(&mut self, out: Box<dyn Write + Send>) -> Log {
-        let hosts = [(self.client, "client"), (self.server, "server")];
+        let hosts = self.ends().map(|end| (end, self.name(end)));
         Log::start(&mut self.world, &hosts, out)
+    }
+
+    /// Client and server.
+    pub fn ends(&self) -> [NodeId; 2] {
+        [self.client, self.server]
+    }
+
+    /// What an end is called.
+    pub fn name(&self, end: NodeId) -> &'static str {
+        match end == self.client {
+            true => "client",
+            false => "server",
+        }
+    }
+
+    /// The first stream that ended at the client, and that at the server.
+    pub fn ended(&self) -> [Option<&Stream>; 2] {
+        self.ends()
+            .map(|end| self.world.host(end).finished().first())
     }
 
     /// The receiver of the payload.
@@ -187,10 +305,9 @@ impl Transfer {
     /// Runs until both ends have reported the end of the connection; false if that takes longer
     /// than `limit`.
     pub fn run(&mut self, limit: Duration) -> bool {
-        let ends = [self.client, self.server];
+        let ends = self.ends();
         self.world.run(limit, |w| {
-            ends.iter()
-                .all(|end| !w.node::<Host>(*end).finished().is_empty())
+            ends.iter().all(|end| !w.host(*end).finished().is_empty())
         })
     }
 }

@@ -139,7 +139,7 @@ pub struct FctArgs {
           value_parser = whole::<u32>(0..=1_000_000))]
     pub queue: u32,
     /// Whether the server or the client sends the flow.
-    #[arg(long, default_value = "down", value_parser = one_of::<Direction>(["down", "up"]))]
+    #[arg(long, default_value = "down", value_parser = direction())]
     pub direction: Direction,
     /// Capture the first run of each cell here, at both ends, as pcapng files for Wireshark
     /// (--arm sim only).
@@ -163,6 +163,13 @@ where
 }
 
 /// Reads one of `names`, which help and completions show, as a `T`.
+fn direction() -> impl TypedValueParser<Value = Direction> {
+    PossibleValuesParser::new(["down", "up"]).map(|name| match name == "up" {
+        true => Direction::Up,
+        false => Direction::Down,
+    })
+}
+
 fn one_of<T>(names: impl IntoIterator<Item = &'static str>) -> impl TypedValueParser<Value = T>
 where
     T: FromStr<Err: Error + Send + Sync> + Clone + Send + Sync + 'static,

@@ -9,8 +9,9 @@ use braid_linux::netns;
 use braid_linux::realtime::EMULATOR_PRIORITY;
 use braid_linux::testbed::{self, Options, Spec, Testbed};
 
-use super::{Error, flow};
-use crate::fct::{Cell, RunResult, run_seed};
+use super::error::Error;
+use super::flow;
+use crate::cell::{Cell, RunResult, run_seed};
 
 /// The host that opens connections.
 pub(super) const CLIENT: &str = "client";
@@ -93,8 +94,8 @@ impl Bed {
         let seed = run_seed(cell.seed, index);
         let mut worst = 0.0f64;
         for _ in 0..ATTEMPTS {
-            let links = flow::links(cell, seed).into_iter();
-            let courses = links.map(|link| [Course::from(link.clone()), Course::from(link)]);
+            let paths = flow::paths(cell, seed).into_iter();
+            let courses = paths.map(|path| [Course::from(path.up), Course::from(path.down)]);
             let restarted = self.testbed.restart_links(courses.collect(), seed);
             restarted.map_err(run_error)?;
             self.testbed.reset_lateness().map_err(run_error)?;

@@ -1,27 +1,20 @@
 //! The transfer of a cell, as all arms make it: one flow between a client, with an address on
 //! each path, and a server with one address.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::IpAddr;
 use std::time::Duration;
 
 use braid_engine::cc::Algorithm;
-use braid_engine::sched::Policy;
 use braid_engine::stats::{PathStats, Traffic};
-use braid_engine::{Config, ConnectOptions, PathConfig, PathId};
-use braid_links::Settings;
-use braid_sim::traffic::{Role, Stream};
+use braid_engine::{Config, PathId};
+use braid_sim::traffic::Stream;
+use braid_sim::transfer::{Direction, PathSettings, TransferConfig, client_addr};
 use braid_wire::{Instant, Rng};
 
-use super::Error;
-use crate::fct::{Cell, Direction, RunResult};
+use super::error::Error;
+use crate::cell::{Cell, RunResult};
 use crate::paths::PathSpec;
 
-/// The server's address.
-pub(super) const SERVER: Ipv4Addr = Ipv4Addr::new(10, 0, 255, 1);
-/// The server's port; no dissector of Wireshark claims it.
-pub(super) const PORT: u16 = 50_000;
-/// Bytes of the request that asks for a download.
-pub(super) const REQUEST: u64 = 100;
 /// How long the subflows of a warm start may take to be established.
 pub(super) const WARM_UP: Duration = Duration::from_secs(120);
 
@@ -33,13 +26,8 @@ const DELAY_VARIATION: Duration = Duration::from_micros(100);
 
 /// Whether the strategy and the congestion control that `cell` names exist in the engine.
 pub(super) fn check(cell: &Cell) -> Result<(), Error> {
-    policy(cell)?;
+    braid_strategy::by_name(&cell.strategy).map_err(|e| Error::Usage(e.to_string()))?;
     engine(cell).map(drop)
-}
-
-/// Scheduler and reinjector of a connection.
-pub(super) fn policy(cell: &Cell) -> Result<Policy, Error> {
-    braid_strategy::by_name(&cell.strategy).map_err(|e| Error::Usage(e.to_string()))
 }
 
 /// Settings of the engines at both ends.
@@ -52,15 +40,15 @@ pub(super) fn engine(cell: &Cell) -> Result<Config, Error> {
     })
 }
 
-/// The links of the run with `seed`, each alike in both directions.
-pub(super) fn links(cell: &Cell, seed: u64) -> Vec<Settings> {
+/// The paths of the run with `seed`, each alike in both directions.
+pub(super) fn paths(cell: &Cell, seed: u64) -> Vec<PathSettings> {
     let mut rng = Rng::for_component(seed, LINKS_STREAM);
-    let links = cell.paths.specs().iter().map(|path| {
+    let paths = cell.paths.specs().iter().map(|path| {
         let mut settings = path.settings(cell.queue);
         settings.delay = varied(settings.delay, &mut rng);
-        settings
+        PathSettings::both(settings)
     });
-    links.collect()
+    paths.collect()
 }
 
 /// `delay`, up to [`DELAY_VARIATION`] more or less.
@@ -70,62 +58,21 @@ fn varied(delay: Duration, rng: &mut Rng) -> Duration {
     delay + drawn - most
 }
 
-/// The client's address on a path.
-pub(super) fn client_addr(path: usize) -> Ipv4Addr {
-    Ipv4Addr::new(10, 0, path as u8, 2)
-}
-
-/// A path of an engine, from this address.
-pub(super) fn local(addr: Ipv4Addr) -> PathConfig {
-    PathConfig {
-        v4: Some(addr),
-        v6: None,
-        mtu: 1500,
-        backup: false,
-    }
-}
-
-/// Where the server listens.
-pub(super) fn remote() -> SocketAddr {
-    SocketAddr::new(IpAddr::V4(SERVER), PORT)
-}
-
-/// How run `index` connects.
-pub(super) fn connect_options(cell: &Cell, index: u64) -> Result<ConnectOptions, Error> {
-    Ok(ConnectOptions {
-        path: Some(PathId(cell.opening_path(index) as u8)),
-        flow_size: declared(cell),
-        ..ConnectOptions::new(remote(), policy(cell)?)
+/// The transfer of run `index` over `paths`.
+pub(super) fn transfer<'a>(
+    cell: &'a Cell,
+    index: u64,
+    paths: &'a [PathSettings],
+) -> Result<TransferConfig<'a>, Error> {
+    check(cell)?;
+    Ok(TransferConfig {
+        engine: engine(cell)?,
+        initial_path: Some(PathId(cell.opening_path(index) as u8)),
+        strategy: &cell.strategy,
+        declared: cell.declare_size,
+        held: cell.warm_subflows,
+        ..TransferConfig::new(paths, cell.size.bytes(), cell.direction)
     })
-}
-
-/// What the client does.
-pub(super) fn asking(cell: &Cell) -> Stream {
-    let mut stream = Stream::new(match cell.direction {
-        Direction::Down => Role::Fetch { request: REQUEST },
-        Direction::Up => Role::Upload {
-            size: cell.size.bytes(),
-        },
-    });
-    stream.held = cell.warm_subflows;
-    stream
-}
-
-/// What the server does.
-pub(super) fn answering(cell: &Cell) -> Stream {
-    let mut stream = Stream::new(match cell.direction {
-        Direction::Down => Role::Answer {
-            request: REQUEST,
-            size: cell.size.bytes(),
-        },
-        Direction::Up => Role::Sink,
-    });
-    stream.flow_size = declared(cell);
-    stream
-}
-
-fn declared(cell: &Cell) -> Option<u64> {
-    cell.declare_size.then_some(cell.size.bytes())
 }
 
 /// How long a flow may take: a hundred times its bare transmission, and two minutes for

@@ -13,10 +13,12 @@ use braid_linux::mptcp_info::{self, SubflowInfo};
 use braid_linux::netns;
 use braid_linux::realtime::become_realtime;
 use braid_sim::traffic::pattern;
+use braid_sim::transfer::{self, Direction, REMOTE, REQUEST, client_addr};
 
 use super::bed::{self, Bed, CLIENT, END_PRIORITY, SERVER, TICK, run_error};
-use super::{Error, flow};
-use crate::fct::{Cell, Direction, RunResult};
+use super::error::Error;
+use super::flow;
+use crate::cell::{Cell, RunResult};
 
 /// Routing table of path 0 on the client; the others follow.
 const FIRST_TABLE: usize = 100;
@@ -59,9 +61,9 @@ impl Kernel {
         let metrics = format!("initcwnd {} congctl {}", cell.initial_window, cell.cc);
         let limits = format!("mptcp limits set subflows {SUBFLOW_LIMIT}\n");
         let (mut there, mut back) = (limits.clone(), limits);
-        back += &format!("addr add {}/32 dev lo\n", flow::SERVER);
+        back += &format!("addr add {}/32 dev lo\n", transfer::SERVER);
         for n in 0..cell.paths.specs().len() {
-            let (address, link, table) = (flow::client_addr(n), bed::link_name(n), FIRST_TABLE + n);
+            let (address, link, table) = (client_addr(n), bed::link_name(n), FIRST_TABLE + n);
             there += &format!(
                 "addr add {address}/32 dev {link}\n\
                  route add default dev {link} src {address} table {table} {metrics}\n\
@@ -70,7 +72,7 @@ impl Kernel {
             );
             back += &format!(
                 "route add {address}/32 dev {link} src {} {metrics}\n",
-                flow::SERVER
+                transfer::SERVER
             );
         }
         bed.testbed.ip(CLIENT, &there).map_err(run_error)?;
@@ -84,8 +86,8 @@ impl Kernel {
             let before = join_syns(&client)?;
             let transfer = Transfer {
                 cell,
-                local: SocketAddr::new(flow::client_addr(cell.opening_path(index)).into(), 0),
-                remote: SocketAddr::new(flow::SERVER.into(), flow::PORT),
+                local: SocketAddr::new(client_addr(cell.opening_path(index)).into(), 0),
+                remote: REMOTE,
                 deadline: Instant::now() + flow::limit(cell),
             };
             let mut result = transfer.run(&client, &server).map_err(run_error)?;
@@ -178,7 +180,7 @@ impl Transfer<'_> {
         )?;
         let mut end = self.end(&stream)?;
         let bytes = match self.cell.direction {
-            Direction::Down => flow::REQUEST,
+            Direction::Down => REQUEST,
             Direction::Up => self.cell.size.bytes(),
         };
         if self.cell.warm_subflows {
@@ -215,7 +217,7 @@ impl Transfer<'_> {
         }
         match self.cell.direction {
             Direction::Down => {
-                end.receive(flow::REQUEST, &mut Seen::default())?;
+                end.receive(REQUEST, &mut Seen::default())?;
                 end.send(self.cell.size.bytes())?;
                 stream.shutdown(Shutdown::Write)?;
             }
@@ -302,7 +304,7 @@ impl Transfer<'_> {
                 Direction::Down => subflow.remote,
                 Direction::Up => subflow.local,
             };
-            let path = (0..paths).find(|n| IpAddr::V4(flow::client_addr(*n)) == at_client);
+            let path = (0..paths).find(|n| IpAddr::V4(client_addr(*n)) == at_client);
             if let Some(path) = path {
                 result.bytes_by_path[path] += subflow
                     .bytes_sent

@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-use braid_engine::{Config, ConnId, ConnectOptions, Event, Stack};
+use braid_engine::{Config, ConnId, ConnectOptions, Event, PathConfig, Stack};
 use braid_linux::driver::{Clock, Context, Driver, Host};
 use braid_linux::netns;
 use braid_linux::realtime::become_realtime;
@@ -18,13 +18,15 @@ use braid_linux::tun::{PacketIo, Tun};
 use braid_proxy::{Core, LocalStreams};
 use braid_sim::oracle::Oracle;
 use braid_sim::traffic::Stream;
+use braid_sim::transfer::{self, REMOTE, client_addr};
 use braid_sim::world::node_streams;
 use braid_wire::Instant;
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::bed::{self, Bed, CLIENT, END_PRIORITY, SERVER, TICK, run_error};
-use super::{Error, flow};
-use crate::fct::{Cell, RunResult};
+use super::error::Error;
+use super::flow;
+use crate::cell::{Cell, RunResult};
 
 /// The engines' devices.
 const DEVICE: &str = "engine";
@@ -50,9 +52,9 @@ impl Links {
         // As large as super-segments come, and a queue that no burst overflows.
         let up = format!("link set {DEVICE} mtu 65535 txqueuelen 4000 multicast off up\n");
         let (mut there, mut back) = (up.clone(), up);
-        back += &format!("route add {}/32 dev {DEVICE}\n", flow::SERVER);
+        back += &format!("route add {}/32 dev {DEVICE}\n", transfer::SERVER);
         for n in 0..cell.paths.specs().len() {
-            let (address, link) = (flow::client_addr(n), bed::link_name(n));
+            let (address, link) = (client_addr(n), bed::link_name(n));
             let table = FIRST_TABLE + n;
             there += &format!(
                 "route add {address}/32 dev {DEVICE}\n\
@@ -97,6 +99,8 @@ fn transfer(
     (client, server): (&mut Tun, &mut Tun),
 ) -> Result<RunResult, Error> {
     let clock = Clock::new();
+    // Its paths are the links that are there.
+    let config = flow::transfer(cell, index, &[])?;
     let shared = Shared {
         paths: cell.paths.specs().len(),
         deadline: Instant::ZERO + flow::limit(cell),
@@ -110,21 +114,22 @@ fn transfer(
         Driver::new(clock, device, stack, end, wake, Limits::default()).map_err(run_error)
     };
     let mut accepting = stack(cell, seed, 1)?;
-    accepting.add_path(flow::local(flow::SERVER));
-    accepting.listen(flow::remote()).map_err(run_error)?;
-    let mut server = driver(1, server, accepting, flow::answering(cell))?;
+    accepting.add_path(PathConfig::v4(transfer::SERVER));
+    accepting.listen(REMOTE).map_err(run_error)?;
+    let mut server = driver(1, server, accepting, config.answers())?;
     let mut opening = stack(cell, seed, 0)?;
     for n in 0..shared.paths {
-        opening.add_path(flow::local(flow::client_addr(n)));
+        opening.add_path(PathConfig::v4(client_addr(n)));
     }
-    let mut client = driver(0, client, opening, flow::asking(cell))?;
-    let options = flow::connect_options(cell, index)?;
+    let mut client = driver(0, client, opening, config.asks())?;
     thread::scope(|scope| {
         let serving = scope.spawn(|| run_end(&mut server, |_| Ok(())));
         let asking = scope.spawn(|| {
             run_end(&mut client, |driver| {
                 let now = driver.clock().now();
-                driver.core.connect(now, options, &mut driver.stack)
+                driver
+                    .core
+                    .connect(now, config.options(), &mut driver.stack)
             })
         });
         joined(asking).and(joined(serving))

@@ -212,7 +212,7 @@ impl<'a> Play<'a> {
             }
             Action::Notice(Notice { path, up, .. }) => {
                 self.world.with_node(self.client, |client: &mut Host, now| {
-                    client.set_path_up(now, PathId(path), up);
+                    client.stack_mut().set_path_up(now, PathId(path), up);
                 });
             }
         }

@@ -10,7 +10,8 @@ use braid_wire::tcp::{self, Flags};
 use braid_wire::{Instant, Rng, ip};
 
 use super::machine::Machine;
-use super::{LocalConfig, LocalTcp, child, policy_of, ports, wall_clock};
+use super::{LocalConfig, LocalTcp, child, ports, wall_clock};
+use crate::host::policy_of;
 use crate::node::{Node, Packet, Turn};
 use crate::oracle::Oracle;
 

@@ -13,7 +13,7 @@ use braid_engine::{
 use braid_proxy::{ConnectFailure, LocalError, LocalEvent, LocalId, LocalStreams};
 use braid_wire::{Instant, Rng};
 
-use super::default_policy;
+use crate::host::default_policy;
 use crate::oracle::{Oracle, Sent, Violation};
 
 /// Most name look-ups at a time.

@@ -1,9 +1,14 @@
-//! What is measured.
+//! What is measured: one transfer, and what one run of it gave.
 
 use std::fmt;
 use std::str::FromStr;
+use std::time::Duration;
+
+use braid_wire::Rng;
 
 use crate::paths::Paths;
+
+pub use braid_sim::transfer::Direction;
 
 /// One transfer, to be run many times.
 #[derive(Debug, Clone, PartialEq)]
@@ -28,7 +33,7 @@ pub struct Cell {
     pub queue: u32,
     /// Which way the payload goes.
     pub direction: Direction,
-    /// Seed of all runs; see [`super::run_seed`].
+    /// Seed of all runs; see [`run_seed`].
     pub seed: u64,
 }
 
@@ -83,6 +88,41 @@ impl Cell {
     }
 }
 
+/// What one run of a [`Cell`] gave. Paths are in the order of the cell; a vector by path has one
+/// entry for each.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RunResult {
+    /// Whether the whole flow arrived in time; the two times mean nothing otherwise.
+    pub completed: bool,
+    /// From the client's first SYN, or from the first byte of the transfer on warm subflows, to
+    /// the last byte at the receiver.
+    pub fct: Duration,
+    /// From the first byte of the response (of the flow, where the client sends it) at the
+    /// receiver to the last; never more than `fct`.
+    pub fct_data: Duration,
+    /// Payload bytes the flow's sender put on each path, copies included, retransmissions not.
+    pub bytes_by_path: Vec<u64>,
+    /// Of these, bytes that were copies of what another path carried.
+    pub copy_bytes_by_path: Vec<u64>,
+    /// Data packets sent on each path while unsent data remained, copies included.
+    pub packets_by_path: Vec<u64>,
+    /// Of these, copies.
+    pub copies_by_path: Vec<u64>,
+    /// SYNs with MP_JOIN the client sent, repeated ones included.
+    pub join_syns: u64,
+    /// Segments the flow's sender sent again.
+    pub retransmissions: u64,
+}
+
+/// The seed of run `index` of an experiment with `seed`. It depends on nothing else, so that all
+/// strategies see the same runs.
+pub fn run_seed(seed: u64, index: u64) -> u64 {
+    Rng::for_component(seed, RUNS + index).u64()
+}
+
+/// Streams of runs count from here, apart from those of a world's components.
+const RUNS: u64 = 1 << 48;
+
 /// The path a connection opens on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DefaultPath {
@@ -110,36 +150,6 @@ impl fmt::Display for DefaultPath {
         match self {
             DefaultPath::Path(path) => path.fmt(f),
             DefaultPath::Mix => f.write_str("mix"),
-        }
-    }
-}
-
-/// Which way the payload goes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Direction {
-    /// The client asks, the server sends.
-    Down,
-    /// The client sends.
-    Up,
-}
-
-impl fmt::Display for Direction {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Direction::Down => "down",
-            Direction::Up => "up",
-        })
-    }
-}
-
-impl FromStr for Direction {
-    type Err = UnknownName;
-
-    fn from_str(name: &str) -> Result<Self, UnknownName> {
-        match name {
-            "down" => Ok(Direction::Down),
-            "up" => Ok(Direction::Up),
-            _ => Err(UnknownName::new("direction", name, &["down", "up"])),
         }
     }
 }
