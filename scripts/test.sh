@@ -12,7 +12,7 @@ echo "== unit, property and pair tests" >&2
 "$CARGO" test --workspace --quiet
 echo "== tests of captures" >&2
 if command -v tshark >/dev/null; then
-    "$CARGO" test -p braid-sim --quiet --test tshark -- --ignored
+    "$CARGO" test -p braid-sim --quiet --test pair -- --ignored tshark
 else
     echo "== TESTS OF CAPTURES SKIPPED (the command 'tshark' is missing: make install-deps)" >&2
 fi
@@ -21,7 +21,7 @@ status=0
 scripts/with-net.sh --check || status=$?
 case $status in
     0) scripts/with-net.sh "$CARGO" test --workspace --quiet --tests -- --ignored --test-threads=1 \
-        --skip tshark_ ;;
+        --skip tshark:: ;;
     77) echo "== NETWORK TESTS SKIPPED (see the reason above)" >&2 ;;
     *) exit "$status" ;;
 esac

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 
 use braid_engine::sched::Policy;
 use braid_engine::{
-    ApiError, Config, ConnId, ConnectOptions, Event, ListenerId, PathConfig, RxMeta, Stack,
-    Transmit,
+    ApiError, Config, ConnId, ConnectOptions, Event, FallbackCause, ListenerId, PathConfig, RxMeta,
+    Stack, Transmit,
 };
 use braid_wire::{Instant, Rng, checksum, tcp};
 
@@ -104,6 +104,8 @@ pub struct Host {
     stack: Stack,
     routes: Vec<(IpAddr, u32)>,
     streams: BTreeMap<ConnId, Stream>,
+    /// Connections that do without Multipath TCP and are not accepted yet.
+    fell_back: BTreeMap<ConnId, FallbackCause>,
     /// What connections to each listener carry.
     services: Vec<(ListenerId, Stream)>,
     /// Streams whose connection ended, in order.
@@ -139,6 +141,7 @@ impl Host {
             stack,
             routes: config.routes,
             streams: BTreeMap::new(),
+            fell_back: BTreeMap::new(),
             services: Vec::new(),
             finished: Vec::new(),
             arrivals: Vec::new(),
@@ -262,6 +265,7 @@ impl Host {
                 let Some((_, stream)) = service else { return };
                 let mut stream = stream.clone();
                 stream.open(now);
+                stream.fell_back = self.fell_back.remove(&conn);
                 if let Some(bytes) = stream.flow_size {
                     // It was accepted just now, so it is known.
                     let _ = self.stack.set_flow_size(now, conn, bytes);
@@ -274,12 +278,12 @@ impl Host {
                     stream.pump(now, conn, &mut self.stack, &mut self.oracle);
                 }
             }
-            Event::FellBack { conn, cause } => {
-                if let Some(stream) = self.streams.get_mut(&conn) {
-                    stream.fell_back = Some(cause);
-                }
-            }
+            Event::FellBack { conn, cause } => match self.streams.get_mut(&conn) {
+                Some(stream) => stream.fell_back = Some(cause),
+                None => drop(self.fell_back.insert(conn, cause)),
+            },
             Event::Closed { conn, reason } => {
+                self.fell_back.remove(&conn);
                 if let Some(mut stream) = self.streams.remove(&conn) {
                     stream.closed = Some((now, reason));
                     stream.report = self.stack.conn_stats(conn);

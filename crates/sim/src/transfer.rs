@@ -30,7 +30,7 @@ pub fn client_addr(path: usize) -> Ipv4Addr {
 
 /// An address that the server knows to be on a path too: for a NAT there.
 pub fn external_addr(path: usize) -> Ipv4Addr {
-    Ipv4Addr::new(203, 0, 113, path as u8)
+    Ipv4Addr::new(203, 0, 113, path as u8 + 1)
 }
 
 /// Which way the payload goes.

@@ -4,14 +4,14 @@ use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use core::time::Duration;
 use std::sync::{Arc, Mutex};
 
-use braid_engine::{Config, ConnectOptions, PathConfig};
+use braid_engine::PathConfig;
 use braid_links::middlebox::{Chain, Keep, Merge, Nat, NatConfig, SequenceShift, Split};
 use braid_links::{Change, CoDel, Loss, QueueLimit, Rate, Reorder, Schedule, Settings};
+use braid_sim::host::options;
 use braid_sim::tap::What;
 use braid_sim::traffic::{Role, Stream};
 use braid_sim::udp::{Pauses, UdpFlow, UdpSink, UdpSource};
 use braid_sim::{Host, HostConfig, LinkId, MiddleboxNode, NodeId, Packet, Router, Tap, World};
-use braid_strategy::by_name;
 use braid_wire::Instant;
 
 const CLIENT: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 0, 0, 2), Ipv4Addr::new(10, 0, 1, 2)];
@@ -52,17 +52,10 @@ fn rough(mbit: u64, delay_ms: u64) -> Settings {
 }
 
 fn host(world: &mut World, addrs: &[Ipv4Addr], routes: Vec<(IpAddr, u32)>) -> NodeId {
-    let path = |addr: &Ipv4Addr| PathConfig {
-        v4: Some(*addr),
-        v6: None,
-        mtu: 1500,
-        backup: false,
-    };
+    let paths = addrs.iter().copied().map(PathConfig::v4);
     let config = HostConfig {
-        engine: Config::default(),
-        paths: addrs.iter().map(path).collect(),
         routes,
-        policy: Box::new(|| by_name("minrtt").unwrap()),
+        ..HostConfig::new(paths.collect())
     };
     world.add(|rng| Host::new(config, rng))
 }
@@ -123,16 +116,10 @@ fn build(seed: u64) -> (World, Vec<LinkId>) {
         request: 100,
         size: 100_000_000,
     };
+    world.serve(server, addr, Stream::new(sized)).unwrap();
+    let options = options(addr);
     world
-        .with_node(server, |host: &mut Host, _| {
-            host.serve(addr, Stream::new(sized))
-        })
-        .unwrap();
-    let options = ConnectOptions::new(addr, by_name("minrtt").unwrap());
-    world
-        .with_node(client, |host: &mut Host, now| {
-            host.open(now, options, Stream::new(Role::Fetch { request: 100 }))
-        })
+        .open(client, options, Stream::new(Role::Fetch { request: 100 }))
         .unwrap();
     (world, links)
 }

@@ -48,10 +48,8 @@ impl Trace {
 fn host(world: &mut World, addr: Ipv4Addr) -> NodeId {
     let profile = Profile::ns2();
     let config = HostConfig {
-        paths: vec![profile.path(addr)],
-        engine: profile.engine,
-        routes: Vec::new(),
-        policy: Box::new(|| braid_strategy::by_name("minrtt").unwrap()),
+        engine: profile.engine.clone(),
+        ..HostConfig::new(vec![profile.path(addr)])
     };
     world.add(|rng| Host::new(config, rng))
 }
@@ -68,20 +66,12 @@ fn trace(role: Role, other: Role, span: Duration) -> [Trace; 2] {
         trace
     });
     let remote = SocketAddr::new(IpAddr::V4(SINK), 80);
-    world
-        .with_node(sink, |host: &mut Host, _| {
-            host.serve(remote, Stream::new(other))
-        })
-        .unwrap();
+    world.serve(sink, remote, Stream::new(other)).unwrap();
     let options = ConnectOptions {
         protocol: Protocol::Tcp,
-        ..ConnectOptions::new(remote, braid_strategy::by_name("minrtt").unwrap())
+        ..braid_sim::host::options(remote)
     };
-    world
-        .with_node(sender, |host: &mut Host, now| {
-            host.open(now, options, Stream::new(role))
-        })
-        .unwrap();
+    world.open(sender, options, Stream::new(role)).unwrap();
     world.run(span, |_| false);
     traces.map(|trace| std::mem::take(&mut *trace.lock().unwrap()))
 }

@@ -3,12 +3,12 @@
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use core::time::Duration;
 
-use braid_engine::{CloseReason, Config, ConnectOptions, PathConfig, Protocol};
+use braid_engine::{CloseReason, ConnectOptions, PathConfig, Protocol};
 use braid_links::{QueueLimit, Rate, Settings};
+use braid_sim::host::options;
 use braid_sim::router::RouterCounters;
 use braid_sim::traffic::{Role, Stream};
 use braid_sim::{Host, HostConfig, NodeId, Prefix, Router, World};
-use braid_strategy::by_name;
 
 const SIZE: u64 = 2_000_000;
 
@@ -22,17 +22,7 @@ fn link(mbit: u64, delay_ms: u64) -> Settings {
 }
 
 fn host(world: &mut World, addr: Ipv4Addr) -> NodeId {
-    let config = HostConfig {
-        engine: Config::default(),
-        paths: vec![PathConfig {
-            v4: Some(addr),
-            v6: None,
-            mtu: 1500,
-            backup: false,
-        }],
-        routes: Vec::new(),
-        policy: Box::new(|| by_name("minrtt").unwrap()),
-    };
+    let config = HostConfig::new(vec![PathConfig::v4(addr)]);
     world.add(|rng| Host::new(config, rng))
 }
 
@@ -80,16 +70,9 @@ impl Dumbbell {
         for (n, (client, server)) in (0..).zip(clients.iter().zip(&servers)) {
             let addr = SocketAddr::new(right(n).into(), 80);
             let sink = Stream::new(Role::Sink);
-            world
-                .with_node(*server, |host: &mut Host, _| host.serve(addr, sink))
-                .unwrap();
-            let options = ConnectOptions::new(addr, by_name("minrtt").unwrap());
+            world.serve(*server, addr, sink).unwrap();
             let upload = Stream::new(Role::Upload { size: SIZE });
-            world
-                .with_node(*client, |host: &mut Host, now| {
-                    host.open(now, options, upload)
-                })
-                .unwrap();
+            world.open(*client, options(addr), upload).unwrap();
         }
         Dumbbell {
             world,
@@ -101,14 +84,14 @@ impl Dumbbell {
     /// Lets all transfers end, and returns how long that took.
     fn run(&mut self) -> Duration {
         let start = self.world.now();
-        let ended = |world: &World, id: &NodeId| !world.node::<Host>(*id).finished().is_empty();
+        let ended = |world: &World, id: &NodeId| !world.host(*id).finished().is_empty();
         let clients = self.clients.clone();
         let done = self.world.run(Duration::from_secs(60), |world| {
             clients.iter().all(|id| ended(world, id))
         });
         assert!(done, "{:?}", self.world);
         for id in &clients {
-            let (_, reason) = self.world.node::<Host>(*id).finished()[0].closed.unwrap();
+            let (_, reason) = self.world.host(*id).finished()[0].closed.unwrap();
             assert_eq!(reason, CloseReason::Finished);
         }
         self.world.now().saturating_since(start)
@@ -167,14 +150,10 @@ fn knock(world: &mut World, client: NodeId) {
     let nobody = SocketAddr::new(Ipv4Addr::new(10, 9, 9, 9).into(), 80);
     let options = ConnectOptions {
         protocol: Protocol::Tcp,
-        ..ConnectOptions::new(nobody, by_name("minrtt").unwrap())
+        ..options(nobody)
     };
     let fetch = Stream::new(Role::Fetch { request: 1 });
-    world
-        .with_node(client, |host: &mut Host, now| {
-            host.open(now, options, fetch)
-        })
-        .unwrap();
+    world.open(client, options, fetch).unwrap();
 }
 
 #[test]
@@ -197,10 +176,10 @@ fn a_router_without_a_route_says_so() {
     world.connect(router, client, link(100, 1), link(100, 1));
     knock(&mut world, client);
     let given_up = world.run(Duration::from_secs(10), |world| {
-        !world.node::<Host>(client).finished().is_empty()
+        !world.host(client).finished().is_empty()
     });
     assert!(given_up);
-    let (at, reason) = world.node::<Host>(client).finished()[0].closed.unwrap();
+    let (at, reason) = world.host(client).finished()[0].closed.unwrap();
     assert_eq!(reason, CloseReason::Unreachable);
     assert!(
         at < braid_sim::world::START + Duration::from_millis(3),

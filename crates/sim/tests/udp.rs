@@ -3,14 +3,13 @@
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 
-use braid_engine::{Config, ConnectOptions, PathConfig, Protocol};
+use braid_engine::{ConnectOptions, PathConfig, Protocol};
 use braid_links::middlebox::{Chain, Nat, NatConfig};
 use braid_links::{Loss, QueueLimit, Rate, Reorder, Settings};
 use braid_sim::traffic::{Role, Stream};
 use braid_sim::udp::{Pauses, UdpFlow, UdpReport, UdpSink, UdpSource, UdpTally};
 use braid_sim::world::START;
 use braid_sim::{Host, HostConfig, MiddleboxNode, NodeId, Router, World};
-use braid_strategy::by_name;
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -193,17 +192,7 @@ fn host(world: &mut World, addr: IpAddr) -> NodeId {
     let IpAddr::V4(v4) = addr else {
         panic!("an IPv4 address");
     };
-    let config = HostConfig {
-        engine: Config::default(),
-        paths: vec![PathConfig {
-            v4: Some(v4),
-            v6: None,
-            mtu: 1500,
-            backup: false,
-        }],
-        routes: Vec::new(),
-        policy: Box::new(|| by_name("minrtt").unwrap()),
-    };
+    let config = HostConfig::new(vec![PathConfig::v4(v4)]);
     world.add(|rng| Host::new(config, rng))
 }
 
@@ -227,22 +216,16 @@ fn tcp_takes_what_udp_leaves() {
     world.connect(far, answers, fast(), fast());
     world.connect(far, sink, fast(), fast());
     world
-        .with_node(answers, |host: &mut Host, _| {
-            host.serve(server, Stream::new(Role::Sink))
-        })
+        .serve(answers, server, Stream::new(Role::Sink))
         .unwrap();
     let options = ConnectOptions {
         protocol: Protocol::Tcp,
-        ..ConnectOptions::new(server, by_name("minrtt").unwrap())
+        ..braid_sim::host::options(server)
     };
     world
-        .with_node(asks, |host: &mut Host, now| {
-            host.open(now, options, Stream::new(Role::Upload { size: SIZE }))
-        })
+        .open(asks, options, Stream::new(Role::Upload { size: SIZE }))
         .unwrap();
-    let done = world.run(SECOND * 60, |world| {
-        !world.node::<Host>(asks).finished().is_empty()
-    });
+    let done = world.run(SECOND * 60, |world| !world.host(asks).finished().is_empty());
     assert!(done);
     let took = world.now().saturating_since(START).as_secs_f64();
     // Of 8 Mbit/s, UDP has 3; headers take 3.5 % of the rest.

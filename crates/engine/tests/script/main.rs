@@ -14,7 +14,6 @@ mod ipv6;
 mod join;
 mod limits;
 mod misbehaviour;
-#[path = "../pair/policy.rs"]
 mod policy;
 mod recovery;
 mod report;

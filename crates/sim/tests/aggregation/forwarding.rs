@@ -6,7 +6,8 @@ use braid_engine::{ConnId, ConnectOptions, PathConfig, Protocol};
 use braid_links::Settings;
 use braid_proxy::LinkAddresses;
 use braid_sim::aggregation::{Aggregation, content_addr, link_addr, user_addr};
-use braid_sim::gateway::{BoxNode, BoxNodeConfig, LocalConfig, default_policy};
+use braid_sim::gateway::{BoxNode, BoxNodeConfig, LocalConfig};
+use braid_sim::host::options;
 use braid_sim::traffic::{Role, Stream};
 use braid_sim::{Host, Node, NodeId, Packet, Turn, World};
 use braid_wire::ip;
@@ -21,21 +22,13 @@ fn direct(net: &mut Aggregation, protocol: Protocol) -> ConnId {
         size: 200_000,
     };
     let content = net.contents[0];
-    net.world
-        .with_node(content, |host: &mut Host, _| {
-            host.serve(addr, Stream::new(answer))
-        })
-        .unwrap();
-    let options = ConnectOptions {
+    net.world.serve(content, addr, Stream::new(answer)).unwrap();
+    let connect = ConnectOptions {
         protocol,
-        ..ConnectOptions::new(addr, default_policy())
+        ..options(addr)
     };
     let asks = Stream::new(Role::Fetch { request: 100 });
-    net.world
-        .with_node(net.users[0], |host: &mut Host, now| {
-            host.open(now, options, asks)
-        })
-        .unwrap()
+    net.world.open(net.users[0], connect, asks).unwrap()
 }
 
 #[test]

@@ -1,41 +1,16 @@
 //! Transfers of the same kind share a link.
 
-use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use core::time::Duration;
 
 use braid_engine::cc::Algorithm;
-use braid_engine::{Config, ConnectOptions, PathConfig, Protocol};
+use braid_engine::{Config, Protocol};
 use braid_links::{QueueLimit, Rate, Settings};
-use braid_sim::traffic::{Role, Stream};
-use braid_sim::{Host, HostConfig, NodeId, World};
-
-const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
-const SERVER: Ipv4Addr = Ipv4Addr::new(10, 0, 255, 1);
-const REQUEST: u64 = 100;
-
-fn host(world: &mut World, addr: Ipv4Addr) -> NodeId {
-    let config = HostConfig {
-        engine: Config {
-            congestion: Algorithm::NewReno,
-            ..Config::default()
-        },
-        paths: vec![PathConfig {
-            v4: Some(addr),
-            v6: None,
-            mtu: 1500,
-            backup: false,
-        }],
-        routes: Vec::new(),
-        policy: Box::new(|| braid_strategy::by_name("minrtt").unwrap()),
-    };
-    world.add(|rng| Host::new(config, rng))
-}
+use braid_sim::transfer::{Direction, PathSettings, TransferConfig};
+use braid_sim::{Transfer, World};
 
 /// Payload that each of two downloads over one link brought within 300 s; the second starts
 /// `offset` after the first.
 fn shares(seed: u64, offset: Duration, queue: u32) -> [f64; 2] {
-    let mut world = World::new(seed);
-    let (client, server) = (host(&mut world, CLIENT), host(&mut world, SERVER));
     let up = Settings {
         delay: Duration::from_millis(20),
         ..Settings::default()
@@ -45,36 +20,30 @@ fn shares(seed: u64, offset: Duration, queue: u32) -> [f64; 2] {
         queue: QueueLimit::Packets(queue),
         ..up.clone()
     };
-    world.connect(client, server, up, down);
-    let remote = SocketAddr::new(IpAddr::V4(SERVER), 80);
-    let answer = Stream::new(Role::Answer {
-        request: REQUEST,
-        size: 1 << 40,
-    });
-    world
-        .with_node(server, |host: &mut Host, _| host.serve(remote, answer))
-        .unwrap();
-    let open = |world: &mut World| {
-        world.with_node(client, |host: &mut Host, now| {
-            let options = ConnectOptions {
-                protocol: Protocol::Tcp,
-                ..ConnectOptions::new(remote, braid_strategy::by_name("minrtt").unwrap())
-            };
-            let asks = Stream::new(Role::Fetch { request: REQUEST });
-            host.open(now, options, asks).unwrap()
-        })
+    let paths = [PathSettings { up, down }];
+    let config = TransferConfig {
+        engine: Config {
+            congestion: Algorithm::NewReno,
+            ..Config::default()
+        },
+        protocol: Protocol::Tcp,
+        ..TransferConfig::new(&paths, 1 << 40, Direction::Down)
     };
+    let mut transfer = Transfer::build(seed, &config);
+    let client = transfer.client;
     let received = |world: &World, conn| {
-        let mut streams = world.node::<Host>(client).open_streams();
+        let mut streams = world.host(client).open_streams();
         let (_, stream) = streams.find(|(id, _)| *id == conn).unwrap();
         stream.received
     };
-    let first = open(&mut world);
-    world.run(offset, |_| false);
-    let second = open(&mut world);
-    let before = [first, second].map(|conn| received(&world, conn));
-    world.run(Duration::from_secs(300), |_| false);
-    let after = [first, second].map(|conn| received(&world, conn));
+    let first = transfer.open(&config).unwrap();
+    let world = &mut transfer.world;
+    world.advance(offset);
+    let second = world.open(client, config.options(), config.asks());
+    let both = [first, second.unwrap()];
+    let before = both.map(|conn| received(world, conn));
+    world.advance(Duration::from_secs(300));
+    let after = both.map(|conn| received(world, conn));
     [0, 1].map(|n| (after[n] - before[n]) as f64)
 }
 

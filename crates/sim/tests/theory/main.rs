@@ -12,8 +12,8 @@ use core::time::Duration;
 use braid_engine::cc::Algorithm;
 use braid_engine::{Config, Protocol};
 use braid_links::{Counters, Rate, Settings};
+use braid_sim::Transfer;
 use braid_sim::transfer::{Direction, PathSettings, TransferConfig};
-use braid_sim::{Host, Transfer};
 
 /// Length of a full packet, bytes.
 const MTU: f64 = 1500.0;
@@ -57,22 +57,19 @@ impl Download {
             ..Settings::default()
         };
         let down = self.down.clone();
+        let paths = [PathSettings { up, down }];
         let config = TransferConfig {
-            paths: &[PathSettings { up, down }],
-            size: 1 << 40,
-            direction: Direction::Down,
             engine: Config {
                 congestion: self.congestion,
                 ..Config::default()
             },
             protocol: self.protocol,
-            initial_path: None,
-            policy: || braid_strategy::by_name("minrtt").unwrap(),
+            ..TransferConfig::new(&paths, 1 << 40, Direction::Down)
         };
         let mut transfer = Transfer::start(self.seed, &config).unwrap();
         let mut at = |span| {
             transfer.world.run(span, |_| false);
-            let client = transfer.world.node::<Host>(transfer.client);
+            let client = transfer.world.host(transfer.client);
             let received: u64 = client.open_streams().map(|(_, s)| s.received).sum();
             (received, transfer.world.counters(transfer.links[0].1))
         };

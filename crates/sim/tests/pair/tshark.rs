@@ -7,10 +7,10 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use braid_engine::{Config, Protocol};
-use braid_links::{Loss, QueueLimit, Rate, Settings};
 use braid_sim::Transfer;
-use braid_sim::transfer::{Direction, PathSettings, REQUEST, TransferConfig};
+use braid_sim::transfer::{Direction, REQUEST, TransferConfig};
+
+use crate::support::path;
 
 const SIZE: u64 = 400_000;
 
@@ -20,20 +20,6 @@ const ERROR: u32 = 0x0080_0000;
 const MP_CAPABLE: &str = "0";
 const MP_JOIN: &str = "1";
 const DSS: &str = "2";
-
-fn path(mbit: u64, delay_ms: u64, loss: f64) -> PathSettings {
-    let settings = Settings {
-        rate: Rate::bits_per_second(mbit * 1_000_000),
-        delay: Duration::from_millis(delay_ms),
-        queue: QueueLimit::Packets(50),
-        loss: Loss::Uniform(loss),
-        ..Settings::default()
-    };
-    PathSettings {
-        up: settings.clone(),
-        down: settings,
-    }
-}
 
 /// What `tshark` shows of the packets of `file`: a row for each, a column for each of `fields`.
 fn tshark<const N: usize>(file: &Path, fields: [&str; N]) -> Vec<[String; N]> {
@@ -66,15 +52,7 @@ fn captured(name: &str, direction: Direction) -> PathBuf {
 /// The same, with its log.
 fn captured_and_logged(name: &str, direction: Direction) -> (PathBuf, PathBuf) {
     let paths = [path(5, 20, 0.01), path(5, 50, 0.01)];
-    let config = TransferConfig {
-        paths: &paths,
-        size: SIZE,
-        direction,
-        engine: Config::default(),
-        protocol: Protocol::Mptcp,
-        initial_path: None,
-        policy: || braid_strategy::by_name("minrtt").unwrap(),
-    };
+    let config = TransferConfig::new(&paths, SIZE, direction);
     let mut transfer = Transfer::build(1, &config);
     let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let out = Box::new(File::create(&file).unwrap());

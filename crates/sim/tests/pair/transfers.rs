@@ -4,37 +4,17 @@ use core::time::Duration;
 use std::sync::{Arc, Mutex};
 
 use braid_engine::{CloseReason, Config, Protocol};
-use braid_links::{Cause, Change, Loss, QueueLimit, Rate, Schedule, Settings};
+use braid_links::{Cause, Change, Loss, QueueLimit, Schedule, Settings};
 use braid_sim::tap::What;
 use braid_sim::transfer::{Direction, PathSettings, TransferConfig};
+use braid_sim::world::START;
 use braid_sim::{Host, LinkId, Packet, Tap, Transfer};
 use braid_wire::Instant;
 
-fn path(mbit: u64, delay_ms: u64, loss: f64) -> PathSettings {
-    let settings = Settings {
-        rate: Rate::bits_per_second(mbit * 1_000_000),
-        delay: Duration::from_millis(delay_ms),
-        queue: QueueLimit::Packets(50),
-        loss: Loss::Uniform(loss),
-        ..Settings::default()
-    };
-    PathSettings {
-        up: settings.clone(),
-        down: settings,
-    }
-}
+use crate::support::{Exchange, at, deep, path, secs, two_deep};
 
 fn start(seed: u64, paths: &[PathSettings], size: u64, direction: Direction) -> Transfer {
-    let config = TransferConfig {
-        paths,
-        size,
-        direction,
-        engine: Config::default(),
-        protocol: Protocol::Mptcp,
-        initial_path: None,
-        policy: || braid_strategy::by_name("minrtt").unwrap(),
-    };
-    Transfer::start(seed, &config).unwrap()
+    Transfer::start(seed, &TransferConfig::new(paths, size, direction)).unwrap()
 }
 
 /// Runs a transfer to its end and returns how long it took.
@@ -45,13 +25,11 @@ fn transfer(seed: u64, paths: &[PathSettings], size: u64, direction: Direction) 
 fn finish(transfer: &mut Transfer, size: u64, direction: Direction) -> Duration {
     assert!(transfer.run(Duration::from_secs(600)), "{transfer:?}");
     for end in [transfer.client, transfer.server] {
-        let (_, reason) = transfer.world.node::<Host>(end).finished()[0]
-            .closed
-            .unwrap();
+        let (_, reason) = transfer.world.host(end).finished()[0].closed.unwrap();
         assert_eq!(reason, CloseReason::Finished);
     }
-    let opened_at = transfer.world.node::<Host>(transfer.client).finished()[0].opened_at;
-    let receiver = transfer.world.node::<Host>(transfer.receiver(direction));
+    let opened_at = transfer.world.host(transfer.client).finished()[0].opened_at;
+    let receiver = transfer.world.host(transfer.receiver(direction));
     let stream = &receiver.finished()[0];
     assert_eq!(stream.received, size);
     stream.complete_at.unwrap().saturating_since(opened_at)
@@ -97,7 +75,7 @@ fn corrupted_packets_are_found_by_their_checksum() {
     let mut transfer = start(4, &[spoilt], 1_000_000, Direction::Down);
     finish(&mut transfer, 1_000_000, Direction::Down);
     let corrupted = transfer.world.counters(transfer.links[0].1).corrupted;
-    let stats = transfer.world.node::<Host>(transfer.client).stack().stats();
+    let stats = transfer.world.host(transfer.client).stack().stats();
     assert!(stats.bad_checksum > 10, "{stats:?}");
     // A bit of the IP header is found before.
     assert!(stats.bad_checksum + stats.malformed <= corrupted.packets);
@@ -189,10 +167,7 @@ fn heavy_losses_are_made_good() {
         queue: QueueLimit::Packets(800),
         ..path(50, 5, 0.0).down
     };
-    let link = PathSettings {
-        up: settings.clone(),
-        down: settings.clone(),
-    };
+    let link = PathSettings::both(settings.clone());
     let size = 12_000_000;
     let took = |losing: Duration| {
         let paths = [link.clone()];
@@ -211,4 +186,82 @@ fn heavy_losses_are_made_good() {
     let losing = Duration::from_millis(150);
     let extra = took(losing) - took(Duration::ZERO);
     assert!(extra < Duration::from_secs(5), "{extra:?} more");
+}
+
+/// Mbit/s of `bytes` in the time until now.
+fn rate(transfer: &Transfer, bytes: u64) -> f64 {
+    let elapsed = transfer.world.now().saturating_since(START);
+    bytes as f64 * 8e-6 / elapsed.as_secs_f64()
+}
+
+#[test]
+fn a_long_transfer_has_the_sum_of_two_links() {
+    for (seed, up, down) in [(1, 100, 20_000_000), (2, 20_000_000, 100)] {
+        let exchange = Exchange::new(up, down);
+        let mut transfer = exchange.start(seed, &two_deep(0.0));
+        exchange.finish(&mut transfer, secs(60));
+        let rate = rate(&transfer, 20_000_000);
+        assert!(rate > 26.0, "{rate:.1} Mbit/s of 30");
+    }
+}
+
+#[test]
+fn regular_tcp_fills_its_link() {
+    let exchange = Exchange {
+        protocol: Protocol::Tcp,
+        ..Exchange::new(100, 10_000_000)
+    };
+    let mut transfer = exchange.start(3, &[deep(20, 15, 0.0)]);
+    exchange.finish(&mut transfer, secs(60));
+    let rate = rate(&transfer, 10_000_000);
+    assert!(rate > 18.0, "{rate:.1} Mbit/s of 20");
+}
+
+#[test]
+fn both_directions_at_once_and_all_sizes() {
+    let sizes = [0, 1, 100, 1428, 1429, 14_280, 65_535, 65_536, 1_000_003];
+    for (seed, size) in (0..).zip(sizes) {
+        for protocol in [Protocol::Mptcp, Protocol::Tcp] {
+            let exchange = Exchange {
+                protocol,
+                ..Exchange::new(size, size)
+            };
+            let mut transfer = exchange.start(seed, &[deep(50, 5, 0.0), deep(50, 8, 0.0)]);
+            exchange.finish(&mut transfer, secs(30));
+        }
+    }
+}
+
+#[test]
+fn a_device_without_segmentation_gets_single_packets() {
+    let engine = Config {
+        max_transmit: 1500,
+        ..Config::default()
+    };
+    let exchange = Exchange {
+        engine,
+        ..Exchange::new(100_000, 1_000_000)
+    };
+    let mut transfer = exchange.start(5, &two_deep(0.0));
+    exchange.finish(&mut transfer, secs(30));
+}
+
+#[test]
+fn a_reader_that_pauses_stops_the_sender_and_holds_bounded_memory() {
+    let exchange = Exchange::new(1, 20_000_000);
+    let mut transfer = exchange.start(6, &[deep(100, 5, 0.0)]);
+    let client = transfer.client;
+    let pause = |transfer: &mut Transfer, paused| {
+        let pause = |host: &mut Host, now| host.pause(now, 0, paused);
+        transfer.world.with_node(client, pause);
+    };
+    transfer.world.advance(Duration::from_millis(200));
+    pause(&mut transfer, true);
+    transfer.world.advance(secs(30));
+    let held = transfer.world.host(client).stack().buffered();
+    let most = Config::default().recv_buffer + (1 << 16);
+    assert!(held <= most, "{held} bytes held");
+    assert!(at(&transfer, client).received < 20_000_000);
+    pause(&mut transfer, false);
+    exchange.finish(&mut transfer, secs(30));
 }

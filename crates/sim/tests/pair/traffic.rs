@@ -1,95 +1,50 @@
 //! Traffic models over the engine: what arrives is what was sent, when it should be.
 
-use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use core::time::Duration;
 use std::sync::Arc;
 
-use braid_engine::{CloseReason, Config, ConnectOptions, PathConfig};
-use braid_links::{Loss, QueueLimit, Rate, Settings};
+use braid_engine::{CloseReason, Config};
+use braid_links::{Rate, Settings};
+use braid_sim::host::options;
 use braid_sim::traffic::{
     Arrivals, Bulk, Exchange, HEADER, Kind, Received, Role, Session, Sizes, Stream, Video, jitter,
 };
-use braid_sim::{Host, HostConfig, NodeId, World};
+use braid_sim::transfer::{Direction, PathSettings, REMOTE, TransferConfig};
+use braid_sim::{Host, Transfer, World};
 use braid_wire::{Instant, Rng};
 
-const SERVER: Ipv4Addr = Ipv4Addr::new(10, 0, 255, 1);
-const REMOTE: SocketAddr = SocketAddr::new(IpAddr::V4(SERVER), 80);
-
-fn client_addr(path: usize) -> Ipv4Addr {
-    Ipv4Addr::new(10, 0, path as u8, 2)
-}
-
-fn link(mbit: u64, delay_ms: u64, loss: f64) -> Settings {
-    Settings {
-        rate: Rate::bits_per_second(mbit * 1_000_000),
-        delay: Duration::from_millis(delay_ms),
-        queue: QueueLimit::Packets(50),
-        loss: Loss::Uniform(loss),
-        ..Settings::default()
-    }
-}
+use crate::support::{at, link, ms};
 
 /// Two hosts with a link for each path.
-struct Bed {
-    world: World,
-    client: NodeId,
-    server: NodeId,
-}
+struct Bed(Transfer);
 
 impl Bed {
     fn new(seed: u64, engine: &Config, links: &[Settings]) -> Bed {
-        let mut world = World::new(seed);
-        let path = |addr| PathConfig {
-            v4: Some(addr),
-            v6: None,
-            mtu: 1500,
-            backup: false,
-        };
-        let host = |paths, routes| HostConfig {
-            engine: engine.clone(),
-            paths,
-            routes,
-            policy: Box::new(|| braid_strategy::by_name("minrtt").unwrap()),
-        };
-        let count = links.len();
-        let client = host((0..count).map(client_addr).map(path).collect(), Vec::new());
-        let back = (0..count).map(|n| (IpAddr::V4(client_addr(n)), n as u32));
-        let server = host(vec![path(SERVER)], back.collect());
-        let client = world.add(|rng| Host::new(client, rng));
-        let server = world.add(|rng| Host::new(server, rng));
-        for settings in links {
-            world.connect(client, server, settings.clone(), settings.clone());
-        }
-        Bed {
-            world,
-            client,
-            server,
-        }
+        let paths: Vec<_> = links.iter().cloned().map(PathSettings::both).collect();
+        Bed(Transfer::build(
+            seed,
+            &TransferConfig {
+                engine: engine.clone(),
+                ..TransferConfig::new(&paths, 0, Direction::Down)
+            },
+        ))
     }
 
-    fn serve(&mut self, role: Role) {
-        let stream = Stream::new(role);
-        self.world
-            .with_node(self.server, |host: &mut Host, _| host.serve(REMOTE, stream))
-            .unwrap();
-    }
-
-    fn open(&mut self, role: Role) {
-        self.world.with_node(self.client, |host: &mut Host, now| {
-            host.open(now, options(), Stream::new(role)).unwrap()
-        });
+    /// Lets one end do this and the other that.
+    fn carry(&mut self, asks: Role, answers: Role) {
+        let (asks, answers) = (Stream::new(asks), Stream::new(answers));
+        self.0.carry(options(REMOTE), asks, answers).unwrap();
     }
 
     /// Runs until `count` connections have ended in order at both ends.
     fn finish(&mut self, count: usize, limit: Duration) {
-        let ends = [self.client, self.server];
-        let finished = |w: &World, end| w.node::<Host>(end).finished().len();
-        let done = self
-            .world
-            .run(limit, |w| ends.iter().all(|end| finished(w, *end) == count));
-        assert!(done, "{:?}", ends.map(|end| finished(&self.world, end)));
+        let ends = self.0.ends();
+        let finished = |w: &World, end| w.host(end).finished().len();
+        let world = &mut self.0.world;
+        let done = world.run(limit, |w| ends.iter().all(|end| finished(w, *end) == count));
+        assert!(done, "{:?}", ends.map(|end| finished(world, end)));
         for end in ends {
-            for stream in self.world.node::<Host>(end).finished() {
+            for stream in world.host(end).finished() {
                 let (_, reason) = stream.closed.unwrap();
                 assert_eq!(reason, CloseReason::Finished);
             }
@@ -98,20 +53,12 @@ impl Bed {
 
     /// The first stream that ended at the client.
     fn at_client(&self) -> &Stream {
-        &self.world.node::<Host>(self.client).finished()[0]
+        at(&self.0, self.0.client)
     }
 
     fn at_server(&self) -> &Stream {
-        &self.world.node::<Host>(self.server).finished()[0]
+        at(&self.0, self.0.server)
     }
-}
-
-fn options() -> ConnectOptions {
-    ConnectOptions::new(REMOTE, braid_strategy::by_name("minrtt").unwrap())
-}
-
-fn ms(n: u64) -> Duration {
-    Duration::from_millis(n)
 }
 
 #[test]
@@ -124,8 +71,7 @@ fn requests_follow_answers() {
         &Config::default(),
         &[link(5, 20, 0.01), link(5, 50, 0.01)],
     );
-    bed.serve(Role::Serve);
-    bed.open(Role::Ask(exchanges.clone().into()));
+    bed.carry(Role::Ask(exchanges.clone().into()), Role::Serve);
     bed.finish(1, Duration::from_secs(100));
 
     let client = bed.at_client();
@@ -148,11 +94,10 @@ fn requests_follow_answers() {
 #[test]
 fn a_greedy_sender_fills_its_span() {
     let mut bed = Bed::new(2, &Config::default(), &[link(5, 20, 0.0), link(5, 50, 0.0)]);
-    bed.serve(Role::Sink);
     let span = Duration::from_secs(20);
-    bed.open(Role::Greedy { span });
-    bed.world.run(span, |_| false);
-    let server = bed.world.node::<Host>(bed.server);
+    bed.carry(Role::Greedy { span }, Role::Sink);
+    bed.0.world.run(span, |_| false);
+    let server = bed.0.world.host(bed.0.server);
     let received: u64 = server.open_streams().map(|(_, s)| s.received).sum();
     let rate = received as f64 * 8.0 / 20.0;
     assert!(rate > 0.95 * 10e6 * 1428.0 / 1500.0, "{rate}");
@@ -166,8 +111,7 @@ fn a_capped_sender_keeps_its_rate_and_does_not_catch_up() {
     let rate = 448_000;
     let span = Duration::from_secs(60);
     let mut bed = Bed::new(3, &Config::default(), &[link(5, 20, 0.0)]);
-    bed.serve(Role::Sink);
-    bed.open(Role::Capped { rate, span });
+    bed.carry(Role::Capped { rate, span }, Role::Sink);
     bed.finish(1, Duration::from_secs(70));
     let expected = rate * 60 / 8;
     let received = bed.at_server().received;
@@ -184,8 +128,7 @@ fn a_capped_sender_keeps_its_rate_and_does_not_catch_up() {
     let mut slow = link(5, 20, 0.0);
     slow.rate = Rate::bits_per_second(224_000);
     let mut bed = Bed::new(3, &engine, &[slow]);
-    bed.serve(Role::Sink);
-    bed.open(Role::Capped { rate, span });
+    bed.carry(Role::Capped { rate, span }, Role::Sink);
     bed.finish(1, Duration::from_secs(70));
     let received = bed.at_server().received;
     assert!(
@@ -209,8 +152,7 @@ fn a_video_arrives_frame_by_frame() {
         bulk: Vec::new(),
     };
     let mut bed = Bed::new(4, &Config::default(), &[link(20, 10, 0.0)]);
-    bed.serve(Role::Send(session));
-    bed.open(Role::Collect);
+    bed.carry(Role::Collect, Role::Send(session));
     bed.finish(1, Duration::from_secs(15));
 
     let messages = bed.at_client().messages();
@@ -249,8 +191,7 @@ fn a_video_over_too_slow_a_link_is_late() {
         bulk: Vec::new(),
     };
     let mut bed = Bed::new(5, &Config::default(), &[link(3, 10, 0.0)]);
-    bed.serve(Role::Send(session));
-    bed.open(Role::Collect);
+    bed.carry(Role::Collect, Role::Send(session));
     bed.finish(1, Duration::from_secs(30));
     let last = bed.at_client().messages().last().copied().unwrap();
     // 40 Mbit and the headers take 14 s.
@@ -289,8 +230,7 @@ fn streams_of_one_session_are_told_apart() {
     };
     let links = [link(5, 20, 0.01), link(5, 30, 0.01)];
     let mut bed = Bed::new(6, &engine, &links);
-    bed.serve(Role::Send(session));
-    bed.open(Role::Collect);
+    bed.carry(Role::Collect, Role::Send(session));
     bed.finish(1, Duration::from_secs(15));
     let client = bed.at_client();
     let streams = [0, 1, 2, 3].map(|stream| of_stream(client.messages(), stream));
@@ -322,7 +262,7 @@ fn arrivals(seed: u64) -> Vec<(u64, Instant, Duration)> {
             request: 100,
             answer: size,
         };
-        (options(), Stream::new(Role::Ask(Arc::new([ask]))))
+        (options(REMOTE), Stream::new(Role::Ask(Arc::new([ask]))))
     };
     let span = (Instant::from_millis(1_000), Instant::from_millis(41_000));
     let rng = Rng::for_component(seed, 1 << 40);
@@ -332,11 +272,17 @@ fn arrivals(seed: u64) -> Vec<(u64, Instant, Duration)> {
         &Config::default(),
         &[link(5, 10, 0.0), link(5, 10, 0.0)],
     );
-    bed.serve(Role::Serve);
-    bed.world
-        .with_node(bed.client, |host: &mut Host, _| host.add_arrivals(arrivals));
-    bed.world.run(Duration::from_secs(60), |_| false);
-    let client = bed.world.node::<Host>(bed.client);
+    let Transfer {
+        world,
+        client,
+        server,
+        ..
+    } = &mut bed.0;
+    let serve = Stream::new(Role::Serve);
+    world.serve(*server, REMOTE, serve).unwrap();
+    world.with_node(*client, |host: &mut Host, _| host.add_arrivals(arrivals));
+    world.run(Duration::from_secs(60), |_| false);
+    let client = world.host(*client);
     assert_eq!(client.open_streams().count(), 0);
     assert_eq!(client.refused_arrivals(), 0);
     let flow = |s: &Stream| {

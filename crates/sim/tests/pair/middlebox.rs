@@ -1,51 +1,36 @@
 //! Transfers through middleboxes: whatever the box does, each byte arrives once and in its place,
 //! with MPTCP where the box lets it through and without where it does not (RFC 8684 section 3.7).
 
-use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use core::ops::Range;
 use core::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
-use braid_engine::{CloseReason, Config, ConnectOptions, PathConfig};
+use braid_engine::{CloseReason, FallbackCause};
 use braid_links::middlebox::{
-    Chain, Direction, Edit, Keep, Merge, Nat, NatConfig, OptionEdit, Scope, SequenceShift, Split,
-    Target,
+    Chain, Direction, Edit, Keep, Merge, Middlebox, Nat, NatConfig, OptionEdit, Output, Packet,
+    Scope, SequenceShift, Split, Target,
 };
-use braid_links::{Loss, QueueLimit, Rate, Reorder, Settings};
-use braid_sim::traffic::{Role, Stream};
+use braid_links::{Reorder, Settings};
+use braid_sim::transfer::{
+    Direction as Way, PathSettings, TransferConfig, client_addr, external_addr,
+};
 use braid_sim::world::START;
-use braid_sim::{Host, HostConfig, MiddleboxNode, NodeId, World};
-use braid_strategy::by_name;
-use braid_wire::Rng;
+use braid_sim::{Host, MiddleboxNode, Transfer};
+use braid_wire::mptcp::{MptcpOption, WireDsn};
+use braid_wire::{Instant, Rng, ip, tcp};
 
-const SERVER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
+use crate::support::{Exchange, at, closed, deep, link, ms, path, secs, two_deep};
+
 const SIZE: u64 = 400_000;
 /// In the middle of a transfer.
 const MIDWAY: Duration = Duration::from_millis(250);
 const HOLD: Duration = Duration::from_millis(2);
 
-fn client(path: usize) -> Ipv4Addr {
-    Ipv4Addr::new(10, 0, path as u8, 2)
-}
-
-fn external(path: usize) -> Ipv4Addr {
-    Ipv4Addr::new(203, 0, 113, path as u8 + 1)
-}
-
-fn local(addr: Ipv4Addr) -> PathConfig {
-    PathConfig {
-        v4: Some(addr),
-        v6: None,
-        mtu: 1500,
-        backup: false,
-    }
-}
-
-/// A client and a server with a chain of middleboxes on each of two paths.
+/// A transfer through a chain of middleboxes on each path.
 struct Bed {
-    world: World,
-    client: NodeId,
-    server: NodeId,
-    boxes: Vec<NodeId>,
+    transfer: Transfer,
+    way: Way,
 }
 
 /// How a transfer went.
@@ -60,106 +45,37 @@ struct Outcome {
 }
 
 impl Bed {
-    fn new(seed: u64, paths: Vec<Chain>, loss: f64) -> Bed {
-        let far = Settings {
-            rate: Rate::bits_per_second(5_000_000),
-            delay: Duration::from_millis(10),
-            queue: QueueLimit::Packets(50),
-            loss: Loss::Uniform(loss),
-            ..Settings::default()
-        };
-        Bed::over(seed, paths, &far)
-    }
-
-    /// A bed with links `far` between boxes and server.
-    fn over(seed: u64, paths: Vec<Chain>, far: &Settings) -> Bed {
-        let mut world = World::new(seed);
-        let count = paths.len();
-        let mut host = |paths, routes| {
-            let config = HostConfig {
-                engine: Config::default(),
-                paths,
-                routes,
-                policy: Box::new(|| by_name("minrtt").unwrap()),
-            };
-            world.add(|rng| Host::new(config, rng))
-        };
-        let routes = (0..count)
-            .flat_map(|n| [client(n), external(n)].map(|addr| (IpAddr::V4(addr), n as u32)));
-        let client = host((0..count).map(|n| local(client(n))).collect(), Vec::new());
-        let server = host(vec![local(SERVER)], routes.collect());
-        let near = Settings {
-            delay: Duration::from_millis(1),
-            ..Settings::default()
-        };
-        let mut join = |chain| {
-            let node = world.add(|_| MiddleboxNode::new(chain));
-            world.connect(client, node, near.clone(), near.clone());
-            world.connect(node, server, far.clone(), far.clone());
-            node
-        };
-        let boxes = paths.into_iter().map(&mut join).collect();
-        Bed {
-            world,
-            client,
-            server,
-            boxes,
-        }
-    }
-
-    /// Starts a transfer of `size` bytes.
-    fn start(&mut self, way: Way, size: u64) {
-        let (asks, answers) = match way {
-            Way::Down => (
-                Role::Fetch { request: 100 },
-                Role::Answer { request: 100, size },
-            ),
-            Way::Up => (Role::Upload { size }, Role::Sink),
-        };
-        let addr = SocketAddr::new(SERVER.into(), 80);
-        let served = self.world.with_node(self.server, |host: &mut Host, _| {
-            host.serve(addr, Stream::new(answers))
-        });
-        served.unwrap();
-        let options = ConnectOptions::new(addr, by_name("minrtt").unwrap());
-        let opened = self.world.with_node(self.client, |host: &mut Host, now| {
-            host.open(now, options, Stream::new(asks))
-        });
-        opened.unwrap();
+    /// Starts a transfer of `size` bytes over links like `far`.
+    fn new(seed: u64, way: Way, size: u64, chains: Vec<Chain>, far: &PathSettings) -> Bed {
+        let paths = vec![far.clone(); chains.len()];
+        let config = TransferConfig::new(&paths, size, way);
+        let mut transfer = Transfer::through(seed, &config, chains);
+        transfer.open(&config).unwrap();
+        Bed { transfer, way }
     }
 
     /// Runs the transfer to its end.
-    fn finish(&mut self, way: Way) -> Outcome {
-        let (client, ends) = (self.client, [self.client, self.server]);
+    fn finish(&mut self) -> Outcome {
+        let transfer = &mut self.transfer;
+        let (client, ends) = (transfer.client, transfer.ends());
         let (mut mptcp, mut subflows) = (false, 0);
-        let done = self.world.run(Duration::from_secs(300), |world| {
-            let host = world.node::<Host>(client);
+        let done = transfer.world.run(secs(300), |world| {
+            let host = world.host(client);
             if let Some((conn, _)) = host.open_streams().next() {
                 mptcp = host.stack().is_mptcp(conn).unwrap_or(mptcp);
                 subflows = subflows.max(host.stack().subflows(conn).len());
             }
             ends.iter()
-                .all(|end| !world.node::<Host>(*end).finished().is_empty())
+                .all(|end| !world.host(*end).finished().is_empty())
         });
-        assert!(done, "seed {}: no end", self.world.seed());
-        let [asked, answered] = ends.map(|end| &self.world.node::<Host>(end).finished()[0]);
-        let receiver = match way {
-            Way::Down => asked,
-            Way::Up => answered,
-        };
+        assert!(done, "seed {}: no end", transfer.world.seed());
         Outcome {
             mptcp,
             subflows,
-            reasons: [asked, answered].map(|stream| stream.closed.unwrap().1),
-            received: receiver.received,
+            reasons: ends.map(|end| closed(transfer, end).unwrap()),
+            received: at(transfer, transfer.receiver(self.way)).received,
         }
     }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Way {
-    Down,
-    Up,
 }
 
 /// Transfers either way, without and with loss, through `chain` on each of two paths. All must
@@ -172,9 +88,8 @@ fn through(chain: impl Fn(usize) -> Chain, check: impl Fn(&Outcome)) {
         (Way::Up, 0.01),
     ] {
         for (seed, size) in [(1, SIZE), (2, SIZE), (3, SIZE), (4, 1_000), (5, 20_000)] {
-            let mut bed = Bed::new(seed, vec![chain(0), chain(1)], loss);
-            bed.start(way, size);
-            let outcome = bed.finish(way);
+            let chains = vec![chain(0), chain(1)];
+            let outcome = Bed::new(seed, way, size, chains, &path(5, 10, loss)).finish();
             let context = format!("{way:?}, loss {loss}, seed {seed}: {outcome:?}");
             assert_eq!(outcome.received, size, "{context}");
             assert_eq!(outcome.reasons, [CloseReason::Finished; 2], "{context}");
@@ -199,7 +114,7 @@ fn strip(scope: Scope) -> OptionEdit {
 
 #[test]
 fn nat() {
-    let nat = |path| Chain::new().and(Nat::new(NatConfig::new(external(path))));
+    let nat = |path| Chain::new().and(Nat::new(NatConfig::new(external_addr(path))));
     through(nat, is_mptcp);
 }
 
@@ -232,7 +147,7 @@ fn all_that_passes_options_in_a_row() {
     let chain = |path| {
         Chain::new()
             .and(Split::new(700))
-            .and(Nat::new(NatConfig::new(external(path))))
+            .and(Nat::new(NatConfig::new(external_addr(path))))
             .and(SequenceShift::new(2))
             .and(Merge::new(10_000, HOLD, Keep::Last))
             .and(Split::new(1_300))
@@ -268,8 +183,36 @@ fn no_options_after_the_syns() {
 #[test]
 fn no_options_after_the_syns_one_way() {
     for direction in [Direction::Outbound, Direction::Inbound] {
-        let chain = |_| Chain::new().and(strip(Scope::Later).only(direction));
-        through(chain, fell_back);
+        for edit in [Edit::Remove, Edit::Zero] {
+            let later = || OptionEdit::new(Target::MPTCP, Scope::Later, edit).only(direction);
+            through(|_| Chain::new().and(later()), fell_back);
+        }
+    }
+}
+
+/// The side that hears nothing falls back at once; the other one must follow, or what it sends
+/// again would be taken for new bytes.
+#[test]
+fn each_end_knows_why_it_fell_back() {
+    use FallbackCause::{DataPlain, PeerFellBack, PeerSynAckPlain, PeerSynPlain, ThirdAckPlain};
+    let (out, back) = (Direction::Outbound, Direction::Inbound);
+    for (strip, causes) in [
+        (strip(Scope::Syn).only(out), [PeerSynAckPlain, PeerSynPlain]),
+        (
+            strip(Scope::Syn).only(back),
+            [PeerSynAckPlain, ThirdAckPlain],
+        ),
+        (strip(Scope::Later), [DataPlain, ThirdAckPlain]),
+        (strip(Scope::Later).only(out), [DataPlain, ThirdAckPlain]),
+        (strip(Scope::Later).only(back), [DataPlain, PeerFellBack]),
+    ] {
+        let exchange = Exchange::new(30_000, 300_000);
+        let chains = [0, 1].map(|_| Chain::new().and(strip.clone()));
+        let mut transfer = Transfer::through(1, &exchange.config(&two_deep(0.0)), chains);
+        exchange.open(&mut transfer);
+        exchange.finish(&mut transfer, secs(20));
+        let seen = transfer.ends().map(|end| at(&transfer, end).fell_back);
+        assert_eq!(seen, causes.map(Some), "{strip:?}");
     }
 }
 
@@ -300,9 +243,7 @@ fn options_that_vanish_midway_on_the_only_path() {
     for scope in [Scope::Later, Scope::All] {
         for way in [Way::Down, Way::Up] {
             let chain = Chain::new().and(strip(scope).since(START + MIDWAY));
-            let mut bed = Bed::new(1, vec![chain], 0.0);
-            bed.start(way, SIZE);
-            let outcome = bed.finish(way);
+            let outcome = Bed::new(1, way, SIZE, vec![chain], &path(5, 10, 0.0)).finish();
             assert!((1..SIZE).contains(&outcome.received), "{outcome:?}");
             assert!(
                 !outcome.reasons.contains(&CloseReason::Finished),
@@ -310,6 +251,113 @@ fn options_that_vanish_midway_on_the_only_path() {
             );
         }
     }
+}
+
+/// A download through a box that takes options from `since` on, in these directions.
+fn hidden(size: u64, edit: OptionEdit) -> Transfer {
+    let exchange = Exchange::new(100, size);
+    let chain = Chain::new().and(edit);
+    let paths = [deep(20, 15, 0.0)];
+    let mut transfer = Transfer::through(1, &exchange.config(&paths), [chain]);
+    exchange.open(&mut transfer);
+    transfer
+}
+
+/// Acknowledgements come for ever, and none says that the data arrived: RFC 5482 section 3.1 bounds
+/// how long that may go on.
+#[test]
+fn a_path_that_hides_data_acks_is_given_up() {
+    let edit = strip(Scope::Later).only(Direction::Outbound);
+    let mut transfer = hidden(30_000_000, edit.since(START + ms(300)));
+    transfer.world.advance(secs(120));
+    let reason = closed(&transfer, transfer.server);
+    assert_eq!(reason, Some(CloseReason::TimedOut), "{transfer:?}");
+}
+
+/// Nor does one live for ever that waits for window which only a DATA_ACK could open.
+#[test]
+fn a_path_that_hides_the_window_is_given_up() {
+    let mut transfer = hidden(30_000_000, strip(Scope::Later).since(START + secs(100)));
+    let (client, server) = (transfer.client, transfer.server);
+    transfer.world.advance(ms(300));
+    transfer
+        .world
+        .with_node(client, |host: &mut Host, now| host.pause(now, 0, true));
+    // A reader that waits is no reason to give up.
+    transfer.world.advance(secs(100) - ms(300));
+    assert_eq!(closed(&transfer, server), None);
+    transfer.world.advance(secs(60));
+    let reason = closed(&transfer, server);
+    assert_eq!(reason, Some(CloseReason::TimedOut), "{transfer:?}");
+}
+
+/// Leads one mapping astray: the receiver takes its bytes for old ones, so that its subflow
+/// acknowledges them and the connection never gets them.
+#[derive(Debug, Default)]
+struct Astray {
+    seen: Vec<u32>,
+    hits: Arc<AtomicU32>,
+}
+
+impl Astray {
+    /// The mapping, counted from the first, that is led astray.
+    const VICTIM: usize = 20;
+    /// How far back it is led: to bytes that the receiver has already.
+    const BACK: u32 = 20_000;
+}
+
+impl Middlebox for Astray {
+    fn process(&mut self, _: Instant, way: Direction, mut packet: Packet, out: &mut Output) {
+        let (ip, segment) = ip::Repr::parse(&packet.bytes).unwrap();
+        let (mut tcp, payload) = tcp::Repr::parse(segment).unwrap();
+        let mappings = tcp
+            .options
+            .mptcp
+            .iter_mut()
+            .filter_map(|option| match option {
+                MptcpOption::Dss(dss) if way == Direction::Inbound => dss.mapping.as_mut(),
+                _ => None,
+            });
+        for mapping in mappings {
+            let this = mapping.subflow_seq;
+            if !self.seen.contains(&this) {
+                self.seen.push(this);
+            }
+            if self.seen.get(Self::VICTIM) == Some(&this) {
+                self.hits.fetch_add(1, Ordering::Relaxed);
+                mapping.dsn = match mapping.dsn {
+                    WireDsn::Four(low) => WireDsn::Four(low.wrapping_sub(Self::BACK)),
+                    WireDsn::Eight(full) => WireDsn::Eight(full - u64::from(Self::BACK)),
+                };
+            }
+        }
+        let mut bytes = vec![0; packet.bytes.len() - payload.len()];
+        ip.emit(&mut bytes);
+        tcp.emit(&mut bytes[20..]);
+        tcp::fill_checksum(ip.src, ip.dst, &mut bytes[20..], &[payload]);
+        bytes.extend_from_slice(payload);
+        packet.bytes = bytes;
+        out.push_back((way, packet));
+    }
+}
+
+/// RFC 8684 section 3.3.6.
+#[test]
+fn bytes_acknowledged_by_a_subflow_only_are_sent_again() {
+    let exchange = Exchange::new(1_000, 1_000_000);
+    let hits = Arc::new(AtomicU32::new(0));
+    let astray = Astray {
+        hits: hits.clone(),
+        ..Astray::default()
+    };
+    let chains = [Chain::new().and(astray), Chain::new()];
+    let mut transfer = Transfer::through(1, &exchange.config(&two_deep(0.0)), chains);
+    exchange.open(&mut transfer);
+    exchange.finish(&mut transfer, secs(20));
+    assert!(
+        hits.load(Ordering::Relaxed) > 0,
+        "no mapping was led astray"
+    );
 }
 
 #[test]
@@ -320,21 +368,20 @@ fn a_nat_that_forgets_midway() {
                 Chain::new().and(Nat::new(NatConfig {
                     adopts,
                     preserves_ports: false,
-                    ..NatConfig::new(external(path))
+                    ..NatConfig::new(external_addr(path))
                 }))
             };
-            let mut bed = Bed::new(1, vec![nat(0), nat(1)], 0.0);
-            bed.start(way, SIZE);
-            bed.world.run(MIDWAY, |_| false);
-            bed.world
-                .with_node(bed.boxes[0], |node: &mut MiddleboxNode, _| {
-                    let nat: &mut Nat = node.get_mut();
-                    match rebinds {
-                        true => nat.rebind(client(0)),
-                        false => nat.forget(),
-                    }
-                });
-            let outcome = bed.finish(way);
+            let mut bed = Bed::new(1, way, SIZE, vec![nat(0), nat(1)], &path(5, 10, 0.0));
+            let (world, first) = (&mut bed.transfer.world, bed.transfer.boxes[0]);
+            world.advance(MIDWAY);
+            world.with_node(first, |node: &mut MiddleboxNode, _| {
+                let nat: &mut Nat = node.get_mut();
+                match rebinds {
+                    true => nat.rebind(client_addr(0)),
+                    false => nat.forget(),
+                }
+            });
+            let outcome = bed.finish();
             assert_eq!(outcome.received, SIZE, "{outcome:?}");
             assert_eq!(outcome.reasons, [CloseReason::Finished; 2], "{outcome:?}");
         }
@@ -351,7 +398,7 @@ fn draw(rng: &mut Rng, path: usize) -> (Chain, bool) {
         let most = 1_500 + rng.below(20_000) as usize;
         let mss = 50 + rng.below(1_500) as u16;
         chain = match rng.below(6) {
-            0 => chain.and(Nat::new(NatConfig::new(external(path)))),
+            0 => chain.and(Nat::new(NatConfig::new(external_addr(path)))),
             1 => chain.and(SequenceShift::new(rng.u64())),
             2 => chain.and(Split::new(mss)),
             3 => chain.and(Merge::new(most, HOLD, keep)),
@@ -389,25 +436,21 @@ fn boxes_drawn_at_random() {
         let (second, second_whole) = draw(&mut rng, 1);
         let loss = [0.0, 0.0, 0.01, 0.03][rng.below(4) as usize];
         let far = Settings {
-            rate: Rate::bits_per_second(5_000_000),
-            delay: Duration::from_millis(10),
             jitter: Duration::from_millis(rng.below(3)),
-            queue: QueueLimit::Packets(50),
-            loss: Loss::Uniform(loss),
             reorder: Reorder {
                 share: [0.0, 0.02][rng.below(2) as usize],
                 detour: Duration::from_millis(4),
             },
             duplicate: [0.0, 0.01][rng.below(2) as usize],
             corrupt: [0.0, 0.01][rng.below(2) as usize],
-            ..Settings::default()
+            ..link(5, 10, loss)
         };
         let way = [Way::Down, Way::Up][rng.below(2) as usize];
         let size = [1, 3_000, 60_000, SIZE][rng.below(4) as usize];
         let context = format!("seed {seed} {way:?} {size} {loss} {first:?} | {second:?}");
-        let mut bed = Bed::over(seed, vec![first, second], &far);
-        bed.start(way, size);
-        let outcome = bed.finish(way);
+        let chains = vec![first, second];
+        let corrupt = far.corrupt;
+        let outcome = Bed::new(seed, way, size, chains, &PathSettings::both(far)).finish();
         assert_eq!(outcome.received, size, "{context}: {outcome:?}");
         assert_eq!(
             outcome.reasons,
@@ -415,7 +458,7 @@ fn boxes_drawn_at_random() {
             "{context}: {outcome:?}"
         );
         // A SYN that was lost is repeated on the other path.
-        let opens_whole = first_whole && (second_whole || (loss == 0.0 && far.corrupt == 0.0));
+        let opens_whole = first_whole && (second_whole || (loss == 0.0 && corrupt == 0.0));
         assert!(outcome.mptcp || !opens_whole, "{context}: {outcome:?}");
     }
 }

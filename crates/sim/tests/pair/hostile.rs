@@ -2,15 +2,19 @@
 //! panics, memory stays within its bounds, and every connection ends.
 
 use core::net::{IpAddr, Ipv4Addr};
-use core::time::Duration;
+use std::sync::{Arc, LazyLock, Mutex};
 
-use braid_engine::{Config, Protocol, RxMeta, Stack};
+use braid_engine::{Protocol, RxMeta, Stack};
+use braid_links::middlebox::{Chain, Direction, Middlebox, Output, Packet};
+use braid_sim::transfer::{PathSettings, REMOTE, SERVER, client_addr};
+use braid_sim::{Host, Transfer, World};
 use braid_wire::checksum::{self, Sum};
 use braid_wire::{Instant, Rng, ip, tcp};
 use proptest::prelude::*;
 
-use crate::basic::link;
-use crate::net::{Net, PORT, SERVER, client_addr, config};
+use crate::support::{Exchange, deep, ms, secs};
+
+static LINKS: LazyLock<[PathSettings; 2]> = LazyLock::new(|| [deep(20, 5, 0.0), deep(10, 12, 0.0)]);
 
 /// Packets remembered for replay.
 const REMEMBERED: usize = 64;
@@ -60,75 +64,97 @@ fn alter(packet: &mut Vec<u8>, rng: &mut Rng) {
     }
 }
 
-/// Alters a share of the packets until `until`.
-fn attacker(seed: u64, share: f64, until: Instant) -> crate::net::Middlebox {
-    let mut rng = Rng::for_component(seed, 77);
-    let mut old: Vec<Vec<u8>> = Vec::new();
-    Box::new(move |now, mut packet| {
-        if old.len() < REMEMBERED {
-            old.push(packet.clone());
-        } else if rng.chance(0.1) {
-            old[rng.below(REMEMBERED as u64) as usize] = packet.clone();
-        }
-        if now > until || !rng.chance(share) {
-            return Some(packet);
-        }
-        if rng.chance(0.2) {
-            return Some(old[rng.below(old.len() as u64) as usize].clone());
-        }
-        alter(&mut packet, &mut rng);
-        if rng.chance(0.9) {
-            fix(&mut packet);
-        }
-        Some(packet)
-    })
+/// Alters a share of the packets of both paths until a time.
+#[derive(Debug)]
+struct Attacker {
+    rng: Rng,
+    share: f64,
+    until: Instant,
+    old: Vec<Vec<u8>>,
 }
 
-fn packets(net: &Net) -> u64 {
-    net.client.stack.stats().packets_out + net.server.stack.stats().packets_out
+impl Attacker {
+    fn meddle(&mut self, now: Instant, packet: &mut Vec<u8>) {
+        let rng = &mut self.rng;
+        if self.old.len() < REMEMBERED {
+            self.old.push(packet.clone());
+        } else if rng.chance(0.1) {
+            self.old[rng.below(REMEMBERED as u64) as usize].clone_from(packet);
+        }
+        if now > self.until || !rng.chance(self.share) {
+            return;
+        }
+        if rng.chance(0.2) {
+            packet.clone_from(&self.old[rng.below(self.old.len() as u64) as usize]);
+            return;
+        }
+        alter(packet, rng);
+        if rng.chance(0.9) {
+            fix(packet);
+        }
+    }
+}
+
+/// It, on one of the paths.
+#[derive(Debug)]
+struct OnPath(Arc<Mutex<Attacker>>);
+
+impl Middlebox for OnPath {
+    fn process(&mut self, now: Instant, way: Direction, mut packet: Packet, out: &mut Output) {
+        self.0.lock().unwrap().meddle(now, &mut packet.bytes);
+        out.push_back((way, packet));
+    }
+}
+
+fn packets(transfer: &Transfer) -> u64 {
+    let sent = |end| transfer.world.host(end).stack().stats().packets_out;
+    transfer.ends().into_iter().map(sent).sum()
 }
 
 fn survive(seed: u64) {
-    let protocol = match seed % 3 {
-        0 => Protocol::Tcp,
-        _ => Protocol::Mptcp,
-    };
-    let config = Config {
-        recv_buffer: 1 << 20,
-        memory: 8 << 20,
-        ..config()
-    };
-    let memory = config.memory;
-    let mut net = Net::new(&[link(20, 5), link(10, 12)], config, seed);
-    net.oracles.iter_mut().for_each(|o| o.off = true);
-    let share = [0.01, 0.1, 0.5][seed as usize / 3 % 3];
-    net.middlebox = Some(attacker(seed, share, Instant::from_millis(5000)));
-    net.transfer(200_000, 400_000, protocol);
-    for host in [&mut net.client, &mut net.server] {
-        let apps = host.apps.iter_mut().chain(&mut host.accept);
-        apps.for_each(|a| a.checked = false);
+    let mut exchange = Exchange::new(200_000, 400_000);
+    if seed % 3 == 0 {
+        exchange.protocol = Protocol::Tcp;
     }
-    let gone = move |net: &Net| {
-        assert!(net.client.stack.buffered() <= memory);
-        assert!(net.server.stack.buffered() <= memory);
-        net.client.stack.connections() + net.server.stack.connections() == 0
+    exchange.engine.recv_buffer = 1 << 20;
+    exchange.engine.memory = 8 << 20;
+    let memory = exchange.engine.memory;
+    let attacker = Arc::new(Mutex::new(Attacker {
+        rng: Rng::for_component(seed, 77),
+        share: [0.01, 0.1, 0.5][seed as usize / 3 % 3],
+        until: Instant::from_millis(5000),
+        old: Vec::new(),
+    }));
+    let chains = [0, 1].map(|_| Chain::new().and(OnPath(attacker.clone())));
+    let config = exchange.config(&*LINKS);
+    let mut transfer = Transfer::through(seed, &config, chains);
+    // What was forged is no oracle's business.
+    transfer.world.keep_violations();
+    exchange.open(&mut transfer);
+    let ends = transfer.ends();
+    let gone = move |world: &World| {
+        let stacks = ends.map(|end| world.host(end).stack());
+        assert!(stacks.iter().all(|stack| stack.buffered() <= memory));
+        stacks.iter().all(|stack| stack.connections() == 0)
     };
-    if !net.run(Duration::from_secs(200), gone) {
+    if !transfer.world.run(secs(200), gone) && !gone(&transfer.world) {
         // A forged acknowledgement can make both sides wait for ever. They do so quietly, and end
         // when they are told to.
-        let before = packets(&net);
-        net.run(Duration::from_secs(100), |_| false);
-        let idle = packets(&net) - before;
+        let before = packets(&transfer);
+        transfer.world.advance(secs(100));
+        let idle = packets(&transfer) - before;
         assert!(idle < 400, "seed {seed}: {idle} packets in vain");
-        for host in [&mut net.client, &mut net.server] {
-            let conns = host.apps.iter().filter_map(|a| a.conn);
-            conns.for_each(|c| host.stack.abort(net.now, c));
+        for end in ends {
+            let abort = |host: &mut Host, now| host.abort_labelled(now, 0);
+            transfer.world.with_node(end, abort);
         }
-        let ended = net.run(Duration::from_secs(60), gone);
-        assert!(ended, "seed {seed} hangs: {net:?}");
+        transfer.world.advance(secs(60));
+        assert!(gone(&transfer.world), "seed {seed} hangs: {transfer:?}");
     }
-    let left = net.client.stack.buffered() + net.server.stack.buffered();
-    assert_eq!(left, 0, "seed {seed} leaves payload in buffers");
+    for end in ends {
+        let left = transfer.world.host(end).stack().buffered();
+        assert_eq!(left, 0, "seed {seed} leaves payload in buffers");
+    }
 }
 
 #[test]
@@ -141,17 +167,26 @@ fn altered_packets_2() {
     (60..120).for_each(survive);
 }
 
-/// A server in the middle of a transfer, now, and the client's port.
-fn live(seed: u64) -> (Stack, Instant, u16) {
-    let mut net = Net::new(&[link(20, 5), link(10, 12)], config(), seed);
-    net.transfer(1 << 20, 1 << 20, Protocol::Mptcp);
-    net.run(Duration::from_millis(200), |_| false);
-    let conn = net.server.apps[0].conn.unwrap();
-    let port = net.server.stack.subflows(conn)[0].remote.port();
-    (net.server.stack, net.now, port)
+/// Two hosts in the middle of a transfer, and the client's port.
+fn live(seed: u64) -> (Transfer, u16) {
+    let mut transfer = Exchange::new(1 << 20, 1 << 20).start(seed, &*LINKS);
+    transfer.world.keep_violations();
+    transfer.world.advance(ms(200));
+    let server = transfer.world.host(transfer.server);
+    let (conn, _) = server.open_streams().next().unwrap();
+    let port = server.stack().subflows(conn)[0].remote.port();
+    (transfer, port)
 }
 
-fn poke(stack: &mut Stack, now: Instant, packet: &[u8]) {
+/// Hands a packet to the server.
+fn poke(transfer: &mut Transfer, packet: &[u8]) {
+    let server = transfer.server;
+    transfer.world.with_node(server, |host: &mut Host, now| {
+        poke_stack(host.stack_mut(), now, packet);
+    });
+}
+
+fn poke_stack(stack: &mut Stack, now: Instant, packet: &[u8]) {
     stack.receive(now, packet, RxMeta::default());
     stack.receive(
         now,
@@ -177,9 +212,9 @@ proptest! {
     /// Bytes that are no packets at all.
     #[test]
     fn random_bytes(packets in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..200), 1..20)) {
-        let (mut stack, now, _) = live(1);
+        let (mut transfer, _) = live(1);
         for mut packet in packets {
-            poke(&mut stack, now, &packet);
+            poke(&mut transfer, &packet);
             packet.resize(packet.len().max(40), 0);
             packet[0] = 0x45;
             packet[9] = ip::PROTO_TCP;
@@ -188,14 +223,14 @@ proptest! {
             packet[12..16].copy_from_slice(&client_addr(0).octets());
             packet[16..20].copy_from_slice(&SERVER.octets());
             fix(&mut packet);
-            poke(&mut stack, now, &packet);
+            poke(&mut transfer, &packet);
         }
     }
 
     /// Segments of a live subflow whose every field and option is random.
     #[test]
     fn random_segments(seed in any::<u64>(), count in 1..200usize) {
-        let (mut stack, now, port) = live(2);
+        let (mut transfer, port) = live(2);
         let mut rng = Rng::for_component(seed, 5);
         for _ in 0..count {
             let options = rng.below(11) as usize * 4;
@@ -207,10 +242,10 @@ proptest! {
             packet[12..16].copy_from_slice(&client_addr(0).octets());
             packet[16..20].copy_from_slice(&SERVER.octets());
             packet[20..22].copy_from_slice(&port.to_be_bytes());
-            packet[22..24].copy_from_slice(&PORT.to_be_bytes());
+            packet[22..24].copy_from_slice(&REMOTE.port().to_be_bytes());
             packet[32] = (5 + options as u8 / 4) << 4;
             fix(&mut packet);
-            poke(&mut stack, now, &packet);
+            poke(&mut transfer, &packet);
         }
     }
 }

@@ -1,57 +1,31 @@
 //! Logs: the same every time, and true to what engines and links count.
 
-use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use core::time::Duration;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex};
 
+use braid_engine::Protocol;
 use braid_engine::stats::Traffic;
-use braid_engine::{Config, ConnectOptions, PathConfig, Protocol};
 use braid_links::middlebox::{Chain, Keep, Merge, Nat, NatConfig, SequenceShift, Split};
-use braid_links::{Change, CoDel, Counters, Loss, QueueLimit, Rate, Reorder, Schedule, Settings};
-use braid_sim::log::Log;
+use braid_links::{Change, CoDel, Counters, Reorder, Schedule, Settings};
 use braid_sim::tap::What;
-use braid_sim::traffic::{Role, Stream};
-use braid_sim::transfer::{Direction, PathSettings, REQUEST, TransferConfig};
-use braid_sim::{Host, HostConfig, LinkId, MiddleboxNode, Packet, Tap, Transfer, World};
+use braid_sim::transfer::{Direction, PathSettings, REQUEST, TransferConfig, external_addr};
+use braid_sim::{Host, LinkId, Packet, Tap, Transfer};
 use braid_wire::Instant;
 use serde_json::Value;
+
+use crate::support::{link, path};
 
 const SIZE: u64 = 400_000;
 const MBIT: u64 = 1_000_000;
 
-fn link(mbit: u64, delay_ms: u64, loss: f64) -> Settings {
-    Settings {
-        rate: Rate::bits_per_second(mbit * MBIT),
-        delay: Duration::from_millis(delay_ms),
-        queue: QueueLimit::Packets(50),
-        loss: Loss::Uniform(loss),
-        ..Settings::default()
-    }
-}
-
-fn both(settings: Settings) -> PathSettings {
-    PathSettings {
-        up: settings.clone(),
-        down: settings,
-    }
-}
-
 fn two_paths(loss: f64) -> [PathSettings; 2] {
-    [both(link(5, 20, loss)), both(link(5, 50, loss))]
+    [path(5, 20, loss), path(5, 50, loss)]
 }
 
 fn config(paths: &[PathSettings], direction: Direction) -> TransferConfig<'_> {
-    TransferConfig {
-        paths,
-        size: SIZE,
-        direction,
-        engine: Config::default(),
-        protocol: Protocol::Mptcp,
-        initial_path: None,
-        policy: || braid_strategy::by_name("minrtt").unwrap(),
-    }
+    TransferConfig::new(paths, SIZE, direction)
 }
 
 /// A file in memory.
@@ -210,45 +184,19 @@ fn assert_delivered_once<'a>(sent: impl Iterator<Item = &'a Value>, size: u64, c
     assert_eq!(next, size, "{context}");
 }
 
-const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
-const EXTERNAL: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 1);
-const SERVER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
-
-/// The log of an upload through middleboxes.
+/// The log of an upload through middleboxes, with losses on both sides of them.
 fn logged_through(chain: Chain, loss: f64) -> Lines {
-    let mut world = World::new(1);
-    let mut host = |addr, routes| {
-        let path = PathConfig {
-            v4: Some(addr),
-            v6: None,
-            mtu: 1500,
-            backup: false,
-        };
-        let config = HostConfig {
-            engine: Config::default(),
-            paths: vec![path],
-            routes,
-            policy: Box::new(|| braid_strategy::by_name("minrtt").unwrap()),
-        };
-        world.add(|rng| Host::new(config, rng))
-    };
-    let client = host(CLIENT, Vec::new());
-    let server = host(SERVER, vec![(IpAddr::V4(EXTERNAL), 0)]);
-    let middle = world.add(|_| MiddleboxNode::new(chain));
-    world.connect(client, middle, link(5, 10, loss), link(5, 10, loss));
-    world.connect(middle, server, link(5, 10, loss), link(5, 10, loss));
+    let paths = [path(5, 10, loss)];
+    let config = config(&paths, Direction::Up);
+    let mut transfer = Transfer::through(1, &config, [chain]);
+    let (near, back) = transfer.world.interfaces(transfer.client)[0];
+    for near in [near, back] {
+        transfer.world.set_link(near, link(5, 10, loss));
+    }
     let file = Memory::default();
-    let ends = [(client, "client"), (server, "server")];
-    let log = Log::start(&mut world, &ends, Box::new(file.clone()));
-    let addr = SocketAddr::new(SERVER.into(), 80);
-    let serve = |host: &mut Host, _: Instant| host.serve(addr, Stream::new(Role::Sink));
-    world.with_node(server, serve).unwrap();
-    let options = ConnectOptions::new(addr, braid_strategy::by_name("minrtt").unwrap());
-    let upload = Stream::new(Role::Upload { size: SIZE });
-    let open = |host: &mut Host, now| host.open(now, options, upload);
-    world.with_node(client, open).unwrap();
-    let finished = |w: &World| !w.node::<Host>(client).finished().is_empty();
-    assert!(world.run(Duration::from_secs(60), finished));
+    let log = transfer.log(Box::new(file.clone()));
+    transfer.open(&config).unwrap();
+    assert!(transfer.run(Duration::from_secs(60)));
     log.finish().unwrap();
     Lines::parse(&file.take())
 }
@@ -257,7 +205,7 @@ fn logged_through(chain: Chain, loss: f64) -> Lines {
 fn segments_are_followed_through_middleboxes() {
     let rewriting = || {
         Chain::new()
-            .and(Nat::new(NatConfig::new(EXTERNAL)))
+            .and(Nat::new(NatConfig::new(external_addr(0))))
             .and(SequenceShift::new(1))
     };
     for loss in [0.0, 0.02] {
@@ -408,7 +356,7 @@ impl Tap for Passed {
 #[test]
 fn samples_show_the_queues() {
     const DELAY: Duration = Duration::from_millis(20);
-    let paths = [both(link(5, 20, 0.0))];
+    let paths = [path(5, 20, 0.0)];
     let config = config(&paths, Direction::Down);
     let mut transfer = Transfer::build(1, &config);
     let file = Memory::default();

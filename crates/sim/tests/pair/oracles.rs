@@ -2,14 +2,16 @@
 
 use core::time::Duration;
 
-use braid_engine::{Config, PathId, Protocol};
+use braid_engine::{CloseReason, Config, PathId, Protocol};
 use braid_links::{Change, Loss, QueueLimit, Rate, Reorder, Schedule, Settings};
+use braid_sim::World;
 use braid_sim::node::{Node, Packet, Turn};
 use braid_sim::oracle::{Rule, Violation};
-use braid_sim::transfer::{Direction, PathSettings, TransferConfig};
+use braid_sim::transfer::PathSettings;
 use braid_sim::world::START;
-use braid_sim::{Host, Transfer, World};
 use braid_wire::Rng;
+
+use crate::support::Exchange;
 
 /// A link with some of all that can go wrong.
 fn link(rng: &mut Rng) -> Settings {
@@ -52,7 +54,8 @@ fn outage(rng: &mut Rng, settings: &Settings) -> Schedule {
     ])
 }
 
-fn run(seed: u64) {
+/// Returns whether both ends closed in order, with all that was to arrive.
+fn run(seed: u64) -> bool {
     let mut rng = Rng::for_component(seed, u64::MAX);
     let paths: Vec<_> = (0..1 + rng.below(3))
         .map(|_| PathSettings {
@@ -60,14 +63,8 @@ fn run(seed: u64) {
             down: link(&mut rng),
         })
         .collect();
-    let direction = match rng.below(2) {
-        0 => Direction::Down,
-        _ => Direction::Up,
-    };
-    let config = TransferConfig {
-        paths: &paths,
-        size: 1 << rng.below(21),
-        direction,
+    let (size, way) = (1 << rng.below(21), rng.below(2) as usize);
+    let exchange = Exchange {
         engine: Config {
             initial_window: 1 + rng.below(10) as u32,
             recv_buffer: 20_000 << rng.below(8),
@@ -79,10 +76,13 @@ fn run(seed: u64) {
             0 => Protocol::Tcp,
             _ => Protocol::Mptcp,
         },
-        initial_path: Some(PathId(rng.below(paths.len() as u64) as u8)),
-        policy: || braid_strategy::by_name("minrtt").unwrap(),
+        path: Some(PathId(rng.below(paths.len() as u64) as u8)),
+        ..Exchange::new(
+            [size, 1 << rng.below(17)][way],
+            [1 << rng.below(17), size][way],
+        )
     };
-    let mut transfer = Transfer::start(seed, &config).unwrap();
+    let mut transfer = exchange.start(seed, &paths);
     for (n, path) in paths.iter().enumerate() {
         if rng.below(4) == 0 {
             let (up, down) = transfer.links[n];
@@ -95,25 +95,34 @@ fn run(seed: u64) {
     // Long enough for every engine to give up by itself.
     let (client, server) = (transfer.client, transfer.server);
     let ended = transfer.world.run(Duration::from_secs(400), |w| {
-        let client = w.node::<Host>(client);
-        let served = w.node::<Host>(server).open_streams().count() == 0;
+        let client = w.host(client);
+        let served = w.host(server).open_streams().count() == 0;
         served && !client.finished().is_empty()
     });
     assert!(ended, "seed {seed}: {transfer:?}");
     // Whatever lingers goes.
     transfer.world.run(Duration::from_secs(20), |_| false);
     for end in [client, server] {
-        let stack = transfer.world.node::<Host>(end).stack();
+        let stack = transfer.world.host(end).stack();
         let left = (stack.connections(), stack.buffered());
         assert_eq!(left, (0, 0), "seed {seed}, connections and bytes left");
     }
+    let in_order = transfer
+        .ended()
+        .iter()
+        .all(|end| end.is_some_and(|s| matches!(s.closed, Some((_, CloseReason::Finished)))));
+    if in_order {
+        exchange.assert_whole(&transfer);
+    }
+    in_order
 }
 
 #[test]
 fn faults_of_links_violate_nothing() {
-    for seed in 0..300 {
-        run(seed);
-    }
+    let in_order = (0..300).filter(|seed| run(*seed)).count();
+    // A handshake may be given up, and the last acknowledgement be lost for longer than the other
+    // end waits to repeat it.
+    assert!(in_order >= 290, "{in_order} of 300 end in order");
 }
 
 /// A node with an oracle that has seen something.

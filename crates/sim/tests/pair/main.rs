@@ -1,0 +1,11 @@
+//! Two hosts joined by a link for each path.
+
+mod faults;
+mod hostile;
+mod log;
+mod middlebox;
+mod oracles;
+mod support;
+mod traffic;
+mod transfers;
+mod tshark;
