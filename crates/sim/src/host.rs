@@ -280,7 +280,9 @@ impl Host {
             }
             Event::FellBack { conn, cause } => match self.streams.get_mut(&conn) {
                 Some(stream) => stream.fell_back = Some(cause),
-                None => drop(self.fell_back.insert(conn, cause)),
+                None => {
+                    self.fell_back.insert(conn, cause);
+                }
             },
             Event::Closed { conn, reason } => {
                 self.fell_back.remove(&conn);
