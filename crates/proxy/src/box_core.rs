@@ -6,16 +6,17 @@ use core::net::{Ipv4Addr, Ipv6Addr};
 use core::time::Duration;
 use std::collections::BTreeMap;
 
-use braid_engine::{CloseReason, ConnId, Event, PathId, Stack, SubflowCloseReason};
+use braid_engine::app::{Core, Ctx, LocalEvent};
+use braid_engine::{CloseReason, Event, PathId, Stack, SubflowCloseReason};
 use braid_wire::{Instant, Rng};
 
+use crate::PolicyFactory;
 use crate::auth::WallClock;
 use crate::config::{BoxConfig, BoxLimits, BoxTimeouts};
-use crate::relay::End;
+use crate::relay::{End, Relay};
 use crate::report::{BoxCounters, LogLimiter};
 use crate::table::{SessionId, Table};
 use crate::upstream::Upstream;
-use crate::{Core, LocalEvent, LocalStreams, PolicyFactory};
 
 use session::{Outcome, Session, Stage};
 
@@ -147,38 +148,23 @@ impl BoxCore {
         self.sessions.len()
     }
 
-    fn on_conn_event(
-        &mut self,
-        now: Instant,
-        conn: ConnId,
-        event: &Event,
-        stack: &mut Stack,
-        local: &mut dyn LocalStreams,
-    ) {
-        let Some(id) = self.sessions.by_conn(conn) else {
-            return;
-        };
+    fn on_conn_event(&mut self, ctx: &mut Ctx<'_>, id: SessionId, event: Event) {
         let Some(session) = self.sessions.get_mut(id) else {
             return;
         };
         let server = session.server;
         match event {
-            Event::Connected { .. } => self.on_connected(now, id, stack, local),
-            Event::Readable { .. } => {
-                session.relay.set_conn_readable();
-                self.advance(now, id, stack, local);
-            }
-            Event::Writable { .. } => {
-                session.relay.set_conn_writable();
-                self.advance(now, id, stack, local);
-            }
+            Event::Connected { .. } => self.on_connected(ctx, id),
+            Event::Readable { .. } => self.go_on(ctx, id, Relay::set_conn_readable),
+            Event::Writable { .. } => self.go_on(ctx, id, Relay::set_conn_writable),
             Event::SubflowEstablished { path, rtt, .. } => {
-                if matches!(session.stage, Stage::Connecting) && session.path != *path {
+                if matches!(session.stage, Stage::Connecting) && session.path != path {
                     // The engine had no answer there and went elsewhere by itself.
-                    let silent = core::mem::replace(&mut session.path, *path);
-                    self.upstream.on_doubt(now, server, silent);
+                    let silent = core::mem::replace(&mut session.path, path);
+                    self.upstream.on_doubt(ctx.now, server, silent);
                 }
-                self.upstream.on_subflow(now, server, *path, *rtt, stack);
+                self.upstream
+                    .on_subflow(ctx.now, server, path, rtt, ctx.stack);
             }
             Event::SubflowClosed { path, reason, .. } => {
                 let doubt = matches!(
@@ -186,105 +172,80 @@ impl BoxCore {
                     SubflowCloseReason::TimedOut | SubflowCloseReason::Reset
                 );
                 if doubt {
-                    self.upstream.on_doubt(now, server, *path);
+                    self.upstream.on_doubt(ctx.now, server, path);
                 }
             }
-            Event::Closed { reason, .. } => self.on_closed(now, id, *reason, stack, local),
+            Event::Closed { reason, .. } => self.on_closed(ctx, id, reason),
             Event::Accepted { .. } | Event::FellBack { .. } => {}
         }
     }
 
-    fn on_closed(
-        &mut self,
-        now: Instant,
-        id: SessionId,
-        reason: CloseReason,
-        stack: &mut Stack,
-        local: &mut dyn LocalStreams,
-    ) {
+    /// Goes on with a session where `mark` says what of its relay may be tried again.
+    fn go_on(&mut self, ctx: &mut Ctx<'_>, id: SessionId, mark: fn(&mut Relay)) {
+        if let Some(session) = self.sessions.get_mut(id) {
+            mark(&mut session.relay);
+        }
+        self.advance(ctx, id);
+    }
+
+    fn on_closed(&mut self, ctx: &mut Ctx<'_>, id: SessionId, reason: CloseReason) {
         let Some(session) = self.sessions.get_mut(id) else {
             return;
         };
         if matches!(reason, CloseReason::TimedOut | CloseReason::Unreachable) {
-            self.upstream.on_doubt_everywhere(now, session.server);
+            self.upstream.on_doubt_everywhere(ctx.now, session.server);
         }
         tracing::debug!(?reason, "connection to the server closed");
         match session.stage {
             Stage::Connecting => {
                 let path = session.path;
-                self.upstream.on_doubt(now, session.server, path);
-                self.retry(now, id, stack, local);
+                self.upstream.on_doubt(ctx.now, session.server, path);
+                self.retry(ctx, id);
             }
-            Stage::Negotiating(_) => self.end(now, id, Outcome::ServerFailed, stack, local),
+            Stage::Negotiating(_) => self.end(ctx, id, Outcome::ServerFailed),
             Stage::Relaying => {
                 let outcome = Outcome::Relayed(End::of_conn(reason));
-                self.end(now, id, outcome, stack, local);
+                self.end(ctx, id, outcome);
             }
         }
     }
 }
 
 impl Core for BoxCore {
-    fn on_engine_event(
-        &mut self,
-        now: Instant,
-        event: Event,
-        stack: &mut Stack,
-        local: &mut dyn LocalStreams,
-    ) {
+    fn on_engine_event(&mut self, ctx: &mut Ctx<'_>, event: Event) {
         if self
             .upstream
-            .on_probe_event(now, &event, stack, &mut self.counters)
+            .on_probe_event(ctx.now, &event, ctx.stack, &mut self.counters)
         {
             return;
         }
-        let conn = match event {
-            Event::Connected { conn }
-            | Event::Readable { conn }
-            | Event::Writable { conn }
-            | Event::Closed { conn, .. }
-            | Event::SubflowEstablished { conn, .. }
-            | Event::SubflowClosed { conn, .. }
-            | Event::FellBack { conn, .. } => conn,
+        if let Some(id) = self.sessions.by_conn(event.conn()) {
+            self.on_conn_event(ctx, id, event);
+        } else if let Event::Accepted { conn, .. } = event {
             // A box listens on nothing.
-            Event::Accepted { conn, .. } => return stack.abort(now, conn),
-        };
-        self.on_conn_event(now, conn, &event, stack, local);
+            ctx.stack.abort(ctx.now, conn);
+        }
     }
 
-    fn on_local_event(
-        &mut self,
-        now: Instant,
-        event: LocalEvent,
-        stack: &mut Stack,
-        local: &mut dyn LocalStreams,
-    ) {
-        let id = match event {
-            LocalEvent::Accepted {
-                id,
-                peer,
-                destination,
-            } => return self.on_accepted(now, (id, peer, destination), stack, local),
-            LocalEvent::Readable { id }
-            | LocalEvent::Writable { id }
-            | LocalEvent::Broken { id } => id,
-            // A box neither connects nor looks up.
-            LocalEvent::Connected { .. }
-            | LocalEvent::ConnectFailed { .. }
-            | LocalEvent::Resolved { .. } => return,
-        };
-        let Some(sid) = self.sessions.by_local(id) else {
-            return;
-        };
-        let Some(session) = self.sessions.get_mut(sid) else {
+    fn on_local_event(&mut self, ctx: &mut Ctx<'_>, event: LocalEvent) {
+        if let LocalEvent::Accepted {
+            id,
+            peer,
+            destination,
+        } = event
+        {
+            return self.on_accepted(ctx, id, peer, destination);
+        }
+        let Some(id) = self.sessions.by_local(event.id()) else {
             return;
         };
         match event {
-            LocalEvent::Readable { .. } => session.relay.set_local_readable(),
-            LocalEvent::Writable { .. } => session.relay.set_local_writable(),
-            _ => return self.end(now, sid, Outcome::Relayed(End::Local), stack, local),
+            LocalEvent::Readable { .. } => self.go_on(ctx, id, Relay::set_local_readable),
+            LocalEvent::Writable { .. } => self.go_on(ctx, id, Relay::set_local_writable),
+            LocalEvent::Broken { .. } => self.end(ctx, id, Outcome::Relayed(End::Local)),
+            // A box neither connects nor looks up.
+            _ => {}
         }
-        self.advance(now, sid, stack, local);
     }
 
     fn next_timeout(&self) -> Option<Instant> {
@@ -293,21 +254,22 @@ impl Core for BoxCore {
         own.into_iter().chain(upstream).min()
     }
 
-    fn handle_timeout(&mut self, now: Instant, stack: &mut Stack, local: &mut dyn LocalStreams) {
-        if self.upstream.next_timeout().is_some_and(|at| at <= now) {
-            self.upstream.handle_timeout(now, stack, &mut self.counters);
+    fn handle_timeout(&mut self, ctx: &mut Ctx<'_>) {
+        if self.upstream.next_timeout().is_some_and(|at| at <= ctx.now) {
+            self.upstream
+                .handle_timeout(ctx.now, ctx.stack, &mut self.counters);
         }
         for _ in 0..BATCH {
-            let Some(id) = self.sessions.pop_expired(now) else {
+            let Some(id) = self.sessions.pop_expired(ctx.now) else {
                 break;
             };
-            self.on_timer(now, id, stack, local);
+            self.on_timer(ctx, id);
         }
         for _ in 0..BATCH {
             let Some(id) = self.sessions.pop_ready() else {
                 break;
             };
-            self.advance(now, id, stack, local);
+            self.advance(ctx, id);
         }
     }
 }

@@ -5,15 +5,16 @@ mod session;
 use core::net::IpAddr;
 use core::time::Duration;
 
-use braid_engine::{ConnId, Event, Stack};
+use braid_engine::Event;
+use braid_engine::app::{Core, Ctx, LocalEvent};
 use braid_wire::Instant;
 
 use crate::auth::{Verifier, WallClock};
 use crate::config::{Cidr, ServerConfig, ServerLimits, ServerTimeouts};
 use crate::policy::DestinationPolicy;
+use crate::relay::Relay;
 use crate::report::{LogLimiter, ServerCounters};
-use crate::table::Table;
-use crate::{Core, LocalEvent, LocalId, LocalStreams};
+use crate::table::{SessionId, Table};
 
 use session::Session;
 
@@ -111,76 +112,45 @@ impl ServerCore {
 }
 
 impl Core for ServerCore {
-    fn on_engine_event(
-        &mut self,
-        now: Instant,
-        event: Event,
-        stack: &mut Stack,
-        local: &mut dyn LocalStreams,
-    ) {
+    fn on_engine_event(&mut self, ctx: &mut Ctx<'_>, event: Event) {
+        if let Event::Accepted { conn, remote, .. } = event {
+            return self.on_accepted(ctx, conn, remote.ip());
+        }
+        let Some(id) = self.sessions.by_conn(event.conn()) else {
+            return;
+        };
         match event {
-            Event::Accepted { conn, remote, .. } => {
-                self.on_accepted(now, conn, remote.ip(), stack, local);
-            }
-            Event::Readable { conn } => {
-                self.on_conn(now, conn, stack, local, |s| s.set_conn_readable());
-            }
-            Event::Writable { conn } => {
-                self.on_conn(now, conn, stack, local, |s| s.set_conn_writable());
-            }
-            Event::Closed { conn, reason } => {
-                if let Some(id) = self.sessions.by_conn(conn) {
-                    tracing::debug!(?reason, "connection from a box closed");
-                    self.on_closed(now, id, reason, stack, local);
-                }
-            }
+            Event::Readable { .. } => self.go_on(ctx, id, Relay::set_conn_readable),
+            Event::Writable { .. } => self.go_on(ctx, id, Relay::set_conn_writable),
+            Event::Closed { reason, .. } => self.on_closed(ctx, id, reason),
             // A server opens nothing; which subflows there are is the engine's business.
-            Event::Connected { .. }
-            | Event::FellBack { .. }
-            | Event::SubflowEstablished { .. }
-            | Event::SubflowClosed { .. } => {}
+            _ => {}
         }
     }
 
-    fn on_local_event(
-        &mut self,
-        now: Instant,
-        event: LocalEvent,
-        stack: &mut Stack,
-        local: &mut dyn LocalStreams,
-    ) {
-        let find = |id: LocalId| self.sessions.by_local(id);
+    fn on_local_event(&mut self, ctx: &mut Ctx<'_>, event: LocalEvent) {
+        let local = event.id();
+        let Some(id) = self.sessions.by_local(local) else {
+            if let LocalEvent::Accepted { .. } = event {
+                // A server takes nothing in on its local side.
+                ctx.local.reset(local);
+            }
+            return;
+        };
         match event {
-            LocalEvent::Connected { id } => {
-                if let Some(sid) = find(id) {
-                    self.on_connected(now, sid, id, stack, local);
-                }
+            LocalEvent::Connected { .. } => self.on_connected(ctx, id, local),
+            LocalEvent::ConnectFailed { failure, .. } => {
+                self.sessions.unbind_local(local);
+                self.on_connect_failed(ctx, id, failure);
             }
-            LocalEvent::ConnectFailed { id, failure } => {
-                if let Some(sid) = find(id) {
-                    self.sessions.unbind_local(id);
-                    self.on_connect_failed(now, sid, failure, stack, local);
-                }
+            LocalEvent::Resolved { addresses, .. } => {
+                self.sessions.unbind_local(local);
+                self.on_resolved(ctx, id, addresses);
             }
-            LocalEvent::Resolved { id, addresses } => {
-                if let Some(sid) = find(id) {
-                    self.sessions.unbind_local(id);
-                    self.on_resolved(now, sid, addresses, stack, local);
-                }
-            }
-            LocalEvent::Readable { id } => {
-                self.on_local(now, id, stack, local, |s| s.set_local_readable());
-            }
-            LocalEvent::Writable { id } => {
-                self.on_local(now, id, stack, local, |s| s.set_local_writable());
-            }
-            LocalEvent::Broken { id } => {
-                if let Some(sid) = find(id) {
-                    self.on_broken(now, sid, id, stack, local);
-                }
-            }
-            // A server takes nothing in on its local side.
-            LocalEvent::Accepted { id, .. } => local.reset(id),
+            LocalEvent::Readable { .. } => self.go_on(ctx, id, Relay::set_local_readable),
+            LocalEvent::Writable { .. } => self.go_on(ctx, id, Relay::set_local_writable),
+            LocalEvent::Broken { .. } => self.on_broken(ctx, id, local),
+            LocalEvent::Accepted { .. } => {}
         }
     }
 
@@ -188,52 +158,29 @@ impl Core for ServerCore {
         self.sessions.next_timeout()
     }
 
-    fn handle_timeout(&mut self, now: Instant, stack: &mut Stack, local: &mut dyn LocalStreams) {
+    fn handle_timeout(&mut self, ctx: &mut Ctx<'_>) {
         for _ in 0..BATCH {
-            let Some(id) = self.sessions.pop_expired(now) else {
+            let Some(id) = self.sessions.pop_expired(ctx.now) else {
                 break;
             };
-            self.on_timer(now, id, stack, local);
+            self.on_timer(ctx, id);
         }
         for _ in 0..BATCH {
             let Some(id) = self.sessions.pop_ready() else {
                 break;
             };
-            self.advance(now, id, stack, local);
+            self.advance(ctx, id);
         }
     }
 }
 
 impl ServerCore {
-    fn on_conn(
-        &mut self,
-        now: Instant,
-        conn: ConnId,
-        stack: &mut Stack,
-        local: &mut dyn LocalStreams,
-        mark: impl FnOnce(&mut Session),
-    ) {
-        if let Some(id) = self.sessions.by_conn(conn)
-            && let Some(session) = self.sessions.get_mut(id)
-        {
-            mark(session);
-            self.advance(now, id, stack, local);
+    /// Goes on with a session where `mark` says what of its relay may be tried again.
+    fn go_on(&mut self, ctx: &mut Ctx<'_>, id: SessionId, mark: fn(&mut Relay)) {
+        let session = self.sessions.get_mut(id);
+        if let Some(relay) = session.and_then(Session::relay_mut) {
+            mark(relay);
         }
-    }
-
-    fn on_local(
-        &mut self,
-        now: Instant,
-        local_id: LocalId,
-        stack: &mut Stack,
-        local: &mut dyn LocalStreams,
-        mark: impl FnOnce(&mut Session),
-    ) {
-        if let Some(id) = self.sessions.by_local(local_id)
-            && let Some(session) = self.sessions.get_mut(id)
-        {
-            mark(session);
-            self.advance(now, id, stack, local);
-        }
+        self.advance(ctx, id);
     }
 }

@@ -4,9 +4,9 @@
 use std::collections::{BTreeSet, HashMap, VecDeque};
 
 use braid_engine::ConnId;
+use braid_engine::app::LocalId;
 use braid_wire::Instant;
 
-use crate::LocalId;
 use crate::relay::{End, Turn};
 
 /// A session of a [`Table`]; never reused.

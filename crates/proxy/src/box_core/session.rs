@@ -2,7 +2,8 @@
 
 use core::net::{IpAddr, SocketAddr};
 
-use braid_engine::{ApiError, PathId, Stack};
+use braid_engine::app::{Ctx, LocalId};
+use braid_engine::{ApiError, ConnId, PathId};
 use braid_wire::Instant;
 
 use crate::auth;
@@ -10,7 +11,6 @@ use crate::relay::{End, Relay};
 use crate::socks::{self, ClientError, ClientHandshake, ClientStep, Destination, Reply};
 use crate::table::SessionId;
 use crate::upstream::{Hints, Lease};
-use crate::{LocalId, LocalStreams};
 
 use super::BoxCore;
 
@@ -57,10 +57,10 @@ pub(super) enum Outcome {
 impl BoxCore {
     pub(super) fn on_accepted(
         &mut self,
-        now: Instant,
-        (id, peer, destination): (LocalId, SocketAddr, SocketAddr),
-        stack: &mut Stack,
-        local: &mut dyn LocalStreams,
+        ctx: &mut Ctx<'_>,
+        id: LocalId,
+        peer: SocketAddr,
+        destination: SocketAddr,
     ) {
         self.counters.accepted += 1;
         let host = peer.ip().to_canonical();
@@ -70,36 +70,36 @@ impl BoxCore {
             || of_host >= self.limits.per_host
         {
             self.counters.over_limit += 1;
-            if let Some(left_out) = self.limiter.allow(now, "limit", host) {
+            if let Some(left_out) = self.limiter.allow(ctx.now, "limit", host) {
                 let open = self.sessions.len();
                 tracing::warn!(%host, open, of_host, left_out, "too many connections");
             }
-            return local.reset(id);
+            return ctx.local.reset(id);
         }
         let destination = SocketAddr::new(destination.ip().to_canonical(), destination.port());
         let hints = Hints::default();
-        let lease = match self.lease(now, &hints, destination, stack) {
+        let lease = match self.lease(ctx, &hints, destination) {
             Ok(lease) => lease,
             Err(error) => {
                 self.counters.no_server += 1;
-                self.warn_no_server(now, host, Some(error));
-                return local.reset(id);
+                self.warn_no_server(ctx.now, host, Some(error));
+                return ctx.local.reset(id);
             }
         };
         let session = Session {
-            relay: Relay::new(now, lease.conn, id, self.timeouts.patience()),
+            relay: Relay::new(ctx.now, lease.conn, id, self.timeouts.patience()),
             stage: Stage::Connecting,
             server: lease.server,
             path: lease.path,
             host,
             destination,
-            started: now,
+            started: ctx.now,
             tried: Vec::new(),
         };
         let sid = self.sessions.insert(session);
         self.sessions.bind_local(id, sid);
         self.sessions.bind_conn(lease.conn, sid);
-        self.sessions.arm(sid, now + self.timeouts.attempt);
+        self.sessions.arm(sid, ctx.now + self.timeouts.attempt);
         self.handshakes += 1;
         *self.per_host.entry(host).or_default() += 1;
     }
@@ -108,37 +108,30 @@ impl BoxCore {
     /// end of the engine's.
     fn lease(
         &mut self,
-        now: Instant,
+        ctx: &mut Ctx<'_>,
         hints: &Hints,
         destination: SocketAddr,
-        stack: &mut Stack,
     ) -> Result<Lease, ApiError> {
-        let lease = self.upstream.acquire(now, hints, stack)?;
+        let lease = self.upstream.acquire(ctx.now, hints, ctx.stack)?;
         let server = self.upstream.server(lease.server);
         let mut nonce = [0; 16];
         self.rng.fill(&mut nonce);
         let user = server.user.as_bytes();
         let destination = Destination::Address(destination);
-        let time = self.clock.unix_ms(now);
+        let time = self.clock.unix_ms(ctx.now);
         let password = auth::password(&server.secret, user, &destination, time, nonce);
         let flight = socks::flight(user, &password, &destination);
-        match stack.write(now, lease.conn, &flight) {
+        match ctx.stack.write(ctx.now, lease.conn, &flight) {
             Ok(n) if n == flight.len() => Ok(lease),
             result => {
-                stack.abort(now, lease.conn);
+                ctx.stack.abort(ctx.now, lease.conn);
                 Err(result.err().unwrap_or(ApiError::LimitReached))
             }
         }
     }
 
     /// Tries another server or another link, in the hope that one of them works.
-    pub(super) fn retry(
-        &mut self,
-        now: Instant,
-        id: SessionId,
-        stack: &mut Stack,
-        local: &mut dyn LocalStreams,
-    ) {
+    pub(super) fn retry(&mut self, ctx: &mut Ctx<'_>, id: SessionId) {
         let Some(session) = self.sessions.get_mut(id) else {
             return;
         };
@@ -148,14 +141,14 @@ impl BoxCore {
         let hints = Hints {
             tried: core::mem::take(&mut session.tried),
         };
-        let late = now >= session.started + self.timeouts.connect;
+        let late = ctx.now >= session.started + self.timeouts.connect;
         self.sessions.unbind_conn(old);
-        stack.abort(now, old);
+        ctx.stack.abort(ctx.now, old);
         if late || attempts >= MAX_ATTEMPTS {
-            return self.end(now, id, Outcome::NoServer, stack, local);
+            return self.end(ctx, id, Outcome::NoServer);
         }
-        let Ok(lease) = self.lease(now, &hints, destination, stack) else {
-            return self.end(now, id, Outcome::NoServer, stack, local);
+        let Ok(lease) = self.lease(ctx, &hints, destination) else {
+            return self.end(ctx, id, Outcome::NoServer);
         };
         self.counters.retries += 1;
         self.sessions.bind_conn(lease.conn, id);
@@ -167,16 +160,10 @@ impl BoxCore {
         }
         // The next one may take longer: the links may just be slow.
         let patience = self.timeouts.attempt * (1 << attempts.min(8));
-        self.sessions.arm(id, now + patience);
+        self.sessions.arm(id, ctx.now + patience);
     }
 
-    pub(super) fn on_connected(
-        &mut self,
-        now: Instant,
-        id: SessionId,
-        stack: &mut Stack,
-        local: &mut dyn LocalStreams,
-    ) {
+    pub(super) fn on_connected(&mut self, ctx: &mut Ctx<'_>, id: SessionId) {
         let Some(session) = self.sessions.get_mut(id) else {
             return;
         };
@@ -184,25 +171,19 @@ impl BoxCore {
         session.tried = Vec::new();
         let deadline = session.started + self.timeouts.connect;
         self.sessions.arm(id, deadline);
-        self.advance(now, id, stack, local);
+        self.advance(ctx, id);
     }
 
     /// Does what a session can do now.
-    pub(super) fn advance(
-        &mut self,
-        now: Instant,
-        id: SessionId,
-        stack: &mut Stack,
-        local: &mut dyn LocalStreams,
-    ) {
+    pub(super) fn advance(&mut self, ctx: &mut Ctx<'_>, id: SessionId) {
         let Some(session) = self.sessions.get_mut(id) else {
             return;
         };
         if let Stage::Negotiating(handshake) = &mut session.stage {
-            match negotiate(now, session.relay.conn, handshake, stack) {
+            match negotiate(ctx, session.relay.conn, handshake) {
                 Ok(ClientStep::Connected) => {
                     session.stage = Stage::Relaying;
-                    session.relay.touch(now);
+                    session.relay.touch(ctx.now);
                     let due = session.relay.due();
                     self.counters.connected += 1;
                     self.handshakes -= 1;
@@ -210,62 +191,50 @@ impl BoxCore {
                 }
                 Ok(ClientStep::More) => {}
                 Ok(ClientStep::Failed(error)) => {
-                    return self.end(now, id, Outcome::Refused(error), stack, local);
+                    return self.end(ctx, id, Outcome::Refused(error));
                 }
-                Err(_) => return self.end(now, id, Outcome::ServerFailed, stack, local),
+                Err(_) => return self.end(ctx, id, Outcome::ServerFailed),
             }
         }
-        self.relay(now, id, stack, local);
+        self.relay(ctx, id);
     }
 
-    fn relay(
-        &mut self,
-        now: Instant,
-        id: SessionId,
-        stack: &mut Stack,
-        local: &mut dyn LocalStreams,
-    ) {
+    fn relay(&mut self, ctx: &mut Ctx<'_>, id: SessionId) {
         let Some(session) = self.sessions.get_mut(id) else {
             return;
         };
         let relay = &mut session.relay;
         let turn = match session.stage {
             Stage::Connecting => return,
-            Stage::Negotiating(_) => relay.turn_up(now, stack, local),
-            Stage::Relaying => relay.turn(now, stack, local),
+            Stage::Negotiating(_) => relay.turn_up(ctx),
+            Stage::Relaying => relay.turn(ctx),
         };
         let due = relay.due();
         self.counters.bytes_up += turn.moved.to_conn;
         self.counters.bytes_down += turn.moved.to_local;
         if turn.moved.any() {
-            self.upstream.note_traffic(now);
+            self.upstream.note_traffic(ctx.now);
         }
         if let Some(end) = self.sessions.follow(id, &turn, due) {
-            self.end(now, id, Outcome::Relayed(end), stack, local);
+            self.end(ctx, id, Outcome::Relayed(end));
         }
     }
 
-    pub(super) fn on_timer(
-        &mut self,
-        now: Instant,
-        id: SessionId,
-        stack: &mut Stack,
-        local: &mut dyn LocalStreams,
-    ) {
+    pub(super) fn on_timer(&mut self, ctx: &mut Ctx<'_>, id: SessionId) {
         let Some(session) = self.sessions.get_mut(id) else {
             return;
         };
         match session.stage {
             Stage::Connecting => {
                 let (server, path) = (session.server, session.path);
-                self.upstream.on_doubt(now, server, path);
-                self.retry(now, id, stack, local);
+                self.upstream.on_doubt(ctx.now, server, path);
+                self.retry(ctx, id);
             }
-            Stage::Negotiating(_) => self.end(now, id, Outcome::NoAnswer, stack, local),
+            Stage::Negotiating(_) => self.end(ctx, id, Outcome::NoAnswer),
             Stage::Relaying => {
                 let due = session.relay.due();
-                if due <= now {
-                    return self.end(now, id, Outcome::Relayed(End::Idle), stack, local);
+                if due <= ctx.now {
+                    return self.end(ctx, id, Outcome::Relayed(End::Idle));
                 }
                 self.sessions.arm(id, due);
             }
@@ -273,14 +242,7 @@ impl BoxCore {
     }
 
     /// Ends a session: both sides, the tables, counters and, where it is worth one, a log line.
-    pub(super) fn end(
-        &mut self,
-        now: Instant,
-        id: SessionId,
-        outcome: Outcome,
-        stack: &mut Stack,
-        local: &mut dyn LocalStreams,
-    ) {
+    pub(super) fn end(&mut self, ctx: &mut Ctx<'_>, id: SessionId, outcome: Outcome) {
         let Some(session) = self.sessions.remove(id) else {
             return;
         };
@@ -300,9 +262,9 @@ impl BoxCore {
             // A user without the box would see RST, or nothing for minutes; RST it is.
             _ => End::Conn,
         };
-        session.relay.end(now, end, stack, local);
+        session.relay.end(ctx, end);
         self.count(outcome);
-        self.log_end(now, &session, outcome);
+        self.log_end(ctx.now, &session, outcome);
     }
 
     fn count(&mut self, outcome: Outcome) {
@@ -375,13 +337,12 @@ impl BoxCore {
 
 /// Reads the server's answer and leaves alone what follows it.
 fn negotiate(
-    now: Instant,
-    conn: braid_engine::ConnId,
+    ctx: &mut Ctx<'_>,
+    conn: ConnId,
     handshake: &mut ClientHandshake,
-    stack: &mut Stack,
 ) -> Result<ClientStep, ApiError> {
     let mut step = ClientStep::More;
-    stack.read_with(now, conn, |bufs| {
+    ctx.stack.read_with(ctx.now, conn, |bufs| {
         let mut taken = 0;
         for buf in bufs {
             let (n, next) = handshake.input(buf);
@@ -393,7 +354,7 @@ fn negotiate(
         }
         Ok::<_, ApiError>(taken)
     })?;
-    if step == ClientStep::More && stack.read_finished(conn) {
+    if step == ClientStep::More && ctx.stack.read_finished(conn) {
         step = ClientStep::Failed(ClientError::Garbage);
     }
     Ok(step)

@@ -3,14 +3,14 @@
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 
-use braid_engine::{ApiError, CloseReason, ConnId, Stack};
+use braid_engine::app::{ConnectFailure, Ctx, LocalId};
+use braid_engine::{ApiError, CloseReason, ConnId};
 use braid_wire::Instant;
 
 use crate::auth::{AuthError, Grant};
 use crate::relay::{End, Relay};
 use crate::socks::{Destination, Reply, ServerError, ServerHandshake, ServerStep};
 use crate::table::SessionId;
-use crate::{ConnectFailure, LocalId, LocalStreams};
 
 use super::ServerCore;
 
@@ -59,27 +59,10 @@ struct Handshake {
 }
 
 impl Session {
-    pub(super) fn set_conn_readable(&mut self) {
-        if let Stage::Relaying(relay) = &mut self.stage {
-            relay.set_conn_readable();
-        }
-    }
-
-    pub(super) fn set_conn_writable(&mut self) {
-        if let Stage::Relaying(relay) = &mut self.stage {
-            relay.set_conn_writable();
-        }
-    }
-
-    pub(super) fn set_local_readable(&mut self) {
-        if let Stage::Relaying(relay) = &mut self.stage {
-            relay.set_local_readable();
-        }
-    }
-
-    pub(super) fn set_local_writable(&mut self) {
-        if let Stage::Relaying(relay) = &mut self.stage {
-            relay.set_local_writable();
+    pub(super) fn relay_mut(&mut self) -> Option<&mut Relay> {
+        match &mut self.stage {
+            Stage::Relaying(relay) => Some(relay),
+            _ => None,
         }
     }
 }
@@ -95,25 +78,18 @@ enum Refusal {
 }
 
 impl ServerCore {
-    pub(super) fn on_accepted(
-        &mut self,
-        now: Instant,
-        conn: ConnId,
-        remote: IpAddr,
-        stack: &mut Stack,
-        local: &mut dyn LocalStreams,
-    ) {
+    pub(super) fn on_accepted(&mut self, ctx: &mut Ctx<'_>, conn: ConnId, remote: IpAddr) {
         self.counters.accepted += 1;
         let open = self.sessions.len();
         if open >= self.limits.connections || self.handshakes >= self.limits.handshakes {
             self.counters.over_limit += 1;
-            if let Some(left_out) = self.limiter.allow(now, "limit", remote) {
+            if let Some(left_out) = self.limiter.allow(ctx.now, "limit", remote) {
                 let handshakes = self.handshakes;
                 tracing::warn!(%remote, open, handshakes, left_out, "too many connections");
             }
-            return stack.abort(now, conn);
+            return ctx.stack.abort(ctx.now, conn);
         }
-        let deadline = now + self.timeouts.handshake;
+        let deadline = ctx.now + self.timeouts.handshake;
         let id = self.sessions.insert(Session {
             conn,
             remote: remote.to_canonical(),
@@ -124,34 +100,22 @@ impl ServerCore {
         self.sessions.bind_conn(conn, id);
         self.sessions.arm(id, deadline);
         self.handshakes += 1;
-        self.advance(now, id, stack, local);
+        self.advance(ctx, id);
     }
 
     /// Does what a session can do now.
-    pub(super) fn advance(
-        &mut self,
-        now: Instant,
-        id: SessionId,
-        stack: &mut Stack,
-        local: &mut dyn LocalStreams,
-    ) {
+    pub(super) fn advance(&mut self, ctx: &mut Ctx<'_>, id: SessionId) {
         let Some(session) = self.sessions.get_mut(id) else {
             return;
         };
         match &mut session.stage {
-            Stage::Handshake(_) => self.handshake(now, id, stack, local),
-            Stage::Relaying(_) => self.relay(now, id, stack, local),
+            Stage::Handshake(_) => self.handshake(ctx, id),
+            Stage::Relaying(_) => self.relay(ctx, id),
             Stage::Resolving(_) | Stage::Connecting { .. } | Stage::Closing => {}
         }
     }
 
-    fn handshake(
-        &mut self,
-        now: Instant,
-        id: SessionId,
-        stack: &mut Stack,
-        local: &mut dyn LocalStreams,
-    ) {
+    fn handshake(&mut self, ctx: &mut Ctx<'_>, id: SessionId) {
         // A handshake has three messages; each turn of the loop ends one.
         for _ in 0..8 {
             let Some(session) = self.sessions.get_mut(id) else {
@@ -161,52 +125,45 @@ impl ServerCore {
                 return;
             };
             let conn = session.conn;
-            let Ok(step) = read_step(now, conn, handshake, stack) else {
+            let Ok(step) = read_step(ctx, conn, handshake) else {
                 // Its `Closed` follows.
                 return;
             };
             match step {
                 ServerStep::More => {
-                    if stack.read_finished(conn) {
-                        stack.abort(now, conn);
+                    if ctx.stack.read_finished(conn) {
+                        ctx.stack.abort(ctx.now, conn);
                     }
                     return;
                 }
                 ServerStep::Send(bytes) => {
-                    if !send_all(now, conn, &bytes, stack) {
-                        return self.drop_session(now, id, stack);
+                    if !send_all(ctx, conn, &bytes) {
+                        return self.drop_session(ctx, id);
                     }
                 }
                 ServerStep::Credentials { user, password } => {
-                    let time = self.clock.unwrap_or_default().unix_ms(now);
+                    let time = self.clock.unwrap_or_default().unix_ms(ctx.now);
                     match self.verifier.check(&user, &password, time) {
                         Ok(grant) => {
                             session.user = Some(grant.user);
                             handshake.grant = Some(grant);
                             handshake.socks.accepted();
-                            if !send_all(now, conn, &ServerHandshake::ACCEPTED, stack) {
-                                return self.drop_session(now, id, stack);
+                            if !send_all(ctx, conn, &ServerHandshake::ACCEPTED) {
+                                return self.drop_session(ctx, id);
                             }
                         }
-                        Err(e) => return self.refuse(now, id, Refusal::Auth(e), stack),
+                        Err(e) => return self.refuse(ctx, id, Refusal::Auth(e)),
                     }
                 }
                 ServerStep::Request(destination) => {
-                    return self.on_request(now, id, destination, stack, local);
+                    return self.on_request(ctx, id, destination);
                 }
-                ServerStep::Failed(e) => return self.refuse(now, id, Refusal::Socks(e), stack),
+                ServerStep::Failed(e) => return self.refuse(ctx, id, Refusal::Socks(e)),
             }
         }
     }
 
-    fn on_request(
-        &mut self,
-        now: Instant,
-        id: SessionId,
-        destination: Destination,
-        stack: &mut Stack,
-        local: &mut dyn LocalStreams,
-    ) {
+    fn on_request(&mut self, ctx: &mut Ctx<'_>, id: SessionId, destination: Destination) {
         let Some(session) = self.sessions.get_mut(id) else {
             return;
         };
@@ -219,16 +176,16 @@ impl ServerCore {
             .is_some_and(|g| self.verifier.check_destination(g, &destination));
         let user = session.user.and_then(|u| self.per_user.get(u));
         if !right {
-            return self.refuse(now, id, Refusal::WrongDestination, stack);
+            return self.refuse(ctx, id, Refusal::WrongDestination);
         }
         if user.is_none_or(|n| *n >= self.limits.per_user) {
             // It is not one of the user's, and so must not be taken off them.
             session.user = None;
-            return self.refuse(now, id, Refusal::OverLimit, stack);
+            return self.refuse(ctx, id, Refusal::OverLimit);
         }
         let stage = core::mem::replace(&mut session.stage, Stage::Closing);
         drop(stage);
-        session.time = now + self.timeouts.connect;
+        session.time = ctx.now + self.timeouts.connect;
         let deadline = session.time;
         if let Some(n) = session.user.and_then(|u| self.per_user.get_mut(u)) {
             *n += 1;
@@ -238,15 +195,15 @@ impl ServerCore {
         self.handshakes -= 1;
         self.sessions.arm(id, deadline);
         match destination {
-            Destination::Address(addr) => self.on_resolved(now, id, vec![addr], stack, local),
-            Destination::Name(name, port) => match local.resolve(&name, port) {
+            Destination::Address(addr) => self.on_resolved(ctx, id, vec![addr]),
+            Destination::Name(name, port) => match ctx.local.resolve(&name, port) {
                 Some(lookup) => {
                     self.sessions.bind_local(lookup, id);
                     self.set_stage(id, Stage::Resolving(lookup));
                 }
                 None => {
                     let refusal = Refusal::Failure(ConnectFailure::NoResources);
-                    self.refuse(now, id, refusal, stack);
+                    self.refuse(ctx, id, refusal);
                 }
             },
         }
@@ -261,11 +218,9 @@ impl ServerCore {
     /// The destination's addresses are known: those that the rules permit are tried in turn.
     pub(super) fn on_resolved(
         &mut self,
-        now: Instant,
+        ctx: &mut Ctx<'_>,
         id: SessionId,
         addresses: Vec<SocketAddr>,
-        stack: &mut Stack,
-        local: &mut dyn LocalStreams,
     ) {
         let canonical = |a: SocketAddr| SocketAddr::new(a.ip().to_canonical(), a.port());
         let permitted = addresses
@@ -280,28 +235,21 @@ impl ServerCore {
                 Some(addr) => Refusal::Forbidden(addr.ip()),
                 None => Refusal::Failure(ConnectFailure::NameNotResolved),
             };
-            return self.refuse(now, id, refusal, stack);
+            return self.refuse(ctx, id, refusal);
         }
-        self.connect_next(
-            now,
-            id,
-            others,
-            ConnectFailure::HostUnreachable,
-            (stack, local),
-        );
+        self.connect_next(ctx, id, others, ConnectFailure::HostUnreachable);
     }
 
     /// Connects to the last of `others`, or reports `failure` where there is none left.
     fn connect_next(
         &mut self,
-        now: Instant,
+        ctx: &mut Ctx<'_>,
         id: SessionId,
         mut others: Vec<SocketAddr>,
         mut failure: ConnectFailure,
-        (stack, local): (&mut Stack, &mut dyn LocalStreams),
     ) {
         while let Some(addr) = others.pop() {
-            match local.connect(addr) {
+            match ctx.local.connect(addr) {
                 Ok(stream) => {
                     self.sessions.bind_local(stream, id);
                     let Some(session) = self.sessions.get_mut(id) else {
@@ -309,7 +257,7 @@ impl ServerCore {
                     };
                     let deadline = match others.is_empty() {
                         true => session.time,
-                        false => session.time.min(now + ADDRESS_PATIENCE),
+                        false => session.time.min(ctx.now + ADDRESS_PATIENCE),
                     };
                     session.stage = Stage::Connecting {
                         local: stream,
@@ -320,16 +268,14 @@ impl ServerCore {
                 Err(e) => failure = e,
             }
         }
-        self.refuse(now, id, Refusal::Failure(failure), stack);
+        self.refuse(ctx, id, Refusal::Failure(failure));
     }
 
     pub(super) fn on_connect_failed(
         &mut self,
-        now: Instant,
+        ctx: &mut Ctx<'_>,
         id: SessionId,
         failure: ConnectFailure,
-        stack: &mut Stack,
-        local: &mut dyn LocalStreams,
     ) {
         let Some(session) = self.sessions.get_mut(id) else {
             return;
@@ -337,89 +283,63 @@ impl ServerCore {
         if let Stage::Connecting { others, .. } = &mut session.stage {
             let others = core::mem::take(others);
             session.stage = Stage::Closing;
-            self.connect_next(now, id, others, failure, (stack, local));
+            self.connect_next(ctx, id, others, failure);
         }
     }
 
-    pub(super) fn on_connected(
-        &mut self,
-        now: Instant,
-        id: SessionId,
-        stream: LocalId,
-        stack: &mut Stack,
-        local: &mut dyn LocalStreams,
-    ) {
+    pub(super) fn on_connected(&mut self, ctx: &mut Ctx<'_>, id: SessionId, stream: LocalId) {
         let Some(session) = self.sessions.get_mut(id) else {
             return;
         };
         if !matches!(session.stage, Stage::Connecting { local, .. } if local == stream) {
             return;
         }
-        if !send_all(now, session.conn, &Reply::Succeeded.encode(), stack) {
+        if !send_all(ctx, session.conn, &Reply::Succeeded.encode()) {
             self.sessions.unbind_local(stream);
-            local.reset(stream);
+            ctx.local.reset(stream);
             self.counters.over_limit += 1;
-            return self.drop_session(now, id, stack);
+            return self.drop_session(ctx, id);
         }
-        let relay = Relay::new(now, session.conn, stream, self.timeouts.patience());
+        let relay = Relay::new(ctx.now, session.conn, stream, self.timeouts.patience());
         let due = relay.due();
         session.stage = Stage::Relaying(relay);
         self.counters.connected += 1;
         self.sessions.arm(id, due);
-        self.advance(now, id, stack, local);
+        self.advance(ctx, id);
     }
 
-    pub(super) fn on_broken(
-        &mut self,
-        now: Instant,
-        id: SessionId,
-        stream: LocalId,
-        stack: &mut Stack,
-        local: &mut dyn LocalStreams,
-    ) {
+    pub(super) fn on_broken(&mut self, ctx: &mut Ctx<'_>, id: SessionId, stream: LocalId) {
         let Some(session) = self.sessions.get_mut(id) else {
             return;
         };
         match session.stage {
-            Stage::Relaying(_) => self.end_relay(now, id, End::Local, stack, local),
+            Stage::Relaying(_) => self.end_relay(ctx, id, End::Local),
             Stage::Connecting { .. } => {
                 self.sessions.unbind_local(stream);
-                local.close(stream);
-                self.on_connect_failed(now, id, ConnectFailure::Refused, stack, local);
+                ctx.local.close(stream);
+                self.on_connect_failed(ctx, id, ConnectFailure::Refused);
             }
             _ => {}
         }
     }
 
-    fn relay(
-        &mut self,
-        now: Instant,
-        id: SessionId,
-        stack: &mut Stack,
-        local: &mut dyn LocalStreams,
-    ) {
+    fn relay(&mut self, ctx: &mut Ctx<'_>, id: SessionId) {
         let Some(session) = self.sessions.get_mut(id) else {
             return;
         };
         let Stage::Relaying(relay) = &mut session.stage else {
             return;
         };
-        let turn = relay.turn(now, stack, local);
+        let turn = relay.turn(ctx);
         let due = relay.due();
         self.counters.bytes_up += turn.moved.to_local;
         self.counters.bytes_down += turn.moved.to_conn;
         if let Some(end) = self.sessions.follow(id, &turn, due) {
-            self.end_relay(now, id, end, stack, local);
+            self.end_relay(ctx, id, end);
         }
     }
 
-    pub(super) fn on_timer(
-        &mut self,
-        now: Instant,
-        id: SessionId,
-        stack: &mut Stack,
-        local: &mut dyn LocalStreams,
-    ) {
+    pub(super) fn on_timer(&mut self, ctx: &mut Ctx<'_>, id: SessionId) {
         let Some(session) = self.sessions.get_mut(id) else {
             return;
         };
@@ -427,48 +347,41 @@ impl ServerCore {
             Stage::Handshake(_) => {
                 let remote = session.remote;
                 self.counters.handshake_timeout += 1;
-                if let Some(left_out) = self.limiter.allow(now, "slow handshake", remote) {
+                if let Some(left_out) = self.limiter.allow(ctx.now, "slow handshake", remote) {
                     tracing::warn!(%remote, left_out, "the handshake was not complete in time");
                 }
-                self.drop_session(now, id, stack);
+                self.drop_session(ctx, id);
             }
             Stage::Resolving(lookup) => {
                 let lookup = *lookup;
                 self.sessions.unbind_local(lookup);
                 let refusal = Refusal::Failure(ConnectFailure::NameNotResolved);
-                self.refuse(now, id, refusal, stack);
+                self.refuse(ctx, id, refusal);
             }
             Stage::Connecting { local: stream, .. } => {
                 let stream = *stream;
                 self.sessions.unbind_local(stream);
-                local.reset(stream);
-                self.on_connect_failed(now, id, ConnectFailure::TimedOut, stack, local);
+                ctx.local.reset(stream);
+                self.on_connect_failed(ctx, id, ConnectFailure::TimedOut);
             }
             Stage::Relaying(relay) => {
                 let due = relay.due();
-                if due <= now {
-                    return self.end_relay(now, id, End::Idle, stack, local);
+                if due <= ctx.now {
+                    return self.end_relay(ctx, id, End::Idle);
                 }
                 self.sessions.arm(id, due);
             }
-            Stage::Closing => self.drop_session(now, id, stack),
+            Stage::Closing => self.drop_session(ctx, id),
         }
     }
 
-    pub(super) fn on_closed(
-        &mut self,
-        now: Instant,
-        id: SessionId,
-        reason: CloseReason,
-        stack: &mut Stack,
-        local: &mut dyn LocalStreams,
-    ) {
+    pub(super) fn on_closed(&mut self, ctx: &mut Ctx<'_>, id: SessionId, reason: CloseReason) {
         let Some(session) = self.sessions.get_mut(id) else {
             return;
         };
         match &session.stage {
             Stage::Relaying(_) => {
-                return self.end_relay(now, id, End::of_conn(reason), stack, local);
+                return self.end_relay(ctx, id, End::of_conn(reason));
             }
             Stage::Handshake(h) if !h.spoken => self.counters.probes += 1,
             Stage::Handshake(_) => self.counters.handshake_aborted += 1,
@@ -481,22 +394,15 @@ impl ServerCore {
                 let stream = *stream;
                 self.counters.reset_by_box += 1;
                 self.sessions.unbind_local(stream);
-                local.reset(stream);
+                ctx.local.reset(stream);
             }
             Stage::Closing => {}
         }
-        self.drop_session(now, id, stack);
+        self.drop_session(ctx, id);
     }
 
     /// Ends a session that has a destination.
-    fn end_relay(
-        &mut self,
-        now: Instant,
-        id: SessionId,
-        end: End,
-        stack: &mut Stack,
-        local: &mut dyn LocalStreams,
-    ) {
+    fn end_relay(&mut self, ctx: &mut Ctx<'_>, id: SessionId, end: End) {
         let Some(Session {
             stage: Stage::Relaying(relay),
             ..
@@ -506,7 +412,7 @@ impl ServerCore {
             return;
         };
         self.sessions.unbind_local(relay.local);
-        relay.end(now, end, stack, local);
+        relay.end(ctx, end);
         let counter = match end {
             End::Finished => &mut self.counters.finished,
             End::Local => &mut self.counters.reset_by_destination,
@@ -517,9 +423,9 @@ impl ServerCore {
     }
 
     /// Aborts the connection of a session whose local side is gone already.
-    fn drop_session(&mut self, now: Instant, id: SessionId, stack: &mut Stack) {
+    fn drop_session(&mut self, ctx: &mut Ctx<'_>, id: SessionId) {
         if let Some(session) = self.forget(id) {
-            stack.abort(now, session.conn);
+            ctx.stack.abort(ctx.now, session.conn);
         }
     }
 
@@ -535,7 +441,7 @@ impl ServerCore {
     }
 
     /// Tells the peer, and waits a little for it to close.
-    fn refuse(&mut self, now: Instant, id: SessionId, refusal: Refusal, stack: &mut Stack) {
+    fn refuse(&mut self, ctx: &mut Ctx<'_>, id: SessionId, refusal: Refusal) {
         let Some(session) = self.sessions.get_mut(id) else {
             return;
         };
@@ -546,14 +452,14 @@ impl ServerCore {
         }
         session.stage = Stage::Closing;
         let (conn, remote) = (session.conn, session.remote);
-        let reply = self.count_refusal(now, &refusal, remote);
+        let reply = self.count_refusal(ctx.now, &refusal, remote);
         let told = !reply.is_empty()
-            && send_all(now, conn, &reply, stack)
-            && stack.shutdown(now, conn).is_ok();
+            && send_all(ctx, conn, &reply)
+            && ctx.stack.shutdown(ctx.now, conn).is_ok();
         if told {
-            self.sessions.arm(id, now + CLOSE_PATIENCE);
+            self.sessions.arm(id, ctx.now + CLOSE_PATIENCE);
         } else {
-            self.drop_session(now, id, stack);
+            self.drop_session(ctx, id);
         }
     }
 
@@ -630,19 +536,18 @@ impl ServerCore {
 
 /// Sends a message of the handshake, whole or not at all: there is no room only where memory has
 /// run out.
-fn send_all(now: Instant, conn: ConnId, bytes: &[u8], stack: &mut Stack) -> bool {
-    stack.write(now, conn, bytes) == Ok(bytes.len())
+fn send_all(ctx: &mut Ctx<'_>, conn: ConnId, bytes: &[u8]) -> bool {
+    ctx.stack.write(ctx.now, conn, bytes) == Ok(bytes.len())
 }
 
 /// Reads up to the next step and leaves alone what follows it.
 fn read_step(
-    now: Instant,
+    ctx: &mut Ctx<'_>,
     conn: ConnId,
     handshake: &mut Handshake,
-    stack: &mut Stack,
 ) -> Result<ServerStep, ApiError> {
     let mut step = ServerStep::More;
-    let n = stack.read_with(now, conn, |bufs| {
+    let n = ctx.stack.read_with(ctx.now, conn, |bufs| {
         let mut taken = 0;
         for buf in bufs {
             let (n, next) = handshake.socks.input(buf);

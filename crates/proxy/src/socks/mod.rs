@@ -10,7 +10,7 @@ mod server;
 use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use crate::ConnectFailure;
+use braid_engine::app::ConnectFailure;
 
 pub use client::{ClientError, ClientHandshake, ClientStep, flight};
 pub use server::{ServerError, ServerHandshake, ServerStep};
