@@ -15,11 +15,7 @@ pub mod socks;
 mod table;
 mod upstream;
 
-use braid_engine::sched::Policy;
-
-pub use box_core::{BoxCore, LinkAddresses, Notice};
+pub use box_core::BoxCore;
 pub use config::{BoxConfig, ConfigError, ServerConfig};
 pub use server_core::ServerCore;
-
-/// Makes the scheduler and reinjector of a new connection.
-pub type PolicyFactory = Box<dyn FnMut() -> Policy + Send>;
+pub use upstream::{LinkAddresses, Notice, PolicyFactory};

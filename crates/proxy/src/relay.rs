@@ -286,3 +286,27 @@ impl Relay {
         Halt::Blocked
     }
 }
+
+/// Feeds a handshake that comes before a relay with what the connection delivered, up to the next
+/// step that is not `more`, and leaves alone what follows it.
+pub(crate) fn read_step<S: PartialEq + Clone>(
+    ctx: &mut Ctx<'_>,
+    conn: ConnId,
+    more: S,
+    mut input: impl FnMut(&[u8]) -> (usize, S),
+) -> Result<S, ApiError> {
+    let mut step = more.clone();
+    ctx.stack.read_with(ctx.now, conn, |bufs| {
+        let mut taken = 0;
+        for buf in bufs {
+            let (n, next) = input(buf);
+            taken += n;
+            step = next;
+            if step != more {
+                break;
+            }
+        }
+        Ok::<_, ApiError>(taken)
+    })?;
+    Ok(step)
+}
