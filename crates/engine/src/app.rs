@@ -38,6 +38,17 @@ pub trait Core {
     }
 }
 
+/// Serves what is due of the timers of the engine and of `core`.
+pub fn serve_timers<C: Core + ?Sized>(core: &mut C, ctx: &mut Ctx<'_>) {
+    let due = |at: Option<Instant>| at.is_some_and(|at| at <= ctx.now);
+    if due(ctx.stack.next_timeout()) {
+        ctx.stack.handle_timeout(ctx.now);
+    }
+    if due(core.next_timeout()) {
+        core.handle_timeout(ctx);
+    }
+}
+
 /// Byte streams of the local side. Nothing blocks.
 pub trait LocalStreams {
     /// Starts a connection; `Connected` or `ConnectFailed` follows (within the driver's bound).

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use braid_engine::Stack;
-use braid_engine::app::{Core, Ctx};
+use braid_engine::app::{self, Core, Ctx};
 use braid_wire::Instant;
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
@@ -283,14 +283,9 @@ impl<P: PacketIo, C: Core, H: Host<C>> Driver<P, C, H> {
     }
 
     fn expire(&mut self, now: Instant) {
+        let (core, mut ctx) = self.core(now);
+        app::serve_timers(core, &mut ctx);
         let due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
-        if due(self.stack.next_timeout()) {
-            self.stack.handle_timeout(now);
-        }
-        if due(self.core.next_timeout()) {
-            let (core, mut ctx) = self.core(now);
-            core.handle_timeout(&mut ctx);
-        }
         if due(self.sockets.next_timeout()) {
             self.sockets.handle_timeout(now);
         }

@@ -10,7 +10,7 @@ use core::time::Duration;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use braid_engine::app::{Core, Ctx, LocalId};
+use braid_engine::app::{self, Core, Ctx, LocalId};
 use braid_engine::{Config, ConnId, ConnectOptions, Event, PathConfig, PathId, RxMeta, Stack};
 use braid_proxy::config::{BoxConfig, ServerConfig};
 use braid_proxy::{BoxCore, LinkAddresses, Notice, ServerCore};
@@ -373,13 +373,12 @@ impl World {
                 }
             }
         }
-        let due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
-        if due(self.raw.next_timeout()) {
+        if self.raw.next_timeout().is_some_and(|at| at <= now) {
             self.raw.handle_timeout(now);
         }
-        expire(now, &mut self.core, &mut self.boxed);
+        app::serve_timers(&mut self.core, &mut self.boxed.ctx(now));
         if let Some((node, core)) = &mut self.server {
-            expire(now, core, node);
+            app::serve_timers(core, &mut node.ctx(now));
         }
     }
 
@@ -435,17 +434,6 @@ impl Node {
             stack: &mut self.stack,
             local: &mut self.local,
         }
-    }
-}
-
-/// Serves the timers of a node.
-fn expire(now: Instant, core: &mut dyn Core, node: &mut Node) {
-    let due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
-    if due(node.stack.next_timeout()) {
-        node.stack.handle_timeout(now);
-    }
-    if due(core.next_timeout()) {
-        core.handle_timeout(&mut node.ctx(now));
     }
 }
 

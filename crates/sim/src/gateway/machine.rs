@@ -2,7 +2,7 @@
 
 use core::net::IpAddr;
 
-use braid_engine::app::{Core, Ctx};
+use braid_engine::app::{self, Core, Ctx};
 use braid_engine::{PathId, RxMeta, Stack, Transmit};
 use braid_wire::Instant;
 
@@ -43,13 +43,8 @@ impl<C: Core> Machine<C> {
         self.local.set_now(now);
         let due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
         for _ in 0..MAX_ROUNDS {
-            if due(self.stack.next_timeout()) {
-                self.stack.handle_timeout(now);
-            }
-            if due(self.core.next_timeout()) {
-                let (core, mut ctx) = self.core(now);
-                core.handle_timeout(&mut ctx);
-            }
+            let (core, mut ctx) = self.core(now);
+            app::serve_timers(core, &mut ctx);
             if due(self.local.next_timeout()) {
                 self.local.handle_timeout();
             }
