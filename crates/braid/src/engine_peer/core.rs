@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::IoSliceMut;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use braid_engine::app::{Core, Ctx};
 use braid_engine::{
@@ -17,21 +18,31 @@ use crate::kernel_peer::{Direction, Pattern, Report, hex};
 /// Bytes written at a time; the engine takes less where it has less room.
 const CHUNK: usize = 256 * 1024;
 
+/// How long the engine goes on after the last connection ended, to answer what the peer repeats.
+const LINGER: Duration = Duration::from_millis(500);
+
 /// Sends, receives and reports as [`crate::kernel_peer`] does, on connections of the engine.
 pub struct Transfers {
     args: PeerArgs,
     role: &'static str,
+    /// Connections to serve.
+    wanted: usize,
     open: BTreeMap<ConnId, Transfer>,
+    /// When all is over.
+    end: Option<Instant>,
     /// Reports of the connections that ended, oldest first.
     pub done: Vec<Report>,
 }
 
 impl Transfers {
-    /// Serves connections as they come (`listen`), or those opened by [`Self::connect`].
-    pub fn new(role: &'static str, args: PeerArgs) -> Self {
+    /// Serves `wanted` connections as they come (`listen`), or those opened by
+    /// [`Self::connect`].
+    pub fn new(role: &'static str, wanted: u32, args: PeerArgs) -> Self {
         Transfers {
             args,
             role,
+            wanted: wanted as usize,
+            end: (wanted == 0).then_some(Instant::ZERO),
             open: BTreeMap::new(),
             done: Vec::new(),
         }
@@ -57,6 +68,21 @@ impl Transfers {
         let conn = stack.connect(now, options)?;
         self.begin(now, conn, Some(remote), stack);
         Ok(())
+    }
+
+    /// Lets it be over at `at`.
+    pub fn end(&mut self, at: Instant) {
+        self.end = Some(at);
+    }
+
+    /// Whether it is over.
+    pub fn has_ended(&self, now: Instant) -> bool {
+        self.end.is_some_and(|end| end <= now)
+    }
+
+    /// Whether every connection has ended.
+    pub fn is_complete(&self) -> bool {
+        self.done.len() == self.wanted
     }
 
     fn begin(&mut self, now: Instant, conn: ConnId, peer: Option<SocketAddr>, stack: &mut Stack) {
@@ -95,11 +121,18 @@ impl Core for Transfers {
             }),
             Event::Closed { conn, reason } => {
                 if let Some(transfer) = self.open.remove(&conn) {
-                    self.done
-                        .push(transfer.report(reason, self.role, &self.args));
+                    let report = transfer.report(reason, self.role, &self.args);
+                    self.done.push(report);
+                }
+                if self.is_complete() {
+                    self.end = Some(now + LINGER);
                 }
             }
         }
+    }
+
+    fn next_timeout(&self) -> Option<Instant> {
+        self.end
     }
 }
 
