@@ -10,7 +10,7 @@ use braid_engine::{
 };
 use braid_wire::{Instant, Rng, checksum, tcp};
 
-use crate::log::HostLog;
+use crate::log::state::HostLog;
 use crate::node::{Node, Packet, Turn};
 use crate::oracle::Oracle;
 use crate::traffic::{Arrivals, Stream};

@@ -9,6 +9,14 @@ use crate::oracle::Violation;
 
 pub use braid_links::middlebox::Packet;
 
+/// A node of a [`World`](crate::World).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NodeId(pub u32);
+
+/// One direction of a link of a [`World`](crate::World).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LinkId(pub u32);
+
 /// A node of a [`World`](crate::World): a host, a router, a middlebox.
 ///
 /// The world hands over packets by [`receive`](Self::receive) and, when all that arrived by one

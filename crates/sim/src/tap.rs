@@ -1,4 +1,4 @@
-//! Watching links, and looking at a world every now and then.
+//! Watching links.
 
 use core::fmt::Debug;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -6,8 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use braid_links::Cause;
 use braid_wire::Instant;
 
-use crate::node::Packet;
-use crate::world::{LinkId, World};
+use crate::node::{LinkId, Packet};
 
 /// What happened to a packet on a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,10 +42,4 @@ impl<T: Tap> Tap for Arc<Mutex<T>> {
         let mut tap = self.lock().unwrap_or_else(PoisonError::into_inner);
         tap.on_packet(at, link, what, packet);
     }
-}
-
-/// Looks at a world every now and then: see [`World::sample`].
-pub trait Sampler: Debug + Send {
-    /// The time has come. The counters of the links are up to date.
-    fn sample(&mut self, world: &World);
 }

@@ -10,18 +10,12 @@ use braid_wire::{Instant, Rng};
 
 use crate::node::{Node, Packet, Turn, recycle};
 use crate::oracle::Violation;
-use crate::tap::{Sampler, Tap, What};
+use crate::tap::{Tap, What};
+
+pub use crate::node::{LinkId, NodeId};
 
 /// Time at which every world starts; not zero, so that "long before the start" is a time too.
 pub const START: Instant = Instant::from_millis(1_000);
-
-/// A node of a [`World`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct NodeId(pub u32);
-
-/// One direction of a link of a [`World`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct LinkId(pub u32);
 
 /// What happens next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -62,6 +56,12 @@ struct Slot {
     /// Link that leaves by each interface.
     ifaces: Vec<LinkId>,
     armed: Option<Instant>,
+}
+
+/// Looks at a world every now and then: see [`World::sample`].
+pub trait Sampler: core::fmt::Debug + Send {
+    /// The time has come. The counters of the links are up to date.
+    fn sample(&mut self, world: &World);
 }
 
 struct Sampling {

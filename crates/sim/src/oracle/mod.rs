@@ -19,7 +19,7 @@ mod watch;
 
 use core::net::SocketAddr;
 use core::ops::Range;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use braid_engine::{Config, ConnId, Event, SegmentKind, Stack, SubflowId, Transmit};
 use braid_wire::Instant;
@@ -30,7 +30,7 @@ use self::flow::Flow;
 use self::segment::Segment;
 use self::violation::{Log, Scribe};
 pub use self::violation::{Rule, Violation};
-use self::watch::Clock;
+use self::watch::{Clock, MAX_LINGER, check_bounds, check_life};
 
 /// Local and remote address of a subflow.
 type Tuple = (SocketAddr, SocketAddr);
@@ -300,5 +300,67 @@ impl Oracle {
             };
             flow.check_flight(now, &stats, (payload.kind, payload.single), &mut scribe);
         }
+    }
+
+    /// The engine's outputs are drained: timers lie ahead, bounds hold, and now and then, no
+    /// connection has outlived its time.
+    pub fn settle(&mut self, now: Instant, stack: &Stack) {
+        let (buffered, connections) = (stack.buffered(), stack.connections());
+        self.clock
+            .check(now, (stack.next_timeout(), connections), &mut self.log);
+        let config = &self.config;
+        self.log.check(
+            buffered <= config.memory && connections <= config.max_connections,
+            Rule::Bound,
+            (now, None),
+            || format!("{buffered} bytes buffered, {connections} connections"),
+        );
+        if self.clock.sweep_due(now) {
+            self.sweep(now, stack);
+        }
+    }
+
+    fn sweep(&mut self, now: Instant, stack: &Stack) {
+        let mut gone = BTreeSet::new();
+        while let Some(&(at, conn)) = self.ended.front() {
+            if now.saturating_since(at) < MAX_LINGER {
+                break;
+            }
+            let lingers = stack.conn_stats(conn).is_some();
+            let about = (now, Some(conn));
+            self.log.check(!lingers, Rule::Liveness, about, || {
+                format!("ended at {at} and still there")
+            });
+            self.ended.pop_front();
+            gone.insert(conn);
+        }
+        for (id, conn) in &mut self.conns {
+            if conn.ended {
+                continue;
+            }
+            let mut scribe = Scribe {
+                log: &mut self.log,
+                at: now,
+                conn: *id,
+            };
+            match stack.conn_stats(*id) {
+                Some(stats) => {
+                    let subflows = stack.subflows(*id).len();
+                    check_bounds(&self.config, &stats, subflows, &mut scribe);
+                    check_life(&self.config, conn, &stats, &mut scribe);
+                }
+                None => {
+                    // Only what was never reported may go without a word.
+                    scribe.check(!conn.open, Rule::Liveness, || {
+                        "vanished without an end".to_owned()
+                    });
+                    gone.insert(*id);
+                }
+            }
+        }
+        self.conns.retain(|id, _| !gone.contains(id));
+        // What is no connection's is a SYN that was refused or dropped.
+        let known = |conn| self.conns.contains_key(&conn);
+        self.flows.retain(|_, flow| flow.conn.is_some_and(known));
     }
 }

@@ -1,20 +1,17 @@
 //! What is looked at now and then: timers, ends, bounds.
 
 use core::time::Duration;
-use std::collections::BTreeSet;
 
-use braid_engine::Stack;
 use braid_engine::stats::ConnStats;
 use braid_wire::Instant;
 
-use super::Oracle;
 use super::conn::Conn;
 use super::violation::{Log, Rule, Scribe};
 
 /// How often all connections are looked at.
 const SWEEP: Duration = Duration::from_secs(1);
 /// How long after its end the engine may still answer for a connection: 10 s, and a last timer.
-const MAX_LINGER: Duration = Duration::from_secs(15);
+pub(super) const MAX_LINGER: Duration = Duration::from_secs(15);
 /// How much later than its settings say the engine may give up: its longest timer, and a sweep.
 const GRACE: Duration = Duration::from_secs(15);
 /// Longest handshake of the accepting side: five SYN/ACKs, the last after 23 s.
@@ -83,7 +80,7 @@ impl Clock {
         }
     }
 
-    fn sweep_due(&mut self, now: Instant) -> bool {
+    pub fn sweep_due(&mut self, now: Instant) -> bool {
         let due = now.saturating_since(self.swept_at) >= SWEEP;
         if due {
             self.swept_at = now;
@@ -92,71 +89,7 @@ impl Clock {
     }
 }
 
-impl Oracle {
-    /// The engine's outputs are drained: timers lie ahead, bounds hold, and now and then, no
-    /// connection has outlived its time.
-    pub fn settle(&mut self, now: Instant, stack: &Stack) {
-        let (buffered, connections) = (stack.buffered(), stack.connections());
-        self.clock
-            .check(now, (stack.next_timeout(), connections), &mut self.log);
-        let config = &self.config;
-        self.log.check(
-            buffered <= config.memory && connections <= config.max_connections,
-            Rule::Bound,
-            (now, None),
-            || format!("{buffered} bytes buffered, {connections} connections"),
-        );
-        if self.clock.sweep_due(now) {
-            self.sweep(now, stack);
-        }
-    }
-
-    pub(super) fn sweep(&mut self, now: Instant, stack: &Stack) {
-        let mut gone = BTreeSet::new();
-        while let Some(&(at, conn)) = self.ended.front() {
-            if now.saturating_since(at) < MAX_LINGER {
-                break;
-            }
-            let lingers = stack.conn_stats(conn).is_some();
-            let about = (now, Some(conn));
-            self.log.check(!lingers, Rule::Liveness, about, || {
-                format!("ended at {at} and still there")
-            });
-            self.ended.pop_front();
-            gone.insert(conn);
-        }
-        for (id, conn) in &mut self.conns {
-            if conn.ended {
-                continue;
-            }
-            let mut scribe = Scribe {
-                log: &mut self.log,
-                at: now,
-                conn: *id,
-            };
-            match stack.conn_stats(*id) {
-                Some(stats) => {
-                    let subflows = stack.subflows(*id).len();
-                    check_bounds(&self.config, &stats, subflows, &mut scribe);
-                    check_life(&self.config, conn, &stats, &mut scribe);
-                }
-                None => {
-                    // Only what was never reported may go without a word.
-                    scribe.check(!conn.open, Rule::Liveness, || {
-                        "vanished without an end".to_owned()
-                    });
-                    gone.insert(*id);
-                }
-            }
-        }
-        self.conns.retain(|id, _| !gone.contains(id));
-        // What is no connection's is a SYN that was refused or dropped.
-        let known = |conn| self.conns.contains_key(&conn);
-        self.flows.retain(|_, flow| flow.conn.is_some_and(known));
-    }
-}
-
-fn check_bounds(
+pub(super) fn check_bounds(
     config: &braid_engine::Config,
     stats: &ConnStats,
     subflows: usize,
@@ -174,7 +107,7 @@ fn check_bounds(
 }
 
 /// A connection opens, moves on or is given up in time.
-fn check_life(
+pub(super) fn check_life(
     config: &braid_engine::Config,
     conn: &mut Conn,
     stats: &ConnStats,

@@ -5,8 +5,8 @@ use core::time::Duration;
 use braid_engine::ConnectOptions;
 use braid_wire::{Instant, Rng};
 
-use super::talk::exponential;
-use super::{Sizes, Stream};
+use super::sizes::{Sizes, exponential};
+use super::stream::Stream;
 
 /// What a flow of so many bytes is opened with.
 pub type MakeFlow = Box<dyn FnMut(u64) -> (ConnectOptions, Stream) + Send>;

@@ -7,7 +7,7 @@ use core::time::Duration;
 use braid_engine::{ApiError, ConnId, Stack};
 use braid_wire::Instant;
 
-use super::{fill, pattern_from};
+use super::pattern::{fill, pattern_from};
 use crate::oracle::Oracle;
 
 /// Bytes of a header.

@@ -160,6 +160,11 @@ fn parse_point(read: &str) -> Option<(u64, f64)> {
         .then_some((bytes.trim().parse().ok()?, share))
 }
 
+/// An exponential variate of mean 1.
+pub(crate) fn exponential(rng: &mut Rng) -> f64 {
+    -(1.0 - rng.unit()).ln()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

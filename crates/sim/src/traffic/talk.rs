@@ -1,48 +1,11 @@
 //! Connections that carry messages, at one end.
 
-use core::time::Duration;
-
 use braid_engine::{ConnId, Stack};
-use braid_wire::{Instant, Rng};
+use braid_wire::Instant;
 
 use super::message::{Inbox, Kind, Message, Outbox};
+use super::role::{Exchange, Role};
 use super::session::{Progress, Session};
-use super::{Role, Sizes};
-
-/// One request of a series, and its answer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Exchange {
-    /// Time from the answer before (or the opening of the connection) to the request.
-    pub think: Duration,
-    /// Bytes of the request.
-    pub request: u64,
-    /// Bytes of the answer.
-    pub answer: u64,
-}
-
-impl Exchange {
-    /// A series of `count` requests of `request` bytes: answers drawn from `answers`, time to think
-    /// exponential with mean `think`.
-    pub fn series(
-        count: usize,
-        request: u64,
-        answers: &Sizes,
-        think: Duration,
-        rng: &mut Rng,
-    ) -> Vec<Exchange> {
-        let draw = |_| Exchange {
-            think: think.mul_f64(exponential(rng)),
-            request,
-            answer: answers.sample(rng),
-        };
-        (0..count).map(draw).collect()
-    }
-}
-
-/// An exponential variate of mean 1.
-pub(crate) fn exponential(rng: &mut Rng) -> f64 {
-    -(1.0 - rng.unit()).ln()
-}
 
 /// Messages both ways over one connection.
 #[derive(Debug, Clone, Default)]

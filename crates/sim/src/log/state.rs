@@ -1,0 +1,403 @@
+//! What is known of a run that is logged, and what its hosts and links tell.
+
+use core::net::SocketAddr;
+use core::time::Duration;
+use std::borrow::Cow;
+use std::collections::BTreeSet;
+use std::fmt;
+use std::io::{self, BufWriter, Write};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use braid_engine::stats::SubflowStats;
+use braid_engine::{ConnId, Event, SegmentKind, Stack, SubflowId, Transmit};
+use braid_links::Cause;
+use braid_wire::{Instant, ip, tcp};
+
+use super::record::{Ack, EngineEvent, Header, Kind, LinkEnds, Record, Segment, SubflowSample};
+use super::segments::{Arrival, Fate, Lost, Segments, Sent};
+use crate::node::{LinkId, NodeId, Packet};
+use crate::tap::{Tap, What};
+use crate::world::World;
+
+/// Distance of the samples.
+pub const SAMPLE: Duration = Duration::from_millis(10);
+
+/// A log that is written while the world runs.
+#[derive(Debug, Clone)]
+pub struct Log(Arc<Mutex<State>>);
+
+pub(super) struct State {
+    pub lines: Lines,
+    /// Names of the nodes that are logged.
+    pub hosts: Vec<(NodeId, String)>,
+    pub segments: Segments,
+    /// Connections of these hosts that exist.
+    pub live: BTreeSet<(NodeId, ConnId)>,
+    /// The receiving host before it takes in a packet.
+    before: Before,
+}
+
+/// The output.
+pub(super) struct Lines {
+    out: BufWriter<Box<dyn Write + Send>>,
+    /// The first error; nothing is written after it.
+    error: Option<io::Error>,
+}
+
+/// What a packet may change at the host that receives it.
+#[derive(Debug, Default)]
+struct Before {
+    /// The subflow it belongs to.
+    subflow: Option<(ConnId, SubflowId)>,
+    /// Payload bytes in flight there.
+    in_flight: u64,
+    /// Bytes the connection has received, in whatever order.
+    received: u64,
+    /// Packets found corrupted so far.
+    corrupted: u64,
+}
+
+impl fmt::Debug for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("State")
+            .field("hosts", &self.hosts)
+            .field("error", &self.lines.error)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Log {
+    /// A log of `hosts`, by names, that nobody tells anything yet.
+    pub(super) fn new(
+        world: &World,
+        hosts: Vec<(NodeId, String)>,
+        out: Box<dyn Write + Send>,
+    ) -> Log {
+        let mut state = State {
+            lines: Lines {
+                out: BufWriter::new(out),
+                error: None,
+            },
+            hosts,
+            segments: Segments::default(),
+            live: BTreeSet::new(),
+            before: Before::default(),
+        };
+        state.write_header(world);
+        Log(Arc::new(Mutex::new(state)))
+    }
+
+    /// What the host `node` tells it by.
+    pub(super) fn of_host(&self, node: NodeId) -> HostLog {
+        HostLog {
+            log: self.clone(),
+            node,
+        }
+    }
+
+    /// Writes what is still held back, and completes the output.
+    ///
+    /// # Errors
+    /// The first that the output had.
+    pub fn finish(&self) -> io::Result<()> {
+        let mut state = self.state();
+        state.segments.close();
+        state.write_settled();
+        match state.lines.error.take() {
+            Some(error) => Err(error),
+            None => state.lines.out.flush(),
+        }
+    }
+
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Tap for Log {
+    fn on_packet(&mut self, at: Instant, link: LinkId, what: What, packet: &Packet) {
+        let mut state = self.state();
+        match what {
+            What::Sent | What::Duplicated => state.segments.on_link(packet.id, link),
+            What::Delivered { .. } => state.segments.off_link(packet.id),
+            What::Dropped { cause, .. } => {
+                let lost = Lost {
+                    at,
+                    link: Some(link),
+                    cause: Some(cause),
+                };
+                state.segments.off_link(packet.id);
+                state.segments.on_lost(packet.id, lost);
+            }
+        }
+    }
+}
+
+/// What a [`Host`](crate::Host) tells its log.
+#[derive(Debug)]
+pub(crate) struct HostLog {
+    log: Log,
+    node: NodeId,
+}
+
+impl HostLog {
+    /// `transmit` leaves in packets numbered from `first`.
+    pub fn on_sent(&self, now: Instant, transmit: &Transmit<'_>, first: u64) {
+        let Some(info) = &transmit.info else { return };
+        let kind = match info.kind {
+            SegmentKind::New => Kind::New,
+            SegmentKind::Copy => Kind::Copy,
+            SegmentKind::Retransmission => Kind::Retransmission,
+            SegmentKind::JoinSyn | SegmentKind::Control => return,
+        };
+        let total = info.data.end - info.data.start;
+        let size = match transmit.gso_size {
+            0 => total.max(1),
+            size => u64::from(size),
+        };
+        let mut state = self.log.state();
+        for (id, done) in (first..).zip((0..total).step_by(size as usize)) {
+            state.segments.on_sent(Sent {
+                id,
+                from: (self.node, info.conn),
+                subflow: info.subflow,
+                path: transmit.path,
+                kind,
+                dsn: info.data.start + done,
+                ssn: info.subflow_seq + done,
+                len: size.min(total - done),
+                at: now,
+            });
+        }
+        state.write_settled();
+    }
+
+    /// The engine is about to take in `packet`.
+    pub fn before_receive(&self, stack: &Stack, packet: &Packet) {
+        let subflow = subflow_of(stack, packet);
+        let stats = subflow.and_then(|(conn, subflow)| stack.subflow(conn, subflow));
+        self.log.state().before = Before {
+            subflow,
+            in_flight: stats.map_or(0, |stats| stats.in_flight),
+            received: subflow.map_or(0, |(conn, _)| received(stack, conn)),
+            corrupted: corrupted(stack),
+        };
+    }
+
+    /// The engine has taken in `packet`.
+    pub fn after_receive(&self, now: Instant, stack: &Stack, packet: &Packet) {
+        let state = &mut *self.log.state();
+        let before = &state.before;
+        if corrupted(stack) > before.corrupted {
+            let lost = Lost {
+                at: now,
+                link: None,
+                cause: None,
+            };
+            state.segments.on_lost(packet.id, lost);
+            return;
+        }
+        // The first data of a connection may have made it.
+        let subflow = before.subflow.or_else(|| subflow_of(stack, packet));
+        let conn = subflow.map(|(conn, _)| conn);
+        let stats = conn.and_then(|conn| stack.conn_stats(conn));
+        let arrival = Arrival {
+            at: now,
+            host: self.node,
+            conn,
+            fresh: conn.map_or(0, |conn| {
+                received(stack, conn).saturating_sub(before.received)
+            }),
+        };
+        if before.in_flight > 0
+            && let Some((conn, subflow)) = subflow
+            && let Some(stats) = stack.subflow(conn, subflow)
+        {
+            state.write_ack(now, (self.node, conn), &stats);
+        }
+        let rcv_nxt = stats.map_or(0, |stats| stats.rcv_nxt);
+        state.segments.on_arrived(packet.id, arrival, rcv_nxt);
+        state.write_settled();
+    }
+
+    /// The engine reported `event`.
+    pub fn on_event(&self, now: Instant, event: &Event) {
+        let state = &mut *self.log.state();
+        let conn = event.conn();
+        let (event, on, reason) = match *event {
+            Event::Accepted { .. } => ("accepted", None, None),
+            Event::Connected { .. } => ("connected", None, None),
+            Event::FellBack { cause, .. } => ("fell_back", None, Some(format!("{cause:?}"))),
+            Event::SubflowEstablished { subflow, path, .. } => {
+                ("subflow_established", Some((subflow, path)), None)
+            }
+            Event::SubflowClosed {
+                subflow,
+                path,
+                reason,
+                ..
+            } => {
+                let reason = Some(format!("{reason:?}"));
+                ("subflow_closed", Some((subflow, path)), reason)
+            }
+            Event::Closed { reason, .. } => ("closed", None, Some(format!("{reason:?}"))),
+            Event::Readable { .. } | Event::Writable { .. } => return,
+        };
+        let end = (self.node, conn);
+        match event {
+            "accepted" | "connected" => {
+                state.live.insert(end);
+            }
+            "closed" => {
+                state.live.remove(&end);
+                state.segments.on_closed(end);
+                state.write_settled();
+            }
+            _ => {}
+        }
+        state.lines.write(&Record::Event(EngineEvent {
+            at_ns: now.as_nanos(),
+            host: name(&state.hosts, self.node),
+            conn: conn.as_u64(),
+            event,
+            subflow: on.map(|(subflow, _)| subflow.0),
+            path: on.map(|(_, path)| path.0),
+            reason,
+        }));
+    }
+}
+
+/// The subflow a packet that arrived belongs to.
+fn subflow_of(stack: &Stack, packet: &Packet) -> Option<(ConnId, SubflowId)> {
+    let view = ip::Packet::new(&packet.bytes[..]).ok()?;
+    let (protocol, segment) = view.transport().ok()?;
+    if protocol != ip::PROTO_TCP {
+        return None;
+    }
+    let segment = tcp::Packet::new(segment).ok()?;
+    let local = SocketAddr::new(view.dst(), segment.dst_port());
+    let remote = SocketAddr::new(view.src(), segment.src_port());
+    stack.subflow_between(local, remote)
+}
+
+/// Packets that a wrong checksum, of IP or TCP, gave away.
+fn corrupted(stack: &Stack) -> u64 {
+    let stats = stack.stats();
+    stats.malformed + stats.bad_checksum
+}
+
+/// Bytes of its stream that a connection has received, in whatever order.
+fn received(stack: &Stack, conn: ConnId) -> u64 {
+    let stats = stack.conn_stats(conn);
+    stats.map_or(0, |stats| stats.rcv_nxt + stats.out_of_order)
+}
+
+impl From<&SubflowStats> for SubflowSample {
+    fn from(stats: &SubflowStats) -> Self {
+        SubflowSample {
+            subflow: stats.id.0,
+            path: stats.path.0,
+            cwnd: stats.cwnd,
+            in_flight: stats.in_flight,
+            out_of_order: stats.out_of_order,
+        }
+    }
+}
+
+impl State {
+    fn write_header(&mut self, world: &World) {
+        let ends = |link| {
+            let (from, to) = world.ends(link);
+            let [from, to] = [from, to].map(|node| {
+                let known = self.hosts.iter().find(|(id, _)| *id == node);
+                let unknown = || Cow::Owned(format!("node {}", node.0));
+                known.map_or_else(unknown, |(_, name)| Cow::Borrowed(name.as_str()))
+            });
+            LinkEnds { from, to }
+        };
+        self.lines.write(&Record::Header(Header {
+            version: 1,
+            seed: world.seed(),
+            start_ns: world.now().as_nanos(),
+            sample_ns: SAMPLE.as_nanos() as u64,
+            hosts: self.hosts.iter().map(|(_, name)| name.as_str()).collect(),
+            links: world.links().map(ends).collect(),
+        }));
+    }
+
+    fn write_ack(&mut self, now: Instant, (node, conn): (NodeId, ConnId), stats: &SubflowStats) {
+        self.lines.write(&Record::Ack(Ack {
+            at_ns: now.as_nanos(),
+            host: name(&self.hosts, node),
+            conn: conn.as_u64(),
+            subflow: stats.id.0,
+            path: stats.path.0,
+            una: stats.snd_una,
+            cwnd: stats.cwnd,
+            ssthresh: Some(stats.ssthresh).filter(|set| *set != u64::MAX),
+            srtt_ns: stats.srtt.as_nanos() as u64,
+            rto_ns: stats.rto.as_nanos() as u64,
+            in_flight: stats.in_flight,
+        }));
+    }
+
+    pub fn write_settled(&mut self) {
+        for fate in self.segments.settled() {
+            let Fate {
+                sent,
+                link,
+                lost,
+                arrival,
+                delivered,
+                ..
+            } = fate;
+            self.lines.write(&Record::Segment(Segment {
+                id: sent.id,
+                host: name(&self.hosts, sent.from.0),
+                conn: sent.from.1.as_u64(),
+                subflow: sent.subflow.0,
+                path: sent.path.0,
+                link: link.map(|link| link.0),
+                kind: sent.kind,
+                dsn: sent.dsn,
+                ssn: sent.ssn,
+                len: sent.len,
+                sent_ns: sent.at.as_nanos(),
+                dropped_ns: lost.map(|lost| lost.at.as_nanos()),
+                dropped_by: lost.and_then(|lost| lost.link).map(|link| link.0),
+                dropped_for: lost.map(|lost| cause(lost.cause)),
+                to: arrival.map(|arrival| name(&self.hosts, arrival.host)),
+                to_conn: arrival.and_then(|arrival| arrival.conn).map(ConnId::as_u64),
+                arrived_ns: arrival.map(|arrival| arrival.at.as_nanos()),
+                fresh: arrival.map_or(0, |arrival| arrival.fresh),
+                delivered_ns: delivered.map(Instant::as_nanos),
+            }));
+        }
+    }
+}
+
+/// The name of a host that is logged.
+pub(super) fn name(hosts: &[(NodeId, String)], node: NodeId) -> &str {
+    let host = hosts.iter().find(|(id, _)| *id == node);
+    host.map_or("", |(_, name)| name)
+}
+
+fn cause(cause: Option<Cause>) -> &'static str {
+    match cause {
+        Some(Cause::Queue) => "queue",
+        Some(Cause::CoDel) => "codel",
+        Some(Cause::Loss) => "loss",
+        Some(Cause::Down) => "down",
+        None => "corruption",
+    }
+}
+
+impl Lines {
+    pub fn write(&mut self, record: &Record<'_>) {
+        if self.error.is_none() {
+            let line = serde_json::to_writer(&mut self.out, record).map_err(io::Error::from);
+            let line = line.and_then(|()| self.out.write_all(b"\n"));
+            self.error = line.err();
+        }
+    }
+}

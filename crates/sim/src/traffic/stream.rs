@@ -1,0 +1,221 @@
+//! One end of a connection.
+
+use braid_engine::stats::ConnStats;
+use braid_engine::{ApiError, CloseReason, ConnId, FallbackCause, Stack};
+use braid_wire::Instant;
+
+use super::message::Received;
+use super::pace::Bucket;
+use super::pattern::{fill, pattern_from};
+use super::role::Role;
+use super::talk::Talk;
+use crate::oracle::Oracle;
+
+/// One end of a connection, checking every byte it receives.
+#[derive(Debug, Clone)]
+pub struct Stream {
+    /// What it does.
+    pub role: Role,
+    /// By which its owner knows it; both ends may bear the same.
+    pub label: u32,
+    /// Why the connection does without Multipath TCP, if it does.
+    pub fell_back: Option<FallbackCause>,
+    /// It does not read for now.
+    pub paused: bool,
+    /// Bytes written.
+    pub sent: u64,
+    /// Bytes read.
+    pub received: u64,
+    /// When the connection was opened or accepted.
+    pub opened_at: Instant,
+    /// When the first byte was read.
+    pub first_byte_at: Option<Instant>,
+    /// When the last byte so far was read.
+    pub last_byte_at: Option<Instant>,
+    /// When the last byte was read and the end of the peer's stream seen.
+    pub complete_at: Option<Instant>,
+    /// How and when the connection ended.
+    pub closed: Option<(Instant, CloseReason)>,
+    /// What the connection had moved when it ended.
+    pub report: Option<ConnStats>,
+    /// Bytes the accepting end of the connection declares the flow to have.
+    pub flow_size: Option<u64>,
+    /// Writes only the first byte, which establishes the connection: more when this is unset.
+    pub held: bool,
+    shut: bool,
+    /// Of [`Role::Capped`].
+    bucket: Bucket,
+    /// Of the roles with messages.
+    talk: Talk,
+}
+
+impl Stream {
+    /// A stream that has done nothing yet.
+    pub fn new(role: Role) -> Self {
+        Stream {
+            role,
+            label: 0,
+            fell_back: None,
+            paused: false,
+            sent: 0,
+            received: 0,
+            opened_at: Instant::ZERO,
+            first_byte_at: None,
+            last_byte_at: None,
+            complete_at: None,
+            closed: None,
+            report: None,
+            flow_size: None,
+            held: false,
+            shut: false,
+            bucket: Bucket::default(),
+            talk: Talk::default(),
+        }
+    }
+
+    /// The connection was opened or accepted.
+    pub(crate) fn open(&mut self, now: Instant) {
+        self.opened_at = now;
+        self.bucket = Bucket::starting_at(now);
+    }
+
+    /// Messages that arrived, in order; the first million at most. Requests are not among them: they
+    /// are gone when they are answered.
+    pub fn messages(&self) -> &[Received] {
+        &self.talk.inbox.records
+    }
+
+    /// Messages that were never written, because too many waited.
+    pub fn messages_dropped(&self) -> u64 {
+        self.talk.out.dropped
+    }
+
+    /// Whether the connection carries messages.
+    fn talks(&self) -> bool {
+        matches!(
+            self.role,
+            Role::Ask(_) | Role::Serve | Role::Send(_) | Role::Collect
+        )
+    }
+
+    /// Bytes that may be written by now.
+    fn due(&mut self, now: Instant) -> u64 {
+        let due = match self.role {
+            Role::Fetch { request } => request,
+            Role::Answer { request, size } if self.received >= request => size,
+            Role::Reply { size } if self.complete_at.is_some() => size,
+            Role::Upload { size } => size,
+            Role::Greedy { span } if now < self.opened_at + span => u64::MAX,
+            Role::Capped { rate, span } if now < self.opened_at + span => {
+                self.sent + self.bucket.fill(now, rate)
+            }
+            Role::Greedy { .. } | Role::Capped { .. } => self.sent,
+            _ => 0,
+        };
+        if self.held { due.min(1) } else { due }
+    }
+
+    /// Whether the sending side ends once what is due has been written.
+    fn may_shut(&self, now: Instant) -> bool {
+        if self.held {
+            return false;
+        }
+        let ended = self.complete_at.is_some();
+        match &self.role {
+            Role::Fetch { .. } | Role::Sink | Role::Reply { .. } => ended,
+            Role::Answer { request, .. } => self.received >= *request,
+            Role::Upload { .. } => true,
+            Role::Greedy { span } | Role::Capped { span, .. } => now >= self.opened_at + *span,
+            role => self.talk.is_over(now, role, self.opened_at, ended),
+        }
+    }
+
+    /// When the stream acts by itself, if ever.
+    pub fn next_timeout(&self) -> Option<Instant> {
+        if self.shut {
+            return None;
+        }
+        match &self.role {
+            Role::Greedy { span } => Some(self.opened_at + *span),
+            Role::Capped { rate, span } => {
+                let chunk = self.bucket.next(*rate);
+                chunk.into_iter().chain([self.opened_at + *span]).min()
+            }
+            role => self.talk.next_timeout(role, self.opened_at),
+        }
+    }
+
+    /// Writes and reads what can be.
+    pub fn pump(&mut self, now: Instant, conn: ConnId, stack: &mut Stack, oracle: &mut Oracle) {
+        if !self.paused {
+            self.read(now, conn, stack, oracle);
+        }
+        if self.shut {
+            return;
+        }
+        let written = match self.talks() {
+            true => {
+                let ends = (conn, &mut *stack);
+                self.sent += self.talk.act(now, &self.role, self.opened_at, ends);
+                true
+            }
+            false => self.write(now, conn, stack),
+        };
+        if written && self.may_shut(now) {
+            self.shut = stack.shutdown(now, conn).is_ok();
+        }
+    }
+
+    fn read(&mut self, now: Instant, conn: ConnId, stack: &mut Stack, oracle: &mut Oracle) {
+        while stack.readable(conn) > 0 {
+            let start = self.received;
+            let mut inbox = self.talks().then_some(&mut self.talk.inbox);
+            let read = stack.read_with(now, conn, |slices| {
+                let mut at = start;
+                for slice in slices {
+                    let range = at..at + slice.len() as u64;
+                    oracle.on_read(now, conn, range);
+                    let about = (now, Some(conn));
+                    match &mut inbox {
+                        Some(inbox) => inbox.take(about, slice, oracle),
+                        None => oracle.on_content(about, at, slice, pattern_from),
+                    }
+                    at += slice.len() as u64;
+                }
+                Ok::<_, ApiError>((at - start) as usize)
+            });
+            self.received += read.unwrap_or(0) as u64;
+            self.first_byte_at.get_or_insert(now);
+            self.last_byte_at = Some(now);
+        }
+        if self.complete_at.is_none() && stack.read_finished(conn) {
+            self.complete_at = Some(now);
+            oracle.on_end(now, conn);
+        }
+    }
+
+    /// Writes what is due; returns whether the connection took it all.
+    fn write(&mut self, now: Instant, conn: ConnId, stack: &mut Stack) -> bool {
+        let due = self.due(now);
+        while self.sent < due {
+            let start = self.sent;
+            let max = usize::try_from(due - start).unwrap_or(usize::MAX);
+            let written = stack.write_with(now, conn, max, |slices| {
+                let mut at = start;
+                for slice in slices.iter_mut() {
+                    fill(slice, at);
+                    at += slice.len() as u64;
+                }
+                Ok::<_, ApiError>((at - start) as usize)
+            });
+            match written {
+                Ok(n) if n > 0 => {
+                    self.sent += n as u64;
+                    self.bucket.take(n as u64);
+                }
+                _ => return false,
+            }
+        }
+        true
+    }
+}
