@@ -1,6 +1,8 @@
 //! FSA-MPTCP: flow-size aware transmission.
 
-use super::{Definition, Session, Table, Verdict};
+use super::definition::Definition;
+use super::outcome::{Table, Verdict};
+use super::session::Session;
 use crate::arm::Error;
 use crate::fct::{Cell, DefaultPath, RunResult, Size};
 use crate::plot::{Axis, Body, Figure, Mark, Point, Scale, Series};

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::{Definition, Findings, Outcome, Request, Table, Verdict};
+use super::outcome::{Findings, Outcome, Request, Table, Verdict};
 use crate::arm::Error;
 use crate::fct::{self, Cell, Row, RunResult};
 use crate::plot::Figure;
@@ -15,22 +15,7 @@ pub struct Session<'a> {
 }
 
 impl<'a> Session<'a> {
-    pub(super) fn new(definition: &Definition, request: Request<'a>) -> Self {
-        let outcome = Outcome {
-            id: definition.id.to_owned(),
-            title: definition.title.to_owned(),
-            source: definition.source.to_owned(),
-            setup: definition.setup.to_owned(),
-            reported: definition.reported.to_owned(),
-            must_hold: definition.must_hold.to_owned(),
-            arm: request.arm.name().to_owned(),
-            runs: request.runs,
-            seed: request.seed,
-            parameters: Vec::new(),
-            verdicts: Vec::new(),
-            tables: Vec::new(),
-            figures: Vec::new(),
-        };
+    pub(super) fn new(outcome: Outcome, request: Request<'a>) -> Self {
         Session {
             request,
             findings: Findings {

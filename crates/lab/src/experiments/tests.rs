@@ -2,6 +2,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::*;
+use crate::arm::Arm;
 
 #[test]
 fn ids_are_unique_and_fit_for_directories() {

@@ -3,11 +3,11 @@
 
 use std::collections::BTreeSet;
 
+use super::figure::{Body, Figure, Mark, Point, Scale, Series};
 use super::font;
 use super::scale::{self, Placed};
 use super::scene::{Anchor, Place, Scene, Shape, Text};
 use super::style::{self, Colour, GRID, INK, PAPER, QUIET, Style};
-use super::{Body, Figure, Mark, Point, Scale, Series};
 
 const WIDTH: f64 = 720.0;
 const PLOT_HEIGHT: f64 = 330.0;

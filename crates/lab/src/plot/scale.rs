@@ -1,6 +1,6 @@
 //! Where values stand on an axis, and which of them are written beside it.
 
-use super::{Axis, Format, Scale};
+use super::figure::{Axis, Format, Scale};
 
 /// An axis with its range, placed between two ends of the picture.
 #[derive(Debug, Clone)]

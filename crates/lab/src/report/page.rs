@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::Stored;
+use super::store::Stored;
 use crate::experiments::{Outcome, Table};
 use crate::plot::escape;
 

@@ -4,8 +4,8 @@ use braid_engine::{CloseReason, Protocol};
 use braid_links::Loss;
 use braid_sim::traffic::Stream;
 
-use super::Figures;
 use super::draw::{Flow, Opener, Path, Scenario};
+use super::figures::Figures;
 use super::play::{Play, due};
 
 /// Holds the end of every connection against what was drawn.

@@ -8,9 +8,9 @@ use braid_sim::aggregation::{Action, Aggregation, AggregationConfig, Load, Trans
 use braid_sim::traffic::{Role, Stream};
 use braid_sim::transfer::{PathSettings, REQUEST};
 
-use super::Figures;
 use super::draw::{Draw, LONGEST_OUTAGE_MS, RESTLESS_MS};
 use super::expect::told;
+use super::figures::Figures;
 
 /// Largest transfer is just below two to this power, bytes.
 const SIZE_BITS: u64 = 20;

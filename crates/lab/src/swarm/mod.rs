@@ -7,75 +7,25 @@
 
 mod draw;
 mod expect;
+mod figures;
 mod gateways;
 mod play;
 
 use std::cell::RefCell;
-use std::ops::AddAssign;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, Once, PoisonError};
 use std::thread;
 
-use braid_sim::world::START;
-use braid_sim::{LinkId, World};
 use serde::Serialize;
 
 use self::draw::Draw;
 use self::play::Play;
 
+pub use self::figures::Figures;
+
 /// Every so many seeds one is run twice, to see the same.
 const TWICE: u64 = 10;
-
-/// What one or many seeds gave.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
-pub struct Figures {
-    /// Connections opened.
-    pub connections: u64,
-    /// Connections without Multipath TCP though it was asked for.
-    pub fallbacks: u64,
-    /// Connections given up by one end, as drawn.
-    pub aborted: u64,
-    /// Connections that a middlebox broke, or a box or server that lost its links or its power.
-    pub broken: u64,
-    /// Connections that losses cut off: in the handshake, or by a burst that took every repetition.
-    pub cut_off: u64,
-    /// Connections of which one end missed the end of the other, all data being there.
-    pub late: u64,
-    /// Simulated time, ns.
-    pub simulated_ns: u64,
-    /// Packets handed to links.
-    pub packets: u64,
-    /// Their bytes.
-    pub bytes: u64,
-}
-
-impl Figures {
-    /// Notes how much a world moved over `links`.
-    fn note(&mut self, world: &World, links: impl Iterator<Item = LinkId>) {
-        for link in links {
-            let offered = world.counters(link).offered;
-            self.packets += offered.packets;
-            self.bytes += offered.bytes;
-        }
-        let elapsed = world.now().saturating_since(START);
-        self.simulated_ns = u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX);
-    }
-}
-
-impl AddAssign for Figures {
-    fn add_assign(&mut self, other: Figures) {
-        self.connections += other.connections;
-        self.fallbacks += other.fallbacks;
-        self.aborted += other.aborted;
-        self.broken += other.broken;
-        self.cut_off += other.cut_off;
-        self.late += other.late;
-        self.simulated_ns += other.simulated_ns;
-        self.packets += other.packets;
-        self.bytes += other.bytes;
-    }
-}
 
 /// A seed in which something did not hold.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

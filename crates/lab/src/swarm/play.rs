@@ -16,8 +16,8 @@ use braid_sim::transfer::Direction;
 use braid_sim::world::START;
 use braid_sim::{Host, HostConfig, LinkId, NodeId, World};
 
-use super::Figures;
 use super::draw::{End, Flow, Meddling, Notice, Opener, Path, Scenario};
+use super::figures::Figures;
 
 const SERVER_V4: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 1);
 const SERVER_V6: Ipv6Addr = Ipv6Addr::new(0xfd09, 0, 0, 0, 0, 0, 0, 1);

@@ -1,0 +1,63 @@
+//! What an experiment is.
+
+use super::outcome::{Findings, Outcome, Request};
+use super::session::Session;
+use crate::arm::{Arm, Error};
+
+/// An experiment.
+#[derive(Debug)]
+pub struct Definition {
+    /// Short name, unique.
+    pub id: &'static str,
+    /// What is compared.
+    pub title: &'static str,
+    /// Paper and figure, or what else asks for it.
+    pub source: &'static str,
+    /// Paths, sizes, settings.
+    pub setup: &'static str,
+    /// What the source says.
+    pub reported: &'static str,
+    /// What a run here has to show.
+    pub must_hold: &'static str,
+    /// Cells it measures.
+    pub cells: u32,
+    /// Runs of a cell in virtual time and over real links, where the user does not say.
+    pub runs: (u64, u64),
+    pub(super) measure: fn(&mut Session<'_>) -> Result<(), Error>,
+}
+
+impl Definition {
+    /// Runs of a cell on `arm` where the user does not say.
+    pub fn default_runs(&self, arm: Arm) -> u64 {
+        if arm.is_virtual() {
+            self.runs.0
+        } else {
+            self.runs.1
+        }
+    }
+
+    /// Runs the experiment.
+    ///
+    /// # Errors
+    /// A cell could not be run on the arm. That a claim does not hold is none.
+    pub fn run(&self, request: Request<'_>) -> Result<Findings, Error> {
+        let outcome = Outcome {
+            id: self.id.to_owned(),
+            title: self.title.to_owned(),
+            source: self.source.to_owned(),
+            setup: self.setup.to_owned(),
+            reported: self.reported.to_owned(),
+            must_hold: self.must_hold.to_owned(),
+            arm: request.arm.name().to_owned(),
+            runs: request.runs,
+            seed: request.seed,
+            parameters: Vec::new(),
+            verdicts: Vec::new(),
+            tables: Vec::new(),
+            figures: Vec::new(),
+        };
+        let mut session = Session::new(outcome, request);
+        (self.measure)(&mut session)?;
+        Ok(session.finish())
+    }
+}

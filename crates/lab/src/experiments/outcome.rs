@@ -1,0 +1,107 @@
+//! How an experiment is run, and what it found.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::arm::Arm;
+use crate::plot::Figure;
+
+/// How an experiment is to be run.
+#[derive(Clone, Copy)]
+pub struct Request<'a> {
+    /// The arm.
+    pub arm: Arm,
+    /// Runs of each cell, at least 1.
+    pub runs: u64,
+    /// Seed of all cells.
+    pub seed: u64,
+    /// Threads to spread runs over, at least 1.
+    pub threads: usize,
+    /// Told of each finished run.
+    pub progress: &'a (dyn Fn() + Sync),
+}
+
+impl fmt::Debug for Request<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Request")
+            .field("arm", &self.arm)
+            .field("runs", &self.runs)
+            .field("seed", &self.seed)
+            .field("threads", &self.threads)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What an experiment found, in full.
+#[derive(Debug)]
+pub struct Findings {
+    /// What the report shows.
+    pub outcome: Outcome,
+    /// Figures by name, in the order of [`Outcome::figures`].
+    pub figures: Vec<(String, Figure)>,
+    /// What was measured, by cell.
+    pub records: Vec<(String, serde_json::Value)>,
+}
+
+/// What an experiment found, as the report shows it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Outcome {
+    /// [`Definition::id`](super::Definition::id).
+    pub id: String,
+    /// [`Definition::title`](super::Definition::title).
+    pub title: String,
+    /// [`Definition::source`](super::Definition::source).
+    pub source: String,
+    /// [`Definition::setup`](super::Definition::setup).
+    pub setup: String,
+    /// [`Definition::reported`](super::Definition::reported).
+    pub reported: String,
+    /// [`Definition::must_hold`](super::Definition::must_hold).
+    pub must_hold: String,
+    /// The arm.
+    pub arm: String,
+    /// Runs of each cell.
+    pub runs: u64,
+    /// Seed of all cells.
+    pub seed: u64,
+    /// What the source leaves open, as it was chosen.
+    pub parameters: Vec<(String, String)>,
+    /// Whether what was expected holds, claim by claim.
+    pub verdicts: Vec<Verdict>,
+    /// Tables.
+    pub tables: Vec<Table>,
+    /// Names of the figures, without extension.
+    pub figures: Vec<String>,
+}
+
+/// Whether one claim holds.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Verdict {
+    /// What must hold.
+    pub claim: String,
+    /// What the source reports of it; may be empty.
+    pub reported: String,
+    /// What was measured.
+    pub measured: String,
+    /// Whether it holds.
+    pub holds: bool,
+}
+
+/// A table of text.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Table {
+    /// What it shows, with units.
+    pub title: String,
+    /// Heads of the columns.
+    pub columns: Vec<String>,
+    /// Rows, as long as `columns`.
+    pub rows: Vec<Vec<String>>,
+}
+
+impl Outcome {
+    /// Whether all claims hold.
+    pub fn holds(&self) -> bool {
+        self.verdicts.iter().all(|v| v.holds)
+    }
+}
