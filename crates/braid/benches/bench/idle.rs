@@ -2,16 +2,14 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::path::Path;
-use std::process::Command;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use braid::bed;
 use braid::cmd::render::render_config;
-use braid::cmd::serve::READY;
 use braid::failure::Failure;
 use braid_linux::netns;
-use braid_linux::testbed::{Options, Spec, Testbed};
+use braid_linux::testbed::{Options, Role, Start};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::Serialize;
 
@@ -24,64 +22,9 @@ const WARM_UP: u32 = 100;
 /// Idle time before a measurement: delayed acknowledgements and joins are over by then.
 const SETTLE: Duration = Duration::from_secs(4);
 const LONGEST: Duration = Duration::from_secs(20);
-const POLL: Duration = Duration::from_millis(50);
 const PORT: u16 = 8_080;
 const REQUEST: &[u8] = b"GET /small HTTP/1.1\r\nHost: content\r\n\r\n";
 const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nidle\n";
-
-const DESCRIPTION: &str = r#"
-congestion = "cubic"
-
-[[host]]
-name = "user"
-role = "user"
-gateway = "box"
-
-[[host]]
-name = "box"
-role = "box"
-start = "manual"
-gateway = "internet"
-
-[[host]]
-name = "internet"
-role = "router"
-
-[[host]]
-name = "server"
-role = "server"
-start = "manual"
-gateway = "internet"
-
-[[host]]
-name = "content"
-role = "content"
-start = "manual"
-gateway = "internet"
-
-[[lan]]
-name = "home"
-hosts = ["box", "user"]
-private = true
-
-[[lan]]
-name = "backbone"
-hosts = ["internet", "server", "content"]
-
-[[link]]
-name = "link1"
-from = "box"
-to = "internet"
-rate = "200mbit"
-delay = "1ms"
-
-[[link]]
-name = "link2"
-from = "box"
-to = "internet"
-rate = "200mbit"
-delay = "1ms"
-"#;
 
 /// Both processes.
 #[derive(Debug, Serialize)]
@@ -123,7 +66,7 @@ pub fn measure(arguments: &Arguments) -> Result<Idle, Failure> {
     let after = bed.holding()?;
     let count = f64::from(arguments.idle);
     drop(open);
-    bed.testbed.down()?;
+    bed.0.testbed.down()?;
     Ok(Idle {
         connections: arguments.idle,
         gateway_box: Memory::grown(before[0], after[0], count),
@@ -167,72 +110,30 @@ impl Idle {
 }
 
 /// The testbed with box and server running.
-struct Bed {
-    testbed: Testbed,
-}
+struct Bed(braid::bed::Bed);
 
 impl Bed {
     fn up() -> Result<Bed, Failure> {
-        let text = format!("name = \"bench{}\"\n{DESCRIPTION}", std::process::id());
-        let spec = Spec::parse(&text, Path::new("bench.toml"))
-            .map_err(|e| Failure::run("the benchmark's own testbed", e))?;
+        let name = format!("bench{}", std::process::id());
+        let mut spec = bed::spec(&bed::description(&name, [("200mbit", "1ms"); 2]))?;
+        // Content is offered from here.
+        let contents = spec.hosts.iter_mut().filter(|h| h.role == Role::Content);
+        contents.for_each(|host| host.start = Start::Manual);
         let options = Options {
             executable: Some(env!("CARGO_BIN_EXE_braid").into()),
             render: Some(render_config()?),
             ..Options::default()
         };
-        let mut bed = Bed {
-            testbed: Testbed::up(spec, options)?,
-        };
-        for host in ["server", "box"] {
-            bed.testbed.start(host)?;
-            bed.wait_for(host, |bed| {
-                bed.log(host).lines().any(|l| l.ends_with(READY))
-            })?;
-        }
-        bed.wait_for("the box to reach the server", |bed| {
-            let sockets = bed
-                .exec("box", "ss")
-                .and_then(|mut ss| Ok(ss.args(["-Hltn"]).output()?));
-            sockets.is_ok_and(|output| !output.stdout.is_empty())
-        })?;
-        Ok(bed)
-    }
-
-    fn exec(&self, host: &str, program: &str) -> Result<Command, Failure> {
-        Ok(self.testbed.exec(host, program)?)
-    }
-
-    fn log(&mut self, host: &str) -> String {
-        let hosts = self.testbed.status().map(|status| status.hosts);
-        let process = hosts
-            .unwrap_or_default()
-            .into_iter()
-            .find(|found| found.name == host)
-            .and_then(|found| found.process);
-        process
-            .and_then(|process| std::fs::read_to_string(process.log).ok())
-            .unwrap_or_default()
-    }
-
-    fn wait_for(
-        &mut self,
-        what: &str,
-        mut condition: impl FnMut(&mut Self) -> bool,
-    ) -> Result<(), Failure> {
-        let end = Instant::now() + LONGEST;
-        while !condition(self) {
-            if Instant::now() > end {
-                return Err(Failure::Run(format!("waited in vain for {what}")));
-            }
-            thread::sleep(POLL);
-        }
-        Ok(())
+        let mut bed = braid::bed::Bed::up(spec, options, || Ok(()))?;
+        bed.start("server", LONGEST)?;
+        bed.start("box", LONGEST)?;
+        bed.wait_for_intake(LONGEST)?;
+        Ok(Bed(bed))
     }
 
     /// Serves answers on the content host; its address.
     fn offer(&self) -> Result<SocketAddr, Failure> {
-        let host = self.testbed.layout().host("content")?;
+        let host = self.0.testbed.layout().host("content")?;
         let address: SocketAddr = (host.interfaces[0].address4, PORT).into();
         let listener = netns::run_inside(&host.namespace, || TcpListener::bind(address))?;
         thread::spawn(move || {
@@ -249,7 +150,7 @@ impl Bed {
 
     /// Opens connections from the user host, each of which gets an answer and falls silent.
     fn open(&self, to: SocketAddr, count: u32) -> Result<Vec<TcpStream>, Failure> {
-        let namespace = &self.testbed.layout().host("user")?.namespace;
+        let namespace = &self.0.testbed.layout().host("user")?.namespace;
         let opened = netns::run_inside(namespace, || (0..count).map(|_| ask(to)).collect());
         opened.map_err(|e| Failure::run(format_args!("a connection to {to}"), e))
     }
@@ -259,10 +160,11 @@ impl Bed {
         let mut holding = [Holding { rss: 0, sockets: 0 }; 2];
         for (host, holding) in ["box", "server"].into_iter().zip(&mut holding) {
             let pid = self
+                .0
                 .testbed
                 .pid(host)
                 .ok_or_else(|| Failure::Run(format!("the {host} ended")))?;
-            let output = self.exec(host, "ss")?.args(["-Htmna"]).output()?;
+            let output = self.0.exec(host, "ss")?.args(["-Htmna"]).output()?;
             *holding = Holding {
                 rss: resident(&std::fs::read_to_string(format!("/proc/{pid}/status"))?),
                 sockets: socket_memory(&String::from_utf8_lossy(&output.stdout)),

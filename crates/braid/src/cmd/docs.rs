@@ -6,7 +6,7 @@ use std::path::Path;
 use clap::CommandFactory;
 use clap_complete::Shell;
 
-use super::print;
+use super::print::print;
 use crate::cli::Cli;
 use crate::failure::Failure;
 

@@ -2,16 +2,10 @@
 
 mod experiments;
 mod fct;
+mod setting;
 mod swarm;
 
-use std::num::NonZero;
-use std::thread;
-
-use braid_lab::arm::{self, Arm};
-use indicatif::{ProgressBar, ProgressStyle};
-
 use crate::cli::lab::Lab;
-use crate::cmd::testbed;
 use crate::failure::Failure;
 
 /// Runs a command of the lab.
@@ -23,25 +17,4 @@ pub fn run(command: &Lab, json: bool, verbose: bool) -> Result<(), Failure> {
         Lab::Swarm(args) => swarm::run(args, json, verbose),
         Lab::Report { directory } => experiments::report(directory, json),
     }
-}
-
-/// Makes sure that `arm` can run here; to be called before anything is started. What arms set up
-/// is taken down also where a signal ends the command.
-fn prepare(arm: Arm) -> Result<(), Failure> {
-    if arm.is_virtual() {
-        return Ok(());
-    }
-    testbed::netns_allowed()?;
-    ctrlc::set_handler(arm::interrupt).map_err(|e| Failure::run("cannot handle signals", e))
-}
-
-/// Processors to spread runs over.
-fn cores() -> usize {
-    thread::available_parallelism().map_or(1, NonZero::get)
-}
-
-/// A bar on the terminal; nothing where standard error is none.
-fn progress_bar(runs: u64) -> ProgressBar {
-    let style = ProgressStyle::with_template("{bar:40} {pos}/{len} runs {elapsed} (left: {eta})");
-    ProgressBar::new(runs).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
 }

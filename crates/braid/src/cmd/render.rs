@@ -92,16 +92,14 @@ fn leads_out(interface: &InterfaceLayout) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
-    use braid_linux::testbed::Spec;
     use braid_proxy::config::{BoxConfig, ServerConfig};
 
     use super::*;
+    use crate::bed;
 
     fn rendered(host: &str) -> Option<String> {
-        let text = include_str!("demo/testbed.toml");
-        let spec = Spec::parse(text, Path::new("demo.toml")).expect("a good description");
+        let text = bed::description("demo", [("20mbit", "15ms"), ("10mbit", "35ms")]);
+        let spec = bed::spec(&text).expect("a good description");
         let layout = Layout::resolve(&spec).expect("a good description");
         let render = render_config().expect("randomness");
         render(&layout, layout.host(host).expect("a known host"))

@@ -6,7 +6,7 @@ use braid_linux::net::SystemError;
 use braid_linux::run::{self, Signals};
 use braid_proxy::config::{BoxConfig, ServerConfig};
 
-use super::print;
+use super::print::print;
 use crate::cli::ConfigArgs;
 use crate::failure::Failure;
 

@@ -6,7 +6,8 @@ use std::path::Path;
 use braid_linux::netns;
 use braid_linux::testbed::{self, Client, LinkChange, Options, Spec};
 
-use super::{print, print_json, render};
+use super::print::{print, print_json};
+use super::render;
 use crate::cli::Testbed;
 use crate::failure::Failure;
 

@@ -3,76 +3,27 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
+use std::ops::{Deref, DerefMut};
+use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use braid::bed::{self, POLL};
 use braid::cmd::render::render_config;
-use braid::cmd::serve::READY;
 use braid::kernel_peer::Pattern;
-use braid_linux::testbed::{HostLayout, LinkChange, Options, RenderConfig, Role, Spec, Testbed};
+use braid_linux::testbed::{HostLayout, LinkChange, Options, RenderConfig, Role};
 
-/// Between two looks at something awaited.
-const POLL: Duration = Duration::from_millis(50);
+/// Longest that anything is waited for.
+const PATIENCE: Duration = Duration::from_secs(30);
 /// Longest any single download of these tests may take, seconds, as curl wants it.
 pub const LONGEST_S: &str = "90";
 
-/// The description; `NAME` is replaced by a name of each test's own.
-pub const DESCRIPTION: &str = r#"
-name = "NAME"
-congestion = "cubic"
-
-[[host]]
-name = "user"
-role = "user"
-gateway = "box"
-
-[[host]]
-name = "box"
-role = "box"
-start = "manual"
-gateway = "internet"
-
-[[host]]
-name = "internet"
-role = "router"
-
-[[host]]
-name = "server"
-role = "server"
-start = "manual"
-gateway = "internet"
-
-[[host]]
-name = "content"
-role = "content"
-gateway = "internet"
-
-[[lan]]
-name = "home"
-hosts = ["box", "user"]
-private = true
-
-[[lan]]
-name = "backbone"
-hosts = ["internet", "server", "content"]
-
-[[link]]
-name = "link1"
-from = "box"
-to = "internet"
-rate = "100mbit"
-delay = "5ms"
-
-[[link]]
-name = "link2"
-from = "box"
-to = "internet"
-rate = "60mbit"
-delay = "15ms"
-"#;
+/// The testbed of these tests, under a name of each test's own.
+pub fn description(name: &str) -> String {
+    bed::description(name, [("100mbit", "5ms"), ("60mbit", "15ms")])
+}
 
 /// A name no other test uses, neither now nor in a run beside this one.
 pub fn unique_name() -> String {
@@ -85,8 +36,20 @@ pub fn unique_name() -> String {
 }
 
 /// A testbed that is up; removed when dropped.
-pub struct Bed {
-    pub testbed: Testbed,
+pub struct Bed(bed::Bed);
+
+impl Deref for Bed {
+    type Target = bed::Bed;
+
+    fn deref(&self) -> &bed::Bed {
+        &self.0
+    }
+}
+
+impl DerefMut for Bed {
+    fn deref_mut(&mut self) -> &mut bed::Bed {
+        &mut self.0
+    }
 }
 
 impl Bed {
@@ -106,51 +69,48 @@ impl Bed {
 
     /// With neither box nor server running.
     pub fn up_idle(render: RenderConfig) -> Self {
-        Bed::build(DESCRIPTION, render)
+        Bed::build(&description(&unique_name()), render)
     }
 
     /// Another network, without box and server.
     pub fn of(description: &str) -> Self {
-        Bed::build(description, Box::new(|_, _| None))
+        let description = description.replace("NAME", &unique_name());
+        Bed::build(&description, Box::new(|_, _| None))
     }
 
     fn build(description: &str, render: RenderConfig) -> Self {
-        let text = description.replace("NAME", &unique_name());
-        let spec = Spec::parse(&text, Path::new("e2e.toml")).expect("a good description");
+        let spec = bed::spec(description).unwrap_or_else(|e| panic!("{e}"));
         let options = Options {
             executable: Some(env!("CARGO_BIN_EXE_braid").into()),
             render: Some(render),
             ..Options::default()
         };
-        let testbed = Testbed::up(spec, options).unwrap_or_else(|e| panic!("testbed up: {e}"));
-        let bed = Bed { testbed };
+        let bed = bed::Bed::up(spec, options, || Ok(()));
+        let bed = Bed(bed.unwrap_or_else(|e| panic!("testbed up: {e}")));
         fs::create_dir_all(bed.www()).expect("the state directory is writable");
         bed
     }
 
     /// Starts box or server and waits until it serves.
     pub fn start(&mut self, host: &str) {
-        let earlier = self.log(host).len();
-        self.testbed
-            .start(host)
-            .unwrap_or_else(|e| panic!("start {host}: {e}"));
-        self.wait_for(&format!("{host} to get ready"), |bed| {
-            let log = bed.log(host);
-            assert!(bed.testbed.pid(host).is_some(), "{host} ended:\n{log}");
-            log[earlier..].lines().any(|line| line.ends_with(READY))
-        });
+        let started = self.0.start(host, PATIENCE);
+        started.unwrap_or_else(|e| panic!("start {host}: {e}"));
     }
 
-    /// Waits until the box takes connections in: once it has heard of the server, it listens.
+    /// Waits until the box takes connections in.
     pub fn wait_for_intake(&mut self) {
-        self.wait_for("the box to reach the server", |bed| {
-            !bed.print("box", "ss", &["-Hltn"]).is_empty()
-        });
+        let open = self.0.wait_for_intake(PATIENCE);
+        open.unwrap_or_else(|e| panic!("{e}"));
+    }
+
+    /// Takes it down.
+    pub fn down(self) {
+        self.0.testbed.down().expect("all of it goes");
     }
 
     /// Waits up to 30 s until `condition` holds.
     pub fn wait_for(&mut self, what: &str, mut condition: impl FnMut(&mut Self) -> bool) {
-        let end = Instant::now() + Duration::from_secs(30);
+        let end = Instant::now() + PATIENCE;
         while !condition(self) {
             assert!(Instant::now() < end, "waited in vain for {what}");
             thread::sleep(POLL);
@@ -168,25 +128,9 @@ impl Bed {
         });
     }
 
-    /// The last lines of the log of a host's process.
-    pub fn log(&mut self, host: &str) -> String {
-        let status = self
-            .testbed
-            .status()
-            .unwrap_or_else(|e| panic!("status: {e}"));
-        let process = status
-            .hosts
-            .into_iter()
-            .find(|h| h.name == host)
-            .and_then(|h| h.process);
-        process
-            .and_then(|p| fs::read_to_string(p.log).ok())
-            .unwrap_or_default()
-    }
-
     /// A command on a host.
     pub fn exec(&self, host: &str, program: &str) -> Command {
-        self.testbed
+        self.0
             .exec(host, program)
             .unwrap_or_else(|e| panic!("exec on {host}: {e}"))
     }

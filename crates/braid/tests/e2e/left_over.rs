@@ -4,7 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
-use super::bed::{Bed, DESCRIPTION, stderr, unique_name};
+use super::bed::{Bed, description, stderr, unique_name};
 
 /// Everything of this machine's network that a testbed, box or server could leave behind.
 fn machine() -> Vec<String> {
@@ -63,7 +63,7 @@ fn nothing_is_left_after_down() {
     let bed = Bed::up();
     bed.fetch(100_000);
     let state = bed.testbed.state_dir().to_owned();
-    bed.testbed.down().expect("all of it goes");
+    bed.down();
     assert_eq!(machine(), before);
     assert!(!state.exists());
 }
@@ -104,7 +104,7 @@ fn a_testbed_is_built_used_changed_and_removed_by_command() {
     let before = machine();
     let name = unique_name();
     let file = std::env::temp_dir().join(format!("{name}.toml"));
-    fs::write(&file, DESCRIPTION.replace("NAME", &name)).expect("a writable directory");
+    fs::write(&file, description(&name)).expect("a writable directory");
     let cli = Cli { file };
     assert!(cli.expect("up", &[]).contains("link1"));
     assert!(

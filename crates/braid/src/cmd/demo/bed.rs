@@ -1,74 +1,39 @@
 //! The demo's testbed, and what the demo does to it.
 
-use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{IpAddr, SocketAddr};
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::process::{Child, Stdio};
 
-use braid_linux::testbed::{InterfaceLayout, SegmentKind, Spec, Testbed};
+use braid_linux::testbed::{InterfaceLayout, Role, SegmentKind};
 
-use super::Interrupt;
-use crate::cmd::serve::READY;
+use super::interrupt::Interrupt;
+use crate::bed::{self, Bed};
 use crate::cmd::testbed::options;
 use crate::failure::Failure;
 
-const DESCRIPTION: &str = include_str!("testbed.toml");
+/// Name of the testbed.
+const NAME: &str = "braid-demo";
+/// Rates and delays of its links.
+const PATHS: [(&str, &str); 2] = [("20mbit", "15ms"), ("10mbit", "35ms")];
 /// Links, in the order of the results.
 const LINKS: [&str; 2] = ["link1", "link2"];
 /// nftables' name for what the plain rows need.
 const TABLE: &str = "braid_demo";
-/// Between two looks at something that is about to happen.
-const POLL: Duration = Duration::from_millis(50);
 /// Lines of a log that are shown when something failed.
 const LOG_LINES: usize = 8;
 
-/// The testbed of the demo; taken down when dropped.
-pub struct Bed {
-    testbed: Testbed,
-    interrupt: Interrupt,
+/// Builds the demo's testbed.
+pub fn up(congestion: &str, interrupt: Interrupt) -> Result<Bed, Failure> {
+    let mut spec = bed::spec(&bed::description(NAME, PATHS))?;
+    congestion.clone_into(&mut spec.congestion);
+    // For the box's relay.
+    let boxes = spec.hosts.iter_mut().filter(|host| host.role == Role::Box);
+    boxes.for_each(|host| host.mptcp = true);
+    Bed::up(spec, options()?, move || interrupt.check())
 }
 
+/// What the demo does to it.
 impl Bed {
-    /// Builds it.
-    pub fn up(congestion: &str, interrupt: Interrupt) -> Result<Self, Failure> {
-        let mut spec = Spec::parse(DESCRIPTION, Path::new("demo.toml"))
-            .map_err(|e| Failure::run("the demo's own testbed", e))?;
-        congestion.clone_into(&mut spec.congestion);
-        let testbed = Testbed::up(spec, options()?)?;
-        Ok(Bed { testbed, interrupt })
-    }
-
-    /// Takes it down.
-    pub fn down(self) -> Result<(), Failure> {
-        Ok(self.testbed.down()?)
-    }
-
-    /// Where files may be put that go away with it.
-    pub fn state_dir(&self) -> &Path {
-        self.testbed.state_dir()
-    }
-
-    /// A command that runs on a host.
-    pub fn exec(&self, host: &str, program: &str) -> Result<Command, Failure> {
-        Ok(self.testbed.exec(host, program)?)
-    }
-
-    /// Waits; fails when the user interrupts.
-    pub fn sleep(&self, time: Duration) -> Result<(), Failure> {
-        let end = Instant::now() + time;
-        loop {
-            self.interrupt.check()?;
-            let left = end.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Ok(());
-            }
-            thread::sleep(left.min(POLL));
-        }
-    }
-
     /// The address of a host that has only one.
     pub fn address(&self, host: &str) -> Result<IpAddr, Failure> {
         self.interface(host, |_| true)
@@ -176,58 +141,6 @@ impl Bed {
             return Err(Failure::Run(format!("the relay on {host} ended at once")));
         }
         Ok(background)
-    }
-
-    /// Starts the box or server and waits until it says that it is ready.
-    pub fn start(&mut self, host: &str, longest: Duration) -> Result<(), Failure> {
-        self.testbed.start(host)?;
-        let end = Instant::now() + longest;
-        loop {
-            self.sleep(POLL)?;
-            if self.log(host).lines().any(|line| line.ends_with(READY)) {
-                return Ok(());
-            }
-            if self.testbed.pid(host).is_none() {
-                return Err(Failure::Run(format!("the {host} ended while it started")));
-            }
-            if Instant::now() > end {
-                return Err(Failure::Run(format!("the {host} does not get ready")));
-            }
-        }
-    }
-
-    /// Waits until the box takes connections in: once it has heard of the server, it listens.
-    pub fn wait_for_intake(&mut self, longest: Duration) -> Result<(), Failure> {
-        let end = Instant::now() + longest;
-        while self
-            .exec("box", "ss")?
-            .args(["-Hltn"])
-            .output()?
-            .stdout
-            .is_empty()
-        {
-            self.sleep(POLL)?;
-            if Instant::now() > end {
-                return Err(Failure::Run("the box does not reach the server".to_owned()));
-            }
-        }
-        Ok(())
-    }
-
-    /// What the process of a host wrote so far.
-    fn log(&mut self, host: &str) -> String {
-        let hosts = self
-            .testbed
-            .status()
-            .map(|status| status.hosts)
-            .unwrap_or_default();
-        let process = hosts
-            .into_iter()
-            .find(|found| found.name == host)
-            .and_then(|h| h.process);
-        process
-            .and_then(|process| fs::read_to_string(process.log).ok())
-            .unwrap_or_default()
     }
 
     /// Bytes each link has carried towards the user so far.

@@ -5,20 +5,17 @@ use std::io::{self, Read};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Child, Stdio};
-use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use sha2::{Digest, Sha256};
 
-use super::bed::Bed;
 use super::table::Via;
+use crate::bed::{Bed, POLL};
 use crate::failure::Failure;
 use crate::kernel_peer::hex;
 
 /// Longest a download may take; the slowest link needs 17 s for the demo's usual file.
 const LONGEST_S: u64 = 60;
-/// Between two looks at the download.
-const POLL: Duration = Duration::from_millis(50);
 
 /// What to download.
 pub struct Fetch<'a> {

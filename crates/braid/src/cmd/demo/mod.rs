@@ -7,22 +7,23 @@
 
 mod bed;
 mod fetch;
+mod interrupt;
 mod table;
 
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
 use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use sha2::{Digest, Sha256};
 
-use self::bed::Bed;
 use self::fetch::{Fetch, fetch};
+use self::interrupt::Interrupt;
 use self::table::{Row, Via};
-use super::{print, print_json, testbed};
+use super::print::{print, print_json};
+use super::testbed;
+use crate::bed::Bed;
 use crate::cli::DemoArgs;
 use crate::failure::Failure;
 use crate::kernel_peer::{Pattern, hex};
@@ -36,38 +37,15 @@ const PAUSE: Duration = Duration::from_millis(300);
 /// Lateness (µs, 99th percentile) above which the emulated links are not to be trusted.
 const LATE_US: f64 = 1000.0;
 
-/// Set by SIGINT, SIGTERM and SIGHUP; whoever waits looks at it.
-#[derive(Clone, Default)]
-pub struct Interrupt(Arc<AtomicBool>);
-
-impl Interrupt {
-    fn install() -> Result<Self, Failure> {
-        let interrupt = Interrupt::default();
-        let flag = Arc::clone(&interrupt.0);
-        ctrlc::set_handler(move || flag.store(true, Ordering::Relaxed))
-            .map_err(|e| Failure::run("cannot handle signals", e))?;
-        Ok(interrupt)
-    }
-
-    /// Fails once a signal came.
-    pub fn check(&self) -> Result<(), Failure> {
-        if self.0.load(Ordering::Relaxed) {
-            Err(Failure::Run("interrupted".to_owned()))
-        } else {
-            Ok(())
-        }
-    }
-}
-
 /// Runs the demo. Whatever happens, the testbed is taken down before this returns.
 pub fn run(args: &DemoArgs, json: bool) -> Result<(), Failure> {
     testbed::netns_allowed()?;
     let interrupt = Interrupt::install()?;
-    let mut bed = Bed::up(&args.congestion, interrupt)?;
+    let mut bed = bed::up(&args.congestion, interrupt)?;
     let rows = Demo::new(&mut bed, args).and_then(|mut demo| demo.rows());
     let rows = rows.map_err(|failure| bed.explain(failure));
     let late = bed.lateness_us();
-    let down = bed.down();
+    let down = bed.testbed.down();
     let rows = rows?;
     down?;
     if let Some(late) = late.filter(|late| *late > LATE_US) {
@@ -100,7 +78,7 @@ struct Demo<'a> {
 impl<'a> Demo<'a> {
     fn new(bed: &'a mut Bed, args: &'a DemoArgs) -> Result<Self, Failure> {
         let size = u64::from(args.size) * 1_000_000;
-        let www = bed.state_dir().join("content/www");
+        let www = bed.testbed.state_dir().join("content/www");
         fs::create_dir_all(&www)?;
         fs::write(www.join("small"), "small\n")?;
         let sha256 = write_file(&www.join("file"), size)?;
@@ -150,7 +128,7 @@ impl<'a> Demo<'a> {
         self.bed.start("server", START)?;
         self.bed.start("box", START)?;
         self.bed.wait_for_intake(START)?;
-        let small = self.bed.state_dir().join("small");
+        let small = self.bed.testbed.state_dir().join("small");
         fetch(
             self.bed,
             &Fetch {
@@ -166,7 +144,7 @@ impl<'a> Demo<'a> {
 
     fn row(&mut self, via: Via, from: SocketAddr) -> Result<Row, Failure> {
         self.bed.sleep(PAUSE)?;
-        let to = self.bed.state_dir().join("fetched");
+        let to = self.bed.testbed.state_dir().join("fetched");
         let before = self.bed.bytes_by_link()?;
         let what = Fetch {
             from,

@@ -7,9 +7,9 @@ use braid_lab::experiments::{self, ALL, Definition, Outcome, Request};
 use braid_lab::report;
 use serde_json::json;
 
-use super::{cores, prepare, progress_bar};
+use super::setting::{cores, prepare, progress_bar};
 use crate::cli::lab::RunArgs;
-use crate::cmd::{print, print_json};
+use crate::cmd::print::{print, print_json};
 use crate::failure::Failure;
 
 /// Prints ids and titles.

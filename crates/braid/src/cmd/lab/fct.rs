@@ -6,9 +6,9 @@ use braid_lab::arm::Arm;
 use braid_lab::arm::sim::{self, Recording};
 use braid_lab::fct::{self, Cell, Row, Summary};
 
-use super::{cores, prepare, progress_bar};
+use super::setting::{cores, prepare, progress_bar};
 use crate::cli::lab::FctArgs;
-use crate::cmd::{print, print_json};
+use crate::cmd::print::{print, print_json};
 use crate::failure::Failure;
 
 /// Measures every cell and prints one row for each.

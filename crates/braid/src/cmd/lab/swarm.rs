@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 use braid_lab::swarm::{self, Figures, Report};
 use serde_json::json;
 
-use super::{cores, progress_bar};
+use super::setting::{cores, progress_bar};
 use crate::cli::lab::SwarmArgs;
-use crate::cmd::{print, print_json};
+use crate::cmd::print::{print, print_json};
 use crate::failure::Failure;
 
 /// Runs the seeds, and fails if something did not hold.

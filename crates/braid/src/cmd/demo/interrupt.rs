@@ -1,0 +1,29 @@
+//! Signals that end the demo.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::failure::Failure;
+
+/// Set by SIGINT, SIGTERM and SIGHUP; whoever waits looks at it.
+#[derive(Clone, Default)]
+pub struct Interrupt(Arc<AtomicBool>);
+
+impl Interrupt {
+    pub fn install() -> Result<Self, Failure> {
+        let interrupt = Interrupt::default();
+        let flag = Arc::clone(&interrupt.0);
+        ctrlc::set_handler(move || flag.store(true, Ordering::Relaxed))
+            .map_err(|e| Failure::run("cannot handle signals", e))?;
+        Ok(interrupt)
+    }
+
+    /// Fails once a signal came.
+    pub fn check(&self) -> Result<(), Failure> {
+        if self.0.load(Ordering::Relaxed) {
+            Err(Failure::Run("interrupted".to_owned()))
+        } else {
+            Ok(())
+        }
+    }
+}
