@@ -25,12 +25,7 @@ struct Pair {
 }
 
 fn local(host: u8, config: &LocalConfig) -> LocalTcp {
-    let path = PathConfig {
-        v4: Some(Ipv4Addr::new(10, 0, 0, host)),
-        v6: None,
-        mtu: 1500,
-        backup: false,
-    };
+    let path = PathConfig::v4(Ipv4Addr::new(10, 0, 0, host));
     LocalTcp::new(config.clone(), path, Rng::for_component(1, u64::from(host)))
 }
 

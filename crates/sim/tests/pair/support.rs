@@ -4,9 +4,11 @@ use core::time::Duration;
 
 use braid_engine::{CloseReason, Config, PathId, Protocol};
 use braid_links::{Loss, QueueLimit, Rate, Settings};
+use braid_sim::tap::What;
 use braid_sim::traffic::{Role, Stream};
 use braid_sim::transfer::{Direction, PathSettings, TransferConfig};
-use braid_sim::{NodeId, Transfer};
+use braid_sim::{LinkId, NodeId, Packet, Tap, Transfer};
+use braid_wire::Instant;
 
 /// A link with a queue of 50 packets.
 pub fn link(mbit: u64, delay_ms: u64, loss: f64) -> Settings {
@@ -60,7 +62,11 @@ impl Exchange {
 
     /// The two hosts of it.
     pub fn build(&self, seed: u64, paths: &[PathSettings]) -> Transfer {
-        Transfer::build(seed, &self.config(paths))
+        let mut transfer = Transfer::build(seed, &self.config(paths));
+        for link in transfer.world.links() {
+            transfer.world.tap(link, Box::new(WithinMtu));
+        }
+        transfer
     }
 
     pub fn start(&self, seed: u64, paths: &[PathSettings]) -> Transfer {
@@ -104,6 +110,16 @@ impl Exchange {
             let held = transfer.world.host(end).stack().buffered();
             assert_eq!(held, 0, "seed {seed}: payload left in buffers");
         }
+    }
+}
+
+/// No packet is larger than its path carries.
+#[derive(Debug)]
+struct WithinMtu;
+
+impl Tap for WithinMtu {
+    fn on_packet(&mut self, _: Instant, _: LinkId, _: What, packet: &Packet) {
+        assert!(packet.bytes.len() <= 1500, "{} bytes", packet.bytes.len());
     }
 }
 
