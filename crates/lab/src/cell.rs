@@ -43,7 +43,7 @@ impl Cell {
         Cell {
             paths,
             size,
-            strategy: braid_strategy::DEFAULT_SCHEDULER.to_owned(),
+            strategy: braid_strategy::DEFAULT.to_owned(),
             cc: "cubic".to_owned(),
             default_path: DefaultPath::Path(0),
             warm_subflows: false,

@@ -16,7 +16,7 @@ use crate::relay::{self, End, Relay};
 use crate::report::{BoxCounters, LogLimiter};
 use crate::socks::{self, ClientError, ClientStep, Destination, Reply};
 use crate::table::{Due, SessionId, Table};
-use crate::upstream::{Hints, Lease, LinkAddresses, Notice, PolicyFactory, Upstream};
+use crate::upstream::{Hints, Lease, LinkAddresses, Notice, StrategyFactory, Upstream};
 
 use session::{Outcome, Session, Stage};
 
@@ -56,13 +56,13 @@ const BATCH: usize = 32;
 const MAX_ATTEMPTS: usize = 4;
 
 impl BoxCore {
-    /// A core without links. `policy` gives each connection its scheduler and reinjector; `rng`
+    /// A core without links. `strategy` gives each connection its scheduler and reinjector; `rng`
     /// must be a stream of its own.
-    pub fn new(config: &BoxConfig, rng: Rng, policy: PolicyFactory) -> Self {
+    pub fn new(config: &BoxConfig, rng: Rng, strategy: StrategyFactory) -> Self {
         BoxCore {
             timeouts: config.timeouts.clone(),
             limits: config.limits.clone(),
-            upstream: Upstream::new(config, policy),
+            upstream: Upstream::new(config, strategy),
             sessions: Table::default(),
             per_host: BTreeMap::new(),
             handshakes: 0,

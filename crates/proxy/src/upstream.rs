@@ -7,7 +7,7 @@ mod health;
 
 use core::net::{Ipv4Addr, Ipv6Addr};
 
-use braid_engine::sched::Policy;
+use braid_engine::strategy::Strategy;
 use braid_engine::{
     ApiError, CloseReason, ConnId, ConnectOptions, Event, PathConfig, PathId, Protocol, Stack,
 };
@@ -19,7 +19,7 @@ use crate::report::BoxCounters;
 use health::{Cell, Reach};
 
 /// Makes the scheduler and reinjector of a new connection.
-pub type PolicyFactory = Box<dyn FnMut() -> Policy + Send>;
+pub type StrategyFactory = StrategyFactory;
 
 /// What the driver is to do outside of streams and packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,7 +68,7 @@ pub(crate) struct Upstream {
     link_configs: Vec<LinkConfig>,
     links: Vec<Link>,
     probing: Probing,
-    policy: PolicyFactory,
+    strategy: StrategyFactory,
     best: Option<PathId>,
     intake: bool,
     /// The last state the driver was told.
@@ -116,13 +116,13 @@ impl core::fmt::Debug for Upstream {
 }
 
 impl Upstream {
-    pub(crate) fn new(config: &BoxConfig, policy: PolicyFactory) -> Self {
+    pub(crate) fn new(config: &BoxConfig, strategy: StrategyFactory) -> Self {
         Upstream {
             servers: config.servers.clone(),
             link_configs: config.links.clone(),
             links: Vec::new(),
             probing: config.probing.clone(),
-            policy,
+            strategy,
             best: None,
             intake: false,
             told: (None, false),
@@ -277,7 +277,7 @@ impl Upstream {
             remote_alt,
             path: Some(path),
             protocol,
-            ..ConnectOptions::new(remote, (self.policy)())
+            ..ConnectOptions::new(remote, (self.strategy)())
         };
         stack.connect(now, options)
     }

@@ -3,7 +3,7 @@
 use core::net::{IpAddr, SocketAddr};
 use std::collections::BTreeMap;
 
-use braid_engine::sched::Policy;
+use braid_engine::strategy::Strategy;
 use braid_engine::{
     ApiError, Config, ConnId, ConnectOptions, Event, FallbackCause, ListenerId, PathConfig, RxMeta,
     Stack, Transmit,
@@ -26,7 +26,7 @@ pub struct HostConfig {
     /// Interface by destination.
     pub routes: Vec<(IpAddr, u32)>,
     /// Scheduler and reinjector of accepted connections.
-    pub policy: Box<dyn FnMut() -> Policy + Send>,
+    pub strategy: StrategyFactory,
 }
 
 impl HostConfig {
@@ -36,24 +36,24 @@ impl HostConfig {
             engine: Config::default(),
             paths,
             routes: Vec::new(),
-            policy: Box::new(default_policy),
+            strategy: Box::new(default_strategy),
         }
     }
 }
 
 /// Scheduler and reinjector of connections for which nothing else was chosen.
-pub fn default_policy() -> Policy {
-    policy_of(braid_strategy::DEFAULT_SCHEDULER)()
+pub fn default_strategy() -> Box<dyn Strategy> {
+    strategy_of(braid_strategy::DEFAULT)()
 }
 
 /// Makes the policies of the strategy `name`, which whoever chose it has checked.
-pub(crate) fn policy_of(name: &str) -> impl Fn() -> Policy + Send + use<> {
+pub(crate) fn strategy_of(name: &str) -> impl Fn() -> Box<dyn Strategy> + Send + use<> {
     braid_strategy::factory(name).expect("a strategy that exists")
 }
 
 /// How to connect to `remote` where nothing else was chosen.
 pub fn options(remote: SocketAddr) -> ConnectOptions {
-    ConnectOptions::new(remote, default_policy())
+    ConnectOptions::new(remote, default_strategy())
 }
 
 /// What is done with hosts of a world.
@@ -133,7 +133,7 @@ impl Host {
             ..config.engine
         };
         let oracle = Oracle::new(engine.clone());
-        let mut stack = Stack::new(engine, rng, config.policy);
+        let mut stack = Stack::new(engine, rng, config.strategy);
         for path in config.paths {
             stack.add_path(path);
         }

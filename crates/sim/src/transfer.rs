@@ -10,7 +10,7 @@ use braid_links::Settings;
 use braid_links::middlebox::Chain;
 
 use crate::capture::Capture;
-use crate::host::{Host, HostConfig, policy_of};
+use crate::host::{Host, HostConfig, strategy_of};
 use crate::log::Log;
 use crate::middlebox::MiddleboxNode;
 use crate::traffic::{Role, Stream};
@@ -103,7 +103,7 @@ impl<'a> TransferConfig<'a> {
             engine: Config::default(),
             protocol: Protocol::Mptcp,
             initial_path: None,
-            strategy: braid_strategy::DEFAULT_SCHEDULER,
+            strategy: braid_strategy::DEFAULT,
             declared: false,
             held: false,
         }
@@ -118,7 +118,7 @@ impl<'a> TransferConfig<'a> {
             path: self.initial_path,
             protocol: self.protocol,
             flow_size: self.flow_size(),
-            ..ConnectOptions::new(REMOTE, policy_of(self.strategy)())
+            ..ConnectOptions::new(REMOTE, strategy_of(self.strategy)())
         }
     }
 
@@ -201,7 +201,7 @@ impl Transfer {
                 engine: config.engine.clone(),
                 paths,
                 routes,
-                policy: Box::new(policy_of(config.strategy)),
+                strategy: Box::new(strategy_of(config.strategy)),
             };
             world.add(|rng| Host::new(config, rng))
         };

@@ -14,7 +14,7 @@ mod ipv6;
 mod join;
 mod limits;
 mod misbehaviour;
-mod policy;
+mod strategy;
 mod recovery;
 mod report;
 mod reset;

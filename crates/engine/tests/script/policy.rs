@@ -1,7 +1,7 @@
 //! The scheduler the tests use.
 
 use braid_engine::SubflowId;
-use braid_engine::sched::{Decision, Payload, Policy, Reinject, Reinjector, Scheduler, SendView};
+use braid_engine::strategy::{Decision, Payload, Policy, Reinject, Reinjector, Scheduler, SendView};
 use braid_wire::Rng;
 
 /// The fastest subflow that is ready, and no copies.
@@ -37,7 +37,7 @@ impl Reinjector for Fastest {
 }
 
 /// It, twice.
-pub fn policy() -> Policy {
+pub fn strategy() -> Box<dyn Strategy> {
     Policy {
         scheduler: Box::new(Fastest),
         reinjector: Box::new(Fastest),

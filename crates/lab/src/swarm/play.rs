@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
-use braid_engine::sched::Policy;
+use braid_engine::strategy::Strategy;
 use braid_engine::{Config, ConnectOptions, PathConfig, PathId, Protocol};
 use braid_links::middlebox::{
     Chain, Direction as Way, Merge, Nat, NatConfig, OptionEdit, SequenceShift, Split, Target,
@@ -231,7 +231,7 @@ impl<'a> Play<'a> {
             path: flow.path.map(PathId),
             protocol: flow.protocol,
             flow_size: flow.declared.then_some(flow.size),
-            ..ConnectOptions::new(v4, policy(flow.policy)?)
+            ..ConnectOptions::new(v4, strategy(flow.strategy)?)
         };
         let host = self.opener(flow);
         let opened = self.world.with_node(host, |host: &mut Host, now| {
@@ -329,8 +329,8 @@ pub fn due(flow: &Flow) -> [(u64, u64); 2] {
     }
 }
 
-fn policy((scheduler, reinjector): (&str, &str)) -> Result<Policy, String> {
-    braid_strategy::policy(scheduler, reinjector).map_err(|e| e.to_string())
+fn strategy((scheduler, reinjector): (&str, &str)) -> Result<Box<dyn Strategy>, String> {
+    braid_strategy::strategy(scheduler, reinjector).map_err(|e| e.to_string())
 }
 
 fn port(flow: usize) -> u16 {
@@ -359,8 +359,8 @@ fn host(
         engine: engine.clone(),
         paths,
         routes,
-        policy: Box::new(|| Policy {
-            scheduler: Box::new(braid_strategy::scheduler::MinRtt),
+        strategy: Box::new(|| Policy {
+            scheduler: Box::new(braid_strategy::MinRtt),
             reinjector: Box::new(braid_strategy::reinjector::Opportunistic),
         }),
     };

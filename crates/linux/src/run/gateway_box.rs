@@ -11,7 +11,7 @@ use braid_wire::Instant;
 
 use super::outward::{Outward, OutwardPaths};
 use super::process::{
-    SETTLING_TIME, WALL_CLOCK_INTERVAL, new_stack, policy_factory, raise_descriptor_limit, serve,
+    SETTLING_TIME, WALL_CLOCK_INTERVAL, new_stack, strategy_factory, raise_descriptor_limit, serve,
     since_epoch, system_rng,
 };
 use crate::driver::{Clock, Context, Driver, Host};
@@ -73,7 +73,7 @@ fn assemble(
     host: BoxHost,
 ) -> Result<BoxDriver> {
     let stack = new_stack(engine, &config.strategy)?;
-    let core = BoxCore::new(config, system_rng()?, policy_factory(&config.strategy)?);
+    let core = BoxCore::new(config, system_rng()?, strategy_factory(&config.strategy)?);
     let limits = Limits {
         streams: config.limits.connections,
         ..Limits::default()

@@ -314,7 +314,7 @@ pub(super) fn check_strategy(
     given: Option<Spanned<String>>,
 ) -> Result<String, ConfigError> {
     let Some(name) = given else {
-        return Ok(braid_strategy::DEFAULT_SCHEDULER.to_owned());
+        return Ok(braid_strategy::DEFAULT.to_owned());
     };
     match braid_strategy::by_name(name.get_ref()) {
         Ok(_) => Ok(name.into_inner()),
