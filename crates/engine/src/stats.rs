@@ -7,7 +7,7 @@ use braid_wire::Dsn64;
 
 use crate::mptcp::Connection;
 use crate::mptcp::subflow::Subflow;
-use crate::sched::FlowSize;
+use crate::strategy::FlowSize;
 use crate::{PathId, SubflowId};
 
 /// Counters of a stack since its start.

@@ -6,7 +6,9 @@ use core::net::{Ipv4Addr, Ipv6Addr};
 use core::time::Duration;
 use std::collections::BTreeMap;
 
-use braid_engine::{CloseReason, ConnId, Event, PathId, Stack, SubflowCloseReason};
+use braid_engine::{
+    CloseReason, ConnId, Event, PathId, Stack, StrategyFactory, SubflowCloseReason,
+};
 use braid_wire::{Instant, Rng};
 
 use crate::auth::WallClock;
@@ -15,7 +17,7 @@ use crate::relay::End;
 use crate::report::{BoxCounters, LogLimiter};
 use crate::table::{SessionId, Table};
 use crate::upstream::Upstream;
-use crate::{Core, LocalEvent, LocalStreams, PolicyFactory};
+use crate::{Core, LocalEvent, LocalStreams};
 
 use session::{Outcome, Session, Stage};
 
@@ -76,13 +78,13 @@ pub struct BoxCore {
 const BATCH: usize = 32;
 
 impl BoxCore {
-    /// A core without links. `policy` gives each connection its scheduler and reinjector; `rng`
+    /// A core without links. `strategy` gives each connection its own; `rng`
     /// must be a stream of its own.
-    pub fn new(config: &BoxConfig, rng: Rng, policy: PolicyFactory) -> Self {
+    pub fn new(config: &BoxConfig, rng: Rng, strategy: StrategyFactory) -> Self {
         BoxCore {
             timeouts: config.timeouts.clone(),
             limits: config.limits.clone(),
-            upstream: Upstream::new(config, policy),
+            upstream: Upstream::new(config, strategy),
             sessions: Table::default(),
             per_host: BTreeMap::new(),
             handshakes: 0,

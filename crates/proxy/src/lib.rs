@@ -15,7 +15,6 @@ pub mod socks;
 mod table;
 mod upstream;
 
-use braid_engine::sched::Policy;
 use braid_engine::{Event, Stack};
 use braid_wire::Instant;
 
@@ -23,9 +22,6 @@ pub use box_core::{BoxCore, LinkAddresses, Notice};
 pub use config::{BoxConfig, ConfigError, ServerConfig};
 pub use local::{ConnectFailure, LocalError, LocalEvent, LocalId, LocalStreams};
 pub use server_core::ServerCore;
-
-/// Makes the scheduler and reinjector of a new connection.
-pub type PolicyFactory = Box<dyn FnMut() -> Policy + Send>;
 
 /// A proxy core as its driver sees it. After any call the driver drains the stack
 /// (`poll_event` into [`Core::on_engine_event`], then `poll_transmit`).

@@ -7,10 +7,10 @@ mod health;
 
 use braid_engine::{
     ApiError, CloseReason, ConnId, ConnectOptions, Event, PathConfig, PathId, Protocol, Stack,
+    StrategyFactory,
 };
 use braid_wire::Instant;
 
-use crate::PolicyFactory;
 use crate::box_core::{LinkAddresses, Notice};
 use crate::config::{BoxConfig, LinkConfig, Probing, ServerEntry};
 use crate::report::BoxCounters;
@@ -40,7 +40,7 @@ pub(crate) struct Upstream {
     link_configs: Vec<LinkConfig>,
     links: Vec<Link>,
     probing: Probing,
-    policy: PolicyFactory,
+    strategy: StrategyFactory,
     best: Option<PathId>,
     intake: bool,
     /// The last state the driver was told.
@@ -88,13 +88,13 @@ impl core::fmt::Debug for Upstream {
 }
 
 impl Upstream {
-    pub(crate) fn new(config: &BoxConfig, policy: PolicyFactory) -> Self {
+    pub(crate) fn new(config: &BoxConfig, strategy: StrategyFactory) -> Self {
         Upstream {
             servers: config.servers.clone(),
             link_configs: config.links.clone(),
             links: Vec::new(),
             probing: config.probing.clone(),
-            policy,
+            strategy,
             best: None,
             intake: false,
             told: (None, false),
@@ -249,7 +249,7 @@ impl Upstream {
             remote_alt,
             path: Some(path),
             protocol,
-            ..ConnectOptions::new(remote, (self.policy)())
+            ..ConnectOptions::new(remote, (self.strategy)())
         };
         stack.connect(now, options)
     }

@@ -19,7 +19,7 @@ use braid_proxy::{BoxConfig, ConfigError, LinkAddresses, ServerConfig};
 use braid_wire::Instant;
 
 use crate::gateway::{
-    BoxNode, BoxNodeConfig, LocalConfig, ServerNode, ServerNodeConfig, default_policy,
+    BoxNode, BoxNodeConfig, LocalConfig, ServerNode, ServerNodeConfig, default_strategy,
 };
 use crate::host::{Host, HostConfig};
 use crate::router::{Prefix, Router};
@@ -370,7 +370,7 @@ impl Aggregation {
         let user = self.users[user];
         let options = ConnectOptions {
             protocol: Protocol::Tcp,
-            ..ConnectOptions::new(remote, default_policy())
+            ..ConnectOptions::new(remote, default_strategy())
         };
         let mut stream = Stream::new(role);
         stream.label = id.label();
@@ -575,7 +575,7 @@ fn add_user(world: &mut World, config: &AggregationConfig, user: usize) -> NodeI
         engine: config.end_host.clone(),
         paths: vec![interface(user_addr(user))],
         routes: Vec::new(),
-        policy: Box::new(default_policy),
+        strategy: Box::new(default_strategy),
     };
     world.add(|rng| Host::new(host, rng))
 }
@@ -622,7 +622,7 @@ fn add_content(world: &mut World, config: &AggregationConfig, content: usize) ->
         engine: config.end_host.clone(),
         paths: vec![interface(content_addr(content))],
         routes: routes.chain(users).collect(),
-        policy: Box::new(default_policy),
+        strategy: Box::new(default_strategy),
     };
     world.add(|rng| Host::new(host, rng))
 }

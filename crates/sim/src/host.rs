@@ -3,10 +3,9 @@
 use core::net::{IpAddr, SocketAddr};
 use std::collections::BTreeMap;
 
-use braid_engine::sched::Policy;
 use braid_engine::{
     ApiError, Config, ConnId, ConnectOptions, Event, ListenerId, PathConfig, PathId, RxMeta, Stack,
-    Transmit,
+    StrategyFactory, Transmit,
 };
 use braid_wire::{Instant, Rng, checksum, tcp};
 
@@ -24,8 +23,8 @@ pub struct HostConfig {
     pub paths: Vec<PathConfig>,
     /// Interface by destination.
     pub routes: Vec<(IpAddr, u32)>,
-    /// Scheduler and reinjector of accepted connections.
-    pub policy: Box<dyn FnMut() -> Policy + Send>,
+    /// Strategies of accepted connections.
+    pub strategy: StrategyFactory,
 }
 
 /// An end host.
@@ -60,7 +59,7 @@ impl Host {
             ..config.engine
         };
         let oracle = Oracle::new(engine.clone());
-        let mut stack = Stack::new(engine, rng, config.policy);
+        let mut stack = Stack::new(engine, rng, config.strategy);
         for path in config.paths {
             stack.add_path(path);
         }

@@ -4,7 +4,7 @@ use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use core::time::Duration;
 use std::io::{self, Write};
 
-use braid_engine::sched::Policy;
+use braid_engine::strategy::Strategy;
 use braid_engine::{ApiError, Config, ConnectOptions, PathConfig, PathId, Protocol};
 use braid_links::Settings;
 
@@ -53,7 +53,7 @@ pub struct TransferConfig<'a> {
     /// Path of the initial subflow; `None` takes the first.
     pub initial_path: Option<PathId>,
     /// Scheduler and reinjector of both ends.
-    pub policy: fn() -> Policy,
+    pub strategy: fn() -> Box<dyn Strategy>,
 }
 
 /// A world with one transfer under way.
@@ -102,7 +102,7 @@ impl Transfer {
             engine: config.engine.clone(),
             paths,
             routes,
-            policy: Box::new(config.policy),
+            strategy: Box::new(config.strategy),
         };
         let client = host(
             (0..count).map(|n| local(client_addr(n))).collect(),
@@ -147,7 +147,7 @@ impl Transfer {
         let options = ConnectOptions {
             path: config.initial_path,
             protocol: config.protocol,
-            ..ConnectOptions::new(addr, (config.policy)())
+            ..ConnectOptions::new(addr, (config.strategy)())
         };
         self.world.with_node(self.client, |host: &mut Host, now| {
             host.open(now, options, Stream::new(asks))

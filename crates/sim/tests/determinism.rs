@@ -62,7 +62,7 @@ fn host(world: &mut World, addrs: &[Ipv4Addr], routes: Vec<(IpAddr, u32)>) -> No
         engine: Config::default(),
         paths: addrs.iter().map(path).collect(),
         routes,
-        policy: Box::new(|| by_name("minrtt").unwrap()),
+        strategy: Box::new(|| by_name("minrtt").unwrap()),
     };
     world.add(|rng| Host::new(config, rng))
 }

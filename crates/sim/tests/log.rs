@@ -50,7 +50,7 @@ fn config(paths: &[PathSettings], direction: Direction) -> TransferConfig<'_> {
         engine: Config::default(),
         protocol: Protocol::Mptcp,
         initial_path: None,
-        policy: || braid_strategy::by_name("minrtt").unwrap(),
+        strategy: || braid_strategy::by_name("minrtt").unwrap(),
     }
 }
 
@@ -228,7 +228,7 @@ fn logged_through(chain: Chain, loss: f64) -> Lines {
             engine: Config::default(),
             paths: vec![path],
             routes,
-            policy: Box::new(|| braid_strategy::by_name("minrtt").unwrap()),
+            strategy: Box::new(|| braid_strategy::by_name("minrtt").unwrap()),
         };
         world.add(|rng| Host::new(config, rng))
     };

@@ -80,7 +80,7 @@ impl Bed {
                 engine: Config::default(),
                 paths,
                 routes,
-                policy: Box::new(|| by_name("minrtt").unwrap()),
+                strategy: Box::new(|| by_name("minrtt").unwrap()),
             };
             world.add(|rng| Host::new(config, rng))
         };

@@ -80,7 +80,7 @@ fn run(seed: u64) {
             _ => Protocol::Mptcp,
         },
         initial_path: Some(PathId(rng.below(paths.len() as u64) as u8)),
-        policy: || braid_strategy::by_name("minrtt").unwrap(),
+        strategy: || braid_strategy::by_name("minrtt").unwrap(),
     };
     let mut transfer = Transfer::start(seed, &config).unwrap();
     for (n, path) in paths.iter().enumerate() {

@@ -51,7 +51,7 @@ fn host(world: &mut World, addr: Ipv4Addr) -> NodeId {
         paths: vec![profile.path(addr)],
         engine: profile.engine,
         routes: Vec::new(),
-        policy: Box::new(|| braid_strategy::by_name("minrtt").unwrap()),
+        strategy: Box::new(|| braid_strategy::by_name("minrtt").unwrap()),
     };
     world.add(|rng| Host::new(config, rng))
 }

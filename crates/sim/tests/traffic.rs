@@ -49,7 +49,7 @@ impl Bed {
             engine: engine.clone(),
             paths,
             routes,
-            policy: Box::new(|| braid_strategy::by_name("minrtt").unwrap()),
+            strategy: Box::new(|| braid_strategy::by_name("minrtt").unwrap()),
         };
         let count = links.len();
         let client = host((0..count).map(client_addr).map(path).collect(), Vec::new());

@@ -73,7 +73,7 @@ fn captured_and_logged(name: &str, direction: Direction) -> (PathBuf, PathBuf) {
         engine: Config::default(),
         protocol: Protocol::Mptcp,
         initial_path: None,
-        policy: || braid_strategy::by_name("minrtt").unwrap(),
+        strategy: || braid_strategy::by_name("minrtt").unwrap(),
     };
     let mut transfer = Transfer::build(1, &config);
     let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);

@@ -202,7 +202,7 @@ fn host(world: &mut World, addr: IpAddr) -> NodeId {
             backup: false,
         }],
         routes: Vec::new(),
-        policy: Box::new(|| by_name("minrtt").unwrap()),
+        strategy: Box::new(|| by_name("minrtt").unwrap()),
     };
     world.add(|rng| Host::new(config, rng))
 }

@@ -32,7 +32,7 @@ fn start(seed: u64, paths: &[PathSettings], size: u64, direction: Direction) -> 
         engine: Config::default(),
         protocol: Protocol::Mptcp,
         initial_path: None,
-        policy: || braid_strategy::by_name("minrtt").unwrap(),
+        strategy: || braid_strategy::by_name("minrtt").unwrap(),
     };
     Transfer::start(seed, &config).unwrap()
 }

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use braid_engine::sched::{Decision, FlowSize, Payload, Reinject, SendView, SubflowView};
+use braid_engine::strategy::{Decision, FlowSize, Payload, Reinject, SendView, SubflowView};
 use braid_engine::{PathId, SubflowId};
-use braid_strategy::{UnknownStrategy, by_name, policy, reinjector, scheduler};
+use braid_strategy::{UnknownStrategy, by_name, reinjector, scheduler, strategy};
 use braid_wire::{Instant, Rng};
 
 /// A regular subflow with room for 10 of its 20 segments of 1000 bytes.
@@ -229,7 +229,7 @@ fn the_tail_is_copied_where_that_is_clearly_earlier() {
 #[test]
 fn none_never_copies() {
     let all = [subflow(0, 10), subflow(1, 700)];
-    let mut none = policy("minrtt", "none").unwrap().reinjector;
+    let mut none = strategy("minrtt", "none").unwrap().reinjector;
     assert_eq!(
         none.next(
             &SendView {
@@ -279,7 +279,7 @@ fn an_unknown_name_is_answered_with_the_known_ones() {
         r#"unknown scheduler "fastest"; known are: minrtt"#
     );
     assert_eq!(
-        policy("minrtt", "").unwrap_err().to_string(),
+        strategy("minrtt", "").unwrap_err().to_string(),
         r#"unknown reinjector ""; known are: opportunistic, none"#
     );
 }

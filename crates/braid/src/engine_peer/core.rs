@@ -47,12 +47,12 @@ impl Transfers {
         remote: SocketAddr,
         stack: &mut Stack,
     ) -> Result<(), ApiError> {
-        let policy = braid_strategy::by_name(braid_strategy::DEFAULT_SCHEDULER)
+        let strategy = braid_strategy::by_name(braid_strategy::DEFAULT)
             .expect("the default has a name that exists");
         let protocol = Protocol::Mptcp;
         let options = ConnectOptions {
             protocol,
-            ..ConnectOptions::new(remote, policy)
+            ..ConnectOptions::new(remote, strategy)
         };
         let conn = stack.connect(now, options)?;
         self.begin(now, conn, Some(remote), stack);

@@ -287,11 +287,11 @@ fn settings<'a>(interfaces: impl Iterator<Item = &'a str>) -> Vec<Sysctl> {
 fn stack(config: Config) -> Result<Stack, Failure> {
     let mut seed = [0; 32];
     io::Read::read_exact(&mut fs::File::open("/dev/urandom")?, &mut seed)?;
-    let policy = || {
-        braid_strategy::by_name(braid_strategy::DEFAULT_SCHEDULER)
+    let strategy = || {
+        braid_strategy::by_name(braid_strategy::DEFAULT)
             .expect("the default has a name that exists")
     };
-    Ok(Stack::new(config, Rng::from_seed(seed), Box::new(policy)))
+    Ok(Stack::new(config, Rng::from_seed(seed), Box::new(strategy)))
 }
 
 /// Tells whoever started this process that it listens.

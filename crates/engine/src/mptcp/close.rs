@@ -5,7 +5,7 @@ use core::time::Duration;
 use super::connection::{Connection, Ctx, Life, Mode, SendFin};
 use super::subflow::{Phase, Subflow};
 use crate::event::{CloseReason, SubflowCloseReason};
-use crate::{ApiError, Event, PathId, stats};
+use crate::{ApiError, stats};
 
 /// How long a finished connection still answers its peer's retransmissions.
 const LINGER: Duration = Duration::from_secs(1);
@@ -37,7 +37,7 @@ impl Connection {
             // The peer takes one subflow down; the stream goes on elsewhere.
             _ => {
                 self.subflows[i].fin_wanted = true;
-                self.reinject_all(i);
+                self.on_subflow_failed(i);
             }
         }
     }
@@ -103,67 +103,15 @@ impl Connection {
                 i += 1;
                 continue;
             }
-            self.reinject_all(i);
             let subflow = self.subflows.remove(i);
             ctx.demux.tuples.remove(&subflow.tuple);
             stats::add_subflow(&mut self.gone, &subflow);
+            self.on_subflow_gone(ctx, &subflow);
             if self.is_ended() {
                 continue;
             }
-            let lived = ctx.now.saturating_since(subflow.opened_at);
-            let worked = subflow.snd.una > 0;
-            if subflow.active {
-                let lived = if worked { lived } else { Duration::ZERO };
-                self.paths.on_failure(ctx.now, subflow.path, lived);
-            }
-            if worked {
-                ctx.events.push_back(Event::SubflowClosed {
-                    conn: self.id,
-                    subflow: subflow.id,
-                    path: subflow.path,
-                    reason: subflow.close_reason,
-                });
-            }
             if self.subflows.is_empty() && !self.is_through() {
                 self.live.waiting_since.get_or_insert(ctx.now);
-            }
-        }
-    }
-
-    /// Whether further subflows are wanted at all.
-    fn wants_joins(&self) -> bool {
-        let opener = self.listener.is_none();
-        opener
-            && self.is_open()
-            && !self.is_through()
-            && self.mptcp().is_some_and(|m| m.confirmed && !m.deny_join)
-    }
-
-    /// The first path that lacks a subflow, and when one may be opened there.
-    pub(super) fn next_join(&self, ctx: &Ctx<'_>) -> Option<(PathId, braid_wire::Instant)> {
-        if !self.wants_joins() || self.subflows.len() >= ctx.config.max_subflows {
-            return None;
-        }
-        ctx.paths
-            .iter()
-            .enumerate()
-            .map(|(n, path)| (PathId(n as u8), path))
-            .filter(|(id, _)| !self.subflows.iter().any(|s| s.path == *id && s.is_alive()))
-            .filter(|(_, p)| p.up && p.config.towards(self.remotes()).is_some())
-            .map(|(id, _)| (id, self.paths.not_before(id)))
-            .min_by_key(|(_, at)| *at)
-    }
-
-    /// Opens what is due (at most one subflow a path).
-    pub(super) fn join_paths(&mut self, ctx: &mut Ctx<'_>) {
-        for _ in 0..ctx.paths.len() {
-            match self.next_join(ctx) {
-                Some((path, at)) if at <= ctx.now => {
-                    if self.open_subflow(ctx, path).is_err() {
-                        self.paths.on_failure(ctx.now, path, Duration::ZERO);
-                    }
-                }
-                _ => return,
             }
         }
     }

@@ -1,6 +1,6 @@
 //! A connection: one byte stream each way over one or more subflows.
 
-use core::net::SocketAddr;
+use core::ops::Range;
 use std::collections::VecDeque;
 use std::io::{IoSlice, IoSliceMut};
 
@@ -10,29 +10,23 @@ use foldhash::fast::SeedableRandomState;
 use hashbrown::HashMap;
 
 use super::fallback::Farewell;
+use super::flight::Flight;
 use super::keys::Keys;
 use super::subflow::{Phase, ResetKind, Subflow};
 use super::window::WindowSize;
-use crate::buffer::{Pool, RangeSet, RecvBuffer, SendBuffer};
+use crate::buffer::{Pool, RecvBuffer, SendBuffer};
 use crate::event::{CloseReason, SubflowCloseReason};
-use crate::path::PathManager;
-use crate::sched::{FlowSize, Policy};
+use crate::path::{Path, PathManager};
 use crate::stats::{self, ConnStats, PathStats};
+use crate::strategy::{FlowSize, Strategy};
 use crate::tcp::FourTuple;
-use crate::{ApiError, Config, ConnId, Event, ListenerId, PathConfig, PathId, SubflowId};
+use crate::{ApiError, Config, ConnId, Event, ListenerId, SubflowId};
 
 /// Window offered before anything is known; also the least a connection gets under pressure.
 const MIN_WINDOW: usize = 64 << 10;
 /// Unsent bytes buffered beyond the congestion windows, so that the sender never runs dry while
 /// the application catches up.
 const SEND_HEADROOM: u64 = 256 << 10;
-
-/// A local path and its state.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Path {
-    pub config: PathConfig,
-    pub up: bool,
-}
 
 /// Who a packet belongs to.
 #[derive(Debug)]
@@ -64,6 +58,18 @@ pub(crate) struct Ctx<'a> {
     pub reports: &'a mut VecDeque<ConnStats>,
     pub demux: &'a mut Demux,
     pub scratch: &'a mut [u8; 128],
+}
+
+impl Ctx<'_> {
+    /// Keys whose token is not in use here (RFC 8684 section 3.1).
+    pub fn fresh_keys(&mut self) -> Keys {
+        loop {
+            let keys = Keys::generate(self.rng);
+            if !self.demux.tokens.contains_key(&keys.token) {
+                return keys;
+            }
+        }
+    }
 }
 
 /// Which protocol the connection speaks, with what each state knows.
@@ -113,10 +119,8 @@ pub(crate) struct SendSide {
     /// First offset past the peer's window.
     pub wnd_end: u64,
     pub fin: SendFin,
-    /// Data in flight that is to be sent once more on another subflow.
-    pub reinject: RangeSet,
-    /// Everything below was offered to the reinjector.
-    pub copied_to: u64,
+    /// Who carries what was sent and not acknowledged; empty in regular TCP.
+    pub flight: Flight,
     /// A write found no room.
     pub blocked: bool,
 }
@@ -176,7 +180,7 @@ pub(crate) enum Life {
 }
 
 /// Waiting for a sign of life.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Liveness {
     pub last_heard: Instant,
     /// Last time payload moved.
@@ -189,6 +193,12 @@ pub(crate) struct Liveness {
     pub stall_tries: u32,
     /// Since when the peer's DATA_ACK is behind what was sent, and where it stands.
     pub behind: Option<(Instant, u64)>,
+    /// What was sent once more last because the peer had dropped it above its subflows.
+    pub resent: Option<Range<u64>>,
+    /// When the strategy wants to be asked again.
+    pub ask_at: Option<Instant>,
+    /// The strategy knows that new data waits for the peer's window.
+    pub told_blocked: bool,
     /// When the DATA_FIN is repeated.
     pub fin_at: Option<Instant>,
     pub fin_tries: u32,
@@ -198,15 +208,9 @@ pub(crate) struct Liveness {
 pub(crate) struct Connection {
     pub id: ConnId,
     pub listener: Option<ListenerId>,
-    pub remote: SocketAddr,
-    pub remote_alt: Option<SocketAddr>,
-    /// Source of the initial subflow, where one was chosen.
-    pub local: Option<SocketAddr>,
-    /// The initial subflow stays on the path it was opened on.
-    pub pinned: bool,
     pub mode: Mode,
     pub life: Life,
-    pub policy: Policy,
+    pub strategy: Box<dyn Strategy>,
     pub flow_size: FlowSize,
     pub subflows: Vec<Subflow>,
     /// What subflows that are gone moved, by path.
@@ -229,17 +233,19 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    pub fn new(id: ConnId, remote: SocketAddr, mode: Mode, policy: Policy, now: Instant) -> Self {
+    pub fn new(
+        id: ConnId,
+        paths: PathManager,
+        mode: Mode,
+        strategy: Box<dyn Strategy>,
+        now: Instant,
+    ) -> Self {
         Connection {
             id,
             listener: None,
-            remote,
-            remote_alt: None,
-            local: None,
-            pinned: false,
             mode,
             life: Life::Opening { since: now },
-            policy,
+            strategy,
             flow_size: FlowSize::Unknown,
             subflows: Vec::new(),
             gone: Vec::new(),
@@ -249,8 +255,7 @@ impl Connection {
                 nxt: 0,
                 wnd_end: 0,
                 fin: SendFin::Open,
-                reinject: RangeSet::new(),
-                copied_to: 0,
+                flight: Flight::default(),
                 blocked: false,
             },
             rcv: RecvSide {
@@ -262,17 +267,12 @@ impl Connection {
             },
             farewell: None,
             live: Liveness::default(),
-            paths: PathManager::default(),
+            paths,
             scheduled: None,
             queued: false,
             starved: false,
             close_reason: None,
         }
-    }
-
-    /// The peer's addresses, of one family each.
-    pub fn remotes(&self) -> impl Iterator<Item = SocketAddr> + use<> {
-        [Some(self.remote), self.remote_alt].into_iter().flatten()
     }
 
     pub fn index_of(&self, id: SubflowId) -> Option<usize> {
@@ -455,25 +455,6 @@ impl Connection {
         }
     }
 
-    /// Queues everything `index` holds undelivered for another subflow.
-    pub fn reinject_all(&mut self, index: usize) {
-        let una = self.snd.una();
-        if self.mptcp().is_none() {
-            return;
-        }
-        for sent in self.subflows[index]
-            .snd
-            .board
-            .iter()
-            .filter(|s| !s.sacked && !s.fin)
-        {
-            let data = sent.data();
-            if data.end > una {
-                self.snd.reinject.insert(data.start.max(una)..data.end);
-            }
-        }
-    }
-
     /// Ends the connection for its user; subflows are reset where the peer still knows them.
     pub fn fail(&mut self, ctx: &mut Ctx<'_>, reason: CloseReason) {
         if self.is_ended() {
@@ -502,7 +483,7 @@ impl Connection {
         self.close_reason = Some(reason);
         self.snd.buf.clear(ctx.pool);
         self.snd.nxt = self.snd.buf.end();
-        self.snd.reinject.clear();
+        self.snd.flight.clear();
         if self.rcv.buf.readable() > 0 {
             // A stream cut off before its end was read must not look finished.
             self.rcv.fin = None;
@@ -510,41 +491,6 @@ impl Connection {
         self.rcv.buf.clear(ctx.pool);
         if let Mode::Mptcp(m) = &self.mode {
             ctx.demux.tokens.remove(&m.local.token);
-        }
-    }
-
-    /// The path's link went down or came back.
-    pub fn on_path_change(&mut self, ctx: &mut Ctx<'_>, path: PathId, up: bool) {
-        for i in 0..self.subflows.len() {
-            let subflow = &mut self.subflows[i];
-            if subflow.path != path || !subflow.is_established() {
-                continue;
-            }
-            if up {
-                subflow.snd.revive(ctx.now);
-                subflow.keepalive_due = subflow.snd.board.is_empty();
-            } else {
-                let ts = subflow.ts_now(ctx.now);
-                subflow.stale = true;
-                subflow.snd.declare_dead(ctx.now, ts);
-                self.reinject_all(i);
-            }
-        }
-        if up {
-            self.paths.retry_now(path);
-        }
-    }
-    /// The path is not to be used any more, though it works.
-    pub fn leave_path(&mut self, path: PathId) {
-        // Before it is confirmed the connection hangs on this subflow.
-        if !self.mptcp().is_some_and(|m| m.confirmed) {
-            return;
-        }
-        for subflow in self.subflows.iter_mut().filter(|s| s.path == path) {
-            match subflow.phase {
-                Phase::SynSent => subflow.close(SubflowCloseReason::PathRemoved),
-                _ => subflow.fin_wanted = true,
-            }
         }
     }
 }

@@ -12,6 +12,7 @@ use braid_wire::tcp::{self, Flags};
 use super::connection::{Connection, Ctx, Mode, SendFin};
 use super::subflow::{Phase, ResetKind};
 use crate::event::{CloseReason, SubflowCloseReason};
+use crate::strategy::StrategyEvent;
 use crate::tcp::receive::AckDue;
 use crate::tcp::scoreboard::Mapping;
 use crate::tcp::send::Echo;
@@ -204,9 +205,11 @@ impl Connection {
             }
         }
         let advanced = ack > snd.una;
+        let lost = snd.traffic.bytes_lost;
         if snd.on_ack(ctx.now, ack, &sacks, echo) {
             subflow.stale = false;
         }
+        let lost = snd.traffic.bytes_lost - lost;
         if ack >= snd.una {
             let window = u64::from(tcp.window) << subflow.agreed.peer_shift;
             // At the data level only the right edge counts, and it never moves back (RFC 8684
@@ -218,10 +221,39 @@ impl Connection {
         if advanced && subflow.fin_sent && snd.board.is_empty() {
             subflow.fin_acked = true;
         }
+        self.note_arrivals(i, lost);
         if matches!(self.mode, Mode::Tcp) {
             self.on_plain_ack(ctx, i);
         }
         true
+    }
+
+    /// What subflow `i` newly acknowledged needs no copy any more; it lost `lost` bytes.
+    fn note_arrivals(&mut self, i: usize, lost: u64) {
+        let multipath = matches!(self.mode, Mode::Mptcp(_));
+        let subflow = &mut self.subflows[i];
+        let id = subflow.id;
+        let mut bytes = 0;
+        for range in subflow.snd.board.take_arrived() {
+            bytes += range.end - range.start;
+            if multipath {
+                self.snd.flight.on_arrived(range);
+            }
+        }
+        for (event, bytes) in [
+            (StrategyEvent::Acknowledged { subflow: id, bytes }, bytes),
+            (
+                StrategyEvent::Lost {
+                    subflow: id,
+                    bytes: lost,
+                },
+                lost,
+            ),
+        ] {
+            if bytes > 0 {
+                self.strategy.on_event(&event);
+            }
+        }
     }
 
     /// Regular TCP: the subflow's numbers are the connection's.
@@ -240,7 +272,7 @@ impl Connection {
     fn acknowledge(&mut self, ctx: &mut Ctx<'_>, una: u64) {
         if una > self.snd.una() {
             self.snd.buf.release_to(una, ctx.pool);
-            self.snd.reinject.remove_below(una);
+            self.snd.flight.release_to(una);
             self.live.stall_at = None;
             self.live.stall_tries = 0;
             self.live.last_payload = ctx.now;

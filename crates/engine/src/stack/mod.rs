@@ -17,14 +17,14 @@ use self::ingress::Stray;
 pub use self::packet::{RxMeta, SegmentKind, Transmit, TransmitInfo, TxChecksum};
 use self::table::Table;
 use crate::buffer::{Pool, SEND_SLICES};
-use crate::mptcp::keys::Keys;
-use crate::mptcp::{Body, Connection, Ctx, Demux, Mode, Outgoing, Path};
-use crate::sched::{FlowSize, Policy};
+use crate::mptcp::{Body, Connection, Ctx, Demux, Mode, Outgoing};
+use crate::path::{Path, PathManager};
 use crate::stats::{ConnStats, StackStats, SubflowStats};
+use crate::strategy::{FlowSize, Strategy};
 use crate::tcp::FourTuple;
 use crate::{
     ApiError, Config, ConnId, ConnectOptions, Event, FallbackCause, ListenerId, PathConfig, PathId,
-    Protocol, SubflowId,
+    SubflowId,
 };
 
 /// Least distance of a timer.
@@ -35,6 +35,9 @@ const SPARE_TIMERS: usize = 64;
 
 /// Stands in for bytes that a subflow has to repeat although the connection no longer needs them.
 static ZEROS: [u8; 1 << 16] = [0; 1 << 16];
+
+/// Gives accepted connections their strategies, one each.
+pub type StrategyFactory = Box<dyn FnMut() -> Box<dyn Strategy> + Send>;
 
 /// What all connections share.
 struct Shared {
@@ -89,7 +92,7 @@ enum Listener {
 pub struct Stack {
     shared: Shared,
     table: Table,
-    policy: Box<dyn FnMut() -> Policy + Send>,
+    strategy: StrategyFactory,
     listeners: Vec<Listener>,
     /// Earliest timer of each connection; entries that no longer hold are skipped.
     timers: BinaryHeap<Reverse<(Instant, ConnId)>>,
@@ -113,8 +116,8 @@ impl core::fmt::Debug for Stack {
 }
 
 impl Stack {
-    /// A stack without paths. `policy` gives accepted connections their scheduler and reinjector.
-    pub fn new(config: Config, mut rng: Rng, policy: Box<dyn FnMut() -> Policy + Send>) -> Self {
+    /// A stack without paths. `strategy` gives accepted connections theirs.
+    pub fn new(config: Config, mut rng: Rng, strategy: StrategyFactory) -> Self {
         Stack {
             shared: Shared {
                 pool: Pool::new(config.memory),
@@ -127,7 +130,7 @@ impl Stack {
                 scratch: [0; 128],
             },
             table: Table::default(),
-            policy,
+            strategy,
             listeners: Vec::new(),
             timers: BinaryHeap::new(),
             ready: VecDeque::new(),
@@ -224,46 +227,19 @@ impl Stack {
         if self.table.len() >= self.shared.config.max_connections {
             return Err(ApiError::LimitReached);
         }
-        let remotes = [Some(options.remote), options.remote_alt];
-        let fits = |p: &Path| p.config.towards(remotes.into_iter().flatten()).is_some();
-        let first_up = || self.shared.paths.iter().position(|p| p.up && fits(p));
-        let path = match options.path {
-            Some(path) => path,
-            None => PathId(first_up().ok_or(ApiError::NoUsablePath)? as u8),
-        };
-        let mode = match options.protocol {
-            Protocol::Mptcp => Mode::Opening {
-                local: self.fresh_keys(),
-            },
-            Protocol::Tcp => Mode::Tcp,
-        };
         let id = self.table.reserve();
-        let mut conn = Connection::new(id, options.remote, mode, options.policy, now);
-        conn.remote_alt = options.remote_alt;
-        conn.local = options.local;
+        let paths = PathManager::opened(&options);
+        let mut conn = Connection::new(id, paths, Mode::Tcp, options.strategy, now);
         conn.flow_size = options
             .flow_size
             .map_or(FlowSize::Unknown, FlowSize::Declared);
-        let pinned = options.path.is_some() && options.protocol == Protocol::Tcp;
-        conn.pinned = pinned || options.local.is_some();
-        let mut ctx = self.shared.ctx(now);
-        if let Err(error) = conn.open_subflow(&mut ctx, path) {
+        if let Err(error) = conn.open(&mut self.shared.ctx(now)) {
             self.table.release(id);
             return Err(error);
         }
         self.table.put(conn);
         self.after(now, id);
         Ok(id)
-    }
-
-    /// Keys whose token is not in use here (RFC 8684 section 3.1).
-    fn fresh_keys(&mut self) -> Keys {
-        loop {
-            let keys = Keys::generate(&mut self.shared.rng);
-            if !self.shared.demux.tokens.contains_key(&keys.token) {
-                return keys;
-            }
-        }
     }
 
     /// Runs `f` on a connection and looks after it.
@@ -424,7 +400,7 @@ impl Stack {
             .unwrap_or(Err(ApiError::UnknownConnection))
     }
 
-    /// Declares how many bytes the flow is to have, to the scheduler of this end: of an accepted
+    /// Declares how many bytes the flow is to have, to the strategy of this end: of an accepted
     /// connection, or of one whose size was not known when it was opened. The size belongs to the
     /// flow, whichever way it goes, and is a hint: neither less nor more data is an error.
     ///
@@ -647,40 +623,25 @@ mod tests {
 
     use super::*;
     use crate::Config;
-    use crate::sched::{Decision, Reinject, Reinjector, Scheduler, SendView};
+    use crate::Protocol;
+    use crate::strategy::{Decision, SendView};
 
     #[derive(Debug)]
     struct Idle;
 
-    impl Scheduler for Idle {
+    impl Strategy for Idle {
         fn name(&self) -> &'static str {
             "idle"
         }
         fn next(&mut self, _: &SendView<'_>, _: &mut Rng) -> Decision {
-            Decision::Wait
-        }
-    }
-
-    impl Reinjector for Idle {
-        fn name(&self) -> &'static str {
-            "idle"
-        }
-        fn next(&mut self, _: &SendView<'_>, _: SubflowId) -> Option<Reinject> {
-            None
-        }
-    }
-
-    fn policy() -> Policy {
-        Policy {
-            scheduler: Box::new(Idle),
-            reinjector: Box::new(Idle),
+            Decision::WAIT
         }
     }
 
     #[test]
     fn timers_that_no_longer_hold_do_not_pile_up() {
         let rng = Rng::for_component(1, 1);
-        let mut stack = Stack::new(Config::default(), rng, Box::new(policy));
+        let mut stack = Stack::new(Config::default(), rng, Box::new(|| Box::new(Idle)));
         stack.add_path(PathConfig {
             v4: Some(Ipv4Addr::new(10, 0, 0, 1)),
             v6: None,
@@ -689,7 +650,7 @@ mod tests {
         });
         let options = ConnectOptions {
             protocol: Protocol::Tcp,
-            ..ConnectOptions::new(([10, 0, 0, 2], 80).into(), policy())
+            ..ConnectOptions::new(([10, 0, 0, 2], 80).into(), Box::new(Idle))
         };
         let id = stack.connect(Instant::ZERO, options).unwrap();
         while stack.poll_transmit(Instant::ZERO).is_some() {}

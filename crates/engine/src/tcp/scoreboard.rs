@@ -1,6 +1,7 @@
 //! What is in flight on a subflow: one record a transmission, with its MPTCP mapping (RFC 6675,
 //! RFC 8684 section 3.3).
 
+use core::ops::Range;
 use std::collections::VecDeque;
 
 use braid_wire::Instant;
@@ -51,7 +52,7 @@ impl Sent {
     }
 
     /// The connection's bytes this record carries.
-    pub fn data(&self) -> core::ops::Range<u64> {
+    pub fn data(&self) -> Range<u64> {
         if self.fin {
             return 0..0;
         }
@@ -94,6 +95,8 @@ pub(crate) struct Scoreboard {
     lost: u64,
     /// End of the highest delivered range.
     highest_delivered: u64,
+    /// The connection's bytes that were newly delivered.
+    arrived: Vec<Range<u64>>,
 }
 
 impl Scoreboard {
@@ -127,6 +130,9 @@ impl Scoreboard {
 
     fn note(&mut self, record: &Sent, out: &mut Delivered) {
         out.bytes += record.len();
+        if !record.fin {
+            self.arrived.push(record.data());
+        }
         if !record.retransmitted {
             out.reordered |= record.end < self.highest_delivered;
             out.rtt_from = out.rtt_from.max(Some(record.sent_at));
@@ -285,8 +291,13 @@ impl Scoreboard {
         *record
     }
 
-    /// The record in which `data` travels here, if it is not delivered yet.
-    pub fn carrier_of(&self, data: u64) -> Option<&Sent> {
-        self.records.iter().find(|r| r.data().contains(&data))
+    /// The connection's bytes that were delivered since the last call.
+    pub fn take_arrived(&mut self) -> impl Iterator<Item = Range<u64>> + '_ {
+        self.arrived.drain(..)
+    }
+
+    /// When the oldest bytes not delivered were sent last.
+    pub fn oldest_sent(&self) -> Option<Instant> {
+        self.records.front().map(|first| first.sent_at)
     }
 }

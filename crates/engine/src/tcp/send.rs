@@ -145,7 +145,7 @@ impl Sender {
         self.offer(1 + window, window);
         self.last_sent = now;
         if let Some(rtt) = rtt {
-            self.rtt.sample(rtt);
+            self.rtt.sample(now, rtt);
         }
         self.update_pacing();
     }
@@ -168,6 +168,10 @@ impl Sender {
     /// Whether a retransmission timeout is being recovered from.
     pub fn in_timeout(&self) -> bool {
         matches!(self.recovery, Recovery::Timeout { .. })
+    }
+
+    pub fn delivery_rate(&self) -> u64 {
+        0
     }
 
     /// Timeouts in a row without an acknowledgement of new data.
@@ -363,7 +367,7 @@ impl Sender {
             .rtt_from
             .map(|at| now.saturating_since(at).min(bound));
         if let Some(rtt) = rtt {
-            self.rtt.sample(rtt);
+            self.rtt.sample(now, rtt);
         }
         if advanced {
             self.undo_if_spurious(now, echo.map(|e| e.value));

@@ -7,5 +7,5 @@ mod faults;
 mod hostile;
 mod net;
 mod oracle;
-mod policy;
+mod strategy;
 mod swarm;

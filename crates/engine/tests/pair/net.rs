@@ -12,7 +12,7 @@ use braid_links::{Link, Settings};
 use braid_wire::{Instant, Rng, Seq32, ip, tcp};
 
 use crate::oracle::Oracle;
-use crate::policy::policy;
+use crate::strategy::strategy;
 
 pub const PORT: u16 = 4433;
 pub const SERVER: Ipv4Addr = Ipv4Addr::new(10, 0, 9, 1);
@@ -171,7 +171,7 @@ impl Net {
             stack: Stack::new(
                 config.clone(),
                 Rng::for_component(seed, id),
-                Box::new(policy),
+                Box::new(strategy),
             ),
             events: Vec::new(),
             apps: Vec::new(),
@@ -207,7 +207,7 @@ impl Net {
                 self.now,
                 ConnectOptions {
                     protocol,
-                    ..ConnectOptions::new(server_addr(), policy())
+                    ..ConnectOptions::new(server_addr(), strategy())
                 },
             )
             .unwrap();

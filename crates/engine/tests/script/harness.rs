@@ -14,8 +14,8 @@ use braid_wire::{Dsn64, Instant, Rng, Seq32, checksum, ip};
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::{Digest, Sha256};
 
-use crate::policy::policy;
 use crate::segment::{Mp, Rel, Seg, ack, dack, data, syn, syn_ack};
+use crate::strategy::strategy;
 
 /// The peer sends a segment at a time; everything the stack sent before must have been expected.
 macro_rules! send {
@@ -142,7 +142,7 @@ fn path(v4: Ipv4Addr) -> PathConfig {
 
 impl Script {
     pub fn new(config: Config, paths: &[PathConfig]) -> Script {
-        let mut stack = Stack::new(config, Rng::for_component(1, 1), Box::new(policy));
+        let mut stack = Stack::new(config, Rng::for_component(1, 1), Box::new(strategy));
         for path in paths {
             stack.add_path(*path);
         }
@@ -177,7 +177,7 @@ impl Script {
     pub fn connect(&mut self, remote: SocketAddr, protocol: Protocol) {
         let options = ConnectOptions {
             protocol,
-            ..ConnectOptions::new(remote, policy())
+            ..ConnectOptions::new(remote, strategy())
         };
         self.conn = Some(self.stack.connect(self.now, options).unwrap());
         self.poll();

@@ -5,8 +5,8 @@ use core::net::SocketAddr;
 use braid_engine::{ApiError, ConnectOptions, Event, PathId, Protocol};
 
 use crate::harness::{PORT, Script, config};
-use crate::policy::policy;
 use crate::segment::{ack, data, rst_ack, syn, syn_ack};
+use crate::strategy::strategy;
 
 const FAR: ([u8; 4], u16) = ([203, 0, 113, 7], 80);
 const USER: ([u8; 4], u16) = ([192, 168, 1, 10], 50_000);
@@ -78,7 +78,7 @@ fn a_source_may_be_chosen() {
     let options = |port| ConnectOptions {
         local: Some((USER.0, port).into()),
         protocol: Protocol::Tcp,
-        ..ConnectOptions::new(FAR.into(), policy())
+        ..ConnectOptions::new(FAR.into(), strategy())
     };
     let conn = s.stack.connect(s.now, options(USER.1)).unwrap();
     let again = s.stack.connect(s.now, options(USER.1));
@@ -101,7 +101,7 @@ fn a_source_may_be_chosen() {
     assert!(subflow.local.port() >= 32_768);
     let v6 = ConnectOptions {
         local: Some("[2001:db8::1]:0".parse().unwrap()),
-        ..ConnectOptions::new(FAR.into(), policy())
+        ..ConnectOptions::new(FAR.into(), strategy())
     };
     assert_eq!(s.stack.connect(s.now, v6), Err(ApiError::NoUsablePath));
 }

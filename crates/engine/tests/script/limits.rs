@@ -7,8 +7,8 @@ use braid_engine::{
 };
 
 use crate::harness::{PORT, Script, config};
-use crate::policy::policy;
 use crate::segment::{Seg, ack, dack, data, hex, rst, syn, syn_ack};
+use crate::strategy::strategy;
 
 fn capable_syn(flow: usize) -> Seg {
     syn().on(flow).raw(&hex("1e 04 01 01"))
@@ -49,7 +49,7 @@ fn connections() {
     quiet!(s, 30);
     let options = ConnectOptions {
         protocol: Protocol::Tcp,
-        ..ConnectOptions::new(SocketAddr::from(([10, 0, 1, 2], PORT)), policy())
+        ..ConnectOptions::new(SocketAddr::from(([10, 0, 1, 2], PORT)), strategy())
     };
     let refused = s.stack.connect(s.now, options);
     assert_eq!(refused, Err(ApiError::LimitReached));

@@ -14,10 +14,10 @@ mod ipv6;
 mod join;
 mod limits;
 mod misbehaviour;
-#[path = "../pair/policy.rs"]
-mod policy;
 mod recovery;
 mod report;
 mod reset;
 mod segment;
+#[path = "../pair/strategy.rs"]
+mod strategy;
 mod window;

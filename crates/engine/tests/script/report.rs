@@ -1,13 +1,13 @@
 //! What the stack tells about itself: packets, counters, snapshots, the final report.
 
-use braid_engine::sched::FlowSize;
 use braid_engine::stats::{LossRecovery, Traffic};
+use braid_engine::strategy::FlowSize;
 use braid_engine::{ApiError, ConnectOptions, Event, PathId, Protocol, SegmentKind, SubflowId};
 
 use crate::harness::{PORT, Script, config, token_idsn};
 use crate::join::joined;
-use crate::policy::policy;
 use crate::segment::{ack, dack, data, rst_ack};
+use crate::strategy::strategy;
 
 /// Subflow, kind and place of every packet sent so far.
 fn told(s: &Script) -> Vec<(u32, SegmentKind, core::ops::Range<u64>)> {
@@ -170,7 +170,7 @@ fn the_flow_size_is_told_at_either_end() {
     let options = ConnectOptions {
         protocol: Protocol::Tcp,
         flow_size: Some(4096),
-        ..ConnectOptions::new(([10, 0, 1, 2], PORT).into(), policy())
+        ..ConnectOptions::new(([10, 0, 1, 2], PORT).into(), strategy())
     };
     let opened = s.stack.connect(s.now, options).unwrap();
     assert_eq!(size(&s, opened), Some(FlowSize::Declared(4096)));

@@ -5,8 +5,8 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use braid_engine::cc::Algorithm;
-use braid_engine::sched::Policy;
 use braid_engine::stats::{PathStats, Traffic};
+use braid_engine::strategy::Strategy;
 use braid_engine::{Config, ConnectOptions, PathConfig, PathId};
 use braid_links::Settings;
 use braid_sim::traffic::{Role, Stream};
@@ -33,12 +33,12 @@ const DELAY_VARIATION: Duration = Duration::from_micros(100);
 
 /// Whether the strategy and the congestion control that `cell` names exist in the engine.
 pub(super) fn check(cell: &Cell) -> Result<(), Error> {
-    policy(cell)?;
+    strategy(cell)?;
     engine(cell).map(drop)
 }
 
 /// Scheduler and reinjector of a connection.
-pub(super) fn policy(cell: &Cell) -> Result<Policy, Error> {
+pub(super) fn strategy(cell: &Cell) -> Result<Box<dyn Strategy>, Error> {
     braid_strategy::by_name(&cell.strategy).map_err(|e| Error::Usage(e.to_string()))
 }
 
@@ -95,7 +95,7 @@ pub(super) fn connect_options(cell: &Cell, index: u64) -> Result<ConnectOptions,
     Ok(ConnectOptions {
         path: Some(PathId(cell.opening_path(index) as u8)),
         flow_size: declared(cell),
-        ..ConnectOptions::new(remote(), policy(cell)?)
+        ..ConnectOptions::new(remote(), strategy(cell)?)
     })
 }
 

@@ -135,10 +135,10 @@ fn transfer(
 }
 
 fn stack(cell: &Cell, seed: u64, node: u32) -> Result<Stack, Error> {
-    let policy = braid_strategy::factory(&cell.strategy);
-    let policy = policy.map_err(|e| Error::Usage(e.to_string()))?;
+    let strategy = braid_strategy::factory(&cell.strategy);
+    let strategy = strategy.map_err(|e| Error::Usage(e.to_string()))?;
     let (_, rng) = node_streams(seed, node);
-    Ok(Stack::new(flow::engine(cell)?, rng, Box::new(policy)))
+    Ok(Stack::new(flow::engine(cell)?, rng, Box::new(strategy)))
 }
 
 fn event() -> Result<OwnedFd, Error> {

@@ -96,13 +96,13 @@ impl<'a> Run<'a> {
     fn new(cell: &'a Cell, seed: u64) -> Result<Self, Error> {
         let mut world = World::new(seed);
         let engine = flow::engine(cell)?;
-        let policy = braid_strategy::factory(&cell.strategy);
-        let policy = policy.map_err(|e| Error::Usage(e.to_string()))?;
+        let strategy = braid_strategy::factory(&cell.strategy);
+        let strategy = strategy.map_err(|e| Error::Usage(e.to_string()))?;
         let host = |paths: Vec<PathConfig>, routes| HostConfig {
             engine: engine.clone(),
             paths,
             routes,
-            policy: Box::new(policy.clone()),
+            strategy: Box::new(strategy.clone()),
         };
         let addresses = (0..cell.paths.specs().len()).map(flow::client_addr);
         let client_paths = addresses.clone().map(flow::local).collect();

@@ -40,7 +40,7 @@ impl Cell {
         Cell {
             paths,
             size,
-            strategy: braid_strategy::DEFAULT_SCHEDULER.to_owned(),
+            strategy: braid_strategy::DEFAULT.to_owned(),
             cc: "cubic".to_owned(),
             default_path: DefaultPath::Path(0),
             records: Records::Cold,

@@ -105,7 +105,7 @@ pub struct Flow {
     /// The size is declared to the engine.
     pub declared: bool,
     /// Names of scheduler and reinjector.
-    pub policy: (&'static str, &'static str),
+    pub strategy: &'static str,
     /// Who gives the connection up, and when.
     pub abort: Option<(End, Duration)>,
     /// Who does not read for a while: after how long, and how long.
@@ -356,8 +356,7 @@ impl Draw {
             .0
             .chance(0.5)
             .then(|| self.0.below(paths.len() as u64) as u8);
-        let schedulers: Vec<_> = braid_strategy::scheduler::names().collect();
-        let reinjectors: Vec<_> = braid_strategy::reinjector::names().collect();
+        let strategies: Vec<_> = braid_strategy::names().collect();
         Flow {
             opener: Opener::Client,
             at: if self.0.chance(0.5) {
@@ -370,7 +369,7 @@ impl Draw {
             direction: self.one_of(&[Direction::Down, Direction::Down, Direction::Up]),
             size: self.size(SIZE_BITS),
             declared: self.0.chance(0.5),
-            policy: (self.one_of(&schedulers), self.one_of(&reinjectors)),
+            strategy: self.one_of(&strategies),
             abort: self.abort(),
             pause: self.pause(),
         }
@@ -400,10 +399,7 @@ impl Draw {
             direction: self.one_of(&[Direction::Down, Direction::Up]),
             size: self.size(SIZE_BITS - 1),
             declared: false,
-            policy: (
-                braid_strategy::DEFAULT_SCHEDULER,
-                braid_strategy::DEFAULT_REINJECTOR,
-            ),
+            strategy: braid_strategy::DEFAULT,
             abort: None,
             pause: None,
         }

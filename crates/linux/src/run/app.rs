@@ -10,7 +10,7 @@ use braid_wire::Instant;
 
 use super::inward::Inward;
 use super::outward::Outward;
-use super::{Device, SETTLING_TIME, policy_factory, quotes, system_rng};
+use super::{Device, SETTLING_TIME, quotes, strategy_factory, system_rng};
 use crate::driver::{Clock, Context, Counters, Driver, Host};
 use crate::net::Result;
 use crate::net::links::Links;
@@ -97,8 +97,8 @@ pub fn run_app<C: Core>(
 }
 
 fn new_stack(config: &AppConfig, engine: Config) -> Result<Stack> {
-    let policy = policy_factory(&config.strategy)?;
-    Ok(Stack::new(engine, system_rng()?, policy))
+    let strategy = strategy_factory(&config.strategy)?;
+    Ok(Stack::new(engine, system_rng()?, strategy))
 }
 
 type Side = (Tun, Device, Stack, Option<Links>);

@@ -11,8 +11,8 @@ use braid_wire::Instant;
 
 use super::outward::{Outward, OutwardPaths};
 use super::{
-    SETTLING_TIME, Signals, WALL_CLOCK_INTERVAL, policy_factory, raise_descriptor_limit,
-    since_epoch, system_rng,
+    SETTLING_TIME, Signals, WALL_CLOCK_INTERVAL, raise_descriptor_limit, since_epoch,
+    strategy_factory, system_rng,
 };
 use crate::driver::{Clock, Context, Driver, Host};
 use crate::net::links::Links;
@@ -88,8 +88,8 @@ fn assemble(
     tun: Tun,
     host: BoxHost,
 ) -> Result<BoxDriver> {
-    let stack = Stack::new(engine, system_rng()?, policy_factory(&config.strategy)?);
-    let core = BoxCore::new(config, system_rng()?, policy_factory(&config.strategy)?);
+    let stack = Stack::new(engine, system_rng()?, strategy_factory(&config.strategy)?);
+    let core = BoxCore::new(config, system_rng()?, strategy_factory(&config.strategy)?);
     let limits = Limits {
         streams: config.limits.connections,
         ..Limits::default()

@@ -13,8 +13,7 @@ use std::io::{ErrorKind, Read as _};
 use std::net::IpAddr;
 use std::time::{Duration, SystemTime};
 
-use braid_engine::Config;
-use braid_proxy::PolicyFactory;
+use braid_engine::{Config, StrategyFactory};
 use braid_proxy::config::{Cidr, TunConfig};
 use braid_wire::Rng;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -222,8 +221,8 @@ fn path_settings(interface: &str, v6: bool) -> Vec<Sysctl> {
     settings
 }
 
-/// Makes the scheduler and the reinjector of each connection.
-fn policy_factory(strategy: &str) -> Result<PolicyFactory> {
+/// Makes the strategy of each connection.
+fn strategy_factory(strategy: &str) -> Result<StrategyFactory> {
     let unknown = |e: braid_strategy::UnknownStrategy| {
         SystemError::other(format!("use the strategy {strategy:?}"), e.to_string())
     };

@@ -9,8 +9,8 @@ use braid_wire::Instant;
 
 use super::inward::{Inward, InwardPaths};
 use super::{
-    SETTLING_TIME, Signals, WALL_CLOCK_INTERVAL, policy_factory, quotes, raise_descriptor_limit,
-    since_epoch, system_rng,
+    SETTLING_TIME, Signals, WALL_CLOCK_INTERVAL, quotes, raise_descriptor_limit, since_epoch,
+    strategy_factory, system_rng,
 };
 use crate::driver::{Clock, Context, Driver, Host};
 use crate::net::links::Links;
@@ -44,7 +44,7 @@ pub fn run_server_until(
     };
     let mut engine = config.engine();
     let paths = inward.set_up(&mut engine)?;
-    let mut stack = Stack::new(engine, system_rng()?, policy_factory(&config.strategy)?);
+    let mut stack = Stack::new(engine, system_rng()?, strategy_factory(&config.strategy)?);
     paths.listen(config.port, &mut stack)?;
     let InwardPaths {
         tun, device, links, ..

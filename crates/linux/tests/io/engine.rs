@@ -132,9 +132,9 @@ fn link(n: u8) -> LinkConfig {
 }
 
 fn connect(now: Instant, stack: &mut Stack, remote: SocketAddr) {
-    let policy = braid_strategy::by_name(braid_strategy::DEFAULT_SCHEDULER).unwrap();
+    let strategy = braid_strategy::by_name(braid_strategy::DEFAULT).unwrap();
     stack
-        .connect(now, ConnectOptions::new(remote, policy))
+        .connect(now, ConnectOptions::new(remote, strategy))
         .unwrap();
 }
 
@@ -142,7 +142,7 @@ fn app(role: Role, subnet: u8) -> AppConfig {
     AppConfig {
         tun: tun(subnet),
         engine: Config::default(),
-        strategy: braid_strategy::DEFAULT_SCHEDULER.to_owned(),
+        strategy: braid_strategy::DEFAULT.to_owned(),
         role,
     }
 }

@@ -307,22 +307,25 @@ impl BoxConfig {
     }
 }
 
-/// A scheduler's name; the strategies know which there are.
+/// A strategy's name; the strategies know which there are.
 pub(super) fn check_strategy(
     src: &Source<'_>,
     given: Option<Spanned<String>>,
 ) -> Result<String, ConfigError> {
     let Some(name) = given else {
-        return Ok(braid_strategy::DEFAULT_SCHEDULER.to_owned());
+        return Ok(braid_strategy::DEFAULT.to_owned());
     };
     match braid_strategy::by_name(name.get_ref()) {
         Ok(_) => Ok(name.into_inner()),
         Err(unknown) => {
-            let message = format!("there is no strategy {:?}", unknown.name);
+            let message = format!("there is no strategy {:?}", unknown.0);
             Err(src.error(
                 &name,
                 message,
-                format!("one of {}", unknown.known.join(", ")),
+                format!(
+                    "one of {}",
+                    braid_strategy::names().collect::<Vec<_>>().join(", ")
+                ),
             ))
         }
     }

@@ -98,8 +98,8 @@ fn stack(mut config: Config, seed: u64, setup: &Setup<'_>) -> Stack {
     if let Some(tweak) = setup.tweak {
         tweak(&mut config);
     }
-    let policy = || braid_strategy::by_name("minrtt").unwrap();
-    Stack::new(config, Rng::for_component(1, seed), Box::new(policy))
+    let strategy = || braid_strategy::by_name("minrtt").unwrap();
+    Stack::new(config, Rng::for_component(1, seed), Box::new(strategy))
 }
 
 fn configs(links: usize, setup: &Setup<'_>) -> (BoxConfig, ServerConfig) {
@@ -149,12 +149,12 @@ impl World {
     pub fn new(links: usize, setup: Setup<'_>) -> World {
         let (config, server_config) = configs(links, &setup);
         let now = Instant::from_millis(1_000);
-        let policy = || braid_strategy::by_name("minrtt").unwrap();
+        let strategy = || braid_strategy::by_name("minrtt").unwrap();
         let mut boxed = Node {
             stack: stack(config.engine(), 1, &setup),
             local: Local::default(),
         };
-        let mut core = BoxCore::new(&config, Rng::for_component(1, 2), Box::new(policy));
+        let mut core = BoxCore::new(&config, Rng::for_component(1, 2), Box::new(strategy));
         core.set_wall_clock(now, EPOCH);
         let paths = (0..links)
             .map(|i| {
@@ -277,8 +277,8 @@ impl World {
 
     /// A connection of the host without a core to the server.
     pub fn raw_connect(&mut self) -> ConnId {
-        let policy = braid_strategy::by_name("minrtt").unwrap();
-        let options = ConnectOptions::new(SocketAddr::from((SERVER, 1080)), policy);
+        let strategy = braid_strategy::by_name("minrtt").unwrap();
+        let options = ConnectOptions::new(SocketAddr::from((SERVER, 1080)), strategy);
         let conn = self.raw.connect(self.now, options).unwrap();
         self.run_for(Duration::from_millis(100));
         conn

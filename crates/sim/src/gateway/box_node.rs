@@ -10,7 +10,7 @@ use braid_wire::tcp::{self, Flags};
 use braid_wire::{Instant, Rng, ip};
 
 use super::machine::Machine;
-use super::{LocalConfig, LocalTcp, child, policy_of, ports, wall_clock};
+use super::{LocalConfig, LocalTcp, child, ports, strategy_of, wall_clock};
 use crate::node::{Node, Packet, Turn};
 use crate::oracle::Oracle;
 
@@ -86,10 +86,10 @@ impl BoxNode {
             checksum_offload: true,
             ..config.engine()
         };
-        let policy = || policy_of(&config.strategy);
+        let strategy = || strategy_of(&config.strategy);
         let oracle = Oracle::new(engine.clone());
-        let mut stack = Stack::new(engine, child(&mut self.rng), Box::new(policy()));
-        let mut core = BoxCore::new(config, child(&mut self.rng), Box::new(policy()));
+        let mut stack = Stack::new(engine, child(&mut self.rng), Box::new(strategy()));
+        let mut core = BoxCore::new(config, child(&mut self.rng), Box::new(strategy()));
         core.set_wall_clock(now, wall_clock(now));
         let mut paths = Vec::new();
         for (index, addresses) in self.config.links.iter().enumerate() {

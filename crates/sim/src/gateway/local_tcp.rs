@@ -5,7 +5,7 @@ use core::time::Duration;
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{IoSlice, IoSliceMut};
 
-use braid_engine::sched::Policy;
+use braid_engine::strategy::Strategy;
 use braid_engine::{
     ApiError, CloseReason, Config, ConnId, ConnectOptions, Event, PathConfig, PathId, Protocol,
     RxMeta, Stack, Transmit,
@@ -13,7 +13,7 @@ use braid_engine::{
 use braid_proxy::{ConnectFailure, LocalError, LocalEvent, LocalId, LocalStreams};
 use braid_wire::{Instant, Rng};
 
-use super::default_policy;
+use super::default_strategy;
 use crate::oracle::{Oracle, Sent, Violation};
 
 /// Most name look-ups at a time.
@@ -29,7 +29,7 @@ pub struct LocalConfig {
     pub engine: Config,
     /// Scheduler and reinjector, which a connection without further subflows has no use for but
     /// owns all the same.
-    pub policy: fn() -> Policy,
+    pub strategy: fn() -> Box<dyn Strategy>,
     /// Most streams at a time, attempts included.
     pub streams: usize,
     /// The names that resolve, with their addresses in order of preference.
@@ -49,7 +49,7 @@ impl Default for LocalConfig {
                 user_timeout: Duration::from_secs(240),
                 ..Config::default()
             },
-            policy: default_policy,
+            strategy: default_strategy,
             streams: 65_536,
             names: BTreeMap::new(),
             lookup: Duration::from_millis(20),
@@ -90,7 +90,7 @@ pub struct LocalTcp {
     ids: BTreeMap<ConnId, LocalId>,
     next_id: u64,
     events: VecDeque<LocalEvent>,
-    policy: fn() -> Policy,
+    strategy: fn() -> Box<dyn Strategy>,
     limit: usize,
     names: BTreeMap<String, Vec<IpAddr>>,
     lookup: Duration,
@@ -124,7 +124,7 @@ impl LocalTcp {
             ..config.engine
         };
         let oracle = Oracle::new(engine.clone());
-        let mut stack = Stack::new(engine, rng, Box::new(config.policy));
+        let mut stack = Stack::new(engine, rng, Box::new(config.strategy));
         let path = stack.add_path(path);
         LocalTcp {
             stack,
@@ -136,7 +136,7 @@ impl LocalTcp {
             ids: BTreeMap::new(),
             next_id: 0,
             events: VecDeque::new(),
-            policy: config.policy,
+            strategy: config.strategy,
             limit: config.streams,
             names: config.names,
             lookup: config.lookup,
@@ -359,7 +359,7 @@ impl LocalStreams for LocalTcp {
         }
         let options = ConnectOptions {
             protocol: Protocol::Tcp,
-            ..ConnectOptions::new(destination, (self.policy)())
+            ..ConnectOptions::new(destination, (self.strategy)())
         };
         let conn = self.stack.connect(self.now, options).map_err(|e| match e {
             ApiError::NoUsablePath => ConnectFailure::NetworkUnreachable,

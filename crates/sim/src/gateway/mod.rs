@@ -7,7 +7,7 @@ mod server_node;
 
 use core::time::Duration;
 
-use braid_engine::sched::Policy;
+use braid_engine::strategy::Strategy;
 use braid_wire::{Instant, Rng};
 
 pub use box_node::{BoxNode, BoxNodeConfig};
@@ -22,15 +22,14 @@ fn wall_clock(now: Instant) -> Duration {
     EPOCH + now.saturating_since(Instant::ZERO)
 }
 
-/// Scheduler and reinjector of connections for which nothing else was chosen.
-pub fn default_policy() -> Policy {
-    policy_of(braid_strategy::DEFAULT_SCHEDULER)()
+/// The strategy of connections for which nothing else was chosen.
+pub fn default_strategy() -> Box<dyn Strategy> {
+    strategy_of(braid_strategy::DEFAULT)()
 }
 
-/// Makes the policies of the strategy `name`, which a configuration has checked.
-fn policy_of(name: &str) -> impl FnMut() -> Policy + Send + use<> {
-    let name = name.to_owned();
-    move || braid_strategy::by_name(&name).expect("the configuration knows its strategy")
+/// Makes strategies called `name`, which a configuration has checked.
+fn strategy_of(name: &str) -> fn() -> Box<dyn Strategy> {
+    braid_strategy::factory(name).expect("the configuration knows its strategy")
 }
 
 /// A random stream that depends on how many were drawn from `rng` before.

@@ -9,7 +9,7 @@ use braid_wire::icmp::TcpError;
 use braid_wire::{Instant, Rng, ip};
 
 use super::machine::Machine;
-use super::{LocalConfig, LocalTcp, child, policy_of, ports, wall_clock};
+use super::{LocalConfig, LocalTcp, child, ports, strategy_of, wall_clock};
 use crate::node::{Node, Packet, Turn};
 use crate::oracle::Oracle;
 
@@ -58,9 +58,9 @@ impl ServerNode {
             checksum_offload: true,
             ..config.engine()
         };
-        let policy = policy_of(&config.strategy);
+        let strategy = strategy_of(&config.strategy);
         let oracle = Oracle::new(engine.clone());
-        let mut stack = Stack::new(engine, child(&mut self.rng), Box::new(policy));
+        let mut stack = Stack::new(engine, child(&mut self.rng), Box::new(strategy));
         for addr in &config.listen {
             stack.add_path(path([*addr]));
             stack.listen(SocketAddr::new(*addr, config.port))?;

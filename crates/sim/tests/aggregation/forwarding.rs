@@ -6,7 +6,7 @@ use braid_engine::{ConnId, ConnectOptions, PathConfig, Protocol};
 use braid_links::Settings;
 use braid_proxy::LinkAddresses;
 use braid_sim::aggregation::{Aggregation, content_addr, link_addr, user_addr};
-use braid_sim::gateway::{BoxNode, BoxNodeConfig, LocalConfig, default_policy};
+use braid_sim::gateway::{BoxNode, BoxNodeConfig, LocalConfig, default_strategy};
 use braid_sim::traffic::{Role, Stream};
 use braid_sim::{Host, Node, NodeId, Packet, Turn, World};
 use braid_wire::ip;
@@ -28,7 +28,7 @@ fn direct(net: &mut Aggregation, protocol: Protocol) -> ConnId {
         .unwrap();
     let options = ConnectOptions {
         protocol,
-        ..ConnectOptions::new(addr, default_policy())
+        ..ConnectOptions::new(addr, default_strategy())
     };
     let asks = Stream::new(Role::Fetch { request: 100 });
     net.world

@@ -67,7 +67,7 @@ impl Download {
             },
             protocol: self.protocol,
             initial_path: None,
-            policy: || braid_strategy::by_name("minrtt").unwrap(),
+            strategy: || braid_strategy::by_name("minrtt").unwrap(),
         };
         let mut transfer = Transfer::start(self.seed, &config).unwrap();
         let mut at = |span| {
