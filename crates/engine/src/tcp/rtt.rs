@@ -12,6 +12,7 @@ const GRANULARITY: Duration = Duration::from_millis(1);
 pub(crate) struct RttEstimator {
     srtt: Option<Duration>,
     rttvar: Duration,
+    latest: Duration,
     min: Duration,
     min_rto: Duration,
     max_rto: Duration,
@@ -22,6 +23,7 @@ impl RttEstimator {
         RttEstimator {
             srtt: None,
             rttvar: Duration::ZERO,
+            latest: Duration::ZERO,
             min: Duration::MAX,
             min_rto: config.min_rto,
             max_rto: config.max_rto,
@@ -31,6 +33,7 @@ impl RttEstimator {
     /// Takes a sample (never from a retransmission: Karn).
     pub fn sample(&mut self, rtt: Duration) {
         let rtt = rtt.max(Duration::from_nanos(1));
+        self.latest = rtt;
         self.min = self.min.min(rtt);
         match self.srtt {
             None => {
@@ -52,6 +55,11 @@ impl RttEstimator {
     /// Mean deviation; zero before the first sample.
     pub fn rttvar(&self) -> Duration {
         self.rttvar
+    }
+
+    /// Newest sample; zero before the first.
+    pub fn latest(&self) -> Duration {
+        self.latest
     }
 
     /// Lowest sample; zero before the first.
@@ -87,6 +95,7 @@ mod tests {
     fn first_sample_and_smoothing() {
         let mut rtt = RttEstimator::new(&Config::default());
         assert_eq!(rtt.rto(), Duration::from_secs(1));
+        assert_eq!(rtt.latest(), Duration::ZERO);
         rtt.sample(Duration::from_millis(100));
         assert_eq!(rtt.srtt(), Duration::from_millis(100));
         assert_eq!(rtt.rttvar(), Duration::from_millis(50));
@@ -94,6 +103,7 @@ mod tests {
         rtt.sample(Duration::from_millis(180));
         assert_eq!(rtt.srtt(), Duration::from_millis(110));
         assert_eq!(rtt.rttvar(), Duration::from_micros(57_500));
+        assert_eq!(rtt.latest(), Duration::from_millis(180));
         assert_eq!(rtt.min(), Duration::from_millis(100));
     }
 
