@@ -107,6 +107,8 @@ pub struct SubflowStats {
     pub backup: bool,
     /// Potentially failed.
     pub stale: bool,
+    /// Newest round-trip time measured; zero before the first.
+    pub latest_rtt: Duration,
     /// Smoothed round-trip time.
     pub srtt: Duration,
     /// Mean deviation of the round-trip time.
@@ -115,6 +117,9 @@ pub struct SubflowStats {
     pub min_rtt: Duration,
     /// Retransmission timeout, backoff included.
     pub rto: Duration,
+    /// Bytes/s at which the peer got what was sent, by the latest sample of that that tells of the
+    /// path; 0 before the first.
+    pub delivery_rate: u64,
     /// Congestion window, bytes.
     pub cwnd: u64,
     /// Slow-start threshold, bytes; `u64::MAX` before the first loss.
@@ -147,10 +152,12 @@ impl SubflowStats {
             established: s.is_established(),
             backup: s.backup || s.peer_backup,
             stale: s.stale,
+            latest_rtt: s.snd.rtt.latest(),
             srtt: s.snd.rtt.srtt(),
             rttvar: s.snd.rtt.rttvar(),
             min_rtt: s.snd.rtt.min(),
             rto: s.snd.rto(),
+            delivery_rate: s.snd.delivery_rate(),
             cwnd: s.snd.cwnd(),
             ssthresh: s.snd.cc.ssthresh(),
             in_flight: s.snd.in_flight(),

@@ -44,6 +44,7 @@ impl Flow {
             now: self.now,
             delivered,
             rtt: Some(self.rtt),
+            rate: None,
             min_rtt: self.rtt,
             srtt: self.rtt,
             prior_in_flight: if self.cwnd_limited { cwnd } else { cwnd / 4 },

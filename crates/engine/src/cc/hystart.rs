@@ -129,6 +129,7 @@ mod tests {
                     now: Instant::ZERO,
                     delivered: segments * u64::from(MSS),
                     rtt: Some(rtt),
+                    rate: None,
                     min_rtt: rtt,
                     srtt: rtt,
                     prior_in_flight: 1 << 20,

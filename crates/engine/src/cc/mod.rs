@@ -19,6 +19,27 @@ pub enum Algorithm {
     Cubic,
 }
 
+/// How fast data was delivered (draft-cheng-iccrg-delivery-rate-estimation).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RateSample {
+    /// Bytes delivered.
+    pub delivered: u64,
+    /// In this time; not zero, and at least the lowest round trip.
+    pub interval: Duration,
+    /// The sender could have sent more than it was given in that time: the path may be faster.
+    pub app_limited: bool,
+}
+
+impl RateSample {
+    /// Bytes/s.
+    pub fn rate(&self) -> u64 {
+        let bytes = u128::from(self.delivered) * 1_000_000_000;
+        bytes
+            .checked_div(self.interval.as_nanos())
+            .map_or(0, |rate| u64::try_from(rate).unwrap_or(u64::MAX))
+    }
+}
+
 /// What one acknowledgement told.
 #[derive(Debug, Clone, Copy)]
 pub struct AckSample {
@@ -28,6 +49,8 @@ pub struct AckSample {
     pub delivered: u64,
     /// Round trip measured by this acknowledgement, if any (never from a retransmission).
     pub rtt: Option<Duration>,
+    /// Delivery rate measured by this acknowledgement, if any.
+    pub rate: Option<RateSample>,
     /// Lowest round trip of the subflow.
     pub min_rtt: Duration,
     /// Smoothed round trip.

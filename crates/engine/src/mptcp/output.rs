@@ -327,17 +327,7 @@ impl Connection {
             len: (range.end - range.start) as u32,
             fin,
         };
-        snd.on_new(ctx.now, map, false);
-        let sent = Sent {
-            start: map.sub,
-            end: map.sub + u64::from(map.len),
-            map,
-            sent_at: ctx.now,
-            retransmitted: false,
-            sacked: false,
-            lost: false,
-            fin: false,
-        };
+        let sent = snd.on_new(ctx.now, map, false);
         let kind = match range.start < self.snd.nxt {
             true => SegmentKind::Copy,
             false => SegmentKind::New,

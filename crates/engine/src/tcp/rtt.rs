@@ -119,6 +119,7 @@ mod tests {
     fn first_sample_and_smoothing() {
         let mut rtt = RttEstimator::new(&Config::default());
         assert_eq!(rtt.rto(), Duration::from_secs(1));
+        assert_eq!(rtt.latest(), Duration::ZERO);
         rtt.sample(Instant::ZERO, Duration::from_millis(100));
         assert_eq!(rtt.srtt(), Duration::from_millis(100));
         assert_eq!(rtt.rttvar(), Duration::from_millis(50));
@@ -127,6 +128,22 @@ mod tests {
         assert_eq!(rtt.srtt(), Duration::from_millis(110));
         assert_eq!(rtt.rttvar(), Duration::from_micros(57_500));
         assert_eq!(rtt.min(), Duration::from_millis(100));
+    }
+
+    #[test]
+    fn the_base_follows_a_change_of_route() {
+        let mut rtt = RttEstimator::new(&Config::default());
+        for (s, ms, base) in [
+            (1, 40, 40),
+            (5, 90, 40),
+            (12, 90, 40),
+            (23, 95, 90),
+            (24, 30, 30),
+        ] {
+            rtt.sample(Instant::from_millis(1000 * s), Duration::from_millis(ms));
+            assert_eq!(rtt.base(), Duration::from_millis(base), "at {s} s");
+        }
+        assert_eq!(rtt.min(), Duration::from_millis(30));
     }
 
     #[test]

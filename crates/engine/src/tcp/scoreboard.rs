@@ -6,6 +6,8 @@ use std::collections::VecDeque;
 
 use braid_wire::Instant;
 
+use super::rate::PacketState;
+
 /// Most records a scoreboard keeps. Records are split only by acknowledgements; past the bound a
 /// partial SACK is ignored, which costs a needless retransmission and nothing else.
 const MAX_RECORDS: usize = 16_384;
@@ -38,6 +40,8 @@ pub(crate) struct Sent {
     /// The original mapping, possibly larger than this record: a retransmission repeats it.
     pub map: Mapping,
     pub sent_at: Instant,
+    /// Of the last transmission.
+    pub packet: PacketState,
     pub retransmitted: bool,
     pub sacked: bool,
     /// Deemed lost and not retransmitted since.
@@ -78,10 +82,11 @@ pub(crate) struct Delivered {
     pub reordered: bool,
 }
 
-/// A delivered record, for RACK.
+/// A delivered record, for RACK and for the rate sample.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Newest {
     pub sent_at: Instant,
+    pub packet: PacketState,
     pub end: u64,
     pub retransmitted: bool,
 }
@@ -144,6 +149,7 @@ impl Scoreboard {
         if newer {
             out.newest = Some(Newest {
                 sent_at: record.sent_at,
+                packet: record.packet,
                 end: record.end,
                 retransmitted: record.retransmitted,
             });
@@ -255,7 +261,7 @@ impl Scoreboard {
     }
 
     /// The first lost record, cut to at most `max` bytes, marked as sent again at `now`.
-    pub fn take_lost(&mut self, now: Instant, max: u64) -> Option<Sent> {
+    pub fn take_lost(&mut self, now: Instant, packet: PacketState, max: u64) -> Option<Sent> {
         if self.lost == 0 || max == 0 {
             return None;
         }
@@ -264,22 +270,22 @@ impl Scoreboard {
         if record.len() > max {
             self.split(i, record.start + max);
         }
-        Some(self.resend(i, now))
+        Some(self.resend(i, now, packet))
     }
 
     /// The last record not delivered, cut to its last `max` bytes, marked as sent again: a tail
     /// loss probe (RFC 8985 section 7.3).
-    pub fn take_last(&mut self, now: Instant, max: u64) -> Option<Sent> {
+    pub fn take_last(&mut self, now: Instant, packet: PacketState, max: u64) -> Option<Sent> {
         let mut i = self.records.iter().rposition(|r| !r.sacked)?;
         let record = self.records[i];
         if record.len() > max && max > 0 {
             self.split(i, record.end - max);
             i += 1;
         }
-        Some(self.resend(i, now))
+        Some(self.resend(i, now, packet))
     }
 
-    fn resend(&mut self, i: usize, now: Instant) -> Sent {
+    fn resend(&mut self, i: usize, now: Instant, packet: PacketState) -> Sent {
         let record = &mut self.records[i];
         if record.lost {
             record.lost = false;
@@ -287,6 +293,7 @@ impl Scoreboard {
             self.in_flight += record.end - record.start;
         }
         record.sent_at = now;
+        record.packet = packet;
         record.retransmitted = true;
         *record
     }

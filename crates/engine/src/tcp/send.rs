@@ -8,6 +8,7 @@ use braid_wire::{Instant, Seq32};
 
 use super::pacing::Pacer;
 use super::prr::Prr;
+use super::rate::{PacketState, RateEstimator};
 use super::rtt::RttEstimator;
 use super::scoreboard::{Delivered, Mapping, Scoreboard, Sent};
 use crate::Config;
@@ -70,6 +71,7 @@ pub(crate) struct Sender {
     pub iss: Seq32,
     pub board: Scoreboard,
     pub rtt: RttEstimator,
+    rate: RateEstimator,
     pub cc: Box<dyn CongestionControl>,
     pub pacer: Pacer,
     pub traffic: Traffic,
@@ -95,6 +97,8 @@ pub(crate) struct Sender {
     /// Bytes retransmitted in this recovery and not reported as duplicates.
     unproved: u64,
     cwnd_limited: bool,
+    /// The window was last seen full.
+    full_at: Instant,
     max_flight: u64,
     round_end: u64,
     last_sent: Instant,
@@ -111,6 +115,7 @@ impl Sender {
             iss,
             board: Scoreboard::default(),
             rtt: RttEstimator::new(config),
+            rate: RateEstimator::new(),
             cc: config.congestion.build(mss, config.initial_window),
             // Where the peer's segment size is not known yet, these segments are the smallest.
             pacer: Pacer::new(u64::from(config.initial_window) * u64::from(mss)),
@@ -130,6 +135,7 @@ impl Sender {
             probe_out: false,
             unproved: 0,
             cwnd_limited: false,
+            full_at: Instant::ZERO,
             max_flight: 0,
             round_end: 0,
             last_sent: Instant::ZERO,
@@ -170,10 +176,6 @@ impl Sender {
         matches!(self.recovery, Recovery::Timeout { .. })
     }
 
-    pub fn delivery_rate(&self) -> u64 {
-        0
-    }
-
     /// Timeouts in a row without an acknowledgement of new data.
     pub fn timeouts(&self) -> u32 {
         self.backoff
@@ -195,6 +197,11 @@ impl Sender {
             _ => self.cc.cwnd(),
         };
         cwnd.min(most)
+    }
+
+    /// Bytes/s at which the peer got what was sent; 0 before the first sample of that.
+    pub fn delivery_rate(&self) -> u64 {
+        self.rate.rate()
     }
 
     /// The retransmission timeout with its backoff (RFC 6298 section 5.5).
@@ -261,26 +268,36 @@ impl Sender {
     }
 
     /// Records new payload `map` (or, if `fin`, the FIN) as sent at `nxt`.
-    pub fn on_new(&mut self, now: Instant, map: Mapping, fin: bool) {
+    pub fn on_new(&mut self, now: Instant, map: Mapping, fin: bool) -> Sent {
         let len = if fin { 1 } else { u64::from(map.len) };
-        self.board.push(Sent {
+        let sent = Sent {
             start: self.nxt,
             end: self.nxt + len,
             map,
             sent_at: now,
+            packet: self.packet_state(now),
             retransmitted: false,
             sacked: false,
             lost: false,
             fin,
-        });
+        };
+        self.board.push(sent);
         self.nxt += len;
         self.on_sent(now, len);
         self.arm_probe(now);
+        sent
+    }
+
+    fn packet_state(&mut self, now: Instant) -> PacketState {
+        let (in_flight, empty) = (self.in_flight(), self.board.is_empty());
+        let paused = self.pacer.has_paused(now, self.full_at);
+        self.rate.on_send(now, in_flight, empty, paused)
     }
 
     /// The next lost record to retransmit now, at most `max` bytes of it.
     pub fn retransmit(&mut self, now: Instant, max: u64) -> Option<Sent> {
-        let sent = self.board.take_lost(now, max)?;
+        let packet = self.packet_state(now);
+        let sent = self.board.take_lost(now, packet, max)?;
         self.unproved += sent.len();
         self.on_sent(now, sent.len());
         Some(sent)
@@ -288,7 +305,8 @@ impl Sender {
 
     /// The tail loss probe.
     pub fn probe(&mut self, now: Instant) -> Option<Sent> {
-        let sent = self.board.take_last(now, u64::from(self.mss))?;
+        let packet = self.packet_state(now);
+        let sent = self.board.take_last(now, packet, u64::from(self.mss))?;
         self.on_sent(now, sent.len());
         Some(sent)
     }
@@ -346,6 +364,7 @@ impl Sender {
         sacks: &[Range<u64>],
         echo: Option<Echo>,
     ) -> bool {
+        self.note_full(now);
         let prior_in_flight = self.in_flight();
         let advanced = ack > self.una;
         let mut delivered = Delivered::default();
@@ -369,6 +388,10 @@ impl Sender {
         if let Some(rtt) = rtt {
             self.rtt.sample(now, rtt);
         }
+        let rate = delivered.newest.and_then(|newest| {
+            let bytes = delivered.bytes;
+            self.rate.on_ack(now, bytes, &newest, self.rtt.min())
+        });
         if advanced {
             self.undo_if_spurious(now, echo.map(|e| e.value));
             self.backoff = 0;
@@ -383,6 +406,7 @@ impl Sender {
             now,
             delivered: delivered.bytes,
             rtt,
+            rate,
             min_rtt: self.rtt.min(),
             srtt: self.rtt.srtt(),
             prior_in_flight,
@@ -404,6 +428,13 @@ impl Sender {
         self.arm_rto(now);
         self.arm_probe(now);
         true
+    }
+
+    /// To be called before anything makes room in the window.
+    fn note_full(&mut self, now: Instant) {
+        if self.cwnd_room() == 0 {
+            self.full_at = now;
+        }
     }
 
     /// An echo older than the first retransmission proves that the original arrived (RFC 3522).
@@ -548,6 +579,7 @@ impl Sender {
 
     /// Serves an expired timer. `ts` is the timestamp a segment sent now would carry.
     pub fn on_timeout(&mut self, now: Instant, ts: u32) -> Option<Expired> {
+        self.note_full(now);
         if self.reorder_at.is_some_and(|at| at <= now) {
             return self.detect_losses(now, 0).then_some(Expired::Lost);
         }
@@ -608,6 +640,18 @@ mod tests {
     const RTT: Duration = Duration::from_millis(100);
     const START: Instant = Instant::from_millis(1000);
 
+    fn send(sender: &mut Sender, now: Instant, segments: u64) {
+        for _ in 0..segments {
+            let map = Mapping {
+                data: sender.nxt - 1,
+                sub: sender.nxt,
+                len: 1000,
+                fin: false,
+            };
+            sender.on_new(now, map, false);
+        }
+    }
+
     /// Twenty segments of 1000 bytes, all sent at `START`.
     fn flight() -> Sender {
         let config = Config {
@@ -617,15 +661,7 @@ mod tests {
         };
         let mut sender = Sender::new(Seq32(0), 1000, &config);
         sender.established(START, Some(RTT), 1 << 20);
-        for n in 0..20 {
-            let map = Mapping {
-                data: n * 1000,
-                sub: n * 1000 + 1,
-                len: 1000,
-                fin: false,
-            };
-            sender.on_new(START, map, false);
-        }
+        send(&mut sender, START, 20);
         sender
     }
 
@@ -660,5 +696,29 @@ mod tests {
             assert_eq!(sender.in_flight(), 0);
             assert_eq!(room(&sender), room_left, "{acked} {sack:?}");
         }
+    }
+
+    #[test]
+    fn a_sender_that_is_given_too_little_keeps_its_rate() {
+        let ms = Duration::from_millis(1);
+        let mut sender = flight();
+        sender.on_ack(START + RTT, 20_001, &[], None);
+        assert_eq!(sender.delivery_rate(), 200_000);
+        // There was room for 50 ms.
+        let now = START + RTT + ms * 50;
+        send(&mut sender, now, 1);
+        sender.on_ack(now + RTT, 21_001, &[], None);
+        assert_eq!(sender.delivery_rate(), 200_000);
+    }
+
+    #[test]
+    fn a_sender_that_fills_its_window_is_measured() {
+        let mut sender = flight();
+        sender.on_ack(START + RTT, 20_001, &[], None);
+        // A timer comes late; the window is full once more.
+        let now = START + RTT + Duration::from_micros(900);
+        send(&mut sender, now, 41);
+        sender.on_ack(now + RTT, 30_001, &[], None);
+        assert_eq!(sender.delivery_rate(), 10_000 * 1_000_000 / 100_000);
     }
 }
