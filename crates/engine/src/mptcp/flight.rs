@@ -289,3 +289,106 @@ fn count(total: &mut u64, bytes: u64, before: bool, after: bool) {
         _ => {}
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: (SubflowId, Slot) = (SubflowId(0), Slot(0));
+    const B: (SubflowId, Slot) = (SubflowId(1), Slot(1));
+
+    fn flight(sent: &[(Range<u64>, (SubflowId, Slot))]) -> Flight {
+        let mut flight = Flight::default();
+        for (range, (id, slot)) in sent {
+            flight.on_sent(Instant::ZERO, range.clone(), *id, *slot);
+        }
+        flight
+    }
+
+    fn span(data: Option<InFlight>) -> Option<(u64, u64)> {
+        data.map(|d| (d.start, d.end))
+    }
+
+    #[test]
+    fn slots_are_used_again() {
+        assert_eq!(Slot::free([].into_iter()), Slot(0));
+        assert_eq!(Slot::free([Slot(0), Slot(2)].into_iter()), Slot(1));
+    }
+
+    /// Two subflows walk the queue side by side, and skip what has arrived.
+    #[test]
+    fn each_subflow_has_a_cursor_of_its_own() {
+        let mut flight = flight(&[(0..10, A), (10..20, B), (20..30, A)]);
+        let (mut a, mut b) = (Cursors::default(), Cursors::default());
+        assert_eq!(span(flight.copies(&mut a, A.1).any), Some((10, 20)));
+        assert_eq!(span(flight.copies(&mut b, B.1).any), Some((0, 10)));
+        flight.on_arrived(0..4);
+        assert_eq!(span(flight.copies(&mut b, B.1).any), Some((4, 10)));
+        assert_eq!(span(flight.oldest()), Some((4, 10)));
+        flight.on_sent(Instant::ZERO, 4..8, B.0, B.1);
+        assert_eq!(span(flight.copies(&mut b, B.1).any), Some((8, 10)));
+        flight.on_arrived(8..10);
+        assert_eq!(span(flight.copies(&mut b, B.1).any), Some((20, 30)));
+        flight.on_sent(Instant::ZERO, 20..30, B.0, B.1);
+        assert_eq!(flight.copies(&mut b, B.1), Copies::default());
+        // Data sent later is found from where the cursor stands.
+        flight.on_sent(Instant::ZERO, 30..40, A.0, A.1);
+        assert_eq!(span(flight.copies(&mut b, B.1).single), Some((30, 40)));
+    }
+
+    #[test]
+    fn what_was_sent_twice_is_not_single() {
+        let mut flight = flight(&[(0..10, A), (10..20, A), (0..10, B)]);
+        let mut third = Cursors::default();
+        let copies = flight.copies(&mut third, Slot(2));
+        assert_eq!(
+            (span(copies.single), span(copies.any)),
+            (Some((10, 20)), Some((0, 10)))
+        );
+        assert_eq!(copies.any.map(|d| d.carrier), Some(B.0));
+        flight.on_arrived(0..20);
+        assert!(!flight.is_open());
+    }
+
+    /// What another subflow carries or has delivered is not lost with the first.
+    #[test]
+    fn only_what_nobody_carries_is_lost() {
+        let mut flight = flight(&[(0..10, A), (10..20, A), (20..30, A), (10..20, B)]);
+        flight.on_arrived(0..5);
+        flight.on_failed(A.1);
+        assert_eq!(flight.lost(), 15);
+        let mut b = Cursors::default();
+        assert_eq!(span(flight.copies(&mut b, B.1).lost), Some((5, 10)));
+        flight.on_sent(Instant::ZERO, 5..10, B.0, B.1);
+        assert_eq!(span(flight.copies(&mut b, B.1).lost), Some((20, 30)));
+        // Another timeout of the same subflow puts nothing on a third one.
+        flight.on_failed(A.1);
+        assert_eq!(flight.lost(), 10);
+        flight.on_arrived(20..30);
+        assert_eq!(flight.lost(), 0);
+        // With both gone the rest is.
+        flight.on_gone(B.1);
+        assert_eq!(flight.lost(), 15);
+        flight.release_to(12);
+        assert_eq!(flight.lost(), 8);
+        let mut next = Cursors::default();
+        assert_eq!(span(flight.copies(&mut next, B.1).lost), Some((12, 20)));
+    }
+
+    #[test]
+    fn what_was_discarded_goes_out_again_anywhere() {
+        let mut flight = flight(&[(0..10, A), (10..20, A)]);
+        let mut a = Cursors::default();
+        flight.on_arrived(0..20);
+        assert_eq!(flight.oldest(), None);
+        assert_eq!(flight.copies(&mut a, A.1), Copies::default());
+        flight.on_discarded(0..5);
+        assert_eq!(flight.lost(), 5);
+        assert_eq!(span(flight.copies(&mut a, A.1).lost), Some((0, 5)));
+        flight.on_sent(Instant::ZERO, 0..5, A.0, A.1);
+        assert_eq!((flight.lost(), flight.is_open()), (0, true));
+        assert_eq!(span(flight.oldest()), Some((0, 5)));
+        flight.release_to(20);
+        assert!(!flight.is_open());
+    }
+}

@@ -385,7 +385,10 @@ impl Sender {
         let rtt = delivered
             .rtt_from
             .map(|at| now.saturating_since(at).min(bound));
-        if let Some(rtt) = rtt {
+        // Where only retransmissions are acknowledged, nothing but a timestamp tells the round trip
+        // (RFC 7323 section 4), and a queue may have come or gone meanwhile.
+        let echoed = echo.filter(|_| advanced).map(|echo| echo.age);
+        if let Some(rtt) = rtt.or(echoed) {
             self.rtt.sample(now, rtt);
         }
         let rate = delivered.newest.and_then(|newest| {
