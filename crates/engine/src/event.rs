@@ -72,6 +72,22 @@ pub enum Event {
     },
 }
 
+impl Event {
+    /// The connection that it happened to.
+    pub fn conn(&self) -> ConnId {
+        match *self {
+            Event::Accepted { conn, .. }
+            | Event::Connected { conn }
+            | Event::Readable { conn }
+            | Event::Writable { conn }
+            | Event::Closed { conn, .. }
+            | Event::FellBack { conn, .. }
+            | Event::SubflowEstablished { conn, .. }
+            | Event::SubflowClosed { conn, .. } => conn,
+        }
+    }
+}
+
 /// Why a connection ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CloseReason {

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use braid_engine::Stack;
-use braid_proxy::Core;
+use braid_engine::app::{self, Core, Ctx};
 use braid_wire::Instant;
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
@@ -256,36 +256,42 @@ impl<P: PacketIo, C: Core, H: Host<C>> Driver<P, C, H> {
         // What the core did with the local events may have made events of the engine.
         idle &= self.tell_engine_events(now);
         idle &= self.transmit(now);
-        let mut context = Context {
+        let (host, mut context) = self.host(now);
+        host.after_turn(&mut context);
+        idle && !self.sockets.has_events()
+    }
+
+    /// The core, and what it works with.
+    fn core(&mut self, now: Instant) -> (&mut C, Ctx<'_>) {
+        let ctx = Ctx {
+            now,
+            stack: &mut self.stack,
+            local: &mut self.sockets,
+        };
+        (&mut self.core, ctx)
+    }
+
+    /// The host, and what it may use.
+    fn host(&mut self, now: Instant) -> (&mut H, Context<'_, C>) {
+        let context = Context {
             now,
             core: &mut self.core,
             stack: &mut self.stack,
             sockets: &mut self.sockets,
         };
-        self.host.after_turn(&mut context);
-        idle && !self.sockets.has_events()
+        (&mut self.host, context)
     }
 
     fn expire(&mut self, now: Instant) {
+        let (core, mut ctx) = self.core(now);
+        app::serve_timers(core, &mut ctx);
         let due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
-        if due(self.stack.next_timeout()) {
-            self.stack.handle_timeout(now);
-        }
-        if due(self.core.next_timeout()) {
-            self.core
-                .handle_timeout(now, &mut self.stack, &mut self.sockets);
-        }
         if due(self.sockets.next_timeout()) {
             self.sockets.handle_timeout(now);
         }
         if due(self.host.next_timeout()) {
-            let mut context = Context {
-                now,
-                core: &mut self.core,
-                stack: &mut self.stack,
-                sockets: &mut self.sockets,
-            };
-            self.host.handle_timeout(&mut context);
+            let (host, mut context) = self.host(now);
+            host.handle_timeout(&mut context);
         }
     }
 
@@ -294,8 +300,8 @@ impl<P: PacketIo, C: Core, H: Host<C>> Driver<P, C, H> {
             let Some(event) = self.stack.poll_event() else {
                 return true;
             };
-            self.core
-                .on_engine_event(now, event, &mut self.stack, &mut self.sockets);
+            let (core, mut ctx) = self.core(now);
+            core.on_engine_event(&mut ctx, event);
         }
         false
     }
@@ -305,8 +311,8 @@ impl<P: PacketIo, C: Core, H: Host<C>> Driver<P, C, H> {
             let Some(event) = self.sockets.next_event() else {
                 return true;
             };
-            self.core
-                .on_local_event(now, event, &mut self.stack, &mut self.sockets);
+            let (core, mut ctx) = self.core(now);
+            core.on_local_event(&mut ctx, event);
         }
         false
     }
@@ -359,14 +365,8 @@ impl<P: PacketIo, C: Core, H: Host<C>> Driver<P, C, H> {
                 STOP => return false,
                 PACKETS => self.receive(now),
                 token if token & HOST == HOST => {
-                    let mut context = Context {
-                        now,
-                        core: &mut self.core,
-                        stack: &mut self.stack,
-                        sockets: &mut self.sockets,
-                    };
-                    self.host
-                        .on_ready((token & 0xffff_ffff) as u32, &mut context);
+                    let (host, mut context) = self.host(now);
+                    host.on_ready((token & 0xffff_ffff) as u32, &mut context);
                 }
                 token => self.sockets.on_ready(token, flags),
             }

@@ -15,11 +15,9 @@
 //! request: the first is checked by then, the second with the request. So the password neither
 //! serves another time, nor another destination, nor tells the secret.
 
-mod replay;
-
 use core::fmt;
 use core::time::Duration;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
@@ -28,8 +26,6 @@ use braid_wire::Instant;
 
 use crate::config::{Secret, UserConfig};
 use crate::socks::Destination;
-
-use replay::ReplayCache;
 
 /// Bytes of a password.
 pub const PASSWORD_LEN: usize = 1 + 8 + 16 + 32 + 32;
@@ -252,5 +248,42 @@ impl Verifier {
     /// Passwords remembered now.
     pub fn remembered(&self) -> usize {
         self.replay.len()
+    }
+}
+
+/// Nonces that were used and could still be accepted, in order of expiry. Bounded: when it is
+/// full, the newcomer is refused; forgetting another instead would let that one be used again.
+#[derive(Debug)]
+struct ReplayCache {
+    used: BTreeSet<(u64, [u8; 16])>,
+    capacity: usize,
+}
+
+impl ReplayCache {
+    fn new(capacity: usize) -> Self {
+        ReplayCache {
+            used: BTreeSet::new(),
+            capacity,
+        }
+    }
+
+    /// Remembers `nonce` until `expires_ms`. The time of a password is under its code, so a
+    /// second use comes with the same expiry.
+    fn insert(&mut self, expires_ms: u64, nonce: [u8; 16], now_ms: u64) -> Result<(), AuthError> {
+        while self.used.first().is_some_and(|(e, _)| *e < now_ms) {
+            self.used.pop_first();
+        }
+        if self.used.contains(&(expires_ms, nonce)) {
+            return Err(AuthError::Replayed);
+        }
+        if self.used.len() >= self.capacity {
+            return Err(AuthError::ReplayCacheFull);
+        }
+        self.used.insert((expires_ms, nonce));
+        Ok(())
+    }
+
+    fn len(&self) -> usize {
+        self.used.len()
     }
 }

@@ -2,48 +2,23 @@
 
 mod session;
 
-use core::net::{Ipv4Addr, Ipv6Addr};
+use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 use std::collections::BTreeMap;
 
-use braid_engine::{
-    CloseReason, ConnId, Event, PathId, Stack, StrategyFactory, SubflowCloseReason,
-};
+use braid_engine::app::{Core, Ctx, LocalEvent, LocalId};
+use braid_engine::{ApiError, CloseReason, Event, PathId, Stack, SubflowCloseReason};
 use braid_wire::{Instant, Rng};
 
-use crate::auth::WallClock;
+use crate::auth::{self, WallClock};
 use crate::config::{BoxConfig, BoxLimits, BoxTimeouts};
-use crate::relay::End;
+use crate::relay::{self, End, Relay};
 use crate::report::{BoxCounters, LogLimiter};
-use crate::table::{SessionId, Table};
-use crate::upstream::Upstream;
-use crate::{Core, LocalEvent, LocalStreams};
+use crate::socks::{self, ClientError, ClientStep, Destination, Reply};
+use crate::table::{Due, SessionId, Table};
+use crate::upstream::{Hints, Lease, LinkAddresses, Notice, StrategyFactory, Upstream};
 
 use session::{Outcome, Session, Stage};
-
-/// What the driver is to do outside of streams and packets.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Notice {
-    /// Everything that is not TCP goes over this link from now on; `None` where no link is up.
-    BestPath(Option<PathId>),
-    /// Whether the link leads to a server. Where it does not while another one does, nothing that
-    /// is only forwarded is to stay on it.
-    Reached(PathId, bool),
-    /// Whether new connections of users are to be taken in. `false` when no server is reachable:
-    /// then they are forwarded unjoined, while those taken in before keep being served.
-    Intake(bool),
-}
-
-/// The addresses of one link on the TUN device.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LinkAddresses {
-    /// IPv4, where the link has IPv4.
-    pub v4: Option<Ipv4Addr>,
-    /// IPv6, where the link has IPv6.
-    pub v6: Option<Ipv6Addr>,
-    /// Largest IP packet of the link, bytes.
-    pub mtu: u16,
-}
 
 /// The box as a sans-IO core.
 ///
@@ -65,7 +40,7 @@ pub struct BoxCore {
     upstream: Upstream,
     sessions: Table<Session>,
     /// Sessions of each host of the LAN.
-    per_host: BTreeMap<core::net::IpAddr, usize>,
+    per_host: BTreeMap<IpAddr, usize>,
     /// Sessions whose destination is not connected yet.
     handshakes: usize,
     clock: WallClock,
@@ -74,11 +49,14 @@ pub struct BoxCore {
     limiter: LogLimiter,
 }
 
-/// Most sessions that get another turn, and timers that are served, before packets are sent.
+/// Most timers that are served and sessions that get another turn before packets are sent.
 const BATCH: usize = 32;
 
+/// Most attempts to reach a server for one connection.
+const MAX_ATTEMPTS: usize = 4;
+
 impl BoxCore {
-    /// A core without links. `strategy` gives each connection its own; `rng`
+    /// A core without links. `strategy` gives each connection its scheduler and reinjector; `rng`
     /// must be a stream of its own.
     pub fn new(config: &BoxConfig, rng: Rng, strategy: StrategyFactory) -> Self {
         BoxCore {
@@ -148,145 +126,43 @@ impl BoxCore {
     pub fn connections(&self) -> usize {
         self.sessions.len()
     }
-
-    fn on_conn_event(
-        &mut self,
-        now: Instant,
-        conn: ConnId,
-        event: &Event,
-        stack: &mut Stack,
-        local: &mut dyn LocalStreams,
-    ) {
-        let Some(id) = self.sessions.by_conn(conn) else {
-            return;
-        };
-        let Some(session) = self.sessions.get_mut(id) else {
-            return;
-        };
-        let server = session.server;
-        match event {
-            Event::Connected { .. } => self.on_connected(now, id, stack, local),
-            Event::Readable { .. } => {
-                session.relay.set_conn_readable();
-                self.advance(now, id, stack, local);
-            }
-            Event::Writable { .. } => {
-                session.relay.set_conn_writable();
-                self.advance(now, id, stack, local);
-            }
-            Event::SubflowEstablished { path, rtt, .. } => {
-                if matches!(session.stage, Stage::Connecting) && session.path != *path {
-                    // The engine had no answer there and went elsewhere by itself.
-                    let silent = core::mem::replace(&mut session.path, *path);
-                    self.upstream.on_doubt(now, server, silent);
-                }
-                self.upstream.on_subflow(now, server, *path, *rtt, stack);
-            }
-            Event::SubflowClosed { path, reason, .. } => {
-                let doubt = matches!(
-                    reason,
-                    SubflowCloseReason::TimedOut | SubflowCloseReason::Reset
-                );
-                if doubt {
-                    self.upstream.on_doubt(now, server, *path);
-                }
-            }
-            Event::Closed { reason, .. } => self.on_closed(now, id, *reason, stack, local),
-            Event::Accepted { .. } | Event::FellBack { .. } => {}
-        }
-    }
-
-    fn on_closed(
-        &mut self,
-        now: Instant,
-        id: SessionId,
-        reason: CloseReason,
-        stack: &mut Stack,
-        local: &mut dyn LocalStreams,
-    ) {
-        let Some(session) = self.sessions.get_mut(id) else {
-            return;
-        };
-        if matches!(reason, CloseReason::TimedOut | CloseReason::Unreachable) {
-            self.upstream.on_doubt_everywhere(now, session.server);
-        }
-        tracing::debug!(?reason, "connection to the server closed");
-        match session.stage {
-            Stage::Connecting => {
-                let path = session.path;
-                self.upstream.on_doubt(now, session.server, path);
-                self.retry(now, id, stack, local);
-            }
-            Stage::Negotiating(_) => self.end(now, id, Outcome::ServerFailed, stack, local),
-            Stage::Relaying => {
-                let outcome = Outcome::Relayed(End::of_conn(reason));
-                self.end(now, id, outcome, stack, local);
-            }
-        }
-    }
 }
 
 impl Core for BoxCore {
-    fn on_engine_event(
-        &mut self,
-        now: Instant,
-        event: Event,
-        stack: &mut Stack,
-        local: &mut dyn LocalStreams,
-    ) {
+    fn on_engine_event(&mut self, ctx: &mut Ctx<'_>, event: Event) {
         if self
             .upstream
-            .on_probe_event(now, &event, stack, &mut self.counters)
+            .on_probe_event(ctx.now, &event, ctx.stack, &mut self.counters)
         {
             return;
         }
-        let conn = match event {
-            Event::Connected { conn }
-            | Event::Readable { conn }
-            | Event::Writable { conn }
-            | Event::Closed { conn, .. }
-            | Event::SubflowEstablished { conn, .. }
-            | Event::SubflowClosed { conn, .. }
-            | Event::FellBack { conn, .. } => conn,
+        if let Some(id) = self.sessions.by_conn(event.conn()) {
+            self.on_conn_event(ctx, id, event);
+        } else if let Event::Accepted { conn, .. } = event {
             // A box listens on nothing.
-            Event::Accepted { conn, .. } => return stack.abort(now, conn),
-        };
-        self.on_conn_event(now, conn, &event, stack, local);
+            ctx.stack.abort(ctx.now, conn);
+        }
     }
 
-    fn on_local_event(
-        &mut self,
-        now: Instant,
-        event: LocalEvent,
-        stack: &mut Stack,
-        local: &mut dyn LocalStreams,
-    ) {
-        let id = match event {
-            LocalEvent::Accepted {
-                id,
-                peer,
-                destination,
-            } => return self.on_accepted(now, (id, peer, destination), stack, local),
-            LocalEvent::Readable { id }
-            | LocalEvent::Writable { id }
-            | LocalEvent::Broken { id } => id,
-            // A box neither connects nor looks up.
-            LocalEvent::Connected { .. }
-            | LocalEvent::ConnectFailed { .. }
-            | LocalEvent::Resolved { .. } => return,
-        };
-        let Some(sid) = self.sessions.by_local(id) else {
-            return;
-        };
-        let Some(session) = self.sessions.get_mut(sid) else {
+    fn on_local_event(&mut self, ctx: &mut Ctx<'_>, event: LocalEvent) {
+        if let LocalEvent::Accepted {
+            id,
+            peer,
+            destination,
+        } = event
+        {
+            return self.on_accepted(ctx, id, peer, destination);
+        }
+        let Some(id) = self.sessions.by_local(event.id()) else {
             return;
         };
         match event {
-            LocalEvent::Readable { .. } => session.relay.set_local_readable(),
-            LocalEvent::Writable { .. } => session.relay.set_local_writable(),
-            _ => return self.end(now, sid, Outcome::Relayed(End::Local), stack, local),
+            LocalEvent::Readable { .. } => self.go_on(ctx, id, Relay::set_local_readable),
+            LocalEvent::Writable { .. } => self.go_on(ctx, id, Relay::set_local_writable),
+            LocalEvent::Broken { .. } => self.end(ctx, id, Outcome::Relayed(End::Local)),
+            // A box neither connects nor looks up.
+            _ => {}
         }
-        self.advance(now, sid, stack, local);
     }
 
     fn next_timeout(&self) -> Option<Instant> {
@@ -295,21 +171,326 @@ impl Core for BoxCore {
         own.into_iter().chain(upstream).min()
     }
 
-    fn handle_timeout(&mut self, now: Instant, stack: &mut Stack, local: &mut dyn LocalStreams) {
-        if self.upstream.next_timeout().is_some_and(|at| at <= now) {
-            self.upstream.handle_timeout(now, stack, &mut self.counters);
+    fn handle_timeout(&mut self, ctx: &mut Ctx<'_>) {
+        if self.upstream.next_timeout().is_some_and(|at| at <= ctx.now) {
+            self.upstream
+                .handle_timeout(ctx.now, ctx.stack, &mut self.counters);
         }
         for _ in 0..BATCH {
-            let Some(id) = self.sessions.pop_expired(now) else {
-                break;
-            };
-            self.on_timer(now, id, stack, local);
+            match self.sessions.pop_due(ctx.now) {
+                Some((id, Due::Timer)) => self.on_timer(ctx, id),
+                Some((id, Due::Turn)) => self.advance(ctx, id),
+                None => break,
+            }
         }
-        for _ in 0..BATCH {
-            let Some(id) = self.sessions.pop_ready() else {
-                break;
-            };
-            self.advance(now, id, stack, local);
+    }
+}
+
+impl BoxCore {
+    fn on_conn_event(&mut self, ctx: &mut Ctx<'_>, id: SessionId, event: Event) {
+        let Some(session) = self.sessions.get_mut(id) else {
+            return;
+        };
+        let server = session.server;
+        match event {
+            Event::Connected { .. } => self.on_connected(ctx, id),
+            Event::Readable { .. } => self.go_on(ctx, id, Relay::set_conn_readable),
+            Event::Writable { .. } => self.go_on(ctx, id, Relay::set_conn_writable),
+            Event::SubflowEstablished { path, rtt, .. } => {
+                if matches!(session.stage, Stage::Connecting) && session.path != path {
+                    // The engine had no answer there and went elsewhere by itself.
+                    let silent = core::mem::replace(&mut session.path, path);
+                    self.upstream.on_doubt(ctx.now, server, silent);
+                }
+                self.upstream
+                    .on_subflow(ctx.now, server, path, rtt, ctx.stack);
+            }
+            Event::SubflowClosed { path, reason, .. } => {
+                let doubt = matches!(
+                    reason,
+                    SubflowCloseReason::TimedOut | SubflowCloseReason::Reset
+                );
+                if doubt {
+                    self.upstream.on_doubt(ctx.now, server, path);
+                }
+            }
+            Event::Closed { reason, .. } => self.on_closed(ctx, id, reason),
+            Event::Accepted { .. } | Event::FellBack { .. } => {}
+        }
+    }
+
+    /// Goes on with a session where `mark` says what of its relay may be tried again.
+    fn go_on(&mut self, ctx: &mut Ctx<'_>, id: SessionId, mark: fn(&mut Relay)) {
+        if let Some(session) = self.sessions.get_mut(id) {
+            mark(&mut session.relay);
+        }
+        self.advance(ctx, id);
+    }
+
+    fn on_closed(&mut self, ctx: &mut Ctx<'_>, id: SessionId, reason: CloseReason) {
+        let Some(session) = self.sessions.get_mut(id) else {
+            return;
+        };
+        if matches!(reason, CloseReason::TimedOut | CloseReason::Unreachable) {
+            self.upstream.on_doubt_everywhere(ctx.now, session.server);
+        }
+        tracing::debug!(?reason, "connection to the server closed");
+        match session.stage {
+            Stage::Connecting => self.retry(ctx, id),
+            Stage::Negotiating(_) => self.end(ctx, id, Outcome::ServerFailed),
+            Stage::Relaying => self.end(ctx, id, Outcome::Relayed(End::of_conn(reason))),
+        }
+    }
+
+    fn on_accepted(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        id: LocalId,
+        peer: SocketAddr,
+        destination: SocketAddr,
+    ) {
+        self.counters.accepted += 1;
+        let host = peer.ip().to_canonical();
+        let of_host = self.per_host.get(&host).copied().unwrap_or(0);
+        if self.sessions.len() >= self.limits.connections
+            || self.handshakes >= self.limits.handshakes
+            || of_host >= self.limits.per_host
+        {
+            self.counters.over_limit += 1;
+            if let Some(left_out) = self.limiter.allow(ctx.now, "limit", host) {
+                let open = self.sessions.len();
+                tracing::warn!(%host, open, of_host, left_out, "too many connections");
+            }
+            return ctx.local.reset(id);
+        }
+        let destination = SocketAddr::new(destination.ip().to_canonical(), destination.port());
+        let hints = Hints::default();
+        let lease = match self.lease(ctx, &hints, destination) {
+            Ok(lease) => lease,
+            Err(error) => {
+                self.counters.no_server += 1;
+                self.warn_no_server(ctx.now, host, Some(error));
+                return ctx.local.reset(id);
+            }
+        };
+        let session = Session {
+            relay: Relay::new(ctx.now, lease.conn, id, self.timeouts.patience()),
+            stage: Stage::Connecting,
+            server: lease.server,
+            path: lease.path,
+            host,
+            destination,
+            started: ctx.now,
+            tried: Vec::new(),
+        };
+        let sid = self.sessions.insert(session);
+        self.sessions.bind_local(id, sid);
+        self.sessions.bind_conn(lease.conn, sid);
+        self.sessions.arm(sid, ctx.now + self.timeouts.attempt);
+        self.handshakes += 1;
+        *self.per_host.entry(host).or_default() += 1;
+    }
+
+    /// A connection to a server with the whole SOCKS handshake queued, so that it leaves with the
+    /// end of the engine's.
+    fn lease(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        hints: &Hints,
+        destination: SocketAddr,
+    ) -> Result<Lease, ApiError> {
+        let lease = self.upstream.acquire(ctx.now, hints, ctx.stack)?;
+        let server = self.upstream.server(lease.server);
+        let mut nonce = [0; 16];
+        self.rng.fill(&mut nonce);
+        let user = server.user.as_bytes();
+        let destination = Destination::Address(destination);
+        let time = self.clock.unix_ms(ctx.now);
+        let password = auth::password(&server.secret, user, &destination, time, nonce);
+        let flight = socks::flight(user, &password, &destination);
+        match ctx.stack.write(ctx.now, lease.conn, &flight) {
+            Ok(n) if n == flight.len() => Ok(lease),
+            result => {
+                ctx.stack.abort(ctx.now, lease.conn);
+                Err(result.err().unwrap_or(ApiError::LimitReached))
+            }
+        }
+    }
+
+    /// No server was reached this way: tries another one or another link, in the hope that one of
+    /// them works.
+    fn retry(&mut self, ctx: &mut Ctx<'_>, id: SessionId) {
+        let Some(session) = self.sessions.get_mut(id) else {
+            return;
+        };
+        self.upstream
+            .on_doubt(ctx.now, session.server, session.path);
+        session.tried.push((session.server, session.path));
+        let attempts = session.tried.len();
+        let (destination, old) = (session.destination, session.relay.conn);
+        let hints = Hints {
+            tried: core::mem::take(&mut session.tried),
+        };
+        let late = ctx.now >= session.started + self.timeouts.connect;
+        ctx.stack.abort(ctx.now, old);
+        if late || attempts >= MAX_ATTEMPTS {
+            return self.end(ctx, id, Outcome::NoServer);
+        }
+        let Ok(lease) = self.lease(ctx, &hints, destination) else {
+            return self.end(ctx, id, Outcome::NoServer);
+        };
+        self.counters.retries += 1;
+        self.sessions.bind_conn(lease.conn, id);
+        if let Some(session) = self.sessions.get_mut(id) {
+            session.relay.conn = lease.conn;
+            session.server = lease.server;
+            session.path = lease.path;
+            session.tried = hints.tried;
+        }
+        // The next one may take longer: the links may just be slow.
+        let patience = self.timeouts.attempt * (1 << attempts.min(8));
+        self.sessions.arm(id, ctx.now + patience);
+    }
+
+    fn on_connected(&mut self, ctx: &mut Ctx<'_>, id: SessionId) {
+        let Some(session) = self.sessions.get_mut(id) else {
+            return;
+        };
+        session.stage = Stage::Negotiating(Box::default());
+        session.tried = Vec::new();
+        let deadline = session.started + self.timeouts.connect;
+        self.sessions.arm(id, deadline);
+        self.advance(ctx, id);
+    }
+
+    /// Does what a session can do now.
+    fn advance(&mut self, ctx: &mut Ctx<'_>, id: SessionId) {
+        let Some(session) = self.sessions.get_mut(id) else {
+            return;
+        };
+        if let Stage::Negotiating(handshake) = &mut session.stage {
+            let conn = session.relay.conn;
+            match relay::read_step(ctx, conn, ClientStep::More, |buf| handshake.input(buf)) {
+                Ok(ClientStep::Connected) => {
+                    session.stage = Stage::Relaying;
+                    session.relay.touch(ctx.now);
+                    let due = session.relay.due();
+                    self.counters.connected += 1;
+                    self.handshakes -= 1;
+                    self.sessions.arm(id, due);
+                }
+                Ok(ClientStep::More) if ctx.stack.read_finished(conn) => {
+                    return self.end(ctx, id, Outcome::Refused(ClientError::Garbage));
+                }
+                Ok(ClientStep::More) => {}
+                Ok(ClientStep::Failed(error)) => {
+                    return self.end(ctx, id, Outcome::Refused(error));
+                }
+                Err(_) => return self.end(ctx, id, Outcome::ServerFailed),
+            }
+        }
+        self.relay(ctx, id);
+    }
+
+    fn relay(&mut self, ctx: &mut Ctx<'_>, id: SessionId) {
+        let Some(session) = self.sessions.get_mut(id) else {
+            return;
+        };
+        let relay = &mut session.relay;
+        let turn = match session.stage {
+            Stage::Connecting => return,
+            Stage::Negotiating(_) => relay.turn_up(ctx),
+            Stage::Relaying => relay.turn(ctx),
+        };
+        let due = relay.due();
+        self.counters.bytes_up += turn.moved.to_conn;
+        self.counters.bytes_down += turn.moved.to_local;
+        if turn.moved.any() {
+            self.upstream.note_traffic(ctx.now);
+        }
+        if let Some(end) = self.sessions.follow(id, &turn, due) {
+            self.end(ctx, id, Outcome::Relayed(end));
+        }
+    }
+
+    fn on_timer(&mut self, ctx: &mut Ctx<'_>, id: SessionId) {
+        let Some(session) = self.sessions.get_mut(id) else {
+            return;
+        };
+        match session.stage {
+            Stage::Connecting => self.retry(ctx, id),
+            Stage::Negotiating(_) => self.end(ctx, id, Outcome::NoAnswer),
+            Stage::Relaying => {
+                let due = session.relay.due();
+                if due <= ctx.now {
+                    return self.end(ctx, id, Outcome::Relayed(End::Idle));
+                }
+                self.sessions.arm(id, due);
+            }
+        }
+    }
+
+    /// Ends a session: both sides, the tables, counters and, where it is worth one, a log line.
+    fn end(&mut self, ctx: &mut Ctx<'_>, id: SessionId, outcome: Outcome) {
+        let Some(session) = self.sessions.remove(id) else {
+            return;
+        };
+        if !matches!(session.stage, Stage::Relaying) {
+            self.handshakes -= 1;
+        }
+        if let Some(n) = self.per_host.get_mut(&session.host) {
+            *n -= 1;
+            if *n == 0 {
+                self.per_host.remove(&session.host);
+            }
+        }
+        let end = match outcome {
+            Outcome::Relayed(end) => end,
+            // A user without the box would see RST, or nothing for minutes; RST it is.
+            _ => End::Conn,
+        };
+        session.relay.end(ctx, end);
+        *outcome.counter(&mut self.counters) += 1;
+        self.log_end(ctx.now, &session, outcome);
+    }
+
+    fn log_end(&mut self, now: Instant, session: &Session, outcome: Outcome) {
+        let (host, destination) = (session.host, session.destination);
+        tracing::debug!(%host, %destination, ?outcome, "connection ended");
+        let entry = self.upstream.server(session.server);
+        let address = entry.endpoint_v4().or(entry.endpoint_v6());
+        let Some(server) = address else {
+            return;
+        };
+        match outcome {
+            Outcome::NoServer => self.warn_no_server(now, server.ip(), None),
+            Outcome::Refused(ClientError::AuthRefused | ClientError::MethodRefused) => {
+                if let Some(left_out) = self.limiter.allow(now, "auth", server.ip()) {
+                    let user = &entry.user;
+                    tracing::error!(
+                        %server, user, left_out,
+                        "the server refuses this box: check user, secret and clock"
+                    );
+                }
+            }
+            Outcome::Refused(ClientError::Garbage) | Outcome::ServerFailed => {
+                if let Some(left_out) = self.limiter.allow(now, "server", server.ip()) {
+                    tracing::warn!(%server, left_out, "the server does not answer as one");
+                }
+            }
+            Outcome::Refused(ClientError::Refused(Reply::NotAllowed)) => {
+                if let Some(left_out) = self.limiter.allow(now, "rules", destination.ip()) {
+                    tracing::warn!(%destination, left_out, "the server's rules forbid this");
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn warn_no_server(&mut self, now: Instant, source: IpAddr, error: Option<ApiError>) {
+        if let Some(left_out) = self.limiter.allow(now, "no server", source) {
+            let error = error.map_or_else(|| "no answer".to_owned(), |e| e.to_string());
+            tracing::warn!(error, left_out, "no server can be reached");
         }
     }
 }

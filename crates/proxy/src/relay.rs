@@ -7,10 +7,9 @@
 use core::time::Duration;
 use std::io::{IoSlice, IoSliceMut};
 
-use braid_engine::{ApiError, CloseReason, ConnId, Stack};
+use braid_engine::app::{Ctx, LocalError, LocalId};
+use braid_engine::{ApiError, CloseReason, ConnId};
 use braid_wire::Instant;
-
-use crate::{LocalError, LocalId, LocalStreams};
 
 /// Most bytes a relay moves in one direction before others have their turn.
 const TURN_BYTES: usize = 256 << 10;
@@ -168,34 +167,24 @@ impl Relay {
     }
 
     /// Moves what can be moved, both ways.
-    pub(crate) fn turn(
-        &mut self,
-        now: Instant,
-        stack: &mut Stack,
-        local: &mut dyn LocalStreams,
-    ) -> Turn {
+    pub(crate) fn turn(&mut self, ctx: &mut Ctx<'_>) -> Turn {
         let was_half_closed = self.half_closed();
         let mut moved = Moved::default();
         let mut halts = [Halt::Blocked; 2];
-        halts[0] = self.pump_to_conn(now, stack, local, &mut moved.to_conn);
+        halts[0] = self.pump_to_conn(ctx, &mut moved.to_conn);
         if !matches!(halts[0], Halt::LocalBroken | Halt::ConnGone) {
-            halts[1] = self.pump_to_local(now, stack, local, &mut moved.to_local);
+            halts[1] = self.pump_to_local(ctx, &mut moved.to_local);
         }
         let closing = self.half_closed() && !was_half_closed;
-        self.turned(now, moved, closing, halts)
+        self.turned(ctx.now, moved, closing, halts)
     }
 
     /// Moves only what the local side sent: the other direction is not the user's yet. What closes
     /// meanwhile sets no timer.
-    pub(crate) fn turn_up(
-        &mut self,
-        now: Instant,
-        stack: &mut Stack,
-        local: &mut dyn LocalStreams,
-    ) -> Turn {
+    pub(crate) fn turn_up(&mut self, ctx: &mut Ctx<'_>) -> Turn {
         let mut moved = Moved::default();
-        let halt = self.pump_to_conn(now, stack, local, &mut moved.to_conn);
-        self.turned(now, moved, false, [halt, Halt::Blocked])
+        let halt = self.pump_to_conn(ctx, &mut moved.to_conn);
+        self.turned(ctx.now, moved, false, [halt, Halt::Blocked])
     }
 
     fn turned(&mut self, now: Instant, moved: Moved, closing: bool, halts: [Halt; 2]) -> Turn {
@@ -219,31 +208,19 @@ impl Relay {
     }
 
     /// Ends both streams as `end` says.
-    pub(crate) fn end(
-        &self,
-        now: Instant,
-        end: End,
-        stack: &mut Stack,
-        local: &mut dyn LocalStreams,
-    ) {
+    pub(crate) fn end(&self, ctx: &mut Ctx<'_>, end: End) {
         match end {
             // The engine sees to what is still under way.
-            End::Finished => local.close(self.local),
+            End::Finished => ctx.local.close(self.local),
             End::Local | End::Conn | End::Idle => {
-                stack.abort(now, self.conn);
-                local.reset(self.local);
+                ctx.stack.abort(ctx.now, self.conn);
+                ctx.local.reset(self.local);
             }
         }
     }
 
     /// Moves what the local side sent into the connection.
-    fn pump_to_conn(
-        &mut self,
-        now: Instant,
-        stack: &mut Stack,
-        local: &mut dyn LocalStreams,
-        moved: &mut u64,
-    ) -> Halt {
+    fn pump_to_conn(&mut self, ctx: &mut Ctx<'_>, moved: &mut u64) -> Halt {
         let mut budget = TURN_BYTES;
         while !self.to_conn_done && self.local_readable && self.conn_writable {
             if budget == 0 {
@@ -252,13 +229,14 @@ impl Relay {
             let mut asked = false;
             let fill = |bufs: &mut [IoSliceMut<'_>]| {
                 asked = true;
-                local.read(self.local, bufs).map_err(PumpError::Local)
+                ctx.local.read(self.local, bufs).map_err(PumpError::Local)
             };
-            match stack.write_with(now, self.conn, budget, fill) {
+            match ctx.stack.write_with(ctx.now, self.conn, budget, fill) {
                 Ok(0) if !asked => self.conn_writable = false,
                 Ok(0) => {
                     self.to_conn_done = true;
-                    if let Err(ApiError::UnknownConnection) = stack.shutdown(now, self.conn) {
+                    if let Err(ApiError::UnknownConnection) = ctx.stack.shutdown(ctx.now, self.conn)
+                    {
                         return Halt::ConnGone;
                     }
                 }
@@ -275,13 +253,7 @@ impl Relay {
     }
 
     /// Moves what the connection delivered to the local side.
-    fn pump_to_local(
-        &mut self,
-        now: Instant,
-        stack: &mut Stack,
-        local: &mut dyn LocalStreams,
-        moved: &mut u64,
-    ) -> Halt {
+    fn pump_to_local(&mut self, ctx: &mut Ctx<'_>, moved: &mut u64) -> Halt {
         let mut budget = TURN_BYTES;
         while !self.to_local_done && self.conn_readable && self.local_writable {
             if budget == 0 {
@@ -290,14 +262,14 @@ impl Relay {
             let mut asked = false;
             let drain = |bufs: &[IoSlice<'_>]| {
                 asked = true;
-                local.write(self.local, bufs).map_err(PumpError::Local)
+                ctx.local.write(self.local, bufs).map_err(PumpError::Local)
             };
-            match stack.read_with(now, self.conn, drain) {
+            match ctx.stack.read_with(ctx.now, self.conn, drain) {
                 Ok(0) if !asked => {
                     self.conn_readable = false;
-                    if stack.read_finished(self.conn) {
+                    if ctx.stack.read_finished(self.conn) {
                         self.to_local_done = true;
-                        local.shutdown(self.local);
+                        ctx.local.shutdown(self.local);
                     }
                 }
                 // A stream that takes nothing and says so by a zero is as good as full.
@@ -313,4 +285,28 @@ impl Relay {
         }
         Halt::Blocked
     }
+}
+
+/// Feeds a handshake that comes before a relay with what the connection delivered, up to the next
+/// step that is not `more`, and leaves alone what follows it.
+pub(crate) fn read_step<S: PartialEq + Clone>(
+    ctx: &mut Ctx<'_>,
+    conn: ConnId,
+    more: S,
+    mut input: impl FnMut(&[u8]) -> (usize, S),
+) -> Result<S, ApiError> {
+    let mut step = more.clone();
+    ctx.stack.read_with(ctx.now, conn, |bufs| {
+        let mut taken = 0;
+        for buf in bufs {
+            let (n, next) = input(buf);
+            taken += n;
+            step = next;
+            if step != more {
+                break;
+            }
+        }
+        Ok::<_, ApiError>(taken)
+    })?;
+    Ok(step)
 }

@@ -2,20 +2,22 @@
 
 mod session;
 
-use core::net::IpAddr;
+use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 
-use braid_engine::{ConnId, Event, Stack};
+use braid_engine::app::{ConnectFailure, Core, Ctx, LocalEvent, LocalId};
+use braid_engine::{CloseReason, ConnId, Event};
 use braid_wire::Instant;
 
-use crate::auth::{Verifier, WallClock};
+use crate::auth::{Grant, Verifier, WallClock};
 use crate::config::{Cidr, ServerConfig, ServerLimits, ServerTimeouts};
 use crate::policy::DestinationPolicy;
+use crate::relay::{self, End, Relay};
 use crate::report::{LogLimiter, ServerCounters};
-use crate::table::Table;
-use crate::{Core, LocalEvent, LocalId, LocalStreams};
+use crate::socks::{Destination, Reply, ServerHandshake, ServerStep};
+use crate::table::{Due, SessionId, Table};
 
-use session::Session;
+use session::{Refusal, Session, Stage};
 
 /// The server as a sans-IO core. The driver adds paths to the stack and listens on them; every
 /// accepted connection is served.
@@ -47,8 +49,15 @@ pub struct ServerCore {
     limiter: LogLimiter,
 }
 
-/// Most sessions that get another turn, and timers that are served, before packets are sent.
+/// Most timers that are served and sessions that get another turn before packets are sent.
 const BATCH: usize = 32;
+
+/// Most addresses of a name that are tried.
+const MAX_ADDRESSES: usize = 8;
+/// How long one address is tried while there are others.
+const ADDRESS_PATIENCE: Duration = Duration::from_secs(3);
+/// How long a peer has to close after it was told of a failure.
+const CLOSE_PATIENCE: Duration = Duration::from_secs(5);
 
 impl ServerCore {
     /// A core without connections.
@@ -111,76 +120,39 @@ impl ServerCore {
 }
 
 impl Core for ServerCore {
-    fn on_engine_event(
-        &mut self,
-        now: Instant,
-        event: Event,
-        stack: &mut Stack,
-        local: &mut dyn LocalStreams,
-    ) {
+    fn on_engine_event(&mut self, ctx: &mut Ctx<'_>, event: Event) {
+        if let Event::Accepted { conn, remote, .. } = event {
+            return self.on_accepted(ctx, conn, remote.ip());
+        }
+        let Some(id) = self.sessions.by_conn(event.conn()) else {
+            return;
+        };
         match event {
-            Event::Accepted { conn, remote, .. } => {
-                self.on_accepted(now, conn, remote.ip(), stack, local);
-            }
-            Event::Readable { conn } => {
-                self.on_conn(now, conn, stack, local, |s| s.set_conn_readable());
-            }
-            Event::Writable { conn } => {
-                self.on_conn(now, conn, stack, local, |s| s.set_conn_writable());
-            }
-            Event::Closed { conn, reason } => {
-                if let Some(id) = self.sessions.by_conn(conn) {
-                    tracing::debug!(?reason, "connection from a box closed");
-                    self.on_closed(now, id, reason, stack, local);
-                }
-            }
+            Event::Readable { .. } => self.go_on(ctx, id, Relay::set_conn_readable),
+            Event::Writable { .. } => self.go_on(ctx, id, Relay::set_conn_writable),
+            Event::Closed { reason, .. } => self.on_closed(ctx, id, reason),
             // A server opens nothing; which subflows there are is the engine's business.
-            Event::Connected { .. }
-            | Event::FellBack { .. }
-            | Event::SubflowEstablished { .. }
-            | Event::SubflowClosed { .. } => {}
+            _ => {}
         }
     }
 
-    fn on_local_event(
-        &mut self,
-        now: Instant,
-        event: LocalEvent,
-        stack: &mut Stack,
-        local: &mut dyn LocalStreams,
-    ) {
-        let find = |id: LocalId| self.sessions.by_local(id);
+    fn on_local_event(&mut self, ctx: &mut Ctx<'_>, event: LocalEvent) {
+        let local = event.id();
+        let Some(id) = self.sessions.by_local(local) else {
+            if let LocalEvent::Accepted { .. } = event {
+                // A server takes nothing in on its local side.
+                ctx.local.reset(local);
+            }
+            return;
+        };
         match event {
-            LocalEvent::Connected { id } => {
-                if let Some(sid) = find(id) {
-                    self.on_connected(now, sid, id, stack, local);
-                }
-            }
-            LocalEvent::ConnectFailed { id, failure } => {
-                if let Some(sid) = find(id) {
-                    self.sessions.unbind_local(id);
-                    self.on_connect_failed(now, sid, failure, stack, local);
-                }
-            }
-            LocalEvent::Resolved { id, addresses } => {
-                if let Some(sid) = find(id) {
-                    self.sessions.unbind_local(id);
-                    self.on_resolved(now, sid, addresses, stack, local);
-                }
-            }
-            LocalEvent::Readable { id } => {
-                self.on_local(now, id, stack, local, |s| s.set_local_readable());
-            }
-            LocalEvent::Writable { id } => {
-                self.on_local(now, id, stack, local, |s| s.set_local_writable());
-            }
-            LocalEvent::Broken { id } => {
-                if let Some(sid) = find(id) {
-                    self.on_broken(now, sid, id, stack, local);
-                }
-            }
-            // A server takes nothing in on its local side.
-            LocalEvent::Accepted { id, .. } => local.reset(id),
+            LocalEvent::Connected { .. } => self.on_connected(ctx, id, local),
+            LocalEvent::ConnectFailed { failure, .. } => self.on_connect_failed(ctx, id, failure),
+            LocalEvent::Resolved { addresses, .. } => self.on_resolved(ctx, id, addresses),
+            LocalEvent::Readable { .. } => self.go_on(ctx, id, Relay::set_local_readable),
+            LocalEvent::Writable { .. } => self.go_on(ctx, id, Relay::set_local_writable),
+            LocalEvent::Broken { .. } => self.on_broken(ctx, id, local),
+            LocalEvent::Accepted { .. } => {}
         }
     }
 
@@ -188,52 +160,381 @@ impl Core for ServerCore {
         self.sessions.next_timeout()
     }
 
-    fn handle_timeout(&mut self, now: Instant, stack: &mut Stack, local: &mut dyn LocalStreams) {
+    fn handle_timeout(&mut self, ctx: &mut Ctx<'_>) {
         for _ in 0..BATCH {
-            let Some(id) = self.sessions.pop_expired(now) else {
-                break;
-            };
-            self.on_timer(now, id, stack, local);
-        }
-        for _ in 0..BATCH {
-            let Some(id) = self.sessions.pop_ready() else {
-                break;
-            };
-            self.advance(now, id, stack, local);
+            match self.sessions.pop_due(ctx.now) {
+                Some((id, Due::Timer)) => self.on_timer(ctx, id),
+                Some((id, Due::Turn)) => self.advance(ctx, id),
+                None => break,
+            }
         }
     }
 }
 
 impl ServerCore {
-    fn on_conn(
-        &mut self,
-        now: Instant,
-        conn: ConnId,
-        stack: &mut Stack,
-        local: &mut dyn LocalStreams,
-        mark: impl FnOnce(&mut Session),
-    ) {
-        if let Some(id) = self.sessions.by_conn(conn)
-            && let Some(session) = self.sessions.get_mut(id)
-        {
-            mark(session);
-            self.advance(now, id, stack, local);
+    /// Goes on with a session where `mark` says what of its relay may be tried again.
+    fn go_on(&mut self, ctx: &mut Ctx<'_>, id: SessionId, mark: fn(&mut Relay)) {
+        let session = self.sessions.get_mut(id);
+        if let Some(relay) = session.and_then(Session::relay_mut) {
+            mark(relay);
+        }
+        self.advance(ctx, id);
+    }
+
+    fn on_accepted(&mut self, ctx: &mut Ctx<'_>, conn: ConnId, remote: IpAddr) {
+        self.counters.accepted += 1;
+        let open = self.sessions.len();
+        if open >= self.limits.connections || self.handshakes >= self.limits.handshakes {
+            self.counters.over_limit += 1;
+            if let Some(left_out) = self.limiter.allow(ctx.now, "limit", remote) {
+                let handshakes = self.handshakes;
+                tracing::warn!(%remote, open, handshakes, left_out, "too many connections");
+            }
+            return ctx.stack.abort(ctx.now, conn);
+        }
+        let deadline = ctx.now + self.timeouts.handshake;
+        let id = self.sessions.insert(Session {
+            conn,
+            remote: remote.to_canonical(),
+            user: None,
+            stage: Stage::Handshake(Box::default()),
+            time: deadline,
+        });
+        self.sessions.bind_conn(conn, id);
+        self.sessions.arm(id, deadline);
+        self.handshakes += 1;
+        self.advance(ctx, id);
+    }
+
+    /// Does what a session can do now.
+    fn advance(&mut self, ctx: &mut Ctx<'_>, id: SessionId) {
+        self.handshake(ctx, id);
+        self.relay(ctx, id);
+    }
+
+    fn handshake(&mut self, ctx: &mut Ctx<'_>, id: SessionId) {
+        // A handshake has three messages; each turn of the loop ends one.
+        for _ in 0..8 {
+            let Some(session) = self.sessions.get_mut(id) else {
+                return;
+            };
+            let Stage::Handshake(handshake) = &mut session.stage else {
+                return;
+            };
+            let conn = session.conn;
+            let step = relay::read_step(ctx, conn, ServerStep::More, |buf| {
+                handshake.spoken = true;
+                handshake.socks.input(buf)
+            });
+            let Ok(step) = step else {
+                // Its `Closed` follows.
+                return;
+            };
+            match step {
+                ServerStep::More => {
+                    if ctx.stack.read_finished(conn) {
+                        ctx.stack.abort(ctx.now, conn);
+                    }
+                    return;
+                }
+                ServerStep::Send(bytes) => {
+                    if !send_all(ctx, conn, &bytes) {
+                        return self.drop_session(ctx, id);
+                    }
+                }
+                ServerStep::Credentials { user, password } => {
+                    let time = self.clock.unwrap_or_default().unix_ms(ctx.now);
+                    match self.verifier.check(&user, &password, time) {
+                        Ok(grant) => {
+                            session.user = Some(grant.user);
+                            handshake.grant = Some(grant);
+                            handshake.socks.accepted();
+                            if !send_all(ctx, conn, &ServerHandshake::ACCEPTED) {
+                                return self.drop_session(ctx, id);
+                            }
+                        }
+                        Err(e) => return self.refuse(ctx, id, Refusal::Auth(e)),
+                    }
+                }
+                ServerStep::Request(destination) => {
+                    return self.on_request(ctx, id, destination);
+                }
+                ServerStep::Failed(e) => return self.refuse(ctx, id, Refusal::Socks(e)),
+            }
         }
     }
 
-    fn on_local(
-        &mut self,
-        now: Instant,
-        local_id: LocalId,
-        stack: &mut Stack,
-        local: &mut dyn LocalStreams,
-        mark: impl FnOnce(&mut Session),
-    ) {
-        if let Some(id) = self.sessions.by_local(local_id)
-            && let Some(session) = self.sessions.get_mut(id)
-        {
-            mark(session);
-            self.advance(now, id, stack, local);
+    fn on_request(&mut self, ctx: &mut Ctx<'_>, id: SessionId, destination: Destination) {
+        let Some(session) = self.sessions.get_mut(id) else {
+            return;
+        };
+        let Stage::Handshake(handshake) = &session.stage else {
+            return;
+        };
+        let right = |g: &Grant| self.verifier.check_destination(g, &destination);
+        if !handshake.grant.as_ref().is_some_and(right) {
+            return self.refuse(ctx, id, Refusal::WrongDestination);
+        }
+        let of_user = session.user.and_then(|u| self.per_user.get_mut(u));
+        let Some(of_user) = of_user.filter(|n| **n < self.limits.per_user) else {
+            return self.refuse(ctx, id, Refusal::OverLimit);
+        };
+        *of_user += 1;
+        session.stage = Stage::Closing;
+        let deadline = ctx.now + self.timeouts.connect;
+        session.time = deadline;
+        let name = session.user.and_then(|u| self.user_names.get(u));
+        tracing::debug!(remote = %session.remote, user = name, %destination, "request");
+        self.handshakes -= 1;
+        match destination {
+            Destination::Address(addr) => self.on_resolved(ctx, id, vec![addr]),
+            Destination::Name(name, port) => match ctx.local.resolve(&name, port) {
+                Some(lookup) => {
+                    session.stage = Stage::Resolving;
+                    self.sessions.bind_local(lookup, id);
+                    self.sessions.arm(id, deadline);
+                }
+                None => self.refuse(ctx, id, Refusal::Failure(ConnectFailure::NoResources)),
+            },
         }
     }
+
+    /// The destination's addresses are known: those that the rules permit are tried in turn.
+    fn on_resolved(&mut self, ctx: &mut Ctx<'_>, id: SessionId, addresses: Vec<SocketAddr>) {
+        let canonical = |a: SocketAddr| SocketAddr::new(a.ip().to_canonical(), a.port());
+        let permitted = addresses
+            .iter()
+            .copied()
+            .map(canonical)
+            .filter(|a| self.destinations.permits(a.ip()));
+        let mut others: Vec<SocketAddr> = permitted.take(MAX_ADDRESSES).collect();
+        others.reverse();
+        if others.is_empty() {
+            let refusal = match addresses.first() {
+                Some(addr) => Refusal::Forbidden(addr.ip()),
+                None => Refusal::Failure(ConnectFailure::NameNotResolved),
+            };
+            return self.refuse(ctx, id, refusal);
+        }
+        self.connect_next(ctx, id, others, ConnectFailure::HostUnreachable);
+    }
+
+    /// Connects to the last of `others`, or reports `failure` where there is none left.
+    fn connect_next(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        id: SessionId,
+        mut others: Vec<SocketAddr>,
+        mut failure: ConnectFailure,
+    ) {
+        while let Some(addr) = others.pop() {
+            match ctx.local.connect(addr) {
+                Ok(stream) => {
+                    self.sessions.bind_local(stream, id);
+                    let Some(session) = self.sessions.get_mut(id) else {
+                        return;
+                    };
+                    let deadline = match others.is_empty() {
+                        true => session.time,
+                        false => session.time.min(ctx.now + ADDRESS_PATIENCE),
+                    };
+                    session.stage = Stage::Connecting {
+                        local: stream,
+                        others,
+                    };
+                    return self.sessions.arm(id, deadline);
+                }
+                Err(e) => failure = e,
+            }
+        }
+        self.refuse(ctx, id, Refusal::Failure(failure));
+    }
+
+    fn on_connect_failed(&mut self, ctx: &mut Ctx<'_>, id: SessionId, failure: ConnectFailure) {
+        let Some(session) = self.sessions.get_mut(id) else {
+            return;
+        };
+        if let Stage::Connecting { others, .. } = &mut session.stage {
+            let others = core::mem::take(others);
+            session.stage = Stage::Closing;
+            self.connect_next(ctx, id, others, failure);
+        }
+    }
+
+    fn on_connected(&mut self, ctx: &mut Ctx<'_>, id: SessionId, stream: LocalId) {
+        let Some(session) = self.sessions.get_mut(id) else {
+            return;
+        };
+        if !matches!(session.stage, Stage::Connecting { local, .. } if local == stream) {
+            return;
+        }
+        if !send_all(ctx, session.conn, &Reply::Succeeded.encode()) {
+            self.counters.over_limit += 1;
+            return self.drop_session(ctx, id);
+        }
+        let relay = Relay::new(ctx.now, session.conn, stream, self.timeouts.patience());
+        let due = relay.due();
+        session.stage = Stage::Relaying(relay);
+        self.counters.connected += 1;
+        self.sessions.arm(id, due);
+        self.advance(ctx, id);
+    }
+
+    fn on_broken(&mut self, ctx: &mut Ctx<'_>, id: SessionId, stream: LocalId) {
+        let Some(session) = self.sessions.get_mut(id) else {
+            return;
+        };
+        match session.stage {
+            Stage::Relaying(_) => self.end_relay(ctx, id, End::Local),
+            Stage::Connecting { .. } => {
+                ctx.local.close(stream);
+                self.on_connect_failed(ctx, id, ConnectFailure::Refused);
+            }
+            _ => {}
+        }
+    }
+
+    fn relay(&mut self, ctx: &mut Ctx<'_>, id: SessionId) {
+        let session = self.sessions.get_mut(id);
+        let Some(relay) = session.and_then(Session::relay_mut) else {
+            return;
+        };
+        let turn = relay.turn(ctx);
+        let due = relay.due();
+        self.counters.bytes_up += turn.moved.to_local;
+        self.counters.bytes_down += turn.moved.to_conn;
+        if let Some(end) = self.sessions.follow(id, &turn, due) {
+            self.end_relay(ctx, id, end);
+        }
+    }
+
+    fn on_timer(&mut self, ctx: &mut Ctx<'_>, id: SessionId) {
+        let Some(session) = self.sessions.get_mut(id) else {
+            return;
+        };
+        match &mut session.stage {
+            Stage::Handshake(_) => {
+                let remote = session.remote;
+                self.counters.handshake_timeout += 1;
+                if let Some(left_out) = self.limiter.allow(ctx.now, "slow handshake", remote) {
+                    tracing::warn!(%remote, left_out, "the handshake was not complete in time");
+                }
+                self.drop_session(ctx, id);
+            }
+            Stage::Resolving => {
+                self.refuse(ctx, id, Refusal::Failure(ConnectFailure::NameNotResolved));
+            }
+            Stage::Connecting { local, .. } => {
+                ctx.local.reset(*local);
+                self.on_connect_failed(ctx, id, ConnectFailure::TimedOut);
+            }
+            Stage::Relaying(relay) => {
+                let due = relay.due();
+                if due <= ctx.now {
+                    return self.end_relay(ctx, id, End::Idle);
+                }
+                self.sessions.arm(id, due);
+            }
+            Stage::Closing => self.drop_session(ctx, id),
+        }
+    }
+
+    fn on_closed(&mut self, ctx: &mut Ctx<'_>, id: SessionId, reason: CloseReason) {
+        let Some(session) = self.sessions.get_mut(id) else {
+            return;
+        };
+        match &session.stage {
+            Stage::Relaying(_) => return self.end_relay(ctx, id, End::of_conn(reason)),
+            Stage::Handshake(h) if !h.spoken => self.counters.probes += 1,
+            Stage::Handshake(_) => self.counters.handshake_aborted += 1,
+            Stage::Resolving | Stage::Connecting { .. } => self.counters.reset_by_box += 1,
+            Stage::Closing => {}
+        }
+        self.drop_session(ctx, id);
+    }
+
+    /// Ends a session that has a destination.
+    fn end_relay(&mut self, ctx: &mut Ctx<'_>, id: SessionId, end: End) {
+        let Some(Session {
+            stage: Stage::Relaying(relay),
+            ..
+        }) = self.forget(id)
+        else {
+            debug_assert!(false, "no relay to end");
+            return;
+        };
+        relay.end(ctx, end);
+        let counter = match end {
+            End::Finished => &mut self.counters.finished,
+            End::Local => &mut self.counters.reset_by_destination,
+            End::Conn => &mut self.counters.reset_by_box,
+            End::Idle => &mut self.counters.idle_timeout,
+        };
+        *counter += 1;
+    }
+
+    /// Ends a session that has no destination.
+    fn drop_session(&mut self, ctx: &mut Ctx<'_>, id: SessionId) {
+        if let Some(session) = self.forget(id) {
+            if let Stage::Connecting { local, .. } = session.stage {
+                ctx.local.reset(local);
+            }
+            ctx.stack.abort(ctx.now, session.conn);
+        }
+    }
+
+    fn forget(&mut self, id: SessionId) -> Option<Session> {
+        let session = self.sessions.remove(id)?;
+        if matches!(session.stage, Stage::Handshake(_)) {
+            self.handshakes -= 1;
+        } else if let Some(n) = session.user.and_then(|u| self.per_user.get_mut(u)) {
+            *n -= 1;
+        }
+        Some(session)
+    }
+
+    /// Tells the peer, and waits a little for it to close.
+    fn refuse(&mut self, ctx: &mut Ctx<'_>, id: SessionId, refusal: Refusal) {
+        let Some(session) = self.sessions.get_mut(id) else {
+            return;
+        };
+        if matches!(session.stage, Stage::Handshake(_)) {
+            // Not counted among the user's connections yet.
+            self.handshakes -= 1;
+            session.user = None;
+        }
+        session.stage = Stage::Closing;
+        let (conn, remote) = (session.conn, session.remote);
+        self.sessions.unbind_local(id);
+        self.count_refusal(ctx.now, &refusal, remote);
+        let reply = refusal.reply();
+        let told = !reply.is_empty()
+            && send_all(ctx, conn, &reply)
+            && ctx.stack.shutdown(ctx.now, conn).is_ok();
+        if told {
+            self.sessions.arm(id, ctx.now + CLOSE_PATIENCE);
+        } else {
+            self.drop_session(ctx, id);
+        }
+    }
+
+    fn count_refusal(&mut self, now: Instant, refusal: &Refusal, remote: IpAddr) {
+        let (counter, kind) = refusal.kind(&mut self.counters);
+        *counter += 1;
+        if let Some(kind) = kind
+            && let Some(left_out) = self.limiter.allow(now, kind, remote)
+        {
+            match refusal {
+                Refusal::Auth(e) => tracing::warn!(%remote, left_out, "{kind}: {e}"),
+                Refusal::Forbidden(addr) => tracing::warn!(%remote, %addr, left_out, "{kind}"),
+                _ => tracing::warn!(%remote, left_out, "{kind}"),
+            }
+        }
+    }
+}
+
+/// Sends a message of the handshake, whole or not at all: there is no room only where memory has
+/// run out.
+fn send_all(ctx: &mut Ctx<'_>, conn: ConnId, bytes: &[u8]) -> bool {
+    ctx.stack.write(ctx.now, conn, bytes) == Ok(bytes.len())
 }

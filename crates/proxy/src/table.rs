@@ -4,14 +4,23 @@
 use std::collections::{BTreeSet, HashMap, VecDeque};
 
 use braid_engine::ConnId;
+use braid_engine::app::LocalId;
 use braid_wire::Instant;
 
-use crate::LocalId;
 use crate::relay::{End, Turn};
 
 /// A session of a [`Table`]; never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct SessionId(u64);
+
+/// Why a session has something to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Due {
+    /// Its timer expired, and is off now.
+    Timer,
+    /// It was queued for another turn.
+    Turn,
+}
 
 /// Sessions. The maps are looked up in, never iterated over.
 #[derive(Debug)]
@@ -26,6 +35,8 @@ pub(crate) struct Table<S> {
 
 #[derive(Debug)]
 struct Entry<S> {
+    conn: Option<ConnId>,
+    local: Option<LocalId>,
     armed: Option<Instant>,
     queued: bool,
     session: S,
@@ -53,6 +64,8 @@ impl<S> Table<S> {
         let id = SessionId(self.next);
         self.next += 1;
         let entry = Entry {
+            conn: None,
+            local: None,
             armed: None,
             queued: false,
             session,
@@ -65,33 +78,46 @@ impl<S> Table<S> {
         self.sessions.get_mut(&id).map(|e| &mut e.session)
     }
 
-    /// Takes a session out. Its connection and stream are to be unbound by the caller.
+    /// Takes a session out.
     pub(crate) fn remove(&mut self, id: SessionId) -> Option<S> {
         let entry = self.sessions.remove(&id)?;
         if let Some(at) = entry.armed {
             self.timers.remove(&(at, id));
         }
+        entry.conn.map(|conn| self.by_conn.remove(&conn));
+        entry.local.map(|local| self.by_local.remove(&local));
         Some(entry.session)
     }
 
+    /// Says which connection is the session's, in place of the one before.
     pub(crate) fn bind_conn(&mut self, conn: ConnId, id: SessionId) {
-        self.by_conn.insert(conn, id);
-    }
-
-    pub(crate) fn unbind_conn(&mut self, conn: ConnId) {
-        self.by_conn.remove(&conn);
+        if let Some(entry) = self.sessions.get_mut(&id) {
+            if let Some(old) = entry.conn.replace(conn) {
+                self.by_conn.remove(&old);
+            }
+            self.by_conn.insert(conn, id);
+        }
     }
 
     pub(crate) fn by_conn(&self, conn: ConnId) -> Option<SessionId> {
         self.by_conn.get(&conn).copied()
     }
 
+    /// Says which stream or look-up is the session's, in place of the one before.
     pub(crate) fn bind_local(&mut self, local: LocalId, id: SessionId) {
-        self.by_local.insert(local, id);
+        self.unbind_local(id);
+        if let Some(entry) = self.sessions.get_mut(&id) {
+            entry.local = Some(local);
+            self.by_local.insert(local, id);
+        }
     }
 
-    pub(crate) fn unbind_local(&mut self, local: LocalId) {
-        self.by_local.remove(&local);
+    /// Nothing of the local side is the session's any more.
+    pub(crate) fn unbind_local(&mut self, id: SessionId) {
+        let entry = self.sessions.get_mut(&id);
+        if let Some(local) = entry.and_then(|e| e.local.take()) {
+            self.by_local.remove(&local);
+        }
     }
 
     pub(crate) fn by_local(&self, local: LocalId) -> Option<SessionId> {
@@ -109,17 +135,22 @@ impl<S> Table<S> {
         self.timers.insert((at, id));
     }
 
-    /// A session whose timer expired; the timer is off then.
-    pub(crate) fn pop_expired(&mut self, now: Instant) -> Option<SessionId> {
-        let (at, id) = *self.timers.first()?;
-        if at > now {
-            return None;
+    /// The next session with something to do at `now`, and what: timers first.
+    pub(crate) fn pop_due(&mut self, now: Instant) -> Option<(SessionId, Due)> {
+        if let Some((_, id)) = self.timers.first().filter(|(at, _)| *at <= now).copied() {
+            self.timers.pop_first();
+            if let Some(entry) = self.sessions.get_mut(&id) {
+                entry.armed = None;
+            }
+            return Some((id, Due::Timer));
         }
-        self.timers.pop_first();
-        if let Some(entry) = self.sessions.get_mut(&id) {
-            entry.armed = None;
+        loop {
+            let id = self.ready.pop_front()?;
+            if let Some(entry) = self.sessions.get_mut(&id) {
+                entry.queued = false;
+                return Some((id, Due::Turn));
+            }
         }
-        Some(id)
     }
 
     /// Queues a session for another turn, once.
@@ -140,17 +171,6 @@ impl<S> Table<S> {
             self.queue(id);
         }
         turn.end
-    }
-
-    /// The next session in the queue.
-    pub(crate) fn pop_ready(&mut self) -> Option<SessionId> {
-        loop {
-            let id = self.ready.pop_front()?;
-            if let Some(entry) = self.sessions.get_mut(&id) {
-                entry.queued = false;
-                return Some(id);
-            }
-        }
     }
 
     /// When there is something to do: at once where the queue is not empty.

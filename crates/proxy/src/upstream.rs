@@ -5,17 +5,45 @@
 
 mod health;
 
+use core::net::{Ipv4Addr, Ipv6Addr};
+
+use braid_engine::strategy::Strategy;
 use braid_engine::{
     ApiError, CloseReason, ConnId, ConnectOptions, Event, PathConfig, PathId, Protocol, Stack,
-    StrategyFactory,
 };
 use braid_wire::Instant;
 
-use crate::box_core::{LinkAddresses, Notice};
 use crate::config::{BoxConfig, LinkConfig, Probing, ServerEntry};
 use crate::report::BoxCounters;
 
 use health::{Cell, Reach};
+
+/// Makes the scheduler and reinjector of a new connection.
+pub type StrategyFactory = StrategyFactory;
+
+/// What the driver is to do outside of streams and packets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Notice {
+    /// Everything that is not TCP goes over this link from now on; `None` where no link is up.
+    BestPath(Option<PathId>),
+    /// Whether the link leads to a server. Where it does not while another one does, nothing that
+    /// is only forwarded is to stay on it.
+    Reached(PathId, bool),
+    /// Whether new connections of users are to be taken in. `false` when no server is reachable:
+    /// then they are forwarded unjoined, while those taken in before keep being served.
+    Intake(bool),
+}
+
+/// The addresses of one link on the TUN device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LinkAddresses {
+    /// IPv4, where the link has IPv4.
+    pub v4: Option<Ipv4Addr>,
+    /// IPv6, where the link has IPv6.
+    pub v6: Option<Ipv6Addr>,
+    /// Largest IP packet of the link, bytes.
+    pub mtu: u16,
+}
 
 /// What is wished of a connection.
 #[derive(Debug, Default)]
@@ -346,13 +374,12 @@ impl Upstream {
         stack: &mut Stack,
         counters: &mut BoxCounters,
     ) -> bool {
-        let (conn, established) = match event {
-            Event::SubflowEstablished {
-                conn, path, rtt, ..
-            } => (*conn, Ok((*path, *rtt))),
-            Event::Closed { conn, reason } => (*conn, Err(*reason)),
+        let established = match *event {
+            Event::SubflowEstablished { path, rtt, .. } => Ok((path, rtt)),
+            Event::Closed { reason, .. } => Err(reason),
             _ => return false,
         };
+        let conn = event.conn();
         let Some((link, server)) = self.probe(conn) else {
             return false;
         };

@@ -4,7 +4,8 @@ mod world;
 
 use core::time::Duration;
 
-use braid_proxy::{ConnectFailure, Notice};
+use braid_engine::app::ConnectFailure;
+use braid_proxy::Notice;
 use world::local::{Content, SOCKET_ROOM};
 use world::{CONTENT, Setup, World};
 

@@ -3,7 +3,7 @@
 use std::os::fd::AsFd;
 
 use braid_linux::net::SystemError;
-use braid_linux::run::{Signals, run_box_until, run_server_until};
+use braid_linux::run::{self, Signals};
 use braid_proxy::config::{BoxConfig, ServerConfig};
 
 use super::print;
@@ -18,7 +18,7 @@ pub fn run_box(args: &ConfigArgs) -> Result<(), Failure> {
     let config = BoxConfig::load(&args.config)?;
     let signals = Signals::take_over()?;
     let ready = || tell_ready("box", &config.name);
-    run_box_until(&config, signals.as_fd(), ready).map_err(failure)
+    run::run_box(&config, signals.as_fd(), ready).map_err(failure)
 }
 
 /// Runs the server until a signal ends it.
@@ -26,7 +26,7 @@ pub fn run_server(args: &ConfigArgs) -> Result<(), Failure> {
     let config = ServerConfig::load(&args.config)?;
     let signals = Signals::take_over()?;
     let ready = || tell_ready("server", &config.name);
-    run_server_until(&config, signals.as_fd(), ready).map_err(failure)
+    run::run_server(&config, signals.as_fd(), ready).map_err(failure)
 }
 
 /// Whether anybody reads it is no business of a box that serves.

@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::IoSliceMut;
 use std::net::SocketAddr;
 
+use braid_engine::app::{Core, Ctx};
 use braid_engine::{
     ApiError, CloseReason, ConnId, ConnectOptions, Event, Protocol, Stack, SubflowId,
 };
-use braid_proxy::{Core, LocalStreams};
 use braid_wire::Instant;
 use sha2::{Digest, Sha256};
 
@@ -73,13 +73,8 @@ impl Transfers {
 }
 
 impl Core for Transfers {
-    fn on_engine_event(
-        &mut self,
-        now: Instant,
-        event: Event,
-        stack: &mut Stack,
-        _: &mut dyn LocalStreams,
-    ) {
+    fn on_engine_event(&mut self, ctx: &mut Ctx<'_>, event: Event) {
+        let (now, stack) = (ctx.now, &mut *ctx.stack);
         match event {
             Event::Accepted { conn, remote, .. } => self.begin(now, conn, Some(remote), stack),
             Event::Connected { conn } | Event::Writable { conn } => {

@@ -9,13 +9,13 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
+use braid_engine::app::{Core, Ctx};
 use braid_engine::{Config, ConnId, ConnectOptions, Event, Stack};
 use braid_linux::driver::{Clock, Context, Driver, Host};
 use braid_linux::netns;
 use braid_linux::realtime::become_realtime;
 use braid_linux::sockets::Limits;
 use braid_linux::tun::{PacketIo, Tun};
-use braid_proxy::{Core, LocalStreams};
 use braid_sim::oracle::Oracle;
 use braid_sim::traffic::Stream;
 use braid_sim::world::node_streams;
@@ -282,13 +282,8 @@ impl<'a> End<'a> {
 }
 
 impl Core for End<'_> {
-    fn on_engine_event(
-        &mut self,
-        now: Instant,
-        event: Event,
-        stack: &mut Stack,
-        _: &mut dyn LocalStreams,
-    ) {
+    fn on_engine_event(&mut self, ctx: &mut Ctx<'_>, event: Event) {
+        let (now, stack) = (ctx.now, &mut *ctx.stack);
         match event {
             Event::Accepted { conn, .. } => {
                 let Some(stream) = self.waiting.take() else {
@@ -322,8 +317,8 @@ impl Core for End<'_> {
         Some(self.tick)
     }
 
-    fn handle_timeout(&mut self, now: Instant, _: &mut Stack, _: &mut dyn LocalStreams) {
-        self.tick = now + TICK;
+    fn handle_timeout(&mut self, ctx: &mut Ctx<'_>) {
+        self.tick = ctx.now + TICK;
     }
 }
 

@@ -3,14 +3,16 @@
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 
+use braid_engine::app::Core;
 use braid_engine::{Config, PathConfig, PathId, Stack};
-use braid_proxy::Core;
 use braid_proxy::config::{LinkConfig, Quic, TunConfig};
 use braid_wire::Instant;
 
+use super::device::Device;
 use super::inward::Inward;
 use super::outward::Outward;
-use super::{Device, SETTLING_TIME, quotes, strategy_factory, system_rng};
+use super::process::{SETTLING_TIME, new_stack};
+use super::quotes;
 use crate::driver::{Clock, Context, Counters, Driver, Host};
 use crate::net::Result;
 use crate::net::links::Links;
@@ -73,7 +75,7 @@ pub fn run_app<C: Core>(
                 port: *port,
             };
             let paths = inward.set_up(&mut engine)?;
-            let mut stack = new_stack(config, engine)?;
+            let mut stack = new_stack(engine, &config.strategy)?;
             paths.listen(*port, &mut stack)?;
             paths.device.apply_rules(inward.rules())?;
             mappings = inward.mappings();
@@ -96,11 +98,6 @@ pub fn run_app<C: Core>(
     Ok((driver.core, counters))
 }
 
-fn new_stack(config: &AppConfig, engine: Config) -> Result<Stack> {
-    let strategy = strategy_factory(&config.strategy)?;
-    Ok(Stack::new(engine, system_rng()?, strategy))
-}
-
 type Side = (Tun, Device, Stack, Option<Links>);
 
 fn connect_side(
@@ -116,7 +113,7 @@ fn connect_side(
         servers: servers.to_vec(),
     };
     let paths = outward.set_up(engine)?;
-    let mut stack = new_stack(config, engine.clone())?;
+    let mut stack = new_stack(engine.clone(), &config.strategy)?;
     for (index, (link, addresses)) in links.iter().zip(&paths.addresses).enumerate() {
         let path = stack.add_path(PathConfig {
             v4: addresses.v4,
@@ -126,7 +123,7 @@ fn connect_side(
         });
         stack.set_path_up(Instant::ZERO, path, paths.links.is_up(index));
     }
-    let rules = outward.rules(paths.device.v6, 0, Vec::new(), Quic::Forward);
+    let rules = outward.rules(paths.device.has_v6(), 0, Vec::new(), Quic::Forward);
     paths.device.apply_rules(rules)?;
     Ok((paths.tun, paths.device, stack, Some(paths.links)))
 }

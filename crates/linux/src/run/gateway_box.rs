@@ -1,45 +1,32 @@
 //! The aggregation box.
 
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-use braid_engine::{PathId, Stack};
+use braid_engine::PathId;
 use braid_proxy::config::BoxConfig;
 use braid_proxy::{BoxCore, LinkAddresses, Notice};
 use braid_wire::Instant;
 
 use super::outward::{Outward, OutwardPaths};
-use super::{
-    SETTLING_TIME, Signals, WALL_CLOCK_INTERVAL, raise_descriptor_limit, since_epoch,
-    strategy_factory, system_rng,
+use super::process::{
+    SETTLING_TIME, WALL_CLOCK_INTERVAL, new_stack, strategy_factory, raise_descriptor_limit, serve,
+    since_epoch, system_rng,
 };
 use crate::driver::{Clock, Context, Driver, Host};
+use crate::net::Result;
 use crate::net::links::Links;
 use crate::net::routes::Packets;
 use crate::net::sysctl::Sysctl;
-use crate::net::{Result, SystemError};
 use crate::sockets::Limits;
 use crate::tun::Tun;
-
-/// Runs the box until the process is asked to end. To be called before any thread is started.
-///
-/// # Errors
-/// Where the system refuses what the box needs; everything is put back then.
-pub fn run_box(config: &BoxConfig) -> Result<()> {
-    let signals = Signals::take_over().map_err(SystemError::doing("take over signals"))?;
-    run_box_until(config, signals.as_fd(), || {})
-}
 
 /// Runs the box until `stop` is readable; `started` is called once it works.
 ///
 /// # Errors
-/// As of [`run_box`].
-pub fn run_box_until(
-    config: &BoxConfig,
-    stop: BorrowedFd<'_>,
-    started: impl FnOnce(),
-) -> Result<()> {
+/// Where the system refuses what the box needs; everything is put back then.
+pub fn run_box(config: &BoxConfig, stop: BorrowedFd<'_>, started: impl FnOnce()) -> Result<()> {
     raise_descriptor_limit(config.limits.connections);
     let outward = Outward {
         tun: &config.tun,
@@ -66,15 +53,12 @@ pub fn run_box_until(
     };
     let mut driver = assemble(config, engine, tun, host)?;
     start(&mut driver, &addresses);
-    let port = driver.sockets.reserve_intake(device.v6)?;
-    let rules = outward.rules(device.v6, port, config.bypassed(), config.quic);
+    let port = driver.sockets.reserve_intake(device.has_v6())?;
+    let rules = outward.rules(device.has_v6(), port, config.bypassed(), config.quic);
     device.apply_rules(rules)?;
     tracing::info!(name = config.name, links = config.links.len(), "box is up");
     started();
-    let outcome = driver.run(stop, |_| false);
-    let (packets, streams) = (driver.counters(), driver.sockets.counters());
-    tracing::info!(name = config.name, ?packets, ?streams, "box ends");
-    outcome
+    serve(&mut driver, &config.name, stop)
 }
 
 /// How often the links' counters are read.
@@ -88,7 +72,7 @@ fn assemble(
     tun: Tun,
     host: BoxHost,
 ) -> Result<BoxDriver> {
-    let stack = Stack::new(engine, system_rng()?, strategy_factory(&config.strategy)?);
+    let stack = new_stack(engine, &config.strategy)?;
     let core = BoxCore::new(config, system_rng()?, strategy_factory(&config.strategy)?);
     let limits = Limits {
         streams: config.limits.connections,

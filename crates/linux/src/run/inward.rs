@@ -6,7 +6,7 @@ use braid_engine::{Config, PathConfig, Stack};
 use braid_proxy::config::TunConfig;
 use braid_wire::Instant;
 
-use super::{Device, path_settings};
+use super::device::{Device, path_settings};
 use crate::net::links::{LinkSpec, Links, NextHop};
 use crate::net::netlink::Netlink;
 use crate::net::sysctl::Sysctl;
@@ -39,9 +39,9 @@ impl Inward<'_> {
     pub fn set_up(&self, engine: &mut Config) -> Result<InwardPaths> {
         let (mut tun, mut device) = Device::open(self.tun)?;
         let specs = self.link_specs()?;
-        let settings = self.settings(&specs, device.v6)?;
+        let settings = self.settings(&specs, device.has_v6())?;
         device.apply_settings(&settings, Rules::Nothing)?;
-        let mut links = Links::new(&device.identity, specs)?;
+        let mut links = Links::new(device.identity(), specs)?;
 
         let paths = self.paths(&links);
         let smallest = paths.iter().map(|path| path.mtu).min();

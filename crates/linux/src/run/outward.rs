@@ -6,7 +6,7 @@ use braid_engine::Config;
 use braid_proxy::LinkAddresses;
 use braid_proxy::config::{Cidr, Gateway, LinkConfig, Quic, TunConfig};
 
-use super::{Device, path_settings};
+use super::device::{Device, path_settings};
 use crate::net::Result;
 use crate::net::links::{LinkSpec, LinkState, Links, NextHop};
 use crate::net::sysctl::Sysctl;
@@ -42,13 +42,13 @@ impl Outward<'_> {
     /// Sets up everything but the rules, and adapts the engine's settings to the device.
     pub fn set_up(&self, engine: &mut Config) -> Result<OutwardPaths> {
         let (mut tun, mut device) = Device::open(self.tun)?;
-        let specs = self.link_specs(device.v6);
-        let mut links = Links::new(&device.identity, specs)?;
+        let specs = self.link_specs(device.has_v6());
+        let mut links = Links::new(device.identity(), specs)?;
         device.apply_rules(Rules::Tracking)?;
-        let settings = self.settings(device.v6);
+        let settings = self.settings(device.has_v6());
         device.apply_settings(&settings, Rules::Tracking)?;
 
-        let addresses = self.path_addresses(device.v6, &links);
+        let addresses = self.path_addresses(device.has_v6(), &links);
         let smallest = addresses.iter().map(|a| a.mtu).min();
         let smallest = smallest.unwrap_or(DEFAULT_MTU);
         device.adapt_engine(engine, &mut tun, self.tun, smallest);

@@ -1,37 +1,27 @@
 //! The aggregation server.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 
-use braid_engine::Stack;
 use braid_proxy::ServerCore;
 use braid_proxy::config::ServerConfig;
 use braid_wire::Instant;
 
 use super::inward::{Inward, InwardPaths};
-use super::{
-    SETTLING_TIME, Signals, WALL_CLOCK_INTERVAL, quotes, raise_descriptor_limit, since_epoch,
-    strategy_factory, system_rng,
+use super::process::{
+    SETTLING_TIME, WALL_CLOCK_INTERVAL, new_stack, raise_descriptor_limit, serve, since_epoch,
 };
+use super::quotes;
 use crate::driver::{Clock, Context, Driver, Host};
+use crate::net::Result;
 use crate::net::links::Links;
-use crate::net::{Result, SystemError};
 use crate::nft::Mapping;
 use crate::sockets::Limits;
-
-/// Runs the server until the process is asked to end. To be called before any thread is started.
-///
-/// # Errors
-/// Where the system refuses what the server needs; everything is put back then.
-pub fn run_server(config: &ServerConfig) -> Result<()> {
-    let signals = Signals::take_over().map_err(SystemError::doing("take over signals"))?;
-    run_server_until(config, signals.as_fd(), || {})
-}
 
 /// Runs the server until `stop` is readable; `started` is called once it works.
 ///
 /// # Errors
-/// As of [`run_server`].
-pub fn run_server_until(
+/// Where the system refuses what the server needs; everything is put back then.
+pub fn run_server(
     config: &ServerConfig,
     stop: BorrowedFd<'_>,
     started: impl FnOnce(),
@@ -44,7 +34,7 @@ pub fn run_server_until(
     };
     let mut engine = config.engine();
     let paths = inward.set_up(&mut engine)?;
-    let mut stack = Stack::new(engine, system_rng()?, strategy_factory(&config.strategy)?);
+    let mut stack = new_stack(engine, &config.strategy)?;
     paths.listen(config.port, &mut stack)?;
     let InwardPaths {
         tun, device, links, ..
@@ -67,10 +57,7 @@ pub fn run_server_until(
     device.apply_rules(inward.rules())?;
     tracing::info!(name = config.name, port = config.port, "server is up");
     started();
-    let outcome = driver.run(stop, |_| false);
-    let (packets, streams) = (driver.counters(), driver.sockets.counters());
-    tracing::info!(name = config.name, ?packets, ?streams, "server ends");
-    outcome
+    serve(&mut driver, &config.name, stop)
 }
 
 /// What surrounds the core: this machine's addresses and the wall clock.

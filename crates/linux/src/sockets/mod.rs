@@ -13,7 +13,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use braid_proxy::{ConnectFailure, LocalError, LocalEvent, LocalId, LocalStreams};
+use braid_engine::app::{ConnectFailure, LocalError, LocalEvent, LocalId, LocalStreams};
 use braid_wire::Instant;
 use rustix::event::epoll;
 use rustix::io::Errno;
@@ -213,15 +213,7 @@ impl Sockets {
     /// The next event for the core; those of streams closed meanwhile are left out.
     pub fn next_event(&mut self) -> Option<LocalEvent> {
         while let Some(event) = self.events.pop_front() {
-            let valid = match &event {
-                LocalEvent::Accepted { id, .. }
-                | LocalEvent::Connected { id }
-                | LocalEvent::Readable { id }
-                | LocalEvent::Writable { id }
-                | LocalEvent::Broken { id } => self.get(*id).is_some(),
-                LocalEvent::ConnectFailed { .. } | LocalEvent::Resolved { .. } => true,
-            };
-            if valid {
+            if event.ends_id() || self.get(event.id()).is_some() {
                 return Some(event);
             }
         }

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-use braid_proxy::LocalId;
+use braid_engine::app::LocalId;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 

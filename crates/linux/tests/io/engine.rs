@@ -6,10 +6,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::thread;
 use std::time::Duration;
 
+use braid_engine::app::{Core, Ctx};
 use braid_engine::{ApiError, CloseReason, Config, ConnId, ConnectOptions, Event, Stack};
 use braid_linux::run::{AppConfig, Role, run_app};
 use braid_proxy::config::{Gateway, LinkConfig, TunConfig};
-use braid_proxy::{Core, LocalStreams};
 use braid_wire::Instant;
 use rustix::event::{EventfdFlags, eventfd};
 
@@ -75,13 +75,8 @@ impl Transfer {
 }
 
 impl Core for Transfer {
-    fn on_engine_event(
-        &mut self,
-        now: Instant,
-        event: Event,
-        stack: &mut Stack,
-        _: &mut dyn LocalStreams,
-    ) {
+    fn on_engine_event(&mut self, ctx: &mut Ctx<'_>, event: Event) {
+        let (now, stack) = (ctx.now, &mut *ctx.stack);
         match event {
             Event::Accepted { conn, .. } | Event::Connected { conn } | Event::Writable { conn }
                 if self.to_send > 0 =>

@@ -8,13 +8,13 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use braid_engine::app::{LocalError, LocalEvent, LocalId, LocalStreams};
 use braid_linux::net::links::{LinkSpec, Links, NextHop};
 use braid_linux::net::sysctl::Sysctl;
 use braid_linux::nft::{BoxRules, Rules};
 use braid_linux::run::Device;
 use braid_linux::sockets::{Limits, Sockets};
 use braid_proxy::config::{Quic, TunConfig};
-use braid_proxy::{LocalError, LocalEvent, LocalId, LocalStreams};
 use rustix::event::{Timespec, epoll};
 
 use crate::support::World;

@@ -7,7 +7,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use braid_linux::run::{run_box_until, run_server_until};
+use braid_linux::run::{run_box, run_server};
 use braid_proxy::config::{BoxConfig, ServerConfig};
 use rustix::event::{EventfdFlags, eventfd};
 
@@ -118,7 +118,7 @@ fn a_user_is_served_through_box_and_server() {
         let server_ready = ready.clone();
         scope.spawn(move || {
             world.inside("server", || {
-                run_server_until(&server_config, stop.as_fd(), || {
+                run_server(&server_config, stop.as_fd(), || {
                     server_ready.send(()).unwrap()
                 })
                 .unwrap();
@@ -127,7 +127,7 @@ fn a_user_is_served_through_box_and_server() {
         started.recv().unwrap();
         scope.spawn(move || {
             world.inside("box", || {
-                run_box_until(&box_config, stop.as_fd(), || ready.send(()).unwrap()).unwrap();
+                run_box(&box_config, stop.as_fd(), || ready.send(()).unwrap()).unwrap();
             });
         });
         started.recv().unwrap();

@@ -2,20 +2,12 @@
 
 use core::net::{IpAddr, SocketAddr};
 
-use braid_engine::{ApiError, PathId, Stack};
+use braid_engine::PathId;
 use braid_wire::Instant;
 
-use crate::auth;
 use crate::relay::{End, Relay};
-use crate::socks::{self, ClientError, ClientHandshake, ClientStep, Destination, Reply};
-use crate::table::SessionId;
-use crate::upstream::{Hints, Lease};
-use crate::{LocalId, LocalStreams};
-
-use super::BoxCore;
-
-/// Most attempts to reach a server for one connection.
-const MAX_ATTEMPTS: usize = 4;
+use crate::report::BoxCounters;
+use crate::socks::{ClientError, ClientHandshake, Reply};
 
 /// One user's connection.
 #[derive(Debug)]
@@ -25,11 +17,11 @@ pub(super) struct Session {
     pub(super) server: usize,
     /// Path of the initial subflow.
     pub(super) path: PathId,
-    host: IpAddr,
-    destination: SocketAddr,
-    started: Instant,
+    pub(super) host: IpAddr,
+    pub(super) destination: SocketAddr,
+    pub(super) started: Instant,
     /// Attempts that failed; empty, and so without memory, for nearly all.
-    tried: Vec<(usize, PathId)>,
+    pub(super) tried: Vec<(usize, PathId)>,
 }
 
 #[derive(Debug)]
@@ -54,260 +46,10 @@ pub(super) enum Outcome {
     NoAnswer,
 }
 
-impl BoxCore {
-    pub(super) fn on_accepted(
-        &mut self,
-        now: Instant,
-        (id, peer, destination): (LocalId, SocketAddr, SocketAddr),
-        stack: &mut Stack,
-        local: &mut dyn LocalStreams,
-    ) {
-        self.counters.accepted += 1;
-        let host = peer.ip().to_canonical();
-        let of_host = self.per_host.get(&host).copied().unwrap_or(0);
-        if self.sessions.len() >= self.limits.connections
-            || self.handshakes >= self.limits.handshakes
-            || of_host >= self.limits.per_host
-        {
-            self.counters.over_limit += 1;
-            if let Some(left_out) = self.limiter.allow(now, "limit", host) {
-                let open = self.sessions.len();
-                tracing::warn!(%host, open, of_host, left_out, "too many connections");
-            }
-            return local.reset(id);
-        }
-        let destination = SocketAddr::new(destination.ip().to_canonical(), destination.port());
-        let hints = Hints::default();
-        let lease = match self.lease(now, &hints, destination, stack) {
-            Ok(lease) => lease,
-            Err(error) => {
-                self.counters.no_server += 1;
-                self.warn_no_server(now, host, Some(error));
-                return local.reset(id);
-            }
-        };
-        let session = Session {
-            relay: Relay::new(now, lease.conn, id, self.timeouts.patience()),
-            stage: Stage::Connecting,
-            server: lease.server,
-            path: lease.path,
-            host,
-            destination,
-            started: now,
-            tried: Vec::new(),
-        };
-        let sid = self.sessions.insert(session);
-        self.sessions.bind_local(id, sid);
-        self.sessions.bind_conn(lease.conn, sid);
-        self.sessions.arm(sid, now + self.timeouts.attempt);
-        self.handshakes += 1;
-        *self.per_host.entry(host).or_default() += 1;
-    }
-
-    /// A connection to a server with the whole SOCKS handshake queued, so that it leaves with the
-    /// end of the engine's.
-    fn lease(
-        &mut self,
-        now: Instant,
-        hints: &Hints,
-        destination: SocketAddr,
-        stack: &mut Stack,
-    ) -> Result<Lease, ApiError> {
-        let lease = self.upstream.acquire(now, hints, stack)?;
-        let server = self.upstream.server(lease.server);
-        let mut nonce = [0; 16];
-        self.rng.fill(&mut nonce);
-        let user = server.user.as_bytes();
-        let destination = Destination::Address(destination);
-        let time = self.clock.unix_ms(now);
-        let password = auth::password(&server.secret, user, &destination, time, nonce);
-        let flight = socks::flight(user, &password, &destination);
-        match stack.write(now, lease.conn, &flight) {
-            Ok(n) if n == flight.len() => Ok(lease),
-            result => {
-                stack.abort(now, lease.conn);
-                Err(result.err().unwrap_or(ApiError::LimitReached))
-            }
-        }
-    }
-
-    /// Tries another server or another link, in the hope that one of them works.
-    pub(super) fn retry(
-        &mut self,
-        now: Instant,
-        id: SessionId,
-        stack: &mut Stack,
-        local: &mut dyn LocalStreams,
-    ) {
-        let Some(session) = self.sessions.get_mut(id) else {
-            return;
-        };
-        session.tried.push((session.server, session.path));
-        let attempts = session.tried.len();
-        let (destination, old) = (session.destination, session.relay.conn);
-        let hints = Hints {
-            tried: core::mem::take(&mut session.tried),
-        };
-        let late = now >= session.started + self.timeouts.connect;
-        self.sessions.unbind_conn(old);
-        stack.abort(now, old);
-        if late || attempts >= MAX_ATTEMPTS {
-            return self.end(now, id, Outcome::NoServer, stack, local);
-        }
-        let Ok(lease) = self.lease(now, &hints, destination, stack) else {
-            return self.end(now, id, Outcome::NoServer, stack, local);
-        };
-        self.counters.retries += 1;
-        self.sessions.bind_conn(lease.conn, id);
-        if let Some(session) = self.sessions.get_mut(id) {
-            session.relay.conn = lease.conn;
-            session.server = lease.server;
-            session.path = lease.path;
-            session.tried = hints.tried;
-        }
-        // The next one may take longer: the links may just be slow.
-        let patience = self.timeouts.attempt * (1 << attempts.min(8));
-        self.sessions.arm(id, now + patience);
-    }
-
-    pub(super) fn on_connected(
-        &mut self,
-        now: Instant,
-        id: SessionId,
-        stack: &mut Stack,
-        local: &mut dyn LocalStreams,
-    ) {
-        let Some(session) = self.sessions.get_mut(id) else {
-            return;
-        };
-        session.stage = Stage::Negotiating(Box::default());
-        session.tried = Vec::new();
-        let deadline = session.started + self.timeouts.connect;
-        self.sessions.arm(id, deadline);
-        self.advance(now, id, stack, local);
-    }
-
-    /// Does what a session can do now.
-    pub(super) fn advance(
-        &mut self,
-        now: Instant,
-        id: SessionId,
-        stack: &mut Stack,
-        local: &mut dyn LocalStreams,
-    ) {
-        let Some(session) = self.sessions.get_mut(id) else {
-            return;
-        };
-        if let Stage::Negotiating(handshake) = &mut session.stage {
-            match negotiate(now, session.relay.conn, handshake, stack) {
-                Ok(ClientStep::Connected) => {
-                    session.stage = Stage::Relaying;
-                    session.relay.touch(now);
-                    let due = session.relay.due();
-                    self.counters.connected += 1;
-                    self.handshakes -= 1;
-                    self.sessions.arm(id, due);
-                }
-                Ok(ClientStep::More) => {}
-                Ok(ClientStep::Failed(error)) => {
-                    return self.end(now, id, Outcome::Refused(error), stack, local);
-                }
-                Err(_) => return self.end(now, id, Outcome::ServerFailed, stack, local),
-            }
-        }
-        self.relay(now, id, stack, local);
-    }
-
-    fn relay(
-        &mut self,
-        now: Instant,
-        id: SessionId,
-        stack: &mut Stack,
-        local: &mut dyn LocalStreams,
-    ) {
-        let Some(session) = self.sessions.get_mut(id) else {
-            return;
-        };
-        let relay = &mut session.relay;
-        let turn = match session.stage {
-            Stage::Connecting => return,
-            Stage::Negotiating(_) => relay.turn_up(now, stack, local),
-            Stage::Relaying => relay.turn(now, stack, local),
-        };
-        let due = relay.due();
-        self.counters.bytes_up += turn.moved.to_conn;
-        self.counters.bytes_down += turn.moved.to_local;
-        if turn.moved.any() {
-            self.upstream.note_traffic(now);
-        }
-        if let Some(end) = self.sessions.follow(id, &turn, due) {
-            self.end(now, id, Outcome::Relayed(end), stack, local);
-        }
-    }
-
-    pub(super) fn on_timer(
-        &mut self,
-        now: Instant,
-        id: SessionId,
-        stack: &mut Stack,
-        local: &mut dyn LocalStreams,
-    ) {
-        let Some(session) = self.sessions.get_mut(id) else {
-            return;
-        };
-        match session.stage {
-            Stage::Connecting => {
-                let (server, path) = (session.server, session.path);
-                self.upstream.on_doubt(now, server, path);
-                self.retry(now, id, stack, local);
-            }
-            Stage::Negotiating(_) => self.end(now, id, Outcome::NoAnswer, stack, local),
-            Stage::Relaying => {
-                let due = session.relay.due();
-                if due <= now {
-                    return self.end(now, id, Outcome::Relayed(End::Idle), stack, local);
-                }
-                self.sessions.arm(id, due);
-            }
-        }
-    }
-
-    /// Ends a session: both sides, the tables, counters and, where it is worth one, a log line.
-    pub(super) fn end(
-        &mut self,
-        now: Instant,
-        id: SessionId,
-        outcome: Outcome,
-        stack: &mut Stack,
-        local: &mut dyn LocalStreams,
-    ) {
-        let Some(session) = self.sessions.remove(id) else {
-            return;
-        };
-        self.sessions.unbind_conn(session.relay.conn);
-        self.sessions.unbind_local(session.relay.local);
-        if !matches!(session.stage, Stage::Relaying) {
-            self.handshakes -= 1;
-        }
-        if let Some(n) = self.per_host.get_mut(&session.host) {
-            *n -= 1;
-            if *n == 0 {
-                self.per_host.remove(&session.host);
-            }
-        }
-        let end = match outcome {
-            Outcome::Relayed(end) => end,
-            // A user without the box would see RST, or nothing for minutes; RST it is.
-            _ => End::Conn,
-        };
-        session.relay.end(now, end, stack, local);
-        self.count(outcome);
-        self.log_end(now, &session, outcome);
-    }
-
-    fn count(&mut self, outcome: Outcome) {
-        let c = &mut self.counters;
-        let counter = match outcome {
+impl Outcome {
+    /// What counts it.
+    pub(super) fn counter(self, c: &mut BoxCounters) -> &mut u64 {
+        match self {
             Outcome::Relayed(End::Finished) => &mut c.finished,
             Outcome::Relayed(End::Local) => &mut c.reset_by_user,
             Outcome::Relayed(End::Conn) => &mut c.reset_by_server,
@@ -328,73 +70,6 @@ impl BoxCore {
                     _ => &mut c.server_failed,
                 },
             },
-        };
-        *counter += 1;
-    }
-
-    fn log_end(&mut self, now: Instant, session: &Session, outcome: Outcome) {
-        let (host, destination) = (session.host, session.destination);
-        tracing::debug!(%host, %destination, ?outcome, "connection ended");
-        let entry = self.upstream.server(session.server);
-        let address = entry.endpoint_v4().or(entry.endpoint_v6());
-        let Some(server) = address else {
-            return;
-        };
-        match outcome {
-            Outcome::NoServer => self.warn_no_server(now, server.ip(), None),
-            Outcome::Refused(ClientError::AuthRefused | ClientError::MethodRefused) => {
-                if let Some(left_out) = self.limiter.allow(now, "auth", server.ip()) {
-                    let user = &entry.user;
-                    tracing::error!(
-                        %server, user, left_out,
-                        "the server refuses this box: check user, secret and clock"
-                    );
-                }
-            }
-            Outcome::Refused(ClientError::Garbage) | Outcome::ServerFailed => {
-                if let Some(left_out) = self.limiter.allow(now, "server", server.ip()) {
-                    tracing::warn!(%server, left_out, "the server does not answer as one");
-                }
-            }
-            Outcome::Refused(ClientError::Refused(Reply::NotAllowed)) => {
-                if let Some(left_out) = self.limiter.allow(now, "rules", destination.ip()) {
-                    tracing::warn!(%destination, left_out, "the server's rules forbid this");
-                }
-            }
-            _ => {}
         }
     }
-
-    fn warn_no_server(&mut self, now: Instant, source: IpAddr, error: Option<ApiError>) {
-        if let Some(left_out) = self.limiter.allow(now, "no server", source) {
-            let error = error.map_or_else(|| "no answer".to_owned(), |e| e.to_string());
-            tracing::warn!(error, left_out, "no server can be reached");
-        }
-    }
-}
-
-/// Reads the server's answer and leaves alone what follows it.
-fn negotiate(
-    now: Instant,
-    conn: braid_engine::ConnId,
-    handshake: &mut ClientHandshake,
-    stack: &mut Stack,
-) -> Result<ClientStep, ApiError> {
-    let mut step = ClientStep::More;
-    stack.read_with(now, conn, |bufs| {
-        let mut taken = 0;
-        for buf in bufs {
-            let (n, next) = handshake.input(buf);
-            taken += n;
-            step = next;
-            if step != ClientStep::More {
-                break;
-            }
-        }
-        Ok::<_, ApiError>(taken)
-    })?;
-    if step == ClientStep::More && stack.read_finished(conn) {
-        step = ClientStep::Failed(ClientError::Garbage);
-    }
-    Ok(step)
 }

@@ -10,8 +10,9 @@ use toml::Spanned;
 
 use crate::relay::Patience;
 
-use super::types::{self, Address, Interface, OneOrMany};
-use super::{Cidr, ConfigError, DEFAULT_PORT, MAX_PATHS, RawTun, Secret, Source, TunConfig};
+use super::common::{DEFAULT_PORT, MAX_PATHS, RawTun, Source, TunConfig, read};
+use super::error::ConfigError;
+use super::types::{self, Address, Cidr, Interface, OneOrMany, Secret};
 
 /// Most servers of a box.
 const MAX_SERVERS: usize = 8;
@@ -232,7 +233,7 @@ impl Default for Probing {
 impl BoxConfig {
     /// Reads `path`, and the secrets it refers to (relative to its directory).
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
-        BoxConfig::from_toml(&path.display().to_string(), &super::read(path)?)
+        BoxConfig::from_toml(&path.display().to_string(), &read(path)?)
     }
 
     /// Reads `text`, which came from `file`; secrets' files are relative to its directory.

@@ -11,8 +11,9 @@ use toml::Spanned;
 use crate::relay::Patience;
 
 use super::box_config::{Congestion, check_name, check_strategy};
-use super::types::{self, Address, OneOrMany};
-use super::{Cidr, ConfigError, DEFAULT_PORT, MAX_PATHS, RawTun, Secret, Source, TunConfig};
+use super::common::{DEFAULT_PORT, MAX_PATHS, RawTun, Source, TunConfig, read};
+use super::error::ConfigError;
+use super::types::{self, Address, Cidr, OneOrMany, Secret};
 
 /// Most users of a server.
 const MAX_USERS: usize = 65_536;
@@ -133,7 +134,7 @@ impl Default for ServerLimits {
 impl ServerConfig {
     /// Reads `path`, and the secrets it refers to (relative to its directory).
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
-        ServerConfig::from_toml(&path.display().to_string(), &super::read(path)?)
+        ServerConfig::from_toml(&path.display().to_string(), &read(path)?)
     }
 
     /// Reads `text`, which came from `file`; secrets' files are relative to its directory.

@@ -1,6 +1,6 @@
 //! The box's end.
 
-use super::{
+use super::message::{
     AUTH_VERSION, CMD_CONNECT, Destination, Gather, METHOD_PASSWORD, Reply, VERSION, address_length,
 };
 

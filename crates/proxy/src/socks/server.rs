@@ -1,6 +1,6 @@
 //! The server's end.
 
-use super::{
+use super::message::{
     AUTH_VERSION, CMD_CONNECT, Destination, Gather, METHOD_NONE, METHOD_PASSWORD, Reply, VERSION,
     address_length,
 };

@@ -10,9 +10,10 @@ use core::time::Duration;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
+use braid_engine::app::{self, Core, Ctx, LocalId};
 use braid_engine::{Config, ConnId, ConnectOptions, Event, PathConfig, PathId, RxMeta, Stack};
 use braid_proxy::config::{BoxConfig, ServerConfig};
-use braid_proxy::{BoxCore, Core, LinkAddresses, LocalId, Notice, ServerCore};
+use braid_proxy::{BoxCore, LinkAddresses, Notice, ServerCore};
 use braid_wire::{Instant, Rng, ip};
 
 use local::Local;
@@ -372,24 +373,12 @@ impl World {
                 }
             }
         }
-        let due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
-        if due(self.raw.next_timeout()) {
+        if self.raw.next_timeout().is_some_and(|at| at <= now) {
             self.raw.handle_timeout(now);
         }
-        let Node { stack, local } = &mut self.boxed;
-        if due(stack.next_timeout()) {
-            stack.handle_timeout(now);
-        }
-        if due(self.core.next_timeout()) {
-            self.core.handle_timeout(now, stack, local);
-        }
-        if let Some((Node { stack, local }, core)) = &mut self.server {
-            if due(stack.next_timeout()) {
-                stack.handle_timeout(now);
-            }
-            if due(core.next_timeout()) {
-                core.handle_timeout(now, stack, local);
-            }
+        app::serve_timers(&mut self.core, &mut self.boxed.ctx(now));
+        if let Some((node, core)) = &mut self.server {
+            app::serve_timers(core, &mut node.ctx(now));
         }
     }
 
@@ -438,25 +427,29 @@ impl World {
     }
 }
 
+impl Node {
+    fn ctx(&mut self, now: Instant) -> Ctx<'_> {
+        Ctx {
+            now,
+            stack: &mut self.stack,
+            local: &mut self.local,
+        }
+    }
+}
+
 /// What a driver does after anything happened.
 fn turn(now: Instant, core: &mut dyn Core, node: &mut Node, sent: &mut Vec<(Vec<u8>, u16)>) {
-    let Node { stack, local } = node;
     loop {
         let mut idle = true;
-        while let Some(event) = stack.poll_event() {
-            core.on_engine_event(now, event, stack, local);
+        while let Some(event) = node.stack.poll_event() {
+            core.on_engine_event(&mut node.ctx(now), event);
             idle = false;
         }
-        while let Some(event) = local.events.pop_front() {
-            // The core forgot the stream; nothing of it may be told any more.
-            let gone = |id: &LocalId| local.streams.get(id).is_some_and(|s| s.closed);
-            use braid_proxy::LocalEvent::{Broken, Connected, Readable, Writable};
-            let stale = match &event {
-                Readable { id } | Writable { id } | Broken { id } | Connected { id } => gone(id),
-                _ => false,
-            };
-            if !stale {
-                core.on_local_event(now, event, stack, local);
+        while let Some(event) = node.local.events.pop_front() {
+            // Of a stream that the core forgot nothing may be told any more.
+            let gone = |id: &LocalId| node.local.streams.get(id).is_some_and(|s| s.closed);
+            if event.ends_id() || !gone(&event.id()) {
+                core.on_local_event(&mut node.ctx(now), event);
             }
             idle = false;
         }
@@ -464,7 +457,7 @@ fn turn(now: Instant, core: &mut dyn Core, node: &mut Node, sent: &mut Vec<(Vec<
             break;
         }
     }
-    drain(now, stack, sent);
+    drain(now, &mut node.stack, sent);
 }
 
 fn drain(now: Instant, stack: &mut Stack, sent: &mut Vec<(Vec<u8>, u16)>) {

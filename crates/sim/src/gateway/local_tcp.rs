@@ -5,12 +5,12 @@ use core::time::Duration;
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{IoSlice, IoSliceMut};
 
+use braid_engine::app::{ConnectFailure, LocalError, LocalEvent, LocalId, LocalStreams};
 use braid_engine::strategy::Strategy;
 use braid_engine::{
     ApiError, CloseReason, Config, ConnId, ConnectOptions, Event, PathConfig, PathId, Protocol,
     RxMeta, Stack, Transmit,
 };
-use braid_proxy::{ConnectFailure, LocalError, LocalEvent, LocalId, LocalStreams};
 use braid_wire::{Instant, Rng};
 
 use super::default_strategy;
@@ -210,15 +210,7 @@ impl LocalTcp {
     pub fn next_event(&mut self) -> Option<LocalEvent> {
         self.take_events();
         while let Some(event) = self.events.pop_front() {
-            let valid = match &event {
-                LocalEvent::Accepted { id, .. }
-                | LocalEvent::Connected { id }
-                | LocalEvent::Readable { id }
-                | LocalEvent::Writable { id }
-                | LocalEvent::Broken { id } => self.streams.contains_key(id),
-                LocalEvent::ConnectFailed { .. } | LocalEvent::Resolved { .. } => true,
-            };
-            if valid {
+            if event.ends_id() || self.streams.contains_key(&event.id()) {
                 return Some(event);
             }
         }

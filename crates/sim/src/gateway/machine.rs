@@ -2,8 +2,8 @@
 
 use core::net::IpAddr;
 
+use braid_engine::app::{self, Core, Ctx};
 use braid_engine::{PathId, RxMeta, Stack, Transmit};
-use braid_proxy::Core;
 use braid_wire::Instant;
 
 use super::LocalTcp;
@@ -43,26 +43,21 @@ impl<C: Core> Machine<C> {
         self.local.set_now(now);
         let due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
         for _ in 0..MAX_ROUNDS {
-            if due(self.stack.next_timeout()) {
-                self.stack.handle_timeout(now);
-            }
-            if due(self.core.next_timeout()) {
-                self.core
-                    .handle_timeout(now, &mut self.stack, &mut self.local);
-            }
+            let (core, mut ctx) = self.core(now);
+            app::serve_timers(core, &mut ctx);
             if due(self.local.next_timeout()) {
                 self.local.handle_timeout();
             }
             let mut idle = true;
             while let Some(event) = self.stack.poll_event() {
                 self.oracle.on_event(now, &event);
-                self.core
-                    .on_engine_event(now, event, &mut self.stack, &mut self.local);
+                let (core, mut ctx) = self.core(now);
+                core.on_engine_event(&mut ctx, event);
                 idle = false;
             }
             while let Some(event) = self.local.next_event() {
-                self.core
-                    .on_local_event(now, event, &mut self.stack, &mut self.local);
+                let (core, mut ctx) = self.core(now);
+                core.on_local_event(&mut ctx, event);
                 idle = false;
             }
             if idle && !due(self.next_timeout()) {
@@ -70,6 +65,16 @@ impl<C: Core> Machine<C> {
             }
         }
         panic!("time stands still at {now}: {:?}", self.next_timeout());
+    }
+
+    /// The core, and what it works with.
+    fn core(&mut self, now: Instant) -> (&mut C, Ctx<'_>) {
+        let ctx = Ctx {
+            now,
+            stack: &mut self.stack,
+            local: &mut self.local,
+        };
+        (&mut self.core, ctx)
     }
 
     /// Sends what both sides have, each by the interface that is named for it. Returns whether

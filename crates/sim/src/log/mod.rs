@@ -287,33 +287,24 @@ impl HostLog {
     /// The engine reported `event`.
     pub fn on_event(&self, now: Instant, event: &Event) {
         let state = &mut *self.log.state();
-        let (conn, event, subflow, path, reason) = match *event {
-            Event::Accepted { conn, .. } => (conn, "accepted", None, None, None),
-            Event::Connected { conn } => (conn, "connected", None, None, None),
-            Event::FellBack { conn, cause } => {
-                (conn, "fell_back", None, None, Some(format!("{cause:?}")))
+        let conn = event.conn();
+        let (event, on, reason) = match *event {
+            Event::Accepted { .. } => ("accepted", None, None),
+            Event::Connected { .. } => ("connected", None, None),
+            Event::FellBack { cause, .. } => ("fell_back", None, Some(format!("{cause:?}"))),
+            Event::SubflowEstablished { subflow, path, .. } => {
+                ("subflow_established", Some((subflow, path)), None)
             }
-            Event::SubflowEstablished {
-                conn,
-                subflow,
-                path,
-                ..
-            } => (conn, "subflow_established", Some(subflow), Some(path), None),
             Event::SubflowClosed {
-                conn,
                 subflow,
                 path,
                 reason,
-            } => (
-                conn,
-                "subflow_closed",
-                Some(subflow),
-                Some(path),
-                Some(format!("{reason:?}")),
-            ),
-            Event::Closed { conn, reason } => {
-                (conn, "closed", None, None, Some(format!("{reason:?}")))
+                ..
+            } => {
+                let reason = Some(format!("{reason:?}"));
+                ("subflow_closed", Some((subflow, path)), reason)
             }
+            Event::Closed { reason, .. } => ("closed", None, Some(format!("{reason:?}"))),
             Event::Readable { .. } | Event::Writable { .. } => return,
         };
         let end = (self.node, conn);
@@ -333,8 +324,8 @@ impl HostLog {
             host: name(&state.hosts, self.node),
             conn: conn.as_u64(),
             event,
-            subflow: subflow.map(|subflow| subflow.0),
-            path: path.map(|path| path.0),
+            subflow: on.map(|(subflow, _)| subflow.0),
+            path: on.map(|(_, path)| path.0),
             reason,
         }));
     }

@@ -149,14 +149,7 @@ impl Oracle {
     /// An event of the engine.
     pub fn on_event(&mut self, now: Instant, event: &Event) {
         self.clock.progressed();
-        let (Event::Accepted { conn, .. }
-        | Event::Connected { conn }
-        | Event::Readable { conn }
-        | Event::Writable { conn }
-        | Event::Closed { conn, .. }
-        | Event::FellBack { conn, .. }
-        | Event::SubflowEstablished { conn, .. }
-        | Event::SubflowClosed { conn, .. }) = *event;
+        let conn = event.conn();
         let known = self.conns.get_mut(&conn);
         let ended = known.as_ref().is_some_and(|c| c.ended);
         let about = (now, Some(conn));

@@ -1,0 +1,93 @@
+//! What box, server and applications take from the process they run in.
+
+use std::fs::File;
+use std::io::Read as _;
+use std::os::fd::BorrowedFd;
+use std::time::{Duration, SystemTime};
+
+use braid_engine::app::Core;
+use braid_engine::{Config, Stack};
+use braid_proxy::PolicyFactory;
+use braid_wire::Rng;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use crate::driver::{Driver, Host};
+use crate::net::{Result, SystemError};
+use crate::tun::Tun;
+
+/// A jump of the wall clock is noticed after this long.
+pub(super) const WALL_CLOCK_INTERVAL: Duration = Duration::from_secs(30);
+/// One change of the network comes as many messages.
+pub(super) const SETTLING_TIME: Duration = Duration::from_millis(5);
+
+/// Runs until `stop` is readable, and logs what went through.
+pub(super) fn serve<C: Core, H: Host<C>>(
+    driver: &mut Driver<Tun, C, H>,
+    name: &str,
+    stop: BorrowedFd<'_>,
+) -> Result<()> {
+    let outcome = driver.run(stop, |_| false);
+    let (packets, streams) = (driver.counters(), driver.sockets.counters());
+    tracing::info!(name, ?packets, ?streams, "ends");
+    outcome
+}
+
+/// An engine whose accepted connections use `strategy`.
+pub(super) fn new_stack(engine: Config, strategy: &str) -> Result<Stack> {
+    Ok(Stack::new(engine, system_rng()?, policy_factory(strategy)?))
+}
+
+/// Makes the scheduler and the reinjector of each connection.
+pub(super) fn policy_factory(strategy: &str) -> Result<PolicyFactory> {
+    let unknown = |e: braid_strategy::UnknownStrategy| {
+        SystemError::other(format!("use the strategy {strategy:?}"), e.to_string())
+    };
+    braid_strategy::by_name(strategy).map_err(unknown)?;
+    let name = strategy.to_owned();
+    Ok(Box::new(move || {
+        braid_strategy::by_name(&name).expect("the name was known before")
+    }))
+}
+
+/// A generator seeded by the operating system.
+pub(super) fn system_rng() -> Result<Rng> {
+    let mut seed = [0; 32];
+    File::open("/dev/urandom")
+        .and_then(|mut file| file.read_exact(&mut seed))
+        .map_err(SystemError::doing("read /dev/urandom"))?;
+    Ok(Rng::from_seed(seed))
+}
+
+pub(super) fn since_epoch() -> Duration {
+    SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap_or_default()
+}
+
+/// Lets this process open as many descriptors as `streams` need.
+pub(super) fn raise_descriptor_limit(streams: usize) {
+    let wanted = streams as u64 + 256;
+    let now = getrlimit(Resource::Nofile);
+    if now.current.is_none_or(|current| current >= wanted) {
+        return;
+    }
+    let raised = |maximum| Rlimit {
+        current: Some(wanted),
+        maximum,
+    };
+    let enough = now.maximum.is_none_or(|maximum| maximum >= wanted);
+    let done = if enough {
+        setrlimit(Resource::Nofile, raised(now.maximum))
+    } else {
+        setrlimit(Resource::Nofile, raised(Some(wanted))).or_else(|_| {
+            let most = Rlimit {
+                current: now.maximum,
+                maximum: now.maximum,
+            };
+            setrlimit(Resource::Nofile, most)
+        })
+    };
+    if let Err(error) = done {
+        tracing::warn!(%error, "cannot raise the limit of open files");
+    }
+}

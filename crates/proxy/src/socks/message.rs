@@ -1,0 +1,208 @@
+//! What the messages of both ends are made of.
+
+use core::fmt;
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use braid_engine::app::ConnectFailure;
+
+pub(super) const VERSION: u8 = 5;
+pub(super) const AUTH_VERSION: u8 = 1;
+pub(super) const METHOD_PASSWORD: u8 = 2;
+pub(super) const METHOD_NONE: u8 = 0xff;
+pub(super) const CMD_CONNECT: u8 = 1;
+pub(super) const ATYP_V4: u8 = 1;
+pub(super) const ATYP_NAME: u8 = 3;
+pub(super) const ATYP_V6: u8 = 4;
+
+/// Where a CONNECT request wants to go.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Destination {
+    /// An address.
+    Address(SocketAddr),
+    /// A name to be looked up at the server, 1 to 253 bytes of letters, digits, `-`, `_`, `.`.
+    Name(String, u16),
+}
+
+impl Destination {
+    /// ATYP, DST.ADDR and DST.PORT of a request (RFC 1928 section 4).
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        let port = match self {
+            Destination::Address(addr) => {
+                match addr.ip() {
+                    IpAddr::V4(a) => {
+                        out.push(ATYP_V4);
+                        out.extend_from_slice(&a.octets());
+                    }
+                    IpAddr::V6(a) => {
+                        out.push(ATYP_V6);
+                        out.extend_from_slice(&a.octets());
+                    }
+                }
+                addr.port()
+            }
+            Destination::Name(name, port) => {
+                out.push(ATYP_NAME);
+                // Names are at most 253 bytes long by construction.
+                out.push(u8::try_from(name.len()).unwrap_or(u8::MAX));
+                out.extend_from_slice(name.as_bytes());
+                *port
+            }
+        };
+        out.extend_from_slice(&port.to_be_bytes());
+    }
+
+    /// Reads what [`encode`](Self::encode) wrote; `None` where it is malformed.
+    pub(super) fn decode(atyp: u8, body: &[u8]) -> Option<Self> {
+        let (addr, port) = body.split_at_checked(body.len().checked_sub(2)?)?;
+        let port = u16::from_be_bytes(port.try_into().ok()?);
+        match atyp {
+            ATYP_V4 => {
+                let octets: [u8; 4] = addr.try_into().ok()?;
+                Some(Destination::Address((Ipv4Addr::from(octets), port).into()))
+            }
+            ATYP_V6 => {
+                let octets: [u8; 16] = addr.try_into().ok()?;
+                Some(Destination::Address((Ipv6Addr::from(octets), port).into()))
+            }
+            ATYP_NAME => {
+                let name = core::str::from_utf8(addr.get(1..)?).ok()?;
+                let ok = (1..=253).contains(&name.len())
+                    && name
+                        .bytes()
+                        .all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b));
+                ok.then(|| Destination::Name(name.to_owned(), port))
+            }
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Destination {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Destination::Address(addr) => write!(f, "{addr}"),
+            Destination::Name(name, port) => write!(f, "{name}:{port}"),
+        }
+    }
+}
+
+/// Reply codes (RFC 1928 section 6).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reply {
+    /// 0
+    Succeeded,
+    /// 1
+    GeneralFailure,
+    /// 2
+    NotAllowed,
+    /// 3
+    NetworkUnreachable,
+    /// 4
+    HostUnreachable,
+    /// 5
+    ConnectionRefused,
+    /// 6; stands for a timeout here.
+    TtlExpired,
+    /// 7
+    CommandNotSupported,
+    /// 8
+    AddressTypeNotSupported,
+    /// Codes RFC 1928 does not assign.
+    Unassigned(u8),
+}
+
+impl Reply {
+    /// The code on the wire.
+    pub fn code(self) -> u8 {
+        match self {
+            Reply::Succeeded => 0,
+            Reply::GeneralFailure => 1,
+            Reply::NotAllowed => 2,
+            Reply::NetworkUnreachable => 3,
+            Reply::HostUnreachable => 4,
+            Reply::ConnectionRefused => 5,
+            Reply::TtlExpired => 6,
+            Reply::CommandNotSupported => 7,
+            Reply::AddressTypeNotSupported => 8,
+            Reply::Unassigned(code) => code,
+        }
+    }
+
+    /// The meaning of `code`.
+    pub fn from_code(code: u8) -> Self {
+        match code {
+            0 => Reply::Succeeded,
+            1 => Reply::GeneralFailure,
+            2 => Reply::NotAllowed,
+            3 => Reply::NetworkUnreachable,
+            4 => Reply::HostUnreachable,
+            5 => Reply::ConnectionRefused,
+            6 => Reply::TtlExpired,
+            7 => Reply::CommandNotSupported,
+            8 => Reply::AddressTypeNotSupported,
+            code => Reply::Unassigned(code),
+        }
+    }
+
+    /// The whole reply. BND.ADDR is always 0.0.0.0:0: which address the server uses towards the
+    /// destination is nobody's business here.
+    pub fn encode(self) -> [u8; 10] {
+        [VERSION, self.code(), 0, ATYP_V4, 0, 0, 0, 0, 0, 0]
+    }
+}
+
+impl From<ConnectFailure> for Reply {
+    fn from(failure: ConnectFailure) -> Self {
+        match failure {
+            ConnectFailure::Refused => Reply::ConnectionRefused,
+            ConnectFailure::HostUnreachable | ConnectFailure::NameNotResolved => {
+                Reply::HostUnreachable
+            }
+            ConnectFailure::NetworkUnreachable => Reply::NetworkUnreachable,
+            ConnectFailure::TimedOut => Reply::TtlExpired,
+            ConnectFailure::NoResources => Reply::GeneralFailure,
+        }
+    }
+}
+
+/// Collects one message of a length that its own first bytes tell.
+#[derive(Debug, Default)]
+pub(super) struct Gather {
+    buf: Vec<u8>,
+}
+
+impl Gather {
+    /// Takes from `input` what is missing of the message, at most; says how much was taken, and
+    /// whether the message is complete. `length` says how long the message is at least, given its
+    /// first bytes; it must grow until it is exact.
+    pub(super) fn take(&mut self, input: &[u8], length: impl Fn(&[u8]) -> usize) -> (usize, bool) {
+        let mut taken = 0;
+        loop {
+            let want = length(&self.buf);
+            if self.buf.len() >= want {
+                return (taken, true);
+            }
+            let n = (want - self.buf.len()).min(input.len() - taken);
+            if n == 0 {
+                return (taken, false);
+            }
+            self.buf.extend_from_slice(&input[taken..taken + n]);
+            taken += n;
+        }
+    }
+
+    pub(super) fn clear(&mut self) -> Vec<u8> {
+        core::mem::take(&mut self.buf)
+    }
+}
+
+/// Length of the part after ATYP, as far as `body`'s first byte tells; `None` for an address type
+/// nobody knows.
+pub(super) fn address_length(atyp: u8, body: &[u8]) -> Option<usize> {
+    match atyp {
+        ATYP_V4 => Some(6),
+        ATYP_V6 => Some(18),
+        ATYP_NAME => Some(body.first().map_or(1, |n| usize::from(*n) + 3)),
+        _ => None,
+    }
+}
