@@ -7,7 +7,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use braid_links::{Loss, QueueLimit, Rate, Settings, Trace};
-use braid_linux::testbed::{Probability, RateValue, TimeValue};
+use braid_testbed::{Probability, RateValue, TimeValue};
 
 /// What a path is written as; stands in every error.
 const FORM: &str = "rate,round-trip time,loss[,queue in packets], such as `5mbit,40ms,0%` or \

@@ -3,8 +3,9 @@
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 
-use braid_linux::netns;
-use braid_linux::testbed::{self, Client, LinkChange, Options, Spec};
+use braid_testbed as testbed;
+use braid_testbed::netns;
+use braid_testbed::{Client, LinkChange, Options, Spec};
 
 use super::{print, print_json, render};
 use crate::cli::Testbed;

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use braid::cmd::render::render_config;
 use braid::cmd::serve::READY;
 use braid::kernel_peer::Pattern;
-use braid_linux::testbed::{HostLayout, LinkChange, Options, RenderConfig, Role, Spec, Testbed};
+use braid_testbed::{HostLayout, LinkChange, Options, RenderConfig, Role, Spec, Testbed};
 
 /// Between two looks at something awaited.
 const POLL: Duration = Duration::from_millis(50);

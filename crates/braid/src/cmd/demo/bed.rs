@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use braid_linux::testbed::{InterfaceLayout, SegmentKind, Spec, Testbed};
+use braid_testbed::{InterfaceLayout, SegmentKind, Spec, Testbed};
 
 use super::Interrupt;
 use crate::cmd::serve::READY;

@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 
 use braid_engine::{PathId, RxMeta, Transmit, TxChecksum};
 use braid_linux::net::Identity;
-use braid_linux::netns;
 use braid_linux::nft::{BoxRules, Mapping, Rules, Ruleset, ServerRules};
 use braid_linux::selftest::{self, Verdict};
 use braid_linux::tun::{PacketIo, Tun};
 use braid_proxy::config::Quic;
+use braid_testbed::netns;
 use braid_wire::{Seq32, ip, tcp};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 

@@ -120,7 +120,7 @@ impl Intake {
         let (ready, started) = mpsc::channel();
         let name = net.world.name("box");
         let thread = thread::spawn(move || {
-            braid_linux::netns::enter(&name).unwrap();
+            braid_testbed::netns::enter(&name).unwrap();
             serve(quic, &heard, &ready);
         });
         started.recv().expect("the intake starts");

@@ -1,19 +1,11 @@
 //! The TUN device at one end of an emulated link.
-#![expect(unsafe_code, reason = "TUN set-up is by ioctl")]
 
-use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use braid_links::flip_bit;
+use braid_linux::tun::{VIRTIO_NET_HDR_F_NEEDS_CSUM, VNET_HDR_LEN, open_plain};
 use braid_wire::checksum;
-
-/// Bytes of `struct virtio_net_hdr` before each packet.
-pub(super) const HEADER_LEN: usize = 10;
-
-/// `VIRTIO_NET_HDR_F_NEEDS_CSUM`: the checksum is left open.
-const NEEDS_CSUM: u8 = 1;
 
 /// A TUN device that carries one packet a call, never larger than its MTU, each behind a
 /// `virtio_net_hdr`. The header is there for the checksum alone: the kernel leaves it open on the
@@ -21,39 +13,19 @@ const NEEDS_CSUM: u8 = 1;
 /// with the packet. So nobody computes it over an emulated link, and a capture there shows it as
 /// wrong.
 pub(super) struct TunEnd {
-    file: File,
+    fd: OwnedFd,
 }
 
 impl TunEnd {
     /// Makes the device in the namespace of the calling thread.
     pub fn open(name: &str) -> io::Result<TunEnd> {
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC)
-            .open("/dev/net/tun")
-            .map_err(|e| io::Error::new(e.kind(), format!("/dev/net/tun: {e}")))?;
-        // SAFETY: all-zero is a valid `ifreq`, a plain C struct.
-        let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
-        if name.is_empty() || name.len() >= request.ifr_name.len() {
-            let message = format!("`{name}` cannot name an interface");
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
-        }
-        for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
-            *to = from as libc::c_char;
-        }
-        let flags = libc::IFF_TUN | libc::IFF_NO_PI | libc::IFF_VNET_HDR;
-        request.ifr_ifru.ifru_flags = flags as libc::c_short;
-        // SAFETY: TUNSETIFF reads and writes one `ifreq`, which lives through the call.
-        check(unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF, &raw mut request) })?;
-        // SAFETY: TUNSETOFFLOAD takes its argument by value.
-        check(unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETOFFLOAD, libc::TUN_F_CSUM) })?;
-        Ok(TunEnd { file })
+        let fd = open_plain(name).map_err(io::Error::other)?;
+        Ok(TunEnd { fd })
     }
 
     /// Reads a header and packet; `None` when there is none.
     pub fn read(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
-        match rustix::io::read(&self.file, buffer) {
+        match rustix::io::read(&self.fd, buffer) {
             Ok(n) => Ok(Some(n)),
             Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Ok(None),
             // The device is down, or was a moment ago.
@@ -65,23 +37,23 @@ impl TunEnd {
     /// Writes a header and packet; false if the device did not take it, for instance because it
     /// is down.
     pub fn write(&self, bytes: &[u8]) -> bool {
-        rustix::io::write(&self.file, bytes).is_ok()
+        rustix::io::write(&self.fd, bytes).is_ok()
     }
 }
 
 impl AsFd for TunEnd {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.file.as_fd()
+        self.fd.as_fd()
     }
 }
 
 /// Flips a bit of the packet behind its header. The checksum the kernel left open is computed
 /// first, and the header no longer vouches for it, so that the receiver can notice.
 pub(super) fn corrupt(bytes: &mut [u8], bit: u32) {
-    let Some((header, packet)) = bytes.split_first_chunk_mut::<HEADER_LEN>() else {
+    let Some((header, packet)) = bytes.split_first_chunk_mut::<VNET_HDR_LEN>() else {
         return;
     };
-    if header[0] & NEEDS_CSUM != 0 {
+    if header[0] & VIRTIO_NET_HDR_F_NEEDS_CSUM != 0 {
         let field = |at: usize| usize::from(u16::from_ne_bytes([header[at], header[at + 1]]));
         let (start, offset) = (field(6), field(8));
         if let Some(segment) = packet.get_mut(start..)
@@ -96,14 +68,6 @@ pub(super) fn corrupt(bytes: &mut [u8], bit: u32) {
     flip_bit(packet, bit);
 }
 
-fn check(result: libc::c_int) -> io::Result<()> {
-    if result < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -112,16 +76,16 @@ mod tests {
     fn an_open_checksum_is_completed_before_a_bit_is_flipped() {
         // A 4-byte IP header stands in; the checksum is at offset 2 of what follows, and holds
         // the pseudo-header's sum.
-        let mut bytes = [0u8; HEADER_LEN + 4 + 6];
-        bytes[0] = NEEDS_CSUM;
+        let mut bytes = [0u8; VNET_HDR_LEN + 4 + 6];
+        bytes[0] = VIRTIO_NET_HDR_F_NEEDS_CSUM;
         bytes[6..8].copy_from_slice(&4u16.to_ne_bytes());
         bytes[8..10].copy_from_slice(&2u16.to_ne_bytes());
-        bytes[HEADER_LEN + 4..].copy_from_slice(&[0x12, 0x34, 0x00, 0x05, 0x80, 0x01]);
+        bytes[VNET_HDR_LEN + 4..].copy_from_slice(&[0x12, 0x34, 0x00, 0x05, 0x80, 0x01]);
         corrupt(&mut bytes, 4 * 8 + 7);
         // 0x1234 + 0x0005 + 0x8001 = 0x923a, whose complement is 0x6dc5.
-        assert_eq!(bytes[..HEADER_LEN], [0; HEADER_LEN]);
+        assert_eq!(bytes[..VNET_HDR_LEN], [0; VNET_HDR_LEN]);
         assert_eq!(
-            bytes[HEADER_LEN + 4..],
+            bytes[VNET_HDR_LEN + 4..],
             [0x13, 0x34, 0x6d, 0xc5, 0x80, 0x01]
         );
     }

@@ -2,9 +2,9 @@
 
 use std::collections::VecDeque;
 
-use super::build::Scripts;
-use super::layout::{HostLayout, InterfaceLayout, Segment, SegmentKind};
-use super::spec::{HostSpec, Spec};
+use crate::build::Scripts;
+use crate::layout::{HostLayout, InterfaceLayout, Segment, SegmentKind};
+use crate::spec::{HostSpec, Spec};
 
 /// Metric of the default route over the first segment in common with the gateway.
 const FIRST_METRIC: usize = 100;
@@ -17,7 +17,7 @@ const MPTCP_LIMIT: u32 = 8;
 
 /// What to feed to `ip -4 -batch` and `ip -6 -batch` so that the host has its addresses and
 /// routes.
-pub(super) fn script(
+pub(crate) fn script(
     spec: &Spec,
     segments: &[Segment],
     host: &HostLayout,

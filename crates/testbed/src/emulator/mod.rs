@@ -17,13 +17,17 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use braid_links::{Counters, Schedule, Settings};
+use braid_linux::sys::become_realtime;
 use rustix::event::{EventfdFlags, eventfd};
 use serde::{Deserialize, Serialize};
 
 use crate::netns;
-use crate::realtime::{EMULATOR_PRIORITY, become_realtime};
 use engine::Engine;
 use tun_end::TunEnd;
+
+/// Priority of the link emulator under SCHED_FIFO: above ordinary work, below the kernel's own
+/// threads (50).
+pub const EMULATOR_PRIORITY: i32 = 10;
 
 /// A direction of a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -1,61 +1,19 @@
-//! Testbeds: hosts as network namespaces, emulated links and plain LANs between them, and the
-//! processes that run on the hosts, all described by one TOML file.
-//!
-//! Two ways to use it. In process: [`Testbed::up`] builds everything and owns it; dropping the
-//! value takes it down. As a daemon: [`spawn_daemon`] starts this executable again in the
-//! background, where [`run_daemon`] holds the [`Testbed`] and answers on a control socket; a
-//! [`Client`] talks to it.
-//!
-//! ```no_run
-//! use braid_linux::testbed::{LinkChange, Options, Spec, Testbed};
-//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let spec = Spec::read("examples/testbed/demo.toml".as_ref())?;
-//! let mut testbed = Testbed::up(spec, Options::default())?;
-//! testbed.start("content")?;
-//! testbed.exec("user", "curl")?.arg("http://203.0.113.80/").status()?;
-//! testbed.set_link("link1", None, &LinkChange::parse(["loss=1%"])?)?;
-//! let carried = testbed.link_stats("link1")?.reverse.bytes_delivered;
-//! testbed.down()?;
-//! # Ok(()) }
-//! ```
-//!
-//! What a testbed makes is found again by name: namespaces `<testbed>.<host>`, so that
-//! [`down`] removes all of it even after the daemon was killed. Whatever process still runs in
-//! one of its namespaces is killed then.
-
-mod build;
-mod control;
-mod error;
-mod layout;
-mod links;
-mod model;
-mod process;
-mod routes;
-mod spec;
-mod state;
-mod status;
-mod subnet;
-mod units;
+//! A testbed in this process.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-pub use control::{Client, run_daemon, spawn_daemon};
-pub use error::{Error, SpecError};
-pub use layout::{HostLayout, InterfaceLayout, Layout, SegmentKind};
-pub use model::{LinkChange, LinkModel, ScheduledChange, TraceFile};
-pub use spec::{HostSpec, LanSpec, LinkSpec, Role, Spec, Start};
-pub use status::{ChildStatus, DirectionStatus, HostStatus, LatenessStatus, LinkStatus, Status};
-pub use subnet::{Subnet4, Subnet6};
-pub use units::{
-    CodelValue, LossValue, Probability, QueueSize, RateValue, ReorderValue, TimeValue,
-};
-
 use crate::emulator::{Course, Direction, Emulator};
-use links::LinkState;
-use process::Process;
+use crate::error::Error;
+use crate::layout::{HostLayout, Layout};
+use crate::links::LinkState;
+use crate::model::LinkChange;
+use crate::process::Process;
+use crate::spec::Spec;
+use crate::status::{LinkStatus, Status};
+use crate::{build, control, state};
 
 /// Makes the configuration of a box or server from the resolved addresses: given the layout and
 /// the host's name, the text of the file handed to `braid box -c` or `braid server -c`. `None`
@@ -75,16 +33,16 @@ pub struct Options {
 
 /// A running testbed, owned by this process. Dropping it takes it down.
 pub struct Testbed {
-    spec: Spec,
-    layout: Layout,
-    options: Options,
-    state_dir: PathBuf,
+    pub(crate) spec: Spec,
+    pub(crate) layout: Layout,
+    pub(crate) options: Options,
+    pub(crate) state_dir: PathBuf,
     /// Links in the order of the file, once they run.
-    link_states: Vec<LinkState>,
-    emulator: Option<Emulator>,
-    processes: BTreeMap<String, Process>,
-    mortal: bool,
-    removed: bool,
+    pub(crate) link_states: Vec<LinkState>,
+    pub(crate) emulator: Option<Emulator>,
+    pub(crate) processes: BTreeMap<String, Process>,
+    pub(crate) mortal: bool,
+    pub(crate) removed: bool,
     _claim: state::Claim,
 }
 
@@ -102,7 +60,7 @@ impl Testbed {
     }
 
     /// [`up`](Self::up); `mortal` processes are killed when the calling thread ends.
-    fn up_with(spec: Spec, options: Options, mortal: bool) -> Result<Testbed, Error> {
+    pub(crate) fn up_with(spec: Spec, options: Options, mortal: bool) -> Result<Testbed, Error> {
         let layout = Layout::resolve(&spec)?;
         let claim = state::claim(&spec.name)?;
         let state_dir = state::directory(&spec.name);

@@ -1,11 +1,11 @@
 //! What the kernel tells about one of its own Multipath TCP sockets (`MPTCP_INFO`) and its
 //! subflows (`MPTCP_TCPINFO`, `MPTCP_SUBFLOW_ADDRS`).
 
-#![expect(unsafe_code, reason = "no safe wrapper knows this socket option")]
-
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
+
+use braid_linux::sys;
 
 /// `SOL_MPTCP` of linux/mptcp.h.
 const SOL_MPTCP: libc::c_int = 284;
@@ -122,25 +122,12 @@ pub fn mptcp_info(socket: BorrowedFd<'_>) -> io::Result<Option<MptcpInfo>> {
 
 /// Reads an option of Multipath TCP into `raw`; false where the socket is none of that.
 fn get(socket: BorrowedFd<'_>, option: libc::c_int, raw: &mut [u8]) -> io::Result<bool> {
-    let mut len = raw.len() as libc::socklen_t;
-    // SAFETY: `raw` and `len` are live and writable for the call, `len` holds the size of `raw`,
-    // and the kernel writes at most that many bytes; any byte pattern is a valid `raw`.
-    let result = unsafe {
-        libc::getsockopt(
-            socket.as_raw_fd(),
-            SOL_MPTCP,
-            option,
-            raw.as_mut_ptr().cast(),
-            &raw mut len,
-        )
-    };
-    if result == 0 {
-        return Ok(true);
-    }
-    let error = io::Error::last_os_error();
-    match error.raw_os_error() {
-        Some(libc::ENOPROTOOPT | libc::EOPNOTSUPP) => Ok(false),
-        _ => Err(error),
+    match sys::socket_option(socket, SOL_MPTCP, option, raw) {
+        Ok(()) => Ok(true),
+        Err(error) => match error.raw_os_error() {
+            Some(libc::ENOPROTOOPT | libc::EOPNOTSUPP) => Ok(false),
+            _ => Err(error),
+        },
     }
 }
 

@@ -3,27 +3,21 @@
 //!
 //! Works as root, and inside an unprivileged user namespace with mounts of its own, into which
 //! [`ensure_capable`] moves a program that is not root.
-#![expect(
-    unsafe_code,
-    reason = "unshare, and hooks between fork and exec, are unsafe to call"
-)]
 
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 
-use rustix::fs::{Mode, OFlags};
+use braid_linux::sys;
 use rustix::mount::{
-    MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_bind, mount_bind_recursive,
-    mount_change, unmount,
+    MountPropagationFlags, UnmountFlags, mount_bind, mount_bind_recursive, mount_change, unmount,
 };
-use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 /// Environment variable that tells a program started by [`ensure_capable`] that it runs in a
 /// user namespace of its own; its value is the user id outside.
@@ -45,9 +39,7 @@ pub fn create(name: &str) -> io::Result<()> {
         .mode(0o444)
         .open(&path)?;
     let made = on_thread(|| {
-        // SAFETY: the thread is new and shares no file descriptors' state that NEWNET touches;
-        // it mounts the namespace and ends.
-        unsafe { unshare_unsafe(UnshareFlags::NEWNET)? };
+        sys::unshare_network()?;
         mount_bind("/proc/thread-self/ns/net", &path)?;
         Ok(())
     });
@@ -111,10 +103,7 @@ pub fn open(name: &str) -> io::Result<OwnedFd> {
 ///
 /// `NotFound` if there is none; whatever the system refused.
 pub fn enter(name: &str) -> io::Result<()> {
-    enter_fd(&open(name)?)
-}
-
-fn enter_fd(namespace: impl AsFd) -> io::Result<()> {
+    let namespace = open(name)?;
     move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))?;
     Ok(())
 }
@@ -150,9 +139,7 @@ fn on_thread<T: Send>(work: impl FnOnce() -> io::Result<T> + Send) -> io::Result
 ///
 /// `NotFound` if there is none.
 pub fn enter_on_exec(command: &mut Command, name: &str) -> io::Result<()> {
-    let namespace = open(name)?;
-    // SAFETY: setns is async-signal-safe, and the hook neither allocates nor locks.
-    unsafe { command.pre_exec(move || enter_fd(&namespace)) };
+    sys::join_on_exec(command, vec![open(name)?]);
     Ok(())
 }
 
@@ -310,54 +297,14 @@ fn open_tun() -> io::Result<File> {
 }
 
 fn probe() -> io::Result<()> {
-    on_thread(|| {
-        // SAFETY: the thread does nothing else and ends.
-        unsafe { unshare_unsafe(UnshareFlags::NEWNET)? };
-        Ok(())
-    })
+    on_thread(sys::unshare_network)
 }
 
 /// Runs `command` as root of a new user namespace, with its own network and mounts.
 fn run_in_user_namespace(command: &mut Command) -> io::Result<std::process::ExitStatus> {
-    let uid = rustix::process::getuid().as_raw();
-    let gid = rustix::process::getgid().as_raw();
-    let (uid_map, gid_map) = (format!("0 {uid} 1\n"), format!("0 {gid} 1\n"));
-    command.env(MARKER, uid.to_string());
-    // SAFETY: after the fork there is one thread; the hook makes system calls only, on strings
-    // made before.
-    unsafe {
-        command.pre_exec(move || {
-            unshare_unsafe(UnshareFlags::NEWUSER | UnshareFlags::NEWNET | UnshareFlags::NEWNS)?;
-            write_raw(c"/proc/self/setgroups", b"deny")?;
-            write_raw(c"/proc/self/uid_map", uid_map.as_bytes())?;
-            write_raw(c"/proc/self/gid_map", gid_map.as_bytes())?;
-            mount_change(
-                c"/",
-                MountPropagationFlags::PRIVATE | MountPropagationFlags::REC,
-            )?;
-            mount(c"braid", c"/run", c"tmpfs", MountFlags::empty(), None)?;
-            // The right to open it is the outer user's; better to learn now that it is missing.
-            rustix::fs::open(
-                c"/dev/net/tun",
-                OFlags::RDWR | OFlags::CLOEXEC,
-                Mode::empty(),
-            )?;
-            Ok(())
-        })
-    };
+    command.env(MARKER, rustix::process::getuid().as_raw().to_string());
+    sys::isolate_on_exec(command);
     let mut child = command.spawn()?;
     // The terminal's interrupt goes to both; the child, which cleans up, is to be waited for.
-    // SAFETY: no handler is installed, the signal is ignored from now on.
-    let before = unsafe { libc::signal(libc::SIGINT, libc::SIG_IGN) };
-    let status = child.wait();
-    // SAFETY: the disposition is what the call above answered.
-    unsafe { libc::signal(libc::SIGINT, before) };
-    status
-}
-
-/// Writes a file in one call, without allocating.
-fn write_raw(path: &std::ffi::CStr, bytes: &[u8]) -> io::Result<()> {
-    let file = rustix::fs::open(path, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
-    rustix::io::write(&file, bytes)?;
-    Ok(())
+    sys::ignoring_interrupts(|| child.wait())
 }

@@ -6,19 +6,19 @@ use std::{fs, io};
 
 use braid_links::{Change, Counters, Loss, QueueLimit, Rate, Schedule, Settings};
 
-use super::Testbed;
-use super::error::Error;
-use super::layout::namespace;
-use super::model::{LinkChange, LinkModel, ScheduledChange};
-use super::spec::LinkSpec;
-use super::status::{DirectionStatus, HostStatus, LatenessStatus, LinkStatus, Status};
-use super::units::{CodelValue, QueueSize};
+use crate::Testbed;
 use crate::emulator::{Course, Direction, Emulator};
+use crate::error::Error;
+use crate::layout::namespace;
+use crate::model::{LinkChange, LinkModel, ScheduledChange};
 use crate::netns;
+use crate::spec::LinkSpec;
+use crate::status::{DirectionStatus, HostStatus, LatenessStatus, LinkStatus, Status};
+use crate::units::{CodelValue, QueueSize};
 
 /// A link as it should be now.
 #[derive(Debug, Clone)]
-pub(super) struct LinkState {
+pub(crate) struct LinkState {
     /// When it started.
     start: Instant,
     /// Forward and reverse: what the file says, and what the schedule and `set` changed since.
@@ -89,7 +89,7 @@ impl LinkState {
 }
 
 impl Testbed {
-    pub(super) fn change_link(
+    pub(crate) fn change_link(
         &mut self,
         link: &str,
         direction: Option<Direction>,
@@ -117,7 +117,7 @@ impl Testbed {
         Ok(())
     }
 
-    pub(super) fn restart_all(&self, courses: Vec<[Course; 2]>, seed: u64) -> Result<(), Error> {
+    pub(crate) fn restart_all(&self, courses: Vec<[Course; 2]>, seed: u64) -> Result<(), Error> {
         let emulator = self.emulator()?;
         for (index, courses) in courses.into_iter().enumerate() {
             let restarted = emulator.restart(index, courses, seed);
@@ -127,7 +127,7 @@ impl Testbed {
         self.lateness().map(drop)
     }
 
-    pub(super) fn link_status(&self, link: &str) -> Result<LinkStatus, Error> {
+    pub(crate) fn link_status(&self, link: &str) -> Result<LinkStatus, Error> {
         let index = self.link_index(link)?;
         let (spec, emulator) = (&self.spec.links[index], self.emulator()?);
         let direction = |direction| {
@@ -156,7 +156,7 @@ impl Testbed {
         })
     }
 
-    pub(super) fn collect_status(&mut self) -> Result<Status, Error> {
+    pub(crate) fn collect_status(&mut self) -> Result<Status, Error> {
         let links: Result<Vec<_>, _> = self
             .spec
             .links

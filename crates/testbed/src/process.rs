@@ -1,25 +1,21 @@
 //! The processes of the hosts.
-#![expect(
-    unsafe_code,
-    reason = "hooks between fork and exec are unsafe to install"
-)]
 
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+use braid_linux::sys::die_with_parent;
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::Testbed;
-use super::error::Error;
-use super::layout::HostLayout;
-use super::spec::{HostSpec, Role};
-use super::status::ChildStatus;
+use crate::Testbed;
+use crate::error::Error;
+use crate::layout::HostLayout;
 use crate::netns;
+use crate::spec::{HostSpec, Role};
+use crate::status::ChildStatus;
 
 /// How long a process may take to end after SIGTERM.
 const GRACE: Duration = Duration::from_secs(3);
@@ -28,7 +24,7 @@ const GRACE: Duration = Duration::from_secs(3);
 const START: Duration = Duration::from_secs(10);
 
 /// A process of a host, running or ended.
-pub(super) struct Process {
+pub(crate) struct Process {
     child: Child,
     ended: Option<ExitStatus>,
     log: PathBuf,
@@ -81,20 +77,13 @@ impl Process {
     }
 }
 
-/// Has the kernel kill what `command` starts when the thread that starts it ends.
-fn die_with_parent(command: &mut Command) {
-    let die = || rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
-    // SAFETY: prctl is async-signal-safe.
-    unsafe { command.pre_exec(move || Ok(die()?)) };
-}
-
 /// Whether hosts of a role run a process.
-pub(super) fn has_process(role: Role) -> bool {
+pub(crate) fn has_process(role: Role) -> bool {
     matches!(role, Role::Box | Role::Server | Role::Content)
 }
 
 impl Testbed {
-    pub(super) fn start_process(&mut self, host: &str) -> Result<(), Error> {
+    pub(crate) fn start_process(&mut self, host: &str) -> Result<(), Error> {
         let layout = self.layout.host(host)?;
         if self
             .processes
@@ -146,7 +135,7 @@ impl Testbed {
         Ok(())
     }
 
-    pub(super) fn stop_process(&mut self, host: &str, gently: bool) -> Result<(), Error> {
+    pub(crate) fn stop_process(&mut self, host: &str, gently: bool) -> Result<(), Error> {
         self.layout.host(host)?;
         if let Some(process) = self.processes.get_mut(host) {
             process.stop(gently);
@@ -154,7 +143,7 @@ impl Testbed {
         Ok(())
     }
 
-    pub(super) fn stop_all_processes(&mut self) {
+    pub(crate) fn stop_all_processes(&mut self) {
         for process in self.processes.values_mut() {
             process.signal(Signal::TERM);
         }
@@ -268,7 +257,7 @@ fn wait_for_port(process: &mut Process, namespace: &str, port: u16) -> io::Resul
 }
 
 /// Kills whatever runs in a namespace, and waits a moment until it is gone.
-pub(super) fn kill_all_in(namespace: &str) {
+pub(crate) fn kill_all_in(namespace: &str) {
     let deadline = Instant::now() + GRACE;
     while Instant::now() < deadline {
         let found = netns::processes(namespace).unwrap_or_default();

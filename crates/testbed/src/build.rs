@@ -4,14 +4,14 @@ use std::fs;
 use std::io::{self, Write};
 use std::process::{Command, Stdio};
 
-use super::error::Error;
-use super::layout::{self, Segment, SegmentKind};
-use super::links::LinkState;
-use super::routes;
-use super::spec::{LinkSpec, Start};
-use super::{Testbed, process, state};
 use crate::emulator::{Emulator, LinkPlan};
+use crate::error::Error;
+use crate::layout::{self, Segment, SegmentKind};
+use crate::links::LinkState;
 use crate::netns;
+use crate::routes;
+use crate::spec::{LinkSpec, Start};
+use crate::{Testbed, process, state};
 
 /// Packets a device holds for the emulator until it reads them. Bursts must fit, since what is
 /// dropped there is dropped by no model.
@@ -32,7 +32,7 @@ const SYSCTLS: [(&str, &str); 9] = [
 ];
 
 impl Testbed {
-    pub(super) fn build(&mut self) -> Result<(), Error> {
+    pub(crate) fn build(&mut self) -> Result<(), Error> {
         let segments = layout::segments(&self.spec)?;
         for host in &self.layout.hosts {
             create_namespace(&host.namespace)?;
@@ -68,7 +68,7 @@ impl Testbed {
             .try_for_each(|host| self.start_process(host))
     }
 
-    pub(super) fn configure_host(&self, host: &str) -> Result<(), Error> {
+    pub(crate) fn configure_host(&self, host: &str) -> Result<(), Error> {
         let layout = self.layout.host(host)?;
         let segments = layout::segments(&self.spec)?;
         for spec in self.spec.hosts.iter().filter(|h| *h.name == *host) {
@@ -117,7 +117,7 @@ impl Testbed {
         ip(&switch, "-4", &script)
     }
 
-    pub(super) fn tear_down(&mut self) -> Result<(), Error> {
+    pub(crate) fn tear_down(&mut self) -> Result<(), Error> {
         // Once only: after the first time the name may be someone else's.
         if std::mem::replace(&mut self.removed, true) {
             return Ok(());
@@ -130,7 +130,7 @@ impl Testbed {
 
 /// Scripts for `ip -4 -batch` and `ip -6 -batch` that give a host its addresses and routes.
 #[derive(Default)]
-pub(super) struct Scripts {
+pub(crate) struct Scripts {
     /// May be run again, which mends what was changed since.
     pub v4: String,
     /// The same for IPv6.
@@ -150,7 +150,7 @@ impl Scripts {
 }
 
 /// Runs `ip -batch` in a namespace.
-pub(super) fn ip(namespace: &str, family: &str, script: &str) -> Result<(), Error> {
+pub(crate) fn ip(namespace: &str, family: &str, script: &str) -> Result<(), Error> {
     if script.is_empty() {
         return Ok(());
     }
@@ -212,7 +212,7 @@ fn set_sysctls(namespace: &str, forwards: bool) -> Result<(), Error> {
 }
 
 /// Removes what a testbed named `name` left behind.
-pub(super) fn remove_leftovers(name: &str) -> Result<(), Error> {
+pub(crate) fn remove_leftovers(name: &str) -> Result<(), Error> {
     let mut first_error = Ok(());
     let namespaces = netns::list().map_err(|e| Error::system("list namespaces", e))?;
     for namespace in namespaces.iter().filter(|n| layout::belongs_to(n, name)) {

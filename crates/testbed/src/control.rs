@@ -1,30 +1,25 @@
 //! A testbed in a process of its own, and the socket to talk to it.
-#![expect(
-    unsafe_code,
-    reason = "signals as descriptors, and hooks between fork and exec"
-)]
 
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use braid_linux::run::Signals;
+use braid_linux::sys;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Signal, kill_process};
-use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use serde::{Deserialize, Serialize};
 
-use super::error::Error;
-use super::model::LinkChange;
-use super::spec::Spec;
-use super::status::Status;
-use super::{Options, Testbed, state};
 use crate::emulator::Direction;
+use crate::error::Error;
+use crate::model::LinkChange;
 use crate::netns::{self, Capability};
+use crate::spec::Spec;
+use crate::status::Status;
+use crate::{Options, Testbed, state};
 
 /// How long a client may take to send its request.
 const REQUEST_TIME: Duration = Duration::from_secs(2);
@@ -82,9 +77,8 @@ pub fn spawn_daemon<S: AsRef<OsStr>>(
         .args(arguments)
         .stdin(Stdio::null())
         .stdout(Stdio::piped());
-    // SAFETY: setsid is async-signal-safe. Without it the terminal's interrupt would end the
-    // daemon along with whatever is being run in the foreground.
-    unsafe { command.pre_exec(|| rustix::process::setsid().map(drop).map_err(Into::into)) };
+    // Else the terminal's interrupt would end the daemon along with whatever runs in the foreground.
+    sys::setsid_on_exec(&mut command);
     let mut child = command.spawn().map_err(step)?;
     let mut said = String::new();
     if let Some(stdout) = child.stdout.take() {
@@ -110,10 +104,10 @@ pub fn spawn_daemon<S: AsRef<OsStr>>(
 ///
 /// As of [`Testbed::up`]; they have been told to [`spawn_daemon`] already.
 pub fn run_daemon(spec: Spec, options: Options) -> Result<(), Error> {
-    let up = || -> Result<(Testbed, UnixListener, OwnedFd), Error> {
+    let up = || -> Result<(Testbed, UnixListener, Signals), Error> {
         let step = |e| Error::system("set up the testbed's daemon", e);
         let capability = netns::ensure_capable().map_err(Error::NotCapable)?;
-        let signals = signals().map_err(step)?;
+        let signals = Signals::take_over().map_err(step)?;
         let name = spec.name.to_string();
         // Outside a user namespace nobody could find what a killed daemon left in it.
         let mortal = capability == Capability::UserNamespace;
@@ -144,30 +138,7 @@ fn detach(testbed: &Testbed) -> io::Result<()> {
     Ok(())
 }
 
-/// Blocks SIGTERM, SIGINT and SIGHUP and makes them readable. Programs started later are not
-/// affected: the standard library gives them an empty mask.
-fn signals() -> io::Result<OwnedFd> {
-    // SAFETY: the set is initialised by sigemptyset before anything reads it, and the descriptor
-    // is new and ours.
-    unsafe {
-        let mut set: libc::sigset_t = std::mem::zeroed();
-        libc::sigemptyset(&raw mut set);
-        for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
-            libc::sigaddset(&raw mut set, signal);
-        }
-        let error = libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut());
-        if error != 0 {
-            return Err(io::Error::from_raw_os_error(error));
-        }
-        let fd = libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC);
-        if fd < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        Ok(OwnedFd::from_raw_fd(fd))
-    }
-}
-
-fn serve(mut testbed: Testbed, listener: &UnixListener, signals: &OwnedFd) -> Result<(), Error> {
+fn serve(mut testbed: Testbed, listener: &UnixListener, signals: &Signals) -> Result<(), Error> {
     loop {
         let mut ready = [
             PollFd::new(listener, PollFlags::IN),
@@ -406,32 +377,23 @@ impl Client {
 /// Makes `command` start in a namespace as the daemon `pid` sees it: if that one has a user
 /// namespace of its own, in it, with its mounts.
 fn enter_from_outside(command: &mut Command, pid: u32, namespace: &str) -> io::Result<()> {
-    let open = |what: &str| File::open(format!("/proc/{pid}/ns/{what}"));
+    let open_file =
+        |what: &str| Ok::<_, io::Error>(File::open(format!("/proc/{pid}/{what}"))?.into());
     let same = std::fs::read_link(format!("/proc/{pid}/ns/user"))?
         == std::fs::read_link("/proc/self/ns/user")?;
     if same {
         return netns::enter_on_exec(command, namespace);
     }
-    let (user, mounts) = (open("user")?, open("mnt")?);
-    let path = std::ffi::CString::new(format!("/run/netns/{namespace}"))?;
-    // SAFETY: after the fork there is one thread, as joining a user namespace wants; the hook
-    // makes system calls only, on what was made before.
-    unsafe {
-        command.pre_exec(move || {
-            move_into_link_name_space(user.as_fd(), Some(LinkNameSpaceType::User))?;
-            move_into_link_name_space(mounts.as_fd(), Some(LinkNameSpaceType::Mount))?;
-            let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC;
-            let network = rustix::fs::open(path.as_c_str(), flags, rustix::fs::Mode::empty())?;
-            move_into_link_name_space(network.as_fd(), Some(LinkNameSpaceType::Network))?;
-            Ok(())
-        })
-    };
+    // What the namespace is mounted on is seen by the daemon alone.
+    let network = open_file(&format!("root/run/netns/{namespace}"))?;
+    let namespaces = vec![open_file("ns/user")?, open_file("ns/mnt")?, network];
+    sys::join_on_exec(command, namespaces);
     Ok(())
 }
 
 /// Asks the daemon of testbed `name` to end and waits for it, kills it if it does not; nothing if
 /// there is none.
-pub(super) fn stop_daemon(name: &str) -> Result<(), Error> {
+pub(crate) fn stop_daemon(name: &str) -> Result<(), Error> {
     let client = match Client::connect(name) {
         Ok(client) => client,
         Err(_) => return Ok(()),

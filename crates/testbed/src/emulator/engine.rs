@@ -8,11 +8,12 @@ use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::{Duration, Instant as WallClock};
 
 use braid_links::{Link, Schedule};
+use braid_linux::tun::VNET_HDR_LEN;
 use braid_wire::{Instant, Rng};
 use hdrhistogram::Histogram;
 use rustix::event::{Timespec, epoll};
 
-use super::tun_end::{self, HEADER_LEN, TunEnd};
+use super::tun_end::{self, TunEnd};
 use super::{Course, Direction, Lateness, LinkPlan, Request};
 
 /// Packets read from one device before the others get their turn.
@@ -43,7 +44,7 @@ impl Engine {
         let courses = [&plan.forward, &plan.reverse];
         self.courses
             .extend(courses.map(|course| (course.clone(), plan.seed)));
-        self.buffer_len = self.buffer_len.max(HEADER_LEN + usize::from(plan.mtu));
+        self.buffer_len = self.buffer_len.max(VNET_HDR_LEN + usize::from(plan.mtu));
     }
 
     /// Carries packets until asked to stop.
@@ -178,13 +179,13 @@ impl Running {
         for _ in 0..BATCH {
             let mut packet = Pool::packet(&self.pool);
             match self.ends[index].read(&mut packet.buffer) {
-                Ok(Some(len)) if len > HEADER_LEN => {
+                Ok(Some(len)) if len > VNET_HDR_LEN => {
                     packet.len = len;
                     let now = self.now();
                     let lane = &mut self.lanes[index];
                     lane.keep_schedule(now);
                     lane.link
-                        .enqueue(now, packet, (len - HEADER_LEN) as u32, &mut lane.rng);
+                        .enqueue(now, packet, (len - VNET_HDR_LEN) as u32, &mut lane.rng);
                 }
                 Ok(Some(_)) => {}
                 Ok(None) => return,

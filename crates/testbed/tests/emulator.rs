@@ -10,8 +10,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use braid_linux::netns;
-use braid_linux::testbed::{LinkChange, LinkStatus, Options, Spec, Testbed};
+use braid_testbed::netns;
+use braid_testbed::{LinkChange, LinkStatus, Options, Spec, Testbed};
 use braid_wire::Rng;
 
 /// Two hosts and two links of 5 Mbit/s, 20 ms one way, 1 % loss.

@@ -98,7 +98,7 @@ impl TimeValue {
         TimeValue::parse_up_to(text, Duration::from_secs(60))
     }
 
-    pub(super) fn parse_up_to(text: &str, most: Duration) -> Result<TimeValue, String> {
+    pub(crate) fn parse_up_to(text: &str, most: Duration) -> Result<TimeValue, String> {
         let help =
             || format!("`{text}` is no duration; write a number with its unit, such as \"15ms\"");
         let (number, unit) = number_and_unit(text).ok_or_else(help)?;
@@ -369,7 +369,7 @@ serialize_as_text!(
 );
 
 /// Reads a TOML string through a `parse` function; probabilities are also taken as bare numbers.
-pub(super) struct Text<T> {
+pub(crate) struct Text<T> {
     pub parse: fn(&str) -> Result<T, String>,
     pub number: Option<fn(f64) -> Result<T, String>>,
     pub expecting: &'static str,

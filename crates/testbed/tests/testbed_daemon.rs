@@ -3,8 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use braid_linux::netns;
-use braid_linux::testbed::{self, Client, LinkChange, Options, Spec};
+use braid_testbed as testbed;
+use braid_testbed::netns;
+use braid_testbed::{Client, LinkChange, Options, Spec};
 
 const DEMO: &str = include_str!("../../../examples/testbed/demo.toml");
 

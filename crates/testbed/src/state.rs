@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::Pid;
 
-use super::error::Error;
+use crate::error::Error;
 use crate::netns;
 
 /// Where the state of the testbed named `name` lies: below `/run/braid` for root, else below a
 /// directory of the user's in the place for temporary files (`/run` of a user namespace is
 /// private to it, but the control socket must be reachable from outside).
-pub(super) fn directory(name: &str) -> PathBuf {
+pub(crate) fn directory(name: &str) -> PathBuf {
     root().join(name)
 }
 
@@ -29,28 +29,28 @@ fn root() -> PathBuf {
 }
 
 /// Removes the directory above all state directories unless there are others.
-pub(super) fn remove_root_if_empty() {
+pub(crate) fn remove_root_if_empty() {
     let _ = fs::remove_dir(root());
 }
 
 /// The control socket of the testbed named `name`.
-pub(super) fn socket(name: &str) -> PathBuf {
+pub(crate) fn socket(name: &str) -> PathBuf {
     directory(name).join("control")
 }
 
 /// Holds a testbed's name; given up when dropped, also by the death of the process.
-pub(super) struct Claim {
+pub(crate) struct Claim {
     _lock: File,
 }
 
 /// Whether a living process holds the testbed named `name`.
-pub(super) fn is_claimed(name: &str) -> bool {
+pub(crate) fn is_claimed(name: &str) -> bool {
     File::open(directory(name).join("lock"))
         .is_ok_and(|file| flock(&file, FlockOperation::NonBlockingLockExclusive).is_err())
 }
 
 /// The living process that holds the testbed named `name`.
-pub(super) fn holder(name: &str) -> Option<Pid> {
+pub(crate) fn holder(name: &str) -> Option<Pid> {
     if !is_claimed(name) {
         return None;
     }
@@ -59,17 +59,17 @@ pub(super) fn holder(name: &str) -> Option<Pid> {
 }
 
 /// Whether the testbed named `name` is held in the name of a process that is dead.
-pub(super) fn is_orphaned(name: &str) -> bool {
+pub(crate) fn is_orphaned(name: &str) -> bool {
     let dead = |pid| rustix::process::test_kill_process(pid) == Err(rustix::io::Errno::SRCH);
     holder(name).is_some_and(dead)
 }
 
 /// Takes the name and makes its empty directory.
-pub(super) fn claim(name: &str) -> Result<Claim, Error> {
+pub(crate) fn claim(name: &str) -> Result<Claim, Error> {
     if is_claimed(name) {
         return Err(Error::Busy(name.to_owned()));
     }
-    super::build::remove_leftovers(name)?;
+    crate::build::remove_leftovers(name)?;
     let directory = directory(name);
     let deadline = Instant::now() + Duration::from_secs(1);
     let made = || -> io::Result<File> {

@@ -7,11 +7,11 @@ use braid_links::{Loss, QueueLimit, Rate, Settings, Trace};
 use serde::de::Deserializer;
 use serde::{Deserialize, Serialize};
 
-use super::error::Error;
-use super::units::{
+use crate::emulator::Direction;
+use crate::error::Error;
+use crate::units::{
     CodelValue, LossValue, Probability, QueueSize, RateValue, ReorderValue, Text, TimeValue,
 };
-use crate::emulator::Direction;
 
 /// Queue of a link without rate.
 const UNLIMITED_QUEUE: QueueLimit = QueueLimit::Packets(1000);
@@ -92,7 +92,7 @@ impl TraceFile {
 
 impl LinkModel {
     /// These settings, and those of `base` where these say nothing.
-    pub(super) fn or(&self, base: &LinkModel) -> LinkModel {
+    pub(crate) fn or(&self, base: &LinkModel) -> LinkModel {
         // A trace replaces a constant rate, and the other way round.
         let line = match (&self.rate, &self.trace) {
             (None, None) => base,
@@ -113,7 +113,7 @@ impl LinkModel {
     }
 
     /// Reads the trace, if there is one, and looks for contradictions.
-    pub(super) fn load(&mut self, directory: &Path) -> Result<(), String> {
+    pub(crate) fn load(&mut self, directory: &Path) -> Result<(), String> {
         match &mut self.trace {
             Some(trace) if self.rate.is_none() => trace.load(directory),
             Some(_) => Err("a link has a rate or a trace, not both; leave one out".to_owned()),
@@ -135,7 +135,7 @@ impl LinkModel {
     }
 
     /// Settings of this direction, whose way back is `back`.
-    pub(super) fn settings(&self, back: &LinkModel, up: bool) -> Settings {
+    pub(crate) fn settings(&self, back: &LinkModel, up: bool) -> Settings {
         let line = self.line();
         let rate = match &line {
             Rate::Unlimited => None,

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use braid_linux::netns;
+use braid_testbed::netns;
 
 /// Namespaces that are gone when this is dropped.
 pub struct World {

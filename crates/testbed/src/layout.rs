@@ -2,9 +2,9 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use super::error::{Error, SpecError};
-use super::spec::{Role, Spec, Start};
-use super::subnet::{Subnet4, Subnet6};
+use crate::error::{Error, SpecError};
+use crate::spec::{Role, Spec, Start};
+use crate::subnet::{Subnet4, Subnet6};
 
 /// The hosts of a testbed with all their addresses.
 #[derive(Debug, Clone)]
@@ -66,7 +66,7 @@ pub enum SegmentKind {
 
 /// A segment with the hosts on it.
 #[derive(Debug, Clone)]
-pub(super) struct Segment {
+pub(crate) struct Segment {
     pub name: String,
     pub kind: SegmentKind,
     pub subnet4: Subnet4,
@@ -139,17 +139,17 @@ impl HostLayout {
 }
 
 /// Name of the namespace of `host`. Neither name has a dot in it.
-pub(super) fn namespace(testbed: &str, host: &str) -> String {
+pub(crate) fn namespace(testbed: &str, host: &str) -> String {
     format!("{testbed}.{host}")
 }
 
 /// Name of the namespace with the bridge of `lan`.
-pub(super) fn switch_namespace(testbed: &str, lan: &str) -> String {
+pub(crate) fn switch_namespace(testbed: &str, lan: &str) -> String {
     format!("{testbed}.{lan}.switch")
 }
 
 /// Whether a namespace was made for the testbed named `testbed`.
-pub(super) fn belongs_to(namespace: &str, testbed: &str) -> bool {
+pub(crate) fn belongs_to(namespace: &str, testbed: &str) -> bool {
     namespace
         .strip_prefix(testbed)
         .is_some_and(|rest| rest.starts_with('.'))
@@ -192,7 +192,7 @@ impl Segment {
 }
 
 /// All segments, LANs first, with their networks.
-pub(super) fn segments(spec: &Spec) -> Result<Vec<Segment>, SpecError> {
+pub(crate) fn segments(spec: &Spec) -> Result<Vec<Segment>, SpecError> {
     let lans = spec.lans.iter().map(|lan| {
         let hosts = lan.hosts.iter().map(ToString::to_string).collect();
         (

@@ -8,10 +8,10 @@ use std::time::Duration;
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::error::{Error, SpecError};
-use super::model::{LinkModel, ScheduledChange, TraceFile};
-use super::subnet::{Subnet4, Subnet6};
-use super::units::{
+use crate::error::{Error, SpecError};
+use crate::model::{LinkModel, ScheduledChange, TraceFile};
+use crate::subnet::{Subnet4, Subnet6};
+use crate::units::{
     CodelValue, LossValue, Probability, QueueSize, RateValue, ReorderValue, TimeValue,
 };
 
@@ -202,7 +202,7 @@ impl LinkSpec {
     }
 
     /// What the file says of the directions at the start, forward and reverse.
-    pub(super) fn models(&self) -> [LinkModel; 2] {
+    pub(crate) fn models(&self) -> [LinkModel; 2] {
         let common = self.common();
         [&self.forward, &self.reverse].map(|own| own.or(&common))
     }
@@ -223,7 +223,7 @@ pub struct Name(Spanned<String>);
 
 impl Name {
     /// Where it stands in the file, in bytes.
-    pub(super) fn span(&self) -> Range<usize> {
+    pub(crate) fn span(&self) -> Range<usize> {
         self.0.span()
     }
 }

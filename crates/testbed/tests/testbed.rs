@@ -7,8 +7,9 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use braid_linux::netns;
-use braid_linux::testbed::{self, Options, Role, Spec, Testbed};
+use braid_testbed as testbed;
+use braid_testbed::netns;
+use braid_testbed::{Options, Role, Spec, Testbed};
 use rustix::net::{self, AddressFamily, SocketType, ipproto, sockopt};
 
 const DEMO: &str = include_str!("../../../examples/testbed/demo.toml");
