@@ -51,6 +51,7 @@ mod trace;
 pub use codel::CoDel;
 pub use counters::{Counters, Tally};
 pub use link::{Cause, Delivery, Dropped, Link, MAX_HELD, Verdict, flip_bit};
+pub use queue::QueueLimit;
 pub use schedule::{Change, Schedule};
-pub use settings::{Loss, QueueLimit, Rate, Reorder, Settings};
+pub use settings::{Loss, Rate, Reorder, Settings};
 pub use trace::{Trace, TraceError};

@@ -4,6 +4,7 @@ use core::num::NonZeroU64;
 use core::time::Duration;
 
 use crate::codel::CoDel;
+use crate::queue::QueueLimit;
 use crate::trace::Trace;
 
 /// Settings of one direction of a link. By default a perfect one: up, unlimited rate, no delay,
@@ -68,26 +69,6 @@ impl Rate {
         match NonZeroU64::new(rate) {
             Some(rate) => Rate::Fixed(rate),
             None => Rate::Fixed(NonZeroU64::MIN),
-        }
-    }
-}
-
-/// Bound of a queue. The packet being serialised is not in the queue, so that even a
-/// bound of 0 lets single packets pass.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum QueueLimit {
-    /// At most this many packets.
-    Packets(u32),
-    /// At most this many bytes; a packet that would exceed it is dropped.
-    Bytes(u64),
-}
-
-impl QueueLimit {
-    /// Whether a queue of `packets` packets and `bytes` bytes takes one more of `len` bytes.
-    pub(crate) fn admits(self, packets: usize, bytes: u64, len: u32) -> bool {
-        match self {
-            QueueLimit::Packets(limit) => packets < limit as usize,
-            QueueLimit::Bytes(limit) => bytes.saturating_add(u64::from(len)) <= limit,
         }
     }
 }

@@ -21,7 +21,8 @@ use rustix::thread::{UnshareFlags, move_into_link_name_space, unshare_unsafe};
 /// What the system refused.
 pub fn unshare_network() -> io::Result<()> {
     // SAFETY: unshare is unsafe for its flag FILES alone, which parts file descriptors.
-    Ok(unsafe { unshare_unsafe(UnshareFlags::NEWNET)? })
+    unsafe { unshare_unsafe(UnshareFlags::NEWNET)? };
+    Ok(())
 }
 
 /// Makes `command` start inside `namespaces`, which it joins in this order.

@@ -19,7 +19,8 @@ use crate::model::LinkChange;
 use crate::netns::{self, Capability};
 use crate::spec::Spec;
 use crate::status::Status;
-use crate::{Options, Testbed, state};
+use crate::testbed::{Options, Testbed};
+use crate::{leftovers, state};
 
 /// How long a client may take to send its request.
 const REQUEST_TIME: Duration = Duration::from_secs(2);
@@ -42,11 +43,7 @@ enum Request {
         change: Box<LinkChange>,
     },
     Start(String),
-    Stop(String),
-    Kill(String),
     Restart(String),
-    Reconfigure(String),
-    ResetLateness,
     Down,
 }
 
@@ -189,14 +186,10 @@ fn answer(testbed: &mut Testbed, request: Request) -> Result<Answer, Error> {
         } => {
             // Read again here, since the contents of a trace do not travel; its path is absolute.
             change.load("/".as_ref())?;
-            testbed.set_link(&link, direction, &change)?;
+            testbed.set(&link, direction, &change)?;
         }
         Request::Start(host) => testbed.start(&host)?,
-        Request::Stop(host) => testbed.stop(&host)?,
-        Request::Kill(host) => testbed.kill(&host)?,
         Request::Restart(host) => testbed.restart(&host)?,
-        Request::Reconfigure(host) => testbed.reconfigure(&host)?,
-        Request::ResetLateness => testbed.reset_lateness()?,
         Request::Down => {}
     }
     Ok(Answer::Done)
@@ -279,12 +272,12 @@ impl Client {
         Ok(command)
     }
 
-    /// As [`Testbed::set_link`].
+    /// As [`Testbed::set`].
     ///
     /// # Errors
     ///
-    /// As of [`Testbed::set_link`].
-    pub fn set_link(
+    /// As of [`Testbed::set`].
+    pub fn set(
         &self,
         link: &str,
         direction: Option<Direction>,
@@ -306,24 +299,6 @@ impl Client {
         self.order(&Request::Start(host.to_owned()))
     }
 
-    /// As [`Testbed::stop`].
-    ///
-    /// # Errors
-    ///
-    /// As of [`Testbed::stop`].
-    pub fn stop(&self, host: &str) -> Result<(), Error> {
-        self.order(&Request::Stop(host.to_owned()))
-    }
-
-    /// As [`Testbed::kill`].
-    ///
-    /// # Errors
-    ///
-    /// As of [`Testbed::kill`].
-    pub fn kill(&self, host: &str) -> Result<(), Error> {
-        self.order(&Request::Kill(host.to_owned()))
-    }
-
     /// As [`Testbed::restart`].
     ///
     /// # Errors
@@ -331,24 +306,6 @@ impl Client {
     /// As of [`Testbed::restart`].
     pub fn restart(&self, host: &str) -> Result<(), Error> {
         self.order(&Request::Restart(host.to_owned()))
-    }
-
-    /// As [`Testbed::reconfigure`].
-    ///
-    /// # Errors
-    ///
-    /// As of [`Testbed::reconfigure`].
-    pub fn reconfigure(&self, host: &str) -> Result<(), Error> {
-        self.order(&Request::Reconfigure(host.to_owned()))
-    }
-
-    /// As [`Testbed::reset_lateness`].
-    ///
-    /// # Errors
-    ///
-    /// As of [`Testbed::reset_lateness`].
-    pub fn reset_lateness(&self) -> Result<(), Error> {
-        self.order(&Request::ResetLateness)
     }
 
     fn order(&self, request: &Request) -> Result<(), Error> {
@@ -391,9 +348,21 @@ fn enter_from_outside(command: &mut Command, pid: u32, namespace: &str) -> io::R
     Ok(())
 }
 
+/// Takes the testbed named `name` down, whoever made it and whether that one still lives: asks
+/// its daemon to end if there is one, then removes whatever is left: processes, namespaces, state
+/// directory. Succeeds when there is nothing to do.
+///
+/// # Errors
+///
+/// [`Error::System`] with the first step that failed.
+pub fn down(name: &str) -> Result<(), Error> {
+    stop_daemon(name)?;
+    leftovers::remove(name)
+}
+
 /// Asks the daemon of testbed `name` to end and waits for it, kills it if it does not; nothing if
 /// there is none.
-pub(crate) fn stop_daemon(name: &str) -> Result<(), Error> {
+fn stop_daemon(name: &str) -> Result<(), Error> {
     let client = match Client::connect(name) {
         Ok(client) => client,
         Err(_) => return Ok(()),

@@ -13,8 +13,8 @@
 //! let mut testbed = Testbed::up(spec, Options::default())?;
 //! testbed.start("content")?;
 //! testbed.exec("user", "curl")?.arg("http://203.0.113.80/").status()?;
-//! testbed.set_link("link1", None, &LinkChange::parse(["loss=1%"])?)?;
-//! let carried = testbed.link_stats("link1")?.reverse.bytes_delivered;
+//! testbed.set("link1", None, &LinkChange::parse(["loss=1%"])?)?;
+//! let carried = testbed.link_status("link1")?.reverse.bytes_delivered;
 //! testbed.down()?;
 //! # Ok(()) }
 //! ```
@@ -23,17 +23,15 @@
 //! [`down`] removes all of it even after the daemon was killed. Whatever process still runs in
 //! one of its namespaces is killed then.
 
-mod build;
 mod control;
 pub mod emulator;
 mod error;
 pub mod kernel_tcp;
 mod layout;
-mod links;
+mod leftovers;
 mod model;
 pub mod mptcp_info;
 pub mod netns;
-mod process;
 mod routes;
 mod spec;
 mod state;
@@ -42,14 +40,15 @@ mod subnet;
 mod testbed;
 mod units;
 
-pub use control::{Client, run_daemon, spawn_daemon};
+pub use control::{Client, down, run_daemon, spawn_daemon};
 pub use error::{Error, SpecError};
 pub use layout::{HostLayout, InterfaceLayout, Layout, SegmentKind};
 pub use model::{LinkChange, LinkModel, ScheduledChange, TraceFile};
 pub use spec::{HostSpec, LanSpec, LinkSpec, Role, Spec, Start};
+pub use state::is_up;
 pub use status::{ChildStatus, DirectionStatus, HostStatus, LatenessStatus, LinkStatus, Status};
 pub use subnet::{Subnet4, Subnet6};
-pub use testbed::{Options, RenderConfig, Testbed, down, is_up};
+pub use testbed::{Options, RenderConfig, Testbed};
 pub use units::{
     CodelValue, LossValue, Probability, QueueSize, RateValue, ReorderValue, TimeValue,
 };

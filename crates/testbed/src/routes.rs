@@ -2,7 +2,6 @@
 
 use std::collections::VecDeque;
 
-use crate::build::Scripts;
 use crate::layout::{HostLayout, InterfaceLayout, Segment, SegmentKind};
 use crate::spec::{HostSpec, Spec};
 
@@ -14,6 +13,31 @@ const FIRST_TABLE: usize = 20_000;
 
 /// Subflows and addresses a kernel MPTCP host agrees to.
 const MPTCP_LIMIT: u32 = 8;
+
+/// Packets a device holds for the emulator until it reads them. Bursts must fit, since what is
+/// dropped there is dropped by no model.
+const DEVICE_QUEUE: u32 = 4096;
+
+/// Scripts for `ip -4 -batch` and `ip -6 -batch` that give a host its addresses and routes.
+#[derive(Default)]
+pub(crate) struct Scripts {
+    /// May be run again, which mends what was changed since.
+    pub v4: String,
+    /// The same for IPv6.
+    pub v6: String,
+    /// To be run once, after the others.
+    pub once4: String,
+    /// The same for IPv6.
+    pub once6: String,
+}
+
+impl Scripts {
+    /// Settings of the device of an emulated link. Without multicast the kernel sends nothing of
+    /// its own accord, so that losses fall on the packets of one index in every run.
+    pub fn device(&mut self, name: &str, mtu: u16) {
+        self.v4 += &format!("link set {name} mtu {mtu} txqueuelen {DEVICE_QUEUE} multicast off\n");
+    }
+}
 
 /// What to feed to `ip -4 -batch` and `ip -6 -batch` so that the host has its addresses and
 /// routes.

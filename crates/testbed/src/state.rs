@@ -64,12 +64,22 @@ pub(crate) fn is_orphaned(name: &str) -> bool {
     holder(name).is_some_and(dead)
 }
 
-/// Takes the name and makes its empty directory.
-pub(crate) fn claim(name: &str) -> Result<Claim, Error> {
-    if is_claimed(name) {
-        return Err(Error::Busy(name.to_owned()));
+/// Whether a living process holds a testbed named `name`.
+pub fn is_up(name: &str) -> bool {
+    // Of a killed process, a child that was about to become another program holds the name for a
+    // moment longer.
+    let deadline = Instant::now() + Duration::from_secs(1);
+    while is_claimed(name) {
+        if !is_orphaned(name) || Instant::now() > deadline {
+            return true;
+        }
+        std::thread::sleep(Duration::from_millis(10));
     }
-    crate::build::remove_leftovers(name)?;
+    false
+}
+
+/// Takes the name and makes its empty directory; there is none.
+pub(crate) fn claim(name: &str) -> Result<Claim, Error> {
     let directory = directory(name);
     let deadline = Instant::now() + Duration::from_secs(1);
     let made = || -> io::Result<File> {

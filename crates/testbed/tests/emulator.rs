@@ -271,7 +271,7 @@ fn losses_are_within_three_sigma() {
     undisturbed(
         &mut testbed,
         |testbed| {
-            let before = ["link1", "link2"].map(|l| lost_by(testbed.link_stats(l).unwrap()));
+            let before = ["link1", "link2"].map(|l| lost_by(testbed.link_status(l).unwrap()));
             let (one, two) = (path(testbed, 0, 5000), path(testbed, 1, 5000));
             let counts = thread::scope(|scope| {
                 let other = scope.spawn(|| flood(&two, 100, 3.0, Duration::from_secs(4)));
@@ -280,7 +280,7 @@ fn losses_are_within_three_sigma() {
                     other.join().unwrap(),
                 ]
             });
-            let after = ["link1", "link2"].map(|l| lost_by(testbed.link_stats(l).unwrap()));
+            let after = ["link1", "link2"].map(|l| lost_by(testbed.link_status(l).unwrap()));
             let lost = [0, 1].map(|link| [0, 1].map(|why| after[link][why] - before[link][why]));
             (counts, lost)
         },
@@ -308,7 +308,7 @@ fn a_link_carries_300_mbit_a_second() {
         return;
     };
     let faster = LinkChange::parse(["rate=400M", "delay=5ms", "loss=0", "queue=1MB"]).unwrap();
-    testbed.set_link("link1", None, &faster).unwrap();
+    testbed.set("link1", None, &faster).unwrap();
     let path = path(&testbed, 0, 5000);
     // Other work on the machine may take the sender's or the receiver's time: the best counts.
     let mut best = 0.0f64;
@@ -332,7 +332,7 @@ fn numbered(testbed: &mut Testbed, changes: &[&str], count: u32, gap: Duration) 
     let mut change = LinkChange::parse(words).unwrap();
     change.load(Path::new(env!("CARGO_TARGET_TMPDIR"))).unwrap();
     let path = path(testbed, 0, 5002);
-    testbed.set_link("link1", None, &change).unwrap();
+    testbed.set("link1", None, &change).unwrap();
     let start = Instant::now();
     thread::scope(|scope| {
         scope.spawn(|| {
@@ -372,7 +372,7 @@ fn what_is_set_of_a_link_happens_to_its_packets() {
     let Some(mut testbed) = up("fate") else {
         return;
     };
-    let forward = |testbed: &Testbed| testbed.link_stats("link1").unwrap().forward;
+    let forward = |testbed: &Testbed| testbed.link_status("link1").unwrap().forward;
     let gap = Duration::from_millis(1);
     let each: Vec<u32> = (0..50).collect();
 
@@ -434,9 +434,9 @@ fn a_trace_says_when_packets_leave() {
     std::fs::write(&file, "25\n25\n").unwrap();
     let mut change = LinkChange::parse(["loss=0", "trace=two-each-25ms.trace"]).unwrap();
     change.load(Path::new(env!("CARGO_TARGET_TMPDIR"))).unwrap();
-    testbed.set_link("link1", None, &change).unwrap();
+    testbed.set("link1", None, &change).unwrap();
     assert_eq!(
-        testbed.link_stats("link1").unwrap().forward.rate,
+        testbed.link_status("link1").unwrap().forward.rate,
         Some(960_000)
     );
     let path = path(&testbed, 0, 5000);
@@ -467,7 +467,7 @@ fn a_link_changes_as_its_schedule_says() {
         (17..=19).contains(&first) && (38..=41).contains(&last),
         "{lost:?}"
     );
-    let status = testbed.link_stats("link1").unwrap();
+    let status = testbed.link_status("link1").unwrap();
     assert_eq!(
         (status.forward.delay_ms, status.reverse.delay_ms),
         (60.0, 60.0)
@@ -475,8 +475,8 @@ fn a_link_changes_as_its_schedule_says() {
 
     // What is set holds until the schedule says otherwise, and leaves the rest of it in force.
     let slower = LinkChange::parse(["rate=1M"]).unwrap();
-    testbed.set_link("link1", None, &slower).unwrap();
-    let status = testbed.link_stats("link1").unwrap();
+    testbed.set("link1", None, &slower).unwrap();
+    let status = testbed.link_status("link1").unwrap();
     assert_eq!(
         (status.forward.rate, status.forward.delay_ms),
         (Some(1_000_000), 60.0)
@@ -492,14 +492,14 @@ fn a_link_that_is_down_is_dark_and_comes_back() {
     };
     let set = |testbed: &mut Testbed, words: &[&str]| {
         testbed
-            .set_link("link1", None, &LinkChange::parse(words).unwrap())
+            .set("link1", None, &LinkChange::parse(words).unwrap())
             .unwrap();
     };
     set(&mut testbed, &["loss=0", "down"]);
     let path = path(&testbed, 0, 5000);
     path.a.send_to(b"lost", path.to_b).unwrap();
     assert!(path.b.recv(&mut [0; 16]).is_err());
-    assert!(testbed.link_stats("link1").unwrap().forward.dropped_down > 0);
+    assert!(testbed.link_status("link1").unwrap().forward.dropped_down > 0);
     set(&mut testbed, &["up"]);
     path.a.send_to(b"carried", path.to_b).unwrap();
     assert_eq!(path.b.recv(&mut [0; 16]).unwrap(), 7);

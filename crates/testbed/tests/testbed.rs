@@ -72,7 +72,7 @@ fn a_user_reaches_nginx_through_the_box_over_ipv4_and_ipv6() {
             start.elapsed()
         );
     }
-    let carried = |link: &str| testbed.link_stats(link).unwrap().reverse.bytes_delivered;
+    let carried = |link: &str| testbed.link_status(link).unwrap().reverse.bytes_delivered;
     assert!(
         carried("link1") > 500,
         "{} bytes over link 1",
@@ -219,7 +219,7 @@ fn kernel_mptcp_uses_both_links_with_the_congestion_control_of_the_file() {
         TcpStream::from(client).read_to_end(&mut received).unwrap();
         sender.join().unwrap();
         assert_eq!(received.len(), 6_000_000);
-        let carried = |link: &str| testbed.link_stats(link).unwrap().reverse.bytes_delivered;
+        let carried = |link: &str| testbed.link_status(link).unwrap().reverse.bytes_delivered;
         let (one, two) = (carried("link1"), carried("link2"));
         assert!(
             one.min(two) > 1_000_000 * (index as u64 + 1),

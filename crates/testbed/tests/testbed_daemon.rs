@@ -84,7 +84,7 @@ fn life_of_a_daemon(name: &str) {
     assert_ne!(content.process.as_ref().unwrap().pid, Some(first));
 
     client
-        .set_link(
+        .set(
             "link2",
             None,
             &LinkChange::parse(["rate=5M", "down"]).unwrap(),
@@ -99,7 +99,7 @@ fn life_of_a_daemon(name: &str) {
     // 1 BDP of the new rate: 5 Mbit/s x 70 ms.
     assert_eq!(link2.forward.queue, "43750 bytes");
     let unknown = client
-        .set_link("link3", None, &LinkChange::default())
+        .set("link3", None, &LinkChange::default())
         .unwrap_err();
     assert!(unknown.to_string().contains("link1, link2"), "{unknown}");
 

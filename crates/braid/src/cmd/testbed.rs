@@ -41,7 +41,7 @@ pub fn run(command: &Testbed, json: bool) -> Result<(), Failure> {
             }
             let mut change = LinkChange::parse(changes)?;
             change.load(&std::env::current_dir()?)?;
-            Ok(Client::connect(&spec.name)?.set_link(link, None, &change)?)
+            Ok(Client::connect(&spec.name)?.set(link, None, &change)?)
         }
         Testbed::Down { file } => Ok(testbed::down(&Spec::read(file)?.name)?),
     }

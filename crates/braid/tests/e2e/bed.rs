@@ -270,7 +270,7 @@ impl Bed {
     pub fn set_link(&mut self, link: &str, change: &str) {
         let change = LinkChange::parse(change.split(' ')).expect("a good change");
         self.testbed
-            .set_link(link, None, &change)
+            .set(link, None, &change)
             .unwrap_or_else(|e| panic!("set: {e}"));
     }
 
@@ -279,7 +279,7 @@ impl Bed {
         ["link1", "link2"].map(|link| {
             let stats = self
                 .testbed
-                .link_stats(link)
+                .link_status(link)
                 .unwrap_or_else(|e| panic!("stats: {e}"));
             stats.reverse.bytes_delivered
         })

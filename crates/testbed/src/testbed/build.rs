@@ -7,15 +7,12 @@ use std::process::{Command, Stdio};
 use crate::emulator::{Emulator, LinkPlan};
 use crate::error::Error;
 use crate::layout::{self, Segment, SegmentKind};
-use crate::links::LinkState;
 use crate::netns;
-use crate::routes;
-use crate::spec::{LinkSpec, Start};
-use crate::{Testbed, process, state};
+use crate::spec::{LinkSpec, Role, Start};
+use crate::{leftovers, routes};
 
-/// Packets a device holds for the emulator until it reads them. Bursts must fit, since what is
-/// dropped there is dropped by no model.
-const DEVICE_QUEUE: u32 = 4096;
+use super::Testbed;
+use super::links::LinkState;
 
 /// Kernel settings of every host. Routes must not be learnt, connections must not start from
 /// what an earlier one measured, and a packet may arrive at any interface of a multi-homed host.
@@ -32,7 +29,7 @@ const SYSCTLS: [(&str, &str); 9] = [
 ];
 
 impl Testbed {
-    pub(crate) fn build(&mut self) -> Result<(), Error> {
+    pub(super) fn build(&mut self) -> Result<(), Error> {
         let segments = layout::segments(&self.spec)?;
         for host in &self.layout.hosts {
             create_namespace(&host.namespace)?;
@@ -57,18 +54,22 @@ impl Testbed {
         if self.options.start_nothing {
             return Ok(());
         }
-        let wanted = |role| process::has_process(role);
+        let has_process = |role| matches!(role, Role::Box | Role::Server | Role::Content);
         let auto: Vec<String> = (self.layout.hosts.iter())
-            .filter(|h| h.start == Start::Auto && wanted(h.role))
+            .filter(|h| h.start == Start::Auto && has_process(h.role))
             .map(|h| h.name.clone())
             .collect();
         // Those that serve before those that ask.
-        auto.iter()
-            .rev()
-            .try_for_each(|host| self.start_process(host))
+        auto.iter().rev().try_for_each(|host| self.start(host))
     }
 
-    pub(crate) fn configure_host(&self, host: &str) -> Result<(), Error> {
+    /// Gives a host its addresses and routes again, after an interface was down or addresses were
+    /// taken away.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoSuchHost`], [`Error::System`].
+    pub fn reconfigure(&self, host: &str) -> Result<(), Error> {
         let layout = self.layout.host(host)?;
         let segments = layout::segments(&self.spec)?;
         for spec in self.spec.hosts.iter().filter(|h| *h.name == *host) {
@@ -77,6 +78,15 @@ impl Testbed {
             ip(&layout.namespace, "-6", &scripts.v6)?;
         }
         Ok(())
+    }
+
+    /// Runs the lines of `script` by `ip -4 -batch` on `host`, for what the file has no words for.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoSuchHost`]; [`Error::System`] with the first line that was refused.
+    pub fn ip(&self, host: &str, script: &str) -> Result<(), Error> {
+        ip(&self.layout.host(host)?.namespace, "-4", script)
     }
 
     fn plan(&self, link: &LinkSpec, state: &LinkState) -> LinkPlan {
@@ -117,40 +127,19 @@ impl Testbed {
         ip(&switch, "-4", &script)
     }
 
-    pub(crate) fn tear_down(&mut self) -> Result<(), Error> {
+    pub(super) fn tear_down(&mut self) -> Result<(), Error> {
         // Once only: after the first time the name may be someone else's.
         if std::mem::replace(&mut self.removed, true) {
             return Ok(());
         }
-        self.stop_all_processes();
+        self.stop_all();
         self.emulator = None;
-        remove_leftovers(&self.spec.name)
-    }
-}
-
-/// Scripts for `ip -4 -batch` and `ip -6 -batch` that give a host its addresses and routes.
-#[derive(Default)]
-pub(crate) struct Scripts {
-    /// May be run again, which mends what was changed since.
-    pub v4: String,
-    /// The same for IPv6.
-    pub v6: String,
-    /// To be run once, after the others.
-    pub once4: String,
-    /// The same for IPv6.
-    pub once6: String,
-}
-
-impl Scripts {
-    /// Settings of the device of an emulated link. Without multicast the kernel sends nothing of
-    /// its own accord, so that losses fall on the packets of one index in every run.
-    pub fn device(&mut self, name: &str, mtu: u16) {
-        self.v4 += &format!("link set {name} mtu {mtu} txqueuelen {DEVICE_QUEUE} multicast off\n");
+        leftovers::remove(&self.spec.name)
     }
 }
 
 /// Runs `ip -batch` in a namespace.
-pub(crate) fn ip(namespace: &str, family: &str, script: &str) -> Result<(), Error> {
+fn ip(namespace: &str, family: &str, script: &str) -> Result<(), Error> {
     if script.is_empty() {
         return Ok(());
     }
@@ -209,24 +198,4 @@ fn set_sysctls(namespace: &str, forwards: bool) -> Result<(), Error> {
             })
     })
     .map_err(|e| Error::system(format!("set up namespace {namespace}"), e))
-}
-
-/// Removes what a testbed named `name` left behind.
-pub(crate) fn remove_leftovers(name: &str) -> Result<(), Error> {
-    let mut first_error = Ok(());
-    let namespaces = netns::list().map_err(|e| Error::system("list namespaces", e))?;
-    for namespace in namespaces.iter().filter(|n| layout::belongs_to(n, name)) {
-        process::kill_all_in(namespace);
-        let deleted = netns::delete(namespace);
-        let error = deleted.map_err(|e| Error::system(format!("delete namespace {namespace}"), e));
-        first_error = first_error.and(error);
-    }
-    let directory = state::directory(name);
-    let removed = match fs::remove_dir_all(&directory) {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
-        other => other,
-    };
-    state::remove_root_if_empty();
-    first_error
-        .and(removed.map_err(|e| Error::system(format!("remove {}", directory.display()), e)))
 }

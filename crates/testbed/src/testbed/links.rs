@@ -6,7 +6,7 @@ use std::{fs, io};
 
 use braid_links::{Change, Counters, Loss, QueueLimit, Rate, Schedule, Settings};
 
-use crate::Testbed;
+use super::Testbed;
 use crate::emulator::{Course, Direction, Emulator};
 use crate::error::Error;
 use crate::layout::namespace;
@@ -18,7 +18,7 @@ use crate::units::{CodelValue, QueueSize};
 
 /// A link as it should be now.
 #[derive(Debug, Clone)]
-pub(crate) struct LinkState {
+pub(super) struct LinkState {
     /// When it started.
     start: Instant,
     /// Forward and reverse: what the file says, and what the schedule and `set` changed since.
@@ -89,7 +89,12 @@ impl LinkState {
 }
 
 impl Testbed {
-    pub(crate) fn change_link(
+    /// Changes a running link; `None` changes both directions.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoSuchLink`].
+    pub fn set(
         &mut self,
         link: &str,
         direction: Option<Direction>,
@@ -117,7 +122,17 @@ impl Testbed {
         Ok(())
     }
 
-    pub(crate) fn restart_all(&self, courses: Vec<[Course; 2]>, seed: u64) -> Result<(), Error> {
+    /// Starts all links anew, each forward and reverse as in `courses`, whatever the file says,
+    /// and with random streams of `seed`: the next run of a measurement begins.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::System`] if the emulator has ended.
+    ///
+    /// # Panics
+    ///
+    /// If there are fewer links than courses.
+    pub fn restart_links(&self, courses: Vec<[Course; 2]>, seed: u64) -> Result<(), Error> {
         let emulator = self.emulator()?;
         for (index, courses) in courses.into_iter().enumerate() {
             let restarted = emulator.restart(index, courses, seed);
@@ -127,7 +142,12 @@ impl Testbed {
         self.lateness().map(drop)
     }
 
-    pub(crate) fn link_status(&self, link: &str) -> Result<LinkStatus, Error> {
+    /// Settings and counters of a link, now.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoSuchLink`].
+    pub fn link_status(&self, link: &str) -> Result<LinkStatus, Error> {
         let index = self.link_index(link)?;
         let (spec, emulator) = (&self.spec.links[index], self.emulator()?);
         let direction = |direction| {
@@ -156,7 +176,12 @@ impl Testbed {
         })
     }
 
-    pub(crate) fn collect_status(&mut self) -> Result<Status, Error> {
+    /// Everything at once, ready to print or serialise.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::System`] if the emulator has ended.
+    pub fn status(&mut self) -> Result<Status, Error> {
         let links: Result<Vec<_>, _> = self
             .spec
             .links

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use braid_linux::sys::die_with_parent;
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::Testbed;
+use super::Testbed;
 use crate::error::Error;
 use crate::layout::HostLayout;
 use crate::netns;
@@ -24,7 +24,7 @@ const GRACE: Duration = Duration::from_secs(3);
 const START: Duration = Duration::from_secs(10);
 
 /// A process of a host, running or ended.
-pub(crate) struct Process {
+pub(super) struct Process {
     child: Child,
     ended: Option<ExitStatus>,
     log: PathBuf,
@@ -77,13 +77,14 @@ impl Process {
     }
 }
 
-/// Whether hosts of a role run a process.
-pub(crate) fn has_process(role: Role) -> bool {
-    matches!(role, Role::Box | Role::Server | Role::Content)
-}
-
 impl Testbed {
-    pub(crate) fn start_process(&mut self, host: &str) -> Result<(), Error> {
+    /// Starts the process of `host` (box, server or content). Nothing happens if it runs already.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoSuchHost`], [`Error::NoProcess`] for a host whose role has none or whose
+    /// configuration nobody makes.
+    pub fn start(&mut self, host: &str) -> Result<(), Error> {
         let layout = self.layout.host(host)?;
         if self
             .processes
@@ -135,7 +136,40 @@ impl Testbed {
         Ok(())
     }
 
-    pub(crate) fn stop_process(&mut self, host: &str, gently: bool) -> Result<(), Error> {
+    /// Ends the process of `host`: SIGTERM, and SIGKILL after 3 s.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoSuchHost`].
+    pub fn stop(&mut self, host: &str) -> Result<(), Error> {
+        self.end(host, true)
+    }
+
+    /// Ends the process of `host` by SIGKILL, as a crash would.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoSuchHost`].
+    pub fn kill(&mut self, host: &str) -> Result<(), Error> {
+        self.end(host, false)
+    }
+
+    /// [`stop`](Self::stop), then [`start`](Self::start).
+    ///
+    /// # Errors
+    ///
+    /// As of the two.
+    pub fn restart(&mut self, host: &str) -> Result<(), Error> {
+        self.stop(host)?;
+        self.start(host)
+    }
+
+    /// The process id of the process of `host`, while it runs.
+    pub fn pid(&mut self, host: &str) -> Option<u32> {
+        self.processes.get_mut(host).and_then(Process::running_pid)
+    }
+
+    fn end(&mut self, host: &str, gently: bool) -> Result<(), Error> {
         self.layout.host(host)?;
         if let Some(process) = self.processes.get_mut(host) {
             process.stop(gently);
@@ -143,7 +177,7 @@ impl Testbed {
         Ok(())
     }
 
-    pub(crate) fn stop_all_processes(&mut self) {
+    pub(super) fn stop_all(&mut self) {
         for process in self.processes.values_mut() {
             process.signal(Signal::TERM);
         }
@@ -254,19 +288,4 @@ fn wait_for_port(process: &mut Process, namespace: &str, port: u16) -> io::Resul
         .unwrap_or("it does not listen")
         .to_owned();
     Err(io::Error::other(last))
-}
-
-/// Kills whatever runs in a namespace, and waits a moment until it is gone.
-pub(crate) fn kill_all_in(namespace: &str) {
-    let deadline = Instant::now() + GRACE;
-    while Instant::now() < deadline {
-        let found = netns::processes(namespace).unwrap_or_default();
-        if found.is_empty() {
-            return;
-        }
-        for pid in found.into_iter().filter_map(|p| Pid::from_raw(p as i32)) {
-            let _ = kill_process(pid, Signal::KILL);
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
 }
