@@ -71,6 +71,15 @@ impl Rate {
             None => Rate::Fixed(NonZeroU64::MIN),
         }
     }
+
+    /// In the long run, bit/s; `None` if it is unlimited.
+    pub fn mean(&self) -> Option<f64> {
+        match self {
+            Rate::Unlimited => None,
+            Rate::Fixed(rate) => Some(rate.get() as f64),
+            Rate::Trace(trace) => Some(trace.mean_rate()),
+        }
+    }
 }
 
 /// Random loss, drawn for each packet before the queue.
@@ -96,6 +105,32 @@ pub enum Loss {
 }
 
 impl Loss {
+    /// Loss of a share `p` of packets (0 to 1), each by itself.
+    pub fn uniform(p: f64) -> Loss {
+        match p > 0.0 {
+            true => Loss::Uniform(p),
+            false => Loss::None,
+        }
+    }
+
+    /// Share of packets lost in the long run.
+    pub fn mean(self) -> f64 {
+        match self {
+            Loss::None => 0.0,
+            Loss::Uniform(p) => p,
+            Loss::GilbertElliott {
+                to_bad,
+                to_good,
+                loss_good,
+                loss_bad,
+            } => {
+                let changes = to_bad + to_good;
+                let bad = if changes > 0.0 { to_bad / changes } else { 0.0 };
+                bad * loss_bad + (1.0 - bad) * loss_good
+            }
+        }
+    }
+
     /// Loss of a share `mean` of packets (0 to 1) in bursts of `burst` packets in the mean
     /// (at least 1): [`Loss::GilbertElliott`] that loses all while bad and none while good.
     /// Values out of range are taken as the nearest within; a mean above `burst / (burst + 1)`

@@ -13,9 +13,9 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Signal, kill_process};
 use serde::{Deserialize, Serialize};
 
+use crate::change::LinkChange;
 use crate::emulator::Direction;
 use crate::error::Error;
-use crate::model::LinkChange;
 use crate::netns::{self, Capability};
 use crate::spec::Spec;
 use crate::status::Status;

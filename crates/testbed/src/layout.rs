@@ -2,9 +2,10 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
+use ipnet::{Ipv4Net, Ipv6Net};
+
 use crate::error::{Error, SpecError};
 use crate::spec::{Role, Spec, Start};
-use crate::subnet::{Subnet4, Subnet6};
 
 /// The hosts of a testbed with all their addresses.
 #[derive(Debug, Clone)]
@@ -44,9 +45,9 @@ pub struct InterfaceLayout {
     /// IPv6 address.
     pub address6: Ipv6Addr,
     /// IPv4 network.
-    pub subnet4: Subnet4,
+    pub subnet4: Ipv4Net,
     /// IPv6 network.
-    pub subnet6: Subnet6,
+    pub subnet6: Ipv6Net,
     /// The host's gateway on this segment, if it is there: the next hop for IPv4.
     pub gateway4: Option<Ipv4Addr>,
     /// The same for IPv6.
@@ -69,8 +70,8 @@ pub enum SegmentKind {
 pub(crate) struct Segment {
     pub name: String,
     pub kind: SegmentKind,
-    pub subnet4: Subnet4,
-    pub subnet6: Subnet6,
+    pub subnet4: Ipv4Net,
+    pub subnet6: Ipv6Net,
     pub private: bool,
     pub hosts: Vec<String>,
 }
@@ -157,18 +158,16 @@ pub(crate) fn belongs_to(namespace: &str, testbed: &str) -> bool {
 
 impl Segment {
     fn address4(&self, host: &str) -> Option<Ipv4Addr> {
-        self.subnet4.host(self.position(host)?)
+        self.subnet4.hosts().nth(self.position(host)?)
     }
 
     fn address6(&self, host: &str) -> Option<Ipv6Addr> {
-        self.subnet6.host(self.position(host)?)
+        // The first address is the routers' own (RFC 4291 section 2.6.1).
+        self.subnet6.hosts().nth(self.position(host)? + 1)
     }
 
-    fn position(&self, host: &str) -> Option<u32> {
-        self.hosts
-            .iter()
-            .position(|h| h == host)
-            .map(|i| i as u32 + 1)
+    fn position(&self, host: &str) -> Option<usize> {
+        self.hosts.iter().position(|h| h == host)
     }
 
     fn interface(&self, host: &str, gateway: Option<&str>) -> Option<InterfaceLayout> {
@@ -239,15 +238,19 @@ fn check_segment(spec: &Spec, segment: &Segment, earlier: &[Segment]) -> Result<
         read: String::new(),
         message,
     };
-    let last = segment.hosts.len() as u32;
-    if segment.subnet4.host(last).is_none() || segment.subnet6.host(last).is_none() {
+    let last = segment.hosts.last().map_or("", String::as_str);
+    if segment.address4(last).is_none() || segment.address6(last).is_none() {
         return Err(error(format!(
             "the network of `{}` is too small for its hosts",
             segment.name
         )));
     }
     let overlapping = earlier.iter().find(|other| {
-        other.subnet4.overlaps(segment.subnet4) || other.subnet6.overlaps(segment.subnet6)
+        let (v4, v6) = (&segment.subnet4, &segment.subnet6);
+        other.subnet4.contains(v4)
+            || v4.contains(&other.subnet4)
+            || other.subnet6.contains(v6)
+            || v6.contains(&other.subnet6)
     });
     match overlapping {
         Some(other) => Err(error(format!(
@@ -259,19 +262,14 @@ fn check_segment(spec: &Spec, segment: &Segment, earlier: &[Segment]) -> Result<
 }
 
 /// 198.18.N.0/24 of the benchmarking range (RFC 2544), which no proxy takes for private.
-fn default4(index: usize) -> Subnet4 {
+fn default4(index: usize) -> Ipv4Net {
     let n = (index as u32 + 1) << 8;
-    Subnet4 {
-        network: Ipv4Addr::from_bits(Ipv4Addr::new(198, 18, 0, 0).to_bits() + n),
-        prefix: 24,
-    }
+    let first = Ipv4Addr::from_bits(Ipv4Addr::new(198, 18, 0, 0).to_bits() + n);
+    Ipv4Net::new_assert(first, 24)
 }
 
 /// 2001:db8:N::/64 of the documentation range (RFC 3849).
-fn default6(index: usize) -> Subnet6 {
+fn default6(index: usize) -> Ipv6Net {
     let n = index as u16 + 1;
-    Subnet6 {
-        network: Ipv6Addr::new(0x2001, 0xdb8, n, 0, 0, 0, 0, 0),
-        prefix: 64,
-    }
+    Ipv6Net::new_assert(Ipv6Addr::new(0x2001, 0xdb8, n, 0, 0, 0, 0, 0), 64)
 }

@@ -23,32 +23,26 @@
 //! [`down`] removes all of it even after the daemon was killed. Whatever process still runs in
 //! one of its namespaces is killed then.
 
+mod change;
 mod control;
 pub mod emulator;
 mod error;
 pub mod kernel_tcp;
 mod layout;
 mod leftovers;
-mod model;
 pub mod mptcp_info;
 pub mod netns;
 mod routes;
 mod spec;
 mod state;
 mod status;
-mod subnet;
 mod testbed;
-mod units;
 
+pub use change::{LinkChange, ScheduledChange};
 pub use control::{Client, down, run_daemon, spawn_daemon};
 pub use error::{Error, SpecError};
 pub use layout::{HostLayout, InterfaceLayout, Layout, SegmentKind};
-pub use model::{LinkChange, LinkModel, ScheduledChange, TraceFile};
 pub use spec::{HostSpec, LanSpec, LinkSpec, Role, Spec, Start};
 pub use state::is_up;
 pub use status::{ChildStatus, DirectionStatus, HostStatus, LatenessStatus, LinkStatus, Status};
-pub use subnet::{Subnet4, Subnet6};
 pub use testbed::{Options, RenderConfig, Testbed};
-pub use units::{
-    CodelValue, LossValue, Probability, QueueSize, RateValue, ReorderValue, TimeValue,
-};

@@ -84,13 +84,13 @@ fn add_addresses(scripts: &mut Scripts, interface: &InterfaceLayout, congestion:
     scripts.v4 += &format!(
         "link set {name} up\n\
          addr replace {address4}/{} dev {name} noprefixroute\n\
-         route replace {}/{} dev {name} src {address4} {congestion}\n",
-        subnet4.prefix, subnet4.network, subnet4.prefix
+         route replace {subnet4} dev {name} src {address4} {congestion}\n",
+        subnet4.prefix_len()
     );
     scripts.v6 += &format!(
         "addr replace {address6}/{} dev {name} nodad noprefixroute\n\
-         route replace {}/{} dev {name} src {address6} {congestion}\n",
-        subnet6.prefix, subnet6.network, subnet6.prefix
+         route replace {subnet6} dev {name} src {address6} {congestion}\n",
+        subnet6.prefix_len()
     );
 }
 
@@ -138,12 +138,12 @@ fn add_shortest_routes(
             continue;
         };
         scripts.v4 += &format!(
-            "route replace {}/{} via {via4} dev {} {congestion}\n",
-            segment.subnet4.network, segment.subnet4.prefix, interface.name
+            "route replace {} via {via4} dev {} {congestion}\n",
+            segment.subnet4, interface.name
         );
         scripts.v6 += &format!(
-            "route replace {}/{} via {via6} dev {} {congestion}\n",
-            segment.subnet6.network, segment.subnet6.prefix, interface.name
+            "route replace {} via {via6} dev {} {congestion}\n",
+            segment.subnet6, interface.name
         );
     }
 }

@@ -5,15 +5,16 @@ use std::ops::{Deref, Range};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use braid_links::LinkModel;
+use braid_links::value::{self, ValueError};
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use serde::Deserialize;
+use serde::de::{Deserializer, Error as _, IntoDeserializer};
 use toml::Spanned;
+use toml::de::{DeTable, DeValue};
 
+use crate::change::ScheduledChange;
 use crate::error::{Error, SpecError};
-use crate::model::{LinkModel, ScheduledChange, TraceFile};
-use crate::subnet::{Subnet4, Subnet6};
-use crate::units::{
-    CodelValue, LossValue, Probability, QueueSize, RateValue, ReorderValue, TimeValue,
-};
 
 /// A testbed file, read and checked.
 #[derive(Debug, Clone, Deserialize)]
@@ -125,9 +126,11 @@ pub struct LanSpec {
     /// Hosts on it, in the order of their addresses.
     pub hosts: Vec<Name>,
     /// IPv4 network, such as `192.168.1.0/24`; 198.18.N.0/24 where absent (RFC 2544).
-    pub subnet4: Option<Subnet4>,
+    #[serde(default, deserialize_with = "subnet4")]
+    pub subnet4: Option<Ipv4Net>,
     /// IPv6 network of 64 bits; 2001:db8:N::/64 where absent (RFC 3849).
-    pub subnet6: Option<Subnet6>,
+    #[serde(default, deserialize_with = "subnet6")]
+    pub subnet6: Option<Ipv6Net>,
     /// Hosts outside get no route to it, as to a network behind NAT.
     #[serde(default)]
     pub private: bool,
@@ -136,7 +139,6 @@ pub struct LanSpec {
 /// An emulated link between two hosts; the settings hold for both directions unless `forward`
 /// (`from` to `to`) or `reverse` say otherwise.
 #[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct LinkSpec {
     /// Name of the link and of the interfaces at its ends.
     pub name: Name,
@@ -145,29 +147,15 @@ pub struct LinkSpec {
     /// The host at the other end.
     pub to: Name,
     /// IPv4 network; as for a LAN.
-    pub subnet4: Option<Subnet4>,
+    #[serde(default, deserialize_with = "subnet4")]
+    pub subnet4: Option<Ipv4Net>,
     /// IPv6 network; as for a LAN.
-    pub subnet6: Option<Subnet6>,
-    /// Rate; unlimited where there is neither this nor a trace.
-    pub rate: Option<RateValue>,
-    /// Rate as recorded: a file in mahimahi's format.
-    pub trace: Option<TraceFile>,
-    /// One-way delay; none where absent.
-    pub delay: Option<TimeValue>,
-    /// Largest additional delay; none where absent.
-    pub jitter: Option<TimeValue>,
-    /// Queue bound; 1 BDP where absent, 1000 packets for an unlimited rate.
-    pub queue: Option<QueueSize>,
-    /// CoDel on the queue; off where absent.
-    pub codel: Option<CodelValue>,
-    /// Random loss; none where absent.
-    pub loss: Option<LossValue>,
-    /// Reordering; none where absent.
-    pub reorder: Option<ReorderValue>,
-    /// Probability of duplication; 0 where absent.
-    pub duplicate: Option<Probability>,
-    /// Probability that a bit of a packet is flipped; 0 where absent.
-    pub corrupt: Option<Probability>,
+    #[serde(default, deserialize_with = "subnet6")]
+    pub subnet6: Option<Ipv6Net>,
+    /// What holds for both directions where they do not say otherwise; its keys stand among the
+    /// others.
+    #[serde(skip)]
+    pub model: LinkModel,
     /// MTU of the interfaces, bytes.
     #[serde(default = "default_mtu")]
     pub mtu: u16,
@@ -185,26 +173,38 @@ pub struct LinkSpec {
 }
 
 impl LinkSpec {
-    /// What holds for both directions where they do not say otherwise.
-    fn common(&self) -> LinkModel {
-        LinkModel {
-            rate: self.rate,
-            trace: self.trace.clone(),
-            delay: self.delay,
-            jitter: self.jitter,
-            queue: self.queue,
-            codel: self.codel,
-            loss: self.loss,
-            reorder: self.reorder,
-            duplicate: self.duplicate,
-            corrupt: self.corrupt,
-        }
-    }
+    /// The keys that are not settings of the link.
+    const KEYS: [&str; 10] = [
+        "name", "from", "to", "subnet4", "subnet6", "mtu", "forward", "reverse", "schedule", "seed",
+    ];
 
     /// What the file says of the directions at the start, forward and reverse.
     pub(crate) fn models(&self) -> [LinkModel; 2] {
-        let common = self.common();
-        [&self.forward, &self.reverse].map(|own| own.or(&common))
+        [&self.forward, &self.reverse].map(|own| own.or(&self.model))
+    }
+}
+
+fn subnet4<'de, D: Deserializer<'de>>(d: D) -> Result<Option<Ipv4Net>, D::Error> {
+    let text = String::deserialize(d)?;
+    match value::prefix(&text).map_err(D::Error::custom)? {
+        IpNet::V4(net) if (8..=30).contains(&net.prefix_len()) => Ok(Some(net)),
+        _ => {
+            let expected = "one of /8 to /30 such as \"192.168.1.0/24\"";
+            let wrong = ValueError::is_no(&text, "IPv4 network for hosts", expected);
+            Err(D::Error::custom(wrong))
+        }
+    }
+}
+
+fn subnet6<'de, D: Deserializer<'de>>(d: D) -> Result<Option<Ipv6Net>, D::Error> {
+    let text = String::deserialize(d)?;
+    match value::prefix(&text).map_err(D::Error::custom)? {
+        IpNet::V6(net) if (16..=120).contains(&net.prefix_len()) => Ok(Some(net)),
+        _ => {
+            let expected = "one of /16 to /120 such as \"fd00:1::/64\"";
+            let wrong = ValueError::is_no(&text, "IPv6 network for hosts", expected);
+            Err(D::Error::custom(wrong))
+        }
     }
 }
 
@@ -259,8 +259,13 @@ impl Spec {
     /// The place of the first mistake and what to write instead.
     pub fn parse(text: &str, origin: &Path) -> Result<Spec, SpecError> {
         let source = Source { text, origin };
-        let mut spec: Spec = toml::from_str(text)
-            .map_err(|e| source.error(e.span().unwrap_or(0..0), e.message().to_owned()))?;
+        let mistake = |e| source.toml_error(&e);
+        let mut table = DeTable::parse(text).map_err(mistake)?;
+        let models = take_models(&source, table.get_mut())?;
+        let mut spec = Spec::deserialize(table.into_deserializer()).map_err(mistake)?;
+        for (link, model) in spec.links.iter_mut().zip(models) {
+            link.model = model;
+        }
         spec.directory = origin.parent().map(Path::to_owned).unwrap_or_default();
         spec.check(&source)?;
         let Spec {
@@ -360,6 +365,10 @@ impl Source<'_> {
         at..at
     }
 
+    fn toml_error(&self, error: &toml::de::Error) -> SpecError {
+        self.error(error.span().unwrap_or(0..0), error.message().to_owned())
+    }
+
     fn error(&self, span: Range<usize>, message: String) -> SpecError {
         let start = span.start.min(self.text.len());
         let before = self.text.get(..start).unwrap_or_default();
@@ -375,18 +384,50 @@ impl Source<'_> {
     }
 }
 
+/// Takes the settings of the links out of the tables they share with other keys. Serde's `flatten`
+/// would lose the place of a mistake.
+fn take_models(source: &Source<'_>, file: &mut DeTable<'_>) -> Result<Vec<LinkModel>, SpecError> {
+    let mut models = Vec::new();
+    let links = file.get_mut("link").map(Spanned::get_mut);
+    let Some(DeValue::Array(links)) = links else {
+        return Ok(models);
+    };
+    for link in links.iter_mut() {
+        let span = link.span();
+        let DeValue::Table(keys) = link.get_mut() else {
+            continue;
+        };
+        let (settings, own) = std::mem::take(keys)
+            .into_iter()
+            .partition(|(key, _)| LinkModel::KEYS.contains(&&**key.get_ref()));
+        *keys = own;
+        let known = |key: &str| LinkSpec::KEYS.contains(&key);
+        if let Some(unknown) = keys.keys().find(|key| !known(key.get_ref())) {
+            let message = format!(
+                "`{}` is no key of a link; write {}, {}",
+                unknown.get_ref(),
+                LinkSpec::KEYS.join(", "),
+                LinkModel::KEYS.join(", ")
+            );
+            return Err(source.error(unknown.span(), message));
+        }
+        let settings: Spanned<DeTable<'_>> = Spanned::new(span, settings);
+        let model = LinkModel::deserialize(settings.into_deserializer());
+        models.push(model.map_err(|e| source.toml_error(&e))?);
+    }
+    Ok(models)
+}
+
 /// Reads the traces of a link and checks the order of its schedule.
 fn load_link(source: &Source<'_>, link: &mut LinkSpec, directory: &Path) -> Result<(), SpecError> {
-    let mut common = link.common();
     let after = link.name.span().end;
-    for model in [&mut common, &mut link.forward, &mut link.reverse] {
+    for model in [&mut link.model, &mut link.forward, &mut link.reverse] {
         let written = model.trace.as_ref().map(|trace| trace.path.clone());
         model.load(directory).map_err(|message| {
             let written = written.unwrap_or_default();
             source.error(source.find(&written.to_string_lossy(), after), message)
         })?;
     }
-    link.trace = common.trace;
     let mut last = Duration::ZERO;
     for entry in &mut link.schedule {
         let span = entry.span();

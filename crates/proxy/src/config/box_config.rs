@@ -5,13 +5,15 @@ use core::time::Duration;
 use std::path::{Path, PathBuf};
 
 use braid_engine::cc::Algorithm;
+use braid_links::value;
+use ipnet::IpNet;
 use serde::{Deserialize, Deserializer};
 use toml::Spanned;
 
 use crate::relay::Patience;
 
-use super::types::{self, Address, Interface, OneOrMany};
-use super::{Cidr, ConfigError, DEFAULT_PORT, MAX_PATHS, RawTun, Secret, Source, TunConfig};
+use super::types::{self, Address, Interface, OneOrMany, Prefix};
+use super::{ConfigError, DEFAULT_PORT, MAX_PATHS, RawTun, Secret, Source, TunConfig};
 
 /// Most servers of a box.
 const MAX_SERVERS: usize = 8;
@@ -42,7 +44,7 @@ pub struct BoxConfig {
     /// Congestion control of subflows.
     pub congestion: Algorithm,
     /// Destinations that are forwarded as they are.
-    pub bypass: Vec<Cidr>,
+    pub bypass: Vec<IpNet>,
     /// What happens to QUIC.
     pub quic: Quic,
     /// TUN device and its addresses.
@@ -267,7 +269,7 @@ impl BoxConfig {
             servers,
             strategy: check_strategy(&src, raw.strategy)?,
             congestion: raw.congestion.map_or(Algorithm::Cubic, |c| c.0),
-            bypass: raw.bypass.0,
+            bypass: raw.bypass.nets(),
             quic: raw.quic,
             tun,
             timeouts: raw.timeouts,
@@ -278,8 +280,10 @@ impl BoxConfig {
 
     /// Destinations that are never taken in: those configured, the servers themselves, and what
     /// means this host, its networks or nobody in particular.
-    pub fn bypassed(&self) -> Vec<Cidr> {
-        let fixed = NEVER_TAKEN_IN.iter().filter_map(|range| range.parse().ok());
+    pub fn bypassed(&self) -> Vec<IpNet> {
+        let fixed = NEVER_TAKEN_IN
+            .iter()
+            .filter_map(|range| value::prefix(range).ok());
         let servers = self.servers.iter().flat_map(|server| {
             let v4 = server.v4.map(IpAddr::V4);
             v4.into_iter().chain(server.v6.map(IpAddr::V6))
@@ -287,7 +291,7 @@ impl BoxConfig {
         let configured = self.bypass.iter().copied();
         configured
             .chain(fixed)
-            .chain(servers.map(Cidr::host))
+            .chain(servers.map(IpNet::from))
             .collect()
     }
 
@@ -342,7 +346,7 @@ struct Raw {
     strategy: Option<Spanned<String>>,
     congestion: Option<Congestion>,
     #[serde(default)]
-    bypass: OneOrMany<Cidr>,
+    bypass: OneOrMany<Prefix>,
     #[serde(default, deserialize_with = "quic")]
     quic: Quic,
     tun: Option<RawTun>,

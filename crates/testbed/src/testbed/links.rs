@@ -4,17 +4,17 @@ use std::collections::VecDeque;
 use std::time::Instant;
 use std::{fs, io};
 
-use braid_links::{Change, Counters, Loss, QueueLimit, Rate, Schedule, Settings};
+use braid_links::text::{CodelValue, QueueSize};
+use braid_links::{Change, Counters, LinkModel, Loss, Rate, Schedule, Settings};
 
 use super::Testbed;
+use crate::change::{LinkChange, ScheduledChange};
 use crate::emulator::{Course, Direction, Emulator};
 use crate::error::Error;
 use crate::layout::namespace;
-use crate::model::{LinkChange, LinkModel, ScheduledChange};
 use crate::netns;
 use crate::spec::LinkSpec;
 use crate::status::{DirectionStatus, HostStatus, LatenessStatus, LinkStatus, Status};
-use crate::units::{CodelValue, QueueSize};
 
 /// A link as it should be now.
 #[derive(Debug, Clone)]
@@ -203,11 +203,11 @@ impl Testbed {
                         [
                             (
                                 i.name.clone(),
-                                format!("{}/{}", i.address4, i.subnet4.prefix),
+                                format!("{}/{}", i.address4, i.subnet4.prefix_len()),
                             ),
                             (
                                 i.name.clone(),
-                                format!("{}/{}", i.address6, i.subnet6.prefix),
+                                format!("{}/{}", i.address6, i.subnet6.prefix_len()),
                             ),
                         ]
                     })
@@ -277,25 +277,18 @@ fn direction_status((settings, counters): (Settings, Counters)) -> DirectionStat
     let milliseconds = |d: std::time::Duration| d.as_nanos() as f64 / 1e6;
     DirectionStatus {
         up: settings.up,
-        rate: match &settings.rate {
-            Rate::Unlimited => None,
-            Rate::Fixed(rate) => Some(rate.get()),
-            Rate::Trace(trace) => Some(trace.mean_rate() as u64),
-        },
+        rate: settings.rate.mean().map(|rate| rate as u64),
         trace_ms: match &settings.rate {
             Rate::Trace(trace) => Some(milliseconds(trace.length())),
             _ => None,
         },
         delay_ms: milliseconds(settings.delay),
         jitter_ms: milliseconds(settings.jitter),
-        queue: match settings.queue {
-            QueueLimit::Packets(n) => QueueSize::Packets(n).to_string(),
-            QueueLimit::Bytes(n) => QueueSize::Bytes(n).to_string(),
-        },
+        queue: QueueSize::Limit(settings.queue).to_string(),
         codel: settings
             .codel
             .map(|codel| CodelValue(Some(codel)).to_string()),
-        loss: mean_loss(settings.loss),
+        loss: settings.loss.mean(),
         bursts: match settings.loss {
             Loss::GilbertElliott {
                 to_bad,
@@ -325,24 +318,6 @@ fn direction_status((settings, counters): (Settings, Counters)) -> DirectionStat
         dropped_device: 0,
         queue_bytes: counters.queue.bytes,
         queue_bytes_max: counters.queue_max.bytes,
-    }
-}
-
-/// Share of packets lost at random in the long run.
-fn mean_loss(loss: Loss) -> f64 {
-    match loss {
-        Loss::None => 0.0,
-        Loss::Uniform(p) => p,
-        Loss::GilbertElliott {
-            to_bad,
-            to_good,
-            loss_good,
-            loss_bad,
-        } => {
-            let changes = to_bad + to_good;
-            let bad = if changes > 0.0 { to_bad / changes } else { 0.0 };
-            bad * loss_bad + (1.0 - bad) * loss_good
-        }
     }
 }
 
