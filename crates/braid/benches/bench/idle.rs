@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use braid::cmd::render::render_config;
 use braid::cmd::serve::READY;
 use braid::failure::Failure;
-use braid_linux::netns;
-use braid_linux::testbed::{Options, Spec, Testbed};
+use braid_testbed::netns;
+use braid_testbed::{Options, Spec, Testbed};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::Serialize;
 

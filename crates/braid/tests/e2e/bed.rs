@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use braid::cmd::render::render_config;
 use braid::cmd::serve::READY;
 use braid::kernel_peer::Pattern;
-use braid_linux::testbed::{HostLayout, LinkChange, Options, RenderConfig, Role, Spec, Testbed};
+use braid_testbed::{HostLayout, LinkChange, Options, RenderConfig, Role, Spec, Testbed};
 
 /// Between two looks at something awaited.
 const POLL: Duration = Duration::from_millis(50);
@@ -270,7 +270,7 @@ impl Bed {
     pub fn set_link(&mut self, link: &str, change: &str) {
         let change = LinkChange::parse(change.split(' ')).expect("a good change");
         self.testbed
-            .set_link(link, None, &change)
+            .set(link, None, &change)
             .unwrap_or_else(|e| panic!("set: {e}"));
     }
 
@@ -279,7 +279,7 @@ impl Bed {
         ["link1", "link2"].map(|link| {
             let stats = self
                 .testbed
-                .link_stats(link)
+                .link_status(link)
                 .unwrap_or_else(|e| panic!("stats: {e}"));
             stats.reverse.bytes_delivered
         })

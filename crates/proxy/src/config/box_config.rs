@@ -5,6 +5,8 @@ use core::time::Duration;
 use std::path::{Path, PathBuf};
 
 use braid_engine::cc::Algorithm;
+use braid_links::value;
+use ipnet::IpNet;
 use serde::{Deserialize, Deserializer};
 use toml::Spanned;
 
@@ -12,7 +14,7 @@ use crate::relay::Patience;
 
 use super::common::{DEFAULT_PORT, MAX_PATHS, RawTun, Source, TunConfig, read};
 use super::error::ConfigError;
-use super::types::{self, Address, Cidr, Interface, OneOrMany, Secret};
+use super::types::{self, Address, Interface, OneOrMany, Prefix, Secret};
 
 /// Most servers of a box.
 const MAX_SERVERS: usize = 8;
@@ -43,7 +45,7 @@ pub struct BoxConfig {
     /// Congestion control of subflows.
     pub congestion: Algorithm,
     /// Destinations that are forwarded as they are.
-    pub bypass: Vec<Cidr>,
+    pub bypass: Vec<IpNet>,
     /// What happens to QUIC.
     pub quic: Quic,
     /// TUN device and its addresses.
@@ -268,7 +270,7 @@ impl BoxConfig {
             servers,
             strategy: check_strategy(&src, raw.strategy)?,
             congestion: raw.congestion.map_or(Algorithm::Cubic, |c| c.0),
-            bypass: raw.bypass.0,
+            bypass: raw.bypass.nets(),
             quic: raw.quic,
             tun,
             timeouts: raw.timeouts,
@@ -279,8 +281,10 @@ impl BoxConfig {
 
     /// Destinations that are never taken in: those configured, the servers themselves, and what
     /// means this host, its networks or nobody in particular.
-    pub fn bypassed(&self) -> Vec<Cidr> {
-        let fixed = NEVER_TAKEN_IN.iter().filter_map(|range| range.parse().ok());
+    pub fn bypassed(&self) -> Vec<IpNet> {
+        let fixed = NEVER_TAKEN_IN
+            .iter()
+            .filter_map(|range| value::prefix(range).ok());
         let servers = self.servers.iter().flat_map(|server| {
             let v4 = server.v4.map(IpAddr::V4);
             v4.into_iter().chain(server.v6.map(IpAddr::V6))
@@ -288,7 +292,7 @@ impl BoxConfig {
         let configured = self.bypass.iter().copied();
         configured
             .chain(fixed)
-            .chain(servers.map(Cidr::host))
+            .chain(servers.map(IpNet::from))
             .collect()
     }
 
@@ -346,7 +350,7 @@ struct Raw {
     strategy: Option<Spanned<String>>,
     congestion: Option<Congestion>,
     #[serde(default)]
-    bypass: OneOrMany<Cidr>,
+    bypass: OneOrMany<Prefix>,
     #[serde(default, deserialize_with = "quic")]
     quic: Quic,
     tun: Option<RawTun>,

@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use braid_linux::testbed::{InterfaceLayout, SegmentKind, Spec, Testbed};
+use braid_testbed::{InterfaceLayout, SegmentKind, Spec, Testbed};
 
 use super::Interrupt;
 use crate::cmd::serve::READY;
@@ -232,7 +232,7 @@ impl Bed {
 
     /// Bytes each link has carried towards the user so far.
     pub fn bytes_by_link(&self) -> Result<Vec<u64>, Failure> {
-        let bytes = |link| Ok(self.testbed.link_stats(link)?.reverse.bytes_delivered);
+        let bytes = |link| Ok(self.testbed.link_status(link)?.reverse.bytes_delivered);
         LINKS.into_iter().map(bytes).collect()
     }
 
