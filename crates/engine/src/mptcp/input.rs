@@ -1,5 +1,6 @@
 //! Segments of established subflows.
 
+use core::iter;
 use core::mem;
 use core::ops::Range;
 use core::time::Duration;
@@ -11,10 +12,11 @@ use braid_wire::tcp::{self, Flags};
 
 use super::connection::{Connection, Ctx, Mode, SendFin};
 use super::subflow::{Phase, ResetKind};
+use crate::cc::{MAX_SIBLINGS, Sibling};
 use crate::event::{CloseReason, SubflowCloseReason};
 use crate::tcp::receive::AckDue;
 use crate::tcp::scoreboard::Mapping;
-use crate::tcp::send::Echo;
+use crate::tcp::send::{Echo, Sender};
 use crate::{RxMeta, SubflowId};
 
 impl Connection {
@@ -175,6 +177,7 @@ impl Connection {
 
     /// Acknowledgement and window at the subflow level. Returns whether the segment is acceptable.
     fn on_ack(&mut self, ctx: &mut Ctx<'_>, i: usize, tcp: &tcp::Repr) -> bool {
+        let siblings = self.siblings(i);
         let subflow = &mut self.subflows[i];
         let clock = subflow.ts_now(ctx.now);
         let timestamps = tcp.options.timestamps.filter(|_| subflow.agreed.timestamps);
@@ -204,7 +207,7 @@ impl Connection {
             }
         }
         let advanced = ack > snd.una;
-        if snd.on_ack(ctx.now, ack, &sacks, echo) {
+        if snd.on_ack(ctx.now, ack, &sacks, echo, &siblings) {
             subflow.stale = false;
         }
         if ack >= snd.una {
@@ -222,6 +225,18 @@ impl Connection {
             self.on_plain_ack(ctx, i);
         }
         true
+    }
+
+    /// What coupled congestion control of subflow `i` sees; nothing where it is not coupled.
+    fn siblings(&self, i: usize) -> ArrayVec<Sibling, MAX_SIBLINGS> {
+        let own = &self.subflows[i].snd;
+        if !own.cc.is_coupled() {
+            return ArrayVec::new();
+        }
+        let others = self.subflows.iter().enumerate();
+        let others = others.filter(|(n, s)| *n != i && s.is_established());
+        let senders = iter::once(own).chain(others.map(|(_, s)| &s.snd));
+        senders.take(MAX_SIBLINGS).map(Sender::sibling).collect()
     }
 
     /// Regular TCP: the subflow's numbers are the connection's.

@@ -4,7 +4,7 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::time::Duration;
 use std::path::{Path, PathBuf};
 
-use braid_engine::cc::Algorithm;
+use braid_engine::cc::{self, Algorithm};
 use serde::{Deserialize, Deserializer};
 use toml::Spanned;
 
@@ -266,7 +266,7 @@ impl BoxConfig {
             links,
             servers,
             strategy: check_strategy(&src, raw.strategy)?,
-            congestion: raw.congestion.map_or(Algorithm::Cubic, |c| c.0),
+            congestion: raw.congestion.unwrap_or_default().0,
             bypass: raw.bypass.0,
             quic: raw.quic,
             tun,
@@ -380,11 +380,12 @@ struct RawServer {
 }
 
 /// Name of a congestion control.
+#[derive(Default)]
 pub(super) struct Congestion(pub Algorithm);
 
 impl<'de> Deserialize<'de> for Congestion {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        let words = [("cubic", Algorithm::Cubic), ("reno", Algorithm::NewReno)];
+        let words: Vec<_> = cc::TABLE.iter().map(|row| (row.name(), *row)).collect();
         types::word(d, "congestion control", &words).map(Congestion)
     }
 }

@@ -3,7 +3,7 @@
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use core::time::Duration;
 
-use braid_engine::cc::Algorithm;
+use braid_engine::cc::NEWRENO;
 use braid_engine::{Config, ConnectOptions, PathConfig, Protocol};
 use braid_links::{QueueLimit, Rate, Settings};
 use braid_sim::traffic::{Role, Stream};
@@ -16,7 +16,7 @@ const REQUEST: u64 = 100;
 fn host(world: &mut World, addr: Ipv4Addr) -> NodeId {
     let config = HostConfig {
         engine: Config {
-            congestion: Algorithm::NewReno,
+            congestion: NEWRENO,
             ..Config::default()
         },
         paths: vec![PathConfig {

@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use braid_engine::Protocol;
-use braid_engine::cc::Algorithm;
+use braid_engine::cc::{Algorithm, CUBIC, NEWRENO};
 use braid_links::{QueueLimit, Rate, Settings};
 
 use crate::{Download, MTU, payload};
@@ -58,7 +58,7 @@ fn a_queue_of_one_bandwidth_delay_product_keeps_the_link_busy() {
             queue,
         };
         assert!(f64::from(queue) >= link.pipe(), "{link:?}");
-        for congestion in [Algorithm::NewReno, Algorithm::Cubic] {
+        for congestion in [NEWRENO, CUBIC] {
             for protocol in [Protocol::Mptcp, Protocol::Tcp] {
                 let share = link.share(congestion, protocol);
                 let what = format!("{link:?} {congestion:?} {protocol:?}: {share:.4}");
@@ -77,7 +77,7 @@ fn a_shorter_queue_costs_newreno_what_the_sawtooth_says() {
         rtt_ms: 80,
         queue: 50,
     };
-    let share = link.share(Algorithm::Cubic, Protocol::Mptcp);
+    let share = link.share(CUBIC, Protocol::Mptcp);
     assert!((0.98..1.001).contains(&share), "CUBIC: {share:.4}");
 
     // In units of the pipe: the window grows by one packet a round trip from `low` to `peak`. Below
@@ -89,7 +89,7 @@ fn a_shorter_queue_costs_newreno_what_the_sawtooth_says() {
     let carried = idle * (low + 1.0) / 2.0 + busy * (1.0 + peak) / 2.0;
     let took = idle + busy * (1.0 + peak) / 2.0;
     let expected = carried / took;
-    let share = link.share(Algorithm::NewReno, Protocol::Mptcp);
+    let share = link.share(NEWRENO, Protocol::Mptcp);
     assert!(
         (share / expected - 1.0).abs() < 0.02,
         "{share:.4} instead of {expected:.4}"
