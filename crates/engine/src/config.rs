@@ -55,7 +55,7 @@ impl Default for Config {
             initial_window: 10,
             max_cwnd: None,
             delayed_ack: DelayedAck::default(),
-            congestion: Algorithm::Cubic,
+            congestion: Algorithm::default(),
             send_buffer: 8 << 20,
             recv_buffer: 8 << 20,
             memory: 512 << 20,

@@ -3,7 +3,6 @@
 use core::net::{IpAddr, Ipv4Addr};
 use core::time::Duration;
 
-use braid_engine::cc::Algorithm;
 use braid_proxy::config::{BoxConfig, Gateway, Quic, Secret, ServerConfig};
 use ipnet::IpNet;
 
@@ -48,7 +47,7 @@ fn a_minimal_box_gets_defaults() {
     );
     assert_eq!(c.servers[0].endpoint_v6(), None);
     assert_eq!(c.strategy, "minrtt");
-    assert_eq!(c.congestion, Algorithm::Cubic);
+    assert_eq!(c.congestion.name(), "cubic");
     assert_eq!(c.quic, Quic::Forward);
     assert_eq!(c.timeouts.idle, Duration::from_secs(7200));
     assert_eq!(c.tun.path_v4(0), Ipv4Addr::new(10, 215, 77, 2));
@@ -73,7 +72,7 @@ fn a_full_box_is_read() {
     );
     let c = BoxConfig::from_toml("box.toml", &text).unwrap();
     assert_eq!(c.lan.len(), 2);
-    assert_eq!(c.congestion, Algorithm::NewReno);
+    assert_eq!(c.congestion.name(), "reno");
     assert_eq!(c.quic, Quic::Reject);
     assert_eq!(
         c.bypass[2],

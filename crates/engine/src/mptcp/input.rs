@@ -1,5 +1,6 @@
 //! Segments of established subflows.
 
+use core::iter;
 use core::mem;
 use core::ops::Range;
 use core::time::Duration;
@@ -11,11 +12,12 @@ use braid_wire::tcp::{self, Flags};
 
 use super::connection::{Connection, Ctx, Mode, SendFin};
 use super::subflow::{Phase, ResetKind};
+use crate::cc::{MAX_SIBLINGS, Sibling};
 use crate::event::{CloseReason, SubflowCloseReason};
 use crate::strategy::StrategyEvent;
 use crate::tcp::receive::AckDue;
 use crate::tcp::scoreboard::Mapping;
-use crate::tcp::send::Echo;
+use crate::tcp::send::{Echo, Sender};
 use crate::{RxMeta, SubflowId};
 
 impl Connection {
@@ -176,6 +178,7 @@ impl Connection {
 
     /// Acknowledgement and window at the subflow level. Returns whether the segment is acceptable.
     fn on_ack(&mut self, ctx: &mut Ctx<'_>, i: usize, tcp: &tcp::Repr) -> bool {
+        let siblings = self.siblings(i);
         let subflow = &mut self.subflows[i];
         let clock = subflow.ts_now(ctx.now);
         let timestamps = tcp.options.timestamps.filter(|_| subflow.agreed.timestamps);
@@ -206,7 +209,7 @@ impl Connection {
         }
         let advanced = ack > snd.una;
         let lost = snd.traffic.bytes_lost;
-        if snd.on_ack(ctx.now, ack, &sacks, echo) {
+        if snd.on_ack(ctx.now, ack, &sacks, echo, &siblings) {
             subflow.stale = false;
         }
         let lost = snd.traffic.bytes_lost - lost;
@@ -254,6 +257,18 @@ impl Connection {
                 self.strategy.on_event(&event);
             }
         }
+    }
+
+    /// What coupled congestion control of subflow `i` sees; nothing where it is not coupled.
+    fn siblings(&self, i: usize) -> ArrayVec<Sibling, MAX_SIBLINGS> {
+        let own = &self.subflows[i].snd;
+        if !own.cc.is_coupled() {
+            return ArrayVec::new();
+        }
+        let others = self.subflows.iter().enumerate();
+        let others = others.filter(|(n, s)| *n != i && s.is_established());
+        let senders = iter::once(own).chain(others.map(|(_, s)| &s.snd));
+        senders.take(MAX_SIBLINGS).map(Sender::sibling).collect()
     }
 
     /// Regular TCP: the subflow's numbers are the connection's.

@@ -12,7 +12,7 @@ use super::rate::{PacketState, RateEstimator};
 use super::rtt::RttEstimator;
 use super::scoreboard::{Delivered, Mapping, Scoreboard, Sent};
 use crate::Config;
-use crate::cc::{AckSample, CongestionControl};
+use crate::cc::{AckSample, CongestionControl, Loss, Sibling};
 use crate::stats::{LossRecovery, Traffic};
 
 /// Duplicate-acknowledgement threshold, in transmissions.
@@ -107,6 +107,8 @@ pub(crate) struct Sender {
     max_cwnd: u32,
     /// How long the peer may delay the acknowledgement of a lone segment (RFC 8985 section 7.2).
     peer_ack_delay: Duration,
+    /// Bytes delivered since the last loss, and between the two before it.
+    loss_intervals: [u64; 2],
 }
 
 impl Sender {
@@ -142,6 +144,7 @@ impl Sender {
             initial_window: config.initial_window,
             max_cwnd: config.max_cwnd.map_or(u32::MAX, |most| most.max(1)),
             peer_ack_delay: config.delayed_ack.timeout * 3 / 2,
+            loss_intervals: [0; 2],
         }
     }
 
@@ -202,6 +205,15 @@ impl Sender {
     /// Bytes/s at which the peer got what was sent; 0 before the first sample of that.
     pub fn delivery_rate(&self) -> u64 {
         self.rate.rate()
+    }
+
+    /// What coupled congestion control of any subflow sees of this one.
+    pub fn sibling(&self) -> Sibling {
+        Sibling {
+            cwnd: self.cc.cwnd(),
+            srtt: self.rtt.srtt(),
+            loss_interval: self.loss_intervals[0].max(self.loss_intervals[1]),
+        }
     }
 
     /// The retransmission timeout with its backoff (RFC 6298 section 5.5).
@@ -314,6 +326,7 @@ impl Sender {
     fn on_sent(&mut self, now: Instant, bytes: u64) {
         self.last_sent = now;
         self.pacer.on_sent(now, bytes);
+        self.cc.on_sent(now, bytes, self.board.in_flight());
         self.max_flight = self.max_flight.max(self.in_flight());
         if let Recovery::Fast { prr, .. } = &mut self.recovery {
             prr.on_sent(bytes);
@@ -355,14 +368,15 @@ impl Sender {
         }
     }
 
-    /// An acknowledgement up to `ack` (an offset) with `sacks`; `echo` is its echoed timestamp.
-    /// Returns whether anything was newly delivered.
+    /// An acknowledgement up to `ack` (an offset) with `sacks`; `echo` is its echoed timestamp,
+    /// `siblings` is for coupled congestion control. Returns whether anything was newly delivered.
     pub fn on_ack(
         &mut self,
         now: Instant,
         ack: u64,
         sacks: &[Range<u64>],
         echo: Option<Echo>,
+        siblings: &[Sibling],
     ) -> bool {
         self.note_full(now);
         let prior_in_flight = self.in_flight();
@@ -402,6 +416,7 @@ impl Sender {
         }
         self.advance_rack(now, &delivered);
         self.leave_recovery();
+        self.loss_intervals[0] += delivered.bytes;
         let further_loss = self.detect_losses(now, delivered.bytes);
         let round_start = self.una >= self.round_end;
         let slow_start = self.cc.cwnd() < self.cc.ssthresh();
@@ -416,6 +431,7 @@ impl Sender {
             cwnd_limited: self.cwnd_limited || (slow_start && self.cc.cwnd() < 2 * self.max_flight),
             round_start,
             in_recovery: self.recovery != Recovery::Open,
+            siblings,
         });
         let (in_flight, target) = (self.in_flight(), self.cc.cwnd());
         if let Recovery::Fast { prr, .. } = &mut self.recovery {
@@ -533,14 +549,21 @@ impl Sender {
             return false;
         }
         self.traffic.bytes_lost += lost;
-        if self.recovery == Recovery::Open {
+        let first = self.recovery == Recovery::Open;
+        if first {
             self.recovery = Recovery::Fast {
                 end: self.nxt,
                 prr: Prr::new(in_flight + delivered, self.mss),
             };
             self.unproved = 0;
-            self.cc.on_congestion(now, in_flight);
+            self.loss_intervals = [0, self.loss_intervals[0]];
         }
+        self.cc.on_lost(&Loss {
+            now,
+            bytes: lost,
+            in_flight,
+            first,
+        });
         self.probe_at = None;
         true
     }
@@ -611,6 +634,7 @@ impl Sender {
         if self.backoff == 0 {
             self.stuck_since = now;
             self.cc.on_rto(now, in_flight);
+            self.loss_intervals = [0, self.loss_intervals[0]];
             self.recovery = Recovery::Timeout { end: self.nxt, ts };
         }
         self.backoff = (self.backoff + 1).min(MAX_BACKOFF);
@@ -638,7 +662,7 @@ impl Sender {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cc::Algorithm;
+    use crate::cc::NEWRENO;
 
     const RTT: Duration = Duration::from_millis(100);
     const START: Instant = Instant::from_millis(1000);
@@ -658,7 +682,7 @@ mod tests {
     /// Twenty segments of 1000 bytes, all sent at `START`.
     fn flight() -> Sender {
         let config = Config {
-            congestion: Algorithm::NewReno,
+            congestion: NEWRENO,
             initial_window: 20,
             ..Config::default()
         };
@@ -677,7 +701,7 @@ mod tests {
     #[test]
     fn recovery_starts_from_the_flight_before_it() {
         let mut sender = flight();
-        sender.on_ack(START + RTT, 1, Some(1001..4001).as_slice(), None);
+        sender.on_ack(START + RTT, 1, Some(1001..4001).as_slice(), None, &[]);
         assert_eq!((sender.in_flight(), sender.cc.cwnd()), (16_000, 8_500));
         // 3000 of 20,000, of 8500.
         assert_eq!(room(&sender), 1_275);
@@ -690,12 +714,12 @@ mod tests {
         for (acked, sack, room_left) in [(3001, None, 4_000), (1001, Some(2001..3001), 2_000)] {
             let mut sender = flight();
             let (first, second) = (START + RTT, START + RTT + RTT);
-            sender.on_ack(first, 1, Some(17_001..20_001).as_slice(), None);
+            sender.on_ack(first, 1, Some(17_001..20_001).as_slice(), None, &[]);
             assert_eq!((sender.in_flight(), room(&sender)), (0, 3_000));
             for _ in 0..3 {
                 sender.retransmit(first, 1000);
             }
-            sender.on_ack(second, acked, sack.as_slice(), None);
+            sender.on_ack(second, acked, sack.as_slice(), None, &[]);
             assert_eq!(sender.in_flight(), 0);
             assert_eq!(room(&sender), room_left, "{acked} {sack:?}");
         }
@@ -705,23 +729,23 @@ mod tests {
     fn a_sender_that_is_given_too_little_keeps_its_rate() {
         let ms = Duration::from_millis(1);
         let mut sender = flight();
-        sender.on_ack(START + RTT, 20_001, &[], None);
+        sender.on_ack(START + RTT, 20_001, &[], None, &[]);
         assert_eq!(sender.delivery_rate(), 200_000);
         // There was room for 50 ms.
         let now = START + RTT + ms * 50;
         send(&mut sender, now, 1);
-        sender.on_ack(now + RTT, 21_001, &[], None);
+        sender.on_ack(now + RTT, 21_001, &[], None, &[]);
         assert_eq!(sender.delivery_rate(), 200_000);
     }
 
     #[test]
     fn a_sender_that_fills_its_window_is_measured() {
         let mut sender = flight();
-        sender.on_ack(START + RTT, 20_001, &[], None);
+        sender.on_ack(START + RTT, 20_001, &[], None, &[]);
         // A timer comes late; the window is full once more.
         let now = START + RTT + Duration::from_micros(900);
         send(&mut sender, now, 41);
-        sender.on_ack(now + RTT, 30_001, &[], None);
+        sender.on_ack(now + RTT, 30_001, &[], None, &[]);
         assert_eq!(sender.delivery_rate(), 10_000 * 1_000_000 / 100_000);
     }
 }

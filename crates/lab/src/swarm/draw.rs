@@ -3,7 +3,7 @@
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
-use braid_engine::cc::Algorithm;
+use braid_engine::cc;
 use braid_engine::{Config, DelayedAck, PathConfig, Protocol};
 use braid_links::middlebox::{Edit, Keep, Scope};
 use braid_links::{CoDel, Loss, QueueLimit, Rate, Reorder, Settings};
@@ -326,7 +326,7 @@ impl Draw {
 
     fn engine(&mut self) -> Config {
         Config {
-            congestion: self.one_of(&[Algorithm::Cubic, Algorithm::Cubic, Algorithm::NewReno]),
+            congestion: self.one_of(cc::TABLE),
             initial_window: self.one_of(&[10, 10, 3, 2]),
             max_cwnd: self.one_of(&[None, None, None, Some(20)]),
             max_transmit: self.one_of(&[65_521, 1500]),

@@ -45,11 +45,9 @@ pub(super) fn strategy_factory(strategy: &str) -> Result<StrategyFactory> {
     let unknown = |e: braid_strategy::UnknownStrategy| {
         SystemError::other(format!("use the strategy {strategy:?}"), e.to_string())
     };
-    braid_strategy::by_name(strategy).map_err(unknown)?;
-    let name = strategy.to_owned();
-    Ok(Box::new(move || {
-        braid_strategy::by_name(&name).expect("the name was known before")
-    }))
+    Ok(Box::new(
+        braid_strategy::factory(strategy).map_err(unknown)?,
+    ))
 }
 
 /// A generator seeded by the operating system.

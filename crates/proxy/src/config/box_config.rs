@@ -4,7 +4,7 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::time::Duration;
 use std::path::{Path, PathBuf};
 
-use braid_engine::cc::Algorithm;
+use braid_engine::cc::{self, Algorithm};
 use braid_links::value;
 use ipnet::IpNet;
 use serde::{Deserialize, Deserializer};
@@ -269,7 +269,7 @@ impl BoxConfig {
             links,
             servers,
             strategy: check_strategy(&src, raw.strategy)?,
-            congestion: raw.congestion.map_or(Algorithm::Cubic, |c| c.0),
+            congestion: raw.congestion.unwrap_or_default().0,
             bypass: raw.bypass.nets(),
             quic: raw.quic,
             tun,
@@ -388,11 +388,12 @@ struct RawServer {
 }
 
 /// Name of a congestion control.
+#[derive(Default)]
 pub(super) struct Congestion(pub Algorithm);
 
 impl<'de> Deserialize<'de> for Congestion {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        let words = [("cubic", Algorithm::Cubic), ("reno", Algorithm::NewReno)];
+        let words: Vec<_> = cc::TABLE.iter().map(|row| (row.name(), *row)).collect();
         types::word(d, "congestion control", &words).map(Congestion)
     }
 }

@@ -181,7 +181,7 @@ impl ServerConfig {
             allow: raw.allow.nets(),
             deny: raw.deny.nets(),
             strategy: check_strategy(&src, raw.strategy)?,
-            congestion: raw.congestion.map_or(Algorithm::Cubic, |c| c.0),
+            congestion: raw.congestion.unwrap_or_default().0,
             time_window: Duration::from_secs(window),
             tun: RawTun::check(raw.tun, &src, ("10.215.78.0/24", "fdb7:a1d0:78::/64"), &[])?,
             timeouts: raw.timeouts,
