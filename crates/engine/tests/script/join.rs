@@ -194,7 +194,7 @@ fn opened(s: &mut Script) -> u32 {
     nonce
 }
 
-fn join_syn_ack(s: &Script, nonce: u32, backup: bool) -> crate::segment::Seg {
+pub fn join_syn_ack(s: &Script, nonce: u32, backup: bool) -> crate::segment::Seg {
     let hmac = join_hmac((PEER_KEY, s.key.unwrap()), (NONCE, nonce));
     let head = [30, 16, 0x10 | u8::from(backup), 3];
     syn_ack()
@@ -203,7 +203,7 @@ fn join_syn_ack(s: &Script, nonce: u32, backup: bool) -> crate::segment::Seg {
         .raw(&[&head[..], &hmac[..8], &NONCE.to_be_bytes()].concat())
 }
 
-fn third_ack(s: &Script, nonce: u32) -> crate::segment::Seg {
+pub fn third_ack(s: &Script, nonce: u32) -> crate::segment::Seg {
     let hmac = join_hmac((s.key.unwrap(), PEER_KEY), (nonce, NONCE));
     ack(1, 1)
         .on(1)
