@@ -31,8 +31,6 @@ pub(crate) enum Body {
     /// Bytes of the connection's stream. Those already acknowledged at the data level may be gone
     /// from the buffer; the receiver discards them by their mapping, so zeros stand in.
     Data(Range<u64>),
-    /// One byte below the window: elicits an acknowledgement.
-    Probe,
 }
 
 /// A packet whose header stands in the scratch buffer.
@@ -490,11 +488,13 @@ impl Connection {
         options
     }
 
-    /// One old byte below the window: whoever is there must acknowledge (RFC 9293 section 3.8.4).
+    /// A segment from below the window: whoever is there must acknowledge (RFC 9293 section 3.8.4).
+    /// It carries no byte: a receiver that acknowledged our last mapping but dropped its data could
+    /// place that byte by it.
     fn send_probe(&mut self, ctx: &mut Ctx<'_>, i: usize) -> Outgoing {
         let options = self.ack_options(ctx, i);
         let seq = self.subflows[i].snd.una.saturating_sub(1);
-        self.emit(ctx, i, seq, Flags::ACK, options, Body::Probe)
+        self.emit(ctx, i, seq, Flags::ACK, options, Body::None)
     }
 
     /// Maps `range` to subflow `i`'s next bytes and sends it.
@@ -627,7 +627,6 @@ impl Connection {
         let payload_len = match &body {
             Body::None => 0,
             Body::Data(range) => (range.end - range.start) as usize,
-            Body::Probe => 1,
         };
         let header_len = repr.header_len();
         let ip = ip::Repr {

@@ -290,7 +290,7 @@ impl Connection {
     }
 
     /// Zero-window and DATA_ACK probe (RFC 9293 section 3.8.6.1 at the data level). Linux can go
-    /// silent with the subflow fully acknowledged and DATA_ACK behind; one old byte revives it.
+    /// silent with the subflow fully acknowledged and DATA_ACK behind; an old segment revives it.
     fn on_stall_timer(&mut self, ctx: &mut Ctx<'_>) {
         if self.live.stall_at.is_none_or(|at| at > ctx.now) {
             return;

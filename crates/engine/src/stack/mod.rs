@@ -495,7 +495,6 @@ impl Stack {
             subflow_seq: out.seq,
         };
         match (&out.body, self.table.get(id)) {
-            (Body::Probe, _) => payload.push(&ZEROS[..1]),
             (Body::Data(range), Some(conn)) => {
                 info.data = range.clone();
                 info.dsn = conn.mptcp().map(|m| m.dsn(range.start));

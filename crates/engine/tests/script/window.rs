@@ -159,7 +159,7 @@ fn a_zero_window_is_probed() {
         s.advance(next);
         if let Some((at, probe)) = s.take() {
             probes.push(at);
-            assert_eq!((probe.seq, probe.payload.len()), (0, 1), "{probe:?}");
+            assert_eq!((probe.seq, probe.payload.len()), (0, 0), "{probe:?}");
             send!(s, s.now, ack(1, 1).win(0));
         }
     }
@@ -178,7 +178,9 @@ fn a_zero_window_is_probed() {
     recv!(s, at, data(1, 1, "wait"));
 }
 
-/// Linux goes silent with a subflow acknowledged and DATA_ACK behind: one old byte wakes it.
+/// Linux goes silent with a subflow acknowledged and DATA_ACK behind: an old segment wakes it. No
+/// byte is in it: where the peer dropped the data but kept its mapping, that byte would take the
+/// place of the last one written.
 #[test]
 fn a_stalled_data_ack_is_probed() {
     let mut s = Script::accepted(config());
@@ -186,8 +188,8 @@ fn a_stalled_data_ack_is_probed() {
     recv!(s, 10, data(1, 1, "hello").dss(dack(0).map(0, 1, 5)));
     send!(s, 20, ack(1, 6).dss(dack(0)));
     // A round trip and 5 ms, then with backoff.
-    recv!(s, 35, data(5, 1, [0]).dss(dack(0)));
-    recv!(s, 65, data(5, 1, [0]).dss(dack(0)));
+    recv!(s, 35, ack(5, 1).dss(dack(0)));
+    recv!(s, 65, ack(5, 1).dss(dack(0)));
     send!(s, 75, ack(1, 6).dss(dack(5)));
     quiet!(s, 5000);
 }
@@ -238,10 +240,10 @@ fn keepalive() {
     send!(s, 20, mapped(0, 0, "x"));
     recv!(s, 20, ack(1, 2).dss(dack(1)));
     assert_eq!(s.read(), b"x");
-    recv!(s, 10_020, data(0, 2, [0]).dss(dack(1)));
+    recv!(s, 10_020, ack(0, 2).dss(dack(1)));
     send!(s, 10_030, ack(2, 1).dss(dack(0)));
-    recv!(s, 20_030, data(0, 2, [0]).dss(dack(1)));
-    recv!(s, 25_030, data(0, 2, [0]).dss(dack(1)));
+    recv!(s, 20_030, ack(0, 2).dss(dack(1)));
+    recv!(s, 25_030, ack(0, 2).dss(dack(1)));
     while s.stack.connections() > 0 {
         let next = s.stack.next_timeout().unwrap();
         s.advance(next);
