@@ -259,9 +259,14 @@ impl Connection {
             || self.is_shut_out()
             || (self.snd.fin == SendFin::Queued && unconfirmed);
         let working = self.subflows.iter().filter(|s| !s.stale);
+        // What is to be sent again moves nothing where the peer's window keeps it here.
+        let resends = !self.snd.reinject.is_empty()
+            && working
+                .clone()
+                .any(|s| s.can_carry() && s.snd.peer_room() > 0);
         waiting
             && self.is_open()
-            && self.snd.reinject.is_empty()
+            && !resends
             && working.clone().count() > 0
             && working.clone().all(|s| s.snd.board.is_empty())
     }

@@ -178,6 +178,43 @@ fn a_zero_window_is_probed() {
     recv!(s, at, data(1, 1, "wait"));
 }
 
+/// The same with MPTCP, where the peer's subflow has taken what its connection has not: the probes go
+/// on with backoff until a window update gets through.
+#[test]
+fn a_zero_window_is_probed_while_the_data_ack_is_behind() {
+    let mut s = Script::server(config());
+    s.peer(1);
+    send!(s, 0, syn().raw(&hex("1e 04 01 01")));
+    recv!(s => 0, s.capable(syn_ack()));
+    send!(s, 10, s.third_ack().win(1));
+    recv!(s, 10, ack(1, 1).dss(dack(0)));
+    s.write([7; 200]);
+    recv!(s, 10, data(1, 1, [7; 128]).dss(dack(0).map(0, 1, 128)));
+    send!(s, 20, ack(1, 129).win(0).dss(dack(0)));
+    let mut probes = Vec::new();
+    while s.now < Instant::from_millis(20_000) {
+        let next = s.stack.next_timeout().unwrap();
+        s.advance(next);
+        while let Some((at, probe)) = s.take() {
+            probes.push(at);
+            assert_eq!((probe.seq, probe.payload.len()), (128, 0), "{probe:?}");
+            send!(s, at, ack(1, 129).win(0).dss(dack(0)));
+        }
+    }
+    let gaps: Vec<_> = probes
+        .windows(2)
+        .map(|p| p[1].saturating_since(p[0]))
+        .collect();
+    assert!(gaps.len() >= 9 && gaps.is_sorted(), "{gaps:?}");
+    assert_eq!(gaps.last(), Some(&Duration::from_secs(5)));
+    send!(s, s.now, ack(1, 129).win(1).dss(dack(128)));
+    recv!(
+        s,
+        s.now,
+        data(129, 1, [7; 72]).dss(dack(0).map(128, 129, 72))
+    );
+}
+
 /// Linux goes silent with a subflow acknowledged and DATA_ACK behind: an old segment wakes it. No
 /// byte is in it: where the peer dropped the data but kept its mapping, that byte would take the
 /// place of the last one written.
