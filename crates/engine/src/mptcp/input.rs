@@ -93,6 +93,10 @@ impl Connection {
             }
             return;
         }
+        if self.answer_old(ctx, i, tcp, seq..seq + payload.len() as u64) {
+            return;
+        }
+        let subflow = &mut self.subflows[i];
         if !tcp.flags.contains(Flags::ACK) {
             return;
         }
@@ -114,14 +118,31 @@ impl Connection {
         let range = seq..seq + payload.len() as u64;
         if !payload.is_empty() {
             self.on_payload(ctx, i, range.clone(), payload, meta);
-        } else if range.end < self.subflows[i].rcv.nxt && !tcp.flags.contains(Flags::FIN) {
-            // A keepalive or window probe wants an answer (RFC 9293 section 3.8.4).
-            self.subflows[i].rcv.challenge(ctx.now);
         }
         if tcp.flags.contains(Flags::FIN) {
             self.subflows[i].rcv.on_fin(range.end);
         }
         self.on_subflow_fin(ctx, i);
+    }
+
+    /// A segment that lies below what the peer was told is here is answered and nothing of it is
+    /// looked at (RFC 9293 section 3.10.7.4): a keepalive, a probe, a retransmission after a lost
+    /// acknowledgement, or something forged. One that was overtaken and not acknowledged yet still
+    /// counts. Returns whether it was one.
+    fn answer_old(&mut self, ctx: &Ctx<'_>, i: usize, tcp: &tcp::Repr, range: Range<u64>) -> bool {
+        let rcv = &mut self.subflows[i].rcv;
+        let fin = tcp.flags.contains(Flags::FIN);
+        if range.end + u64::from(fin) >= rcv.ack_sent {
+            return false;
+        }
+        if !range.is_empty() {
+            rcv.on_duplicate(range);
+        } else if fin {
+            rcv.ack_now();
+        } else {
+            rcv.challenge(ctx.now);
+        }
+        true
     }
 
     /// The peer gave a sign of life; another one is owed if something is in flight.

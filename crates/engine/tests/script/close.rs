@@ -241,6 +241,28 @@ fn fastclose_on_an_ack() {
     gone(&mut s);
 }
 
+/// RFC 9293 section 3.10.7.4: options of a segment that lies outside the window are not looked at.
+#[test]
+fn fastclose_on_an_old_segment() {
+    let mut s = Script::accepted(config());
+    let receiver_key = s.key.unwrap();
+    let fastclose = |seg: Seg| seg.opt(MptcpOption::FastClose { receiver_key });
+    send!(s, 20, mapped(0, 0, "abcdef"));
+    recv!(s, 20, ack(1, 7).dss(dack(6)));
+    send!(s, 30, fastclose(ack(6, 1)));
+    recv!(s, 30, ack(1, 7).dss(dack(6)));
+    send!(s, 40, fastclose(data(1, 1, "ab")));
+    recv!(s, 40, ack(1, 7).dss(dack(6)).sack(&[(1, 3)]));
+    let before = 1u64.wrapping_sub(1 << 30);
+    send!(s, 600, fastclose(ack(before, 1)));
+    recv!(s, 600, ack(1, 7).dss(dack(6)));
+    send!(s, 1200, fastclose(ack(7 + (5 << 20), 1)));
+    recv!(s, 1200, ack(1, 7).dss(dack(6)));
+    assert_eq!(closed(&s), None);
+    send!(s, 1210, fastclose(ack(7, 1)));
+    assert_eq!(closed(&s), Some(CloseReason::Reset));
+}
+
 #[test]
 fn fastclose_on_a_rst() {
     let mut s = Script::accepted(config());
