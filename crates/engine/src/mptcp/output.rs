@@ -74,7 +74,7 @@ impl Connection {
     fn poll_subflow(&mut self, ctx: &mut Ctx<'_>, i: usize) -> Option<Outgoing> {
         let subflow = &mut self.subflows[i];
         match subflow.phase {
-            Phase::Closed => None,
+            Phase::Aborted | Phase::Closed => None,
             Phase::Resetting => self.send_reset(ctx, i),
             Phase::SynSent | Phase::SynReceived | Phase::JoinAcked => self.poll_handshake(ctx, i),
             Phase::Established => {
@@ -158,12 +158,15 @@ impl Connection {
             timestamps: subflow.timestamps(ctx.now),
             ..Options::default()
         };
-        let seq = subflow.snd.nxt;
+        let seq = subflow.reset_at.unwrap_or(subflow.snd.nxt);
         if let Mode::Mptcp(mptcp) = &self.mode {
             options.mptcp.push(match kind {
-                ResetKind::FastClose => MptcpOption::FastClose {
-                    receiver_key: mptcp.remote.key,
-                },
+                ResetKind::FastClose => {
+                    subflow.phase = Phase::Aborted;
+                    MptcpOption::FastClose {
+                        receiver_key: mptcp.remote.key,
+                    }
+                }
                 ResetKind::Subflow(reason) => MptcpOption::Reset {
                     transient: reason == ResetReason::UnacceptablePerformance,
                     reason,

@@ -315,6 +315,40 @@ fn abort_sends_fastclose() {
     gone(&mut s);
 }
 
+/// RFC 8684 section 3.5: data before the RST was lost, so the peer asks (RFC 5961 section 3.2) and is
+/// told again, at the number it expects. That it heard of it ends the matter.
+#[test]
+fn fastclose_is_repeated_to_a_peer_with_a_hole() {
+    let mut s = Script::accepted(config());
+    s.write("lost");
+    recv!(s, 10, data(1, 1, "lost").dss(dack(0).map(0, 1, 4)));
+    s.abort();
+    let key = PEER_KEY.to_be_bytes();
+    let option = [&[30, 12, 0x70, 0], &key[..]].concat();
+    recv!(s, 10, rst_ack(5, 1).raw(&option));
+    for at in [20, 300] {
+        send!(s, at, ack(1, 1).dss(dack(0)));
+        recv!(s, at, rst_ack(1, 1).raw(&option));
+    }
+    send!(s, 310, rst(1));
+    assert_eq!(s.stack.connections(), 0);
+}
+
+/// A guess is not answered, and a peer that uses its port again gets through.
+#[test]
+fn an_aborted_connection_answers_its_peer_only() {
+    let mut s = Script::accepted(config());
+    s.abort();
+    let _ = s.take();
+    send!(s, 20, ack(1, 5000));
+    quiet!(s, 30);
+    send!(s, 40, syn());
+    quiet!(s, 50);
+    send!(s, 1040, syn());
+    let (_, answer) = s.take().expect("the port is not free");
+    assert_eq!(answer.flags, Flags::SYN | Flags::ACK);
+}
+
 // --- regular TCP (RFC 9293 section 3.6)
 
 fn plain() -> Script {
