@@ -52,6 +52,7 @@ impl Connection {
     pub fn settle(&mut self, ctx: &mut Ctx<'_>) {
         self.finish_if_done(ctx);
         self.answer_fins();
+        self.bound_repeats(ctx);
         self.close_subflows();
         self.reap(ctx);
         self.join_paths(ctx);

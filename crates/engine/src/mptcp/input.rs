@@ -9,7 +9,7 @@ use braid_wire::Seq32;
 use braid_wire::mptcp::{Capable, Dss, DssMapping, MptcpOption, ResetReason};
 use braid_wire::tcp::{self, Flags};
 
-use super::connection::{Connection, Ctx, Mode, SendFin};
+use super::connection::{Connection, Ctx, Mode, SendFin, repeats};
 use super::subflow::{Phase, ResetKind};
 use crate::event::{CloseReason, SubflowCloseReason};
 use crate::tcp::receive::AckDue;
@@ -277,7 +277,9 @@ impl Connection {
     /// Everything below `una` arrived at the data level.
     fn acknowledge(&mut self, ctx: &mut Ctx<'_>, una: u64) {
         if una > self.snd.una() {
-            self.snd.buf.release_to(una, ctx.pool);
+            let subflows = &self.subflows;
+            let needed = || repeats(subflows, una);
+            self.snd.buf.release_to(una, needed, ctx.pool);
             self.snd.reinject.remove_below(una);
             self.live.stall_at = None;
             self.live.stall_tries = 0;

@@ -11,6 +11,7 @@ use braid_wire::{Instant, Seq32};
 use super::connection::{Connection, Ctx, Mode, SendFin};
 use super::handshake::{FLAGS, repeat_at, window_shift};
 use super::subflow::{Opens, Phase, ResetKind, Subflow};
+use crate::event::SubflowCloseReason;
 use crate::sched::{Decision, Payload, SendView, SubflowView};
 use crate::tcp::FourTuple;
 use crate::tcp::receive::AckDue;
@@ -28,8 +29,7 @@ const MAX_VIEWS: usize = 16;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Body {
     None,
-    /// Bytes of the connection's stream. Those already acknowledged at the data level may be gone
-    /// from the buffer; the receiver discards them by their mapping, so zeros stand in.
+    /// Bytes of the connection's stream.
     Data(Range<u64>),
 }
 
@@ -81,6 +81,10 @@ impl Connection {
                 if subflow.rcv.due == AckDue::Now && subflow.rcv.has_gaps() {
                     return self.send_ack(ctx, i);
                 }
+                if self.is_ended() && self.repeats_data(i) {
+                    return self.end_unrepeated(ctx, i);
+                }
+                let subflow = &mut self.subflows[i];
                 if subflow.probe_due {
                     subflow.probe_due = false;
                     if let Some(sent) = subflow.snd.probe(ctx.now) {
@@ -94,6 +98,30 @@ impl Connection {
                 self.poll_retransmit(ctx, i)
             }
         }
+    }
+
+    /// Whether what subflow `i` repeats next is data, not its FIN.
+    fn repeats_data(&self, i: usize) -> bool {
+        let subflow = &self.subflows[i];
+        let mut sent = subflow.snd.board.iter();
+        let next = match subflow.probe_due {
+            true => sent.rfind(|sent| !sent.sacked),
+            false => sent.find(|sent| sent.lost),
+        };
+        next.is_some_and(|sent| !sent.fin)
+    }
+
+    /// After the end of the connection there is no data to be repeated: the peer has it, by another
+    /// subflow. Such a subflow is reset once the peer has closed it too; until then the peer may need
+    /// its answers.
+    fn end_unrepeated(&mut self, ctx: &mut Ctx<'_>, i: usize) -> Option<Outgoing> {
+        let subflow = &mut self.subflows[i];
+        if !subflow.rcv.finished() {
+            return None;
+        }
+        let kind = ResetKind::Subflow(ResetReason::TooMuchOutstanding);
+        subflow.begin_reset(kind, SubflowCloseReason::Finished);
+        self.send_reset(ctx, i)
     }
 
     fn poll_handshake(&mut self, ctx: &mut Ctx<'_>, i: usize) -> Option<Outgoing> {
@@ -168,7 +196,10 @@ impl Connection {
                     }
                 }
                 ResetKind::Subflow(reason) => MptcpOption::Reset {
-                    transient: reason == ResetReason::UnacceptablePerformance,
+                    transient: matches!(
+                        reason,
+                        ResetReason::UnacceptablePerformance | ResetReason::TooMuchOutstanding
+                    ),
                     reason,
                 },
             });
