@@ -153,6 +153,7 @@ impl Connection {
             return false;
         }
         if !range.is_empty() {
+            rcv.echo_once = tcp.options.timestamps.map(|ts| ts.value);
             rcv.on_duplicate(range);
         } else if fin {
             rcv.ack_now();

@@ -249,7 +249,7 @@ impl Subflow {
     pub fn timestamps(&self, now: Instant) -> Option<Timestamps> {
         self.agreed.timestamps.then(|| Timestamps {
             value: self.ts_now(now),
-            echo: self.rcv.ts_recent,
+            echo: self.rcv.echo_once.unwrap_or(self.rcv.ts_recent),
         })
     }
 

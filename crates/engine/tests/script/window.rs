@@ -355,6 +355,21 @@ fn the_echo_is_of_the_first_segment_of_a_delayed_ack() {
     recv!(s, 55, ack(1, 1801).ts(55, 50));
 }
 
+/// A retransmission of what was acknowledged moves nothing, but its answer echoes its timestamp: its
+/// sender measures by it, after an outage that took the acknowledgement.
+#[test]
+fn the_echo_of_a_retransmission_below_the_window() {
+    let mut s = stamped();
+    send!(s, 20, data(1, 1, "lost").ts(20, 10));
+    recv!(s, 20, ack(1, 5).ts(20, 20));
+    send!(s, 30, data(5, 1, "too").ts(30, 10));
+    recv!(s, 30, ack(1, 8).ts(30, 30));
+    send!(s, 9000, data(1, 1, "lost").ts(9000, 10));
+    recv!(s, 9000, ack(1, 8).ts(9000, 9000).sack(&[(1, 5)]));
+    s.write("x");
+    recv!(s, 9000, data(1, 8, "x").ts(9000, 30));
+}
+
 /// A RST is taken whatever its timestamp, and one without timestamps too.
 #[test]
 fn paws_does_not_hold_for_rst() {
