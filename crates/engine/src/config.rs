@@ -23,7 +23,8 @@ pub struct Config {
     pub delayed_ack: DelayedAck,
     /// Congestion control of new subflows.
     pub congestion: Algorithm,
-    /// Most bytes a connection buffers for sending, acknowledged ones excluded.
+    /// Most bytes a connection buffers for sending, acknowledged ones excluded. It keeps as many of
+    /// those at most (256 KiB at least) where a subflow still has to repeat them.
     pub send_buffer: usize,
     /// Most bytes a connection buffers for the reader; the largest window announced. Less than
     /// 64 KiB is obeyed too, and is all there is from the start.

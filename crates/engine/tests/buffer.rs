@@ -142,7 +142,7 @@ fn send_buffer_takes_what_the_pool_has() {
         2 * BLOCK_SIZE
     );
     assert!(buffer.write_slices(&mut pool, 1).is_empty());
-    buffer.release_to(BLOCK_SIZE as u64, &mut pool);
+    buffer.release_to(BLOCK_SIZE as u64, RangeSet::new, &mut pool);
     assert_eq!(pool.used_bytes(), BLOCK_SIZE);
     assert_eq!(buffer.write(&mut pool, &[2; 10]), 10);
     assert_eq!(buffer.len(), BLOCK_SIZE + 10);
@@ -167,7 +167,7 @@ fn send_buffer_offers_no_more_than_asked_and_returns_unused_blocks() {
     buffer.write_slices(&mut pool, 8 * BLOCK_SIZE);
     buffer.commit(0, &mut pool);
     assert_eq!(pool.used_bytes(), BLOCK_SIZE);
-    buffer.release_to(12, &mut pool);
+    buffer.release_to(12, RangeSet::new, &mut pool);
     assert_eq!(pool.used_bytes(), 0);
     buffer.write_slices(&mut pool, 1);
     buffer.commit(0, &mut pool);
@@ -177,9 +177,18 @@ fn send_buffer_offers_no_more_than_asked_and_returns_unused_blocks() {
 #[derive(Debug, Clone)]
 enum SendOp {
     Write(usize),
-    Fill { offer: usize, share: u8 },
+    Fill {
+        offer: usize,
+        share: u8,
+    },
     Ack(u64),
     AckAll,
+    /// Of what is not acknowledged, to be kept.
+    Need {
+        at: u64,
+        len: u64,
+    },
+    LetGo,
 }
 
 fn send_op() -> impl Strategy<Value = SendOp> {
@@ -189,13 +198,15 @@ fn send_op() -> impl Strategy<Value = SendOp> {
         (size, any::<u8>()).prop_map(|(offer, share)| SendOp::Fill { offer, share }),
         (0..3 * BLOCK_SIZE as u64).prop_map(SendOp::Ack),
         Just(SendOp::AckAll),
+        (0..3 * BLOCK_SIZE as u64, 1..3000u64).prop_map(|(at, len)| SendOp::Need { at, len }),
+        Just(SendOp::LetGo),
     ]
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
     #[test]
-    fn send_buffer_keeps_what_is_not_acknowledged(
+    fn send_buffer_keeps_what_is_not_acknowledged_or_needed(
         origin in prop_oneof![Just(0u64), any::<u32>().prop_map(u64::from)],
         ops in prop::collection::vec(send_op(), 1..40),
         looks in prop::collection::vec((0..200_000u64, 0..65_536u64), 4),
@@ -203,6 +214,7 @@ proptest! {
         let mut pool = Pool::new(1 << 30);
         let mut buffer = SendBuffer::new(origin);
         let (mut start, mut end) = (origin, origin);
+        let mut needed = RangeSet::new();
         for op in ops {
             match op {
                 SendOp::Write(n) => {
@@ -224,20 +236,33 @@ proptest! {
                 }
                 SendOp::Ack(n) => {
                     start = (start + n).min(end);
-                    buffer.release_to(start, &mut pool);
+                    buffer.release_to(start, || needed.clone(), &mut pool);
                 }
                 SendOp::AckAll => {
                     start = end;
-                    buffer.release_to(u64::MAX, &mut pool);
+                    buffer.release_to(u64::MAX, || needed.clone(), &mut pool);
+                }
+                SendOp::Need { at, len } => {
+                    needed.insert((start + at).min(end)..(start + at + len).min(end));
+                }
+                SendOp::LetGo => {
+                    needed.clear();
+                    buffer.forget(&needed, &mut pool);
+                    prop_assert_eq!(buffer.kept(), 0);
                 }
             }
             prop_assert_eq!((buffer.start(), buffer.end()), (start, end));
             prop_assert_eq!(buffer.len() as u64, end - start);
-            prop_assert!(pool.used_bytes() as u64 <= end - start + 2 * BLOCK_SIZE as u64);
-            prop_assert_eq!(buffer.is_empty(), pool.used_bytes() == 0);
+            let used = pool.used_bytes() - buffer.kept();
+            prop_assert!(used as u64 <= end - start + 2 * BLOCK_SIZE as u64);
+            prop_assert_eq!(buffer.is_empty(), used == 0);
+            for range in needed.iter() {
+                prop_assert_eq!(concat(&buffer.slices(range.clone())), bytes(range.clone()));
+            }
             for &(at, len) in &looks {
                 let range = origin + at..origin + at + len;
                 let visible = range.start.max(start)..range.end.min(end).max(range.start.max(start));
+                let range = visible.start..range.end.max(visible.start);
                 prop_assert_eq!(concat(&buffer.slices(range)), bytes(visible));
             }
         }

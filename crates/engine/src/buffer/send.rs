@@ -6,6 +6,7 @@ use std::ops::Range;
 
 use arrayvec::ArrayVec;
 
+use super::RangeSet;
 use super::pool::{BLOCK_SIZE, Block, Pool, slices_of};
 
 /// Most slices of [`SendBuffer::write_slices`]: 224 KiB at least.
@@ -19,10 +20,20 @@ const KEEP_CAPACITY: usize = 32;
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
 
+/// A block of acknowledged bytes and their offsets.
+#[derive(Debug)]
+struct Kept {
+    range: Range<u64>,
+    block: Block,
+}
+
 /// Bytes of a stream from the first unacknowledged one to the last one written, addressed by
-/// stream offset. An empty buffer holds no block.
+/// stream offset. Acknowledged ones are kept where somebody still needs them, in whole blocks. A
+/// buffer that is empty and keeps nothing holds no block.
 #[derive(Debug, Default)]
 pub struct SendBuffer {
+    /// In order of offset, all below `base`.
+    kept: VecDeque<Kept>,
     blocks: VecDeque<Block>,
     /// Offset of the first byte of `blocks[0]`; `base <= start`.
     base: u64,
@@ -37,6 +48,7 @@ impl SendBuffer {
     /// An empty buffer whose first byte will be `offset`.
     pub const fn new(offset: u64) -> Self {
         SendBuffer {
+            kept: VecDeque::new(),
             blocks: VecDeque::new(),
             base: offset,
             start: offset,
@@ -45,7 +57,7 @@ impl SendBuffer {
         }
     }
 
-    /// The first offset kept: everything below is released.
+    /// The first offset not released.
     pub fn start(&self) -> u64 {
         self.start
     }
@@ -55,14 +67,19 @@ impl SendBuffer {
         self.end
     }
 
-    /// Bytes kept.
+    /// Bytes not released.
     pub fn len(&self) -> usize {
         (self.end - self.start) as usize
     }
 
-    /// Whether no byte is kept.
+    /// Whether every byte is released.
     pub fn is_empty(&self) -> bool {
         self.start == self.end
+    }
+
+    /// Bytes of memory held for what is released and still needed.
+    pub fn kept(&self) -> usize {
+        self.kept.len() * BLOCK_SIZE
     }
 
     /// Memory for up to `max` further bytes, to be filled from its start and then announced by
@@ -115,9 +132,6 @@ impl SendBuffer {
                 .into_iter()
                 .for_each(|b| pool.free(b));
         }
-        if self.is_empty() {
-            self.clear(pool);
-        }
     }
 
     /// Copies in as much of `data` as the pool has room for and returns how much.
@@ -140,38 +154,75 @@ impl SendBuffer {
         written
     }
 
-    /// The bytes of `range`, in order. What lies outside the buffer, or behind the last of
+    /// The bytes of `range`, in order. What is not there (any more), or lies behind the last of
     /// [`SEND_SLICES`] slices, is left out.
     pub fn slices(&self, range: Range<u64>) -> ArrayVec<&[u8], SEND_SLICES> {
-        let start = range.start.max(self.start);
+        let mut slices = ArrayVec::new();
+        if range.start < self.base {
+            let first = self.kept.partition_point(|k| k.range.end <= range.start);
+            let kept = self.kept.range(first..).take(SEND_SLICES);
+            for Kept { range: at, block } in kept.take_while(|k| k.range.start < range.end) {
+                let from = range.start.saturating_sub(at.start);
+                let to = at.end.min(range.end) - at.start;
+                slices.push(&block.bytes()[from as usize..to as usize]);
+            }
+        }
+        let start = range.start.max(self.base);
         let end = range.end.min(self.end);
-        if start >= end {
-            return ArrayVec::new();
+        if start < end {
+            let skip = ((start - self.base) % BLOCK) as usize;
+            let first = ((start - self.base) / BLOCK) as usize;
+            let room = SEND_SLICES - slices.len();
+            let blocks = self.blocks.iter().skip(first).take(room);
+            let live: ArrayVec<&[u8], SEND_SLICES> =
+                slices_of(blocks, skip, (end - start) as usize);
+            slices.extend(live);
         }
-        let skip = ((start - self.base) % BLOCK) as usize;
-        let first = ((start - self.base) / BLOCK) as usize;
-        let blocks = self.blocks.iter().skip(first).take(SEND_SLICES);
-        slices_of(blocks, skip, (end - start) as usize)
+        slices
     }
 
-    /// Releases everything below `offset`, which is clamped to what is kept.
-    pub fn release_to(&mut self, offset: u64, pool: &mut Pool) {
+    /// Releases everything below `offset`, which is clamped to what there is, but for blocks with
+    /// bytes that are `needed`. That is asked for only where a block could go.
+    pub fn release_to(&mut self, offset: u64, needed: impl FnOnce() -> RangeSet, pool: &mut Pool) {
         self.start = offset.clamp(self.start, self.end);
-        if self.is_empty() {
-            return self.clear(pool);
+        if self.base == self.start || (self.base + BLOCK > self.start && !self.is_empty()) {
+            return;
         }
-        while self.base + BLOCK <= self.start {
-            self.blocks
-                .pop_front()
-                .into_iter()
-                .for_each(|b| pool.free(b));
-            self.base += BLOCK;
+        while self.base + BLOCK <= self.start || (self.is_empty() && self.base < self.end) {
+            let Some(block) = self.blocks.pop_front() else {
+                break;
+            };
+            let range = self.base..self.end.min(self.base + BLOCK);
+            self.base = range.end;
+            self.kept.push_back(Kept { range, block });
+        }
+        if self.is_empty() && self.blocks.capacity() > KEEP_CAPACITY {
+            self.blocks = VecDeque::new();
+        }
+        self.forget(&needed(), pool);
+    }
+
+    /// Gives back what is released and not `needed` any more.
+    pub fn forget(&mut self, needed: &RangeSet, pool: &mut Pool) {
+        for _ in 0..self.kept.len() {
+            let Some(kept) = self.kept.pop_front() else {
+                break;
+            };
+            let useless = needed.gaps(kept.range.clone()).next() == Some(kept.range.clone());
+            match useless {
+                true => pool.free(kept.block),
+                false => self.kept.push_back(kept),
+            }
+        }
+        if self.kept.is_empty() && self.kept.capacity() > KEEP_CAPACITY {
+            self.kept = VecDeque::new();
         }
     }
 
-    /// Releases everything; the next byte written keeps the offset it would have had.
+    /// Releases everything, needed or not; the next byte written keeps the offset it would have had.
     pub fn clear(&mut self, pool: &mut Pool) {
-        self.blocks.drain(..).for_each(|b| pool.free(b));
+        let kept = self.kept.drain(..).map(|k| k.block);
+        kept.chain(self.blocks.drain(..)).for_each(|b| pool.free(b));
         if self.blocks.capacity() > KEEP_CAPACITY {
             self.blocks = VecDeque::new();
         }

@@ -23,19 +23,25 @@ impl Connection {
         Ok(())
     }
 
-    /// The subflow's FIN, once everything before it is here.
+    /// The subflow's FIN, once everything before it is here. With regular TCP the end of the subflow
+    /// is the end of the stream.
     pub(super) fn on_subflow_fin(&mut self, ctx: &mut Ctx<'_>, i: usize) {
-        if !self.subflows[i].rcv.take_fin() {
+        if self.subflows[i].rcv.take_fin() && matches!(self.mode, Mode::Tcp) {
+            self.rcv.fin = Some(self.rcv.buf.rcv_nxt());
+            self.signal_readable(ctx);
+        }
+    }
+
+    /// Answers the peer's FIN on subflows that are not needed any more. The last one that works
+    /// stays open in our direction until the connection is through: what is written, DATA_FIN and
+    /// what the peer dropped at the data level still go out there (RFC 8684 section 3.3.3).
+    fn answer_fins(&mut self) {
+        let carries_on = |s: &Subflow| s.can_carry() && !s.stale && !s.rcv.finished();
+        if matches!(self.mode, Mode::Tcp) || !self.subflows.iter().any(carries_on) {
             return;
         }
-        match self.mode {
-            // The end of the stream is the end of the subflow.
-            Mode::Tcp => {
-                self.rcv.fin = Some(self.rcv.buf.rcv_nxt());
-                self.signal_readable(ctx);
-            }
-            // The peer takes one subflow down; the stream goes on elsewhere.
-            _ => {
+        for i in 0..self.subflows.len() {
+            if self.subflows[i].rcv.finished() && !self.subflows[i].fin_wanted {
                 self.subflows[i].fin_wanted = true;
                 self.on_subflow_failed(i);
             }
@@ -45,21 +51,18 @@ impl Connection {
     /// Brings everything in line after a change: closing, dead subflows, further subflows.
     pub fn settle(&mut self, ctx: &mut Ctx<'_>) {
         self.finish_if_done(ctx);
+        self.answer_fins();
+        self.bound_repeats(ctx);
         self.close_subflows();
         self.reap(ctx);
         self.join_paths(ctx);
     }
 
     /// Both directions closed and acknowledged, and everything read: the connection is over for
-    /// its user. The subflows say FIN.
+    /// its user.
     pub fn finish_if_done(&mut self, ctx: &mut Ctx<'_>) {
         if !self.is_through() || self.is_ended() {
             return;
-        }
-        if !matches!(self.mode, Mode::Tcp) {
-            for subflow in &mut self.subflows {
-                subflow.fin_wanted = true;
-            }
         }
         if self.rcv.buf.readable() == 0 {
             self.end(ctx, CloseReason::Finished);
@@ -72,8 +75,9 @@ impl Connection {
             && self.snd.unsent() == 0;
         let over = matches!(self.life, Life::Ended { .. });
         let tcp = matches!(self.mode, Mode::Tcp);
+        let fin = plain_fin || (!tcp && self.is_through());
         for subflow in &mut self.subflows {
-            subflow.fin_wanted |= plain_fin;
+            subflow.fin_wanted |= fin;
             let said = subflow.fin_acked && subflow.rcv.finished();
             if subflow.phase == Phase::Established
                 && said

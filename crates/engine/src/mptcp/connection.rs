@@ -4,6 +4,7 @@ use core::ops::Range;
 use std::collections::VecDeque;
 use std::io::{IoSlice, IoSliceMut};
 
+use braid_wire::mptcp::ResetReason;
 use braid_wire::{Instant, Rng};
 use foldhash::SharedSeed;
 use foldhash::fast::SeedableRandomState;
@@ -14,7 +15,7 @@ use super::flight::Flight;
 use super::keys::Keys;
 use super::subflow::{Phase, ResetKind, Subflow};
 use super::window::WindowSize;
-use crate::buffer::{Pool, RecvBuffer, SendBuffer};
+use crate::buffer::{Pool, RangeSet, RecvBuffer, SendBuffer};
 use crate::event::{CloseReason, SubflowCloseReason};
 use crate::path::{Path, PathManager};
 use crate::stats::{self, ConnStats, PathStats};
@@ -27,6 +28,9 @@ const MIN_WINDOW: usize = 64 << 10;
 /// Unsent bytes buffered beyond the congestion windows, so that the sender never runs dry while
 /// the application catches up.
 const SEND_HEADROOM: u64 = 256 << 10;
+
+/// Bytes that may always be kept for subflows to repeat: a single segment takes a block or two.
+const MIN_REPEATS: usize = 8 * crate::buffer::BLOCK_SIZE;
 
 /// Who a packet belongs to.
 #[derive(Debug)]
@@ -455,6 +459,36 @@ impl Connection {
         }
     }
 
+    /// Gives back what was kept for subflows to repeat and is not needed any more. Nobody's memory is
+    /// held for long: past a bound the subflow that needs most is reset, and opened again as after
+    /// any failure (RFC 8684 section 3.6); where memory is used up, one that timed out at once.
+    pub fn bound_repeats(&mut self, ctx: &mut Ctx<'_>) {
+        if self.snd.buf.kept() == 0 {
+            return;
+        }
+        let pressed = ctx.pool.unreserved() == 0;
+        let most = ctx.config.send_buffer.max(MIN_REPEATS);
+        let waits = |s: &Subflow| s.is_established() && !s.snd.board.is_empty();
+        if !pressed && self.snd.buf.kept() <= most && self.subflows.iter().any(waits) {
+            return;
+        }
+        let una = self.snd.una();
+        self.snd.buf.forget(&repeats(&self.subflows, una), ctx.pool);
+        let too_much = self.snd.buf.kept() > most;
+        let needs = |s: &Subflow| repeats(core::slice::from_ref(s), una).bytes();
+        let worst = self
+            .subflows
+            .iter_mut()
+            .filter(|s| (too_much || (pressed && s.stale)) && needs(s) > 0)
+            .max_by_key(|s| needs(s));
+        if let Some(subflow) = worst {
+            subflow.begin_reset(
+                ResetKind::Subflow(ResetReason::TooMuchOutstanding),
+                SubflowCloseReason::TimedOut,
+            );
+        }
+    }
+
     /// Ends the connection for its user; subflows are reset where the peer still knows them.
     pub fn fail(&mut self, ctx: &mut Ctx<'_>, reason: CloseReason) {
         if self.is_ended() {
@@ -493,4 +527,17 @@ impl Connection {
             ctx.demux.tokens.remove(&m.local.token);
         }
     }
+}
+
+/// What subflows may have to repeat of the data below `una`, which the peer has: their sequence
+/// numbers cannot be skipped, and a mapping names the original bytes (RFC 8684 section 3.3.6).
+pub(super) fn repeats(subflows: &[Subflow], una: u64) -> RangeSet {
+    let mut needed = RangeSet::new();
+    for subflow in subflows.iter().filter(|s| s.is_established()) {
+        for sent in subflow.snd.board.iter().filter(|sent| !sent.fin) {
+            let data = sent.data();
+            needed.insert(data.start..data.end.min(una));
+        }
+    }
+    needed
 }

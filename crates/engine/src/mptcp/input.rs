@@ -10,7 +10,7 @@ use braid_wire::Seq32;
 use braid_wire::mptcp::{Capable, Dss, DssMapping, MptcpOption, ResetReason};
 use braid_wire::tcp::{self, Flags};
 
-use super::connection::{Connection, Ctx, Mode, SendFin};
+use super::connection::{Connection, Ctx, Mode, SendFin, repeats};
 use super::subflow::{Phase, ResetKind};
 use crate::cc::{MAX_SIBLINGS, Sibling};
 use crate::event::{CloseReason, SubflowCloseReason};
@@ -57,10 +57,27 @@ impl Connection {
             Phase::JoinAcked | Phase::Established => {
                 self.on_synchronised(ctx, i, tcp, payload, meta);
             }
+            Phase::Aborted => self.repeat_fastclose(i, tcp),
             Phase::Resetting | Phase::Closed => {}
         }
         self.settle(ctx);
         false
+    }
+
+    /// The peer did not take the RST with MP_FASTCLOSE: it gets another one where it expects it
+    /// (RFC 8684 section 3.5, RFC 9293 section 3.10.7.1).
+    fn repeat_fastclose(&mut self, i: usize, tcp: &tcp::Repr) {
+        let subflow = &mut self.subflows[i];
+        if tcp.flags.intersects(Flags::RST | Flags::SYN) {
+            subflow.close(SubflowCloseReason::Finished);
+            return;
+        }
+        let snd = &subflow.snd;
+        let expected = tcp.ack.offset_near(snd.iss, snd.una);
+        if let Some(at) = expected.filter(|at| snd.is_acceptable(*at)) {
+            subflow.reset_at = Some(at);
+            subflow.phase = Phase::Resetting;
+        }
     }
 
     /// RFC 9293 section 3.10.7.4.
@@ -96,6 +113,10 @@ impl Connection {
             }
             return;
         }
+        if self.answer_old(ctx, i, tcp, seq..seq + payload.len() as u64) {
+            return;
+        }
+        let subflow = &mut self.subflows[i];
         if !tcp.flags.contains(Flags::ACK) {
             return;
         }
@@ -117,14 +138,32 @@ impl Connection {
         let range = seq..seq + payload.len() as u64;
         if !payload.is_empty() {
             self.on_payload(ctx, i, range.clone(), payload, meta);
-        } else if range.end < self.subflows[i].rcv.nxt && !tcp.flags.contains(Flags::FIN) {
-            // A keepalive or window probe wants an answer (RFC 9293 section 3.8.4).
-            self.subflows[i].rcv.challenge(ctx.now);
         }
         if tcp.flags.contains(Flags::FIN) {
             self.subflows[i].rcv.on_fin(range.end);
         }
         self.on_subflow_fin(ctx, i);
+    }
+
+    /// A segment that lies below what the peer was told is here is answered and nothing of it is
+    /// looked at (RFC 9293 section 3.10.7.4): a keepalive, a probe, a retransmission after a lost
+    /// acknowledgement, or something forged. One that was overtaken and not acknowledged yet still
+    /// counts. Returns whether it was one.
+    fn answer_old(&mut self, ctx: &Ctx<'_>, i: usize, tcp: &tcp::Repr, range: Range<u64>) -> bool {
+        let rcv = &mut self.subflows[i].rcv;
+        let fin = tcp.flags.contains(Flags::FIN);
+        if range.end + u64::from(fin) >= rcv.ack_sent {
+            return false;
+        }
+        if !range.is_empty() {
+            rcv.echo_once = tcp.options.timestamps.map(|ts| ts.value);
+            rcv.on_duplicate(range);
+        } else if fin {
+            rcv.ack_now();
+        } else {
+            rcv.challenge(ctx.now);
+        }
+        true
     }
 
     /// The peer gave a sign of life; another one is owed if something is in flight.
@@ -286,7 +325,9 @@ impl Connection {
     /// Everything below `una` arrived at the data level.
     fn acknowledge(&mut self, ctx: &mut Ctx<'_>, una: u64) {
         if una > self.snd.una() {
-            self.snd.buf.release_to(una, ctx.pool);
+            let subflows = &self.subflows;
+            let needed = || repeats(subflows, una);
+            self.snd.buf.release_to(una, needed, ctx.pool);
             self.snd.flight.release_to(una);
             self.live.stall_at = None;
             self.live.stall_tries = 0;

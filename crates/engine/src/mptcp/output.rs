@@ -11,6 +11,7 @@ use braid_wire::{Instant, Seq32};
 use super::connection::{Connection, Ctx, Mode, SendFin};
 use super::handshake::{FLAGS, repeat_at, window_shift};
 use super::subflow::{Opens, Phase, ResetKind, Subflow};
+use crate::event::SubflowCloseReason;
 use crate::tcp::FourTuple;
 use crate::tcp::receive::AckDue;
 use crate::tcp::scoreboard::{Mapping, Sent};
@@ -27,11 +28,8 @@ pub(super) const MAX_VIEWS: usize = 16;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Body {
     None,
-    /// Bytes of the connection's stream. Those already acknowledged at the data level may be gone
-    /// from the buffer; the receiver discards them by their mapping, so zeros stand in.
+    /// Bytes of the connection's stream.
     Data(Range<u64>),
-    /// One byte below the window: elicits an acknowledgement.
-    Probe,
 }
 
 /// A packet whose header stands in the scratch buffer.
@@ -71,13 +69,17 @@ impl Connection {
     fn poll_subflow(&mut self, ctx: &mut Ctx<'_>, i: usize) -> Option<Outgoing> {
         let subflow = &mut self.subflows[i];
         match subflow.phase {
-            Phase::Closed => None,
+            Phase::Aborted | Phase::Closed => None,
             Phase::Resetting => self.send_reset(ctx, i),
             Phase::SynSent | Phase::SynReceived | Phase::JoinAcked => self.poll_handshake(ctx, i),
             Phase::Established => {
                 if subflow.rcv.due == AckDue::Now && subflow.rcv.has_gaps() {
                     return self.send_ack(ctx, i);
                 }
+                if self.is_ended() && self.repeats_data(i) {
+                    return self.end_unrepeated(ctx, i);
+                }
+                let subflow = &mut self.subflows[i];
                 if subflow.probe_due {
                     subflow.probe_due = false;
                     if let Some(sent) = subflow.snd.probe(ctx.now) {
@@ -91,6 +93,30 @@ impl Connection {
                 self.poll_retransmit(ctx, i)
             }
         }
+    }
+
+    /// Whether what subflow `i` repeats next is data, not its FIN.
+    fn repeats_data(&self, i: usize) -> bool {
+        let subflow = &self.subflows[i];
+        let mut sent = subflow.snd.board.iter();
+        let next = match subflow.probe_due {
+            true => sent.rfind(|sent| !sent.sacked),
+            false => sent.find(|sent| sent.lost),
+        };
+        next.is_some_and(|sent| !sent.fin)
+    }
+
+    /// After the end of the connection there is no data to be repeated: the peer has it, by another
+    /// subflow. Such a subflow is reset once the peer has closed it too; until then the peer may need
+    /// its answers.
+    fn end_unrepeated(&mut self, ctx: &mut Ctx<'_>, i: usize) -> Option<Outgoing> {
+        let subflow = &mut self.subflows[i];
+        if !subflow.rcv.finished() {
+            return None;
+        }
+        let kind = ResetKind::Subflow(ResetReason::TooMuchOutstanding);
+        subflow.begin_reset(kind, SubflowCloseReason::Finished);
+        self.send_reset(ctx, i)
     }
 
     fn poll_handshake(&mut self, ctx: &mut Ctx<'_>, i: usize) -> Option<Outgoing> {
@@ -155,14 +181,20 @@ impl Connection {
             timestamps: subflow.timestamps(ctx.now),
             ..Options::default()
         };
-        let seq = subflow.snd.nxt;
+        let seq = subflow.reset_at.unwrap_or(subflow.snd.nxt);
         if let Mode::Mptcp(mptcp) = &self.mode {
             options.mptcp.push(match kind {
-                ResetKind::FastClose => MptcpOption::FastClose {
-                    receiver_key: mptcp.remote.key,
-                },
+                ResetKind::FastClose => {
+                    subflow.phase = Phase::Aborted;
+                    MptcpOption::FastClose {
+                        receiver_key: mptcp.remote.key,
+                    }
+                }
                 ResetKind::Subflow(reason) => MptcpOption::Reset {
-                    transient: reason == ResetReason::UnacceptablePerformance,
+                    transient: matches!(
+                        reason,
+                        ResetReason::UnacceptablePerformance | ResetReason::TooMuchOutstanding
+                    ),
                     reason,
                 },
             });
@@ -302,11 +334,13 @@ impl Connection {
         options
     }
 
-    /// One old byte below the window: whoever is there must acknowledge (RFC 9293 section 3.8.4).
+    /// A segment from below the window: whoever is there must acknowledge (RFC 9293 section 3.8.4).
+    /// It carries no byte: a receiver that acknowledged our last mapping but dropped its data could
+    /// place that byte by it.
     fn send_probe(&mut self, ctx: &mut Ctx<'_>, i: usize) -> Outgoing {
         let options = self.ack_options(ctx, i);
         let seq = self.subflows[i].snd.una.saturating_sub(1);
-        self.emit(ctx, i, seq, Flags::ACK, options, Body::Probe)
+        self.emit(ctx, i, seq, Flags::ACK, options, Body::None)
     }
 
     /// Maps `range` to subflow `i`'s next bytes and sends it.
@@ -434,7 +468,6 @@ impl Connection {
         let payload_len = match &body {
             Body::None => 0,
             Body::Data(range) => (range.end - range.start) as usize,
-            Body::Probe => 1,
         };
         let header_len = repr.header_len();
         let ip = ip::Repr {

@@ -50,10 +50,13 @@ impl Connection {
     }
 
     fn situation<'a>(&self, ctx: &Ctx<'a>) -> Situation<'a> {
-        let alive = self.subflows.iter().filter(|s| s.is_alive());
+        // A subflow that the peer left in the middle of its stream is replaced while it still is of
+        // use.
+        let left = |s: &Subflow| s.rcv.finished() && self.rcv.fin.is_none();
+        let stay = self.subflows.iter().filter(|s| s.is_alive() && !left(s));
         Situation {
             paths: ctx.paths,
-            in_use: alive.map(|s| s.path).take(MAX_SUBFLOWS).collect(),
+            in_use: stay.map(|s| s.path).take(MAX_SUBFLOWS).collect(),
             view: OpenView {
                 now: ctx.now,
                 paths: &[],

@@ -38,6 +38,9 @@ pub(crate) enum Phase {
     Established,
     /// A RST is to be sent.
     Resetting,
+    /// RST with MP_FASTCLOSE was sent. A peer that has a hole before it does not take it: whatever
+    /// comes is answered by another one until the connection is forgotten.
+    Aborted,
     /// Nothing is left to do.
     Closed,
 }
@@ -95,6 +98,8 @@ pub(crate) struct Subflow {
     /// Potentially failed: timed out, or its link is down.
     pub stale: bool,
     pub reset: Option<ResetKind>,
+    /// Where the peer expects the RST; `None` before it said so.
+    pub reset_at: Option<u64>,
     pub close_reason: SubflowCloseReason,
     /// A tail loss probe is to be sent.
     pub probe_due: bool,
@@ -148,6 +153,7 @@ impl Subflow {
             handshake_tries: 0,
             stale: false,
             reset: None,
+            reset_at: None,
             close_reason: SubflowCloseReason::Finished,
             probe_due: false,
             keepalive_due: false,
@@ -247,7 +253,7 @@ impl Subflow {
     pub fn timestamps(&self, now: Instant) -> Option<Timestamps> {
         self.agreed.timestamps.then(|| Timestamps {
             value: self.ts_now(now),
-            echo: self.rcv.ts_recent,
+            echo: self.rcv.echo_once.unwrap_or(self.rcv.ts_recent),
         })
     }
 
@@ -258,7 +264,11 @@ impl Subflow {
 
     /// Whether it will ever carry data again.
     pub fn is_alive(&self) -> bool {
-        !matches!(self.phase, Phase::Resetting | Phase::Closed) && !self.fin_wanted
+        let over = matches!(
+            self.phase,
+            Phase::Resetting | Phase::Aborted | Phase::Closed
+        );
+        !over && !self.fin_wanted
     }
 
     /// Whether new data may be put on it at all.
@@ -274,6 +284,7 @@ impl Subflow {
         self.reset = Some(kind);
         self.close_reason = reason;
         self.phase = Phase::Resetting;
+        self.handshake_at = None;
     }
 
     /// Ends without a word.

@@ -224,9 +224,14 @@ impl Connection {
             || self.is_shut_out()
             || (self.snd.fin == SendFin::Queued && unconfirmed);
         let working = self.subflows.iter().filter(|s| !s.stale);
+        // What is to be sent again moves nothing where the peer's window keeps it here.
+        let resends = self.snd.flight.lost() > 0
+            && working
+                .clone()
+                .any(|s| s.can_carry() && s.snd.peer_room() > 0);
         waiting
             && self.is_open()
-            && self.snd.flight.lost() == 0
+            && !resends
             && working.clone().count() > 0
             && working.clone().all(|s| s.snd.board.is_empty())
     }
@@ -255,7 +260,7 @@ impl Connection {
     }
 
     /// Zero-window and DATA_ACK probe (RFC 9293 section 3.8.6.1 at the data level). Linux can go
-    /// silent with the subflow fully acknowledged and DATA_ACK behind; one old byte revives it.
+    /// silent with the subflow fully acknowledged and DATA_ACK behind; an old segment revives it.
     fn on_stall_timer(&mut self, ctx: &mut Ctx<'_>) {
         if self.live.stall_at.is_none_or(|at| at > ctx.now) {
             return;

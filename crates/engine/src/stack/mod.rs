@@ -33,9 +33,6 @@ const TIMER_GRANULARITY: Duration = Duration::from_micros(10);
 /// Timers kept beside those of connections before the ones that no longer hold are cleared away.
 const SPARE_TIMERS: usize = 64;
 
-/// Stands in for bytes that a subflow has to repeat although the connection no longer needs them.
-static ZEROS: [u8; 1 << 16] = [0; 1 << 16];
-
 /// Gives accepted connections their strategies, one each.
 pub type StrategyFactory = Box<dyn FnMut() -> Box<dyn Strategy> + Send>;
 
@@ -461,7 +458,7 @@ impl Stack {
 
     /// Completes the packet whose header stands in the scratch buffer.
     fn transmit(&mut self, id: ConnId, out: &Outgoing) -> Transmit<'_> {
-        let mut payload: ArrayVec<&[u8], 9> = ArrayVec::new();
+        let mut payload: ArrayVec<&[u8], SEND_SLICES> = ArrayVec::new();
         let mut info = TransmitInfo {
             conn: id,
             subflow: out.subflow,
@@ -471,16 +468,15 @@ impl Stack {
             subflow_seq: out.seq,
         };
         match (&out.body, self.table.get(id)) {
-            (Body::Probe, _) => payload.push(&ZEROS[..1]),
             (Body::Data(range), Some(conn)) => {
                 info.data = range.clone();
                 info.dsn = conn.mptcp().map(|m| m.dsn(range.start));
-                let start = range.start.max(conn.snd.buf.start()).min(range.end);
-                if start > range.start {
-                    payload.push(&ZEROS[..(start - range.start) as usize]);
-                }
-                const { assert!(SEND_SLICES < 9) };
-                payload.extend(conn.snd.buf.slices(start..range.end));
+                payload = conn.snd.buf.slices(range.clone());
+                debug_assert_eq!(
+                    payload.iter().map(|p| p.len() as u64).sum::<u64>(),
+                    range.end - range.start,
+                    "bytes of {range:?} are gone"
+                );
             }
             _ => {}
         }
