@@ -5,6 +5,7 @@
 
 pub mod buffer;
 pub mod cc;
+mod class;
 pub mod config;
 pub mod error;
 pub mod event;
@@ -15,6 +16,7 @@ mod stack;
 pub mod stats;
 mod tcp;
 
+pub use class::{Class, Urgency};
 pub use config::{Config, ConnectOptions, DelayedAck, PathConfig, Protocol};
 pub use error::ApiError;
 pub use event::{CloseReason, Event, FallbackCause, SubflowCloseReason};

@@ -5,7 +5,9 @@
 //! may need it. A buffer that is dropped while it holds blocks would leave them accounted for:
 //! call its `clear` first.
 
+mod blocks;
 mod pool;
+mod queue;
 mod ranges;
 mod recv;
 mod send;

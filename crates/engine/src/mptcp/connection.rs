@@ -1,6 +1,7 @@
 //! A connection: one byte stream each way over one or more subflows.
 
 use core::net::SocketAddr;
+use core::ops::Range;
 use std::collections::VecDeque;
 use std::io::{IoSlice, IoSliceMut};
 
@@ -13,19 +14,24 @@ use super::fallback::Farewell;
 use super::keys::Keys;
 use super::subflow::{Phase, ResetKind, Subflow};
 use super::window::WindowSize;
-use crate::buffer::{Pool, RangeSet, RecvBuffer, SendBuffer};
+use crate::buffer::{BLOCK_SIZE, Pool, RangeSet, RecvBuffer, SendBuffer};
 use crate::event::{CloseReason, SubflowCloseReason};
 use crate::path::PathManager;
 use crate::sched::{FlowSize, Policy};
 use crate::stats::{self, ConnStats, PathStats};
 use crate::tcp::FourTuple;
-use crate::{ApiError, Config, ConnId, Event, ListenerId, PathConfig, PathId, SubflowId};
+use crate::{
+    ApiError, Class, Config, ConnId, Event, ListenerId, PathConfig, PathId, SubflowId, Urgency,
+};
 
 /// Window offered before anything is known; also the least a connection gets under pressure.
 const MIN_WINDOW: usize = 64 << 10;
 /// Unsent bytes buffered beyond the congestion windows, so that the sender never runs dry while
 /// the application catches up.
 const SEND_HEADROOM: u64 = 256 << 10;
+/// Memory of a send buffer that may be empty: two blocks filled in part for each urgency. What goes
+/// beyond, because urgent bytes were taken from among others, counts as if it were filled.
+const PARTIAL_BLOCKS: usize = 2 * Urgency::COUNT * BLOCK_SIZE;
 
 /// A local path and its state.
 #[derive(Debug, Clone, Copy)]
@@ -108,7 +114,7 @@ pub(crate) enum SendFin {
 #[derive(Debug)]
 pub(crate) struct SendSide {
     pub buf: SendBuffer,
-    /// Next offset never sent.
+    /// Next offset never sent: what is written gets its offset when it is first sent.
     pub nxt: u64,
     /// First offset past the peer's window.
     pub wnd_end: u64,
@@ -129,6 +135,18 @@ impl SendSide {
 
     pub fn unsent(&self) -> u64 {
         self.buf.end() - self.nxt
+    }
+
+    pub fn unsent_by_urgency(&self) -> [u64; Urgency::COUNT] {
+        self.buf.unmapped()
+    }
+
+    /// Gives up to `max` unsent bytes, the most urgent ones, their place in the stream: they are to
+    /// be sent now. They are of one urgency, so they can be less than `max`.
+    pub fn map_next(&mut self, max: u64) -> Range<u64> {
+        let range = self.buf.map_next(max);
+        self.nxt = range.end;
+        range
     }
 
     pub fn outstanding(&self) -> u64 {
@@ -329,13 +347,17 @@ impl Connection {
         // only, so that one path's hole does not stop the others.
         let cwnd: u64 = self.subflows.iter().map(|s| s.snd.cwnd()).sum();
         let ahead = (cwnd + SEND_HEADROOM).saturating_sub(self.snd.unsent());
-        let room = config.send_buffer.saturating_sub(self.snd.buf.len());
+        let held = self.snd.buf.memory().saturating_sub(PARTIAL_BLOCKS);
+        let room = config
+            .send_buffer
+            .saturating_sub(self.snd.buf.len().max(held));
         room.min(usize::try_from(ahead).unwrap_or(usize::MAX))
     }
 
     pub fn write_with<E: From<ApiError>>(
         &mut self,
         ctx: &mut Ctx<'_>,
+        class: Class,
         max: usize,
         fill: impl FnOnce(&mut [IoSliceMut<'_>]) -> Result<usize, E>,
     ) -> Result<usize, E> {
@@ -343,7 +365,7 @@ impl Connection {
             return Err(ApiError::SendClosed.into());
         }
         let max = max.min(self.send_space(ctx.config));
-        let mut slices = self.snd.buf.write_slices(ctx.pool, max);
+        let mut slices = self.snd.buf.write_slices(ctx.pool, class, max);
         if slices.is_empty() {
             self.snd.blocked = true;
             return Ok(0);
@@ -396,7 +418,7 @@ impl Connection {
     /// Sets how much may be received: what the reader takes, at most an eighth of the memory left,
     /// so that many stalled readers share what there is and none holds it all.
     pub fn size_window(&mut self, ctx: &Ctx<'_>) {
-        let free = ctx.pool.unreserved() * crate::buffer::BLOCK_SIZE;
+        let free = ctx.pool.unreserved() * BLOCK_SIZE;
         let most = (free / 8).min(ctx.config.recv_buffer) as u64;
         let least = MIN_WINDOW.min(ctx.config.recv_buffer) as u64;
         let limit = self.rcv.window.get().min(most).max(least);
@@ -410,7 +432,7 @@ impl Connection {
     pub fn holds_too_much(&self, ctx: &Ctx<'_>) -> bool {
         // What waits behind a hole does not count: the reserve is there to fill the hole.
         let held = self.rcv.buf.readable();
-        ctx.pool.unreserved() == 0 && held >= crate::buffer::BLOCK_SIZE
+        ctx.pool.unreserved() == 0 && held >= BLOCK_SIZE
     }
 
     /// After a read: tells the peer if the window grew by a good part (RFC 9293 section 3.8.6.2.2).

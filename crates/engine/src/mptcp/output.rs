@@ -208,9 +208,9 @@ impl Connection {
                 )
             })?;
         let len = (range.end - range.start).min(self.chunk(ctx, i));
-        let range = range.start..range.start + len;
+        let range = self.snd.buf.reach(range.start..range.start + len);
         self.snd.reinject.remove(range.clone());
-        Some(self.send_data(ctx, i, range))
+        Some(self.send_data(ctx, i, range, SegmentKind::Copy))
     }
 
     /// Whether the views would show a subflow as ready; cheaper than to make them.
@@ -285,21 +285,22 @@ impl Connection {
         let i = self.chosen(ctx, subflow)?;
         if data == Payload::Copy {
             let range = self.next_copy(ctx, i)?;
-            return Some(self.send_data(ctx, i, range));
+            return Some(self.send_data(ctx, i, range, SegmentKind::Copy));
         }
-        let available = self.snd.unsent().min(self.snd.peer_window());
+        let run = self.snd.buf.next_run();
+        let available = run.min(self.snd.peer_window());
         let chunk = self.chunk(ctx, i).min(u64::from(max_bytes.max(1)));
         let mss = u64::from(self.subflows[i].snd.mss());
         let mut len = available.min(chunk);
-        if len < self.snd.unsent() && len > mss {
+        if len < run && len > mss {
             len -= len % mss;
         }
         // Silly-window avoidance (RFC 9293 section 3.8.6.2.1).
-        if len < mss && len < self.snd.unsent() && self.snd.outstanding() > 0 {
+        if len < mss && len < run && self.snd.outstanding() > 0 {
             return None;
         }
-        let start = self.snd.nxt;
-        Some(self.send_data(ctx, i, start..start + len))
+        let range = self.snd.map_next(len);
+        Some(self.send_data(ctx, i, range, SegmentKind::New))
     }
 
     /// A copy of the oldest data in flight, where the reinjector wants one.
@@ -326,8 +327,9 @@ impl Connection {
             self.penalise(ctx.now, holder);
         }
         let len = (end - at).min(self.chunk(ctx, i));
-        self.snd.copied_to = at + len;
-        Some(self.send_data(ctx, i, at..at + len))
+        let range = self.snd.buf.reach(at..at + len);
+        self.snd.copied_to = range.end;
+        Some(self.send_data(ctx, i, range, SegmentKind::Copy))
     }
 
     /// The subflow on which `data` is in flight, and up to where.
@@ -348,8 +350,9 @@ impl Connection {
             }
             let end = self.holder_of(at).map(|(_, end)| end);
             let end = end.unwrap_or(self.snd.nxt).min(at + self.chunk(ctx, i));
-            self.subflows[i].copied_to = end;
-            return Some(at..end);
+            let range = self.snd.buf.reach(at..end);
+            self.subflows[i].copied_to = range.end;
+            return Some(range);
         }
         None
     }
@@ -498,7 +501,13 @@ impl Connection {
     }
 
     /// Maps `range` to subflow `i`'s next bytes and sends it.
-    fn send_data(&mut self, ctx: &mut Ctx<'_>, i: usize, range: Range<u64>) -> Outgoing {
+    fn send_data(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        i: usize,
+        range: Range<u64>,
+        kind: SegmentKind,
+    ) -> Outgoing {
         let with_keys = self.mptcp().is_some_and(|m| !m.confirmed);
         let last = range.end == self.snd.buf.end() && self.snd.fin == SendFin::Queued;
         let fin = last && self.mptcp().is_some() && !with_keys;
@@ -526,11 +535,6 @@ impl Connection {
             lost: false,
             fin: false,
         };
-        let kind = match range.start < self.snd.nxt {
-            true => SegmentKind::Copy,
-            false => SegmentKind::New,
-        };
-        self.snd.nxt = self.snd.nxt.max(range.end);
         self.send_record(ctx, i, &sent, kind)
     }
 

@@ -23,8 +23,8 @@ use crate::sched::{FlowSize, Policy};
 use crate::stats::{ConnStats, StackStats, SubflowStats};
 use crate::tcp::FourTuple;
 use crate::{
-    ApiError, Config, ConnId, ConnectOptions, Event, FallbackCause, ListenerId, PathConfig, PathId,
-    Protocol, SubflowId,
+    ApiError, Class, Config, ConnId, ConnectOptions, Event, FallbackCause, ListenerId, PathConfig,
+    PathId, Protocol, SubflowId,
 };
 
 /// Least distance of a timer.
@@ -370,7 +370,22 @@ impl Stack {
         max: usize,
         fill: impl FnOnce(&mut [IoSliceMut<'_>]) -> Result<usize, E>,
     ) -> Result<usize, E> {
-        self.with(now, conn, |c, ctx| c.write_with(ctx, max, fill))
+        self.write_class(now, conn, Class::default(), max, fill)
+    }
+
+    /// As [`write_with`](Self::write_with), with bytes of `class`. What was written before and not
+    /// sent yet lets them pass where it is less urgent; only a write that is already sent in part
+    /// is finished first, so that the bytes of one call always arrive together. Bytes of one stream
+    /// keep their order: its less urgent ones are raised.
+    pub fn write_class<E: From<ApiError>>(
+        &mut self,
+        now: Instant,
+        conn: ConnId,
+        class: Class,
+        max: usize,
+        fill: impl FnOnce(&mut [IoSliceMut<'_>]) -> Result<usize, E>,
+    ) -> Result<usize, E> {
+        self.with(now, conn, |c, ctx| c.write_with(ctx, class, max, fill))
             .unwrap_or_else(|| Err(ApiError::UnknownConnection.into()))
     }
 
