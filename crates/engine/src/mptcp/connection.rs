@@ -20,6 +20,7 @@ use crate::path::PathManager;
 use crate::sched::{FlowSize, Policy};
 use crate::stats::{self, ConnStats, PathStats};
 use crate::tcp::FourTuple;
+use crate::tcp::receive::AckDue;
 use crate::{
     ApiError, Class, Config, ConnId, Event, ListenerId, PathConfig, PathId, SubflowId, Urgency,
 };
@@ -238,8 +239,6 @@ pub(crate) struct Connection {
     pub paths: PathManager,
     /// Earliest entry of this connection in the stack's timer heap.
     pub scheduled: Option<Instant>,
-    /// In the stack's queue of connections with something to send.
-    pub queued: bool,
     /// In the stack's queue of connections that wait for memory.
     pub starved: bool,
     /// Why it ended, once it has.
@@ -282,7 +281,6 @@ impl Connection {
             live: Liveness::default(),
             paths: PathManager::default(),
             scheduled: None,
-            queued: false,
             starved: false,
             close_reason: None,
         }
@@ -326,6 +324,21 @@ impl Connection {
             stats::add_subflow(&mut totals, subflow);
         }
         totals
+    }
+
+    /// How urgent what it has to send is: `None` where it may be something small that waits for no
+    /// data (an acknowledgement, a probe, a handshake, an end), or data that is sent again.
+    pub fn urgency(&self, now: Instant) -> Option<Urgency> {
+        let owes = |s: &Subflow| {
+            s.rcv.due == AckDue::Now
+                || s.handshake_at.is_some_and(|at| at <= now)
+                || s.phase == Phase::Resetting
+                || s.probe_due
+                || s.keepalive_due
+                || (s.fin_wanted && !s.fin_sent)
+        };
+        let urgency = self.snd.buf.most_urgent();
+        urgency.filter(|_| !self.subflows.iter().any(owes))
     }
 
     /// Registers a subflow and its 4-tuple.

@@ -2,6 +2,7 @@
 
 mod ingress;
 mod packet;
+mod ready;
 mod table;
 
 use core::net::SocketAddr;
@@ -15,6 +16,7 @@ use braid_wire::{Instant, Rng, tcp};
 
 use self::ingress::Stray;
 pub use self::packet::{RxMeta, SegmentKind, Transmit, TransmitInfo, TxChecksum};
+use self::ready::Ready;
 use self::table::Table;
 use crate::buffer::{Pool, SEND_SLICES};
 use crate::mptcp::keys::Keys;
@@ -93,8 +95,8 @@ pub struct Stack {
     listeners: Vec<Listener>,
     /// Earliest timer of each connection; entries that no longer hold are skipped.
     timers: BinaryHeap<Reverse<(Instant, ConnId)>>,
-    /// Connections that may have something to send, in turn.
-    ready: VecDeque<ConnId>,
+    /// Connections that may have something to send.
+    ready: Ready,
     /// Connections that found the memory used up when they wanted to write.
     starved: VecDeque<ConnId>,
     strays: VecDeque<Stray>,
@@ -130,7 +132,7 @@ impl Stack {
             policy,
             listeners: Vec::new(),
             timers: BinaryHeap::new(),
-            ready: VecDeque::new(),
+            ready: Ready::default(),
             starved: VecDeque::new(),
             strays: VecDeque::new(),
             stats: StackStats::default(),
@@ -290,10 +292,7 @@ impl Stack {
             return;
         }
         // Its timers are set when `poll_transmit` has drained it.
-        if !conn.queued {
-            conn.queued = true;
-            self.ready.push_back(id);
-        }
+        self.ready.push(id, conn.urgency(now));
         if conn.snd.blocked && self.shared.pool.unreserved() == 0 && !conn.starved {
             conn.starved = true;
             self.starved.push_back(id);
@@ -469,21 +468,19 @@ impl Stack {
             return Some(self.transmit_stray(&stray));
         }
         let (id, out) = loop {
-            let id = self.ready.pop_front()?;
+            let id = self.ready.pop()?;
             let Some(conn) = self.table.get_mut(id) else {
                 continue;
             };
             let mut ctx = self.shared.ctx(now);
-            if let Some(out) = conn.poll_transmit(&mut ctx) {
-                self.ready.push_back(id);
-                break (id, out);
+            let mut out = conn.poll_transmit(&mut ctx);
+            if out.is_none() {
+                conn.settle(&mut ctx);
+                // What `settle` started (a join, a FIN) is sent in this round too.
+                out = conn.poll_transmit(&mut ctx);
             }
-            conn.queued = false;
-            conn.settle(&mut ctx);
-            // What `settle` started (a join, a FIN) is sent in this round too.
-            if let Some(out) = conn.poll_transmit(&mut ctx) {
-                conn.queued = true;
-                self.ready.push_back(id);
+            if let Some(out) = out {
+                self.ready.push(id, conn.urgency(now));
                 break (id, out);
             }
             if conn.forget_at().is_some_and(|at| at <= now) {
