@@ -86,3 +86,108 @@ impl Ready {
         other.or(Some(first))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn conn(slot: u32) -> ConnId {
+        ConnId {
+            slot,
+            generation: 0,
+        }
+    }
+
+    fn drain(ready: &mut Ready) -> Vec<u32> {
+        std::iter::from_fn(|| ready.pop())
+            .map(|id| id.slot)
+            .collect()
+    }
+
+    #[test]
+    fn the_most_urgent_goes_first_and_equals_in_turn() {
+        let mut ready = Ready::default();
+        let urgencies = [
+            Urgency::new(3),
+            None,
+            Urgency::new(0),
+            Urgency::new(3),
+            None,
+        ];
+        for (slot, urgency) in urgencies.into_iter().enumerate() {
+            ready.push(conn(slot as u32), urgency);
+        }
+        assert_eq!(drain(&mut ready), [1, 4, 2, 0, 3]);
+        assert_eq!(ready.pop(), None);
+    }
+
+    #[test]
+    fn what_becomes_more_urgent_moves_up_and_nothing_moves_down() {
+        let mut ready = Ready::default();
+        for slot in 0..3 {
+            ready.push(conn(slot), Urgency::new(5));
+        }
+        ready.push(conn(2), Urgency::new(1));
+        ready.push(conn(2), Urgency::new(7));
+        ready.push(conn(1), None);
+        ready.push(conn(1), None);
+        assert_eq!(drain(&mut ready), [1, 2, 0]);
+    }
+
+    /// However often a connection moves up, it has one turn for one push, and its old places do not
+    /// pile up.
+    #[test]
+    fn old_places_do_not_pile_up() {
+        let mut ready = Ready::default();
+        ready.push(conn(1), Urgency::new(7));
+        for _ in 0..100 {
+            ready.push(conn(0), Urgency::new(7));
+            ready.push(conn(0), None);
+            assert_eq!(ready.pop(), Some(conn(0)));
+            assert!(ready.levels.iter().map(VecDeque::len).sum::<usize>() <= 3);
+            let served = ready.pop();
+            assert_eq!(served, Some(conn(1)));
+            ready.push(conn(1), Urgency::new(7));
+        }
+        assert_eq!(drain(&mut ready), [1]);
+    }
+
+    #[test]
+    fn a_connection_that_took_the_slot_of_another_is_the_one_served() {
+        let mut ready = Ready::default();
+        ready.push(conn(0), Urgency::new(2));
+        let next = ConnId {
+            slot: 0,
+            generation: 1,
+        };
+        ready.push(next, Urgency::new(4));
+        assert_eq!(ready.pop(), Some(next));
+        assert_eq!(ready.pop(), None);
+    }
+
+    /// Each level has one turn in 64 at least, however much there is to send above it.
+    #[test]
+    fn no_level_starves() {
+        let mut ready = Ready::default();
+        let urgency = |slot: u32| (slot.checked_sub(1)).and_then(|u| Urgency::new(u as u8));
+        for slot in 0..LEVELS as u32 {
+            ready.push(conn(slot), urgency(slot));
+        }
+        let mut last = [0; LEVELS];
+        for turn in 1..=1000 {
+            let slot = ready.pop().unwrap().slot;
+            ready.push(conn(slot), urgency(slot));
+            last[slot as usize] = turn;
+            assert!(last.iter().all(|at| turn - at < 64), "{last:?} at {turn}");
+        }
+        // With two levels the lower one has an eighth.
+        let mut ready = Ready::default();
+        let mut turns = [0; 2];
+        for _ in 0..800 {
+            ready.push(conn(0), Urgency::new(0));
+            ready.push(conn(1), Urgency::new(7));
+            turns[ready.pop().unwrap().slot as usize] += 1;
+        }
+        assert_eq!(turns, [700, 100]);
+    }
+}
