@@ -4,7 +4,8 @@ use std::collections::VecDeque;
 
 use crate::{ConnId, Urgency};
 
-/// One turn in so many goes to a level that is not the first, to each such in turn.
+/// While others wait, one turn in so many goes to a level that is not the first, to each such in
+/// turn.
 const GUARD: u32 = 8;
 
 /// What is no data (acknowledgements, handshakes, ends), and one level for each urgency below it.
@@ -23,7 +24,8 @@ pub(super) struct Ready {
     levels: [VecDeque<u32>; LEVELS],
     /// By slot.
     places: Vec<Place>,
-    turns: u32,
+    /// Turns of the first level since another one had one, while another one waited.
+    passed: u32,
     /// The level that had the last turn out of order.
     guarded: usize,
 }
@@ -68,7 +70,6 @@ impl Ready {
             if usize::from(place.level) == level
                 && let Some(conn) = place.conn.take()
             {
-                self.turns = self.turns.wrapping_add(1);
                 return Some(conn);
             }
         }
@@ -77,13 +78,18 @@ impl Ready {
     fn next_level(&mut self) -> Option<usize> {
         let waits = |level: &usize| !self.levels[*level].is_empty();
         let first = (0..LEVELS).find(waits)?;
-        if self.turns % GUARD != GUARD - 1 {
+        let others = (1..=LEVELS).map(|n| (self.guarded + n) % LEVELS);
+        let Some(other) = others.filter(|level| *level != first).find(waits) else {
+            self.passed = 0;
+            return Some(first);
+        };
+        self.passed += 1;
+        if self.passed < GUARD {
             return Some(first);
         }
-        let others = (1..=LEVELS).map(|n| (self.guarded + n) % LEVELS);
-        let other = others.filter(|level| *level != first).find(waits);
-        self.guarded = other.unwrap_or(self.guarded);
-        other.or(Some(first))
+        self.passed = 0;
+        self.guarded = other;
+        Some(other)
     }
 }
 

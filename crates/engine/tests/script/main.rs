@@ -20,4 +20,5 @@ mod recovery;
 mod report;
 mod reset;
 mod segment;
+mod urgency;
 mod window;
