@@ -221,9 +221,14 @@ struct Reader {
 const STREAMS: usize = 4;
 const HEAD: usize = 4;
 
+/// Byte `n` of a stream.
+fn byte_at(stream: usize, n: usize) -> u8 {
+    (n ^ (n >> 8) ^ (stream * 85)) as u8
+}
+
 fn frame(stream: usize, at: usize, len: usize) -> Vec<u8> {
     let head = [stream as u8, (len >> 16) as u8, (len >> 8) as u8, len as u8];
-    let body = (at..at + len).map(|n| (n ^ (n >> 8) ^ stream * 85) as u8);
+    let body = (at..at + len).map(|n| byte_at(stream, n));
     head.into_iter().chain(body).collect()
 }
 
@@ -232,7 +237,7 @@ impl Reader {
     fn read(&mut self, byte: u8) -> Option<usize> {
         if self.left > 0 {
             let n = self.seen[self.stream];
-            assert_eq!(byte, (n ^ (n >> 8) ^ self.stream * 85) as u8);
+            assert_eq!(byte, byte_at(self.stream, n));
             self.seen[self.stream] += 1;
             self.left -= 1;
             return None;

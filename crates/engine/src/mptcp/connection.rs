@@ -124,8 +124,8 @@ pub(crate) struct SendSide {
     pub reinject: RangeSet,
     /// Everything below was offered to the reinjector.
     pub copied_to: u64,
-    /// A write found no room.
-    pub blocked: bool,
+    /// A write of this urgency found no room; the most urgent one, if several did.
+    pub blocked: Option<Urgency>,
 }
 
 impl SendSide {
@@ -140,6 +140,11 @@ impl SendSide {
 
     pub fn unsent_by_urgency(&self) -> [u64; Urgency::COUNT] {
         self.buf.unmapped()
+    }
+
+    /// Bytes that go before what is written with `urgency`.
+    fn unsent_before(&self, urgency: Urgency) -> u64 {
+        self.buf.unmapped()[..=urgency.index()].iter().sum()
     }
 
     /// Gives up to `max` unsent bytes, the most urgent ones, their place in the stream: they are to
@@ -268,7 +273,7 @@ impl Connection {
                 fin: SendFin::Open,
                 reinject: RangeSet::new(),
                 copied_to: 0,
-                blocked: false,
+                blocked: None,
             },
             rcv: RecvSide {
                 buf: RecvBuffer::new(0, MIN_WINDOW as u64),
@@ -351,15 +356,16 @@ impl Connection {
 
     // --- the application's side
 
-    /// Bytes the application may write now.
-    pub fn send_space(&self, config: &Config) -> usize {
+    /// Bytes of `urgency` that the application may write now.
+    pub fn send_space(&self, config: &Config, urgency: Urgency) -> usize {
         if self.snd.fin != SendFin::Open || self.is_ended() {
             return 0;
         }
         // What waits to be sent is bounded by what the windows take; what is in flight by memory
-        // only, so that one path's hole does not stop the others.
+        // only, so that one path's hole does not stop the others. What lets the new bytes pass does
+        // not keep them out.
         let cwnd: u64 = self.subflows.iter().map(|s| s.snd.cwnd()).sum();
-        let ahead = (cwnd + SEND_HEADROOM).saturating_sub(self.snd.unsent());
+        let ahead = (cwnd + SEND_HEADROOM).saturating_sub(self.snd.unsent_before(urgency));
         let held = self.snd.buf.memory().saturating_sub(PARTIAL_BLOCKS);
         let room = config
             .send_buffer
@@ -377,10 +383,11 @@ impl Connection {
         if self.snd.fin != SendFin::Open || self.is_ended() {
             return Err(ApiError::SendClosed.into());
         }
-        let max = max.min(self.send_space(ctx.config));
+        let max = max.min(self.send_space(ctx.config, class.urgency));
         let mut slices = self.snd.buf.write_slices(ctx.pool, class, max);
         if slices.is_empty() {
-            self.snd.blocked = true;
+            let blocked = self.snd.blocked.unwrap_or(Urgency::LEAST);
+            self.snd.blocked = Some(blocked.min(class.urgency));
             return Ok(0);
         }
         let filled = fill(&mut slices);
@@ -481,11 +488,13 @@ impl Connection {
     /// Reports room for writing once a write has found none and a fair part is free again.
     pub fn signal_writable(&mut self, ctx: &mut Ctx<'_>) {
         let fair = (SEND_HEADROOM as usize).min(ctx.config.send_buffer) / 4;
-        if self.snd.blocked && self.send_space(ctx.config) >= fair {
+        if let Some(urgency) = self.snd.blocked
+            && self.send_space(ctx.config, urgency) >= fair
+        {
             if ctx.pool.unreserved() == 0 {
                 return;
             }
-            self.snd.blocked = false;
+            self.snd.blocked = None;
             ctx.events.push_back(Event::Writable { conn: self.id });
         }
     }

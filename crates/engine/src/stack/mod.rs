@@ -26,7 +26,7 @@ use crate::stats::{ConnStats, StackStats, SubflowStats};
 use crate::tcp::FourTuple;
 use crate::{
     ApiError, Class, Config, ConnId, ConnectOptions, Event, FallbackCause, ListenerId, PathConfig,
-    PathId, Protocol, SubflowId,
+    PathId, Protocol, SubflowId, Urgency,
 };
 
 /// Least distance of a timer.
@@ -293,7 +293,7 @@ impl Stack {
         }
         // Its timers are set when `poll_transmit` has drained it.
         self.ready.push(id, conn.urgency(now));
-        if conn.snd.blocked && self.shared.pool.unreserved() == 0 && !conn.starved {
+        if conn.snd.blocked.is_some() && self.shared.pool.unreserved() == 0 && !conn.starved {
             conn.starved = true;
             self.starved.push_back(id);
         }
@@ -373,9 +373,9 @@ impl Stack {
     }
 
     /// As [`write_with`](Self::write_with), with bytes of `class`. What was written before and not
-    /// sent yet lets them pass where it is less urgent; only a write that is already sent in part
-    /// is finished first, so that the bytes of one call always arrive together. Bytes of one stream
-    /// keep their order: its less urgent ones are raised.
+    /// sent yet lets them pass where it is less urgent, and takes no room from them but memory; only
+    /// a write that is already sent in part is finished first, so that the bytes of one call always
+    /// arrive together. Bytes of one stream keep their order: its less urgent ones are raised.
     pub fn write_class<E: From<ApiError>>(
         &mut self,
         now: Instant,
@@ -417,7 +417,7 @@ impl Stack {
     pub fn send_space(&self, conn: ConnId) -> usize {
         self.table
             .get(conn)
-            .map_or(0, |c| c.send_space(&self.shared.config))
+            .map_or(0, |c| c.send_space(&self.shared.config, Urgency::default()))
     }
 
     /// Bytes that [`read_with`](Self::read_with) would show now; 0 for unknown connections.

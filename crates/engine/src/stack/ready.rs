@@ -54,8 +54,9 @@ impl Ready {
         }
         place.conn = Some(conn);
         place.level = level as u8;
-        if place.entries & 1 << level == 0 {
-            place.entries |= 1 << level;
+        let entry = 1 << level;
+        if place.entries & entry == 0 {
+            place.entries |= entry;
             self.levels[level].push_back(conn.slot);
         }
     }

@@ -206,3 +206,45 @@ fn data_in_both_directions() {
     recv!(s, 20, data(1, 4, "bulk").dss(dack(3).map(0, 1, 4)));
     quiet!(s, 25);
 }
+
+/// What may be passed does not keep urgent data out; a writer is told of the room of its own class.
+#[test]
+fn urgent_data_finds_room_beside_bulk() {
+    let mut s = Script::accepted(Config {
+        send_buffer: 1 << 20,
+        ..config()
+    });
+    send!(s, 20, ack(1, 1).win(0).dss(dack(0)));
+    let (id, space) = (s.id(), s.stack.send_space(s.id()));
+    let fill = |s: &mut Script, stream, level| {
+        // More than one call takes.
+        for _ in 0..2 {
+            s.queue(stream, level, vec![level; space / 2]);
+        }
+    };
+    fill(&mut s, 1, 6);
+    assert_eq!(s.stack.send_space(id), space, "of the default class");
+    fill(&mut s, 2, 3);
+    assert_eq!(s.stack.send_space(id), 0);
+    fill(&mut s, 3, 0);
+    assert_eq!(s.stack.write(s.now, id, b"more"), Ok(0));
+    let writable = |s: &Script| s.saw(|e| matches!(e, Event::Writable { .. }));
+    // The urgent bytes go first, and make no room for others.
+    send!(s, 30, ack(1, 1).win(9).dss(dack(0)));
+    let before = s.stack.conn_stats(id).expect("an open connection");
+    assert!(before.snd_nxt > 0 && !writable(&s));
+    let unsent = before.unsent;
+    assert_eq!(
+        unsent,
+        [
+            space as u64 - before.snd_nxt,
+            0,
+            0,
+            space as u64,
+            0,
+            0,
+            space as u64,
+            0
+        ]
+    );
+}

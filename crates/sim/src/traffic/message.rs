@@ -164,25 +164,37 @@ fn base(stream: u16) -> u64 {
     u64::from(stream) * 1_021
 }
 
-/// Messages to be written, in order.
+/// Messages to be written, the most urgent ones first.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Outbox {
-    pending: VecDeque<Message>,
-    /// Bytes of the body of the first one that were written.
-    written: u64,
+    pending: VecDeque<Pending>,
     /// Bytes of bodies written, by stream.
     offsets: BTreeMap<u16, u64>,
     /// Messages dropped because too many waited.
     pub dropped: u64,
 }
 
+#[derive(Debug, Clone, Copy)]
+struct Pending {
+    message: Message,
+    /// Bytes of the body that were written.
+    written: u64,
+}
+
 impl Outbox {
+    /// Adds `message` behind all of its stream and all that go before it.
     pub fn push(&mut self, message: Message) {
-        if self.pending.len() < MAX_PENDING {
-            self.pending.push_back(message);
-        } else {
+        if self.pending.len() >= MAX_PENDING {
             self.dropped += 1;
+            return;
         }
+        let waits_for = |p: &Pending| {
+            p.message.priority <= message.priority || p.message.stream == message.stream
+        };
+        let last = (self.pending.iter()).rposition(waits_for);
+        let written = 0;
+        self.pending
+            .insert(last.map_or(0, |n| n + 1), Pending { message, written });
     }
 
     pub fn is_empty(&self) -> bool {
@@ -191,7 +203,7 @@ impl Outbox {
 
     /// Whether a message of `stream` waits.
     pub fn holds(&self, stream: u16) -> bool {
-        self.pending.iter().any(|m| m.stream == stream)
+        self.pending.iter().any(|p| p.message.stream == stream)
     }
 
     /// Writes what the connection takes and returns how many bytes. Each call into the engine
@@ -199,9 +211,9 @@ impl Outbox {
     /// overtakes what.
     pub fn write(&mut self, now: Instant, conn: ConnId, stack: &mut Stack) -> u64 {
         let mut total = 0;
-        while let Some(message) = self.pending.front() {
+        while let Some(Pending { message, written }) = self.pending.front_mut() {
             let offset = self.offsets.entry(message.stream).or_default();
-            let left = message.len - self.written;
+            let left = message.len - *written;
             let max = usize::try_from(HEADER + left).unwrap_or(usize::MAX);
             let result = stack.write_class(now, conn, message.class(), max, |slices| {
                 let room: u64 = slices.iter().map(|s| s.len() as u64).sum();
@@ -225,9 +237,8 @@ impl Outbox {
                 break;
             }
             *offset += n - HEADER;
-            self.written += n - HEADER;
-            if self.written == message.len {
-                self.written = 0;
+            *written += n - HEADER;
+            if *written == message.len {
                 self.pending.pop_front();
             }
         }
