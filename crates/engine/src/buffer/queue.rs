@@ -45,9 +45,9 @@ impl Queue {
 
     /// The most urgent there is.
     pub fn most_urgent(&self) -> Option<Urgency> {
-        let next = self.pieces.get(self.started).map(|p| p.urgency);
-        let first = self.pieces.front().map(|p| p.urgency);
-        first.into_iter().chain(next).min()
+        let first = self.pieces.front()?;
+        let next = self.pieces.get(self.started).unwrap_or(first);
+        Some(first.urgency.min(next.urgency))
     }
 
     /// Bytes at the front that are of one urgency.
@@ -55,8 +55,8 @@ impl Queue {
         let Some(first) = self.pieces.front() else {
             return 0;
         };
-        let overtaken = self.most_urgent().is_some_and(|u| u < first.urgency);
-        if overtaken {
+        let next = self.pieces.get(self.started);
+        if next.is_some_and(|next| next.urgency < first.urgency) {
             let rest = self.pieces.range(..self.started);
             return rest.map(|p| p.span.len() as u64).sum();
         }
