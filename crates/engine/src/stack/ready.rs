@@ -22,12 +22,14 @@ pub(super) struct Ready {
     /// Slots of connections. One that became more urgent is in a level that it left, too, until its
     /// turn there comes and is skipped.
     levels: [VecDeque<u32>; LEVELS],
+    /// Levels that are not empty, as bits.
+    waiting: u16,
     /// By slot.
     places: Vec<Place>,
     /// Turns of the first level since another one had one, while another one waited.
     passed: u32,
     /// The level that had the last turn out of order.
-    guarded: usize,
+    guarded: u32,
 }
 
 /// Where a connection waits.
@@ -35,7 +37,7 @@ pub(super) struct Ready {
 struct Place {
     conn: Option<ConnId>,
     level: u8,
-    /// In which levels its slot is.
+    /// In which levels its slot is, as bits.
     entries: u16,
 }
 
@@ -58,14 +60,19 @@ impl Ready {
         if place.entries & entry == 0 {
             place.entries |= entry;
             self.levels[level].push_back(conn.slot);
+            self.waiting |= entry;
         }
     }
 
     /// Takes the connection whose turn it is out.
     pub fn pop(&mut self) -> Option<ConnId> {
-        loop {
-            let level = self.next_level()?;
-            let slot = self.levels[level].pop_front()?;
+        while self.waiting > 0 {
+            let level = self.next_level();
+            let queue = &mut self.levels[level];
+            let slot = queue.pop_front()?;
+            if queue.is_empty() {
+                self.waiting &= !(1 << level);
+            }
             let place = &mut self.places[slot as usize];
             place.entries &= !(1 << level);
             if usize::from(place.level) == level
@@ -74,23 +81,22 @@ impl Ready {
                 return Some(conn);
             }
         }
+        None
     }
 
-    fn next_level(&mut self) -> Option<usize> {
-        let waits = |level: &usize| !self.levels[*level].is_empty();
-        let first = (0..LEVELS).find(waits)?;
-        let others = (1..=LEVELS).map(|n| (self.guarded + n) % LEVELS);
-        let Some(other) = others.filter(|level| *level != first).find(waits) else {
-            self.passed = 0;
-            return Some(first);
-        };
-        self.passed += 1;
+    /// The level whose turn it is, of those where something waits.
+    fn next_level(&mut self) -> usize {
+        let first = self.waiting.trailing_zeros();
+        let others = self.waiting & !(1 << first);
+        self.passed = if others > 0 { self.passed + 1 } else { 0 };
         if self.passed < GUARD {
-            return Some(first);
+            return first as usize;
         }
         self.passed = 0;
-        self.guarded = other;
-        Some(other)
+        let behind = others & u16::MAX << (self.guarded + 1);
+        let next = if behind > 0 { behind } else { others };
+        self.guarded = next.trailing_zeros();
+        self.guarded as usize
     }
 }
 
