@@ -6,6 +6,7 @@
 pub mod app;
 pub mod buffer;
 pub mod cc;
+mod class;
 pub mod config;
 pub mod error;
 pub mod event;
@@ -16,6 +17,7 @@ pub mod stats;
 pub mod strategy;
 mod tcp;
 
+pub use class::{Class, Urgency};
 pub use config::{Config, ConnectOptions, DelayedAck, PathConfig, Protocol};
 pub use error::ApiError;
 pub use event::{CloseReason, Event, FallbackCause, SubflowCloseReason};

@@ -8,7 +8,7 @@ use braid_wire::Dsn64;
 use crate::mptcp::Connection;
 use crate::mptcp::subflow::Subflow;
 use crate::strategy::FlowSize;
-use crate::{PathId, SubflowId};
+use crate::{PathId, SubflowId, Urgency};
 
 /// Counters of a stack since its start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -197,8 +197,10 @@ pub struct ConnStats {
     pub snd_una: u64,
     /// The first offset never sent.
     pub snd_nxt: u64,
-    /// The offset the next byte written gets.
+    /// Bytes written: the first offset that is not used when all of them are sent.
     pub snd_end: u64,
+    /// Bytes never sent, by urgency.
+    pub unsent: [u64; Urgency::COUNT],
     /// Bytes of the peer's window not used yet.
     pub peer_window: u64,
     /// The first offset not received in order.
@@ -222,6 +224,7 @@ impl ConnStats {
             snd_una: c.snd.una(),
             snd_nxt: c.snd.nxt,
             snd_end: c.snd.buf.end(),
+            unsent: c.snd.unsent_by_urgency(),
             peer_window: c.snd.peer_window(),
             rcv_nxt: c.rcv.buf.rcv_nxt(),
             rcv_read: c.rcv.buf.next(),

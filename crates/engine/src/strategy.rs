@@ -6,7 +6,7 @@ use core::time::Duration;
 
 use braid_wire::{Instant, Rng};
 
-use crate::{PathId, Protocol, SubflowId};
+use crate::{PathId, Protocol, SubflowId, Urgency};
 
 /// How a connection transmits: where it opens, where it joins, and what goes out next on which
 /// subflow. One a connection.
@@ -215,6 +215,8 @@ pub struct SendView<'a> {
     pub subflows: &'a [SubflowView],
     /// Bytes written and never sent.
     pub unsent: u64,
+    /// Of these, by urgency from 0 on.
+    pub unsent_by_urgency: [u64; Urgency::COUNT],
     /// Bytes of the peer's window not used yet.
     pub peer_window: u64,
     /// Bytes sent and not acknowledged at the data level.

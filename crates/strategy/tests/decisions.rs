@@ -94,6 +94,7 @@ fn view(subflows: &[SubflowView]) -> SendView<'_> {
         now: NOW,
         subflows,
         unsent: 100_000,
+        unsent_by_urgency: [0, 0, 0, 100_000, 0, 0, 0, 0],
         peer_window: 1_000_000,
         outstanding: 20_000,
         may_send_new: true,

@@ -5,8 +5,8 @@ use braid_wire::Instant;
 
 use super::connection::{Connection, Ctx};
 use super::output::{MAX_VIEWS, Outgoing, max_payload_total};
-use crate::SubflowId;
 use crate::strategy::{Copies, Decision, InFlight, Payload, SendView, StrategyEvent, SubflowView};
+use crate::{SegmentKind, SubflowId};
 
 impl Connection {
     /// Data, new or once more, where the strategy wants it.
@@ -30,6 +30,7 @@ impl Connection {
             now: ctx.now,
             subflows: &subflows,
             unsent: self.snd.unsent(),
+            unsent_by_urgency: self.snd.unsent_by_urgency(),
             peer_window: self.snd.peer_window(),
             outstanding: self.snd.outstanding(),
             may_send_new,
@@ -124,17 +125,18 @@ impl Connection {
         let may = self.may_send_new();
         debug_assert!(may, "a strategy sent new data where there may be none");
         let mss = u64::from(self.subflows[i].snd.mss());
-        let mut len = self.snd.unsent().min(self.snd.peer_window()).min(most);
-        if len < self.snd.unsent() && len > mss {
+        let run = self.snd.buf.next_run();
+        let mut len = run.min(self.snd.peer_window()).min(most);
+        if len < run && len > mss {
             len -= len % mss;
         }
         // Silly-window avoidance (RFC 9293 section 3.8.6.2.1).
-        let sliver = len < mss && len < self.snd.unsent() && self.snd.outstanding() > 0;
+        let sliver = len < mss && len < run && self.snd.outstanding() > 0;
         if sliver || !may {
             return None;
         }
-        let start = self.snd.nxt;
-        Some(self.send_data(ctx, i, start..start + len))
+        let range = self.snd.map_next(len);
+        Some(self.send_data(ctx, i, range, SegmentKind::New))
     }
 
     /// Sends up to `most` bytes of what another subflow carries.
@@ -155,7 +157,8 @@ impl Connection {
         if penalise {
             self.penalise(ctx.now, data.carrier);
         }
-        Some(self.send_data(ctx, i, start..end))
+        let range = self.snd.buf.reach(start..end);
+        Some(self.send_data(ctx, i, range, SegmentKind::Copy))
     }
 
     fn penalise(&mut self, now: Instant, holder: SubflowId) {

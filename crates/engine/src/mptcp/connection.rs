@@ -15,19 +15,23 @@ use super::flight::Flight;
 use super::keys::Keys;
 use super::subflow::{Phase, ResetKind, Subflow};
 use super::window::WindowSize;
-use crate::buffer::{Pool, RangeSet, RecvBuffer, SendBuffer};
+use crate::buffer::{BLOCK_SIZE, Pool, RangeSet, RecvBuffer, SendBuffer};
 use crate::event::{CloseReason, SubflowCloseReason};
 use crate::path::{Path, PathManager};
 use crate::stats::{self, ConnStats, PathStats};
 use crate::strategy::{FlowSize, Strategy};
 use crate::tcp::FourTuple;
-use crate::{ApiError, Config, ConnId, Event, ListenerId, SubflowId};
+use crate::tcp::receive::AckDue;
+use crate::{ApiError, Class, Config, ConnId, Event, ListenerId, SubflowId, Urgency};
 
 /// Window offered before anything is known; also the least a connection gets under pressure.
 const MIN_WINDOW: usize = 64 << 10;
 /// Unsent bytes buffered beyond the congestion windows, so that the sender never runs dry while
 /// the application catches up.
 const SEND_HEADROOM: u64 = 256 << 10;
+/// Memory of a send buffer that may be empty: two blocks filled in part for each urgency. What goes
+/// beyond, because urgent bytes were taken from among others, counts as if it were filled.
+const PARTIAL_BLOCKS: usize = 2 * Urgency::COUNT * BLOCK_SIZE;
 
 /// Bytes that may always be kept for subflows to repeat: a single segment takes a block or two.
 const MIN_REPEATS: usize = 8 * crate::buffer::BLOCK_SIZE;
@@ -118,15 +122,15 @@ pub(crate) enum SendFin {
 #[derive(Debug)]
 pub(crate) struct SendSide {
     pub buf: SendBuffer,
-    /// Next offset never sent.
+    /// Next offset never sent: what is written gets its offset when it is first sent.
     pub nxt: u64,
     /// First offset past the peer's window.
     pub wnd_end: u64,
     pub fin: SendFin,
     /// Who carries what was sent and not acknowledged; empty in regular TCP.
     pub flight: Flight,
-    /// A write found no room.
-    pub blocked: bool,
+    /// A write of this urgency found no room; the most urgent one, if several did.
+    pub blocked: Option<Urgency>,
 }
 
 impl SendSide {
@@ -137,6 +141,23 @@ impl SendSide {
 
     pub fn unsent(&self) -> u64 {
         self.buf.end() - self.nxt
+    }
+
+    pub fn unsent_by_urgency(&self) -> [u64; Urgency::COUNT] {
+        self.buf.unmapped()
+    }
+
+    /// Bytes that go before what is written with `urgency`.
+    fn unsent_before(&self, urgency: Urgency) -> u64 {
+        self.buf.unmapped()[..=urgency.index()].iter().sum()
+    }
+
+    /// Gives up to `max` unsent bytes, the most urgent ones, their place in the stream: they are to
+    /// be sent now. They are of one urgency, so they can be less than `max`.
+    pub fn map_next(&mut self, max: u64) -> Range<u64> {
+        let range = self.buf.map_next(max);
+        self.nxt = range.end;
+        range
     }
 
     pub fn outstanding(&self) -> u64 {
@@ -228,8 +249,6 @@ pub(crate) struct Connection {
     pub paths: PathManager,
     /// Earliest entry of this connection in the stack's timer heap.
     pub scheduled: Option<Instant>,
-    /// In the stack's queue of connections with something to send.
-    pub queued: bool,
     /// In the stack's queue of connections that wait for memory.
     pub starved: bool,
     /// Why it ended, once it has.
@@ -260,7 +279,7 @@ impl Connection {
                 wnd_end: 0,
                 fin: SendFin::Open,
                 flight: Flight::default(),
-                blocked: false,
+                blocked: None,
             },
             rcv: RecvSide {
                 buf: RecvBuffer::new(0, MIN_WINDOW as u64),
@@ -273,7 +292,6 @@ impl Connection {
             live: Liveness::default(),
             paths,
             scheduled: None,
-            queued: false,
             starved: false,
             close_reason: None,
         }
@@ -314,6 +332,21 @@ impl Connection {
         totals
     }
 
+    /// How urgent what it has to send is: `None` where it may be something small that waits for no
+    /// data (an acknowledgement, a probe, a handshake, an end), or data that is sent again.
+    pub fn urgency(&self, now: Instant) -> Option<Urgency> {
+        let owes = |s: &Subflow| {
+            s.rcv.due == AckDue::Now
+                || s.handshake_at.is_some_and(|at| at <= now)
+                || s.phase == Phase::Resetting
+                || s.probe_due
+                || s.keepalive_due
+                || (s.fin_wanted && !s.fin_sent)
+        };
+        let urgency = self.snd.buf.most_urgent();
+        urgency.filter(|_| !self.subflows.iter().any(owes))
+    }
+
     /// Registers a subflow and its 4-tuple.
     pub fn add_subflow(&mut self, ctx: &mut Ctx<'_>, subflow: Subflow) {
         ctx.demux
@@ -324,32 +357,38 @@ impl Connection {
 
     // --- the application's side
 
-    /// Bytes the application may write now.
-    pub fn send_space(&self, config: &Config) -> usize {
+    /// Bytes of `urgency` that the application may write now.
+    pub fn send_space(&self, config: &Config, urgency: Urgency) -> usize {
         if self.snd.fin != SendFin::Open || self.is_ended() {
             return 0;
         }
         // What waits to be sent is bounded by what the windows take; what is in flight by memory
-        // only, so that one path's hole does not stop the others.
+        // only, so that one path's hole does not stop the others. What lets the new bytes pass does
+        // not keep them out.
         let cwnd: u64 = self.subflows.iter().map(|s| s.snd.cwnd()).sum();
-        let ahead = (cwnd + SEND_HEADROOM).saturating_sub(self.snd.unsent());
-        let room = config.send_buffer.saturating_sub(self.snd.buf.len());
+        let ahead = (cwnd + SEND_HEADROOM).saturating_sub(self.snd.unsent_before(urgency));
+        let held = self.snd.buf.memory().saturating_sub(PARTIAL_BLOCKS);
+        let room = config
+            .send_buffer
+            .saturating_sub(self.snd.buf.len().max(held));
         room.min(usize::try_from(ahead).unwrap_or(usize::MAX))
     }
 
     pub fn write_with<E: From<ApiError>>(
         &mut self,
         ctx: &mut Ctx<'_>,
+        class: Class,
         max: usize,
         fill: impl FnOnce(&mut [IoSliceMut<'_>]) -> Result<usize, E>,
     ) -> Result<usize, E> {
         if self.snd.fin != SendFin::Open || self.is_ended() {
             return Err(ApiError::SendClosed.into());
         }
-        let max = max.min(self.send_space(ctx.config));
-        let mut slices = self.snd.buf.write_slices(ctx.pool, max);
+        let max = max.min(self.send_space(ctx.config, class.urgency));
+        let mut slices = self.snd.buf.write_slices(ctx.pool, class, max);
         if slices.is_empty() {
-            self.snd.blocked = true;
+            let blocked = self.snd.blocked.unwrap_or(Urgency::LEAST);
+            self.snd.blocked = Some(blocked.min(class.urgency));
             return Ok(0);
         }
         let filled = fill(&mut slices);
@@ -400,7 +439,7 @@ impl Connection {
     /// Sets how much may be received: what the reader takes, at most an eighth of the memory left,
     /// so that many stalled readers share what there is and none holds it all.
     pub fn size_window(&mut self, ctx: &Ctx<'_>) {
-        let free = ctx.pool.unreserved() * crate::buffer::BLOCK_SIZE;
+        let free = ctx.pool.unreserved() * BLOCK_SIZE;
         let most = (free / 8).min(ctx.config.recv_buffer) as u64;
         let least = MIN_WINDOW.min(ctx.config.recv_buffer) as u64;
         let limit = self.rcv.window.get().min(most).max(least);
@@ -414,7 +453,7 @@ impl Connection {
     pub fn holds_too_much(&self, ctx: &Ctx<'_>) -> bool {
         // What waits behind a hole does not count: the reserve is there to fill the hole.
         let held = self.rcv.buf.readable();
-        ctx.pool.unreserved() == 0 && held >= crate::buffer::BLOCK_SIZE
+        ctx.pool.unreserved() == 0 && held >= BLOCK_SIZE
     }
 
     /// After a read: tells the peer if the window grew by a good part (RFC 9293 section 3.8.6.2.2).
@@ -450,11 +489,13 @@ impl Connection {
     /// Reports room for writing once a write has found none and a fair part is free again.
     pub fn signal_writable(&mut self, ctx: &mut Ctx<'_>) {
         let fair = (SEND_HEADROOM as usize).min(ctx.config.send_buffer) / 4;
-        if self.snd.blocked && self.send_space(ctx.config) >= fair {
+        if let Some(urgency) = self.snd.blocked
+            && self.send_space(ctx.config, urgency) >= fair
+        {
             if ctx.pool.unreserved() == 0 {
                 return;
             }
-            self.snd.blocked = false;
+            self.snd.blocked = None;
             ctx.events.push_back(Event::Writable { conn: self.id });
         }
     }

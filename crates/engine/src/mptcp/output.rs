@@ -344,7 +344,13 @@ impl Connection {
     }
 
     /// Maps `range` to subflow `i`'s next bytes and sends it.
-    pub(super) fn send_data(&mut self, ctx: &mut Ctx<'_>, i: usize, range: Range<u64>) -> Outgoing {
+    pub(super) fn send_data(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        i: usize,
+        range: Range<u64>,
+        kind: SegmentKind,
+    ) -> Outgoing {
         let with_keys = self.mptcp().is_some_and(|m| !m.confirmed);
         let last = range.end == self.snd.buf.end() && self.snd.fin == SendFin::Queued;
         let fin = last && self.mptcp().is_some() && !with_keys;
@@ -362,16 +368,11 @@ impl Connection {
             fin,
         };
         let sent = snd.on_new(ctx.now, map, false);
-        let kind = match range.start < self.snd.nxt {
-            true => SegmentKind::Copy,
-            false => SegmentKind::New,
-        };
         if self.mptcp().is_some() {
             let subflow = &self.subflows[i];
             let flight = &mut self.snd.flight;
-            flight.on_sent(ctx.now, range.clone(), subflow.id, subflow.slot);
+            flight.on_sent(ctx.now, range, subflow.id, subflow.slot);
         }
-        self.snd.nxt = self.snd.nxt.max(range.end);
         self.send_record(ctx, i, &sent, kind)
     }
 

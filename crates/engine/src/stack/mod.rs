@@ -2,6 +2,7 @@
 
 mod ingress;
 mod packet;
+mod ready;
 mod table;
 
 use core::net::SocketAddr;
@@ -15,6 +16,7 @@ use braid_wire::{Instant, Rng, tcp};
 
 use self::ingress::Stray;
 pub use self::packet::{RxMeta, SegmentKind, Transmit, TransmitInfo, TxChecksum};
+use self::ready::Ready;
 use self::table::Table;
 use crate::buffer::{Pool, SEND_SLICES};
 use crate::mptcp::{Body, Connection, Ctx, Demux, Mode, Outgoing};
@@ -23,8 +25,8 @@ use crate::stats::{ConnStats, StackStats, SubflowStats};
 use crate::strategy::{FlowSize, Strategy};
 use crate::tcp::FourTuple;
 use crate::{
-    ApiError, Config, ConnId, ConnectOptions, Event, FallbackCause, ListenerId, PathConfig, PathId,
-    SubflowId,
+    ApiError, Class, Config, ConnId, ConnectOptions, Event, FallbackCause, ListenerId, PathConfig,
+    PathId, SubflowId, Urgency,
 };
 
 /// Least distance of a timer.
@@ -93,8 +95,8 @@ pub struct Stack {
     listeners: Vec<Listener>,
     /// Earliest timer of each connection; entries that no longer hold are skipped.
     timers: BinaryHeap<Reverse<(Instant, ConnId)>>,
-    /// Connections that may have something to send, in turn.
-    ready: VecDeque<ConnId>,
+    /// Connections that may have something to send.
+    ready: Ready,
     /// Connections that found the memory used up when they wanted to write.
     starved: VecDeque<ConnId>,
     strays: VecDeque<Stray>,
@@ -130,7 +132,7 @@ impl Stack {
             strategy,
             listeners: Vec::new(),
             timers: BinaryHeap::new(),
-            ready: VecDeque::new(),
+            ready: Ready::default(),
             starved: VecDeque::new(),
             strays: VecDeque::new(),
             stats: StackStats::default(),
@@ -263,11 +265,8 @@ impl Stack {
             return;
         }
         // Its timers are set when `poll_transmit` has drained it.
-        if !conn.queued {
-            conn.queued = true;
-            self.ready.push_back(id);
-        }
-        if conn.snd.blocked && self.shared.pool.unreserved() == 0 && !conn.starved {
+        self.ready.push(id, conn.urgency(now));
+        if conn.snd.blocked.is_some() && self.shared.pool.unreserved() == 0 && !conn.starved {
             conn.starved = true;
             self.starved.push_back(id);
         }
@@ -343,7 +342,22 @@ impl Stack {
         max: usize,
         fill: impl FnOnce(&mut [IoSliceMut<'_>]) -> Result<usize, E>,
     ) -> Result<usize, E> {
-        self.with(now, conn, |c, ctx| c.write_with(ctx, max, fill))
+        self.write_class(now, conn, Class::default(), max, fill)
+    }
+
+    /// As [`write_with`](Self::write_with), with bytes of `class`. What was written before and not
+    /// sent yet lets them pass where it is less urgent, and takes no room from them but memory; only
+    /// a write that is already sent in part is finished first, so that the bytes of one call always
+    /// arrive together. Bytes of one stream keep their order: its less urgent ones are raised.
+    pub fn write_class<E: From<ApiError>>(
+        &mut self,
+        now: Instant,
+        conn: ConnId,
+        class: Class,
+        max: usize,
+        fill: impl FnOnce(&mut [IoSliceMut<'_>]) -> Result<usize, E>,
+    ) -> Result<usize, E> {
+        self.with(now, conn, |c, ctx| c.write_with(ctx, class, max, fill))
             .unwrap_or_else(|| Err(ApiError::UnknownConnection.into()))
     }
 
@@ -376,7 +390,7 @@ impl Stack {
     pub fn send_space(&self, conn: ConnId) -> usize {
         self.table
             .get(conn)
-            .map_or(0, |c| c.send_space(&self.shared.config))
+            .map_or(0, |c| c.send_space(&self.shared.config, Urgency::default()))
     }
 
     /// Bytes that [`read_with`](Self::read_with) would show now; 0 for unknown connections.
@@ -427,21 +441,19 @@ impl Stack {
             return Some(self.transmit_stray(&stray));
         }
         let (id, out) = loop {
-            let id = self.ready.pop_front()?;
+            let id = self.ready.pop()?;
             let Some(conn) = self.table.get_mut(id) else {
                 continue;
             };
             let mut ctx = self.shared.ctx(now);
-            if let Some(out) = conn.poll_transmit(&mut ctx) {
-                self.ready.push_back(id);
-                break (id, out);
+            let mut out = conn.poll_transmit(&mut ctx);
+            if out.is_none() {
+                conn.settle(&mut ctx);
+                // What `settle` started (a join, a FIN) is sent in this round too.
+                out = conn.poll_transmit(&mut ctx);
             }
-            conn.queued = false;
-            conn.settle(&mut ctx);
-            // What `settle` started (a join, a FIN) is sent in this round too.
-            if let Some(out) = conn.poll_transmit(&mut ctx) {
-                conn.queued = true;
-                self.ready.push_back(id);
+            if let Some(out) = out {
+                self.ready.push(id, conn.urgency(now));
                 break (id, out);
             }
             if conn.forget_at().is_some_and(|at| at <= now) {

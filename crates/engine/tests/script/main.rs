@@ -20,4 +20,5 @@ mod reset;
 mod segment;
 #[path = "../pair/strategy.rs"]
 mod strategy;
+mod urgency;
 mod window;
