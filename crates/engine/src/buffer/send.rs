@@ -275,13 +275,14 @@ impl SendBuffer {
         let spans = self.kept.range(kept..);
         let spans = spans.chain(self.mapped.range(self.find(range.start)..));
         let mut slices = ArrayVec::new();
+        let end = range.end.min(self.nxt);
         for mapped in spans.take(SEND_SLICES) {
-            if mapped.offset >= range.end {
+            if mapped.offset >= end || range.start >= end {
                 break;
             }
             let bytes = self.blocks.bytes(&mapped.span);
             let from = range.start.saturating_sub(mapped.offset) as usize;
-            let to = bytes.len().min((range.end - mapped.offset) as usize);
+            let to = bytes.len().min((end - mapped.offset) as usize);
             slices.push(&bytes[from..to]);
         }
         slices
