@@ -6,7 +6,7 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use braid_linux::testbed::{Options, Spec, Testbed};
+use braid_testbed::{Options, Spec, Testbed};
 
 use crate::cmd::serve::READY;
 use crate::failure::Failure;

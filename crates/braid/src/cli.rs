@@ -5,7 +5,7 @@ pub mod lab;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use braid_linux::kernel_tcp;
+use braid_testbed::kernel_tcp;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 /// Join several access links into one fast, steady connection.

@@ -4,8 +4,8 @@ use std::fmt;
 use std::io;
 use std::process::ExitCode;
 
-use braid_linux::testbed;
 use braid_proxy::config::ConfigError;
+use braid_testbed as testbed;
 
 /// A failure as the user sees it: one line, without the leading `braid:`.
 #[derive(Debug)]

@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use braid_linux::testbed::Spec;
 use braid_proxy::config::{BoxConfig, ServerConfig};
+use braid_testbed::Spec;
 
 const SECRET: &str = "secret = \"vXbm2Kx1VQk0pQm7cSg0o3Yd8nq4cT5zRfWl6uJh9Ae=\"";
 

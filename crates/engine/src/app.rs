@@ -6,7 +6,8 @@ use std::io::{IoSlice, IoSliceMut};
 
 use braid_wire::Instant;
 
-use crate::{Event, Stack};
+use crate::event::Event;
+use crate::stack::Stack;
 
 /// What a call into a [`Core`] works with.
 pub struct Ctx<'a> {

@@ -4,7 +4,7 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::time::Duration;
 
 use crate::cc::Algorithm;
-use crate::sched::Policy;
+use crate::strategy::Strategy;
 
 /// Settings of a stack; every bound of the engine is here.
 #[derive(Debug, Clone)]
@@ -23,7 +23,8 @@ pub struct Config {
     pub delayed_ack: DelayedAck,
     /// Congestion control of new subflows.
     pub congestion: Algorithm,
-    /// Most bytes a connection buffers for sending, acknowledged ones excluded.
+    /// Most bytes a connection buffers for sending, acknowledged ones excluded. It keeps as many of
+    /// those at most (256 KiB at least) where a subflow still has to repeat them.
     pub send_buffer: usize,
     /// Most bytes a connection buffers for the reader; the largest window announced. Less than
     /// 64 KiB is obeyed too, and is all there is from the start.
@@ -55,7 +56,7 @@ impl Default for Config {
             initial_window: 10,
             max_cwnd: None,
             delayed_ack: DelayedAck::default(),
-            congestion: Algorithm::Cubic,
+            congestion: Algorithm::default(),
             send_buffer: 8 << 20,
             recv_buffer: 8 << 20,
             memory: 512 << 20,
@@ -157,7 +158,7 @@ pub struct ConnectOptions {
     pub remote: SocketAddr,
     /// The server's address of the other family, for paths that have only that one.
     pub remote_alt: Option<SocketAddr>,
-    /// Path of the initial subflow; `None` takes the first usable one. MPTCP moves on to the next
+    /// Path of the initial subflow; `None` leaves it to the strategy. MPTCP moves on to another
     /// path if a SYN is not answered; regular TCP stays on a path that is named here.
     pub path: Option<crate::PathId>,
     /// Source address of the initial subflow instead of the path's own, and its port where that is
@@ -167,15 +168,15 @@ pub struct ConnectOptions {
     /// Protocol.
     pub protocol: Protocol,
     /// Bytes the flow is to have, where the application knows; whichever way it goes. A hint for
-    /// the scheduler of this end.
+    /// the strategy of this end.
     pub flow_size: Option<u64>,
-    /// Scheduler and reinjector.
-    pub policy: Policy,
+    /// How to transmit.
+    pub strategy: Box<dyn Strategy>,
 }
 
 impl ConnectOptions {
     /// MPTCP to `remote`, on whichever path comes first.
-    pub fn new(remote: SocketAddr, policy: Policy) -> Self {
+    pub fn new(remote: SocketAddr, strategy: Box<dyn Strategy>) -> Self {
         ConnectOptions {
             remote,
             remote_alt: None,
@@ -183,7 +184,7 @@ impl ConnectOptions {
             local: None,
             protocol: Protocol::Mptcp,
             flow_size: None,
-            policy,
+            strategy,
         }
     }
 }

@@ -6,20 +6,22 @@
 pub mod app;
 pub mod buffer;
 pub mod cc;
+mod class;
 pub mod config;
 pub mod error;
 pub mod event;
 mod mptcp;
 mod path;
-pub mod sched;
 mod stack;
 pub mod stats;
+pub mod strategy;
 mod tcp;
 
+pub use class::{Class, Urgency};
 pub use config::{Config, ConnectOptions, DelayedAck, PathConfig, Protocol};
 pub use error::ApiError;
 pub use event::{CloseReason, Event, FallbackCause, SubflowCloseReason};
-pub use stack::{RxMeta, SegmentKind, Stack, Transmit, TransmitInfo, TxChecksum};
+pub use stack::{RxMeta, SegmentKind, Stack, StrategyFactory, Transmit, TransmitInfo, TxChecksum};
 
 /// A connection of a [`Stack`]. Ids are not reused within 2^32 connections of one slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

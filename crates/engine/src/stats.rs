@@ -7,8 +7,8 @@ use braid_wire::Dsn64;
 
 use crate::mptcp::Connection;
 use crate::mptcp::subflow::Subflow;
-use crate::sched::FlowSize;
-use crate::{PathId, SubflowId};
+use crate::strategy::FlowSize;
+use crate::{PathId, SubflowId, Urgency};
 
 /// Counters of a stack since its start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -107,6 +107,8 @@ pub struct SubflowStats {
     pub backup: bool,
     /// Potentially failed.
     pub stale: bool,
+    /// Newest round-trip time measured; zero before the first.
+    pub latest_rtt: Duration,
     /// Smoothed round-trip time.
     pub srtt: Duration,
     /// Mean deviation of the round-trip time.
@@ -115,6 +117,9 @@ pub struct SubflowStats {
     pub min_rtt: Duration,
     /// Retransmission timeout, backoff included.
     pub rto: Duration,
+    /// Bytes/s at which the peer got what was sent, by the latest sample of that that tells of the
+    /// path; 0 before the first.
+    pub delivery_rate: u64,
     /// Congestion window, bytes.
     pub cwnd: u64,
     /// Slow-start threshold, bytes; `u64::MAX` before the first loss.
@@ -147,10 +152,12 @@ impl SubflowStats {
             established: s.is_established(),
             backup: s.backup || s.peer_backup,
             stale: s.stale,
+            latest_rtt: s.snd.rtt.latest(),
             srtt: s.snd.rtt.srtt(),
             rttvar: s.snd.rtt.rttvar(),
             min_rtt: s.snd.rtt.min(),
             rto: s.snd.rto(),
+            delivery_rate: s.snd.delivery_rate(),
             cwnd: s.snd.cwnd(),
             ssthresh: s.snd.cc.ssthresh(),
             in_flight: s.snd.in_flight(),
@@ -190,8 +197,10 @@ pub struct ConnStats {
     pub snd_una: u64,
     /// The first offset never sent.
     pub snd_nxt: u64,
-    /// The offset the next byte written gets.
+    /// Bytes written: the first offset that is not used when all of them are sent.
     pub snd_end: u64,
+    /// Bytes never sent, by urgency.
+    pub unsent: [u64; Urgency::COUNT],
     /// Bytes of the peer's window not used yet.
     pub peer_window: u64,
     /// The first offset not received in order.
@@ -215,6 +224,7 @@ impl ConnStats {
             snd_una: c.snd.una(),
             snd_nxt: c.snd.nxt,
             snd_end: c.snd.buf.end(),
+            unsent: c.snd.unsent_by_urgency(),
             peer_window: c.snd.peer_window(),
             rcv_nxt: c.rcv.buf.rcv_nxt(),
             rcv_read: c.rcv.buf.next(),

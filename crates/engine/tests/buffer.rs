@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use proptest::prelude::*;
 
+use braid_engine::Class;
 use braid_engine::buffer::{
     BLOCK_SIZE, InsertError, Inserted, MAX_HOLES, Pool, RangeSet, RecvBuffer, SendBuffer,
 };
@@ -138,13 +139,18 @@ fn send_buffer_takes_what_the_pool_has() {
     let mut pool = Pool::new(2 * BLOCK_SIZE);
     let mut buffer = SendBuffer::new(0);
     assert_eq!(
-        buffer.write(&mut pool, &vec![1; 3 * BLOCK_SIZE]),
+        buffer.write(&mut pool, Class::default(), &vec![1; 3 * BLOCK_SIZE]),
         2 * BLOCK_SIZE
     );
-    assert!(buffer.write_slices(&mut pool, 1).is_empty());
-    buffer.release_to(BLOCK_SIZE as u64, &mut pool);
+    assert!(
+        buffer
+            .write_slices(&mut pool, Class::default(), 1)
+            .is_empty()
+    );
+    buffer.map_next(BLOCK_SIZE as u64);
+    buffer.release_to(BLOCK_SIZE as u64, RangeSet::new, &mut pool);
     assert_eq!(pool.used_bytes(), BLOCK_SIZE);
-    assert_eq!(buffer.write(&mut pool, &[2; 10]), 10);
+    assert_eq!(buffer.write(&mut pool, Class::default(), &[2; 10]), 10);
     assert_eq!(buffer.len(), BLOCK_SIZE + 10);
 }
 
@@ -153,7 +159,7 @@ fn send_buffer_offers_no_more_than_asked_and_returns_unused_blocks() {
     let mut pool = Pool::new(64 * BLOCK_SIZE);
     let mut buffer = SendBuffer::new(5);
     let offered: usize = buffer
-        .write_slices(&mut pool, BLOCK_SIZE + 1)
+        .write_slices(&mut pool, Class::default(), BLOCK_SIZE + 1)
         .iter()
         .map(|s| s.len())
         .sum();
@@ -164,12 +170,13 @@ fn send_buffer_offers_no_more_than_asked_and_returns_unused_blocks() {
         (buffer.start(), buffer.end(), pool.used_bytes()),
         (5, 12, BLOCK_SIZE)
     );
-    buffer.write_slices(&mut pool, 8 * BLOCK_SIZE);
+    buffer.write_slices(&mut pool, Class::default(), 8 * BLOCK_SIZE);
     buffer.commit(0, &mut pool);
     assert_eq!(pool.used_bytes(), BLOCK_SIZE);
-    buffer.release_to(12, &mut pool);
+    assert_eq!(buffer.map_next(100), 5..12);
+    buffer.release_to(12, RangeSet::new, &mut pool);
     assert_eq!(pool.used_bytes(), 0);
-    buffer.write_slices(&mut pool, 1);
+    buffer.write_slices(&mut pool, Class::default(), 1);
     buffer.commit(0, &mut pool);
     assert_eq!(pool.used_bytes(), 0);
 }
@@ -177,40 +184,54 @@ fn send_buffer_offers_no_more_than_asked_and_returns_unused_blocks() {
 #[derive(Debug, Clone)]
 enum SendOp {
     Write(usize),
-    Fill { offer: usize, share: u8 },
+    Fill {
+        offer: usize,
+        share: u8,
+    },
+    Map(u64),
     Ack(u64),
     AckAll,
+    /// Of what is not acknowledged, to be kept.
+    Need {
+        at: u64,
+        len: u64,
+    },
+    LetGo,
 }
 
 fn send_op() -> impl Strategy<Value = SendOp> {
     let size = prop_oneof![1..2000usize, 0..5 * BLOCK_SIZE];
     prop_oneof![
-        size.clone().prop_map(SendOp::Write),
-        (size, any::<u8>()).prop_map(|(offer, share)| SendOp::Fill { offer, share }),
-        (0..3 * BLOCK_SIZE as u64).prop_map(SendOp::Ack),
-        Just(SendOp::AckAll),
+        1 => size.clone().prop_map(SendOp::Write),
+        1 => (size, any::<u8>()).prop_map(|(offer, share)| SendOp::Fill { offer, share }),
+        2 => (0..3 * BLOCK_SIZE as u64).prop_map(SendOp::Map),
+        1 => (0..3 * BLOCK_SIZE as u64).prop_map(SendOp::Ack),
+        1 => Just(SendOp::AckAll),
+        1 => (0..3 * BLOCK_SIZE as u64, 1..3000u64).prop_map(|(at, len)| SendOp::Need { at, len }),
+        1 => Just(SendOp::LetGo),
     ]
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
     #[test]
-    fn send_buffer_keeps_what_is_not_acknowledged(
+    fn send_buffer_keeps_what_is_not_acknowledged_or_needed(
         origin in prop_oneof![Just(0u64), any::<u32>().prop_map(u64::from)],
         ops in prop::collection::vec(send_op(), 1..40),
         looks in prop::collection::vec((0..200_000u64, 0..65_536u64), 4),
     ) {
         let mut pool = Pool::new(1 << 30);
         let mut buffer = SendBuffer::new(origin);
-        let (mut start, mut end) = (origin, origin);
+        let (mut start, mut nxt, mut end) = (origin, origin, origin);
+        let mut needed = RangeSet::new();
         for op in ops {
             match op {
                 SendOp::Write(n) => {
-                    prop_assert_eq!(buffer.write(&mut pool, &bytes(end..end + n as u64)), n);
+                    prop_assert_eq!(buffer.write(&mut pool, Class::default(), &bytes(end..end + n as u64)), n);
                     end += n as u64;
                 }
                 SendOp::Fill { offer, share } => {
-                    let mut slices = buffer.write_slices(&mut pool, offer);
+                    let mut slices = buffer.write_slices(&mut pool, Class::default(), offer);
                     let offered: usize = slices.iter().map(|s| s.len()).sum();
                     prop_assert_eq!(offered, offer.min(offered));
                     let n = offered * usize::from(share) / 255;
@@ -222,22 +243,44 @@ proptest! {
                     buffer.commit(n, &mut pool);
                     end += n as u64;
                 }
+                SendOp::Map(n) => {
+                    let next = (nxt + n).min(end);
+                    prop_assert_eq!(buffer.next_run(), end - nxt);
+                    prop_assert_eq!(buffer.map_next(n), nxt..next);
+                    nxt = next;
+                }
                 SendOp::Ack(n) => {
-                    start = (start + n).min(end);
-                    buffer.release_to(start, &mut pool);
+                    start = (start + n).min(nxt);
+                    buffer.release_to(start, || needed.clone(), &mut pool);
                 }
                 SendOp::AckAll => {
-                    start = end;
-                    buffer.release_to(u64::MAX, &mut pool);
+                    start = nxt;
+                    buffer.release_to(u64::MAX, || needed.clone(), &mut pool);
+                }
+                SendOp::Need { at, len } => {
+                    needed.insert((start + at).min(nxt)..(start + at + len).min(nxt));
+                }
+                SendOp::LetGo => {
+                    needed.clear();
+                    buffer.forget(&needed, &mut pool);
+                    prop_assert_eq!(buffer.kept(), 0);
                 }
             }
-            prop_assert_eq!((buffer.start(), buffer.end()), (start, end));
+            prop_assert_eq!((buffer.start(), buffer.nxt(), buffer.end()), (start, nxt, end));
             prop_assert_eq!(buffer.len() as u64, end - start);
-            prop_assert!(pool.used_bytes() as u64 <= end - start + 2 * BLOCK_SIZE as u64);
-            prop_assert_eq!(buffer.is_empty(), pool.used_bytes() == 0);
+            // A span is kept whole, and holds its block.
+            let kept: u64 = needed.iter().map(|r| r.end - r.start + 2 * BLOCK_SIZE as u64).sum();
+            let used = pool.used_bytes() as u64;
+            prop_assert!(used <= end - start + kept + 2 * BLOCK_SIZE as u64);
+            prop_assert_eq!(buffer.is_empty() && buffer.kept() == 0, used == 0);
+            for range in needed.iter() {
+                prop_assert_eq!(concat(&buffer.slices(range.clone())), bytes(range.clone()));
+            }
             for &(at, len) in &looks {
                 let range = origin + at..origin + at + len;
-                let visible = range.start.max(start)..range.end.min(end).max(range.start.max(start));
+                let visible = range.start.max(start)..range.end.min(nxt).max(range.start.max(start));
+                prop_assert_eq!(buffer.reach(range.clone()), range.clone());
+                let range = visible.start..range.end.max(visible.start);
                 prop_assert_eq!(concat(&buffer.slices(range)), bytes(visible));
             }
         }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use braid_engine::cc::{AckSample, Algorithm, CongestionControl};
+use braid_engine::cc::{AckSample, Algorithm, CUBIC, CongestionControl, LIA, Loss, NEWRENO};
 use braid_wire::Instant;
 
 const MSS: u64 = 1000;
@@ -33,7 +33,7 @@ impl Flow {
     /// A flow in congestion avoidance after one loss at `window` segments, recovery done.
     fn after_loss(algorithm: Algorithm, window: u32, rtt_ms: u64) -> Self {
         let mut flow = Flow::new(algorithm, window, rtt_ms);
-        flow.cc.on_congestion(flow.now, flow.cc.cwnd());
+        flow.cc.on_lost(&first_loss(flow.now, flow.cc.cwnd()));
         flow
     }
 
@@ -44,12 +44,14 @@ impl Flow {
             now: self.now,
             delivered,
             rtt: Some(self.rtt),
+            rate: None,
             min_rtt: self.rtt,
             srtt: self.rtt,
             prior_in_flight: if self.cwnd_limited { cwnd } else { cwnd / 4 },
             cwnd_limited: self.cwnd_limited,
             round_start,
             in_recovery: self.in_recovery,
+            siblings: &[],
         };
         self.cc.on_ack(&ack);
     }
@@ -78,6 +80,16 @@ impl Flow {
     }
 }
 
+/// The loss that begins an episode.
+fn first_loss(now: Instant, in_flight: u64) -> Loss {
+    Loss {
+        now,
+        bytes: MSS,
+        in_flight,
+        first: true,
+    }
+}
+
 #[track_caller]
 fn assert_near(value: f64, expected: f64, share: f64) {
     assert!(
@@ -87,19 +99,30 @@ fn assert_near(value: f64, expected: f64, share: f64) {
 }
 
 #[test]
+fn controllers_are_found_by_name() {
+    for (name, algorithm) in [("cubic", CUBIC), ("reno", NEWRENO), ("lia", LIA)] {
+        assert_eq!(algorithm.name(), name);
+        assert_eq!(name.parse::<Algorithm>().unwrap().name(), name);
+    }
+    assert_eq!(Algorithm::default().name(), "cubic");
+    assert_eq!(
+        "vegas".parse::<Algorithm>().unwrap_err(),
+        "unknown congestion control \"vegas\"; known are: cubic, reno, lia"
+    );
+}
+
+#[test]
 fn the_initial_window_is_in_segments() {
-    for algorithm in [Algorithm::NewReno, Algorithm::Cubic] {
+    for algorithm in [NEWRENO, CUBIC] {
         let cc = algorithm.build(1448, 10);
         assert_eq!((cc.cwnd(), cc.ssthresh()), (14_480, u64::MAX));
     }
-    assert_eq!(Algorithm::NewReno.build(1448, 10).name(), "reno");
-    assert_eq!(Algorithm::Cubic.build(1448, 10).name(), "cubic");
 }
 
 /// RFC 5681 section 3.1 with RFC 3465; also where one acknowledgement covers 64 segments.
 #[test]
 fn slow_start_doubles_every_round_trip() {
-    for algorithm in [Algorithm::NewReno, Algorithm::Cubic] {
+    for algorithm in [NEWRENO, CUBIC] {
         for stride in [1, 2, 64] {
             let mut flow = Flow::new(algorithm, 10, 50);
             flow.stride = stride * MSS;
@@ -114,7 +137,7 @@ fn slow_start_doubles_every_round_trip() {
 /// RFC 7661: a window that is not used does not grow.
 #[test]
 fn an_unused_window_does_not_grow() {
-    for algorithm in [Algorithm::NewReno, Algorithm::Cubic] {
+    for algorithm in [NEWRENO, CUBIC] {
         for mut flow in [
             Flow::new(algorithm, 10, 50),
             Flow::after_loss(algorithm, 100, 50),
@@ -132,7 +155,7 @@ fn an_unused_window_does_not_grow() {
 
 #[test]
 fn a_loss_reduces_once_and_recovery_does_not_grow() {
-    for (algorithm, expected) in [(Algorithm::NewReno, 50_000), (Algorithm::Cubic, 70_000)] {
+    for (algorithm, expected) in [(NEWRENO, 50_000), (CUBIC, 70_000)] {
         let mut flow = Flow::after_loss(algorithm, 100, 50);
         flow.in_recovery = true;
         flow.round();
@@ -147,27 +170,27 @@ fn a_loss_reduces_once_and_recovery_does_not_grow() {
 /// RFC 5681 section 3.1: at least two segments; RFC 7661 section 4.4.1: from what was in use.
 #[test]
 fn a_reduction_starts_from_what_was_in_use() {
-    let mut cc = Algorithm::NewReno.build(MSS as u32, 3);
-    cc.on_congestion(Instant::ZERO, 3 * MSS);
+    let mut cc = NEWRENO.build(MSS as u32, 3);
+    cc.on_lost(&first_loss(Instant::ZERO, 3 * MSS));
     assert_eq!(cc.cwnd(), 2 * MSS);
 
-    let mut flow = Flow::new(Algorithm::NewReno, 100, 50);
+    let mut flow = Flow::new(NEWRENO, 100, 50);
     flow.cwnd_limited = false;
     flow.round();
-    flow.cc.on_congestion(flow.now, 5 * MSS);
+    flow.cc.on_lost(&first_loss(flow.now, 5 * MSS));
     assert_eq!(flow.cc.cwnd(), 25 * MSS / 2);
 
     // A merged acknowledgement has emptied the flight, but the window was full.
-    let mut flow = Flow::new(Algorithm::NewReno, 100, 50);
+    let mut flow = Flow::new(NEWRENO, 100, 50);
     flow.ack(0, true);
-    flow.cc.on_congestion(flow.now, 5 * MSS);
+    flow.cc.on_lost(&first_loss(flow.now, 5 * MSS));
     assert_eq!(flow.cc.cwnd(), 50 * MSS);
 }
 
 #[test]
 fn newreno_grows_one_segment_per_round_trip() {
     for stride in [1, 2, 64] {
-        let mut flow = Flow::after_loss(Algorithm::NewReno, 200, 50);
+        let mut flow = Flow::after_loss(NEWRENO, 200, 50);
         flow.stride = stride * MSS;
         (0..40).for_each(|_| flow.round());
         assert!(
@@ -181,7 +204,7 @@ fn newreno_grows_one_segment_per_round_trip() {
 /// RFC 5681 section 3.1: one segment, then slow start to half, then avoidance.
 #[test]
 fn a_timeout_starts_from_one_segment() {
-    for (algorithm, ssthresh) in [(Algorithm::NewReno, 50.0), (Algorithm::Cubic, 70.0)] {
+    for (algorithm, ssthresh) in [(NEWRENO, 50.0), (CUBIC, 70.0)] {
         let mut flow = Flow::new(algorithm, 100, 50);
         flow.ack(0, true);
         flow.cc.on_rto(flow.now, 100 * MSS);
@@ -204,11 +227,11 @@ fn a_timeout_starts_from_one_segment() {
 
 #[test]
 fn a_spurious_reduction_is_undone() {
-    for algorithm in [Algorithm::NewReno, Algorithm::Cubic] {
+    for algorithm in [NEWRENO, CUBIC] {
         let mut flow = Flow::after_loss(algorithm, 100, 50);
         flow.run_until(5.0);
         let before = (flow.cc.cwnd(), flow.cc.ssthresh());
-        flow.cc.on_congestion(flow.now, before.0);
+        flow.cc.on_lost(&first_loss(flow.now, before.0));
         assert!(flow.cc.cwnd() < before.0);
         flow.cc.on_spurious(flow.now);
         assert_eq!((flow.cc.cwnd(), flow.cc.ssthresh()), before);
@@ -227,11 +250,11 @@ fn a_spurious_reduction_is_undone() {
 /// An undone loss leaves the curve where it was: as if it had not happened.
 #[test]
 fn cubic_goes_on_along_its_curve_after_an_undo() {
-    let mut undone = Flow::after_loss(Algorithm::Cubic, 1000, 100);
-    let mut plain = Flow::after_loss(Algorithm::Cubic, 1000, 100);
+    let mut undone = Flow::after_loss(CUBIC, 1000, 100);
+    let mut plain = Flow::after_loss(CUBIC, 1000, 100);
     undone.run_until(6.0);
     plain.run_until(6.0);
-    undone.cc.on_congestion(undone.now, undone.cc.cwnd());
+    undone.cc.on_lost(&first_loss(undone.now, undone.cc.cwnd()));
     undone.cc.on_spurious(undone.now);
     undone.run_until(12.0);
     plain.run_until(12.0);
@@ -241,7 +264,7 @@ fn cubic_goes_on_along_its_curve_after_an_undo() {
 /// RFC 5681 section 4.1.
 #[test]
 fn an_idle_flow_restarts_from_its_initial_window() {
-    for algorithm in [Algorithm::NewReno, Algorithm::Cubic] {
+    for algorithm in [NEWRENO, CUBIC] {
         let mut flow = Flow::after_loss(algorithm, 200, 50);
         let before = flow.cc.cwnd();
         flow.cc.on_idle(10 * MSS);
@@ -257,7 +280,7 @@ fn an_idle_flow_restarts_from_its_initial_window() {
 
 #[test]
 fn a_penalty_halves_the_window_but_keeps_slow_start() {
-    for algorithm in [Algorithm::NewReno, Algorithm::Cubic] {
+    for algorithm in [NEWRENO, CUBIC] {
         let mut cc = algorithm.build(MSS as u32, 40);
         cc.penalise();
         assert_eq!((cc.cwnd(), cc.ssthresh()), (20 * MSS, u64::MAX));
@@ -273,7 +296,7 @@ fn a_penalty_halves_the_window_but_keeps_slow_start() {
 /// The segment size is settled by the handshake, after the controller was made.
 #[test]
 fn the_window_follows_the_segment_size_only_at_the_start() {
-    for algorithm in [Algorithm::NewReno, Algorithm::Cubic] {
+    for algorithm in [NEWRENO, CUBIC] {
         let mut flow = Flow::new(algorithm, 10, 50);
         flow.cc.set_mss(1400);
         assert_eq!(flow.cc.cwnd(), 14_000);
@@ -291,7 +314,7 @@ fn the_window_follows_the_segment_size_only_at_the_start() {
 #[test]
 fn cubic_follows_its_curve() {
     for stride in [2, 44] {
-        let mut flow = Flow::after_loss(Algorithm::Cubic, 1000, 100);
+        let mut flow = Flow::after_loss(CUBIC, 1000, 100);
         flow.stride = stride * MSS;
         let k = 750f64.cbrt();
         for t in [1.0, 2.0, 4.5, 7.0, 9.1, 11.0, 14.0, 18.0] {
@@ -304,8 +327,8 @@ fn cubic_follows_its_curve() {
 /// RFC 9438 section 4.7: a second loss below W_max lowers the plateau to 0.85 of the window.
 #[test]
 fn cubic_converges_fast() {
-    let mut flow = Flow::after_loss(Algorithm::Cubic, 1000, 100);
-    flow.cc.on_congestion(flow.now, flow.cc.cwnd());
+    let mut flow = Flow::after_loss(CUBIC, 1000, 100);
+    flow.cc.on_lost(&first_loss(flow.now, flow.cc.cwnd()));
     assert_near(flow.segments(), 490.0, 0.001);
     let plateau = 0.85 * 700.0;
     let k = f64::cbrt((plateau - 490.0) / 0.4);
@@ -318,7 +341,7 @@ fn cubic_converges_fast() {
     let window = flow.segments();
     assert!(window > 700.0);
     flow.now = Instant::ZERO;
-    flow.cc.on_congestion(flow.now, flow.cc.cwnd());
+    flow.cc.on_lost(&first_loss(flow.now, flow.cc.cwnd()));
     let k = f64::cbrt(0.3 * window / 0.4);
     flow.run_until(k);
     assert_near(flow.segments(), window, 0.01);
@@ -328,7 +351,7 @@ fn cubic_converges_fast() {
 /// alpha = 3 (1 - beta) / (1 + beta) = 0.529 segments per round trip, and 1 beyond W_max.
 #[test]
 fn cubic_is_reno_friendly_on_short_paths() {
-    let mut flow = Flow::after_loss(Algorithm::Cubic, 40, 5);
+    let mut flow = Flow::after_loss(CUBIC, 40, 5);
     (0..20).for_each(|_| flow.round());
     assert_near(flow.segments(), 28.0 + 20.0 * 0.529, 0.02);
     (0..3).for_each(|_| flow.round());
@@ -341,7 +364,7 @@ fn cubic_is_reno_friendly_on_short_paths() {
 /// RFC 9438 section 4.8: after a timeout K is 0 and the plateau is where avoidance begins.
 #[test]
 fn cubic_forgets_its_plateau_in_a_timeout() {
-    let mut flow = Flow::new(Algorithm::Cubic, 1000, 100);
+    let mut flow = Flow::new(CUBIC, 1000, 100);
     flow.cc.on_rto(flow.now, 1000 * MSS);
     while flow.segments() < 700.0 {
         flow.round();
@@ -356,7 +379,7 @@ fn cubic_forgets_its_plateau_in_a_timeout() {
 /// RFC 9438 section 5.8: time without use of the window does not count.
 #[test]
 fn cubic_stops_its_clock_while_the_window_is_not_used() {
-    let mut flow = Flow::after_loss(Algorithm::Cubic, 1000, 100);
+    let mut flow = Flow::after_loss(CUBIC, 1000, 100);
     flow.run_until(3.0);
     let before = flow.segments();
     flow.cwnd_limited = false;
@@ -372,7 +395,7 @@ fn cubic_stops_its_clock_while_the_window_is_not_used() {
 /// plateau is the window of that moment (RFC 9438 section 4.10).
 #[test]
 fn a_filling_queue_ends_slow_start_before_the_first_loss() {
-    for algorithm in [Algorithm::NewReno, Algorithm::Cubic] {
+    for algorithm in [NEWRENO, CUBIC] {
         let mut flow = Flow::new(algorithm, 10, 40);
         let mut rounds = 0;
         while flow.cc.ssthresh() == u64::MAX {

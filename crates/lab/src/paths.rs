@@ -1,13 +1,12 @@
 //! Paths as written on the command line: `5mbit,40ms,0%;5mbit,100ms,2%`.
 
 use std::fmt;
-use std::fs::File;
-use std::io::Read;
 use std::str::FromStr;
 use std::time::Duration;
 
+use braid_links::text::{RateValue, TimeValue};
+use braid_links::value::{self, ValueError};
 use braid_links::{Loss, QueueLimit, Rate, Settings, Trace};
-use braid_linux::testbed::{Probability, RateValue, TimeValue};
 
 /// What a path is written as; stands in every error.
 const FORM: &str = "rate,round-trip time,loss[,queue in packets], such as `5mbit,40ms,0%` or \
@@ -16,8 +15,6 @@ const FORM: &str = "rate,round-trip time,loss[,queue in packets], such as `5mbit
 pub const MAX_PATHS: usize = 8;
 /// Longest queue, packets.
 const MAX_QUEUE: u32 = 1_000_000;
-/// Largest trace file, bytes.
-const MAX_TRACE_FILE: u64 = 64 << 20;
 
 /// A path between two hosts: alike in both directions.
 #[derive(Debug, Clone, PartialEq)]
@@ -40,21 +37,8 @@ impl PathSpec {
             rate: self.rate.clone(),
             delay: self.rtt / 2,
             queue: QueueLimit::Packets(self.queue.unwrap_or(queue)),
-            loss: if self.loss > 0.0 {
-                Loss::Uniform(self.loss)
-            } else {
-                Loss::None
-            },
+            loss: Loss::uniform(self.loss),
             ..Settings::default()
-        }
-    }
-
-    /// Mean rate in bit/s; `None` if it is unlimited.
-    pub fn mean_rate(&self) -> Option<f64> {
-        match &self.rate {
-            Rate::Unlimited => None,
-            Rate::Fixed(rate) => Some(rate.get() as f64),
-            Rate::Trace(trace) => Some(trace.mean_rate()),
         }
     }
 }
@@ -69,20 +53,21 @@ impl FromStr for PathSpec {
             read: text.trim().to_owned(),
             reason,
         };
+        let invalid = |e: ValueError| wrong(e.to_string());
         let parts: Vec<&str> = text.split(',').map(str::trim).collect();
         let (&[rate, rtt, loss], queue) = match parts.as_slice() {
             [rate, rtt, loss] => (&[*rate, *rtt, *loss], None),
             [rate, rtt, loss, queue] => (&[*rate, *rtt, *loss], Some(*queue)),
             _ => return Err(wrong(format!("has {} of them", count(&parts)))),
         };
-        let rtt = TimeValue::parse(rtt).map_err(&wrong)?.0;
-        let loss = Probability::parse(loss).map_err(&wrong)?.0;
+        let TimeValue(rtt) = rtt.parse().map_err(invalid)?;
+        let loss = value::probability(loss).map_err(invalid)?;
         let queue = queue.map(packets).transpose().map_err(&wrong)?;
         let rate = match rate.strip_prefix("trace:") {
-            Some(file) => Rate::Trace(trace(file).map_err(&wrong)?),
-            None => match RateValue::parse(rate).map_err(&wrong)?.0 {
-                Some(rate) => Rate::bits_per_second(rate),
-                None => Rate::Unlimited,
+            Some(file) => Rate::Trace(Trace::read(file.as_ref()).map_err(&wrong)?),
+            None => match rate.parse().map_err(invalid)? {
+                RateValue(Some(rate)) => Rate::bits_per_second(rate),
+                RateValue(None) => Rate::Unlimited,
             },
         };
         Ok(PathSpec {
@@ -108,21 +93,6 @@ fn packets(text: &str) -> Result<u32, String> {
             "`{text}` is no queue; write whole packets, 0 to {MAX_QUEUE}"
         )),
     }
-}
-
-/// Reads the trace in `file`.
-fn trace(file: &str) -> Result<Trace, String> {
-    let cannot = |e: std::io::Error| format!("cannot read the trace `{file}`: {e}");
-    let mut text = String::new();
-    // A device or a pipe does not say how much there is to come.
-    let mut start = File::open(file).map_err(cannot)?.take(MAX_TRACE_FILE + 1);
-    let bytes = start.read_to_string(&mut text).map_err(cannot)?;
-    if bytes as u64 > MAX_TRACE_FILE {
-        return Err(format!(
-            "the trace `{file}` has more than the {MAX_TRACE_FILE} bytes that are read"
-        ));
-    }
-    Trace::parse(&text).map_err(|e| format!("the trace `{file}`: {e}"))
 }
 
 /// A path that cannot be understood: what was read and what is expected.
@@ -255,7 +225,7 @@ mod tests {
         let bad = read("1\nsoon\n");
         std::fs::remove_file(&file).unwrap();
         // Three opportunities of 1500 bytes in 3 ms.
-        assert_eq!(good.unwrap().mean_rate(), Some(12e6));
+        assert_eq!(good.unwrap().rate.mean(), Some(12e6));
         let bad = bad.unwrap_err().to_string();
         assert!(bad.contains("line 2: `soon`"), "{bad}");
     }

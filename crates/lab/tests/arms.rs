@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use braid_lab::arm::{Arm, Error};
 use braid_lab::fct::{self, Cell, DefaultPath, Direction, Row, RunResult};
-use braid_linux::netns;
+use braid_testbed::netns;
 
 /// One measurement at a time.
 static MACHINE: Mutex<()> = Mutex::new(());

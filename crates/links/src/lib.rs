@@ -15,7 +15,8 @@
 //!
 //! What does more than forward packets, such as a NAT, is a [`middlebox`].
 //!
-//! A [`Schedule`] says how the settings change over time. What is switched off draws nothing from
+//! A [`LinkModel`] has the settings by the keys and in the [`text`] of files and command lines. A
+//! [`Schedule`] says how the settings change over time. What is switched off draws nothing from
 //! the random stream.
 //!
 //! ```
@@ -43,14 +44,19 @@ mod counters;
 mod line;
 mod link;
 pub mod middlebox;
+mod model;
 mod queue;
 mod schedule;
 mod settings;
+pub mod text;
 mod trace;
+pub mod value;
 
 pub use codel::CoDel;
 pub use counters::{Counters, Tally};
 pub use link::{Cause, Delivery, Dropped, Link, MAX_HELD, Verdict, flip_bit};
+pub use model::{LinkModel, TraceFile};
+pub use queue::QueueLimit;
 pub use schedule::{Change, Schedule};
-pub use settings::{Loss, QueueLimit, Rate, Reorder, Settings};
+pub use settings::{Loss, Rate, Reorder, Settings};
 pub use trace::{Trace, TraceError};

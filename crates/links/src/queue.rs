@@ -6,7 +6,26 @@ use std::time::Duration;
 use braid_wire::Instant;
 
 use crate::counters::Tally;
-use crate::settings::QueueLimit;
+
+/// Bound of a queue. The packet being serialised is not in the queue, so that even a
+/// bound of 0 lets single packets pass.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum QueueLimit {
+    /// At most this many packets.
+    Packets(u32),
+    /// At most this many bytes; a packet that would exceed it is dropped.
+    Bytes(u64),
+}
+
+impl QueueLimit {
+    /// Whether a queue of `packets` packets and `bytes` bytes takes one more of `len` bytes.
+    fn admits(self, packets: usize, bytes: u64, len: u32) -> bool {
+        match self {
+            QueueLimit::Packets(limit) => packets < limit as usize,
+            QueueLimit::Bytes(limit) => bytes.saturating_add(u64::from(len)) <= limit,
+        }
+    }
+}
 
 /// A packet with what the link must know of it.
 #[derive(Debug)]

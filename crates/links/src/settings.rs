@@ -4,6 +4,7 @@ use core::num::NonZeroU64;
 use core::time::Duration;
 
 use crate::codel::CoDel;
+use crate::queue::QueueLimit;
 use crate::trace::Trace;
 
 /// Settings of one direction of a link. By default a perfect one: up, unlimited rate, no delay,
@@ -70,24 +71,13 @@ impl Rate {
             None => Rate::Fixed(NonZeroU64::MIN),
         }
     }
-}
 
-/// Bound of a queue. The packet being serialised is not in the queue, so that even a
-/// bound of 0 lets single packets pass.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum QueueLimit {
-    /// At most this many packets.
-    Packets(u32),
-    /// At most this many bytes; a packet that would exceed it is dropped.
-    Bytes(u64),
-}
-
-impl QueueLimit {
-    /// Whether a queue of `packets` packets and `bytes` bytes takes one more of `len` bytes.
-    pub(crate) fn admits(self, packets: usize, bytes: u64, len: u32) -> bool {
+    /// In the long run, bit/s; `None` if it is unlimited.
+    pub fn mean(&self) -> Option<f64> {
         match self {
-            QueueLimit::Packets(limit) => packets < limit as usize,
-            QueueLimit::Bytes(limit) => bytes.saturating_add(u64::from(len)) <= limit,
+            Rate::Unlimited => None,
+            Rate::Fixed(rate) => Some(rate.get() as f64),
+            Rate::Trace(trace) => Some(trace.mean_rate()),
         }
     }
 }
@@ -115,6 +105,32 @@ pub enum Loss {
 }
 
 impl Loss {
+    /// Loss of a share `p` of packets (0 to 1), each by itself.
+    pub fn uniform(p: f64) -> Loss {
+        match p > 0.0 {
+            true => Loss::Uniform(p),
+            false => Loss::None,
+        }
+    }
+
+    /// Share of packets lost in the long run.
+    pub fn mean(self) -> f64 {
+        match self {
+            Loss::None => 0.0,
+            Loss::Uniform(p) => p,
+            Loss::GilbertElliott {
+                to_bad,
+                to_good,
+                loss_good,
+                loss_bad,
+            } => {
+                let changes = to_bad + to_good;
+                let bad = if changes > 0.0 { to_bad / changes } else { 0.0 };
+                bad * loss_bad + (1.0 - bad) * loss_good
+            }
+        }
+    }
+
     /// Loss of a share `mean` of packets (0 to 1) in bursts of `burst` packets in the mean
     /// (at least 1): [`Loss::GilbertElliott`] that loses all while bad and none while good.
     /// Values out of range are taken as the nearest within; a mean above `burst / (burst + 1)`

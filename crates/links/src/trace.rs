@@ -2,11 +2,17 @@
 
 use core::fmt;
 use core::time::Duration;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
 use std::sync::Arc;
 
 use braid_wire::Instant;
 
 const NANOS_PER_MILLI: u64 = 1_000_000;
+
+/// Largest file of a trace, bytes.
+const MAX_FILE: u64 = 64 << 20;
 
 /// What a line can carry and when, as recorded from a real one, in the format of mahimahi
 /// (Netravali et al., "Mahimahi: Accurate Record-and-Replay for HTTP", USENIX ATC 2015): each
@@ -58,6 +64,31 @@ impl Trace {
             }
             Some(_) => Ok(Trace(times.into())),
         }
+    }
+
+    /// Reads the trace in the file at `path`, of at most 64 MiB.
+    ///
+    /// # Errors
+    /// What is wrong with the file, or with which of its lines, and what it should hold.
+    pub fn read(path: &Path) -> Result<Trace, String> {
+        let shown = path.display();
+        let cannot = |e: io::Error| {
+            format!(
+                "cannot read the trace `{shown}` ({e}); name a file with a time in milliseconds on \
+                 each line, at which {} bytes may leave",
+                Self::OPPORTUNITY
+            )
+        };
+        let mut text = String::new();
+        // A device or a pipe does not say how much there is to come.
+        let mut start = File::open(path).map_err(cannot)?.take(MAX_FILE + 1);
+        let bytes = start.read_to_string(&mut text).map_err(cannot)?;
+        if bytes as u64 > MAX_FILE {
+            return Err(format!(
+                "the trace `{shown}` has more than the {MAX_FILE} bytes that are read"
+            ));
+        }
+        Trace::parse(&text).map_err(|e| format!("the trace `{shown}`: {e}"))
     }
 
     /// Opportunities until the trace begins anew, at least 1.

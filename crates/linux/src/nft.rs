@@ -9,7 +9,8 @@ use std::io::{self, Write as _};
 use std::net::{IpAddr, SocketAddr};
 use std::process::{Command, Stdio};
 
-use braid_proxy::config::{Cidr, Quic};
+use braid_proxy::config::Quic;
+use ipnet::IpNet;
 
 use crate::net::sysctl::Sysctl;
 use crate::net::{Identity, Result, SystemError};
@@ -30,7 +31,7 @@ pub struct BoxRules {
     /// Whether IPv6 is intercepted too.
     pub intercept_v6: bool,
     /// Destinations that are only forwarded.
-    pub bypass: Vec<Cidr>,
+    pub bypass: Vec<IpNet>,
     /// Where the engine's peers listen.
     pub servers: Vec<SocketAddr>,
     /// QUIC.
@@ -133,10 +134,10 @@ impl BoxRules {
     }
 
     fn emit_sets(&self, out: &mut String) -> fmt::Result {
-        let (v4, v6): (Vec<Cidr>, _) = self
+        let (v4, v6): (Vec<IpNet>, _) = self
             .bypass
             .iter()
-            .partition(|cidr| cidr.network().is_ipv4());
+            .partition(|net| matches!(net, IpNet::V4(_)));
         for (name, kind, networks) in [("bypass4", "ipv4_addr", v4), ("bypass6", "ipv6_addr", v6)] {
             writeln!(
                 out,

@@ -4,11 +4,10 @@
 //! kernel's stack as one buffer in both directions. The device is driven by its own few ioctls:
 //! libraries that offer TUN offload cut and merge super-segments in user space, which is the copy
 //! and the per-packet cost this is here to avoid.
-#![expect(unsafe_code, reason = "TUN devices are configured by ioctl only")]
 
 use std::fs::OpenOptions;
 use std::io::{self, IoSlice};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 
 use arrayvec::ArrayVec;
@@ -16,14 +15,17 @@ use braid_engine::{RxMeta, Transmit, TxChecksum};
 
 use crate::net::sysctl::Sysctl;
 use crate::net::{Result, SystemError};
+use crate::sys;
 
 /// Bytes of the `virtio_net_hdr` in front of each packet (the size without `num_buffers`, which
 /// is the device's default).
-const VNET_HDR_LEN: usize = 10;
+pub const VNET_HDR_LEN: usize = 10;
 /// Largest packet the kernel hands over or takes.
 const MAX_PACKET: usize = 65_535;
 
-const VIRTIO_NET_HDR_F_NEEDS_CSUM: u8 = 1;
+/// Flag, in the first byte of that header, that the checksum is open: it holds the sum over the
+/// pseudo-header.
+pub const VIRTIO_NET_HDR_F_NEEDS_CSUM: u8 = 1;
 const VIRTIO_NET_HDR_F_DATA_VALID: u8 = 2;
 const VIRTIO_NET_HDR_GSO_NONE: u8 = 0;
 const VIRTIO_NET_HDR_GSO_TCPV4: u8 = 1;
@@ -87,17 +89,10 @@ impl Tun {
     /// # Errors
     /// Where `/dev/net/tun` is missing or may not be opened, or the name is taken.
     pub fn create(name: &str) -> Result<Tun> {
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC)
-            .open("/dev/net/tun")
-            .map_err(SystemError::doing("open /dev/net/tun"))?;
-        let fd = OwnedFd::from(file);
         let spread = spread_receive_work();
-        let created = set_interface(&fd, name);
+        let created = open_device(name);
         spread.into_iter().for_each(|before| drop(before.apply()));
-        created.map_err(SystemError::doing(format!("create TUN {name}")))?;
+        let fd = created?;
         let mut tun = Tun {
             fd,
             offload: Offload::None,
@@ -119,18 +114,7 @@ impl Tun {
             Offload::Segmentation => libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6,
             Offload::None => 0,
         };
-        // SAFETY: the descriptor is open for the length of the call, and this request takes its
-        // argument by value.
-        let result = unsafe {
-            libc::ioctl(
-                self.fd.as_raw_fd(),
-                libc::TUNSETOFFLOAD,
-                libc::c_ulong::from(flags),
-            )
-        };
-        if result < 0 {
-            return Err(io::Error::last_os_error());
-        }
+        sys::set_tun_offload(&self.fd, flags)?;
         self.offload = offload;
         Ok(())
     }
@@ -171,6 +155,33 @@ impl PacketIo for Tun {
             .ok_or(io::ErrorKind::InvalidData)?;
         Ok(Some((packet, meta)))
     }
+}
+
+/// Opens a new TUN device `name` of the calling thread's network namespace.
+fn open_device(name: &str) -> Result<OwnedFd> {
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC)
+        .open("/dev/net/tun")
+        .map_err(SystemError::doing("open /dev/net/tun"))?;
+    let fd = OwnedFd::from(file);
+    let attached = sys::attach_tun(&fd, name);
+    attached.map_err(SystemError::doing(format!("create TUN {name}")))?;
+    Ok(fd)
+}
+
+/// A new TUN device `name` of the calling thread's network namespace for whoever carries packets
+/// as they are: one a read or write, never larger than its MTU, each behind
+/// [`VNET_HDR_LEN`] bytes of a header that says whether its checksum is still open.
+///
+/// # Errors
+/// As [`Tun::create`].
+pub fn open_plain(name: &str) -> Result<OwnedFd> {
+    let fd = open_device(name)?;
+    let set = sys::set_tun_offload(&fd, libc::TUN_F_CSUM);
+    set.map_err(SystemError::doing(format!("set offloads of TUN {name}")))?;
+    Ok(fd)
 }
 
 /// `struct virtio_net_hdr`, in the byte order of the machine (the TUN default).
@@ -261,25 +272,6 @@ fn spread_receive_work() -> Option<Sysctl> {
     let mask = format!("{:x}", (1u64 << processors) - 1);
     Sysctl::new(KEY, mask).apply().ok()?;
     Some(before)
-}
-
-fn set_interface(fd: &OwnedFd, name: &str) -> io::Result<()> {
-    if name.is_empty() || name.len() >= libc::IFNAMSIZ || name.contains(['/', ' ', '\0', '%']) {
-        return Err(io::ErrorKind::InvalidInput.into());
-    }
-    // SAFETY: `ifreq` is plain data, for which all zeroes is a valid value.
-    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
-    for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
-        *to = from as libc::c_char;
-    }
-    let flags = libc::IFF_TUN | libc::IFF_NO_PI | libc::IFF_VNET_HDR | libc::IFF_TUN_EXCL;
-    request.ifr_ifru.ifru_flags = flags as libc::c_short;
-    // SAFETY: the descriptor is open, and TUNSETIFF reads and writes one `ifreq`.
-    let result = unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETIFF, &raw mut request) };
-    if result < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -7,7 +7,9 @@ use core::time::Duration;
 use std::collections::BTreeMap;
 
 use braid_engine::app::{Core, Ctx, LocalEvent, LocalId};
-use braid_engine::{ApiError, CloseReason, Event, PathId, Stack, SubflowCloseReason};
+use braid_engine::{
+    ApiError, CloseReason, Event, PathId, Stack, StrategyFactory, SubflowCloseReason,
+};
 use braid_wire::{Instant, Rng};
 
 use crate::auth::{self, WallClock};
@@ -16,7 +18,7 @@ use crate::relay::{self, End, Relay};
 use crate::report::{BoxCounters, LogLimiter};
 use crate::socks::{self, ClientError, ClientStep, Destination, Reply};
 use crate::table::{Due, SessionId, Table};
-use crate::upstream::{Hints, Lease, LinkAddresses, Notice, StrategyFactory, Upstream};
+use crate::upstream::{Hints, Lease, LinkAddresses, Notice, Upstream};
 
 use session::{Outcome, Session, Stage};
 

@@ -18,4 +18,4 @@ mod upstream;
 pub use box_core::BoxCore;
 pub use config::{BoxConfig, ConfigError, ServerConfig};
 pub use server_core::ServerCore;
-pub use upstream::{LinkAddresses, Notice, PolicyFactory};
+pub use upstream::{LinkAddresses, Notice};

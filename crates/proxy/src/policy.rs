@@ -2,7 +2,7 @@
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use crate::config::Cidr;
+use ipnet::IpNet;
 
 /// What is local to a server, whatever its network: unspecified, private (RFC 1918, 4193),
 /// shared (RFC 6598), loopback, link-local, protocol assignments, multicast, reserved.
@@ -36,21 +36,21 @@ const LOCAL_V6: &[(Ipv6Addr, u8)] = &[
 /// by itself: the server's own addresses and everything local to its network.
 #[derive(Debug)]
 pub struct DestinationPolicy {
-    allow: Vec<Cidr>,
-    deny: Vec<Cidr>,
-    own: Vec<Cidr>,
-    local: Vec<Cidr>,
+    allow: Vec<IpNet>,
+    deny: Vec<IpNet>,
+    own: Vec<IpNet>,
+    local: Vec<IpNet>,
 }
 
 impl DestinationPolicy {
     /// The policy of these lists.
-    pub fn new(allow: Vec<Cidr>, deny: Vec<Cidr>) -> Self {
+    pub fn new(allow: Vec<IpNet>, deny: Vec<IpNet>) -> Self {
         let v4 = LOCAL_V4
             .iter()
-            .filter_map(|(a, p)| Cidr::new((*a).into(), *p));
+            .filter_map(|(a, p)| IpNet::new((*a).into(), *p).ok());
         let v6 = LOCAL_V6
             .iter()
-            .filter_map(|(a, p)| Cidr::new((*a).into(), *p));
+            .filter_map(|(a, p)| IpNet::new((*a).into(), *p).ok());
         DestinationPolicy {
             local: v4.chain(v6).collect(),
             own: Vec::new(),
@@ -60,7 +60,7 @@ impl DestinationPolicy {
     }
 
     /// Replaces the server's own ranges.
-    pub fn set_own(&mut self, own: Vec<Cidr>) {
+    pub fn set_own(&mut self, own: Vec<IpNet>) {
         self.own = own;
     }
 
@@ -68,9 +68,9 @@ impl DestinationPolicy {
     /// RFC 6052 translation, 6to4) is judged as both.
     pub fn permits(&self, addr: IpAddr) -> bool {
         let embedded = embedded_v4(addr);
-        let in_list = |list: &[Cidr]| {
+        let in_list = |list: &[IpNet]| {
             list.iter()
-                .any(|c| c.contains(addr) || embedded.is_some_and(|e| c.contains(e)))
+                .any(|c| c.contains(&addr) || embedded.is_some_and(|e| c.contains(&e)))
         };
         if in_list(&self.deny) {
             return false;

@@ -8,9 +8,10 @@ use core::time::Duration;
 use braid_engine::app::{ConnectFailure, Core, Ctx, LocalEvent, LocalId};
 use braid_engine::{CloseReason, ConnId, Event};
 use braid_wire::Instant;
+use ipnet::IpNet;
 
 use crate::auth::{Grant, Verifier, WallClock};
-use crate::config::{Cidr, ServerConfig, ServerLimits, ServerTimeouts};
+use crate::config::{ServerConfig, ServerLimits, ServerTimeouts};
 use crate::policy::DestinationPolicy;
 use crate::relay::{self, End, Relay};
 use crate::report::{LogLimiter, ServerCounters};
@@ -35,7 +36,7 @@ pub struct ServerCore {
     limits: ServerLimits,
     window: Duration,
     /// Ranges of this machine that the configuration tells.
-    configured: Vec<Cidr>,
+    configured: Vec<IpNet>,
     destinations: DestinationPolicy,
     verifier: Verifier,
     user_names: Vec<String>,
@@ -62,8 +63,10 @@ const CLOSE_PATIENCE: Duration = Duration::from_secs(5);
 impl ServerCore {
     /// A core without connections.
     pub fn new(config: &ServerConfig) -> Self {
-        let listen = config.listen.iter().copied().map(Cidr::host);
-        let configured: Vec<Cidr> = listen.chain([config.tun.v4, config.tun.v6]).collect();
+        let listen = config.listen.iter().copied().map(IpNet::from);
+        let configured: Vec<IpNet> = listen
+            .chain([config.tun.v4.into(), config.tun.v6.into()])
+            .collect();
         let mut destinations = DestinationPolicy::new(config.allow.clone(), config.deny.clone());
         destinations.set_own(configured.clone());
         ServerCore {
@@ -104,7 +107,7 @@ impl ServerCore {
     /// configuration. Those listened on are among them without being named.
     pub fn set_own_addresses(&mut self, addresses: Vec<IpAddr>) {
         let mut own = self.configured.clone();
-        own.extend(addresses.into_iter().map(Cidr::host));
+        own.extend(addresses.into_iter().map(IpNet::from));
         self.destinations.set_own(own);
     }
 

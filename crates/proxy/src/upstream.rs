@@ -7,9 +7,9 @@ mod health;
 
 use core::net::{Ipv4Addr, Ipv6Addr};
 
-use braid_engine::strategy::Strategy;
 use braid_engine::{
     ApiError, CloseReason, ConnId, ConnectOptions, Event, PathConfig, PathId, Protocol, Stack,
+    StrategyFactory,
 };
 use braid_wire::Instant;
 
@@ -17,9 +17,6 @@ use crate::config::{BoxConfig, LinkConfig, Probing, ServerEntry};
 use crate::report::BoxCounters;
 
 use health::{Cell, Reach};
-
-/// Makes the scheduler and reinjector of a new connection.
-pub type StrategyFactory = StrategyFactory;
 
 /// What the driver is to do outside of streams and packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use braid_engine::strategy::Strategy;
 use braid_engine::{
     ApiError, Config, ConnId, ConnectOptions, Event, FallbackCause, ListenerId, PathConfig, RxMeta,
-    Stack, Transmit,
+    Stack, StrategyFactory, Transmit,
 };
 use braid_wire::{Instant, Rng, checksum, tcp};
 
@@ -25,7 +25,7 @@ pub struct HostConfig {
     pub paths: Vec<PathConfig>,
     /// Interface by destination.
     pub routes: Vec<(IpAddr, u32)>,
-    /// Scheduler and reinjector of accepted connections.
+    /// Strategies of accepted connections.
     pub strategy: StrategyFactory,
 }
 
@@ -41,13 +41,13 @@ impl HostConfig {
     }
 }
 
-/// Scheduler and reinjector of connections for which nothing else was chosen.
+/// The strategy of connections for which nothing else was chosen.
 pub fn default_strategy() -> Box<dyn Strategy> {
     strategy_of(braid_strategy::DEFAULT)()
 }
 
-/// Makes the policies of the strategy `name`, which whoever chose it has checked.
-pub(crate) fn strategy_of(name: &str) -> impl Fn() -> Box<dyn Strategy> + Send + use<> {
+/// Makes strategies called `name`, which whoever chose it has checked.
+pub(crate) fn strategy_of(name: &str) -> fn() -> Box<dyn Strategy> {
     braid_strategy::factory(name).expect("a strategy that exists")
 }
 

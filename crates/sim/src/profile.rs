@@ -3,7 +3,7 @@
 use core::net::Ipv4Addr;
 use core::time::Duration;
 
-use braid_engine::cc::Algorithm;
+use braid_engine::cc::NEWRENO;
 use braid_engine::{Config, DelayedAck, PathConfig};
 use braid_links::{QueueLimit, Rate, Settings};
 
@@ -54,7 +54,7 @@ impl Profile {
                 // Enough for three windows, and known from the SYN on: no segment but data is
                 // acknowledged.
                 recv_buffer: 65_535,
-                congestion: Algorithm::NewReno,
+                congestion: NEWRENO,
                 ..Config::default()
             },
             mtu: 1000,

@@ -1,98 +1,71 @@
-//! Strategies as pure decisions: which subflow carries what, and what is sent twice.
+//! Strategies: where a connection opens and joins, which subflow carries what, what is sent twice.
 //!
 //! Nothing here keeps protocol state or does I/O; a decision is a function of the view the engine
-//! hands in (see [`braid_engine::sched`]) and can be tested with literals. A strategy is one file
-//! and one row in the table of its kind.
+//! hands in (see [`braid_engine::strategy`]) and can be tested with literals. A strategy is one
+//! file and one row in the table; what several have in common is in [`parts`].
 #![forbid(unsafe_code)]
 
-pub mod reinjector;
-pub mod scheduler;
-mod usable;
+mod minrtt;
+pub mod parts;
+mod redundant;
+mod roundrobin;
 
 use std::fmt;
 
-use braid_engine::sched::Policy;
+use braid_engine::strategy::Strategy;
 
-/// The scheduler of a connection whose user did not choose.
-pub const DEFAULT_SCHEDULER: &str = "minrtt";
+pub use minrtt::MinRtt;
+pub use redundant::Redundant;
+pub use roundrobin::RoundRobin;
 
-/// The reinjector of a connection whose user did not choose.
-pub const DEFAULT_REINJECTOR: &str = "opportunistic";
+/// The strategy of a connection whose user did not choose.
+pub const DEFAULT: &str = "minrtt";
 
-/// The policy of the scheduler called `name` with [`DEFAULT_REINJECTOR`].
-///
-/// # Errors
-///
-/// There is no scheduler of that name.
-pub fn by_name(name: &str) -> Result<Policy, UnknownStrategy> {
-    policy(name, DEFAULT_REINJECTOR)
+/// Makes one strategy.
+type Make = fn() -> Box<dyn Strategy>;
+
+/// Every strategy by its name.
+const TABLE: &[(&str, Make)] = &[
+    ("minrtt", || Box::new(MinRtt)),
+    ("roundrobin", || Box::<RoundRobin>::default()),
+    ("redundant", || Box::new(Redundant)),
+];
+
+/// The names of all strategies.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    TABLE.iter().map(|(name, _)| *name)
 }
 
-/// The policy of the scheduler and the reinjector of these names; any two go together.
+/// A strategy by its name.
 ///
 /// # Errors
 ///
-/// One of the names is unknown.
-pub fn policy(scheduler: &str, reinjector: &str) -> Result<Policy, UnknownStrategy> {
-    Ok(Policy {
-        scheduler: scheduler::by_name(scheduler)?,
-        reinjector: reinjector::by_name(reinjector)?,
-    })
+/// There is none of that name.
+pub fn by_name(name: &str) -> Result<Box<dyn Strategy>, UnknownStrategy> {
+    Ok(factory(name)?())
 }
 
-/// Makes as many policies as wanted of the scheduler called `name` with [`DEFAULT_REINJECTOR`].
+/// Makes as many of the strategy called `name` as wanted.
 ///
 /// # Errors
 ///
-/// There is no scheduler of that name.
-pub fn factory(name: &str) -> Result<impl Fn() -> Policy + Clone + Send + use<>, UnknownStrategy> {
-    let scheduler = find("scheduler", scheduler::TABLE, name)?;
-    let reinjector = find("reinjector", reinjector::TABLE, DEFAULT_REINJECTOR)?;
-    Ok(move || Policy {
-        scheduler: scheduler(),
-        reinjector: reinjector(),
-    })
+/// There is none of that name.
+pub fn factory(name: &str) -> Result<fn() -> Box<dyn Strategy>, UnknownStrategy> {
+    let row = TABLE.iter().find(|(known, _)| *known == name);
+    row.map(|(_, make)| *make)
+        .ok_or_else(|| UnknownStrategy(name.to_owned()))
 }
 
 /// A name that no strategy has. Its message lists the names there are.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct UnknownStrategy {
-    /// What was looked for: `scheduler` or `reinjector`.
-    pub kind: &'static str,
-    /// The unknown name.
-    pub name: String,
-    /// The names of this kind.
-    pub known: Vec<&'static str>,
-}
+pub struct UnknownStrategy(pub String);
 
 impl fmt::Display for UnknownStrategy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let UnknownStrategy { kind, name, known } = self;
-        write!(
-            f,
-            "unknown {kind} {name:?}; known are: {}",
-            known.join(", ")
-        )
+        let known: Vec<_> = names().collect();
+        let known = known.join(", ");
+        write!(f, "unknown strategy {:?}; known are: {known}", self.0)
     }
 }
 
 impl std::error::Error for UnknownStrategy {}
-
-/// A row of a table of strategies.
-type Entry<T> = (&'static str, fn() -> Box<T>);
-
-/// What makes the strategy called `name`.
-fn find<T: ?Sized>(
-    kind: &'static str,
-    table: &[Entry<T>],
-    name: &str,
-) -> Result<fn() -> Box<T>, UnknownStrategy> {
-    match table.iter().find(|(known, _)| *known == name) {
-        Some((_, make)) => Ok(*make),
-        None => Err(UnknownStrategy {
-            kind,
-            name: name.to_owned(),
-            known: table.iter().map(|(known, _)| *known).collect(),
-        }),
-    }
-}

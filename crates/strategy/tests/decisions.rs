@@ -2,28 +2,41 @@
 
 use std::time::Duration;
 
-use braid_engine::strategy::{Decision, FlowSize, Payload, Reinject, SendView, SubflowView};
+use braid_engine::strategy::{
+    Copies, Decision, FlowSize, InFlight, Payload, SendView, Strategy, SubflowView,
+};
 use braid_engine::{PathId, SubflowId};
-use braid_strategy::{UnknownStrategy, by_name, strategy, reinjector, scheduler};
+use braid_strategy::parts::usable::is_overfull;
+use braid_strategy::{RoundRobin, by_name};
 use braid_wire::{Instant, Rng};
 
-/// A regular subflow with room for 10 of its 20 segments of 1000 bytes.
+const NOW: Instant = Instant::from_millis(10_000);
+
+/// A regular subflow with room for 10 of its 20 segments of 1000 bytes, which is what its rate
+/// fills in a round trip.
 fn subflow(id: u32, srtt_ms: u64) -> SubflowView {
+    let srtt = Duration::from_millis(srtt_ms);
     SubflowView {
         id: SubflowId(id),
         path: PathId(id as u8),
-        srtt: Duration::from_millis(srtt_ms),
-        rttvar: Duration::from_millis(srtt_ms / 20),
-        min_rtt: Duration::from_millis(srtt_ms),
+        srtt,
+        rttvar: srtt / 20,
+        latest_rtt: srtt,
+        base_rtt: srtt,
+        rto: srtt + Duration::from_millis(200),
+        timeouts: 0,
         cwnd: 20_000,
         ssthresh: u64::MAX,
         in_flight: 10_000,
+        oldest_sent: Some(NOW),
         mss: 1000,
         pacing_rate: 1_000_000,
+        delivery_rate: 20_000_000u64.checked_div(srtt_ms).unwrap_or(0),
         loss: 0.0,
         backup: false,
         stale: false,
         ready: true,
+        copies: Copies::default(),
     }
 }
 
@@ -47,20 +60,75 @@ fn backup(s: SubflowView) -> SubflowView {
     SubflowView { backup: true, ..s }
 }
 
-fn view(subflows: &[SubflowView]) -> SendView<'_> {
-    SendView {
-        now: Instant::ZERO,
-        subflows,
-        unsent: 100_000,
-        peer_window: 1_000_000,
-        outstanding: 20_000,
-        flow_size: FlowSize::Unknown,
+/// Bytes `start..start + 1000`, sent by `carrier` `age` ms ago.
+fn piece(carrier: u32, start: u64, age: u64) -> InFlight {
+    InFlight {
+        start,
+        end: start + 1000,
+        carrier: SubflowId(carrier),
+        sent_at: Instant::from_millis(10_000 - age),
     }
 }
 
+/// `s` may carry `data` too, which was sent once.
+fn single(s: SubflowView, data: InFlight) -> SubflowView {
+    let copies = Copies {
+        single: Some(data),
+        any: Some(data),
+        ..s.copies
+    };
+    SubflowView { copies, ..s }
+}
+
+fn lost(s: SubflowView, data: InFlight) -> SubflowView {
+    let copies = Copies {
+        lost: Some(data),
+        any: Some(data),
+        ..s.copies
+    };
+    SubflowView { copies, ..s }
+}
+
+fn view(subflows: &[SubflowView]) -> SendView<'_> {
+    SendView {
+        now: NOW,
+        subflows,
+        unsent: 100_000,
+        unsent_by_urgency: [0, 0, 0, 100_000, 0, 0, 0, 0],
+        peer_window: 1_000_000,
+        outstanding: 20_000,
+        may_send_new: true,
+        flow_size: FlowSize::Unknown,
+        oldest: None,
+    }
+}
+
+/// Everything has been sent.
+fn at_the_end(subflows: &[SubflowView]) -> SendView<'_> {
+    SendView {
+        unsent: 0,
+        may_send_new: false,
+        ..view(subflows)
+    }
+}
+
+/// The peer's window is shut by `oldest`.
+fn blocked(subflows: &[SubflowView], oldest: InFlight) -> SendView<'_> {
+    SendView {
+        peer_window: 0,
+        may_send_new: false,
+        oldest: Some(oldest),
+        ..view(subflows)
+    }
+}
+
+fn decide(name: &str, view: &SendView<'_>) -> Decision {
+    let mut strategy = by_name(name).unwrap();
+    strategy.next(view, &mut Rng::for_component(0, 0))
+}
+
 fn minrtt(view: &SendView<'_>) -> Decision {
-    let mut scheduler = by_name("minrtt").unwrap().scheduler;
-    scheduler.next(view, &mut Rng::for_component(0, 0))
+    decide("minrtt", view)
 }
 
 fn send(id: u32, max_bytes: u32) -> Decision {
@@ -71,18 +139,20 @@ fn send(id: u32, max_bytes: u32) -> Decision {
     }
 }
 
-fn opportunistic(view: &SendView<'_>, holder: u32) -> Option<Reinject> {
-    by_name("minrtt")
-        .unwrap()
-        .reinjector
-        .next(view, SubflowId(holder))
+fn copy(id: u32, data: InFlight) -> Decision {
+    Decision::copy_on(SubflowId(id), data)
 }
 
-fn copy(id: u32, penalise_holder: bool) -> Option<Reinject> {
-    Some(Reinject {
+/// A copy for which the carrier of `data` pays.
+fn penalty(id: u32, data: InFlight) -> Decision {
+    Decision::Send {
         subflow: SubflowId(id),
-        penalise_holder,
-    })
+        data: Payload::Copy {
+            data,
+            penalise: true,
+        },
+        max_bytes: u32::MAX,
+    }
 }
 
 #[test]
@@ -101,16 +171,16 @@ fn minrtt_skips_full_and_failed_subflows() {
     assert_eq!(minrtt(&view(&fast_stale)), send(1, 10_000));
     assert_eq!(
         minrtt(&view(&[stale(subflow(0, 30)), full(subflow(1, 70))])),
-        Decision::Wait
+        Decision::WAIT
     );
-    assert_eq!(minrtt(&view(&[])), Decision::Wait);
+    assert_eq!(minrtt(&view(&[])), Decision::WAIT);
 }
 
 #[test]
 fn minrtt_uses_a_backup_only_without_a_usable_regular_subflow() {
     let fast = backup(subflow(0, 10));
     assert_eq!(minrtt(&view(&[fast, subflow(1, 70)])), send(1, 10_000));
-    assert_eq!(minrtt(&view(&[fast, full(subflow(1, 70))])), Decision::Wait);
+    assert_eq!(minrtt(&view(&[fast, full(subflow(1, 70))])), Decision::WAIT);
     assert_eq!(
         minrtt(&view(&[fast, stale(subflow(1, 70))])),
         send(0, 10_000)
@@ -128,10 +198,10 @@ fn minrtt_leaves_to_a_paced_subflow_what_its_window_takes() {
             ..view(&all)
         })
     };
-    assert_eq!(of(10_000, 1_000_000), Decision::Wait);
+    assert_eq!(of(10_000, 1_000_000), Decision::WAIT);
     assert_eq!(of(14_000, 1_000_000), send(1, 4_000));
     assert_eq!(of(100_000, 1_000_000), send(1, 10_000));
-    assert_eq!(of(100_000, 10_000), Decision::Wait);
+    assert_eq!(of(100_000, 10_000), Decision::WAIT);
     // No slivers.
     assert_eq!(of(10_001, 1_000_000), send(1, 1_000));
     // A slower one has no such claim, nor has a failed or a backup one.
@@ -145,141 +215,193 @@ fn minrtt_leaves_to_a_paced_subflow_what_its_window_takes() {
 }
 
 #[test]
+fn minrtt_leaves_out_what_has_become_slow() {
+    // 20 kB under way at 100 kbit/s.
+    let slow = |s: SubflowView| SubflowView {
+        latest_rtt: Duration::from_millis(1_000),
+        delivery_rate: 12_500,
+        ..s
+    };
+    assert!(is_overfull(&slow(subflow(0, 30))));
+    let all = [slow(subflow(0, 30)), subflow(1, 70)];
+    assert_eq!(minrtt(&view(&all)), send(1, 10_000));
+    // It waits for the other, but not where there is none.
+    let all = [slow(subflow(0, 30)), full(subflow(1, 70))];
+    assert_eq!(minrtt(&view(&all)), Decision::WAIT);
+    assert_eq!(minrtt(&view(&[slow(subflow(0, 30))])), send(0, 10_000));
+    // What is drained may carry again; a long queue at a high rate is no harm.
+    let drained = SubflowView {
+        in_flight: 1000,
+        ..slow(subflow(0, 30))
+    };
+    assert!(!is_overfull(&drained));
+    let bloated = SubflowView {
+        delivery_rate: 1_000_000,
+        ..slow(subflow(0, 30))
+    };
+    assert!(!is_overfull(&bloated));
+}
+
+#[test]
+fn lost_data_goes_first_on_the_fastest_that_works() {
+    let data = piece(2, 0, 500);
+    let all = [
+        stale(lost(subflow(0, 10), data)),
+        lost(subflow(1, 70), data),
+        lost(subflow(2, 50), data),
+    ];
+    assert_eq!(minrtt(&view(&all)), copy(2, data));
+    assert_eq!(decide("roundrobin", &view(&all)), copy(2, data));
+    let all = [lost(full(subflow(0, 10)), data), subflow(1, 70)];
+    assert_eq!(minrtt(&at_the_end(&all)), Decision::WAIT);
+}
+
+#[test]
+fn late_data_overtakes_new_data() {
+    // Late after the round trip and twice 150 ms and a round trip: 30 + 360.
+    let of = |age| {
+        let all = [subflow(0, 30), single(subflow(1, 70), piece(0, 0, age))];
+        minrtt(&view(&all))
+    };
+    assert_eq!(of(389), send(0, 10_000));
+    assert_eq!(of(390), copy(1, piece(0, 0, 390)));
+}
+
+#[test]
+fn who_waits_asks_again_when_data_is_late() {
+    let all = [full(subflow(0, 30)), full(subflow(1, 70))];
+    let oldest = Some(piece(0, 0, 100));
+    let waiting = SendView {
+        oldest,
+        ..view(&all)
+    };
+    let until = Some(NOW + Duration::from_millis(290));
+    assert_eq!(minrtt(&waiting), Decision::Wait { until });
+}
+
+#[test]
 fn a_blocked_window_moves_the_oldest_data_to_the_fastest_subflow() {
-    let all = [subflow(0, 30), subflow(1, 70), subflow(2, 50)];
-    let blocked = SendView {
-        peer_window: 0,
-        ..view(&all)
-    };
-    assert_eq!(opportunistic(&blocked, 1), copy(0, true));
-    assert_eq!(opportunistic(&blocked, 0), None, "the fastest one holds it");
-    let all = [full(subflow(0, 30)), subflow(1, 70), subflow(2, 90)];
-    let blocked = SendView {
-        peer_window: 0,
-        ..view(&all)
-    };
-    assert_eq!(
-        opportunistic(&blocked, 1),
-        None,
-        "only a slower one has room"
-    );
-    assert_eq!(opportunistic(&blocked, 7), None, "no such subflow");
+    let data = piece(1, 0, 10);
+    let all = [
+        single(subflow(0, 30), data),
+        subflow(1, 70),
+        single(subflow(2, 50), data),
+    ];
+    assert_eq!(minrtt(&blocked(&all, data)), penalty(0, data));
+    // The fastest one holds what keeps the window shut.
+    let all = [single(subflow(0, 30), piece(1, 9000, 10)), subflow(1, 70)];
+    let held = minrtt(&blocked(&all, piece(0, 0, 10)));
+    assert!(matches!(held, Decision::Wait { .. }), "{held:?}");
+    let all = [
+        full(subflow(0, 30)),
+        subflow(1, 70),
+        single(subflow(2, 90), data),
+    ];
+    let slower = minrtt(&blocked(&all, data));
+    assert!(matches!(slower, Decision::Wait { .. }), "{slower:?}");
+    // Who held it is gone: then it is lost, or was sent by another since.
+    let gone = piece(7, 0, 10);
+    let all = [single(subflow(0, 30), gone), subflow(1, 70)];
+    assert_eq!(minrtt(&blocked(&all, gone)), Decision::WAIT);
 }
 
 #[test]
 fn copies_go_neither_to_failed_nor_to_idle_backup_subflows() {
+    let data = piece(1, 0, 10);
     for fast in [stale(subflow(0, 10)), backup(subflow(0, 10))] {
-        let all = [fast, subflow(1, 70)];
-        assert_eq!(
-            opportunistic(
-                &SendView {
-                    peer_window: 0,
-                    ..view(&all)
-                },
-                1
-            ),
-            None
-        );
-        assert_eq!(
-            opportunistic(
-                &SendView {
-                    unsent: 0,
-                    ..view(&all)
-                },
-                1
-            ),
-            None
-        );
+        let all = [single(fast, data), subflow(1, 70)];
+        assert_eq!(minrtt(&at_the_end(&all)), Decision::WAIT);
+        let shut = minrtt(&blocked(&all, data));
+        assert!(matches!(shut, Decision::Wait { .. }), "{shut:?}");
     }
-    let all = [backup(subflow(0, 10)), stale(subflow(1, 70))];
-    assert_eq!(
-        opportunistic(
-            &SendView {
-                unsent: 0,
-                ..view(&all)
-            },
-            1
-        ),
-        copy(0, false)
-    );
+    let all = [backup(single(subflow(0, 10), data)), stale(subflow(1, 70))];
+    assert_eq!(minrtt(&at_the_end(&all)), copy(0, data));
 }
 
 #[test]
 fn the_tail_is_copied_where_that_is_clearly_earlier() {
+    let data = piece(1, 0, 10);
     let tail = |fast_ms, rttvar_ms, slow_ms| {
         let fast = SubflowView {
             rttvar: Duration::from_millis(rttvar_ms),
-            ..subflow(0, fast_ms)
+            ..single(subflow(0, fast_ms), data)
         };
-        let all = [fast, subflow(1, slow_ms)];
-        opportunistic(
-            &SendView {
-                unsent: 0,
-                ..view(&all)
-            },
-            1,
-        )
+        minrtt(&at_the_end(&[fast, subflow(1, slow_ms)]))
     };
-    assert_eq!(tail(30, 2, 70), copy(0, false));
-    assert_eq!(tail(30, 2, 60), None);
-    assert_eq!(tail(30, 10, 70), None, "the fast one is not that sure");
-    assert_eq!(tail(70, 2, 30), None);
+    assert_eq!(tail(30, 2, 70), copy(0, data));
+    assert_eq!(tail(30, 2, 60), Decision::WAIT);
+    assert_eq!(tail(30, 10, 70), Decision::WAIT, "not that sure");
+    assert_eq!(tail(70, 2, 30), Decision::WAIT);
 }
 
 #[test]
-fn none_never_copies() {
-    let all = [subflow(0, 10), subflow(1, 700)];
-    let mut none = strategy("minrtt", "none").unwrap().reinjector;
-    assert_eq!(
-        none.next(
-            &SendView {
-                unsent: 0,
-                ..view(&all)
-            },
-            SubflowId(1)
-        ),
-        None
-    );
-    assert_eq!(
-        none.next(
-            &SendView {
-                peer_window: 0,
-                ..view(&all)
-            },
-            SubflowId(1)
-        ),
-        None
-    );
+fn roundrobin_gives_one_segment_in_turn() {
+    let mut strategy = RoundRobin::default();
+    let mut next = |all: &[SubflowView]| strategy.next(&view(all), &mut Rng::for_component(0, 0));
+    let all = [subflow(0, 300), subflow(1, 10), subflow(2, 70)];
+    let turns: Vec<_> = (0..4).map(|_| next(&all)).collect();
+    let expected = [0, 1, 2, 0].map(|id| send(id, 1000));
+    assert_eq!(turns, expected);
+    // Without room no turn, but no waiting for it either: the others start again.
+    let all = [subflow(0, 300), full(subflow(1, 10)), subflow(2, 70)];
+    let turns: Vec<_> = (0..3).map(|_| next(&all)).collect();
+    let expected = [2, 0, 2].map(|id| send(id, 1000));
+    assert_eq!(turns, expected);
+    let all = [full(subflow(0, 300)), stale(subflow(1, 10))];
+    assert_eq!(next(&all), Decision::WAIT);
+}
+
+#[test]
+fn redundant_walks_the_queue_on_every_subflow() {
+    let behind = piece(0, 3000, 10);
+    let all = [subflow(0, 70), single(subflow(1, 90), behind)];
+    let view = view(&all);
+    assert_eq!(decide("redundant", &view), Decision::new_on(SubflowId(0)));
+    let all = [full(subflow(0, 30)), single(subflow(1, 90), behind)];
+    let view = SendView {
+        subflows: &all,
+        ..view
+    };
+    assert_eq!(decide("redundant", &view), copy(1, behind));
+    // The tail too, whoever is slower.
+    let all = [subflow(0, 30), single(subflow(1, 90), behind)];
+    assert_eq!(decide("redundant", &at_the_end(&all)), copy(1, behind));
+    let done = [subflow(0, 30), subflow(1, 90)];
+    assert_eq!(decide("redundant", &at_the_end(&done)), Decision::WAIT);
+    let spare = [backup(subflow(0, 10)), full(subflow(1, 90))];
+    let view = SendView {
+        subflows: &spare,
+        ..view
+    };
+    assert_eq!(decide("redundant", &view), Decision::WAIT);
 }
 
 #[test]
 fn strategies_answer_to_the_name_they_are_listed_under() {
-    for name in scheduler::names() {
-        assert_eq!(scheduler::by_name(name).unwrap().name(), name);
-    }
-    for name in reinjector::names() {
-        assert_eq!(reinjector::by_name(name).unwrap().name(), name);
+    for name in braid_strategy::names() {
+        assert_eq!(by_name(name).unwrap().name(), name);
     }
 }
 
 #[test]
 fn an_unknown_name_is_answered_with_the_known_ones() {
     let error = by_name("fastest").unwrap_err();
-    let UnknownStrategy {
-        kind,
-        ref name,
-        ref known,
-    } = error;
-    assert_eq!(
-        (kind, name.as_str(), known.as_slice()),
-        ("scheduler", "fastest", &["minrtt"][..])
-    );
+    assert_eq!(error.0, "fastest");
     assert_eq!(
         error.to_string(),
-        r#"unknown scheduler "fastest"; known are: minrtt"#
+        r#"unknown strategy "fastest"; known are: minrtt, roundrobin, redundant"#
     );
-    assert_eq!(
-        strategy("minrtt", "").unwrap_err().to_string(),
-        r#"unknown reinjector ""; known are: opportunistic, none"#
-    );
+}
+
+/// MPTCP-MAPS, equation 4: 20 segments of 1500 bytes in a round trip without queues.
+#[test]
+fn the_window_tells_of_loss() {
+    let path = SubflowView {
+        cwnd: 30_000,
+        ..subflow(0, 50)
+    };
+    let modelled = path.modelled_loss();
+    assert!((modelled - (1.22f64 / 20.0).powi(2)).abs() < 1e-12);
+    let unmeasured = subflow(0, 0).modelled_loss();
+    assert_eq!(unmeasured, 0.0);
 }

@@ -8,8 +8,8 @@ use std::time::Duration;
 use braid::bed;
 use braid::cmd::render::render_config;
 use braid::failure::Failure;
-use braid_linux::netns;
-use braid_linux::testbed::{Options, Role, Start};
+use braid_testbed::netns;
+use braid_testbed::{Options, Role, Start};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::Serialize;
 

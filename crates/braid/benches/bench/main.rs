@@ -74,7 +74,7 @@ struct Results {
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     if arguments.only != Some(Part::Sim)
-        && let Err(reason) = braid_linux::netns::ensure_capable()
+        && let Err(reason) = braid_testbed::netns::ensure_capable()
     {
         reason.announce("benchmark");
         return ExitCode::from(77);

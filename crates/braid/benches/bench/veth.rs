@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use braid::failure::Failure;
-use braid_linux::netns;
+use braid_testbed::netns;
 
 /// Links between the two namespaces.
 pub const LINKS: usize = 2;

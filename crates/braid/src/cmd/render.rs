@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, Read};
 
-use braid_linux::testbed::{HostLayout, InterfaceLayout, Layout, RenderConfig, Role, SegmentKind};
+use braid_testbed::{HostLayout, InterfaceLayout, Layout, RenderConfig, Role, SegmentKind};
 
 use crate::kernel_peer::hex;
 

@@ -3,8 +3,9 @@
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 
-use braid_linux::netns;
-use braid_linux::testbed::{self, Client, LinkChange, Options, Spec};
+use braid_testbed as testbed;
+use braid_testbed::netns;
+use braid_testbed::{Client, LinkChange, Options, Spec};
 
 use super::print::{print, print_json};
 use super::render;
@@ -41,7 +42,7 @@ pub fn run(command: &Testbed, json: bool) -> Result<(), Failure> {
             }
             let mut change = LinkChange::parse(changes)?;
             change.load(&std::env::current_dir()?)?;
-            Ok(Client::connect(&spec.name)?.set_link(link, None, &change)?)
+            Ok(Client::connect(&spec.name)?.set(link, None, &change)?)
         }
         Testbed::Down { file } => Ok(testbed::down(&Spec::read(file)?.name)?),
     }

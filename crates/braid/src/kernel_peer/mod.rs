@@ -13,7 +13,7 @@ use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::thread;
 use std::time::Duration;
 
-use braid_linux::kernel_tcp as socket;
+use braid_testbed::kernel_tcp as socket;
 use serde::Serialize;
 
 use crate::cli::{PeerArgs, Transport};

@@ -6,8 +6,8 @@ use std::os::fd::AsFd;
 use std::thread;
 use std::time::Instant;
 
-use braid_linux::kernel_tcp as socket;
-use braid_linux::mptcp_info::mptcp_info;
+use braid_testbed::kernel_tcp as socket;
+use braid_testbed::mptcp_info::mptcp_info;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::process::Stdio;
 
 use braid::kernel_peer::Pattern;
-use braid_linux::netns;
+use braid_testbed::netns;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 use super::bed::Bed;

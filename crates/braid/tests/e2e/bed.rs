@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use braid::bed::{self, POLL};
 use braid::cmd::render::render_config;
 use braid::kernel_peer::Pattern;
-use braid_linux::testbed::{HostLayout, LinkChange, Options, RenderConfig, Role};
+use braid_testbed::{HostLayout, LinkChange, Options, RenderConfig, Role};
 
 /// Longest that anything is waited for.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -214,7 +214,7 @@ impl Bed {
     pub fn set_link(&mut self, link: &str, change: &str) {
         let change = LinkChange::parse(change.split(' ')).expect("a good change");
         self.testbed
-            .set_link(link, None, &change)
+            .set(link, None, &change)
             .unwrap_or_else(|e| panic!("set: {e}"));
     }
 
@@ -223,7 +223,7 @@ impl Bed {
         ["link1", "link2"].map(|link| {
             let stats = self
                 .testbed
-                .link_stats(link)
+                .link_status(link)
                 .unwrap_or_else(|e| panic!("stats: {e}"));
             stats.reverse.bytes_delivered
         })

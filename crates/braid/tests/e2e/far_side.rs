@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use braid_linux::testbed::Role;
+use braid_testbed::Role;
 
 use super::bed::{Bed, render_changed};
 

@@ -3,7 +3,7 @@
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use braid_linux::netns;
+use braid_testbed::netns;
 use rustix::process::{Pid, Signal, kill_process};
 
 /// A measurement under way; killed when dropped.

@@ -1,6 +1,6 @@
 //! Links that break during a transfer.
 
-use braid_linux::testbed::Role;
+use braid_testbed::Role;
 
 use super::bed::{Bed, Download, render_changed};
 

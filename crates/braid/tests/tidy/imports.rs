@@ -15,8 +15,9 @@ const ORDER: &[(&str, u32)] = &[
     ("proxy", 4),
     ("sim", 5),
     ("linux", 5),
-    ("lab", 6),
-    ("braid", 7),
+    ("testbed", 6),
+    ("lab", 7),
+    ("braid", 8),
 ];
 
 /// Licences that may be linked into a binary under MIT or Apache-2.0; as in deny.toml.

@@ -4,6 +4,7 @@
 //! Where a limit would make the code worse, a comment `// tidy: <why>` directly above the function
 //! (or on the line itself, for the line rules) lifts it.
 
+mod circles;
 mod imports;
 mod source;
 
@@ -53,6 +54,11 @@ fn report(complaints: &[String]) {
 #[test]
 fn crates_import_only_what_stands_to_their_left() {
     report(&imports::check(&root()));
+}
+
+#[test]
+fn no_files_import_each_other_in_a_circle() {
+    report(&circles::check(&rust_files(), circles::STILL));
 }
 
 #[test]

@@ -18,7 +18,12 @@ const ARGUMENTS: usize = 6;
 const REASON_LEN: usize = 15;
 
 /// Crates that may read the clock.
-const CLOCK: &[&str] = &["crates/linux/", "crates/lab/", "crates/braid/"];
+const CLOCK: &[&str] = &[
+    "crates/linux/",
+    "crates/testbed/",
+    "crates/lab/",
+    "crates/braid/",
+];
 /// Crates whose runs must repeat exactly from a seed.
 const ORDERED: &[&str] = &[
     "crates/engine/",

@@ -1,11 +1,16 @@
 //! Payload buffers: blocks from a bounded pool, so that an idle connection holds none.
 //!
+//! What is written waits in a queue by urgency until it is sent: then it gets its place in the
+//! stream, by which it is addressed from there on.
+//!
 //! A connection owns a [`SendBuffer`] and a [`RecvBuffer`]; both take their memory, in blocks of
 //! [`BLOCK_SIZE`] bytes, from the one [`Pool`] of the stack, which is handed into every call that
 //! may need it. A buffer that is dropped while it holds blocks would leave them accounted for:
 //! call its `clear` first.
 
+mod blocks;
 mod pool;
+mod queue;
 mod ranges;
 mod recv;
 mod send;

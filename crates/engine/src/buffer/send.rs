@@ -6,126 +6,215 @@ use std::ops::Range;
 
 use arrayvec::ArrayVec;
 
-use super::pool::{BLOCK_SIZE, Block, Pool, slices_of};
+use super::RangeSet;
+use super::blocks::{Blocks, Span};
+use super::pool::{BLOCK_SIZE, Block, Pool};
+use super::queue::Queue;
+use crate::{Class, Urgency};
 
 /// Most slices of [`SendBuffer::write_slices`]: 224 KiB at least.
 pub const WRITE_SLICES: usize = 8;
 
-/// Most slices of [`SendBuffer::slices`]: 224 KiB at least, which a packet never needs.
+/// Most slices of [`SendBuffer::slices`]. Bytes written with one urgency lie together: so many
+/// slices are 224 KiB.
 pub const SEND_SLICES: usize = 8;
 
-/// Block lists longer than this are given back when the buffer becomes empty.
-const KEEP_CAPACITY: usize = 32;
+/// Slice lists longer than this are given back when the buffer becomes empty.
+const KEEP_CAPACITY: usize = 64;
 
-const BLOCK: u64 = BLOCK_SIZE as u64;
+/// Bytes that have a place in the stream.
+#[derive(Debug)]
+struct Mapped {
+    offset: u64,
+    span: Span,
+}
 
-/// Bytes of a stream from the first unacknowledged one to the last one written, addressed by
-/// stream offset. An empty buffer holds no block.
+impl Mapped {
+    fn end(&self) -> u64 {
+        self.offset + self.span.len() as u64
+    }
+}
+
+/// The block that the next bytes of one urgency go to.
+#[derive(Debug, Clone, Copy)]
+struct Tail {
+    slot: u32,
+    used: usize,
+}
+
+/// Bytes of a stream from the first unacknowledged one to the last one written. Acknowledged ones
+/// are kept where somebody still needs them.
+///
+/// A byte has a place in the stream, by which it is addressed, from when it is first sent
+/// ([`map_next`](Self::map_next)); until then more urgent ones may pass it. These rules hold:
+///
+/// - Bytes of higher urgency go first; within one urgency, those written first.
+/// - The bytes of one write stay together: once the first is mapped, nothing comes between it and
+///   the others. So a reader can tell frames, and who wants to be passed writes little at a time.
+/// - The bytes of one stream keep their order. What waits of a stream is raised with what it writes
+///   more urgently, and goes before it.
+///
+/// Bytes of one urgency share blocks, and no bytes are ever moved: an empty buffer that keeps
+/// nothing holds no block,
+/// one with a single class no more than the blocks its bytes fill, the first and last in part.
 #[derive(Debug, Default)]
 pub struct SendBuffer {
-    blocks: VecDeque<Block>,
-    /// Offset of the first byte of `blocks[0]`; `base <= start`.
-    base: u64,
+    blocks: Blocks,
+    /// What is acknowledged and still needed, in order of offset.
+    kept: VecDeque<Mapped>,
+    /// In order of offset, without gaps, to `nxt`; of the first a part may be acknowledged.
+    mapped: VecDeque<Mapped>,
     start: u64,
+    nxt: u64,
+    /// Where the stream ends when all that waits is mapped.
     end: u64,
-    /// Bytes offered by the last `write_slices`: nothing else may become part of the stream, since
-    /// blocks come with what their last user left.
+    queue: Queue,
+    tails: [Option<Tail>; Urgency::COUNT],
+    /// What was offered last: only its bytes may be committed, since blocks come with what their
+    /// last user left.
     offered: usize,
+    class: Class,
+    fresh: ArrayVec<Block, WRITE_SLICES>,
 }
 
 impl SendBuffer {
     /// An empty buffer whose first byte will be `offset`.
-    pub const fn new(offset: u64) -> Self {
+    pub fn new(offset: u64) -> Self {
         SendBuffer {
-            blocks: VecDeque::new(),
-            base: offset,
             start: offset,
+            nxt: offset,
             end: offset,
-            offered: 0,
+            ..SendBuffer::default()
         }
     }
 
-    /// The first offset kept: everything below is released.
+    /// The first offset not released.
     pub fn start(&self) -> u64 {
         self.start
     }
 
-    /// The offset the next written byte gets.
+    /// One past the last offset mapped.
+    pub fn nxt(&self) -> u64 {
+        self.nxt
+    }
+
+    /// One past the last offset there will be when all bytes are mapped.
     pub fn end(&self) -> u64 {
         self.end
     }
 
-    /// Bytes kept.
+    /// Bytes not released.
     pub fn len(&self) -> usize {
         (self.end - self.start) as usize
     }
 
-    /// Whether no byte is kept.
+    /// Whether every byte is released.
     pub fn is_empty(&self) -> bool {
         self.start == self.end
     }
 
-    /// Memory for up to `max` further bytes, to be filled from its start and then announced by
-    /// [`commit`](Self::commit). Shorter, or empty, where the pool or [`WRITE_SLICES`] ends first.
+    /// Bytes kept for those who need them though they are acknowledged.
+    pub fn kept(&self) -> usize {
+        self.kept.iter().map(|k| k.span.len()).sum()
+    }
+
+    /// Bytes of memory in use: whole blocks, and the lists of what lies in them.
+    pub fn memory(&self) -> usize {
+        let spans = self.mapped.len() + self.kept.len();
+        let lists = spans * size_of::<Mapped>() + self.queue.overhead();
+        (self.blocks.len() + self.fresh.len()) * BLOCK_SIZE + lists
+    }
+
+    /// Bytes not mapped yet, by urgency.
+    pub fn unmapped(&self) -> [u64; Urgency::COUNT] {
+        self.queue.bytes()
+    }
+
+    /// The most urgent that is not mapped yet.
+    pub fn most_urgent(&self) -> Option<Urgency> {
+        self.queue.most_urgent()
+    }
+
+    // --- writing
+
+    /// Memory for up to `max` further bytes of `class`, to be filled from its start and then
+    /// announced by [`commit`](Self::commit). Shorter, or empty, where the pool or [`WRITE_SLICES`]
+    /// ends first.
     ///
     /// The slices hold stale bytes; only committed ones are ever read.
     pub fn write_slices(
         &mut self,
         pool: &mut Pool,
+        class: Class,
         max: usize,
     ) -> ArrayVec<IoSliceMut<'_>, WRITE_SLICES> {
-        let used = (self.end - self.base) as usize;
-        let first = used / BLOCK_SIZE;
-        let mut skip = used % BLOCK_SIZE;
-        let wanted = used
-            .saturating_add(max)
-            .div_ceil(BLOCK_SIZE)
-            .min(first + WRITE_SLICES);
-        while self.blocks.len() < wanted {
-            let Some(block) = pool.alloc_unreserved() else {
-                break;
-            };
-            self.blocks.push_back(block);
-        }
-        let mut left = max;
+        self.class = class;
         let mut slices = ArrayVec::new();
-        for block in self.blocks.iter_mut().skip(first).take(WRITE_SLICES) {
-            let take = left.min(BLOCK_SIZE - skip);
-            if take == 0 {
-                break;
-            }
-            slices.push(IoSliceMut::new(&mut block.bytes_mut()[skip..skip + take]));
+        let mut left = max;
+        if let Some(tail) = self.tails[class.urgency.index()]
+            && tail.used < BLOCK_SIZE
+            && left > 0
+        {
+            let rest = self.blocks.rest_mut(tail.slot, tail.used);
+            let take = left.min(rest.len());
+            slices.push(IoSliceMut::new(&mut rest[..take]));
             left -= take;
-            skip = 0;
+        }
+        let wanted = left.div_ceil(BLOCK_SIZE).min(WRITE_SLICES - slices.len());
+        while self.fresh.len() < wanted
+            && let Some(block) = pool.alloc_unreserved()
+        {
+            self.fresh.push(block);
+        }
+        for block in self.fresh.iter_mut().take(wanted) {
+            let take = left.min(BLOCK_SIZE);
+            slices.push(IoSliceMut::new(&mut block.bytes_mut()[..take]));
+            left -= take;
         }
         self.offered = max - left;
         slices
     }
 
-    /// Takes the first `n` bytes of the last [`write_slices`](Self::write_slices) into the stream
+    /// Takes the first `n` bytes of the last [`write_slices`](Self::write_slices) into the queue
     /// and gives blocks that were not needed back. At most as many bytes as were offered.
     pub fn commit(&mut self, n: usize, pool: &mut Pool) {
         let offered = std::mem::take(&mut self.offered);
         debug_assert!(n <= offered, "committed {n} bytes, {offered} were offered");
-        self.end += n.min(offered) as u64;
-        let needed = (self.end - self.base).div_ceil(BLOCK) as usize;
-        while self.blocks.len() > needed {
-            self.blocks
-                .pop_back()
-                .into_iter()
-                .for_each(|b| pool.free(b));
+        let mut left = n.min(offered);
+        self.end += left as u64;
+        let class = self.class;
+        if left > 0 {
+            self.queue.raise(class);
         }
-        if self.is_empty() {
-            self.clear(pool);
+        let tail = &mut self.tails[class.urgency.index()];
+        let mut fresh = self.fresh.drain(..);
+        while left > 0 {
+            let (slot, used) = match *tail {
+                Some(tail) if tail.used < BLOCK_SIZE => (tail.slot, tail.used),
+                _ => match fresh.next() {
+                    Some(block) => (self.blocks.add(block), 0),
+                    None => break,
+                },
+            };
+            let take = left.min(BLOCK_SIZE - used);
+            left -= take;
+            let span = self.blocks.take(slot, used, take);
+            self.queue.push(class, span, left > 0);
+            *tail = Some(Tail {
+                slot,
+                used: used + take,
+            });
         }
+        fresh.for_each(|b| pool.free(b));
     }
 
-    /// Copies in as much of `data` as the pool has room for and returns how much.
-    pub fn write(&mut self, pool: &mut Pool, data: &[u8]) -> usize {
+    /// Copies in as much of `data` as the pool has room for, as one write for each
+    /// [`WRITE_SLICES`] slices, and returns how much.
+    pub fn write(&mut self, pool: &mut Pool, class: Class, data: &[u8]) -> usize {
         let mut written = 0;
         while written < data.len() {
             let mut n = 0;
-            for mut slice in self.write_slices(pool, data.len() - written) {
+            for mut slice in self.write_slices(pool, class, data.len() - written) {
                 let from = &data[written + n..];
                 let take = slice.len().min(from.len());
                 slice[..take].copy_from_slice(&from[..take]);
@@ -140,42 +229,129 @@ impl SendBuffer {
         written
     }
 
-    /// The bytes of `range`, in order. What lies outside the buffer, or behind the last of
-    /// [`SEND_SLICES`] slices, is left out.
+    // --- sending
+
+    /// Bytes that are next and of one urgency: what [`map_next`](Self::map_next) maps at most.
+    pub fn next_run(&self) -> u64 {
+        self.queue.run()
+    }
+
+    /// Gives up to `max` bytes their place in the stream and returns it. They are of one urgency,
+    /// and one packet can carry them. Empty where nothing waits.
+    pub fn map_next(&mut self, max: u64) -> Range<u64> {
+        let start = self.nxt;
+        let mut left = max.min(self.next_run()) as usize;
+        let mut slices = 0;
+        while left > 0
+            && slices < SEND_SLICES
+            && let Some(span) = self.queue.pop(left)
+        {
+            left -= span.len();
+            let last = self.mapped.back_mut();
+            let joined = last.is_some_and(|last| last.span.join(span));
+            if !joined {
+                let offset = self.nxt;
+                self.mapped.push_back(Mapped { offset, span });
+            }
+            slices += usize::from(!joined || slices == 0);
+            self.nxt += span.len() as u64;
+        }
+        start..self.nxt
+    }
+
+    /// The first of `mapped` that reaches beyond `offset`.
+    fn find(&self, offset: u64) -> usize {
+        // New data stands at the end.
+        match self.mapped.back() {
+            Some(last) if last.offset <= offset => self.mapped.len() - 1,
+            _ => self.mapped.partition_point(|m| m.end() <= offset),
+        }
+    }
+
+    /// The bytes of `range`, in order. What is not mapped, is not there any more, or lies behind the
+    /// last of [`SEND_SLICES`] slices, is left out.
     pub fn slices(&self, range: Range<u64>) -> ArrayVec<&[u8], SEND_SLICES> {
-        let start = range.start.max(self.start);
-        let end = range.end.min(self.end);
-        if start >= end {
-            return ArrayVec::new();
+        let kept = self.kept.partition_point(|k| k.end() <= range.start);
+        let spans = self.kept.range(kept..);
+        let spans = spans.chain(self.mapped.range(self.find(range.start)..));
+        let mut slices = ArrayVec::new();
+        let end = range.end.min(self.nxt);
+        for mapped in spans.take(SEND_SLICES) {
+            if mapped.offset >= end || range.start >= end {
+                break;
+            }
+            let bytes = self.blocks.bytes(&mapped.span);
+            let from = range.start.saturating_sub(mapped.offset) as usize;
+            let to = bytes.len().min((end - mapped.offset) as usize);
+            slices.push(&bytes[from..to]);
         }
-        let skip = ((start - self.base) % BLOCK) as usize;
-        let first = ((start - self.base) / BLOCK) as usize;
-        let blocks = self.blocks.iter().skip(first).take(SEND_SLICES);
-        slices_of(blocks, skip, (end - start) as usize)
+        slices
     }
 
-    /// Releases everything below `offset`, which is clamped to what is kept.
-    pub fn release_to(&mut self, offset: u64, pool: &mut Pool) {
-        self.start = offset.clamp(self.start, self.end);
-        if self.is_empty() {
-            return self.clear(pool);
+    /// The part of `range`, from its start on, that one packet can carry: less than all where the
+    /// bytes were written with many urgencies.
+    pub fn reach(&self, range: Range<u64>) -> Range<u64> {
+        let first = self.find(range.start.max(self.start));
+        let end = self
+            .mapped
+            .get(first + SEND_SLICES)
+            .map_or(range.end, |m| m.offset.min(range.end));
+        range.start..end
+    }
+
+    /// Releases everything below `offset`, as far as it is mapped, but for what is `needed`. That is
+    /// asked for only where something could go.
+    pub fn release_to(&mut self, offset: u64, needed: impl FnOnce() -> RangeSet, pool: &mut Pool) {
+        self.start = offset.clamp(self.start, self.nxt);
+        let before = self.kept.len();
+        while self.mapped.front().is_some_and(|m| m.end() <= self.start) {
+            self.kept.extend(self.mapped.pop_front());
         }
-        while self.base + BLOCK <= self.start {
-            self.blocks
-                .pop_front()
-                .into_iter()
-                .for_each(|b| pool.free(b));
-            self.base += BLOCK;
+        if self.kept.len() > before {
+            self.forget(&needed(), pool);
         }
     }
 
-    /// Releases everything; the next byte written keeps the offset it would have had.
+    /// Gives back what is released and not `needed` any more.
+    pub fn forget(&mut self, needed: &RangeSet, pool: &mut Pool) {
+        for _ in 0..self.kept.len() {
+            let Some(kept) = self.kept.pop_front() else {
+                break;
+            };
+            let range = kept.offset..kept.end();
+            let useless = needed.gaps(range.clone()).next() == Some(range);
+            if !useless {
+                self.kept.push_back(kept);
+            } else if self.blocks.release(kept.span, pool) {
+                let gone = |t: &Tail| t.slot == kept.span.slot();
+                for tail in self
+                    .tails
+                    .iter_mut()
+                    .filter(|t| t.as_ref().is_some_and(gone))
+                {
+                    *tail = None;
+                }
+            }
+        }
+        for list in [&mut self.kept, &mut self.mapped] {
+            if list.is_empty() {
+                list.shrink_to(KEEP_CAPACITY);
+            }
+        }
+    }
+
+    /// Releases everything, mapped or not; the next byte written keeps the offset it would have
+    /// had.
     pub fn clear(&mut self, pool: &mut Pool) {
-        self.blocks.drain(..).for_each(|b| pool.free(b));
-        if self.blocks.capacity() > KEEP_CAPACITY {
-            self.blocks = VecDeque::new();
+        self.blocks.clear(pool);
+        self.fresh.drain(..).for_each(|b| pool.free(b));
+        for list in [&mut self.kept, &mut self.mapped] {
+            list.clear();
+            list.shrink_to(KEEP_CAPACITY);
         }
+        self.queue.clear();
+        self.tails = [None; Urgency::COUNT];
         self.start = self.end;
-        self.base = self.end;
+        self.nxt = self.end;
     }
 }

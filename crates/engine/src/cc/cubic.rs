@@ -6,7 +6,13 @@ use braid_wire::Instant;
 
 use super::hystart::{HyStart, SlowStart};
 use super::usage::{Recovery, Usage};
-use super::{AckSample, CongestionControl};
+use super::{AckSample, Algorithm, CongestionControl, Loss};
+
+/// CUBIC (RFC 9438).
+pub const CUBIC: Algorithm = Algorithm {
+    name: "cubic",
+    make: |mss, initial_window| Box::new(Cubic::new(mss, initial_window)),
+};
 
 /// Multiplicative decrease factor.
 const BETA: f64 = 0.7;
@@ -36,7 +42,7 @@ struct Undo {
 
 /// The CUBIC controller. The window is a fraction of bytes: growth per acknowledgement is.
 #[derive(Debug)]
-pub(super) struct Cubic {
+struct Cubic {
     mss: u32,
     cwnd: f64,
     ssthresh: u64,
@@ -55,7 +61,7 @@ pub(super) struct Cubic {
 }
 
 impl Cubic {
-    pub(super) fn new(mss: u32, initial_window: u32) -> Self {
+    fn new(mss: u32, initial_window: u32) -> Self {
         let mss = mss.max(1);
         Cubic {
             mss,
@@ -95,7 +101,7 @@ impl Cubic {
     }
 
     /// Grows in slow start and returns the bytes left for congestion avoidance.
-    fn slow_start(&mut self, ack: &AckSample) -> f64 {
+    fn slow_start(&mut self, ack: &AckSample<'_>) -> f64 {
         let delivered = ack.delivered as f64;
         if self.ssthresh == u64::MAX {
             match self.hystart.on_ack(ack, self.mss) {
@@ -153,10 +159,6 @@ impl Cubic {
 }
 
 impl CongestionControl for Cubic {
-    fn name(&self) -> &'static str {
-        "cubic"
-    }
-
     fn cwnd(&self) -> u64 {
         self.cwnd as u64
     }
@@ -165,7 +167,7 @@ impl CongestionControl for Cubic {
         self.ssthresh
     }
 
-    fn on_ack(&mut self, ack: &AckSample) {
+    fn on_ack(&mut self, ack: &AckSample<'_>) {
         self.untouched = None;
         self.usage.on_ack(ack);
         let since_last = ack.now.saturating_since(self.last_ack);
@@ -192,8 +194,11 @@ impl CongestionControl for Cubic {
         }
     }
 
-    fn on_congestion(&mut self, _now: Instant, in_flight: u64) {
-        let base = self.reduce_ssthresh(in_flight);
+    fn on_lost(&mut self, loss: &Loss) {
+        if !loss.first {
+            return;
+        }
+        let base = self.reduce_ssthresh(loss.in_flight);
         // Fast convergence (section 4.7): a window that did not get back to where it was makes
         // room for a new flow.
         self.w_max = Some(match self.w_max {

@@ -46,7 +46,7 @@ pub(super) struct HyStart {
 
 impl HyStart {
     /// Takes in an acknowledgement received in slow start.
-    pub(super) fn on_ack(&mut self, ack: &AckSample, mss: u32) -> SlowStart {
+    pub(super) fn on_ack(&mut self, ack: &AckSample<'_>, mss: u32) -> SlowStart {
         if ack.round_start && self.end_round(mss) {
             return SlowStart::Exit;
         }
@@ -129,12 +129,14 @@ mod tests {
                     now: Instant::ZERO,
                     delivered: segments * u64::from(MSS),
                     rtt: Some(rtt),
+                    rate: None,
                     min_rtt: rtt,
                     srtt: rtt,
                     prior_in_flight: 1 << 20,
                     cwnd_limited: true,
                     round_start: i == 0,
                     in_recovery: false,
+                    siblings: &[],
                 };
                 hystart.on_ack(&ack, MSS)
             })

@@ -1,33 +1,118 @@
-//! Congestion control: a small trait, one controller a file.
+//! Congestion control: a small trait, one controller a file and one row in [`TABLE`].
+//!
+//! Loss recovery owns what is lost and tells the controller; the controller owns the window.
 
 mod cubic;
 mod hystart;
+mod lia;
 mod newreno;
 mod usage;
 
 use core::fmt;
+use core::str::FromStr;
 use core::time::Duration;
 
 use braid_wire::Instant;
 
-/// Which controller a subflow runs.
+pub use cubic::CUBIC;
+pub use lia::LIA;
+pub use newreno::NEWRENO;
+
+/// All controllers; the first is the default.
+pub const TABLE: &[Algorithm] = &[CUBIC, NEWRENO, LIA];
+
+/// Subflows of which a coupled controller is told; those beyond are left out.
+pub(crate) const MAX_SIBLINGS: usize = 16;
+
+/// A row of [`TABLE`]: which controller a subflow runs.
+#[derive(Clone, Copy)]
+pub struct Algorithm {
+    name: &'static str,
+    /// Of segment size and initial window in segments.
+    make: fn(u32, u32) -> Box<dyn CongestionControl>,
+}
+
+impl Algorithm {
+    /// Its name, as in Linux: `cubic`, `reno`.
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// A controller with an initial window of `initial_window` segments of `mss` bytes.
+    pub fn build(&self, mss: u32, initial_window: u32) -> Box<dyn CongestionControl> {
+        (self.make)(mss, initial_window)
+    }
+}
+
+impl Default for Algorithm {
+    fn default() -> Self {
+        TABLE[0]
+    }
+}
+
+impl fmt::Debug for Algorithm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+/// Reads a name; the error lists those there are.
+impl FromStr for Algorithm {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        let found = TABLE.iter().find(|row| row.name == name);
+        found.copied().ok_or_else(|| {
+            let known: Vec<&str> = TABLE.iter().map(|row| row.name).collect();
+            let known = known.join(", ");
+            format!("unknown congestion control {name:?}; known are: {known}")
+        })
+    }
+}
+
+/// How fast data was delivered (draft-cheng-iccrg-delivery-rate-estimation).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Algorithm {
-    /// RFC 5681 with RFC 6582.
-    NewReno,
-    /// RFC 9438.
-    Cubic,
+pub struct RateSample {
+    /// Bytes delivered.
+    pub delivered: u64,
+    /// In this time; not zero, and at least the lowest round trip.
+    pub interval: Duration,
+    /// The sender could have sent more than it was given in that time: the path may be faster.
+    pub app_limited: bool,
+}
+
+impl RateSample {
+    /// Bytes/s.
+    pub fn rate(&self) -> u64 {
+        let bytes = u128::from(self.delivered) * 1_000_000_000;
+        bytes
+            .checked_div(self.interval.as_nanos())
+            .map_or(0, |rate| u64::try_from(rate).unwrap_or(u64::MAX))
+    }
+}
+
+/// What coupled control sees of a subflow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sibling {
+    /// Its controller's window, bytes.
+    pub cwnd: u64,
+    /// Smoothed round trip; zero where none was measured.
+    pub srtt: Duration,
+    /// Bytes delivered between its last two losses, or since the last one if that is more.
+    pub loss_interval: u64,
 }
 
 /// What one acknowledgement told.
 #[derive(Debug, Clone, Copy)]
-pub struct AckSample {
+pub struct AckSample<'a> {
     /// Now.
     pub now: Instant,
     /// Bytes newly delivered (cumulative or selective).
     pub delivered: u64,
     /// Round trip measured by this acknowledgement, if any (never from a retransmission).
     pub rtt: Option<Duration>,
+    /// Delivery rate measured by this acknowledgement, if any.
+    pub rate: Option<RateSample>,
     /// Lowest round trip of the subflow.
     pub min_rtt: Duration,
     /// Smoothed round trip.
@@ -40,28 +125,60 @@ pub struct AckSample {
     pub round_start: bool,
     /// Loss recovery (fast or timeout) is under way.
     pub in_recovery: bool,
+    /// The established subflows of the connection as they were before this acknowledgement, its
+    /// own first; none unless the controller [is coupled](CongestionControl::is_coupled).
+    pub siblings: &'a [Sibling],
+}
+
+/// Data deemed lost.
+#[derive(Debug, Clone, Copy)]
+pub struct Loss {
+    /// Now.
+    pub now: Instant,
+    /// Bytes lost.
+    pub bytes: u64,
+    /// Bytes in flight before, those lost included.
+    pub in_flight: u64,
+    /// The first of an episode of recovery: the window is reduced once for all of one (RFC 5681
+    /// section 3.2, RFC 9438 section 4.6).
+    pub first: bool,
 }
 
 /// A congestion controller. All windows are in bytes.
 ///
 /// The `in_flight` of a reduction is what was in flight before the loss was marked. It matters
 /// only where the window was not filled lately: otherwise the reduction starts from the window.
-/// After [`on_congestion`](Self::on_congestion) the window stays as it is until an
+/// After the [first loss](Loss::first) of an episode the window stays as it is until an
 /// acknowledgement comes with `in_recovery` unset; after [`on_rto`](Self::on_rto) it grows by slow
 /// start during recovery.
 pub trait CongestionControl: fmt::Debug + Send {
-    /// Name as in Linux: `cubic`, `reno`.
-    fn name(&self) -> &'static str;
     /// Congestion window; at least one segment.
     fn cwnd(&self) -> u64;
     /// Slow-start threshold; `u64::MAX` before the first loss.
     fn ssthresh(&self) -> u64;
+    /// Whether it wants to be told of the other subflows ([`AckSample::siblings`]).
+    fn is_coupled(&self) -> bool {
+        false
+    }
+    /// `bytes` were sent, new or again; `in_flight` bytes are now.
+    fn on_sent(&mut self, _now: Instant, _bytes: u64, _in_flight: u64) {}
     /// An acknowledgement arrived.
-    fn on_ack(&mut self, ack: &AckSample);
-    /// Loss detected; called once per recovery episode (RFC 5681 section 3.2, RFC 9438 4.6).
-    fn on_congestion(&mut self, now: Instant, in_flight: u64);
-    /// The retransmission timer expired, first of a series (RFC 5681 section 3.1).
+    fn on_ack(&mut self, ack: &AckSample<'_>);
+    /// An acknowledgement or its absence told of a loss.
+    fn on_lost(&mut self, loss: &Loss);
+    /// The retransmission timer expired, first of a series (RFC 5681 section 3.1); all that was in
+    /// flight counts as lost.
     fn on_rto(&mut self, now: Instant, in_flight: u64);
+    /// The peer told of a congestion mark, the first in a round trip (RFC 3168 section 6.1.2). The
+    /// engine does not negotiate ECN yet, so nothing calls it.
+    fn on_ecn(&mut self, now: Instant, in_flight: u64) {
+        self.on_lost(&Loss {
+            now,
+            bytes: 0,
+            in_flight,
+            first: true,
+        });
+    }
     /// The last reduction turned out spurious: restore the window of before.
     fn on_spurious(&mut self, now: Instant);
     /// Nothing was sent for longer than one timeout (RFC 5681 section 4.1); `initial` is the
@@ -75,28 +192,5 @@ pub trait CongestionControl: fmt::Debug + Send {
     /// Pacing rate in bytes/s, for controllers that set one; else the engine derives it.
     fn pacing_rate(&self) -> Option<u64> {
         None
-    }
-}
-
-impl Algorithm {
-    /// A controller with an initial window of `initial_window` segments of `mss` bytes.
-    pub fn build(self, mss: u32, initial_window: u32) -> Box<dyn CongestionControl> {
-        match self {
-            Algorithm::NewReno => Box::new(newreno::NewReno::new(mss, initial_window)),
-            Algorithm::Cubic => Box::new(cubic::Cubic::new(mss, initial_window)),
-        }
-    }
-}
-
-impl core::str::FromStr for Algorithm {
-    type Err = String;
-    fn from_str(s: &str) -> Result<Self, String> {
-        match s {
-            "cubic" => Ok(Algorithm::Cubic),
-            "reno" | "newreno" => Ok(Algorithm::NewReno),
-            _ => Err(format!(
-                "unknown congestion control {s:?}; expected cubic or reno"
-            )),
-        }
     }
 }

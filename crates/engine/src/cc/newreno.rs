@@ -4,7 +4,13 @@ use braid_wire::Instant;
 
 use super::hystart::{HyStart, SlowStart};
 use super::usage::{Recovery, Usage};
-use super::{AckSample, CongestionControl};
+use super::{AckSample, Algorithm, CongestionControl, Loss};
+
+/// NewReno (RFC 5681 with RFC 6582).
+pub const NEWRENO: Algorithm = Algorithm {
+    name: "reno",
+    make: |mss, initial_window| Box::new(NewReno::new(mss, initial_window)),
+};
 
 /// The NewReno controller.
 #[derive(Debug)]
@@ -49,7 +55,7 @@ impl NewReno {
     }
 
     /// Grows in slow start and returns the bytes left for congestion avoidance.
-    fn slow_start(&mut self, ack: &AckSample) -> u64 {
+    fn slow_start(&mut self, ack: &AckSample<'_>) -> u64 {
         if self.ssthresh == u64::MAX {
             match self.hystart.on_ack(ack, self.mss as u32) {
                 SlowStart::Grow(bytes) => self.cwnd = self.cwnd.saturating_add(bytes),
@@ -61,22 +67,10 @@ impl NewReno {
         self.cwnd += growth;
         ack.delivered - growth
     }
-}
 
-impl CongestionControl for NewReno {
-    fn name(&self) -> &'static str {
-        "reno"
-    }
-
-    fn cwnd(&self) -> u64 {
-        self.cwnd
-    }
-
-    fn ssthresh(&self) -> u64 {
-        self.ssthresh
-    }
-
-    fn on_ack(&mut self, ack: &AckSample) {
+    /// Grows by an acknowledgement. In congestion avoidance that is a segment whenever a window
+    /// has been delivered, but no fewer than `at_least` bytes.
+    pub(super) fn grow(&mut self, ack: &AckSample<'_>, at_least: u64) {
         self.untouched = None;
         self.usage.on_ack(ack);
         let slow_start = self.cwnd < self.ssthresh;
@@ -89,14 +83,31 @@ impl CongestionControl for NewReno {
             ack.delivered
         };
         self.acked = self.acked.saturating_add(delivered);
-        while self.cwnd >= self.ssthresh && self.acked >= self.cwnd {
-            self.acked -= self.cwnd;
+        while self.cwnd >= self.ssthresh && self.acked >= self.cwnd.max(at_least) {
+            self.acked -= self.cwnd.max(at_least);
             self.cwnd += self.mss;
         }
     }
+}
 
-    fn on_congestion(&mut self, _now: Instant, in_flight: u64) {
-        self.reduce_ssthresh(in_flight);
+impl CongestionControl for NewReno {
+    fn cwnd(&self) -> u64 {
+        self.cwnd
+    }
+
+    fn ssthresh(&self) -> u64 {
+        self.ssthresh
+    }
+
+    fn on_ack(&mut self, ack: &AckSample<'_>) {
+        self.grow(ack, 0);
+    }
+
+    fn on_lost(&mut self, loss: &Loss) {
+        if !loss.first {
+            return;
+        }
+        self.reduce_ssthresh(loss.in_flight);
         self.cwnd = self.ssthresh;
         self.recovery = Recovery::Fast;
     }

@@ -11,7 +11,7 @@ pub(super) struct Usage {
 
 impl Usage {
     /// Takes note of an acknowledgement, before the window changes.
-    pub(super) fn on_ack(&mut self, ack: &AckSample) {
+    pub(super) fn on_ack(&mut self, ack: &AckSample<'_>) {
         if ack.round_start {
             self.peak = [0, self.peak[0]];
             self.limited = [false, self.limited[0]];
@@ -22,7 +22,7 @@ impl Usage {
 
     /// Whether the window may grow: it is what held the sender back or, in slow start, at least
     /// half of it was in use (RFC 7661 section 4.2), since pacing spreads a doubled window.
-    pub(super) fn validated(&self, ack: &AckSample, cwnd: u64, slow_start: bool) -> bool {
+    pub(super) fn validated(&self, ack: &AckSample<'_>, cwnd: u64, slow_start: bool) -> bool {
         let peak = self.peak[0].max(self.peak[1]);
         ack.cwnd_limited || (slow_start && peak.saturating_mul(2) > cwnd)
     }
@@ -53,7 +53,7 @@ pub(super) enum Recovery {
 
 impl Recovery {
     /// Whether the window may grow by `ack`.
-    pub(super) fn may_grow(&mut self, ack: &AckSample) -> bool {
+    pub(super) fn may_grow(&mut self, ack: &AckSample<'_>) -> bool {
         if !ack.in_recovery {
             *self = Recovery::None;
         }

@@ -5,7 +5,7 @@ use core::time::Duration;
 use super::connection::{Connection, Ctx, Life, Mode, SendFin};
 use super::subflow::{Phase, Subflow};
 use crate::event::{CloseReason, SubflowCloseReason};
-use crate::{ApiError, Event, PathId, stats};
+use crate::{ApiError, stats};
 
 /// How long a finished connection still answers its peer's retransmissions.
 const LINGER: Duration = Duration::from_secs(1);
@@ -23,21 +23,27 @@ impl Connection {
         Ok(())
     }
 
-    /// The subflow's FIN, once everything before it is here.
+    /// The subflow's FIN, once everything before it is here. With regular TCP the end of the subflow
+    /// is the end of the stream.
     pub(super) fn on_subflow_fin(&mut self, ctx: &mut Ctx<'_>, i: usize) {
-        if !self.subflows[i].rcv.take_fin() {
+        if self.subflows[i].rcv.take_fin() && matches!(self.mode, Mode::Tcp) {
+            self.rcv.fin = Some(self.rcv.buf.rcv_nxt());
+            self.signal_readable(ctx);
+        }
+    }
+
+    /// Answers the peer's FIN on subflows that are not needed any more. The last one that works
+    /// stays open in our direction until the connection is through: what is written, DATA_FIN and
+    /// what the peer dropped at the data level still go out there (RFC 8684 section 3.3.3).
+    fn answer_fins(&mut self) {
+        let carries_on = |s: &Subflow| s.can_carry() && !s.stale && !s.rcv.finished();
+        if matches!(self.mode, Mode::Tcp) || !self.subflows.iter().any(carries_on) {
             return;
         }
-        match self.mode {
-            // The end of the stream is the end of the subflow.
-            Mode::Tcp => {
-                self.rcv.fin = Some(self.rcv.buf.rcv_nxt());
-                self.signal_readable(ctx);
-            }
-            // The peer takes one subflow down; the stream goes on elsewhere.
-            _ => {
+        for i in 0..self.subflows.len() {
+            if self.subflows[i].rcv.finished() && !self.subflows[i].fin_wanted {
                 self.subflows[i].fin_wanted = true;
-                self.reinject_all(i);
+                self.on_subflow_failed(i);
             }
         }
     }
@@ -45,21 +51,18 @@ impl Connection {
     /// Brings everything in line after a change: closing, dead subflows, further subflows.
     pub fn settle(&mut self, ctx: &mut Ctx<'_>) {
         self.finish_if_done(ctx);
+        self.answer_fins();
+        self.bound_repeats(ctx);
         self.close_subflows();
         self.reap(ctx);
         self.join_paths(ctx);
     }
 
     /// Both directions closed and acknowledged, and everything read: the connection is over for
-    /// its user. The subflows say FIN.
+    /// its user.
     pub fn finish_if_done(&mut self, ctx: &mut Ctx<'_>) {
         if !self.is_through() || self.is_ended() {
             return;
-        }
-        if !matches!(self.mode, Mode::Tcp) {
-            for subflow in &mut self.subflows {
-                subflow.fin_wanted = true;
-            }
         }
         if self.rcv.buf.readable() == 0 {
             self.end(ctx, CloseReason::Finished);
@@ -72,8 +75,9 @@ impl Connection {
             && self.snd.unsent() == 0;
         let over = matches!(self.life, Life::Ended { .. });
         let tcp = matches!(self.mode, Mode::Tcp);
+        let fin = plain_fin || (!tcp && self.is_through());
         for subflow in &mut self.subflows {
-            subflow.fin_wanted |= plain_fin;
+            subflow.fin_wanted |= fin;
             let said = subflow.fin_acked && subflow.rcv.finished();
             if subflow.phase == Phase::Established
                 && said
@@ -103,67 +107,15 @@ impl Connection {
                 i += 1;
                 continue;
             }
-            self.reinject_all(i);
             let subflow = self.subflows.remove(i);
             ctx.demux.tuples.remove(&subflow.tuple);
             stats::add_subflow(&mut self.gone, &subflow);
+            self.on_subflow_gone(ctx, &subflow);
             if self.is_ended() {
                 continue;
             }
-            let lived = ctx.now.saturating_since(subflow.opened_at);
-            let worked = subflow.snd.una > 0;
-            if subflow.active {
-                let lived = if worked { lived } else { Duration::ZERO };
-                self.paths.on_failure(ctx.now, subflow.path, lived);
-            }
-            if worked {
-                ctx.events.push_back(Event::SubflowClosed {
-                    conn: self.id,
-                    subflow: subflow.id,
-                    path: subflow.path,
-                    reason: subflow.close_reason,
-                });
-            }
             if self.subflows.is_empty() && !self.is_through() {
                 self.live.waiting_since.get_or_insert(ctx.now);
-            }
-        }
-    }
-
-    /// Whether further subflows are wanted at all.
-    fn wants_joins(&self) -> bool {
-        let opener = self.listener.is_none();
-        opener
-            && self.is_open()
-            && !self.is_through()
-            && self.mptcp().is_some_and(|m| m.confirmed && !m.deny_join)
-    }
-
-    /// The first path that lacks a subflow, and when one may be opened there.
-    pub(super) fn next_join(&self, ctx: &Ctx<'_>) -> Option<(PathId, braid_wire::Instant)> {
-        if !self.wants_joins() || self.subflows.len() >= ctx.config.max_subflows {
-            return None;
-        }
-        ctx.paths
-            .iter()
-            .enumerate()
-            .map(|(n, path)| (PathId(n as u8), path))
-            .filter(|(id, _)| !self.subflows.iter().any(|s| s.path == *id && s.is_alive()))
-            .filter(|(_, p)| p.up && p.config.towards(self.remotes()).is_some())
-            .map(|(id, _)| (id, self.paths.not_before(id)))
-            .min_by_key(|(_, at)| *at)
-    }
-
-    /// Opens what is due (at most one subflow a path).
-    pub(super) fn join_paths(&mut self, ctx: &mut Ctx<'_>) {
-        for _ in 0..ctx.paths.len() {
-            match self.next_join(ctx) {
-                Some((path, at)) if at <= ctx.now => {
-                    if self.open_subflow(ctx, path).is_err() {
-                        self.paths.on_failure(ctx.now, path, Duration::ZERO);
-                    }
-                }
-                _ => return,
             }
         }
     }

@@ -1,38 +1,40 @@
 //! A connection: one byte stream each way over one or more subflows.
 
-use core::net::SocketAddr;
+use core::ops::Range;
 use std::collections::VecDeque;
 use std::io::{IoSlice, IoSliceMut};
 
+use braid_wire::mptcp::ResetReason;
 use braid_wire::{Instant, Rng};
 use foldhash::SharedSeed;
 use foldhash::fast::SeedableRandomState;
 use hashbrown::HashMap;
 
 use super::fallback::Farewell;
+use super::flight::Flight;
 use super::keys::Keys;
 use super::subflow::{Phase, ResetKind, Subflow};
 use super::window::WindowSize;
-use crate::buffer::{Pool, RangeSet, RecvBuffer, SendBuffer};
+use crate::buffer::{BLOCK_SIZE, Pool, RangeSet, RecvBuffer, SendBuffer};
 use crate::event::{CloseReason, SubflowCloseReason};
-use crate::path::PathManager;
-use crate::sched::{FlowSize, Policy};
+use crate::path::{Path, PathManager};
 use crate::stats::{self, ConnStats, PathStats};
+use crate::strategy::{FlowSize, Strategy};
 use crate::tcp::FourTuple;
-use crate::{ApiError, Config, ConnId, Event, ListenerId, PathConfig, PathId, SubflowId};
+use crate::tcp::receive::AckDue;
+use crate::{ApiError, Class, Config, ConnId, Event, ListenerId, SubflowId, Urgency};
 
 /// Window offered before anything is known; also the least a connection gets under pressure.
 const MIN_WINDOW: usize = 64 << 10;
 /// Unsent bytes buffered beyond the congestion windows, so that the sender never runs dry while
 /// the application catches up.
 const SEND_HEADROOM: u64 = 256 << 10;
+/// Memory of a send buffer that may be empty: two blocks filled in part for each urgency. What goes
+/// beyond, because urgent bytes were taken from among others, counts as if it were filled.
+const PARTIAL_BLOCKS: usize = 2 * Urgency::COUNT * BLOCK_SIZE;
 
-/// A local path and its state.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Path {
-    pub config: PathConfig,
-    pub up: bool,
-}
+/// Bytes that may always be kept for subflows to repeat: a single segment takes a block or two.
+const MIN_REPEATS: usize = 8 * crate::buffer::BLOCK_SIZE;
 
 /// Who a packet belongs to.
 #[derive(Debug)]
@@ -64,6 +66,18 @@ pub(crate) struct Ctx<'a> {
     pub reports: &'a mut VecDeque<ConnStats>,
     pub demux: &'a mut Demux,
     pub scratch: &'a mut [u8; 128],
+}
+
+impl Ctx<'_> {
+    /// Keys whose token is not in use here (RFC 8684 section 3.1).
+    pub fn fresh_keys(&mut self) -> Keys {
+        loop {
+            let keys = Keys::generate(self.rng);
+            if !self.demux.tokens.contains_key(&keys.token) {
+                return keys;
+            }
+        }
+    }
 }
 
 /// Which protocol the connection speaks, with what each state knows.
@@ -108,17 +122,15 @@ pub(crate) enum SendFin {
 #[derive(Debug)]
 pub(crate) struct SendSide {
     pub buf: SendBuffer,
-    /// Next offset never sent.
+    /// Next offset never sent: what is written gets its offset when it is first sent.
     pub nxt: u64,
     /// First offset past the peer's window.
     pub wnd_end: u64,
     pub fin: SendFin,
-    /// Data in flight that is to be sent once more on another subflow.
-    pub reinject: RangeSet,
-    /// Everything below was offered to the reinjector.
-    pub copied_to: u64,
-    /// A write found no room.
-    pub blocked: bool,
+    /// Who carries what was sent and not acknowledged; empty in regular TCP.
+    pub flight: Flight,
+    /// A write of this urgency found no room; the most urgent one, if several did.
+    pub blocked: Option<Urgency>,
 }
 
 impl SendSide {
@@ -129,6 +141,23 @@ impl SendSide {
 
     pub fn unsent(&self) -> u64 {
         self.buf.end() - self.nxt
+    }
+
+    pub fn unsent_by_urgency(&self) -> [u64; Urgency::COUNT] {
+        self.buf.unmapped()
+    }
+
+    /// Bytes that go before what is written with `urgency`.
+    fn unsent_before(&self, urgency: Urgency) -> u64 {
+        self.buf.unmapped()[..=urgency.index()].iter().sum()
+    }
+
+    /// Gives up to `max` unsent bytes, the most urgent ones, their place in the stream: they are to
+    /// be sent now. They are of one urgency, so they can be less than `max`.
+    pub fn map_next(&mut self, max: u64) -> Range<u64> {
+        let range = self.buf.map_next(max);
+        self.nxt = range.end;
+        range
     }
 
     pub fn outstanding(&self) -> u64 {
@@ -176,7 +205,7 @@ pub(crate) enum Life {
 }
 
 /// Waiting for a sign of life.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Liveness {
     pub last_heard: Instant,
     /// Last time payload moved.
@@ -189,6 +218,12 @@ pub(crate) struct Liveness {
     pub stall_tries: u32,
     /// Since when the peer's DATA_ACK is behind what was sent, and where it stands.
     pub behind: Option<(Instant, u64)>,
+    /// What was sent once more last because the peer had dropped it above its subflows.
+    pub resent: Option<Range<u64>>,
+    /// When the strategy wants to be asked again.
+    pub ask_at: Option<Instant>,
+    /// The strategy knows that new data waits for the peer's window.
+    pub told_blocked: bool,
     /// When the DATA_FIN is repeated.
     pub fin_at: Option<Instant>,
     pub fin_tries: u32,
@@ -198,15 +233,9 @@ pub(crate) struct Liveness {
 pub(crate) struct Connection {
     pub id: ConnId,
     pub listener: Option<ListenerId>,
-    pub remote: SocketAddr,
-    pub remote_alt: Option<SocketAddr>,
-    /// Source of the initial subflow, where one was chosen.
-    pub local: Option<SocketAddr>,
-    /// The initial subflow stays on the path it was opened on.
-    pub pinned: bool,
     pub mode: Mode,
     pub life: Life,
-    pub policy: Policy,
+    pub strategy: Box<dyn Strategy>,
     pub flow_size: FlowSize,
     pub subflows: Vec<Subflow>,
     /// What subflows that are gone moved, by path.
@@ -220,8 +249,6 @@ pub(crate) struct Connection {
     pub paths: PathManager,
     /// Earliest entry of this connection in the stack's timer heap.
     pub scheduled: Option<Instant>,
-    /// In the stack's queue of connections with something to send.
-    pub queued: bool,
     /// In the stack's queue of connections that wait for memory.
     pub starved: bool,
     /// Why it ended, once it has.
@@ -229,17 +256,19 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    pub fn new(id: ConnId, remote: SocketAddr, mode: Mode, policy: Policy, now: Instant) -> Self {
+    pub fn new(
+        id: ConnId,
+        paths: PathManager,
+        mode: Mode,
+        strategy: Box<dyn Strategy>,
+        now: Instant,
+    ) -> Self {
         Connection {
             id,
             listener: None,
-            remote,
-            remote_alt: None,
-            local: None,
-            pinned: false,
             mode,
             life: Life::Opening { since: now },
-            policy,
+            strategy,
             flow_size: FlowSize::Unknown,
             subflows: Vec::new(),
             gone: Vec::new(),
@@ -249,9 +278,8 @@ impl Connection {
                 nxt: 0,
                 wnd_end: 0,
                 fin: SendFin::Open,
-                reinject: RangeSet::new(),
-                copied_to: 0,
-                blocked: false,
+                flight: Flight::default(),
+                blocked: None,
             },
             rcv: RecvSide {
                 buf: RecvBuffer::new(0, MIN_WINDOW as u64),
@@ -262,17 +290,11 @@ impl Connection {
             },
             farewell: None,
             live: Liveness::default(),
-            paths: PathManager::default(),
+            paths,
             scheduled: None,
-            queued: false,
             starved: false,
             close_reason: None,
         }
-    }
-
-    /// The peer's addresses, of one family each.
-    pub fn remotes(&self) -> impl Iterator<Item = SocketAddr> + use<> {
-        [Some(self.remote), self.remote_alt].into_iter().flatten()
     }
 
     pub fn index_of(&self, id: SubflowId) -> Option<usize> {
@@ -310,6 +332,21 @@ impl Connection {
         totals
     }
 
+    /// How urgent what it has to send is: `None` where it may be something small that waits for no
+    /// data (an acknowledgement, a probe, a handshake, an end), or data that is sent again.
+    pub fn urgency(&self, now: Instant) -> Option<Urgency> {
+        let owes = |s: &Subflow| {
+            s.rcv.due == AckDue::Now
+                || s.handshake_at.is_some_and(|at| at <= now)
+                || s.phase == Phase::Resetting
+                || s.probe_due
+                || s.keepalive_due
+                || (s.fin_wanted && !s.fin_sent)
+        };
+        let urgency = self.snd.buf.most_urgent();
+        urgency.filter(|_| !self.subflows.iter().any(owes))
+    }
+
     /// Registers a subflow and its 4-tuple.
     pub fn add_subflow(&mut self, ctx: &mut Ctx<'_>, subflow: Subflow) {
         ctx.demux
@@ -320,32 +357,38 @@ impl Connection {
 
     // --- the application's side
 
-    /// Bytes the application may write now.
-    pub fn send_space(&self, config: &Config) -> usize {
+    /// Bytes of `urgency` that the application may write now.
+    pub fn send_space(&self, config: &Config, urgency: Urgency) -> usize {
         if self.snd.fin != SendFin::Open || self.is_ended() {
             return 0;
         }
         // What waits to be sent is bounded by what the windows take; what is in flight by memory
-        // only, so that one path's hole does not stop the others.
+        // only, so that one path's hole does not stop the others. What lets the new bytes pass does
+        // not keep them out.
         let cwnd: u64 = self.subflows.iter().map(|s| s.snd.cwnd()).sum();
-        let ahead = (cwnd + SEND_HEADROOM).saturating_sub(self.snd.unsent());
-        let room = config.send_buffer.saturating_sub(self.snd.buf.len());
+        let ahead = (cwnd + SEND_HEADROOM).saturating_sub(self.snd.unsent_before(urgency));
+        let held = self.snd.buf.memory().saturating_sub(PARTIAL_BLOCKS);
+        let room = config
+            .send_buffer
+            .saturating_sub(self.snd.buf.len().max(held));
         room.min(usize::try_from(ahead).unwrap_or(usize::MAX))
     }
 
     pub fn write_with<E: From<ApiError>>(
         &mut self,
         ctx: &mut Ctx<'_>,
+        class: Class,
         max: usize,
         fill: impl FnOnce(&mut [IoSliceMut<'_>]) -> Result<usize, E>,
     ) -> Result<usize, E> {
         if self.snd.fin != SendFin::Open || self.is_ended() {
             return Err(ApiError::SendClosed.into());
         }
-        let max = max.min(self.send_space(ctx.config));
-        let mut slices = self.snd.buf.write_slices(ctx.pool, max);
+        let max = max.min(self.send_space(ctx.config, class.urgency));
+        let mut slices = self.snd.buf.write_slices(ctx.pool, class, max);
         if slices.is_empty() {
-            self.snd.blocked = true;
+            let blocked = self.snd.blocked.unwrap_or(Urgency::LEAST);
+            self.snd.blocked = Some(blocked.min(class.urgency));
             return Ok(0);
         }
         let filled = fill(&mut slices);
@@ -396,7 +439,7 @@ impl Connection {
     /// Sets how much may be received: what the reader takes, at most an eighth of the memory left,
     /// so that many stalled readers share what there is and none holds it all.
     pub fn size_window(&mut self, ctx: &Ctx<'_>) {
-        let free = ctx.pool.unreserved() * crate::buffer::BLOCK_SIZE;
+        let free = ctx.pool.unreserved() * BLOCK_SIZE;
         let most = (free / 8).min(ctx.config.recv_buffer) as u64;
         let least = MIN_WINDOW.min(ctx.config.recv_buffer) as u64;
         let limit = self.rcv.window.get().min(most).max(least);
@@ -410,7 +453,7 @@ impl Connection {
     pub fn holds_too_much(&self, ctx: &Ctx<'_>) -> bool {
         // What waits behind a hole does not count: the reserve is there to fill the hole.
         let held = self.rcv.buf.readable();
-        ctx.pool.unreserved() == 0 && held >= crate::buffer::BLOCK_SIZE
+        ctx.pool.unreserved() == 0 && held >= BLOCK_SIZE
     }
 
     /// After a read: tells the peer if the window grew by a good part (RFC 9293 section 3.8.6.2.2).
@@ -446,31 +489,44 @@ impl Connection {
     /// Reports room for writing once a write has found none and a fair part is free again.
     pub fn signal_writable(&mut self, ctx: &mut Ctx<'_>) {
         let fair = (SEND_HEADROOM as usize).min(ctx.config.send_buffer) / 4;
-        if self.snd.blocked && self.send_space(ctx.config) >= fair {
+        if let Some(urgency) = self.snd.blocked
+            && self.send_space(ctx.config, urgency) >= fair
+        {
             if ctx.pool.unreserved() == 0 {
                 return;
             }
-            self.snd.blocked = false;
+            self.snd.blocked = None;
             ctx.events.push_back(Event::Writable { conn: self.id });
         }
     }
 
-    /// Queues everything `index` holds undelivered for another subflow.
-    pub fn reinject_all(&mut self, index: usize) {
-        let una = self.snd.una();
-        if self.mptcp().is_none() {
+    /// Gives back what was kept for subflows to repeat and is not needed any more. Nobody's memory is
+    /// held for long: past a bound the subflow that needs most is reset, and opened again as after
+    /// any failure (RFC 8684 section 3.6); where memory is used up, one that timed out at once.
+    pub fn bound_repeats(&mut self, ctx: &mut Ctx<'_>) {
+        if self.snd.buf.kept() == 0 {
             return;
         }
-        for sent in self.subflows[index]
-            .snd
-            .board
-            .iter()
-            .filter(|s| !s.sacked && !s.fin)
-        {
-            let data = sent.data();
-            if data.end > una {
-                self.snd.reinject.insert(data.start.max(una)..data.end);
-            }
+        let pressed = ctx.pool.unreserved() == 0;
+        let most = ctx.config.send_buffer.max(MIN_REPEATS);
+        let waits = |s: &Subflow| s.is_established() && !s.snd.board.is_empty();
+        if !pressed && self.snd.buf.kept() <= most && self.subflows.iter().any(waits) {
+            return;
+        }
+        let una = self.snd.una();
+        self.snd.buf.forget(&repeats(&self.subflows, una), ctx.pool);
+        let too_much = self.snd.buf.kept() > most;
+        let needs = |s: &Subflow| repeats(core::slice::from_ref(s), una).bytes();
+        let worst = self
+            .subflows
+            .iter_mut()
+            .filter(|s| (too_much || (pressed && s.stale)) && needs(s) > 0)
+            .max_by_key(|s| needs(s));
+        if let Some(subflow) = worst {
+            subflow.begin_reset(
+                ResetKind::Subflow(ResetReason::TooMuchOutstanding),
+                SubflowCloseReason::TimedOut,
+            );
         }
     }
 
@@ -502,7 +558,7 @@ impl Connection {
         self.close_reason = Some(reason);
         self.snd.buf.clear(ctx.pool);
         self.snd.nxt = self.snd.buf.end();
-        self.snd.reinject.clear();
+        self.snd.flight.clear();
         if self.rcv.buf.readable() > 0 {
             // A stream cut off before its end was read must not look finished.
             self.rcv.fin = None;
@@ -512,39 +568,17 @@ impl Connection {
             ctx.demux.tokens.remove(&m.local.token);
         }
     }
+}
 
-    /// The path's link went down or came back.
-    pub fn on_path_change(&mut self, ctx: &mut Ctx<'_>, path: PathId, up: bool) {
-        for i in 0..self.subflows.len() {
-            let subflow = &mut self.subflows[i];
-            if subflow.path != path || !subflow.is_established() {
-                continue;
-            }
-            if up {
-                subflow.snd.revive(ctx.now);
-                subflow.keepalive_due = subflow.snd.board.is_empty();
-            } else {
-                let ts = subflow.ts_now(ctx.now);
-                subflow.stale = true;
-                subflow.snd.declare_dead(ctx.now, ts);
-                self.reinject_all(i);
-            }
-        }
-        if up {
-            self.paths.retry_now(path);
+/// What subflows may have to repeat of the data below `una`, which the peer has: their sequence
+/// numbers cannot be skipped, and a mapping names the original bytes (RFC 8684 section 3.3.6).
+pub(super) fn repeats(subflows: &[Subflow], una: u64) -> RangeSet {
+    let mut needed = RangeSet::new();
+    for subflow in subflows.iter().filter(|s| s.is_established()) {
+        for sent in subflow.snd.board.iter().filter(|sent| !sent.fin) {
+            let data = sent.data();
+            needed.insert(data.start..data.end.min(una));
         }
     }
-    /// The path is not to be used any more, though it works.
-    pub fn leave_path(&mut self, path: PathId) {
-        // Before it is confirmed the connection hangs on this subflow.
-        if !self.mptcp().is_some_and(|m| m.confirmed) {
-            return;
-        }
-        for subflow in self.subflows.iter_mut().filter(|s| s.path == path) {
-            match subflow.phase {
-                Phase::SynSent => subflow.close(SubflowCloseReason::PathRemoved),
-                _ => subflow.fin_wanted = true,
-            }
-        }
-    }
+    needed
 }

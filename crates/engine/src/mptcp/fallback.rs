@@ -6,7 +6,6 @@ use braid_wire::mptcp::{Dss, DssMapping, MptcpOption, ResetReason};
 use super::connection::{Connection, Ctx, Mode, SendFin};
 use super::dss::carried;
 use super::subflow::{Opens, ResetKind};
-use crate::buffer::RangeSet;
 use crate::event::SubflowCloseReason;
 use crate::{Event, FallbackCause};
 
@@ -31,7 +30,7 @@ impl Connection {
                 wide: m.wide_dsn,
                 until: s.snd.nxt,
             });
-            self.snd.reinject = RangeSet::new();
+            self.snd.flight.clear();
             if self.snd.fin == SendFin::Sent {
                 // The subflow's FIN takes the place of DATA_FIN.
                 self.snd.fin = SendFin::Queued;

@@ -8,9 +8,11 @@ use braid_wire::mptcp::{Capable, CapableFlags, Join, MptcpOption, ResetReason, V
 use braid_wire::tcp::{self, Flags};
 
 use super::connection::{Connection, Ctx, Life, Mode, Mptcp};
+use super::flight::Slot;
 use super::keys::{Keys, hmac64, hmac160, join_hmac};
 use super::subflow::{Opens, Phase, ResetKind, Subflow};
 use crate::event::{CloseReason, SubflowCloseReason};
+use crate::strategy::StrategyEvent;
 use crate::tcp::FourTuple;
 use crate::tcp::receive::Receiver;
 use crate::{ApiError, Config, Event, FallbackCause, PathId, SubflowId};
@@ -68,16 +70,8 @@ impl Connection {
             .get(usize::from(path.0))
             .ok_or(ApiError::NoUsablePath)?
             .config;
-        let (local, remote) = config
-            .towards(self.remotes())
-            .ok_or(ApiError::NoUsablePath)?;
-        let asked = self
-            .local
-            .filter(|_| matches!(self.mode, Mode::Opening { .. } | Mode::Tcp));
-        let local = asked.unwrap_or(SocketAddr::new(local, 0));
-        if local.is_ipv4() != remote.is_ipv4() {
-            return Err(ApiError::NoUsablePath);
-        }
+        let initial = matches!(self.mode, Mode::Opening { .. } | Mode::Tcp);
+        let (local, remote) = self.paths.ends(config, initial)?;
         let tuple = free_tuple(ctx, local, remote)?;
         let opens = match &self.mode {
             Mode::Mptcp(_) => Opens::Join {
@@ -104,6 +98,7 @@ impl Connection {
         let config = &ctx.paths[usize::from(path.0)].config;
         let seeds = (ctx.rng.u32(), ctx.rng.u32());
         let mut subflow = Subflow::new(id, path, tuple, u32::from(config.mtu), seeds, ctx.config);
+        subflow.slot = Slot::free(self.subflows.iter().map(|s| s.slot));
         subflow.opens = opens;
         subflow.backup = config.backup;
         // Address ID 0 is the address of the initial subflow (RFC 8684 section 3.2).
@@ -317,7 +312,7 @@ impl Connection {
                     conn: self.id,
                     listener,
                     local: self.subflows[i].tuple.local,
-                    remote: self.remote,
+                    remote: self.paths.remote(),
                 });
             }
         }
@@ -421,6 +416,9 @@ impl Connection {
             return;
         }
         let subflow = &self.subflows[i];
+        self.strategy.on_event(&StrategyEvent::SubflowUp {
+            subflow: subflow.id,
+        });
         ctx.events.push_back(Event::SubflowEstablished {
             conn: self.id,
             subflow: subflow.id,

@@ -42,7 +42,7 @@ impl Connection {
             subflow.close(SubflowCloseReason::TimedOut);
             return;
         }
-        if subflow.handshake_tries < MAX_UNREACHABLE && !self.pinned {
+        if subflow.handshake_tries < MAX_UNREACHABLE {
             self.try_next_path(ctx, i);
         }
         let waiting = self
@@ -62,10 +62,7 @@ impl Connection {
             .enumerate()
             .any(|(n, s)| n != i && s.can_carry() && !s.stale);
         if others && self.subflows[i].is_established() && !self.subflows[i].stale {
-            let ts = self.subflows[i].ts_now(ctx.now);
-            self.subflows[i].stale = true;
-            self.subflows[i].snd.declare_dead(ctx.now, ts);
-            self.reinject_all(i);
+            self.declare_dead(ctx, i);
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Segments of established subflows.
 
+use core::iter;
 use core::mem;
 use core::ops::Range;
 use core::time::Duration;
@@ -9,12 +10,14 @@ use braid_wire::Seq32;
 use braid_wire::mptcp::{Capable, Dss, DssMapping, MptcpOption, ResetReason};
 use braid_wire::tcp::{self, Flags};
 
-use super::connection::{Connection, Ctx, Mode, SendFin};
+use super::connection::{Connection, Ctx, Mode, SendFin, repeats};
 use super::subflow::{Phase, ResetKind};
+use crate::cc::{MAX_SIBLINGS, Sibling};
 use crate::event::{CloseReason, SubflowCloseReason};
+use crate::strategy::StrategyEvent;
 use crate::tcp::receive::AckDue;
 use crate::tcp::scoreboard::Mapping;
-use crate::tcp::send::Echo;
+use crate::tcp::send::{Echo, Sender};
 use crate::{RxMeta, SubflowId};
 
 impl Connection {
@@ -54,10 +57,27 @@ impl Connection {
             Phase::JoinAcked | Phase::Established => {
                 self.on_synchronised(ctx, i, tcp, payload, meta);
             }
+            Phase::Aborted => self.repeat_fastclose(i, tcp),
             Phase::Resetting | Phase::Closed => {}
         }
         self.settle(ctx);
         false
+    }
+
+    /// The peer did not take the RST with MP_FASTCLOSE: it gets another one where it expects it
+    /// (RFC 8684 section 3.5, RFC 9293 section 3.10.7.1).
+    fn repeat_fastclose(&mut self, i: usize, tcp: &tcp::Repr) {
+        let subflow = &mut self.subflows[i];
+        if tcp.flags.intersects(Flags::RST | Flags::SYN) {
+            subflow.close(SubflowCloseReason::Finished);
+            return;
+        }
+        let snd = &subflow.snd;
+        let expected = tcp.ack.offset_near(snd.iss, snd.una);
+        if let Some(at) = expected.filter(|at| snd.is_acceptable(*at)) {
+            subflow.reset_at = Some(at);
+            subflow.phase = Phase::Resetting;
+        }
     }
 
     /// RFC 9293 section 3.10.7.4.
@@ -93,6 +113,10 @@ impl Connection {
             }
             return;
         }
+        if self.answer_old(ctx, i, tcp, seq..seq + payload.len() as u64) {
+            return;
+        }
+        let subflow = &mut self.subflows[i];
         if !tcp.flags.contains(Flags::ACK) {
             return;
         }
@@ -114,14 +138,32 @@ impl Connection {
         let range = seq..seq + payload.len() as u64;
         if !payload.is_empty() {
             self.on_payload(ctx, i, range.clone(), payload, meta);
-        } else if range.end < self.subflows[i].rcv.nxt && !tcp.flags.contains(Flags::FIN) {
-            // A keepalive or window probe wants an answer (RFC 9293 section 3.8.4).
-            self.subflows[i].rcv.challenge(ctx.now);
         }
         if tcp.flags.contains(Flags::FIN) {
             self.subflows[i].rcv.on_fin(range.end);
         }
         self.on_subflow_fin(ctx, i);
+    }
+
+    /// A segment that lies below what the peer was told is here is answered and nothing of it is
+    /// looked at (RFC 9293 section 3.10.7.4): a keepalive, a probe, a retransmission after a lost
+    /// acknowledgement, or something forged. One that was overtaken and not acknowledged yet still
+    /// counts. Returns whether it was one.
+    fn answer_old(&mut self, ctx: &Ctx<'_>, i: usize, tcp: &tcp::Repr, range: Range<u64>) -> bool {
+        let rcv = &mut self.subflows[i].rcv;
+        let fin = tcp.flags.contains(Flags::FIN);
+        if range.end + u64::from(fin) >= rcv.ack_sent {
+            return false;
+        }
+        if !range.is_empty() {
+            rcv.echo_once = tcp.options.timestamps.map(|ts| ts.value);
+            rcv.on_duplicate(range);
+        } else if fin {
+            rcv.ack_now();
+        } else {
+            rcv.challenge(ctx.now);
+        }
+        true
     }
 
     /// The peer gave a sign of life; another one is owed if something is in flight.
@@ -175,6 +217,7 @@ impl Connection {
 
     /// Acknowledgement and window at the subflow level. Returns whether the segment is acceptable.
     fn on_ack(&mut self, ctx: &mut Ctx<'_>, i: usize, tcp: &tcp::Repr) -> bool {
+        let siblings = self.siblings(i);
         let subflow = &mut self.subflows[i];
         let clock = subflow.ts_now(ctx.now);
         let timestamps = tcp.options.timestamps.filter(|_| subflow.agreed.timestamps);
@@ -204,9 +247,11 @@ impl Connection {
             }
         }
         let advanced = ack > snd.una;
-        if snd.on_ack(ctx.now, ack, &sacks, echo) {
+        let lost = snd.traffic.bytes_lost;
+        if snd.on_ack(ctx.now, ack, &sacks, echo, &siblings) {
             subflow.stale = false;
         }
+        let lost = snd.traffic.bytes_lost - lost;
         if ack >= snd.una {
             let window = u64::from(tcp.window) << subflow.agreed.peer_shift;
             // At the data level only the right edge counts, and it never moves back (RFC 8684
@@ -218,10 +263,51 @@ impl Connection {
         if advanced && subflow.fin_sent && snd.board.is_empty() {
             subflow.fin_acked = true;
         }
+        self.note_arrivals(i, lost);
         if matches!(self.mode, Mode::Tcp) {
             self.on_plain_ack(ctx, i);
         }
         true
+    }
+
+    /// What subflow `i` newly acknowledged needs no copy any more; it lost `lost` bytes.
+    fn note_arrivals(&mut self, i: usize, lost: u64) {
+        let multipath = matches!(self.mode, Mode::Mptcp(_));
+        let subflow = &mut self.subflows[i];
+        let id = subflow.id;
+        let mut bytes = 0;
+        for range in subflow.snd.board.take_arrived() {
+            bytes += range.end - range.start;
+            if multipath {
+                self.snd.flight.on_arrived(range);
+            }
+        }
+        for (event, bytes) in [
+            (StrategyEvent::Acknowledged { subflow: id, bytes }, bytes),
+            (
+                StrategyEvent::Lost {
+                    subflow: id,
+                    bytes: lost,
+                },
+                lost,
+            ),
+        ] {
+            if bytes > 0 {
+                self.strategy.on_event(&event);
+            }
+        }
+    }
+
+    /// What coupled congestion control of subflow `i` sees; nothing where it is not coupled.
+    fn siblings(&self, i: usize) -> ArrayVec<Sibling, MAX_SIBLINGS> {
+        let own = &self.subflows[i].snd;
+        if !own.cc.is_coupled() {
+            return ArrayVec::new();
+        }
+        let others = self.subflows.iter().enumerate();
+        let others = others.filter(|(n, s)| *n != i && s.is_established());
+        let senders = iter::once(own).chain(others.map(|(_, s)| &s.snd));
+        senders.take(MAX_SIBLINGS).map(Sender::sibling).collect()
     }
 
     /// Regular TCP: the subflow's numbers are the connection's.
@@ -239,8 +325,10 @@ impl Connection {
     /// Everything below `una` arrived at the data level.
     fn acknowledge(&mut self, ctx: &mut Ctx<'_>, una: u64) {
         if una > self.snd.una() {
-            self.snd.buf.release_to(una, ctx.pool);
-            self.snd.reinject.remove_below(una);
+            let subflows = &self.subflows;
+            let needed = || repeats(subflows, una);
+            self.snd.buf.release_to(una, needed, ctx.pool);
+            self.snd.flight.release_to(una);
             self.live.stall_at = None;
             self.live.stall_tries = 0;
             self.live.last_payload = ctx.now;

@@ -1,18 +1,22 @@
 //! Multipath TCP v1 (RFC 8684): connections made of subflows.
 
+mod choice;
 mod close;
 mod connection;
 mod dss;
 mod fallback;
+mod flight;
 mod handshake;
 mod icmp;
 mod input;
 pub(crate) mod keys;
 mod output;
+mod paths;
 pub(crate) mod subflow;
 mod timers;
 mod window;
 
-pub(crate) use connection::{Connection, Ctx, Demux, Life, Mode, Path};
+pub(crate) use connection::{Connection, Ctx, Demux, Life, Mode};
+pub(crate) use flight::MAX_SUBFLOWS;
 pub(crate) use handshake::{capable, join, usable};
 pub(crate) use output::{Body, Outgoing};

@@ -11,7 +11,7 @@ use braid_wire::{Instant, Seq32};
 use super::connection::{Connection, Ctx, Mode, SendFin};
 use super::handshake::{FLAGS, repeat_at, window_shift};
 use super::subflow::{Opens, Phase, ResetKind, Subflow};
-use crate::sched::{Decision, Payload, SendView, SubflowView};
+use crate::event::SubflowCloseReason;
 use crate::tcp::FourTuple;
 use crate::tcp::receive::AckDue;
 use crate::tcp::scoreboard::{Mapping, Sent};
@@ -21,18 +21,15 @@ use crate::{PathId, SegmentKind, SubflowId};
 const MAX_MAPPING: u64 = u16::MAX as u64 - 1;
 /// Hop limit of everything sent.
 const HOP_LIMIT: u8 = 64;
-/// Most subflows shown to a scheduler at once.
-const MAX_VIEWS: usize = 16;
+/// Most subflows shown to a strategy at once.
+pub(super) const MAX_VIEWS: usize = 16;
 
 /// Payload of an outgoing packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Body {
     None,
-    /// Bytes of the connection's stream. Those already acknowledged at the data level may be gone
-    /// from the buffer; the receiver discards them by their mapping, so zeros stand in.
+    /// Bytes of the connection's stream.
     Data(Range<u64>),
-    /// One byte below the window: elicits an acknowledgement.
-    Probe,
 }
 
 /// A packet whose header stands in the scratch buffer.
@@ -59,11 +56,7 @@ impl Connection {
             }
         }
         if self.is_open() {
-            let data = self
-                .poll_reinject(ctx)
-                .or_else(|| self.poll_new(ctx))
-                .or_else(|| self.poll_copy(ctx))
-                .or_else(|| self.poll_data_fin(ctx));
+            let data = self.poll_data(ctx).or_else(|| self.poll_data_fin(ctx));
             if data.is_some() {
                 return data;
             }
@@ -76,13 +69,17 @@ impl Connection {
     fn poll_subflow(&mut self, ctx: &mut Ctx<'_>, i: usize) -> Option<Outgoing> {
         let subflow = &mut self.subflows[i];
         match subflow.phase {
-            Phase::Closed => None,
+            Phase::Aborted | Phase::Closed => None,
             Phase::Resetting => self.send_reset(ctx, i),
             Phase::SynSent | Phase::SynReceived | Phase::JoinAcked => self.poll_handshake(ctx, i),
             Phase::Established => {
                 if subflow.rcv.due == AckDue::Now && subflow.rcv.has_gaps() {
                     return self.send_ack(ctx, i);
                 }
+                if self.is_ended() && self.repeats_data(i) {
+                    return self.end_unrepeated(ctx, i);
+                }
+                let subflow = &mut self.subflows[i];
                 if subflow.probe_due {
                     subflow.probe_due = false;
                     if let Some(sent) = subflow.snd.probe(ctx.now) {
@@ -96,6 +93,30 @@ impl Connection {
                 self.poll_retransmit(ctx, i)
             }
         }
+    }
+
+    /// Whether what subflow `i` repeats next is data, not its FIN.
+    fn repeats_data(&self, i: usize) -> bool {
+        let subflow = &self.subflows[i];
+        let mut sent = subflow.snd.board.iter();
+        let next = match subflow.probe_due {
+            true => sent.rfind(|sent| !sent.sacked),
+            false => sent.find(|sent| sent.lost),
+        };
+        next.is_some_and(|sent| !sent.fin)
+    }
+
+    /// After the end of the connection there is no data to be repeated: the peer has it, by another
+    /// subflow. Such a subflow is reset once the peer has closed it too; until then the peer may need
+    /// its answers.
+    fn end_unrepeated(&mut self, ctx: &mut Ctx<'_>, i: usize) -> Option<Outgoing> {
+        let subflow = &mut self.subflows[i];
+        if !subflow.rcv.finished() {
+            return None;
+        }
+        let kind = ResetKind::Subflow(ResetReason::TooMuchOutstanding);
+        subflow.begin_reset(kind, SubflowCloseReason::Finished);
+        self.send_reset(ctx, i)
     }
 
     fn poll_handshake(&mut self, ctx: &mut Ctx<'_>, i: usize) -> Option<Outgoing> {
@@ -160,14 +181,20 @@ impl Connection {
             timestamps: subflow.timestamps(ctx.now),
             ..Options::default()
         };
-        let seq = subflow.snd.nxt;
+        let seq = subflow.reset_at.unwrap_or(subflow.snd.nxt);
         if let Mode::Mptcp(mptcp) = &self.mode {
             options.mptcp.push(match kind {
-                ResetKind::FastClose => MptcpOption::FastClose {
-                    receiver_key: mptcp.remote.key,
-                },
+                ResetKind::FastClose => {
+                    subflow.phase = Phase::Aborted;
+                    MptcpOption::FastClose {
+                        receiver_key: mptcp.remote.key,
+                    }
+                }
                 ResetKind::Subflow(reason) => MptcpOption::Reset {
-                    transient: reason == ResetReason::UnacceptablePerformance,
+                    transient: matches!(
+                        reason,
+                        ResetReason::UnacceptablePerformance | ResetReason::TooMuchOutstanding
+                    ),
                     reason,
                 },
             });
@@ -188,189 +215,6 @@ impl Connection {
         let max = room.min(snd.burst()).min(max_payload_total(subflow, ctx));
         let sent = self.subflows[i].snd.retransmit(ctx.now, max)?;
         Some(self.send_record(ctx, i, &sent, SegmentKind::Retransmission))
-    }
-
-    /// Data in flight on a subflow that failed, on another one.
-    fn poll_reinject(&mut self, ctx: &mut Ctx<'_>) -> Option<Outgoing> {
-        let range = self.snd.reinject.first()?;
-        let i = (0..self.subflows.len())
-            .filter(|i| {
-                let s = &self.subflows[*i];
-                s.can_carry()
-                    && !s.stale
-                    && s.room(ctx.now) > 0
-                    && s.snd.board.carrier_of(range.start).is_none()
-            })
-            .min_by_key(|i| {
-                (
-                    self.subflows[*i].view(ctx.now).backup,
-                    self.subflows[*i].snd.rtt.srtt(),
-                )
-            })?;
-        let len = (range.end - range.start).min(self.chunk(ctx, i));
-        let range = range.start..range.start + len;
-        self.snd.reinject.remove(range.clone());
-        Some(self.send_data(ctx, i, range))
-    }
-
-    /// Whether the views would show a subflow as ready; cheaper than to make them.
-    fn is_any_ready(&self, ctx: &Ctx<'_>) -> bool {
-        let carriers = self.subflows.iter().filter(|s| s.can_carry());
-        carriers.take(MAX_VIEWS).any(|s| s.room(ctx.now) > 0)
-    }
-
-    fn views(&self, ctx: &Ctx<'_>) -> ArrayVec<SubflowView, MAX_VIEWS> {
-        self.subflows
-            .iter()
-            .filter(|s| s.can_carry())
-            .take(MAX_VIEWS)
-            .map(|s| s.view(ctx.now))
-            .collect()
-    }
-
-    fn send_view<'a>(&self, ctx: &Ctx<'_>, subflows: &'a [SubflowView]) -> SendView<'a> {
-        SendView {
-            now: ctx.now,
-            subflows,
-            unsent: self.snd.unsent(),
-            peer_window: self.snd.peer_window(),
-            outstanding: self.snd.outstanding(),
-            flow_size: self.flow_size,
-        }
-    }
-
-    /// The subflow a strategy chose. Where it is not ready nothing may be sent: packets without a
-    /// byte would follow each other without end.
-    fn chosen(&self, ctx: &Ctx<'_>, id: SubflowId) -> Option<usize> {
-        let ready = |i: &usize| {
-            let subflow = &self.subflows[*i];
-            subflow.can_carry() && subflow.room(ctx.now) > 0
-        };
-        let i = self.index_of(id).filter(ready);
-        debug_assert!(i.is_some(), "a strategy chose a subflow that is not ready");
-        i
-    }
-
-    /// Whether new data may go out at all. The opener's first mapping repeats the keys and stays
-    /// alone until a DATA_ACK shows that the peer has them: a plain DSS before that would make a
-    /// Linux listener fall back (RFC 8684 section 3.1).
-    fn may_send_new(&self) -> bool {
-        let held = self
-            .mptcp()
-            .is_some_and(|m| !m.confirmed && self.snd.nxt > 0);
-        self.snd.unsent() > 0 && self.snd.peer_window() > 0 && !held
-    }
-
-    /// Data never sent before, where the scheduler wants it.
-    fn poll_new(&mut self, ctx: &mut Ctx<'_>) -> Option<Outgoing> {
-        if !self.may_send_new() {
-            return None;
-        }
-        for subflow in &mut self.subflows {
-            subflow.snd.before_send(ctx.now);
-        }
-        if !self.is_any_ready(ctx) {
-            return None;
-        }
-        let views = self.views(ctx);
-        let view = self.send_view(ctx, &views);
-        let Decision::Send {
-            subflow,
-            data,
-            max_bytes,
-        } = self.policy.scheduler.next(&view, ctx.rng)
-        else {
-            return None;
-        };
-        let i = self.chosen(ctx, subflow)?;
-        if data == Payload::Copy {
-            let range = self.next_copy(ctx, i)?;
-            return Some(self.send_data(ctx, i, range));
-        }
-        let available = self.snd.unsent().min(self.snd.peer_window());
-        let chunk = self.chunk(ctx, i).min(u64::from(max_bytes.max(1)));
-        let mss = u64::from(self.subflows[i].snd.mss());
-        let mut len = available.min(chunk);
-        if len < self.snd.unsent() && len > mss {
-            len -= len % mss;
-        }
-        // Silly-window avoidance (RFC 9293 section 3.8.6.2.1).
-        if len < mss && len < self.snd.unsent() && self.snd.outstanding() > 0 {
-            return None;
-        }
-        let start = self.snd.nxt;
-        Some(self.send_data(ctx, i, start..start + len))
-    }
-
-    /// A copy of the oldest data in flight, where the reinjector wants one.
-    fn poll_copy(&mut self, ctx: &mut Ctx<'_>) -> Option<Outgoing> {
-        let idle = self.snd.unsent() == 0 || self.snd.peer_window() == 0;
-        self.snd.copied_to = self.snd.copied_to.max(self.snd.una());
-        if !idle || self.snd.copied_to >= self.snd.nxt || self.mptcp().is_none_or(|m| !m.confirmed)
-        {
-            return None;
-        }
-        if !self.is_any_ready(ctx) {
-            return None;
-        }
-        let views = self.views(ctx);
-        if views.len() < 2 {
-            return None;
-        }
-        let at = self.snd.copied_to;
-        let (holder, end) = self.holder_of(at)?;
-        let view = self.send_view(ctx, &views);
-        let copy = self.policy.reinjector.next(&view, holder)?;
-        let i = self.chosen(ctx, copy.subflow)?;
-        if copy.penalise_holder {
-            self.penalise(ctx.now, holder);
-        }
-        let len = (end - at).min(self.chunk(ctx, i));
-        self.snd.copied_to = at + len;
-        Some(self.send_data(ctx, i, at..at + len))
-    }
-
-    /// The subflow on which `data` is in flight, and up to where.
-    fn holder_of(&self, data: u64) -> Option<(SubflowId, u64)> {
-        self.subflows.iter().find_map(|s| {
-            let sent = s.snd.board.carrier_of(data).filter(|sent| !sent.sacked)?;
-            Some((s.id, sent.data().end))
-        })
-    }
-
-    /// The oldest range in flight elsewhere that was not sent on subflow `i`.
-    fn next_copy(&mut self, ctx: &Ctx<'_>, i: usize) -> Option<Range<u64>> {
-        let mut at = self.snd.una().max(self.subflows[i].copied_to);
-        while at < self.snd.nxt {
-            if let Some(own) = self.subflows[i].snd.board.carrier_of(at) {
-                at = own.data().end;
-                continue;
-            }
-            let end = self.holder_of(at).map(|(_, end)| end);
-            let end = end.unwrap_or(self.snd.nxt).min(at + self.chunk(ctx, i));
-            self.subflows[i].copied_to = end;
-            return Some(at..end);
-        }
-        None
-    }
-
-    fn penalise(&mut self, now: Instant, holder: SubflowId) {
-        if let Some(i) = self.index_of(holder) {
-            let subflow = &mut self.subflows[i];
-            if subflow.penalised_until <= now {
-                subflow.penalised_until = now + subflow.snd.rtt.srtt();
-                subflow.snd.cc.penalise();
-            }
-        }
-    }
-
-    /// Most bytes of one send on subflow `i` now: window, pacing burst, device.
-    fn chunk(&self, ctx: &Ctx<'_>, i: usize) -> u64 {
-        let subflow = &self.subflows[i];
-        subflow
-            .room(ctx.now)
-            .min(subflow.snd.burst())
-            .min(max_payload_total(subflow, ctx))
     }
 
     /// DATA_FIN by itself, where no data segment could carry it (RFC 8684 section 3.3.3).
@@ -490,15 +334,23 @@ impl Connection {
         options
     }
 
-    /// One old byte below the window: whoever is there must acknowledge (RFC 9293 section 3.8.4).
+    /// A segment from below the window: whoever is there must acknowledge (RFC 9293 section 3.8.4).
+    /// It carries no byte: a receiver that acknowledged our last mapping but dropped its data could
+    /// place that byte by it.
     fn send_probe(&mut self, ctx: &mut Ctx<'_>, i: usize) -> Outgoing {
         let options = self.ack_options(ctx, i);
         let seq = self.subflows[i].snd.una.saturating_sub(1);
-        self.emit(ctx, i, seq, Flags::ACK, options, Body::Probe)
+        self.emit(ctx, i, seq, Flags::ACK, options, Body::None)
     }
 
     /// Maps `range` to subflow `i`'s next bytes and sends it.
-    fn send_data(&mut self, ctx: &mut Ctx<'_>, i: usize, range: Range<u64>) -> Outgoing {
+    pub(super) fn send_data(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        i: usize,
+        range: Range<u64>,
+        kind: SegmentKind,
+    ) -> Outgoing {
         let with_keys = self.mptcp().is_some_and(|m| !m.confirmed);
         let last = range.end == self.snd.buf.end() && self.snd.fin == SendFin::Queued;
         let fin = last && self.mptcp().is_some() && !with_keys;
@@ -515,22 +367,12 @@ impl Connection {
             len: (range.end - range.start) as u32,
             fin,
         };
-        snd.on_new(ctx.now, map, false);
-        let sent = Sent {
-            start: map.sub,
-            end: map.sub + u64::from(map.len),
-            map,
-            sent_at: ctx.now,
-            retransmitted: false,
-            sacked: false,
-            lost: false,
-            fin: false,
-        };
-        let kind = match range.start < self.snd.nxt {
-            true => SegmentKind::Copy,
-            false => SegmentKind::New,
-        };
-        self.snd.nxt = self.snd.nxt.max(range.end);
+        let sent = snd.on_new(ctx.now, map, false);
+        if self.mptcp().is_some() {
+            let subflow = &self.subflows[i];
+            let flight = &mut self.snd.flight;
+            flight.on_sent(ctx.now, range, subflow.id, subflow.slot);
+        }
         self.send_record(ctx, i, &sent, kind)
     }
 
@@ -627,7 +469,6 @@ impl Connection {
         let payload_len = match &body {
             Body::None => 0,
             Body::Data(range) => (range.end - range.start) as usize,
-            Body::Probe => 1,
         };
         let header_len = repr.header_len();
         let ip = ip::Repr {
@@ -677,7 +518,7 @@ impl Connection {
 
 /// Most payload bytes of one packet handed to the device, in whole segments: one where the device
 /// does not segment.
-fn max_payload_total(subflow: &Subflow, ctx: &Ctx<'_>) -> u64 {
+pub(super) fn max_payload_total(subflow: &Subflow, ctx: &Ctx<'_>) -> u64 {
     let mss = u64::from(subflow.snd.mss());
     let mtu = usize::from(ctx.paths[usize::from(subflow.path.0)].config.mtu);
     if ctx.config.max_transmit <= mtu {

@@ -6,8 +6,9 @@ use core::time::Duration;
 use braid_wire::tcp::{self, Options, Timestamps};
 use braid_wire::{Instant, Seq32};
 
+use super::flight::{Cursors, Slot};
 use crate::event::SubflowCloseReason;
-use crate::sched::SubflowView;
+use crate::strategy::{Copies, SubflowView};
 use crate::tcp::FourTuple;
 use crate::tcp::receive::{AckDue, Receiver};
 use crate::tcp::send::Sender;
@@ -37,6 +38,9 @@ pub(crate) enum Phase {
     Established,
     /// A RST is to be sent.
     Resetting,
+    /// RST with MP_FASTCLOSE was sent. A peer that has a hole before it does not take it: whatever
+    /// comes is answered by another one until the connection is forgotten.
+    Aborted,
     /// Nothing is left to do.
     Closed,
 }
@@ -94,6 +98,8 @@ pub(crate) struct Subflow {
     /// Potentially failed: timed out, or its link is down.
     pub stale: bool,
     pub reset: Option<ResetKind>,
+    /// Where the peer expects the RST; `None` before it said so.
+    pub reset_at: Option<u64>,
     pub close_reason: SubflowCloseReason,
     /// A tail loss probe is to be sent.
     pub probe_due: bool,
@@ -105,8 +111,10 @@ pub(crate) struct Subflow {
     pub fin_acked: bool,
     /// The peer's FIN came before ours: it has nothing left to repeat once ours is acknowledged.
     pub closed_second: bool,
-    /// Data below was copied to this subflow already.
-    pub copied_to: u64,
+    /// Its place in the connection's flight.
+    pub slot: Slot,
+    /// How far it has looked there for something to carry too.
+    pub cursors: Cursors,
     /// Penalised until (once a round trip).
     pub penalised_until: Instant,
     /// First difference of our timestamps from the millisecond clock.
@@ -145,6 +153,7 @@ impl Subflow {
             handshake_tries: 0,
             stale: false,
             reset: None,
+            reset_at: None,
             close_reason: SubflowCloseReason::Finished,
             probe_due: false,
             keepalive_due: false,
@@ -152,7 +161,8 @@ impl Subflow {
             fin_sent: false,
             fin_acked: false,
             closed_second: false,
-            copied_to: 0,
+            slot: Slot::default(),
+            cursors: Cursors::default(),
             penalised_until: Instant::ZERO,
             ts_base: seeds.1,
             pmtu: pmtu.max(min_pmtu(&tuple)),
@@ -243,7 +253,7 @@ impl Subflow {
     pub fn timestamps(&self, now: Instant) -> Option<Timestamps> {
         self.agreed.timestamps.then(|| Timestamps {
             value: self.ts_now(now),
-            echo: self.rcv.ts_recent,
+            echo: self.rcv.echo_once.unwrap_or(self.rcv.ts_recent),
         })
     }
 
@@ -254,7 +264,11 @@ impl Subflow {
 
     /// Whether it will ever carry data again.
     pub fn is_alive(&self) -> bool {
-        !matches!(self.phase, Phase::Resetting | Phase::Closed) && !self.fin_wanted
+        let over = matches!(
+            self.phase,
+            Phase::Resetting | Phase::Aborted | Phase::Closed
+        );
+        !over && !self.fin_wanted
     }
 
     /// Whether new data may be put on it at all.
@@ -270,6 +284,7 @@ impl Subflow {
         self.reset = Some(kind);
         self.close_reason = reason;
         self.phase = Phase::Resetting;
+        self.handshake_at = None;
     }
 
     /// Ends without a word.
@@ -297,25 +312,31 @@ impl Subflow {
         self.snd.cwnd_room().min(self.snd.peer_room())
     }
 
-    /// What a scheduler sees.
-    pub fn view(&self, now: Instant) -> SubflowView {
+    /// What a strategy sees.
+    pub fn view(&self, now: Instant, copies: Copies) -> SubflowView {
         let traffic = &self.snd.traffic;
         SubflowView {
             id: self.id,
             path: self.path,
             srtt: self.snd.rtt.srtt(),
             rttvar: self.snd.rtt.rttvar(),
-            min_rtt: self.snd.rtt.min(),
+            latest_rtt: self.snd.rtt.latest(),
+            base_rtt: self.snd.rtt.base(),
+            rto: self.snd.rto(),
+            timeouts: self.snd.timeouts(),
             cwnd: self.snd.cwnd(),
             ssthresh: self.snd.cc.ssthresh(),
             in_flight: self.snd.in_flight(),
+            oldest_sent: self.snd.board.oldest_sent(),
             mss: self.snd.mss(),
             pacing_rate: self.snd.pacer.rate(),
+            delivery_rate: self.snd.delivery_rate(),
             loss: traffic.bytes_lost as f32
                 / (traffic.bytes_sent + traffic.bytes_retransmitted).max(1) as f32,
             backup: self.backup || self.peer_backup,
             stale: self.stale,
             ready: self.room(now) > 0,
+            copies,
         }
     }
 

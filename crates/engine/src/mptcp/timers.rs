@@ -5,10 +5,8 @@ use core::time::Duration;
 use braid_wire::Instant;
 use braid_wire::mptcp::ResetReason;
 
-use super::connection::{Connection, Ctx, Life, Mode, SendFin};
-use super::keys::Keys;
+use super::connection::{Connection, Ctx, Life, SendFin};
 use super::subflow::{Opens, ResetKind};
-use crate::PathId;
 use crate::event::{CloseReason, SubflowCloseReason};
 use crate::tcp::receive::AckDue;
 use crate::tcp::send::Expired;
@@ -31,7 +29,8 @@ const MAX_STALL_DELAY: Duration = Duration::from_secs(5);
 /// A DATA_ACK that so many stall probes did not move will not move by itself.
 const PROBES_BEFORE_RESEND: u32 = 4;
 /// Bytes sent once more then (RFC 8684 section 3.3.6: data is kept for this until it is
-/// acknowledged at the data level); half of it each time that this is in vain too, down to ...
+/// acknowledged at the data level): at first; twice as much where all of it was taken; and half
+/// where it was in vain too, down to ...
 const MAX_RESEND: u64 = 64 << 10;
 /// ... about a segment.
 const MIN_RESEND: u64 = 1_400;
@@ -47,10 +46,7 @@ impl Connection {
                 .min();
             return Some(subflows.map_or(at, |s| s.min(at)));
         }
-        let copies = self.subflows.len() > 1 && self.snd.copied_to < self.snd.nxt;
-        let pending = (self.snd.unsent() > 0 && self.snd.peer_window() > 0)
-            || !self.snd.reinject.is_empty()
-            || (self.snd.unsent() == 0 && copies);
+        let pending = (self.snd.unsent() > 0 && self.snd.peer_window() > 0) || self.may_copy();
         let subflows = self
             .subflows
             .iter()
@@ -61,15 +57,15 @@ impl Connection {
             _ => None,
         };
         let lost = self.waiting_since().map(|at| at + ctx.config.user_timeout);
-        let join = self.next_join(ctx).map(|(_, at)| at);
         let keepalive = self.awaits_life().then(|| self.keepalive_at());
         [
             subflows,
             opening,
             lost,
-            join,
+            self.paths.next_at(),
             keepalive,
             self.live.stall_at,
+            self.live.ask_at,
             self.live.fin_at,
         ]
         .into_iter()
@@ -178,42 +174,11 @@ impl Connection {
         }
         let opens_connection = subflow.opens == Opens::Connection;
         if opens_connection && subflow.active {
-            if !self.pinned {
-                self.try_next_path(ctx, i);
-            }
+            self.try_next_path(ctx, i);
         } else if subflow.handshake_tries >= MAX_TRIES {
             subflow.close(SubflowCloseReason::TimedOut);
             if opens_connection {
                 self.fail(ctx, CloseReason::TimedOut);
-            }
-        }
-    }
-
-    /// The path of the initial SYN may be dark: the next SYN leaves on another one, with a key of
-    /// its own, for the first may have arrived after all.
-    pub(super) fn try_next_path(&mut self, ctx: &mut Ctx<'_>, i: usize) {
-        let current = self.subflows[i].path;
-        let count = ctx.paths.len();
-        let next = (1..count)
-            .map(|n| (usize::from(current.0) + n) % count)
-            .find(|n| {
-                let path = &ctx.paths[*n];
-                path.up && path.config.towards(self.remotes()).is_some()
-            });
-        let Some(next) = next else {
-            return;
-        };
-        if let Mode::Opening { .. } = self.mode {
-            self.mode = Mode::Opening {
-                local: Keys::generate(ctx.rng),
-            };
-        }
-        let tries = self.subflows[i].handshake_tries;
-        if self.open_subflow(ctx, PathId(next as u8)).is_ok() {
-            // A late answer to the first SYN finds no subflow and is reset.
-            self.subflows[i].close(SubflowCloseReason::TimedOut);
-            if let Some(new) = self.subflows.last_mut() {
-                new.handshake_tries = tries;
             }
         }
     }
@@ -243,7 +208,7 @@ impl Connection {
                         SubflowCloseReason::TimedOut,
                     );
                 }
-                self.reinject_all(i);
+                self.on_subflow_failed(i);
             }
             Some(Expired::Probe) => subflow.probe_due = true,
             Some(Expired::Lost) | None => {}
@@ -259,9 +224,14 @@ impl Connection {
             || self.is_shut_out()
             || (self.snd.fin == SendFin::Queued && unconfirmed);
         let working = self.subflows.iter().filter(|s| !s.stale);
+        // What is to be sent again moves nothing where the peer's window keeps it here.
+        let resends = self.snd.flight.lost() > 0
+            && working
+                .clone()
+                .any(|s| s.can_carry() && s.snd.peer_room() > 0);
         waiting
             && self.is_open()
-            && self.snd.reinject.is_empty()
+            && !resends
             && working.clone().count() > 0
             && working.clone().all(|s| s.snd.board.is_empty())
     }
@@ -290,7 +260,7 @@ impl Connection {
     }
 
     /// Zero-window and DATA_ACK probe (RFC 9293 section 3.8.6.1 at the data level). Linux can go
-    /// silent with the subflow fully acknowledged and DATA_ACK behind; one old byte revives it.
+    /// silent with the subflow fully acknowledged and DATA_ACK behind; an old segment revives it.
     fn on_stall_timer(&mut self, ctx: &mut Ctx<'_>) {
         if self.live.stall_at.is_none_or(|at| at > ctx.now) {
             return;
@@ -301,15 +271,29 @@ impl Connection {
         if let Some(i) = self.subflow_for_signal(self.live.stall_tries - 1) {
             self.subflows[i].keepalive_due = true;
         }
-        // Not even a probe moved the DATA_ACK: what a subflow acknowledged was dropped above it.
-        // Linux does so with data that comes faster than its buffer grows.
-        let in_vain = self.live.stall_tries.checked_sub(PROBES_BEFORE_RESEND);
-        if let Some(in_vain) = in_vain
-            && self.mptcp().is_some()
-        {
-            let una = self.snd.una();
-            let len = (MAX_RESEND >> in_vain.min(16)).max(MIN_RESEND);
-            self.snd.reinject.insert(una..self.snd.nxt.min(una + len));
+        if self.mptcp().is_some() {
+            self.resend_discarded();
         }
+    }
+
+    /// Not even probes moved the DATA_ACK: what a subflow acknowledged was dropped above it. Linux
+    /// does so with data that comes faster than its buffer grows. A peer that did it once will do
+    /// it again, so fewer probes go before the next time.
+    fn resend_discarded(&mut self) {
+        let known = self.live.resent.is_some();
+        if self.live.stall_tries < if known { 2 } else { PROBES_BEFORE_RESEND } {
+            return;
+        }
+        let una = self.snd.una();
+        let len = match &self.live.resent {
+            None => MAX_RESEND,
+            // It took all that, and had nothing behind it.
+            Some(last) if una == last.end => 2 * (last.end - last.start),
+            Some(last) if una > last.end => MAX_RESEND,
+            Some(last) => ((last.end - last.start) / 2).max(MIN_RESEND),
+        };
+        let range = una..self.snd.nxt.min(una + len);
+        self.snd.flight.on_discarded(range.clone());
+        self.live.resent = Some(range);
     }
 }

@@ -1,17 +1,40 @@
-//! Path manager of the opener: one subflow on every path that is up, opened again when it dies.
+//! The path manager of a connection: where its peer can be reached from here, what was tried, and
+//! what is to be tried next and when. Which paths are wanted the strategy says.
 
+use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 
+use arrayvec::ArrayVec;
 use braid_wire::Instant;
 
-use crate::PathId;
+use crate::strategy::{OpenView, Opening, PathView, Strategy};
+use crate::{ApiError, ConnectOptions, PathConfig, PathId, Protocol};
 
 /// First delay after a subflow could not be opened or died; doubles up to [`MAX_DELAY`].
 const MIN_DELAY: Duration = Duration::from_millis(500);
 const MAX_DELAY: Duration = Duration::from_secs(10);
 /// A subflow that lived this long clears its path's record.
 const GOOD_LIFE: Duration = Duration::from_secs(10);
+/// Most paths shown to a strategy: those of higher number are not used.
+const MAX_PATHS: usize = 32;
 
+/// A local path and its state.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Path {
+    pub config: PathConfig,
+    pub up: bool,
+}
+
+/// What the path manager looks at when it plans.
+pub(crate) struct Situation<'a> {
+    pub paths: &'a [Path],
+    /// Paths that have a subflow, or one that is being opened.
+    pub in_use: ArrayVec<PathId, MAX_PATHS>,
+    /// As the strategy will see it, without its paths.
+    pub view: OpenView<'static>,
+}
+
+/// Failures on a path.
 #[derive(Debug, Clone, Copy)]
 struct Attempt {
     path: PathId,
@@ -19,15 +42,154 @@ struct Attempt {
     delay: Duration,
 }
 
-/// When the next subflow may be tried on each path. Only paths with failures are on record.
-#[derive(Debug, Default)]
+/// Where a connection's subflows go. The peer's addresses are of one family each.
+#[derive(Debug)]
 pub(crate) struct PathManager {
+    remote: SocketAddr,
+    remote_alt: Option<SocketAddr>,
+    /// Source of the initial subflow, where one was chosen.
+    source: Option<SocketAddr>,
+    /// Path of the initial subflow, where one was named.
+    asked: Option<PathId>,
+    protocol: Protocol,
+    /// Paths with failures.
     attempts: Vec<Attempt>,
+    /// What is tried next, and when.
+    next: Option<(PathId, Instant)>,
 }
 
 impl PathManager {
+    /// Of a connection that `remote` opened.
+    pub fn accepted(remote: SocketAddr) -> Self {
+        PathManager {
+            remote,
+            remote_alt: None,
+            source: None,
+            asked: None,
+            protocol: Protocol::Mptcp,
+            attempts: Vec::new(),
+            next: None,
+        }
+    }
+
+    /// Of a connection that is opened here.
+    pub fn opened(options: &ConnectOptions) -> Self {
+        PathManager {
+            remote_alt: options.remote_alt,
+            source: options.local,
+            asked: options.path,
+            protocol: options.protocol,
+            ..PathManager::accepted(options.remote)
+        }
+    }
+
+    /// The peer's address, as the connection was opened.
+    pub fn remote(&self) -> SocketAddr {
+        self.remote
+    }
+
+    /// Both ends of a subflow on `path`; the port of our own is 0 where it may be any. `initial` is
+    /// the one that opens the connection.
+    pub fn ends(
+        &self,
+        path: &PathConfig,
+        initial: bool,
+    ) -> Result<(SocketAddr, SocketAddr), ApiError> {
+        let (own, remote) = self.lead(path).ok_or(ApiError::NoUsablePath)?;
+        let source = self.source.filter(|_| initial);
+        let local = source.unwrap_or(SocketAddr::new(own, 0));
+        match local.is_ipv4() == remote.is_ipv4() {
+            true => Ok((local, remote)),
+            false => Err(ApiError::NoUsablePath),
+        }
+    }
+
+    /// The path's own address, and the peer's that goes with it.
+    fn lead(&self, path: &PathConfig) -> Option<(IpAddr, SocketAddr)> {
+        path.towards([Some(self.remote), self.remote_alt].into_iter().flatten())
+    }
+
+    /// The initial subflow stays on the path it was opened on.
+    fn is_pinned(&self) -> bool {
+        self.source.is_some() || (self.asked.is_some() && self.protocol == Protocol::Tcp)
+    }
+
+    /// Where the connection opens; `unanswered` is where it was tried in vain. `None` where there is
+    /// no path, or none other.
+    pub fn open(
+        &self,
+        strategy: &mut dyn Strategy,
+        unanswered: Option<PathId>,
+        situation: &Situation<'_>,
+    ) -> Option<Opening> {
+        let asked = self.asked.filter(|_| self.is_pinned());
+        let pinned = asked.map(|path| Opening {
+            path,
+            protocol: self.protocol,
+        });
+        if unanswered.is_some() && self.is_pinned() {
+            return None;
+        }
+        let paths = self.show(situation);
+        let view = OpenView {
+            paths: &paths,
+            asked: self
+                .asked
+                .filter(|path| paths.iter().any(|p| p.id == *path)),
+            unanswered,
+            ..situation.view
+        };
+        let mut opening = pinned.or_else(|| strategy.open(&view))?;
+        if self.protocol == Protocol::Tcp {
+            opening.protocol = Protocol::Tcp;
+        }
+        (unanswered != Some(opening.path)).then_some(opening)
+    }
+
+    /// The paths that can be used.
+    fn show(&self, situation: &Situation<'_>) -> ArrayVec<PathView, MAX_PATHS> {
+        let paths = (0..).map(PathId).zip(situation.paths);
+        paths
+            .filter(|(_, path)| path.up && self.lead(&path.config).is_some())
+            .take(MAX_PATHS)
+            .map(|(id, path)| PathView {
+                id,
+                backup: path.config.backup,
+                in_use: situation.in_use.contains(&id),
+            })
+            .collect()
+    }
+
+    /// Decides what is tried next. `None` in place of a situation: nothing.
+    pub fn plan(&mut self, strategy: &mut dyn Strategy, situation: Option<&Situation<'_>>) {
+        self.next = situation.and_then(|situation| {
+            let paths = self.show(situation);
+            let view = OpenView {
+                paths: &paths,
+                ..situation.view
+            };
+            let free = paths.iter().filter(|path| !path.in_use);
+            free.filter_map(|path| {
+                let wanted = strategy.join(&view, path)?;
+                Some((path.id, wanted.max(self.not_before(path.id))))
+            })
+            .min_by_key(|(_, at)| *at)
+        });
+    }
+
+    /// When something is to be tried.
+    pub fn next_at(&self) -> Option<Instant> {
+        self.next.map(|(_, at)| at)
+    }
+
+    /// The path to open a subflow on now, if any; [`Self::plan`] says what comes after it.
+    pub fn take_due(&mut self, now: Instant) -> Option<PathId> {
+        let (path, _) = self.next.take_if(|(_, at)| *at <= now)?;
+        Some(path)
+    }
+
     /// When a subflow may be opened on `path`.
-    pub fn not_before(&self, path: PathId) -> Instant {
+    fn not_before(&self, path: PathId) -> Instant {
         self.attempts
             .iter()
             .find(|a| a.path == path)
@@ -70,7 +232,7 @@ mod tests {
     #[test]
     fn backs_off_and_forgets() {
         let path = PathId(1);
-        let mut pm = PathManager::default();
+        let mut pm = PathManager::accepted(([10, 0, 0, 2], 80).into());
         let t = Instant::from_millis(1000);
         assert_eq!(pm.not_before(path), Instant::ZERO);
         pm.on_failure(t, path, Duration::ZERO);
@@ -87,7 +249,7 @@ mod tests {
 
     #[test]
     fn a_working_subflow_is_replaced_at_once() {
-        let mut pm = PathManager::default();
+        let mut pm = PathManager::accepted(([10, 0, 0, 2], 80).into());
         let t = Instant::from_millis(1000);
         pm.on_failure(t, PathId(0), Duration::from_secs(2));
         assert_eq!(pm.not_before(PathId(0)), t);

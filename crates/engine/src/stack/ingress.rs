@@ -11,7 +11,8 @@ use braid_wire::{Instant, Seq32, ip};
 
 use super::{Listener, RxMeta, Stack, Transmit, TxChecksum};
 use crate::mptcp::subflow::Opens;
-use crate::mptcp::{Connection, Mode, capable, join, usable};
+use crate::mptcp::{Connection, MAX_SUBFLOWS, Mode, capable, join, usable};
+use crate::path::PathManager;
 use crate::tcp::FourTuple;
 use crate::{FallbackCause, ListenerId, PathId};
 
@@ -131,14 +132,20 @@ impl Stack {
                 if flags.checksum_required {
                     (Mode::Tcp, FallbackCause::ChecksumRequired)
                 } else {
-                    let local = self.fresh_keys();
+                    let local = self.shared.ctx(now).fresh_keys();
                     (Mode::Accepting { local }, FallbackCause::NotRequested)
                 }
             }
             _ => (Mode::Tcp, FallbackCause::PeerSynPlain),
         };
         let id = self.table.reserve();
-        let mut conn = Connection::new(id, tuple.remote, mode, (self.policy)(), now);
+        let mut conn = Connection::new(
+            id,
+            PathManager::accepted(tuple.remote),
+            mode,
+            (self.strategy)(),
+            now,
+        );
         conn.listener = Some(listener);
         let mut ctx = self.shared.ctx(now);
         let subflow = conn.new_subflow(&mut ctx, path, tuple, Opens::Connection);
@@ -171,7 +178,7 @@ impl Stack {
         let Some(&id) = self.shared.demux.tokens.get(&token) else {
             return false;
         };
-        let max = self.shared.config.max_subflows;
+        let max = self.shared.config.max_subflows.min(MAX_SUBFLOWS);
         self.with(now, id, |conn, ctx| {
             if !conn.is_open() || conn.subflows.len() >= max {
                 return false;

@@ -2,6 +2,7 @@
 
 mod ingress;
 mod packet;
+mod ready;
 mod table;
 
 use core::net::SocketAddr;
@@ -15,16 +16,17 @@ use braid_wire::{Instant, Rng, tcp};
 
 use self::ingress::Stray;
 pub use self::packet::{RxMeta, SegmentKind, Transmit, TransmitInfo, TxChecksum};
+use self::ready::Ready;
 use self::table::Table;
 use crate::buffer::{Pool, SEND_SLICES};
-use crate::mptcp::keys::Keys;
-use crate::mptcp::{Body, Connection, Ctx, Demux, Mode, Outgoing, Path};
-use crate::sched::{FlowSize, Policy};
+use crate::mptcp::{Body, Connection, Ctx, Demux, Mode, Outgoing};
+use crate::path::{Path, PathManager};
 use crate::stats::{ConnStats, StackStats, SubflowStats};
+use crate::strategy::{FlowSize, Strategy};
 use crate::tcp::FourTuple;
 use crate::{
-    ApiError, Config, ConnId, ConnectOptions, Event, FallbackCause, ListenerId, PathConfig, PathId,
-    Protocol, SubflowId,
+    ApiError, Class, Config, ConnId, ConnectOptions, Event, FallbackCause, ListenerId, PathConfig,
+    PathId, SubflowId, Urgency,
 };
 
 /// Least distance of a timer.
@@ -33,8 +35,8 @@ const TIMER_GRANULARITY: Duration = Duration::from_micros(10);
 /// Timers kept beside those of connections before the ones that no longer hold are cleared away.
 const SPARE_TIMERS: usize = 64;
 
-/// Stands in for bytes that a subflow has to repeat although the connection no longer needs them.
-static ZEROS: [u8; 1 << 16] = [0; 1 << 16];
+/// Gives accepted connections their strategies, one each.
+pub type StrategyFactory = Box<dyn FnMut() -> Box<dyn Strategy> + Send>;
 
 /// What all connections share.
 struct Shared {
@@ -89,12 +91,12 @@ enum Listener {
 pub struct Stack {
     shared: Shared,
     table: Table,
-    policy: Box<dyn FnMut() -> Policy + Send>,
+    strategy: StrategyFactory,
     listeners: Vec<Listener>,
     /// Earliest timer of each connection; entries that no longer hold are skipped.
     timers: BinaryHeap<Reverse<(Instant, ConnId)>>,
-    /// Connections that may have something to send, in turn.
-    ready: VecDeque<ConnId>,
+    /// Connections that may have something to send.
+    ready: Ready,
     /// Connections that found the memory used up when they wanted to write.
     starved: VecDeque<ConnId>,
     strays: VecDeque<Stray>,
@@ -113,8 +115,8 @@ impl core::fmt::Debug for Stack {
 }
 
 impl Stack {
-    /// A stack without paths. `policy` gives accepted connections their scheduler and reinjector.
-    pub fn new(config: Config, mut rng: Rng, policy: Box<dyn FnMut() -> Policy + Send>) -> Self {
+    /// A stack without paths. `strategy` gives accepted connections theirs.
+    pub fn new(config: Config, mut rng: Rng, strategy: StrategyFactory) -> Self {
         Stack {
             shared: Shared {
                 pool: Pool::new(config.memory),
@@ -127,10 +129,10 @@ impl Stack {
                 scratch: [0; 128],
             },
             table: Table::default(),
-            policy,
+            strategy,
             listeners: Vec::new(),
             timers: BinaryHeap::new(),
-            ready: VecDeque::new(),
+            ready: Ready::default(),
             starved: VecDeque::new(),
             strays: VecDeque::new(),
             stats: StackStats::default(),
@@ -224,46 +226,19 @@ impl Stack {
         if self.table.len() >= self.shared.config.max_connections {
             return Err(ApiError::LimitReached);
         }
-        let remotes = [Some(options.remote), options.remote_alt];
-        let fits = |p: &Path| p.config.towards(remotes.into_iter().flatten()).is_some();
-        let first_up = || self.shared.paths.iter().position(|p| p.up && fits(p));
-        let path = match options.path {
-            Some(path) => path,
-            None => PathId(first_up().ok_or(ApiError::NoUsablePath)? as u8),
-        };
-        let mode = match options.protocol {
-            Protocol::Mptcp => Mode::Opening {
-                local: self.fresh_keys(),
-            },
-            Protocol::Tcp => Mode::Tcp,
-        };
         let id = self.table.reserve();
-        let mut conn = Connection::new(id, options.remote, mode, options.policy, now);
-        conn.remote_alt = options.remote_alt;
-        conn.local = options.local;
+        let paths = PathManager::opened(&options);
+        let mut conn = Connection::new(id, paths, Mode::Tcp, options.strategy, now);
         conn.flow_size = options
             .flow_size
             .map_or(FlowSize::Unknown, FlowSize::Declared);
-        let pinned = options.path.is_some() && options.protocol == Protocol::Tcp;
-        conn.pinned = pinned || options.local.is_some();
-        let mut ctx = self.shared.ctx(now);
-        if let Err(error) = conn.open_subflow(&mut ctx, path) {
+        if let Err(error) = conn.open(&mut self.shared.ctx(now)) {
             self.table.release(id);
             return Err(error);
         }
         self.table.put(conn);
         self.after(now, id);
         Ok(id)
-    }
-
-    /// Keys whose token is not in use here (RFC 8684 section 3.1).
-    fn fresh_keys(&mut self) -> Keys {
-        loop {
-            let keys = Keys::generate(&mut self.shared.rng);
-            if !self.shared.demux.tokens.contains_key(&keys.token) {
-                return keys;
-            }
-        }
     }
 
     /// Runs `f` on a connection and looks after it.
@@ -290,11 +265,8 @@ impl Stack {
             return;
         }
         // Its timers are set when `poll_transmit` has drained it.
-        if !conn.queued {
-            conn.queued = true;
-            self.ready.push_back(id);
-        }
-        if conn.snd.blocked && self.shared.pool.unreserved() == 0 && !conn.starved {
+        self.ready.push(id, conn.urgency(now));
+        if conn.snd.blocked.is_some() && self.shared.pool.unreserved() == 0 && !conn.starved {
             conn.starved = true;
             self.starved.push_back(id);
         }
@@ -370,7 +342,22 @@ impl Stack {
         max: usize,
         fill: impl FnOnce(&mut [IoSliceMut<'_>]) -> Result<usize, E>,
     ) -> Result<usize, E> {
-        self.with(now, conn, |c, ctx| c.write_with(ctx, max, fill))
+        self.write_class(now, conn, Class::default(), max, fill)
+    }
+
+    /// As [`write_with`](Self::write_with), with bytes of `class`. What was written before and not
+    /// sent yet lets them pass where it is less urgent, and takes no room from them but memory; only
+    /// a write that is already sent in part is finished first, so that the bytes of one call always
+    /// arrive together. Bytes of one stream keep their order: its less urgent ones are raised.
+    pub fn write_class<E: From<ApiError>>(
+        &mut self,
+        now: Instant,
+        conn: ConnId,
+        class: Class,
+        max: usize,
+        fill: impl FnOnce(&mut [IoSliceMut<'_>]) -> Result<usize, E>,
+    ) -> Result<usize, E> {
+        self.with(now, conn, |c, ctx| c.write_with(ctx, class, max, fill))
             .unwrap_or_else(|| Err(ApiError::UnknownConnection.into()))
     }
 
@@ -403,7 +390,7 @@ impl Stack {
     pub fn send_space(&self, conn: ConnId) -> usize {
         self.table
             .get(conn)
-            .map_or(0, |c| c.send_space(&self.shared.config))
+            .map_or(0, |c| c.send_space(&self.shared.config, Urgency::default()))
     }
 
     /// Bytes that [`read_with`](Self::read_with) would show now; 0 for unknown connections.
@@ -424,7 +411,7 @@ impl Stack {
             .unwrap_or(Err(ApiError::UnknownConnection))
     }
 
-    /// Declares how many bytes the flow is to have, to the scheduler of this end: of an accepted
+    /// Declares how many bytes the flow is to have, to the strategy of this end: of an accepted
     /// connection, or of one whose size was not known when it was opened. The size belongs to the
     /// flow, whichever way it goes, and is a hint: neither less nor more data is an error.
     ///
@@ -454,21 +441,19 @@ impl Stack {
             return Some(self.transmit_stray(&stray));
         }
         let (id, out) = loop {
-            let id = self.ready.pop_front()?;
+            let id = self.ready.pop()?;
             let Some(conn) = self.table.get_mut(id) else {
                 continue;
             };
             let mut ctx = self.shared.ctx(now);
-            if let Some(out) = conn.poll_transmit(&mut ctx) {
-                self.ready.push_back(id);
-                break (id, out);
+            let mut out = conn.poll_transmit(&mut ctx);
+            if out.is_none() {
+                conn.settle(&mut ctx);
+                // What `settle` started (a join, a FIN) is sent in this round too.
+                out = conn.poll_transmit(&mut ctx);
             }
-            conn.queued = false;
-            conn.settle(&mut ctx);
-            // What `settle` started (a join, a FIN) is sent in this round too.
-            if let Some(out) = conn.poll_transmit(&mut ctx) {
-                conn.queued = true;
-                self.ready.push_back(id);
+            if let Some(out) = out {
+                self.ready.push(id, conn.urgency(now));
                 break (id, out);
             }
             if conn.forget_at().is_some_and(|at| at <= now) {
@@ -485,7 +470,7 @@ impl Stack {
 
     /// Completes the packet whose header stands in the scratch buffer.
     fn transmit(&mut self, id: ConnId, out: &Outgoing) -> Transmit<'_> {
-        let mut payload: ArrayVec<&[u8], 9> = ArrayVec::new();
+        let mut payload: ArrayVec<&[u8], SEND_SLICES> = ArrayVec::new();
         let mut info = TransmitInfo {
             conn: id,
             subflow: out.subflow,
@@ -495,16 +480,15 @@ impl Stack {
             subflow_seq: out.seq,
         };
         match (&out.body, self.table.get(id)) {
-            (Body::Probe, _) => payload.push(&ZEROS[..1]),
             (Body::Data(range), Some(conn)) => {
                 info.data = range.clone();
                 info.dsn = conn.mptcp().map(|m| m.dsn(range.start));
-                let start = range.start.max(conn.snd.buf.start()).min(range.end);
-                if start > range.start {
-                    payload.push(&ZEROS[..(start - range.start) as usize]);
-                }
-                const { assert!(SEND_SLICES < 9) };
-                payload.extend(conn.snd.buf.slices(start..range.end));
+                payload = conn.snd.buf.slices(range.clone());
+                debug_assert_eq!(
+                    payload.iter().map(|p| p.len() as u64).sum::<u64>(),
+                    range.end - range.start,
+                    "bytes of {range:?} are gone"
+                );
             }
             _ => {}
         }
@@ -647,40 +631,25 @@ mod tests {
 
     use super::*;
     use crate::Config;
-    use crate::sched::{Decision, Reinject, Reinjector, Scheduler, SendView};
+    use crate::Protocol;
+    use crate::strategy::{Decision, SendView};
 
     #[derive(Debug)]
     struct Idle;
 
-    impl Scheduler for Idle {
+    impl Strategy for Idle {
         fn name(&self) -> &'static str {
             "idle"
         }
         fn next(&mut self, _: &SendView<'_>, _: &mut Rng) -> Decision {
-            Decision::Wait
-        }
-    }
-
-    impl Reinjector for Idle {
-        fn name(&self) -> &'static str {
-            "idle"
-        }
-        fn next(&mut self, _: &SendView<'_>, _: SubflowId) -> Option<Reinject> {
-            None
-        }
-    }
-
-    fn policy() -> Policy {
-        Policy {
-            scheduler: Box::new(Idle),
-            reinjector: Box::new(Idle),
+            Decision::WAIT
         }
     }
 
     #[test]
     fn timers_that_no_longer_hold_do_not_pile_up() {
         let rng = Rng::for_component(1, 1);
-        let mut stack = Stack::new(Config::default(), rng, Box::new(policy));
+        let mut stack = Stack::new(Config::default(), rng, Box::new(|| Box::new(Idle)));
         stack.add_path(PathConfig {
             v4: Some(Ipv4Addr::new(10, 0, 0, 1)),
             v6: None,
@@ -689,7 +658,7 @@ mod tests {
         });
         let options = ConnectOptions {
             protocol: Protocol::Tcp,
-            ..ConnectOptions::new(([10, 0, 0, 2], 80).into(), policy())
+            ..ConnectOptions::new(([10, 0, 0, 2], 80).into(), Box::new(Idle))
         };
         let id = stack.connect(Instant::ZERO, options).unwrap();
         while stack.poll_transmit(Instant::ZERO).is_some() {}

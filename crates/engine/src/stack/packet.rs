@@ -5,6 +5,7 @@ use core::ops::Range;
 use arrayvec::ArrayVec;
 use braid_wire::Dsn64;
 
+use crate::buffer::SEND_SLICES;
 use crate::{ConnId, PathId, SubflowId};
 
 /// What the driver knows of a received packet.
@@ -75,7 +76,7 @@ pub struct Transmit<'a> {
     /// IP and TCP header.
     pub header: &'a [u8],
     /// Payload in order.
-    pub payload: ArrayVec<&'a [u8], 9>,
+    pub payload: ArrayVec<&'a [u8], SEND_SLICES>,
     /// Payload bytes per packet where this is a super-segment the device must cut; else 0.
     pub gso_size: u16,
     /// Checksum state.

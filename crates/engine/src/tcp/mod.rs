@@ -3,6 +3,7 @@
 
 pub(crate) mod pacing;
 pub(crate) mod prr;
+pub(crate) mod rate;
 pub(crate) mod receive;
 pub(crate) mod rtt;
 pub(crate) mod scoreboard;

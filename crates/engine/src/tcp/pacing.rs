@@ -48,6 +48,12 @@ impl Pacer {
         (self.rate > 0 && self.free == 0 && at > now).then_some(at)
     }
 
+    /// Whether all that was sent had left, and room been made at `room_at`, so long before `now`
+    /// that what was not sent meanwhile is not made up for.
+    pub fn has_paused(&self, now: Instant, room_at: Instant) -> bool {
+        now - CARRY > self.drained.max(room_at)
+    }
+
     /// Bytes that make up one burst: what the rate carries in 1 ms.
     pub fn burst(&self) -> u64 {
         match self.rate {
@@ -102,6 +108,18 @@ mod tests {
         // 2000 bytes more than free: 2 ms less what may be carried and run ahead.
         let blocked = pacer.blocked_until(now);
         assert_eq!(blocked, Some(Instant::from_micros(101_500)));
+    }
+
+    #[test]
+    fn a_pause_is_what_is_not_made_up_for() {
+        let mut pacer = Pacer::default();
+        pacer.set_rate(1_000_000);
+        pacer.on_sent(Instant::from_millis(100), 5000);
+        // Sent from 99 to 104 ms.
+        let early = Instant::from_millis(50);
+        assert!(!pacer.has_paused(Instant::from_millis(105), early));
+        assert!(pacer.has_paused(Instant::from_millis(106), early));
+        assert!(!pacer.has_paused(Instant::from_millis(106), Instant::from_millis(105)));
     }
 
     #[test]

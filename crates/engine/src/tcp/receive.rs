@@ -40,6 +40,9 @@ pub(crate) struct Receiver {
     pub fin: Option<u64>,
     /// The timestamp to echo (RFC 7323 section 4.3).
     pub ts_recent: u32,
+    /// Echoed once in its place: that of a retransmission from below the window. After an outage its
+    /// sender would otherwise take the outage for the round trip.
+    pub echo_once: Option<u32>,
     out_of_order: RangeSet,
     /// Starts of the ranges that changed last, newest first.
     recent: ArrayVec<u64, 3>,
@@ -62,6 +65,7 @@ impl Receiver {
             due: AckDue::Never,
             fin: None,
             ts_recent: 0,
+            echo_once: None,
             out_of_order: RangeSet::default(),
             recent: ArrayVec::new(),
             duplicate: None,
@@ -267,6 +271,7 @@ impl Receiver {
     /// An acknowledgement left.
     pub fn on_ack_sent(&mut self) {
         self.due = AckDue::Never;
+        self.echo_once = None;
         self.ack_sent = self.nxt;
         self.unacked = 0;
     }

@@ -2,10 +2,16 @@
 
 use core::time::Duration;
 
+use braid_wire::Instant;
+
 use crate::Config;
 
 /// Clock granularity G of RFC 6298 section 2.
 const GRANULARITY: Duration = Duration::from_millis(1);
+
+/// The round trip without queues is the lowest of this period of samples and the one before it: a
+/// route may have changed since.
+const BASE_PERIOD: Duration = Duration::from_secs(10);
 
 /// Smoothed round trip of one subflow.
 #[derive(Debug, Clone)]
@@ -13,6 +19,10 @@ pub(crate) struct RttEstimator {
     srtt: Option<Duration>,
     rttvar: Duration,
     min: Duration,
+    latest: Duration,
+    /// Lowest samples of this period and the one before.
+    base: [Duration; 2],
+    base_since: Instant,
     min_rto: Duration,
     max_rto: Duration,
 }
@@ -23,14 +33,23 @@ impl RttEstimator {
             srtt: None,
             rttvar: Duration::ZERO,
             min: Duration::MAX,
+            latest: Duration::ZERO,
+            base: [Duration::MAX; 2],
+            base_since: Instant::ZERO,
             min_rto: config.min_rto,
             max_rto: config.max_rto,
         }
     }
 
     /// Takes a sample (never from a retransmission: Karn).
-    pub fn sample(&mut self, rtt: Duration) {
+    pub fn sample(&mut self, now: Instant, rtt: Duration) {
         let rtt = rtt.max(Duration::from_nanos(1));
+        self.latest = rtt;
+        if now.saturating_since(self.base_since) >= BASE_PERIOD {
+            self.base = [Duration::MAX, self.base[0]];
+            self.base_since = now;
+        }
+        self.base[0] = self.base[0].min(rtt);
         self.min = self.min.min(rtt);
         match self.srtt {
             None => {
@@ -62,6 +81,19 @@ impl RttEstimator {
         }
     }
 
+    /// Newest sample; zero before the first.
+    pub fn latest(&self) -> Duration {
+        self.latest
+    }
+
+    /// Lowest sample of the last two periods in which there were any; zero before the first.
+    pub fn base(&self) -> Duration {
+        match self.srtt {
+            Some(_) => self.base[0].min(self.base[1]),
+            None => Duration::ZERO,
+        }
+    }
+
     /// Upper bound of the timeout.
     pub fn max_rto(&self) -> Duration {
         self.max_rto
@@ -87,21 +119,38 @@ mod tests {
     fn first_sample_and_smoothing() {
         let mut rtt = RttEstimator::new(&Config::default());
         assert_eq!(rtt.rto(), Duration::from_secs(1));
-        rtt.sample(Duration::from_millis(100));
+        assert_eq!(rtt.latest(), Duration::ZERO);
+        rtt.sample(Instant::ZERO, Duration::from_millis(100));
         assert_eq!(rtt.srtt(), Duration::from_millis(100));
         assert_eq!(rtt.rttvar(), Duration::from_millis(50));
         assert_eq!(rtt.rto(), Duration::from_millis(300));
-        rtt.sample(Duration::from_millis(180));
+        rtt.sample(Instant::ZERO, Duration::from_millis(180));
         assert_eq!(rtt.srtt(), Duration::from_millis(110));
         assert_eq!(rtt.rttvar(), Duration::from_micros(57_500));
         assert_eq!(rtt.min(), Duration::from_millis(100));
     }
 
     #[test]
+    fn the_base_follows_a_change_of_route() {
+        let mut rtt = RttEstimator::new(&Config::default());
+        for (s, ms, base) in [
+            (1, 40, 40),
+            (5, 90, 40),
+            (12, 90, 40),
+            (23, 95, 90),
+            (24, 30, 30),
+        ] {
+            rtt.sample(Instant::from_millis(1000 * s), Duration::from_millis(ms));
+            assert_eq!(rtt.base(), Duration::from_millis(base), "at {s} s");
+        }
+        assert_eq!(rtt.min(), Duration::from_millis(30));
+    }
+
+    #[test]
     fn steady_rtt_keeps_the_floor() {
         let mut rtt = RttEstimator::new(&Config::default());
         for _ in 0..100 {
-            rtt.sample(Duration::from_millis(40));
+            rtt.sample(Instant::ZERO, Duration::from_millis(40));
         }
         assert_eq!(rtt.rto(), Duration::from_millis(240));
     }

@@ -1,9 +1,12 @@
 //! What is in flight on a subflow: one record a transmission, with its MPTCP mapping (RFC 6675,
 //! RFC 8684 section 3.3).
 
+use core::ops::Range;
 use std::collections::VecDeque;
 
 use braid_wire::Instant;
+
+use super::rate::PacketState;
 
 /// Most records a scoreboard keeps. Records are split only by acknowledgements; past the bound a
 /// partial SACK is ignored, which costs a needless retransmission and nothing else.
@@ -37,6 +40,8 @@ pub(crate) struct Sent {
     /// The original mapping, possibly larger than this record: a retransmission repeats it.
     pub map: Mapping,
     pub sent_at: Instant,
+    /// Of the last transmission.
+    pub packet: PacketState,
     pub retransmitted: bool,
     pub sacked: bool,
     /// Deemed lost and not retransmitted since.
@@ -51,7 +56,7 @@ impl Sent {
     }
 
     /// The connection's bytes this record carries.
-    pub fn data(&self) -> core::ops::Range<u64> {
+    pub fn data(&self) -> Range<u64> {
         if self.fin {
             return 0..0;
         }
@@ -77,10 +82,11 @@ pub(crate) struct Delivered {
     pub reordered: bool,
 }
 
-/// A delivered record, for RACK.
+/// A delivered record, for RACK and for the rate sample.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Newest {
     pub sent_at: Instant,
+    pub packet: PacketState,
     pub end: u64,
     pub retransmitted: bool,
 }
@@ -94,6 +100,8 @@ pub(crate) struct Scoreboard {
     lost: u64,
     /// End of the highest delivered range.
     highest_delivered: u64,
+    /// The connection's bytes that were newly delivered.
+    arrived: Vec<Range<u64>>,
 }
 
 impl Scoreboard {
@@ -127,6 +135,9 @@ impl Scoreboard {
 
     fn note(&mut self, record: &Sent, out: &mut Delivered) {
         out.bytes += record.len();
+        if !record.fin {
+            self.arrived.push(record.data());
+        }
         if !record.retransmitted {
             out.reordered |= record.end < self.highest_delivered;
             out.rtt_from = out.rtt_from.max(Some(record.sent_at));
@@ -138,6 +149,7 @@ impl Scoreboard {
         if newer {
             out.newest = Some(Newest {
                 sent_at: record.sent_at,
+                packet: record.packet,
                 end: record.end,
                 retransmitted: record.retransmitted,
             });
@@ -249,7 +261,7 @@ impl Scoreboard {
     }
 
     /// The first lost record, cut to at most `max` bytes, marked as sent again at `now`.
-    pub fn take_lost(&mut self, now: Instant, max: u64) -> Option<Sent> {
+    pub fn take_lost(&mut self, now: Instant, packet: PacketState, max: u64) -> Option<Sent> {
         if self.lost == 0 || max == 0 {
             return None;
         }
@@ -258,22 +270,22 @@ impl Scoreboard {
         if record.len() > max {
             self.split(i, record.start + max);
         }
-        Some(self.resend(i, now))
+        Some(self.resend(i, now, packet))
     }
 
     /// The last record not delivered, cut to its last `max` bytes, marked as sent again: a tail
     /// loss probe (RFC 8985 section 7.3).
-    pub fn take_last(&mut self, now: Instant, max: u64) -> Option<Sent> {
+    pub fn take_last(&mut self, now: Instant, packet: PacketState, max: u64) -> Option<Sent> {
         let mut i = self.records.iter().rposition(|r| !r.sacked)?;
         let record = self.records[i];
         if record.len() > max && max > 0 {
             self.split(i, record.end - max);
             i += 1;
         }
-        Some(self.resend(i, now))
+        Some(self.resend(i, now, packet))
     }
 
-    fn resend(&mut self, i: usize, now: Instant) -> Sent {
+    fn resend(&mut self, i: usize, now: Instant, packet: PacketState) -> Sent {
         let record = &mut self.records[i];
         if record.lost {
             record.lost = false;
@@ -281,12 +293,18 @@ impl Scoreboard {
             self.in_flight += record.end - record.start;
         }
         record.sent_at = now;
+        record.packet = packet;
         record.retransmitted = true;
         *record
     }
 
-    /// The record in which `data` travels here, if it is not delivered yet.
-    pub fn carrier_of(&self, data: u64) -> Option<&Sent> {
-        self.records.iter().find(|r| r.data().contains(&data))
+    /// The connection's bytes that were delivered since the last call.
+    pub fn take_arrived(&mut self) -> impl Iterator<Item = Range<u64>> + '_ {
+        self.arrived.drain(..)
+    }
+
+    /// When the oldest bytes not delivered were sent last.
+    pub fn oldest_sent(&self) -> Option<Instant> {
+        self.records.front().map(|first| first.sent_at)
     }
 }

@@ -8,10 +8,11 @@ use braid_wire::{Instant, Seq32};
 
 use super::pacing::Pacer;
 use super::prr::Prr;
+use super::rate::{PacketState, RateEstimator};
 use super::rtt::RttEstimator;
 use super::scoreboard::{Delivered, Mapping, Scoreboard, Sent};
 use crate::Config;
-use crate::cc::{AckSample, CongestionControl};
+use crate::cc::{AckSample, CongestionControl, Loss, Sibling};
 use crate::stats::{LossRecovery, Traffic};
 
 /// Duplicate-acknowledgement threshold, in transmissions.
@@ -70,6 +71,7 @@ pub(crate) struct Sender {
     pub iss: Seq32,
     pub board: Scoreboard,
     pub rtt: RttEstimator,
+    rate: RateEstimator,
     pub cc: Box<dyn CongestionControl>,
     pub pacer: Pacer,
     pub traffic: Traffic,
@@ -95,6 +97,8 @@ pub(crate) struct Sender {
     /// Bytes retransmitted in this recovery and not reported as duplicates.
     unproved: u64,
     cwnd_limited: bool,
+    /// The window was last seen full.
+    full_at: Instant,
     max_flight: u64,
     round_end: u64,
     last_sent: Instant,
@@ -103,6 +107,8 @@ pub(crate) struct Sender {
     max_cwnd: u32,
     /// How long the peer may delay the acknowledgement of a lone segment (RFC 8985 section 7.2).
     peer_ack_delay: Duration,
+    /// Bytes delivered since the last loss, and between the two before it.
+    loss_intervals: [u64; 2],
 }
 
 impl Sender {
@@ -111,6 +117,7 @@ impl Sender {
             iss,
             board: Scoreboard::default(),
             rtt: RttEstimator::new(config),
+            rate: RateEstimator::new(),
             cc: config.congestion.build(mss, config.initial_window),
             // Where the peer's segment size is not known yet, these segments are the smallest.
             pacer: Pacer::new(u64::from(config.initial_window) * u64::from(mss)),
@@ -130,12 +137,14 @@ impl Sender {
             probe_out: false,
             unproved: 0,
             cwnd_limited: false,
+            full_at: Instant::ZERO,
             max_flight: 0,
             round_end: 0,
             last_sent: Instant::ZERO,
             initial_window: config.initial_window,
             max_cwnd: config.max_cwnd.map_or(u32::MAX, |most| most.max(1)),
             peer_ack_delay: config.delayed_ack.timeout * 3 / 2,
+            loss_intervals: [0; 2],
         }
     }
 
@@ -145,7 +154,7 @@ impl Sender {
         self.offer(1 + window, window);
         self.last_sent = now;
         if let Some(rtt) = rtt {
-            self.rtt.sample(rtt);
+            self.rtt.sample(now, rtt);
         }
         self.update_pacing();
     }
@@ -191,6 +200,20 @@ impl Sender {
             _ => self.cc.cwnd(),
         };
         cwnd.min(most)
+    }
+
+    /// Bytes/s at which the peer got what was sent; 0 before the first sample of that.
+    pub fn delivery_rate(&self) -> u64 {
+        self.rate.rate()
+    }
+
+    /// What coupled congestion control of any subflow sees of this one.
+    pub fn sibling(&self) -> Sibling {
+        Sibling {
+            cwnd: self.cc.cwnd(),
+            srtt: self.rtt.srtt(),
+            loss_interval: self.loss_intervals[0].max(self.loss_intervals[1]),
+        }
     }
 
     /// The retransmission timeout with its backoff (RFC 6298 section 5.5).
@@ -257,26 +280,36 @@ impl Sender {
     }
 
     /// Records new payload `map` (or, if `fin`, the FIN) as sent at `nxt`.
-    pub fn on_new(&mut self, now: Instant, map: Mapping, fin: bool) {
+    pub fn on_new(&mut self, now: Instant, map: Mapping, fin: bool) -> Sent {
         let len = if fin { 1 } else { u64::from(map.len) };
-        self.board.push(Sent {
+        let sent = Sent {
             start: self.nxt,
             end: self.nxt + len,
             map,
             sent_at: now,
+            packet: self.packet_state(now),
             retransmitted: false,
             sacked: false,
             lost: false,
             fin,
-        });
+        };
+        self.board.push(sent);
         self.nxt += len;
         self.on_sent(now, len);
         self.arm_probe(now);
+        sent
+    }
+
+    fn packet_state(&mut self, now: Instant) -> PacketState {
+        let (in_flight, empty) = (self.in_flight(), self.board.is_empty());
+        let paused = self.pacer.has_paused(now, self.full_at);
+        self.rate.on_send(now, in_flight, empty, paused)
     }
 
     /// The next lost record to retransmit now, at most `max` bytes of it.
     pub fn retransmit(&mut self, now: Instant, max: u64) -> Option<Sent> {
-        let sent = self.board.take_lost(now, max)?;
+        let packet = self.packet_state(now);
+        let sent = self.board.take_lost(now, packet, max)?;
         self.unproved += sent.len();
         self.on_sent(now, sent.len());
         Some(sent)
@@ -284,7 +317,8 @@ impl Sender {
 
     /// The tail loss probe.
     pub fn probe(&mut self, now: Instant) -> Option<Sent> {
-        let sent = self.board.take_last(now, u64::from(self.mss))?;
+        let packet = self.packet_state(now);
+        let sent = self.board.take_last(now, packet, u64::from(self.mss))?;
         self.on_sent(now, sent.len());
         Some(sent)
     }
@@ -292,6 +326,7 @@ impl Sender {
     fn on_sent(&mut self, now: Instant, bytes: u64) {
         self.last_sent = now;
         self.pacer.on_sent(now, bytes);
+        self.cc.on_sent(now, bytes, self.board.in_flight());
         self.max_flight = self.max_flight.max(self.in_flight());
         if let Recovery::Fast { prr, .. } = &mut self.recovery {
             prr.on_sent(bytes);
@@ -333,15 +368,17 @@ impl Sender {
         }
     }
 
-    /// An acknowledgement up to `ack` (an offset) with `sacks`; `echo` is its echoed timestamp.
-    /// Returns whether anything was newly delivered.
+    /// An acknowledgement up to `ack` (an offset) with `sacks`; `echo` is its echoed timestamp,
+    /// `siblings` is for coupled congestion control. Returns whether anything was newly delivered.
     pub fn on_ack(
         &mut self,
         now: Instant,
         ack: u64,
         sacks: &[Range<u64>],
         echo: Option<Echo>,
+        siblings: &[Sibling],
     ) -> bool {
+        self.note_full(now);
         let prior_in_flight = self.in_flight();
         let advanced = ack > self.una;
         let mut delivered = Delivered::default();
@@ -362,9 +399,16 @@ impl Sender {
         let rtt = delivered
             .rtt_from
             .map(|at| now.saturating_since(at).min(bound));
-        if let Some(rtt) = rtt {
-            self.rtt.sample(rtt);
+        // Where only retransmissions are acknowledged, nothing but a timestamp tells the round trip
+        // (RFC 7323 section 4), and a queue may have come or gone meanwhile.
+        let echoed = echo.filter(|_| advanced).map(|echo| echo.age);
+        if let Some(rtt) = rtt.or(echoed) {
+            self.rtt.sample(now, rtt);
         }
+        let rate = delivered.newest.and_then(|newest| {
+            let bytes = delivered.bytes;
+            self.rate.on_ack(now, bytes, &newest, self.rtt.min())
+        });
         if advanced {
             self.undo_if_spurious(now, echo.map(|e| e.value));
             self.backoff = 0;
@@ -372,6 +416,7 @@ impl Sender {
         }
         self.advance_rack(now, &delivered);
         self.leave_recovery();
+        self.loss_intervals[0] += delivered.bytes;
         let further_loss = self.detect_losses(now, delivered.bytes);
         let round_start = self.una >= self.round_end;
         let slow_start = self.cc.cwnd() < self.cc.ssthresh();
@@ -379,12 +424,14 @@ impl Sender {
             now,
             delivered: delivered.bytes,
             rtt,
+            rate,
             min_rtt: self.rtt.min(),
             srtt: self.rtt.srtt(),
             prior_in_flight,
             cwnd_limited: self.cwnd_limited || (slow_start && self.cc.cwnd() < 2 * self.max_flight),
             round_start,
             in_recovery: self.recovery != Recovery::Open,
+            siblings,
         });
         let (in_flight, target) = (self.in_flight(), self.cc.cwnd());
         if let Recovery::Fast { prr, .. } = &mut self.recovery {
@@ -400,6 +447,13 @@ impl Sender {
         self.arm_rto(now);
         self.arm_probe(now);
         true
+    }
+
+    /// To be called before anything makes room in the window.
+    fn note_full(&mut self, now: Instant) {
+        if self.cwnd_room() == 0 {
+            self.full_at = now;
+        }
     }
 
     /// An echo older than the first retransmission proves that the original arrived (RFC 3522).
@@ -495,14 +549,21 @@ impl Sender {
             return false;
         }
         self.traffic.bytes_lost += lost;
-        if self.recovery == Recovery::Open {
+        let first = self.recovery == Recovery::Open;
+        if first {
             self.recovery = Recovery::Fast {
                 end: self.nxt,
                 prr: Prr::new(in_flight + delivered, self.mss),
             };
             self.unproved = 0;
-            self.cc.on_congestion(now, in_flight);
+            self.loss_intervals = [0, self.loss_intervals[0]];
         }
+        self.cc.on_lost(&Loss {
+            now,
+            bytes: lost,
+            in_flight,
+            first,
+        });
         self.probe_at = None;
         true
     }
@@ -544,6 +605,7 @@ impl Sender {
 
     /// Serves an expired timer. `ts` is the timestamp a segment sent now would carry.
     pub fn on_timeout(&mut self, now: Instant, ts: u32) -> Option<Expired> {
+        self.note_full(now);
         if self.reorder_at.is_some_and(|at| at <= now) {
             return self.detect_losses(now, 0).then_some(Expired::Lost);
         }
@@ -572,6 +634,7 @@ impl Sender {
         if self.backoff == 0 {
             self.stuck_since = now;
             self.cc.on_rto(now, in_flight);
+            self.loss_intervals = [0, self.loss_intervals[0]];
             self.recovery = Recovery::Timeout { end: self.nxt, ts };
         }
         self.backoff = (self.backoff + 1).min(MAX_BACKOFF);
@@ -599,29 +662,33 @@ impl Sender {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cc::Algorithm;
+    use crate::cc::NEWRENO;
 
     const RTT: Duration = Duration::from_millis(100);
     const START: Instant = Instant::from_millis(1000);
 
+    fn send(sender: &mut Sender, now: Instant, segments: u64) {
+        for _ in 0..segments {
+            let map = Mapping {
+                data: sender.nxt - 1,
+                sub: sender.nxt,
+                len: 1000,
+                fin: false,
+            };
+            sender.on_new(now, map, false);
+        }
+    }
+
     /// Twenty segments of 1000 bytes, all sent at `START`.
     fn flight() -> Sender {
         let config = Config {
-            congestion: Algorithm::NewReno,
+            congestion: NEWRENO,
             initial_window: 20,
             ..Config::default()
         };
         let mut sender = Sender::new(Seq32(0), 1000, &config);
         sender.established(START, Some(RTT), 1 << 20);
-        for n in 0..20 {
-            let map = Mapping {
-                data: n * 1000,
-                sub: n * 1000 + 1,
-                len: 1000,
-                fin: false,
-            };
-            sender.on_new(START, map, false);
-        }
+        send(&mut sender, START, 20);
         sender
     }
 
@@ -634,7 +701,7 @@ mod tests {
     #[test]
     fn recovery_starts_from_the_flight_before_it() {
         let mut sender = flight();
-        sender.on_ack(START + RTT, 1, Some(1001..4001).as_slice(), None);
+        sender.on_ack(START + RTT, 1, Some(1001..4001).as_slice(), None, &[]);
         assert_eq!((sender.in_flight(), sender.cc.cwnd()), (16_000, 8_500));
         // 3000 of 20,000, of 8500.
         assert_eq!(room(&sender), 1_275);
@@ -647,14 +714,38 @@ mod tests {
         for (acked, sack, room_left) in [(3001, None, 4_000), (1001, Some(2001..3001), 2_000)] {
             let mut sender = flight();
             let (first, second) = (START + RTT, START + RTT + RTT);
-            sender.on_ack(first, 1, Some(17_001..20_001).as_slice(), None);
+            sender.on_ack(first, 1, Some(17_001..20_001).as_slice(), None, &[]);
             assert_eq!((sender.in_flight(), room(&sender)), (0, 3_000));
             for _ in 0..3 {
                 sender.retransmit(first, 1000);
             }
-            sender.on_ack(second, acked, sack.as_slice(), None);
+            sender.on_ack(second, acked, sack.as_slice(), None, &[]);
             assert_eq!(sender.in_flight(), 0);
             assert_eq!(room(&sender), room_left, "{acked} {sack:?}");
         }
+    }
+
+    #[test]
+    fn a_sender_that_is_given_too_little_keeps_its_rate() {
+        let ms = Duration::from_millis(1);
+        let mut sender = flight();
+        sender.on_ack(START + RTT, 20_001, &[], None, &[]);
+        assert_eq!(sender.delivery_rate(), 200_000);
+        // There was room for 50 ms.
+        let now = START + RTT + ms * 50;
+        send(&mut sender, now, 1);
+        sender.on_ack(now + RTT, 21_001, &[], None, &[]);
+        assert_eq!(sender.delivery_rate(), 200_000);
+    }
+
+    #[test]
+    fn a_sender_that_fills_its_window_is_measured() {
+        let mut sender = flight();
+        sender.on_ack(START + RTT, 20_001, &[], None, &[]);
+        // A timer comes late; the window is full once more.
+        let now = START + RTT + Duration::from_micros(900);
+        send(&mut sender, now, 41);
+        sender.on_ack(now + RTT, 30_001, &[], None, &[]);
+        assert_eq!(sender.delivery_rate(), 10_000 * 1_000_000 / 100_000);
     }
 }

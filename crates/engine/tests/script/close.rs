@@ -1,10 +1,12 @@
 //! The end: DATA_FIN and FIN (RFC 8684 section 3.3.3), MP_FASTCLOSE (section 3.5).
 
 use braid_engine::{ApiError, CloseReason, Event};
+use braid_wire::Instant;
 use braid_wire::mptcp::MptcpOption;
 use braid_wire::tcp::Flags;
 
 use crate::harness::{PEER_KEY, Script, config, mapped};
+use crate::join;
 use crate::segment::{Seg, ack, dack, data, fin, rst, rst_ack, syn};
 
 fn closed(s: &Script) -> Option<CloseReason> {
@@ -103,17 +105,68 @@ fn data_fin_before_the_last_data() {
     assert!(s.stack.read_finished(s.id()));
 }
 
-/// The peer closes its subflow together with its stream; the last DATA_ACK comes after its FIN.
+/// The peer closes its subflow together with its stream; the last DATA_ACK comes after its FIN. Our
+/// FIN waits for it: DATA_FIN may have to be repeated.
 #[test]
 fn fin_before_the_last_data_ack() {
     let mut s = Script::accepted(config());
     s.shutdown();
-    recv!(s, 10, ack(1, 1).dss(dack(0).map(0, 0, 1).fin()));
+    let data_fin = |acked, seen| ack(1, acked).dss(dack(seen).map(0, 0, 1).fin());
+    recv!(s, 10, data_fin(1, 0));
     send!(s, 20, fin(1, 1).dss(dack(0).map(0, 0, 1).fin()));
-    recv!(s, 20, fin(1, 2).dss(dack(1)));
-    send!(s, 30, ack(2, 2).dss(dack(1)));
+    recv!(s, 20, ack(1, 2).dss(dack(1)));
+    recv!(s, 220, data_fin(2, 1));
+    send!(s, 230, ack(2, 1).dss(dack(1)));
+    recv!(s, 230, fin(1, 2).dss(dack(1)));
     assert_eq!(closed(&s), Some(CloseReason::Finished));
+    send!(s, 240, ack(2, 2).dss(dack(1)));
     gone(&mut s);
+}
+
+/// The peer has sent everything and closes its direction of the only subflow (RFC 8684 section
+/// 3.3.3): what is written afterwards goes out there all the same, then DATA_FIN, then FIN.
+#[test]
+fn data_leaves_on_a_half_closed_subflow() {
+    let mut s = Script::accepted(config());
+    send!(s, 20, data(1, 1, "last").dss(dack(0).map(0, 1, 5).fin()));
+    recv!(s, 20, ack(1, 5).dss(dack(5)));
+    send!(s, 30, fin(5, 1).dss(dack(0)));
+    recv!(s, 30, ack(1, 6).dss(dack(5)));
+    s.advance(Instant::from_millis(5000));
+    s.write("answer");
+    recv!(s, 5000, data(1, 6, "answer").dss(dack(5).map(0, 1, 6)));
+    send!(s, 5010, ack(6, 7).dss(dack(6)));
+    s.shutdown();
+    recv!(s, 5010, ack(7, 6).dss(dack(5).map(6, 0, 1).fin()));
+    assert_eq!(s.read(), b"last");
+    send!(s, 5020, ack(6, 7).dss(dack(7)));
+    recv!(s, 5020, fin(7, 6).dss(dack(5)));
+    assert_eq!(closed(&s), Some(CloseReason::Finished));
+    send!(s, 5030, ack(6, 8).dss(dack(7)));
+    gone(&mut s);
+}
+
+/// The same where the peer closes first and dropped at the data level what its subflow had
+/// acknowledged: it is sent again.
+#[test]
+fn dropped_data_is_sent_again_on_a_half_closed_subflow() {
+    let mut s = Script::accepted(config());
+    s.write("dropped");
+    recv!(s, 10, data(1, 1, "dropped").dss(dack(0).map(0, 1, 7)));
+    send!(s, 20, ack(1, 8).dss(dack(0).map(0, 0, 1).fin()));
+    recv!(s, 20, ack(8, 1).dss(dack(1)));
+    send!(s, 21, fin(1, 8).dss(dack(0)));
+    recv!(s, 21, ack(8, 2).dss(dack(1)));
+    let again = loop {
+        let next = s.stack.next_timeout().unwrap();
+        assert!(next < Instant::from_millis(2000), "not sent again");
+        s.advance(next);
+        match s.take() {
+            Some((_, seg)) if seg.payload == b"dropped" => break seg,
+            _ => {}
+        }
+    };
+    assert_eq!(again.mptcp, data(8, 2, "").dss(dack(1).map(0, 8, 7)).mptcp);
 }
 
 #[test]
@@ -188,6 +241,28 @@ fn fastclose_on_an_ack() {
     gone(&mut s);
 }
 
+/// RFC 9293 section 3.10.7.4: options of a segment that lies outside the window are not looked at.
+#[test]
+fn fastclose_on_an_old_segment() {
+    let mut s = Script::accepted(config());
+    let receiver_key = s.key.unwrap();
+    let fastclose = |seg: Seg| seg.opt(MptcpOption::FastClose { receiver_key });
+    send!(s, 20, mapped(0, 0, "abcdef"));
+    recv!(s, 20, ack(1, 7).dss(dack(6)));
+    send!(s, 30, fastclose(ack(6, 1)));
+    recv!(s, 30, ack(1, 7).dss(dack(6)));
+    send!(s, 40, fastclose(data(1, 1, "ab")));
+    recv!(s, 40, ack(1, 7).dss(dack(6)).sack(&[(1, 3)]));
+    let before = 1u64.wrapping_sub(1 << 30);
+    send!(s, 600, fastclose(ack(before, 1)));
+    recv!(s, 600, ack(1, 7).dss(dack(6)));
+    send!(s, 1200, fastclose(ack(7 + (5 << 20), 1)));
+    recv!(s, 1200, ack(1, 7).dss(dack(6)));
+    assert_eq!(closed(&s), None);
+    send!(s, 1210, fastclose(ack(7, 1)));
+    assert_eq!(closed(&s), Some(CloseReason::Reset));
+}
+
 #[test]
 fn fastclose_on_a_rst() {
     let mut s = Script::accepted(config());
@@ -238,6 +313,40 @@ fn abort_sends_fastclose() {
     );
     assert_eq!(closed(&s), Some(CloseReason::Aborted));
     gone(&mut s);
+}
+
+/// RFC 8684 section 3.5: data before the RST was lost, so the peer asks (RFC 5961 section 3.2) and is
+/// told again, at the number it expects. That it heard of it ends the matter.
+#[test]
+fn fastclose_is_repeated_to_a_peer_with_a_hole() {
+    let mut s = Script::accepted(config());
+    s.write("lost");
+    recv!(s, 10, data(1, 1, "lost").dss(dack(0).map(0, 1, 4)));
+    s.abort();
+    let key = PEER_KEY.to_be_bytes();
+    let option = [&[30, 12, 0x70, 0], &key[..]].concat();
+    recv!(s, 10, rst_ack(5, 1).raw(&option));
+    for at in [20, 300] {
+        send!(s, at, ack(1, 1).dss(dack(0)));
+        recv!(s, at, rst_ack(1, 1).raw(&option));
+    }
+    send!(s, 310, rst(1));
+    assert_eq!(s.stack.connections(), 0);
+}
+
+/// A guess is not answered, and a peer that uses its port again gets through.
+#[test]
+fn an_aborted_connection_answers_its_peer_only() {
+    let mut s = Script::accepted(config());
+    s.abort();
+    let _ = s.take();
+    send!(s, 20, ack(1, 5000));
+    quiet!(s, 30);
+    send!(s, 40, syn());
+    quiet!(s, 50);
+    send!(s, 1040, syn());
+    let (_, answer) = s.take().expect("the port is not free");
+    assert_eq!(answer.flags, Flags::SYN | Flags::ACK);
 }
 
 // --- regular TCP (RFC 9293 section 3.6)
@@ -354,16 +463,24 @@ fn fin_out_of_order_and_out_of_date() {
     assert!(s.stack.read_finished(s.id()));
 }
 
-/// FIN of one subflow while the connection goes on, on the subflow it opens in its place.
+/// FIN of one subflow while the connection goes on, on the subflow it opens in its place; ours
+/// follows once that one carries.
 #[test]
 fn fin_of_the_only_subflow_is_no_end() {
     let mut s = Script::opened(config(), 1);
     send!(s, 30, fin(1, 1).dss(dack(0)));
     assert_eq!(closed(&s), None);
-    let (_, join) = s.take().expect("no subflow in its place");
-    Script::join_syn(&join.mptcp[0]);
-    recv!(s, 30, fin(1, 2).dss(dack(0)));
+    let (_, syn) = s.take().expect("no subflow in its place");
+    Script::join_syn(&syn.mptcp[0]);
+    recv!(s, 30, ack(1, 2).dss(dack(0)));
     assert_eq!(s.stack.is_mptcp(s.id()), Some(true));
+    s.write("meanwhile");
+    recv!(s, 30, data(1, 2, "meanwhile").dss(dack(0).map(0, 1, 9)));
+    let (_, nonce) = Script::join_syn(&syn.mptcp[0]);
+    send!(s, 40, join::join_syn_ack(&s, nonce, false));
+    recv!(s => 40, join::third_ack(s, nonce));
+    send!(s, 50, ack(1, 1).on(1).win(512).dss(dack(9)));
+    recv!(s, 50, fin(10, 2).dss(dack(0)));
 }
 
 /// A reader that takes its time after both ends have closed: the peer has forgotten the connection

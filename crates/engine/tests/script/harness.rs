@@ -2,11 +2,12 @@
 
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::collections::VecDeque;
+use std::io::Read;
 
 use braid_engine::stats::ConnStats;
 use braid_engine::{
-    Config, ConnId, ConnectOptions, Event, PathConfig, Protocol, RxMeta, Stack, TransmitInfo,
-    TxChecksum,
+    ApiError, Class, Config, ConnId, ConnectOptions, Event, PathConfig, Protocol, RxMeta, Stack,
+    TransmitInfo, TxChecksum, Urgency,
 };
 use braid_wire::mptcp::{Capable, Dss, DssMapping, Join, MptcpOption, WireDsn};
 use braid_wire::tcp::{self, Flags, Options, Timestamps};
@@ -14,8 +15,8 @@ use braid_wire::{Dsn64, Instant, Rng, Seq32, checksum, ip};
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::{Digest, Sha256};
 
-use crate::strategy::strategy;
 use crate::segment::{Mp, Rel, Seg, ack, dack, data, syn, syn_ack};
+use crate::strategy::strategy;
 
 /// The peer sends a segment at a time; everything the stack sent before must have been expected.
 macro_rules! send {
@@ -290,6 +291,21 @@ impl Script {
         self.poll();
     }
 
+    /// Writes to a stream with an urgency; nothing is sent before the next call that sends.
+    pub fn queue(&mut self, stream: u32, level: u8, bytes: impl AsRef<[u8]>) {
+        let (id, mut from) = (self.id(), bytes.as_ref());
+        let urgency = Urgency::new(level).expect("a level from 0 to 7");
+        let class = Class { stream, urgency };
+        let all = from.len();
+        let n = self.stack.write_class(self.now, id, class, all, |slices| {
+            slices.iter_mut().try_fold(0, |n, slice| {
+                let len = from.read(slice).expect("memory");
+                Ok::<_, ApiError>(n + len)
+            })
+        });
+        assert_eq!(n, Ok(all));
+    }
+
     pub fn read(&mut self) -> Vec<u8> {
         let mut read = Vec::new();
         let id = self.id();
@@ -297,7 +313,7 @@ impl Script {
             let n = self.stack.read_with(self.now, id, |slices| {
                 let bytes: Vec<u8> = slices.iter().flat_map(|s| s.iter().copied()).collect();
                 read.extend_from_slice(&bytes);
-                Ok::<_, braid_engine::ApiError>(bytes.len())
+                Ok::<_, ApiError>(bytes.len())
             });
             n.unwrap();
         }

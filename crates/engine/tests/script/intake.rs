@@ -5,8 +5,8 @@ use core::net::SocketAddr;
 use braid_engine::{ApiError, ConnectOptions, Event, PathId, Protocol};
 
 use crate::harness::{PORT, Script, config};
-use crate::strategy::strategy;
 use crate::segment::{ack, data, rst_ack, syn, syn_ack};
+use crate::strategy::strategy;
 
 const FAR: ([u8; 4], u16) = ([203, 0, 113, 7], 80);
 const USER: ([u8; 4], u16) = ([192, 168, 1, 10], 50_000);

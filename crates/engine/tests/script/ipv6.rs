@@ -5,8 +5,8 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use braid_engine::{ConnectOptions, PathConfig, Protocol};
 
 use crate::harness::{PORT, Script, config};
-use crate::strategy::strategy;
 use crate::segment::{ack, dack, data, hex, syn, syn_ack};
+use crate::strategy::strategy;
 
 fn v6(n: u16, host: u16) -> Ipv6Addr {
     Ipv6Addr::new(0xfd00, 0, 0, n, 0, 0, 0, host)

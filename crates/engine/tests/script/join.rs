@@ -1,10 +1,14 @@
 //! MP_JOIN (RFC 8684 section 3.2).
 
+use core::time::Duration;
+
+use braid_engine::buffer::RangeSet;
 use braid_engine::{Config, Event, PathConfig, Protocol, SubflowCloseReason};
-use braid_wire::mptcp::{Join, MptcpOption};
+use braid_wire::mptcp::{Join, MptcpOption, ResetReason};
+use braid_wire::tcp::Flags;
 
 use crate::harness::{PEER_KEY, Script, config, join_hmac, token_idsn};
-use crate::segment::{Mp, ack, dack, data, fin, hex, rst_ack, syn, syn_ack};
+use crate::segment::{Mp, Rel, Seg, ack, dack, data, fin, hex, rst_ack, syn, syn_ack};
 
 const NONCE: u32 = 0x0102_0304;
 
@@ -194,7 +198,7 @@ fn opened(s: &mut Script) -> u32 {
     nonce
 }
 
-fn join_syn_ack(s: &Script, nonce: u32, backup: bool) -> crate::segment::Seg {
+pub fn join_syn_ack(s: &Script, nonce: u32, backup: bool) -> crate::segment::Seg {
     let hmac = join_hmac((PEER_KEY, s.key.unwrap()), (NONCE, nonce));
     let head = [30, 16, 0x10 | u8::from(backup), 3];
     syn_ack()
@@ -203,7 +207,7 @@ fn join_syn_ack(s: &Script, nonce: u32, backup: bool) -> crate::segment::Seg {
         .raw(&[&head[..], &hmac[..8], &NONCE.to_be_bytes()].concat())
 }
 
-fn third_ack(s: &Script, nonce: u32) -> crate::segment::Seg {
+pub fn third_ack(s: &Script, nonce: u32) -> crate::segment::Seg {
     let hmac = join_hmac((s.key.unwrap(), PEER_KEY), (nonce, NONCE));
     ack(1, 1)
         .on(1)
@@ -212,7 +216,11 @@ fn third_ack(s: &Script, nonce: u32) -> crate::segment::Seg {
 
 /// An opened connection with two subflows, the second faster: 2 ms. Done at 24 ms.
 pub fn joined() -> Script {
-    let mut s = Script::opened(config(), 2);
+    joined_with(config())
+}
+
+fn joined_with(config: Config) -> Script {
+    let mut s = Script::opened(config, 2);
     let nonce = opened(&mut s);
     send!(s, 22, join_syn_ack(&s, nonce, false));
     recv!(s => 22, third_ack(s, nonce));
@@ -358,13 +366,180 @@ fn a_timeout_reinjects_and_fills() {
     recv!(s, 290, data(1, 1, "fast").on(1).dss(dack(0).map(0, 1, 4)));
     recv!(s, 290, data(1, 1, "fast").dss(dack(0).map(0, 1, 4)));
     send!(s, 300, ack(1, 5).dss(dack(4)));
-    // Acknowledged at the data level and gone from the buffer; the subflow still repeats four
-    // bytes under the old mapping, which the peer throws away. Without backoff, for another path
+    // Acknowledged at the data level; the subflow still repeats the bytes under the old mapping
+    // (RFC 8684 section 3.3.6), which the peer throws away. Without backoff, for another path
     // carries the data.
-    recv!(s, 492, data(1, 1, [0; 4]).on(1).dss(dack(0).map(0, 1, 4)));
+    recv!(s, 492, data(1, 1, "fast").on(1).dss(dack(0).map(0, 1, 4)));
     send!(s, 494, ack(1, 5).on(1).dss(dack(4)));
     s.write("next");
     recv!(s, 494, data(5, 1, "next").on(1).dss(dack(0).map(4, 5, 4)));
+}
+
+/// Byte `n` of what the tests below write.
+fn pattern(range: core::ops::Range<usize>) -> Vec<u8> {
+    range.map(|n| (n / 100) as u8).collect()
+}
+
+/// Two subflows. The second is dark; what comes on the first is acknowledged there.
+struct Dark {
+    s: Script,
+    /// What came on the first subflow and with it: bytes of the subflow, and of the stream.
+    subflow: u64,
+    stream: RangeSet,
+    /// What was sent on the second.
+    lost: Vec<Seg>,
+}
+
+impl Dark {
+    /// The second subflow takes `len` bytes and goes dark: they were sent again on the first.
+    fn with(config: Config, len: usize) -> Dark {
+        let mut s = joined_with(config);
+        send!(s, 25, ack(1, 1).on(1).win(8192).dss(dack(0)));
+        let (stream, lost) = (RangeSet::new(), Vec::new());
+        let mut dark = Dark {
+            s,
+            subflow: 0,
+            stream,
+            lost,
+        };
+        for at in (0..len).step_by(100_000) {
+            dark.s.write(pattern(at..len.min(at + 100_000)));
+        }
+        dark.carry(400);
+        assert_eq!(dark.acked(), len as u64, "not sent again");
+        dark
+    }
+
+    /// Everything of the stream below came.
+    fn acked(&self) -> u64 {
+        self.stream.first().map_or(0, |first| first.end)
+    }
+
+    /// Lets so many milliseconds pass.
+    fn carry(&mut self, ms: u64) {
+        for _ in 0..ms {
+            self.s.advance(self.s.now + Duration::from_millis(1));
+            let before = self.subflow;
+            while let Some((_, seg)) = self.s.take() {
+                if seg.flow > 0 {
+                    self.lost.push(seg);
+                } else if let [Mp::Dss(Rel { map: Some(map), .. })] = seg.mptcp[..] {
+                    let (data, len) = (map.0, seg.payload.len() as u64);
+                    self.subflow = self.subflow.max(seg.seq - 1 + len);
+                    self.stream.insert(data..data + len);
+                }
+            }
+            if self.subflow > before {
+                let seg = ack(1, self.subflow + 1).win(8192);
+                send!(self.s, self.s.now, seg.dss(dack(self.acked())));
+            }
+        }
+    }
+
+    /// The MP_TCPRST of the second subflow.
+    fn reset(&self) -> Option<Mp> {
+        let reset = self.lost.iter().find(|seg| seg.flags.contains(Flags::RST));
+        reset.map(|seg| seg.mptcp[0])
+    }
+}
+
+const BLOCK: usize = 32 << 10;
+const TOO_MUCH: Mp = Mp::Other(MptcpOption::Reset {
+    transient: true,
+    reason: ResetReason::TooMuchOutstanding,
+});
+
+/// A path that was dark repeats what it had in flight, byte by byte, however much the other one has
+/// carried since (RFC 8684 section 3.3.6). Meanwhile no more than that is held for it.
+#[test]
+fn a_dark_path_repeats_its_data_and_holds_no_other() {
+    // Nine segments go to the second, one to the first.
+    let (len, held) = (14_400, 12_960);
+    let mut dark = Dark::with(config(), len);
+    let mut sent = len;
+    while sent < 3_000_000 {
+        dark.s.write(pattern(sent..sent + 50_000));
+        sent += 50_000;
+        dark.carry(20);
+        let live = sent - dark.acked() as usize;
+        assert!(dark.s.stack.buffered() <= live + 3 * BLOCK);
+    }
+    dark.carry(100);
+    let far = dark.acked();
+    dark.lost.clear();
+    let mut back = 1;
+    while back <= held {
+        dark.carry(300);
+        let again = dark.lost.drain(..).filter(|seg| seg.seq <= held);
+        let again: Vec<Seg> = again.collect();
+        assert!(!again.is_empty(), "not repeated");
+        for seg in again {
+            let at = seg.seq as usize - 1;
+            assert_eq!(seg.payload, pattern(at..at + seg.payload.len()));
+            back = back.max(seg.seq + seg.payload.len() as u64);
+        }
+        let (s, seg) = (&mut dark.s, ack(1, back).on(1));
+        send!(s, s.now, seg.win(8192).dss(dack(far)));
+    }
+    dark.carry(10);
+    assert_eq!(dark.s.stack.buffered(), 0);
+    assert_eq!(dark.reset(), None);
+}
+
+/// Where memory is used up, a path that is dark gives up what is kept for it, and is opened again
+/// (RFC 8684 section 3.6).
+#[test]
+fn a_dark_path_holds_no_memory_that_others_need() {
+    let config = Config {
+        memory: 8 * BLOCK,
+        ..config()
+    };
+    let mut dark = Dark::with(config, 14_400);
+    dark.carry(100);
+    assert_eq!(dark.reset(), None);
+    let id = dark.s.id();
+    while dark.s.stack.write(dark.s.now, id, &[0; 100_000]).unwrap() > 0 {}
+    assert!(dark.s.stack.buffered() >= 7 * BLOCK);
+    dark.s.write("");
+    dark.carry(1);
+    assert_eq!(dark.reset(), Some(TOO_MUCH));
+    let again = |dark: &Dark| dark.lost.iter().any(|seg| seg.flags == Flags::SYN);
+    dark.carry(1000);
+    assert!(again(&dark), "not opened again");
+}
+
+/// What is kept has the bound of a send buffer.
+#[test]
+fn what_is_kept_for_a_dark_path_is_bounded() {
+    let config = Config {
+        initial_window: 250,
+        send_buffer: 300_000,
+        ..config()
+    };
+    let dark = Dark::with(config, 300_000);
+    assert_eq!(dark.reset(), Some(TOO_MUCH));
+    assert_eq!(dark.s.stack.buffered(), 0);
+}
+
+/// After the end there is nothing to repeat: the subflow that lacks data answers, and is reset once
+/// the peer has closed it.
+#[test]
+fn nothing_is_repeated_after_the_end() {
+    let mut dark = Dark::with(config(), 14_400);
+    dark.s.shutdown();
+    dark.s.skip(dark.s.now);
+    let (s, sub) = (&mut dark.s, dark.subflow + 1);
+    let last = dack(14_401).map(0, 0, 1).fin();
+    send!(s, s.now, ack(1, sub).dss(last));
+    assert!(s.saw(|e| matches!(e, Event::Closed { .. })));
+    assert_eq!(s.stack.buffered(), 0);
+    dark.lost.clear();
+    dark.carry(900);
+    assert!(dark.lost.iter().all(|seg| seg.payload.is_empty()));
+    let s = &mut dark.s;
+    send!(s, s.now, fin(1, 1).on(1).dss(dack(14_401)));
+    dark.carry(1);
+    assert_eq!(dark.reset(), Some(TOO_MUCH));
 }
 
 /// RFC 8684 section 3.7: data of a further subflow acknowledged without DATA_ACK. The fourth ACK

@@ -7,8 +7,8 @@ use braid_engine::{
 };
 
 use crate::harness::{PORT, Script, config};
-use crate::strategy::strategy;
 use crate::segment::{Seg, ack, dack, data, hex, rst, syn, syn_ack};
+use crate::strategy::strategy;
 
 fn capable_syn(flow: usize) -> Seg {
     syn().on(flow).raw(&hex("1e 04 01 01"))

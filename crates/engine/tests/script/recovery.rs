@@ -1,7 +1,7 @@
 //! Loss recovery and the retransmission timer (RFC 6298, 6675, 8985, 3522), path MTU (RFC 1191,
 //! 8201). Regular TCP where MPTCP adds nothing.
 
-use braid_engine::cc::Algorithm;
+use braid_engine::cc::NEWRENO;
 use braid_engine::{Config, Event, Protocol};
 use braid_wire::Instant;
 
@@ -13,7 +13,7 @@ const MSS: usize = 1448;
 /// Regular TCP with a round trip of 10 ms; bytes of a segment are all its number.
 fn plain() -> Script {
     let config = Config {
-        congestion: Algorithm::NewReno,
+        congestion: NEWRENO,
         ..config()
     };
     Script::tcp(config, syn().mss(1448), ack(1, 1).win(4096))
@@ -22,7 +22,7 @@ fn plain() -> Script {
 /// The same with timestamps.
 fn stamped() -> Script {
     let config = Config {
-        congestion: Algorithm::NewReno,
+        congestion: NEWRENO,
         ..config()
     };
     Script::tcp(config, syn().ts(0, 0), ack(1, 1).win(4096).ts(10, 0))

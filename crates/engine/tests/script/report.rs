@@ -1,13 +1,13 @@
 //! What the stack tells about itself: packets, counters, snapshots, the final report.
 
-use braid_engine::strategy::FlowSize;
 use braid_engine::stats::{LossRecovery, Traffic};
+use braid_engine::strategy::FlowSize;
 use braid_engine::{ApiError, ConnectOptions, Event, PathId, Protocol, SegmentKind, SubflowId};
 
 use crate::harness::{PORT, Script, config, token_idsn};
 use crate::join::joined;
-use crate::strategy::strategy;
 use crate::segment::{ack, dack, data, rst_ack};
+use crate::strategy::strategy;
 
 /// Subflow, kind and place of every packet sent so far.
 fn told(s: &Script) -> Vec<(u32, SegmentKind, core::ops::Range<u64>)> {

@@ -168,6 +168,37 @@ fn data_with_an_unacceptable_ack() {
     assert_eq!(s.read(), b"late");
 }
 
+/// RFC 9293 section 3.10.7.4: what lies below the window is answered, each time where it carries
+/// something, and moves nothing. An acknowledgement that was overtaken by data is none of that as
+/// long as that data is not acknowledged.
+#[test]
+fn a_segment_below_the_window() {
+    let mut s = plain();
+    s.write([0; 100]);
+    recv!(s, 10, data(1, 1, [0; 100]));
+    send!(s, 20, data(1, 1, "abcd"));
+    recv!(s, 20, ack(101, 5));
+    send!(s, 21, data(1, 101, "abc").win(512));
+    recv!(s, 21, ack(101, 5).sack(&[(1, 4)]));
+    send!(s, 22, data(1, 101, "abc").win(512));
+    recv!(s, 22, ack(101, 5).sack(&[(1, 4)]));
+    send!(s, 23, fin(2, 101).win(512));
+    recv!(s, 23, ack(101, 5));
+    send!(s, 24, ack(4, 101).win(512));
+    recv!(s, 24, ack(101, 5));
+    // The retransmission and not the acknowledgement in the segments above.
+    let (at, again) = loop {
+        let next = s.stack.next_timeout().unwrap();
+        s.advance(next);
+        if let Some(sent) = s.take() {
+            break sent;
+        }
+    };
+    assert_eq!((again.seq, again.payload.len()), (1, 100));
+    send!(s, at, ack(5, 101).win(512));
+    quiet!(s, 5000);
+}
+
 /// Without ACK nothing of a segment is looked at (RFC 9293 section 3.10.7.4).
 #[test]
 fn a_segment_without_ack() {

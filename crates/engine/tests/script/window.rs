@@ -159,7 +159,7 @@ fn a_zero_window_is_probed() {
         s.advance(next);
         if let Some((at, probe)) = s.take() {
             probes.push(at);
-            assert_eq!((probe.seq, probe.payload.len()), (0, 1), "{probe:?}");
+            assert_eq!((probe.seq, probe.payload.len()), (0, 0), "{probe:?}");
             send!(s, s.now, ack(1, 1).win(0));
         }
     }
@@ -178,7 +178,46 @@ fn a_zero_window_is_probed() {
     recv!(s, at, data(1, 1, "wait"));
 }
 
-/// Linux goes silent with a subflow acknowledged and DATA_ACK behind: one old byte wakes it.
+/// The same with MPTCP, where the peer's subflow has taken what its connection has not: the probes go
+/// on with backoff until a window update gets through.
+#[test]
+fn a_zero_window_is_probed_while_the_data_ack_is_behind() {
+    let mut s = Script::server(config());
+    s.peer(1);
+    send!(s, 0, syn().raw(&hex("1e 04 01 01")));
+    recv!(s => 0, s.capable(syn_ack()));
+    send!(s, 10, s.third_ack().win(1));
+    recv!(s, 10, ack(1, 1).dss(dack(0)));
+    s.write([7; 200]);
+    recv!(s, 10, data(1, 1, [7; 128]).dss(dack(0).map(0, 1, 128)));
+    send!(s, 20, ack(1, 129).win(0).dss(dack(0)));
+    let mut probes = Vec::new();
+    while s.now < Instant::from_millis(20_000) {
+        let next = s.stack.next_timeout().unwrap();
+        s.advance(next);
+        while let Some((at, probe)) = s.take() {
+            probes.push(at);
+            assert_eq!((probe.seq, probe.payload.len()), (128, 0), "{probe:?}");
+            send!(s, at, ack(1, 129).win(0).dss(dack(0)));
+        }
+    }
+    let gaps: Vec<_> = probes
+        .windows(2)
+        .map(|p| p[1].saturating_since(p[0]))
+        .collect();
+    assert!(gaps.len() >= 9 && gaps.is_sorted(), "{gaps:?}");
+    assert_eq!(gaps.last(), Some(&Duration::from_secs(5)));
+    send!(s, s.now, ack(1, 129).win(1).dss(dack(128)));
+    recv!(
+        s,
+        s.now,
+        data(129, 1, [7; 72]).dss(dack(0).map(128, 129, 72))
+    );
+}
+
+/// Linux goes silent with a subflow acknowledged and DATA_ACK behind: an old segment wakes it. No
+/// byte is in it: where the peer dropped the data but kept its mapping, that byte would take the
+/// place of the last one written.
 #[test]
 fn a_stalled_data_ack_is_probed() {
     let mut s = Script::accepted(config());
@@ -186,8 +225,8 @@ fn a_stalled_data_ack_is_probed() {
     recv!(s, 10, data(1, 1, "hello").dss(dack(0).map(0, 1, 5)));
     send!(s, 20, ack(1, 6).dss(dack(0)));
     // A round trip and 5 ms, then with backoff.
-    recv!(s, 35, data(5, 1, [0]).dss(dack(0)));
-    recv!(s, 65, data(5, 1, [0]).dss(dack(0)));
+    recv!(s, 35, ack(5, 1).dss(dack(0)));
+    recv!(s, 65, ack(5, 1).dss(dack(0)));
     send!(s, 75, ack(1, 6).dss(dack(5)));
     quiet!(s, 5000);
 }
@@ -238,10 +277,10 @@ fn keepalive() {
     send!(s, 20, mapped(0, 0, "x"));
     recv!(s, 20, ack(1, 2).dss(dack(1)));
     assert_eq!(s.read(), b"x");
-    recv!(s, 10_020, data(0, 2, [0]).dss(dack(1)));
+    recv!(s, 10_020, ack(0, 2).dss(dack(1)));
     send!(s, 10_030, ack(2, 1).dss(dack(0)));
-    recv!(s, 20_030, data(0, 2, [0]).dss(dack(1)));
-    recv!(s, 25_030, data(0, 2, [0]).dss(dack(1)));
+    recv!(s, 20_030, ack(0, 2).dss(dack(1)));
+    recv!(s, 25_030, ack(0, 2).dss(dack(1)));
     while s.stack.connections() > 0 {
         let next = s.stack.next_timeout().unwrap();
         s.advance(next);
@@ -314,6 +353,21 @@ fn the_echo_is_of_the_first_segment_of_a_delayed_ack() {
     send!(s, 50, data(1601, 1, [0; 100]).ts(50, 10));
     send!(s, 55, data(1701, 1, [0; 100]).ts(55, 10));
     recv!(s, 55, ack(1, 1801).ts(55, 50));
+}
+
+/// A retransmission of what was acknowledged moves nothing, but its answer echoes its timestamp: its
+/// sender measures by it, after an outage that took the acknowledgement.
+#[test]
+fn the_echo_of_a_retransmission_below_the_window() {
+    let mut s = stamped();
+    send!(s, 20, data(1, 1, "lost").ts(20, 10));
+    recv!(s, 20, ack(1, 5).ts(20, 20));
+    send!(s, 30, data(5, 1, "too").ts(30, 10));
+    recv!(s, 30, ack(1, 8).ts(30, 30));
+    send!(s, 9000, data(1, 1, "lost").ts(9000, 10));
+    recv!(s, 9000, ack(1, 8).ts(9000, 9000).sack(&[(1, 5)]));
+    s.write("x");
+    recv!(s, 9000, data(1, 8, "x").ts(9000, 30));
 }
 
 /// A RST is taken whatever its timestamp, and one without timestamps too.

@@ -4,10 +4,11 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-use braid_linux::emulator::Course;
-use braid_linux::netns;
-use braid_linux::realtime::EMULATOR_PRIORITY;
-use braid_linux::testbed::{self, Options, Spec, Testbed};
+use braid_testbed as testbed;
+use braid_testbed::emulator::Course;
+use braid_testbed::emulator::EMULATOR_PRIORITY;
+use braid_testbed::netns;
+use braid_testbed::{Options, Spec, Testbed};
 
 use super::error::Error;
 use super::flow;

@@ -13,7 +13,6 @@ use braid_wire::{Instant, Rng};
 
 use super::error::Error;
 use crate::cell::{Cell, RunResult};
-use crate::paths::PathSpec;
 
 /// How long the subflows of a warm start may take to be established.
 pub(super) const WARM_UP: Duration = Duration::from_secs(120);
@@ -78,7 +77,11 @@ pub(super) fn transfer<'a>(
 /// How long a flow may take: a hundred times its bare transmission, and two minutes for
 /// handshakes and timeouts.
 pub(super) fn limit(cell: &Cell) -> Duration {
-    let rates = cell.paths.specs().iter().filter_map(PathSpec::mean_rate);
+    let rates = cell
+        .paths
+        .specs()
+        .iter()
+        .filter_map(|path| path.rate.mean());
     let slowest = rates.fold(f64::INFINITY, f64::min);
     let seconds = cell.size.bytes() as f64 * 8.0 / slowest;
     Duration::from_secs(120) + Duration::from_secs_f64((seconds * 100.0).min(1e6))

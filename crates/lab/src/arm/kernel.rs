@@ -8,12 +8,12 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, TryRecvError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use braid_linux::kernel_tcp::{self, Transport};
-use braid_linux::mptcp_info::{self, SubflowInfo};
-use braid_linux::netns;
-use braid_linux::realtime::become_realtime;
+use braid_linux::sys::become_realtime;
 use braid_sim::traffic::pattern;
 use braid_sim::transfer::{self, Direction, REMOTE, REQUEST, client_addr};
+use braid_testbed::kernel_tcp::{self, Transport};
+use braid_testbed::mptcp_info::{self, SubflowInfo};
+use braid_testbed::netns;
 
 use super::bed::{self, Bed, CLIENT, END_PRIORITY, SERVER, TICK, run_error};
 use super::error::Error;

@@ -12,14 +12,14 @@ use std::thread;
 use braid_engine::app::{Core, Ctx};
 use braid_engine::{Config, ConnId, ConnectOptions, Event, PathConfig, Stack};
 use braid_linux::driver::{Clock, Context, Driver, Host};
-use braid_linux::netns;
-use braid_linux::realtime::become_realtime;
 use braid_linux::sockets::Limits;
+use braid_linux::sys::become_realtime;
 use braid_linux::tun::{PacketIo, Tun};
 use braid_sim::oracle::Oracle;
 use braid_sim::traffic::Stream;
 use braid_sim::transfer::{self, REMOTE, client_addr};
 use braid_sim::world::node_streams;
+use braid_testbed::netns;
 use braid_wire::Instant;
 use rustix::event::{EventfdFlags, eventfd};
 

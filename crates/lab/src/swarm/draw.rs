@@ -3,7 +3,7 @@
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
-use braid_engine::cc::Algorithm;
+use braid_engine::cc;
 use braid_engine::{Config, DelayedAck, PathConfig, Protocol};
 use braid_links::middlebox::{Edit, Keep, Scope};
 use braid_links::{CoDel, Loss, QueueLimit, Rate, Reorder, Settings};
@@ -104,8 +104,8 @@ pub struct Flow {
     pub size: u64,
     /// The size is declared to the engine.
     pub declared: bool,
-    /// Names of scheduler and reinjector.
-    pub strategy: (&'static str, &'static str),
+    /// Name of the strategy.
+    pub strategy: &'static str,
     /// Who gives the connection up, and when.
     pub abort: Option<(End, Duration)>,
     /// Who does not read for a while: after how long, and how long.
@@ -326,7 +326,7 @@ impl Draw {
 
     fn engine(&mut self) -> Config {
         Config {
-            congestion: self.one_of(&[Algorithm::Cubic, Algorithm::Cubic, Algorithm::NewReno]),
+            congestion: self.one_of(cc::TABLE),
             initial_window: self.one_of(&[10, 10, 3, 2]),
             max_cwnd: self.one_of(&[None, None, None, Some(20)]),
             max_transmit: self.one_of(&[65_521, 1500]),
@@ -356,8 +356,7 @@ impl Draw {
             .0
             .chance(0.5)
             .then(|| self.0.below(paths.len() as u64) as u8);
-        let schedulers: Vec<_> = braid_strategy::names().collect();
-        let reinjectors: Vec<_> = braid_strategy::reinjector::names().collect();
+        let strategies: Vec<_> = braid_strategy::names().collect();
         Flow {
             opener: Opener::Client,
             at: if self.0.chance(0.5) {
@@ -370,7 +369,7 @@ impl Draw {
             direction: self.one_of(&[Direction::Down, Direction::Down, Direction::Up]),
             size: self.size(SIZE_BITS),
             declared: self.0.chance(0.5),
-            strategy: (self.one_of(&schedulers), self.one_of(&reinjectors)),
+            strategy: self.one_of(&strategies),
             abort: self.abort(),
             pause: self.pause(),
         }
@@ -400,10 +399,7 @@ impl Draw {
             direction: self.one_of(&[Direction::Down, Direction::Up]),
             size: self.size(SIZE_BITS - 1),
             declared: false,
-            strategy: (
-                braid_strategy::DEFAULT,
-                braid_strategy::DEFAULT_REINJECTOR,
-            ),
+            strategy: braid_strategy::DEFAULT,
             abort: None,
             pause: None,
         }

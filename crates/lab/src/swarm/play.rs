@@ -3,7 +3,6 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
-use braid_engine::strategy::Strategy;
 use braid_engine::{Config, ConnectOptions, PathConfig, PathId, Protocol};
 use braid_links::middlebox::{
     Chain, Direction as Way, Merge, Nat, NatConfig, OptionEdit, SequenceShift, Split, Target,
@@ -226,12 +225,13 @@ impl<'a> Play<'a> {
             Direction::Up => Role::Upload { size: flow.size },
         };
         let [v4, v6] = remotes(n);
+        let strategy = braid_strategy::by_name(flow.strategy).map_err(|e| e.to_string())?;
         let options = ConnectOptions {
             remote_alt: Some(v6),
             path: flow.path.map(PathId),
             protocol: flow.protocol,
             flow_size: flow.declared.then_some(flow.size),
-            ..ConnectOptions::new(v4, strategy(flow.strategy)?)
+            ..ConnectOptions::new(v4, strategy)
         };
         let host = self.opener(flow);
         let opened = self.world.with_node(host, |host: &mut Host, now| {
@@ -329,10 +329,6 @@ pub fn due(flow: &Flow) -> [(u64, u64); 2] {
     }
 }
 
-fn strategy((scheduler, reinjector): (&str, &str)) -> Result<Box<dyn Strategy>, String> {
-    braid_strategy::strategy(scheduler, reinjector).map_err(|e| e.to_string())
-}
-
 fn port(flow: usize) -> u16 {
     PORT + flow as u16
 }
@@ -359,10 +355,7 @@ fn host(
         engine: engine.clone(),
         paths,
         routes,
-        strategy: Box::new(|| Policy {
-            scheduler: Box::new(braid_strategy::MinRtt),
-            reinjector: Box::new(braid_strategy::reinjector::Opportunistic),
-        }),
+        strategy: Box::new(|| Box::new(braid_strategy::MinRtt)),
     };
     world.add(|rng| Host::new(config, rng))
 }

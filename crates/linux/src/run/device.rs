@@ -4,7 +4,7 @@ use std::io::ErrorKind;
 use std::net::IpAddr;
 
 use braid_engine::Config;
-use braid_proxy::config::{Cidr, TunConfig};
+use braid_proxy::config::TunConfig;
 
 use crate::net::links::has_ipv6;
 use crate::net::netlink::Netlink;
@@ -74,11 +74,11 @@ impl Device {
         netlink
             .bring_up(self.index, TUN_MTU, TXQUEUELEN)
             .map_err(doing())?;
-        for cidr in [config.v4, config.v6] {
+        for (addr, prefix_len) in config.own_addresses() {
             let address = Address {
                 interface: self.index,
-                addr: first_address(cidr),
-                prefix_len: cidr.prefix(),
+                addr,
+                prefix_len,
             };
             match netlink.add_address(&address) {
                 Ok(()) => {}
@@ -173,14 +173,6 @@ impl Drop for Device {
         if let Err(error) = net::cleanup(&self.identity) {
             tracing::error!(%error, "something is left behind");
         }
-    }
-}
-
-/// The host's own address on the device: the first of the range.
-fn first_address(cidr: Cidr) -> IpAddr {
-    match cidr.network() {
-        IpAddr::V4(a) => std::net::Ipv4Addr::from_bits(a.to_bits() + 1).into(),
-        IpAddr::V6(a) => std::net::Ipv6Addr::from_bits(a.to_bits() + 1).into(),
     }
 }
 

@@ -11,8 +11,8 @@ use braid_wire::Instant;
 
 use super::outward::{Outward, OutwardPaths};
 use super::process::{
-    SETTLING_TIME, WALL_CLOCK_INTERVAL, new_stack, strategy_factory, raise_descriptor_limit, serve,
-    since_epoch, system_rng,
+    SETTLING_TIME, WALL_CLOCK_INTERVAL, new_stack, raise_descriptor_limit, serve, since_epoch,
+    strategy_factory, system_rng,
 };
 use crate::driver::{Clock, Context, Driver, Host};
 use crate::net::Result;

@@ -4,7 +4,8 @@ use std::net::{IpAddr, SocketAddr};
 
 use braid_engine::Config;
 use braid_proxy::LinkAddresses;
-use braid_proxy::config::{Cidr, Gateway, LinkConfig, Quic, TunConfig};
+use braid_proxy::config::{Gateway, LinkConfig, Quic, TunConfig};
+use ipnet::IpNet;
 
 use super::device::{Device, path_settings};
 use crate::net::Result;
@@ -139,7 +140,7 @@ impl Outward<'_> {
     }
 
     /// The rules; connections taken in arrive at `intercept_port`.
-    pub fn rules(&self, v6: bool, intercept_port: u16, bypass: Vec<Cidr>, quic: Quic) -> Rules {
+    pub fn rules(&self, v6: bool, intercept_port: u16, bypass: Vec<IpNet>, quic: Quic) -> Rules {
         Rules::Box(BoxRules {
             lan: self.lan.to_vec(),
             links: self.links.iter().map(|l| l.interface.clone()).collect(),

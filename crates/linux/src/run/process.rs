@@ -6,8 +6,7 @@ use std::os::fd::BorrowedFd;
 use std::time::{Duration, SystemTime};
 
 use braid_engine::app::Core;
-use braid_engine::{Config, Stack};
-use braid_proxy::StrategyFactory;
+use braid_engine::{Config, Stack, StrategyFactory};
 use braid_wire::Rng;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -34,19 +33,21 @@ pub(super) fn serve<C: Core, H: Host<C>>(
 
 /// An engine whose accepted connections use `strategy`.
 pub(super) fn new_stack(engine: Config, strategy: &str) -> Result<Stack> {
-    Ok(Stack::new(engine, system_rng()?, strategy_factory(strategy)?))
+    Ok(Stack::new(
+        engine,
+        system_rng()?,
+        strategy_factory(strategy)?,
+    ))
 }
 
-/// Makes the scheduler and the reinjector of each connection.
+/// Makes the strategy of each connection.
 pub(super) fn strategy_factory(strategy: &str) -> Result<StrategyFactory> {
     let unknown = |e: braid_strategy::UnknownStrategy| {
         SystemError::other(format!("use the strategy {strategy:?}"), e.to_string())
     };
-    braid_strategy::by_name(strategy).map_err(unknown)?;
-    let name = strategy.to_owned();
-    Ok(Box::new(move || {
-        braid_strategy::by_name(&name).expect("the name was known before")
-    }))
+    Ok(Box::new(
+        braid_strategy::factory(strategy).map_err(unknown)?,
+    ))
 }
 
 /// A generator seeded by the operating system.

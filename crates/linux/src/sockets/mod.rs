@@ -3,14 +3,13 @@
 //! Sockets are watched edge-triggered and never block. Readiness is remembered per socket, so
 //! that a read or write that cannot succeed costs no system call, and events are only told where
 //! the core was refused before.
-#![expect(unsafe_code, reason = "IP_TRANSPARENT has no safe wrapper")]
 
 mod resolver;
 
 use std::collections::VecDeque;
 use std::io::{IoSlice, IoSliceMut};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use braid_engine::app::{ConnectFailure, LocalError, LocalEvent, LocalId, LocalStreams};
@@ -20,6 +19,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, ipproto, sockopt};
 
 use crate::net::{Result, SystemError};
+use crate::sys;
 use resolver::Resolver;
 
 /// Connections taken from one listener before other work gets its turn.
@@ -566,21 +566,8 @@ fn bound(addr: SocketAddr) -> std::result::Result<OwnedFd, Errno> {
             (libc::SOL_IPV6, libc::IPV6_TRANSPARENT)
         }
     };
-    let on: libc::c_int = 1;
-    // SAFETY: the descriptor is open, and the option is an int, of which pointer and length are
-    // given.
-    let result = unsafe {
-        libc::setsockopt(
-            fd.as_raw_fd(),
-            level,
-            option,
-            (&raw const on).cast(),
-            size_of::<libc::c_int>() as libc::socklen_t,
-        )
-    };
-    if result < 0 {
-        return Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::INVAL));
-    }
+    let enabled = sys::enable_socket_option(fd.as_fd(), level, option);
+    enabled.map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::INVAL))?;
     rustix::net::bind(&fd, &addr)?;
     Ok(fd)
 }

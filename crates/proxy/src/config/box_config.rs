@@ -4,7 +4,9 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::time::Duration;
 use std::path::{Path, PathBuf};
 
-use braid_engine::cc::Algorithm;
+use braid_engine::cc::{self, Algorithm};
+use braid_links::value;
+use ipnet::IpNet;
 use serde::{Deserialize, Deserializer};
 use toml::Spanned;
 
@@ -12,7 +14,7 @@ use crate::relay::Patience;
 
 use super::common::{DEFAULT_PORT, MAX_PATHS, RawTun, Source, TunConfig, read};
 use super::error::ConfigError;
-use super::types::{self, Address, Cidr, Interface, OneOrMany, Secret};
+use super::types::{self, Address, Interface, OneOrMany, Prefix, Secret};
 
 /// Most servers of a box.
 const MAX_SERVERS: usize = 8;
@@ -43,7 +45,7 @@ pub struct BoxConfig {
     /// Congestion control of subflows.
     pub congestion: Algorithm,
     /// Destinations that are forwarded as they are.
-    pub bypass: Vec<Cidr>,
+    pub bypass: Vec<IpNet>,
     /// What happens to QUIC.
     pub quic: Quic,
     /// TUN device and its addresses.
@@ -267,8 +269,8 @@ impl BoxConfig {
             links,
             servers,
             strategy: check_strategy(&src, raw.strategy)?,
-            congestion: raw.congestion.map_or(Algorithm::Cubic, |c| c.0),
-            bypass: raw.bypass.0,
+            congestion: raw.congestion.unwrap_or_default().0,
+            bypass: raw.bypass.nets(),
             quic: raw.quic,
             tun,
             timeouts: raw.timeouts,
@@ -279,8 +281,10 @@ impl BoxConfig {
 
     /// Destinations that are never taken in: those configured, the servers themselves, and what
     /// means this host, its networks or nobody in particular.
-    pub fn bypassed(&self) -> Vec<Cidr> {
-        let fixed = NEVER_TAKEN_IN.iter().filter_map(|range| range.parse().ok());
+    pub fn bypassed(&self) -> Vec<IpNet> {
+        let fixed = NEVER_TAKEN_IN
+            .iter()
+            .filter_map(|range| value::prefix(range).ok());
         let servers = self.servers.iter().flat_map(|server| {
             let v4 = server.v4.map(IpAddr::V4);
             v4.into_iter().chain(server.v6.map(IpAddr::V6))
@@ -288,7 +292,7 @@ impl BoxConfig {
         let configured = self.bypass.iter().copied();
         configured
             .chain(fixed)
-            .chain(servers.map(Cidr::host))
+            .chain(servers.map(IpNet::from))
             .collect()
     }
 
@@ -308,7 +312,7 @@ impl BoxConfig {
     }
 }
 
-/// A scheduler's name; the strategies know which there are.
+/// A strategy's name; the strategies know which there are.
 pub(super) fn check_strategy(
     src: &Source<'_>,
     given: Option<Spanned<String>>,
@@ -319,11 +323,14 @@ pub(super) fn check_strategy(
     match braid_strategy::by_name(name.get_ref()) {
         Ok(_) => Ok(name.into_inner()),
         Err(unknown) => {
-            let message = format!("there is no strategy {:?}", unknown.name);
+            let message = format!("there is no strategy {:?}", unknown.0);
             Err(src.error(
                 &name,
                 message,
-                format!("one of {}", unknown.known.join(", ")),
+                format!(
+                    "one of {}",
+                    braid_strategy::names().collect::<Vec<_>>().join(", ")
+                ),
             ))
         }
     }
@@ -343,7 +350,7 @@ struct Raw {
     strategy: Option<Spanned<String>>,
     congestion: Option<Congestion>,
     #[serde(default)]
-    bypass: OneOrMany<Cidr>,
+    bypass: OneOrMany<Prefix>,
     #[serde(default, deserialize_with = "quic")]
     quic: Quic,
     tun: Option<RawTun>,
@@ -381,11 +388,12 @@ struct RawServer {
 }
 
 /// Name of a congestion control.
+#[derive(Default)]
 pub(super) struct Congestion(pub Algorithm);
 
 impl<'de> Deserialize<'de> for Congestion {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        let words = [("cubic", Algorithm::Cubic), ("reno", Algorithm::NewReno)];
+        let words: Vec<_> = cc::TABLE.iter().map(|row| (row.name(), *row)).collect();
         types::word(d, "congestion control", &words).map(Congestion)
     }
 }

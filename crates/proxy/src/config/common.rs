@@ -1,12 +1,17 @@
 //! What both files have in common.
 
+use core::fmt::Debug;
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use core::ops::RangeInclusive;
+use core::str::FromStr;
 use std::path::{Path, PathBuf};
 
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use serde::de::DeserializeOwned;
 use toml::Spanned;
 
 use super::error::ConfigError;
-use super::types::{Cidr, Interface, SECRET_HINT, Secret};
+use super::types::{Interface, Prefix, SECRET_HINT, Secret};
 
 /// Port of the server where none is given: SOCKS (RFC 1928).
 pub const DEFAULT_PORT: u16 = 1080;
@@ -21,30 +26,31 @@ pub struct TunConfig {
     pub name: String,
     /// IPv4 range, /16 to /27, with room for 16 paths. The first address is the host's own on
     /// the device.
-    pub v4: Cidr,
+    pub v4: Ipv4Net,
     /// IPv6 range, /48 to /120.
-    pub v6: Cidr,
+    pub v6: Ipv6Net,
 }
 
 impl TunConfig {
+    /// The host's own addresses on the device, the first of each range, with the length of its
+    /// prefix.
+    pub fn own_addresses(&self) -> [(IpAddr, u8); 2] {
+        let v4 = Ipv4Addr::from_bits(self.v4.network().to_bits() + 1);
+        let v6 = Ipv6Addr::from_bits(self.v6.network().to_bits() + 1);
+        [
+            (v4.into(), self.v4.prefix_len()),
+            (v6.into(), self.v6.prefix_len()),
+        ]
+    }
+
     /// IPv4 address of path `n`, counted from 0.
-    pub fn path_v4(&self, n: u8) -> core::net::Ipv4Addr {
-        match self.v4.network() {
-            core::net::IpAddr::V4(a) => {
-                core::net::Ipv4Addr::from_bits(a.to_bits() + 2 + u32::from(n))
-            }
-            core::net::IpAddr::V6(_) => unreachable!("checked when it was read"),
-        }
+    pub fn path_v4(&self, n: u8) -> Ipv4Addr {
+        Ipv4Addr::from_bits(self.v4.network().to_bits() + 2 + u32::from(n))
     }
 
     /// IPv6 address of path `n`, counted from 0.
-    pub fn path_v6(&self, n: u8) -> core::net::Ipv6Addr {
-        match self.v6.network() {
-            core::net::IpAddr::V6(a) => {
-                core::net::Ipv6Addr::from_bits(a.to_bits() + 2 + u128::from(n))
-            }
-            core::net::IpAddr::V4(_) => unreachable!("checked when it was read"),
-        }
+    pub fn path_v6(&self, n: u8) -> Ipv6Addr {
+        Ipv6Addr::from_bits(self.v6.network().to_bits() + 2 + u128::from(n))
     }
 }
 
@@ -73,6 +79,29 @@ impl Source<'_> {
     /// A mistake of the whole file.
     pub(super) fn whole(&self, message: impl Into<String>, hint: impl Into<String>) -> ConfigError {
         ConfigError::at(self.file, self.text, None, message, Some(hint.into()))
+    }
+
+    /// The range that is `given` if it is `of` the right family and of a length in `lengths`.
+    fn range<N: FromStr<Err: Debug>>(
+        &self,
+        given: Option<Spanned<Prefix>>,
+        default: &str,
+        lengths: RangeInclusive<u8>,
+        of: impl Fn(IpNet) -> Option<N>,
+    ) -> Result<N, ConfigError> {
+        let Some(given) = given else {
+            return Ok(default.parse().expect("the default range is valid"));
+        };
+        let net = given.get_ref().0;
+        let message = match of(net) {
+            Some(range) if lengths.contains(&net.prefix_len()) => return Ok(range),
+            Some(_) => {
+                let (least, most) = lengths.into_inner();
+                format!("the range {net} is not between /{least} and /{most}")
+            }
+            None => format!("{net} is of the wrong family"),
+        };
+        Err(self.error(&given, message, format!("a range such as \"{default}\"")))
     }
 
     /// The secret that is given in place or in a file beside this one.
@@ -139,8 +168,8 @@ pub(super) fn read(path: &Path) -> Result<String, ConfigError> {
 #[serde(deny_unknown_fields)]
 pub(super) struct RawTun {
     name: Option<Spanned<Interface>>,
-    v4: Option<Spanned<Cidr>>,
-    v6: Option<Spanned<Cidr>>,
+    v4: Option<Spanned<Prefix>>,
+    v6: Option<Spanned<Prefix>>,
 }
 
 impl RawTun {
@@ -151,36 +180,22 @@ impl RawTun {
         (v4, v6): (&str, &str),
         taken: &[&str],
     ) -> TunResult {
-        let default = |s: &str| s.parse::<Cidr>().expect("the default range is valid");
         let raw = raw.unwrap_or(RawTun {
             name: None,
             v4: None,
             v6: None,
         });
-        let pick = |given: Option<Spanned<Cidr>>, default: Cidr, prefixes: (u8, u8)| match given {
-            None => Ok(default),
-            Some(c) if c.get_ref().network().is_ipv4() != default.network().is_ipv4() => Err(src
-                .error(
-                    &c,
-                    format!("{} is of the wrong family", c.get_ref()),
-                    format!("a range such as \"{default}\""),
-                )),
-            Some(c) if !(prefixes.0..=prefixes.1).contains(&c.get_ref().prefix()) => Err(src
-                .error(
-                    &c,
-                    format!(
-                        "the range {} is not between /{} and /{}",
-                        c.get_ref(),
-                        prefixes.0,
-                        prefixes.1
-                    ),
-                    format!("a range such as \"{default}\""),
-                )),
-            Some(c) => Ok(c.into_inner()),
+        let is_v4 = |net| match net {
+            IpNet::V4(net) => Some(net),
+            IpNet::V6(_) => None,
+        };
+        let is_v6 = |net| match net {
+            IpNet::V4(_) => None,
+            IpNet::V6(net) => Some(net),
         };
         Ok(TunConfig {
-            v4: pick(raw.v4, default(v4), (16, 27))?,
-            v6: pick(raw.v6, default(v6), (48, 120))?,
+            v4: src.range(raw.v4, v4, 16..=27, is_v4)?,
+            v6: src.range(raw.v6, v6, 48..=120, is_v6)?,
             name: match raw.name {
                 None => "braid0".to_owned(),
                 Some(name) if taken.contains(&name.get_ref().0.as_str()) => {

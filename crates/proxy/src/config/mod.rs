@@ -16,4 +16,4 @@ pub use box_config::{
 pub use common::{DEFAULT_PORT, TunConfig};
 pub use error::ConfigError;
 pub use server_config::{ServerConfig, ServerLimits, ServerTimeouts, UserConfig};
-pub use types::{Cidr, Secret};
+pub use types::Secret;

@@ -5,6 +5,7 @@ use core::time::Duration;
 use std::path::{Path, PathBuf};
 
 use braid_engine::cc::Algorithm;
+use ipnet::IpNet;
 use serde::Deserialize;
 use toml::Spanned;
 
@@ -13,7 +14,7 @@ use crate::relay::Patience;
 use super::box_config::{Congestion, check_name, check_strategy};
 use super::common::{DEFAULT_PORT, MAX_PATHS, RawTun, Source, TunConfig, read};
 use super::error::ConfigError;
-use super::types::{self, Address, Cidr, OneOrMany, Secret};
+use super::types::{self, Address, OneOrMany, Prefix, Secret};
 
 /// Most users of a server.
 const MAX_USERS: usize = 65_536;
@@ -30,9 +31,9 @@ pub struct ServerConfig {
     /// Who may use it; at least one.
     pub users: Vec<UserConfig>,
     /// Destinations that are reachable though they are local to this server.
-    pub allow: Vec<Cidr>,
+    pub allow: Vec<IpNet>,
     /// Destinations that are refused; stronger than `allow`.
-    pub deny: Vec<Cidr>,
+    pub deny: Vec<IpNet>,
     /// Name of the scheduler.
     pub strategy: String,
     /// Congestion control of subflows.
@@ -177,10 +178,10 @@ impl ServerConfig {
             listen: raw.listen.into_inner().0.into_iter().map(|a| a.0).collect(),
             port: raw.port.map_or(DEFAULT_PORT, Spanned::into_inner),
             users: check_users(&src, raw.user)?,
-            allow: raw.allow.0,
-            deny: raw.deny.0,
+            allow: raw.allow.nets(),
+            deny: raw.deny.nets(),
             strategy: check_strategy(&src, raw.strategy)?,
-            congestion: raw.congestion.map_or(Algorithm::Cubic, |c| c.0),
+            congestion: raw.congestion.unwrap_or_default().0,
             time_window: Duration::from_secs(window),
             tun: RawTun::check(raw.tun, &src, ("10.215.78.0/24", "fdb7:a1d0:78::/64"), &[])?,
             timeouts: raw.timeouts,
@@ -219,9 +220,9 @@ struct Raw {
     #[serde(default)]
     user: Option<Spanned<OneOrMany<RawUser>>>,
     #[serde(default)]
-    allow: OneOrMany<Cidr>,
+    allow: OneOrMany<Prefix>,
     #[serde(default)]
-    deny: OneOrMany<Cidr>,
+    deny: OneOrMany<Prefix>,
     strategy: Option<Spanned<String>>,
     congestion: Option<Congestion>,
     time_window: Option<Spanned<Window>>,

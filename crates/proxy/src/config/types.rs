@@ -2,10 +2,11 @@
 
 use core::fmt;
 use core::marker::PhantomData;
-use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use core::str::FromStr;
+use core::net::IpAddr;
 use core::time::Duration;
 
+use braid_links::value;
+use ipnet::IpNet;
 use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
 use serde::de::{MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
@@ -37,140 +38,30 @@ where
     d.deserialize_str(V(make))
 }
 
-/// A range of addresses: `10.0.0.0/8`, `2001:db8::/32`; a bare address is a range of one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Cidr {
-    network: IpAddr,
-    prefix: u8,
-}
+/// A range of addresses; a bare address is a range of one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Prefix(pub IpNet);
 
-impl Cidr {
-    /// The range of `prefix` leading bits of `network`; host bits are cleared. `None` where the
-    /// prefix is longer than the address.
-    pub fn new(network: IpAddr, prefix: u8) -> Option<Self> {
-        let network = match network {
-            IpAddr::V4(a) if prefix <= 32 => {
-                IpAddr::V4(Ipv4Addr::from_bits(a.to_bits() & mask_v4(prefix)))
-            }
-            IpAddr::V6(a) if prefix <= 128 => {
-                IpAddr::V6(Ipv6Addr::from_bits(a.to_bits() & mask_v6(prefix)))
-            }
-            _ => return None,
-        };
-        Some(Cidr { network, prefix })
-    }
-
-    /// The range of one address.
-    pub fn host(addr: IpAddr) -> Self {
-        Cidr {
-            network: addr,
-            prefix: if addr.is_ipv4() { 32 } else { 128 },
-        }
-    }
-
-    /// The lowest address of the range.
-    pub fn network(&self) -> IpAddr {
-        self.network
-    }
-
-    /// Leading bits that addresses of the range share.
-    pub fn prefix(&self) -> u8 {
-        self.prefix
-    }
-
-    /// Whether `addr` is in the range; never across families.
-    pub fn contains(&self, addr: IpAddr) -> bool {
-        match (self.network, addr) {
-            (IpAddr::V4(n), IpAddr::V4(a)) => a.to_bits() & mask_v4(self.prefix) == n.to_bits(),
-            (IpAddr::V6(n), IpAddr::V6(a)) => a.to_bits() & mask_v6(self.prefix) == n.to_bits(),
-            _ => false,
-        }
-    }
-}
-
-fn mask_v4(prefix: u8) -> u32 {
-    u32::MAX.checked_shl(32 - u32::from(prefix)).unwrap_or(0)
-}
-
-fn mask_v6(prefix: u8) -> u128 {
-    u128::MAX.checked_shl(128 - u32::from(prefix)).unwrap_or(0)
-}
-
-impl fmt::Display for Cidr {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.network, self.prefix)
-    }
-}
-
-impl FromStr for Cidr {
-    type Err = &'static str;
-
-    fn from_str(s: &str) -> Result<Self, Self::Err> {
-        let (addr, prefix) = match s.split_once('/') {
-            Some((addr, prefix)) => (addr, Some(prefix)),
-            None => (s, None),
-        };
-        let addr: IpAddr = addr.parse().map_err(|_| "not an address range")?;
-        let full = if addr.is_ipv4() { 32 } else { 128 };
-        let prefix = match prefix {
-            Some(p) => p.parse().map_err(|_| "the prefix length is no number")?,
-            None => full,
-        };
-        let cidr = Cidr::new(addr, prefix).ok_or("the prefix is longer than the address")?;
-        if cidr.network != addr {
-            return Err("bits after the prefix are set");
-        }
-        Ok(cidr)
-    }
-}
-
-impl<'de> Deserialize<'de> for Cidr {
+impl<'de> Deserialize<'de> for Prefix {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        text(d, |s| {
-            s.parse::<Cidr>().map_err(|e| {
-                let network = s
-                    .split_once('/')
-                    .and_then(|(a, p)| Cidr::new(a.parse().ok()?, p.parse().ok()?));
-                let hint = match network {
-                    Some(c) => format!("\"{c}\""),
-                    None => "a range such as \"10.0.0.0/8\" or \"2001:db8::/32\"".to_owned(),
-                };
-                (format!("{s:?}: {e}"), hint)
-            })
+        text(d, |s| match value::prefix(s) {
+            Ok(net) => Ok(Prefix(net)),
+            Err(e) => Err((e.what, e.expected)),
         })
     }
 }
 
-/// A time such as `"250ms"`, `"10s"`, `"5min"`, `"2h"`; a bare number is seconds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Span(pub Duration);
-
-impl FromStr for Span {
-    type Err = ();
-
-    fn from_str(s: &str) -> Result<Self, ()> {
-        let s = s.trim();
-        let digits = s.len() - s.trim_start_matches(|c: char| c.is_ascii_digit()).len();
-        let (number, unit) = s.split_at(digits);
-        let number: u64 = number.parse().map_err(|_| ())?;
-        let ms = match unit.trim_start() {
-            "ms" => 1,
-            "" | "s" => 1_000,
-            "min" | "m" => 60_000,
-            "h" => 3_600_000,
-            "d" => 86_400_000,
-            _ => return Err(()),
-        };
-        Ok(Span(Duration::from_millis(
-            number.checked_mul(ms).ok_or(())?,
-        )))
+impl OneOrMany<Prefix> {
+    pub fn nets(self) -> Vec<IpNet> {
+        self.0.into_iter().map(|prefix| prefix.0).collect()
     }
 }
 
 /// Longest time of any setting.
 const LONGEST: Duration = Duration::from_secs(365 * 86_400);
 
-/// Reads a [`Span`] into a `Duration` field; zero is refused, for no setting here means it.
+/// Reads a time such as `"250ms"`, `"10s"`, `"5min"`, `"2h"`, or a number of seconds; zero is
+/// refused, for no setting here means it.
 pub(super) fn duration<'de, D: Deserializer<'de>>(d: D) -> Result<Duration, D::Error> {
     struct V;
     impl Visitor<'_> for V {
@@ -179,8 +70,8 @@ pub(super) fn duration<'de, D: Deserializer<'de>>(d: D) -> Result<Duration, D::E
             f.write_str("a time such as \"250ms\", \"10s\", \"5min\" or \"2h\"")
         }
         fn visit_str<E: serde::de::Error>(self, s: &str) -> Result<Duration, E> {
-            match s.parse::<Span>() {
-                Ok(Span(d)) if !d.is_zero() && d <= LONGEST => Ok(d),
+            match value::duration(s, LONGEST) {
+                Ok(d) if !d.is_zero() => Ok(d),
                 _ => Err(wrong(
                     format_args!("{s:?} is no time above zero and up to a year"),
                     "a time such as \"250ms\", \"10s\", \"5min\" or \"2h\"",
@@ -188,10 +79,7 @@ pub(super) fn duration<'de, D: Deserializer<'de>>(d: D) -> Result<Duration, D::E
             }
         }
         fn visit_i64<E: serde::de::Error>(self, n: i64) -> Result<Duration, E> {
-            match u64::try_from(n) {
-                Ok(n) if n > 0 && n <= LONGEST.as_secs() => Ok(Duration::from_secs(n)),
-                _ => self.visit_str(&n.to_string()),
-            }
+            self.visit_str(&format!("{n}s"))
         }
     }
     d.deserialize_any(V)
@@ -221,33 +109,22 @@ pub(super) fn count<'de, D: Deserializer<'de>>(d: D) -> Result<usize, D::Error> 
     d.deserialize_i64(V)
 }
 
-/// Reads a size such as `"64MB"`, `"512kB"`, or a number of bytes.
+/// Reads a size such as `"64MB"`, `"512KiB"`, or a number of bytes.
 pub(super) fn bytes<'de, D: Deserializer<'de>>(d: D) -> Result<usize, D::Error> {
     struct V;
     impl Visitor<'_> for V {
         type Value = usize;
         fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("a size such as \"512kB\" or \"64MB\"")
+            f.write_str("a size such as \"512kB\", \"64MB\" or \"8MiB\"")
         }
         fn visit_str<E: serde::de::Error>(self, s: &str) -> Result<usize, E> {
-            let t = s.trim();
-            let digits = t.len() - t.trim_start_matches(|c: char| c.is_ascii_digit()).len();
-            let (number, unit) = t.split_at(digits);
-            let factor = match unit.trim_start() {
-                "" | "B" => Some(1),
-                "kB" | "KB" | "k" => Some(1 << 10),
-                "MB" | "M" => Some(1 << 20),
-                "GB" | "G" => Some(1 << 30),
-                _ => None,
-            };
-            let number = number.parse::<usize>().ok();
-            match number.zip(factor).and_then(|(n, f)| n.checked_mul(f)) {
-                Some(n) if n > 0 => Ok(n),
-                _ => Err(wrong(
+            let size = value::size(s).ok().and_then(|n| usize::try_from(n).ok());
+            size.filter(|n| *n > 0).ok_or_else(|| {
+                wrong(
                     format_args!("{s:?} is no size above zero"),
-                    "a size such as \"512kB\" or \"64MB\"",
-                )),
-            }
+                    "a size such as \"512kB\" (512,000 bytes), \"64MB\" or \"8MiB\"",
+                )
+            })
         }
         fn visit_i64<E: serde::de::Error>(self, n: i64) -> Result<usize, E> {
             self.visit_str(&n.to_string())

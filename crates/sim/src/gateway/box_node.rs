@@ -4,10 +4,10 @@ use core::net::{IpAddr, SocketAddr};
 use std::collections::VecDeque;
 
 use braid_engine::{ApiError, Config, PathConfig, PathId, Stack};
-use braid_proxy::config::Cidr;
 use braid_proxy::{BoxConfig, BoxCore, LinkAddresses, Notice};
 use braid_wire::tcp::{self, Flags};
 use braid_wire::{Instant, Rng, ip};
+use ipnet::IpNet;
 
 use super::machine::Machine;
 use super::{LocalConfig, LocalTcp, child, ports, wall_clock};
@@ -45,7 +45,7 @@ pub struct BoxNodeConfig {
 #[derive(Debug)]
 pub struct BoxNode {
     config: BoxNodeConfig,
-    bypass: Vec<Cidr>,
+    bypass: Vec<IpNet>,
     rng: Rng,
     carrier: Vec<bool>,
     running: Option<Running>,
@@ -212,7 +212,7 @@ impl BoxNode {
         if !opens || running.forwarded.contains(&(from, to)) {
             return false;
         }
-        let bypassed = self.bypass.iter().any(|range| range.contains(dst));
+        let bypassed = self.bypass.iter().any(|range| range.contains(&dst));
         if running.intake && segment.options.mptcp.is_empty() && !bypassed {
             return true;
         }

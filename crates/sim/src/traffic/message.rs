@@ -1,16 +1,17 @@
 //! Messages over a connection: what a reader needs to tell streams and delays apart.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
+use std::collections::btree_map::{BTreeMap, Entry};
 
 use core::time::Duration;
 
-use braid_engine::{ApiError, ConnId, Stack};
+use braid_engine::{ApiError, Class, ConnId, Stack, Urgency};
 use braid_wire::Instant;
 
 use super::pattern::{fill, pattern_from};
 use crate::oracle::Oracle;
 
-/// Bytes of a header.
+/// Bytes of a header: each part of a message has one.
 pub const HEADER: u64 = 32;
 /// At this place in every header; where it is missing, framing is lost.
 const MAGIC: [u8; 4] = *b"BRSM";
@@ -36,16 +37,17 @@ pub enum Kind {
     Answer,
 }
 
-/// A message: a header of [`HEADER`] bytes and a body.
+/// A message: a body in one or more parts, each behind a header of [`HEADER`] bytes. A part is what
+/// one call into the engine takes; parts of other streams may come between.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Message {
     /// The stream of the session it belongs to. Bodies of one stream are checked as one sequence.
     pub stream: u16,
-    /// Its priority: 0 goes before all others.
+    /// Its priority: 0 goes before all others; 7 and more go last.
     pub priority: u8,
     /// What it is.
     pub kind: Kind,
-    /// Bytes of the body.
+    /// Bytes of the body; less than 1 TiB.
     pub len: u64,
     /// When the application made it; an answer has the time of its request.
     pub made_at: Instant,
@@ -62,6 +64,8 @@ pub struct Received {
     pub first_byte_at: Instant,
     /// When its last byte was read.
     pub complete_at: Instant,
+    /// In how many parts it came.
+    pub parts: u32,
 }
 
 impl Received {
@@ -89,8 +93,12 @@ pub fn jitter<'a>(
     })
 }
 
+/// A part is less than this: its length has 24 bits of a header, that of its message 40.
+const PART: u64 = 1 << 24;
+
 impl Message {
-    fn header(&self) -> [u8; HEADER as usize] {
+    /// The header of a part with `part` bytes of the body.
+    fn header(&self, part: u64) -> [u8; HEADER as usize] {
         let deadline = self.deadline.map_or(0, Instant::as_nanos);
         let (kind, extra) = match self.kind {
             Kind::I => (0, deadline),
@@ -105,13 +113,14 @@ impl Message {
         header[1] = self.priority;
         header[2..4].copy_from_slice(&self.stream.to_be_bytes());
         header[4..8].copy_from_slice(&MAGIC);
-        header[8..16].copy_from_slice(&self.len.to_be_bytes());
+        header[8..16].copy_from_slice(&(self.len * PART + part).to_be_bytes());
         header[16..24].copy_from_slice(&self.made_at.as_nanos().to_be_bytes());
         header[24..32].copy_from_slice(&extra.to_be_bytes());
         header
     }
 
-    fn parse(header: &[u8; HEADER as usize]) -> Option<Message> {
+    /// The message, and how many bytes of its body follow.
+    fn parse(header: &[u8; HEADER as usize]) -> Option<(Message, u64)> {
         let [kind, priority, s0, s1, rest @ ..] = header;
         let word = |n: usize| {
             let mut bytes = [0; 8];
@@ -129,14 +138,24 @@ impl Message {
             _ => return None,
         };
         let timed = !matches!(kind, Kind::Ask(_)) && extra > 0;
-        rest.starts_with(&MAGIC).then_some(Message {
+        let message = Message {
             stream: u16::from_be_bytes([*s0, *s1]),
             priority: *priority,
             kind,
-            len: word(1),
+            len: word(1) / PART,
             made_at: Instant::from_nanos(word(2)),
             deadline: timed.then(|| Instant::from_nanos(extra)),
-        })
+        };
+        rest.starts_with(&MAGIC)
+            .then_some((message, word(1) % PART))
+    }
+
+    /// What the engine is told of its bytes.
+    fn class(&self) -> Class {
+        Class {
+            stream: self.stream.into(),
+            urgency: Urgency::new(self.priority).unwrap_or(Urgency::LEAST),
+        }
     }
 }
 
@@ -145,25 +164,37 @@ fn base(stream: u16) -> u64 {
     u64::from(stream) * 1_021
 }
 
-/// Messages to be written, in order.
+/// Messages to be written, the most urgent ones first.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Outbox {
-    pending: VecDeque<Message>,
-    /// Bytes of the first one that were written, its header included.
-    written: u64,
+    pending: VecDeque<Pending>,
     /// Bytes of bodies written, by stream.
     offsets: BTreeMap<u16, u64>,
     /// Messages dropped because too many waited.
     pub dropped: u64,
 }
 
+#[derive(Debug, Clone, Copy)]
+struct Pending {
+    message: Message,
+    /// Bytes of the body that were written.
+    written: u64,
+}
+
 impl Outbox {
+    /// Adds `message` behind all of its stream and all that go before it.
     pub fn push(&mut self, message: Message) {
-        if self.pending.len() < MAX_PENDING {
-            self.pending.push_back(message);
-        } else {
+        if self.pending.len() >= MAX_PENDING {
             self.dropped += 1;
+            return;
         }
+        let waits_for = |p: &Pending| {
+            p.message.priority <= message.priority || p.message.stream == message.stream
+        };
+        let last = (self.pending.iter()).rposition(waits_for);
+        let written = 0;
+        self.pending
+            .insert(last.map_or(0, |n| n + 1), Pending { message, written });
     }
 
     pub fn is_empty(&self) -> bool {
@@ -172,37 +203,42 @@ impl Outbox {
 
     /// Whether a message of `stream` waits.
     pub fn holds(&self, stream: u16) -> bool {
-        self.pending.iter().any(|m| m.stream == stream)
+        self.pending.iter().any(|p| p.message.stream == stream)
     }
 
     /// Writes what the connection takes and returns how many bytes. Each call into the engine
-    /// carries bytes of one message, and with it of one priority.
+    /// carries one part of one message, and with it bytes of one class: parts stay whole, whatever
+    /// overtakes what.
     pub fn write(&mut self, now: Instant, conn: ConnId, stack: &mut Stack) -> u64 {
         let mut total = 0;
-        while let Some(message) = self.pending.front() {
-            let header = message.header();
+        while let Some(Pending { message, written }) = self.pending.front_mut() {
             let offset = self.offsets.entry(message.stream).or_default();
-            let left = HEADER + message.len - self.written;
-            let start = self.written;
-            let max = usize::try_from(left).unwrap_or(usize::MAX);
-            let result = stack.write_with(now, conn, max, |slices| {
-                let mut at = start;
+            let left = message.len - *written;
+            let max = usize::try_from(HEADER + left).unwrap_or(usize::MAX);
+            let result = stack.write_class(now, conn, message.class(), max, |slices| {
+                let room: u64 = slices.iter().map(|s| s.len() as u64).sum();
+                let part = left.min(room.saturating_sub(HEADER));
+                if room < HEADER || part == 0 && left > 0 {
+                    return Ok::<_, ApiError>(0);
+                }
+                let header = message.header(part);
+                let mut at = 0;
                 for slice in slices.iter_mut() {
                     put(slice, at, &header, base(message.stream) + *offset);
                     at += slice.len() as u64;
                 }
-                Ok::<_, ApiError>((at - start) as usize)
+                Ok((HEADER + part) as usize)
             });
             let n = result.unwrap_or(0) as u64;
             total += n;
-            self.written += n;
-            // Only a write of nothing is followed by a word when there is room again.
             if n == 0 {
+                // Only a write of nothing at all is followed by a word when there is room again.
+                let _ = stack.write(now, conn, &[]);
                 break;
             }
-            if n == left {
-                *offset += message.len;
-                self.written = 0;
+            *offset += n - HEADER;
+            *written += n - HEADER;
+            if *written == message.len {
                 self.pending.pop_front();
             }
         }
@@ -210,7 +246,7 @@ impl Outbox {
     }
 }
 
-/// Fills `out` with what stands at `at` of a message whose body begins at `offset` of the pattern.
+/// Fills `out` with what stands at `at` of a part whose body begins at `offset` of the pattern.
 fn put(out: &mut [u8], at: u64, header: &[u8], offset: u64) {
     let from = (at as usize).min(header.len());
     let take = out.len().min(header.len() - from);
@@ -219,12 +255,14 @@ fn put(out: &mut [u8], at: u64, header: &[u8], offset: u64) {
     fill(body, offset + at.saturating_sub(HEADER));
 }
 
-/// The message being read.
+/// A message of which a part is here.
 #[derive(Debug, Clone, Copy)]
 struct Partial {
     message: Message,
     first_byte_at: Instant,
+    /// Bytes of the body whose parts have not begun.
     left: u64,
+    parts: u32,
 }
 
 /// Messages that arrive.
@@ -234,7 +272,10 @@ pub(super) struct Inbox {
     /// Bytes of `header` that are here.
     have: usize,
     header_at: Option<Instant>,
-    partial: Option<Partial>,
+    /// By stream.
+    partial: BTreeMap<u16, Partial>,
+    /// The part being read: its stream, and bytes that are to come.
+    part: Option<(u16, u64)>,
     offsets: BTreeMap<u16, u64>,
     /// Complete messages in order of arrival.
     pub records: Vec<Received>,
@@ -251,29 +292,22 @@ impl Inbox {
         oracle: &mut Oracle,
     ) {
         while !bytes.is_empty() {
-            match &mut self.partial {
-                None => bytes = self.take_header(now, bytes),
-                Some(partial) => {
-                    let take = partial.left.min(bytes.len() as u64);
+            bytes = match self.part {
+                None => self.take_header(now, bytes),
+                Some((stream, left)) => {
+                    let take = left.min(bytes.len() as u64);
                     let (body, rest) = bytes.split_at(take as usize);
-                    let stream = partial.message.stream;
                     let offset = self.offsets.entry(stream).or_default();
                     let expected = |at| pattern_from(base(stream) + at);
                     oracle.on_content((now, conn), *offset, body, expected);
                     *offset += take;
-                    partial.left -= take;
-                    bytes = rest;
+                    self.part = Some((stream, left - take));
+                    rest
                 }
-            }
-            if let Some(done) = self.partial.take_if(|p| p.left == 0) {
-                self.count += 1;
-                if self.records.len() < MAX_RECORDS {
-                    self.records.push(Received {
-                        message: done.message,
-                        first_byte_at: done.first_byte_at,
-                        complete_at: now,
-                    });
-                }
+            };
+            if let Some((stream, 0)) = self.part {
+                self.part = None;
+                self.end_part(now, stream);
             }
         }
     }
@@ -288,15 +322,41 @@ impl Inbox {
         if self.have == self.header.len() {
             self.have = 0;
             self.header_at = None;
-            let message = Message::parse(&self.header)
+            let (message, part) = Message::parse(&self.header)
                 .unwrap_or_else(|| panic!("not the header of a message: {:02x?}", self.header));
-            self.partial = Some(Partial {
+            let partial = self.partial.entry(message.stream).or_insert(Partial {
                 message,
                 first_byte_at,
                 left: message.len,
+                parts: 0,
             });
+            let fits = partial.message == message && part <= partial.left;
+            assert!(fits, "{part} bytes of {message:?} within {partial:?}");
+            partial.left -= part;
+            partial.parts += 1;
+            self.part = Some((message.stream, part));
         }
         rest
+    }
+
+    /// A part of `stream` is here, and with it perhaps the whole message.
+    fn end_part(&mut self, now: Instant, stream: u16) {
+        let Entry::Occupied(partial) = self.partial.entry(stream) else {
+            return;
+        };
+        if partial.get().left > 0 {
+            return;
+        }
+        let done = partial.remove();
+        self.count += 1;
+        if self.records.len() < MAX_RECORDS {
+            self.records.push(Received {
+                message: done.message,
+                first_byte_at: done.first_byte_at,
+                complete_at: now,
+                parts: done.parts,
+            });
+        }
     }
 }
 
@@ -320,7 +380,7 @@ mod tests {
         put(
             &mut out,
             0,
-            &message.header(),
+            &message.header(message.len),
             base(message.stream) + offset,
         );
         out
@@ -341,9 +401,9 @@ mod tests {
                 deadline,
                 ..message(7, kind, 12_345_678_901)
             };
-            assert_eq!(Message::parse(&message.header()), Some(message));
+            assert_eq!(Message::parse(&message.header(7)), Some((message, 7)));
         }
-        let mut header = message(7, Kind::I, 1).header();
+        let mut header = message(7, Kind::I, 1).header(1);
         header[4] ^= 1;
         assert_eq!(Message::parse(&header), None);
     }
@@ -368,6 +428,24 @@ mod tests {
             assert_eq!(inbox.records[2].first_byte_at, at(164));
             assert_eq!(inbox.records[2].complete_at, at(all.len() - 1));
         }
+    }
+
+    /// Between the parts of a message there may be others.
+    #[test]
+    fn parts_of_several_streams_are_put_together() {
+        let long = message(1, Kind::Bulk, 100);
+        let short = message(2, Kind::I, 10);
+        let part = |from: u64, len: u64| {
+            let mut out = vec![0; (HEADER + len) as usize];
+            put(&mut out, 0, &long.header(len), base(1) + from);
+            out
+        };
+        let all = [part(0, 60), bytes(&short, 0), part(60, 40)].concat();
+        let (mut inbox, mut oracle) = (Inbox::default(), oracle());
+        inbox.take((Instant::ZERO, None), &all, &mut oracle);
+        assert_eq!(oracle.take(), []);
+        let seen = inbox.records.iter().map(|r| (r.message, r.parts));
+        assert_eq!(seen.collect::<Vec<_>>(), [(short, 1), (long, 2)]);
     }
 
     fn oracle() -> Oracle {
@@ -406,6 +484,7 @@ mod tests {
             },
             first_byte_at: Instant::from_millis(made),
             complete_at: Instant::from_millis(done),
+            parts: 1,
         };
         let all = [
             received(0, 30, 250),

@@ -54,7 +54,8 @@ pub enum Role {
     Ask(Arc<[Exchange]>),
     /// Answers requests until the asking end has no more.
     Serve,
-    /// Sends what a session has to send, in the order in which it is made, and then ends.
+    /// Sends what a session has to send, the most urgent first and each stream in the order in
+    /// which it is made, and then ends.
     Send(Session),
     /// Reads messages to the end.
     Collect,

@@ -1,6 +1,7 @@
 //! Links that fail, and machines.
 
 use braid_engine::CloseReason;
+use braid_links::Rate;
 use braid_sim::aggregation::{Action, Load, TransferId};
 
 use crate::support::{box_counters, dark, ending, millis, secs, start, two_links};
@@ -33,6 +34,59 @@ fn a_link_that_goes_dark_for_a_while_costs_its_share_only() {
         let both = 30e6 / 8.0 * 1_400.0 / 1_500.0;
         for bytes in &seconds[11..] {
             assert!(*bytes as f64 > 0.9 * both, "{link}: {seconds:?}");
+        }
+        assert!(net.at_user(id).closed.is_none());
+    }
+}
+
+/// A link whose rate falls, without a loss: no timer tells, and all that is behind its long queue
+/// waits. Both ways, and whichever link it is: from a second after the change on the other one gives
+/// what it gives alone.
+#[test]
+fn a_link_that_slows_down_costs_its_share_only() {
+    for (link, load) in [
+        (0, Load::Down(100_000_000)),
+        (0, Load::Up(100_000_000)),
+        (1, Load::Down(100_000_000)),
+        (1, Load::Up(100_000_000)),
+    ] {
+        let config = two_links();
+        let mut net = start(&config);
+        let id = net.open(0, 0, load).unwrap();
+        net.run_for(secs(3));
+        let sound = config.access[link].clone();
+        let mut slow = sound.clone();
+        for way in [&mut slow.up, &mut slow.down] {
+            way.rate = Rate::bits_per_second(100_000);
+        }
+        net.after(
+            secs(0),
+            Action::Access {
+                link,
+                settings: Box::new(slow),
+            },
+        );
+        net.after(
+            secs(11),
+            Action::Access {
+                link,
+                settings: Box::new(sound),
+            },
+        );
+        let mut arrived = vec![0];
+        for _ in 0..15 {
+            net.run_for(secs(1));
+            let content = net.at_content(id).map_or(0, |s| s.received);
+            arrived.push(content.max(net.at_user(id).received));
+        }
+        let rates: Vec<u64> = arrived.windows(2).map(|w| w[1] - w[0]).collect();
+        let other = [10e6, 20e6][link] / 8.0 * 1_400.0 / 1_500.0;
+        for bytes in &rates[1..11] {
+            assert!(*bytes as f64 > 0.9 * other, "{link} {load:?}: {rates:?}");
+        }
+        let both = 30e6 / 8.0 * 1_400.0 / 1_500.0;
+        for bytes in &rates[13..] {
+            assert!(*bytes as f64 > 0.9 * both, "{link} {load:?}: {rates:?}");
         }
         assert!(net.at_user(id).closed.is_none());
     }

@@ -7,7 +7,8 @@ use braid_engine::{CloseReason, Config};
 use braid_links::{Rate, Settings};
 use braid_sim::host::options;
 use braid_sim::traffic::{
-    Arrivals, Bulk, Exchange, HEADER, Kind, Received, Role, Session, Sizes, Stream, Video, jitter,
+    Arrivals, Bulk, Exchange, Frame, HEADER, Kind, Received, Role, Session, Sizes, Stream, Video,
+    jitter,
 };
 use braid_sim::transfer::{Direction, PathSettings, REMOTE, TransferConfig};
 use braid_sim::{Host, Transfer, World};
@@ -86,8 +87,8 @@ fn requests_follow_answers() {
         assert!(answer.delay() >= ms(40), "{answer:?}");
         free_at = answer.complete_at;
     }
-    let bytes: u64 = exchanges.iter().map(|e| e.answer + HEADER).sum();
-    assert_eq!(client.received, bytes);
+    let bytes: u64 = exchanges.iter().map(|e| e.answer).sum();
+    assert_eq!(client.received, bytes + headers(answers));
     assert_eq!(client.sent, 50 * (200 + HEADER));
 }
 
@@ -136,6 +137,11 @@ fn a_capped_sender_keeps_its_rate_and_does_not_catch_up() {
         "{received} of {expected}"
     );
     assert!(received > expected * 2 / 5, "{received} of {expected}");
+}
+
+/// Bytes of the headers of all parts.
+fn headers(messages: &[Received]) -> u64 {
+    messages.iter().map(|m| HEADER * u64::from(m.parts)).sum()
 }
 
 fn of_stream(messages: &[Received], stream: u16) -> Vec<Received> {
@@ -243,12 +249,8 @@ fn streams_of_one_session_are_told_apart() {
         made.windows(2)
             .all(|w| w[1].saturating_since(w[0]) == ms(20))
     );
-    let total: u64 = streams
-        .iter()
-        .flatten()
-        .map(|m| m.message.len + HEADER)
-        .sum();
-    assert_eq!(total, client.received);
+    let total: u64 = streams.iter().flatten().map(|m| m.message.len).sum();
+    assert_eq!(total + headers(client.messages()), client.received);
     assert_eq!(bed.at_server().messages_dropped(), 0);
 }
 
@@ -314,4 +316,53 @@ fn flows_arrive_by_chance() {
     let gaps = opened.windows(2).map(|w| w[1].saturating_since(w[0]));
     let long = gaps.filter(|gap| *gap > ms(82)).count() as f64 / flows.len() as f64;
     assert!((long - 0.368).abs() < 0.07, "{long}");
+}
+
+/// Mean delay of frames beside a greedy bulk transfer of priority `bulk`, and bytes of bulk.
+fn beside_bulk(priority: u8, bulk: u8) -> (Duration, u64) {
+    let span = Duration::from_secs(20);
+    let frame = |n: u32| Frame {
+        at: ms(250) * n,
+        stream: 0,
+        priority,
+        kind: Kind::I,
+        len: 5_000,
+        deadline: ms(250),
+    };
+    let session = Session {
+        frames: (4..80).map(frame).collect(),
+        bulk: vec![Bulk {
+            stream: 1,
+            priority: bulk,
+            message: 8_000,
+            rate: None,
+            span,
+        }],
+    };
+    let links = [link(5, 20, 0.01), link(5, 30, 0.01)];
+    let mut bed = Bed::new(9, &Config::default(), &links);
+    bed.carry(Role::Send(session), Role::Collect);
+    bed.finish(1, Duration::from_secs(30));
+
+    let messages = bed.at_server().messages();
+    let [frames, bulk] = [0, 1].map(|stream| of_stream(messages, stream));
+    assert_eq!(frames.len(), 76);
+    // The reader found every byte of either stream in its place, and the messages came in order.
+    for stream in [&frames, &bulk] {
+        assert!(stream.is_sorted_by_key(|m| m.message.made_at));
+        assert!(stream.is_sorted_by_key(|m| m.complete_at));
+    }
+    let delays: Duration = frames.iter().map(Received::delay).sum();
+    (delays / 76, bulk.iter().map(|m| m.message.len).sum())
+}
+
+/// What is urgent waits for what is on its way and not for what is only written, and costs the bulk
+/// beside it no rate.
+#[test]
+fn an_urgent_stream_overtakes_bulk() {
+    let (waiting, all) = beside_bulk(3, 3);
+    let (overtaking, rest) = beside_bulk(0, 6);
+    assert!(waiting > ms(250), "{waiting:?}");
+    assert!(overtaking < waiting / 2, "{overtaking:?} of {waiting:?}");
+    assert!(rest.abs_diff(all) < all / 20, "{rest} of {all}");
 }

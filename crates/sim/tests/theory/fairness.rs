@@ -1,50 +1,85 @@
 //! Transfers of the same kind share a link.
 
+use core::net::Ipv4Addr;
 use core::time::Duration;
+use std::iter;
 
-use braid_engine::cc::Algorithm;
-use braid_engine::{Config, Protocol};
+use braid_engine::cc::{Algorithm, LIA, NEWRENO};
+use braid_engine::{Config, ConnectOptions, PathConfig, Protocol};
 use braid_links::{QueueLimit, Rate, Settings};
-use braid_sim::transfer::{Direction, PathSettings, TransferConfig};
-use braid_sim::{Transfer, World};
+use braid_sim::transfer::{Direction, PathSettings, REMOTE, SERVER, TransferConfig, client_addr};
+use braid_sim::{Host, HostConfig, NodeId, World};
 
-/// Payload that each of two downloads over one link brought within 300 s; the second starts
-/// `offset` after the first.
-fn shares(seed: u64, offset: Duration, queue: u32) -> [f64; 2] {
-    let up = Settings {
-        delay: Duration::from_millis(20),
-        ..Settings::default()
+/// Two downloads between two hosts over one link of 10 Mbit/s and 40 ms.
+struct Sharing {
+    seed: u64,
+    /// The second starts so much later.
+    offset: Duration,
+    queue: u32,
+    congestion: Algorithm,
+    /// Subflows of the first, all over that link; where it is one it is regular TCP, as the second
+    /// is.
+    subflows: usize,
+}
+
+fn host(world: &mut World, engine: &Config, addrs: impl Iterator<Item = Ipv4Addr>) -> NodeId {
+    let config = HostConfig {
+        engine: engine.clone(),
+        routes: vec![(SERVER.into(), 0)],
+        ..HostConfig::new(addrs.map(PathConfig::v4).collect())
     };
-    let down = Settings {
-        rate: Rate::bits_per_second(10_000_000),
-        queue: QueueLimit::Packets(queue),
-        ..up.clone()
-    };
-    let paths = [PathSettings { up, down }];
-    let config = TransferConfig {
-        engine: Config {
-            congestion: Algorithm::NewReno,
-            ..Config::default()
-        },
-        protocol: Protocol::Tcp,
-        ..TransferConfig::new(&paths, 1 << 40, Direction::Down)
-    };
-    let mut transfer = Transfer::build(seed, &config);
-    let client = transfer.client;
-    let received = |world: &World, conn| {
-        let mut streams = world.host(client).open_streams();
-        let (_, stream) = streams.find(|(id, _)| *id == conn).unwrap();
-        stream.received
-    };
-    let first = transfer.open(&config).unwrap();
-    let world = &mut transfer.world;
-    world.advance(offset);
-    let second = world.open(client, config.options(), config.asks());
-    let both = [first, second.unwrap()];
-    let before = both.map(|conn| received(world, conn));
-    world.advance(Duration::from_secs(300));
-    let after = both.map(|conn| received(world, conn));
-    [0, 1].map(|n| (after[n] - before[n]) as f64)
+    world.add(|rng| Host::new(config, rng))
+}
+
+impl Sharing {
+    /// Payload that each brought within 300 s.
+    fn shares(&self) -> [f64; 2] {
+        let up = Settings {
+            delay: Duration::from_millis(20),
+            ..Settings::default()
+        };
+        let down = Settings {
+            rate: Rate::bits_per_second(10_000_000),
+            queue: QueueLimit::Packets(self.queue),
+            ..up.clone()
+        };
+        let paths = [PathSettings { up, down }];
+        let config = TransferConfig {
+            engine: Config {
+                congestion: self.congestion,
+                ..Config::default()
+            },
+            protocol: match self.subflows {
+                1 => Protocol::Tcp,
+                _ => Protocol::Mptcp,
+            },
+            ..TransferConfig::new(&paths, 1 << 40, Direction::Down)
+        };
+        let mut world = World::new(self.seed);
+        let clients = (0..self.subflows).map(client_addr);
+        let client = host(&mut world, &config.engine, clients);
+        let server = host(&mut world, &config.engine, iter::once(SERVER));
+        let [PathSettings { up, down }] = paths.clone();
+        world.connect(client, server, up, down);
+        world.serve(server, REMOTE, config.answers()).unwrap();
+        let received = |world: &World, conn| {
+            let mut streams = world.host(client).open_streams();
+            let (_, stream) = streams.find(|(id, _)| *id == conn).unwrap();
+            stream.received
+        };
+        let first = world.open(client, config.options(), config.asks());
+        world.advance(self.offset);
+        let single = ConnectOptions {
+            protocol: Protocol::Tcp,
+            ..config.options()
+        };
+        let second = world.open(client, single, config.asks());
+        let both = [first, second].map(Result::unwrap);
+        let before = both.map(|conn| received(&world, conn));
+        world.advance(Duration::from_secs(300));
+        let after = both.map(|conn| received(&world, conn));
+        [0, 1].map(|n| (after[n] - before[n]) as f64)
+    }
 }
 
 /// Jain's index (Jain, Chiu, Hawe 1984): 1 where all shares are equal, 1/n where one has all.
@@ -58,7 +93,14 @@ fn jain(shares: &[f64]) -> f64 {
 fn two_newreno_flows_share_a_bottleneck() {
     for queue in [33, 50] {
         for (seed, offset_ms) in [(1, 0), (2, 137), (3, 1_000), (4, 10_000), (5, 30_123)] {
-            let shares = shares(seed, Duration::from_millis(offset_ms), queue);
+            let sharing = Sharing {
+                seed,
+                offset: Duration::from_millis(offset_ms),
+                queue,
+                congestion: NEWRENO,
+                subflows: 1,
+            };
+            let shares = sharing.shares();
             let index = jain(&shares);
             let what = format!("queue {queue}, {offset_ms} ms: {shares:?}, {index:.4}");
             assert!(index >= 0.95, "{what}");
@@ -70,4 +112,32 @@ fn two_newreno_flows_share_a_bottleneck() {
             );
         }
     }
+}
+
+/// RFC 6356 section 2, goal 2: subflows over one bottleneck take no more together than one TCP does;
+/// uncoupled they take as much each.
+#[test]
+fn two_lia_subflows_over_a_bottleneck_take_no_more_than_a_tcp() {
+    let ratio = |seed, offset_ms, queue, congestion| {
+        let sharing = Sharing {
+            seed,
+            offset: Duration::from_millis(offset_ms),
+            queue,
+            congestion,
+            subflows: 2,
+        };
+        let [subflows, tcp] = sharing.shares();
+        let total = (subflows + tcp) * 8.0 / 300.0;
+        assert!(total > 0.97 * 10e6 * 1428.0 / 1500.0, "{total} bit/s");
+        subflows / tcp
+    };
+    for queue in [33, 50] {
+        for (seed, offset_ms) in [(1, 0), (2, 137), (5, 30_123)] {
+            let ratio = ratio(seed, offset_ms, queue, LIA);
+            let what = format!("queue {queue}, {offset_ms} ms: {ratio:.3}");
+            assert!((0.7..=1.15).contains(&ratio), "{what}");
+        }
+    }
+    let uncoupled = ratio(1, 0, 50, NEWRENO);
+    assert!((1.7..=2.3).contains(&uncoupled), "{uncoupled:.3}");
 }

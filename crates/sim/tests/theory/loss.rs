@@ -13,7 +13,7 @@
 
 use core::time::Duration;
 
-use braid_engine::cc::Algorithm;
+use braid_engine::cc::NEWRENO;
 use braid_engine::{Config, Protocol};
 use braid_links::{Loss, Settings};
 
@@ -53,7 +53,7 @@ fn measured(p: f64, seeds: u64, seconds: u64) -> Mean {
         };
         let download = Download {
             seed,
-            congestion: Algorithm::NewReno,
+            congestion: NEWRENO,
             protocol,
             down: Settings {
                 delay: RTT / 2,

@@ -2,9 +2,11 @@
 
 use core::time::Duration;
 
-use braid_engine::Protocol;
-use braid_engine::cc::Algorithm;
+use braid_engine::cc::{Algorithm, CUBIC, LIA, NEWRENO};
+use braid_engine::{Config, Protocol};
 use braid_links::{QueueLimit, Rate, Settings};
+use braid_sim::Transfer;
+use braid_sim::transfer::{Direction, PathSettings, TransferConfig};
 
 use crate::{Download, MTU, payload};
 
@@ -22,6 +24,15 @@ impl Bottleneck {
         (self.mbit * self.rtt_ms) as f64 * 1000.0 / 8.0 / MTU
     }
 
+    fn settings(self) -> Settings {
+        Settings {
+            rate: Rate::bits_per_second(self.mbit * 1_000_000),
+            delay: Duration::from_millis(self.rtt_ms / 2),
+            queue: QueueLimit::Packets(self.queue),
+            ..Settings::default()
+        }
+    }
+
     /// The share of rate x payload / packet that a greedy transfer gets. The first 20 s are left
     /// out: slow start, and the first sawtooth after it.
     fn share(self, congestion: Algorithm, protocol: Protocol) -> f64 {
@@ -29,12 +40,7 @@ impl Bottleneck {
             seed: 1,
             congestion,
             protocol,
-            down: Settings {
-                rate: Rate::bits_per_second(self.mbit * 1_000_000),
-                delay: Duration::from_millis(self.rtt_ms / 2),
-                queue: QueueLimit::Packets(self.queue),
-                ..Settings::default()
-            },
+            down: self.settings(),
             warm_up: Duration::from_secs(20),
             span: Duration::from_secs(100),
         };
@@ -58,7 +64,7 @@ fn a_queue_of_one_bandwidth_delay_product_keeps_the_link_busy() {
             queue,
         };
         assert!(f64::from(queue) >= link.pipe(), "{link:?}");
-        for congestion in [Algorithm::NewReno, Algorithm::Cubic] {
+        for congestion in [NEWRENO, CUBIC] {
             for protocol in [Protocol::Mptcp, Protocol::Tcp] {
                 let share = link.share(congestion, protocol);
                 let what = format!("{link:?} {congestion:?} {protocol:?}: {share:.4}");
@@ -77,7 +83,7 @@ fn a_shorter_queue_costs_newreno_what_the_sawtooth_says() {
         rtt_ms: 80,
         queue: 50,
     };
-    let share = link.share(Algorithm::Cubic, Protocol::Mptcp);
+    let share = link.share(CUBIC, Protocol::Mptcp);
     assert!((0.98..1.001).contains(&share), "CUBIC: {share:.4}");
 
     // In units of the pipe: the window grows by one packet a round trip from `low` to `peak`. Below
@@ -89,9 +95,50 @@ fn a_shorter_queue_costs_newreno_what_the_sawtooth_says() {
     let carried = idle * (low + 1.0) / 2.0 + busy * (1.0 + peak) / 2.0;
     let took = idle + busy * (1.0 + peak) / 2.0;
     let expected = carried / took;
-    let share = link.share(Algorithm::NewReno, Protocol::Mptcp);
+    let share = link.share(NEWRENO, Protocol::Mptcp);
     assert!(
         (share / expected - 1.0).abs() < 0.02,
         "{share:.4} instead of {expected:.4}"
     );
+}
+
+/// RFC 6356 section 2, goal 1: on paths of its own every subflow fills its link, coupled or not.
+#[test]
+fn lia_fills_links_that_nobody_shares() {
+    let links = |links: [Bottleneck; 2]| {
+        links.map(|link| {
+            let down = link.settings();
+            let up = Settings {
+                rate: Rate::Unlimited,
+                ..down.clone()
+            };
+            PathSettings { up, down }
+        })
+    };
+    for paths in [[(10, 40, 50), (10, 40, 50)], [(20, 20, 50), (5, 80, 50)]] {
+        let bottlenecks = paths.map(|(mbit, rtt_ms, queue)| Bottleneck {
+            mbit,
+            rtt_ms,
+            queue,
+        });
+        let paths = links(bottlenecks);
+        let config = TransferConfig {
+            engine: Config {
+                congestion: LIA,
+                ..Config::default()
+            },
+            ..TransferConfig::new(&paths, 1 << 40, Direction::Down)
+        };
+        let mut transfer = Transfer::start(1, &config).unwrap();
+        let mut delivered = |span| {
+            transfer.world.run(Duration::from_secs(span), |_| false);
+            let links = &transfer.links;
+            [0, 1].map(|n| transfer.world.counters(links[n].1).delivered.bytes)
+        };
+        let (before, after) = (delivered(20), delivered(100));
+        for (n, link) in bottlenecks.iter().enumerate() {
+            let share = (after[n] - before[n]) as f64 * 8.0 / 100.0 / (link.mbit as f64 * 1e6);
+            assert!((0.95..1.001).contains(&share), "{link:?}: {share:.4}");
+        }
+    }
 }

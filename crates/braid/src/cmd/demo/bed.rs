@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::process::{Child, Stdio};
 
-use braid_linux::testbed::{InterfaceLayout, Role, SegmentKind};
+use braid_testbed::{InterfaceLayout, Role, SegmentKind};
 
 use super::interrupt::Interrupt;
 use crate::bed::{self, Bed};
@@ -145,7 +145,7 @@ impl Bed {
 
     /// Bytes each link has carried towards the user so far.
     pub fn bytes_by_link(&self) -> Result<Vec<u64>, Failure> {
-        let bytes = |link| Ok(self.testbed.link_stats(link)?.reverse.bytes_delivered);
+        let bytes = |link| Ok(self.testbed.link_status(link)?.reverse.bytes_delivered);
         LINKS.into_iter().map(bytes).collect()
     }
 

@@ -1,0 +1,310 @@
+//! No circle of files inside a crate.
+//!
+//! The rule: files are nodes, and a file points to the file in which what it names is defined. It
+//! names things by `use`, and by paths that start with `crate`, `super`, `self` or a module below
+//! it. Going from file to file along these arrows never leads back. A module and those below it are
+//! a family and do not count: the parent defines what its children share, and names them. A
+//! `pub use` is a sign on the door: who imports through it points to where the thing is defined, and
+//! the file that has the sign does not point there unless it uses the name itself. Tests are left
+//! out, and so are method calls, of which a text does not tell the file.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use syn::visit::{self, Visit};
+
+/// Files that still stand in a circle. The list only shrinks: a file that stands in none is
+/// complained about here, too.
+pub const STILL: &[&str] = &[
+    "crates/engine/src/mptcp/connection.rs",
+    "crates/engine/src/mptcp/dss.rs",
+    "crates/engine/src/mptcp/fallback.rs",
+    "crates/engine/src/mptcp/handshake.rs",
+    "crates/engine/src/mptcp/subflow.rs",
+    "crates/engine/src/stats.rs",
+    "crates/engine/src/tcp/send.rs",
+    "crates/lab/src/arm.rs",
+    "crates/lab/src/fct.rs",
+    "crates/proxy/src/box_core.rs",
+    "crates/proxy/src/upstream.rs",
+    "crates/sim/src/host.rs",
+    "crates/sim/src/log/mod.rs",
+    "crates/sim/src/tap.rs",
+    "crates/sim/src/world.rs",
+];
+
+/// Complaints about all of `files`, which are given by name and text, but for those that stand in a
+/// circle `still`.
+pub fn check(files: &[(String, String)], still: &[&str]) -> Vec<String> {
+    let mut crates: BTreeMap<&str, Vec<(&str, Module)>> = BTreeMap::new();
+    for (name, text) in files {
+        let Some((root, path)) = name.split_once("/src/") else {
+            continue;
+        };
+        if let (Some(path), Ok(file)) = (module_path(path), syn::parse_file(text)) {
+            let modules = crates.entry(root).or_default();
+            modules.push((name, Module::read(path, &file)));
+        }
+    }
+    let circles: Vec<Vec<&str>> = crates.values().flat_map(|files| circles(files)).collect();
+    let inside: BTreeSet<&str> = circles.iter().flatten().copied().collect();
+    let new = circles
+        .iter()
+        .filter(|circle| circle.iter().any(|file| !still.contains(file)))
+        .map(|circle| format!("{}: a circle of files", circle.join(" -> ")));
+    let mended = still
+        .iter()
+        .filter(|file| !inside.contains(*file))
+        .map(|file| format!("{file}: stands in no circle; take it out of the list in circles.rs"));
+    new.chain(mended).collect()
+}
+
+/// The names from the crate's root to the module in the file `path` below `src`; `None` for a
+/// program's own file.
+fn module_path(path: &str) -> Option<Vec<String>> {
+    let path = path.strip_suffix(".rs")?;
+    if path == "main" {
+        return None;
+    }
+    let path = path.strip_suffix("/mod").unwrap_or(path);
+    let names = path.split('/').filter(|name| *name != "lib");
+    Some(names.map(str::to_owned).collect())
+}
+
+/// What a file says of names.
+#[derive(Default)]
+struct Module {
+    path: Vec<String>,
+    /// Names made here by `use`, with what they stand for, from the root of the crate or relative.
+    imports: BTreeMap<String, Vec<String>>,
+    /// Modules all of whose names are imported.
+    globs: Vec<Vec<String>>,
+    /// Imports that are for others.
+    signs: BTreeSet<String>,
+    /// Paths named, those of private imports among them.
+    named: BTreeSet<Vec<String>>,
+    /// Things defined here.
+    items: BTreeSet<String>,
+}
+
+impl Module {
+    fn read(path: Vec<String>, file: &syn::File) -> Module {
+        let mut module = Module {
+            path,
+            ..Module::default()
+        };
+        module.visit_file(file);
+        module
+    }
+
+    fn add_use(&mut self, tree: &syn::UseTree, mut path: Vec<String>, is_sign: bool) {
+        let (ident, name) = match tree {
+            syn::UseTree::Path(item) => {
+                path.push(item.ident.to_string());
+                return self.add_use(&item.tree, path, is_sign);
+            }
+            syn::UseTree::Group(group) => {
+                let add = |tree| self.add_use(tree, path.clone(), is_sign);
+                return group.items.iter().for_each(add);
+            }
+            syn::UseTree::Glob(_) => {
+                self.globs.push(path.clone());
+                if !is_sign {
+                    self.named.insert(path);
+                }
+                return;
+            }
+            syn::UseTree::Name(item) => (&item.ident, &item.ident),
+            syn::UseTree::Rename(item) => (&item.ident, &item.rename),
+        };
+        if ident != "self" {
+            path.push(ident.to_string());
+        }
+        let name = if name == "self" {
+            path.last().cloned().unwrap_or_default()
+        } else {
+            name.to_string()
+        };
+        if is_sign {
+            self.signs.insert(name.clone());
+        } else {
+            self.named.insert(path.clone());
+        }
+        self.imports.insert(name, path);
+    }
+}
+
+impl<'ast> Visit<'ast> for Module {
+    fn visit_item(&mut self, item: &'ast syn::Item) {
+        let (attributes, name) = match item {
+            syn::Item::Const(i) => (&i.attrs, Some(&i.ident)),
+            syn::Item::Enum(i) => (&i.attrs, Some(&i.ident)),
+            syn::Item::Fn(i) => (&i.attrs, Some(&i.sig.ident)),
+            syn::Item::Static(i) => (&i.attrs, Some(&i.ident)),
+            syn::Item::Struct(i) => (&i.attrs, Some(&i.ident)),
+            syn::Item::Trait(i) => (&i.attrs, Some(&i.ident)),
+            syn::Item::Type(i) => (&i.attrs, Some(&i.ident)),
+            syn::Item::Impl(i) => (&i.attrs, None),
+            syn::Item::Mod(i) => (&i.attrs, None),
+            syn::Item::Use(i) => (&i.attrs, None),
+            _ => return visit::visit_item(self, item),
+        };
+        let is_test = |a: &syn::Attribute| {
+            a.path().is_ident("cfg")
+                && matches!(&a.meta, syn::Meta::List(l) if l.tokens.to_string() == "test")
+        };
+        if attributes.iter().any(is_test) {
+            return;
+        }
+        self.items.extend(name.map(ToString::to_string));
+        visit::visit_item(self, item);
+    }
+
+    fn visit_item_use(&mut self, item: &'ast syn::ItemUse) {
+        let is_sign = !matches!(item.vis, syn::Visibility::Inherited);
+        self.add_use(&item.tree, Vec::new(), is_sign);
+    }
+
+    fn visit_path(&mut self, path: &'ast syn::Path) {
+        let names = path.segments.iter().map(|s| s.ident.to_string());
+        self.named.insert(names.collect());
+        visit::visit_path(self, path);
+    }
+
+    fn visit_visibility(&mut self, _: &'ast syn::Visibility) {}
+}
+
+/// The circles among the files of a crate, the shortest one through each file that stands in one;
+/// each circle once.
+fn circles<'a>(files: &[(&'a str, Module)]) -> Vec<Vec<&'a str>> {
+    let by_path: BTreeMap<_, _> = files.iter().map(|(_, m)| (&m.path[..], m)).collect();
+    let name_of: BTreeMap<_, _> = files.iter().map(|(n, m)| (&m.path[..], *n)).collect();
+    let mut arrows: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    for (name, module) in files {
+        let mut targets = BTreeSet::new();
+        for path in &module.named {
+            // An import is told by its `use`; a name alone, only if it stands on a sign.
+            let is_told = module.imports.contains_key(&path[0]) && !module.signs.contains(&path[0]);
+            let target = resolve(&by_path, module, path, 0).filter(|_| !is_told);
+            targets.extend(
+                target
+                    .filter(|t| !t.path.starts_with(&module.path))
+                    .filter(|t| !module.path.starts_with(&t.path))
+                    .map(|t| name_of[&t.path[..]]),
+            );
+        }
+        arrows.insert(name, targets);
+    }
+    let mut seen = BTreeSet::new();
+    let shortest = files.iter().filter_map(|(name, _)| way_back(&arrows, name));
+    shortest
+        .filter(|circle| seen.insert(circle.iter().copied().collect::<BTreeSet<_>>()))
+        .collect()
+}
+
+/// The file of the thing that `path` names when it stands in `from`; `None` where that is of
+/// another crate, or nothing.
+fn resolve<'a>(
+    modules: &BTreeMap<&[String], &'a Module>,
+    from: &'a Module,
+    path: &[String],
+    depth: usize,
+) -> Option<&'a Module> {
+    let mut here = from;
+    let mut rest = path;
+    let mut is_local = false;
+    while let Some((first, more)) = rest.split_first() {
+        let is_anchor = !is_local;
+        is_local = true;
+        match first.as_str() {
+            "crate" => here = modules[&[][..]],
+            "self" => {}
+            "super" => here = modules.get(&here.path[..here.path.len().checked_sub(1)?])?,
+            name => {
+                let child: Vec<String> = here.path.iter().cloned().chain([first.clone()]).collect();
+                if let Some(module) = modules.get(&child[..]) {
+                    here = module;
+                } else if let Some(import) = here.imports.get(name).filter(|_| depth < 8) {
+                    let import: Vec<String> = import.iter().chain(more).cloned().collect();
+                    // A name may be imported that is like its crate: `use toml`.
+                    return match import.first() == Some(first) && is_anchor {
+                        true => None,
+                        false => resolve(modules, here, &import, depth + 1),
+                    };
+                } else if is_anchor && !here.items.contains(name) {
+                    return glob(modules, here, rest, depth);
+                } else {
+                    return glob(modules, here, rest, depth).or(Some(here));
+                }
+            }
+        }
+        rest = more;
+    }
+    Some(here)
+}
+
+/// As [`resolve`], among what `here` imports without a name.
+fn glob<'a>(
+    modules: &BTreeMap<&[String], &'a Module>,
+    here: &'a Module,
+    path: &[String],
+    depth: usize,
+) -> Option<&'a Module> {
+    if here.items.contains(&path[0]) {
+        return Some(here);
+    }
+    let targets = here.globs.iter().filter(|_| depth < 8);
+    targets
+        .filter_map(|target| resolve(modules, here, target, depth + 1))
+        .find(|target| target.items.contains(&path[0]))
+}
+
+/// The shortest way along `arrows` from `start` back to it.
+fn way_back<'a>(
+    arrows: &BTreeMap<&'a str, BTreeSet<&'a str>>,
+    start: &'a str,
+) -> Option<Vec<&'a str>> {
+    let mut ways = VecDeque::from([vec![start]]);
+    let mut seen = BTreeSet::new();
+    while let Some(way) = ways.pop_front() {
+        for next in &arrows[way[way.len() - 1]] {
+            if *next == start {
+                return Some(way);
+            }
+            if seen.insert(*next) {
+                ways.push_back(way.iter().copied().chain([*next]).collect());
+            }
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::check;
+
+    fn complaints(files: &[(&str, &str)]) -> Vec<String> {
+        let named =
+            |(name, text): &(&str, &str)| (format!("crates/x/src/{name}"), (*text).to_owned());
+        check(&files.iter().map(named).collect::<Vec<_>>(), &[])
+    }
+
+    #[test]
+    fn circles_are_found_through_signs() {
+        let lib = ("lib.rs", "mod a; mod b; pub use a::A;");
+        let b = ("b.rs", "use crate::A; pub struct B;");
+        assert!(complaints(&[lib, ("a.rs", "pub struct A;"), b]).is_empty());
+        let a = ("a.rs", "use super::b; pub struct A(b::B);");
+        assert_eq!(
+            complaints(&[lib, a, b]),
+            ["crates/x/src/a.rs -> crates/x/src/b.rs: a circle of files"]
+        );
+        let a = (
+            "a.rs",
+            "pub struct A; #[cfg(test)] mod t { use crate::b::B; }",
+        );
+        assert!(complaints(&[lib, a, b]).is_empty());
+        let parent = ("a/mod.rs", "mod c; pub struct A(c::C);");
+        let child = ("a/c.rs", "pub struct C; fn f(_: super::A) {}");
+        assert!(complaints(&[("lib.rs", "mod a;"), parent, child]).is_empty());
+    }
+}

@@ -1,0 +1,152 @@
+//! What is written and has no place in the stream yet, in the order in which it is to get one.
+
+use std::collections::VecDeque;
+
+use super::blocks::Span;
+use crate::{Class, Urgency};
+
+/// Small writes of one stream that follow each other become one piece up to this many bytes: so the
+/// list stays short beside what it lists, and nothing urgent waits for long.
+const JOIN: usize = 4096;
+
+/// Lists longer than this are given back when the queue is cleared.
+const KEEP_CAPACITY: usize = 64;
+
+/// Bytes of one write, as far as they lie in one block.
+#[derive(Debug, Clone, Copy)]
+struct Piece {
+    span: Span,
+    stream: u32,
+    urgency: Urgency,
+    /// The next piece belongs to the same write.
+    more: bool,
+}
+
+/// Writes by urgency, and those of one urgency in the order in which they were made. A write of
+/// which a part is gone is finished first: readers need units that nothing comes between.
+#[derive(Debug, Default)]
+pub(super) struct Queue {
+    pieces: VecDeque<Piece>,
+    /// So many pieces at the front are the rest of a write that is gone in part.
+    started: usize,
+    bytes: [u64; Urgency::COUNT],
+}
+
+impl Queue {
+    /// Bytes by urgency.
+    pub fn bytes(&self) -> [u64; Urgency::COUNT] {
+        self.bytes
+    }
+
+    /// Bytes of memory the list itself takes.
+    pub fn overhead(&self) -> usize {
+        self.pieces.len() * size_of::<Piece>()
+    }
+
+    /// The most urgent there is.
+    pub fn most_urgent(&self) -> Option<Urgency> {
+        let first = self.pieces.front()?;
+        let next = self.pieces.get(self.started).unwrap_or(first);
+        Some(first.urgency.min(next.urgency))
+    }
+
+    /// Bytes at the front that are of one urgency.
+    pub fn run(&self) -> u64 {
+        let Some(first) = self.pieces.front() else {
+            return 0;
+        };
+        let next = self.pieces.get(self.started);
+        if next.is_some_and(|next| next.urgency < first.urgency) {
+            let rest = self.pieces.range(..self.started);
+            return rest.map(|p| p.span.len() as u64).sum();
+        }
+        self.bytes[first.urgency.index()]
+    }
+
+    /// Makes what waits of `class`'s stream at least as urgent as that: it must go before what the
+    /// stream writes next. Takes time only where something less urgent waits.
+    pub fn raise(&mut self, class: Class) {
+        let is_last = |p: &Piece| p.urgency <= class.urgency;
+        if self.pieces.back().is_none_or(is_last) {
+            return;
+        }
+        let below = self.end_of(class.urgency);
+        let mut others = self.pieces.range(below..);
+        if others.all(|p| p.stream != class.stream) {
+            return;
+        }
+        let others = &mut self.pieces.make_contiguous()[below..];
+        others.sort_by_key(|p| p.stream != class.stream);
+        for piece in others.iter_mut().take_while(|p| p.stream == class.stream) {
+            let n = piece.span.len() as u64;
+            self.bytes[piece.urgency.index()] -= n;
+            self.bytes[class.urgency.index()] += n;
+            piece.urgency = class.urgency;
+        }
+    }
+
+    /// Adds bytes of `class`. `more` of the same write follow with the next call.
+    pub fn push(&mut self, class: Class, span: Span, more: bool) {
+        self.bytes[class.urgency.index()] += span.len() as u64;
+        let at = self.end_of(class.urgency);
+        if at > self.started
+            && let Some(last) = self.pieces.get_mut(at - 1)
+            && (last.stream, last.urgency) == (class.stream, class.urgency)
+            && last.span.len() + span.len() <= JOIN
+            && last.span.join(span)
+        {
+            last.more = more;
+            return;
+        }
+        let piece = Piece {
+            span,
+            stream: class.stream,
+            urgency: class.urgency,
+            more,
+        };
+        self.pieces.insert(at, piece);
+    }
+
+    /// The place behind all that is as urgent as `urgency`.
+    fn end_of(&self, urgency: Urgency) -> usize {
+        // With one class there is no other case.
+        if self.pieces.back().is_none_or(|p| p.urgency <= urgency) {
+            return self.pieces.len();
+        }
+        let (mut low, mut high) = (self.started, self.pieces.len());
+        while low < high {
+            let middle = low.midpoint(high);
+            match self.pieces[middle].urgency <= urgency {
+                true => low = middle + 1,
+                false => high = middle,
+            }
+        }
+        low
+    }
+
+    /// Takes up to `max` bytes from the front, as far as they lie in one piece.
+    pub fn pop(&mut self, max: usize) -> Option<Span> {
+        if self.started == 0 {
+            let whole = self.pieces.iter().position(|p| !p.more);
+            self.started = whole.map_or(0, |n| n + 1);
+        }
+        let first = self.pieces.front_mut()?;
+        let span = first.span.cut(max);
+        self.bytes[first.urgency.index()] -= span.len() as u64;
+        if first.span.len() == 0 {
+            self.pieces.pop_front();
+            self.started -= 1;
+        }
+        Some(span)
+    }
+
+    /// Forgets everything.
+    pub fn clear(&mut self) {
+        self.pieces.clear();
+        if self.pieces.capacity() > KEEP_CAPACITY {
+            self.pieces = VecDeque::new();
+        }
+        self.started = 0;
+        self.bytes = [0; Urgency::COUNT];
+    }
+}

@@ -1,0 +1,169 @@
+//! LIA, coupled congestion control (RFC 6356): all subflows together take as much as one TCP would
+//! on the best of their paths, and less of it where it is more congested.
+
+use core::time::Duration;
+
+use braid_wire::Instant;
+
+use super::newreno::NewReno;
+use super::{AckSample, Algorithm, CongestionControl, Loss, Sibling};
+
+/// LIA (RFC 6356).
+pub const LIA: Algorithm = Algorithm {
+    name: "lia",
+    make: |mss, initial_window| Box::new(Lia(NewReno::new(mss, initial_window))),
+};
+
+/// NewReno but for the growth in congestion avoidance.
+#[derive(Debug)]
+struct Lia(NewReno);
+
+/// Bytes for which a window grows by a segment, where it is not larger than that itself.
+///
+/// Section 3 has a window grow by `min(alpha / cwnd_total, 1 / cwnd_i)` segments for each byte, with
+/// `alpha = cwnd_total * max(cwnd_i / rtt_i^2) / sum(cwnd_i / rtt_i)^2`: by one segment for
+/// `max(cwnd_total / alpha, cwnd_i)` bytes. This is the former.
+fn bytes_per_segment(siblings: &[Sibling]) -> u64 {
+    let (mut sum, mut max) = (0.0, 0.0_f64);
+    for subflow in siblings.iter().filter(|s| s.srtt > Duration::ZERO) {
+        let rtt = subflow.srtt.as_secs_f64();
+        let rate = subflow.cwnd as f64 / rtt;
+        sum += rate;
+        max = max.max(rate / rtt);
+    }
+    if max > 0.0 {
+        (sum * sum / max) as u64
+    } else {
+        0
+    }
+}
+
+impl CongestionControl for Lia {
+    fn cwnd(&self) -> u64 {
+        self.0.cwnd()
+    }
+
+    fn ssthresh(&self) -> u64 {
+        self.0.ssthresh()
+    }
+
+    fn is_coupled(&self) -> bool {
+        true
+    }
+
+    fn on_ack(&mut self, ack: &AckSample<'_>) {
+        self.0.grow(ack, bytes_per_segment(ack.siblings));
+    }
+
+    fn on_lost(&mut self, loss: &Loss) {
+        self.0.on_lost(loss);
+    }
+
+    fn on_rto(&mut self, now: Instant, in_flight: u64) {
+        self.0.on_rto(now, in_flight);
+    }
+
+    fn on_spurious(&mut self, now: Instant) {
+        self.0.on_spurious(now);
+    }
+
+    fn on_idle(&mut self, initial: u64) {
+        self.0.on_idle(initial);
+    }
+
+    fn penalise(&mut self) {
+        self.0.penalise();
+    }
+
+    fn set_mss(&mut self, mss: u32) {
+        self.0.set_mss(mss);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn subflow(cwnd: u64, rtt_ms: u64) -> Sibling {
+        Sibling {
+            cwnd,
+            srtt: Duration::from_millis(rtt_ms),
+            loss_interval: 0,
+        }
+    }
+
+    /// Alpha of RFC 6356 section 3 by hand, and `cwnd_total / alpha`.
+    #[test]
+    fn alpha_is_that_of_the_rfc() {
+        for (subflows, total, alpha) in [
+            // One subflow is a TCP.
+            (vec![subflow(10_000, 100)], 10_000.0, 1.0),
+            // n like ones grow by 1 / n^2 each.
+            (vec![subflow(10_000, 100); 2], 20_000.0, 0.5),
+            (vec![subflow(10_000, 100); 4], 40_000.0, 0.25),
+            // 30,000 * max(8e6, 1e6) / (400,000 + 100,000)^2.
+            (
+                vec![subflow(20_000, 50), subflow(10_000, 100)],
+                30_000.0,
+                0.96,
+            ),
+            // 101,000 * max(1e7, 1e5) / (100,000 + 100,000)^2.
+            (
+                vec![subflow(1_000, 10), subflow(100_000, 1000)],
+                101_000.0,
+                25.25,
+            ),
+            // A subflow that nothing is known of does not count.
+            (
+                vec![subflow(10_000, 100), subflow(99_000, 0)],
+                10_000.0,
+                1.0,
+            ),
+        ] {
+            let expected = total / alpha;
+            let bytes = bytes_per_segment(&subflows) as f64;
+            assert!((bytes - expected).abs() <= 1.0, "{subflows:?}: {bytes}");
+        }
+        assert_eq!(bytes_per_segment(&[]), 0);
+    }
+
+    /// Delivers `bytes` in congestion avoidance and returns by how much the window grew.
+    fn growth(cwnd: u64, siblings: &[Sibling], bytes: u64) -> u64 {
+        let mut cc = LIA.build(1000, cwnd as u32 * 2 / 1000);
+        let now = Instant::ZERO;
+        cc.on_lost(&Loss {
+            now,
+            bytes: 1000,
+            in_flight: cwnd * 2,
+            first: true,
+        });
+        assert_eq!(cc.cwnd(), cwnd);
+        for _ in 0..bytes / 1000 {
+            cc.on_ack(&AckSample {
+                now,
+                delivered: 1000,
+                rtt: None,
+                rate: None,
+                min_rtt: Duration::ZERO,
+                srtt: Duration::ZERO,
+                prior_in_flight: cwnd,
+                cwnd_limited: true,
+                round_start: false,
+                in_recovery: false,
+                siblings,
+            });
+        }
+        cc.cwnd() - cwnd
+    }
+
+    #[test]
+    fn growth_is_shared_and_never_more_than_a_tcp_has() {
+        let like = [subflow(10_000, 100); 2];
+        assert_eq!(growth(10_000, &like, 39_000), 0);
+        assert_eq!(growth(10_000, &like, 40_000), 1000);
+        // cwnd_total / alpha is 4000 bytes.
+        let unlike = [subflow(100_000, 1000), subflow(1_000, 10)];
+        assert_eq!(growth(100_000, &unlike, 99_000), 0);
+        assert_eq!(growth(100_000, &unlike, 100_000), 1000);
+    }
+}

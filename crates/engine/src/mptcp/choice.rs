@@ -1,0 +1,182 @@
+//! Which data goes out next, and where: asks the strategy and does what it says.
+
+use arrayvec::ArrayVec;
+use braid_wire::Instant;
+
+use super::connection::{Connection, Ctx};
+use super::output::{MAX_VIEWS, Outgoing, max_payload_total};
+use crate::strategy::{Copies, Decision, InFlight, Payload, SendView, StrategyEvent, SubflowView};
+use crate::{SegmentKind, SubflowId};
+
+impl Connection {
+    /// Data, new or once more, where the strategy wants it.
+    pub(super) fn poll_data(&mut self, ctx: &mut Ctx<'_>) -> Option<Outgoing> {
+        let may_send_new = self.may_send_new();
+        let copying = self.may_copy();
+        if !may_send_new && !copying {
+            return None;
+        }
+        if may_send_new {
+            for subflow in &mut self.subflows {
+                subflow.snd.before_send(ctx.now);
+            }
+        }
+        if !self.is_any_ready(ctx) {
+            return None;
+        }
+        let subflows = self.views(ctx.now, copying);
+        let oldest = copying.then(|| self.snd.flight.oldest()).flatten();
+        let view = SendView {
+            now: ctx.now,
+            subflows: &subflows,
+            unsent: self.snd.unsent(),
+            unsent_by_urgency: self.snd.unsent_by_urgency(),
+            peer_window: self.snd.peer_window(),
+            outstanding: self.snd.outstanding(),
+            may_send_new,
+            flow_size: self.flow_size,
+            oldest,
+        };
+        self.live.ask_at = None;
+        match self.strategy.next(&view, ctx.rng) {
+            Decision::Wait { until } => {
+                self.live.ask_at = until.filter(|at| *at > ctx.now);
+                None
+            }
+            Decision::Send {
+                subflow,
+                data,
+                max_bytes,
+            } => {
+                let i = self.chosen(ctx, subflow)?;
+                let most = self.chunk(ctx, i).min(u64::from(max_bytes.max(1)));
+                match data {
+                    Payload::New => self.send_new(ctx, i, most),
+                    Payload::Copy { data, penalise } => {
+                        self.send_copy(ctx, i, most, (data, penalise))
+                    }
+                }
+            }
+        }
+    }
+
+    /// Whether new data may go out at all. The opener's first mapping repeats the keys and stays
+    /// alone until a DATA_ACK shows that the peer has them: a plain DSS before that would make a
+    /// Linux listener fall back (RFC 8684 section 3.1).
+    fn may_send_new(&mut self) -> bool {
+        if self.snd.unsent() == 0 {
+            return false;
+        }
+        let blocked = self.snd.peer_window() == 0;
+        if blocked && !self.live.told_blocked {
+            self.strategy.on_event(&StrategyEvent::WindowBlocked);
+        }
+        self.live.told_blocked = blocked;
+        let held = self
+            .mptcp()
+            .is_some_and(|m| !m.confirmed && self.snd.nxt > 0);
+        !blocked && !held
+    }
+
+    /// Whether there may be something to copy: only a lone subflow has nothing but what was lost.
+    pub(super) fn may_copy(&self) -> bool {
+        let flight = &self.snd.flight;
+        (self.subflows.len() > 1 || flight.lost() > 0)
+            && flight.is_open()
+            && self.mptcp().is_some_and(|m| m.confirmed)
+    }
+
+    /// Whether the views would show a subflow as ready; cheaper than to make them.
+    fn is_any_ready(&self, ctx: &Ctx<'_>) -> bool {
+        let carriers = self.subflows.iter().filter(|s| s.can_carry());
+        carriers.take(MAX_VIEWS).any(|s| s.room(ctx.now) > 0)
+    }
+
+    fn views(&mut self, now: Instant, copying: bool) -> ArrayVec<SubflowView, MAX_VIEWS> {
+        let flight = &self.snd.flight;
+        self.subflows
+            .iter_mut()
+            .filter(|s| s.can_carry())
+            .take(MAX_VIEWS)
+            .map(|s| {
+                let copies = match copying && s.room(now) > 0 {
+                    true => flight.copies(&mut s.cursors, s.slot),
+                    false => Copies::default(),
+                };
+                s.view(now, copies)
+            })
+            .collect()
+    }
+
+    /// The subflow a strategy chose. Where it is not ready nothing may be sent: packets without a
+    /// byte would follow each other without end.
+    fn chosen(&self, ctx: &Ctx<'_>, id: SubflowId) -> Option<usize> {
+        let ready = |i: &usize| {
+            let subflow = &self.subflows[*i];
+            subflow.can_carry() && subflow.room(ctx.now) > 0
+        };
+        let i = self.index_of(id).filter(ready);
+        debug_assert!(i.is_some(), "a strategy chose a subflow that is not ready");
+        i
+    }
+
+    /// Sends up to `most` bytes that were never sent before.
+    fn send_new(&mut self, ctx: &mut Ctx<'_>, i: usize, most: u64) -> Option<Outgoing> {
+        let may = self.may_send_new();
+        debug_assert!(may, "a strategy sent new data where there may be none");
+        let mss = u64::from(self.subflows[i].snd.mss());
+        let run = self.snd.buf.next_run();
+        let mut len = run.min(self.snd.peer_window()).min(most);
+        if len < run && len > mss {
+            len -= len % mss;
+        }
+        // Silly-window avoidance (RFC 9293 section 3.8.6.2.1).
+        let sliver = len < mss && len < run && self.snd.outstanding() > 0;
+        if sliver || !may {
+            return None;
+        }
+        let range = self.snd.map_next(len);
+        Some(self.send_data(ctx, i, range, SegmentKind::New))
+    }
+
+    /// Sends up to `most` bytes of what another subflow carries.
+    fn send_copy(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        i: usize,
+        most: u64,
+        (data, penalise): (InFlight, bool),
+    ) -> Option<Outgoing> {
+        let start = data.start.max(self.snd.una());
+        let end = data.end.min(self.snd.nxt).min(start + most);
+        let shown = start < end && self.may_copy();
+        debug_assert!(shown, "a strategy copied what was not shown");
+        if !shown {
+            return None;
+        }
+        if penalise {
+            self.penalise(ctx.now, data.carrier);
+        }
+        let range = self.snd.buf.reach(start..end);
+        Some(self.send_data(ctx, i, range, SegmentKind::Copy))
+    }
+
+    fn penalise(&mut self, now: Instant, holder: SubflowId) {
+        if let Some(i) = self.index_of(holder) {
+            let subflow = &mut self.subflows[i];
+            if subflow.penalised_until <= now {
+                subflow.penalised_until = now + subflow.snd.rtt.srtt();
+                subflow.snd.cc.penalise();
+            }
+        }
+    }
+
+    /// Most bytes of one send on subflow `i` now: window, pacing burst, device.
+    fn chunk(&self, ctx: &Ctx<'_>, i: usize) -> u64 {
+        let subflow = &self.subflows[i];
+        subflow
+            .room(ctx.now)
+            .min(subflow.snd.burst())
+            .min(max_payload_total(subflow, ctx))
+    }
+}

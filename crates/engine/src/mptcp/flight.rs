@@ -1,0 +1,394 @@
+//! What is in flight at the data level: which subflows carry it, and what of it is known to have
+//! arrived although DATA_ACK, which tells of no gaps, does not say so yet.
+
+use core::ops::Range;
+use std::collections::VecDeque;
+
+use braid_wire::Instant;
+
+use crate::SubflowId;
+use crate::strategy::{Copies, InFlight};
+
+/// Most pieces. Past the bound none is divided: an arrival or a copy of a part goes unnoticed,
+/// which costs a needless copy and nothing else.
+const MAX_PIECES: usize = 32_768;
+
+/// Most subflows that a connection can tell apart.
+pub(crate) const MAX_SUBFLOWS: usize = 32;
+
+/// A subflow in the sets of carriers: a number below 32 that no other living one has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Slot(u8);
+
+impl Slot {
+    /// The lowest slot that is not among `taken`, which are fewer than [`MAX_SUBFLOWS`].
+    pub fn free(taken: impl Iterator<Item = Slot>) -> Slot {
+        let taken = taken.fold(0, |set, slot| set | slot.bit());
+        debug_assert!(taken != u32::MAX, "more subflows than slots");
+        Slot(u32::trailing_ones(taken).min(u32::BITS - 1) as u8)
+    }
+
+    fn bit(self) -> u32 {
+        1 << self.0
+    }
+}
+
+/// Bytes with one history.
+#[derive(Debug, Clone, Copy)]
+struct Piece {
+    start: u64,
+    end: u64,
+    sent_at: Instant,
+    /// The subflow that it was sent on last.
+    carrier: SubflowId,
+    /// Subflows it was ever sent on: they repeat it by themselves.
+    sent_on: u32,
+    /// Of these, those that did not time out since.
+    carried_by: u32,
+    arrived: bool,
+}
+
+impl Piece {
+    fn len(&self) -> u64 {
+        self.end - self.start
+    }
+
+    fn is_lost(&self) -> bool {
+        !self.arrived && self.carried_by == 0
+    }
+
+    fn shown(&self) -> InFlight {
+        InFlight {
+            start: self.start,
+            end: self.end,
+            carrier: self.carrier,
+            sent_at: self.sent_at,
+        }
+    }
+}
+
+/// How far a subflow has looked for something to copy: nothing below is of any use to it.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Cursors {
+    lost: u64,
+    single: u64,
+    any: u64,
+    /// The [`Flight::epoch`] they belong to.
+    epoch: u32,
+}
+
+/// Everything sent and not acknowledged at the data level, in order of the stream.
+#[derive(Debug, Default)]
+pub(crate) struct Flight {
+    pieces: VecDeque<Piece>,
+    /// Bytes that no subflow carries any more.
+    lost: u64,
+    /// Bytes that are known to have arrived.
+    arrived: u64,
+    /// Everything below has arrived.
+    open_from: u64,
+    /// Counts what makes old pieces worth looking at again.
+    epoch: u32,
+}
+
+impl Flight {
+    /// Bytes to be sent again: every subflow that carried them timed out or is gone.
+    pub fn lost(&self) -> u64 {
+        self.lost
+    }
+
+    /// Whether anything is not known to have arrived.
+    pub fn is_open(&self) -> bool {
+        match (self.pieces.front(), self.pieces.back()) {
+            (Some(first), Some(last)) => last.end - first.start > self.arrived,
+            _ => false,
+        }
+    }
+
+    /// `range` leaves on the subflow `id` at `slot`. It begins at or below the end of what was
+    /// sent before.
+    pub fn on_sent(&mut self, now: Instant, range: Range<u64>, id: SubflowId, slot: Slot) {
+        let known = self.pieces.back().map_or(range.start, |last| last.end);
+        let copied = range.start..range.end.min(known);
+        self.change(copied, |p| {
+            p.carrier = id;
+            p.sent_at = now;
+            p.sent_on |= slot.bit();
+            p.carried_by |= slot.bit();
+        });
+        let start = range.start.max(known);
+        if start < range.end {
+            self.pieces.push_back(Piece {
+                start,
+                end: range.end,
+                sent_at: now,
+                carrier: id,
+                sent_on: slot.bit(),
+                carried_by: slot.bit(),
+                arrived: false,
+            });
+        }
+    }
+
+    /// A subflow acknowledged `range`.
+    pub fn on_arrived(&mut self, range: Range<u64>) {
+        self.change(range, |p| p.arrived = true);
+    }
+
+    /// The subflow at `slot` timed out, its path went down, or it was closed.
+    pub fn on_failed(&mut self, slot: Slot) {
+        for piece in &mut self.pieces {
+            let was_lost = piece.is_lost();
+            piece.carried_by &= !slot.bit();
+            if piece.is_lost() && !was_lost {
+                self.lost += piece.len();
+            }
+        }
+        self.epoch += 1;
+    }
+
+    /// The subflow at `slot` is gone; another one may get its slot.
+    pub fn on_gone(&mut self, slot: Slot) {
+        self.on_failed(slot);
+        for piece in &mut self.pieces {
+            piece.sent_on &= !slot.bit();
+        }
+    }
+
+    /// What of `range` arrived was dropped above the subflows: all of it has to be sent again.
+    pub fn on_discarded(&mut self, range: Range<u64>) {
+        self.open_from = self.open_from.min(range.start);
+        self.change(range, |p| {
+            p.sent_on = 0;
+            p.carried_by = 0;
+            p.arrived = false;
+        });
+        self.epoch += 1;
+    }
+
+    /// Everything below `una` is acknowledged at the data level.
+    pub fn release_to(&mut self, una: u64) {
+        while let Some(first) = self.pieces.front_mut() {
+            if first.start >= una {
+                break;
+            }
+            let gone = first.end.min(una) - first.start;
+            if first.arrived {
+                self.arrived -= gone;
+            } else if first.carried_by == 0 {
+                self.lost -= gone;
+            }
+            first.start += gone;
+            if first.start < first.end {
+                break;
+            }
+            self.pieces.pop_front();
+        }
+    }
+
+    /// Forgets everything.
+    pub fn clear(&mut self) {
+        *self = Flight::default();
+    }
+
+    /// What a subflow that is ready may carry beside others; `cursors` are its own.
+    pub fn copies(&self, cursors: &mut Cursors, slot: Slot) -> Copies {
+        if !self.is_open() {
+            return Copies::default();
+        }
+        if cursors.epoch != self.epoch {
+            *cursors = Cursors {
+                epoch: self.epoch,
+                ..Cursors::default()
+            };
+        }
+        let once = |p: &Piece| p.sent_on.count_ones() == 1;
+        let lost = (self.lost > 0).then(|| self.find(&mut cursors.lost, slot, Piece::is_lost));
+        Copies {
+            lost: lost.flatten(),
+            single: self.find(&mut cursors.single, slot, once),
+            any: self.find(&mut cursors.any, slot, |_| true),
+        }
+    }
+
+    /// The oldest bytes that are not known to have arrived.
+    pub fn oldest(&mut self) -> Option<InFlight> {
+        let from = self.pieces.partition_point(|p| p.end <= self.open_from);
+        let found = self.pieces.range(from..).find(|p| !p.arrived)?;
+        self.open_from = found.start;
+        Some(found.shown())
+    }
+
+    /// The first piece from `cursor` on that has not arrived, was never sent on `slot` and is
+    /// `wanted`; moves the cursor there. What is passed over never qualifies again in this epoch.
+    fn find(
+        &self,
+        cursor: &mut u64,
+        slot: Slot,
+        wanted: impl Fn(&Piece) -> bool,
+    ) -> Option<InFlight> {
+        if self.pieces.back().is_none_or(|last| last.end <= *cursor) {
+            return None;
+        }
+        let first = self.pieces.partition_point(|p| p.end <= *cursor);
+        let mut open = self.pieces.range(first..);
+        let found = open.find(|p| !p.arrived && p.sent_on & slot.bit() == 0 && wanted(p));
+        *cursor = match (found, self.pieces.back()) {
+            (Some(piece), _) => piece.start,
+            (None, Some(last)) => last.end,
+            (None, None) => *cursor,
+        };
+        found.map(Piece::shown)
+    }
+
+    /// Does `f` to every piece of `range`, dividing those at its ends, and keeps the counts.
+    fn change(&mut self, range: Range<u64>, f: impl Fn(&mut Piece)) {
+        if range.start >= range.end {
+            return;
+        }
+        let mut i = self.pieces.partition_point(|p| p.end <= range.start);
+        while let Some(&piece) = self.pieces.get(i) {
+            if piece.start >= range.end {
+                break;
+            }
+            let outside = piece.start < range.start || piece.end > range.end;
+            if outside && self.pieces.len() >= MAX_PIECES {
+                i += 1;
+                continue;
+            }
+            if piece.start < range.start {
+                self.divide(i, range.start);
+                i += 1;
+                continue;
+            }
+            if piece.end > range.end {
+                self.divide(i, range.end);
+            }
+            let piece = &mut self.pieces[i];
+            let (arrived, lost) = (piece.arrived, piece.is_lost());
+            f(piece);
+            let piece = *piece;
+            count(&mut self.arrived, piece.len(), arrived, piece.arrived);
+            count(&mut self.lost, piece.len(), lost, piece.is_lost());
+            i += 1;
+        }
+    }
+
+    fn divide(&mut self, i: usize, at: u64) {
+        let mut tail = self.pieces[i];
+        tail.start = at;
+        self.pieces[i].end = at;
+        self.pieces.insert(i + 1, tail);
+    }
+}
+
+fn count(total: &mut u64, bytes: u64, before: bool, after: bool) {
+    match (before, after) {
+        (false, true) => *total += bytes,
+        (true, false) => *total -= bytes,
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: (SubflowId, Slot) = (SubflowId(0), Slot(0));
+    const B: (SubflowId, Slot) = (SubflowId(1), Slot(1));
+
+    fn flight(sent: &[(Range<u64>, (SubflowId, Slot))]) -> Flight {
+        let mut flight = Flight::default();
+        for (range, (id, slot)) in sent {
+            flight.on_sent(Instant::ZERO, range.clone(), *id, *slot);
+        }
+        flight
+    }
+
+    fn span(data: Option<InFlight>) -> Option<(u64, u64)> {
+        data.map(|d| (d.start, d.end))
+    }
+
+    #[test]
+    fn slots_are_used_again() {
+        assert_eq!(Slot::free([].into_iter()), Slot(0));
+        assert_eq!(Slot::free([Slot(0), Slot(2)].into_iter()), Slot(1));
+    }
+
+    /// Two subflows walk the queue side by side, and skip what has arrived.
+    #[test]
+    fn each_subflow_has_a_cursor_of_its_own() {
+        let mut flight = flight(&[(0..10, A), (10..20, B), (20..30, A)]);
+        let (mut a, mut b) = (Cursors::default(), Cursors::default());
+        assert_eq!(span(flight.copies(&mut a, A.1).any), Some((10, 20)));
+        assert_eq!(span(flight.copies(&mut b, B.1).any), Some((0, 10)));
+        flight.on_arrived(0..4);
+        assert_eq!(span(flight.copies(&mut b, B.1).any), Some((4, 10)));
+        assert_eq!(span(flight.oldest()), Some((4, 10)));
+        flight.on_sent(Instant::ZERO, 4..8, B.0, B.1);
+        assert_eq!(span(flight.copies(&mut b, B.1).any), Some((8, 10)));
+        flight.on_arrived(8..10);
+        assert_eq!(span(flight.copies(&mut b, B.1).any), Some((20, 30)));
+        flight.on_sent(Instant::ZERO, 20..30, B.0, B.1);
+        assert_eq!(flight.copies(&mut b, B.1), Copies::default());
+        // Data sent later is found from where the cursor stands.
+        flight.on_sent(Instant::ZERO, 30..40, A.0, A.1);
+        assert_eq!(span(flight.copies(&mut b, B.1).single), Some((30, 40)));
+    }
+
+    #[test]
+    fn what_was_sent_twice_is_not_single() {
+        let mut flight = flight(&[(0..10, A), (10..20, A), (0..10, B)]);
+        let mut third = Cursors::default();
+        let copies = flight.copies(&mut third, Slot(2));
+        assert_eq!(
+            (span(copies.single), span(copies.any)),
+            (Some((10, 20)), Some((0, 10)))
+        );
+        assert_eq!(copies.any.map(|d| d.carrier), Some(B.0));
+        flight.on_arrived(0..20);
+        assert!(!flight.is_open());
+    }
+
+    /// What another subflow carries or has delivered is not lost with the first.
+    #[test]
+    fn only_what_nobody_carries_is_lost() {
+        let mut flight = flight(&[(0..10, A), (10..20, A), (20..30, A), (10..20, B)]);
+        flight.on_arrived(0..5);
+        flight.on_failed(A.1);
+        assert_eq!(flight.lost(), 15);
+        let mut b = Cursors::default();
+        assert_eq!(span(flight.copies(&mut b, B.1).lost), Some((5, 10)));
+        flight.on_sent(Instant::ZERO, 5..10, B.0, B.1);
+        assert_eq!(span(flight.copies(&mut b, B.1).lost), Some((20, 30)));
+        // Another timeout of the same subflow puts nothing on a third one.
+        flight.on_failed(A.1);
+        assert_eq!(flight.lost(), 10);
+        flight.on_arrived(20..30);
+        assert_eq!(flight.lost(), 0);
+        // With both gone the rest is.
+        flight.on_gone(B.1);
+        assert_eq!(flight.lost(), 15);
+        flight.release_to(12);
+        assert_eq!(flight.lost(), 8);
+        let mut next = Cursors::default();
+        assert_eq!(span(flight.copies(&mut next, B.1).lost), Some((12, 20)));
+    }
+
+    #[test]
+    fn what_was_discarded_goes_out_again_anywhere() {
+        let mut flight = flight(&[(0..10, A), (10..20, A)]);
+        let mut a = Cursors::default();
+        flight.on_arrived(0..20);
+        assert_eq!(flight.oldest(), None);
+        assert_eq!(flight.copies(&mut a, A.1), Copies::default());
+        flight.on_discarded(0..5);
+        assert_eq!(flight.lost(), 5);
+        assert_eq!(span(flight.copies(&mut a, A.1).lost), Some((0, 5)));
+        flight.on_sent(Instant::ZERO, 0..5, A.0, A.1);
+        assert_eq!((flight.lost(), flight.is_open()), (0, true));
+        assert_eq!(span(flight.oldest()), Some((0, 5)));
+        flight.release_to(20);
+        assert!(!flight.is_open());
+    }
+}

@@ -1,0 +1,174 @@
+//! A connection's subflows come and go as its path manager and its strategy have it.
+
+use core::time::Duration;
+
+use super::connection::{Connection, Ctx, Mode};
+use super::flight::MAX_SUBFLOWS;
+use super::subflow::{Phase, Subflow};
+use crate::event::SubflowCloseReason;
+use crate::path::Situation;
+use crate::strategy::{OpenView, StrategyEvent};
+use crate::{ApiError, Event, PathId, Protocol};
+
+impl Connection {
+    /// Prepares the first SYN.
+    pub fn open(&mut self, ctx: &mut Ctx<'_>) -> Result<(), ApiError> {
+        let path = self.choose_opening(ctx, None);
+        self.open_subflow(ctx, path.ok_or(ApiError::NoUsablePath)?)
+    }
+
+    /// The SYN on subflow `i` was not answered, and its path may be dark: the next leaves on another
+    /// one, with a key of its own, for the first may have arrived after all.
+    pub(super) fn try_next_path(&mut self, ctx: &mut Ctx<'_>, i: usize) {
+        let unanswered = Some(self.subflows[i].path);
+        let Some(next) = self.choose_opening(ctx, unanswered) else {
+            return;
+        };
+        let tries = self.subflows[i].handshake_tries;
+        if self.open_subflow(ctx, next).is_ok() {
+            // A late answer to the first SYN finds no subflow and is reset.
+            self.subflows[i].close(SubflowCloseReason::TimedOut);
+            if let Some(new) = self.subflows.last_mut() {
+                new.handshake_tries = tries;
+            }
+        }
+    }
+
+    /// Asks the strategy how to open, and takes what it says of the protocol.
+    fn choose_opening(&mut self, ctx: &mut Ctx<'_>, unanswered: Option<PathId>) -> Option<PathId> {
+        let situation = self.situation(ctx);
+        let strategy = &mut *self.strategy;
+        let opening = self.paths.open(strategy, unanswered, &situation)?;
+        let plain = unanswered.is_some() && matches!(self.mode, Mode::Tcp);
+        self.mode = match opening.protocol {
+            Protocol::Mptcp if !plain => Mode::Opening {
+                local: ctx.fresh_keys(),
+            },
+            _ => Mode::Tcp,
+        };
+        Some(opening.path)
+    }
+
+    fn situation<'a>(&self, ctx: &Ctx<'a>) -> Situation<'a> {
+        // A subflow that the peer left in the middle of its stream is replaced while it still is of
+        // use.
+        let left = |s: &Subflow| s.rcv.finished() && self.rcv.fin.is_none();
+        let stay = self.subflows.iter().filter(|s| s.is_alive() && !left(s));
+        Situation {
+            paths: ctx.paths,
+            in_use: stay.map(|s| s.path).take(MAX_SUBFLOWS).collect(),
+            view: OpenView {
+                now: ctx.now,
+                paths: &[],
+                asked: None,
+                unanswered: None,
+                flow_size: self.flow_size,
+                unsent: self.snd.unsent(),
+            },
+        }
+    }
+
+    /// Whether further subflows can be opened at all.
+    fn can_join(&self, ctx: &Ctx<'_>) -> bool {
+        let opener = self.listener.is_none();
+        opener
+            && self.is_open()
+            && !self.is_through()
+            && self.mptcp().is_some_and(|m| m.confirmed && !m.deny_join)
+            && self.subflows.len() < ctx.config.max_subflows.min(MAX_SUBFLOWS)
+    }
+
+    /// Opens what is due, and plans what comes after it.
+    pub(super) fn join_paths(&mut self, ctx: &mut Ctx<'_>) {
+        loop {
+            let situation = self.can_join(ctx).then(|| self.situation(ctx));
+            self.paths.plan(&mut *self.strategy, situation.as_ref());
+            let Some(path) = self.paths.take_due(ctx.now) else {
+                return;
+            };
+            if self.open_subflow(ctx, path).is_err() {
+                self.paths.on_failure(ctx.now, path, Duration::ZERO);
+            }
+        }
+    }
+
+    /// Subflow `i` is no more.
+    pub(super) fn on_subflow_gone(&mut self, ctx: &mut Ctx<'_>, subflow: &Subflow) {
+        self.snd.flight.on_gone(subflow.slot);
+        let worked = subflow.snd.una > 0;
+        if worked {
+            self.strategy.on_event(&StrategyEvent::SubflowDown {
+                subflow: subflow.id,
+            });
+        }
+        if self.is_ended() {
+            return;
+        }
+        if subflow.active {
+            let lived = match worked {
+                true => ctx.now.saturating_since(subflow.opened_at),
+                false => Duration::ZERO,
+            };
+            self.paths.on_failure(ctx.now, subflow.path, lived);
+        }
+        if worked {
+            ctx.events.push_back(Event::SubflowClosed {
+                conn: self.id,
+                subflow: subflow.id,
+                path: subflow.path,
+                reason: subflow.close_reason,
+            });
+        }
+    }
+
+    /// What only subflow `i` carried is to go another way.
+    pub(super) fn on_subflow_failed(&mut self, i: usize) {
+        let subflow = &self.subflows[i];
+        self.snd.flight.on_failed(subflow.slot);
+        self.strategy.on_event(&StrategyEvent::TimedOut {
+            subflow: subflow.id,
+        });
+    }
+
+    /// The path's link went down or came back.
+    pub fn on_path_change(&mut self, ctx: &mut Ctx<'_>, path: PathId, up: bool) {
+        for i in 0..self.subflows.len() {
+            let subflow = &mut self.subflows[i];
+            if subflow.path != path || !subflow.is_established() {
+                continue;
+            }
+            if up {
+                subflow.snd.revive(ctx.now);
+                subflow.keepalive_due = subflow.snd.board.is_empty();
+            } else {
+                self.declare_dead(ctx, i);
+            }
+        }
+        if up {
+            self.paths.retry_now(path);
+        }
+    }
+
+    /// Takes subflow `i` for failed without waiting for its timer.
+    pub(super) fn declare_dead(&mut self, ctx: &Ctx<'_>, i: usize) {
+        let subflow = &mut self.subflows[i];
+        let ts = subflow.ts_now(ctx.now);
+        subflow.stale = true;
+        subflow.snd.declare_dead(ctx.now, ts);
+        self.on_subflow_failed(i);
+    }
+
+    /// The path is not to be used any more, though it works.
+    pub fn leave_path(&mut self, path: PathId) {
+        // Before it is confirmed the connection hangs on this subflow.
+        if !self.mptcp().is_some_and(|m| m.confirmed) {
+            return;
+        }
+        for subflow in self.subflows.iter_mut().filter(|s| s.path == path) {
+            match subflow.phase {
+                Phase::SynSent => subflow.close(SubflowCloseReason::PathRemoved),
+                _ => subflow.fin_wanted = true,
+            }
+        }
+    }
+}

@@ -1,0 +1,333 @@
+//! The seam to the strategies: one trait, and the read-only views it decides on. No named strategy
+//! lives in this crate.
+
+use core::fmt;
+use core::time::Duration;
+
+use braid_wire::{Instant, Rng};
+
+use crate::{PathId, Protocol, SubflowId, Urgency};
+
+/// How a connection transmits: where it opens, where it joins, and what goes out next on which
+/// subflow. One a connection.
+///
+/// Only [`next`](Self::next) has to be written; the rest does what stock MPTCP does.
+pub trait Strategy: fmt::Debug + Send {
+    /// The name a user picks it by.
+    fn name(&self) -> &'static str;
+
+    /// Where the first SYN leaves, and as what; `None` where no path will do. Asked once more each
+    /// time that a SYN is not answered.
+    fn open(&mut self, view: &OpenView<'_>) -> Option<Opening> {
+        first_in_order(view)
+    }
+
+    /// When to open a further subflow on `path`, which has none; `None` where that is not wanted.
+    /// Asked after every change; never before the peer can take a join.
+    fn join(&mut self, view: &OpenView<'_>, path: &PathView) -> Option<Instant> {
+        let _ = path;
+        Some(view.now)
+    }
+
+    /// What goes out next. Asked again and again, until it waits, whenever a subflow is ready and
+    /// something is unsent or outstanding.
+    fn next(&mut self, view: &SendView<'_>, rng: &mut Rng) -> Decision;
+
+    /// Something happened that a strategy may learn from.
+    fn on_event(&mut self, event: &StrategyEvent) {
+        let _ = event;
+    }
+}
+
+/// Opens on the path that was asked for or, after that one did not answer, on the next in order.
+pub fn first_in_order(view: &OpenView<'_>) -> Option<Opening> {
+    let after = view
+        .unanswered
+        .map_or(0, |tried| view.paths.partition_point(|p| p.id <= tried));
+    let (before, behind) = view.paths.split_at(after);
+    let asked = |p: &&PathView| view.unanswered.is_none() && view.asked == Some(p.id);
+    let path = view.paths.iter().find(asked);
+    let path = path.or_else(|| behind.iter().chain(before).next())?;
+    Some(Opening {
+        path: path.id,
+        protocol: Protocol::Mptcp,
+    })
+}
+
+/// What a strategy sees of a connection that opens or may join.
+#[derive(Debug, Clone, Copy)]
+pub struct OpenView<'a> {
+    /// Now.
+    pub now: Instant,
+    /// The paths that are up and lead to the peer, by id.
+    pub paths: &'a [PathView],
+    /// The path that the application named for the first subflow, if it did and the path is one of
+    /// `paths`.
+    pub asked: Option<PathId>,
+    /// Where the last SYN left that was not answered.
+    pub unanswered: Option<PathId>,
+    /// How large the flow is.
+    pub flow_size: FlowSize,
+    /// Bytes written and never sent.
+    pub unsent: u64,
+}
+
+/// What a strategy sees of a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PathView {
+    /// The path.
+    pub id: PathId,
+    /// Subflows there are opened as backup.
+    pub backup: bool,
+    /// The connection has a subflow there, or one that is being opened.
+    pub in_use: bool,
+}
+
+/// How a connection opens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Opening {
+    /// The path of the first subflow; one of those shown.
+    pub path: PathId,
+    /// What the SYN asks for. An application that asked for regular TCP gets that in any case.
+    pub protocol: Protocol,
+}
+
+/// What a strategy sees of one subflow. Only established subflows are shown.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct SubflowView {
+    /// The subflow.
+    pub id: SubflowId,
+    /// Its local path.
+    pub path: PathId,
+    /// Smoothed round-trip time; zero before the first sample.
+    pub srtt: Duration,
+    /// Mean deviation of the round-trip time.
+    pub rttvar: Duration,
+    /// Newest sample of the round-trip time.
+    pub latest_rtt: Duration,
+    /// Lowest sample of the last 10 to 20 s in which there were any: the round trip without queues.
+    pub base_rtt: Duration,
+    /// The retransmission timeout, backoff included.
+    pub rto: Duration,
+    /// Retransmission timeouts in a row.
+    pub timeouts: u32,
+    /// Congestion window, bytes.
+    pub cwnd: u64,
+    /// Slow-start threshold, bytes.
+    pub ssthresh: u64,
+    /// Bytes in flight.
+    pub in_flight: u64,
+    /// When the oldest of the bytes that were not acknowledged was sent.
+    pub oldest_sent: Option<Instant>,
+    /// Payload bytes of one packet with the options of a data segment.
+    pub mss: u32,
+    /// Pacing rate, bytes/s.
+    pub pacing_rate: u64,
+    /// Rate at which the peer got what was sent, bytes/s, newest sample; 0 before the first.
+    pub delivery_rate: u64,
+    /// Share of sent bytes that were lost, over the subflow's life: `0.0..=1.0`.
+    pub loss: f32,
+    /// The subflow is a backup (its own or the peer's wish).
+    pub backup: bool,
+    /// A retransmission timeout is being recovered from, or nothing has been heard for longer
+    /// than its timeout: potentially failed.
+    pub stale: bool,
+    /// Window, pacer and peer leave room for at least one segment now.
+    pub ready: bool,
+    /// Of the bytes in flight those that may be sent here too.
+    pub copies: Copies,
+}
+
+/// Bytes in flight that a subflow may carry as well: not known to have arrived and never sent on
+/// it. The oldest of each kind, which may be the same; none where the subflow is not ready.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Copies {
+    /// Every subflow that carried it timed out or is gone: it has to be sent again.
+    pub lost: Option<InFlight>,
+    /// Sent once.
+    pub single: Option<InFlight>,
+    /// However often it was sent.
+    pub any: Option<InFlight>,
+}
+
+/// Bytes that were sent and are not known to have arrived.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct InFlight {
+    /// Offset in the stream of the first byte.
+    pub start: u64,
+    /// Offset behind the last.
+    pub end: u64,
+    /// The subflow that carried it last; it may be gone.
+    pub carrier: SubflowId,
+    /// When that was.
+    pub sent_at: Instant,
+}
+
+impl SubflowView {
+    /// Bytes of congestion window not in flight.
+    pub fn window_room(&self) -> u64 {
+        self.cwnd.saturating_sub(self.in_flight)
+    }
+
+    /// How long the newest acknowledged packet stood in queues.
+    pub fn queueing_delay(&self) -> Duration {
+        self.latest_rtt.saturating_sub(self.base_rtt)
+    }
+
+    /// The loss rate that explains the window, by the model of Mathis solved for loss (MPTCP-MAPS,
+    /// equation 4): `(1.22 MSS / (RTT * AB))^2` with the Vegas estimate `AB = cwnd / base_rtt` of
+    /// the available bandwidth and MSS = 1500 bytes. 0 before the first round trip.
+    pub fn modelled_loss(&self) -> f64 {
+        let in_round = self.srtt.as_secs_f64() * self.cwnd as f64 / self.base_rtt.as_secs_f64();
+        match in_round.is_finite() && in_round > 0.0 {
+            true => (1.22 * 1500.0 / in_round).powi(2).min(1.0),
+            false => 0.0,
+        }
+    }
+}
+
+/// How large a flow is, and how that is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum FlowSize {
+    /// Nobody knows.
+    #[default]
+    Unknown,
+    /// The application said so: bytes.
+    Declared(u64),
+}
+
+impl FlowSize {
+    /// The size in bytes, where it is known.
+    pub fn bytes(self) -> Option<u64> {
+        match self {
+            FlowSize::Unknown => None,
+            FlowSize::Declared(bytes) => Some(bytes),
+        }
+    }
+}
+
+/// What a strategy sees of a connection.
+#[derive(Debug, Clone, Copy)]
+pub struct SendView<'a> {
+    /// Now.
+    pub now: Instant,
+    /// Established subflows in order of creation.
+    pub subflows: &'a [SubflowView],
+    /// Bytes written and never sent.
+    pub unsent: u64,
+    /// Of these, by urgency from 0 on.
+    pub unsent_by_urgency: [u64; Urgency::COUNT],
+    /// Bytes of the peer's window not used yet.
+    pub peer_window: u64,
+    /// Bytes sent and not acknowledged at the data level.
+    pub outstanding: u64,
+    /// New data may be sent now: there is some, and the peer has a window for it.
+    pub may_send_new: bool,
+    /// How large the flow is.
+    pub flow_size: FlowSize,
+    /// The oldest bytes in flight; none where there is nothing to copy and nowhere to copy it.
+    pub oldest: Option<InFlight>,
+}
+
+impl SendView<'_> {
+    /// A subflow by its id.
+    pub fn subflow(&self, id: SubflowId) -> Option<&SubflowView> {
+        self.subflows.iter().find(|s| s.id == id)
+    }
+}
+
+/// What to send on the chosen subflow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Payload {
+    /// The next bytes that were never sent.
+    New,
+    /// A copy of bytes that the view showed for this subflow.
+    Copy {
+        /// The bytes.
+        data: InFlight,
+        /// Who carries them kept the others waiting: its window is halved, at most once a round
+        /// trip.
+        penalise: bool,
+    },
+}
+
+/// A strategy's answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Decision {
+    /// Send up to `max_bytes` on `subflow`, which was shown as ready.
+    Send {
+        /// Where.
+        subflow: SubflowId,
+        /// What.
+        data: Payload,
+        /// At most this much (the engine also bounds bursts).
+        max_bytes: u32,
+    },
+    /// Send nothing until something changes, or until the time given.
+    Wait {
+        /// When to ask again.
+        until: Option<Instant>,
+    },
+}
+
+impl Decision {
+    /// Nothing, until something changes.
+    pub const WAIT: Decision = Decision::Wait { until: None };
+
+    /// As much new data on `subflow` as it takes.
+    pub const fn new_on(subflow: SubflowId) -> Decision {
+        Decision::Send {
+            subflow,
+            data: Payload::New,
+            max_bytes: u32::MAX,
+        }
+    }
+
+    /// A copy of `data` on `subflow`.
+    pub const fn copy_on(subflow: SubflowId, data: InFlight) -> Decision {
+        Decision::Send {
+            subflow,
+            data: Payload::Copy {
+                data,
+                penalise: false,
+            },
+            max_bytes: u32::MAX,
+        }
+    }
+}
+
+/// What a strategy is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StrategyEvent {
+    /// A subflow can carry data.
+    SubflowUp {
+        /// The subflow.
+        subflow: SubflowId,
+    },
+    /// A subflow is gone.
+    SubflowDown {
+        /// The subflow.
+        subflow: SubflowId,
+    },
+    /// The peer got data by a subflow.
+    Acknowledged {
+        /// The subflow.
+        subflow: SubflowId,
+        /// How much.
+        bytes: u64,
+    },
+    /// A subflow lost data, and repeats it.
+    Lost {
+        /// The subflow.
+        subflow: SubflowId,
+        /// How much.
+        bytes: u64,
+    },
+    /// A subflow timed out: what only it carried is lost.
+    TimedOut {
+        /// The subflow.
+        subflow: SubflowId,
+    },
+    /// New data waits for the peer's window.
+    WindowBlocked,
+}

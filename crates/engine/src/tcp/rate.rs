@@ -1,0 +1,278 @@
+//! How fast a subflow delivers (draft-cheng-iccrg-delivery-rate-estimation-02).
+//!
+//! Every record remembers what had been delivered when it was sent. What was delivered from then
+//! until the record itself is, over the time that this took, is a sample of the rate. The sending
+//! of the same bytes may have taken longer than the arrival of their acknowledgements, which come
+//! in heaps where receivers merge segments: the longer of the two counts.
+
+use core::time::Duration;
+
+use braid_wire::Instant;
+
+use super::scoreboard::Newest;
+use crate::cc::RateSample;
+
+/// What was known when a record was sent. The parts of a record that is split share it: they left
+/// together.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct PacketState {
+    /// Bytes delivered until then.
+    delivered: u64,
+    /// When the last of them was.
+    delivered_time: Instant,
+    /// When the newest record delivered until then had been sent.
+    first_sent_time: Instant,
+    /// The sender had paused, and what it sent since was still in flight.
+    app_limited: bool,
+}
+
+/// Rate samples of one subflow.
+#[derive(Debug)]
+pub(crate) struct RateEstimator {
+    delivered: u64,
+    delivered_time: Instant,
+    first_sent_time: Instant,
+    /// Until more than this is delivered, samples span a pause.
+    app_limited: Option<u64>,
+    /// Bytes/s.
+    rate: u64,
+}
+
+impl RateEstimator {
+    /// The first flight follows a pause: before it nothing was sent.
+    pub fn new() -> Self {
+        RateEstimator {
+            delivered: 0,
+            delivered_time: Instant::ZERO,
+            first_sent_time: Instant::ZERO,
+            app_limited: Some(0),
+            rate: 0,
+        }
+    }
+
+    /// Bytes/s by the latest sample, 0 before the first. One that spans a pause tells of the
+    /// application more than of the path: it counts only where it is higher.
+    pub fn rate(&self) -> u64 {
+        self.rate
+    }
+
+    /// The state of a record about to be sent behind `in_flight` bytes, where `empty` says that
+    /// all before it is acknowledged and `paused` that more could have been sent and was not.
+    pub fn on_send(
+        &mut self,
+        now: Instant,
+        in_flight: u64,
+        empty: bool,
+        paused: bool,
+    ) -> PacketState {
+        if empty {
+            self.first_sent_time = now;
+            self.delivered_time = now;
+        }
+        if paused {
+            self.app_limited = Some(self.delivered + in_flight);
+        }
+        PacketState {
+            delivered: self.delivered,
+            delivered_time: self.delivered_time,
+            first_sent_time: self.first_sent_time,
+            app_limited: self.app_limited.is_some(),
+        }
+    }
+
+    /// `bytes` were delivered, of which `newest` was sent last. No sample where that took less
+    /// than `min_rtt`: then it was not the last retransmission that was acknowledged.
+    pub fn on_ack(
+        &mut self,
+        now: Instant,
+        bytes: u64,
+        newest: &Newest,
+        min_rtt: Duration,
+    ) -> Option<RateSample> {
+        self.delivered += bytes;
+        self.delivered_time = now;
+        if self.app_limited.is_some_and(|end| self.delivered > end) {
+            self.app_limited = None;
+        }
+        self.first_sent_time = newest.sent_at;
+        let before = &newest.packet;
+        let send_elapsed = newest.sent_at.saturating_since(before.first_sent_time);
+        let ack_elapsed = now.saturating_since(before.delivered_time);
+        let sample = RateSample {
+            delivered: self.delivered - before.delivered,
+            interval: send_elapsed.max(ack_elapsed),
+            app_limited: before.app_limited,
+        };
+        if sample.interval < min_rtt.max(Duration::from_nanos(1)) {
+            return None;
+        }
+        if !sample.app_limited || sample.rate() > self.rate {
+            self.rate = sample.rate();
+        }
+        Some(sample)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tcp::scoreboard::{Delivered, Mapping, Scoreboard, Sent};
+
+    const RTT: Duration = Duration::from_millis(100);
+
+    /// A sender without windows and pacing. Times are in ms.
+    struct Flow {
+        board: Scoreboard,
+        rate: RateEstimator,
+        nxt: u64,
+    }
+
+    impl Flow {
+        fn new() -> Self {
+            Flow {
+                board: Scoreboard::default(),
+                rate: RateEstimator::new(),
+                nxt: 1,
+            }
+        }
+
+        fn state(&mut self, at: u64, paused: bool) -> PacketState {
+            let (in_flight, empty) = (self.board.in_flight(), self.board.is_empty());
+            let now = Instant::from_millis(at);
+            self.rate.on_send(now, in_flight, empty, paused)
+        }
+
+        /// Sends one record of `len` bytes.
+        fn send(&mut self, at: u64, len: u32, paused: bool) {
+            let packet = self.state(at, paused);
+            let map = Mapping {
+                data: self.nxt - 1,
+                sub: self.nxt,
+                len,
+                fin: false,
+            };
+            self.board.push(Sent {
+                start: map.sub,
+                end: map.sub_end(),
+                map,
+                sent_at: Instant::from_millis(at),
+                packet,
+                retransmitted: false,
+                sacked: false,
+                lost: false,
+                fin: false,
+            });
+            self.nxt = map.sub_end();
+        }
+
+        /// The sample of an acknowledgement: bytes, ms, whether it spans a pause.
+        fn ack(&mut self, at: u64, una: u64, sack: Option<(u64, u64)>) -> Option<(u64, u64, bool)> {
+            let mut delivered = Delivered::default();
+            self.board.ack_to(una, &mut delivered);
+            if let Some((start, end)) = sack {
+                self.board.sack(start, end, &mut delivered);
+            }
+            let now = Instant::from_millis(at);
+            let newest = delivered.newest?;
+            let sample = self.rate.on_ack(now, delivered.bytes, &newest, RTT)?;
+            let ms = sample.interval.as_millis() as u64;
+            Some((sample.delivered, ms, sample.app_limited))
+        }
+    }
+
+    /// Two segments a round trip: 20 kB/s.
+    #[test]
+    fn a_sample_is_what_was_delivered_since_the_record_left() {
+        let mut flow = Flow::new();
+        flow.send(1000, 1000, false);
+        flow.send(1010, 1000, false);
+        assert_eq!(flow.rate.rate(), 0);
+        assert_eq!(flow.ack(1100, 1001, None), Some((1000, 100, true)));
+        assert_eq!(flow.rate.rate(), 10_000);
+        flow.send(1100, 1000, false);
+        assert_eq!(flow.ack(1110, 2001, None), Some((2000, 110, true)));
+        flow.send(1110, 1000, false);
+        assert_eq!(flow.ack(1200, 3001, None), Some((2000, 100, false)));
+        assert_eq!(flow.ack(1210, 4001, None), Some((2000, 100, false)));
+        assert_eq!(flow.rate.rate(), 20_000);
+    }
+
+    /// A segment every 50 ms; the acknowledgements of four come in a heap.
+    #[test]
+    fn heaped_acknowledgements_are_no_faster_than_the_sender() {
+        let mut flow = Flow::new();
+        flow.send(1000, 1000, false);
+        flow.ack(1100, 1001, None);
+        for at in [1100, 1150, 1200, 1250] {
+            flow.send(at, 1000, false);
+        }
+        assert_eq!(flow.ack(1240, 2001, None), Some((1000, 140, false)));
+        flow.send(1300, 1000, false);
+        // 160 ms since the acknowledgement before, 200 ms between the sending of both.
+        assert_eq!(flow.ack(1400, 6001, None), Some((4000, 200, false)));
+        assert_eq!(flow.rate.rate(), 20_000);
+    }
+
+    /// A super-segment arrives in parts; each byte counts once, in whichever part it is told.
+    #[test]
+    fn parts_of_a_record_are_samples_of_it() {
+        let mut flow = Flow::new();
+        flow.send(1000, 64_000, false);
+        let sample = flow.ack(1100, 1, Some((32_001, 48_001)));
+        assert_eq!(sample, Some((16_000, 100, true)));
+        let sample = flow.ack(1110, 16_001, Some((32_001, 48_001)));
+        assert_eq!(sample, Some((32_000, 110, true)));
+        assert_eq!(flow.ack(1120, 16_001, Some((32_001, 48_001))), None);
+        assert_eq!(flow.ack(1130, 64_001, None), Some((64_000, 130, true)));
+    }
+
+    #[test]
+    fn a_record_sent_again_counts_from_then() {
+        let mut flow = Flow::new();
+        flow.send(1000, 3000, false);
+        assert_eq!(
+            flow.ack(1100, 1, Some((2001, 3001))),
+            Some((1000, 100, true))
+        );
+        flow.board.mark_lost(|_| true);
+        let packet = flow.state(1110, false);
+        let again = flow
+            .board
+            .take_lost(Instant::from_millis(1110), packet, 1000);
+        assert_eq!(again.map(|sent| (sent.start, sent.end)), Some((1, 1001)));
+        // 1000 to 1110 between the sending of the part told first and of this one.
+        assert_eq!(flow.ack(1210, 1001, None), Some((1000, 110, false)));
+        // The rest of the record was not sent again: it still has its first state.
+        assert_eq!(flow.ack(1220, 3001, None), Some((3000, 220, true)));
+    }
+
+    #[test]
+    fn samples_over_a_pause_say_so_and_do_not_lower_the_rate() {
+        let mut flow = Flow::new();
+        flow.send(1000, 10_000, false);
+        flow.ack(1100, 10_001, None);
+        flow.send(1100, 10_000, false);
+        assert_eq!(flow.ack(1200, 20_001, None), Some((10_000, 100, false)));
+        flow.send(1300, 1000, true);
+        assert_eq!(flow.ack(1400, 21_001, None), Some((1000, 100, true)));
+        assert_eq!(flow.rate.rate(), 100_000);
+        // A pause with data in flight lasts until that and something more is delivered.
+        flow.send(1400, 1000, false);
+        flow.send(1450, 1000, true);
+        let mut spans = [false; 4];
+        for (n, span) in (0u64..).zip(&mut spans) {
+            *span = flow.ack(1500 + 50 * n, 22_001 + 1000 * n, None).unwrap().2;
+            flow.send(1500 + 50 * n, 1000, false);
+        }
+        assert_eq!(spans, [false, true, true, false]);
+        assert!(flow.rate.rate() < 100_000);
+    }
+
+    #[test]
+    fn less_than_a_round_trip_is_no_sample() {
+        let mut flow = Flow::new();
+        flow.send(1000, 1000, false);
+        assert_eq!(flow.ack(1099, 1001, None), None);
+        assert_eq!(flow.rate.rate(), 0);
+    }
+}

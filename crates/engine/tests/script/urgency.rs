@@ -1,0 +1,250 @@
+//! Streams of one connection, and connections of one stack, by urgency.
+
+use braid_engine::{CloseReason, Config, Event, FallbackCause, Protocol};
+use braid_wire::tcp::Flags;
+
+use crate::harness::{Script, config, mapped};
+use crate::segment::{Rel, ack, dack, data, syn, syn_ack};
+
+/// What is written last goes first, as far as nothing was sent of the rest; the place in the stream
+/// is that of sending.
+#[test]
+fn urgent_data_overtakes_what_was_not_sent() {
+    let mut s = Script::accepted(config());
+    s.queue(1, 5, "bulk");
+    s.queue(2, 0, "now");
+    s.queue(1, 5, "more");
+    let stats = s.stack.conn_stats(s.id()).expect("an open connection");
+    assert_eq!((stats.snd_nxt, stats.snd_end), (0, 11));
+    assert_eq!(stats.unsent, [3, 0, 0, 0, 0, 8, 0, 0]);
+    s.write("");
+    let (_, first) = s.take().expect("a segment");
+    assert!(!first.flags.contains(Flags::PSH), "more is to come");
+    assert!(data(1, 1, "now").dss(dack(0).map(0, 1, 3)).matches(&first));
+    let (_, second) = s.take().expect("another segment");
+    assert!(second.flags.contains(Flags::PSH));
+    let bulk = data(4, 1, "bulkmore").dss(dack(0).map(3, 4, 8));
+    assert!(bulk.matches(&second), "{second:?}");
+    let stats = s.stack.conn_stats(s.id()).expect("an open connection");
+    assert_eq!(
+        (stats.snd_nxt, stats.snd_end, stats.unsent),
+        (11, 11, [0; 8])
+    );
+}
+
+/// What was sent keeps its place and is repeated there, whatever was written since.
+#[test]
+fn a_retransmission_is_not_overtaken() {
+    let mut s = Script::accepted(config());
+    s.queue(1, 5, "bulk");
+    s.write("");
+    recv!(s, 10, data(1, 1, "bulk").dss(dack(0).map(0, 1, 4)));
+    s.queue(2, 0, "now");
+    s.write("");
+    recv!(s, 10, data(5, 1, "now").dss(dack(0).map(4, 5, 3)));
+    send!(s, 20, ack(1, 1).sack(&[(5, 8)]).dss(dack(0)));
+    s.queue(2, 0, "later");
+    s.advance(braid_wire::Instant::from_millis(60));
+    let (_, repeated) = s.take().expect("a retransmission");
+    assert!(
+        data(1, 1, "bulk")
+            .dss(dack(0).map(0, 1, 4))
+            .matches(&repeated),
+        "{repeated:?}"
+    );
+}
+
+/// The stream ends after all that waits, however little urgent it is.
+#[test]
+fn data_fin_goes_with_the_last_of_all_classes() {
+    let mut s = Script::accepted(config());
+    s.queue(1, 7, "background");
+    s.queue(2, 3, "page");
+    s.queue(3, 0, "voice");
+    s.shutdown();
+    recv!(s, 10, data(1, 1, "voice").dss(dack(0).map(0, 1, 5)));
+    recv!(s, 10, data(6, 1, "page").dss(dack(0).map(5, 6, 4)));
+    recv!(
+        s,
+        10,
+        data(10, 1, "background").dss(dack(0).map(9, 10, 11).fin())
+    );
+    send!(s, 20, ack(1, 20).dss(dack(20)));
+    quiet!(s, 1000);
+    assert_eq!(s.stack.buffered(), 0);
+}
+
+/// With the window shut, what waits in several classes goes when the connection does.
+#[test]
+fn unsent_data_of_all_classes_is_freed() {
+    let mut s = Script::accepted(config());
+    send!(s, 20, ack(1, 1).win(0).dss(dack(0)));
+    for level in 0..8 {
+        s.queue(1, 7 - level, [level; 1000]);
+    }
+    s.shutdown();
+    assert!(s.stack.buffered() > 0);
+    s.abort();
+    let report = s.report.clone().expect("a report of the end");
+    assert_eq!(
+        report.unsent.iter().sum::<u64>(),
+        report.snd_end - report.snd_nxt
+    );
+    assert!(s.saw(|e| matches!(
+        e,
+        Event::Closed {
+            reason: CloseReason::Aborted,
+            ..
+        }
+    )));
+    assert_eq!(s.stack.buffered(), 0);
+}
+
+/// Regular TCP has one sequence: bytes get their place in it when they are sent.
+#[test]
+fn regular_tcp_sends_by_urgency_too() {
+    let mut s = Script::tcp(config(), syn(), ack(1, 1).win(512));
+    s.queue(1, 4, "bulk");
+    s.queue(2, 1, "now");
+    s.shutdown();
+    recv!(s, 10, data(1, 1, "now"));
+    recv!(s, 10, data(4, 1, "bulk"));
+    recv!(s, 10, crate::segment::fin(8, 1));
+}
+
+/// The first mapping repeats the keys and stays alone; what is written meanwhile is sorted.
+#[test]
+fn a_fallback_keeps_what_waits_in_order() {
+    let mut s = Script::client(config(), 1, Protocol::Mptcp);
+    recv!(s, 0, syn().ws(None).raw(&[30, 4, 1, 1]));
+    send!(s, 10, s.peer_capable(syn_ack()).win(65_535));
+    recv!(s => 10, s.stack_keys(ack(1, 1)));
+    s.queue(1, 4, "hello");
+    s.write("");
+    recv!(s => 10, s.stack_keys_data(data(1, 1, "hello"), 5));
+    s.queue(1, 4, "bulk");
+    s.queue(2, 1, "now");
+    s.write("");
+    quiet!(s, 15);
+    let infinite = |data| Rel::default().map(data, data as u32 + 1, 0);
+    send!(s, 20, ack(1, 6));
+    assert!(s.saw(|e| matches!(
+        e,
+        Event::FellBack {
+            cause: FallbackCause::DataPlain,
+            ..
+        }
+    )));
+    recv!(s, 20, data(6, 1, "now").dss(infinite(5)));
+    recv!(s, 20, data(9, 1, "bulk").dss(infinite(8)));
+}
+
+/// A little of each urgency takes a block of its own, and nothing of the room there is to write.
+#[test]
+fn blocks_in_part_filled_do_not_count_as_room() {
+    let mut s = Script::accepted(Config {
+        send_buffer: 64 << 10,
+        ..config()
+    });
+    send!(s, 20, ack(1, 1).win(0).dss(dack(0)));
+    for level in 0..8 {
+        s.queue(level.into(), level, "few");
+    }
+    assert_eq!(s.stack.buffered(), 8 * braid_engine::buffer::BLOCK_SIZE);
+    assert_eq!(s.stack.send_space(s.id()), (64 << 10) - 24);
+}
+
+/// Two connections to the stack's address, in the order in which they were opened.
+fn two(config: Config) -> (Script, [braid_engine::ConnId; 2]) {
+    let mut s = Script::server(config);
+    let conns = [0, 1].map(|flow| {
+        s.peer(flow as u8);
+        send!(s, 0, syn().on(flow));
+        s.skip(0);
+        send!(s, 0, ack(1, 1).on(flow).win(512));
+        s.skip(0);
+        s.id()
+    });
+    (s, conns)
+}
+
+/// The connection with the most urgent data sends first.
+#[test]
+fn connections_are_served_by_urgency() {
+    let (mut s, conns) = two(config());
+    s.conn = Some(conns[0]);
+    s.queue(1, 3, [1; 3000]);
+    s.conn = Some(conns[1]);
+    s.queue(1, 2, [2; 3000]);
+    s.write("");
+    let sent: Vec<usize> = std::iter::from_fn(|| s.take())
+        .map(|(_, seg)| seg.flow)
+        .collect();
+    assert_eq!(sent, [1, 1, 1, 0, 0, 0]);
+}
+
+/// An acknowledgement does not wait for the data of another connection.
+#[test]
+fn an_acknowledgement_goes_before_data() {
+    let (mut s, conns) = two(config());
+    s.conn = Some(conns[0]);
+    s.queue(1, 0, [1; 3000]);
+    // Out of order, so that it is acknowledged at once.
+    send!(s, 0, data(100, 1, "late").on(1));
+    let sent: Vec<usize> = std::iter::from_fn(|| s.take())
+        .map(|(_, seg)| seg.flow)
+        .collect();
+    assert_eq!(sent, [1, 0, 0, 0]);
+}
+
+/// What arrives is acknowledged with the data that waits, if there is any.
+#[test]
+fn data_in_both_directions() {
+    let mut s = Script::accepted(config());
+    s.queue(1, 6, "bulk");
+    send!(s, 20, mapped(0, 0, "ask"));
+    recv!(s, 20, data(1, 4, "bulk").dss(dack(3).map(0, 1, 4)));
+    quiet!(s, 25);
+}
+
+/// What may be passed does not keep urgent data out; a writer is told of the room of its own class.
+#[test]
+fn urgent_data_finds_room_beside_bulk() {
+    let mut s = Script::accepted(Config {
+        send_buffer: 1 << 20,
+        ..config()
+    });
+    send!(s, 20, ack(1, 1).win(0).dss(dack(0)));
+    let (id, space) = (s.id(), s.stack.send_space(s.id()));
+    let fill = |s: &mut Script, stream, level| {
+        // More than one call takes.
+        for _ in 0..2 {
+            s.queue(stream, level, vec![level; space / 2]);
+        }
+    };
+    fill(&mut s, 1, 6);
+    assert_eq!(s.stack.send_space(id), space, "of the default class");
+    fill(&mut s, 2, 3);
+    assert_eq!(s.stack.send_space(id), 0);
+    fill(&mut s, 3, 0);
+    assert_eq!(s.stack.write(s.now, id, b"more"), Ok(0));
+    let writable = |s: &Script| s.saw(|e| matches!(e, Event::Writable { .. }));
+    // The urgent bytes go first, and make no room for others.
+    send!(s, 30, ack(1, 1).win(9).dss(dack(0)));
+    let before = s.stack.conn_stats(id).expect("an open connection");
+    assert!(before.snd_nxt > 0 && !writable(&s));
+    let unsent = before.unsent;
+    assert_eq!(
+        unsent,
+        [
+            space as u64 - before.snd_nxt,
+            0,
+            0,
+            space as u64,
+            0,
+            0,
+            space as u64,
+            0
+        ]
+    );
+}

@@ -1,0 +1,370 @@
+//! The settings of a link as written in files and on command lines, and for serde: as text.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::str::FromStr;
+use std::time::Duration;
+
+use serde::de::{self, Deserializer, Visitor};
+use serde::{Deserialize, Serialize, Serializer};
+
+use crate::codel::CoDel;
+use crate::queue::QueueLimit;
+use crate::settings::{Loss, Reorder};
+use crate::value::{self, ValueError};
+
+/// Longest delay, jitter or detour.
+const LONGEST: Duration = Duration::from_secs(60);
+
+/// A rate in bit/s: `"20Mbit/s"`, `"20M"`, `"512k"`, `"1.5G"`, `"unlimited"`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RateValue(pub Option<u64>);
+
+/// A duration of at most 60 s: `"15ms"`, `"1.5s"`, `"200us"`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TimeValue(pub Duration);
+
+/// A probability: `"1%"` or `0.01`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Probability(pub f64);
+
+/// Random loss: a probability; `"1%/4"`, 1 % in bursts of 4 packets in the mean; or the four
+/// probabilities of Gilbert and Elliott, `"1%/25%/0%/100%"`: from good to bad, from bad to good,
+/// of loss while good and while bad.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct LossValue(pub Loss);
+
+/// `"on"`, `"off"`, or target and interval, `"5ms/100ms"`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CodelValue(pub Option<CoDel>);
+
+/// Share of packets that take a detour, and its length: `"1%/10ms"`; `"off"`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ReorderValue(pub Reorder);
+
+/// A bound on a queue: `"50 packets"`, `"64000 bytes"`, `"64kB"`, `"1BDP"`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum QueueSize {
+    /// Packets or bytes.
+    Limit(QueueLimit),
+    /// Multiples of rate x (delay there + delay back).
+    Bdp(f64),
+}
+
+impl FromStr for RateValue {
+    type Err = ValueError;
+
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        if text.trim() == "unlimited" {
+            return Ok(RateValue(None));
+        }
+        let rate = value::rate(text).map_err(|mut e| {
+            e.expected += ", or \"unlimited\"";
+            e
+        });
+        rate.map(|rate| RateValue(Some(rate)))
+    }
+}
+
+impl FromStr for TimeValue {
+    type Err = ValueError;
+
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        value::duration(text, LONGEST).map(TimeValue)
+    }
+}
+
+impl FromStr for Probability {
+    type Err = ValueError;
+
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        value::probability(text).map(Probability)
+    }
+}
+
+impl FromStr for LossValue {
+    type Err = ValueError;
+
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        let wrong = |_| {
+            let expected = "a probability such as \"1%\", \"1%/4\" for bursts of 4 packets in the \
+                            mean, or \"1%/25%/0%/100%\" (good to bad, bad to good, loss while \
+                            good, loss while bad)";
+            ValueError::is_no(text, "loss", expected)
+        };
+        let share = |part| value::probability(part).map_err(|_| wrong(()));
+        match text.split('/').collect::<Vec<_>>()[..] {
+            [mean] => Ok(LossValue(Loss::uniform(share(mean)?))),
+            [mean, burst] => {
+                let mean = share(mean)?;
+                let burst: f64 = burst.trim().parse().map_err(|_| wrong(()))?;
+                if !(1.0..=1e6).contains(&burst) || mean > burst / (burst + 1.0) {
+                    let expected = "a burst of 1 to 1000000 packets, and a share with which at \
+                                    least one packet between two bursts arrives";
+                    return Err(ValueError::out_of_range(text, expected));
+                }
+                Ok(LossValue(Loss::bursts(mean, burst)))
+            }
+            [to_bad, to_good, good, bad] => Ok(LossValue(Loss::GilbertElliott {
+                to_bad: share(to_bad)?,
+                to_good: share(to_good)?,
+                loss_good: share(good)?,
+                loss_bad: share(bad)?,
+            })),
+            _ => Err(wrong(())),
+        }
+    }
+}
+
+impl FromStr for CodelValue {
+    type Err = ValueError;
+
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        match text.trim() {
+            "on" => return Ok(CodelValue(Some(CoDel::default()))),
+            "off" => return Ok(CodelValue(None)),
+            _ => {}
+        }
+        let codel = || {
+            let (target, interval) = text.split_once('/')?;
+            let target = value::duration(target, LONGEST).ok()?;
+            let interval = value::duration(interval, LONGEST).ok()?;
+            (!interval.is_zero()).then_some(CoDel { target, interval })
+        };
+        let expected = "\"on\", \"off\", or target and interval such as \"5ms/100ms\"";
+        let codel = codel().ok_or_else(|| ValueError::is_no(text, "setting of CoDel", expected))?;
+        Ok(CodelValue(Some(codel)))
+    }
+}
+
+impl FromStr for ReorderValue {
+    type Err = ValueError;
+
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        if text.trim() == "off" {
+            return Ok(ReorderValue(Reorder::default()));
+        }
+        let reorder = || {
+            let (share, detour) = text.split_once('/')?;
+            Some(Reorder {
+                share: value::probability(share).ok()?,
+                detour: value::duration(detour, LONGEST).ok()?,
+            })
+        };
+        let expected = "the share of packets that are overtaken and by how much, such as \
+                        \"1%/10ms\", or \"off\"";
+        let reorder = reorder().ok_or_else(|| ValueError::is_no(text, "reordering", expected))?;
+        Ok(ReorderValue(reorder))
+    }
+}
+
+impl FromStr for QueueSize {
+    type Err = ValueError;
+
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        let wrong = || {
+            let expected = "\"50 packets\", \"64000 bytes\", \"64kB\" or \"1BDP\" (a multiple of \
+                            rate x round-trip time)";
+            ValueError::is_no(text, "queue size", expected)
+        };
+        let split = value::number_and_unit(text).filter(|(number, _)| *number <= 1e9);
+        let (number, unit) = split.ok_or_else(wrong)?;
+        match unit {
+            "packets" | "packet" | "p" => Ok(QueueSize::Limit(QueueLimit::Packets(number as u32))),
+            "BDP" | "bdp" => Ok(QueueSize::Bdp(number)),
+            // Bytes or packets?
+            "" => Err(wrong()),
+            _ => {
+                let bytes = value::size(text).map_err(|_| wrong())?;
+                Ok(QueueSize::Limit(QueueLimit::Bytes(bytes)))
+            }
+        }
+    }
+}
+
+// What `Display` writes, `FromStr` reads back as the same value.
+
+impl fmt::Display for RateValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(rate) => write!(f, "{rate}bit/s"),
+            None => f.write_str("unlimited"),
+        }
+    }
+}
+
+impl fmt::Display for TimeValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&value::show_duration(self.0))
+    }
+}
+
+impl fmt::Display for Probability {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl fmt::Display for LossValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Loss::None => f.write_str("0"),
+            Loss::Uniform(p) => write!(f, "{p}"),
+            Loss::GilbertElliott {
+                to_bad,
+                to_good,
+                loss_good,
+                loss_bad,
+            } => write!(f, "{to_bad}/{to_good}/{loss_good}/{loss_bad}"),
+        }
+    }
+}
+
+impl fmt::Display for CodelValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            None => f.write_str("off"),
+            Some(codel) => write!(
+                f,
+                "{}/{}",
+                TimeValue(codel.target),
+                TimeValue(codel.interval)
+            ),
+        }
+    }
+}
+
+impl fmt::Display for ReorderValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.0.share, TimeValue(self.0.detour))
+    }
+}
+
+impl fmt::Display for QueueSize {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            QueueSize::Limit(QueueLimit::Packets(n)) => write!(f, "{n} packets"),
+            QueueSize::Limit(QueueLimit::Bytes(n)) => write!(f, "{n} bytes"),
+            QueueSize::Bdp(n) => write!(f, "{n}BDP"),
+        }
+    }
+}
+
+/// Reads a value by its `FromStr` from a string, or from a number, as if that stood in a string.
+///
+/// # Errors
+/// What the value's own error says.
+pub fn from_text<'de, D, T>(deserializer: D) -> Result<T, D::Error>
+where
+    D: Deserializer<'de>,
+    T: FromStr<Err: fmt::Display>,
+{
+    struct Text<T>(PhantomData<T>);
+
+    impl<T: FromStr<Err: fmt::Display>> Visitor<'_> for Text<T> {
+        type Value = T;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a string: a value with its unit")
+        }
+
+        fn visit_str<E: de::Error>(self, text: &str) -> Result<T, E> {
+            text.parse().map_err(E::custom)
+        }
+
+        fn visit_f64<E: de::Error>(self, value: f64) -> Result<T, E> {
+            self.visit_str(&value.to_string())
+        }
+
+        fn visit_i64<E: de::Error>(self, value: i64) -> Result<T, E> {
+            self.visit_str(&value.to_string())
+        }
+    }
+
+    deserializer.deserialize_any(Text(PhantomData))
+}
+
+macro_rules! serde_as_text {
+    ($($name:ty),*) => {$(
+        impl Serialize for $name {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.collect_str(self)
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                from_text(deserializer)
+            }
+        }
+    )*};
+}
+
+serde_as_text!(
+    RateValue,
+    TimeValue,
+    Probability,
+    LossValue,
+    CodelValue,
+    ReorderValue,
+    QueueSize
+);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_read() {
+        let loss = |text: &str| text.parse().map(|LossValue(loss)| loss);
+        assert_eq!("unlimited".parse(), Ok(RateValue(None)));
+        assert_eq!("20M".parse(), Ok(RateValue(Some(20_000_000))));
+        assert_eq!(loss("0"), Ok(Loss::None));
+        assert_eq!(loss("1%"), Ok(Loss::Uniform(0.01)));
+        assert_eq!(loss("1%/4"), Ok(Loss::bursts(0.01, 4.0)));
+        let gilbert_elliott = Loss::GilbertElliott {
+            to_bad: 0.01,
+            to_good: 0.25,
+            loss_good: 0.0,
+            loss_bad: 0.5,
+        };
+        assert_eq!(loss("1%/25%/0/0.5"), Ok(gilbert_elliott));
+        assert_eq!("on".parse(), Ok(CodelValue(Some(CoDel::default()))));
+        let reorder = Reorder {
+            share: 0.01,
+            detour: Duration::from_millis(10),
+        };
+        assert_eq!("1%/10ms".parse(), Ok(ReorderValue(reorder)));
+        let limit = |limit| Ok(QueueSize::Limit(limit));
+        assert_eq!("50 packets".parse(), limit(QueueLimit::Packets(50)));
+        assert_eq!("64kB".parse(), limit(QueueLimit::Bytes(64_000)));
+        assert_eq!("64KiB".parse(), limit(QueueLimit::Bytes(65_536)));
+        assert_eq!("0.5BDP".parse(), Ok(QueueSize::Bdp(0.5)));
+        for text in ["on", "off", "5ms/150us", "10ms/200ms"] {
+            let value: CodelValue = text.parse().unwrap();
+            assert_eq!(value.to_string().parse(), Ok(value));
+        }
+    }
+
+    #[test]
+    fn nonsense_is_answered_by_what_to_write() {
+        fn answer<T: FromStr<Err = ValueError>>(text: &str) -> String {
+            text.parse::<T>().map(drop).unwrap_err().to_string()
+        }
+        for (answer, advice) in [
+            (answer::<RateValue>("fast"), "\"unlimited\""),
+            (answer::<TimeValue>("2000s"), "60s"),
+            (answer::<LossValue>("much"), "1%/4"),
+            (answer::<LossValue>("1%/0.5"), "1 to 1000000"),
+            (answer::<LossValue>("90%/2"), "arrives"),
+            (answer::<LossValue>("1%/2/3"), "good to bad"),
+            (answer::<CodelValue>("yes"), "5ms/100ms"),
+            (answer::<CodelValue>("5ms/0ms"), "5ms/100ms"),
+            (answer::<ReorderValue>("1%"), "1%/10ms"),
+            (answer::<QueueSize>("big"), "1BDP"),
+            (answer::<QueueSize>("50"), "50 packets"),
+        ] {
+            assert!(answer.contains(advice), "{answer}");
+        }
+    }
+}

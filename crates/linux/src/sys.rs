@@ -1,0 +1,202 @@
+//! System calls that the standard library and rustix do not offer, or offer as unsafe only, behind
+//! calls that are safe.
+#![expect(
+    unsafe_code,
+    reason = "here so that those who need such a call need no unsafe"
+)]
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use rustix::fs::{Mode, OFlags};
+use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
+use rustix::process::Signal;
+use rustix::thread::{UnshareFlags, move_into_link_name_space, unshare_unsafe};
+
+/// Moves the calling thread into a new network namespace, for good.
+///
+/// # Errors
+/// What the system refused.
+pub fn unshare_network() -> io::Result<()> {
+    // SAFETY: unshare is unsafe for its flag FILES alone, which parts file descriptors.
+    unsafe { unshare_unsafe(UnshareFlags::NEWNET)? };
+    Ok(())
+}
+
+/// Makes `command` start inside `namespaces`, which it joins in this order.
+pub fn join_on_exec(command: &mut Command, namespaces: Vec<OwnedFd>) {
+    before_exec(command, move || {
+        for namespace in &namespaces {
+            move_into_link_name_space(namespace.as_fd(), None)?;
+        }
+        Ok(())
+    });
+}
+
+/// Makes `command` start as root of a new user namespace, with a network, mounts and `/run` of its
+/// own. It does not start where it could not open TUN devices there.
+pub fn isolate_on_exec(command: &mut Command) {
+    let uid = rustix::process::getuid().as_raw();
+    let gid = rustix::process::getgid().as_raw();
+    let (uid_map, gid_map) = (format!("0 {uid} 1\n"), format!("0 {gid} 1\n"));
+    before_exec(command, move || {
+        // SAFETY: as in `unshare_network`; after the fork there is one thread.
+        unsafe {
+            unshare_unsafe(UnshareFlags::NEWUSER | UnshareFlags::NEWNET | UnshareFlags::NEWNS)?;
+        }
+        write_raw(c"/proc/self/setgroups", b"deny")?;
+        write_raw(c"/proc/self/uid_map", uid_map.as_bytes())?;
+        write_raw(c"/proc/self/gid_map", gid_map.as_bytes())?;
+        let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
+        mount_change(c"/", private)?;
+        mount(c"braid", c"/run", c"tmpfs", MountFlags::empty(), None)?;
+        // The right to open it is the outer user's; better to learn now that it is missing.
+        let flags = OFlags::RDWR | OFlags::CLOEXEC;
+        rustix::fs::open(c"/dev/net/tun", flags, Mode::empty())?;
+        Ok(())
+    });
+}
+
+/// Has the kernel kill what `command` starts when the thread that starts it ends.
+pub fn die_with_parent(command: &mut Command) {
+    before_exec(command, || {
+        Ok(rustix::process::set_parent_process_death_signal(Some(
+            Signal::KILL,
+        ))?)
+    });
+}
+
+/// Makes `command` start in a session of its own, where the terminal's interrupt does not reach.
+pub fn setsid_on_exec(command: &mut Command) {
+    before_exec(command, || Ok(rustix::process::setsid().map(drop)?));
+}
+
+/// Hooks of this module only: each makes system calls on what was made before the fork, and
+/// neither allocates nor locks.
+fn before_exec(
+    command: &mut Command,
+    hook: impl FnMut() -> io::Result<()> + Send + Sync + 'static,
+) {
+    // SAFETY: see above; all calls are async-signal-safe.
+    unsafe { command.pre_exec(hook) };
+}
+
+/// Writes a file in one call, without allocating.
+fn write_raw(path: &std::ffi::CStr, bytes: &[u8]) -> io::Result<()> {
+    let file = rustix::fs::open(path, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
+    rustix::io::write(&file, bytes)?;
+    Ok(())
+}
+
+/// Does `work` while the terminal's interrupt (SIGINT) is ignored.
+pub fn ignoring_interrupts<T>(work: impl FnOnce() -> T) -> T {
+    // SAFETY: no handler is installed, the signal is ignored from now on.
+    let before = unsafe { libc::signal(libc::SIGINT, libc::SIG_IGN) };
+    let result = work();
+    // SAFETY: the disposition is what the call above answered.
+    unsafe { libc::signal(libc::SIGINT, before) };
+    result
+}
+
+/// Reads a socket option into `value`, whose length is the most that is written.
+///
+/// # Errors
+/// What `getsockopt` answers.
+pub fn socket_option(
+    socket: BorrowedFd<'_>,
+    level: libc::c_int,
+    option: libc::c_int,
+    value: &mut [u8],
+) -> io::Result<()> {
+    let mut len = value.len() as libc::socklen_t;
+    // SAFETY: `value` and `len` are live and writable for the call, `len` holds the size of
+    // `value`, and the kernel writes at most that many bytes.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            level,
+            option,
+            value.as_mut_ptr().cast(),
+            &raw mut len,
+        )
+    };
+    check(result)
+}
+
+/// Switches on a socket option that is an int.
+///
+/// # Errors
+/// What `setsockopt` answers.
+pub(crate) fn enable_socket_option(
+    socket: BorrowedFd<'_>,
+    level: libc::c_int,
+    option: libc::c_int,
+) -> io::Result<()> {
+    let on: libc::c_int = 1;
+    // SAFETY: the descriptor is open, and the option is an int, of which pointer and length are
+    // given.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            level,
+            option,
+            (&raw const on).cast(),
+            size_of::<libc::c_int>() as libc::socklen_t,
+        )
+    };
+    check(result)
+}
+
+/// Puts the calling thread under SCHED_FIFO with `priority` (1 to 99), or failing that at least
+/// rids its timers of their slack (50 µs by default). Answers whether it is SCHED_FIFO.
+pub fn become_realtime(priority: i32) -> bool {
+    let parameter = libc::sched_param {
+        sched_priority: priority,
+    };
+    let policy = libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK;
+    // SAFETY: the parameter lives through the call; 0 means the calling thread.
+    let realtime = unsafe { libc::sched_setscheduler(0, policy, &raw const parameter) } == 0;
+    // SAFETY: takes integers only.
+    unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1 as libc::c_ulong) };
+    realtime
+}
+
+/// Attaches `device`, an open `/dev/net/tun`, to a new device `name` of the calling thread's
+/// network namespace, whose packets stand behind a `virtio_net_hdr`.
+///
+/// # Errors
+/// `InvalidInput` where `name` cannot name an interface; what the system refused.
+pub(crate) fn attach_tun(device: &OwnedFd, name: &str) -> io::Result<()> {
+    if name.is_empty() || name.len() >= libc::IFNAMSIZ || name.contains(['/', ' ', '\0', '%']) {
+        let message = format!("`{name}` cannot name an interface");
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+    }
+    // SAFETY: `ifreq` is plain data, for which all zeroes is a valid value.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
+        *to = from as libc::c_char;
+    }
+    let flags = libc::IFF_TUN | libc::IFF_NO_PI | libc::IFF_VNET_HDR | libc::IFF_TUN_EXCL;
+    request.ifr_ifru.ifru_flags = flags as libc::c_short;
+    // SAFETY: the descriptor is open, and TUNSETIFF reads and writes one `ifreq`.
+    check(unsafe { libc::ioctl(device.as_raw_fd(), libc::TUNSETIFF, &raw mut request) })
+}
+
+/// Tells the kernel which offloads (`TUN_F_…`) the reader of a TUN device understands.
+///
+/// # Errors
+/// `InvalidInput` where the kernel does not know one.
+pub(crate) fn set_tun_offload(device: &OwnedFd, offloads: libc::c_uint) -> io::Result<()> {
+    let offloads = libc::c_ulong::from(offloads);
+    // SAFETY: the descriptor is open, and this request takes its argument by value.
+    check(unsafe { libc::ioctl(device.as_raw_fd(), libc::TUNSETOFFLOAD, offloads) })
+}
+
+fn check(result: libc::c_int) -> io::Result<()> {
+    match result {
+        0.. => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}

@@ -1,0 +1,167 @@
+//! Changes of a link, as said in the file by its schedule, and by `set`.
+
+use std::path::Path;
+use std::str::FromStr;
+use std::time::Duration;
+
+use braid_links::text::from_text;
+use braid_links::{LinkModel, value};
+use serde::de::Deserializer;
+use serde::{Deserialize, Serialize};
+
+use crate::emulator::Direction;
+use crate::error::Error;
+
+/// A change of a running link.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct LinkChange {
+    /// First starts the link anew, as the file has it: what it holds is dropped, and counters,
+    /// traces, schedule and random streams begin.
+    pub restart: bool,
+    /// New settings; what is `None` stays.
+    pub model: LinkModel,
+    /// Carry packets or drop them all, silently: the interfaces stay up.
+    pub up: Option<bool>,
+}
+
+impl LinkChange {
+    /// Reads `rate=… trace=… delay=… jitter=… queue=… codel=… loss=… reorder=… duplicate=…
+    /// corrupt=… up down restart` in any order. A trace is to be [loaded](Self::load) yet.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::BadChange`] with what to write instead.
+    pub fn parse<S: AsRef<str>>(words: impl IntoIterator<Item = S>) -> Result<LinkChange, Error> {
+        let mut change = LinkChange::default();
+        for word in words {
+            change.apply_word(word.as_ref()).map_err(Error::BadChange)?;
+        }
+        Ok(change)
+    }
+
+    /// Reads the trace, if one is named; a relative path starts at `directory`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::BadChange`] with what is wrong with it.
+    pub fn load(&mut self, directory: &Path) -> Result<(), Error> {
+        self.model.load(directory).map_err(Error::BadChange)
+    }
+
+    fn apply_word(&mut self, word: &str) -> Result<(), String> {
+        match word.split_once('=') {
+            None if word == "up" => self.up = Some(true),
+            None if word == "down" => self.up = Some(false),
+            None if word == "restart" => self.restart = true,
+            Some((key, text)) if LinkModel::KEYS.contains(&key) && !text.is_empty() => {
+                self.model.set(key, text).map_err(|e| e.to_string())?;
+            }
+            _ => {
+                let keys = LinkModel::KEYS.join("=…, ");
+                return Err(format!(
+                    "`{word}` cannot be set; write {keys}=…, up, down or restart"
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// An entry of a link's schedule: `"10s rate=1Mbit/s loss=5%"`, `"12s forward down"`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ScheduledChange {
+    /// When, from the start of the link.
+    pub at: Duration,
+    /// Which direction; both where absent.
+    pub direction: Option<Direction>,
+    /// What.
+    pub change: LinkChange,
+}
+
+impl FromStr for ScheduledChange {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<ScheduledChange, String> {
+        let help = || {
+            format!(
+                "`{text}` is no change of a link; write a time, `forward` or `reverse` if only \
+                 one direction is meant, and what changes, such as \"10s rate=1Mbit/s loss=5%\""
+            )
+        };
+        let mut words = text.split_whitespace().peekable();
+        let at = words.next().ok_or_else(help)?;
+        let at = value::duration(at, MAX_TIME).map_err(|_| help())?;
+        let direction = match words.peek() {
+            Some(&"forward") => Some(Direction::Forward),
+            Some(&"reverse") => Some(Direction::Reverse),
+            _ => None,
+        };
+        let words: Vec<&str> = words.skip(usize::from(direction.is_some())).collect();
+        let mut change = LinkChange::default();
+        for word in &words {
+            change.apply_word(word)?;
+        }
+        if words.is_empty() || change.restart {
+            return Err(help());
+        }
+        Ok(ScheduledChange {
+            at,
+            direction,
+            change,
+        })
+    }
+}
+
+/// Latest time in a schedule.
+const MAX_TIME: Duration = Duration::from_secs(24 * 3600);
+
+impl<'de> Deserialize<'de> for ScheduledChange {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        from_text(d)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_survives_the_way_to_the_daemon() {
+        let words = [
+            "rate=1.5M",
+            "delay=200us",
+            "jitter=1ms",
+            "queue=2BDP",
+            "codel=3ms/50ms",
+            "loss=0.1%/3",
+            "reorder=1%/10ms",
+            "duplicate=0.5%",
+            "corrupt=0.01",
+            "restart",
+            "down",
+        ];
+        let change = LinkChange::parse(words).unwrap();
+        let json = serde_json::to_string(&change).unwrap();
+        assert_eq!(serde_json::from_str::<LinkChange>(&json).unwrap(), change);
+        assert!(matches!(
+            LinkChange::parse(["speed=3"]),
+            Err(Error::BadChange(_))
+        ));
+    }
+
+    #[test]
+    fn an_entry_of_a_schedule_is_read() {
+        let entry = "90s reverse rate=1M down"
+            .parse::<ScheduledChange>()
+            .unwrap();
+        assert_eq!(entry.at, Duration::from_secs(90));
+        assert_eq!(entry.direction, Some(Direction::Reverse));
+        assert_eq!(entry.change.up, Some(false));
+        for wrong in ["", "10s", "rate=1M", "10s forward", "10s restart"] {
+            let advice = wrong.parse::<ScheduledChange>().unwrap_err();
+            assert!(advice.contains("10s rate=1Mbit/s"), "{wrong:?}: {advice}");
+        }
+        let advice = "10s rate=fast".parse::<ScheduledChange>().unwrap_err();
+        assert!(advice.contains("20Mbit/s"), "{advice}");
+    }
+}

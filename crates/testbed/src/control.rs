@@ -1,0 +1,384 @@
+//! A testbed in a process of its own, and the socket to talk to it.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use braid_linux::run::Signals;
+use braid_linux::sys;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::{Signal, kill_process};
+use serde::{Deserialize, Serialize};
+
+use crate::change::LinkChange;
+use crate::emulator::Direction;
+use crate::error::Error;
+use crate::netns::{self, Capability};
+use crate::spec::Spec;
+use crate::status::Status;
+use crate::testbed::{Options, Testbed};
+use crate::{leftovers, state};
+
+/// How long a client may take to send its request.
+const REQUEST_TIME: Duration = Duration::from_secs(2);
+
+/// How long the daemon may take to answer: the slowest is to end all processes.
+const ANSWER_TIME: Duration = Duration::from_secs(60);
+
+/// Longest request, bytes.
+const REQUEST_LEN: u64 = 64 * 1024;
+
+/// What the daemon writes to its standard output once the testbed is up.
+const READY: &str = "ready";
+
+#[derive(Serialize, Deserialize)]
+enum Request {
+    Status,
+    Set {
+        link: String,
+        direction: Option<Direction>,
+        change: Box<LinkChange>,
+    },
+    Start(String),
+    Restart(String),
+    Down,
+}
+
+#[derive(Serialize, Deserialize)]
+enum Answer {
+    Done,
+    Status(Box<Status>),
+    Failed(String),
+}
+
+/// Starts this executable again with `arguments` (a hidden subcommand that ends up in
+/// [`run_daemon`]) in the background, and waits until the testbed named `name` is up.
+///
+/// # Errors
+///
+/// [`Error::Busy`], or [`Error::Daemon`] with what the daemon said before it ended.
+pub fn spawn_daemon<S: AsRef<OsStr>>(
+    name: &str,
+    arguments: impl IntoIterator<Item = S>,
+) -> Result<Client, Error> {
+    if state::is_claimed(name) {
+        return Err(Error::Busy(name.to_owned()));
+    }
+    let step = |e| Error::system("start the testbed's daemon", e);
+    let program = std::env::current_exe().map_err(step)?;
+    let mut command = Command::new(program);
+    command
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped());
+    // Else the terminal's interrupt would end the daemon along with whatever runs in the foreground.
+    sys::setsid_on_exec(&mut command);
+    let mut child = command.spawn().map_err(step)?;
+    let mut said = String::new();
+    if let Some(stdout) = child.stdout.take() {
+        BufReader::new(stdout.take(REQUEST_LEN))
+            .read_line(&mut said)
+            .map_err(step)?;
+    }
+    match said.trim() {
+        READY => Client::connect(name),
+        "" => Err(Error::Daemon(
+            "the testbed's daemon ended before the testbed was up".to_owned(),
+        )),
+        message => Err(Error::Daemon(message.to_owned())),
+    }
+}
+
+/// The daemon itself: brings the testbed up, says so to [`spawn_daemon`] on its standard output,
+/// answers on the control socket, and returns once a client asked it to end or a SIGTERM or SIGINT
+/// came; everything is removed then. To be called with no other thread running and with nothing
+/// written to standard output. Moves to a user namespace first if it is not root.
+///
+/// # Errors
+///
+/// As of [`Testbed::up`]; they have been told to [`spawn_daemon`] already.
+pub fn run_daemon(spec: Spec, options: Options) -> Result<(), Error> {
+    let up = || -> Result<(Testbed, UnixListener, Signals), Error> {
+        let step = |e| Error::system("set up the testbed's daemon", e);
+        let capability = netns::ensure_capable().map_err(Error::NotCapable)?;
+        let signals = Signals::take_over().map_err(step)?;
+        let name = spec.name.to_string();
+        // Outside a user namespace nobody could find what a killed daemon left in it.
+        let mortal = capability == Capability::UserNamespace;
+        let testbed = Testbed::up_with(spec, options, mortal)?;
+        let listener = UnixListener::bind(state::socket(&name)).map_err(step)?;
+        Ok((testbed, listener, signals))
+    };
+    match up() {
+        Ok((testbed, listener, signals)) => {
+            detach(&testbed).map_err(|e| Error::system("detach the testbed's daemon", e))?;
+            serve(testbed, &listener, &signals)
+        }
+        Err(error) => {
+            // A message may have several lines; the reader takes one.
+            println!("{}", error.to_string().replace('\n', " "));
+            Err(error)
+        }
+    }
+}
+
+/// Reports readiness and lets go of the terminal.
+fn detach(testbed: &Testbed) -> io::Result<()> {
+    println!("{READY}");
+    io::stdout().flush()?;
+    let log = File::create(testbed.state_dir().join("daemon.log"))?;
+    rustix::stdio::dup2_stdout(&log)?;
+    rustix::stdio::dup2_stderr(&log)?;
+    Ok(())
+}
+
+fn serve(mut testbed: Testbed, listener: &UnixListener, signals: &Signals) -> Result<(), Error> {
+    loop {
+        let mut ready = [
+            PollFd::new(listener, PollFlags::IN),
+            PollFd::new(signals, PollFlags::IN),
+        ];
+        match poll(&mut ready, None) {
+            Ok(_) => {}
+            Err(rustix::io::Errno::INTR) => continue,
+            Err(e) => return Err(Error::system("wait for requests", e.into())),
+        }
+        if !ready[1].revents().is_empty() {
+            return testbed.down();
+        }
+        let Ok((mut stream, _)) = listener.accept() else {
+            continue;
+        };
+        let request = match read_request(&stream) {
+            Ok(request) => request,
+            Err(error) => {
+                tracing::warn!(%error, "a request on the control socket makes no sense");
+                let _ = write_line(&mut stream, &Answer::Failed(error.to_string()));
+                continue;
+            }
+        };
+        if matches!(request, Request::Down) {
+            let result = testbed.down();
+            let answer = match &result {
+                Ok(()) => Answer::Done,
+                Err(e) => Answer::Failed(e.to_string()),
+            };
+            let _ = write_line(&mut stream, &answer);
+            return result;
+        }
+        let answer = answer(&mut testbed, request);
+        let answer = answer.unwrap_or_else(|e| Answer::Failed(e.to_string()));
+        // The client may have gone away; that is its own affair.
+        let _ = write_line(&mut stream, &answer);
+    }
+}
+
+fn answer(testbed: &mut Testbed, request: Request) -> Result<Answer, Error> {
+    match request {
+        Request::Status => return Ok(Answer::Status(Box::new(testbed.status()?))),
+        Request::Set {
+            link,
+            direction,
+            mut change,
+        } => {
+            // Read again here, since the contents of a trace do not travel; its path is absolute.
+            change.load("/".as_ref())?;
+            testbed.set(&link, direction, &change)?;
+        }
+        Request::Start(host) => testbed.start(&host)?,
+        Request::Restart(host) => testbed.restart(&host)?,
+        Request::Down => {}
+    }
+    Ok(Answer::Done)
+}
+
+fn read_request(stream: &UnixStream) -> io::Result<Request> {
+    stream.set_read_timeout(Some(REQUEST_TIME))?;
+    stream.set_write_timeout(Some(REQUEST_TIME))?;
+    read_line(stream)
+}
+
+fn read_line<T: for<'de> Deserialize<'de>>(stream: &UnixStream) -> io::Result<T> {
+    let mut line = String::new();
+    BufReader::new(stream.take(REQUEST_LEN * 16)).read_line(&mut line)?;
+    if line.is_empty() {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    Ok(serde_json::from_str(&line)?)
+}
+
+fn write_line(stream: &mut UnixStream, message: &impl Serialize) -> io::Result<()> {
+    let mut line = serde_json::to_vec(message)?;
+    line.push(b'\n');
+    stream.write_all(&line)
+}
+
+/// A connection to the daemon of a testbed. Each call connects anew.
+#[derive(Debug, Clone)]
+pub struct Client {
+    name: String,
+}
+
+impl Client {
+    /// A client of the testbed named `name`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotUp`].
+    pub fn connect(name: &str) -> Result<Client, Error> {
+        let client = Client {
+            name: name.to_owned(),
+        };
+        client.dial()?;
+        Ok(client)
+    }
+
+    /// As [`Testbed::status`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotUp`] if the daemon went away.
+    pub fn status(&self) -> Result<Status, Error> {
+        match self.ask(&Request::Status)? {
+            Answer::Status(status) => Ok(*status),
+            _ => Err(Error::Daemon(
+                "the daemon answered something else".to_owned(),
+            )),
+        }
+    }
+
+    /// As [`Testbed::exec`]; also works from outside the daemon's user namespace.
+    ///
+    /// # Errors
+    ///
+    /// As of [`Testbed::exec`].
+    pub fn exec(&self, host: &str, program: &str) -> Result<Command, Error> {
+        let status = self.status()?;
+        let Some(namespace) = status
+            .hosts
+            .iter()
+            .find(|h| h.name == host)
+            .map(|h| &h.namespace)
+        else {
+            let known = status.hosts.iter().map(|h| h.name.clone()).collect();
+            return Err(Error::NoSuchHost(host.to_owned(), known));
+        };
+        let mut command = Command::new(program);
+        enter_from_outside(&mut command, status.pid, namespace)
+            .map_err(|e| Error::system(format!("enter namespace {namespace}"), e))?;
+        Ok(command)
+    }
+
+    /// As [`Testbed::set`].
+    ///
+    /// # Errors
+    ///
+    /// As of [`Testbed::set`].
+    pub fn set(
+        &self,
+        link: &str,
+        direction: Option<Direction>,
+        change: &LinkChange,
+    ) -> Result<(), Error> {
+        self.order(&Request::Set {
+            link: link.to_owned(),
+            direction,
+            change: Box::new(change.clone()),
+        })
+    }
+
+    /// As [`Testbed::start`].
+    ///
+    /// # Errors
+    ///
+    /// As of [`Testbed::start`].
+    pub fn start(&self, host: &str) -> Result<(), Error> {
+        self.order(&Request::Start(host.to_owned()))
+    }
+
+    /// As [`Testbed::restart`].
+    ///
+    /// # Errors
+    ///
+    /// As of [`Testbed::restart`].
+    pub fn restart(&self, host: &str) -> Result<(), Error> {
+        self.order(&Request::Restart(host.to_owned()))
+    }
+
+    fn order(&self, request: &Request) -> Result<(), Error> {
+        self.ask(request).map(drop)
+    }
+
+    fn ask(&self, request: &Request) -> Result<Answer, Error> {
+        let mut stream = self.dial()?;
+        let talk = |stream: &mut UnixStream| -> io::Result<Answer> {
+            stream.set_read_timeout(Some(ANSWER_TIME))?;
+            write_line(stream, request)?;
+            read_line(stream)
+        };
+        match talk(&mut stream) {
+            Ok(Answer::Failed(message)) => Err(Error::Daemon(message)),
+            Ok(answer) => Ok(answer),
+            Err(e) => Err(Error::system("talk to the testbed's daemon", e)),
+        }
+    }
+
+    fn dial(&self) -> Result<UnixStream, Error> {
+        UnixStream::connect(state::socket(&self.name)).map_err(|_| Error::NotUp(self.name.clone()))
+    }
+}
+
+/// Makes `command` start in a namespace as the daemon `pid` sees it: if that one has a user
+/// namespace of its own, in it, with its mounts.
+fn enter_from_outside(command: &mut Command, pid: u32, namespace: &str) -> io::Result<()> {
+    let open_file =
+        |what: &str| Ok::<_, io::Error>(File::open(format!("/proc/{pid}/{what}"))?.into());
+    let same = std::fs::read_link(format!("/proc/{pid}/ns/user"))?
+        == std::fs::read_link("/proc/self/ns/user")?;
+    if same {
+        return netns::enter_on_exec(command, namespace);
+    }
+    // What the namespace is mounted on is seen by the daemon alone.
+    let network = open_file(&format!("root/run/netns/{namespace}"))?;
+    let namespaces = vec![open_file("ns/user")?, open_file("ns/mnt")?, network];
+    sys::join_on_exec(command, namespaces);
+    Ok(())
+}
+
+/// Takes the testbed named `name` down, whoever made it and whether that one still lives: asks
+/// its daemon to end if there is one, then removes whatever is left: processes, namespaces, state
+/// directory. Succeeds when there is nothing to do.
+///
+/// # Errors
+///
+/// [`Error::System`] with the first step that failed.
+pub fn down(name: &str) -> Result<(), Error> {
+    stop_daemon(name)?;
+    leftovers::remove(name)
+}
+
+/// Asks the daemon of testbed `name` to end and waits for it, kills it if it does not; nothing if
+/// there is none.
+fn stop_daemon(name: &str) -> Result<(), Error> {
+    let client = match Client::connect(name) {
+        Ok(client) => client,
+        Err(_) => return Ok(()),
+    };
+    let result = client.order(&Request::Down);
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while state::is_claimed(name) && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    if let Some(hung) = state::holder(name) {
+        let killed = kill_process(hung, Signal::KILL);
+        killed.map_err(|e| Error::system("end the testbed's daemon", e.into()))?;
+    }
+    match result {
+        // It died on the way; what it left is removed by the caller.
+        Err(Error::System { .. }) => Ok(()),
+        other => other,
+    }
+}

@@ -1,0 +1,307 @@
+//! What the emulator's thread does.
+
+use std::cell::RefCell;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::sync::mpsc::{Receiver, TryRecvError};
+use std::time::{Duration, Instant as WallClock};
+
+use braid_links::{Link, Schedule};
+use braid_linux::tun::VNET_HDR_LEN;
+use braid_wire::{Instant, Rng};
+use hdrhistogram::Histogram;
+use rustix::event::{Timespec, epoll};
+
+use super::tun_end::{self, TunEnd};
+use super::{Course, Direction, Lateness, LinkPlan, Request};
+
+/// Packets read from one device before the others get their turn.
+const BATCH: usize = 64;
+
+/// `epoll` data of the wake-up descriptor; devices have their index.
+const WAKE: u64 = u64::MAX;
+
+/// Empty buffers kept for reuse.
+const POOLED: usize = 4096;
+
+/// Lateness beyond this counts as this, ns.
+const LATEST: u64 = 10_000_000_000;
+
+/// Devices and settings, before the thread runs. Link `i` has device `2 i` at its `from` end and
+/// `2 i + 1` at its `to` end; a lane, one direction, has the index of the device it reads.
+#[derive(Default)]
+pub(super) struct Engine {
+    ends: Vec<TunEnd>,
+    courses: Vec<(Course, u64)>,
+    buffer_len: usize,
+}
+
+impl Engine {
+    /// Adds the link of `plan` between its devices.
+    pub fn add_link(&mut self, plan: &LinkPlan, from: TunEnd, to: TunEnd) {
+        self.ends.extend([from, to]);
+        let courses = [&plan.forward, &plan.reverse];
+        self.courses
+            .extend(courses.map(|course| (course.clone(), plan.seed)));
+        self.buffer_len = self.buffer_len.max(VNET_HDR_LEN + usize::from(plan.mtu));
+    }
+
+    /// Carries packets until asked to stop.
+    pub fn run(self, inbox: &Receiver<Request>, wake: &OwnedFd) -> io::Result<()> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        epoll::add(
+            &epoll,
+            wake,
+            epoll::EventData::new_u64(WAKE),
+            epoll::EventFlags::IN,
+        )?;
+        for (index, end) in self.ends.iter().enumerate() {
+            let data = epoll::EventData::new_u64(index as u64);
+            epoll::add(&epoll, end, data, epoll::EventFlags::IN)?;
+        }
+        let lanes = (self.courses.into_iter().enumerate())
+            .map(|(index, (course, seed))| Lane::start(Instant::ZERO, index, course, seed));
+        let histogram = Histogram::new_with_bounds(1, LATEST, 2);
+        Running {
+            lanes: lanes.collect(),
+            ends: self.ends,
+            epoll,
+            origin: WallClock::now(),
+            pool: Pool {
+                buffers: RefCell::default(),
+                buffer_len: self.buffer_len,
+            }
+            .into(),
+            lateness: histogram.map_err(io::Error::other)?,
+        }
+        .run(inbox, wake)
+    }
+}
+
+/// One direction of a link.
+struct Lane {
+    link: Link<Packet>,
+    rng: Rng,
+    origin: Instant,
+    schedule: Schedule,
+}
+
+impl Lane {
+    fn start(now: Instant, index: usize, course: Course, seed: u64) -> Lane {
+        Lane {
+            link: Link::starting_at(now, course.settings),
+            rng: Rng::for_component(seed, index as u64),
+            origin: now,
+            schedule: course.schedule,
+        }
+    }
+
+    fn next_event(&self) -> Option<Instant> {
+        let change = self.schedule.next_change().map(|at| self.origin + at);
+        self.link.next_event().into_iter().chain(change).min()
+    }
+
+    fn set(&mut self, now: Instant, course: Course) {
+        self.keep_schedule(now);
+        self.link.set(now, course.settings);
+        self.schedule = course.schedule;
+        while self
+            .schedule
+            .poll(now.saturating_since(self.origin))
+            .is_some()
+        {}
+    }
+
+    /// Makes the changes that are due, each at its time.
+    fn keep_schedule(&mut self, now: Instant) {
+        while let Some(change) = self.schedule.poll(now.saturating_since(self.origin)) {
+            self.link.set(self.origin + change.at, change.settings);
+        }
+    }
+}
+
+/// The emulator at work.
+struct Running {
+    ends: Vec<TunEnd>,
+    lanes: Vec<Lane>,
+    epoll: OwnedFd,
+    origin: WallClock,
+    pool: Rc<Pool>,
+    lateness: Histogram<u64>,
+}
+
+impl Running {
+    fn run(mut self, inbox: &Receiver<Request>, wake: &OwnedFd) -> io::Result<()> {
+        let mut events = Vec::with_capacity(64);
+        loop {
+            events.clear();
+            let timeout = self.until_next();
+            match epoll::wait(
+                &self.epoll,
+                rustix::buffer::spare_capacity(&mut events),
+                timeout.as_ref(),
+            ) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(e) => return Err(e.into()),
+            }
+            for event in &events {
+                match event.data.u64() {
+                    WAKE => {
+                        // Drained before the inbox is, so that no request is overlooked.
+                        let _ = rustix::io::read(wake, &mut [0u8; 8]);
+                        if !self.answer_requests(inbox) {
+                            return Ok(());
+                        }
+                    }
+                    index => self.read(index as usize),
+                }
+            }
+            self.deliver();
+        }
+    }
+
+    fn now(&self) -> Instant {
+        Instant::from_nanos(self.origin.elapsed().as_nanos() as u64)
+    }
+
+    fn until_next(&self) -> Option<Timespec> {
+        let next = self.lanes.iter().filter_map(Lane::next_event).min()?;
+        let wait = next.saturating_since(self.now());
+        Some(Timespec {
+            tv_sec: i64::try_from(wait.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: wait.subsec_nanos().into(),
+        })
+    }
+
+    /// Takes in what waits at device `index`.
+    fn read(&mut self, index: usize) {
+        for _ in 0..BATCH {
+            let mut packet = Pool::packet(&self.pool);
+            match self.ends[index].read(&mut packet.buffer) {
+                Ok(Some(len)) if len > VNET_HDR_LEN => {
+                    packet.len = len;
+                    let now = self.now();
+                    let lane = &mut self.lanes[index];
+                    lane.keep_schedule(now);
+                    lane.link
+                        .enqueue(now, packet, (len - VNET_HDR_LEN) as u32, &mut lane.rng);
+                }
+                Ok(Some(_)) => {}
+                Ok(None) => return,
+                Err(error) => {
+                    // The device is gone with its namespace; its descriptor would be ready for
+                    // ever.
+                    tracing::debug!(%error, "end {index} of an emulated link is gone");
+                    let _ = epoll::delete(&self.epoll, &self.ends[index]);
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Puts out everything that is due.
+    fn deliver(&mut self) {
+        for index in 0..self.lanes.len() {
+            let mut now = self.now();
+            self.lanes[index].keep_schedule(now);
+            while let Some(mut delivery) = self.lanes[index].link.poll_deliver(now) {
+                let bytes = &mut delivery.packet.buffer[..delivery.packet.len];
+                if let Some(bit) = delivery.flip {
+                    tun_end::corrupt(bytes, bit);
+                }
+                self.ends[index ^ 1].write(bytes);
+                now = self.now();
+                let late = now.saturating_since(delivery.at).as_nanos() as u64;
+                self.lateness.saturating_record(late.clamp(1, LATEST));
+            }
+        }
+    }
+
+    /// False when asked to stop.
+    fn answer_requests(&mut self, inbox: &Receiver<Request>) -> bool {
+        loop {
+            match inbox.try_recv() {
+                Ok(Request::Set(link, direction, course)) => {
+                    let now = self.now();
+                    self.lanes[lane(link, direction)].set(now, *course);
+                }
+                Ok(Request::Restart(link, courses, seed)) => {
+                    let now = self.now();
+                    for (direction, course) in Direction::BOTH.into_iter().zip(*courses) {
+                        let index = lane(link, direction);
+                        self.lanes[index] = Lane::start(now, index, course, seed);
+                    }
+                }
+                Ok(Request::Stats(link, direction, reply)) => {
+                    let link = &self.lanes[lane(link, direction)].link;
+                    let _ = reply.send((link.settings().clone(), link.counters()));
+                }
+                Ok(Request::Lateness(reply)) => {
+                    let _ = reply.send(self.summarise());
+                }
+                Ok(Request::ResetLateness) => self.lateness.reset(),
+                Err(TryRecvError::Empty) => return true,
+                Ok(Request::Stop) | Err(TryRecvError::Disconnected) => return false,
+            }
+        }
+    }
+
+    fn summarise(&self) -> Lateness {
+        let quantile = |q| Duration::from_nanos(self.lateness.value_at_quantile(q));
+        Lateness {
+            samples: self.lateness.len(),
+            p50: quantile(0.5),
+            p99: quantile(0.99),
+            max: Duration::from_nanos(self.lateness.max()),
+        }
+    }
+}
+
+fn lane(link: usize, direction: Direction) -> usize {
+    2 * link + usize::from(direction == Direction::Reverse)
+}
+
+/// A packet behind its header; its buffer goes back to the pool when it is dropped.
+struct Packet {
+    buffer: Vec<u8>,
+    len: usize,
+    pool: Rc<Pool>,
+}
+
+/// Buffers for reuse, so that packets cost no allocation.
+struct Pool {
+    buffers: RefCell<Vec<Vec<u8>>>,
+    buffer_len: usize,
+}
+
+impl Pool {
+    fn packet(pool: &Rc<Pool>) -> Packet {
+        let buffer = pool.buffers.borrow_mut().pop();
+        let buffer = buffer.unwrap_or_else(|| vec![0; pool.buffer_len]);
+        Packet {
+            buffer,
+            len: 0,
+            pool: Rc::clone(pool),
+        }
+    }
+}
+
+/// A copy in a buffer of its own, from the pool.
+impl Clone for Packet {
+    fn clone(&self) -> Self {
+        let mut copy = Pool::packet(&self.pool);
+        copy.len = self.len;
+        copy.buffer[..self.len].copy_from_slice(&self.buffer[..self.len]);
+        copy
+    }
+}
+
+impl Drop for Packet {
+    fn drop(&mut self) {
+        let mut buffers = self.pool.buffers.borrow_mut();
+        if buffers.len() < POOLED {
+            buffers.push(std::mem::take(&mut self.buffer));
+        }
+    }
+}

@@ -1,0 +1,258 @@
+//! The link emulator: the models of `braid_links` between network namespaces, in wall-clock time.
+//!
+//! Each end of a link is a TUN device in its host's namespace. What the host sends into it, the
+//! emulator reads, hands to the model, and writes to the TUN device at the other end when the
+//! model says so. One thread does it all, under SCHED_FIFO where the system allows, and records
+//! how late it was: rates are exact whatever its lateness, since the model computes with the
+//! times that should have been, but delays are not.
+
+mod engine;
+mod tun_end;
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use braid_links::{Counters, Schedule, Settings};
+use braid_linux::sys::become_realtime;
+use rustix::event::{EventfdFlags, eventfd};
+use serde::{Deserialize, Serialize};
+
+use crate::netns;
+use engine::Engine;
+use tun_end::TunEnd;
+
+/// Priority of the link emulator under SCHED_FIFO: above ordinary work, below the kernel's own
+/// threads (50).
+pub const EMULATOR_PRIORITY: i32 = 10;
+
+/// A direction of a link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Direction {
+    /// From the link's `from` end to its `to` end.
+    Forward,
+    /// From its `to` end to its `from` end.
+    Reverse,
+}
+
+impl Direction {
+    /// Both.
+    pub const BOTH: [Direction; 2] = [Direction::Forward, Direction::Reverse];
+}
+
+/// A link to emulate.
+#[derive(Debug, Clone)]
+pub struct LinkPlan {
+    /// Name of the TUN device at both ends; at most 15 bytes.
+    pub name: String,
+    /// Namespace of the `from` end.
+    pub from: String,
+    /// Namespace of the `to` end.
+    pub to: String,
+    /// Largest IP packet, bytes; the devices' MTU is to be set to it by whoever gives them
+    /// addresses.
+    pub mtu: u16,
+    /// From `from` to `to`.
+    pub forward: Course,
+    /// From `to` to `from`.
+    pub reverse: Course,
+    /// Seed of this link's random streams.
+    pub seed: u64,
+}
+
+/// What one direction of a link is like, from its start on.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Course {
+    /// At the start.
+    pub settings: Settings,
+    /// Changes, in time from the start.
+    pub schedule: Schedule,
+}
+
+impl From<Settings> for Course {
+    fn from(settings: Settings) -> Self {
+        Course {
+            settings,
+            schedule: Schedule::default(),
+        }
+    }
+}
+
+/// How late packets were delivered against the time the model gave them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Lateness {
+    /// Packets counted.
+    pub samples: u64,
+    /// Median.
+    pub p50: Duration,
+    /// 99th percentile. Throw away what was measured while this was over 1 ms.
+    pub p99: Duration,
+    /// Largest.
+    pub max: Duration,
+}
+
+/// Runs links between network namespaces until it is dropped; the devices vanish with it.
+pub struct Emulator {
+    names: Vec<String>,
+    requests: Sender<Request>,
+    wake: Arc<OwnedFd>,
+    thread: Option<JoinHandle<()>>,
+    realtime: bool,
+}
+
+/// What the emulator's thread is asked; the links are meant by their index.
+enum Request {
+    Set(usize, Direction, Box<Course>),
+    Restart(usize, Box<[Course; 2]>, u64),
+    Stats(usize, Direction, Sender<(Settings, Counters)>),
+    Lateness(Sender<Lateness>),
+    ResetLateness,
+    Stop,
+}
+
+impl Emulator {
+    /// Makes the devices and starts the links; the namespaces must exist. The devices are down
+    /// and without address yet. What is random is drawn from the link's seed, in a stream per
+    /// direction: direction `d` (0 forward, 1 reverse) of the `n`th link has
+    /// [`Rng::for_component`](braid_wire::Rng::for_component) of component `2 n + d`, as in the
+    /// simulator, so that the packets of one index meet the same fate in both.
+    ///
+    /// # Errors
+    ///
+    /// Whatever the system refused.
+    pub fn start(links: &[LinkPlan]) -> io::Result<Emulator> {
+        let mut engine = Engine::default();
+        for plan in links {
+            let from = netns::run_inside(&plan.from, || TunEnd::open(&plan.name))?;
+            let to = netns::run_inside(&plan.to, || TunEnd::open(&plan.name))?;
+            engine.add_link(plan, from, to);
+        }
+        let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        let (requests, inbox) = mpsc::channel();
+        let (ready, started) = mpsc::channel();
+        let thread = {
+            let wake = Arc::clone(&wake);
+            std::thread::Builder::new()
+                .name("braid-emulator".to_owned())
+                .spawn(move || run(engine, &inbox, &wake, &ready))?
+        };
+        let realtime = started.recv().map_err(|_| ended())?;
+        let names = links.iter().map(|l| l.name.clone()).collect();
+        Ok(Emulator {
+            names,
+            requests,
+            wake,
+            thread: Some(thread),
+            realtime,
+        })
+    }
+
+    /// Whether the emulator's thread runs under SCHED_FIFO.
+    pub fn realtime(&self) -> bool {
+        self.realtime
+    }
+
+    /// The index of the link named `name`, by which the other methods mean it.
+    pub fn index(&self, name: &str) -> Option<usize> {
+        self.names.iter().position(|n| n == name)
+    }
+
+    /// Changes a link in one direction from now on. The schedule takes the place of the one
+    /// there was; its times count from the start of the link, and what is over is left out.
+    ///
+    /// # Errors
+    ///
+    /// The emulator's thread has ended.
+    ///
+    /// # Panics
+    ///
+    /// If there is no link of this index.
+    pub fn set(&self, link: usize, direction: Direction, course: Course) -> io::Result<()> {
+        assert!(link < self.names.len(), "link index out of range");
+        self.request(Request::Set(link, direction, Box::new(course)))
+    }
+
+    /// Starts a link anew, forward and reverse: what it holds is dropped without being counted,
+    /// its counters are at zero, and traces, schedules and random streams begin.
+    ///
+    /// # Errors
+    ///
+    /// The emulator's thread has ended.
+    ///
+    /// # Panics
+    ///
+    /// If there is no link of this index.
+    pub fn restart(&self, link: usize, courses: [Course; 2], seed: u64) -> io::Result<()> {
+        assert!(link < self.names.len(), "link index out of range");
+        self.request(Request::Restart(link, Box::new(courses), seed))
+    }
+
+    /// Settings and counters of a link in one direction.
+    ///
+    /// # Errors
+    ///
+    /// The emulator's thread has ended.
+    ///
+    /// # Panics
+    ///
+    /// If there is no link of this index.
+    pub fn stats(&self, link: usize, direction: Direction) -> io::Result<(Settings, Counters)> {
+        assert!(link < self.names.len(), "link index out of range");
+        self.ask(|reply| Request::Stats(link, direction, reply))
+    }
+
+    /// How late packets were delivered since the start or the last reset.
+    ///
+    /// # Errors
+    ///
+    /// The emulator's thread has ended.
+    pub fn lateness(&self) -> io::Result<Lateness> {
+        self.ask(Request::Lateness)
+    }
+
+    /// Forgets past lateness: a measurement begins.
+    ///
+    /// # Errors
+    ///
+    /// The emulator's thread has ended.
+    pub fn reset_lateness(&self) -> io::Result<()> {
+        self.request(Request::ResetLateness)
+    }
+
+    fn ask<T>(&self, request: impl FnOnce(Sender<T>) -> Request) -> io::Result<T> {
+        let (reply, answer) = mpsc::channel();
+        self.request(request(reply))?;
+        answer.recv().map_err(|_| ended())
+    }
+
+    fn request(&self, request: Request) -> io::Result<()> {
+        self.requests.send(request).map_err(|_| ended())?;
+        rustix::io::write(&self.wake, &1u64.to_ne_bytes())?;
+        Ok(())
+    }
+}
+
+impl Drop for Emulator {
+    fn drop(&mut self) {
+        let _ = self.request(Request::Stop);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn ended() -> io::Error {
+    io::Error::other("the emulator's thread has ended")
+}
+
+fn run(engine: Engine, inbox: &Receiver<Request>, wake: &OwnedFd, ready: &Sender<bool>) {
+    let realtime = become_realtime(EMULATOR_PRIORITY);
+    let _ = ready.send(realtime);
+    if let Err(error) = engine.run(inbox, wake) {
+        tracing::error!(%error, "the link emulator stopped");
+    }
+}

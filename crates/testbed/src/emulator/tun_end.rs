@@ -1,0 +1,92 @@
+//! The TUN device at one end of an emulated link.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use braid_links::flip_bit;
+use braid_linux::tun::{VIRTIO_NET_HDR_F_NEEDS_CSUM, VNET_HDR_LEN, open_plain};
+use braid_wire::checksum;
+
+/// A TUN device that carries one packet a call, never larger than its MTU, each behind a
+/// `virtio_net_hdr`. The header is there for the checksum alone: the kernel leaves it open on the
+/// way in, says so in the header, and takes it as good on the way out if that header comes back
+/// with the packet. So nobody computes it over an emulated link, and a capture there shows it as
+/// wrong.
+pub(super) struct TunEnd {
+    fd: OwnedFd,
+}
+
+impl TunEnd {
+    /// Makes the device in the namespace of the calling thread.
+    pub fn open(name: &str) -> io::Result<TunEnd> {
+        let fd = open_plain(name).map_err(io::Error::other)?;
+        Ok(TunEnd { fd })
+    }
+
+    /// Reads a header and packet; `None` when there is none.
+    pub fn read(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
+        match rustix::io::read(&self.fd, buffer) {
+            Ok(n) => Ok(Some(n)),
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Ok(None),
+            // The device is down, or was a moment ago.
+            Err(rustix::io::Errno::IO) => Ok(None),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    /// Writes a header and packet; false if the device did not take it, for instance because it
+    /// is down.
+    pub fn write(&self, bytes: &[u8]) -> bool {
+        rustix::io::write(&self.fd, bytes).is_ok()
+    }
+}
+
+impl AsFd for TunEnd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// Flips a bit of the packet behind its header. The checksum the kernel left open is computed
+/// first, and the header no longer vouches for it, so that the receiver can notice.
+pub(super) fn corrupt(bytes: &mut [u8], bit: u32) {
+    let Some((header, packet)) = bytes.split_first_chunk_mut::<VNET_HDR_LEN>() else {
+        return;
+    };
+    if header[0] & VIRTIO_NET_HDR_F_NEEDS_CSUM != 0 {
+        let field = |at: usize| usize::from(u16::from_ne_bytes([header[at], header[at + 1]]));
+        let (start, offset) = (field(6), field(8));
+        if let Some(segment) = packet.get_mut(start..)
+            && offset + 2 <= segment.len()
+        {
+            // The field holds the sum over the pseudo-header, so that all is in the one sum.
+            let sum = checksum::finish(checksum::sum(checksum::Sum::default(), segment));
+            segment[offset..offset + 2].copy_from_slice(&sum.to_be_bytes());
+        }
+    }
+    header.fill(0);
+    flip_bit(packet, bit);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_open_checksum_is_completed_before_a_bit_is_flipped() {
+        // A 4-byte IP header stands in; the checksum is at offset 2 of what follows, and holds
+        // the pseudo-header's sum.
+        let mut bytes = [0u8; VNET_HDR_LEN + 4 + 6];
+        bytes[0] = VIRTIO_NET_HDR_F_NEEDS_CSUM;
+        bytes[6..8].copy_from_slice(&4u16.to_ne_bytes());
+        bytes[8..10].copy_from_slice(&2u16.to_ne_bytes());
+        bytes[VNET_HDR_LEN + 4..].copy_from_slice(&[0x12, 0x34, 0x00, 0x05, 0x80, 0x01]);
+        corrupt(&mut bytes, 4 * 8 + 7);
+        // 0x1234 + 0x0005 + 0x8001 = 0x923a, whose complement is 0x6dc5.
+        assert_eq!(bytes[..VNET_HDR_LEN], [0; VNET_HDR_LEN]);
+        assert_eq!(
+            bytes[VNET_HDR_LEN + 4..],
+            [0x13, 0x34, 0x6d, 0xc5, 0x80, 0x01]
+        );
+    }
+}

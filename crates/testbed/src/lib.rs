@@ -1,0 +1,48 @@
+//! Testbeds: hosts as network namespaces, emulated links and plain LANs between them, and the
+//! processes that run on the hosts, all described by one TOML file.
+//!
+//! Two ways to use it. In process: [`Testbed::up`] builds everything and owns it; dropping the
+//! value takes it down. As a daemon: [`spawn_daemon`] starts this executable again in the
+//! background, where [`run_daemon`] holds the [`Testbed`] and answers on a control socket; a
+//! [`Client`] talks to it.
+//!
+//! ```no_run
+//! use braid_testbed::{LinkChange, Options, Spec, Testbed};
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let spec = Spec::read("examples/testbed/demo.toml".as_ref())?;
+//! let mut testbed = Testbed::up(spec, Options::default())?;
+//! testbed.start("content")?;
+//! testbed.exec("user", "curl")?.arg("http://203.0.113.80/").status()?;
+//! testbed.set("link1", None, &LinkChange::parse(["loss=1%"])?)?;
+//! let carried = testbed.link_status("link1")?.reverse.bytes_delivered;
+//! testbed.down()?;
+//! # Ok(()) }
+//! ```
+//!
+//! What a testbed makes is found again by name: namespaces `<testbed>.<host>`, so that
+//! [`down`] removes all of it even after the daemon was killed. Whatever process still runs in
+//! one of its namespaces is killed then.
+
+mod change;
+mod control;
+pub mod emulator;
+mod error;
+pub mod kernel_tcp;
+mod layout;
+mod leftovers;
+pub mod mptcp_info;
+pub mod netns;
+mod routes;
+mod spec;
+mod state;
+mod status;
+mod testbed;
+
+pub use change::{LinkChange, ScheduledChange};
+pub use control::{Client, down, run_daemon, spawn_daemon};
+pub use error::{Error, SpecError};
+pub use layout::{HostLayout, InterfaceLayout, Layout, SegmentKind};
+pub use spec::{HostSpec, LanSpec, LinkSpec, Role, Spec, Start};
+pub use state::is_up;
+pub use status::{ChildStatus, DirectionStatus, HostStatus, LatenessStatus, LinkStatus, Status};
+pub use testbed::{Options, RenderConfig, Testbed};

@@ -1,0 +1,310 @@
+//! Named network namespaces, compatible with `ip netns`: each is a file in `/run/netns` on which
+//! the namespace is mounted.
+//!
+//! Works as root, and inside an unprivileged user namespace with mounts of its own, into which
+//! [`ensure_capable`] moves a program that is not root.
+
+use std::fmt;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
+
+use braid_linux::sys;
+use rustix::mount::{
+    MountPropagationFlags, UnmountFlags, mount_bind, mount_bind_recursive, mount_change, unmount,
+};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+/// Environment variable that tells a program started by [`ensure_capable`] that it runs in a
+/// user namespace of its own; its value is the user id outside.
+pub const MARKER: &str = "BRAID_USER_NAMESPACE";
+
+const DIRECTORY: &str = "/run/netns";
+
+/// Makes a namespace named `name`, with nothing in it but a loopback interface that is down.
+///
+/// # Errors
+///
+/// `AlreadyExists` if there is one of this name; whatever the system refused.
+pub fn create(name: &str) -> io::Result<()> {
+    prepare_directory()?;
+    let path = path(name)?;
+    OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o444)
+        .open(&path)?;
+    let made = on_thread(|| {
+        sys::unshare_network()?;
+        mount_bind("/proc/thread-self/ns/net", &path)?;
+        Ok(())
+    });
+    if made.is_err() {
+        let _ = fs::remove_file(&path);
+    }
+    made
+}
+
+/// Removes the namespace named `name`, whose interfaces vanish once no process is left in it.
+/// Succeeds when there is none.
+///
+/// # Errors
+///
+/// Whatever the system refused.
+pub fn delete(name: &str) -> io::Result<()> {
+    let path = path(name)?;
+    // Not mounted (EINVAL) or not there (ENOENT): whatever remains is the file.
+    let _ = unmount(&path, UnmountFlags::DETACH);
+    match fs::remove_file(&path) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}
+
+/// Whether there is a namespace named `name`.
+pub fn exists(name: &str) -> bool {
+    path(name).is_ok_and(|p| p.exists())
+}
+
+/// Names of all namespaces.
+///
+/// # Errors
+///
+/// Whatever the system refused; no directory counts as no namespaces.
+pub fn list() -> io::Result<Vec<String>> {
+    let entries = match fs::read_dir(DIRECTORY) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        other => other?,
+    };
+    let mut names: Vec<String> = entries
+        .flatten()
+        .filter_map(|e| e.file_name().into_string().ok())
+        .collect();
+    names.sort();
+    Ok(names)
+}
+
+/// A handle on the namespace named `name`, which keeps it alive.
+///
+/// # Errors
+///
+/// `NotFound` if there is none.
+pub fn open(name: &str) -> io::Result<OwnedFd> {
+    Ok(File::open(path(name)?)?.into())
+}
+
+/// Moves the calling thread into the namespace named `name`, for good.
+///
+/// # Errors
+///
+/// `NotFound` if there is none; whatever the system refused.
+pub fn enter(name: &str) -> io::Result<()> {
+    let namespace = open(name)?;
+    move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))?;
+    Ok(())
+}
+
+/// Runs `work` on a thread of its own inside the namespace named `name` and waits for it. Sockets
+/// and TUN devices made there stay in that namespace.
+///
+/// # Errors
+///
+/// As of [`enter`]; else what `work` answered.
+pub fn run_inside<T: Send>(
+    name: &str,
+    work: impl FnOnce() -> io::Result<T> + Send,
+) -> io::Result<T> {
+    on_thread(|| {
+        enter(name)?;
+        work()
+    })
+}
+
+fn on_thread<T: Send>(work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
+    std::thread::scope(|scope| {
+        scope
+            .spawn(work)
+            .join()
+            .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+/// Makes `command` start inside the namespace named `name`.
+///
+/// # Errors
+///
+/// `NotFound` if there is none.
+pub fn enter_on_exec(command: &mut Command, name: &str) -> io::Result<()> {
+    sys::join_on_exec(command, vec![open(name)?]);
+    Ok(())
+}
+
+/// A command that runs `program` inside the namespace named `name`.
+///
+/// # Errors
+///
+/// As of [`enter_on_exec`].
+pub fn command(name: &str, program: &str) -> io::Result<Command> {
+    let mut command = Command::new(program);
+    enter_on_exec(&mut command, name)?;
+    Ok(command)
+}
+
+/// Ids of the processes that have a thread in the namespace named `name`, this one excepted.
+///
+/// # Errors
+///
+/// `NotFound` if there is none.
+pub fn processes(name: &str) -> io::Result<Vec<u32>> {
+    let namespace = identity(&path(name)?)?;
+    let own = std::process::id();
+    let mut found = Vec::new();
+    for entry in fs::read_dir("/proc")?.flatten() {
+        let Some(pid) = entry
+            .file_name()
+            .to_str()
+            .and_then(|n| n.parse::<u32>().ok())
+        else {
+            continue;
+        };
+        // A process may end while it is looked at; it is then of no interest.
+        let Ok(tasks) = fs::read_dir(entry.path().join("task")) else {
+            continue;
+        };
+        let inside = tasks
+            .flatten()
+            .any(|t| identity(&t.path().join("ns/net")).ok() == Some(namespace));
+        if inside && pid != own {
+            found.push(pid);
+        }
+    }
+    Ok(found)
+}
+
+fn identity(path: &Path) -> io::Result<(u64, u64)> {
+    use std::os::unix::fs::MetadataExt;
+    let metadata = fs::metadata(path)?;
+    Ok((metadata.dev(), metadata.ino()))
+}
+
+fn path(name: &str) -> io::Result<PathBuf> {
+    if name.is_empty() || name.contains('/') || name.starts_with('.') {
+        let message = format!("`{name}` cannot name a network namespace");
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+    }
+    Ok(Path::new(DIRECTORY).join(name))
+}
+
+/// Makes the directory a shared mount, as `ip netns` does, so that a namespace deleted here also
+/// goes away in the mount namespaces that were cloned meanwhile.
+fn prepare_directory() -> io::Result<()> {
+    fs::create_dir_all(DIRECTORY)?;
+    let shared = MountPropagationFlags::SHARED | MountPropagationFlags::REC;
+    if mount_change(DIRECTORY, shared).is_err() {
+        mount_bind_recursive(DIRECTORY, DIRECTORY)?;
+        mount_change(DIRECTORY, shared)?;
+    }
+    Ok(())
+}
+
+/// On what ground a program may make namespaces.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Capability {
+    /// It is root.
+    Root,
+    /// It runs in an unprivileged user namespace with network and mounts of its own.
+    UserNamespace,
+}
+
+/// Why no namespaces can be made here; reads well after "skipped: ".
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reason(pub String);
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Reason {}
+
+impl Reason {
+    /// Says on standard error that `what` is skipped; also from within a test, whose output is
+    /// otherwise shown only when it fails.
+    pub fn announce(&self, what: &str) {
+        let _ = writeln!(io::stderr(), "{what} skipped: {self}");
+    }
+}
+
+/// Tries whether this program can have network namespaces and TUN devices, and on what ground;
+/// where that is [`Capability::UserNamespace`], it is for [`ensure_capable`] to move there.
+///
+/// # Errors
+///
+/// The reason if not.
+pub fn capability() -> Result<Capability, Reason> {
+    if std::env::var_os(MARKER).is_some() {
+        let failed = |e| Reason(format!("cannot mount /run/netns in a user namespace ({e})"));
+        prepare_directory().map_err(failed)?;
+        return Ok(Capability::UserNamespace);
+    }
+    if rustix::process::geteuid().is_root() {
+        let failed = |what| move |e| Reason(format!("root may not {what} here ({e})"));
+        open_tun().map_err(failed("open /dev/net/tun"))?;
+        probe().map_err(failed("make network namespaces"))?;
+        return Ok(Capability::Root);
+    }
+    match run_in_user_namespace(Command::new("true").stdin(Stdio::null())) {
+        Ok(_) => Ok(Capability::UserNamespace),
+        Err(e) => Err(Reason(format!(
+            "not root, and no unprivileged user namespace with TUN devices is to be had ({e})"
+        ))),
+    }
+}
+
+/// Makes sure that this program may make network namespaces and TUN devices.
+///
+/// As root it returns at once. Otherwise it starts this executable again, with the same arguments,
+/// inside a new user namespace with its own network, mounts and `/run`, waits for it, and ends
+/// this process with its exit code; inside, it returns. So call it first thing.
+///
+/// # Errors
+///
+/// The reason if neither is possible: the caller skips what it wanted to do and says so.
+pub fn ensure_capable() -> Result<Capability, Reason> {
+    // Tests ask from several threads; the program is to be started again once.
+    static ASKING: Mutex<()> = Mutex::new(());
+    let _asking = ASKING.lock().unwrap_or_else(PoisonError::into_inner);
+    let capability = capability()?;
+    if capability == Capability::Root || std::env::var_os(MARKER).is_some() {
+        return Ok(capability);
+    }
+    let reason = |e: io::Error| Reason(format!("cannot start again in a user namespace ({e})"));
+    let program = std::env::current_exe().map_err(reason)?;
+    let mut command = Command::new(program);
+    command.args(std::env::args_os().skip(1));
+    let status = run_in_user_namespace(&mut command).map_err(reason)?;
+    std::process::exit(status.code().unwrap_or(1));
+}
+
+fn open_tun() -> io::Result<File> {
+    let mut options = File::options();
+    options.read(true).write(true).open("/dev/net/tun")
+}
+
+fn probe() -> io::Result<()> {
+    on_thread(sys::unshare_network)
+}
+
+/// Runs `command` as root of a new user namespace, with its own network and mounts.
+fn run_in_user_namespace(command: &mut Command) -> io::Result<std::process::ExitStatus> {
+    command.env(MARKER, rustix::process::getuid().as_raw().to_string());
+    sys::isolate_on_exec(command);
+    let mut child = command.spawn()?;
+    // The terminal's interrupt goes to both; the child, which cleans up, is to be waited for.
+    sys::ignoring_interrupts(|| child.wait())
+}

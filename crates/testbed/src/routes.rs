@@ -1,0 +1,247 @@
+//! Addresses and routes of a host.
+
+use std::collections::VecDeque;
+
+use crate::layout::{HostLayout, InterfaceLayout, Segment, SegmentKind};
+use crate::spec::{HostSpec, Spec};
+
+/// Metric of the default route over the first segment in common with the gateway.
+const FIRST_METRIC: usize = 100;
+
+/// Routing tables and rule priorities for routing by source; behind those a box makes.
+const FIRST_TABLE: usize = 20_000;
+
+/// Subflows and addresses a kernel MPTCP host agrees to.
+const MPTCP_LIMIT: u32 = 8;
+
+/// Packets a device holds for the emulator until it reads them. Bursts must fit, since what is
+/// dropped there is dropped by no model.
+const DEVICE_QUEUE: u32 = 4096;
+
+/// Scripts for `ip -4 -batch` and `ip -6 -batch` that give a host its addresses and routes.
+#[derive(Default)]
+pub(crate) struct Scripts {
+    /// May be run again, which mends what was changed since.
+    pub v4: String,
+    /// The same for IPv6.
+    pub v6: String,
+    /// To be run once, after the others.
+    pub once4: String,
+    /// The same for IPv6.
+    pub once6: String,
+}
+
+impl Scripts {
+    /// Settings of the device of an emulated link. Without multicast the kernel sends nothing of
+    /// its own accord, so that losses fall on the packets of one index in every run.
+    pub fn device(&mut self, name: &str, mtu: u16) {
+        self.v4 += &format!("link set {name} mtu {mtu} txqueuelen {DEVICE_QUEUE} multicast off\n");
+    }
+}
+
+/// What to feed to `ip -4 -batch` and `ip -6 -batch` so that the host has its addresses and
+/// routes.
+pub(crate) fn script(
+    spec: &Spec,
+    segments: &[Segment],
+    host: &HostLayout,
+    host_spec: &HostSpec,
+) -> Scripts {
+    let mut scripts = Scripts {
+        v4: "link set lo up\n".to_owned(),
+        ..Scripts::default()
+    };
+    let congestion = format!("congctl {}", spec.congestion);
+    for interface in &host.interfaces {
+        if let Some(link) = spec.links.iter().find(|l| *l.name == *interface.name) {
+            scripts.device(&interface.name, link.mtu);
+        }
+        add_addresses(&mut scripts, interface, &congestion);
+    }
+    if host.gateway.is_some() {
+        add_default_routes(&mut scripts, host, &congestion);
+    } else {
+        add_shortest_routes(&mut scripts, spec, segments, host, &congestion);
+    }
+    if host_spec.source_routing || host_spec.mptcp {
+        add_source_routing(&mut scripts, host, &congestion);
+    }
+    if host_spec.mptcp {
+        add_mptcp(&mut scripts, host);
+    }
+    scripts
+}
+
+fn add_addresses(scripts: &mut Scripts, interface: &InterfaceLayout, congestion: &str) {
+    let InterfaceLayout {
+        name,
+        address4,
+        address6,
+        subnet4,
+        subnet6,
+        ..
+    } = interface;
+    scripts.v4 += &format!(
+        "link set {name} up\n\
+         addr replace {address4}/{} dev {name} noprefixroute\n\
+         route replace {subnet4} dev {name} src {address4} {congestion}\n",
+        subnet4.prefix_len()
+    );
+    scripts.v6 += &format!(
+        "addr replace {address6}/{} dev {name} nodad noprefixroute\n\
+         route replace {subnet6} dev {name} src {address6} {congestion}\n",
+        subnet6.prefix_len()
+    );
+}
+
+fn add_default_routes(scripts: &mut Scripts, host: &HostLayout, congestion: &str) {
+    let towards = host
+        .interfaces
+        .iter()
+        .filter_map(|i| Some((i, i.gateway4?, i.gateway6?)));
+    for (index, (interface, gateway4, gateway6)) in towards.enumerate() {
+        let (metric, name) = (FIRST_METRIC + index, &interface.name);
+        scripts.v4 += &format!(
+            "route replace default via {gateway4} dev {name} metric {metric} src {} {congestion}\n",
+            interface.address4
+        );
+        scripts.v6 += &format!(
+            "route replace default via {gateway6} dev {name} metric {metric} src {} {congestion}\n",
+            interface.address6
+        );
+    }
+}
+
+fn add_shortest_routes(
+    scripts: &mut Scripts,
+    spec: &Spec,
+    segments: &[Segment],
+    host: &HostLayout,
+    congestion: &str,
+) {
+    for (segment, first_segment, next_hop) in shortest_ways(spec, segments, &host.name) {
+        if segment.private {
+            continue;
+        }
+        let Some(interface) = host
+            .interfaces
+            .iter()
+            .find(|i| i.name == first_segment.name)
+        else {
+            continue;
+        };
+        let neighbour = interface
+            .neighbours
+            .iter()
+            .find(|(name, ..)| name == next_hop);
+        let Some((_, via4, via6)) = neighbour else {
+            continue;
+        };
+        scripts.v4 += &format!(
+            "route replace {} via {via4} dev {} {congestion}\n",
+            segment.subnet4, interface.name
+        );
+        scripts.v6 += &format!(
+            "route replace {} via {via6} dev {} {congestion}\n",
+            segment.subnet6, interface.name
+        );
+    }
+}
+
+/// For every segment `host` is not on: that segment, and the segment and neighbour its packets
+/// leave by. Only hosts that forward are passed through; the first in the file wins a tie.
+fn shortest_ways<'a>(
+    spec: &Spec,
+    segments: &'a [Segment],
+    host: &str,
+) -> Vec<(&'a Segment, &'a Segment, &'a str)> {
+    let forwards = |name: &str| {
+        spec.hosts
+            .iter()
+            .any(|h| *h.name == *name && h.role.forwards())
+    };
+    let own: Vec<&Segment> = segments
+        .iter()
+        .filter(|s| s.hosts.iter().any(|h| h == host))
+        .collect();
+    let mut seen: Vec<&str> = vec![host];
+    let mut reached: Vec<&str> = own.iter().map(|s| s.name.as_str()).collect();
+    let mut ways = Vec::new();
+    let mut open: VecDeque<(&Segment, &str, &str)> = VecDeque::new();
+    for segment in &own {
+        for neighbour in segment.hosts.iter().filter(|h| *h != host) {
+            open.push_back((segment, neighbour, neighbour));
+        }
+    }
+    while let Some((first, next_hop, at)) = open.pop_front() {
+        if seen.contains(&at) || !forwards(at) {
+            continue;
+        }
+        seen.push(at);
+        for segment in segments.iter().filter(|s| s.hosts.iter().any(|h| h == at)) {
+            if !reached.contains(&segment.name.as_str()) {
+                reached.push(&segment.name);
+                ways.push((segment, first, next_hop));
+            }
+            for neighbour in &segment.hosts {
+                open.push_back((first, next_hop, neighbour));
+            }
+        }
+    }
+    ways
+}
+
+fn add_source_routing(scripts: &mut Scripts, host: &HostLayout, congestion: &str) {
+    for (index, interface) in host.links().enumerate() {
+        let Some((_, peer4, peer6)) = interface.neighbours.first() else {
+            continue;
+        };
+        let (table, name) = (FIRST_TABLE + index, &interface.name);
+        let via4 = interface.gateway4.unwrap_or(*peer4);
+        let via6 = interface.gateway6.unwrap_or(*peer6);
+        let families = [
+            (
+                &mut scripts.v4,
+                &mut scripts.once4,
+                via4.to_string(),
+                interface.address4.to_string(),
+                32,
+            ),
+            (
+                &mut scripts.v6,
+                &mut scripts.once6,
+                via6.to_string(),
+                interface.address6.to_string(),
+                128,
+            ),
+        ];
+        for (script, once, via, address, prefix) in families {
+            // Without the last route a link that lost its own would leak onto another one.
+            *script += &format!(
+                "route replace default via {via} dev {name} src {address} table {table} \
+                 {congestion}\n\
+                 route replace unreachable default metric 9999 table {table}\n"
+            );
+            *once += &format!("rule add from {address}/{prefix} lookup {table} pref {table}\n");
+        }
+    }
+}
+
+fn add_mptcp(scripts: &mut Scripts, host: &HostLayout) {
+    scripts.once4 +=
+        &format!("mptcp limits set subflows {MPTCP_LIMIT} add_addr_accepted {MPTCP_LIMIT}\n");
+    for interface in host
+        .interfaces
+        .iter()
+        .filter(|i| i.kind == SegmentKind::Link)
+    {
+        let InterfaceLayout {
+            name,
+            address4,
+            address6,
+            ..
+        } = interface;
+        scripts.once4 += &format!("mptcp endpoint add {address4} dev {name} subflow\n");
+        scripts.once4 += &format!("mptcp endpoint add {address6} dev {name} subflow\n");
+    }
+}

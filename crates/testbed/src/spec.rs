@@ -1,0 +1,489 @@
+//! The testbed file.
+
+use std::fmt;
+use std::ops::{Deref, Range};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use braid_links::LinkModel;
+use braid_links::value::{self, ValueError};
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use serde::Deserialize;
+use serde::de::{Deserializer, Error as _, IntoDeserializer};
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use crate::change::ScheduledChange;
+use crate::error::{Error, SpecError};
+
+/// A testbed file, read and checked.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Spec {
+    /// Name of the testbed: prefix of its namespaces and name of its state directory.
+    pub name: Name,
+    /// Congestion control of every route of every host (`congctl`), so that kernel TCP does not
+    /// depend on the machine's default.
+    #[serde(default = "default_congestion")]
+    pub congestion: String,
+    /// Seed of the links' random streams.
+    #[serde(default)]
+    pub seed: u64,
+    /// Hosts.
+    #[serde(default, rename = "host")]
+    pub hosts: Vec<HostSpec>,
+    /// Segments without emulation.
+    #[serde(default, rename = "lan")]
+    pub lans: Vec<LanSpec>,
+    /// Emulated links.
+    #[serde(default, rename = "link")]
+    pub links: Vec<LinkSpec>,
+    /// Where the file lies; relative paths in it start there.
+    #[serde(skip)]
+    pub directory: PathBuf,
+}
+
+/// A host: one network namespace, and perhaps one process in it.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HostSpec {
+    /// Name of the host.
+    pub name: Name,
+    /// What it is there for.
+    pub role: Role,
+    /// When its process starts.
+    #[serde(default)]
+    pub start: Start,
+    /// Configuration file of a box or server; made from the layout where absent.
+    pub config: Option<PathBuf>,
+    /// Directory a content host serves; where absent, `www` in the state directory.
+    pub directory: Option<PathBuf>,
+    /// Neighbour that everything goes to which is not on a segment of this host. With several
+    /// segments in common the default routes have metrics 100, 101, … in the order of the file.
+    /// A host without a gateway has a route to every segment, by the shortest way.
+    pub gateway: Option<Name>,
+    /// Kernel MPTCP for a baseline: endpoints on the links, limits, and a routing table for each
+    /// link chosen by source address.
+    #[serde(default)]
+    pub mptcp: bool,
+    /// A routing table for each link, chosen by source address, so that a socket bound to the
+    /// address of a link uses it. `mptcp` implies it.
+    #[serde(default)]
+    pub source_routing: bool,
+}
+
+/// What a host is there for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    /// Runs ordinary programs; forwards nothing.
+    User,
+    /// Runs `braid box`; forwards.
+    Box,
+    /// Forwards only.
+    Router,
+    /// Runs `braid server`; forwards.
+    Server,
+    /// Runs nginx on port 80.
+    Content,
+}
+
+impl Role {
+    /// As written in the file.
+    pub fn name(self) -> &'static str {
+        match self {
+            Role::User => "user",
+            Role::Box => "box",
+            Role::Router => "router",
+            Role::Server => "server",
+            Role::Content => "content",
+        }
+    }
+
+    /// Whether a host of this role forwards packets.
+    pub fn forwards(self) -> bool {
+        matches!(self, Role::Box | Role::Router | Role::Server)
+    }
+}
+
+/// When the process of a host starts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Start {
+    /// With the testbed.
+    #[default]
+    Auto,
+    /// By `Testbed::start` only.
+    Manual,
+}
+
+/// A segment without emulation: a veth pair between two hosts, a bridge between more.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LanSpec {
+    /// Name of the segment and of the hosts' interfaces on it.
+    pub name: Name,
+    /// Hosts on it, in the order of their addresses.
+    pub hosts: Vec<Name>,
+    /// IPv4 network, such as `192.168.1.0/24`; 198.18.N.0/24 where absent (RFC 2544).
+    #[serde(default, deserialize_with = "subnet4")]
+    pub subnet4: Option<Ipv4Net>,
+    /// IPv6 network of 64 bits; 2001:db8:N::/64 where absent (RFC 3849).
+    #[serde(default, deserialize_with = "subnet6")]
+    pub subnet6: Option<Ipv6Net>,
+    /// Hosts outside get no route to it, as to a network behind NAT.
+    #[serde(default)]
+    pub private: bool,
+}
+
+/// An emulated link between two hosts; the settings hold for both directions unless `forward`
+/// (`from` to `to`) or `reverse` say otherwise.
+#[derive(Debug, Clone, Deserialize)]
+pub struct LinkSpec {
+    /// Name of the link and of the interfaces at its ends.
+    pub name: Name,
+    /// The host at one end; it has the first address.
+    pub from: Name,
+    /// The host at the other end.
+    pub to: Name,
+    /// IPv4 network; as for a LAN.
+    #[serde(default, deserialize_with = "subnet4")]
+    pub subnet4: Option<Ipv4Net>,
+    /// IPv6 network; as for a LAN.
+    #[serde(default, deserialize_with = "subnet6")]
+    pub subnet6: Option<Ipv6Net>,
+    /// What holds for both directions where they do not say otherwise; its keys stand among the
+    /// others.
+    #[serde(skip)]
+    pub model: LinkModel,
+    /// MTU of the interfaces, bytes.
+    #[serde(default = "default_mtu")]
+    pub mtu: u16,
+    /// What differs from `from` to `to`.
+    #[serde(default)]
+    pub forward: LinkModel,
+    /// What differs from `to` to `from`.
+    #[serde(default)]
+    pub reverse: LinkModel,
+    /// Changes over time, in order.
+    #[serde(default)]
+    pub schedule: Vec<Spanned<ScheduledChange>>,
+    /// Seed of the link's random streams; the testbed's where absent.
+    pub seed: Option<u64>,
+}
+
+impl LinkSpec {
+    /// The keys that are not settings of the link.
+    const KEYS: [&str; 10] = [
+        "name", "from", "to", "subnet4", "subnet6", "mtu", "forward", "reverse", "schedule", "seed",
+    ];
+
+    /// What the file says of the directions at the start, forward and reverse.
+    pub(crate) fn models(&self) -> [LinkModel; 2] {
+        [&self.forward, &self.reverse].map(|own| own.or(&self.model))
+    }
+}
+
+fn subnet4<'de, D: Deserializer<'de>>(d: D) -> Result<Option<Ipv4Net>, D::Error> {
+    let text = String::deserialize(d)?;
+    match value::prefix(&text).map_err(D::Error::custom)? {
+        IpNet::V4(net) if (8..=30).contains(&net.prefix_len()) => Ok(Some(net)),
+        _ => {
+            let expected = "one of /8 to /30 such as \"192.168.1.0/24\"";
+            let wrong = ValueError::is_no(&text, "IPv4 network for hosts", expected);
+            Err(D::Error::custom(wrong))
+        }
+    }
+}
+
+fn subnet6<'de, D: Deserializer<'de>>(d: D) -> Result<Option<Ipv6Net>, D::Error> {
+    let text = String::deserialize(d)?;
+    match value::prefix(&text).map_err(D::Error::custom)? {
+        IpNet::V6(net) if (16..=120).contains(&net.prefix_len()) => Ok(Some(net)),
+        _ => {
+            let expected = "one of /16 to /120 such as \"fd00:1::/64\"";
+            let wrong = ValueError::is_no(&text, "IPv6 network for hosts", expected);
+            Err(D::Error::custom(wrong))
+        }
+    }
+}
+
+fn default_congestion() -> String {
+    "cubic".to_owned()
+}
+
+fn default_mtu() -> u16 {
+    1500
+}
+
+/// A name in the file, with its place for error messages.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(transparent)]
+pub struct Name(Spanned<String>);
+
+impl Name {
+    /// Where it stands in the file, in bytes.
+    pub(crate) fn span(&self) -> Range<usize> {
+        self.0.span()
+    }
+}
+
+impl Deref for Name {
+    type Target = str;
+    fn deref(&self) -> &str {
+        self.0.get_ref()
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self)
+    }
+}
+
+impl Spec {
+    /// Reads and checks the file at `path`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Spec`] if it cannot be read, or with the place of the first mistake.
+    pub fn read(path: &Path) -> Result<Spec, Error> {
+        let text = std::fs::read_to_string(path).map_err(|e| SpecError::unreadable(path, &e))?;
+        Ok(Spec::parse(&text, path)?)
+    }
+
+    /// Reads and checks `text`, which came from `origin`.
+    ///
+    /// # Errors
+    ///
+    /// The place of the first mistake and what to write instead.
+    pub fn parse(text: &str, origin: &Path) -> Result<Spec, SpecError> {
+        let source = Source { text, origin };
+        let mistake = |e| source.toml_error(&e);
+        let mut table = DeTable::parse(text).map_err(mistake)?;
+        let models = take_models(&source, table.get_mut())?;
+        let mut spec = Spec::deserialize(table.into_deserializer()).map_err(mistake)?;
+        for (link, model) in spec.links.iter_mut().zip(models) {
+            link.model = model;
+        }
+        spec.directory = origin.parent().map(Path::to_owned).unwrap_or_default();
+        spec.check(&source)?;
+        let Spec {
+            links, directory, ..
+        } = &mut spec;
+        links
+            .iter_mut()
+            .try_for_each(|link| load_link(&source, link, directory))?;
+        Ok(spec)
+    }
+
+    fn check(&self, source: &Source<'_>) -> Result<(), SpecError> {
+        check_name(source, &self.name, 32)?;
+        let mut hosts: Vec<&str> = Vec::new();
+        for host in &self.hosts {
+            check_name(source, &host.name, 32)?;
+            check_new(source, &host.name, &hosts, "host")?;
+            hosts.push(&host.name);
+        }
+        let mut segments: Vec<&str> = Vec::new();
+        for name in self
+            .lans
+            .iter()
+            .map(|l| &l.name)
+            .chain(self.links.iter().map(|l| &l.name))
+        {
+            // The kernel's limit for interface names (IFNAMSIZ - 1).
+            check_name(source, name, 15)?;
+            check_new(source, name, &segments, "lan or link")?;
+            segments.push(name);
+        }
+        for lan in &self.lans {
+            if lan.hosts.len() < 2 {
+                let message = format!("lan `{}` needs at least two hosts", lan.name);
+                return Err(source.error(lan.name.span(), message));
+            }
+            let mut seen: Vec<&str> = Vec::new();
+            for host in &lan.hosts {
+                check_known(source, host, &hosts)?;
+                check_new(source, host, &seen, "host of this lan")?;
+                seen.push(host);
+            }
+        }
+        for link in &self.links {
+            check_known(source, &link.from, &hosts)?;
+            check_known(source, &link.to, &hosts)?;
+            if *link.from == *link.to {
+                let message = format!("link `{}` ends where it starts", link.name);
+                return Err(source.error(link.to.span(), message));
+            }
+        }
+        self.hosts
+            .iter()
+            .try_for_each(|host| self.check_gateway(source, host, &hosts))
+    }
+
+    fn check_gateway(
+        &self,
+        source: &Source<'_>,
+        host: &HostSpec,
+        hosts: &[&str],
+    ) -> Result<(), SpecError> {
+        let Some(gateway) = &host.gateway else {
+            return Ok(());
+        };
+        check_known(source, gateway, hosts)?;
+        let both = |ends: &[&Name]| {
+            ends.iter().any(|n| ***n == *host.name) && ends.iter().any(|n| ***n == **gateway)
+        };
+        let neighbours = self
+            .lans
+            .iter()
+            .any(|l| both(&l.hosts.iter().collect::<Vec<_>>()))
+            || self.links.iter().any(|l| both(&[&l.from, &l.to]));
+        if neighbours && *host.name != **gateway {
+            return Ok(());
+        }
+        let message = format!(
+            "`{gateway}` is no neighbour of `{}`; name a host it shares a lan or link with",
+            host.name
+        );
+        Err(source.error(gateway.span(), message))
+    }
+}
+
+/// The text being checked, for error messages.
+struct Source<'a> {
+    text: &'a str,
+    origin: &'a Path,
+}
+
+impl Source<'_> {
+    /// Where `words` stand first, from byte `from` on; there if nowhere.
+    fn find(&self, words: &str, from: usize) -> Range<usize> {
+        let rest = self.text.get(from..).unwrap_or_default();
+        let at = rest.find(words).map_or(from, |at| from + at);
+        at..at
+    }
+
+    fn toml_error(&self, error: &toml::de::Error) -> SpecError {
+        self.error(error.span().unwrap_or(0..0), error.message().to_owned())
+    }
+
+    fn error(&self, span: Range<usize>, message: String) -> SpecError {
+        let start = span.start.min(self.text.len());
+        let before = self.text.get(..start).unwrap_or_default();
+        let line_start = before.rfind('\n').map_or(0, |i| i + 1);
+        let line = self.text.get(line_start..).unwrap_or_default();
+        SpecError {
+            file: self.origin.to_owned(),
+            line: before.matches('\n').count() + 1,
+            column: before[line_start..].chars().count() + 1,
+            read: line.lines().next().unwrap_or_default().trim().to_owned(),
+            message,
+        }
+    }
+}
+
+/// Takes the settings of the links out of the tables they share with other keys. Serde's `flatten`
+/// would lose the place of a mistake.
+fn take_models(source: &Source<'_>, file: &mut DeTable<'_>) -> Result<Vec<LinkModel>, SpecError> {
+    let mut models = Vec::new();
+    let links = file.get_mut("link").map(Spanned::get_mut);
+    let Some(DeValue::Array(links)) = links else {
+        return Ok(models);
+    };
+    for link in links.iter_mut() {
+        let span = link.span();
+        let DeValue::Table(keys) = link.get_mut() else {
+            continue;
+        };
+        let (settings, own) = std::mem::take(keys)
+            .into_iter()
+            .partition(|(key, _)| LinkModel::KEYS.contains(&&**key.get_ref()));
+        *keys = own;
+        let known = |key: &str| LinkSpec::KEYS.contains(&key);
+        if let Some(unknown) = keys.keys().find(|key| !known(key.get_ref())) {
+            let message = format!(
+                "`{}` is no key of a link; write {}, {}",
+                unknown.get_ref(),
+                LinkSpec::KEYS.join(", "),
+                LinkModel::KEYS.join(", ")
+            );
+            return Err(source.error(unknown.span(), message));
+        }
+        let settings: Spanned<DeTable<'_>> = Spanned::new(span, settings);
+        let model = LinkModel::deserialize(settings.into_deserializer());
+        models.push(model.map_err(|e| source.toml_error(&e))?);
+    }
+    Ok(models)
+}
+
+/// Reads the traces of a link and checks the order of its schedule.
+fn load_link(source: &Source<'_>, link: &mut LinkSpec, directory: &Path) -> Result<(), SpecError> {
+    let after = link.name.span().end;
+    for model in [&mut link.model, &mut link.forward, &mut link.reverse] {
+        let written = model.trace.as_ref().map(|trace| trace.path.clone());
+        model.load(directory).map_err(|message| {
+            let written = written.unwrap_or_default();
+            source.error(source.find(&written.to_string_lossy(), after), message)
+        })?;
+    }
+    let mut last = Duration::ZERO;
+    for entry in &mut link.schedule {
+        let span = entry.span();
+        let change = entry.get_mut();
+        if change.at < last {
+            let message = format!(
+                "this change is before the one above it, at {}s; write them in order of time",
+                last.as_secs_f64()
+            );
+            return Err(source.error(span, message));
+        }
+        last = change.at;
+        let model = &mut change.change.model;
+        model
+            .load(directory)
+            .map_err(|message| source.error(span, message))?;
+    }
+    Ok(())
+}
+
+fn check_name(source: &Source<'_>, name: &Name, longest: usize) -> Result<(), SpecError> {
+    let good = name.starts_with(|c: char| c.is_ascii_alphabetic())
+        && name
+            .chars()
+            .all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_')
+        && name.len() <= longest;
+    if good && **name != *"lo" {
+        return Ok(());
+    }
+    let message = format!(
+        "`{name}` cannot be a name here; write 1 to {longest} letters, digits, `-` or `_`, \
+         starting with a letter (and not `lo`)"
+    );
+    Err(source.error(name.span(), message))
+}
+
+fn check_new(
+    source: &Source<'_>,
+    name: &Name,
+    taken: &[&str],
+    what: &str,
+) -> Result<(), SpecError> {
+    if !taken.contains(&&**name) {
+        return Ok(());
+    }
+    let message = format!("there is another {what} named `{name}`; choose a different name");
+    Err(source.error(name.span(), message))
+}
+
+fn check_known(source: &Source<'_>, name: &Name, hosts: &[&str]) -> Result<(), SpecError> {
+    if hosts.contains(&&**name) {
+        return Ok(());
+    }
+    let message = format!(
+        "there is no host `{name}`; the hosts are: {}",
+        hosts.join(", ")
+    );
+    Err(source.error(name.span(), message))
+}

@@ -1,0 +1,116 @@
+//! The state directory: logs, generated configuration, control socket, and the lock that says
+//! whose it is.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{FlockOperation, flock};
+use rustix::process::Pid;
+
+use crate::error::Error;
+use crate::netns;
+
+/// Where the state of the testbed named `name` lies: below `/run/braid` for root, else below a
+/// directory of the user's in the place for temporary files (`/run` of a user namespace is
+/// private to it, but the control socket must be reachable from outside).
+pub(crate) fn directory(name: &str) -> PathBuf {
+    root().join(name)
+}
+
+fn root() -> PathBuf {
+    let uid = rustix::process::getuid();
+    match std::env::var(netns::MARKER) {
+        Err(_) if uid.is_root() => PathBuf::from("/run/braid"),
+        Err(_) => std::env::temp_dir().join(format!("braid-{}", uid.as_raw())),
+        Ok(outside) => std::env::temp_dir().join(format!("braid-{outside}")),
+    }
+}
+
+/// Removes the directory above all state directories unless there are others.
+pub(crate) fn remove_root_if_empty() {
+    let _ = fs::remove_dir(root());
+}
+
+/// The control socket of the testbed named `name`.
+pub(crate) fn socket(name: &str) -> PathBuf {
+    directory(name).join("control")
+}
+
+/// Holds a testbed's name; given up when dropped, also by the death of the process.
+pub(crate) struct Claim {
+    _lock: File,
+}
+
+/// Whether a living process holds the testbed named `name`.
+pub(crate) fn is_claimed(name: &str) -> bool {
+    File::open(directory(name).join("lock"))
+        .is_ok_and(|file| flock(&file, FlockOperation::NonBlockingLockExclusive).is_err())
+}
+
+/// The living process that holds the testbed named `name`.
+pub(crate) fn holder(name: &str) -> Option<Pid> {
+    if !is_claimed(name) {
+        return None;
+    }
+    let text = fs::read_to_string(directory(name).join("lock")).ok()?;
+    Pid::from_raw(text.parse().ok()?)
+}
+
+/// Whether the testbed named `name` is held in the name of a process that is dead.
+pub(crate) fn is_orphaned(name: &str) -> bool {
+    let dead = |pid| rustix::process::test_kill_process(pid) == Err(rustix::io::Errno::SRCH);
+    holder(name).is_some_and(dead)
+}
+
+/// Whether a living process holds a testbed named `name`.
+pub fn is_up(name: &str) -> bool {
+    // Of a killed process, a child that was about to become another program holds the name for a
+    // moment longer.
+    let deadline = Instant::now() + Duration::from_secs(1);
+    while is_claimed(name) {
+        if !is_orphaned(name) || Instant::now() > deadline {
+            return true;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    false
+}
+
+/// Takes the name and makes its empty directory; there is none.
+pub(crate) fn claim(name: &str) -> Result<Claim, Error> {
+    let directory = directory(name);
+    let deadline = Instant::now() + Duration::from_secs(1);
+    let made = || -> io::Result<File> {
+        // Another testbed that goes down may remove the root between the two.
+        while let Err(e) = create_private(&root()).and_then(|()| create_private(&directory)) {
+            if e.kind() != io::ErrorKind::NotFound || Instant::now() > deadline {
+                return Err(e);
+            }
+        }
+        let mut lock = File::create(directory.join("lock"))?;
+        flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
+        write!(lock, "{}", std::process::id())?;
+        Ok(lock)
+    };
+    let lock = made().map_err(|e| Error::system(format!("make {}", directory.display()), e))?;
+    Ok(Claim { _lock: lock })
+}
+
+fn create_private(path: &Path) -> io::Result<()> {
+    use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+    match fs::DirBuilder::new().mode(0o755).create(path) {
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+        other => return other,
+    }
+    // In a directory for all, another user could have been first.
+    let metadata = fs::symlink_metadata(path)?;
+    if metadata.is_dir() && metadata.uid() == rustix::process::getuid().as_raw() {
+        return Ok(());
+    }
+    Err(io::Error::new(
+        io::ErrorKind::PermissionDenied,
+        "it belongs to someone else",
+    ))
+}

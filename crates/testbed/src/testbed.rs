@@ -1,0 +1,128 @@
+//! A testbed in this process.
+
+mod build;
+mod links;
+mod process;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::emulator::Emulator;
+use crate::error::Error;
+use crate::layout::{HostLayout, Layout};
+use crate::spec::Spec;
+use crate::{leftovers, state};
+use links::LinkState;
+use process::Process;
+
+/// Makes the configuration of a box or server from the resolved addresses: given the layout and
+/// the host's name, the text of the file handed to `braid box -c` or `braid server -c`. `None`
+/// where it has nothing to offer for that host.
+pub type RenderConfig = Box<dyn Fn(&Layout, &HostLayout) -> Option<String> + Send + Sync>;
+
+/// How to bring a testbed up, apart from what the file says.
+#[derive(Default)]
+pub struct Options {
+    /// The program that has the `box` and `server` commands; by default this very executable.
+    pub executable: Option<PathBuf>,
+    /// Makes the configuration of boxes and servers whose `config` the file does not name.
+    pub render: Option<RenderConfig>,
+    /// Leave the hosts' processes to [`Testbed::start`], whatever `start` says in the file.
+    pub start_nothing: bool,
+}
+
+/// A running testbed, owned by this process. Dropping it takes it down.
+pub struct Testbed {
+    spec: Spec,
+    layout: Layout,
+    options: Options,
+    state_dir: PathBuf,
+    /// Links in the order of the file, once they run.
+    link_states: Vec<LinkState>,
+    emulator: Option<Emulator>,
+    processes: BTreeMap<String, Process>,
+    mortal: bool,
+    removed: bool,
+    _claim: state::Claim,
+}
+
+impl Testbed {
+    /// Builds namespaces, links, LANs, addresses and routes, then starts the processes of the
+    /// hosts whose `start` is `"auto"`. Removes first what an earlier testbed of the same name
+    /// left behind.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Busy`] when a daemon holds a testbed of this name; [`Error::System`] with the step
+    /// that failed otherwise, and nothing is left over.
+    pub fn up(spec: Spec, options: Options) -> Result<Testbed, Error> {
+        Testbed::up_with(spec, options, false)
+    }
+
+    /// [`up`](Self::up); `mortal` processes are killed when the calling thread ends.
+    pub(crate) fn up_with(spec: Spec, options: Options, mortal: bool) -> Result<Testbed, Error> {
+        let layout = Layout::resolve(&spec)?;
+        if state::is_claimed(&spec.name) {
+            return Err(Error::Busy(spec.name.to_string()));
+        }
+        leftovers::remove(&spec.name)?;
+        let claim = state::claim(&spec.name)?;
+        let state_dir = state::directory(&spec.name);
+        let mut testbed = Testbed {
+            spec,
+            layout,
+            options,
+            state_dir,
+            link_states: Vec::new(),
+            emulator: None,
+            processes: BTreeMap::new(),
+            mortal,
+            removed: false,
+            _claim: claim,
+        };
+        testbed.build()?;
+        Ok(testbed)
+    }
+
+    /// Addresses, interfaces and namespaces as they were resolved.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// Where logs, generated configuration and sockets lie; gone after `down`.
+    pub fn state_dir(&self) -> &Path {
+        &self.state_dir
+    }
+
+    /// A command that will run on `host`, that is in its network namespace; everything else of
+    /// the environment is the caller's.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoSuchHost`].
+    pub fn exec(&self, host: &str, program: &str) -> Result<Command, Error> {
+        let host = self.layout.host(host)?;
+        let mut command = Command::new(program);
+        crate::netns::enter_on_exec(&mut command, &host.namespace)
+            .map_err(|e| Error::system(format!("open namespace {}", host.namespace), e))?;
+        Ok(command)
+    }
+
+    /// Ends all processes and removes all that was made.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::System`] with the first step that failed; the others are still done.
+    pub fn down(mut self) -> Result<(), Error> {
+        self.tear_down()
+    }
+}
+
+impl Drop for Testbed {
+    fn drop(&mut self) {
+        if let Err(error) = self.tear_down() {
+            tracing::warn!(%error, "testbed not entirely removed");
+        }
+    }
+}

@@ -1,0 +1,351 @@
+//! Links of a running testbed: changing them, and what they carried.
+
+use std::collections::VecDeque;
+use std::time::Instant;
+use std::{fs, io};
+
+use braid_links::text::{CodelValue, QueueSize};
+use braid_links::{Change, Counters, LinkModel, Loss, Rate, Schedule, Settings};
+
+use super::Testbed;
+use crate::change::{LinkChange, ScheduledChange};
+use crate::emulator::{Course, Direction, Emulator};
+use crate::error::Error;
+use crate::layout::namespace;
+use crate::netns;
+use crate::spec::LinkSpec;
+use crate::status::{DirectionStatus, HostStatus, LatenessStatus, LinkStatus, Status};
+
+/// A link as it should be now.
+#[derive(Debug, Clone)]
+pub(super) struct LinkState {
+    /// When it started.
+    start: Instant,
+    /// Forward and reverse: what the file says, and what the schedule and `set` changed since.
+    directions: [(LinkModel, bool); 2],
+    /// What the schedule still has to change.
+    schedule: VecDeque<ScheduledChange>,
+}
+
+impl LinkState {
+    /// As the file has it.
+    pub fn of(link: &LinkSpec) -> LinkState {
+        let schedule = link.schedule.iter().map(|entry| entry.get_ref().clone());
+        LinkState {
+            start: Instant::now(),
+            directions: link.models().map(|model| (model, true)),
+            schedule: schedule.collect(),
+        }
+    }
+
+    fn apply(&mut self, direction: Option<Direction>, change: &LinkChange) {
+        for ((model, up), at) in self.directions.iter_mut().zip(Direction::BOTH) {
+            if direction.is_none_or(|d| d == at) {
+                *model = change.model.or(model);
+                *up = change.up.unwrap_or(*up);
+            }
+        }
+    }
+
+    /// Applies what of the schedule is due.
+    fn keep_schedule(&mut self) {
+        let elapsed = self.start.elapsed();
+        while self
+            .schedule
+            .front()
+            .is_some_and(|entry| entry.at <= elapsed)
+        {
+            if let Some(entry) = self.schedule.pop_front() {
+                self.apply(entry.direction, &entry.change);
+            }
+        }
+    }
+
+    /// For the emulator: forward and reverse, from now on.
+    pub fn courses(&self) -> [Course; 2] {
+        let mut later = self.clone();
+        let mut changes = [Vec::new(), Vec::new()];
+        for entry in &self.schedule {
+            later.apply(entry.direction, &entry.change);
+            // Both, since a queue in BDP depends on the delay of the way back.
+            for (changes, settings) in changes.iter_mut().zip(later.settings()) {
+                let at = entry.at;
+                changes.push(Change { at, settings });
+            }
+        }
+        let [forward, reverse] = self.settings();
+        let [forward_changes, reverse_changes] = changes.map(Schedule::new);
+        [(forward, forward_changes), (reverse, reverse_changes)]
+            .map(|(settings, schedule)| Course { settings, schedule })
+    }
+
+    fn settings(&self) -> [Settings; 2] {
+        let [(forward, forward_up), (reverse, reverse_up)] = &self.directions;
+        [
+            forward.settings(reverse, *forward_up),
+            reverse.settings(forward, *reverse_up),
+        ]
+    }
+}
+
+impl Testbed {
+    /// Changes a running link; `None` changes both directions.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoSuchLink`].
+    pub fn set(
+        &mut self,
+        link: &str,
+        direction: Option<Direction>,
+        change: &LinkChange,
+    ) -> Result<(), Error> {
+        let index = self.link_index(link)?;
+        let refused = |e| Error::system(format!("change {link}"), e);
+        if change.restart {
+            let spec = &self.spec.links[index];
+            let seed = spec.seed.unwrap_or(self.spec.seed);
+            let state = LinkState::of(spec);
+            let restarted = self.emulator()?.restart(index, state.courses(), seed);
+            restarted.map_err(refused)?;
+            self.link_states[index] = state;
+        }
+        let state = &mut self.link_states[index];
+        state.keep_schedule();
+        state.apply(direction, change);
+        let courses = state.courses();
+        let emulator = self.emulator()?;
+        for (direction, course) in Direction::BOTH.into_iter().zip(courses) {
+            let set = emulator.set(index, direction, course);
+            set.map_err(refused)?;
+        }
+        Ok(())
+    }
+
+    /// Starts all links anew, each forward and reverse as in `courses`, whatever the file says,
+    /// and with random streams of `seed`: the next run of a measurement begins.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::System`] if the emulator has ended.
+    ///
+    /// # Panics
+    ///
+    /// If there are fewer links than courses.
+    pub fn restart_links(&self, courses: Vec<[Course; 2]>, seed: u64) -> Result<(), Error> {
+        let emulator = self.emulator()?;
+        for (index, courses) in courses.into_iter().enumerate() {
+            let restarted = emulator.restart(index, courses, seed);
+            restarted.map_err(|e| Error::system("restart the links", e))?;
+        }
+        // What this asks has been done once it is answered.
+        self.lateness().map(drop)
+    }
+
+    /// Settings and counters of a link, now.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoSuchLink`].
+    pub fn link_status(&self, link: &str) -> Result<LinkStatus, Error> {
+        let index = self.link_index(link)?;
+        let (spec, emulator) = (&self.spec.links[index], self.emulator()?);
+        let direction = |direction| {
+            let asked = || {
+                let sender = match direction {
+                    Direction::Forward => &spec.from,
+                    Direction::Reverse => &spec.to,
+                };
+                let sender = namespace(&self.spec.name, sender);
+                let drops = netns::run_inside(&sender, || device_drops(link))?;
+                Ok((emulator.stats(index, direction)?, drops))
+            };
+            let (stats, drops) =
+                asked().map_err(|e| Error::system(format!("ask about {link}"), e))?;
+            Ok::<_, Error>(DirectionStatus {
+                dropped_device: drops,
+                ..direction_status(stats)
+            })
+        };
+        Ok(LinkStatus {
+            name: spec.name.to_string(),
+            from: spec.from.to_string(),
+            to: spec.to.to_string(),
+            forward: direction(Direction::Forward)?,
+            reverse: direction(Direction::Reverse)?,
+        })
+    }
+
+    /// Everything at once, ready to print or serialise.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::System`] if the emulator has ended.
+    pub fn status(&mut self) -> Result<Status, Error> {
+        let links: Result<Vec<_>, _> = self
+            .spec
+            .links
+            .iter()
+            .map(|l| self.link_status(&l.name))
+            .collect();
+        let hosts = self
+            .layout
+            .hosts
+            .iter()
+            .map(|host| HostStatus {
+                name: host.name.clone(),
+                role: host.role.name().to_owned(),
+                namespace: host.namespace.clone(),
+                addresses: host
+                    .interfaces
+                    .iter()
+                    .flat_map(|i| {
+                        [
+                            (
+                                i.name.clone(),
+                                format!("{}/{}", i.address4, i.subnet4.prefix_len()),
+                            ),
+                            (
+                                i.name.clone(),
+                                format!("{}/{}", i.address6, i.subnet6.prefix_len()),
+                            ),
+                        ]
+                    })
+                    .collect(),
+                process: self.processes.get_mut(&host.name).map(|p| p.status()),
+            })
+            .collect();
+        let lateness = self.lateness()?;
+        Ok(Status {
+            name: self.spec.name.to_string(),
+            pid: std::process::id(),
+            hosts,
+            links: links?,
+            lateness,
+        })
+    }
+
+    /// How late the emulator delivered since the start or the last reset.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::System`] if the emulator has ended.
+    pub fn lateness(&self) -> Result<LatenessStatus, Error> {
+        let emulator = self.emulator()?;
+        let late = emulator
+            .lateness()
+            .map_err(|e| Error::system("ask for the emulator's lateness", e))?;
+        let micros = |d: std::time::Duration| d.as_nanos() as f64 / 1e3;
+        Ok(LatenessStatus {
+            samples: late.samples,
+            p50_us: micros(late.p50),
+            p99_us: micros(late.p99),
+            max_us: micros(late.max),
+            realtime: emulator.realtime(),
+        })
+    }
+
+    /// Forgets past lateness: a measurement begins.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::System`] if the emulator has ended.
+    pub fn reset_lateness(&self) -> Result<(), Error> {
+        let reset = self.emulator()?.reset_lateness();
+        reset.map_err(|e| Error::system("reset the emulator's lateness", e))
+    }
+
+    fn emulator(&self) -> Result<&Emulator, Error> {
+        self.emulator
+            .as_ref()
+            .ok_or_else(|| Error::NotUp(self.spec.name.to_string()))
+    }
+
+    fn link_index(&self, name: &str) -> Result<usize, Error> {
+        self.spec
+            .links
+            .iter()
+            .position(|l| *l.name == *name)
+            .ok_or_else(|| {
+                let known = self.spec.links.iter().map(|l| l.name.to_string()).collect();
+                Error::NoSuchLink(name.to_owned(), known)
+            })
+    }
+}
+
+fn direction_status((settings, counters): (Settings, Counters)) -> DirectionStatus {
+    let milliseconds = |d: std::time::Duration| d.as_nanos() as f64 / 1e6;
+    DirectionStatus {
+        up: settings.up,
+        rate: settings.rate.mean().map(|rate| rate as u64),
+        trace_ms: match &settings.rate {
+            Rate::Trace(trace) => Some(milliseconds(trace.length())),
+            _ => None,
+        },
+        delay_ms: milliseconds(settings.delay),
+        jitter_ms: milliseconds(settings.jitter),
+        queue: QueueSize::Limit(settings.queue).to_string(),
+        codel: settings
+            .codel
+            .map(|codel| CodelValue(Some(codel)).to_string()),
+        loss: settings.loss.mean(),
+        bursts: match settings.loss {
+            Loss::GilbertElliott {
+                to_bad,
+                to_good,
+                loss_good,
+                loss_bad,
+            } => {
+                let parameters = [to_bad, to_good, loss_good, loss_bad];
+                Some(parameters.map(|p| format!("{:.3}%", p * 100.0)).join("/"))
+            }
+            _ => None,
+        },
+        reorder: settings.reorder.share,
+        duplicate: settings.duplicate,
+        corrupt: settings.corrupt,
+        packets_offered: counters.offered.packets,
+        bytes_offered: counters.offered.bytes,
+        packets_delivered: counters.delivered.packets,
+        bytes_delivered: counters.delivered.bytes,
+        packets_duplicated: counters.duplicated.packets,
+        packets_corrupted: counters.corrupted.packets,
+        packets_detoured: counters.detoured.packets,
+        dropped_queue: counters.dropped_queue.packets,
+        dropped_codel: counters.dropped_codel.packets,
+        dropped_loss: counters.dropped_loss.packets,
+        dropped_down: counters.dropped_down.packets,
+        dropped_device: 0,
+        queue_bytes: counters.queue.bytes,
+        queue_bytes_max: counters.queue_max.bytes,
+    }
+}
+
+/// Packets the device of this namespace dropped on their way out.
+fn device_drops(device: &str) -> io::Result<u64> {
+    let text = fs::read_to_string("/proc/thread-self/net/dev")?;
+    Ok(parse_device_drops(&text, device).unwrap_or_default())
+}
+
+/// Finds the twelfth counter, "drop" under "Transmit", in the text of `/proc/net/dev`.
+fn parse_device_drops(text: &str, device: &str) -> Option<u64> {
+    let counters = text
+        .lines()
+        .filter_map(|line| line.trim().split_once(':'))
+        .find_map(|(name, counters)| (name == device).then_some(counters))?;
+    counters.split_whitespace().nth(11)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_drops_of_a_device_are_found_in_its_line() {
+        let text = "Inter-|   Receive                         |  Transmit\n \
+                    face |bytes packets errs drop fifo frame compressed multicast|bytes packets \
+                    errs drop fifo colls carrier compressed\n    \
+                    lo: 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16\n link1: 0 0 0 0 0 0 0 0 700 7 0 42 \
+                    0 0 0 0\n";
+        assert_eq!(super::parse_device_drops(text, "link1"), Some(42));
+        assert_eq!(super::parse_device_drops(text, "link"), None);
+    }
+}

@@ -1,0 +1,291 @@
+//! The processes of the hosts.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use braid_linux::sys::die_with_parent;
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::Testbed;
+use crate::error::Error;
+use crate::layout::HostLayout;
+use crate::netns;
+use crate::spec::{HostSpec, Role};
+use crate::status::ChildStatus;
+
+/// How long a process may take to end after SIGTERM.
+const GRACE: Duration = Duration::from_secs(3);
+
+/// How long nginx may take to listen.
+const START: Duration = Duration::from_secs(10);
+
+/// A process of a host, running or ended.
+pub(super) struct Process {
+    child: Child,
+    ended: Option<ExitStatus>,
+    log: PathBuf,
+}
+
+impl Process {
+    /// Its process id, unless it has ended.
+    pub fn running_pid(&mut self) -> Option<u32> {
+        if self.ended.is_none() {
+            self.ended = self.child.try_wait().ok().flatten();
+        }
+        self.ended.is_none().then(|| self.child.id())
+    }
+
+    pub fn status(&mut self) -> ChildStatus {
+        ChildStatus {
+            pid: self.running_pid(),
+            ended: self.ended.map(|e| e.to_string()),
+            log: self.log.display().to_string(),
+        }
+    }
+
+    fn signal(&mut self, signal: Signal) {
+        // The child is not waited for yet, so that its id cannot be another's.
+        if let Some(pid) = self.running_pid().and_then(|p| Pid::from_raw(p as i32)) {
+            let _ = kill_process(pid, signal);
+        }
+    }
+
+    fn wait(&mut self, limit: Duration) -> bool {
+        let deadline = Instant::now() + limit;
+        while self.running_pid().is_some() {
+            if Instant::now() > deadline {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        true
+    }
+
+    fn stop(&mut self, gently: bool) {
+        if gently {
+            self.signal(Signal::TERM);
+            if self.wait(GRACE) {
+                return;
+            }
+        }
+        self.signal(Signal::KILL);
+        self.wait(GRACE);
+    }
+}
+
+impl Testbed {
+    /// Starts the process of `host` (box, server or content). Nothing happens if it runs already.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoSuchHost`], [`Error::NoProcess`] for a host whose role has none or whose
+    /// configuration nobody makes.
+    pub fn start(&mut self, host: &str) -> Result<(), Error> {
+        let layout = self.layout.host(host)?;
+        if self
+            .processes
+            .get_mut(host)
+            .is_some_and(|p| p.running_pid().is_some())
+        {
+            return Ok(());
+        }
+        let Some(spec) = self.spec.hosts.iter().find(|h| *h.name == *host) else {
+            return Err(Error::NoProcess(
+                host.to_owned(),
+                "not in the file".to_owned(),
+            ));
+        };
+        let directory = self.state_dir.join(host);
+        let step = |e| Error::system(format!("start the process of {host}"), e);
+        fs::create_dir_all(&directory).map_err(step)?;
+        let mut command = match spec.role {
+            Role::Content => nginx(layout, spec, &self.spec.directory, &directory).map_err(step)?,
+            Role::Box | Role::Server => self.braid(layout, spec, &directory)?,
+            Role::User | Role::Router => {
+                let why = format!("its role is `{}`", spec.role.name());
+                return Err(Error::NoProcess(host.to_owned(), why));
+            }
+        };
+        let log = directory.join("log");
+        let mut started = || -> io::Result<Child> {
+            let output = File::options().create(true).append(true).open(&log)?;
+            netns::enter_on_exec(&mut command, &layout.namespace)?;
+            command
+                .stdin(Stdio::null())
+                .stdout(output.try_clone()?)
+                .stderr(output);
+            if self.mortal {
+                die_with_parent(&mut command);
+            }
+            command.spawn()
+        };
+        let child = started().map_err(step)?;
+        let mut process = Process {
+            child,
+            ended: None,
+            log,
+        };
+        if spec.role == Role::Content {
+            wait_for_port(&mut process, &layout.namespace, 80).map_err(step)?;
+        }
+        self.processes.insert(host.to_owned(), process);
+        Ok(())
+    }
+
+    /// Ends the process of `host`: SIGTERM, and SIGKILL after 3 s.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoSuchHost`].
+    pub fn stop(&mut self, host: &str) -> Result<(), Error> {
+        self.end(host, true)
+    }
+
+    /// Ends the process of `host` by SIGKILL, as a crash would.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoSuchHost`].
+    pub fn kill(&mut self, host: &str) -> Result<(), Error> {
+        self.end(host, false)
+    }
+
+    /// [`stop`](Self::stop), then [`start`](Self::start).
+    ///
+    /// # Errors
+    ///
+    /// As of the two.
+    pub fn restart(&mut self, host: &str) -> Result<(), Error> {
+        self.stop(host)?;
+        self.start(host)
+    }
+
+    /// The process id of the process of `host`, while it runs.
+    pub fn pid(&mut self, host: &str) -> Option<u32> {
+        self.processes.get_mut(host).and_then(Process::running_pid)
+    }
+
+    fn end(&mut self, host: &str, gently: bool) -> Result<(), Error> {
+        self.layout.host(host)?;
+        if let Some(process) = self.processes.get_mut(host) {
+            process.stop(gently);
+        }
+        Ok(())
+    }
+
+    pub(super) fn stop_all(&mut self) {
+        for process in self.processes.values_mut() {
+            process.signal(Signal::TERM);
+        }
+        for process in self.processes.values_mut() {
+            process.stop(true);
+        }
+    }
+
+    /// `braid box` or `braid server`.
+    fn braid(
+        &self,
+        layout: &HostLayout,
+        spec: &HostSpec,
+        directory: &Path,
+    ) -> Result<Command, Error> {
+        let config = match (&spec.config, &self.options.render) {
+            (Some(config), _) => self.spec.directory.join(config),
+            (None, render) => {
+                let text = render
+                    .as_ref()
+                    .and_then(|render| render(&self.layout, layout));
+                let text = text.ok_or_else(|| {
+                    let why = "the testbed file names no `config` for it".to_owned();
+                    Error::NoProcess(layout.name.clone(), why)
+                })?;
+                let path = directory.join(format!("{}.toml", spec.role.name()));
+                write_private(&path, &text)
+                    .map_err(|e| Error::system(format!("write {}", path.display()), e))?;
+                path
+            }
+        };
+        let program = match &self.options.executable {
+            Some(program) => program.clone(),
+            None => {
+                std::env::current_exe().map_err(|e| Error::system("find this executable", e))?
+            }
+        };
+        let mut command = Command::new(program);
+        command.arg(spec.role.name()).arg("-c").arg(config);
+        Ok(command)
+    }
+}
+
+/// For what holds a secret: only this user may read it.
+fn write_private(path: &Path, text: &str) -> io::Result<()> {
+    use std::os::unix::fs::OpenOptionsExt;
+    let mut options = File::options();
+    options.write(true).create(true).truncate(true).mode(0o600);
+    options.open(path)?.write_all(text.as_bytes())
+}
+
+/// nginx, as one process that needs no other user: also root of a user namespace may run it.
+fn nginx(
+    host: &HostLayout,
+    spec: &HostSpec,
+    relative_to: &Path,
+    directory: &Path,
+) -> io::Result<Command> {
+    let root = match &spec.directory {
+        Some(served) => std::path::absolute(relative_to.join(served))?,
+        None => directory.join("www"),
+    };
+    fs::create_dir_all(&root)?;
+    let temporary = directory.join("tmp");
+    fs::create_dir_all(&temporary)?;
+    let (name, temporary, root) = (&host.name, temporary.display(), root.display());
+    let config = format!(
+        "user root;\ndaemon off;\nmaster_process off;\npid {temporary}/pid;\nerror_log stderr warn;\n\
+         worker_rlimit_nofile 8192;\nevents {{ worker_connections 4096; }}\n\
+         http {{\n  access_log off;\n  sendfile on;\n  tcp_nopush on;\n  server_tokens off;\n\
+         \x20 default_type application/octet-stream;\n\
+         \x20 client_body_temp_path \"{temporary}/body\";\n  proxy_temp_path \"{temporary}/proxy\";\n\
+         \x20 fastcgi_temp_path \"{temporary}/fastcgi\";\n  uwsgi_temp_path \"{temporary}/uwsgi\";\n\
+         \x20 scgi_temp_path \"{temporary}/scgi\";\n\
+         \x20 server {{ listen 80 backlog=4096; listen [::]:80 backlog=4096; server_name {name};\n\
+         \x20   root \"{root}\"; autoindex on; }}\n}}\n"
+    );
+    let path = directory.join("nginx.conf");
+    fs::write(&path, config)?;
+    // Users other than root often have no sbin in their PATH.
+    let program = ["/usr/sbin/nginx", "/usr/local/sbin/nginx"];
+    let program = program
+        .iter()
+        .find(|p| Path::new(p).exists())
+        .unwrap_or(&"nginx");
+    let mut command = Command::new(program);
+    command.arg("-p").arg(directory).arg("-c").arg(path);
+    Ok(command)
+}
+
+fn wait_for_port(process: &mut Process, namespace: &str, port: u16) -> io::Result<()> {
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    let deadline = Instant::now() + START;
+    while process.running_pid().is_some() && Instant::now() < deadline {
+        let tried = netns::run_inside(namespace, || {
+            TcpStream::connect_timeout(&address, Duration::from_secs(1))
+        });
+        if tried.is_ok() {
+            return Ok(());
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    process.stop(false);
+    let log = fs::read_to_string(&process.log).unwrap_or_default();
+    let last = log
+        .lines()
+        .last()
+        .unwrap_or("it does not listen")
+        .to_owned();
+    Err(io::Error::other(last))
+}

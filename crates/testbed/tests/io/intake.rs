@@ -1,0 +1,391 @@
+//! Interception of the local network's connections.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{ErrorKind, IoSlice, IoSliceMut, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::AsFd;
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use braid_engine::app::{LocalError, LocalEvent, LocalId, LocalStreams};
+use braid_linux::net::links::{LinkSpec, Links, NextHop};
+use braid_linux::net::sysctl::Sysctl;
+use braid_linux::nft::{BoxRules, Rules};
+use braid_linux::run::Device;
+use braid_linux::sockets::{Limits, Sockets};
+use braid_proxy::config::{Quic, TunConfig};
+use rustix::event::{Timespec, epoll};
+
+use crate::support::World;
+
+const WEB: [&str; 2] = ["198.51.100.7", "2001:db8:7::7"];
+const BYPASSED: [&str; 2] = ["198.51.100.8", "2001:db8:7::8"];
+
+/// A user, a box with a local network and one link, and a host that answers "direct" on port 80.
+pub struct Net {
+    pub world: World,
+}
+
+impl Net {
+    pub fn new() -> Net {
+        let world = World::new(&["user", "box", "web"]);
+        world.veth(
+            ("user", "eth", "192.168.7.2/24 fd00:7::2/64"),
+            ("box", "lan", "192.168.7.1/24 fd00:7::1/64"),
+        );
+        world.veth(
+            ("box", "wan", "192.0.2.1/24 2001:db8::1/64"),
+            ("web", "eth", "192.0.2.2/24 2001:db8::2/64"),
+        );
+        for (ns, via) in [
+            ("user", ["192.168.7.1", "fd00:7::1"]),
+            ("box", ["192.0.2.2", "2001:db8::2"]),
+        ] {
+            world.ip(ns, &format!("route add default via {}", via[0]));
+            world.ip(ns, &format!("-6 route add default via {}", via[1]));
+        }
+        for address in WEB.iter().chain(&BYPASSED) {
+            world.ip("web", &format!("addr add {address} dev lo"));
+        }
+        world.inside("web", || {
+            for any in ["0.0.0.0", "::"] {
+                let addr = SocketAddr::new(any.parse().unwrap(), 80);
+                let listener = listen_only(addr);
+                thread::spawn(move || {
+                    for stream in listener.incoming() {
+                        let _ = stream.and_then(|mut s| s.write_all(b"direct"));
+                    }
+                });
+            }
+        });
+        Net { world }
+    }
+
+    /// What a user is told who connects to `to`.
+    pub fn fetch(&self, to: &str) -> String {
+        let to = SocketAddr::new(to.parse().unwrap(), 80);
+        self.world.inside("user", || {
+            let mut stream = TcpStream::connect_timeout(&to, Duration::from_secs(3)).unwrap();
+            stream.shutdown(Shutdown::Write).unwrap();
+            read_all(&mut stream)
+        })
+    }
+}
+
+fn read_all(stream: &mut TcpStream) -> String {
+    stream
+        .set_read_timeout(Some(Duration::from_secs(3)))
+        .unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    text
+}
+
+/// A listener of one address family, so that both can have the port.
+fn listen_only(addr: SocketAddr) -> TcpListener {
+    use rustix::net::{AddressFamily, SocketType, bind, listen, socket, sockopt};
+    let family = if addr.is_ipv4() {
+        AddressFamily::INET
+    } else {
+        AddressFamily::INET6
+    };
+    let fd = socket(family, SocketType::STREAM, None).unwrap();
+    if addr.is_ipv6() {
+        sockopt::set_ipv6_v6only(&fd, true).unwrap();
+    }
+    bind(&fd, &addr).unwrap();
+    listen(&fd, 128).unwrap();
+    TcpListener::from(fd)
+}
+
+enum Ask {
+    Intake(bool),
+    /// Ends without cleaning up, as a killed process does.
+    Die,
+    /// Ends in order.
+    End,
+}
+
+/// The box's side of an intake, on a thread inside its namespace: tells each user where it wanted
+/// to go, and echoes the rest.
+pub struct Intake {
+    asks: Sender<Ask>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Intake {
+    pub fn start(net: &Net, quic: Quic) -> Intake {
+        let (asks, heard) = mpsc::channel();
+        let (ready, started) = mpsc::channel();
+        let name = net.world.name("box");
+        let thread = thread::spawn(move || {
+            braid_testbed::netns::enter(&name).unwrap();
+            serve(quic, &heard, &ready);
+        });
+        started.recv().expect("the intake starts");
+        let intake = Intake {
+            asks,
+            thread: Some(thread),
+        };
+        intake.set(true);
+        intake
+    }
+
+    fn set(&self, open: bool) {
+        self.asks.send(Ask::Intake(open)).unwrap();
+        thread::sleep(Duration::from_millis(50));
+    }
+
+    pub fn die(self) {
+        self.finish(Ask::Die);
+    }
+
+    pub fn end(self) {
+        self.finish(Ask::End);
+    }
+
+    fn finish(mut self, ask: Ask) {
+        self.asks.send(ask).unwrap();
+        self.thread.take().unwrap().join().unwrap();
+    }
+}
+
+fn tun_config() -> TunConfig {
+    TunConfig {
+        name: "braid0".to_owned(),
+        v4: "10.215.77.0/24".parse().unwrap(),
+        v6: "fdb7:a1d0:77::/64".parse().unwrap(),
+    }
+}
+
+fn serve(quic: Quic, asks: &Receiver<Ask>, ready: &Sender<()>) {
+    let config = tun_config();
+    let (tun, mut device) = Device::open(&config).unwrap();
+    let spec = LinkSpec {
+        interface: "wan".to_owned(),
+        v4: NextHop::Auto,
+        v6: NextHop::Auto,
+        sources: vec![config.path_v4(0).into(), config.path_v6(0).into()],
+        targets: Vec::new(),
+        exclusive: true,
+    };
+    let lan = ["lan".to_owned()];
+    let mut links = Links::new(device.identity(), vec![spec]).unwrap();
+    device.apply_rules(Rules::Tracking).unwrap();
+    let settings = [
+        Sysctl::new("net/ipv6/conf/all/forwarding", 1),
+        Sysctl::new("net/ipv4/conf/lan/forwarding", 1),
+        Sysctl::new("net/ipv4/conf/wan/forwarding", 1),
+        Sysctl::new("net/netfilter/nf_conntrack_tcp_be_liberal", 1),
+    ];
+    device.apply_settings(&settings, Rules::Tracking).unwrap();
+    links.install().unwrap();
+    links.install_forwarding(&lan).unwrap();
+    links.install_interception().unwrap();
+    links.forward_over(0);
+
+    let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
+    let mut sockets = Sockets::new(epoll.try_clone().unwrap(), Limits::default()).unwrap();
+    let port = sockets.reserve_intake(true).unwrap();
+    device
+        .apply_rules(Rules::Box(BoxRules {
+            lan: lan.to_vec(),
+            links: vec!["wan".to_owned()],
+            tun: config.name.clone(),
+            intercept_port: port,
+            intercept_v6: true,
+            bypass: BYPASSED.map(|a| a.parse().unwrap()).to_vec(),
+            servers: vec!["203.0.113.9:1080".parse().unwrap()],
+            quic,
+        }))
+        .unwrap();
+    ready.send(()).unwrap();
+    let mut echo = Echo::default();
+    loop {
+        match asks.try_recv() {
+            Ok(Ask::Intake(open)) => sockets.set_intake(open).unwrap(),
+            Ok(Ask::Die) => {
+                drop((tun, sockets));
+                std::mem::forget(device);
+                return;
+            }
+            Ok(Ask::End) => return,
+            Err(_) => {}
+        }
+        echo.turn(&epoll, &mut sockets);
+    }
+}
+
+/// Tells each user where it wanted to go, then sends back what it sends.
+#[derive(Default)]
+struct Echo {
+    greetings: BTreeMap<LocalId, SocketAddr>,
+    /// Streams whose users have nothing to say any more, but were not greeted yet.
+    ended: BTreeSet<LocalId>,
+}
+
+impl Echo {
+    fn turn(&mut self, epoll: &impl AsFd, sockets: &mut Sockets) {
+        let mut ready = Vec::with_capacity(64);
+        let wait = Timespec::try_from(Duration::from_millis(5)).unwrap();
+        let room = rustix::buffer::spare_capacity(&mut ready);
+        epoll::wait(epoll, room, Some(&wait)).unwrap();
+        for event in &ready {
+            sockets.on_ready(event.data.u64(), event.flags);
+        }
+        while let Some(event) = sockets.next_event() {
+            self.answer(sockets, event);
+        }
+    }
+
+    fn answer(&mut self, sockets: &mut Sockets, event: LocalEvent) {
+        match event {
+            LocalEvent::Accepted {
+                id, destination, ..
+            } => drop(self.greetings.insert(id, destination)),
+            LocalEvent::Writable { id } => {
+                if let Some(destination) = self.greetings.remove(&id) {
+                    let text = format!("intercepted {destination} ");
+                    write(sockets, id, text.as_bytes());
+                    if self.ended.remove(&id) {
+                        sockets.close(id);
+                    }
+                }
+            }
+            LocalEvent::Readable { id } => loop {
+                let mut buffer = [0; 1024];
+                match sockets.read(id, &mut [IoSliceMut::new(&mut buffer)]) {
+                    Ok(0) if self.greetings.contains_key(&id) => {
+                        self.ended.insert(id);
+                        break;
+                    }
+                    Ok(0) => {
+                        sockets.close(id);
+                        break;
+                    }
+                    Ok(n) => write(sockets, id, &buffer[..n]),
+                    Err(LocalError::WouldBlock) => break,
+                    Err(LocalError::Broken) => {
+                        sockets.reset(id);
+                        break;
+                    }
+                }
+            },
+            LocalEvent::Broken { id } => sockets.reset(id),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+fn write(sockets: &mut Sockets, id: LocalId, bytes: &[u8]) {
+    assert_eq!(sockets.write(id, &[IoSlice::new(bytes)]), Ok(bytes.len()));
+}
+
+#[test]
+#[ignore = "needs network namespaces"]
+fn connections_are_taken_in_but_those_to_be_bypassed() {
+    let net = Net::new();
+    let _intake = Intake::start(&net, Quic::Forward);
+    assert_eq!(net.fetch(WEB[0]), "intercepted 198.51.100.7:80 ");
+    assert_eq!(net.fetch(WEB[1]), "intercepted [2001:db8:7::7]:80 ");
+    for address in BYPASSED {
+        assert_eq!(net.fetch(address), "direct", "{address}");
+    }
+}
+
+#[test]
+#[ignore = "needs network namespaces"]
+fn multipath_connections_are_left_to_themselves() {
+    let net = Net::new();
+    let _intake = Intake::start(&net, Quic::Forward);
+    for web in WEB {
+        let to = SocketAddr::new(web.parse().unwrap(), 80);
+        let text = net.world.inside("user", || {
+            let mut stream = mptcp_connect(to);
+            read_all(&mut stream)
+        });
+        assert_eq!(text, "direct", "{web}");
+    }
+}
+
+fn mptcp_connect(to: SocketAddr) -> TcpStream {
+    use rustix::net::{AddressFamily, SocketType, connect, ipproto, socket};
+    let family = if to.is_ipv4() {
+        AddressFamily::INET
+    } else {
+        AddressFamily::INET6
+    };
+    let fd = socket(family, SocketType::STREAM, Some(ipproto::MPTCP)).unwrap();
+    connect(&fd, &to).unwrap();
+    TcpStream::from(fd)
+}
+
+#[test]
+#[ignore = "needs network namespaces"]
+fn a_closed_intake_forwards_and_keeps_what_it_took_in() {
+    let net = Net::new();
+    let intake = Intake::start(&net, Quic::Forward);
+    let to = SocketAddr::new(WEB[0].parse().unwrap(), 80);
+    let mut kept = net.world.inside("user", || TcpStream::connect(to).unwrap());
+    kept.write_all(b"one").unwrap();
+    intake.set(false);
+    for web in WEB {
+        assert_eq!(net.fetch(web), "direct");
+    }
+    intake.set(true);
+    assert!(net.fetch(WEB[0]).starts_with("intercepted"));
+    kept.write_all(b"two").unwrap();
+    kept.shutdown(Shutdown::Write).unwrap();
+    assert_eq!(read_all(&mut kept), "intercepted 198.51.100.7:80 onetwo");
+}
+
+#[test]
+#[ignore = "needs network namespaces"]
+fn the_end_of_the_process_resets_its_streams_and_fails_open() {
+    let net = Net::new();
+    let intake = Intake::start(&net, Quic::Forward);
+    let to = SocketAddr::new(WEB[0].parse().unwrap(), 80);
+    let mut cut = net.world.inside("user", || TcpStream::connect(to).unwrap());
+    let mut greeting = [0; 28];
+    cut.read_exact(&mut greeting).unwrap();
+    intake.die();
+    let error = cut.read(&mut greeting).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+    for web in WEB {
+        assert_eq!(net.fetch(web), "direct");
+    }
+}
+
+#[test]
+#[ignore = "needs network namespaces"]
+fn quic_is_refused_or_forwarded() {
+    let net = Net::new();
+    let outcome = |net: &Net, host: &str| {
+        let to = SocketAddr::new(host.parse().unwrap(), 443);
+        let server = net.world.inside("web", || UdpSocket::bind(to).unwrap());
+        let patience = Some(Duration::from_secs(1));
+        server.set_read_timeout(patience).unwrap();
+        let client = net.world.inside("user", || {
+            UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap()
+        });
+        client.set_read_timeout(patience).unwrap();
+        client.connect(to).unwrap();
+        client.send(b"hello").unwrap();
+        let mut buffer = [0; 16];
+        match server.recv_from(&mut buffer) {
+            // Masqueraded: the web host knows no way to the local network.
+            Ok((_, from)) => {
+                assert_eq!(from.ip(), "192.0.2.1".parse::<IpAddr>().unwrap());
+                None
+            }
+            Err(_) => client.recv(&mut buffer).err().map(|e| e.kind()),
+        }
+    };
+    let intake = Intake::start(&net, Quic::Forward);
+    assert_eq!(outcome(&net, WEB[0]), None);
+    intake.die();
+    let _intake = Intake::start(&net, Quic::Reject);
+    assert_eq!(outcome(&net, WEB[0]), Some(ErrorKind::ConnectionRefused));
+    assert_eq!(outcome(&net, BYPASSED[0]), None, "its TCP is not joined");
+}

@@ -1,0 +1,359 @@
+//! Super-segments through TUN devices, forwarding, address translation and a link.
+
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use braid_engine::{PathId, RxMeta, Transmit, TxChecksum};
+use braid_linux::net::Identity;
+use braid_linux::nft::{BoxRules, Mapping, Rules, Ruleset, ServerRules};
+use braid_linux::selftest::{self, Verdict};
+use braid_linux::tun::{PacketIo, Tun};
+use braid_proxy::config::Quic;
+use braid_testbed::netns;
+use braid_wire::{Seq32, ip, tcp};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::support::World;
+
+const PORT: u16 = 1080;
+const CLIENT_PORT: u16 = 40_000;
+
+/// A packet as its receiver sees it.
+struct Received {
+    packet: Vec<u8>,
+    meta: RxMeta,
+}
+
+impl Received {
+    fn ip(&self) -> ip::Repr {
+        ip::Repr::parse(&self.packet).unwrap().0
+    }
+
+    fn segment(&self) -> (tcp::Repr, &[u8]) {
+        let (_, segment) = ip::Repr::parse(&self.packet).unwrap();
+        tcp::Repr::parse(segment).unwrap()
+    }
+
+    fn checksum_holds(&self) -> bool {
+        let (ip, segment) = ip::Repr::parse(&self.packet).unwrap();
+        tcp::verify_checksum(ip.src, ip.dst, segment)
+    }
+}
+
+struct Segment<'a> {
+    from: (IpAddr, u16),
+    to: (IpAddr, u16),
+    flags: tcp::Flags,
+    payload: &'a [u8],
+    gso_size: u16,
+    offload: bool,
+}
+
+fn send(tun: &mut Tun, segment: &Segment<'_>) {
+    let v6 = segment.to.0.is_ipv6();
+    let ip_len = if v6 { 40 } else { 20 };
+    let repr = tcp::Repr {
+        src_port: segment.from.1,
+        dst_port: segment.to.1,
+        seq: Seq32(1),
+        ack: Seq32(1),
+        flags: segment.flags,
+        window: 500,
+        options: tcp::Options::default(),
+    };
+    let packet = ip::Repr {
+        src: segment.from.0,
+        dst: segment.to.0,
+        protocol: ip::PROTO_TCP,
+        payload_len: tcp::HEADER_LEN + segment.payload.len(),
+        hop_limit: 64,
+        traffic_class: 0,
+    };
+    let mut header = vec![0; ip_len + tcp::HEADER_LEN];
+    packet.emit(&mut header);
+    repr.emit(&mut header[ip_len..]);
+    let (src, dst) = (segment.from.0, segment.to.0);
+    let checksum = if segment.offload {
+        tcp::fill_partial_checksum(src, dst, &mut header[ip_len..], segment.payload.len());
+        TxChecksum::Partial {
+            start: ip_len as u16,
+            offset: 16,
+        }
+    } else {
+        tcp::fill_checksum(src, dst, &mut header[ip_len..], &[segment.payload]);
+        TxChecksum::Done
+    };
+    // In parts, as the engine's buffers give it.
+    let (a, b) = segment.payload.split_at(segment.payload.len() / 3);
+    tun.send(&Transmit {
+        path: PathId(0),
+        header: &header,
+        payload: [a, b].into_iter().collect(),
+        gso_size: segment.gso_size,
+        checksum,
+        v6,
+        info: None,
+    })
+    .unwrap();
+}
+
+/// The next TCP packet; other things (neighbour discovery, multicast reports) are skipped.
+fn receive(tun: &mut Tun) -> Option<Received> {
+    let deadline = Instant::now() + Duration::from_secs(3);
+    while let Some(left) = deadline.checked_duration_since(Instant::now()) {
+        while let Some((packet, meta)) = tun.recv().unwrap() {
+            if ip::Repr::parse(packet).is_ok_and(|(ip, _)| ip.protocol == ip::PROTO_TCP) {
+                let packet = packet.to_vec();
+                return Some(Received { packet, meta });
+            }
+        }
+        let mut fds = [PollFd::from_borrowed_fd(tun.fd(), PollFlags::IN)];
+        poll(&mut fds, Some(&Timespec::try_from(left).unwrap())).unwrap();
+    }
+    None
+}
+
+/// A box and a server, each with a TUN device and its rules, on one link.
+struct Ends {
+    world: World,
+    client: Tun,
+    server: Tun,
+}
+
+const CLIENT: [&str; 2] = ["10.215.77.2", "fdb7:a1d0:77::2"];
+const INNER: [&str; 2] = ["10.215.78.2", "fdb7:a1d0:78::2"];
+const PUBLIC: [&str; 2] = ["192.0.2.2", "2001:db8::2"];
+const LINK: [&str; 2] = ["192.0.2.1", "2001:db8::1"];
+
+fn addr(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+impl Ends {
+    fn new() -> Ends {
+        let world = World::new(&["box", "server"]);
+        world.veth(
+            ("box", "wan", "192.0.2.1/24 2001:db8::1/64"),
+            ("server", "eth", "192.0.2.2/24 2001:db8::2/64"),
+        );
+        let client = tun(&world, "box", "10.215.77.1/24 fdb7:a1d0:77::1/64");
+        let server = tun(&world, "server", "10.215.78.1/24 fdb7:a1d0:78::1/64");
+        let rules = Rules::Box(BoxRules {
+            lan: vec!["lan".to_owned()],
+            links: vec!["wan".to_owned()],
+            tun: "tun".to_owned(),
+            intercept_port: 1,
+            intercept_v6: true,
+            bypass: Vec::new(),
+            servers: PUBLIC.map(|a| (addr(a), PORT).into()).to_vec(),
+            quic: Quic::Forward,
+        });
+        apply(&world, "box", rules);
+        // As the box does: a subflow's window says little about what its peer may send.
+        world.sh(
+            "box",
+            "echo 1 >/proc/sys/net/netfilter/nf_conntrack_tcp_be_liberal",
+        );
+        let mapping = |i: usize| Mapping {
+            public: (addr(PUBLIC[i]), PORT).into(),
+            inner: addr(INNER[i]),
+        };
+        let rules = Rules::Server(ServerRules {
+            tun: "tun".to_owned(),
+            mappings: vec![mapping(0), mapping(1)],
+        });
+        apply(&world, "server", rules);
+        Ends {
+            world,
+            client,
+            server,
+        }
+    }
+
+    /// A SYN and its answer, so that connection tracking knows the flow.
+    fn open(&mut self, family: usize) -> (IpAddr, u16) {
+        let from = (addr(CLIENT[family]), CLIENT_PORT);
+        let to = (addr(PUBLIC[family]), PORT);
+        send(
+            &mut self.client,
+            &Segment {
+                from,
+                to,
+                flags: tcp::Flags::SYN,
+                payload: &[],
+                gso_size: 0,
+                offload: true,
+            },
+        );
+        let syn = receive(&mut self.server).expect("the SYN arrives");
+        assert_eq!(syn.ip().src, addr(LINK[family]), "masqueraded");
+        assert_eq!(syn.ip().dst, addr(INNER[family]), "translated");
+        let peer = (syn.ip().src, syn.segment().0.src_port);
+        let from = (addr(INNER[family]), PORT);
+        send(
+            &mut self.server,
+            &Segment {
+                from,
+                to: peer,
+                flags: tcp::Flags::SYN | tcp::Flags::ACK,
+                payload: &[],
+                gso_size: 0,
+                offload: true,
+            },
+        );
+        let answer = receive(&mut self.client).expect("the answer arrives");
+        assert_eq!(answer.ip().src, addr(PUBLIC[family]), "translated back");
+        assert_eq!(answer.ip().dst, addr(CLIENT[family]), "masquerade undone");
+        peer
+    }
+}
+
+fn tun(world: &World, ns: &str, addresses: &str) -> Tun {
+    let tun = netns::run_inside(&world.name(ns), || {
+        Tun::create("tun").map_err(std::io::Error::other)
+    })
+    .unwrap();
+    for address in addresses.split_whitespace() {
+        world.ip(ns, &format!("addr add {address} dev tun nodad"));
+    }
+    world.ip(ns, "link set tun up mtu 65535");
+    world.sh(
+        ns,
+        "echo 1 >/proc/sys/net/ipv4/ip_forward; echo 1 >/proc/sys/net/ipv6/conf/all/forwarding",
+    );
+    tun
+}
+
+fn apply(world: &World, ns: &str, rules: Rules) {
+    let ruleset = Ruleset {
+        rules,
+        record: Vec::new(),
+    };
+    world
+        .inside(ns, || ruleset.apply(&Identity::of_tun("tun")))
+        .unwrap();
+}
+
+fn payload() -> Vec<u8> {
+    (0..50_000u32).map(|i| (i * 31 % 253) as u8).collect()
+}
+
+#[test]
+#[ignore = "needs network namespaces"]
+fn super_segments_pass_whole_in_both_directions() {
+    let mut ends = Ends::new();
+    let payload = payload();
+    for family in [0, 1] {
+        let peer = ends.open(family);
+        let forth = Segment {
+            from: (addr(CLIENT[family]), CLIENT_PORT),
+            to: (addr(PUBLIC[family]), PORT),
+            flags: tcp::Flags::ACK,
+            payload: &payload,
+            gso_size: 1_400,
+            offload: true,
+        };
+        send(&mut ends.client, &forth);
+        let back = Segment {
+            from: (addr(INNER[family]), PORT),
+            to: peer,
+            ..forth
+        };
+        let arrived = receive(&mut ends.server).unwrap();
+        send(&mut ends.server, &back);
+        for received in [arrived, receive(&mut ends.client).unwrap()] {
+            assert_eq!(received.segment().1, payload);
+            assert_eq!(received.meta.gso_size, 1_400);
+            assert!(received.meta.checksum_ok);
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs network namespaces"]
+fn checksums_hold_where_the_link_cuts_super_segments() {
+    let mut ends = Ends::new();
+    for (ns, device) in [("box", "wan"), ("server", "eth")] {
+        ends.world.sh(
+            ns,
+            &format!("ethtool -K {device} tx off gso off tso off gro off"),
+        );
+    }
+    let payload = payload();
+    for family in [0, 1] {
+        let peer = ends.open(family);
+        let forth = Segment {
+            from: (addr(CLIENT[family]), CLIENT_PORT),
+            to: (addr(PUBLIC[family]), PORT),
+            flags: tcp::Flags::ACK,
+            payload: &payload,
+            gso_size: 1_400,
+            offload: true,
+        };
+        send(&mut ends.client, &forth);
+        assert_cut(&mut ends.server, &payload);
+        let back = Segment {
+            from: (addr(INNER[family]), PORT),
+            to: peer,
+            ..forth
+        };
+        send(&mut ends.server, &back);
+        assert_cut(&mut ends.client, &payload);
+    }
+}
+
+fn assert_cut(tun: &mut Tun, payload: &[u8]) {
+    let mut data = Vec::new();
+    while data.len() < payload.len() {
+        let received = receive(tun).unwrap_or_else(|| panic!("nothing after {} bytes", data.len()));
+        assert_eq!(received.meta.gso_size, 0);
+        assert!(received.checksum_holds(), "after {} bytes", data.len());
+        assert!(received.segment().1.len() <= 1_400);
+        data.extend_from_slice(received.segment().1);
+    }
+    assert_eq!(data, payload);
+}
+
+#[test]
+#[ignore = "needs network namespaces"]
+fn a_complete_checksum_is_kept_and_not_trusted() {
+    let mut ends = Ends::new();
+    for family in [0, 1] {
+        ends.open(family);
+        let payload = &payload()[..1_000];
+        send(
+            &mut ends.client,
+            &Segment {
+                from: (addr(CLIENT[family]), CLIENT_PORT),
+                to: (addr(PUBLIC[family]), PORT),
+                flags: tcp::Flags::ACK,
+                payload,
+                gso_size: 0,
+                offload: false,
+            },
+        );
+        let received = receive(&mut ends.server).unwrap();
+        assert!(received.checksum_holds());
+        assert!(!received.meta.checksum_ok);
+        assert_eq!(received.segment().1, payload);
+    }
+}
+
+#[test]
+#[ignore = "needs network namespaces"]
+fn the_self_test_tells_what_passes() {
+    let world = World::new(&["a"]);
+    let mut tun = tun(&world, "a", "10.215.77.1/24 fdb7:a1d0:77::1/64");
+    for (from, to) in [
+        ("10.215.77.2", "10.215.77.3"),
+        ("fdb7:a1d0:77::2", "fdb7:a1d0:77::3"),
+    ] {
+        let mut probe = || selftest::probe(&mut tun, addr(from), addr(to)).unwrap();
+        assert_eq!(probe(), Verdict::Whole, "{from}");
+    }
+    tun.set_offload(braid_linux::tun::Offload::None).unwrap();
+    let mut probe = || selftest::probe(&mut tun, addr("10.215.77.2"), addr("10.215.77.3")).unwrap();
+    assert_eq!(probe(), Verdict::Cut);
+    world.sh("a", "echo 0 >/proc/sys/net/ipv4/ip_forward");
+    assert_eq!(probe(), Verdict::Lost);
+}

@@ -1,0 +1,108 @@
+//! Namespaces of one test, and what is asked of them.
+
+use std::io;
+use std::process::{Command, Output};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use braid_testbed::netns;
+
+/// Namespaces that are gone when this is dropped.
+pub struct World {
+    prefix: String,
+    names: Vec<String>,
+}
+
+impl World {
+    /// One namespace for each of `names`, with its loopback interface up.
+    pub fn new(names: &[&str]) -> World {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let mut world = World {
+            prefix: format!("bt{}-io{count}-", std::process::id()),
+            names: Vec::new(),
+        };
+        for name in names {
+            let full = world.name(name);
+            netns::create(&full).expect("namespaces can be made (see scripts/with-net.sh)");
+            world.names.push(full);
+            world.ip(name, "link set lo up");
+        }
+        world
+    }
+
+    /// The full name of namespace `name`.
+    pub fn name(&self, name: &str) -> String {
+        format!("{}{name}", self.prefix)
+    }
+
+    /// Runs `work` inside namespace `name`.
+    pub fn inside<T: Send>(&self, name: &str, work: impl FnOnce() -> T + Send) -> T {
+        netns::run_inside(&self.name(name), || io::Result::Ok(work())).unwrap()
+    }
+
+    /// A command inside namespace `name`.
+    pub fn command(&self, name: &str, program: &str) -> Command {
+        netns::command(&self.name(name), program).unwrap()
+    }
+
+    /// Runs a shell line inside namespace `name` and returns what it printed.
+    pub fn sh(&self, name: &str, line: &str) -> String {
+        let output = self.try_sh(name, line);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{line}: {stderr}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// Runs a shell line that may fail.
+    pub fn try_sh(&self, name: &str, line: &str) -> Output {
+        let path = "PATH=$PATH:/usr/sbin:/sbin;";
+        self.command(name, "sh")
+            .args(["-c", &format!("{path} {line}")])
+            .output()
+            .unwrap()
+    }
+
+    /// `ip` inside namespace `name`.
+    pub fn ip(&self, name: &str, args: &str) -> String {
+        self.sh(name, &format!("ip {args}"))
+    }
+
+    /// A link between two namespaces: interface name, IPv4 and IPv6 address with prefix of each
+    /// end.
+    pub fn veth(&self, a: (&str, &str, &str), b: (&str, &str, &str)) {
+        let peer = self.name(b.0);
+        self.ip(
+            a.0,
+            &format!("link add {} type veth peer name {} netns {peer}", a.1, b.1),
+        );
+        for (ns, device, addresses) in [a, b] {
+            for address in addresses.split_whitespace() {
+                self.ip(ns, &format!("addr add {address} dev {device} nodad"));
+            }
+            self.ip(ns, &format!("link set {device} up"));
+        }
+        // Carrier, and the routes that come with it, appear a little later.
+        for (ns, device, _) in [a, b] {
+            let settled = |_: &u32| {
+                let up = self.ip(ns, &format!("link show {device}"));
+                let routes = self.ip(ns, &format!("route show table all dev {device}"));
+                up.contains("state UP") && !routes.contains("linkdown")
+            };
+            let found = (0..200u32).inspect(|_| thread::sleep(Duration::from_millis(5)));
+            found
+                .into_iter()
+                .find(settled)
+                .expect("the link gets carrier");
+        }
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        for name in &self.names {
+            let _ = netns::delete(name);
+        }
+    }
+}
