@@ -42,7 +42,7 @@ fn stack(addrs: &[Ipv4Addr], id: u64) -> Stack {
     let policy = Box::new(|| by_name("minrtt").expect("a known strategy"));
     let mut stack = Stack::new(Config::default(), Rng::for_component(1, id), policy);
     for addr in addrs {
-        stack.add_path(PathConfig::v4(addr));
+        stack.add_path(PathConfig::v4(*addr));
     }
     stack
 }
