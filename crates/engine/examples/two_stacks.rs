@@ -52,13 +52,7 @@ fn main() {
                         upload(now, stack, conn, &mut sent);
                     }
                     Event::Readable { conn } => received += download(now, stack, conn),
-                    Event::Closed { conn, .. } => {
-                        let stats = stack.conn_stats(conn).expect("it closed just now");
-                        for path in stats.paths {
-                            let (bytes, path) = (path.traffic.bytes_sent, path.path.0);
-                            println!("{now} {name}: {bytes} bytes sent on path {path}");
-                        }
-                    }
+                    Event::Closed { conn, .. } => print_paths(now, name, stack, conn),
                     _ => {}
                 }
                 if !matches!(event, Event::Readable { .. } | Event::Writable { .. }) {
@@ -94,6 +88,14 @@ fn main() {
     }
     println!("{received} of {SIZE} bytes in {packets} packets");
     assert_eq!(received, SIZE);
+}
+
+fn print_paths(now: Instant, name: &str, stack: &Stack, conn: ConnId) {
+    let stats = stack.conn_stats(conn).expect("it closed just now");
+    for path in stats.paths {
+        let (bytes, path) = (path.traffic.bytes_sent, path.path.0);
+        println!("{now} {name}: {bytes} bytes sent on path {path}");
+    }
 }
 
 /// Writes what there is room for, and ends the direction after the last byte.

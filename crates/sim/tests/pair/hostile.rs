@@ -113,7 +113,7 @@ fn packets(transfer: &Transfer) -> u64 {
 
 fn survive(seed: u64) {
     let mut exchange = Exchange::new(200_000, 400_000);
-    if seed % 3 == 0 {
+    if seed.is_multiple_of(3) {
         exchange.protocol = Protocol::Tcp;
     }
     exchange.engine.recv_buffer = 1 << 20;
