@@ -510,12 +510,12 @@ impl Connection {
         let pressed = ctx.pool.unreserved() == 0;
         let most = ctx.config.send_buffer.max(MIN_REPEATS);
         let waits = |s: &Subflow| s.is_established() && !s.snd.board.is_empty();
-        if !pressed && self.snd.buf.kept() <= most && self.subflows.iter().any(waits) {
+        if !pressed && self.snd.buf.kept() < most && self.subflows.iter().any(waits) {
             return;
         }
         let una = self.snd.una();
         self.snd.buf.forget(&repeats(&self.subflows, una), ctx.pool);
-        let too_much = self.snd.buf.kept() > most;
+        let too_much = self.snd.buf.kept() >= most;
         let needs = |s: &Subflow| repeats(core::slice::from_ref(s), una).bytes();
         let worst = self
             .subflows
