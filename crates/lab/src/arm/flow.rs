@@ -130,7 +130,11 @@ fn declared(cell: &Cell) -> Option<u64> {
 /// How long a flow may take: a hundred times its bare transmission, and two minutes for
 /// handshakes and timeouts.
 pub(super) fn limit(cell: &Cell) -> Duration {
-    let rates = cell.paths.specs().iter().filter_map(|path| path.rate.mean());
+    let rates = cell
+        .paths
+        .specs()
+        .iter()
+        .filter_map(|path| path.rate.mean());
     let slowest = rates.fold(f64::INFINITY, f64::min);
     let seconds = cell.size.bytes() as f64 * 8.0 / slowest;
     Duration::from_secs(120) + Duration::from_secs_f64((seconds * 100.0).min(1e6))
