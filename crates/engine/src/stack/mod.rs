@@ -276,8 +276,32 @@ impl Stack {
         Some(result)
     }
 
+    /// What holds after every call, of all connections' common things and of the connection that it
+    /// was about. Debug builds look after every call: so tests, simulated worlds and fuzzing do.
+    fn invariants(&self, id: ConnId) {
+        let shared = &self.shared;
+        debug_assert!(shared.pool.used_bytes() <= shared.pool.limit());
+        debug_assert!(self.table.len() <= shared.config.max_connections);
+        debug_assert!(self.table.half_open() <= self.table.len());
+        debug_assert!(
+            self.ready.len() >= usize::from(self.table.get(id).is_some_and(|c| c.queued))
+        );
+        let Some(conn) = self.table.get(id) else {
+            return;
+        };
+        conn.invariants();
+        debug_assert!(conn.subflows.len() <= shared.config.max_subflows);
+        for subflow in conn.subflows.iter().filter(|s| s.is_alive()) {
+            let owner = shared.demux.tuples.get(&subflow.tuple);
+            debug_assert_eq!(owner, Some(&(id, subflow.id)));
+        }
+    }
+
     /// After a change: timers, queue, bookkeeping, and the end.
     fn after(&mut self, now: Instant, id: ConnId) {
+        if cfg!(debug_assertions) {
+            self.invariants(id);
+        }
         let Some(conn) = self.table.get_mut(id) else {
             return;
         };
@@ -475,6 +499,9 @@ impl Stack {
                 self.schedule(now, id);
             }
         };
+        if cfg!(debug_assertions) {
+            self.invariants(id);
+        }
         self.stats.packets_out += 1;
         self.stats.join_syns += u64::from(out.kind == SegmentKind::JoinSyn);
         Some(self.transmit(id, &out))
