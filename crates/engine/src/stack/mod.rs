@@ -518,18 +518,15 @@ impl Stack {
             dsn: None,
             subflow_seq: out.seq,
         };
-        match (&out.body, self.table.get(id)) {
-            (Body::Data(range), Some(conn)) => {
-                info.data = range.clone();
-                info.dsn = conn.mptcp().map(|m| m.dsn(range.start));
-                payload = conn.snd.buf.slices(range.clone());
-                debug_assert_eq!(
-                    payload.iter().map(|p| p.len() as u64).sum::<u64>(),
-                    range.end - range.start,
-                    "bytes of {range:?} are gone"
-                );
-            }
-            _ => {}
+        if let (Body::Data(range), Some(conn)) = (&out.body, self.table.get(id)) {
+            info.data = range.clone();
+            info.dsn = conn.mptcp().map(|m| m.dsn(range.start));
+            payload = conn.snd.buf.slices(range.clone());
+            debug_assert_eq!(
+                payload.iter().map(|p| p.len() as u64).sum::<u64>(),
+                range.end - range.start,
+                "bytes of {range:?} are gone"
+            );
         }
         let len = out.ip_len + out.header_len;
         let header = &mut self.shared.scratch[..len];
