@@ -167,6 +167,19 @@ impl SendSide {
     pub fn peer_window(&self) -> u64 {
         self.wnd_end.saturating_sub(self.nxt)
     }
+
+    /// What holds after every call: acknowledged, sent and written stand in this order.
+    fn invariants(&self) {
+        let (una, nxt, end) = (self.una(), self.nxt, self.buf.end());
+        debug_assert!(una <= nxt && nxt <= end, "{una}, {nxt}, {end}");
+        let first = self.reinject.first().map_or(una, |first| first.start);
+        let last = self.reinject.max_end().unwrap_or(nxt);
+        debug_assert!(
+            una <= first && last <= nxt,
+            "{first}..{last} of {una}..{nxt}"
+        );
+        debug_assert!(self.fin != SendFin::Acked || una == end);
+    }
 }
 
 /// The receiving direction.
@@ -187,6 +200,16 @@ impl RecvSide {
     /// Whether everything the peer will ever send is here.
     pub fn complete(&self) -> bool {
         self.fin == Some(self.buf.rcv_nxt())
+    }
+
+    /// What holds after every call: nothing lies behind the end of the stream, and what was promised
+    /// is there.
+    fn invariants(&self) {
+        let here = self.buf.out_of_order().max_end();
+        let here = here.unwrap_or(0).max(self.buf.rcv_nxt());
+        debug_assert!(self.fin.is_none_or(|fin| here <= fin));
+        debug_assert!(self.edge <= self.buf.max_offset());
+        debug_assert!(self.buf.next() <= self.buf.rcv_nxt());
     }
 }
 
@@ -566,6 +589,34 @@ impl Connection {
         self.rcv.buf.clear(ctx.pool);
         if let Mode::Mptcp(m) = &self.mode {
             ctx.demux.tokens.remove(&m.local.token);
+        }
+    }
+}
+
+impl Connection {
+    /// What holds after every call, of it and of its subflows.
+    pub fn invariants(&self) {
+        self.snd.invariants();
+        self.rcv.invariants();
+        debug_assert!(self.subflows.is_sorted_by(|a, b| a.id < b.id));
+        for subflow in self.subflows.iter().filter(|s| s.is_established()) {
+            subflow.snd.invariants();
+            subflow.rcv.invariants();
+            if self.is_ended() {
+                continue;
+            }
+            // Whatever a subflow may have to repeat is there. To look at all of it takes too long.
+            let mut board = subflow.snd.board.iter().filter(|sent| !sent.fin);
+            for sent in [board.next(), board.next_back()].into_iter().flatten() {
+                let data = sent.data();
+                debug_assert!(data.end <= self.snd.nxt, "{sent:?}");
+                let there: usize = self.snd.buf.slices(data).iter().map(|s| s.len()).sum();
+                debug_assert_eq!(there as u64, sent.len(), "{sent:?}");
+            }
+        }
+        if self.is_ended() {
+            debug_assert!(self.snd.buf.is_empty() && self.rcv.buf.readable() == 0);
+            debug_assert!(self.close_reason.is_some());
         }
     }
 }

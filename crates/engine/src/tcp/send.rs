@@ -657,6 +657,15 @@ impl Sender {
         self.board.mark_lost(|_| true);
         self.arm_rto(now);
     }
+
+    /// What holds after every call.
+    pub fn invariants(&self) {
+        debug_assert!(self.una <= self.nxt, "{} > {}", self.una, self.nxt);
+        self.board.invariants(self.una, self.nxt);
+        // Something in flight is watched over.
+        debug_assert!(self.board.is_empty() || self.rto_at.is_some());
+        debug_assert!(self.backoff <= MAX_BACKOFF);
+    }
 }
 
 #[cfg(test)]
