@@ -172,12 +172,8 @@ impl SendSide {
     fn invariants(&self) {
         let (una, nxt, end) = (self.una(), self.nxt, self.buf.end());
         debug_assert!(una <= nxt && nxt <= end, "{una}, {nxt}, {end}");
-        let first = self.reinject.first().map_or(una, |first| first.start);
-        let last = self.reinject.max_end().unwrap_or(nxt);
-        debug_assert!(
-            una <= first && last <= nxt,
-            "{first}..{last} of {una}..{nxt}"
-        );
+        debug_assert_eq!(nxt, self.buf.nxt());
+        self.flight.invariants(una..nxt);
         debug_assert!(self.fin != SendFin::Acked || una == end);
     }
 }

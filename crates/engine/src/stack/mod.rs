@@ -261,9 +261,6 @@ impl Stack {
         debug_assert!(shared.pool.used_bytes() <= shared.pool.limit());
         debug_assert!(self.table.len() <= shared.config.max_connections);
         debug_assert!(self.table.half_open() <= self.table.len());
-        debug_assert!(
-            self.ready.len() >= usize::from(self.table.get(id).is_some_and(|c| c.queued))
-        );
         let Some(conn) = self.table.get(id) else {
             return;
         };
