@@ -86,18 +86,18 @@ impl FromStr for LossValue {
     type Err = ValueError;
 
     fn from_str(text: &str) -> Result<Self, ValueError> {
-        let wrong = |_| {
+        let wrong = || {
             let expected = "a probability such as \"1%\", \"1%/4\" for bursts of 4 packets in the \
                             mean, or \"1%/25%/0%/100%\" (good to bad, bad to good, loss while \
                             good, loss while bad)";
             ValueError::is_no(text, "loss", expected)
         };
-        let share = |part| value::probability(part).map_err(|_| wrong(()));
+        let share = |part| value::probability(part).map_err(|_| wrong());
         match text.split('/').collect::<Vec<_>>()[..] {
             [mean] => Ok(LossValue(Loss::uniform(share(mean)?))),
             [mean, burst] => {
                 let mean = share(mean)?;
-                let burst: f64 = burst.trim().parse().map_err(|_| wrong(()))?;
+                let burst: f64 = burst.trim().parse().map_err(|_| wrong())?;
                 if !(1.0..=1e6).contains(&burst) || mean > burst / (burst + 1.0) {
                     let expected = "a burst of 1 to 1000000 packets, and a share with which at \
                                     least one packet between two bursts arrives";
@@ -111,7 +111,7 @@ impl FromStr for LossValue {
                 loss_good: share(good)?,
                 loss_bad: share(bad)?,
             })),
-            _ => Err(wrong(())),
+            _ => Err(wrong()),
         }
     }
 }

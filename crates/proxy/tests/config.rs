@@ -94,7 +94,7 @@ fn a_full_box_is_read() {
     assert_eq!(c.timeouts.attempt, Duration::from_millis(500));
     assert_eq!(c.timeouts.connect, Duration::from_secs(20));
     assert_eq!(c.limits.per_host, 7);
-    assert_eq!(c.engine().send_buffer, 4 << 20);
+    assert_eq!(c.engine().send_buffer, 4_000_000);
     assert_eq!(c.tun.name, "mptun");
     assert_eq!(c.tun.path_v4(255), Ipv4Addr::new(172, 30, 1, 1));
     assert_eq!(c.probing.busy, Duration::from_secs(1));

@@ -1,5 +1,6 @@
 //! Which destinations the server goes to.
 
+use braid_links::value::prefix;
 use braid_proxy::policy::DestinationPolicy;
 
 fn permits(policy: &DestinationPolicy, addr: &str) -> bool {
@@ -70,7 +71,7 @@ fn what_is_local_to_the_server_is_refused_by_itself() {
 
 #[test]
 fn deny_is_stronger_than_allow_and_allow_than_the_rest() {
-    let list = |s: &[&str]| s.iter().map(|c| c.parse().unwrap()).collect::<Vec<_>>();
+    let list = |s: &[&str]| s.iter().map(|c| prefix(c).unwrap()).collect::<Vec<_>>();
     let mut policy = DestinationPolicy::new(
         list(&["10.1.0.0/16", "203.0.113.9"]),
         list(&["10.1.2.0/24", "198.51.100.0/24", "2001:db8::/32"]),

@@ -11,6 +11,7 @@ use crate::{SegmentKind, SubflowId};
 impl Connection {
     /// Data, new or once more, where the strategy wants it.
     pub(super) fn poll_data(&mut self, ctx: &mut Ctx<'_>) -> Option<Outgoing> {
+        self.live.ask_at.take_if(|at| *at <= ctx.now);
         let may_send_new = self.may_send_new();
         let copying = self.may_copy();
         if !may_send_new && !copying {

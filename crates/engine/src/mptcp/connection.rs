@@ -167,6 +167,15 @@ impl SendSide {
     pub fn peer_window(&self) -> u64 {
         self.wnd_end.saturating_sub(self.nxt)
     }
+
+    /// What holds after every call: acknowledged, sent and written stand in this order.
+    fn invariants(&self) {
+        let (una, nxt, end) = (self.una(), self.nxt, self.buf.end());
+        debug_assert!(una <= nxt && nxt <= end, "{una}, {nxt}, {end}");
+        debug_assert_eq!(nxt, self.buf.nxt());
+        self.flight.invariants(una..nxt);
+        debug_assert!(self.fin != SendFin::Acked || una == end);
+    }
 }
 
 /// The receiving direction.
@@ -187,6 +196,16 @@ impl RecvSide {
     /// Whether everything the peer will ever send is here.
     pub fn complete(&self) -> bool {
         self.fin == Some(self.buf.rcv_nxt())
+    }
+
+    /// What holds after every call: nothing lies behind the end of the stream, and what was promised
+    /// is there.
+    fn invariants(&self) {
+        let here = self.buf.out_of_order().max_end();
+        let here = here.unwrap_or(0).max(self.buf.rcv_nxt());
+        debug_assert!(self.fin.is_none_or(|fin| here <= fin));
+        debug_assert!(self.edge <= self.buf.max_offset());
+        debug_assert!(self.buf.next() <= self.buf.rcv_nxt());
     }
 }
 
@@ -510,12 +529,12 @@ impl Connection {
         let pressed = ctx.pool.unreserved() == 0;
         let most = ctx.config.send_buffer.max(MIN_REPEATS);
         let waits = |s: &Subflow| s.is_established() && !s.snd.board.is_empty();
-        if !pressed && self.snd.buf.kept() <= most && self.subflows.iter().any(waits) {
+        if !pressed && self.snd.buf.kept() < most && self.subflows.iter().any(waits) {
             return;
         }
         let una = self.snd.una();
         self.snd.buf.forget(&repeats(&self.subflows, una), ctx.pool);
-        let too_much = self.snd.buf.kept() > most;
+        let too_much = self.snd.buf.kept() >= most;
         let needs = |s: &Subflow| repeats(core::slice::from_ref(s), una).bytes();
         let worst = self
             .subflows
@@ -566,6 +585,34 @@ impl Connection {
         self.rcv.buf.clear(ctx.pool);
         if let Mode::Mptcp(m) = &self.mode {
             ctx.demux.tokens.remove(&m.local.token);
+        }
+    }
+}
+
+impl Connection {
+    /// What holds after every call, of it and of its subflows.
+    pub fn invariants(&self) {
+        self.snd.invariants();
+        self.rcv.invariants();
+        debug_assert!(self.subflows.is_sorted_by(|a, b| a.id < b.id));
+        for subflow in self.subflows.iter().filter(|s| s.is_established()) {
+            subflow.snd.invariants();
+            subflow.rcv.invariants();
+            if self.is_ended() {
+                continue;
+            }
+            // Whatever a subflow may have to repeat is there. To look at all of it takes too long.
+            let mut board = subflow.snd.board.iter().filter(|sent| !sent.fin);
+            for sent in [board.next(), board.next_back()].into_iter().flatten() {
+                let data = sent.data();
+                debug_assert!(data.end <= self.snd.nxt, "{sent:?}");
+                let there: usize = self.snd.buf.slices(data).iter().map(|s| s.len()).sum();
+                debug_assert_eq!(there as u64, sent.len(), "{sent:?}");
+            }
+        }
+        if self.is_ended() {
+            debug_assert!(self.snd.buf.is_empty() && self.rcv.buf.readable() == 0);
+            debug_assert!(self.close_reason.is_some());
         }
     }
 }

@@ -186,6 +186,23 @@ impl Flight {
         }
     }
 
+    /// What holds after every call: the pieces follow each other within what is outstanding, and the
+    /// counts are theirs.
+    pub fn invariants(&self, outstanding: Range<u64>) {
+        let mut at = self.pieces.front().map_or(outstanding.end, |p| p.start);
+        debug_assert!(at >= outstanding.start, "{at} of {outstanding:?}");
+        let (mut arrived, mut lost) = (0, 0);
+        for piece in &self.pieces {
+            debug_assert!(piece.start == at && piece.end > at, "{piece:?} at {at}");
+            debug_assert!(piece.carried_by & !piece.sent_on == 0, "{piece:?}");
+            at = piece.end;
+            arrived += if piece.arrived { piece.len() } else { 0 };
+            lost += if piece.is_lost() { piece.len() } else { 0 };
+        }
+        debug_assert!(at <= outstanding.end, "{at} of {outstanding:?}");
+        debug_assert_eq!((arrived, lost), (self.arrived, self.lost));
+    }
+
     /// Forgets everything.
     pub fn clear(&mut self) {
         *self = Flight::default();

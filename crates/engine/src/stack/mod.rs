@@ -254,8 +254,29 @@ impl Stack {
         Some(result)
     }
 
+    /// What holds after every call, of all connections' common things and of the connection that it
+    /// was about. Debug builds look after every call: so tests, simulated worlds and fuzzing do.
+    fn invariants(&self, id: ConnId) {
+        let shared = &self.shared;
+        debug_assert!(shared.pool.used_bytes() <= shared.pool.limit());
+        debug_assert!(self.table.len() <= shared.config.max_connections);
+        debug_assert!(self.table.half_open() <= self.table.len());
+        let Some(conn) = self.table.get(id) else {
+            return;
+        };
+        conn.invariants();
+        debug_assert!(conn.subflows.len() <= shared.config.max_subflows);
+        for subflow in conn.subflows.iter().filter(|s| s.is_alive()) {
+            let owner = shared.demux.tuples.get(&subflow.tuple);
+            debug_assert_eq!(owner, Some(&(id, subflow.id)));
+        }
+    }
+
     /// After a change: timers, queue, bookkeeping, and the end.
     fn after(&mut self, now: Instant, id: ConnId) {
+        if cfg!(debug_assertions) {
+            self.invariants(id);
+        }
         let Some(conn) = self.table.get_mut(id) else {
             return;
         };
@@ -463,6 +484,9 @@ impl Stack {
                 self.schedule(now, id);
             }
         };
+        if cfg!(debug_assertions) {
+            self.invariants(id);
+        }
         self.stats.packets_out += 1;
         self.stats.join_syns += u64::from(out.kind == SegmentKind::JoinSyn);
         Some(self.transmit(id, &out))
@@ -479,18 +503,15 @@ impl Stack {
             dsn: None,
             subflow_seq: out.seq,
         };
-        match (&out.body, self.table.get(id)) {
-            (Body::Data(range), Some(conn)) => {
-                info.data = range.clone();
-                info.dsn = conn.mptcp().map(|m| m.dsn(range.start));
-                payload = conn.snd.buf.slices(range.clone());
-                debug_assert_eq!(
-                    payload.iter().map(|p| p.len() as u64).sum::<u64>(),
-                    range.end - range.start,
-                    "bytes of {range:?} are gone"
-                );
-            }
-            _ => {}
+        if let (Body::Data(range), Some(conn)) = (&out.body, self.table.get(id)) {
+            info.data = range.clone();
+            info.dsn = conn.mptcp().map(|m| m.dsn(range.start));
+            payload = conn.snd.buf.slices(range.clone());
+            debug_assert_eq!(
+                payload.iter().map(|p| p.len() as u64).sum::<u64>(),
+                range.end - range.start,
+                "bytes of {range:?} are gone"
+            );
         }
         let len = out.ip_len + out.header_len;
         let header = &mut self.shared.scratch[..len];

@@ -174,9 +174,10 @@ impl Receiver {
         range.end <= self.nxt || self.out_of_order.covered(range)
     }
 
-    /// Whether there is room to remember the payload range.
+    /// Whether there is a place for the payload range: not behind the FIN, and room to remember it.
     pub fn can_note(&self, range: &Range<u64>) -> bool {
-        range.start <= self.nxt || self.out_of_order.len() < MAX_RANGES
+        let stream = self.fin.is_none_or(|fin| range.end <= fin);
+        stream && (range.start <= self.nxt || self.out_of_order.len() < MAX_RANGES)
     }
 
     /// Notes payload that was already here (D-SACK, RFC 2883).
@@ -222,7 +223,7 @@ impl Receiver {
     /// A FIN at offset `at` came. One below what was received before it is out of date: it must not
     /// stand in the way of the real one.
     pub fn on_fin(&mut self, at: u64) {
-        if at >= self.nxt {
+        if at >= self.out_of_order.max_end().unwrap_or(0).max(self.nxt) {
             self.fin.get_or_insert(at);
         }
         self.due = AckDue::Now;
@@ -279,5 +280,20 @@ impl Receiver {
     /// SACK blocks left.
     pub fn on_sack_sent(&mut self) {
         self.duplicate = None;
+    }
+
+    /// What holds after every call: what is kept lies beyond what is in order, and within bounds.
+    pub fn invariants(&self) {
+        debug_assert!(self.ack_sent <= self.nxt);
+        let first = self.out_of_order.first();
+        debug_assert!(first.is_none_or(|first| first.start > self.nxt));
+        debug_assert!(self.out_of_order.len() <= MAX_RANGES);
+        debug_assert!(self.fin.is_none_or(|fin| self.nxt <= fin + 1));
+        debug_assert!(self.mappings.len() <= MAX_MAPPINGS);
+        let mut end = 0;
+        for map in &self.mappings {
+            debug_assert!(map.sub >= end && map.len > 0, "{map:?} after {end}");
+            end = map.sub_end();
+        }
     }
 }

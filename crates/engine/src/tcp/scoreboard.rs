@@ -307,4 +307,28 @@ impl Scoreboard {
     pub fn oldest_sent(&self) -> Option<Instant> {
         self.records.front().map(|first| first.sent_at)
     }
+
+    /// What holds after every call: the records are the bytes from `una` to `nxt`, without gaps, and
+    /// the sums are theirs.
+    pub fn invariants(&self, una: u64, nxt: u64) {
+        let mut at = una;
+        let (mut in_flight, mut sacked, mut lost) = (0, 0, 0);
+        for record in &self.records {
+            let (start, end, map) = (record.start, record.end, &record.map);
+            debug_assert!(start == at && start < end, "{record:?} after {at}");
+            debug_assert!(!(record.sacked && record.lost), "{record:?}");
+            let mapped = record.fin || (map.sub <= start && end <= map.sub_end());
+            debug_assert!(mapped, "{record:?}");
+            match (record.sacked, record.lost) {
+                (true, _) => sacked += record.len(),
+                (false, true) => lost += record.len(),
+                (false, false) => in_flight += record.len(),
+            }
+            at = end;
+        }
+        debug_assert!(self.records.is_empty() || at == nxt, "{at} of {nxt}");
+        let sums = (self.in_flight, self.sacked, self.lost);
+        debug_assert_eq!((in_flight, sacked, lost), sums);
+        debug_assert!(self.highest_delivered <= nxt);
+    }
 }

@@ -12,7 +12,7 @@ use super::rate::{PacketState, RateEstimator};
 use super::rtt::RttEstimator;
 use super::scoreboard::{Delivered, Mapping, Scoreboard, Sent};
 use crate::Config;
-use crate::cc::{AckSample, CongestionControl, Loss, Sibling};
+use crate::cc::{AckSample, CongestionControl, Loss, RateSample, Sibling};
 use crate::stats::{LossRecovery, Traffic};
 
 /// Duplicate-acknowledgement threshold, in transmissions.
@@ -393,22 +393,7 @@ impl Sender {
         if delivered.bytes == 0 && !advanced {
             return false;
         }
-        // After an outage the acknowledgement of a retransmission covers what had arrived long
-        // before; its timestamp tells.
-        let bound = echo.map_or(Duration::MAX, |echo| echo.age);
-        let rtt = delivered
-            .rtt_from
-            .map(|at| now.saturating_since(at).min(bound));
-        // Where only retransmissions are acknowledged, nothing but a timestamp tells the round trip
-        // (RFC 7323 section 4), and a queue may have come or gone meanwhile.
-        let echoed = echo.filter(|_| advanced).map(|echo| echo.age);
-        if let Some(rtt) = rtt.or(echoed) {
-            self.rtt.sample(now, rtt);
-        }
-        let rate = delivered.newest.and_then(|newest| {
-            let bytes = delivered.bytes;
-            self.rate.on_ack(now, bytes, &newest, self.rtt.min())
-        });
+        let (rtt, rate) = self.measure(now, &delivered, echo, advanced);
         if advanced {
             self.undo_if_spurious(now, echo.map(|e| e.value));
             self.backoff = 0;
@@ -447,6 +432,33 @@ impl Sender {
         self.arm_rto(now);
         self.arm_probe(now);
         true
+    }
+
+    /// The round trip and the delivery rate that an acknowledgement tells.
+    fn measure(
+        &mut self,
+        now: Instant,
+        delivered: &Delivered,
+        echo: Option<Echo>,
+        advanced: bool,
+    ) -> (Option<Duration>, Option<RateSample>) {
+        // After an outage the acknowledgement of a retransmission covers what had arrived long
+        // before; its timestamp tells.
+        let bound = echo.map_or(Duration::MAX, |echo| echo.age);
+        let rtt = delivered
+            .rtt_from
+            .map(|at| now.saturating_since(at).min(bound));
+        // Where only retransmissions are acknowledged, nothing but a timestamp tells the round trip
+        // (RFC 7323 section 4), and a queue may have come or gone meanwhile.
+        let echoed = echo.filter(|_| advanced).map(|echo| echo.age);
+        if let Some(rtt) = rtt.or(echoed) {
+            self.rtt.sample(now, rtt);
+        }
+        let rate = delivered.newest.and_then(|newest| {
+            let min_rtt = self.rtt.min();
+            self.rate.on_ack(now, delivered.bytes, &newest, min_rtt)
+        });
+        (rtt, rate)
     }
 
     /// To be called before anything makes room in the window.
@@ -656,6 +668,15 @@ impl Sender {
         self.backoff = 0;
         self.board.mark_lost(|_| true);
         self.arm_rto(now);
+    }
+
+    /// What holds after every call.
+    pub fn invariants(&self) {
+        debug_assert!(self.una <= self.nxt, "{} > {}", self.una, self.nxt);
+        self.board.invariants(self.una, self.nxt);
+        // Something in flight is watched over.
+        debug_assert!(self.board.is_empty() || self.rto_at.is_some());
+        debug_assert!(self.backoff <= MAX_BACKOFF);
     }
 }
 

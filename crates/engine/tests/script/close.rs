@@ -463,6 +463,28 @@ fn fin_out_of_order_and_out_of_date() {
     assert!(s.stack.read_finished(s.id()));
 }
 
+/// Nothing lies behind a FIN, and no FIN before what is here.
+#[test]
+fn data_behind_a_fin_is_not_taken() {
+    let mut s = plain();
+    send!(s, 20, fin(5, 1));
+    recv!(s, 20, ack(1, 1));
+    send!(s, 30, data(1, 1, "last and more"));
+    recv!(s, 30, ack(1, 1));
+    send!(s, 40, data(1, 1, "last"));
+    recv!(s, 40, ack(1, 6));
+    assert_eq!(s.read(), b"last");
+
+    let mut s = plain();
+    send!(s, 20, data(5, 1, "more"));
+    recv!(s, 20, ack(1, 1).sack(&[(5, 9)]));
+    send!(s, 30, fin(5, 1));
+    recv!(s, 30, ack(1, 1).sack(&[(5, 9)]));
+    send!(s, 40, data(1, 1, "some"));
+    recv!(s, 40, ack(1, 9));
+    assert!(!s.stack.read_finished(s.id()));
+}
+
 /// FIN of one subflow while the connection goes on, on the subflow it opens in its place; ours
 /// follows once that one carries.
 #[test]

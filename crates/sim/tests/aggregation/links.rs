@@ -52,7 +52,9 @@ fn a_metered_link_is_not_even_joined_before_it_is_needed() {
     let parts = around_an_outage(&mut net);
     assert_eq!(parts[0][1], 0, "{parts:?}");
     assert!(parts[1][1] > 1_500_000, "{parts:?}");
-    assert!(parts[2][1] < 300_000, "{parts:?}");
+    // The server goes on there until a probe, one in 200 ms, has shown that the other link works
+    // again, and 140 ms' worth is in flight then.
+    assert!(parts[2][1] < 400_000, "{parts:?}");
     assert!(parts[2][0] > 6_000_000, "{parts:?}");
     let before = delivered(&net);
     net.run_for(secs(120));

@@ -195,7 +195,9 @@ fn serve(quic: Quic, asks: &Receiver<Ask>, ready: &Sender<()>) {
             tun: config.name.clone(),
             intercept_port: port,
             intercept_v6: true,
-            bypass: BYPASSED.map(|a| a.parse().unwrap()).to_vec(),
+            bypass: BYPASSED
+                .map(|a| a.parse::<IpAddr>().unwrap().into())
+                .to_vec(),
             servers: vec!["203.0.113.9:1080".parse().unwrap()],
             quic,
         }))
