@@ -4,7 +4,6 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::time::Duration;
 
 use crate::cc::Algorithm;
-use crate::strategy::Strategy;
 
 /// Settings of a stack; every bound of the engine is here.
 #[derive(Debug, Clone)]
@@ -149,42 +148,4 @@ pub enum Protocol {
     Mptcp,
     /// Regular TCP.
     Tcp,
-}
-
-/// What a new connection needs to know.
-#[derive(Debug)]
-pub struct ConnectOptions {
-    /// The server.
-    pub remote: SocketAddr,
-    /// The server's address of the other family, for paths that have only that one.
-    pub remote_alt: Option<SocketAddr>,
-    /// Path of the initial subflow; `None` leaves it to the strategy. MPTCP moves on to another
-    /// path if a SYN is not answered; regular TCP stays on a path that is named here.
-    pub path: Option<crate::PathId>,
-    /// Source address of the initial subflow instead of the path's own, and its port where that is
-    /// not 0. It need not be an address of the path, but what is sent to it must come here (as with
-    /// `IP_TRANSPARENT`).
-    pub local: Option<SocketAddr>,
-    /// Protocol.
-    pub protocol: Protocol,
-    /// Bytes the flow is to have, where the application knows; whichever way it goes. A hint for
-    /// the strategy of this end.
-    pub flow_size: Option<u64>,
-    /// How to transmit.
-    pub strategy: Box<dyn Strategy>,
-}
-
-impl ConnectOptions {
-    /// MPTCP to `remote`, on whichever path comes first.
-    pub fn new(remote: SocketAddr, strategy: Box<dyn Strategy>) -> Self {
-        ConnectOptions {
-            remote,
-            remote_alt: None,
-            path: None,
-            local: None,
-            protocol: Protocol::Mptcp,
-            flow_size: None,
-            strategy,
-        }
-    }
 }

@@ -8,6 +8,7 @@ pub mod buffer;
 pub mod cc;
 mod class;
 pub mod config;
+mod connect;
 pub mod error;
 pub mod event;
 mod mptcp;
@@ -18,7 +19,8 @@ pub mod strategy;
 mod tcp;
 
 pub use class::{Class, Urgency};
-pub use config::{Config, ConnectOptions, DelayedAck, PathConfig, Protocol};
+pub use config::{Config, DelayedAck, PathConfig, Protocol};
+pub use connect::ConnectOptions;
 pub use error::ApiError;
 pub use event::{CloseReason, Event, FallbackCause, SubflowCloseReason};
 pub use stack::{RxMeta, SegmentKind, Stack, StrategyFactory, Transmit, TransmitInfo, TxChecksum};

@@ -9,7 +9,6 @@ use core::time::Duration;
 
 use braid_wire::Instant;
 
-use super::scoreboard::Newest;
 use crate::cc::RateSample;
 
 /// What was known when a record was sent. The parts of a record that is split share it: they left
@@ -80,13 +79,15 @@ impl RateEstimator {
         }
     }
 
-    /// `bytes` were delivered, of which `newest` was sent last. No sample where that took less
+    /// `bytes` were delivered; the record among them that was sent last was sent at `sent_at` with
+    /// the state `before`. No sample where that took less
     /// than `min_rtt`: then it was not the last retransmission that was acknowledged.
     pub fn on_ack(
         &mut self,
         now: Instant,
         bytes: u64,
-        newest: &Newest,
+        sent_at: Instant,
+        before: &PacketState,
         min_rtt: Duration,
     ) -> Option<RateSample> {
         self.delivered += bytes;
@@ -94,9 +95,8 @@ impl RateEstimator {
         if self.app_limited.is_some_and(|end| self.delivered > end) {
             self.app_limited = None;
         }
-        self.first_sent_time = newest.sent_at;
-        let before = &newest.packet;
-        let send_elapsed = newest.sent_at.saturating_since(before.first_sent_time);
+        self.first_sent_time = sent_at;
+        let send_elapsed = sent_at.saturating_since(before.first_sent_time);
         let ack_elapsed = now.saturating_since(before.delivered_time);
         let sample = RateSample {
             delivered: self.delivered - before.delivered,
@@ -174,7 +174,8 @@ mod tests {
             }
             let now = Instant::from_millis(at);
             let newest = delivered.newest?;
-            let sample = self.rate.on_ack(now, delivered.bytes, &newest, RTT)?;
+            let (bytes, sent_at) = (delivered.bytes, newest.sent_at);
+            let sample = self.rate.on_ack(now, bytes, sent_at, &newest.packet, RTT)?;
             let ms = sample.interval.as_millis() as u64;
             Some((sample.delivered, ms, sample.app_limited))
         }

@@ -456,7 +456,8 @@ impl Sender {
         }
         let rate = delivered.newest.and_then(|newest| {
             let min_rtt = self.rtt.min();
-            self.rate.on_ack(now, delivered.bytes, &newest, min_rtt)
+            let (bytes, sent_at) = (delivered.bytes, newest.sent_at);
+            (self.rate).on_ack(now, bytes, sent_at, &newest.packet, min_rtt)
         });
         (rtt, rate)
     }
