@@ -64,6 +64,26 @@ fn warm_subflows_save_the_handshake() {
     assert!(results.iter().all(|r| r.join_syns == 1), "{results:?}");
 }
 
+/// A strategy is asked as long as anything is outstanding: with all subflows established and alike,
+/// each carries the whole of a flow that one of them could have taken at once.
+#[test]
+fn redundant_sends_everything_on_every_path() {
+    const ALIKE: &str = "5mbit,40ms,0%;5mbit,40ms,0%;5mbit,40ms,0%";
+    let on = |strategy: &str| Cell {
+        strategy: strategy.to_owned(),
+        warm_subflows: true,
+        ..cell(ALIKE, "4000")
+    };
+    for result in run(&on("redundant"), 10) {
+        assert_eq!(result.bytes_by_path, [4000; 3]);
+    }
+    // In turn it is a segment each.
+    for result in run(&on("roundrobin"), 10) {
+        assert_eq!(result.bytes_by_path.iter().sum::<u64>(), 4000);
+        assert!(result.bytes_by_path.iter().all(|b| *b < 1440), "{result:?}");
+    }
+}
+
 #[test]
 fn an_upload_ends_at_the_server() {
     let cell = Cell {

@@ -375,6 +375,34 @@ fn a_timeout_reinjects_and_fills() {
     recv!(s, 494, data(5, 1, "next").on(1).dss(dack(0).map(4, 5, 4)));
 }
 
+/// What timed out on the only subflow and was repeated there is there: that DATA_ACK lags behind the
+/// subflow's acknowledgement is no reason to map it once more.
+#[test]
+fn a_late_data_ack_brings_nothing_back() {
+    let mut s = Script::accepted(config());
+    s.write("lags");
+    s.skip(600);
+    let traffic = |s: &Script| s.stack.subflows(s.id())[0].traffic;
+    assert!(traffic(&s).rtos > 0);
+    send!(s, 600, ack(1, 5).win(512).dss(dack(0)));
+    s.skip(620);
+    assert_eq!((traffic(&s).bytes_sent, traffic(&s).bytes_copied), (4, 0));
+}
+
+/// However often a dead subflow times out, its data is on one other subflow and stays there.
+#[test]
+fn further_timeouts_put_nothing_on_further_subflows() {
+    let mut s = joined();
+    s.write("fast");
+    s.skip(1_500);
+    let stats = s.stack.subflows(s.id());
+    assert!(stats[1].traffic.rtos > 1, "{:?}", stats[1].traffic);
+    assert_eq!(stats[0].traffic.bytes_copied, 4);
+    // Nor back on the dead one, when the other times out as well: both repeat it by themselves.
+    assert!(stats[0].traffic.rtos > 1, "{:?}", stats[0].traffic);
+    assert_eq!(stats[1].traffic.bytes_copied, 0);
+}
+
 /// Byte `n` of what the tests below write.
 fn pattern(range: core::ops::Range<usize>) -> Vec<u8> {
     range.map(|n| (n / 100) as u8).collect()
