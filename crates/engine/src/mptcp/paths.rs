@@ -66,12 +66,11 @@ impl Connection {
 
     /// Whether further subflows can be opened at all.
     fn can_join(&self, ctx: &Ctx<'_>) -> bool {
-        let opener = self.listener.is_none();
-        opener
+        self.listener.is_none()
+            && self.subflows.len() < ctx.config.max_subflows.min(MAX_SUBFLOWS)
             && self.is_open()
             && !self.is_through()
             && self.mptcp().is_some_and(|m| m.confirmed && !m.deny_join)
-            && self.subflows.len() < ctx.config.max_subflows.min(MAX_SUBFLOWS)
     }
 
     /// Whether a path that is up has no subflow; cheaper than to look at the whole situation.
@@ -93,9 +92,11 @@ impl Connection {
     /// Opens what is due, and plans what comes after it.
     pub(super) fn join_paths(&mut self, ctx: &mut Ctx<'_>) {
         loop {
-            let may = self.can_join(ctx) && self.lacks_subflow(ctx);
-            let situation = may.then(|| self.situation(ctx));
-            self.paths.plan(&mut *self.strategy, situation.as_ref());
+            if !self.can_join(ctx) || !self.lacks_subflow(ctx) {
+                return self.paths.rest();
+            }
+            let situation = self.situation(ctx);
+            self.paths.plan(&mut *self.strategy, &situation);
             let Some(path) = self.paths.take_due(ctx.now) else {
                 return;
             };
