@@ -5,8 +5,6 @@ use core::time::Duration;
 
 use braid_wire::Dsn64;
 
-use crate::mptcp::Connection;
-use crate::mptcp::subflow::Subflow;
 use crate::strategy::FlowSize;
 use crate::{PathId, SubflowId, Urgency};
 
@@ -142,36 +140,6 @@ pub struct SubflowStats {
     pub traffic: Traffic,
 }
 
-impl SubflowStats {
-    pub(crate) fn of(s: &Subflow) -> Self {
-        SubflowStats {
-            id: s.id,
-            path: s.path,
-            local: s.tuple.local,
-            remote: s.tuple.remote,
-            established: s.is_established(),
-            backup: s.backup || s.peer_backup,
-            stale: s.stale,
-            latest_rtt: s.snd.rtt.latest(),
-            srtt: s.snd.rtt.srtt(),
-            rttvar: s.snd.rtt.rttvar(),
-            min_rtt: s.snd.rtt.min(),
-            rto: s.snd.rto(),
-            delivery_rate: s.snd.delivery_rate(),
-            cwnd: s.snd.cwnd(),
-            ssthresh: s.snd.cc.ssthresh(),
-            in_flight: s.snd.in_flight(),
-            snd_una: s.snd.una,
-            mss: s.snd.mss(),
-            lost: s.snd.board.lost(),
-            recovery: s.snd.recovery(),
-            bytes_received: s.rcv.bytes_received(),
-            out_of_order: s.rcv.out_of_order_bytes(),
-            traffic: s.snd.traffic,
-        }
-    }
-}
-
 /// What a connection moved between two addresses, over all subflows it has or had there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PathStats {
@@ -218,55 +186,8 @@ pub struct ConnStats {
 }
 
 impl ConnStats {
-    pub(crate) fn of(c: &Connection) -> Self {
-        ConnStats {
-            idsn: c.mptcp().map(|m| (m.local.idsn, m.remote.idsn)),
-            snd_una: c.snd.una(),
-            snd_nxt: c.snd.nxt,
-            snd_end: c.snd.buf.end(),
-            unsent: c.snd.unsent_by_urgency(),
-            peer_window: c.snd.peer_window(),
-            rcv_nxt: c.rcv.buf.rcv_nxt(),
-            rcv_read: c.rcv.buf.next(),
-            recv_window: c.rcv.edge.saturating_sub(c.rcv.buf.rcv_nxt()),
-            out_of_order: c.rcv.buf.out_of_order_bytes(),
-            flow_size: c.flow_size,
-            paths: c.path_totals(),
-        }
-    }
-
     /// SYNs with MP_JOIN sent, repeated ones included.
     pub fn join_syns(&self) -> u64 {
         self.paths.iter().map(|p| p.traffic.join_syns).sum()
     }
-}
-
-/// Most entries of [`ConnStats::paths`]; a peer might join from ever new addresses.
-const MAX_PATHS: usize = 64;
-
-/// Adds what `subflow` moved to the record of its path; to a neighbour's once there are
-/// [`MAX_PATHS`].
-pub(crate) fn add_subflow(totals: &mut Vec<PathStats>, subflow: &Subflow) {
-    let (path, remote) = (subflow.path, subflow.tuple.remote.ip());
-    let at = totals.partition_point(|t| (t.path, t.remote) < (path, remote));
-    let known = totals
-        .get(at)
-        .is_some_and(|t| (t.path, t.remote) == (path, remote));
-    if !known && totals.len() < MAX_PATHS {
-        totals.insert(
-            at,
-            PathStats {
-                path,
-                remote,
-                subflows: 0,
-                bytes_received: 0,
-                traffic: Traffic::default(),
-            },
-        );
-    }
-    let at = at.min(totals.len() - 1);
-    let total = &mut totals[at];
-    total.subflows += 1;
-    total.bytes_received += subflow.rcv.bytes_received();
-    total.traffic.add(&subflow.snd.traffic);
 }

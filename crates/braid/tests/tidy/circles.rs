@@ -12,21 +12,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use syn::visit::{self, Visit};
 
-/// Files that still stand in a circle. The list only shrinks: a file that stands in none is
-/// complained about here, too.
-pub const STILL: &[&str] = &[
-    "crates/engine/src/mptcp/connection.rs",
-    "crates/engine/src/mptcp/dss.rs",
-    "crates/engine/src/mptcp/fallback.rs",
-    "crates/engine/src/mptcp/handshake.rs",
-    "crates/engine/src/mptcp/subflow.rs",
-    "crates/engine/src/stats.rs",
-    "crates/engine/src/tcp/send.rs",
-];
-
-/// Complaints about all of `files`, which are given by name and text, but for those that stand in a
-/// circle `still`.
-pub fn check(files: &[(String, String)], still: &[&str]) -> Vec<String> {
+/// Complaints about all of `files`, which are given by name and text.
+pub fn check(files: &[(String, String)]) -> Vec<String> {
     let mut crates: BTreeMap<&str, Vec<(&str, Module)>> = BTreeMap::new();
     for (name, text) in files {
         let Some((root, path)) = name.split_once("/src/") else {
@@ -37,17 +24,10 @@ pub fn check(files: &[(String, String)], still: &[&str]) -> Vec<String> {
             modules.push((name, Module::read(path, &file)));
         }
     }
-    let circles: Vec<Vec<&str>> = crates.values().flat_map(|files| circles(files)).collect();
-    let inside: BTreeSet<&str> = circles.iter().flatten().copied().collect();
-    let new = circles
-        .iter()
-        .filter(|circle| circle.iter().any(|file| !still.contains(file)))
-        .map(|circle| format!("{}: a circle of files", circle.join(" -> ")));
-    let mended = still
-        .iter()
-        .filter(|file| !inside.contains(*file))
-        .map(|file| format!("{file}: stands in no circle; take it out of the list in circles.rs"));
-    new.chain(mended).collect()
+    let circles = crates.values().flat_map(|files| circles(files));
+    circles
+        .map(|circle| format!("{}: a circle of files", circle.join(" -> ")))
+        .collect()
 }
 
 /// The names from the crate's root to the module in the file `path` below `src`; `None` for a
@@ -277,7 +257,7 @@ mod tests {
     fn complaints(files: &[(&str, &str)]) -> Vec<String> {
         let named =
             |(name, text): &(&str, &str)| (format!("crates/x/src/{name}"), (*text).to_owned());
-        check(&files.iter().map(named).collect::<Vec<_>>(), &[])
+        check(&files.iter().map(named).collect::<Vec<_>>())
     }
 
     #[test]

@@ -58,7 +58,7 @@ fn crates_import_only_what_stands_to_their_left() {
 
 #[test]
 fn no_files_import_each_other_in_a_circle() {
-    report(&circles::check(&rust_files(), circles::STILL));
+    report(&circles::check(&rust_files()));
 }
 
 #[test]

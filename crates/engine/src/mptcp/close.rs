@@ -4,8 +4,8 @@ use core::time::Duration;
 
 use super::connection::{Connection, Ctx, Life, Mode, SendFin};
 use super::subflow::{Phase, Subflow};
+use crate::ApiError;
 use crate::event::{CloseReason, SubflowCloseReason};
-use crate::{ApiError, stats};
 
 /// How long a finished connection still answers its peer's retransmissions.
 const LINGER: Duration = Duration::from_secs(1);
@@ -109,7 +109,7 @@ impl Connection {
             }
             let subflow = self.subflows.remove(i);
             ctx.demux.tuples.remove(&subflow.tuple);
-            stats::add_subflow(&mut self.gone, &subflow);
+            self.count_gone(&subflow);
             self.on_subflow_gone(ctx, &subflow);
             if self.is_ended() {
                 continue;

@@ -5,12 +5,11 @@ use std::collections::VecDeque;
 use std::io::{IoSlice, IoSliceMut};
 
 use braid_wire::mptcp::ResetReason;
-use braid_wire::{Instant, Rng};
+use braid_wire::{Dsn64, Instant, Rng};
 use foldhash::SharedSeed;
 use foldhash::fast::SeedableRandomState;
 use hashbrown::HashMap;
 
-use super::fallback::Farewell;
 use super::flight::Flight;
 use super::keys::Keys;
 use super::subflow::{Phase, ResetKind, Subflow};
@@ -18,7 +17,7 @@ use super::window::WindowSize;
 use crate::buffer::{BLOCK_SIZE, Pool, RangeSet, RecvBuffer, SendBuffer};
 use crate::event::{CloseReason, SubflowCloseReason};
 use crate::path::{Path, PathManager};
-use crate::stats::{self, ConnStats, PathStats};
+use crate::stats::{ConnStats, PathStats};
 use crate::strategy::{FlowSize, Strategy};
 use crate::tcp::FourTuple;
 use crate::tcp::receive::AckDue;
@@ -223,6 +222,16 @@ pub(crate) enum Life {
     },
 }
 
+/// The peer is told that the rest of our stream follows in order, by the infinite mapping: the path
+/// may drop options in one direction only.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Farewell {
+    pub idsn: Dsn64,
+    pub wide: bool,
+    /// Told until the peer acknowledges more of the subflow than this, so something that told it.
+    pub until: u64,
+}
+
 /// Waiting for a sign of life.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Liveness {
@@ -340,15 +349,6 @@ impl Connection {
 
     pub fn is_ended(&self) -> bool {
         matches!(self.life, Life::Ended { .. })
-    }
-
-    /// What was moved on each path, by subflows that exist and subflows that are gone.
-    pub fn path_totals(&self) -> Vec<PathStats> {
-        let mut totals = self.gone.clone();
-        for subflow in &self.subflows {
-            stats::add_subflow(&mut totals, subflow);
-        }
-        totals
     }
 
     /// How urgent what it has to send is: `None` where it may be something small that waits for no
@@ -567,7 +567,7 @@ impl Connection {
     pub fn end(&mut self, ctx: &mut Ctx<'_>, reason: CloseReason) {
         let unknown = matches!(self.life, Life::Opening { .. }) && self.listener.is_some();
         if !unknown {
-            ctx.reports.push_back(ConnStats::of(self));
+            ctx.reports.push_back(self.stats());
             ctx.events.push_back(Event::Closed {
                 conn: self.id,
                 reason,

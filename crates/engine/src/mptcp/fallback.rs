@@ -1,23 +1,12 @@
 //! Falling back to regular TCP, and what tells that it must be (RFC 8684 section 3.7).
 
-use braid_wire::Dsn64;
 use braid_wire::mptcp::{Dss, DssMapping, MptcpOption, ResetReason};
 
-use super::connection::{Connection, Ctx, Mode, SendFin};
+use super::connection::{Connection, Ctx, Farewell, Mode, SendFin};
 use super::dss::carried;
 use super::subflow::{Opens, ResetKind};
 use crate::event::SubflowCloseReason;
 use crate::{Event, FallbackCause};
-
-/// The peer is told that the rest of our stream follows in order, by the infinite mapping: the path
-/// may drop options in one direction only.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Farewell {
-    idsn: Dsn64,
-    wide: bool,
-    /// Told until the peer acknowledges more of the subflow than this, so something that told it.
-    until: u64,
-}
 
 impl Connection {
     /// Reports that MPTCP is not in use, and goes on with regular TCP.

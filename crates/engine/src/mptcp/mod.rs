@@ -12,6 +12,7 @@ mod input;
 pub(crate) mod keys;
 mod output;
 mod paths;
+mod report;
 pub(crate) mod subflow;
 mod timers;
 mod window;

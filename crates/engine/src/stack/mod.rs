@@ -612,7 +612,7 @@ impl Stack {
     pub fn conn_stats(&self, conn: ConnId) -> Option<ConnStats> {
         match &self.last_closed {
             Some((closed, report)) if *closed == conn => Some(report.clone()),
-            _ => self.table.get(conn).map(ConnStats::of),
+            _ => self.table.get(conn).map(Connection::stats),
         }
     }
 
@@ -620,7 +620,7 @@ impl Stack {
     pub fn subflow(&self, conn: ConnId, subflow: SubflowId) -> Option<SubflowStats> {
         let conn = self.table.get(conn)?;
         let i = conn.index_of(subflow)?;
-        Some(SubflowStats::of(&conn.subflows[i]))
+        Some(conn.subflows[i].stats())
     }
 
     /// The subflow that packets from `remote` to `local` belong to, closing ones included.
@@ -636,7 +636,7 @@ impl Stack {
     /// The subflows of a connection; empty for unknown ones.
     pub fn subflows(&self, conn: ConnId) -> Vec<SubflowStats> {
         let conn = self.table.get(conn);
-        conn.map(|c| c.subflows.iter().map(SubflowStats::of).collect())
+        conn.map(|c| c.subflows.iter().map(|s| s.stats()).collect())
             .unwrap_or_default()
     }
 

@@ -1,0 +1,100 @@
+//! What a connection and its subflows tell of themselves.
+
+use super::connection::Connection;
+use super::subflow::Subflow;
+use crate::stats::{ConnStats, PathStats, SubflowStats, Traffic};
+
+/// Most entries of [`ConnStats::paths`]; a peer might join from ever new addresses.
+const MAX_PATHS: usize = 64;
+
+impl Subflow {
+    /// As it stands.
+    pub fn stats(&self) -> SubflowStats {
+        SubflowStats {
+            id: self.id,
+            path: self.path,
+            local: self.tuple.local,
+            remote: self.tuple.remote,
+            established: self.is_established(),
+            backup: self.backup || self.peer_backup,
+            stale: self.stale,
+            latest_rtt: self.snd.rtt.latest(),
+            srtt: self.snd.rtt.srtt(),
+            rttvar: self.snd.rtt.rttvar(),
+            min_rtt: self.snd.rtt.min(),
+            rto: self.snd.rto(),
+            delivery_rate: self.snd.delivery_rate(),
+            cwnd: self.snd.cwnd(),
+            ssthresh: self.snd.cc.ssthresh(),
+            in_flight: self.snd.in_flight(),
+            snd_una: self.snd.una,
+            mss: self.snd.mss(),
+            lost: self.snd.board.lost(),
+            recovery: self.snd.recovery(),
+            bytes_received: self.rcv.bytes_received(),
+            out_of_order: self.rcv.out_of_order_bytes(),
+            traffic: self.snd.traffic,
+        }
+    }
+}
+
+impl Connection {
+    /// As it stands.
+    pub fn stats(&self) -> ConnStats {
+        ConnStats {
+            idsn: self.mptcp().map(|m| (m.local.idsn, m.remote.idsn)),
+            snd_una: self.snd.una(),
+            snd_nxt: self.snd.nxt,
+            snd_end: self.snd.buf.end(),
+            unsent: self.snd.unsent_by_urgency(),
+            peer_window: self.snd.peer_window(),
+            rcv_nxt: self.rcv.buf.rcv_nxt(),
+            rcv_read: self.rcv.buf.next(),
+            recv_window: self.rcv.edge.saturating_sub(self.rcv.buf.rcv_nxt()),
+            out_of_order: self.rcv.buf.out_of_order_bytes(),
+            flow_size: self.flow_size,
+            paths: self.path_totals(),
+        }
+    }
+
+    /// What was moved on each path, by subflows that exist and subflows that are gone.
+    fn path_totals(&self) -> Vec<PathStats> {
+        let mut totals = self.gone.clone();
+        for subflow in &self.subflows {
+            add_subflow(&mut totals, subflow);
+        }
+        totals
+    }
+
+    /// Takes note of what a subflow moved that is gone.
+    pub fn count_gone(&mut self, subflow: &Subflow) {
+        add_subflow(&mut self.gone, subflow);
+    }
+}
+
+/// Adds what `subflow` moved to the record of its path; to a neighbour's once there are
+/// [`MAX_PATHS`].
+fn add_subflow(totals: &mut Vec<PathStats>, subflow: &Subflow) {
+    let (path, remote) = (subflow.path, subflow.tuple.remote.ip());
+    let at = totals.partition_point(|t| (t.path, t.remote) < (path, remote));
+    let known = totals
+        .get(at)
+        .is_some_and(|t| (t.path, t.remote) == (path, remote));
+    if !known && totals.len() < MAX_PATHS {
+        totals.insert(
+            at,
+            PathStats {
+                path,
+                remote,
+                subflows: 0,
+                bytes_received: 0,
+                traffic: Traffic::default(),
+            },
+        );
+    }
+    let at = at.min(totals.len() - 1);
+    let total = &mut totals[at];
+    total.subflows += 1;
+    total.bytes_received += subflow.rcv.bytes_received();
+    total.traffic.add(&subflow.snd.traffic);
+}
