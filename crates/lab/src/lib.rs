@@ -1,5 +1,5 @@
-//! The lab: experiments, each a definition that runs on both arms, in the deterministic simulator
-//! and over real, emulated links; statistics, plots and the report.
+//! The lab: experiments, each a definition that runs on any [`arm`], in the deterministic simulator
+//! or over real, emulated links; statistics, plots and the report; the [`swarm`] of random worlds.
 #![forbid(unsafe_code)]
 
 pub mod arm;

@@ -1,5 +1,5 @@
-//! Everything of Braid that touches Linux: TUN with GSO/GRO, event loop, netlink, nftables, and the
-//! drivers that run `engine` and `proxy` on it.
+//! What box and server need of Linux: TUN with GSO/GRO, event loop, netlink, nftables, kernel
+//! sockets, and the drivers that run `engine` and `proxy` on it.
 
 pub mod driver;
 pub mod net;

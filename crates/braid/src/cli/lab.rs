@@ -6,6 +6,7 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use braid_engine::cc::{Algorithm, TABLE};
 use braid_lab::arm::Arm;
 use braid_lab::fct::{DefaultPath, Direction, Size};
 use braid_lab::paths::Paths;
@@ -96,7 +97,8 @@ pub struct FctArgs {
         long,
         value_name = "NAME,…",
         value_delimiter = ',',
-        default_value = "minrtt"
+        default_value = "minrtt",
+        help = known("Strategies of both ends", braid_strategy::names())
     )]
     pub strategy: Vec<String>,
     /// Congestion controls of both ends.
@@ -104,7 +106,8 @@ pub struct FctArgs {
         long,
         value_name = "NAME,…",
         value_delimiter = ',',
-        default_value = "cubic"
+        default_value = "cubic",
+        help = known("Congestion controls of both ends", TABLE.iter().map(Algorithm::name))
     )]
     pub cc: Vec<String>,
     /// Runs of each cell.
@@ -162,7 +165,12 @@ where
     }
 }
 
-/// Reads one of `names`, which help and completions show, as a `T`.
+/// The help of an option that takes names: `what` they are of, and those there are.
+fn known(what: &str, names: impl Iterator<Item = &'static str>) -> String {
+    let names: Vec<&str> = names.collect();
+    format!("{what}; known are: {}", names.join(", "))
+}
+
 fn direction() -> impl TypedValueParser<Value = Direction> {
     PossibleValuesParser::new(["down", "up"]).map(|name| match name == "up" {
         true => Direction::Up,
@@ -170,6 +178,7 @@ fn direction() -> impl TypedValueParser<Value = Direction> {
     })
 }
 
+/// Reads one of `names`, which help and completions show, as a `T`.
 fn one_of<T>(names: impl IntoIterator<Item = &'static str>) -> impl TypedValueParser<Value = T>
 where
     T: FromStr<Err: Error + Send + Sync> + Clone + Send + Sync + 'static,

@@ -55,8 +55,8 @@ struct Tail {
 ///   more urgently, and goes before it.
 ///
 /// Bytes of one urgency share blocks, and no bytes are ever moved: an empty buffer that keeps
-/// nothing holds no block,
-/// one with a single class no more than the blocks its bytes fill, the first and last in part.
+/// nothing holds no block, one with a single class no more than the blocks its bytes fill, the first
+/// and last in part.
 #[derive(Debug, Default)]
 pub struct SendBuffer {
     blocks: Blocks,

@@ -184,7 +184,7 @@ pub trait CongestionControl: fmt::Debug + Send {
     /// Nothing was sent for longer than one timeout (RFC 5681 section 4.1); `initial` is the
     /// initial window in bytes.
     fn on_idle(&mut self, initial: u64);
-    /// Sender-side penalty of a scheduler: halve the window.
+    /// The strategy's penalty for who keeps others waiting: halve the window.
     fn penalise(&mut self);
     /// The segment size changed. An initial window that nothing has changed yet stays as many
     /// segments; any other window stays as many bytes, and at least one segment.

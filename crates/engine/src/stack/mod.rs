@@ -150,8 +150,8 @@ impl Stack {
         id
     }
 
-    /// Says whether `path` can be used. Down: its subflows are marked stale at once, their data is
-    /// reinjected, and no subflow is opened there. Up: stale subflows are probed and missing ones
+    /// Says whether `path` can be used. Down: its subflows are marked stale at once, what
+    /// only they carry counts as lost, and no subflow is opened there. Up: stale subflows are probed and missing ones
     /// opened at once.
     pub fn set_path_up(&mut self, now: Instant, path: PathId, up: bool) {
         if self.change_path(path, up) {

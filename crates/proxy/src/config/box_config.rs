@@ -40,7 +40,7 @@ pub struct BoxConfig {
     pub links: Vec<LinkConfig>,
     /// Servers in order of preference; at least one.
     pub servers: Vec<ServerEntry>,
-    /// Name of the scheduler.
+    /// Name of the strategy.
     pub strategy: String,
     /// Congestion control of subflows.
     pub congestion: Algorithm,
