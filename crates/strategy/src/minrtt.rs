@@ -4,7 +4,7 @@ use braid_engine::strategy::{Decision, Payload, SendView, Strategy, SubflowView}
 use braid_wire::Rng;
 
 use crate::parts::again;
-use crate::parts::usable::{by_rtt, is_overfull, usable};
+use crate::parts::usable::{by_rtt, is_overfull, is_slow, usable};
 
 /// Sends on the subflow of lowest smoothed round-trip time among those that are established, not
 /// potentially failed and have window room; on a backup one only if no regular one is usable.
@@ -22,6 +22,7 @@ impl Strategy for MinRtt {
             .or_else(|| again::late(view))
             .or_else(|| new_data(view))
             .or_else(|| again::blocking(view))
+            .or_else(|| again::trial(view))
             .or_else(|| again::tail(view))
             .unwrap_or(Decision::Wait {
                 until: again::late_at(view),
@@ -34,8 +35,9 @@ fn new_data(view: &SendView<'_>) -> Option<Decision> {
         return None;
     }
     // One that delivers ever later counts as failed, as long as there is another.
-    let sound = usable(view).any(|s| !is_overfull(s));
-    let usable = usable(view).filter(|s| !(sound && is_overfull(s)));
+    let is_sound = |s: &&SubflowView| !is_overfull(s) && !is_slow(s);
+    let all = !usable(view).any(|s| is_sound(&s));
+    let usable = usable(view).filter(|s| all || is_sound(s));
     let best = usable
         .clone()
         .filter(|s| s.ready)

@@ -6,7 +6,7 @@ use braid_engine::strategy::{
     Copies, Decision, FlowSize, InFlight, Payload, SendView, Strategy, SubflowView,
 };
 use braid_engine::{PathId, SubflowId};
-use braid_strategy::parts::usable::is_overfull;
+use braid_strategy::parts::usable::{is_overfull, is_slow};
 use braid_strategy::{RoundRobin, by_name};
 use braid_wire::{Instant, Rng};
 
@@ -216,10 +216,10 @@ fn minrtt_leaves_to_a_paced_subflow_what_its_window_takes() {
 
 #[test]
 fn minrtt_leaves_out_what_has_become_slow() {
-    // 20 kB under way at 100 kbit/s.
+    // 10 kB under way at 80 kbit/s.
     let slow = |s: SubflowView| SubflowView {
         latest_rtt: Duration::from_millis(1_000),
-        delivery_rate: 12_500,
+        delivery_rate: 10_000,
         ..s
     };
     assert!(is_overfull(&slow(subflow(0, 30))));
@@ -229,17 +229,42 @@ fn minrtt_leaves_out_what_has_become_slow() {
     let all = [slow(subflow(0, 30)), full(subflow(1, 70))];
     assert_eq!(minrtt(&view(&all)), Decision::WAIT);
     assert_eq!(minrtt(&view(&[slow(subflow(0, 30))])), send(0, 10_000));
-    // What is drained may carry again; a long queue at a high rate is no harm.
+    // What is drained is tried with a copy, a packet at a time, until it proves to be fast again.
+    let data = piece(1, 0, 10);
     let drained = SubflowView {
-        in_flight: 1000,
-        ..slow(subflow(0, 30))
+        in_flight: 0,
+        ..single(slow(subflow(0, 30)), data)
     };
-    assert!(!is_overfull(&drained));
+    assert!(!is_overfull(&drained) && is_slow(&drained));
+    let all = [drained, subflow(1, 70)];
+    assert_eq!(minrtt(&view(&all)), send(1, 10_000));
+    let all = [drained, full(subflow(1, 70))];
+    let trial = Decision::Send {
+        subflow: SubflowId(0),
+        data: Payload::Copy {
+            data,
+            penalise: false,
+        },
+        max_bytes: 1000,
+    };
+    assert_eq!(minrtt(&view(&all)), trial);
+    let proved = SubflowView {
+        latest_rtt: Duration::from_millis(60),
+        ..drained
+    };
+    let all = [proved, full(subflow(1, 70))];
+    assert_eq!(minrtt(&view(&all)), send(0, 20_000));
+    // A long queue at a high rate is no harm, nor is an application that sends little.
     let bloated = SubflowView {
         delivery_rate: 1_000_000,
         ..slow(subflow(0, 30))
     };
-    assert!(!is_overfull(&bloated));
+    assert!(!is_overfull(&bloated) && !is_slow(&bloated));
+    let little = SubflowView {
+        delivery_rate: 1_000,
+        ..subflow(0, 30)
+    };
+    assert!(!is_slow(&little));
 }
 
 #[test]

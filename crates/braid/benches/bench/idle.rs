@@ -1,19 +1,17 @@
 //! Memory of idle proxied connections: user to content host, through box and server.
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::thread;
 use std::time::Duration;
 
-use braid::bed;
-use braid::cmd::render::render_config;
 use braid::failure::Failure;
 use braid_testbed::netns;
-use braid_testbed::{Options, Role, Start};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::Serialize;
 
 use crate::Arguments;
+use crate::bed::{self, LONGEST};
 
 /// What is to be reached, bytes per connection.
 const BAR: f64 = 16_000.0;
@@ -21,8 +19,6 @@ const BAR: f64 = 16_000.0;
 const WARM_UP: u32 = 100;
 /// Idle time before a measurement: delayed acknowledgements and joins are over by then.
 const SETTLE: Duration = Duration::from_secs(4);
-const LONGEST: Duration = Duration::from_secs(20);
-const PORT: u16 = 8_080;
 const REQUEST: &[u8] = b"GET /small HTTP/1.1\r\nHost: content\r\n\r\n";
 const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nidle\n";
 
@@ -56,7 +52,7 @@ struct Holding {
 /// Opens the connections and looks.
 pub fn measure(arguments: &Arguments) -> Result<Idle, Failure> {
     raise_descriptors(u64::from(arguments.idle) * 3 + 1_000)?;
-    let mut bed = Bed::up()?;
+    let mut bed = Bed(bed::up([("200mbit", "1ms"); 2])?);
     let content = bed.offer()?;
     drop(bed.open(content, WARM_UP)?);
     thread::sleep(SETTLE);
@@ -113,29 +109,10 @@ impl Idle {
 struct Bed(braid::bed::Bed);
 
 impl Bed {
-    fn up() -> Result<Bed, Failure> {
-        let name = format!("bench{}", std::process::id());
-        let mut spec = bed::spec(&bed::description(&name, [("200mbit", "1ms"); 2]))?;
-        // Content is offered from here.
-        let contents = spec.hosts.iter_mut().filter(|h| h.role == Role::Content);
-        contents.for_each(|host| host.start = Start::Manual);
-        let options = Options {
-            executable: Some(env!("CARGO_BIN_EXE_braid").into()),
-            render: Some(render_config()?),
-            ..Options::default()
-        };
-        let mut bed = braid::bed::Bed::up(spec, options, || Ok(()))?;
-        bed.start("server", LONGEST)?;
-        bed.start("box", LONGEST)?;
-        bed.wait_for_intake(LONGEST)?;
-        Ok(Bed(bed))
-    }
-
     /// Serves answers on the content host; its address.
     fn offer(&self) -> Result<SocketAddr, Failure> {
-        let host = self.0.testbed.layout().host("content")?;
-        let address: SocketAddr = (host.interfaces[0].address4, PORT).into();
-        let listener = netns::run_inside(&host.namespace, || TcpListener::bind(address))?;
+        let listener = bed::listen(&self.0)?;
+        let address = listener.local_addr()?;
         thread::spawn(move || {
             // Kept until the process ends: closing is the user's part.
             let mut open = Vec::new();

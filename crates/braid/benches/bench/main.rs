@@ -1,13 +1,16 @@
-//! Speed and memory against the kernel's Multipath TCP, and the simulator's speed. Measures and prints; what it prints is
-//! judged by whoever reads it, except that a transfer that fails ends it.
+//! Speed and memory against the kernel's Multipath TCP, a link that slows down, and the simulator's
+//! speed. Measures and prints; what it prints is judged by whoever reads it, except that a transfer
+//! that fails ends it.
 //!
 //! `make bench` runs it. All but the simulator needs what the network tests need: root or a user
 //! namespace, `ip`, `nft`.
 
 mod arms;
+mod bed;
 mod idle;
 mod peers;
 mod sim;
+mod slow;
 mod speed;
 mod veth;
 
@@ -17,7 +20,8 @@ use braid::failure::Failure;
 use clap::Parser;
 use serde::Serialize;
 
-/// Speed against the kernel's MPTCP, memory of idle connections, and the simulator's speed.
+/// Speed against the kernel's MPTCP, memory of idle connections, a link that slows down, and the
+/// simulator's speed.
 #[derive(Debug, Parser)]
 pub struct Arguments {
     /// Pairs of runs (kernel, engine) for each direction.
@@ -52,6 +56,8 @@ enum Part {
     Speed,
     /// Memory of idle proxied connections.
     Idle,
+    /// Transfers over two emulated links, one of which slows down for a while.
+    Slow,
     /// Speed of the simulator.
     Sim,
     /// The simulator against emulated links.
@@ -65,6 +71,8 @@ struct Results {
     speed: Option<speed::Speed>,
     #[serde(skip_serializing_if = "Option::is_none")]
     idle: Option<idle::Idle>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    slow: Option<Vec<slow::Slow>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     sim: Option<sim::Sim>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -93,6 +101,7 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
     let mut results = Results {
         speed: None,
         idle: None,
+        slow: None,
         sim: None,
         arms: None,
     };
@@ -109,6 +118,13 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
             idle.print();
         }
         results.idle = Some(idle);
+    }
+    if wanted(Part::Slow) {
+        let rows = slow::measure()?;
+        if !arguments.json {
+            slow::print(&rows);
+        }
+        results.slow = Some(rows);
     }
     if wanted(Part::Sim) {
         let sim = sim::measure()?;

@@ -44,16 +44,16 @@ fn a_link_that_goes_dark_for_a_while_costs_its_share_only() {
 /// what it gives alone.
 #[test]
 fn a_link_that_slows_down_costs_its_share_only() {
-    for (link, load) in [
-        (0, Load::Down(100_000_000)),
-        (0, Load::Up(100_000_000)),
-        (1, Load::Down(100_000_000)),
-        (1, Load::Up(100_000_000)),
+    for (link, load, at) in [
+        (0, Load::Down(100_000_000), 3_000),
+        (0, Load::Up(100_000_000), 3_130),
+        (1, Load::Down(100_000_000), 3_300),
+        (1, Load::Up(100_000_000), 3_000),
     ] {
         let config = two_links();
         let mut net = start(&config);
         let id = net.open(0, 0, load).unwrap();
-        net.run_for(secs(3));
+        net.run_for(millis(at));
         let sound = config.access[link].clone();
         let mut slow = sound.clone();
         for way in [&mut slow.up, &mut slow.down] {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use braid_engine::strategy::{Decision, InFlight, Payload, SendView, SubflowView};
 
-use super::usable::{by_rtt, patience, usable};
+use super::usable::{by_rtt, is_slow, patience, usable};
 
 /// What no subflow carries any more, on the fastest that works and has room: the data of a path
 /// that failed goes on as soon as possible.
@@ -56,6 +56,23 @@ pub fn blocking(view: &SendView<'_>) -> Option<Decision> {
             penalise: true,
         },
         max_bytes: u32::MAX,
+    })
+}
+
+/// A path that has become slow and is idle is tried with data that goes another way too, one packet
+/// at a time: how that fares tells when it can be used again.
+pub fn trial(view: &SendView<'_>) -> Option<Decision> {
+    let idle = usable(view).filter(|s| s.ready && s.in_flight == 0 && is_slow(s));
+    let (on, data) = idle
+        .filter_map(|s| Some((s, s.copies.single?)))
+        .min_by_key(|(s, _)| by_rtt(s))?;
+    Some(Decision::Send {
+        subflow: on.id,
+        data: Payload::Copy {
+            data,
+            penalise: false,
+        },
+        max_bytes: on.mss,
     })
 }
 

@@ -28,6 +28,14 @@ pub fn patience(subflow: &SubflowView) -> Duration {
     Duration::from_millis(150).saturating_add(subflow.base_rtt)
 }
 
+/// Whether a path has become so slow that a single packet waits for long: new data there would make
+/// all that is behind it wait, for next to no gain.
+pub fn is_slow(subflow: &SubflowView) -> bool {
+    let bearable = patience(subflow) / 2;
+    let packet = f64::from(subflow.mss) / subflow.delivery_rate as f64;
+    subflow.queueing_delay() > bearable && packet > bearable.as_secs_f64()
+}
+
 /// Whether more is under way on a path than it delivers within its round trip and [`patience`]: its
 /// rate has fallen, or it has a long queue and congestion control fills it. New data is better off
 /// elsewhere until that has drained; as the queue still holds so much, the path loses nothing.

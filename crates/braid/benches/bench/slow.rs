@@ -1,0 +1,214 @@
+//! A link that slows down without dying, under a long transfer through box and server: by curl,
+//! from nginx or to a sink, one way at a time and each link in turn.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::process::{Child, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use braid::bed::Bed;
+use braid::failure::Failure;
+use braid_testbed::LinkChange;
+use serde::Serialize;
+
+use crate::bed;
+
+/// Rates (Mbit/s) and delays of the links; the round trips are 30 ms and 70 ms.
+const RATES: [f64; 2] = [20.0, 10.0];
+const DELAYS: [&str; 2] = ["15ms", "35ms"];
+/// Queues of one bandwidth-delay product: as many bytes while the link is slow, as a device has.
+const QUEUES: [&str; 2] = ["75kB", "87.5kB"];
+/// Mbit/s of the link that slows down, both ways.
+const SLOW: f64 = 0.1;
+/// The second of the change, that of the return, and the end.
+const CHANGE: usize = 3;
+const RETURN: usize = 13;
+const END: usize = 18;
+/// Payload's share of a packet: the rest is IP and TCP (40 bytes), timestamps (12), and DSS (20).
+const PAYLOAD: f64 = 1_428.0 / 1_500.0;
+/// What is to be reached of the other link's rate in each second but the first.
+const BAR: f64 = 0.9;
+/// Bytes of the file: more than both links carry meanwhile.
+const SIZE: u64 = 100_000_000;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Way {
+    Download,
+    Upload,
+}
+
+/// One transfer.
+#[derive(Debug, Serialize)]
+pub struct Slow {
+    /// The link that slows down.
+    link: usize,
+    way: Way,
+    /// Payload that came to the receiving host in each second, from curl's start.
+    mbit_s: Vec<f64>,
+    /// What the other link gives alone: its rate, times the payload's share of a packet.
+    alone_mbit_s: f64,
+    /// Of that, in the least second from 1 s after the change on.
+    least_share: f64,
+    bar: f64,
+    holds: bool,
+    /// Of what both links give, in the least second from 2 s after the return on.
+    returned_share: f64,
+    /// How late the links delivered, 99th percentile; over 1,000 the run is worth nothing.
+    lateness_p99_us: f64,
+}
+
+/// Runs all four.
+pub fn measure() -> Result<Vec<Slow>, Failure> {
+    let ways = [Way::Download, Way::Upload];
+    let cases = [0, 1].iter().flat_map(|link| ways.map(|way| (*link, way)));
+    cases.map(|(link, way)| measure_one(link, way)).collect()
+}
+
+fn measure_one(link: usize, way: Way) -> Result<Slow, Failure> {
+    let rates = RATES.map(|rate| format!("{rate}mbit"));
+    let mut bed = bed::up([(&rates[0], DELAYS[0]), (&rates[1], DELAYS[1])])?;
+    let slow = format!("rate={SLOW}mbit queue={}", QUEUES[link]);
+    let sound = format!("rate={}", rates[link]);
+    bed.testbed.reset_lateness()?;
+    let mut transfer = Transfer::start(&bed, way)?;
+    let start = Instant::now();
+    let mut mbit_s = Vec::new();
+    let mut before = 0;
+    for second in 0..END {
+        match second {
+            CHANGE => set(&mut bed, link, &slow)?,
+            RETURN => set(&mut bed, link, &sound)?,
+            _ => {}
+        }
+        let end = Duration::from_secs(second as u64 + 1);
+        bed.sleep(end.saturating_sub(start.elapsed()))?;
+        let arrived = transfer.arrived.load(Ordering::Relaxed);
+        mbit_s.push((arrived - before) as f64 * 8.0 / 1e6);
+        before = arrived;
+    }
+    if let Some(status) = transfer.curl.try_wait()? {
+        return Err(Failure::Run(format!("curl ended too early: {status}")));
+    }
+    let lateness_p99_us = bed.testbed.lateness()?.p99_us;
+    drop(transfer);
+    bed.testbed.down()?;
+    Ok(Slow::of(link, way, mbit_s, lateness_p99_us))
+}
+
+/// Changes both directions of a link.
+fn set(bed: &mut Bed, link: usize, change: &str) -> Result<(), Failure> {
+    let change = LinkChange::parse(change.split(' '))?;
+    let name = format!("link{}", link + 1);
+    Ok(bed.testbed.set(&name, None, &change)?)
+}
+
+/// A transfer that goes on until dropped.
+struct Transfer {
+    curl: Child,
+    /// Bytes that came to the receiving host.
+    arrived: Arc<AtomicU64>,
+}
+
+impl Transfer {
+    fn start(bed: &Bed, way: Way) -> Result<Transfer, Failure> {
+        let file = bed.testbed.state_dir().join("content/www/long");
+        File::create(&file)?.set_len(SIZE)?;
+        let sink = bed::listen(bed)?;
+        let to = sink.local_addr()?;
+        let mut curl = bed.exec("user", "curl")?;
+        curl.args(["-q", "-sS", "--fail", "--no-buffer", "--noproxy", "*"]);
+        match way {
+            Way::Download => curl.arg(format!("http://{}/long", to.ip())),
+            // A sink answers nothing, so curl shall not ask whether to go on.
+            Way::Upload => curl
+                .args(["-H", "Expect:", "-T"])
+                .arg(&file)
+                .arg(format!("http://{to}")),
+        };
+        let mut curl = curl.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
+        let arrived = Arc::new(AtomicU64::new(0));
+        let (counter, stdout) = (Arc::clone(&arrived), curl.stdout.take());
+        thread::spawn(move || match (way, stdout) {
+            (Way::Download, Some(stdout)) => count(stdout, &counter),
+            _ => count(sink.accept()?.0, &counter),
+        });
+        Ok(Transfer { curl, arrived })
+    }
+}
+
+impl Drop for Transfer {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.curl.kill();
+        let _ = self.curl.wait();
+    }
+}
+
+/// Reads to the end and counts the bytes as they come.
+fn count(mut from: impl Read, arrived: &AtomicU64) -> io::Result<()> {
+    let mut chunk = [0; 65_536];
+    loop {
+        match from.read(&mut chunk)? {
+            0 => return Ok(()),
+            n => arrived.fetch_add(n as u64, Ordering::Relaxed),
+        };
+    }
+}
+
+impl Slow {
+    fn of(link: usize, way: Way, mbit_s: Vec<f64>, lateness_p99_us: f64) -> Slow {
+        let alone_mbit_s = RATES[1 - link] * PAYLOAD;
+        let both = RATES.iter().sum::<f64>() * PAYLOAD;
+        let least = |seconds: &[f64]| seconds.iter().copied().fold(f64::INFINITY, f64::min);
+        let least_share = least(&mbit_s[CHANGE + 1..RETURN]) / alone_mbit_s;
+        Slow {
+            link: link + 1,
+            way,
+            alone_mbit_s,
+            least_share,
+            bar: BAR,
+            holds: least_share >= BAR,
+            returned_share: least(&mbit_s[RETURN + 2..]) / both,
+            mbit_s,
+            lateness_p99_us,
+        }
+    }
+}
+
+/// For people.
+pub fn print(rows: &[Slow]) {
+    println!(
+        "A link at {SLOW} Mbit/s for {} s: payload at the receiving host, Mbit/s, second by \
+         second (link1 {} Mbit/s, link2 {} Mbit/s; alone: rate x 1,428/1,500)",
+        RETURN - CHANGE,
+        RATES[0],
+        RATES[1]
+    );
+    for row in rows {
+        let seconds: Vec<_> = row.mbit_s.iter().map(|rate| format!("{rate:.1}")).collect();
+        let (before, rest) = seconds.split_at(CHANGE);
+        let (during, after) = rest.split_at(RETURN - CHANGE);
+        let way = format!("{:?}", row.way).to_lowercase();
+        println!(
+            "  link{} {way:<9}{} | {} | {}",
+            row.link,
+            before.join(" "),
+            during.join(" "),
+            after.join(" ")
+        );
+        println!(
+            "    from 1 s on {:.2} of the other link's {:.2}, wanted >= {}: {}; from 2 s after the \
+             return on {:.2} of both; links late by {:.0} µs (p99)",
+            row.least_share,
+            row.alone_mbit_s,
+            row.bar,
+            if row.holds { "holds" } else { "MISSED" },
+            row.returned_share,
+            row.lateness_p99_us
+        );
+    }
+}
