@@ -81,6 +81,9 @@ impl Case {
         let mut world = World::new(&self.ends, self.v6, self.honest);
         world.connect(0, |_| {});
         for step in &self.steps {
+            if std::env::var_os("TRACE").is_some() {
+                println!("{} STEP {step:?}", world.now);
+            }
             self.step(&mut world, step);
         }
         world.finish();
@@ -177,7 +180,10 @@ fn call_one(world: &mut World, at: usize, conn: u8, call: &Call) {
             });
         }
         (Call::PathUp(path, up), _) => stack.set_path_up(now, PathId(path % 4), *up),
-        (Call::LeavePath(path), _) => stack.leave_path(now, PathId(path % 4)),
+        (Call::LeavePath(path), _) => {
+            stack.leave_path(now, PathId(path % 4));
+            world.ends[at].left = true;
+        }
         (Call::ReadAll, _) => world.read_all(),
         (_, None) => {}
         (Call::Read(max), Some(conn)) => world.read(at, conn, (*max).into()),
