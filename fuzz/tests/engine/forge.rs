@@ -2,15 +2,15 @@
 
 use std::net::IpAddr;
 
-use bolero::{TypeGenerator, produce};
+use bolero::TypeGenerator;
 use braid_wire::icmp::{self, Kind};
-use braid_wire::mptcp::{AddAddr, Capable, Dss, DssMapping, MptcpOption, RemoveAddr, WireDsn};
+use braid_wire::mptcp::{Capable, Dss, DssMapping, MptcpOption, WireDsn};
 use braid_wire::tcp::{self, Flags, MAX_OPTIONS_LEN, Options, Timestamps};
-use braid_wire::{Dsn64, ip};
+use braid_wire::{Seq32, ip};
 
-use crate::world::{End, Packet};
+use crate::world::Packet;
 
-/// A distance: small, or a power of two more or less far away.
+/// A distance: small, or a small number times a power of two.
 #[derive(Debug, Clone, Copy, TypeGenerator)]
 pub struct Near {
     by: i8,
@@ -20,15 +20,14 @@ pub struct Near {
 
 impl Near {
     fn of(self, n: u32) -> u32 {
-        n.wrapping_add_signed(i32::from(self.by).wrapping_shl(self.shift.into()))
+        n.wrapping_add_signed(i32::from(self.by) << self.shift)
     }
 
     fn of_dsn(self, dsn: WireDsn) -> WireDsn {
         match dsn {
             WireDsn::Four(n) => WireDsn::Four(self.of(n)),
             WireDsn::Eight(n) => {
-                let by = i64::from(self.by) << (self.shift * 2 % 57);
-                WireDsn::Eight(n.wrapping_add_signed(by))
+                WireDsn::Eight(n.wrapping_add_signed(i64::from(self.by) << (self.shift * 2)))
             }
         }
     }
@@ -39,51 +38,43 @@ impl Near {
 pub enum Change {
     Seq(Near),
     Ack(Near),
-    /// These are turned over.
+    /// Bits that are turned over.
     Flags(u8),
     Window(u16),
-    Time(Near),
-    Echo(Near),
-    Mss(u16),
-    WindowScale(u8),
-    Sack(#[generator(produce::<Vec<(Near, Near)>>().with().len(0..=4))] Vec<(Near, Near)>),
+    /// Timestamp and echo.
+    Times(Near, Near),
+    Sack([(Near, Near); 3]),
     /// Cut, or filled up with other bytes.
     Payload(#[generator(0..3000)] u16),
-    /// A port of the sender's.
+    /// Of the sender.
     Port(u16),
     SuperSegment(u16),
-    Mptcp(Mptcp),
-    /// The data sequence signal, which is added where there is none.
+    /// All options are those of a packet seen before.
+    Options(u8),
     Dss(DssChange),
-}
-
-/// MPTCP options.
-#[derive(Debug, Clone, TypeGenerator)]
-pub enum Mptcp {
-    None,
-    /// Those of a packet seen before, instead.
-    Seen(u8),
     Prio(bool),
-    Remove([u8; 3]),
-    Add { id: u8, port: Option<u16>, hmac: Option<u64>, to: [u8; 4] },
-    Fail(u64),
-    /// By the key of a packet seen before, if it has one.
+    /// With the key of a packet seen before, if it has one.
     FastClose(u8),
-    Reset(bool, u8),
+    /// Anything at all behind the ports.
+    Byte(#[generator(4..60)] u8, u8),
+}
+
+/// A data sequence signal near the one of the packet, if it has one.
+#[derive(Debug, Clone, TypeGenerator)]
+pub struct DssChange {
+    ack: Option<Near>,
+    mapping: Option<MappingChange>,
+    fin: bool,
 }
 
 #[derive(Debug, Clone, TypeGenerator)]
-pub enum DssChange {
-    Ack(Near),
-    Dsn(Near),
-    SubflowSeq(Near),
-    Len(u16),
-    Longer(i8),
-    Fin,
-    FinOnly,
-    Checksum(u16),
-    NoMapping,
-    NoAck,
+struct MappingChange {
+    dsn: Near,
+    subflow_seq: Option<Near>,
+    /// 1 (the end by itself), any other, or that of the packet.
+    #[generator(0..4)]
+    len_kind: u8,
+    len: u16,
 }
 
 /// Headers and payload of a packet that is one.
@@ -93,152 +84,112 @@ pub fn parse(packet: &[u8]) -> Option<(ip::Repr, tcp::Repr, &[u8])> {
     Some((ip, tcp, payload))
 }
 
-/// `packet` with these changes, on the way to `end`.
-pub fn change(packet: &Packet, changes: &[Change], end: &End) -> Packet {
-    let mut gso_size = packet.gso_size;
+/// `packet` with these changes; others were `seen` before. As it is where it is no packet any more.
+pub fn change(packet: &Packet, changes: &[Change], seen: &[Packet]) -> Packet {
     let Some((mut ip, mut tcp, payload)) = parse(&packet.bytes) else {
         return packet.clone();
     };
-    let mut payload = payload.to_vec();
+    let (mut payload, mut gso_size) = (payload.to_vec(), packet.gso_size);
+    let options = |n: u8| {
+        let other = seen.get(usize::from(n) % seen.len().max(1));
+        let other = other.and_then(|p| parse(&p.bytes));
+        other.map_or(Options::new(), |(_, tcp, _)| tcp.options)
+    };
     for change in changes {
-        let ack = tcp.ack;
-        let time = tcp.options.timestamps.unwrap_or(Timestamps { value: 0, echo: 0 });
         match change {
             Change::Seq(near) => tcp.seq.0 = near.of(tcp.seq.0),
-            Change::Ack(near) => tcp.ack.0 = near.of(ack.0),
+            Change::Ack(near) => tcp.ack.0 = near.of(tcp.ack.0),
             Change::Flags(bits) => tcp.flags = Flags(tcp.flags.0 ^ bits),
             Change::Window(window) => tcp.window = *window,
-            Change::Time(near) => {
-                let value = near.of(time.value);
-                tcp.options.timestamps = Some(Timestamps { value, ..time });
+            Change::Times(value, echo) => {
+                tcp.options.timestamps = tcp.options.timestamps.map(|times| Timestamps {
+                    value: value.of(times.value),
+                    echo: echo.of(times.echo),
+                });
             }
-            Change::Echo(near) => {
-                let echo = near.of(time.echo);
-                tcp.options.timestamps = Some(Timestamps { echo, ..time });
-            }
-            Change::Mss(mss) => tcp.options.mss = Some(*mss),
-            Change::WindowScale(scale) => tcp.options.window_scale = Some(scale % 16),
             Change::Sack(blocks) => {
-                let near = |near: Near| braid_wire::Seq32(near.of(ack.0));
+                let near = |near: Near| Seq32(near.of(tcp.ack.0));
                 tcp.options.sack = blocks.iter().map(|b| (near(b.0), near(b.1))).collect();
             }
             Change::Payload(len) => payload.resize(usize::from(*len), 0xee),
             Change::Port(port) => tcp.src_port = port | 1,
             Change::SuperSegment(size) => gso_size = *size,
-            Change::Mptcp(change) => change_options(&mut tcp.options, change, end),
+            Change::Options(n) => tcp.options = options(*n),
             Change::Dss(change) => change_dss(&mut tcp.options, change),
+            Change::Prio(backup) => add(&mut tcp.options, MptcpOption::Prio { backup: *backup }),
+            Change::FastClose(n) => {
+                if let Some(
+                    Capable::Ack { receiver_key, .. } | Capable::Data { receiver_key, .. },
+                ) = options(*n).capable().copied()
+                {
+                    add(&mut tcp.options, MptcpOption::FastClose { receiver_key });
+                }
+            }
+            Change::Byte(..) => {}
         }
     }
     while tcp.options.len() > MAX_OPTIONS_LEN {
         tcp.options.sack.clear();
         tcp.options.mptcp.pop();
     }
-    ip.payload_len = tcp.header_len() + payload.len();
-    let mut segment = vec![0; tcp.header_len()];
-    tcp.emit(&mut segment);
-    tcp::fill_checksum(ip.src, ip.dst, &mut segment, &[&payload]);
+    let mut header = vec![0; tcp.header_len()];
+    tcp.emit(&mut header);
+    for change in changes {
+        if let Change::Byte(at, bits) = change
+            && let Some(byte) = header.get_mut(usize::from(*at))
+        {
+            *byte ^= bits;
+        }
+    }
+    tcp::fill_checksum(ip.src, ip.dst, &mut header, &[&payload]);
+    ip.payload_len = header.len() + payload.len();
     let mut bytes = vec![0; ip.header_len()];
     ip.emit(&mut bytes);
-    bytes.extend(segment);
-    bytes.extend(payload);
+    bytes.extend([header, payload].concat());
     Packet { bytes, gso_size }
 }
 
-fn change_options(options: &mut Options, change: &Mptcp, end: &End) {
-    let seen = |n: u8| {
-        let packet = &end.seen[usize::from(n) % end.seen.len()];
-        parse(&packet.bytes).map(|(_, tcp, _)| tcp.options.mptcp)
-    };
-    let key = |option: &MptcpOption| match option {
-        MptcpOption::Capable(Capable::Ack { receiver_key, .. }) => Some(*receiver_key),
-        MptcpOption::Capable(Capable::Data { receiver_key, .. }) => Some(*receiver_key),
-        _ => None,
-    };
-    let added = match *change {
-        Mptcp::None => return options.mptcp.clear(),
-        Mptcp::Seen(n) => return options.mptcp = seen(n).unwrap_or_default(),
-        Mptcp::Prio(backup) => MptcpOption::Prio { backup },
-        Mptcp::Remove(ids) => MptcpOption::RemoveAddr(RemoveAddr::new(&ids).expect("three")),
-        Mptcp::Add { id, port, hmac, to } => MptcpOption::AddAddr(AddAddr {
-            address_id: id,
-            addr: IpAddr::from(to),
-            port,
-            hmac,
-        }),
-        Mptcp::Fail(dsn) => MptcpOption::Fail { dsn: Dsn64(dsn) },
-        Mptcp::FastClose(n) => MptcpOption::FastClose {
-            receiver_key: seen(n).iter().flatten().find_map(key).unwrap_or_default(),
-        },
-        Mptcp::Reset(transient, reason) => MptcpOption::Reset {
-            transient,
-            reason: reason.into(),
-        },
-    };
-    // One too many is left out.
-    let _ = options.mptcp.try_push(added);
+/// Adds an option if there is a place in the list.
+fn add(options: &mut Options, option: MptcpOption) {
+    let _ = options.mptcp.try_push(option);
 }
 
 fn change_dss(options: &mut Options, change: &DssChange) {
-    let found = options.mptcp.iter().position(|o| matches!(o, MptcpOption::Dss(_)));
-    let at = found.unwrap_or_else(|| {
-        options.mptcp.truncate(options.mptcp.capacity() - 1);
-        options.mptcp.push(MptcpOption::Dss(Dss::default()));
-        options.mptcp.len() - 1
-    });
-    let MptcpOption::Dss(dss) = &mut options.mptcp[at] else {
-        unreachable!("it was found or put there");
-    };
-    let ack = dss.data_ack.unwrap_or(WireDsn::Four(0));
-    let nothing = DssMapping {
+    let old = options.dss().copied().unwrap_or_default();
+    let ack = old.data_ack.unwrap_or(WireDsn::Four(0));
+    let mapping = old.mapping.unwrap_or(DssMapping {
         dsn: ack,
         subflow_seq: 0,
         len: 1,
         checksum: None,
+    });
+    let new = Dss {
+        data_ack: change.ack.map(|near| near.of_dsn(ack)),
+        mapping: change.mapping.as_ref().map(|change| DssMapping {
+            dsn: change.dsn.of_dsn(mapping.dsn),
+            subflow_seq: change.subflow_seq.map_or(0, |n| n.of(mapping.subflow_seq)),
+            len: [1, change.len, mapping.len, mapping.len][usize::from(change.len_kind)],
+            checksum: None,
+        }),
+        data_fin: change.fin,
     };
-    let mut map = dss.mapping.unwrap_or(nothing);
-    match *change {
-        DssChange::Ack(near) => return dss.data_ack = Some(near.of_dsn(ack)),
-        DssChange::NoMapping => return dss.mapping = None,
-        DssChange::NoAck => return dss.data_ack = None,
-        DssChange::Dsn(near) => map.dsn = near.of_dsn(map.dsn),
-        DssChange::SubflowSeq(near) => map.subflow_seq = near.of(map.subflow_seq),
-        DssChange::Len(len) => map.len = len,
-        DssChange::Longer(by) => map.len = map.len.wrapping_add_signed(by.into()),
-        DssChange::Fin => dss.data_fin ^= true,
-        DssChange::FinOnly => {
-            dss.data_fin = true;
-            (map.subflow_seq, map.len) = (0, 1);
-        }
-        DssChange::Checksum(sum) => map.checksum = Some(sum),
-    }
-    dss.mapping = Some(map);
+    options.mptcp.retain(|o| !matches!(o, MptcpOption::Dss(_)));
+    add(options, MptcpOption::Dss(new));
 }
 
-/// An ICMP error about `packet`.
-#[derive(Debug, Clone, TypeGenerator)]
-pub enum Error {
-    Unreachable(#[generator(0..16)] u8),
-    TooBig(u16),
-    TimeExceeded,
-}
-
-impl Error {
-    /// It, if the packet may be reported.
-    pub fn about(&self, packet: &Packet) -> Option<Packet> {
-        let kind = match *self {
-            Error::Unreachable(code) => Kind::Unreachable(code),
-            Error::TooBig(mtu) => Kind::PacketTooBig { mtu: mtu.into() },
-            Error::TimeExceeded => Kind::TimeExceeded,
-        };
-        let router = match ip::Repr::parse(&packet.bytes).ok()?.0.dst {
-            IpAddr::V4(_) => IpAddr::from([10, 9, 9, 9]),
-            IpAddr::V6(_) => "fd00::9".parse().expect("an address"),
-        };
-        let mut buf = [0; icmp::MAX_LEN];
-        let len = icmp::emit(kind, router, &packet.bytes, &mut buf).ok()?;
-        Some(Packet {
-            bytes: buf[..len].to_vec(),
-            gso_size: 0,
-        })
-    }
+/// The ICMP error number `n` about `packet`, if it may be reported.
+pub fn icmp_error(n: u8, mtu: u16, packet: &Packet) -> Option<Packet> {
+    let kind = match n % 16 {
+        14 => Kind::PacketTooBig { mtu: mtu.into() },
+        15 => Kind::TimeExceeded,
+        code => Kind::Unreachable(code),
+    };
+    let router = match ip::Repr::parse(&packet.bytes).ok()?.0.dst {
+        IpAddr::V4(_) => IpAddr::from([10, 9, 9, 9]),
+        IpAddr::V6(_) => IpAddr::from([0xfd00, 9, 0, 0, 0, 0, 0, 9]),
+    };
+    let mut buf = [0; icmp::MAX_LEN];
+    let len = icmp::emit(kind, router, &packet.bytes, &mut buf).ok()?;
+    let bytes = buf[..len].to_vec();
+    Some(Packet { bytes, gso_size: 0 })
 }

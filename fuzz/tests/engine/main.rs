@@ -1,7 +1,7 @@
-//! The fuzz target of `braid-engine`: two stacks, a sequence of packets and calls.
+//! The fuzz target of `braid-engine`: a sequence of packets and calls.
 //!
-//! No input may make a stack panic, break one of its invariants (which debug builds assert after
-//! every call), spin, or keep anything of connections that are over. Where packets were at most
+//! No input makes a stack panic, breaks one of its invariants (debug builds assert them after every
+//! call), lets it spin, or leaves anything of connections that are over. Where packets are at most
 //! lost, repeated and put out of order, what is read is what was written.
 
 mod forge;
@@ -11,69 +11,65 @@ use std::time::Duration;
 
 use bolero::{TypeGenerator, check, produce};
 use braid_engine::{Class, PathId, Protocol, Urgency};
-use braid_wire::tcp;
 
-use forge::{Change, Error, change};
+use forge::{Change, change, icmp_error};
 use world::{EndSetup, Packet, World, strategy};
 
-/// A case. `honest` leaves out what changes or forges packets.
 #[derive(Debug, Clone, TypeGenerator)]
 struct Case {
+    /// Leaves out what changes or forges packets.
     honest: bool,
     v6: bool,
     ends: [EndSetup; 2],
-    #[generator(produce::<Vec<Step>>().with().len(0..200))]
+    #[generator(produce::<Vec<Step>>().with().len(0..300))]
     steps: Vec<Step>,
 }
 
 #[derive(Debug, Clone, TypeGenerator)]
-enum Step {
-    Call { end: bool, conn: u8, call: Call },
-    Write { end: bool, conn: u8, stream: u8, urgency: u8, len: u16 },
-    /// So many one-way trips of a network that loses nothing; the applications read or do not.
-    Carry { trips: u8, millis: u8, read: bool },
-    /// Nothing arrives for so long.
-    Pass { micros: u16, shift: u8 },
-    /// What happens to one of the packets under way.
-    Packet { end: bool, at: u8, fate: Fate },
-    /// A packet made from one seen before.
-    Forge {
-        end: bool,
-        from: u8,
-        #[generator(produce::<Vec<Change>>().with().len(1..5))]
-        changes: Vec<Change>,
-    },
-    /// The network complains about a packet that this end sent.
-    Icmp { end: bool, about: u8, error: Error },
-    Garbage { end: bool, bytes: Vec<u8> },
+struct Step {
+    end: bool,
+    /// Which connection, path or packet; as if those there are were without end.
+    which: u8,
+    what: What,
 }
 
 #[derive(Debug, Clone, TypeGenerator)]
-enum Call {
-    Connect { strategy: u8, tcp: bool, path: Option<u8>, flow_size: Option<u32> },
+enum What {
+    Connect(Connect),
+    /// Stream, urgency and length.
+    Write(u8, u8, u16),
     Read(u16),
-    ReadAll,
     Shutdown,
     Abort,
     FlowSize(u64),
-    PathUp(u8, bool),
-    LeavePath(u8),
+    PathUp(bool),
+    LeavePath,
+    /// So many trips of so many milliseconds on a network that loses nothing.
+    Carry(u8, u8),
+    /// And the applications read.
+    CarryAndRead(u8, u8),
+    /// Nothing arrives for so many microseconds, shifted.
+    Pass(u16, u8),
+    /// What happens to a packet under way.
+    Arrive,
+    Drop,
+    Repeat,
+    Delay,
+    Cut(u16),
+    Change(#[generator(produce::<Vec<Change>>().with().len(1..3))] Vec<Change>),
+    /// A packet made from one that was seen before.
+    Forge(#[generator(produce::<Vec<Change>>().with().len(1..5))] Vec<Change>),
+    /// The network complains about a packet that the end sent.
+    Icmp(u8, u16),
+    Garbage(Vec<u8>),
 }
 
 #[derive(Debug, Clone, TypeGenerator)]
-enum Fate {
-    Arrive,
-    Drop,
-    Twice,
-    Late,
-    Change(#[generator(produce::<Vec<Change>>().with().len(1..3))] Vec<Change>),
-    Flip { at: u16, bits: u8, checksum: bool },
-    Cut(u16),
-}
-
-/// As connection numbers beyond those in use do.
-fn pick<T: Clone>(of: &[T], n: u8) -> Option<T> {
-    of.get(usize::from(n) % of.len().max(1)).cloned()
+struct Connect {
+    strategy: u8,
+    tcp: bool,
+    path: Option<u8>,
+    flow_size: Option<u32>,
 }
 
 impl Case {
@@ -81,116 +77,123 @@ impl Case {
         let mut world = World::new(&self.ends, self.v6, self.honest);
         world.connect(0, |_| {});
         for step in &self.steps {
-            if std::env::var_os("TRACE").is_some() {
-                println!("{} STEP {step:?}", world.now);
+            let end = usize::from(step.end);
+            match &step.what {
+                What::Carry(..) | What::CarryAndRead(..) | What::Pass(..) => {
+                    pass(&mut world, &step.what);
+                }
+                What::Arrive | What::Drop | What::Repeat | What::Delay => {
+                    deliver(&mut world, end, step);
+                }
+                What::Cut(_)
+                | What::Change(_)
+                | What::Forge(_)
+                | What::Icmp(..)
+                | What::Garbage(_) => {
+                    if !self.honest {
+                        interfere(&mut world, end, step);
+                    }
+                }
+                _ => call(&mut world, end, step),
             }
-            self.step(&mut world, step);
         }
         world.finish();
     }
+}
 
-    fn step(&self, world: &mut World, step: &Step) {
-        match step {
-            Step::Call { end, conn, call } => call_one(world, usize::from(*end), *conn, call),
-            Step::Write { end, conn, stream, urgency, len } => {
-                let end = usize::from(*end);
-                if let Some(conn) = pick(&world.ends[end].conns, *conn) {
-                    let class = Class {
-                        stream: u32::from(stream % 4),
-                        urgency: Urgency::new(urgency % 8).expect("a level"),
-                    };
-                    world.write(end, conn, class, usize::from(*len));
+fn pick<T: Clone>(of: &[T], which: u8) -> Option<T> {
+    of.get(usize::from(which) % of.len().max(1)).cloned()
+}
+
+fn pass(world: &mut World, what: &What) {
+    match *what {
+        What::Carry(trips, ms) | What::CarryAndRead(trips, ms) => {
+            for _ in 0..trips % 32 {
+                world.carry(Duration::from_millis(ms.into()));
+                if matches!(what, What::CarryAndRead(..)) {
+                    world.read_all();
                 }
-            }
-            Step::Carry { trips, millis, read } => {
-                for _ in 0..trips % 32 {
-                    world.carry(Duration::from_millis((*millis).into()));
-                    if *read {
-                        world.read_all();
-                    }
-                }
-            }
-            Step::Pass { micros, shift } => {
-                world.pass(Duration::from_micros(u64::from(*micros) << (shift % 12)));
-            }
-            Step::Packet { end, at, fate } => self.packet(world, usize::from(*end), *at, fate),
-            _ if self.honest => {}
-            Step::Forge { end, from, changes } => {
-                let end = usize::from(*end);
-                if let Some(packet) = pick(&world.ends[end].seen, *from) {
-                    let packet = change(&packet, changes, &world.ends[end]);
-                    world.receive(end, &packet);
-                }
-            }
-            Step::Icmp { end, about, error } => {
-                let end = usize::from(*end);
-                let sent = pick(&world.ends[1 - end].seen, *about);
-                if let Some(packet) = sent.and_then(|packet| error.about(&packet)) {
-                    world.receive(end, &packet);
-                }
-            }
-            Step::Garbage { end, bytes } => {
-                let bytes = bytes.clone();
-                world.receive(usize::from(*end), &Packet { bytes, gso_size: 0 });
             }
         }
+        What::Pass(micros, shift) => {
+            world.pass(Duration::from_micros(u64::from(micros) << (shift % 12)));
+        }
+        _ => {}
     }
+}
 
-    fn packet(&self, world: &mut World, end: usize, at: u8, fate: &Fate) {
-        let inbox = &mut world.ends[end].inbox;
-        let at = usize::from(at) % inbox.len().max(1);
-        let Some(mut packet) = inbox.remove(at) else {
-            return;
-        };
-        match fate {
-            Fate::Drop => return,
-            Fate::Twice => inbox.push_back(packet.clone()),
-            Fate::Late => return inbox.push_back(packet),
-            Fate::Change(changes) if !self.honest => {
-                packet = change(&packet, changes, &world.ends[end]);
-            }
-            Fate::Flip { at, bits, checksum } if !self.honest => {
-                let at = usize::from(*at) % packet.bytes.len();
-                packet.bytes[at] ^= bits;
-                if *checksum {
-                    // It need not be TCP any more.
-                    let _ = tcp::complete_checksum(&mut packet.bytes);
-                }
-            }
-            Fate::Cut(len) if !self.honest => packet.bytes.truncate(usize::from(*len)),
-            _ => {}
-        }
+fn deliver(world: &mut World, end: usize, step: &Step) {
+    let inbox = &mut world.ends[end].inbox;
+    let Some(packet) = inbox.remove(usize::from(step.which) % inbox.len().max(1)) else {
+        return;
+    };
+    if matches!(step.what, What::Repeat | What::Delay) {
+        inbox.push_back(packet.clone());
+    }
+    if matches!(step.what, What::Arrive | What::Repeat) {
         world.receive(end, &packet);
     }
 }
 
-fn call_one(world: &mut World, at: usize, conn: u8, call: &Call) {
+fn interfere(world: &mut World, end: usize, step: &Step) {
+    let [here, there] = [&world.ends[end], &world.ends[1 - end]];
+    let under_way = || {
+        here.inbox
+            .get(usize::from(step.which) % here.inbox.len().max(1))
+    };
+    let packet = match &step.what {
+        What::Cut(len) => under_way().cloned().map(|mut packet| {
+            packet.bytes.truncate(usize::from(*len));
+            packet
+        }),
+        What::Change(changes) => under_way().map(|p| change(p, changes, &here.seen)),
+        What::Forge(changes) => {
+            let packet = pick(&here.seen, step.which);
+            packet.map(|packet| change(&packet, changes, &here.seen))
+        }
+        What::Icmp(n, mtu) => {
+            pick(&there.seen, step.which).and_then(|packet| icmp_error(*n, *mtu, &packet))
+        }
+        What::Garbage(bytes) => Some(Packet {
+            bytes: bytes.clone(),
+            gso_size: 0,
+        }),
+        _ => None,
+    };
+    if let Some(packet) = packet {
+        world.receive(end, &packet);
+    }
+}
+
+fn call(world: &mut World, at: usize, step: &Step) {
     let now = world.now;
-    let conn = pick(&world.ends[at].conns, conn);
+    let path = PathId(step.which % 4);
+    let conn = pick(&world.ends[at].conns, step.which);
     let stack = &mut world.ends[at].stack;
-    match (call, conn) {
-        (Call::Connect { strategy: n, tcp, path, flow_size }, _) => {
-            return world.connect(at, |options| {
-                options.strategy = strategy(*n);
-                if *tcp {
-                    options.protocol = Protocol::Tcp;
-                }
-                options.path = path.map(|path| PathId(path % 4));
-                options.flow_size = flow_size.map(u64::from);
-            });
+    match (&step.what, conn) {
+        (What::Connect(how), _) => world.connect(at, |options| {
+            options.strategy = strategy(how.strategy);
+            if how.tcp {
+                options.protocol = Protocol::Tcp;
+            }
+            options.path = how.path.map(|path| PathId(path % 4));
+            options.flow_size = how.flow_size.map(u64::from);
+        }),
+        (What::PathUp(up), _) => stack.set_path_up(now, path, *up),
+        (What::LeavePath, _) => world.leave_path(at, path),
+        (What::Write(stream, urgency, len), Some(conn)) => {
+            let class = Class {
+                stream: u32::from(stream % 4),
+                urgency: Urgency::new(urgency % 8).expect("a level"),
+            };
+            world.write(at, conn, class, usize::from(*len));
         }
-        (Call::PathUp(path, up), _) => stack.set_path_up(now, PathId(path % 4), *up),
-        (Call::LeavePath(path), _) => {
-            stack.leave_path(now, PathId(path % 4));
-            world.ends[at].left = true;
-        }
-        (Call::ReadAll, _) => world.read_all(),
-        (_, None) => {}
-        (Call::Read(max), Some(conn)) => world.read(at, conn, (*max).into()),
+        (What::Read(max), Some(conn)) => world.read(at, conn, usize::from(*max)),
         // It may be closed already.
-        (Call::Shutdown, Some((conn, _))) => drop(stack.shutdown(now, conn)),
-        (Call::Abort, Some((conn, _))) => stack.abort(now, conn),
-        (Call::FlowSize(bytes), Some((conn, _))) => drop(stack.set_flow_size(now, conn, *bytes)),
+        (What::Shutdown, Some((conn, _))) => drop(stack.shutdown(now, conn)),
+        (What::Abort, Some((conn, _))) => stack.abort(now, conn),
+        (What::FlowSize(bytes), Some((conn, _))) => drop(stack.set_flow_size(now, conn, *bytes)),
+        _ => {}
     }
     world.drain();
 }

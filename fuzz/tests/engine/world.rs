@@ -85,7 +85,7 @@ pub struct End {
     pub seen: Vec<Packet>,
     received: usize,
     /// It took a path out of use: those who accepted a connection there cannot open another.
-    pub left: bool,
+    left: bool,
 }
 
 /// Bytes by stream.
@@ -213,6 +213,12 @@ impl World {
         }
     }
 
+    pub fn leave_path(&mut self, at: usize, path: PathId) {
+        let end = &mut self.ends[at];
+        end.stack.leave_path(self.now, path);
+        end.left = true;
+    }
+
     pub fn receive(&mut self, at: usize, packet: &Packet) {
         let meta = RxMeta {
             checksum_ok: false,
@@ -272,9 +278,6 @@ impl World {
     }
 
     fn on_event(&mut self, at: usize, event: Event) {
-        if std::env::var_os("TRACE").is_some() {
-            println!("{} {at} event {event:?}", self.now);
-        }
         let conns = &mut self.ends[at].conns;
         match event {
             Event::Accepted { conn, remote, .. } => {
@@ -312,10 +315,6 @@ impl World {
             bytes: [t.header, &t.payload.concat()].concat(),
             gso_size: t.gso_size,
         };
-        if std::env::var_os("TRACE").is_some() {
-            let (ip, tcp, payload) = crate::forge::parse(&packet.bytes).unwrap();
-            println!("{} {at} > {}:{}>{} {} seq {} ack {} win {} len {} {:?} {:?} sack {:?} kind {:?}", self.now, ip.src, tcp.src_port, tcp.dst_port, tcp.flags, tcp.seq.0, tcp.ack.0, tcp.window, payload.len(), tcp.options.mptcp, tcp.options.timestamps, tcp.options.sack, t.info.as_ref().map(|i| i.kind));
-        }
         let conn = t.info.map(|info| info.conn);
         if let Some((_, book)) = from.conns.iter().find(|(id, _)| Some(*id) == conn)
             && let Some(tcp) = crate::forge::parse(&packet.bytes)
@@ -345,9 +344,6 @@ impl World {
             }
         }
         let end = self.now + Duration::from_secs(120);
-        if std::env::var_os("TRACE").is_some() {
-            println!("{} finish", self.now);
-        }
         while self.now < end {
             self.drain();
             self.carry(Duration::from_millis(10));
