@@ -8,7 +8,12 @@ use braid_wire::mptcp::{Capable, Dss, DssMapping, MptcpOption, WireDsn};
 use braid_wire::tcp::{self, Flags, MAX_OPTIONS_LEN, Options, Timestamps};
 use braid_wire::{Seq32, ip};
 
-use crate::world::Packet;
+/// A packet, or several that were merged.
+#[derive(Debug, Clone)]
+pub struct Packet {
+    pub bytes: Vec<u8>,
+    pub gso_size: u16,
+}
 
 /// A distance: small, or a small number times a power of two.
 #[derive(Debug, Clone, Copy, TypeGenerator)]

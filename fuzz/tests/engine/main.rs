@@ -12,8 +12,8 @@ use std::time::Duration;
 use bolero::{TypeGenerator, check, produce};
 use braid_engine::{Class, PathId, Protocol, Urgency};
 
-use forge::{Change, change, icmp_error};
-use world::{EndSetup, Packet, World, strategy};
+use forge::{Change, Packet, change, icmp_error};
+use world::{EndSetup, World, strategy};
 
 #[derive(Debug, Clone, TypeGenerator)]
 struct Case {

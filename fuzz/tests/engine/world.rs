@@ -12,6 +12,8 @@ use braid_engine::{
 };
 use braid_wire::{Instant, Rng};
 
+use crate::forge::{Packet, parse};
+
 const PORT: u16 = 443;
 /// Most packets under way to one end; more are dropped.
 const MAX_UNDER_WAY: usize = 512;
@@ -66,13 +68,6 @@ pub fn strategy(n: u8) -> Box<dyn Strategy> {
     let names: Vec<_> = braid_strategy::names().collect();
     let name = names[usize::from(n) % names.len()];
     braid_strategy::by_name(name).expect("a strategy of the list")
-}
-
-/// A packet under way.
-#[derive(Debug, Clone)]
-pub struct Packet {
-    pub bytes: Vec<u8>,
-    pub gso_size: u16,
 }
 
 /// A stack and what is under way to it.
@@ -317,9 +312,9 @@ impl World {
         };
         let conn = t.info.map(|info| info.conn);
         if let Some((_, book)) = from.conns.iter().find(|(id, _)| Some(*id) == conn)
-            && let Some(tcp) = crate::forge::parse(&packet.bytes)
+            && let Some((ip, tcp, _)) = parse(&packet.bytes)
         {
-            let source = SocketAddr::new(tcp.0.src, tcp.1.src_port);
+            let source = SocketAddr::new(ip.src, tcp.src_port);
             self.opened.insert(source, *book);
         }
         // The first ones are kept, and of the others the last.
