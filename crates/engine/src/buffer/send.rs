@@ -62,6 +62,7 @@ pub struct SendBuffer {
     blocks: Blocks,
     /// What is acknowledged and still needed, in order of offset.
     kept: VecDeque<Mapped>,
+    kept_bytes: usize,
     /// In order of offset, without gaps, to `nxt`; of the first a part may be acknowledged.
     mapped: VecDeque<Mapped>,
     start: u64,
@@ -115,7 +116,7 @@ impl SendBuffer {
 
     /// Bytes kept for those who need them though they are acknowledged.
     pub fn kept(&self) -> usize {
-        self.kept.iter().map(|k| k.span.len()).sum()
+        self.kept_bytes
     }
 
     /// Bytes of memory in use: whole blocks, and the lists of what lies in them.
@@ -305,7 +306,9 @@ impl SendBuffer {
         self.start = offset.clamp(self.start, self.nxt);
         let before = self.kept.len();
         while self.mapped.front().is_some_and(|m| m.end() <= self.start) {
-            self.kept.extend(self.mapped.pop_front());
+            let first = self.mapped.pop_front();
+            self.kept_bytes += first.as_ref().map_or(0, |m| m.span.len());
+            self.kept.extend(first);
         }
         if self.kept.len() > before {
             self.forget(&needed(), pool);
@@ -322,7 +325,10 @@ impl SendBuffer {
             let useless = needed.gaps(range.clone()).next() == Some(range);
             if !useless {
                 self.kept.push_back(kept);
-            } else if self.blocks.release(kept.span, pool) {
+                continue;
+            }
+            self.kept_bytes -= kept.span.len();
+            if self.blocks.release(kept.span, pool) {
                 let gone = |t: &Tail| t.slot == kept.span.slot();
                 for tail in self
                     .tails
@@ -349,6 +355,7 @@ impl SendBuffer {
             list.clear();
             list.shrink_to(KEEP_CAPACITY);
         }
+        self.kept_bytes = 0;
         self.queue.clear();
         self.tails = [None; Urgency::COUNT];
         self.start = self.end;

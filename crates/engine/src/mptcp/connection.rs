@@ -622,9 +622,8 @@ impl Connection {
 pub(super) fn repeats(subflows: &[Subflow], una: u64) -> RangeSet {
     let mut needed = RangeSet::new();
     for subflow in subflows.iter().filter(|s| s.is_established()) {
-        for sent in subflow.snd.board.iter().filter(|sent| !sent.fin) {
-            let data = sent.data();
-            needed.insert(data.start..data.end.min(una));
+        for data in subflow.snd.board.data_below(una) {
+            needed.insert(data);
         }
     }
     needed

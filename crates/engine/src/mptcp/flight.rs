@@ -67,12 +67,19 @@ impl Piece {
     }
 }
 
+/// A place in the stream, and the number of the piece that it was in when it was last looked at.
+#[derive(Debug, Clone, Copy, Default)]
+struct Cursor {
+    offset: u64,
+    piece: u64,
+}
+
 /// How far a subflow has looked for something to copy: nothing below is of any use to it.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Cursors {
-    lost: u64,
-    single: u64,
-    any: u64,
+    lost: Cursor,
+    single: Cursor,
+    any: Cursor,
     /// The [`Flight::epoch`] they belong to.
     epoch: u32,
 }
@@ -86,7 +93,9 @@ pub(crate) struct Flight {
     /// Bytes that are known to have arrived.
     arrived: u64,
     /// Everything below has arrived.
-    open_from: u64,
+    open_from: Cursor,
+    /// Number of the first piece: they are numbered in order, as far as none is divided.
+    first: u64,
     /// Counts what makes old pieces worth looking at again.
     epoch: u32,
 }
@@ -157,7 +166,7 @@ impl Flight {
 
     /// What of `range` arrived was dropped above the subflows: all of it has to be sent again.
     pub fn on_discarded(&mut self, range: Range<u64>) {
-        self.open_from = self.open_from.min(range.start);
+        self.open_from = Cursor::default();
         self.change(range, |p| {
             p.sent_on = 0;
             p.carried_by = 0;
@@ -183,6 +192,7 @@ impl Flight {
                 break;
             }
             self.pieces.pop_front();
+            self.first += 1;
         }
     }
 
@@ -205,7 +215,11 @@ impl Flight {
 
     /// Forgets everything.
     pub fn clear(&mut self) {
-        *self = Flight::default();
+        *self = Flight {
+            first: self.first + self.pieces.len() as u64,
+            epoch: self.epoch + 1,
+            ..Flight::default()
+        };
     }
 
     /// What a subflow that is ready may carry beside others; `cursors` are its own.
@@ -230,32 +244,48 @@ impl Flight {
 
     /// The oldest bytes that are not known to have arrived.
     pub fn oldest(&mut self) -> Option<InFlight> {
-        let from = self.pieces.partition_point(|p| p.end <= self.open_from);
-        let found = self.pieces.range(from..).find(|p| !p.arrived)?;
-        self.open_from = found.start;
-        Some(found.shown())
+        let from = self.index_of(self.open_from);
+        let i = from + self.pieces.range(from..).position(|p| !p.arrived)?;
+        self.open_from = self.cursor_at(i);
+        Some(self.pieces[i].shown())
+    }
+
+    /// The piece that a cursor stands in, or the first one behind it.
+    fn index_of(&self, cursor: Cursor) -> usize {
+        let hint = cursor.piece.saturating_sub(self.first) as usize;
+        match self.pieces.get(hint) {
+            Some(p) if p.start <= cursor.offset && cursor.offset < p.end => hint,
+            _ => self.pieces.partition_point(|p| p.end <= cursor.offset),
+        }
+    }
+
+    fn cursor_at(&self, i: usize) -> Cursor {
+        Cursor {
+            offset: self.pieces[i].start,
+            piece: self.first + i as u64,
+        }
     }
 
     /// The first piece from `cursor` on that has not arrived, was never sent on `slot` and is
     /// `wanted`; moves the cursor there. What is passed over never qualifies again in this epoch.
     fn find(
         &self,
-        cursor: &mut u64,
+        cursor: &mut Cursor,
         slot: Slot,
         wanted: impl Fn(&Piece) -> bool,
     ) -> Option<InFlight> {
-        if self.pieces.back().is_none_or(|last| last.end <= *cursor) {
-            return None;
-        }
-        let first = self.pieces.partition_point(|p| p.end <= *cursor);
-        let mut open = self.pieces.range(first..);
-        let found = open.find(|p| !p.arrived && p.sent_on & slot.bit() == 0 && wanted(p));
-        *cursor = match (found, self.pieces.back()) {
-            (Some(piece), _) => piece.start,
-            (None, Some(last)) => last.end,
-            (None, None) => *cursor,
+        let last = self.pieces.back().filter(|last| last.end > cursor.offset)?;
+        let from = self.index_of(*cursor);
+        let mut open = self.pieces.range(from..);
+        let found = open.position(|p| !p.arrived && p.sent_on & slot.bit() == 0 && wanted(p));
+        *cursor = match found {
+            Some(n) => self.cursor_at(from + n),
+            None => Cursor {
+                offset: last.end,
+                piece: self.first + self.pieces.len() as u64,
+            },
         };
-        found.map(Piece::shown)
+        found.map(|n| self.pieces[from + n].shown())
     }
 
     /// Does `f` to every piece of `range`, dividing those at its ends, and keeps the counts.
@@ -263,7 +293,11 @@ impl Flight {
         if range.start >= range.end {
             return;
         }
-        let mut i = self.pieces.partition_point(|p| p.end <= range.start);
+        // Most often it is about the oldest.
+        let mut i = match self.pieces.front() {
+            Some(first) if range.start < first.end => 0,
+            _ => self.pieces.partition_point(|p| p.end <= range.start),
+        };
         while let Some(&piece) = self.pieces.get(i) {
             if piece.start >= range.end {
                 break;

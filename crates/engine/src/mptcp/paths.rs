@@ -50,13 +50,9 @@ impl Connection {
     }
 
     fn situation<'a>(&self, ctx: &Ctx<'a>) -> Situation<'a> {
-        // A subflow that the peer left in the middle of its stream is replaced while it still is of
-        // use.
-        let left = |s: &Subflow| s.rcv.finished() && self.rcv.fin.is_none();
-        let stay = self.subflows.iter().filter(|s| s.is_alive() && !left(s));
         Situation {
             paths: ctx.paths,
-            in_use: stay.map(|s| s.path).take(MAX_SUBFLOWS).collect(),
+            in_use: self.lasting().map(|s| s.path).take(MAX_SUBFLOWS).collect(),
             view: OpenView {
                 now: ctx.now,
                 paths: &[],
@@ -70,19 +66,37 @@ impl Connection {
 
     /// Whether further subflows can be opened at all.
     fn can_join(&self, ctx: &Ctx<'_>) -> bool {
-        let opener = self.listener.is_none();
-        opener
+        self.listener.is_none()
+            && self.subflows.len() < ctx.config.max_subflows.min(MAX_SUBFLOWS)
             && self.is_open()
             && !self.is_through()
             && self.mptcp().is_some_and(|m| m.confirmed && !m.deny_join)
-            && self.subflows.len() < ctx.config.max_subflows.min(MAX_SUBFLOWS)
+    }
+
+    /// Whether a path that is up has no subflow; cheaper than to look at the whole situation.
+    fn lacks_subflow(&self, ctx: &Ctx<'_>) -> bool {
+        let has = |n: usize| self.lasting().any(|s| usize::from(s.path.0) == n);
+        let mut paths = ctx.paths.iter().enumerate();
+        paths.any(|(n, path)| path.up && !has(n))
+    }
+
+    /// Subflows that need no other beside them on their path. One that the peer left in the middle
+    /// of its stream is replaced while it still is of use.
+    fn lasting(&self) -> impl Iterator<Item = &Subflow> {
+        let left = |s: &Subflow| s.rcv.finished() && self.rcv.fin.is_none();
+        self.subflows
+            .iter()
+            .filter(move |s| s.is_alive() && !left(s))
     }
 
     /// Opens what is due, and plans what comes after it.
     pub(super) fn join_paths(&mut self, ctx: &mut Ctx<'_>) {
         loop {
-            let situation = self.can_join(ctx).then(|| self.situation(ctx));
-            self.paths.plan(&mut *self.strategy, situation.as_ref());
+            if !self.can_join(ctx) || !self.lacks_subflow(ctx) {
+                return self.paths.rest();
+            }
+            let situation = self.situation(ctx);
+            self.paths.plan(&mut *self.strategy, &situation);
             let Some(path) = self.paths.take_due(ctx.now) else {
                 return;
             };

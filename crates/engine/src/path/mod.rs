@@ -160,21 +160,24 @@ impl PathManager {
             .collect()
     }
 
-    /// Decides what is tried next. `None` in place of a situation: nothing.
-    pub fn plan(&mut self, strategy: &mut dyn Strategy, situation: Option<&Situation<'_>>) {
-        self.next = situation.and_then(|situation| {
-            let paths = self.show(situation);
-            let view = OpenView {
-                paths: &paths,
-                ..situation.view
-            };
-            let free = paths.iter().filter(|path| !path.in_use);
-            free.filter_map(|path| {
-                let wanted = strategy.join(&view, path)?;
-                Some((path.id, wanted.max(self.not_before(path.id))))
-            })
-            .min_by_key(|(_, at)| *at)
+    /// Decides what is tried next.
+    pub fn plan(&mut self, strategy: &mut dyn Strategy, situation: &Situation<'_>) {
+        let paths = self.show(situation);
+        let view = OpenView {
+            paths: &paths,
+            ..situation.view
+        };
+        let free = paths.iter().filter(|path| !path.in_use);
+        let wanted = free.filter_map(|path| {
+            let wanted = strategy.join(&view, path)?;
+            Some((path.id, wanted.max(self.not_before(path.id))))
         });
+        self.next = wanted.min_by_key(|(_, at)| *at);
+    }
+
+    /// Nothing is to be tried.
+    pub fn rest(&mut self) {
+        self.next = None;
     }
 
     /// When something is to be tried.

@@ -102,6 +102,10 @@ pub(crate) struct Scoreboard {
     highest_delivered: u64,
     /// The connection's bytes that were newly delivered.
     arrived: Vec<Range<u64>>,
+    /// End of the connection's bytes sent here so far.
+    data_end: u64,
+    /// Something was sent that lies before what was sent here earlier (a copy).
+    disordered: bool,
 }
 
 impl Scoreboard {
@@ -130,6 +134,10 @@ impl Scoreboard {
 
     pub fn push(&mut self, sent: Sent) {
         self.in_flight += sent.len();
+        let data = sent.data();
+        self.disordered &= !self.records.is_empty();
+        self.disordered |= data.start < self.data_end && !sent.fin;
+        self.data_end = self.data_end.max(data.end);
         self.records.push_back(sent);
     }
 
@@ -301,6 +309,15 @@ impl Scoreboard {
     /// The connection's bytes that were delivered since the last call.
     pub fn take_arrived(&mut self) -> impl Iterator<Item = Range<u64>> + '_ {
         self.arrived.drain(..)
+    }
+
+    /// The connection's bytes below `una` that are in records.
+    pub fn data_below(&self, una: u64) -> impl Iterator<Item = Range<u64>> + '_ {
+        let data = self.records.iter().filter(|sent| !sent.fin).map(Sent::data);
+        let ordered = !self.disordered;
+        data.take_while(move |data| !ordered || data.start < una)
+            .map(move |data| data.start..data.end.min(una))
+            .filter(|data| !data.is_empty())
     }
 
     /// When the oldest bytes not delivered were sent last.
