@@ -32,7 +32,7 @@ deny: ## licences and duplicate crates, where cargo-deny is installed
 bench: install-deps ## speed against the kernel's MPTCP; takes minutes, wants an idle machine
 	@scripts/bench.sh $(BENCH_ARGS)
 
-fuzz: ## fuzz the packet parsers for FUZZ_SECONDS (default 60)
+fuzz: ## fuzz the packet parsers and the engine for FUZZ_SECONDS each (default 60)
 	@scripts/fuzz.sh
 
 man: ## man pages and shell completions into target/man

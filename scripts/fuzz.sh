@@ -9,7 +9,9 @@ if command -v cargo-bolero >/dev/null; then
     for target in $(cargo test -q -p braid-fuzz -- --list | sed -n 's/: test$//p'); do
         echo "== $target" >&2
         # Coverage instrumentation is unstable in rustc; the flag lets a stable toolchain use it.
-        cargo bolero test --rustc-bootstrap --sanitizer NONE -T "${seconds}s" -p braid-fuzz "$target"
+        # Inputs may be long from the start: a sequence of steps is.
+        cargo bolero test --rustc-bootstrap --sanitizer NONE -T "${seconds}s" \
+            --max-input-length 4096 --engine-args=-len_control=0 -p braid-fuzz "$target"
     done
 else
     BOLERO_RANDOM_TEST_TIME_MS=$((seconds * 1000)) cargo test --profile fuzz -p braid-fuzz

@@ -55,12 +55,14 @@ impl Connection {
     }
 
     /// Whether both streams are those of subflow `i`, byte by byte, so that regular TCP can take
-    /// over: there was never more than this one, and nothing was sent twice.
+    /// over: there was never more than this one, nothing was sent twice, and it does not end before
+    /// the stream.
     fn is_contiguous(&self, i: usize) -> bool {
         let subflow = &self.subflows[i];
         let sent = subflow.snd.nxt - u64::from(subflow.fin_sent);
         self.subflows.len() == 1
             && subflow.opens == Opens::Connection
+            && (!subflow.fin_wanted || self.snd.fin == SendFin::Acked)
             && sent == self.snd.nxt + 1
             && subflow.rcv.nxt - u64::from(subflow.rcv.finished()) == self.rcv.buf.rcv_nxt() + 1
     }

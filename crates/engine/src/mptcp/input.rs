@@ -441,16 +441,16 @@ impl Connection {
         }
         let len = u32::from(mapping.len).saturating_sub(u32::from(data_fin));
         let end = data + u64::from(len);
+        if self.breaks_data_fin(end, data_fin) {
+            self.fail(ctx, CloseReason::PeerMisbehaved);
+            return;
+        }
         if data_fin {
-            self.rcv.fin.get_or_insert(end);
+            self.rcv.fin = Some(end);
             self.subflows[i].rcv.ack_now();
             if self.rcv.complete() {
                 self.signal_readable(ctx);
             }
-        }
-        if self.breaks_data_fin(end, data_fin) {
-            self.fail(ctx, CloseReason::PeerMisbehaved);
-            return;
         }
         if len == 0 {
             return;
@@ -476,7 +476,7 @@ impl Connection {
     /// Whether a mapping that ends at `end` contradicts the DATA_FIN or what was received: the
     /// stream would never be complete.
     fn breaks_data_fin(&self, end: u64, data_fin: bool) -> bool {
-        let Some(fin) = self.rcv.fin else {
+        let Some(fin) = self.rcv.fin.or(data_fin.then_some(end)) else {
             return false;
         };
         let received = self.rcv.buf.out_of_order().max_end();

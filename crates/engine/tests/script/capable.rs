@@ -1,6 +1,7 @@
 //! MP_CAPABLE (RFC 8684 section 3.1) and falling back to TCP (section 3.7).
 
 use braid_engine::{CloseReason, Event, FallbackCause, PathId, Protocol};
+use braid_wire::tcp::Flags;
 
 use crate::harness::{PEER_KEY, Script, config, mapped, token_idsn};
 use crate::segment::{Rel, ack, dack, data, fin, hex, rst_ack, syn, syn_ack};
@@ -86,6 +87,20 @@ fn a_path_that_is_left_during_the_handshake() {
     recv!(s => 10, s.stack_keys(ack(1, 1)));
     s.write("hello");
     recv!(s => 10, s.stack_keys_data(data(1, 1, "hello"), 5));
+}
+
+/// A subflow that is closed because its path was left cannot be the connection from now on: what
+/// was written since would be lost.
+#[test]
+fn no_fallback_to_a_subflow_that_ended_before_the_stream() {
+    let mut s = Script::opened(config(), 1);
+    s.stack.leave_path(s.now, PathId(0));
+    s.write("hello");
+    let (_, last) = s.take().expect("no FIN");
+    assert!(last.flags.contains(Flags::FIN) && last.payload.is_empty());
+    send!(s, 30, ack(1, 2).win(512));
+    quiet!(s, 30);
+    assert_eq!(fell_back(&s), None);
 }
 
 /// Data written before the handshake is over leaves with the third ACK.

@@ -43,6 +43,18 @@ fn data_fin_before_data_that_came() {
     send!(s, 30, ack(5, 1).dss(dack(0).map(6, 0, 1).fin()));
     assert_eq!(closed(&s), Some(CloseReason::PeerMisbehaved));
 }
+
+/// And before data that was read.
+#[test]
+fn data_fin_before_data_that_was_read() {
+    let mut s = Script::accepted(config());
+    send!(s, 20, mapped(0, 0, "1234"));
+    assert_eq!(s.read(), b"1234");
+    s.skip(25);
+    send!(s, 30, ack(5, 1).dss(dack(0).map(2, 0, 1).fin()));
+    assert_eq!(closed(&s), Some(CloseReason::PeerMisbehaved));
+}
+
 /// A mapping never changes once it is declared (section 3.3.1).
 #[test]
 fn a_contradictory_mapping_resets_the_subflow() {
