@@ -58,8 +58,8 @@ const BATCH: usize = 32;
 const MAX_ATTEMPTS: usize = 4;
 
 impl BoxCore {
-    /// A core without links. `strategy` gives each connection its scheduler and reinjector; `rng`
-    /// must be a stream of its own.
+    /// A core without links. `strategy` makes the strategy of each connection; `rng` must be a
+    /// stream of its own.
     pub fn new(config: &BoxConfig, rng: Rng, strategy: StrategyFactory) -> Self {
         BoxCore {
             timeouts: config.timeouts.clone(),

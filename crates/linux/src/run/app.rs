@@ -46,7 +46,7 @@ pub struct AppConfig {
     pub tun: TunConfig,
     /// Settings of the engine; properties of the device are filled in.
     pub engine: Config,
-    /// Scheduler of accepted connections.
+    /// Name of the strategy of accepted connections.
     pub strategy: String,
     /// What it does.
     pub role: Role,

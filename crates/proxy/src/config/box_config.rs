@@ -40,7 +40,7 @@ pub struct BoxConfig {
     pub links: Vec<LinkConfig>,
     /// Servers in order of preference; at least one.
     pub servers: Vec<ServerEntry>,
-    /// Name of the scheduler.
+    /// Name of the strategy.
     pub strategy: String,
     /// Congestion control of subflows.
     pub congestion: Algorithm,
@@ -282,9 +282,7 @@ impl BoxConfig {
     /// Destinations that are never taken in: those configured, the servers themselves, and what
     /// means this host, its networks or nobody in particular.
     pub fn bypassed(&self) -> Vec<IpNet> {
-        let fixed = NEVER_TAKEN_IN
-            .iter()
-            .filter_map(|range| value::prefix(range).ok());
+        let fixed = NEVER_TAKEN_IN.map(|range| range.parse().expect("a range"));
         let servers = self.servers.iter().flat_map(|server| {
             let v4 = server.v4.map(IpAddr::V4);
             v4.into_iter().chain(server.v6.map(IpAddr::V6))

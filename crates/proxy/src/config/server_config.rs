@@ -34,7 +34,7 @@ pub struct ServerConfig {
     pub allow: Vec<IpNet>,
     /// Destinations that are refused; stronger than `allow`.
     pub deny: Vec<IpNet>,
-    /// Name of the scheduler.
+    /// Name of the strategy.
     pub strategy: String,
     /// Congestion control of subflows.
     pub congestion: Algorithm,

@@ -27,8 +27,8 @@ const FIN_TIMEOUT: Duration = Duration::from_secs(60);
 pub struct LocalConfig {
     /// Settings of its TCP; buffers and timeouts among them.
     pub engine: Config,
-    /// Scheduler and reinjector, which a connection without further subflows has no use for but
-    /// owns all the same.
+    /// Strategy, of which a connection without further subflows has no use but which it owns all
+    /// the same.
     pub strategy: fn() -> Box<dyn Strategy>,
     /// Most streams at a time, attempts included.
     pub streams: usize,
