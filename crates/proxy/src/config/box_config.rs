@@ -5,7 +5,7 @@ use core::time::Duration;
 use std::path::{Path, PathBuf};
 
 use braid_engine::cc::{self, Algorithm};
-use braid_links::value;
+use braid_links::ConfigError;
 use ipnet::IpNet;
 use serde::{Deserialize, Deserializer};
 use toml::Spanned;
@@ -13,7 +13,6 @@ use toml::Spanned;
 use crate::relay::Patience;
 
 use super::common::{DEFAULT_PORT, MAX_PATHS, RawTun, Source, TunConfig, read};
-use super::error::ConfigError;
 use super::types::{self, Address, Interface, OneOrMany, Prefix, Secret};
 
 /// Most servers of a box.
