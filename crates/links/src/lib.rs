@@ -41,6 +41,7 @@
 mod chance;
 mod codel;
 mod counters;
+mod error;
 mod line;
 mod link;
 pub mod middlebox;
@@ -54,6 +55,7 @@ pub mod value;
 
 pub use codel::CoDel;
 pub use counters::{Counters, Tally};
+pub use error::ConfigError;
 pub use link::{Cause, Delivery, Dropped, Link, MAX_HELD, Verdict, flip_bit};
 pub use model::{LinkModel, TraceFile};
 pub use queue::QueueLimit;

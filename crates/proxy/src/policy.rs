@@ -1,35 +1,33 @@
 //! Which destinations the server goes to.
 
-use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use core::net::{IpAddr, Ipv4Addr};
 
 use ipnet::IpNet;
 
-/// What is local to a server, whatever its network: unspecified, private (RFC 1918, 4193),
-/// shared (RFC 6598), loopback, link-local, protocol assignments, multicast, reserved.
-const LOCAL_V4: &[(Ipv4Addr, u8)] = &[
-    (Ipv4Addr::new(0, 0, 0, 0), 8),
-    (Ipv4Addr::new(10, 0, 0, 0), 8),
-    (Ipv4Addr::new(100, 64, 0, 0), 10),
-    (Ipv4Addr::new(127, 0, 0, 0), 8),
-    (Ipv4Addr::new(169, 254, 0, 0), 16),
-    (Ipv4Addr::new(172, 16, 0, 0), 12),
-    (Ipv4Addr::new(192, 0, 0, 0), 24),
-    (Ipv4Addr::new(192, 168, 0, 0), 16),
-    (Ipv4Addr::new(224, 0, 0, 0), 4),
-    (Ipv4Addr::new(240, 0, 0, 0), 4),
-];
-
-/// The same of IPv6, with the local-use translation prefix (RFC 8215), Teredo and the deprecated
-/// site-local range.
-const LOCAL_V6: &[(Ipv6Addr, u8)] = &[
+/// What is local to a server, whatever its network.
+const LOCAL: [&str; 17] = [
+    // Unspecified, private (RFC 1918), shared (RFC 6598), loopback, link-local, protocol
+    // assignments, multicast, reserved.
+    "0.0.0.0/8",
+    "10.0.0.0/8",
+    "100.64.0.0/10",
+    "127.0.0.0/8",
+    "169.254.0.0/16",
+    "172.16.0.0/12",
+    "192.0.0.0/24",
+    "192.168.0.0/16",
+    "224.0.0.0/4",
+    "240.0.0.0/4",
     // Unspecified, loopback and the deprecated IPv4-compatible range.
-    (Ipv6Addr::UNSPECIFIED, 96),
-    (Ipv6Addr::new(0x64, 0xff9b, 1, 0, 0, 0, 0, 0), 48),
-    (Ipv6Addr::new(0x2001, 0, 0, 0, 0, 0, 0, 0), 32),
-    (Ipv6Addr::new(0xfc00, 0, 0, 0, 0, 0, 0, 0), 7),
-    (Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0), 10),
-    (Ipv6Addr::new(0xfec0, 0, 0, 0, 0, 0, 0, 0), 10),
-    (Ipv6Addr::new(0xff00, 0, 0, 0, 0, 0, 0, 0), 8),
+    "::/96",
+    // Local-use translation (RFC 8215), Teredo, private (RFC 4193), link-local, the deprecated
+    // site-local range, multicast.
+    "64:ff9b:1::/48",
+    "2001::/32",
+    "fc00::/7",
+    "fe80::/10",
+    "fec0::/10",
+    "ff00::/8",
 ];
 
 /// Rules on destinations. `deny` is stronger than `allow`, `allow` stronger than what is refused
@@ -39,20 +37,14 @@ pub struct DestinationPolicy {
     allow: Vec<IpNet>,
     deny: Vec<IpNet>,
     own: Vec<IpNet>,
-    local: Vec<IpNet>,
+    local: [IpNet; LOCAL.len()],
 }
 
 impl DestinationPolicy {
     /// The policy of these lists.
     pub fn new(allow: Vec<IpNet>, deny: Vec<IpNet>) -> Self {
-        let v4 = LOCAL_V4
-            .iter()
-            .filter_map(|(a, p)| IpNet::new((*a).into(), *p).ok());
-        let v6 = LOCAL_V6
-            .iter()
-            .filter_map(|(a, p)| IpNet::new((*a).into(), *p).ok());
         DestinationPolicy {
-            local: v4.chain(v6).collect(),
+            local: LOCAL.map(|range| range.parse().expect("a range")),
             own: Vec::new(),
             allow,
             deny,

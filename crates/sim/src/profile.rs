@@ -65,10 +65,8 @@ impl Profile {
     /// A path of a host.
     pub fn path(&self, addr: Ipv4Addr) -> PathConfig {
         PathConfig {
-            v4: Some(addr),
-            v6: None,
             mtu: self.mtu,
-            backup: false,
+            ..PathConfig::v4(addr)
         }
     }
 

@@ -2,7 +2,8 @@
 
 use std::fmt;
 use std::io;
-use std::path::{Path, PathBuf};
+
+use braid_links::ConfigError;
 
 use crate::netns::Reason;
 
@@ -10,7 +11,7 @@ use crate::netns::Reason;
 #[derive(Debug)]
 pub enum Error {
     /// The testbed file is wrong.
-    Spec(SpecError),
+    Spec(ConfigError),
     /// The testbed has no host of this name; the second field lists those it has.
     NoSuchHost(String, Vec<String>),
     /// The testbed has no link of this name; the second field lists those it has.
@@ -87,52 +88,8 @@ impl std::error::Error for Error {
     }
 }
 
-impl From<SpecError> for Error {
-    fn from(e: SpecError) -> Self {
+impl From<ConfigError> for Error {
+    fn from(e: ConfigError) -> Self {
         Error::Spec(e)
     }
 }
-
-/// A mistake in a testbed file: where it is, what was read, what to write instead.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SpecError {
-    /// The file.
-    pub file: PathBuf,
-    /// Line, from 1; 0 where the whole file is meant.
-    pub line: usize,
-    /// Column in characters, from 1; 0 where the whole line is meant.
-    pub column: usize,
-    /// The offending text, as read.
-    pub read: String,
-    /// What is wrong with it and what to write instead.
-    pub message: String,
-}
-
-impl SpecError {
-    /// There is no reading the file.
-    pub(crate) fn unreadable(file: &Path, error: &io::Error) -> Self {
-        SpecError {
-            file: file.to_owned(),
-            line: 0,
-            column: 0,
-            read: String::new(),
-            message: format!("cannot read the file: {error}"),
-        }
-    }
-}
-
-impl fmt::Display for SpecError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.file.display())?;
-        if self.line > 0 {
-            write!(f, ":{}:{}", self.line, self.column)?;
-        }
-        write!(f, ": {}", self.message)?;
-        if !self.read.is_empty() {
-            write!(f, "\n    {}", self.read)?;
-        }
-        Ok(())
-    }
-}
-
-impl std::error::Error for SpecError {}

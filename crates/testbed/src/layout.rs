@@ -2,9 +2,10 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
+use braid_links::ConfigError;
 use ipnet::{Ipv4Net, Ipv6Net};
 
-use crate::error::{Error, SpecError};
+use crate::error::Error;
 use crate::spec::{Role, Spec, Start};
 
 /// The hosts of a testbed with all their addresses.
@@ -82,7 +83,7 @@ impl Layout {
     /// # Errors
     ///
     /// Networks that overlap or are too small for their hosts.
-    pub fn resolve(spec: &Spec) -> Result<Layout, SpecError> {
+    pub fn resolve(spec: &Spec) -> Result<Layout, ConfigError> {
         let segments = segments(spec)?;
         let hosts = spec
             .hosts
@@ -191,7 +192,7 @@ impl Segment {
 }
 
 /// All segments, LANs first, with their networks.
-pub(crate) fn segments(spec: &Spec) -> Result<Vec<Segment>, SpecError> {
+pub(crate) fn segments(spec: &Spec) -> Result<Vec<Segment>, ConfigError> {
     let lans = spec.lans.iter().map(|lan| {
         let hosts = lan.hosts.iter().map(ToString::to_string).collect();
         (
@@ -230,14 +231,9 @@ pub(crate) fn segments(spec: &Spec) -> Result<Vec<Segment>, SpecError> {
     Ok(segments)
 }
 
-fn check_segment(spec: &Spec, segment: &Segment, earlier: &[Segment]) -> Result<(), SpecError> {
-    let error = |message| SpecError {
-        file: spec.directory.clone(),
-        line: 0,
-        column: 0,
-        read: String::new(),
-        message,
-    };
+fn check_segment(spec: &Spec, segment: &Segment, earlier: &[Segment]) -> Result<(), ConfigError> {
+    let error =
+        |message| ConfigError::at(&spec.file.display().to_string(), "", None, message, None);
     let last = segment.hosts.last().map_or("", String::as_str);
     if segment.address4(last).is_none() || segment.address6(last).is_none() {
         return Err(error(format!(

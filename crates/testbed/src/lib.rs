@@ -40,7 +40,7 @@ mod testbed;
 
 pub use change::{LinkChange, ScheduledChange};
 pub use control::{Client, down, run_daemon, spawn_daemon};
-pub use error::{Error, SpecError};
+pub use error::Error;
 pub use layout::{HostLayout, InterfaceLayout, Layout, SegmentKind};
 pub use spec::{HostSpec, LanSpec, LinkSpec, Role, Spec, Start};
 pub use state::is_up;

@@ -5,8 +5,8 @@ use std::ops::{Deref, Range};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use braid_links::LinkModel;
 use braid_links::value::{self, ValueError};
+use braid_links::{ConfigError, LinkModel};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _, IntoDeserializer};
@@ -14,7 +14,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use crate::change::ScheduledChange;
-use crate::error::{Error, SpecError};
+use crate::error::Error;
 
 /// A testbed file, read and checked.
 #[derive(Debug, Clone, Deserialize)]
@@ -38,9 +38,9 @@ pub struct Spec {
     /// Emulated links.
     #[serde(default, rename = "link")]
     pub links: Vec<LinkSpec>,
-    /// Where the file lies; relative paths in it start there.
+    /// The file; relative paths in it start beside it.
     #[serde(skip)]
-    pub directory: PathBuf,
+    pub file: PathBuf,
 }
 
 /// A host: one network namespace, and perhaps one process in it.
@@ -248,7 +248,7 @@ impl Spec {
     ///
     /// [`Error::Spec`] if it cannot be read, or with the place of the first mistake.
     pub fn read(path: &Path) -> Result<Spec, Error> {
-        let text = std::fs::read_to_string(path).map_err(|e| SpecError::unreadable(path, &e))?;
+        let text = std::fs::read_to_string(path).map_err(|e| ConfigError::unreadable(path, &e))?;
         Ok(Spec::parse(&text, path)?)
     }
 
@@ -257,7 +257,7 @@ impl Spec {
     /// # Errors
     ///
     /// The place of the first mistake and what to write instead.
-    pub fn parse(text: &str, origin: &Path) -> Result<Spec, SpecError> {
+    pub fn parse(text: &str, origin: &Path) -> Result<Spec, ConfigError> {
         let source = Source { text, origin };
         let mistake = |e| source.toml_error(&e);
         let mut table = DeTable::parse(text).map_err(mistake)?;
@@ -266,18 +266,20 @@ impl Spec {
         for (link, model) in spec.links.iter_mut().zip(models) {
             link.model = model;
         }
-        spec.directory = origin.parent().map(Path::to_owned).unwrap_or_default();
+        spec.file = origin.to_owned();
         spec.check(&source)?;
-        let Spec {
-            links, directory, ..
-        } = &mut spec;
-        links
-            .iter_mut()
-            .try_for_each(|link| load_link(&source, link, directory))?;
+        let directory = spec.directory().to_owned();
+        let mut links = spec.links.iter_mut();
+        links.try_for_each(|link| load_link(&source, link, &directory))?;
         Ok(spec)
     }
 
-    fn check(&self, source: &Source<'_>) -> Result<(), SpecError> {
+    /// Where relative paths in the file start.
+    pub(crate) fn directory(&self) -> &Path {
+        self.file.parent().unwrap_or(Path::new(""))
+    }
+
+    fn check(&self, source: &Source<'_>) -> Result<(), ConfigError> {
         check_name(source, &self.name, 32)?;
         let mut hosts: Vec<&str> = Vec::new();
         for host in &self.hosts {
@@ -327,7 +329,7 @@ impl Spec {
         source: &Source<'_>,
         host: &HostSpec,
         hosts: &[&str],
-    ) -> Result<(), SpecError> {
+    ) -> Result<(), ConfigError> {
         let Some(gateway) = &host.gateway else {
             return Ok(());
         };
@@ -365,28 +367,19 @@ impl Source<'_> {
         at..at
     }
 
-    fn toml_error(&self, error: &toml::de::Error) -> SpecError {
+    fn toml_error(&self, error: &toml::de::Error) -> ConfigError {
         self.error(error.span().unwrap_or(0..0), error.message().to_owned())
     }
 
-    fn error(&self, span: Range<usize>, message: String) -> SpecError {
-        let start = span.start.min(self.text.len());
-        let before = self.text.get(..start).unwrap_or_default();
-        let line_start = before.rfind('\n').map_or(0, |i| i + 1);
-        let line = self.text.get(line_start..).unwrap_or_default();
-        SpecError {
-            file: self.origin.to_owned(),
-            line: before.matches('\n').count() + 1,
-            column: before[line_start..].chars().count() + 1,
-            read: line.lines().next().unwrap_or_default().trim().to_owned(),
-            message,
-        }
+    fn error(&self, span: Range<usize>, message: String) -> ConfigError {
+        let file = self.origin.display().to_string();
+        ConfigError::at(&file, self.text, Some(span), message, None)
     }
 }
 
 /// Takes the settings of the links out of the tables they share with other keys. Serde's `flatten`
 /// would lose the place of a mistake.
-fn take_models(source: &Source<'_>, file: &mut DeTable<'_>) -> Result<Vec<LinkModel>, SpecError> {
+fn take_models(source: &Source<'_>, file: &mut DeTable<'_>) -> Result<Vec<LinkModel>, ConfigError> {
     let mut models = Vec::new();
     let links = file.get_mut("link").map(Spanned::get_mut);
     let Some(DeValue::Array(links)) = links else {
@@ -419,7 +412,11 @@ fn take_models(source: &Source<'_>, file: &mut DeTable<'_>) -> Result<Vec<LinkMo
 }
 
 /// Reads the traces of a link and checks the order of its schedule.
-fn load_link(source: &Source<'_>, link: &mut LinkSpec, directory: &Path) -> Result<(), SpecError> {
+fn load_link(
+    source: &Source<'_>,
+    link: &mut LinkSpec,
+    directory: &Path,
+) -> Result<(), ConfigError> {
     let after = link.name.span().end;
     for model in [&mut link.model, &mut link.forward, &mut link.reverse] {
         let written = model.trace.as_ref().map(|trace| trace.path.clone());
@@ -448,7 +445,7 @@ fn load_link(source: &Source<'_>, link: &mut LinkSpec, directory: &Path) -> Resu
     Ok(())
 }
 
-fn check_name(source: &Source<'_>, name: &Name, longest: usize) -> Result<(), SpecError> {
+fn check_name(source: &Source<'_>, name: &Name, longest: usize) -> Result<(), ConfigError> {
     let good = name.starts_with(|c: char| c.is_ascii_alphabetic())
         && name
             .chars()
@@ -469,7 +466,7 @@ fn check_new(
     name: &Name,
     taken: &[&str],
     what: &str,
-) -> Result<(), SpecError> {
+) -> Result<(), ConfigError> {
     if !taken.contains(&&**name) {
         return Ok(());
     }
@@ -477,7 +474,7 @@ fn check_new(
     Err(source.error(name.span(), message))
 }
 
-fn check_known(source: &Source<'_>, name: &Name, hosts: &[&str]) -> Result<(), SpecError> {
+fn check_known(source: &Source<'_>, name: &Name, hosts: &[&str]) -> Result<(), ConfigError> {
     if hosts.contains(&&**name) {
         return Ok(());
     }

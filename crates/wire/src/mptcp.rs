@@ -284,11 +284,6 @@ pub struct AddAddr {
 }
 
 impl AddAddr {
-    /// Whether this acknowledges an ADD_ADDR (E = 1).
-    pub const fn is_echo(&self) -> bool {
-        self.hmac.is_none()
-    }
-
     /// The echo that acknowledges this ADD_ADDR.
     pub const fn echo(&self) -> AddAddr {
         AddAddr {

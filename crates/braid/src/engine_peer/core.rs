@@ -6,9 +6,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use braid_engine::app::{Core, Ctx};
-use braid_engine::{
-    ApiError, CloseReason, ConnId, ConnectOptions, Event, Protocol, Stack, SubflowId,
-};
+use braid_engine::{ApiError, CloseReason, ConnId, ConnectOptions, Event, Stack, SubflowId};
 use braid_wire::Instant;
 use sha2::{Digest, Sha256};
 
@@ -60,12 +58,7 @@ impl Transfers {
     ) -> Result<(), ApiError> {
         let strategy = braid_strategy::by_name(braid_strategy::DEFAULT)
             .expect("the default has a name that exists");
-        let protocol = Protocol::Mptcp;
-        let options = ConnectOptions {
-            protocol,
-            ..ConnectOptions::new(remote, strategy)
-        };
-        let conn = stack.connect(now, options)?;
+        let conn = stack.connect(now, ConnectOptions::new(remote, strategy))?;
         self.begin(now, conn, Some(remote), stack);
         Ok(())
     }

@@ -273,14 +273,6 @@ impl Netlink {
         )
     }
 
-    /// Removes a route; nothing happens where there is none.
-    ///
-    /// # Errors
-    /// As the kernel answers.
-    pub fn delete_route(&mut self, route: &Route) -> io::Result<()> {
-        gone_is_fine(self.request(RouteNetlinkMessage::DelRoute(route.message()), 0))
-    }
-
     /// Removes the default routes of a metric from a table, wherever they lead.
     ///
     /// # Errors

@@ -6,11 +6,12 @@ use core::ops::RangeInclusive;
 use core::str::FromStr;
 use std::path::{Path, PathBuf};
 
+use braid_links::ConfigError;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use serde::de::DeserializeOwned;
 use toml::Spanned;
 
-use super::error::ConfigError;
+use super::error::from_toml;
 use super::types::{Interface, Prefix, SECRET_HINT, Secret};
 
 /// Port of the server where none is given: SOCKS (RFC 1928).
@@ -62,7 +63,7 @@ pub(super) struct Source<'a> {
 
 impl Source<'_> {
     pub(super) fn parse<T: DeserializeOwned>(&self) -> Result<T, ConfigError> {
-        toml::from_str(self.text).map_err(|e| ConfigError::from_toml(self.file, self.text, &e))
+        toml::from_str(self.text).map_err(|e| from_toml(self.file, self.text, &e))
     }
 
     /// A mistake at the value `at`.
@@ -154,13 +155,7 @@ fn warn_if_open(secret: &Path) {
 }
 
 pub(super) fn read(path: &Path) -> Result<String, ConfigError> {
-    std::fs::read_to_string(path).map_err(|e| ConfigError {
-        file: path.display().to_string(),
-        position: None,
-        read: None,
-        message: format!("cannot read the file: {e}"),
-        hint: None,
-    })
+    std::fs::read_to_string(path).map_err(|e| ConfigError::unreadable(path, &e))
 }
 
 /// The settings of `[tun]` as they are written.

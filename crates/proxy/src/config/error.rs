@@ -1,104 +1,17 @@
-//! What a user reads when a configuration file is wrong.
+//! What `toml` says of a configuration file, in words for its user.
 
-use core::fmt;
-use core::ops::Range;
+use braid_links::ConfigError;
 
-/// A mistake in a configuration file: where it is, what was read, what to write instead.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ConfigError {
-    /// The file as it was named.
-    pub file: String,
-    /// Line and column, both from 1; `None` where the whole file is meant.
-    pub position: Option<(usize, usize)>,
-    /// The line as it was read, where there is a position.
-    pub read: Option<String>,
-    /// What is wrong.
-    pub message: String,
-    /// What to write instead.
-    pub hint: Option<String>,
-}
-
-impl ConfigError {
-    /// A mistake at `span` (bytes) of `text`; an empty file has no position.
-    pub(crate) fn at(
-        file: &str,
-        text: &str,
-        span: Option<Range<usize>>,
-        message: impl Into<String>,
-        hint: Option<String>,
-    ) -> Self {
-        let position = span.filter(|_| !text.is_empty()).map(|span| {
-            let start = floor_char_boundary(text, span.start);
-            let before = &text[..start];
-            let line = before.matches('\n').count();
-            let column = before.rsplit('\n').next().map_or(0, |l| l.chars().count());
-            (line + 1, column + 1)
-        });
-        let read = position
-            .and_then(|(line, _)| text.lines().nth(line - 1))
-            .map(|line| without_secret(line.trim_end()));
-        ConfigError {
-            file: file.to_owned(),
-            position,
-            read,
-            message: message.into(),
-            hint,
-        }
+/// The mistake that `toml` found in the `text` of `file`.
+pub(super) fn from_toml(file: &str, text: &str, error: &toml::de::Error) -> ConfigError {
+    let (message, hint) = explain(error.message());
+    let mut error = ConfigError::at(file, text, error.span(), message, hint);
+    // Says what it found in place of a string.
+    if error.hides_secret() && error.message.starts_with("invalid type") {
+        error.message = "the secret is not a string".to_owned();
     }
-
-    /// The mistake that `toml` found in `text`.
-    pub(crate) fn from_toml(file: &str, text: &str, error: &toml::de::Error) -> Self {
-        let (message, hint) = explain(error.message());
-        let mut error = ConfigError::at(file, text, error.span(), message, hint);
-        // Says what it found in place of a string.
-        let hidden = error.read.as_ref().is_some_and(|l| l.ends_with(HIDDEN));
-        if hidden && error.message.starts_with("invalid type") {
-            error.message = "the secret is not a string".to_owned();
-        }
-        error
-    }
+    error
 }
-
-/// What stands for a secret.
-const HIDDEN: char = '…';
-
-/// The line without what follows `secret =`: errors end up in logs and in requests for help.
-fn without_secret(line: &str) -> String {
-    let value = line.match_indices("secret").find_map(|(at, word)| {
-        let rest = line[at + word.len()..].trim_start_matches(['"', '\'']);
-        let blanks = rest.len() - rest.trim_start().len();
-        let equals = line.len() - rest.len() + blanks;
-        rest.trim_start().starts_with('=').then_some(equals + 1)
-    });
-    match value {
-        Some(value) => format!("{} {HIDDEN}", &line[..value]),
-        None => line.to_owned(),
-    }
-}
-
-impl fmt::Display for ConfigError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.file)?;
-        if let Some((line, column)) = self.position {
-            write!(f, ":{line}:{column}")?;
-        }
-        write!(f, ": {}", self.message)?;
-        if let (Some((line, column)), Some(read)) = (self.position, &self.read) {
-            let gutter = line.to_string().len();
-            write!(
-                f,
-                "\n  {line} | {read}\n  {:gutter$} | {:>column$}",
-                "", "^"
-            )?;
-        }
-        if let Some(hint) = &self.hint {
-            write!(f, "\n  write instead: {hint}")?;
-        }
-        Ok(())
-    }
-}
-
-impl std::error::Error for ConfigError {}
 
 /// Separates what is wrong from what to write instead in the messages of this module's own
 /// `Deserialize` implementations, which have one string to say both.
@@ -164,12 +77,4 @@ pub(crate) fn distance(a: &str, b: &str) -> usize {
         }
     }
     row[b.len()]
-}
-
-fn floor_char_boundary(text: &str, at: usize) -> usize {
-    let mut at = at.min(text.len());
-    while !text.is_char_boundary(at) {
-        at -= 1;
-    }
-    at
 }

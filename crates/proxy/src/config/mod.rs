@@ -13,7 +13,7 @@ mod types;
 pub use box_config::{
     BoxConfig, BoxLimits, BoxTimeouts, Gateway, LinkConfig, Probing, Quic, ServerEntry,
 };
+pub use braid_links::ConfigError;
 pub use common::{DEFAULT_PORT, TunConfig};
-pub use error::ConfigError;
 pub use server_config::{ServerConfig, ServerLimits, ServerTimeouts, UserConfig};
 pub use types::Secret;

@@ -5,6 +5,7 @@ use core::time::Duration;
 use std::path::{Path, PathBuf};
 
 use braid_engine::cc::Algorithm;
+use braid_links::ConfigError;
 use ipnet::IpNet;
 use serde::Deserialize;
 use toml::Spanned;
@@ -13,7 +14,6 @@ use crate::relay::Patience;
 
 use super::box_config::{Congestion, check_name, check_strategy};
 use super::common::{DEFAULT_PORT, MAX_PATHS, RawTun, Source, TunConfig, read};
-use super::error::ConfigError;
 use super::types::{self, Address, OneOrMany, Prefix, Secret};
 
 /// Most users of a server.

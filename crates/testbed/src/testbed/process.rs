@@ -103,7 +103,9 @@ impl Testbed {
         let step = |e| Error::system(format!("start the process of {host}"), e);
         fs::create_dir_all(&directory).map_err(step)?;
         let mut command = match spec.role {
-            Role::Content => nginx(layout, spec, &self.spec.directory, &directory).map_err(step)?,
+            Role::Content => {
+                nginx(layout, spec, self.spec.directory(), &directory).map_err(step)?
+            }
             Role::Box | Role::Server => self.braid(layout, spec, &directory)?,
             Role::User | Role::Router => {
                 let why = format!("its role is `{}`", spec.role.name());
@@ -194,7 +196,7 @@ impl Testbed {
         directory: &Path,
     ) -> Result<Command, Error> {
         let config = match (&spec.config, &self.options.render) {
-            (Some(config), _) => self.spec.directory.join(config),
+            (Some(config), _) => self.spec.directory().join(config),
             (None, render) => {
                 let text = render
                     .as_ref()

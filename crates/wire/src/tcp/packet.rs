@@ -113,17 +113,6 @@ impl<T: AsRef<[u8]> + AsMut<[u8]>> Packet<T> {
         self.0.as_mut()[14..16].copy_from_slice(&window.to_be_bytes());
     }
 
-    /// Sets the checksum field.
-    pub fn set_checksum(&mut self, checksum: u16) {
-        self.0.as_mut()[16..18].copy_from_slice(&checksum.to_be_bytes());
-    }
-
-    /// Option bytes, to be changed in place.
-    pub fn options_mut(&mut self) -> &mut [u8] {
-        let end = self.header_len();
-        &mut self.0.as_mut()[HEADER_LEN..end]
-    }
-
     /// Payload, to be changed in place.
     pub fn payload_mut(&mut self) -> &mut [u8] {
         let start = self.header_len();

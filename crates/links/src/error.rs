@@ -1,0 +1,112 @@
+//! What a user reads when a configuration file is wrong.
+
+use core::fmt;
+use core::ops::Range;
+use std::io;
+use std::path::Path;
+
+/// A mistake in a configuration file: where it is, what was read, what to write instead.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConfigError {
+    /// The file as it was named.
+    pub file: String,
+    /// Line and column, both from 1; `None` where the whole file is meant.
+    pub position: Option<(usize, usize)>,
+    /// The line as it was read, where there is a position.
+    pub read: Option<String>,
+    /// What is wrong.
+    pub message: String,
+    /// What to write instead.
+    pub hint: Option<String>,
+}
+
+impl ConfigError {
+    /// A mistake at `span` (bytes) of `text`; an empty file has no position.
+    pub fn at(
+        file: &str,
+        text: &str,
+        span: Option<Range<usize>>,
+        message: impl Into<String>,
+        hint: Option<String>,
+    ) -> Self {
+        let position = span.filter(|_| !text.is_empty()).map(|span| {
+            let start = floor_char_boundary(text, span.start);
+            let before = &text[..start];
+            let line = before.matches('\n').count();
+            let column = before.rsplit('\n').next().map_or(0, |l| l.chars().count());
+            (line + 1, column + 1)
+        });
+        let read = position
+            .and_then(|(line, _)| text.lines().nth(line - 1))
+            .map(|line| without_secret(line.trim_end()));
+        ConfigError {
+            file: file.to_owned(),
+            position,
+            read,
+            message: message.into(),
+            hint,
+        }
+    }
+
+    /// There is no reading `file`.
+    pub fn unreadable(file: &Path, error: &io::Error) -> Self {
+        let message = format!("cannot read the file: {error}");
+        ConfigError::at(&file.display().to_string(), "", None, message, None)
+    }
+
+    /// Whether the line that was read had a secret, which is not shown.
+    pub fn hides_secret(&self) -> bool {
+        self.read
+            .as_ref()
+            .is_some_and(|line| line.ends_with(HIDDEN))
+    }
+}
+
+/// What stands for a secret.
+const HIDDEN: char = '…';
+
+/// The line without what follows `secret =`: errors end up in logs and in requests for help.
+fn without_secret(line: &str) -> String {
+    let value = line.match_indices("secret").find_map(|(at, word)| {
+        let rest = line[at + word.len()..].trim_start_matches(['"', '\'']);
+        let blanks = rest.len() - rest.trim_start().len();
+        let equals = line.len() - rest.len() + blanks;
+        rest.trim_start().starts_with('=').then_some(equals + 1)
+    });
+    match value {
+        Some(value) => format!("{} {HIDDEN}", &line[..value]),
+        None => line.to_owned(),
+    }
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.file)?;
+        if let Some((line, column)) = self.position {
+            write!(f, ":{line}:{column}")?;
+        }
+        write!(f, ": {}", self.message)?;
+        if let (Some((line, column)), Some(read)) = (self.position, &self.read) {
+            let gutter = line.to_string().len();
+            write!(
+                f,
+                "\n  {line} | {read}\n  {:gutter$} | {:>column$}",
+                "", "^"
+            )?;
+        }
+        if let Some(hint) = &self.hint {
+            write!(f, "\n  write instead: {hint}")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
+fn floor_char_boundary(text: &str, at: usize) -> usize {
+    let mut at = at.min(text.len());
+    while !text.is_char_boundary(at) {
+        at -= 1;
+    }
+    at
+}
