@@ -194,6 +194,7 @@ impl Connection {
             .any(|(n, s)| n != i && s.can_carry() && !s.stale);
         let subflow = &mut self.subflows[i];
         let ts = subflow.ts_now(ctx.now);
+        let lost = subflow.snd.traffic.bytes_lost;
         match subflow.snd.on_timeout(ctx.now, ts) {
             Some(Expired::Rto) => {
                 subflow.stale = true;
@@ -211,7 +212,8 @@ impl Connection {
                 self.on_subflow_failed(i);
             }
             Some(Expired::Probe) => subflow.probe_due = true,
-            Some(Expired::Lost) | None => {}
+            Some(Expired::Lost) => self.tell_loss(i, lost),
+            None => {}
         }
     }
 
