@@ -23,7 +23,8 @@ pub trait Strategy: fmt::Debug + Send {
     }
 
     /// When to open a further subflow on `path`, which has none; `None` where that is not wanted.
-    /// Asked after every change; never before the peer can take a join.
+    /// Asked after every change, so a delay must count from something fixed, not from now; never
+    /// before the peer can take a join.
     fn join(&mut self, view: &OpenView<'_>, path: &PathView) -> Option<Instant> {
         let _ = path;
         Some(view.now)
@@ -221,7 +222,8 @@ pub struct SendView<'a> {
     pub peer_window: u64,
     /// Bytes sent and not acknowledged at the data level.
     pub outstanding: u64,
-    /// New data may be sent now: there is some, and the peer has a window for it.
+    /// New data may be sent now: there is some, and the peer has a window for it, of a segment if
+    /// anything is outstanding.
     pub may_send_new: bool,
     /// How large the flow is.
     pub flow_size: FlowSize,
@@ -260,7 +262,8 @@ pub enum Decision {
         subflow: SubflowId,
         /// What.
         data: Payload,
-        /// At most this much (the engine also bounds bursts).
+        /// At most this much (the engine also bounds bursts). Of new data less than a segment waits
+        /// until nothing is outstanding (RFC 9293 section 3.8.6.2.1).
         max_bytes: u32,
     },
     /// Send nothing until something changes, or until the time given.
@@ -323,7 +326,7 @@ pub enum StrategyEvent {
         /// How much.
         bytes: u64,
     },
-    /// A subflow timed out: what only it carried is lost.
+    /// A subflow timed out or its link went down: what only it carried is lost.
     TimedOut {
         /// The subflow.
         subflow: SubflowId,

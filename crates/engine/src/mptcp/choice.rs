@@ -68,7 +68,7 @@ impl Connection {
         if self.snd.unsent() == 0 {
             return false;
         }
-        let blocked = self.snd.peer_window() == 0;
+        let blocked = self.is_window_used_up();
         if blocked && !self.live.told_blocked {
             self.strategy.on_event(&StrategyEvent::WindowBlocked);
         }
@@ -77,6 +77,16 @@ impl Connection {
             .mptcp()
             .is_some_and(|m| !m.confirmed && self.snd.nxt > 0);
         !blocked && !held
+    }
+
+    /// Whether new data waits for the peer's window. A rest that takes no segment is left alone while
+    /// an acknowledgement is to come (RFC 9293 section 3.8.6.2.1).
+    fn is_window_used_up(&self) -> bool {
+        let window = self.snd.peer_window();
+        let carriers = self.subflows.iter().filter(|s| s.can_carry());
+        let segment = carriers.map(|s| u64::from(s.snd.mss())).min().unwrap_or(0);
+        let sliver = window < segment.min(self.snd.buf.next_run()) && self.snd.outstanding() > 0;
+        window == 0 || sliver
     }
 
     /// Whether there may be something to copy: only a lone subflow has nothing but what was lost.

@@ -43,7 +43,7 @@ impl Connection {
         for i in 0..self.subflows.len() {
             if self.subflows[i].rcv.finished() && !self.subflows[i].fin_wanted {
                 self.subflows[i].fin_wanted = true;
-                self.on_subflow_failed(i);
+                self.snd.flight.on_failed(self.subflows[i].slot);
             }
         }
     }

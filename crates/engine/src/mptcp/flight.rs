@@ -9,8 +9,9 @@ use braid_wire::Instant;
 use crate::SubflowId;
 use crate::strategy::{Copies, InFlight};
 
-/// Most pieces. Past the bound none is divided: an arrival or a copy of a part goes unnoticed,
-/// which costs a needless copy and nothing else.
+/// Pieces from which on the peer cannot have them divided: the arrival of a part goes unnoticed,
+/// which costs a needless copy and nothing else. What is sent divides them all the same, or the same
+/// part would be copied for ever.
 const MAX_PIECES: usize = 32_768;
 
 /// Most subflows that a connection can tell apart.
@@ -119,7 +120,7 @@ impl Flight {
     pub fn on_sent(&mut self, now: Instant, range: Range<u64>, id: SubflowId, slot: Slot) {
         let known = self.pieces.back().map_or(range.start, |last| last.end);
         let copied = range.start..range.end.min(known);
-        self.change(copied, |p| {
+        self.change(copied, true, |p| {
             p.carrier = id;
             p.sent_at = now;
             p.sent_on |= slot.bit();
@@ -141,7 +142,8 @@ impl Flight {
 
     /// A subflow acknowledged `range`.
     pub fn on_arrived(&mut self, range: Range<u64>) {
-        self.change(range, |p| p.arrived = true);
+        let divide = self.pieces.len() < MAX_PIECES;
+        self.change(range, divide, |p| p.arrived = true);
     }
 
     /// The subflow at `slot` timed out, its path went down, or it was closed.
@@ -167,7 +169,7 @@ impl Flight {
     /// What of `range` arrived was dropped above the subflows: all of it has to be sent again.
     pub fn on_discarded(&mut self, range: Range<u64>) {
         self.open_from = Cursor::default();
-        self.change(range, |p| {
+        self.change(range, true, |p| {
             p.sent_on = 0;
             p.carried_by = 0;
             p.arrived = false;
@@ -288,8 +290,9 @@ impl Flight {
         found.map(|n| self.pieces[from + n].shown())
     }
 
-    /// Does `f` to every piece of `range`, dividing those at its ends, and keeps the counts.
-    fn change(&mut self, range: Range<u64>, f: impl Fn(&mut Piece)) {
+    /// Does `f` to every piece of `range` and keeps the counts. Those at its ends are divided, or
+    /// left out where nothing may `divide` them.
+    fn change(&mut self, range: Range<u64>, divide: bool, f: impl Fn(&mut Piece)) {
         if range.start >= range.end {
             return;
         }
@@ -303,7 +306,7 @@ impl Flight {
                 break;
             }
             let outside = piece.start < range.start || piece.end > range.end;
-            if outside && self.pieces.len() >= MAX_PIECES {
+            if outside && !divide {
                 i += 1;
                 continue;
             }
@@ -424,6 +427,24 @@ mod tests {
         assert_eq!(flight.lost(), 8);
         let mut next = Cursors::default();
         assert_eq!(span(flight.copies(&mut next, B.1).lost), Some((12, 20)));
+    }
+
+    /// However many pieces there are, what was copied is not copied again.
+    #[test]
+    fn a_copy_is_noticed_past_the_bound() {
+        let sent: Vec<_> = (0..MAX_PIECES as u64)
+            .map(|n| (10 * n..10 * n + 10, A))
+            .collect();
+        let mut flight = flight(&sent);
+        let mut b = Cursors::default();
+        flight.on_sent(Instant::ZERO, 0..4, B.0, B.1);
+        assert_eq!(span(flight.copies(&mut b, B.1).any), Some((4, 10)));
+        // The peer cannot make more of them.
+        flight.on_arrived(4..6);
+        assert_eq!(span(flight.copies(&mut b, B.1).any), Some((4, 10)));
+        flight.on_arrived(4..10);
+        assert_eq!(span(flight.copies(&mut b, B.1).any), Some((10, 20)));
+        flight.invariants(0..10 * MAX_PIECES as u64);
     }
 
     #[test]

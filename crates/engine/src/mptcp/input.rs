@@ -251,7 +251,6 @@ impl Connection {
         if snd.on_ack(ctx.now, ack, &sacks, echo, &siblings) {
             subflow.stale = false;
         }
-        let lost = snd.traffic.bytes_lost - lost;
         if ack >= snd.una {
             let window = u64::from(tcp.window) << subflow.agreed.peer_shift;
             // At the data level only the right edge counts, and it never moves back (RFC 8684
@@ -263,15 +262,16 @@ impl Connection {
         if advanced && subflow.fin_sent && snd.board.is_empty() {
             subflow.fin_acked = true;
         }
-        self.note_arrivals(i, lost);
+        self.note_arrivals(i);
+        self.tell_loss(i, lost);
         if matches!(self.mode, Mode::Tcp) {
             self.on_plain_ack(ctx, i);
         }
         true
     }
 
-    /// What subflow `i` newly acknowledged needs no copy any more; it lost `lost` bytes.
-    fn note_arrivals(&mut self, i: usize, lost: u64) {
+    /// What subflow `i` newly acknowledged needs no copy any more.
+    fn note_arrivals(&mut self, i: usize) {
         let multipath = matches!(self.mode, Mode::Mptcp(_));
         let subflow = &mut self.subflows[i];
         let id = subflow.id;
@@ -282,19 +282,21 @@ impl Connection {
                 self.snd.flight.on_arrived(range);
             }
         }
-        for (event, bytes) in [
-            (StrategyEvent::Acknowledged { subflow: id, bytes }, bytes),
-            (
-                StrategyEvent::Lost {
-                    subflow: id,
-                    bytes: lost,
-                },
-                lost,
-            ),
-        ] {
-            if bytes > 0 {
-                self.strategy.on_event(&event);
-            }
+        if bytes > 0 {
+            let event = StrategyEvent::Acknowledged { subflow: id, bytes };
+            self.strategy.on_event(&event);
+        }
+    }
+
+    /// Tells the strategy what subflow `i` lost since it had lost `before` bytes.
+    pub(super) fn tell_loss(&mut self, i: usize, before: u64) {
+        let subflow = &self.subflows[i];
+        let bytes = subflow.snd.traffic.bytes_lost - before;
+        if bytes > 0 {
+            self.strategy.on_event(&StrategyEvent::Lost {
+                subflow: subflow.id,
+                bytes,
+            });
         }
     }
 

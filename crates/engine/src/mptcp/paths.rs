@@ -73,11 +73,11 @@ impl Connection {
             && self.mptcp().is_some_and(|m| m.confirmed && !m.deny_join)
     }
 
-    /// Whether a path that is up has no subflow; cheaper than to look at the whole situation.
+    /// Whether a path to the peer has no subflow; cheaper than to look at the whole situation.
     fn lacks_subflow(&self, ctx: &Ctx<'_>) -> bool {
         let has = |n: usize| self.lasting().any(|s| usize::from(s.path.0) == n);
         let mut paths = ctx.paths.iter().enumerate();
-        paths.any(|(n, path)| path.up && !has(n))
+        paths.any(|(n, path)| !has(n) && self.paths.reaches(path))
     }
 
     /// Subflows that need no other beside them on their path. One that the peer left in the middle

@@ -315,6 +315,7 @@ impl Subflow {
     /// What a strategy sees.
     pub fn view(&self, now: Instant, copies: Copies) -> SubflowView {
         let traffic = &self.snd.traffic;
+        let sent = (traffic.bytes_sent + traffic.bytes_retransmitted).max(1);
         SubflowView {
             id: self.id,
             path: self.path,
@@ -331,8 +332,8 @@ impl Subflow {
             mss: self.snd.mss(),
             pacing_rate: self.snd.pacer.rate(),
             delivery_rate: self.snd.delivery_rate(),
-            loss: traffic.bytes_lost as f32
-                / (traffic.bytes_sent + traffic.bytes_retransmitted).max(1) as f32,
+            // What was taken for lost in error may be lost again.
+            loss: (traffic.bytes_lost as f32 / sent as f32).min(1.0),
             backup: self.backup || self.peer_backup,
             stale: self.stale,
             ready: self.room(now) > 0,

@@ -194,6 +194,7 @@ impl Connection {
             .any(|(n, s)| n != i && s.can_carry() && !s.stale);
         let subflow = &mut self.subflows[i];
         let ts = subflow.ts_now(ctx.now);
+        let lost = subflow.snd.traffic.bytes_lost;
         match subflow.snd.on_timeout(ctx.now, ts) {
             Some(Expired::Rto) => {
                 subflow.stale = true;
@@ -211,7 +212,8 @@ impl Connection {
                 self.on_subflow_failed(i);
             }
             Some(Expired::Probe) => subflow.probe_due = true,
-            Some(Expired::Lost) | None => {}
+            Some(Expired::Lost) => self.tell_loss(i, lost),
+            None => {}
         }
     }
 
@@ -281,14 +283,15 @@ impl Connection {
     /// it again, so fewer probes go before the next time.
     fn resend_discarded(&mut self) {
         let known = self.live.resent.is_some();
-        if self.live.stall_tries < if known { 2 } else { PROBES_BEFORE_RESEND } {
+        let probes = if known { 2 } else { PROBES_BEFORE_RESEND };
+        if self.live.stall_tries < probes || self.snd.outstanding() == 0 {
             return;
         }
         let una = self.snd.una();
         let len = match &self.live.resent {
             None => MAX_RESEND,
             // It took all that, and had nothing behind it.
-            Some(last) if una == last.end => 2 * (last.end - last.start),
+            Some(last) if una == last.end => (2 * (last.end - last.start)).max(MIN_RESEND),
             Some(last) if una > last.end => MAX_RESEND,
             Some(last) => ((last.end - last.start) / 2).max(MIN_RESEND),
         };

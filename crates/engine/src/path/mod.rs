@@ -109,6 +109,11 @@ impl PathManager {
         path.towards([Some(self.remote), self.remote_alt].into_iter().flatten())
     }
 
+    /// Whether a subflow can be opened on `path`.
+    pub fn reaches(&self, path: &Path) -> bool {
+        path.up && self.lead(&path.config).is_some()
+    }
+
     /// The initial subflow stays on the path it was opened on.
     fn is_pinned(&self) -> bool {
         self.source.is_some() || (self.asked.is_some() && self.protocol == Protocol::Tcp)
@@ -150,7 +155,7 @@ impl PathManager {
     fn show(&self, situation: &Situation<'_>) -> ArrayVec<PathView, MAX_PATHS> {
         let paths = (0..).map(PathId).zip(situation.paths);
         paths
-            .filter(|(_, path)| path.up && self.lead(&path.config).is_some())
+            .filter(|(_, path)| self.reaches(path))
             .take(MAX_PATHS)
             .map(|(id, path)| PathView {
                 id,

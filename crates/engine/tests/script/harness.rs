@@ -176,10 +176,13 @@ impl Script {
     }
 
     pub fn connect(&mut self, remote: SocketAddr, protocol: Protocol) {
-        let options = ConnectOptions {
+        self.open(ConnectOptions {
             protocol,
             ..ConnectOptions::new(remote, strategy())
-        };
+        });
+    }
+
+    pub fn open(&mut self, options: ConnectOptions) {
         self.conn = Some(self.stack.connect(self.now, options).unwrap());
         self.poll();
     }

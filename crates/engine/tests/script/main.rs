@@ -19,5 +19,6 @@ mod report;
 mod reset;
 mod segment;
 mod strategy;
+mod told;
 mod urgency;
 mod window;

@@ -231,6 +231,33 @@ fn a_stalled_data_ack_is_probed() {
     quiet!(s, 5000);
 }
 
+/// A peer that shut its window when nothing was outstanding, and then drops at the data level what its
+/// subflow acknowledged, gets that again.
+#[test]
+fn data_dropped_after_a_shut_window_is_sent_again() {
+    let mut s = Script::server(config());
+    s.peer(1);
+    send!(s, 0, syn().raw(&hex("1e 04 01 01")));
+    recv!(s => 0, s.capable(syn_ack()));
+    send!(s, 10, s.third_ack().win(1));
+    recv!(s, 10, ack(1, 1).dss(dack(0)));
+    s.write([7; 200]);
+    recv!(s, 10, data(1, 1, [7; 128]).dss(dack(0).map(0, 1, 128)));
+    send!(s, 20, ack(1, 129).win(0).dss(dack(128)));
+    s.skip(2_000);
+    send!(s, 2_000, ack(1, 129).win(512).dss(dack(128)));
+    let rest = data(129, 1, [7; 72]).dss(dack(0).map(128, 129, 72));
+    recv!(s, 2_000, rest);
+    send!(s, 2_010, ack(1, 201).win(512).dss(dack(128)));
+    s.advance(Instant::from_millis(5_000));
+    let again = core::iter::from_fn(|| s.take()).find(|(_, seg)| !seg.payload.is_empty());
+    let again = again.map(|(_, seg)| seg.mptcp);
+    assert_eq!(
+        again,
+        Some(data(1, 1, "").dss(dack(0).map(128, 201, 72)).mptcp)
+    );
+}
+
 /// The window is that of the connection: told on one subflow, it opens all (section 3.3.4).
 #[test]
 fn a_data_level_window_update() {

@@ -20,7 +20,7 @@ pub fn lost(view: &SendView<'_>) -> Option<Decision> {
 /// tells: its rate has fallen, and everything behind waits for it.
 pub fn late(view: &SendView<'_>) -> Option<Decision> {
     let (on, data) = fastest(view, |s, holder, data| {
-        s.id != holder.id && overdue_at(holder, data) <= Some(view.now)
+        s.id != holder.id && overdue_at(holder, data).is_some_and(|at| at <= view.now)
     })?;
     Some(Decision::copy_on(on.id, data))
 }
@@ -31,7 +31,8 @@ pub fn late_at(view: &SendView<'_>) -> Option<braid_wire::Instant> {
     overdue_at(view.subflow(oldest.carrier)?, &oldest).filter(|at| *at > view.now)
 }
 
-/// From when on `data` is late: it ought to have stood in queues for half that time at most.
+/// From when on `data` is late: it ought to have stood in queues for half that time at most. Nobody
+/// knows before the first round trip.
 fn overdue_at(holder: &SubflowView, data: &InFlight) -> Option<braid_wire::Instant> {
     let measured = !holder.base_rtt.is_zero();
     measured.then(|| data.sent_at + holder.base_rtt + 2 * patience(holder))

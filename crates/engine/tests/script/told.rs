@@ -1,0 +1,99 @@
+//! What a strategy is told.
+
+use std::sync::{Arc, Mutex};
+
+use braid_engine::strategy::{Decision, SendView, Strategy, StrategyEvent};
+use braid_engine::{ConnectOptions, PathConfig, Protocol, SubflowId};
+use braid_wire::Rng;
+
+use crate::harness::{PORT, Script, config};
+use crate::segment::{ack, data, syn, syn_ack};
+
+const MSS: usize = 1460;
+const SUBFLOW: SubflowId = SubflowId(0);
+
+/// Sends new data wherever it may, and writes down what it is told.
+#[derive(Debug, Clone, Default)]
+struct Listener(Arc<Mutex<Vec<StrategyEvent>>>);
+
+impl Listener {
+    /// What it was told since the last call.
+    fn heard(&self) -> Vec<StrategyEvent> {
+        core::mem::take(&mut self.0.lock().unwrap())
+    }
+}
+
+impl Strategy for Listener {
+    fn name(&self) -> &'static str {
+        "listener"
+    }
+
+    fn next(&mut self, view: &SendView<'_>, _: &mut Rng) -> Decision {
+        match view.subflows.iter().find(|s| s.ready) {
+            Some(s) if view.may_send_new => Decision::new_on(s.id),
+            _ => Decision::WAIT,
+        }
+    }
+
+    fn on_event(&mut self, event: &StrategyEvent) {
+        self.0.lock().unwrap().push(*event);
+    }
+}
+
+/// Regular TCP to a peer with a window of `window` bytes, open at 10 ms with a round trip of 10 ms.
+fn opened(window: u16) -> (Script, Listener) {
+    let path = PathConfig {
+        v4: Some([10, 0, 0, 2].into()),
+        v6: None,
+        mtu: 1500,
+        backup: false,
+    };
+    let listener = Listener::default();
+    let mut s = Script::new(config(), &[path]);
+    s.open(ConnectOptions {
+        protocol: Protocol::Tcp,
+        ..ConnectOptions::new(([10, 0, 9, 1], PORT).into(), Box::new(listener.clone()))
+    });
+    recv!(s, 0, syn().ws(None));
+    send!(s, 10, syn_ack().win(window));
+    recv!(s, 10, ack(1, 1));
+    let up = StrategyEvent::SubflowUp { subflow: SUBFLOW };
+    assert_eq!(listener.heard(), [up]);
+    (s, listener)
+}
+
+/// A loss that only time tells of is told as well as one that an acknowledgement tells of.
+#[test]
+fn what_is_lost_is_told_whatever_told_of_it() {
+    let (mut s, listener) = opened(65_535);
+    s.write([0; 4 * MSS]);
+    for n in 0..4 {
+        recv!(s, 10, data((n * MSS) as u64 + 1, 1, [0; MSS]));
+    }
+    let at = |n: usize| (n * MSS) as u64 + 1;
+    send!(s, 20, ack(1, at(0)).win(512).sack(&[(at(1), at(2))]));
+    let acknowledged = |bytes: usize| StrategyEvent::Acknowledged {
+        subflow: SUBFLOW,
+        bytes: bytes as u64,
+    };
+    assert_eq!(listener.heard(), [acknowledged(MSS)]);
+    // A quarter of the round trip later.
+    s.skip(23);
+    let lost = StrategyEvent::Lost {
+        subflow: SUBFLOW,
+        bytes: MSS as u64,
+    };
+    assert_eq!(listener.heard(), [lost]);
+}
+
+/// A rest of the peer's window that takes no segment is no window: who has other things to send is
+/// not kept from them (RFC 9293 section 3.8.6.2.1).
+#[test]
+fn a_sliver_of_window_is_none() {
+    let (mut s, listener) = opened(2_000);
+    s.write([0; 3 * MSS]);
+    recv!(s, 10, data(1, 1, [0; MSS]));
+    assert_eq!(listener.heard(), [StrategyEvent::WindowBlocked]);
+    quiet!(s, 15);
+    assert_eq!(listener.heard(), []);
+}
