@@ -75,6 +75,7 @@ fn listen(config: ServerConfig, connections: u32, args: &PeerArgs) -> Result<(),
         role: Role::Listen {
             addresses: config.listen.clone(),
             port: config.port,
+            anywhere: true,
         },
     };
     let mut announced = Ok(());

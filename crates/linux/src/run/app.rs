@@ -36,6 +36,9 @@ pub enum Role {
         addresses: Vec<IpAddr>,
         /// TCP port.
         port: u16,
+        /// Peers come in by any interface, not only by the one that carries the address, and answers
+        /// go where the main routing table says.
+        anywhere: bool,
     },
 }
 
@@ -68,11 +71,16 @@ pub fn run_app<C: Core>(
     let mut mappings = Vec::new();
     let (tun, device, mut stack, links) = match &config.role {
         Role::Connect { links, servers } => connect_side(config, links, servers, &mut engine)?,
-        Role::Listen { addresses, port } => {
+        Role::Listen {
+            addresses,
+            port,
+            anywhere,
+        } => {
             let inward = Inward {
                 tun: &config.tun,
                 listen: addresses,
                 port: *port,
+                anywhere: *anywhere,
             };
             let paths = inward.set_up(&mut engine)?;
             let mut stack = new_stack(engine, &config.strategy)?;

@@ -23,6 +23,8 @@ pub(super) struct Inward<'a> {
     pub tun: &'a TunConfig,
     pub listen: &'a [IpAddr],
     pub port: u16,
+    /// Peers come in by any interface, and answers go where the main table says.
+    pub anywhere: bool,
 }
 
 /// Paths that are set up.
@@ -81,6 +83,7 @@ impl Inward<'_> {
             if carrier.is_none() {
                 tracing::warn!(address = %listen, "no interface carries this address");
             }
+            let carrier = carrier.filter(|_| !self.anywhere);
             let found = carrier.and_then(|a| interfaces.iter().find(|i| i.index == a.interface));
             let family = |v6: bool| {
                 if listen.is_ipv6() == v6 {

@@ -31,6 +31,7 @@ pub fn run_server(
         tun: &config.tun,
         listen: &config.listen,
         port: config.port,
+        anywhere: false,
     };
     let mut engine = config.engine();
     let paths = inward.set_up(&mut engine)?;

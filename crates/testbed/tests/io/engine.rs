@@ -153,6 +153,7 @@ fn run(world: &World, links: u8, (up, down): (u64, u64), during: impl FnOnce()) 
                 let role = Role::Listen {
                     addresses: vec![server.ip()],
                     port: PORT,
+                    anywhere: false,
                 };
                 let start = |_: Instant, _: &mut Stack| Transfer {
                     to_send: down,
