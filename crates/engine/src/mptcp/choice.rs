@@ -12,17 +12,16 @@ impl Connection {
     /// Data, new or once more, where the strategy wants it.
     pub(super) fn poll_data(&mut self, ctx: &mut Ctx<'_>) -> Option<Outgoing> {
         self.live.ask_at.take_if(|at| *at <= ctx.now);
-        let may_send_new = self.may_send_new();
         let copying = self.may_copy();
-        if !may_send_new && !copying {
+        if (self.snd.unsent() == 0 && !copying) || !self.is_any_ready(ctx) {
             return None;
         }
+        let may_send_new = self.may_send_new();
         if may_send_new {
             for subflow in &mut self.subflows {
                 subflow.snd.before_send(ctx.now);
             }
-        }
-        if !self.is_any_ready(ctx) {
+        } else if !copying {
             return None;
         }
         let subflows = self.views(ctx.now, copying);
@@ -52,7 +51,11 @@ impl Connection {
                 let i = self.chosen(ctx, subflow)?;
                 let most = self.chunk(ctx, i).min(u64::from(max_bytes.max(1)));
                 match data {
-                    Payload::New => self.send_new(ctx, i, most),
+                    Payload::New if may_send_new => self.send_new(ctx, i, most),
+                    Payload::New => {
+                        debug_assert!(false, "a strategy sent new data where there may be none");
+                        None
+                    }
                     Payload::Copy { data, penalise } => {
                         self.send_copy(ctx, i, most, (data, penalise))
                     }
@@ -133,8 +136,6 @@ impl Connection {
 
     /// Sends up to `most` bytes that were never sent before.
     fn send_new(&mut self, ctx: &mut Ctx<'_>, i: usize, most: u64) -> Option<Outgoing> {
-        let may = self.may_send_new();
-        debug_assert!(may, "a strategy sent new data where there may be none");
         let mss = u64::from(self.subflows[i].snd.mss());
         let run = self.snd.buf.next_run();
         let mut len = run.min(self.snd.peer_window()).min(most);
@@ -143,7 +144,7 @@ impl Connection {
         }
         // Silly-window avoidance (RFC 9293 section 3.8.6.2.1).
         let sliver = len < mss && len < run && self.snd.outstanding() > 0;
-        if sliver || !may {
+        if sliver {
             return None;
         }
         let range = self.snd.map_next(len);

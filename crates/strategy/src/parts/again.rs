@@ -43,7 +43,7 @@ fn overdue_at(holder: &SubflowView, data: &InFlight) -> Option<braid_wire::Insta
 /// is penalised, for it filled the window with what it delivers late. Raiciu et al., "How Hard Can
 /// It Be? Designing and Implementing a Deployable Multipath TCP" (NSDI 2012), section 4.2.
 pub fn blocking(view: &SendView<'_>) -> Option<Decision> {
-    if view.unsent == 0 || view.peer_window > 0 {
+    if view.unsent == 0 || view.may_send_new {
         return None;
     }
     let oldest = view.oldest?;

@@ -32,8 +32,8 @@ pub fn patience(subflow: &SubflowView) -> Duration {
 /// all that is behind it wait, for next to no gain.
 pub fn is_slow(subflow: &SubflowView) -> bool {
     let bearable = patience(subflow) / 2;
-    let packet = f64::from(subflow.mss) / subflow.delivery_rate as f64;
-    subflow.queueing_delay() > bearable && packet > bearable.as_secs_f64()
+    subflow.queueing_delay() > bearable
+        && f64::from(subflow.mss) > bearable.as_secs_f64() * subflow.delivery_rate as f64
 }
 
 /// Whether more is under way on a path than it delivers within its round trip and [`patience`]: its
