@@ -4,7 +4,7 @@ use braid_engine::strategy::{Decision, Payload, SendView, Strategy, SubflowView}
 use braid_wire::Rng;
 
 use crate::parts::again;
-use crate::parts::usable::{by_rtt, is_overfull, is_slow, usable};
+use crate::parts::usable::{by_rtt, keeps_waiting, usable};
 
 /// Sends on the subflow of lowest smoothed round-trip time among those that are established, not
 /// potentially failed and have window room; on a backup one only if no regular one is usable.
@@ -35,9 +35,8 @@ fn new_data(view: &SendView<'_>) -> Option<Decision> {
         return None;
     }
     // One that delivers ever later counts as failed, as long as there is another.
-    let is_sound = |s: &&SubflowView| !is_overfull(s) && !is_slow(s);
-    let all = !usable(view).any(|s| is_sound(&s));
-    let usable = usable(view).filter(|s| all || is_sound(s));
+    let all = usable(view).all(keeps_waiting);
+    let usable = usable(view).filter(|s| all || !keeps_waiting(s));
     let best = usable
         .clone()
         .filter(|s| s.ready)

@@ -28,6 +28,13 @@ pub fn patience(subflow: &SubflowView) -> Duration {
     Duration::from_millis(150).saturating_add(subflow.base_rtt)
 }
 
+/// Whether new data is better off elsewhere: the queues of the path are long, and that is because it
+/// [is slow](is_slow) or [overfull](is_overfull).
+pub fn keeps_waiting(subflow: &SubflowView) -> bool {
+    // Most often the queues are short, and nothing else need be looked at.
+    subflow.queueing_delay() * 2 > patience(subflow) && (is_slow(subflow) || is_overfull(subflow))
+}
+
 /// Whether a path has become so slow that a single packet waits for long: new data there would make
 /// all that is behind it wait, for next to no gain.
 pub fn is_slow(subflow: &SubflowView) -> bool {
