@@ -246,6 +246,8 @@ pub(crate) struct Liveness {
     pub stall_tries: u32,
     /// Since when the peer's DATA_ACK is behind what was sent, and where it stands.
     pub behind: Option<(Instant, u64)>,
+    /// Since when the peer has no subflow left to send the rest of its stream on.
+    pub left: Option<Instant>,
     /// What was sent once more last because the peer had dropped it above its subflows.
     pub resent: Option<Range<u64>>,
     /// When the strategy wants to be asked again.

@@ -116,19 +116,26 @@ impl Connection {
         self.settle(ctx);
     }
 
-    /// Since when the connection waits for something it cannot do without: a sign of life, or a
-    /// DATA_ACK of what was sent (RFC 5482 section 3.1). A peer may acknowledge for ever on a
-    /// subflow whose options a middlebox takes.
+    /// Since when the connection waits for something it cannot do without: a sign of life, a
+    /// DATA_ACK of what was sent (RFC 5482 section 3.1), or a subflow on which the peer can go on. A
+    /// peer may acknowledge for ever on a subflow whose options a middlebox takes.
     fn waiting_since(&self) -> Option<Instant> {
         let behind = self.live.behind.map(|(since, _)| since);
-        [self.live.waiting_since, behind]
+        [self.live.waiting_since, behind, self.live.left]
             .into_iter()
             .flatten()
             .min()
     }
 
-    /// Notes since when the DATA_ACK is behind what was sent.
+    /// Notes since when the DATA_ACK is behind what was sent, and the peer has left its last subflow
+    /// in the middle of its stream.
     fn watch_progress(&mut self, now: Instant) {
+        let mut established = self.subflows.iter().filter(|s| s.is_established());
+        let left = self.mptcp().is_some()
+            && self.rcv.fin.is_none()
+            && established.clone().next().is_some()
+            && established.all(|s| s.rcv.finished());
+        self.live.left = left.then(|| self.live.left.unwrap_or(now));
         let fin_out = self.live.fin_tries > 0 && self.snd.fin != SendFin::Acked;
         // Only a DATA_ACK opens the window again; whoever sends it may keep it shut for ever.
         let shut_out = self.mptcp().is_some() && self.is_shut_out();

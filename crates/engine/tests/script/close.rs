@@ -505,6 +505,27 @@ fn fin_of_the_only_subflow_is_no_end() {
     recv!(s, 50, fin(10, 2).dss(dack(0)));
 }
 
+/// A peer that closes its last subflow without DATA_FIN, and opens no other: a middlebox took its
+/// options, or it is gone. It acknowledges for ever, and the rest of its stream never comes.
+#[test]
+fn a_stream_that_nobody_can_end_is_given_up() {
+    let mut s = Script::accepted(config());
+    send!(s, 20, fin(1, 1).win(512).dss(dack(0)));
+    for seconds in 1..40 {
+        s.skip(seconds * 1_000);
+        send!(s, seconds * 1_000, ack(2, 1).win(512).dss(dack(0)));
+        let over = closed(&s).map(|_| seconds);
+        match over {
+            None => assert!(seconds <= 31, "it waits for ever"),
+            Some(at) => {
+                assert!(at >= 30, "after {at} s");
+                assert_eq!(closed(&s), Some(CloseReason::TimedOut));
+                return;
+            }
+        }
+    }
+}
+
 /// A reader that takes its time after both ends have closed: the peer has forgotten the connection
 /// and would answer anything by RST, so nothing is sent, and a RST takes no data away.
 #[test]
