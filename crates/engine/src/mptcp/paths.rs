@@ -106,7 +106,7 @@ impl Connection {
         }
     }
 
-    /// Subflow `i` is no more.
+    /// `subflow` is no more.
     pub(super) fn on_subflow_gone(&mut self, ctx: &mut Ctx<'_>, subflow: &Subflow) {
         self.snd.flight.on_gone(subflow.slot);
         let worked = subflow.snd.una > 0;

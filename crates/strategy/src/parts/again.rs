@@ -9,17 +9,14 @@ use super::usable::{by_rtt, is_slow, patience, usable};
 /// What no subflow carries any more, on the fastest that works and has room: the data of a path
 /// that failed goes on as soon as possible.
 pub fn lost(view: &SendView<'_>) -> Option<Decision> {
-    let ready = usable(view).filter(|s| s.ready);
-    let (on, data) = ready
-        .filter_map(|s| Some((s, s.copies.lost?)))
-        .min_by_key(|(s, _)| by_rtt(s))?;
+    let (on, data) = fastest(view, |s| s.copies.lost)?;
     Some(Decision::copy_on(on.id, data))
 }
 
 /// What is overdue on a path that still delivers, but far later than it used to, so that no timer
 /// tells: its rate has fallen, and everything behind waits for it.
 pub fn late(view: &SendView<'_>) -> Option<Decision> {
-    let (on, data) = fastest(view, |s, holder, data| {
+    let (on, data) = fastest_beside(view, |s, holder, data| {
         s.id != holder.id && overdue_at(holder, data).is_some_and(|at| at <= view.now)
     })?;
     Some(Decision::copy_on(on.id, data))
@@ -47,7 +44,7 @@ pub fn blocking(view: &SendView<'_>) -> Option<Decision> {
         return None;
     }
     let oldest = view.oldest?;
-    let (on, data) = fastest(view, |s, holder, data| {
+    let (on, data) = fastest_beside(view, |s, holder, data| {
         data.start == oldest.start && s.srtt < holder.srtt
     })?;
     Some(Decision::Send {
@@ -63,10 +60,8 @@ pub fn blocking(view: &SendView<'_>) -> Option<Decision> {
 /// A path that has become slow and is idle is tried with data that goes another way too, one packet
 /// at a time: how that fares tells when it can be used again.
 pub fn trial(view: &SendView<'_>) -> Option<Decision> {
-    let idle = usable(view).filter(|s| s.ready && s.in_flight == 0 && is_slow(s));
-    let (on, data) = idle
-        .filter_map(|s| Some((s, s.copies.single?)))
-        .min_by_key(|(s, _)| by_rtt(s))?;
+    let idle = |s: &SubflowView| s.in_flight == 0 && is_slow(s);
+    let (on, data) = fastest(view, |s| s.copies.single.filter(|_| idle(s)))?;
     Some(Decision::Send {
         subflow: on.id,
         data: Payload::Copy {
@@ -83,23 +78,32 @@ pub fn tail(view: &SendView<'_>) -> Option<Decision> {
     if view.unsent > 0 {
         return None;
     }
-    let (on, data) = fastest(view, |s, holder, _| overtakes(s, holder))?;
+    let (on, data) = fastest_beside(view, |s, holder, _| overtakes(s, holder))?;
     Some(Decision::copy_on(on.id, data))
 }
 
 /// The fastest subflow with room that may carry what was sent once, where the copy is `worthwhile`
 /// given who holds it; and the oldest such data.
-fn fastest<'a>(
+fn fastest_beside<'a>(
     view: &SendView<'a>,
     worthwhile: impl Fn(&SubflowView, &SubflowView, &InFlight) -> bool,
 ) -> Option<(&'a SubflowView, InFlight)> {
-    usable(view)
-        .filter(|s| s.ready)
-        .filter_map(|s| Some((s, s.copies.single?)))
-        .filter(|(s, data)| {
+    fastest(view, |s| {
+        s.copies.single.filter(|data| {
             let holder = view.subflow(data.carrier);
             holder.is_some_and(|holder| worthwhile(s, holder, data))
         })
+    })
+}
+
+/// The fastest subflow with room that has something to carry, and that.
+fn fastest<'a>(
+    view: &SendView<'a>,
+    to_carry: impl Fn(&SubflowView) -> Option<InFlight>,
+) -> Option<(&'a SubflowView, InFlight)> {
+    usable(view)
+        .filter(|s| s.ready)
+        .filter_map(|s| Some((s, to_carry(s)?)))
         .min_by_key(|(s, _)| by_rtt(s))
 }
 
