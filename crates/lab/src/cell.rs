@@ -25,6 +25,8 @@ pub struct Cell {
     pub default_path: DefaultPath,
     /// The transfer starts on a connection whose subflows are all established.
     pub warm_subflows: bool,
+    /// What both ends know of the paths.
+    pub records: Records,
     /// Initial congestion window, segments.
     pub initial_window: u32,
     /// Both ends are told the flow's size in advance.
@@ -47,6 +49,7 @@ impl Cell {
             cc: "cubic".to_owned(),
             default_path: DefaultPath::Path(0),
             warm_subflows: false,
+            records: Records::Cold,
             initial_window: 10,
             declare_size: true,
             queue: 50,
@@ -73,7 +76,7 @@ impl Cell {
         let declare = if self.declare_size { "size" } else { "none" };
         format!(
             "braid lab fct --paths '{}' --size {} --strategy {} --cc {} --runs {runs} --seed {} \
-             --default-path {}{warm} --iw {} --declare {declare} --queue {} \
+             --default-path {}{warm} --records {} --iw {} --declare {declare} --queue {} \
              --direction {}",
             self.paths,
             self.size,
@@ -81,6 +84,7 @@ impl Cell {
             self.cc,
             self.seed,
             self.default_path,
+            self.records.name(),
             self.initial_window,
             self.queue,
             self.direction
@@ -151,6 +155,37 @@ impl fmt::Display for DefaultPath {
             DefaultPath::Path(path) => path.fmt(f),
             DefaultPath::Mix => f.write_str("mix"),
         }
+    }
+}
+
+/// What both ends know of the paths between them before a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Records {
+    /// Nothing.
+    Cold,
+    /// What earlier connections between them, one over each path, have told.
+    Warm,
+}
+
+impl Records {
+    /// Both.
+    pub const ALL: [Records; 2] = [Records::Cold, Records::Warm];
+
+    /// The name a user picks it by.
+    pub fn name(self) -> &'static str {
+        match self {
+            Records::Cold => "cold",
+            Records::Warm => "warm",
+        }
+    }
+}
+
+impl FromStr for Records {
+    type Err = UnknownName;
+
+    fn from_str(name: &str) -> Result<Self, UnknownName> {
+        let records = Records::ALL.into_iter().find(|r| r.name() == name);
+        records.ok_or_else(|| UnknownName::new("records", name, &Records::ALL.map(Records::name)))
     }
 }
 

@@ -10,7 +10,7 @@ use crate::arm::{Arm, Error};
 
 pub use self::row::{Row, Summary};
 pub use crate::cell::{
-    Cell, DefaultPath, Direction, RunResult, Size, SizeError, UnknownName, run_seed,
+    Cell, DefaultPath, Direction, Records, RunResult, Size, SizeError, UnknownName, run_seed,
 };
 
 /// Runs `cell` on `arm` `runs` times and gives the results in order of the runs, whatever the

@@ -50,6 +50,41 @@ pub fn differences(a: &[f64], b: &[f64]) -> Option<Vec<f64>> {
     (a.len() == b.len()).then(|| a.iter().zip(b).map(|(a, b)| a - b).collect())
 }
 
+/// Geometric mean of `sample`, all of it above 0; `None` if it is empty.
+pub fn geometric_mean(sample: &[f64]) -> Option<f64> {
+    let logarithms: Vec<f64> = sample.iter().map(|x| x.ln()).collect();
+    mean(&logarithms).map(f64::exp)
+}
+
+/// How probable a mean like that of `sample`, or one further above 0, would be if the population's
+/// were 0 (Student's t test, one-sided). 1 where that cannot be said: with fewer than two values.
+pub fn p_above_zero(sample: &[f64]) -> f64 {
+    let (Some(mean), Some(sd)) = (mean(sample), standard_deviation(sample)) else {
+        return 1.0;
+    };
+    if sd == 0.0 {
+        return if mean > 0.0 { 0.0 } else { 1.0 };
+    }
+    let t = mean / sd * (sample.len() as f64).sqrt();
+    StudentsT::new(0.0, 1.0, (sample.len() - 1) as f64).map_or(1.0, |distribution| distribution.sf(t))
+}
+
+/// Which of the hypotheses with these `p` values are rejected where the probability of rejecting
+/// any true one is to be at most `alpha`: Holm, "A Simple Sequentially Rejective Multiple Test
+/// Procedure", Scandinavian Journal of Statistics 6 (1979).
+pub fn holm(p: &[f64], alpha: f64) -> Vec<bool> {
+    let mut order: Vec<usize> = (0..p.len()).collect();
+    order.sort_by(|a, b| p[*a].total_cmp(&p[*b]));
+    let mut rejected = vec![false; p.len()];
+    for (n, i) in order.into_iter().enumerate() {
+        if p[i] > alpha / (p.len() - n) as f64 {
+            break;
+        }
+        rejected[i] = true;
+    }
+    rejected
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -120,5 +155,35 @@ mod tests {
     fn pairs_are_taken_in_order() {
         assert_eq!(differences(&[3.0, 1.0], &[1.0, 2.0]), Some(vec![2.0, -1.0]));
         assert_eq!(differences(&[3.0], &[]), None);
+    }
+
+    #[test]
+    fn geometric_means_by_hand() {
+        let mean = geometric_mean(&[0.5, 2.0, 8.0]).unwrap();
+        assert!((mean - 2.0).abs() < 1e-12, "{mean}");
+        assert_eq!(geometric_mean(&[]), None);
+    }
+
+    /// Half of what lies beyond the two-sided quantiles of the tables: with 9 degrees of freedom
+    /// and t = 2.262 that is 2.5 %.
+    #[test]
+    fn a_mean_above_zero_is_as_probable_as_the_tables_say() {
+        let alike: [f64; 10] = [1.0, -1.0, 1.0, -1.0, 1.0, -1.0, 1.0, -1.0, 1.0, -1.0];
+        let sd = standard_deviation(&alike).unwrap();
+        let shifted = alike.map(|x| x + 2.262 * sd / 10f64.sqrt());
+        assert!((p_above_zero(&shifted) - 0.025).abs() < 1e-4);
+        assert!((p_above_zero(&shifted.map(|x| -x)) - 0.975).abs() < 1e-4);
+        assert_eq!(p_above_zero(&[2.0, 2.0]), 0.0);
+        assert_eq!(p_above_zero(&[-2.0, -2.0]), 1.0);
+        assert_eq!(p_above_zero(&[2.0]), 1.0);
+    }
+
+    /// Four hypotheses at 5 %: 0.01 is below 0.05 / 4 and 0.015 below 0.05 / 3, but 0.03 is not
+    /// below 0.05 / 2, and with it 0.04 stays.
+    #[test]
+    fn holm_rejects_in_steps() {
+        let rejected = holm(&[0.03, 0.01, 0.04, 0.015], 0.05);
+        assert_eq!(rejected, [false, true, false, true]);
+        assert_eq!(holm(&[], 0.01), Vec::<bool>::new());
     }
 }

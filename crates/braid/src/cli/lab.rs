@@ -8,7 +8,7 @@ use std::str::FromStr;
 
 use braid_engine::cc::{Algorithm, TABLE};
 use braid_lab::arm::Arm;
-use braid_lab::fct::{DefaultPath, Direction, Size};
+use braid_lab::fct::{DefaultPath, Direction, Records, Size};
 use braid_lab::paths::Paths;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
@@ -131,6 +131,11 @@ pub struct FctArgs {
     /// Start the transfer on a connection whose subflows are all established.
     #[arg(long)]
     pub warm_subflows: bool,
+    /// What both ends know of the paths before a run: nothing, or what one earlier connection over
+    /// each of them has told.
+    #[arg(long, default_value = "cold",
+          value_parser = one_of::<Records>(Records::ALL.map(Records::name)))]
+    pub records: Records,
     /// Initial congestion window, in segments.
     #[arg(long, default_value = "10", value_parser = one_of::<u32>(["3", "10"]))]
     pub iw: u32,

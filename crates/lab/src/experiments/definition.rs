@@ -19,8 +19,8 @@ pub struct Definition {
     pub reported: &'static str,
     /// What a run here has to show.
     pub must_hold: &'static str,
-    /// Cells it measures.
-    pub cells: u32,
+    /// Cells it measures on an arm, each as often as there are runs; some may be run again.
+    pub cells: fn(Arm) -> usize,
     /// Runs of a cell in virtual time and over real links, where the user does not say.
     pub runs: (u64, u64),
     pub(super) measure: fn(&mut Session<'_>) -> Result<(), Error>,

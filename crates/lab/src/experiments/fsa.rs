@@ -19,7 +19,7 @@ pub const FSA_2A: Definition = Definition {
                less for large flows; at 4 kB the first subflow carries everything.",
     must_hold: "The gap is 40 to 200 ms at every size and at least 80 ms up to 256 k; at 4 k no \
                 byte goes over the second subflow.",
-    cells: (WINDOWS.len() * SIZES.len() * 2) as u32,
+    cells: |_| WINDOWS.len() * SIZES.len() * 2,
     runs: (30, 3),
     measure: fsa_2a,
 };

@@ -7,6 +7,7 @@
 
 mod definition;
 mod fsa;
+mod grid;
 mod outcome;
 mod session;
 
@@ -20,7 +21,7 @@ pub use outcome::{Findings, Outcome, Request, Table, Verdict};
 pub use session::Session;
 
 /// Every experiment, in the order in which they are listed.
-pub static ALL: &[Definition] = &[fsa::FSA_2A];
+pub static ALL: &[Definition] = &[fsa::FSA_2A, grid::GRID];
 
 /// The experiment called `id`.
 ///

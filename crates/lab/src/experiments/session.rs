@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::outcome::{Findings, Outcome, Request, Table, Verdict};
-use crate::arm::Error;
+use crate::arm::{Arm, Error};
 use crate::fct::{self, Cell, Row, RunResult};
 use crate::plot::Figure;
 
@@ -45,16 +45,9 @@ impl<'a> Session<'a> {
     /// # Errors
     /// As [`fct::run`].
     pub fn fct(&mut self, name: String, cell: &Cell) -> Result<(Row, Vec<RunResult>), Error> {
-        let Request {
-            arm,
-            runs,
-            threads,
-            progress,
-            ..
-        } = self.request;
-        let results = fct::run(cell, arm, runs, threads, progress)?;
-        let row = Row::new(cell, arm, &results);
-        let each: Vec<_> = results.iter().map(record).collect();
+        let results = self.runs_of(cell, self.runs())?;
+        let row = Row::new(cell, self.request.arm, &results);
+        let each: Vec<_> = results.iter().map(run_record).collect();
         let record = json!({
             "cell": row,
             "default_path": cell.default_path.to_string(),
@@ -62,8 +55,32 @@ impl<'a> Session<'a> {
             "queue": cell.queue,
             "runs": each,
         });
-        self.findings.records.push((name, record));
+        self.record(name, record);
         Ok((row, results))
+    }
+
+    /// Makes `runs` runs of `cell` and leaves no record of them.
+    ///
+    /// # Errors
+    /// As [`fct::run`].
+    pub fn runs_of(&self, cell: &Cell, runs: u64) -> Result<Vec<RunResult>, Error> {
+        let Request {
+            arm,
+            threads,
+            progress,
+            ..
+        } = self.request;
+        fct::run(cell, arm, runs, threads, progress)
+    }
+
+    /// Records `value` under a name that is a file name without extension.
+    pub fn record(&mut self, name: String, value: serde_json::Value) {
+        self.findings.records.push((name, value));
+    }
+
+    /// How the cells are run.
+    pub fn arm(&self) -> Arm {
+        self.request.arm
     }
 
     /// Prints a parameter under the result.
@@ -90,7 +107,7 @@ impl<'a> Session<'a> {
 }
 
 /// One run, for machines.
-fn record(result: &RunResult) -> serde_json::Value {
+fn run_record(result: &RunResult) -> serde_json::Value {
     let ms = |time: std::time::Duration| time.as_nanos() as f64 / 1e6;
     json!({
         "completed": result.completed,

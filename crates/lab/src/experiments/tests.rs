@@ -46,11 +46,9 @@ fn fsa_2a_runs_in_the_simulator() {
         definition.run(request).unwrap()
     };
     let findings = run(1, 2);
-    assert_eq!(
-        runs.load(Ordering::Relaxed),
-        u64::from(definition.cells) * 2
-    );
-    assert_eq!(findings.records.len(), definition.cells as usize);
+    let cells = (definition.cells)(Arm::Sim);
+    assert_eq!(runs.load(Ordering::Relaxed), cells as u64 * 2);
+    assert_eq!(findings.records.len(), cells);
     let outcome = &findings.outcome;
     assert_eq!(outcome.figures.len(), findings.figures.len());
     for table in &outcome.tables {

@@ -36,7 +36,7 @@ pub fn run(args: &RunArgs, json: bool) -> Result<(), Failure> {
     let mut outcomes = Vec::new();
     for definition in definitions {
         let runs = args.runs.unwrap_or(definition.default_runs(args.arm));
-        let bar = progress_bar(u64::from(definition.cells) * runs);
+        let bar = progress_bar((definition.cells)(args.arm) as u64 * runs);
         let found = definition.run(Request {
             arm: args.arm,
             runs,

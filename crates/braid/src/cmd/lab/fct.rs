@@ -89,6 +89,7 @@ fn cells(args: &FctArgs) -> Vec<Cell> {
                     cc: cc.clone(),
                     default_path: args.default_path,
                     warm_subflows: args.warm_subflows,
+                    records: args.records,
                     initial_window: args.iw,
                     declare_size: args.declare == "size",
                     queue: args.queue,
@@ -229,7 +230,7 @@ mod tests {
         for line in [
             "braid lab fct --paths '5mbit,40ms,0%;5mbit,100ms,2%' --size 64k",
             "braid lab fct --paths '5mbit,40ms,0%,9;1mbit,1s,0.5%' --size 1M --cc reno --seed 9 \
-             --default-path mix --warm-subflows --iw 3 --declare none --queue 7 \
+             --default-path mix --warm-subflows --records warm --iw 3 --declare none --queue 7 \
              --direction up",
         ] {
             let (first, _) = read(line);

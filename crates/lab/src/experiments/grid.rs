@@ -1,0 +1,395 @@
+//! Every strategy in every cell: whether one is at least as good as the best of the others
+//! everywhere.
+
+mod cells;
+mod judge;
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use serde_json::json;
+
+use self::cells::{Grid, oracle_ms};
+use self::judge::{ALPHA, Comparison, MEAN_MARGIN, P95_MARGIN, Sample, copies_allowed};
+use super::definition::Definition;
+use super::outcome::{Table, Verdict};
+use super::session::Session;
+use crate::arm::{Arm, Error};
+use crate::cell::Cell;
+use crate::plot::{Axis, Body, Figure, Mark, Point, Series};
+use crate::stats;
+
+/// One strategy against all others, everywhere.
+pub const GRID: Definition = Definition {
+    id: "grid",
+    title: "The adaptive strategy against every other, cell by cell",
+    source: "beyond the papers",
+    setup: "Download of 4 k to 4 M over 2 paths; round-trip times 40/40, 40/100 and 20/200 ms; \
+            rates 5/5 and 20/5 Mb/s; loss of 0 to 5 % on the second path and half of it on the \
+            first; 2 sets of 3 paths; CUBIC and NewReno. Connections open on each path in turn. \
+            Cold: nothing is known of the paths. Warm: one earlier connection over each of them \
+            has left a record. Joined: the same, and all subflows are established.",
+    reported: "",
+    must_hold: "In no cell is the mean of another strategy more than 2 % shorter at 99 % \
+                confidence (paired, Holm; suspects run again, 5,000 times in the end), nor its 95th \
+                percentile more than 5 %. Copies are at most 10 % of the bytes from 256 k on, and \
+                none from 1 M on without loss. Geometric mean of completion times at most 0.97 of \
+                minrtt's and 0.95 of fsa's cold, 0.95 of minrtt's warm.",
+    cells: |arm| grid_of(arm).len() * braid_strategy::names().count(),
+    runs: (30, 3),
+    measure: |session| measure(session, grid_of(session.arm())),
+};
+
+/// The strategy that is judged.
+const CANDIDATE: &str = "adaptive";
+
+const FULL: Grid = Grid {
+    sizes: &[
+        "4k", "8k", "16k", "32k", "64k", "128k", "256k", "512k", "1M", "4M",
+    ],
+    paths: &[
+        "5mbit,40ms,H;5mbit,40ms,L",
+        "5mbit,40ms,H;5mbit,100ms,L",
+        "5mbit,20ms,H;5mbit,200ms,L",
+        "20mbit,40ms,H;5mbit,40ms,L",
+        "20mbit,40ms,H;5mbit,100ms,L",
+        "20mbit,20ms,H;5mbit,200ms,L",
+        "10mbit,30ms,H;5mbit,60ms,H;5mbit,120ms,L",
+        "5mbit,40ms,H;20mbit,80ms,L;2mbit,50ms,H",
+    ],
+    losses: &[0.0, 0.5, 1.0, 2.0, 5.0],
+    cc: &["cubic", "reno"],
+    starts: &[Start::Cold, Start::Warm, Start::Joined],
+};
+
+/// What is run in real time: 12 cells.
+const SMALL: Grid = Grid {
+    sizes: &["16k", "128k", "1M"],
+    paths: &["5mbit,40ms,H;5mbit,100ms,L", "20mbit,20ms,H;5mbit,200ms,L"],
+    losses: &[0.0, 2.0],
+    cc: &["cubic"],
+    starts: &[Start::Cold],
+};
+
+/// How many more runs than at first a suspect gets, each time that it remains one.
+const AGAIN: [u64; 2] = [10, 167];
+/// Most runs of a suspect.
+const MOST_RUNS: u64 = 5_000;
+
+/// Geometric means that must hold: from which start, against whom, at most how much.
+const BARS: [(Start, &str, f64); 3] = [
+    (Start::Cold, "minrtt", 0.97),
+    (Start::Cold, "fsa", 0.95),
+    (Start::Warm, "minrtt", 0.95),
+];
+
+fn grid_of(arm: Arm) -> &'static Grid {
+    match arm.is_virtual() {
+        true => &FULL,
+        false => &SMALL,
+    }
+}
+
+/// What is known or established before a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Start {
+    /// Nothing.
+    Cold,
+    /// There are records of the paths.
+    Warm,
+    /// There are records, and all subflows are established.
+    Joined,
+}
+
+impl fmt::Display for Start {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Start::Cold => "cold",
+            Start::Warm => "warm",
+            Start::Joined => "joined",
+        })
+    }
+}
+
+/// Another strategy in a cell.
+struct Rival {
+    name: &'static str,
+    comparison: Comparison,
+    /// Runs it was compared over.
+    runs: usize,
+    /// Of the first runs, the candidate's mean as a share of its own.
+    ratio: f64,
+}
+
+/// A cell, and what all strategies gave there.
+struct Judged {
+    start: Start,
+    cell: Cell,
+    candidate: Sample,
+    rivals: Vec<Rival>,
+    missing: u64,
+}
+
+impl Judged {
+    /// Copies as a share of the flow's bytes.
+    fn copies(&self) -> f64 {
+        let runs = self.candidate.ms.len().max(1) as f64;
+        self.candidate.copied as f64 / (self.cell.size.bytes() as f64 * runs)
+    }
+
+    fn is_too_dear(&self) -> bool {
+        let lossy = self.cell.paths.specs().iter().any(|path| path.loss > 0.0);
+        self.copies() > copies_allowed(self.cell.size.bytes(), lossy)
+    }
+}
+
+fn measure(session: &mut Session<'_>, grid: &Grid) -> Result<(), Error> {
+    if !braid_strategy::names().any(|name| name == CANDIDATE) {
+        return Err(Error::Usage(format!("there is no strategy `{CANDIDATE}`")));
+    }
+    let mut judged = Vec::new();
+    for (start, cell) in grid.cells(session.seed())? {
+        judged.push(judge(session, start, cell)?);
+    }
+    let starts: BTreeSet<Start> = judged.iter().map(|j| j.start).collect();
+    session.parameter("queue", format!("{} packets each way", judged[0].cell.queue));
+    session.parameter("initial window", judged[0].cell.initial_window);
+    session.parameter("cells", judged.len());
+    let lost = lost(&judged);
+    for start in &starts {
+        let of: Vec<&Judged> = judged.iter().filter(|j| j.start == *start).collect();
+        for verdict in verdicts(*start, &of, &lost) {
+            session.verdict(verdict);
+        }
+        session.table(means(*start, &of));
+        session.figure(&format!("{start}-by-size"), by_size(*start, &of, grid));
+        session.record(start.to_string(), of.iter().map(|j| record(j)).collect());
+    }
+    session.table(losses(&lost));
+    Ok(())
+}
+
+/// Runs every strategy in `cell`, and those again that may be faster than the candidate.
+fn judge(session: &Session<'_>, start: Start, cell: Cell) -> Result<Judged, Error> {
+    let runs_of = |strategy: &str, runs| {
+        let cell = Cell {
+            strategy: strategy.to_owned(),
+            ..cell.clone()
+        };
+        let results = session.runs_of(&cell, runs)?;
+        Ok::<_, Error>(Sample::new(&results))
+    };
+    let candidate = runs_of(CANDIDATE, session.runs())?;
+    let mut missing = candidate.missing;
+    let mut rivals = Vec::new();
+    for name in braid_strategy::names().filter(|name| *name != CANDIDATE) {
+        let other = runs_of(name, session.runs())?;
+        missing += other.missing;
+        rivals.push(Rival {
+            name,
+            comparison: Comparison::new(&candidate, &other),
+            runs: other.ms.len(),
+            ratio: candidate.mean() / other.mean(),
+        });
+    }
+    // Few runs prove little: who comes near the margin at first is looked at more closely.
+    for (times, share) in AGAIN.into_iter().zip([0.5, 1.0]) {
+        let runs = (session.runs() * times).min(MOST_RUNS.max(session.runs()));
+        let suspects = |r: &&mut Rival| r.comparison.is_suspect(share);
+        if !rivals.iter_mut().any(|mut r| suspects(&&mut r)) {
+            break;
+        }
+        let candidate = runs_of(CANDIDATE, runs)?;
+        for rival in rivals.iter_mut().filter(suspects) {
+            let other = runs_of(rival.name, runs)?;
+            rival.comparison = Comparison::new(&candidate, &other);
+            rival.runs = other.ms.len();
+        }
+    }
+    Ok(Judged {
+        start,
+        cell,
+        candidate,
+        rivals,
+        missing,
+    })
+}
+
+/// Who is faster where, in which respect.
+struct Lost<'a> {
+    judged: &'a Judged,
+    rival: &'a Rival,
+    mean: bool,
+    p95: bool,
+}
+
+/// All comparisons that are lost, judged together.
+fn lost(judged: &[Judged]) -> Vec<Lost<'_>> {
+    let all: Vec<(&Judged, &Rival)> = judged
+        .iter()
+        .flat_map(|j| j.rivals.iter().map(move |r| (j, r)))
+        .collect();
+    let holm = |p: fn(&Comparison) -> f64| {
+        let p: Vec<f64> = all.iter().map(|(_, r)| p(&r.comparison)).collect();
+        stats::holm(&p, ALPHA)
+    };
+    let (mean, p95) = (holm(|c| c.p_mean), holm(|c| c.p_p95));
+    let each = all.into_iter().zip(mean.into_iter().zip(p95));
+    each.filter(|(_, (mean, p95))| *mean || *p95)
+        .map(|((judged, rival), (mean, p95))| Lost {
+            judged,
+            rival,
+            mean,
+            p95,
+        })
+        .collect()
+}
+
+fn verdicts(start: Start, of: &[&Judged], lost: &[Lost<'_>]) -> Vec<Verdict> {
+    let verdict = |claim: String, measured: String, holds| Verdict {
+        claim: format!("{start}: {claim}"),
+        reported: String::new(),
+        measured,
+        holds,
+    };
+    let cells = |in_what: fn(&Lost<'_>) -> bool| {
+        let lost = lost.iter().filter(|l| l.judged.start == start && in_what(l));
+        // A cell that several win against is lost once.
+        lost.map(|l| std::ptr::from_ref(l.judged)).collect::<BTreeSet<_>>().len()
+    };
+    let (mean, p95) = (cells(|l| l.mean), cells(|l| l.p95));
+    let dear = of.iter().filter(|j| j.is_too_dear()).count();
+    let missing: u64 = of.iter().map(|j| j.missing).sum();
+    let of_all = |n: usize| format!("{n} of {} cells lost", of.len());
+    let percent = |margin: f64| format!("{:.0} %", margin * 100.0);
+    let mut verdicts = vec![
+        verdict("every flow arrives".to_owned(), format!("{missing} did not"), missing == 0),
+        verdict(
+            format!("no other's mean is more than {} shorter", percent(MEAN_MARGIN)),
+            of_all(mean),
+            mean == 0,
+        ),
+        verdict(
+            format!("no other's 95th percentile is more than {} shorter", percent(P95_MARGIN)),
+            of_all(p95),
+            p95 == 0,
+        ),
+        verdict(
+            "copies keep their limits".to_owned(),
+            format!("not in {dear} of {} cells", of.len()),
+            dear == 0,
+        ),
+    ];
+    for (_, rival, most) in BARS.into_iter().filter(|(bar, ..)| *bar == start) {
+        if let Some(ratio) = ratio(of, rival) {
+            verdicts.push(verdict(
+                format!("geometric mean at most {most} of that of {rival}"),
+                format!("{ratio:.3}"),
+                ratio <= most,
+            ));
+        }
+    }
+    verdicts
+}
+
+/// The geometric mean of the candidate's times as shares of those of `rival`.
+fn ratio(of: &[&Judged], rival: &str) -> Option<f64> {
+    let rivals = of.iter().flat_map(|j| &j.rivals);
+    let ratios: Vec<f64> = rivals.filter(|r| r.name == rival).map(|r| r.ratio).collect();
+    stats::geometric_mean(&ratios)
+}
+
+fn means(start: Start, of: &[&Judged]) -> Table {
+    let ccs: BTreeSet<&str> = of.iter().map(|j| j.cell.cc.as_str()).collect();
+    let within = |cc: &str| -> Vec<&Judged> {
+        of.iter().copied().filter(|j| j.cell.cc == cc).collect()
+    };
+    let show = |share: Option<f64>| share.map_or("-".to_owned(), |share| format!("{share:.3}"));
+    let others = braid_strategy::names().filter(|name| *name != CANDIDATE);
+    let mut rows: Vec<Vec<String>> = others
+        .map(|name| {
+            let shares = ccs.iter().map(|cc| show(ratio(&within(cc), name)));
+            [name.to_owned()].into_iter().chain(shares).collect()
+        })
+        .collect();
+    let beyond = |cc: &&str| {
+        let cells = within(cc);
+        let shares: Vec<f64> = cells.iter().map(|j| j.candidate.mean() / oracle_ms(&j.cell)).collect();
+        show(stats::geometric_mean(&shares))
+    };
+    let oracle = "an oracle without loss and windows".to_owned();
+    rows.push([oracle].into_iter().chain(ccs.iter().map(beyond)).collect());
+    let head = ["against".to_owned()].into_iter();
+    Table {
+        title: format!("{CANDIDATE}, {start}: geometric mean of its completion times as shares"),
+        columns: head.chain(ccs.iter().map(|cc| (*cc).to_owned())).collect(),
+        rows,
+    }
+}
+
+fn losses(lost: &[Lost<'_>]) -> Table {
+    let columns = ["start", "cc", "paths", "size", "against", "mean", "p95", "runs"];
+    let share = |share: f64, lost: bool| format!("{share:.3}{}", if lost { " lost" } else { "" });
+    let row = |l: &Lost<'_>| {
+        let Comparison { mean, p95, .. } = l.rival.comparison;
+        vec![
+            l.judged.start.to_string(),
+            l.judged.cell.cc.clone(),
+            l.judged.cell.paths.to_string(),
+            l.judged.cell.size.to_string(),
+            l.rival.name.to_owned(),
+            share(mean, l.mean),
+            share(p95, l.p95),
+            l.rival.runs.to_string(),
+        ]
+    };
+    Table {
+        title: format!("Where others are faster: their times as shares of those of {CANDIDATE}"),
+        columns: columns.map(str::to_owned).to_vec(),
+        rows: lost.iter().map(row).collect(),
+    }
+}
+
+fn by_size(start: Start, of: &[&Judged], grid: &Grid) -> Figure {
+    let point = |name: &str, size: &str| {
+        let of_size = of.iter().filter(|j| j.cell.size.to_string() == size);
+        let of_size: Vec<&Judged> = of_size.copied().collect();
+        let bytes = of_size.first()?.cell.size.bytes();
+        Some(Point::new(bytes as f64, 1.0 / ratio(&of_size, name)?))
+    };
+    let others = braid_strategy::names().filter(|name| *name != CANDIDATE);
+    let series = others.map(|name| Series {
+        name: name.to_owned(),
+        points: grid.sizes.iter().filter_map(|size| point(name, size)).collect(),
+        mark: Mark::Line,
+    });
+    Figure {
+        title: format!("Flow completion time as a multiple of that of {CANDIDATE}, {start}"),
+        note: "geometric means over all paths, losses and congestion controls".to_owned(),
+        x: Axis::sizes("flow size (bytes)"),
+        y: Axis::linear("multiple"),
+        body: Body::Plane(series.collect()),
+    }
+}
+
+fn record(judged: &Judged) -> serde_json::Value {
+    let rival = |r: &Rival| {
+        json!({
+            "strategy": r.name,
+            "ratio": r.ratio,
+            "mean": r.comparison.mean,
+            "p95": r.comparison.p95,
+            "p_mean": r.comparison.p_mean,
+            "p_p95": r.comparison.p_p95,
+            "runs": r.runs,
+        })
+    };
+    json!({
+        "cell": Cell { strategy: CANDIDATE.to_owned(), ..judged.cell.clone() }.command(30),
+        "mean_ms": judged.candidate.mean(),
+        "p95_ms": judged.candidate.p95(),
+        "oracle_ms": oracle_ms(&judged.cell),
+        "copies": judged.copies(),
+        "rivals": judged.rivals.iter().map(rival).collect::<Vec<_>>(),
+    })
+}

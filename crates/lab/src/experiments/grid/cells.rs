@@ -1,0 +1,146 @@
+//! The cells of a grid, and what no strategy can better.
+
+use super::Start;
+use crate::arm::Error;
+use crate::cell::{Cell, DefaultPath, Records};
+use crate::paths::{PathError, Paths};
+
+/// What a grid is made of: every size over every set of paths with every congestion control from
+/// every start.
+#[derive(Debug, Clone, Copy)]
+pub struct Grid {
+    /// Sizes of flows.
+    pub sizes: &'static [&'static str],
+    /// Sets of paths; `L` stands for the loss of the poor path and `H` for half of that.
+    pub paths: &'static [&'static str],
+    /// Loss on the poor path, percent.
+    pub losses: &'static [f64],
+    /// Congestion controls.
+    pub cc: &'static [&'static str],
+    /// What is known or established before a run.
+    pub starts: &'static [Start],
+}
+
+impl Grid {
+    /// Number of cells.
+    pub const fn len(&self) -> usize {
+        self.sizes.len() * self.paths.len() * self.losses.len() * self.cc.len() * self.starts.len()
+    }
+
+    /// All cells, with the start of each.
+    pub fn cells(&self, seed: u64) -> Result<Vec<(Start, Cell)>, Error> {
+        let mut cells = Vec::with_capacity(self.len());
+        for start in self.starts {
+            for cc in self.cc {
+                for paths in self.paths {
+                    for loss in self.losses {
+                        for size in self.sizes {
+                            let cell = cell(size, paths, *loss)?;
+                            let cell = Cell {
+                                cc: (*cc).to_owned(),
+                                seed,
+                                ..cell
+                            };
+                            cells.push((*start, start.of(cell)));
+                        }
+                    }
+                }
+            }
+        }
+        Ok(cells)
+    }
+}
+
+fn cell(size: &str, paths: &str, loss: f64) -> Result<Cell, Error> {
+    let of = |loss: f64| format!("{loss}%");
+    let paths = paths.replace('L', &of(loss)).replace('H', &of(loss / 2.0));
+    let paths: Paths = paths
+        .parse()
+        .map_err(|e: PathError| Error::Usage(e.to_string()))?;
+    let size = size
+        .parse()
+        .map_err(|e: crate::fct::SizeError| Error::Usage(e.to_string()))?;
+    Ok(Cell {
+        default_path: DefaultPath::Mix,
+        ..Cell::new(paths, size)
+    })
+}
+
+impl Start {
+    /// `cell` with this start.
+    fn of(self, cell: Cell) -> Cell {
+        Cell {
+            records: match self {
+                Start::Cold => Records::Cold,
+                Start::Warm | Start::Joined => Records::Warm,
+            },
+            warm_subflows: self == Start::Joined,
+            ..cell
+        }
+    }
+}
+
+/// Bytes of headers beside the payload of a data segment, and the payload.
+const HEADERS: f64 = 20.0 + 20.0 + 12.0 + 20.0;
+const SEGMENT: f64 = 1500.0 - HEADERS;
+
+/// A lower bound of the mean completion time of `cell`, ms: no packet is lost, every path delivers
+/// at its full rate from the moment on at which the first byte can have crossed it, windows never
+/// close, the connection opens on the path with the lowest round-trip time, and every further
+/// subflow is there when the request arrives.
+pub fn oracle_ms(cell: &Cell) -> f64 {
+    // By path: one way in seconds, payload bytes a second.
+    let path = |spec: &crate::paths::PathSpec| {
+        let rate = spec.rate.mean().unwrap_or(f64::INFINITY) / 8.0;
+        (
+            spec.rtt.as_secs_f64() / 2.0,
+            rate * SEGMENT / (SEGMENT + HEADERS),
+        )
+    };
+    let mut paths: Vec<(f64, f64)> = cell.paths.specs().iter().map(path).collect();
+    paths.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let lead = match cell.warm_subflows {
+        true => paths[0].0,
+        false => 3.0 * paths[0].0,
+    };
+    // Each path joins in once its first byte has arrived; by then the others have delivered some.
+    let size = cell.size.bytes() as f64;
+    let (mut rate, mut ahead) = (0.0, 0.0);
+    let mut end = f64::INFINITY;
+    for (one_way, payload) in paths {
+        let arrives = lead + one_way;
+        if arrives >= end {
+            break;
+        }
+        rate += payload;
+        ahead += payload * arrives;
+        end = (size + ahead) / rate;
+    }
+    end * 1e3
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two paths of 5 Mb/s carry 595 kB/s of payload each. The first starts after 80 ms, the second
+    /// after 110: until then 17.85 kB have arrived, and the rest takes both.
+    #[test]
+    fn the_oracle_fills_every_path() {
+        let cell = cell("64k", "5mbit,40ms,H;5mbit,100ms,L", 2.0).unwrap();
+        assert_eq!(cell.paths.to_string(), "5mbit,40ms,1%;5mbit,100ms,2%");
+        let rate = 625_000.0 * 1428.0 / 1500.0;
+        let expected = 110.0 + (65_536.0 - 0.03 * rate) / (2.0 * rate) * 1e3;
+        assert!((oracle_ms(&cell) - expected).abs() < 1e-6);
+        let joined = Start::Joined.of(cell);
+        assert!((oracle_ms(&joined) - (expected - 40.0)).abs() < 1e-6);
+    }
+
+    /// Three packets have arrived before a byte could by the second.
+    #[test]
+    fn the_oracle_leaves_a_path_that_comes_too_late() {
+        let cell = cell("4k", "5mbit,40ms,H;5mbit,100ms,L", 0.0).unwrap();
+        let expected = 80.0 + 4096.0 / (625.0 * 1428.0 / 1500.0);
+        assert!((oracle_ms(&cell) - expected).abs() < 1e-6);
+    }
+}

@@ -1,0 +1,151 @@
+//! Whether another strategy is faster than the candidate, and whether it costs too much.
+
+use crate::cell::RunResult;
+use crate::stats;
+
+/// A mean that is shorter by more than this share counts as lost.
+pub const MEAN_MARGIN: f64 = 0.02;
+/// The same of the 95th percentile.
+pub const P95_MARGIN: f64 = 0.05;
+/// Probability of calling any cell lost that is not.
+pub const ALPHA: f64 = 0.01;
+/// What a flow that never arrives is taken to need, ms: runs are given up after two minutes.
+const NEVER: f64 = 120_000.0;
+/// Runs from which a 95th percentile is taken: enough for some to lie beyond it.
+const BATCH: usize = 100;
+/// Fewest batches that are compared.
+const BATCHES: usize = 10;
+
+/// What is kept of a strategy's runs in a cell.
+#[derive(Debug, Clone, Default)]
+pub struct Sample {
+    /// Completion times, ms, in order of the runs; [`NEVER`] for a flow that did not arrive.
+    pub ms: Vec<f64>,
+    /// Bytes sent as copies.
+    pub copied: u64,
+    /// Runs whose flow did not arrive.
+    pub missing: u64,
+}
+
+impl Sample {
+    /// Of these runs.
+    pub fn new(results: &[RunResult]) -> Sample {
+        Sample {
+            ms: results
+                .iter()
+                .map(|r| match r.completed {
+                    true => r.fct.as_nanos() as f64 / 1e6,
+                    false => NEVER,
+                })
+                .collect(),
+            copied: results.iter().flat_map(|r| &r.copy_bytes_by_path).sum(),
+            missing: results.iter().filter(|r| !r.completed).count() as u64,
+        }
+    }
+
+    /// Mean, ms.
+    pub fn mean(&self) -> f64 {
+        stats::mean(&self.ms).unwrap_or(f64::NAN)
+    }
+
+    /// 95th percentile, ms.
+    pub fn p95(&self) -> f64 {
+        p95(&self.ms)
+    }
+}
+
+/// How another strategy compares with the candidate over the same runs.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Comparison {
+    /// Its mean as a share of the candidate's.
+    pub mean: f64,
+    /// Its 95th percentile as a share of the candidate's.
+    pub p95: f64,
+    /// How probable such means would be if its own were shorter by the margin only.
+    pub p_mean: f64,
+    /// The same of the 95th percentile; 1 with too few runs.
+    pub p_p95: f64,
+}
+
+impl Comparison {
+    /// Of `other` with the `candidate`, run by run.
+    pub fn new(candidate: &Sample, other: &Sample) -> Comparison {
+        let beyond = |ours: &[f64], theirs: &[f64], margin: f64| -> f64 {
+            let pairs = ours.iter().zip(theirs);
+            let gaps: Vec<f64> = pairs.map(|(a, b)| (1.0 - margin) * a - b).collect();
+            stats::p_above_zero(&gaps)
+        };
+        let (ours, theirs) = (batches(&candidate.ms), batches(&other.ms));
+        Comparison {
+            mean: other.mean() / candidate.mean(),
+            p95: other.p95() / candidate.p95(),
+            p_mean: beyond(&candidate.ms, &other.ms, MEAN_MARGIN),
+            p_p95: match ours.len() >= BATCHES {
+                true => beyond(&ours, &theirs, P95_MARGIN),
+                false => 1.0,
+            },
+        }
+    }
+
+    /// Whether more runs could show that the cell is lost: it is by `share` of the margins.
+    pub fn is_suspect(&self, share: f64) -> bool {
+        self.mean < 1.0 - share * MEAN_MARGIN || self.p95 < 1.0 - share * P95_MARGIN
+    }
+}
+
+/// The 95th percentile of each batch of runs.
+fn batches(ms: &[f64]) -> Vec<f64> {
+    ms.chunks_exact(BATCH).map(p95).collect()
+}
+
+fn p95(ms: &[f64]) -> f64 {
+    let mut sorted = ms.to_vec();
+    sorted.sort_unstable_by(f64::total_cmp);
+    stats::quantile(&sorted, 0.95).unwrap_or(f64::NAN)
+}
+
+/// Largest share of copies that a flow of `size` bytes may have; the paths lose something or not.
+pub fn copies_allowed(size: u64, lossy: bool) -> f64 {
+    match size {
+        0..0x4_0000 => f64::INFINITY,
+        0x10_0000.. if !lossy => 0.0,
+        _ => 0.1,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample(ms: impl Iterator<Item = f64>) -> Sample {
+        Sample {
+            ms: ms.collect(),
+            ..Sample::default()
+        }
+    }
+
+    /// Runs differ by far more than strategies do: only pairs tell.
+    #[test]
+    fn pairs_of_runs_are_compared() {
+        let ours = || (0..2000).map(|n| 100.0 + f64::from(n % 37) * 10.0);
+        let noise = |n: usize| if n.is_multiple_of(2) { 0.5 } else { -0.5 };
+        let shorter = |by: f64| sample(ours().enumerate().map(move |(n, x)| x * by + noise(n)));
+        let against = |by| Comparison::new(&sample(ours()), &shorter(by));
+        let lost = against(0.97);
+        assert!((lost.mean - 0.97).abs() < 1e-3 && lost.p_mean < 1e-6, "{lost:?}");
+        // Shorter, but within the margin of 2 %; and within that of 5 % both times.
+        let kept = against(0.99);
+        assert!(kept.p_mean > 0.99, "{kept:?}");
+        assert!(lost.p_p95 > 0.99 && kept.p_p95 > 0.99);
+        assert!(lost.is_suspect(1.0) && !kept.is_suspect(1.0));
+        assert!(against(0.93).p_p95 < 1e-6);
+    }
+
+    #[test]
+    fn copies_cost_from_256_k_on() {
+        assert_eq!(copies_allowed(64 << 10, false), f64::INFINITY);
+        assert_eq!(copies_allowed(256 << 10, false), 0.1);
+        assert_eq!(copies_allowed(1 << 20, true), 0.1);
+        assert_eq!(copies_allowed(1 << 20, false), 0.0);
+    }
+}
