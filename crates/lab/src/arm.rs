@@ -3,6 +3,7 @@
 mod bed;
 mod error;
 mod flow;
+mod history;
 pub mod kernel;
 pub mod links;
 pub mod sim;
@@ -10,7 +11,7 @@ pub mod sim;
 use std::str::FromStr;
 
 pub use self::error::Error;
-use crate::cell::{Cell, DefaultPath, RunResult, UnknownName};
+use crate::cell::{Cell, DefaultPath, Records, RunResult, UnknownName};
 
 /// How a cell is run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,6 +55,13 @@ impl Arm {
             let text = format!("there is no path {path}; expected 0 to {last}, or mix");
             return Err(Error::Usage(text));
         }
+        if cell.records == Records::Warm && !self.is_virtual() {
+            let text = format!(
+                "--records warm needs --arm sim, and this is --arm {}",
+                self.name()
+            );
+            return Err(Error::Usage(text));
+        }
         match self {
             Arm::Sim | Arm::Links => flow::check(cell),
             Arm::Kernel => kernel::check(cell),
@@ -66,7 +74,7 @@ impl Arm {
     /// [`Error::Run`] with what the system refused.
     pub fn open(self, cell: &Cell) -> Result<Session, Error> {
         Ok(match self {
-            Arm::Sim => Session::Sim,
+            Arm::Sim => Session::Sim(sim::Sim::default()),
             Arm::Links => Session::Links(Box::new(links::Links::open(cell)?)),
             Arm::Kernel => Session::Kernel(Box::new(kernel::Kernel::open(cell)?)),
         })
@@ -76,8 +84,8 @@ impl Arm {
 /// An arm that is set up for a cell, until it is dropped.
 #[derive(Debug)]
 pub enum Session {
-    /// Nothing to set up.
-    Sim,
+    /// Nothing to set up; remembers what earlier connections have told.
+    Sim(sim::Sim),
     /// Namespaces and links, with an engine's device at both ends.
     Links(Box<links::Links>),
     /// Namespaces and links.
@@ -91,7 +99,7 @@ impl Session {
     /// The run could not be made; one that does not complete is no error.
     pub fn run(&mut self, cell: &Cell, index: u64) -> Result<RunResult, Error> {
         match self {
-            Session::Sim => sim::run(cell, index),
+            Session::Sim(sim) => sim.run(cell, index),
             Session::Links(links) => links.run(cell, index),
             Session::Kernel(kernel) => kernel.run(cell, index),
         }
@@ -101,7 +109,7 @@ impl Session {
     /// away.
     pub fn repeated(&self) -> u64 {
         match self {
-            Session::Sim => 0,
+            Session::Sim(_) => 0,
             Session::Links(links) => links.repeated(),
             Session::Kernel(kernel) => kernel.repeated(),
         }

@@ -12,16 +12,39 @@ use braid_wire::{Instant, Rng};
 
 use super::error::Error;
 use super::flow;
-use crate::cell::{Cell, RunResult, run_seed};
+use super::history::{self, History};
+use crate::cell::{Cell, Records, RunResult, run_seed};
 
 /// Stream of the run's own random numbers, apart from those of the world's components.
 const RUN_STREAM: u64 = 1 << 41;
 /// The connection opens up to this long after the start.
 const START_JITTER: Duration = Duration::from_millis(10);
 
-/// Run `index` of `cell`.
-pub(super) fn run(cell: &Cell, index: u64) -> Result<RunResult, Error> {
-    Run::new(cell, index)?.carry_out()
+/// Runs of a cell.
+#[derive(Debug, Default)]
+pub struct Sim {
+    history: Option<History>,
+}
+
+impl Sim {
+    pub(super) fn run(&mut self, cell: &Cell, index: u64) -> Result<RunResult, Error> {
+        let mut run = Run::new(cell, index)?;
+        self.remember(cell, index, &mut run)?;
+        run.carry_out()
+    }
+
+    /// Gives both ends of a run the records that the cell says they have.
+    fn remember(&mut self, cell: &Cell, index: u64, run: &mut Run<'_>) -> Result<(), Error> {
+        if cell.records == Records::Cold {
+            return Ok(());
+        }
+        let history = match self.history.take().filter(|h| h.is_of(index)) {
+            Some(history) => history,
+            None => History::new(cell, index / history::RUNS)?,
+        };
+        self.history.insert(history).load(&mut run.transfer);
+        Ok(())
+    }
 }
 
 /// Where a run is to be recorded; `None` for not at all.
@@ -45,6 +68,7 @@ pub fn record(
     name: &str,
 ) -> Result<RunResult, Error> {
     let mut run = Run::new(cell, index)?;
+    Sim::default().remember(cell, index, &mut run)?;
     let transfer = &mut run.transfer;
     let mut captures = Vec::new();
     for end in transfer.ends() {
