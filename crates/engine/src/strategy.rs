@@ -120,6 +120,10 @@ pub struct SubflowView {
     pub ssthresh: u64,
     /// Bytes in flight.
     pub in_flight: u64,
+    /// Bytes put on it that it still has to keep: in flight, lost, or acknowledged out of order.
+    pub queued: u64,
+    /// Bytes ever put on it, copies included, what it repeated not.
+    pub sent: u64,
     /// When the oldest of the bytes that were not acknowledged was sent.
     pub oldest_sent: Option<Instant>,
     /// Payload bytes of one packet with the options of a data segment.
@@ -241,6 +245,8 @@ pub struct SendView<'a> {
     pub now: Instant,
     /// Established subflows in order of creation.
     pub subflows: &'a [SubflowView],
+    /// Bytes ever sent, each counted once: the offset in the stream of the next new one.
+    pub sent: u64,
     /// Bytes written and never sent.
     pub unsent: u64,
     /// Of these, by urgency from 0 on.
