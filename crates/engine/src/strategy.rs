@@ -132,8 +132,14 @@ pub struct SubflowView {
     pub pacing_rate: u64,
     /// Rate at which the peer got what was sent, bytes/s, newest sample; 0 before the first.
     pub delivery_rate: u64,
+    /// Highest rate, bytes/s, at which acknowledgements followed each other in the last 10 to 20
+    /// round trips in which there were enough of them: what the path's bottleneck takes. 0 before.
+    pub peak_rate: u64,
     /// Share of sent bytes that were lost, over the subflow's life: `0.0..=1.0`.
     pub loss: f32,
+    /// Bytes that were lost though the path's queue was short, over the subflow's life: by the path
+    /// and not for want of room.
+    pub strayed: u64,
     /// The subflow is a backup (its own or the peer's wish).
     pub backup: bool,
     /// A retransmission timeout is being recovered from, or nothing has been heard for longer
@@ -247,6 +253,8 @@ pub struct SendView<'a> {
     pub subflows: &'a [SubflowView],
     /// Bytes ever sent, each counted once: the offset in the stream of the next new one.
     pub sent: u64,
+    /// Bytes ever sent as copies.
+    pub copied: u64,
     /// Bytes written and never sent.
     pub unsent: u64,
     /// Of these, by urgency from 0 on.

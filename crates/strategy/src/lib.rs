@@ -5,6 +5,7 @@
 //! file and one row in the table; what several have in common is in [`parts`].
 #![forbid(unsafe_code)]
 
+mod adaptive;
 mod minrtt;
 pub mod parts;
 mod redundant;
@@ -14,6 +15,7 @@ mod settings;
 use braid_engine::StrategyFactory;
 use braid_engine::strategy::Strategy;
 
+pub use adaptive::Adaptive;
 pub use minrtt::MinRtt;
 pub use redundant::Redundant;
 pub use roundrobin::RoundRobin;
@@ -32,6 +34,7 @@ const TABLE: &[(&str, Read)] = &[
     ("minrtt", |_| Ok(copies_of(MinRtt))),
     ("roundrobin", |_| Ok(copies_of(RoundRobin::default()))),
     ("redundant", |_| Ok(copies_of(Redundant))),
+    ("adaptive", |_| Ok(copies_of(Adaptive::default()))),
 ];
 
 /// The names of all strategies, without settings.

@@ -30,6 +30,7 @@ impl Connection {
             now: ctx.now,
             subflows: &subflows,
             sent: self.snd.nxt,
+            copied: self.snd.flight.copied(),
             unsent: self.snd.unsent(),
             unsent_by_urgency: self.snd.unsent_by_urgency(),
             peer_window: self.snd.peer_window(),

@@ -93,6 +93,8 @@ pub(crate) struct Flight {
     lost: u64,
     /// Bytes that are known to have arrived.
     arrived: u64,
+    /// Bytes ever sent as copies.
+    copied: u64,
     /// Everything below has arrived.
     open_from: Cursor,
     /// Number of the first piece: they are numbered in order, as far as none is divided.
@@ -105,6 +107,11 @@ impl Flight {
     /// Bytes to be sent again: every subflow that carried them timed out or is gone.
     pub fn lost(&self) -> u64 {
         self.lost
+    }
+
+    /// Bytes ever sent beside those that carried them first.
+    pub fn copied(&self) -> u64 {
+        self.copied
     }
 
     /// Whether anything is not known to have arrived.
@@ -120,6 +127,7 @@ impl Flight {
     pub fn on_sent(&mut self, now: Instant, range: Range<u64>, id: SubflowId, slot: Slot) {
         let known = self.pieces.back().map_or(range.start, |last| last.end);
         let copied = range.start..range.end.min(known);
+        self.copied += copied.end.saturating_sub(copied.start);
         self.change(copied, true, |p| {
             p.carrier = id;
             p.sent_at = now;
@@ -220,6 +228,7 @@ impl Flight {
         *self = Flight {
             first: self.first + self.pieces.len() as u64,
             epoch: self.epoch + 1,
+            copied: self.copied,
             ..Flight::default()
         };
     }

@@ -337,13 +337,13 @@ impl Subflow {
             return;
         }
         let sent = traffic.bytes_sent + traffic.bytes_retransmitted;
-        let lost = traffic.bytes_lost;
+        let lost = self.snd.strayed();
         let seen = PathRecord {
             at: ctx.now,
             srtt: rtt.srtt(),
             rttvar: rtt.rttvar(),
             base_rtt: rtt.base(),
-            delivery_rate: self.snd.delivery_rate(),
+            delivery_rate: self.snd.peak_rate(),
             bytes_sent: sent - self.remembered.sent,
             bytes_lost: lost - self.remembered.lost,
         };
@@ -385,8 +385,10 @@ impl Subflow {
             mss: self.snd.mss(),
             pacing_rate: self.snd.pacer.rate(),
             delivery_rate: self.snd.delivery_rate(),
+            peak_rate: self.snd.peak_rate(),
             // What was taken for lost in error may be lost again.
             loss: (traffic.bytes_lost as f32 / sent as f32).min(1.0),
+            strayed: self.snd.strayed(),
             backup: self.backup || self.peer_backup,
             stale: self.stale,
             ready: self.room(now) > 0,

@@ -22,12 +22,13 @@ pub struct PathRecord {
     pub rttvar: Duration,
     /// The round-trip time without queues.
     pub base_rtt: Duration,
-    /// Rate at which the peer got what was sent, bytes/s; 0 where nothing was.
+    /// Bytes/s that the bottleneck takes, by the acknowledgements that followed each other fastest
+    /// lately; 0 where there were too few.
     pub delivery_rate: u64,
     /// Bytes sent lately, those sent again included. What was sent before the last few MiB counts
     /// ever less.
     pub bytes_sent: u64,
-    /// Of these, bytes deemed lost.
+    /// Of these, bytes that were lost though the path's queue was short.
     pub bytes_lost: u64,
 }
 

@@ -11,6 +11,12 @@ use braid_wire::Instant;
 
 use crate::cc::RateSample;
 
+/// Acknowledgements behind the first from which on a train tells something.
+const TRAIN: u32 = 4;
+
+/// Round trips that a highest rate counts for, and as many again.
+const PEAK_PERIOD: u32 = 10;
+
 /// What was known when a record was sent. The parts of a record that is split share it: they left
 /// together.
 #[derive(Debug, Clone, Copy, Default)]
@@ -35,6 +41,42 @@ pub(crate) struct RateEstimator {
     app_limited: Option<u64>,
     /// Bytes/s.
     rate: u64,
+    train: Train,
+    /// Highest rates of trains of this period and the one before.
+    peaks: [u64; 2],
+    peaks_since: Instant,
+}
+
+/// Acknowledgements that followed each other closely: what they acknowledge came through the
+/// bottleneck one behind the other.
+#[derive(Debug, Clone, Copy, Default)]
+struct Train {
+    start: Instant,
+    last: Instant,
+    /// Bytes delivered when it started.
+    delivered: u64,
+    acks: u32,
+}
+
+impl Train {
+    /// What it tells, bytes/s, once it is long enough.
+    fn on_ack(&mut self, now: Instant, delivered: u64, min_rtt: Duration) -> Option<u64> {
+        let gap = now.saturating_since(self.last);
+        let long = now.saturating_since(self.start) > min_rtt;
+        if self.acks == 0 || gap > min_rtt / 4 || long {
+            *self = Train {
+                start: now,
+                delivered,
+                ..Train::default()
+            };
+        }
+        self.last = now;
+        self.acks += 1;
+        let ns = now.saturating_since(self.start).as_nanos();
+        let bytes = u128::from(delivered - self.delivered);
+        let rate = (bytes * 1_000_000_000).checked_div(ns)?;
+        (self.acks > TRAIN).then(|| u64::try_from(rate).unwrap_or(u64::MAX))
+    }
 }
 
 impl RateEstimator {
@@ -46,6 +88,9 @@ impl RateEstimator {
             first_sent_time: Instant::ZERO,
             app_limited: Some(0),
             rate: 0,
+            train: Train::default(),
+            peaks: [0; 2],
+            peaks_since: Instant::ZERO,
         }
     }
 
@@ -53,6 +98,24 @@ impl RateEstimator {
     /// application more than of the path: it counts only where it is higher.
     pub fn rate(&self) -> u64 {
         self.rate
+    }
+
+    /// Bytes/s at which acknowledgements followed each other at most, over the last 10 to 20 round
+    /// trips in which there were enough: what the bottleneck takes, or the pacer where that is less.
+    /// 0 before the first.
+    pub fn peak(&self) -> u64 {
+        self.peaks[0].max(self.peaks[1])
+    }
+
+    fn note_peak(&mut self, now: Instant, min_rtt: Duration) {
+        let Some(rate) = self.train.on_ack(now, self.delivered, min_rtt) else {
+            return;
+        };
+        if now.saturating_since(self.peaks_since) > PEAK_PERIOD * min_rtt {
+            self.peaks = [0, self.peaks[0]];
+            self.peaks_since = now;
+        }
+        self.peaks[0] = self.peaks[0].max(rate);
     }
 
     /// The state of a record about to be sent behind `in_flight` bytes, where `empty` says that
@@ -96,6 +159,7 @@ impl RateEstimator {
             self.app_limited = None;
         }
         self.first_sent_time = sent_at;
+        self.note_peak(now, min_rtt);
         let send_elapsed = sent_at.saturating_since(before.first_sent_time);
         let ack_elapsed = now.saturating_since(before.delivered_time);
         let sample = RateSample {

@@ -16,6 +16,9 @@ const INITIAL_RTO: Duration = Duration::from_secs(1);
 /// route may have changed since.
 const BASE_PERIOD: Duration = Duration::from_secs(10);
 
+/// Data that stood in a queue no longer than this found none to speak of.
+const SHORT_QUEUE: Duration = Duration::from_millis(5);
+
 /// Smoothed round trip of one subflow.
 #[derive(Debug, Clone)]
 pub(crate) struct RttEstimator {
@@ -23,6 +26,7 @@ pub(crate) struct RttEstimator {
     rttvar: Duration,
     min: Duration,
     latest: Duration,
+    longest: Duration,
     /// Lowest samples of this period and the one before.
     base: [Duration; 2],
     base_since: Instant,
@@ -39,6 +43,7 @@ impl RttEstimator {
             rttvar: Duration::ZERO,
             min: Duration::MAX,
             latest: Duration::ZERO,
+            longest: Duration::ZERO,
             base: [Duration::MAX; 2],
             base_since: Instant::ZERO,
             initial_rto: INITIAL_RTO,
@@ -57,6 +62,7 @@ impl RttEstimator {
     pub fn sample(&mut self, now: Instant, rtt: Duration) {
         let rtt = rtt.max(Duration::from_nanos(1));
         self.latest = rtt;
+        self.longest = self.longest.max(rtt);
         if now.saturating_since(self.base_since) >= BASE_PERIOD {
             self.base = [Duration::MAX, self.base[0]];
             self.base_since = now;
@@ -104,6 +110,14 @@ impl RttEstimator {
             Some(_) => self.base[0].min(self.base[1]),
             None => Duration::ZERO,
         }
+    }
+
+    /// Whether the newest packets found less than half of the longest queue there was, or hardly
+    /// any.
+    pub fn is_queue_short(&self) -> bool {
+        let queued = self.latest.saturating_sub(self.base());
+        let longest = self.longest.saturating_sub(self.base());
+        queued <= (longest / 2).max(SHORT_QUEUE)
     }
 
     /// Upper bound of the timeout.

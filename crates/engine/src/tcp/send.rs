@@ -109,6 +109,8 @@ pub(crate) struct Sender {
     peer_ack_delay: Duration,
     /// Bytes delivered since the last loss, and between the two before it.
     loss_intervals: [u64; 2],
+    /// Bytes lost while the queue was short.
+    strayed: u64,
 }
 
 impl Sender {
@@ -145,6 +147,7 @@ impl Sender {
             max_cwnd: config.max_cwnd.map_or(u32::MAX, |most| most.max(1)),
             peer_ack_delay: config.delayed_ack.timeout * 3 / 2,
             loss_intervals: [0; 2],
+            strayed: 0,
         }
     }
 
@@ -205,6 +208,16 @@ impl Sender {
     /// Bytes/s at which the peer got what was sent; 0 before the first sample of that.
     pub fn delivery_rate(&self) -> u64 {
         self.rate.rate()
+    }
+
+    /// Bytes lost though the path's queue was short.
+    pub fn strayed(&self) -> u64 {
+        self.strayed
+    }
+
+    /// Bytes/s at which acknowledgements followed each other at most, lately.
+    pub fn peak_rate(&self) -> u64 {
+        self.rate.peak()
     }
 
     /// What coupled congestion control of any subflow sees of this one.
@@ -562,6 +575,7 @@ impl Sender {
             return false;
         }
         self.traffic.bytes_lost += lost;
+        self.count_strayed(lost);
         let first = self.recovery == Recovery::Open;
         if first {
             self.recovery = Recovery::Fast {
@@ -579,6 +593,12 @@ impl Sender {
         });
         self.probe_at = None;
         true
+    }
+
+    fn count_strayed(&mut self, lost: u64) {
+        if self.rtt.is_queue_short() {
+            self.strayed += lost;
+        }
     }
 
     /// Linux's factors: twice the window a round trip in slow start, 1.2 times afterwards.
@@ -643,8 +663,11 @@ impl Sender {
         let in_flight = self.in_flight();
         self.traffic.rtos += 1;
         self.board.forget_false_sacks();
-        self.traffic.bytes_lost += self.board.mark_lost(|_| true);
+        let lost = self.board.mark_lost(|_| true);
+        self.traffic.bytes_lost += lost;
         if self.backoff == 0 {
+            // One that was lost is enough for a timeout; the others may have arrived.
+            self.count_strayed(lost.min(u64::from(self.mss)));
             self.stuck_since = now;
             self.cc.on_rto(now, in_flight);
             self.loss_intervals = [0, self.loss_intervals[0]];

@@ -1,0 +1,105 @@
+//! When data sent on a subflow would arrive.
+
+use braid_engine::PathRecord;
+use braid_engine::strategy::SubflowView;
+use braid_wire::Instant;
+
+/// What a subflow is expected to deliver. Times are seconds from now, amounts bytes.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Estimate {
+    /// From sender to receiver without queues.
+    pub one_way: f64,
+    /// The round trip, queues included.
+    pub rtt: f64,
+    /// Bytes a second that the path takes at most; infinite where nobody knows.
+    pub rate: f64,
+    /// Bytes before the path's bottleneck.
+    queue: f64,
+    in_flight: f64,
+    /// When the oldest byte in flight was sent, back from now.
+    age: f64,
+    /// Window left.
+    room: f64,
+    /// By how much the window grows with each round trip: 2 in slow start, else 1.
+    growth: f64,
+    ssthresh: f64,
+    /// It takes nothing now and waits for nothing after which it might.
+    is_shut: bool,
+}
+
+impl Estimate {
+    /// Of `subflow`, of whose path there may be a `record`.
+    pub fn new(now: Instant, subflow: &SubflowView, record: Option<&PathRecord>) -> Estimate {
+        let in_flight = subflow.in_flight as f64;
+        let base = subflow.base_rtt.as_secs_f64();
+        let recorded = record.map_or(0, |r| r.delivery_rate);
+        let slow_start = subflow.cwnd < subflow.ssthresh;
+        let rate = match subflow.peak_rate.max(recorded) {
+            0 => f64::INFINITY,
+            rate => rate as f64,
+        };
+        let oldest = subflow.oldest_sent.unwrap_or(now);
+        let age = now.saturating_since(oldest).as_secs_f64();
+        Estimate {
+            one_way: base / 2.0,
+            rtt: subflow.srtt.as_secs_f64().max(1e-6),
+            rate,
+            queue: match rate.is_finite() {
+                true => (in_flight - rate * base).max(0.0),
+                false => 0.0,
+            },
+            in_flight,
+            age,
+            room: subflow.window_room() as f64,
+            growth: if slow_start { 2.0 } else { 1.0 },
+            ssthresh: subflow.ssthresh as f64,
+            is_shut: !subflow.ready && subflow.in_flight == 0,
+        }
+    }
+
+    /// When `bytes` that are sent now have arrived.
+    pub fn arrival(&self, bytes: f64) -> f64 {
+        self.one_way + (self.queue + bytes) / self.rate
+    }
+
+    /// When everything in flight will have arrived.
+    pub fn drained(&self) -> f64 {
+        match self.rate.is_finite() {
+            true => (self.in_flight / self.rate - self.one_way).max(0.0),
+            // Nobody knows; what is in flight is half-way.
+            false if self.in_flight > 0.0 => self.one_way / 2.0,
+            false => 0.0,
+        }
+    }
+
+    /// Bytes that are not sent yet and could be delivered here within `time`.
+    pub fn delivered_within(&self, time: f64) -> f64 {
+        let sending = time - self.one_way;
+        if sending <= 0.0 || self.is_shut {
+            return 0.0;
+        }
+        // What the window lets out: all that is left of it at once, then as much as is acknowledged,
+        // and as much again in slow start.
+        let rounds = sending / self.rtt;
+        let acknowledged = self.growth * self.in_flight;
+        let window = self.room + self.in_flight;
+        let let_out = if rounds <= 1.0 {
+            // What was sent within the last round trip is acknowledged within the next, not before.
+            let first = (1.0 - self.age / self.rtt).clamp(0.0, 0.999);
+            self.room + acknowledged * ((rounds - first) / (1.0 - first)).max(0.0)
+        } else if self.growth > 1.0 {
+            let first = self.room + acknowledged;
+            let doubled = 2.0 * first * ((rounds - 1.0).min(16.0).exp2() - 1.0);
+            let steady = self.ssthresh.max(window) * (rounds - 1.0);
+            first + doubled.min(steady)
+        } else {
+            self.room + acknowledged + window * (rounds - 1.0)
+        };
+        // What the path takes.
+        let taken = match self.rate.is_finite() {
+            true => self.rate * sending - self.queue,
+            false => f64::INFINITY,
+        };
+        let_out.min(taken).max(0.0)
+    }
+}
