@@ -133,8 +133,11 @@ pub struct SubflowView {
     /// Rate at which the peer got what was sent, bytes/s, newest sample; 0 before the first.
     pub delivery_rate: u64,
     /// Highest rate, bytes/s, at which acknowledgements followed each other in the last 10 to 20
-    /// round trips in which there were enough of them: what the path's bottleneck takes. 0 before.
+    /// round trips in which there were enough of them: what the path's bottleneck takes. Before, what
+    /// earlier subflows there found, or 0.
     pub peak_rate: u64,
+    /// How long what was sent will need at this rate to pass the bottleneck.
+    pub backlog: Duration,
     /// Share of sent bytes that were lost, over the subflow's life: `0.0..=1.0`.
     pub loss: f32,
     /// Bytes that were lost though the path's queue was short, over the subflow's life: by the path

@@ -51,10 +51,10 @@ impl Strategy for Adaptive {
     fn open(&mut self, view: &OpenView<'_>) -> Option<Opening> {
         let fresh = |p: &&PathView| Some(p.id) != view.unanswered && !p.backup;
         let known = view.paths.iter().filter(fresh);
-        let fastest = known
-            .filter_map(|p| Some((p.record?.base_rtt, p.id)))
-            .min();
-        match fastest {
+        let best = known
+            .filter_map(|p| Some((opening_cost(p.record.as_ref()?), p.id)))
+            .min_by(|a, b| a.0.total_cmp(&b.0));
+        match best {
             Some((_, path)) => Some(Opening {
                 path,
                 protocol: Protocol::Mptcp,
@@ -97,10 +97,18 @@ impl Adaptive {
         let record = self.records.get(subflow.id).and_then(Option::as_ref);
         Weighed {
             subflow,
-            estimate: Estimate::new(now, subflow, record),
+            estimate: Estimate::new(now, subflow),
             loss: loss(subflow, record),
         }
     }
+}
+
+/// What a connection that opens on a path is expected to need until its first data arrives, seconds:
+/// two round trips, and the time to repeat any of the four packets on the way.
+fn opening_cost(record: &PathRecord) -> f64 {
+    let rtt = record.base_rtt.as_secs_f64();
+    let loss = (record.bytes_lost as f64 + PRIOR_LOSS * 30_000.0) / (record.bytes_sent as f64 + 30_000.0);
+    2.0 * rtt + 4.0 * loss * (rtt + 0.2)
 }
 
 /// Bytes that are still to be sent for the first time.
@@ -159,7 +167,7 @@ fn copy(view: &SendView<'_>, weighed: &[Weighed<'_>], remaining: f64) -> Option<
             Some((w, data, gain))
         })
         .max_by(|a, b| a.2.total_cmp(&b.2))?;
-    (gain > 0.0 && is_affordable(view, weighed, &data)).then(|| Decision::copy_on(on.subflow.id, data))
+    (gain > 0.0 && is_affordable(view, &data)).then(|| Decision::copy_on(on.subflow.id, data))
 }
 
 fn gain(
@@ -186,12 +194,18 @@ fn gain(
     Some(loss * (recovered - arrival.max(end)))
 }
 
-fn is_affordable(view: &SendView<'_>, weighed: &[Weighed<'_>], data: &InFlight) -> bool {
+fn is_affordable(view: &SendView<'_>, data: &InFlight) -> bool {
     let size = view.flow_size.bytes().unwrap_or(0).max(view.sent + view.unsent);
     if size < SHORT {
         return true;
     }
     let copied = view.copied + (data.end - data.start);
-    let lossy = || weighed.iter().any(|w| w.loss >= CLEAN);
+    let lossy = || {
+        let [strayed, sent] = view
+            .subflows
+            .iter()
+            .fold([0, 0], |[a, b], s| [a + s.strayed, b + s.sent]);
+        strayed as f64 >= CLEAN * sent as f64
+    };
     copied as f64 <= COPIES * size as f64 && (size < LONG || lossy())
 }

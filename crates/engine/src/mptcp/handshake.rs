@@ -110,7 +110,8 @@ impl Connection {
         subflow.opened_at = ctx.now;
         subflow.handshake_at = Some(ctx.now);
         if let Some(record) = subflow.record(ctx.records) {
-            subflow.snd.rtt.expect(record.srtt, record.rttvar);
+            let (rtt, var, rate) = (record.srtt, record.rttvar, record.delivery_rate);
+            subflow.snd.expect(rtt, var, rate);
         }
         subflow
     }

@@ -389,6 +389,7 @@ impl Subflow {
             // What was taken for lost in error may be lost again.
             loss: (traffic.bytes_lost as f32 / sent as f32).min(1.0),
             strayed: self.snd.strayed(),
+            backlog: self.snd.backlog(now),
             backup: self.backup || self.peer_backup,
             stale: self.stale,
             ready: self.room(now) > 0,

@@ -45,6 +45,8 @@ pub(crate) struct RateEstimator {
     /// Highest rates of trains of this period and the one before.
     peaks: [u64; 2],
     peaks_since: Instant,
+    /// What earlier subflows found.
+    expected: u64,
 }
 
 /// Acknowledgements that followed each other closely: what they acknowledge came through the
@@ -91,6 +93,7 @@ impl RateEstimator {
             train: Train::default(),
             peaks: [0; 2],
             peaks_since: Instant::ZERO,
+            expected: 0,
         }
     }
 
@@ -102,9 +105,17 @@ impl RateEstimator {
 
     /// Bytes/s at which acknowledgements followed each other at most, over the last 10 to 20 round
     /// trips in which there were enough: what the bottleneck takes, or the pacer where that is less.
-    /// 0 before the first.
+    /// Before the first what earlier subflows found, or 0.
     pub fn peak(&self) -> u64 {
-        self.peaks[0].max(self.peaks[1])
+        match self.peaks[0].max(self.peaks[1]) {
+            0 => self.expected,
+            peak => peak,
+        }
+    }
+
+    /// Earlier subflows on the path found a [peak](Self::peak) of `rate` bytes/s.
+    pub fn expect(&mut self, rate: u64) {
+        self.expected = rate;
     }
 
     fn note_peak(&mut self, now: Instant, min_rtt: Duration) {

@@ -111,6 +111,8 @@ pub(crate) struct Sender {
     loss_intervals: [u64; 2],
     /// Bytes lost while the queue was short.
     strayed: u64,
+    /// When all that was sent will have passed the bottleneck.
+    passed_at: Instant,
 }
 
 impl Sender {
@@ -148,6 +150,7 @@ impl Sender {
             peer_ack_delay: config.delayed_ack.timeout * 3 / 2,
             loss_intervals: [0; 2],
             strayed: 0,
+            passed_at: Instant::ZERO,
         }
     }
 
@@ -218,6 +221,17 @@ impl Sender {
     /// Bytes/s at which acknowledgements followed each other at most, lately.
     pub fn peak_rate(&self) -> u64 {
         self.rate.peak()
+    }
+
+    /// What earlier subflows on the path found.
+    pub fn expect(&mut self, srtt: Duration, rttvar: Duration, rate: u64) {
+        self.rtt.expect(srtt, rttvar);
+        self.rate.expect(rate);
+    }
+
+    /// How long what was sent will need to pass the bottleneck, by the rate at which it takes data.
+    pub fn backlog(&self, now: Instant) -> Duration {
+        self.passed_at.saturating_since(now)
     }
 
     /// What coupled congestion control of any subflow sees of this one.
@@ -338,6 +352,9 @@ impl Sender {
 
     fn on_sent(&mut self, now: Instant, bytes: u64) {
         self.last_sent = now;
+        if let Some(ns) = (bytes * 1_000_000_000).checked_div(self.rate.peak()) {
+            self.passed_at = self.passed_at.max(now) + Duration::from_nanos(ns);
+        }
         self.pacer.on_sent(now, bytes);
         self.cc.on_sent(now, bytes, self.board.in_flight());
         self.max_flight = self.max_flight.max(self.in_flight());

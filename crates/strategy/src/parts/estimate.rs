@@ -1,6 +1,5 @@
 //! When data sent on a subflow would arrive.
 
-use braid_engine::PathRecord;
 use braid_engine::strategy::SubflowView;
 use braid_wire::Instant;
 
@@ -28,13 +27,12 @@ pub struct Estimate {
 }
 
 impl Estimate {
-    /// Of `subflow`, of whose path there may be a `record`.
-    pub fn new(now: Instant, subflow: &SubflowView, record: Option<&PathRecord>) -> Estimate {
+    /// Of `subflow`.
+    pub fn new(now: Instant, subflow: &SubflowView) -> Estimate {
         let in_flight = subflow.in_flight as f64;
         let base = subflow.base_rtt.as_secs_f64();
-        let recorded = record.map_or(0, |r| r.delivery_rate);
         let slow_start = subflow.cwnd < subflow.ssthresh;
-        let rate = match subflow.peak_rate.max(recorded) {
+        let rate = match subflow.peak_rate {
             0 => f64::INFINITY,
             rate => rate as f64,
         };
@@ -45,7 +43,11 @@ impl Estimate {
             rtt: subflow.srtt.as_secs_f64().max(1e-6),
             rate,
             queue: match rate.is_finite() {
-                true => (in_flight - rate * base).max(0.0),
+                // What is beyond the pipe stands in the queue for sure; of what was sent in bursts
+                // there may be more.
+                true => (rate * subflow.backlog.as_secs_f64())
+                    .min(in_flight)
+                    .max(in_flight - rate * base),
                 false => 0.0,
             },
             in_flight,
