@@ -105,6 +105,8 @@ pub(crate) struct Subflow {
     /// A mapping or a DATA_ACK has been received on it.
     pub dss_seen: bool,
     pub opened_at: Instant,
+    /// When data might first flow.
+    pub established_at: Instant,
     /// When the handshake segment is repeated, and how often it was.
     pub handshake_at: Option<Instant>,
     pub handshake_tries: u32,
@@ -164,6 +166,7 @@ impl Subflow {
             peer_backup: false,
             dss_seen: false,
             opened_at: Instant::ZERO,
+            established_at: Instant::ZERO,
             handshake_at: None,
             handshake_tries: 0,
             stale: false,
@@ -290,6 +293,16 @@ impl Subflow {
     /// Whether new data may be put on it at all.
     pub fn can_carry(&self) -> bool {
         self.is_established() && !self.fin_wanted
+    }
+
+    /// A join that the listener has not taken up: it never carried anything.
+    pub fn is_early(&self) -> bool {
+        let unknown = match self.phase {
+            Phase::SynSent | Phase::SynReceived => true,
+            Phase::JoinAcked => self.handshake_tries == 0,
+            _ => false,
+        };
+        unknown && self.opens != Opens::Connection
     }
 
     /// Ends with a RST.
