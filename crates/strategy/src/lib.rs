@@ -5,8 +5,14 @@
 //! file and one row in the table; what several have in common is in [`parts`].
 #![forbid(unsafe_code)]
 
+mod blest;
+mod ecf;
+mod fsa;
+mod linux;
+mod maps;
 mod minrtt;
 pub mod parts;
+mod po;
 mod redundant;
 mod roundrobin;
 mod settings;
@@ -14,7 +20,13 @@ mod settings;
 use braid_engine::StrategyFactory;
 use braid_engine::strategy::Strategy;
 
+pub use blest::Blest;
+pub use ecf::Ecf;
+pub use fsa::Fsa;
+pub use linux::Linux;
+pub use maps::Maps;
 pub use minrtt::MinRtt;
+pub use po::Po;
 pub use redundant::Redundant;
 pub use roundrobin::RoundRobin;
 pub use settings::StrategyError;
@@ -32,7 +44,20 @@ const TABLE: &[(&str, Read)] = &[
     ("minrtt", |_| Ok(copies_of(MinRtt))),
     ("roundrobin", |_| Ok(copies_of(RoundRobin::default()))),
     ("redundant", |_| Ok(copies_of(Redundant))),
+    ("blest", |_| Ok(copies_of(Blest::default()))),
+    ("ecf", |_| Ok(copies_of(Ecf::default()))),
+    ("linux", |_| Ok(copies_of(Linux::default()))),
+    ("fsa", |_| Ok(copies_of(Fsa::default()))),
+    ("po", |settings| {
+        let bases = BASELINES.map(|name| (name, name));
+        let base = settings.one_of("base", "minrtt", &bases)?;
+        Ok(Po::factory(factory(base)?))
+    }),
+    ("maps", |settings| Ok(copies_of(Maps::read(settings)?))),
 ];
+
+/// Those that `po` may build on.
+const BASELINES: [&str; 6] = ["minrtt", "roundrobin", "redundant", "blest", "ecf", "linux"];
 
 /// The names of all strategies, without settings.
 pub fn names() -> impl Iterator<Item = &'static str> {

@@ -422,16 +422,3 @@ fn an_unknown_name_is_answered_with_the_known_ones() {
     let text = format!(r#"there is no strategy "fastest"; expected one of {known}"#);
     assert_eq!(error.to_string(), text);
 }
-
-/// MPTCP-MAPS, equation 4: 20 segments of 1500 bytes in a round trip without queues.
-#[test]
-fn the_window_tells_of_loss() {
-    let path = SubflowView {
-        cwnd: 30_000,
-        ..subflow(0, 50)
-    };
-    let modelled = path.modelled_loss();
-    assert!((modelled - (1.22f64 / 20.0).powi(2)).abs() < 1e-12);
-    let unmeasured = subflow(0, 0).modelled_loss();
-    assert_eq!(unmeasured, 0.0);
-}
