@@ -1,16 +1,17 @@
 //! By the size of the flow: few paths for the tiny, copies for the short, all rate for the large.
 
-use braid_engine::Protocol;
 use braid_engine::strategy::{
     Decision, FlowSize, OpenView, Opening, PathView, Payload, SendView, Strategy, StrategyEvent,
     SubflowView, first_in_order,
 };
+use braid_engine::{PathId, Protocol};
 use braid_wire::{Instant, Rng};
 
 use crate::parts::again;
 use crate::parts::flow::{FlowClass, Limits, size};
+use crate::parts::rank::by_base_rtt;
 use crate::parts::table::PerSubflow;
-use crate::parts::usable::{by_rtt, usable};
+use crate::parts::usable::usable;
 
 /// Xing et al., "MPTCP Meets Big Data" (IEEE Network 34(4), 2020). The subflow of lowest round-trip
 /// time, with room or without, always gets new data. On the others a packet of a mouse is a copy
@@ -41,12 +42,16 @@ impl Strategy for Fsa {
     /// the application is sure is regular TCP.
     fn open(&mut self, view: &OpenView<'_>) -> Option<Opening> {
         let stock = first_in_order(view)?;
+        let path = match view.unanswered {
+            None => fastest_on_record(view.paths).unwrap_or(stock.path),
+            Some(_) => stock.path,
+        };
         let tiny = self.limits.class(size(view.flow_size, 0)) == FlowClass::Mosquito;
         let protocol = match view.flow_size {
             FlowSize::Declared(_) if tiny => Protocol::Tcp,
             _ => Protocol::Mptcp,
         };
-        Some(Opening { protocol, ..stock })
+        Some(Opening { path, protocol })
     }
 
     fn join(&mut self, view: &OpenView<'_>, _path: &PathView) -> Option<Instant> {
@@ -64,9 +69,17 @@ impl Strategy for Fsa {
     }
 }
 
+/// The path of lowest round-trip time on record; a backup one only where no other has a record. The
+/// time is that without queues, which went with the connections that made them.
+fn fastest_on_record(paths: &[PathView]) -> Option<PathId> {
+    let known = paths.iter().filter_map(|path| Some((path, path.record?)));
+    let fastest = known.min_by_key(|(path, record)| (path.backup, record.base_rtt))?;
+    Some(fastest.0.id)
+}
+
 impl Fsa {
     fn in_turn(&mut self, view: &SendView<'_>, rng: &mut Rng) -> Option<Decision> {
-        let best = usable(view).min_by_key(|s| by_rtt(s))?;
+        let best = usable(view).min_by_key(|s| by_base_rtt(s))?;
         if best.ready && view.may_send_new {
             return Some(Decision::new_on(best.id));
         }
@@ -76,13 +89,13 @@ impl Fsa {
             FlowClass::Mosquito => None,
             FlowClass::Elephant => others
                 .filter(|_| view.may_send_new)
-                .min_by_key(|s| by_rtt(s))
+                .min_by_key(|s| by_base_rtt(s))
                 .map(|s| Decision::new_on(s.id)),
             FlowClass::Mouse => {
                 let alpha = self.limits.redundancy(size);
                 others
                     .filter_map(|s| Some((s, self.beside_the_best(view, s, alpha, rng)?)))
-                    .min_by_key(|(s, _)| by_rtt(s))
+                    .min_by_key(|(s, _)| by_base_rtt(s))
                     .map(|(_, decision)| decision)
             }
         }

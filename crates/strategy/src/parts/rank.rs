@@ -13,6 +13,12 @@ pub fn by_rtt_and_window(subflow: &SubflowView) -> ((bool, Duration), Reverse<u6
     (by_rtt(subflow), Reverse(subflow.cwnd))
 }
 
+/// Order by the round-trip time without queues: the queue that a flow itself makes on its best path
+/// does not make another path the best. A subflow without a sample yet comes last.
+pub fn by_base_rtt(subflow: &SubflowView) -> (bool, Duration) {
+    (subflow.base_rtt.is_zero(), subflow.base_rtt)
+}
+
 /// New data, of which `waiting` bytes are concerned, on the first usable subflow by `order` whose
 /// window is not full. One that only the pacer holds is not full: it is left what its window takes,
 /// as a kernel would have put that into its queue, and what follows it gets the rest.
