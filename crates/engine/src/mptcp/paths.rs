@@ -68,6 +68,7 @@ impl Connection {
                 asked: None,
                 unanswered: None,
                 flow_size: self.flow_size,
+                seen: (self.snd.nxt + self.snd.unsent()).max(self.rcv.buf.rcv_nxt()),
                 unsent: self.snd.unsent(),
             },
         }

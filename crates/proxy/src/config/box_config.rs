@@ -319,17 +319,7 @@ pub(super) fn check_strategy(
     };
     match braid_strategy::by_name(name.get_ref()) {
         Ok(_) => Ok(name.into_inner()),
-        Err(unknown) => {
-            let message = format!("there is no strategy {:?}", unknown.0);
-            Err(src.error(
-                &name,
-                message,
-                format!(
-                    "one of {}",
-                    braid_strategy::names().collect::<Vec<_>>().join(", ")
-                ),
-            ))
-        }
+        Err(error) => Err(src.error(&name, error.problem, error.expected)),
     }
 }
 
