@@ -53,6 +53,7 @@ impl Connection {
             recv_window: self.rcv.edge.saturating_sub(self.rcv.buf.rcv_nxt()),
             out_of_order: self.rcv.buf.out_of_order_bytes(),
             flow_size: self.flow_size,
+            urgency: self.urgency,
             strategy: self.strategy.name(),
             paths: self.path_totals(),
         }
@@ -68,7 +69,7 @@ impl Connection {
     }
 
     /// Adds what was moved on each path to `totals`, which has an entry for every path.
-    pub fn add_to_paths(&self, totals: &mut [PathTotals]) {
+    pub fn add_moved(&self, totals: &mut [PathTotals]) {
         let gone = self.gone.iter();
         let gone = gone.map(|p| (p.path, p.bytes_received, &p.traffic));
         let there = self.subflows.iter();
@@ -77,6 +78,23 @@ impl Connection {
             if let Some(total) = totals.get_mut(usize::from(path.0)) {
                 total.bytes_received += bytes_received;
                 total.traffic.add(traffic);
+            }
+        }
+    }
+
+    /// Adds what its established subflows say.
+    pub fn add_subflows(&self, totals: &mut [PathTotals]) {
+        for subflow in self.subflows.iter().filter(|s| s.is_established()) {
+            let Some(total) = totals.get_mut(usize::from(subflow.path.0)) else {
+                continue;
+            };
+            let snd = &subflow.snd;
+            total.subflows += 1;
+            total.traffic_now.add(&snd.traffic);
+            total.delivery_rate = total.delivery_rate.max(snd.delivery_rate());
+            let srtt = snd.rtt.srtt();
+            if total.srtt.is_zero() || !srtt.is_zero() && srtt < total.srtt {
+                total.srtt = srtt;
             }
         }
     }

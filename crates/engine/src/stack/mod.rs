@@ -332,7 +332,7 @@ impl Stack {
 
     fn forget(&mut self, now: Instant, id: ConnId) {
         if let Some(mut conn) = self.table.remove(id) {
-            conn.add_to_paths(&mut self.gone);
+            conn.add_moved(&mut self.gone);
             let ctx = self.shared.ctx(now);
             for subflow in &conn.subflows {
                 ctx.demux.tuples.remove(&subflow.tuple);

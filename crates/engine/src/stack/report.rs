@@ -12,12 +12,13 @@ impl Stack {
         conns.map(|c| (c.id, c.snd.una() + c.rcv.buf.rcv_nxt()))
     }
 
-    /// What went over each path since the start, by all connections; in order of
-    /// [`add_path`](Stack::add_path). Walks over all connections.
+    /// Each path as it stands, in order of [`add_path`](Stack::add_path). Walks over all
+    /// connections.
     pub fn path_totals(&self) -> Vec<PathTotals> {
         let mut totals = self.gone.clone();
         for conn in self.table.iter() {
-            conn.add_to_paths(&mut totals);
+            conn.add_moved(&mut totals);
+            conn.add_subflows(&mut totals);
         }
         totals
     }

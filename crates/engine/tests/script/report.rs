@@ -169,11 +169,16 @@ fn paths_remember_what_connections_moved_that_are_gone() {
         panic!("one path");
     };
     assert_eq!((there.traffic.bytes_sent, there.bytes_received), (5000, 2));
+    assert_eq!((there.subflows, there.traffic_now), (1, there.traffic));
     assert_eq!(s.stack.conn_bytes().collect::<Vec<_>>(), [(s.id(), 2)]);
     s.abort();
     s.skip(20_000);
     assert_eq!(s.stack.connections(), 0);
-    assert_eq!(s.stack.path_totals(), [there]);
+    let [gone] = s.stack.path_totals()[..] else {
+        panic!("one path");
+    };
+    assert_eq!((gone.traffic.bytes_sent, gone.bytes_received), (5000, 2));
+    assert_eq!((gone.subflows, gone.traffic_now.bytes_sent), (0, 0));
 }
 
 #[test]
