@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 use braid_engine::stats::{PathStats, PathTotals, SubflowStats};
 use braid_engine::strategy::FlowSize;
-use braid_engine::{ConnId, PathId, Stack};
+use braid_engine::{ConnId, PathId, PathRecord, Stack};
 use braid_wire::Instant;
 use serde::{Deserialize, Serialize};
 
@@ -96,13 +96,13 @@ pub struct PathStatus {
     /// Of a box: what is not TCP goes over this link.
     #[serde(default)]
     pub default: bool,
-    /// Smoothed round trip, ms: the lowest of the subflows there; where there are none, that of the
-    /// last handshakes. `None` where nothing is known.
+    /// Smoothed round trip, ms: the lowest of the subflows there; where there are none, what a box
+    /// remembers of earlier ones. `None` where nothing is known.
     pub rtt_ms: Option<f64>,
-    /// Share of bytes sent on the subflows there that were lost, 0 to 1; `None` where none were
+    /// Share of the bytes sent on the same subflows that were lost, 0 to 1; `None` where none were
     /// sent.
     pub loss: Option<f64>,
-    /// Rate at which the far end got what was sent, bit/s: the highest of the subflows there.
+    /// Rate at which the far end got what was sent, bit/s: the highest of the same subflows.
     pub delivery_rate: Option<f64>,
     /// Established subflows.
     pub subflows: u32,
@@ -340,6 +340,18 @@ impl PathStatus {
             bytes_retransmitted: traffic.bytes_retransmitted,
             bytes_received: totals.bytes_received,
         }
+    }
+
+    /// Where no subflow says anything now, what was remembered of earlier ones does.
+    pub(crate) fn fill_in(&mut self, record: Option<&PathRecord>) {
+        let Some(record) = record else { return };
+        let bits = record.delivery_rate as f64 * 8.0;
+        let lost = record.bytes_lost as f64 / record.bytes_sent as f64;
+        self.rtt_ms = self.rtt_ms.or(milliseconds(record.srtt));
+        self.delivery_rate = self.delivery_rate.or((bits > 0.0).then_some(bits));
+        self.loss = self
+            .loss
+            .or((record.bytes_sent > 0).then_some(lost.min(1.0)));
     }
 }
 

@@ -11,7 +11,7 @@ use crate::status::{self, Role, Session, Status};
 impl BoxCore {
     /// What there is at `now`.
     pub fn status(&self, now: Instant, stack: &Stack) -> Status {
-        let paths = self.upstream.link_status(&stack.path_totals());
+        let paths = self.upstream.link_status(stack);
         let name = |path: PathId| match paths.get(usize::from(path.0)) {
             Some(path) => path.name.clone(),
             None => path.0.to_string(),

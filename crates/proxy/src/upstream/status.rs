@@ -1,6 +1,5 @@
 //! What the upstream shows of itself, and its switches.
 
-use braid_engine::stats::PathTotals;
 use braid_engine::{PathId, Stack};
 use braid_wire::Instant;
 
@@ -61,12 +60,16 @@ impl Upstream {
         status.collect()
     }
 
-    /// The links; `totals` are those of the stack's paths.
-    pub(crate) fn link_status(&self, totals: &[PathTotals]) -> Vec<PathStatus> {
-        let links = self.links.iter().zip(totals);
+    /// The links.
+    pub(crate) fn link_status(&self, stack: &Stack) -> Vec<PathStatus> {
+        let totals = stack.path_totals();
+        let links = self.links.iter().zip(&totals);
         let status = links.map(|(link, totals)| {
+            let of_link = stack.records().filter(|(_, path, _)| *path == link.path);
+            let newest = of_link.map(|(.., record)| record).max_by_key(|r| r.at);
             let handshakes = link.cells.iter().filter_map(|c| c.rtt).min();
             let mut status = PathStatus::new(link.name.clone(), totals);
+            status.fill_in(newest.as_ref());
             status.rtt_ms = status.rtt_ms.or(handshakes.and_then(milliseconds));
             status.default = self.best == Some(link.path);
             status.state = match link.reach() {
