@@ -378,8 +378,6 @@ impl Subflow {
 
     /// What a strategy sees.
     pub fn view(&self, now: Instant, copies: Copies) -> SubflowView {
-        let traffic = &self.snd.traffic;
-        let sent = (traffic.bytes_sent + traffic.bytes_retransmitted).max(1);
         SubflowView {
             id: self.id,
             path: self.path,
@@ -398,8 +396,7 @@ impl Subflow {
             mss: self.snd.mss(),
             pacing_rate: self.snd.pacer.rate(),
             delivery_rate: self.snd.delivery_rate(),
-            // What was taken for lost in error may be lost again.
-            loss: (traffic.bytes_lost as f32 / sent as f32).min(1.0),
+            loss: self.snd.traffic.loss(),
             backup: self.backup || self.peer_backup,
             stale: self.stale,
             ready: self.room(now) > 0,
