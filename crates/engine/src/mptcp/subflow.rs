@@ -391,7 +391,7 @@ impl Subflow {
             ssthresh: self.snd.cc.ssthresh(),
             in_flight: self.snd.in_flight(),
             queued: self.snd.nxt - self.snd.una,
-            sent: traffic.bytes_sent,
+            sent: self.snd.traffic.bytes_sent,
             oldest_sent: self.snd.board.oldest_sent(),
             mss: self.snd.mss(),
             pacing_rate: self.snd.pacer.rate(),
