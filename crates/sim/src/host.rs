@@ -352,12 +352,10 @@ impl Node for Host {
     }
 
     fn next_timeout(&self) -> Option<Instant> {
-        let streams = self.streams.values().filter_map(Stream::next_timeout).min();
-        let arrivals = self.arrivals.iter().filter_map(Arrivals::next_timeout);
-        [self.stack.next_timeout(), streams, arrivals.min()]
-            .into_iter()
-            .flatten()
-            .min()
+        let streams = self.streams.values().map(Stream::next_timeout);
+        let arrivals = self.arrivals.iter().map(Arrivals::next_timeout);
+        let stack = self.stack.next_timeout();
+        Instant::earliest([stack].into_iter().chain(streams).chain(arrivals))
     }
 }
 

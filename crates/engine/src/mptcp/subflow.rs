@@ -313,7 +313,7 @@ impl Subflow {
     }
 
     /// What a strategy sees.
-    pub fn view(&self, now: Instant, copies: Copies) -> SubflowView {
+    pub fn view(&self, ready: bool, copies: Copies) -> SubflowView {
         let traffic = &self.snd.traffic;
         let sent = (traffic.bytes_sent + traffic.bytes_retransmitted).max(1);
         SubflowView {
@@ -336,7 +336,7 @@ impl Subflow {
             loss: (traffic.bytes_lost as f32 / sent as f32).min(1.0),
             backup: self.backup || self.peer_backup,
             stale: self.stale,
-            ready: self.room(now) > 0,
+            ready,
             copies,
         }
     }
@@ -360,10 +360,7 @@ impl Subflow {
         } else {
             None
         };
-        [self.handshake_at, pacing, ack, send]
-            .into_iter()
-            .flatten()
-            .min()
+        Instant::earliest([self.handshake_at, pacing, ack, send])
     }
 }
 

@@ -17,7 +17,7 @@ mod tests;
 mod violation;
 mod watch;
 
-use core::net::SocketAddr;
+use core::net::{IpAddr, SocketAddr};
 use core::ops::Range;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -32,8 +32,22 @@ use self::violation::{Log, Scribe};
 pub use self::violation::{Rule, Violation};
 use self::watch::{Clock, MAX_LINGER, check_bounds, check_life};
 
-/// Local and remote address of a subflow.
-type Tuple = (SocketAddr, SocketAddr);
+/// The ends of a subflow, local and remote. Most often the ports tell them apart, and are compared
+/// first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Tuple {
+    ports: (u16, u16),
+    addrs: (IpAddr, IpAddr),
+}
+
+impl Tuple {
+    fn new(local: SocketAddr, remote: SocketAddr) -> Tuple {
+        Tuple {
+            ports: (local.port(), remote.port()),
+            addrs: (local.ip(), remote.ip()),
+        }
+    }
+}
 
 /// Watches one engine. Its user calls, in this order:
 ///
@@ -105,7 +119,7 @@ impl Oracle {
         let Some(segment) = Segment::parse(packet, None) else {
             return;
         };
-        let tuple = (segment.dst, segment.src);
+        let tuple = Tuple::new(segment.dst, segment.src);
         if segment.has(Flags::SYN) {
             self.on_syn_received(tuple, &segment, stack);
             return;
@@ -133,7 +147,7 @@ impl Oracle {
             // An old SYN does not disturb a subflow that lives.
             let alive = |conn| {
                 let mut subflows = stack.subflows(conn).into_iter();
-                subflows.any(|s| (s.local, s.remote) == tuple && Some(s.id) == flow.id)
+                subflows.any(|s| Tuple::new(s.local, s.remote) == tuple && Some(s.id) == flow.id)
             };
             if flow.conn.is_some_and(alive) {
                 return;
@@ -250,7 +264,7 @@ impl Oracle {
             scribe.check(false, Rule::Info, || "not a TCP segment".to_owned());
             return Sent(None);
         };
-        let tuple = (segment.src, segment.dst);
+        let tuple = Tuple::new(segment.src, segment.dst);
         if segment.has(Flags::SYN) {
             let flow = self.flows.entry(tuple).or_default();
             flow.on_syn_sent(&segment);
