@@ -414,6 +414,7 @@ pub(crate) fn segment(transmit: &Transmit<'_>, turn: &mut Turn<'_>, iface: u32) 
     loop {
         let len = size.min(total - done);
         let mut buffer = turn.buffer();
+        buffer.reserve(transmit.header.len() + len);
         buffer.extend_from_slice(transmit.header);
         if len < total {
             patch(&mut buffer, len, done as u32);

@@ -206,7 +206,16 @@ impl Scoreboard {
     /// `start..end` arrived out of order (one SACK block).
     pub fn sack(&mut self, start: u64, end: u64, out: &mut Delivered) {
         let mut i = self.records.partition_point(|r| r.end <= start);
-        while let Some(record) = self.records.get(i).filter(|r| r.start < end) {
+        loop {
+            // Most of a block was told before.
+            let told = self
+                .records
+                .range(i..)
+                .take_while(|r| r.sacked && r.end <= end);
+            i += told.count();
+            let Some(record) = self.records.get(i).filter(|r| r.start < end) else {
+                return;
+            };
             let partial = record.start < start || record.end > end;
             let unsplittable = partial && (self.records.len() >= MAX_RECORDS || record.fin);
             if record.sacked || unsplittable {
@@ -244,15 +253,13 @@ impl Scoreboard {
         mut is_lost: impl FnMut(&Sent) -> bool,
     ) -> u64 {
         let mut bytes = 0;
-        for record in &mut self.records {
-            if (record.sent_at, record.end) >= newest {
-                match record.retransmitted {
-                    true => continue,
-                    // What lies behind it was sent later still.
-                    false => break,
-                }
+        for record in self.records.iter_mut().filter(|r| r.in_flight()) {
+            let early = (record.sent_at, record.end) < newest;
+            if !early && !record.retransmitted {
+                // What lies behind it was sent later still.
+                break;
             }
-            if record.in_flight() && is_lost(record) {
+            if early && is_lost(record) {
                 record.lost = true;
                 bytes += record.len();
             }

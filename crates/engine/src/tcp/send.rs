@@ -526,7 +526,13 @@ impl Sender {
     /// RFC 8985 section 6.2, step 4: how long a segment may be overtaken before it is lost.
     fn reordering_window(&self) -> Duration {
         // Super-segments count once: one that was overtaken is no sign of loss.
-        let many = || self.board.iter().filter(|r| r.sacked).nth(DUP_THRESH - 1).is_some();
+        let many = || {
+            self.board
+                .iter()
+                .filter(|r| r.sacked)
+                .nth(DUP_THRESH - 1)
+                .is_some()
+        };
         if !self.rack.reordering_seen && (self.recovery != Recovery::Open || many()) {
             return Duration::ZERO;
         }
