@@ -377,7 +377,7 @@ impl Subflow {
     }
 
     /// What a strategy sees.
-    pub fn view(&self, now: Instant, copies: Copies) -> SubflowView {
+    pub fn view(&self, ready: bool, copies: Copies) -> SubflowView {
         SubflowView {
             id: self.id,
             path: self.path,
@@ -399,7 +399,7 @@ impl Subflow {
             loss: self.snd.traffic.loss(),
             backup: self.backup || self.peer_backup,
             stale: self.stale,
-            ready: self.room(now) > 0,
+            ready,
             copies,
         }
     }
@@ -423,10 +423,7 @@ impl Subflow {
         } else {
             None
         };
-        [self.handshake_at, pacing, ack, send]
-            .into_iter()
-            .flatten()
-            .min()
+        Instant::earliest([self.handshake_at, pacing, ack, send])
     }
 }
 
