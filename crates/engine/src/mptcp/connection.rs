@@ -129,6 +129,8 @@ pub(crate) struct SendSide {
     pub fin: SendFin,
     /// Who carries what was sent and not acknowledged; empty in regular TCP.
     pub flight: Flight,
+    /// Bytes that were late before they were sent.
+    pub dropped: u64,
     /// A write of this urgency found no room; the most urgent one, if several did.
     pub blocked: Option<Urgency>,
 }
@@ -313,6 +315,7 @@ impl Connection {
                 wnd_end: 0,
                 fin: SendFin::Open,
                 flight: Flight::default(),
+                dropped: 0,
                 blocked: None,
             },
             rcv: RecvSide {
