@@ -24,7 +24,7 @@ pub trait Strategy: fmt::Debug + Send {
 
     /// When to open a further subflow on `path`, which has none; `None` where that is not wanted.
     /// Asked after every change, so a delay must count from something fixed, not from now; never
-    /// before the peer can take a join.
+    /// before the peer's key is known.
     fn join(&mut self, view: &OpenView<'_>, path: &PathView) -> Option<Instant> {
         let _ = path;
         Some(view.now)

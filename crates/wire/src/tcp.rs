@@ -132,15 +132,17 @@ impl Repr {
     pub fn parse(segment: &[u8]) -> Result<(Repr, &[u8])> {
         let view = Packet::new(segment)?;
         let flags = view.flags();
-        let repr = Repr {
+        let mut repr = Repr {
             src_port: view.src_port(),
             dst_port: view.dst_port(),
             seq: view.seq(),
             ack: view.ack(),
             flags,
             window: view.window(),
-            options: Options::parse(view.options(), flags.contains(Flags::SYN))?,
+            options: Options::new(),
         };
+        let syn = flags.contains(Flags::SYN);
+        repr.options.take_all(view.options(), syn)?;
         if repr.src_port == 0 || repr.dst_port == 0 {
             return Err(Error::Unsupported);
         }

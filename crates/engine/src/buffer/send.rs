@@ -156,9 +156,9 @@ impl SendBuffer {
             && tail.used < BLOCK_SIZE
             && left > 0
         {
-            let rest = self.blocks.rest_mut(tail.slot, tail.used);
-            let take = left.min(rest.len());
-            slices.push(IoSliceMut::new(&mut rest[..take]));
+            let take = left.min(BLOCK_SIZE - tail.used);
+            let rest = tail.used..tail.used + take;
+            slices.push(IoSliceMut::new(self.blocks.bytes_mut(tail.slot, rest)));
             left -= take;
         }
         let wanted = left.div_ceil(BLOCK_SIZE).min(WRITE_SLICES - slices.len());
@@ -169,7 +169,7 @@ impl SendBuffer {
         }
         for block in self.fresh.iter_mut().take(wanted) {
             let take = left.min(BLOCK_SIZE);
-            slices.push(IoSliceMut::new(&mut block.bytes_mut()[..take]));
+            slices.push(IoSliceMut::new(block.bytes_mut(0..take)));
             left -= take;
         }
         self.offered = max - left;
