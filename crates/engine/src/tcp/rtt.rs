@@ -9,6 +9,9 @@ use crate::Config;
 /// Clock granularity G of RFC 6298 section 2.
 const GRANULARITY: Duration = Duration::from_millis(1);
 
+/// The timeout before the first sample (RFC 6298 section 2.1).
+const INITIAL_RTO: Duration = Duration::from_secs(1);
+
 /// The round trip without queues is the lowest of this period of samples and the one before it: a
 /// route may have changed since.
 const BASE_PERIOD: Duration = Duration::from_secs(10);
@@ -23,6 +26,8 @@ pub(crate) struct RttEstimator {
     /// Lowest samples of this period and the one before.
     base: [Duration; 2],
     base_since: Instant,
+    /// Without backoff.
+    rto: Duration,
     min_rto: Duration,
     max_rto: Duration,
 }
@@ -36,6 +41,7 @@ impl RttEstimator {
             latest: Duration::ZERO,
             base: [Duration::MAX; 2],
             base_since: Instant::ZERO,
+            rto: INITIAL_RTO.min(config.max_rto),
             min_rto: config.min_rto,
             max_rto: config.max_rto,
         }
@@ -51,16 +57,16 @@ impl RttEstimator {
         }
         self.base[0] = self.base[0].min(rtt);
         self.min = self.min.min(rtt);
-        match self.srtt {
-            None => {
-                self.srtt = Some(rtt);
-                self.rttvar = rtt / 2;
-            }
-            Some(srtt) => {
-                self.rttvar = (self.rttvar * 3 + srtt.abs_diff(rtt)) / 4;
-                self.srtt = Some((srtt * 7 + rtt) / 8);
-            }
-        }
+        let (srtt, rttvar) = match self.srtt {
+            None => (rtt, rtt / 2),
+            Some(srtt) => (
+                (srtt * 7 + rtt) / 8,
+                (self.rttvar * 3 + srtt.abs_diff(rtt)) / 4,
+            ),
+        };
+        let margin = (rttvar * 4).max(GRANULARITY).max(self.min_rto);
+        self.rto = (srtt + margin).min(self.max_rto);
+        (self.srtt, self.rttvar) = (Some(srtt), rttvar);
     }
 
     /// Smoothed round trip; zero before the first sample.
@@ -99,15 +105,11 @@ impl RttEstimator {
         self.max_rto
     }
 
-    /// The timeout without backoff; 1 s before the first sample (RFC 6298 section 2.1). Like
-    /// Linux, the floor applies to the variance term, so that a steady path never times out on
-    /// a queue that grows by less than the floor.
+    /// The timeout without backoff; 1 s before the first sample. Like Linux, the floor applies to
+    /// the variance term, so that a steady path never times out on a queue that grows by less than
+    /// the floor.
     pub fn rto(&self) -> Duration {
-        match self.srtt {
-            None => Duration::from_secs(1),
-            Some(srtt) => srtt + (self.rttvar * 4).max(GRANULARITY).max(self.min_rto),
-        }
-        .min(self.max_rto)
+        self.rto
     }
 }
 
