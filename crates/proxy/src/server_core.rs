@@ -1,6 +1,7 @@
 //! The aggregation server: SOCKS5 behind MPTCP, regular TCP to the destination.
 
 mod session;
+mod status;
 
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
@@ -16,6 +17,7 @@ use crate::policy::DestinationPolicy;
 use crate::relay::{self, End, Relay};
 use crate::report::{LogLimiter, ServerCounters};
 use crate::socks::{Destination, Reply, ServerHandshake, ServerStep};
+use crate::status::About;
 use crate::table::{Due, SessionId, Table};
 
 use session::{Refusal, Session, Stage};
@@ -32,6 +34,9 @@ use session::{Refusal, Session, Stage};
 /// 3. Events as [`Core`] describes.
 #[derive(Debug)]
 pub struct ServerCore {
+    about: About,
+    /// Where connections come in, by path.
+    listen: Vec<IpAddr>,
     timeouts: ServerTimeouts,
     limits: ServerLimits,
     window: Duration,
@@ -70,6 +75,12 @@ impl ServerCore {
         let mut destinations = DestinationPolicy::new(config.allow.clone(), config.deny.clone());
         destinations.set_own(configured.clone());
         ServerCore {
+            about: About {
+                name: config.name.clone(),
+                strategy: config.strategy.clone(),
+                congestion: config.congestion.name(),
+            },
+            listen: config.listen.clone(),
             timeouts: config.timeouts.clone(),
             limits: config.limits.clone(),
             window: config.time_window,
@@ -200,6 +211,8 @@ impl ServerCore {
             conn,
             remote: remote.to_canonical(),
             user: None,
+            destination: None,
+            started: ctx.now,
             stage: Stage::Handshake(Box::default()),
             time: deadline,
         });
@@ -289,6 +302,7 @@ impl ServerCore {
         let name = session.user.and_then(|u| self.user_names.get(u));
         tracing::debug!(remote = %session.remote, user = name, %destination, "request");
         self.handshakes -= 1;
+        session.destination = Some(Box::new(destination.clone()));
         match destination {
             Destination::Address(addr) => self.on_resolved(ctx, id, vec![addr]),
             Destination::Name(name, port) => match ctx.local.resolve(&name, port) {

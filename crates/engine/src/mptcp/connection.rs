@@ -16,9 +16,9 @@ use super::subflow::{Phase, ResetKind, Subflow};
 use super::window::WindowSize;
 use crate::buffer::{BLOCK_SIZE, Pool, RangeSet, RecvBuffer, SendBuffer};
 use crate::event::{CloseReason, SubflowCloseReason};
-use crate::path::{Path, PathManager};
+use crate::path::{Path, PathManager, Records};
 use crate::stats::{ConnStats, PathStats};
-use crate::strategy::{FlowSize, Strategy};
+use crate::strategy::{FlowSize, Strategy, StrategyEvent};
 use crate::tcp::FourTuple;
 use crate::{ApiError, Class, Config, ConnId, Event, ListenerId, SubflowId, Urgency};
 
@@ -58,6 +58,7 @@ pub(crate) struct Ctx<'a> {
     pub now: Instant,
     pub config: &'a Config,
     pub paths: &'a [Path],
+    pub records: &'a mut Records,
     pub pool: &'a mut Pool,
     pub rng: &'a mut Rng,
     pub events: &'a mut VecDeque<Event>,
@@ -266,6 +267,8 @@ pub(crate) struct Connection {
     pub life: Life,
     pub strategy: Box<dyn Strategy>,
     pub flow_size: FlowSize,
+    /// Of writes that name none.
+    pub urgency: Urgency,
     pub subflows: Vec<Subflow>,
     /// What subflows that are gone moved, by path.
     pub gone: Vec<PathStats>,
@@ -299,6 +302,7 @@ impl Connection {
             life: Life::Opening { since: now },
             strategy,
             flow_size: FlowSize::Unknown,
+            urgency: Urgency::default(),
             subflows: Vec::new(),
             gone: Vec::new(),
             next_subflow: 0,
@@ -352,9 +356,28 @@ impl Connection {
         matches!(self.life, Life::Ended { .. })
     }
 
+    /// The class of writes that name none.
+    pub fn class(&self) -> Class {
+        Class {
+            urgency: self.urgency,
+            ..Class::default()
+        }
+    }
+
+    /// Transmits by another strategy from now on.
+    pub fn set_strategy(&mut self, ctx: &Ctx<'_>, strategy: Box<dyn Strategy>) {
+        self.strategy = strategy;
+        for subflow in self.subflows.iter().filter(|s| s.is_established()) {
+            self.strategy.on_event(&StrategyEvent::SubflowUp {
+                subflow: subflow.id,
+                record: subflow.record(ctx.records),
+            });
+        }
+    }
+
     /// How urgent what it has to send is: `None` where it may be something small that waits for no
     /// data (an acknowledgement, a probe, a handshake, an end), or data that is sent again.
-    pub fn urgency(&self, now: Instant) -> Option<Urgency> {
+    pub fn next_urgency(&self, now: Instant) -> Option<Urgency> {
         let urgency = self.snd.buf.most_urgent();
         urgency.filter(|_| !self.subflows.iter().any(|s| s.owes(now)))
     }

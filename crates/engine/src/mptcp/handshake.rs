@@ -1,5 +1,6 @@
 //! Handshakes: MP_CAPABLE, MP_JOIN and regular TCP, both roles (RFC 8684 sections 3.1, 3.2, 3.7).
 
+use core::mem;
 use core::net::SocketAddr;
 use core::time::Duration;
 
@@ -36,7 +37,7 @@ pub(crate) fn window_shift(config: &Config) -> u8 {
 }
 
 /// When the handshake segment sent for the `tries`-th time is repeated; `rto` is the subflow's
-/// timeout, 1 s before its round trip is known (RFC 6298 section 2.1).
+/// timeout, 1 s before anything is known of its round trip (RFC 6298 section 2.1).
 pub(crate) fn repeat_at(now: Instant, tries: u32, rto: Duration) -> Instant {
     now + (rto * (1 << tries.saturating_sub(1).min(5))).min(MAX_SYN_RTO)
 }
@@ -109,6 +110,9 @@ impl Connection {
         };
         subflow.opened_at = ctx.now;
         subflow.handshake_at = Some(ctx.now);
+        if let Some(record) = subflow.record(ctx.records) {
+            subflow.snd.rtt.expect(record.srtt, record.rttvar);
+        }
         subflow
     }
 
@@ -215,6 +219,7 @@ impl Connection {
             return;
         };
         let subflow = &mut self.subflows[i];
+        let confirmed = mptcp.confirmed;
         let (ours, theirs) = (mptcp.local.key, mptcp.remote.key);
         let genuine = match join(tcp) {
             Some(Join::SynAck {
@@ -241,7 +246,22 @@ impl Connection {
         }
         subflow.phase = Phase::JoinAcked;
         subflow.handshake_tries = 0;
-        subflow.handshake_at = Some(ctx.now);
+        // The peer must not use it as long as the connection may have to fall back: bytes that
+        // travelled here would be missing there.
+        subflow.handshake_at = confirmed.then_some(ctx.now);
+    }
+
+    /// The peer has our third ACK, and its options arrive.
+    pub(super) fn confirm(&mut self, now: Instant) {
+        let mptcp = self.mptcp_mut();
+        if mptcp.is_none_or(|m| mem::replace(&mut m.confirmed, true)) {
+            return;
+        }
+        self.size_segments();
+        let answered = |s: &&mut Subflow| s.phase == Phase::JoinAcked;
+        for subflow in self.subflows.iter_mut().filter(answered) {
+            subflow.handshake_at = Some(now);
+        }
     }
 
     /// The HMAC of our third ACK, for subflow `i`.
@@ -407,6 +427,7 @@ impl Connection {
     pub(super) fn establish(&mut self, ctx: &mut Ctx<'_>, i: usize) {
         let subflow = &mut self.subflows[i];
         subflow.phase = Phase::Established;
+        subflow.established_at = ctx.now;
         subflow.handshake_at = None;
         self.live.last_heard = ctx.now;
         self.live.last_payload = ctx.now;
@@ -415,10 +436,12 @@ impl Connection {
             // A join that was under way when the connection ended: nobody waits for it any more.
             return;
         }
-        let subflow = &self.subflows[i];
+        let subflow = &mut self.subflows[i];
         self.strategy.on_event(&StrategyEvent::SubflowUp {
             subflow: subflow.id,
+            record: subflow.record(ctx.records),
         });
+        subflow.remember(ctx);
         ctx.events.push_back(Event::SubflowEstablished {
             conn: self.id,
             subflow: subflow.id,

@@ -6,13 +6,15 @@ use core::time::Duration;
 use braid_wire::tcp::{self, Options, Timestamps};
 use braid_wire::{Instant, Seq32};
 
+use super::connection::Ctx;
 use super::flight::{Cursors, Slot};
 use crate::event::SubflowCloseReason;
+use crate::path::Records;
 use crate::strategy::{Copies, SubflowView};
 use crate::tcp::FourTuple;
 use crate::tcp::receive::{AckDue, Receiver};
 use crate::tcp::send::Sender;
-use crate::{Config, PathId, SubflowId};
+use crate::{Config, PathId, PathRecord, SubflowId};
 
 /// Bytes of options of a data segment before anything is agreed: timestamps and a DSS with
 /// 4-byte numbers.
@@ -24,6 +26,9 @@ const MIN_PMTU_V6: u32 = 1280;
 const SILENCE: Duration = Duration::from_secs(20);
 /// How long one that is alone may go without an acknowledgement of data.
 const HOPELESS: Duration = Duration::from_secs(100);
+
+/// What a subflow finds is remembered so often, and at its start and end.
+const REMEMBER: Duration = Duration::from_secs(1);
 
 /// Which half of which handshake is under way. Nonces live only as long as they are needed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,6 +79,14 @@ pub(crate) struct Negotiated {
     pub timestamps: bool,
 }
 
+/// How far what a subflow found has been remembered.
+#[derive(Debug, Clone, Copy, Default)]
+struct Remembered {
+    sent: u64,
+    lost: u64,
+    next: Instant,
+}
+
 #[derive(Debug)]
 pub(crate) struct Subflow {
     pub id: SubflowId,
@@ -92,6 +105,8 @@ pub(crate) struct Subflow {
     /// A mapping or a DATA_ACK has been received on it.
     pub dss_seen: bool,
     pub opened_at: Instant,
+    /// When data might first flow.
+    pub established_at: Instant,
     /// When the handshake segment is repeated, and how often it was.
     pub handshake_at: Option<Instant>,
     pub handshake_tries: u32,
@@ -117,6 +132,8 @@ pub(crate) struct Subflow {
     pub cursors: Cursors,
     /// Penalised until (once a round trip).
     pub penalised_until: Instant,
+    /// What was remembered of it last, and when the next time comes.
+    remembered: Remembered,
     /// First difference of our timestamps from the millisecond clock.
     ts_base: u32,
     pmtu: u32,
@@ -149,6 +166,7 @@ impl Subflow {
             peer_backup: false,
             dss_seen: false,
             opened_at: Instant::ZERO,
+            established_at: Instant::ZERO,
             handshake_at: None,
             handshake_tries: 0,
             stale: false,
@@ -164,6 +182,7 @@ impl Subflow {
             slot: Slot::default(),
             cursors: Cursors::default(),
             penalised_until: Instant::ZERO,
+            remembered: Remembered::default(),
             ts_base: seeds.1,
             pmtu: pmtu.max(min_pmtu(&tuple)),
             peer_mss: 536,
@@ -287,6 +306,16 @@ impl Subflow {
             || (self.fin_wanted && !self.fin_sent)
     }
 
+    /// A join that the listener has not taken up: it never carried anything.
+    pub fn is_early(&self) -> bool {
+        let unknown = match self.phase {
+            Phase::SynSent | Phase::SynReceived => true,
+            Phase::JoinAcked => self.handshake_tries == 0,
+            _ => false,
+        };
+        unknown && self.opens != Opens::Connection
+    }
+
     /// Ends with a RST.
     pub fn begin_reset(&mut self, kind: ResetKind, reason: SubflowCloseReason) {
         if self.phase == Phase::Closed {
@@ -315,6 +344,41 @@ impl Subflow {
         self.snd.stuck_for(now) > HOPELESS
     }
 
+    /// What is remembered of its path.
+    pub fn record(&self, records: &Records) -> Option<PathRecord> {
+        records.get(self.tuple.remote.ip(), self.path)
+    }
+
+    /// Whether it was not [remembered](Self::remember) lately.
+    pub fn is_worth_remembering(&self, now: Instant) -> bool {
+        now >= self.remembered.next
+    }
+
+    /// Adds what it found since the last call to what is remembered of its path.
+    pub fn remember(&mut self, ctx: &mut Ctx<'_>) {
+        let (rtt, traffic) = (&self.snd.rtt, &self.snd.traffic);
+        if rtt.srtt().is_zero() {
+            return;
+        }
+        let sent = traffic.bytes_sent + traffic.bytes_retransmitted;
+        let lost = traffic.bytes_lost;
+        let seen = PathRecord {
+            at: ctx.now,
+            srtt: rtt.srtt(),
+            rttvar: rtt.rttvar(),
+            base_rtt: rtt.base(),
+            delivery_rate: self.snd.delivery_rate(),
+            bytes_sent: sent - self.remembered.sent,
+            bytes_lost: lost - self.remembered.lost,
+        };
+        ctx.records.add(self.tuple.remote.ip(), self.path, seen);
+        self.remembered = Remembered {
+            sent,
+            lost,
+            next: ctx.now + REMEMBER,
+        };
+    }
+
     /// Payload bytes that may be sent now; 0 where window, pacer or peer forbid it.
     pub fn room(&self, now: Instant) -> u64 {
         if self.snd.board.lost() > 0 || self.snd.pacer.blocked_until(now).is_some() {
@@ -325,8 +389,6 @@ impl Subflow {
 
     /// What a strategy sees.
     pub fn view(&self, ready: bool, copies: Copies) -> SubflowView {
-        let traffic = &self.snd.traffic;
-        let sent = (traffic.bytes_sent + traffic.bytes_retransmitted).max(1);
         SubflowView {
             id: self.id,
             path: self.path,
@@ -339,12 +401,13 @@ impl Subflow {
             cwnd: self.snd.cwnd(),
             ssthresh: self.snd.cc.ssthresh(),
             in_flight: self.snd.in_flight(),
+            queued: self.snd.nxt - self.snd.una,
+            sent: self.snd.traffic.bytes_sent,
             oldest_sent: self.snd.board.oldest_sent(),
             mss: self.snd.mss(),
             pacing_rate: self.snd.pacer.rate(),
             delivery_rate: self.snd.delivery_rate(),
-            // What was taken for lost in error may be lost again.
-            loss: (traffic.bytes_lost as f32 / sent as f32).min(1.0),
+            loss: self.snd.traffic.loss(),
             backup: self.backup || self.peer_backup,
             stale: self.stale,
             ready,

@@ -3,9 +3,10 @@
 mod ingress;
 mod packet;
 mod ready;
+mod report;
 mod table;
 
-use core::net::SocketAddr;
+use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -20,8 +21,8 @@ use self::ready::Ready;
 use self::table::Table;
 use crate::buffer::{Pool, SEND_SLICES};
 use crate::mptcp::{Body, Connection, Ctx, Demux, Mode, Outgoing};
-use crate::path::{Path, PathManager};
-use crate::stats::{ConnStats, StackStats, SubflowStats};
+use crate::path::{Path, PathManager, PathRecord, Records};
+use crate::stats::{ConnStats, PathTotals, StackStats, SubflowStats};
 use crate::strategy::{FlowSize, Strategy};
 use crate::tcp::FourTuple;
 use crate::{
@@ -42,6 +43,7 @@ pub type StrategyFactory = Box<dyn FnMut() -> Box<dyn Strategy> + Send>;
 struct Shared {
     config: Config,
     paths: Vec<Path>,
+    records: Records,
     pool: Pool,
     rng: Rng,
     events: VecDeque<Event>,
@@ -57,6 +59,7 @@ impl Shared {
             now,
             config: &self.config,
             paths: &self.paths,
+            records: &mut self.records,
             pool: &mut self.pool,
             rng: &mut self.rng,
             events: &mut self.events,
@@ -101,6 +104,8 @@ pub struct Stack {
     starved: VecDeque<ConnId>,
     strays: VecDeque<Stray>,
     stats: StackStats,
+    /// What connections that are gone moved on each path.
+    gone: Vec<PathTotals>,
     /// The connection whose end was polled last.
     last_closed: Option<(ConnId, ConnStats)>,
 }
@@ -120,6 +125,7 @@ impl Stack {
         Stack {
             shared: Shared {
                 pool: Pool::new(config.memory),
+                records: Records::new(config.max_records),
                 config,
                 paths: Vec::new(),
                 demux: Demux::new(&mut rng),
@@ -136,6 +142,7 @@ impl Stack {
             starved: VecDeque::new(),
             strays: VecDeque::new(),
             stats: StackStats::default(),
+            gone: Vec::new(),
             last_closed: None,
         }
     }
@@ -147,6 +154,7 @@ impl Stack {
             config: path,
             up: true,
         });
+        self.gone.push(PathTotals::default());
         id
     }
 
@@ -229,9 +237,8 @@ impl Stack {
         let id = self.table.reserve();
         let paths = PathManager::opened(&options);
         let mut conn = Connection::new(id, paths, Mode::Tcp, options.strategy, now);
-        conn.flow_size = options
-            .flow_size
-            .map_or(FlowSize::Unknown, FlowSize::Declared);
+        conn.flow_size = options.flow_size;
+        conn.urgency = options.urgency;
         if let Err(error) = conn.open(&mut self.shared.ctx(now)) {
             self.table.release(id);
             return Err(error);
@@ -286,7 +293,7 @@ impl Stack {
             return;
         }
         // Its timers are set when `poll_transmit` has drained it.
-        self.ready.push(id, conn.urgency(now));
+        self.ready.push(id, conn.next_urgency(now));
         if conn.snd.blocked.is_some() && self.shared.pool.unreserved() == 0 && !conn.starved {
             conn.starved = true;
             self.starved.push_back(id);
@@ -328,6 +335,7 @@ impl Stack {
 
     fn forget(&mut self, now: Instant, id: ConnId) {
         if let Some(mut conn) = self.table.remove(id) {
+            conn.add_moved(&mut self.gone);
             let ctx = self.shared.ctx(now);
             for subflow in &conn.subflows {
                 ctx.demux.tuples.remove(&subflow.tuple);
@@ -363,7 +371,8 @@ impl Stack {
         max: usize,
         fill: impl FnOnce(&mut [IoSliceMut<'_>]) -> Result<usize, E>,
     ) -> Result<usize, E> {
-        self.write_class(now, conn, Class::default(), max, fill)
+        self.with(now, conn, |c, ctx| c.write_with(ctx, c.class(), max, fill))
+            .unwrap_or_else(|| Err(ApiError::UnknownConnection.into()))
     }
 
     /// As [`write_with`](Self::write_with), with bytes of `class`. What was written before and not
@@ -411,7 +420,7 @@ impl Stack {
     pub fn send_space(&self, conn: ConnId) -> usize {
         self.table
             .get(conn)
-            .map_or(0, |c| c.send_space(&self.shared.config, Urgency::default()))
+            .map_or(0, |c| c.send_space(&self.shared.config, c.urgency))
     }
 
     /// Bytes that [`read_with`](Self::read_with) would show now; 0 for unknown connections.
@@ -432,9 +441,10 @@ impl Stack {
             .unwrap_or(Err(ApiError::UnknownConnection))
     }
 
-    /// Declares how many bytes the flow is to have, to the strategy of this end: of an accepted
-    /// connection, or of one whose size was not known when it was opened. The size belongs to the
-    /// flow, whichever way it goes, and is a hint: neither less nor more data is an error.
+    /// Says how many bytes the flow is to have, to the strategy of this end: of an accepted
+    /// connection, or of one whose size was not known, or not so well, when it was opened. The size
+    /// belongs to the flow, whichever way it goes, and is a hint: neither less nor more data is an
+    /// error. It is ignored where a size is known that is trusted more.
     ///
     /// # Errors
     /// [`ApiError::UnknownConnection`].
@@ -442,10 +452,50 @@ impl Stack {
         &mut self,
         now: Instant,
         conn: ConnId,
-        bytes: u64,
+        size: FlowSize,
     ) -> Result<(), ApiError> {
-        self.with(now, conn, |c, _| c.flow_size = FlowSize::Declared(bytes))
-            .ok_or(ApiError::UnknownConnection)
+        self.change(now, conn, |c, _| c.flow_size = c.flow_size.or_better(size))
+    }
+
+    /// Says how urgent the connection is: of what is written from now on without a class.
+    ///
+    /// # Errors
+    /// [`ApiError::UnknownConnection`].
+    pub fn set_urgency(
+        &mut self,
+        now: Instant,
+        conn: ConnId,
+        urgency: Urgency,
+    ) -> Result<(), ApiError> {
+        self.change(now, conn, |c, _| c.urgency = urgency)
+    }
+
+    /// Transmits by another strategy from now on: of an accepted connection, or when more is known
+    /// of what it carries. It is told of the subflows there are.
+    ///
+    /// # Errors
+    /// [`ApiError::UnknownConnection`].
+    pub fn set_strategy(
+        &mut self,
+        now: Instant,
+        conn: ConnId,
+        strategy: Box<dyn Strategy>,
+    ) -> Result<(), ApiError> {
+        self.change(now, conn, |c, ctx| c.set_strategy(ctx, strategy))
+    }
+
+    /// Does `f` to a connection, and what follows from it: the strategy may now want other paths.
+    fn change(
+        &mut self,
+        now: Instant,
+        conn: ConnId,
+        f: impl FnOnce(&mut Connection, &Ctx<'_>),
+    ) -> Result<(), ApiError> {
+        let changed = self.with(now, conn, |c, ctx| {
+            f(c, ctx);
+            c.settle(ctx);
+        });
+        changed.ok_or(ApiError::UnknownConnection)
     }
 
     /// Ends the connection at once (MP_FASTCLOSE or RST). [`Event::Closed`] follows.
@@ -473,7 +523,7 @@ impl Stack {
                 out = conn.poll_transmit(&mut ctx);
             }
             if let Some(out) = out {
-                self.ready.push(id, conn.urgency(now));
+                self.ready.push(id, conn.next_urgency(now));
                 break (id, out);
             }
             if conn.forget_at().is_some_and(|at| at <= now) {
@@ -582,6 +632,17 @@ impl Stack {
     /// Counters since the start.
     pub fn stats(&self) -> &StackStats {
         &self.stats
+    }
+
+    /// What is remembered of the paths to peers, by the peer's address and the local path.
+    pub fn records(&self) -> impl Iterator<Item = (IpAddr, PathId, PathRecord)> {
+        self.shared.records.iter()
+    }
+
+    /// Remembers `record` of the path to `peer`, in place of what is known of it: what an earlier
+    /// stack had found.
+    pub fn load_record(&mut self, peer: IpAddr, path: PathId, record: PathRecord) {
+        self.shared.records.put(peer, path, record);
     }
 
     /// Connections that exist, closing ones included.

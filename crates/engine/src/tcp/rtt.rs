@@ -9,7 +9,7 @@ use crate::Config;
 /// Clock granularity G of RFC 6298 section 2.
 const GRANULARITY: Duration = Duration::from_millis(1);
 
-/// The timeout before the first sample (RFC 6298 section 2.1).
+/// The timeout before anything is known (RFC 6298 section 2.1).
 const INITIAL_RTO: Duration = Duration::from_secs(1);
 
 /// The round trip without queues is the lowest of this period of samples and the one before it: a
@@ -44,6 +44,15 @@ impl RttEstimator {
             rto: INITIAL_RTO.min(config.max_rto),
             min_rto: config.min_rto,
             max_rto: config.max_rto,
+        }
+    }
+
+    /// The round trip is known from an earlier subflow on the path: the first timeout is by that, and
+    /// no longer than without.
+    pub fn expect(&mut self, srtt: Duration, rttvar: Duration) {
+        if self.srtt.is_none() {
+            let margin = (rttvar * 4).max(self.min_rto);
+            self.rto = INITIAL_RTO.min(srtt + margin).min(self.max_rto);
         }
     }
 
@@ -105,9 +114,9 @@ impl RttEstimator {
         self.max_rto
     }
 
-    /// The timeout without backoff; 1 s before the first sample. Like Linux, the floor applies to
-    /// the variance term, so that a steady path never times out on a queue that grows by less than
-    /// the floor.
+    /// The timeout without backoff; before the first sample 1 s, or less where the path is
+    /// [known](Self::expect). Like Linux, the floor applies to the variance term, so that a steady
+    /// path never times out on a queue that grows by less than the floor.
     pub fn rto(&self) -> Duration {
         self.rto
     }
@@ -130,6 +139,16 @@ mod tests {
         assert_eq!(rtt.srtt(), Duration::from_millis(110));
         assert_eq!(rtt.rttvar(), Duration::from_micros(57_500));
         assert_eq!(rtt.min(), Duration::from_millis(100));
+    }
+
+    #[test]
+    fn a_known_path_shortens_the_first_timeout() {
+        let mut rtt = RttEstimator::new(&Config::default());
+        let ms = Duration::from_millis;
+        for (srtt, rttvar, rto) in [(40, 5, 240), (40, 60, 280), (900, 100, 1000)] {
+            rtt.expect(ms(srtt), ms(rttvar));
+            assert_eq!(rtt.rto(), ms(rto));
+        }
     }
 
     #[test]

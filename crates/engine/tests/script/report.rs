@@ -160,16 +160,42 @@ fn packets_are_counted_as_on_the_wire() {
 }
 
 #[test]
+fn paths_remember_what_connections_moved_that_are_gone() {
+    let mut s = Script::accepted(config());
+    send!(s, 20, data(1, 1, "ab").win(512).dss(dack(0).map(0, 1, 2)));
+    s.write(vec![7; 5000]);
+    s.skip(30);
+    let [there] = s.stack.path_totals()[..] else {
+        panic!("one path");
+    };
+    assert_eq!((there.traffic.bytes_sent, there.bytes_received), (5000, 2));
+    assert_eq!((there.subflows, there.traffic_now), (1, there.traffic));
+    assert_eq!(s.stack.conn_bytes().collect::<Vec<_>>(), [(s.id(), 2)]);
+    s.abort();
+    s.skip(20_000);
+    assert_eq!(s.stack.connections(), 0);
+    let [gone] = s.stack.path_totals()[..] else {
+        panic!("one path");
+    };
+    assert_eq!((gone.traffic.bytes_sent, gone.bytes_received), (5000, 2));
+    assert_eq!((gone.subflows, gone.traffic_now.bytes_sent), (0, 0));
+}
+
+#[test]
 fn the_flow_size_is_told_at_either_end() {
     let mut s = Script::accepted(config());
     let id = s.id();
     let size = |s: &Script, id| s.stack.conn_stats(id).map(|c| c.flow_size);
     assert_eq!(size(&s, id), Some(FlowSize::Unknown));
-    assert_eq!(s.stack.set_flow_size(s.now, id, 512 << 10), Ok(()));
+    assert_eq!(
+        s.stack
+            .set_flow_size(s.now, id, FlowSize::Declared(512 << 10)),
+        Ok(())
+    );
     assert_eq!(size(&s, id), Some(FlowSize::Declared(512 << 10)));
     let options = ConnectOptions {
         protocol: Protocol::Tcp,
-        flow_size: Some(4096),
+        flow_size: FlowSize::Declared(4096),
         ..ConnectOptions::new(([10, 0, 1, 2], PORT).into(), strategy())
     };
     let opened = s.stack.connect(s.now, options).unwrap();
@@ -177,6 +203,23 @@ fn the_flow_size_is_told_at_either_end() {
     s.abort();
     s.skip(20_000);
     assert!(s.saw(|e| matches!(e, Event::Closed { .. })));
-    let gone = s.stack.set_flow_size(s.now, id, 1);
+    let gone = s.stack.set_flow_size(s.now, id, FlowSize::Declared(1));
     assert_eq!(gone, Err(ApiError::UnknownConnection));
+}
+
+#[test]
+fn a_size_that_is_trusted_less_does_not_replace_a_better_one() {
+    use FlowSize::{Declared, Predicted, Read, Unknown};
+    for (before, said, after) in [
+        (Unknown, Predicted(1), Predicted(1)),
+        (Predicted(1), Predicted(2), Predicted(2)),
+        (Predicted(1), Read(2), Read(2)),
+        (Read(2), Predicted(1), Read(2)),
+        (Read(2), Declared(3), Declared(3)),
+        (Declared(3), Read(2), Declared(3)),
+        (Declared(3), Declared(4), Declared(4)),
+        (Declared(3), Unknown, Declared(3)),
+    ] {
+        assert_eq!(before.or_better(said), after, "{before:?}, {said:?}");
+    }
 }

@@ -143,7 +143,7 @@ fn stack(cell: &Cell, seed: u64, node: u32) -> Result<Stack, Error> {
     let strategy = braid_strategy::factory(&cell.strategy);
     let strategy = strategy.map_err(|e| Error::Usage(e.to_string()))?;
     let (_, rng) = node_streams(seed, node);
-    Ok(Stack::new(flow::engine(cell)?, rng, Box::new(strategy)))
+    Ok(Stack::new(flow::engine(cell)?, rng, strategy))
 }
 
 fn event() -> Result<OwnedFd, Error> {
@@ -294,10 +294,8 @@ impl Core for End<'_> {
                 let Some(stream) = self.waiting.take() else {
                     return;
                 };
-                if let Some(bytes) = stream.flow_size {
-                    // It was accepted just now, so it is known.
-                    let _ = stack.set_flow_size(now, conn, bytes);
-                }
+                // It was accepted just now, so it is known.
+                let _ = stack.set_flow_size(now, conn, stream.flow_size);
                 self.open = Some((conn, stream));
                 self.pump(now, stack);
             }
