@@ -2,8 +2,8 @@
 
 use core::net::SocketAddr;
 
-use crate::strategy::Strategy;
-use crate::{PathId, Protocol};
+use crate::strategy::{FlowSize, Strategy};
+use crate::{PathId, Protocol, Urgency};
 
 /// What a new connection needs to know.
 #[derive(Debug)]
@@ -21,9 +21,10 @@ pub struct ConnectOptions {
     pub local: Option<SocketAddr>,
     /// Protocol.
     pub protocol: Protocol,
-    /// Bytes the flow is to have, where the application knows; whichever way it goes. A hint for
-    /// the strategy of this end.
-    pub flow_size: Option<u64>,
+    /// Bytes the flow is to have, whichever way it goes. A hint for the strategy of this end.
+    pub flow_size: FlowSize,
+    /// How urgent the connection is, beside others and within itself where a write does not say.
+    pub urgency: Urgency,
     /// How to transmit.
     pub strategy: Box<dyn Strategy>,
 }
@@ -37,7 +38,8 @@ impl ConnectOptions {
             path: None,
             local: None,
             protocol: Protocol::Mptcp,
-            flow_size: None,
+            flow_size: FlowSize::Unknown,
+            urgency: Urgency::default(),
             strategy,
         }
     }

@@ -187,13 +187,17 @@ impl SubflowView {
     }
 }
 
-/// How large a flow is, and how that is known.
+/// How many bytes a flow has, and how that is known: the further down, the more it is trusted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum FlowSize {
     /// Nobody knows.
     #[default]
     Unknown,
-    /// The application said so: bytes.
+    /// An estimate: of the application, or from flows of the past.
+    Predicted(u64),
+    /// Read from the protocol, such as HTTP's `Content-Length`.
+    Read(u64),
+    /// The application said so, and means it exactly.
     Declared(u64),
 }
 
@@ -202,7 +206,28 @@ impl FlowSize {
     pub fn bytes(self) -> Option<u64> {
         match self {
             FlowSize::Unknown => None,
-            FlowSize::Declared(bytes) => Some(bytes),
+            FlowSize::Predicted(bytes) | FlowSize::Read(bytes) | FlowSize::Declared(bytes) => {
+                Some(bytes)
+            }
+        }
+    }
+
+    /// What is to be believed once `other` is heard too: what is trusted more, and the later of two
+    /// that are trusted alike.
+    #[must_use]
+    pub fn or_better(self, other: FlowSize) -> FlowSize {
+        match other.trust() >= self.trust() {
+            true => other,
+            false => self,
+        }
+    }
+
+    fn trust(self) -> u8 {
+        match self {
+            FlowSize::Unknown => 0,
+            FlowSize::Predicted(_) => 1,
+            FlowSize::Read(_) => 2,
+            FlowSize::Declared(_) => 3,
         }
     }
 }

@@ -266,10 +266,8 @@ impl Host {
                 let mut stream = stream.clone();
                 stream.open(now);
                 stream.fell_back = self.fell_back.remove(&conn);
-                if let Some(bytes) = stream.flow_size {
-                    // It was accepted just now, so it is known.
-                    let _ = self.stack.set_flow_size(now, conn, bytes);
-                }
+                // It was accepted just now, so it is known.
+                let _ = self.stack.set_flow_size(now, conn, stream.flow_size);
                 stream.pump(now, conn, &mut self.stack, &mut self.oracle);
                 self.streams.insert(conn, stream);
             }

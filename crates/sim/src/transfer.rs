@@ -5,6 +5,7 @@ use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use core::time::Duration;
 use std::io::{self, Write};
 
+use braid_engine::strategy::FlowSize;
 use braid_engine::{ApiError, Config, ConnId, ConnectOptions, PathConfig, PathId, Protocol};
 use braid_links::Settings;
 use braid_links::middlebox::Chain;
@@ -145,8 +146,11 @@ impl<'a> TransferConfig<'a> {
         stream
     }
 
-    fn flow_size(&self) -> Option<u64> {
-        self.declared.then_some(self.size)
+    fn flow_size(&self) -> FlowSize {
+        match self.declared {
+            true => FlowSize::Declared(self.size),
+            false => FlowSize::Unknown,
+        }
     }
 }
 

@@ -10,6 +10,7 @@ mod world;
 use std::time::Duration;
 
 use bolero::{TypeGenerator, check, produce};
+use braid_engine::strategy::FlowSize;
 use braid_engine::{Class, PathId, Protocol, Urgency};
 
 use forge::{Change, Packet, change, icmp_error};
@@ -41,7 +42,9 @@ enum What {
     Read(u16),
     Shutdown,
     Abort,
-    FlowSize(u64),
+    FlowSize(u8, u64),
+    Urgency(u8),
+    Strategy(u8),
     PathUp(bool),
     LeavePath,
     /// So many trips of so many milliseconds on a network that loses nothing.
@@ -70,6 +73,10 @@ struct Connect {
     tcp: bool,
     path: Option<u8>,
     flow_size: Option<u32>,
+}
+
+fn urgency(level: u8) -> Urgency {
+    Urgency::new(level % 8).expect("a level")
 }
 
 impl Case {
@@ -177,14 +184,16 @@ fn call(world: &mut World, at: usize, step: &Step) {
                 options.protocol = Protocol::Tcp;
             }
             options.path = how.path.map(|path| PathId(path % 4));
-            options.flow_size = how.flow_size.map(u64::from);
+            options.flow_size = how
+                .flow_size
+                .map_or(FlowSize::Unknown, |bytes| FlowSize::Declared(bytes.into()));
         }),
         (What::PathUp(up), _) => stack.set_path_up(now, path, *up),
         (What::LeavePath, _) => world.leave_path(at, path),
-        (What::Write(stream, urgency, len), Some(conn)) => {
+        (What::Write(stream, level, len), Some(conn)) => {
             let class = Class {
                 stream: u32::from(stream % 4),
-                urgency: Urgency::new(urgency % 8).expect("a level"),
+                urgency: urgency(*level),
             };
             world.write(at, conn, class, usize::from(*len));
         }
@@ -192,7 +201,17 @@ fn call(world: &mut World, at: usize, step: &Step) {
         // It may be closed already.
         (What::Shutdown, Some((conn, _))) => drop(stack.shutdown(now, conn)),
         (What::Abort, Some((conn, _))) => stack.abort(now, conn),
-        (What::FlowSize(bytes), Some((conn, _))) => drop(stack.set_flow_size(now, conn, *bytes)),
+        (What::FlowSize(known, bytes), Some((conn, _))) => {
+            let known =
+                [FlowSize::Predicted, FlowSize::Read, FlowSize::Declared][usize::from(known % 3)];
+            let _ = stack.set_flow_size(now, conn, known(*bytes));
+        }
+        (What::Urgency(level), Some((conn, _))) => {
+            let _ = stack.set_urgency(now, conn, urgency(*level));
+        }
+        (What::Strategy(n), Some((conn, _))) => {
+            let _ = stack.set_strategy(now, conn, strategy(*n));
+        }
         _ => {}
     }
     world.drain();

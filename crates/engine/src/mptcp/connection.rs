@@ -18,7 +18,7 @@ use crate::buffer::{BLOCK_SIZE, Pool, RangeSet, RecvBuffer, SendBuffer};
 use crate::event::{CloseReason, SubflowCloseReason};
 use crate::path::{Path, PathManager};
 use crate::stats::{ConnStats, PathStats};
-use crate::strategy::{FlowSize, Strategy};
+use crate::strategy::{FlowSize, Strategy, StrategyEvent};
 use crate::tcp::FourTuple;
 use crate::tcp::receive::AckDue;
 use crate::{ApiError, Class, Config, ConnId, Event, ListenerId, SubflowId, Urgency};
@@ -267,6 +267,8 @@ pub(crate) struct Connection {
     pub life: Life,
     pub strategy: Box<dyn Strategy>,
     pub flow_size: FlowSize,
+    /// Of writes that name none.
+    pub urgency: Urgency,
     pub subflows: Vec<Subflow>,
     /// What subflows that are gone moved, by path.
     pub gone: Vec<PathStats>,
@@ -300,6 +302,7 @@ impl Connection {
             life: Life::Opening { since: now },
             strategy,
             flow_size: FlowSize::Unknown,
+            urgency: Urgency::default(),
             subflows: Vec::new(),
             gone: Vec::new(),
             next_subflow: 0,
@@ -353,9 +356,27 @@ impl Connection {
         matches!(self.life, Life::Ended { .. })
     }
 
+    /// The class of writes that name none.
+    pub fn class(&self) -> Class {
+        Class {
+            urgency: self.urgency,
+            ..Class::default()
+        }
+    }
+
+    /// Transmits by another strategy from now on.
+    pub fn set_strategy(&mut self, strategy: Box<dyn Strategy>) {
+        self.strategy = strategy;
+        for subflow in self.subflows.iter().filter(|s| s.is_established()) {
+            self.strategy.on_event(&StrategyEvent::SubflowUp {
+                subflow: subflow.id,
+            });
+        }
+    }
+
     /// How urgent what it has to send is: `None` where it may be something small that waits for no
     /// data (an acknowledgement, a probe, a handshake, an end), or data that is sent again.
-    pub fn urgency(&self, now: Instant) -> Option<Urgency> {
+    pub fn next_urgency(&self, now: Instant) -> Option<Urgency> {
         let owes = |s: &Subflow| {
             s.rcv.due == AckDue::Now
                 || s.handshake_at.is_some_and(|at| at <= now)

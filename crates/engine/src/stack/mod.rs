@@ -229,9 +229,8 @@ impl Stack {
         let id = self.table.reserve();
         let paths = PathManager::opened(&options);
         let mut conn = Connection::new(id, paths, Mode::Tcp, options.strategy, now);
-        conn.flow_size = options
-            .flow_size
-            .map_or(FlowSize::Unknown, FlowSize::Declared);
+        conn.flow_size = options.flow_size;
+        conn.urgency = options.urgency;
         if let Err(error) = conn.open(&mut self.shared.ctx(now)) {
             self.table.release(id);
             return Err(error);
@@ -286,7 +285,7 @@ impl Stack {
             return;
         }
         // Its timers are set when `poll_transmit` has drained it.
-        self.ready.push(id, conn.urgency(now));
+        self.ready.push(id, conn.next_urgency(now));
         if conn.snd.blocked.is_some() && self.shared.pool.unreserved() == 0 && !conn.starved {
             conn.starved = true;
             self.starved.push_back(id);
@@ -363,7 +362,8 @@ impl Stack {
         max: usize,
         fill: impl FnOnce(&mut [IoSliceMut<'_>]) -> Result<usize, E>,
     ) -> Result<usize, E> {
-        self.write_class(now, conn, Class::default(), max, fill)
+        self.with(now, conn, |c, ctx| c.write_with(ctx, c.class(), max, fill))
+            .unwrap_or_else(|| Err(ApiError::UnknownConnection.into()))
     }
 
     /// As [`write_with`](Self::write_with), with bytes of `class`. What was written before and not
@@ -411,7 +411,7 @@ impl Stack {
     pub fn send_space(&self, conn: ConnId) -> usize {
         self.table
             .get(conn)
-            .map_or(0, |c| c.send_space(&self.shared.config, Urgency::default()))
+            .map_or(0, |c| c.send_space(&self.shared.config, c.urgency))
     }
 
     /// Bytes that [`read_with`](Self::read_with) would show now; 0 for unknown connections.
@@ -432,9 +432,10 @@ impl Stack {
             .unwrap_or(Err(ApiError::UnknownConnection))
     }
 
-    /// Declares how many bytes the flow is to have, to the strategy of this end: of an accepted
-    /// connection, or of one whose size was not known when it was opened. The size belongs to the
-    /// flow, whichever way it goes, and is a hint: neither less nor more data is an error.
+    /// Says how many bytes the flow is to have, to the strategy of this end: of an accepted
+    /// connection, or of one whose size was not known, or not so well, when it was opened. The size
+    /// belongs to the flow, whichever way it goes, and is a hint: neither less nor more data is an
+    /// error. It is ignored where a size is known that is trusted more.
     ///
     /// # Errors
     /// [`ApiError::UnknownConnection`].
@@ -442,10 +443,50 @@ impl Stack {
         &mut self,
         now: Instant,
         conn: ConnId,
-        bytes: u64,
+        size: FlowSize,
     ) -> Result<(), ApiError> {
-        self.with(now, conn, |c, _| c.flow_size = FlowSize::Declared(bytes))
-            .ok_or(ApiError::UnknownConnection)
+        self.change(now, conn, |c| c.flow_size = c.flow_size.or_better(size))
+    }
+
+    /// Says how urgent the connection is: of what is written from now on without a class.
+    ///
+    /// # Errors
+    /// [`ApiError::UnknownConnection`].
+    pub fn set_urgency(
+        &mut self,
+        now: Instant,
+        conn: ConnId,
+        urgency: Urgency,
+    ) -> Result<(), ApiError> {
+        self.change(now, conn, |c| c.urgency = urgency)
+    }
+
+    /// Transmits by another strategy from now on: of an accepted connection, or when more is known
+    /// of what it carries. It is told of the subflows there are.
+    ///
+    /// # Errors
+    /// [`ApiError::UnknownConnection`].
+    pub fn set_strategy(
+        &mut self,
+        now: Instant,
+        conn: ConnId,
+        strategy: Box<dyn Strategy>,
+    ) -> Result<(), ApiError> {
+        self.change(now, conn, |c| c.set_strategy(strategy))
+    }
+
+    /// Does `f` to a connection, and what follows from it: the strategy may now want other paths.
+    fn change(
+        &mut self,
+        now: Instant,
+        conn: ConnId,
+        f: impl FnOnce(&mut Connection),
+    ) -> Result<(), ApiError> {
+        let changed = self.with(now, conn, |c, ctx| {
+            f(c);
+            c.settle(ctx);
+        });
+        changed.ok_or(ApiError::UnknownConnection)
     }
 
     /// Ends the connection at once (MP_FASTCLOSE or RST). [`Event::Closed`] follows.
@@ -474,7 +515,7 @@ impl Stack {
                 out = conn.poll_transmit(&mut ctx);
             }
             if let Some(out) = out {
-                self.ready.push(id, conn.urgency(now));
+                self.ready.push(id, conn.next_urgency(now));
                 break (id, out);
             }
             if conn.forget_at().is_some_and(|at| at <= now) {

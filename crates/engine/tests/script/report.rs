@@ -165,11 +165,15 @@ fn the_flow_size_is_told_at_either_end() {
     let id = s.id();
     let size = |s: &Script, id| s.stack.conn_stats(id).map(|c| c.flow_size);
     assert_eq!(size(&s, id), Some(FlowSize::Unknown));
-    assert_eq!(s.stack.set_flow_size(s.now, id, 512 << 10), Ok(()));
+    assert_eq!(
+        s.stack
+            .set_flow_size(s.now, id, FlowSize::Declared(512 << 10)),
+        Ok(())
+    );
     assert_eq!(size(&s, id), Some(FlowSize::Declared(512 << 10)));
     let options = ConnectOptions {
         protocol: Protocol::Tcp,
-        flow_size: Some(4096),
+        flow_size: FlowSize::Declared(4096),
         ..ConnectOptions::new(([10, 0, 1, 2], PORT).into(), strategy())
     };
     let opened = s.stack.connect(s.now, options).unwrap();
@@ -177,6 +181,23 @@ fn the_flow_size_is_told_at_either_end() {
     s.abort();
     s.skip(20_000);
     assert!(s.saw(|e| matches!(e, Event::Closed { .. })));
-    let gone = s.stack.set_flow_size(s.now, id, 1);
+    let gone = s.stack.set_flow_size(s.now, id, FlowSize::Declared(1));
     assert_eq!(gone, Err(ApiError::UnknownConnection));
+}
+
+#[test]
+fn a_size_that_is_trusted_less_does_not_replace_a_better_one() {
+    use FlowSize::{Declared, Predicted, Read, Unknown};
+    for (before, said, after) in [
+        (Unknown, Predicted(1), Predicted(1)),
+        (Predicted(1), Predicted(2), Predicted(2)),
+        (Predicted(1), Read(2), Read(2)),
+        (Read(2), Predicted(1), Read(2)),
+        (Read(2), Declared(3), Declared(3)),
+        (Declared(3), Read(2), Declared(3)),
+        (Declared(3), Declared(4), Declared(4)),
+        (Declared(3), Unknown, Declared(3)),
+    ] {
+        assert_eq!(before.or_better(said), after, "{before:?}, {said:?}");
+    }
 }

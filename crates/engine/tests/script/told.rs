@@ -97,3 +97,24 @@ fn a_sliver_of_window_is_none() {
     quiet!(s, 15);
     assert_eq!(listener.heard(), []);
 }
+
+/// One that comes later is told of what there is.
+#[test]
+fn another_strategy_takes_over() {
+    let (mut s, first) = opened(65_000);
+    let second = Listener::default();
+    let id = s.id();
+    let changed = s.stack.set_strategy(s.now, id, Box::new(second.clone()));
+    assert_eq!(changed, Ok(()));
+    let up = StrategyEvent::SubflowUp { subflow: SUBFLOW };
+    assert_eq!(second.heard(), [up]);
+    s.write("data");
+    recv!(s, 10, data(1, 1, "data"));
+    send!(s, 20, ack(1, 5));
+    assert_eq!(first.heard(), []);
+    let acknowledged = StrategyEvent::Acknowledged {
+        subflow: SUBFLOW,
+        bytes: 4,
+    };
+    assert_eq!(second.heard(), [acknowledged]);
+}

@@ -1,6 +1,6 @@
 //! Streams of one connection, and connections of one stack, by urgency.
 
-use braid_engine::{CloseReason, Config, Event, FallbackCause, Protocol};
+use braid_engine::{CloseReason, Config, Event, FallbackCause, Protocol, Urgency};
 use braid_wire::tcp::Flags;
 
 use crate::harness::{Script, config, mapped};
@@ -30,6 +30,18 @@ fn urgent_data_overtakes_what_was_not_sent() {
         (stats.snd_nxt, stats.snd_end, stats.unsent),
         (11, 11, [0; 8])
     );
+}
+
+/// What names no class is as urgent as the connection is said to be.
+#[test]
+fn a_connection_has_an_urgency_of_its_own() {
+    let mut s = Script::accepted(config());
+    s.queue(1, 5, "bulk");
+    let id = s.id();
+    assert_eq!(s.stack.set_urgency(s.now, id, Urgency::LEAST), Ok(()));
+    s.write("later");
+    recv!(s, 10, data(1, 1, "bulk").dss(dack(0).map(0, 1, 4)));
+    recv!(s, 10, data(5, 1, "later").dss(dack(0).map(4, 5, 5)));
 }
 
 /// What was sent keeps its place and is repeated there, whatever was written since.

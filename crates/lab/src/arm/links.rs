@@ -294,10 +294,8 @@ impl Core for End<'_> {
                 let Some(stream) = self.waiting.take() else {
                     return;
                 };
-                if let Some(bytes) = stream.flow_size {
-                    // It was accepted just now, so it is known.
-                    let _ = stack.set_flow_size(now, conn, bytes);
-                }
+                // It was accepted just now, so it is known.
+                let _ = stack.set_flow_size(now, conn, stream.flow_size);
                 self.open = Some((conn, stream));
                 self.pump(now, stack);
             }

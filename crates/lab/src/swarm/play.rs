@@ -3,6 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
+use braid_engine::strategy::FlowSize;
 use braid_engine::{Config, ConnectOptions, PathConfig, PathId, Protocol};
 use braid_links::middlebox::{
     Chain, Direction as Way, Merge, Nat, NatConfig, OptionEdit, SequenceShift, Split, Target,
@@ -230,7 +231,10 @@ impl<'a> Play<'a> {
             remote_alt: Some(v6),
             path: flow.path.map(PathId),
             protocol: flow.protocol,
-            flow_size: flow.declared.then_some(flow.size),
+            flow_size: match flow.declared {
+                true => FlowSize::Declared(flow.size),
+                false => FlowSize::Unknown,
+            },
             ..ConnectOptions::new(v4, strategy)
         };
         let host = self.opener(flow);

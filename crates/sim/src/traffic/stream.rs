@@ -1,6 +1,7 @@
 //! One end of a connection.
 
 use braid_engine::stats::ConnStats;
+use braid_engine::strategy::FlowSize;
 use braid_engine::{ApiError, CloseReason, ConnId, FallbackCause, Stack};
 use braid_wire::Instant;
 
@@ -38,8 +39,8 @@ pub struct Stream {
     pub closed: Option<(Instant, CloseReason)>,
     /// What the connection had moved when it ended.
     pub report: Option<ConnStats>,
-    /// Bytes the accepting end of the connection declares the flow to have.
-    pub flow_size: Option<u64>,
+    /// What the accepting end of the connection says of the size of the flow.
+    pub flow_size: FlowSize,
     /// Writes only the first byte, which establishes the connection: more when this is unset.
     pub held: bool,
     shut: bool,
@@ -65,7 +66,7 @@ impl Stream {
             complete_at: None,
             closed: None,
             report: None,
-            flow_size: None,
+            flow_size: FlowSize::Unknown,
             held: false,
             shut: false,
             bucket: Bucket::default(),
