@@ -9,14 +9,13 @@ use braid_engine::strategy::FlowSize;
 /// All of it is advice: a wrong hint costs time, never a byte.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FlowHints {
-    /// How much the destination is going to send to the user.
+    /// How many bytes the connection carries, in the direction that carries more.
     pub size: FlowSize,
-    /// How much the user is going to send.
-    pub upload: FlowSize,
     /// How urgent the connection is; `None` where nobody said so, which is
     /// [`Urgency::default`] in the end.
     pub urgency: Option<Urgency>,
-    /// What waits for longer than this before it is first sent is of no use any more.
+    /// Within what time the user wants the bytes, counted from when each is there to be sent.
+    /// Nothing of a relayed stream is dropped for being late.
     pub deadline: Option<Duration>,
     /// The name of a strategy in place of the configured one; it exists.
     pub strategy: Option<String>,
