@@ -317,8 +317,9 @@ impl BoxCore {
         if late || attempts >= MAX_ATTEMPTS {
             return self.end(ctx, id, Outcome::NoServer);
         }
-        self.counters.retries += 1;
-        self.reconnect(ctx, id);
+        if self.reconnect(ctx, id) {
+            self.counters.retries += 1;
+        }
     }
 
     /// A warm connection was dead already: the user gets a new one, and does not notice.
@@ -328,10 +329,10 @@ impl BoxCore {
         self.reconnect(ctx, id);
     }
 
-    /// A new connection in the place of one that failed.
-    fn reconnect(&mut self, ctx: &mut Ctx<'_>, id: SessionId) {
+    /// A new connection in the place of one that failed; without one the session ends.
+    fn reconnect(&mut self, ctx: &mut Ctx<'_>, id: SessionId) -> bool {
         let Some(session) = self.sessions.get_mut(id) else {
-            return;
+            return false;
         };
         ctx.stack.abort(ctx.now, session.relay.conn);
         let wish = Wish {
@@ -343,7 +344,8 @@ impl BoxCore {
             .upstream
             .acquire(ctx.now, &wish, ctx.stack, &mut self.counters);
         let Ok(lease) = lease else {
-            return self.end(ctx, id, Outcome::NoServer);
+            self.end(ctx, id, Outcome::NoServer);
+            return false;
         };
         session.relay.conn = lease.conn;
         session.server = lease.server;
@@ -354,6 +356,7 @@ impl BoxCore {
         self.sessions.bind_conn(lease.conn, id);
         self.sessions
             .arm(id, ctx.now + self.timeouts.attempt * (1 << attempts));
+        true
     }
 
     /// Asks the server for the destination; `answers` reads what it says.
@@ -404,9 +407,12 @@ impl BoxCore {
                     session.relay.forget_kept();
                     session.relay.touch(ctx.now);
                     let due = session.relay.due();
+                    let server = session.server;
                     self.counters.connected += 1;
                     self.handshakes -= 1;
                     self.sessions.arm(id, due);
+                    self.upstream
+                        .on_served(ctx.now, server, ctx.stack, &mut self.counters);
                 }
                 Ok(ClientStep::More) if ctx.stack.read_finished(conn) => {
                     return self.end(ctx, id, Outcome::Refused(ClientError::Garbage));

@@ -116,9 +116,14 @@ impl ServerCore {
         &self.counters
     }
 
-    /// Connections now.
+    /// Connections now, but those that wait for a request.
     pub fn connections(&self) -> usize {
-        self.sessions.len()
+        self.sessions.len() - self.waiting()
+    }
+
+    /// Connections of boxes that signed in and wait for a request.
+    pub fn waiting(&self) -> usize {
+        self.handshakes.waiting()
     }
 }
 
@@ -279,10 +284,7 @@ impl ServerCore {
             return;
         };
         let Request { destination, note } = request;
-        let right = |g: &Grant| {
-            self.verifier
-                .check_request(g, &destination, note.as_ref())
-        };
+        let right = |g: &Grant| self.verifier.check_request(g, &destination, note.as_ref());
         if !handshake.grant.as_ref().is_some_and(right) {
             return self.refuse(ctx, id, Refusal::WrongDestination);
         }

@@ -182,9 +182,7 @@ fn length(stage: Stage, m: &[u8]) -> usize {
             4 + address_length(*atyp, rest).unwrap_or(0)
         }
         (Stage::Request | Stage::Noted, [VERSION, ..]) => 4,
-        (Stage::Request, [NOTE, a, b, ..]) => {
-            NOTE_HEAD + Note::length([*a, *b]).unwrap_or(0)
-        }
+        (Stage::Request, [NOTE, a, b, ..]) => NOTE_HEAD + Note::length([*a, *b]).unwrap_or(0),
         (Stage::Request, [NOTE, ..]) => NOTE_HEAD,
         _ => 1,
     }
