@@ -7,7 +7,9 @@ use core::time::Duration;
 use std::collections::BTreeMap;
 
 use braid_engine::app::{Core, Ctx, LocalEvent, LocalId};
-use braid_engine::{ApiError, CloseReason, Event, PathId, Stack, StrategyFactory};
+use braid_engine::{
+    ApiError, CloseReason, Event, PathId, Stack, StrategyFactory, SubflowCloseReason,
+};
 use braid_wire::{Instant, Rng};
 
 use crate::config::{BoxConfig, BoxLimits, BoxTimeouts};
@@ -205,6 +207,10 @@ impl BoxCore {
                 self.upstream
                     .on_subflow(ctx.now, server, path, rtt, ctx.stack);
             }
+            Event::SubflowClosed {
+                reason: SubflowCloseReason::Reset,
+                ..
+            } if session.may_fall_back(ctx.stack) => self.fall_back(ctx, id),
             Event::SubflowClosed { path, reason, .. } => {
                 self.upstream
                     .on_subflow_closed(ctx.now, server, path, reason);
