@@ -1,6 +1,7 @@
 //! The aggregation box: takes users' connections in and carries them to a server over all links.
 
 mod session;
+mod status;
 
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
@@ -17,6 +18,7 @@ use crate::hints::FlowHints;
 use crate::relay::{self, End, Relay};
 use crate::report::{BoxCounters, LogLimiter};
 use crate::socks::{ClientError, ClientHandshake, ClientStep, Destination, Reply};
+use crate::status::About;
 use crate::table::{Due, SessionId, Table};
 use crate::upstream::{LinkAddresses, Notice, Upstream, Wish};
 
@@ -37,6 +39,7 @@ use session::{Outcome, Session, Stage};
 /// taking in one less or one more around a change does no harm.
 #[derive(Debug)]
 pub struct BoxCore {
+    about: About,
     timeouts: BoxTimeouts,
     limits: BoxLimits,
     upstream: Upstream,
@@ -64,6 +67,11 @@ impl BoxCore {
     /// its own.
     pub fn new(config: &BoxConfig, rng: Rng, strategy: StrategyFactory) -> Self {
         BoxCore {
+            about: About {
+                name: config.name.clone(),
+                strategy: config.strategy.clone(),
+                congestion: config.congestion.name(),
+            },
             timeouts: config.timeouts.clone(),
             limits: config.limits.clone(),
             upstream: Upstream::new(config, rng, strategy),
@@ -111,6 +119,11 @@ impl BoxCore {
     /// answered for the first time.
     pub fn intake_wanted(&self) -> bool {
         self.upstream.intake_wanted()
+    }
+
+    /// Whether the link of `path` is switched off ([`Request::Link`](crate::control::Request)).
+    pub fn is_off(&self, path: PathId) -> bool {
+        self.upstream.is_off(path)
     }
 
     /// The next notice; repeats nothing that did not change. What holds at the start is

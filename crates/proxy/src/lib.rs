@@ -7,12 +7,14 @@
 pub mod auth;
 mod box_core;
 pub mod config;
+pub mod control;
 mod hints;
 pub mod policy;
 mod relay;
 pub mod report;
 mod server_core;
 pub mod socks;
+pub mod status;
 mod table;
 mod upstream;
 

@@ -47,6 +47,8 @@ pub struct BoxConfig {
     pub bypass: Vec<IpNet>,
     /// What happens to QUIC.
     pub quic: Quic,
+    /// The control socket; `None` leaves the place to the driver.
+    pub control: Option<PathBuf>,
     /// TUN device and its addresses.
     pub tun: TunConfig,
     /// Timeouts.
@@ -301,6 +303,7 @@ impl BoxConfig {
             congestion: raw.congestion.unwrap_or_default().0,
             bypass: raw.bypass.nets(),
             quic: raw.quic,
+            control: src.control_socket(raw.control)?,
             tun,
             timeouts: raw.timeouts,
             limits: raw.limits,
@@ -350,17 +353,7 @@ pub(super) fn check_strategy(
     };
     match braid_strategy::by_name(name.get_ref()) {
         Ok(_) => Ok(name.into_inner()),
-        Err(unknown) => {
-            let message = format!("there is no strategy {:?}", unknown.0);
-            Err(src.error(
-                &name,
-                message,
-                format!(
-                    "one of {}",
-                    braid_strategy::names().collect::<Vec<_>>().join(", ")
-                ),
-            ))
-        }
+        Err(error) => Err(src.error(&name, error.problem, error.expected)),
     }
 }
 
@@ -381,6 +374,7 @@ struct Raw {
     bypass: OneOrMany<Prefix>,
     #[serde(default, deserialize_with = "quic")]
     quic: Quic,
+    control: Option<Spanned<PathBuf>>,
     tun: Option<RawTun>,
     #[serde(default)]
     timeouts: BoxTimeouts,
