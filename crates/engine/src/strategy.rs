@@ -24,7 +24,7 @@ pub trait Strategy: fmt::Debug + Send {
 
     /// When to open a further subflow on `path`, which has none; `None` where that is not wanted.
     /// Asked after every change, so a delay must count from something fixed, not from now; never
-    /// before the peer can take a join.
+    /// before the peer's key is known.
     fn join(&mut self, view: &OpenView<'_>, path: &PathView) -> Option<Instant> {
         let _ = path;
         Some(view.now)
@@ -69,6 +69,8 @@ pub struct OpenView<'a> {
     pub unanswered: Option<PathId>,
     /// How large the flow is.
     pub flow_size: FlowSize,
+    /// Bytes the flow has had so far: written here or received in order, whichever is more.
+    pub seen: u64,
     /// Bytes written and never sent.
     pub unsent: u64,
 }
@@ -136,8 +138,8 @@ pub struct SubflowView {
     /// round trips in which there were enough of them: what the path's bottleneck takes. Before, what
     /// earlier subflows there found, or 0.
     pub peak_rate: u64,
-    /// How long what was sent will need at this rate to pass the bottleneck.
-    pub backlog: Duration,
+    /// When all that was sent will have passed the bottleneck at this rate, or has.
+    pub passed_at: Instant,
     /// Share of sent bytes that were lost, over the subflow's life: `0.0..=1.0`.
     pub loss: f32,
     /// Bytes that were lost though the path's queue was short, over the subflow's life: by the path
@@ -188,17 +190,6 @@ impl SubflowView {
     /// How long the newest acknowledged packet stood in queues.
     pub fn queueing_delay(&self) -> Duration {
         self.latest_rtt.saturating_sub(self.base_rtt)
-    }
-
-    /// The loss rate that explains the window, by the model of Mathis solved for loss (MPTCP-MAPS,
-    /// equation 4): `(1.22 MSS / (RTT * AB))^2` with the Vegas estimate `AB = cwnd / base_rtt` of
-    /// the available bandwidth and MSS = 1500 bytes. 0 before the first round trip.
-    pub fn modelled_loss(&self) -> f64 {
-        let in_round = self.srtt.as_secs_f64() * self.cwnd as f64 / self.base_rtt.as_secs_f64();
-        match in_round.is_finite() && in_round > 0.0 {
-            true => (1.22 * 1500.0 / in_round).powi(2).min(1.0),
-            false => 0.0,
-        }
     }
 }
 

@@ -7,15 +7,19 @@
 pub mod auth;
 mod box_core;
 pub mod config;
+pub mod control;
+mod hints;
 pub mod policy;
 mod relay;
 pub mod report;
 mod server_core;
 pub mod socks;
+pub mod status;
 mod table;
 mod upstream;
 
 pub use box_core::BoxCore;
 pub use config::{BoxConfig, ConfigError, ServerConfig};
+pub use hints::FlowHints;
 pub use server_core::ServerCore;
 pub use upstream::{LinkAddresses, Notice};

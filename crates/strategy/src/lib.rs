@@ -6,8 +6,14 @@
 #![forbid(unsafe_code)]
 
 mod adaptive;
+mod blest;
+mod ecf;
+mod fsa;
+mod linux;
+mod maps;
 mod minrtt;
 pub mod parts;
+mod po;
 mod redundant;
 mod roundrobin;
 mod settings;
@@ -16,7 +22,13 @@ use braid_engine::StrategyFactory;
 use braid_engine::strategy::Strategy;
 
 pub use adaptive::Adaptive;
+pub use blest::Blest;
+pub use ecf::Ecf;
+pub use fsa::Fsa;
+pub use linux::Linux;
+pub use maps::Maps;
 pub use minrtt::MinRtt;
+pub use po::Po;
 pub use redundant::Redundant;
 pub use roundrobin::RoundRobin;
 pub use settings::StrategyError;
@@ -34,8 +46,21 @@ const TABLE: &[(&str, Read)] = &[
     ("minrtt", |_| Ok(copies_of(MinRtt))),
     ("roundrobin", |_| Ok(copies_of(RoundRobin::default()))),
     ("redundant", |_| Ok(copies_of(Redundant))),
+    ("blest", |_| Ok(copies_of(Blest::default()))),
+    ("ecf", |_| Ok(copies_of(Ecf::default()))),
+    ("linux", |_| Ok(copies_of(Linux::default()))),
+    ("fsa", |_| Ok(copies_of(Fsa::default()))),
+    ("po", |settings| {
+        let bases = BASELINES.map(|name| (name, name));
+        let base = settings.one_of("base", "minrtt", &bases)?;
+        Ok(Po::factory(factory(base)?))
+    }),
+    ("maps", |settings| Ok(copies_of(Maps::read(settings)?))),
     ("adaptive", |_| Ok(copies_of(Adaptive::default()))),
 ];
+
+/// Those that `po` may build on.
+const BASELINES: [&str; 6] = ["minrtt", "roundrobin", "redundant", "blest", "ecf", "linux"];
 
 /// The names of all strategies, without settings.
 pub fn names() -> impl Iterator<Item = &'static str> {

@@ -40,7 +40,11 @@ impl<'a> Settings<'a> {
         };
         Settings {
             text,
-            given: settings.iter().flat_map(|s| s.split(',')).map(one).collect(),
+            given: settings
+                .iter()
+                .flat_map(|s| s.split(','))
+                .map(one)
+                .collect(),
             known: Vec::new(),
         }
     }

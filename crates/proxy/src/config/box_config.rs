@@ -47,6 +47,8 @@ pub struct BoxConfig {
     pub bypass: Vec<IpNet>,
     /// What happens to QUIC.
     pub quic: Quic,
+    /// The control socket; `None` leaves the place to the driver.
+    pub control: Option<PathBuf>,
     /// TUN device and its addresses.
     pub tun: TunConfig,
     /// Timeouts.
@@ -55,6 +57,8 @@ pub struct BoxConfig {
     pub limits: BoxLimits,
     /// How often links are probed.
     pub probing: Probing,
+    /// Connections to the server that wait for users.
+    pub warm: Warm,
 }
 
 /// One access link.
@@ -231,6 +235,34 @@ impl Default for Probing {
     }
 }
 
+/// Connections to the server that are opened, joined and signed in before a user wants one.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Warm {
+    /// Most that wait at a time; 0 is none. There are as many as users lately asked for at once.
+    #[serde(deserialize_with = "types::count_from::<0, _>")]
+    pub max: usize,
+    /// They are closed when no user asked for a connection for this long.
+    #[serde(deserialize_with = "types::duration")]
+    pub idle: Duration,
+    /// One that waited this long is replaced, before the server gives it up.
+    #[serde(deserialize_with = "types::duration")]
+    pub age: Duration,
+    /// Also while a metered link is in use, whose bytes they cost.
+    pub metered: bool,
+}
+
+impl Default for Warm {
+    fn default() -> Self {
+        Warm {
+            max: 8,
+            idle: Duration::from_secs(300),
+            age: Duration::from_secs(60),
+            metered: false,
+        }
+    }
+}
+
 impl BoxConfig {
     /// Reads `path`, and the secrets it refers to (relative to its directory).
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
@@ -271,10 +303,12 @@ impl BoxConfig {
             congestion: raw.congestion.unwrap_or_default().0,
             bypass: raw.bypass.nets(),
             quic: raw.quic,
+            control: src.control_socket(raw.control)?,
             tun,
             timeouts: raw.timeouts,
             limits: raw.limits,
             probing: raw.probing,
+            warm: raw.warm,
         })
     }
 
@@ -340,6 +374,7 @@ struct Raw {
     bypass: OneOrMany<Prefix>,
     #[serde(default, deserialize_with = "quic")]
     quic: Quic,
+    control: Option<Spanned<PathBuf>>,
     tun: Option<RawTun>,
     #[serde(default)]
     timeouts: BoxTimeouts,
@@ -347,6 +382,8 @@ struct Raw {
     limits: BoxLimits,
     #[serde(default)]
     probing: Probing,
+    #[serde(default)]
+    warm: Warm,
 }
 
 #[derive(Deserialize)]

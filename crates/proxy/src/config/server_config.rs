@@ -40,6 +40,8 @@ pub struct ServerConfig {
     pub congestion: Algorithm,
     /// How far a box's clock may be off, either way. Passwords are valid no longer.
     pub time_window: Duration,
+    /// The control socket; `None` leaves the place to the driver.
+    pub control: Option<PathBuf>,
     /// TUN device and its addresses.
     pub tun: TunConfig,
     /// Timeouts.
@@ -64,6 +66,9 @@ pub struct ServerTimeouts {
     /// From a connection to its complete SOCKS request.
     #[serde(deserialize_with = "types::duration")]
     pub handshake: Duration,
+    /// From the password of a box that signs in beforehand to its request.
+    #[serde(deserialize_with = "types::duration")]
+    pub waiting: Duration,
     /// Name look-up and connection to the destination together.
     #[serde(deserialize_with = "types::duration")]
     pub connect: Duration,
@@ -88,6 +93,7 @@ impl Default for ServerTimeouts {
     fn default() -> Self {
         ServerTimeouts {
             handshake: Duration::from_secs(10),
+            waiting: Duration::from_secs(120),
             connect: Duration::from_secs(30),
             idle: Duration::from_secs(2 * 3600),
             half_closed: Duration::from_secs(15 * 60),
@@ -108,6 +114,10 @@ pub struct ServerLimits {
     /// Most connections at a time whose SOCKS request is not complete.
     #[serde(deserialize_with = "types::count")]
     pub handshakes: usize,
+    /// Most connections at a time of one user that wait for their request. More of them have the
+    /// time of a handshake.
+    #[serde(deserialize_with = "types::count")]
+    pub waiting: usize,
     /// Most passwords remembered against replay.
     #[serde(deserialize_with = "types::count")]
     pub replay: usize,
@@ -125,6 +135,7 @@ impl Default for ServerLimits {
             connections: 32_768,
             per_user: 16_384,
             handshakes: 2_048,
+            waiting: 64,
             replay: 262_144,
             buffer: 8 << 20,
             memory: 1 << 30,
@@ -183,6 +194,7 @@ impl ServerConfig {
             strategy: check_strategy(&src, raw.strategy)?,
             congestion: raw.congestion.unwrap_or_default().0,
             time_window: Duration::from_secs(window),
+            control: src.control_socket(raw.control)?,
             tun: RawTun::check(raw.tun, &src, ("10.215.78.0/24", "fdb7:a1d0:78::/64"), &[])?,
             timeouts: raw.timeouts,
             limits: raw.limits,
@@ -226,6 +238,7 @@ struct Raw {
     strategy: Option<Spanned<String>>,
     congestion: Option<Congestion>,
     time_window: Option<Spanned<Window>>,
+    control: Option<Spanned<PathBuf>>,
     tun: Option<RawTun>,
     #[serde(default)]
     timeouts: ServerTimeouts,

@@ -36,6 +36,7 @@ impl Estimate {
             0 => f64::INFINITY,
             rate => rate as f64,
         };
+        let backlog = subflow.passed_at.saturating_since(now).as_secs_f64();
         let oldest = subflow.oldest_sent.unwrap_or(now);
         let age = now.saturating_since(oldest).as_secs_f64();
         Estimate {
@@ -45,7 +46,7 @@ impl Estimate {
             queue: match rate.is_finite() {
                 // What is beyond the pipe stands in the queue for sure; of what was sent in bursts
                 // there may be more.
-                true => (rate * subflow.backlog.as_secs_f64())
+                true => (rate * backlog)
                     .min(in_flight)
                     .max(in_flight - rate * base),
                 false => 0.0,

@@ -2,5 +2,8 @@
 
 pub mod again;
 pub mod estimate;
+pub mod flow;
+pub mod quality;
+pub mod rank;
 pub mod table;
 pub mod usable;
