@@ -151,6 +151,7 @@ impl Core for BoxCore {
             id,
             peer,
             destination,
+            ..
         } = event
         {
             return self.on_accepted(ctx, id, peer, destination);

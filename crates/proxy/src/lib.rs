@@ -12,6 +12,7 @@ pub mod policy;
 mod relay;
 pub mod report;
 mod server_core;
+pub mod sniff;
 pub mod socks;
 mod table;
 mod upstream;

@@ -66,15 +66,17 @@ impl Destination {
             }
             ATYP_NAME => {
                 let name = core::str::from_utf8(addr.get(1..)?).ok()?;
-                let ok = (1..=253).contains(&name.len())
-                    && name
-                        .bytes()
-                        .all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b));
-                ok.then(|| Destination::Name(name.to_owned(), port))
+                is_host_name(name).then(|| Destination::Name(name.to_owned(), port))
             }
             _ => None,
         }
     }
+}
+
+/// Whether `name` may be that of a [`Destination::Name`].
+pub(crate) fn is_host_name(name: &str) -> bool {
+    let known = |b: u8| b.is_ascii_alphanumeric() || b"-_.".contains(&b);
+    (1..=253).contains(&name.len()) && name.bytes().all(known)
 }
 
 impl fmt::Display for Destination {

@@ -9,5 +9,6 @@ mod message;
 mod server;
 
 pub use client::{ClientError, ClientHandshake, ClientStep, flight};
+pub(crate) use message::is_host_name;
 pub use message::{Destination, Reply};
 pub use server::{ServerError, ServerHandshake, ServerStep};
