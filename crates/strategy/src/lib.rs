@@ -7,6 +7,7 @@
 
 mod minrtt;
 pub mod parts;
+pub mod predict;
 mod redundant;
 mod roundrobin;
 
