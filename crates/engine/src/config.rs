@@ -45,6 +45,8 @@ pub struct Config {
     pub max_half_open: usize,
     /// Most subflows of one connection.
     pub max_subflows: usize,
+    /// Most paths to peers that are remembered beyond their connections.
+    pub max_records: usize,
 }
 
 impl Default for Config {
@@ -66,6 +68,7 @@ impl Default for Config {
             max_connections: 65_536,
             max_half_open: 4_096,
             max_subflows: 8,
+            max_records: 1024,
         }
     }
 }

@@ -23,6 +23,7 @@ pub use config::{Config, DelayedAck, PathConfig, Protocol};
 pub use connect::ConnectOptions;
 pub use error::ApiError;
 pub use event::{CloseReason, Event, FallbackCause, SubflowCloseReason};
+pub use path::PathRecord;
 pub use stack::{RxMeta, SegmentKind, Stack, StrategyFactory, Transmit, TransmitInfo, TxChecksum};
 
 /// A connection of a [`Stack`]. Ids are not reused within 2^32 connections of one slot.

@@ -6,7 +6,7 @@ use core::time::Duration;
 
 use braid_wire::{Instant, Rng};
 
-use crate::{PathId, Protocol, SubflowId, Urgency};
+use crate::{PathId, PathRecord, Protocol, SubflowId, Urgency};
 
 /// How a connection transmits: where it opens, where it joins, and what goes out next on which
 /// subflow. One a connection.
@@ -82,6 +82,8 @@ pub struct PathView {
     pub backup: bool,
     /// The connection has a subflow there, or one that is being opened.
     pub in_use: bool,
+    /// What earlier subflows to this peer found there.
+    pub record: Option<PathRecord>,
 }
 
 /// How a connection opens.
@@ -331,6 +333,8 @@ pub enum StrategyEvent {
     SubflowUp {
         /// The subflow.
         subflow: SubflowId,
+        /// What others to this address of the peer's have found on its path.
+        record: Option<PathRecord>,
     },
     /// A subflow is gone.
     SubflowDown {

@@ -107,10 +107,10 @@ impl Connection {
                 i += 1;
                 continue;
             }
-            let subflow = self.subflows.remove(i);
+            let mut subflow = self.subflows.remove(i);
             ctx.demux.tuples.remove(&subflow.tuple);
             self.count_gone(&subflow);
-            self.on_subflow_gone(ctx, &subflow);
+            self.on_subflow_gone(ctx, &mut subflow);
             if self.is_ended() {
                 continue;
             }

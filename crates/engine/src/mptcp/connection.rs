@@ -16,7 +16,7 @@ use super::subflow::{Phase, ResetKind, Subflow};
 use super::window::WindowSize;
 use crate::buffer::{BLOCK_SIZE, Pool, RangeSet, RecvBuffer, SendBuffer};
 use crate::event::{CloseReason, SubflowCloseReason};
-use crate::path::{Path, PathManager};
+use crate::path::{Path, PathManager, Records};
 use crate::stats::{ConnStats, PathStats};
 use crate::strategy::{FlowSize, Strategy, StrategyEvent};
 use crate::tcp::FourTuple;
@@ -59,6 +59,7 @@ pub(crate) struct Ctx<'a> {
     pub now: Instant,
     pub config: &'a Config,
     pub paths: &'a [Path],
+    pub records: &'a mut Records,
     pub pool: &'a mut Pool,
     pub rng: &'a mut Rng,
     pub events: &'a mut VecDeque<Event>,
@@ -365,11 +366,12 @@ impl Connection {
     }
 
     /// Transmits by another strategy from now on.
-    pub fn set_strategy(&mut self, strategy: Box<dyn Strategy>) {
+    pub fn set_strategy(&mut self, ctx: &Ctx<'_>, strategy: Box<dyn Strategy>) {
         self.strategy = strategy;
         for subflow in self.subflows.iter().filter(|s| s.is_established()) {
             self.strategy.on_event(&StrategyEvent::SubflowUp {
                 subflow: subflow.id,
+                record: subflow.record(ctx.records),
             });
         }
     }

@@ -36,7 +36,7 @@ pub(crate) fn window_shift(config: &Config) -> u8 {
 }
 
 /// When the handshake segment sent for the `tries`-th time is repeated; `rto` is the subflow's
-/// timeout, 1 s before its round trip is known (RFC 6298 section 2.1).
+/// timeout, 1 s before anything is known of its round trip (RFC 6298 section 2.1).
 pub(crate) fn repeat_at(now: Instant, tries: u32, rto: Duration) -> Instant {
     now + (rto * (1 << tries.saturating_sub(1).min(5))).min(MAX_SYN_RTO)
 }
@@ -109,6 +109,9 @@ impl Connection {
         };
         subflow.opened_at = ctx.now;
         subflow.handshake_at = Some(ctx.now);
+        if let Some(record) = subflow.record(ctx.records) {
+            subflow.snd.rtt.expect(record.srtt, record.rttvar);
+        }
         subflow
     }
 
@@ -415,10 +418,12 @@ impl Connection {
             // A join that was under way when the connection ended: nobody waits for it any more.
             return;
         }
-        let subflow = &self.subflows[i];
+        let subflow = &mut self.subflows[i];
         self.strategy.on_event(&StrategyEvent::SubflowUp {
             subflow: subflow.id,
+            record: subflow.record(ctx.records),
         });
+        subflow.remember(ctx);
         ctx.events.push_back(Event::SubflowEstablished {
             conn: self.id,
             subflow: subflow.id,

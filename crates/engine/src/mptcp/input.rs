@@ -264,6 +264,10 @@ impl Connection {
         }
         self.note_arrivals(i);
         self.tell_loss(i, lost);
+        let subflow = &mut self.subflows[i];
+        if advanced && subflow.is_worth_remembering(ctx.now) {
+            subflow.remember(ctx);
+        }
         if matches!(self.mode, Mode::Tcp) {
             self.on_plain_ack(ctx, i);
         }

@@ -49,9 +49,10 @@ impl Connection {
         Some(opening.path)
     }
 
-    fn situation<'a>(&self, ctx: &Ctx<'a>) -> Situation<'a> {
+    fn situation<'a>(&self, ctx: &'a Ctx<'_>) -> Situation<'a> {
         Situation {
             paths: ctx.paths,
+            records: ctx.records,
             in_use: self.lasting().map(|s| s.path).take(MAX_SUBFLOWS).collect(),
             view: OpenView {
                 now: ctx.now,
@@ -107,13 +108,16 @@ impl Connection {
     }
 
     /// `subflow` is no more.
-    pub(super) fn on_subflow_gone(&mut self, ctx: &mut Ctx<'_>, subflow: &Subflow) {
+    pub(super) fn on_subflow_gone(&mut self, ctx: &mut Ctx<'_>, subflow: &mut Subflow) {
         self.snd.flight.on_gone(subflow.slot);
         let worked = subflow.snd.una > 0;
         if worked {
             self.strategy.on_event(&StrategyEvent::SubflowDown {
                 subflow: subflow.id,
             });
+        }
+        if worked && !subflow.stale {
+            subflow.remember(ctx);
         }
         if self.is_ended() {
             return;

@@ -6,13 +6,15 @@ use core::time::Duration;
 use braid_wire::tcp::{self, Options, Timestamps};
 use braid_wire::{Instant, Seq32};
 
+use super::connection::Ctx;
 use super::flight::{Cursors, Slot};
 use crate::event::SubflowCloseReason;
+use crate::path::Records;
 use crate::strategy::{Copies, SubflowView};
 use crate::tcp::FourTuple;
 use crate::tcp::receive::{AckDue, Receiver};
 use crate::tcp::send::Sender;
-use crate::{Config, PathId, SubflowId};
+use crate::{Config, PathId, PathRecord, SubflowId};
 
 /// Bytes of options of a data segment before anything is agreed: timestamps and a DSS with
 /// 4-byte numbers.
@@ -24,6 +26,9 @@ const MIN_PMTU_V6: u32 = 1280;
 const SILENCE: Duration = Duration::from_secs(20);
 /// How long one that is alone may go without an acknowledgement of data.
 const HOPELESS: Duration = Duration::from_secs(100);
+
+/// What a subflow finds is remembered so often, and at its start and end.
+const REMEMBER: Duration = Duration::from_secs(1);
 
 /// Which half of which handshake is under way. Nonces live only as long as they are needed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,6 +79,14 @@ pub(crate) struct Negotiated {
     pub timestamps: bool,
 }
 
+/// How far what a subflow found has been remembered.
+#[derive(Debug, Clone, Copy, Default)]
+struct Remembered {
+    sent: u64,
+    lost: u64,
+    next: Instant,
+}
+
 #[derive(Debug)]
 pub(crate) struct Subflow {
     pub id: SubflowId,
@@ -117,6 +130,8 @@ pub(crate) struct Subflow {
     pub cursors: Cursors,
     /// Penalised until (once a round trip).
     pub penalised_until: Instant,
+    /// What was remembered of it last, and when the next time comes.
+    remembered: Remembered,
     /// First difference of our timestamps from the millisecond clock.
     ts_base: u32,
     pmtu: u32,
@@ -164,6 +179,7 @@ impl Subflow {
             slot: Slot::default(),
             cursors: Cursors::default(),
             penalised_until: Instant::ZERO,
+            remembered: Remembered::default(),
             ts_base: seeds.1,
             pmtu: pmtu.max(min_pmtu(&tuple)),
             peer_mss: 536,
@@ -302,6 +318,41 @@ impl Subflow {
     /// Whether it is not worth keeping even alone (R2 of RFC 9293 section 3.8.3).
     pub fn is_hopeless(&self, now: Instant) -> bool {
         self.snd.stuck_for(now) > HOPELESS
+    }
+
+    /// What is remembered of its path.
+    pub fn record(&self, records: &Records) -> Option<PathRecord> {
+        records.get(self.tuple.remote.ip(), self.path)
+    }
+
+    /// Whether it was not [remembered](Self::remember) lately.
+    pub fn is_worth_remembering(&self, now: Instant) -> bool {
+        now >= self.remembered.next
+    }
+
+    /// Adds what it found since the last call to what is remembered of its path.
+    pub fn remember(&mut self, ctx: &mut Ctx<'_>) {
+        let (rtt, traffic) = (&self.snd.rtt, &self.snd.traffic);
+        if rtt.srtt().is_zero() {
+            return;
+        }
+        let sent = traffic.bytes_sent + traffic.bytes_retransmitted;
+        let lost = traffic.bytes_lost;
+        let seen = PathRecord {
+            at: ctx.now,
+            srtt: rtt.srtt(),
+            rttvar: rtt.rttvar(),
+            base_rtt: rtt.base(),
+            delivery_rate: self.snd.delivery_rate(),
+            bytes_sent: sent - self.remembered.sent,
+            bytes_lost: lost - self.remembered.lost,
+        };
+        ctx.records.add(self.tuple.remote.ip(), self.path, seen);
+        self.remembered = Remembered {
+            sent,
+            lost,
+            next: ctx.now + REMEMBER,
+        };
     }
 
     /// Payload bytes that may be sent now; 0 where window, pacer or peer forbid it.

@@ -1,6 +1,8 @@
 //! The path manager of a connection: where its peer can be reached from here, what was tried, and
 //! what is to be tried next and when. Which paths are wanted the strategy says.
 
+mod record;
+
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 
@@ -9,6 +11,9 @@ use braid_wire::Instant;
 
 use crate::strategy::{OpenView, Opening, PathView, Strategy};
 use crate::{ApiError, ConnectOptions, PathConfig, PathId, Protocol};
+
+pub use record::PathRecord;
+pub(crate) use record::Records;
 
 /// First delay after a subflow could not be opened or died; doubles up to [`MAX_DELAY`].
 const MIN_DELAY: Duration = Duration::from_millis(500);
@@ -28,6 +33,7 @@ pub(crate) struct Path {
 /// What the path manager looks at when it plans.
 pub(crate) struct Situation<'a> {
     pub paths: &'a [Path],
+    pub records: &'a Records,
     /// Paths that have a subflow, or one that is being opened.
     pub in_use: ArrayVec<PathId, MAX_PATHS>,
     /// As the strategy will see it, without its paths.
@@ -161,6 +167,9 @@ impl PathManager {
                 id,
                 backup: path.config.backup,
                 in_use: situation.in_use.contains(&id),
+                record: self
+                    .lead(&path.config)
+                    .and_then(|(_, peer)| situation.records.get(peer.ip(), id)),
             })
             .collect()
     }

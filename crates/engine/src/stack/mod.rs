@@ -5,7 +5,7 @@ mod packet;
 mod ready;
 mod table;
 
-use core::net::SocketAddr;
+use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -20,7 +20,7 @@ use self::ready::Ready;
 use self::table::Table;
 use crate::buffer::{Pool, SEND_SLICES};
 use crate::mptcp::{Body, Connection, Ctx, Demux, Mode, Outgoing};
-use crate::path::{Path, PathManager};
+use crate::path::{Path, PathManager, PathRecord, Records};
 use crate::stats::{ConnStats, StackStats, SubflowStats};
 use crate::strategy::{FlowSize, Strategy};
 use crate::tcp::FourTuple;
@@ -42,6 +42,7 @@ pub type StrategyFactory = Box<dyn FnMut() -> Box<dyn Strategy> + Send>;
 struct Shared {
     config: Config,
     paths: Vec<Path>,
+    records: Records,
     pool: Pool,
     rng: Rng,
     events: VecDeque<Event>,
@@ -57,6 +58,7 @@ impl Shared {
             now,
             config: &self.config,
             paths: &self.paths,
+            records: &mut self.records,
             pool: &mut self.pool,
             rng: &mut self.rng,
             events: &mut self.events,
@@ -120,6 +122,7 @@ impl Stack {
         Stack {
             shared: Shared {
                 pool: Pool::new(config.memory),
+                records: Records::new(config.max_records),
                 config,
                 paths: Vec::new(),
                 demux: Demux::new(&mut rng),
@@ -445,7 +448,7 @@ impl Stack {
         conn: ConnId,
         size: FlowSize,
     ) -> Result<(), ApiError> {
-        self.change(now, conn, |c| c.flow_size = c.flow_size.or_better(size))
+        self.change(now, conn, |c, _| c.flow_size = c.flow_size.or_better(size))
     }
 
     /// Says how urgent the connection is: of what is written from now on without a class.
@@ -458,7 +461,7 @@ impl Stack {
         conn: ConnId,
         urgency: Urgency,
     ) -> Result<(), ApiError> {
-        self.change(now, conn, |c| c.urgency = urgency)
+        self.change(now, conn, |c, _| c.urgency = urgency)
     }
 
     /// Transmits by another strategy from now on: of an accepted connection, or when more is known
@@ -472,7 +475,7 @@ impl Stack {
         conn: ConnId,
         strategy: Box<dyn Strategy>,
     ) -> Result<(), ApiError> {
-        self.change(now, conn, |c| c.set_strategy(strategy))
+        self.change(now, conn, |c, ctx| c.set_strategy(ctx, strategy))
     }
 
     /// Does `f` to a connection, and what follows from it: the strategy may now want other paths.
@@ -480,10 +483,10 @@ impl Stack {
         &mut self,
         now: Instant,
         conn: ConnId,
-        f: impl FnOnce(&mut Connection),
+        f: impl FnOnce(&mut Connection, &Ctx<'_>),
     ) -> Result<(), ApiError> {
         let changed = self.with(now, conn, |c, ctx| {
-            f(c);
+            f(c, ctx);
             c.settle(ctx);
         });
         changed.ok_or(ApiError::UnknownConnection)
@@ -626,6 +629,17 @@ impl Stack {
     /// Counters since the start.
     pub fn stats(&self) -> &StackStats {
         &self.stats
+    }
+
+    /// What is remembered of the paths to peers, by the peer's address and the local path.
+    pub fn records(&self) -> impl Iterator<Item = (IpAddr, PathId, PathRecord)> {
+        self.shared.records.iter()
+    }
+
+    /// Remembers `record` of the path to `peer`, in place of what is known of it: what an earlier
+    /// stack had found.
+    pub fn load_record(&mut self, peer: IpAddr, path: PathId, record: PathRecord) {
+        self.shared.records.put(peer, path, record);
     }
 
     /// Connections that exist, closing ones included.

@@ -9,6 +9,9 @@ use crate::Config;
 /// Clock granularity G of RFC 6298 section 2.
 const GRANULARITY: Duration = Duration::from_millis(1);
 
+/// The timeout before anything is known (RFC 6298 section 2.1).
+const INITIAL_RTO: Duration = Duration::from_secs(1);
+
 /// The round trip without queues is the lowest of this period of samples and the one before it: a
 /// route may have changed since.
 const BASE_PERIOD: Duration = Duration::from_secs(10);
@@ -23,6 +26,8 @@ pub(crate) struct RttEstimator {
     /// Lowest samples of this period and the one before.
     base: [Duration; 2],
     base_since: Instant,
+    /// The timeout before the first sample.
+    initial_rto: Duration,
     min_rto: Duration,
     max_rto: Duration,
 }
@@ -36,9 +41,16 @@ impl RttEstimator {
             latest: Duration::ZERO,
             base: [Duration::MAX; 2],
             base_since: Instant::ZERO,
+            initial_rto: INITIAL_RTO,
             min_rto: config.min_rto,
             max_rto: config.max_rto,
         }
+    }
+
+    /// The round trip is known from an earlier subflow on the path: the first timeout is by that, and
+    /// no longer than without.
+    pub fn expect(&mut self, srtt: Duration, rttvar: Duration) {
+        self.initial_rto = INITIAL_RTO.min(srtt + (rttvar * 4).max(self.min_rto));
     }
 
     /// Takes a sample (never from a retransmission: Karn).
@@ -99,12 +111,12 @@ impl RttEstimator {
         self.max_rto
     }
 
-    /// The timeout without backoff; 1 s before the first sample (RFC 6298 section 2.1). Like
-    /// Linux, the floor applies to the variance term, so that a steady path never times out on
+    /// The timeout without backoff; before the first sample 1 s, or less where the path is
+    /// [known](Self::expect). Like Linux, the floor applies to the variance term, so that a steady path never times out on
     /// a queue that grows by less than the floor.
     pub fn rto(&self) -> Duration {
         match self.srtt {
-            None => Duration::from_secs(1),
+            None => self.initial_rto,
             Some(srtt) => srtt + (self.rttvar * 4).max(GRANULARITY).max(self.min_rto),
         }
         .min(self.max_rto)
@@ -128,6 +140,16 @@ mod tests {
         assert_eq!(rtt.srtt(), Duration::from_millis(110));
         assert_eq!(rtt.rttvar(), Duration::from_micros(57_500));
         assert_eq!(rtt.min(), Duration::from_millis(100));
+    }
+
+    #[test]
+    fn a_known_path_shortens_the_first_timeout() {
+        let mut rtt = RttEstimator::new(&Config::default());
+        let ms = Duration::from_millis;
+        for (srtt, rttvar, rto) in [(40, 5, 240), (40, 60, 280), (900, 100, 1000)] {
+            rtt.expect(ms(srtt), ms(rttvar));
+            assert_eq!(rtt.rto(), ms(rto));
+        }
     }
 
     #[test]

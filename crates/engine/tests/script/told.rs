@@ -1,9 +1,13 @@
 //! What a strategy is told.
 
+use core::net::IpAddr;
+use core::time::Duration;
 use std::sync::{Arc, Mutex};
 
-use braid_engine::strategy::{Decision, SendView, Strategy, StrategyEvent};
-use braid_engine::{ConnectOptions, PathConfig, Protocol, SubflowId};
+use braid_engine::strategy::{
+    Decision, OpenView, Opening, SendView, Strategy, StrategyEvent, first_in_order,
+};
+use braid_engine::{ConnectOptions, PathConfig, PathId, PathRecord, Protocol, SubflowId};
 use braid_wire::Rng;
 
 use crate::harness::{PORT, Script, config};
@@ -14,18 +18,28 @@ const SUBFLOW: SubflowId = SubflowId(0);
 
 /// Sends new data wherever it may, and writes down what it is told.
 #[derive(Debug, Clone, Default)]
-struct Listener(Arc<Mutex<Vec<StrategyEvent>>>);
+struct Listener {
+    told: Arc<Mutex<Vec<StrategyEvent>>>,
+    /// The paths it saw when it was asked where to open.
+    paths: Arc<Mutex<Vec<(PathId, Option<PathRecord>)>>>,
+}
 
 impl Listener {
     /// What it was told since the last call.
     fn heard(&self) -> Vec<StrategyEvent> {
-        core::mem::take(&mut self.0.lock().unwrap())
+        core::mem::take(&mut self.told.lock().unwrap())
     }
 }
 
 impl Strategy for Listener {
     fn name(&self) -> &'static str {
         "listener"
+    }
+
+    fn open(&mut self, view: &OpenView<'_>) -> Option<Opening> {
+        let paths = view.paths.iter().map(|p| (p.id, p.record));
+        *self.paths.lock().unwrap() = paths.collect();
+        first_in_order(view)
     }
 
     fn next(&mut self, view: &SendView<'_>, _: &mut Rng) -> Decision {
@@ -36,7 +50,7 @@ impl Strategy for Listener {
     }
 
     fn on_event(&mut self, event: &StrategyEvent) {
-        self.0.lock().unwrap().push(*event);
+        self.told.lock().unwrap().push(*event);
     }
 }
 
@@ -57,7 +71,10 @@ fn opened(window: u16) -> (Script, Listener) {
     recv!(s, 0, syn().ws(None));
     send!(s, 10, syn_ack().win(window));
     recv!(s, 10, ack(1, 1));
-    let up = StrategyEvent::SubflowUp { subflow: SUBFLOW };
+    let up = StrategyEvent::SubflowUp {
+        subflow: SUBFLOW,
+        record: None,
+    };
     assert_eq!(listener.heard(), [up]);
     (s, listener)
 }
@@ -106,7 +123,10 @@ fn another_strategy_takes_over() {
     let id = s.id();
     let changed = s.stack.set_strategy(s.now, id, Box::new(second.clone()));
     assert_eq!(changed, Ok(()));
-    let up = StrategyEvent::SubflowUp { subflow: SUBFLOW };
+    let up = StrategyEvent::SubflowUp {
+        subflow: SUBFLOW,
+        record: s.stack.records().next().map(|(.., record)| record),
+    };
     assert_eq!(second.heard(), [up]);
     s.write("data");
     recv!(s, 10, data(1, 1, "data"));
@@ -117,4 +137,30 @@ fn another_strategy_takes_over() {
         bytes: 4,
     };
     assert_eq!(second.heard(), [acknowledged]);
+}
+
+/// What a connection found on its path is there for the next one: for its strategy, and for the
+/// timer of its SYN.
+#[test]
+fn a_path_is_remembered() {
+    let (mut s, _) = opened(65_535);
+    s.write("data");
+    recv!(s, 10, data(1, 1, "data"));
+    send!(s, 50, ack(1, 5));
+    s.abort();
+    s.skip(5_000);
+    let peer = ([10, 0, 9, 1], PORT).into();
+    let (known, path, record) = s.stack.records().next().expect("a record");
+    assert_eq!((known, path), (IpAddr::from([10, 0, 9, 1]), PathId(0)));
+    assert_eq!(
+        record.srtt,
+        Duration::from_millis(10 + (40 - 10) / 8) + Duration::from_micros(750)
+    );
+    assert_eq!(record.base_rtt, Duration::from_millis(10));
+    assert_eq!((record.bytes_sent, record.bytes_lost), (4, 0));
+    let listener = Listener::default();
+    s.open(ConnectOptions::new(peer, Box::new(listener.clone())));
+    assert_eq!(*listener.paths.lock().unwrap(), [(PathId(0), Some(record))]);
+    recv!(s, 5_000, syn().on(1).ws(None).raw(&[30, 4, 1, 1]));
+    recv!(s, 5_213.75, syn().on(1).ws(None).raw(&[30, 4, 1, 1]));
 }

@@ -1,0 +1,144 @@
+//! What is remembered of the paths to peers when their connections are gone.
+
+use core::net::IpAddr;
+use core::time::Duration;
+use std::collections::BTreeMap;
+
+use braid_wire::Instant;
+
+use crate::PathId;
+
+/// Bytes from which on what was sent and lost counts half beside what comes: a path changes.
+const MEMORY: u64 = 4 << 20;
+
+/// A path to a peer as its last subflows found it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct PathRecord {
+    /// When that was.
+    pub at: Instant,
+    /// Smoothed round-trip time at the end.
+    pub srtt: Duration,
+    /// Mean deviation of the round-trip time.
+    pub rttvar: Duration,
+    /// The round-trip time without queues.
+    pub base_rtt: Duration,
+    /// Rate at which the peer got what was sent, bytes/s; 0 where nothing was.
+    pub delivery_rate: u64,
+    /// Bytes sent lately, those sent again included. What was sent before the last few MiB counts
+    /// ever less.
+    pub bytes_sent: u64,
+    /// Of these, bytes deemed lost.
+    pub bytes_lost: u64,
+}
+
+impl PathRecord {
+    /// Adds what was seen later. Its counts are of what came since.
+    fn add(&mut self, later: PathRecord) {
+        let rate = match later.delivery_rate {
+            0 => self.delivery_rate,
+            rate => rate,
+        };
+        let halve = u32::from(self.bytes_sent > MEMORY);
+        *self = PathRecord {
+            delivery_rate: rate,
+            bytes_sent: (self.bytes_sent >> halve).saturating_add(later.bytes_sent),
+            bytes_lost: (self.bytes_lost >> halve).saturating_add(later.bytes_lost),
+            ..later
+        };
+    }
+}
+
+/// Records by the peer's address and the local path.
+#[derive(Debug, Default)]
+pub(crate) struct Records {
+    records: BTreeMap<(IpAddr, PathId), PathRecord>,
+    most: usize,
+}
+
+impl Records {
+    /// At most so many; the oldest gives way to a new one.
+    pub fn new(most: usize) -> Self {
+        Records {
+            records: BTreeMap::new(),
+            most,
+        }
+    }
+
+    pub fn get(&self, peer: IpAddr, path: PathId) -> Option<PathRecord> {
+        self.records.get(&(peer, path)).copied()
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (IpAddr, PathId, PathRecord)> {
+        self.records
+            .iter()
+            .map(|((peer, path), record)| (*peer, *path, *record))
+    }
+
+    /// Adds what was seen of a path since it was last added to.
+    pub fn add(&mut self, peer: IpAddr, path: PathId, seen: PathRecord) {
+        match self.records.get_mut(&(peer, path)) {
+            Some(record) => record.add(seen),
+            None => self.put(peer, path, seen),
+        }
+    }
+
+    /// In place of what is known of the path.
+    pub fn put(&mut self, peer: IpAddr, path: PathId, record: PathRecord) {
+        let known = self.records.contains_key(&(peer, path));
+        if !known && self.records.len() >= self.most {
+            let oldest = self.records.iter().min_by_key(|(_, record)| record.at);
+            let Some(oldest) = oldest.map(|(key, _)| *key) else {
+                return;
+            };
+            self.records.remove(&oldest);
+        }
+        self.records.insert((peer, path), record);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PEER: IpAddr = IpAddr::V4(core::net::Ipv4Addr::new(192, 0, 2, 1));
+
+    fn record(ms: u64, rate: u64) -> PathRecord {
+        PathRecord {
+            at: Instant::from_millis(ms),
+            srtt: Duration::from_millis(ms),
+            delivery_rate: rate,
+            bytes_sent: 3 << 20,
+            bytes_lost: 1 << 20,
+            ..PathRecord::default()
+        }
+    }
+
+    #[test]
+    fn the_newest_counts_and_losses_add_up() {
+        let mut records = Records::new(4);
+        let path = PathId(0);
+        records.add(PEER, path, record(10, 500));
+        records.add(PEER, path, record(20, 0));
+        let known = records.get(PEER, path).unwrap();
+        assert_eq!(known.srtt, Duration::from_millis(20));
+        assert_eq!(known.delivery_rate, 500);
+        assert_eq!((known.bytes_sent, known.bytes_lost), (6 << 20, 2 << 20));
+        records.add(PEER, path, record(30, 700));
+        let known = records.get(PEER, path).unwrap();
+        assert_eq!((known.bytes_sent, known.bytes_lost), (6 << 20, 2 << 20));
+        assert_eq!(known.delivery_rate, 700);
+    }
+
+    #[test]
+    fn the_oldest_gives_way() {
+        let mut records = Records::new(2);
+        for (path, ms) in [(0, 20), (1, 10), (2, 30)] {
+            records.add(PEER, PathId(path), record(ms, 1));
+        }
+        let kept: Vec<u8> = records.iter().map(|(_, path, _)| path.0).collect();
+        assert_eq!(kept, [0, 2]);
+        let mut none = Records::new(0);
+        none.add(PEER, PathId(0), record(1, 1));
+        assert_eq!(none.iter().count(), 0);
+    }
+}
