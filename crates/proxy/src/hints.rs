@@ -1,5 +1,7 @@
 //! What is known of a user's connection beforehand.
 
+mod message;
+
 use core::time::Duration;
 
 use braid_engine::Urgency;

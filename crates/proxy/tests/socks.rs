@@ -2,10 +2,21 @@
 
 use braid_engine::app::ConnectFailure;
 use braid_proxy::socks::{
-    ClientError, ClientHandshake, ClientStep, Destination, Reply, ServerError, ServerHandshake,
-    ServerStep, flight,
+    ClientError, ClientHandshake, ClientStep, Destination, Note, Reply, Request, ServerError,
+    ServerHandshake, ServerStep, request, sign_in,
 };
 use proptest::prelude::*;
+
+/// All that a client without a note says.
+fn flight(user: &[u8], password: &[u8], destination: &Destination) -> Vec<u8> {
+    [sign_in(user, password), request(None, destination)].concat()
+}
+
+/// The step of a request without a note.
+fn asks(destination: Destination) -> ServerStep {
+    let note = None;
+    ServerStep::Request(Request { destination, note })
+}
 
 fn v4() -> Destination {
     Destination::Address("192.0.2.1:80".parse().unwrap())
@@ -67,7 +78,7 @@ fn every_address_type_round_trips_and_early_data_is_left_alone() {
                     user: b"u".to_vec(),
                     password: b"p".to_vec()
                 },
-                ServerStep::Request(destination),
+                asks(destination),
             ]
         );
         assert_eq!(rest, b"GET / HTTP/1.1");
@@ -132,7 +143,7 @@ fn nothing_is_taken_before_the_password_was_judged() {
     handshake.accepted();
     assert_eq!(
         handshake.input(rest),
-        (rest.len(), ServerStep::Request(v4()))
+        (rest.len(), asks(v4()))
     );
     handshake.accepted();
     assert!(matches!(handshake.input(b"\x05"), (1, ServerStep::More)));
@@ -210,7 +221,7 @@ proptest! {
             [
                 ServerStep::Send([5, 2]),
                 ServerStep::Credentials { user, password },
-                ServerStep::Request(destination),
+                asks(destination),
             ]
         );
         prop_assert_eq!(rest, data);

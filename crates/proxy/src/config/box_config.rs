@@ -62,6 +62,8 @@ pub struct BoxConfig {
     pub limits: BoxLimits,
     /// How often links are probed.
     pub probing: Probing,
+    /// Connections to the server that wait for users.
+    pub warm: Warm,
 }
 
 /// One access link.
@@ -238,6 +240,34 @@ impl Default for Probing {
     }
 }
 
+/// Connections to the server that are opened, joined and signed in before a user wants one.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Warm {
+    /// Most that wait at a time; 0 is none. There are as many as users lately asked for at once.
+    #[serde(deserialize_with = "types::count_from::<0, _>")]
+    pub max: usize,
+    /// They are closed when no user asked for a connection for this long.
+    #[serde(deserialize_with = "types::duration")]
+    pub idle: Duration,
+    /// One that waited this long is replaced, before the server gives it up.
+    #[serde(deserialize_with = "types::duration")]
+    pub age: Duration,
+    /// Also while a metered link is in use, whose bytes they cost.
+    pub metered: bool,
+}
+
+impl Default for Warm {
+    fn default() -> Self {
+        Warm {
+            max: 8,
+            idle: Duration::from_secs(300),
+            age: Duration::from_secs(60),
+            metered: false,
+        }
+    }
+}
+
 impl BoxConfig {
     /// Reads `path`, and the secrets it refers to (relative to its directory).
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
@@ -284,6 +314,7 @@ impl BoxConfig {
             timeouts: raw.timeouts,
             limits: raw.limits,
             probing: raw.probing,
+            warm: raw.warm,
         })
     }
 
@@ -370,6 +401,8 @@ struct Raw {
     limits: BoxLimits,
     #[serde(default)]
     probing: Probing,
+    #[serde(default)]
+    warm: Warm,
 }
 
 #[derive(Deserialize)]
