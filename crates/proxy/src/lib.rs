@@ -8,6 +8,7 @@ pub mod auth;
 mod box_core;
 pub mod config;
 mod hints;
+mod intake;
 pub mod policy;
 mod relay;
 pub mod report;

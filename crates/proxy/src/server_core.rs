@@ -279,10 +279,7 @@ impl ServerCore {
             return;
         };
         let Request { destination, note } = request;
-        let right = |g: &Grant| {
-            self.verifier
-                .check_request(g, &destination, note.as_ref())
-        };
+        let right = |g: &Grant| self.verifier.check_request(g, &destination, note.as_ref());
         if !handshake.grant.as_ref().is_some_and(right) {
             return self.refuse(ctx, id, Refusal::WrongDestination);
         }

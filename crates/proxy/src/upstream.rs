@@ -590,7 +590,13 @@ impl Upstream {
         let strategy = (self.strategy)();
         let options = self.options(server, path, strategy)?;
         let protocol = Protocol::Tcp;
-        stack.connect(now, ConnectOptions { protocol, ..options })
+        stack.connect(
+            now,
+            ConnectOptions {
+                protocol,
+                ..options
+            },
+        )
     }
 
     fn probe(&self, conn: ConnId) -> Option<(usize, usize)> {

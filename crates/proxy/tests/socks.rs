@@ -141,10 +141,7 @@ fn nothing_is_taken_before_the_password_was_judged() {
     let rest = &bytes[3 + taken..];
     assert_eq!(handshake.input(rest), (0, ServerStep::More));
     handshake.accepted();
-    assert_eq!(
-        handshake.input(rest),
-        (rest.len(), asks(v4()))
-    );
+    assert_eq!(handshake.input(rest), (rest.len(), asks(v4())));
     handshake.accepted();
     assert!(matches!(handshake.input(b"\x05"), (1, ServerStep::More)));
 }
