@@ -414,8 +414,9 @@ impl BoxCore {
         if late || attempts >= MAX_ATTEMPTS {
             return self.end(ctx, id, Outcome::NoServer);
         }
-        self.counters.retries += 1;
-        self.reconnect(ctx, id);
+        if self.reconnect(ctx, id) {
+            self.counters.retries += 1;
+        }
     }
 
     /// A warm connection was dead already: the user gets a new one, and does not notice.
@@ -425,10 +426,10 @@ impl BoxCore {
         self.reconnect(ctx, id);
     }
 
-    /// A new connection in the place of one that failed.
-    fn reconnect(&mut self, ctx: &mut Ctx<'_>, id: SessionId) {
+    /// A new connection in the place of one that failed; without one the session ends.
+    fn reconnect(&mut self, ctx: &mut Ctx<'_>, id: SessionId) -> bool {
         let Some(session) = self.sessions.get_mut(id) else {
-            return;
+            return false;
         };
         ctx.stack.abort(ctx.now, session.relay.conn);
         let wish = Wish {
@@ -440,7 +441,8 @@ impl BoxCore {
             .upstream
             .acquire(ctx.now, &wish, ctx.stack, &mut self.counters);
         let Ok(lease) = lease else {
-            return self.end(ctx, id, Outcome::NoServer);
+            self.end(ctx, id, Outcome::NoServer);
+            return false;
         };
         session.relay.conn = lease.conn;
         session.server = lease.server;
@@ -451,6 +453,7 @@ impl BoxCore {
         self.sessions.bind_conn(lease.conn, id);
         self.sessions
             .arm(id, ctx.now + self.timeouts.attempt * (1 << attempts));
+        true
     }
 
     /// Asks the server for the destination; `answers` reads what it says.
@@ -521,10 +524,13 @@ impl BoxCore {
                     session.relay.forget_kept();
                     session.relay.touch(ctx.now);
                     let due = session.relay.due();
+                    let server = session.server;
                     let told = !session.guest || guests::answer(ctx, session.relay.local);
                     self.counters.connected += 1;
                     self.handshakes -= 1;
                     self.sessions.arm(id, due);
+                    self.upstream
+                        .on_served(ctx.now, server, ctx.stack, &mut self.counters);
                     if !told {
                         return self.end(ctx, id, Outcome::Relayed(End::Local));
                     }

@@ -116,9 +116,14 @@ impl ServerCore {
         &self.counters
     }
 
-    /// Connections now.
+    /// Connections now, but those that wait for a request.
     pub fn connections(&self) -> usize {
-        self.sessions.len()
+        self.sessions.len() - self.waiting()
+    }
+
+    /// Connections of boxes that signed in and wait for a request.
+    pub fn waiting(&self) -> usize {
+        self.handshakes.waiting()
     }
 }
 

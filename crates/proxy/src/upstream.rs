@@ -240,10 +240,7 @@ impl Upstream {
         let mut error = ApiError::NoUsablePath;
         for (_, server, path) in candidates {
             match self.open(now, (server, path), Some(wish.flow), stack) {
-                Ok(lease) => {
-                    self.warm_up(now, stack, counters);
-                    return Ok(lease);
-                }
+                Ok(lease) => return Ok(lease),
                 Err(ApiError::NoUsablePath) => {}
                 Err(e) => {
                     error = e;
@@ -268,6 +265,19 @@ impl Upstream {
         lease::request((now, conn), entry, sign_in, about, stack)
     }
 
+    /// A server took a box for one of its users, and asked its destination: warm connections to it
+    /// are worth having.
+    pub(crate) fn on_served(
+        &mut self,
+        now: Instant,
+        server: usize,
+        stack: &mut Stack,
+        counters: &mut BoxCounters,
+    ) {
+        self.pool.on_served(server);
+        self.warm_up(now, stack, counters);
+    }
+
     /// A warm connection failed its user: so may the others, which are given up.
     pub(crate) fn on_warm_failed(&mut self, now: Instant, stack: &mut Stack) {
         for warm in self.pool.drain() {
@@ -278,8 +288,9 @@ impl Upstream {
 
     /// Opens warm connections that are wanted and closes those that are not.
     fn warm_up(&mut self, now: Instant, stack: &mut Stack, counters: &mut BoxCounters) {
-        let saves = !self.pool.settings().metered && self.links.iter().any(|l| l.open && l.metered);
-        let server = (self.intake && !saves).then(|| self.current_server());
+        let settings = self.pool.settings();
+        let costs = !settings.metered && self.links.iter().any(|l| l.open && l.metered);
+        let server = (self.intake && !costs).then(|| self.current_server());
         while let Some(warm) = self.pool.pop_useless(now, server) {
             stack.abort(now, warm.lease.conn);
         }
@@ -510,15 +521,20 @@ impl Upstream {
             }
             Event::Readable { .. } => {
                 let step = read_step(now, conn, stack, ClientStep::More, |buf| warm.input(buf));
-                if step != Ok(ClientStep::More) || stack.read_finished(conn) {
-                    counters.warm_lost += 1;
-                    self.pool.on_lost(now, conn);
-                    stack.abort(now, conn);
+                if step == Ok(ClientStep::More) && !stack.read_finished(conn) {
+                    return true;
                 }
+                if let Ok(ClientStep::Failed(_)) = step {
+                    // Whether it takes this box a user's connection finds out, and reports.
+                    self.pool.on_refused();
+                }
+                self.pool.on_lost(now, conn);
+                counters.warm_lost += 1;
+                stack.abort(now, conn);
             }
             Event::Closed { .. } => {
-                counters.warm_lost += 1;
                 self.pool.on_lost(now, conn);
+                counters.warm_lost += 1;
             }
             _ => {}
         }

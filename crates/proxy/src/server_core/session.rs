@@ -67,6 +67,10 @@ impl Handshakes {
         }
     }
 
+    pub(super) fn waiting(&self) -> usize {
+        self.waiting.iter().sum()
+    }
+
     /// Lets a session wait, if it signed in, says no more for now, and not `most` of its user wait
     /// already; returns whether it began to.
     pub(super) fn let_wait(&mut self, handshake: &mut Handshake, most: usize) -> bool {

@@ -114,6 +114,8 @@ pub(super) struct Pool {
     /// In order of age.
     waiting: Vec<Warm>,
     demand: Demand,
+    /// The server that served a user last, and refused nothing since.
+    serves: Option<usize>,
     /// Nothing is opened before, after a loss.
     retry_at: Option<Instant>,
     delay: Duration,
@@ -125,6 +127,7 @@ impl Pool {
             settings,
             waiting: Vec::new(),
             demand: Demand::default(),
+            serves: None,
             retry_at: None,
             delay: MIN_DELAY,
         }
@@ -157,17 +160,24 @@ impl Pool {
         self.waiting.push(warm);
     }
 
-    /// A connection is lost; returns whether it is one of these.
-    pub(super) fn on_lost(&mut self, now: Instant, conn: ConnId) -> bool {
+    pub(super) fn on_served(&mut self, server: usize) {
+        self.serves = Some(server);
+    }
+
+    pub(super) fn on_refused(&mut self) {
+        self.serves = None;
+    }
+
+    /// A connection is lost.
+    pub(super) fn on_lost(&mut self, now: Instant, conn: ConnId) {
         let Some(at) = self.waiting.iter().position(|w| w.lease.conn == conn) else {
-            return false;
+            return;
         };
         let warm = self.waiting.remove(at);
         if now.saturating_since(warm.opened_at) >= GOOD_LIFE {
             self.delay = MIN_DELAY;
         }
         self.back_off(now);
-        true
     }
 
     /// Opens nothing for a while.
@@ -181,8 +191,7 @@ impl Pool {
     pub(super) fn pop_useless(&mut self, now: Instant, server: Option<usize>) -> Option<Warm> {
         let wanted = self.wanted(now, server);
         let age = self.settings.age;
-        let useless =
-            |w: &Warm| w.ends_at(age) <= now || server.is_some_and(|s| s != w.lease.server);
+        let useless = |w: &Warm| w.ends_at(age) <= now || server != Some(w.lease.server);
         let at = self.waiting.iter().position(useless);
         let at = at.or((self.waiting.len() > wanted).then_some(0))?;
         let warm = self.waiting.remove(at);
@@ -205,11 +214,11 @@ impl Pool {
 
     fn wanted(&self, now: Instant, server: Option<usize>) -> usize {
         match server {
-            Some(_) => {
+            Some(_) if server == self.serves => {
                 let wanted = self.demand.wanted(now, self.settings.idle);
                 wanted.min(self.settings.max)
             }
-            None => 0,
+            _ => 0,
         }
     }
 
