@@ -22,6 +22,15 @@ pub trait Strategy: fmt::Debug + Send {
         first_in_order(view)
     }
 
+    /// How long to wait for the answer to the first SYN, which leaves on `path`, before
+    /// [`open`](Self::open) is asked for a path on which a second one leaves beside it; whichever is
+    /// answered first opens the connection. `None` waits for as long as the SYN's timer runs, after
+    /// which the next one takes the place of the first.
+    fn patience(&self, view: &OpenView<'_>, path: &PathView) -> Option<Duration> {
+        let _ = (view, path);
+        None
+    }
+
     /// When to open a further subflow on `path`, which has none; `None` where that is not wanted.
     /// Asked after every change, so a delay must count from something fixed, not from now; never
     /// before the peer's key is known.

@@ -1,5 +1,7 @@
 //! The one that joins the others: by one estimate of when data would arrive on each subflow.
 
+use std::time::Duration;
+
 use arrayvec::ArrayVec;
 use braid_engine::strategy::{
     Decision, InFlight, OpenView, Opening, PathView, Payload, SendView, Strategy, StrategyEvent,
@@ -27,6 +29,11 @@ const PRIOR_LOSS: f64 = 0.005;
 const PRIOR_PACKETS: f64 = 20.0;
 /// Probability with which a packet is lost whose acknowledgement is overdue.
 const OVERDUE_LOSS: f64 = 0.9;
+
+/// A SYN that is not answered within this is tried on another path too (RFC 8305 section 8:
+/// Connection Attempt Delay), or within twice the round trip and a little where that is known.
+const ATTEMPT: Duration = Duration::from_millis(250);
+const ROUGHLY: Duration = Duration::from_millis(20);
 
 /// New data goes where it arrives first, or waits for a faster subflow where that brings all of it
 /// sooner. A copy is sent where it is likely to bring the end of the flow nearer than new data in
@@ -61,6 +68,12 @@ impl Strategy for Adaptive {
             }),
             None => first_in_order(view),
         }
+    }
+
+    fn patience(&self, view: &OpenView<'_>, path: &PathView) -> Option<Duration> {
+        let others = view.paths.iter().any(|p| p.id != path.id && !p.backup);
+        let known = path.record.map(|r| r.base_rtt * 2 + ROUGHLY);
+        others.then_some(known.unwrap_or(ATTEMPT).min(ATTEMPT))
     }
 
     fn next(&mut self, view: &SendView<'_>, _rng: &mut Rng) -> Decision {

@@ -157,6 +157,7 @@ impl Connection {
         self.subflows[i].close(SubflowCloseReason::Reset);
         let others = self.subflows.iter().any(|s| s.is_alive());
         match self.subflows[i].opens {
+            Opens::Connection if others => {}
             Opens::Connection => self.fail(ctx, CloseReason::Refused),
             // Nothing else is left and the peer does not know the token: the connection is gone.
             Opens::Join { .. } if !others => self.fail(ctx, CloseReason::Reset),
@@ -165,6 +166,7 @@ impl Connection {
     }
 
     fn on_syn_ack(&mut self, ctx: &mut Ctx<'_>, i: usize, tcp: &tcp::Repr) {
+        self.settle_on(i);
         if let Mode::Opening { local } = self.mode {
             match capable(tcp) {
                 Some(Capable::SynAck {
@@ -433,6 +435,7 @@ impl Connection {
         subflow.phase = Phase::Established;
         subflow.established_at = ctx.now;
         subflow.handshake_at = None;
+        subflow.second_at = None;
         self.live.last_heard = ctx.now;
         self.live.last_payload = ctx.now;
         self.size_segments();

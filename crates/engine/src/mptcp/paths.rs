@@ -4,7 +4,7 @@ use core::time::Duration;
 
 use super::connection::{Connection, Ctx, Mode};
 use super::flight::MAX_SUBFLOWS;
-use super::subflow::{Phase, Subflow};
+use super::subflow::{Opens, Phase, Subflow};
 use crate::event::SubflowCloseReason;
 use crate::path::{Situation, ThirdAck};
 use crate::strategy::{OpenView, StrategyEvent};
@@ -15,7 +15,46 @@ impl Connection {
     /// Prepares the first SYN.
     pub fn open(&mut self, ctx: &mut Ctx<'_>) -> Result<(), ApiError> {
         let path = self.choose_opening(ctx, None);
-        self.open_subflow(ctx, path.ok_or(ApiError::NoUsablePath)?)
+        self.open_subflow(ctx, path.ok_or(ApiError::NoUsablePath)?)?;
+        let situation = self.situation(ctx);
+        if let Some(first) = self.subflows.last_mut() {
+            let patience = self.paths.patience(&*self.strategy, first.path, &situation);
+            first.second_at = patience.map(|patience| ctx.now + patience);
+        }
+        Ok(())
+    }
+
+    /// Subflows whose SYN may open the connection.
+    pub(super) fn opening(&self) -> impl Iterator<Item = &Subflow> {
+        let opening = |s: &&Subflow| s.phase == Phase::SynSent && s.opens == Opens::Connection;
+        self.subflows.iter().filter(opening)
+    }
+
+    /// The SYN on subflow `i` is not answered yet: a second one leaves on another path. Neither
+    /// carries a key (RFC 8684 section 3.1), so whichever is answered first opens the connection.
+    pub(super) fn try_beside(&mut self, ctx: &mut Ctx<'_>, i: usize) {
+        let unanswered = Some(self.subflows[i].path);
+        let situation = self.situation(ctx);
+        let opening = self
+            .paths
+            .open(&mut *self.strategy, unanswered, &situation)
+            .filter(|opening| self.opening().all(|s| s.path != opening.path));
+        if let Some(opening) = opening {
+            // Where that fails the first still runs.
+            let _ = self.open_subflow(ctx, opening.path);
+        }
+    }
+
+    /// The SYN on subflow `i` was answered: what others open would be a connection of its own. An
+    /// answer to them finds no subflow and is reset.
+    pub(super) fn settle_on(&mut self, i: usize) {
+        let chosen = self.subflows[i].id;
+        for subflow in &mut self.subflows {
+            let beside = subflow.phase == Phase::SynSent && subflow.opens == Opens::Connection;
+            if beside && subflow.id != chosen {
+                subflow.close(SubflowCloseReason::Finished);
+            }
+        }
     }
 
     /// The SYN on subflow `i` was not answered, and its path may be dark: the next leaves on another
@@ -140,7 +179,9 @@ impl Connection {
         if self.is_ended() {
             return;
         }
-        if subflow.active {
+        // One that another SYN came before says nothing of its path.
+        let unneeded = !worked && subflow.close_reason == SubflowCloseReason::Finished;
+        if subflow.active && !unneeded {
             let lived = match worked {
                 true => ctx.now.saturating_since(subflow.opened_at),
                 false => Duration::ZERO,

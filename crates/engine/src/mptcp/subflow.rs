@@ -110,6 +110,8 @@ pub(crate) struct Subflow {
     /// When the handshake segment is repeated, and how often it was.
     pub handshake_at: Option<Instant>,
     pub handshake_tries: u32,
+    /// When a second SYN is to leave beside this one, on another path.
+    pub second_at: Option<Instant>,
     /// Potentially failed: timed out, or its link is down.
     pub stale: bool,
     pub reset: Option<ResetKind>,
@@ -169,6 +171,7 @@ impl Subflow {
             established_at: Instant::ZERO,
             handshake_at: None,
             handshake_tries: 0,
+            second_at: None,
             stale: false,
             reset: None,
             reset_at: None,
@@ -325,6 +328,7 @@ impl Subflow {
         self.close_reason = reason;
         self.phase = Phase::Resetting;
         self.handshake_at = None;
+        self.second_at = None;
     }
 
     /// Ends without a word.
@@ -437,7 +441,7 @@ impl Subflow {
         } else {
             None
         };
-        Instant::earliest([self.handshake_at, pacing, ack, send])
+        Instant::earliest([self.handshake_at, self.second_at, pacing, ack, send])
     }
 }
 

@@ -163,6 +163,10 @@ impl Connection {
     /// A SYN, SYN/ACK or join's third ACK was not answered. Its repetition leaves by itself.
     fn on_handshake_timer(&mut self, ctx: &mut Ctx<'_>, i: usize) {
         let subflow = &mut self.subflows[i];
+        if subflow.second_at.take_if(|at| *at <= ctx.now).is_some() {
+            self.try_beside(ctx, i);
+        }
+        let subflow = &mut self.subflows[i];
         let unanswered =
             subflow.handshake_tries > 0 && subflow.handshake_at.is_some_and(|at| at <= ctx.now);
         if !unanswered {
@@ -170,7 +174,10 @@ impl Connection {
         }
         let opens_connection = subflow.opens == Opens::Connection;
         if opens_connection && subflow.active {
-            self.try_next_path(ctx, i);
+            // Where two SYNs run side by side, each is repeated by itself.
+            if self.opening().count() == 1 {
+                self.try_next_path(ctx, i);
+            }
         } else if subflow.handshake_tries >= MAX_TRIES {
             subflow.close(SubflowCloseReason::TimedOut);
             if opens_connection {

@@ -178,6 +178,23 @@ impl PathManager {
         (unanswered != Some(opening.path)).then_some(opening)
     }
 
+    /// How long the SYN on `path` may go unanswered before another one leaves beside it.
+    pub fn patience(
+        &self,
+        strategy: &dyn Strategy,
+        path: PathId,
+        situation: &Situation<'_>,
+    ) -> Option<Duration> {
+        let paths = self.show(situation);
+        let view = OpenView {
+            paths: &paths,
+            ..situation.view
+        };
+        let shown = paths.iter().find(|p| p.id == path)?;
+        let patience = strategy.patience(&view, shown);
+        patience.filter(|_| !self.is_pinned())
+    }
+
     /// The paths that can be used.
     fn show(&self, situation: &Situation<'_>) -> ArrayVec<PathView, MAX_PATHS> {
         let paths = (0..).map(PathId).zip(situation.paths);
