@@ -605,6 +605,11 @@ impl Connection {
                 reason,
             });
         }
+        // Its subflows may linger on, but the next connection may come at once.
+        let working = |s: &&mut Subflow| s.is_established() && !s.stale;
+        for subflow in self.subflows.iter_mut().filter(working) {
+            subflow.remember(ctx);
+        }
         self.life = Life::Ended { at: ctx.now };
         self.close_reason = Some(reason);
         self.snd.buf.clear(ctx.pool);
