@@ -24,6 +24,8 @@ const LONG: u64 = 1 << 20;
 /// Share of the bytes of a flow that is not short that may be sent twice.
 const COPIES: f64 = 0.08;
 const CLEAN: f64 = 0.003;
+/// Packets that a path's queue takes in any case.
+const SMALL_QUEUE: f64 = 20.0;
 /// What is taken for the probability of loss before anything is known, and the packets it is worth.
 const PRIOR_LOSS: f64 = 0.005;
 const PRIOR_PACKETS: f64 = 20.0;
@@ -158,6 +160,10 @@ fn new_data(view: &SendView<'_>, weighed: &[Weighed<'_>], remaining: f64) -> Opt
     let elsewhere: f64 = others.map(|w| w.estimate.delivered_within(arrival)).sum();
     if std::env::var("DBG").is_ok() { eprintln!("{:?} best {:?} arr {arrival:.4} elsewhere {elsewhere:.0} remaining {remaining} {:#?}", view.now, best.subflow.id, weighed.iter().map(|w|format!("{:?}",w.estimate)).collect::<Vec<_>>()); }
     // A tie of two that are ready must not make both wait.
+    let rate: f64 = weighed.iter().map(|w| w.estimate.rate).sum();
+    if is_overshooting(best, remaining / rate) {
+        return Some(Decision::WAIT);
+    }
     if elsewhere > remaining + 1.0 {
         return None;
     }
@@ -168,6 +174,15 @@ fn new_data(view: &SendView<'_>, weighed: &[Weighed<'_>], remaining: f64) -> Opt
             .max(u64::from(best.subflow.mss))
             .min(u64::from(u32::MAX)) as u32,
     })
+}
+
+/// Whether more would only stand in the path's queue, or be lost there, with `left` seconds' worth of
+/// data left: so late in a flow what is held back goes where there is room first, and the path stays
+/// busy meanwhile. Earlier a path's queue is left to congestion control.
+fn is_overshooting(w: &Weighed<'_>, left: f64) -> bool {
+    let bdp = w.estimate.rate * 2.0 * w.estimate.one_way;
+    let enough = (bdp / 4.0).max(SMALL_QUEUE * f64::from(w.subflow.mss));
+    left < 2.0 * w.estimate.rtt && w.estimate.surplus() > enough
 }
 
 fn copy(view: &SendView<'_>, weighed: &[Weighed<'_>], remaining: f64) -> Option<Decision> {
@@ -199,10 +214,12 @@ fn gain(
     // A loss is noticed when later packets are acknowledged, or by a probe where there are none.
     let noticed = if remaining > 0.0 { 1.25 * rtt } else { 2.0 * rtt };
     let recovered = (noticed - age).max(0.0) + estimate.one_way + loss.min(0.5) * subflow.rto.as_secs_f64();
+    let rate: f64 = weighed.iter().map(|w| w.estimate.rate).sum();
+    let under_way: f64 = weighed.iter().map(|w| w.estimate.under_way()).sum();
     let end = weighed
         .iter()
         .map(|w| w.estimate.drained())
-        .fold(0.0, f64::max);
+        .fold((remaining + under_way) / rate, f64::max);
     let arrival = on.estimate.arrival((data.end - data.start) as f64);
     Some(loss * (recovered - arrival.max(end)))
 }

@@ -111,6 +111,8 @@ pub(crate) struct Sender {
     loss_intervals: [u64; 2],
     /// Bytes lost while the queue was short.
     strayed: u64,
+    /// It was when this episode of losses began: they shorten it.
+    queue_was_short: bool,
     /// When all that was sent will have passed the bottleneck.
     passed_at: Instant,
 }
@@ -150,6 +152,7 @@ impl Sender {
             peer_ack_delay: config.delayed_ack.timeout * 3 / 2,
             loss_intervals: [0; 2],
             strayed: 0,
+            queue_was_short: false,
             passed_at: Instant::ZERO,
         }
     }
@@ -604,7 +607,6 @@ impl Sender {
             return false;
         }
         self.traffic.bytes_lost += lost;
-        self.count_strayed(lost);
         let first = self.recovery == Recovery::Open;
         if first {
             self.recovery = Recovery::Fast {
@@ -613,7 +615,9 @@ impl Sender {
             };
             self.unproved = 0;
             self.loss_intervals = [0, self.loss_intervals[0]];
+            self.queue_was_short = self.rtt.is_queue_short();
         }
+        self.count_strayed(lost);
         self.cc.on_lost(&Loss {
             now,
             bytes: lost,
@@ -625,7 +629,7 @@ impl Sender {
     }
 
     fn count_strayed(&mut self, lost: u64) {
-        if self.rtt.is_queue_short() {
+        if self.queue_was_short {
             self.strayed += lost;
         }
     }
@@ -696,6 +700,7 @@ impl Sender {
         self.traffic.bytes_lost += lost;
         if self.backoff == 0 {
             // One that was lost is enough for a timeout; the others may have arrived.
+            self.queue_was_short = self.rtt.is_queue_short();
             self.count_strayed(lost.min(u64::from(self.mss)));
             self.stuck_since = now;
             self.cc.on_rto(now, in_flight);

@@ -65,6 +65,16 @@ impl Estimate {
         self.one_way + (self.queue + bytes) / self.rate
     }
 
+    /// Bytes in flight that are more than the path holds without a queue; 0 where nobody knows.
+    pub fn surplus(&self) -> f64 {
+        (self.in_flight - self.rate * 2.0 * self.one_way).max(0.0)
+    }
+
+    /// Bytes that have not arrived yet; 0 where nobody knows.
+    pub fn under_way(&self) -> f64 {
+        (self.in_flight - self.rate * self.one_way).max(0.0)
+    }
+
     /// When everything in flight will have arrived.
     pub fn drained(&self) -> f64 {
         match self.rate.is_finite() {
@@ -81,28 +91,32 @@ impl Estimate {
         if sending <= 0.0 || self.is_shut {
             return 0.0;
         }
-        // What the window lets out: all that is left of it at once, then as much as is acknowledged,
-        // and as much again in slow start.
-        let rounds = sending / self.rtt;
+        // What the path takes in any case.
+        let taken = (self.rate * sending - self.queue).max(0.0);
+        let at_once = self.room.min(taken);
+        let first = (self.rtt - self.age).max(0.0);
+        let later = self.released(sending).min(self.rate * (sending - first).max(0.0));
+        (at_once + later).min(taken)
+    }
+
+    /// Bytes by which the window has opened after `time`: what is acknowledged, and as much again in
+    /// slow start.
+    fn released(&self, time: f64) -> f64 {
+        let rounds = time / self.rtt;
         let acknowledged = self.growth * self.in_flight;
-        let window = self.room + self.in_flight;
-        let let_out = if rounds <= 1.0 {
+        if rounds <= 1.0 {
             // What was sent within the last round trip is acknowledged within the next, not before.
             let first = (1.0 - self.age / self.rtt).clamp(0.0, 0.999);
-            self.room + acknowledged * ((rounds - first) / (1.0 - first)).max(0.0)
-        } else if self.growth > 1.0 {
+            return acknowledged * ((rounds - first) / (1.0 - first)).max(0.0);
+        }
+        let window = self.room + self.in_flight;
+        let steady = window.max(self.ssthresh.min(16.0 * window)) * (rounds - 1.0);
+        if self.growth > 1.0 {
             let first = self.room + acknowledged;
             let doubled = 2.0 * first * ((rounds - 1.0).min(16.0).exp2() - 1.0);
-            let steady = self.ssthresh.max(window) * (rounds - 1.0);
-            first + doubled.min(steady)
+            acknowledged + doubled.min(steady)
         } else {
-            self.room + acknowledged + window * (rounds - 1.0)
-        };
-        // What the path takes.
-        let taken = match self.rate.is_finite() {
-            true => self.rate * sending - self.queue,
-            false => f64::INFINITY,
-        };
-        let_out.min(taken).max(0.0)
+            acknowledged + window * (rounds - 1.0)
+        }
     }
 }
