@@ -295,6 +295,17 @@ impl Subflow {
         self.is_established() && !self.fin_wanted
     }
 
+    /// Whether something small is to be sent that waits for no data: an acknowledgement, a probe, a
+    /// handshake, an end.
+    pub fn owes(&self, now: Instant) -> bool {
+        self.rcv.due == AckDue::Now
+            || self.handshake_at.is_some_and(|at| at <= now)
+            || self.phase == Phase::Resetting
+            || self.probe_due
+            || self.keepalive_due
+            || (self.fin_wanted && !self.fin_sent)
+    }
+
     /// A join that the listener has not taken up: it never carried anything.
     pub fn is_early(&self) -> bool {
         let unknown = match self.phase {

@@ -218,7 +218,10 @@ impl Sender {
 
     /// The retransmission timeout with its backoff (RFC 6298 section 5.5).
     pub fn rto(&self) -> Duration {
-        (self.rtt.rto() * (1 << self.backoff)).min(self.rtt.max_rto())
+        match self.backoff {
+            0 => self.rtt.rto(),
+            backoff => (self.rtt.rto() * (1 << backoff)).min(self.rtt.max_rto()),
+        }
     }
 
     /// Where loss recovery stands.

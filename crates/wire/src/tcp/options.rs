@@ -202,11 +202,12 @@ impl Options {
         Ok(())
     }
 
-    /// Writes the options, [`Self::len`] bytes, to the start of `buf`.
+    /// Writes the options, [`Self::len`] bytes, to the start of `buf`, and returns how many that
+    /// are.
     ///
     /// # Panics
     /// If `buf` is shorter than that.
-    pub fn emit(&self, buf: &mut [u8]) {
+    pub fn emit(&self, buf: &mut [u8]) -> usize {
         let mut w = Writer::new(buf);
         if let Some(mss) = self.mss {
             w.put(&[kind::MSS, 4]);
@@ -251,6 +252,7 @@ impl Options {
                 w.u32(right.0);
             }
         }
+        w.position()
     }
 }
 
