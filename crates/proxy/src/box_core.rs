@@ -1,5 +1,6 @@
 //! The aggregation box: takes users' connections in and carries them to a server over all links.
 
+mod guests;
 mod session;
 mod status;
 
@@ -7,21 +8,24 @@ use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 use std::collections::BTreeMap;
 
-use braid_engine::app::{Core, Ctx, LocalEvent, LocalId};
+use braid_engine::app::{Arrival, Core, Ctx, LocalEvent, LocalId};
 use braid_engine::{
     ApiError, CloseReason, Event, PathId, Stack, StrategyFactory, SubflowCloseReason,
 };
 use braid_wire::{Instant, Rng};
 
-use crate::auth::{self, WallClock};
 use crate::config::{BoxConfig, BoxLimits, BoxTimeouts};
-use crate::relay::{self, End, Relay};
+use crate::hints::FlowHints;
+use crate::intake::{Flow, Intake};
+use crate::relay::{self, End, Moved, Relay};
 use crate::report::{BoxCounters, LogLimiter};
-use crate::socks::{self, ClientError, ClientStep, Destination, Reply};
+use crate::sniff::{self, Seen};
+use crate::socks::{ClientError, ClientHandshake, ClientStep, Reply};
 use crate::status::About;
 use crate::table::{Due, SessionId, Table};
-use crate::upstream::{Hints, Lease, LinkAddresses, Notice, Upstream};
+use crate::upstream::{LinkAddresses, Notice, Upstream, Wish};
 
+use guests::{Guest, Guests, Step};
 use session::{Outcome, Session, Stage};
 
 /// The box as a sans-IO core.
@@ -43,13 +47,13 @@ pub struct BoxCore {
     timeouts: BoxTimeouts,
     limits: BoxLimits,
     upstream: Upstream,
+    intake: Intake,
+    guests: Guests,
     sessions: Table<Session>,
-    /// Sessions of each host of the LAN.
+    /// Connections of each host of the LAN.
     per_host: BTreeMap<IpAddr, usize>,
-    /// Sessions whose destination is not connected yet.
+    /// Connections whose destination is not connected yet.
     handshakes: usize,
-    clock: WallClock,
-    rng: Rng,
     counters: BoxCounters,
     limiter: LogLimiter,
 }
@@ -59,6 +63,10 @@ const BATCH: usize = 32;
 
 /// Most attempts to reach a server for one connection.
 const MAX_ATTEMPTS: usize = 4;
+
+/// Most bytes of a user that go over a warm connection before the server has answered: they are kept
+/// for another one. As much as two links take in a first round trip.
+const MAX_REPEATED: usize = 32 << 10;
 
 impl BoxCore {
     /// A core without links. `strategy` gives each connection its own; `rng` must be a stream of
@@ -72,12 +80,12 @@ impl BoxCore {
             },
             timeouts: config.timeouts.clone(),
             limits: config.limits.clone(),
-            upstream: Upstream::new(config, strategy),
+            upstream: Upstream::new(config, rng, strategy),
+            intake: Intake::new(config.rules.clone()),
+            guests: Guests::default(),
             sessions: Table::default(),
             per_host: BTreeMap::new(),
             handshakes: 0,
-            clock: WallClock::default(),
-            rng,
             counters: BoxCounters::default(),
             limiter: LogLimiter::default(),
         }
@@ -85,7 +93,7 @@ impl BoxCore {
 
     /// Says that at `now` the wall clock shows `since_epoch` (since 1970-01-01 UTC).
     pub fn set_wall_clock(&mut self, now: Instant, since_epoch: Duration) {
-        self.clock.set(now, since_epoch);
+        self.upstream.set_wall_clock(now, since_epoch);
     }
 
     /// Adds link number `link` of the configuration to the stack; it starts down.
@@ -139,7 +147,7 @@ impl BoxCore {
 
     /// Users' connections now.
     pub fn connections(&self) -> usize {
-        self.sessions.len()
+        self.sessions.len() + self.guests.len()
     }
 }
 
@@ -147,7 +155,7 @@ impl Core for BoxCore {
     fn on_engine_event(&mut self, ctx: &mut Ctx<'_>, event: Event) {
         if self
             .upstream
-            .on_probe_event(ctx.now, &event, ctx.stack, &mut self.counters)
+            .on_event(ctx.now, &event, ctx.stack, &mut self.counters)
         {
             return;
         }
@@ -164,9 +172,14 @@ impl Core for BoxCore {
             id,
             peer,
             destination,
+            arrival,
+            dscp,
         } = event
         {
-            return self.on_accepted(ctx, id, peer, destination);
+            return self.on_accepted(ctx, id, peer.ip(), (arrival, destination, dscp));
+        }
+        if let Some(step) = self.guests.on_event(ctx, &event) {
+            return self.on_guest(ctx, step);
         }
         let Some(id) = self.sessions.by_local(event.id()) else {
             return;
@@ -182,8 +195,12 @@ impl Core for BoxCore {
 
     fn next_timeout(&self) -> Option<Instant> {
         let own = self.sessions.next_timeout();
-        let upstream = self.upstream.next_timeout();
-        own.into_iter().chain(upstream).min()
+        let times = [
+            own,
+            self.guests.next_timeout(),
+            self.upstream.next_timeout(),
+        ];
+        times.into_iter().flatten().min()
     }
 
     fn handle_timeout(&mut self, ctx: &mut Ctx<'_>) {
@@ -198,6 +215,12 @@ impl Core for BoxCore {
                 None => break,
             }
         }
+        for _ in 0..BATCH {
+            let Some(guest) = self.guests.pop_late(ctx) else {
+                break;
+            };
+            self.on_guest(ctx, Step::Gone(guest));
+        }
     }
 }
 
@@ -208,11 +231,11 @@ impl BoxCore {
         };
         let server = session.server;
         match event {
-            Event::Connected { .. } => self.on_connected(ctx, id),
+            Event::Connected { .. } => self.on_connected(ctx, id, Box::default()),
             Event::Readable { .. } => self.go_on(ctx, id, Relay::set_conn_readable),
             Event::Writable { .. } => self.go_on(ctx, id, Relay::set_conn_writable),
             Event::SubflowEstablished { path, rtt, .. } => {
-                if matches!(session.stage, Stage::Connecting) && session.path != path {
+                if matches!(session.stage, Stage::Connecting(_)) && session.path != path {
                     // The engine had no answer there and went elsewhere by itself.
                     let silent = core::mem::replace(&mut session.path, path);
                     self.upstream.on_doubt(ctx.now, server, silent);
@@ -220,14 +243,13 @@ impl BoxCore {
                 self.upstream
                     .on_subflow(ctx.now, server, path, rtt, ctx.stack);
             }
+            Event::SubflowClosed {
+                reason: SubflowCloseReason::Reset,
+                ..
+            } if session.may_fall_back(ctx.stack) => self.fall_back(ctx, id),
             Event::SubflowClosed { path, reason, .. } => {
-                let doubt = matches!(
-                    reason,
-                    SubflowCloseReason::TimedOut | SubflowCloseReason::Reset
-                );
-                if doubt {
-                    self.upstream.on_doubt(ctx.now, server, path);
-                }
+                self.upstream
+                    .on_subflow_closed(ctx.now, server, path, reason);
             }
             Event::Closed { reason, .. } => self.on_closed(ctx, id, reason),
             Event::Accepted { .. } | Event::FellBack { .. } => {}
@@ -251,7 +273,8 @@ impl BoxCore {
         }
         tracing::debug!(?reason, "connection to the server closed");
         match session.stage {
-            Stage::Connecting => self.retry(ctx, id),
+            Stage::Connecting(_) => self.retry(ctx, id),
+            Stage::Negotiating(_) if session.may_fall_back(ctx.stack) => self.fall_back(ctx, id),
             Stage::Negotiating(_) => self.end(ctx, id, Outcome::ServerFailed),
             Stage::Relaying => self.end(ctx, id, Outcome::Relayed(End::of_conn(reason))),
         }
@@ -261,74 +284,139 @@ impl BoxCore {
         &mut self,
         ctx: &mut Ctx<'_>,
         id: LocalId,
-        peer: SocketAddr,
-        destination: SocketAddr,
+        peer: IpAddr,
+        (arrival, destination, dscp): (Arrival, SocketAddr, u8),
     ) {
         self.counters.accepted += 1;
-        let host = peer.ip().to_canonical();
+        let host = peer.to_canonical();
+        if !self.admit(ctx.now, host) {
+            return ctx.local.reset(id);
+        }
+        match arrival {
+            Arrival::Intercepted => {
+                let ip = destination.ip().to_canonical();
+                let destination = SocketAddr::new(ip, destination.port()).into();
+                let flow = Flow::new(destination, FlowHints::default(), dscp);
+                self.open(ctx, (id, host), flow, false);
+            }
+            Arrival::Addressed => {
+                let deadline = ctx.now + self.timeouts.connect;
+                let step = self.guests.welcome(ctx, (id, host), dscp, deadline);
+                self.on_guest(ctx, step);
+            }
+        }
+    }
+
+    /// Whether there is room for one more connection of `host`, which is counted then.
+    fn admit(&mut self, now: Instant, host: IpAddr) -> bool {
+        let open = self.connections();
         let of_host = self.per_host.get(&host).copied().unwrap_or(0);
-        if self.sessions.len() >= self.limits.connections
+        if open >= self.limits.connections
             || self.handshakes >= self.limits.handshakes
             || of_host >= self.limits.per_host
         {
             self.counters.over_limit += 1;
-            if let Some(left_out) = self.limiter.allow(ctx.now, "limit", host) {
-                let open = self.sessions.len();
+            if let Some(left_out) = self.limiter.allow(now, "limit", host) {
                 tracing::warn!(%host, open, of_host, left_out, "too many connections");
             }
-            return ctx.local.reset(id);
+            return false;
         }
-        let destination = SocketAddr::new(destination.ip().to_canonical(), destination.port());
-        let hints = Hints::default();
-        let lease = match self.lease(ctx, &hints, destination) {
+        self.handshakes += 1;
+        *self.per_host.entry(host).or_default() += 1;
+        true
+    }
+
+    /// A connection of `host` is no more.
+    fn leave(&mut self, host: IpAddr) {
+        if let Some(n) = self.per_host.get_mut(&host) {
+            *n -= 1;
+            if *n == 0 {
+                self.per_host.remove(&host);
+            }
+        }
+    }
+
+    fn on_guest(&mut self, ctx: &mut Ctx<'_>, step: Step) {
+        let (guest, flow) = match step {
+            Step::Waits => return,
+            Step::Asks(guest, flow) => (guest, Some(flow)),
+            Step::Gone(guest) => (guest, None),
+        };
+        self.note_mistakes(ctx.now, &guest);
+        match flow {
+            Some(flow) => self.open(ctx, (guest.local, guest.host), flow, true),
+            None => {
+                self.counters.socks_refused += 1;
+                self.handshakes -= 1;
+                self.leave(guest.host);
+            }
+        }
+    }
+
+    fn note_mistakes(&mut self, now: Instant, guest: &Guest) {
+        let Some(mistake) = guest.mistakes.first() else {
+            return;
+        };
+        self.counters.bad_hints += guest.mistakes.len() as u64;
+        let host = guest.host;
+        if let Some(left_out) = self.limiter.allow(now, "hints", host) {
+            tracing::warn!(%host, left_out, "a program's hint is left out: {mistake}");
+        }
+    }
+
+    /// Leads a connection that was admitted to a server; `guest` where its user waits for an
+    /// answer.
+    fn open(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        (local, host): (LocalId, IpAddr),
+        flow: Flow,
+        guest: bool,
+    ) {
+        let hints = self.intake.hints(ctx.now, &flow);
+        let wish = Wish {
+            flow: &hints,
+            tried: &[],
+            cold: false,
+        };
+        let lease = self
+            .upstream
+            .acquire(ctx.now, &wish, ctx.stack, &mut self.counters);
+        let lease = match lease {
             Ok(lease) => lease,
             Err(error) => {
                 self.counters.no_server += 1;
                 self.warn_no_server(ctx.now, host, Some(error));
-                return ctx.local.reset(id);
+                self.handshakes -= 1;
+                self.leave(host);
+                let words = guest.then(|| Outcome::NoServer.reply().encode());
+                return guests::part(ctx, local, words.as_ref().map_or(&[], |w| &w[..]));
             }
         };
         let session = Session {
-            relay: Relay::new(ctx.now, lease.conn, id, self.timeouts.patience()),
-            stage: Stage::Connecting,
+            relay: Relay::new(ctx.now, lease.conn, local, self.timeouts.patience()),
+            stage: Stage::Connecting(lease.sign_in),
             server: lease.server,
             path: lease.path,
             host,
-            destination,
+            guest,
+            flow,
+            hints,
+            looked: false,
+            moved: Moved::default(),
             started: ctx.now,
+            requested_at: 0,
             tried: Vec::new(),
         };
         let sid = self.sessions.insert(session);
-        self.sessions.bind_local(id, sid);
+        self.sessions.bind_local(local, sid);
         self.sessions.bind_conn(lease.conn, sid);
         self.sessions.arm(sid, ctx.now + self.timeouts.attempt);
-        self.handshakes += 1;
-        *self.per_host.entry(host).or_default() += 1;
-    }
-
-    /// A connection to a server with the whole SOCKS handshake queued, so that it leaves with the
-    /// end of the engine's.
-    fn lease(
-        &mut self,
-        ctx: &mut Ctx<'_>,
-        hints: &Hints,
-        destination: SocketAddr,
-    ) -> Result<Lease, ApiError> {
-        let lease = self.upstream.acquire(ctx.now, hints, ctx.stack)?;
-        let server = self.upstream.server(lease.server);
-        let mut nonce = [0; 16];
-        self.rng.fill(&mut nonce);
-        let user = server.user.as_bytes();
-        let destination = Destination::Address(destination);
-        let time = self.clock.unix_ms(ctx.now);
-        let password = auth::password(&server.secret, user, &destination, time, nonce);
-        let flight = socks::flight(user, &password, &destination);
-        match ctx.stack.write(ctx.now, lease.conn, &flight) {
-            Ok(n) if n == flight.len() => Ok(lease),
-            result => {
-                ctx.stack.abort(ctx.now, lease.conn);
-                Err(result.err().unwrap_or(ApiError::LimitReached))
+        if let Some(answers) = lease.answers {
+            if let Some(session) = self.sessions.get_mut(sid) {
+                session.relay.keep(MAX_REPEATED);
             }
+            self.on_connected(ctx, sid, answers);
         }
     }
 
@@ -342,40 +430,104 @@ impl BoxCore {
             .on_doubt(ctx.now, session.server, session.path);
         session.tried.push((session.server, session.path));
         let attempts = session.tried.len();
-        let (destination, old) = (session.destination, session.relay.conn);
-        let hints = Hints {
-            tried: core::mem::take(&mut session.tried),
-        };
         let late = ctx.now >= session.started + self.timeouts.connect;
-        ctx.stack.abort(ctx.now, old);
         if late || attempts >= MAX_ATTEMPTS {
             return self.end(ctx, id, Outcome::NoServer);
         }
-        let Ok(lease) = self.lease(ctx, &hints, destination) else {
-            return self.end(ctx, id, Outcome::NoServer);
-        };
-        self.counters.retries += 1;
-        self.sessions.bind_conn(lease.conn, id);
-        if let Some(session) = self.sessions.get_mut(id) {
-            session.relay.conn = lease.conn;
-            session.server = lease.server;
-            session.path = lease.path;
-            session.tried = hints.tried;
+        if self.reconnect(ctx, id) {
+            self.counters.retries += 1;
         }
-        // The next one may take longer: the links may just be slow.
-        let patience = self.timeouts.attempt * (1 << attempts.min(8));
-        self.sessions.arm(id, ctx.now + patience);
     }
 
-    fn on_connected(&mut self, ctx: &mut Ctx<'_>, id: SessionId) {
+    /// A warm connection was dead already: the user gets a new one, and does not notice.
+    fn fall_back(&mut self, ctx: &mut Ctx<'_>, id: SessionId) {
+        self.counters.warm_failed += 1;
+        self.upstream.on_warm_failed(ctx.now, ctx.stack);
+        self.reconnect(ctx, id);
+    }
+
+    /// A new connection in the place of one that failed; without one the session ends.
+    fn reconnect(&mut self, ctx: &mut Ctx<'_>, id: SessionId) -> bool {
+        let Some(session) = self.sessions.get_mut(id) else {
+            return false;
+        };
+        ctx.stack.abort(ctx.now, session.relay.conn);
+        let wish = Wish {
+            flow: &session.hints,
+            tried: &session.tried,
+            cold: true,
+        };
+        let lease = self
+            .upstream
+            .acquire(ctx.now, &wish, ctx.stack, &mut self.counters);
+        let Ok(lease) = lease else {
+            self.end(ctx, id, Outcome::NoServer);
+            return false;
+        };
+        session.relay.conn = lease.conn;
+        session.server = lease.server;
+        session.path = lease.path;
+        session.stage = Stage::Connecting(lease.sign_in);
+        // The next one may take longer: the links may just be slow.
+        let attempts = session.tried.len().min(8);
+        self.sessions.bind_conn(lease.conn, id);
+        self.sessions
+            .arm(id, ctx.now + self.timeouts.attempt * (1 << attempts));
+        true
+    }
+
+    /// Asks the server for the destination; `answers` reads what it says.
+    fn on_connected(&mut self, ctx: &mut Ctx<'_>, id: SessionId, answers: Box<ClientHandshake>) {
+        self.look(ctx, id);
         let Some(session) = self.sessions.get_mut(id) else {
             return;
         };
-        session.stage = Stage::Negotiating(Box::default());
+        let Stage::Connecting(sign_in) = &session.stage else {
+            return;
+        };
+        let conn = session.relay.conn;
+        let warm = answers.is_signed_in();
+        if warm {
+            let stats = ctx.stack.conn_stats(conn);
+            session.requested_at = stats.map_or(0, |s| s.snd_end);
+        }
+        let written = self.upstream.request(
+            ctx.now,
+            (conn, session.server),
+            sign_in,
+            (&session.flow.destination, &session.hints),
+            ctx.stack,
+        );
+        if written.is_err() || !warm && !session.relay.repeat(ctx) {
+            return self.end(ctx, id, Outcome::ServerFailed);
+        }
+        session.stage = Stage::Negotiating(answers);
         session.tried = Vec::new();
-        let deadline = session.started + self.timeouts.connect;
+        let deadline = match warm {
+            true => ctx.now + self.timeouts.attempt,
+            false => session.started + self.timeouts.connect,
+        };
         self.sessions.arm(id, deadline);
         self.advance(ctx, id);
+    }
+
+    /// Looks at the first bytes of a user, once they are there: they may tell more of what is to
+    /// come. Nothing waits for them.
+    fn look(&mut self, ctx: &mut Ctx<'_>, id: SessionId) {
+        let Some(session) = self.sessions.get_mut(id) else {
+            return;
+        };
+        let mut first = [0; sniff::MOST];
+        let Ok(there) = ctx.local.peek(session.relay.local, &mut first) else {
+            return;
+        };
+        session.looked = true;
+        let seen = sniff::look(&first[..there]);
+        if seen != Seen::default() {
+            session.flow.see(seen);
+            let hints = self.intake.hints(ctx.now, &session.flow);
+            session.refine(ctx, hints);
+        }
     }
 
     /// Does what a session can do now.
@@ -385,14 +537,23 @@ impl BoxCore {
         };
         if let Stage::Negotiating(handshake) = &mut session.stage {
             let conn = session.relay.conn;
-            match relay::read_step(ctx, conn, ClientStep::More, |buf| handshake.input(buf)) {
+            let input = |buf: &[u8]| handshake.input(buf);
+            match relay::read_step(ctx.now, conn, ctx.stack, ClientStep::More, input) {
                 Ok(ClientStep::Connected) => {
                     session.stage = Stage::Relaying;
+                    session.relay.forget_kept();
                     session.relay.touch(ctx.now);
                     let due = session.relay.due();
+                    let server = session.server;
+                    let told = !session.guest || guests::answer(ctx, session.relay.local);
                     self.counters.connected += 1;
                     self.handshakes -= 1;
                     self.sessions.arm(id, due);
+                    self.upstream
+                        .on_served(ctx.now, server, ctx.stack, &mut self.counters);
+                    if !told {
+                        return self.end(ctx, id, Outcome::Relayed(End::Local));
+                    }
                 }
                 Ok(ClientStep::More) if ctx.stack.read_finished(conn) => {
                     return self.end(ctx, id, Outcome::Refused(ClientError::Garbage));
@@ -408,16 +569,20 @@ impl BoxCore {
     }
 
     fn relay(&mut self, ctx: &mut Ctx<'_>, id: SessionId) {
+        if self.sessions.get_mut(id).is_some_and(|s| !s.looked) {
+            self.look(ctx, id);
+        }
         let Some(session) = self.sessions.get_mut(id) else {
             return;
         };
         let relay = &mut session.relay;
         let turn = match session.stage {
-            Stage::Connecting => return,
+            Stage::Connecting(_) => return,
             Stage::Negotiating(_) => relay.turn_up(ctx),
             Stage::Relaying => relay.turn(ctx),
         };
         let due = relay.due();
+        session.moved.add(turn.moved);
         self.counters.bytes_up += turn.moved.to_conn;
         self.counters.bytes_down += turn.moved.to_local;
         if turn.moved.any() {
@@ -433,8 +598,17 @@ impl BoxCore {
             return;
         };
         match session.stage {
-            Stage::Connecting => self.retry(ctx, id),
-            Stage::Negotiating(_) => self.end(ctx, id, Outcome::NoAnswer),
+            Stage::Connecting(_) => self.retry(ctx, id),
+            Stage::Negotiating(_) => {
+                let deadline = session.started + self.timeouts.connect;
+                if session.may_fall_back(ctx.stack) {
+                    self.fall_back(ctx, id);
+                } else if ctx.now < deadline {
+                    self.sessions.arm(id, deadline);
+                } else {
+                    self.end(ctx, id, Outcome::NoAnswer);
+                }
+            }
             Stage::Relaying => {
                 let due = session.relay.due();
                 if due <= ctx.now {
@@ -453,24 +627,19 @@ impl BoxCore {
         if !matches!(session.stage, Stage::Relaying) {
             self.handshakes -= 1;
         }
-        if let Some(n) = self.per_host.get_mut(&session.host) {
-            *n -= 1;
-            if *n == 0 {
-                self.per_host.remove(&session.host);
-            }
+        self.leave(session.host);
+        session.end(ctx, outcome);
+        // What the network cut off says nothing of the next one.
+        if matches!(outcome, Outcome::Relayed(end) if end != End::Conn) {
+            let bytes = session.moved.most();
+            self.intake.learn(ctx.now, &session.flow, bytes);
         }
-        let end = match outcome {
-            Outcome::Relayed(end) => end,
-            // A user without the box would see RST, or nothing for minutes; RST it is.
-            _ => End::Conn,
-        };
-        session.relay.end(ctx, end);
         *outcome.counter(&mut self.counters) += 1;
         self.log_end(ctx.now, &session, outcome);
     }
 
     fn log_end(&mut self, now: Instant, session: &Session, outcome: Outcome) {
-        let (host, destination) = (session.host, session.destination);
+        let (host, destination) = (session.host, &session.flow.destination);
         tracing::debug!(%host, %destination, ?outcome, "connection ended");
         let entry = self.upstream.server(session.server);
         let address = entry.endpoint_v4().or(entry.endpoint_v6());
@@ -494,7 +663,7 @@ impl BoxCore {
                 }
             }
             Outcome::Refused(ClientError::Refused(Reply::NotAllowed)) => {
-                if let Some(left_out) = self.limiter.allow(now, "rules", destination.ip()) {
+                if let Some(left_out) = self.limiter.allow(now, "rules", host) {
                     tracing::warn!(%destination, left_out, "the server's rules forbid this");
                 }
             }

@@ -51,12 +51,24 @@ counters! {
         server_failed,
         /// Not connected: no server could be reached.
         no_server,
+        /// Asked for by SOCKS, and not taken in: malformed, unknown, too late or broken off.
+        socks_refused,
+        /// What programs said in place of hints, each item.
+        bad_hints,
         /// Refused because of a limit on connections.
         over_limit,
         /// Ended because nothing moved for too long.
         idle_timeout,
         /// Further attempts to reach a server for a user's connection.
         retries,
+        /// Warm connections opened.
+        warm_opened,
+        /// Warm connections that a user got.
+        warm_used,
+        /// Warm connections that were lost while they waited.
+        warm_lost,
+        /// Warm connections that were lost when they were used first, and replaced unnoticed.
+        warm_failed,
         /// Probes sent.
         probes,
         /// Probes that failed.
@@ -99,6 +111,10 @@ counters! {
         handshake_timeout,
         /// The peer went away in the middle of the SOCKS request.
         handshake_aborted,
+        /// Signed in, and ended without a request: a box's warm connections that it did not need.
+        waited_in_vain,
+        /// Hints of a request that are malformed, out of range or of a strategy nobody knows.
+        bad_hints,
         /// Passwords not of Braid's form.
         auth_malformed,
         /// No such user, or a wrong secret.

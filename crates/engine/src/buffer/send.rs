@@ -6,6 +6,8 @@ use std::ops::Range;
 
 use arrayvec::ArrayVec;
 
+use braid_wire::Instant;
+
 use super::RangeSet;
 use super::blocks::{Blocks, Span};
 use super::pool::{BLOCK_SIZE, Block, Pool};
@@ -230,6 +232,16 @@ impl SendBuffer {
         written
     }
 
+    /// Drops writes that are late at `now` and of which nothing is mapped. Returns how many bytes.
+    pub fn drop_late(&mut self, now: Instant, pool: &mut Pool) -> u64 {
+        let before = self.end;
+        self.queue.drop_late(now, |span| {
+            self.end -= span.len() as u64;
+            give_back(&mut self.blocks, &mut self.tails, span, pool);
+        });
+        before - self.end
+    }
+
     // --- sending
 
     /// Bytes that are next and of one urgency: what [`map_next`](Self::map_next) maps at most.
@@ -328,16 +340,7 @@ impl SendBuffer {
                 continue;
             }
             self.kept_bytes -= kept.span.len();
-            if self.blocks.release(kept.span, pool) {
-                let gone = |t: &Tail| t.slot == kept.span.slot();
-                for tail in self
-                    .tails
-                    .iter_mut()
-                    .filter(|t| t.as_ref().is_some_and(gone))
-                {
-                    *tail = None;
-                }
-            }
+            give_back(&mut self.blocks, &mut self.tails, kept.span, pool);
         }
         for list in [&mut self.kept, &mut self.mapped] {
             if list.is_empty() {
@@ -360,5 +363,18 @@ impl SendBuffer {
         self.tails = [None; Urgency::COUNT];
         self.start = self.end;
         self.nxt = self.end;
+    }
+}
+
+/// The bytes of `span` are needed no more.
+fn give_back(
+    blocks: &mut Blocks,
+    tails: &mut [Option<Tail>; Urgency::COUNT],
+    span: Span,
+    pool: &mut Pool,
+) {
+    if blocks.release(span, pool) {
+        let gone = |t: &&mut Option<Tail>| t.is_some_and(|t| t.slot == span.slot());
+        tails.iter_mut().filter(gone).for_each(|tail| *tail = None);
     }
 }

@@ -12,6 +12,7 @@ impl Connection {
     /// Data, new or once more, where the strategy wants it.
     pub(super) fn poll_data(&mut self, ctx: &mut Ctx<'_>) -> Option<Outgoing> {
         self.live.ask_at.take_if(|at| *at <= ctx.now);
+        self.drop_late(ctx);
         let copying = self.may_copy();
         if (self.snd.unsent() == 0 && !copying) || !self.is_any_ready(ctx) {
             return None;
@@ -63,6 +64,15 @@ impl Connection {
                     }
                 }
             }
+        }
+    }
+
+    /// Drops what was to be sent by now and was not.
+    fn drop_late(&mut self, ctx: &mut Ctx<'_>) {
+        let dropped = self.snd.buf.drop_late(ctx.now, ctx.pool);
+        if dropped > 0 {
+            self.snd.dropped += dropped;
+            self.signal_writable(ctx);
         }
     }
 

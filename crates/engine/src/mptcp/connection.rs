@@ -128,6 +128,8 @@ pub(crate) struct SendSide {
     pub fin: SendFin,
     /// Who carries what was sent and not acknowledged; empty in regular TCP.
     pub flight: Flight,
+    /// Bytes that were late before they were sent.
+    pub dropped: u64,
     /// A write of this urgency found no room; the most urgent one, if several did.
     pub blocked: Option<Urgency>,
 }
@@ -312,6 +314,7 @@ impl Connection {
                 wnd_end: 0,
                 fin: SendFin::Open,
                 flight: Flight::default(),
+                dropped: 0,
                 blocked: None,
             },
             rcv: RecvSide {
@@ -361,6 +364,16 @@ impl Connection {
         Class {
             urgency: self.urgency,
             ..Class::default()
+        }
+    }
+
+    /// Stands back behind other connections, or no longer does, as `urgency` says.
+    pub fn set_urgency(&mut self, config: &Config, urgency: Urgency) {
+        let congestion = config.congestion_of(urgency);
+        let changed = config.congestion_of(self.urgency).name() != congestion.name();
+        self.urgency = urgency;
+        for subflow in self.subflows.iter_mut().filter(|_| changed) {
+            subflow.snd.set_congestion(congestion);
         }
     }
 

@@ -31,9 +31,9 @@ impl BoxCore {
         let session = self.sessions.get(self.sessions.by_conn(conn)?)?;
         Some(Session {
             user: Some(session.host.to_string()),
-            destination: Some(session.destination.to_string()),
+            destination: Some(session.flow.destination.to_string()),
             state: match session.stage {
-                Stage::Connecting => "connecting",
+                Stage::Connecting(_) => "connecting",
                 Stage::Negotiating(_) => "handshake",
                 Stage::Relaying => "open",
             },

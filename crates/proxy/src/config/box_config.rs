@@ -13,10 +13,13 @@ use toml::Spanned;
 use crate::relay::Patience;
 
 use super::common::{DEFAULT_PORT, MAX_PATHS, RawTun, Source, TunConfig, read};
-use super::types::{self, Address, Interface, OneOrMany, Prefix, Secret};
+use super::rule::{RawRule, Rule, check_rules};
+use super::types::{self, Address, Interface, Listen, OneOrMany, Prefix, Secret};
 
 /// Most servers of a box.
 const MAX_SERVERS: usize = 8;
+/// Most addresses of its SOCKS5 proxy.
+const MAX_LISTENERS: usize = 16;
 
 /// Whatever the configuration says: this host, the link, multicast.
 const NEVER_TAKEN_IN: [&str; 6] = [
@@ -45,6 +48,10 @@ pub struct BoxConfig {
     pub congestion: Algorithm,
     /// Destinations that are forwarded as they are.
     pub bypass: Vec<IpNet>,
+    /// What is known of connections beforehand; the first that is for a connection counts.
+    pub rules: Vec<Rule>,
+    /// Addresses of this host at which programs of the LAN find a SOCKS5 proxy.
+    pub socks: Vec<SocketAddr>,
     /// What happens to QUIC.
     pub quic: Quic,
     /// The control socket; `None` leaves the place to the driver.
@@ -57,6 +64,8 @@ pub struct BoxConfig {
     pub limits: BoxLimits,
     /// How often links are probed.
     pub probing: Probing,
+    /// Connections to the server that wait for users.
+    pub warm: Warm,
 }
 
 /// One access link.
@@ -233,6 +242,34 @@ impl Default for Probing {
     }
 }
 
+/// Connections to the server that are opened, joined and signed in before a user wants one.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Warm {
+    /// Most that wait at a time; 0 is none. There are as many as users lately asked for at once.
+    #[serde(deserialize_with = "types::count_from::<0, _>")]
+    pub max: usize,
+    /// They are closed when no user asked for a connection for this long.
+    #[serde(deserialize_with = "types::duration")]
+    pub idle: Duration,
+    /// One that waited this long is replaced, before the server gives it up.
+    #[serde(deserialize_with = "types::duration")]
+    pub age: Duration,
+    /// Also while a metered link is in use, whose bytes they cost.
+    pub metered: bool,
+}
+
+impl Default for Warm {
+    fn default() -> Self {
+        Warm {
+            max: 8,
+            idle: Duration::from_secs(300),
+            age: Duration::from_secs(60),
+            metered: false,
+        }
+    }
+}
+
 impl BoxConfig {
     /// Reads `path`, and the secrets it refers to (relative to its directory).
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
@@ -272,12 +309,15 @@ impl BoxConfig {
             strategy: check_strategy(&src, raw.strategy)?,
             congestion: raw.congestion.unwrap_or_default().0,
             bypass: raw.bypass.nets(),
+            rules: check_rules(&src, raw.rule)?,
+            socks: check_socks(&src, raw.socks)?,
             quic: raw.quic,
             control: src.control_socket(raw.control)?,
             tun,
             timeouts: raw.timeouts,
             limits: raw.limits,
             probing: raw.probing,
+            warm: raw.warm,
         })
     }
 
@@ -341,6 +381,10 @@ struct Raw {
     congestion: Option<Congestion>,
     #[serde(default)]
     bypass: OneOrMany<Prefix>,
+    #[serde(default)]
+    rule: Option<Spanned<OneOrMany<RawRule>>>,
+    #[serde(default)]
+    socks: Option<Spanned<OneOrMany<Listen>>>,
     #[serde(default, deserialize_with = "quic")]
     quic: Quic,
     control: Option<Spanned<PathBuf>>,
@@ -351,6 +395,8 @@ struct Raw {
     limits: BoxLimits,
     #[serde(default)]
     probing: Probing,
+    #[serde(default)]
+    warm: Warm,
 }
 
 #[derive(Deserialize)]
@@ -575,6 +621,27 @@ fn check_server(src: &Source<'_>, raw: RawServer, name: &str) -> Result<ServerEn
         user,
         secret,
     })
+}
+
+fn check_socks(
+    src: &Source<'_>,
+    raw: Option<Spanned<OneOrMany<Listen>>>,
+) -> Result<Vec<SocketAddr>, ConfigError> {
+    let Some(raw) = raw else {
+        return Ok(Vec::new());
+    };
+    let all = &raw.get_ref().0;
+    if all.len() > MAX_LISTENERS {
+        let n = all.len();
+        let message = format!("{n} addresses are given, {MAX_LISTENERS} are the most");
+        return Err(src.error(&raw, message, "fewer"));
+    }
+    let twice = all.iter().enumerate().find(|(i, l)| all[..*i].contains(l));
+    if let Some((_, Listen(addr))) = twice {
+        let message = format!("{addr} is given twice");
+        return Err(src.error(&raw, message, "each address once"));
+    }
+    Ok(all.iter().map(|listen| listen.0).collect())
 }
 
 pub(super) fn check_name(src: &Source<'_>, name: Spanned<String>) -> Result<String, ConfigError> {

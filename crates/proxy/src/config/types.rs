@@ -2,7 +2,7 @@
 
 use core::fmt;
 use core::marker::PhantomData;
-use core::net::IpAddr;
+use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 
 use braid_links::value;
@@ -90,23 +90,31 @@ const MOST: u32 = 1 << 20;
 
 /// Reads how many of something there may be, at least one.
 pub(super) fn count<'de, D: Deserializer<'de>>(d: D) -> Result<usize, D::Error> {
-    struct V;
-    impl Visitor<'_> for V {
+    count_from::<1, D>(d)
+}
+
+/// As [`count`], from `LEAST` on.
+pub(super) fn count_from<'de, const LEAST: u32, D>(d: D) -> Result<usize, D::Error>
+where
+    D: Deserializer<'de>,
+{
+    struct V<const LEAST: u32>;
+    impl<const LEAST: u32> Visitor<'_> for V<LEAST> {
         type Value = usize;
         fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            write!(f, "a whole number from 1 to {MOST}")
+            write!(f, "a whole number from {LEAST} to {MOST}")
         }
         fn visit_i64<E: serde::de::Error>(self, n: i64) -> Result<usize, E> {
             match u32::try_from(n) {
-                Ok(n) if (1..=MOST).contains(&n) => Ok(n as usize),
+                Ok(n) if (LEAST..=MOST).contains(&n) => Ok(n as usize),
                 _ => Err(wrong(
                     format_args!("{n} is out of range"),
-                    format_args!("a whole number from 1 to {MOST}"),
+                    format_args!("a whole number from {LEAST} to {MOST}"),
                 )),
             }
         }
     }
-    d.deserialize_i64(V)
+    d.deserialize_i64(V::<LEAST>)
 }
 
 /// Reads a size such as `"64MB"`, `"512KiB"`, or a number of bytes.
@@ -155,6 +163,9 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for OneOrMany<T> {
             fn visit_str<E: serde::de::Error>(self, s: &str) -> Result<Vec<T>, E> {
                 T::deserialize(serde::de::value::StrDeserializer::new(s)).map(|v| vec![v])
             }
+            fn visit_i64<E: serde::de::Error>(self, n: i64) -> Result<Vec<T>, E> {
+                T::deserialize(serde::de::value::I64Deserializer::new(n)).map(|v| vec![v])
+            }
             fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Vec<T>, A::Error> {
                 T::deserialize(MapAccessDeserializer::new(map)).map(|v| vec![v])
             }
@@ -177,6 +188,23 @@ impl<'de> Deserialize<'de> for Address {
                 let hint = "an address such as \"203.0.113.7\" or \"2001:db8::7\"";
                 (format!("{s:?} is no IP address"), hint.to_owned())
             })
+        })
+    }
+}
+
+/// An address of this host with a port, to listen at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Listen(pub SocketAddr);
+
+impl<'de> Deserialize<'de> for Listen {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        text(d, |s| match s.parse::<SocketAddr>() {
+            Ok(addr) if addr.port() > 0 && !addr.ip().is_multicast() => Ok(Listen(addr)),
+            _ => {
+                let hint = "an address of this host in the LAN with a port, such as \
+                            \"192.168.1.1:1080\" or \"[fd00::1]:1080\"";
+                Err((format!("{s:?} is nowhere to listen"), hint.to_owned()))
+            }
         })
     }
 }
