@@ -427,11 +427,8 @@ impl Subflow {
     pub fn next_timeout(&self, pending: bool, now: Instant) -> Option<Instant> {
         let sendable = self.snd.board.lost() > 0 || (pending && self.snd.peer_room() > 0);
         // Where there is no room, an acknowledgement makes some, not the pacer.
-        let pacing = if sendable && self.snd.cwnd_room() > 0 {
-            self.snd.pacer.blocked_until(now)
-        } else {
-            None
-        };
+        let paced = self.snd.pacer.blocked_until(now);
+        let pacing = paced.filter(|_| sendable && self.snd.cwnd_room() > 0);
         let ack = match self.rcv.due {
             AckDue::At(at) => Some(at),
             _ => None,
