@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::io::{IoSlice, IoSliceMut};
 use std::net::SocketAddr;
 
-use braid_engine::app::{ConnectFailure, LocalError, LocalEvent, LocalId, LocalStreams};
+use braid_engine::app::{Arrival, ConnectFailure, LocalError, LocalEvent, LocalId, LocalStreams};
 
 /// Room of a socket whose program does not read.
 pub const SOCKET_ROOM: usize = 64 << 10;
@@ -77,6 +77,8 @@ impl Local {
             id,
             peer,
             destination,
+            arrival: Arrival::Intercepted,
+            dscp: 0,
         });
         id
     }
@@ -169,6 +171,13 @@ impl LocalStreams for Local {
             n += len;
         }
         Ok(n)
+    }
+
+    fn peek(&mut self, id: LocalId, buf: &mut [u8]) -> Result<usize, LocalError> {
+        let sent = self.stream(id).sent;
+        let read = self.read(id, &mut [IoSliceMut::new(buf)])?;
+        self.streams.get_mut(&id).unwrap().sent = sent;
+        Ok(read)
     }
 
     fn write(&mut self, id: LocalId, bufs: &[IoSlice<'_>]) -> Result<usize, LocalError> {
