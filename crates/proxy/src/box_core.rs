@@ -301,7 +301,8 @@ impl BoxCore {
             }
             Arrival::Addressed => {
                 let deadline = ctx.now + self.timeouts.connect;
-                self.guests.welcome(id, host, dscp, deadline);
+                let step = self.guests.welcome(ctx, (id, host), dscp, deadline);
+                self.on_guest(ctx, step);
             }
         }
     }

@@ -6,7 +6,7 @@
 use core::net::{IpAddr, SocketAddr};
 use std::io::{IoSlice, IoSliceMut};
 
-use braid_engine::app::{Ctx, LocalEvent, LocalId};
+use braid_engine::app::{Ctx, LocalError, LocalEvent, LocalId};
 use braid_links::value::ValueError;
 use braid_wire::Instant;
 
@@ -53,7 +53,13 @@ impl Guests {
     }
 
     /// Takes in a program that has to say by `deadline` what it wants.
-    pub(super) fn welcome(&mut self, local: LocalId, host: IpAddr, dscp: u8, deadline: Instant) {
+    pub(super) fn welcome(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        (local, host): (LocalId, IpAddr),
+        dscp: u8,
+        deadline: Instant,
+    ) -> Step {
         let guest = Guest {
             local,
             host,
@@ -65,18 +71,21 @@ impl Guests {
         let id = self.table.insert(guest);
         self.table.bind_local(local, id);
         self.table.arm(id, deadline);
+        self.listen(ctx, id).unwrap_or(Step::Waits)
     }
 
     /// Whether an event is of one of these; if so what follows.
     pub(super) fn on_event(&mut self, ctx: &mut Ctx<'_>, event: &LocalEvent) -> Option<Step> {
         let id = self.table.by_local(event.id())?;
-        let guest = self.table.get_mut(id)?;
-        let asked = match event {
-            LocalEvent::Readable { .. } => guest.listen(ctx),
-            LocalEvent::Broken { .. } => Err(Vec::new()),
-            _ => Ok(None),
-        };
-        match asked {
+        match event {
+            LocalEvent::Readable { .. } => self.listen(ctx, id),
+            LocalEvent::Broken { .. } => self.send_away(ctx, id, &[]),
+            _ => Some(Step::Waits),
+        }
+    }
+
+    fn listen(&mut self, ctx: &mut Ctx<'_>, id: SessionId) -> Option<Step> {
+        match self.table.get_mut(id)?.listen(ctx) {
             Ok(None) => Some(Step::Waits),
             Ok(Some(destination)) => {
                 let mut guest = self.table.remove(id)?;
@@ -119,8 +128,8 @@ impl Guest {
             let there = match ctx.local.peek(self.local, &mut first) {
                 Ok(0) => return Err(Vec::new()),
                 Ok(n) => n,
-                Err(braid_engine::app::LocalError::WouldBlock) => return Ok(None),
-                Err(braid_engine::app::LocalError::Broken) => return Err(Vec::new()),
+                Err(LocalError::WouldBlock) => return Ok(None),
+                Err(LocalError::Broken) => return Err(Vec::new()),
             };
             let (taken, step) = self.handshake.input(&first[..there]);
             let read = IoSliceMut::new(&mut first[..taken]);

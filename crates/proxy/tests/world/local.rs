@@ -64,7 +64,12 @@ impl Local {
     }
 
     /// A user's program connects.
-    pub fn open(&mut self, destination: SocketAddr, sends: Vec<u8>, ends: bool) -> LocalId {
+    pub fn open(
+        &mut self,
+        (arrival, destination): (Arrival, SocketAddr),
+        sends: Vec<u8>,
+        ends: bool,
+    ) -> LocalId {
         let id = self.id();
         let stream = Stream {
             sends,
@@ -77,7 +82,7 @@ impl Local {
             id,
             peer,
             destination,
-            arrival: Arrival::Intercepted,
+            arrival,
             dscp: 0,
         });
         id
