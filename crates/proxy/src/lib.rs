@@ -17,6 +17,7 @@ mod server_core;
 pub mod sniff;
 pub mod socks;
 pub mod status;
+pub mod streams;
 mod table;
 mod upstream;
 
