@@ -82,6 +82,8 @@ pub struct OpenView<'a> {
     pub seen: u64,
     /// Bytes written and never sent.
     pub unsent: u64,
+    /// Bytes that a subflow sends before anything is acknowledged.
+    pub initial_window: u64,
 }
 
 /// What a strategy sees of a path.

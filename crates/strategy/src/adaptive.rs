@@ -1,4 +1,5 @@
-//! The one that joins the others: by one estimate of when data would arrive on each subflow.
+//! The one that joins the others: one estimate of when data arrives decides where new data goes and
+//! what is worth sending twice.
 
 use std::time::Duration;
 
@@ -7,49 +8,52 @@ use braid_engine::strategy::{
     Decision, InFlight, OpenView, Opening, PathView, Payload, SendView, Strategy, StrategyEvent,
     SubflowView, first_in_order,
 };
-use braid_engine::{PathRecord, Protocol};
+use braid_engine::{PathRecord, Protocol, Urgency};
 use braid_wire::{Instant, Rng};
 
 use crate::parts::again;
 use crate::parts::estimate::Estimate;
+use crate::parts::flow::size;
+use crate::parts::rank::by_base_rtt;
 use crate::parts::table::PerSubflow;
 use crate::parts::usable::{keeps_waiting, usable};
+use crate::po::IMPORTANT;
 
 /// Most subflows that are weighed against each other.
 const MOST: usize = 16;
-/// Flows from this size on pay for copies.
+
+/// A SYN that is not answered within this is tried on another path too (Connection Attempt Delay of
+/// RFC 8305 section 8); where the round trip is known, within twice that and a little.
+const ATTEMPT: Duration = Duration::from_millis(250);
+const A_LITTLE: Duration = Duration::from_millis(20);
+
+/// Flows from this size on pay for copies: at most this share of their bytes is sent twice.
 const SHORT: u64 = 256 << 10;
-/// Flows from this size on are not copied at all on paths that lose less than [`CLEAN`].
-const LONG: u64 = 1 << 20;
-/// Share of the bytes of a flow that is not short that may be sent twice.
 const COPIES: f64 = 0.08;
+/// Flows from this size on are not copied at all where less than this share is lost.
+const LONG: u64 = 1 << 20;
 const CLEAN: f64 = 0.003;
-/// Packets that a path's queue takes in any case.
-const SMALL_QUEUE: f64 = 20.0;
-/// What is taken for the probability of loss before anything is known, and the packets it is worth.
+
+/// The probability of loss before anything is known, and how many packets it is worth.
 const PRIOR_LOSS: f64 = 0.005;
 const PRIOR_PACKETS: f64 = 20.0;
-/// Probability with which a packet is lost whose acknowledgement is overdue.
+/// Most packets that a record is worth.
+const RECORDED_PACKETS: f64 = 200.0;
+/// The probability that a packet is lost whose acknowledgement is overdue.
 const OVERDUE_LOSS: f64 = 0.9;
+/// The time from which on a timeout takes longer than a round trip, roughly.
+const TIMEOUT: f64 = 0.2;
 
-/// A SYN that is not answered within this is tried on another path too (RFC 8305 section 8:
-/// Connection Attempt Delay), or within twice the round trip and a little where that is known.
-const ATTEMPT: Duration = Duration::from_millis(250);
-const ROUGHLY: Duration = Duration::from_millis(20);
+/// Packets that stand in a path's queue without harm.
+const SMALL_QUEUE: f64 = 20.0;
 
-/// New data goes where it arrives first, or waits for a faster subflow where that brings all of it
+/// New data goes where it arrives first, or waits for faster subflows where these bring all of it
 /// sooner. A copy is sent where it is likely to bring the end of the flow nearer than new data in
-/// its place.
+/// its place. A flow of one initial window stays on one subflow, and opens where it ends first by
+/// what is on record.
 #[derive(Debug, Clone, Default)]
 pub struct Adaptive {
     records: PerSubflow<Option<PathRecord>>,
-}
-
-struct Weighed<'a> {
-    subflow: &'a SubflowView,
-    estimate: Estimate,
-    /// Probability that a packet is lost.
-    loss: f64,
 }
 
 impl Strategy for Adaptive {
@@ -60,10 +64,8 @@ impl Strategy for Adaptive {
     fn open(&mut self, view: &OpenView<'_>) -> Option<Opening> {
         let fresh = |p: &&PathView| Some(p.id) != view.unanswered && !p.backup;
         let known = view.paths.iter().filter(fresh);
-        let best = known
-            .filter_map(|p| Some((opening_cost(p.record.as_ref()?), p.id)))
-            .min_by(|a, b| a.0.total_cmp(&b.0));
-        match best {
+        let costs = known.filter_map(|p| Some((opening_cost(p.record.as_ref()?), p.id)));
+        match costs.min_by(|a, b| a.0.total_cmp(&b.0)) {
             Some((_, path)) => Some(Opening {
                 path,
                 protocol: Protocol::Mptcp,
@@ -74,14 +76,19 @@ impl Strategy for Adaptive {
 
     fn patience(&self, view: &OpenView<'_>, path: &PathView) -> Option<Duration> {
         let others = view.paths.iter().any(|p| p.id != path.id && !p.backup);
-        let known = path.record.map(|r| r.base_rtt * 2 + ROUGHLY);
+        let known = path.record.map(|r| r.base_rtt * 2 + A_LITTLE);
         others.then_some(known.unwrap_or(ATTEMPT).min(ATTEMPT))
+    }
+
+    fn join(&mut self, view: &OpenView<'_>, _path: &PathView) -> Option<Instant> {
+        let small = size(view.flow_size, view.seen) <= view.initial_window;
+        (!small).then_some(view.now)
     }
 
     fn next(&mut self, view: &SendView<'_>, _rng: &mut Rng) -> Decision {
         again::lost(view)
             .or_else(|| again::late(view))
-            .unwrap_or_else(|| self.weigh(view))
+            .unwrap_or_else(|| Scales::new(view, &self.records).decide())
     }
 
     fn on_event(&mut self, event: &StrategyEvent) {
@@ -92,150 +99,235 @@ impl Strategy for Adaptive {
     }
 }
 
-impl Adaptive {
-    fn weigh(&mut self, view: &SendView<'_>) -> Decision {
-        let all = usable(view).all(keeps_waiting);
-        let usable = usable(view).filter(|s| all || !keeps_waiting(s));
-        let weighed: ArrayVec<Weighed<'_>, MOST> =
-            usable.take(MOST).map(|s| self.weighed(view.now, s)).collect();
-        let remaining = remaining(view);
-        new_data(view, &weighed, remaining)
-            .or_else(|| again::blocking(view))
-            .or_else(|| again::trial(view))
-            .or_else(|| copy(view, &weighed, remaining))
-            .unwrap_or(Decision::Wait {
-                until: again::late_at(view),
-            })
-    }
-
-    fn weighed<'a>(&self, now: Instant, subflow: &'a SubflowView) -> Weighed<'a> {
-        let record = self.records.get(subflow.id).and_then(Option::as_ref);
-        Weighed {
-            subflow,
-            estimate: Estimate::new(now, subflow),
-            loss: loss(subflow, record),
-        }
-    }
-}
-
 /// What a connection that opens on a path is expected to need until its first data arrives, seconds:
 /// two round trips, and the time to repeat any of the four packets on the way.
 fn opening_cost(record: &PathRecord) -> f64 {
+    /// Bytes of a packet, roughly.
+    const PACKET: f64 = 1_500.0;
     let rtt = record.base_rtt.as_secs_f64();
-    let loss = (record.bytes_lost as f64 + PRIOR_LOSS * 30_000.0) / (record.bytes_sent as f64 + 30_000.0);
-    2.0 * rtt + 4.0 * loss * (rtt + 0.2)
+    let prior = PRIOR_PACKETS * PACKET;
+    let loss = (record.bytes_lost as f64 + PRIOR_LOSS * prior) / (record.bytes_sent as f64 + prior);
+    2.0 * rtt + 4.0 * loss * (rtt + TIMEOUT)
 }
 
-/// Bytes that are still to be sent for the first time.
+/// A subflow as it is weighed against others.
+#[derive(Debug)]
+struct Weighed<'a> {
+    subflow: &'a SubflowView,
+    estimate: Estimate,
+    /// Probability that a packet is lost.
+    loss: f64,
+}
+
+/// All that a decision is made from.
+#[derive(Debug)]
+struct Scales<'a> {
+    view: &'a SendView<'a>,
+    subflows: ArrayVec<Weighed<'a>, MOST>,
+    /// Bytes to be sent for the first time.
+    remaining: f64,
+    /// Bytes a second that all subflows carry together.
+    speed: f64,
+    /// When all will have arrived, if nothing is lost.
+    end: f64,
+}
+
+impl<'a> Scales<'a> {
+    fn new(view: &'a SendView<'a>, records: &PerSubflow<Option<PathRecord>>) -> Self {
+        let all = usable(view).all(keeps_waiting);
+        let usable = usable(view).filter(|s| all || !keeps_waiting(s));
+        let usual = usable.clone().map(|s| s.peak_rate).max().unwrap_or(0);
+        let usual = if usual == 0 { f64::INFINITY } else { usual as f64 };
+        let yielded = yielded(view);
+        let weighed = usable
+            .filter(|s| yielded.is_none_or(|best| best != s.id))
+            .take(MOST)
+            .map(|subflow| Weighed {
+                subflow,
+                estimate: Estimate::new(view.now, subflow, usual),
+                loss: loss(subflow, records.get(subflow.id).and_then(Option::as_ref)),
+            });
+        let subflows: ArrayVec<Weighed<'_>, MOST> = weighed.collect();
+        let remaining = remaining(view);
+        let sum = |of: fn(&Estimate) -> f64| subflows.iter().map(|w| of(&w.estimate)).sum::<f64>();
+        let speed = sum(Estimate::speed).max(1.0);
+        let drained = subflows.iter().map(|w| w.estimate.drained());
+        let end = drained.fold((remaining + sum(Estimate::under_way)) / speed, f64::max);
+        Scales {
+            view,
+            subflows,
+            remaining,
+            speed,
+            end,
+        }
+    }
+
+    fn decide(&self) -> Decision {
+        let view = self.view;
+        let wait = Decision::Wait {
+            until: again::late_at(view),
+        };
+        if !view.may_send_new {
+            let again = again::blocking(view).or_else(|| again::trial(view));
+            return again.or_else(|| self.copy(0.0)).unwrap_or(wait);
+        }
+        // What a copy takes from new data it has to be worth.
+        if let Some(urgent) = self.copy(1.0) {
+            return urgent;
+        }
+        match self.new_data() {
+            New::Send(decision) => decision,
+            New::Hold => wait,
+            New::Elsewhere => {
+                let again = again::trial(view).or_else(|| self.copy(0.0));
+                again.unwrap_or(wait)
+            }
+        }
+    }
+
+    /// New data where it arrives first of all that have room.
+    fn new_data(&self) -> New {
+        let arrival = |w: &Weighed<'_>| {
+            let segment = f64::from(w.subflow.mss).min(self.remaining);
+            w.estimate.arrival(segment)
+        };
+        let ready = self.subflows.iter().filter(|w| w.subflow.ready);
+        let best = ready
+            .map(|w| (w, arrival(w)))
+            .min_by(|a, b| a.1.total_cmp(&b.1));
+        let Some((best, arrival)) = best else {
+            return New::Elsewhere;
+        };
+        if self.is_overshooting(best) {
+            return New::Hold;
+        }
+        let others = || self.subflows.iter().filter(|w| w.subflow.id != best.subflow.id);
+        let elsewhere: f64 = others().map(|w| w.estimate.delivered_within(arrival)).sum();
+        // A tie of two that are ready must not make both wait.
+        if elsewhere > self.remaining + 1.0 || self.is_too_risky(best, others()) {
+            return New::Elsewhere;
+        }
+        let most = (self.remaining - elsewhere).max(f64::from(best.subflow.mss));
+        New::Send(Decision::Send {
+            subflow: best.subflow.id,
+            data: Payload::New,
+            max_bytes: most as u32,
+        })
+    }
+
+    /// Whether more would only stand in the path's queue, or be lost there, so late in the flow that
+    /// a loss would delay its end. What is held back goes where there is room first, and the path
+    /// stays busy meanwhile. Earlier a path's queue is left to congestion control.
+    fn is_overshooting(&self, w: &Weighed<'_>) -> bool {
+        let enough = (w.estimate.pipe() / 4.0).max(SMALL_QUEUE * f64::from(w.subflow.mss));
+        self.remaining < 2.0 * w.estimate.rtt * self.speed && w.estimate.surplus() > enough
+    }
+
+    /// Whether the delay of the flow's end that a loss on `w` would mean, by its probability, is more
+    /// than what the `others` need to carry a packet in its place.
+    fn is_too_risky(&self, w: &Weighed<'a>, others: impl Iterator<Item = &'a Weighed<'a>>) -> bool
+    where
+        Self: 'a,
+    {
+        let risk = |w: &Weighed<'_>| w.loss * (self.recovered(w, 0.0) - self.end).max(0.0);
+        let least = others.map(|w| risk(w)).fold(f64::INFINITY, f64::min);
+        (risk(w) - least) * self.speed > f64::from(w.subflow.mss)
+    }
+
+    /// When what `w` sent `age` seconds ago arrives if it was lost: once that is noticed by what
+    /// later packets tell, or by a probe where there are none, and it has been sent again.
+    fn recovered(&self, w: &Weighed<'_>, age: f64) -> f64 {
+        let Estimate { rtt, one_way, .. } = w.estimate;
+        let rounds = if self.remaining > 0.0 { 1.25 } else { 2.0 };
+        let again = w.loss * w.subflow.rto.as_secs_f64();
+        (rounds * rtt - age).max(0.0) + one_way + again
+    }
+
+    /// The copy that brings the end of the flow nearest, if that is by more than `worth` times what
+    /// its bytes need.
+    fn copy(&self, worth: f64) -> Option<Decision> {
+        let ready = self.subflows.iter().filter(|w| w.subflow.ready);
+        let (on, data, gain) = ready
+            .filter_map(|w| {
+                let data = w.subflow.copies.single?;
+                Some((w, data, self.gain(w, &data)?))
+            })
+            .max_by(|a, b| a.2.total_cmp(&b.2))?;
+        let needed = worth * (data.end - data.start) as f64 / self.speed;
+        let pays = gain > needed && self.is_affordable(&data);
+        pays.then(|| Decision::copy_on(on.subflow.id, data))
+    }
+
+    /// By how much a copy of `data` on `on` is expected to bring the end of the flow nearer, seconds.
+    fn gain(&self, on: &Weighed<'_>, data: &InFlight) -> Option<f64> {
+        let mut subflows = self.subflows.iter();
+        let holder = subflows.find(|w| w.subflow.id == data.carrier)?;
+        let age = self.view.now.saturating_since(data.sent_at).as_secs_f64();
+        let due = holder.estimate.rtt + 2.0 * holder.subflow.rttvar.as_secs_f64();
+        let loss = if age > due { OVERDUE_LOSS } else { holder.loss };
+        let arrival = on.estimate.arrival((data.end - data.start) as f64);
+        Some(loss * (self.recovered(holder, age) - arrival.max(self.end)))
+    }
+
+    fn is_affordable(&self, data: &InFlight) -> bool {
+        let view = self.view;
+        let size = size(view.flow_size, view.sent + view.unsent);
+        if size < SHORT {
+            return true;
+        }
+        let copied = view.copied + (data.end - data.start);
+        if copied as f64 > COPIES * size as f64 {
+            return false;
+        }
+        let all = || view.subflows.iter();
+        let strayed: u64 = all().map(|s| s.strayed).sum();
+        let sent: u64 = all().map(|s| s.sent).sum();
+        size < LONG || strayed as f64 >= CLEAN * sent as f64
+    }
+}
+
+/// What becomes of new data.
+enum New {
+    Send(Decision),
+    /// It is better off here than on any path.
+    Hold,
+    /// Subflows that have no room now bring it sooner than those that have.
+    Elsewhere,
+}
+
+/// The best path, where all that waits is of the least urgency and others will do: it is left to
+/// other connections.
+fn yielded(view: &SendView<'_>) -> Option<braid_engine::SubflowId> {
+    let least = view.unsent_by_urgency[Urgency::LEAST.level() as usize];
+    let background = least > 0 && least == view.unsent;
+    let several = || usable(view).nth(1).is_some();
+    (background && several())
+        .then(|| usable(view).min_by_key(|s| by_base_rtt(s)))
+        .flatten()
+        .map(|s| s.id)
+}
+
+/// Bytes that are still to be sent for the first time; of important data where there is any, for
+/// that goes first.
 fn remaining(view: &SendView<'_>) -> f64 {
+    let important: u64 = view.unsent_by_urgency[..IMPORTANT].iter().sum();
+    if important > 0 {
+        return important as f64;
+    }
     let declared = view.flow_size.bytes().unwrap_or(0);
     view.unsent.max(declared.saturating_sub(view.sent)) as f64
 }
 
+/// The probability that a packet is lost on `subflow`, by what was lost while the queue was short.
 fn loss(subflow: &SubflowView, record: Option<&PathRecord>) -> f64 {
-    let mss = f64::from(subflow.mss);
-    let recorded = record.filter(|r| r.bytes_sent > 0).map_or(0.0, |r| {
-        // As much as a few dozen packets.
-        r.bytes_lost as f64 / r.bytes_sent as f64
-    });
-    let weight = record.map_or(0.0, |r| (r.bytes_sent as f64).min(200.0 * mss));
-    let prior = PRIOR_PACKETS * mss;
-    (subflow.strayed as f64 + recorded * weight + PRIOR_LOSS * prior)
-        / (subflow.sent as f64 + weight + prior)
-}
-
-fn new_data(view: &SendView<'_>, weighed: &[Weighed<'_>], remaining: f64) -> Option<Decision> {
-    if !view.may_send_new {
-        return None;
+    let packet = f64::from(subflow.mss);
+    let prior = PRIOR_PACKETS * packet;
+    let (mut lost, mut sent) = (PRIOR_LOSS * prior, prior);
+    if let Some(record) = record.filter(|r| r.bytes_sent > 0) {
+        let all = record.bytes_sent as f64;
+        let counted = all.min(RECORDED_PACKETS * packet);
+        lost += record.bytes_lost as f64 * counted / all;
+        sent += counted;
     }
-    let arrival = |w: &Weighed<'_>| {
-        let segment = f64::from(w.subflow.mss).min(remaining);
-        w.estimate.arrival(segment)
-    };
-    let ready = weighed.iter().filter(|w| w.subflow.ready);
-    let (best, arrival) = ready
-        .map(|w| (w, arrival(w)))
-        .min_by(|a, b| a.1.total_cmp(&b.1))?;
-    let others = weighed.iter().filter(|w| w.subflow.id != best.subflow.id);
-    let elsewhere: f64 = others.map(|w| w.estimate.delivered_within(arrival)).sum();
-    if std::env::var("DBG").is_ok() { eprintln!("{:?} best {:?} arr {arrival:.4} elsewhere {elsewhere:.0} remaining {remaining} {:#?}", view.now, best.subflow.id, weighed.iter().map(|w|format!("{:?}",w.estimate)).collect::<Vec<_>>()); }
-    // A tie of two that are ready must not make both wait.
-    let rate: f64 = weighed.iter().map(|w| w.estimate.rate).sum();
-    if is_overshooting(best, remaining / rate) {
-        return Some(Decision::WAIT);
-    }
-    if elsewhere > remaining + 1.0 {
-        return None;
-    }
-    Some(Decision::Send {
-        subflow: best.subflow.id,
-        data: Payload::New,
-        max_bytes: ((remaining - elsewhere) as u64)
-            .max(u64::from(best.subflow.mss))
-            .min(u64::from(u32::MAX)) as u32,
-    })
-}
-
-/// Whether more would only stand in the path's queue, or be lost there, with `left` seconds' worth of
-/// data left: so late in a flow what is held back goes where there is room first, and the path stays
-/// busy meanwhile. Earlier a path's queue is left to congestion control.
-fn is_overshooting(w: &Weighed<'_>, left: f64) -> bool {
-    let bdp = w.estimate.rate * 2.0 * w.estimate.one_way;
-    let enough = (bdp / 4.0).max(SMALL_QUEUE * f64::from(w.subflow.mss));
-    left < 2.0 * w.estimate.rtt && w.estimate.surplus() > enough
-}
-
-fn copy(view: &SendView<'_>, weighed: &[Weighed<'_>], remaining: f64) -> Option<Decision> {
-    let (on, data, gain) = weighed
-        .iter()
-        .filter(|w| w.subflow.ready)
-        .filter_map(|w| {
-            let data = w.subflow.copies.single?;
-            let gain = gain(view, weighed, w, &data, remaining)?;
-            Some((w, data, gain))
-        })
-        .max_by(|a, b| a.2.total_cmp(&b.2))?;
-    (gain > 0.0 && is_affordable(view, &data)).then(|| Decision::copy_on(on.subflow.id, data))
-}
-
-fn gain(
-    view: &SendView<'_>,
-    weighed: &[Weighed<'_>],
-    on: &Weighed<'_>,
-    data: &InFlight,
-    remaining: f64,
-) -> Option<f64> {
-    let holder = weighed.iter().find(|w| w.subflow.id == data.carrier)?;
-    let (subflow, estimate) = (holder.subflow, &holder.estimate);
-    let age = view.now.saturating_since(data.sent_at).as_secs_f64();
-    let rtt = estimate.rtt;
-    let overdue = age > rtt + 2.0 * subflow.rttvar.as_secs_f64();
-    let loss = if overdue { OVERDUE_LOSS } else { holder.loss };
-    // A loss is noticed when later packets are acknowledged, or by a probe where there are none.
-    let noticed = if remaining > 0.0 { 1.25 * rtt } else { 2.0 * rtt };
-    let recovered = (noticed - age).max(0.0) + estimate.one_way + loss.min(0.5) * subflow.rto.as_secs_f64();
-    let rate: f64 = weighed.iter().map(|w| w.estimate.rate).sum();
-    let under_way: f64 = weighed.iter().map(|w| w.estimate.under_way()).sum();
-    let end = weighed
-        .iter()
-        .map(|w| w.estimate.drained())
-        .fold((remaining + under_way) / rate, f64::max);
-    let arrival = on.estimate.arrival((data.end - data.start) as f64);
-    Some(loss * (recovered - arrival.max(end)))
-}
-
-fn is_affordable(view: &SendView<'_>, data: &InFlight) -> bool {
-    let size = view.flow_size.bytes().unwrap_or(0).max(view.sent + view.unsent);
-    if size < SHORT {
-        return true;
-    }
-    let copied = view.copied + (data.end - data.start);
-    let lossy = || {
-        let [strayed, sent] = view
-            .subflows
-            .iter()
-            .fold([0, 0], |[a, b], s| [a + s.strayed, b + s.sent]);
-        strayed as f64 >= CLEAN * sent as f64
-    };
-    copied as f64 <= COPIES * size as f64 && (size < LONG || lossy())
+    (lost + subflow.strayed as f64) / (sent + subflow.sent as f64)
 }

@@ -609,7 +609,7 @@ impl Connection {
         // Its subflows may linger on, but the next connection may come at once.
         let working = |s: &&mut Subflow| s.is_established() && !s.stale;
         for subflow in self.subflows.iter_mut().filter(working) {
-            subflow.remember(ctx);
+            subflow.remember(ctx.now, ctx.records);
         }
         self.life = Life::Ended { at: ctx.now };
         self.close_reason = Some(reason);

@@ -11,6 +11,9 @@ use crate::strategy::{OpenView, StrategyEvent};
 use crate::tcp::receive::AckDue;
 use crate::{ApiError, Event, PathId, Protocol};
 
+/// Segment size before the peer has told its own: Ethernet's, less headers and options.
+const USUAL_MSS: u32 = 1428;
+
 impl Connection {
     /// Prepares the first SYN.
     pub fn open(&mut self, ctx: &mut Ctx<'_>) -> Result<(), ApiError> {
@@ -109,6 +112,8 @@ impl Connection {
                 flow_size: self.flow_size,
                 seen: (self.snd.nxt + self.snd.unsent()).max(self.rcv.buf.rcv_nxt()),
                 unsent: self.snd.unsent(),
+                initial_window: u64::from(ctx.config.initial_window)
+                    * u64::from(first.map_or(USUAL_MSS, |s| s.snd.mss())),
             },
         }
     }

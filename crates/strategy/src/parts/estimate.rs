@@ -3,7 +3,7 @@
 use braid_engine::strategy::SubflowView;
 use braid_wire::Instant;
 
-/// What a subflow is expected to deliver. Times are seconds from now, amounts bytes.
+/// What a subflow is expected to deliver. Times are seconds, counted from now; amounts are bytes.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Estimate {
     /// From sender to receiver without queues.
@@ -12,49 +12,50 @@ pub struct Estimate {
     pub rtt: f64,
     /// Bytes a second that the path takes at most; infinite where nobody knows.
     pub rate: f64,
-    /// Bytes before the path's bottleneck.
+    /// Before the path's bottleneck.
     queue: f64,
     in_flight: f64,
-    /// When the oldest byte in flight was sent, back from now.
+    /// How long ago the oldest byte in flight was sent.
     age: f64,
     /// Window left.
     room: f64,
-    /// By how much the window grows with each round trip: 2 in slow start, else 1.
+    /// What an acknowledged byte lets out: 2 in slow start, else 1.
     growth: f64,
     ssthresh: f64,
-    /// It takes nothing now and waits for nothing after which it might.
+    /// It takes nothing now, and nothing is in flight after whose acknowledgement it might.
     is_shut: bool,
 }
 
 impl Estimate {
-    /// Of `subflow`.
-    pub fn new(now: Instant, subflow: &SubflowView) -> Estimate {
+    /// Of `subflow`. Where nothing is known of its rate it is taken to be `usual`.
+    pub fn new(now: Instant, subflow: &SubflowView, usual: f64) -> Estimate {
         let in_flight = subflow.in_flight as f64;
         let base = subflow.base_rtt.as_secs_f64();
-        let slow_start = subflow.cwnd < subflow.ssthresh;
         let rate = match subflow.peak_rate {
-            0 => f64::INFINITY,
+            0 => usual,
             rate => rate as f64,
         };
-        let backlog = subflow.passed_at.saturating_since(now).as_secs_f64();
-        let oldest = subflow.oldest_sent.unwrap_or(now);
-        let age = now.saturating_since(oldest).as_secs_f64();
+        let sent = subflow.oldest_sent.unwrap_or(now);
+        let age = now.saturating_since(sent).as_secs_f64();
+        let backlog = match subflow.peak_rate {
+            0 => in_flight - rate * age,
+            rate => rate as f64 * subflow.passed_at.saturating_since(now).as_secs_f64(),
+        };
+        // What is more than the path holds stands in its queue for sure. Of what was sent in bursts
+        // there may be more.
+        let queue = match rate.is_finite() {
+            true => backlog.min(in_flight).max(in_flight - rate * base).max(0.0),
+            false => 0.0,
+        };
         Estimate {
             one_way: base / 2.0,
             rtt: subflow.srtt.as_secs_f64().max(1e-6),
             rate,
-            queue: match rate.is_finite() {
-                // What is beyond the pipe stands in the queue for sure; of what was sent in bursts
-                // there may be more.
-                true => (rate * backlog)
-                    .min(in_flight)
-                    .max(in_flight - rate * base),
-                false => 0.0,
-            },
+            queue,
             in_flight,
             age,
             room: subflow.window_room() as f64,
-            growth: if slow_start { 2.0 } else { 1.0 },
+            growth: if subflow.cwnd < subflow.ssthresh { 2.0 } else { 1.0 },
             ssthresh: subflow.ssthresh as f64,
             is_shut: !subflow.ready && subflow.in_flight == 0,
         }
@@ -65,9 +66,14 @@ impl Estimate {
         self.one_way + (self.queue + bytes) / self.rate
     }
 
-    /// Bytes in flight that are more than the path holds without a queue; 0 where nobody knows.
+    /// Bytes in flight beyond what the path holds without a queue; 0 where nobody knows.
     pub fn surplus(&self) -> f64 {
         (self.in_flight - self.rate * 2.0 * self.one_way).max(0.0)
+    }
+
+    /// What the path holds without a queue.
+    pub fn pipe(&self) -> f64 {
+        self.rate * 2.0 * self.one_way
     }
 
     /// Bytes that have not arrived yet; 0 where nobody knows.
@@ -78,14 +84,20 @@ impl Estimate {
     /// When everything in flight will have arrived.
     pub fn drained(&self) -> f64 {
         match self.rate.is_finite() {
-            true => (self.in_flight / self.rate - self.one_way).max(0.0),
-            // Nobody knows; what is in flight is half-way.
+            true => self.under_way() / self.rate,
+            // What is in flight is half-way.
             false if self.in_flight > 0.0 => self.one_way / 2.0,
             false => 0.0,
         }
     }
 
-    /// Bytes that are not sent yet and could be delivered here within `time`.
+    /// Bytes a second that go out over the next round trip.
+    pub fn speed(&self) -> f64 {
+        let window = self.room + self.in_flight;
+        self.rate.min(self.growth * window / self.rtt)
+    }
+
+    /// Bytes not sent yet that could be delivered here within `time`.
     pub fn delivered_within(&self, time: f64) -> f64 {
         let sending = time - self.one_way;
         if sending <= 0.0 || self.is_shut {
@@ -110,10 +122,10 @@ impl Estimate {
             return acknowledged * ((rounds - first) / (1.0 - first)).max(0.0);
         }
         let window = self.room + self.in_flight;
-        let steady = window.max(self.ssthresh.min(16.0 * window)) * (rounds - 1.0);
         if self.growth > 1.0 {
             let first = self.room + acknowledged;
             let doubled = 2.0 * first * ((rounds - 1.0).min(16.0).exp2() - 1.0);
+            let steady = window.max(self.ssthresh) * (rounds - 1.0);
             acknowledged + doubled.min(steady)
         } else {
             acknowledged + window * (rounds - 1.0)

@@ -207,6 +207,7 @@ fn opening(paths: &[PathView], flow_size: FlowSize) -> OpenView<'_> {
         flow_size,
         seen: 0,
         unsent: 0,
+        initial_window: 14_280,
     }
 }
 
