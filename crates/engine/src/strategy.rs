@@ -84,6 +84,17 @@ pub struct OpenView<'a> {
     pub unsent: u64,
     /// Bytes that a subflow sends before anything is acknowledged.
     pub initial_window: u64,
+    /// The first subflow, once it is established.
+    pub first: Option<FirstSubflow>,
+}
+
+/// What a strategy sees of the subflow beside which others may open.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FirstSubflow {
+    /// When it was established.
+    pub since: Instant,
+    /// Its smoothed round-trip time.
+    pub rtt: Duration,
 }
 
 /// What a strategy sees of a path.

@@ -66,7 +66,8 @@ pub fn p_above_zero(sample: &[f64]) -> f64 {
         return if mean > 0.0 { 0.0 } else { 1.0 };
     }
     let t = mean / sd * (sample.len() as f64).sqrt();
-    StudentsT::new(0.0, 1.0, (sample.len() - 1) as f64).map_or(1.0, |distribution| distribution.sf(t))
+    StudentsT::new(0.0, 1.0, (sample.len() - 1) as f64)
+        .map_or(1.0, |distribution| distribution.sf(t))
 }
 
 /// Which of the hypotheses with these `p` values are rejected where the probability of rejecting

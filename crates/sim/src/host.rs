@@ -250,6 +250,8 @@ impl Host {
     pub fn release(&mut self, now: Instant, conn: ConnId) {
         if let Some(stream) = self.streams.get_mut(&conn) {
             stream.held = false;
+            // The connection is this stream's, so it is known.
+            let _ = self.stack.set_flow_size(now, conn, stream.flow_size);
             stream.pump(now, conn, &mut self.stack, &mut self.oracle);
         }
     }

@@ -118,7 +118,11 @@ impl<'a> TransferConfig<'a> {
         ConnectOptions {
             path: self.initial_path,
             protocol: self.protocol,
-            flow_size: self.flow_size(),
+            flow_size: match self.held {
+                // What will be asked of the connection is not known yet.
+                true => FlowSize::Predicted(u64::MAX),
+                false => self.flow_size(),
+            },
             ..ConnectOptions::new(REMOTE, strategy_of(self.strategy)())
         }
     }
@@ -130,6 +134,7 @@ impl<'a> TransferConfig<'a> {
             Direction::Up => Role::Upload { size: self.size },
         });
         stream.held = self.held;
+        stream.flow_size = self.flow_size();
         stream
     }
 

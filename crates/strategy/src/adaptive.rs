@@ -81,8 +81,12 @@ impl Strategy for Adaptive {
     }
 
     fn join(&mut self, view: &OpenView<'_>, _path: &PathView) -> Option<Instant> {
-        let small = size(view.flow_size, view.seen) <= view.initial_window;
-        (!small).then_some(view.now)
+        if size(view.flow_size, view.seen) > view.initial_window {
+            return Some(view.now);
+        }
+        // It should be over by then: something was lost.
+        let first = view.first?;
+        Some(first.since + first.rtt * 3 / 2 + A_LITTLE)
     }
 
     fn next(&mut self, view: &SendView<'_>, _rng: &mut Rng) -> Decision {
@@ -136,15 +140,13 @@ impl<'a> Scales<'a> {
     fn new(view: &'a SendView<'a>, records: &PerSubflow<Option<PathRecord>>) -> Self {
         let all = usable(view).all(keeps_waiting);
         let usable = usable(view).filter(|s| all || !keeps_waiting(s));
-        let usual = usable.clone().map(|s| s.peak_rate).max().unwrap_or(0);
-        let usual = if usual == 0 { f64::INFINITY } else { usual as f64 };
         let yielded = yielded(view);
         let weighed = usable
             .filter(|s| yielded.is_none_or(|best| best != s.id))
             .take(MOST)
             .map(|subflow| Weighed {
                 subflow,
-                estimate: Estimate::new(view.now, subflow, usual),
+                estimate: Estimate::new(view.now, subflow),
                 loss: loss(subflow, records.get(subflow.id).and_then(Option::as_ref)),
             });
         let subflows: ArrayVec<Weighed<'_>, MOST> = weighed.collect();
@@ -169,17 +171,13 @@ impl<'a> Scales<'a> {
         };
         if !view.may_send_new {
             let again = again::blocking(view).or_else(|| again::trial(view));
-            return again.or_else(|| self.copy(0.0)).unwrap_or(wait);
-        }
-        // What a copy takes from new data it has to be worth.
-        if let Some(urgent) = self.copy(1.0) {
-            return urgent;
+            return again.or_else(|| self.copy()).unwrap_or(wait);
         }
         match self.new_data() {
             New::Send(decision) => decision,
             New::Hold => wait,
             New::Elsewhere => {
-                let again = again::trial(view).or_else(|| self.copy(0.0));
+                let again = again::trial(view).or_else(|| self.copy());
                 again.unwrap_or(wait)
             }
         }
@@ -201,10 +199,11 @@ impl<'a> Scales<'a> {
         if self.is_overshooting(best) {
             return New::Hold;
         }
-        let others = || self.subflows.iter().filter(|w| w.subflow.id != best.subflow.id);
-        let elsewhere: f64 = others().map(|w| w.estimate.delivered_within(arrival)).sum();
+        let others = self.subflows.iter();
+        let others = others.filter(|w| w.subflow.id != best.subflow.id);
+        let elsewhere: f64 = others.map(|w| w.estimate.delivered_within(arrival)).sum();
         // A tie of two that are ready must not make both wait.
-        if elsewhere > self.remaining + 1.0 || self.is_too_risky(best, others()) {
+        if elsewhere > self.remaining + 1.0 {
             return New::Elsewhere;
         }
         let most = (self.remaining - elsewhere).max(f64::from(best.subflow.mss));
@@ -223,17 +222,6 @@ impl<'a> Scales<'a> {
         self.remaining < 2.0 * w.estimate.rtt * self.speed && w.estimate.surplus() > enough
     }
 
-    /// Whether the delay of the flow's end that a loss on `w` would mean, by its probability, is more
-    /// than what the `others` need to carry a packet in its place.
-    fn is_too_risky(&self, w: &Weighed<'a>, others: impl Iterator<Item = &'a Weighed<'a>>) -> bool
-    where
-        Self: 'a,
-    {
-        let risk = |w: &Weighed<'_>| w.loss * (self.recovered(w, 0.0) - self.end).max(0.0);
-        let least = others.map(|w| risk(w)).fold(f64::INFINITY, f64::min);
-        (risk(w) - least) * self.speed > f64::from(w.subflow.mss)
-    }
-
     /// When what `w` sent `age` seconds ago arrives if it was lost: once that is noticed by what
     /// later packets tell, or by a probe where there are none, and it has been sent again.
     fn recovered(&self, w: &Weighed<'_>, age: f64) -> f64 {
@@ -243,9 +231,9 @@ impl<'a> Scales<'a> {
         (rounds * rtt - age).max(0.0) + one_way + again
     }
 
-    /// The copy that brings the end of the flow nearest, if that is by more than `worth` times what
-    /// its bytes need.
-    fn copy(&self, worth: f64) -> Option<Decision> {
+    /// The copy that is expected to bring the end of the flow nearest, if any does. It is asked for
+    /// only where there is room that new data has no use for.
+    fn copy(&self) -> Option<Decision> {
         let ready = self.subflows.iter().filter(|w| w.subflow.ready);
         let (on, data, gain) = ready
             .filter_map(|w| {
@@ -253,8 +241,7 @@ impl<'a> Scales<'a> {
                 Some((w, data, self.gain(w, &data)?))
             })
             .max_by(|a, b| a.2.total_cmp(&b.2))?;
-        let needed = worth * (data.end - data.start) as f64 / self.speed;
-        let pays = gain > needed && self.is_affordable(&data);
+        let pays = gain > 0.0 && self.is_affordable(&data);
         pays.then(|| Decision::copy_on(on.subflow.id, data))
     }
 

@@ -7,7 +7,7 @@ use super::flight::MAX_SUBFLOWS;
 use super::subflow::{Opens, Phase, Subflow};
 use crate::event::SubflowCloseReason;
 use crate::path::{Situation, ThirdAck};
-use crate::strategy::{OpenView, StrategyEvent};
+use crate::strategy::{FirstSubflow, OpenView, StrategyEvent};
 use crate::tcp::receive::AckDue;
 use crate::{ApiError, Event, PathId, Protocol};
 
@@ -114,6 +114,10 @@ impl Connection {
                 unsent: self.snd.unsent(),
                 initial_window: u64::from(ctx.config.initial_window)
                     * u64::from(first.map_or(USUAL_MSS, |s| s.snd.mss())),
+                first: first.map(|s| FirstSubflow {
+                    since: s.established_at,
+                    rtt: s.snd.rtt.srtt(),
+                }),
             },
         }
     }

@@ -278,8 +278,10 @@ impl<'a> End<'a> {
         if self.shared.warm.load(Ordering::Acquire) < 2 {
             return;
         }
-        if let Some((_, stream)) = self.open.as_mut().filter(|(_, stream)| stream.held) {
+        if let Some((conn, stream)) = self.open.as_mut().filter(|(_, stream)| stream.held) {
             stream.held = false;
+            // The connection is this stream's, so it is known.
+            let _ = stack.set_flow_size(now, *conn, stream.flow_size);
             self.started = now;
             self.pump(now, stack);
         }

@@ -152,7 +152,10 @@ fn measure(session: &mut Session<'_>, grid: &Grid) -> Result<(), Error> {
         judged.push(judge(session, start, cell)?);
     }
     let starts: BTreeSet<Start> = judged.iter().map(|j| j.start).collect();
-    session.parameter("queue", format!("{} packets each way", judged[0].cell.queue));
+    session.parameter(
+        "queue",
+        format!("{} packets each way", judged[0].cell.queue),
+    );
     session.parameter("initial window", judged[0].cell.initial_window);
     session.parameter("cells", judged.len());
     let lost = lost(&judged);
@@ -253,9 +256,13 @@ fn verdicts(start: Start, of: &[&Judged], lost: &[Lost<'_>]) -> Vec<Verdict> {
         holds,
     };
     let cells = |in_what: fn(&Lost<'_>) -> bool| {
-        let lost = lost.iter().filter(|l| l.judged.start == start && in_what(l));
+        let lost = lost
+            .iter()
+            .filter(|l| l.judged.start == start && in_what(l));
         // A cell that several win against is lost once.
-        lost.map(|l| std::ptr::from_ref(l.judged)).collect::<BTreeSet<_>>().len()
+        lost.map(|l| std::ptr::from_ref(l.judged))
+            .collect::<BTreeSet<_>>()
+            .len()
     };
     let (mean, p95) = (cells(|l| l.mean), cells(|l| l.p95));
     let dear = of.iter().filter(|j| j.is_too_dear()).count();
@@ -263,14 +270,24 @@ fn verdicts(start: Start, of: &[&Judged], lost: &[Lost<'_>]) -> Vec<Verdict> {
     let of_all = |n: usize| format!("{n} of {} cells lost", of.len());
     let percent = |margin: f64| format!("{:.0} %", margin * 100.0);
     let mut verdicts = vec![
-        verdict("every flow arrives".to_owned(), format!("{missing} did not"), missing == 0),
         verdict(
-            format!("no other's mean is more than {} shorter", percent(MEAN_MARGIN)),
+            "every flow arrives".to_owned(),
+            format!("{missing} did not"),
+            missing == 0,
+        ),
+        verdict(
+            format!(
+                "no other's mean is more than {} shorter",
+                percent(MEAN_MARGIN)
+            ),
             of_all(mean),
             mean == 0,
         ),
         verdict(
-            format!("no other's 95th percentile is more than {} shorter", percent(P95_MARGIN)),
+            format!(
+                "no other's 95th percentile is more than {} shorter",
+                percent(P95_MARGIN)
+            ),
             of_all(p95),
             p95 == 0,
         ),
@@ -295,15 +312,17 @@ fn verdicts(start: Start, of: &[&Judged], lost: &[Lost<'_>]) -> Vec<Verdict> {
 /// The geometric mean of the candidate's times as shares of those of `rival`.
 fn ratio(of: &[&Judged], rival: &str) -> Option<f64> {
     let rivals = of.iter().flat_map(|j| &j.rivals);
-    let ratios: Vec<f64> = rivals.filter(|r| r.name == rival).map(|r| r.ratio).collect();
+    let ratios: Vec<f64> = rivals
+        .filter(|r| r.name == rival)
+        .map(|r| r.ratio)
+        .collect();
     stats::geometric_mean(&ratios)
 }
 
 fn means(start: Start, of: &[&Judged]) -> Table {
     let ccs: BTreeSet<&str> = of.iter().map(|j| j.cell.cc.as_str()).collect();
-    let within = |cc: &str| -> Vec<&Judged> {
-        of.iter().copied().filter(|j| j.cell.cc == cc).collect()
-    };
+    let within =
+        |cc: &str| -> Vec<&Judged> { of.iter().copied().filter(|j| j.cell.cc == cc).collect() };
     let show = |share: Option<f64>| share.map_or("-".to_owned(), |share| format!("{share:.3}"));
     let others = braid_strategy::names().filter(|name| *name != CANDIDATE);
     let mut rows: Vec<Vec<String>> = others
@@ -314,7 +333,10 @@ fn means(start: Start, of: &[&Judged]) -> Table {
         .collect();
     let beyond = |cc: &&str| {
         let cells = within(cc);
-        let shares: Vec<f64> = cells.iter().map(|j| j.candidate.mean() / oracle_ms(&j.cell)).collect();
+        let shares: Vec<f64> = cells
+            .iter()
+            .map(|j| j.candidate.mean() / oracle_ms(&j.cell))
+            .collect();
         show(stats::geometric_mean(&shares))
     };
     let oracle = "an oracle without loss and windows".to_owned();
@@ -328,7 +350,9 @@ fn means(start: Start, of: &[&Judged]) -> Table {
 }
 
 fn losses(lost: &[Lost<'_>]) -> Table {
-    let columns = ["start", "cc", "paths", "size", "against", "mean", "p95", "runs"];
+    let columns = [
+        "start", "cc", "paths", "size", "against", "mean", "p95", "runs",
+    ];
     let share = |share: f64, lost: bool| format!("{share:.3}{}", if lost { " lost" } else { "" });
     let row = |l: &Lost<'_>| {
         let Comparison { mean, p95, .. } = l.rival.comparison;
@@ -360,7 +384,11 @@ fn by_size(start: Start, of: &[&Judged], grid: &Grid) -> Figure {
     let others = braid_strategy::names().filter(|name| *name != CANDIDATE);
     let series = others.map(|name| Series {
         name: name.to_owned(),
-        points: grid.sizes.iter().filter_map(|size| point(name, size)).collect(),
+        points: grid
+            .sizes
+            .iter()
+            .filter_map(|size| point(name, size))
+            .collect(),
         mark: Mark::Line,
     });
     Figure {

@@ -39,7 +39,8 @@ pub struct Stream {
     pub closed: Option<(Instant, CloseReason)>,
     /// What the connection had moved when it ended.
     pub report: Option<ConnStats>,
-    /// What the accepting end of the connection says of the size of the flow.
+    /// What this end says of the size of the flow: when it accepts the connection, or when what it
+    /// held may go.
     pub flow_size: FlowSize,
     /// Writes only the first byte, which establishes the connection: more when this is unset.
     pub held: bool,

@@ -27,24 +27,24 @@ pub struct Estimate {
 }
 
 impl Estimate {
-    /// Of `subflow`. Where nothing is known of its rate it is taken to be `usual`.
-    pub fn new(now: Instant, subflow: &SubflowView, usual: f64) -> Estimate {
+    /// Of `subflow`.
+    pub fn new(now: Instant, subflow: &SubflowView) -> Estimate {
         let in_flight = subflow.in_flight as f64;
         let base = subflow.base_rtt.as_secs_f64();
         let rate = match subflow.peak_rate {
-            0 => usual,
+            0 => f64::INFINITY,
             rate => rate as f64,
         };
         let sent = subflow.oldest_sent.unwrap_or(now);
         let age = now.saturating_since(sent).as_secs_f64();
-        let backlog = match subflow.peak_rate {
-            0 => in_flight - rate * age,
-            rate => rate as f64 * subflow.passed_at.saturating_since(now).as_secs_f64(),
-        };
         // What is more than the path holds stands in its queue for sure. Of what was sent in bursts
         // there may be more.
         let queue = match rate.is_finite() {
-            true => backlog.min(in_flight).max(in_flight - rate * base).max(0.0),
+            true => {
+                let backlog = subflow.passed_at.saturating_since(now).as_secs_f64();
+                let certain = (in_flight - rate * base).max(0.0);
+                (rate * backlog).min(in_flight).max(certain)
+            }
             false => 0.0,
         };
         Estimate {
@@ -55,7 +55,11 @@ impl Estimate {
             in_flight,
             age,
             room: subflow.window_room() as f64,
-            growth: if subflow.cwnd < subflow.ssthresh { 2.0 } else { 1.0 },
+            growth: if subflow.cwnd < subflow.ssthresh {
+                2.0
+            } else {
+                1.0
+            },
             ssthresh: subflow.ssthresh as f64,
             is_shut: !subflow.ready && subflow.in_flight == 0,
         }
@@ -107,7 +111,9 @@ impl Estimate {
         let taken = (self.rate * sending - self.queue).max(0.0);
         let at_once = self.room.min(taken);
         let first = (self.rtt - self.age).max(0.0);
-        let later = self.released(sending).min(self.rate * (sending - first).max(0.0));
+        let later = self
+            .released(sending)
+            .min(self.rate * (sending - first).max(0.0));
         (at_once + later).min(taken)
     }
 

@@ -208,6 +208,7 @@ fn opening(paths: &[PathView], flow_size: FlowSize) -> OpenView<'_> {
         seen: 0,
         unsent: 0,
         initial_window: 14_280,
+        first: None,
     }
 }
 

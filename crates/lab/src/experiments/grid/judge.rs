@@ -132,7 +132,10 @@ mod tests {
         let shorter = |by: f64| sample(ours().enumerate().map(move |(n, x)| x * by + noise(n)));
         let against = |by| Comparison::new(&sample(ours()), &shorter(by));
         let lost = against(0.97);
-        assert!((lost.mean - 0.97).abs() < 1e-3 && lost.p_mean < 1e-6, "{lost:?}");
+        assert!(
+            (lost.mean - 0.97).abs() < 1e-3 && lost.p_mean < 1e-6,
+            "{lost:?}"
+        );
         // Shorter, but within the margin of 2 %; and within that of 5 % both times.
         let kept = against(0.99);
         assert!(kept.p_mean > 0.99, "{kept:?}");
