@@ -222,13 +222,22 @@ impl<'a> Scales<'a> {
         self.remaining < 2.0 * w.estimate.rtt * self.speed && w.estimate.surplus() > enough
     }
 
-    /// When what `w` sent `age` seconds ago arrives if it was lost: once that is noticed by what
-    /// later packets tell, or by a probe where there are none, and it has been sent again.
+    /// When what `w` sent `age` seconds ago arrives if it was lost: once that is noticed, by what
+    /// later packets tell or by a probe where there are none, and it has been sent again. That may be
+    /// lost as well, and then a timeout is next.
     fn recovered(&self, w: &Weighed<'_>, age: f64) -> f64 {
         let Estimate { rtt, one_way, .. } = w.estimate;
-        let rounds = if self.remaining > 0.0 { 1.25 } else { 2.0 };
-        let again = w.loss * w.subflow.rto.as_secs_f64();
-        (rounds * rtt - age).max(0.0) + one_way + again
+        let timeout = w.subflow.rto.as_secs_f64();
+        let noticed = if self.remaining > 0.0 {
+            1.25 * rtt
+        } else {
+            2.0 * rtt
+        };
+        let wait = match age < noticed + rtt {
+            true => (noticed - age).max(0.0) + w.loss * timeout,
+            false => timeout - age,
+        };
+        wait.max(0.0) + one_way
     }
 
     /// The copy that is expected to bring the end of the flow nearest, if any does. It is asked for
@@ -294,15 +303,16 @@ fn yielded(view: &SendView<'_>) -> Option<braid_engine::SubflowId> {
         .map(|s| s.id)
 }
 
-/// Bytes that are still to be sent for the first time; of important data where there is any, for
-/// that goes first.
+/// Bytes that wait to be sent for the first time; the important ones where there are any, for they
+/// go first. What the flow's size says of more is left out: it may go the other way.
 fn remaining(view: &SendView<'_>) -> f64 {
     let important: u64 = view.unsent_by_urgency[..IMPORTANT].iter().sum();
-    if important > 0 {
-        return important as f64;
-    }
-    let declared = view.flow_size.bytes().unwrap_or(0);
-    view.unsent.max(declared.saturating_sub(view.sent)) as f64
+    let first = if important > 0 {
+        important
+    } else {
+        view.unsent
+    };
+    first as f64
 }
 
 /// The probability that a packet is lost on `subflow`, by what was lost while the queue was short.
