@@ -91,7 +91,7 @@ impl Strategy for Adaptive {
 
     fn next(&mut self, view: &SendView<'_>, _rng: &mut Rng) -> Decision {
         again::lost(view)
-            .or_else(|| again::late(view))
+            .or_else(|| again::late(view).filter(|late| is_due(view, late)))
             .unwrap_or_else(|| Scales::new(view, &self.records).decide())
     }
 
@@ -140,13 +140,18 @@ impl<'a> Scales<'a> {
     fn new(view: &'a SendView<'a>, records: &PerSubflow<Option<PathRecord>>) -> Self {
         let all = usable(view).all(keeps_waiting);
         let usable = usable(view).filter(|s| all || !keeps_waiting(s));
+        let known = usable.clone().map(|s| s.peak_rate).max().unwrap_or(0);
+        let usual = match known {
+            0 => f64::INFINITY,
+            rate => rate as f64,
+        };
         let yielded = yielded(view);
         let weighed = usable
             .filter(|s| yielded.is_none_or(|best| best != s.id))
             .take(MOST)
             .map(|subflow| Weighed {
                 subflow,
-                estimate: Estimate::new(view.now, subflow),
+                estimate: Estimate::new(view.now, subflow, usual),
                 loss: loss(subflow, records.get(subflow.id).and_then(Option::as_ref)),
             });
         let subflows: ArrayVec<Weighed<'_>, MOST> = weighed.collect();
@@ -250,7 +255,7 @@ impl<'a> Scales<'a> {
                 Some((w, data, self.gain(w, &data)?))
             })
             .max_by(|a, b| a.2.total_cmp(&b.2))?;
-        let pays = gain > 0.0 && self.is_affordable(&data);
+        let pays = gain > 0.0 && is_affordable(self.view, &data);
         pays.then(|| Decision::copy_on(on.subflow.id, data))
     }
 
@@ -264,22 +269,33 @@ impl<'a> Scales<'a> {
         let arrival = on.estimate.arrival((data.end - data.start) as f64);
         Some(loss * (self.recovered(holder, age) - arrival.max(self.end)))
     }
+}
 
-    fn is_affordable(&self, data: &InFlight) -> bool {
-        let view = self.view;
-        let size = size(view.flow_size, view.sent + view.unsent);
-        if size < SHORT {
-            return true;
-        }
-        let copied = view.copied + (data.end - data.start);
-        if copied as f64 > COPIES * size as f64 {
-            return false;
-        }
-        let all = || view.subflows.iter();
-        let strayed: u64 = all().map(|s| s.strayed).sum();
-        let sent: u64 = all().map(|s| s.sent).sum();
-        size < LONG || strayed as f64 >= CLEAN * sent as f64
+/// Whether a copy of what is late is to be sent: the path has fallen behind, or it costs little.
+fn is_due(view: &SendView<'_>, late: &Decision) -> bool {
+    let Decision::Send {
+        data: Payload::Copy { data, .. },
+        ..
+    } = late
+    else {
+        return false;
+    };
+    view.subflow(data.carrier).is_some_and(keeps_waiting) || is_affordable(view, data)
+}
+
+fn is_affordable(view: &SendView<'_>, data: &InFlight) -> bool {
+    let size = size(view.flow_size, view.sent + view.unsent);
+    if size < SHORT {
+        return true;
     }
+    let copied = view.copied + (data.end - data.start);
+    if copied as f64 > COPIES * size as f64 {
+        return false;
+    }
+    let all = || view.subflows.iter();
+    let strayed: u64 = all().map(|s| s.strayed).sum();
+    let sent: u64 = all().map(|s| s.sent).sum();
+    size < LONG || strayed as f64 > CLEAN * sent as f64
 }
 
 /// What becomes of new data.

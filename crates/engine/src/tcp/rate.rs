@@ -12,7 +12,7 @@ use braid_wire::Instant;
 use crate::cc::RateSample;
 
 /// Acknowledgements behind the first from which on a train tells something.
-const TRAIN: u32 = 4;
+const TRAIN: u32 = 2;
 
 /// Round trips that a highest rate counts for, and as many again.
 const PEAK_PERIOD: u32 = 10;

@@ -27,12 +27,12 @@ pub struct Estimate {
 }
 
 impl Estimate {
-    /// Of `subflow`.
-    pub fn new(now: Instant, subflow: &SubflowView) -> Estimate {
+    /// Of `subflow`. Where nothing is known of its rate it is taken to be `usual`.
+    pub fn new(now: Instant, subflow: &SubflowView, usual: f64) -> Estimate {
         let in_flight = subflow.in_flight as f64;
         let base = subflow.base_rtt.as_secs_f64();
         let rate = match subflow.peak_rate {
-            0 => f64::INFINITY,
+            0 => usual,
             rate => rate as f64,
         };
         let sent = subflow.oldest_sent.unwrap_or(now);
@@ -41,9 +41,12 @@ impl Estimate {
         // there may be more.
         let queue = match rate.is_finite() {
             true => {
-                let backlog = subflow.passed_at.saturating_since(now).as_secs_f64();
+                let backlog = match subflow.peak_rate {
+                    0 => in_flight - rate * age,
+                    _ => rate * subflow.passed_at.saturating_since(now).as_secs_f64(),
+                };
                 let certain = (in_flight - rate * base).max(0.0);
-                (rate * backlog).min(in_flight).max(certain)
+                backlog.min(in_flight).max(certain)
             }
             false => 0.0,
         };
