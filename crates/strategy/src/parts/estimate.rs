@@ -30,7 +30,12 @@ impl Estimate {
     /// Of `subflow`. Where nothing is known of its rate it is taken to be `usual`.
     pub fn new(now: Instant, subflow: &SubflowView, usual: f64) -> Estimate {
         let in_flight = subflow.in_flight as f64;
-        let base = subflow.base_rtt.as_secs_f64();
+        // A subflow without a sample had trouble in its handshake.
+        let [base, rtt] = match subflow.srtt.is_zero() {
+            true => [subflow.rto; 2],
+            false => [subflow.base_rtt, subflow.srtt],
+        }
+        .map(|time| time.as_secs_f64());
         let rate = match subflow.peak_rate {
             0 => usual,
             rate => rate as f64,
@@ -52,7 +57,7 @@ impl Estimate {
         };
         Estimate {
             one_way: base / 2.0,
-            rtt: subflow.srtt.as_secs_f64().max(1e-6),
+            rtt: rtt.max(1e-6),
             rate,
             queue,
             in_flight,

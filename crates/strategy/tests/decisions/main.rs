@@ -1,5 +1,6 @@
 //! What the strategies decide, by literals.
 
+mod adaptive;
 mod baselines;
 mod parts;
 mod properties;

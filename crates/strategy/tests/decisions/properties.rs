@@ -32,6 +32,7 @@ impl Moment {
             now: Instant::from_millis(self.ms),
             subflows: &self.subflows,
             sent: self.sent,
+            copied: 0,
             unsent,
             unsent_by_urgency: self.unsent,
             peer_window: self.peer_window,

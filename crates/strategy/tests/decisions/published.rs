@@ -184,7 +184,7 @@ fn fsa_keeps_a_mosquito_on_one_subflow() {
     }
 }
 
-fn path(id: u8, rtt_ms: Option<u64>) -> PathView {
+pub fn path(id: u8, rtt_ms: Option<u64>) -> PathView {
     let record = rtt_ms.map(|ms| PathRecord {
         srtt: Duration::from_millis(300),
         base_rtt: Duration::from_millis(ms),
@@ -198,7 +198,7 @@ fn path(id: u8, rtt_ms: Option<u64>) -> PathView {
     }
 }
 
-fn opening(paths: &[PathView], flow_size: FlowSize) -> OpenView<'_> {
+pub fn opening(paths: &[PathView], flow_size: FlowSize) -> OpenView<'_> {
     OpenView {
         now: NOW,
         paths,
@@ -271,7 +271,7 @@ fn fsa_opens_nothing_more_for_a_mosquito() {
 }
 
 /// `bytes` of the given urgency wait before others.
-fn urgent(view: SendView<'_>, urgency: usize, bytes: u64) -> SendView<'_> {
+pub fn urgent(view: SendView<'_>, urgency: usize, bytes: u64) -> SendView<'_> {
     let mut unsent_by_urgency = view.unsent_by_urgency;
     unsent_by_urgency[urgency] += bytes;
     SendView {

@@ -99,6 +99,7 @@ pub fn view(subflows: &[SubflowView]) -> SendView<'_> {
         now: NOW,
         subflows,
         sent: 20_000,
+        copied: 0,
         unsent: 100_000,
         unsent_by_urgency: [0, 0, 0, 100_000, 0, 0, 0, 0],
         peer_window: 1_000_000,

@@ -1,0 +1,256 @@
+//! The strategy that joins the others.
+
+use std::time::Duration;
+
+use braid_engine::strategy::{
+    Decision, FirstSubflow, FlowSize, OpenView, Opening, Payload, SendView, Strategy, SubflowView,
+};
+use braid_engine::{PathId, PathRecord, Protocol, SubflowId};
+use braid_strategy::Adaptive;
+
+use crate::published::{opening, path, urgent};
+use crate::views::*;
+
+fn adaptive(view: &SendView<'_>) -> Decision {
+    decide("adaptive", view)
+}
+
+/// A subflow that delivers 1 MB/s, with room for 20 segments of 1000 bytes and nothing in flight.
+fn steady(id: u32, rtt_ms: u64) -> SubflowView {
+    SubflowView {
+        cwnd: 20_000,
+        ssthresh: 10_000,
+        in_flight: 0,
+        peak_rate: 1_000_000,
+        oldest_sent: None,
+        ..subflow(id, rtt_ms)
+    }
+}
+
+/// Its window is used up by what was sent evenly over the last round trip.
+fn used_up(s: SubflowView) -> SubflowView {
+    SubflowView {
+        oldest_sent: Some(NOW - s.srtt),
+        ..full(s)
+    }
+}
+
+fn on(decision: Decision) -> Option<u32> {
+    match decision {
+        Decision::Send {
+            subflow,
+            data: Payload::New,
+            ..
+        } => Some(subflow.0),
+        _ => None,
+    }
+}
+
+/// `view` with so many bytes left to send.
+fn left(view: SendView<'_>, unsent: u64) -> SendView<'_> {
+    SendView {
+        unsent,
+        unsent_by_urgency: [0, 0, 0, unsent, 0, 0, 0, 0],
+        ..view
+    }
+}
+
+#[test]
+fn new_data_goes_where_it_arrives_first() {
+    let subflows = [steady(0, 60), steady(1, 20)];
+    assert_eq!(on(adaptive(&view(&subflows))), Some(1));
+    // 30 kB of a burst pass its bottleneck in 30 ms: the other way is 20 ms longer.
+    let burst = SubflowView {
+        in_flight: 10_000,
+        cwnd: 40_000,
+        oldest_sent: Some(NOW),
+        passed_at: NOW + Duration::from_millis(30),
+        ..steady(1, 20)
+    };
+    let deep = SubflowView {
+        in_flight: 30_000,
+        ..burst
+    };
+    assert_eq!(on(adaptive(&view(&[steady(0, 60), deep]))), Some(0));
+    // More than is in flight cannot stand in a queue.
+    assert_eq!(on(adaptive(&view(&[steady(0, 60), burst]))), Some(1));
+}
+
+/// The fast subflow is full. In the 41 ms after which a segment arrives on the slow one, it delivers
+/// 31 ms' worth of 1 MB/s, less what is queued beyond the 20 kB that the path holds: nothing.
+#[test]
+fn it_waits_for_a_faster_subflow_that_will_do() {
+    let subflows = [used_up(steady(0, 20)), steady(1, 80)];
+    let rest = |unsent| adaptive(&left(view(&subflows), unsent));
+    assert_eq!(rest(25_000), Decision::WAIT);
+    assert_eq!(on(rest(40_000)), Some(1));
+}
+
+/// 41 kB could stand in a queue of 20 packets and a pipe of 20 kB. Late in a flow no more is put
+/// there; before, congestion control decides.
+#[test]
+fn late_in_a_flow_no_queue_is_overfilled() {
+    let deep = SubflowView {
+        cwnd: 100_000,
+        in_flight: 41_000,
+        oldest_sent: Some(NOW - Duration::from_millis(20)),
+        ..steady(0, 20)
+    };
+    let subflows = [deep, used_up(steady(1, 200))];
+    assert_eq!(adaptive(&left(view(&subflows), 20_000)), Decision::WAIT);
+    assert_eq!(on(adaptive(&left(view(&subflows), 200_000))), Some(0));
+}
+
+/// Everything was sent. A copy on the fast path comes well before a loss on the slow one would be
+/// noticed; the other way round it does not.
+#[test]
+fn the_tail_is_copied_where_that_helps() {
+    let sent = |id, rtt| SubflowView {
+        in_flight: 5_000,
+        oldest_sent: Some(NOW - Duration::from_millis(5)),
+        ..steady(id, rtt)
+    };
+    let data = piece(1, 0, 5);
+    let fast = [single(steady(0, 20), data), sent(1, 100)];
+    assert_eq!(adaptive(&at_the_end(&fast)), copy(0, data));
+    let slow = [single(steady(0, 300), data), sent(1, 20)];
+    assert_eq!(adaptive(&at_the_end(&slow)), Decision::WAIT);
+    // Nor as long as new data can use the room.
+    assert_eq!(on(adaptive(&view(&fast))), Some(0));
+}
+
+/// From 256 kB on 8 % of the bytes may be sent twice; from 1 MB on none, unless paths lose data
+/// though their queues are short.
+#[test]
+fn copies_cost_no_more_than_they_may() {
+    let data = piece(1, 0, 5);
+    let holder = SubflowView {
+        in_flight: 5_000,
+        ..steady(1, 100)
+    };
+    let clean = [single(steady(0, 20), data), holder];
+    let copies = |subflows: &[SubflowView], size: u64, copied: u64| {
+        let end = SendView {
+            flow_size: FlowSize::Declared(size),
+            sent: size,
+            copied,
+            ..at_the_end(subflows)
+        };
+        adaptive(&end) == copy(0, data)
+    };
+    assert!(copies(&clean, 100_000, 90_000));
+    assert!(copies(&clean, 500_000, 39_000));
+    assert!(!copies(&clean, 500_000, 39_001));
+    assert!(!copies(&clean, 1 << 20, 0));
+    let mut lossy = clean;
+    lossy[1].strayed = 1_000;
+    assert!(copies(&lossy, 1 << 20, 0));
+}
+
+/// Background data leaves the best path to others, where there is another one.
+#[test]
+fn the_least_urgent_leave_the_best_path() {
+    let subflows = [steady(0, 20), steady(1, 80)];
+    let background = urgent(left(view(&subflows), 0), 7, 50_000);
+    assert_eq!(on(adaptive(&background)), Some(1));
+    let alone = urgent(left(view(&subflows[..1]), 0), 7, 50_000);
+    assert_eq!(on(adaptive(&alone)), Some(0));
+    let mixed = urgent(view(&subflows), 7, 50_000);
+    assert_eq!(on(adaptive(&mixed)), Some(0));
+}
+
+/// 25 kB of important data wait for the fast path, whatever waits behind them.
+#[test]
+fn important_data_waits_for_the_best_path() {
+    let subflows = [used_up(steady(0, 20)), steady(1, 80)];
+    let behind = left(view(&subflows), 500_000);
+    assert_eq!(on(adaptive(&behind)), Some(1));
+    assert_eq!(adaptive(&urgent(behind, 1, 25_000)), Decision::WAIT);
+}
+
+fn opens(view: &OpenView<'_>) -> Option<u8> {
+    let opening = Adaptive::default().open(view);
+    opening.map(|Opening { path, protocol }| {
+        assert_eq!(protocol, Protocol::Mptcp);
+        path.0
+    })
+}
+
+#[test]
+fn it_opens_where_data_is_expected_first() {
+    let size = FlowSize::Declared(64 << 10);
+    let paths = [path(0, Some(100)), path(1, None), path(2, Some(40))];
+    assert_eq!(opens(&opening(&paths, size)), Some(2));
+    let again = OpenView {
+        unanswered: Some(PathId(2)),
+        ..opening(&paths, size)
+    };
+    assert_eq!(opens(&again), Some(0));
+    // One in ten packets lost costs more than 10 ms of round trip.
+    let mut lossy = paths;
+    lossy[0] = path(0, Some(50));
+    lossy[2].record = lossy[2].record.map(|record| PathRecord {
+        bytes_sent: 1_000_000,
+        bytes_lost: 100_000,
+        ..record
+    });
+    assert_eq!(opens(&opening(&lossy, size)), Some(0));
+    let unknown = [path(0, None), path(1, None)];
+    assert_eq!(opens(&opening(&unknown, size)), Some(1));
+}
+
+#[test]
+fn a_second_syn_follows_one_that_is_late() {
+    let patience = |paths: &[_], n: usize| {
+        let view = opening(paths, FlowSize::Unknown);
+        Adaptive::default().patience(&view, &paths[n])
+    };
+    let ms = |ms| Some(Duration::from_millis(ms));
+    let paths = [path(0, Some(40)), path(1, None), path(2, Some(600))];
+    assert_eq!(patience(&paths, 0), ms(100));
+    assert_eq!(patience(&paths, 1), ms(250));
+    assert_eq!(patience(&paths, 2), ms(250));
+    // There is nowhere else to send one.
+    assert_eq!(patience(&paths[..1], 0), None);
+}
+
+/// A flow of one initial window needs no second subflow, unless it takes longer than it should.
+#[test]
+fn a_mosquito_joins_only_when_it_is_late() {
+    let paths = [path(0, Some(40)), path(1, Some(100))];
+    let join = |view: &OpenView<'_>| Adaptive::default().join(view, &paths[1]);
+    let tiny = opening(&paths, FlowSize::Declared(14_280));
+    assert_eq!(join(&tiny), None);
+    let since = NOW - Duration::from_millis(10);
+    let open = OpenView {
+        first: Some(FirstSubflow {
+            since,
+            rtt: Duration::from_millis(40),
+        }),
+        ..tiny
+    };
+    assert_eq!(join(&open), Some(since + Duration::from_millis(80)));
+    // An unknown flow that has grown, and one that is known to be larger.
+    let grown = OpenView {
+        seen: 14_281,
+        flow_size: FlowSize::Unknown,
+        ..open
+    };
+    assert_eq!(join(&grown), Some(NOW));
+    assert_eq!(join(&opening(&paths, FlowSize::Read(14_281))), Some(NOW));
+}
+
+/// What lags on a path that has fallen behind is copied all the same; a subflow without a sample
+/// comes last.
+#[test]
+fn trouble_is_met() {
+    let carrier = SubflowId(1);
+    let data = piece(carrier.0, 0, 2_000);
+    let subflows = [lost(steady(0, 20), data), steady(2, 40)];
+    assert_eq!(adaptive(&view(&subflows)), copy(0, data));
+    let unsampled = SubflowView {
+        rto: Duration::from_secs(1),
+        ..steady(0, 0)
+    };
+    assert_eq!(on(adaptive(&view(&[unsampled, steady(1, 80)]))), Some(1));
+}
