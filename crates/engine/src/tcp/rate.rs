@@ -351,4 +351,33 @@ mod tests {
         assert_eq!(flow.ack(1099, 1001, None), None);
         assert_eq!(flow.rate.rate(), 0);
     }
+
+    /// Three segments 2 ms apart pass the bottleneck at 500 kB/s, whatever the window lets out in a
+    /// round trip. What follows a pause tells nothing of it.
+    #[test]
+    fn the_peak_is_the_rate_at_which_acknowledgements_follow() {
+        let mut flow = Flow::new();
+        flow.rate.expect(7);
+        for _ in 0..4 {
+            flow.send(1000, 1000, false);
+        }
+        for (at, una, peak) in [(1100, 1001, 7), (1102, 2001, 7), (1104, 3001, 500_000)] {
+            flow.ack(at, una, None);
+            assert_eq!(flow.rate.peak(), peak, "{at}");
+        }
+        flow.ack(1150, 4001, None);
+        assert_eq!(flow.rate.peak(), 500_000);
+        // Ten round trips later a lower rate counts, and after as many again alone.
+        let mut una = 4001;
+        for (from, peak) in [(2200, 500_000), (3300, 250_000)] {
+            for _ in 0..3 {
+                flow.send(from - 100, 1000, false);
+            }
+            for n in 0..3 {
+                una += 1000;
+                flow.ack(from + 4 * n, una, None);
+            }
+            assert_eq!(flow.rate.peak(), peak, "{from}");
+        }
+    }
 }

@@ -189,4 +189,14 @@ mod tests {
         }
         assert_eq!(rtt.rto(), Duration::from_millis(240));
     }
+
+    /// Half of the longest queue there was, or 5 ms.
+    #[test]
+    fn a_queue_is_short_beside_the_longest() {
+        let mut rtt = RttEstimator::new(&Config::default());
+        for (ms, short) in [(40, true), (45, true), (60, false), (50, true), (51, false)] {
+            rtt.sample(Instant::from_millis(1), Duration::from_millis(ms));
+            assert_eq!(rtt.is_queue_short(), short, "{ms}");
+        }
+    }
 }
