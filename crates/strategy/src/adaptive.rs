@@ -90,9 +90,7 @@ impl Strategy for Adaptive {
     }
 
     fn next(&mut self, view: &SendView<'_>, _rng: &mut Rng) -> Decision {
-        again::lost(view)
-            .or_else(|| again::late(view).filter(|late| is_due(view, late)))
-            .unwrap_or_else(|| Scales::new(view, &self.records).decide())
+        again::lost(view).unwrap_or_else(|| Scales::new(view, &self.records).decide())
     }
 
     fn on_event(&mut self, event: &StrategyEvent) {
@@ -174,6 +172,9 @@ impl<'a> Scales<'a> {
         let wait = Decision::Wait {
             until: again::late_at(view),
         };
+        if let Some(late) = again::late(view).filter(|late| self.overtakes(late)) {
+            return late;
+        }
         if !view.may_send_new {
             let again = again::blocking(view).or_else(|| again::trial(view));
             return again.or_else(|| self.copy()).unwrap_or(wait);
@@ -259,6 +260,26 @@ impl<'a> Scales<'a> {
         pays.then(|| Decision::copy_on(on.subflow.id, data))
     }
 
+    /// Whether a copy of what is late, as decided, arrives long before what was sent first could: the
+    /// path has fallen behind, and what that costs is no matter.
+    fn overtakes(&self, late: &Decision) -> bool {
+        let Decision::Send {
+            subflow,
+            data: Payload::Copy { data, .. },
+            ..
+        } = late
+        else {
+            return false;
+        };
+        let of = |id| self.subflows.iter().find(|w| w.subflow.id == id);
+        let arrival = of(*subflow).map_or(f64::INFINITY, |on| {
+            on.estimate.arrival((data.end - data.start) as f64)
+        });
+        // One that is left out is beyond all estimates.
+        let original = of(data.carrier).map_or(f64::INFINITY, |holder| holder.estimate.drained());
+        2.0 * arrival < original
+    }
+
     /// By how much a copy of `data` on `on` is expected to bring the end of the flow nearer, seconds.
     fn gain(&self, on: &Weighed<'_>, data: &InFlight) -> Option<f64> {
         let mut subflows = self.subflows.iter();
@@ -269,18 +290,6 @@ impl<'a> Scales<'a> {
         let arrival = on.estimate.arrival((data.end - data.start) as f64);
         Some(loss * (self.recovered(holder, age) - arrival.max(self.end)))
     }
-}
-
-/// Whether a copy of what is late is to be sent: the path has fallen behind, or it costs little.
-fn is_due(view: &SendView<'_>, late: &Decision) -> bool {
-    let Decision::Send {
-        data: Payload::Copy { data, .. },
-        ..
-    } = late
-    else {
-        return false;
-    };
-    view.subflow(data.carrier).is_some_and(keeps_waiting) || is_affordable(view, data)
 }
 
 fn is_affordable(view: &SendView<'_>, data: &InFlight) -> bool {

@@ -65,7 +65,7 @@ impl Train {
     fn on_ack(&mut self, now: Instant, delivered: u64, min_rtt: Duration) -> Option<u64> {
         let gap = now.saturating_since(self.last);
         let long = now.saturating_since(self.start) > min_rtt;
-        if self.acks == 0 || gap > min_rtt / 4 || long {
+        if self.acks == 0 || gap > min_rtt / 2 || long {
             *self = Train {
                 start: now,
                 delivered,
@@ -118,14 +118,14 @@ impl RateEstimator {
         self.expected = rate;
     }
 
-    fn note_peak(&mut self, now: Instant, min_rtt: Duration) {
-        let Some(rate) = self.train.on_ack(now, self.delivered, min_rtt) else {
-            return;
-        };
+    fn note_peak(&mut self, now: Instant, min_rtt: Duration, sample: Option<u64>) {
         if now.saturating_since(self.peaks_since) > PEAK_PERIOD * min_rtt {
             self.peaks = [0, self.peaks[0]];
             self.peaks_since = now;
         }
+        let train = self.train.on_ack(now, self.delivered, min_rtt);
+        // Where packets pass too slowly for trains a sample tells as much.
+        let rate = train.max(sample).unwrap_or(0);
         self.peaks[0] = self.peaks[0].max(rate);
     }
 
@@ -170,7 +170,6 @@ impl RateEstimator {
             self.app_limited = None;
         }
         self.first_sent_time = sent_at;
-        self.note_peak(now, min_rtt);
         let send_elapsed = sent_at.saturating_since(before.first_sent_time);
         let ack_elapsed = now.saturating_since(before.delivered_time);
         let sample = RateSample {
@@ -178,7 +177,10 @@ impl RateEstimator {
             interval: send_elapsed.max(ack_elapsed),
             app_limited: before.app_limited,
         };
-        if sample.interval < min_rtt.max(Duration::from_nanos(1)) {
+        let long = sample.interval >= min_rtt.max(Duration::from_nanos(1));
+        let whole = long && !sample.app_limited;
+        self.note_peak(now, min_rtt, whole.then(|| sample.rate()));
+        if !long {
             return None;
         }
         if !sample.app_limited || sample.rate() > self.rate {
