@@ -479,6 +479,12 @@ impl Connection {
         self.snd.fin == SendFin::Acked && self.rcv.complete()
     }
 
+    /// All data of both directions has arrived, and only their ends may have to be agreed on.
+    pub fn is_ending(&self) -> bool {
+        let all_sent = self.snd.unsent() == 0 && self.snd.outstanding() == 0;
+        self.snd.fin != SendFin::Open && all_sent && self.rcv.complete()
+    }
+
     pub fn read_finished(&self) -> bool {
         self.rcv.complete() && self.rcv.buf.readable() == 0
     }

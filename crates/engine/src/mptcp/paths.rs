@@ -133,7 +133,7 @@ impl Connection {
         self.listener.is_none()
             && self.subflows.len() < ctx.config.max_subflows.min(MAX_SUBFLOWS)
             && self.is_open()
-            && !self.is_through()
+            && !self.is_ending()
             && self.mptcp().is_some_and(|m| !m.deny_join)
     }
 

@@ -9,7 +9,8 @@ use std::fmt;
 
 use serde_json::json;
 
-use self::cells::{Grid, oracle_ms};
+pub(super) use self::cells::Grid;
+use self::cells::oracle_ms;
 use self::judge::{ALPHA, Comparison, MEAN_MARGIN, P95_MARGIN, Sample, copies_allowed};
 use super::definition::Definition;
 use super::outcome::{Table, Verdict};
@@ -143,7 +144,7 @@ impl Judged {
     }
 }
 
-fn measure(session: &mut Session<'_>, grid: &Grid) -> Result<(), Error> {
+pub(super) fn measure(session: &mut Session<'_>, grid: &Grid) -> Result<(), Error> {
     if !braid_strategy::names().any(|name| name == CANDIDATE) {
         return Err(Error::Usage(format!("there is no strategy `{CANDIDATE}`")));
     }

@@ -71,3 +71,37 @@ fn fsa_2a_runs_in_the_simulator() {
     assert_eq!(again.records, findings.records);
     assert_ne!(run(2, 2).records, findings.records);
 }
+
+/// Two cells, both lossless, so that a few runs tell who is faster.
+#[test]
+fn a_small_grid_is_judged() {
+    const SMALL: grid::Grid = grid::Grid {
+        sizes: &["8k", "1M"],
+        paths: &["5mbit,40ms,H;5mbit,100ms,L"],
+        losses: &[0.0],
+        cc: &["cubic"],
+        starts: &[grid::Start::Warm],
+    };
+    let definition = find("grid").unwrap();
+    let request = Request {
+        arm: Arm::Sim,
+        runs: 2,
+        seed: 1,
+        threads: 2,
+        progress: &|| (),
+    };
+    let findings = definition
+        .run_as(request, |session| grid::measure(session, &SMALL))
+        .unwrap();
+    let outcome = &findings.outcome;
+    assert!(outcome.holds(), "{:#?}", outcome.verdicts);
+    // Arrival, mean, p95, copies, and the one geometric mean that is asked of warm starts.
+    assert_eq!(outcome.verdicts.len(), 5);
+    let cells = findings.records[0].1.as_array().unwrap();
+    assert_eq!(cells.len(), SMALL.len());
+    for cell in cells {
+        assert!(cell["mean_ms"].as_f64() >= cell["oracle_ms"].as_f64());
+        assert_eq!(cell["copies"].as_f64(), Some(0.0), "{cell}");
+    }
+    assert_eq!(outcome.figures, ["warm-by-size"]);
+}

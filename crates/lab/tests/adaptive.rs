@@ -1,0 +1,98 @@
+//! What `braid lab run grid` finds in full, on a few cells: the adaptive strategy is at least as
+//! good as the others, and costs no more than it may.
+
+use braid_lab::arm::Arm;
+use braid_lab::fct::{self, Cell, DefaultPath, Records, RunResult};
+use braid_lab::stats;
+
+const RUNS: u64 = 40;
+
+/// Connections open on each path in turn.
+fn cell(paths: &str, size: &str, strategy: &str) -> Cell {
+    Cell {
+        strategy: strategy.to_owned(),
+        default_path: DefaultPath::Mix,
+        ..Cell::new(paths.parse().unwrap(), size.parse().unwrap())
+    }
+}
+
+fn run(cell: &Cell) -> Vec<RunResult> {
+    let results = fct::run(cell, Arm::Sim, RUNS, 2, &|| ()).unwrap();
+    assert!(results.iter().all(|r| r.completed), "{cell:?}");
+    results
+}
+
+fn mean_ms(results: &[RunResult]) -> f64 {
+    let ms: Vec<f64> = results.iter().map(|r| r.fct.as_secs_f64() * 1e3).collect();
+    stats::mean(&ms).unwrap()
+}
+
+/// Equal and unequal paths, with and without loss; nothing is known of them. The cells are such that
+/// 40 runs tell; where they are lossy the margin is wider.
+#[test]
+fn no_other_is_faster_from_a_cold_start() {
+    for (paths, size, margin) in [
+        ("5mbit,40ms,0%;5mbit,40ms,0%", "64k", 1.02),
+        ("5mbit,40ms,0%;5mbit,100ms,0%", "32k", 1.02),
+        ("5mbit,20ms,0%;5mbit,200ms,0%", "256k", 1.02),
+        ("20mbit,40ms,0%;5mbit,100ms,0%", "512k", 1.02),
+        ("5mbit,40ms,1%;5mbit,100ms,2%", "64k", 1.05),
+    ] {
+        let ours = mean_ms(&run(&cell(paths, size, "adaptive")));
+        for other in ["minrtt", "roundrobin", "redundant", "ecf", "fsa"] {
+            let theirs = mean_ms(&run(&cell(paths, size, other)));
+            let shown = format!("{paths} {size}: {ours} ms, {other} {theirs}");
+            assert!(ours <= margin * theirs, "{shown}");
+        }
+    }
+}
+
+/// The first subflow opens on the path that earlier connections found to be the better one.
+#[test]
+fn records_decide_where_a_connection_opens() {
+    let warm = |strategy: &str| Cell {
+        records: Records::Warm,
+        ..cell("5mbit,40ms,0%;5mbit,100ms,0%", "64k", strategy)
+    };
+    let [ours, fsa, minrtt] =
+        ["adaptive", "fsa", "minrtt"].map(|strategy| mean_ms(&run(&warm(strategy))));
+    assert!(
+        ours <= 0.9 * minrtt && ours <= 1.02 * fsa,
+        "{ours} {fsa} {minrtt}"
+    );
+    // Nothing is known: every other connection opens on the poor path.
+    let cold = Cell {
+        records: Records::Cold,
+        ..warm("adaptive")
+    };
+    assert!(mean_ms(&run(&cold)) > 1.1 * ours);
+}
+
+/// A lost SYN costs a quarter of a second and no more than that.
+#[test]
+fn a_second_syn_makes_up_for_a_lost_one() {
+    const HEAVY: &str = "5mbit,40ms,10%;5mbit,40ms,10%";
+    let [ours, minrtt] = ["adaptive", "minrtt"].map(|s| mean_ms(&run(&cell(HEAVY, "4k", s))));
+    assert!(ours < 0.8 * minrtt, "{ours} {minrtt}");
+}
+
+#[test]
+fn copies_are_bounded_and_mosquitoes_alone() {
+    let sums = |paths: &str, size: &str| {
+        let cell = cell(paths, size, "adaptive");
+        let results = run(&cell);
+        let copied: u64 = results.iter().flat_map(|r| &r.copy_bytes_by_path).sum();
+        let joins: u64 = results.iter().map(|r| r.join_syns).sum();
+        (copied as f64 / (cell.size.bytes() * RUNS) as f64, joins)
+    };
+    let (clean, lossy) = (
+        "20mbit,40ms,0%;5mbit,100ms,0%",
+        "5mbit,40ms,2%;5mbit,100ms,5%",
+    );
+    assert_eq!(sums(clean, "1M").0, 0.0);
+    for size in ["256k", "1M"] {
+        let (copied, _) = sums(lossy, size);
+        assert!(copied > 0.0 && copied <= 0.1, "{size}: {copied}");
+    }
+    assert_eq!(sums(clean, "8k"), (0.0, 0));
+}
