@@ -299,14 +299,25 @@ impl Upstream {
         self.pool.back_off(now);
     }
 
-    /// Opens warm connections that are wanted and closes those that are not.
-    fn warm_up(&mut self, now: Instant, stack: &mut Stack, counters: &mut BoxCounters) {
-        let settings = self.pool.settings();
-        let costs = !settings.metered && self.links.iter().any(|l| l.open && l.metered);
-        let server = (self.intake_wanted() && !costs).then(|| self.current_server());
+    /// The server that warm connections are to lead to, if there are to be any.
+    fn warm_server(&self) -> Option<usize> {
+        let metered = || self.links.iter().any(|l| l.open && l.metered);
+        let wanted = self.intake_wanted() && (self.pool.settings().metered || !metered());
+        wanted.then(|| self.current_server())
+    }
+
+    /// Closes warm connections that are of no use any more.
+    fn cool_down(&mut self, now: Instant, stack: &mut Stack) {
+        let server = self.warm_server();
         while let Some(warm) = self.pool.pop_useless(now, server) {
             stack.abort(now, warm.lease.conn);
         }
+    }
+
+    /// Opens warm connections that are wanted and closes those that are not.
+    fn warm_up(&mut self, now: Instant, stack: &mut Stack, counters: &mut BoxCounters) {
+        self.cool_down(now, stack);
+        let server = self.warm_server();
         while self.pool.lacks(now, server) {
             let best = self.candidates(&[]);
             let best = best.into_iter().min_by_key(|(rank, ..)| *rank);
@@ -735,6 +746,7 @@ impl Upstream {
         } else if open().all(|l| l.reach() == Reach::Down) {
             self.intake = false;
         }
+        self.cool_down(now, stack);
     }
 
     fn set_open(&mut self, now: Instant, link: usize, open: bool, stack: &mut Stack) {
