@@ -1,5 +1,6 @@
 //! The command line. This one table makes `--help`, the man pages and the shell completions.
 
+pub mod gateway;
 pub mod lab;
 
 use std::net::SocketAddr;
@@ -36,9 +37,9 @@ pub enum Command {
     /// over both by the kernel's Multipath TCP, and over both through Braid. Needs root.
     Demo(DemoArgs),
     /// Run the aggregation box: take the local network's TCP and join the access links.
-    Box(ConfigArgs),
+    Box(gateway::BoxArgs),
     /// Run the aggregation server: the far end of the box's connections.
-    Server(ConfigArgs),
+    Server(gateway::ServerArgs),
     /// Build, use, change and remove a network of namespaces and emulated links.
     #[command(subcommand)]
     Testbed(Testbed),
@@ -74,14 +75,6 @@ pub struct DemoArgs {
     /// Congestion control of every sender.
     #[arg(long, default_value = "cubic", value_name = "NAME")]
     pub congestion: String,
-}
-
-/// Arguments of `braid box` and `braid server`.
-#[derive(Debug, Args)]
-pub struct ConfigArgs {
-    /// The configuration (TOML).
-    #[arg(short, long, value_name = "FILE")]
-    pub config: PathBuf,
 }
 
 /// The commands of `braid testbed`.

@@ -60,6 +60,13 @@ pub struct Traffic {
 }
 
 impl Traffic {
+    /// Share of the payload bytes sent that were deemed lost, `0.0..=1.0`.
+    pub fn loss(&self) -> f32 {
+        let sent = (self.bytes_sent + self.bytes_retransmitted).max(1);
+        // What was taken for lost in error may be lost again.
+        (self.bytes_lost as f32 / sent as f32).min(1.0)
+    }
+
     /// Adds `other` to the counters.
     pub fn add(&mut self, other: &Traffic) {
         self.bytes_sent += other.bytes_sent;
@@ -155,6 +162,24 @@ pub struct PathStats {
     pub traffic: Traffic,
 }
 
+/// A path at one moment: what all connections moved there since the start of the stack, and what
+/// the subflows say that are established there now.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct PathTotals {
+    /// Payload bytes received in order.
+    pub bytes_received: u64,
+    /// What was sent.
+    pub traffic: Traffic,
+    /// Established subflows.
+    pub subflows: u32,
+    /// What was sent on these.
+    pub traffic_now: Traffic,
+    /// The lowest of their smoothed round-trip times; zero where there is none.
+    pub srtt: Duration,
+    /// The highest of their delivery rates, bytes/s; 0 where there is none.
+    pub delivery_rate: u64,
+}
+
 /// A connection at one moment. Offsets are bytes of the stream, from 0.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConnStats {
@@ -181,6 +206,10 @@ pub struct ConnStats {
     pub out_of_order: u64,
     /// What is known of the size of the flow.
     pub flow_size: FlowSize,
+    /// How urgent writes are that name no class.
+    pub urgency: Urgency,
+    /// Name of the strategy.
+    pub strategy: &'static str,
     /// By path and address of the far end, in that order; only where a subflow was opened.
     pub paths: Vec<PathStats>,
 }

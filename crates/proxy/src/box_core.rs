@@ -2,13 +2,16 @@
 
 mod guests;
 mod session;
+mod status;
 
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 use std::collections::BTreeMap;
 
 use braid_engine::app::{Arrival, Core, Ctx, LocalEvent, LocalId};
-use braid_engine::{ApiError, CloseReason, Event, PathId, Stack, StrategyFactory};
+use braid_engine::{
+    ApiError, CloseReason, Event, PathId, Stack, StrategyFactory, SubflowCloseReason,
+};
 use braid_wire::{Instant, Rng};
 
 use crate::config::{BoxConfig, BoxLimits, BoxTimeouts};
@@ -18,6 +21,7 @@ use crate::relay::{self, End, Moved, Relay};
 use crate::report::{BoxCounters, LogLimiter};
 use crate::sniff::{self, Seen};
 use crate::socks::{ClientError, ClientHandshake, ClientStep, Reply};
+use crate::status::About;
 use crate::table::{Due, SessionId, Table};
 use crate::upstream::{LinkAddresses, Notice, Upstream, Wish};
 
@@ -39,6 +43,7 @@ use session::{Outcome, Session, Stage};
 /// taking in one less or one more around a change does no harm.
 #[derive(Debug)]
 pub struct BoxCore {
+    about: About,
     timeouts: BoxTimeouts,
     limits: BoxLimits,
     upstream: Upstream,
@@ -68,6 +73,11 @@ impl BoxCore {
     /// its own.
     pub fn new(config: &BoxConfig, rng: Rng, strategy: StrategyFactory) -> Self {
         BoxCore {
+            about: About {
+                name: config.name.clone(),
+                strategy: config.strategy.clone(),
+                congestion: config.congestion.name(),
+            },
             timeouts: config.timeouts.clone(),
             limits: config.limits.clone(),
             upstream: Upstream::new(config, rng, strategy),
@@ -117,6 +127,11 @@ impl BoxCore {
     /// answered for the first time.
     pub fn intake_wanted(&self) -> bool {
         self.upstream.intake_wanted()
+    }
+
+    /// Whether the link of `path` is switched off ([`Request::Link`](crate::control::Request)).
+    pub fn is_off(&self, path: PathId) -> bool {
+        self.upstream.is_off(path)
     }
 
     /// The next notice; repeats nothing that did not change. What holds at the start is
@@ -228,6 +243,10 @@ impl BoxCore {
                 self.upstream
                     .on_subflow(ctx.now, server, path, rtt, ctx.stack);
             }
+            Event::SubflowClosed {
+                reason: SubflowCloseReason::Reset,
+                ..
+            } if session.may_fall_back(ctx.stack) => self.fall_back(ctx, id),
             Event::SubflowClosed { path, reason, .. } => {
                 self.upstream
                     .on_subflow_closed(ctx.now, server, path, reason);

@@ -7,6 +7,7 @@
 pub mod auth;
 mod box_core;
 pub mod config;
+pub mod control;
 mod hints;
 mod intake;
 pub mod policy;
@@ -15,6 +16,7 @@ pub mod report;
 mod server_core;
 pub mod sniff;
 pub mod socks;
+pub mod status;
 mod table;
 mod upstream;
 

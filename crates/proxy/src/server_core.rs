@@ -1,6 +1,7 @@
 //! The aggregation server: SOCKS5 behind MPTCP, regular TCP to the destination.
 
 mod session;
+mod status;
 
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
@@ -17,6 +18,7 @@ use crate::policy::DestinationPolicy;
 use crate::relay::{self, End, Relay};
 use crate::report::{LogLimiter, ServerCounters};
 use crate::socks::{Destination, Reply, Request, ServerHandshake, ServerStep};
+use crate::status::About;
 use crate::table::{Due, SessionId, Table};
 
 use session::{Handshakes, Refusal, Session, Stage};
@@ -33,6 +35,9 @@ use session::{Handshakes, Refusal, Session, Stage};
 /// 3. Events as [`Core`] describes.
 #[derive(Debug)]
 pub struct ServerCore {
+    about: About,
+    /// Where connections come in, by path.
+    listen: Vec<IpAddr>,
     timeouts: ServerTimeouts,
     limits: ServerLimits,
     window: Duration,
@@ -70,6 +75,12 @@ impl ServerCore {
         let mut destinations = DestinationPolicy::new(config.allow.clone(), config.deny.clone());
         destinations.set_own(configured.clone());
         ServerCore {
+            about: About {
+                name: config.name.clone(),
+                strategy: config.strategy.clone(),
+                congestion: config.congestion.name(),
+            },
+            listen: config.listen.clone(),
             timeouts: config.timeouts.clone(),
             limits: config.limits.clone(),
             window: config.time_window,
@@ -205,6 +216,8 @@ impl ServerCore {
             conn,
             remote: remote.to_canonical(),
             user: None,
+            destination: None,
+            started: ctx.now,
             stage: Stage::Handshake(Box::default()),
             time: deadline,
         });
@@ -303,6 +316,7 @@ impl ServerCore {
         self.counters.bad_hints += bad + u64::from(unknown);
         hints.apply(ctx.now, session.conn, ctx.stack);
         tracing::debug!(remote = %session.remote, user = name, %destination, ?hints, "request");
+        session.destination = Some(Box::new(destination.clone()));
         match destination {
             Destination::Address(addr) => self.on_resolved(ctx, id, vec![addr]),
             Destination::Name(name, port) => match ctx.local.resolve(&name, port) {

@@ -74,6 +74,10 @@ impl<S> Table<S> {
         id
     }
 
+    pub(crate) fn get(&self, id: SessionId) -> Option<&S> {
+        self.sessions.get(&id).map(|e| &e.session)
+    }
+
     pub(crate) fn get_mut(&mut self, id: SessionId) -> Option<&mut S> {
         self.sessions.get_mut(&id).map(|e| &mut e.session)
     }

@@ -6,6 +6,7 @@
 mod health;
 mod lease;
 mod pool;
+mod status;
 
 use core::net::{Ipv4Addr, Ipv6Addr};
 use core::time::Duration;
@@ -32,13 +33,14 @@ pub(crate) use lease::Lease;
 /// What the driver is to do outside of streams and packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Notice {
-    /// Everything that is not TCP goes over this link from now on; `None` where no link is up.
+    /// Everything that is not TCP goes over this link from now on; `None` where no link is up and
+    /// on.
     BestPath(Option<PathId>),
-    /// Whether the link leads to a server. Where it does not while another one does, nothing that
-    /// is only forwarded is to stay on it.
+    /// Whether the link leads to a server and is on. Where it does not while another one does,
+    /// nothing that is only forwarded is to stay on it.
     Reached(PathId, bool),
-    /// Whether new connections of users are to be taken in. `false` when no server is reachable:
-    /// then they are forwarded unjoined, while those taken in before keep being served.
+    /// Whether new connections of users are to be taken in. `false` when no server is reachable,
+    /// or the box was switched off: then they are forwarded unjoined, while those taken in before keep being served.
     Intake(bool),
 }
 
@@ -77,6 +79,8 @@ pub(crate) struct Upstream {
     rng: Rng,
     best: Option<PathId>,
     intake: bool,
+    /// The switch of the whole box.
+    proxy_on: bool,
     /// The last state the driver was told.
     told: (Option<PathId>, bool),
     last_traffic: Option<Instant>,
@@ -85,13 +89,16 @@ pub(crate) struct Upstream {
 #[derive(Debug)]
 struct Link {
     path: PathId,
+    name: String,
+    /// Switched off: as if it were not there.
+    off: bool,
     backup: bool,
     metered: bool,
     v4: bool,
     v6: bool,
     /// Carrier, address and gateway are there.
     up: bool,
-    /// The stack may use it: up, and not held back as metered.
+    /// The stack may use it: up, on, and not held back as metered.
     open: bool,
     /// What the driver was told last of [`Notice::Reached`].
     told_reached: bool,
@@ -134,6 +141,7 @@ impl Upstream {
             rng,
             best: None,
             intake: false,
+            proxy_on: true,
             told: (None, false),
             last_traffic: None,
         }
@@ -154,7 +162,8 @@ impl Upstream {
         addresses: LinkAddresses,
         stack: &mut Stack,
     ) -> PathId {
-        let (backup, metered, mtu) = match self.link_configs.get(link) {
+        let config = self.link_configs.get(link);
+        let (backup, metered, mtu) = match config {
             Some(l) => (l.backup, l.metered, l.mtu.unwrap_or(addresses.mtu)),
             None => (false, false, addresses.mtu),
         };
@@ -167,6 +176,8 @@ impl Upstream {
         stack.set_path_up(now, path, false);
         self.links.push(Link {
             path,
+            name: config.map_or_else(|| link.to_string(), |l| l.name.clone()),
+            off: false,
             backup,
             metered,
             v4: addresses.v4.is_some(),
@@ -191,7 +202,7 @@ impl Upstream {
     }
 
     pub(crate) fn intake_wanted(&self) -> bool {
-        self.intake
+        self.intake && self.proxy_on
     }
 
     pub(crate) fn poll_notice(&mut self, counters: &mut BoxCounters) -> Option<Notice> {
@@ -200,15 +211,17 @@ impl Upstream {
             counters.best_path_changes += 1;
             return Some(Notice::BestPath(self.best));
         }
-        if self.told.1 != self.intake {
-            self.told.1 = self.intake;
-            counters.intake_stopped += u64::from(!self.intake);
-            return Some(Notice::Intake(self.intake));
+        let intake = self.intake_wanted();
+        if self.told.1 != intake {
+            self.told.1 = intake;
+            counters.intake_stopped += u64::from(self.proxy_on && !intake);
+            return Some(Notice::Intake(intake));
         }
         // Where no link leads to a server, that is the servers' doing.
-        let servers_down = self.links.iter().all(|l| l.reach() == Reach::Down);
+        let mut on = self.links.iter().filter(|l| !l.off);
+        let servers_down = on.all(|l| l.reach() == Reach::Down);
         self.links.iter_mut().find_map(|link| {
-            let reached = servers_down || link.reach() != Reach::Down;
+            let reached = !link.off && (servers_down || link.reach() != Reach::Down);
             let news = reached != std::mem::replace(&mut link.told_reached, reached);
             news.then_some(Notice::Reached(link.path, reached))
         })
@@ -290,7 +303,7 @@ impl Upstream {
     fn warm_up(&mut self, now: Instant, stack: &mut Stack, counters: &mut BoxCounters) {
         let settings = self.pool.settings();
         let costs = !settings.metered && self.links.iter().any(|l| l.open && l.metered);
-        let server = (self.intake && !costs).then(|| self.current_server());
+        let server = (self.intake_wanted() && !costs).then(|| self.current_server());
         while let Some(warm) = self.pool.pop_useless(now, server) {
             stack.abort(now, warm.lease.conn);
         }
@@ -706,10 +719,11 @@ impl Upstream {
         // another that works.
         let in_need = self.links.iter().any(|l| l.metered && l.open);
         let least = if in_need { Reach::Up } else { Reach::Unknown };
-        let suffices = |l: &Link| !l.metered && l.up && l.reach() <= least;
+        let suffices = |l: &Link| !l.metered && l.up && !l.off && l.reach() <= least;
         let need_metered = !self.links.iter().any(suffices);
         for i in 0..self.links.len() {
-            let open = self.links[i].up && (!self.links[i].metered || need_metered);
+            let usable = self.links[i].up && !self.links[i].off;
+            let open = usable && (!self.links[i].metered || need_metered);
             if open != self.links[i].open {
                 self.set_open(now, i, open, stack);
             }
@@ -756,12 +770,12 @@ impl Upstream {
         let challenger = self
             .links
             .iter()
-            .filter(|l| l.up)
+            .filter(|l| l.up && !l.off)
             .min_by_key(|l| (rank(l), rtt(l)))?;
         let holder = self
             .links
             .iter()
-            .find(|l| Some(l.path) == self.best && l.up);
+            .find(|l| Some(l.path) == self.best && l.up && !l.off);
         // No change for a small gain: it breaks every UDP flow's address.
         let stays = holder.filter(|h| {
             let gain = rtt(challenger).zip(rtt(h));

@@ -86,6 +86,30 @@ fn every_address_type_round_trips_and_early_data_is_left_alone() {
 }
 
 #[test]
+fn a_note_goes_before_its_request() {
+    let note = Note {
+        code: [7; 32],
+        hints: b"hints".to_vec(),
+    };
+    let bytes = request(Some(&note), &v4());
+    let head = [&[0xb1, 0, 37][..], &[7; 32], b"hints", &[5, 1, 0, 1]].concat();
+    assert_eq!(bytes[..head.len()], head);
+    let all = [sign_in(b"u", b"p"), bytes.clone()].concat();
+    let (steps, _) = serve(&all, &[]);
+    let note = Some(note);
+    let destination = v4();
+    let asked = ServerStep::Request(Request { destination, note });
+    assert_eq!(steps[2..], [asked]);
+    // Notes that say too little or too much, and a second one, are none.
+    let garbage = ServerStep::Failed(ServerError::Garbage);
+    let twice = [&bytes[..head.len() - 4], &bytes[..]].concat();
+    for bad in [&[0xb1, 0, 31][..], &[0xb1, 4, 33], &[0xb2, 0, 32], &twice] {
+        let all = [&sign_in(b"u", b"p"), bad].concat();
+        assert_eq!(serve(&all, &[]).0[2..], [garbage.clone()], "{bad:?}");
+    }
+}
+
+#[test]
 fn a_clients_mistakes_get_the_replies_of_the_rfc() {
     let auth: &[u8] = &[5, 1, 2, 1, 1, b'u', 1, b'p'];
     let cases: &[(&[u8], ServerError, &[u8])] = &[

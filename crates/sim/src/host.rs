@@ -47,7 +47,7 @@ pub fn default_strategy() -> Box<dyn Strategy> {
 }
 
 /// Makes strategies called `name`, which whoever chose it has checked.
-pub(crate) fn strategy_of(name: &str) -> fn() -> Box<dyn Strategy> {
+pub(crate) fn strategy_of(name: &str) -> StrategyFactory {
     braid_strategy::factory(name).expect("a strategy that exists")
 }
 

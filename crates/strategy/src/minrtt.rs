@@ -30,7 +30,8 @@ impl Strategy for MinRtt {
     }
 }
 
-fn new_data(view: &SendView<'_>) -> Option<Decision> {
+/// New data by round-trip time alone.
+pub(crate) fn new_data(view: &SendView<'_>) -> Option<Decision> {
     if !view.may_send_new {
         return None;
     }

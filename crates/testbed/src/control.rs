@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use braid_linux::run::Signals;
-use braid_linux::sys;
+use braid_linux::{lines, sys};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Signal, kill_process};
 use serde::{Deserialize, Serialize};
@@ -22,14 +22,17 @@ use crate::status::Status;
 use crate::testbed::{Options, Testbed};
 use crate::{leftovers, state};
 
-/// How long a client may take to send its request.
-const REQUEST_TIME: Duration = Duration::from_secs(2);
+/// How long a client may take to send its request, and each part of the answer to be taken.
+const CLIENT_TIME: Duration = Duration::from_secs(2);
 
 /// How long the daemon may take to answer: the slowest is to end all processes.
 const ANSWER_TIME: Duration = Duration::from_secs(60);
 
 /// Longest request, bytes.
-const REQUEST_LEN: u64 = 64 * 1024;
+const REQUEST_LEN: usize = 64 << 10;
+
+/// Longest answer, bytes.
+const ANSWER_LEN: usize = 1 << 20;
 
 /// What the daemon writes to its standard output once the testbed is up.
 const READY: &str = "ready";
@@ -79,7 +82,7 @@ pub fn spawn_daemon<S: AsRef<OsStr>>(
     let mut child = command.spawn().map_err(step)?;
     let mut said = String::new();
     if let Some(stdout) = child.stdout.take() {
-        BufReader::new(stdout.take(REQUEST_LEN))
+        BufReader::new(stdout.take(REQUEST_LEN as u64))
             .read_line(&mut said)
             .map_err(step)?;
     }
@@ -149,14 +152,15 @@ fn serve(mut testbed: Testbed, listener: &UnixListener, signals: &Signals) -> Re
         if !ready[1].revents().is_empty() {
             return testbed.down();
         }
-        let Ok((mut stream, _)) = listener.accept() else {
+        let Ok((stream, _)) = listener.accept() else {
             continue;
         };
-        let request = match read_request(&stream) {
+        let request = match lines::read(&stream, REQUEST_LEN, CLIENT_TIME) {
             Ok(request) => request,
             Err(error) => {
                 tracing::warn!(%error, "a request on the control socket makes no sense");
-                let _ = write_line(&mut stream, &Answer::Failed(error.to_string()));
+                let answer = Answer::Failed(error.to_string());
+                let _ = lines::write(&stream, &answer, CLIENT_TIME);
                 continue;
             }
         };
@@ -166,13 +170,13 @@ fn serve(mut testbed: Testbed, listener: &UnixListener, signals: &Signals) -> Re
                 Ok(()) => Answer::Done,
                 Err(e) => Answer::Failed(e.to_string()),
             };
-            let _ = write_line(&mut stream, &answer);
+            let _ = lines::write(&stream, &answer, CLIENT_TIME);
             return result;
         }
         let answer = answer(&mut testbed, request);
         let answer = answer.unwrap_or_else(|e| Answer::Failed(e.to_string()));
         // The client may have gone away; that is its own affair.
-        let _ = write_line(&mut stream, &answer);
+        let _ = lines::write(&stream, &answer, CLIENT_TIME);
     }
 }
 
@@ -193,27 +197,6 @@ fn answer(testbed: &mut Testbed, request: Request) -> Result<Answer, Error> {
         Request::Down => {}
     }
     Ok(Answer::Done)
-}
-
-fn read_request(stream: &UnixStream) -> io::Result<Request> {
-    stream.set_read_timeout(Some(REQUEST_TIME))?;
-    stream.set_write_timeout(Some(REQUEST_TIME))?;
-    read_line(stream)
-}
-
-fn read_line<T: for<'de> Deserialize<'de>>(stream: &UnixStream) -> io::Result<T> {
-    let mut line = String::new();
-    BufReader::new(stream.take(REQUEST_LEN * 16)).read_line(&mut line)?;
-    if line.is_empty() {
-        return Err(io::ErrorKind::UnexpectedEof.into());
-    }
-    Ok(serde_json::from_str(&line)?)
-}
-
-fn write_line(stream: &mut UnixStream, message: &impl Serialize) -> io::Result<()> {
-    let mut line = serde_json::to_vec(message)?;
-    line.push(b'\n');
-    stream.write_all(&line)
 }
 
 /// A connection to the daemon of a testbed. Each call connects anew.
@@ -313,13 +296,9 @@ impl Client {
     }
 
     fn ask(&self, request: &Request) -> Result<Answer, Error> {
-        let mut stream = self.dial()?;
-        let talk = |stream: &mut UnixStream| -> io::Result<Answer> {
-            stream.set_read_timeout(Some(ANSWER_TIME))?;
-            write_line(stream, request)?;
-            read_line(stream)
-        };
-        match talk(&mut stream) {
+        let stream = self.dial()?;
+        let asked = lines::write(&stream, request, CLIENT_TIME);
+        match asked.and_then(|()| lines::read(&stream, ANSWER_LEN, ANSWER_TIME)) {
             Ok(Answer::Failed(message)) => Err(Error::Daemon(message)),
             Ok(answer) => Ok(answer),
             Err(e) => Err(Error::system("talk to the testbed's daemon", e)),

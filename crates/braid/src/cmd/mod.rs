@@ -1,5 +1,6 @@
 //! One module a command.
 
+mod ask;
 pub mod demo;
 pub mod docs;
 pub mod lab;
@@ -17,8 +18,8 @@ use crate::kernel_peer;
 pub fn run(cli: Cli) -> Result<(), Failure> {
     match cli.command {
         Command::Demo(args) => demo::run(&args, cli.json),
-        Command::Box(args) => serve::run_box(&args),
-        Command::Server(args) => serve::run_server(&args),
+        Command::Box(args) => serve::boxed(&args, cli.json),
+        Command::Server(args) => serve::server(&args, cli.json),
         Command::Testbed(command) => testbed::run(&command, cli.json),
         Command::Lab(command) => lab::run(&command, cli.json, cli.verbose > 0),
         Command::Man { directory } => docs::man(&directory),

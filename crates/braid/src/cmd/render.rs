@@ -8,6 +8,9 @@ use braid_testbed::{HostLayout, InterfaceLayout, Layout, RenderConfig, Role, Seg
 
 use crate::kernel_peer::hex;
 
+/// Beside the configuration: elsewhere those of two testbeds would be the same.
+const CONTROL: &str = "control = \"control.sock\"";
+
 /// Makes `box.toml` and `server.toml` for the hosts of a testbed; all share one secret, made here.
 ///
 /// # Errors
@@ -30,7 +33,10 @@ fn box_config(layout: &Layout, host: &HostLayout, secret: &str) -> Option<String
         .iter()
         .filter(|i| i.kind == SegmentKind::Lan && !leads_out(i));
     let lan: Vec<_> = inside.map(|i| format!("{:?}", i.name)).collect();
-    let mut text = format!("lan = [{}]\ncongestion = \"cubic\"\n", lan.join(", "));
+    let mut text = format!(
+        "lan = [{}]\ncongestion = \"cubic\"\n{CONTROL}\n",
+        lan.join(", ")
+    );
     for link in host.interfaces.iter().filter(|i| leads_out(i)) {
         let gateways = [
             link.gateway4.map(|a| format!("\"{a}\"")),
@@ -63,7 +69,7 @@ fn server_config(layout: &Layout, host: &HostLayout, secret: &str) -> Option<Str
         .map(|i| format!("\"{}\", \"{}\"", i.address4, i.address6))
         .collect();
     let mut text = format!(
-        "listen = [\"{}\", \"{}\"]\nallow = [{}]\ncongestion = \"cubic\"\n",
+        "listen = [\"{}\", \"{}\"]\nallow = [{}]\ncongestion = \"cubic\"\n{CONTROL}\n",
         listen.address4,
         listen.address6,
         reachable.join(", ")

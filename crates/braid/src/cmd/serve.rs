@@ -5,28 +5,66 @@ use std::os::fd::AsFd;
 use braid_linux::net::SystemError;
 use braid_linux::run::{self, Signals};
 use braid_proxy::config::{BoxConfig, ServerConfig};
+use braid_proxy::control::Request;
+use braid_proxy::status::Role;
 
+use super::ask::Asked;
 use super::print::print;
-use crate::cli::ConfigArgs;
+use crate::cli::gateway::{BoxArgs, BoxCommand, ServerArgs, ServerCommand};
 use crate::failure::Failure;
 
 /// What the first line on standard output says once everything is set up.
 pub const READY: &str = "ready";
 
-/// Runs the box until a signal ends it.
-pub fn run_box(args: &ConfigArgs) -> Result<(), Failure> {
-    let config = BoxConfig::load(&args.config)?;
-    let signals = Signals::take_over()?;
-    let ready = || tell_ready("box", &config.name);
-    run::run_box(&config, signals.as_fd(), ready).map_err(failure)
+/// Runs a box until a signal ends it, or asks one that runs.
+pub fn boxed(args: &BoxArgs, json: bool) -> Result<(), Failure> {
+    let config = args.config.as_deref().map(BoxConfig::load).transpose()?;
+    let Some(command) = &args.command else {
+        return run_box(&config.ok_or_else(|| no_config("box"))?);
+    };
+    let socket = config.as_ref().and_then(|c| c.control.as_deref());
+    let tun = config.as_ref().map(|c| c.tun.name.as_str());
+    let asked = Asked::new(Role::Box, socket, tun);
+    match command {
+        BoxCommand::Status(args) => asked.show(args, json),
+        BoxCommand::Proxy { switch } => {
+            let on = switch.is_on();
+            asked.order(&Request::Proxy { on }, json)
+        }
+        BoxCommand::Link { name, switch } => {
+            let (name, on) = (name.clone(), switch.is_on());
+            asked.order(&Request::Link { name, on }, json)
+        }
+    }
 }
 
-/// Runs the server until a signal ends it.
-pub fn run_server(args: &ConfigArgs) -> Result<(), Failure> {
-    let config = ServerConfig::load(&args.config)?;
+/// Runs a server until a signal ends it, or asks one that runs.
+pub fn server(args: &ServerArgs, json: bool) -> Result<(), Failure> {
+    let config = args.config.as_deref().map(ServerConfig::load).transpose()?;
+    let Some(ServerCommand::Status(args)) = &args.command else {
+        return run_server(&config.ok_or_else(|| no_config("server"))?);
+    };
+    let socket = config.as_ref().and_then(|c| c.control.as_deref());
+    let tun = config.as_ref().map(|c| c.tun.name.as_str());
+    Asked::new(Role::Server, socket, tun).show(args, json)
+}
+
+fn no_config(role: &str) -> Failure {
+    Failure::Usage(format!(
+        "no configuration is given; write: braid {role} --config FILE"
+    ))
+}
+
+fn run_box(config: &BoxConfig) -> Result<(), Failure> {
+    let signals = Signals::take_over()?;
+    let ready = || tell_ready("box", &config.name);
+    run::run_box(config, signals.as_fd(), ready).map_err(failure)
+}
+
+fn run_server(config: &ServerConfig) -> Result<(), Failure> {
     let signals = Signals::take_over()?;
     let ready = || tell_ready("server", &config.name);
-    run::run_server(&config, signals.as_fd(), ready).map_err(failure)
+    run::run_server(config, signals.as_fd(), ready).map_err(failure)
 }
 
 /// Whether anybody reads it is no business of a box that serves.

@@ -4,6 +4,7 @@
 
 mod bad_input;
 mod bed;
+mod control;
 mod crash;
 mod demo;
 mod downloads;

@@ -29,6 +29,7 @@ impl Connection {
         let view = SendView {
             now: ctx.now,
             subflows: &subflows,
+            sent: self.snd.nxt,
             unsent: self.snd.unsent(),
             unsent_by_urgency: self.snd.unsent_by_urgency(),
             peer_window: self.snd.peer_window(),

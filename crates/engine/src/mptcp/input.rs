@@ -1,7 +1,6 @@
 //! Segments of established subflows.
 
 use core::iter;
-use core::mem;
 use core::ops::Range;
 use core::time::Duration;
 
@@ -395,7 +394,6 @@ impl Connection {
                 // Nothing is owed but window, and the peer is heard to hold it back.
                 self.live.behind = None;
             }
-            let confirmed = mem::replace(&mut mptcp.confirmed, true);
             let shift = self.subflows[i].agreed.peer_shift;
             let wnd_end = ack + (u64::from(window) << shift);
             if wnd_end > self.snd.wnd_end {
@@ -410,9 +408,7 @@ impl Connection {
                 self.live.fin_at = None;
             }
             self.acknowledge(ctx, ack.min(self.snd.nxt));
-            if !confirmed {
-                self.size_segments();
-            }
+            self.confirm(ctx.now);
         }
         if let Some(mapping) = &dss.mapping {
             self.on_mapping(ctx, i, mapping, dss.data_fin, rcv_nxt);

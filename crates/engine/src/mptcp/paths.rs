@@ -6,8 +6,9 @@ use super::connection::{Connection, Ctx, Mode};
 use super::flight::MAX_SUBFLOWS;
 use super::subflow::{Phase, Subflow};
 use crate::event::SubflowCloseReason;
-use crate::path::Situation;
+use crate::path::{Situation, ThirdAck};
 use crate::strategy::{OpenView, StrategyEvent};
+use crate::tcp::receive::AckDue;
 use crate::{ApiError, Event, PathId, Protocol};
 
 impl Connection {
@@ -50,7 +51,14 @@ impl Connection {
     }
 
     fn situation<'a>(&self, ctx: &'a Ctx<'_>) -> Situation<'a> {
+        let first = self.subflows.iter().find(|s| s.is_established());
+        let unconfirmed = self.mptcp().is_some_and(|m| !m.confirmed);
+        let third_ack = first.filter(|_| unconfirmed).map(|s| ThirdAck {
+            sent_at: s.established_at,
+            rtt: s.snd.rtt.srtt(),
+        });
         Situation {
+            third_ack,
             paths: ctx.paths,
             records: ctx.records,
             in_use: self.lasting().map(|s| s.path).take(MAX_SUBFLOWS).collect(),
@@ -60,6 +68,7 @@ impl Connection {
                 asked: None,
                 unanswered: None,
                 flow_size: self.flow_size,
+                seen: (self.snd.nxt + self.snd.unsent()).max(self.rcv.buf.rcv_nxt()),
                 unsent: self.snd.unsent(),
             },
         }
@@ -67,11 +76,17 @@ impl Connection {
 
     /// Whether further subflows can be opened at all.
     fn can_join(&self, ctx: &Ctx<'_>) -> bool {
+        // The third ACK goes first.
+        let owed = |s: &Subflow| s.rcv.due == AckDue::Now;
+        let confirmed = self.mptcp().is_some_and(|m| m.confirmed);
+        if !confirmed && self.subflows.iter().any(owed) {
+            return false;
+        }
         self.listener.is_none()
             && self.subflows.len() < ctx.config.max_subflows.min(MAX_SUBFLOWS)
             && self.is_open()
             && !self.is_through()
-            && self.mptcp().is_some_and(|m| m.confirmed && !m.deny_join)
+            && self.mptcp().is_some_and(|m| !m.deny_join)
     }
 
     /// Whether a path to the peer has no subflow; cheaper than to look at the whole situation.
@@ -127,7 +142,10 @@ impl Connection {
                 true => ctx.now.saturating_since(subflow.opened_at),
                 false => Duration::ZERO,
             };
-            self.paths.on_failure(ctx.now, subflow.path, lived);
+            match self.mptcp().is_some_and(|m| !m.confirmed) {
+                true => self.paths.on_early_refusal(subflow.path),
+                false => self.paths.on_failure(ctx.now, subflow.path, lived),
+            }
         }
         if worked {
             ctx.events.push_back(Event::SubflowClosed {

@@ -2,7 +2,7 @@
 
 use super::connection::Connection;
 use super::subflow::Subflow;
-use crate::stats::{ConnStats, PathStats, SubflowStats, Traffic};
+use crate::stats::{ConnStats, PathStats, PathTotals, SubflowStats, Traffic};
 
 /// Most entries of [`ConnStats::paths`]; a peer might join from ever new addresses.
 const MAX_PATHS: usize = 64;
@@ -53,6 +53,8 @@ impl Connection {
             recv_window: self.rcv.edge.saturating_sub(self.rcv.buf.rcv_nxt()),
             out_of_order: self.rcv.buf.out_of_order_bytes(),
             flow_size: self.flow_size,
+            urgency: self.urgency,
+            strategy: self.strategy.name(),
             paths: self.path_totals(),
         }
     }
@@ -64,6 +66,37 @@ impl Connection {
             add_subflow(&mut totals, subflow);
         }
         totals
+    }
+
+    /// Adds what was moved on each path to `totals`, which has an entry for every path.
+    pub fn add_moved(&self, totals: &mut [PathTotals]) {
+        let gone = self.gone.iter();
+        let gone = gone.map(|p| (p.path, p.bytes_received, &p.traffic));
+        let there = self.subflows.iter();
+        let there = there.map(|s| (s.path, s.rcv.bytes_received(), &s.snd.traffic));
+        for (path, bytes_received, traffic) in gone.chain(there) {
+            if let Some(total) = totals.get_mut(usize::from(path.0)) {
+                total.bytes_received += bytes_received;
+                total.traffic.add(traffic);
+            }
+        }
+    }
+
+    /// Adds what its established subflows say.
+    pub fn add_subflows(&self, totals: &mut [PathTotals]) {
+        for subflow in self.subflows.iter().filter(|s| s.is_established()) {
+            let Some(total) = totals.get_mut(usize::from(subflow.path.0)) else {
+                continue;
+            };
+            let snd = &subflow.snd;
+            total.subflows += 1;
+            total.traffic_now.add(&snd.traffic);
+            total.delivery_rate = total.delivery_rate.max(snd.delivery_rate());
+            let srtt = snd.rtt.srtt();
+            if total.srtt.is_zero() || !srtt.is_zero() && srtt < total.srtt {
+                total.srtt = srtt;
+            }
+        }
     }
 
     /// Takes note of what a subflow moved that is gone.

@@ -105,6 +105,8 @@ pub(crate) struct Subflow {
     /// A mapping or a DATA_ACK has been received on it.
     pub dss_seen: bool,
     pub opened_at: Instant,
+    /// When data might first flow.
+    pub established_at: Instant,
     /// When the handshake segment is repeated, and how often it was.
     pub handshake_at: Option<Instant>,
     pub handshake_tries: u32,
@@ -164,6 +166,7 @@ impl Subflow {
             peer_backup: false,
             dss_seen: false,
             opened_at: Instant::ZERO,
+            established_at: Instant::ZERO,
             handshake_at: None,
             handshake_tries: 0,
             stale: false,
@@ -292,6 +295,16 @@ impl Subflow {
         self.is_established() && !self.fin_wanted
     }
 
+    /// A join that the listener has not taken up: it never carried anything.
+    pub fn is_early(&self) -> bool {
+        let unknown = match self.phase {
+            Phase::SynSent | Phase::SynReceived => true,
+            Phase::JoinAcked => self.handshake_tries == 0,
+            _ => false,
+        };
+        unknown && self.opens != Opens::Connection
+    }
+
     /// Ends with a RST.
     pub fn begin_reset(&mut self, kind: ResetKind, reason: SubflowCloseReason) {
         if self.phase == Phase::Closed {
@@ -365,8 +378,6 @@ impl Subflow {
 
     /// What a strategy sees.
     pub fn view(&self, now: Instant, copies: Copies) -> SubflowView {
-        let traffic = &self.snd.traffic;
-        let sent = (traffic.bytes_sent + traffic.bytes_retransmitted).max(1);
         SubflowView {
             id: self.id,
             path: self.path,
@@ -379,12 +390,13 @@ impl Subflow {
             cwnd: self.snd.cwnd(),
             ssthresh: self.snd.cc.ssthresh(),
             in_flight: self.snd.in_flight(),
+            queued: self.snd.nxt - self.snd.una,
+            sent: self.snd.traffic.bytes_sent,
             oldest_sent: self.snd.board.oldest_sent(),
             mss: self.snd.mss(),
             pacing_rate: self.snd.pacer.rate(),
             delivery_rate: self.snd.delivery_rate(),
-            // What was taken for lost in error may be lost again.
-            loss: (traffic.bytes_lost as f32 / sent as f32).min(1.0),
+            loss: self.snd.traffic.loss(),
             backup: self.backup || self.peer_backup,
             stale: self.stale,
             ready: self.room(now) > 0,

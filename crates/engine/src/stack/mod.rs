@@ -3,6 +3,7 @@
 mod ingress;
 mod packet;
 mod ready;
+mod report;
 mod table;
 
 use core::net::{IpAddr, SocketAddr};
@@ -21,7 +22,7 @@ use self::table::Table;
 use crate::buffer::{Pool, SEND_SLICES};
 use crate::mptcp::{Body, Connection, Ctx, Demux, Mode, Outgoing};
 use crate::path::{Path, PathManager, PathRecord, Records};
-use crate::stats::{ConnStats, StackStats, SubflowStats};
+use crate::stats::{ConnStats, PathTotals, StackStats, SubflowStats};
 use crate::strategy::{FlowSize, Strategy};
 use crate::tcp::FourTuple;
 use crate::{
@@ -103,6 +104,8 @@ pub struct Stack {
     starved: VecDeque<ConnId>,
     strays: VecDeque<Stray>,
     stats: StackStats,
+    /// What connections that are gone moved on each path.
+    gone: Vec<PathTotals>,
     /// The connection whose end was polled last.
     last_closed: Option<(ConnId, ConnStats)>,
 }
@@ -139,6 +142,7 @@ impl Stack {
             starved: VecDeque::new(),
             strays: VecDeque::new(),
             stats: StackStats::default(),
+            gone: Vec::new(),
             last_closed: None,
         }
     }
@@ -150,6 +154,7 @@ impl Stack {
             config: path,
             up: true,
         });
+        self.gone.push(PathTotals::default());
         id
     }
 
@@ -330,6 +335,7 @@ impl Stack {
 
     fn forget(&mut self, now: Instant, id: ConnId) {
         if let Some(mut conn) = self.table.remove(id) {
+            conn.add_moved(&mut self.gone);
             let ctx = self.shared.ctx(now);
             for subflow in &conn.subflows {
                 ctx.demux.tuples.remove(&subflow.tuple);

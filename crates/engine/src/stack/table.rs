@@ -98,9 +98,11 @@ impl Table {
 
     /// The ids of all connections, in order of slot.
     pub fn ids(&self) -> Vec<ConnId> {
-        self.slots
-            .iter()
-            .filter_map(|s| s.conn.as_ref().map(|c| c.id))
-            .collect()
+        self.iter().map(|c| c.id).collect()
+    }
+
+    /// All connections, in order of slot.
+    pub fn iter(&self) -> impl Iterator<Item = &Connection> {
+        self.slots.iter().filter_map(|s| s.conn.as_deref())
     }
 }

@@ -200,12 +200,14 @@ impl Script {
     }
 
     /// A connection that was opened and confirmed by a DATA_ACK, round trip 10 ms, done at 20 ms.
+    /// Joins on further paths go out then and are still to be taken.
     pub fn opened(config: Config, paths: u8) -> Script {
         let mut s = Script::client(config, paths, Protocol::Mptcp);
         recv!(s, 0, syn().ws(None).raw(&[30, 4, 1, 1]));
         send!(s, 10, s.peer_capable(syn_ack()).win(65_535));
         recv!(s => 10, s.stack_keys(ack(1, 1)));
-        send!(s, 20, ack(1, 1).win(512).dss(dack(0)));
+        s.advance(20.at());
+        s.arrive(&ack(1, 1).win(512).dss(dack(0)));
         s
     }
 
@@ -344,7 +346,11 @@ impl Script {
     /// The peer sends `seg`.
     pub fn send(&mut self, at: impl At, seg: Seg) {
         self.quiet(at);
-        let packet = self.packet(&seg);
+        self.arrive(&seg);
+    }
+
+    fn arrive(&mut self, seg: &Seg) {
+        let packet = self.packet(seg);
         self.stack.receive(self.now, &packet, RxMeta::default());
         self.poll();
     }

@@ -160,6 +160,28 @@ fn packets_are_counted_as_on_the_wire() {
 }
 
 #[test]
+fn paths_remember_what_connections_moved_that_are_gone() {
+    let mut s = Script::accepted(config());
+    send!(s, 20, data(1, 1, "ab").win(512).dss(dack(0).map(0, 1, 2)));
+    s.write(vec![7; 5000]);
+    s.skip(30);
+    let [there] = s.stack.path_totals()[..] else {
+        panic!("one path");
+    };
+    assert_eq!((there.traffic.bytes_sent, there.bytes_received), (5000, 2));
+    assert_eq!((there.subflows, there.traffic_now), (1, there.traffic));
+    assert_eq!(s.stack.conn_bytes().collect::<Vec<_>>(), [(s.id(), 2)]);
+    s.abort();
+    s.skip(20_000);
+    assert_eq!(s.stack.connections(), 0);
+    let [gone] = s.stack.path_totals()[..] else {
+        panic!("one path");
+    };
+    assert_eq!((gone.traffic.bytes_sent, gone.bytes_received), (5000, 2));
+    assert_eq!((gone.subflows, gone.traffic_now.bytes_sent), (0, 0));
+}
+
+#[test]
 fn the_flow_size_is_told_at_either_end() {
     let mut s = Script::accepted(config());
     let id = s.id();

@@ -1,5 +1,7 @@
 //! What an instance calls the things it creates.
 
+use std::path::PathBuf;
+
 /// The names and numbers of everything that an instance creates in the kernel.
 ///
 /// They follow from the name of its TUN device alone, of which there can be only one in a network
@@ -39,6 +41,13 @@ impl Identity {
             // Names that differ only in what nftables does not allow stay apart.
             format!("braid_{name}_{:04x}", self.hash)
         }
+    }
+
+    /// The control socket, where the configuration names none. `role` is `box` or `server`. Unlike
+    /// the rest it is not of the network namespace: of two instances that share the name of their
+    /// devices, the first has it.
+    pub fn control_socket(&self, role: &str) -> PathBuf {
+        format!("/run/braid/{role}-{}.sock", self.tun).into()
     }
 
     /// Routing table of path `index`.

@@ -11,9 +11,10 @@ use braid_wire::Instant;
 
 use super::outward::{Outward, OutwardPaths};
 use super::process::{
-    SETTLING_TIME, WALL_CLOCK_INTERVAL, new_stack, raise_descriptor_limit, serve, since_epoch,
-    strategy_factory, system_rng,
+    CONTROL, LINKS, SETTLING_TIME, WALL_CLOCK_INTERVAL, new_stack, open_control,
+    raise_descriptor_limit, serve, since_epoch, strategy_factory, system_rng,
 };
+use crate::control::ControlSocket;
 use crate::driver::{Clock, Context, Driver, Host};
 use crate::net::Result;
 use crate::net::links::Links;
@@ -43,6 +44,7 @@ pub fn run_box(config: &BoxConfig, stop: BorrowedFd<'_>, started: impl FnOnce())
         addresses,
     } = outward.set_up(&mut engine)?;
     let host = BoxHost {
+        control: open_control(config.control.as_deref(), "box", device.identity()),
         links,
         settings,
         paths: Vec::new(),
@@ -92,12 +94,13 @@ fn start(driver: &mut BoxDriver, addresses: &[LinkAddresses]) {
         host.paths.push(path);
         core.set_link_up(now, path, host.links.is_up(index), stack);
     }
-    host.keep_forwarding();
+    host.keep_forwarding(core);
 }
 
 /// What surrounds the core: the links and the wall clock.
 #[derive(Debug)]
 struct BoxHost {
+    control: Option<ControlSocket>,
     links: Links,
     /// For interfaces that come back as new ones.
     settings: Vec<Sysctl>,
@@ -134,7 +137,7 @@ impl BoxHost {
                 .core
                 .set_link_up(context.now, path, up, context.stack);
         }
-        self.keep_forwarding();
+        self.keep_forwarding(context.core);
     }
 
     /// Has links looked into over which packets only go out: the users' TCP would tell at once
@@ -157,9 +160,10 @@ impl BoxHost {
 
     /// Where the link that everything is forwarded over cannot be used, takes the first that can:
     /// the core finds out later than this host that an interface is down.
-    fn keep_forwarding(&mut self) {
-        let current = self.links.forwarding().filter(|i| self.links.is_up(*i));
-        let first = || (0..self.paths.len()).find(|i| self.links.is_up(*i));
+    fn keep_forwarding(&mut self, core: &BoxCore) {
+        let usable = |i: &usize| self.links.is_up(*i) && !core.is_off(self.paths[*i]);
+        let current = self.links.forwarding().filter(usable);
+        let first = || (0..self.paths.len()).find(usable);
         if let Some(index) = current.or_else(first) {
             self.links.forward_over(index);
         }
@@ -168,10 +172,18 @@ impl BoxHost {
 
 impl Host<BoxCore> for BoxHost {
     fn sources(&self) -> Vec<(BorrowedFd<'_>, u32)> {
-        vec![(self.links.fd(), 0)]
+        let control = self.control.as_ref().map(|c| (c.fd(), CONTROL));
+        control
+            .into_iter()
+            .chain([(self.links.fd(), LINKS)])
+            .collect()
     }
 
-    fn on_ready(&mut self, _source: u32, context: &mut Context<'_, BoxCore>) {
+    fn on_ready(&mut self, source: u32, context: &mut Context<'_, BoxCore>) {
+        if let (CONTROL, Some(control)) = (source, &self.control) {
+            control.serve(context.now, context.core, context.stack);
+            return self.keep_forwarding(context.core);
+        }
         if self.links.has_news() && self.refresh_at.is_none() {
             self.refresh_at = Some(context.now + SETTLING_TIME);
         }

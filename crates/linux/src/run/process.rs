@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::Read as _;
 use std::os::fd::BorrowedFd;
+use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use braid_engine::app::Core;
@@ -10,14 +11,38 @@ use braid_engine::{Config, Stack, StrategyFactory};
 use braid_wire::Rng;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
+use crate::control::ControlSocket;
 use crate::driver::{Driver, Host};
-use crate::net::{Result, SystemError};
+use crate::net::{Identity, Result, SystemError};
 use crate::tun::Tun;
 
 /// A jump of the wall clock is noticed after this long.
 pub(super) const WALL_CLOCK_INTERVAL: Duration = Duration::from_secs(30);
 /// One change of the network comes as many messages.
 pub(super) const SETTLING_TIME: Duration = Duration::from_millis(5);
+
+/// Sources of hosts: changes of links and addresses.
+pub(super) const LINKS: u32 = 0;
+/// Requests on the control socket.
+pub(super) const CONTROL: u32 = 1;
+
+/// The control socket of an instance, at `path` or where it belongs. Without one, box and server
+/// serve all the same.
+pub(super) fn open_control(
+    path: Option<&Path>,
+    role: &str,
+    identity: &Identity,
+) -> Option<ControlSocket> {
+    let path = path.map_or_else(|| identity.control_socket(role), Path::to_owned);
+    match ControlSocket::open(&path) {
+        Ok(socket) => Some(socket),
+        Err(error) => {
+            let path = path.display();
+            tracing::warn!(%path, %error, "no control socket: nobody can ask this {role}");
+            None
+        }
+    }
+}
 
 /// Runs until `stop` is readable, and logs what went through.
 pub(super) fn serve<C: Core, H: Host<C>>(
@@ -42,12 +67,8 @@ pub(super) fn new_stack(engine: Config, strategy: &str) -> Result<Stack> {
 
 /// Makes the strategy of each connection.
 pub(super) fn strategy_factory(strategy: &str) -> Result<StrategyFactory> {
-    let unknown = |e: braid_strategy::UnknownStrategy| {
-        SystemError::other(format!("use the strategy {strategy:?}"), e.to_string())
-    };
-    Ok(Box::new(
-        braid_strategy::factory(strategy).map_err(unknown)?,
-    ))
+    braid_strategy::factory(strategy)
+        .map_err(|e| SystemError::other(format!("use the strategy {strategy:?}"), e.to_string()))
 }
 
 /// A generator seeded by the operating system.

@@ -8,9 +8,11 @@ use braid_wire::Instant;
 
 use super::inward::{Inward, InwardPaths};
 use super::process::{
-    SETTLING_TIME, WALL_CLOCK_INTERVAL, new_stack, raise_descriptor_limit, serve, since_epoch,
+    CONTROL, LINKS, SETTLING_TIME, WALL_CLOCK_INTERVAL, new_stack, open_control,
+    raise_descriptor_limit, serve, since_epoch,
 };
 use super::quotes;
+use crate::control::ControlSocket;
 use crate::driver::{Clock, Context, Driver, Host};
 use crate::net::Result;
 use crate::net::links::Links;
@@ -43,6 +45,7 @@ pub fn run_server(
 
     let clock = Clock::new();
     let host = ServerHost {
+        control: open_control(config.control.as_deref(), "server", device.identity()),
         mappings: inward.mappings(),
         links,
         refresh_at: Some(Instant::ZERO),
@@ -64,6 +67,7 @@ pub fn run_server(
 /// What surrounds the core: this machine's addresses and the wall clock.
 #[derive(Debug)]
 struct ServerHost {
+    control: Option<ControlSocket>,
     mappings: Vec<Mapping>,
     links: Links,
     refresh_at: Option<Instant>,
@@ -90,10 +94,17 @@ impl ServerHost {
 
 impl Host<ServerCore> for ServerHost {
     fn sources(&self) -> Vec<(BorrowedFd<'_>, u32)> {
-        vec![(self.links.fd(), 0)]
+        let control = self.control.as_ref().map(|c| (c.fd(), CONTROL));
+        control
+            .into_iter()
+            .chain([(self.links.fd(), LINKS)])
+            .collect()
     }
 
-    fn on_ready(&mut self, _source: u32, context: &mut Context<'_, ServerCore>) {
+    fn on_ready(&mut self, source: u32, context: &mut Context<'_, ServerCore>) {
+        if let (CONTROL, Some(control)) = (source, &self.control) {
+            return control.serve(context.now, context.core, context.stack);
+        }
         if self.links.has_news() && self.refresh_at.is_none() {
             self.refresh_at = Some(context.now + SETTLING_TIME);
         }

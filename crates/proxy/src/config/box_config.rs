@@ -54,6 +54,8 @@ pub struct BoxConfig {
     pub socks: Vec<SocketAddr>,
     /// What happens to QUIC.
     pub quic: Quic,
+    /// The control socket; `None` leaves the place to the driver.
+    pub control: Option<PathBuf>,
     /// TUN device and its addresses.
     pub tun: TunConfig,
     /// Timeouts.
@@ -310,6 +312,7 @@ impl BoxConfig {
             rules: check_rules(&src, raw.rule)?,
             socks: check_socks(&src, raw.socks)?,
             quic: raw.quic,
+            control: src.control_socket(raw.control)?,
             tun,
             timeouts: raw.timeouts,
             limits: raw.limits,
@@ -359,17 +362,7 @@ pub(super) fn check_strategy(
     };
     match braid_strategy::by_name(name.get_ref()) {
         Ok(_) => Ok(name.into_inner()),
-        Err(unknown) => {
-            let message = format!("there is no strategy {:?}", unknown.0);
-            Err(src.error(
-                &name,
-                message,
-                format!(
-                    "one of {}",
-                    braid_strategy::names().collect::<Vec<_>>().join(", ")
-                ),
-            ))
-        }
+        Err(error) => Err(src.error(&name, error.problem, error.expected)),
     }
 }
 
@@ -394,6 +387,7 @@ struct Raw {
     socks: Option<Spanned<OneOrMany<Listen>>>,
     #[serde(default, deserialize_with = "quic")]
     quic: Quic,
+    control: Option<Spanned<PathBuf>>,
     tun: Option<RawTun>,
     #[serde(default)]
     timeouts: BoxTimeouts,

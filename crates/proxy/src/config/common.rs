@@ -20,6 +20,9 @@ pub const DEFAULT_PORT: u16 = 1080;
 /// Most paths of a box or a server: links, listening addresses.
 pub(super) const MAX_PATHS: usize = 16;
 
+/// Longest path of a Unix socket (`sun_path`).
+const MAX_SOCKET_PATH: usize = 107;
+
 /// The TUN device and the addresses paths have on it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TunConfig {
@@ -105,6 +108,30 @@ impl Source<'_> {
         Err(self.error(&given, message, format!("a range such as \"{default}\"")))
     }
 
+    /// `path` as seen from the directory of this file.
+    pub(super) fn beside(&self, path: &Path) -> PathBuf {
+        let directory = Path::new(self.file).parent();
+        directory.unwrap_or(Path::new("")).join(path)
+    }
+
+    /// The place of a control socket.
+    pub(super) fn control_socket(
+        &self,
+        given: Option<Spanned<PathBuf>>,
+    ) -> Result<Option<PathBuf>, ConfigError> {
+        let Some(given) = given else {
+            return Ok(None);
+        };
+        let path = self.beside(given.get_ref());
+        let length = path.as_os_str().len();
+        if path.file_name().is_none() || length > MAX_SOCKET_PATH {
+            let message = format!("{:?} is no path of a socket", path.display());
+            let hint = format!("a path of at most {MAX_SOCKET_PATH} bytes such as \"box.sock\"");
+            return Err(self.error(&given, message, hint));
+        }
+        Ok(Some(path))
+    }
+
     /// The secret that is given in place or in a file beside this one.
     pub(super) fn secret(
         &self,
@@ -115,8 +142,7 @@ impl Source<'_> {
         match (inline, file) {
             (Some(secret), None) => Ok(secret),
             (None, Some(path)) => {
-                let dir = Path::new(self.file).parent().unwrap_or(Path::new(""));
-                let full = dir.join(path.get_ref());
+                let full = self.beside(path.get_ref());
                 warn_if_open(&full);
                 let text = std::fs::read_to_string(&full).map_err(|e| {
                     let message = format!("cannot read the secret in {}: {e}", full.display());

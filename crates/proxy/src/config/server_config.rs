@@ -40,6 +40,8 @@ pub struct ServerConfig {
     pub congestion: Algorithm,
     /// How far a box's clock may be off, either way. Passwords are valid no longer.
     pub time_window: Duration,
+    /// The control socket; `None` leaves the place to the driver.
+    pub control: Option<PathBuf>,
     /// TUN device and its addresses.
     pub tun: TunConfig,
     /// Timeouts.
@@ -192,6 +194,7 @@ impl ServerConfig {
             strategy: check_strategy(&src, raw.strategy)?,
             congestion: raw.congestion.unwrap_or_default().0,
             time_window: Duration::from_secs(window),
+            control: src.control_socket(raw.control)?,
             tun: RawTun::check(raw.tun, &src, ("10.215.78.0/24", "fdb7:a1d0:78::/64"), &[])?,
             timeouts: raw.timeouts,
             limits: raw.limits,
@@ -235,6 +238,7 @@ struct Raw {
     strategy: Option<Spanned<String>>,
     congestion: Option<Congestion>,
     time_window: Option<Spanned<Window>>,
+    control: Option<Spanned<PathBuf>>,
     tun: Option<RawTun>,
     #[serde(default)]
     timeouts: ServerTimeouts,

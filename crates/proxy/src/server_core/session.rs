@@ -9,7 +9,7 @@ use braid_wire::Instant;
 use crate::auth::{AuthError, Grant};
 use crate::relay::Relay;
 use crate::report::ServerCounters;
-use crate::socks::{Reply, ServerError, ServerHandshake};
+use crate::socks::{Destination, Reply, ServerError, ServerHandshake};
 
 /// One connection of a box.
 #[derive(Debug)]
@@ -18,6 +18,9 @@ pub(super) struct Session {
     pub(super) remote: IpAddr,
     /// Position of the user in the configuration, once the password was right.
     pub(super) user: Option<usize>,
+    /// Where the user wants to go, once the request is complete.
+    pub(super) destination: Option<Box<Destination>>,
+    pub(super) started: Instant,
     pub(super) stage: Stage,
     /// End of the stage, but for [`Stage::Relaying`], whose relay knows.
     pub(super) time: Instant,

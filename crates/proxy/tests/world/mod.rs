@@ -116,7 +116,7 @@ fn configs(links: usize, setup: &Setup<'_>) -> (BoxConfig, ServerConfig) {
         .first_server
         .map(|a| format!("[[server]]\naddress = \"{a}\"\nsecret = \"{SECRET}\"\n"));
     let text = format!(
-        "lan = \"lan0\"\nwarm = {{ max = {} }}\n{}\n{}{}\n{}[[server]]\naddress = \"{SERVER}\"\nsecret = \"{SECRET}\"\n",
+        "lan = \"lan0\"\nwarm.max = {}\n{}\n{}{}\n{}[[server]]\naddress = \"{SERVER}\"\nsecret = \"{SECRET}\"\n",
         setup.warm,
         setup.boxed,
         tables.concat(),

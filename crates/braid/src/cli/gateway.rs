@@ -1,0 +1,85 @@
+//! The command lines of `braid box` and `braid server`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand, ValueEnum};
+
+/// Arguments of `braid box`.
+#[derive(Debug, Args)]
+pub struct BoxArgs {
+    /// The configuration (TOML): of the box to run, or of the one that runs and is asked. Without
+    /// it, the one on the device braid0 is asked.
+    #[arg(short, long, value_name = "FILE", global = true)]
+    pub config: Option<PathBuf>,
+    /// What to ask of a running box; without it, a box is run.
+    #[command(subcommand)]
+    pub command: Option<BoxCommand>,
+}
+
+/// What may be asked of a running box.
+#[derive(Debug, Subcommand)]
+pub enum BoxCommand {
+    /// Show what the running box does: links, connections, counters.
+    Status(StatusArgs),
+    /// Switch the whole box: off, new connections are forwarded over one link, unjoined.
+    ///
+    /// Connections that were taken in before keep being served. It stays switched until it is
+    /// switched again or the box is restarted.
+    Proxy {
+        /// The wish.
+        switch: Switch,
+    },
+    /// Switch a link: off, connections go on over the others, and nothing new goes there.
+    ///
+    /// Only a connection that has fallen back to regular TCP stays where it is. It stays switched
+    /// until it is switched again or the box is restarted.
+    Link {
+        /// Name of the link in the configuration, which is that of the interface by default.
+        name: String,
+        /// The wish.
+        switch: Switch,
+    },
+}
+
+/// Arguments of `braid server`.
+#[derive(Debug, Args)]
+pub struct ServerArgs {
+    /// The configuration (TOML): of the server to run, or of the one that runs and is asked. Without
+    /// it, the one on the device braid0 is asked.
+    #[arg(short, long, value_name = "FILE", global = true)]
+    pub config: Option<PathBuf>,
+    /// What to ask of a running server; without it, a server is run.
+    #[command(subcommand)]
+    pub command: Option<ServerCommand>,
+}
+
+/// What may be asked of a running server.
+#[derive(Debug, Subcommand)]
+pub enum ServerCommand {
+    /// Show what the running server does: addresses, connections, counters.
+    Status(StatusArgs),
+}
+
+/// Arguments of `status`.
+#[derive(Debug, Args)]
+pub struct StatusArgs {
+    /// Show it again every second until interrupted; with --json, an object a line.
+    #[arg(short, long)]
+    pub watch: bool,
+}
+
+/// The position of a switch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Switch {
+    /// Use it.
+    On,
+    /// Do not.
+    Off,
+}
+
+impl Switch {
+    /// Whether it is on.
+    pub fn is_on(self) -> bool {
+        self == Switch::On
+    }
+}

@@ -1,0 +1,153 @@
+//! Asking a running box or server: `status`, and the switches of a box.
+
+mod columns;
+mod text;
+mod units;
+
+use std::io::{self, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
+
+use braid_linux::control::{self, AskError};
+use braid_linux::net::Identity;
+use braid_proxy::control::{Answer, Request};
+use braid_proxy::status::{Role, Status};
+use rustix::termios::tcgetwinsize;
+
+use super::print::{print, print_json};
+use crate::cli::gateway::StatusArgs;
+use crate::failure::Failure;
+
+/// Name of the TUN device where the configuration names none.
+const DEFAULT_TUN: &str = "braid0";
+/// Between two looks with `--watch`.
+const INTERVAL: Duration = Duration::from_secs(1);
+/// Between the two looks that rates are made of, without it.
+const GLANCE: Duration = Duration::from_millis(300);
+/// Cursor to the upper left corner, and everything after it gone.
+const CLEAR: &str = "\x1b[H\x1b[J";
+
+/// A box or server that is asked.
+pub struct Asked {
+    role: Role,
+    socket: PathBuf,
+}
+
+impl Asked {
+    /// The one whose configuration names `socket`, or the device `tun`.
+    pub fn new(role: Role, socket: Option<&Path>, tun: Option<&str>) -> Asked {
+        let identity = Identity::of_tun(tun.unwrap_or(DEFAULT_TUN));
+        let default = || identity.control_socket(text::role(role));
+        Asked {
+            role,
+            socket: socket.map_or_else(default, Path::to_owned),
+        }
+    }
+
+    /// Shows what it does.
+    pub fn show(&self, args: &StatusArgs, json: bool) -> Result<(), Failure> {
+        match (json, args.watch) {
+            (true, false) => print_json(&self.status()?),
+            (true, true) => loop {
+                let line = serde_json::to_string(&self.status()?);
+                let line = line.map_err(|e| Failure::run("cannot write the status", e))?;
+                writeln!(io::stdout(), "{line}")?;
+                thread::sleep(INTERVAL);
+            },
+            (false, watch) => self.show_text(watch),
+        }
+    }
+
+    fn show_text(&self, watch: bool) -> Result<(), Failure> {
+        let mut before = self.status()?;
+        thread::sleep(GLANCE);
+        loop {
+            let now = self.status()?;
+            let page = text::page(&now, &before);
+            match (watch, window()) {
+                (false, _) => return print(page),
+                (true, Some(size)) => write!(io::stdout(), "{CLEAR}{}", cut(&page, size))?,
+                (true, None) => writeln!(io::stdout(), "{page}")?,
+            }
+            io::stdout().flush()?;
+            before = now;
+            thread::sleep(INTERVAL);
+        }
+    }
+
+    /// Carries out an order, and says what follows from it.
+    pub fn order(&self, request: &Request, json: bool) -> Result<(), Failure> {
+        match self.ask(request)? {
+            Answer::Done if json => print_json(&Answer::Done),
+            Answer::Done => print(format_args!("{}\n", consequence(request))),
+            other => Err(self.unexpected(other)),
+        }
+    }
+
+    fn status(&self) -> Result<Status, Failure> {
+        match self.ask(&Request::Status)? {
+            Answer::Status(status) => Ok(*status),
+            other => Err(self.unexpected(other)),
+        }
+    }
+
+    fn ask(&self, request: &Request) -> Result<Answer, Failure> {
+        control::ask(&self.socket, request).map_err(|error| {
+            let role = text::role(self.role);
+            Failure::Run(match error {
+                AskError::NotRunning(..) => format!("no {role} is running here ({error})"),
+                AskError::System(..) => format!("cannot ask the {role} ({error})"),
+            })
+        })
+    }
+
+    fn unexpected(&self, answer: Answer) -> Failure {
+        let role = text::role(self.role);
+        match answer {
+            Answer::Error(why) => Failure::Run(format!("the {role} says: {why}")),
+            _ => Failure::Run(format!("the {role} answered something else")),
+        }
+    }
+}
+
+fn consequence(request: &Request) -> String {
+    match request {
+        Request::Status => String::new(),
+        Request::Proxy { on: true } => {
+            "on: new connections are joined while a server is reached".to_owned()
+        }
+        Request::Proxy { on: false } => {
+            "off: new connections are forwarded unjoined; those there are go on".to_owned()
+        }
+        Request::Link { name, on: true } => format!("on: {name} is used"),
+        Request::Link { name, on: false } => format!("off: {name} is not used any more"),
+    }
+}
+
+/// Rows and columns of the terminal that is written to, if it is one.
+fn window() -> Option<(usize, usize)> {
+    let stdout = io::stdout();
+    let size = tcgetwinsize(&stdout)
+        .ok()
+        .filter(|_| stdout.is_terminal())?;
+    (size.ws_row > 0).then_some((size.ws_row.into(), size.ws_col.into()))
+}
+
+/// What of `page` a terminal has room for: a longer one would scroll away at once.
+fn cut(page: &str, (rows, columns): (usize, usize)) -> String {
+    let lines = page.lines().take(rows.saturating_sub(1));
+    let line = |line: &str| line.chars().take(columns).chain(['\n']).collect::<String>();
+    lines.map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_is_cut_to_the_terminal() {
+        assert_eq!(cut("12345\nµµµµµ\nthird\n", (3, 4)), "1234\nµµµµ\n");
+        assert_eq!(cut("a\n", (24, 80)), "a\n");
+    }
+}

@@ -1,0 +1,74 @@
+//! Text in columns.
+
+/// Where the text of a column stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Align {
+    /// Words.
+    Left,
+    /// Numbers.
+    Right,
+}
+
+/// Rows under their heads, each column as wide as its widest cell.
+#[derive(Debug)]
+pub struct Columns {
+    aligns: Vec<Align>,
+    /// Each with the lines that stand below it.
+    rows: Vec<(Vec<String>, Vec<String>)>,
+}
+
+impl Columns {
+    /// The heads of the columns.
+    pub fn new(heads: &[(&str, Align)]) -> Columns {
+        let names = heads.iter().map(|(name, _)| (*name).to_owned());
+        Columns {
+            aligns: heads.iter().map(|(_, align)| *align).collect(),
+            rows: vec![(names.collect(), Vec::new())],
+        }
+    }
+
+    /// Adds a row, and lines that stand below it.
+    pub fn row<const N: usize>(&mut self, cells: [String; N], below: Vec<String>) {
+        debug_assert_eq!(N, self.aligns.len());
+        self.rows.push((cells.into(), below));
+    }
+
+    /// The text, each line indented by two.
+    pub fn text(&self) -> String {
+        let width = |column: usize| {
+            let cells = self.rows.iter().map(|(cells, _)| &cells[column]);
+            cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
+        };
+        let widths: Vec<usize> = (0..self.aligns.len()).map(width).collect();
+        let mut text = String::new();
+        for (cells, below) in &self.rows {
+            let mut line = String::new();
+            for ((cell, width), align) in cells.iter().zip(&widths).zip(&self.aligns) {
+                line += &match align {
+                    Align::Left => format!("  {cell:<width$}"),
+                    Align::Right => format!("  {cell:>width$}"),
+                };
+            }
+            text += line.trim_end();
+            text.push('\n');
+            for line in below {
+                text += &format!("      {line}\n");
+            }
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_are_as_wide_as_they_must_be() {
+        let mut columns = Columns::new(&[("name", Align::Left), ("n", Align::Right)]);
+        columns.row(["a".to_owned(), "1".to_owned()], vec!["below".to_owned()]);
+        columns.row(["longest".to_owned(), "12".to_owned()], Vec::new());
+        let expected = "  name      n\n  a         1\n      below\n  longest  12\n";
+        assert_eq!(columns.text(), expected);
+    }
+}

@@ -1,0 +1,81 @@
+//! Numbers as people read them.
+
+use std::time::Duration;
+
+/// `0 B`, `999 B`, `1.2 kB`, `12 MB`: decimal units, two to three digits.
+pub fn bytes(n: u64) -> String {
+    scaled(n as f64, ["B", "kB", "MB", "GB", "TB"])
+}
+
+/// `18.2 Mbit/s`, of bit/s.
+pub fn rate(bits: f64) -> String {
+    scaled(bits, ["bit/s", "kbit/s", "Mbit/s", "Gbit/s", "Tbit/s"])
+}
+
+fn scaled(value: f64, units: [&str; 5]) -> String {
+    let mut value = value;
+    for (i, unit) in units.iter().enumerate() {
+        // What would be rounded up to four digits is of the next unit.
+        if value < 999.5 || i + 1 == units.len() {
+            let decimals = usize::from(i > 0 && value < 99.95);
+            return format!("{value:.decimals$} {unit}");
+        }
+        value /= 1e3;
+    }
+    unreachable!("the last unit takes everything")
+}
+
+/// `40 ms`, `0.4 ms`.
+pub fn milliseconds(ms: f64) -> String {
+    let decimals = usize::from(ms < 9.95);
+    format!("{ms:.decimals$} ms")
+}
+
+/// `0.3 %`, of a share.
+pub fn percent(share: f64) -> String {
+    format!("{:.1} %", share * 100.0)
+}
+
+/// `42 s`, `12 min`, `3 h 5 min`, `2 d 4 h`, of seconds.
+pub fn age(seconds: f64) -> String {
+    let seconds = Duration::try_from_secs_f64(seconds).map_or(0, |d| d.as_secs());
+    let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);
+    match () {
+        () if minutes == 0 => format!("{seconds} s"),
+        () if hours == 0 => format!("{minutes} min"),
+        () if days == 0 => format!("{hours} h {} min", minutes % 60),
+        () => format!("{days} d {} h", hours % 24),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_have_few_digits() {
+        let sizes = [
+            0, 999, 1_000, 1_234, 99_949, 99_950, 999_499, 999_500, 12_345_678,
+        ];
+        let texts = sizes.map(bytes);
+        let expected = [
+            "0 B", "999 B", "1.0 kB", "1.2 kB", "99.9 kB", "100 kB", "999 kB", "1.0 MB", "12.3 MB",
+        ];
+        assert_eq!(texts, expected);
+        assert_eq!(bytes(u64::MAX), "18446744 TB");
+    }
+
+    #[test]
+    fn rates_times_and_shares() {
+        assert_eq!(rate(18_240_000.0), "18.2 Mbit/s");
+        assert_eq!(
+            [0.42, 9.96, 40.4].map(milliseconds),
+            ["0.4 ms", "10 ms", "40 ms"]
+        );
+        assert_eq!(percent(0.0031), "0.3 %");
+        let ages = [0.0, 59.9, 60.0, 3_600.0, 11_130.0, 200_000.0].map(age);
+        let expected = ["0 s", "59 s", "1 min", "1 h 0 min", "3 h 5 min", "2 d 7 h"];
+        assert_eq!(ages, expected);
+        assert_eq!(age(f64::NAN), "0 s");
+    }
+}

@@ -1,0 +1,25 @@
+//! What a stack tells of all its connections together.
+
+use super::Stack;
+use crate::ConnId;
+use crate::stats::PathTotals;
+
+impl Stack {
+    /// The connections that exist, closing ones included, each with the bytes of both its streams
+    /// that have arrived so far. In an order that does not depend on these.
+    pub fn conn_bytes(&self) -> impl Iterator<Item = (ConnId, u64)> {
+        let conns = self.table.iter();
+        conns.map(|c| (c.id, c.snd.una() + c.rcv.buf.rcv_nxt()))
+    }
+
+    /// Each path as it stands, in order of [`add_path`](Stack::add_path). Walks over all
+    /// connections.
+    pub fn path_totals(&self) -> Vec<PathTotals> {
+        let mut totals = self.gone.clone();
+        for conn in self.table.iter() {
+            conn.add_moved(&mut totals);
+            conn.add_subflows(&mut totals);
+        }
+        totals
+    }
+}

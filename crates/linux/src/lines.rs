@@ -1,0 +1,95 @@
+//! One line of JSON each way over a Unix socket: what control sockets speak.
+
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// Reads a line of at most `most` bytes within `patience`.
+///
+/// # Errors
+/// `TimedOut`; `InvalidData` where the line is longer, is no JSON or says something else than what
+/// is expected; `UnexpectedEof` where there is none.
+pub fn read<T: DeserializeOwned>(
+    mut stream: &UnixStream,
+    most: usize,
+    patience: Duration,
+) -> io::Result<T> {
+    let end = Instant::now() + patience;
+    let mut line = Vec::new();
+    let mut chunk = [0; 4096];
+    while !line.contains(&b'\n') {
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        stream.set_read_timeout(Some(left))?;
+        match stream.read(&mut chunk) {
+            Ok(0) if line.is_empty() => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(0) => break,
+            Ok(n) => line.extend_from_slice(&chunk[..n]),
+            // Time is up, or a signal came: the time left tells.
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+        if line.len() > most {
+            let message = format!("a line of more than {most} bytes");
+            return Err(io::Error::new(io::ErrorKind::InvalidData, message));
+        }
+    }
+    Ok(serde_json::from_slice(&line)?)
+}
+
+/// Writes `message` as a line. Each part that the other side takes may come `patience` after the
+/// one before.
+///
+/// # Errors
+/// What the system refused, `WouldBlock` where the other side does not read.
+pub fn write(
+    mut stream: &UnixStream,
+    message: &impl Serialize,
+    patience: Duration,
+) -> io::Result<()> {
+    let mut line = serde_json::to_vec(message)?;
+    line.push(b'\n');
+    stream.set_write_timeout(Some(patience))?;
+    stream.write_all(&line)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_millis(50);
+
+    fn read_of(sent: &[u8], ends: bool) -> io::Result<Vec<u32>> {
+        let (mut to, from) = UnixStream::pair()?;
+        to.write_all(sent)?;
+        if ends {
+            drop(to);
+            return read(&from, 64, PATIENCE);
+        }
+        read(&from, 64, PATIENCE)
+    }
+
+    #[test]
+    fn a_line_is_read_and_what_is_none_is_told() {
+        assert_eq!(read_of(b"[1,2]\n", false).unwrap(), [1, 2]);
+        assert_eq!(read_of(b"[1,2]", true).unwrap(), [1, 2]);
+        let kind = |sent: &[u8], ends| read_of(sent, ends).unwrap_err().kind();
+        assert_eq!(kind(b"", true), io::ErrorKind::UnexpectedEof);
+        assert_eq!(kind(b"[1,", false), io::ErrorKind::TimedOut);
+        assert_eq!(kind(b"{}\n", false), io::ErrorKind::InvalidData);
+        assert_eq!(kind(&[b' '; 65], false), io::ErrorKind::InvalidData);
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let (to, from) = UnixStream::pair().unwrap();
+        write(&to, &[3, 4], PATIENCE).unwrap();
+        assert_eq!(read::<Vec<u32>>(&from, 64, PATIENCE).unwrap(), [3, 4]);
+    }
+}

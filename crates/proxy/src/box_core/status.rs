@@ -1,0 +1,60 @@
+//! What a box shows of itself, and its switches.
+
+use braid_engine::{ConnId, PathId, Stack};
+use braid_wire::Instant;
+
+use super::BoxCore;
+use super::session::Stage;
+use crate::control::{Answer, Controlled, Request};
+use crate::status::{self, Role, Session, Status};
+
+impl BoxCore {
+    /// What there is at `now`.
+    pub fn status(&self, now: Instant, stack: &Stack) -> Status {
+        let paths = self.upstream.link_status(stack);
+        let name = |path: PathId| match paths.get(usize::from(path.0)) {
+            Some(path) => path.name.clone(),
+            None => path.0.to_string(),
+        };
+        Status {
+            proxy: Some(self.upstream.proxy_status()),
+            servers: self.upstream.server_status(),
+            connections_total: self.sessions.len(),
+            connections: status::connections(stack, |conn| self.shown(now, conn), name),
+            counters: status::counters(self.counters.iter()),
+            paths,
+            ..self.about.status(Role::Box, now)
+        }
+    }
+
+    fn shown(&self, now: Instant, conn: ConnId) -> Option<Session> {
+        let session = self.sessions.get(self.sessions.by_conn(conn)?)?;
+        Some(Session {
+            user: Some(session.host.to_string()),
+            destination: Some(session.flow.destination.to_string()),
+            state: match session.stage {
+                Stage::Connecting(_) => "connecting",
+                Stage::Negotiating(_) => "handshake",
+                Stage::Relaying => "open",
+            },
+            age: now.saturating_since(session.started),
+            sends_up: true,
+        })
+    }
+}
+
+impl Controlled for BoxCore {
+    fn control(&mut self, now: Instant, stack: &mut Stack, request: Request) -> Answer {
+        match request {
+            Request::Status => Answer::Status(Box::new(self.status(now, stack))),
+            Request::Proxy { on } => {
+                self.upstream.switch_proxy(on);
+                Answer::Done
+            }
+            Request::Link { name, on } => match self.upstream.switch_link(now, &name, on, stack) {
+                Ok(()) => Answer::Done,
+                Err(why) => Answer::Error(why),
+            },
+        }
+    }
+}

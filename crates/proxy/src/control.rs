@@ -1,0 +1,49 @@
+//! What may be asked of a running box or server from outside, and what it answers. Who carries
+//! questions and answers is the driver's business; on the wire of its socket each is one line of
+//! JSON.
+
+use braid_engine::Stack;
+use braid_wire::Instant;
+use serde::{Deserialize, Serialize};
+
+use crate::status::Status;
+
+/// A question, or an order. What is switched stays so until it is switched again or the process
+/// ends.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "command", rename_all = "lowercase", deny_unknown_fields)]
+pub enum Request {
+    /// What there is now.
+    Status,
+    /// Whether a box takes new connections in. Off, they are forwarded unjoined, and those taken in
+    /// before keep being served.
+    Proxy {
+        /// The wish.
+        on: bool,
+    },
+    /// Whether a box uses one of its links. Off, its subflows are closed and nothing new goes there.
+    Link {
+        /// Name of the link.
+        name: String,
+        /// The wish.
+        on: bool,
+    },
+}
+
+/// What comes back.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Answer {
+    /// What there is now.
+    Status(Box<Status>),
+    /// It was done.
+    Done,
+    /// It was not done, and why.
+    Error(String),
+}
+
+/// A core that can be asked.
+pub trait Controlled {
+    /// Answers a question or carries out an order.
+    fn control(&mut self, now: Instant, stack: &mut Stack, request: Request) -> Answer;
+}

@@ -1,0 +1,390 @@
+//! What a box or a server is doing, as plain data for people and machines. It is put together when
+//! somebody asks and costs nothing otherwise.
+//!
+//! As JSON it is a promise (`docs/status.md`): fields may be added, none is changed or taken away
+//! without another [`VERSION`].
+
+use core::net::IpAddr;
+use core::time::Duration;
+use std::collections::BTreeMap;
+
+use braid_engine::stats::{PathStats, PathTotals, SubflowStats};
+use braid_engine::strategy::FlowSize;
+use braid_engine::{ConnId, PathId, PathRecord, Stack};
+use braid_wire::Instant;
+use serde::{Deserialize, Serialize};
+
+/// Version of the form.
+pub const VERSION: u32 = 1;
+
+/// Most connections that are shown.
+const MAX_CONNECTIONS: usize = 256;
+/// Most paths of a connection that are shown; a box might join from ever new addresses.
+const MAX_PATHS: usize = 16;
+
+/// Box or server, now.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Status {
+    /// [`VERSION`].
+    pub version: u32,
+    /// Which of the two.
+    pub role: Role,
+    /// Name in the configuration.
+    pub name: String,
+    /// Process id; 0 where there is no process.
+    pub pid: u32,
+    /// Time since the driver's clock began, s.
+    pub uptime_s: f64,
+    /// Strategy of connections for which nothing else is wished.
+    pub strategy: String,
+    /// Congestion control of subflows.
+    pub congestion: String,
+    /// Of a box: what becomes of new connections.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub proxy: Option<ProxyStatus>,
+    /// Of a box: its servers, in order of preference.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub servers: Vec<ServerStatus>,
+    /// Links of a box, listening addresses of a server, in the order of the configuration.
+    pub paths: Vec<PathStatus>,
+    /// How many connections of users there are.
+    pub connections_total: usize,
+    /// The connections that moved most, the first most of all; at most 256.
+    pub connections: Vec<ConnStatus>,
+    /// What was counted since the start, by name.
+    pub counters: BTreeMap<String, u64>,
+}
+
+/// Box or server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    /// The aggregation box.
+    Box,
+    /// The aggregation server.
+    Server,
+}
+
+/// What becomes of new connections at a box.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProxyStatus {
+    /// The switch is on.
+    pub on: bool,
+    /// New connections are taken in: the switch is on and a server is reached. Otherwise they are
+    /// forwarded unjoined.
+    pub taking_in: bool,
+}
+
+/// A server as its box sees it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServerStatus {
+    /// Its addresses and port.
+    pub addresses: Vec<std::net::SocketAddr>,
+    /// Over some link, or not known yet; `false` where all of them failed.
+    pub reached: bool,
+    /// New connections go there.
+    pub current: bool,
+}
+
+/// A path, now, with all connections together.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PathStatus {
+    /// Name of the link, or listening address.
+    pub name: String,
+    /// Whether it is used.
+    pub state: PathState,
+    /// Of a box: what is not TCP goes over this link.
+    #[serde(default)]
+    pub default: bool,
+    /// Smoothed round trip, ms: the lowest of the subflows there; where there are none, what a box
+    /// remembers of earlier ones. `None` where nothing is known.
+    pub rtt_ms: Option<f64>,
+    /// Share of the bytes sent on the same subflows that were lost, 0 to 1; `None` where none were
+    /// sent.
+    pub loss: Option<f64>,
+    /// Rate at which the far end got what was sent, bit/s: the highest of the same subflows.
+    pub delivery_rate: Option<f64>,
+    /// Established subflows.
+    pub subflows: u32,
+    /// Payload bytes sent since the start, copies included and retransmissions excluded.
+    pub bytes_sent: u64,
+    /// Of these, copies of bytes that had been sent before.
+    pub bytes_copied: u64,
+    /// Payload bytes sent again on the same subflow.
+    pub bytes_retransmitted: u64,
+    /// Payload bytes received.
+    pub bytes_received: u64,
+}
+
+/// Whether a path is used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PathState {
+    /// It is used.
+    Up,
+    /// It is used, and carries no answers of any server.
+    Dark,
+    /// Metered, and others suffice.
+    Spared,
+    /// No carrier, no address or no gateway.
+    Down,
+    /// Switched off.
+    Off,
+}
+
+/// A connection, now. Its directions are those of the user: up is from the user to the destination.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ConnStatus {
+    /// A number that no other connection of the process has.
+    pub id: u64,
+    /// At a box the user's address, at a server the user's name, where it is known.
+    pub user: Option<String>,
+    /// Where the user wants to go, where it is known.
+    pub destination: Option<String>,
+    /// How far it has come: `connecting`, `handshake`, `resolving`, `open`, `closing`.
+    pub state: String,
+    /// Time since it began, s.
+    pub age_s: f64,
+    /// It runs over Multipath TCP; `false` after a fallback to regular TCP, and while it opens.
+    pub mptcp: bool,
+    /// Size of the flow, bytes, where one is known.
+    pub size: Option<u64>,
+    /// How that is known.
+    pub size_from: SizeFrom,
+    /// 0, most urgent, to 7.
+    pub urgency: u8,
+    /// Name of the strategy.
+    pub strategy: String,
+    /// Bytes of the user that have arrived at the far end of the connection.
+    pub bytes_up: u64,
+    /// Bytes for the user that have arrived there.
+    pub bytes_down: u64,
+    /// By path and far end; those that moved nothing too, at most 16.
+    pub paths: Vec<ConnPathStatus>,
+}
+
+/// How the size of a flow is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SizeFrom {
+    /// It is not.
+    Unknown,
+    /// An estimate.
+    Predicted,
+    /// The protocol tells, such as HTTP's `Content-Length`.
+    Read,
+    /// The application said so.
+    Declared,
+}
+
+/// What a connection does on one path, towards one address.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ConnPathStatus {
+    /// Name of the path.
+    pub path: String,
+    /// Address of the far end.
+    pub remote: IpAddr,
+    /// What the subflow there is doing.
+    pub state: SubflowState,
+    /// Smoothed round trip, ms.
+    pub rtt_ms: Option<f64>,
+    /// Share of bytes sent that were lost, 0 to 1; `None` where none were sent.
+    pub loss: Option<f64>,
+    /// Payload bytes sent, copies included and retransmissions excluded.
+    pub bytes_sent: u64,
+    /// Of these, copies of bytes that had been sent before.
+    pub bytes_copied: u64,
+    /// Payload bytes sent again on the same subflow.
+    pub bytes_retransmitted: u64,
+    /// Payload bytes received.
+    pub bytes_received: u64,
+}
+
+/// What a subflow is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SubflowState {
+    /// It carries data.
+    Up,
+    /// It waits until no other works.
+    Backup,
+    /// It timed out, or its link is down: potentially failed.
+    Stale,
+    /// Its handshake is under way.
+    Opening,
+    /// There is none any more.
+    Gone,
+}
+
+/// What the configuration says of a core.
+#[derive(Debug)]
+pub(crate) struct About {
+    pub(crate) name: String,
+    pub(crate) strategy: String,
+    pub(crate) congestion: &'static str,
+}
+
+impl About {
+    /// The status of a core without paths and connections.
+    pub(crate) fn status(&self, role: Role, now: Instant) -> Status {
+        Status {
+            version: VERSION,
+            role,
+            name: self.name.clone(),
+            pid: 0,
+            uptime_s: now.saturating_since(Instant::ZERO).as_secs_f64(),
+            strategy: self.strategy.clone(),
+            congestion: self.congestion.to_owned(),
+            proxy: None,
+            servers: Vec::new(),
+            paths: Vec::new(),
+            connections_total: 0,
+            connections: Vec::new(),
+            counters: BTreeMap::new(),
+        }
+    }
+}
+
+/// What a core knows of a connection and the engine does not.
+pub(crate) struct Session {
+    pub(crate) user: Option<String>,
+    pub(crate) destination: Option<String>,
+    pub(crate) state: &'static str,
+    pub(crate) age: Duration,
+    /// What is sent goes up, as at a box.
+    pub(crate) sends_up: bool,
+}
+
+/// Shows the connections that moved most of those that `session` knows, with the names that
+/// `path_name` has for paths.
+pub(crate) fn connections(
+    stack: &Stack,
+    session: impl Fn(ConnId) -> Option<Session>,
+    path_name: impl Fn(PathId) -> String,
+) -> Vec<ConnStatus> {
+    let mut all: Vec<(ConnId, u64)> = stack.conn_bytes().collect();
+    all.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
+    let known = all.iter().filter_map(|(c, _)| Some((*c, session(*c)?)));
+    known
+        .filter_map(|(conn, session)| connection(stack, conn, session, &path_name))
+        .take(MAX_CONNECTIONS)
+        .collect()
+}
+
+fn connection(
+    stack: &Stack,
+    conn: ConnId,
+    session: Session,
+    path_name: impl Fn(PathId) -> String,
+) -> Option<ConnStatus> {
+    let stats = stack.conn_stats(conn)?;
+    let subflows = stack.subflows(conn);
+    let (mut up, mut down) = (stats.snd_una, stats.rcv_nxt);
+    if !session.sends_up {
+        core::mem::swap(&mut up, &mut down);
+    }
+    let on_path = |p: &PathStats| {
+        let here = |s: &&SubflowStats| (s.path, s.remote.ip()) == (p.path, p.remote);
+        ConnPathStatus::new(p, path_name(p.path), subflows.iter().rev().find(here))
+    };
+    Some(ConnStatus {
+        id: conn.as_u64(),
+        user: session.user,
+        destination: session.destination,
+        state: session.state.to_owned(),
+        age_s: session.age.as_secs_f64(),
+        mptcp: stack.is_mptcp(conn) == Some(true),
+        size: stats.flow_size.bytes(),
+        size_from: stats.flow_size.into(),
+        urgency: stats.urgency.level(),
+        strategy: stats.strategy.to_owned(),
+        bytes_up: up,
+        bytes_down: down,
+        paths: stats.paths.iter().take(MAX_PATHS).map(on_path).collect(),
+    })
+}
+
+impl ConnPathStatus {
+    fn new(totals: &PathStats, path: String, newest: Option<&SubflowStats>) -> Self {
+        let traffic = &totals.traffic;
+        ConnPathStatus {
+            path,
+            remote: totals.remote,
+            state: newest.map_or(SubflowState::Gone, SubflowState::from),
+            rtt_ms: newest.and_then(|s| milliseconds(s.srtt)),
+            loss: (traffic.bytes_sent > 0).then(|| traffic.loss().into()),
+            bytes_sent: traffic.bytes_sent,
+            bytes_copied: traffic.bytes_copied,
+            bytes_retransmitted: traffic.bytes_retransmitted,
+            bytes_received: totals.bytes_received,
+        }
+    }
+}
+
+impl PathStatus {
+    /// A path that is up.
+    pub(crate) fn new(name: String, totals: &PathTotals) -> Self {
+        let traffic = &totals.traffic;
+        let now = &totals.traffic_now;
+        let bits = totals.delivery_rate as f64 * 8.0;
+        PathStatus {
+            name,
+            state: PathState::Up,
+            default: false,
+            rtt_ms: milliseconds(totals.srtt),
+            loss: (now.bytes_sent > 0).then(|| now.loss().into()),
+            delivery_rate: (bits > 0.0).then_some(bits),
+            subflows: totals.subflows,
+            bytes_sent: traffic.bytes_sent,
+            bytes_copied: traffic.bytes_copied,
+            bytes_retransmitted: traffic.bytes_retransmitted,
+            bytes_received: totals.bytes_received,
+        }
+    }
+
+    /// Where no subflow says anything now, what was remembered of earlier ones does.
+    pub(crate) fn fill_in(&mut self, record: Option<&PathRecord>) {
+        let Some(record) = record else { return };
+        let bits = record.delivery_rate as f64 * 8.0;
+        let lost = record.bytes_lost as f64 / record.bytes_sent as f64;
+        self.rtt_ms = self.rtt_ms.or(milliseconds(record.srtt));
+        self.delivery_rate = self.delivery_rate.or((bits > 0.0).then_some(bits));
+        self.loss = self
+            .loss
+            .or((record.bytes_sent > 0).then_some(lost.min(1.0)));
+    }
+}
+
+impl From<&SubflowStats> for SubflowState {
+    fn from(subflow: &SubflowStats) -> Self {
+        match subflow {
+            s if !s.established => SubflowState::Opening,
+            s if s.stale => SubflowState::Stale,
+            s if s.backup => SubflowState::Backup,
+            _ => SubflowState::Up,
+        }
+    }
+}
+
+impl From<FlowSize> for SizeFrom {
+    fn from(size: FlowSize) -> Self {
+        match size {
+            FlowSize::Unknown => SizeFrom::Unknown,
+            FlowSize::Predicted(_) => SizeFrom::Predicted,
+            FlowSize::Read(_) => SizeFrom::Read,
+            FlowSize::Declared(_) => SizeFrom::Declared,
+        }
+    }
+}
+
+/// `None` of a time that was never measured.
+pub(crate) fn milliseconds(time: Duration) -> Option<f64> {
+    (!time.is_zero()).then_some(time.as_secs_f64() * 1e3)
+}
+
+/// Counters by name.
+pub(crate) fn counters(
+    counters: impl Iterator<Item = (&'static str, u64)>,
+) -> BTreeMap<String, u64> {
+    counters.map(|(name, n)| (name.to_owned(), n)).collect()
+}

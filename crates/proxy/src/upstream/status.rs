@@ -1,0 +1,86 @@
+//! What the upstream shows of itself, and its switches.
+
+use braid_engine::{PathId, Stack};
+use braid_wire::Instant;
+
+use super::Upstream;
+use super::health::Reach;
+use crate::status::{PathState, PathStatus, ProxyStatus, ServerStatus, milliseconds};
+
+impl Upstream {
+    /// Whether new connections are to be taken in where a server is reached.
+    pub(crate) fn switch_proxy(&mut self, on: bool) {
+        self.proxy_on = on;
+    }
+
+    /// Switches the link called `name`.
+    ///
+    /// # Errors
+    /// There is none of this name.
+    pub(crate) fn switch_link(
+        &mut self,
+        now: Instant,
+        name: &str,
+        on: bool,
+        stack: &mut Stack,
+    ) -> Result<(), String> {
+        let Some(link) = self.links.iter_mut().find(|l| l.name == name) else {
+            let known: Vec<&str> = self.links.iter().map(|l| l.name.as_str()).collect();
+            let known = known.join(", ");
+            return Err(format!("there is no link {name:?}; the links are {known}"));
+        };
+        link.off = !on;
+        self.update(now, stack);
+        Ok(())
+    }
+
+    /// The link is switched off.
+    pub(crate) fn is_off(&self, path: PathId) -> bool {
+        self.links.iter().any(|l| l.path == path && l.off)
+    }
+
+    pub(crate) fn proxy_status(&self) -> ProxyStatus {
+        ProxyStatus {
+            on: self.proxy_on,
+            taking_in: self.intake_wanted(),
+        }
+    }
+
+    pub(crate) fn server_status(&self) -> Vec<ServerStatus> {
+        let current = self.current_server();
+        let servers = self.servers.iter().enumerate();
+        let status = servers.map(|(i, server)| ServerStatus {
+            addresses: [server.endpoint_v4(), server.endpoint_v6()]
+                .into_iter()
+                .flatten()
+                .collect(),
+            reached: !self.server_down(i),
+            current: i == current,
+        });
+        status.collect()
+    }
+
+    /// The links.
+    pub(crate) fn link_status(&self, stack: &Stack) -> Vec<PathStatus> {
+        let totals = stack.path_totals();
+        let links = self.links.iter().zip(&totals);
+        let status = links.map(|(link, totals)| {
+            let of_link = stack.records().filter(|(_, path, _)| *path == link.path);
+            let newest = of_link.map(|(.., record)| record).max_by_key(|r| r.at);
+            let handshakes = link.cells.iter().filter_map(|c| c.rtt).min();
+            let mut status = PathStatus::new(link.name.clone(), totals);
+            status.fill_in(newest.as_ref());
+            status.rtt_ms = status.rtt_ms.or(handshakes.and_then(milliseconds));
+            status.default = self.best == Some(link.path);
+            status.state = match link.reach() {
+                _ if link.off => PathState::Off,
+                _ if !link.up => PathState::Down,
+                _ if !link.open => PathState::Spared,
+                Reach::Down => PathState::Dark,
+                Reach::Up | Reach::Unknown => PathState::Up,
+            };
+            status
+        });
+        status.collect()
+    }
+}

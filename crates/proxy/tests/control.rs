@@ -1,0 +1,235 @@
+//! What box and server answer when they are asked, and the box's switches.
+
+mod world;
+
+use core::net::IpAddr;
+use core::time::Duration;
+
+use braid_engine::app::LocalId;
+use braid_proxy::Notice;
+use braid_proxy::control::{Answer, Controlled as _, Request};
+use braid_proxy::status::{PathState, ProxyStatus, SizeFrom, Status, SubflowState};
+use world::local::Content;
+use world::{CONTENT, SERVER, Setup, World};
+
+fn ask_box(w: &mut World, request: Request) -> Answer {
+    w.core.control(w.now, &mut w.boxed.stack, request)
+}
+
+fn order(w: &mut World, request: Request) {
+    assert_eq!(ask_box(w, request), Answer::Done);
+}
+
+fn switch_link(w: &mut World, name: &str, on: bool) {
+    let name = name.to_owned();
+    order(w, Request::Link { name, on });
+}
+
+fn box_status(w: &mut World) -> Status {
+    match ask_box(w, Request::Status) {
+        Answer::Status(status) => *status,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn server_status(w: &World) -> Status {
+    let (node, core) = w.server.as_ref().unwrap();
+    core.status(w.now, &node.stack)
+}
+
+/// A download of which half a megabyte has come.
+fn under_way(w: &mut World) -> LocalId {
+    w.content(CONTENT, Content::Sends(vec![7; 30_000_000], true));
+    let user = w.open(CONTENT, b"GET /", false);
+    w.run_until(|w| w.user(user).got.len() > 500_000);
+    user
+}
+
+#[test]
+fn a_box_shows_its_links_and_connections() {
+    let mut w = World::ready(2, Setup::default());
+    let idle = box_status(&mut w);
+    assert_eq!((idle.version, idle.name.as_str()), (1, "box"));
+    assert_eq!(
+        (idle.strategy.as_str(), idle.congestion.as_str()),
+        ("minrtt", "cubic")
+    );
+    assert!(idle.connections.is_empty() && idle.uptime_s > 1.0);
+    let rtts: Vec<_> = idle
+        .paths
+        .iter()
+        .map(|p| p.rtt_ms.unwrap().round())
+        .collect();
+    assert_eq!(rtts, [20.0, 50.0], "known from probes");
+    let [server] = &idle.servers[..] else {
+        panic!("one server")
+    };
+    assert_eq!(server.addresses, [(SERVER, 1080).into()]);
+    assert!(server.reached && server.current);
+
+    under_way(&mut w);
+    let status = box_status(&mut w);
+    assert_eq!(
+        (status.connections_total, status.counters["accepted"]),
+        (1, 1)
+    );
+    let [conn] = &status.connections[..] else {
+        panic!("one connection")
+    };
+    assert_eq!(conn.destination.as_deref(), Some(CONTENT));
+    assert_eq!(
+        (conn.state.as_str(), conn.mptcp, conn.urgency),
+        ("open", true, 3)
+    );
+    assert_eq!((conn.size, conn.size_from), (None, SizeFrom::Unknown));
+    assert!(
+        conn.bytes_down > 500_000 && conn.bytes_up < 1_000,
+        "{conn:?}"
+    );
+    let names: Vec<_> = conn.paths.iter().map(|p| p.path.as_str()).collect();
+    assert_eq!(names, ["wan0", "wan1"]);
+    for (of_conn, path) in conn.paths.iter().zip(&status.paths) {
+        assert_eq!((path.state, path.subflows), (PathState::Up, 1));
+        assert_eq!(of_conn.state, SubflowState::Up);
+        assert_eq!(of_conn.bytes_received, path.bytes_received);
+        assert!(path.bytes_received > 10_000);
+    }
+}
+
+#[test]
+fn a_server_shows_whose_connection_it_is_and_what_it_sends_where() {
+    let mut w = World::ready(2, Setup::default());
+    under_way(&mut w);
+    let status = server_status(&w);
+    assert_eq!(status.proxy, None);
+    let [path] = &status.paths[..] else {
+        panic!("one address")
+    };
+    assert_eq!((path.name.clone(), path.subflows), (SERVER.to_string(), 2));
+    assert!(path.bytes_sent > 500_000 && path.delivery_rate > Some(1e6));
+    let [conn] = &status.connections[..] else {
+        panic!("one connection")
+    };
+    assert_eq!(conn.user.as_deref(), Some("box"));
+    assert_eq!(conn.destination.as_deref(), Some(CONTENT));
+    assert!(
+        conn.bytes_down > 200_000 && conn.bytes_up < 1_000,
+        "{conn:?}"
+    );
+    let remotes: Vec<_> = conn.paths.iter().map(|p| p.remote).collect();
+    assert_eq!(remotes, [0, 1].map(|n| IpAddr::V4(world::link_address(n))));
+    assert!(
+        conn.paths
+            .iter()
+            .all(|p| p.loss == Some(0.0) && p.rtt_ms.is_some())
+    );
+    let (node, core) = w.server.as_mut().unwrap();
+    let answer = core.control(w.now, &mut node.stack, Request::Proxy { on: false });
+    assert!(matches!(answer, Answer::Error(_)), "{answer:?}");
+}
+
+/// The busiest are shown, the others counted.
+#[test]
+fn what_is_shown_is_bounded() {
+    let mut w = World::ready(1, Setup::default());
+    w.content(CONTENT, Content::Echoes);
+    for i in 0..300 {
+        w.open(CONTENT, &vec![7; i], false);
+    }
+    w.run_for(Duration::from_secs(3));
+    let status = box_status(&mut w);
+    assert_eq!(
+        (status.connections_total, status.connections.len()),
+        (300, 256)
+    );
+    let moved = status.connections.iter().map(|c| c.bytes_up + c.bytes_down);
+    assert!(moved.is_sorted_by(|a, b| a >= b));
+}
+
+#[test]
+fn a_box_that_is_switched_off_serves_what_it_has_and_takes_nothing_new() {
+    let mut w = World::ready(2, Setup::default());
+    let user = under_way(&mut w);
+    w.notices.clear();
+    order(&mut w, Request::Proxy { on: false });
+    w.run_until(|w| w.user(user).got_end);
+    let proxy = ProxyStatus {
+        on: false,
+        taking_in: false,
+    };
+    assert_eq!(box_status(&mut w).proxy, Some(proxy));
+    assert_eq!(w.core.counters().intake_stopped, 0, "no server's fault");
+    order(&mut w, Request::Proxy { on: true });
+    w.run_for(Duration::from_millis(1));
+    let notices: Vec<_> = w.notices.iter().map(|(_, n)| *n).collect();
+    assert_eq!(notices, [Notice::Intake(false), Notice::Intake(true)]);
+}
+
+#[test]
+fn a_link_that_is_switched_off_carries_nothing_more() {
+    let mut w = World::ready(2, Setup::default());
+    let user = under_way(&mut w);
+    w.notices.clear();
+    switch_link(&mut w, "wan0", false);
+    // What was under way there still comes.
+    w.run_for(Duration::from_millis(300));
+    let before = box_status(&mut w);
+    let states: Vec<_> = before.paths.iter().map(|p| (p.state, p.subflows)).collect();
+    assert_eq!(states, [(PathState::Off, 0), (PathState::Up, 1)]);
+    assert_eq!(before.connections[0].paths[0].state, SubflowState::Gone);
+    let others = [
+        Notice::BestPath(Some(w.paths[1])),
+        Notice::Reached(w.paths[0], false),
+    ];
+    assert_eq!(
+        w.notices.iter().map(|(_, n)| *n).collect::<Vec<_>>(),
+        others
+    );
+
+    let second = w.open(CONTENT, b"GET /", false);
+    w.run_until(|w| w.user(second).got.len() > 100_000);
+    let after = box_status(&mut w);
+    let moved = |s: &Status, i: usize| s.paths[i].bytes_received + s.paths[i].bytes_sent;
+    assert_eq!(moved(&after, 0), moved(&before, 0));
+    assert!(moved(&after, 1) > moved(&before, 1));
+
+    switch_link(&mut w, "wan0", true);
+    w.run_until(|w| w.user(user).got_end);
+    let third = w.open(CONTENT, b"GET /", false);
+    w.run_until(|w| w.user(third).got.len() > 1_000_000);
+    let again = box_status(&mut w);
+    assert!(
+        moved(&again, 0) > moved(&after, 0) + 100_000,
+        "it is used again"
+    );
+    assert!(again.paths[0].default);
+}
+
+#[test]
+fn with_all_links_off_nothing_is_taken_in() {
+    let mut w = World::ready(2, Setup::default());
+    for name in ["wan0", "wan1"] {
+        switch_link(&mut w, name, false);
+    }
+    w.run_for(Duration::from_millis(1));
+    assert!(!w.core.intake_wanted());
+    assert_eq!(w.core.best_path(), None);
+    // A link that is unplugged and comes back stays off.
+    w.set_link(0, false);
+    w.set_link(0, true);
+    w.run_for(Duration::from_secs(1));
+    assert!(!w.core.intake_wanted());
+    switch_link(&mut w, "wan1", true);
+    w.run_for(Duration::from_secs(1));
+    assert!(w.core.intake_wanted());
+    assert_eq!(w.core.best_path(), Some(w.paths[1]));
+}
+
+#[test]
+fn an_unknown_link_is_answered_with_those_there_are() {
+    let mut w = World::ready(2, Setup::default());
+    let name = "dsl".to_owned();
+    let answer = ask_box(&mut w, Request::Link { name, on: false });
+    let why = "there is no link \"dsl\"; the links are wan0, wan1";
+    assert_eq!(answer, Answer::Error(why.to_owned()));
+}
