@@ -18,8 +18,8 @@ use crate::parts::usable::{by_rtt, usable};
 pub struct Blest {
     /// Corrects the estimate.
     lambda: f64,
-    /// When that was last changed.
-    corrected_at: Instant,
+    /// When it was first or last looked at whether that is right.
+    corrected_at: Option<Instant>,
     /// The window was used up since.
     blocked: bool,
     seen: PerSubflow<Seen>,
@@ -36,7 +36,7 @@ impl Default for Blest {
     fn default() -> Self {
         Blest {
             lambda: 1.2,
-            corrected_at: Instant::ZERO,
+            corrected_at: None,
             blocked: false,
             seen: PerSubflow::default(),
         }
@@ -80,10 +80,11 @@ impl Blest {
     /// Once in each of the lowest round trips of `slow`: more where the window was used up, less
     /// where it was not.
     fn correct(&mut self, now: Instant, slow: &SubflowView) {
-        if now < self.corrected_at + self.seen.of(slow.id).least {
+        let last = *self.corrected_at.get_or_insert(now);
+        if now < last + self.seen.of(slow.id).least || now == last {
             return;
         }
-        self.corrected_at = now;
+        self.corrected_at = Some(now);
         let change = match std::mem::take(&mut self.blocked) {
             true => 0.04,
             false => -0.01,

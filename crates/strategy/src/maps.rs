@@ -1,7 +1,5 @@
 //! By the quality of paths: round-trip time and loss together.
 
-use std::time::Duration;
-
 use braid_engine::strategy::{Decision, Payload, SendView, Strategy, StrategyEvent, SubflowView};
 use braid_wire::{Instant, Rng};
 
@@ -12,8 +10,9 @@ use crate::parts::table::PerSubflow;
 use crate::parts::usable::usable;
 use crate::settings::{Settings, StrategyError};
 
-/// How often [`Maps`] with one path at a time measures the others.
-const PROBE: Duration = Duration::from_millis(250);
+/// In one of so many round trips of a path without new data it is measured: soon on one that is fast
+/// again, and at most a quarter of its window.
+const PROBE_ROUNDS: u32 = 4;
 /// Most segments of one such measurement.
 const PROBE_SEGMENTS: u64 = 10;
 
@@ -133,8 +132,9 @@ impl Maps {
         (best.ready && view.may_send_new).then(|| Decision::new_on(best.id))
     }
 
-    /// With one path at a time the others would never be measured again: now and then they carry a
-    /// windowful of copies.
+    /// With one path at a time the others would never be measured again. Now and then they carry a
+    /// windowful of copies: a single packet would tell the round-trip time, but the window, from
+    /// which the loss is modelled, only grows where it is used.
     fn probe(&mut self, view: &SendView<'_>) -> Option<Decision> {
         if !self.single {
             return None;
@@ -147,7 +147,7 @@ impl Maps {
         let mss = u64::from(on.mss);
         let probe = &mut self.paths.of(on.id).probe;
         if view.now >= probe.next_at {
-            probe.next_at = view.now + PROBE;
+            probe.next_at = view.now + PROBE_ROUNDS * on.srtt;
             probe.end = on.sent + on.cwnd.min(PROBE_SEGMENTS * mss);
         }
         let left = probe.end.checked_sub(on.sent).filter(|left| *left > 0)?;

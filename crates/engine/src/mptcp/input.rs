@@ -343,9 +343,9 @@ impl Connection {
 
     fn on_options(&mut self, ctx: &mut Ctx<'_>, i: usize, tcp: &tcp::Repr, seq: u64, len: usize) {
         for option in &tcp.options.mptcp {
-            match *option {
-                MptcpOption::Dss(dss) => self.on_dss(ctx, i, &dss, tcp.window),
-                MptcpOption::Capable(Capable::Data { data_len, .. })
+            match option {
+                MptcpOption::Dss(dss) => self.on_dss(ctx, i, dss, tcp.window),
+                &MptcpOption::Capable(Capable::Data { data_len, .. })
                     if !self.subflows[i].active =>
                 {
                     let map = Mapping {
@@ -363,8 +363,8 @@ impl Connection {
                 MptcpOption::Capable(Capable::Ack { .. }) | MptcpOption::Join(_) => {
                     self.subflows[i].rcv.ack_now();
                 }
-                MptcpOption::Prio { backup } => self.subflows[i].peer_backup = backup,
-                MptcpOption::FastClose { receiver_key }
+                &MptcpOption::Prio { backup } => self.subflows[i].peer_backup = backup,
+                &MptcpOption::FastClose { receiver_key }
                     if self.mptcp().is_some_and(|m| m.local.key == receiver_key) =>
                 {
                     self.fail(ctx, CloseReason::Reset);

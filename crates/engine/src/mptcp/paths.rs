@@ -105,19 +105,22 @@ impl Connection {
             .filter(move |s| s.is_alive() && !left(s))
     }
 
-    /// Opens what is due, and plans what comes after it.
-    pub(super) fn join_paths(&mut self, ctx: &mut Ctx<'_>) {
+    /// Opens what is due, and plans what comes after it. Returns whether anything was opened.
+    pub(super) fn join_paths(&mut self, ctx: &mut Ctx<'_>) -> bool {
+        let mut opened = false;
         loop {
             if !self.can_join(ctx) || !self.lacks_subflow(ctx) {
-                return self.paths.rest();
+                self.paths.rest();
+                return opened;
             }
             let situation = self.situation(ctx);
             self.paths.plan(&mut *self.strategy, &situation);
             let Some(path) = self.paths.take_due(ctx.now) else {
-                return;
+                return opened;
             };
-            if self.open_subflow(ctx, path).is_err() {
-                self.paths.on_failure(ctx.now, path, Duration::ZERO);
+            match self.open_subflow(ctx, path) {
+                Ok(()) => opened = true,
+                Err(_) => self.paths.on_failure(ctx.now, path, Duration::ZERO),
             }
         }
     }

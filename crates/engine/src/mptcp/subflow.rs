@@ -295,6 +295,17 @@ impl Subflow {
         self.is_established() && !self.fin_wanted
     }
 
+    /// Whether something small is to be sent that waits for no data: an acknowledgement, a probe, a
+    /// handshake, an end.
+    pub fn owes(&self, now: Instant) -> bool {
+        self.rcv.due == AckDue::Now
+            || self.handshake_at.is_some_and(|at| at <= now)
+            || self.phase == Phase::Resetting
+            || self.probe_due
+            || self.keepalive_due
+            || (self.fin_wanted && !self.fin_sent)
+    }
+
     /// A join that the listener has not taken up: it never carried anything.
     pub fn is_early(&self) -> bool {
         let unknown = match self.phase {
@@ -377,7 +388,7 @@ impl Subflow {
     }
 
     /// What a strategy sees.
-    pub fn view(&self, now: Instant, copies: Copies) -> SubflowView {
+    pub fn view(&self, ready: bool, copies: Copies) -> SubflowView {
         SubflowView {
             id: self.id,
             path: self.path,
@@ -399,7 +410,7 @@ impl Subflow {
             loss: self.snd.traffic.loss(),
             backup: self.backup || self.peer_backup,
             stale: self.stale,
-            ready: self.room(now) > 0,
+            ready,
             copies,
         }
     }
@@ -423,10 +434,7 @@ impl Subflow {
         } else {
             None
         };
-        [self.handshake_at, pacing, ack, send]
-            .into_iter()
-            .flatten()
-            .min()
+        Instant::earliest([self.handshake_at, pacing, ack, send])
     }
 }
 

@@ -457,7 +457,8 @@ impl Stack {
         self.change(now, conn, |c, _| c.flow_size = c.flow_size.or_better(size))
     }
 
-    /// Says how urgent the connection is: of what is written from now on without a class.
+    /// Says how urgent the connection is: of what is written from now on without a class. One of
+    /// the least urgency runs [`Config::background`] in place of [`Config::congestion`].
     ///
     /// # Errors
     /// [`ApiError::UnknownConnection`].
@@ -467,7 +468,7 @@ impl Stack {
         conn: ConnId,
         urgency: Urgency,
     ) -> Result<(), ApiError> {
-        self.change(now, conn, |c, _| c.urgency = urgency)
+        self.change(now, conn, |c, ctx| c.set_urgency(ctx.config, urgency))
     }
 
     /// Transmits by another strategy from now on: of an accepted connection, or when more is known
@@ -518,8 +519,7 @@ impl Stack {
             };
             let mut ctx = self.shared.ctx(now);
             let mut out = conn.poll_transmit(&mut ctx);
-            if out.is_none() {
-                conn.settle(&mut ctx);
+            if out.is_none() && conn.settle(&mut ctx) {
                 // What `settle` started (a join, a FIN) is sent in this round too.
                 out = conn.poll_transmit(&mut ctx);
             }
@@ -591,13 +591,11 @@ impl Stack {
     /// The next event.
     pub fn poll_event(&mut self) -> Option<Event> {
         let event = self.shared.events.pop_front();
-        self.last_closed = match event {
-            Some(Event::Closed { conn, .. }) => {
-                let report = self.shared.reports.pop_front();
-                report.map(|report| (conn, report))
-            }
-            _ => None,
-        };
+        self.last_closed = None;
+        if let Some(Event::Closed { conn, .. }) = event {
+            let report = self.shared.reports.pop_front();
+            self.last_closed = report.map(|report| (conn, report));
+        }
         event
     }
 

@@ -298,9 +298,17 @@ impl Script {
 
     /// Writes to a stream with an urgency; nothing is sent before the next call that sends.
     pub fn queue(&mut self, stream: u32, level: u8, bytes: impl AsRef<[u8]>) {
-        let (id, mut from) = (self.id(), bytes.as_ref());
         let urgency = Urgency::new(level).expect("a level from 0 to 7");
-        let class = Class { stream, urgency };
+        let class = Class {
+            stream,
+            urgency,
+            ..Class::default()
+        };
+        self.queue_class(class, bytes.as_ref());
+    }
+
+    pub fn queue_class(&mut self, class: Class, mut from: &[u8]) {
+        let id = self.id();
         let all = from.len();
         let n = self.stack.write_class(self.now, id, class, all, |slices| {
             slices.iter_mut().try_fold(0, |n, slice| {

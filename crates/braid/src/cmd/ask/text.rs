@@ -70,7 +70,7 @@ fn paths(now: &Status, before: &Status) -> String {
         ("state", Left),
         ("RTT", Right),
         ("loss", Right),
-        ("can send", Right),
+        ("delivery rate", Right),
         ("in now", Right),
         ("out now", Right),
         ("subflows", Right),
@@ -129,7 +129,6 @@ fn connections(now: &Status) -> String {
         ("up", Right),
         ("down", Right),
         ("size", Right),
-        ("known", Left),
         ("urgency", Right),
         ("strategy", Left),
     ]);
@@ -152,7 +151,7 @@ fn connections(now: &Status) -> String {
     )
 }
 
-fn row(conn: &ConnStatus) -> [String; 10] {
+fn row(conn: &ConnStatus) -> [String; 9] {
     let or_none = |text: &Option<String>| text.clone().unwrap_or_else(|| NONE.to_owned());
     let fallback = if conn.state == "open" && !conn.mptcp {
         ", plain TCP"
@@ -166,17 +165,21 @@ fn row(conn: &ConnStatus) -> [String; 10] {
         units::age(conn.age_s),
         units::bytes(conn.bytes_up),
         units::bytes(conn.bytes_down),
-        conn.size.map_or_else(|| NONE.to_owned(), units::bytes),
-        match conn.size_from {
-            SizeFrom::Unknown => NONE,
-            SizeFrom::Predicted => "predicted",
-            SizeFrom::Read => "read",
-            SizeFrom::Declared => "declared",
-        }
-        .to_owned(),
+        size(conn),
         conn.urgency.to_string(),
         conn.strategy.clone(),
     ]
+}
+
+fn size(conn: &ConnStatus) -> String {
+    let size = conn.size.map_or_else(|| NONE.to_owned(), units::bytes);
+    let from = match conn.size_from {
+        SizeFrom::Unknown => "",
+        SizeFrom::Predicted => " predicted",
+        SizeFrom::Read => " read",
+        SizeFrom::Declared => " declared",
+    };
+    format!("{size}{from}")
 }
 
 fn path_of_conn(path: &ConnPathStatus, role: Role) -> String {
@@ -226,4 +229,173 @@ fn counters(now: &Status) -> String {
 
 fn or_none(value: Option<f64>, text: fn(f64) -> String) -> String {
     value.map_or_else(|| NONE.to_owned(), text)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use braid_proxy::status::ProxyStatus;
+
+    use super::*;
+
+    fn path(name: &str, state: PathState, default: bool) -> PathStatus {
+        PathStatus {
+            name: name.to_owned(),
+            state,
+            default,
+            rtt_ms: Some(40.2),
+            loss: Some(0.0031),
+            delivery_rate: None,
+            subflows: 1,
+            bytes_sent: 1_200,
+            bytes_copied: 0,
+            bytes_retransmitted: 0,
+            bytes_received: 8_100_000,
+        }
+    }
+
+    fn conn_path(name: &str, state: SubflowState) -> ConnPathStatus {
+        ConnPathStatus {
+            path: name.to_owned(),
+            remote: [203, 0, 113, 7].into(),
+            state,
+            rtt_ms: Some(40.2),
+            loss: Some(0.01),
+            bytes_sent: 1_200,
+            bytes_copied: 300,
+            bytes_retransmitted: 0,
+            bytes_received: 8_100_000,
+        }
+    }
+
+    fn conn() -> ConnStatus {
+        ConnStatus {
+            id: 7,
+            user: Some("192.168.1.20".to_owned()),
+            destination: Some("198.51.100.1:443".to_owned()),
+            state: "open".to_owned(),
+            age_s: 12.7,
+            mptcp: true,
+            size: Some(20_000_000),
+            size_from: SizeFrom::Read,
+            urgency: 3,
+            strategy: "minrtt".to_owned(),
+            bytes_up: 1_200,
+            bytes_down: 8_100_000,
+            paths: vec![
+                conn_path("dsl", SubflowState::Up),
+                ConnPathStatus {
+                    rtt_ms: None,
+                    loss: None,
+                    bytes_copied: 0,
+                    ..conn_path("lte", SubflowState::Gone)
+                },
+            ],
+        }
+    }
+
+    fn of_box() -> Status {
+        Status {
+            version: 1,
+            role: Role::Box,
+            name: "attic".to_owned(),
+            pid: 4242,
+            uptime_s: 4_350.0,
+            strategy: "minrtt".to_owned(),
+            congestion: "cubic".to_owned(),
+            proxy: Some(ProxyStatus {
+                on: true,
+                taking_in: true,
+            }),
+            servers: vec![ServerStatus {
+                addresses: vec!["203.0.113.7:1080".parse().unwrap()],
+                reached: true,
+                current: true,
+            }],
+            paths: vec![
+                path("dsl", PathState::Up, true),
+                PathStatus {
+                    rtt_ms: None,
+                    loss: None,
+                    ..path("lte", PathState::Off, false)
+                },
+            ],
+            connections_total: 3,
+            connections: vec![conn()],
+            counters: BTreeMap::from([
+                ("accepted".to_owned(), 3),
+                ("bytes_down".to_owned(), 8_100_000),
+                ("retries".to_owned(), 0),
+            ]),
+        }
+    }
+
+    #[test]
+    fn a_box_is_shown_as_a_page() {
+        let mut before = of_box();
+        before.uptime_s -= 2.0;
+        before.paths[0].bytes_received -= 5_000_000;
+        let expected = r#"box "attic", process 4242, up 1 h 12 min; strategy minrtt, congestion control cubic
+new connections are joined
+server 203.0.113.7:1080: reached, in use
+
+  link  state           RTT   loss  delivery rate       in now  out now  subflows  received    sent  copies
+  dsl   up, default   40 ms  0.3 %              -  20.0 Mbit/s  0 bit/s         1    8.1 MB  1.2 kB     0 B
+  lte   switched off      -      -              -      0 bit/s  0 bit/s         1    8.1 MB  1.2 kB     0 B
+
+3 connections (and 2 that moved less)
+  user          destination       state   age      up    down          size  urgency  strategy
+  192.168.1.20  198.51.100.1:443  open   12 s  1.2 kB  8.1 MB  20.0 MB read        3  minrtt
+      dsl: RTT 40 ms, received 8.1 MB, sent 1.2 kB, of it 300 B copies (1.0 % lost)
+      lte: gone, received 8.1 MB, sent 1.2 kB
+
+since the start: accepted 3, bytes down 8.1 MB
+"#;
+        assert_eq!(page(&of_box(), &before), expected);
+    }
+
+    #[test]
+    fn a_server_is_shown_by_the_boxes_addresses() {
+        let server = Status {
+            role: Role::Server,
+            proxy: None,
+            servers: Vec::new(),
+            connections_total: 1,
+            ..of_box()
+        };
+        let page = page(&server, &server);
+        assert!(page.contains("\n      203.0.113.7: RTT 40 ms, "), "{page}");
+        assert!(page.contains("\n1 connection\n"), "{page}");
+        // Without time in between there is no rate.
+        assert!(
+            page.contains("40 ms  0.3 %              -       -  "),
+            "{page}"
+        );
+    }
+
+    #[test]
+    fn it_says_why_nothing_is_joined() {
+        let line = |on| {
+            let mut status = of_box();
+            let taking_in = false;
+            status.proxy = Some(ProxyStatus { on, taking_in });
+            let page = page(&status, &status);
+            page.lines().nth(1).map(str::to_owned)
+        };
+        let why = "new connections are forwarded unjoined: ";
+        assert_eq!(line(true), Some(format!("{why}no server is reached")));
+        assert_eq!(line(false), Some(format!("{why}switched off")));
+    }
+
+    #[test]
+    fn a_box_that_is_idle_has_a_short_page() {
+        let status = Status {
+            connections_total: 0,
+            connections: Vec::new(),
+            counters: BTreeMap::new(),
+            ..of_box()
+        };
+        assert!(page(&status, &status).ends_with("\n0 connections\n"));
+    }
 }
