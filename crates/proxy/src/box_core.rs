@@ -1,5 +1,6 @@
 //! The aggregation box: takes users' connections in and carries them to a server over all links.
 
+mod keep;
 mod session;
 mod status;
 

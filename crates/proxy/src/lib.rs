@@ -9,6 +9,7 @@ mod box_core;
 pub mod config;
 pub mod control;
 pub mod policy;
+pub mod records;
 mod relay;
 pub mod report;
 mod server_core;

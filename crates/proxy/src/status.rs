@@ -11,7 +11,6 @@ use std::collections::BTreeMap;
 use braid_engine::stats::{PathStats, PathTotals, SubflowStats};
 use braid_engine::strategy::FlowSize;
 use braid_engine::{ConnId, PathId, PathRecord, Stack};
-use braid_wire::Instant;
 use serde::{Deserialize, Serialize};
 
 /// Version of the form.
@@ -31,9 +30,9 @@ pub struct Status {
     pub role: Role,
     /// Name in the configuration.
     pub name: String,
-    /// Process id; 0 where there is no process.
+    /// Process id, which the driver knows.
     pub pid: u32,
-    /// Time since the driver's clock began, s.
+    /// Time since the start, s, which the driver knows.
     pub uptime_s: f64,
     /// Strategy of connections for which nothing else is wished.
     pub strategy: String,
@@ -226,13 +225,13 @@ pub(crate) struct About {
 
 impl About {
     /// The status of a core without paths and connections.
-    pub(crate) fn status(&self, role: Role, now: Instant) -> Status {
+    pub(crate) fn status(&self, role: Role) -> Status {
         Status {
             version: VERSION,
             role,
             name: self.name.clone(),
             pid: 0,
-            uptime_s: now.saturating_since(Instant::ZERO).as_secs_f64(),
+            uptime_s: 0.0,
             strategy: self.strategy.clone(),
             congestion: self.congestion.to_owned(),
             proxy: None,

@@ -181,6 +181,16 @@ impl Upstream {
         self.update(now, stack);
     }
 
+    pub(crate) fn link_name(&self, path: PathId) -> Option<&str> {
+        let link = self.links.iter().find(|l| l.path == path);
+        link.map(|l| l.name.as_str())
+    }
+
+    pub(crate) fn link_path(&self, name: &str) -> Option<PathId> {
+        let link = self.links.iter().find(|l| l.name == name);
+        link.map(|l| l.path)
+    }
+
     pub(crate) fn best_path(&self) -> Option<PathId> {
         self.best
     }

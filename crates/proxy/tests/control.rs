@@ -54,7 +54,7 @@ fn a_box_shows_its_links_and_connections() {
         (idle.strategy.as_str(), idle.congestion.as_str()),
         ("minrtt", "cubic")
     );
-    assert!(idle.connections.is_empty() && idle.uptime_s > 1.0);
+    assert!(idle.connections.is_empty());
     let rtts: Vec<_> = idle
         .paths
         .iter()

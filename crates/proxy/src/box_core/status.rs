@@ -23,7 +23,7 @@ impl BoxCore {
             connections: status::connections(stack, |conn| self.shown(now, conn), name),
             counters: status::counters(self.counters.iter()),
             paths,
-            ..self.about.status(Role::Box, now)
+            ..self.about.status(Role::Box)
         }
     }
 

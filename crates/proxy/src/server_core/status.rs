@@ -24,7 +24,7 @@ impl ServerCore {
             connections_total: self.sessions.len(),
             connections: status::connections(stack, |conn| self.shown(now, conn), name),
             counters: status::counters(self.counters.iter()),
-            ..self.about.status(Role::Server, now)
+            ..self.about.status(Role::Server)
         }
     }
 
