@@ -1,5 +1,7 @@
 //! What is sent first: streams of one connection, and how urgent their bytes are.
 
+use braid_wire::Instant;
+
 /// How urgent data is, as the priority of an HTTP response (RFC 9218 section 4.1): 0 is the most
 /// urgent, 7 the least, 3 the default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -47,6 +49,9 @@ pub struct Class {
     pub stream: u32,
     /// How urgent they are.
     pub urgency: Urgency,
+    /// When they are of no use any more: a write of which nothing was sent by then is dropped,
+    /// whole. The reader has to notice by itself.
+    pub deadline: Option<Instant>,
 }
 
 #[cfg(test)]

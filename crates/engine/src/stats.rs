@@ -190,10 +190,12 @@ pub struct ConnStats {
     pub snd_una: u64,
     /// The first offset never sent.
     pub snd_nxt: u64,
-    /// Bytes written: the first offset that is not used when all of them are sent.
+    /// Bytes written and not dropped: the first offset that is not used when all of them are sent.
     pub snd_end: u64,
     /// Bytes never sent, by urgency.
     pub unsent: [u64; Urgency::COUNT],
+    /// Bytes dropped because their deadline passed before they were sent.
+    pub dropped: u64,
     /// Bytes of the peer's window not used yet.
     pub peer_window: u64,
     /// The first offset not received in order.

@@ -24,7 +24,7 @@ pub trait Strategy: fmt::Debug + Send {
 
     /// When to open a further subflow on `path`, which has none; `None` where that is not wanted.
     /// Asked after every change, so a delay must count from something fixed, not from now; never
-    /// before the peer can take a join.
+    /// before the peer's key is known.
     fn join(&mut self, view: &OpenView<'_>, path: &PathView) -> Option<Instant> {
         let _ = path;
         Some(view.now)
@@ -69,6 +69,8 @@ pub struct OpenView<'a> {
     pub unanswered: Option<PathId>,
     /// How large the flow is.
     pub flow_size: FlowSize,
+    /// Bytes the flow has had so far: written here or received in order, whichever is more.
+    pub seen: u64,
     /// Bytes written and never sent.
     pub unsent: u64,
 }
@@ -120,6 +122,10 @@ pub struct SubflowView {
     pub ssthresh: u64,
     /// Bytes in flight.
     pub in_flight: u64,
+    /// Bytes put on it that it still has to keep: in flight, lost, or acknowledged out of order.
+    pub queued: u64,
+    /// Bytes ever put on it, copies included, what it repeated not.
+    pub sent: u64,
     /// When the oldest of the bytes that were not acknowledged was sent.
     pub oldest_sent: Option<Instant>,
     /// Payload bytes of one packet with the options of a data segment.
@@ -176,17 +182,6 @@ impl SubflowView {
     pub fn queueing_delay(&self) -> Duration {
         self.latest_rtt.saturating_sub(self.base_rtt)
     }
-
-    /// The loss rate that explains the window, by the model of Mathis solved for loss (MPTCP-MAPS,
-    /// equation 4): `(1.22 MSS / (RTT * AB))^2` with the Vegas estimate `AB = cwnd / base_rtt` of
-    /// the available bandwidth and MSS = 1500 bytes. 0 before the first round trip.
-    pub fn modelled_loss(&self) -> f64 {
-        let in_round = self.srtt.as_secs_f64() * self.cwnd as f64 / self.base_rtt.as_secs_f64();
-        match in_round.is_finite() && in_round > 0.0 {
-            true => (1.22 * 1500.0 / in_round).powi(2).min(1.0),
-            false => 0.0,
-        }
-    }
 }
 
 /// How many bytes a flow has, and how that is known: the further down, the more it is trusted.
@@ -241,6 +236,8 @@ pub struct SendView<'a> {
     pub now: Instant,
     /// Established subflows in order of creation.
     pub subflows: &'a [SubflowView],
+    /// Bytes ever sent, each counted once: the offset in the stream of the next new one.
+    pub sent: u64,
     /// Bytes written and never sent.
     pub unsent: u64,
     /// Of these, by urgency from 0 on.

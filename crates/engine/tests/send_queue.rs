@@ -6,11 +6,13 @@ use proptest::prelude::*;
 
 use braid_engine::buffer::{BLOCK_SIZE, Pool, RangeSet, SEND_SLICES, SendBuffer};
 use braid_engine::{Class, Urgency};
+use braid_wire::Instant;
 
 fn class(stream: u32, level: u8) -> Class {
     Class {
         stream,
         urgency: Urgency::new(level).expect("a level from 0 to 7"),
+        ..Class::default()
     }
 }
 
@@ -403,6 +405,42 @@ impl Run {
         self.ack(u64::MAX / 2);
         assert_eq!(self.pool.used_bytes(), 0);
     }
+}
+
+/// Late writes go, whole, but not one that has begun.
+#[test]
+fn what_is_late_is_dropped() {
+    let (mut pool, mut buffer) = roomy();
+    let at = |ms| Class {
+        deadline: Some(Instant::from_millis(ms)),
+        ..class(1, 3)
+    };
+    for (ms, frame) in [
+        (10, "begun"),
+        (20, "late"),
+        (40, "timely"),
+        (30, "late too"),
+    ] {
+        buffer.write(&mut pool, at(ms), frame.as_bytes());
+    }
+    buffer.write(&mut pool, class(1, 3), b" and for ever");
+    assert_eq!(mapped(&mut buffer, 2), "be");
+    assert_eq!(buffer.drop_late(Instant::from_millis(19), &mut pool), 0);
+    assert_eq!(buffer.drop_late(Instant::from_millis(30), &mut pool), 12);
+    assert_eq!(buffer.end(), 24);
+    assert_eq!(mapped(&mut buffer, 100), "guntimely and for ever");
+    assert_eq!(buffer.drop_late(Instant::from_millis(50), &mut pool), 0);
+    buffer.release_to(24, RangeSet::new, &mut pool);
+    // What is dropped gives its memory back.
+    let large = vec![0; 3 * BLOCK_SIZE];
+    buffer.write(&mut pool, at(60), &large);
+    assert_eq!(
+        buffer.drop_late(Instant::from_millis(60), &mut pool),
+        large.len() as u64
+    );
+    assert_eq!((buffer.len(), pool.used_bytes()), (0, 0));
+    buffer.write(&mut pool, class(1, 3), b"more");
+    assert_eq!(mapped(&mut buffer, 100), "more");
 }
 
 proptest! {

@@ -1,19 +1,23 @@
 //! The password of the SOCKS handshake: proof of a shared secret, good for one connection to one
 //! destination at one time.
 //!
-//! The password field (RFC 1929, 89 bytes) is
+//! The password field (RFC 1929) is
 //!
 //! | bytes | content |
 //! | --- | --- |
-//! | 1 | version, 1 |
+//! | 1 | version: 1, or 2 without the last code |
 //! | 8 | milliseconds since 1970-01-01 UTC, big endian |
 //! | 16 | nonce |
-//! | 32 | HMAC-SHA256 over user, time and nonce |
-//! | 32 | HMAC-SHA256 over user, time, nonce and destination |
+//! | 32 | HMAC-SHA256 over version, user, time and nonce |
+//! | 32 | version 1: HMAC-SHA256 over the same and the destination |
 //!
 //! Two codes, because a client may wait for the answer to its password before it sends the
 //! request: the first is checked by then, the second with the request. So the password neither
 //! serves another time, nor another destination, nor tells the secret.
+//!
+//! A box signs in by version 2, before it knows the destination, and sends the second code (over
+//! destination and hints) in a [note](crate::socks::Note) with the request. That code is bound to
+//! the password by its nonce, and the password was good for one connection: the same holds.
 
 use core::fmt;
 use core::time::Duration;
@@ -25,14 +29,22 @@ use sha2::Sha256;
 use braid_wire::Instant;
 
 use crate::config::{Secret, UserConfig};
-use crate::socks::Destination;
+use crate::socks::{Destination, Note};
 
-/// Bytes of a password.
-pub const PASSWORD_LEN: usize = 1 + 8 + 16 + 32 + 32;
+/// Bytes of a code.
+pub const CODE_LEN: usize = 32;
+/// Bytes of a password that is bound to no destination.
+pub const SIGN_IN_LEN: usize = HEAD_LEN + CODE_LEN;
+/// Bytes of a password for one destination.
+pub const PASSWORD_LEN: usize = SIGN_IN_LEN + CODE_LEN;
 
-const VERSION: u8 = 1;
+/// Version, time and nonce.
+const HEAD_LEN: usize = 1 + 8 + 16;
+const VERSION_PASSWORD: u8 = 1;
+const VERSION_SIGN_IN: u8 = 2;
 const LABEL_USER: &[u8] = b"braid socks user 1";
 const LABEL_DESTINATION: &[u8] = b"braid socks destination 1";
+const LABEL_REQUEST: &[u8] = b"braid socks request 1";
 
 /// Wall time, handed in by the driver and carried on by [`Instant`]s.
 #[derive(Debug, Clone, Copy, Default)]
@@ -67,38 +79,93 @@ pub fn password(
     unix_ms: u64,
     nonce: [u8; 16],
 ) -> [u8; PASSWORD_LEN] {
-    let mut out = [0; PASSWORD_LEN];
-    out[0] = VERSION;
-    out[1..9].copy_from_slice(&unix_ms.to_be_bytes());
-    out[9..25].copy_from_slice(&nonce);
-    let head: [u8; 25] = core::array::from_fn(|i| out[i]);
-    let code = user_code(secret, user, &head).finalize().into_bytes();
-    out[25..57].copy_from_slice(&code);
-    let code = destination_code(secret, user, &head, destination);
-    out[57..].copy_from_slice(&code.finalize().into_bytes());
-    out
+    let head = head(VERSION_PASSWORD, unix_ms, nonce);
+    let of_user = user_code(secret, user, &head).finalize().into_bytes();
+    let of_destination = destination_code(secret, user, &head, destination);
+    let of_destination = of_destination.finalize().into_bytes();
+    let mut bytes = head.into_iter().chain(of_user).chain(of_destination);
+    core::array::from_fn(|_| bytes.next().unwrap_or(0))
 }
 
-fn user_code(secret: &Secret, user: &[u8], head: &[u8; 25]) -> Hmac<Sha256> {
-    code(secret.as_bytes(), LABEL_USER, user, head)
+/// A password that is bound to no destination, of which the request's code is part.
+#[derive(Debug, Clone, Copy)]
+pub struct SignIn {
+    head: [u8; HEAD_LEN],
+}
+
+impl SignIn {
+    /// For one connection at `unix_ms`. A `nonce` must never be used twice under one secret.
+    pub fn new(unix_ms: u64, nonce: [u8; 16]) -> Self {
+        let head = head(VERSION_SIGN_IN, unix_ms, nonce);
+        SignIn { head }
+    }
+
+    /// The password of `user`.
+    pub fn password(&self, secret: &Secret, user: &[u8]) -> [u8; SIGN_IN_LEN] {
+        let code = user_code(secret, user, &self.head).finalize().into_bytes();
+        let mut bytes = self.head.into_iter().chain(code);
+        core::array::from_fn(|_| bytes.next().unwrap_or(0))
+    }
+
+    /// The code of the one request that may follow it, with what its note says in `hints`.
+    pub fn request(
+        &self,
+        secret: &Secret,
+        user: &[u8],
+        destination: &Destination,
+        hints: &[u8],
+    ) -> [u8; CODE_LEN] {
+        let code = request_code(secret, user, &self.head, destination, hints);
+        code.finalize().into_bytes().into()
+    }
+}
+
+fn head(version: u8, unix_ms: u64, nonce: [u8; 16]) -> [u8; HEAD_LEN] {
+    let mut head = [version; HEAD_LEN];
+    head[1..9].copy_from_slice(&unix_ms.to_be_bytes());
+    head[9..].copy_from_slice(&nonce);
+    head
+}
+
+fn user_code(secret: &Secret, user: &[u8], head: &[u8; HEAD_LEN]) -> Hmac<Sha256> {
+    code(secret, LABEL_USER, user, head)
 }
 
 fn destination_code(
     secret: &Secret,
     user: &[u8],
-    head: &[u8; 25],
+    head: &[u8; HEAD_LEN],
     destination: &Destination,
 ) -> Hmac<Sha256> {
-    let mut mac = code(secret.as_bytes(), LABEL_DESTINATION, user, head);
-    let mut encoded = Vec::with_capacity(32);
-    destination.encode(&mut encoded);
-    mac.update(&encoded);
+    let mut mac = code(secret, LABEL_DESTINATION, user, head);
+    update_destination(&mut mac, destination);
     mac
 }
 
+fn request_code(
+    secret: &Secret,
+    user: &[u8],
+    head: &[u8; HEAD_LEN],
+    destination: &Destination,
+    hints: &[u8],
+) -> Hmac<Sha256> {
+    let mut mac = code(secret, LABEL_REQUEST, user, head);
+    update_destination(&mut mac, destination);
+    mac.update(hints);
+    mac
+}
+
+/// The encoding tells its own end.
+fn update_destination(mac: &mut Hmac<Sha256>, destination: &Destination) {
+    let mut encoded = Vec::with_capacity(32);
+    destination.encode(&mut encoded);
+    mac.update(&encoded);
+}
+
 /// Every field but the last is of fixed length or preceded by it, so no two inputs look alike.
-fn code(key: &[u8], label: &[u8], user: &[u8], head: &[u8; 25]) -> Hmac<Sha256> {
-    let mut mac = Hmac::<Sha256>::new_from_slice(key).expect("HMAC takes keys of any length");
+fn code(secret: &Secret, label: &[u8], user: &[u8], head: &[u8; HEAD_LEN]) -> Hmac<Sha256> {
+    let mut mac =
+        Hmac::<Sha256>::new_from_slice(secret.as_bytes()).expect("HMAC takes keys of any length");
     mac.update(label);
     mac.update(&[u8::try_from(user.len()).unwrap_or(u8::MAX)]);
     mac.update(user);
@@ -154,8 +221,16 @@ impl std::error::Error for AuthError {}
 pub struct Grant {
     /// Position of the user in the configuration.
     pub user: usize,
-    head: [u8; 25],
-    destination_code: [u8; 32],
+    head: [u8; HEAD_LEN],
+    /// Of a password that is bound to one.
+    destination_code: Option<[u8; CODE_LEN]>,
+}
+
+impl Grant {
+    /// Whether the request comes with a code of its own, whenever it does.
+    pub fn is_sign_in(&self) -> bool {
+        self.destination_code.is_none()
+    }
 }
 
 /// Checks passwords.
@@ -202,16 +277,22 @@ impl Verifier {
     /// judged only after the code, so that only a box that has the secret causes a report on its
     /// clock.
     pub fn check(&mut self, user: &[u8], password: &[u8], now_ms: u64) -> Result<Grant, AuthError> {
-        let password: &[u8; PASSWORD_LEN] =
-            password.try_into().map_err(|_| AuthError::Malformed)?;
-        if password[0] != VERSION {
-            return Err(AuthError::Malformed);
-        }
-        let head: [u8; 25] = core::array::from_fn(|i| password[i]);
+        let (head, codes) = password
+            .split_first_chunk::<HEAD_LEN>()
+            .ok_or(AuthError::Malformed)?;
+        let (of_user, destination_code) = match (head[0], codes.split_first_chunk()) {
+            (VERSION_SIGN_IN, Some((code, []))) => (code, None),
+            (VERSION_PASSWORD, Some((code, rest))) => {
+                let of_destination = rest.try_into().map_err(|_| AuthError::Malformed)?;
+                (code, Some(of_destination))
+            }
+            _ => return Err(AuthError::Malformed),
+        };
+        let of_user: &[u8; CODE_LEN] = of_user;
         let index = *self.by_name.get(user).ok_or(AuthError::UnknownUser)?;
         // Compares in constant time.
-        user_code(&self.users[index].secret, user, &head)
-            .verify_slice(&password[25..57])
+        user_code(&self.users[index].secret, user, head)
+            .verify_slice(of_user)
             .map_err(|_| AuthError::WrongSecret)?;
         let time = u64::from_be_bytes(core::array::from_fn(|i| head[1 + i]));
         if time.abs_diff(now_ms) > self.window_ms {
@@ -230,19 +311,32 @@ impl Verifier {
         self.replay.insert(expires, nonce, now_ms)?;
         Ok(Grant {
             user: index,
-            head,
-            destination_code: core::array::from_fn(|i| password[57 + i]),
+            head: *head,
+            destination_code,
         })
     }
 
-    /// Whether the password behind `grant` was made for `destination`.
-    pub fn check_destination(&self, grant: &Grant, destination: &Destination) -> bool {
+    /// Whether whoever was given `grant` asks for `destination`: by the password, or, where that is
+    /// bound to no destination, by the code of the request's `note`, which vouches for its hints too.
+    pub fn check_request(
+        &self,
+        grant: &Grant,
+        destination: &Destination,
+        note: Option<&Note>,
+    ) -> bool {
         let Some(user) = self.users.get(grant.user) else {
             return false;
         };
-        destination_code(&user.secret, user.name.as_bytes(), &grant.head, destination)
-            .verify_slice(&grant.destination_code)
-            .is_ok()
+        let (secret, name, head) = (&user.secret, user.name.as_bytes(), &grant.head);
+        let (expected, code) = match (&grant.destination_code, note) {
+            (Some(code), None) => (destination_code(secret, name, head, destination), code),
+            (None, Some(note)) => {
+                let expected = request_code(secret, name, head, destination, &note.hints);
+                (expected, &note.code)
+            }
+            _ => return false,
+        };
+        expected.verify_slice(code).is_ok()
     }
 
     /// Passwords remembered now.

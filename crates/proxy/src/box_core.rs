@@ -14,14 +14,14 @@ use braid_engine::{
 };
 use braid_wire::{Instant, Rng};
 
-use crate::auth::{self, WallClock};
 use crate::config::{BoxConfig, BoxLimits, BoxTimeouts};
+use crate::hints::FlowHints;
 use crate::relay::{self, End, Relay};
 use crate::report::{BoxCounters, LogLimiter};
-use crate::socks::{self, ClientError, ClientStep, Destination, Reply};
+use crate::socks::{ClientError, ClientHandshake, ClientStep, Destination, Reply};
 use crate::status::About;
 use crate::table::{Due, SessionId, Table};
-use crate::upstream::{Hints, Lease, LinkAddresses, Notice, Upstream};
+use crate::upstream::{LinkAddresses, Notice, Upstream, Wish};
 
 use session::{Outcome, Session, Stage};
 
@@ -49,8 +49,6 @@ pub struct BoxCore {
     per_host: BTreeMap<IpAddr, usize>,
     /// Sessions whose destination is not connected yet.
     handshakes: usize,
-    clock: WallClock,
-    rng: Rng,
     counters: BoxCounters,
     limiter: LogLimiter,
 }
@@ -60,6 +58,10 @@ const BATCH: usize = 32;
 
 /// Most attempts to reach a server for one connection.
 const MAX_ATTEMPTS: usize = 4;
+
+/// Most bytes of a user that go over a warm connection before the server has answered: they are kept
+/// for another one. As much as two links take in a first round trip.
+const MAX_REPEATED: usize = 32 << 10;
 
 impl BoxCore {
     /// A core without links. `strategy` gives each connection its own; `rng` must be a stream of
@@ -73,12 +75,10 @@ impl BoxCore {
             },
             timeouts: config.timeouts.clone(),
             limits: config.limits.clone(),
-            upstream: Upstream::new(config, strategy),
+            upstream: Upstream::new(config, rng, strategy),
             sessions: Table::default(),
             per_host: BTreeMap::new(),
             handshakes: 0,
-            clock: WallClock::default(),
-            rng,
             counters: BoxCounters::default(),
             limiter: LogLimiter::default(),
         }
@@ -86,7 +86,7 @@ impl BoxCore {
 
     /// Says that at `now` the wall clock shows `since_epoch` (since 1970-01-01 UTC).
     pub fn set_wall_clock(&mut self, now: Instant, since_epoch: Duration) {
-        self.clock.set(now, since_epoch);
+        self.upstream.set_wall_clock(now, since_epoch);
     }
 
     /// Adds link number `link` of the configuration to the stack; it starts down.
@@ -148,7 +148,7 @@ impl Core for BoxCore {
     fn on_engine_event(&mut self, ctx: &mut Ctx<'_>, event: Event) {
         if self
             .upstream
-            .on_probe_event(ctx.now, &event, ctx.stack, &mut self.counters)
+            .on_event(ctx.now, &event, ctx.stack, &mut self.counters)
         {
             return;
         }
@@ -209,11 +209,11 @@ impl BoxCore {
         };
         let server = session.server;
         match event {
-            Event::Connected { .. } => self.on_connected(ctx, id),
+            Event::Connected { .. } => self.on_connected(ctx, id, Box::default()),
             Event::Readable { .. } => self.go_on(ctx, id, Relay::set_conn_readable),
             Event::Writable { .. } => self.go_on(ctx, id, Relay::set_conn_writable),
             Event::SubflowEstablished { path, rtt, .. } => {
-                if matches!(session.stage, Stage::Connecting) && session.path != path {
+                if matches!(session.stage, Stage::Connecting(_)) && session.path != path {
                     // The engine had no answer there and went elsewhere by itself.
                     let silent = core::mem::replace(&mut session.path, path);
                     self.upstream.on_doubt(ctx.now, server, silent);
@@ -221,14 +221,13 @@ impl BoxCore {
                 self.upstream
                     .on_subflow(ctx.now, server, path, rtt, ctx.stack);
             }
+            Event::SubflowClosed {
+                reason: SubflowCloseReason::Reset,
+                ..
+            } if session.may_fall_back(ctx.stack) => self.fall_back(ctx, id),
             Event::SubflowClosed { path, reason, .. } => {
-                let doubt = matches!(
-                    reason,
-                    SubflowCloseReason::TimedOut | SubflowCloseReason::Reset
-                );
-                if doubt {
-                    self.upstream.on_doubt(ctx.now, server, path);
-                }
+                self.upstream
+                    .on_subflow_closed(ctx.now, server, path, reason);
             }
             Event::Closed { reason, .. } => self.on_closed(ctx, id, reason),
             Event::Accepted { .. } | Event::FellBack { .. } => {}
@@ -252,7 +251,8 @@ impl BoxCore {
         }
         tracing::debug!(?reason, "connection to the server closed");
         match session.stage {
-            Stage::Connecting => self.retry(ctx, id),
+            Stage::Connecting(_) => self.retry(ctx, id),
+            Stage::Negotiating(_) if session.may_fall_back(ctx.stack) => self.fall_back(ctx, id),
             Stage::Negotiating(_) => self.end(ctx, id, Outcome::ServerFailed),
             Stage::Relaying => self.end(ctx, id, Outcome::Relayed(End::of_conn(reason))),
         }
@@ -280,8 +280,16 @@ impl BoxCore {
             return ctx.local.reset(id);
         }
         let destination = SocketAddr::new(destination.ip().to_canonical(), destination.port());
-        let hints = Hints::default();
-        let lease = match self.lease(ctx, &hints, destination) {
+        let hints = FlowHints::default();
+        let wish = Wish {
+            flow: &hints,
+            tried: &[],
+            cold: false,
+        };
+        let lease = self
+            .upstream
+            .acquire(ctx.now, &wish, ctx.stack, &mut self.counters);
+        let lease = match lease {
             Ok(lease) => lease,
             Err(error) => {
                 self.counters.no_server += 1;
@@ -291,12 +299,14 @@ impl BoxCore {
         };
         let session = Session {
             relay: Relay::new(ctx.now, lease.conn, id, self.timeouts.patience()),
-            stage: Stage::Connecting,
+            stage: Stage::Connecting(lease.sign_in),
             server: lease.server,
             path: lease.path,
             host,
             destination,
+            hints,
             started: ctx.now,
+            requested_at: 0,
             tried: Vec::new(),
         };
         let sid = self.sessions.insert(session);
@@ -305,31 +315,11 @@ impl BoxCore {
         self.sessions.arm(sid, ctx.now + self.timeouts.attempt);
         self.handshakes += 1;
         *self.per_host.entry(host).or_default() += 1;
-    }
-
-    /// A connection to a server with the whole SOCKS handshake queued, so that it leaves with the
-    /// end of the engine's.
-    fn lease(
-        &mut self,
-        ctx: &mut Ctx<'_>,
-        hints: &Hints,
-        destination: SocketAddr,
-    ) -> Result<Lease, ApiError> {
-        let lease = self.upstream.acquire(ctx.now, hints, ctx.stack)?;
-        let server = self.upstream.server(lease.server);
-        let mut nonce = [0; 16];
-        self.rng.fill(&mut nonce);
-        let user = server.user.as_bytes();
-        let destination = Destination::Address(destination);
-        let time = self.clock.unix_ms(ctx.now);
-        let password = auth::password(&server.secret, user, &destination, time, nonce);
-        let flight = socks::flight(user, &password, &destination);
-        match ctx.stack.write(ctx.now, lease.conn, &flight) {
-            Ok(n) if n == flight.len() => Ok(lease),
-            result => {
-                ctx.stack.abort(ctx.now, lease.conn);
-                Err(result.err().unwrap_or(ApiError::LimitReached))
+        if let Some(answers) = lease.answers {
+            if let Some(session) = self.sessions.get_mut(sid) {
+                session.relay.keep(MAX_REPEATED);
             }
+            self.on_connected(ctx, sid, answers);
         }
     }
 
@@ -343,38 +333,82 @@ impl BoxCore {
             .on_doubt(ctx.now, session.server, session.path);
         session.tried.push((session.server, session.path));
         let attempts = session.tried.len();
-        let (destination, old) = (session.destination, session.relay.conn);
-        let hints = Hints {
-            tried: core::mem::take(&mut session.tried),
-        };
         let late = ctx.now >= session.started + self.timeouts.connect;
-        ctx.stack.abort(ctx.now, old);
         if late || attempts >= MAX_ATTEMPTS {
             return self.end(ctx, id, Outcome::NoServer);
         }
-        let Ok(lease) = self.lease(ctx, &hints, destination) else {
-            return self.end(ctx, id, Outcome::NoServer);
-        };
-        self.counters.retries += 1;
-        self.sessions.bind_conn(lease.conn, id);
-        if let Some(session) = self.sessions.get_mut(id) {
-            session.relay.conn = lease.conn;
-            session.server = lease.server;
-            session.path = lease.path;
-            session.tried = hints.tried;
+        if self.reconnect(ctx, id) {
+            self.counters.retries += 1;
         }
-        // The next one may take longer: the links may just be slow.
-        let patience = self.timeouts.attempt * (1 << attempts.min(8));
-        self.sessions.arm(id, ctx.now + patience);
     }
 
-    fn on_connected(&mut self, ctx: &mut Ctx<'_>, id: SessionId) {
+    /// A warm connection was dead already: the user gets a new one, and does not notice.
+    fn fall_back(&mut self, ctx: &mut Ctx<'_>, id: SessionId) {
+        self.counters.warm_failed += 1;
+        self.upstream.on_warm_failed(ctx.now, ctx.stack);
+        self.reconnect(ctx, id);
+    }
+
+    /// A new connection in the place of one that failed; without one the session ends.
+    fn reconnect(&mut self, ctx: &mut Ctx<'_>, id: SessionId) -> bool {
+        let Some(session) = self.sessions.get_mut(id) else {
+            return false;
+        };
+        ctx.stack.abort(ctx.now, session.relay.conn);
+        let wish = Wish {
+            flow: &session.hints,
+            tried: &session.tried,
+            cold: true,
+        };
+        let lease = self
+            .upstream
+            .acquire(ctx.now, &wish, ctx.stack, &mut self.counters);
+        let Ok(lease) = lease else {
+            self.end(ctx, id, Outcome::NoServer);
+            return false;
+        };
+        session.relay.conn = lease.conn;
+        session.server = lease.server;
+        session.path = lease.path;
+        session.stage = Stage::Connecting(lease.sign_in);
+        // The next one may take longer: the links may just be slow.
+        let attempts = session.tried.len().min(8);
+        self.sessions.bind_conn(lease.conn, id);
+        self.sessions
+            .arm(id, ctx.now + self.timeouts.attempt * (1 << attempts));
+        true
+    }
+
+    /// Asks the server for the destination; `answers` reads what it says.
+    fn on_connected(&mut self, ctx: &mut Ctx<'_>, id: SessionId, answers: Box<ClientHandshake>) {
         let Some(session) = self.sessions.get_mut(id) else {
             return;
         };
-        session.stage = Stage::Negotiating(Box::default());
+        let Stage::Connecting(sign_in) = &session.stage else {
+            return;
+        };
+        let conn = session.relay.conn;
+        let warm = answers.is_signed_in();
+        if warm {
+            let stats = ctx.stack.conn_stats(conn);
+            session.requested_at = stats.map_or(0, |s| s.snd_end);
+        }
+        let written = self.upstream.request(
+            ctx.now,
+            (conn, session.server),
+            sign_in,
+            (&Destination::Address(session.destination), &session.hints),
+            ctx.stack,
+        );
+        if written.is_err() || !warm && !session.relay.repeat(ctx) {
+            return self.end(ctx, id, Outcome::ServerFailed);
+        }
+        session.stage = Stage::Negotiating(answers);
         session.tried = Vec::new();
-        let deadline = session.started + self.timeouts.connect;
+        let deadline = match warm {
+            true => ctx.now + self.timeouts.attempt,
+            false => session.started + self.timeouts.connect,
+        };
         self.sessions.arm(id, deadline);
         self.advance(ctx, id);
     }
@@ -386,14 +420,19 @@ impl BoxCore {
         };
         if let Stage::Negotiating(handshake) = &mut session.stage {
             let conn = session.relay.conn;
-            match relay::read_step(ctx, conn, ClientStep::More, |buf| handshake.input(buf)) {
+            let input = |buf: &[u8]| handshake.input(buf);
+            match relay::read_step(ctx.now, conn, ctx.stack, ClientStep::More, input) {
                 Ok(ClientStep::Connected) => {
                     session.stage = Stage::Relaying;
+                    session.relay.forget_kept();
                     session.relay.touch(ctx.now);
                     let due = session.relay.due();
+                    let server = session.server;
                     self.counters.connected += 1;
                     self.handshakes -= 1;
                     self.sessions.arm(id, due);
+                    self.upstream
+                        .on_served(ctx.now, server, ctx.stack, &mut self.counters);
                 }
                 Ok(ClientStep::More) if ctx.stack.read_finished(conn) => {
                     return self.end(ctx, id, Outcome::Refused(ClientError::Garbage));
@@ -414,7 +453,7 @@ impl BoxCore {
         };
         let relay = &mut session.relay;
         let turn = match session.stage {
-            Stage::Connecting => return,
+            Stage::Connecting(_) => return,
             Stage::Negotiating(_) => relay.turn_up(ctx),
             Stage::Relaying => relay.turn(ctx),
         };
@@ -434,8 +473,17 @@ impl BoxCore {
             return;
         };
         match session.stage {
-            Stage::Connecting => self.retry(ctx, id),
-            Stage::Negotiating(_) => self.end(ctx, id, Outcome::NoAnswer),
+            Stage::Connecting(_) => self.retry(ctx, id),
+            Stage::Negotiating(_) => {
+                let deadline = session.started + self.timeouts.connect;
+                if session.may_fall_back(ctx.stack) {
+                    self.fall_back(ctx, id);
+                } else if ctx.now < deadline {
+                    self.sessions.arm(id, deadline);
+                } else {
+                    self.end(ctx, id, Outcome::NoAnswer);
+                }
+            }
             Stage::Relaying => {
                 let due = session.relay.due();
                 if due <= ctx.now {

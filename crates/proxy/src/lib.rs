@@ -8,6 +8,7 @@ pub mod auth;
 mod box_core;
 pub mod config;
 pub mod control;
+mod hints;
 pub mod policy;
 pub mod records;
 mod relay;
@@ -20,5 +21,6 @@ mod upstream;
 
 pub use box_core::BoxCore;
 pub use config::{BoxConfig, ConfigError, ServerConfig};
+pub use hints::FlowHints;
 pub use server_core::ServerCore;
 pub use upstream::{LinkAddresses, Notice};

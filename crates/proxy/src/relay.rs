@@ -8,7 +8,7 @@ use core::time::Duration;
 use std::io::{IoSlice, IoSliceMut};
 
 use braid_engine::app::{Ctx, LocalError, LocalId};
-use braid_engine::{ApiError, CloseReason, ConnId};
+use braid_engine::{ApiError, CloseReason, ConnId, Stack};
 use braid_wire::Instant;
 
 /// Most bytes a relay moves in one direction before others have their turn.
@@ -40,6 +40,31 @@ pub(crate) struct Relay {
     to_conn_done: bool,
     /// The end of the connection's stream was passed on to the local side.
     to_local_done: bool,
+    /// A copy of the first bytes that went to the connection, where one is wanted.
+    kept: Option<Kept>,
+}
+
+/// The first bytes that went to a connection.
+#[derive(Debug)]
+struct Kept {
+    bytes: Vec<u8>,
+    most: usize,
+}
+
+impl Kept {
+    /// Takes as many of `len` bytes that stand in `bufs` as there is room for.
+    fn take(&mut self, bufs: &[IoSliceMut<'_>], len: usize) {
+        let mut left = len.min(self.room());
+        for buf in bufs {
+            let n = left.min(buf.len());
+            self.bytes.extend_from_slice(&buf[..n]);
+            left -= n;
+        }
+    }
+
+    fn room(&self) -> usize {
+        self.most - self.bytes.len()
+    }
 }
 
 /// How a relay ends.
@@ -128,7 +153,37 @@ impl Relay {
             conn_writable: true,
             to_conn_done: false,
             to_local_done: false,
+            kept: None,
         }
+    }
+
+    /// Keeps a copy of the first `most` bytes that go to the connection.
+    pub(crate) fn keep(&mut self, most: usize) {
+        let bytes = Vec::new();
+        self.kept = Some(Kept { bytes, most });
+    }
+
+    /// The copy, and whether it is as long as it may be.
+    pub(crate) fn kept(&self) -> Option<(&[u8], bool)> {
+        let kept = self.kept.as_ref()?;
+        Some((&kept.bytes, kept.room() == 0))
+    }
+
+    /// Does without the copy.
+    pub(crate) fn forget_kept(&mut self) {
+        self.kept = None;
+    }
+
+    /// Sends what was kept over `conn` in place of the connection before, and does without the copy;
+    /// false where the connection does not take it.
+    pub(crate) fn repeat(&mut self, ctx: &mut Ctx<'_>) -> bool {
+        let Some(kept) = self.kept.take() else {
+            return true;
+        };
+        self.conn_writable = true;
+        let written = ctx.stack.write(ctx.now, self.conn, &kept.bytes);
+        let ended = !self.to_conn_done || ctx.stack.shutdown(ctx.now, self.conn).is_ok();
+        written == Ok(kept.bytes.len()) && ended
     }
 
     pub(crate) fn set_local_readable(&mut self) {
@@ -171,7 +226,7 @@ impl Relay {
         let was_half_closed = self.half_closed();
         let mut moved = Moved::default();
         let mut halts = [Halt::Blocked; 2];
-        halts[0] = self.pump_to_conn(ctx, &mut moved.to_conn);
+        halts[0] = self.pump_to_conn(ctx, TURN_BYTES, &mut moved.to_conn);
         if !matches!(halts[0], Halt::LocalBroken | Halt::ConnGone) {
             halts[1] = self.pump_to_local(ctx, &mut moved.to_local);
         }
@@ -180,10 +235,15 @@ impl Relay {
     }
 
     /// Moves only what the local side sent: the other direction is not the user's yet. What closes
-    /// meanwhile sets no timer.
+    /// meanwhile sets no timer. Where a copy is kept, no more than goes into it.
     pub(crate) fn turn_up(&mut self, ctx: &mut Ctx<'_>) -> Turn {
         let mut moved = Moved::default();
-        let halt = self.pump_to_conn(ctx, &mut moved.to_conn);
+        let room = self.kept.as_ref().map(Kept::room);
+        let halt = match room {
+            Some(0) => Halt::Blocked,
+            Some(room) => self.pump_to_conn(ctx, room, &mut moved.to_conn),
+            None => self.pump_to_conn(ctx, TURN_BYTES, &mut moved.to_conn),
+        };
         self.turned(ctx.now, moved, false, [halt, Halt::Blocked])
     }
 
@@ -220,16 +280,20 @@ impl Relay {
     }
 
     /// Moves what the local side sent into the connection.
-    fn pump_to_conn(&mut self, ctx: &mut Ctx<'_>, moved: &mut u64) -> Halt {
-        let mut budget = TURN_BYTES;
+    fn pump_to_conn(&mut self, ctx: &mut Ctx<'_>, mut budget: usize, moved: &mut u64) -> Halt {
         while !self.to_conn_done && self.local_readable && self.conn_writable {
             if budget == 0 {
                 return Halt::Again;
             }
             let mut asked = false;
+            let kept = &mut self.kept;
             let fill = |bufs: &mut [IoSliceMut<'_>]| {
                 asked = true;
-                ctx.local.read(self.local, bufs).map_err(PumpError::Local)
+                let n = ctx.local.read(self.local, bufs).map_err(PumpError::Local)?;
+                if let Some(kept) = kept {
+                    kept.take(bufs, n);
+                }
+                Ok(n)
             };
             match ctx.stack.write_with(ctx.now, self.conn, budget, fill) {
                 Ok(0) if !asked => self.conn_writable = false,
@@ -290,13 +354,14 @@ impl Relay {
 /// Feeds a handshake that comes before a relay with what the connection delivered, up to the next
 /// step that is not `more`, and leaves alone what follows it.
 pub(crate) fn read_step<S: PartialEq + Clone>(
-    ctx: &mut Ctx<'_>,
+    now: Instant,
     conn: ConnId,
+    stack: &mut Stack,
     more: S,
     mut input: impl FnMut(&[u8]) -> (usize, S),
 ) -> Result<S, ApiError> {
     let mut step = more.clone();
-    ctx.stack.read_with(ctx.now, conn, |bufs| {
+    stack.read_with(now, conn, |bufs| {
         let mut taken = 0;
         for buf in bufs {
             let (n, next) = input(buf);

@@ -57,6 +57,14 @@ counters! {
         idle_timeout,
         /// Further attempts to reach a server for a user's connection.
         retries,
+        /// Warm connections opened.
+        warm_opened,
+        /// Warm connections that a user got.
+        warm_used,
+        /// Warm connections that were lost while they waited.
+        warm_lost,
+        /// Warm connections that were lost when they were used first, and replaced unnoticed.
+        warm_failed,
         /// Probes sent.
         probes,
         /// Probes that failed.
@@ -99,6 +107,10 @@ counters! {
         handshake_timeout,
         /// The peer went away in the middle of the SOCKS request.
         handshake_aborted,
+        /// Signed in, and ended without a request: a box's warm connections that it did not need.
+        waited_in_vain,
+        /// Hints of a request that are malformed, out of range or of a strategy nobody knows.
+        bad_hints,
         /// Passwords not of Braid's form.
         auth_malformed,
         /// No such user, or a wrong secret.

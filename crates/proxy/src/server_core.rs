@@ -13,14 +13,15 @@ use ipnet::IpNet;
 
 use crate::auth::{Grant, Verifier, WallClock};
 use crate::config::{ServerConfig, ServerLimits, ServerTimeouts};
+use crate::hints::FlowHints;
 use crate::policy::DestinationPolicy;
 use crate::relay::{self, End, Relay};
 use crate::report::{LogLimiter, ServerCounters};
-use crate::socks::{Destination, Reply, ServerHandshake, ServerStep};
+use crate::socks::{Destination, Reply, Request, ServerHandshake, ServerStep};
 use crate::status::About;
 use crate::table::{Due, SessionId, Table};
 
-use session::{Refusal, Session, Stage};
+use session::{Handshakes, Refusal, Session, Stage};
 
 /// The server as a sans-IO core. The driver adds paths to the stack and listens on them; every
 /// accepted connection is served.
@@ -48,8 +49,7 @@ pub struct ServerCore {
     sessions: Table<Session>,
     /// Sessions of each user.
     per_user: Vec<usize>,
-    /// Sessions whose request is not complete.
-    handshakes: usize,
+    handshakes: Handshakes,
     clock: Option<WallClock>,
     counters: ServerCounters,
     limiter: LogLimiter,
@@ -90,7 +90,7 @@ impl ServerCore {
             user_names: config.users.iter().map(|u| u.name.clone()).collect(),
             sessions: Table::default(),
             per_user: vec![0; config.users.len()],
-            handshakes: 0,
+            handshakes: Handshakes::new(config.users.len()),
             clock: None,
             counters: ServerCounters::default(),
             limiter: LogLimiter::default(),
@@ -127,9 +127,14 @@ impl ServerCore {
         &self.counters
     }
 
-    /// Connections now.
+    /// Connections now, but those that wait for a request.
     pub fn connections(&self) -> usize {
-        self.sessions.len()
+        self.sessions.len() - self.waiting()
+    }
+
+    /// Connections of boxes that signed in and wait for a request.
+    pub fn waiting(&self) -> usize {
+        self.handshakes.waiting()
     }
 }
 
@@ -198,10 +203,10 @@ impl ServerCore {
     fn on_accepted(&mut self, ctx: &mut Ctx<'_>, conn: ConnId, remote: IpAddr) {
         self.counters.accepted += 1;
         let open = self.sessions.len();
-        if open >= self.limits.connections || self.handshakes >= self.limits.handshakes {
+        if open >= self.limits.connections || self.handshakes.under_way >= self.limits.handshakes {
             self.counters.over_limit += 1;
             if let Some(left_out) = self.limiter.allow(ctx.now, "limit", remote) {
-                let handshakes = self.handshakes;
+                let handshakes = self.handshakes.under_way;
                 tracing::warn!(%remote, open, handshakes, left_out, "too many connections");
             }
             return ctx.stack.abort(ctx.now, conn);
@@ -218,7 +223,7 @@ impl ServerCore {
         });
         self.sessions.bind_conn(conn, id);
         self.sessions.arm(id, deadline);
-        self.handshakes += 1;
+        self.handshakes.under_way += 1;
         self.advance(ctx, id);
     }
 
@@ -229,7 +234,8 @@ impl ServerCore {
     }
 
     fn handshake(&mut self, ctx: &mut Ctx<'_>, id: SessionId) {
-        // A handshake has three messages; each turn of the loop ends one.
+        let mut goes_on = false;
+        // A handshake has four messages; each turn of the loop ends one.
         for _ in 0..8 {
             let Some(session) = self.sessions.get_mut(id) else {
                 return;
@@ -238,7 +244,8 @@ impl ServerCore {
                 return;
             };
             let conn = session.conn;
-            let step = relay::read_step(ctx, conn, ServerStep::More, |buf| {
+            goes_on |= ctx.stack.readable(conn) > 0 && self.handshakes.resume(handshake);
+            let step = relay::read_step(ctx.now, conn, ctx.stack, ServerStep::More, |buf| {
                 handshake.spoken = true;
                 handshake.socks.input(buf)
             });
@@ -250,6 +257,10 @@ impl ServerCore {
                 ServerStep::More => {
                     if ctx.stack.read_finished(conn) {
                         ctx.stack.abort(ctx.now, conn);
+                    } else if self.handshakes.let_wait(handshake, self.limits.waiting) {
+                        self.sessions.arm(id, ctx.now + self.timeouts.waiting);
+                    } else if goes_on {
+                        self.sessions.arm(id, ctx.now + self.timeouts.handshake);
                     }
                     return;
                 }
@@ -272,22 +283,21 @@ impl ServerCore {
                         Err(e) => return self.refuse(ctx, id, Refusal::Auth(e)),
                     }
                 }
-                ServerStep::Request(destination) => {
-                    return self.on_request(ctx, id, destination);
-                }
+                ServerStep::Request(request) => return self.on_request(ctx, id, request),
                 ServerStep::Failed(e) => return self.refuse(ctx, id, Refusal::Socks(e)),
             }
         }
     }
 
-    fn on_request(&mut self, ctx: &mut Ctx<'_>, id: SessionId, destination: Destination) {
+    fn on_request(&mut self, ctx: &mut Ctx<'_>, id: SessionId, request: Request) {
         let Some(session) = self.sessions.get_mut(id) else {
             return;
         };
-        let Stage::Handshake(handshake) = &session.stage else {
+        let Stage::Handshake(handshake) = &mut session.stage else {
             return;
         };
-        let right = |g: &Grant| self.verifier.check_destination(g, &destination);
+        let Request { destination, note } = request;
+        let right = |g: &Grant| self.verifier.check_request(g, &destination, note.as_ref());
         if !handshake.grant.as_ref().is_some_and(right) {
             return self.refuse(ctx, id, Refusal::WrongDestination);
         }
@@ -296,12 +306,16 @@ impl ServerCore {
             return self.refuse(ctx, id, Refusal::OverLimit);
         };
         *of_user += 1;
+        self.handshakes.end(handshake);
         session.stage = Stage::Closing;
         let deadline = ctx.now + self.timeouts.connect;
         session.time = deadline;
         let name = session.user.and_then(|u| self.user_names.get(u));
-        tracing::debug!(remote = %session.remote, user = name, %destination, "request");
-        self.handshakes -= 1;
+        let (hints, bad) = FlowHints::decode(note.as_ref().map_or(&[], |n| &n.hints));
+        let unknown = hints.strategy.is_some() && hints.strategy().is_none();
+        self.counters.bad_hints += bad + u64::from(unknown);
+        hints.apply(ctx.now, session.conn, ctx.stack);
+        tracing::debug!(remote = %session.remote, user = name, %destination, ?hints, "request");
         session.destination = Some(Box::new(destination.clone()));
         match destination {
             Destination::Address(addr) => self.on_resolved(ctx, id, vec![addr]),
@@ -430,6 +444,10 @@ impl ServerCore {
             return;
         };
         match &mut session.stage {
+            Stage::Handshake(h) if h.waits => {
+                self.counters.waited_in_vain += 1;
+                self.drop_session(ctx, id);
+            }
             Stage::Handshake(_) => {
                 let remote = session.remote;
                 self.counters.handshake_timeout += 1;
@@ -463,6 +481,7 @@ impl ServerCore {
         match &session.stage {
             Stage::Relaying(_) => return self.end_relay(ctx, id, End::of_conn(reason)),
             Stage::Handshake(h) if !h.spoken => self.counters.probes += 1,
+            Stage::Handshake(h) if h.waits => self.counters.waited_in_vain += 1,
             Stage::Handshake(_) => self.counters.handshake_aborted += 1,
             Stage::Resolving | Stage::Connecting { .. } => self.counters.reset_by_box += 1,
             Stage::Closing => {}
@@ -501,9 +520,9 @@ impl ServerCore {
     }
 
     fn forget(&mut self, id: SessionId) -> Option<Session> {
-        let session = self.sessions.remove(id)?;
-        if matches!(session.stage, Stage::Handshake(_)) {
-            self.handshakes -= 1;
+        let mut session = self.sessions.remove(id)?;
+        if let Stage::Handshake(handshake) = &mut session.stage {
+            self.handshakes.end(handshake);
         } else if let Some(n) = session.user.and_then(|u| self.per_user.get_mut(u)) {
             *n -= 1;
         }
@@ -515,9 +534,9 @@ impl ServerCore {
         let Some(session) = self.sessions.get_mut(id) else {
             return;
         };
-        if matches!(session.stage, Stage::Handshake(_)) {
+        if let Stage::Handshake(handshake) = &mut session.stage {
             // Not counted among the user's connections yet.
-            self.handshakes -= 1;
+            self.handshakes.end(handshake);
             session.user = None;
         }
         session.stage = Stage::Closing;

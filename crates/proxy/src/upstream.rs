@@ -1,23 +1,34 @@
 //! Which server and which links: what is known of them, and connections over them.
 //!
-//! [`Upstream::acquire`] is the seam between relays and the engine. Today it opens a connection
-//! for each user's connection; one from a pool of warm ones can come from the same call.
+//! [`Upstream::acquire`] is the seam between relays and the engine: it opens a connection for a
+//! user's, or takes one from the pool of warm ones.
 
 mod health;
+mod lease;
+mod pool;
 mod status;
 
 use core::net::{Ipv4Addr, Ipv6Addr};
+use core::time::Duration;
 
+use braid_engine::strategy::{FlowSize, Strategy};
 use braid_engine::{
     ApiError, CloseReason, ConnId, ConnectOptions, Event, PathConfig, PathId, Protocol, Stack,
-    StrategyFactory,
+    StrategyFactory, SubflowCloseReason,
 };
-use braid_wire::Instant;
+use braid_wire::{Instant, Rng};
 
+use crate::auth::{SignIn, WallClock};
 use crate::config::{BoxConfig, LinkConfig, Probing, ServerEntry};
+use crate::hints::FlowHints;
+use crate::relay::read_step;
 use crate::report::BoxCounters;
+use crate::socks::{ClientStep, Destination};
 
 use health::{Cell, Reach};
+use pool::{Pool, Warm};
+
+pub(crate) use lease::Lease;
 
 /// What the driver is to do outside of streams and packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,20 +56,14 @@ pub struct LinkAddresses {
 }
 
 /// What is wished of a connection.
-#[derive(Debug, Default)]
-pub(crate) struct Hints {
+#[derive(Debug)]
+pub(crate) struct Wish<'a> {
+    /// What is known of the user's connection.
+    pub(crate) flow: &'a FlowHints,
     /// Server and path of attempts that failed already.
-    pub(crate) tried: Vec<(usize, PathId)>,
-}
-
-/// A connection to a server.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Lease {
-    pub(crate) conn: ConnId,
-    /// Position of the server in the configuration.
-    pub(crate) server: usize,
-    /// Path of the initial subflow.
-    pub(crate) path: PathId,
+    pub(crate) tried: &'a [(usize, PathId)],
+    /// A warm connection has failed already.
+    pub(crate) cold: bool,
 }
 
 /// Servers, links and what is known of them.
@@ -68,6 +73,10 @@ pub(crate) struct Upstream {
     links: Vec<Link>,
     probing: Probing,
     strategy: StrategyFactory,
+    pool: Pool,
+    clock: WallClock,
+    /// For nonces.
+    rng: Rng,
     best: Option<PathId>,
     intake: bool,
     /// The switch of the whole box.
@@ -120,19 +129,26 @@ impl core::fmt::Debug for Upstream {
 }
 
 impl Upstream {
-    pub(crate) fn new(config: &BoxConfig, strategy: StrategyFactory) -> Self {
+    pub(crate) fn new(config: &BoxConfig, rng: Rng, strategy: StrategyFactory) -> Self {
         Upstream {
             servers: config.servers.clone(),
             link_configs: config.links.clone(),
             links: Vec::new(),
             probing: config.probing.clone(),
             strategy,
+            pool: Pool::new(config.warm.clone()),
+            clock: WallClock::default(),
+            rng,
             best: None,
             intake: false,
             proxy_on: true,
             told: (None, false),
             last_traffic: None,
         }
+    }
+
+    pub(crate) fn set_wall_clock(&mut self, now: Instant, since_epoch: Duration) {
+        self.clock.set(now, since_epoch);
     }
 
     pub(crate) fn server(&self, server: usize) -> &ServerEntry {
@@ -221,21 +237,33 @@ impl Upstream {
         })
     }
 
-    /// A connection to the best server over the best link that `hints` leave. Data may be written
-    /// to it at once; whether it comes to be is told by the engine's events.
+    /// A connection to the best server, warm or opened over the best link that was not tried. The
+    /// password is written; whether it comes to be is told by the engine's events.
     pub(crate) fn acquire(
         &mut self,
         now: Instant,
-        hints: &Hints,
+        wish: &Wish<'_>,
         stack: &mut Stack,
+        counters: &mut BoxCounters,
     ) -> Result<Lease, ApiError> {
         self.note_traffic(now);
-        let mut candidates = self.candidates(hints);
+        let mut candidates = self.candidates(wish.tried);
         candidates.sort_by_key(|(rank, ..)| *rank);
+        let best = candidates.first().map(|(_, server, _)| *server);
+        if let Some(server) = best.filter(|_| !wish.cold)
+            && let Some(lease) = self.pool.take(now, server)
+        {
+            counters.warm_used += 1;
+            // What it waited under is not what this flow is to have.
+            let _ = stack.set_strategy(now, lease.conn, (self.strategy)());
+            wish.flow.apply(now, lease.conn, stack);
+            self.warm_up(now, stack, counters);
+            return Ok(lease);
+        }
         let mut error = ApiError::NoUsablePath;
         for (_, server, path) in candidates {
-            match self.connect(now, server, path, Protocol::Mptcp, stack) {
-                Ok(conn) => return Ok(Lease { conn, server, path }),
+            match self.open(now, (server, path), Some(wish.flow), stack) {
+                Ok(lease) => return Ok(lease),
                 Err(ApiError::NoUsablePath) => {}
                 Err(e) => {
                     error = e;
@@ -246,17 +274,77 @@ impl Upstream {
         Err(error)
     }
 
+    /// Writes the request for a destination to a connection that [`acquire`](Self::acquire) gave.
+    pub(crate) fn request(
+        &self,
+        now: Instant,
+        (conn, server): (ConnId, usize),
+        sign_in: &SignIn,
+        (destination, hints): (&Destination, &FlowHints),
+        stack: &mut Stack,
+    ) -> Result<(), ApiError> {
+        let entry = &self.servers[server];
+        let about = (destination, hints);
+        lease::request((now, conn), entry, sign_in, about, stack)
+    }
+
+    /// A server took a box for one of its users, and asked its destination: warm connections to it
+    /// are worth having.
+    pub(crate) fn on_served(
+        &mut self,
+        now: Instant,
+        server: usize,
+        stack: &mut Stack,
+        counters: &mut BoxCounters,
+    ) {
+        self.pool.on_served(server);
+        self.warm_up(now, stack, counters);
+    }
+
+    /// A warm connection failed its user: so may the others, which are given up.
+    pub(crate) fn on_warm_failed(&mut self, now: Instant, stack: &mut Stack) {
+        for warm in self.pool.drain() {
+            stack.abort(now, warm.lease.conn);
+        }
+        self.pool.back_off(now);
+    }
+
+    /// Opens warm connections that are wanted and closes those that are not.
+    fn warm_up(&mut self, now: Instant, stack: &mut Stack, counters: &mut BoxCounters) {
+        let settings = self.pool.settings();
+        let costs = !settings.metered && self.links.iter().any(|l| l.open && l.metered);
+        let server = (self.intake_wanted() && !costs).then(|| self.current_server());
+        while let Some(warm) = self.pool.pop_useless(now, server) {
+            stack.abort(now, warm.lease.conn);
+        }
+        while self.pool.lacks(now, server) {
+            let best = self.candidates(&[]);
+            let best = best.into_iter().min_by_key(|(rank, ..)| *rank);
+            let at = best.map(|(_, server, path)| (server, path));
+            match at.map(|at| self.open(now, at, None, stack)) {
+                Some(Ok(lease)) => {
+                    counters.warm_opened += 1;
+                    self.pool.push(Warm::new(now, lease));
+                }
+                _ => self.pool.back_off(now),
+            }
+        }
+    }
+
     /// What could be tried, with its rank: servers in order of preference, those that are down
     /// last; links that work first, backups late, then by round trip.
-    fn candidates(&self, hints: &Hints) -> Vec<(impl Ord + Copy + use<>, usize, PathId)> {
+    fn candidates(
+        &self,
+        tried: &[(usize, PathId)],
+    ) -> Vec<(impl Ord + Copy + use<>, usize, PathId)> {
         let mut candidates = Vec::new();
         for (server, entry) in self.servers.iter().enumerate() {
             // The engine itself tries its paths in turn: a server that was tried in vain is more
             // likely to be down than the link to it.
-            let in_vain = hints.tried.iter().any(|(s, _)| *s == server);
+            let in_vain = tried.iter().any(|(s, _)| *s == server);
             let server_down = self.server_down(server) || in_vain;
             for (order, link) in self.links.iter().enumerate() {
-                let tried = hints.tried.contains(&(server, link.path));
+                let tried = tried.contains(&(server, link.path));
                 if !link.open || tried || !link.reaches(entry) {
                     continue;
                 }
@@ -276,14 +364,51 @@ impl Upstream {
         candidates
     }
 
-    fn connect(
+    /// Opens a connection for a user's flow, or one to wait for a user, and signs in.
+    fn open(
         &mut self,
         now: Instant,
+        (server, path): (usize, PathId),
+        flow: Option<&FlowHints>,
+        stack: &mut Stack,
+    ) -> Result<Lease, ApiError> {
+        let strategy = match flow {
+            Some(flow) => flow.strategy().unwrap_or_else(|| (self.strategy)()),
+            // Joins every path at once.
+            None => Box::new(braid_strategy::MinRtt::default()),
+        };
+        let options = self.options(server, path, strategy)?;
+        let options = ConnectOptions {
+            flow_size: flow.map_or(FlowSize::Unknown, |f| f.size),
+            urgency: flow.and_then(|f| f.urgency).unwrap_or_default(),
+            ..options
+        };
+        let conn = stack.connect(now, options)?;
+        let mut nonce = [0; 16];
+        self.rng.fill(&mut nonce);
+        let sign_in = SignIn::new(self.clock.unix_ms(now), nonce);
+        let lease = Lease {
+            conn,
+            server,
+            path,
+            sign_in,
+            answers: None,
+        };
+        let written = lease::sign_in(now, &lease, &self.servers[server], stack);
+        if let Err(error) = written {
+            stack.abort(now, conn);
+            return Err(error);
+        }
+        Ok(lease)
+    }
+
+    /// How a connection is opened.
+    fn options(
+        &self,
         server: usize,
         path: PathId,
-        protocol: Protocol,
-        stack: &mut Stack,
-    ) -> Result<ConnId, ApiError> {
+        strategy: Box<dyn Strategy>,
+    ) -> Result<ConnectOptions, ApiError> {
         let entry = &self.servers[server];
         let link = self.links.iter().find(|l| l.path == path);
         let v4 = entry.endpoint_v4().filter(|_| link.is_some_and(|l| l.v4));
@@ -293,13 +418,11 @@ impl Upstream {
             true => entry.endpoint_v6(),
             false => entry.endpoint_v4(),
         };
-        let options = ConnectOptions {
+        Ok(ConnectOptions {
             remote_alt,
             path: Some(path),
-            protocol,
-            ..ConnectOptions::new(remote, (self.strategy)())
-        };
-        stack.connect(now, options)
+            ..ConnectOptions::new(remote, strategy)
+        })
     }
 
     /// Every open link that fits found the server unreachable.
@@ -353,7 +476,7 @@ impl Upstream {
         now: Instant,
         server: usize,
         path: PathId,
-        rtt: core::time::Duration,
+        rtt: Duration,
         stack: &mut Stack,
     ) {
         let next = now + self.interval(now, server, path);
@@ -386,8 +509,79 @@ impl Upstream {
         }
     }
 
+    /// Whether an event is of a probe or of a warm connection; if so it is dealt with here.
+    pub(crate) fn on_event(
+        &mut self,
+        now: Instant,
+        event: &Event,
+        stack: &mut Stack,
+        counters: &mut BoxCounters,
+    ) -> bool {
+        self.on_probe_event(now, event, stack, counters)
+            || self.on_warm_event(now, event, stack, counters)
+    }
+
+    fn on_warm_event(
+        &mut self,
+        now: Instant,
+        event: &Event,
+        stack: &mut Stack,
+        counters: &mut BoxCounters,
+    ) -> bool {
+        let conn = event.conn();
+        let Some(warm) = self.pool.get_mut(conn) else {
+            return false;
+        };
+        let server = warm.lease.server;
+        match *event {
+            Event::SubflowEstablished { path, rtt, .. } => {
+                warm.on_subflow(path, true);
+                self.on_subflow(now, server, path, rtt, stack);
+            }
+            Event::SubflowClosed { path, reason, .. } => {
+                warm.on_subflow(path, false);
+                self.on_subflow_closed(now, server, path, reason);
+            }
+            Event::Readable { .. } => {
+                let step = read_step(now, conn, stack, ClientStep::More, |buf| warm.input(buf));
+                if step == Ok(ClientStep::More) && !stack.read_finished(conn) {
+                    return true;
+                }
+                if let Ok(ClientStep::Failed(_)) = step {
+                    // Whether it takes this box a user's connection finds out, and reports.
+                    self.pool.on_refused();
+                }
+                self.pool.on_lost(now, conn);
+                counters.warm_lost += 1;
+                stack.abort(now, conn);
+            }
+            Event::Closed { .. } => {
+                self.pool.on_lost(now, conn);
+                counters.warm_lost += 1;
+            }
+            _ => {}
+        }
+        true
+    }
+
+    /// A subflow ended; where that was not in order, the link is looked into.
+    pub(crate) fn on_subflow_closed(
+        &mut self,
+        now: Instant,
+        server: usize,
+        path: PathId,
+        reason: SubflowCloseReason,
+    ) {
+        if matches!(
+            reason,
+            SubflowCloseReason::TimedOut | SubflowCloseReason::Reset
+        ) {
+            self.on_doubt(now, server, path);
+        }
+    }
+
     /// Whether an event is of a probe; if so it is dealt with here.
-    pub(crate) fn on_probe_event(
+    fn on_probe_event(
         &mut self,
         now: Instant,
         event: &Event,
@@ -425,6 +619,25 @@ impl Upstream {
         true
     }
 
+    fn probe_over(
+        &mut self,
+        now: Instant,
+        server: usize,
+        path: PathId,
+        stack: &mut Stack,
+    ) -> Result<ConnId, ApiError> {
+        let strategy = (self.strategy)();
+        let options = self.options(server, path, strategy)?;
+        let protocol = Protocol::Tcp;
+        stack.connect(
+            now,
+            ConnectOptions {
+                protocol,
+                ..options
+            },
+        )
+    }
+
     fn probe(&self, conn: ConnId) -> Option<(usize, usize)> {
         self.links.iter().enumerate().find_map(|(l, link)| {
             let probes = |c: &Cell| c.probe.is_some_and(|p| p.conn == conn);
@@ -442,7 +655,7 @@ impl Upstream {
         }
     }
 
-    fn interval(&self, now: Instant, server: usize, path: PathId) -> core::time::Duration {
+    fn interval(&self, now: Instant, server: usize, path: PathId) -> Duration {
         let Some(link) = self.links.iter().find(|l| l.path == path) else {
             return self.probing.idle;
         };
@@ -465,11 +678,9 @@ impl Upstream {
     }
 
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
-        self.links
-            .iter()
-            .filter(|l| l.open)
-            .flat_map(|l| l.cells.iter().filter_map(Cell::due))
-            .min()
+        let open = self.links.iter().filter(|l| l.open);
+        let probes = open.flat_map(|l| l.cells.iter().filter_map(Cell::due));
+        probes.chain(self.pool.next_timeout()).min()
     }
 
     /// Starts probes that are due and gives up those that are overdue.
@@ -493,7 +704,7 @@ impl Upstream {
                     continue;
                 }
                 counters.probes += 1;
-                let conn = self.connect(now, server, path, Protocol::Tcp, stack);
+                let conn = self.probe_over(now, server, path, stack);
                 let deadline = now + self.probing.timeout;
                 let cell = &mut self.links[link].cells[server];
                 match conn {
@@ -509,6 +720,7 @@ impl Upstream {
             }
         }
         self.update(now, stack);
+        self.warm_up(now, stack, counters);
     }
 
     /// Draws the conclusions: which links the stack may use, which is best, whether to take in.

@@ -39,10 +39,10 @@ fn the_right_password_serves_its_destination_only() {
     let mut v = verifier(10);
     let grant = v.check(b"alice", &make(NOW, 1), NOW).unwrap();
     assert_eq!(grant.user, 0);
-    assert!(v.check_destination(&grant, &to("192.0.2.1:80")));
-    assert!(!v.check_destination(&grant, &to("192.0.2.1:81")));
-    assert!(!v.check_destination(&grant, &to("192.0.2.2:80")));
-    assert!(!v.check_destination(&grant, &Destination::Name("192.0.2.1".into(), 80)));
+    assert!(v.check_request(&grant, &to("192.0.2.1:80"), None));
+    assert!(!v.check_request(&grant, &to("192.0.2.1:81"), None));
+    assert!(!v.check_request(&grant, &to("192.0.2.2:80"), None));
+    assert!(!v.check_request(&grant, &Destination::Name("192.0.2.1".into(), 80), None));
 }
 
 #[test]
@@ -81,7 +81,7 @@ fn every_bit_counts() {
         p[bit / 8] ^= 1 << (bit % 8);
         let accepted = v
             .check(b"alice", &p, NOW)
-            .is_ok_and(|g| v.check_destination(&g, &to("192.0.2.1:80")));
+            .is_ok_and(|g| v.check_request(&g, &to("192.0.2.1:80"), None));
         assert!(!accepted, "bit {bit}");
     }
 }

@@ -7,7 +7,7 @@ use core::time::Duration;
 use braid_engine::{CloseReason, ConnId, Event};
 use braid_proxy::auth::password;
 use braid_proxy::config::Secret;
-use braid_proxy::socks::{Destination, flight};
+use braid_proxy::socks::{Destination, request, sign_in};
 use world::local::Content;
 use world::{CONTENT, SECRET, Setup, World};
 
@@ -21,7 +21,7 @@ fn closed(w: &World, conn: ConnId) -> Option<CloseReason> {
 fn handshake(w: &World, destination: &Destination, nonce: u8) -> Vec<u8> {
     let secret = Secret::new(SECRET).unwrap();
     let password = password(&secret, b"box", destination, w.unix_ms(), [nonce; 16]);
-    flight(b"box", &password, destination)
+    [sign_in(b"box", &password), request(None, destination)].concat()
 }
 
 fn content() -> Destination {

@@ -2,10 +2,21 @@
 
 use braid_engine::app::ConnectFailure;
 use braid_proxy::socks::{
-    ClientError, ClientHandshake, ClientStep, Destination, Reply, ServerError, ServerHandshake,
-    ServerStep, flight,
+    ClientError, ClientHandshake, ClientStep, Destination, Note, Reply, Request, ServerError,
+    ServerHandshake, ServerStep, request, sign_in,
 };
 use proptest::prelude::*;
+
+/// All that a client without a note says.
+fn flight(user: &[u8], password: &[u8], destination: &Destination) -> Vec<u8> {
+    [sign_in(user, password), request(None, destination)].concat()
+}
+
+/// The step of a request without a note.
+fn asks(destination: Destination) -> ServerStep {
+    let note = None;
+    ServerStep::Request(Request { destination, note })
+}
 
 fn v4() -> Destination {
     Destination::Address("192.0.2.1:80".parse().unwrap())
@@ -67,10 +78,34 @@ fn every_address_type_round_trips_and_early_data_is_left_alone() {
                     user: b"u".to_vec(),
                     password: b"p".to_vec()
                 },
-                ServerStep::Request(destination),
+                asks(destination),
             ]
         );
         assert_eq!(rest, b"GET / HTTP/1.1");
+    }
+}
+
+#[test]
+fn a_note_goes_before_its_request() {
+    let note = Note {
+        code: [7; 32],
+        hints: b"hints".to_vec(),
+    };
+    let bytes = request(Some(&note), &v4());
+    let head = [&[0xb1, 0, 37][..], &[7; 32], b"hints", &[5, 1, 0, 1]].concat();
+    assert_eq!(bytes[..head.len()], head);
+    let all = [sign_in(b"u", b"p"), bytes.clone()].concat();
+    let (steps, _) = serve(&all, &[]);
+    let note = Some(note);
+    let destination = v4();
+    let asked = ServerStep::Request(Request { destination, note });
+    assert_eq!(steps[2..], [asked]);
+    // Notes that say too little or too much, and a second one, are none.
+    let garbage = ServerStep::Failed(ServerError::Garbage);
+    let twice = [&bytes[..head.len() - 4], &bytes[..]].concat();
+    for bad in [&[0xb1, 0, 31][..], &[0xb1, 4, 33], &[0xb2, 0, 32], &twice] {
+        let all = [&sign_in(b"u", b"p"), bad].concat();
+        assert_eq!(serve(&all, &[]).0[2..], [garbage.clone()], "{bad:?}");
     }
 }
 
@@ -130,10 +165,7 @@ fn nothing_is_taken_before_the_password_was_judged() {
     let rest = &bytes[3 + taken..];
     assert_eq!(handshake.input(rest), (0, ServerStep::More));
     handshake.accepted();
-    assert_eq!(
-        handshake.input(rest),
-        (rest.len(), ServerStep::Request(v4()))
-    );
+    assert_eq!(handshake.input(rest), (rest.len(), asks(v4())));
     handshake.accepted();
     assert!(matches!(handshake.input(b"\x05"), (1, ServerStep::More)));
 }
@@ -210,7 +242,7 @@ proptest! {
             [
                 ServerStep::Send([5, 2]),
                 ServerStep::Credentials { user, password },
-                ServerStep::Request(destination),
+                asks(destination),
             ]
         );
         prop_assert_eq!(rest, data);

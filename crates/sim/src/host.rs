@@ -47,7 +47,7 @@ pub fn default_strategy() -> Box<dyn Strategy> {
 }
 
 /// Makes strategies called `name`, which whoever chose it has checked.
-pub(crate) fn strategy_of(name: &str) -> fn() -> Box<dyn Strategy> {
+pub(crate) fn strategy_of(name: &str) -> StrategyFactory {
     braid_strategy::factory(name).expect("a strategy that exists")
 }
 
@@ -350,12 +350,10 @@ impl Node for Host {
     }
 
     fn next_timeout(&self) -> Option<Instant> {
-        let streams = self.streams.values().filter_map(Stream::next_timeout).min();
-        let arrivals = self.arrivals.iter().filter_map(Arrivals::next_timeout);
-        [self.stack.next_timeout(), streams, arrivals.min()]
-            .into_iter()
-            .flatten()
-            .min()
+        let streams = self.streams.values().map(Stream::next_timeout);
+        let arrivals = self.arrivals.iter().map(Arrivals::next_timeout);
+        let stack = self.stack.next_timeout();
+        Instant::earliest([stack].into_iter().chain(streams).chain(arrivals))
     }
 }
 
@@ -414,6 +412,7 @@ pub(crate) fn segment(transmit: &Transmit<'_>, turn: &mut Turn<'_>, iface: u32) 
     loop {
         let len = size.min(total - done);
         let mut buffer = turn.buffer();
+        buffer.reserve(transmit.header.len() + len);
         buffer.extend_from_slice(transmit.header);
         if len < total {
             patch(&mut buffer, len, done as u32);

@@ -205,7 +205,7 @@ impl Transfer {
                 engine: config.engine.clone(),
                 paths,
                 routes,
-                strategy: Box::new(strategy_of(config.strategy)),
+                strategy: strategy_of(config.strategy),
             };
             world.add(|rng| Host::new(config, rng))
         };

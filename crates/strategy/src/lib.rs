@@ -5,67 +5,112 @@
 //! file and one row in the table; what several have in common is in [`parts`].
 #![forbid(unsafe_code)]
 
+mod blest;
+mod ecf;
+mod fsa;
+mod linux;
+mod maps;
 mod minrtt;
 pub mod parts;
+mod po;
 mod redundant;
 mod roundrobin;
+mod settings;
 
-use std::fmt;
-
+use braid_engine::StrategyFactory;
 use braid_engine::strategy::Strategy;
 
+pub use blest::Blest;
+pub use ecf::Ecf;
+pub use fsa::Fsa;
+pub use linux::Linux;
+pub use maps::Maps;
 pub use minrtt::MinRtt;
+pub use po::Po;
 pub use redundant::Redundant;
 pub use roundrobin::RoundRobin;
+pub use settings::StrategyError;
+
+use settings::Settings;
 
 /// The strategy of a connection whose user did not choose.
 pub const DEFAULT: &str = "minrtt";
 
-/// Makes one strategy.
-type Make = fn() -> Box<dyn Strategy>;
+/// Reads a strategy's settings and makes what makes it.
+type Read = fn(&mut Settings<'_>) -> Result<StrategyFactory, StrategyError>;
 
 /// Every strategy by its name.
-const TABLE: &[(&str, Make)] = &[
-    ("minrtt", || Box::new(MinRtt)),
-    ("roundrobin", || Box::<RoundRobin>::default()),
-    ("redundant", || Box::new(Redundant)),
+const TABLE: &[(&str, Read)] = &[
+    ("minrtt", |_| Ok(copies_of(MinRtt))),
+    ("roundrobin", |_| Ok(copies_of(RoundRobin::default()))),
+    ("redundant", |_| Ok(copies_of(Redundant))),
+    ("blest", |_| Ok(copies_of(Blest::default()))),
+    ("ecf", |_| Ok(copies_of(Ecf::default()))),
+    ("linux", |_| Ok(copies_of(Linux::default()))),
+    ("fsa", |_| Ok(copies_of(Fsa::default()))),
+    ("po", |settings| {
+        let bases = BASELINES.map(|name| (name, name));
+        let base = settings.one_of("base", "minrtt", &bases)?;
+        Ok(Po::factory(factory(base)?))
+    }),
+    ("maps", |settings| Ok(copies_of(Maps::read(settings)?))),
 ];
 
-/// The names of all strategies.
+/// Those that `po` may build on.
+const BASELINES: [&str; 6] = ["minrtt", "roundrobin", "redundant", "blest", "ecf", "linux"];
+
+/// The names of all strategies, without settings.
 pub fn names() -> impl Iterator<Item = &'static str> {
     TABLE.iter().map(|(name, _)| *name)
 }
 
-/// A strategy by its name.
+/// A strategy by its name and settings, such as `maps:single`.
 ///
 /// # Errors
 ///
-/// There is none of that name.
-pub fn by_name(name: &str) -> Result<Box<dyn Strategy>, UnknownStrategy> {
+/// There is none of that name, or it has no such settings.
+pub fn by_name(name: &str) -> Result<Box<dyn Strategy>, StrategyError> {
     Ok(factory(name)?())
 }
 
-/// Makes as many of the strategy called `name` as wanted.
+/// Makes as many as wanted of the strategy that `name` stands for: its name and, after a colon, its
+/// settings with commas between them, such as `maps:plr=measured,eps=0.25`.
 ///
 /// # Errors
 ///
-/// There is none of that name.
-pub fn factory(name: &str) -> Result<fn() -> Box<dyn Strategy>, UnknownStrategy> {
-    let row = TABLE.iter().find(|(known, _)| *known == name);
-    row.map(|(_, make)| *make)
-        .ok_or_else(|| UnknownStrategy(name.to_owned()))
+/// There is none of that name, or it has no such settings.
+pub fn factory(name: &str) -> Result<StrategyFactory, StrategyError> {
+    let bare = name.split_once(':').map_or(name, |(bare, _)| bare);
+    let Some((_, read)) = TABLE.iter().find(|(known, _)| *known == bare) else {
+        return Err(StrategyError {
+            problem: format!("there is no strategy {bare:?}"),
+            expected: format!("one of {}", names().collect::<Vec<_>>().join(", ")),
+        });
+    };
+    let mut settings = Settings::new(name);
+    let factory = read(&mut settings)?;
+    settings.finish()?;
+    Ok(factory)
 }
 
-/// A name that no strategy has. Its message lists the names there are.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct UnknownStrategy(pub String);
-
-impl fmt::Display for UnknownStrategy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let known: Vec<_> = names().collect();
-        let known = known.join(", ");
-        write!(f, "unknown strategy {:?}; known are: {known}", self.0)
+/// Divides a list of names with commas between them, of which some may come with settings: what
+/// follows a setting and is no name is one more setting.
+pub fn split_list(list: &str) -> Vec<String> {
+    let mut divided: Vec<String> = Vec::new();
+    for part in list.split(',') {
+        let bare = part.split_once(':').map_or(part, |(bare, _)| bare);
+        match divided.last_mut() {
+            Some(last) if last.contains(':') && !names().any(|known| known == bare) => {
+                last.push(',');
+                last.push_str(part);
+            }
+            _ => divided.push(part.to_owned()),
+        }
     }
+    divided
 }
 
-impl std::error::Error for UnknownStrategy {}
+/// Makes copies of `strategy`, which has not decided anything yet.
+fn copies_of(strategy: impl Strategy + Clone + 'static) -> StrategyFactory {
+    Box::new(move || Box::new(strategy.clone()))
+}

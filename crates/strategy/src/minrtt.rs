@@ -30,22 +30,22 @@ impl Strategy for MinRtt {
     }
 }
 
-fn new_data(view: &SendView<'_>) -> Option<Decision> {
+/// New data by round-trip time alone.
+pub(crate) fn new_data(view: &SendView<'_>) -> Option<Decision> {
     if !view.may_send_new {
         return None;
     }
     // One that delivers ever later counts as failed, as long as there is another.
     let all = usable(view).all(keeps_waiting);
-    let usable = usable(view).filter(|s| all || !keeps_waiting(s));
-    let best = usable
-        .clone()
-        .filter(|s| s.ready)
-        .min_by_key(|s| by_rtt(s))?;
+    let works = |s: &&SubflowView| all || !keeps_waiting(s);
+    let ready = usable(view).filter(|s| s.ready);
+    let best = ready.filter(works).min_by_key(|s| by_rtt(s))?;
     // A faster subflow with window room that only the pacer holds would, in a kernel, already have
     // taken data into its queue. So much is left to it: without this, the gaps between its bursts
     // would send short flows over the slow path.
-    let spoken_for: u64 = usable
-        .filter(|s| by_rtt(s) < by_rtt(best) && is_paced(s))
+    let paced = usable(view).filter(|s| is_paced(s) && by_rtt(s) < by_rtt(best));
+    let spoken_for = paced
+        .filter(works)
         .map(SubflowView::window_room)
         .fold(0, u64::saturating_add);
     let sendable = view.unsent.min(view.peer_window);

@@ -71,10 +71,16 @@ impl<'a> Writer<'a> {
 
 /// The 16-bit field at `at`, which the caller knows to be in bounds.
 pub(crate) fn be16(bytes: &[u8], at: usize) -> u16 {
-    u16::from_be_bytes([bytes[at], bytes[at + 1]])
+    u16::from_be_bytes(field(bytes, at))
 }
 
 /// The 32-bit field at `at`, which the caller knows to be in bounds.
 pub(crate) fn be32(bytes: &[u8], at: usize) -> u32 {
-    u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+    u32::from_be_bytes(field(bytes, at))
+}
+
+fn field<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
+    let mut field = [0; N];
+    field.copy_from_slice(&bytes[at..at + N]);
+    field
 }

@@ -132,15 +132,17 @@ impl Repr {
     pub fn parse(segment: &[u8]) -> Result<(Repr, &[u8])> {
         let view = Packet::new(segment)?;
         let flags = view.flags();
-        let repr = Repr {
+        let mut repr = Repr {
             src_port: view.src_port(),
             dst_port: view.dst_port(),
             seq: view.seq(),
             ack: view.ack(),
             flags,
             window: view.window(),
-            options: Options::parse(view.options(), flags.contains(Flags::SYN))?,
+            options: Options::new(),
         };
+        let syn = flags.contains(Flags::SYN);
+        repr.options.take_all(view.options(), syn)?;
         if repr.src_port == 0 || repr.dst_port == 0 {
             return Err(Error::Unsupported);
         }
@@ -165,22 +167,18 @@ impl Repr {
     /// # Panics
     /// If `buf` is shorter than [`Self::header_len`] or the options exceed [`MAX_OPTIONS_LEN`].
     pub fn emit(&self, buf: &mut [u8]) {
-        let header_len = self.header_len();
-        assert!(
-            header_len <= HEADER_LEN + MAX_OPTIONS_LEN,
-            "options exceed 40 bytes"
-        );
+        let options = self.options.emit(&mut buf[HEADER_LEN..]);
+        assert!(options <= MAX_OPTIONS_LEN, "options exceed 40 bytes");
         let mut w = Writer::new(buf);
         w.u16(self.src_port);
         w.u16(self.dst_port);
         w.u32(self.seq.0);
         w.u32(self.ack.0);
-        w.u8((header_len as u8 / 4) << 4);
+        w.u8(((HEADER_LEN + options) as u8 / 4) << 4);
         w.u8(self.flags.0);
         w.u16(self.window);
         // Checksum and urgent pointer.
         w.u32(0);
-        self.options.emit(&mut buf[HEADER_LEN..header_len]);
     }
 }
 

@@ -47,6 +47,15 @@ impl Instant {
     pub const fn saturating_since(self, earlier: Instant) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
+
+    /// The first of `times`, if there is any.
+    pub fn earliest(times: impl IntoIterator<Item = Option<Instant>>) -> Option<Instant> {
+        let first = |a: Option<Instant>, b: Option<Instant>| match (a, b) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            _ => a.or(b),
+        };
+        times.into_iter().fold(None, first)
+    }
 }
 
 /// Seconds with nine decimals, as in `12.000345678`.
@@ -63,7 +72,8 @@ impl core::fmt::Display for Instant {
 
 /// A duration in whole nanoseconds; durations past 584 years saturate.
 fn nanos(d: Duration) -> u64 {
-    u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)
+    let seconds = d.as_secs().saturating_mul(1_000_000_000);
+    seconds.saturating_add(d.subsec_nanos().into())
 }
 
 impl Add<Duration> for Instant {
@@ -114,6 +124,13 @@ mod tests {
         let mut t = early;
         t += Duration::from_nanos(7);
         assert_eq!(t, late);
+    }
+
+    #[test]
+    fn earliest_is_the_first_there_is() {
+        let [early, late] = [3, 10].map(|ns| Some(Instant::from_nanos(ns)));
+        assert_eq!(Instant::earliest([None, late, early, None]), early);
+        assert_eq!(Instant::earliest([None, None]), None);
     }
 
     #[test]

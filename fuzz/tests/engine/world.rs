@@ -103,7 +103,7 @@ pub struct World {
     /// Whose SYN came from there.
     opened: BTreeMap<SocketAddr, usize>,
     /// No packet was changed or forged: what is written must arrive.
-    honest: bool,
+    pub honest: bool,
 }
 
 impl World {

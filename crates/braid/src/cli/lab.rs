@@ -1,5 +1,6 @@
 //! The table of `braid lab`.
 
+use std::convert::Infallible;
 use std::error::Error;
 use std::fmt::Display;
 use std::ops::RangeInclusive;
@@ -95,12 +96,11 @@ pub struct FctArgs {
     /// Strategies of both ends.
     #[arg(
         long,
-        value_name = "NAME,…",
-        value_delimiter = ',',
+        value_name = "NAME[:SETTING,…],…",
         default_value = "minrtt",
         help = known("Strategies of both ends", braid_strategy::names())
     )]
-    pub strategy: Vec<String>,
+    pub strategy: Strategies,
     /// Congestion controls of both ends.
     #[arg(
         long,
@@ -151,6 +151,18 @@ pub struct FctArgs {
     /// Log the first run of each cell here, one JSON object a line (--arm sim only).
     #[arg(long, value_name = "DIR")]
     pub log: Option<PathBuf>,
+}
+
+/// Names of strategies, some of them with settings.
+#[derive(Debug, Clone)]
+pub struct Strategies(pub Vec<String>);
+
+impl FromStr for Strategies {
+    type Err = Infallible;
+
+    fn from_str(list: &str) -> Result<Self, Infallible> {
+        Ok(Strategies(braid_strategy::split_list(list)))
+    }
 }
 
 /// Reads a whole number in `range`.

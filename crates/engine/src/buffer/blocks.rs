@@ -1,5 +1,7 @@
 //! The blocks that a send buffer has written to: each goes back to the pool with its last byte.
 
+use std::ops::Range;
+
 use super::pool::{BLOCK_SIZE, Block, Pool};
 
 /// Slot lists longer than this are given back when no block is held.
@@ -102,10 +104,10 @@ impl Blocks {
         }
     }
 
-    /// The bytes of the block in `slot` from `start` on, to be written.
-    pub fn rest_mut(&mut self, slot: u32, start: usize) -> &mut [u8] {
+    /// The bytes `range` of the block in `slot`, to be written.
+    pub fn bytes_mut(&mut self, slot: u32, range: Range<usize>) -> &mut [u8] {
         match &mut self.slots[slot as usize].block {
-            Some(block) => &mut block.bytes_mut()[start..],
+            Some(block) => block.bytes_mut(range),
             None => &mut [],
         }
     }

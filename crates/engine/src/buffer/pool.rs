@@ -3,6 +3,7 @@
 use arrayvec::ArrayVec;
 
 use std::fmt;
+use std::ops::Range;
 
 /// Bytes per block: a super-segment of 64 kB spans at most three.
 pub const BLOCK_SIZE: usize = 32 * 1024;
@@ -10,18 +11,40 @@ pub const BLOCK_SIZE: usize = 32 * 1024;
 /// Most free blocks kept for reuse (8 MiB); others go back to the allocator.
 const KEEP_FREE: usize = 256;
 
-/// Memory for [`BLOCK_SIZE`] bytes. Its contents are whatever its last user left.
-pub struct Block(Box<[u8; BLOCK_SIZE]>);
+/// Memory for [`BLOCK_SIZE`] bytes. Its contents are whatever its last user left, up to the last one
+/// ever used: what is never written is never touched.
+pub struct Block(Vec<u8>);
 
 impl Block {
-    /// The bytes.
-    pub fn bytes(&self) -> &[u8; BLOCK_SIZE] {
+    fn new() -> Self {
+        Block(Vec::with_capacity(BLOCK_SIZE))
+    }
+
+    /// The bytes up to the last one used.
+    pub fn bytes(&self) -> &[u8] {
         &self.0
     }
 
-    /// The bytes, to be written.
-    pub fn bytes_mut(&mut self) -> &mut [u8; BLOCK_SIZE] {
-        &mut self.0
+    /// The bytes of `range`, to be written.
+    pub fn bytes_mut(&mut self, range: Range<usize>) -> &mut [u8] {
+        debug_assert!(range.end <= BLOCK_SIZE, "{range:?} of a block");
+        if self.0.len() < range.end {
+            self.0.resize(range.end, 0);
+        }
+        &mut self.0[range]
+    }
+
+    /// Writes `data` from byte `at` on.
+    pub fn put(&mut self, at: usize, data: &[u8]) {
+        debug_assert!(
+            at + data.len() <= BLOCK_SIZE,
+            "{} bytes at {at}",
+            data.len()
+        );
+        match at == self.0.len() {
+            true => self.0.extend_from_slice(data),
+            false => self.bytes_mut(at..at + data.len()).copy_from_slice(data),
+        }
     }
 }
 
@@ -58,12 +81,8 @@ impl Pool {
         if self.used >= self.limit {
             return None;
         }
-        let block = match self.free.pop() {
-            Some(block) => block,
-            None => Block(vec![0; BLOCK_SIZE].into_boxed_slice().try_into().ok()?),
-        };
         self.used += 1;
-        Some(block)
+        Some(self.free.pop().unwrap_or_else(Block::new))
     }
 
     /// As [`alloc`](Self::alloc), but leaves the reserve untouched.

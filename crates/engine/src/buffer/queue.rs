@@ -2,6 +2,8 @@
 
 use std::collections::VecDeque;
 
+use braid_wire::Instant;
+
 use super::blocks::Span;
 use crate::{Class, Urgency};
 
@@ -18,6 +20,7 @@ struct Piece {
     span: Span,
     stream: u32,
     urgency: Urgency,
+    deadline: Option<Instant>,
     /// The next piece belongs to the same write.
     more: bool,
 }
@@ -30,6 +33,8 @@ pub(super) struct Queue {
     /// So many pieces at the front are the rest of a write that is gone in part.
     started: usize,
     bytes: [u64; Urgency::COUNT],
+    /// No write is late before this.
+    first_deadline: Option<Instant>,
 }
 
 impl Queue {
@@ -92,6 +97,7 @@ impl Queue {
         if at > self.started
             && let Some(last) = self.pieces.get_mut(at - 1)
             && (last.stream, last.urgency) == (class.stream, class.urgency)
+            && (last.deadline, class.deadline) == (None, None)
             && last.span.len() + span.len() <= JOIN
             && last.span.join(span)
         {
@@ -102,8 +108,11 @@ impl Queue {
             span,
             stream: class.stream,
             urgency: class.urgency,
+            deadline: class.deadline,
             more,
         };
+        let deadlines = [self.first_deadline, class.deadline];
+        self.first_deadline = deadlines.into_iter().flatten().min();
         self.pieces.insert(at, piece);
     }
 
@@ -140,6 +149,27 @@ impl Queue {
         Some(span)
     }
 
+    /// Takes writes out that are late and of which nothing is gone, and calls `dropped` with their
+    /// bytes.
+    pub fn drop_late(&mut self, now: Instant, mut dropped: impl FnMut(Span)) {
+        if self.first_deadline.is_none_or(|at| at > now) {
+            return;
+        }
+        let (mut n, mut first) = (0, None::<Instant>);
+        self.pieces.retain(|piece| {
+            n += 1;
+            let late = n > self.started && piece.deadline.is_some_and(|at| at <= now);
+            if late {
+                self.bytes[piece.urgency.index()] -= piece.span.len() as u64;
+                dropped(piece.span);
+            } else if n > self.started {
+                first = [first, piece.deadline].into_iter().flatten().min();
+            }
+            !late
+        });
+        self.first_deadline = first;
+    }
+
     /// Forgets everything.
     pub fn clear(&mut self) {
         self.pieces.clear();
@@ -148,5 +178,6 @@ impl Queue {
         }
         self.started = 0;
         self.bytes = [0; Urgency::COUNT];
+        self.first_deadline = None;
     }
 }

@@ -142,6 +142,8 @@ impl RangeSet {
 
     /// The range that contains `offset`.
     pub fn range_containing(&self, offset: u64) -> Option<Range<u64>> {
+        // What is new lies behind all.
+        self.ranges.back().filter(|last| offset < last.1)?;
         let i = self.ranges.partition_point(|r| r.1 <= offset);
         let r = self.ranges.get(i)?;
         (r.0 <= offset).then_some(r.0..r.1)

@@ -97,7 +97,7 @@ impl RecvBuffer {
     }
 
     /// Changes how many bytes past the read offset are taken. What is stored stays. The list of
-    /// blocks grows with it, by 8 bytes per [`BLOCK_SIZE`].
+    /// blocks grows with it, by 24 bytes per [`BLOCK_SIZE`].
     pub fn set_limit(&mut self, limit: u64) {
         self.limit = limit;
     }
@@ -261,7 +261,7 @@ fn copy_in(
             break;
         }
         let (now, later) = from.split_at(take);
-        block.bytes_mut()[skip..skip + take].copy_from_slice(now);
+        block.put(skip, now);
         from = later;
         skip = 0;
     }

@@ -6,6 +6,8 @@ use std::ops::Range;
 
 use arrayvec::ArrayVec;
 
+use braid_wire::Instant;
+
 use super::RangeSet;
 use super::blocks::{Blocks, Span};
 use super::pool::{BLOCK_SIZE, Block, Pool};
@@ -156,9 +158,9 @@ impl SendBuffer {
             && tail.used < BLOCK_SIZE
             && left > 0
         {
-            let rest = self.blocks.rest_mut(tail.slot, tail.used);
-            let take = left.min(rest.len());
-            slices.push(IoSliceMut::new(&mut rest[..take]));
+            let take = left.min(BLOCK_SIZE - tail.used);
+            let rest = tail.used..tail.used + take;
+            slices.push(IoSliceMut::new(self.blocks.bytes_mut(tail.slot, rest)));
             left -= take;
         }
         let wanted = left.div_ceil(BLOCK_SIZE).min(WRITE_SLICES - slices.len());
@@ -169,7 +171,7 @@ impl SendBuffer {
         }
         for block in self.fresh.iter_mut().take(wanted) {
             let take = left.min(BLOCK_SIZE);
-            slices.push(IoSliceMut::new(&mut block.bytes_mut()[..take]));
+            slices.push(IoSliceMut::new(block.bytes_mut(0..take)));
             left -= take;
         }
         self.offered = max - left;
@@ -228,6 +230,16 @@ impl SendBuffer {
             }
         }
         written
+    }
+
+    /// Drops writes that are late at `now` and of which nothing is mapped. Returns how many bytes.
+    pub fn drop_late(&mut self, now: Instant, pool: &mut Pool) -> u64 {
+        let before = self.end;
+        self.queue.drop_late(now, |span| {
+            self.end -= span.len() as u64;
+            give_back(&mut self.blocks, &mut self.tails, span, pool);
+        });
+        before - self.end
     }
 
     // --- sending
@@ -328,16 +340,7 @@ impl SendBuffer {
                 continue;
             }
             self.kept_bytes -= kept.span.len();
-            if self.blocks.release(kept.span, pool) {
-                let gone = |t: &Tail| t.slot == kept.span.slot();
-                for tail in self
-                    .tails
-                    .iter_mut()
-                    .filter(|t| t.as_ref().is_some_and(gone))
-                {
-                    *tail = None;
-                }
-            }
+            give_back(&mut self.blocks, &mut self.tails, kept.span, pool);
         }
         for list in [&mut self.kept, &mut self.mapped] {
             if list.is_empty() {
@@ -360,5 +363,18 @@ impl SendBuffer {
         self.tails = [None; Urgency::COUNT];
         self.start = self.end;
         self.nxt = self.end;
+    }
+}
+
+/// The bytes of `span` are needed no more.
+fn give_back(
+    blocks: &mut Blocks,
+    tails: &mut [Option<Tail>; Urgency::COUNT],
+    span: Span,
+    pool: &mut Pool,
+) {
+    if blocks.release(span, pool) {
+        let gone = |t: &&mut Option<Tail>| t.is_some_and(|t| t.slot == span.slot());
+        tails.iter_mut().filter(gone).for_each(|tail| *tail = None);
     }
 }

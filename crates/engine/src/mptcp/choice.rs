@@ -12,6 +12,7 @@ impl Connection {
     /// Data, new or once more, where the strategy wants it.
     pub(super) fn poll_data(&mut self, ctx: &mut Ctx<'_>) -> Option<Outgoing> {
         self.live.ask_at.take_if(|at| *at <= ctx.now);
+        self.drop_late(ctx);
         let copying = self.may_copy();
         if (self.snd.unsent() == 0 && !copying) || !self.is_any_ready(ctx) {
             return None;
@@ -24,11 +25,13 @@ impl Connection {
         } else if !copying {
             return None;
         }
-        let subflows = self.views(ctx.now, copying);
+        let mut subflows = ArrayVec::new();
+        self.show_subflows(ctx.now, copying, &mut subflows);
         let oldest = copying.then(|| self.snd.flight.oldest()).flatten();
         let view = SendView {
             now: ctx.now,
             subflows: &subflows,
+            sent: self.snd.nxt,
             unsent: self.snd.unsent(),
             unsent_by_urgency: self.snd.unsent_by_urgency(),
             peer_window: self.snd.peer_window(),
@@ -61,6 +64,15 @@ impl Connection {
                     }
                 }
             }
+        }
+    }
+
+    /// Drops what was to be sent by now and was not.
+    fn drop_late(&mut self, ctx: &mut Ctx<'_>) {
+        let dropped = self.snd.buf.drop_late(ctx.now, ctx.pool);
+        if dropped > 0 {
+            self.snd.dropped += dropped;
+            self.signal_writable(ctx);
         }
     }
 
@@ -106,20 +118,22 @@ impl Connection {
         carriers.take(MAX_VIEWS).any(|s| s.room(ctx.now) > 0)
     }
 
-    fn views(&mut self, now: Instant, copying: bool) -> ArrayVec<SubflowView, MAX_VIEWS> {
-        let flight = &self.snd.flight;
-        self.subflows
-            .iter_mut()
-            .filter(|s| s.can_carry())
-            .take(MAX_VIEWS)
-            .map(|s| {
-                let copies = match copying && s.room(now) > 0 {
-                    true => flight.copies(&mut s.cursors, s.slot),
-                    false => Copies::default(),
-                };
-                s.view(now, copies)
-            })
-            .collect()
+    /// Fills `views` in place: they are large.
+    fn show_subflows(
+        &mut self,
+        now: Instant,
+        copying: bool,
+        views: &mut ArrayVec<SubflowView, MAX_VIEWS>,
+    ) {
+        let carriers = self.subflows.iter_mut().filter(|s| s.can_carry());
+        for subflow in carriers.take(MAX_VIEWS) {
+            let ready = subflow.room(now) > 0;
+            let copies = match copying && ready {
+                true => self.snd.flight.copies(&mut subflow.cursors, subflow.slot),
+                false => Copies::default(),
+            };
+            views.push(subflow.view(ready, copies));
+        }
     }
 
     /// The subflow a strategy chose. Where it is not ready nothing may be sent: packets without a

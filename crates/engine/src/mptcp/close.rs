@@ -34,49 +34,57 @@ impl Connection {
 
     /// Answers the peer's FIN on subflows that are not needed any more. The last one that works
     /// stays open in our direction until the connection is through: what is written, DATA_FIN and
-    /// what the peer dropped at the data level still go out there (RFC 8684 section 3.3.3).
-    fn answer_fins(&mut self) {
+    /// what the peer dropped at the data level still go out there (RFC 8684 section 3.3.3). Returns
+    /// whether there were any.
+    fn answer_fins(&mut self) -> bool {
         let carries_on = |s: &Subflow| s.can_carry() && !s.stale && !s.rcv.finished();
-        if matches!(self.mode, Mode::Tcp) || !self.subflows.iter().any(carries_on) {
-            return;
+        let unanswered = |s: &Subflow| s.rcv.finished() && !s.fin_wanted;
+        if matches!(self.mode, Mode::Tcp)
+            || !self.subflows.iter().any(unanswered)
+            || !self.subflows.iter().any(carries_on)
+        {
+            return false;
         }
-        for i in 0..self.subflows.len() {
-            if self.subflows[i].rcv.finished() && !self.subflows[i].fin_wanted {
-                self.subflows[i].fin_wanted = true;
-                self.snd.flight.on_failed(self.subflows[i].slot);
-            }
+        for subflow in self.subflows.iter_mut().filter(|s| unanswered(s)) {
+            subflow.fin_wanted = true;
+            self.snd.flight.on_failed(subflow.slot);
         }
+        true
     }
 
-    /// Brings everything in line after a change: closing, dead subflows, further subflows.
-    pub fn settle(&mut self, ctx: &mut Ctx<'_>) {
-        self.finish_if_done(ctx);
-        self.answer_fins();
-        self.bound_repeats(ctx);
-        self.close_subflows();
-        self.reap(ctx);
-        self.join_paths(ctx);
+    /// Brings everything in line after a change: closing, dead subflows, further subflows. Returns
+    /// whether there may be something to send now that there was not before.
+    pub fn settle(&mut self, ctx: &mut Ctx<'_>) -> bool {
+        let mut changed = self.finish_if_done(ctx);
+        changed |= self.answer_fins();
+        changed |= self.bound_repeats(ctx);
+        changed |= self.close_subflows();
+        changed |= self.reap(ctx);
+        changed |= self.join_paths(ctx);
+        changed
     }
 
     /// Both directions closed and acknowledged, and everything read: the connection is over for
-    /// its user.
-    pub fn finish_if_done(&mut self, ctx: &mut Ctx<'_>) {
-        if !self.is_through() || self.is_ended() {
-            return;
-        }
-        if self.rcv.buf.readable() == 0 {
+    /// its user. Returns whether it is, from now on.
+    pub fn finish_if_done(&mut self, ctx: &mut Ctx<'_>) -> bool {
+        let done = self.is_through() && !self.is_ended() && self.rcv.buf.readable() == 0;
+        if done {
             self.end(ctx, CloseReason::Finished);
         }
+        done
     }
 
-    fn close_subflows(&mut self) {
+    /// Ends subflows that have nothing left to do. Returns whether there were any.
+    fn close_subflows(&mut self) -> bool {
         let plain_fin = matches!(self.mode, Mode::Tcp)
             && self.snd.fin == SendFin::Queued
             && self.snd.unsent() == 0;
         let over = matches!(self.life, Life::Ended { .. });
         let tcp = matches!(self.mode, Mode::Tcp);
         let fin = plain_fin || (!tcp && self.is_through());
+        let mut changed = plain_fin;
         for subflow in &mut self.subflows {
+            changed |= fin && !subflow.fin_wanted;
             subflow.fin_wanted |= fin;
             let said = subflow.fin_acked && subflow.rcv.finished();
             if subflow.phase == Phase::Established
@@ -88,19 +96,23 @@ impl Connection {
                 // The last ACK is still to be sent where it is due.
                 if subflow.rcv.due != crate::tcp::receive::AckDue::Now {
                     subflow.close(SubflowCloseReason::Finished);
+                    changed = true;
                 }
             }
             if over && matches!(subflow.phase, Phase::SynSent | Phase::JoinAcked) {
                 subflow.close(SubflowCloseReason::Finished);
+                changed = true;
             }
         }
         if plain_fin {
             self.snd.fin = SendFin::Sent;
         }
+        changed
     }
 
-    /// Takes closed subflows out, and saves what they carried.
-    fn reap(&mut self, ctx: &mut Ctx<'_>) {
+    /// Takes closed subflows out, and saves what they carried. Returns whether there were any.
+    fn reap(&mut self, ctx: &mut Ctx<'_>) -> bool {
+        let before = self.subflows.len();
         let mut i = 0;
         while i < self.subflows.len() {
             if self.subflows[i].phase != Phase::Closed {
@@ -118,6 +130,7 @@ impl Connection {
                 self.live.waiting_since.get_or_insert(ctx.now);
             }
         }
+        self.subflows.len() < before
     }
 
     /// When a finished connection may be forgotten.

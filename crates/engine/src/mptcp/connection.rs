@@ -20,7 +20,6 @@ use crate::path::{Path, PathManager, Records};
 use crate::stats::{ConnStats, PathStats};
 use crate::strategy::{FlowSize, Strategy, StrategyEvent};
 use crate::tcp::FourTuple;
-use crate::tcp::receive::AckDue;
 use crate::{ApiError, Class, Config, ConnId, Event, ListenerId, SubflowId, Urgency};
 
 /// Window offered before anything is known; also the least a connection gets under pressure.
@@ -129,6 +128,8 @@ pub(crate) struct SendSide {
     pub fin: SendFin,
     /// Who carries what was sent and not acknowledged; empty in regular TCP.
     pub flight: Flight,
+    /// Bytes that were late before they were sent.
+    pub dropped: u64,
     /// A write of this urgency found no room; the most urgent one, if several did.
     pub blocked: Option<Urgency>,
 }
@@ -313,6 +314,7 @@ impl Connection {
                 wnd_end: 0,
                 fin: SendFin::Open,
                 flight: Flight::default(),
+                dropped: 0,
                 blocked: None,
             },
             rcv: RecvSide {
@@ -379,16 +381,8 @@ impl Connection {
     /// How urgent what it has to send is: `None` where it may be something small that waits for no
     /// data (an acknowledgement, a probe, a handshake, an end), or data that is sent again.
     pub fn next_urgency(&self, now: Instant) -> Option<Urgency> {
-        let owes = |s: &Subflow| {
-            s.rcv.due == AckDue::Now
-                || s.handshake_at.is_some_and(|at| at <= now)
-                || s.phase == Phase::Resetting
-                || s.probe_due
-                || s.keepalive_due
-                || (s.fin_wanted && !s.fin_sent)
-        };
         let urgency = self.snd.buf.most_urgent();
-        urgency.filter(|_| !self.subflows.iter().any(owes))
+        urgency.filter(|_| !self.subflows.iter().any(|s| s.owes(now)))
     }
 
     /// Registers a subflow and its 4-tuple.
@@ -547,15 +541,16 @@ impl Connection {
     /// Gives back what was kept for subflows to repeat and is not needed any more. Nobody's memory is
     /// held for long: past a bound the subflow that needs most is reset, and opened again as after
     /// any failure (RFC 8684 section 3.6); where memory is used up, one that timed out at once.
-    pub fn bound_repeats(&mut self, ctx: &mut Ctx<'_>) {
+    /// Returns whether one is reset.
+    pub fn bound_repeats(&mut self, ctx: &mut Ctx<'_>) -> bool {
         if self.snd.buf.kept() == 0 {
-            return;
+            return false;
         }
         let pressed = ctx.pool.unreserved() == 0;
         let most = ctx.config.send_buffer.max(MIN_REPEATS);
         let waits = |s: &Subflow| s.is_established() && !s.snd.board.is_empty();
         if !pressed && self.snd.buf.kept() < most && self.subflows.iter().any(waits) {
-            return;
+            return false;
         }
         let una = self.snd.una();
         self.snd.buf.forget(&repeats(&self.subflows, una), ctx.pool);
@@ -566,12 +561,14 @@ impl Connection {
             .iter_mut()
             .filter(|s| (too_much || (pressed && s.stale)) && needs(s) > 0)
             .max_by_key(|s| needs(s));
-        if let Some(subflow) = worst {
-            subflow.begin_reset(
-                ResetKind::Subflow(ResetReason::TooMuchOutstanding),
-                SubflowCloseReason::TimedOut,
-            );
-        }
+        let Some(subflow) = worst else {
+            return false;
+        };
+        subflow.begin_reset(
+            ResetKind::Subflow(ResetReason::TooMuchOutstanding),
+            SubflowCloseReason::TimedOut,
+        );
+        true
     }
 
     /// Ends the connection for its user; subflows are reset where the peer still knows them.

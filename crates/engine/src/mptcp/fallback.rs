@@ -4,7 +4,7 @@ use braid_wire::mptcp::{Dss, DssMapping, MptcpOption, ResetReason};
 
 use super::connection::{Connection, Ctx, Farewell, Mode, SendFin};
 use super::dss::carried;
-use super::subflow::{Opens, ResetKind};
+use super::subflow::{Opens, ResetKind, Subflow};
 use crate::event::SubflowCloseReason;
 use crate::{Event, FallbackCause};
 
@@ -27,6 +27,9 @@ impl Connection {
             self.live.fin_at = None;
         }
         self.mode = Mode::Tcp;
+        for subflow in self.subflows.iter_mut().filter(|s| s.is_early()) {
+            subflow.close(SubflowCloseReason::Finished);
+        }
         if cause != FallbackCause::NotRequested && !self.is_ended() {
             ctx.events.push_back(Event::FellBack {
                 conn: self.id,
@@ -60,7 +63,8 @@ impl Connection {
     fn is_contiguous(&self, i: usize) -> bool {
         let subflow = &self.subflows[i];
         let sent = subflow.snd.nxt - u64::from(subflow.fin_sent);
-        self.subflows.len() == 1
+        let mut others = self.subflows.iter().filter(|s| s.id != subflow.id);
+        others.all(Subflow::is_early)
             && subflow.opens == Opens::Connection
             && (!subflow.fin_wanted || self.snd.fin == SendFin::Acked)
             && sent == self.snd.nxt + 1

@@ -235,12 +235,21 @@ impl Flight {
                 ..Cursors::default()
             };
         }
-        let once = |p: &Piece| p.sent_on.count_ones() == 1;
+        let once = |p: &Piece| p.sent_on.is_power_of_two();
         let lost = (self.lost > 0).then(|| self.find(&mut cursors.lost, slot, Piece::is_lost));
+        let any = self.find(&mut cursors.any, slot, |_| true);
+        // Most often one is the other.
+        let single = match any {
+            Some(piece) if !once(piece) => self.find(&mut cursors.single, slot, once),
+            _ => {
+                cursors.single = cursors.any;
+                any
+            }
+        };
         Copies {
-            lost: lost.flatten(),
-            single: self.find(&mut cursors.single, slot, once),
-            any: self.find(&mut cursors.any, slot, |_| true),
+            lost: lost.flatten().map(Piece::shown),
+            single: single.map(Piece::shown),
+            any: any.map(Piece::shown),
         }
     }
 
@@ -275,7 +284,7 @@ impl Flight {
         cursor: &mut Cursor,
         slot: Slot,
         wanted: impl Fn(&Piece) -> bool,
-    ) -> Option<InFlight> {
+    ) -> Option<&Piece> {
         let last = self.pieces.back().filter(|last| last.end > cursor.offset)?;
         let from = self.index_of(*cursor);
         let mut open = self.pieces.range(from..);
@@ -287,7 +296,7 @@ impl Flight {
                 piece: self.first + self.pieces.len() as u64,
             },
         };
-        found.map(|n| self.pieces[from + n].shown())
+        found.map(|n| &self.pieces[from + n])
     }
 
     /// Does `f` to every piece of `range` and keeps the counts. Those at its ends are divided, or

@@ -1,5 +1,6 @@
 //! Handshakes: MP_CAPABLE, MP_JOIN and regular TCP, both roles (RFC 8684 sections 3.1, 3.2, 3.7).
 
+use core::mem;
 use core::net::SocketAddr;
 use core::time::Duration;
 
@@ -218,6 +219,7 @@ impl Connection {
             return;
         };
         let subflow = &mut self.subflows[i];
+        let confirmed = mptcp.confirmed;
         let (ours, theirs) = (mptcp.local.key, mptcp.remote.key);
         let genuine = match join(tcp) {
             Some(Join::SynAck {
@@ -244,7 +246,22 @@ impl Connection {
         }
         subflow.phase = Phase::JoinAcked;
         subflow.handshake_tries = 0;
-        subflow.handshake_at = Some(ctx.now);
+        // The peer must not use it as long as the connection may have to fall back: bytes that
+        // travelled here would be missing there.
+        subflow.handshake_at = confirmed.then_some(ctx.now);
+    }
+
+    /// The peer has our third ACK, and its options arrive.
+    pub(super) fn confirm(&mut self, now: Instant) {
+        let mptcp = self.mptcp_mut();
+        if mptcp.is_none_or(|m| mem::replace(&mut m.confirmed, true)) {
+            return;
+        }
+        self.size_segments();
+        let answered = |s: &&mut Subflow| s.phase == Phase::JoinAcked;
+        for subflow in self.subflows.iter_mut().filter(answered) {
+            subflow.handshake_at = Some(now);
+        }
     }
 
     /// The HMAC of our third ACK, for subflow `i`.
@@ -410,6 +427,7 @@ impl Connection {
     pub(super) fn establish(&mut self, ctx: &mut Ctx<'_>, i: usize) {
         let subflow = &mut self.subflows[i];
         subflow.phase = Phase::Established;
+        subflow.established_at = ctx.now;
         subflow.handshake_at = None;
         self.live.last_heard = ctx.now;
         self.live.last_payload = ctx.now;

@@ -1,7 +1,6 @@
 //! Segments of established subflows.
 
 use core::iter;
-use core::mem;
 use core::ops::Range;
 use core::time::Duration;
 
@@ -344,9 +343,9 @@ impl Connection {
 
     fn on_options(&mut self, ctx: &mut Ctx<'_>, i: usize, tcp: &tcp::Repr, seq: u64, len: usize) {
         for option in &tcp.options.mptcp {
-            match *option {
-                MptcpOption::Dss(dss) => self.on_dss(ctx, i, &dss, tcp.window),
-                MptcpOption::Capable(Capable::Data { data_len, .. })
+            match option {
+                MptcpOption::Dss(dss) => self.on_dss(ctx, i, dss, tcp.window),
+                &MptcpOption::Capable(Capable::Data { data_len, .. })
                     if !self.subflows[i].active =>
                 {
                     let map = Mapping {
@@ -364,8 +363,8 @@ impl Connection {
                 MptcpOption::Capable(Capable::Ack { .. }) | MptcpOption::Join(_) => {
                     self.subflows[i].rcv.ack_now();
                 }
-                MptcpOption::Prio { backup } => self.subflows[i].peer_backup = backup,
-                MptcpOption::FastClose { receiver_key }
+                &MptcpOption::Prio { backup } => self.subflows[i].peer_backup = backup,
+                &MptcpOption::FastClose { receiver_key }
                     if self.mptcp().is_some_and(|m| m.local.key == receiver_key) =>
                 {
                     self.fail(ctx, CloseReason::Reset);
@@ -395,7 +394,6 @@ impl Connection {
                 // Nothing is owed but window, and the peer is heard to hold it back.
                 self.live.behind = None;
             }
-            let confirmed = mem::replace(&mut mptcp.confirmed, true);
             let shift = self.subflows[i].agreed.peer_shift;
             let wnd_end = ack + (u64::from(window) << shift);
             if wnd_end > self.snd.wnd_end {
@@ -410,9 +408,7 @@ impl Connection {
                 self.live.fin_at = None;
             }
             self.acknowledge(ctx, ack.min(self.snd.nxt));
-            if !confirmed {
-                self.size_segments();
-            }
+            self.confirm(ctx.now);
         }
         if let Some(mapping) = &dss.mapping {
             self.on_mapping(ctx, i, mapping, dss.data_fin, rcv_nxt);

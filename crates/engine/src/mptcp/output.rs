@@ -50,7 +50,10 @@ pub(crate) struct Outgoing {
 impl Connection {
     /// The next packet, if any.
     pub fn poll_transmit(&mut self, ctx: &mut Ctx<'_>) -> Option<Outgoing> {
-        for i in 0..self.subflows.len() {
+        let lacks = |s: &Subflow| s.owes(ctx.now) || s.snd.board.lost() > 0;
+        let first = self.subflows.iter().position(lacks);
+        let owing = first.unwrap_or(self.subflows.len())..self.subflows.len();
+        for i in owing.clone() {
             if let Some(packet) = self.poll_subflow(ctx, i) {
                 return Some(packet);
             }
@@ -61,7 +64,8 @@ impl Connection {
                 return data;
             }
         }
-        (0..self.subflows.len())
+        owing
+            .into_iter()
             .find_map(|i| self.poll_fin(ctx, i).or_else(|| self.poll_ack(ctx, i)))
     }
 

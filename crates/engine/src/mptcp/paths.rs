@@ -6,8 +6,9 @@ use super::connection::{Connection, Ctx, Mode};
 use super::flight::MAX_SUBFLOWS;
 use super::subflow::{Phase, Subflow};
 use crate::event::SubflowCloseReason;
-use crate::path::Situation;
+use crate::path::{Situation, ThirdAck};
 use crate::strategy::{OpenView, StrategyEvent};
+use crate::tcp::receive::AckDue;
 use crate::{ApiError, Event, PathId, Protocol};
 
 impl Connection {
@@ -50,7 +51,14 @@ impl Connection {
     }
 
     fn situation<'a>(&self, ctx: &'a Ctx<'_>) -> Situation<'a> {
+        let first = self.subflows.iter().find(|s| s.is_established());
+        let unconfirmed = self.mptcp().is_some_and(|m| !m.confirmed);
+        let third_ack = first.filter(|_| unconfirmed).map(|s| ThirdAck {
+            sent_at: s.established_at,
+            rtt: s.snd.rtt.srtt(),
+        });
         Situation {
+            third_ack,
             paths: ctx.paths,
             records: ctx.records,
             in_use: self.lasting().map(|s| s.path).take(MAX_SUBFLOWS).collect(),
@@ -60,6 +68,7 @@ impl Connection {
                 asked: None,
                 unanswered: None,
                 flow_size: self.flow_size,
+                seen: (self.snd.nxt + self.snd.unsent()).max(self.rcv.buf.rcv_nxt()),
                 unsent: self.snd.unsent(),
             },
         }
@@ -67,11 +76,17 @@ impl Connection {
 
     /// Whether further subflows can be opened at all.
     fn can_join(&self, ctx: &Ctx<'_>) -> bool {
+        // The third ACK goes first.
+        let owed = |s: &Subflow| s.rcv.due == AckDue::Now;
+        let confirmed = self.mptcp().is_some_and(|m| m.confirmed);
+        if !confirmed && self.subflows.iter().any(owed) {
+            return false;
+        }
         self.listener.is_none()
             && self.subflows.len() < ctx.config.max_subflows.min(MAX_SUBFLOWS)
             && self.is_open()
             && !self.is_through()
-            && self.mptcp().is_some_and(|m| m.confirmed && !m.deny_join)
+            && self.mptcp().is_some_and(|m| !m.deny_join)
     }
 
     /// Whether a path to the peer has no subflow; cheaper than to look at the whole situation.
@@ -90,19 +105,22 @@ impl Connection {
             .filter(move |s| s.is_alive() && !left(s))
     }
 
-    /// Opens what is due, and plans what comes after it.
-    pub(super) fn join_paths(&mut self, ctx: &mut Ctx<'_>) {
+    /// Opens what is due, and plans what comes after it. Returns whether anything was opened.
+    pub(super) fn join_paths(&mut self, ctx: &mut Ctx<'_>) -> bool {
+        let mut opened = false;
         loop {
             if !self.can_join(ctx) || !self.lacks_subflow(ctx) {
-                return self.paths.rest();
+                self.paths.rest();
+                return opened;
             }
             let situation = self.situation(ctx);
             self.paths.plan(&mut *self.strategy, &situation);
             let Some(path) = self.paths.take_due(ctx.now) else {
-                return;
+                return opened;
             };
-            if self.open_subflow(ctx, path).is_err() {
-                self.paths.on_failure(ctx.now, path, Duration::ZERO);
+            match self.open_subflow(ctx, path) {
+                Ok(()) => opened = true,
+                Err(_) => self.paths.on_failure(ctx.now, path, Duration::ZERO),
             }
         }
     }
@@ -127,7 +145,10 @@ impl Connection {
                 true => ctx.now.saturating_since(subflow.opened_at),
                 false => Duration::ZERO,
             };
-            self.paths.on_failure(ctx.now, subflow.path, lived);
+            match self.mptcp().is_some_and(|m| !m.confirmed) {
+                true => self.paths.on_early_refusal(subflow.path),
+                false => self.paths.on_failure(ctx.now, subflow.path, lived),
+            }
         }
         if worked {
             ctx.events.push_back(Event::SubflowClosed {

@@ -47,6 +47,7 @@ impl Connection {
             snd_nxt: self.snd.nxt,
             snd_end: self.snd.buf.end(),
             unsent: self.snd.unsent_by_urgency(),
+            dropped: self.snd.dropped,
             peer_window: self.snd.peer_window(),
             rcv_nxt: self.rcv.buf.rcv_nxt(),
             rcv_read: self.rcv.buf.next(),

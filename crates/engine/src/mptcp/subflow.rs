@@ -105,6 +105,8 @@ pub(crate) struct Subflow {
     /// A mapping or a DATA_ACK has been received on it.
     pub dss_seen: bool,
     pub opened_at: Instant,
+    /// When data might first flow.
+    pub established_at: Instant,
     /// When the handshake segment is repeated, and how often it was.
     pub handshake_at: Option<Instant>,
     pub handshake_tries: u32,
@@ -164,6 +166,7 @@ impl Subflow {
             peer_backup: false,
             dss_seen: false,
             opened_at: Instant::ZERO,
+            established_at: Instant::ZERO,
             handshake_at: None,
             handshake_tries: 0,
             stale: false,
@@ -292,6 +295,27 @@ impl Subflow {
         self.is_established() && !self.fin_wanted
     }
 
+    /// Whether something small is to be sent that waits for no data: an acknowledgement, a probe, a
+    /// handshake, an end.
+    pub fn owes(&self, now: Instant) -> bool {
+        self.rcv.due == AckDue::Now
+            || self.handshake_at.is_some_and(|at| at <= now)
+            || self.phase == Phase::Resetting
+            || self.probe_due
+            || self.keepalive_due
+            || (self.fin_wanted && !self.fin_sent)
+    }
+
+    /// A join that the listener has not taken up: it never carried anything.
+    pub fn is_early(&self) -> bool {
+        let unknown = match self.phase {
+            Phase::SynSent | Phase::SynReceived => true,
+            Phase::JoinAcked => self.handshake_tries == 0,
+            _ => false,
+        };
+        unknown && self.opens != Opens::Connection
+    }
+
     /// Ends with a RST.
     pub fn begin_reset(&mut self, kind: ResetKind, reason: SubflowCloseReason) {
         if self.phase == Phase::Closed {
@@ -364,7 +388,7 @@ impl Subflow {
     }
 
     /// What a strategy sees.
-    pub fn view(&self, now: Instant, copies: Copies) -> SubflowView {
+    pub fn view(&self, ready: bool, copies: Copies) -> SubflowView {
         SubflowView {
             id: self.id,
             path: self.path,
@@ -377,6 +401,8 @@ impl Subflow {
             cwnd: self.snd.cwnd(),
             ssthresh: self.snd.cc.ssthresh(),
             in_flight: self.snd.in_flight(),
+            queued: self.snd.nxt - self.snd.una,
+            sent: self.snd.traffic.bytes_sent,
             oldest_sent: self.snd.board.oldest_sent(),
             mss: self.snd.mss(),
             pacing_rate: self.snd.pacer.rate(),
@@ -384,7 +410,7 @@ impl Subflow {
             loss: self.snd.traffic.loss(),
             backup: self.backup || self.peer_backup,
             stale: self.stale,
-            ready: self.room(now) > 0,
+            ready,
             copies,
         }
     }
@@ -408,10 +434,7 @@ impl Subflow {
         } else {
             None
         };
-        [self.handshake_at, pacing, ack, send]
-            .into_iter()
-            .flatten()
-            .min()
+        Instant::earliest([self.handshake_at, pacing, ack, send])
     }
 }
 

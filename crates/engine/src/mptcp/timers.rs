@@ -38,28 +38,23 @@ const MIN_RESEND: u64 = 1_400;
 impl Connection {
     /// When [`Self::handle_timeout`] is due.
     pub fn next_timeout(&self, ctx: &Ctx<'_>) -> Option<Instant> {
-        if let Some(at) = self.forget_at() {
-            let subflows = self
-                .subflows
-                .iter()
-                .filter_map(|s| s.next_timeout(false, ctx.now))
-                .min();
-            return Some(subflows.map_or(at, |s| s.min(at)));
+        let subflows = |pending| {
+            let timers = self.subflows.iter();
+            Instant::earliest(timers.map(|s| s.next_timeout(pending, ctx.now)))
+        };
+        let forget_at = self.forget_at();
+        if forget_at.is_some() {
+            return Instant::earliest([forget_at, subflows(false)]);
         }
         let pending = (self.snd.unsent() > 0 && self.snd.peer_window() > 0) || self.may_copy();
-        let subflows = self
-            .subflows
-            .iter()
-            .filter_map(|s| s.next_timeout(pending, ctx.now))
-            .min();
         let opening = match self.life {
             Life::Opening { since } => Some(since + ctx.config.connect_timeout),
             _ => None,
         };
         let lost = self.waiting_since().map(|at| at + ctx.config.user_timeout);
         let keepalive = self.awaits_life().then(|| self.keepalive_at());
-        [
-            subflows,
+        Instant::earliest([
+            subflows(pending),
             opening,
             lost,
             self.paths.next_at(),
@@ -67,10 +62,7 @@ impl Connection {
             self.live.stall_at,
             self.live.ask_at,
             self.live.fin_at,
-        ]
-        .into_iter()
-        .flatten()
-        .min()
+        ])
     }
 
     /// Whether the peer still has a part in this: one that does not has forgotten the connection
@@ -121,10 +113,7 @@ impl Connection {
     /// peer may acknowledge for ever on a subflow whose options a middlebox takes.
     fn waiting_since(&self) -> Option<Instant> {
         let behind = self.live.behind.map(|(since, _)| since);
-        [self.live.waiting_since, behind, self.live.left]
-            .into_iter()
-            .flatten()
-            .min()
+        Instant::earliest([self.live.waiting_since, behind, self.live.left])
     }
 
     /// Notes since when the DATA_ACK is behind what was sent, and the peer has left its last subflow

@@ -36,8 +36,26 @@ pub(crate) struct Situation<'a> {
     pub records: &'a Records,
     /// Paths that have a subflow, or one that is being opened.
     pub in_use: ArrayVec<PathId, MAX_PATHS>,
+    /// The opener's third ACK, while it is not known to have arrived.
+    pub third_ack: Option<ThirdAck>,
     /// As the strategy will see it, without its paths.
     pub view: OpenView<'static>,
+}
+
+/// The opener's third ACK under way. The peer refuses joins that come before it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ThirdAck {
+    pub sent_at: Instant,
+    pub rtt: Duration,
+}
+
+impl ThirdAck {
+    /// When a join may leave on `path` so that it comes second, with an eighth of the round trip to
+    /// spare. A path of which nothing is known is taken to be as long.
+    fn lead(&self, path: &PathView) -> Instant {
+        let rtt = path.record.map_or(self.rtt, |record| record.base_rtt);
+        self.sent_at + (self.rtt + self.rtt / 4).saturating_sub(rtt) / 2
+    }
 }
 
 /// Failures on a path.
@@ -60,6 +78,8 @@ pub(crate) struct PathManager {
     protocol: Protocol,
     /// Paths with failures.
     attempts: Vec<Attempt>,
+    /// Paths on which a join was refused that may have come before the third ACK.
+    early: ArrayVec<PathId, MAX_PATHS>,
     /// What is tried next, and when.
     next: Option<(PathId, Instant)>,
 }
@@ -74,6 +94,7 @@ impl PathManager {
             asked: None,
             protocol: Protocol::Mptcp,
             attempts: Vec::new(),
+            early: ArrayVec::new(),
             next: None,
         }
     }
@@ -181,10 +202,14 @@ impl PathManager {
             paths: &paths,
             ..situation.view
         };
-        let free = paths.iter().filter(|path| !path.in_use);
+        let early = &self.early;
+        let waits = |id| situation.third_ack.is_some() && early.contains(&id);
+        let free = paths.iter().filter(|p| !p.in_use && !waits(p.id));
         let wanted = free.filter_map(|path| {
             let wanted = strategy.join(&view, path)?;
-            Some((path.id, wanted.max(self.not_before(path.id))))
+            let lead = situation.third_ack.map(|ack| ack.lead(path));
+            let at = wanted.max(self.not_before(path.id));
+            Some((path.id, at.max(lead.unwrap_or(at))))
         });
         self.next = wanted.min_by_key(|(_, at)| *at);
     }
@@ -234,6 +259,14 @@ impl PathManager {
             not_before: now + delay,
             delay: MIN_DELAY,
         });
+    }
+
+    /// A join on `path` was refused before the peer was known to have the third ACK: it is tried
+    /// again when that is known.
+    pub fn on_early_refusal(&mut self, path: PathId) {
+        if !self.early.contains(&path) && !self.early.is_full() {
+            self.early.push(path);
+        }
     }
 
     /// The path came up: forget its failures.

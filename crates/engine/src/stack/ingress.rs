@@ -54,7 +54,8 @@ impl Stack {
                 return;
             }
         }
-        let Ok((tcp, payload)) = tcp::Repr::parse(segment) else {
+        let parsed = tcp::Repr::parse(segment);
+        let Ok((tcp, payload)) = &parsed else {
             self.stats.malformed += 1;
             return;
         };
@@ -68,17 +69,17 @@ impl Stack {
         };
         if let Some(&(conn, subflow)) = self.shared.demux.tuples.get(&tuple) {
             let stale = self.with(now, conn, |c, ctx| {
-                c.on_segment(ctx, subflow, &tcp, payload, meta)
+                c.on_segment(ctx, subflow, tcp, payload, meta)
             });
             if stale == Some(true) {
-                self.refuse(tuple, &tcp, payload.len(), None);
+                self.refuse(tuple, tcp, payload.len(), None);
             }
         } else if tcp.flags.contains(Flags::RST) {
             self.stats.strays += 1;
         } else if tcp.flags.contains(Flags::SYN) && !tcp.flags.contains(Flags::ACK) {
-            self.on_syn(now, tuple, &tcp, payload.len());
+            self.on_syn(now, tuple, tcp, payload.len());
         } else {
-            self.refuse(tuple, &tcp, payload.len(), None);
+            self.refuse(tuple, tcp, payload.len(), None);
         }
     }
 

@@ -518,8 +518,7 @@ impl Stack {
             };
             let mut ctx = self.shared.ctx(now);
             let mut out = conn.poll_transmit(&mut ctx);
-            if out.is_none() {
-                conn.settle(&mut ctx);
+            if out.is_none() && conn.settle(&mut ctx) {
                 // What `settle` started (a join, a FIN) is sent in this round too.
                 out = conn.poll_transmit(&mut ctx);
             }
@@ -591,13 +590,11 @@ impl Stack {
     /// The next event.
     pub fn poll_event(&mut self) -> Option<Event> {
         let event = self.shared.events.pop_front();
-        self.last_closed = match event {
-            Some(Event::Closed { conn, .. }) => {
-                let report = self.shared.reports.pop_front();
-                report.map(|report| (conn, report))
-            }
-            _ => None,
-        };
+        self.last_closed = None;
+        if let Some(Event::Closed { conn, .. }) = event {
+            let report = self.shared.reports.pop_front();
+            self.last_closed = report.map(|report| (conn, report));
+        }
         event
     }
 

@@ -9,11 +9,29 @@ pub(crate) mod rtt;
 pub(crate) mod scoreboard;
 pub(crate) mod send;
 
-use core::net::SocketAddr;
+use core::hash::{Hash, Hasher};
+use core::net::{IpAddr, SocketAddr};
 
 /// What tells a subflow apart on the wire.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct FourTuple {
     pub local: SocketAddr,
     pub remote: SocketAddr,
+}
+
+/// In numbers, once a packet: faster than field by field.
+impl Hash for FourTuple {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        for end in [self.local, self.remote] {
+            match end.ip() {
+                IpAddr::V4(ip) => {
+                    state.write_u64(u64::from(ip.to_bits()) << 16 | u64::from(end.port()))
+                }
+                IpAddr::V6(ip) => {
+                    state.write_u128(ip.to_bits());
+                    state.write_u16(end.port());
+                }
+            }
+        }
+    }
 }

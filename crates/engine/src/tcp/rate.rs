@@ -235,7 +235,7 @@ mod tests {
             flow.ack(1100, 1, Some((2001, 3001))),
             Some((1000, 100, true))
         );
-        flow.board.mark_lost(|_| true);
+        flow.board.mark_all_lost();
         let packet = flow.state(1110, false);
         let again = flow
             .board

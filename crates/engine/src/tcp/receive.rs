@@ -123,6 +123,15 @@ impl Receiver {
         if map.len == 0 || map.sub_end() <= self.nxt {
             return true;
         }
+        match self.mappings.back() {
+            Some(last) if *last == map => return true,
+            Some(last) if last.sub_end() > map.sub => {}
+            _ => {
+                self.mappings.push_back(map);
+                self.bound_mappings();
+                return true;
+            }
+        }
         let from = self.mappings.partition_point(|m| m.sub_end() <= map.sub);
         let to = self.mappings.partition_point(|m| m.sub < map.sub_end());
         let mut merged = map;

@@ -26,8 +26,8 @@ pub(crate) struct RttEstimator {
     /// Lowest samples of this period and the one before.
     base: [Duration; 2],
     base_since: Instant,
-    /// The timeout before the first sample.
-    initial_rto: Duration,
+    /// Without backoff.
+    rto: Duration,
     min_rto: Duration,
     max_rto: Duration,
 }
@@ -41,7 +41,7 @@ impl RttEstimator {
             latest: Duration::ZERO,
             base: [Duration::MAX; 2],
             base_since: Instant::ZERO,
-            initial_rto: INITIAL_RTO,
+            rto: INITIAL_RTO.min(config.max_rto),
             min_rto: config.min_rto,
             max_rto: config.max_rto,
         }
@@ -50,7 +50,10 @@ impl RttEstimator {
     /// The round trip is known from an earlier subflow on the path: the first timeout is by that, and
     /// no longer than without.
     pub fn expect(&mut self, srtt: Duration, rttvar: Duration) {
-        self.initial_rto = INITIAL_RTO.min(srtt + (rttvar * 4).max(self.min_rto));
+        if self.srtt.is_none() {
+            let margin = (rttvar * 4).max(self.min_rto);
+            self.rto = INITIAL_RTO.min(srtt + margin).min(self.max_rto);
+        }
     }
 
     /// Takes a sample (never from a retransmission: Karn).
@@ -63,16 +66,16 @@ impl RttEstimator {
         }
         self.base[0] = self.base[0].min(rtt);
         self.min = self.min.min(rtt);
-        match self.srtt {
-            None => {
-                self.srtt = Some(rtt);
-                self.rttvar = rtt / 2;
-            }
-            Some(srtt) => {
-                self.rttvar = (self.rttvar * 3 + srtt.abs_diff(rtt)) / 4;
-                self.srtt = Some((srtt * 7 + rtt) / 8);
-            }
-        }
+        let (srtt, rttvar) = match self.srtt {
+            None => (rtt, rtt / 2),
+            Some(srtt) => (
+                (srtt * 7 + rtt) / 8,
+                (self.rttvar * 3 + srtt.abs_diff(rtt)) / 4,
+            ),
+        };
+        let margin = (rttvar * 4).max(GRANULARITY).max(self.min_rto);
+        self.rto = (srtt + margin).min(self.max_rto);
+        (self.srtt, self.rttvar) = (Some(srtt), rttvar);
     }
 
     /// Smoothed round trip; zero before the first sample.
@@ -112,14 +115,10 @@ impl RttEstimator {
     }
 
     /// The timeout without backoff; before the first sample 1 s, or less where the path is
-    /// [known](Self::expect). Like Linux, the floor applies to the variance term, so that a steady path never times out on
-    /// a queue that grows by less than the floor.
+    /// [known](Self::expect). Like Linux, the floor applies to the variance term, so that a steady
+    /// path never times out on a queue that grows by less than the floor.
     pub fn rto(&self) -> Duration {
-        match self.srtt {
-            None => self.initial_rto,
-            Some(srtt) => srtt + (self.rttvar * 4).max(GRANULARITY).max(self.min_rto),
-        }
-        .min(self.max_rto)
+        self.rto
     }
 }
 

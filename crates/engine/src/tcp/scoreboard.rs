@@ -206,8 +206,16 @@ impl Scoreboard {
     /// `start..end` arrived out of order (one SACK block).
     pub fn sack(&mut self, start: u64, end: u64, out: &mut Delivered) {
         let mut i = self.records.partition_point(|r| r.end <= start);
-        while i < self.records.len() && self.records[i].start < end {
-            let record = self.records[i];
+        loop {
+            // Most of a block was told before.
+            let told = self
+                .records
+                .range(i..)
+                .take_while(|r| r.sacked && r.end <= end);
+            i += told.count();
+            let Some(record) = self.records.get(i).filter(|r| r.start < end) else {
+                return;
+            };
             let partial = record.start < start || record.end > end;
             let unsplittable = partial && (self.records.len() >= MAX_RECORDS || record.fin);
             if record.sacked || unsplittable {
@@ -232,11 +240,26 @@ impl Scoreboard {
         }
     }
 
-    /// Marks lost every record in flight for which `is_lost` says so; returns the bytes.
-    pub fn mark_lost(&mut self, mut is_lost: impl FnMut(&Sent) -> bool) -> u64 {
+    /// Marks lost everything in flight; returns the bytes.
+    pub fn mark_all_lost(&mut self) -> u64 {
+        self.mark_lost((Instant::FAR_FUTURE, u64::MAX), |_| true)
+    }
+
+    /// Marks lost every record in flight that was sent before `newest`, a time and the end of the
+    /// record sent then, and for which `is_lost` says so; returns the bytes.
+    pub fn mark_lost(
+        &mut self,
+        newest: (Instant, u64),
+        mut is_lost: impl FnMut(&Sent) -> bool,
+    ) -> u64 {
         let mut bytes = 0;
         for record in self.records.iter_mut().filter(|r| r.in_flight()) {
-            if is_lost(record) {
+            let early = (record.sent_at, record.end) < newest;
+            if !early && !record.retransmitted {
+                // What lies behind it was sent later still.
+                break;
+            }
+            if early && is_lost(record) {
                 record.lost = true;
                 bytes += record.len();
             }

@@ -218,7 +218,10 @@ impl Sender {
 
     /// The retransmission timeout with its backoff (RFC 6298 section 5.5).
     pub fn rto(&self) -> Duration {
-        (self.rtt.rto() * (1 << self.backoff)).min(self.rtt.max_rto())
+        match self.backoff {
+            0 => self.rtt.rto(),
+            backoff => (self.rtt.rto() * (1 << backoff)).min(self.rtt.max_rto()),
+        }
     }
 
     /// Where loss recovery stands.
@@ -526,7 +529,13 @@ impl Sender {
     /// RFC 8985 section 6.2, step 4: how long a segment may be overtaken before it is lost.
     fn reordering_window(&self) -> Duration {
         // Super-segments count once: one that was overtaken is no sign of loss.
-        let many = || self.board.iter().filter(|r| r.sacked).count() >= DUP_THRESH;
+        let many = || {
+            self.board
+                .iter()
+                .filter(|r| r.sacked)
+                .nth(DUP_THRESH - 1)
+                .is_some()
+        };
         if !self.rack.reordering_seen && (self.recovery != Recovery::Open || many()) {
             return Duration::ZERO;
         }
@@ -546,10 +555,7 @@ impl Sender {
         let rack = self.rack;
         let in_flight = self.in_flight();
         let mut next: Option<Instant> = None;
-        let lost = self.board.mark_lost(|r| {
-            if (r.sent_at, r.end) >= (rack.sent_at, rack.end) {
-                return false;
-            }
+        let lost = self.board.mark_lost((rack.sent_at, rack.end), |r| {
             let due = r.sent_at + wait;
             if due <= now {
                 return true;
@@ -613,7 +619,7 @@ impl Sender {
     pub fn next_timeout(&self) -> Option<Instant> {
         // A probe takes the place of the retransmission timer (RFC 8985 section 7.2).
         let tail = self.probe_at.or(self.rto_at);
-        [tail, self.reorder_at].into_iter().flatten().min()
+        Instant::earliest([tail, self.reorder_at])
     }
 
     /// Serves an expired timer. `ts` is the timestamp a segment sent now would carry.
@@ -643,7 +649,7 @@ impl Sender {
         let in_flight = self.in_flight();
         self.traffic.rtos += 1;
         self.board.forget_false_sacks();
-        self.traffic.bytes_lost += self.board.mark_lost(|_| true);
+        self.traffic.bytes_lost += self.board.mark_all_lost();
         if self.backoff == 0 {
             self.stuck_since = now;
             self.cc.on_rto(now, in_flight);
@@ -667,7 +673,7 @@ impl Sender {
     /// Retransmits at once instead of waiting for the backed-off timer (its link came back).
     pub fn revive(&mut self, now: Instant) {
         self.backoff = 0;
-        self.board.mark_lost(|_| true);
+        self.board.mark_all_lost();
         self.arm_rto(now);
     }
 

@@ -200,12 +200,14 @@ impl Script {
     }
 
     /// A connection that was opened and confirmed by a DATA_ACK, round trip 10 ms, done at 20 ms.
+    /// Joins on further paths go out then and are still to be taken.
     pub fn opened(config: Config, paths: u8) -> Script {
         let mut s = Script::client(config, paths, Protocol::Mptcp);
         recv!(s, 0, syn().ws(None).raw(&[30, 4, 1, 1]));
         send!(s, 10, s.peer_capable(syn_ack()).win(65_535));
         recv!(s => 10, s.stack_keys(ack(1, 1)));
-        send!(s, 20, ack(1, 1).win(512).dss(dack(0)));
+        s.advance(20.at());
+        s.arrive(&ack(1, 1).win(512).dss(dack(0)));
         s
     }
 
@@ -296,9 +298,17 @@ impl Script {
 
     /// Writes to a stream with an urgency; nothing is sent before the next call that sends.
     pub fn queue(&mut self, stream: u32, level: u8, bytes: impl AsRef<[u8]>) {
-        let (id, mut from) = (self.id(), bytes.as_ref());
         let urgency = Urgency::new(level).expect("a level from 0 to 7");
-        let class = Class { stream, urgency };
+        let class = Class {
+            stream,
+            urgency,
+            ..Class::default()
+        };
+        self.queue_class(class, bytes.as_ref());
+    }
+
+    pub fn queue_class(&mut self, class: Class, mut from: &[u8]) {
+        let id = self.id();
         let all = from.len();
         let n = self.stack.write_class(self.now, id, class, all, |slices| {
             slices.iter_mut().try_fold(0, |n, slice| {
@@ -344,7 +354,11 @@ impl Script {
     /// The peer sends `seg`.
     pub fn send(&mut self, at: impl At, seg: Seg) {
         self.quiet(at);
-        let packet = self.packet(&seg);
+        self.arrive(&seg);
+    }
+
+    fn arrive(&mut self, seg: &Seg) {
+        let packet = self.packet(seg);
         self.stack.receive(self.now, &packet, RxMeta::default());
         self.poll();
     }

@@ -322,8 +322,8 @@ fn a_backup_path_joins_as_backup() {
     recv!(s, 0, syn().ws(None).raw(&hex("1e 04 01 01")));
     send!(s, 10, s.peer_capable(syn_ack()).win(65_535));
     recv!(s => 10, s.stack_keys(ack(1, 1)));
-    send!(s, 20, ack(1, 1).win(512).dss(dack(0)));
-    s.advance(s.now);
+    send!(s, 19, ack(1, 1).win(512).dss(dack(0)));
+    s.advance(braid_wire::Instant::from_millis(20));
     let (_, got) = s.take().expect("no join");
     assert_eq!(got.raw.as_ref().unwrap()[..3], [30, 12, 0x11]);
     let (_, nonce) = Script::join_syn(&got.mptcp[0]);

@@ -9,6 +9,7 @@ mod harness;
 mod capable;
 mod close;
 mod dss;
+mod early;
 mod intake;
 mod ipv6;
 mod join;

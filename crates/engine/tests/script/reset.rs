@@ -239,7 +239,7 @@ fn rst_before_the_first_data_ack() {
     recv!(s, 0, syn().ws(None).raw(&hex("1e 04 01 01")));
     send!(s, 10, s.peer_capable(syn_ack()).win(65_535));
     recv!(s => 10, s.stack_keys(ack(1, 1)));
-    send!(s, 20, rst(1));
+    send!(s, 19, rst(1));
     assert_eq!(closed(&s), Some(CloseReason::Reset));
     assert_eq!(s.stack.connections(), 0);
 }

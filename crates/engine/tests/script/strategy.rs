@@ -1,15 +1,22 @@
 //! The strategy the tests use.
 
-use braid_engine::strategy::{Decision, SendView, Strategy};
-use braid_wire::Rng;
+use braid_engine::strategy::{Decision, OpenView, PathView, SendView, Strategy};
+use braid_wire::{Instant, Rng};
 
 /// The fastest subflow that is ready, and no copies but of what is lost.
 #[derive(Debug)]
-struct Fastest;
+struct Fastest {
+    /// It joins no sooner.
+    join_from: Instant,
+}
 
 impl Strategy for Fastest {
     fn name(&self) -> &'static str {
         "fastest"
+    }
+
+    fn join(&mut self, view: &OpenView<'_>, _: &PathView) -> Option<Instant> {
+        Some(view.now.max(self.join_from))
     }
 
     fn next(&mut self, view: &SendView<'_>, _: &mut Rng) -> Decision {
@@ -25,7 +32,14 @@ impl Strategy for Fastest {
     }
 }
 
-/// It, boxed.
+/// It, boxed; it joins from 20 ms on, when most scripts have seen a DATA_ACK.
 pub fn strategy() -> Box<dyn Strategy> {
-    Box::new(Fastest)
+    let join_from = Instant::from_millis(20);
+    Box::new(Fastest { join_from })
+}
+
+/// It joins as soon as it may.
+pub fn eager() -> Box<dyn Strategy> {
+    let join_from = Instant::ZERO;
+    Box::new(Fastest { join_from })
 }

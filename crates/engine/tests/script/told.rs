@@ -16,12 +16,15 @@ use crate::segment::{ack, data, syn, syn_ack};
 const MSS: usize = 1460;
 const SUBFLOW: SubflowId = SubflowId(0);
 
+/// A path, and what is remembered of it.
+type Known = (PathId, Option<PathRecord>);
+
 /// Sends new data wherever it may, and writes down what it is told.
 #[derive(Debug, Clone, Default)]
 struct Listener {
     told: Arc<Mutex<Vec<StrategyEvent>>>,
     /// The paths it saw when it was asked where to open.
-    paths: Arc<Mutex<Vec<(PathId, Option<PathRecord>)>>>,
+    paths: Arc<Mutex<Vec<Known>>>,
 }
 
 impl Listener {

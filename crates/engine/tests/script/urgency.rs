@@ -1,6 +1,6 @@
 //! Streams of one connection, and connections of one stack, by urgency.
 
-use braid_engine::{CloseReason, Config, Event, FallbackCause, Protocol, Urgency};
+use braid_engine::{Class, CloseReason, Config, Event, FallbackCause, Protocol, Urgency};
 use braid_wire::tcp::Flags;
 
 use crate::harness::{Script, config, mapped};
@@ -42,6 +42,25 @@ fn a_connection_has_an_urgency_of_its_own() {
     s.write("later");
     recv!(s, 10, data(1, 1, "bulk").dss(dack(0).map(0, 1, 4)));
     recv!(s, 10, data(5, 1, "later").dss(dack(0).map(4, 5, 5)));
+}
+
+/// What waits for a window until it is late is not sent, and the stream ends without it.
+#[test]
+fn a_late_write_is_left_out() {
+    let mut s = Script::accepted(config());
+    let (id, at) = (s.id(), braid_wire::Instant::from_millis);
+    let frame = |s: &mut Script, deadline, bytes: &[u8]| {
+        let class = Class {
+            deadline: Some(at(deadline)),
+            ..Class::default()
+        };
+        s.queue_class(class, bytes);
+    };
+    frame(&mut s, 5, b"late");
+    frame(&mut s, 15, b"timely");
+    s.shutdown();
+    recv!(s, 10, data(1, 1, "timely").dss(dack(0).map(0, 1, 7).fin()));
+    assert_eq!(s.stack.conn_stats(id).map(|c| c.dropped), Some(4));
 }
 
 /// What was sent keeps its place and is repeated there, whatever was written since.

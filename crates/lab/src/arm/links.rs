@@ -143,7 +143,7 @@ fn stack(cell: &Cell, seed: u64, node: u32) -> Result<Stack, Error> {
     let strategy = braid_strategy::factory(&cell.strategy);
     let strategy = strategy.map_err(|e| Error::Usage(e.to_string()))?;
     let (_, rng) = node_streams(seed, node);
-    Ok(Stack::new(flow::engine(cell)?, rng, Box::new(strategy)))
+    Ok(Stack::new(flow::engine(cell)?, rng, strategy))
 }
 
 fn event() -> Result<OwnedFd, Error> {

@@ -67,12 +67,8 @@ pub(super) fn new_stack(engine: Config, strategy: &str) -> Result<Stack> {
 
 /// Makes the strategy of each connection.
 pub(super) fn strategy_factory(strategy: &str) -> Result<StrategyFactory> {
-    let unknown = |e: braid_strategy::UnknownStrategy| {
-        SystemError::other(format!("use the strategy {strategy:?}"), e.to_string())
-    };
-    Ok(Box::new(
-        braid_strategy::factory(strategy).map_err(unknown)?,
-    ))
+    braid_strategy::factory(strategy)
+        .map_err(|e| SystemError::other(format!("use the strategy {strategy:?}"), e.to_string()))
 }
 
 /// A generator seeded by the operating system.

@@ -2,9 +2,11 @@
 
 use core::net::{IpAddr, SocketAddr};
 
-use braid_engine::PathId;
+use braid_engine::{PathId, Stack};
 use braid_wire::Instant;
 
+use crate::auth::SignIn;
+use crate::hints::FlowHints;
 use crate::relay::{End, Relay};
 use crate::report::BoxCounters;
 use crate::socks::{ClientError, ClientHandshake, Reply};
@@ -19,15 +21,32 @@ pub(super) struct Session {
     pub(super) path: PathId,
     pub(super) host: IpAddr,
     pub(super) destination: SocketAddr,
+    pub(super) hints: FlowHints,
     pub(super) started: Instant,
+    /// Where the request begins in what a warm connection carries.
+    pub(super) requested_at: u64,
     /// Attempts that failed; empty, and so without memory, for nearly all.
     pub(super) tried: Vec<(usize, PathId)>,
 }
 
+impl Session {
+    /// Whether its warm connection can be replaced: the server has answered nothing since, nor
+    /// acknowledged the request, so it has most likely not acted on it.
+    pub(super) fn may_fall_back(&self, stack: &Stack) -> bool {
+        let Stage::Negotiating(answers) = &self.stage else {
+            return false;
+        };
+        let stats = stack.conn_stats(self.relay.conn);
+        let unheard = stats.is_some_and(|s| s.snd_una <= self.requested_at);
+        self.relay.kept().is_some() && answers.is_signed_in() && unheard
+    }
+}
+
 #[derive(Debug)]
 pub(super) enum Stage {
-    /// Towards a server. Nothing of the user's bytes was taken, so another attempt can be made.
-    Connecting,
+    /// Towards a server. Nothing of the user's bytes was taken, or it is kept, so another attempt can
+    /// be made.
+    Connecting(SignIn),
     /// Towards the destination: the server's answer is awaited, while the user's bytes follow the
     /// request.
     Negotiating(Box<ClientHandshake>),

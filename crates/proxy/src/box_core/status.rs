@@ -33,7 +33,7 @@ impl BoxCore {
             user: Some(session.host.to_string()),
             destination: Some(session.destination.to_string()),
             state: match session.stage {
-                Stage::Connecting => "connecting",
+                Stage::Connecting(_) => "connecting",
                 Stage::Negotiating(_) => "handshake",
                 Stage::Relaying => "open",
             },

@@ -59,6 +59,8 @@ pub struct BoxConfig {
     pub limits: BoxLimits,
     /// How often links are probed.
     pub probing: Probing,
+    /// Connections to the server that wait for users.
+    pub warm: Warm,
 }
 
 /// One access link.
@@ -235,6 +237,34 @@ impl Default for Probing {
     }
 }
 
+/// Connections to the server that are opened, joined and signed in before a user wants one.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Warm {
+    /// Most that wait at a time; 0 is none. There are as many as users lately asked for at once.
+    #[serde(deserialize_with = "types::count_from::<0, _>")]
+    pub max: usize,
+    /// They are closed when no user asked for a connection for this long.
+    #[serde(deserialize_with = "types::duration")]
+    pub idle: Duration,
+    /// One that waited this long is replaced, before the server gives it up.
+    #[serde(deserialize_with = "types::duration")]
+    pub age: Duration,
+    /// Also while a metered link is in use, whose bytes they cost.
+    pub metered: bool,
+}
+
+impl Default for Warm {
+    fn default() -> Self {
+        Warm {
+            max: 8,
+            idle: Duration::from_secs(300),
+            age: Duration::from_secs(60),
+            metered: false,
+        }
+    }
+}
+
 impl BoxConfig {
     /// Reads `path`, and the secrets it refers to (relative to its directory).
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
@@ -281,6 +311,7 @@ impl BoxConfig {
             timeouts: raw.timeouts,
             limits: raw.limits,
             probing: raw.probing,
+            warm: raw.warm,
         })
     }
 
@@ -325,17 +356,7 @@ pub(super) fn check_strategy(
     };
     match braid_strategy::by_name(name.get_ref()) {
         Ok(_) => Ok(name.into_inner()),
-        Err(unknown) => {
-            let message = format!("there is no strategy {:?}", unknown.0);
-            Err(src.error(
-                &name,
-                message,
-                format!(
-                    "one of {}",
-                    braid_strategy::names().collect::<Vec<_>>().join(", ")
-                ),
-            ))
-        }
+        Err(error) => Err(src.error(&name, error.problem, error.expected)),
     }
 }
 
@@ -365,6 +386,8 @@ struct Raw {
     limits: BoxLimits,
     #[serde(default)]
     probing: Probing,
+    #[serde(default)]
+    warm: Warm,
 }
 
 #[derive(Deserialize)]

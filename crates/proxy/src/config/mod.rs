@@ -11,7 +11,7 @@ mod server_config;
 mod types;
 
 pub use box_config::{
-    BoxConfig, BoxLimits, BoxTimeouts, Gateway, LinkConfig, Probing, Quic, ServerEntry,
+    BoxConfig, BoxLimits, BoxTimeouts, Gateway, LinkConfig, Probing, Quic, ServerEntry, Warm,
 };
 pub use braid_links::ConfigError;
 pub use common::{DEFAULT_PORT, TunConfig};

@@ -66,6 +66,9 @@ pub struct ServerTimeouts {
     /// From a connection to its complete SOCKS request.
     #[serde(deserialize_with = "types::duration")]
     pub handshake: Duration,
+    /// From the password of a box that signs in beforehand to its request.
+    #[serde(deserialize_with = "types::duration")]
+    pub waiting: Duration,
     /// Name look-up and connection to the destination together.
     #[serde(deserialize_with = "types::duration")]
     pub connect: Duration,
@@ -90,6 +93,7 @@ impl Default for ServerTimeouts {
     fn default() -> Self {
         ServerTimeouts {
             handshake: Duration::from_secs(10),
+            waiting: Duration::from_secs(120),
             connect: Duration::from_secs(30),
             idle: Duration::from_secs(2 * 3600),
             half_closed: Duration::from_secs(15 * 60),
@@ -110,6 +114,10 @@ pub struct ServerLimits {
     /// Most connections at a time whose SOCKS request is not complete.
     #[serde(deserialize_with = "types::count")]
     pub handshakes: usize,
+    /// Most connections at a time of one user that wait for their request. More of them have the
+    /// time of a handshake.
+    #[serde(deserialize_with = "types::count")]
+    pub waiting: usize,
     /// Most passwords remembered against replay.
     #[serde(deserialize_with = "types::count")]
     pub replay: usize,
@@ -127,6 +135,7 @@ impl Default for ServerLimits {
             connections: 32_768,
             per_user: 16_384,
             handshakes: 2_048,
+            waiting: 64,
             replay: 262_144,
             buffer: 8 << 20,
             memory: 1 << 30,

@@ -90,23 +90,31 @@ const MOST: u32 = 1 << 20;
 
 /// Reads how many of something there may be, at least one.
 pub(super) fn count<'de, D: Deserializer<'de>>(d: D) -> Result<usize, D::Error> {
-    struct V;
-    impl Visitor<'_> for V {
+    count_from::<1, D>(d)
+}
+
+/// As [`count`], from `LEAST` on.
+pub(super) fn count_from<'de, const LEAST: u32, D>(d: D) -> Result<usize, D::Error>
+where
+    D: Deserializer<'de>,
+{
+    struct V<const LEAST: u32>;
+    impl<const LEAST: u32> Visitor<'_> for V<LEAST> {
         type Value = usize;
         fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            write!(f, "a whole number from 1 to {MOST}")
+            write!(f, "a whole number from {LEAST} to {MOST}")
         }
         fn visit_i64<E: serde::de::Error>(self, n: i64) -> Result<usize, E> {
             match u32::try_from(n) {
-                Ok(n) if (1..=MOST).contains(&n) => Ok(n as usize),
+                Ok(n) if (LEAST..=MOST).contains(&n) => Ok(n as usize),
                 _ => Err(wrong(
                     format_args!("{n} is out of range"),
-                    format_args!("a whole number from 1 to {MOST}"),
+                    format_args!("a whole number from {LEAST} to {MOST}"),
                 )),
             }
         }
     }
-    d.deserialize_i64(V)
+    d.deserialize_i64(V::<LEAST>)
 }
 
 /// Reads a size such as `"64MB"`, `"512KiB"`, or a number of bytes.

@@ -34,7 +34,8 @@ impl ServerCore {
         Some(Session {
             user: user.cloned(),
             destination: session.destination.as_ref().map(ToString::to_string),
-            state: match session.stage {
+            state: match &session.stage {
+                Stage::Handshake(h) if h.waits => "waiting",
                 Stage::Handshake(_) => "handshake",
                 Stage::Resolving => "resolving",
                 Stage::Connecting { .. } => "connecting",

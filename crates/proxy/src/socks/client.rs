@@ -1,31 +1,42 @@
 //! The box's end.
 
 use super::message::{
-    AUTH_VERSION, CMD_CONNECT, Destination, Gather, METHOD_PASSWORD, Reply, VERSION, address_length,
+    AUTH_VERSION, CMD_CONNECT, Destination, Gather, METHOD_PASSWORD, Note, Reply, VERSION,
+    address_length,
 };
 
-/// Greeting, password and request in one piece; it leaves together with the user's first bytes.
-/// `user` and `password` are cut at 255 bytes (RFC 1929 has no room for more).
-pub fn flight(user: &[u8], password: &[u8], destination: &Destination) -> Vec<u8> {
+/// Greeting and password in one piece. `user` and `password` are cut at 255 bytes (RFC 1929 has no
+/// room for more).
+pub fn sign_in(user: &[u8], password: &[u8]) -> Vec<u8> {
     let mut out = vec![VERSION, 1, METHOD_PASSWORD, AUTH_VERSION];
     for field in [user, password] {
         let len = u8::try_from(field.len()).unwrap_or(u8::MAX);
         out.push(len);
         out.extend_from_slice(&field[..usize::from(len)]);
     }
+    out
+}
+
+/// The request for `destination`, behind its note if it has one; the user's first bytes may follow
+/// at once.
+pub fn request(note: Option<&Note>, destination: &Destination) -> Vec<u8> {
+    let mut out = Vec::with_capacity(64);
+    if let Some(note) = note {
+        note.encode(&mut out);
+    }
     out.extend_from_slice(&[VERSION, CMD_CONNECT, 0]);
     destination.encode(&mut out);
     out
 }
 
-/// Reads the server's answers to a [`flight`].
+/// Reads the server's answers to [`sign_in`] and [`request`].
 #[derive(Debug, Default)]
 pub struct ClientHandshake {
     stage: Stage,
     message: Gather,
 }
 
-#[derive(Debug, Default, Clone, Copy)]
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 enum Stage {
     #[default]
     Method,
@@ -58,6 +69,11 @@ pub enum ClientError {
 }
 
 impl ClientHandshake {
+    /// Whether the password was accepted, and nothing of the answer to the request was taken.
+    pub fn is_signed_in(&self) -> bool {
+        self.stage == Stage::Reply && self.message.is_empty()
+    }
+
     /// Takes bytes of the server; says how many it took and where that leads. Bytes after the
     /// reply are left alone.
     pub fn input(&mut self, input: &[u8]) -> (usize, ClientStep) {

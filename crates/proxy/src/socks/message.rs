@@ -14,6 +14,59 @@ pub(super) const ATYP_V4: u8 = 1;
 pub(super) const ATYP_NAME: u8 = 3;
 pub(super) const ATYP_V6: u8 = 4;
 
+/// First byte of a [`Note`], version 1; a request begins with [`VERSION`].
+pub(super) const NOTE: u8 = 0xb1;
+/// Before code and hints of a note: its first byte and their length.
+pub(super) const NOTE_HEAD: usize = 3;
+const CODE_LEN: usize = 32;
+
+/// What a box says of its request, right before it: no client of RFC 1928 does.
+///
+/// | bytes | content |
+/// | --- | --- |
+/// | 1 | 0xb1: a note, version 1 |
+/// | 2 | length of what follows, big endian, 32 to 1056 |
+/// | 32 | code of the request, where the password is bound to no destination |
+/// | 0 to 1024 | hints |
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Note {
+    /// Proof of destination and hints.
+    pub code: [u8; CODE_LEN],
+    /// What is known of the connection; judged by whoever applies it.
+    pub hints: Vec<u8>,
+}
+
+impl Note {
+    /// Most bytes of hints.
+    pub const MAX_HINTS: usize = 1024;
+
+    pub(super) fn encode(&self, out: &mut Vec<u8>) {
+        let hints = &self.hints[..self.hints.len().min(Self::MAX_HINTS)];
+        out.push(NOTE);
+        let len = u16::try_from(CODE_LEN + hints.len()).unwrap_or(u16::MAX);
+        out.extend_from_slice(&len.to_be_bytes());
+        out.extend_from_slice(&self.code);
+        out.extend_from_slice(hints);
+    }
+
+    /// Bytes that follow a head; `None` where that is no note's.
+    pub(super) fn length(head: [u8; 2]) -> Option<usize> {
+        let len = usize::from(u16::from_be_bytes(head));
+        (CODE_LEN..=CODE_LEN + Self::MAX_HINTS)
+            .contains(&len)
+            .then_some(len)
+    }
+
+    /// Reads what follows the head.
+    pub(super) fn decode(body: &[u8]) -> Option<Self> {
+        let (code, hints) = body.split_first_chunk()?;
+        Some(Note {
+            code: *code,
+            hints: hints.to_vec(),
+        })
+    }
+}
+
 /// Where a CONNECT request wants to go.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Destination {
@@ -189,6 +242,10 @@ impl Gather {
             self.buf.extend_from_slice(&input[taken..taken + n]);
             taken += n;
         }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.buf.is_empty()
     }
 
     pub(super) fn clear(&mut self) -> Vec<u8> {

@@ -1,13 +1,14 @@
 //! SOCKS5 (RFC 1928) with user/password (RFC 1929), both ends, CONNECT only.
 //!
 //! The client sends greeting, password and request in one flight, together with the user's first
-//! bytes, and does not wait in between; the server also takes them one by one, in any
-//! fragmentation. Nothing here reads, writes or allocates more than one message (513 bytes).
+//! bytes, and does not wait in between, or signs in beforehand; the server also takes them one by
+//! one, in any fragmentation. A box's request follows a [`Note`]. Nothing here reads, writes or
+//! allocates more than one message (1059 bytes). `docs/protocol.md` gives each field.
 
 mod client;
 mod message;
 mod server;
 
-pub use client::{ClientError, ClientHandshake, ClientStep, flight};
-pub use message::{Destination, Reply};
-pub use server::{ServerError, ServerHandshake, ServerStep};
+pub use client::{ClientError, ClientHandshake, ClientStep, request, sign_in};
+pub use message::{Destination, Note, Reply};
+pub use server::{Request, ServerError, ServerHandshake, ServerStep};

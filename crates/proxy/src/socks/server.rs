@@ -1,15 +1,17 @@
 //! The server's end.
 
 use super::message::{
-    AUTH_VERSION, CMD_CONNECT, Destination, Gather, METHOD_NONE, METHOD_PASSWORD, Reply, VERSION,
-    address_length,
+    AUTH_VERSION, CMD_CONNECT, Destination, Gather, METHOD_NONE, METHOD_PASSWORD, NOTE, NOTE_HEAD,
+    Note, Reply, VERSION, address_length,
 };
 
-/// Reads a client's greeting, password and request.
+/// Reads a client's greeting, password, note and request.
 #[derive(Debug, Default)]
 pub struct ServerHandshake {
     stage: Stage,
     message: Gather,
+    /// Waits for its request.
+    note: Option<Note>,
 }
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -17,8 +19,20 @@ enum Stage {
     #[default]
     Greeting,
     Auth,
+    /// A note or the request.
     Request,
+    /// The request, after its note.
+    Noted,
     Over,
+}
+
+/// What a client asks for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Request {
+    /// Where it wants to go.
+    pub destination: Destination,
+    /// What it says of itself; a box's.
+    pub note: Option<Note>,
 }
 
 /// What the caller is to do after some input.
@@ -38,7 +52,7 @@ pub enum ServerStep {
     },
     /// Connect there and answer by [`Reply::encode`]; what follows in the stream is for the
     /// destination.
-    Request(Destination),
+    Request(Request),
     /// Send the bytes, if any, and close.
     Failed(ServerError),
 }
@@ -86,25 +100,42 @@ impl ServerHandshake {
         }
     }
 
+    /// Whether a client signed in and has not begun its request.
+    pub fn awaits_request(&self) -> bool {
+        self.stage == Stage::Request && self.message.is_empty()
+    }
+
     /// Takes bytes of the client, up to the next step; says how many it took.
     pub fn input(&mut self, input: &[u8]) -> (usize, ServerStep) {
-        let stage = self.stage;
-        if stage == Stage::Over {
-            return (0, ServerStep::More);
+        let mut taken = 0;
+        loop {
+            let stage = self.stage;
+            if stage == Stage::Over {
+                return (taken, ServerStep::More);
+            }
+            let (n, complete) = self.message.take(&input[taken..], |m| length(stage, m));
+            taken += n;
+            if !complete {
+                return (taken, ServerStep::More);
+            }
+            let message = self.message.clear();
+            self.stage = Stage::Over;
+            let step = match stage {
+                Stage::Greeting => self.greeting(&message),
+                Stage::Auth => auth(&message),
+                Stage::Request if message.first() == Some(&NOTE) => {
+                    self.note = message.get(NOTE_HEAD..).and_then(Note::decode);
+                    if self.note.is_some() {
+                        self.stage = Stage::Noted;
+                        continue;
+                    }
+                    ServerStep::Failed(ServerError::Garbage)
+                }
+                Stage::Request | Stage::Noted => self.request(&message),
+                Stage::Over => ServerStep::More,
+            };
+            return (taken, step);
         }
-        let (taken, complete) = self.message.take(input, |m| length(stage, m));
-        if !complete {
-            return (taken, ServerStep::More);
-        }
-        let message = self.message.clear();
-        self.stage = Stage::Over;
-        let step = match stage {
-            Stage::Greeting => self.greeting(&message),
-            Stage::Auth => auth(&message),
-            Stage::Request => request(&message),
-            Stage::Over => ServerStep::More,
-        };
-        (taken, step)
     }
 
     fn greeting(&mut self, message: &[u8]) -> ServerStep {
@@ -114,6 +145,23 @@ impl ServerHandshake {
                 ServerStep::Send([VERSION, METHOD_PASSWORD])
             }
             [VERSION, n, _, ..] if *n > 0 => ServerStep::Failed(ServerError::NoMethod),
+            _ => ServerStep::Failed(ServerError::Garbage),
+        }
+    }
+
+    fn request(&mut self, message: &[u8]) -> ServerStep {
+        match message {
+            [VERSION, CMD_CONNECT, _, atyp, body @ ..] => {
+                if address_length(*atyp, body).is_none() {
+                    return ServerStep::Failed(ServerError::AddressType);
+                }
+                let Some(destination) = Destination::decode(*atyp, body) else {
+                    return ServerStep::Failed(ServerError::Name);
+                };
+                let note = self.note.take();
+                ServerStep::Request(Request { destination, note })
+            }
+            [VERSION, _, _, _] => ServerStep::Failed(ServerError::Command),
             _ => ServerStep::Failed(ServerError::Garbage),
         }
     }
@@ -130,10 +178,12 @@ fn length(stage: Stage, m: &[u8]) -> usize {
             let user = usize::from(*user);
             3 + user + rest.get(user).map_or(0, |p| usize::from(*p))
         }
-        (Stage::Request, [VERSION, CMD_CONNECT, _, atyp, rest @ ..]) => {
+        (Stage::Request | Stage::Noted, [VERSION, CMD_CONNECT, _, atyp, rest @ ..]) => {
             4 + address_length(*atyp, rest).unwrap_or(0)
         }
-        (Stage::Request, [VERSION, ..]) => 4,
+        (Stage::Request | Stage::Noted, [VERSION, ..]) => 4,
+        (Stage::Request, [NOTE, a, b, ..]) => NOTE_HEAD + Note::length([*a, *b]).unwrap_or(0),
+        (Stage::Request, [NOTE, ..]) => NOTE_HEAD,
         _ => 1,
     }
 }
@@ -153,22 +203,6 @@ fn auth(message: &[u8]) -> ServerStep {
                 password: password.to_vec(),
             }
         }
-        _ => ServerStep::Failed(ServerError::Garbage),
-    }
-}
-
-fn request(message: &[u8]) -> ServerStep {
-    match message {
-        [VERSION, CMD_CONNECT, _, atyp, body @ ..] => {
-            if address_length(*atyp, body).is_none() {
-                return ServerStep::Failed(ServerError::AddressType);
-            }
-            match Destination::decode(*atyp, body) {
-                Some(destination) => ServerStep::Request(destination),
-                None => ServerStep::Failed(ServerError::Name),
-            }
-        }
-        [VERSION, _, _, _] => ServerStep::Failed(ServerError::Command),
         _ => ServerStep::Failed(ServerError::Garbage),
     }
 }

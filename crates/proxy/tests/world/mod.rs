@@ -80,6 +80,8 @@ pub struct World {
 pub struct Setup<'a> {
     /// Goes above the links.
     pub boxed: &'a str,
+    /// Most warm connections of the box.
+    pub warm: usize,
     /// Follows `interface` of the last link.
     pub last_link: &'a str,
     /// Address of a server that is preferred to the one there is.
@@ -111,7 +113,8 @@ fn configs(links: usize, setup: &Setup<'_>) -> (BoxConfig, ServerConfig) {
         .first_server
         .map(|a| format!("[[server]]\naddress = \"{a}\"\nsecret = \"{SECRET}\"\n"));
     let text = format!(
-        "lan = \"lan0\"\n{}\n{}{}\n{}[[server]]\naddress = \"{SERVER}\"\nsecret = \"{SECRET}\"\n",
+        "lan = \"lan0\"\nwarm.max = {}\n{}\n{}{}\n{}[[server]]\naddress = \"{SERVER}\"\nsecret = \"{SECRET}\"\n",
+        setup.warm,
         setup.boxed,
         tables.concat(),
         setup.last_link,

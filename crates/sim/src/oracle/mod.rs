@@ -17,7 +17,7 @@ mod tests;
 mod violation;
 mod watch;
 
-use core::net::SocketAddr;
+use core::net::{IpAddr, SocketAddr};
 use core::ops::Range;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -32,8 +32,18 @@ use self::violation::{Log, Scribe};
 pub use self::violation::{Rule, Violation};
 use self::watch::{Clock, MAX_LINGER, check_bounds, check_life};
 
-/// Local and remote address of a subflow.
-type Tuple = (SocketAddr, SocketAddr);
+/// The ends of a subflow, local and remote, in numbers, which are compared faster than addresses.
+type Tuple = [(u128, u16); 2];
+
+fn tuple(local: SocketAddr, remote: SocketAddr) -> Tuple {
+    [local, remote].map(|end| {
+        let ip = match end.ip() {
+            IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+            IpAddr::V6(ip) => ip,
+        };
+        (ip.to_bits(), end.port())
+    })
+}
 
 /// Watches one engine. Its user calls, in this order:
 ///
@@ -102,12 +112,13 @@ impl Oracle {
         if core::mem::replace(&mut self.damaged, damaged) != damaged {
             return;
         }
-        let Some(segment) = Segment::parse(packet, None) else {
+        let parsed = Segment::parse(packet, None);
+        let Some(segment) = &parsed else {
             return;
         };
-        let tuple = (segment.dst, segment.src);
+        let tuple = tuple(segment.dst, segment.src);
         if segment.has(Flags::SYN) {
-            self.on_syn_received(tuple, &segment, stack);
+            self.on_syn_received(tuple, segment, stack);
             return;
         }
         let Some(flow) = self.flows.get_mut(&tuple) else {
@@ -115,7 +126,7 @@ impl Oracle {
         };
         let conn = flow.conn.and_then(|conn| self.conns.get_mut(&conn));
         if let Some(conn) = conn.filter(|_| !segment.has(Flags::RST)) {
-            conn.on_received(now, flow, &segment);
+            conn.on_received(now, flow, segment);
         }
     }
 
@@ -133,7 +144,7 @@ impl Oracle {
             // An old SYN does not disturb a subflow that lives.
             let alive = |conn| {
                 let mut subflows = stack.subflows(conn).into_iter();
-                subflows.any(|s| (s.local, s.remote) == tuple && Some(s.id) == flow.id)
+                subflows.any(|s| self::tuple(s.local, s.remote) == tuple && Some(s.id) == flow.id)
             };
             if flow.conn.is_some_and(alive) {
                 return;
@@ -246,19 +257,20 @@ impl Oracle {
             conn: info.conn,
         };
         let payload = transmit.payload.iter().map(|p| p.len() as u64).sum();
-        let Some(segment) = Segment::parse(transmit.header, Some(payload)) else {
+        let parsed = Segment::parse(transmit.header, Some(payload));
+        let Some(segment) = &parsed else {
             scribe.check(false, Rule::Info, || "not a TCP segment".to_owned());
             return Sent(None);
         };
-        let tuple = (segment.src, segment.dst);
+        let tuple = tuple(segment.src, segment.dst);
         if segment.has(Flags::SYN) {
             let flow = self.flows.entry(tuple).or_default();
-            flow.on_syn_sent(&segment);
+            flow.on_syn_sent(segment);
             flow.conn = Some(info.conn);
             flow.id = Some(info.subflow);
             let conn = self.conns.entry(info.conn);
             let conn = conn.or_insert_with(|| Conn::new(now));
-            conn.on_syn_sent(&segment, info, &mut scribe);
+            conn.on_syn_sent(segment, info, &mut scribe);
             return Sent(None);
         }
         let flow = self.flows.get_mut(&tuple);
@@ -267,15 +279,16 @@ impl Oracle {
         let known = flow.is_some();
         let (Some(flow), Some(conn)) = (flow, self.conns.get_mut(&info.conn)) else {
             scribe.check(known, Rule::Info, || {
-                format!("{info:?} on a subflow {tuple:?} that was never opened")
+                let ends = (segment.src, segment.dst);
+                format!("{info:?} on a subflow {ends:?} that was never opened")
             });
             return Sent(None);
         };
         if segment.has(Flags::RST) {
             return Sent(None);
         }
-        if let Some(placed) = flow.on_sent(&segment, &mut scribe) {
-            conn.on_sent(flow, (&segment, info), &placed, &mut scribe);
+        if let Some(placed) = flow.on_sent(segment, &mut scribe) {
+            conn.on_sent(flow, (segment, info), &placed, &mut scribe);
         }
         Sent((info.kind != SegmentKind::Control).then_some(Payload {
             conn: info.conn,

@@ -506,7 +506,7 @@ fn flight(pair: &mut Pair) -> (Tuple, SubflowStats) {
     pair.send();
     let subflows = pair.client.subflows(pair.conn);
     let stats = subflows.into_iter().find(|s| s.in_flight > 0).unwrap();
-    ((stats.local, stats.remote), stats)
+    (tuple(stats.local, stats.remote), stats)
 }
 
 fn judge(pair: &mut Pair, tuple: Tuple, stats: &SubflowStats, kind: SegmentKind) -> Option<Rule> {

@@ -155,6 +155,7 @@ impl Message {
         Class {
             stream: self.stream.into(),
             urgency: Urgency::new(self.priority).unwrap_or(Urgency::LEAST),
+            deadline: None,
         }
     }
 }

@@ -63,7 +63,8 @@ impl Bed {
             let host = world.host(client);
             if let Some((conn, _)) = host.open_streams().next() {
                 mptcp = host.stack().is_mptcp(conn).unwrap_or(mptcp);
-                subflows = subflows.max(host.stack().subflows(conn).len());
+                let all = host.stack().subflows(conn);
+                subflows = subflows.max(all.iter().filter(|s| s.established).count());
             }
             ends.iter()
                 .all(|end| !world.host(*end).finished().is_empty())

@@ -1,4 +1,8 @@
 //! What strategies are put together from: each part answers one question.
 
 pub mod again;
+pub mod flow;
+pub mod quality;
+pub mod rank;
+pub mod table;
 pub mod usable;

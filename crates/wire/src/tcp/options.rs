@@ -158,10 +158,16 @@ impl Options {
     /// comes twice the last counts. `BadOption` if a length contradicts the list or its kind.
     pub fn parse(bytes: &[u8], syn: bool) -> Result<Options> {
         let mut options = Options::new();
-        for raw in raw_options(bytes) {
-            options.take(raw?, syn)?;
-        }
+        options.take_all(bytes, syn)?;
         Ok(options)
+    }
+
+    /// As [`parse`](Self::parse), in place: adds to what there is.
+    pub(super) fn take_all(&mut self, bytes: &[u8], syn: bool) -> Result<()> {
+        for raw in raw_options(bytes) {
+            self.take(raw?, syn)?;
+        }
+        Ok(())
     }
 
     fn take(&mut self, raw: RawOption<'_>, syn: bool) -> Result<()> {
@@ -196,11 +202,12 @@ impl Options {
         Ok(())
     }
 
-    /// Writes the options, [`Self::len`] bytes, to the start of `buf`.
+    /// Writes the options, [`Self::len`] bytes, to the start of `buf`, and returns how many that
+    /// are.
     ///
     /// # Panics
     /// If `buf` is shorter than that.
-    pub fn emit(&self, buf: &mut [u8]) {
+    pub fn emit(&self, buf: &mut [u8]) -> usize {
         let mut w = Writer::new(buf);
         if let Some(mss) = self.mss {
             w.put(&[kind::MSS, 4]);
@@ -245,6 +252,7 @@ impl Options {
                 w.u32(right.0);
             }
         }
+        w.position()
     }
 }
 

@@ -75,8 +75,8 @@ fn record(args: &FctArgs, cells: &[Cell]) -> Result<(), Failure> {
 fn cells(args: &FctArgs) -> Vec<Cell> {
     // The kernel has its own, whatever is asked for.
     let strategies = match args.arm {
-        Arm::Kernel => &args.strategy[..1],
-        _ => &args.strategy,
+        Arm::Kernel => &args.strategy.0[..1],
+        _ => &args.strategy.0,
     };
     let mut cells = Vec::new();
     for size in &args.size {

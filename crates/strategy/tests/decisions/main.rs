@@ -1,159 +1,21 @@
 //! What the strategies decide, by literals.
 
+mod baselines;
+mod parts;
+mod properties;
+mod published;
+mod settings;
+mod views;
+
 use std::time::Duration;
 
-use braid_engine::strategy::{
-    Copies, Decision, FlowSize, InFlight, Payload, SendView, Strategy, SubflowView,
-};
-use braid_engine::{PathId, SubflowId};
+use braid_engine::SubflowId;
+use braid_engine::strategy::{Decision, Payload, SendView, Strategy, SubflowView};
+use braid_strategy::RoundRobin;
 use braid_strategy::parts::usable::{is_overfull, is_slow};
-use braid_strategy::{RoundRobin, by_name};
-use braid_wire::{Instant, Rng};
+use braid_wire::Rng;
 
-const NOW: Instant = Instant::from_millis(10_000);
-
-/// A regular subflow with room for 10 of its 20 segments of 1000 bytes, which is what its rate
-/// fills in a round trip.
-fn subflow(id: u32, srtt_ms: u64) -> SubflowView {
-    let srtt = Duration::from_millis(srtt_ms);
-    SubflowView {
-        id: SubflowId(id),
-        path: PathId(id as u8),
-        srtt,
-        rttvar: srtt / 20,
-        latest_rtt: srtt,
-        base_rtt: srtt,
-        rto: srtt + Duration::from_millis(200),
-        timeouts: 0,
-        cwnd: 20_000,
-        ssthresh: u64::MAX,
-        in_flight: 10_000,
-        oldest_sent: Some(NOW),
-        mss: 1000,
-        pacing_rate: 1_000_000,
-        delivery_rate: 20_000_000u64.checked_div(srtt_ms).unwrap_or(0),
-        loss: 0.0,
-        backup: false,
-        stale: false,
-        ready: true,
-        copies: Copies::default(),
-    }
-}
-
-fn full(s: SubflowView) -> SubflowView {
-    SubflowView {
-        in_flight: s.cwnd,
-        ready: false,
-        ..s
-    }
-}
-
-fn paced(s: SubflowView) -> SubflowView {
-    SubflowView { ready: false, ..s }
-}
-
-fn stale(s: SubflowView) -> SubflowView {
-    SubflowView { stale: true, ..s }
-}
-
-fn backup(s: SubflowView) -> SubflowView {
-    SubflowView { backup: true, ..s }
-}
-
-/// Bytes `start..start + 1000`, sent by `carrier` `age` ms ago.
-fn piece(carrier: u32, start: u64, age: u64) -> InFlight {
-    InFlight {
-        start,
-        end: start + 1000,
-        carrier: SubflowId(carrier),
-        sent_at: Instant::from_millis(10_000 - age),
-    }
-}
-
-/// `s` may carry `data` too, which was sent once.
-fn single(s: SubflowView, data: InFlight) -> SubflowView {
-    let copies = Copies {
-        single: Some(data),
-        any: Some(data),
-        ..s.copies
-    };
-    SubflowView { copies, ..s }
-}
-
-fn lost(s: SubflowView, data: InFlight) -> SubflowView {
-    let copies = Copies {
-        lost: Some(data),
-        any: Some(data),
-        ..s.copies
-    };
-    SubflowView { copies, ..s }
-}
-
-fn view(subflows: &[SubflowView]) -> SendView<'_> {
-    SendView {
-        now: NOW,
-        subflows,
-        unsent: 100_000,
-        unsent_by_urgency: [0, 0, 0, 100_000, 0, 0, 0, 0],
-        peer_window: 1_000_000,
-        outstanding: 20_000,
-        may_send_new: true,
-        flow_size: FlowSize::Unknown,
-        oldest: None,
-    }
-}
-
-/// Everything has been sent.
-fn at_the_end(subflows: &[SubflowView]) -> SendView<'_> {
-    SendView {
-        unsent: 0,
-        may_send_new: false,
-        ..view(subflows)
-    }
-}
-
-/// The peer's window is shut by `oldest`.
-fn blocked(subflows: &[SubflowView], oldest: InFlight) -> SendView<'_> {
-    SendView {
-        peer_window: 0,
-        may_send_new: false,
-        oldest: Some(oldest),
-        ..view(subflows)
-    }
-}
-
-fn decide(name: &str, view: &SendView<'_>) -> Decision {
-    let mut strategy = by_name(name).unwrap();
-    strategy.next(view, &mut Rng::for_component(0, 0))
-}
-
-fn minrtt(view: &SendView<'_>) -> Decision {
-    decide("minrtt", view)
-}
-
-fn send(id: u32, max_bytes: u32) -> Decision {
-    Decision::Send {
-        subflow: SubflowId(id),
-        data: Payload::New,
-        max_bytes,
-    }
-}
-
-fn copy(id: u32, data: InFlight) -> Decision {
-    Decision::copy_on(SubflowId(id), data)
-}
-
-/// A copy for which the carrier of `data` pays.
-fn penalty(id: u32, data: InFlight) -> Decision {
-    Decision::Send {
-        subflow: SubflowId(id),
-        data: Payload::Copy {
-            data,
-            penalise: true,
-        },
-        max_bytes: u32::MAX,
-    }
-}
+use views::*;
 
 #[test]
 fn minrtt_takes_the_lowest_round_trip_time() {
@@ -402,34 +264,4 @@ fn redundant_walks_the_queue_on_every_subflow() {
         ..view
     };
     assert_eq!(decide("redundant", &view), Decision::WAIT);
-}
-
-#[test]
-fn strategies_answer_to_the_name_they_are_listed_under() {
-    for name in braid_strategy::names() {
-        assert_eq!(by_name(name).unwrap().name(), name);
-    }
-}
-
-#[test]
-fn an_unknown_name_is_answered_with_the_known_ones() {
-    let error = by_name("fastest").unwrap_err();
-    assert_eq!(error.0, "fastest");
-    assert_eq!(
-        error.to_string(),
-        r#"unknown strategy "fastest"; known are: minrtt, roundrobin, redundant"#
-    );
-}
-
-/// MPTCP-MAPS, equation 4: 20 segments of 1500 bytes in a round trip without queues.
-#[test]
-fn the_window_tells_of_loss() {
-    let path = SubflowView {
-        cwnd: 30_000,
-        ..subflow(0, 50)
-    };
-    let modelled = path.modelled_loss();
-    assert!((modelled - (1.22f64 / 20.0).powi(2)).abs() < 1e-12);
-    let unmeasured = subflow(0, 0).modelled_loss();
-    assert_eq!(unmeasured, 0.0);
 }

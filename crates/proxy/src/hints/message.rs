@@ -1,0 +1,131 @@
+//! Hints on the wire, as a box tells them to its server with a request.
+//!
+//! A list of fields, each of a kind (1 byte), a length (1 byte) and a value:
+//!
+//! | kind | value |
+//! | --- | --- |
+//! | 1 | bytes of the direction that carries more: 1 byte how it is known (1 predicted, 2 read, 3 declared), 8 bytes, big endian |
+//! | 2 | urgency, 1 byte, 0 to 7 |
+//! | 3 | deadline, 4 bytes, milliseconds, big endian |
+//! | 4 | name of a strategy, 1 to 64 bytes of ASCII |
+//!
+//! Fields of other kinds are skipped, so that a newer box may say more. Of fields of one kind the
+//! last counts.
+
+use core::time::Duration;
+
+use braid_engine::strategy::{FlowSize, Strategy};
+use braid_engine::{ConnId, Stack, Urgency};
+use braid_wire::Instant;
+
+use super::FlowHints;
+
+const SIZE: u8 = 1;
+const URGENCY: u8 = 2;
+const DEADLINE: u8 = 3;
+const STRATEGY: u8 = 4;
+
+const PREDICTED: u8 = 1;
+const READ: u8 = 2;
+const DECLARED: u8 = 3;
+
+/// Longest name of a strategy, bytes.
+const MAX_NAME: usize = 64;
+
+impl FlowHints {
+    /// What the server, the sender of the download, is told; at most 86 bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        let mut field = |kind, value: &[u8]| {
+            out.extend([kind, u8::try_from(value.len()).unwrap_or(u8::MAX)]);
+            out.extend_from_slice(value);
+        };
+        let trust = match self.size {
+            FlowSize::Unknown => None,
+            FlowSize::Predicted(bytes) => Some((PREDICTED, bytes)),
+            FlowSize::Read(bytes) => Some((READ, bytes)),
+            FlowSize::Declared(bytes) => Some((DECLARED, bytes)),
+        };
+        if let Some((trust, bytes)) = trust {
+            let [a, b, c, d, e, f, g, h] = bytes.to_be_bytes();
+            field(SIZE, &[trust, a, b, c, d, e, f, g, h]);
+        }
+        if let Some(urgency) = self.urgency {
+            field(URGENCY, &[urgency.level()]);
+        }
+        if let Some(deadline) = self.deadline {
+            let ms = u32::try_from(deadline.as_millis()).unwrap_or(u32::MAX);
+            field(DEADLINE, &ms.to_be_bytes());
+        }
+        if let Some(name) = self.strategy.as_deref().filter(|name| is_name(name)) {
+            field(STRATEGY, name.as_bytes());
+        }
+        out
+    }
+
+    /// Reads what [`encode`](Self::encode) wrote. What is malformed or out of range is left out;
+    /// with it comes how many fields that were.
+    pub fn decode(mut bytes: &[u8]) -> (Self, u64) {
+        let (mut hints, mut bad) = (FlowHints::default(), 0);
+        while let [kind, len, rest @ ..] = bytes {
+            let Some((value, rest)) = rest.split_at_checked(usize::from(*len)) else {
+                break;
+            };
+            bytes = rest;
+            bad += u64::from(hints.set(*kind, value).is_none());
+        }
+        (hints, bad + u64::from(!bytes.is_empty()))
+    }
+
+    /// The strategy that is named, where there is one of that name.
+    pub(crate) fn strategy(&self) -> Option<Box<dyn Strategy>> {
+        let name = self.strategy.as_deref()?;
+        braid_strategy::by_name(name).ok()
+    }
+
+    /// Tells the engine of a connection what it was not told at its opening.
+    pub(crate) fn apply(&self, now: Instant, conn: ConnId, stack: &mut Stack) {
+        // A connection that is gone says so by its `Closed`.
+        let _ = stack.set_flow_size(now, conn, self.size);
+        if let Some(urgency) = self.urgency {
+            let _ = stack.set_urgency(now, conn, urgency);
+        }
+        if let Some(strategy) = self.strategy() {
+            let _ = stack.set_strategy(now, conn, strategy);
+        }
+    }
+
+    /// Takes one field in; `None` where it is malformed.
+    fn set(&mut self, kind: u8, value: &[u8]) -> Option<()> {
+        match kind {
+            SIZE => {
+                let (trust, bytes) = value.split_first()?;
+                let bytes = u64::from_be_bytes(bytes.try_into().ok()?);
+                self.size = match *trust {
+                    PREDICTED => FlowSize::Predicted(bytes),
+                    READ => FlowSize::Read(bytes),
+                    DECLARED => FlowSize::Declared(bytes),
+                    _ => return None,
+                };
+            }
+            URGENCY => {
+                let [level] = value else { return None };
+                self.urgency = Some(Urgency::new(*level)?);
+            }
+            DEADLINE => {
+                let ms = u32::from_be_bytes(value.try_into().ok()?);
+                self.deadline = Some(Duration::from_millis(ms.into()));
+            }
+            STRATEGY => {
+                let name = core::str::from_utf8(value).ok().filter(|n| is_name(n))?;
+                self.strategy = Some(name.to_owned());
+            }
+            _ => {}
+        }
+        Some(())
+    }
+}
+
+fn is_name(name: &str) -> bool {
+    (1..=MAX_NAME).contains(&name.len()) && name.bytes().all(|b| b.is_ascii_graphic())
+}

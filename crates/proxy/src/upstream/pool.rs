@@ -1,0 +1,231 @@
+//! Warm connections: opened, joined on every link and signed in before anybody asks for them, so
+//! that a user's first bytes leave at once.
+
+use core::time::Duration;
+
+use braid_engine::{ConnId, PathId};
+use braid_wire::Instant;
+
+use crate::config::Warm as Settings;
+use crate::socks::{ClientHandshake, ClientStep};
+
+use super::lease::Lease;
+
+/// How long a connection may take until it is signed in.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Connections that are asked for within this time have no time to be replaced in between.
+const BURST: Duration = Duration::from_secs(1);
+/// In this time half of what was needed at most is forgotten.
+const HALF_LIFE: Duration = Duration::from_secs(30);
+/// Nothing is opened for so long after a connection was lost, and doubled with each further one.
+const MIN_DELAY: Duration = Duration::from_secs(1);
+const MAX_DELAY: Duration = Duration::from_secs(60);
+/// A connection that lasted this long makes good for those that were lost.
+const GOOD_LIFE: Duration = Duration::from_secs(10);
+
+/// A connection that waits for a user.
+#[derive(Debug)]
+pub(super) struct Warm {
+    pub(super) lease: Lease,
+    answers: Box<ClientHandshake>,
+    opened_at: Instant,
+    /// Paths that have a subflow.
+    joined: Vec<PathId>,
+}
+
+impl Warm {
+    pub(super) fn new(now: Instant, lease: Lease) -> Self {
+        Warm {
+            lease,
+            answers: Box::default(),
+            opened_at: now,
+            joined: Vec::new(),
+        }
+    }
+
+    fn is_ready(&self) -> bool {
+        self.answers.is_signed_in()
+    }
+
+    /// When it is of no use any more.
+    fn ends_at(&self, age: Duration) -> Instant {
+        self.opened_at + if self.is_ready() { age } else { PATIENCE }
+    }
+
+    pub(super) fn on_subflow(&mut self, path: PathId, up: bool) {
+        self.joined.retain(|p| *p != path);
+        if up {
+            self.joined.push(path);
+        }
+    }
+
+    /// Takes what the server says; `More` is well.
+    pub(super) fn input(&mut self, bytes: &[u8]) -> (usize, ClientStep) {
+        self.answers.input(bytes)
+    }
+}
+
+/// How many connections users ask for at a time.
+#[derive(Debug, Default)]
+struct Demand {
+    /// When the last burst began, and how many it asked for.
+    burst: Option<(Instant, u32)>,
+    /// The largest of late, as of `at`.
+    peak: f64,
+    at: Instant,
+}
+
+impl Demand {
+    fn on_taken(&mut self, now: Instant) {
+        let count = match self.burst {
+            Some((since, count)) if now.saturating_since(since) < BURST => {
+                self.burst = Some((since, count.saturating_add(1)));
+                count.saturating_add(1)
+            }
+            _ => {
+                self.burst = Some((now, 1));
+                1
+            }
+        };
+        self.peak = self.peak_at(now).max(count.into());
+        self.at = now;
+    }
+
+    fn peak_at(&self, now: Instant) -> f64 {
+        let half_lives = now.saturating_since(self.at).div_duration_f64(HALF_LIFE);
+        self.peak * 0.5f64.powf(half_lives)
+    }
+
+    /// Connections that are worth having; one at least until nobody asked for as long as `idle`.
+    fn wanted(&self, now: Instant, idle: Duration) -> usize {
+        match self.burst {
+            Some(_) if now.saturating_since(self.at) < idle => {
+                (self.peak_at(now).ceil() as usize).max(1)
+            }
+            _ => 0,
+        }
+    }
+}
+
+/// Connections that wait for users, all to one server.
+#[derive(Debug)]
+pub(super) struct Pool {
+    settings: Settings,
+    /// In order of age.
+    waiting: Vec<Warm>,
+    demand: Demand,
+    /// The server that served a user last, and refused nothing since.
+    serves: Option<usize>,
+    /// Nothing is opened before, after a loss.
+    retry_at: Option<Instant>,
+    delay: Duration,
+}
+
+impl Pool {
+    pub(super) fn new(settings: Settings) -> Self {
+        Pool {
+            settings,
+            waiting: Vec::new(),
+            demand: Demand::default(),
+            serves: None,
+            retry_at: None,
+            delay: MIN_DELAY,
+        }
+    }
+
+    pub(super) fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// A user asks for a connection: the one to `server` that is joined on most links, the oldest of
+    /// them.
+    pub(super) fn take(&mut self, now: Instant, server: usize) -> Option<Lease> {
+        self.demand.on_taken(now);
+        let ready = self.waiting.iter().enumerate();
+        let ready = ready.filter(|(_, w)| w.is_ready() && w.lease.server == server);
+        let (best, _) = ready.rev().max_by_key(|(_, w)| w.joined.len())?;
+        let warm = self.waiting.remove(best);
+        let answers = Some(warm.answers);
+        Some(Lease {
+            answers,
+            ..warm.lease
+        })
+    }
+
+    pub(super) fn get_mut(&mut self, conn: ConnId) -> Option<&mut Warm> {
+        self.waiting.iter_mut().find(|w| w.lease.conn == conn)
+    }
+
+    pub(super) fn push(&mut self, warm: Warm) {
+        self.waiting.push(warm);
+    }
+
+    pub(super) fn on_served(&mut self, server: usize) {
+        self.serves = Some(server);
+    }
+
+    pub(super) fn on_refused(&mut self) {
+        self.serves = None;
+    }
+
+    /// A connection is lost.
+    pub(super) fn on_lost(&mut self, now: Instant, conn: ConnId) {
+        let Some(at) = self.waiting.iter().position(|w| w.lease.conn == conn) else {
+            return;
+        };
+        let warm = self.waiting.remove(at);
+        if now.saturating_since(warm.opened_at) >= GOOD_LIFE {
+            self.delay = MIN_DELAY;
+        }
+        self.back_off(now);
+    }
+
+    /// Opens nothing for a while.
+    pub(super) fn back_off(&mut self, now: Instant) {
+        self.retry_at = Some(now + self.delay);
+        self.delay = (self.delay * 2).min(MAX_DELAY);
+    }
+
+    /// One that is of no use any more: too old, too slow, to another server than `server`, or one
+    /// too many.
+    pub(super) fn pop_useless(&mut self, now: Instant, server: Option<usize>) -> Option<Warm> {
+        let wanted = self.wanted(now, server);
+        let age = self.settings.age;
+        let useless = |w: &Warm| w.ends_at(age) <= now || server != Some(w.lease.server);
+        let at = self.waiting.iter().position(useless);
+        let at = at.or((self.waiting.len() > wanted).then_some(0))?;
+        let warm = self.waiting.remove(at);
+        if !warm.is_ready() && warm.ends_at(age) <= now {
+            self.back_off(now);
+        }
+        Some(warm)
+    }
+
+    /// Takes all out.
+    pub(super) fn drain(&mut self) -> impl Iterator<Item = Warm> + '_ {
+        self.waiting.drain(..)
+    }
+
+    /// Whether to open another one.
+    pub(super) fn lacks(&mut self, now: Instant, server: Option<usize>) -> bool {
+        self.retry_at = self.retry_at.filter(|at| *at > now);
+        self.waiting.len() < self.wanted(now, server) && self.retry_at.is_none()
+    }
+
+    fn wanted(&self, now: Instant, server: Option<usize>) -> usize {
+        match server {
+            Some(_) if server == self.serves => {
+                let wanted = self.demand.wanted(now, self.settings.idle);
+                wanted.min(self.settings.max)
+            }
+            _ => 0,
+        }
+    }
+
+    /// When there is something to do, if nothing happens before.
+    pub(super) fn next_timeout(&self) -> Option<Instant> {
+        let ends = self.waiting.iter().map(|w| w.ends_at(self.settings.age));
+        let idle = (!self.waiting.is_empty()).then(|| self.demand.at + self.settings.idle);
+        ends.chain(idle).chain(self.retry_at).min()
+    }
+}

@@ -1,0 +1,214 @@
+//! Warm connections: signed in before a user wants one.
+
+mod world;
+
+use core::time::Duration;
+
+use braid_engine::app::LocalId;
+use world::local::Content;
+use world::{CONTENT, Setup, World};
+
+const WARM: Setup<'_> = Setup {
+    warm: 4,
+    boxed: "",
+    last_link: "",
+    first_server: None,
+    server: "",
+    secret: None,
+    tweak: None,
+};
+
+fn echoing(setup: Setup<'_>) -> World {
+    let mut w = World::ready(2, setup);
+    w.content(CONTENT, Content::Echoes);
+    w
+}
+
+/// A box that has served a user, and so has a warm connection.
+fn warmed(setup: Setup<'_>) -> World {
+    let mut w = echoing(setup);
+    ask(&mut w, b"first");
+    w.run_for(Duration::from_millis(1_100));
+    w
+}
+
+/// A user sends something and gets it back; how long that took, and the user's stream.
+fn ask(w: &mut World, text: &[u8]) -> (Duration, LocalId) {
+    let before = w.now;
+    let user = w.open(CONTENT, text, true);
+    w.run_until(|w| w.user(user).got_end || w.user(user).closed);
+    assert_eq!(w.user(user).got, text, "reset: {}", w.user(user).reset);
+    (w.now.saturating_since(before), user)
+}
+
+/// The two links have round trips of 20 and 50 ms.
+#[test]
+fn the_first_bytes_leave_at_once() {
+    let mut w = warmed(WARM);
+    assert_eq!(w.server().waiting(), 1);
+    assert_eq!(ask(&mut w, b"hello").0, Duration::from_millis(20));
+    let c = *w.core.counters();
+    assert_eq!((c.warm_used, c.warm_failed, c.connected), (1, 0, 2));
+    // The next one is there already.
+    w.run_for(Duration::from_millis(100));
+    assert_eq!(ask(&mut w, b"again").0, Duration::from_millis(20));
+}
+
+#[test]
+fn they_are_joined_on_every_link() {
+    let mut w = warmed(WARM);
+    let joined = |w: &World| w.boxed.stack.stats().join_syns;
+    let before = joined(&w);
+    ask(&mut w, &[7; 100_000]);
+    // The user's flow joins nothing, the one that takes its place does.
+    w.run_for(Duration::from_secs(1));
+    assert_eq!(joined(&w), before + 1);
+}
+
+#[test]
+fn there_are_as_many_as_users_lately_asked_for_at_once() {
+    let mut w = warmed(WARM);
+    let users: Vec<_> = (0..3).map(|_| w.open(CONTENT, b"x", true)).collect();
+    w.run_until(|w| users.iter().all(|u| w.user(*u).closed));
+    w.run_for(Duration::from_secs(1));
+    assert_eq!(w.server().waiting(), 3);
+    let users: Vec<_> = (0..20).map(|_| w.open(CONTENT, b"x", true)).collect();
+    w.run_until(|w| users.iter().all(|u| w.user(*u).closed));
+    w.run_for(Duration::from_secs(1));
+    assert_eq!(w.server().waiting(), 4, "the setting bounds them");
+    // Half of it is forgotten in 30 s, and all when nobody came for as long as the setting says.
+    w.run_for(Duration::from_secs(150));
+    assert_eq!(w.server().waiting(), 1);
+    w.run_for(Duration::from_secs(160));
+    assert_eq!(w.server().waiting(), 0);
+    assert_eq!(w.boxed.stack.connections(), 0);
+    assert_eq!(w.core.counters().warm_lost, 0);
+}
+
+#[test]
+fn they_are_replaced_before_the_server_gives_them_up() {
+    let mut w = warmed(Setup {
+        server: "timeouts = { waiting = \"61s\" }",
+        ..WARM
+    });
+    for _ in 0..10 {
+        w.run_for(Duration::from_secs(20));
+        assert_eq!(w.server().waiting(), 1);
+    }
+    let c = w.core.counters();
+    assert_eq!((c.warm_lost, c.warm_opened), (0, 4));
+}
+
+#[test]
+fn one_that_the_server_gives_up_is_replaced() {
+    let mut w = warmed(Setup {
+        server: "timeouts = { waiting = \"10s\" }",
+        ..WARM
+    });
+    w.run_for(Duration::from_secs(25));
+    let c = *w.core.counters();
+    assert!((2..4).contains(&c.warm_lost), "{}", c.warm_lost);
+    assert_eq!(w.server().counters().waited_in_vain, c.warm_lost);
+    w.run_for(Duration::from_secs(3));
+    assert_eq!(ask(&mut w, b"hello").0, Duration::from_millis(20));
+}
+
+/// The box does not hear of its death before a user's bytes have gone into it.
+#[test]
+fn one_that_dies_at_its_first_use_is_not_noticed() {
+    let mut w = warmed(WARM);
+    w.kill_server();
+    w.start_server();
+    // More than is kept for a second attempt.
+    let (_, user) = ask(&mut w, &[5; 70_000]);
+    assert!(!w.user(user).reset);
+    let c = *w.core.counters();
+    assert_eq!((c.warm_used, c.warm_failed, c.server_failed), (1, 1, 0));
+    assert_eq!(w.server().counters().connected, 1);
+
+    let mut w = warmed(WARM);
+    w.kill_server();
+    w.start_server();
+    // A round trip to find out, and as long as without a warm one.
+    let (cold, _) = ask(&mut echoing(Setup::default()), b"hello");
+    assert_eq!(ask(&mut w, b"hello").0, cold + Duration::from_millis(20));
+}
+
+#[test]
+fn so_does_one_whose_server_keeps_silent() {
+    let mut w = warmed(WARM);
+    w.kill_server();
+    let user = w.open(CONTENT, b"hello", true);
+    w.run_for(Duration::from_secs(1));
+    w.start_server();
+    w.run_until(|w| w.user(user).got_end || w.user(user).closed);
+    assert_eq!(w.user(user).got, b"hello");
+}
+
+/// What the server has taken it may have acted on: no second attempt.
+#[test]
+fn what_the_server_acknowledged_is_not_repeated() {
+    let mut w = warmed(WARM);
+    w.content("198.51.100.7:80", Content::Silent);
+    let user = w.open("198.51.100.7:80", b"order", false);
+    w.run_for(Duration::from_millis(200));
+    assert_eq!(w.core.counters().warm_used, 1);
+    w.kill_server();
+    w.start_server();
+    w.run_until(|w| w.user(user).closed);
+    assert!(w.user(user).reset);
+    let c = w.core.counters();
+    assert_eq!((c.warm_failed, c.server_failed), (0, 1));
+    assert!(w.server_local().attempts.is_empty());
+}
+
+#[test]
+fn refusals_of_the_destination_reach_the_user_through_them() {
+    let mut w = warmed(WARM);
+    let user = w.open("198.51.100.99:80", b"hello", false);
+    w.run_until(|w| w.user(user).closed);
+    assert!(w.user(user).reset);
+    let c = w.core.counters();
+    assert_eq!((c.warm_used, c.destination_unreachable), (1, 1));
+}
+
+#[test]
+fn a_server_that_takes_no_more_of_them_closes_them_as_slow_handshakes() {
+    let mut w = warmed(Setup {
+        server: "limits = { waiting = 1 }",
+        ..WARM
+    });
+    let users: Vec<_> = (0..4).map(|_| w.open(CONTENT, b"x", true)).collect();
+    w.run_until(|w| users.iter().all(|u| w.user(*u).closed));
+    w.run_for(Duration::from_secs(1));
+    assert_eq!((w.server().waiting(), w.server().connections()), (1, 3));
+    w.run_for(Duration::from_secs(10));
+    assert_eq!(w.server().counters().handshake_timeout, 3);
+    // Those that are let wait serve.
+    assert_eq!(ask(&mut w, b"hello").0, Duration::from_millis(20));
+}
+
+#[test]
+fn a_metered_link_carries_none_but_where_that_is_said() {
+    for (boxed, waiting) in [("", 0), ("warm.metered = true", 1)] {
+        let mut w = World::ready(
+            2,
+            Setup {
+                boxed,
+                last_link: "metered = true",
+                ..WARM
+            },
+        );
+        w.content(CONTENT, Content::Echoes);
+        ask(&mut w, b"hello");
+        w.run_for(Duration::from_secs(1));
+        assert_eq!(w.server().waiting(), 1);
+        assert_eq!(w.boxed.stack.stats().join_syns, 0);
+        w.set_link(0, false);
+        w.run_for(Duration::from_secs(2));
+        ask(&mut w, b"hello");
+        w.run_for(Duration::from_secs(2));
+        let used = w.core.counters().warm_used;
+        assert_eq!(w.server().waiting(), waiting, "{boxed:?}, {used} used");
+    }
+}

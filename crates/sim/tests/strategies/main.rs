@@ -1,0 +1,3 @@
+//! What strategies make of links that change.
+
+mod maps;

@@ -1,0 +1,130 @@
+//! Waits for the fast subflow where the slow one would block the window.
+
+use std::time::Duration;
+
+use braid_engine::strategy::{Decision, SendView, Strategy, StrategyEvent, SubflowView};
+use braid_wire::{Instant, Rng};
+
+use crate::minrtt;
+use crate::parts::again;
+use crate::parts::table::PerSubflow;
+use crate::parts::usable::{by_rtt, usable};
+
+/// Ferlin et al., "BLEST: Blocking Estimation-based MPTCP Scheduler for Heterogeneous Networks" (IFIP
+/// Networking 2016). Where `minrtt` would take a slower subflow than the fastest, it estimates what
+/// the fastest could send while a segment is under way on the slower one, and waits if the peer's
+/// window has no place for both. Of data in flight only what is lost with its path is copied.
+#[derive(Debug, Clone)]
+pub struct Blest {
+    /// Corrects the estimate.
+    lambda: f64,
+    /// When it was first or last looked at whether that is right.
+    corrected_at: Option<Instant>,
+    /// The window was used up since.
+    blocked: bool,
+    seen: PerSubflow<Seen>,
+}
+
+/// Lowest and highest smoothed round-trip time of a subflow; zero before the first sample.
+#[derive(Debug, Clone, Copy, Default)]
+struct Seen {
+    least: Duration,
+    most: Duration,
+}
+
+impl Default for Blest {
+    fn default() -> Self {
+        Blest {
+            lambda: 1.2,
+            corrected_at: None,
+            blocked: false,
+            seen: PerSubflow::default(),
+        }
+    }
+}
+
+impl Strategy for Blest {
+    fn name(&self) -> &'static str {
+        "blest"
+    }
+
+    fn next(&mut self, view: &SendView<'_>, _rng: &mut Rng) -> Decision {
+        let decision = again::lost(view).or_else(|| self.new_data(view));
+        decision.unwrap_or(Decision::WAIT)
+    }
+
+    fn on_event(&mut self, event: &StrategyEvent) {
+        self.blocked |= *event == StrategyEvent::WindowBlocked;
+        self.seen.on_event(event);
+    }
+}
+
+impl Blest {
+    fn new_data(&mut self, view: &SendView<'_>) -> Option<Decision> {
+        for subflow in view.subflows.iter().filter(|s| !s.srtt.is_zero()) {
+            self.seen.of(subflow.id).add(subflow.srtt);
+        }
+        let decision = minrtt::new_data(view)?;
+        let fast = usable(view).min_by_key(|s| by_rtt(s))?;
+        let Decision::Send { subflow, .. } = decision else {
+            return None;
+        };
+        let slow = view.subflow(subflow).filter(|slow| slow.id != fast.id);
+        let blocks = slow.is_some_and(|slow| {
+            self.correct(view.now, slow);
+            self.would_block(view, fast, slow)
+        });
+        (!blocks).then_some(decision)
+    }
+
+    /// Once in each of the lowest round trips of `slow`: more where the window was used up, less
+    /// where it was not.
+    fn correct(&mut self, now: Instant, slow: &SubflowView) {
+        let last = *self.corrected_at.get_or_insert(now);
+        if now < last + self.seen.of(slow.id).least || now == last {
+            return;
+        }
+        self.corrected_at = Some(now);
+        let change = match std::mem::take(&mut self.blocked) {
+            true => 0.04,
+            false => -0.01,
+        };
+        self.lambda = (self.lambda + change).clamp(1.0, 1.3);
+    }
+
+    fn would_block(&mut self, view: &SendView<'_>, fast: &SubflowView, slow: &SubflowView) -> bool {
+        let lingers = lingers(slow, *self.seen.of(slow.id));
+        let seen = *self.seen.of(fast.id);
+        let mean_rtt = (seen.least + seen.most) / 2;
+        let rounds = (lingers.as_secs_f64() / mean_rtt.as_secs_f64()).floor() + 1.0;
+        // Before the first sample of either.
+        let rounds = if rounds.is_finite() { rounds } else { 1.0 };
+        let cwnd = fast.cwnd as f64 / f64::from(fast.mss);
+        let segments = match fast.cwnd < fast.ssthresh {
+            true => cwnd * (rounds.exp2() - 1.0),
+            false => (cwnd + (rounds - 1.0) / 2.0) * rounds,
+        };
+        let fast_bytes = self.lambda * f64::from(fast.mss) * segments;
+        let len = view.unsent.min(u64::from(slow.mss));
+        let left = view.peer_window.saturating_sub(slow.in_flight + len);
+        fast_bytes > left as f64
+    }
+}
+
+/// How long a segment sent now on `slow` is under way: the fuller its window, the closer to the
+/// highest round-trip time it had.
+fn lingers(slow: &SubflowView, seen: Seen) -> Duration {
+    let filled = (slow.in_flight + u64::from(slow.mss)) as f64 / slow.cwnd.max(1) as f64;
+    let estimate = seen.least + (seen.most - seen.least).mul_f64(filled.min(1.0));
+    slow.srtt.max(estimate)
+}
+
+impl Seen {
+    fn add(&mut self, srtt: Duration) {
+        self.least = match self.least.is_zero() {
+            true => srtt,
+            false => self.least.min(srtt),
+        };
+        self.most = self.most.max(srtt);
+    }
+}

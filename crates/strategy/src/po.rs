@@ -1,0 +1,58 @@
+//! Important data first, on the best path.
+
+use braid_engine::StrategyFactory;
+use braid_engine::strategy::{
+    Decision, OpenView, Opening, PathView, SendView, Strategy, StrategyEvent,
+};
+use braid_wire::{Instant, Rng};
+
+use crate::parts::again;
+use crate::parts::rank::{by_rtt_and_window, first_with_room};
+
+/// Urgencies from 0 on that are important.
+const IMPORTANT: usize = 3;
+
+/// Lu et al., "PO-MPTCP: Priorities-Oriented Data Scheduler" (Int. J. Digital Multimedia
+/// Broadcasting, 2018). The engine's send queue lets important data overtake; it goes on the subflow
+/// of lowest round-trip time, equal ones by larger window, and while that one is full on the next.
+/// Everything else is the base strategy's.
+#[derive(Debug)]
+pub struct Po {
+    base: Box<dyn Strategy>,
+}
+
+impl Po {
+    /// What makes it, on `base`.
+    pub(crate) fn factory(mut base: StrategyFactory) -> StrategyFactory {
+        Box::new(move || Box::new(Po { base: base() }))
+    }
+}
+
+impl Strategy for Po {
+    fn name(&self) -> &'static str {
+        "po"
+    }
+
+    fn open(&mut self, view: &OpenView<'_>) -> Option<Opening> {
+        self.base.open(view)
+    }
+
+    fn join(&mut self, view: &OpenView<'_>, path: &PathView) -> Option<Instant> {
+        self.base.join(view, path)
+    }
+
+    fn next(&mut self, view: &SendView<'_>, rng: &mut Rng) -> Decision {
+        let urgencies = &view.unsent_by_urgency;
+        let important: u64 = urgencies[..IMPORTANT].iter().sum();
+        if important == 0 || !view.may_send_new {
+            return self.base.next(view, rng);
+        }
+        again::lost(view)
+            .or_else(|| first_with_room(view, important, by_rtt_and_window))
+            .unwrap_or(Decision::WAIT)
+    }
+
+    fn on_event(&mut self, event: &StrategyEvent) {
+        self.base.on_event(event);
+    }
+}
