@@ -4,6 +4,7 @@
 //! user's, or takes one from the pool of warm ones.
 
 mod health;
+mod keep;
 mod lease;
 mod pool;
 mod status;
@@ -195,16 +196,6 @@ impl Upstream {
             link.up = up;
         }
         self.update(now, stack);
-    }
-
-    pub(crate) fn link_name(&self, path: PathId) -> Option<&str> {
-        let link = self.links.iter().find(|l| l.path == path);
-        link.map(|l| l.name.as_str())
-    }
-
-    pub(crate) fn link_path(&self, name: &str) -> Option<PathId> {
-        let link = self.links.iter().find(|l| l.name == name);
-        link.map(|l| l.path)
     }
 
     pub(crate) fn best_path(&self) -> Option<PathId> {

@@ -19,6 +19,7 @@ impl BoxCore {
         Status {
             proxy: Some(self.upstream.proxy_status()),
             servers: self.upstream.server_status(),
+            warm: Some(self.upstream.warm_status()),
             connections_total: self.sessions.len(),
             connections: status::connections(stack, |conn| self.shown(now, conn), name),
             counters: status::counters(self.counters.iter()),

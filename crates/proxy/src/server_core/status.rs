@@ -36,6 +36,7 @@ impl ServerCore {
             destination: session.destination.as_ref().map(ToString::to_string),
             state: match &session.stage {
                 Stage::Handshake(h) if h.waits => "waiting",
+                Stage::Handshake(h) if h.waits => "waiting",
                 Stage::Handshake(_) => "handshake",
                 Stage::Resolving => "resolving",
                 Stage::Connecting { .. } => "connecting",
