@@ -58,6 +58,9 @@ pub trait LocalStreams {
     fn resolve(&mut self, name: &str, port: u16) -> Option<LocalId>;
     /// Reads into `bufs`; 0 is the end of the stream.
     fn read(&mut self, id: LocalId, bufs: &mut [IoSliceMut<'_>]) -> Result<usize, LocalError>;
+    /// Copies what a read would give, as far as it is there and goes into `buf`, and takes none of
+    /// it; 0 is the end of the stream.
+    fn peek(&mut self, id: LocalId, buf: &mut [u8]) -> Result<usize, LocalError>;
     /// Writes from `bufs`.
     fn write(&mut self, id: LocalId, bufs: &[IoSlice<'_>]) -> Result<usize, LocalError>;
     /// Ends the sending direction after what was written.
@@ -71,6 +74,15 @@ pub trait LocalStreams {
 /// A local stream or a pending name look-up. Never reused while events for it may be pending.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LocalId(pub u64);
+
+/// How a connection of the local network came here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Arrival {
+    /// It was on its way to its destination, and intercepted.
+    Intercepted,
+    /// Its user asked for this very listener.
+    Addressed,
+}
 
 /// Why a read or write did nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -102,14 +114,19 @@ pub enum ConnectFailure {
 /// `WouldBlock`, after `Writable` write until `WouldBlock`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LocalEvent {
-    /// An intercepted connection of the local network; it is established on its side.
+    /// A connection of the local network; it is established on its side.
     Accepted {
         /// The stream.
         id: LocalId,
         /// The user's address.
         peer: SocketAddr,
-        /// Where the user wanted to go.
+        /// Where the user connected to.
         destination: SocketAddr,
+        /// Whether that is this host.
+        arrival: Arrival,
+        /// The differentiated services code point of the user's SYN (RFC 2474), 0 to 63; 0 where
+        /// it is not known.
+        dscp: u8,
     },
     /// A connection opened by [`LocalStreams::connect`] is established.
     Connected {

@@ -3,7 +3,8 @@
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::time::Duration;
 
-use crate::cc::Algorithm;
+use crate::Urgency;
+use crate::cc::{Algorithm, LEDBAT};
 
 /// Settings of a stack; every bound of the engine is here.
 #[derive(Debug, Clone)]
@@ -22,6 +23,8 @@ pub struct Config {
     pub delayed_ack: DelayedAck,
     /// Congestion control of new subflows.
     pub congestion: Algorithm,
+    /// The same of connections that stand back behind all others ([`Urgency::LEAST`]).
+    pub background: Algorithm,
     /// Most bytes a connection buffers for sending, acknowledged ones excluded. It keeps as many of
     /// those at most (256 KiB at least) where a subflow still has to repeat them.
     pub send_buffer: usize,
@@ -49,6 +52,16 @@ pub struct Config {
     pub max_records: usize,
 }
 
+impl Config {
+    /// Congestion control of connections of this urgency.
+    pub(crate) fn congestion_of(&self, urgency: Urgency) -> Algorithm {
+        match urgency {
+            Urgency::LEAST => self.background,
+            _ => self.congestion,
+        }
+    }
+}
+
 impl Default for Config {
     fn default() -> Self {
         Config {
@@ -58,6 +71,7 @@ impl Default for Config {
             max_cwnd: None,
             delayed_ack: DelayedAck::default(),
             congestion: Algorithm::default(),
+            background: LEDBAT,
             send_buffer: 8 << 20,
             recv_buffer: 8 << 20,
             memory: 512 << 20,

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use braid_engine::cc::{AckSample, Algorithm, CUBIC, CongestionControl, LIA, Loss, NEWRENO};
+use braid_engine::cc::{
+    AckSample, Algorithm, CUBIC, CongestionControl, LEDBAT, LIA, Loss, NEWRENO,
+};
 use braid_wire::Instant;
 
 const MSS: u64 = 1000;
@@ -100,14 +102,19 @@ fn assert_near(value: f64, expected: f64, share: f64) {
 
 #[test]
 fn controllers_are_found_by_name() {
-    for (name, algorithm) in [("cubic", CUBIC), ("reno", NEWRENO), ("lia", LIA)] {
+    for (name, algorithm) in [
+        ("cubic", CUBIC),
+        ("reno", NEWRENO),
+        ("lia", LIA),
+        ("ledbat", LEDBAT),
+    ] {
         assert_eq!(algorithm.name(), name);
         assert_eq!(name.parse::<Algorithm>().unwrap().name(), name);
     }
     assert_eq!(Algorithm::default().name(), "cubic");
     assert_eq!(
         "vegas".parse::<Algorithm>().unwrap_err(),
-        "unknown congestion control \"vegas\"; known are: cubic, reno, lia"
+        "unknown congestion control \"vegas\"; known are: cubic, reno, lia, ledbat"
     );
 }
 
@@ -417,4 +424,26 @@ fn a_filling_queue_ends_slow_start_before_the_first_loss() {
         flow.round();
         assert!(flow.segments() - before <= 2.0);
     }
+}
+
+/// A queue of 40 packets at 10 Mb/s and 40 ms would stand for 32 ms: LEDBAT fills the path and keeps
+/// its own part of the queue below 25 ms; when others fill the queue it withdraws.
+#[test]
+fn ledbat_makes_way() {
+    let mut flow = Flow::new(LEDBAT, 10, 40);
+    let rounds = |flow: &mut Flow, n: usize, others: f64| {
+        for _ in 0..n {
+            // 50 segments fill the path.
+            let queued = (flow.segments() - 50.0).max(0.0) + others;
+            flow.rtt = Duration::from_secs_f64(0.040 + queued * 8.0 * MSS as f64 / 10e6);
+            flow.round();
+        }
+    };
+    rounds(&mut flow, 400, 0.0);
+    let alone = flow.segments();
+    assert!((50.0..=84.0).contains(&alone), "{alone} segments");
+    rounds(&mut flow, 20, 60.0);
+    assert!(flow.segments() <= 4.0, "{} segments", flow.segments());
+    rounds(&mut flow, 400, 0.0);
+    assert!(flow.segments() >= 50.0, "{} segments", flow.segments());
 }

@@ -1,5 +1,6 @@
 //! The aggregation box: takes users' connections in and carries them to a server over all links.
 
+mod guests;
 mod session;
 mod status;
 
@@ -7,7 +8,7 @@ use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 use std::collections::BTreeMap;
 
-use braid_engine::app::{Core, Ctx, LocalEvent, LocalId};
+use braid_engine::app::{Arrival, Core, Ctx, LocalEvent, LocalId};
 use braid_engine::{
     ApiError, CloseReason, Event, PathId, Stack, StrategyFactory, SubflowCloseReason,
 };
@@ -15,14 +16,17 @@ use braid_wire::{Instant, Rng};
 
 use crate::config::{BoxConfig, BoxLimits, BoxTimeouts};
 use crate::hints::FlowHints;
+use crate::intake::{Flow, Intake};
 use crate::records::KeptRecord;
-use crate::relay::{self, End, Relay};
+use crate::relay::{self, End, Moved, Relay};
 use crate::report::{BoxCounters, LogLimiter};
-use crate::socks::{ClientError, ClientHandshake, ClientStep, Destination, Reply};
+use crate::sniff::{self, Seen};
+use crate::socks::{ClientError, ClientHandshake, ClientStep, Reply};
 use crate::status::About;
 use crate::table::{Due, SessionId, Table};
 use crate::upstream::{LinkAddresses, Notice, Upstream, Wish};
 
+use guests::{Guest, Guests, Step};
 use session::{Outcome, Session, Stage};
 
 /// The box as a sans-IO core.
@@ -44,10 +48,12 @@ pub struct BoxCore {
     timeouts: BoxTimeouts,
     limits: BoxLimits,
     upstream: Upstream,
+    intake: Intake,
+    guests: Guests,
     sessions: Table<Session>,
-    /// Sessions of each host of the LAN.
+    /// Connections of each host of the LAN.
     per_host: BTreeMap<IpAddr, usize>,
-    /// Sessions whose destination is not connected yet.
+    /// Connections whose destination is not connected yet.
     handshakes: usize,
     counters: BoxCounters,
     limiter: LogLimiter,
@@ -76,6 +82,8 @@ impl BoxCore {
             timeouts: config.timeouts.clone(),
             limits: config.limits.clone(),
             upstream: Upstream::new(config, rng, strategy),
+            intake: Intake::new(config.rules.clone()),
+            guests: Guests::default(),
             sessions: Table::default(),
             per_host: BTreeMap::new(),
             handshakes: 0,
@@ -154,7 +162,7 @@ impl BoxCore {
 
     /// Users' connections now.
     pub fn connections(&self) -> usize {
-        self.sessions.len()
+        self.sessions.len() + self.guests.len()
     }
 }
 
@@ -179,9 +187,14 @@ impl Core for BoxCore {
             id,
             peer,
             destination,
+            arrival,
+            dscp,
         } = event
         {
-            return self.on_accepted(ctx, id, peer, destination);
+            return self.on_accepted(ctx, id, peer.ip(), (arrival, destination, dscp));
+        }
+        if let Some(step) = self.guests.on_event(ctx, &event) {
+            return self.on_guest(ctx, step);
         }
         let Some(id) = self.sessions.by_local(event.id()) else {
             return;
@@ -197,8 +210,12 @@ impl Core for BoxCore {
 
     fn next_timeout(&self) -> Option<Instant> {
         let own = self.sessions.next_timeout();
-        let upstream = self.upstream.next_timeout();
-        own.into_iter().chain(upstream).min()
+        let times = [
+            own,
+            self.guests.next_timeout(),
+            self.upstream.next_timeout(),
+        ];
+        times.into_iter().flatten().min()
     }
 
     fn handle_timeout(&mut self, ctx: &mut Ctx<'_>) {
@@ -212,6 +229,12 @@ impl Core for BoxCore {
                 Some((id, Due::Turn)) => self.advance(ctx, id),
                 None => break,
             }
+        }
+        for _ in 0..BATCH {
+            let Some(guest) = self.guests.pop_late(ctx) else {
+                break;
+            };
+            self.on_guest(ctx, Step::Gone(guest));
         }
     }
 }
@@ -276,25 +299,96 @@ impl BoxCore {
         &mut self,
         ctx: &mut Ctx<'_>,
         id: LocalId,
-        peer: SocketAddr,
-        destination: SocketAddr,
+        peer: IpAddr,
+        (arrival, destination, dscp): (Arrival, SocketAddr, u8),
     ) {
         self.counters.accepted += 1;
-        let host = peer.ip().to_canonical();
+        let host = peer.to_canonical();
+        if !self.admit(ctx.now, host) {
+            return ctx.local.reset(id);
+        }
+        match arrival {
+            Arrival::Intercepted => {
+                let ip = destination.ip().to_canonical();
+                let destination = SocketAddr::new(ip, destination.port()).into();
+                let flow = Flow::new(destination, FlowHints::default(), dscp);
+                self.open(ctx, (id, host), flow, false);
+            }
+            Arrival::Addressed => {
+                let deadline = ctx.now + self.timeouts.connect;
+                let step = self.guests.welcome(ctx, (id, host), dscp, deadline);
+                self.on_guest(ctx, step);
+            }
+        }
+    }
+
+    /// Whether there is room for one more connection of `host`, which is counted then.
+    fn admit(&mut self, now: Instant, host: IpAddr) -> bool {
+        let open = self.connections();
         let of_host = self.per_host.get(&host).copied().unwrap_or(0);
-        if self.sessions.len() >= self.limits.connections
+        if open >= self.limits.connections
             || self.handshakes >= self.limits.handshakes
             || of_host >= self.limits.per_host
         {
             self.counters.over_limit += 1;
-            if let Some(left_out) = self.limiter.allow(ctx.now, "limit", host) {
-                let open = self.sessions.len();
+            if let Some(left_out) = self.limiter.allow(now, "limit", host) {
                 tracing::warn!(%host, open, of_host, left_out, "too many connections");
             }
-            return ctx.local.reset(id);
+            return false;
         }
-        let destination = SocketAddr::new(destination.ip().to_canonical(), destination.port());
-        let hints = FlowHints::default();
+        self.handshakes += 1;
+        *self.per_host.entry(host).or_default() += 1;
+        true
+    }
+
+    /// A connection of `host` is no more.
+    fn leave(&mut self, host: IpAddr) {
+        if let Some(n) = self.per_host.get_mut(&host) {
+            *n -= 1;
+            if *n == 0 {
+                self.per_host.remove(&host);
+            }
+        }
+    }
+
+    fn on_guest(&mut self, ctx: &mut Ctx<'_>, step: Step) {
+        let (guest, flow) = match step {
+            Step::Waits => return,
+            Step::Asks(guest, flow) => (guest, Some(flow)),
+            Step::Gone(guest) => (guest, None),
+        };
+        self.note_mistakes(ctx.now, &guest);
+        match flow {
+            Some(flow) => self.open(ctx, (guest.local, guest.host), flow, true),
+            None => {
+                self.counters.socks_refused += 1;
+                self.handshakes -= 1;
+                self.leave(guest.host);
+            }
+        }
+    }
+
+    fn note_mistakes(&mut self, now: Instant, guest: &Guest) {
+        let Some(mistake) = guest.mistakes.first() else {
+            return;
+        };
+        self.counters.bad_hints += guest.mistakes.len() as u64;
+        let host = guest.host;
+        if let Some(left_out) = self.limiter.allow(now, "hints", host) {
+            tracing::warn!(%host, left_out, "a program's hint is left out: {mistake}");
+        }
+    }
+
+    /// Leads a connection that was admitted to a server; `guest` where its user waits for an
+    /// answer.
+    fn open(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        (local, host): (LocalId, IpAddr),
+        flow: Flow,
+        guest: bool,
+    ) {
+        let hints = self.intake.hints(ctx.now, &flow);
         let wish = Wish {
             flow: &hints,
             tried: &[],
@@ -308,27 +402,31 @@ impl BoxCore {
             Err(error) => {
                 self.counters.no_server += 1;
                 self.warn_no_server(ctx.now, host, Some(error));
-                return ctx.local.reset(id);
+                self.handshakes -= 1;
+                self.leave(host);
+                let words = guest.then(|| Outcome::NoServer.reply().encode());
+                return guests::part(ctx, local, words.as_ref().map_or(&[], |w| &w[..]));
             }
         };
         let session = Session {
-            relay: Relay::new(ctx.now, lease.conn, id, self.timeouts.patience()),
+            relay: Relay::new(ctx.now, lease.conn, local, self.timeouts.patience()),
             stage: Stage::Connecting(lease.sign_in),
             server: lease.server,
             path: lease.path,
             host,
-            destination,
+            guest,
+            flow,
             hints,
+            looked: false,
+            moved: Moved::default(),
             started: ctx.now,
             requested_at: 0,
             tried: Vec::new(),
         };
         let sid = self.sessions.insert(session);
-        self.sessions.bind_local(id, sid);
+        self.sessions.bind_local(local, sid);
         self.sessions.bind_conn(lease.conn, sid);
         self.sessions.arm(sid, ctx.now + self.timeouts.attempt);
-        self.handshakes += 1;
-        *self.per_host.entry(host).or_default() += 1;
         if let Some(answers) = lease.answers {
             if let Some(session) = self.sessions.get_mut(sid) {
                 session.relay.keep(MAX_REPEATED);
@@ -395,6 +493,7 @@ impl BoxCore {
 
     /// Asks the server for the destination; `answers` reads what it says.
     fn on_connected(&mut self, ctx: &mut Ctx<'_>, id: SessionId, answers: Box<ClientHandshake>) {
+        self.look(ctx, id);
         let Some(session) = self.sessions.get_mut(id) else {
             return;
         };
@@ -411,7 +510,7 @@ impl BoxCore {
             ctx.now,
             (conn, session.server),
             sign_in,
-            (&Destination::Address(session.destination), &session.hints),
+            (&session.flow.destination, &session.hints),
             ctx.stack,
         );
         if written.is_err() || !warm && !session.relay.repeat(ctx) {
@@ -425,6 +524,25 @@ impl BoxCore {
         };
         self.sessions.arm(id, deadline);
         self.advance(ctx, id);
+    }
+
+    /// Looks at the first bytes of a user, once they are there: they may tell more of what is to
+    /// come. Nothing waits for them.
+    fn look(&mut self, ctx: &mut Ctx<'_>, id: SessionId) {
+        let Some(session) = self.sessions.get_mut(id) else {
+            return;
+        };
+        let mut first = [0; sniff::MOST];
+        let Ok(there) = ctx.local.peek(session.relay.local, &mut first) else {
+            return;
+        };
+        session.looked = true;
+        let seen = sniff::look(&first[..there]);
+        if seen != Seen::default() {
+            session.flow.see(seen);
+            let hints = self.intake.hints(ctx.now, &session.flow);
+            session.refine(ctx, hints);
+        }
     }
 
     /// Does what a session can do now.
@@ -442,11 +560,15 @@ impl BoxCore {
                     session.relay.touch(ctx.now);
                     let due = session.relay.due();
                     let server = session.server;
+                    let told = !session.guest || guests::answer(ctx, session.relay.local);
                     self.counters.connected += 1;
                     self.handshakes -= 1;
                     self.sessions.arm(id, due);
                     self.upstream
                         .on_served(ctx.now, server, ctx.stack, &mut self.counters);
+                    if !told {
+                        return self.end(ctx, id, Outcome::Relayed(End::Local));
+                    }
                 }
                 Ok(ClientStep::More) if ctx.stack.read_finished(conn) => {
                     return self.end(ctx, id, Outcome::Refused(ClientError::Garbage));
@@ -462,6 +584,9 @@ impl BoxCore {
     }
 
     fn relay(&mut self, ctx: &mut Ctx<'_>, id: SessionId) {
+        if self.sessions.get_mut(id).is_some_and(|s| !s.looked) {
+            self.look(ctx, id);
+        }
         let Some(session) = self.sessions.get_mut(id) else {
             return;
         };
@@ -472,6 +597,7 @@ impl BoxCore {
             Stage::Relaying => relay.turn(ctx),
         };
         let due = relay.due();
+        session.moved.add(turn.moved);
         self.counters.bytes_up += turn.moved.to_conn;
         self.counters.bytes_down += turn.moved.to_local;
         if turn.moved.any() {
@@ -516,24 +642,19 @@ impl BoxCore {
         if !matches!(session.stage, Stage::Relaying) {
             self.handshakes -= 1;
         }
-        if let Some(n) = self.per_host.get_mut(&session.host) {
-            *n -= 1;
-            if *n == 0 {
-                self.per_host.remove(&session.host);
-            }
+        self.leave(session.host);
+        session.end(ctx, outcome);
+        // What the network cut off says nothing of the next one.
+        if matches!(outcome, Outcome::Relayed(end) if end != End::Conn) {
+            let bytes = session.moved.most();
+            self.intake.learn(ctx.now, &session.flow, bytes);
         }
-        let end = match outcome {
-            Outcome::Relayed(end) => end,
-            // A user without the box would see RST, or nothing for minutes; RST it is.
-            _ => End::Conn,
-        };
-        session.relay.end(ctx, end);
         *outcome.counter(&mut self.counters) += 1;
         self.log_end(ctx.now, &session, outcome);
     }
 
     fn log_end(&mut self, now: Instant, session: &Session, outcome: Outcome) {
-        let (host, destination) = (session.host, session.destination);
+        let (host, destination) = (session.host, &session.flow.destination);
         tracing::debug!(%host, %destination, ?outcome, "connection ended");
         let entry = self.upstream.server(session.server);
         let address = entry.endpoint_v4().or(entry.endpoint_v6());
@@ -557,7 +678,7 @@ impl BoxCore {
                 }
             }
             Outcome::Refused(ClientError::Refused(Reply::NotAllowed)) => {
-                if let Some(left_out) = self.limiter.allow(now, "rules", destination.ip()) {
+                if let Some(left_out) = self.limiter.allow(now, "rules", host) {
                     tracing::warn!(%destination, left_out, "the server's rules forbid this");
                 }
             }

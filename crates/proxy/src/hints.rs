@@ -1,6 +1,7 @@
 //! What is known of a user's connection beforehand.
 
 mod message;
+mod text;
 
 use core::time::Duration;
 

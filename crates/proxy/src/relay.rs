@@ -126,6 +126,16 @@ impl Moved {
     pub(crate) fn any(self) -> bool {
         self.to_conn + self.to_local > 0
     }
+
+    pub(crate) fn add(&mut self, other: Moved) {
+        self.to_conn += other.to_conn;
+        self.to_local += other.to_local;
+    }
+
+    /// In the direction with more.
+    pub(crate) fn most(self) -> u64 {
+        self.to_conn.max(self.to_local)
+    }
 }
 
 enum PumpError {

@@ -51,6 +51,10 @@ counters! {
         server_failed,
         /// Not connected: no server could be reached.
         no_server,
+        /// Asked for by SOCKS, and not taken in: malformed, unknown, too late or broken off.
+        socks_refused,
+        /// What programs said in place of hints, each item.
+        bad_hints,
         /// Refused because of a limit on connections.
         over_limit,
         /// Ended because nothing moved for too long.

@@ -162,6 +162,9 @@ pub struct ConnStatus {
     pub user: Option<String>,
     /// Where the user wants to go, where it is known.
     pub destination: Option<String>,
+    /// Name of the destination where a box knows it beside the address, from TLS or HTTP.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
     /// How far it has come: `waiting` for a user, `connecting`, `handshake`, `resolving`, `open`,
     /// `closing`.
     pub state: String,
@@ -288,6 +291,7 @@ impl About {
 pub(crate) struct Session {
     pub(crate) user: Option<String>,
     pub(crate) destination: Option<String>,
+    pub(crate) host: Option<String>,
     pub(crate) state: &'static str,
     pub(crate) age: Duration,
     /// What is sent goes up, as at a box.
@@ -332,6 +336,7 @@ fn connection(
         id: conn.as_u64(),
         user: session.user,
         destination: session.destination,
+        host: session.host,
         state: session.state.to_owned(),
         age_s: session.age.as_secs_f64(),
         mptcp: stack.is_mptcp(conn) == Some(true),

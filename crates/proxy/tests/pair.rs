@@ -232,10 +232,7 @@ fn a_user_who_does_not_read_stops_the_content_server() {
     );
     let data = pattern(5_000_000);
     w.content(CONTENT, Content::Sends(data.clone(), true));
-    let user = w
-        .boxed
-        .local
-        .open(CONTENT.parse().unwrap(), b"GET".to_vec(), false);
+    let user = w.open(CONTENT, b"GET", false);
     w.boxed.local.streams.get_mut(&user).unwrap().stalled = true;
     w.run_for(Duration::from_secs(20));
     assert_eq!(w.user(user).got.len(), SOCKET_ROOM);

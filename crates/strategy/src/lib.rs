@@ -13,6 +13,7 @@ mod maps;
 mod minrtt;
 pub mod parts;
 mod po;
+pub mod predict;
 mod redundant;
 mod roundrobin;
 mod settings;

@@ -3,20 +3,19 @@
 
 use core::time::Duration;
 
-use braid_wire::Instant;
-
 use super::newreno::NewReno;
-use super::{AckSample, Algorithm, CongestionControl, Loss, Sibling};
+use super::variant::{Growth, Variant};
+use super::{AckSample, Algorithm, Sibling};
 
 /// LIA (RFC 6356).
 pub const LIA: Algorithm = Algorithm {
     name: "lia",
-    make: |mss, initial_window| Box::new(Lia(NewReno::new(mss, initial_window))),
+    make: |mss, initial_window| Box::new(Variant::<Lia>::new(mss, initial_window)),
 };
 
 /// NewReno but for the growth in congestion avoidance.
-#[derive(Debug)]
-struct Lia(NewReno);
+#[derive(Debug, Default)]
+struct Lia;
 
 /// Bytes for which a window grows by a segment, where it is not larger than that itself.
 ///
@@ -38,51 +37,20 @@ fn bytes_per_segment(siblings: &[Sibling]) -> u64 {
     }
 }
 
-impl CongestionControl for Lia {
-    fn cwnd(&self) -> u64 {
-        self.0.cwnd()
-    }
+impl Growth for Lia {
+    const COUPLED: bool = true;
 
-    fn ssthresh(&self) -> u64 {
-        self.0.ssthresh()
-    }
-
-    fn is_coupled(&self) -> bool {
-        true
-    }
-
-    fn on_ack(&mut self, ack: &AckSample<'_>) {
-        self.0.grow(ack, bytes_per_segment(ack.siblings));
-    }
-
-    fn on_lost(&mut self, loss: &Loss) {
-        self.0.on_lost(loss);
-    }
-
-    fn on_rto(&mut self, now: Instant, in_flight: u64) {
-        self.0.on_rto(now, in_flight);
-    }
-
-    fn on_spurious(&mut self, now: Instant) {
-        self.0.on_spurious(now);
-    }
-
-    fn on_idle(&mut self, initial: u64) {
-        self.0.on_idle(initial);
-    }
-
-    fn penalise(&mut self) {
-        self.0.penalise();
-    }
-
-    fn set_mss(&mut self, mss: u32) {
-        self.0.set_mss(mss);
+    fn on_ack(&mut self, reno: &mut NewReno, ack: &AckSample<'_>) {
+        reno.grow(ack, bytes_per_segment(ack.siblings));
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use braid_wire::Instant;
+
     use super::*;
+    use crate::cc::Loss;
 
     fn subflow(cwnd: u64, rtt_ms: u64) -> Sibling {
         Sibling {

@@ -4,9 +4,11 @@
 
 mod cubic;
 mod hystart;
+mod ledbat;
 mod lia;
 mod newreno;
 mod usage;
+mod variant;
 
 use core::fmt;
 use core::str::FromStr;
@@ -15,11 +17,12 @@ use core::time::Duration;
 use braid_wire::Instant;
 
 pub use cubic::CUBIC;
+pub use ledbat::LEDBAT;
 pub use lia::LIA;
 pub use newreno::NEWRENO;
 
 /// All controllers; the first is the default.
-pub const TABLE: &[Algorithm] = &[CUBIC, NEWRENO, LIA];
+pub const TABLE: &[Algorithm] = &[CUBIC, NEWRENO, LIA, LEDBAT];
 
 /// Subflows of which a coupled controller is told; those beyond are left out.
 pub(crate) const MAX_SIBLINGS: usize = 16;

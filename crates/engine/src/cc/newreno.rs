@@ -68,6 +68,14 @@ impl NewReno {
         ack.delivered - growth
     }
 
+    /// Goes on in congestion avoidance from a window of `cwnd` bytes, of two segments at least.
+    pub(super) fn shrink_to(&mut self, cwnd: u64) {
+        self.untouched = None;
+        self.cwnd = cwnd.max(2 * self.mss);
+        self.ssthresh = self.cwnd;
+        self.acked = 0;
+    }
+
     /// Grows by an acknowledgement. In congestion avoidance that is a segment whenever a window
     /// has been delivered, but no fewer than `at_least` bytes.
     pub(super) fn grow(&mut self, ack: &AckSample<'_>, at_least: u64) {

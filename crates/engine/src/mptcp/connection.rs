@@ -367,6 +367,16 @@ impl Connection {
         }
     }
 
+    /// Stands back behind other connections, or no longer does, as `urgency` says.
+    pub fn set_urgency(&mut self, config: &Config, urgency: Urgency) {
+        let congestion = config.congestion_of(urgency);
+        let changed = config.congestion_of(self.urgency).name() != congestion.name();
+        self.urgency = urgency;
+        for subflow in self.subflows.iter_mut().filter(|_| changed) {
+            subflow.snd.set_congestion(congestion);
+        }
+    }
+
     /// Transmits by another strategy from now on.
     pub fn set_strategy(&mut self, ctx: &Ctx<'_>, strategy: Box<dyn Strategy>) {
         self.strategy = strategy;

@@ -457,7 +457,8 @@ impl Stack {
         self.change(now, conn, |c, _| c.flow_size = c.flow_size.or_better(size))
     }
 
-    /// Says how urgent the connection is: of what is written from now on without a class.
+    /// Says how urgent the connection is: of what is written from now on without a class. One of
+    /// the least urgency runs [`Config::background`] in place of [`Config::congestion`].
     ///
     /// # Errors
     /// [`ApiError::UnknownConnection`].
@@ -467,7 +468,7 @@ impl Stack {
         conn: ConnId,
         urgency: Urgency,
     ) -> Result<(), ApiError> {
-        self.change(now, conn, |c, _| c.urgency = urgency)
+        self.change(now, conn, |c, ctx| c.set_urgency(ctx.config, urgency))
     }
 
     /// Transmits by another strategy from now on: of an accepted connection, or when more is known

@@ -12,7 +12,7 @@ use super::rate::{PacketState, RateEstimator};
 use super::rtt::RttEstimator;
 use super::scoreboard::{Delivered, Mapping, Scoreboard, Sent};
 use crate::Config;
-use crate::cc::{AckSample, CongestionControl, Loss, RateSample, Sibling};
+use crate::cc::{AckSample, Algorithm, CongestionControl, Loss, RateSample, Sibling};
 use crate::stats::{LossRecovery, Traffic};
 
 /// Duplicate-acknowledgement threshold, in transmissions.
@@ -146,6 +146,12 @@ impl Sender {
             peer_ack_delay: config.delayed_ack.timeout * 3 / 2,
             loss_intervals: [0; 2],
         }
+    }
+
+    /// Runs another controller from now on, from an initial window.
+    pub fn set_congestion(&mut self, congestion: Algorithm) {
+        self.cc = congestion.build(self.mss, self.initial_window);
+        self.update_pacing();
     }
 
     /// The SYN was acknowledged; `rtt` is the handshake's round trip where it is unambiguous.

@@ -9,14 +9,14 @@ mod resolver;
 use std::collections::VecDeque;
 use std::io::{IoSlice, IoSliceMut};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use braid_engine::app::{ConnectFailure, LocalError, LocalEvent, LocalId, LocalStreams};
-use braid_wire::Instant;
+use braid_engine::app::{Arrival, ConnectFailure, LocalError, LocalEvent, LocalId, LocalStreams};
+use braid_wire::{Instant, ip};
 use rustix::event::epoll;
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, ipproto, sockopt};
+use rustix::net::{AddressFamily, RecvFlags, Shutdown, SocketFlags, SocketType, ipproto, sockopt};
 
 use crate::net::{Result, SystemError};
 use crate::sys;
@@ -69,6 +69,8 @@ pub struct Counters {
 pub const FOREIGN_TOKEN: u64 = 1 << 63;
 const LISTENER_TOKEN: u64 = 1 << 62;
 const RESOLVER_TOKEN: u64 = 1 << 61;
+/// Room for the headers of a SYN with all options.
+const MAX_SYN: usize = 256;
 
 /// Kernel sockets behind [`LocalStreams`].
 #[derive(Debug)]
@@ -77,7 +79,7 @@ pub struct Sockets {
     limits: Limits,
     /// Hold the listeners' port while nothing listens.
     reserved: Vec<(OwnedFd, SocketAddr)>,
-    listeners: Vec<OwnedFd>,
+    listeners: Vec<Listener>,
     streams: Vec<Slot>,
     free: Vec<u32>,
     /// Attempts under way in order of their deadline.
@@ -88,6 +90,12 @@ pub struct Sockets {
     reserve: Option<OwnedFd>,
     now: Instant,
     counters: Counters,
+}
+
+#[derive(Debug)]
+struct Listener {
+    fd: OwnedFd,
+    arrival: Arrival,
 }
 
 #[derive(Debug, Default)]
@@ -170,25 +178,43 @@ impl Sockets {
     /// # Errors
     /// Where the system refuses.
     pub fn set_intake(&mut self, open: bool) -> Result<()> {
+        let of_intake = |l: &Listener| l.arrival == Arrival::Intercepted;
         if !open {
             // Leaves the epoll instance as it is closed; connections that wait are reset.
-            self.listeners.clear();
+            self.listeners.retain(|l| !of_intake(l));
             return Ok(());
         }
-        if !self.listeners.is_empty() {
+        if self.listeners.iter().any(of_intake) {
             return Ok(());
         }
-        let doing = || SystemError::doing("listen for intercepted connections");
-        let mut listeners = Vec::new();
-        for (_, addr) in &self.reserved {
-            let fd = bound(*addr).map_err(doing())?;
-            rustix::net::listen(&fd, BACKLOG).map_err(doing())?;
-            let token = LISTENER_TOKEN | listeners.len() as u64;
-            watch(&self.epoll, fd.as_fd(), token, epoll::EventFlags::IN).map_err(doing())?;
-            listeners.push(fd);
-        }
-        self.listeners = listeners;
+        let open =
+            |(_, addr): &(OwnedFd, SocketAddr)| self.listener(bound(*addr)?, Arrival::Intercepted);
+        let listeners: std::result::Result<Vec<_>, _> = self.reserved.iter().map(open).collect();
+        let doing = SystemError::doing("listen for intercepted connections");
+        self.listeners.extend(listeners.map_err(doing)?);
         Ok(())
+    }
+
+    /// Listens at an address of this host for those who ask for it; the address may be one that
+    /// this host does not have yet.
+    ///
+    /// # Errors
+    /// Where the system refuses, as where another program listens there.
+    pub fn listen(&mut self, addr: SocketAddr) -> Result<()> {
+        let listener = own(addr).and_then(|fd| self.listener(fd, Arrival::Addressed));
+        let doing = SystemError::doing(format!("listen at {addr}"));
+        self.listeners.push(listener.map_err(doing)?);
+        Ok(())
+    }
+
+    /// Begins to listen on `fd`.
+    fn listener(&self, fd: OwnedFd, arrival: Arrival) -> std::result::Result<Listener, Errno> {
+        // Accepted sockets tell the header of the SYN then.
+        enable(&fd, libc::IPPROTO_TCP, libc::TCP_SAVE_SYN)?;
+        rustix::net::listen(&fd, BACKLOG)?;
+        let token = LISTENER_TOKEN | fd.as_raw_fd() as u64;
+        watch(&self.epoll, fd.as_fd(), token, epoll::EventFlags::IN)?;
+        Ok(Listener { fd, arrival })
     }
 
     /// Tells the time; before commands of the core, whose timeouts start from it.
@@ -199,7 +225,10 @@ impl Sockets {
     /// Takes in an event that the driver got from the epoll instance.
     pub fn on_ready(&mut self, token: u64, flags: epoll::EventFlags) {
         if token & LISTENER_TOKEN != 0 {
-            self.accept((token & !LISTENER_TOKEN) as usize);
+            let fd = (token & !LISTENER_TOKEN) as i32;
+            // Closed meanwhile, it is not there any more.
+            let at = self.listeners.iter().position(|l| l.fd.as_raw_fd() == fd);
+            at.into_iter().for_each(|at| self.accept(at));
         } else if token & RESOLVER_TOKEN != 0 {
             for (id, addresses) in self.resolver.finished() {
                 self.events
@@ -313,12 +342,10 @@ impl Sockets {
             if self.events.len() >= MAX_EVENTS {
                 return;
             }
-            let Some(fd) = self.listeners.get(listener) else {
-                return;
-            };
-            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+            let Listener { fd, arrival } = &self.listeners[listener];
+            let (arrival, flags) = (*arrival, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK);
             match rustix::net::acceptfrom_with(fd, flags) {
-                Ok((stream, peer)) => self.accepted(stream, peer),
+                Ok((stream, peer)) => self.accepted(stream, peer, arrival),
                 Err(Errno::AGAIN) => return,
                 Err(Errno::MFILE | Errno::NFILE) => {
                     if !self.refuse_one(listener) {
@@ -331,7 +358,12 @@ impl Sockets {
         }
     }
 
-    fn accepted(&mut self, fd: OwnedFd, peer: Option<rustix::net::SocketAddrAny>) {
+    fn accepted(
+        &mut self,
+        fd: OwnedFd,
+        peer: Option<rustix::net::SocketAddrAny>,
+        arrival: Arrival,
+    ) {
         let peer = peer.and_then(|peer| SocketAddr::try_from(peer).ok());
         let (Some(peer), Ok(destination)) = (peer, local_addr(&fd)) else {
             return;
@@ -342,6 +374,7 @@ impl Sockets {
             self.counters.accept_refused += 1;
             return;
         }
+        let dscp = dscp_of_syn(&fd);
         match self.insert(fd, false) {
             Ok(id) => {
                 self.counters.accepted += 1;
@@ -349,6 +382,8 @@ impl Sockets {
                     id,
                     peer: plain(peer),
                     destination: plain(destination),
+                    arrival,
+                    dscp,
                 });
             }
             Err(_) => self.counters.accept_refused += 1,
@@ -363,7 +398,7 @@ impl Sockets {
         }
         self.counters.accept_refused += 1;
         self.reserve = None;
-        let accepted = rustix::net::accept_with(&self.listeners[listener], SocketFlags::CLOEXEC);
+        let accepted = rustix::net::accept_with(&self.listeners[listener].fd, SocketFlags::CLOEXEC);
         let refused = accepted.is_ok();
         drop(accepted);
         self.reserve = spare(&self.epoll).ok();
@@ -473,6 +508,22 @@ impl LocalStreams for Sockets {
         }
     }
 
+    fn peek(&mut self, id: LocalId, buf: &mut [u8]) -> std::result::Result<usize, LocalError> {
+        let stream = self.get(id).ok_or(LocalError::Broken)?;
+        if !stream.may_read {
+            return Err(LocalError::WouldBlock);
+        }
+        match rustix::net::recv(&stream.fd, &mut *buf, RecvFlags::PEEK) {
+            Ok((read, _)) => Ok(read),
+            Err(Errno::AGAIN) => {
+                stream.may_read = false;
+                Err(LocalError::WouldBlock)
+            }
+            Err(Errno::INTR) => self.peek(id, buf),
+            Err(_) => Err(LocalError::Broken),
+        }
+    }
+
     fn write(
         &mut self,
         id: LocalId,
@@ -566,10 +617,40 @@ fn bound(addr: SocketAddr) -> std::result::Result<OwnedFd, Errno> {
             (libc::SOL_IPV6, libc::IPV6_TRANSPARENT)
         }
     };
-    let enabled = sys::enable_socket_option(fd.as_fd(), level, option);
-    enabled.map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::INVAL))?;
+    enable(&fd, level, option)?;
     rustix::net::bind(&fd, &addr)?;
     Ok(fd)
+}
+
+/// A socket bound to an address that this host has, or will have.
+fn own(addr: SocketAddr) -> std::result::Result<OwnedFd, Errno> {
+    let fd = socket(addr)?;
+    prepare(&fd)?;
+    // What an earlier process left in TIME_WAIT must not keep this one from starting.
+    sockopt::set_socket_reuseaddr(&fd, true)?;
+    match addr {
+        SocketAddr::V4(_) => enable(&fd, libc::SOL_IP, libc::IP_FREEBIND)?,
+        SocketAddr::V6(_) => {
+            sockopt::set_ipv6_v6only(&fd, true)?;
+            enable(&fd, libc::SOL_IPV6, libc::IPV6_FREEBIND)?;
+        }
+    }
+    rustix::net::bind(&fd, &addr)?;
+    Ok(fd)
+}
+
+fn enable(fd: &OwnedFd, level: libc::c_int, option: libc::c_int) -> std::result::Result<(), Errno> {
+    let enabled = sys::enable_socket_option(fd.as_fd(), level, option);
+    enabled.map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::INVAL))
+}
+
+/// The code point of the SYN that opened an accepted connection; 0 where the kernel did not keep
+/// the SYN, as where it answered by a cookie.
+fn dscp_of_syn(fd: &OwnedFd) -> u8 {
+    let mut syn = [0; MAX_SYN];
+    let read = sys::socket_option(fd.as_fd(), libc::IPPROTO_TCP, libc::TCP_SAVED_SYN, &mut syn);
+    let header = read.ok().and_then(|()| ip::Packet::new(&syn[..]).ok());
+    header.map_or(0, |header| header.traffic_class() >> 2)
 }
 
 fn local_addr(fd: &OwnedFd) -> std::result::Result<SocketAddr, Errno> {

@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use braid_engine::app::{ConnectFailure, LocalError, LocalEvent, LocalId, LocalStreams};
+use braid_engine::app::{Arrival, ConnectFailure, LocalError, LocalEvent, LocalId, LocalStreams};
 use braid_wire::Instant;
 use rustix::event::{Timespec, epoll};
 
@@ -178,4 +178,80 @@ fn names_are_looked_up() {
     let id = it.sockets.resolve("no\0name", 80).unwrap();
     let addresses = Vec::new();
     assert_eq!(it.event(), LocalEvent::Resolved { id, addresses });
+}
+
+#[test]
+fn what_is_peeked_at_is_still_there() {
+    let listener = listener();
+    let mut it = Loop::new(Limits::default());
+    let (id, mut peer) = it.connected(&listener);
+    let mut buffer = [0; 64];
+    assert_eq!(
+        it.sockets.peek(id, &mut buffer),
+        Err(LocalError::WouldBlock)
+    );
+    peer.write_all(b"ping").unwrap();
+    assert_eq!(it.event(), LocalEvent::Readable { id });
+    for _ in 0..2 {
+        assert_eq!(it.sockets.peek(id, &mut buffer), Ok(4));
+        assert_eq!(&buffer[..4], b"ping");
+    }
+    assert_eq!(it.sockets.peek(id, &mut buffer[..2]), Ok(2));
+    assert_eq!(it.read(id), Ok(b"ping".to_vec()));
+    drop(peer);
+    assert_eq!(it.event(), LocalEvent::Readable { id });
+    assert_eq!(it.sockets.peek(id, &mut buffer), Ok(0), "the end");
+    assert_eq!(it.read(id), Ok(Vec::new()));
+}
+
+#[test]
+fn a_listener_of_its_own_tells_who_came_and_how_the_syn_was_marked() {
+    for host in ["127.0.0.1", "::1"] {
+        let mut it = Loop::new(Limits::default());
+        // A port that was free a moment ago may be taken by now.
+        let listening = (0..16).find_map(|_| {
+            let any = SocketAddr::new(host.parse().unwrap(), 0);
+            let free = TcpListener::bind(any).unwrap().local_addr().unwrap();
+            it.sockets.listen(free).is_ok().then_some(free)
+        });
+        let free = listening.expect("a free port");
+        assert!(it.sockets.listen(free).is_err(), "somebody listens there");
+        // Closing the intake closes no other listener.
+        it.sockets.set_intake(false).unwrap();
+        for (tos, expected) in [(0, 0), (0xb8, 46), (0x21, 8)] {
+            let user = marked(free, tos);
+            let event = it.event();
+            let LocalEvent::Accepted { id, .. } = event else {
+                panic!("{event:?}");
+            };
+            let expected = LocalEvent::Accepted {
+                id,
+                peer: user.local_addr().unwrap(),
+                destination: free,
+                arrival: Arrival::Addressed,
+                dscp: expected,
+            };
+            assert_eq!(event, expected);
+            it.sockets.reset(id);
+        }
+    }
+}
+
+/// Connects with a traffic class of `tos`.
+fn marked(to: SocketAddr, tos: u8) -> TcpStream {
+    use rustix::net::{AddressFamily, SocketType, connect, socket, sockopt};
+    let fd = match to {
+        SocketAddr::V4(_) => {
+            let fd = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+            sockopt::set_ip_tos(&fd, tos).unwrap();
+            fd
+        }
+        SocketAddr::V6(_) => {
+            let fd = socket(AddressFamily::INET6, SocketType::STREAM, None).unwrap();
+            sockopt::set_ipv6_tclass(&fd, tos.into()).unwrap();
+            fd
+        }
+    };
+    connect(&fd, &to).unwrap();
+    TcpStream::from(fd)
 }

@@ -1,15 +1,19 @@
 //! One user's connection, from its acceptance to its end.
 
-use core::net::{IpAddr, SocketAddr};
+use core::net::IpAddr;
 
+use braid_engine::app::Ctx;
 use braid_engine::{PathId, Stack};
 use braid_wire::Instant;
 
 use crate::auth::SignIn;
 use crate::hints::FlowHints;
-use crate::relay::{End, Relay};
+use crate::intake::Flow;
+use crate::relay::{End, Moved, Relay};
 use crate::report::BoxCounters;
 use crate::socks::{ClientError, ClientHandshake, Reply};
+
+use super::guests;
 
 /// One user's connection.
 #[derive(Debug)]
@@ -20,8 +24,13 @@ pub(super) struct Session {
     /// Path of the initial subflow.
     pub(super) path: PathId,
     pub(super) host: IpAddr,
-    pub(super) destination: SocketAddr,
+    /// It asked by SOCKS, and waits for the answer.
+    pub(super) guest: bool,
+    pub(super) flow: Flow,
     pub(super) hints: FlowHints,
+    /// Its first bytes were looked at.
+    pub(super) looked: bool,
+    pub(super) moved: Moved,
     pub(super) started: Instant,
     /// Where the request begins in what a warm connection carries.
     pub(super) requested_at: u64,
@@ -39,6 +48,38 @@ impl Session {
         let stats = stack.conn_stats(self.relay.conn);
         let unheard = stats.is_some_and(|s| s.snd_una <= self.requested_at);
         self.relay.kept().is_some() && answers.is_signed_in() && unheard
+    }
+
+    /// More is known; what was is not taken back.
+    pub(super) fn refine(&mut self, ctx: &mut Ctx<'_>, hints: FlowHints) {
+        let before = core::mem::take(&mut self.hints);
+        let news = FlowHints {
+            strategy: hints
+                .strategy
+                .filter(|s| before.strategy.as_ref() != Some(s)),
+            ..hints
+        };
+        news.apply(ctx.now, self.relay.conn, ctx.stack);
+        self.hints = FlowHints {
+            size: before.size.or_better(news.size),
+            urgency: news.urgency.or(before.urgency),
+            deadline: news.deadline.or(before.deadline),
+            strategy: news.strategy.or(before.strategy),
+        };
+    }
+
+    /// Ends both streams.
+    pub(super) fn end(&self, ctx: &mut Ctx<'_>, outcome: Outcome) {
+        if self.guest && !matches!(self.stage, Stage::Relaying) {
+            ctx.stack.abort(ctx.now, self.relay.conn);
+            return guests::part(ctx, self.relay.local, &outcome.reply().encode());
+        }
+        let end = match outcome {
+            Outcome::Relayed(end) => end,
+            // A user without the box would see RST, or nothing for minutes; RST it is.
+            _ => End::Conn,
+        };
+        self.relay.end(ctx, end);
     }
 }
 
@@ -66,6 +107,16 @@ pub(super) enum Outcome {
 }
 
 impl Outcome {
+    /// What a program is told that asked by SOCKS.
+    pub(super) fn reply(self) -> Reply {
+        match self {
+            Outcome::Refused(ClientError::Refused(reply)) => reply,
+            Outcome::NoServer => Reply::NetworkUnreachable,
+            Outcome::NoAnswer => Reply::TtlExpired,
+            _ => Reply::GeneralFailure,
+        }
+    }
+
     /// What counts it.
     pub(super) fn counter(self, c: &mut BoxCounters) -> &mut u64 {
         match self {

@@ -32,7 +32,8 @@ impl BoxCore {
         let session = self.sessions.get(self.sessions.by_conn(conn)?)?;
         Some(Session {
             user: Some(session.host.to_string()),
-            destination: Some(session.destination.to_string()),
+            destination: Some(session.flow.destination.to_string()),
+            host: session.flow.host().map(str::to_owned),
             state: match session.stage {
                 Stage::Connecting(_) => "connecting",
                 Stage::Negotiating(_) => "handshake",

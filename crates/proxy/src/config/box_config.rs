@@ -13,10 +13,13 @@ use toml::Spanned;
 use crate::relay::Patience;
 
 use super::common::{DEFAULT_PORT, MAX_PATHS, RawTun, Source, TunConfig, read};
-use super::types::{self, Address, Interface, OneOrMany, Prefix, Secret};
+use super::rule::{RawRule, Rule, check_rules};
+use super::types::{self, Address, Interface, Listen, OneOrMany, Prefix, Secret};
 
 /// Most servers of a box.
 const MAX_SERVERS: usize = 8;
+/// Most addresses of its SOCKS5 proxy.
+const MAX_LISTENERS: usize = 16;
 
 /// Whatever the configuration says: this host, the link, multicast.
 const NEVER_TAKEN_IN: [&str; 6] = [
@@ -45,6 +48,10 @@ pub struct BoxConfig {
     pub congestion: Algorithm,
     /// Destinations that are forwarded as they are.
     pub bypass: Vec<IpNet>,
+    /// What is known of connections beforehand; the first that is for a connection counts.
+    pub rules: Vec<Rule>,
+    /// Addresses of this host at which programs of the LAN find a SOCKS5 proxy.
+    pub socks: Vec<SocketAddr>,
     /// What happens to QUIC.
     pub quic: Quic,
     /// The control socket; `None` leaves the place to the driver.
@@ -304,6 +311,8 @@ impl BoxConfig {
             strategy: check_strategy(&src, raw.strategy)?,
             congestion: raw.congestion.unwrap_or_default().0,
             bypass: raw.bypass.nets(),
+            rules: check_rules(&src, raw.rule)?,
+            socks: check_socks(&src, raw.socks)?,
             quic: raw.quic,
             control: src.control_socket(raw.control)?,
             state: raw.state.map(|path| src.beside(&path)),
@@ -375,6 +384,10 @@ struct Raw {
     congestion: Option<Congestion>,
     #[serde(default)]
     bypass: OneOrMany<Prefix>,
+    #[serde(default)]
+    rule: Option<Spanned<OneOrMany<RawRule>>>,
+    #[serde(default)]
+    socks: Option<Spanned<OneOrMany<Listen>>>,
     #[serde(default, deserialize_with = "quic")]
     quic: Quic,
     control: Option<Spanned<PathBuf>>,
@@ -612,6 +625,27 @@ fn check_server(src: &Source<'_>, raw: RawServer, name: &str) -> Result<ServerEn
         user,
         secret,
     })
+}
+
+fn check_socks(
+    src: &Source<'_>,
+    raw: Option<Spanned<OneOrMany<Listen>>>,
+) -> Result<Vec<SocketAddr>, ConfigError> {
+    let Some(raw) = raw else {
+        return Ok(Vec::new());
+    };
+    let all = &raw.get_ref().0;
+    if all.len() > MAX_LISTENERS {
+        let n = all.len();
+        let message = format!("{n} addresses are given, {MAX_LISTENERS} are the most");
+        return Err(src.error(&raw, message, "fewer"));
+    }
+    let twice = all.iter().enumerate().find(|(i, l)| all[..*i].contains(l));
+    if let Some((_, Listen(addr))) = twice {
+        let message = format!("{addr} is given twice");
+        return Err(src.error(&raw, message, "each address once"));
+    }
+    Ok(all.iter().map(|listen| listen.0).collect())
 }
 
 pub(super) fn check_name(src: &Source<'_>, name: Spanned<String>) -> Result<String, ConfigError> {

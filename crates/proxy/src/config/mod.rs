@@ -7,6 +7,7 @@
 mod box_config;
 mod common;
 mod error;
+mod rule;
 mod server_config;
 mod types;
 
@@ -15,5 +16,6 @@ pub use box_config::{
 };
 pub use braid_links::ConfigError;
 pub use common::{DEFAULT_PORT, TunConfig};
+pub use rule::Rule;
 pub use server_config::{ServerConfig, ServerLimits, ServerTimeouts, UserConfig};
 pub use types::Secret;

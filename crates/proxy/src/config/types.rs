@@ -2,7 +2,7 @@
 
 use core::fmt;
 use core::marker::PhantomData;
-use core::net::IpAddr;
+use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 
 use braid_links::value;
@@ -163,6 +163,9 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for OneOrMany<T> {
             fn visit_str<E: serde::de::Error>(self, s: &str) -> Result<Vec<T>, E> {
                 T::deserialize(serde::de::value::StrDeserializer::new(s)).map(|v| vec![v])
             }
+            fn visit_i64<E: serde::de::Error>(self, n: i64) -> Result<Vec<T>, E> {
+                T::deserialize(serde::de::value::I64Deserializer::new(n)).map(|v| vec![v])
+            }
             fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Vec<T>, A::Error> {
                 T::deserialize(MapAccessDeserializer::new(map)).map(|v| vec![v])
             }
@@ -185,6 +188,23 @@ impl<'de> Deserialize<'de> for Address {
                 let hint = "an address such as \"203.0.113.7\" or \"2001:db8::7\"";
                 (format!("{s:?} is no IP address"), hint.to_owned())
             })
+        })
+    }
+}
+
+/// An address of this host with a port, to listen at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Listen(pub SocketAddr);
+
+impl<'de> Deserialize<'de> for Listen {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        text(d, |s| match s.parse::<SocketAddr>() {
+            Ok(addr) if addr.port() > 0 && !addr.ip().is_multicast() => Ok(Listen(addr)),
+            _ => {
+                let hint = "an address of this host in the LAN with a port, such as \
+                            \"192.168.1.1:1080\" or \"[fd00::1]:1080\"";
+                Err((format!("{s:?} is nowhere to listen"), hint.to_owned()))
+            }
         })
     }
 }

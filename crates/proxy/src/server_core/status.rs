@@ -34,6 +34,7 @@ impl ServerCore {
         Some(Session {
             user: user.cloned(),
             destination: session.destination.as_ref().map(ToString::to_string),
+            host: None,
             state: match &session.stage {
                 Stage::Handshake(h) if h.waits => "waiting",
                 Stage::Handshake(h) if h.waits => "waiting",

@@ -7,8 +7,9 @@ use braid_engine::app::ConnectFailure;
 
 pub(super) const VERSION: u8 = 5;
 pub(super) const AUTH_VERSION: u8 = 1;
+pub(super) const METHOD_NONE: u8 = 0;
 pub(super) const METHOD_PASSWORD: u8 = 2;
-pub(super) const METHOD_NONE: u8 = 0xff;
+pub(super) const NO_METHOD: u8 = 0xff;
 pub(super) const CMD_CONNECT: u8 = 1;
 pub(super) const ATYP_V4: u8 = 1;
 pub(super) const ATYP_NAME: u8 = 3;
@@ -119,14 +120,22 @@ impl Destination {
             }
             ATYP_NAME => {
                 let name = core::str::from_utf8(addr.get(1..)?).ok()?;
-                let ok = (1..=253).contains(&name.len())
-                    && name
-                        .bytes()
-                        .all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b));
-                ok.then(|| Destination::Name(name.to_owned(), port))
+                is_host_name(name).then(|| Destination::Name(name.to_owned(), port))
             }
             _ => None,
         }
+    }
+}
+
+/// Whether `name` may be that of a [`Destination::Name`].
+pub(crate) fn is_host_name(name: &str) -> bool {
+    let known = |b: u8| b.is_ascii_alphanumeric() || b"-_.".contains(&b);
+    (1..=253).contains(&name.len()) && name.bytes().all(known)
+}
+
+impl From<SocketAddr> for Destination {
+    fn from(addr: SocketAddr) -> Self {
+        Destination::Address(addr)
     }
 }
 

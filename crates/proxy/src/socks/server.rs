@@ -1,8 +1,8 @@
 //! The server's end.
 
 use super::message::{
-    AUTH_VERSION, CMD_CONNECT, Destination, Gather, METHOD_NONE, METHOD_PASSWORD, NOTE, NOTE_HEAD,
-    Note, Reply, VERSION, address_length,
+    AUTH_VERSION, CMD_CONNECT, Destination, Gather, METHOD_NONE, METHOD_PASSWORD, NO_METHOD, NOTE,
+    NOTE_HEAD, Note, Reply, VERSION, address_length,
 };
 
 /// Reads a client's greeting, password, note and request.
@@ -12,6 +12,8 @@ pub struct ServerHandshake {
     message: Gather,
     /// Waits for its request.
     note: Option<Note>,
+    /// Whoever comes is welcome.
+    open: bool,
 }
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -45,9 +47,9 @@ pub enum ServerStep {
     /// Check these; go on after [`ServerHandshake::accepted`], or send
     /// [`ServerHandshake::REFUSED`] and close.
     Credentials {
-        /// 1 to 255 bytes.
+        /// 1 to 255 bytes; less where [any will do](ServerHandshake::open).
         user: Vec<u8>,
-        /// 1 to 255 bytes.
+        /// 1 to 255 bytes; less where [any will do](ServerHandshake::open).
         password: Vec<u8>,
     },
     /// Connect there and answer by [`Reply::encode`]; what follows in the stream is for the
@@ -78,7 +80,7 @@ impl ServerError {
         match self {
             // To something that speaks another protocol an answer would be noise.
             ServerError::Garbage => Vec::new(),
-            ServerError::NoMethod => vec![VERSION, METHOD_NONE],
+            ServerError::NoMethod => vec![VERSION, NO_METHOD],
             ServerError::Command => Reply::CommandNotSupported.encode().to_vec(),
             ServerError::AddressType => Reply::AddressTypeNotSupported.encode().to_vec(),
             ServerError::Name => Reply::GeneralFailure.encode().to_vec(),
@@ -91,6 +93,14 @@ impl ServerHandshake {
     pub const ACCEPTED: [u8; 2] = [AUTH_VERSION, 0];
     /// Answer to credentials that are wrong; the connection is to be closed (RFC 1929).
     pub const REFUSED: [u8; 2] = [AUTH_VERSION, 1];
+
+    /// With clients of a network that is trusted: any user and password will do, or none.
+    pub fn open() -> Self {
+        ServerHandshake {
+            open: true,
+            ..ServerHandshake::default()
+        }
+    }
 
     /// The credentials are right: goes on to the request. The caller sends
     /// [`ACCEPTED`](Self::ACCEPTED).
@@ -122,7 +132,7 @@ impl ServerHandshake {
             self.stage = Stage::Over;
             let step = match stage {
                 Stage::Greeting => self.greeting(&message),
-                Stage::Auth => auth(&message),
+                Stage::Auth => auth(&message, self.open),
                 Stage::Request if message.first() == Some(&NOTE) => {
                     self.note = message.get(NOTE_HEAD..).and_then(Note::decode);
                     if self.note.is_some() {
@@ -143,6 +153,10 @@ impl ServerHandshake {
             [VERSION, _, methods @ ..] if methods.contains(&METHOD_PASSWORD) => {
                 self.stage = Stage::Auth;
                 ServerStep::Send([VERSION, METHOD_PASSWORD])
+            }
+            [VERSION, _, methods @ ..] if self.open && methods.contains(&METHOD_NONE) => {
+                self.stage = Stage::Request;
+                ServerStep::Send([VERSION, METHOD_NONE])
             }
             [VERSION, n, _, ..] if *n > 0 => ServerStep::Failed(ServerError::NoMethod),
             _ => ServerStep::Failed(ServerError::Garbage),
@@ -188,7 +202,7 @@ fn length(stage: Stage, m: &[u8]) -> usize {
     }
 }
 
-fn auth(message: &[u8]) -> ServerStep {
+fn auth(message: &[u8], may_be_empty: bool) -> ServerStep {
     let fields = message.split_first_chunk::<2>().and_then(|(head, rest)| {
         let [AUTH_VERSION, n] = *head else {
             return None;
@@ -197,7 +211,7 @@ fn auth(message: &[u8]) -> ServerStep {
         Some((user, password.get(1..)?))
     });
     match fields {
-        Some((user, password)) if !user.is_empty() && !password.is_empty() => {
+        Some((user, password)) if may_be_empty || !user.is_empty() && !password.is_empty() => {
             ServerStep::Credentials {
                 user: user.to_vec(),
                 password: password.to_vec(),

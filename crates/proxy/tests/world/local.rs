@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::io::{IoSlice, IoSliceMut};
 use std::net::SocketAddr;
 
-use braid_engine::app::{ConnectFailure, LocalError, LocalEvent, LocalId, LocalStreams};
+use braid_engine::app::{Arrival, ConnectFailure, LocalError, LocalEvent, LocalId, LocalStreams};
 
 /// Room of a socket whose program does not read.
 pub const SOCKET_ROOM: usize = 64 << 10;
@@ -64,7 +64,12 @@ impl Local {
     }
 
     /// A user's program connects.
-    pub fn open(&mut self, destination: SocketAddr, sends: Vec<u8>, ends: bool) -> LocalId {
+    pub fn open(
+        &mut self,
+        (arrival, destination): (Arrival, SocketAddr),
+        sends: Vec<u8>,
+        ends: bool,
+    ) -> LocalId {
         let id = self.id();
         let stream = Stream {
             sends,
@@ -77,6 +82,8 @@ impl Local {
             id,
             peer,
             destination,
+            arrival,
+            dscp: 0,
         });
         id
     }
@@ -169,6 +176,13 @@ impl LocalStreams for Local {
             n += len;
         }
         Ok(n)
+    }
+
+    fn peek(&mut self, id: LocalId, buf: &mut [u8]) -> Result<usize, LocalError> {
+        let sent = self.stream(id).sent;
+        let read = self.read(id, &mut [IoSliceMut::new(buf)])?;
+        self.streams.get_mut(&id).unwrap().sent = sent;
+        Ok(read)
     }
 
     fn write(&mut self, id: LocalId, bufs: &[IoSlice<'_>]) -> Result<usize, LocalError> {

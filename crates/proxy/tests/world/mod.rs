@@ -8,9 +8,10 @@ pub mod local;
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use core::time::Duration;
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BTreeSet, BinaryHeap};
 
-use braid_engine::app::{self, Core, Ctx, LocalId};
+use braid_engine::app::{self, Arrival, Core, Ctx, LocalId};
+use braid_engine::strategy::FlowSize;
 use braid_engine::{Config, ConnId, ConnectOptions, Event, PathConfig, PathId, RxMeta, Stack};
 use braid_proxy::config::{BoxConfig, ServerConfig};
 use braid_proxy::{BoxCore, LinkAddresses, Notice, ServerCore};
@@ -33,6 +34,8 @@ pub fn link_address(n: u8) -> Ipv4Addr {
 pub struct Node {
     pub stack: Stack,
     pub local: Local,
+    /// Connections that there were.
+    conns: BTreeSet<ConnId>,
 }
 
 /// A link between box and server.
@@ -140,7 +143,11 @@ fn server_node(config: &ServerConfig, contents: &Local, seed: u64, setup: &Setup
         names: contents.names.clone(),
         ..Local::default()
     };
-    Node { stack, local }
+    Node {
+        stack,
+        local,
+        conns: BTreeSet::new(),
+    }
 }
 
 impl World {
@@ -152,6 +159,7 @@ impl World {
         let mut boxed = Node {
             stack: stack(config.engine(), 1, &setup),
             local: Local::default(),
+            conns: BTreeSet::new(),
         };
         let mut core = BoxCore::new(&config, Rng::for_component(1, 2), Box::new(strategy));
         core.set_wall_clock(now, EPOCH);
@@ -225,8 +233,21 @@ impl World {
 
     /// A user connects.
     pub fn open(&mut self, destination: &str, sends: &[u8], ends: bool) -> LocalId {
-        let destination = destination.parse().unwrap();
-        self.boxed.local.open(destination, sends.to_vec(), ends)
+        let to = (Arrival::Intercepted, destination.parse().unwrap());
+        self.boxed.local.open(to, sends.to_vec(), ends)
+    }
+
+    /// A program of the LAN connects to the box's own proxy.
+    pub fn knock(&mut self, sends: &[u8]) -> LocalId {
+        let to = (Arrival::Addressed, "192.168.1.1:1080".parse().unwrap());
+        self.boxed.local.open(to, sends.to_vec(), false)
+    }
+
+    /// What the server knows of the sizes of its connections.
+    pub fn sizes_at_server(&self) -> Vec<FlowSize> {
+        let (node, _) = self.server.as_ref().unwrap();
+        let stats = node.conns.iter().filter_map(|c| node.stack.conn_stats(*c));
+        stats.map(|s| s.flow_size).collect()
     }
 
     pub fn user(&self, id: LocalId) -> &local::Stream {
@@ -435,6 +456,7 @@ fn turn(now: Instant, core: &mut dyn Core, node: &mut Node, sent: &mut Vec<(Vec<
     loop {
         let mut idle = true;
         while let Some(event) = node.stack.poll_event() {
+            node.conns.insert(event.conn());
             core.on_engine_event(&mut node.ctx(now), event);
             idle = false;
         }

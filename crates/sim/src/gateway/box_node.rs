@@ -100,7 +100,7 @@ impl BoxNode {
         }
         let local = self.config.local.clone();
         let mut local = LocalTcp::new(local, self.config.gateway, child(&mut self.rng));
-        local.take_in()?;
+        local.take_in(&config.socks)?;
         self.running = Some(Running {
             machine: Machine {
                 core,

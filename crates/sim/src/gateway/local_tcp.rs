@@ -5,7 +5,7 @@ use core::time::Duration;
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{IoSlice, IoSliceMut};
 
-use braid_engine::app::{ConnectFailure, LocalError, LocalEvent, LocalId, LocalStreams};
+use braid_engine::app::{Arrival, ConnectFailure, LocalError, LocalEvent, LocalId, LocalStreams};
 use braid_engine::strategy::Strategy;
 use braid_engine::{
     ApiError, CloseReason, Config, ConnId, ConnectOptions, Event, PathConfig, PathId, Protocol,
@@ -85,6 +85,8 @@ pub struct LocalTcp {
     /// The packet that was handed out last.
     sent: Option<Sent>,
     path: PathId,
+    /// Addresses that users ask for.
+    listens: Vec<SocketAddr>,
     now: Instant,
     streams: BTreeMap<LocalId, Stream>,
     ids: BTreeMap<ConnId, LocalId>,
@@ -125,12 +127,12 @@ impl LocalTcp {
         };
         let oracle = Oracle::new(engine.clone());
         let mut stack = Stack::new(engine, rng, Box::new(config.strategy));
-        let path = stack.add_path(path);
         LocalTcp {
+            path: stack.add_path(path),
+            listens: Vec::new(),
             stack,
             oracle,
             sent: None,
-            path,
             now: Instant::ZERO,
             streams: BTreeMap::new(),
             ids: BTreeMap::new(),
@@ -146,11 +148,13 @@ impl LocalTcp {
         }
     }
 
-    /// Accepts connections to any address, which it is then taken for.
+    /// Accepts connections to any address, which it is then taken for; `listens` are addresses of
+    /// its own.
     ///
     /// # Errors
     /// As [`Stack::listen_any`].
-    pub fn take_in(&mut self) -> Result<(), ApiError> {
+    pub fn take_in(&mut self, listens: &[SocketAddr]) -> Result<(), ApiError> {
+        self.listens = listens.to_vec();
         self.stack.listen_any(self.path).map(drop)
     }
 
@@ -288,6 +292,12 @@ impl LocalTcp {
             id,
             peer,
             destination,
+            arrival: match self.listens.contains(&destination) {
+                true => Arrival::Addressed,
+                false => Arrival::Intercepted,
+            },
+            // The simulator's hosts mark nothing.
+            dscp: 0,
         });
     }
 
@@ -396,6 +406,23 @@ impl LocalStreams for LocalTcp {
         match self.open(id)? {
             (_, State::Finished) => Ok(0),
             _ => Err(LocalError::WouldBlock),
+        }
+    }
+
+    fn peek(&mut self, id: LocalId, buf: &mut [u8]) -> Result<usize, LocalError> {
+        let (conn, state) = self.open(id)?;
+        let mut seen = 0;
+        // Where nothing is taken, the same is there afterwards.
+        let looked = self.stack.read_with(self.now, conn, |slices| {
+            seen = copy((slices.iter().map(|s| &s[..]), 0), ([&mut buf[..]], 0));
+            Ok::<_, ApiError>(0)
+        });
+        match (looked, state) {
+            _ if seen > 0 => Ok(seen),
+            (_, State::Finished) => Ok(0),
+            (Ok(_), _) if self.stack.read_finished(conn) => Ok(0),
+            (Ok(_), _) => Err(LocalError::WouldBlock),
+            (Err(_), _) => Err(LocalError::Broken),
         }
     }
 

@@ -4,7 +4,7 @@ use core::net::{Ipv4Addr, SocketAddr};
 use core::time::Duration;
 use std::io::{IoSlice, IoSliceMut};
 
-use braid_engine::app::{ConnectFailure, LocalError, LocalEvent, LocalId, LocalStreams};
+use braid_engine::app::{Arrival, ConnectFailure, LocalError, LocalEvent, LocalId, LocalStreams};
 use braid_engine::{PathConfig, RxMeta};
 use braid_sim::gateway::{LocalConfig, LocalTcp};
 use braid_wire::{Instant, Rng, Seq32, ip, tcp};
@@ -44,7 +44,7 @@ fn small() -> LocalConfig {
 impl Pair {
     fn new() -> Pair {
         let mut far = local(2, &small());
-        far.take_in().unwrap();
+        far.take_in(&[FAR.parse().unwrap()]).unwrap();
         Pair {
             now: Instant::from_millis(1_000),
             near: local(1, &small()),
@@ -98,6 +98,8 @@ impl Pair {
             id,
             peer,
             destination,
+            arrival: Arrival::Addressed,
+            dscp: 0,
         }) = self.far.next_event()
         else {
             panic!("it was not accepted");

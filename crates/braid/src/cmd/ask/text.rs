@@ -168,7 +168,10 @@ fn row(conn: &ConnStatus) -> [String; 11] {
     };
     [
         or_none(&conn.user),
-        or_none(&conn.destination),
+        match &conn.host {
+            Some(host) => format!("{} ({host})", or_none(&conn.destination)),
+            None => or_none(&conn.destination),
+        },
         format!("{}{fallback}", conn.state),
         units::age(conn.age_s),
         units::bytes(conn.bytes_up),
@@ -290,6 +293,7 @@ mod tests {
             id: 7,
             user: Some("192.168.1.20".to_owned()),
             destination: Some("198.51.100.1:443".to_owned()),
+            host: Some("example.org".to_owned()),
             state: "open".to_owned(),
             age_s: 12.7,
             mptcp: true,
@@ -370,8 +374,8 @@ warm connections: 2 ready, 1 opening
   lte   switched off      -      -      -              -      0 bit/s  0 bit/s         1    8.1 MB  1.2 kB     0 B
 
 3 connections (and 2 that moved less)
-  user          destination       state   age      up    down          size  class     alpha  urgency  strategy
-  192.168.1.20  198.51.100.1:443  open   12 s  1.2 kB  8.1 MB  20.0 MB read  elephant   0.00        3  minrtt
+  user          destination                     state   age      up    down          size  class     alpha  urgency  strategy
+  192.168.1.20  198.51.100.1:443 (example.org)  open   12 s  1.2 kB  8.1 MB  20.0 MB read  elephant   0.00        3  minrtt
       dsl: RTT 40 ms, received 8.1 MB, sent 1.2 kB, of it 300 B copies (1.0 % lost)
       lte: gone, received 8.1 MB, sent 1.2 kB
 

@@ -1,0 +1,99 @@
+//! LEDBAT, for what is to stand back behind everything else (RFC 6817): it fills what others leave,
+//! and gives way as soon as a queue builds up.
+
+use core::time::Duration;
+
+use braid_wire::Instant;
+
+use super::newreno::NewReno;
+use super::variant::{Growth, Variant};
+use super::{AckSample, Algorithm, CongestionControl};
+
+/// LEDBAT (RFC 6817), by round-trip times, with the decrease of LEDBAT++
+/// (draft-irtf-iccrg-ledbat-plus-plus).
+pub const LEDBAT: Algorithm = Algorithm {
+    name: "ledbat",
+    make: |mss, initial_window| Box::new(Variant::<Ledbat>::new(mss, initial_window)),
+};
+
+/// Queueing delay that it makes at most. RFC 6817 allows 100 ms; a quarter of that is not noticed by
+/// those that share the link.
+const TARGET: Duration = Duration::from_millis(25);
+
+/// Minutes over which the lowest round trip is taken for that without queues (RFC 6817 section
+/// 3.4.2): so long a flow that is alone does not take its own queue for the path.
+const HISTORY: usize = 10;
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// Newest samples of which the lowest counts: a single late acknowledgement is no queue.
+const FILTER: usize = 4;
+
+/// Slowest growth on short paths, as LEDBAT++ has it: a segment in 16 round trips.
+const SLOWEST: u64 = 16;
+
+/// NewReno below the target, slower on short paths; above it the window shrinks each round trip.
+#[derive(Debug, Default)]
+struct Ledbat {
+    /// Lowest round trip of each minute; zero where there was none.
+    base: [Duration; HISTORY],
+    minute: usize,
+    minute_began: Option<Instant>,
+    recent: [Duration; FILTER],
+    newest: usize,
+    /// A queue was seen: slow start is over.
+    steady: bool,
+}
+
+impl Ledbat {
+    fn on_rtt(&mut self, now: Instant, rtt: Duration) {
+        let began = *self.minute_began.get_or_insert(now);
+        if now.saturating_since(began) >= MINUTE {
+            self.minute_began = Some(now);
+            self.minute = (self.minute + 1) % HISTORY;
+            self.base[self.minute] = Duration::ZERO;
+        }
+        let base = &mut self.base[self.minute];
+        if base.is_zero() || rtt < *base {
+            *base = rtt;
+        }
+        self.newest = (self.newest + 1) % FILTER;
+        self.recent[self.newest] = rtt;
+    }
+
+    fn base(&self) -> Duration {
+        lowest(&self.base)
+    }
+
+    /// How long packets stand in the path's queue.
+    fn queueing(&self) -> Duration {
+        lowest(&self.recent).saturating_sub(self.base())
+    }
+}
+
+/// The lowest of what was measured; zero where nothing was.
+fn lowest(samples: &[Duration]) -> Duration {
+    let measured = samples.iter().filter(|s| !s.is_zero());
+    measured.min().copied().unwrap_or_default()
+}
+
+impl Growth for Ledbat {
+    fn on_ack(&mut self, reno: &mut NewReno, ack: &AckSample<'_>) {
+        if let Some(rtt) = ack.rtt {
+            self.on_rtt(ack.now, rtt);
+        }
+        let queueing = self.queueing();
+        if !self.steady && queueing * 4 > TARGET * 3 {
+            self.steady = true;
+            reno.shrink_to(reno.cwnd());
+        }
+        if queueing <= TARGET {
+            let twice = (2 * TARGET).as_nanos() / self.base().as_nanos().max(1);
+            let slowness = (twice as u64).saturating_add(1).min(SLOWEST);
+            return reno.grow(ack, slowness.saturating_mul(reno.cwnd()));
+        }
+        if ack.round_start && !ack.in_recovery {
+            let over = queueing.as_secs_f64() / TARGET.as_secs_f64() - 1.0;
+            reno.shrink_to((reno.cwnd() as f64 * (1.0 - over.min(0.5))) as u64);
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! Controllers that are NewReno but for how their window grows.
+
+use core::fmt;
+
+use braid_wire::Instant;
+
+use super::newreno::NewReno;
+use super::{AckSample, CongestionControl, Loss};
+
+/// How a window grows.
+pub(super) trait Growth: fmt::Debug + Default + Send {
+    /// As [`CongestionControl::is_coupled`].
+    const COUPLED: bool = false;
+
+    /// An acknowledgement arrived.
+    fn on_ack(&mut self, reno: &mut NewReno, ack: &AckSample<'_>);
+}
+
+/// NewReno with another growth.
+#[derive(Debug)]
+pub(super) struct Variant<G> {
+    reno: NewReno,
+    growth: G,
+}
+
+impl<G: Growth> Variant<G> {
+    pub fn new(mss: u32, initial_window: u32) -> Self {
+        Variant {
+            reno: NewReno::new(mss, initial_window),
+            growth: G::default(),
+        }
+    }
+}
+
+impl<G: Growth> CongestionControl for Variant<G> {
+    fn cwnd(&self) -> u64 {
+        self.reno.cwnd()
+    }
+
+    fn ssthresh(&self) -> u64 {
+        self.reno.ssthresh()
+    }
+
+    fn is_coupled(&self) -> bool {
+        G::COUPLED
+    }
+
+    fn on_ack(&mut self, ack: &AckSample<'_>) {
+        self.growth.on_ack(&mut self.reno, ack);
+    }
+
+    fn on_lost(&mut self, loss: &Loss) {
+        self.reno.on_lost(loss);
+    }
+
+    fn on_rto(&mut self, now: Instant, in_flight: u64) {
+        self.reno.on_rto(now, in_flight);
+    }
+
+    fn on_spurious(&mut self, now: Instant) {
+        self.reno.on_spurious(now);
+    }
+
+    fn on_idle(&mut self, initial: u64) {
+        self.reno.on_idle(initial);
+    }
+
+    fn penalise(&mut self) {
+        self.reno.penalise();
+    }
+
+    fn set_mss(&mut self, mss: u32) {
+        self.reno.set_mss(mss);
+    }
+}

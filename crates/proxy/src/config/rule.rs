@@ -1,0 +1,236 @@
+//! `[[rule]]` of `box.toml`: what is known of connections by where they go.
+
+use core::fmt;
+use core::net::IpAddr;
+use core::ops::RangeInclusive;
+
+use braid_engine::Urgency;
+use braid_links::ConfigError;
+use ipnet::IpNet;
+use serde::{Deserialize, Deserializer};
+use toml::Spanned;
+
+use crate::socks::{Destination, is_host_name};
+
+use super::box_config::check_strategy;
+use super::common::Source;
+use super::types::{self, OneOrMany, Prefix, wrong};
+
+/// Most rules of a box.
+const MAX_RULES: usize = 256;
+/// Most ports, addresses or domains of a rule.
+const MAX_CONDITIONS: usize = 256;
+
+/// What is known of some connections beforehand. Every condition that is there must hold; one that
+/// is a list, for one of its values.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rule {
+    /// Ports of the destination; empty for all.
+    pub ports: Vec<RangeInclusive<u16>>,
+    /// Addresses of the destination; empty for all.
+    pub addresses: Vec<IpNet>,
+    /// Names of the destination, each with all names below it, in lower case; empty for all.
+    pub domains: Vec<String>,
+    /// How urgent they are.
+    pub urgency: Option<Urgency>,
+    /// The name of a strategy for them.
+    pub strategy: Option<String>,
+    /// How many bytes such a connection usually carries.
+    pub size: Option<u64>,
+}
+
+impl Rule {
+    /// Whether the rule is for connections to `destination`, which calls itself `host` where that
+    /// is known (in lower case).
+    pub fn is_for(&self, destination: &Destination, host: Option<&str>) -> bool {
+        let (address, port) = match destination {
+            Destination::Address(addr) => (Some(addr.ip()), addr.port()),
+            Destination::Name(_, port) => (None, *port),
+        };
+        let has_port = || self.ports.iter().any(|ports| ports.contains(&port));
+        let has_address = |a: IpAddr| self.addresses.iter().any(|net| net.contains(&a));
+        let has_name = |h: &str| self.domains.iter().any(|domain| is_below(h, domain));
+        (self.ports.is_empty() || has_port())
+            && (self.addresses.is_empty() || address.is_some_and(has_address))
+            && (self.domains.is_empty() || host.is_some_and(has_name))
+    }
+}
+
+/// Whether `host` is `domain` or a name below it.
+fn is_below(host: &str, domain: &str) -> bool {
+    let above = host.strip_suffix(domain);
+    above.is_some_and(|above| above.is_empty() || above.ends_with('.'))
+}
+
+/// A rule as it is written.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawRule {
+    #[serde(default)]
+    port: Option<Spanned<OneOrMany<Ports>>>,
+    #[serde(default)]
+    address: Option<Spanned<OneOrMany<Prefix>>>,
+    #[serde(default)]
+    domain: Option<Spanned<OneOrMany<Domain>>>,
+    urgency: Option<UrgencyLevel>,
+    strategy: Option<Spanned<String>>,
+    #[serde(default, deserialize_with = "size")]
+    size: Option<u64>,
+}
+
+pub(super) fn check_rules(
+    src: &Source<'_>,
+    raw: Option<Spanned<OneOrMany<RawRule>>>,
+) -> Result<Vec<Rule>, ConfigError> {
+    let Some(raw) = raw else {
+        return Ok(Vec::new());
+    };
+    let n = raw.get_ref().0.len();
+    if n > MAX_RULES {
+        let message = format!("{n} rules are given, {MAX_RULES} are the most");
+        return Err(src.error(&raw, message, "fewer"));
+    }
+    let all = raw.span();
+    let rules = raw.into_inner().0.into_iter();
+    rules
+        .map(|raw| check_rule(src, Spanned::new(all.clone(), raw)))
+        .collect()
+}
+
+/// `raw` has the position of all rules.
+fn check_rule(src: &Source<'_>, raw: Spanned<RawRule>) -> Result<Rule, ConfigError> {
+    let all = raw.span();
+    let raw = raw.into_inner();
+    if raw.urgency.is_none() && raw.strategy.is_none() && raw.size.is_none() {
+        let conditions = [
+            raw.port.as_ref().map(Spanned::span),
+            raw.address.as_ref().map(Spanned::span),
+            raw.domain.as_ref().map(Spanned::span),
+        ];
+        let at = conditions.into_iter().flatten().next().unwrap_or(all);
+        let at = Spanned::new(at, ());
+        let hint = "urgency = 7, strategy = \"…\" or size = \"64kB\"";
+        return Err(src.error(&at, "the rule says nothing of its connections", hint));
+    }
+    let strategy = match raw.strategy {
+        None => None,
+        given => Some(check_strategy(src, given)?),
+    };
+    let ports = conditions(src, raw.port, "no port is given", "port = 443")?;
+    let addresses = conditions(
+        src,
+        raw.address,
+        "no address is given",
+        "address = \"192.0.2.0/24\"",
+    )?;
+    let domains = conditions(
+        src,
+        raw.domain,
+        "no domain is given",
+        "domain = \"example.com\"",
+    )?;
+    Ok(Rule {
+        ports: ports.into_iter().map(|ports| ports.0).collect(),
+        addresses: addresses.into_iter().map(|prefix| prefix.0).collect(),
+        domains: domains.into_iter().map(|domain| domain.0).collect(),
+        urgency: raw.urgency.map(|level| level.0),
+        strategy,
+        size: raw.size,
+    })
+}
+
+/// The values of a condition: none where it is left out, at least one where it is not.
+fn conditions<T>(
+    src: &Source<'_>,
+    given: Option<Spanned<OneOrMany<T>>>,
+    none: &str,
+    hint: &str,
+) -> Result<Vec<T>, ConfigError> {
+    let Some(given) = given else {
+        return Ok(Vec::new());
+    };
+    match given.get_ref().0.len() {
+        0 => Err(src.error(&given, none, hint)),
+        1..=MAX_CONDITIONS => Ok(given.into_inner().0),
+        n => {
+            let message = format!("{n} values are given, {MAX_CONDITIONS} are the most");
+            Err(src.error(&given, message, "fewer, or a second rule"))
+        }
+    }
+}
+
+/// A port, or a range of them such as `"6881-6889"`.
+struct Ports(RangeInclusive<u16>);
+
+impl<'de> Deserialize<'de> for Ports {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        const EXPECTED: &str = "a port from 1 to 65535, or a range such as \"6881-6889\"";
+        struct V;
+        impl serde::de::Visitor<'_> for V {
+            type Value = RangeInclusive<u16>;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(EXPECTED)
+            }
+            fn visit_i64<E: serde::de::Error>(self, n: i64) -> Result<Self::Value, E> {
+                match u16::try_from(n) {
+                    Ok(port) if port > 0 => Ok(port..=port),
+                    _ => Err(wrong(format_args!("{n} is no port"), EXPECTED)),
+                }
+            }
+            fn visit_str<E: serde::de::Error>(self, s: &str) -> Result<Self::Value, E> {
+                let (first, last) = s.split_once('-').unwrap_or((s, s));
+                match (first.trim().parse(), last.trim().parse()) {
+                    (Ok(first), Ok(last)) if 0 < first && first <= last => Ok(first..=last),
+                    _ => Err(wrong(format_args!("{s:?} is no port"), EXPECTED)),
+                }
+            }
+        }
+        d.deserialize_any(V).map(Ports)
+    }
+}
+
+/// The name of a domain, in lower case.
+struct Domain(String);
+
+impl<'de> Deserialize<'de> for Domain {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        types::text(d, |s| {
+            let name = s.trim_end_matches('.');
+            let ok =
+                is_host_name(name) && !name.starts_with('.') && name.parse::<IpAddr>().is_err();
+            match ok {
+                true => Ok(Domain(name.to_ascii_lowercase())),
+                false => {
+                    let hint = "a name such as \"example.com\", which stands for all names below \
+                                it too";
+                    Err((format!("{s:?} is no domain"), hint.to_owned()))
+                }
+            }
+        })
+    }
+}
+
+/// An urgency, 0 to 7.
+struct UrgencyLevel(Urgency);
+
+impl<'de> Deserialize<'de> for UrgencyLevel {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        struct V;
+        impl serde::de::Visitor<'_> for V {
+            type Value = Urgency;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("0 (most urgent) to 7 (background)")
+            }
+            fn visit_i64<E: serde::de::Error>(self, n: i64) -> Result<Urgency, E> {
+                let urgency = u8::try_from(n).ok().and_then(Urgency::new);
+                let expected = "0 (most urgent) to 7 (background)";
+                urgency.ok_or_else(|| wrong(format_args!("{n} is no urgency"), expected))
+            }
+        }
+        d.deserialize_i64(V).map(UrgencyLevel)
+    }
+}
+
+fn size<'de, D: Deserializer<'de>>(d: D) -> Result<Option<u64>, D::Error> {
+    types::bytes(d).map(|bytes| Some(bytes as u64))
+}

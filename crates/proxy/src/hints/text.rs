@@ -1,0 +1,114 @@
+//! Hints as programs write them.
+
+use core::time::Duration;
+
+use braid_engine::Urgency;
+use braid_engine::strategy::FlowSize;
+use braid_links::value::{self, ValueError};
+
+use super::FlowHints;
+
+/// Longest deadline that means anything to a program.
+const LONGEST_DEADLINE: Duration = Duration::from_secs(3600);
+
+impl FlowHints {
+    /// Reads what a program says of a connection, and what of it is no hint. That is left out, and
+    /// of two hints of a kind the later counts.
+    ///
+    /// ```text
+    /// size=64kB,urgency=1,strategy=fsa,deadline=250ms
+    /// ```
+    ///
+    /// Sizes and times are written as in configuration files; a size without a unit is in bytes.
+    /// The settings of a strategy follow its name: `strategy=maps:plr=measured,single`.
+    pub fn from_text(text: &str) -> (FlowHints, Vec<ValueError>) {
+        let mut hints = FlowHints::default();
+        let mut mistakes = Vec::new();
+        for item in items(text).into_iter().filter(|item| !item.is_empty()) {
+            mistakes.extend(hints.take(item).err());
+        }
+        (hints, mistakes)
+    }
+
+    fn take(&mut self, item: &str) -> Result<(), ValueError> {
+        let (key, value) = item.split_once('=').unwrap_or((item, ""));
+        match key {
+            "size" => match value::size(value)? {
+                0 => {
+                    let expected = "a size above zero, such as \"64kB\"";
+                    return Err(ValueError::out_of_range(value, expected));
+                }
+                bytes => self.size = FlowSize::Declared(bytes),
+            },
+            "urgency" => {
+                let urgency = value.parse().ok().and_then(Urgency::new);
+                let expected = "0 (most urgent) to 7 (background)";
+                let wrong = || ValueError::is_no(value, "urgency", expected);
+                self.urgency = Some(urgency.ok_or_else(wrong)?);
+            }
+            "deadline" => {
+                let deadline = value::duration(value, LONGEST_DEADLINE)?;
+                if deadline.is_zero() {
+                    let expected = "a time above zero, such as \"250ms\"";
+                    return Err(ValueError::out_of_range(value, expected));
+                }
+                self.deadline = Some(deadline);
+            }
+            "strategy" => match braid_strategy::by_name(value) {
+                Ok(_) => self.strategy = Some(value.to_owned()),
+                Err(_) => {
+                    let known: Vec<_> = braid_strategy::names().collect();
+                    return Err(ValueError::is_no(value, "strategy", &known.join(", ")));
+                }
+            },
+            _ => return Err(ValueError::is_no(item, "hint", KEYS_HINT)),
+        }
+        Ok(())
+    }
+}
+
+/// What may stand before `=`.
+const KEYS: [&str; 4] = ["size", "urgency", "deadline", "strategy"];
+const KEYS_HINT: &str = "size=64kB, urgency=1, deadline=250ms or strategy=minrtt";
+
+/// Parts `text` at the commas. What follows a strategy with settings and is no hint is one more
+/// setting.
+fn items(text: &str) -> Vec<&str> {
+    let is_hint = |part: &str| KEYS.iter().any(|key| part.split('=').next() == Some(key));
+    let mut items: Vec<&str> = Vec::new();
+    let mut start = 0;
+    for part in text.split(',') {
+        let end = start + part.len();
+        match items.last_mut() {
+            Some(last) if last.starts_with("strategy=") && last.contains(':') && !is_hint(part) => {
+                *last = &text[start - 1 - last.len()..end];
+            }
+            _ => items.push(part),
+        }
+        start = end + 1;
+    }
+    items
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_stay_with_their_strategy() {
+        let cases: [(&str, &[&str]); 6] = [
+            ("size=1", &["size=1"]),
+            ("size=1,urgency=2", &["size=1", "urgency=2"]),
+            ("strategy=a,size=1", &["strategy=a", "size=1"]),
+            ("strategy=a,b,size=1", &["strategy=a", "b", "size=1"]),
+            (
+                "deadline=1s,strategy=a:b=c,d,size=1,e",
+                &["deadline=1s", "strategy=a:b=c,d", "size=1", "e"],
+            ),
+            (",,", &["", "", ""]),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(items(text), expected, "{text}");
+        }
+    }
+}
