@@ -1,6 +1,7 @@
 //! One TCP connection of an MPTCP connection (RFC 8684 section 1.3), or the only one of a regular
 //! TCP connection.
 
+use core::net::IpAddr;
 use core::time::Duration;
 
 use braid_wire::tcp::{self, Options, Timestamps};
@@ -14,7 +15,7 @@ use crate::strategy::{Copies, SubflowView};
 use crate::tcp::FourTuple;
 use crate::tcp::receive::{AckDue, Receiver};
 use crate::tcp::send::Sender;
-use crate::{Config, PathId, PathRecord, SubflowId};
+use crate::{Config, PathId, PathRecord, SubflowId, Urgency};
 
 /// Bytes of options of a data segment before anything is agreed: timestamps and a DSS with
 /// 4-byte numbers.
@@ -344,6 +345,11 @@ impl Subflow {
         self.snd.stuck_for(now) > HOPELESS
     }
 
+    /// What it shares with other subflows between the same addresses.
+    pub fn link(&self) -> (IpAddr, PathId) {
+        (self.tuple.remote.ip(), self.path)
+    }
+
     /// What is remembered of its path.
     pub fn record(&self, records: &Records) -> Option<PathRecord> {
         records.get(self.tuple.remote.ip(), self.path)
@@ -388,7 +394,7 @@ impl Subflow {
     }
 
     /// What a strategy sees.
-    pub fn view(&self, ready: bool, copies: Copies) -> SubflowView {
+    pub fn view(&self, ready: bool, copies: Copies, most_urgent: Option<Urgency>) -> SubflowView {
         SubflowView {
             id: self.id,
             path: self.path,
@@ -411,6 +417,7 @@ impl Subflow {
             backup: self.backup || self.peer_backup,
             stale: self.stale,
             ready,
+            most_urgent,
             copies,
         }
     }
