@@ -4,6 +4,7 @@
 //! user's, or takes one from the pool of warm ones.
 
 mod health;
+mod keep;
 mod lease;
 mod pool;
 mod status;
