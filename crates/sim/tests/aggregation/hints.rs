@@ -6,7 +6,7 @@ use braid_engine::strategy::FlowSize;
 use braid_sim::aggregation::{Aggregation, AggregationConfig, GATEWAY, TransferId, content_addr};
 use braid_sim::traffic::{Role, Stream};
 
-use crate::support::{box_counters, millis, secs, start, two_links};
+use crate::support::{box_counters, link, millis, secs, start, two_links};
 
 const PORT: u16 = 80;
 const SIZE: u64 = 200_000;
@@ -87,4 +87,43 @@ fn sizes_are_predicted_from_those_before() {
         expect_whole(&mut net, id);
         net.run_for(secs(1));
     }
+}
+
+/// Mean time of downloads of 64 to 512 KiB over links of 5 Mbit/s, 40 and 100 ms, each from a place
+/// of its own, behind 52 like them; `declares` whether their sizes are said or unknown.
+fn mean_duration(declares: bool) -> f64 {
+    let mut config = AggregationConfig::new(vec![link(5, 40), link(5, 100)]).unwrap();
+    config.boxed.socks = asked().boxed.socks;
+    config.boxed.strategy = "fsa".to_owned();
+    config.servers[0].config.strategy = "fsa".to_owned();
+    let mut net = start(&config);
+    let node = net.contents[0];
+    let places = (0..4u16).map(|n| ((content_addr(0), PORT + n).into(), (64u64 << 10) << n));
+    let places: Vec<(SocketAddr, u64)> = places.collect();
+    for (place, size) in &places {
+        let role = Role::Answer {
+            request: 100,
+            size: *size,
+        };
+        net.world.serve(node, *place, Stream::new(role)).unwrap();
+    }
+    let mut durations = Vec::new();
+    for (place, size) in places.iter().cycle().take(68) {
+        let id = match declares {
+            true => net.open_by_box(0, *place, &format!("size={size}"), FETCH),
+            false => net.open_to(0, *place, FETCH),
+        };
+        assert!(net.finish(secs(30)));
+        durations.push(net.duration(id.unwrap()).unwrap().as_secs_f64());
+        net.run_for(secs(1));
+    }
+    durations[52..].iter().sum::<f64>() / 16.0
+}
+
+#[test]
+fn flows_of_unknown_size_take_at_most_a_tenth_longer_than_declared_ones() {
+    let (declared, unknown) = (mean_duration(true), mean_duration(false));
+    let ratio = unknown / declared;
+    println!("declared {declared:.3} s, unknown {unknown:.3} s, ratio {ratio:.3}");
+    assert!(ratio <= 1.1, "{ratio}");
 }
