@@ -143,6 +143,9 @@ pub struct SubflowView {
     pub stale: bool,
     /// Window, pacer and peer leave room for at least one segment now.
     pub ready: bool,
+    /// The most urgent data that this host sends to the same address over the same path at present,
+    /// of whichever connection; `None` where there is none, or all data is equally urgent.
+    pub most_urgent: Option<Urgency>,
     /// Of the bytes in flight those that may be sent here too.
     pub copies: Copies,
 }

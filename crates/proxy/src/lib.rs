@@ -11,12 +11,14 @@ pub mod control;
 mod hints;
 mod intake;
 pub mod policy;
+pub mod records;
 mod relay;
 pub mod report;
 mod server_core;
 pub mod sniff;
 pub mod socks;
 pub mod status;
+pub mod streams;
 mod table;
 mod upstream;
 

@@ -4,6 +4,7 @@
 //! user's, or takes one from the pool of warm ones.
 
 mod health;
+mod keep;
 mod lease;
 mod pool;
 mod status;
@@ -365,7 +366,7 @@ impl Upstream {
         let strategy = match flow {
             Some(flow) => flow.strategy().unwrap_or_else(|| (self.strategy)()),
             // Joins every path at once.
-            None => Box::new(braid_strategy::MinRtt::default()),
+            None => Box::new(braid_strategy::MinRtt),
         };
         let options = self.options(server, path, strategy)?;
         let options = ConnectOptions {

@@ -126,7 +126,7 @@ impl Maps {
 
     fn new_data(&self, view: &SendView<'_>) -> Option<Decision> {
         if !self.single {
-            return first_with_room(view, view.unsent, |s| self.order(s));
+            return first_with_room(view, view.unsent, |s| self.order(s), |_| true);
         }
         let best = usable(view).min_by_key(|s| self.order(s))?;
         (best.ready && view.may_send_new).then(|| Decision::new_on(best.id))

@@ -48,7 +48,7 @@ impl Strategy for Po {
             return self.base.next(view, rng);
         }
         again::lost(view)
-            .or_else(|| first_with_room(view, important, by_rtt_and_window))
+            .or_else(|| first_with_room(view, important, by_rtt_and_window, |_| true))
             .unwrap_or(Decision::WAIT)
     }
 

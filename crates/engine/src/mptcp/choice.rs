@@ -26,7 +26,7 @@ impl Connection {
             return None;
         }
         let mut subflows = ArrayVec::new();
-        self.show_subflows(ctx.now, copying, &mut subflows);
+        self.show_subflows(ctx, copying, &mut subflows);
         let oldest = copying.then(|| self.snd.flight.oldest()).flatten();
         let view = SendView {
             now: ctx.now,
@@ -121,18 +121,19 @@ impl Connection {
     /// Fills `views` in place: they are large.
     fn show_subflows(
         &mut self,
-        now: Instant,
+        ctx: &Ctx<'_>,
         copying: bool,
         views: &mut ArrayVec<SubflowView, MAX_VIEWS>,
     ) {
         let carriers = self.subflows.iter_mut().filter(|s| s.can_carry());
         for subflow in carriers.take(MAX_VIEWS) {
-            let ready = subflow.room(now) > 0;
+            let ready = subflow.room(ctx.now) > 0;
             let copies = match copying && ready {
                 true => self.snd.flight.copies(&mut subflow.cursors, subflow.slot),
                 false => Copies::default(),
             };
-            views.push(subflow.view(ready, copies));
+            let most_urgent = ctx.claims.most_urgent(ctx.now, subflow.link());
+            views.push(subflow.view(ready, copies, most_urgent));
         }
     }
 
@@ -160,6 +161,9 @@ impl Connection {
         let sliver = len < mss && len < run && self.snd.outstanding() > 0;
         if sliver {
             return None;
+        }
+        if let Some(urgency) = self.snd.buf.most_urgent() {
+            ctx.claims.note(ctx.now, self.subflows[i].link(), urgency);
         }
         let range = self.snd.map_next(len);
         Some(self.send_data(ctx, i, range, SegmentKind::New))

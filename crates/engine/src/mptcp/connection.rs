@@ -16,7 +16,7 @@ use super::subflow::{Phase, ResetKind, Subflow};
 use super::window::WindowSize;
 use crate::buffer::{BLOCK_SIZE, Pool, RangeSet, RecvBuffer, SendBuffer};
 use crate::event::{CloseReason, SubflowCloseReason};
-use crate::path::{Path, PathManager, Records};
+use crate::path::{Claims, Path, PathManager, Records};
 use crate::stats::{ConnStats, PathStats};
 use crate::strategy::{FlowSize, Strategy, StrategyEvent};
 use crate::tcp::FourTuple;
@@ -59,6 +59,7 @@ pub(crate) struct Ctx<'a> {
     pub config: &'a Config,
     pub paths: &'a [Path],
     pub records: &'a mut Records,
+    pub claims: &'a mut Claims,
     pub pool: &'a mut Pool,
     pub rng: &'a mut Rng,
     pub events: &'a mut VecDeque<Event>,

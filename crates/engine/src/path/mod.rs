@@ -1,6 +1,7 @@
 //! The path manager of a connection: where its peer can be reached from here, what was tried, and
 //! what is to be tried next and when. Which paths are wanted the strategy says.
 
+mod claim;
 mod record;
 
 use core::net::{IpAddr, SocketAddr};
@@ -12,6 +13,7 @@ use braid_wire::Instant;
 use crate::strategy::{OpenView, Opening, PathView, Strategy};
 use crate::{ApiError, ConnectOptions, PathConfig, PathId, Protocol};
 
+pub(crate) use claim::Claims;
 pub use record::PathRecord;
 pub(crate) use record::Records;
 

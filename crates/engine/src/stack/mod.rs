@@ -21,7 +21,7 @@ use self::ready::Ready;
 use self::table::Table;
 use crate::buffer::{Pool, SEND_SLICES};
 use crate::mptcp::{Body, Connection, Ctx, Demux, Mode, Outgoing};
-use crate::path::{Path, PathManager, PathRecord, Records};
+use crate::path::{Claims, Path, PathManager, PathRecord, Records};
 use crate::stats::{ConnStats, PathTotals, StackStats, SubflowStats};
 use crate::strategy::{FlowSize, Strategy};
 use crate::tcp::FourTuple;
@@ -44,6 +44,7 @@ struct Shared {
     config: Config,
     paths: Vec<Path>,
     records: Records,
+    claims: Claims,
     pool: Pool,
     rng: Rng,
     events: VecDeque<Event>,
@@ -60,6 +61,7 @@ impl Shared {
             config: &self.config,
             paths: &self.paths,
             records: &mut self.records,
+            claims: &mut self.claims,
             pool: &mut self.pool,
             rng: &mut self.rng,
             events: &mut self.events,
@@ -126,6 +128,7 @@ impl Stack {
             shared: Shared {
                 pool: Pool::new(config.memory),
                 records: Records::new(config.max_records),
+                claims: Claims::new(config.max_records),
                 config,
                 paths: Vec::new(),
                 demux: Demux::new(&mut rng),

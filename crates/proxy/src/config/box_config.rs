@@ -56,6 +56,8 @@ pub struct BoxConfig {
     pub quic: Quic,
     /// The control socket; `None` leaves the place to the driver.
     pub control: Option<PathBuf>,
+    /// The directory in which what was learnt of paths is kept; `None` where it is not.
+    pub state: Option<PathBuf>,
     /// TUN device and its addresses.
     pub tun: TunConfig,
     /// Timeouts.
@@ -313,6 +315,7 @@ impl BoxConfig {
             socks: check_socks(&src, raw.socks)?,
             quic: raw.quic,
             control: src.control_socket(raw.control)?,
+            state: raw.state.map(|path| src.beside(&path)),
             tun,
             timeouts: raw.timeouts,
             limits: raw.limits,
@@ -374,6 +377,7 @@ struct Raw {
     #[serde(default, deserialize_with = "quic")]
     quic: Quic,
     control: Option<Spanned<PathBuf>>,
+    state: Option<PathBuf>,
     tun: Option<RawTun>,
     #[serde(default)]
     timeouts: BoxTimeouts,

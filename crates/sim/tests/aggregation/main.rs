@@ -10,3 +10,4 @@ mod sockets;
 mod speed;
 mod streams;
 mod support;
+mod warm;

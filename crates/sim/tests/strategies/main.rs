@@ -1,3 +1,4 @@
 //! What strategies make of links that change.
 
 mod maps;
+mod priorities;

@@ -19,21 +19,26 @@ pub fn by_base_rtt(subflow: &SubflowView) -> (bool, Duration) {
     (subflow.base_rtt.is_zero(), subflow.base_rtt)
 }
 
-/// New data, of which `waiting` bytes are concerned, on the first usable subflow by `order` whose
-/// window is not full. One that only the pacer holds is not full: it is left what its window takes,
-/// as a kernel would have put that into its queue, and what follows it gets the rest.
+/// New data, of which `waiting` bytes are concerned, on the first subflow by `order` whose window is
+/// not full, among the usable ones that also `work` otherwise.
+///
+/// A better one with window room that only the pacer holds is not full: in a kernel it would already
+/// have taken data into its queue. So much is left to it: without this, the gaps between its bursts
+/// would send short flows over the slow path.
 pub fn first_with_room<K: Ord>(
     view: &SendView<'_>,
     waiting: u64,
     order: impl Fn(&SubflowView) -> K,
+    works: impl Fn(&SubflowView) -> bool,
 ) -> Option<Decision> {
     if !view.may_send_new {
         return None;
     }
-    let best = usable(view).filter(|s| s.ready).min_by_key(|s| order(s))?;
+    let ready = usable(view).filter(|s| s.ready && works(s));
+    let best = ready.min_by_key(|s| order(s))?;
     let rank = order(best);
-    let spoken_for: u64 = usable(view)
-        .filter(|s| is_paced(s) && order(s) < rank)
+    let spoken_for = usable(view)
+        .filter(|s| is_paced(s) && order(s) < rank && works(s))
         .map(SubflowView::window_room)
         .fold(0, u64::saturating_add);
     let sendable = waiting.min(view.peer_window);

@@ -37,6 +37,7 @@ pub fn subflow(id: u32, srtt_ms: u64) -> SubflowView {
         backup: false,
         stale: false,
         ready: true,
+        most_urgent: None,
         copies: Copies::default(),
     }
 }

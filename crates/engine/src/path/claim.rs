@@ -1,0 +1,100 @@
+//! Which paths to which peers carry urgent data now: those who are less urgent leave the queues there
+//! short.
+
+use core::net::IpAddr;
+use core::time::Duration;
+use std::collections::BTreeMap;
+
+use braid_wire::Instant;
+
+use crate::{PathId, Urgency};
+
+/// How long after the last of its data an urgency is taken to be there still.
+const LASTS: Duration = Duration::from_secs(1);
+
+/// When data of each urgency last left, by the peer's address and the local path.
+#[derive(Debug, Default)]
+pub(crate) struct Claims {
+    claims: BTreeMap<(IpAddr, PathId), [Option<Instant>; Urgency::COUNT]>,
+    most: usize,
+    /// The urgencies ever claimed, as bits: with a single one nobody gives way to anybody.
+    urgencies: u8,
+}
+
+impl Claims {
+    /// For at most so many paths to peers; what goes over others is not noticed.
+    pub fn new(most: usize) -> Self {
+        Claims {
+            most,
+            ..Claims::default()
+        }
+    }
+
+    /// Data of `urgency` leaves.
+    pub fn note(&mut self, now: Instant, key: (IpAddr, PathId), urgency: Urgency) {
+        self.urgencies |= 1 << urgency.index();
+        if self.urgencies.is_power_of_two() {
+            return;
+        }
+        if self.claims.len() >= self.most && !self.claims.contains_key(&key) {
+            let last =
+                |claim: &[Option<Instant>; Urgency::COUNT]| claim.iter().flatten().max().copied();
+            self.claims
+                .retain(|_, c| last(c).is_some_and(|at| at + LASTS > now));
+            if self.claims.len() >= self.most {
+                return;
+            }
+        }
+        self.claims.entry(key).or_default()[urgency.index()] = Some(now);
+    }
+
+    /// The most urgent data that leaves for `key` at present.
+    pub fn most_urgent(&self, now: Instant, key: (IpAddr, PathId)) -> Option<Urgency> {
+        if self.claims.is_empty() {
+            return None;
+        }
+        let claim = self.claims.get(&key)?;
+        let level = claim
+            .iter()
+            .position(|at| at.is_some_and(|at| at + LASTS > now))?;
+        Urgency::new(level as u8)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEY: (IpAddr, PathId) = (
+        IpAddr::V4(core::net::Ipv4Addr::new(192, 0, 2, 1)),
+        PathId(0),
+    );
+
+    #[test]
+    fn a_claim_lasts_a_second_and_the_most_urgent_counts() {
+        let mut claims = Claims::new(8);
+        let at = Instant::from_millis;
+        claims.note(at(0), KEY, Urgency::default());
+        // Alone, nobody cares.
+        assert_eq!(claims.most_urgent(at(0), KEY), None);
+        claims.note(at(100), KEY, Urgency::MOST);
+        claims.note(at(600), KEY, Urgency::default());
+        assert_eq!(claims.most_urgent(at(1_000), KEY), Some(Urgency::MOST));
+        assert_eq!(claims.most_urgent(at(1_100), KEY), Some(Urgency::default()));
+        assert_eq!(claims.most_urgent(at(1_600), KEY), None);
+    }
+
+    #[test]
+    fn what_is_over_gives_way_to_what_is_new() {
+        let mut claims = Claims::new(1);
+        let other = (KEY.0, PathId(1));
+        let at = Instant::from_millis;
+        claims.note(at(0), KEY, Urgency::LEAST);
+        claims.note(at(1), KEY, Urgency::MOST);
+        claims.note(at(2), other, Urgency::MOST);
+        assert_eq!(claims.most_urgent(at(2), other), None);
+        claims.note(at(1_100), other, Urgency::MOST);
+        assert_eq!(claims.most_urgent(at(1_100), other), Some(Urgency::MOST));
+        assert_eq!(claims.most_urgent(at(1_100), KEY), None);
+    }
+}

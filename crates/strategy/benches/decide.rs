@@ -1,0 +1,49 @@
+//! What a decision costs at four subflows: 200 ns at most.
+
+use std::hint::black_box;
+
+use braid_engine::strategy::{FlowSize, SendView};
+use braid_strategy::{by_name, names};
+use braid_wire::Rng;
+use criterion::{Criterion, criterion_group, criterion_main};
+
+#[expect(dead_code, reason = "the tests need more of it")]
+#[path = "../tests/decisions/views.rs"]
+mod views;
+
+use views::{full, paced, piece, single, subflow, view};
+
+/// The fastest subflow is full, the next one is held by the pacer, and two have room and something
+/// to copy: as much to look at as there can be.
+fn decide(c: &mut Criterion) {
+    let data = piece(0, 0, 10);
+    let all = [
+        full(subflow(0, 30)),
+        paced(subflow(1, 50)),
+        single(subflow(2, 70), data),
+        single(subflow(3, 90), data),
+    ];
+    let view = SendView {
+        flow_size: FlowSize::Declared(512 << 10),
+        oldest: Some(data),
+        ..view(&all)
+    };
+    let mut important = view;
+    important.unsent_by_urgency[1] = 50_000;
+    let mut group = c.benchmark_group("decide");
+    let mut measure = |name: &str, called: &str, view: &SendView<'_>| {
+        let mut strategy = by_name(name).expect("a strategy that exists");
+        let mut rng = Rng::for_component(1, 1);
+        group.bench_function(called, |b| {
+            b.iter(|| strategy.next(black_box(view), &mut rng));
+        });
+    };
+    for name in names().chain(["maps:single", "maps:plr=measured"]) {
+        measure(name, name, &view);
+    }
+    measure("po", "po, important data", &important);
+    group.finish();
+}
+
+criterion_group!(benches, decide);
+criterion_main!(benches);
