@@ -375,7 +375,9 @@ impl BoxCore {
         self.counters.bad_hints += guest.mistakes.len() as u64;
         let host = guest.host;
         if let Some(left_out) = self.limiter.allow(now, "hints", host) {
-            tracing::warn!(%host, left_out, "a program's hint is left out: {mistake}");
+            // Quoted, for it may be anything.
+            let (what, expected) = (&mistake.what, &mistake.expected);
+            tracing::warn!(%host, left_out, ?what, expected, "a program's hint is left out");
         }
     }
 
