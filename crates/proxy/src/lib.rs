@@ -18,6 +18,7 @@ mod server_core;
 pub mod sniff;
 pub mod socks;
 pub mod status;
+pub mod streams;
 mod table;
 mod upstream;
 

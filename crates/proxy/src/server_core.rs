@@ -7,6 +7,7 @@ use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 
 use braid_engine::app::{ConnectFailure, Core, Ctx, LocalEvent, LocalId};
+use braid_engine::strategy::FlowSize;
 use braid_engine::{CloseReason, ConnId, Event};
 use braid_wire::Instant;
 use ipnet::IpNet;
@@ -17,6 +18,7 @@ use crate::hints::FlowHints;
 use crate::policy::DestinationPolicy;
 use crate::relay::{self, End, Relay};
 use crate::report::{LogLimiter, ServerCounters};
+use crate::sniff::{self, Length};
 use crate::socks::{Destination, Reply, Request, ServerHandshake, ServerStep};
 use crate::status::About;
 use crate::table::{Due, SessionId, Table};
@@ -403,7 +405,8 @@ impl ServerCore {
             self.counters.over_limit += 1;
             return self.drop_session(ctx, id);
         }
-        let relay = Relay::new(ctx.now, session.conn, stream, self.timeouts.patience());
+        let mut relay = Relay::new(ctx.now, session.conn, stream, self.timeouts.patience());
+        relay.keep(sniff::MOST);
         let due = relay.due();
         session.stage = Stage::Relaying(relay);
         self.counters.connected += 1;
@@ -431,6 +434,9 @@ impl ServerCore {
             return;
         };
         let turn = relay.turn(ctx);
+        if turn.moved.to_conn > 0 {
+            look(ctx, relay);
+        }
         let due = relay.due();
         self.counters.bytes_up += turn.moved.to_local;
         self.counters.bytes_down += turn.moved.to_conn;
@@ -567,6 +573,24 @@ impl ServerCore {
             }
         }
     }
+}
+
+/// Looks at the first bytes of a destination, which may tell how many there will be. Nothing waits
+/// for that.
+fn look(ctx: &mut Ctx<'_>, relay: &mut Relay) {
+    let Some((first, full)) = relay.kept() else {
+        return;
+    };
+    match sniff::response(first) {
+        Length::Open if !full => return,
+        Length::Open | Length::Untold => {}
+        Length::Bytes(bytes) => {
+            let size = FlowSize::Read(bytes);
+            // A connection that is gone says so by its `Closed`.
+            let _ = ctx.stack.set_flow_size(ctx.now, relay.conn, size);
+        }
+    }
+    relay.forget_kept();
 }
 
 /// Sends a message of the handshake, whole or not at all: there is no room only where memory has

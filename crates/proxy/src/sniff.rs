@@ -1,5 +1,6 @@
 //! What the first bytes of a user say of its connection: the name in a TLS ClientHello, host and
-//! length of an HTTP/1.1 request in clear.
+//! length of an HTTP/1.1 request in clear. And what those of a destination say: the length of its
+//! response.
 //!
 //! Nothing is waited for: what is there is read as far as it goes, and a name that stands further
 //! behind stays unknown.
@@ -31,6 +32,44 @@ pub fn look(first: &[u8]) -> Seen {
         return Seen { host, upload: None };
     }
     request(first).unwrap_or_default()
+}
+
+/// What the first bytes of a destination say of how many it is going to send.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Length {
+    /// Nothing yet: the head of a response is not whole.
+    Open,
+    /// Nothing.
+    Untold,
+    /// So many with the head.
+    Bytes(u64),
+}
+
+/// Looks at the `first` bytes of a destination for the length of an HTTP/1.1 response: what its
+/// `Content-Length` or `Content-Range` says, or nothing where it has no body (RFC 9112 section 6.3).
+/// What answers a HEAD is taken for a response with a body.
+pub fn response(first: &[u8]) -> Length {
+    let mut at = 0;
+    loop {
+        let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
+        let mut response = httparse::Response::new(&mut headers);
+        match response.parse(&first[at..]) {
+            Ok(httparse::Status::Complete(head)) => at += head,
+            Ok(httparse::Status::Partial) => return Length::Open,
+            Err(_) => return Length::Untold,
+        }
+        let body = match response.code {
+            Some(101) => None,
+            // An interim response: another one follows.
+            Some(100..200) => continue,
+            Some(204 | 304) => Some(0),
+            _ => body_length(response.headers),
+        };
+        return match body {
+            Some(body) => Length::Bytes(body.saturating_add(at as u64)),
+            None => Length::Untold,
+        };
+    }
 }
 
 /// The body of a ClientHello (RFC 8446 section 4.1.2), as much of it as the first record has.
@@ -80,21 +119,42 @@ fn request(first: &[u8]) -> Option<Seen> {
     let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
     let mut request = httparse::Request::new(&mut headers);
     request.parse(&head).ok()?;
-    let values = |name: &'static str| {
-        let of_name = |h: &&httparse::Header<'_>| h.name.eq_ignore_ascii_case(name);
-        request.headers.iter().filter(of_name).map(|h| h.value)
-    };
-    let host = values("host").next().and_then(|host| {
+    let host = values(request.headers, "host").next().and_then(|host| {
         let name = host.split(|b| *b == b':').next()?;
         host_name(name)
     });
-    let mut lengths = values("content-length").map(content_length);
-    let length = lengths.next().flatten();
-    let sure = lengths.all(|other| other == length) && values("transfer-encoding").next().is_none();
-    Some(Seen {
-        host,
-        upload: length.filter(|_| sure),
-    })
+    let upload = body_length(request.headers);
+    Some(Seen { host, upload })
+}
+
+/// How long a message says that its body is; `None` where it does not, or in several ways.
+fn body_length(headers: &[httparse::Header<'_>]) -> Option<u64> {
+    let mut lengths = values(headers, "content-length").map(content_length);
+    let length = match lengths.next() {
+        Some(length) => length,
+        None => values(headers, "content-range")
+            .next()
+            .and_then(range_length),
+    };
+    let sure = lengths.all(|other| other == length)
+        && values(headers, "transfer-encoding").next().is_none();
+    length.filter(|_| sure)
+}
+
+/// How long the part is of which a `Content-Range` tells: `bytes 0-99/1000` (RFC 9110 section 14.4).
+fn range_length(value: &[u8]) -> Option<u64> {
+    let range = core::str::from_utf8(value).ok()?.strip_prefix("bytes ")?;
+    let (first, last) = range.split('/').next()?.split_once('-')?;
+    let [first, last] = [first, last].map(|n| content_length(n.as_bytes()));
+    last?.checked_sub(first?)?.checked_add(1)
+}
+
+fn values<'h>(
+    headers: &'h [httparse::Header<'h>],
+    name: &'static str,
+) -> impl Iterator<Item = &'h [u8]> {
+    let of_name = move |h: &&httparse::Header<'_>| h.name.eq_ignore_ascii_case(name);
+    headers.iter().filter(of_name).map(|h| h.value)
 }
 
 /// A length is digits and nothing else (RFC 9110 section 8.6).

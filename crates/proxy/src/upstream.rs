@@ -366,7 +366,7 @@ impl Upstream {
         let strategy = match flow {
             Some(flow) => flow.strategy().unwrap_or_else(|| (self.strategy)()),
             // Joins every path at once.
-            None => Box::new(braid_strategy::MinRtt::default()),
+            None => Box::new(braid_strategy::MinRtt),
         };
         let options = self.options(server, path, strategy)?;
         let options = ConnectOptions {

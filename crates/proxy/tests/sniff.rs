@@ -1,6 +1,6 @@
 //! What first bytes say: captured, made, cut anywhere, and any bytes at all.
 
-use braid_proxy::sniff::{Seen, look};
+use braid_proxy::sniff::{Length, Seen, look, response};
 use proptest::prelude::*;
 
 /// A ClientHello of OpenSSL 3.0 to `www.Example.org`, without the zeros of its padding at the end.
@@ -157,6 +157,60 @@ fn of_a_request_that_is_cut_the_whole_lines_are_seen() {
     }
 }
 
+#[test]
+fn the_length_of_a_response_is_that_of_head_and_body() {
+    let range = "HTTP/1.1 206 Part\r\nContent-Range: bytes";
+    let cases: [(&[&str], Option<u64>); 17] = [
+        (&["HTTP/1.1 200 OK\r\nContent-Length: 1000"], Some(1_000)),
+        (&["HTTP/1.0 200 OK\r\ncontent-length:7"], Some(7)),
+        (&[range, " 100-299/5000"], Some(200)),
+        // What is sent counts, not what there is.
+        (&[range, " 0-9/50\r\nContent-Length: 10"], Some(10)),
+        (&["HTTP/1.1 304 Same\r\nContent-Length: 99"], Some(0)),
+        (&["HTTP/1.1 204 None"], Some(0)),
+        (
+            &[
+                "HTTP/1.1 103 Soon\r\n\r\n",
+                "HTTP/1.1 200 OK\r\nContent-Length: 5",
+            ],
+            Some(5),
+        ),
+        (&["HTTP/1.1 101 Switch\r\nContent-Length: 5"], None),
+        (&["HTTP/1.1 200 OK"], None),
+        (
+            &["HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nContent-Length: 5"],
+            None,
+        ),
+        (
+            &["HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 6"],
+            None,
+        ),
+        (&["HTTP/1.1 200 OK\r\nContent-Length: -5"], None),
+        (
+            &["HTTP/1.1 200 OK\r\nContent-Length: 99999999999999999999"],
+            None,
+        ),
+        (&[range, " 9-1/50"], None),
+        (&[range, " */50"], None),
+        (&["220 mail.example ESMTP"], None),
+        (&["\u{16}\u{3}\u{3}"], None),
+    ];
+    for (head, body) in cases {
+        let head = head.concat() + "\r\n\r\n";
+        let length = body.map_or(Length::Untold, |n| Length::Bytes(n + head.len() as u64));
+        let all = head.clone() + "the body";
+        assert_eq!(response(all.as_bytes()), length, "{head:?}");
+        let cuts = 0..head.len() - 2;
+        if body.is_some() {
+            for cut in cuts {
+                assert_eq!(response(&head.as_bytes()[..cut]), Length::Open, "{head:?}");
+            }
+        }
+    }
+    let absurd = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", u64::MAX);
+    assert_eq!(response(absurd.as_bytes()), Length::Bytes(u64::MAX));
+}
+
 proptest! {
     #[test]
     fn any_bytes_may_come(bytes in prop::collection::vec(any::<u8>(), 0..600)) {
@@ -190,5 +244,11 @@ proptest! {
         let mut request = (head + &lines.concat()).into_bytes();
         request.truncate(end);
         look(&request);
+    }
+
+    #[test]
+    fn any_response_is_looked_at(bytes in prop::collection::vec(any::<u8>(), 0..4096)) {
+        let _ = response(&bytes);
+        let _ = response(&[b"HTTP/1.1 200 OK\r\n", &bytes[..]].concat());
     }
 }

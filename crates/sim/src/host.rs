@@ -325,9 +325,15 @@ impl Node for Host {
                 stream.pump(now, *conn, &mut self.stack, &mut self.oracle);
             }
         }
+        let mut news = true;
         loop {
             while let Some(event) = self.stack.poll_event() {
+                news = true;
                 self.on_event(now, event);
+            }
+            // Everything else is sent.
+            if !core::mem::take(&mut news) {
+                break;
             }
             let routes = &self.routes;
             let iface = |transmit: &Transmit<'_>| {

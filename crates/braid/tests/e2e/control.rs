@@ -38,7 +38,8 @@ fn expect_text(bed: &Bed, role: &str, arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).expect("text")
 }
 
-fn status(bed: &Bed, role: &str) -> Status {
+/// What box or server show of themselves.
+pub fn status(bed: &Bed, role: &str) -> Status {
     let text = expect_text(bed, role, &["status", "--json"]);
     serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e} in {text}"))
 }

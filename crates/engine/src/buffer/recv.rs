@@ -184,12 +184,16 @@ impl RecvBuffer {
         let first = ((range.start - self.base) / BLOCK) as usize;
         let last = ((range.end - 1 - self.base) / BLOCK) as usize;
         let missing = (first..=last).filter(|&i| !matches!(self.blocks.get(i), Some(Some(_))));
+        let missing = missing.count();
+        if missing == 0 {
+            return Ok(());
+        }
         let room = if in_order {
             pool.available()
         } else {
             pool.unreserved()
         };
-        if missing.count() > room {
+        if missing > room {
             return Err(InsertError::PoolExhausted);
         }
         if self.blocks.len() <= last {
@@ -255,7 +259,7 @@ fn copy_in(
     let mut from = &data[(range.start - offset) as usize..(range.end - offset) as usize];
     let mut skip = ((range.start - base) % BLOCK) as usize;
     let first = ((range.start - base) / BLOCK) as usize;
-    for block in blocks.iter_mut().skip(first).flatten() {
+    for block in blocks.range_mut(first..).flatten() {
         let take = from.len().min(BLOCK_SIZE - skip);
         if take == 0 {
             break;

@@ -444,7 +444,7 @@ impl Connection {
             subflow: subflow.id,
             record: subflow.record(ctx.records),
         });
-        subflow.remember(ctx);
+        subflow.remember(ctx.now, ctx.records);
         ctx.events.push_back(Event::SubflowEstablished {
             conn: self.id,
             subflow: subflow.id,

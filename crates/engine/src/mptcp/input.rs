@@ -265,7 +265,7 @@ impl Connection {
         self.tell_loss(i, lost);
         let subflow = &mut self.subflows[i];
         if advanced && subflow.is_worth_remembering(ctx.now) {
-            subflow.remember(ctx);
+            subflow.remember(ctx.now, ctx.records);
         }
         if matches!(self.mode, Mode::Tcp) {
             self.on_plain_ack(ctx, i);

@@ -454,8 +454,9 @@ impl Connection {
     ) -> Outgoing {
         self.size_window(ctx);
         let window = self.window_field(i, flags);
+        let options_len = options.len();
         let subflow = &mut self.subflows[i];
-        let mss = subflow.max_payload(options.len());
+        let mss = subflow.max_payload(options_len);
         let repr = tcp::Repr {
             src_port: subflow.tuple.local.port(),
             dst_port: subflow.tuple.remote.port(),
@@ -474,7 +475,7 @@ impl Connection {
             Body::None => 0,
             Body::Data(range) => (range.end - range.start) as usize,
         };
-        let header_len = repr.header_len();
+        let header_len = tcp::HEADER_LEN + options_len;
         let ip = ip::Repr {
             src: subflow.tuple.local.ip(),
             dst: subflow.tuple.remote.ip(),

@@ -135,7 +135,7 @@ impl Connection {
             });
         }
         if worked && !subflow.stale {
-            subflow.remember(ctx);
+            subflow.remember(ctx.now, ctx.records);
         }
         if self.is_ended() {
             return;

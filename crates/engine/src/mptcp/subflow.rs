@@ -7,7 +7,6 @@ use core::time::Duration;
 use braid_wire::tcp::{self, Options, Timestamps};
 use braid_wire::{Instant, Seq32};
 
-use super::connection::Ctx;
 use super::flight::{Cursors, Slot};
 use crate::event::SubflowCloseReason;
 use crate::path::Records;
@@ -361,7 +360,7 @@ impl Subflow {
     }
 
     /// Adds what it found since the last call to what is remembered of its path.
-    pub fn remember(&mut self, ctx: &mut Ctx<'_>) {
+    pub fn remember(&mut self, now: Instant, records: &mut Records) {
         let (rtt, traffic) = (&self.snd.rtt, &self.snd.traffic);
         if rtt.srtt().is_zero() {
             return;
@@ -369,7 +368,7 @@ impl Subflow {
         let sent = traffic.bytes_sent + traffic.bytes_retransmitted;
         let lost = traffic.bytes_lost;
         let seen = PathRecord {
-            at: ctx.now,
+            at: now,
             srtt: rtt.srtt(),
             rttvar: rtt.rttvar(),
             base_rtt: rtt.base(),
@@ -377,11 +376,11 @@ impl Subflow {
             bytes_sent: sent - self.remembered.sent,
             bytes_lost: lost - self.remembered.lost,
         };
-        ctx.records.add(self.tuple.remote.ip(), self.path, seen);
+        records.add(self.tuple.remote.ip(), self.path, seen);
         self.remembered = Remembered {
             sent,
             lost,
-            next: ctx.now + REMEMBER,
+            next: now + REMEMBER,
         };
     }
 
@@ -427,11 +426,8 @@ impl Subflow {
     pub fn next_timeout(&self, pending: bool, now: Instant) -> Option<Instant> {
         let sendable = self.snd.board.lost() > 0 || (pending && self.snd.peer_room() > 0);
         // Where there is no room, an acknowledgement makes some, not the pacer.
-        let pacing = if sendable && self.snd.cwnd_room() > 0 {
-            self.snd.pacer.blocked_until(now)
-        } else {
-            None
-        };
+        let paced = self.snd.pacer.blocked_until(now);
+        let pacing = paced.filter(|_| sendable && self.snd.cwnd_room() > 0);
         let ack = match self.rcv.due {
             AckDue::At(at) => Some(at),
             _ => None,

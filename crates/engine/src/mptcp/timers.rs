@@ -221,16 +221,17 @@ impl Connection {
         let waiting = self.snd.outstanding() > 0
             || self.is_shut_out()
             || (self.snd.fin == SendFin::Queued && unconfirmed);
+        if !waiting || !self.is_open() {
+            return false;
+        }
         let working = self.subflows.iter().filter(|s| !s.stale);
         // What is to be sent again moves nothing where the peer's window keeps it here.
         let resends = self.snd.flight.lost() > 0
             && working
                 .clone()
                 .any(|s| s.can_carry() && s.snd.peer_room() > 0);
-        waiting
-            && self.is_open()
-            && !resends
-            && working.clone().count() > 0
+        !resends
+            && working.clone().next().is_some()
             && working.clone().all(|s| s.snd.board.is_empty())
     }
 

@@ -32,6 +32,11 @@ impl Pacer {
         }
     }
 
+    /// Is not in the way of the next `free` bytes either.
+    pub fn restart(&mut self, free: u64) {
+        self.free = free;
+    }
+
     /// Sets the rate, in bytes/s; 0 turns pacing off.
     pub fn set_rate(&mut self, rate: u64) {
         self.rate = rate;
@@ -108,6 +113,22 @@ mod tests {
         // 2000 bytes more than free: 2 ms less what may be carried and run ahead.
         let blocked = pacer.blocked_until(now);
         assert_eq!(blocked, Some(Instant::from_micros(101_500)));
+    }
+
+    #[test]
+    fn after_a_restart_so_do_the_next() {
+        let mut pacer = Pacer::new(5000);
+        pacer.set_rate(1_000_000);
+        pacer.on_sent(Instant::from_millis(100), 7000);
+        let now = Instant::from_millis(900);
+        pacer.restart(5000);
+        pacer.on_sent(now, 4000);
+        assert_eq!(pacer.blocked_until(now), None);
+        pacer.on_sent(now, 3000);
+        assert_eq!(
+            pacer.blocked_until(now),
+            Some(Instant::from_micros(901_500))
+        );
     }
 
     #[test]

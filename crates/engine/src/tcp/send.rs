@@ -279,11 +279,15 @@ impl Sender {
         self.pacer.burst().max(2 * u64::from(self.mss))
     }
 
-    /// Restarts from the initial window after an idle period (RFC 5681 section 4.1).
+    /// Restarts from the initial window after an idle period (RFC 5681 section 4.1). It leaves at
+    /// once, as the first one does: what follows a pause is most often small, too.
     pub fn before_send(&mut self, now: Instant) {
         if self.board.is_empty() && now.saturating_since(self.last_sent) > self.rtt.rto() {
-            self.cc
-                .on_idle(u64::from(self.initial_window) * u64::from(self.mss));
+            let window = u64::from(self.initial_window) * u64::from(self.mss);
+            self.cc.on_idle(window);
+            if self.nxt > 1 {
+                self.pacer.restart(window);
+            }
             self.update_pacing();
         }
     }

@@ -36,6 +36,7 @@ pub fn run_box(config: &BoxConfig, stop: BorrowedFd<'_>, started: impl FnOnce())
         links: &config.links,
         lan: &config.lan,
         servers: servers(config),
+        private: &config.socks,
     };
     let mut engine = config.engine();
     let OutwardPaths {
@@ -66,6 +67,9 @@ pub fn run_box(config: &BoxConfig, stop: BorrowedFd<'_>, started: impl FnOnce())
     let port = driver.sockets.reserve_intake(device.has_v6())?;
     let rules = outward.rules(device.has_v6(), port, config.bypassed(), config.quic);
     device.apply_rules(rules)?;
+    for addr in &config.socks {
+        driver.sockets.listen(*addr)?;
+    }
     tracing::info!(name = config.name, links = config.links.len(), "box is up");
     started();
     let outcome = serve(&mut driver, &config.name, stop);

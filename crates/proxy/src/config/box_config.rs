@@ -12,7 +12,7 @@ use toml::Spanned;
 
 use crate::relay::Patience;
 
-use super::common::{DEFAULT_PORT, MAX_PATHS, RawTun, Source, TunConfig, read};
+use super::common::{DEFAULT_PORT, MAX_PATHS, RawTun, Source, TunConfig, check_strategy, read};
 use super::rule::{RawRule, Rule, check_rules};
 use super::types::{self, Address, Interface, Listen, OneOrMany, Prefix, Secret};
 
@@ -352,20 +352,6 @@ impl BoxConfig {
             max_half_open: self.limits.handshakes + 64,
             ..braid_engine::Config::default()
         }
-    }
-}
-
-/// A strategy's name; the strategies know which there are.
-pub(super) fn check_strategy(
-    src: &Source<'_>,
-    given: Option<Spanned<String>>,
-) -> Result<String, ConfigError> {
-    let Some(name) = given else {
-        return Ok(braid_strategy::DEFAULT.to_owned());
-    };
-    match braid_strategy::by_name(name.get_ref()) {
-        Ok(_) => Ok(name.into_inner()),
-        Err(error) => Err(src.error(&name, error.problem, error.expected)),
     }
 }
 

@@ -60,20 +60,16 @@ impl Segment {
                         segment.sack.push((number(0), number(4)));
                     }
                 }
-                kind::MPTCP => segment.take_mptcp(MptcpOption::parse(option.bytes()).ok()),
+                kind::MPTCP => match MptcpOption::parse(option.bytes()) {
+                    Ok(MptcpOption::Dss(dss)) => segment.dss = Some(dss),
+                    Ok(MptcpOption::Capable(capable)) => segment.capable = Some(capable),
+                    Ok(MptcpOption::Join(join)) => segment.join = Some(join),
+                    _ => {}
+                },
                 _ => {}
             }
         }
         Some(segment)
-    }
-
-    fn take_mptcp(&mut self, option: Option<MptcpOption>) {
-        match option {
-            Some(MptcpOption::Dss(dss)) => self.dss = Some(dss),
-            Some(MptcpOption::Capable(capable)) => self.capable = Some(capable),
-            Some(MptcpOption::Join(join)) => self.join = Some(join),
-            _ => {}
-        }
     }
 
     pub fn has(&self, flag: Flags) -> bool {

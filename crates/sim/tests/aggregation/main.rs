@@ -9,3 +9,4 @@ mod sockets;
 mod speed;
 mod streams;
 mod support;
+mod warm;

@@ -1,0 +1,493 @@
+//! Several streams of one session over one connection, each with an urgency of its own.
+//!
+//! The engine keeps together what one call writes, sends what is most urgent first and keeps the
+//! order of each stream; here is the header that tells the reader which bytes are whose. A stream
+//! goes one way, and its number is its writer's. Both ends of a connection that carries streams must
+//! use this.
+//!
+//! A frame is
+//!
+//! | bytes | content, big endian |
+//! | --- | --- |
+//! | 4 | number of the stream |
+//! | 1 | flags: 1 is the end of the stream |
+//! | 3 | length of what follows the header, at most 16,384; 0 only at the end |
+//! | 8 | where in the stream that stands |
+//!
+//! The place tells of bytes that were dropped, because their deadline had come before they were sent.
+
+use core::fmt;
+use std::collections::{BTreeMap, VecDeque};
+
+use braid_engine::{ApiError, Class, ConnId, Stack, Urgency};
+use braid_wire::Instant;
+
+/// Bytes of a frame's header.
+pub const HEADER: usize = 16;
+/// Most bytes of a stream in one frame: a frame that has begun is finished before anything more
+/// urgent.
+pub const MAX_FRAME: usize = 16 << 10;
+/// Most streams at a time, each way.
+pub const MAX_STREAMS: usize = 1_024;
+/// Most bytes that wait to be read, of all streams together, give or take a frame. Where there are as
+/// many, or as many streams as there may be, nothing more is taken from the connection: a stream that
+/// nobody reads stops the others in the end.
+pub const MAX_UNREAD: usize = 1 << 20;
+
+/// What each gap, and each run of bytes between two of them, counts for besides its bytes.
+const COST: usize = 64;
+const END: u8 = 1;
+
+/// What went wrong with a stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StreamError {
+    /// The caller's: there is no stream of this number.
+    NotOpen,
+    /// The caller's: there are [`MAX_STREAMS`] already, or there were 2^32.
+    TooManyStreams,
+    /// The peer's: this is no frame, or not one that can come here.
+    BadFrame(BadFrame),
+    /// The connection ended before the stream did.
+    Cut,
+    /// The connection takes or gives nothing.
+    Connection(ApiError),
+}
+
+/// What is wrong with a frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BadFrame {
+    /// Longer than [`MAX_FRAME`], by what it says.
+    Length(usize),
+    /// Without bytes, and not the end.
+    Empty,
+    /// A flag that nobody knows.
+    Flags(u8),
+    /// It stands before what came already, behind the end, or beyond 2^64 bytes.
+    Place(u64),
+}
+
+impl fmt::Display for StreamError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            StreamError::NotOpen => f.write_str("there is no stream of this number"),
+            StreamError::TooManyStreams => write!(f, "{MAX_STREAMS} streams are the most"),
+            StreamError::Cut => f.write_str("the connection ended before the stream did"),
+            StreamError::Connection(e) => write!(f, "the connection: {e}"),
+            StreamError::BadFrame(bad) => match bad {
+                BadFrame::Length(n) => write!(f, "a frame of {n} bytes; {MAX_FRAME} are the most"),
+                BadFrame::Empty => f.write_str("a frame without bytes that ends nothing"),
+                BadFrame::Flags(flags) => write!(f, "a frame with flags {flags:#x}"),
+                BadFrame::Place(at) => write!(f, "a frame at {at}, which is not behind the last"),
+            },
+        }
+    }
+}
+
+impl std::error::Error for StreamError {}
+
+impl From<ApiError> for StreamError {
+    fn from(error: ApiError) -> Self {
+        StreamError::Connection(error)
+    }
+}
+
+/// What a read gave.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Read {
+    /// So many bytes.
+    Bytes(usize),
+    /// So many bytes were dropped at their deadline; what follows stands behind them.
+    Missed(u64),
+    /// The stream is over, and its number forgotten.
+    End,
+    /// Nothing is there now.
+    Nothing,
+}
+
+/// The streams of one connection, at one end.
+///
+/// # How to drive it
+///
+/// After [`Event::Readable`](braid_engine::Event::Readable), and again after reads that made room,
+/// [`receive`](Self::receive); then [`read`](Self::read) each of [`incoming`](Self::incoming). After
+/// [`Event::Writable`](braid_engine::Event::Writable) go on with writes that fell short.
+#[derive(Debug)]
+pub struct Streams {
+    conn: ConnId,
+    outgoing: BTreeMap<u32, Outgoing>,
+    /// The number of the next one.
+    next: Option<u32>,
+    incoming: BTreeMap<u32, Incoming>,
+    decoder: Decoder,
+    /// A frame of one stream too many for now.
+    held: Option<Header>,
+    /// What waits in `incoming`: bytes, and [`COST`] of each entry.
+    unread: usize,
+    /// The peer's last byte was taken.
+    over: bool,
+}
+
+#[derive(Debug)]
+struct Outgoing {
+    urgency: Urgency,
+    /// Bytes written.
+    written: u64,
+}
+
+#[derive(Debug, Default)]
+struct Incoming {
+    /// What waits: gaps and bytes in order.
+    waits: VecDeque<Waits>,
+    /// Bytes that came or were dropped.
+    received: u64,
+    ended: bool,
+}
+
+#[derive(Debug)]
+enum Waits {
+    Gap(u64),
+    Bytes(VecDeque<u8>),
+}
+
+impl Streams {
+    /// The streams of `conn`, which carries nothing else.
+    pub fn new(conn: ConnId) -> Self {
+        Streams {
+            conn,
+            outgoing: BTreeMap::new(),
+            next: Some(0),
+            incoming: BTreeMap::new(),
+            decoder: Decoder::default(),
+            held: None,
+            unread: 0,
+            over: false,
+        }
+    }
+
+    /// Opens a stream for writing and returns its number, which no other had.
+    ///
+    /// # Errors
+    /// [`StreamError::TooManyStreams`].
+    pub fn open(&mut self, urgency: Urgency) -> Result<u32, StreamError> {
+        let number = self.next.filter(|_| self.outgoing.len() < MAX_STREAMS);
+        let number = number.ok_or(StreamError::TooManyStreams)?;
+        self.next = number.checked_add(1);
+        let written = 0;
+        self.outgoing.insert(number, Outgoing { urgency, written });
+        Ok(number)
+    }
+
+    /// Changes the urgency of what is written from now on. What waits of the stream keeps its place
+    /// before that.
+    ///
+    /// # Errors
+    /// [`StreamError::NotOpen`].
+    pub fn set_urgency(&mut self, stream: u32, urgency: Urgency) -> Result<(), StreamError> {
+        let outgoing = self.outgoing.get_mut(&stream);
+        outgoing.ok_or(StreamError::NotOpen)?.urgency = urgency;
+        Ok(())
+    }
+
+    /// Queues as much of `data` as there is room for and returns how much. What is not sent by
+    /// `deadline` is dropped, frame by frame.
+    ///
+    /// # Errors
+    /// [`StreamError::NotOpen`], [`StreamError::Connection`].
+    pub fn write(
+        &mut self,
+        (now, stack): (Instant, &mut Stack),
+        stream: u32,
+        data: &[u8],
+        deadline: Option<Instant>,
+    ) -> Result<usize, StreamError> {
+        let outgoing = self.outgoing.get_mut(&stream);
+        let outgoing = outgoing.ok_or(StreamError::NotOpen)?;
+        let class = Class {
+            stream,
+            urgency: outgoing.urgency,
+            deadline,
+        };
+        let mut done = 0;
+        while done < data.len() {
+            let frame = &data[done..data.len().min(done + MAX_FRAME)];
+            let at = outgoing.written;
+            let n = write_frame((now, stack), self.conn, class, |room| {
+                let frame = &frame[..frame.len().min(room)];
+                (!frame.is_empty()).then(|| (Header::new(stream, frame.len(), at), frame))
+            })?;
+            if n == 0 {
+                break;
+            }
+            done += n;
+            outgoing.written += n as u64;
+        }
+        Ok(done)
+    }
+
+    /// Ends `stream`; false where there is no room to say so now.
+    ///
+    /// # Errors
+    /// [`StreamError::NotOpen`], [`StreamError::Connection`].
+    pub fn finish(
+        &mut self,
+        (now, stack): (Instant, &mut Stack),
+        stream: u32,
+    ) -> Result<bool, StreamError> {
+        let outgoing = self.outgoing.get(&stream).ok_or(StreamError::NotOpen)?;
+        let class = Class {
+            stream,
+            urgency: outgoing.urgency,
+            deadline: None,
+        };
+        let mut header = Header::new(stream, 0, outgoing.written);
+        header.end = true;
+        let mut said = false;
+        write_frame((now, stack), self.conn, class, |_| {
+            said = true;
+            Some((header, &[]))
+        })?;
+        if said {
+            self.outgoing.remove(&stream);
+        }
+        Ok(said)
+    }
+
+    /// Takes in what the connection delivered, as far as there is room for it.
+    ///
+    /// # Errors
+    /// [`StreamError::BadFrame`]: the peer is not to be listened to any more.
+    /// [`StreamError::Connection`].
+    pub fn receive(&mut self, (now, stack): (Instant, &mut Stack)) -> Result<(), StreamError> {
+        let conn = self.conn;
+        loop {
+            if let Some(header) = self.held.take() {
+                self.begin(header)?;
+            }
+            let n = stack.read_with(now, conn, |bufs| {
+                let mut taken = 0;
+                for buf in bufs {
+                    let n = self.input(buf)?;
+                    taken += n;
+                    if n < buf.len() {
+                        break;
+                    }
+                }
+                Ok::<_, StreamError>(taken)
+            })?;
+            if n == 0 {
+                self.over |= stack.read_finished(conn) && self.held.is_none();
+                return Ok(());
+            }
+        }
+    }
+
+    /// The peer's streams that are not read to their end, in order of their numbers.
+    pub fn incoming(&self) -> impl Iterator<Item = u32> + '_ {
+        self.incoming.keys().copied()
+    }
+
+    /// Reads from `stream` into `buf`.
+    ///
+    /// # Errors
+    /// [`StreamError::NotOpen`]: nothing of it came yet. [`StreamError::Cut`].
+    pub fn read(&mut self, stream: u32, buf: &mut [u8]) -> Result<Read, StreamError> {
+        let incoming = self.incoming.get_mut(&stream);
+        let incoming = incoming.ok_or(StreamError::NotOpen)?;
+        match incoming.waits.front_mut() {
+            Some(Waits::Gap(missed)) => {
+                let missed = *missed;
+                incoming.waits.pop_front();
+                self.unread -= COST;
+                Ok(Read::Missed(missed))
+            }
+            Some(Waits::Bytes(bytes)) => {
+                let n = std::io::Read::read(bytes, buf).unwrap_or(0);
+                self.unread -= n;
+                if bytes.is_empty() {
+                    incoming.waits.pop_front();
+                    self.unread -= COST;
+                }
+                Ok(Read::Bytes(n))
+            }
+            None if incoming.ended => {
+                self.incoming.remove(&stream);
+                Ok(Read::End)
+            }
+            None if self.over => Err(StreamError::Cut),
+            None => Ok(Read::Nothing),
+        }
+    }
+
+    /// Takes bytes of the peer; says how many it took, which is all while there is room.
+    fn input(&mut self, bytes: &[u8]) -> Result<usize, StreamError> {
+        let mut taken = 0;
+        while taken < bytes.len() {
+            // A frame that has begun is taken whole.
+            let full = self.decoder.frame.is_none() && self.unread >= MAX_UNREAD;
+            if full || self.held.is_some() {
+                break;
+            }
+            let (n, piece) = self.decoder.input(&bytes[taken..])?;
+            taken += n;
+            match piece {
+                Some(Piece::Begins(header)) => self.begin(header)?,
+                Some(Piece::Bytes(stream, bytes)) => self.take(stream, bytes),
+                None => {}
+            }
+        }
+        Ok(taken)
+    }
+
+    fn begin(&mut self, header: Header) -> Result<(), StreamError> {
+        let full = self.incoming.len() >= MAX_STREAMS;
+        if full && !self.incoming.contains_key(&header.stream) {
+            self.held = Some(header);
+            return Ok(());
+        }
+        let incoming = self.incoming.entry(header.stream).or_default();
+        let gap = header.at.checked_sub(incoming.received);
+        let end = header.at.checked_add(header.len as u64);
+        let (Some(gap), Some(end), false) = (gap, end, incoming.ended) else {
+            return Err(StreamError::BadFrame(BadFrame::Place(header.at)));
+        };
+        if gap > 0 {
+            incoming.waits.push_back(Waits::Gap(gap));
+            self.unread += COST;
+        }
+        incoming.received = end;
+        incoming.ended = header.end;
+        Ok(())
+    }
+
+    fn take(&mut self, stream: u32, bytes: &[u8]) {
+        if let Some(incoming) = self.incoming.get_mut(&stream) {
+            self.unread += bytes.len();
+            match incoming.waits.back_mut() {
+                Some(Waits::Bytes(waits)) => waits.extend(bytes),
+                _ => {
+                    let bytes = bytes.iter().copied().collect();
+                    incoming.waits.push_back(Waits::Bytes(bytes));
+                    self.unread += COST;
+                }
+            }
+        }
+    }
+}
+
+/// The header of a frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Header {
+    stream: u32,
+    end: bool,
+    len: usize,
+    at: u64,
+}
+
+impl Header {
+    fn new(stream: u32, len: usize, at: u64) -> Self {
+        Header {
+            stream,
+            end: false,
+            len,
+            at,
+        }
+    }
+
+    fn encode(self) -> [u8; HEADER] {
+        let mut out = [0; HEADER];
+        out[..4].copy_from_slice(&self.stream.to_be_bytes());
+        // A length has 24 bits.
+        let word = u32::try_from(self.len).unwrap_or(0);
+        out[4..8].copy_from_slice(&word.to_be_bytes());
+        out[4] = if self.end { END } else { 0 };
+        out[8..].copy_from_slice(&self.at.to_be_bytes());
+        out
+    }
+
+    fn decode(bytes: &[u8; HEADER]) -> Result<Self, BadFrame> {
+        let [s0, s1, s2, s3, flags, l0, l1, l2, at @ ..] = *bytes;
+        let header = Header {
+            stream: u32::from_be_bytes([s0, s1, s2, s3]),
+            end: flags == END,
+            len: u32::from_be_bytes([0, l0, l1, l2]) as usize,
+            at: u64::from_be_bytes(at),
+        };
+        match header {
+            _ if flags & !END != 0 => Err(BadFrame::Flags(flags)),
+            Header { len, .. } if len > MAX_FRAME => Err(BadFrame::Length(len)),
+            Header { len: 0, end, .. } if !end => Err(BadFrame::Empty),
+            header => Ok(header),
+        }
+    }
+}
+
+/// What a decoder saw.
+enum Piece<'a> {
+    /// A frame begins.
+    Begins(Header),
+    /// Bytes of a stream.
+    Bytes(u32, &'a [u8]),
+}
+
+/// Tells frames apart.
+#[derive(Debug, Default)]
+struct Decoder {
+    header: Vec<u8>,
+    /// The stream of a frame that has begun, and how many of its bytes are to come.
+    frame: Option<(u32, usize)>,
+}
+
+impl Decoder {
+    /// Takes some of `bytes`, which are not empty, up to the next thing worth telling.
+    fn input<'a>(&mut self, bytes: &'a [u8]) -> Result<(usize, Option<Piece<'a>>), StreamError> {
+        if let Some((stream, left)) = self.frame {
+            let n = left.min(bytes.len());
+            self.frame = (n < left).then_some((stream, left - n));
+            return Ok((n, Some(Piece::Bytes(stream, &bytes[..n]))));
+        }
+        let n = bytes.len().min(HEADER - self.header.len());
+        self.header.extend_from_slice(&bytes[..n]);
+        let Ok(header) = <&[u8; HEADER]>::try_from(self.header.as_slice()) else {
+            return Ok((n, None));
+        };
+        let header = Header::decode(header).map_err(StreamError::BadFrame)?;
+        self.header.clear();
+        self.frame = (header.len > 0).then_some((header.stream, header.len));
+        Ok((n, Some(Piece::Begins(header))))
+    }
+}
+
+/// Writes the frame that `make` makes of the room there is for its bytes, if it makes one; returns
+/// how many bytes of the stream it has.
+fn write_frame<'a>(
+    (now, stack): (Instant, &mut Stack),
+    conn: ConnId,
+    class: Class,
+    make: impl FnOnce(usize) -> Option<(Header, &'a [u8])>,
+) -> Result<usize, StreamError> {
+    let most = HEADER + MAX_FRAME;
+    let n = stack.write_class(now, conn, class, most, |slices| {
+        let room: usize = slices.iter().map(|s| s.len()).sum();
+        let frame = room.checked_sub(HEADER).and_then(make);
+        let Some((header, bytes)) = frame else {
+            return Ok::<_, StreamError>(0);
+        };
+        let header = header.encode();
+        let mut rest = std::io::Read::chain(&header[..], bytes);
+        for slice in slices {
+            let mut slice: &mut [u8] = slice;
+            while !slice.is_empty() {
+                match std::io::Read::read(&mut rest, slice) {
+                    Ok(n) if n > 0 => slice = &mut slice[n..],
+                    _ => break,
+                }
+            }
+        }
+        Ok(HEADER + bytes.len())
+    })?;
+    if n == 0 {
+        // Only a write of nothing at all is followed by a word when there is room again.
+        stack.write(now, conn, &[])?;
+    }
+    Ok(n.saturating_sub(HEADER))
+}

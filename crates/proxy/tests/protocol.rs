@@ -1,0 +1,260 @@
+//! What a box tells its server with a request: hints, and the code that vouches for them.
+
+mod world;
+
+use core::time::Duration;
+
+use braid_engine::strategy::FlowSize;
+use braid_engine::{ConnId, Urgency};
+use braid_proxy::FlowHints;
+use braid_proxy::auth::SignIn;
+use braid_proxy::config::Secret;
+use braid_proxy::socks::{Destination, Note, request, sign_in};
+use braid_proxy::status::SizeFrom;
+use proptest::prelude::*;
+use world::local::Content;
+use world::{CONTENT, SECRET, Setup, World};
+
+fn content() -> Destination {
+    Destination::Address(CONTENT.parse().unwrap())
+}
+
+/// What a box says first, and what it needs to go on.
+fn signs_in(w: &World, nonce: u8) -> (Vec<u8>, SignIn) {
+    let sign = SignIn::new(w.unix_ms(), [nonce; 16]);
+    let password = sign.password(&Secret::new(SECRET).unwrap(), b"box");
+    (sign_in(b"box", &password), sign)
+}
+
+/// The request for the content, with whatever stands in place of hints.
+fn asks(sign: &SignIn, hints: &[u8]) -> Vec<u8> {
+    let secret = Secret::new(SECRET).unwrap();
+    let code = sign.request(&secret, b"box", &content(), hints);
+    let hints = hints.to_vec();
+    request(Some(&Note { code, hints }), &content())
+}
+
+/// A server with a box that is signed in and waits, as the host without a core.
+fn waiting(setup: Setup<'_>) -> (World, ConnId, SignIn) {
+    let mut w = World::ready(1, setup);
+    w.content(CONTENT, Content::Echoes);
+    let conn = w.raw_connect();
+    let (first, sign) = signs_in(&w, 1);
+    w.raw.write(w.now, conn, &first).unwrap();
+    w.run_for(Duration::from_millis(100));
+    assert_eq!(w.raw_read(conn), [5, 2, 1, 0]);
+    (w, conn, sign)
+}
+
+const GRANTED: [u8; 10] = [5, 0, 0, 1, 0, 0, 0, 0, 0, 0];
+
+fn after(mut w: World, conn: ConnId, bytes: &[u8]) -> (World, Vec<u8>) {
+    w.raw.write(w.now, conn, bytes).unwrap();
+    w.run_for(Duration::from_millis(100));
+    let got = w.raw_read(conn);
+    (w, got)
+}
+
+#[test]
+fn a_box_that_signed_in_may_take_its_time() {
+    let (mut w, conn, sign) = waiting(Setup::default());
+    w.run_for(Duration::from_secs(100));
+    assert_eq!((w.server().waiting(), w.server().connections()), (1, 0));
+    let (w, got) = after(w, conn, &[&asks(&sign, &[]), &b"hello"[..]].concat());
+    assert_eq!(got, [&GRANTED[..], b"hello"].concat());
+    assert_eq!((w.server().waiting(), w.server().connections()), (0, 1));
+}
+
+#[test]
+fn but_not_for_ever_nor_in_the_middle_of_it() {
+    let (mut w, ..) = waiting(Setup::default());
+    w.run_for(Duration::from_secs(120));
+    assert_eq!(w.server().counters().waited_in_vain, 1);
+
+    let (w, conn, sign) = waiting(Setup::default());
+    let (mut w, _) = after(w, conn, &asks(&sign, &[])[..20]);
+    assert_eq!((w.server().waiting(), w.server().connections()), (0, 1));
+    w.run_for(Duration::from_secs(10));
+    assert_eq!(w.server().counters().handshake_timeout, 1);
+    assert_eq!(w.server().connections(), 0);
+}
+
+#[test]
+fn a_request_without_its_code_or_with_that_of_another_opens_nothing() {
+    let other = SignIn::new(world::EPOCH.as_millis() as u64, [2; 16]);
+    let cases: [&dyn Fn(&SignIn) -> Vec<u8>; 4] = [
+        &|_| request(None, &content()),
+        &|_| asks(&other, &[]),
+        &|sign| {
+            let mut bytes = asks(sign, &[]);
+            let port = bytes.len() - 1;
+            bytes[port] ^= 1;
+            bytes
+        },
+        &|sign| {
+            let mut bytes = asks(sign, &[2, 1, 3]);
+            // The urgency.
+            bytes[37] = 0;
+            bytes
+        },
+    ];
+    for case in cases {
+        let (w, conn, sign) = waiting(Setup::default());
+        let (mut w, got) = after(w, conn, &case(&sign));
+        assert_eq!(got[1], 2, "not allowed");
+        assert_eq!(w.server().counters().auth_destination, 1);
+        assert!(w.server_local().attempts.is_empty());
+    }
+}
+
+#[test]
+fn a_sign_in_serves_one_connection() {
+    let (mut w, _, sign) = waiting(Setup::default());
+    let again = w.raw_connect();
+    let (first, _) = signs_in(&w, 1);
+    let password = sign.password(&Secret::new(SECRET).unwrap(), b"box");
+    assert_ne!(first, sign_in(b"box", &password), "time has passed");
+    let (w, got) = after(w, again, &sign_in(b"box", &password));
+    assert_eq!(got, [5, 2, 1, 1]);
+    assert_eq!(w.server().counters().auth_replayed, 1);
+}
+
+/// What the server's engine knows of the only connection: size, how it is known, urgency, strategy.
+fn told(w: &World) -> (Option<u64>, SizeFrom, u8, String) {
+    let (node, core) = w.server.as_ref().unwrap();
+    let status = core.status(w.now, &node.stack);
+    let [c] = &status.connections[..] else {
+        panic!("{:?}", status.connections);
+    };
+    (c.size, c.size_from, c.urgency, c.strategy.clone())
+}
+
+fn full() -> FlowHints {
+    FlowHints {
+        size: FlowSize::Declared(1_000),
+        urgency: Urgency::new(6),
+        deadline: Some(Duration::from_millis(250)),
+        strategy: Some("redundant".into()),
+    }
+}
+
+#[test]
+fn hints_are_what_the_document_says() {
+    let expected = [
+        &[1, 9, 3, 0, 0, 0, 0, 0, 0, 3, 0xe8][..],
+        &[2, 1, 6],
+        &[3, 4, 0, 0, 0, 250],
+        &[4, 9],
+        b"redundant",
+    ];
+    assert_eq!(full().encode(), expected.concat());
+    assert_eq!(FlowHints::decode(&expected.concat()), (full(), 0));
+    assert_eq!(FlowHints::default().encode(), []);
+}
+
+#[test]
+fn the_server_schedules_by_the_hints() {
+    let (w, conn, sign) = waiting(Setup::default());
+    let (w, got) = after(w, conn, &asks(&sign, &full().encode()));
+    assert_eq!(got, GRANTED);
+    let expected = (Some(1_000), SizeFrom::Declared, 6, "redundant".to_owned());
+    assert_eq!(told(&w), expected);
+    assert_eq!(w.server().counters().bad_hints, 0);
+}
+
+#[test]
+fn whatever_the_hints_the_bytes_arrive() {
+    let sizes = [0, 1, u64::MAX].map(FlowSize::Declared);
+    let mut cases: Vec<(Vec<u8>, u64)> = sizes
+        .map(|size| (FlowHints { size, ..full() }.encode(), 0))
+        .into();
+    cases.extend([
+        // Of no such kind, which a newer box may have.
+        (vec![99, 3, 1, 2, 3], 0),
+        // Too long, too short, out of range, unknown, cut.
+        (vec![1, 10, 3, 0, 0, 0, 0, 0, 0, 0, 0, 9], 1),
+        (vec![1, 0, 2, 0, 3, 0, 4, 0], 4),
+        (vec![1, 9, 4, 0, 0, 0, 0, 0, 0, 0, 9], 1),
+        (vec![2, 1, 8], 1),
+        ([&[4, 7][..], b"fastest"].concat(), 1),
+        ([&[4, 2][..], &[0xff, 0xfe]].concat(), 1),
+        (vec![2, 1, 5, 1, 200, 3], 1),
+        (vec![7], 1),
+    ]);
+    for (hints, bad) in cases {
+        let (w, conn, sign) = waiting(Setup::default());
+        let data = [b"hello".as_slice(); 2_000].concat();
+        let (mut w, mut got) = after(w, conn, &[&asks(&sign, &hints), &data[..]].concat());
+        w.run_for(Duration::from_secs(1));
+        got.extend(w.raw_read(conn));
+        assert_eq!(got[10..], data, "{hints:?}");
+        assert_eq!(w.server().counters().bad_hints, bad, "{hints:?}");
+    }
+    let (mut w, conn, sign) = waiting(Setup::default());
+    let long = vec![9; Note::MAX_HINTS];
+    w.content(CONTENT, Content::Sends(b"text".to_vec(), false));
+    let (w, got) = after(w, conn, &asks(&sign, &long));
+    assert_eq!(got, [&GRANTED[..], b"text"].concat());
+    assert_eq!(w.server().connections(), 1);
+}
+
+#[test]
+fn the_server_reads_the_length_of_a_response_in_clear() {
+    let head = "HTTP/1.1 200 OK\r\nContent-Length: 70000\r\n\r\n";
+    let body = vec![7; 30_000];
+    let response = [head.as_bytes(), &body].concat();
+    let size = Some(70_000 + head.len() as u64);
+    let cases = [
+        (FlowSize::Unknown, (size, SizeFrom::Read)),
+        (FlowSize::Predicted(5), (size, SizeFrom::Read)),
+        (FlowSize::Declared(5), (Some(5), SizeFrom::Declared)),
+    ];
+    for (declared, (bytes, from)) in cases {
+        let (mut w, conn, sign) = waiting(Setup::default());
+        w.content(CONTENT, Content::Sends(response.clone(), false));
+        let hints = FlowHints {
+            size: declared,
+            ..FlowHints::default()
+        };
+        let (mut w, mut got) = after(w, conn, &asks(&sign, &hints.encode()));
+        w.run_for(Duration::from_secs(1));
+        got.extend(w.raw_read(conn));
+        assert_eq!(got[10..], response);
+        let (told_bytes, told_from, ..) = told(&w);
+        assert_eq!((told_bytes, told_from), (bytes, from), "{declared:?}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn any_hints_survive(
+        kind in 0u8..4,
+        bytes: u64,
+        level in prop::option::of(0u8..8),
+        ms in prop::option::of(any::<u32>()),
+        strategy in prop::option::of("[!-~]{1,64}"),
+    ) {
+        let size = match kind {
+            0 => FlowSize::Unknown,
+            1 => FlowSize::Predicted(bytes),
+            2 => FlowSize::Read(bytes),
+            _ => FlowSize::Declared(bytes),
+        };
+        let hints = FlowHints {
+            size,
+            urgency: level.and_then(Urgency::new),
+            deadline: ms.map(|ms| Duration::from_millis(ms.into())),
+            strategy,
+        };
+        let encoded = hints.encode();
+        prop_assert!(encoded.len() <= 86);
+        prop_assert_eq!(FlowHints::decode(&encoded), (hints, 0));
+    }
+
+    #[test]
+    fn any_bytes_are_read(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        let (hints, bad) = FlowHints::decode(&bytes);
+        prop_assert!(bad <= bytes.len() as u64);
+        prop_assert_eq!(FlowHints::decode(&hints.encode()), (hints, 0));
+    }
+}

@@ -1,0 +1,59 @@
+//! Warm connections from end to end.
+
+use core::time::Duration;
+
+use braid_sim::aggregation::{Aggregation, AggregationConfig, Load, TransferId};
+
+use crate::support::{box_counters, link, secs, start};
+
+const SIZE: u64 = 16 << 10;
+
+/// Two fast links, of 40 and of 42 ms; the rest of the way takes no time.
+fn fast_links() -> AggregationConfig {
+    AggregationConfig::new(vec![link(100, 40), link(100, 42)]).unwrap()
+}
+
+/// The network once a user was served.
+fn served(config: &AggregationConfig) -> Aggregation {
+    let mut net = start(config);
+    carry(&mut net, Load::Down(1_000));
+    net.run_for(secs(2));
+    net
+}
+
+fn carry(net: &mut Aggregation, load: Load) -> (TransferId, Duration) {
+    let id = net.open(0, 0, load).unwrap();
+    assert!(net.finish(secs(10)));
+    (id, net.duration(id).unwrap())
+}
+
+/// What must hold: no more than 1.1 round trips of the best link, for either direction.
+#[test]
+fn sixteen_kilobytes_take_one_round_trip() {
+    let loads = [
+        (Load::Down(SIZE), 1.1),
+        // Done when it is there, half a round trip earlier.
+        (Load::Up(SIZE), 0.6),
+    ];
+    for (load, round_trips) in loads {
+        let mut net = served(&fast_links());
+        let joins = net.box_node().stack().unwrap().stats().join_syns;
+        let (_, took) = carry(&mut net, load);
+        let bound = Duration::from_millis(40).mul_f64(round_trips);
+        assert!(took <= bound, "{load:?}: {took:?}");
+        let counters = box_counters(&net);
+        assert_eq!((counters.warm_used, counters.warm_failed), (1, 0));
+        // Neither handshake nor join was the user's: those are of the one that takes its place.
+        let after = net.box_node().stack().unwrap().stats().join_syns;
+        assert_eq!(after, joins + 1);
+
+        let mut cold = fast_links();
+        cold.boxed.warm.max = 0;
+        let (_, took_cold) = carry(&mut served(&cold), load);
+        let round_trip = Duration::from_millis(40);
+        assert!(
+            took + round_trip <= took_cold,
+            "{took:?}, cold {took_cold:?}"
+        );
+    }
+}
