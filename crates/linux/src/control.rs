@@ -50,6 +50,7 @@ pub(crate) struct ControlSocket {
     listener: Arc<UnixListener>,
     wake: Arc<OwnedFd>,
     pending: Receiver<Pending>,
+    opened: std::time::Instant,
 }
 
 impl ControlSocket {
@@ -85,6 +86,7 @@ impl ControlSocket {
             listener: Arc::clone(&listener),
             wake: Arc::new(wake),
             pending,
+            opened: std::time::Instant::now(),
         };
         let wake = Arc::clone(&socket.wake);
         thread::Builder::new()
@@ -106,6 +108,7 @@ impl ControlSocket {
             let mut said = core.control(now, stack, request);
             if let Answer::Status(status) = &mut said {
                 status.pid = std::process::id();
+                status.uptime_s = self.opened.elapsed().as_secs_f64();
             }
             // The client may have lost patience.
             let _ = answer.send(said);

@@ -32,21 +32,28 @@ const HOST: u64 = FOREIGN_TOKEN | 1 << 32;
 /// The monotonic clock, counted from its making.
 #[derive(Debug, Clone, Copy)]
 pub struct Clock {
-    origin: u64,
+    made: u64,
+    start: Instant,
 }
 
 impl Clock {
     /// A clock that shows zero now.
     #[expect(clippy::new_without_default, reason = "no two clocks are equal")]
     pub fn new() -> Clock {
+        Clock::showing(Instant::ZERO)
+    }
+
+    /// A clock that shows `start` now: later than zero, it has a time for what happened before.
+    pub fn showing(start: Instant) -> Clock {
         Clock {
-            origin: monotonic_nanos(),
+            made: monotonic_nanos(),
+            start,
         }
     }
 
     /// The time.
     pub fn now(&self) -> Instant {
-        Instant::from_nanos(monotonic_nanos() - self.origin)
+        self.start + Duration::from_nanos(monotonic_nanos() - self.made)
     }
 }
 

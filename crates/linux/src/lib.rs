@@ -9,5 +9,6 @@ pub mod nft;
 pub mod run;
 pub mod selftest;
 pub mod sockets;
+pub mod store;
 pub mod sys;
 pub mod tun;

@@ -34,6 +34,8 @@ pub struct BoxRules {
     pub bypass: Vec<IpNet>,
     /// Where the engine's peers listen.
     pub servers: Vec<SocketAddr>,
+    /// Addresses of this host's own that the local network alone may connect to.
+    pub private: Vec<SocketAddr>,
     /// QUIC.
     pub quic: Quic,
 }
@@ -220,7 +222,8 @@ impl BoxRules {
     }
 
     /// Address translation forgets a link's connections when the link goes down. What the server
-    /// still sends must not reach this host's own TCP then: it would reset the subflow.
+    /// still sends must not reach this host's own TCP then: it would reset the subflow. And a
+    /// packet for an address of the local network may come in by a link.
     fn emit_input(&self, out: &mut String) -> fmt::Result {
         writeln!(
             out,
@@ -235,6 +238,16 @@ impl BoxRules {
                 server.ip(),
                 server.port()
             )?;
+        }
+        for addr in &self.private {
+            let inside = [&self.lan[..], &["lo".to_owned()]].concat();
+            write!(out, "iifname != {} ", Names(&inside))?;
+            match addr.ip() {
+                ip if !ip.is_unspecified() => write!(out, "{} daddr {ip} ", ip_keyword(ip))?,
+                IpAddr::V4(_) => write!(out, "meta nfproto ipv4 ")?,
+                IpAddr::V6(_) => write!(out, "meta nfproto ipv6 ")?,
+            }
+            writeln!(out, "tcp dport {} drop", addr.port())?;
         }
         writeln!(out, "}}")
     }

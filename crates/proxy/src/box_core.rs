@@ -17,6 +17,7 @@ use braid_wire::{Instant, Rng};
 use crate::config::{BoxConfig, BoxLimits, BoxTimeouts};
 use crate::hints::FlowHints;
 use crate::intake::{Flow, Intake};
+use crate::records::KeptRecord;
 use crate::relay::{self, End, Moved, Relay};
 use crate::report::{BoxCounters, LogLimiter};
 use crate::sniff::{self, Seen};
@@ -132,6 +133,20 @@ impl BoxCore {
     /// Whether the link of `path` is switched off ([`Request::Link`](crate::control::Request)).
     pub fn is_off(&self, path: PathId) -> bool {
         self.upstream.is_off(path)
+    }
+
+    /// What is known of the paths to servers and is to be kept beyond this process; nothing that is
+    /// too old.
+    pub fn kept_records(&self, now: Instant, stack: &Stack) -> Vec<KeptRecord> {
+        self.upstream.kept_records(now, stack)
+    }
+
+    /// Remembers what was kept of the links there are, after they were added and the wall clock was
+    /// set. What is too old or makes no sense is left out. Where `now` is less than
+    /// [`LONGEST`](crate::records::LONGEST) after the origin of time, some of it looks younger than
+    /// it is.
+    pub fn load_records(&self, now: Instant, stack: &mut Stack, kept: &[KeptRecord]) {
+        self.upstream.load_records(now, stack, kept);
     }
 
     /// The next notice; repeats nothing that did not change. What holds at the start is
@@ -360,7 +375,9 @@ impl BoxCore {
         self.counters.bad_hints += guest.mistakes.len() as u64;
         let host = guest.host;
         if let Some(left_out) = self.limiter.allow(now, "hints", host) {
-            tracing::warn!(%host, left_out, "a program's hint is left out: {mistake}");
+            // Quoted, for it may be anything.
+            let (what, expected) = (&mistake.what, &mistake.expected);
+            tracing::warn!(%host, left_out, ?what, expected, "a program's hint is left out");
         }
     }
 

@@ -30,6 +30,12 @@ pub(crate) struct Flow {
 }
 
 impl Flow {
+    /// Name of the destination in lower case, where it is known beside the address.
+    pub(crate) fn host(&self) -> Option<&str> {
+        let named = matches!(self.destination, Destination::Name(..));
+        self.host.as_deref().filter(|_| !named)
+    }
+
     /// A connection of which no more is known.
     pub(crate) fn new(destination: Destination, declared: FlowHints, dscp: u8) -> Self {
         let host = match &destination {

@@ -11,6 +11,8 @@ use std::collections::BTreeMap;
 use braid_engine::stats::{PathStats, PathTotals, SubflowStats};
 use braid_engine::strategy::FlowSize;
 use braid_engine::{ConnId, PathId, PathRecord, Stack};
+use braid_strategy::parts::flow::{self, FlowClass, Limits};
+use braid_strategy::parts::quality::{self, Attributes, Highest, Weights};
 use braid_wire::Instant;
 use serde::{Deserialize, Serialize};
 
@@ -31,9 +33,9 @@ pub struct Status {
     pub role: Role,
     /// Name in the configuration.
     pub name: String,
-    /// Process id; 0 where there is no process.
+    /// Process id, which the driver knows.
     pub pid: u32,
-    /// Time since the driver's clock began, s.
+    /// Time since the start, s, which the driver knows.
     pub uptime_s: f64,
     /// Strategy of connections for which nothing else is wished.
     pub strategy: String,
@@ -45,6 +47,9 @@ pub struct Status {
     /// Of a box: its servers, in order of preference.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub servers: Vec<ServerStatus>,
+    /// Of a box: connections that wait for users.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub warm: Option<WarmStatus>,
     /// Links of a box, listening addresses of a server, in the order of the configuration.
     pub paths: Vec<PathStatus>,
     /// How many connections of users there are.
@@ -75,6 +80,17 @@ pub struct ProxyStatus {
     pub taking_in: bool,
 }
 
+/// Connections to a server that are opened before users ask for them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WarmStatus {
+    /// A user could have them now.
+    pub ready: usize,
+    /// They are being opened.
+    pub opening: usize,
+    /// Most there may be.
+    pub most: usize,
+}
+
 /// A server as its box sees it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServerStatus {
@@ -102,6 +118,11 @@ pub struct PathStatus {
     /// Share of the bytes sent on the same subflows that were lost, 0 to 1; `None` where none were
     /// sent.
     pub loss: Option<f64>,
+    /// Quality of a box's link beside its other links, from 0 to 1, the lower the better: half the
+    /// round trip and half the loss, each as a share of the highest there is (the MP score of `maps`,
+    /// with measured loss). `None` where the round trip is not known or the link is not used.
+    #[serde(default)]
+    pub score: Option<f64>,
     /// Rate at which the far end got what was sent, bit/s: the highest of the same subflows.
     pub delivery_rate: Option<f64>,
     /// Established subflows.
@@ -141,7 +162,11 @@ pub struct ConnStatus {
     pub user: Option<String>,
     /// Where the user wants to go, where it is known.
     pub destination: Option<String>,
-    /// How far it has come: `connecting`, `handshake`, `resolving`, `open`, `closing`.
+    /// Name of the destination where a box knows it beside the address, from TLS or HTTP.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
+    /// How far it has come: `waiting` for a user, `connecting`, `handshake`, `resolving`, `open`,
+    /// `closing`.
     pub state: String,
     /// Time since it began, s.
     pub age_s: f64,
@@ -151,6 +176,10 @@ pub struct ConnStatus {
     pub size: Option<u64>,
     /// How that is known.
     pub size_from: SizeFrom,
+    /// What it is by that size, or by the bytes there are so far where these are more.
+    pub class: Class,
+    /// The redundancy degree that goes with it (FSA-MPTCP): the strategy `fsa` copies by it.
+    pub alpha: f64,
     /// 0, most urgent, to 7.
     pub urgency: u8,
     /// Name of the strategy.
@@ -161,6 +190,18 @@ pub struct ConnStatus {
     pub bytes_down: u64,
     /// By path and far end; those that moved nothing too, at most 16.
     pub paths: Vec<ConnPathStatus>,
+}
+
+/// What a flow is by its size (FSA-MPTCP).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Class {
+    /// At most 4 KiB.
+    Mosquito,
+    /// Less than 1 MiB.
+    Mouse,
+    /// Larger.
+    Elephant,
 }
 
 /// How the size of a flow is known.
@@ -226,17 +267,18 @@ pub(crate) struct About {
 
 impl About {
     /// The status of a core without paths and connections.
-    pub(crate) fn status(&self, role: Role, now: Instant) -> Status {
+    pub(crate) fn status(&self, role: Role) -> Status {
         Status {
             version: VERSION,
             role,
             name: self.name.clone(),
             pid: 0,
-            uptime_s: now.saturating_since(Instant::ZERO).as_secs_f64(),
+            uptime_s: 0.0,
             strategy: self.strategy.clone(),
             congestion: self.congestion.to_owned(),
             proxy: None,
             servers: Vec::new(),
+            warm: None,
             paths: Vec::new(),
             connections_total: 0,
             connections: Vec::new(),
@@ -249,6 +291,7 @@ impl About {
 pub(crate) struct Session {
     pub(crate) user: Option<String>,
     pub(crate) destination: Option<String>,
+    pub(crate) host: Option<String>,
     pub(crate) state: &'static str,
     pub(crate) age: Duration,
     /// What is sent goes up, as at a box.
@@ -283,6 +326,8 @@ fn connection(
     if !session.sends_up {
         core::mem::swap(&mut up, &mut down);
     }
+    let limits = Limits::default();
+    let size = flow::size(stats.flow_size, up.max(down));
     let on_path = |p: &PathStats| {
         let here = |s: &&SubflowStats| (s.path, s.remote.ip()) == (p.path, p.remote);
         ConnPathStatus::new(p, path_name(p.path), subflows.iter().rev().find(here))
@@ -291,11 +336,14 @@ fn connection(
         id: conn.as_u64(),
         user: session.user,
         destination: session.destination,
+        host: session.host,
         state: session.state.to_owned(),
         age_s: session.age.as_secs_f64(),
         mptcp: stack.is_mptcp(conn) == Some(true),
         size: stats.flow_size.bytes(),
         size_from: stats.flow_size.into(),
+        class: limits.class(size).into(),
+        alpha: limits.redundancy(size),
         urgency: stats.urgency.level(),
         strategy: stats.strategy.to_owned(),
         bytes_up: up,
@@ -333,6 +381,7 @@ impl PathStatus {
             default: false,
             rtt_ms: milliseconds(totals.srtt),
             loss: (now.bytes_sent > 0).then(|| now.loss().into()),
+            score: None,
             delivery_rate: (bits > 0.0).then_some(bits),
             subflows: totals.subflows,
             bytes_sent: traffic.bytes_sent,
@@ -362,6 +411,35 @@ impl From<&SubflowStats> for SubflowState {
             s if s.stale => SubflowState::Stale,
             s if s.backup => SubflowState::Backup,
             _ => SubflowState::Up,
+        }
+    }
+}
+
+/// Scores the paths that are used against each other.
+pub(crate) fn score(paths: &mut [PathStatus]) {
+    let attributes = |path: &PathStatus| {
+        let loss = path.loss.unwrap_or(0.0);
+        let rtt = path.rtt_ms.filter(|_| path.state == PathState::Up)?;
+        Some(Attributes { rtt, loss })
+    };
+    // Of now: no time matters.
+    let known = paths.iter().filter_map(attributes);
+    let highest = Highest::default().with(Instant::ZERO, known);
+    let weights = Weights {
+        rtt: 0.5,
+        loss: 0.5,
+    };
+    for path in paths {
+        path.score = attributes(path).map(|own| quality::score(weights, own, highest));
+    }
+}
+
+impl From<FlowClass> for Class {
+    fn from(class: FlowClass) -> Self {
+        match class {
+            FlowClass::Mosquito => Class::Mosquito,
+            FlowClass::Mouse => Class::Mouse,
+            FlowClass::Elephant => Class::Elephant,
         }
     }
 }

@@ -4,9 +4,11 @@
 //! user's, or takes one from the pool of warm ones.
 
 mod health;
+mod keep;
 mod lease;
 mod pool;
 mod status;
+mod warm;
 
 use core::net::{Ipv4Addr, Ipv6Addr};
 use core::time::Duration;
@@ -21,12 +23,11 @@ use braid_wire::{Instant, Rng};
 use crate::auth::{SignIn, WallClock};
 use crate::config::{BoxConfig, LinkConfig, Probing, ServerEntry};
 use crate::hints::FlowHints;
-use crate::relay::read_step;
 use crate::report::BoxCounters;
-use crate::socks::{ClientStep, Destination};
+use crate::socks::Destination;
 
 use health::{Cell, Reach};
-use pool::{Pool, Warm};
+use pool::Pool;
 
 pub(crate) use lease::Lease;
 
@@ -278,49 +279,6 @@ impl Upstream {
         lease::request((now, conn), entry, sign_in, about, stack)
     }
 
-    /// A server took a box for one of its users, and asked its destination: warm connections to it
-    /// are worth having.
-    pub(crate) fn on_served(
-        &mut self,
-        now: Instant,
-        server: usize,
-        stack: &mut Stack,
-        counters: &mut BoxCounters,
-    ) {
-        self.pool.on_served(server);
-        self.warm_up(now, stack, counters);
-    }
-
-    /// A warm connection failed its user: so may the others, which are given up.
-    pub(crate) fn on_warm_failed(&mut self, now: Instant, stack: &mut Stack) {
-        for warm in self.pool.drain() {
-            stack.abort(now, warm.lease.conn);
-        }
-        self.pool.back_off(now);
-    }
-
-    /// Opens warm connections that are wanted and closes those that are not.
-    fn warm_up(&mut self, now: Instant, stack: &mut Stack, counters: &mut BoxCounters) {
-        let settings = self.pool.settings();
-        let costs = !settings.metered && self.links.iter().any(|l| l.open && l.metered);
-        let server = (self.intake_wanted() && !costs).then(|| self.current_server());
-        while let Some(warm) = self.pool.pop_useless(now, server) {
-            stack.abort(now, warm.lease.conn);
-        }
-        while self.pool.lacks(now, server) {
-            let best = self.candidates(&[]);
-            let best = best.into_iter().min_by_key(|(rank, ..)| *rank);
-            let at = best.map(|(_, server, path)| (server, path));
-            match at.map(|at| self.open(now, at, None, stack)) {
-                Some(Ok(lease)) => {
-                    counters.warm_opened += 1;
-                    self.pool.push(Warm::new(now, lease));
-                }
-                _ => self.pool.back_off(now),
-            }
-        }
-    }
-
     /// What could be tried, with its rank: servers in order of preference, those that are down
     /// last; links that work first, backups late, then by round trip.
     fn candidates(
@@ -511,49 +469,6 @@ impl Upstream {
             || self.on_warm_event(now, event, stack, counters)
     }
 
-    fn on_warm_event(
-        &mut self,
-        now: Instant,
-        event: &Event,
-        stack: &mut Stack,
-        counters: &mut BoxCounters,
-    ) -> bool {
-        let conn = event.conn();
-        let Some(warm) = self.pool.get_mut(conn) else {
-            return false;
-        };
-        let server = warm.lease.server;
-        match *event {
-            Event::SubflowEstablished { path, rtt, .. } => {
-                warm.on_subflow(path, true);
-                self.on_subflow(now, server, path, rtt, stack);
-            }
-            Event::SubflowClosed { path, reason, .. } => {
-                warm.on_subflow(path, false);
-                self.on_subflow_closed(now, server, path, reason);
-            }
-            Event::Readable { .. } => {
-                let step = read_step(now, conn, stack, ClientStep::More, |buf| warm.input(buf));
-                if step == Ok(ClientStep::More) && !stack.read_finished(conn) {
-                    return true;
-                }
-                if let Ok(ClientStep::Failed(_)) = step {
-                    // Whether it takes this box a user's connection finds out, and reports.
-                    self.pool.on_refused();
-                }
-                self.pool.on_lost(now, conn);
-                counters.warm_lost += 1;
-                stack.abort(now, conn);
-            }
-            Event::Closed { .. } => {
-                self.pool.on_lost(now, conn);
-                counters.warm_lost += 1;
-            }
-            _ => {}
-        }
-        true
-    }
-
     /// A subflow ended; where that was not in order, the link is looked into.
     pub(crate) fn on_subflow_closed(
         &mut self,
@@ -735,6 +650,7 @@ impl Upstream {
         } else if open().all(|l| l.reach() == Reach::Down) {
             self.intake = false;
         }
+        self.cool_down(now, stack);
     }
 
     fn set_open(&mut self, now: Instant, link: usize, open: bool, stack: &mut Stack) {

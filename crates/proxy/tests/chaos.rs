@@ -120,8 +120,14 @@ impl Run {
 
 fn run(seed: u64, users: u64) {
     println!("seed {seed}");
+    // Every other box has warm connections.
+    let warm = (seed % 2) as usize * 4;
+    let setup = Setup {
+        warm,
+        ..Setup::default()
+    };
     let mut run = Run {
-        w: World::ready(2, Setup::default()),
+        w: World::ready(2, setup),
         rng: Rng::for_component(seed, 1),
         users: Vec::new(),
     };
@@ -143,6 +149,11 @@ fn run(seed: u64, users: u64) {
         run.w.set_link(link, false);
     }
     run.w.run_for(Duration::from_secs(15));
+    if warm > 0 {
+        // The server does not hear that nobody needs them any more.
+        assert!(run.w.core.counters().warm_used > 0, "seed {seed}");
+        run.w.run_for(Duration::from_secs(120));
+    }
     run.check(seed);
 }
 

@@ -163,7 +163,7 @@ fn with_bad_hints_all_of_a_transfer_arrives() {
         ("me", 1),
         ("\u{1f9f5}\u{0}", 1),
     ];
-    let data: Vec<u8> = (0..200_000u32).map(|n| (n * 31 >> 7) as u8).collect();
+    let data: Vec<u8> = (0..200_000u32).map(|n| ((n * 31) >> 7) as u8).collect();
     let mut w = echoing();
     for (user, mistakes) in said {
         let before = w.core.counters().bad_hints;

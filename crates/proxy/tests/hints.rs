@@ -41,6 +41,9 @@ fn each_hint_may_be_missing() {
     assert_eq!(right("size=64KiB"), size(65_536));
     assert_eq!(right("size=9007199254740992"), size(1 << 53));
     assert_eq!(right("size=1,size=2"), size(2), "the later counts");
+    let (hints, mistakes) = FlowHints::from_text("strategy=maps:plr=measured,single,size=7");
+    assert_eq!(hints.strategy.as_deref(), Some("maps:plr=measured,single"));
+    assert_eq!((hints.size, mistakes), (FlowSize::Declared(7), Vec::new()));
     let urgency = Urgency::new(7);
     let expected = FlowHints { urgency, ..none };
     assert_eq!(right("urgency=7"), expected);
@@ -64,8 +67,8 @@ fn what_is_no_hint_is_left_out_and_the_rest_is_not() {
         ("deadline=-1s", "is no duration"),
         ("deadline=250", "is no duration"),
         ("deadline=400d", "out of range"),
-        ("strategy=", "is no strategy"),
-        ("strategy=fastest", "`fastest` is no strategy"),
+        ("strategy=", "there is no strategy \"\""),
+        ("strategy=fastest", "there is no strategy \"fastest\""),
         ("me", "`me` is no hint"),
         ("Size=5", "`Size=5` is no hint"),
         ("size", "`` is no size"),

@@ -82,7 +82,8 @@ fn but_not_for_ever_nor_in_the_middle_of_it() {
 #[test]
 fn a_request_without_its_code_or_with_that_of_another_opens_nothing() {
     let other = SignIn::new(world::EPOCH.as_millis() as u64, [2; 16]);
-    let cases: [&dyn Fn(&SignIn) -> Vec<u8>; 4] = [
+    type Case<'a> = &'a dyn Fn(&SignIn) -> Vec<u8>;
+    let cases: [Case<'_>; 4] = [
         &|_| request(None, &content()),
         &|_| asks(&other, &[]),
         &|sign| {

@@ -212,3 +212,27 @@ fn a_metered_link_carries_none_but_where_that_is_said() {
         assert_eq!(w.server().waiting(), waiting, "{boxed:?}, {used} used");
     }
 }
+
+/// What is known of a user's connection goes with its request, and the server sends by it.
+#[test]
+fn hints_go_with_the_first_bytes() {
+    let mut w = warmed(Setup {
+        boxed: "[[rule]]\nport = 80\nurgency = 6\nsize = \"5kB\"\nstrategy = \"redundant\"\n",
+        ..WARM
+    });
+    let user = w.open(CONTENT, b"hello", false);
+    w.run_until(|w| w.user(user).got == b"hello");
+    assert_eq!(w.core.counters().warm_used, 1);
+    let (node, core) = w.server.as_ref().unwrap();
+    // At the box as well, where it waited under another strategy.
+    for status in [
+        core.status(w.now, &node.stack),
+        w.core.status(w.now, &w.boxed.stack),
+    ] {
+        let open = status.connections.iter().filter(|c| c.state == "open");
+        let told: Vec<_> = open
+            .map(|c| (c.size, c.urgency, c.strategy.as_str()))
+            .collect();
+        assert_eq!(told, [(Some(5_000), 6, "redundant")]);
+    }
+}

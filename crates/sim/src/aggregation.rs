@@ -15,13 +15,13 @@ use std::collections::BTreeMap;
 
 use braid_engine::{ApiError, Config, ConnectOptions, PathConfig, Protocol};
 use braid_links::Settings;
-use braid_proxy::{BoxConfig, ConfigError, LinkAddresses, ServerConfig};
+use braid_proxy::{BoxConfig, ConfigError, LinkAddresses, ServerConfig, config, socks};
 use braid_wire::Instant;
 
 use crate::gateway::{BoxNode, BoxNodeConfig, LocalConfig, ServerNode, ServerNodeConfig};
 use crate::host::{Host, HostConfig, options};
 use crate::router::{Prefix, Router};
-use crate::traffic::{Role, Stream};
+use crate::traffic::{Preface, Role, Stream};
 use crate::transfer::{PathSettings, REQUEST};
 use crate::world::{LinkId, NodeId, World};
 
@@ -31,6 +31,12 @@ const FIRST_PORT: u16 = 2_000;
 /// How often a run is looked at for its end.
 const GLANCE: Duration = Duration::from_millis(10);
 const SECRET: &str = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08";
+
+/// The box's own address in the LAN.
+pub const GATEWAY: Ipv4Addr = Ipv4Addr::new(192, 168, 1, 1);
+
+/// What a program hears that asks by SOCKS5: method, credentials, reply.
+const SOCKS_ANSWER: u64 = 2 + 2 + 10;
 
 /// The address of a user's host.
 pub fn user_addr(user: usize) -> Ipv4Addr {
@@ -360,13 +366,43 @@ impl Aggregation {
         remote: SocketAddr,
         role: Role,
     ) -> Result<TransferId, ApiError> {
+        self.open_stream(user, remote, Stream::new(role))
+    }
+
+    /// Opens a connection of a user to `destination` by asking the box itself, by SOCKS5 and with
+    /// these hints in the user name. [`GATEWAY`] and its port must be in the box's `socks`.
+    ///
+    /// # Errors
+    /// As [`Host::open`].
+    pub fn open_by_box(
+        &mut self,
+        user: usize,
+        destination: SocketAddr,
+        hints: &str,
+        role: Role,
+    ) -> Result<TransferId, ApiError> {
+        let words = [
+            socks::sign_in(hints.as_bytes(), &[]),
+            socks::request(None, &destination.into()),
+        ];
+        let mut stream = Stream::new(role);
+        stream.preface = Preface::new(words.concat(), SOCKS_ANSWER);
+        let gateway = SocketAddr::from((GATEWAY, config::DEFAULT_PORT));
+        self.open_stream(user, gateway, stream)
+    }
+
+    fn open_stream(
+        &mut self,
+        user: usize,
+        remote: SocketAddr,
+        mut stream: Stream,
+    ) -> Result<TransferId, ApiError> {
         let id = TransferId(self.transfers.len() as u32);
         let user = self.users[user];
         let options = ConnectOptions {
             protocol: Protocol::Tcp,
             ..options(remote)
         };
-        let mut stream = Stream::new(role);
         stream.label = id.label();
         self.world.open(user, options, stream)?;
         self.transfers.push(Ends {
@@ -547,7 +583,7 @@ fn add_box(world: &mut World, config: &AggregationConfig) -> NodeId {
         config: config.boxed.clone(),
         links: links.collect(),
         lan: users.collect(),
-        gateway: PathConfig::v4(Ipv4Addr::new(192, 168, 1, 1)),
+        gateway: PathConfig::v4(GATEWAY),
         local: config.box_local.clone(),
     };
     world.add(|rng| BoxNode::new(settings, rng))

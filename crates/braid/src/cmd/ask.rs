@@ -47,30 +47,38 @@ impl Asked {
 
     /// Shows what it does.
     pub fn show(&self, args: &StatusArgs, json: bool) -> Result<(), Failure> {
-        match (json, args.watch) {
-            (true, false) => print_json(&self.status()?),
-            (true, true) => loop {
-                let line = serde_json::to_string(&self.status()?);
-                let line = line.map_err(|e| Failure::run("cannot write the status", e))?;
-                writeln!(io::stdout(), "{line}")?;
-                thread::sleep(INTERVAL);
-            },
-            (false, watch) => self.show_text(watch),
+        match json {
+            true if !args.watch => print_json(&self.status()?),
+            true => self.show_lines(),
+            false => self.show_pages(args.watch),
         }
     }
 
-    fn show_text(&self, watch: bool) -> Result<(), Failure> {
+    fn show_lines(&self) -> Result<(), Failure> {
+        loop {
+            let line = serde_json::to_string(&self.status()?);
+            let line = line.map_err(|e| Failure::run("cannot write the status", e))?;
+            if !is_read(&format!("{line}\n"))? {
+                return Ok(());
+            }
+            thread::sleep(INTERVAL);
+        }
+    }
+
+    fn show_pages(&self, watch: bool) -> Result<(), Failure> {
         let mut before = self.status()?;
         thread::sleep(GLANCE);
         loop {
             let now = self.status()?;
             let page = text::page(&now, &before);
-            match (watch, window()) {
-                (false, _) => return print(page),
-                (true, Some(size)) => write!(io::stdout(), "{CLEAR}{}", cut(&page, size))?,
-                (true, None) => writeln!(io::stdout(), "{page}")?,
+            let page = match window() {
+                Some(size) if watch => format!("{CLEAR}{}", cut(&page, size)),
+                _ if watch => format!("{page}\n"),
+                _ => page,
+            };
+            if !is_read(&page)? || !watch {
+                return Ok(());
             }
-            io::stdout().flush()?;
             before = now;
             thread::sleep(INTERVAL);
         }
@@ -122,6 +130,18 @@ fn consequence(request: &Request) -> String {
         }
         Request::Link { name, on: true } => format!("on: {name} is used"),
         Request::Link { name, on: false } => format!("off: {name} is not used any more"),
+    }
+}
+
+/// Writes to standard output; false where nobody reads it any more (`| head`).
+fn is_read(text: &str) -> Result<bool, Failure> {
+    let mut stdout = io::stdout().lock();
+    match stdout
+        .write_all(text.as_bytes())
+        .and_then(|()| stdout.flush())
+    {
+        Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+        written => Ok(written.map(|()| true)?),
     }
 }
 

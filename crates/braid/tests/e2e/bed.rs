@@ -248,27 +248,24 @@ impl Bed {
 
     /// The same from a content host's other address.
     pub fn curl_from(&self, content: IpAddr, name: &str) -> Download {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let to = self.testbed.state_dir().join(format!("fetched{number}"));
         let host = match content {
             IpAddr::V4(address) => address.to_string(),
             IpAddr::V6(address) => format!("[{address}]"),
         };
+        self.curl_by(&["--noproxy", "*"], &format!("http://{host}/{name}"))
+    }
+
+    /// Starts a download on the user host by a way that curl is told.
+    pub fn curl_by(&self, way: &[&str], url: &str) -> Download {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let to = self.testbed.state_dir().join(format!("fetched{number}"));
         let child = self
             .exec("user", "curl")
-            .args([
-                "-q",
-                "-sS",
-                "--fail",
-                "--noproxy",
-                "*",
-                "--max-time",
-                LONGEST_S,
-                "-o",
-            ])
+            .args(["-q", "-sS", "--fail", "--max-time", LONGEST_S, "-o"])
             .arg(&to)
-            .arg(format!("http://{host}/{name}"))
+            .args(way)
+            .arg(url)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())

@@ -2,9 +2,15 @@
 
 use std::process::Output;
 
-use braid_proxy::status::{PathState, ProxyStatus, Status};
+use braid_proxy::status::{Class, ConnStatus, PathState, ProxyStatus, Status};
+use braid_testbed::Role;
 
-use super::bed::{Bed, stderr};
+use super::bed::{Bed, Download, render_changed, stderr};
+
+const JOINING: ProxyStatus = ProxyStatus {
+    on: true,
+    taking_in: true,
+};
 
 /// Asks the `role` of the testbed, from the machine itself.
 fn ask(bed: &Bed, role: &str, arguments: &[&str]) -> Output {
@@ -32,93 +38,130 @@ fn expect_text(bed: &Bed, role: &str, arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).expect("text")
 }
 
-fn status(bed: &Bed, role: &str) -> Status {
+/// What box or server show of themselves.
+pub fn status(bed: &Bed, role: &str) -> Status {
     let text = expect_text(bed, role, &["status", "--json"]);
     serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e} in {text}"))
 }
 
-#[test]
-#[ignore = "network"]
-fn a_running_box_is_asked_and_switched() {
-    let mut bed = Bed::up();
+/// A large download of which some has come, over links that take some seconds for the rest.
+fn under_way(bed: &mut Bed) -> (Download, Vec<u8>) {
     bed.set_link("link1", "rate=20mbit");
     bed.set_link("link2", "rate=20mbit");
-    let expected = bed.offer("large", 30_000_000);
+    let expected = bed.offer("large", 20_000_000);
     let download = bed.curl("large");
     bed.wait_for("the download to get going", |_| {
         download.bytes() > 4_000_000
     });
+    (download, expected)
+}
 
+#[test]
+#[ignore = "network"]
+fn box_and_server_show_what_they_do() {
+    let mut bed = Bed::up();
+    let (download, expected) = under_way(&mut bed);
     let boxed = status(&bed, "box");
-    let proxy = ProxyStatus {
-        on: true,
-        taking_in: true,
-    };
-    assert_eq!((boxed.version, boxed.proxy), (1, Some(proxy)));
+    assert_eq!((boxed.version, boxed.proxy), (1, Some(JOINING)));
     let content = format!("{}:80", bed.v4("content"));
     let [conn] = &boxed.connections[..] else {
         panic!("{boxed:?}")
     };
     assert_eq!(conn.destination.as_deref(), Some(content.as_str()));
+    assert_eq!((conn.class, conn.alpha), (Class::Elephant, 0.0));
     assert!(conn.mptcp && conn.bytes_down > 4_000_000, "{conn:?}");
     for path in &boxed.paths {
-        assert_eq!((path.state, path.subflows), (PathState::Up, 1), "{path:?}");
-        assert!(
-            path.bytes_received > 500_000 && path.rtt_ms.is_some(),
-            "{path:?}"
-        );
+        let known = path.rtt_ms.is_some() && path.score.is_some();
+        assert!(known && path.bytes_received > 500_000, "{path:?}");
+        assert_eq!(path.state, PathState::Up);
     }
     let server = status(&bed, "server");
-    let [conn] = &server.connections[..] else {
-        panic!("{server:?}")
-    };
+    let open = |c: &&ConnStatus| c.state == "open";
+    let conn = server.connections.iter().find(open).expect("an open one");
     assert_eq!((conn.user.as_deref(), conn.paths.len()), (Some("box"), 2));
     assert!(conn.bytes_down > 4_000_000, "{conn:?}");
-    for text in [
-        expect_text(&bed, "box", &["status"]),
-        expect_text(&bed, "server", &["status"]),
-    ] {
-        assert!(text.contains(&content) && text.contains("Mbit/s"), "{text}");
+    for role in ["box", "server"] {
+        let text = expect_text(&bed, role, &["status"]);
         println!("{text}");
+        assert!(text.contains(&content) && text.contains("Mbit/s"), "{text}");
     }
+    download.expect_bytes(&expected);
+}
 
+#[test]
+#[ignore = "network"]
+fn a_link_is_switched_off_and_on_in_the_middle_of_a_download() {
+    let mut bed = Bed::up();
+    let (download, expected) = under_way(&mut bed);
     expect_text(&bed, "box", &["link", "link1", "off"]);
     bed.wait_for("the link to be left", |bed| {
         status(bed, "box").paths[0].subflows == 0
     });
+    assert_eq!(status(&bed, "box").paths[0].state, PathState::Off);
     let [first, second] = bed.carried();
     bed.wait_for("the other link to go on", |bed| {
         bed.carried()[1] > second + 2_000_000
     });
     let left = bed.carried()[0] - first;
     assert!(left < 100_000, "{left} bytes over a link that is off");
-    assert_eq!(status(&bed, "box").paths[0].state, PathState::Off);
     expect_text(&bed, "box", &["link", "link1", "on"]);
     bed.wait_for("both links to be used", |bed| {
         bed.carried()[0] > first + 1_000_000
     });
+    download.expect_bytes(&expected);
+}
 
+#[test]
+#[ignore = "network"]
+fn a_box_is_switched_off_and_on_in_the_middle_of_a_download() {
+    let mut bed = Bed::up();
+    let (download, expected) = under_way(&mut bed);
     expect_text(&bed, "box", &["proxy", "off"]);
-    let joined = status(&bed, "box").counters["accepted"];
     bed.wait_for("the intake to close", |bed| {
         bed.print("box", "ss", &["-Hltn"]).is_empty()
     });
     bed.fetch(100_000);
-    let forwarded = status(&bed, "box");
-    assert_eq!(forwarded.counters["accepted"], joined);
+    let forwarding = status(&bed, "box");
     assert_eq!(
-        forwarded.proxy,
-        Some(ProxyStatus {
-            on: false,
-            taking_in: false
-        })
+        forwarding.counters["accepted"], 1,
+        "the other was forwarded"
     );
-    // What was taken in goes on.
+    let proxy = ProxyStatus {
+        on: false,
+        taking_in: false,
+    };
+    assert_eq!(forwarding.proxy, Some(proxy));
     download.expect_bytes(&expected);
     expect_text(&bed, "box", &["proxy", "on"]);
     bed.wait_for_intake();
     bed.fetch(100_000);
-    assert_eq!(status(&bed, "box").counters["accepted"], joined + 1);
+    let joining = status(&bed, "box");
+    assert_eq!(joining.counters["accepted"], 2);
+    assert_eq!(joining.proxy, Some(JOINING));
+}
+
+/// What was sent over a link is known at once after a restart, though nothing was sent since.
+#[test]
+#[ignore = "network"]
+fn a_box_that_is_restarted_knows_its_links() {
+    // Without warm connections, whose subflows would be shown in place of what is remembered.
+    let keep = |text| format!("state = \"state\"\n{text}\n[warm]\nmax = 0\n");
+    let mut bed = Bed::up_with(render_changed(Role::Box, keep));
+    bed.fetch(100_000);
+    bed.wait_for(
+        "the connection to be gone, and its rate to be known",
+        |bed| {
+            let path = &status(bed, "box").paths[0];
+            path.subflows == 0 && path.delivery_rate.is_some()
+        },
+    );
+    let stopped = bed.testbed.stop("box");
+    stopped.unwrap_or_else(|e| panic!("stop: {e}"));
+    bed.start("box");
+    bed.wait_for_intake();
+    let again = status(&bed, "box");
+    assert_eq!(again.counters["accepted"], 0);
+    assert!(again.paths[0].delivery_rate.is_some(), "{again:?}");
 }
 
 #[test]

@@ -13,3 +13,4 @@ mod interop;
 mod lab;
 mod left_over;
 mod links;
+mod socks;

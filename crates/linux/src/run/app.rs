@@ -119,6 +119,7 @@ fn connect_side(
         links,
         lan: &[],
         servers: servers.to_vec(),
+        private: &[],
     };
     let paths = outward.set_up(engine)?;
     let mut stack = new_stack(engine.clone(), &config.strategy)?;

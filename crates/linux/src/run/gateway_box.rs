@@ -6,9 +6,11 @@ use std::time::Duration;
 
 use braid_engine::PathId;
 use braid_proxy::config::BoxConfig;
+use braid_proxy::records::{KeptRecord, LONGEST};
 use braid_proxy::{BoxCore, LinkAddresses, Notice};
 use braid_wire::Instant;
 
+use super::keeper::{Keeper, SAVE_INTERVAL};
 use super::outward::{Outward, OutwardPaths};
 use super::process::{
     CONTROL, LINKS, SETTLING_TIME, WALL_CLOCK_INTERVAL, new_stack, open_control,
@@ -34,6 +36,7 @@ pub fn run_box(config: &BoxConfig, stop: BorrowedFd<'_>, started: impl FnOnce())
         links: &config.links,
         lan: &config.lan,
         servers: servers(config),
+        private: &config.socks,
     };
     let mut engine = config.engine();
     let OutwardPaths {
@@ -43,6 +46,10 @@ pub fn run_box(config: &BoxConfig, stop: BorrowedFd<'_>, started: impl FnOnce())
         settings,
         addresses,
     } = outward.set_up(&mut engine)?;
+    let (keeper, known) = match &config.state {
+        Some(directory) => Keeper::open(directory, device.identity()),
+        None => (None, Vec::new()),
+    };
     let host = BoxHost {
         control: open_control(config.control.as_deref(), "box", device.identity()),
         links,
@@ -52,15 +59,25 @@ pub fn run_box(config: &BoxConfig, stop: BorrowedFd<'_>, started: impl FnOnce())
         refresh_at: None,
         wall_clock_at: Instant::ZERO,
         listen_at: Instant::ZERO,
+        keeper,
+        keep_at: Instant::ZERO,
     };
     let mut driver = assemble(config, engine, tun, host)?;
-    start(&mut driver, &addresses);
+    start(&mut driver, &addresses, &known);
     let port = driver.sockets.reserve_intake(device.has_v6())?;
     let rules = outward.rules(device.has_v6(), port, config.bypassed(), config.quic);
     device.apply_rules(rules)?;
+    for addr in &config.socks {
+        driver.sockets.listen(*addr)?;
+    }
     tracing::info!(name = config.name, links = config.links.len(), "box is up");
     started();
-    serve(&mut driver, &config.name, stop)
+    let outcome = serve(&mut driver, &config.name, stop);
+    if let Some(keeper) = driver.host.keeper.take() {
+        let now = driver.clock().now();
+        keeper.end(driver.core.kept_records(now, &driver.stack));
+    }
+    outcome
 }
 
 /// How often the links' counters are read.
@@ -80,11 +97,13 @@ fn assemble(
         streams: config.limits.connections,
         ..Limits::default()
     };
-    Driver::new(Clock::new(), tun, stack, core, host, limits)
+    // What was learnt before the start has a time too.
+    let clock = Clock::showing(Instant::ZERO + LONGEST);
+    Driver::new(clock, tun, stack, core, host, limits)
 }
 
-/// Tells the core of the time and the links.
-fn start(driver: &mut BoxDriver, addresses: &[LinkAddresses]) {
+/// Tells the core of the time, the links, and what was known of them at the end of the last run.
+fn start(driver: &mut BoxDriver, addresses: &[LinkAddresses], known: &[KeptRecord]) {
     let now = driver.clock().now();
     let (core, stack, host) = (&mut driver.core, &mut driver.stack, &mut driver.host);
     core.set_wall_clock(now, since_epoch());
@@ -94,6 +113,8 @@ fn start(driver: &mut BoxDriver, addresses: &[LinkAddresses]) {
         host.paths.push(path);
         core.set_link_up(now, path, host.links.is_up(index), stack);
     }
+    core.load_records(now, stack, known);
+    host.keep_at = now + SAVE_INTERVAL;
     host.keep_forwarding(core);
 }
 
@@ -110,6 +131,9 @@ struct BoxHost {
     wall_clock_at: Instant,
     /// When the links' counters are read next.
     listen_at: Instant,
+    keeper: Option<Keeper>,
+    /// When what is known of paths is saved next.
+    keep_at: Instant,
 }
 
 impl BoxHost {
@@ -190,7 +214,7 @@ impl Host<BoxCore> for BoxHost {
     }
 
     fn next_timeout(&self) -> Option<Instant> {
-        let regular = self.wall_clock_at.min(self.listen_at);
+        let regular = self.wall_clock_at.min(self.listen_at).min(self.keep_at);
         Some(self.refresh_at.map_or(regular, |at| at.min(regular)))
     }
 
@@ -206,6 +230,12 @@ impl Host<BoxCore> for BoxHost {
         if self.listen_at <= context.now {
             self.listen_at = context.now + LISTEN_INTERVAL;
             self.listen(context);
+        }
+        if self.keep_at <= context.now {
+            self.keep_at = context.now + SAVE_INTERVAL;
+            if let Some(keeper) = &mut self.keeper {
+                keeper.keep(context.core.kept_records(context.now, context.stack));
+            }
         }
     }
 

@@ -4,6 +4,7 @@ mod app;
 mod device;
 mod gateway_box;
 mod inward;
+mod keeper;
 mod outward;
 mod process;
 mod quotes;

@@ -25,6 +25,8 @@ pub(super) struct Outward<'a> {
     /// Interfaces of the local network; none where nothing is intercepted or forwarded.
     pub lan: &'a [String],
     pub servers: Vec<SocketAddr>,
+    /// Addresses of this host's own that only the local network may connect to.
+    pub private: &'a [SocketAddr],
 }
 
 /// Paths that are set up.
@@ -149,6 +151,7 @@ impl Outward<'_> {
             intercept_v6: v6,
             bypass,
             servers: self.servers.clone(),
+            private: self.private.to_vec(),
             quic,
         })
     }

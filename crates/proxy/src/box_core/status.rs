@@ -19,11 +19,12 @@ impl BoxCore {
         Status {
             proxy: Some(self.upstream.proxy_status()),
             servers: self.upstream.server_status(),
+            warm: Some(self.upstream.warm_status()),
             connections_total: self.sessions.len(),
             connections: status::connections(stack, |conn| self.shown(now, conn), name),
             counters: status::counters(self.counters.iter()),
             paths,
-            ..self.about.status(Role::Box, now)
+            ..self.about.status(Role::Box)
         }
     }
 
@@ -32,6 +33,7 @@ impl BoxCore {
         Some(Session {
             user: Some(session.host.to_string()),
             destination: Some(session.flow.destination.to_string()),
+            host: session.flow.host().map(str::to_owned),
             state: match session.stage {
                 Stage::Connecting(_) => "connecting",
                 Stage::Negotiating(_) => "handshake",

@@ -12,7 +12,7 @@ use toml::Spanned;
 
 use crate::relay::Patience;
 
-use super::common::{DEFAULT_PORT, MAX_PATHS, RawTun, Source, TunConfig, read};
+use super::common::{DEFAULT_PORT, MAX_PATHS, RawTun, Source, TunConfig, check_strategy, read};
 use super::rule::{RawRule, Rule, check_rules};
 use super::types::{self, Address, Interface, Listen, OneOrMany, Prefix, Secret};
 
@@ -56,6 +56,8 @@ pub struct BoxConfig {
     pub quic: Quic,
     /// The control socket; `None` leaves the place to the driver.
     pub control: Option<PathBuf>,
+    /// The directory in which what was learnt of paths is kept; `None` where it is not.
+    pub state: Option<PathBuf>,
     /// TUN device and its addresses.
     pub tun: TunConfig,
     /// Timeouts.
@@ -313,6 +315,7 @@ impl BoxConfig {
             socks: check_socks(&src, raw.socks)?,
             quic: raw.quic,
             control: src.control_socket(raw.control)?,
+            state: raw.state.map(|path| src.beside(&path)),
             tun,
             timeouts: raw.timeouts,
             limits: raw.limits,
@@ -352,20 +355,6 @@ impl BoxConfig {
     }
 }
 
-/// A strategy's name; the strategies know which there are.
-pub(super) fn check_strategy(
-    src: &Source<'_>,
-    given: Option<Spanned<String>>,
-) -> Result<String, ConfigError> {
-    let Some(name) = given else {
-        return Ok(braid_strategy::DEFAULT.to_owned());
-    };
-    match braid_strategy::by_name(name.get_ref()) {
-        Ok(_) => Ok(name.into_inner()),
-        Err(error) => Err(src.error(&name, error.problem, error.expected)),
-    }
-}
-
 /// The file as it is written.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -388,6 +377,7 @@ struct Raw {
     #[serde(default, deserialize_with = "quic")]
     quic: Quic,
     control: Option<Spanned<PathBuf>>,
+    state: Option<PathBuf>,
     tun: Option<RawTun>,
     #[serde(default)]
     timeouts: BoxTimeouts,

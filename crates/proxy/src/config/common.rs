@@ -180,6 +180,20 @@ fn warn_if_open(secret: &Path) {
     }
 }
 
+/// A strategy's name; the strategies know which there are.
+pub(super) fn check_strategy(
+    src: &Source<'_>,
+    given: Option<Spanned<String>>,
+) -> Result<String, ConfigError> {
+    let Some(name) = given else {
+        return Ok(braid_strategy::DEFAULT.to_owned());
+    };
+    match braid_strategy::by_name(name.get_ref()) {
+        Ok(_) => Ok(name.into_inner()),
+        Err(error) => Err(src.error(&name, error.problem, error.expected)),
+    }
+}
+
 pub(super) fn read(path: &Path) -> Result<String, ConfigError> {
     std::fs::read_to_string(path).map_err(|e| ConfigError::unreadable(path, &e))
 }

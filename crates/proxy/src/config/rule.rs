@@ -12,8 +12,7 @@ use toml::Spanned;
 
 use crate::socks::{Destination, is_host_name};
 
-use super::box_config::check_strategy;
-use super::common::Source;
+use super::common::{Source, check_strategy};
 use super::types::{self, OneOrMany, Prefix, wrong};
 
 /// Most rules of a box.

@@ -12,8 +12,8 @@ use toml::Spanned;
 
 use crate::relay::Patience;
 
-use super::box_config::{Congestion, check_name, check_strategy};
-use super::common::{DEFAULT_PORT, MAX_PATHS, RawTun, Source, TunConfig, read};
+use super::box_config::{Congestion, check_name};
+use super::common::{DEFAULT_PORT, MAX_PATHS, RawTun, Source, TunConfig, check_strategy, read};
 use super::types::{self, Address, OneOrMany, Prefix, Secret};
 
 /// Most users of a server.

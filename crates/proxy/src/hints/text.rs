@@ -56,9 +56,11 @@ impl FlowHints {
             }
             "strategy" => match braid_strategy::by_name(value) {
                 Ok(_) => self.strategy = Some(value.to_owned()),
-                Err(_) => {
-                    let known: Vec<_> = braid_strategy::names().collect();
-                    return Err(ValueError::is_no(value, "strategy", &known.join(", ")));
+                Err(error) => {
+                    return Err(ValueError {
+                        what: error.problem,
+                        expected: error.expected,
+                    });
                 }
             },
             _ => return Err(ValueError::is_no(item, "hint", KEYS_HINT)),

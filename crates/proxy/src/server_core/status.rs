@@ -24,7 +24,7 @@ impl ServerCore {
             connections_total: self.sessions.len(),
             connections: status::connections(stack, |conn| self.shown(now, conn), name),
             counters: status::counters(self.counters.iter()),
-            ..self.about.status(Role::Server, now)
+            ..self.about.status(Role::Server)
         }
     }
 
@@ -34,7 +34,9 @@ impl ServerCore {
         Some(Session {
             user: user.cloned(),
             destination: session.destination.as_ref().map(ToString::to_string),
+            host: None,
             state: match &session.stage {
+                Stage::Handshake(h) if h.waits => "waiting",
                 Stage::Handshake(h) if h.waits => "waiting",
                 Stage::Handshake(_) => "handshake",
                 Stage::Resolving => "resolving",

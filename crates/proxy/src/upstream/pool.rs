@@ -8,6 +8,7 @@ use braid_wire::Instant;
 
 use crate::config::Warm as Settings;
 use crate::socks::{ClientHandshake, ClientStep};
+use crate::status::WarmStatus;
 
 use super::lease::Lease;
 
@@ -130,6 +131,15 @@ impl Pool {
             serves: None,
             retry_at: None,
             delay: MIN_DELAY,
+        }
+    }
+
+    pub(super) fn status(&self) -> WarmStatus {
+        let ready = self.waiting.iter().filter(|w| w.is_ready()).count();
+        WarmStatus {
+            ready,
+            opening: self.waiting.len() - ready,
+            most: self.settings.max,
         }
     }
 

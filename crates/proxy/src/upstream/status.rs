@@ -5,7 +5,9 @@ use braid_wire::Instant;
 
 use super::Upstream;
 use super::health::Reach;
-use crate::status::{PathState, PathStatus, ProxyStatus, ServerStatus, milliseconds};
+use crate::status::{
+    PathState, PathStatus, ProxyStatus, ServerStatus, WarmStatus, milliseconds, score,
+};
 
 impl Upstream {
     /// Whether new connections are to be taken in where a server is reached.
@@ -81,6 +83,12 @@ impl Upstream {
             };
             status
         });
-        status.collect()
+        let mut all: Vec<PathStatus> = status.collect();
+        score(&mut all);
+        all
+    }
+
+    pub(crate) fn warm_status(&self) -> WarmStatus {
+        self.pool.status()
     }
 }

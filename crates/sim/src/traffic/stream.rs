@@ -8,6 +8,7 @@ use braid_wire::Instant;
 use super::message::Received;
 use super::pace::Bucket;
 use super::pattern::{fill, pattern_from};
+use super::preface::Preface;
 use super::role::Role;
 use super::talk::Talk;
 use crate::oracle::Oracle;
@@ -42,6 +43,8 @@ pub struct Stream {
     /// What this end says of the size of the flow: when it accepts the connection, or when what it
     /// held may go.
     pub flow_size: FlowSize,
+    /// What goes before all that is counted here.
+    pub preface: Preface,
     /// Writes only the first byte, which establishes the connection: more when this is unset.
     pub held: bool,
     shut: bool,
@@ -68,6 +71,7 @@ impl Stream {
             closed: None,
             report: None,
             flow_size: FlowSize::Unknown,
+            preface: Preface::default(),
             held: false,
             shut: false,
             bucket: Bucket::default(),
@@ -152,7 +156,7 @@ impl Stream {
         if !self.paused {
             self.read(now, conn, stack, oracle);
         }
-        if self.shut {
+        if self.shut || !self.preface.say(now, conn, stack) {
             return;
         }
         let written = match self.talks() {
@@ -171,12 +175,17 @@ impl Stream {
     fn read(&mut self, now: Instant, conn: ConnId, stack: &mut Stack, oracle: &mut Oracle) {
         while stack.readable(conn) > 0 {
             let start = self.received;
+            let mut content = 0;
             let mut inbox = self.talks().then_some(&mut self.talk.inbox);
+            let preface = &mut self.preface;
             let read = stack.read_with(now, conn, |slices| {
                 let mut at = start;
+                let mut all = 0;
                 for slice in slices {
-                    let range = at..at + slice.len() as u64;
-                    oracle.on_read(now, conn, range);
+                    let from = preface.heard() + at;
+                    oracle.on_read(now, conn, from..from + slice.len() as u64);
+                    all += slice.len();
+                    let slice = preface.hear(slice);
                     let about = (now, Some(conn));
                     match &mut inbox {
                         Some(inbox) => inbox.take(about, slice, oracle),
@@ -184,11 +193,14 @@ impl Stream {
                     }
                     at += slice.len() as u64;
                 }
-                Ok::<_, ApiError>((at - start) as usize)
+                content = at - start;
+                Ok::<_, ApiError>(all)
             });
-            self.received += read.unwrap_or(0) as u64;
-            self.first_byte_at.get_or_insert(now);
-            self.last_byte_at = Some(now);
+            if read.is_ok() && content > 0 {
+                self.received += content;
+                self.first_byte_at.get_or_insert(now);
+                self.last_byte_at = Some(now);
+            }
         }
         if self.complete_at.is_none() && stack.read_finished(conn) {
             self.complete_at = Some(now);

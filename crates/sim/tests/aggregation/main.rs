@@ -3,6 +3,7 @@
 mod chaos;
 mod faults;
 mod forwarding;
+mod hints;
 mod links;
 mod refusals;
 mod sockets;

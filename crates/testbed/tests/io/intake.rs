@@ -8,7 +8,7 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use braid_engine::app::{LocalError, LocalEvent, LocalId, LocalStreams};
+use braid_engine::app::{Arrival, LocalError, LocalEvent, LocalId, LocalStreams};
 use braid_linux::net::links::{LinkSpec, Links, NextHop};
 use braid_linux::net::sysctl::Sysctl;
 use braid_linux::nft::{BoxRules, Rules};
@@ -21,6 +21,8 @@ use crate::support::World;
 
 const WEB: [&str; 2] = ["198.51.100.7", "2001:db8:7::7"];
 const BYPASSED: [&str; 2] = ["198.51.100.8", "2001:db8:7::8"];
+/// Where the box itself listens for its local network.
+const OWN: [&str; 2] = ["192.168.7.1:1080", "[fd00:7::1]:1080"];
 
 /// A user, a box with a local network and one link, and a host that answers "direct" on port 80.
 pub struct Net {
@@ -108,7 +110,7 @@ enum Ask {
 }
 
 /// The box's side of an intake, on a thread inside its namespace: tells each user where it wanted
-/// to go, and echoes the rest.
+/// to go and what of it was seen, and echoes the rest.
 pub struct Intake {
     asks: Sender<Ask>,
     thread: Option<JoinHandle<()>>,
@@ -199,9 +201,13 @@ fn serve(quic: Quic, asks: &Receiver<Ask>, ready: &Sender<()>) {
                 .map(|a| a.parse::<IpAddr>().unwrap().into())
                 .to_vec(),
             servers: vec!["203.0.113.9:1080".parse().unwrap()],
+            private: OWN.map(|a| a.parse().unwrap()).to_vec(),
             quic,
         }))
         .unwrap();
+    for addr in OWN {
+        sockets.listen(addr.parse().unwrap()).unwrap();
+    }
     ready.send(()).unwrap();
     let mut echo = Echo::default();
     loop {
@@ -222,7 +228,7 @@ fn serve(quic: Quic, asks: &Receiver<Ask>, ready: &Sender<()>) {
 /// Tells each user where it wanted to go, then sends back what it sends.
 #[derive(Default)]
 struct Echo {
-    greetings: BTreeMap<LocalId, SocketAddr>,
+    greetings: BTreeMap<LocalId, String>,
     /// Streams whose users have nothing to say any more, but were not greeted yet.
     ended: BTreeSet<LocalId>,
 }
@@ -244,11 +250,25 @@ impl Echo {
     fn answer(&mut self, sockets: &mut Sockets, event: LocalEvent) {
         match event {
             LocalEvent::Accepted {
-                id, destination, ..
-            } => drop(self.greetings.insert(id, destination)),
+                id,
+                destination,
+                arrival,
+                dscp,
+                ..
+            } => {
+                let arrival = match arrival {
+                    Arrival::Intercepted => "intercepted",
+                    Arrival::Addressed => "addressed",
+                };
+                let mark = match dscp {
+                    0 => String::new(),
+                    dscp => format!("with {dscp} "),
+                };
+                let text = format!("{arrival} {destination} {mark}");
+                self.greetings.insert(id, text);
+            }
             LocalEvent::Writable { id } => {
-                if let Some(destination) = self.greetings.remove(&id) {
-                    let text = format!("intercepted {destination} ");
+                if let Some(text) = self.greetings.remove(&id) {
                     write(sockets, id, text.as_bytes());
                     if self.ended.remove(&id) {
                         sockets.close(id);
@@ -293,6 +313,61 @@ fn connections_are_taken_in_but_those_to_be_bypassed() {
     assert_eq!(net.fetch(WEB[1]), "intercepted [2001:db8:7::7]:80 ");
     for address in BYPASSED {
         assert_eq!(net.fetch(address), "direct", "{address}");
+    }
+}
+
+#[test]
+#[ignore = "needs network namespaces"]
+fn the_mark_of_a_users_syn_is_seen() {
+    use rustix::net::{AddressFamily, SocketType, connect, socket, sockopt};
+    let net = Net::new();
+    let _intake = Intake::start(&net, Quic::Forward);
+    // EF and CS1.
+    for (tos, dscp) in [(46 << 2, 46), (8 << 2, 8)] {
+        let texts = net.world.inside("user", || {
+            let v4 = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+            sockopt::set_ip_tos(&v4, tos).unwrap();
+            let v6 = socket(AddressFamily::INET6, SocketType::STREAM, None).unwrap();
+            sockopt::set_ipv6_tclass(&v6, tos.into()).unwrap();
+            let both = [(v4, WEB[0]), (v6, WEB[1])];
+            both.map(|(fd, web)| {
+                let to = SocketAddr::new(web.parse().unwrap(), 80);
+                connect(&fd, &to).unwrap();
+                let mut stream = TcpStream::from(fd);
+                stream.shutdown(Shutdown::Write).unwrap();
+                read_all(&mut stream)
+            })
+        });
+        let expected = ["198.51.100.7:80", "[2001:db8:7::7]:80"];
+        assert_eq!(
+            texts,
+            expected.map(|to| format!("intercepted {to} with {dscp} "))
+        );
+    }
+}
+
+#[test]
+#[ignore = "needs network namespaces"]
+fn what_the_box_itself_offers_is_for_the_local_network_alone() {
+    let net = Net::new();
+    let intake = Intake::start(&net, Quic::Forward);
+    // It knows the way, and the box would forward its packets.
+    net.world
+        .ip("web", "route add 192.168.7.0/24 via 192.0.2.1");
+    net.world
+        .ip("web", "-6 route add fd00:7::/64 via 2001:db8::1");
+    for open in [true, false] {
+        intake.set(open);
+        for own in OWN {
+            let to: SocketAddr = own.parse().unwrap();
+            let patience = Duration::from_secs(1);
+            let connect = || TcpStream::connect_timeout(&to, patience);
+            let mut stream = net.world.inside("user", connect).unwrap();
+            stream.shutdown(Shutdown::Write).unwrap();
+            assert_eq!(read_all(&mut stream), format!("addressed {to} "));
+            let stranger = net.world.inside("web", connect).unwrap_err();
+            assert_eq!(stranger.kind(), ErrorKind::TimedOut);
+        }
     }
 }
 

@@ -146,6 +146,7 @@ impl Ends {
             intercept_v6: true,
             bypass: Vec::new(),
             servers: PUBLIC.map(|a| (addr(a), PORT).into()).to_vec(),
+            private: Vec::new(),
             quic: Quic::Forward,
         });
         apply(&world, "box", rules);

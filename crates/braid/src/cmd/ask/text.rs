@@ -1,7 +1,7 @@
 //! A status as a page of text.
 
 use braid_proxy::status::{
-    ConnPathStatus, ConnStatus, PathState, PathStatus, Role, ServerStatus, SizeFrom, Status,
+    Class, ConnPathStatus, ConnStatus, PathState, PathStatus, Role, ServerStatus, SizeFrom, Status,
     SubflowState,
 };
 
@@ -40,6 +40,10 @@ pub fn page(now: &Status, before: &Status) -> String {
     for server in &now.servers {
         page += &server_line(server);
     }
+    if let Some(warm) = now.warm {
+        let (ready, opening) = (warm.ready, warm.opening);
+        page += &format!("warm connections: {ready} ready, {opening} opening\n");
+    }
     page.push('\n');
     page += &paths(now, before);
     page.push('\n');
@@ -70,6 +74,7 @@ fn paths(now: &Status, before: &Status) -> String {
         ("state", Left),
         ("RTT", Right),
         ("loss", Right),
+        ("score", Right),
         ("delivery rate", Right),
         ("in now", Right),
         ("out now", Right),
@@ -91,6 +96,7 @@ fn paths(now: &Status, before: &Status) -> String {
             path_state(path),
             or_none(path.rtt_ms, units::milliseconds),
             or_none(path.loss, units::percent),
+            or_none(path.score, |score| format!("{score:.2}")),
             or_none(path.delivery_rate, units::rate),
             since(|p| p.bytes_received),
             since(|p| p.bytes_sent + p.bytes_retransmitted),
@@ -129,6 +135,8 @@ fn connections(now: &Status) -> String {
         ("up", Right),
         ("down", Right),
         ("size", Right),
+        ("class", Left),
+        ("alpha", Right),
         ("urgency", Right),
         ("strategy", Left),
     ]);
@@ -151,7 +159,7 @@ fn connections(now: &Status) -> String {
     )
 }
 
-fn row(conn: &ConnStatus) -> [String; 9] {
+fn row(conn: &ConnStatus) -> [String; 11] {
     let or_none = |text: &Option<String>| text.clone().unwrap_or_else(|| NONE.to_owned());
     let fallback = if conn.state == "open" && !conn.mptcp {
         ", plain TCP"
@@ -160,12 +168,22 @@ fn row(conn: &ConnStatus) -> [String; 9] {
     };
     [
         or_none(&conn.user),
-        or_none(&conn.destination),
+        match &conn.host {
+            Some(host) => format!("{} ({host})", or_none(&conn.destination)),
+            None => or_none(&conn.destination),
+        },
         format!("{}{fallback}", conn.state),
         units::age(conn.age_s),
         units::bytes(conn.bytes_up),
         units::bytes(conn.bytes_down),
         size(conn),
+        match conn.class {
+            Class::Mosquito => "mosquito",
+            Class::Mouse => "mouse",
+            Class::Elephant => "elephant",
+        }
+        .to_owned(),
+        format!("{:.2}", conn.alpha),
         conn.urgency.to_string(),
         conn.strategy.clone(),
     ]
@@ -235,7 +253,7 @@ fn or_none(value: Option<f64>, text: fn(f64) -> String) -> String {
 mod tests {
     use std::collections::BTreeMap;
 
-    use braid_proxy::status::ProxyStatus;
+    use braid_proxy::status::{ProxyStatus, WarmStatus};
 
     use super::*;
 
@@ -246,6 +264,7 @@ mod tests {
             default,
             rtt_ms: Some(40.2),
             loss: Some(0.0031),
+            score: Some(0.75),
             delivery_rate: None,
             subflows: 1,
             bytes_sent: 1_200,
@@ -274,11 +293,14 @@ mod tests {
             id: 7,
             user: Some("192.168.1.20".to_owned()),
             destination: Some("198.51.100.1:443".to_owned()),
+            host: Some("example.org".to_owned()),
             state: "open".to_owned(),
             age_s: 12.7,
             mptcp: true,
             size: Some(20_000_000),
             size_from: SizeFrom::Read,
+            class: Class::Elephant,
+            alpha: 0.0,
             urgency: 3,
             strategy: "minrtt".to_owned(),
             bytes_up: 1_200,
@@ -313,11 +335,17 @@ mod tests {
                 reached: true,
                 current: true,
             }],
+            warm: Some(WarmStatus {
+                ready: 2,
+                opening: 1,
+                most: 4,
+            }),
             paths: vec![
                 path("dsl", PathState::Up, true),
                 PathStatus {
                     rtt_ms: None,
                     loss: None,
+                    score: None,
                     ..path("lte", PathState::Off, false)
                 },
             ],
@@ -339,14 +367,15 @@ mod tests {
         let expected = r#"box "attic", process 4242, up 1 h 12 min; strategy minrtt, congestion control cubic
 new connections are joined
 server 203.0.113.7:1080: reached, in use
+warm connections: 2 ready, 1 opening
 
-  link  state           RTT   loss  delivery rate       in now  out now  subflows  received    sent  copies
-  dsl   up, default   40 ms  0.3 %              -  20.0 Mbit/s  0 bit/s         1    8.1 MB  1.2 kB     0 B
-  lte   switched off      -      -              -      0 bit/s  0 bit/s         1    8.1 MB  1.2 kB     0 B
+  link  state           RTT   loss  score  delivery rate       in now  out now  subflows  received    sent  copies
+  dsl   up, default   40 ms  0.3 %   0.75              -  20.0 Mbit/s  0 bit/s         1    8.1 MB  1.2 kB     0 B
+  lte   switched off      -      -      -              -      0 bit/s  0 bit/s         1    8.1 MB  1.2 kB     0 B
 
 3 connections (and 2 that moved less)
-  user          destination       state   age      up    down          size  urgency  strategy
-  192.168.1.20  198.51.100.1:443  open   12 s  1.2 kB  8.1 MB  20.0 MB read        3  minrtt
+  user          destination                     state   age      up    down          size  class     alpha  urgency  strategy
+  192.168.1.20  198.51.100.1:443 (example.org)  open   12 s  1.2 kB  8.1 MB  20.0 MB read  elephant   0.00        3  minrtt
       dsl: RTT 40 ms, received 8.1 MB, sent 1.2 kB, of it 300 B copies (1.0 % lost)
       lte: gone, received 8.1 MB, sent 1.2 kB
 
@@ -369,7 +398,7 @@ since the start: accepted 3, bytes down 8.1 MB
         assert!(page.contains("\n1 connection\n"), "{page}");
         // Without time in between there is no rate.
         assert!(
-            page.contains("40 ms  0.3 %              -       -  "),
+            page.contains("40 ms  0.3 %   0.75              -       -  "),
             "{page}"
         );
     }

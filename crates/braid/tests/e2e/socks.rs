@@ -1,0 +1,111 @@
+//! Programs that ask the box itself by SOCKS5, and say in the user name what they are up to.
+
+use braid_proxy::status::{ConnStatus, SizeFrom};
+use braid_testbed::Role;
+
+use super::bed::{Bed, Download, render_changed, stderr};
+use super::control::status;
+
+/// A box that listens on all its addresses.
+fn up() -> Bed {
+    let render = render_changed(Role::Box, |text| {
+        format!("socks = \"0.0.0.0:1080\"\n{text}")
+    });
+    Bed::up_with(render)
+}
+
+/// The box as a proxy for a program with these hints.
+fn proxy(bed: &Bed, hints: &str) -> String {
+    format!("socks5h://{hints}:x@{}:1080/", bed.v4("box"))
+}
+
+fn fetch(bed: &Bed, hints: &str, url: &str) -> Download {
+    bed.curl_by(&["--proxy", &proxy(bed, hints)], url)
+}
+
+/// The only connection of box or server that does not wait for a user.
+fn only(bed: &Bed, role: &str) -> ConnStatus {
+    let mut connections = status(bed, role).connections;
+    connections.retain(|conn| conn.destination.is_some());
+    assert_eq!(connections.len(), 1, "{connections:?}");
+    connections.remove(0)
+}
+
+#[test]
+#[ignore = "network"]
+fn curl_says_what_it_fetches_and_both_ends_know() {
+    let mut bed = up();
+    bed.set_link("link1", "rate=20mbit");
+    bed.set_link("link2", "rate=20mbit");
+    let expected = bed.offer("large", 20_000_000);
+    let url = format!("http://{}/large", bed.v4("content"));
+    let hints = "size=20MB,urgency=1,deadline=10s,strategy=redundant";
+    let download = fetch(&bed, hints, &url);
+    bed.wait_for("the download to get going", |_| {
+        download.bytes() > 2_000_000
+    });
+    for role in ["box", "server"] {
+        let conn = only(&bed, role);
+        let size = (conn.size, conn.size_from);
+        assert_eq!(size, (Some(20_000_000), SizeFrom::Declared), "{role}");
+        assert_eq!((conn.urgency, &*conn.strategy), (1, "redundant"), "{role}");
+        let to = format!("{}:80", bed.v4("content"));
+        assert_eq!(conn.destination, Some(to), "{role}");
+    }
+    download.expect_bytes(&expected);
+}
+
+#[test]
+#[ignore = "network"]
+fn whatever_hints_say_all_bytes_arrive() {
+    let bed = up();
+    let expected = bed.offer("some", 300_000);
+    let url = format!("http://{}/some", bed.v4("content"));
+    let bad = [
+        "size=0",
+        "size=-1",
+        "size=1",
+        "size=99999999999999999999",
+        "urgency=8",
+        "urgency=-1",
+        "deadline=soon",
+        "strategy=none",
+        "size=,,=,urgency",
+        "me",
+    ];
+    for hints in bad {
+        fetch(&bed, hints, &url).expect_bytes(&expected);
+    }
+    let boxed = status(&bed, "box");
+    // All but a size of 1, which costs time alone; three in the last but one.
+    assert_eq!(boxed.counters["bad_hints"], 8 + 3);
+    assert_eq!(boxed.counters["connected"], bad.len() as u64);
+}
+
+#[test]
+#[ignore = "network"]
+fn curl_hears_why_a_name_is_not_connected() {
+    let bed = up();
+    // The server looks it up, and its rules forbid what it finds.
+    let (well, said) = fetch(&bed, "urgency=1", "http://localhost/some").end();
+    assert!(!well && said.contains("(2)"), "{said}");
+    assert_eq!(status(&bed, "box").counters["destination_forbidden"], 1);
+}
+
+#[test]
+#[ignore = "network"]
+fn nobody_outside_is_served() {
+    let bed = up();
+    bed.offer("some", 1_000);
+    let url = format!("http://{}/some", bed.v4("content"));
+    let link = bed.v4_of("box", 1);
+    let proxy = format!("socks5h://{link}:1080/");
+    let stranger = bed
+        .exec("internet", "curl")
+        .args(["-q", "-sS", "--max-time", "2", "--proxy", &proxy, &url])
+        .output()
+        .expect("curl runs");
+    // It has no answer at all.
+    assert_eq!(stranger.status.code(), Some(28), "{}", stderr(&stranger));
+    assert_eq!(status(&bed, "box").counters["accepted"], 0);
+}

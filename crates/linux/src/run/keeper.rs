@@ -1,0 +1,136 @@
+//! Saves what a box learns of paths, on a thread of its own: a disk may take its time.
+
+use std::fs::DirBuilder;
+use std::io::ErrorKind;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::Path;
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use braid_proxy::records::{KeptRecord, RecordStore, StoreError};
+
+use crate::net::Identity;
+use crate::store::RecordFile;
+
+/// How often what changed is saved.
+pub(super) const SAVE_INTERVAL: Duration = Duration::from_secs(60);
+
+/// The thread that saves.
+#[derive(Debug)]
+pub(super) struct Keeper {
+    records: SyncSender<Vec<KeptRecord>>,
+    thread: JoinHandle<()>,
+    /// What was handed over last.
+    last: Vec<KeptRecord>,
+}
+
+impl Keeper {
+    /// Keeps records in a file of this instance's in `directory`, and returns those that are there.
+    /// A box that cannot goes on without.
+    pub fn open(directory: &Path, identity: &Identity) -> (Option<Keeper>, Vec<KeptRecord>) {
+        let path = directory.join(format!("box-{}.redb", identity.tun()));
+        let opened = make(directory)
+            .and_then(|()| RecordFile::open(&path))
+            .and_then(|(file, records)| Ok((Keeper::start(Box::new(file), &records)?, records)));
+        match opened {
+            Ok((keeper, records)) => (Some(keeper), records),
+            Err(error) => {
+                let path = path.display();
+                tracing::warn!(%path, %error, "what is learnt of paths is not kept");
+                (None, Vec::new())
+            }
+        }
+    }
+
+    fn start(mut store: Box<dyn RecordStore>, there: &[KeptRecord]) -> Result<Keeper, StoreError> {
+        // While one is saved another may wait.
+        let (records, to_save) = sync_channel::<Vec<KeptRecord>>(1);
+        let save = move || {
+            for records in to_save {
+                if let Err(error) = store.save(&records) {
+                    tracing::warn!(%error, "what was learnt of paths was not saved");
+                }
+            }
+        };
+        let thread = thread::Builder::new()
+            .name("keeper".to_owned())
+            .spawn(save)?;
+        Ok(Keeper {
+            records,
+            thread,
+            last: there.to_vec(),
+        })
+    }
+
+    /// Saves `records` where they are others than the last ones; soon, unless the disk is behind.
+    pub fn keep(&mut self, records: Vec<KeptRecord>) {
+        if records != self.last && self.records.try_send(records.clone()).is_ok() {
+            self.last = records;
+        }
+    }
+
+    /// Saves `records`, and waits until that is done.
+    pub fn end(self, records: Vec<KeptRecord>) {
+        if records != self.last {
+            // Fails where the thread is gone, and so is the file.
+            let _ = self.records.send(records);
+        }
+        drop(self.records);
+        let _ = self.thread.join();
+    }
+}
+
+fn make(directory: &Path) -> Result<(), StoreError> {
+    match DirBuilder::new().mode(0o700).create(directory) {
+        Err(e) if e.kind() != ErrorKind::AlreadyExists => Err(e.into()),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use braid_engine::PathRecord;
+
+    use super::*;
+
+    /// Remembers every save.
+    #[derive(Default, Clone)]
+    struct Memory(Arc<Mutex<Vec<Vec<KeptRecord>>>>);
+
+    impl RecordStore for Memory {
+        fn load(&mut self) -> Result<Vec<KeptRecord>, StoreError> {
+            Ok(self.0.lock().unwrap().last().cloned().unwrap_or_default())
+        }
+
+        fn save(&mut self, records: &[KeptRecord]) -> Result<(), StoreError> {
+            self.0.lock().unwrap().push(records.to_vec());
+            Ok(())
+        }
+    }
+
+    fn records(unix_ms: u64) -> Vec<KeptRecord> {
+        vec![KeptRecord {
+            server: [203, 0, 113, 7].into(),
+            link: "dsl".to_owned(),
+            unix_ms,
+            record: PathRecord::default(),
+        }]
+    }
+
+    #[test]
+    fn only_what_changed_is_saved_and_the_last_for_sure() {
+        let memory = Memory::default();
+        let mut keeper = Keeper::start(Box::new(memory.clone()), &records(1)).unwrap();
+        keeper.keep(records(1));
+        keeper.keep(records(2));
+        keeper.keep(records(2));
+        keeper.end(records(3));
+        assert_eq!(*memory.0.lock().unwrap(), [records(2), records(3)]);
+        let keeper = Keeper::start(Box::new(memory.clone()), &records(3)).unwrap();
+        keeper.end(records(3));
+        assert_eq!(memory.0.lock().unwrap().len(), 2);
+    }
+}

@@ -1,0 +1,275 @@
+//! Records of paths in a file that survives crashes and power cuts.
+
+use std::io::ErrorKind;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
+
+use braid_engine::PathRecord;
+use braid_proxy::records::{KeptRecord, RecordStore, StoreError};
+use redb::{Database, DatabaseError, ReadableTable, StorageError, TableDefinition};
+
+/// By server and link: when, smoothed round trip, its deviation, the round trip without queues (ns
+/// each), delivery rate, bytes sent and lost. Another form gets another name.
+const RECORDS: TableDefinition<'_, (&str, &str), [u64; 7]> = TableDefinition::new("paths 1");
+
+/// Memory for a file of a few kilobytes, bytes.
+const CACHE: usize = 1 << 20;
+
+/// Most records that are read; the engine keeps no more.
+const MOST: usize = 1_024;
+
+/// Records in a file of redb.
+#[derive(Debug)]
+pub struct RecordFile {
+    database: Database,
+}
+
+/// Why a file of records cannot be used.
+enum Refusal {
+    /// There is nothing wrong with it: another process has it, or the system refuses.
+    System(StoreError),
+    /// It is damaged, or no such file.
+    Damaged(StoreError),
+}
+
+impl RecordFile {
+    /// Opens or makes the file at `path`, and reads it. One that is damaged is set aside, with
+    /// `.damaged` behind its name, and a new one begun.
+    ///
+    /// # Errors
+    /// The system refuses; another process uses the file.
+    pub fn open(path: &Path) -> Result<(RecordFile, Vec<KeptRecord>), StoreError> {
+        match attempt(path) {
+            Ok(found) => Ok(found),
+            Err(Refusal::System(error)) => Err(error),
+            Err(Refusal::Damaged(error)) => {
+                let mut aside = path.as_os_str().to_owned();
+                aside.push(".damaged");
+                let aside = PathBuf::from(aside);
+                tracing::warn!(
+                    path = %path.display(), %error, aside = %aside.display(),
+                    "what was learnt of paths cannot be read; beginning anew"
+                );
+                std::fs::rename(path, aside)?;
+                attempt(path).map_err(|(Refusal::System(e) | Refusal::Damaged(e))| e)
+            }
+        }
+    }
+}
+
+/// On a thread of its own: what is in a file must not be able to end this process.
+fn attempt(path: &Path) -> Result<(RecordFile, Vec<KeptRecord>), Refusal> {
+    let path = path.to_owned();
+    let read = thread::Builder::new().spawn(move || {
+        let mut database = Database::builder().set_cache_size(CACHE).create(&path)?;
+        // Small as it is, this takes no time.
+        database.check_integrity()?;
+        let mut file = RecordFile { database };
+        let records = file.load().map_err(Refusal::Damaged)?;
+        Ok((file, records))
+    });
+    let read = read.map_err(|e| Refusal::System(e.into()))?;
+    let panicked = |_| Refusal::Damaged("it makes its reader panic".into());
+    read.join().map_err(panicked)?
+}
+
+impl From<DatabaseError> for Refusal {
+    fn from(error: DatabaseError) -> Self {
+        let damaged = match &error {
+            DatabaseError::DatabaseAlreadyOpen => false,
+            DatabaseError::Storage(StorageError::Io(e)) => {
+                matches!(e.kind(), ErrorKind::InvalidData | ErrorKind::UnexpectedEof)
+            }
+            _ => true,
+        };
+        match damaged {
+            true => Refusal::Damaged(error.into()),
+            false => Refusal::System(error.into()),
+        }
+    }
+}
+
+impl RecordStore for RecordFile {
+    fn load(&mut self) -> Result<Vec<KeptRecord>, StoreError> {
+        let transaction = self.database.begin_read()?;
+        let table = match transaction.open_table(RECORDS) {
+            Ok(table) => table,
+            Err(redb::TableError::TableDoesNotExist(_)) => return Ok(Vec::new()),
+            Err(error) => return Err(error.into()),
+        };
+        let mut records = Vec::new();
+        for entry in table.iter()?.take(MOST) {
+            let (key, value) = entry?;
+            let (server, link) = key.value();
+            records.push(from_row(server.parse()?, link, value.value()));
+        }
+        Ok(records)
+    }
+
+    fn save(&mut self, records: &[KeptRecord]) -> Result<(), StoreError> {
+        let transaction = self.database.begin_write()?;
+        {
+            let mut table = transaction.open_table(RECORDS)?;
+            table.retain(|_, _| false)?;
+            for kept in records {
+                let server = kept.server.to_string();
+                table.insert((server.as_str(), kept.link.as_str()), to_row(kept))?;
+            }
+        }
+        transaction.commit()?;
+        Ok(())
+    }
+}
+
+fn to_row(kept: &KeptRecord) -> [u64; 7] {
+    let r = &kept.record;
+    let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+    [
+        kept.unix_ms,
+        ns(r.srtt),
+        ns(r.rttvar),
+        ns(r.base_rtt),
+        r.delivery_rate,
+        r.bytes_sent,
+        r.bytes_lost,
+    ]
+}
+
+fn from_row(server: IpAddr, link: &str, row: [u64; 7]) -> KeptRecord {
+    let [
+        unix_ms,
+        srtt,
+        rttvar,
+        base_rtt,
+        delivery_rate,
+        bytes_sent,
+        bytes_lost,
+    ] = row;
+    KeptRecord {
+        server,
+        link: link.to_owned(),
+        unix_ms,
+        record: PathRecord {
+            srtt: Duration::from_nanos(srtt),
+            rttvar: Duration::from_nanos(rttvar),
+            base_rtt: Duration::from_nanos(base_rtt),
+            delivery_rate,
+            bytes_sent,
+            bytes_lost,
+            ..PathRecord::default()
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    /// A directory that goes with this value.
+    struct Directory(PathBuf);
+
+    impl Directory {
+        fn new(test: &str) -> Directory {
+            let name = format!("braid-store-{}-{test}", std::process::id());
+            let path = std::env::temp_dir().join(name);
+            fs::create_dir(&path).unwrap();
+            Directory(path)
+        }
+
+        fn file(&self) -> PathBuf {
+            self.0.join("records")
+        }
+
+        fn aside(&self) -> PathBuf {
+            self.0.join("records.damaged")
+        }
+    }
+
+    impl Drop for Directory {
+        fn drop(&mut self) {
+            fs::remove_dir_all(&self.0).unwrap();
+        }
+    }
+
+    fn record(server: &str, link: &str) -> KeptRecord {
+        let server = server.parse().unwrap();
+        from_row(server, link, [1_800_000_000_000, 40, 3, 38, 500, 70, 6])
+    }
+
+    fn save(path: &Path, records: &[KeptRecord]) {
+        let (mut file, _) = RecordFile::open(path).unwrap();
+        file.save(records).unwrap();
+    }
+
+    fn load(path: &Path) -> Vec<KeptRecord> {
+        RecordFile::open(path).unwrap().1
+    }
+
+    #[test]
+    fn what_is_saved_is_there_again() {
+        let directory = Directory::new("again");
+        let path = directory.file();
+        assert_eq!(load(&path), []);
+        let dsl = record("203.0.113.7", "dsl");
+        let both = [record("2001:db8::7", "lte"), dsl.clone()];
+        assert_eq!(dsl.record.base_rtt, Duration::from_nanos(38));
+        save(&path, &both);
+        assert_eq!(load(&path), both);
+        // What is not among them any more is gone.
+        save(&path, std::slice::from_ref(&dsl));
+        assert_eq!(load(&path), [dsl]);
+    }
+
+    #[test]
+    fn a_file_that_is_none_is_set_aside() {
+        let directory = Directory::new("garbage");
+        let path = directory.file();
+        for garbage in [&b"garbage"[..], &[0; 100_000], &[0xff; 5_000]] {
+            fs::write(&path, garbage).unwrap();
+            assert_eq!(load(&path), []);
+            assert_eq!(fs::read(directory.aside()).unwrap(), garbage);
+            let kept = [record("203.0.113.7", "dsl")];
+            save(&path, &kept);
+            assert_eq!(load(&path), kept);
+        }
+    }
+
+    /// Wherever bytes are changed or missing: what is read is what was saved, or nothing.
+    #[test]
+    fn a_damaged_file_stops_nobody() {
+        let directory = Directory::new("damaged");
+        let path = directory.file();
+        let kept = [record("203.0.113.7", "dsl"), record("203.0.113.7", "lte")];
+        save(&path, &kept);
+        let good = fs::read(&path).unwrap();
+        let used = good.iter().rposition(|b| *b != 0).unwrap() + 1;
+        for i in 0..16 {
+            let mut bad = good.clone();
+            let at = used * i / 16;
+            bad[at..used.min(at + 64)].fill(0x5a);
+            fs::write(&path, &bad).unwrap();
+            let read = load(&path);
+            assert!(read.is_empty() || read == kept, "at {at}: {read:?}");
+            fs::write(&path, &good[..at]).unwrap();
+            let read = load(&path);
+            assert!(read.is_empty() || read == kept, "cut at {at}: {read:?}");
+        }
+    }
+
+    #[test]
+    fn a_file_in_use_is_left_alone() {
+        let directory = Directory::new("use");
+        let path = directory.file();
+        let holder = RecordFile::open(&path).unwrap();
+        let error = RecordFile::open(&path).unwrap_err();
+        assert!(error.to_string().contains("open"), "{error}");
+        assert!(!directory.aside().exists());
+        drop(holder);
+        let missing = RecordFile::open(&directory.0.join("no/such/directory"));
+        assert!(missing.is_err());
+    }
+}

@@ -1,0 +1,147 @@
+//! What a box has learnt of paths outlives it.
+
+mod world;
+
+use core::time::Duration;
+
+use braid_engine::PathRecord;
+use braid_proxy::records::{KeptRecord, LONGEST};
+use braid_wire::Instant;
+use world::local::Content;
+use world::{CONTENT, SERVER, Setup, World};
+
+fn kept(w: &World) -> Vec<KeptRecord> {
+    w.core.kept_records(w.now, &w.boxed.stack)
+}
+
+fn load(w: &mut World, kept: &[KeptRecord]) {
+    w.core.load_records(w.now, &mut w.boxed.stack, kept);
+}
+
+/// What the engine of a box remembers, by number of the link.
+fn remembered(w: &World) -> Vec<(usize, PathRecord)> {
+    let records = w.boxed.stack.records();
+    let link = |path| w.paths.iter().position(|p| *p == path).unwrap();
+    records.map(|(_, path, r)| (link(path), r)).collect()
+}
+
+/// What a box learnt of two links by an upload.
+fn learnt() -> Vec<KeptRecord> {
+    let mut w = World::ready(2, Setup::default());
+    w.content(CONTENT, Content::Counts);
+    let user = w.open(CONTENT, &vec![7; 3_000_000], true);
+    w.run_until(|w| w.user(user).closed);
+    w.run_for(Duration::from_secs(1));
+    kept(&w)
+}
+
+#[test]
+fn a_box_that_starts_again_knows_its_paths() {
+    let learnt = learnt();
+    let [first, second] = &learnt[..] else {
+        panic!("{learnt:?}")
+    };
+    assert_eq!(
+        (first.link.as_str(), second.link.as_str()),
+        ("wan0", "wan1")
+    );
+    assert_eq!(first.server, SERVER);
+    assert_eq!(first.record.srtt.as_millis(), 20);
+    assert_eq!(second.record.srtt.as_millis(), 50);
+    assert!(first.record.delivery_rate > 100_000, "{first:?}");
+
+    // Nothing has run yet: no probe, no connection.
+    let mut w = World::new(2, Setup::default());
+    load(&mut w, &learnt);
+    let remembered = remembered(&w);
+    for ((link, record), kept) in remembered.iter().zip(&learnt) {
+        assert_eq!(kept.link, format!("wan{link}"));
+        let at = record.at;
+        assert_eq!(*record, PathRecord { at, ..kept.record });
+    }
+    assert_eq!(remembered.len(), 2);
+    let status = w.core.status(w.now, &w.boxed.stack);
+    assert_eq!(status.paths[0].rtt_ms.map(f64::round), Some(20.0));
+}
+
+#[test]
+fn links_are_known_by_name() {
+    let mut learnt = learnt();
+    learnt[0].link = "wan1".to_owned();
+    learnt[1].link = "gone".to_owned();
+    let mut w = World::new(2, Setup::default());
+    load(&mut w, &learnt);
+    let [(link, record)] = remembered(&w)[..] else {
+        panic!("one link");
+    };
+    assert_eq!((link, record.srtt), (1, learnt[0].record.srtt));
+}
+
+#[test]
+fn records_age_by_the_wall_clock() {
+    let learnt = learnt();
+    let mut w = World::new(2, Setup::default());
+    // As the driver's clock does, so that there is a time for what was before.
+    w.now = Instant::ZERO + LONGEST;
+    let later = |ago: Duration| world::EPOCH + ago;
+    let set = |w: &mut World, ago| w.core.set_wall_clock(w.now, later(ago));
+    let hour = Duration::from_secs(3600);
+    set(&mut w, LONGEST + hour);
+    load(&mut w, &learnt);
+    assert_eq!(remembered(&w), []);
+    set(&mut w, hour);
+    load(&mut w, &learnt);
+    let ages: Vec<u64> = remembered(&w)
+        .iter()
+        .map(|(_, r)| w.now.saturating_since(r.at).as_secs().div_ceil(3600))
+        .collect();
+    assert_eq!(ages, [1, 1]);
+    // Kept again, it has the age it had.
+    let again = kept(&w);
+    assert_eq!(again, learnt);
+    w.now += LONGEST;
+    assert_eq!(kept(&w), []);
+}
+
+#[test]
+fn what_no_path_can_be_like_is_left_out() {
+    let learnt = learnt();
+    let good = &learnt[0].record;
+    let bad = [
+        PathRecord {
+            srtt: Duration::MAX,
+            ..*good
+        },
+        PathRecord {
+            srtt: Duration::ZERO,
+            ..*good
+        },
+        PathRecord {
+            base_rtt: Duration::from_secs(61),
+            ..*good
+        },
+        PathRecord {
+            delivery_rate: u64::MAX,
+            ..*good
+        },
+        PathRecord {
+            bytes_sent: u64::MAX,
+            ..*good
+        },
+        PathRecord {
+            bytes_lost: good.bytes_sent + 1,
+            ..*good
+        },
+    ];
+    for record in bad {
+        let mut w = World::new(2, Setup::default());
+        load(
+            &mut w,
+            &[KeptRecord {
+                record,
+                ..learnt[0].clone()
+            }],
+        );
+        assert_eq!(remembered(&w), [], "{record:?}");
+    }
+}
