@@ -199,12 +199,12 @@ fn judge(session: &Session<'_>, start: Start, cell: Cell) -> Result<Judged, Erro
     // Few runs prove little: who comes near the margin at first is looked at more closely.
     for (times, share) in AGAIN.into_iter().zip([0.5, 1.0]) {
         let runs = (session.runs() * times).min(MOST_RUNS.max(session.runs()));
-        let suspects = |r: &&mut Rival| r.comparison.is_suspect(share);
-        if !rivals.iter_mut().any(|mut r| suspects(&&mut r)) {
+        let suspected = |r: &Rival| r.comparison.is_suspect(share);
+        if !rivals.iter().any(suspected) {
             break;
         }
         let candidate = runs_of(CANDIDATE, runs)?;
-        for rival in rivals.iter_mut().filter(suspects) {
+        for rival in rivals.iter_mut().filter(|r| suspected(r)) {
             let other = runs_of(rival.name, runs)?;
             rival.comparison = Comparison::new(&candidate, &other);
             rival.runs = other.ms.len();
