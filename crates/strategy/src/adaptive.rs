@@ -117,25 +117,20 @@ fn opening_cost(record: &PathRecord) -> f64 {
 struct Weighed<'a> {
     subflow: &'a SubflowView,
     estimate: Estimate,
-    /// Probability that a packet is lost.
-    loss: f64,
 }
 
 /// All that a decision is made from.
 #[derive(Debug)]
 struct Scales<'a> {
     view: &'a SendView<'a>,
+    records: &'a PerSubflow<Option<PathRecord>>,
     subflows: ArrayVec<Weighed<'a>, MOST>,
     /// Bytes to be sent for the first time.
     remaining: f64,
-    /// Bytes a second that all subflows carry together.
-    speed: f64,
-    /// When all will have arrived, if nothing is lost.
-    end: f64,
 }
 
 impl<'a> Scales<'a> {
-    fn new(view: &'a SendView<'a>, records: &PerSubflow<Option<PathRecord>>) -> Self {
+    fn new(view: &'a SendView<'a>, records: &'a PerSubflow<Option<PathRecord>>) -> Self {
         let all = usable(view).all(keeps_waiting);
         let usable = usable(view).filter(|s| all || !keeps_waiting(s));
         let known = usable.clone().map(|s| s.peak_rate).max().unwrap_or(0);
@@ -150,26 +145,34 @@ impl<'a> Scales<'a> {
             .map(|subflow| Weighed {
                 subflow,
                 estimate: Estimate::new(view.now, subflow, usual),
-                loss: loss(subflow, records.get(subflow.id).and_then(Option::as_ref)),
             });
-        let subflows: ArrayVec<Weighed<'_>, MOST> = weighed.collect();
-        let remaining = remaining(view);
-        let sum = |of: fn(&Estimate) -> f64| subflows.iter().map(|w| of(&w.estimate)).sum::<f64>();
-        let speed = sum(Estimate::speed).max(1.0);
-        let drained = subflows.iter().map(|w| w.estimate.drained());
-        let end = drained.fold((remaining + sum(Estimate::under_way)) / speed, f64::max);
         Scales {
             view,
-            subflows,
-            remaining,
-            speed,
-            end,
+            records,
+            subflows: weighed.collect(),
+            remaining: remaining(view),
         }
+    }
+
+    fn sum(&self, of: fn(&Estimate) -> f64) -> f64 {
+        self.subflows.iter().map(|w| of(&w.estimate)).sum()
+    }
+
+    /// Bytes a second that all subflows carry together.
+    fn speed(&self) -> f64 {
+        self.sum(Estimate::speed).max(1.0)
+    }
+
+    /// When all will have arrived, if nothing is lost.
+    fn end(&self) -> f64 {
+        let evenly = (self.remaining + self.sum(Estimate::under_way)) / self.speed();
+        let drained = self.subflows.iter().map(|w| w.estimate.drained());
+        drained.fold(evenly, f64::max)
     }
 
     fn decide(&self) -> Decision {
         let view = self.view;
-        let wait = Decision::Wait {
+        let wait = || Decision::Wait {
             until: again::late_at(view),
         };
         if let Some(late) = again::late(view).filter(|late| self.overtakes(late)) {
@@ -177,14 +180,14 @@ impl<'a> Scales<'a> {
         }
         if !view.may_send_new {
             let again = again::blocking(view).or_else(|| again::trial(view));
-            return again.or_else(|| self.copy()).unwrap_or(wait);
+            return again.or_else(|| self.copy()).unwrap_or_else(wait);
         }
         match self.new_data() {
             New::Send(decision) => decision,
-            New::Hold => wait,
+            New::Hold => wait(),
             New::Elsewhere => {
                 let again = again::trial(view).or_else(|| self.copy());
-                again.unwrap_or(wait)
+                again.unwrap_or_else(wait)
             }
         }
     }
@@ -225,13 +228,13 @@ impl<'a> Scales<'a> {
     /// stays busy meanwhile. Earlier a path's queue is left to congestion control.
     fn is_overshooting(&self, w: &Weighed<'_>) -> bool {
         let enough = (w.estimate.pipe() / 4.0).max(SMALL_QUEUE * f64::from(w.subflow.mss));
-        self.remaining < 2.0 * w.estimate.rtt * self.speed && w.estimate.surplus() > enough
+        w.estimate.surplus() > enough && self.remaining < 2.0 * w.estimate.rtt * self.speed()
     }
 
     /// When what `w` sent `age` seconds ago arrives if it was lost: once that is noticed, by what
     /// later packets tell or by a probe where there are none, and it has been sent again. That may be
     /// lost as well, and then a timeout is next.
-    fn recovered(&self, w: &Weighed<'_>, age: f64) -> f64 {
+    fn recovered(&self, w: &Weighed<'_>, age: f64, loss: f64) -> f64 {
         let Estimate { rtt, one_way, .. } = w.estimate;
         let timeout = w.subflow.rto.as_secs_f64();
         let noticed = if self.remaining > 0.0 {
@@ -240,7 +243,7 @@ impl<'a> Scales<'a> {
             2.0 * rtt
         };
         let wait = match age < noticed + rtt {
-            true => (noticed - age).max(0.0) + w.loss * timeout,
+            true => (noticed - age).max(0.0) + loss * timeout,
             false => timeout - age,
         };
         wait.max(0.0) + one_way
@@ -249,11 +252,14 @@ impl<'a> Scales<'a> {
     /// The copy that is expected to bring the end of the flow nearest, if any does. It is asked for
     /// only where there is room that new data has no use for.
     fn copy(&self) -> Option<Decision> {
-        let ready = self.subflows.iter().filter(|w| w.subflow.ready);
-        let (on, data, gain) = ready
+        let able = |w: &&Weighed<'_>| w.subflow.ready && w.subflow.copies.single.is_some();
+        let able = self.subflows.iter().filter(able);
+        able.clone().next()?;
+        let end = self.end();
+        let (on, data, gain) = able
             .filter_map(|w| {
                 let data = w.subflow.copies.single?;
-                Some((w, data, self.gain(w, &data)?))
+                Some((w, data, self.gain(w, &data, end)?))
             })
             .max_by(|a, b| a.2.total_cmp(&b.2))?;
         let pays = gain > 0.0 && is_affordable(self.view, &data);
@@ -280,15 +286,17 @@ impl<'a> Scales<'a> {
         2.0 * arrival < original
     }
 
-    /// By how much a copy of `data` on `on` is expected to bring the end of the flow nearer, seconds.
-    fn gain(&self, on: &Weighed<'_>, data: &InFlight) -> Option<f64> {
+    /// By how much a copy of `data` on `on` is expected to bring the end of the flow nearer, which is
+    /// at `end` without losses, seconds.
+    fn gain(&self, on: &Weighed<'_>, data: &InFlight, end: f64) -> Option<f64> {
         let mut subflows = self.subflows.iter();
         let holder = subflows.find(|w| w.subflow.id == data.carrier)?;
         let age = self.view.now.saturating_since(data.sent_at).as_secs_f64();
         let due = holder.estimate.rtt + 2.0 * holder.subflow.rttvar.as_secs_f64();
-        let loss = if age > due { OVERDUE_LOSS } else { holder.loss };
+        let usual = loss(holder.subflow, self.records);
+        let loss = if age > due { OVERDUE_LOSS } else { usual };
         let arrival = on.estimate.arrival((data.end - data.start) as f64);
-        Some(loss * (self.recovered(holder, age) - arrival.max(self.end)))
+        Some(loss * (self.recovered(holder, age, usual) - arrival.max(end)))
     }
 }
 
@@ -341,7 +349,8 @@ fn remaining(view: &SendView<'_>) -> f64 {
 }
 
 /// The probability that a packet is lost on `subflow`, by what was lost while the queue was short.
-fn loss(subflow: &SubflowView, record: Option<&PathRecord>) -> f64 {
+fn loss(subflow: &SubflowView, records: &PerSubflow<Option<PathRecord>>) -> f64 {
+    let record = records.get(subflow.id).and_then(Option::as_ref);
     let packet = f64::from(subflow.mss);
     let prior = PRIOR_PACKETS * packet;
     let (mut lost, mut sent) = (PRIOR_LOSS * prior, prior);
