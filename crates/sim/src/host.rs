@@ -270,6 +270,7 @@ impl Host {
                 stream.fell_back = self.fell_back.remove(&conn);
                 // It was accepted just now, so it is known.
                 let _ = self.stack.set_flow_size(now, conn, stream.flow_size);
+                let _ = self.stack.set_urgency(now, conn, stream.urgency);
                 stream.pump(now, conn, &mut self.stack, &mut self.oracle);
                 self.streams.insert(conn, stream);
             }

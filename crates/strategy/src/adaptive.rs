@@ -8,16 +8,15 @@ use braid_engine::strategy::{
     Decision, InFlight, OpenView, Opening, PathView, Payload, SendView, Strategy, StrategyEvent,
     SubflowView, first_in_order,
 };
-use braid_engine::{PathRecord, Protocol, Urgency};
+use braid_engine::{PathRecord, Protocol};
 use braid_wire::{Instant, Rng};
 
 use crate::parts::again;
 use crate::parts::estimate::Estimate;
 use crate::parts::flow::size;
-use crate::parts::rank::by_base_rtt;
+use crate::parts::manners;
 use crate::parts::table::PerSubflow;
 use crate::parts::usable::{keeps_waiting, usable};
-use crate::po::IMPORTANT;
 
 /// Most subflows that are weighed against each other.
 const MOST: usize = 16;
@@ -117,6 +116,8 @@ fn opening_cost(record: &PathRecord) -> f64 {
 struct Weighed<'a> {
     subflow: &'a SubflowView,
     estimate: Estimate,
+    /// It takes data now, and need not stand back for others.
+    ready: bool,
 }
 
 /// All that a decision is made from.
@@ -138,19 +139,18 @@ impl<'a> Scales<'a> {
             0 => f64::INFINITY,
             rate => rate as f64,
         };
-        let yielded = yielded(view);
-        let weighed = usable
-            .filter(|s| yielded.is_none_or(|best| best != s.id))
-            .take(MOST)
-            .map(|subflow| Weighed {
-                subflow,
-                estimate: Estimate::new(view.now, subflow, usual),
-            });
+        let next = manners::next_urgency(view);
+        let weighed = usable.take(MOST).map(|subflow| Weighed {
+            subflow,
+            estimate: Estimate::new(view.now, subflow, usual),
+            ready: subflow.ready && !manners::stands_back(next, subflow),
+        });
         Scales {
             view,
             records,
             subflows: weighed.collect(),
-            remaining: remaining(view),
+            // What the flow's size says of more is left out: it may go the other way.
+            remaining: view.unsent as f64,
         }
     }
 
@@ -178,6 +178,9 @@ impl<'a> Scales<'a> {
         if let Some(late) = again::late(view).filter(|late| self.overtakes(late)) {
             return late;
         }
+        if let Some(copy) = manners::unblock(view) {
+            return copy;
+        }
         if !view.may_send_new {
             let again = again::blocking(view).or_else(|| again::trial(view));
             return again.or_else(|| self.copy()).unwrap_or_else(wait);
@@ -198,7 +201,10 @@ impl<'a> Scales<'a> {
             let segment = f64::from(w.subflow.mss).min(self.remaining);
             w.estimate.arrival(segment)
         };
-        let ready = self.subflows.iter().filter(|w| w.subflow.ready);
+        if manners::next_urgency(self.view).is_some_and(manners::is_important) {
+            return manners::on_the_best(self.view).map_or(New::Elsewhere, New::Send);
+        }
+        let ready = self.subflows.iter().filter(|w| w.ready);
         let best = ready
             .map(|w| (w, arrival(w)))
             .min_by(|a, b| a.1.total_cmp(&b.1));
@@ -252,7 +258,7 @@ impl<'a> Scales<'a> {
     /// The copy that is expected to bring the end of the flow nearest, if any does. It is asked for
     /// only where there is room that new data has no use for.
     fn copy(&self) -> Option<Decision> {
-        let able = |w: &&Weighed<'_>| w.subflow.ready && w.subflow.copies.single.is_some();
+        let able = |w: &&Weighed<'_>| w.ready && w.subflow.copies.single.is_some();
         let able = self.subflows.iter().filter(able);
         able.clone().next()?;
         let end = self.end();
@@ -322,30 +328,6 @@ enum New {
     Hold,
     /// Subflows that have no room now bring it sooner than those that have.
     Elsewhere,
-}
-
-/// The best path, where all that waits is of the least urgency and others will do: it is left to
-/// other connections.
-fn yielded(view: &SendView<'_>) -> Option<braid_engine::SubflowId> {
-    let least = view.unsent_by_urgency[Urgency::LEAST.level() as usize];
-    let background = least > 0 && least == view.unsent;
-    let several = || usable(view).nth(1).is_some();
-    (background && several())
-        .then(|| usable(view).min_by_key(|s| by_base_rtt(s)))
-        .flatten()
-        .map(|s| s.id)
-}
-
-/// Bytes that wait to be sent for the first time; the important ones where there are any, for they
-/// go first. What the flow's size says of more is left out: it may go the other way.
-fn remaining(view: &SendView<'_>) -> f64 {
-    let important: u64 = view.unsent_by_urgency[..IMPORTANT].iter().sum();
-    let first = if important > 0 {
-        important
-    } else {
-        view.unsent
-    };
-    first as f64
 }
 
 /// The probability that a packet is lost on `subflow`, by what was lost while the queue was short.

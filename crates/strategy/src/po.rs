@@ -7,10 +7,8 @@ use braid_engine::strategy::{
 use braid_wire::{Instant, Rng};
 
 use crate::parts::again;
+use crate::parts::manners::IMPORTANT;
 use crate::parts::rank::{by_rtt_and_window, first_with_room};
-
-/// Urgencies from 0 on that are important.
-pub(crate) const IMPORTANT: usize = 3;
 
 /// Lu et al., "PO-MPTCP: Priorities-Oriented Data Scheduler" (Int. J. Digital Multimedia
 /// Broadcasting, 2018). The engine's send queue lets important data overtake; it goes on the subflow

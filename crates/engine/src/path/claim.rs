@@ -10,7 +10,7 @@ use braid_wire::Instant;
 use crate::{PathId, Urgency};
 
 /// How long after the last of its data an urgency is taken to be there still.
-const LASTS: Duration = Duration::from_secs(1);
+const LASTS: Duration = Duration::from_millis(300);
 
 /// When data of each urgency last left, by the peer's address and the local path.
 #[derive(Debug, Default)]
@@ -71,17 +71,17 @@ mod tests {
     );
 
     #[test]
-    fn a_claim_lasts_a_second_and_the_most_urgent_counts() {
+    fn a_claim_lasts_and_the_most_urgent_counts() {
         let mut claims = Claims::new(8);
         let at = Instant::from_millis;
         claims.note(at(0), KEY, Urgency::default());
         // Alone, nobody cares.
         assert_eq!(claims.most_urgent(at(0), KEY), None);
         claims.note(at(100), KEY, Urgency::MOST);
-        claims.note(at(600), KEY, Urgency::default());
-        assert_eq!(claims.most_urgent(at(1_000), KEY), Some(Urgency::MOST));
-        assert_eq!(claims.most_urgent(at(1_100), KEY), Some(Urgency::default()));
-        assert_eq!(claims.most_urgent(at(1_600), KEY), None);
+        claims.note(at(200), KEY, Urgency::default());
+        assert_eq!(claims.most_urgent(at(399), KEY), Some(Urgency::MOST));
+        assert_eq!(claims.most_urgent(at(400), KEY), Some(Urgency::default()));
+        assert_eq!(claims.most_urgent(at(500), KEY), None);
     }
 
     #[test]

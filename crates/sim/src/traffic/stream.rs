@@ -2,7 +2,7 @@
 
 use braid_engine::stats::ConnStats;
 use braid_engine::strategy::FlowSize;
-use braid_engine::{ApiError, CloseReason, ConnId, FallbackCause, Stack};
+use braid_engine::{ApiError, CloseReason, ConnId, FallbackCause, Stack, Urgency};
 use braid_wire::Instant;
 
 use super::message::Received;
@@ -43,6 +43,8 @@ pub struct Stream {
     /// What this end says of the size of the flow: when it accepts the connection, or when what it
     /// held may go.
     pub flow_size: FlowSize,
+    /// What it says of how urgent the connection is.
+    pub urgency: Urgency,
     /// What goes before all that is counted here.
     pub preface: Preface,
     /// Writes only the first byte, which establishes the connection: more when this is unset.
@@ -71,6 +73,7 @@ impl Stream {
             closed: None,
             report: None,
             flow_size: FlowSize::Unknown,
+            urgency: Urgency::default(),
             preface: Preface::default(),
             held: false,
             shut: false,

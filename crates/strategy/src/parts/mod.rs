@@ -3,6 +3,7 @@
 pub mod again;
 pub mod estimate;
 pub mod flow;
+pub mod manners;
 pub mod quality;
 pub mod rank;
 pub mod table;

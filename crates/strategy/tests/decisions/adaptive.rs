@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use braid_engine::Urgency;
 use braid_engine::strategy::{
     Decision, FirstSubflow, FlowSize, OpenView, Opening, Payload, SendView, Strategy, SubflowView,
 };
@@ -147,25 +148,39 @@ fn copies_cost_no_more_than_they_may() {
     assert!(copies(&lossy, 1 << 20, 0));
 }
 
-/// Background data leaves the best path to others, where there is another one.
+/// Background data leaves a path on which others are, but for two packets; other data stands back
+/// where there is a queue.
 #[test]
-fn the_least_urgent_leave_the_best_path() {
-    let subflows = [steady(0, 20), steady(1, 80)];
-    let background = urgent(left(view(&subflows), 0), 7, 50_000);
-    assert_eq!(on(adaptive(&background)), Some(1));
-    let alone = urgent(left(view(&subflows[..1]), 0), 7, 50_000);
-    assert_eq!(on(adaptive(&alone)), Some(0));
-    let mixed = urgent(view(&subflows), 7, 50_000);
-    assert_eq!(on(adaptive(&mixed)), Some(0));
+fn the_less_urgent_stand_back() {
+    let busy = SubflowView {
+        most_urgent: Some(Urgency::default()),
+        in_flight: 4_000,
+        ..steady(0, 20)
+    };
+    let subflows = [busy, steady(1, 80)];
+    let on_path = |subflows: &[SubflowView], level| {
+        on(adaptive(&urgent(left(view(subflows), 0), level, 50_000)))
+    };
+    assert_eq!(on_path(&subflows, 7), Some(1));
+    assert_eq!(on_path(&subflows, 3), Some(0));
+    assert_eq!(on_path(&subflows, 5), Some(0));
+    let queued = SubflowView {
+        latest_rtt: busy.base_rtt + Duration::from_millis(11),
+        delivery_rate: 100_000,
+        ..busy
+    };
+    assert_eq!(on_path(&[queued, steady(1, 80)], 5), Some(1));
+    assert_eq!(on_path(&[queued, steady(1, 80)], 3), Some(0));
 }
 
-/// 25 kB of important data wait for the fast path, whatever waits behind them.
+/// Important data takes the fastest path that has room, whatever waits behind it.
 #[test]
-fn important_data_waits_for_the_best_path() {
-    let subflows = [used_up(steady(0, 20)), steady(1, 80)];
-    let behind = left(view(&subflows), 500_000);
-    assert_eq!(on(adaptive(&behind)), Some(1));
-    assert_eq!(adaptive(&urgent(behind, 1, 25_000)), Decision::WAIT);
+fn important_data_goes_on_the_best_path() {
+    let both = [steady(0, 20), steady(1, 80)];
+    let behind = |subflows| urgent(left(view(subflows), 500_000), 1, 25_000);
+    assert_eq!(on(adaptive(&behind(&both))), Some(0));
+    let full = [used_up(steady(0, 20)), steady(1, 80)];
+    assert_eq!(on(adaptive(&behind(&full))), Some(1));
 }
 
 fn opens(view: &OpenView<'_>) -> Option<u8> {
