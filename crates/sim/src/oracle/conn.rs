@@ -178,8 +178,12 @@ impl Conn {
         });
     }
 
-    /// The peer's SYN or SYN/ACK.
-    pub fn on_syn_received(&mut self, flow: &Flow, segment: &Segment) {
+    /// The peer's SYN or SYN/ACK. `taken` says that its subflow goes on.
+    pub fn on_syn_received(&mut self, flow: &Flow, segment: &Segment, taken: bool) {
+        // Of several SYNs side by side the one that is answered first opens the connection.
+        if taken && segment.ack.is_some() && self.remote.is_none() {
+            self.initial = flow.id;
+        }
         if flow.id != self.initial {
             return;
         }

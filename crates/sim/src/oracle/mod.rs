@@ -140,20 +140,20 @@ impl Oracle {
         if flow.irs == Some(segment.seq) || (answer && idle) {
             return;
         }
+        let alive = flow.conn.is_some_and(|conn| {
+            let mut subflows = stack.subflows(conn).into_iter();
+            subflows.any(|s| self::tuple(s.local, s.remote) == tuple && Some(s.id) == flow.id)
+        });
         if !answer {
             // An old SYN does not disturb a subflow that lives.
-            let alive = |conn| {
-                let mut subflows = stack.subflows(conn).into_iter();
-                subflows.any(|s| self::tuple(s.local, s.remote) == tuple && Some(s.id) == flow.id)
-            };
-            if flow.conn.is_some_and(alive) {
+            if alive {
                 return;
             }
             *flow = Flow::default();
         }
         flow.on_syn_received(segment);
         if let Some(conn) = flow.conn.and_then(|conn| self.conns.get_mut(&conn)) {
-            conn.on_syn_received(flow, segment);
+            conn.on_syn_received(flow, segment, alive);
         }
     }
 
