@@ -211,14 +211,15 @@ impl<'a> Scales<'a> {
         let Some((best, arrival)) = best else {
             return New::Elsewhere;
         };
-        if self.is_overshooting(best) {
+        // With nothing under way nothing would end a wait.
+        if self.view.outstanding > 0 && self.is_overshooting(best) {
             return New::Hold;
         }
         let others = self.subflows.iter();
         let others = others.filter(|w| w.subflow.id != best.subflow.id);
         let elsewhere: f64 = others.map(|w| w.estimate.delivered_within(arrival)).sum();
         // A tie of two that are ready must not make both wait.
-        if elsewhere > self.remaining + 1.0 {
+        if elsewhere > self.remaining + 1.0 && self.view.outstanding > 0 {
             return New::Elsewhere;
         }
         let most = (self.remaining - elsewhere).max(f64::from(best.subflow.mss));
@@ -287,8 +288,9 @@ impl<'a> Scales<'a> {
         let arrival = of(*subflow).map_or(f64::INFINITY, |on| {
             on.estimate.arrival((data.end - data.start) as f64)
         });
-        // One that is left out is beyond all estimates.
-        let original = of(data.carrier).map_or(f64::INFINITY, |holder| holder.estimate.drained());
+        // One that is left out, or whose rate is not known any more, is beyond all estimates.
+        let holder = of(data.carrier).filter(|holder| holder.subflow.peak_rate > 0);
+        let original = holder.map_or(f64::INFINITY, |holder| holder.estimate.drained());
         2.0 * arrival < original
     }
 

@@ -27,6 +27,10 @@ impl Connection {
         Ok(())
     }
 
+    fn has_room_for_a_subflow(&self, ctx: &Ctx<'_>) -> bool {
+        self.subflows.len() < ctx.config.max_subflows.min(MAX_SUBFLOWS)
+    }
+
     /// Subflows whose SYN may open the connection.
     pub(super) fn opening(&self) -> impl Iterator<Item = &Subflow> {
         let opening = |s: &&Subflow| s.phase == Phase::SynSent && s.opens == Opens::Connection;
@@ -36,6 +40,9 @@ impl Connection {
     /// The SYN on subflow `i` is not answered yet: a second one leaves on another path. Neither
     /// carries a key (RFC 8684 section 3.1), so whichever is answered first opens the connection.
     pub(super) fn try_beside(&mut self, ctx: &mut Ctx<'_>, i: usize) {
+        if !self.has_room_for_a_subflow(ctx) {
+            return;
+        }
         let unanswered = Some(self.subflows[i].path);
         let situation = self.situation(ctx);
         let opening = self
@@ -131,7 +138,7 @@ impl Connection {
             return false;
         }
         self.listener.is_none()
-            && self.subflows.len() < ctx.config.max_subflows.min(MAX_SUBFLOWS)
+            && self.has_room_for_a_subflow(ctx)
             && self.is_open()
             && !self.is_ending()
             && self.mptcp().is_some_and(|m| !m.deny_join)
