@@ -8,7 +8,7 @@ use braid_wire::{Instant, Rng};
 use crate::minrtt;
 use crate::parts::again;
 use crate::parts::table::PerSubflow;
-use crate::parts::usable::{by_rtt, usable};
+use crate::parts::usable::{by_rtt, moving};
 
 /// Ferlin et al., "BLEST: Blocking Estimation-based MPTCP Scheduler for Heterogeneous Networks" (IFIP
 /// Networking 2016). Where `minrtt` would take a slower subflow than the fastest, it estimates what
@@ -65,7 +65,7 @@ impl Blest {
             self.seen.of(subflow.id).add(subflow.srtt);
         }
         let decision = minrtt::new_data(view)?;
-        let fast = usable(view).min_by_key(|s| by_rtt(s))?;
+        let fast = moving(view).min_by_key(|s| by_rtt(s))?;
         let Decision::Send { subflow, .. } = decision else {
             return None;
         };

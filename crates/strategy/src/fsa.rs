@@ -11,7 +11,7 @@ use crate::parts::again;
 use crate::parts::flow::{FlowClass, Limits, size};
 use crate::parts::rank::by_base_rtt;
 use crate::parts::table::PerSubflow;
-use crate::parts::usable::usable;
+use crate::parts::usable::{moving, usable};
 
 /// Xing et al., "MPTCP Meets Big Data" (IEEE Network 34(4), 2020). The subflow of lowest round-trip
 /// time, with room or without, always gets new data. On the others a packet of a mouse is a copy
@@ -79,7 +79,7 @@ fn fastest_on_record(paths: &[PathView]) -> Option<PathId> {
 
 impl Fsa {
     fn in_turn(&mut self, view: &SendView<'_>, rng: &mut Rng) -> Option<Decision> {
-        let best = usable(view).min_by_key(|s| by_base_rtt(s))?;
+        let best = moving(view).min_by_key(|s| by_base_rtt(s))?;
         if best.ready && view.may_send_new {
             return Some(Decision::new_on(best.id));
         }

@@ -5,7 +5,7 @@ use braid_engine::strategy::{Decision, Payload, SendView, Strategy, SubflowView}
 use braid_wire::Rng;
 
 use crate::parts::again;
-use crate::parts::usable::usable;
+use crate::parts::usable::{moving, usable};
 
 /// Most bytes that stay on a subflow once it is chosen.
 const BURST: u64 = 64 << 10;
@@ -42,7 +42,7 @@ impl Linux {
         let (subflow, end) = match same.zip(end) {
             Some(burst) => burst,
             None => {
-                let next = usable(view).min_by_key(|s| linger(s)).filter(|s| s.ready)?;
+                let next = moving(view).min_by_key(|s| linger(s)).filter(|s| s.ready)?;
                 (next, view.sent + BURST)
             }
         };

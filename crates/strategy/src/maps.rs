@@ -7,7 +7,7 @@ use crate::parts::again;
 use crate::parts::quality::{Attributes, Highest, MeasuredLoss, Weights, modelled_loss, score};
 use crate::parts::rank::first_with_room;
 use crate::parts::table::PerSubflow;
-use crate::parts::usable::usable;
+use crate::parts::usable::{moving, usable};
 use crate::settings::{Settings, StrategyError};
 
 /// In one of so many round trips of a path without new data it is measured: soon on one that is fast
@@ -128,7 +128,7 @@ impl Maps {
         if !self.single {
             return first_with_room(view, view.unsent, |s| self.order(s), |_| true);
         }
-        let best = usable(view).min_by_key(|s| self.order(s))?;
+        let best = moving(view).min_by_key(|s| self.order(s))?;
         (best.ready && view.may_send_new).then(|| Decision::new_on(best.id))
     }
 

@@ -54,7 +54,9 @@ pub fn first_with_room<K: Ord>(
     })
 }
 
-/// Whether only the pacer keeps a subflow from sending.
+/// Whether only the pacer keeps a subflow from sending. With nothing under way it is rather the peer
+/// that does, and it would be waited for in vain.
 fn is_paced(subflow: &SubflowView) -> bool {
-    !subflow.ready && subflow.window_room() >= u64::from(subflow.mss)
+    let room = subflow.window_room() >= u64::from(subflow.mss);
+    !subflow.ready && room && subflow.in_flight > 0
 }

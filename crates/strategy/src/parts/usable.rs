@@ -17,6 +17,12 @@ pub fn usable<'a>(view: &SendView<'a>) -> impl Iterator<Item = &'a SubflowView> 
         .filter(move |s| !s.stale && s.backup != regular)
 }
 
+/// The [`usable`] subflows that have room or will have it: who waits for one that the peer keeps shut,
+/// with nothing under way there, waits for ever.
+pub fn moving<'a>(view: &SendView<'a>) -> impl Iterator<Item = &'a SubflowView> + Clone {
+    usable(view).filter(|s| s.ready || s.in_flight > 0)
+}
+
 /// Order by round-trip time. A subflow without a sample yet had trouble in its handshake: last.
 pub fn by_rtt(subflow: &SubflowView) -> (bool, Duration) {
     (subflow.srtt.is_zero(), subflow.srtt)
