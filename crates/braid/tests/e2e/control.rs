@@ -149,10 +149,10 @@ fn a_box_that_is_restarted_knows_its_links() {
     let mut bed = Bed::up_with(render_changed(Role::Box, keep));
     bed.fetch(100_000);
     bed.wait_for(
-        "the connection to be gone, and its rate to be known",
+        "the connection to be gone, and its link to be known",
         |bed| {
             let path = &status(bed, "box").paths[0];
-            path.subflows == 0 && path.delivery_rate.is_some()
+            path.subflows == 0 && path.loss.is_some()
         },
     );
     let stopped = bed.testbed.stop("box");
@@ -161,7 +161,7 @@ fn a_box_that_is_restarted_knows_its_links() {
     bed.wait_for_intake();
     let again = status(&bed, "box");
     assert_eq!(again.counters["accepted"], 0);
-    assert!(again.paths[0].delivery_rate.is_some(), "{again:?}");
+    assert!(again.paths[0].loss.is_some(), "{again:?}");
 }
 
 #[test]
