@@ -69,7 +69,8 @@ impl Blest {
         let Decision::Send { subflow, .. } = decision else {
             return None;
         };
-        let slow = view.subflow(subflow).filter(|slow| slow.id != fast.id);
+        // One that has room and was passed over is not waited for.
+        let slow = view.subflow(subflow).filter(|_| !fast.ready);
         let blocks = slow.is_some_and(|slow| {
             self.correct(view.now, slow);
             self.would_block(view, fast, slow)

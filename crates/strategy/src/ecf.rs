@@ -35,7 +35,8 @@ impl Ecf {
         let Decision::Send { subflow, .. } = decision else {
             return None;
         };
-        let slow = view.subflow(subflow).filter(|slow| slow.id != fast.id);
+        // One that has room and was passed over is not waited for.
+        let slow = view.subflow(subflow).filter(|_| !fast.ready);
         let waits = slow.is_some_and(|slow| self.waits(view.unsent, fast, slow));
         (!waits).then_some(decision)
     }
