@@ -8,7 +8,7 @@ use braid_engine::strategy::{
     Decision, InFlight, OpenView, Opening, PathView, Payload, SendView, Strategy, StrategyEvent,
     SubflowView, first_in_order,
 };
-use braid_engine::{PathRecord, Protocol};
+use braid_engine::{PathRecord, Protocol, Urgency};
 use braid_wire::{Instant, Rng};
 
 use crate::parts::again;
@@ -126,6 +126,8 @@ struct Scales<'a> {
     view: &'a SendView<'a>,
     records: &'a PerSubflow<Option<PathRecord>>,
     subflows: ArrayVec<Weighed<'a>, MOST>,
+    /// How urgent the data is that is next.
+    next: Option<Urgency>,
     /// Bytes to be sent for the first time.
     remaining: f64,
 }
@@ -149,6 +151,7 @@ impl<'a> Scales<'a> {
             view,
             records,
             subflows: weighed.collect(),
+            next,
             // What the flow's size says of more is left out: it may go the other way.
             remaining: view.unsent as f64,
         }
@@ -201,7 +204,7 @@ impl<'a> Scales<'a> {
             let segment = f64::from(w.subflow.mss).min(self.remaining);
             w.estimate.arrival(segment)
         };
-        if manners::next_urgency(self.view).is_some_and(manners::is_important) {
+        if self.next.is_some_and(manners::is_important) {
             return manners::on_the_best(self.view).map_or(New::Elsewhere, New::Send);
         }
         let ready = self.subflows.iter().filter(|w| w.ready);

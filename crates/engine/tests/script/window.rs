@@ -15,6 +15,20 @@ fn plain() -> Script {
     Script::tcp(config(), syn(), ack(1, 1).win(512))
 }
 
+/// An accepted MPTCP connection that has written 200 bytes to a peer with a window of 128, full at
+/// 10 ms.
+fn filled() -> Script {
+    let mut s = Script::server(config());
+    s.peer(1);
+    send!(s, 0, syn().raw(&hex("1e 04 01 01")));
+    recv!(s => 0, s.capable(syn_ack()));
+    send!(s, 10, s.third_ack().win(1));
+    recv!(s, 10, ack(1, 1).dss(dack(0)));
+    s.write([7; 200]);
+    recv!(s, 10, data(1, 1, [7; 128]).dss(dack(0).map(0, 1, 128)));
+    s
+}
+
 /// `n` segments of the peer, each acknowledged at once at the start.
 fn quick(s: &mut Script, n: usize) {
     for n in 0..n {
@@ -182,14 +196,7 @@ fn a_zero_window_is_probed() {
 /// on with backoff until a window update gets through.
 #[test]
 fn a_zero_window_is_probed_while_the_data_ack_is_behind() {
-    let mut s = Script::server(config());
-    s.peer(1);
-    send!(s, 0, syn().raw(&hex("1e 04 01 01")));
-    recv!(s => 0, s.capable(syn_ack()));
-    send!(s, 10, s.third_ack().win(1));
-    recv!(s, 10, ack(1, 1).dss(dack(0)));
-    s.write([7; 200]);
-    recv!(s, 10, data(1, 1, [7; 128]).dss(dack(0).map(0, 1, 128)));
+    let mut s = filled();
     send!(s, 20, ack(1, 129).win(0).dss(dack(0)));
     let mut probes = Vec::new();
     while s.now < Instant::from_millis(20_000) {
@@ -235,14 +242,7 @@ fn a_stalled_data_ack_is_probed() {
 /// subflow acknowledged, gets that again.
 #[test]
 fn data_dropped_after_a_shut_window_is_sent_again() {
-    let mut s = Script::server(config());
-    s.peer(1);
-    send!(s, 0, syn().raw(&hex("1e 04 01 01")));
-    recv!(s => 0, s.capable(syn_ack()));
-    send!(s, 10, s.third_ack().win(1));
-    recv!(s, 10, ack(1, 1).dss(dack(0)));
-    s.write([7; 200]);
-    recv!(s, 10, data(1, 1, [7; 128]).dss(dack(0).map(0, 1, 128)));
+    let mut s = filled();
     send!(s, 20, ack(1, 129).win(0).dss(dack(128)));
     s.skip(2_000);
     send!(s, 2_000, ack(1, 129).win(512).dss(dack(128)));
