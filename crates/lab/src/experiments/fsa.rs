@@ -1,9 +1,10 @@
 //! FSA-MPTCP: flow-size aware transmission.
 
 use super::definition::Definition;
-use super::outcome::{Table, Verdict};
+use super::outcome::Table;
 use super::session::Session;
-use crate::arm::Error;
+use super::verdict::{Bound, Verdict};
+use crate::arm::{Arm, Error};
 use crate::fct::{Cell, DefaultPath, RunResult, Size};
 use crate::plot::{Axis, Body, Figure, Mark, Point, Scale, Series};
 use crate::stats;
@@ -19,6 +20,7 @@ pub const FSA_2A: Definition = Definition {
                less for large flows; at 4 kB the first subflow carries everything.",
     must_hold: "The gap is 40 to 200 ms at every size and at least 80 ms up to 256 k; at 4 k no \
                 byte goes over the second subflow.",
+    arms: &[Arm::Sim, Arm::Links],
     cells: |_| WINDOWS.len() * SIZES.len() * 2,
     runs: (30, 3),
     measure: fsa_2a,
@@ -89,7 +91,7 @@ fn pair(session: &mut Session<'_>, window: u32, size: &str) -> Result<Pair, Erro
     for (start, runs) in runs.iter_mut().enumerate() {
         let cell = cell(session.seed(), window, &size, start)?;
         let name = format!("iw{window}-{size}-start{start}");
-        (_, *runs) = session.fct(name, &cell)?;
+        *runs = session.fct(name, &cell)?;
     }
     let ms = runs.each_ref().map(|runs| {
         let ms = runs.iter().map(|r| r.fct.as_nanos() as f64 / 1e6);
@@ -117,56 +119,36 @@ fn estimate(sample: &[f64]) -> (f64, f64) {
     (mean, stats::half_width(sample, 0.95).unwrap_or(0.0))
 }
 
-fn verdicts(window: u32, pairs: &[Pair]) -> Vec<Verdict> {
-    let complete = pairs.iter().all(|p| p.completed);
-    let span = |pairs: &[&Pair]| {
-        let gaps = || pairs.iter().map(|p| p.gap.0);
-        (
-            gaps().fold(f64::INFINITY, f64::min),
-            gaps().fold(f64::NEG_INFINITY, f64::max),
+fn verdicts(window: u32, pairs: &[Pair]) -> [Verdict; 4] {
+    let verdict = |claim: &str, bound, unit: &str, values: Vec<(String, f64)>| {
+        Verdict::new(format!("IW {window}: {claim}"), bound, unit, values)
+    };
+    let of = |pair: &Pair, value: f64| (pair.size.to_string(), value);
+    let gaps = |most: u64| {
+        let pairs = pairs.iter().filter(|p| p.size.bytes() <= most);
+        pairs.map(|p| of(p, p.gap.0)).collect::<Vec<_>>()
+    };
+    let share = |pair: &Pair| pair.gap.0 / pair.means[0].0;
+    let (first, last) = (&pairs[0], &pairs[pairs.len() - 1]);
+    [
+        verdict("gap at every size", Bound::Within(30.0, 200.0), "ms", gaps(u64::MAX))
+            .reported("about 100 ms"),
+        verdict("gap up to 256 k", Bound::AtLeast(80.0), "ms", gaps(SHORT))
+            .reported("about 100 ms"),
+        verdict(
+            "the gap as a share of the time at 4 M, against that at 4 k",
+            Bound::Below(1.0),
+            "",
+            vec![(String::new(), share(last) / share(first))],
         )
-    };
-    let all = span(&pairs.iter().collect::<Vec<_>>());
-    let short = span(
-        &pairs
-            .iter()
-            .filter(|p| p.size.bytes() <= SHORT)
-            .collect::<Vec<_>>(),
-    );
-    let share = |pair: Option<&Pair>| pair.map_or(f64::NAN, |p| p.gap.0 / p.means[0].0 * 100.0);
-    let shares = (share(pairs.first()), share(pairs.last()));
-    let elsewhere = pairs.first().map_or(u64::MAX, |p| p.elsewhere);
-    let verdict = |claim: &str, reported: &str, measured: String, holds: bool| Verdict {
-        claim: format!("initial window {window}: {claim}"),
-        reported: reported.to_owned(),
-        measured,
-        holds: holds && complete,
-    };
-    vec![
+        .reported("relatively less for large flows"),
         verdict(
-            "gap of 40 to 200 ms at every size",
-            "about 100 ms",
-            format!("{:.1} to {:.1} ms", all.0, all.1),
-            all.0 >= 40.0 && all.1 <= 200.0,
-        ),
-        verdict(
-            "gap of at least 80 ms up to 256 k",
-            "about 100 ms",
-            format!("at least {:.1} ms", short.0),
-            short.0 >= 80.0,
-        ),
-        verdict(
-            "relatively less for large flows",
-            "less",
-            format!("{:.0} % at 4 k, {:.1} % at 4 M", shares.0, shares.1),
-            shares.1 < shares.0,
-        ),
-        verdict(
-            "at 4 k no byte on the second subflow",
-            "the first carries everything",
-            format!("{elsewhere} bytes"),
-            elsewhere == 0,
-        ),
+            "bytes on the second subflow at 4 k",
+            Bound::AtMost(0.0),
+            "",
+            vec![(String::new(), first.elsewhere as f64)],
+        )
+        .reported("the first carries everything"),
     ]
 }
 

@@ -8,8 +8,11 @@
 mod definition;
 mod fsa;
 mod grid;
+mod kernel;
 mod outcome;
 mod session;
+mod sweep;
+mod verdict;
 
 #[cfg(test)]
 mod tests;
@@ -17,11 +20,12 @@ mod tests;
 use std::fmt;
 
 pub use definition::Definition;
-pub use outcome::{Findings, Outcome, Request, Table, Verdict};
+pub use outcome::{Findings, Outcome, Request, Table};
 pub use session::Session;
+pub use verdict::{Bound, Verdict};
 
 /// Every experiment, in the order in which they are listed.
-pub static ALL: &[Definition] = &[fsa::FSA_2A, grid::GRID];
+pub static ALL: &[Definition] = &[fsa::FSA_2A, grid::GRID, kernel::KERNEL];
 
 /// The experiment called `id`.
 ///

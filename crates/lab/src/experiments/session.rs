@@ -2,7 +2,8 @@
 
 use serde_json::json;
 
-use super::outcome::{Findings, Outcome, Request, Table, Verdict};
+use super::outcome::{Findings, Outcome, Request, Table};
+use super::verdict::Verdict;
 use crate::arm::{Arm, Error};
 use crate::fct::{self, Cell, Row, RunResult};
 use crate::plot::Figure;
@@ -44,19 +45,31 @@ impl<'a> Session<'a> {
     ///
     /// # Errors
     /// As [`fct::run`].
-    pub fn fct(&mut self, name: String, cell: &Cell) -> Result<(Row, Vec<RunResult>), Error> {
-        let results = self.runs_of(cell, self.runs())?;
-        let row = Row::new(cell, self.request.arm, &results);
+    pub fn fct(&mut self, name: String, cell: &Cell) -> Result<Vec<RunResult>, Error> {
+        self.fct_on(self.arm(), name, cell)
+    }
+
+    /// The same on an arm that stands beside the experiment's own.
+    ///
+    /// # Errors
+    /// As [`fct::run`].
+    pub fn fct_on(
+        &mut self,
+        arm: Arm,
+        name: String,
+        cell: &Cell,
+    ) -> Result<Vec<RunResult>, Error> {
+        let results = self.runs_on(arm, cell, self.runs())?;
         let each: Vec<_> = results.iter().map(run_record).collect();
         let record = json!({
-            "cell": row,
+            "cell": Row::new(cell, arm, &results),
             "default_path": cell.default_path.to_string(),
             "initial_window": cell.initial_window,
             "queue": cell.queue,
             "runs": each,
         });
         self.record(name, record);
-        Ok((row, results))
+        Ok(results)
     }
 
     /// Makes `runs` runs of `cell` and leaves no record of them.
@@ -64,11 +77,12 @@ impl<'a> Session<'a> {
     /// # Errors
     /// As [`fct::run`].
     pub fn runs_of(&self, cell: &Cell, runs: u64) -> Result<Vec<RunResult>, Error> {
+        self.runs_on(self.arm(), cell, runs)
+    }
+
+    fn runs_on(&self, arm: Arm, cell: &Cell, runs: u64) -> Result<Vec<RunResult>, Error> {
         let Request {
-            arm,
-            threads,
-            progress,
-            ..
+            threads, progress, ..
         } = self.request;
         fct::run(cell, arm, runs, threads, progress)
     }

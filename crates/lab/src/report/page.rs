@@ -118,9 +118,9 @@ fn html_section(out: &mut String, stored: &Stored) {
         let _ = writeln!(
             out,
             "<tr><td>{}</td><td>{}</td><td>{}</td>{}</tr>",
-            escape(&v.claim),
+            escape(&v.expected()),
             escape(&v.reported),
-            escape(&v.measured),
+            escape(&v.measured()),
             verdict_cell(v.holds)
         );
     }
@@ -176,10 +176,10 @@ pub fn markdown(stored: &[Stored]) -> String {
         let head = ["claim", "reported", "measured", ""].map(str::to_owned);
         let verdicts = o.verdicts.iter().map(|v| {
             vec![
-                v.claim.clone(),
+                v.expected(),
                 v.reported.clone(),
-                v.measured.clone(),
-                word(v.holds).to_owned(),
+                v.measured(),
+                v.word(),
             ]
         });
         markdown_table(&mut out, &head, &verdicts.collect::<Vec<_>>());
