@@ -97,10 +97,14 @@ impl<'a> Session<'a> {
         self.request.arm
     }
 
-    /// Prints a parameter under the result.
+    /// Prints a parameter under the result; one that was several things, as all of them.
     pub fn parameter(&mut self, name: &str, value: impl ToString) {
-        let parameters = &mut self.findings.outcome.parameters;
-        parameters.push((name.to_owned(), value.to_string()));
+        let (parameters, value) = (&mut self.findings.outcome.parameters, value.to_string());
+        match parameters.iter_mut().find(|(known, _)| known == name) {
+            None => parameters.push((name.to_owned(), value)),
+            Some((_, before)) if before.split(" | ").any(|one| one == value) => {}
+            Some((_, before)) => *before += &format!(" | {value}"),
+        }
     }
 
     /// Adds a verdict.

@@ -8,6 +8,9 @@ use crate::paths::PathError;
 use crate::plot::{Axis, Body, Figure, Mark, Point, Scale, Series};
 use crate::stats;
 
+/// Every size, bytes.
+pub const ALL: (u64, u64) = (0, u64::MAX);
+
 /// What is run.
 #[derive(Debug, Clone)]
 pub struct Sweep {
@@ -70,6 +73,12 @@ impl Sweep {
         for text in self.sizes {
             swept.sizes.push(size(text)?);
         }
+        session.parameter("paths", &self.cell.paths);
+        session.parameter("congestion control", &self.cell.cc);
+        session.parameter("initial window", self.cell.initial_window);
+        session.parameter("queue", format!("{} packets each way", self.cell.queue));
+        session.parameter("opens on path", self.cell.default_path);
+        session.parameter("records of paths", self.cell.records.name());
         for way in &self.ways {
             let mut runs = Vec::new();
             for size in &swept.sizes {
