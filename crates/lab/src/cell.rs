@@ -116,6 +116,8 @@ pub struct RunResult {
     pub join_syns: u64,
     /// Segments the flow's sender sent again.
     pub retransmissions: u64,
+    /// Retransmission timeouts of the flow's sender; with the kernel's sockets not counted, and 0.
+    pub rtos: u64,
 }
 
 /// The seed of run `index` of an experiment with `seed`. It depends on nothing else, so that all

@@ -134,5 +134,6 @@ fn count(cell: &Cell, moved: &[PathStats], result: &mut RunResult) {
         result.packets_by_path.push(traffic.packets_while_unsent);
         result.copies_by_path.push(traffic.copies_while_unsent);
         result.retransmissions += traffic.packets_retransmitted;
+        result.rtos += traffic.rtos;
     }
 }

@@ -26,6 +26,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use super::bed::{self, Bed, CLIENT, END_PRIORITY, SERVER, TICK, run_error};
 use super::error::Error;
 use super::flow;
+use super::history::{History, Memory};
 use crate::cell::{Cell, RunResult};
 
 /// The engines' devices.
@@ -39,6 +40,7 @@ pub struct Links {
     bed: Bed,
     client: Tun,
     server: Tun,
+    memory: Memory,
 }
 
 impl Links {
@@ -69,16 +71,22 @@ impl Links {
             bed,
             client,
             server,
+            memory: Memory::default(),
         })
     }
 
     pub(super) fn run(&mut self, cell: &Cell, index: u64) -> Result<RunResult, Error> {
         let (client, server) = (&mut self.client, &mut self.server);
+        let history = self.memory.of(cell, index)?;
         self.bed.run(cell, index, |seed| {
             // What an earlier run left behind is none of this one's.
             discard(client);
             discard(server);
-            transfer(cell, index, seed, (client, server))
+            let stacks = [
+                stack(cell, seed, 0, history)?,
+                stack(cell, seed, 1, history)?,
+            ];
+            transfer(cell, index, stacks, (client, server))
         })
     }
 
@@ -95,7 +103,7 @@ fn discard(device: &mut Tun) {
 fn transfer(
     cell: &Cell,
     index: u64,
-    seed: u64,
+    [mut opening, mut accepting]: [Stack; 2],
     (client, server): (&mut Tun, &mut Tun),
 ) -> Result<RunResult, Error> {
     let clock = Clock::new();
@@ -113,11 +121,9 @@ fn transfer(
         let wake = Wake(&shared.wake[node]);
         Driver::new(clock, device, stack, end, wake, Limits::default()).map_err(run_error)
     };
-    let mut accepting = stack(cell, seed, 1)?;
     accepting.add_path(PathConfig::v4(transfer::SERVER));
     accepting.listen(REMOTE).map_err(run_error)?;
     let mut server = driver(1, server, accepting, config.answers())?;
-    let mut opening = stack(cell, seed, 0)?;
     for n in 0..shared.paths {
         opening.add_path(PathConfig::v4(client_addr(n)));
     }
@@ -139,11 +145,15 @@ fn transfer(
     Ok(flow::result(cell, client.core.started, streams, join_syns))
 }
 
-fn stack(cell: &Cell, seed: u64, node: u32) -> Result<Stack, Error> {
+fn stack(cell: &Cell, seed: u64, node: u32, history: Option<&History>) -> Result<Stack, Error> {
     let strategy = braid_strategy::factory(&cell.strategy);
     let strategy = strategy.map_err(|e| Error::Usage(e.to_string()))?;
     let (_, rng) = node_streams(seed, node);
-    Ok(Stack::new(flow::engine(cell)?, rng, strategy))
+    let mut stack = Stack::new(flow::engine(cell)?, rng, strategy);
+    if let Some(history) = history {
+        history.load(node as usize, &mut stack, Instant::ZERO);
+    }
+    Ok(stack)
 }
 
 fn event() -> Result<OwnedFd, Error> {

@@ -3,6 +3,7 @@
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use braid_engine::ConnId;
@@ -12,8 +13,8 @@ use braid_wire::{Instant, Rng};
 
 use super::error::Error;
 use super::flow;
-use super::history::{self, History};
-use crate::cell::{Cell, Records, RunResult, run_seed};
+use super::history::Memory;
+use crate::cell::{Cell, RunResult, run_seed};
 
 /// Stream of the run's own random numbers, apart from those of the world's components.
 const RUN_STREAM: u64 = 1 << 41;
@@ -23,7 +24,7 @@ const START_JITTER: Duration = Duration::from_millis(10);
 /// Runs of a cell.
 #[derive(Debug, Default)]
 pub struct Sim {
-    history: Option<History>,
+    memory: Memory,
 }
 
 impl Sim {
@@ -35,14 +36,13 @@ impl Sim {
 
     /// Gives both ends of a run the records that the cell says they have.
     fn remember(&mut self, cell: &Cell, index: u64, run: &mut Run<'_>) -> Result<(), Error> {
-        if cell.records == Records::Cold {
-            return Ok(());
+        if let Some(history) = self.memory.of(cell, index)? {
+            let transfer = &mut run.transfer;
+            for (n, end) in transfer.ends().into_iter().enumerate() {
+                let load = |host: &mut Host, now| history.load(n, host.stack_mut(), now);
+                transfer.world.with_node(end, load);
+            }
         }
-        let history = match self.history.take().filter(|h| h.is_of(index)) {
-            Some(history) => history,
-            None => History::new(cell, index / history::RUNS)?,
-        };
-        self.history.insert(history).load(&mut run.transfer);
         Ok(())
     }
 }
@@ -92,6 +92,43 @@ pub fn record(
         log.finish().map_err(|e| unwritten(path, &e))?;
     }
     Ok(result)
+}
+
+/// Makes run `index` of `cell` and captures it at the client, as a pcapng file.
+///
+/// # Errors
+/// Those of a run.
+pub fn capture(cell: &Cell, index: u64) -> Result<Vec<u8>, Error> {
+    let mut run = Run::new(cell, index)?;
+    Sim::default().remember(cell, index, &mut run)?;
+    let file = Memorised::default();
+    let client = run.transfer.client;
+    let captured = run.transfer.capture(client, Box::new(file.clone()));
+    let captured = captured.map_err(|e| unwritten(Path::new("memory"), &e))?;
+    run.carry_out()?;
+    let finished = captured.finish();
+    finished.map_err(|e| unwritten(Path::new("memory"), &e))?;
+    Ok(std::mem::take(&mut *file.bytes()))
+}
+
+/// A file in memory.
+#[derive(Debug, Clone, Default)]
+struct Memorised(Arc<Mutex<Vec<u8>>>);
+
+impl Memorised {
+    fn bytes(&self) -> MutexGuard<'_, Vec<u8>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl io::Write for Memorised {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.bytes().write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 fn create(directory: &Path, name: &str) -> Result<(PathBuf, File), Error> {

@@ -25,7 +25,17 @@ pub use session::Session;
 pub use verdict::{Bound, Verdict};
 
 /// Every experiment, in the order in which they are listed.
-pub static ALL: &[Definition] = &[fsa::FSA_2A, grid::GRID, kernel::KERNEL];
+pub static ALL: &[Definition] = &[
+    fsa::FSA_2A,
+    fsa::FSA_2B,
+    fsa::FSA_3,
+    fsa::FSA_5,
+    fsa::FSA_6A,
+    fsa::FSA_6B,
+    fsa::FSA_6C,
+    grid::GRID,
+    kernel::KERNEL,
+];
 
 /// The experiment called `id`.
 ///

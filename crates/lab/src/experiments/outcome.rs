@@ -44,6 +44,8 @@ pub struct Findings {
     pub figures: Vec<(String, Figure)>,
     /// What was measured, by cell.
     pub records: Vec<(String, serde_json::Value)>,
+    /// Captures by name, as pcapng files.
+    pub captures: Vec<(String, Vec<u8>)>,
 }
 
 /// What an experiment found, as the report shows it.

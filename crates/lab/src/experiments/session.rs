@@ -23,6 +23,7 @@ impl<'a> Session<'a> {
                 outcome,
                 figures: Vec::new(),
                 records: Vec::new(),
+                captures: Vec::new(),
             },
         }
     }
@@ -53,12 +54,7 @@ impl<'a> Session<'a> {
     ///
     /// # Errors
     /// As [`fct::run`].
-    pub fn fct_on(
-        &mut self,
-        arm: Arm,
-        name: String,
-        cell: &Cell,
-    ) -> Result<Vec<RunResult>, Error> {
+    pub fn fct_on(&mut self, arm: Arm, name: String, cell: &Cell) -> Result<Vec<RunResult>, Error> {
         let results = self.runs_on(arm, cell, self.runs())?;
         let each: Vec<_> = results.iter().map(run_record).collect();
         let record = json!({
@@ -90,6 +86,11 @@ impl<'a> Session<'a> {
     /// Records `value` under a name that is a file name without extension.
     pub fn record(&mut self, name: String, value: serde_json::Value) {
         self.findings.records.push((name, value));
+    }
+
+    /// Keeps a capture under a name that is a file name without extension.
+    pub fn capture(&mut self, name: &str, pcapng: Vec<u8>) {
+        self.findings.captures.push((name.to_owned(), pcapng));
     }
 
     /// How the cells are run.
@@ -137,5 +138,6 @@ fn run_record(result: &RunResult) -> serde_json::Value {
         "copies_by_path": result.copies_by_path,
         "join_syns": result.join_syns,
         "retransmissions": result.retransmissions,
+        "rtos": result.rtos,
     })
 }

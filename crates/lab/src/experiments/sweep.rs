@@ -59,9 +59,30 @@ fn size(text: &str) -> Result<Size, Error> {
 }
 
 impl Sweep {
-    /// Cells it measures.
-    pub fn len(&self) -> usize {
-        self.sizes.len() * self.ways.len()
+    /// The cells that run on `arm`, with their names.
+    pub fn cells(&self, seed: u64, arm: Arm) -> Result<Vec<(String, Cell)>, Error> {
+        let mut cells = Vec::new();
+        for way in self
+            .ways
+            .iter()
+            .filter(|way| way.arm.is_none_or(|own| own == arm))
+        {
+            for text in self.sizes {
+                cells.push(self.cell(way, &size(text)?, seed));
+            }
+        }
+        Ok(cells)
+    }
+
+    fn cell(&self, way: &Way, size: &Size, seed: u64) -> (String, Cell) {
+        let mut cell = Cell {
+            size: size.clone(),
+            seed,
+            ..self.cell.clone()
+        };
+        (way.apply)(&mut cell, way.name);
+        let name = format!("{}-{size}-{}", self.name, way.name.replace(' ', "-"));
+        (name, cell)
     }
 
     /// Measures them all.
@@ -82,14 +103,8 @@ impl Sweep {
         for way in &self.ways {
             let mut runs = Vec::new();
             for size in &swept.sizes {
-                let mut cell = Cell {
-                    size: size.clone(),
-                    seed: session.seed(),
-                    ..self.cell.clone()
-                };
-                (way.apply)(&mut cell, way.name);
+                let (name, cell) = self.cell(way, size, session.seed());
                 let arm = way.arm.unwrap_or(session.arm());
-                let name = format!("{}-{size}-{}", self.name, way.name.replace(' ', "-"));
                 runs.push(Runs(session.fct_on(arm, name, &cell)?));
             }
             swept.ways.push((way.name, runs));
@@ -123,7 +138,9 @@ impl Swept {
     ) -> Vec<(String, f64)> {
         let sizes = self.sizes.iter().zip(self.of(way));
         let within = sizes.filter(|(size, _)| (least..=most).contains(&size.bytes()));
-        within.map(|(size, runs)| (size.to_string(), value(runs))).collect()
+        within
+            .map(|(size, runs)| (size.to_string(), value(runs)))
+            .collect()
     }
 
     /// `value` of a way as a share of the least of that of `others`, by size.
@@ -135,9 +152,15 @@ impl Swept {
         value: fn(&Runs) -> f64,
     ) -> Vec<(String, f64)> {
         let mut shares = self.values(way, sizes, value);
-        let others: Vec<_> = others.iter().map(|o| self.values(o, sizes, value)).collect();
+        let others: Vec<_> = others
+            .iter()
+            .map(|o| self.values(o, sizes, value))
+            .collect();
         for (n, (_, share)) in shares.iter_mut().enumerate() {
-            let best = others.iter().filter_map(|o| o.get(n)).map(|(_, value)| *value);
+            let best = others
+                .iter()
+                .filter_map(|o| o.get(n))
+                .map(|(_, value)| *value);
             *share /= best.fold(f64::NAN, f64::min);
         }
         shares
@@ -149,7 +172,9 @@ impl Swept {
         let ways = self.ways.iter();
         Swept {
             sizes: self.sizes.clone(),
-            ways: ways.map(|(name, runs)| (*name, runs.iter().map(part).collect())).collect(),
+            ways: ways
+                .map(|(name, runs)| (*name, runs.iter().map(part).collect()))
+                .collect(),
         }
     }
 
@@ -225,6 +250,40 @@ impl Runs {
     /// Standard deviation of the completion time, ms.
     pub fn sd(&self) -> f64 {
         stats::standard_deviation(&self.fct()).unwrap_or(f64::NAN)
+    }
+
+    /// Standard deviation of the time from the first byte of the response, ms.
+    pub fn data_sd(&self) -> f64 {
+        stats::standard_deviation(&self.fct_data()).unwrap_or(f64::NAN)
+    }
+
+    /// Bytes sent on a path, in all runs.
+    pub fn bytes(&self, path: usize) -> f64 {
+        let on_path = self.0.iter().filter_map(|run| run.bytes_by_path.get(path));
+        on_path.sum::<u64>() as f64
+    }
+
+    /// Copies as a share of the packets sent on a path while unsent data remained, all runs
+    /// together.
+    pub fn copies(&self, path: usize) -> f64 {
+        let sum = |of: fn(&RunResult) -> &Vec<u64>| {
+            self.0
+                .iter()
+                .filter_map(|run| of(run).get(path))
+                .sum::<u64>() as f64
+        };
+        sum(|run| &run.copies_by_path) / sum(|run| &run.packets_by_path)
+    }
+
+    /// Retransmission timeouts per flow.
+    pub fn rtos(&self) -> f64 {
+        self.sum(|run| run.rtos) / self.0.len() as f64
+    }
+
+    /// Share of flows that had a retransmission timeout.
+    pub fn timed_out(&self) -> f64 {
+        let hit = self.0.iter().filter(|run| run.rtos > 0).count();
+        hit as f64 / self.0.len() as f64
     }
 
     /// Half the 95 % interval of the mean, ms; 0 where one run alone says nothing of it.

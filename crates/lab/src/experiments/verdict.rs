@@ -123,8 +123,14 @@ impl Verdict {
             }
         };
         let known = |v: &(String, Option<f64>)| v.1.unwrap_or(f64::NAN);
-        let low = self.values.iter().min_by(|a, b| known(a).total_cmp(&known(b)));
-        let high = self.values.iter().max_by(|a, b| known(a).total_cmp(&known(b)));
+        let low = self
+            .values
+            .iter()
+            .min_by(|a, b| known(a).total_cmp(&known(b)));
+        let high = self
+            .values
+            .iter()
+            .max_by(|a, b| known(a).total_cmp(&known(b)));
         let text = match (low, high) {
             (Some(low), Some(high)) if self.values.len() > FEW => {
                 format!("{} to {}", show(low), show(high))

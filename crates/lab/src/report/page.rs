@@ -174,14 +174,10 @@ pub fn markdown(stored: &[Stored]) -> String {
         }
         out.push('\n');
         let head = ["claim", "reported", "measured", ""].map(str::to_owned);
-        let verdicts = o.verdicts.iter().map(|v| {
-            vec![
-                v.expected(),
-                v.reported.clone(),
-                v.measured(),
-                v.word(),
-            ]
-        });
+        let verdicts = o
+            .verdicts
+            .iter()
+            .map(|v| vec![v.expected(), v.reported.clone(), v.measured(), v.word()]);
         markdown_table(&mut out, &head, &verdicts.collect::<Vec<_>>());
         for name in &o.figures {
             let _ = writeln!(out, "\n![{name}]({}/{}/{name}.svg)", o.id, o.arm);

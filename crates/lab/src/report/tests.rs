@@ -2,7 +2,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use super::*;
-use crate::experiments::{Findings, Outcome, Table, Verdict};
+use crate::experiments::{Bound, Findings, Outcome, Table, Verdict};
 use crate::plot::{Axis, Body, Figure};
 
 /// A directory that is gone when the test is over.
@@ -23,6 +23,7 @@ impl Drop for Scratch {
 }
 
 fn findings(holds: bool) -> Findings {
+    let bound = if holds { 3.0 } else { 5.0 };
     let text = |s: &str| s.to_owned();
     Findings {
         outcome: Outcome {
@@ -36,12 +37,9 @@ fn findings(holds: bool) -> Findings {
             runs: 30,
             seed: 1,
             parameters: vec![(text("queue"), text("50"))],
-            verdicts: vec![Verdict {
-                claim: text("a > b"),
-                reported: text("+3 %"),
-                measured: text("+4 % | +5 %"),
-                holds,
-            }],
+            verdicts: vec![
+                Verdict::new("a > b", Bound::Above(bound), "| %", [("", 4.5)]).reported("+3 %"),
+            ],
             tables: vec![Table {
                 title: text("ms"),
                 columns: vec![text("size"), text("mean")],
@@ -60,6 +58,7 @@ fn findings(holds: bool) -> Findings {
             },
         )],
         records: vec![(text("cell-1"), serde_json::json!({ "runs": [1] }))],
+        captures: Vec::new(),
     }
 }
 
