@@ -7,6 +7,7 @@ use std::time::Duration;
 use braid_engine::cc::Algorithm;
 use braid_engine::stats::{PathStats, Traffic};
 use braid_engine::{Config, PathId};
+use braid_links::{Change, Schedule, Settings};
 use braid_sim::traffic::Stream;
 use braid_sim::transfer::{Direction, PathSettings, TransferConfig, client_addr};
 use braid_wire::{Instant, Rng};
@@ -48,6 +49,21 @@ pub(super) fn paths(cell: &Cell, seed: u64) -> Vec<PathSettings> {
         PathSettings::both(settings)
     });
     paths.collect()
+}
+
+/// How path `n`, alike in both directions with `settings`, changes in the course of a run.
+pub(super) fn schedule(cell: &Cell, n: usize, settings: &Settings) -> Schedule {
+    let dark = cell.dark.filter(|dark| dark.path == n);
+    let changes = dark.into_iter().flat_map(|dark| {
+        [(dark.from, false), (dark.until, true)].map(|(at, up)| Change {
+            at,
+            settings: Settings {
+                up,
+                ..settings.clone()
+            },
+        })
+    });
+    Schedule::new(changes)
 }
 
 /// `delay`, up to [`DELAY_VARIATION`] more or less.

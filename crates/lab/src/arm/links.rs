@@ -27,7 +27,7 @@ use super::bed::{self, Bed, CLIENT, END_PRIORITY, SERVER, TICK, run_error};
 use super::error::Error;
 use super::flow;
 use super::history::{History, Memory};
-use crate::cell::{Cell, RunResult};
+use crate::cell::{Arrivals, Cell, Direction, RunResult};
 
 /// The engines' devices.
 const DEVICE: &str = "engine";
@@ -111,6 +111,7 @@ fn transfer(
     let config = flow::transfer(cell, index, &[])?;
     let shared = Shared {
         paths: cell.paths.specs().len(),
+        watched: cell.dark.is_some(),
         deadline: Instant::ZERO + flow::limit(cell),
         warm: AtomicUsize::new(0),
         finished: AtomicUsize::new(0),
@@ -142,7 +143,14 @@ fn transfer(
     })?;
     let streams = [&client.core.ended, &server.core.ended].map(Option::as_ref);
     let join_syns = client.stack.stats().join_syns;
-    Ok(flow::result(cell, client.core.started, streams, join_syns))
+    let receiver = match cell.direction {
+        Direction::Down => &client.core,
+        Direction::Up => &server.core,
+    };
+    Ok(RunResult {
+        arrivals: receiver.arrivals.clone(),
+        ..flow::result(cell, client.core.started, streams, join_syns)
+    })
 }
 
 fn stack(cell: &Cell, seed: u64, node: u32, history: Option<&History>) -> Result<Stack, Error> {
@@ -198,6 +206,8 @@ impl Drop for Leaving<'_> {
 #[derive(Debug)]
 struct Shared {
     paths: usize,
+    /// What arrives is noted.
+    watched: bool,
     deadline: Instant,
     /// Ends that have a subflow on every path.
     warm: AtomicUsize,
@@ -231,6 +241,7 @@ struct End<'a> {
     ended: Option<Stream>,
     /// When the flow completion time started.
     started: Instant,
+    arrivals: Arrivals,
     warm: bool,
     tick: Instant,
     oracle: Oracle,
@@ -244,6 +255,7 @@ impl<'a> End<'a> {
             open: None,
             ended: None,
             started: Instant::ZERO,
+            arrivals: Arrivals::default(),
             warm: false,
             tick: Instant::ZERO,
             oracle: Oracle::new(Config::default()),
@@ -265,6 +277,10 @@ impl<'a> End<'a> {
     fn pump(&mut self, now: Instant, stack: &mut Stack) {
         if let Some((conn, stream)) = &mut self.open {
             stream.pump(now, *conn, stack, &mut self.oracle);
+            if self.shared.watched {
+                let time = now.saturating_since(self.started);
+                self.arrivals.note(time, stream.received);
+            }
             // It sees no packets here, only what is read.
             if let Some(first) = self.oracle.take().first() {
                 panic!("{first}");

@@ -14,7 +14,7 @@ use braid_wire::{Instant, Rng};
 use super::error::Error;
 use super::flow;
 use super::history::Memory;
-use crate::cell::{Cell, RunResult, run_seed};
+use crate::cell::{Arrivals, Cell, RunResult, run_seed};
 
 /// Stream of the run's own random numbers, apart from those of the world's components.
 const RUN_STREAM: u64 = 1 << 41;
@@ -159,6 +159,11 @@ impl<'a> Run<'a> {
         let mut transfer = Transfer::build(seed, &flow::transfer(cell, index, &paths)?);
         let mut rng = Rng::for_component(seed, RUN_STREAM);
         let start = rng.below(START_JITTER.as_nanos() as u64);
+        for (n, (path, (up, down))) in paths.iter().zip(transfer.links.clone()).enumerate() {
+            let world = &mut transfer.world;
+            world.schedule(up, flow::schedule(cell, n, &path.up));
+            world.schedule(down, flow::schedule(cell, n, &path.down));
+        }
         transfer.world.advance(Duration::from_nanos(start));
         Ok(Run {
             cell,
@@ -211,9 +216,32 @@ impl<'a> Run<'a> {
 
     /// Runs to the end of the connection at both ends, or to the limit.
     fn finish(&mut self) -> RunResult {
+        let mut arrivals = Arrivals::default();
+        if self.cell.dark.is_some() {
+            self.watch(&mut arrivals);
+        }
         self.transfer.run(flow::limit(self.cell));
         let client = self.transfer.world.host(self.transfer.client);
         let join_syns = client.stack().stats().join_syns;
-        flow::result(self.cell, self.started, self.transfer.ended(), join_syns)
+        let ended = self.transfer.ended();
+        RunResult {
+            arrivals,
+            ..flow::result(self.cell, self.started, ended, join_syns)
+        }
+    }
+
+    /// Runs until the flow has arrived, or to the limit, and notes what arrives.
+    fn watch(&mut self, arrivals: &mut Arrivals) {
+        let (size, started) = (self.cell.size.bytes(), self.started);
+        let receiver = self.transfer.receiver(self.cell.direction);
+        let world = &mut self.transfer.world;
+        world.run(flow::limit(self.cell), |world| {
+            let host = world.host(receiver);
+            let open = host.open_streams().map(|(_, stream)| stream.received);
+            let ended = host.finished().iter().map(|stream| stream.received);
+            let received = open.chain(ended).max().unwrap_or(0);
+            arrivals.note(world.now().saturating_since(started), received);
+            received >= size
+        });
     }
 }

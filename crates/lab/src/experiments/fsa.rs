@@ -8,7 +8,7 @@ pub use self::mosquitoes::FSA_6A;
 use super::definition::Definition;
 use super::outcome::Table;
 use super::session::Session;
-use super::sweep::{self, ALL, Runs, Sweep, Swept, Way};
+use super::sweep::{self, ALL, LINUX, Runs, Sweep, Swept, Way};
 use super::verdict::{Bound, Verdict};
 use crate::arm::{Arm, Error};
 use crate::cell::{Cell, DefaultPath, Records};
@@ -22,13 +22,6 @@ const ALIKE: &str = "5mbit,40ms,1%;5mbit,40ms,1%";
 const UNLIKE: &str = "5mbit,40ms,0%;5mbit,100ms,2%";
 /// Bytes in a kilobyte as sizes are written.
 const K: u64 = 1 << 10;
-/// What Linux does in the place of `minrtt`; over links only.
-const LINUX: Way = Way {
-    name: "Linux MPTCP",
-    arm: Some(Arm::Kernel),
-    apply: |cell, _| cell.records = Records::Cold,
-};
-
 /// What an experiment sweeps over: once for each congestion control and initial window.
 #[derive(Debug)]
 struct Plan {

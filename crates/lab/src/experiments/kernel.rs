@@ -2,7 +2,7 @@
 
 use super::definition::Definition;
 use super::session::Session;
-use super::sweep::{self, ALL, Runs, Sweep, Swept, Way};
+use super::sweep::{self, ALL, LINUX, Runs, Sweep, Swept, Way};
 use super::verdict::{Bound, Verdict};
 use crate::arm::{Arm, Error};
 use crate::cell::{Cell, DefaultPath};
@@ -30,16 +30,7 @@ pub const KERNEL: Definition = Definition {
 
 const LOSSES: [&str; 2] = ["0%", "2%"];
 const SIZES: &[&str] = &["4k", "16k", "64k", "256k", "1M", "4M"];
-const LINUX: &str = "Linux MPTCP";
-const WAYS: [Way; 3] = [
-    Way {
-        name: LINUX,
-        arm: Some(Arm::Kernel),
-        apply: |_, _| (),
-    },
-    Way::strategy("minrtt"),
-    Way::strategy("adaptive"),
-];
+const WAYS: [Way; 3] = [LINUX, Way::strategy("minrtt"), Way::strategy("adaptive")];
 /// The largest share of the kernel's time that a strategy may take in a cell, and what its
 /// geometric mean must be.
 const BARS: [(&str, f64, Bound); 2] = [
@@ -84,7 +75,7 @@ fn measure(session: &mut Session<'_>) -> Result<(), Error> {
 
 /// The strategy's mean time as a share of the kernel's, by cell.
 fn shares((name, part): &(String, Swept), strategy: &str) -> Vec<(String, f64)> {
-    let mut shares = part.shares(strategy, &[LINUX], ALL, Runs::mean);
+    let mut shares = part.shares(strategy, &[LINUX.name], ALL, Runs::mean);
     for (label, _) in &mut shares {
         *label += &format!(", {name}");
     }
@@ -93,7 +84,7 @@ fn shares((name, part): &(String, Swept), strategy: &str) -> Vec<(String, f64)> 
 
 fn figure(strategy: &str, parts: &[(String, Swept)]) -> Figure {
     let series = parts.iter().map(|(name, part)| {
-        let shares = part.shares(strategy, &[LINUX], ALL, Runs::mean);
+        let shares = part.shares(strategy, &[LINUX.name], ALL, Runs::mean);
         let points = shares.iter().zip(&part.sizes);
         Series {
             name: name.clone(),

@@ -6,6 +6,7 @@
 //! [`crate::report`] stores them and makes pages of what is stored.
 
 mod definition;
+mod failover;
 mod fsa;
 mod grid;
 mod kernel;
@@ -33,6 +34,7 @@ pub static ALL: &[Definition] = &[
     fsa::FSA_6A,
     fsa::FSA_6B,
     fsa::FSA_6C,
+    failover::FAILOVER,
     grid::GRID,
     kernel::KERNEL,
 ];

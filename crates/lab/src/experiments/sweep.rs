@@ -3,13 +3,20 @@
 use super::outcome::Table;
 use super::session::Session;
 use crate::arm::{Arm, Error};
-use crate::cell::{Cell, RunResult, Size};
+use crate::cell::{Cell, Records, RunResult, Size};
 use crate::paths::PathError;
 use crate::plot::{Axis, Body, Figure, Mark, Point, Scale, Series};
 use crate::stats;
 
 /// Every size, bytes.
 pub const ALL: (u64, u64) = (0, u64::MAX);
+
+/// Standard MPTCP as Linux does it, which keeps no records of its own for us.
+pub const LINUX: Way = Way {
+    name: "Linux MPTCP",
+    arm: Some(Arm::Kernel),
+    apply: |cell, _| cell.records = Records::Cold,
+};
 
 /// What is run.
 #[derive(Debug, Clone)]

@@ -151,7 +151,7 @@ mod tests {
             copies_by_path: copies.to_vec(),
             join_syns: 1,
             retransmissions: 2,
-            rtos: 0,
+            ..RunResult::default()
         }
     }
 
