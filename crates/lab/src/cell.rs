@@ -70,7 +70,7 @@ impl Cell {
         }
     }
 
-    /// The command that makes the first `runs` runs in the simulator.
+    /// The command that makes the first `runs` runs in the simulator, but for a path that goes dark.
     pub fn command(&self, runs: u64) -> String {
         let warm = if self.warm_subflows {
             " --warm-subflows"

@@ -330,7 +330,8 @@ pub const FSA_3: Definition = Definition {
     reported: "Redundancy could partly avoid timeouts.",
     must_hold: "Timeouts per flow, and the share of flows that have any: redundant and fsa lower \
                 than roundrobin, over all sizes.",
-    arms: ARMS,
+    // Over links there are too few runs to see any: one flow in two hundred has a timeout.
+    arms: &[Arm::Sim],
     cells: |arm| TIMEOUTS.cells(arm),
     runs: (500, 3),
     measure: |session| {
@@ -348,10 +349,7 @@ pub const FSA_3: Definition = Definition {
 };
 
 const TIMEOUTS: Plan = Plan {
-    sizes: [
-        &["16k", "32k", "64k", "128k", "256k", "512k"],
-        &["16k", "64k", "512k"],
-    ],
+    sizes: [&["16k", "32k", "64k", "128k", "256k", "512k"]; 2],
     ways: &[
         Way::strategy("roundrobin"),
         Way::strategy("redundant"),

@@ -132,8 +132,30 @@ fn the_page_stands_alone_and_says_what_holds() {
     assert!(html(&stored(false)).contains(">does not hold<"));
     let text = markdown(&stored(false));
     assert!(
-        text.contains("| a > b | +3 % | +4 % \\| +5 % | does not hold |"),
+        text.contains("| a > b: above 5 \\| % | +3 % | 4.500 \\| % | does not hold: too few |"),
         "{text}"
     );
     assert!(text.contains("![fct](x-1/sim/fct.svg)"));
+}
+
+/// What was measured on both arms stands in one row, and what only one has is not lost.
+#[test]
+fn arms_stand_side_by_side() {
+    let mut results = [true, true].map(|holds| Stored {
+        outcome: findings(holds).outcome,
+        svgs: Vec::new(),
+    });
+    let value = |claim, value| Verdict::new(claim, Bound::AtMost(1.0), "", [("", value)]);
+    results[0].outcome.verdicts = vec![value("a", 0.5), value("b", 0.5)];
+    results[1].outcome.verdicts = vec![value("a", 2.0), value("c", 0.25)];
+    results[1].outcome.arm = "links".to_owned();
+    let text = markdown(&results);
+    for row in [
+        "| must hold | reported | measured (sim) | measured (links) | holds? |",
+        "| a: at most 1 |  | 0.500 | 2 | sim holds; links does not hold |",
+        "| b: at most 1 |  | 0.500 |  | holds |",
+        "| c: at most 1 |  |  | 0.250 | holds |",
+    ] {
+        assert!(text.contains(row), "{row}\n{text}");
+    }
 }
