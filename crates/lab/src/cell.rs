@@ -136,6 +136,9 @@ pub struct RunResult {
     /// Where a path goes dark: when bytes arrived in order at the receiver, and how many there were
     /// by then.
     pub arrivals: Arrivals,
+    /// The retransmission timeout that the sender's engine had for that path by then; 0 where there
+    /// is none.
+    pub dark_rto: Duration,
 }
 
 /// How the bytes of a flow arrived.

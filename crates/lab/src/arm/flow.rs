@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use braid_engine::cc::Algorithm;
 use braid_engine::stats::{PathStats, Traffic};
-use braid_engine::{Config, PathId};
+use braid_engine::{Config, ConnId, PathId, Stack};
 use braid_links::{Change, Schedule, Settings};
 use braid_sim::traffic::Stream;
 use braid_sim::transfer::{Direction, PathSettings, TransferConfig, client_addr};
@@ -134,6 +134,18 @@ pub(super) fn result(
         &mut result,
     );
     result
+}
+
+/// The retransmission timeout that the sender has for the path that goes dark.
+pub(super) fn dark_rto(cell: &Cell, stack: &Stack, conn: ConnId) -> Duration {
+    let subflows = stack.subflows(conn).into_iter();
+    let mut here = subflows.filter(|subflow| {
+        cell.dark.is_some_and(|dark| match cell.direction {
+            Direction::Down => subflow.remote.ip() == IpAddr::V4(client_addr(dark.path)),
+            Direction::Up => subflow.path == PathId(dark.path as u8),
+        })
+    });
+    here.next().map_or(Duration::ZERO, |subflow| subflow.rto)
 }
 
 /// Adds up what the sender put on each path.

@@ -8,6 +8,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use braid_engine::app::{Core, Ctx};
 use braid_engine::{Config, ConnId, ConnectOptions, Event, PathConfig, Stack};
@@ -111,7 +112,7 @@ fn transfer(
     let config = flow::transfer(cell, index, &[])?;
     let shared = Shared {
         paths: cell.paths.specs().len(),
-        watched: cell.dark.is_some(),
+        cell,
         deadline: Instant::ZERO + flow::limit(cell),
         warm: AtomicUsize::new(0),
         finished: AtomicUsize::new(0),
@@ -143,12 +144,13 @@ fn transfer(
     })?;
     let streams = [&client.core.ended, &server.core.ended].map(Option::as_ref);
     let join_syns = client.stack.stats().join_syns;
-    let receiver = match cell.direction {
-        Direction::Down => &client.core,
-        Direction::Up => &server.core,
+    let (sender, receiver) = match cell.direction {
+        Direction::Down => (&server.core, &client.core),
+        Direction::Up => (&client.core, &server.core),
     };
     Ok(RunResult {
         arrivals: receiver.arrivals.clone(),
+        dark_rto: sender.dark_rto,
         ..flow::result(cell, client.core.started, streams, join_syns)
     })
 }
@@ -193,7 +195,7 @@ fn run_end<'a>(
 }
 
 /// Tells the other end not to wait any longer, however this one leaves.
-struct Leaving<'a>(&'a Shared);
+struct Leaving<'a>(&'a Shared<'a>);
 
 impl Drop for Leaving<'_> {
     fn drop(&mut self) {
@@ -204,10 +206,9 @@ impl Drop for Leaving<'_> {
 
 /// What the ends know of each other.
 #[derive(Debug)]
-struct Shared {
+struct Shared<'a> {
     paths: usize,
-    /// What arrives is noted.
-    watched: bool,
+    cell: &'a Cell,
     deadline: Instant,
     /// Ends that have a subflow on every path.
     warm: AtomicUsize,
@@ -217,7 +218,7 @@ struct Shared {
     wake: [OwnedFd; 2],
 }
 
-impl Shared {
+impl Shared<'_> {
     fn count(&self, ends: &AtomicUsize) {
         ends.fetch_add(1, Ordering::AcqRel);
         self.wake_ends();
@@ -234,7 +235,7 @@ impl Shared {
 /// One end of the transfer.
 #[derive(Debug)]
 struct End<'a> {
-    shared: &'a Shared,
+    shared: &'a Shared<'a>,
     /// What the connection carries; taken when there is one.
     waiting: Option<Stream>,
     open: Option<(ConnId, Stream)>,
@@ -242,13 +243,14 @@ struct End<'a> {
     /// When the flow completion time started.
     started: Instant,
     arrivals: Arrivals,
+    dark_rto: Duration,
     warm: bool,
     tick: Instant,
     oracle: Oracle,
 }
 
 impl<'a> End<'a> {
-    fn new(shared: &'a Shared, stream: Stream) -> Self {
+    fn new(shared: &'a Shared<'a>, stream: Stream) -> Self {
         End {
             shared,
             waiting: Some(stream),
@@ -256,6 +258,7 @@ impl<'a> End<'a> {
             ended: None,
             started: Instant::ZERO,
             arrivals: Arrivals::default(),
+            dark_rto: Duration::ZERO,
             warm: false,
             tick: Instant::ZERO,
             oracle: Oracle::new(Config::default()),
@@ -277,9 +280,12 @@ impl<'a> End<'a> {
     fn pump(&mut self, now: Instant, stack: &mut Stack) {
         if let Some((conn, stream)) = &mut self.open {
             stream.pump(now, *conn, stack, &mut self.oracle);
-            if self.shared.watched {
+            if let Some(dark) = self.shared.cell.dark {
                 let time = now.saturating_since(self.started);
                 self.arrivals.note(time, stream.received);
+                if now < Instant::ZERO + dark.from {
+                    self.dark_rto = flow::dark_rto(self.shared.cell, stack, *conn);
+                }
             }
             // It sees no packets here, only what is read.
             if let Some(first) = self.oracle.take().first() {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use braid_engine::ConnId;
 use braid_sim::transfer::PathSettings;
-use braid_sim::{Host, Transfer};
+use braid_sim::{Host, Transfer, World};
 use braid_wire::{Instant, Rng};
 
 use super::error::Error;
@@ -216,32 +216,43 @@ impl<'a> Run<'a> {
 
     /// Runs to the end of the connection at both ends, or to the limit.
     fn finish(&mut self) -> RunResult {
-        let mut arrivals = Arrivals::default();
-        if self.cell.dark.is_some() {
-            self.watch(&mut arrivals);
-        }
+        let (arrivals, dark_rto) = match self.cell.dark {
+            Some(dark) => self.watch(Instant::ZERO + dark.from),
+            None => Default::default(),
+        };
         self.transfer.run(flow::limit(self.cell));
         let client = self.transfer.world.host(self.transfer.client);
         let join_syns = client.stack().stats().join_syns;
         let ended = self.transfer.ended();
         RunResult {
             arrivals,
+            dark_rto,
             ..flow::result(self.cell, self.started, ended, join_syns)
         }
     }
 
-    /// Runs until the flow has arrived, or to the limit, and notes what arrives.
-    fn watch(&mut self, arrivals: &mut Arrivals) {
-        let (size, started) = (self.cell.size.bytes(), self.started);
-        let receiver = self.transfer.receiver(self.cell.direction);
-        let world = &mut self.transfer.world;
-        world.run(flow::limit(self.cell), |world| {
+    /// Runs until the flow has arrived, or to the limit, and notes what arrives, and the timeout of
+    /// the path that goes dark at `dark`.
+    fn watch(&mut self, dark: Instant) -> (Arrivals, Duration) {
+        let (cell, started) = (self.cell, self.started);
+        let receiver = self.transfer.receiver(cell.direction);
+        let [client, server] = self.transfer.ends();
+        let sender = if receiver == client { server } else { client };
+        let mut arrivals = Arrivals::default();
+        let mut note = |world: &World| {
             let host = world.host(receiver);
             let open = host.open_streams().map(|(_, stream)| stream.received);
             let ended = host.finished().iter().map(|stream| stream.received);
             let received = open.chain(ended).max().unwrap_or(0);
             arrivals.note(world.now().saturating_since(started), received);
-            received >= size
-        });
+            received >= cell.size.bytes()
+        };
+        let world = &mut self.transfer.world;
+        world.run(dark.saturating_since(world.now()), &mut note);
+        let host = world.host(sender);
+        let conn = host.open_streams().map(|(conn, _)| conn).next();
+        let rto = conn.map(|conn| flow::dark_rto(cell, host.stack(), conn));
+        world.run(flow::limit(cell), note);
+        (arrivals, rto.unwrap_or_default())
     }
 }

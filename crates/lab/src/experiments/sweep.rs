@@ -224,6 +224,33 @@ impl Swept {
             body: Body::Plane(series.collect()),
         }
     }
+
+    /// One value of each way and size, as bars.
+    pub fn bars(
+        &self,
+        title: &str,
+        note: &str,
+        (label, value): (&str, fn(&Runs) -> f64),
+    ) -> Figure {
+        let series = self.ways.iter().map(|(name, runs)| Series {
+            name: (*name).to_owned(),
+            points: runs
+                .iter()
+                .map(|runs| Point::new(0.0, value(runs)))
+                .collect(),
+            mark: Mark::Line,
+        });
+        Figure {
+            title: title.to_owned(),
+            note: note.to_owned(),
+            x: Axis::sizes("flow size (bytes)"),
+            y: Axis::linear(label),
+            body: Body::Bars {
+                groups: self.sizes.iter().map(ToString::to_string).collect(),
+                series: series.collect(),
+            },
+        }
+    }
 }
 
 /// The runs of a cell, in their order.

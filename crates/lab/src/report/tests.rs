@@ -38,7 +38,9 @@ fn findings(holds: bool) -> Findings {
             seed: 1,
             parameters: vec![(text("queue"), text("50"))],
             verdicts: vec![
-                Verdict::new("a > b", Bound::Above(bound), "| %", [("", 4.5)]).reported("+3 %"),
+                Verdict::new("a > b", Bound::Above(bound), "| %", [("", 4.5)])
+                    .reported("+3 %")
+                    .unless("too few"),
             ],
             tables: vec![Table {
                 title: text("ms"),

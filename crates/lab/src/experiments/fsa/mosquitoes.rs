@@ -11,9 +11,8 @@ use crate::cell::Cell;
 use crate::experiments::definition::Definition;
 use crate::experiments::outcome::Table;
 use crate::experiments::session::Session;
-use crate::experiments::sweep::{Runs, Swept, Way};
+use crate::experiments::sweep::{Runs, Way};
 use crate::experiments::verdict::{Bound, Verdict};
-use crate::plot::{Axis, Body, Figure, Mark, Point, Series};
 
 /// Tiny flows.
 pub const FSA_6A: Definition = Definition {
@@ -71,7 +70,13 @@ fn measure(session: &mut Session<'_>) -> Result<(), Error> {
             format!("{:.2}", joins(runs))
         }));
     }
-    session.figure("joins", figure(&all[0]));
+    let (label, swept) = &all[0];
+    let figure = swept.bars(
+        "SYNs that open a second subflow",
+        &format!("{UNLIKE}; {label}"),
+        ("SYNs with MP_JOIN per flow", joins),
+    );
+    session.figure("joins", figure);
     if session.arm().is_virtual() {
         captures(session)?;
         at_scale(session)?;
@@ -81,27 +86,6 @@ fn measure(session: &mut Session<'_>) -> Result<(), Error> {
 
 fn joins(runs: &Runs) -> f64 {
     runs.sum(|run| run.join_syns) / runs.0.len() as f64
-}
-
-fn figure((label, swept): &(String, Swept)) -> Figure {
-    let series = swept.ways.iter().map(|(name, runs)| Series {
-        name: (*name).to_owned(),
-        points: runs
-            .iter()
-            .map(|runs| Point::new(0.0, joins(runs)))
-            .collect(),
-        mark: Mark::Line,
-    });
-    Figure {
-        title: "SYNs that open a second subflow".to_owned(),
-        note: format!("{UNLIKE}; {label}"),
-        x: Axis::sizes("flow size (bytes)"),
-        y: Axis::linear("SYNs with MP_JOIN per flow"),
-        body: Body::Bars {
-            groups: swept.sizes.iter().map(ToString::to_string).collect(),
-            series: series.collect(),
-        },
-    }
 }
 
 /// Captures the first run of each cell, and counts what is in the captures.
