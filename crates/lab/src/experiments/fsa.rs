@@ -128,20 +128,20 @@ const fn start(name: &'static str, apply: fn(&mut Cell, &str)) -> Way {
     Way { name, arm, apply }
 }
 
+fn begin(cell: &mut Cell, strategy: &str, path: usize) {
+    cell.strategy = strategy.to_owned();
+    cell.default_path = DefaultPath::Path(path);
+}
+
 const STARTS: Plan = Plan {
     paths: "5mbit,40ms,0%;5mbit,100ms,0%",
     sizes: [&["4k", "16k", "64k", "256k", "1M", "4M"]; 2],
     ccs: &["cubic"],
     ways: &[
-        start(ON_FAST, |_, _| ()),
-        start(ON_SLOW, |cell, _| cell.default_path = DefaultPath::Path(1)),
-        start("adaptive on 40 ms", |cell, _| {
-            cell.strategy = "adaptive".to_owned();
-        }),
-        start("adaptive on 100 ms", |cell, _| {
-            cell.strategy = "adaptive".to_owned();
-            cell.default_path = DefaultPath::Path(1);
-        }),
+        start(ON_FAST, |cell, _| begin(cell, "minrtt", 0)),
+        start(ON_SLOW, |cell, _| begin(cell, "minrtt", 1)),
+        start("adaptive on 40 ms", |cell, _| begin(cell, "adaptive", 0)),
+        start("adaptive on 100 ms", |cell, _| begin(cell, "adaptive", 1)),
     ],
     linux: false,
     default_path: DefaultPath::Path(0),
