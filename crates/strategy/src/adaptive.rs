@@ -29,7 +29,8 @@ const A_LITTLE: Duration = Duration::from_millis(20);
 /// Flows from this size on pay for copies: at most this share of their bytes is sent twice.
 const SHORT: u64 = 256 << 10;
 const COPIES: f64 = 0.08;
-/// Flows from this size on are not copied at all where less than this share is lost.
+/// Flows from this size on, and important data, are not copied in advance where less than this share
+/// is lost.
 const LONG: u64 = 1 << 20;
 const CLEAN: f64 = 0.003;
 
@@ -56,6 +57,8 @@ const SMALL_QUEUE: f64 = 20.0;
 #[derive(Debug, Clone, Default)]
 pub struct Adaptive {
     records: PerSubflow<Option<PathRecord>>,
+    /// Where the important data begins that was sent last.
+    important: Option<u64>,
 }
 
 impl Strategy for Adaptive {
@@ -92,7 +95,19 @@ impl Strategy for Adaptive {
     }
 
     fn next(&mut self, view: &SendView<'_>, _rng: &mut Rng) -> Decision {
-        again::lost(view).unwrap_or_else(|| Scales::new(view, &self.records).decide())
+        let scales = || Scales::new(view, &self.records, self.important);
+        let decision = again::lost(view).unwrap_or_else(|| scales().decide());
+        let is_new = matches!(
+            decision,
+            Decision::Send {
+                data: Payload::New,
+                ..
+            }
+        );
+        if is_new && manners::next_urgency(view).is_some_and(manners::is_important) {
+            self.important = Some(view.sent);
+        }
+        decision
     }
 
     fn on_event(&mut self, event: &StrategyEvent) {
@@ -131,12 +146,18 @@ struct Scales<'a> {
     subflows: ArrayVec<Weighed<'a>, MOST>,
     /// How urgent the data is that is next.
     next: Option<Urgency>,
+    /// Where the important data begins that was sent last.
+    important: Option<u64>,
     /// Bytes to be sent for the first time.
     remaining: f64,
 }
 
 impl<'a> Scales<'a> {
-    fn new(view: &'a SendView<'a>, records: &'a PerSubflow<Option<PathRecord>>) -> Self {
+    fn new(
+        view: &'a SendView<'a>,
+        records: &'a PerSubflow<Option<PathRecord>>,
+        important: Option<u64>,
+    ) -> Self {
         let all = usable(view).all(keeps_waiting);
         let usable = usable(view).filter(|s| all || !keeps_waiting(s));
         let known = usable.clone().map(|s| s.peak_rate).max().unwrap_or(0);
@@ -155,6 +176,7 @@ impl<'a> Scales<'a> {
             records,
             subflows: weighed.collect(),
             next,
+            important,
             // What the flow's size says of more is left out: it may go the other way.
             remaining: view.unsent as f64,
         }
@@ -184,18 +206,20 @@ impl<'a> Scales<'a> {
         if let Some(late) = again::late(view).filter(|late| self.overtakes(late)) {
             return late;
         }
-        if let Some(copy) = manners::unblock(view) {
+        if self.important.is_some()
+            && let Some(copy) = manners::unblock(view)
+        {
             return copy;
         }
         if !view.may_send_new {
             let again = again::blocking(view).or_else(|| again::trial(view));
-            return again.or_else(|| self.copy()).unwrap_or_else(wait);
+            return again.or_else(|| self.spare()).unwrap_or_else(wait);
         }
         match self.new_data() {
             New::Send(decision) => decision,
             New::Hold => wait(),
             New::Elsewhere => {
-                let again = again::trial(view).or_else(|| self.copy());
+                let again = again::trial(view).or_else(|| self.spare());
                 again.unwrap_or_else(wait)
             }
         }
@@ -260,6 +284,13 @@ impl<'a> Scales<'a> {
             false => timeout - age,
         };
         wait.max(0.0) + one_way
+    }
+
+    /// A copy into room that nobody wants.
+    fn spare(&self) -> Option<Decision> {
+        let lossy = self.important.filter(|_| loses_much(self.view));
+        let covers = lossy.and_then(|newest| manners::cover(self.view, newest));
+        covers.or_else(|| self.copy())
     }
 
     /// From when on a copy of `data` may be sent. Where the application may write more, that has a
@@ -352,10 +383,15 @@ fn is_affordable(view: &SendView<'_>, data: &InFlight) -> bool {
     if copied as f64 > COPIES * size as f64 {
         return false;
     }
+    size < LONG || loses_much(view)
+}
+
+/// Whether the paths lose so much by themselves that copies are worth their price to long flows.
+fn loses_much(view: &SendView<'_>) -> bool {
     let all = || view.subflows.iter();
     let strayed: u64 = all().map(|s| s.strayed).sum();
     let sent: u64 = all().map(|s| s.sent).sum();
-    size < LONG || strayed as f64 > CLEAN * sent as f64
+    strayed as f64 > CLEAN * sent as f64
 }
 
 /// What becomes of new data.

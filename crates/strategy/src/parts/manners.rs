@@ -6,7 +6,7 @@ use std::time::Duration;
 use braid_engine::Urgency;
 use braid_engine::strategy::{Decision, SendView, SubflowView};
 
-use super::rank::by_base_rtt;
+use super::rank::{by_base_rtt, first_with_room};
 use super::usable::usable;
 
 /// Queueing delay from which on less urgent data stands back where more urgent data passes.
@@ -14,6 +14,9 @@ const QUEUE: Duration = Duration::from_millis(10);
 
 /// Urgencies from 0 on that are important.
 pub const IMPORTANT: usize = 3;
+
+/// At most this share of the bytes of a connection with important data is sent once more in advance.
+const COVERED: f64 = 0.25;
 
 /// Whether data of this urgency is important.
 pub fn is_important(urgency: Urgency) -> bool {
@@ -44,10 +47,29 @@ pub fn stands_back(next: Option<Urgency>, subflow: &SubflowView) -> bool {
 
 /// New data on the path of lowest round-trip time, and while that is full on the next.
 pub fn on_the_best(view: &SendView<'_>) -> Option<Decision> {
-    let best = usable(view)
-        .filter(|s| s.ready)
-        .min_by_key(|s| by_base_rtt(s))?;
-    Some(Decision::new_on(best.id))
+    let waiting = view.unsent_by_urgency[..IMPORTANT].iter().sum();
+    first_with_room(view, waiting, by_base_rtt, |_| true)
+}
+
+/// The important data that was sent last, and begins at `newest`, once more on another path that has
+/// room nobody wants now: where the first is lost, the second is there before the loss is noticed and
+/// mended. And the window there stays as large as the path allows, for when that of the best path
+/// shrinks.
+pub fn cover(view: &SendView<'_>, newest: u64) -> Option<Decision> {
+    if view.unsent > 0 || view.copied as f64 > COVERED * view.sent as f64 {
+        return None;
+    }
+    let ready = usable(view).filter(|s| s.ready);
+    let copies = ready.filter_map(|s| {
+        let data = s.copies.newest.filter(|data| data.start == newest)?;
+        let holder = view.subflow(data.carrier)?;
+        let age = view.now.saturating_since(data.sent_at);
+        let mended = holder.srtt * 3 / 2 + 4 * holder.rttvar;
+        (age + (s.srtt + s.rttvar) / 2 < mended).then_some((s, data))
+    });
+    copies
+        .min_by_key(|(s, _)| by_base_rtt(s))
+        .map(|(s, data)| Decision::copy_on(s.id, data))
 }
 
 /// Where important data passes, everything behind what is missing waits for it. So what only a

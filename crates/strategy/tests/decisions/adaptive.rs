@@ -8,6 +8,7 @@ use braid_engine::strategy::{
 };
 use braid_engine::{PathId, PathRecord, Protocol, SubflowId};
 use braid_strategy::Adaptive;
+use braid_wire::Rng;
 
 use crate::published::{opening, path, urgent};
 use crate::views::*;
@@ -201,6 +202,98 @@ fn important_data_goes_on_the_best_path() {
     assert_eq!(on(adaptive(&behind(&both))), Some(0));
     let full = [used_up(steady(0, 20)), steady(1, 80)];
     assert_eq!(on(adaptive(&behind(&full))), Some(1));
+    // The pacer lets 20 kB through soon; only the rest goes the other way.
+    let held = SubflowView {
+        in_flight: 1_000,
+        cwnd: 26_000,
+        ..paced(steady(0, 20))
+    };
+    let all_held = [held, steady(1, 80)];
+    assert_eq!(on(adaptive(&behind(&all_held))), None);
+    let less = SubflowView {
+        cwnd: 21_000,
+        ..held
+    };
+    let some_held = [less, steady(1, 80)];
+    assert_eq!(adaptive(&behind(&some_held)), send(1, 5_000));
+}
+
+/// What a strategy says to `then` after it sent important data from byte 20,000 on; or not at all.
+fn after_important(then: &SendView<'_>, level: usize) -> Decision {
+    let (mut adaptive, mut rng) = (Adaptive::default(), Rng::from_seed([0; 32]));
+    let both = [steady(0, 20), steady(1, 30)];
+    let first = urgent(left(view(&both), 0), level, 1_000);
+    assert_eq!(on(adaptive.next(&first, &mut rng)), Some(0));
+    adaptive.next(then, &mut rng)
+}
+
+/// Important data that was just sent goes another way too, where paths lose much, nothing new wants
+/// the room and the copy comes before the loss would be mended.
+#[test]
+fn important_data_is_covered() {
+    let best = SubflowView {
+        strayed: 1_000,
+        sent: 100_000,
+        ..used_up(steady(0, 20))
+    };
+    let data = piece(0, 20_000, 0);
+    let say = |best, other, unsent, copied, level| {
+        let subflows = [best, newest(other, data)];
+        let then = SendView {
+            sent: 100_000,
+            copied,
+            may_send_new: unsent > 0,
+            ..left(view(&subflows), unsent)
+        };
+        after_important(&then, level) == Decision::copy_on(SubflowId(1), data)
+    };
+    assert!(say(best, steady(1, 30), 0, 25_000, 2));
+    assert!(!say(best, steady(1, 30), 0, 25_001, 2));
+    assert!(!say(best, steady(1, 30), 0, 0, 3));
+    assert!(!say(best, steady(1, 30), 50_000, 0, 2));
+    assert!(!say(best, full(steady(1, 30)), 0, 0, 2));
+    // One way takes longer than the way, the news of the loss and the way again.
+    assert!(!say(best, steady(1, 140), 0, 0, 2));
+    let clean = SubflowView { strayed: 0, ..best };
+    assert!(!say(clean, steady(1, 30), 0, 0, 2));
+    // Less urgent data was sent since.
+    let later = newest(steady(1, 30), piece(0, 21_000, 0));
+    let subflows = [best, later];
+    let then = SendView {
+        may_send_new: false,
+        ..left(view(&subflows), 0)
+    };
+    assert_eq!(on_copy(after_important(&then, 2)), None);
+}
+
+/// Only who carries important data sends what is overdue on a slower path once more where important
+/// data passes.
+#[test]
+fn the_others_do_not_copy_for_the_important() {
+    let data = piece(1, 5_000, 100);
+    let best = SubflowView {
+        most_urgent: Some(Urgency::MOST),
+        ..single(steady(0, 20), data)
+    };
+    let slow = SubflowView {
+        in_flight: 10_000,
+        ..steady(1, 60)
+    };
+    let subflows = [best, slow];
+    let then = urgent(left(view(&subflows), 0), 5, 50_000);
+    assert_eq!(on_copy(after_important(&then, 2)), Some(0));
+    assert_eq!(on_copy(after_important(&then, 5)), None);
+}
+
+fn on_copy(decision: Decision) -> Option<u32> {
+    match decision {
+        Decision::Send {
+            subflow,
+            data: Payload::Copy { .. },
+            ..
+        } => Some(subflow.0),
+        _ => None,
+    }
 }
 
 fn opens(view: &OpenView<'_>) -> Option<u8> {

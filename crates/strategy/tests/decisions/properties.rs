@@ -58,10 +58,11 @@ fn in_flight() -> impl Strategy<Value = InFlight> {
 
 fn copies() -> impl Strategy<Value = Copies> {
     let one = || proptest::option::of(in_flight());
-    (one(), one(), one()).prop_map(|(lost, single, any)| Copies {
+    (one(), one(), one(), one()).prop_map(|(lost, single, any, newest)| Copies {
         lost,
         single,
-        any: any.or(single).or(lost),
+        any: any.or(single).or(newest).or(lost),
+        newest,
     })
 }
 
@@ -185,8 +186,9 @@ proptest! {
                         prop_assert!(max_bytes >= mss, "{name}: a sliver, {decision:?}");
                     }
                     Payload::Copy { data, .. } => {
-                        let Copies { lost, single, any } = chosen.unwrap().copies;
-                        let shown = [lost, single, any].contains(&Some(data));
+                        let copies = chosen.unwrap().copies;
+                        let Copies { lost, single, any, newest } = copies;
+                        let shown = [lost, single, any, newest].contains(&Some(data));
                         prop_assert!(shown, "{name}: {decision:?}");
                     }
                 }
