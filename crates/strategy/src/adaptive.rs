@@ -289,8 +289,10 @@ impl<'a> Scales<'a> {
     /// A copy into room that nobody wants.
     fn spare(&self) -> Option<Decision> {
         let lossy = self.important.filter(|_| loses_much(self.view));
-        let covers = lossy.and_then(|newest| manners::cover(self.view, newest));
-        covers.or_else(|| self.copy())
+        let cover = lossy.and_then(|newest| manners::cover(self.view, newest));
+        let cover = cover.filter(|(_, data)| is_affordable(self.view, data));
+        let cover = cover.map(|(on, data)| Decision::copy_on(on, data));
+        cover.or_else(|| self.copy())
     }
 
     /// From when on a copy of `data` may be sent. Where the application may write more, that has a

@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use braid_engine::Urgency;
-use braid_engine::strategy::{Decision, SendView, SubflowView};
+use braid_engine::strategy::{Decision, InFlight, SendView, SubflowView};
+use braid_engine::{SubflowId, Urgency};
 
 use super::rank::{by_base_rtt, first_with_room};
 use super::usable::usable;
@@ -14,9 +14,6 @@ const QUEUE: Duration = Duration::from_millis(10);
 
 /// Urgencies from 0 on that are important.
 pub const IMPORTANT: usize = 3;
-
-/// At most this share of the bytes of a connection with important data is sent once more in advance.
-const COVERED: f64 = 0.25;
 
 /// Whether data of this urgency is important.
 pub fn is_important(urgency: Urgency) -> bool {
@@ -55,8 +52,8 @@ pub fn on_the_best(view: &SendView<'_>) -> Option<Decision> {
 /// room nobody wants now: where the first is lost, the second is there before the loss is noticed and
 /// mended. And the window there stays as large as the path allows, for when that of the best path
 /// shrinks.
-pub fn cover(view: &SendView<'_>, newest: u64) -> Option<Decision> {
-    if view.unsent > 0 || view.copied as f64 > COVERED * view.sent as f64 {
+pub fn cover(view: &SendView<'_>, newest: u64) -> Option<(SubflowId, InFlight)> {
+    if view.unsent > 0 {
         return None;
     }
     let ready = usable(view).filter(|s| s.ready);
@@ -67,9 +64,8 @@ pub fn cover(view: &SendView<'_>, newest: u64) -> Option<Decision> {
         let mended = holder.srtt * 3 / 2 + 4 * holder.rttvar;
         (age + (s.srtt + s.rttvar) / 2 < mended).then_some((s, data))
     });
-    copies
-        .min_by_key(|(s, _)| by_base_rtt(s))
-        .map(|(s, data)| Decision::copy_on(s.id, data))
+    let (on, data) = copies.min_by_key(|(s, _)| by_base_rtt(s))?;
+    Some((on.id, data))
 }
 
 /// Where important data passes, everything behind what is missing waits for it. So what only a

@@ -240,15 +240,15 @@ fn important_data_is_covered() {
     let say = |best, other, unsent, copied, level| {
         let subflows = [best, newest(other, data)];
         let then = SendView {
-            sent: 100_000,
+            sent: 500_000,
             copied,
             may_send_new: unsent > 0,
             ..left(view(&subflows), unsent)
         };
         after_important(&then, level) == Decision::copy_on(SubflowId(1), data)
     };
-    assert!(say(best, steady(1, 30), 0, 25_000, 2));
-    assert!(!say(best, steady(1, 30), 0, 25_001, 2));
+    assert!(say(best, steady(1, 30), 0, 39_000, 2));
+    assert!(!say(best, steady(1, 30), 0, 39_001, 2));
     assert!(!say(best, steady(1, 30), 0, 0, 3));
     assert!(!say(best, steady(1, 30), 50_000, 0, 2));
     assert!(!say(best, full(steady(1, 30)), 0, 0, 2));
