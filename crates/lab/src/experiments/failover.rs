@@ -62,7 +62,7 @@ fn measure(session: &mut Session<'_>) -> Result<(), Error> {
         .to_vec(),
         rows: Vec::new(),
     };
-    for path in 0..2 {
+    for (path, dark) in NAMES.into_iter().enumerate() {
         let sweep = Sweep {
             name: format!("dark{path}"),
             sizes: SIZES,
@@ -84,7 +84,7 @@ fn measure(session: &mut Session<'_>) -> Result<(), Error> {
             let rtos = runs.0.iter().map(|run| run.dark_rto.as_secs_f64() * 1e3);
             let rtos: Vec<f64> = rtos.collect();
             table.rows.push(vec![
-                NAMES[path].to_owned(),
+                dark.to_owned(),
                 (*name).to_owned(),
                 format!("{:.0}", mean(&pauses)),
                 format!("{:.0}", mean(&rtos)),

@@ -141,7 +141,8 @@ fn at_scale(session: &mut Session<'_>) -> Result<(), Error> {
     for strategy in ["fsa", "minrtt", "adaptive"] {
         loads.push((strategy, Load::measure(session.seed(), strategy)?));
     }
-    let mut figures: Vec<(&str, fn(&Load) -> f64)> = vec![
+    type Value = fn(&Load) -> f64;
+    let mut figures: Vec<(&str, Value)> = vec![
         ("subflows per flow", |load| load.subflows),
         ("packets per flow in and out", |load| load.packets),
         ("most subflows at a time", |load| load.most_subflows),
