@@ -1,10 +1,11 @@
-//! `braid lab fct` over emulated links, as a user runs it.
+//! `braid lab` over emulated links, as a user runs it.
 
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use braid_testbed::netns;
 use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
 
 /// A measurement under way; killed when dropped.
 struct Measurement(Child);
@@ -79,4 +80,38 @@ fn what_a_killed_measurement_leaves_goes_with_the_next() {
     assert_eq!(killed.namespaces(), [""; 0]);
     next.end(Signal::TERM);
     assert_eq!(next.namespaces(), [""; 0]);
+}
+
+/// The claims of tiny files are no matter of chance, and Linux stands beside the engine.
+#[test]
+#[ignore = "network"]
+fn an_experiment_runs_over_links() {
+    if let Err(reason) = netns::ensure_capable() {
+        return reason.announce("an_experiment_runs_over_links");
+    }
+    let out = std::env::temp_dir().join(format!("braid-links-{}", std::process::id()));
+    let run = Command::new(env!("CARGO_BIN_EXE_braid"))
+        .args(["lab", "run", "fsa-6a", "--arm", "links", "--runs", "2"])
+        .args(["--json", "--out"])
+        .arg(&out)
+        .output()
+        .expect("braid starts");
+    let linux = out.join("fsa-6a/links/cells/cubic-iw10-4k-Linux-MPTCP.json");
+    let linux = std::fs::read_to_string(linux);
+    let _ = std::fs::remove_dir_all(&out);
+    let errors = String::from_utf8_lossy(&run.stderr);
+    if errors.contains("too busy to emulate links") {
+        return netns::Reason(errors.into_owned()).announce("an experiment over links");
+    }
+    assert!(run.status.success(), "{errors}");
+    let outcomes: Value = serde_json::from_slice(&run.stdout).expect("JSON");
+    let measured = outcomes[0]["measured"].as_object().expect("by claim");
+    for (claim, judged) in measured
+        .iter()
+        .filter(|(claim, _)| claim.contains("MP_JOIN"))
+    {
+        assert_eq!(judged["holds"], true, "{claim}: {judged}");
+    }
+    let linux: Value = serde_json::from_str(&linux.expect("the cell")).expect("JSON");
+    assert_eq!(linux["cell"]["completed"], 2);
 }

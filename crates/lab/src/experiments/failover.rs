@@ -10,7 +10,7 @@ use super::session::Session;
 use super::sweep::{self, LINUX, Runs, Sweep, Way};
 use super::verdict::{Bound, Verdict};
 use crate::arm::{Arm, Error};
-use crate::cell::{Arrivals, Cell, Dark};
+use crate::cell::{Arrivals, Cell, Dark, RunResult};
 use crate::plot::{Axis, Body, Figure, Mark, Point, Series};
 use crate::stats;
 
@@ -62,7 +62,7 @@ fn measure(session: &mut Session<'_>) -> Result<(), Error> {
         .to_vec(),
         rows: Vec::new(),
     };
-    for path in 0..2 {
+    for (path, dark) in NAMES.into_iter().enumerate() {
         let sweep = Sweep {
             name: format!("dark{path}"),
             sizes: SIZES,
@@ -81,18 +81,17 @@ fn measure(session: &mut Session<'_>) -> Result<(), Error> {
         for (name, runs) in &swept.ways {
             let Some(runs) = runs.first() else { continue };
             let (pauses, back) = (of_each(runs, pause), of_each(runs, back));
-            let rtos = runs.0.iter().map(|run| run.dark_rto.as_secs_f64() * 1e3);
-            let rtos: Vec<f64> = rtos.collect();
+            let rtos: Vec<f64> = runs.0.iter().map(timeout).collect();
             table.rows.push(vec![
-                NAMES[path].to_owned(),
+                dark.to_owned(),
                 (*name).to_owned(),
                 format!("{:.0}", mean(&pauses)),
-                format!("{:.0}", mean(&rtos)),
+                shown(mean(&rtos), 0),
                 format!(
                     "{:.1}",
                     mean(&of_each(runs, |a| rate(a, FROM - 4 * SECOND, 4 * SECOND)))
                 ),
-                format!("{:.2}", mean(&back)),
+                shown(mean(&back), 2),
             ]);
             series.extend(runs.0.first().map(|run| goodput(name, &run.arrivals)));
             if *name != LINUX.name {
@@ -141,6 +140,22 @@ fn of_each(runs: &Runs, value: fn(&Arrivals) -> f64) -> Vec<f64> {
     runs.0.iter().map(|run| value(&run.arrivals)).collect()
 }
 
+/// The timeout of the path before it went dark, ms; no number where the sender does not tell.
+fn timeout(run: &RunResult) -> f64 {
+    match run.dark_rto.is_zero() {
+        true => f64::NAN,
+        false => run.dark_rto.as_secs_f64() * 1e3,
+    }
+}
+
+/// A value that there may be none of.
+fn shown(value: f64, decimals: usize) -> String {
+    match value.is_finite() {
+        true => format!("{value:.decimals$}"),
+        false => "-".to_owned(),
+    }
+}
+
 fn mean(values: &[f64]) -> f64 {
     stats::mean(values).unwrap_or(f64::NAN)
 }
@@ -161,7 +176,7 @@ fn pause(arrivals: &Arrivals) -> f64 {
 fn back(arrivals: &Arrivals) -> f64 {
     let full = rate(arrivals, FROM - 4 * SECOND, 4 * SECOND);
     let step = Duration::from_millis(10);
-    let times = (0..700).map(|n| step * n);
+    let times = (0..2000).map(|n| step * n);
     let mut again = times.filter(|t| rate(arrivals, UNTIL + *t, SECOND) >= 0.9 * full);
     again.next().map_or(f64::NAN, |time| time.as_secs_f64())
 }

@@ -104,7 +104,11 @@ impl Sweep {
         session.parameter("paths", &self.cell.paths);
         session.parameter("congestion control", &self.cell.cc);
         session.parameter("initial window", self.cell.initial_window);
-        session.parameter("queue", format!("{} packets each way", self.cell.queue));
+        let queue = format!(
+            "{} packets where a path has none of its own",
+            self.cell.queue
+        );
+        session.parameter("queue", queue);
         session.parameter("opens on path", self.cell.default_path);
         session.parameter("records of paths", self.cell.records.name());
         for way in &self.ways {

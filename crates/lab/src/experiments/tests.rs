@@ -64,11 +64,7 @@ fn assert_whole(findings: &Findings) {
     assert_eq!(names.len(), findings.records.len(), "no file hides another");
     let json = outcome.json();
     for claim in claims {
-        assert_eq!(
-            json["measured"][claim]["holds"].is_boolean(),
-            true,
-            "{claim}"
-        );
+        assert!(json["measured"][claim]["holds"].is_boolean(), "{claim}");
     }
 }
 

@@ -4,7 +4,8 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::experiments::{Findings, Outcome};
+use crate::arm::Arm;
+use crate::experiments::{ALL, Findings, Outcome};
 
 /// What marks a directory as one that [`store`] has written.
 const OUTCOME: &str = "outcome.json";
@@ -71,7 +72,7 @@ pub fn prepare(directory: &Path, id: &str, arm: &str) -> Result<PathBuf, String>
     Ok(place)
 }
 
-/// Reads all outcomes below `directory`, in order of experiment and arm.
+/// Reads all outcomes below `directory`, in the order in which experiments and arms are listed.
 ///
 /// # Errors
 /// One line that names the file, where something cannot be read, and where there is nothing.
@@ -84,6 +85,13 @@ pub fn load(directory: &Path) -> Result<Vec<Stored>, String> {
             }
         }
     }
+    let listed = |s: &Stored| {
+        let Outcome { id, arm, .. } = &s.outcome;
+        let id = ALL.iter().position(|definition| definition.id == id);
+        (id, Arm::ALL.iter().position(|known| known.name() == arm))
+    };
+    // What is not known stands before, by name.
+    stored.sort_by_key(listed);
     match stored.is_empty() {
         true => Err(format!(
             "there are no results in {}; `braid lab run ID --out {0}` puts some there",

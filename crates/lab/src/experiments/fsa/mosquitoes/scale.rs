@@ -5,10 +5,13 @@ use std::time::Duration;
 
 use braid_engine::strategy::FlowSize;
 use braid_engine::{Config, ConnectOptions, PathConfig};
+use braid_sim::node::{Node, Packet, Turn};
 use braid_sim::traffic::{Role, Stream};
 use braid_sim::transfer::{REMOTE, REQUEST, SERVER};
 use braid_sim::world::NodeId;
 use braid_sim::{Host, HostConfig, World};
+use braid_wire::Instant;
+use rustix::time::{ClockId, clock_gettime};
 
 use crate::arm::Error;
 use crate::paths::Paths;
@@ -33,6 +36,42 @@ pub struct Load {
     pub most_subflows: f64,
     /// How long subflows were kept, s, per flow.
     pub subflow_seconds: f64,
+    /// Processor time of the server, the oracle that watches it included, µs per flow. This alone is
+    /// not the same each time.
+    pub cpu_us: f64,
+}
+
+/// A host, and the processor time it takes.
+#[derive(Debug)]
+struct Timed {
+    host: Host,
+    cpu: Duration,
+}
+
+impl Timed {
+    fn timed(&mut self, act: impl FnOnce(&mut Host)) {
+        let so_far = || {
+            let time = clock_gettime(ClockId::ThreadCPUTime);
+            Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+        };
+        let before = so_far();
+        act(&mut self.host);
+        self.cpu += so_far().saturating_sub(before);
+    }
+}
+
+impl Node for Timed {
+    fn receive(&mut self, turn: &mut Turn<'_>, iface: u32, packet: Packet) {
+        self.timed(|host| host.receive(turn, iface, packet));
+    }
+
+    fn wake(&mut self, turn: &mut Turn<'_>) {
+        self.timed(|host| host.wake(turn));
+    }
+
+    fn next_timeout(&self) -> Option<Instant> {
+        self.host.next_timeout()
+    }
 }
 
 impl Load {
@@ -42,7 +81,7 @@ impl Load {
         let (server, clients) = build(&mut world, strategy)?;
         let mut load = Load::default();
         let mut look = |world: &World| {
-            let host = world.host(server);
+            let host = &world.node::<Timed>(server).host;
             let conns = host.open_streams().map(|(conn, _)| conn);
             let subflows: usize = conns.map(|conn| host.stack().subflows(conn).len()).sum();
             load.most_subflows = load.most_subflows.max(subflows as f64);
@@ -63,11 +102,12 @@ impl Load {
             }
         }
         let end = world.now() + LIMIT;
-        while world.host(server).finished().len() < CLIENTS as usize && world.now() < end {
+        let ended = |world: &World| world.node::<Timed>(server).host.finished().len();
+        while ended(&world) < CLIENTS as usize && world.now() < end {
             world.advance(LOOK);
             look(&world);
         }
-        let host = world.host(server);
+        let Timed { host, cpu } = world.node(server);
         let done = host
             .finished()
             .iter()
@@ -87,6 +127,7 @@ impl Load {
         let stats = host.stack().stats();
         load.packets = (stats.packets_in + stats.packets_out) as f64 / each;
         load.subflow_seconds /= each;
+        load.cpu_us = cpu.as_secs_f64() * 1e6 / each;
         Ok(load)
     }
 }
@@ -112,20 +153,24 @@ fn build(world: &mut World, strategy: &str) -> Result<(NodeId, Vec<NodeId>), Err
             routes.push((address(client, path).into(), routes.len() as u32));
         }
     }
-    let mut host = |paths, routes| {
-        let config = HostConfig {
+    let config = |paths, routes| {
+        Ok::<_, Error>(HostConfig {
             engine: Config::default(),
             paths,
             routes,
             strategy: factory(strategy)?,
-        };
-        Ok::<_, Error>(world.add(|rng| Host::new(config, rng)))
+        })
     };
-    let server = host(vec![PathConfig::v4(SERVER)], routes)?;
+    let at_server = config(vec![PathConfig::v4(SERVER)], routes)?;
+    let server = world.add(|rng| Timed {
+        host: Host::new(at_server, rng),
+        cpu: Duration::ZERO,
+    });
     let mut clients = Vec::new();
     for client in 0..CLIENTS {
         let own = (0..specs.len()).map(|path| PathConfig::v4(address(client, path)));
-        clients.push(host(own.collect(), Vec::new())?);
+        let config = config(own.collect(), Vec::new())?;
+        clients.push(world.add(|rng| Host::new(config, rng)));
     }
     for client in &clients {
         for spec in specs {
@@ -138,8 +183,8 @@ fn build(world: &mut World, strategy: &str) -> Result<(NodeId, Vec<NodeId>), Err
         size: SIZE,
     });
     answer.flow_size = FlowSize::Declared(SIZE);
-    world
-        .serve(server, REMOTE, answer)
-        .map_err(|e| Error::Run(e.to_string()))?;
+    let serve = |server: &mut Timed, _| server.host.serve(REMOTE, answer);
+    let served = world.with_node(server, serve);
+    served.map_err(|e| Error::Run(e.to_string()))?;
     Ok((server, clients))
 }
