@@ -8,7 +8,10 @@
 mod definition;
 mod fsa;
 mod grid;
+mod maps;
 mod outcome;
+mod po;
+mod series;
 mod session;
 
 #[cfg(test)]
@@ -21,7 +24,19 @@ pub use outcome::{Findings, Outcome, Request, Table, Verdict};
 pub use session::Session;
 
 /// Every experiment, in the order in which they are listed.
-pub static ALL: &[Definition] = &[fsa::FSA_2A, grid::GRID];
+pub static ALL: &[Definition] = &[
+    fsa::FSA_2A,
+    po::PO_4,
+    po::PO_5,
+    po::PO_6,
+    po::PO_7,
+    maps::MAPS_2A,
+    maps::MAPS_2B,
+    maps::MAPS_3,
+    maps::MAPS_4,
+    maps::MAPS_5,
+    grid::GRID,
+];
 
 /// The experiment called `id`.
 ///

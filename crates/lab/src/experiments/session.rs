@@ -6,6 +6,7 @@ use super::outcome::{Findings, Outcome, Request, Table, Verdict};
 use crate::arm::{Arm, Error};
 use crate::fct::{self, Cell, Row, RunResult};
 use crate::plot::Figure;
+use crate::spread::Spread;
 
 /// A run of an experiment: measures cells and collects what is found.
 #[derive(Debug)]
@@ -71,6 +72,30 @@ impl<'a> Session<'a> {
             ..
         } = self.request;
         fct::run(cell, arm, runs, threads, progress)
+    }
+
+    /// Makes a run by `run`, which is given its seed, for each number, in the simulator: runs of the
+    /// same number have the same seed whatever they are runs of.
+    ///
+    /// # Errors
+    /// Those of `run`; another arm than the simulator is asked for.
+    pub fn each<T: Send>(
+        &self,
+        run: impl Fn(u64, u64) -> Result<T, Error> + Sync,
+    ) -> Result<Vec<T>, Error> {
+        let arm = self.request.arm;
+        if !arm.is_virtual() {
+            let (id, name) = (&self.findings.outcome.id, arm.name());
+            let text = format!("{id} runs in --arm sim only, and this is --arm {name}");
+            return Err(Error::Usage(text));
+        }
+        let spread = Spread {
+            runs: self.request.runs,
+            threads: self.request.threads,
+            progress: self.request.progress,
+        };
+        let seed = |index| fct::run_seed(self.request.seed, index);
+        spread.over(|| Ok(()), |(), index| run(index, seed(index)), |()| ())
     }
 
     /// Records `value` under a name that is a file name without extension.
