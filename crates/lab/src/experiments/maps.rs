@@ -1,6 +1,7 @@
 //! MPTCP-MAPS: the path of the better quality, for a host that walks away from its WiFi and back.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use braid_engine::{Config, PathConfig, PathId};
@@ -16,7 +17,7 @@ use super::outcome::{Table, Verdict};
 use super::series::{
     BySecond, by_second, estimate, gains, over_time, plus_minus, quantile,
 };
-use super::session::Session;
+use super::session::{Common, Session};
 use crate::arm::Error;
 use crate::plot::{Mark, Point, Series};
 use crate::watch::{Packet, Scene, TICK, Watched};
@@ -236,14 +237,22 @@ fn switched(packets: &[Packet]) -> [f64; 3] {
     })
 }
 
-fn walks(session: &mut Session<'_>) -> Result<Vec<Vec<Walk>>, Error> {
+/// The runs of a scheme.
+type Walks = Arc<Vec<Walk>>;
+
+/// Four figures show the same walk.
+static WALKS: Common<Walk> = Common::new();
+
+fn walks(session: &mut Session<'_>) -> Result<Vec<Walks>, Error> {
     session.parameter("congestion control", CC);
     session.parameter("access of the generators", "100 Mb/s, 25 ms");
     session.parameter("baseline", "one subflow, over WiFi, whatever its quality");
     let mut all = Vec::new();
     for scheme in &SCHEMES {
         let scene = scene(scheme, walk::away_and_back(), walk::SPAN)?;
-        let runs = session.each(|index, seed| Ok(Walk::new(&scene.play(seed)?, index == 0)))?;
+        let which = (scheme.name.to_owned(), session.runs());
+        let play = |index, seed| Ok(Walk::new(&scene.play(seed)?, index == 0));
+        let runs = WALKS.runs(session, which, play)?;
         let record: Vec<_> = runs.iter().map(record).collect();
         session.record(file_name(scheme.name), json!({ "runs": record }));
         all.push(runs);
@@ -276,7 +285,7 @@ fn note(session: &Session<'_>) -> String {
 }
 
 /// A line a scheme, of means by second.
-fn lines(all: &[Vec<Walk>], of: impl Fn(&Walk) -> &BySecond) -> Vec<Series> {
+fn lines(all: &[Walks], of: impl Fn(&Walk) -> &BySecond) -> Vec<Series> {
     let each = SCHEMES.iter().zip(all);
     each.map(|(scheme, runs)| by_second(scheme.name, &BySecond::means(runs.iter().map(&of))))
         .collect()
@@ -429,7 +438,7 @@ fn sequence(session: &mut Session<'_>) -> Result<(), Error> {
     let all = walks(session)?;
     let from = AHEAD.div_duration_f64(TICK).round() as usize - 1;
     for n in FORMS {
-        let behind = all[n].iter().zip(&all[0]).map(|(ours, stays)| {
+        let behind = all[n].iter().zip(&*all[0]).map(|(ours, stays)| {
             let pairs = ours.acked.iter().zip(&stays.acked).skip(from);
             pairs.filter(|(ours, stays)| ours < stays).count()
         });
@@ -572,7 +581,7 @@ fn moves(session: &mut Session<'_>) -> Result<(), Error> {
             events: &[(0, second_address), (VANISHES, vanishes), (RETURNS, returns)],
             ..scene(&scheme, Schedule::default(), MOVE)?
         };
-        let runs = session.each(|_, seed| {
+        let runs = session.each(session.runs(), |_, seed| {
             let watched = scene.play(seed)?;
             let read = seconds_of(&watched.read);
             let during = &read[..MOVE.as_secs() as usize];

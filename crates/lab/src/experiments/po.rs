@@ -1,5 +1,6 @@
 //! PO-MPTCP: important data first, on the best path.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use braid_engine::Config;
@@ -14,7 +15,7 @@ use super::outcome::{Table, Verdict};
 use super::series::{
     BySecond, bars, by_second, estimate, gains, line, over_time, plus_minus, quantile,
 };
-use super::session::Session;
+use super::session::{Common, Session};
 use crate::arm::Error;
 use crate::plot::Point;
 use crate::stats;
@@ -241,7 +242,12 @@ impl Run {
 }
 
 /// The runs of each scheme, with this loss on both paths.
-type Cell = [Vec<Run>; 3];
+type Cell = [Arc<Vec<Run>>; 3];
+
+/// The figures show the same session at different losses.
+static RUNS: Common<Run> = Common::new();
+/// Most runs beside greedy others, which are shown and not judged.
+const GREEDY: u64 = 10;
 
 fn cell(session: &mut Session<'_>, loss: f64, greedy: bool) -> Result<Cell, Error> {
     let mut cell = Cell::default();
@@ -253,10 +259,12 @@ fn cell(session: &mut Session<'_>, loss: f64, greedy: bool) -> Result<Cell, Erro
         };
         let scene = scene(scheme, loss, others)?;
         let frames = Video::default().frames(SPAN).len();
-        *runs = session.each(|_, seed| Ok(Run::new(&scene.play(seed)?, frames)))?;
-        let record: Vec<_> = runs.iter().map(Run::record).collect();
         let name = scheme.name.replace(' ', "-");
         let name = format!("{name}-loss{}{kind}", loss * 100.0);
+        let count = session.runs().min(if greedy { GREEDY } else { u64::MAX });
+        let play = |_, seed| Ok(Run::new(&scene.play(seed)?, frames));
+        *runs = RUNS.runs(session, (name.clone(), count), play)?;
+        let record: Vec<_> = runs.iter().map(Run::record).collect();
         session.record(name, json!({ "runs": record }));
     }
     Ok(cell)
@@ -308,7 +316,7 @@ fn throughput(session: &mut Session<'_>) -> Result<(), Error> {
             }
             figures(session, &cells);
         }
-        let with = if greedy { "greedy FTP" } else { "TCP of 448 kb/s a generator" };
+        let with = if greedy { "greedy FTP, 10 runs at most" } else { "TCP of 448 kb/s a generator" };
         session.table(rates(with, &cells));
     }
     Ok(())

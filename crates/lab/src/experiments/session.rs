@@ -1,5 +1,7 @@
 //! What a definition measures with.
 
+use std::sync::{Arc, Mutex, PoisonError};
+
 use serde_json::json;
 
 use super::outcome::{Findings, Outcome, Request, Table, Verdict};
@@ -74,13 +76,14 @@ impl<'a> Session<'a> {
         fct::run(cell, arm, runs, threads, progress)
     }
 
-    /// Makes a run by `run`, which is given its seed, for each number, in the simulator: runs of the
-    /// same number have the same seed whatever they are runs of.
+    /// Makes `runs` runs by `run`, which is given number and seed, in the simulator: runs of the same
+    /// number have the same seed whatever they are runs of.
     ///
     /// # Errors
     /// Those of `run`; another arm than the simulator is asked for.
     pub fn each<T: Send>(
         &self,
+        runs: u64,
         run: impl Fn(u64, u64) -> Result<T, Error> + Sync,
     ) -> Result<Vec<T>, Error> {
         let arm = self.request.arm;
@@ -90,7 +93,7 @@ impl<'a> Session<'a> {
             return Err(Error::Usage(text));
         }
         let spread = Spread {
-            runs: self.request.runs,
+            runs,
             threads: self.request.threads,
             progress: self.request.progress,
         };
@@ -128,6 +131,38 @@ impl<'a> Session<'a> {
     pub fn figure(&mut self, name: &str, figure: Figure) {
         self.findings.outcome.figures.push(name.to_owned());
         self.findings.figures.push((name.to_owned(), figure));
+    }
+}
+
+/// Runs that several experiments look at, so that whoever asks for all of these makes them once. They
+/// are what [`Session::each`] gives.
+#[derive(Debug)]
+pub(super) struct Common<T>(Mutex<Vec<(Key, Arc<Vec<T>>)>>);
+
+/// Of which runs: what they are called, how many, of which seed.
+type Key = (String, u64, u64);
+
+impl<T: Send> Common<T> {
+    pub const fn new() -> Self {
+        Common(Mutex::new(Vec::new()))
+    }
+
+    /// The runs called `name`, made if they are not there yet.
+    pub fn runs(
+        &self,
+        session: &Session<'_>,
+        (name, runs): (String, u64),
+        run: impl Fn(u64, u64) -> Result<T, Error> + Sync,
+    ) -> Result<Arc<Vec<T>>, Error> {
+        let key = (name, runs, session.seed());
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, found)) = known.iter().find(|(k, _)| *k == key) {
+            (0..runs).for_each(|_| (session.request.progress)());
+            return Ok(found.clone());
+        }
+        let made = Arc::new(session.each(runs, run)?);
+        known.push((key, made.clone()));
+        Ok(made)
     }
 }
 
