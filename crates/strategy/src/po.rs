@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use braid_engine::StrategyFactory;
 use braid_engine::strategy::{
-    Decision, OpenView, Opening, PathView, SendView, Strategy, StrategyEvent,
-    SubflowView,
+    Decision, OpenView, Opening, PathView, SendView, Strategy, StrategyEvent, SubflowView,
 };
 use braid_wire::{Instant, Rng};
 

@@ -14,9 +14,7 @@ use serde_json::json;
 
 use super::definition::Definition;
 use super::outcome::{Table, Verdict};
-use super::series::{
-    BySecond, by_second, estimate, gains, over_time, plus_minus, quantile,
-};
+use super::series::{BySecond, by_second, estimate, gains, over_time, plus_minus, quantile};
 use super::session::{Common, Session};
 use crate::arm::Error;
 use crate::plot::{Mark, Point, Series};
@@ -199,9 +197,17 @@ impl Walk {
 /// Bytes in each second, of what is known by tick.
 fn seconds_of(read: &[u64]) -> Vec<u64> {
     let ticks = (1.0 / TICK.as_secs_f64()).round() as usize;
-    let ends: Vec<u64> = read.iter().skip(ticks - 1).step_by(ticks).copied().collect();
+    let ends: Vec<u64> = read
+        .iter()
+        .skip(ticks - 1)
+        .step_by(ticks)
+        .copied()
+        .collect();
     let starts = std::iter::once(0).chain(ends.iter().copied());
-    ends.iter().zip(starts).map(|(end, start)| end - start).collect()
+    ends.iter()
+        .zip(starts)
+        .map(|(end, start)| end - start)
+        .collect()
 }
 
 /// When new data left the first path, came back and left again: the moments, each between the middles
@@ -334,13 +340,22 @@ fn switches(session: &mut Session<'_>) -> Result<(), Error> {
     session.table(table(
         "When new data moves from path to path, s (mean ± 95 % interval), and seconds of all runs \
          without a byte",
-        &["scheme", "leaves WiFi", "comes back", "leaves again", "seconds without a byte"],
+        &[
+            "scheme",
+            "leaves WiFi",
+            "comes back",
+            "leaves again",
+            "seconds without a byte",
+        ],
         rows.collect(),
     ));
     let note = note(session);
     let title = "Throughput while the host leaves the WiFi, comes back and leaves again";
     let lines = lines(&all, |walk| &walk.rate);
-    session.figure("throughput", over_time(title, &note, "throughput (Mb/s)", lines));
+    session.figure(
+        "throughput",
+        over_time(title, &note, "throughput (Mb/s)", lines),
+    );
     Ok(())
 }
 
@@ -354,7 +369,10 @@ fn table(title: &str, columns: &[&str], rows: Vec<Vec<String>>) -> Table {
 
 fn throughput(session: &mut Session<'_>) -> Result<(), Error> {
     let all = walks(session)?;
-    let rates: Vec<_> = all.iter().map(|runs| values(runs, |w| w.mean_rate)).collect();
+    let rates: Vec<_> = all
+        .iter()
+        .map(|runs| values(runs, |w| w.mean_rate))
+        .collect();
     let more = |n: usize| estimate(&gains(&rates[n], &rates[0]));
     for n in FORMS {
         let (mean, half) = more(n);
@@ -370,7 +388,11 @@ fn throughput(session: &mut Session<'_>) -> Result<(), Error> {
             0 => String::new(),
             n => format!("{:+.0} ± {:.0} %", more(n).0, more(n).1),
         };
-        vec![scheme.name.to_owned(), plus_minus(estimate(&rates[n]), 2), gain]
+        vec![
+            scheme.name.to_owned(),
+            plus_minus(estimate(&rates[n]), 2),
+            gain,
+        ]
     });
     session.table(table(
         "Throughput over 120 s, Mb/s: mean ± 95 % interval",
@@ -454,7 +476,9 @@ fn sequence(session: &mut Session<'_>) -> Result<(), Error> {
     let rows = SCHEMES.iter().zip(&all).map(|(scheme, runs)| {
         let at = |seconds: usize| {
             let acked = values(runs, |walk| {
-                walk.acked.get(seconds * 10 - 1).map_or(f64::NAN, |b| *b as f64 / 1e6)
+                walk.acked
+                    .get(seconds * 10 - 1)
+                    .map_or(f64::NAN, |b| *b as f64 / 1e6)
             });
             plus_minus(estimate(&acked), 1)
         };
@@ -480,10 +504,13 @@ fn sequence(session: &mut Session<'_>) -> Result<(), Error> {
             let points = packets(n).iter().filter_map(|p| Some(place(time(p)?, p)));
             dots(SCHEMES[n].name, points.collect())
         });
-        let title = format!("Data sequence numbers by the time they {} ", match when {
-            true => "are sent",
-            false => "arrive",
-        });
+        let title = format!(
+            "Data sequence numbers by the time they {} ",
+            match when {
+                true => "are sent",
+                false => "arrive",
+            }
+        );
         let y = "data sequence number (MB)";
         session.figure(
             &format!("{what}-by-scheme"),
@@ -500,7 +527,9 @@ fn sequence(session: &mut Session<'_>) -> Result<(), Error> {
         session.figure(
             &format!("{}-by-path", file_name(name)),
             over_time(
-                &format!("Data sequence numbers of {name} by the time they arrive, and on which path"),
+                &format!(
+                    "Data sequence numbers of {name} by the time they arrive, and on which path"
+                ),
                 &note,
                 "data sequence number (MB)",
                 by_path.collect(),
@@ -571,14 +600,21 @@ struct Move {
 
 fn moves(session: &mut Session<'_>) -> Result<(), Error> {
     session.parameter("congestion control", CC);
-    session.parameter("addresses", format!("{}, then {}", client_addr(0), external_addr(0)));
+    session.parameter(
+        "addresses",
+        format!("{}, then {}", client_addr(0), external_addr(0)),
+    );
     let mut rows = Vec::new();
     let mut figure = Vec::new();
     for (n, strategy) in MOVES.into_iter().enumerate() {
         let scheme = scheme(strategy);
         let scene = Scene {
             span: MOVE + DRAIN,
-            events: &[(0, second_address), (VANISHES, vanishes), (RETURNS, returns)],
+            events: &[
+                (0, second_address),
+                (VANISHES, vanishes),
+                (RETURNS, returns),
+            ],
             ..scene(&scheme, Schedule::default(), MOVE)?
         };
         let runs = session.each(session.runs(), |_, seed| {
@@ -591,7 +627,7 @@ fn moves(session: &mut Session<'_>) -> Result<(), Error> {
             }
             let back = watched.subflows.iter().skip(RETURNS);
             let reopened = back.take_while(|on| **on & 1 << SECOND.0 == 0).count();
-            let waits = TICK.as_secs_f64() * reopened as f64;
+            let waits = TICK.as_secs_f64() * (reopened + 1) as f64;
             Ok(Move {
                 whole: watched.ended,
                 empty: during.iter().filter(|bytes| **bytes == 0).count(),
@@ -610,7 +646,10 @@ fn moves(session: &mut Session<'_>) -> Result<(), Error> {
             format!("{} of {count}, after {latest:.1} s at most", reopened.len()),
         ];
         rows.push([&[strategy.to_owned()], &said[..]].concat());
-        figure.push(by_second(strategy, &BySecond::means(runs.iter().map(|r| &r.rate))));
+        figure.push(by_second(
+            strategy,
+            &BySecond::means(runs.iter().map(|r| &r.rate)),
+        ));
         let record: Vec<_> = runs
             .iter()
             .map(|r| json!({ "whole": r.whole, "seconds_without_a_byte": r.empty, "reopened_s": r.reopened }))
@@ -622,7 +661,10 @@ fn moves(session: &mut Session<'_>) -> Result<(), Error> {
         let claims = [
             ("no byte is lost", whole == count),
             ("no second without delivery", empty == 0),
-            ("a subflow over the new address opens by itself", reopened.len() == count),
+            (
+                "a subflow over the new address opens by itself",
+                reopened.len() == count,
+            ),
         ];
         for ((claim, holds), said) in claims.into_iter().zip(said) {
             session.verdict(Verdict {
@@ -641,6 +683,9 @@ fn moves(session: &mut Session<'_>) -> Result<(), Error> {
     ));
     let note = format!("{CC}; means over {} runs", session.runs());
     let title = "Throughput while the WiFi is gone from 20 to 40 s";
-    session.figure("throughput", over_time(title, &note, "throughput (Mb/s)", figure));
+    session.figure(
+        "throughput",
+        over_time(title, &note, "throughput (Mb/s)", figure),
+    );
     Ok(())
 }

@@ -19,7 +19,7 @@ use super::session::{Common, Session};
 use crate::arm::Error;
 use crate::plot::Point;
 use crate::stats;
-use crate::watch::{Scene, TICK, Watched, seconds};
+use crate::watch::{Packet, Scene, TICK, Watched, seconds};
 
 const SETUP: &str = "WiFi of 11 Mb/s and WiMAX of 10 Mb/s, 10 ms each way, queues of 50 packets; on \
     each four generators of TCP and one of UDP, 448 kb/s each; 60 s; one session of three streams: I \
@@ -112,7 +112,10 @@ const CC: &str = "cubic";
 const SPAN: Duration = Duration::from_secs(60);
 /// What was made within [`SPAN`] may arrive so much later.
 const DRAIN: Duration = Duration::from_secs(5);
-const BUFFER: usize = 64 << 10;
+/// Bytes that the receiver buffers of all streams together.
+const RECV_BUFFER: usize = 64 << 10;
+/// Twice that, so that it is the receiver's that bounds what is under way.
+const SEND_BUFFER: usize = 2 * RECV_BUFFER;
 /// Bytes of a message of the bulk stream.
 const BULK: u32 = 16_000;
 /// Stream of the I frames, and that of the bulk data; the other frames have the one between.
@@ -150,8 +153,8 @@ fn scene(scheme: &Scheme, loss: f64, background: Background) -> Result<Scene<'_>
         strategy: scheme.strategy,
         engine: Config {
             congestion: CC.parse().map_err(Error::Usage)?,
-            recv_buffer: BUFFER,
-            send_buffer: BUFFER,
+            recv_buffer: RECV_BUFFER,
+            send_buffer: SEND_BUFFER,
             ..Config::default()
         },
         paths: vec![path(11_000_000, loss), path(10_000_000, loss)],
@@ -167,6 +170,12 @@ fn scene(scheme: &Scheme, loss: f64, background: Background) -> Result<Scene<'_>
 type Both<T> = [T; 2];
 const BOTH: Both<&str> = ["I frames", "whole video"];
 
+/// Of what jitter is measured: I frames and other frames against the one before of their stream, all
+/// frames, and packets in the order in which they arrive.
+const JITTERS: [&str; 4] = ["I frames", "P and B frames", "whole video", "packets"];
+/// Those that a claim is about: frames of different streams differ in size first of all.
+const JUDGED: [usize; 3] = [0, 1, 3];
+
 /// What is kept of a run.
 #[derive(Debug, Default)]
 struct Run {
@@ -178,7 +187,9 @@ struct Run {
     /// ms.
     mean_delay: Both<f64>,
     delays: Both<BySecond>,
-    jitter: Both<Vec<f64>>,
+    /// 95th percentiles of [`JITTERS`], ms, and each by second.
+    p95_jitter: [f64; 4],
+    jitter: [BySecond; 4],
     /// Packets that arrived after one with a later place in the stream.
     out_of_order: f64,
     packets: f64,
@@ -188,10 +199,15 @@ struct Run {
 
 impl Run {
     fn new(watched: &Watched, frames: usize) -> Self {
-        let video = watched.messages.iter().filter(|m| m.message.kind != Kind::Bulk);
+        let video = watched
+            .messages
+            .iter()
+            .filter(|m| m.message.kind != Kind::Bulk);
         let video: Vec<Received> = video.copied().collect();
         let important = video.iter().filter(|m| m.message.stream == IMPORTANT);
         let important: Vec<Received> = important.copied().collect();
+        let other = video.iter().filter(|m| m.message.stream != IMPORTANT);
+        let other: Vec<Received> = other.copied().collect();
         let within = |m: &&Received| seconds(m.complete_at) <= SPAN.as_secs_f64();
         let rate = |bytes: u64| bytes as f64 * 8e-6 / SPAN.as_secs_f64();
         let sum = |of: &dyn Fn(&&Received) -> bool| {
@@ -205,26 +221,46 @@ impl Run {
             missing: frames - video.len(),
             ..Run::default()
         };
+        for (n, messages) in [&important, &other, &video].into_iter().enumerate() {
+            let times = messages.iter().skip(1).map(|m| seconds(m.message.made_at));
+            run.add_jitter(n, times.zip(jitter(messages).map(ms)));
+        }
         for (n, messages) in [important, video].iter().enumerate() {
             let delays: Vec<f64> = messages.iter().map(|m| ms(m.delay())).collect();
             for (m, delay) in messages.iter().zip(&delays) {
                 run.delays[n].add(seconds(m.message.made_at), *delay);
             }
             run.mean_delay[n] = stats::mean(&delays).unwrap_or(f64::NAN);
-            run.jitter[n] = jitter(messages).map(ms).collect();
         }
-        let mut arrived: Vec<(f64, u64)> = (watched.packets.iter())
-            .filter(|p| p.fresh > 0)
-            .filter_map(|p| Some((p.arrived?, p.dsn)))
-            .collect();
+        run.add_packets(watched);
+        run
+    }
+
+    /// Adds jitters with the times of what they are of.
+    fn add_jitter(&mut self, n: usize, jitters: impl Iterator<Item = (f64, f64)>) {
+        let mut all = Vec::new();
+        for (at, jitter) in jitters {
+            self.jitter[n].add(at, jitter);
+            all.push(jitter);
+        }
+        self.p95_jitter[n] = quantile(all, 0.95);
+    }
+
+    fn add_packets(&mut self, watched: &Watched) {
+        let fresh = watched.packets.iter().filter(|p| p.fresh > 0);
+        let mut arrived: Vec<(f64, &Packet)> =
+            fresh.filter_map(|p| Some((p.arrived?, p))).collect();
         arrived.sort_by(|a, b| a.0.total_cmp(&b.0));
         let mut highest = 0;
-        for (_, dsn) in &arrived {
-            run.out_of_order += f64::from(u8::from(*dsn < highest));
-            highest = highest.max(*dsn);
+        for (_, packet) in &arrived {
+            self.out_of_order += f64::from(u8::from(packet.dsn < highest));
+            highest = highest.max(packet.dsn);
         }
-        run.packets = arrived.len() as f64;
-        run
+        self.packets = arrived.len() as f64;
+        let delay = |(at, packet): &(f64, &Packet)| (at - packet.sent) * 1e3;
+        let pairs = arrived.windows(2);
+        let jitters = pairs.map(|p| (p[1].0, (delay(&p[1]) - delay(&p[0])).abs()));
+        self.add_jitter(3, jitters);
     }
 
     fn record(&self) -> serde_json::Value {
@@ -233,7 +269,7 @@ impl Run {
             "video_in_time_mbit": self.in_time,
             "total_mbit": self.total,
             "delay_ms": self.mean_delay,
-            "jitter_p95_ms": self.jitter.each_ref().map(|j| quantile(j.clone(), 0.95)),
+            "jitter_p95_ms": self.p95_jitter,
             "packets": self.packets,
             "out_of_order": self.out_of_order,
             "frames_missing": self.missing,
@@ -273,9 +309,15 @@ fn cell(session: &mut Session<'_>, loss: f64, greedy: bool) -> Result<Cell, Erro
 fn parameters(session: &mut Session<'_>) {
     session.parameter("congestion control", CC);
     session.parameter("loss", "of packets each way, the background's too");
-    session.parameter("video", "25 frames a second, GOP 12, I:P:B 6:3:1, 4 Mb/s, deadline 250 ms");
-    session.parameter("send buffer", "64 kB");
-    session.parameter("bulk", format!("messages of {BULK} bytes, as fast as they are taken"));
+    session.parameter(
+        "video",
+        "25 frames a second, GOP 12, I:P:B 6:3:1, 4 Mb/s, deadline 250 ms",
+    );
+    session.parameter("send buffer", format!("{} kB", SEND_BUFFER >> 10));
+    session.parameter(
+        "bulk",
+        format!("messages of {BULK} bytes, as fast as they are taken"),
+    );
     session.parameter("access of the generators", "100 Mb/s, 25 ms");
     for scheme in &SCHEMES {
         let text = format!("{}, urgencies {:?}", scheme.strategy, scheme.priorities);
@@ -292,7 +334,10 @@ fn percent(loss: f64) -> String {
 }
 
 fn note(session: &Session<'_>) -> String {
-    format!("{CC}; {} runs; bars are 95 % confidence intervals of the mean", session.runs())
+    format!(
+        "{CC}; {} runs; bars are 95 % confidence intervals of the mean",
+        session.runs()
+    )
 }
 
 /// What is measured of throughput.
@@ -316,7 +361,11 @@ fn throughput(session: &mut Session<'_>) -> Result<(), Error> {
             }
             figures(session, &cells);
         }
-        let with = if greedy { "greedy FTP, 10 runs at most" } else { "TCP of 448 kb/s a generator" };
+        let with = if greedy {
+            "greedy FTP, 10 runs at most"
+        } else {
+            "TCP of 448 kb/s a generator"
+        };
         session.table(rates(with, &cells));
     }
     Ok(())
@@ -363,7 +412,11 @@ fn rates(with: &str, cells: &[Cell]) -> Table {
     let columns = [
         &["loss", "of"][..],
         &names[..],
-        &["PO against standard", "reported", "adaptive against standard"],
+        &[
+            "PO against standard",
+            "reported",
+            "adaptive against standard",
+        ],
     ];
     table(
         &format!("Throughput, Mb/s: mean ± 95 % interval; background of {with}"),
@@ -411,7 +464,9 @@ fn delay(session: &mut Session<'_>) -> Result<(), Error> {
     let mut rows = Vec::new();
     for (loss, cell) in LOSSES.iter().zip(&cells) {
         for (n, what) in BOTH.iter().enumerate() {
-            let delays = cell.each_ref().map(|runs| values(runs, |run| run.mean_delay[n]));
+            let delays = cell
+                .each_ref()
+                .map(|runs| values(runs, |run| run.mean_delay[n]));
             let [standard, po, _] = delays.each_ref().map(|delays| estimate(delays));
             session.verdict(Verdict {
                 claim: format!("loss {}: {what} are earlier in the mean", percent(*loss)),
@@ -423,7 +478,9 @@ fn delay(session: &mut Session<'_>) -> Result<(), Error> {
                 ),
                 holds: po.0 < standard.0,
             });
-            let means = delays.each_ref().map(|delays| plus_minus(estimate(delays), 1));
+            let means = delays
+                .each_ref()
+                .map(|delays| plus_minus(estimate(delays), 1));
             rows.push([&[percent(*loss), (*what).to_owned()], &means[..]].concat());
         }
     }
@@ -460,7 +517,11 @@ fn delay_over_time(session: &mut Session<'_>) -> Result<(), Error> {
         let means = cell
             .each_ref()
             .map(|runs| BySecond::means(runs.iter().map(|run| &run.delays[n])));
-        let pairs: Vec<_> = means[0].iter().zip(&means[1]).filter(|(a, _)| a.is_finite()).collect();
+        let pairs: Vec<_> = means[0]
+            .iter()
+            .zip(&means[1])
+            .filter(|(a, _)| a.is_finite())
+            .collect();
         let lower = pairs.iter().filter(|(standard, po)| po < standard).count();
         let delay = |s: usize| estimate(&values(&cell[s], |run| run.mean_delay[n]));
         session.verdict(Verdict {
@@ -487,15 +548,17 @@ fn delay_over_time(session: &mut Session<'_>) -> Result<(), Error> {
 fn jitters(session: &mut Session<'_>) -> Result<(), Error> {
     parameters(session);
     let cell = cell(session, 0.02, false)?;
-    let p95 = |s: usize, n: usize| {
-        estimate(&values(&cell[s], |run| quantile(run.jitter[n].clone(), 0.95)))
-    };
-    for (n, what) in BOTH.iter().enumerate() {
+    let p95 = |s: usize, n: usize| estimate(&values(&cell[s], |run| run.p95_jitter[n]));
+    for n in JUDGED {
         let [standard, po] = [p95(0, n), p95(1, n)];
         session.verdict(Verdict {
-            claim: format!("95th percentile of the jitter of {what} is smaller"),
+            claim: format!("95th percentile of the jitter of {} is smaller", JITTERS[n]),
             reported: "smaller".to_owned(),
-            measured: format!("{} ms, standard {} ms", plus_minus(po, 1), plus_minus(standard, 1)),
+            measured: format!(
+                "{} ms, standard {} ms",
+                plus_minus(po, 1),
+                plus_minus(standard, 1)
+            ),
             holds: po.0 < standard.0,
         });
     }
@@ -512,30 +575,26 @@ fn jitters(session: &mut Session<'_>) -> Result<(), Error> {
     });
     let rows = SCHEMES.iter().enumerate().map(|(s, scheme)| {
         let share = values(&cell[s], |run| run.out_of_order / run.packets * 100.0);
-        vec![
-            scheme.name.to_owned(),
-            plus_minus(p95(s, 0), 1),
-            plus_minus(p95(s, 1), 1),
-            plus_minus(disorder(s), 0),
-            plus_minus(estimate(&share), 2),
-        ]
+        let jitters = [0, 1, 2, 3].map(|n| plus_minus(p95(s, n), 1));
+        let disorder = [plus_minus(disorder(s), 0), plus_minus(estimate(&share), 2)];
+        [&[scheme.name.to_owned()], &jitters[..], &disorder].concat()
     });
     session.table(table(
-        "95th percentile of the jitter of frames, ms, and packets that arrive behind one with a later \
-         place in the stream, in 60 s: mean ± 95 % interval",
-        &["scheme", BOTH[0], BOTH[1], "out of order", "of all packets, %"],
+        "95th percentile of jitter, ms, and packets that arrive behind one with a later place in the \
+         stream, in 60 s: mean ± 95 % interval",
+        &[&["scheme"], &JITTERS[..], &["out of order", "of all packets, %"]].concat(),
         rows.collect(),
     ));
-    for (n, what) in BOTH.iter().enumerate() {
+    for (n, what) in JITTERS.iter().enumerate() {
         let lines = SCHEMES.iter().zip(&cell).map(|(scheme, runs)| {
-            let first = runs.first().map_or(&[][..], |run| &run.jitter[n]);
-            let step = SPAN.as_secs_f64() / first.len().max(1) as f64;
-            let point = |(k, j): (usize, &f64)| Point::new((k + 1) as f64 * step, *j);
-            line(scheme.name, first.iter().enumerate().map(point).collect())
+            by_second(
+                scheme.name,
+                &BySecond::means(runs.iter().map(|run| &run.jitter[n])),
+            )
         });
-        let title = format!("Jitter of one frame against the one before: {what}");
-        let note = format!("{CC}, loss 2 %; the first run");
-        let figure = over_time(&title, &note, "jitter (ms)", lines.collect());
+        let title = format!("Jitter over time: {what}");
+        let note = format!("{CC}, loss 2 %; means over {} runs", session.runs());
+        let figure = over_time(&title, &note, "mean jitter (ms)", lines.collect());
         session.figure(&what.replace(' ', "-"), figure);
     }
     Ok(())

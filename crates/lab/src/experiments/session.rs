@@ -139,8 +139,8 @@ impl<'a> Session<'a> {
 #[derive(Debug)]
 pub(super) struct Common<T>(Mutex<Vec<(Key, Arc<Vec<T>>)>>);
 
-/// Of which runs: what they are called, how many, of which seed.
-type Key = (String, u64, u64);
+/// Of which runs: what they are called, how many, of which seed, by how many threads.
+type Key = (String, u64, u64, usize);
 
 impl<T: Send> Common<T> {
     pub const fn new() -> Self {
@@ -154,7 +154,7 @@ impl<T: Send> Common<T> {
         (name, runs): (String, u64),
         run: impl Fn(u64, u64) -> Result<T, Error> + Sync,
     ) -> Result<Arc<Vec<T>>, Error> {
-        let key = (name, runs, session.seed());
+        let key = (name, runs, session.seed(), session.request.threads);
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, found)) = known.iter().find(|(k, _)| *k == key) {
             (0..runs).for_each(|_| (session.request.progress)());

@@ -97,11 +97,7 @@ impl fmt::Debug for State {
 
 impl Log {
     /// A log of `hosts`, by names, that nobody tells anything yet.
-    pub(super) fn new(
-        world: &World,
-        hosts: Vec<(NodeId, String)>,
-        out: Box<dyn Reader>,
-    ) -> Log {
+    pub(super) fn new(world: &World, hosts: Vec<(NodeId, String)>, out: Box<dyn Reader>) -> Log {
         let mut state = State {
             lines: Lines { out, error: None },
             hosts,
