@@ -221,3 +221,58 @@ impl Packets {
 pub fn seconds(at: Instant) -> f64 {
     at.saturating_since(world::START).as_secs_f64()
 }
+
+#[cfg(test)]
+mod tests {
+    use braid_sim::walk;
+
+    use super::*;
+
+    fn scene(strategy: &str) -> Scene<'_> {
+        let span = Duration::from_secs(4);
+        Scene {
+            strategy,
+            engine: Config::default(),
+            paths: [walk::wifi(), walk::cellular()]
+                .map(PathSettings::both)
+                .into(),
+            first: walk::away_and_back(),
+            background: Some(Background::published(span)),
+            sends: Role::Greedy { span },
+            span,
+            events: &[],
+        }
+    }
+
+    #[test]
+    fn the_same_seed_gives_the_same_session() {
+        let play = |seed| format!("{:?}", scene("minrtt").play(seed).unwrap());
+        assert_eq!(play(1), play(1));
+        assert_ne!(play(1), play(2));
+    }
+
+    /// Every byte that was read came with a packet on one of the paths, and later than it was sent.
+    #[test]
+    fn what_is_seen_fits_together() {
+        let seen = scene("roundrobin").play(1).unwrap();
+        assert_eq!((seen.read.len(), seen.acked.len()), (40, 40));
+        let fresh: u64 = seen.packets.iter().map(|p| p.fresh).sum();
+        let read = seen.read[39];
+        assert!((read..read + 500_000).contains(&fresh), "{fresh} of {read}");
+        assert!(seen.read.iter().zip(&seen.acked).all(|(r, a)| a <= r));
+        assert!(seen.written >= fresh);
+        for path in 0..2 {
+            let mut here = seen.packets.iter().filter(|p| p.path == path).peekable();
+            assert!(here.peek().is_some());
+            let least = [0.010, 0.020][path];
+            assert!(here.all(|p| p.arrived.is_none_or(|at| at >= p.sent + least)));
+        }
+        assert_eq!(seen.subflows[39], 0b11);
+    }
+
+    #[test]
+    fn an_unknown_strategy_is_refused() {
+        let refused = scene("none").play(1).unwrap_err();
+        assert!(matches!(refused, Error::Usage(_)), "{refused:?}");
+    }
+}
