@@ -13,10 +13,11 @@ use braid_sim::{Host, Router, Transfer, walk};
 use serde_json::json;
 
 use super::definition::Definition;
-use super::outcome::{Table, Verdict};
+use super::outcome::Table;
 use super::series::{BySecond, by_second, estimate, gains, over_time, plus_minus, quantile};
 use super::session::{Common, Session};
-use crate::arm::Error;
+use super::verdict::{Bound, Verdict};
+use crate::arm::{Arm, Error};
 use crate::plot::{Mark, Point, Series};
 use crate::watch::{Packet, Scene, TICK, Watched};
 
@@ -34,6 +35,7 @@ pub const MAPS_2A: Definition = Definition {
     reported: "Switches to 4G near 20 s, back near 60 s, away near 75 s.",
     must_hold: "Each switch of maps:single within 5 s of the crossing of the two path qualities; no \
                 second without a byte.",
+    arms: &[Arm::Sim],
     cells: |_| SCHEMES.len(),
     runs: (30, 3),
     measure: switches,
@@ -84,6 +86,7 @@ pub const MAPS_5: Definition = Definition {
     reported: "",
     must_hold: "No byte is lost, no second passes without delivery, and a subflow over the new \
                 address opens by itself.",
+    arms: &[Arm::Sim],
     cells: |_| MOVES.len(),
     runs: (30, 3),
     measure: moves,
@@ -306,27 +309,29 @@ fn switches(session: &mut Session<'_>) -> Result<(), Error> {
     let single = &all[FORMS[0]];
     for (n, crossing) in walk::CROSSINGS.iter().enumerate() {
         let crossing = crossing.as_secs_f64();
-        let times = values(single, |walk| walk.switches[n]);
-        let furthest = times.iter().map(|at| (at - crossing).abs());
-        let furthest = furthest.fold(0.0, f64::max);
-        let what = ["to cellular", "back to WiFi", "away again"][n];
-        session.verdict(Verdict {
-            claim: format!("maps:single switches {what} within 5 s of {crossing} s in every run"),
-            reported: format!("near {crossing} s"),
-            measured: format!(
-                "at {} s; furthest {furthest:.1} s away",
-                plus_minus(estimate(&times), 1)
-            ),
-            holds: furthest <= NEAR,
+        let times = values(single, |walk| walk.switches[n] - crossing);
+        let ends = [
+            ("earliest run", 0.0),
+            ("mean", f64::NAN),
+            ("latest run", 1.0),
+        ];
+        let ends = ends.map(|(name, q)| match q.is_nan() {
+            true => (name, estimate(&times).0),
+            false => (name, quantile(times.clone(), q)),
         });
+        let what = ["leaves WiFi", "comes back to WiFi", "leaves WiFi again"][n];
+        let claim = format!("maps:single {what}, after the paths are alike at {crossing} s");
+        let bound = Bound::Within(-NEAR, NEAR);
+        session
+            .verdict(Verdict::new(claim, bound, "s", ends).reported(&format!("near {crossing} s")));
     }
     let empty: usize = single.iter().map(|walk| walk.empty).sum();
-    session.verdict(Verdict {
-        claim: "maps:single leaves no second without a byte, in any run".to_owned(),
-        reported: String::new(),
-        measured: format!("{empty} seconds in {} runs", single.len()),
-        holds: empty == 0,
-    });
+    session.verdict(Verdict::new(
+        "seconds without a byte, of all runs of maps:single",
+        Bound::AtMost(0.0),
+        "",
+        [("", empty as f64)],
+    ));
     let rows = SCHEMES.iter().zip(&all).map(|(scheme, runs)| {
         let empty = values(runs, |walk| walk.empty as f64);
         let time = |n: usize| plus_minus(estimate(&values(runs, |walk| walk.switches[n])), 1);
@@ -374,15 +379,15 @@ fn throughput(session: &mut Session<'_>) -> Result<(), Error> {
         .map(|runs| values(runs, |w| w.mean_rate))
         .collect();
     let more = |n: usize| estimate(&gains(&rates[n], &rates[0]));
-    for n in FORMS {
-        let (mean, half) = more(n);
-        session.verdict(Verdict {
-            claim: format!("{}: at least 58 % more than by staying", SCHEMES[n].name),
-            reported: "+58 %".to_owned(),
-            measured: format!("{mean:+.0} ± {half:.0} %"),
-            holds: mean >= GAIN,
-        });
-    }
+    session.verdict(
+        Verdict::new(
+            "throughput above that of staying on WiFi",
+            Bound::AtLeast(GAIN),
+            "%",
+            FORMS.map(|n| (SCHEMES[n].name, more(n).0)),
+        )
+        .reported("58 %"),
+    );
     let rows = SCHEMES.iter().enumerate().map(|(n, scheme)| {
         let gain = match n {
             0 => String::new(),
@@ -424,20 +429,15 @@ fn delay(session: &mut Session<'_>) -> Result<(), Error> {
             values(&all[n], |walk| walk.p95_delay),
         ]
     };
-    let stays = of(0);
-    for n in FORMS {
-        for (what, (ours, theirs)) in ["mean", "95th percentile"]
-            .into_iter()
-            .zip(of(n).iter().zip(&stays))
-        {
-            let [a, b] = [ours, theirs].map(|sample| estimate(sample));
-            session.verdict(Verdict {
-                claim: format!("{}: {what} lower than by staying", SCHEMES[n].name),
-                reported: "lower".to_owned(),
-                measured: format!("{} ms, staying {} ms", plus_minus(a, 1), plus_minus(b, 1)),
-                holds: a.0 < b.0,
-            });
-        }
+    for (what, name) in ["mean delay", "95th percentile of delay"]
+        .iter()
+        .enumerate()
+    {
+        let less = |n: usize| estimate(&of(n)[what]).0 - estimate(&of(0)[what]).0;
+        let values = FORMS.map(|n| (SCHEMES[n].name, less(n)));
+        let claim = format!("{name}, less that of staying on WiFi");
+        let verdict = Verdict::new(claim, Bound::Below(0.0), "ms", values);
+        session.verdict(verdict.reported("lower"));
     }
     let rows = SCHEMES.iter().enumerate().map(|(n, scheme)| {
         let [mean, p95] = of(n).map(|sample| plus_minus(estimate(&sample), 1));
@@ -459,20 +459,23 @@ fn delay(session: &mut Session<'_>) -> Result<(), Error> {
 fn sequence(session: &mut Session<'_>) -> Result<(), Error> {
     let all = walks(session)?;
     let from = AHEAD.div_duration_f64(TICK).round() as usize - 1;
-    for n in FORMS {
-        let behind = all[n].iter().zip(&*all[0]).map(|(ours, stays)| {
+    let behind = |n: usize| {
+        let runs = all[n].iter().zip(&*all[0]).map(|(ours, stays)| {
             let pairs = ours.acked.iter().zip(&stays.acked).skip(from);
             pairs.filter(|(ours, stays)| ours < stays).count()
         });
-        let behind: usize = behind.sum();
-        let looks = (all[0].iter().map(|walk| walk.acked.len() - from)).sum::<usize>();
-        session.verdict(Verdict {
-            claim: format!("{}: never behind from 25 s on, in any run", SCHEMES[n].name),
-            reported: "earlier".to_owned(),
-            measured: format!("behind at {behind} of {looks} looks, every 0.1 s"),
-            holds: behind == 0,
-        });
-    }
+        runs.sum::<usize>() as f64
+    };
+    session.verdict(
+        Verdict::new(
+            "looks from 25 s on, every 0.1 s, at which less is acknowledged than by staying on WiFi, \
+             of all runs",
+            Bound::AtMost(0.0),
+            "",
+            FORMS.map(|n| (SCHEMES[n].name, behind(n))),
+        )
+        .reported("earlier"),
+    );
     let rows = SCHEMES.iter().zip(&all).map(|(scheme, runs)| {
         let at = |seconds: usize| {
             let acked = values(runs, |walk| {
@@ -545,6 +548,8 @@ const DRAIN: Duration = Duration::from_secs(10);
 /// Ticks at which the WiFi vanishes and is back.
 const VANISHES: usize = 200;
 const RETURNS: usize = 400;
+/// Seconds within which a subflow over the new address is to be there.
+const REOPENED: f64 = 1.0;
 /// The path with the WiFi's second address.
 const SECOND: PathId = PathId(2);
 /// The interface of the WiFi's router behind those it has.
@@ -604,81 +609,51 @@ fn moves(session: &mut Session<'_>) -> Result<(), Error> {
         "addresses",
         format!("{}, then {}", client_addr(0), external_addr(0)),
     );
-    let mut rows = Vec::new();
-    let mut figure = Vec::new();
-    for (n, strategy) in MOVES.into_iter().enumerate() {
-        let scheme = scheme(strategy);
-        let scene = Scene {
-            span: MOVE + DRAIN,
-            events: &[
-                (0, second_address),
-                (VANISHES, vanishes),
-                (RETURNS, returns),
-            ],
-            ..scene(&scheme, Schedule::default(), MOVE)?
-        };
-        let runs = session.each(session.runs(), |_, seed| {
-            let watched = scene.play(seed)?;
-            let read = seconds_of(&watched.read);
-            let during = &read[..MOVE.as_secs() as usize];
-            let mut rate = BySecond::default();
-            for (second, bytes) in during.iter().enumerate() {
-                rate.add(second as f64, *bytes as f64 * 8e-6);
-            }
-            let back = watched.subflows.iter().skip(RETURNS);
-            let reopened = back.take_while(|on| **on & 1 << SECOND.0 == 0).count();
-            let waits = TICK.as_secs_f64() * (reopened + 1) as f64;
-            Ok(Move {
-                whole: watched.ended,
-                empty: during.iter().filter(|bytes| **bytes == 0).count(),
-                reopened: (reopened < watched.subflows.len() - RETURNS).then_some(waits),
-                rate,
-            })
-        })?;
-        let whole = runs.iter().filter(|run| run.whole).count();
+    let (mut rows, mut figure, mut measured) = (Vec::new(), Vec::new(), Vec::new());
+    for strategy in MOVES {
+        let runs = moved(session, strategy)?;
+        let cut = runs.iter().filter(|run| !run.whole).count();
         let empty: usize = runs.iter().map(|run| run.empty).sum();
-        let reopened: Vec<f64> = runs.iter().filter_map(|run| run.reopened).collect();
-        let latest = reopened.iter().copied().fold(0.0, f64::max);
-        let count = runs.len();
-        let said = [
-            format!("{whole} of {count}"),
-            format!("{empty}"),
-            format!("{} of {count}, after {latest:.1} s at most", reopened.len()),
-        ];
-        rows.push([&[strategy.to_owned()], &said[..]].concat());
-        figure.push(by_second(
-            strategy,
-            &BySecond::means(runs.iter().map(|r| &r.rate)),
-        ));
-        let record: Vec<_> = runs
-            .iter()
-            .map(|r| json!({ "whole": r.whole, "seconds_without_a_byte": r.empty, "reopened_s": r.reopened }))
-            .collect();
-        session.record(file_name(strategy), json!({ "runs": record }));
-        if n >= FORMS.len() {
-            continue;
-        }
-        let claims = [
-            ("no byte is lost", whole == count),
-            ("no second without delivery", empty == 0),
-            (
-                "a subflow over the new address opens by itself",
-                reopened.len() == count,
-            ),
-        ];
-        for ((claim, holds), said) in claims.into_iter().zip(said) {
-            session.verdict(Verdict {
-                claim: format!("{strategy}: {claim}"),
-                reported: String::new(),
-                measured: said,
-                holds,
-            });
-        }
+        // One that never reopened has no time, and then there is no latest.
+        let waits = runs.iter().map(|run| run.reopened.unwrap_or(f64::NAN));
+        let latest = waits.fold(0.0, |a: f64, b| if b.is_nan() { b } else { a.max(b) });
+        let said = [cut as f64, empty as f64, latest];
+        let texts = said.map(|value| format!("{value:.1}").replace(".0", ""));
+        rows.push([&[strategy.to_owned()], &texts[..]].concat());
+        let rates = runs.iter().map(|run| &run.rate);
+        figure.push(by_second(strategy, &BySecond::means(rates)));
+        measured.push((strategy, said));
+    }
+    let claims = [
+        (
+            "runs in which not every byte arrived in its place",
+            Bound::AtMost(0.0),
+            "",
+        ),
+        (
+            "seconds without delivery, of all runs",
+            Bound::AtMost(0.0),
+            "",
+        ),
+        (
+            "time from the return to a subflow over the new address, latest run",
+            Bound::AtMost(REOPENED),
+            "s",
+        ),
+    ];
+    for (k, (claim, bound, unit)) in claims.into_iter().enumerate() {
+        let forms = measured.iter().take(FORMS.len());
+        let values = forms.map(|(strategy, said)| (strategy, said[k]));
+        session.verdict(Verdict::new(claim, bound, unit, values));
     }
     session.table(table(
-        "Runs in which every byte arrived in its place; seconds of all runs without a byte; runs with a \
-         subflow over the new address",
-        &["scheme", "whole", "seconds without a byte", "opened again"],
+        "Of all runs",
+        &[
+            "scheme",
+            "runs cut short",
+            "seconds without a byte",
+            "subflow over the new address after, s",
+        ],
         rows,
     ));
     let note = format!("{CC}; means over {} runs", session.runs());
@@ -688,4 +663,44 @@ fn moves(session: &mut Session<'_>) -> Result<(), Error> {
         over_time(title, &note, "throughput (Mb/s)", figure),
     );
     Ok(())
+}
+
+/// The runs of a strategy.
+fn moved(session: &mut Session<'_>, strategy: &'static str) -> Result<Vec<Move>, Error> {
+    let scheme = scheme(strategy);
+    let scene = Scene {
+        span: MOVE + DRAIN,
+        events: &[
+            (0, second_address),
+            (VANISHES, vanishes),
+            (RETURNS, returns),
+        ],
+        ..scene(&scheme, Schedule::default(), MOVE)?
+    };
+    let runs = session.each(session.runs(), |_, seed| Ok(Move::new(&scene.play(seed)?)))?;
+    let record = runs.iter().map(|r| {
+        json!({ "whole": r.whole, "seconds_without_a_byte": r.empty, "reopened_s": r.reopened })
+    });
+    let record: Vec<_> = record.collect();
+    session.record(file_name(strategy), json!({ "runs": record }));
+    Ok(runs)
+}
+
+impl Move {
+    fn new(watched: &Watched) -> Self {
+        let read = seconds_of(&watched.read);
+        let during = &read[..MOVE.as_secs() as usize];
+        let mut rate = BySecond::default();
+        for (second, bytes) in during.iter().enumerate() {
+            rate.add(second as f64, *bytes as f64 * 8e-6);
+        }
+        let mut back = watched.subflows.iter().skip(RETURNS);
+        let reopened = back.position(|on| on & 1 << SECOND.0 != 0);
+        Move {
+            whole: watched.ended,
+            empty: during.iter().filter(|bytes| **bytes == 0).count(),
+            reopened: reopened.map(|ticks| TICK.as_secs_f64() * (ticks + 1) as f64),
+            rate,
+        }
+    }
 }

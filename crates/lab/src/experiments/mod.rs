@@ -6,13 +6,17 @@
 //! [`crate::report`] stores them and makes pages of what is stored.
 
 mod definition;
+mod failover;
 mod fsa;
 mod grid;
+mod kernel;
 mod maps;
 mod outcome;
 mod po;
 mod series;
 mod session;
+mod sweep;
+mod verdict;
 
 #[cfg(test)]
 mod tests;
@@ -20,12 +24,19 @@ mod tests;
 use std::fmt;
 
 pub use definition::Definition;
-pub use outcome::{Findings, Outcome, Request, Table, Verdict};
+pub use outcome::{Findings, Outcome, Request, Table};
 pub use session::Session;
+pub use verdict::{Bound, Verdict};
 
 /// Every experiment, in the order in which they are listed.
 pub static ALL: &[Definition] = &[
     fsa::FSA_2A,
+    fsa::FSA_2B,
+    fsa::FSA_3,
+    fsa::FSA_5,
+    fsa::FSA_6A,
+    fsa::FSA_6B,
+    fsa::FSA_6C,
     po::PO_4,
     po::PO_5,
     po::PO_6,
@@ -35,7 +46,9 @@ pub static ALL: &[Definition] = &[
     maps::MAPS_3,
     maps::MAPS_4,
     maps::MAPS_5,
+    failover::FAILOVER,
     grid::GRID,
+    kernel::KERNEL,
 ];
 
 /// The experiment called `id`.

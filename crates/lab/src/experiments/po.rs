@@ -11,12 +11,13 @@ use braid_sim::transfer::PathSettings;
 use serde_json::json;
 
 use super::definition::Definition;
-use super::outcome::{Table, Verdict};
+use super::outcome::Table;
 use super::series::{
     BySecond, bars, by_second, estimate, gains, line, over_time, plus_minus, quantile,
 };
 use super::session::{Common, Session};
-use crate::arm::Error;
+use super::verdict::{Bound, Verdict};
+use crate::arm::{Arm, Error};
 use crate::plot::Point;
 use crate::stats;
 use crate::watch::{Packet, Scene, TICK, Watched, seconds};
@@ -36,6 +37,7 @@ pub const PO_4: Definition = Definition {
                and 5 %.",
     must_hold: "At each loss the video's goodput is not less than standard MPTCP's, and neither is the \
                 throughput of all streams (95 % interval).",
+    arms: &[Arm::Sim],
     cells: |_| 2 * REPORTED.len() * SCHEMES.len(),
     runs: (30, 2),
     measure: throughput,
@@ -356,9 +358,7 @@ fn throughput(session: &mut Session<'_>) -> Result<(), Error> {
             cells.push(cell(session, loss, greedy)?);
         }
         if !greedy {
-            for ((loss, reported), cell) in REPORTED.iter().zip(&cells) {
-                more(session, *loss, *reported, cell);
-            }
+            more(session, &cells);
             figures(session, &cells);
         }
         let with = if greedy {
@@ -371,26 +371,34 @@ fn throughput(session: &mut Session<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Judges the throughput at one loss.
-fn more(session: &mut Session<'_>, loss: f64, reported: f64, cell: &Cell) {
-    let gain = |(_, of): Measure| {
+/// Judges the throughput by loss.
+fn more(session: &mut Session<'_>, cells: &[Cell]) {
+    let gain = |cell: &Cell, of: fn(&Run) -> f64| {
         let [standard, po, _] = cell.each_ref().map(|runs| values(runs, of));
         estimate(&gains(&po, &standard))
     };
-    let [video, in_time, total] = RATES.map(gain);
-    let said = |(mean, half): (f64, f64)| format!("{mean:+.2} ± {half:.2} %");
-    session.verdict(Verdict {
-        claim: format!("loss {}: the video's goodput is not less", percent(loss)),
-        reported: format!("{reported:+.2} %"),
-        measured: format!("{}; of what is in time {}", said(video), said(in_time)),
-        holds: video.0 >= 0.0,
+    let by_loss = |value: &dyn Fn(&Cell) -> f64| {
+        let each = REPORTED.iter().zip(cells);
+        each.map(|((loss, _), cell)| (percent(*loss), value(cell)))
+            .collect::<Vec<_>>()
+    };
+    let reported = REPORTED.map(|(loss, more)| format!("{more} ({})", percent(loss)));
+    let reported = format!("{} %", reported.join(", "));
+    let video = by_loss(&|cell| gain(cell, RATES[0].1).0);
+    let total = by_loss(&|cell| {
+        let (mean, half) = gain(cell, RATES[2].1);
+        mean + half
     });
-    session.verdict(Verdict {
-        claim: format!("loss {}: all streams together have not less", percent(loss)),
-        reported: format!("{reported:+.2} %"),
-        measured: said(total),
-        holds: total.0 + total.1 >= 0.0,
-    });
+    for (claim, values) in [
+        ("goodput of the video, above standard MPTCP's", video),
+        (
+            "throughput of all streams above standard MPTCP's, upper end of its 95 % interval",
+            total,
+        ),
+    ] {
+        let verdict = Verdict::new(claim, Bound::AtLeast(0.0), "%", values);
+        session.verdict(verdict.reported(&reported));
+    }
 }
 
 fn rates(with: &str, cells: &[Cell]) -> Table {
@@ -467,22 +475,22 @@ fn delay(session: &mut Session<'_>) -> Result<(), Error> {
             let delays = cell
                 .each_ref()
                 .map(|runs| values(runs, |run| run.mean_delay[n]));
-            let [standard, po, _] = delays.each_ref().map(|delays| estimate(delays));
-            session.verdict(Verdict {
-                claim: format!("loss {}: {what} are earlier in the mean", percent(*loss)),
-                reported: "lower".to_owned(),
-                measured: format!(
-                    "{} ms, standard {} ms",
-                    plus_minus(po, 1),
-                    plus_minus(standard, 1)
-                ),
-                holds: po.0 < standard.0,
-            });
             let means = delays
                 .each_ref()
                 .map(|delays| plus_minus(estimate(delays), 1));
             rows.push([&[percent(*loss), (*what).to_owned()], &means[..]].concat());
         }
+    }
+    for (n, what) in BOTH.iter().enumerate() {
+        let less = |cell: &Cell| {
+            let delay = |s: usize| estimate(&values(&cell[s], |run| run.mean_delay[n])).0;
+            delay(1) - delay(0)
+        };
+        let by_loss = LOSSES.iter().zip(&cells);
+        let by_loss = by_loss.map(|(loss, cell)| (percent(*loss), less(cell)));
+        let claim = format!("mean delay of {what}, less standard MPTCP's");
+        let verdict = Verdict::new(claim, Bound::Below(0.0), "ms", by_loss);
+        session.verdict(verdict.reported("lower"));
     }
     let names = SCHEMES.map(|scheme| scheme.name);
     session.table(table(
@@ -513,28 +521,19 @@ fn delay(session: &mut Session<'_>) -> Result<(), Error> {
 fn delay_over_time(session: &mut Session<'_>) -> Result<(), Error> {
     parameters(session);
     let cell = cell(session, 0.01, false)?;
+    let mut rows = Vec::new();
     for (n, what) in BOTH.iter().enumerate() {
         let means = cell
             .each_ref()
             .map(|runs| BySecond::means(runs.iter().map(|run| &run.delays[n])));
-        let pairs: Vec<_> = means[0]
-            .iter()
-            .zip(&means[1])
-            .filter(|(a, _)| a.is_finite())
-            .collect();
-        let lower = pairs.iter().filter(|(standard, po)| po < standard).count();
+        let pairs = means[0].iter().zip(&means[1]);
+        let later = pairs.filter(|(standard, po)| po >= standard).count() as f64;
+        let claim = format!("seconds in which {what} are not earlier than by standard MPTCP");
+        let verdict = Verdict::new(claim, Bound::AtMost(0.0), "", [("", later)]);
+        session.verdict(verdict.reported("lower"));
         let delay = |s: usize| estimate(&values(&cell[s], |run| run.mean_delay[n]));
-        session.verdict(Verdict {
-            claim: format!("{what} are earlier in every second"),
-            reported: "lower".to_owned(),
-            measured: format!(
-                "in {lower} of {} seconds; over all {} ms, standard {} ms",
-                pairs.len(),
-                plus_minus(delay(1), 1),
-                plus_minus(delay(0), 1)
-            ),
-            holds: lower == pairs.len(),
-        });
+        let delays = [0, 1, 2].map(|s| plus_minus(delay(s), 1));
+        rows.push([&[(*what).to_owned()], &delays[..]].concat());
         let lines = SCHEMES.iter().zip(&means);
         let lines = lines.map(|(scheme, means)| by_second(scheme.name, means));
         let title = format!("Delay over time: {what}");
@@ -542,6 +541,11 @@ fn delay_over_time(session: &mut Session<'_>) -> Result<(), Error> {
         let figure = over_time(&title, &note, "mean delay (ms)", lines.collect());
         session.figure(&what.replace(' ', "-"), figure);
     }
+    session.table(table(
+        "Delay of frames over all 60 s, ms: mean ± 95 % interval",
+        &[&["of"], &SCHEMES.map(|scheme| scheme.name)[..]].concat(),
+        rows,
+    ));
     Ok(())
 }
 
@@ -549,30 +553,25 @@ fn jitters(session: &mut Session<'_>) -> Result<(), Error> {
     parameters(session);
     let cell = cell(session, 0.02, false)?;
     let p95 = |s: usize, n: usize| estimate(&values(&cell[s], |run| run.p95_jitter[n]));
-    for n in JUDGED {
-        let [standard, po] = [p95(0, n), p95(1, n)];
-        session.verdict(Verdict {
-            claim: format!("95th percentile of the jitter of {} is smaller", JITTERS[n]),
-            reported: "smaller".to_owned(),
-            measured: format!(
-                "{} ms, standard {} ms",
-                plus_minus(po, 1),
-                plus_minus(standard, 1)
-            ),
-            holds: po.0 < standard.0,
-        });
-    }
     let disorder = |s: usize| estimate(&values(&cell[s], |run| run.out_of_order));
-    session.verdict(Verdict {
-        claim: "fewer packets arrive out of order".to_owned(),
-        reported: "fewer".to_owned(),
-        measured: format!(
-            "{} in 60 s, standard {}",
-            plus_minus(disorder(1), 0),
-            plus_minus(disorder(0), 0)
-        ),
-        holds: disorder(1).0 < disorder(0).0,
-    });
+    session.verdict(
+        Verdict::new(
+            "95th percentile of jitter, less standard MPTCP's",
+            Bound::Below(0.0),
+            "ms",
+            JUDGED.map(|n| (JITTERS[n], p95(1, n).0 - p95(0, n).0)),
+        )
+        .reported("smaller"),
+    );
+    session.verdict(
+        Verdict::new(
+            "packets that arrive out of order in 60 s, less standard MPTCP's",
+            Bound::Below(0.0),
+            "",
+            [("", disorder(1).0 - disorder(0).0)],
+        )
+        .reported("fewer"),
+    );
     let rows = SCHEMES.iter().enumerate().map(|(s, scheme)| {
         let share = values(&cell[s], |run| run.out_of_order / run.packets * 100.0);
         let jitters = [0, 1, 2, 3].map(|n| plus_minus(p95(s, n), 1));
