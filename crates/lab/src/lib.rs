@@ -9,5 +9,7 @@ pub mod fct;
 pub mod paths;
 pub mod plot;
 pub mod report;
+mod spread;
 pub mod stats;
 pub mod swarm;
+mod watch;

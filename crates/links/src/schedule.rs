@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use crate::settings::Settings;
+use crate::settings::{Loss, Rate, Settings};
 
 /// A change of a link.
 #[derive(Debug, Clone, PartialEq)]
@@ -40,6 +40,26 @@ impl Schedule {
         Schedule(changes.into())
     }
 
+    /// A link that moves from one point to the next in a straight line, by changes at distances of
+    /// `step` (at least 1 ms): constant rates, delays and uniform losses are interpolated, and all
+    /// else is as at the point before. From the last point on it stays as there.
+    pub fn linear(points: &[Change], step: Duration) -> Self {
+        let step = step.max(Duration::from_millis(1));
+        let between = points.windows(2).flat_map(|ends| {
+            let (from, to) = (&ends[0], &ends[1]);
+            let span = to.at.saturating_sub(from.at);
+            let count = span.as_nanos().div_ceil(step.as_nanos()) as u32;
+            (0..count).map(move |n| {
+                let part = (step * n).div_duration_f64(span);
+                Change {
+                    at: from.at + step * n,
+                    settings: from.settings.towards(&to.settings, part),
+                }
+            })
+        });
+        Schedule::new(between.chain(points.last().cloned()))
+    }
+
     /// When the next change is due, from the start of the run.
     pub fn next_change(&self) -> Option<Duration> {
         self.0.front().map(|change| change.at)
@@ -55,5 +75,57 @@ impl Schedule {
     pub fn poll(&mut self, elapsed: Duration) -> Option<Change> {
         let due = self.0.front()?.at <= elapsed;
         due.then(|| self.0.pop_front())?
+    }
+}
+
+impl Settings {
+    /// What lies at `part` (0 to 1) of the way to `end`.
+    fn towards(&self, end: &Settings, part: f64) -> Settings {
+        let mid = |a: f64, b: f64| a + part * (b - a);
+        let rate = match (&self.rate, &end.rate) {
+            (Rate::Fixed(a), Rate::Fixed(b)) => {
+                Rate::bits_per_second(mid(a.get() as f64, b.get() as f64) as u64)
+            }
+            (rate, _) => rate.clone(),
+        };
+        let loss = match (self.loss, end.loss) {
+            (Loss::GilbertElliott { .. }, _) | (_, Loss::GilbertElliott { .. }) => self.loss,
+            (a, b) => Loss::uniform(mid(a.mean(), b.mean())),
+        };
+        let delays = [self.delay, end.delay].map(|d| d.as_secs_f64());
+        Settings {
+            rate,
+            delay: Duration::from_secs_f64(mid(delays[0], delays[1])),
+            loss,
+            ..self.clone()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_straight_line_is_cut_into_steps() {
+        let point = |seconds, rate, delay, loss| Change {
+            at: Duration::from_secs(seconds),
+            settings: Settings {
+                rate: Rate::bits_per_second(rate),
+                delay: Duration::from_millis(delay),
+                loss: Loss::uniform(loss),
+                ..Settings::default()
+            },
+        };
+        let points = [
+            point(0, 100, 10, 0.0),
+            point(2, 300, 30, 0.2),
+            point(3, 300, 30, 0.0),
+        ];
+        let schedule = Schedule::linear(&points, Duration::from_millis(1000));
+        let seen: Vec<_> = schedule.changes().cloned().collect();
+        let middle = point(1, 200, 20, 0.1);
+        assert_eq!(seen, [&points[..1], &[middle], &points[1..]].concat());
+        assert_eq!(Schedule::linear(&[], Duration::ZERO), Schedule::default());
     }
 }

@@ -11,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 pub mod aggregation;
+pub mod background;
 pub mod capture;
 pub mod gateway;
 pub mod host;
@@ -25,6 +26,7 @@ pub mod tap;
 pub mod traffic;
 pub mod transfer;
 pub mod udp;
+pub mod walk;
 pub mod world;
 
 pub use capture::Capture;

@@ -3,16 +3,17 @@
 use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use core::time::Duration;
-use std::io::{self, Write};
+use std::io::{self, BufWriter, Write};
 
 use braid_engine::strategy::FlowSize;
 use braid_engine::{ApiError, Config, ConnId, ConnectOptions, PathConfig, PathId, Protocol};
 use braid_links::Settings;
 use braid_links::middlebox::Chain;
 
+use crate::background::{Background, End};
 use crate::capture::Capture;
 use crate::host::{Host, HostConfig, strategy_of};
-use crate::log::Log;
+use crate::log::{Log, Reader};
 use crate::middlebox::MiddleboxNode;
 use crate::traffic::{Role, Stream};
 use crate::world::{LinkId, NodeId, World};
@@ -171,7 +172,7 @@ pub struct Transfer {
     pub server: NodeId,
     /// The links of each path: (up, down).
     pub links: Vec<(LinkId, LinkId)>,
-    /// The middleboxes of each path, where there are any.
+    /// The middleboxes of each path, or the routers at the client's end, where there are any.
     pub boxes: Vec<NodeId>,
 }
 
@@ -204,6 +205,63 @@ impl Transfer {
         config: &TransferConfig<'_>,
         chains: impl IntoIterator<Item = Chain>,
     ) -> Self {
+        let mut transfer = Transfer::unjoined(seed, config);
+        let (client, server) = (transfer.client, transfer.server);
+        let near = Settings {
+            delay: Duration::from_millis(1),
+            ..Settings::default()
+        };
+        let mut chains = chains.into_iter();
+        let world = &mut transfer.world;
+        for path in config.paths {
+            let mut inside = client;
+            if let Some(chain) = chains.next() {
+                inside = world.add(|_| MiddleboxNode::new(chain));
+                transfer.boxes.push(inside);
+                world.connect(client, inside, near.clone(), near.clone());
+            }
+            let link = world.connect(inside, server, path.up.clone(), path.down.clone());
+            transfer.links.push(link);
+        }
+        transfer
+    }
+
+    /// The same with others' traffic on each path's link, which begins at once. At both ends of the
+    /// link is a router; those at the client's end are the [`boxes`](Self::boxes).
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    ///
+    /// # Panics
+    /// If there is no such strategy.
+    pub fn shared(
+        seed: u64,
+        config: &TransferConfig<'_>,
+        background: &Background,
+    ) -> Result<Self, ApiError> {
+        let mut transfer = Transfer::unjoined(seed, config);
+        let world = &mut transfer.world;
+        for (n, path) in config.paths.iter().enumerate() {
+            let at_client = world.add(|_| End::Client.router(n, client_addr(n)));
+            let at_server = world.add(|_| End::Server.router(n, SERVER));
+            let none = Settings::default;
+            world.connect(transfer.client, at_client, none(), none());
+            // The router there has its host before the link, too.
+            world.connect(at_server, transfer.server, none(), none());
+            let link = world.connect(at_client, at_server, path.up.clone(), path.down.clone());
+            transfer.links.push(link);
+            transfer.boxes.push(at_client);
+            let mut ends = [(End::Server, at_server), (End::Client, at_client)];
+            if config.direction == Direction::Up {
+                ends.reverse();
+            }
+            background.flow(world, n, ends, &config.engine)?;
+        }
+        Ok(transfer)
+    }
+
+    /// The two hosts, and nothing between them.
+    fn unjoined(seed: u64, config: &TransferConfig<'_>) -> Self {
         let mut world = World::new(seed);
         let mut host = |paths, routes| {
             let config = HostConfig {
@@ -221,27 +279,12 @@ impl Transfer {
             [client_addr(n), external_addr(n)].map(|addr| (IpAddr::V4(addr), n as u32))
         });
         let server = host(vec![PathConfig::v4(SERVER)], back.collect());
-        let near = Settings {
-            delay: Duration::from_millis(1),
-            ..Settings::default()
-        };
-        let mut chains = chains.into_iter();
-        let (mut links, mut boxes) = (Vec::new(), Vec::new());
-        for path in config.paths {
-            let mut inside = client;
-            if let Some(chain) = chains.next() {
-                inside = world.add(|_| MiddleboxNode::new(chain));
-                boxes.push(inside);
-                world.connect(client, inside, near.clone(), near.clone());
-            }
-            links.push(world.connect(inside, server, path.up.clone(), path.down.clone()));
-        }
         Transfer {
             world,
             client,
             server,
-            links,
-            boxes,
+            links: Vec::new(),
+            boxes: Vec::new(),
         }
     }
 
@@ -280,8 +323,13 @@ impl Transfer {
 
     /// Logs the transfer, before the connection is opened.
     pub fn log(&mut self, out: Box<dyn Write + Send>) -> Log {
+        self.read(Box::new(BufWriter::new(out)))
+    }
+
+    /// Lets `reader` have the records of such a log.
+    pub fn read(&mut self, reader: Box<dyn Reader>) -> Log {
         let hosts = self.ends().map(|end| (end, self.name(end)));
-        Log::start(&mut self.world, &hosts, out)
+        Log::read(&mut self.world, &hosts, reader)
     }
 
     /// Client and server.

@@ -10,7 +10,10 @@ mod failover;
 mod fsa;
 mod grid;
 mod kernel;
+mod maps;
 mod outcome;
+mod po;
+mod series;
 mod session;
 mod sweep;
 mod verdict;
@@ -34,6 +37,15 @@ pub static ALL: &[Definition] = &[
     fsa::FSA_6A,
     fsa::FSA_6B,
     fsa::FSA_6C,
+    po::PO_4,
+    po::PO_5,
+    po::PO_6,
+    po::PO_7,
+    maps::MAPS_2A,
+    maps::MAPS_2B,
+    maps::MAPS_3,
+    maps::MAPS_4,
+    maps::MAPS_5,
     failover::FAILOVER,
     grid::GRID,
     kernel::KERNEL,

@@ -1,5 +1,7 @@
 //! What a definition measures with.
 
+use std::sync::{Arc, Mutex, PoisonError};
+
 use serde_json::json;
 
 use super::outcome::{Findings, Outcome, Request, Table};
@@ -7,6 +9,7 @@ use super::verdict::Verdict;
 use crate::arm::{Arm, Error};
 use crate::fct::{self, Cell, Row, RunResult};
 use crate::plot::Figure;
+use crate::spread::Spread;
 
 /// A run of an experiment: measures cells and collects what is found.
 #[derive(Debug)]
@@ -83,6 +86,25 @@ impl<'a> Session<'a> {
         fct::run(cell, arm, runs, threads, progress)
     }
 
+    /// Makes `runs` runs by `run`, which is given number and seed, in the simulator: runs of the same
+    /// number have the same seed whatever they are runs of.
+    ///
+    /// # Errors
+    /// Those of `run`.
+    pub fn each<T: Send>(
+        &self,
+        runs: u64,
+        run: impl Fn(u64, u64) -> Result<T, Error> + Sync,
+    ) -> Result<Vec<T>, Error> {
+        let spread = Spread {
+            runs,
+            threads: self.request.threads,
+            progress: self.request.progress,
+        };
+        let seed = |index| fct::run_seed(self.request.seed, index);
+        spread.over(|| Ok(()), |(), index| run(index, seed(index)), |()| ())
+    }
+
     /// Records `value` under a name that is a file name without extension.
     pub fn record(&mut self, name: String, value: serde_json::Value) {
         self.findings.records.push((name, value));
@@ -122,6 +144,38 @@ impl<'a> Session<'a> {
     pub fn figure(&mut self, name: &str, figure: Figure) {
         self.findings.outcome.figures.push(name.to_owned());
         self.findings.figures.push((name.to_owned(), figure));
+    }
+}
+
+/// Runs that several experiments look at, so that whoever asks for all of these makes them once. They
+/// are what [`Session::each`] gives.
+#[derive(Debug)]
+pub(super) struct Common<T>(Mutex<Vec<(Key, Arc<Vec<T>>)>>);
+
+/// Of which runs: what they are called, how many, of which seed, by how many threads.
+type Key = (String, u64, u64, usize);
+
+impl<T: Send> Common<T> {
+    pub const fn new() -> Self {
+        Common(Mutex::new(Vec::new()))
+    }
+
+    /// The runs called `name`, made if they are not there yet.
+    pub fn runs(
+        &self,
+        session: &Session<'_>,
+        (name, runs): (String, u64),
+        run: impl Fn(u64, u64) -> Result<T, Error> + Sync,
+    ) -> Result<Arc<Vec<T>>, Error> {
+        let key = (name, runs, session.seed(), session.request.threads);
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, found)) = known.iter().find(|(k, _)| *k == key) {
+            (0..runs).for_each(|_| (session.request.progress)());
+            return Ok(found.clone());
+        }
+        let made = Arc::new(session.each(runs, run)?);
+        known.push((key, made.clone()));
+        Ok(made)
     }
 }
 

@@ -161,3 +161,24 @@ fn a_small_grid_is_judged() {
     }
     assert_eq!(outcome.figures, ["warm-by-size"]);
 }
+
+/// Three ways to send a minute of video; another experiment finds the runs made already.
+#[test]
+fn sessions_of_po_are_played_once() {
+    let first = run("po-7", 1, 1, 2);
+    assert_whole(&first);
+    let again = run("po-7", 1, 1, 1);
+    assert_eq!(again.outcome, first.outcome);
+    assert_eq!(again.records, first.records);
+    assert_eq!(again.figures, first.figures);
+    let jitter = first.outcome.verdicts.first().map(|v| v.values.len());
+    assert_eq!(jitter, Some(3));
+}
+
+/// The address changes in the middle of a download, and nothing of it is lost.
+#[test]
+fn maps_5_runs_in_the_simulator() {
+    let findings = run("maps-5", 1, 1, 2);
+    assert_whole(&findings);
+    assert!(findings.outcome.holds(), "{:#?}", findings.outcome.verdicts);
+}

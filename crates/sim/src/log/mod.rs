@@ -16,7 +16,7 @@ mod record;
 mod segments;
 pub(crate) mod state;
 
-use std::io::Write;
+use std::io::{BufWriter, Write};
 
 use self::state::name;
 use crate::host::Host;
@@ -28,7 +28,7 @@ pub use record::{
     SubflowSample,
 };
 pub use segments::MAX_OPEN;
-pub use state::{Log, SAMPLE};
+pub use state::{Log, Reader, SAMPLE};
 
 impl Log {
     /// Begins a log of `hosts`, by names, and of all links. Nothing is to have been sent before.
@@ -36,11 +36,19 @@ impl Log {
     /// # Panics
     /// If one of the nodes is not a [`Host`].
     pub fn start(world: &mut World, hosts: &[(NodeId, &str)], out: Box<dyn Write + Send>) -> Log {
+        Log::read(world, hosts, Box::new(BufWriter::new(out)))
+    }
+
+    /// The same for a `reader` that takes the records as they are.
+    ///
+    /// # Panics
+    /// If one of the nodes is not a [`Host`].
+    pub fn read(world: &mut World, hosts: &[(NodeId, &str)], reader: Box<dyn Reader>) -> Log {
         let hosts: Vec<_> = hosts
             .iter()
             .map(|(id, name)| (*id, (*name).to_owned()))
             .collect();
-        let log = Log::new(world, hosts.clone(), out);
+        let log = Log::new(world, hosts.clone(), reader);
         for (node, _) in hosts {
             let watch = log.of_host(node);
             world.with_node(node, |host: &mut Host, _| host.set_log(watch));

@@ -37,9 +37,38 @@ pub(super) struct State {
     before: Before,
 }
 
+/// Whoever takes the records of a log.
+pub trait Reader: Send {
+    /// The next record.
+    ///
+    /// # Errors
+    /// Nothing more is to come, and [`Log::finish`] says why.
+    fn take(&mut self, record: &Record<'_>) -> io::Result<()>;
+
+    /// There are no more.
+    ///
+    /// # Errors
+    /// For [`Log::finish`].
+    fn finish(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Writes each record as a line.
+impl Reader for BufWriter<Box<dyn Write + Send>> {
+    fn take(&mut self, record: &Record<'_>) -> io::Result<()> {
+        serde_json::to_writer(&mut *self, record)?;
+        self.write_all(b"\n")
+    }
+
+    fn finish(&mut self) -> io::Result<()> {
+        self.flush()
+    }
+}
+
 /// The output.
 pub(super) struct Lines {
-    out: BufWriter<Box<dyn Write + Send>>,
+    out: Box<dyn Reader>,
     /// The first error; nothing is written after it.
     error: Option<io::Error>,
 }
@@ -68,16 +97,9 @@ impl fmt::Debug for State {
 
 impl Log {
     /// A log of `hosts`, by names, that nobody tells anything yet.
-    pub(super) fn new(
-        world: &World,
-        hosts: Vec<(NodeId, String)>,
-        out: Box<dyn Write + Send>,
-    ) -> Log {
+    pub(super) fn new(world: &World, hosts: Vec<(NodeId, String)>, out: Box<dyn Reader>) -> Log {
         let mut state = State {
-            lines: Lines {
-                out: BufWriter::new(out),
-                error: None,
-            },
+            lines: Lines { out, error: None },
             hosts,
             segments: Segments::default(),
             live: BTreeSet::new(),
@@ -105,7 +127,7 @@ impl Log {
         state.write_settled();
         match state.lines.error.take() {
             Some(error) => Err(error),
-            None => state.lines.out.flush(),
+            None => state.lines.out.finish(),
         }
     }
 
@@ -395,9 +417,7 @@ fn cause(cause: Option<Cause>) -> &'static str {
 impl Lines {
     pub fn write(&mut self, record: &Record<'_>) {
         if self.error.is_none() {
-            let line = serde_json::to_writer(&mut self.out, record).map_err(io::Error::from);
-            let line = line.and_then(|()| self.out.write_all(b"\n"));
-            self.error = line.err();
+            self.error = self.out.take(record).err();
         }
     }
 }

@@ -1,64 +1,10 @@
-//! MPTCP-MAPS over a path that degrades and recovers. Zeng et al., "Multi-attribute Aware Path
-//! Selection Approach for Efficient MPTCP-based Data Delivery" (JISIS 7(1), 2017), section 4: the
-//! host leaves the WiFi and comes back.
+//! MPTCP-MAPS while its host leaves the WiFi and comes back.
 
 use core::time::Duration;
 
 use braid_engine::PathId;
-use braid_links::{Change, Loss, QueueLimit, Rate, Schedule, Settings};
-use braid_sim::Transfer;
 use braid_sim::transfer::{Direction, PathSettings, TransferConfig};
-
-/// Length of a run, seconds.
-const SECONDS: usize = 120;
-
-/// What a path is like: Mbit/s, round trip in ms, share of packets lost.
-type Point = (f64, f64, f64);
-
-/// Path 1 at these seconds, linear between them.
-const WIFI: [(u64, Point); 8] = [
-    (0, (11.0, 20.0, 0.01)),
-    (10, (11.0, 20.0, 0.01)),
-    (20, (10.0, 40.0, 0.02)),
-    (30, (0.5, 200.0, 0.2)),
-    (60, (10.0, 40.0, 0.02)),
-    (70, (11.0, 20.0, 0.01)),
-    (75, (10.0, 40.0, 0.02)),
-    (80, (0.5, 200.0, 0.2)),
-];
-
-/// Path 2, all the time.
-const CELLULAR: Point = (10.0, 40.0, 0.02);
-
-fn settings((mbit, rtt_ms, loss): Point) -> Settings {
-    Settings {
-        rate: Rate::bits_per_second((mbit * 1e6) as u64),
-        delay: Duration::from_secs_f64(rtt_ms / 2000.0),
-        queue: QueueLimit::Packets(50),
-        loss: Loss::Uniform(loss),
-        ..Settings::default()
-    }
-}
-
-/// Every 100 ms as it then is.
-fn wifi() -> Schedule {
-    let changes = WIFI.windows(2).flat_map(|ends| {
-        let [(from, a), (to, b)] = [ends[0], ends[1]];
-        (from * 10..to * 10).map(move |tenth| {
-            let part = (tenth - from * 10) as f64 / ((to - from) * 10) as f64;
-            let mid = |a: f64, b: f64| a + part * (b - a);
-            let point = (mid(a.0, b.0), mid(a.1, b.1), mid(a.2, b.2));
-            (Duration::from_millis(tenth * 100), point)
-        })
-    });
-    let last = WIFI
-        .last()
-        .map(|(at, point)| (Duration::from_secs(*at), *point));
-    Schedule::new(changes.chain(last).map(|(at, point)| Change {
-        at,
-        settings: settings(point),
-    }))
-}
+use braid_sim::{Transfer, walk};
 
 /// A greedy download: by second the bytes that came over each link, and those that reached the
 /// reader.
@@ -69,7 +15,7 @@ struct Run {
 
 impl Run {
     fn new(seed: u64, strategy: &str, paths: usize) -> Run {
-        let both = [WIFI[0].1, CELLULAR].map(|point| PathSettings::both(settings(point)));
+        let both = [walk::wifi(), walk::cellular()].map(PathSettings::both);
         let config = TransferConfig {
             strategy,
             initial_path: Some(PathId(0)),
@@ -77,15 +23,15 @@ impl Run {
         };
         let mut transfer = Transfer::build(seed, &config);
         let (up, down) = transfer.links[0];
-        transfer.world.schedule(up, wifi());
-        transfer.world.schedule(down, wifi());
+        transfer.world.schedule(up, walk::away_and_back());
+        transfer.world.schedule(down, walk::away_and_back());
         transfer.open(&config).unwrap();
         let mut run = Run {
             links: Vec::new(),
             read: Vec::new(),
         };
         let mut before = ([0; 2], 0);
-        for _ in 0..SECONDS {
+        for _ in 0..walk::SPAN.as_secs() {
             transfer.world.run(Duration::from_secs(1), |_| false);
             let mut carried = [0; 2];
             for (n, (_, down)) in transfer.links.iter().enumerate() {

@@ -1,0 +1,706 @@
+//! MPTCP-MAPS: the path of the better quality, for a host that walks away from its WiFi and back.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use braid_engine::{Config, PathConfig, PathId};
+use braid_links::{Schedule, Settings};
+use braid_sim::background::Background;
+use braid_sim::traffic::Role;
+use braid_sim::transfer::{PathSettings, client_addr, external_addr};
+use braid_sim::{Host, Router, Transfer, walk};
+use serde_json::json;
+
+use super::definition::Definition;
+use super::outcome::Table;
+use super::series::{BySecond, by_second, estimate, gains, over_time, plus_minus, quantile};
+use super::session::{Common, Session};
+use super::verdict::{Bound, Verdict};
+use crate::arm::{Arm, Error};
+use crate::plot::{Mark, Point, Series};
+use crate::watch::{Packet, Scene, TICK, Watched};
+
+const SETUP: &str = "WiFi as the host walks (11 Mb/s, 20 ms, 1 % at its best; 0.5 Mb/s, 200 ms, 20 % \
+    at its worst) and cellular of 10 Mb/s, 40 ms, 2 %; queues of 50 packets; on each path four \
+    generators of TCP and one of UDP, 448 kb/s each; greedy download of 120 s";
+const SOURCE_BASELINE: &str = "stays on WiFi";
+
+/// The switches.
+pub const MAPS_2A: Definition = Definition {
+    id: "maps-2a",
+    title: "Throughput over time, one path at a time",
+    source: "MPTCP-MAPS, figure 2(a)",
+    setup: SETUP,
+    reported: "Switches to 4G near 20 s, back near 60 s, away near 75 s.",
+    must_hold: "Each switch of maps:single within 5 s of the crossing of the two path qualities; no \
+                second without a byte.",
+    arms: &[Arm::Sim],
+    cells: |_| SCHEMES.len(),
+    runs: (30, 3),
+    measure: switches,
+};
+
+/// What it brings.
+pub const MAPS_2B: Definition = Definition {
+    id: "maps-2b",
+    title: "Mean throughput over 120 s",
+    source: "MPTCP-MAPS, figure 2(b)",
+    reported: "58 % more than by staying on WiFi.",
+    must_hold: "At least 58 % more in both forms.",
+    measure: throughput,
+    ..MAPS_2A
+};
+
+/// Delay of packets.
+pub const MAPS_3: Definition = Definition {
+    id: "maps-3",
+    title: "Delay of packets over time",
+    source: "MPTCP-MAPS, figure 3",
+    reported: "Lower than by staying on WiFi.",
+    must_hold: "Lower mean and lower 95th percentile, in both forms.",
+    measure: delay,
+    ..MAPS_2A
+};
+
+/// Data sequence numbers.
+pub const MAPS_4: Definition = Definition {
+    id: "maps-4",
+    title: "Data sequence numbers against the time of sending and of arrival",
+    source: "MPTCP-MAPS, figure 4",
+    reported: "The same numbers are sent and arrive earlier.",
+    must_hold: "From 25 s on, what is acknowledged is never less than by staying on WiFi, in both \
+                forms.",
+    measure: sequence,
+    ..MAPS_2A
+};
+
+/// The WiFi vanishes and comes back under another address.
+pub const MAPS_5: Definition = Definition {
+    id: "maps-5",
+    title: "The WiFi vanishes at 20 s and is back at 40 s under another address",
+    source: "beyond the paper",
+    setup: "WiFi of 11 Mb/s, 20 ms, 1 % and cellular of 10 Mb/s, 40 ms, 2 %, else as maps-2a; a \
+            greedy download of 60 s. At 20 s the WiFi carries nothing any more, which nobody tells \
+            the host; at 40 s the host has another address there, and the old one is gone.",
+    reported: "",
+    must_hold: "No byte is lost, no second passes without delivery, and a subflow over the new \
+                address opens by itself.",
+    arms: &[Arm::Sim],
+    cells: |_| MOVES.len(),
+    runs: (30, 3),
+    measure: moves,
+};
+
+/// A way to send.
+struct Scheme {
+    name: &'static str,
+    strategy: &'static str,
+    paths: usize,
+}
+
+const fn scheme(strategy: &'static str) -> Scheme {
+    Scheme {
+        name: strategy,
+        strategy,
+        paths: 2,
+    }
+}
+
+/// The baseline first, then both forms of MAPS, then what is printed beside them.
+const SCHEMES: [Scheme; 5] = [
+    Scheme {
+        name: SOURCE_BASELINE,
+        strategy: "minrtt",
+        paths: 1,
+    },
+    scheme("maps:single"),
+    scheme("maps"),
+    scheme("minrtt"),
+    scheme("adaptive"),
+];
+const FORMS: [usize; 2] = [1, 2];
+const MOVES: [&str; 4] = ["maps:single", "maps", "minrtt", "adaptive"];
+const CC: &str = "cubic";
+const GAIN: f64 = 58.0;
+const NEAR: f64 = 5.0;
+/// From here on MAPS is ahead.
+const AHEAD: Duration = Duration::from_secs(25);
+
+fn scene(scheme: &Scheme, first: Schedule, span: Duration) -> Result<Scene<'_>, Error> {
+    let paths = [walk::wifi(), walk::cellular()].map(PathSettings::both);
+    Ok(Scene {
+        strategy: scheme.strategy,
+        engine: Config {
+            congestion: CC.parse().map_err(Error::Usage)?,
+            ..Config::default()
+        },
+        paths: paths[..scheme.paths].to_vec(),
+        first,
+        background: Some(Background::published(span)),
+        sends: Role::Greedy { span },
+        span,
+        events: &[],
+    })
+}
+
+/// What is kept of a run.
+struct Walk {
+    /// Mbit/s that reached the reader, by second.
+    rate: BySecond,
+    /// Of all 120 s, Mbit/s.
+    mean_rate: f64,
+    /// Delay of packets with data that had not come before, ms.
+    delays: BySecond,
+    mean_delay: f64,
+    p95_delay: f64,
+    /// When it left the WiFi, came back and left again, s.
+    switches: [f64; 3],
+    acked: Vec<u64>,
+    /// Seconds without a byte for the reader.
+    empty: usize,
+    /// A part of the packets, of the first run only.
+    packets: Vec<Packet>,
+}
+
+/// One packet in so many is shown.
+const SHOWN: usize = 40;
+
+impl Walk {
+    fn new(watched: &Watched, first: bool) -> Self {
+        let mut rate = BySecond::default();
+        let read = seconds_of(&watched.read);
+        for (second, bytes) in read.iter().enumerate() {
+            rate.add(second as f64, *bytes as f64 * 8e-6);
+        }
+        let mut by_second = BySecond::default();
+        let delayed = watched.packets.iter().filter(|p| p.fresh > 0);
+        let delays: Vec<f64> = delayed
+            .filter_map(|p| {
+                let delay = (p.arrived? - p.sent) * 1e3;
+                by_second.add(p.sent, delay);
+                Some(delay)
+            })
+            .collect();
+        let shown = watched.packets.iter().step_by(SHOWN).filter(|_| first);
+        Walk {
+            rate,
+            mean_rate: read.iter().sum::<u64>() as f64 * 8e-6 / read.len().max(1) as f64,
+            delays: by_second,
+            mean_delay: crate::stats::mean(&delays).unwrap_or(f64::NAN),
+            p95_delay: quantile(delays, 0.95),
+            switches: switched(&watched.packets),
+            acked: watched.acked.clone(),
+            empty: read.iter().filter(|bytes| **bytes == 0).count(),
+            packets: shown.copied().collect(),
+        }
+    }
+}
+
+/// Bytes in each second, of what is known by tick.
+fn seconds_of(read: &[u64]) -> Vec<u64> {
+    let ticks = (1.0 / TICK.as_secs_f64()).round() as usize;
+    let ends: Vec<u64> = read
+        .iter()
+        .skip(ticks - 1)
+        .step_by(ticks)
+        .copied()
+        .collect();
+    let starts = std::iter::once(0).chain(ends.iter().copied());
+    ends.iter()
+        .zip(starts)
+        .map(|(end, start)| end - start)
+        .collect()
+}
+
+/// When new data left the first path, came back and left again: the moments, each between the middles
+/// of the phases before and after, that explain best on which path the bytes were sent.
+fn switched(packets: &[Packet]) -> [f64; 3] {
+    let ends = [0, 1, 2, 3].map(|n| match n {
+        0 => 0.0,
+        3 => walk::SPAN.as_secs_f64(),
+        n => {
+            let [a, b] = [n - 1, n].map(|n| walk::CROSSINGS[n].as_secs_f64());
+            (a + b) / 2.0
+        }
+    });
+    [0, 1, 2].map(|n| {
+        let leaves = n != 1;
+        let mut here: Vec<&Packet> = packets
+            .iter()
+            .filter(|p| p.new && (ends[n]..ends[n + 1]).contains(&p.sent))
+            .collect();
+        here.sort_by(|a, b| a.sent.total_cmp(&b.sent));
+        // Bytes on the right path if the switch is at the end; each packet before which it could be
+        // changes that by its own.
+        let mut best = (0i64, ends[n]);
+        let mut right = 0i64;
+        for packet in here {
+            let before = (packet.path == 0) == leaves;
+            right += if before { 1 } else { -1 } * packet.len as i64;
+            if right > best.0 {
+                best = (right, packet.sent);
+            }
+        }
+        best.1
+    })
+}
+
+/// The runs of a scheme.
+type Walks = Arc<Vec<Walk>>;
+
+/// Four figures show the same walk.
+static WALKS: Common<Walk> = Common::new();
+
+fn walks(session: &mut Session<'_>) -> Result<Vec<Walks>, Error> {
+    session.parameter("congestion control", CC);
+    session.parameter("access of the generators", "100 Mb/s, 25 ms");
+    session.parameter("baseline", "one subflow, over WiFi, whatever its quality");
+    let mut all = Vec::new();
+    for scheme in &SCHEMES {
+        let scene = scene(scheme, walk::away_and_back(), walk::SPAN)?;
+        let which = (scheme.name.to_owned(), session.runs());
+        let play = |index, seed| Ok(Walk::new(&scene.play(seed)?, index == 0));
+        let runs = WALKS.runs(session, which, play)?;
+        let record: Vec<_> = runs.iter().map(record).collect();
+        session.record(file_name(scheme.name), json!({ "runs": record }));
+        all.push(runs);
+    }
+    Ok(all)
+}
+
+fn record(walk: &Walk) -> serde_json::Value {
+    json!({
+        "throughput_mbit": walk.mean_rate,
+        "delay_mean_ms": walk.mean_delay,
+        "delay_p95_ms": walk.p95_delay,
+        "switches_s": walk.switches,
+        "seconds_without_a_byte": walk.empty,
+        "acked": walk.acked.last(),
+    })
+}
+
+/// A name fit for a file.
+fn file_name(name: &str) -> String {
+    let fit = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
+    name.chars().map(fit).collect()
+}
+
+fn note(session: &Session<'_>) -> String {
+    format!(
+        "{CC}; means over {} runs; the paths are alike at 20, 60 and 75 s",
+        session.runs()
+    )
+}
+
+/// A line a scheme, of means by second.
+fn lines(all: &[Walks], of: impl Fn(&Walk) -> &BySecond) -> Vec<Series> {
+    let each = SCHEMES.iter().zip(all);
+    each.map(|(scheme, runs)| by_second(scheme.name, &BySecond::means(runs.iter().map(&of))))
+        .collect()
+}
+
+fn values(runs: &[Walk], of: impl Fn(&Walk) -> f64) -> Vec<f64> {
+    runs.iter().map(of).collect()
+}
+
+fn switches(session: &mut Session<'_>) -> Result<(), Error> {
+    let all = walks(session)?;
+    let single = &all[FORMS[0]];
+    for (n, crossing) in walk::CROSSINGS.iter().enumerate() {
+        let crossing = crossing.as_secs_f64();
+        let times = values(single, |walk| walk.switches[n] - crossing);
+        let ends = [
+            ("earliest run", 0.0),
+            ("mean", f64::NAN),
+            ("latest run", 1.0),
+        ];
+        let ends = ends.map(|(name, q)| match q.is_nan() {
+            true => (name, estimate(&times).0),
+            false => (name, quantile(times.clone(), q)),
+        });
+        let what = ["leaves WiFi", "comes back to WiFi", "leaves WiFi again"][n];
+        let claim = format!("maps:single {what}, after the paths are alike at {crossing} s");
+        let bound = Bound::Within(-NEAR, NEAR);
+        session
+            .verdict(Verdict::new(claim, bound, "s", ends).reported(&format!("near {crossing} s")));
+    }
+    let empty: usize = single.iter().map(|walk| walk.empty).sum();
+    session.verdict(Verdict::new(
+        "seconds without a byte, of all runs of maps:single",
+        Bound::AtMost(0.0),
+        "",
+        [("", empty as f64)],
+    ));
+    let rows = SCHEMES.iter().zip(&all).map(|(scheme, runs)| {
+        let empty = values(runs, |walk| walk.empty as f64);
+        let time = |n: usize| plus_minus(estimate(&values(runs, |walk| walk.switches[n])), 1);
+        let times = match scheme.name {
+            "maps:single" => [0, 1, 2].map(time),
+            _ => [(); 3].map(|()| String::new()),
+        };
+        let empty = format!("{:.0}", empty.iter().sum::<f64>());
+        [&[scheme.name.to_owned()], &times[..], &[empty]].concat()
+    });
+    session.table(table(
+        "When new data moves from path to path, s (mean ± 95 % interval), and seconds of all runs \
+         without a byte",
+        &[
+            "scheme",
+            "leaves WiFi",
+            "comes back",
+            "leaves again",
+            "seconds without a byte",
+        ],
+        rows.collect(),
+    ));
+    let note = note(session);
+    let title = "Throughput while the host leaves the WiFi, comes back and leaves again";
+    let lines = lines(&all, |walk| &walk.rate);
+    session.figure(
+        "throughput",
+        over_time(title, &note, "throughput (Mb/s)", lines),
+    );
+    Ok(())
+}
+
+fn table(title: &str, columns: &[&str], rows: Vec<Vec<String>>) -> Table {
+    Table {
+        title: title.to_owned(),
+        columns: columns.iter().map(|c| (*c).to_owned()).collect(),
+        rows,
+    }
+}
+
+fn throughput(session: &mut Session<'_>) -> Result<(), Error> {
+    let all = walks(session)?;
+    let rates: Vec<_> = all
+        .iter()
+        .map(|runs| values(runs, |w| w.mean_rate))
+        .collect();
+    let more = |n: usize| estimate(&gains(&rates[n], &rates[0]));
+    session.verdict(
+        Verdict::new(
+            "throughput above that of staying on WiFi",
+            Bound::AtLeast(GAIN),
+            "%",
+            FORMS.map(|n| (SCHEMES[n].name, more(n).0)),
+        )
+        .reported("58 %"),
+    );
+    let rows = SCHEMES.iter().enumerate().map(|(n, scheme)| {
+        let gain = match n {
+            0 => String::new(),
+            n => format!("{:+.0} ± {:.0} %", more(n).0, more(n).1),
+        };
+        vec![
+            scheme.name.to_owned(),
+            plus_minus(estimate(&rates[n]), 2),
+            gain,
+        ]
+    });
+    session.table(table(
+        "Throughput over 120 s, Mb/s: mean ± 95 % interval",
+        &["scheme", "throughput", "against staying"],
+        rows.collect(),
+    ));
+    let bars = SCHEMES.iter().zip(&rates).map(|(scheme, rates)| {
+        let (mean, half) = estimate(rates);
+        (scheme.name, vec![Point::with_error(0.0, mean, half)])
+    });
+    let note = note(session);
+    session.figure(
+        "throughput",
+        super::series::bars(
+            "Mean throughput over the whole walk",
+            &note,
+            "throughput (Mb/s)",
+            (&["120 s"], bars.collect()),
+        ),
+    );
+    Ok(())
+}
+
+fn delay(session: &mut Session<'_>) -> Result<(), Error> {
+    let all = walks(session)?;
+    let of = |n: usize| {
+        [
+            values(&all[n], |walk| walk.mean_delay),
+            values(&all[n], |walk| walk.p95_delay),
+        ]
+    };
+    for (what, name) in ["mean delay", "95th percentile of delay"]
+        .iter()
+        .enumerate()
+    {
+        let less = |n: usize| estimate(&of(n)[what]).0 - estimate(&of(0)[what]).0;
+        let values = FORMS.map(|n| (SCHEMES[n].name, less(n)));
+        let claim = format!("{name}, less that of staying on WiFi");
+        let verdict = Verdict::new(claim, Bound::Below(0.0), "ms", values);
+        session.verdict(verdict.reported("lower"));
+    }
+    let rows = SCHEMES.iter().enumerate().map(|(n, scheme)| {
+        let [mean, p95] = of(n).map(|sample| plus_minus(estimate(&sample), 1));
+        vec![scheme.name.to_owned(), mean, p95]
+    });
+    session.table(table(
+        "Delay of packets that brought something new, from sending to arrival, ms: mean ± 95 % \
+         interval of the runs' means and 95th percentiles",
+        &["scheme", "mean", "95th percentile"],
+        rows.collect(),
+    ));
+    let note = note(session);
+    let lines = lines(&all, |walk| &walk.delays);
+    let title = "Delay of packets while the host leaves the WiFi, comes back and leaves again";
+    session.figure("delay", over_time(title, &note, "mean delay (ms)", lines));
+    Ok(())
+}
+
+fn sequence(session: &mut Session<'_>) -> Result<(), Error> {
+    let all = walks(session)?;
+    let from = AHEAD.div_duration_f64(TICK).round() as usize - 1;
+    let behind = |n: usize| {
+        let runs = all[n].iter().zip(&*all[0]).map(|(ours, stays)| {
+            let pairs = ours.acked.iter().zip(&stays.acked).skip(from);
+            pairs.filter(|(ours, stays)| ours < stays).count()
+        });
+        runs.sum::<usize>() as f64
+    };
+    session.verdict(
+        Verdict::new(
+            "looks from 25 s on, every 0.1 s, at which less is acknowledged than by staying on WiFi, \
+             of all runs",
+            Bound::AtMost(0.0),
+            "",
+            FORMS.map(|n| (SCHEMES[n].name, behind(n))),
+        )
+        .reported("earlier"),
+    );
+    let rows = SCHEMES.iter().zip(&all).map(|(scheme, runs)| {
+        let at = |seconds: usize| {
+            let acked = values(runs, |walk| {
+                walk.acked
+                    .get(seconds * 10 - 1)
+                    .map_or(f64::NAN, |b| *b as f64 / 1e6)
+            });
+            plus_minus(estimate(&acked), 1)
+        };
+        let times = [25, 60, 120].map(at);
+        [&[scheme.name.to_owned()], &times[..]].concat()
+    });
+    session.table(table(
+        "Acknowledged at these times, MB: mean ± 95 % interval",
+        &["scheme", "25 s", "60 s", "120 s"],
+        rows.collect(),
+    ));
+    let note = format!("{CC}; the first run; one packet in {SHOWN}");
+    let dots = |name: &str, points: Vec<Point>| Series {
+        name: name.to_owned(),
+        points,
+        mark: Mark::Dots,
+    };
+    let packets = |n: usize| all[n].first().map_or(&[][..], |walk| &walk.packets);
+    let place = |time: f64, p: &Packet| Point::new(time, p.dsn as f64 / 1e6);
+    for (what, when) in [("sent", true), ("arrived", false)] {
+        let time = |p: &Packet| if when { Some(p.sent) } else { p.arrived };
+        let by_scheme = [0, 1, 2, 4].map(|n| {
+            let points = packets(n).iter().filter_map(|p| Some(place(time(p)?, p)));
+            dots(SCHEMES[n].name, points.collect())
+        });
+        let title = format!(
+            "Data sequence numbers by the time they {} ",
+            match when {
+                true => "are sent",
+                false => "arrive",
+            }
+        );
+        let y = "data sequence number (MB)";
+        session.figure(
+            &format!("{what}-by-scheme"),
+            over_time(title.trim_end(), &note, y, by_scheme.into()),
+        );
+    }
+    for n in FORMS {
+        let by_path = ["WiFi", "cellular"].iter().enumerate().map(|(path, name)| {
+            let here = packets(n).iter().filter(|p| p.path == path);
+            let points = here.filter_map(|p| Some(place(p.arrived?, p)));
+            dots(name, points.collect())
+        });
+        let name = SCHEMES[n].name;
+        session.figure(
+            &format!("{}-by-path", file_name(name)),
+            over_time(
+                &format!(
+                    "Data sequence numbers of {name} by the time they arrive, and on which path"
+                ),
+                &note,
+                "data sequence number (MB)",
+                by_path.collect(),
+            ),
+        );
+    }
+    Ok(())
+}
+
+/// How long the download of maps-5 goes on, and how long it may take to end.
+const MOVE: Duration = Duration::from_secs(60);
+const DRAIN: Duration = Duration::from_secs(10);
+/// Ticks at which the WiFi vanishes and is back.
+const VANISHES: usize = 200;
+const RETURNS: usize = 400;
+/// Seconds within which a subflow over the new address is to be there.
+const REOPENED: f64 = 1.0;
+/// The path with the WiFi's second address.
+const SECOND: PathId = PathId(2);
+/// The interface of the WiFi's router behind those it has.
+const SECOND_IFACE: u32 = 4;
+
+/// The host's second address at the WiFi, not in use yet, and a link to its router.
+fn second_address(transfer: &mut Transfer) {
+    let (client, router) = (transfer.client, transfer.boxes[0]);
+    let world = &mut transfer.world;
+    world.with_node(router, |router: &mut Router, _| {
+        let old = std::mem::take(router);
+        *router = old.route(IpAddr::V4(external_addr(0)), SECOND_IFACE);
+    });
+    world.connect(client, router, Settings::default(), Settings::default());
+    world.with_node(client, |host: &mut Host, now| {
+        let stack = host.stack_mut();
+        let path = stack.add_path(PathConfig::v4(external_addr(0)));
+        stack.set_path_up(now, path, false);
+    });
+}
+
+/// Nothing comes through under the first address any more.
+fn vanishes(transfer: &mut Transfer) {
+    let (out, back) = transfer.world.interfaces(transfer.client)[0];
+    for link in [out, back] {
+        let down = Settings {
+            up: false,
+            ..Settings::default()
+        };
+        transfer.world.set_link(link, down);
+    }
+}
+
+/// The host has the second address instead of the first.
+fn returns(transfer: &mut Transfer) {
+    transfer
+        .world
+        .with_node(transfer.client, |host: &mut Host, now| {
+            let stack = host.stack_mut();
+            stack.set_path_up(now, PathId(0), false);
+            stack.set_path_up(now, SECOND, true);
+        });
+}
+
+/// What is kept of a run.
+struct Move {
+    whole: bool,
+    empty: usize,
+    /// Seconds from the return of the WiFi to a subflow over it.
+    reopened: Option<f64>,
+    rate: BySecond,
+}
+
+fn moves(session: &mut Session<'_>) -> Result<(), Error> {
+    session.parameter("congestion control", CC);
+    session.parameter(
+        "addresses",
+        format!("{}, then {}", client_addr(0), external_addr(0)),
+    );
+    let (mut rows, mut figure, mut measured) = (Vec::new(), Vec::new(), Vec::new());
+    for strategy in MOVES {
+        let runs = moved(session, strategy)?;
+        let cut = runs.iter().filter(|run| !run.whole).count();
+        let empty: usize = runs.iter().map(|run| run.empty).sum();
+        // One that never reopened has no time, and then there is no latest.
+        let waits = runs.iter().map(|run| run.reopened.unwrap_or(f64::NAN));
+        let latest = waits.fold(0.0, |a: f64, b| if b.is_nan() { b } else { a.max(b) });
+        let said = [cut as f64, empty as f64, latest];
+        let texts = said.map(|value| format!("{value:.1}").replace(".0", ""));
+        rows.push([&[strategy.to_owned()], &texts[..]].concat());
+        let rates = runs.iter().map(|run| &run.rate);
+        figure.push(by_second(strategy, &BySecond::means(rates)));
+        measured.push((strategy, said));
+    }
+    let claims = [
+        (
+            "runs in which not every byte arrived in its place",
+            Bound::AtMost(0.0),
+            "",
+        ),
+        (
+            "seconds without delivery, of all runs",
+            Bound::AtMost(0.0),
+            "",
+        ),
+        (
+            "time from the return to a subflow over the new address, latest run",
+            Bound::AtMost(REOPENED),
+            "s",
+        ),
+    ];
+    for (k, (claim, bound, unit)) in claims.into_iter().enumerate() {
+        let forms = measured.iter().take(FORMS.len());
+        let values = forms.map(|(strategy, said)| (strategy, said[k]));
+        session.verdict(Verdict::new(claim, bound, unit, values));
+    }
+    session.table(table(
+        "Of all runs",
+        &[
+            "scheme",
+            "runs cut short",
+            "seconds without a byte",
+            "subflow over the new address after, s",
+        ],
+        rows,
+    ));
+    let note = format!("{CC}; means over {} runs", session.runs());
+    let title = "Throughput while the WiFi is gone from 20 to 40 s";
+    session.figure(
+        "throughput",
+        over_time(title, &note, "throughput (Mb/s)", figure),
+    );
+    Ok(())
+}
+
+/// The runs of a strategy.
+fn moved(session: &mut Session<'_>, strategy: &'static str) -> Result<Vec<Move>, Error> {
+    let scheme = scheme(strategy);
+    let scene = Scene {
+        span: MOVE + DRAIN,
+        events: &[
+            (0, second_address),
+            (VANISHES, vanishes),
+            (RETURNS, returns),
+        ],
+        ..scene(&scheme, Schedule::default(), MOVE)?
+    };
+    let runs = session.each(session.runs(), |_, seed| Ok(Move::new(&scene.play(seed)?)))?;
+    let record = runs.iter().map(|r| {
+        json!({ "whole": r.whole, "seconds_without_a_byte": r.empty, "reopened_s": r.reopened })
+    });
+    let record: Vec<_> = record.collect();
+    session.record(file_name(strategy), json!({ "runs": record }));
+    Ok(runs)
+}
+
+impl Move {
+    fn new(watched: &Watched) -> Self {
+        let read = seconds_of(&watched.read);
+        let during = &read[..MOVE.as_secs() as usize];
+        let mut rate = BySecond::default();
+        for (second, bytes) in during.iter().enumerate() {
+            rate.add(second as f64, *bytes as f64 * 8e-6);
+        }
+        let mut back = watched.subflows.iter().skip(RETURNS);
+        let reopened = back.position(|on| on & 1 << SECOND.0 != 0);
+        Move {
+            whole: watched.ended,
+            empty: during.iter().filter(|bytes| **bytes == 0).count(),
+            reopened: reopened.map(|ticks| TICK.as_secs_f64() * (ticks + 1) as f64),
+            rate,
+        }
+    }
+}

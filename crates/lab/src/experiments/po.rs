@@ -1,0 +1,600 @@
+//! PO-MPTCP: important data first, on the best path.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use braid_engine::Config;
+use braid_links::{Loss, QueueLimit, Rate, Schedule, Settings};
+use braid_sim::background::Background;
+use braid_sim::traffic::{Bulk, Kind, Received, Role, Session as Streams, Video, jitter};
+use braid_sim::transfer::PathSettings;
+use serde_json::json;
+
+use super::definition::Definition;
+use super::outcome::Table;
+use super::series::{
+    BySecond, bars, by_second, estimate, gains, line, over_time, plus_minus, quantile,
+};
+use super::session::{Common, Session};
+use super::verdict::{Bound, Verdict};
+use crate::arm::{Arm, Error};
+use crate::plot::Point;
+use crate::stats;
+use crate::watch::{Packet, Scene, TICK, Watched, seconds};
+
+const SETUP: &str = "WiFi of 11 Mb/s and WiMAX of 10 Mb/s, 10 ms each way, queues of 50 packets; on \
+    each four generators of TCP and one of UDP, 448 kb/s each; 60 s; one session of three streams: I \
+    frames, P and B frames of a video of 4 Mb/s, and bulk data that takes what is left; receive \
+    buffer of 64 kB";
+
+/// Throughput.
+pub const PO_4: Definition = Definition {
+    id: "po-4",
+    title: "Mean throughput by loss",
+    source: "PO-MPTCP, figure 4",
+    setup: SETUP,
+    reported: "PO-MPTCP has 2.28, 8.18, 2.69 and 8.04 % more than standard MPTCP at losses of 0, 1, 2 \
+               and 5 %.",
+    must_hold: "At each loss the video's goodput is not less than standard MPTCP's, and neither is the \
+                throughput of all streams (95 % interval).",
+    arms: &[Arm::Sim],
+    cells: |_| 2 * REPORTED.len() * SCHEMES.len(),
+    runs: (30, 2),
+    measure: throughput,
+};
+
+/// Delay by loss.
+pub const PO_5: Definition = Definition {
+    id: "po-5",
+    title: "Mean delay by loss",
+    source: "PO-MPTCP, figure 5",
+    reported: "Lower than standard MPTCP's at every loss.",
+    must_hold: "Lower at every loss from 0 to 5 %, for the important data and for the whole video.",
+    cells: |_| LOSSES.len() * SCHEMES.len(),
+    measure: delay,
+    ..PO_4
+};
+
+/// Delay over time.
+pub const PO_6: Definition = Definition {
+    id: "po-6",
+    title: "Delay over time at a loss of 1 %",
+    source: "PO-MPTCP, figure 6",
+    reported: "Lower than standard MPTCP's.",
+    must_hold: "Lower in every second, for the important data and for the whole video (means over the \
+                runs).",
+    cells: |_| SCHEMES.len(),
+    measure: delay_over_time,
+    ..PO_4
+};
+
+/// Jitter.
+pub const PO_7: Definition = Definition {
+    id: "po-7",
+    title: "Jitter over 60 s at a loss of 2 %",
+    source: "PO-MPTCP, figure 7",
+    reported: "Smaller, and fewer packets out of order.",
+    must_hold: "The 95th percentile of jitter and the number of packets that arrive out of order are \
+                both smaller.",
+    cells: |_| SCHEMES.len(),
+    measure: jitters,
+    ..PO_4
+};
+
+/// A way to send, and the priorities of I frames, other frames and bulk data.
+struct Scheme {
+    name: &'static str,
+    strategy: &'static str,
+    priorities: [u8; 3],
+}
+
+/// What is compared, and `adaptive` beside it. Standard MPTCP walks its subflows in turn and knows no
+/// priorities.
+const SCHEMES: [Scheme; 3] = [
+    Scheme {
+        name: "standard MPTCP",
+        strategy: "roundrobin",
+        priorities: [3, 3, 3],
+    },
+    Scheme {
+        name: "PO-MPTCP",
+        strategy: "po:base=roundrobin",
+        priorities: [1, 3, 5],
+    },
+    Scheme {
+        name: "adaptive",
+        strategy: "adaptive",
+        priorities: [1, 3, 5],
+    },
+];
+/// Share of packets lost, and by how many percent more PO-MPTCP is reported to carry.
+const REPORTED: [(f64, f64); 4] = [(0.0, 2.28), (0.01, 8.18), (0.02, 2.69), (0.05, 8.04)];
+const LOSSES: [f64; 6] = [0.0, 0.01, 0.02, 0.03, 0.04, 0.05];
+const CC: &str = "cubic";
+const SPAN: Duration = Duration::from_secs(60);
+/// What was made within [`SPAN`] may arrive so much later.
+const DRAIN: Duration = Duration::from_secs(5);
+/// Bytes that the receiver buffers of all streams together.
+const RECV_BUFFER: usize = 64 << 10;
+/// Twice that, so that it is the receiver's that bounds what is under way.
+const SEND_BUFFER: usize = 2 * RECV_BUFFER;
+/// Bytes of a message of the bulk stream.
+const BULK: u32 = 16_000;
+/// Stream of the I frames, and that of the bulk data; the other frames have the one between.
+const IMPORTANT: u16 = 0;
+const BULK_STREAM: u16 = 2;
+
+fn path(rate: u64, loss: f64) -> PathSettings {
+    PathSettings::both(Settings {
+        rate: Rate::bits_per_second(rate),
+        delay: Duration::from_millis(10),
+        queue: QueueLimit::Packets(50),
+        loss: Loss::uniform(loss),
+        ..Settings::default()
+    })
+}
+
+fn scene(scheme: &Scheme, loss: f64, background: Background) -> Result<Scene<'_>, Error> {
+    let [important, other, bulk] = scheme.priorities;
+    let video = Video {
+        important: (IMPORTANT, important),
+        other: (IMPORTANT + 1, other),
+        ..Video::default()
+    };
+    let session = Streams {
+        frames: video.frames(SPAN).into(),
+        bulk: vec![Bulk {
+            stream: BULK_STREAM,
+            priority: bulk,
+            message: BULK,
+            rate: None,
+            span: SPAN,
+        }],
+    };
+    Ok(Scene {
+        strategy: scheme.strategy,
+        engine: Config {
+            congestion: CC.parse().map_err(Error::Usage)?,
+            recv_buffer: RECV_BUFFER,
+            send_buffer: SEND_BUFFER,
+            ..Config::default()
+        },
+        paths: vec![path(11_000_000, loss), path(10_000_000, loss)],
+        first: Schedule::default(),
+        background: Some(background),
+        sends: Role::Send(session),
+        span: SPAN + DRAIN,
+        events: &[],
+    })
+}
+
+/// Of I frames, and of the whole video.
+type Both<T> = [T; 2];
+const BOTH: Both<&str> = ["I frames", "whole video"];
+
+/// Of what jitter is measured: I frames and other frames against the one before of their stream, all
+/// frames, and packets in the order in which they arrive.
+const JITTERS: [&str; 4] = ["I frames", "P and B frames", "whole video", "packets"];
+/// Those that a claim is about: frames of different streams differ in size first of all.
+const JUDGED: [usize; 3] = [0, 1, 3];
+
+/// What is kept of a run.
+#[derive(Debug, Default)]
+struct Run {
+    /// Of frames complete within the span, and of those that were in time, Mbit/s.
+    video: f64,
+    in_time: f64,
+    /// What reached the reader within the span, Mbit/s.
+    total: f64,
+    /// ms.
+    mean_delay: Both<f64>,
+    delays: Both<BySecond>,
+    /// 95th percentiles of [`JITTERS`], ms, and each by second.
+    p95_jitter: [f64; 4],
+    jitter: [BySecond; 4],
+    /// Packets that arrived after one with a later place in the stream.
+    out_of_order: f64,
+    packets: f64,
+    /// Frames that were never complete.
+    missing: usize,
+}
+
+impl Run {
+    fn new(watched: &Watched, frames: usize) -> Self {
+        let video = watched
+            .messages
+            .iter()
+            .filter(|m| m.message.kind != Kind::Bulk);
+        let video: Vec<Received> = video.copied().collect();
+        let important = video.iter().filter(|m| m.message.stream == IMPORTANT);
+        let important: Vec<Received> = important.copied().collect();
+        let other = video.iter().filter(|m| m.message.stream != IMPORTANT);
+        let other: Vec<Received> = other.copied().collect();
+        let within = |m: &&Received| seconds(m.complete_at) <= SPAN.as_secs_f64();
+        let rate = |bytes: u64| bytes as f64 * 8e-6 / SPAN.as_secs_f64();
+        let sum = |of: &dyn Fn(&&Received) -> bool| {
+            rate(video.iter().filter(|m| of(m)).map(|m| m.message.len).sum())
+        };
+        let ms = |time: Duration| time.as_secs_f64() * 1e3;
+        let mut run = Run {
+            video: sum(&within),
+            in_time: sum(&|m| within(m) && m.lateness().is_zero()),
+            total: rate(watched.read[SPAN.div_duration_f64(TICK) as usize - 1]),
+            missing: frames - video.len(),
+            ..Run::default()
+        };
+        for (n, messages) in [&important, &other, &video].into_iter().enumerate() {
+            let times = messages.iter().skip(1).map(|m| seconds(m.message.made_at));
+            run.add_jitter(n, times.zip(jitter(messages).map(ms)));
+        }
+        for (n, messages) in [important, video].iter().enumerate() {
+            let delays: Vec<f64> = messages.iter().map(|m| ms(m.delay())).collect();
+            for (m, delay) in messages.iter().zip(&delays) {
+                run.delays[n].add(seconds(m.message.made_at), *delay);
+            }
+            run.mean_delay[n] = stats::mean(&delays).unwrap_or(f64::NAN);
+        }
+        run.add_packets(watched);
+        run
+    }
+
+    /// Adds jitters with the times of what they are of.
+    fn add_jitter(&mut self, n: usize, jitters: impl Iterator<Item = (f64, f64)>) {
+        let mut all = Vec::new();
+        for (at, jitter) in jitters {
+            self.jitter[n].add(at, jitter);
+            all.push(jitter);
+        }
+        self.p95_jitter[n] = quantile(all, 0.95);
+    }
+
+    fn add_packets(&mut self, watched: &Watched) {
+        let fresh = watched.packets.iter().filter(|p| p.fresh > 0);
+        let mut arrived: Vec<(f64, &Packet)> =
+            fresh.filter_map(|p| Some((p.arrived?, p))).collect();
+        arrived.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let mut highest = 0;
+        for (_, packet) in &arrived {
+            self.out_of_order += f64::from(u8::from(packet.dsn < highest));
+            highest = highest.max(packet.dsn);
+        }
+        self.packets = arrived.len() as f64;
+        let delay = |(at, packet): &(f64, &Packet)| (at - packet.sent) * 1e3;
+        let pairs = arrived.windows(2);
+        let jitters = pairs.map(|p| (p[1].0, (delay(&p[1]) - delay(&p[0])).abs()));
+        self.add_jitter(3, jitters);
+    }
+
+    fn record(&self) -> serde_json::Value {
+        json!({
+            "video_mbit": self.video,
+            "video_in_time_mbit": self.in_time,
+            "total_mbit": self.total,
+            "delay_ms": self.mean_delay,
+            "jitter_p95_ms": self.p95_jitter,
+            "packets": self.packets,
+            "out_of_order": self.out_of_order,
+            "frames_missing": self.missing,
+        })
+    }
+}
+
+/// The runs of each scheme, with this loss on both paths.
+type Cell = [Arc<Vec<Run>>; 3];
+
+/// The figures show the same session at different losses.
+static RUNS: Common<Run> = Common::new();
+/// Most runs beside greedy others, which are shown and not judged.
+const GREEDY: u64 = 10;
+
+fn cell(session: &mut Session<'_>, loss: f64, greedy: bool) -> Result<Cell, Error> {
+    let mut cell = Cell::default();
+    for (scheme, runs) in SCHEMES.iter().zip(&mut cell) {
+        let span = SPAN + DRAIN;
+        let (kind, others) = match greedy {
+            false => ("", Background::published(span)),
+            true => ("-greedy", Background::greedy(span)),
+        };
+        let scene = scene(scheme, loss, others)?;
+        let frames = Video::default().frames(SPAN).len();
+        let name = scheme.name.replace(' ', "-");
+        let name = format!("{name}-loss{}{kind}", loss * 100.0);
+        let count = session.runs().min(if greedy { GREEDY } else { u64::MAX });
+        let play = |_, seed| Ok(Run::new(&scene.play(seed)?, frames));
+        *runs = RUNS.runs(session, (name.clone(), count), play)?;
+        let record: Vec<_> = runs.iter().map(Run::record).collect();
+        session.record(name, json!({ "runs": record }));
+    }
+    Ok(cell)
+}
+
+fn parameters(session: &mut Session<'_>) {
+    session.parameter("congestion control", CC);
+    session.parameter("loss", "of packets each way, the background's too");
+    session.parameter(
+        "video",
+        "25 frames a second, GOP 12, I:P:B 6:3:1, 4 Mb/s, deadline 250 ms",
+    );
+    session.parameter("send buffer", format!("{} kB", SEND_BUFFER >> 10));
+    session.parameter(
+        "bulk",
+        format!("messages of {BULK} bytes, as fast as they are taken"),
+    );
+    session.parameter("access of the generators", "100 Mb/s, 25 ms");
+    for scheme in &SCHEMES {
+        let text = format!("{}, urgencies {:?}", scheme.strategy, scheme.priorities);
+        session.parameter(scheme.name, text);
+    }
+}
+
+fn values(runs: &[Run], of: impl Fn(&Run) -> f64) -> Vec<f64> {
+    runs.iter().map(of).collect()
+}
+
+fn percent(loss: f64) -> String {
+    format!("{} %", loss * 100.0)
+}
+
+fn note(session: &Session<'_>) -> String {
+    format!(
+        "{CC}; {} runs; bars are 95 % confidence intervals of the mean",
+        session.runs()
+    )
+}
+
+/// What is measured of throughput.
+type Measure = (&'static str, fn(&Run) -> f64);
+const RATES: [Measure; 3] = [
+    ("video", |run| run.video),
+    ("video in time", |run| run.in_time),
+    ("all streams", |run| run.total),
+];
+
+fn throughput(session: &mut Session<'_>) -> Result<(), Error> {
+    parameters(session);
+    for greedy in [false, true] {
+        let mut cells = Vec::new();
+        for (loss, _) in REPORTED {
+            cells.push(cell(session, loss, greedy)?);
+        }
+        if !greedy {
+            more(session, &cells);
+            figures(session, &cells);
+        }
+        let with = if greedy {
+            "greedy FTP, 10 runs at most"
+        } else {
+            "TCP of 448 kb/s a generator"
+        };
+        session.table(rates(with, &cells));
+    }
+    Ok(())
+}
+
+/// Judges the throughput by loss.
+fn more(session: &mut Session<'_>, cells: &[Cell]) {
+    let gain = |cell: &Cell, of: fn(&Run) -> f64| {
+        let [standard, po, _] = cell.each_ref().map(|runs| values(runs, of));
+        estimate(&gains(&po, &standard))
+    };
+    let by_loss = |value: &dyn Fn(&Cell) -> f64| {
+        let each = REPORTED.iter().zip(cells);
+        each.map(|((loss, _), cell)| (percent(*loss), value(cell)))
+            .collect::<Vec<_>>()
+    };
+    let reported = REPORTED.map(|(loss, more)| format!("{more} ({})", percent(loss)));
+    let reported = format!("{} %", reported.join(", "));
+    let video = by_loss(&|cell| gain(cell, RATES[0].1).0);
+    let total = by_loss(&|cell| {
+        let (mean, half) = gain(cell, RATES[2].1);
+        mean + half
+    });
+    for (claim, values) in [
+        ("goodput of the video, above standard MPTCP's", video),
+        (
+            "throughput of all streams above standard MPTCP's, upper end of its 95 % interval",
+            total,
+        ),
+    ] {
+        let verdict = Verdict::new(claim, Bound::AtLeast(0.0), "%", values);
+        session.verdict(verdict.reported(&reported));
+    }
+}
+
+fn rates(with: &str, cells: &[Cell]) -> Table {
+    let mut rows = Vec::new();
+    for ((loss, reported), cell) in REPORTED.iter().zip(cells) {
+        for (what, of) in RATES {
+            let rates = cell.each_ref().map(|runs| values(runs, of));
+            let gain = |n: usize| {
+                let (mean, half) = estimate(&gains(&rates[n], &rates[0]));
+                format!("{mean:+.2} ± {half:.2} %")
+            };
+            let means = rates.each_ref().map(|rates| plus_minus(estimate(rates), 3));
+            let head = [percent(*loss), what.to_owned()];
+            let gains = [gain(1), format!("{reported:+.2} %"), gain(2)];
+            rows.push([&head[..], &means[..], &gains[..]].concat());
+        }
+    }
+    let names = SCHEMES.map(|scheme| scheme.name);
+    let columns = [
+        &["loss", "of"][..],
+        &names[..],
+        &[
+            "PO against standard",
+            "reported",
+            "adaptive against standard",
+        ],
+    ];
+    table(
+        &format!("Throughput, Mb/s: mean ± 95 % interval; background of {with}"),
+        &columns.concat(),
+        rows,
+    )
+}
+
+fn table(title: &str, columns: &[&str], rows: Vec<Vec<String>>) -> Table {
+    Table {
+        title: title.to_owned(),
+        columns: columns.iter().map(|c| (*c).to_owned()).collect(),
+        rows,
+    }
+}
+
+fn figures(session: &mut Session<'_>, cells: &[Cell]) {
+    let losses = REPORTED.map(|(loss, _)| percent(loss));
+    let losses = losses.each_ref().map(|l| l.as_str());
+    for (what, of) in RATES {
+        let series = SCHEMES.iter().enumerate().map(|(n, scheme)| {
+            let bar = |cell: &Cell| {
+                let (mean, half) = estimate(&values(&cell[n], of));
+                Point::with_error(0.0, mean, half)
+            };
+            (scheme.name, cells.iter().map(bar).collect())
+        });
+        let title = format!("Mean throughput by loss: {what}");
+        let figure = bars(
+            &title,
+            &note(session),
+            "throughput (Mb/s)",
+            (&losses, series.collect()),
+        );
+        session.figure(&what.replace(' ', "-"), figure);
+    }
+}
+
+fn delay(session: &mut Session<'_>) -> Result<(), Error> {
+    parameters(session);
+    let mut cells = Vec::new();
+    for loss in LOSSES {
+        cells.push(cell(session, loss, false)?);
+    }
+    let mut rows = Vec::new();
+    for (loss, cell) in LOSSES.iter().zip(&cells) {
+        for (n, what) in BOTH.iter().enumerate() {
+            let delays = cell
+                .each_ref()
+                .map(|runs| values(runs, |run| run.mean_delay[n]));
+            let means = delays
+                .each_ref()
+                .map(|delays| plus_minus(estimate(delays), 1));
+            rows.push([&[percent(*loss), (*what).to_owned()], &means[..]].concat());
+        }
+    }
+    for (n, what) in BOTH.iter().enumerate() {
+        let less = |cell: &Cell| {
+            let delay = |s: usize| estimate(&values(&cell[s], |run| run.mean_delay[n])).0;
+            delay(1) - delay(0)
+        };
+        let by_loss = LOSSES.iter().zip(&cells);
+        let by_loss = by_loss.map(|(loss, cell)| (percent(*loss), less(cell)));
+        let claim = format!("mean delay of {what}, less standard MPTCP's");
+        let verdict = Verdict::new(claim, Bound::Below(0.0), "ms", by_loss);
+        session.verdict(verdict.reported("lower"));
+    }
+    let names = SCHEMES.map(|scheme| scheme.name);
+    session.table(table(
+        "Delay of frames from being made to their last byte, ms: mean ± 95 % interval",
+        &[&["loss", "of"], &names[..]].concat(),
+        rows,
+    ));
+    for (n, what) in BOTH.iter().enumerate() {
+        let series = SCHEMES.iter().enumerate().map(|(s, scheme)| {
+            let point = |(loss, cell): (&f64, &Cell)| {
+                let (mean, half) = estimate(&values(&cell[s], |run| run.mean_delay[n]));
+                Point::with_error(loss * 100.0, mean, half)
+            };
+            line(scheme.name, LOSSES.iter().zip(&cells).map(point).collect())
+        });
+        let mut figure = over_time(
+            &format!("Mean delay by loss: {what}"),
+            &note(session),
+            "mean delay (ms)",
+            series.collect(),
+        );
+        figure.x.label = "loss (%)".to_owned();
+        session.figure(&what.replace(' ', "-"), figure);
+    }
+    Ok(())
+}
+
+fn delay_over_time(session: &mut Session<'_>) -> Result<(), Error> {
+    parameters(session);
+    let cell = cell(session, 0.01, false)?;
+    let mut rows = Vec::new();
+    for (n, what) in BOTH.iter().enumerate() {
+        let means = cell
+            .each_ref()
+            .map(|runs| BySecond::means(runs.iter().map(|run| &run.delays[n])));
+        let pairs = means[0].iter().zip(&means[1]);
+        let later = pairs.filter(|(standard, po)| po >= standard).count() as f64;
+        let claim = format!("seconds in which {what} are not earlier than by standard MPTCP");
+        let verdict = Verdict::new(claim, Bound::AtMost(0.0), "", [("", later)]);
+        session.verdict(verdict.reported("lower"));
+        let delay = |s: usize| estimate(&values(&cell[s], |run| run.mean_delay[n]));
+        let delays = [0, 1, 2].map(|s| plus_minus(delay(s), 1));
+        rows.push([&[(*what).to_owned()], &delays[..]].concat());
+        let lines = SCHEMES.iter().zip(&means);
+        let lines = lines.map(|(scheme, means)| by_second(scheme.name, means));
+        let title = format!("Delay over time: {what}");
+        let note = format!("{CC}, loss 1 %; means over {} runs", session.runs());
+        let figure = over_time(&title, &note, "mean delay (ms)", lines.collect());
+        session.figure(&what.replace(' ', "-"), figure);
+    }
+    session.table(table(
+        "Delay of frames over all 60 s, ms: mean ± 95 % interval",
+        &[&["of"], &SCHEMES.map(|scheme| scheme.name)[..]].concat(),
+        rows,
+    ));
+    Ok(())
+}
+
+fn jitters(session: &mut Session<'_>) -> Result<(), Error> {
+    parameters(session);
+    let cell = cell(session, 0.02, false)?;
+    let p95 = |s: usize, n: usize| estimate(&values(&cell[s], |run| run.p95_jitter[n]));
+    let disorder = |s: usize| estimate(&values(&cell[s], |run| run.out_of_order));
+    session.verdict(
+        Verdict::new(
+            "95th percentile of jitter, less standard MPTCP's",
+            Bound::Below(0.0),
+            "ms",
+            JUDGED.map(|n| (JITTERS[n], p95(1, n).0 - p95(0, n).0)),
+        )
+        .reported("smaller"),
+    );
+    session.verdict(
+        Verdict::new(
+            "packets that arrive out of order in 60 s, less standard MPTCP's",
+            Bound::Below(0.0),
+            "",
+            [("", disorder(1).0 - disorder(0).0)],
+        )
+        .reported("fewer"),
+    );
+    let rows = SCHEMES.iter().enumerate().map(|(s, scheme)| {
+        let share = values(&cell[s], |run| run.out_of_order / run.packets * 100.0);
+        let jitters = [0, 1, 2, 3].map(|n| plus_minus(p95(s, n), 1));
+        let disorder = [plus_minus(disorder(s), 0), plus_minus(estimate(&share), 2)];
+        [&[scheme.name.to_owned()], &jitters[..], &disorder].concat()
+    });
+    session.table(table(
+        "95th percentile of jitter, ms, and packets that arrive behind one with a later place in the \
+         stream, in 60 s: mean ± 95 % interval",
+        &[&["scheme"], &JITTERS[..], &["out of order", "of all packets, %"]].concat(),
+        rows.collect(),
+    ));
+    for (n, what) in JITTERS.iter().enumerate() {
+        let lines = SCHEMES.iter().zip(&cell).map(|(scheme, runs)| {
+            by_second(
+                scheme.name,
+                &BySecond::means(runs.iter().map(|run| &run.jitter[n])),
+            )
+        });
+        let title = format!("Jitter over time: {what}");
+        let note = format!("{CC}, loss 2 %; means over {} runs", session.runs());
+        let figure = over_time(&title, &note, "mean jitter (ms)", lines.collect());
+        session.figure(&what.replace(' ', "-"), figure);
+    }
+    Ok(())
+}

@@ -1,0 +1,115 @@
+//! What experiments over time have in common: means over runs, and figures of them.
+
+use crate::plot::{Axis, Body, Figure, Mark, Point, Series};
+use crate::stats;
+
+/// Mean and half width of its 95 % interval; one run alone says nothing of the latter.
+pub(super) fn estimate(sample: &[f64]) -> (f64, f64) {
+    let mean = stats::mean(sample).unwrap_or(f64::NAN);
+    (mean, stats::half_width(sample, 0.95).unwrap_or(0.0))
+}
+
+/// The same as text, with `decimals`.
+pub(super) fn plus_minus((mean, half): (f64, f64), decimals: usize) -> String {
+    format!("{mean:.decimals$} ± {half:.decimals$}")
+}
+
+/// The `q`-quantile of a sample in any order; NaN where it is empty.
+pub(super) fn quantile(mut sample: Vec<f64>, q: f64) -> f64 {
+    sample.sort_by(f64::total_cmp);
+    stats::quantile(&sample, q).unwrap_or(f64::NAN)
+}
+
+/// How much more `a` is than `b`, run by run, in percent.
+pub(super) fn gains(a: &[f64], b: &[f64]) -> Vec<f64> {
+    let pairs = a.iter().zip(b);
+    pairs.map(|(a, b)| (a / b - 1.0) * 100.0).collect()
+}
+
+/// Something counted by seconds.
+#[derive(Debug, Clone, Default)]
+pub(super) struct BySecond(Vec<(f64, f64)>);
+
+impl BySecond {
+    /// Adds a `value` at `at` seconds; what is before 0 or after three hours is left out.
+    pub fn add(&mut self, at: f64, value: f64) {
+        if !(0.0..10_800.0).contains(&at) {
+            return;
+        }
+        let second = at as usize;
+        if self.0.len() <= second {
+            self.0.resize(second + 1, (0.0, 0.0));
+        }
+        let (sum, count) = &mut self.0[second];
+        *sum += value;
+        *count += 1.0;
+    }
+
+    /// The mean of each second over all `runs`; NaN where nothing was counted.
+    pub fn means<'a>(runs: impl IntoIterator<Item = &'a BySecond>) -> Vec<f64> {
+        let mut all = BySecond::default();
+        for run in runs {
+            if all.0.len() < run.0.len() {
+                all.0.resize(run.0.len(), (0.0, 0.0));
+            }
+            for (to, from) in all.0.iter_mut().zip(&run.0) {
+                *to = (to.0 + from.0, to.1 + from.1);
+            }
+        }
+        all.0.iter().map(|(sum, count)| sum / count).collect()
+    }
+}
+
+/// A line through values at the middle of each second.
+pub(super) fn by_second(name: &str, values: &[f64]) -> Series {
+    let point = |(second, value): (usize, &f64)| Point::new(second as f64 + 0.5, *value);
+    Series {
+        name: name.to_owned(),
+        points: values.iter().enumerate().map(point).collect(),
+        mark: Mark::Line,
+    }
+}
+
+/// A figure over time.
+pub(super) fn over_time(title: &str, note: &str, y: &str, series: Vec<Series>) -> Figure {
+    Figure {
+        title: title.to_owned(),
+        note: note.to_owned(),
+        x: Axis::linear("time (s)"),
+        y: Axis::linear(y),
+        body: Body::Plane(series),
+    }
+}
+
+/// A figure of bars: names of the groups, and of each series its name and one point a group.
+pub(super) fn bars(
+    title: &str,
+    note: &str,
+    y: &str,
+    (groups, series): (&[&str], Vec<(&str, Vec<Point>)>),
+) -> Figure {
+    let one = |(name, points): (&str, Vec<Point>)| Series {
+        name: name.to_owned(),
+        points,
+        mark: Mark::Line,
+    };
+    Figure {
+        title: title.to_owned(),
+        note: note.to_owned(),
+        x: Axis::linear(""),
+        y: Axis::linear(y),
+        body: Body::Bars {
+            groups: groups.iter().map(|g| (*g).to_owned()).collect(),
+            series: series.into_iter().map(one).collect(),
+        },
+    }
+}
+
+/// A line through these points.
+pub(super) fn line(name: &str, points: Vec<Point>) -> Series {
+    Series {
+        name: name.to_owned(),
+        points,
+        mark: Mark::Line,
+    }
+}

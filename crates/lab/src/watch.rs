@@ -1,0 +1,278 @@
+//! One long session in the simulator, watched from its start to its end: what came when, and what
+//! became of every packet.
+
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use braid_engine::{Config, PathId};
+use braid_links::Schedule;
+use braid_sim::background::Background;
+use braid_sim::log::{Kind, Reader, Record, Segment};
+use braid_sim::traffic::{Received, Role, Stream};
+use braid_sim::transfer::{Direction, PathSettings, TransferConfig};
+use braid_sim::{LinkId, Transfer, world};
+use braid_wire::{Instant, Rng};
+
+use crate::arm::Error;
+
+/// Distance of the looks at both ends.
+pub const TICK: Duration = Duration::from_millis(100);
+/// Stream of the session's own random numbers, apart from those of a world's components.
+const SESSION_STREAM: u64 = 1 << 42;
+/// The session opens up to this long after the start, so that runs without loss differ.
+const START_JITTER: Duration = Duration::from_millis(10);
+
+/// A session from server to client, and the world it takes place in.
+#[derive(Debug)]
+pub struct Scene<'a> {
+    /// Name of the strategy of both ends.
+    pub strategy: &'a str,
+    /// Settings of all engines.
+    pub engine: Config,
+    /// The paths as they begin; the session opens on the first.
+    pub paths: Vec<PathSettings>,
+    /// How both directions of the first change.
+    pub first: Schedule,
+    /// Others' traffic on each path, if there is any.
+    pub background: Option<Background>,
+    /// What the server sends; the client reads it.
+    pub sends: Role,
+    /// For how long the world is watched.
+    pub span: Duration,
+    /// What else happens: before the session opens, and at the end of these ticks.
+    pub events: &'a [(usize, fn(&mut Transfer))],
+}
+
+/// What was seen; times are seconds from the start of the world.
+#[derive(Debug, Default)]
+pub struct Watched {
+    /// The server's packets with payload of the session, in order of sending.
+    pub packets: Vec<Packet>,
+    /// Messages that arrived, if it sends messages.
+    pub messages: Vec<Received>,
+    /// By tick, from the end of the first one on: bytes the client has read.
+    pub read: Vec<u64>,
+    /// By tick: bytes the server knows to have arrived.
+    pub acked: Vec<u64>,
+    /// By tick: the client's paths on which a subflow is established, a bit each.
+    pub subflows: Vec<u32>,
+    /// What the server's application had written.
+    pub written: u64,
+    /// Whether the client saw the end of all that was written.
+    pub ended: bool,
+}
+
+/// A packet of the session.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Packet {
+    /// The path it was sent on.
+    pub path: usize,
+    /// Whether its bytes were never sent before.
+    pub new: bool,
+    /// Its place in the stream, bytes.
+    pub dsn: u64,
+    /// Payload bytes.
+    pub len: u64,
+    /// When it was sent.
+    pub sent: f64,
+    /// When it arrived, if ever.
+    pub arrived: Option<f64>,
+    /// Bytes of it that the client had not had before.
+    pub fresh: u64,
+}
+
+impl Scene<'_> {
+    /// Plays it in the world of `seed`.
+    ///
+    /// # Errors
+    /// There is no such strategy; the session does not open; an oracle saw a rule broken.
+    pub fn play(&self, seed: u64) -> Result<Watched, Error> {
+        braid_strategy::by_name(self.strategy).map_err(|e| Error::Usage(e.to_string()))?;
+        let config = TransferConfig {
+            strategy: self.strategy,
+            engine: self.engine.clone(),
+            initial_path: Some(PathId(0)),
+            ..TransferConfig::new(&self.paths, 0, Direction::Down)
+        };
+        let refused = |e| Error::Run(format!("a connection does not open: {e}"));
+        let mut transfer = match &self.background {
+            Some(others) => Transfer::shared(seed, &config, others).map_err(refused)?,
+            None => Transfer::build(seed, &config),
+        };
+        transfer.world.keep_violations();
+        let (up, down) = transfer.links[0];
+        for link in [up, down] {
+            transfer.world.schedule(link, self.first.clone());
+        }
+        let leaves = transfer.world.interfaces(transfer.server);
+        let packets = Packets {
+            leaves: leaves.into_iter().map(|(out, _)| out).collect(),
+            seen: Arc::default(),
+        };
+        let log = transfer.read(Box::new(packets.clone()));
+        let mut rng = Rng::for_component(seed, SESSION_STREAM);
+        let start = Duration::from_nanos(rng.below(START_JITTER.as_nanos() as u64));
+        self.happens(0, &mut transfer);
+        transfer.world.advance(start);
+        let reads = match self.sends {
+            Role::Send(_) => Role::Collect,
+            _ => Role::Sink,
+        };
+        let (reads, sends) = (Stream::new(reads), Stream::new(self.sends.clone()));
+        transfer
+            .carry(config.options(), reads, sends)
+            .map_err(refused)?;
+        let mut watched = Watched::default();
+        for tick in 1..=self.span.div_duration_f64(TICK).round() as u32 {
+            let due = world::START + TICK * tick;
+            let now = transfer.world.now();
+            transfer.world.advance(due.saturating_since(now));
+            watched.look(&transfer);
+            self.happens(tick as usize, &mut transfer);
+        }
+        if let Some((_, violation)) = transfer.world.violations().first() {
+            let strategy = self.strategy;
+            let text = format!("{strategy} with world seed {seed} broke a rule, {violation}");
+            return Err(Error::Run(text));
+        }
+        watched.end(&transfer);
+        log.finish().map_err(|e| Error::Run(e.to_string()))?;
+        watched.packets = std::mem::take(&mut *packets.all());
+        watched.packets.sort_by(|a, b| a.sent.total_cmp(&b.sent));
+        Ok(watched)
+    }
+
+    fn happens(&self, tick: usize, transfer: &mut Transfer) {
+        let due = self.events.iter().filter(|(at, _)| *at == tick);
+        due.for_each(|(_, event)| event(transfer));
+    }
+}
+
+impl Watched {
+    fn look(&mut self, transfer: &Transfer) {
+        let [client, server] = transfer.ends().map(|end| transfer.world.host(end));
+        let read = client.labelled(0).map_or(0, |stream| stream.received);
+        let stats = |(conn, _)| server.stack().conn_stats(conn);
+        let acked = server.open_streams().find_map(stats).map(|s| s.snd_una);
+        let before = self.acked.last().copied().unwrap_or(0);
+        let subflows = client
+            .open_streams()
+            .flat_map(|(conn, _)| client.stack().subflows(conn));
+        let established = subflows.filter(|s| s.established);
+        self.read.push(read);
+        self.acked.push(acked.unwrap_or(before));
+        self.subflows
+            .push(established.fold(0, |bits, s| bits | 1 << s.path.0));
+    }
+
+    fn end(&mut self, transfer: &Transfer) {
+        let [client, server] = transfer.ends().map(|end| transfer.world.host(end));
+        if let (Some(reads), Some(sends)) = (client.labelled(0), server.labelled(0)) {
+            self.messages = reads.messages().to_vec();
+            self.written = sends.sent;
+            self.ended = reads.complete_at.is_some() && reads.received == sends.sent;
+        }
+    }
+}
+
+/// Collects the packets of the session from a log.
+#[derive(Debug, Clone)]
+struct Packets {
+    /// The link by which the server reaches each path.
+    leaves: Vec<LinkId>,
+    seen: Arc<Mutex<Vec<Packet>>>,
+}
+
+impl Packets {
+    fn all(&self) -> std::sync::MutexGuard<'_, Vec<Packet>> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Reader for Packets {
+    fn take(&mut self, record: &Record<'_>) -> io::Result<()> {
+        if let Record::Segment(segment) = record
+            && segment.host == "server"
+            && let Some(path) = self.path_of(segment)
+        {
+            self.all().push(Packet {
+                path,
+                new: segment.kind == Kind::New,
+                dsn: segment.dsn,
+                len: segment.len,
+                sent: seconds(Instant::from_nanos(segment.sent_ns)),
+                arrived: segment.arrived_ns.map(Instant::from_nanos).map(seconds),
+                fresh: segment.fresh,
+            });
+        }
+        Ok(())
+    }
+}
+
+impl Packets {
+    fn path_of(&self, segment: &Segment<'_>) -> Option<usize> {
+        let link = segment.link?;
+        self.leaves.iter().position(|leaves| leaves.0 == link)
+    }
+}
+
+/// Seconds from the start of a world.
+pub fn seconds(at: Instant) -> f64 {
+    at.saturating_since(world::START).as_secs_f64()
+}
+
+#[cfg(test)]
+mod tests {
+    use braid_sim::walk;
+
+    use super::*;
+
+    fn scene(strategy: &str) -> Scene<'_> {
+        let span = Duration::from_secs(4);
+        Scene {
+            strategy,
+            engine: Config::default(),
+            paths: [walk::wifi(), walk::cellular()]
+                .map(PathSettings::both)
+                .into(),
+            first: walk::away_and_back(),
+            background: Some(Background::published(span)),
+            sends: Role::Greedy { span },
+            span,
+            events: &[],
+        }
+    }
+
+    #[test]
+    fn the_same_seed_gives_the_same_session() {
+        let play = |seed| format!("{:?}", scene("minrtt").play(seed).unwrap());
+        assert_eq!(play(1), play(1));
+        assert_ne!(play(1), play(2));
+    }
+
+    /// Every byte that was read came with a packet on one of the paths, and later than it was sent.
+    #[test]
+    fn what_is_seen_fits_together() {
+        let seen = scene("roundrobin").play(1).unwrap();
+        assert_eq!((seen.read.len(), seen.acked.len()), (40, 40));
+        let fresh: u64 = seen.packets.iter().map(|p| p.fresh).sum();
+        let read = seen.read[39];
+        assert!((read..read + 500_000).contains(&fresh), "{fresh} of {read}");
+        assert!(seen.read.iter().zip(&seen.acked).all(|(r, a)| a <= r));
+        assert!(seen.written >= fresh);
+        for path in 0..2 {
+            let mut here = seen.packets.iter().filter(|p| p.path == path).peekable();
+            assert!(here.peek().is_some());
+            let least = [0.010, 0.020][path];
+            assert!(here.all(|p| p.arrived.is_none_or(|at| at >= p.sent + least)));
+        }
+        assert_eq!(seen.subflows[39], 0b11);
+    }
+
+    #[test]
+    fn an_unknown_strategy_is_refused() {
+        let refused = scene("none").play(1).unwrap_err();
+        assert!(matches!(refused, Error::Usage(_)), "{refused:?}");
+    }
+}

@@ -1,0 +1,142 @@
+//! Traffic of others over the links of a transfer.
+
+use core::net::{IpAddr, Ipv4Addr, SocketAddr};
+use core::ops::RangeInclusive;
+use core::time::Duration;
+
+use braid_engine::{ApiError, Config, ConnectOptions, PathConfig, Protocol};
+use braid_links::{Rate, Settings};
+
+use crate::host::{Host, HostConfig, options};
+use crate::router::{Prefix, Router};
+use crate::traffic::{Role, Stream};
+use crate::udp::{UdpFlow, UdpSink, UdpSource};
+use crate::world::{NodeId, World};
+
+/// What others send over each path, the same way as the transfer, from generators at a router at one
+/// end of its link to sinks at a router at the other.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Background {
+    /// What each generator of TCP does, over a connection of its own.
+    pub tcp: Vec<Role>,
+    /// Rate of the generator of UDP, bit/s.
+    pub udp_rate: u64,
+    /// Sizes of its IP packets, bytes.
+    pub udp_sizes: RangeInclusive<u16>,
+    /// For how long.
+    pub span: Duration,
+}
+
+/// Rate of each generator, bit/s.
+const GENERATOR: u64 = 448_000;
+
+impl Background {
+    /// As in the papers on PO-MPTCP and MPTCP-MAPS: four generators of TCP and one of UDP, of 448 kbit/s
+    /// each, so that 80 % of the bytes are TCP; UDP in packets of 100 to 200 bytes.
+    pub fn published(span: Duration) -> Self {
+        let capped = Role::Capped {
+            rate: GENERATOR,
+            span,
+        };
+        Background {
+            tcp: vec![capped; 4],
+            udp_rate: GENERATOR,
+            udp_sizes: 100..=200,
+            span,
+        }
+    }
+
+    /// The same with TCP that takes what it gets, as FTP does.
+    pub fn greedy(span: Duration) -> Self {
+        Background {
+            tcp: vec![Role::Greedy { span }; 4],
+            ..Background::published(span)
+        }
+    }
+
+    /// Lets it flow over path `path` from the router `from` to the router `to`, which are as
+    /// [`End::router`] makes them and joined to their path already. The hosts have `engine`.
+    pub(crate) fn flow(
+        &self,
+        world: &mut World,
+        path: usize,
+        [from, to]: [(End, NodeId); 2],
+        engine: &Config,
+    ) -> Result<(), ApiError> {
+        let mut tcp = |(end, router): (End, NodeId)| {
+            let config = HostConfig {
+                engine: engine.clone(),
+                ..HostConfig::new(vec![PathConfig::v4(end.host(path, TCP))])
+            };
+            let host = world.add(|rng| Host::new(config, rng));
+            world.connect(host, router, access(), access());
+            host
+        };
+        let [source, sink] = [tcp(from), tcp(to)];
+        let addr = |(end, _): (End, NodeId), iface, port| {
+            SocketAddr::new(IpAddr::V4(end.host(path, iface)), port)
+        };
+        let flow = UdpFlow {
+            rate: self.udp_rate,
+            sizes: self.udp_sizes.clone(),
+            end: Some(world.now() + self.span),
+            ..UdpFlow::constant(addr(from, UDP, 9), addr(to, UDP, 9), 0, 0)
+        };
+        let udp = world.add(|rng| UdpSource::new(flow, rng));
+        world.connect(udp, from.1, access(), access());
+        let udp = world.add(|_| UdpSink::new());
+        world.connect(udp, to.1, access(), access());
+        for (port, role) in (50_000..).zip(&self.tcp) {
+            let remote = addr(to, TCP, port);
+            world.serve(sink, remote, Stream::new(Role::Sink))?;
+            let options = ConnectOptions {
+                protocol: Protocol::Tcp,
+                ..options(remote)
+            };
+            world.open(source, options, Stream::new(role.clone()))?;
+        }
+        Ok(())
+    }
+}
+
+/// An end of a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum End {
+    Client,
+    Server,
+}
+
+/// Interfaces of a router: to the transfer's host, to the other router, to the hosts of the background.
+const HOST: u32 = 0;
+const LINK: u32 = 1;
+const TCP: u32 = 2;
+const UDP: u32 = 3;
+
+impl End {
+    /// The address of the host behind an interface of the router at this end of a path.
+    fn host(self, path: usize, iface: u32) -> Ipv4Addr {
+        let end = if self == End::Client { 1 } else { 2 };
+        Ipv4Addr::new(10, end, path as u8, iface as u8)
+    }
+
+    /// The router at this end of a path, which has the transfer's host with `addr` behind its first
+    /// interface, the link behind its second, and generators or sinks behind the next two.
+    pub(crate) fn router(self, path: usize, addr: Ipv4Addr) -> Router {
+        let all = Prefix::all_like(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
+        let [tcp, udp] = [TCP, UDP].map(|iface| IpAddr::V4(self.host(path, iface)));
+        Router::new()
+            .route(IpAddr::V4(addr), HOST)
+            .route(all, LINK)
+            .route(tcp, TCP)
+            .route(udp, UDP)
+    }
+}
+
+/// One direction of what joins generators and sinks to their router: 100 Mbit/s, 25 ms.
+fn access() -> Settings {
+    Settings {
+        rate: Rate::bits_per_second(100_000_000),
+        delay: Duration::from_millis(25),
+        ..Settings::default()
+    }
+}
