@@ -48,6 +48,9 @@ const MORE: u32 = 8;
 
 /// Packets that stand in a path's queue without harm.
 const SMALL_QUEUE: f64 = 20.0;
+/// Packets expected to be lost by chance in the rest of a flow from which on a window that has grown is
+/// worth more than the losses that this takes.
+const BY_CHANCE: f64 = 0.3;
 
 /// New data goes where it arrives first, or waits for faster subflows where these bring all of it
 /// sooner. A copy is sent where it is likely to bring the end of the flow nearer than new data in
@@ -255,7 +258,7 @@ impl<'a> Scales<'a> {
         let packets = left * rate / speed / f64::from(w.subflow.mss);
         let lost_by_chance = loss(w.subflow, self.records) * packets;
         let queued = w.subflow.queueing_delay().as_secs_f64() * rate;
-        slow_start && lost_by_chance < 1.0 && queued < 2.0 * surplus
+        slow_start && lost_by_chance < BY_CHANCE && queued < 2.0 * surplus
     }
 
     /// When what `w` sent `age` seconds ago arrives if it was lost: once that is noticed, by what

@@ -97,6 +97,15 @@ fn deep() -> SubflowView {
     }
 }
 
+/// The same in slow start, after 100 packets without loss.
+fn growing() -> SubflowView {
+    SubflowView {
+        ssthresh: u64::MAX,
+        sent: 100_000,
+        ..deep()
+    }
+}
+
 /// Late in a flow no more is put into a deep queue; before, congestion control decides.
 #[test]
 fn late_in_a_flow_no_queue_is_overfilled() {
@@ -111,14 +120,11 @@ fn late_in_a_flow_no_queue_is_overfilled() {
     assert_eq!(on(adaptive(&more)), Some(0));
 }
 
-/// Slow start is held as soon as the queue is deep. By the prior one of 300 packets is lost, so of
-/// the 180 that are left to this path less than one.
+/// Slow start is held as soon as the queue is deep. After 100 packets one of 1200 is expected to be
+/// lost, so of the 180 that are left to this path 0.15.
 #[test]
 fn slow_start_is_held_before_it_overshoots() {
-    let growing = SubflowView {
-        ssthresh: u64::MAX,
-        ..deep()
-    };
+    let growing = growing();
     let with = |growing| [growing, used_up(steady(1, 200))];
     let decision = |subflows: &[SubflowView]| adaptive(&left(view(subflows), 200_000));
     assert_eq!(decision(&with(growing)), Decision::WAIT);
@@ -144,10 +150,7 @@ fn slow_start_is_held_before_it_overshoots() {
 /// Others take what a deep queue does not: new data, but no copies there either.
 #[test]
 fn a_deep_queue_gets_nothing() {
-    let growing = SubflowView {
-        ssthresh: u64::MAX,
-        ..deep()
-    };
+    let growing = growing();
     let subflows = [growing, steady(1, 80)];
     assert_eq!(on(adaptive(&left(view(&subflows), 200_000))), Some(1));
     let data = piece(1, 0, 5);
