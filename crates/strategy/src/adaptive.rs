@@ -245,7 +245,8 @@ impl<'a> Scales<'a> {
         let Estimate { rtt, rate, .. } = w.estimate;
         let surplus = w.estimate.surplus();
         let enough = (w.estimate.pipe() / 4.0).max(SMALL_QUEUE * f64::from(w.subflow.mss));
-        if surplus <= enough {
+        // A single path is left to congestion control.
+        if surplus <= enough || self.subflows.len() < 2 {
             return false;
         }
         let speed = self.speed();
