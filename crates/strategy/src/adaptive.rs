@@ -49,6 +49,9 @@ const MORE: u32 = 8;
 
 /// Packets that stand in a path's queue without harm.
 const SMALL_QUEUE: f64 = 20.0;
+/// Packets expected to be lost by chance in the rest of a flow from which on a window that has grown is
+/// worth more than the losses that this takes.
+const BY_CHANCE: f64 = 0.3;
 
 /// New data goes where it arrives first, or waits for faster subflows where these bring all of it
 /// sooner. A copy is sent where it is likely to bring the end of the flow nearer than new data in
@@ -171,7 +174,7 @@ impl<'a> Scales<'a> {
             estimate: Estimate::new(view.now, subflow, usual),
             ready: subflow.ready && !manners::stands_back(next, subflow),
         });
-        Scales {
+        let mut scales = Scales {
             view,
             records,
             subflows: weighed.collect(),
@@ -179,7 +182,11 @@ impl<'a> Scales<'a> {
             important,
             // What the flow's size says of more is left out: it may go the other way.
             remaining: view.unsent as f64,
+        };
+        for n in 0..scales.subflows.len() {
+            scales.subflows[n].ready &= !scales.is_overshooting(&scales.subflows[n]);
         }
+        scales
     }
 
     fn sum(&self, of: fn(&Estimate) -> f64) -> f64 {
@@ -215,57 +222,68 @@ impl<'a> Scales<'a> {
             let again = again::blocking(view).or_else(|| again::trial(view));
             return again.or_else(|| self.spare()).unwrap_or_else(wait);
         }
-        match self.new_data() {
-            New::Send(decision) => decision,
-            New::Hold => wait(),
-            New::Elsewhere => {
-                let again = again::trial(view).or_else(|| self.spare());
-                again.unwrap_or_else(wait)
-            }
-        }
+        let again = || again::trial(view).or_else(|| self.spare());
+        self.new_data().or_else(again).unwrap_or_else(wait)
     }
 
-    /// New data where it arrives first of all that have room.
-    fn new_data(&self) -> New {
+    /// New data where it arrives first of all that have room; none where those that have no room now
+    /// bring it sooner.
+    fn new_data(&self) -> Option<Decision> {
         let arrival = |w: &Weighed<'_>| {
             let segment = f64::from(w.subflow.mss).min(self.remaining);
             w.estimate.arrival(segment)
         };
         if self.next.is_some_and(manners::is_important) {
-            return manners::on_the_best(self.view).map_or(New::Elsewhere, New::Send);
+            return manners::on_the_best(self.view);
         }
         let ready = self.subflows.iter().filter(|w| w.ready);
         let best = ready
             .map(|w| (w, arrival(w)))
             .min_by(|a, b| a.1.total_cmp(&b.1));
-        let Some((best, arrival)) = best else {
-            return New::Elsewhere;
-        };
-        // With nothing under way nothing would end a wait.
-        if self.view.outstanding > 0 && self.is_overshooting(best) {
-            return New::Hold;
-        }
+        let (best, arrival) = best?;
         let others = self.subflows.iter();
         let others = others.filter(|w| w.subflow.id != best.subflow.id);
         let elsewhere: f64 = others.map(|w| w.estimate.delivered_within(arrival)).sum();
-        // A tie of two that are ready must not make both wait.
+        // A tie of two that are ready must not make both wait, and with nothing under way nothing
+        // would end a wait.
         if elsewhere > self.remaining + 1.0 && self.view.outstanding > 0 {
-            return New::Elsewhere;
+            return None;
         }
         let most = (self.remaining - elsewhere).max(f64::from(best.subflow.mss));
-        New::Send(Decision::Send {
+        Some(Decision::Send {
             subflow: best.subflow.id,
             data: Payload::New,
             max_bytes: most as u32,
         })
     }
 
-    /// Whether more would only stand in the path's queue, or be lost there, so late in the flow that
-    /// a loss would delay its end. What is held back goes where there is room first, and the path
-    /// stays busy meanwhile. Earlier a path's queue is left to congestion control.
+    /// Whether more would only stand in the path's queue, or be lost there. What is held back goes
+    /// where there is room first, and the path stays busy meanwhile.
+    ///
+    /// Late in a flow a loss would delay its end. Before, slow start is held: it puts twice as much on
+    /// the path as that takes before the first loss tells, and after so many the path runs dry. Where
+    /// something will be lost by chance, though, a window that has grown is worth more; and a queue
+    /// that is longer than what this subflow has put there is that of others, against whom only
+    /// congestion control can hold its own.
     fn is_overshooting(&self, w: &Weighed<'_>) -> bool {
+        let Estimate { rtt, rate, .. } = w.estimate;
+        let surplus = w.estimate.surplus();
         let enough = (w.estimate.pipe() / 4.0).max(SMALL_QUEUE * f64::from(w.subflow.mss));
-        w.estimate.surplus() > enough && self.remaining < 2.0 * w.estimate.rtt * self.speed()
+        // A single path is left to congestion control.
+        if surplus <= enough || self.subflows.len() < 2 {
+            return false;
+        }
+        let speed = self.speed();
+        let said = size(self.view.flow_size, 0).saturating_sub(self.view.sent) as f64;
+        let left = self.remaining.max(said);
+        if left < 2.0 * rtt * speed {
+            return true;
+        }
+        let slow_start = w.subflow.cwnd < w.subflow.ssthresh;
+        let packets = left * rate / speed / f64::from(w.subflow.mss);
+        let lost_by_chance = loss(w.subflow, self.records) * packets;
+        let queued = w.subflow.queueing_delay().as_secs_f64() * rate;
+        slow_start && lost_by_chance < BY_CHANCE && queued < 2.0 * surplus
     }
 
     /// When what `w` sent `age` seconds ago arrives if it was lost: once that is noticed, by what
@@ -394,15 +412,6 @@ fn loses_much(view: &SendView<'_>) -> bool {
     let strayed: u64 = all().map(|s| s.strayed).sum();
     let sent: u64 = all().map(|s| s.sent).sum();
     strayed as f64 > CLEAN * sent as f64
-}
-
-/// What becomes of new data.
-enum New {
-    Send(Decision),
-    /// It is better off here than on any path.
-    Hold,
-    /// Subflows that have no room now bring it sooner than those that have.
-    Elsewhere,
 }
 
 /// The probability that a packet is lost on `subflow`, by what was lost while the queue was short.

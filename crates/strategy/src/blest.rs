@@ -94,10 +94,9 @@ impl Blest {
     }
 
     fn would_block(&mut self, view: &SendView<'_>, fast: &SubflowView, slow: &SubflowView) -> bool {
-        let lingers = lingers(slow, *self.seen.of(slow.id));
         let seen = *self.seen.of(fast.id);
-        let mean_rtt = (seen.least + seen.most) / 2;
-        let rounds = (lingers.as_secs_f64() / mean_rtt.as_secs_f64()).floor() + 1.0;
+        let mean_rtt = (seen.least + seen.most).as_secs_f64() / 2.0;
+        let rounds = (lingers(slow, *self.seen.of(slow.id)) / mean_rtt).floor() + 1.0;
         // Before the first sample of either.
         let rounds = if rounds.is_finite() { rounds } else { 1.0 };
         let cwnd = fast.cwnd as f64 / f64::from(fast.mss);
@@ -112,12 +111,13 @@ impl Blest {
     }
 }
 
-/// How long a segment sent now on `slow` is under way: the fuller its window, the closer to the
-/// highest round-trip time it had.
-fn lingers(slow: &SubflowView, seen: Seen) -> Duration {
+/// How long a segment sent now on `slow` is under way, seconds: the fuller its window, the closer to
+/// the highest round-trip time it had.
+fn lingers(slow: &SubflowView, seen: Seen) -> f64 {
     let filled = (slow.in_flight + u64::from(slow.mss)) as f64 / slow.cwnd.max(1) as f64;
-    let estimate = seen.least + (seen.most - seen.least).mul_f64(filled.min(1.0));
-    slow.srtt.max(estimate)
+    let [least, most] = [seen.least, seen.most].map(|rtt| rtt.as_secs_f64());
+    let estimate = least + (most - least) * filled.min(1.0);
+    slow.srtt.as_secs_f64().max(estimate)
 }
 
 impl Seen {

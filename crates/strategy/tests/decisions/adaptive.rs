@@ -88,19 +88,85 @@ fn it_waits_for_a_faster_subflow_that_will_do() {
     assert_eq!(on(rest(40_000)), Some(1));
 }
 
-/// 41 kB could stand in a queue of 20 packets and a pipe of 20 kB. Late in a flow no more is put
-/// there; before, congestion control decides.
-#[test]
-fn late_in_a_flow_no_queue_is_overfilled() {
-    let deep = SubflowView {
+/// 41 kB in flight, which is more than a pipe of 20 kB and a queue of 20 packets hold.
+fn deep() -> SubflowView {
+    SubflowView {
         cwnd: 100_000,
         in_flight: 41_000,
         oldest_sent: Some(NOW - Duration::from_millis(20)),
         ..steady(0, 20)
-    };
-    let subflows = [deep, used_up(steady(1, 200))];
+    }
+}
+
+/// The same in slow start, after 100 packets without loss.
+fn growing() -> SubflowView {
+    SubflowView {
+        ssthresh: u64::MAX,
+        sent: 100_000,
+        ..deep()
+    }
+}
+
+/// Late in a flow no more is put into a deep queue; before, congestion control decides.
+#[test]
+fn late_in_a_flow_no_queue_is_overfilled() {
+    let subflows = [deep(), used_up(steady(1, 200))];
     assert_eq!(adaptive(&left(view(&subflows), 20_000)), Decision::WAIT);
     assert_eq!(on(adaptive(&left(view(&subflows), 200_000))), Some(0));
+    // There is more to come than was written.
+    let more = SendView {
+        flow_size: FlowSize::Declared(300_000),
+        ..left(view(&subflows), 20_000)
+    };
+    assert_eq!(on(adaptive(&more)), Some(0));
+}
+
+/// Slow start is held as soon as the queue is deep. After 100 packets one of 1200 is expected to be
+/// lost, so of the 180 that are left to this path 0.15.
+#[test]
+fn slow_start_is_held_before_it_overshoots() {
+    let growing = growing();
+    let with = |growing| [growing, used_up(steady(1, 200))];
+    let decision = |subflows: &[SubflowView]| adaptive(&left(view(subflows), 200_000));
+    assert_eq!(decision(&with(growing)), Decision::WAIT);
+    let lossy = SubflowView {
+        strayed: 1_000,
+        ..growing
+    };
+    assert_eq!(on(decision(&with(lossy))), Some(0));
+    // 42 kB are twice what this subflow has put into the queue.
+    let shared = SubflowView {
+        latest_rtt: growing.base_rtt + Duration::from_millis(43),
+        ..growing
+    };
+    assert_eq!(on(decision(&with(shared))), Some(0));
+    let long = with(growing);
+    let long = SendView {
+        flow_size: FlowSize::Declared(1_000_000),
+        ..left(view(&long), 200_000)
+    };
+    assert_eq!(on(adaptive(&long)), Some(0));
+}
+
+/// Others take what a deep queue does not: new data, but no copies there either.
+#[test]
+fn a_deep_queue_gets_nothing() {
+    let growing = growing();
+    let subflows = [growing, steady(1, 80)];
+    assert_eq!(on(adaptive(&left(view(&subflows), 200_000))), Some(1));
+    let data = piece(1, 0, 5);
+    let holder = SubflowView {
+        in_flight: 5_000,
+        oldest_sent: Some(NOW - Duration::from_millis(5)),
+        ..steady(1, 100)
+    };
+    let copies = |on| adaptive(&at_the_end(&[single(on, data), holder]));
+    assert_eq!(copies(growing), Decision::WAIT);
+    let shallow = SubflowView {
+        in_flight: 40_000,
+        ..growing
+    };
+    assert_eq!(copies(shallow), copy(0, data));
 }
 
 /// Everything was sent. A copy on the fast path comes well before a loss on the slow one would be
