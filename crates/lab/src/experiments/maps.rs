@@ -507,6 +507,12 @@ fn sequence(session: &mut Session<'_>) -> Result<(), Error> {
         &["scheme", "25 s", "60 s", "120 s"],
         rows.collect(),
     ));
+    dots_of_packets(session, &all);
+    Ok(())
+}
+
+/// Where packets stand in the stream, against the time.
+fn dots_of_packets(session: &mut Session<'_>, all: &[Walks]) {
     let note = format!("{CC}; the first run; one packet in {SHOWN}");
     let dots = |name: &str, points: Vec<Point>| Series {
         name: name.to_owned(),
@@ -553,7 +559,6 @@ fn sequence(session: &mut Session<'_>) -> Result<(), Error> {
             ),
         );
     }
-    Ok(())
 }
 
 /// How long the download of maps-5 goes on, and how long it may take to end.
