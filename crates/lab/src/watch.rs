@@ -41,8 +41,11 @@ pub struct Scene<'a> {
     /// For how long the world is watched.
     pub span: Duration,
     /// What else happens: before the session opens, and at the end of these ticks.
-    pub events: &'a [(usize, fn(&mut Transfer))],
+    pub events: &'a [Event],
 }
+
+/// What happens at the end of a tick.
+pub type Event = (usize, fn(&mut Transfer));
 
 /// What was seen; times are seconds from the start of the world.
 #[derive(Debug, Default)]

@@ -561,7 +561,11 @@ fn jitters(session: &mut Session<'_>) -> Result<(), Error> {
             "ms",
             JUDGED.map(|n| (JITTERS[n], p95(1, n).0 - p95(0, n).0)),
         )
-        .reported("smaller"),
+        .reported("smaller")
+        .unless(
+            "what is not important no longer waits equally long behind the bulk data, but now and then \
+             behind an I frame; it is earlier all the same (po-5)",
+        ),
     );
     session.verdict(
         Verdict::new(
@@ -570,7 +574,11 @@ fn jitters(session: &mut Session<'_>) -> Result<(), Error> {
             "",
             [("", disorder(1).0 - disorder(0).0)],
         )
-        .reported("fewer"),
+        .reported("fewer")
+        .unless(
+            "all but the I frames, an eighth of the bytes, is sent in turn as by standard MPTCP, and an \
+             I frame takes both paths too where that is sooner",
+        ),
     );
     let rows = SCHEMES.iter().enumerate().map(|(s, scheme)| {
         let share = values(&cell[s], |run| run.out_of_order / run.packets * 100.0);
