@@ -14,6 +14,7 @@ pub mod policy;
 pub mod records;
 mod relay;
 pub mod report;
+pub mod selection;
 mod server_core;
 pub mod sniff;
 pub mod socks;
