@@ -28,6 +28,11 @@ pub enum Request {
         /// The wish.
         on: bool,
     },
+    /// Which server a box uses for new connections.
+    Server {
+        /// Name of the server, which is used while it answers; `auto` leaves the choice to the box.
+        name: String,
+    },
 }
 
 /// What comes back.

@@ -239,3 +239,43 @@ fn an_unknown_link_is_answered_with_those_there_are() {
     let why = "there is no link \"dsl\"; the links are wan0, wan1";
     assert_eq!(answer, Answer::Error(why.to_owned()));
 }
+
+#[test]
+fn a_server_is_asked_for_by_name() {
+    let mut w = World::ready(
+        2,
+        Setup {
+            first_server: Some("203.0.113.9"),
+            ..Setup::default()
+        },
+    );
+    let current = |w: &mut World| {
+        let status = box_status(w);
+        let current = status.servers.into_iter().find(|s| s.current).unwrap().name;
+        (current, status.select.unwrap().wanted)
+    };
+    // The first one is not there.
+    w.run_for(Duration::from_secs(10));
+    assert_eq!(current(&mut w), ("server2".to_owned(), None));
+    let name = "server1".to_owned();
+    order(&mut w, Request::Server { name });
+    let wanted = Some("server1".to_owned());
+    assert_eq!(
+        current(&mut w),
+        ("server2".to_owned(), wanted),
+        "it does not answer"
+    );
+    order(
+        &mut w,
+        Request::Server {
+            name: "auto".to_owned(),
+        },
+    );
+    assert_eq!(current(&mut w), ("server2".to_owned(), None));
+    let name = "london".to_owned();
+    let why = "there is no server \"london\"; the servers are server1, server2, or auto";
+    assert_eq!(
+        ask_box(&mut w, Request::Server { name }),
+        Answer::Error(why.to_owned())
+    );
+}

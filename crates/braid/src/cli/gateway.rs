@@ -39,6 +39,14 @@ pub enum BoxCommand {
         /// The wish.
         switch: Switch,
     },
+    /// Use one server for new connections while it answers; `auto` leaves the choice to the box.
+    ///
+    /// Connections that are there go on where they are. It stays so until it is changed again or
+    /// the box is restarted.
+    Server {
+        /// Name of the server in the configuration, or auto.
+        name: String,
+    },
 }
 
 /// Arguments of `braid server`.

@@ -1,6 +1,7 @@
 //! Asking a running box or server: `status`, and the switches of a box.
 
 mod columns;
+pub mod servers;
 mod text;
 mod units;
 
@@ -11,6 +12,7 @@ use std::time::Duration;
 
 use braid_linux::control::{self, AskError};
 use braid_linux::net::Identity;
+use braid_proxy::config::AUTO;
 use braid_proxy::control::{Answer, Request};
 use braid_proxy::status::{Role, Status};
 use rustix::termios::tcgetwinsize;
@@ -130,6 +132,8 @@ fn consequence(request: &Request) -> String {
         }
         Request::Link { name, on: true } => format!("on: {name} is used"),
         Request::Link { name, on: false } => format!("off: {name} is not used any more"),
+        Request::Server { name } if name == AUTO => "the box chooses".to_owned(),
+        Request::Server { name } => format!("new connections go to {name} while it answers"),
     }
 }
 

@@ -35,6 +35,10 @@ pub fn boxed(args: &BoxArgs, json: bool) -> Result<(), Failure> {
             let (name, on) = (name.clone(), switch.is_on());
             asked.order(&Request::Link { name, on }, json)
         }
+        BoxCommand::Server { name } => {
+            let name = name.clone();
+            asked.order(&Request::Server { name }, json)
+        }
     }
 }
 
