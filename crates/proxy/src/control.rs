@@ -33,6 +33,8 @@ pub enum Request {
         /// Name of the server, which is used while it answers; `auto` leaves the choice to the box.
         name: String,
     },
+    /// Measures all servers of a box now, whatever speaks against it.
+    Measure,
 }
 
 /// What comes back.

@@ -11,6 +11,7 @@ pub mod control;
 mod hints;
 mod intake;
 pub mod policy;
+mod probe;
 pub mod records;
 mod relay;
 pub mod report;

@@ -103,6 +103,9 @@ pub struct SelectStatus {
     pub by: String,
     /// The server that was asked for by name, if one was.
     pub wanted: Option<String>,
+    /// What was asked to be measured is not through.
+    #[serde(default)]
+    pub measuring: bool,
 }
 
 /// A server as its box sees it.

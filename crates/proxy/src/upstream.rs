@@ -4,9 +4,12 @@
 //! user's, or takes one from the pool of warm ones.
 
 mod choice;
+mod choose;
 mod health;
 mod keep;
 mod lease;
+mod measure;
+mod meter;
 mod pool;
 mod status;
 mod warm;
@@ -30,6 +33,7 @@ use crate::socks::Destination;
 
 use choice::Choice;
 use health::{Cell, Reach};
+use meter::Meter;
 use pool::Pool;
 
 pub(crate) use lease::Lease;
@@ -78,6 +82,7 @@ pub(crate) struct Upstream {
     probing: Probing,
     strategy: StrategyFactory,
     choice: Choice,
+    meter: Meter,
     /// Warm connections: to the server that is used most, and where short flows go to another one,
     /// to that.
     pools: [Pool; 2],
@@ -111,6 +116,8 @@ struct Link {
     open: bool,
     /// What the driver was told last of [`Notice::Reached`].
     told_reached: bool,
+    /// Nothing is measured here before.
+    rests_until: Instant,
     /// One for each server.
     cells: Vec<Cell>,
 }
@@ -146,6 +153,7 @@ impl Upstream {
             probing: config.probing.clone(),
             strategy,
             choice: Choice::new(config.select, config.measuring.gain),
+            meter: Meter::new(config.measuring.clone(), config.servers.len()),
             pools: [(); 2].map(|()| Pool::new(config.warm.clone())),
             changed: false,
             clock: WallClock::default(),
@@ -196,6 +204,7 @@ impl Upstream {
             up: false,
             open: false,
             told_reached: true,
+            rests_until: now,
             cells: vec![Cell::default(); self.servers.len()],
         });
         path
@@ -404,6 +413,7 @@ impl Upstream {
     pub(crate) fn note_traffic(&mut self, now: Instant) {
         let was_busy = self.busy(now);
         self.last_traffic = Some(now);
+        self.meter.may = self.may_measure(now);
         if was_busy {
             return;
         }
@@ -470,7 +480,7 @@ impl Upstream {
         }
     }
 
-    /// Whether an event is of a probe or of a warm connection; if so it is dealt with here.
+    /// Whether an event is of a probe, a measurement or a warm connection; if so it is dealt with here.
     pub(crate) fn on_event(
         &mut self,
         now: Instant,
@@ -479,6 +489,7 @@ impl Upstream {
         counters: &mut BoxCounters,
     ) -> bool {
         self.on_probe_event(now, event, stack, counters)
+            || self.on_measuring_event(now, event, stack, counters)
             || self.on_warm_event(now, event, stack, counters)
     }
 
@@ -601,6 +612,7 @@ impl Upstream {
         let warm = self.pools.iter().filter_map(Pool::next_timeout);
         let changed = self.changed.then_some(Instant::ZERO);
         let others = warm.chain(self.choice.next_timeout()).chain(changed);
+        let others = others.chain(self.measuring_timeout());
         probes.chain(others).min()
     }
 
@@ -643,6 +655,7 @@ impl Upstream {
                 }
             }
         }
+        self.measure(now, stack, counters);
         self.update(now, stack);
         self.changed = false;
         self.warm_up(now, stack, counters);

@@ -55,6 +55,10 @@ impl Controlled for BoxCore {
                 Answer::Done
             }
             Request::Link { name, on } => done(self.upstream.switch_link(now, &name, on, stack)),
+            Request::Measure => {
+                self.upstream.measure_all();
+                Answer::Done
+            }
             Request::Server { name } => done(self.upstream.switch_server(now, &name, stack)),
         }
     }

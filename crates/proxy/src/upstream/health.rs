@@ -5,6 +5,7 @@ use core::time::Duration;
 use braid_engine::{CloseReason, ConnId};
 use braid_wire::Instant;
 
+use super::meter::Gauge;
 use crate::selection::Quality;
 use crate::status::milliseconds;
 
@@ -32,6 +33,8 @@ pub(super) struct Cell {
     pub(super) next: Option<Instant>,
     /// The probe under way.
     pub(super) probe: Option<Probe>,
+    /// What was measured.
+    pub(super) gauge: Gauge,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -46,6 +49,8 @@ pub(super) struct Probe {
 /// An answer is late after this, or after this many round trips.
 const LATE: Duration = Duration::from_secs(1);
 const LATE_ROUND_TRIPS: u32 = 4;
+/// A round trip that is longer than twice the usual by this tells that the way has changed.
+const JUMP: Duration = Duration::from_millis(10);
 
 impl Cell {
     /// When there is something to do.
@@ -88,12 +93,17 @@ impl Cell {
     /// What is free there, and how long it takes.
     pub(super) fn quality(&self) -> Quality {
         Quality {
-            bandwidth: None,
+            bandwidth: self.gauge.available(),
             delay_ms: self.rtt.and_then(milliseconds),
         }
     }
 
     pub(super) fn succeeded(&mut self, rtt: Duration) {
+        self.gauge.reached();
+        let slower = self.rtt.is_some_and(|old| rtt > old * 2 + JUMP);
+        if self.is_doubtful() || slower {
+            self.gauge.alarm();
+        }
         self.reach = Reach::Up;
         self.failures = 0;
         // After a repeated SYN it is not known; a link that loses packets must not look the best.

@@ -71,6 +71,7 @@ impl Upstream {
         SelectStatus {
             by: self.choice.select.name().to_owned(),
             wanted: self.wanted_server().map(str::to_owned),
+            measuring: self.is_measuring(),
         }
     }
 

@@ -2,8 +2,15 @@
 
 use core::time::Duration;
 
+use braid_links::{QueueLimit, Rate, Settings};
 use braid_proxy::config::Select;
-use braid_sim::aggregation::{Action, Aggregation, Load, TransferId};
+use braid_proxy::status::Status;
+use braid_sim::aggregation::{
+    Action, Aggregation, AggregationConfig, Load, TransferId, content_addr, server_addr,
+};
+use braid_sim::transfer::PathSettings;
+use braid_sim::udp::UdpFlow;
+use braid_wire::Instant;
 
 use crate::support::{millis, secs, start, two_links};
 
@@ -89,4 +96,95 @@ fn a_server_that_died_in_quiet_times_is_left_within_three_seconds_of_the_next_co
         "{:?}",
         longest(&net, &meanwhile)
     );
+}
+
+/// Table 1 of T-MPTCP: Mb/s and round trip, ms, of both paths and of the way to the content.
+const TABLE: [[(f64, f64); 3]; 5] = [
+    [(21.89, 53.37), (13.45, 91.745), (92.8, 42.64)],
+    [(22.63, 44.60), (15.38, 64.34), (98.4, 36.05)],
+    [(27.57, 53.97), (19.75, 67.66), (56.31, 27.50)],
+    [(1.38, 43.67), (13.91, 57.45), (36.31, 38.19)],
+    [(5.1, 113.15), (12.9, 179.58), (63.28, 36.9)],
+];
+
+/// A path with a queue of one bandwidth-delay product.
+fn path((mbit, rtt_ms): (f64, f64)) -> PathSettings {
+    let bits = (mbit * 1e6) as u64;
+    PathSettings::both(Settings {
+        rate: Rate::bits_per_second(bits),
+        delay: Duration::from_secs_f64(rtt_ms / 2e3),
+        queue: QueueLimit::Bytes((mbit * 1e6 / 8.0 * rtt_ms / 1e3) as u64),
+        ..Settings::default()
+    })
+}
+
+/// A box with two fast links, and servers at ways like these.
+fn servers(table: &[[(f64, f64); 3]]) -> AggregationConfig {
+    let access = vec![path((1000.0, 0.0)), path((1000.0, 0.0))];
+    let mut config = AggregationConfig::new(access).unwrap();
+    config.set_servers(table.len()).unwrap();
+    for (server, [one, two, beyond]) in config.servers.iter_mut().zip(table) {
+        server.from_access = vec![path(*one), path(*two)];
+        server.to_content = path(*beyond);
+        // Nobody listens there, and the host says so.
+        server.config.targets = vec![(content_addr(0), 9).into()];
+    }
+    config
+}
+
+/// Cross traffic of a rate on both paths from a server, from so many seconds on.
+fn crossed(config: &mut AggregationConfig, server: usize, mbit: u64, from: u64) {
+    let flow = |port| UdpFlow {
+        start: Instant::from_millis(from * 1000),
+        ..UdpFlow::constant(
+            (server_addr(server), port).into(),
+            ([10, 0, 0, 1], port).into(),
+            mbit * 1_000_000,
+            1_250,
+        )
+    };
+    config.servers[server].cross = vec![flow(7_001), flow(7_002)];
+}
+
+fn status(net: &Aggregation) -> Status {
+    let node = net.box_node();
+    node.core()
+        .unwrap()
+        .status(net.world.now(), node.stack().unwrap())
+}
+
+/// The servers chosen by bandwidth and by delay, counted from 1.
+fn chosen(net: &Aggregation) -> (usize, usize) {
+    let servers = status(net).servers;
+    let place = |chosen: fn(&braid_proxy::status::ServerStatus) -> bool| {
+        1 + servers.iter().position(chosen).unwrap()
+    };
+    (place(|s| s.by_bandwidth), place(|s| s.by_delay))
+}
+
+#[test]
+fn of_the_papers_servers_the_third_is_chosen_by_bandwidth_and_the_second_by_delay() {
+    let mut net = start(&servers(&TABLE));
+    assert_eq!(chosen(&net), (1, 1), "nothing is known");
+    browse(&mut net, secs(15));
+    for (server, row) in status(&net).servers.iter().zip(TABLE) {
+        let measured = &server.measured;
+        for (path, (mbit, ms)) in measured.paths.iter().chain([&measured.beyond]).zip(row) {
+            println!("{}: {path:?}, {mbit} {ms}", server.name);
+        }
+    }
+    assert_eq!(chosen(&net), (3, 2));
+}
+
+#[test]
+fn cross_traffic_moves_the_choice() {
+    let mut config = servers(&TABLE);
+    config.boxed.measuring.most = secs(10);
+    crossed(&mut config, 2, 20, 30);
+    let mut net = start(&config);
+    browse(&mut net, secs(25));
+    assert_eq!(chosen(&net), (3, 2));
+    browse(&mut net, secs(30));
+    println!("{:?}", status(&net).servers[2]);
+    assert_eq!(chosen(&net).0, 2);
 }
