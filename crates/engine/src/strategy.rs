@@ -207,9 +207,13 @@ pub struct InFlight {
 }
 
 impl SubflowView {
-    /// Bytes of congestion window not in flight.
+    /// Bytes of congestion window not in flight: at least a segment, or none while anything is.
     pub fn window_room(&self) -> u64 {
-        self.cwnd.saturating_sub(self.in_flight)
+        let room = self.cwnd.saturating_sub(self.in_flight);
+        match room < u64::from(self.mss) && self.in_flight > 0 {
+            true => 0,
+            false => room,
+        }
     }
 
     /// How long the newest acknowledged packet stood in queues.
@@ -285,6 +289,8 @@ pub struct SendView<'a> {
     /// New data may be sent now: there is some, and the peer has a window for it, of a segment if
     /// anything is outstanding.
     pub may_send_new: bool,
+    /// The application has written all: nothing comes behind what is unsent.
+    pub ended: bool,
     /// How large the flow is.
     pub flow_size: FlowSize,
     /// The oldest bytes in flight; none where there is nothing to copy and nowhere to copy it.

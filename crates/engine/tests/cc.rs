@@ -279,9 +279,21 @@ fn an_idle_flow_restarts_from_its_initial_window() {
         assert!(flow.cc.ssthresh() >= before / 4 * 3);
         flow.round();
         assert_eq!(flow.cc.cwnd(), 20 * MSS);
-        // A window below the initial one is not raised.
+        // After a loss a smaller window is not raised.
         flow.cc.on_idle(50 * MSS);
         assert_eq!(flow.cc.cwnd(), 20 * MSS);
+    }
+}
+
+/// Careful Resume, where nothing has been lost: the window is what the path is known to take.
+#[test]
+fn a_flow_without_loss_starts_from_what_is_known() {
+    for algorithm in [NEWRENO, CUBIC, LIA] {
+        let mut flow = Flow::new(algorithm, 10, 100);
+        flow.cc.on_idle(50 * MSS);
+        assert_eq!((flow.cc.cwnd(), flow.cc.ssthresh()), (50 * MSS, u64::MAX));
+        flow.round();
+        assert_eq!(flow.cc.cwnd(), 100 * MSS);
     }
 }
 

@@ -46,7 +46,7 @@ fn a_minimal_box_gets_defaults() {
         Some("203.0.113.7:1080".parse().unwrap())
     );
     assert_eq!(c.servers[0].endpoint_v6(), None);
-    assert_eq!(c.strategy, "minrtt");
+    assert_eq!(c.strategy, "adaptive");
     assert_eq!(c.congestion.name(), "cubic");
     assert_eq!(c.quic, Quic::Forward);
     assert_eq!(c.timeouts.idle, Duration::from_secs(7200));

@@ -52,7 +52,7 @@ fn a_box_shows_its_links_and_connections() {
     assert_eq!((idle.version, idle.name.as_str()), (1, "box"));
     assert_eq!(
         (idle.strategy.as_str(), idle.congestion.as_str()),
-        ("minrtt", "cubic")
+        ("adaptive", "cubic")
     );
     assert!(idle.connections.is_empty());
     let rtts: Vec<_> = idle

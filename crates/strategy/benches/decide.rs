@@ -24,6 +24,7 @@ fn decide(c: &mut Criterion) {
         single(subflow(3, 90), data),
     ];
     let view = SendView {
+        ended: true,
         flow_size: FlowSize::Declared(512 << 10),
         oldest: Some(data),
         ..view(&all)

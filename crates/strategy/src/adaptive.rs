@@ -43,6 +43,9 @@ const OVERDUE_LOSS: f64 = 0.9;
 /// The time from which on a timeout takes longer than a round trip, roughly.
 const TIMEOUT: f64 = 0.2;
 
+/// Part of a round trip for which data is not copied where the application may write more.
+const MORE: u32 = 8;
+
 /// Packets that stand in a path's queue without harm.
 const SMALL_QUEUE: f64 = 20.0;
 
@@ -176,7 +179,7 @@ impl<'a> Scales<'a> {
     fn decide(&self) -> Decision {
         let view = self.view;
         let wait = || Decision::Wait {
-            until: again::late_at(view),
+            until: earlier(again::late_at(view), self.next_copy_at()),
         };
         if let Some(late) = again::late(view).filter(|late| self.overtakes(late)) {
             return late;
@@ -259,10 +262,36 @@ impl<'a> Scales<'a> {
         wait.max(0.0) + one_way
     }
 
+    /// From when on a copy of `data` may be sent. Where the application may write more, that has a
+    /// better use for the room: most often it follows at once.
+    fn copied_from(&self, data: &InFlight) -> Instant {
+        let wait = match self.view.ended {
+            true => Duration::ZERO,
+            false => self
+                .holder(data)
+                .map_or(Duration::ZERO, |w| w.subflow.base_rtt / MORE),
+        };
+        data.sent_at + wait
+    }
+
+    /// When data will be old enough for a copy, if none is now.
+    fn next_copy_at(&self) -> Option<Instant> {
+        let ready = self.subflows.iter().filter(|w| w.ready);
+        let data = ready.filter_map(|w| w.subflow.copies.single);
+        let at = data.map(|data| self.copied_from(&data)).min()?;
+        (at > self.view.now).then_some(at)
+    }
+
+    fn holder(&self, data: &InFlight) -> Option<&Weighed<'a>> {
+        let mut subflows = self.subflows.iter();
+        subflows.find(|w| w.subflow.id == data.carrier)
+    }
+
     /// The copy that is expected to bring the end of the flow nearest, if any does. It is asked for
     /// only where there is room that new data has no use for.
     fn copy(&self) -> Option<Decision> {
-        let able = |w: &&Weighed<'_>| w.ready && w.subflow.copies.single.is_some();
+        let ripe = |data: InFlight| self.copied_from(&data) <= self.view.now;
+        let able = |w: &&Weighed<'_>| w.ready && w.subflow.copies.single.is_some_and(ripe);
         let able = self.subflows.iter().filter(able);
         able.clone().next()?;
         let end = self.end();
@@ -300,8 +329,7 @@ impl<'a> Scales<'a> {
     /// By how much a copy of `data` on `on` is expected to bring the end of the flow nearer, which is
     /// at `end` without losses, seconds.
     fn gain(&self, on: &Weighed<'_>, data: &InFlight, end: f64) -> Option<f64> {
-        let mut subflows = self.subflows.iter();
-        let holder = subflows.find(|w| w.subflow.id == data.carrier)?;
+        let holder = self.holder(data)?;
         let age = self.view.now.saturating_since(data.sent_at).as_secs_f64();
         let due = holder.estimate.rtt + 2.0 * holder.subflow.rttvar.as_secs_f64();
         let usual = loss(holder.subflow, self.records);
@@ -309,6 +337,10 @@ impl<'a> Scales<'a> {
         let arrival = on.estimate.arrival((data.end - data.start) as f64);
         Some(loss * (self.recovered(holder, age, usual) - arrival.max(end)))
     }
+}
+
+fn earlier(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
+    a.into_iter().chain(b).min()
 }
 
 fn is_affordable(view: &SendView<'_>, data: &InFlight) -> bool {

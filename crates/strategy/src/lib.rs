@@ -37,7 +37,7 @@ pub use settings::StrategyError;
 use settings::Settings;
 
 /// The strategy of a connection whose user did not choose.
-pub const DEFAULT: &str = "minrtt";
+pub const DEFAULT: &str = "adaptive";
 
 /// Reads a strategy's settings and makes what makes it.
 type Read = fn(&mut Settings<'_>) -> Result<StrategyFactory, StrategyError>;

@@ -226,11 +226,14 @@ impl CongestionControl for Cubic {
         }
     }
 
-    fn on_idle(&mut self, initial: u64) {
-        let restart = (initial as f64).max(self.mss());
-        if self.cwnd > restart {
+    fn on_idle(&mut self, first: u64) {
+        let first = (first as f64).max(self.mss());
+        if self.cwnd > first {
             self.ssthresh = self.ssthresh.max((self.cwnd * 0.75) as u64);
-            self.cwnd = restart;
+            self.cwnd = first;
+        } else if self.cwnd < first && self.ssthresh == u64::MAX {
+            self.untouched = None;
+            self.cwnd = first;
         }
         self.epoch = None;
         self.hystart = HyStart::default();

@@ -133,11 +133,14 @@ impl CongestionControl for NewReno {
         }
     }
 
-    fn on_idle(&mut self, initial: u64) {
-        let restart = initial.max(self.mss);
-        if self.cwnd > restart {
+    fn on_idle(&mut self, first: u64) {
+        let first = first.max(self.mss);
+        if self.cwnd > first {
             self.ssthresh = self.ssthresh.max(self.cwnd / 4 * 3);
-            self.cwnd = restart;
+            self.cwnd = first;
+        } else if self.cwnd < first && self.ssthresh == u64::MAX {
+            self.untouched = None;
+            self.cwnd = first;
         }
         self.acked = 0;
         self.hystart = HyStart::default();

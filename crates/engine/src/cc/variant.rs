@@ -61,8 +61,8 @@ impl<G: Growth> CongestionControl for Variant<G> {
         self.reno.on_spurious(now);
     }
 
-    fn on_idle(&mut self, initial: u64) {
-        self.reno.on_idle(initial);
+    fn on_idle(&mut self, first: u64) {
+        self.reno.on_idle(first);
     }
 
     fn penalise(&mut self) {

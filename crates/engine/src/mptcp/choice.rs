@@ -3,7 +3,7 @@
 use arrayvec::ArrayVec;
 use braid_wire::Instant;
 
-use super::connection::{Connection, Ctx};
+use super::connection::{Connection, Ctx, SendFin};
 use super::output::{MAX_VIEWS, Outgoing, max_payload_total};
 use crate::strategy::{Copies, Decision, InFlight, Payload, SendView, StrategyEvent, SubflowView};
 use crate::{SegmentKind, SubflowId};
@@ -20,7 +20,7 @@ impl Connection {
         let may_send_new = self.may_send_new();
         if may_send_new {
             for subflow in &mut self.subflows {
-                subflow.snd.before_send(ctx.now);
+                subflow.before_send(ctx.now, ctx.records);
             }
         } else if !copying {
             return None;
@@ -38,6 +38,7 @@ impl Connection {
             peer_window: self.snd.peer_window(),
             outstanding: self.snd.outstanding(),
             may_send_new,
+            ended: self.snd.fin != SendFin::Open,
             flow_size: self.flow_size,
             oldest,
         };

@@ -114,8 +114,7 @@ impl Connection {
             subflow.snd.set_congestion(ctx.config.background);
         }
         if let Some(record) = subflow.record(ctx.records) {
-            let (rtt, var, rate) = (record.srtt, record.rttvar, record.delivery_rate);
-            subflow.snd.expect(rtt, var, rate);
+            subflow.snd.expect(&record);
         }
         subflow
     }

@@ -358,6 +358,16 @@ impl Subflow {
         records.get(self.tuple.remote.ip(), self.path)
     }
 
+    /// After a pause it starts again, with what was found of the path meanwhile.
+    pub fn before_send(&mut self, now: Instant, records: &Records) {
+        if self.snd.is_idle(now) {
+            if let Some(record) = self.record(records) {
+                self.snd.expect(&record);
+            }
+            self.snd.restart();
+        }
+    }
+
     /// Whether it was not [remembered](Self::remember) lately.
     pub fn is_worth_remembering(&self, now: Instant) -> bool {
         now >= self.remembered.next

@@ -22,17 +22,7 @@ pub(crate) struct Pacer {
 }
 
 impl Pacer {
-    /// A pacer that is not in the way of the first `free` bytes. An initial window is small enough
-    /// for any queue (RFC 6928), and spread over half a round trip it would arrive that much later:
-    /// most flows are no larger. Linux leaves its first ten segments unpaced too.
-    pub fn new(free: u64) -> Self {
-        Pacer {
-            free,
-            ..Pacer::default()
-        }
-    }
-
-    /// Is not in the way of the next `free` bytes either.
+    /// Is not in the way of the next `free` bytes.
     pub fn restart(&mut self, free: u64) {
         self.free = free;
     }
@@ -104,7 +94,8 @@ mod tests {
 
     #[test]
     fn the_first_bytes_leave_at_once() {
-        let mut pacer = Pacer::new(5000);
+        let mut pacer = Pacer::default();
+        pacer.restart(5000);
         pacer.set_rate(1_000_000);
         let now = Instant::from_millis(100);
         pacer.on_sent(now, 3000);
@@ -117,7 +108,8 @@ mod tests {
 
     #[test]
     fn after_a_restart_so_do_the_next() {
-        let mut pacer = Pacer::new(5000);
+        let mut pacer = Pacer::default();
+        pacer.restart(5000);
         pacer.set_rate(1_000_000);
         pacer.on_sent(Instant::from_millis(100), 7000);
         let now = Instant::from_millis(900);

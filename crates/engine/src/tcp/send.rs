@@ -11,9 +11,9 @@ use super::prr::Prr;
 use super::rate::{PacketState, RateEstimator};
 use super::rtt::RttEstimator;
 use super::scoreboard::{Delivered, Mapping, Scoreboard, Sent};
-use crate::Config;
 use crate::cc::{AckSample, Algorithm, CongestionControl, Loss, RateSample, Sibling};
 use crate::stats::{LossRecovery, Traffic};
+use crate::{Config, PathRecord};
 
 /// Duplicate-acknowledgement threshold, in transmissions.
 const DUP_THRESH: usize = 3;
@@ -65,6 +65,9 @@ pub(crate) enum Expired {
     /// The reordering timer marked data lost.
     Lost,
 }
+
+/// Segments that leave at once on a path of which nothing is known (RFC 3390).
+const UNKNOWN_FLIGHT: u64 = 4;
 
 #[derive(Debug)]
 pub(crate) struct Sender {
@@ -125,8 +128,7 @@ impl Sender {
             rtt: RttEstimator::new(config),
             rate: RateEstimator::new(),
             cc: config.congestion.build(mss, config.initial_window),
-            // Where the peer's segment size is not known yet, these segments are the smallest.
-            pacer: Pacer::new(u64::from(config.initial_window) * u64::from(mss)),
+            pacer: Pacer::default(),
             traffic: Traffic::default(),
             una: 0,
             nxt: 1,
@@ -171,7 +173,7 @@ impl Sender {
         if let Some(rtt) = rtt {
             self.rtt.sample(now, rtt);
         }
-        self.update_pacing();
+        self.restart();
     }
 
     pub fn mss(&self) -> u32 {
@@ -233,8 +235,15 @@ impl Sender {
     }
 
     /// What earlier subflows on the path found.
-    pub fn expect(&mut self, srtt: Duration, rttvar: Duration, rate: u64) {
-        self.rtt.expect(srtt, rttvar);
+    pub fn expect(&mut self, record: &PathRecord) {
+        self.rtt.expect(record.srtt, record.rttvar);
+        // A path whose round trip is another is another path.
+        let base = self.rtt.base();
+        let same = base * 2 >= record.base_rtt && base <= record.base_rtt * 10;
+        let rate = match base.is_zero() || same {
+            true => record.delivery_rate,
+            false => 0,
+        };
         self.rate.expect(rate);
     }
 
@@ -298,7 +307,7 @@ impl Sender {
     /// The shared window opened, told on another subflow: lets a first flight out here, whose
     /// acknowledgement tells the rest.
     pub fn open_window(&mut self) {
-        let flight = u64::from(self.initial_window) * u64::from(self.mss);
+        let flight = self.initial_flight();
         self.wnd_end = self
             .wnd_end
             .max(self.nxt + flight.saturating_sub(self.in_flight()));
@@ -309,17 +318,37 @@ impl Sender {
         self.pacer.burst().max(2 * u64::from(self.mss))
     }
 
-    /// Restarts from the initial window after an idle period (RFC 5681 section 4.1). It leaves at
-    /// once, as the first one does: what follows a pause is most often small, too.
-    pub fn before_send(&mut self, now: Instant) {
-        if self.board.is_empty() && now.saturating_since(self.last_sent) > self.rtt.rto() {
-            let window = u64::from(self.initial_window) * u64::from(self.mss);
-            self.cc.on_idle(window);
-            if self.nxt > 1 {
-                self.pacer.restart(window);
-            }
-            self.update_pacing();
-        }
+    /// Whether nothing was sent for longer than a timeout (RFC 5681 section 4.1).
+    pub fn is_idle(&self, now: Instant) -> bool {
+        self.board.is_empty() && now.saturating_since(self.last_sent) > self.rtt.rto()
+    }
+
+    /// Starts, or starts again after a pause, from what the path is known to take. Of that an initial
+    /// window leaves at once: what follows a pause is most often small, and paced over half a round
+    /// trip it would arrive that much later. Where nothing is known of the path, only as much does as
+    /// the shortest queues hold: a loss there would end slow start before it has begun.
+    pub fn restart(&mut self) {
+        let is_known = self.nxt > 1 || self.rate.peak() > 0;
+        let at_once = match is_known {
+            true => self.initial_flight(),
+            false => self
+                .initial_flight()
+                .min(UNKNOWN_FLIGHT * u64::from(self.mss)),
+        };
+        self.cc.on_idle(self.first_flight());
+        self.pacer.restart(at_once);
+        self.update_pacing();
+    }
+
+    fn initial_flight(&self) -> u64 {
+        u64::from(self.initial_window) * u64::from(self.mss)
+    }
+
+    /// An initial window, or half of what the path was found to hold where that is more: the jump of
+    /// Careful Resume (draft-ietf-tsvwg-careful-resume section 3.3).
+    fn first_flight(&self) -> u64 {
+        let held = u128::from(self.rate.peak()) * self.rtt.base().as_nanos() / 1_000_000_000;
+        self.initial_flight().max((held / 2) as u64)
     }
 
     /// Records new payload `map` (or, if `fin`, the FIN) as sent at `nxt`.
@@ -653,9 +682,7 @@ impl Sender {
         // hardly anything comes back after heavy losses, and it stays where it is: no less than an
         // initial window a round trip.
         let window = match self.recovery {
-            Recovery::Fast { .. } => self
-                .cwnd()
-                .max(u64::from(self.initial_window) * u64::from(self.mss)),
+            Recovery::Fast { .. } => self.cwnd().max(self.initial_flight()),
             _ => self.cwnd(),
         };
         let per_second = u128::from(window) * 10_000_000 * percent;

@@ -301,9 +301,10 @@ fn a_true_timeout_starts_slowly() {
     assert_eq!(next, [edge(1), edge(2)]);
 }
 
-/// RFC 5681 section 4.1: after an idle period the sender starts from the initial window.
+/// RFC 5681 section 4.1: after an idle period the sender starts from the initial window; or, as
+/// Careful Resume has it, from half of what the path took in a round trip.
 #[test]
-fn an_idle_sender_restarts_from_the_initial_window() {
+fn an_idle_sender_restarts_from_less() {
     let mut s = plain();
     let mut acked = 0;
     let mut at = s.now.as_millis();
@@ -330,7 +331,11 @@ fn an_idle_sender_restarts_from_the_initial_window() {
     assert!(grown > 20 * MSS as u64, "{grown}");
     s.advance(Instant::from_millis(at + 2000));
     write(&mut s, 1);
-    assert_eq!(s.stack.subflows(s.id())[0].cwnd, 10 * MSS as u64);
+    let rested = s.stack.subflows(s.id())[0].cwnd;
+    assert!(
+        (10 * MSS as u64..=grown / 2).contains(&rested),
+        "{rested} of {grown}"
+    );
 }
 
 // --- path MTU

@@ -13,10 +13,10 @@ fn fast_links() -> AggregationConfig {
     AggregationConfig::new(vec![link(100, 40), link(100, 42)]).unwrap()
 }
 
-/// The network once a user was served.
-fn served(config: &AggregationConfig) -> Aggregation {
+/// The network once a user was served with so many bytes.
+fn served(config: &AggregationConfig, bytes: u64) -> Aggregation {
     let mut net = start(config);
-    carry(&mut net, Load::Down(1_000));
+    carry(&mut net, Load::Down(bytes));
     net.run_for(secs(2));
     net
 }
@@ -36,7 +36,7 @@ fn sixteen_kilobytes_take_one_round_trip() {
         (Load::Up(SIZE), 0.6),
     ];
     for (load, round_trips) in loads {
-        let mut net = served(&fast_links());
+        let mut net = served(&fast_links(), 1_000);
         let joins = net.box_node().stack().unwrap().stats().join_syns;
         let (_, took) = carry(&mut net, load);
         let bound = Duration::from_millis(40).mul_f64(round_trips);
@@ -49,11 +49,26 @@ fn sixteen_kilobytes_take_one_round_trip() {
 
         let mut cold = fast_links();
         cold.boxed.warm.max = 0;
-        let (_, took_cold) = carry(&mut served(&cold), load);
+        let (_, took_cold) = carry(&mut served(&cold, 1_000), load);
         let round_trip = Duration::from_millis(40);
         assert!(
             took + round_trip <= took_cold,
             "{took:?}, cold {took_cold:?}"
         );
+    }
+}
+
+/// Once something larger went over them, the links are known to take more than an initial window: as
+/// much as one of them alone then carries, another is not needed for.
+#[test]
+fn what_the_links_take_is_known_from_the_flow_before() {
+    let config = AggregationConfig::new(vec![link(50, 40), link(20, 150)]).unwrap();
+    let mut net = served(&config, 200_000);
+    for size in [SIZE, 4 * SIZE] {
+        let (_, took) = carry(&mut net, Load::Down(size));
+        let on_the_link = Duration::from_secs_f64(size as f64 * 8.0 / 50e6);
+        let bound = Duration::from_millis(44) + on_the_link;
+        assert!(took <= bound, "{size}: {took:?}");
+        net.run_for(secs(2));
     }
 }

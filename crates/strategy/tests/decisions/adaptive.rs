@@ -120,6 +120,26 @@ fn the_tail_is_copied_where_that_helps() {
     assert_eq!(on(adaptive(&view(&fast))), Some(0));
 }
 
+/// While the application may write more a copy waits for an eighth of the holder's round trip.
+#[test]
+fn what_may_go_on_is_not_copied_at_once() {
+    let holder = SubflowView {
+        in_flight: 5_000,
+        ..steady(1, 80)
+    };
+    let copies = |ended, ms| {
+        let data = piece(1, 0, ms);
+        let subflows = [single(steady(0, 20), data), holder];
+        let end = SendView {
+            ended,
+            ..at_the_end(&subflows)
+        };
+        adaptive(&end) == copy(0, data)
+    };
+    assert!(copies(true, 0) && copies(false, 10));
+    assert!(!copies(false, 9));
+}
+
 /// From 256 kB on 8 % of the bytes may be sent twice; from 1 MB on none, unless paths lose data
 /// though their queues are short.
 #[test]

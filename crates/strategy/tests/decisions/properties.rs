@@ -38,6 +38,7 @@ impl Moment {
             peer_window: self.peer_window,
             outstanding: self.sent.min(50_000),
             may_send_new: unsent > 0 && self.peer_window > 0,
+            ended: true,
             flow_size: self.flow_size,
             oldest: copies.min_by_key(|data| data.start),
         }

@@ -105,6 +105,7 @@ pub fn view(subflows: &[SubflowView]) -> SendView<'_> {
         peer_window: 1_000_000,
         outstanding: 20_000,
         may_send_new: true,
+        ended: true,
         flow_size: FlowSize::Unknown,
         oldest: None,
     }

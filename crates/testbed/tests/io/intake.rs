@@ -1,6 +1,6 @@
 //! Interception of the local network's connections.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io::{ErrorKind, IoSlice, IoSliceMut, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsFd;
@@ -229,8 +229,6 @@ fn serve(quic: Quic, asks: &Receiver<Ask>, ready: &Sender<()>) {
 #[derive(Default)]
 struct Echo {
     greetings: BTreeMap<LocalId, String>,
-    /// Streams whose users have nothing to say any more, but were not greeted yet.
-    ended: BTreeSet<LocalId>,
 }
 
 impl Echo {
@@ -267,35 +265,32 @@ impl Echo {
                 let text = format!("{arrival} {destination} {mark}");
                 self.greetings.insert(id, text);
             }
-            LocalEvent::Writable { id } => {
-                if let Some(text) = self.greetings.remove(&id) {
-                    write(sockets, id, text.as_bytes());
-                    if self.ended.remove(&id) {
-                        sockets.close(id);
-                    }
-                }
+            LocalEvent::Writable { id } => self.greet(sockets, id),
+            LocalEvent::Readable { id } => {
+                // What a user says at once is there as soon as there is room for the greeting.
+                self.greet(sockets, id);
+                echo(sockets, id);
             }
-            LocalEvent::Readable { id } => loop {
-                let mut buffer = [0; 1024];
-                match sockets.read(id, &mut [IoSliceMut::new(&mut buffer)]) {
-                    Ok(0) if self.greetings.contains_key(&id) => {
-                        self.ended.insert(id);
-                        break;
-                    }
-                    Ok(0) => {
-                        sockets.close(id);
-                        break;
-                    }
-                    Ok(n) => write(sockets, id, &buffer[..n]),
-                    Err(LocalError::WouldBlock) => break,
-                    Err(LocalError::Broken) => {
-                        sockets.reset(id);
-                        break;
-                    }
-                }
-            },
             LocalEvent::Broken { id } => sockets.reset(id),
             other => panic!("{other:?}"),
+        }
+    }
+
+    fn greet(&mut self, sockets: &mut Sockets, id: LocalId) {
+        if let Some(text) = self.greetings.remove(&id) {
+            write(sockets, id, text.as_bytes());
+        }
+    }
+}
+
+fn echo(sockets: &mut Sockets, id: LocalId) {
+    loop {
+        let mut buffer = [0; 1024];
+        match sockets.read(id, &mut [IoSliceMut::new(&mut buffer)]) {
+            Ok(0) => return sockets.close(id),
+            Ok(n) => write(sockets, id, &buffer[..n]),
+            Err(LocalError::WouldBlock) => return,
+            Err(LocalError::Broken) => return sockets.reset(id),
         }
     }
 }
