@@ -19,6 +19,8 @@ use crate::socks::ServerHandshake;
 /// Most records of a train: with what goes before them, less than an initial window of ten
 /// segments, which no pacing holds back.
 pub(crate) const MAX_RECORDS: u8 = 10;
+/// So many of them leave at once over a way of which the engine knows nothing.
+const AT_ONCE: usize = 4;
 /// Bytes of a record: one packet, whatever options it has.
 pub(crate) const RECORD: usize = 1400;
 /// Bytes of that packet's headers.
@@ -231,24 +233,35 @@ impl Arrivals {
         self.beyond
     }
 
-    /// The rates at which the records left and came, bit/s; the first of them [`FASTEST`] at most,
-    /// and so is the second. `None` where there are too few.
-    fn rates(&self) -> Option<(f64, f64)> {
-        let ((left, came), (left_last, came_last)) = (*self.seen.first()?, *self.seen.last()?);
-        let bits = (self.seen.len() - 1) as f64 * ((RECORD + HEADERS) * 8) as f64;
+    /// The rates at which the first `records` left and came, bit/s, each [`FASTEST`] at most. `None`
+    /// where there are too few.
+    fn rates(&self, records: usize) -> Option<(f64, f64)> {
+        let seen = &self.seen[..self.seen.len().min(records)];
+        let ((left, came), (left_last, came_last)) = (*seen.first()?, *seen.last()?);
+        let bits = (seen.len() - 1) as f64 * ((RECORD + HEADERS) * 8) as f64;
         let rate = |time: Duration| (bits / time.as_secs_f64()).min(FASTEST);
         let out = rate(left_last.saturating_sub(left));
         (bits > 0.0).then(|| (out, rate(came_last.saturating_since(came))))
     }
 
-    /// Of a [burst](Train::BURST): what the narrowest place lets pass, bit/s.
+    /// Of a [burst](Train::BURST): what the narrowest place lets pass, bit/s. Where the server knows
+    /// nothing of the way, only the first few leave at once.
     pub(crate) fn capacity(&self) -> Option<f64> {
-        self.rates().map(|(_, received)| received)
+        let all = self.rates(self.seen.len())?.1;
+        let first = self.rates(AT_ONCE)?.1;
+        Some(all.max(first))
+    }
+
+    /// Of a train that is not all here after `time`: what came of it, bit/s. `None` before the answer.
+    pub(crate) fn trickle(&self, time: Duration) -> Option<f64> {
+        self.records?;
+        let bits = (self.seen.len() * RECORD * 8) as f64;
+        Some(bits / time.as_secs_f64().max(1e-3))
     }
 
     /// Of a train at about `capacity`: what of it nobody uses, bit/s.
     pub(crate) fn available(&self, capacity: f64) -> Option<f64> {
-        let (sent, received) = self.rates()?;
+        let (sent, received) = self.rates(self.seen.len())?;
         let others = sent * (capacity / received - 1.0);
         Some((capacity - others).clamp(0.0, capacity))
     }

@@ -52,7 +52,8 @@ impl Upstream {
         cells.all(|c| c.gauge.tried || c.reach != Reach::Up)
     }
 
-    /// What is to be measured next, and when.
+    /// What is to be measured next, and when. On a link that was left alone so long that more than
+    /// one is due, the one that has waited longest.
     fn next_measurement(&self) -> Option<(Instant, usize, usize)> {
         let links = self.links.iter().enumerate().filter(|(_, l)| l.open);
         let all = links.flat_map(|(at, link)| {
@@ -60,10 +61,11 @@ impl Upstream {
             let due = cells.filter(|(_, c)| c.reach == Reach::Up && c.probe.is_none());
             let due = due.filter(|(_, c)| self.meter.may || c.gauge.asked);
             due.filter_map(move |(server, cell)| {
-                Some((cell.gauge.at?.max(link.rests_until), at, server))
+                let since = cell.gauge.at?;
+                Some((since.max(link.rests_until), since, at, server))
             })
         });
-        all.min()
+        all.min().map(|(due, _, link, server)| (due, link, server))
     }
 
     pub(super) fn measuring_timeout(&self) -> Option<Instant> {
@@ -242,7 +244,11 @@ impl Upstream {
     ) {
         counters.trains_failed += 1;
         stack.abort(now, ongoing.conn);
-        self.conclude(now, (ongoing.link, ongoing.server), None);
+        // What is lost again and again is lost to others.
+        let trickle = ongoing
+            .arrivals
+            .trickle(now.saturating_since(ongoing.began));
+        self.conclude(now, (ongoing.link, ongoing.server), trickle);
         self.update(now, stack);
     }
 

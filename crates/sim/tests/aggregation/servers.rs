@@ -166,7 +166,7 @@ fn chosen(net: &Aggregation) -> (usize, usize) {
 fn of_the_papers_servers_the_third_is_chosen_by_bandwidth_and_the_second_by_delay() {
     let mut net = start(&servers(&TABLE));
     assert_eq!(chosen(&net), (1, 1), "nothing is known");
-    browse(&mut net, secs(15));
+    browse(&mut net, secs(20));
     for (server, row) in status(&net).servers.iter().zip(TABLE) {
         let measured = &server.measured;
         for (path, (mbit, ms)) in measured.paths.iter().chain([&measured.beyond]).zip(row) {
