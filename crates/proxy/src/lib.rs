@@ -10,6 +10,7 @@ pub mod config;
 pub mod control;
 mod hints;
 mod intake;
+pub mod plan;
 pub mod policy;
 mod probe;
 pub mod records;

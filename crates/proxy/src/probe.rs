@@ -19,8 +19,8 @@ use crate::socks::ServerHandshake;
 /// Most records of a train: with what goes before them, less than an initial window of ten
 /// segments, which no pacing holds back.
 pub(crate) const MAX_RECORDS: u8 = 10;
-/// So many of them leave at once over a way of which the engine knows nothing.
-const AT_ONCE: usize = 4;
+/// So many of them are not held back by pacing on a way of which the engine knows nothing.
+pub(crate) const UNPACED: u8 = 4;
 /// Bytes of a record: one packet, whatever options it has.
 pub(crate) const RECORD: usize = 1400;
 /// Bytes of that packet's headers.
@@ -102,9 +102,9 @@ impl Train {
     }
 }
 
-/// What goes before a train of so many records.
-pub(crate) fn answer(records: u8, beyond: Quality) -> Vec<u8> {
-    let mut fields = vec![TRAIN, 1, records];
+/// What goes before a train of so many records, of which the first `unpaced` leave when they are to.
+pub(crate) fn answer(records: u8, unpaced: u8, beyond: Quality) -> Vec<u8> {
+    let mut fields = vec![TRAIN, 2, records, unpaced];
     if let Some(bits) = beyond.bandwidth {
         fields.extend([BANDWIDTH, 8]);
         fields.extend((bits as u64).to_be_bytes());
@@ -154,6 +154,8 @@ pub(crate) struct Arrivals {
     head: Vec<u8>,
     /// How many records there are, once the answer is here.
     records: Option<u8>,
+    /// So many of them were not held back.
+    unpaced: u8,
     beyond: Quality,
     /// The part of a record that is here.
     partial: usize,
@@ -207,9 +209,9 @@ impl Arrivals {
         if fields.len() < length {
             return Ok(());
         }
-        let (mut records, mut beyond) = (0, Quality::default());
+        let (mut train, mut beyond) = ((0, 0), Quality::default());
         each_field(fields, |kind, value| match (kind, value) {
-            (TRAIN, [n]) => records = *n,
+            (TRAIN, [records, unpaced]) => train = (*records, *unpaced),
             (BANDWIDTH, value) => {
                 let bits = value.try_into().map(u64::from_be_bytes);
                 beyond.bandwidth = bits.ok().map(|bits| bits as f64);
@@ -220,10 +222,11 @@ impl Arrivals {
             }
             _ => {}
         });
+        let (records, unpaced) = train;
         if records > MAX_RECORDS {
             return Err(Garbled);
         }
-        (self.records, self.beyond) = (Some(records), beyond);
+        (self.records, self.unpaced, self.beyond) = (Some(records), unpaced, beyond);
         debug_assert!(self.head.len() <= SIGNED_IN.len() + ANSWER_HEAD + MAX_FIELDS);
         Ok(())
     }
@@ -235,8 +238,8 @@ impl Arrivals {
 
     /// The rates at which the first `records` left and came, bit/s, each [`FASTEST`] at most. `None`
     /// where there are too few.
-    fn rates(&self, records: usize) -> Option<(f64, f64)> {
-        let seen = &self.seen[..self.seen.len().min(records)];
+    fn rates(&self, records: u8) -> Option<(f64, f64)> {
+        let seen = &self.seen[..self.seen.len().min(records.into())];
         let ((left, came), (left_last, came_last)) = (*seen.first()?, *seen.last()?);
         let bits = (seen.len() - 1) as f64 * ((RECORD + HEADERS) * 8) as f64;
         let rate = |time: Duration| (bits / time.as_secs_f64()).min(FASTEST);
@@ -244,12 +247,12 @@ impl Arrivals {
         (bits > 0.0).then(|| (out, rate(came_last.saturating_since(came))))
     }
 
-    /// Of a [burst](Train::BURST): what the narrowest place lets pass, bit/s. Where the server knows
-    /// nothing of the way, only the first few leave at once.
+    /// Of a [burst](Train::BURST): what the narrowest place lets pass, bit/s. A queue that was too
+    /// short for all of it took the first few at least.
     pub(crate) fn capacity(&self) -> Option<f64> {
-        let all = self.rates(self.seen.len())?.1;
-        let first = self.rates(AT_ONCE)?.1;
-        Some(all.max(first))
+        let heads = UNPACED.min(self.unpaced)..=self.unpaced;
+        let rates = heads.filter_map(|records| Some(self.rates(records)?.1));
+        rates.reduce(f64::max)
     }
 
     /// Of a train that is not all here after `time`: what came of it, bit/s. `None` before the answer.
@@ -261,7 +264,7 @@ impl Arrivals {
 
     /// Of a train at about `capacity`: what of it nobody uses, bit/s.
     pub(crate) fn available(&self, capacity: f64) -> Option<f64> {
-        let (sent, received) = self.rates(self.seen.len())?;
+        let (sent, received) = self.rates(self.unpaced)?;
         let others = sent * (capacity / received - 1.0);
         Some((capacity - others).clamp(0.0, capacity))
     }
@@ -277,7 +280,11 @@ mod tests {
     fn arrivals(left: u64, came: u64) -> Arrivals {
         let mut arrivals = Arrivals::default();
         let at = |n: u64| Instant::from_millis(500) + Duration::from_micros(n * came);
-        let head = [&SIGNED_IN[..], &answer(MAX_RECORDS, Quality::default())].concat();
+        let head = [
+            &SIGNED_IN[..],
+            &answer(MAX_RECORDS, MAX_RECORDS, Quality::default()),
+        ]
+        .concat();
         assert_eq!(arrivals.input(at(0), &head), Ok(false));
         for n in 0..u64::from(MAX_RECORDS) {
             let record = record(Duration::from_micros(n * left));
@@ -309,6 +316,22 @@ mod tests {
         assert!((available - 10.0).abs() < 0.1, "{available}");
     }
 
+    /// Whatever the pacer of a server does that knows nothing of the way.
+    #[test]
+    fn records_that_were_held_back_tell_nothing() {
+        let head = answer(MAX_RECORDS, UNPACED, Quality::default());
+        let mut arrivals = Arrivals::default();
+        let head = [&SIGNED_IN[..], &head].concat();
+        assert_eq!(arrivals.input(Instant::ZERO, &head), Ok(false));
+        for (n, came) in [0, 581, 1162, 1743, 9_000, 12_000].into_iter().enumerate() {
+            let record = record(Duration::from_micros(n as u64 * 581));
+            let _ = arrivals.input(Instant::ZERO + Duration::from_micros(came), &record);
+        }
+        for rate in [arrivals.capacity(), arrivals.available(20.0 * MBIT)] {
+            assert!((rate.unwrap() / MBIT - 20.0).abs() < 0.1, "{rate:?}");
+        }
+    }
+
     #[test]
     fn what_comes_at_once_is_fast_and_not_infinite() {
         let burst = arrivals(0, 0);
@@ -332,7 +355,7 @@ mod tests {
             bandwidth: Some(98.4e6),
             delay_ms: Some(36.05),
         };
-        let head = [&SIGNED_IN[..], &answer(0, beyond)].concat();
+        let head = [&SIGNED_IN[..], &answer(0, 0, beyond)].concat();
         for cut in 0..head.len() {
             let mut arrivals = Arrivals::default();
             assert_eq!(
@@ -373,7 +396,7 @@ mod tests {
             &[5, 2, 1, 0, 5],
             &[5, 2, 1, 0, ANSWER, 1, 1],
             &[5, 2, 1, 0, ANSWER, 0xff, 0xff],
-            &[5, 2, 1, 0, ANSWER, 0, 3, TRAIN, 1, MAX_RECORDS + 1],
+            &[5, 2, 1, 0, ANSWER, 0, 4, TRAIN, 2, MAX_RECORDS + 1, 4],
         ];
         for bytes in garbage {
             let taken = Arrivals::default().input(Instant::ZERO, bytes);

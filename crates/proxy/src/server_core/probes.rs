@@ -3,6 +3,8 @@
 use core::time::Duration;
 
 use braid_engine::app::Ctx;
+use braid_engine::{ConnId, Stack};
+use braid_wire::Instant;
 
 use super::session::{Refusal, Stage};
 use super::train::Departures;
@@ -38,9 +40,13 @@ impl ServerCore {
             train.records = 0;
         }
         self.counters.trains += u64::from(train.records > 0);
-        let conn = session.conn;
+        let (conn, started) = (session.conn, session.started);
         self.beyond.ask(ctx);
-        let answer = probe::answer(train.records, self.beyond.quality(ctx.now));
+        let unpaced = match knew_way(ctx.stack, conn, started) {
+            true => train.records,
+            false => train.records.min(probe::UNPACED),
+        };
+        let answer = probe::answer(train.records, unpaced, self.beyond.quality(ctx.now));
         if !send_all(ctx, conn, &answer) {
             return self.drop_session(ctx, id);
         }
@@ -82,4 +88,15 @@ impl ServerCore {
             false => self.drop_session(ctx, id),
         }
     }
+}
+
+/// Whether the engine knew what the way to the box takes when the SYN of a connection came that
+/// `began` a round trip later: then it does not hold back an initial window.
+fn knew_way(stack: &Stack, conn: ConnId, began: Instant) -> bool {
+    let subflow = stack.subflows(conn).first().copied();
+    subflow.is_some_and(|subflow| {
+        let way = (subflow.remote.ip(), subflow.path);
+        let mut records = stack.records().filter(|(ip, path, _)| (*ip, *path) == way);
+        records.any(|(.., record)| record.delivery_rate > 0 && record.at + 2 * record.srtt <= began)
+    })
 }

@@ -124,10 +124,16 @@ impl Gauge {
             self.alarm = false;
             change = before.map_or(1.0, |old| (rate - old).abs() / old.max(1.0));
         }
-        let next = self.tempo.next(change, &settings.bounds());
+        let full = self.capacity().unwrap_or(0.0);
+        // A single packet that was lost makes a bad first impression: it is looked at again.
+        let doubtful = before.is_none() && rate.is_some_and(|rate| rate < full / 4.0);
+        let next = match doubtful {
+            true => Duration::ZERO,
+            false => self.tempo.next(change, &settings.bounds()),
+        };
         self.at = Some(now + next.max(rest(self.capacity())));
-        self.tried = true;
-        self.asked = false;
+        self.tried |= !doubtful;
+        self.asked &= doubtful;
     }
 }
 
@@ -176,5 +182,18 @@ mod tests {
         gauge.on_result(AT, None, &settings);
         assert_eq!(gauge.available(), Some(2e6));
         assert!(gauge.tried);
+    }
+
+    #[test]
+    fn a_bad_first_impression_is_looked_at_again() {
+        let settings = Measuring::default();
+        let mut gauge = Gauge::default();
+        gauge.ask();
+        gauge.on_capacity(20e6);
+        gauge.on_result(AT, Some(1e6), &settings);
+        assert_eq!((due(&gauge), gauge.tried, gauge.asked), (1, false, true));
+        gauge.on_result(AT, Some(20e6), &settings);
+        assert_eq!((due(&gauge), gauge.tried, gauge.asked), (5, true, false));
+        assert_eq!(gauge.available(), Some(20e6));
     }
 }

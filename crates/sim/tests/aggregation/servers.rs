@@ -4,6 +4,7 @@ use core::time::Duration;
 
 use braid_links::{QueueLimit, Rate, Settings};
 use braid_proxy::config::Select;
+use braid_proxy::selection::Quiet;
 use braid_proxy::status::Status;
 use braid_sim::aggregation::{
     Action, Aggregation, AggregationConfig, Load, TransferId, content_addr, server_addr,
@@ -12,7 +13,7 @@ use braid_sim::transfer::PathSettings;
 use braid_sim::udp::UdpFlow;
 use braid_wire::Instant;
 
-use crate::support::{millis, secs, start, two_links};
+use crate::support::{box_counters, millis, secs, start, two_links};
 
 /// A user's connection every 200 ms for `time`.
 fn browse(net: &mut Aggregation, time: Duration) -> Vec<TransferId> {
@@ -120,7 +121,7 @@ fn path((mbit, rtt_ms): (f64, f64)) -> PathSettings {
 
 /// A box with two fast links, and servers at ways like these.
 fn servers(table: &[[(f64, f64); 3]]) -> AggregationConfig {
-    let access = vec![path((1000.0, 0.0)), path((1000.0, 0.0))];
+    let access = vec![path((1000.0, 0.5)), path((1000.0, 0.5))];
     let mut config = AggregationConfig::new(access).unwrap();
     config.set_servers(table.len()).unwrap();
     for (server, [one, two, beyond]) in config.servers.iter_mut().zip(table) {
@@ -167,11 +168,24 @@ fn of_the_papers_servers_the_third_is_chosen_by_bandwidth_and_the_second_by_dela
     let mut net = start(&servers(&TABLE));
     assert_eq!(chosen(&net), (1, 1), "nothing is known");
     browse(&mut net, secs(20));
+    // To a few per cent: a path is known better when it has been measured again.
     for (server, row) in status(&net).servers.iter().zip(TABLE) {
         let measured = &server.measured;
-        for (path, (mbit, ms)) in measured.paths.iter().chain([&measured.beyond]).zip(row) {
-            println!("{}: {path:?}, {mbit} {ms}", server.name);
+        for (path, (mbit, ms)) in measured.paths.iter().zip(row) {
+            let (found, delay) = (path.bandwidth.unwrap() / 1e6, path.delay_ms.unwrap());
+            assert!(
+                (found / mbit - 1.0).abs() < 0.06,
+                "{}: {found} of {mbit}",
+                server.name
+            );
+            assert!(
+                (delay / ms - 1.0).abs() < 0.15,
+                "{}: {delay} of {ms}",
+                server.name
+            );
         }
+        let delay = measured.beyond.delay_ms.unwrap();
+        assert!((delay - row[2].1).abs() < 1.0, "{}: {delay}", server.name);
     }
     assert_eq!(chosen(&net), (3, 2));
 }
@@ -185,6 +199,93 @@ fn cross_traffic_moves_the_choice() {
     browse(&mut net, secs(25));
     assert_eq!(chosen(&net), (3, 2));
     browse(&mut net, secs(30));
-    println!("{:?}", status(&net).servers[2]);
     assert_eq!(chosen(&net).0, 2);
+}
+
+/// Short answers, so that links are idle though users send.
+fn chat(net: &mut Aggregation, time: Duration) -> u64 {
+    for _ in 0..time.as_millis() / 500 {
+        net.open(0, 0, Load::Down(100)).unwrap();
+        net.run_for(millis(500));
+    }
+    100 * (time.as_millis() / 500) as u64
+}
+
+#[test]
+fn measuring_costs_less_than_a_hundredth_of_each_link() {
+    let way = [(100.0, 20.0), (100.0, 40.0), (100.0, 20.0)];
+    let mut config = servers(&[way, way, way]);
+    config.access = vec![path((5.0, 20.0)), path((2.0, 20.0))];
+    config.boxed.measuring.least = secs(1);
+    config.boxed.measuring.most = secs(1);
+    // What is not measured is not to be counted.
+    config.boxed.warm.max = 0;
+    let mut net = start(&config);
+    let users = chat(&mut net, secs(120));
+    let (counters, status) = (box_counters(&net), status(&net));
+    assert!(counters.trains > 40, "{}", counters.trains);
+    for (link, rate) in status.paths.iter().zip([5e6, 2e6]) {
+        // Greetings, passwords and answers to requests are a hundred bytes each.
+        let trains = link.bytes_received.saturating_sub(2 * users) as f64;
+        let share = trains * 8.0 / 120.0 / rate;
+        assert!(share < 0.01, "{}: {share}", link.name);
+    }
+}
+
+#[test]
+fn nothing_is_measured_in_quiet_hours_or_while_nobody_sends() {
+    let mut config = servers(&TABLE[..2]);
+    config.boxed.measuring.quiet = vec![Quiet { from: 0, to: 0 }];
+    let mut net = start(&config);
+    browse(&mut net, secs(20));
+    assert_eq!(box_counters(&net).trains, 0);
+    assert_eq!(chosen(&net), (1, 1), "by the order of the configuration");
+
+    config.boxed.measuring.quiet.clear();
+    let mut net = start(&config);
+    net.run_for(secs(120));
+    assert_eq!(box_counters(&net).trains, 0);
+    browse(&mut net, secs(20));
+    let trains = box_counters(&net).trains;
+    assert!(trains >= 8, "{trains}");
+    assert_eq!(chosen(&net), (2, 2));
+    net.run_for(secs(600));
+    // What was due within half a minute of the last connection.
+    let later = box_counters(&net).trains - trains;
+    assert!(later <= 16, "{later}");
+    assert_eq!(chosen(&net), (2, 2));
+}
+
+#[test]
+fn a_server_whose_own_link_is_narrow_is_left_once_that_shows() {
+    let mut table = TABLE[1..3].to_vec();
+    table.push([(40.0, 30.0), (20.0, 30.0), (10.0, 60.0)]);
+    let mut config = servers(&table);
+    config.boxed.measuring.most = secs(10);
+    let mut net = start(&config);
+    browse(&mut net, secs(15));
+    assert_eq!(chosen(&net).0, 3, "nothing is known of its link");
+    net.open(0, 0, Load::Down(10_000_000)).unwrap();
+    browse(&mut net, secs(20));
+    let third = &status(&net).servers[2].measured.beyond;
+    let known = third.bandwidth.expect("it shows");
+    assert!((8e6..10e6).contains(&known), "{known}");
+    assert_eq!(chosen(&net).0, 2);
+}
+
+/// The best server comes to be known while users are there: none of them waits for a handshake.
+#[test]
+fn a_change_of_servers_costs_nobody_a_round_trip() {
+    let mut net = start(&servers(&TABLE[1..3]));
+    browse(&mut net, secs(2));
+    assert_eq!(connected(&net, 1), 0);
+    let cold = |net: &Aggregation| {
+        let counters = box_counters(net);
+        counters.accepted - counters.warm_used
+    };
+    let before = cold(&net);
+    browse(&mut net, secs(20));
+    assert_eq!(chosen(&net), (2, 1));
+    assert!(connected(&net, 1) > 10);
+    assert_eq!(cold(&net), before);
 }
