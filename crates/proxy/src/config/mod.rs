@@ -10,6 +10,7 @@ mod error;
 mod measuring;
 mod rule;
 mod server_config;
+mod sites;
 mod types;
 
 pub use box_config::{
@@ -20,4 +21,5 @@ pub use common::{DEFAULT_PORT, TunConfig};
 pub use measuring::{Measuring, Select};
 pub use rule::Rule;
 pub use server_config::{ServerConfig, ServerLimits, ServerTimeouts, UserConfig};
+pub use sites::sites_from_toml;
 pub use types::Secret;

@@ -220,8 +220,8 @@ impl Pool {
         let replaced = self.waiting.iter().any(|w| to_server(w) && w.is_ready());
         let keep = wanted > 0 && !replaced;
         let useless = |w: &Warm| {
-            let other = !to_server(w) && !(keep && usable(w.lease.server));
-            w.ends_at(age) <= now || other
+            let kept = to_server(w) || keep && usable(w.lease.server);
+            w.ends_at(age) <= now || !kept
         };
         let at = self.waiting.iter().position(useless);
         let too_many = self.waiting.iter().filter(|w| to_server(w)).count() > wanted;
