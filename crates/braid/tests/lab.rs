@@ -253,7 +253,62 @@ fn an_experiment_is_listed_run_and_reported() {
     let figures: Value = serde_json::from_slice(&figures.stdout).expect("JSON");
     assert_eq!(figures["results"], 1);
     assert_eq!(figures["pages"].as_array().map(Vec::len), Some(2));
-    assert_eq!(cells.expect("the cells"), 24);
+    // 6 sizes and 4 ways to start, with 2 initial windows.
+    assert_eq!(cells.expect("the cells"), 48);
+}
+
+/// The form that programs read, and the same bytes for the same seed.
+#[test]
+fn outcomes_are_an_array_of_objects() {
+    let out = std::env::temp_dir().join(format!("braid-json-{}", std::process::id()));
+    let path = out.to_str().expect("a path of characters");
+    let run = |seed| {
+        let ids = ["fsa-2a", "fsa-6a"];
+        let rest = ["--runs", "2", "--seed", seed, "--out", path, "--json"];
+        let output = lab(&[&["run"], &ids[..], &rest].concat());
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{errors}");
+        output.stdout
+    };
+    let pages = || {
+        assert!(lab(&["report", path]).status.success());
+        ["report.html", "report.md"].map(|page| std::fs::read(out.join(page)).expect("a page"))
+    };
+    let (first, page) = (run("3"), pages());
+    assert_eq!((run("3"), pages()), (first.clone(), page));
+    let _ = std::fs::remove_dir_all(&out);
+    let outcomes: Value = serde_json::from_slice(&first).expect("JSON");
+    let outcomes = outcomes.as_array().expect("an array");
+    assert_eq!(outcomes.len(), 2);
+    for (outcome, id) in outcomes.iter().zip(["fsa-2a", "fsa-6a"]) {
+        let fields = outcome.as_object().expect("an object").keys();
+        let expected = ["holds", "id", "measured", "parameters", "reported", "seeds"];
+        assert_eq!(fields.collect::<Vec<_>>(), expected);
+        assert_eq!(outcome["id"], id);
+        assert_eq!(outcome["seeds"], serde_json::json!([3]));
+        assert_eq!(outcome["parameters"]["congestion control"], "cubic");
+        let measured = outcome["measured"].as_object().expect("by claim");
+        let holds = measured.values().map(|claim| claim["holds"].as_bool());
+        let holds: Option<Vec<bool>> = holds.collect();
+        let all = holds.expect("each claim is judged").into_iter().all(|h| h);
+        assert_eq!(outcome["holds"], all);
+        for claim in outcome["reported"].as_object().expect("by claim").keys() {
+            let values = measured[claim]["values"].as_object().expect("by label");
+            assert!(values.values().all(Value::is_number), "{claim}");
+        }
+    }
+}
+
+/// The kernel's own sockets are not in the simulator.
+#[test]
+fn an_experiment_says_where_it_runs() {
+    let output = lab(&["run", "kernel", "--arm", "sim", "--out", "/dev/null/none"]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert_eq!(
+        said,
+        "braid: kernel does not run with --arm sim; expected links\n"
+    );
 }
 
 /// Before anything is measured: a million runs would take longer than anyone waits.
@@ -303,7 +358,7 @@ fn an_unknown_experiment_is_answered_with_near_ones() {
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(
         said,
-        "braid: there is no experiment `fsa2a`; did you mean fsa-2a?\n"
+        "braid: there is no experiment `fsa2a`; did you mean fsa-2a or fsa-2b or fsa-6a?\n"
     );
     let output = lab(&["report", "/nowhere"]);
     assert_eq!(output.status.code(), Some(2));

@@ -55,11 +55,8 @@ impl Arm {
             let text = format!("there is no path {path}; expected 0 to {last}, or mix");
             return Err(Error::Usage(text));
         }
-        if cell.records == Records::Warm && !self.is_virtual() {
-            let text = format!(
-                "--records warm needs --arm sim, and this is --arm {}",
-                self.name()
-            );
+        if cell.records == Records::Warm && self == Arm::Kernel {
+            let text = "--records warm is for engines, and this is --arm kernel".to_owned();
             return Err(Error::Usage(text));
         }
         match self {

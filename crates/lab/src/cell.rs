@@ -35,6 +35,9 @@ pub struct Cell {
     pub queue: u32,
     /// Which way the payload goes.
     pub direction: Direction,
+    /// A path that carries nothing for a while, without a word from its interface. What arrives
+    /// is noted then.
+    pub dark: Option<Dark>,
     /// Seed of all runs; see [`run_seed`].
     pub seed: u64,
 }
@@ -54,6 +57,7 @@ impl Cell {
             declare_size: true,
             queue: 50,
             direction: Direction::Down,
+            dark: None,
             seed: 1,
         }
     }
@@ -66,7 +70,7 @@ impl Cell {
         }
     }
 
-    /// The command that makes the first `runs` runs in the simulator.
+    /// The command that makes the first `runs` runs in the simulator, but for a path that goes dark.
     pub fn command(&self, runs: u64) -> String {
         let warm = if self.warm_subflows {
             " --warm-subflows"
@@ -90,6 +94,17 @@ impl Cell {
             self.direction
         )
     }
+}
+
+/// When a path of a [`Cell`] is dark, from the start of the run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Dark {
+    /// The path, from 0.
+    pub path: usize,
+    /// It carries nothing from here on,
+    pub from: Duration,
+    /// and is as before from here on.
+    pub until: Duration,
 }
 
 /// What one run of a [`Cell`] gave. Paths are in the order of the cell; a vector by path has one
@@ -116,6 +131,48 @@ pub struct RunResult {
     pub join_syns: u64,
     /// Segments the flow's sender sent again.
     pub retransmissions: u64,
+    /// Retransmission timeouts of the flow's sender; with the kernel's sockets not counted, and 0.
+    pub rtos: u64,
+    /// Where a path goes dark: when bytes arrived in order at the receiver, and how many there were
+    /// by then.
+    pub arrivals: Arrivals,
+    /// The retransmission timeout that the sender's engine had for that path by then; 0 where there
+    /// is none.
+    pub dark_rto: Duration,
+}
+
+/// How the bytes of a flow arrived.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Arrivals(Vec<(Duration, u64)>);
+
+impl Arrivals {
+    /// What arrives within this time is noted as one.
+    const TOGETHER: Duration = Duration::from_millis(1);
+
+    /// Notes that there are `bytes` after `time`.
+    pub fn note(&mut self, time: Duration, bytes: u64) {
+        match self.0.last_mut() {
+            Some((_, before)) if *before == bytes => {}
+            Some((at, before)) if time < *at + Self::TOGETHER => *before = bytes,
+            _ => self.0.push((time, bytes)),
+        }
+    }
+
+    /// Bytes there by `time`.
+    pub fn by(&self, time: Duration) -> u64 {
+        let count = self.0.partition_point(|(at, _)| *at <= time);
+        count.checked_sub(1).map_or(0, |last| self.0[last].1)
+    }
+
+    /// The longest time without any, among those that end after `from` and begin before `until`.
+    pub fn longest_gap(&self, from: Duration, until: Duration) -> Duration {
+        let pairs = self.0.windows(2).map(|pair| (pair[0].0, pair[1].0));
+        let within = pairs.filter(|(begin, end)| *end > from && *begin < until);
+        within
+            .map(|(begin, end)| end - begin)
+            .max()
+            .unwrap_or_default()
+    }
 }
 
 /// The seed of run `index` of an experiment with `seed`. It depends on nothing else, so that all
@@ -311,6 +368,28 @@ mod tests {
             assert!(error.contains(&format!("`{text}`")), "{error}");
             assert!(error.contains("`64k`"), "{error}");
         }
+    }
+
+    #[test]
+    fn arrivals_tell_amounts_and_gaps() {
+        let ms = Duration::from_millis;
+        let mut arrivals = Arrivals::default();
+        for (at, bytes) in [
+            (10, 100),
+            (20, 200),
+            (20, 300),
+            (90, 300),
+            (100, 400),
+            (110, 500),
+        ] {
+            arrivals.note(ms(at), bytes);
+        }
+        assert_eq!(
+            [5, 10, 25, 500].map(|at| arrivals.by(ms(at))),
+            [0, 100, 300, 500]
+        );
+        assert_eq!(arrivals.longest_gap(ms(0), ms(200)), ms(80));
+        assert_eq!(arrivals.longest_gap(ms(100), ms(200)), ms(10));
     }
 
     #[test]

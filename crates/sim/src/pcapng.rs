@@ -153,6 +153,59 @@ impl<W: Write> Writer<W> {
     }
 }
 
+/// A packet of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Captured<'a> {
+    /// When.
+    pub at: Instant,
+    /// Number of its interface.
+    pub interface: u32,
+    /// Which way.
+    pub direction: Direction,
+    /// The packet.
+    pub bytes: &'a [u8],
+}
+
+/// The packets of a file that [`Writer`] has written; ends with `None` where it is cut short.
+pub fn read(file: &[u8]) -> impl Iterator<Item = Option<Captured<'_>>> {
+    let mut rest = Some(file);
+    core::iter::from_fn(move || {
+        while let Some(here) = rest.filter(|here| !here.is_empty()) {
+            let block = word(here, 4).and_then(|len| here.get(..(len as usize).max(12)));
+            rest = block.map(|block| &here[block.len()..]);
+            match block {
+                None => return Some(None),
+                Some(block) if word(block, 0) == Some(ENHANCED_PACKET) => {
+                    return Some(enhanced(block));
+                }
+                Some(_) => {}
+            }
+        }
+        None
+    })
+}
+
+/// The packet in a block, which ends with the flags that say which way it went.
+fn enhanced(block: &[u8]) -> Option<Captured<'_>> {
+    let (high, low) = (word(block, 12)?, word(block, 16)?);
+    let end = 28 + word(block, 20)? as usize;
+    Some(Captured {
+        at: Instant::from_nanos(u64::from(high) << 32 | u64::from(low)),
+        interface: word(block, 8)?,
+        direction: match word(block, end.next_multiple_of(4) + 4)? {
+            1 => Direction::Inbound,
+            _ => Direction::Outbound,
+        },
+        bytes: block.get(28..end)?,
+    })
+}
+
+/// The four bytes from `at` on, as a number.
+fn word(bytes: &[u8], at: usize) -> Option<u32> {
+    let four = bytes.get(at..at + 4)?;
+    Some(u32::from_le_bytes(four.try_into().ok()?))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -217,5 +270,20 @@ mod tests {
         for (block, (kind, body)) in blocks.iter().zip(expected) {
             assert_eq!((block.0, &block.1[..]), (kind, body));
         }
+        let sent = Captured {
+            at,
+            interface: 1,
+            direction: Direction::Outbound,
+            bytes: &packet,
+        };
+        let received = Captured {
+            direction: Direction::Inbound,
+            bytes: &[],
+            ..sent
+        };
+        let seen: Vec<_> = read(&file).collect();
+        assert_eq!(seen, [Some(sent), Some(received)]);
+        let cut: Vec<_> = read(&file[..file.len() - 4]).collect();
+        assert_eq!(cut, [Some(sent), None]);
     }
 }

@@ -67,9 +67,10 @@ pub struct RunArgs {
     /// Experiments, as `braid lab list` shows them.
     #[arg(value_name = "ID", required = true)]
     pub ids: Vec<String>,
-    /// How to run: in virtual time, or over real, emulated links.
-    #[arg(long, default_value = "sim", value_parser = one_of::<Arm>(Arm::ALL.map(Arm::name)))]
-    pub arm: Arm,
+    /// How to run: in virtual time (sim), which is usual, or over real, emulated links (links), which
+    /// is the only way of some experiments.
+    #[arg(long, value_parser = one_of::<Arm>([Arm::Sim, Arm::Links].map(Arm::name)))]
+    pub arm: Option<Arm>,
     /// Where to put the results; it is created.
     #[arg(long, value_name = "DIR", default_value = "lab-results")]
     pub out: PathBuf,

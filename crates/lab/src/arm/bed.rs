@@ -96,7 +96,12 @@ impl Bed {
         let mut worst = 0.0f64;
         for _ in 0..ATTEMPTS {
             let paths = flow::paths(cell, seed).into_iter();
-            let courses = paths.map(|path| [Course::from(path.up), Course::from(path.down)]);
+            let courses = paths.enumerate().map(|(n, path)| {
+                [path.up, path.down].map(|settings| Course {
+                    schedule: flow::schedule(cell, n, &settings),
+                    settings,
+                })
+            });
             let restarted = self.testbed.restart_links(courses.collect(), seed);
             restarted.map_err(run_error)?;
             self.testbed.reset_lateness().map_err(run_error)?;

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use braid_engine::cc::Algorithm;
 use braid_engine::stats::{PathStats, Traffic};
-use braid_engine::{Config, PathId};
+use braid_engine::{Config, ConnId, PathId, Stack};
+use braid_links::{Change, Schedule, Settings};
 use braid_sim::traffic::Stream;
 use braid_sim::transfer::{Direction, PathSettings, TransferConfig, client_addr};
 use braid_wire::{Instant, Rng};
@@ -48,6 +49,21 @@ pub(super) fn paths(cell: &Cell, seed: u64) -> Vec<PathSettings> {
         PathSettings::both(settings)
     });
     paths.collect()
+}
+
+/// How path `n`, alike in both directions with `settings`, changes in the course of a run.
+pub(super) fn schedule(cell: &Cell, n: usize, settings: &Settings) -> Schedule {
+    let dark = cell.dark.filter(|dark| dark.path == n);
+    let changes = dark.into_iter().flat_map(|dark| {
+        [(dark.from, false), (dark.until, true)].map(|(at, up)| Change {
+            at,
+            settings: Settings {
+                up,
+                ..settings.clone()
+            },
+        })
+    });
+    Schedule::new(changes)
 }
 
 /// `delay`, up to [`DELAY_VARIATION`] more or less.
@@ -120,6 +136,18 @@ pub(super) fn result(
     result
 }
 
+/// The retransmission timeout that the sender has for the path that goes dark.
+pub(super) fn dark_rto(cell: &Cell, stack: &Stack, conn: ConnId) -> Duration {
+    let subflows = stack.subflows(conn).into_iter();
+    let mut here = subflows.filter(|subflow| {
+        cell.dark.is_some_and(|dark| match cell.direction {
+            Direction::Down => subflow.remote.ip() == IpAddr::V4(client_addr(dark.path)),
+            Direction::Up => subflow.path == PathId(dark.path as u8),
+        })
+    });
+    here.next().map_or(Duration::ZERO, |subflow| subflow.rto)
+}
+
 /// Adds up what the sender put on each path.
 fn count(cell: &Cell, moved: &[PathStats], result: &mut RunResult) {
     for n in 0..cell.paths.specs().len() {
@@ -134,5 +162,6 @@ fn count(cell: &Cell, moved: &[PathStats], result: &mut RunResult) {
         result.packets_by_path.push(traffic.packets_while_unsent);
         result.copies_by_path.push(traffic.copies_while_unsent);
         result.retransmissions += traffic.packets_retransmitted;
+        result.rtos += traffic.rtos;
     }
 }

@@ -116,6 +116,7 @@ struct Seen {
     first_byte: Option<Instant>,
     last_byte: Option<Instant>,
     received: u64,
+    arrivals: Vec<(Instant, u64)>,
     subflows: Vec<SubflowInfo>,
 }
 
@@ -235,6 +236,7 @@ impl Transfer<'_> {
         Ok(End {
             stream,
             sent: 0,
+            watched: self.cell.dark.is_some(),
             deadline: self.deadline,
         })
     }
@@ -299,6 +301,10 @@ impl Transfer<'_> {
             copies_by_path: vec![0; paths],
             ..RunResult::default()
         };
+        for (at, bytes) in &receiver.arrivals {
+            let time = since(client.started, Some(*at));
+            result.arrivals.note(time, *bytes);
+        }
         for subflow in &sender.subflows {
             let at_client = match self.cell.direction {
                 Direction::Down => subflow.remote,
@@ -320,6 +326,8 @@ impl Transfer<'_> {
 struct End<'s> {
     stream: &'s TcpStream,
     sent: u64,
+    /// What arrives is noted.
+    watched: bool,
     deadline: Instant,
 }
 
@@ -354,6 +362,9 @@ impl End<'_> {
                 return Err(io::Error::other("what came is not what was sent"));
             }
             seen.received += read as u64;
+            if self.watched {
+                seen.arrivals.push((now, seen.received));
+            }
         }
         Ok(())
     }

@@ -8,6 +8,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use braid_engine::app::{Core, Ctx};
 use braid_engine::{Config, ConnId, ConnectOptions, Event, PathConfig, Stack};
@@ -26,7 +27,8 @@ use rustix::event::{EventfdFlags, eventfd};
 use super::bed::{self, Bed, CLIENT, END_PRIORITY, SERVER, TICK, run_error};
 use super::error::Error;
 use super::flow;
-use crate::cell::{Cell, RunResult};
+use super::history::{History, Memory};
+use crate::cell::{Arrivals, Cell, Direction, RunResult};
 
 /// The engines' devices.
 const DEVICE: &str = "engine";
@@ -39,6 +41,7 @@ pub struct Links {
     bed: Bed,
     client: Tun,
     server: Tun,
+    memory: Memory,
 }
 
 impl Links {
@@ -69,16 +72,22 @@ impl Links {
             bed,
             client,
             server,
+            memory: Memory::default(),
         })
     }
 
     pub(super) fn run(&mut self, cell: &Cell, index: u64) -> Result<RunResult, Error> {
         let (client, server) = (&mut self.client, &mut self.server);
+        let history = self.memory.of(cell, index)?;
         self.bed.run(cell, index, |seed| {
             // What an earlier run left behind is none of this one's.
             discard(client);
             discard(server);
-            transfer(cell, index, seed, (client, server))
+            let stacks = [
+                stack(cell, seed, 0, history)?,
+                stack(cell, seed, 1, history)?,
+            ];
+            transfer(cell, index, stacks, (client, server))
         })
     }
 
@@ -95,7 +104,7 @@ fn discard(device: &mut Tun) {
 fn transfer(
     cell: &Cell,
     index: u64,
-    seed: u64,
+    [mut opening, mut accepting]: [Stack; 2],
     (client, server): (&mut Tun, &mut Tun),
 ) -> Result<RunResult, Error> {
     let clock = Clock::new();
@@ -103,6 +112,7 @@ fn transfer(
     let config = flow::transfer(cell, index, &[])?;
     let shared = Shared {
         paths: cell.paths.specs().len(),
+        cell,
         deadline: Instant::ZERO + flow::limit(cell),
         warm: AtomicUsize::new(0),
         finished: AtomicUsize::new(0),
@@ -113,11 +123,9 @@ fn transfer(
         let wake = Wake(&shared.wake[node]);
         Driver::new(clock, device, stack, end, wake, Limits::default()).map_err(run_error)
     };
-    let mut accepting = stack(cell, seed, 1)?;
     accepting.add_path(PathConfig::v4(transfer::SERVER));
     accepting.listen(REMOTE).map_err(run_error)?;
     let mut server = driver(1, server, accepting, config.answers())?;
-    let mut opening = stack(cell, seed, 0)?;
     for n in 0..shared.paths {
         opening.add_path(PathConfig::v4(client_addr(n)));
     }
@@ -136,14 +144,26 @@ fn transfer(
     })?;
     let streams = [&client.core.ended, &server.core.ended].map(Option::as_ref);
     let join_syns = client.stack.stats().join_syns;
-    Ok(flow::result(cell, client.core.started, streams, join_syns))
+    let (sender, receiver) = match cell.direction {
+        Direction::Down => (&server.core, &client.core),
+        Direction::Up => (&client.core, &server.core),
+    };
+    Ok(RunResult {
+        arrivals: receiver.arrivals.clone(),
+        dark_rto: sender.dark_rto,
+        ..flow::result(cell, client.core.started, streams, join_syns)
+    })
 }
 
-fn stack(cell: &Cell, seed: u64, node: u32) -> Result<Stack, Error> {
+fn stack(cell: &Cell, seed: u64, node: u32, history: Option<&History>) -> Result<Stack, Error> {
     let strategy = braid_strategy::factory(&cell.strategy);
     let strategy = strategy.map_err(|e| Error::Usage(e.to_string()))?;
     let (_, rng) = node_streams(seed, node);
-    Ok(Stack::new(flow::engine(cell)?, rng, strategy))
+    let mut stack = Stack::new(flow::engine(cell)?, rng, strategy);
+    if let Some(history) = history {
+        history.load(node as usize, &mut stack, Instant::ZERO);
+    }
+    Ok(stack)
 }
 
 fn event() -> Result<OwnedFd, Error> {
@@ -175,7 +195,7 @@ fn run_end<'a>(
 }
 
 /// Tells the other end not to wait any longer, however this one leaves.
-struct Leaving<'a>(&'a Shared);
+struct Leaving<'a>(&'a Shared<'a>);
 
 impl Drop for Leaving<'_> {
     fn drop(&mut self) {
@@ -186,8 +206,9 @@ impl Drop for Leaving<'_> {
 
 /// What the ends know of each other.
 #[derive(Debug)]
-struct Shared {
+struct Shared<'a> {
     paths: usize,
+    cell: &'a Cell,
     deadline: Instant,
     /// Ends that have a subflow on every path.
     warm: AtomicUsize,
@@ -197,7 +218,7 @@ struct Shared {
     wake: [OwnedFd; 2],
 }
 
-impl Shared {
+impl Shared<'_> {
     fn count(&self, ends: &AtomicUsize) {
         ends.fetch_add(1, Ordering::AcqRel);
         self.wake_ends();
@@ -214,26 +235,30 @@ impl Shared {
 /// One end of the transfer.
 #[derive(Debug)]
 struct End<'a> {
-    shared: &'a Shared,
+    shared: &'a Shared<'a>,
     /// What the connection carries; taken when there is one.
     waiting: Option<Stream>,
     open: Option<(ConnId, Stream)>,
     ended: Option<Stream>,
     /// When the flow completion time started.
     started: Instant,
+    arrivals: Arrivals,
+    dark_rto: Duration,
     warm: bool,
     tick: Instant,
     oracle: Oracle,
 }
 
 impl<'a> End<'a> {
-    fn new(shared: &'a Shared, stream: Stream) -> Self {
+    fn new(shared: &'a Shared<'a>, stream: Stream) -> Self {
         End {
             shared,
             waiting: Some(stream),
             open: None,
             ended: None,
             started: Instant::ZERO,
+            arrivals: Arrivals::default(),
+            dark_rto: Duration::ZERO,
             warm: false,
             tick: Instant::ZERO,
             oracle: Oracle::new(Config::default()),
@@ -255,6 +280,13 @@ impl<'a> End<'a> {
     fn pump(&mut self, now: Instant, stack: &mut Stack) {
         if let Some((conn, stream)) = &mut self.open {
             stream.pump(now, *conn, stack, &mut self.oracle);
+            if let Some(dark) = self.shared.cell.dark {
+                let time = now.saturating_since(self.started);
+                self.arrivals.note(time, stream.received);
+                if now < Instant::ZERO + dark.from {
+                    self.dark_rto = flow::dark_rto(self.shared.cell, stack, *conn);
+                }
+            }
             // It sees no packets here, only what is read.
             if let Some(first) = self.oracle.take().first() {
                 panic!("{first}");

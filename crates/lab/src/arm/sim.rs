@@ -3,17 +3,18 @@
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use braid_engine::ConnId;
 use braid_sim::transfer::PathSettings;
-use braid_sim::{Host, Transfer};
+use braid_sim::{Host, Transfer, World};
 use braid_wire::{Instant, Rng};
 
 use super::error::Error;
 use super::flow;
-use super::history::{self, History};
-use crate::cell::{Cell, Records, RunResult, run_seed};
+use super::history::Memory;
+use crate::cell::{Arrivals, Cell, RunResult, run_seed};
 
 /// Stream of the run's own random numbers, apart from those of the world's components.
 const RUN_STREAM: u64 = 1 << 41;
@@ -23,7 +24,7 @@ const START_JITTER: Duration = Duration::from_millis(10);
 /// Runs of a cell.
 #[derive(Debug, Default)]
 pub struct Sim {
-    history: Option<History>,
+    memory: Memory,
 }
 
 impl Sim {
@@ -35,14 +36,13 @@ impl Sim {
 
     /// Gives both ends of a run the records that the cell says they have.
     fn remember(&mut self, cell: &Cell, index: u64, run: &mut Run<'_>) -> Result<(), Error> {
-        if cell.records == Records::Cold {
-            return Ok(());
+        if let Some(history) = self.memory.of(cell, index)? {
+            let transfer = &mut run.transfer;
+            for (n, end) in transfer.ends().into_iter().enumerate() {
+                let load = |host: &mut Host, now| history.load(n, host.stack_mut(), now);
+                transfer.world.with_node(end, load);
+            }
         }
-        let history = match self.history.take().filter(|h| h.is_of(index)) {
-            Some(history) => history,
-            None => History::new(cell, index / history::RUNS)?,
-        };
-        self.history.insert(history).load(&mut run.transfer);
         Ok(())
     }
 }
@@ -94,6 +94,43 @@ pub fn record(
     Ok(result)
 }
 
+/// Makes run `index` of `cell` and captures it at the client, as a pcapng file.
+///
+/// # Errors
+/// Those of a run.
+pub fn capture(cell: &Cell, index: u64) -> Result<Vec<u8>, Error> {
+    let mut run = Run::new(cell, index)?;
+    Sim::default().remember(cell, index, &mut run)?;
+    let file = Memorised::default();
+    let client = run.transfer.client;
+    let captured = run.transfer.capture(client, Box::new(file.clone()));
+    let captured = captured.map_err(|e| unwritten(Path::new("memory"), &e))?;
+    run.carry_out()?;
+    let finished = captured.finish();
+    finished.map_err(|e| unwritten(Path::new("memory"), &e))?;
+    Ok(std::mem::take(&mut *file.bytes()))
+}
+
+/// A file in memory.
+#[derive(Debug, Clone, Default)]
+struct Memorised(Arc<Mutex<Vec<u8>>>);
+
+impl Memorised {
+    fn bytes(&self) -> MutexGuard<'_, Vec<u8>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl io::Write for Memorised {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.bytes().write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
 fn create(directory: &Path, name: &str) -> Result<(PathBuf, File), Error> {
     let path = directory.join(name);
     let created = fs::create_dir_all(directory).and_then(|()| File::create(&path));
@@ -122,6 +159,11 @@ impl<'a> Run<'a> {
         let mut transfer = Transfer::build(seed, &flow::transfer(cell, index, &paths)?);
         let mut rng = Rng::for_component(seed, RUN_STREAM);
         let start = rng.below(START_JITTER.as_nanos() as u64);
+        for (n, (path, (up, down))) in paths.iter().zip(transfer.links.clone()).enumerate() {
+            let world = &mut transfer.world;
+            world.schedule(up, flow::schedule(cell, n, &path.up));
+            world.schedule(down, flow::schedule(cell, n, &path.down));
+        }
         transfer.world.advance(Duration::from_nanos(start));
         Ok(Run {
             cell,
@@ -174,9 +216,43 @@ impl<'a> Run<'a> {
 
     /// Runs to the end of the connection at both ends, or to the limit.
     fn finish(&mut self) -> RunResult {
+        let (arrivals, dark_rto) = match self.cell.dark {
+            Some(dark) => self.watch(Instant::ZERO + dark.from),
+            None => Default::default(),
+        };
         self.transfer.run(flow::limit(self.cell));
         let client = self.transfer.world.host(self.transfer.client);
         let join_syns = client.stack().stats().join_syns;
-        flow::result(self.cell, self.started, self.transfer.ended(), join_syns)
+        let ended = self.transfer.ended();
+        RunResult {
+            arrivals,
+            dark_rto,
+            ..flow::result(self.cell, self.started, ended, join_syns)
+        }
+    }
+
+    /// Runs until the flow has arrived, or to the limit, and notes what arrives, and the timeout of
+    /// the path that goes dark at `dark`.
+    fn watch(&mut self, dark: Instant) -> (Arrivals, Duration) {
+        let (cell, started) = (self.cell, self.started);
+        let receiver = self.transfer.receiver(cell.direction);
+        let [client, server] = self.transfer.ends();
+        let sender = if receiver == client { server } else { client };
+        let mut arrivals = Arrivals::default();
+        let mut note = |world: &World| {
+            let host = world.host(receiver);
+            let open = host.open_streams().map(|(_, stream)| stream.received);
+            let ended = host.finished().iter().map(|stream| stream.received);
+            let received = open.chain(ended).max().unwrap_or(0);
+            arrivals.note(world.now().saturating_since(started), received);
+            received >= cell.size.bytes()
+        };
+        let world = &mut self.transfer.world;
+        world.run(dark.saturating_since(world.now()), &mut note);
+        let host = world.host(sender);
+        let conn = host.open_streams().map(|(conn, _)| conn).next();
+        let rto = conn.map(|conn| flow::dark_rto(cell, host.stack(), conn));
+        world.run(flow::limit(cell), note);
+        (arrivals, rto.unwrap_or_default())
     }
 }

@@ -19,6 +19,8 @@ pub struct Definition {
     pub reported: &'static str,
     /// What a run here has to show.
     pub must_hold: &'static str,
+    /// Arms it runs on, the usual one first.
+    pub arms: &'static [Arm],
     /// Cells it measures on an arm, each as often as there are runs; some may be run again.
     pub cells: fn(Arm) -> usize,
     /// Runs of a cell in virtual time and over real links, where the user does not say.
@@ -34,6 +36,24 @@ impl Definition {
         } else {
             self.runs.1
         }
+    }
+
+    /// The arm to run on where the user asks for `wanted`, or for nothing.
+    ///
+    /// # Errors
+    /// It does not run there; says where it does.
+    pub fn arm(&self, wanted: Option<Arm>) -> Result<Arm, Error> {
+        let wanted = wanted.unwrap_or(self.arms[0]);
+        if self.arms.contains(&wanted) {
+            return Ok(wanted);
+        }
+        let names: Vec<&str> = self.arms.iter().map(|arm| arm.name()).collect();
+        Err(Error::Usage(format!(
+            "{} does not run with --arm {}; expected {}",
+            self.id,
+            wanted.name(),
+            names.join(" or ")
+        )))
     }
 
     /// Runs the experiment.
@@ -60,7 +80,7 @@ impl Definition {
             arm: request.arm.name().to_owned(),
             runs: request.runs,
             seed: request.seed,
-            parameters: Vec::new(),
+            parameters: versions(request.arm),
             verdicts: Vec::new(),
             tables: Vec::new(),
             figures: Vec::new(),
@@ -69,4 +89,16 @@ impl Definition {
         measure(&mut session)?;
         Ok(session.finish())
     }
+}
+
+/// What was run: the same build in the simulator gives the same results, and over links the
+/// system matters too.
+fn versions(arm: Arm) -> Vec<(String, String)> {
+    let mut versions = vec![("version", env!("CARGO_PKG_VERSION").to_owned())];
+    if !arm.is_virtual() {
+        let uname = rustix::system::uname();
+        versions.push(("kernel", uname.release().to_string_lossy().into_owned()));
+    }
+    let named = |(name, value): (&str, String)| (name.to_owned(), value);
+    versions.into_iter().map(named).collect()
 }

@@ -1,12 +1,107 @@
 //! FSA-MPTCP: flow-size aware transmission.
 
+mod mosquitoes;
+
+use braid_strategy::parts::flow::Limits;
+
+pub use self::mosquitoes::FSA_6A;
 use super::definition::Definition;
-use super::outcome::{Table, Verdict};
+use super::outcome::Table;
 use super::session::Session;
-use crate::arm::Error;
-use crate::fct::{Cell, DefaultPath, RunResult, Size};
-use crate::plot::{Axis, Body, Figure, Mark, Point, Scale, Series};
+use super::sweep::{self, ALL, LINUX, Runs, Sweep, Swept, Way};
+use super::verdict::{Bound, Verdict};
+use crate::arm::{Arm, Error};
+use crate::cell::{Cell, DefaultPath, Records};
+use crate::plot::{Axis, Body, Figure, Format, Mark, Point, Series};
 use crate::stats;
+
+const ARMS: &[Arm] = &[Arm::Sim, Arm::Links];
+/// Two paths alike.
+const ALIKE: &str = "5mbit,40ms,1%;5mbit,40ms,1%";
+/// A good path and a poor one.
+const UNLIKE: &str = "5mbit,40ms,0%;5mbit,100ms,2%";
+/// Bytes in a kilobyte as sizes are written.
+const K: u64 = 1 << 10;
+/// What an experiment sweeps over: once for each congestion control and initial window.
+#[derive(Debug)]
+struct Plan {
+    paths: &'static str,
+    /// In virtual time, and over links.
+    sizes: [&'static [&'static str]; 2],
+    ccs: &'static [&'static str],
+    ways: &'static [Way],
+    /// Linux beside them over links.
+    linux: bool,
+    default_path: DefaultPath,
+    records: Records,
+    warm_subflows: bool,
+}
+
+/// Initial windows, segments.
+const WINDOWS: [u32; 2] = [10, 3];
+
+impl Plan {
+    fn sweeps(&self, arm: Arm) -> Result<Vec<(String, Sweep)>, Error> {
+        let mut ways = self.ways.to_vec();
+        ways.extend((self.linux && !arm.is_virtual()).then_some(LINUX));
+        let mut sweeps = Vec::new();
+        for cc in self.ccs {
+            for window in WINDOWS {
+                let sweep = Sweep {
+                    name: format!("{cc}-iw{window}"),
+                    sizes: self.sizes[usize::from(!arm.is_virtual())],
+                    cell: Cell {
+                        cc: (*cc).to_owned(),
+                        initial_window: window,
+                        default_path: self.default_path,
+                        records: self.records,
+                        warm_subflows: self.warm_subflows,
+                        ..sweep::cell(self.paths)?
+                    },
+                    ways: ways.clone(),
+                };
+                let label = format!("{}, IW {window}", cc.to_uppercase());
+                sweeps.push((label, sweep));
+            }
+        }
+        Ok(sweeps)
+    }
+
+    fn cells(&self, arm: Arm) -> usize {
+        let linux = usize::from(self.linux && !arm.is_virtual());
+        let sizes = self.sizes[usize::from(!arm.is_virtual())].len();
+        (self.ways.len() + linux) * sizes * self.ccs.len() * WINDOWS.len()
+    }
+
+    /// Measures all, with a table and a figure of completion times of each sweep, and judges each:
+    /// claims begin with the congestion control and the initial window.
+    fn run(
+        &self,
+        session: &mut Session<'_>,
+        title: &str,
+        judge: fn(&Swept) -> Vec<Verdict>,
+    ) -> Result<Vec<(String, Swept)>, Error> {
+        let mut done = Vec::new();
+        for (label, sweep) in self.sweeps(session.arm())? {
+            let swept = sweep.run(session)?;
+            for mut verdict in judge(&swept) {
+                verdict.claim = format!("{label}: {}", verdict.claim);
+                session.verdict(verdict);
+            }
+            let note = format!("{}; {label}, {} runs", self.paths, session.runs());
+            session.figure(&format!("fct-{}", sweep.name), swept.figure(title, &note));
+            session.table(swept.table(&format!("Flow completion time, {label}")));
+            if self.default_path == DefaultPath::Mix && self.paths == UNLIKE {
+                for (path, which) in ["good", "poor"].into_iter().enumerate() {
+                    let part = swept.opened_on(path, 2);
+                    session.table(part.table(&format!("{label}, opened on the {which} path")));
+                }
+            }
+            done.push((label, swept));
+        }
+        Ok(done)
+    }
+}
 
 /// Where the first subflow opens.
 pub const FSA_2A: Definition = Definition {
@@ -17,220 +112,540 @@ pub const FSA_2A: Definition = Definition {
             initial windows of 10 and 3 segments",
     reported: "A start on the fast path is about 100 ms shorter at every size, which is relatively \
                less for large flows; at 4 kB the first subflow carries everything.",
-    must_hold: "The gap is 40 to 200 ms at every size and at least 80 ms up to 256 k; at 4 k no \
+    must_hold: "The gap is 30 to 200 ms at every size and at least 80 ms up to 256 k; at 4 k no \
                 byte goes over the second subflow.",
-    cells: |_| WINDOWS.len() * SIZES.len() * 2,
+    arms: ARMS,
+    cells: |arm| STARTS.cells(arm),
     runs: (30, 3),
     measure: fsa_2a,
 };
 
-const WINDOWS: [u32; 2] = [10, 3];
-const SIZES: [&str; 6] = ["4k", "16k", "64k", "256k", "1M", "4M"];
-const CC: &str = "cubic";
-const QUEUE: u32 = 50;
-const STARTS: [&str; 2] = ["start on 40 ms", "start on 100 ms"];
-/// Up to this size the start decides most of the time.
-const SHORT: u64 = 256 << 10;
+const ON_FAST: &str = "start on 40 ms";
+const ON_SLOW: &str = "start on 100 ms";
 
-/// One size: the same runs started on either path.
-struct Pair {
-    size: Size,
-    /// Mean completion time and half its 95 % interval, ms, by start.
-    means: [(f64, f64); 2],
-    /// Mean and half 95 % interval of the gap, ms, by pairs of runs.
-    gap: (f64, f64),
-    /// Bytes that did not go over the path of the start, both starts and all runs.
-    elsewhere: u64,
-    completed: bool,
+const fn start(name: &'static str, apply: fn(&mut Cell, &str)) -> Way {
+    let arm = None;
+    Way { name, arm, apply }
 }
 
+fn begin(cell: &mut Cell, strategy: &str, path: usize) {
+    cell.strategy = strategy.to_owned();
+    cell.default_path = DefaultPath::Path(path);
+}
+
+const STARTS: Plan = Plan {
+    paths: "5mbit,40ms,0%;5mbit,100ms,0%",
+    sizes: [&["4k", "16k", "64k", "256k", "1M", "4M"]; 2],
+    ccs: &["cubic"],
+    ways: &[
+        start(ON_FAST, |cell, _| begin(cell, "minrtt", 0)),
+        start(ON_SLOW, |cell, _| begin(cell, "minrtt", 1)),
+        start("adaptive on 40 ms", |cell, _| begin(cell, "adaptive", 0)),
+        start("adaptive on 100 ms", |cell, _| begin(cell, "adaptive", 1)),
+    ],
+    linux: false,
+    default_path: DefaultPath::Path(0),
+    records: Records::Cold,
+    warm_subflows: false,
+};
+
 fn fsa_2a(session: &mut Session<'_>) -> Result<(), Error> {
-    session.parameter("congestion control", CC);
-    session.parameter("queue", format!("{QUEUE} packets each way"));
-    session.parameter("sizes", SIZES.join(", "));
-    for window in WINDOWS {
-        let mut pairs = Vec::new();
-        for size in SIZES {
-            pairs.push(pair(session, window, size)?);
-        }
-        session.table(table(window, &pairs));
-        for verdict in verdicts(window, &pairs) {
-            session.verdict(verdict);
-        }
-        let note = format!(
-            "{CC}, initial window {window}, {} runs; bars are 95 % confidence intervals of the mean",
-            session.runs()
-        );
-        session.figure(&format!("fct-iw{window}"), times(&note, &pairs));
-        session.figure(&format!("gap-iw{window}"), gaps(&note, &pairs));
-    }
+    let title = "Flow completion time by where the connection starts";
+    let all = STARTS.run(session, title, |swept| {
+        let gap = |most| gaps(swept, most);
+        let shares: Vec<f64> = gaps(swept, u64::MAX)
+            .iter()
+            .zip(swept.of(ON_FAST))
+            .map(|((_, gap), fast)| gap / fast.mean())
+            .collect();
+        let elsewhere = |way: &str, path: usize| {
+            let first = swept.of(way).first();
+            first.map_or(f64::NAN, |runs| runs.bytes(path))
+        };
+        vec![
+            Verdict::new("gap", Bound::Within(30.0, 200.0), "ms", gap(u64::MAX))
+                .reported("about 100 ms"),
+            Verdict::new("gap up to 256 k", Bound::AtLeast(80.0), "ms", gap(256 * K))
+                .reported("about 100 ms"),
+            Verdict::new(
+                "the gap's share of the time at 4 M over that at 4 k",
+                Bound::Below(1.0),
+                "",
+                [("", shares[shares.len() - 1] / shares[0])],
+            )
+            .reported("relatively less for large flows"),
+            Verdict::new(
+                "bytes on the second subflow at 4 k",
+                Bound::AtMost(0.0),
+                "",
+                [
+                    (ON_FAST, elsewhere(ON_FAST, 1)),
+                    (ON_SLOW, elsewhere(ON_SLOW, 0)),
+                ],
+            )
+            .reported("the first carries everything"),
+        ]
+    })?;
+    session.figure("gap", gap_figure(&all));
     Ok(())
 }
 
-fn cell(seed: u64, window: u32, size: &Size, start: usize) -> Result<Cell, Error> {
-    let paths = "5mbit,40ms,0%;5mbit,100ms,0%".parse();
-    let paths = paths.map_err(|e: crate::paths::PathError| Error::Usage(e.to_string()))?;
-    Ok(Cell {
-        strategy: "minrtt".to_owned(),
-        cc: CC.to_owned(),
-        default_path: DefaultPath::Path(start),
-        initial_window: window,
-        queue: QUEUE,
-        seed,
-        ..Cell::new(paths, size.clone())
-    })
+/// How much longer a start on the slow path makes flows of up to `most` bytes, ms.
+fn gaps(swept: &Swept, most: u64) -> Vec<(String, f64)> {
+    let fast = swept.values(ON_FAST, (0, most), Runs::mean);
+    let slow = swept.values(ON_SLOW, (0, most), Runs::mean);
+    let pairs = slow.into_iter().zip(fast);
+    pairs
+        .map(|((size, slow), (_, fast))| (size, slow - fast))
+        .collect()
 }
 
-fn pair(session: &mut Session<'_>, window: u32, size: &str) -> Result<Pair, Error> {
-    let size: Size = size
-        .parse()
-        .map_err(|e: crate::fct::SizeError| Error::Usage(e.to_string()))?;
-    let mut runs: [Vec<RunResult>; 2] = Default::default();
-    for (start, runs) in runs.iter_mut().enumerate() {
-        let cell = cell(session.seed(), window, &size, start)?;
-        let name = format!("iw{window}-{size}-start{start}");
-        (_, *runs) = session.fct(name, &cell)?;
-    }
-    let ms = runs.each_ref().map(|runs| {
-        let ms = runs.iter().map(|r| r.fct.as_nanos() as f64 / 1e6);
-        ms.collect::<Vec<f64>>()
-    });
-    let differences = stats::differences(&ms[1], &ms[0]).unwrap_or_default();
-    let elsewhere = |start: usize| -> u64 {
-        runs[start]
-            .iter()
-            .filter_map(|r| r.bytes_by_path.get(1 - start))
-            .sum()
-    };
-    Ok(Pair {
-        size,
-        means: ms.each_ref().map(|ms| estimate(ms)),
-        gap: estimate(&differences),
-        elsewhere: elsewhere(0) + elsewhere(1),
-        completed: runs.iter().flatten().all(|r| r.completed),
-    })
-}
-
-/// Mean and half width of its 95 % interval; one run alone says nothing of the latter.
-fn estimate(sample: &[f64]) -> (f64, f64) {
-    let mean = stats::mean(sample).unwrap_or(f64::NAN);
-    (mean, stats::half_width(sample, 0.95).unwrap_or(0.0))
-}
-
-fn verdicts(window: u32, pairs: &[Pair]) -> Vec<Verdict> {
-    let complete = pairs.iter().all(|p| p.completed);
-    let span = |pairs: &[&Pair]| {
-        let gaps = || pairs.iter().map(|p| p.gap.0);
-        (
-            gaps().fold(f64::INFINITY, f64::min),
-            gaps().fold(f64::NEG_INFINITY, f64::max),
-        )
-    };
-    let all = span(&pairs.iter().collect::<Vec<_>>());
-    let short = span(
-        &pairs
-            .iter()
-            .filter(|p| p.size.bytes() <= SHORT)
-            .collect::<Vec<_>>(),
-    );
-    let share = |pair: Option<&Pair>| pair.map_or(f64::NAN, |p| p.gap.0 / p.means[0].0 * 100.0);
-    let shares = (share(pairs.first()), share(pairs.last()));
-    let elsewhere = pairs.first().map_or(u64::MAX, |p| p.elsewhere);
-    let verdict = |claim: &str, reported: &str, measured: String, holds: bool| Verdict {
-        claim: format!("initial window {window}: {claim}"),
-        reported: reported.to_owned(),
-        measured,
-        holds: holds && complete,
-    };
-    vec![
-        verdict(
-            "gap of 40 to 200 ms at every size",
-            "about 100 ms",
-            format!("{:.1} to {:.1} ms", all.0, all.1),
-            all.0 >= 40.0 && all.1 <= 200.0,
-        ),
-        verdict(
-            "gap of at least 80 ms up to 256 k",
-            "about 100 ms",
-            format!("at least {:.1} ms", short.0),
-            short.0 >= 80.0,
-        ),
-        verdict(
-            "relatively less for large flows",
-            "less",
-            format!("{:.0} % at 4 k, {:.1} % at 4 M", shares.0, shares.1),
-            shares.1 < shares.0,
-        ),
-        verdict(
-            "at 4 k no byte on the second subflow",
-            "the first carries everything",
-            format!("{elsewhere} bytes"),
-            elsewhere == 0,
-        ),
-    ]
-}
-
-fn table(window: u32, pairs: &[Pair]) -> Table {
-    let plus_minus = |(mean, half): (f64, f64)| format!("{mean:.1} ± {half:.1}");
-    let row = |p: &Pair| {
-        vec![
-            p.size.to_string(),
-            plus_minus(p.means[0]),
-            plus_minus(p.means[1]),
-            plus_minus(p.gap),
-            format!("{:.1} %", p.gap.0 / p.means[0].0 * 100.0),
-            p.elsewhere.to_string(),
-        ]
-    };
-    let columns = [
-        "size",
-        STARTS[0],
-        STARTS[1],
-        "gap",
-        "of the shorter",
-        "bytes off the first path",
-    ];
-    Table {
-        title: format!(
-            "Flow completion time, ms: mean ± 95 % interval; {CC}, initial window {window}"
-        ),
-        columns: columns.map(str::to_owned).to_vec(),
-        rows: pairs.iter().map(row).collect(),
-    }
-}
-
-fn times(note: &str, pairs: &[Pair]) -> Figure {
-    let series = (0..2).map(|start| Series {
-        name: STARTS[start].to_owned(),
-        points: pairs
-            .iter()
-            .map(|p| Point::with_error(p.size.bytes() as f64, p.means[start].0, p.means[start].1))
-            .collect(),
-        mark: Mark::Line,
+fn gap_figure(all: &[(String, Swept)]) -> Figure {
+    let series = all.iter().map(|(label, swept)| {
+        let pairs = swept.of(ON_SLOW).iter().zip(swept.of(ON_FAST));
+        let point = |(size, (slow, fast)): (&crate::cell::Size, (&Runs, &Runs))| {
+            let gaps = stats::differences(&slow.fct(), &fast.fct()).unwrap_or_default();
+            let mean = stats::mean(&gaps).unwrap_or(f64::NAN);
+            let half = stats::half_width(&gaps, 0.95).unwrap_or(0.0);
+            Point::with_error(size.bytes() as f64, mean, half)
+        };
+        Series {
+            name: label.clone(),
+            points: swept.sizes.iter().zip(pairs).map(point).collect(),
+            mark: Mark::Line,
+        }
     });
     Figure {
-        title: "Flow completion time by where the connection starts".to_owned(),
-        note: format!("2 × 5 Mb/s, 40 and 100 ms, minRTT, {note}"),
+        title: "What a start on the 40 ms path saves against one on the 100 ms path".to_owned(),
+        note: "2 × 5 Mb/s, minRTT; bars are 95 % intervals of the mean of pairs".to_owned(),
         x: Axis::sizes("flow size (bytes)"),
-        y: Axis {
-            scale: Scale::Log,
-            ..Axis::linear("flow completion time (ms)")
-        },
+        y: Axis::linear("difference of flow completion times (ms)"),
         body: Body::Plane(series.collect()),
     }
 }
 
-fn gaps(note: &str, pairs: &[Pair]) -> Figure {
-    let point = |p: &Pair| Point::with_error(p.size.bytes() as f64, p.gap.0, p.gap.1);
-    Figure {
-        title: "What a start on the 40 ms path saves against one on the 100 ms path".to_owned(),
-        note: format!("2 × 5 Mb/s, 40 and 100 ms, minRTT, {note}"),
-        x: Axis::sizes("flow size (bytes)"),
-        y: Axis::linear("difference of flow completion times (ms)"),
-        body: Body::Plane(vec![Series {
-            name: "gap".to_owned(),
-            points: pairs.iter().map(point).collect(),
-            mark: Mark::Line,
-        }]),
+/// Redundancy or not.
+pub const FSA_2B: Definition = Definition {
+    id: "fsa-2b",
+    title: "Round robin or redundant transmission over two lossy paths",
+    source: "FSA-MPTCP, figure 2(b)",
+    setup: "2 paths of 5 Mb/s, round-trip time 40 ms, 1 % loss each; download of 4 k to 1 M; \
+            initial windows of 10 and 3 segments",
+    reported: "Round robin is shorter for 512 k and 1 M and unsteady for small flows; redundant \
+               transmission is steadier everywhere, and much longer for large flows.",
+    must_hold: "The signs of all four statements from 64 k up: means of the completion time, \
+                standard deviations of it from the first byte of the response.",
+    arms: ARMS,
+    cells: |arm| REDUNDANCY.cells(arm),
+    runs: (2000, 20),
+    measure: |session| {
+        let title = "Flow completion time over two paths that lose 1 %";
+        let all = REDUNDANCY.run(session, title, fsa_2b)?;
+        for (label, swept) in &all {
+            let title = format!("Standard deviation from the first byte of the response, {label}");
+            session.table(of_values(&title, swept, |runs| {
+                format!("{:.1}", runs.data_sd())
+            }));
+        }
+        Ok(())
+    },
+};
+
+const REDUNDANCY: Plan = Plan {
+    paths: ALIKE,
+    sizes: [
+        &["4k", "16k", "64k", "128k", "256k", "512k", "1M"],
+        &["64k", "256k", "1M"],
+    ],
+    ccs: &["cubic"],
+    ways: &[
+        Way::strategy("roundrobin"),
+        Way::strategy("redundant"),
+        Way::strategy("adaptive"),
+    ],
+    linux: false,
+    default_path: DefaultPath::Mix,
+    records: Records::Warm,
+    warm_subflows: false,
+};
+
+fn fsa_2b(swept: &Swept) -> Vec<Verdict> {
+    let (one, both) = ("roundrobin", "redundant");
+    let (small, large) = ((64 * K, 256 * K), (512 * K, u64::MAX));
+    let from_64k = (64 * K, u64::MAX);
+    let one_sd = |sizes| swept.shares(one, &[both], sizes, Runs::data_sd);
+    vec![
+        Verdict::new(
+            "mean of round robin over that of redundant, 512 k and 1 M",
+            Bound::Below(1.0),
+            "",
+            swept.shares(one, &[both], large, Runs::mean),
+        )
+        .reported("shorter"),
+        Verdict::new(
+            "standard deviation of round robin over that of redundant, 64 k to 256 k",
+            Bound::Above(1.0),
+            "",
+            one_sd(small),
+        )
+        .reported("unsteady for small flows"),
+        Verdict::new(
+            "standard deviation of redundant over that of round robin, from 64 k",
+            Bound::Below(1.0),
+            "",
+            swept.shares(both, &[one], from_64k, Runs::data_sd),
+        )
+        .reported("steadier everywhere")
+        .unless(
+            "at 1 M redundant takes 1.7 times as long and meets as many more losses; as a share \
+             of the mean it is steadier there too",
+        ),
+        Verdict::new(
+            "mean of redundant over that of round robin, 512 k and 1 M",
+            Bound::AtLeast(1.15),
+            "",
+            swept.shares(both, &[one], large, Runs::mean),
+        )
+        .reported("much longer for large flows"),
+    ]
+}
+
+/// A label as part of a file name.
+fn file_name(label: &str) -> String {
+    label.to_lowercase().replace(", ", "-").replace(' ', "")
+}
+
+/// A table of one value of each way, by size.
+fn of_values(title: &str, swept: &Swept, value: fn(&Runs) -> String) -> Table {
+    let names = swept.ways.iter().map(|(name, _)| (*name).to_owned());
+    let row = |(n, size): (usize, &crate::cell::Size)| {
+        let values = swept.ways.iter().map(|(_, runs)| value(&runs[n]));
+        std::iter::once(size.to_string()).chain(values).collect()
+    };
+    Table {
+        title: title.to_owned(),
+        columns: std::iter::once("size".to_owned()).chain(names).collect(),
+        rows: swept.sizes.iter().enumerate().map(row).collect(),
     }
+}
+
+/// Redundancy against timeouts.
+pub const FSA_3: Definition = Definition {
+    id: "fsa-3",
+    title: "Retransmission timeouts of mice, with and without redundancy",
+    source: "FSA-MPTCP, figure 3",
+    setup: "2 paths of 5 Mb/s, round-trip time 40 ms, 1 % loss each; download of 16 k to 512 k; \
+            initial windows of 10 and 3 segments",
+    reported: "Redundancy could partly avoid timeouts.",
+    must_hold: "Timeouts per flow, and the share of flows that have any: redundant and fsa lower \
+                than roundrobin, over all sizes.",
+    // Over links there are too few runs to see any: one flow in two hundred has a timeout.
+    arms: &[Arm::Sim],
+    cells: |arm| TIMEOUTS.cells(arm),
+    runs: (2000, 3),
+    measure: |session| {
+        let title = "Flow completion time of mice over two paths that lose 1 %";
+        let all = TIMEOUTS.run(session, title, fsa_3)?;
+        for (label, swept) in &all {
+            let title = format!("Timeouts per flow (share of flows that have any), {label}");
+            let text =
+                |runs: &Runs| format!("{:.4} ({:.2} %)", runs.rtos(), runs.timed_out() * 100.0);
+            session.table(of_values(&title, swept, text));
+        }
+        for (label, swept) in &all {
+            let note = format!("{ALIKE}; {label}");
+            let share = |runs: &Runs| runs.timed_out() * 100.0;
+            let figure = swept.bars(
+                "Flows that have a retransmission timeout",
+                &note,
+                ("share of flows (%)", share),
+            );
+            session.figure(&format!("rtos-{}", file_name(label)), figure);
+        }
+        Ok(())
+    },
+};
+
+const TIMEOUTS: Plan = Plan {
+    sizes: [&["16k", "32k", "64k", "128k", "256k", "512k"]; 2],
+    ways: &[
+        Way::strategy("roundrobin"),
+        Way::strategy("redundant"),
+        Way::strategy("fsa"),
+        Way::strategy("adaptive"),
+    ],
+    ..REDUNDANCY
+};
+
+fn fsa_3(swept: &Swept) -> Vec<Verdict> {
+    let mean = |way: &str, value| {
+        let values = swept.values(way, ALL, value).into_iter();
+        stats::mean(&values.map(|(_, value)| value).collect::<Vec<_>>()).unwrap_or(f64::NAN)
+    };
+    let mut verdicts = Vec::new();
+    for (what, value) in [
+        ("timeouts per flow", Runs::rtos as fn(&Runs) -> f64),
+        ("share of flows with a timeout", Runs::timed_out),
+    ] {
+        let base = mean("roundrobin", value);
+        for way in ["redundant", "fsa"] {
+            verdicts.push(
+                Verdict::new(
+                    format!("{what}: {way} less roundrobin"),
+                    Bound::Below(0.0),
+                    "",
+                    [("", mean(way, value) - base)],
+                )
+                .reported("partly avoided"),
+            );
+        }
+    }
+    verdicts
+}
+
+/// The degree of redundancy.
+pub const FSA_5: Definition = Definition {
+    id: "fsa-5",
+    title: "The share of copies on the poor path, by flow size",
+    source: "FSA-MPTCP, figure 5",
+    setup: "2 paths of 5 Mb/s, 40 ms without loss and 100 ms with 2 %; subflows are established; \
+            download of 16 k to 1 M; packets that fsa sent while unsent data remained, pooled over \
+            all runs",
+    reported: "94 % at 64 k, 50 % at 512 k.",
+    must_hold: "The formula gives the reported shares; the measured ones are printed beside it, \
+                within 5 points from 64 k up.",
+    arms: ARMS,
+    cells: |arm| COPIES.cells(arm),
+    runs: (400, 10),
+    measure: fsa_5,
+};
+
+const COPIES: Plan = Plan {
+    paths: UNLIKE,
+    sizes: [
+        &["16k", "32k", "64k", "128k", "256k", "512k", "768k", "1M"],
+        &["64k", "128k", "256k", "512k"],
+    ],
+    ways: &[Way::strategy("fsa")],
+    warm_subflows: true,
+    ..REDUNDANCY
+};
+
+fn fsa_5(session: &mut Session<'_>) -> Result<(), Error> {
+    let formula = |size: u64| Limits::default().redundancy(size);
+    session.verdict(
+        Verdict::new(
+            "the formula",
+            Bound::Within(-0.005, 0.005),
+            "from the reported share",
+            [
+                ("64k", formula(64 * K) - 0.94),
+                ("512k", formula(512 * K) - 0.5),
+            ],
+        )
+        .reported("94 % at 64 k, 50 % at 512 k"),
+    );
+    let title = "Flow completion time of fsa with established subflows";
+    let all = COPIES.run(session, title, |swept| vec![copies_verdict(swept)])?;
+    let curve = (0..=300).map(|n| (14.0 + 6.0 * f64::from(n) / 300.0).exp2());
+    let mut series = vec![Series {
+        name: "formula".to_owned(),
+        points: curve
+            .map(|size| Point::new(size, formula(size as u64)))
+            .collect(),
+        mark: Mark::Dots,
+    }];
+    for (label, swept) in &all {
+        let points = swept.sizes.iter().zip(swept.of("fsa"));
+        series.push(Series {
+            name: format!("measured, {label}"),
+            points: points
+                .map(|(size, runs)| Point::new(size.bytes() as f64, runs.copies(1)))
+                .collect(),
+            mark: Mark::Line,
+        });
+        session.table(of_values(
+            &format!("Share of copies on the poor path, {label}"),
+            swept,
+            |runs| format!("{:.3}", runs.copies(1)),
+        ));
+    }
+    let figure = Figure {
+        title: "Share of copies on the poor path".to_owned(),
+        note: format!("{UNLIKE}; fsa, packets sent while unsent data remained"),
+        x: Axis::sizes("flow size (bytes)"),
+        y: Axis {
+            format: Format::Percent,
+            ..Axis::linear("share of copies")
+        },
+        body: Body::Plane(series),
+    };
+    session.figure("alpha", figure);
+    Ok(())
+}
+
+/// Measured shares of copies from 64 k up, as their distance from alpha.
+fn copies_verdict(swept: &Swept) -> Verdict {
+    let sizes = swept.sizes.iter().filter(|size| size.bytes() >= 64 * K);
+    let shares = swept.values("fsa", (64 * K, u64::MAX), |runs| runs.copies(1));
+    let distance = |(size, (label, share)): (&crate::cell::Size, (String, f64))| {
+        (
+            label,
+            (share - Limits::default().redundancy(size.bytes())) * 100.0,
+        )
+    };
+    Verdict::new(
+        "share of copies on the poor path less alpha",
+        Bound::Within(-5.0, 5.0),
+        "points",
+        sizes.zip(shares).map(distance),
+    )
+    .reported("94 % at 64 k, 50 % at 512 k")
+}
+
+const RIVALS: [&str; 3] = ["minrtt", "roundrobin", "redundant"];
+
+/// Mice.
+pub const FSA_6B: Definition = Definition {
+    id: "fsa-6b",
+    title: "Mice over a good and a poor path: fsa against the baselines",
+    source: "FSA-MPTCP, figure 6(b)",
+    setup: "2 paths of 5 Mb/s, 40 ms without loss and 100 ms with 2 %; download of 64 k to 512 k; \
+            connections open on each path in turn; initial windows of 10 and 3 segments",
+    reported: "FSA has the shortest mean completion time and the smallest jitter at all four \
+               sizes; 94 % of the packets on the poor path are redundant at 64 kB, 50 % at 512 kB.",
+    must_hold: "Both orders on the mix of first paths; the share of copies on the poor path within \
+                5 points of alpha.",
+    arms: ARMS,
+    cells: |arm| MICE.cells(arm) + MICE_COPIES.cells(arm),
+    runs: (400, 6),
+    measure: |session| {
+        let all = MICE.run(session, "Flow completion time of mice", fsa_6b)?;
+        for (label, swept) in &all {
+            let figure = swept.bars(
+                "Standard deviation of the flow completion time of mice",
+                &format!("{UNLIKE}; {label}"),
+                ("standard deviation (ms)", Runs::sd),
+            );
+            session.figure(&format!("sd-{}", file_name(label)), figure);
+        }
+        for (label, sweep) in MICE_COPIES.sweeps(session.arm())? {
+            let sweep = Sweep {
+                name: format!("joined-{}", sweep.name),
+                ..sweep
+            };
+            let mut verdict = copies_verdict(&sweep.run(session)?);
+            verdict.claim = format!("{label}: {}", verdict.claim);
+            session.verdict(verdict);
+        }
+        Ok(())
+    },
+};
+
+const MICE: Plan = Plan {
+    paths: UNLIKE,
+    sizes: [&["64k", "128k", "256k", "512k"]; 2],
+    ways: &[
+        Way::strategy("fsa"),
+        Way::strategy("minrtt"),
+        Way::strategy("roundrobin"),
+        Way::strategy("redundant"),
+        Way::strategy("adaptive"),
+    ],
+    linux: true,
+    ..REDUNDANCY
+};
+
+const MICE_COPIES: Plan = Plan {
+    sizes: MICE.sizes,
+    ..COPIES
+};
+
+fn fsa_6b(swept: &Swept) -> Vec<Verdict> {
+    const WHY: &str = "the published rule spends window space on copies: half of what the poor \
+                       path sends at 512 k is nothing new";
+    vec![
+        Verdict::new(
+            "mean of fsa over the lowest of the others'",
+            Bound::Below(1.0),
+            "",
+            swept.shares("fsa", &RIVALS, ALL, Runs::mean),
+        )
+        .reported("the shortest at all four sizes")
+        .unless(WHY),
+        Verdict::new(
+            "standard deviation of fsa over the lowest of the others'",
+            Bound::Below(1.0),
+            "",
+            swept.shares("fsa", &RIVALS, ALL, Runs::sd),
+        )
+        .reported("the smallest at all four sizes"),
+        Verdict::new(
+            "mean of adaptive over that of the best of fsa and the others",
+            Bound::AtMost(1.02),
+            "",
+            swept.shares(
+                "adaptive",
+                &["fsa", "minrtt", "roundrobin", "redundant"],
+                ALL,
+                Runs::mean,
+            ),
+        ),
+    ]
+}
+
+/// Elephants.
+pub const FSA_6C: Definition = Definition {
+    id: "fsa-6c",
+    title: "Elephants over a good and a poor path: fsa against the baselines",
+    source: "FSA-MPTCP, figure 6(c)",
+    setup: "2 paths of 5 Mb/s, 40 ms without loss and 100 ms with 2 %; download of 1 M to 8 M; \
+            connections open on each path in turn; initial windows of 10 and 3 segments; CUBIC \
+            and LIA",
+    reported: "FSA, round robin and minRTT take the same time, all less than redundant.",
+    must_hold: "fsa within 3 % of the better of minrtt and roundrobin; redundant at least 1.15 \
+                times as long as fsa.",
+    arms: ARMS,
+    cells: |arm| ELEPHANTS.cells(arm),
+    runs: (100, 4),
+    measure: |session| {
+        let title = "Flow completion time of elephants";
+        ELEPHANTS.run(session, title, fsa_6c).map(drop)
+    },
+};
+
+const ELEPHANTS: Plan = Plan {
+    sizes: [&["1M", "2M", "4M", "8M"], &["1M", "4M"]],
+    ccs: &["cubic", "lia"],
+    ..MICE
+};
+
+fn fsa_6c(swept: &Swept) -> Vec<Verdict> {
+    vec![
+        Verdict::new(
+            "mean of fsa over that of the better of minrtt and roundrobin",
+            Bound::AtMost(1.03),
+            "",
+            swept.shares("fsa", &["minrtt", "roundrobin"], ALL, Runs::mean),
+        )
+        .reported("the same"),
+        Verdict::new(
+            "mean of redundant over that of fsa",
+            Bound::AtLeast(1.15),
+            "",
+            swept.shares("redundant", &["fsa"], ALL, Runs::mean),
+        )
+        .reported("longer"),
+        Verdict::new(
+            "mean of adaptive over that of the best of fsa and the others",
+            Bound::AtMost(1.02),
+            "",
+            swept.shares(
+                "adaptive",
+                &["fsa", "minrtt", "roundrobin", "redundant"],
+                ALL,
+                Runs::mean,
+            ),
+        ),
+    ]
 }

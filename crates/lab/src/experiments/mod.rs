@@ -6,10 +6,14 @@
 //! [`crate::report`] stores them and makes pages of what is stored.
 
 mod definition;
+mod failover;
 mod fsa;
 mod grid;
+mod kernel;
 mod outcome;
 mod session;
+mod sweep;
+mod verdict;
 
 #[cfg(test)]
 mod tests;
@@ -17,11 +21,23 @@ mod tests;
 use std::fmt;
 
 pub use definition::Definition;
-pub use outcome::{Findings, Outcome, Request, Table, Verdict};
+pub use outcome::{Findings, Outcome, Request, Table};
 pub use session::Session;
+pub use verdict::{Bound, Verdict};
 
 /// Every experiment, in the order in which they are listed.
-pub static ALL: &[Definition] = &[fsa::FSA_2A, grid::GRID];
+pub static ALL: &[Definition] = &[
+    fsa::FSA_2A,
+    fsa::FSA_2B,
+    fsa::FSA_3,
+    fsa::FSA_5,
+    fsa::FSA_6A,
+    fsa::FSA_6B,
+    fsa::FSA_6C,
+    failover::FAILOVER,
+    grid::GRID,
+    kernel::KERNEL,
+];
 
 /// The experiment called `id`.
 ///

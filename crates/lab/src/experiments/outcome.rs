@@ -3,7 +3,9 @@
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
 
+use super::verdict::Verdict;
 use crate::arm::Arm;
 use crate::plot::Figure;
 
@@ -42,6 +44,8 @@ pub struct Findings {
     pub figures: Vec<(String, Figure)>,
     /// What was measured, by cell.
     pub records: Vec<(String, serde_json::Value)>,
+    /// Captures by name, as pcapng files.
+    pub captures: Vec<(String, Vec<u8>)>,
 }
 
 /// What an experiment found, as the report shows it.
@@ -75,19 +79,6 @@ pub struct Outcome {
     pub figures: Vec<String>,
 }
 
-/// Whether one claim holds.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Verdict {
-    /// What must hold.
-    pub claim: String,
-    /// What the source reports of it; may be empty.
-    pub reported: String,
-    /// What was measured.
-    pub measured: String,
-    /// Whether it holds.
-    pub holds: bool,
-}
-
 /// A table of text.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Table {
@@ -103,5 +94,27 @@ impl Outcome {
     /// Whether all claims hold.
     pub fn holds(&self) -> bool {
         self.verdicts.iter().all(|v| v.holds)
+    }
+
+    /// The outcome for machines: what was reported and what was measured, by claim.
+    pub fn json(&self) -> Value {
+        let by_claim = |value: fn(&Verdict) -> Value| -> Map<String, Value> {
+            let each = self.verdicts.iter().map(|v| (v.claim.clone(), value(v)));
+            each.filter(|(_, value)| value != "").collect()
+        };
+        let parameters = self.parameters.iter();
+        let parameters = parameters.map(|(name, value)| (name.clone(), json!(value)));
+        let mut parameters: Map<String, Value> = parameters.collect();
+        parameters.insert("arm".to_owned(), json!(self.arm));
+        parameters.insert("runs".to_owned(), json!(self.runs));
+        parameters.insert("set-up".to_owned(), json!(self.setup));
+        json!({
+            "id": self.id,
+            "holds": self.holds(),
+            "reported": by_claim(|v| json!(v.reported)),
+            "measured": by_claim(Verdict::json),
+            "parameters": parameters,
+            "seeds": [self.seed],
+        })
     }
 }

@@ -2,7 +2,8 @@
 
 use serde_json::json;
 
-use super::outcome::{Findings, Outcome, Request, Table, Verdict};
+use super::outcome::{Findings, Outcome, Request, Table};
+use super::verdict::Verdict;
 use crate::arm::{Arm, Error};
 use crate::fct::{self, Cell, Row, RunResult};
 use crate::plot::Figure;
@@ -22,6 +23,7 @@ impl<'a> Session<'a> {
                 outcome,
                 figures: Vec::new(),
                 records: Vec::new(),
+                captures: Vec::new(),
             },
         }
     }
@@ -44,19 +46,26 @@ impl<'a> Session<'a> {
     ///
     /// # Errors
     /// As [`fct::run`].
-    pub fn fct(&mut self, name: String, cell: &Cell) -> Result<(Row, Vec<RunResult>), Error> {
-        let results = self.runs_of(cell, self.runs())?;
-        let row = Row::new(cell, self.request.arm, &results);
+    pub fn fct(&mut self, name: String, cell: &Cell) -> Result<Vec<RunResult>, Error> {
+        self.fct_on(self.arm(), name, cell)
+    }
+
+    /// The same on an arm that stands beside the experiment's own.
+    ///
+    /// # Errors
+    /// As [`fct::run`].
+    pub fn fct_on(&mut self, arm: Arm, name: String, cell: &Cell) -> Result<Vec<RunResult>, Error> {
+        let results = self.runs_on(arm, cell, self.runs())?;
         let each: Vec<_> = results.iter().map(run_record).collect();
         let record = json!({
-            "cell": row,
+            "cell": Row::new(cell, arm, &results),
             "default_path": cell.default_path.to_string(),
             "initial_window": cell.initial_window,
             "queue": cell.queue,
             "runs": each,
         });
         self.record(name, record);
-        Ok((row, results))
+        Ok(results)
     }
 
     /// Makes `runs` runs of `cell` and leaves no record of them.
@@ -64,11 +73,12 @@ impl<'a> Session<'a> {
     /// # Errors
     /// As [`fct::run`].
     pub fn runs_of(&self, cell: &Cell, runs: u64) -> Result<Vec<RunResult>, Error> {
+        self.runs_on(self.arm(), cell, runs)
+    }
+
+    fn runs_on(&self, arm: Arm, cell: &Cell, runs: u64) -> Result<Vec<RunResult>, Error> {
         let Request {
-            arm,
-            threads,
-            progress,
-            ..
+            threads, progress, ..
         } = self.request;
         fct::run(cell, arm, runs, threads, progress)
     }
@@ -78,15 +88,24 @@ impl<'a> Session<'a> {
         self.findings.records.push((name, value));
     }
 
+    /// Keeps a capture under a name that is a file name without extension.
+    pub fn capture(&mut self, name: &str, pcapng: Vec<u8>) {
+        self.findings.captures.push((name.to_owned(), pcapng));
+    }
+
     /// How the cells are run.
     pub fn arm(&self) -> Arm {
         self.request.arm
     }
 
-    /// Prints a parameter under the result.
+    /// Prints a parameter under the result; one that was several things, as all of them.
     pub fn parameter(&mut self, name: &str, value: impl ToString) {
-        let parameters = &mut self.findings.outcome.parameters;
-        parameters.push((name.to_owned(), value.to_string()));
+        let (parameters, value) = (&mut self.findings.outcome.parameters, value.to_string());
+        match parameters.iter_mut().find(|(known, _)| known == name) {
+            None => parameters.push((name.to_owned(), value)),
+            Some((_, before)) if before.split(" | ").any(|one| one == value) => {}
+            Some((_, before)) => *before += &format!(" | {value}"),
+        }
     }
 
     /// Adds a verdict.
@@ -119,5 +138,6 @@ fn run_record(result: &RunResult) -> serde_json::Value {
         "copies_by_path": result.copies_by_path,
         "join_syns": result.join_syns,
         "retransmissions": result.retransmissions,
+        "rtos": result.rtos,
     })
 }

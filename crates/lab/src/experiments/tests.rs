@@ -27,49 +27,109 @@ fn an_unknown_id_is_answered_with_near_ones() {
     );
 }
 
+fn run(id: &str, runs: u64, seed: u64, threads: usize) -> Findings {
+    let made = AtomicU64::new(0);
+    let count = || {
+        made.fetch_add(1, Ordering::Relaxed);
+    };
+    let definition = find(id).unwrap();
+    let request = Request {
+        arm: Arm::Sim,
+        runs,
+        seed,
+        threads,
+        progress: &count,
+    };
+    let findings = definition.run(request).unwrap();
+    let announced = (definition.cells)(Arm::Sim) as u64 * runs;
+    assert_eq!(made.load(Ordering::Relaxed), announced, "{id}");
+    findings
+}
+
+/// What every experiment owes to those who read its outcome.
+fn assert_whole(findings: &Findings) {
+    let outcome = &findings.outcome;
+    assert_eq!(outcome.figures.len(), findings.figures.len());
+    for Table { columns, rows, .. } in &outcome.tables {
+        assert!(rows.iter().all(|row| row.len() == columns.len()));
+    }
+    let claims: BTreeSet<_> = outcome.verdicts.iter().map(|v| &v.claim).collect();
+    assert_eq!(
+        claims.len(),
+        outcome.verdicts.len(),
+        "no claim hides another"
+    );
+    let names = findings.records.iter().map(|(name, _)| name);
+    let names: BTreeSet<_> = names.collect();
+    assert_eq!(names.len(), findings.records.len(), "no file hides another");
+    let json = outcome.json();
+    for claim in claims {
+        assert_eq!(
+            json["measured"][claim]["holds"].is_boolean(),
+            true,
+            "{claim}"
+        );
+    }
+}
+
 /// The seed alone decides what is found.
 #[test]
 fn fsa_2a_runs_in_the_simulator() {
-    let definition = find("fsa-2a").unwrap();
-    let runs = AtomicU64::new(0);
-    let count = || {
-        runs.fetch_add(1, Ordering::Relaxed);
-    };
-    let run = |seed, threads| {
-        let request = Request {
-            arm: Arm::Sim,
-            runs: 2,
-            seed,
-            threads,
-            progress: &count,
-        };
-        definition.run(request).unwrap()
-    };
-    let findings = run(1, 2);
-    let cells = (definition.cells)(Arm::Sim);
-    assert_eq!(runs.load(Ordering::Relaxed), cells as u64 * 2);
-    assert_eq!(findings.records.len(), cells);
-    let outcome = &findings.outcome;
-    assert_eq!(outcome.figures.len(), findings.figures.len());
-    for table in &outcome.tables {
-        assert!(
-            table
-                .rows
-                .iter()
-                .all(|row| row.len() == table.columns.len())
-        );
-    }
+    let findings = run("fsa-2a", 2, 1, 2);
+    assert_whole(&findings);
+    assert_eq!(
+        findings.records.len(),
+        (find("fsa-2a").unwrap().cells)(Arm::Sim)
+    );
     // What a flow of three packets does is sure; the other claims are about means.
-    let sure = outcome
+    let sure = findings
+        .outcome
         .verdicts
         .iter()
-        .filter(|v| v.claim.ends_with("on the second subflow"));
+        .filter(|v| v.claim.contains("bytes on the second subflow"));
     let sure: Vec<bool> = sure.map(|v| v.holds).collect();
-    assert_eq!(sure, [true, true], "{:#?}", outcome.verdicts);
-    let again = run(1, 1);
+    assert_eq!(sure, [true, true], "{:#?}", findings.outcome.verdicts);
+    let again = run("fsa-2a", 2, 1, 1);
     assert_eq!(again.outcome, findings.outcome);
     assert_eq!(again.records, findings.records);
-    assert_ne!(run(2, 2).records, findings.records);
+    assert_ne!(run("fsa-2a", 2, 2, 2).records, findings.records);
+}
+
+/// No claim of it is a matter of chance: a run each says it.
+#[test]
+fn a_tiny_flow_opens_no_second_subflow_with_fsa() {
+    let findings = run("fsa-6a", 2, 1, 2);
+    assert_whole(&findings);
+    assert!(findings.outcome.holds(), "{:#?}", findings.outcome.verdicts);
+    let again = run("fsa-6a", 2, 1, 1);
+    assert_eq!(again.captures, findings.captures);
+    assert_eq!(again.outcome, findings.outcome);
+}
+
+#[test]
+fn every_fsa_experiment_measures_what_it_claims() {
+    for id in ["fsa-2b", "fsa-3", "fsa-5", "fsa-6b"] {
+        let findings = run(id, 2, 1, 2);
+        assert_whole(&findings);
+        let missing = |v: &&Verdict| v.values.iter().any(|(_, value)| value.is_none());
+        let missing: Vec<_> = findings.outcome.verdicts.iter().filter(missing).collect();
+        assert!(missing.is_empty(), "{id}: {missing:#?}");
+    }
+}
+
+/// The pause and the return are seen at all: ten seconds without one of the paths.
+#[test]
+fn a_dark_path_is_seen_in_what_arrives() {
+    let findings = run("failover", 1, 1, 2);
+    assert_whole(&findings);
+    let values = findings.outcome.verdicts.iter().flat_map(|v| &v.values);
+    let pauses = findings.outcome.verdicts.iter();
+    let pauses = pauses.filter(|v| v.claim.ends_with("longest pause"));
+    for (_, pause) in pauses.flat_map(|v| &v.values) {
+        // Nobody can know of it before an acknowledgement is overdue.
+        assert!(pause.is_some_and(|timeouts| timeouts > 0.2), "{pause:?}");
+    }
+    assert!(values.into_iter().all(|(_, value)| value.is_some()));
 }
 
 /// Two cells, both lossless, so that a few runs tell who is faster.

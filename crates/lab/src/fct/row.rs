@@ -151,6 +151,7 @@ mod tests {
             copies_by_path: copies.to_vec(),
             join_syns: 1,
             retransmissions: 2,
+            ..RunResult::default()
         }
     }
 

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::store::Stored;
-use crate::experiments::{Outcome, Table};
+use crate::experiments::{Outcome, Table, Verdict};
 use crate::plot::escape;
 
 const STYLE: &str = "\
@@ -15,44 +15,131 @@ td.n{text-align:right;font-variant-numeric:tabular-nums}\
 .yes{color:#00664a;font-weight:bold}.no{color:#b03a00;font-weight:bold}\
 figure{margin:1rem 0}svg{max-width:100%;height:auto}dt{font-weight:bold}dd{margin:0 0 .4rem 1.2rem}";
 
-/// What a claim or an experiment is called that does or does not hold.
-fn word(holds: bool) -> &'static str {
-    if holds { "holds" } else { "does not hold" }
+/// A part of the report.
+enum Block<'a> {
+    /// An experiment begins: its id and title.
+    Section(&'a str, &'a str),
+    /// Names and texts.
+    Facts(Vec<(String, String)>),
+    Table(Table),
+    Figure {
+        /// Where it is, from the directory of the results.
+        file: String,
+        name: &'a str,
+        svg: &'a str,
+    },
 }
 
-fn summary(stored: &[Stored]) -> Vec<[String; 5]> {
-    let row = |s: &Stored| {
-        let Outcome {
-            id,
-            title,
-            arm,
-            verdicts,
-            ..
-        } = &s.outcome;
-        let holding = verdicts.iter().filter(|v| v.holds).count();
-        let claims = format!("{holding} of {} claims", verdicts.len());
-        [
-            id.clone(),
-            title.clone(),
-            arm.clone(),
-            word(s.outcome.holds()).to_owned(),
-            claims,
+/// The report: the results of an experiment on all arms stand together.
+fn blocks(stored: &[Stored]) -> Vec<Block<'_>> {
+    let mut blocks = vec![Block::Table(summary(stored))];
+    for arms in stored.chunk_by(|a, b| a.outcome.id == b.outcome.id) {
+        let first = &arms[0].outcome;
+        blocks.push(Block::Section(&first.id, &first.title));
+        let texts = [
+            ("Source", &first.source),
+            ("Set-up", &first.setup),
+            ("Reported", &first.reported),
+            ("Must hold", &first.must_hold),
+        ];
+        let texts = texts.into_iter().filter(|(_, text)| !text.is_empty());
+        let texts = texts.map(|(name, text)| (name.to_owned(), text.clone()));
+        let run_with = arms.iter().map(|one| parameters(&one.outcome));
+        blocks.push(Block::Facts(texts.chain(run_with).collect()));
+        blocks.push(Block::Table(claims(arms)));
+        for Stored { outcome, svgs } in arms {
+            for (name, svg) in outcome.figures.iter().zip(svgs) {
+                let file = format!("{}/{}/{name}.svg", outcome.id, outcome.arm);
+                blocks.push(Block::Figure { file, name, svg });
+            }
+            blocks.extend(outcome.tables.iter().map(|table| {
+                Block::Table(Table {
+                    title: format!("{}: {}", outcome.arm, table.title),
+                    ..table.clone()
+                })
+            }));
+        }
+    }
+    blocks
+}
+
+fn columns(names: &[&str]) -> Vec<String> {
+    names.iter().map(|name| (*name).to_owned()).collect()
+}
+
+fn summary(stored: &[Stored]) -> Table {
+    let row = |Stored { outcome, .. }: &Stored| {
+        let holding = outcome.verdicts.iter().filter(|v| v.holds).count();
+        let word = if outcome.holds() {
+            "holds"
+        } else {
+            "does not hold"
+        };
+        vec![
+            outcome.id.clone(),
+            outcome.title.clone(),
+            outcome.arm.clone(),
+            word.to_owned(),
+            format!("{holding} of {} claims", outcome.verdicts.len()),
         ]
     };
-    stored.iter().map(row).collect()
+    Table {
+        title: "All results".to_owned(),
+        columns: columns(&["id", "what is compared", "arm", "holds?", ""]),
+        rows: stored.iter().map(row).collect(),
+    }
 }
 
-fn parameters(outcome: &Outcome) -> String {
-    let mut all = vec![format!("arm {}", outcome.arm)];
-    all.push(format!("{} runs of each cell", outcome.runs));
-    all.push(format!("seed {}", outcome.seed));
-    all.extend(
-        outcome
-            .parameters
-            .iter()
-            .map(|(name, value)| format!("{name}: {value}")),
-    );
-    all.join("; ")
+/// What was reported and measured of each claim, on every arm.
+fn claims(arms: &[Stored]) -> Table {
+    let mut rows: Vec<Vec<String>> = Vec::new();
+    let judged = |one: &Stored, expected: &str| -> Option<Verdict> {
+        let mut verdicts = one.outcome.verdicts.iter();
+        verdicts.find(|v| v.expected() == expected).cloned()
+    };
+    for verdict in arms.iter().flat_map(|one| &one.outcome.verdicts) {
+        let expected = verdict.expected();
+        if rows.iter().any(|row| row[0] == expected) {
+            continue;
+        }
+        let of_arms: Vec<Option<Verdict>> = arms.iter().map(|a| judged(a, &expected)).collect();
+        let mut row = vec![expected, verdict.reported.clone()];
+        let measured = |v: &Option<Verdict>| v.as_ref().map(Verdict::measured);
+        row.extend(of_arms.iter().map(|v| measured(v).unwrap_or_default()));
+        let words = arms.iter().zip(&of_arms);
+        let words = words.filter_map(|(one, v)| Some((&one.outcome.arm, v.as_ref()?.word())));
+        let mut words: Vec<(&String, String)> = words.collect();
+        words.dedup_by(|a, b| a.1 == b.1);
+        row.push(match &words[..] {
+            [(_, word)] => word.clone(),
+            _ => {
+                let each = words.iter().map(|(arm, word)| format!("{arm} {word}"));
+                each.collect::<Vec<_>>().join("; ")
+            }
+        });
+        rows.push(row);
+    }
+    let measured = arms
+        .iter()
+        .map(|one| format!("measured ({})", one.outcome.arm));
+    let mut head = columns(&["must hold", "reported"]);
+    head.extend(measured);
+    head.push("holds?".to_owned());
+    Table {
+        title: "What must hold".to_owned(),
+        columns: head,
+        rows,
+    }
+}
+
+fn parameters(outcome: &Outcome) -> (String, String) {
+    let mut all = vec![
+        format!("{} runs of each cell", outcome.runs),
+        format!("seed {}", outcome.seed),
+    ];
+    let named = outcome.parameters.iter();
+    all.extend(named.map(|(name, value)| format!("{name}: {value}")));
+    (format!("Run with ({})", outcome.arm), all.join("; "))
 }
 
 /// The page: every figure is part of it.
@@ -61,76 +148,31 @@ pub fn html(stored: &[Stored]) -> String {
         "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
          <title>Report of the lab</title>\n<style>",
     );
+    out += STYLE;
+    out += "</style>\n</head>\n<body>\n<h1>Report of the lab</h1>\n";
     // Writing to a string does not fail.
-    let _ = writeln!(
-        out,
-        "{STYLE}</style>\n</head>\n<body>\n<h1>Report of the lab</h1>\n<table>"
-    );
-    out.push_str(
-        "<tr><th>id</th><th>what is compared</th><th>arm</th><th>result</th><th></th></tr>\n",
-    );
-    for [id, title, arm, result, claims] in summary(stored) {
-        let _ = writeln!(
-            out,
-            "<tr><td><a href=\"#{0}-{2}\">{0}</a></td><td>{1}</td><td>{2}</td>{3}<td>{claims}</td></tr>",
-            escape(&id),
-            escape(&title),
-            escape(&arm),
-            verdict_cell(result == word(true))
-        );
+    for block in blocks(stored) {
+        match block {
+            Block::Section(id, title) => {
+                let (id, title) = (escape(id), escape(title));
+                let _ = writeln!(out, "<h2 id=\"{id}\">{id}: {title}</h2>");
+            }
+            Block::Facts(facts) => {
+                out += "<dl>\n";
+                for (name, text) in facts {
+                    let (name, text) = (escape(&name), escape(&text));
+                    let _ = writeln!(out, "<dt>{name}</dt><dd>{text}</dd>");
+                }
+                out += "</dl>\n";
+            }
+            Block::Table(table) => html_table(&mut out, &table),
+            Block::Figure { svg, .. } => {
+                let _ = writeln!(out, "<figure>{svg}</figure>");
+            }
+        }
     }
-    out.push_str("</table>\n");
-    for one in stored {
-        html_section(&mut out, one);
-    }
-    out.push_str("</body>\n</html>\n");
+    out += "</body>\n</html>\n";
     out
-}
-
-fn verdict_cell(holds: bool) -> String {
-    let class = if holds { "yes" } else { "no" };
-    format!("<td class=\"{class}\">{}</td>", word(holds))
-}
-
-fn html_section(out: &mut String, stored: &Stored) {
-    let o = &stored.outcome;
-    let _ = writeln!(
-        out,
-        "<h2 id=\"{0}-{1}\">{0} ({1}): {2}</h2>\n<dl>",
-        escape(&o.id),
-        escape(&o.arm),
-        escape(&o.title)
-    );
-    let parameters = parameters(o);
-    for (name, text) in [
-        ("Source", &o.source),
-        ("Set-up", &o.setup),
-        ("Reported", &o.reported),
-        ("Must hold", &o.must_hold),
-        ("Run with", &parameters),
-    ] {
-        let _ = writeln!(out, "<dt>{name}</dt><dd>{}</dd>", escape(text));
-    }
-    out.push_str(
-        "</dl>\n<table>\n<tr><th>claim</th><th>reported</th><th>measured</th><th></th></tr>\n",
-    );
-    for v in &o.verdicts {
-        let _ = writeln!(
-            out,
-            "<tr><td>{}</td><td>{}</td><td>{}</td>{}</tr>",
-            escape(&v.claim),
-            escape(&v.reported),
-            escape(&v.measured),
-            verdict_cell(v.holds)
-        );
-    }
-    out.push_str("</table>\n");
-    for svg in &stored.svgs {
-        let _ = writeln!(out, "<figure>{svg}</figure>");
-    }
-    for table in &o.tables {
-        html_table(out, table);
-    }
 }
 
 fn html_table(out: &mut String, table: &Table) {
@@ -145,10 +187,20 @@ fn html_table(out: &mut String, table: &Table) {
     out.push_str("</tr>\n");
     for row in &table.rows {
         out.push_str("<tr>");
-        for cell in row {
-            let number = cell.starts_with(|c: char| c.is_ascii_digit() || c == '-');
-            let class = if number { " class=\"n\"" } else { "" };
-            let _ = write!(out, "<td{class}>{}</td>", escape(cell));
+        for (cell, column) in row.iter().zip(&table.columns) {
+            let text = escape(cell);
+            let (class, text) = match cell {
+                _ if column == "id" => ("", format!("<a href=\"#{text}\">{text}</a>")),
+                _ if column == "holds?" && cell.contains("does not hold") => {
+                    (" class=\"no\"", text)
+                }
+                _ if column == "holds?" => (" class=\"yes\"", text),
+                _ if cell.starts_with(|c: char| c.is_ascii_digit() || c == '-') => {
+                    (" class=\"n\"", text)
+                }
+                _ => ("", text),
+            };
+            let _ = write!(out, "<td{class}>{text}</td>");
         }
         out.push_str("</tr>\n");
     }
@@ -157,44 +209,28 @@ fn html_table(out: &mut String, table: &Table) {
 
 /// The same as Markdown, with links to the figures beside it.
 pub fn markdown(stored: &[Stored]) -> String {
-    let mut out = String::from("# Report of the lab\n\n");
-    let head = ["id", "what is compared", "arm", "result", ""].map(str::to_owned);
-    let rows: Vec<Vec<String>> = summary(stored).iter().map(|row| row.to_vec()).collect();
-    markdown_table(&mut out, &head, &rows);
-    for Stored { outcome: o, .. } in stored {
-        let _ = writeln!(out, "\n## {} ({}): {}\n", o.id, o.arm, o.title);
-        for (name, text) in [
-            ("Source", o.source.as_str()),
-            ("Set-up", &o.setup),
-            ("Reported", &o.reported),
-            ("Must hold", &o.must_hold),
-            ("Run with", &parameters(o)),
-        ] {
-            let _ = writeln!(out, "- **{name}**: {text}");
-        }
+    let mut out = String::from("# Report of the lab\n");
+    for block in blocks(stored) {
         out.push('\n');
-        let head = ["claim", "reported", "measured", ""].map(str::to_owned);
-        let verdicts = o.verdicts.iter().map(|v| {
-            vec![
-                v.claim.clone(),
-                v.reported.clone(),
-                v.measured.clone(),
-                word(v.holds).to_owned(),
-            ]
-        });
-        markdown_table(&mut out, &head, &verdicts.collect::<Vec<_>>());
-        for name in &o.figures {
-            let _ = writeln!(out, "\n![{name}]({}/{}/{name}.svg)", o.id, o.arm);
-        }
-        for table in &o.tables {
-            let _ = writeln!(out, "\n{}\n", table.title);
-            markdown_table(&mut out, &table.columns, &table.rows);
+        match block {
+            Block::Section(id, title) => {
+                let _ = writeln!(out, "## {id}: {title}");
+            }
+            Block::Facts(facts) => {
+                for (name, text) in facts {
+                    let _ = writeln!(out, "- **{name}**: {text}");
+                }
+            }
+            Block::Table(table) => markdown_table(&mut out, &table),
+            Block::Figure { file, name, .. } => {
+                let _ = writeln!(out, "![{name}]({file})");
+            }
         }
     }
     out
 }
 
-fn markdown_table(out: &mut String, head: &[String], rows: &[Vec<String>]) {
+fn markdown_table(out: &mut String, table: &Table) {
     let line = |cells: &[String]| {
         let cells: Vec<_> = cells
             .iter()
@@ -202,9 +238,10 @@ fn markdown_table(out: &mut String, head: &[String], rows: &[Vec<String>]) {
             .collect();
         format!("| {} |\n", cells.join(" | "))
     };
-    out.push_str(&line(head));
-    out.push_str(&line(&vec!["---".to_owned(); head.len()]));
-    for row in rows {
+    let _ = writeln!(out, "{}\n", table.title);
+    out.push_str(&line(&table.columns));
+    out.push_str(&line(&vec!["---".to_owned(); table.columns.len()]));
+    for row in &table.rows {
         out.push_str(&line(row));
     }
 }

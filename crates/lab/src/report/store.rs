@@ -39,6 +39,9 @@ pub fn store(directory: &Path, findings: &Findings) -> Result<PathBuf, String> {
     for (name, record) in &findings.records {
         write_json(&cells.join(format!("{name}.json")), record)?;
     }
+    for (name, capture) in &findings.captures {
+        write(&cells.join(format!("{name}.pcapng")), capture)?;
+    }
     for (name, (_, figure)) in figures.iter().zip(&findings.figures) {
         write(&draft.join(format!("{name}.svg")), figure.svg().as_bytes())?;
     }

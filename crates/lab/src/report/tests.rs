@@ -2,7 +2,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use super::*;
-use crate::experiments::{Findings, Outcome, Table, Verdict};
+use crate::experiments::{Bound, Findings, Outcome, Table, Verdict};
 use crate::plot::{Axis, Body, Figure};
 
 /// A directory that is gone when the test is over.
@@ -23,6 +23,7 @@ impl Drop for Scratch {
 }
 
 fn findings(holds: bool) -> Findings {
+    let bound = if holds { 3.0 } else { 5.0 };
     let text = |s: &str| s.to_owned();
     Findings {
         outcome: Outcome {
@@ -36,12 +37,11 @@ fn findings(holds: bool) -> Findings {
             runs: 30,
             seed: 1,
             parameters: vec![(text("queue"), text("50"))],
-            verdicts: vec![Verdict {
-                claim: text("a > b"),
-                reported: text("+3 %"),
-                measured: text("+4 % | +5 %"),
-                holds,
-            }],
+            verdicts: vec![
+                Verdict::new("a > b", Bound::Above(bound), "| %", [("", 4.5)])
+                    .reported("+3 %")
+                    .unless("too few"),
+            ],
             tables: vec![Table {
                 title: text("ms"),
                 columns: vec![text("size"), text("mean")],
@@ -60,6 +60,7 @@ fn findings(holds: bool) -> Findings {
             },
         )],
         records: vec![(text("cell-1"), serde_json::json!({ "runs": [1] }))],
+        captures: Vec::new(),
     }
 }
 
@@ -133,8 +134,30 @@ fn the_page_stands_alone_and_says_what_holds() {
     assert!(html(&stored(false)).contains(">does not hold<"));
     let text = markdown(&stored(false));
     assert!(
-        text.contains("| a > b | +3 % | +4 % \\| +5 % | does not hold |"),
+        text.contains("| a > b: above 5 \\| % | +3 % | 4.500 \\| % | does not hold: too few |"),
         "{text}"
     );
     assert!(text.contains("![fct](x-1/sim/fct.svg)"));
+}
+
+/// What was measured on both arms stands in one row, and what only one has is not lost.
+#[test]
+fn arms_stand_side_by_side() {
+    let mut results = [true, true].map(|holds| Stored {
+        outcome: findings(holds).outcome,
+        svgs: Vec::new(),
+    });
+    let value = |claim, value| Verdict::new(claim, Bound::AtMost(1.0), "", [("", value)]);
+    results[0].outcome.verdicts = vec![value("a", 0.5), value("b", 0.5)];
+    results[1].outcome.verdicts = vec![value("a", 2.0), value("c", 0.25)];
+    results[1].outcome.arm = "links".to_owned();
+    let text = markdown(&results);
+    for row in [
+        "| must hold | reported | measured (sim) | measured (links) | holds? |",
+        "| a: at most 1 |  | 0.500 | 2 | sim holds; links does not hold |",
+        "| b: at most 1 |  | 0.500 |  | holds |",
+        "| c: at most 1 |  |  | 0.250 | holds |",
+    ] {
+        assert!(text.contains(row), "{row}\n{text}");
+    }
 }

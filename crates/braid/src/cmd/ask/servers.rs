@@ -5,8 +5,7 @@ use braid_proxy::selection::Quality;
 use braid_proxy::status::ServerStatus;
 
 use super::columns::{Align, Columns};
-use super::text::or_none;
-use super::units;
+use super::units::{self, or_none};
 
 /// The table.
 pub fn table(servers: &[ServerStatus]) -> String {

@@ -6,10 +6,8 @@ use braid_proxy::status::{
 };
 
 use super::columns::{Align, Columns};
-use super::{servers, units};
-
-/// What is not known.
-pub(super) const NONE: &str = "-";
+use super::servers;
+use super::units::{self, NONE, or_none};
 
 /// The word for box or server.
 pub fn role(role: Role) -> &'static str {
@@ -247,10 +245,6 @@ fn counters(now: &Status) -> String {
         true => String::new(),
         false => format!("\nsince the start: {}\n", counted.join(", ")),
     }
-}
-
-pub(super) fn or_none(value: Option<f64>, text: fn(f64) -> String) -> String {
-    value.map_or_else(|| NONE.to_owned(), text)
 }
 
 #[cfg(test)]

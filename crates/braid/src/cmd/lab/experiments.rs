@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::Path;
 
+use braid_lab::arm::{Arm, Error};
 use braid_lab::experiments::{self, ALL, Definition, Outcome, Request};
 use braid_lab::report;
 use serde_json::json;
@@ -26,19 +27,25 @@ pub fn list(json: bool) -> Result<(), Failure> {
 /// Runs the experiments one after the other and stores what each found.
 pub fn run(args: &RunArgs, json: bool) -> Result<(), Failure> {
     let definitions = args.ids.iter().map(|id| experiments::find(id));
-    let definitions: Vec<&Definition> = definitions
+    let definitions: Vec<&'static Definition> = definitions
         .collect::<Result<_, _>>()
         .map_err(|e| Failure::Usage(e.to_string()))?;
-    prepare(args.arm)?;
-    for definition in &definitions {
-        report::prepare(&args.out, definition.id, args.arm.name()).map_err(Failure::Run)?;
+    let with_arm = |d: &'static Definition| Ok::<_, Error>((d, d.arm(args.arm)?));
+    let chosen: Vec<(&Definition, Arm)> = definitions
+        .into_iter()
+        .map(with_arm)
+        .collect::<Result<_, _>>()?;
+    let real = chosen.iter().find(|(_, arm)| !arm.is_virtual());
+    prepare(real.map_or(Arm::Sim, |(_, arm)| *arm))?;
+    for (definition, arm) in &chosen {
+        report::prepare(&args.out, definition.id, arm.name()).map_err(Failure::Run)?;
     }
     let mut outcomes = Vec::new();
-    for definition in definitions {
-        let runs = args.runs.unwrap_or(definition.default_runs(args.arm));
-        let bar = progress_bar((definition.cells)(args.arm) as u64 * runs);
+    for (definition, arm) in chosen {
+        let runs = args.runs.unwrap_or(definition.default_runs(arm));
+        let bar = progress_bar((definition.cells)(arm) as u64 * runs);
         let found = definition.run(Request {
-            arm: args.arm,
+            arm,
             runs,
             seed: args.seed,
             threads: cores(),
@@ -50,7 +57,7 @@ pub fn run(args: &RunArgs, json: bool) -> Result<(), Failure> {
         if !json {
             print(verdicts(&found.outcome, &place))?;
         }
-        outcomes.push(found.outcome);
+        outcomes.push(found.outcome.json());
     }
     match json {
         true => print_json(&outcomes),
@@ -67,9 +74,13 @@ fn verdicts(outcome: &Outcome, place: &Path) -> String {
             "DOES NOT HOLD"
         };
         text.push_str(&format!(
-            "  {word}  {}: {}\n",
-            verdict.claim, verdict.measured
+            "  {word}  {}; measured: {}\n",
+            verdict.expected(),
+            verdict.measured()
         ));
+        if !verdict.why.is_empty() {
+            text.push_str(&format!("                 {}\n", verdict.why));
+        }
     }
     text.push_str(&format!("  results: {}\n", place.display()));
     text

@@ -94,6 +94,7 @@ fn cells(args: &FctArgs) -> Vec<Cell> {
                     declare_size: args.declare == "size",
                     queue: args.queue,
                     direction: args.direction,
+                    dark: None,
                     seed: args.seed,
                 });
             }

@@ -1,0 +1,194 @@
+//! A path that goes dark without a word, and comes back.
+
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::definition::Definition;
+use super::outcome::Table;
+use super::session::Session;
+use super::sweep::{self, LINUX, Runs, Sweep, Way};
+use super::verdict::{Bound, Verdict};
+use crate::arm::{Arm, Error};
+use crate::cell::{Arrivals, Cell, Dark};
+use crate::plot::{Axis, Body, Figure, Mark, Point, Series};
+use crate::stats;
+
+/// Either of two paths fails for ten seconds.
+pub const FAILOVER: Definition = Definition {
+    id: "failover",
+    title: "Either path goes dark for 10 s, without a link-down",
+    source: "beyond the papers",
+    setup: "Download of 64 M over 20 Mb/s, 40 ms and 10 Mb/s, 60 ms, queues of one \
+            bandwidth-delay product; after 8 s one path drops everything for 10 s, its interface \
+            stays up. Over links Linux MPTCP beside the engine.",
+    reported: "",
+    must_hold: "The bytes in order pause for at most 2 timeouts that the dead path had; within 1 s \
+                of its return their rate is at least 90 % of what it was.",
+    arms: &[Arm::Sim, Arm::Links],
+    cells: |arm| 2 * ways(arm).len(),
+    runs: (10, 2),
+    measure,
+};
+
+const PATHS: &str = "20mbit,40ms,0%,67;10mbit,60ms,0%,50";
+const SIZES: &[&str] = &["64M"];
+const FROM: Duration = Duration::from_secs(8);
+const UNTIL: Duration = Duration::from_secs(18);
+/// Over which rates are taken.
+const SECOND: Duration = Duration::from_secs(1);
+/// Of the figures.
+const BIN: Duration = Duration::from_millis(250);
+const NAMES: [&str; 2] = ["20 Mb/s", "10 Mb/s"];
+
+fn ways(arm: Arm) -> Vec<Way> {
+    let mut ways = vec![Way::strategy("adaptive"), Way::strategy("minrtt")];
+    ways.extend((!arm.is_virtual()).then_some(LINUX));
+    ways
+}
+
+fn measure(session: &mut Session<'_>) -> Result<(), Error> {
+    let mut table = Table {
+        title: "Means over all runs".to_owned(),
+        columns: [
+            "dark",
+            "",
+            "longest pause, ms",
+            "timeout before, ms",
+            "rate before, Mb/s",
+            "full rate again after, s",
+        ]
+        .map(str::to_owned)
+        .to_vec(),
+        rows: Vec::new(),
+    };
+    for path in 0..2 {
+        let sweep = Sweep {
+            name: format!("dark{path}"),
+            sizes: SIZES,
+            cell: Cell {
+                dark: Some(Dark {
+                    path,
+                    from: FROM,
+                    until: UNTIL,
+                }),
+                ..sweep::cell(PATHS)?
+            },
+            ways: ways(session.arm()),
+        };
+        let swept = sweep.run(session)?;
+        let mut series = Vec::new();
+        for (name, runs) in &swept.ways {
+            let Some(runs) = runs.first() else { continue };
+            let (pauses, back) = (of_each(runs, pause), of_each(runs, back));
+            let rtos = runs.0.iter().map(|run| run.dark_rto.as_secs_f64() * 1e3);
+            let rtos: Vec<f64> = rtos.collect();
+            table.rows.push(vec![
+                NAMES[path].to_owned(),
+                (*name).to_owned(),
+                format!("{:.0}", mean(&pauses)),
+                format!("{:.0}", mean(&rtos)),
+                format!(
+                    "{:.1}",
+                    mean(&of_each(runs, |a| rate(a, FROM - 4 * SECOND, 4 * SECOND)))
+                ),
+                format!("{:.2}", mean(&back)),
+            ]);
+            series.extend(runs.0.first().map(|run| goodput(name, &run.arrivals)));
+            if *name != LINUX.name {
+                let in_timeouts = pauses.iter().zip(&rtos).map(|(pause, rto)| pause / rto);
+                for verdict in verdicts(name, path, in_timeouts, &back) {
+                    session.verdict(verdict);
+                }
+            }
+        }
+        let points = |s: &Series| s.points.iter().map(|p| (p.x, p.y)).collect::<Vec<_>>();
+        let record = series
+            .iter()
+            .map(|s| json!({ "way": s.name, "mbit_s": points(s) }));
+        session.record(format!("goodput-{}", sweep.name), record.collect());
+        session.figure(&format!("goodput-{}", sweep.name), figure(path, series));
+    }
+    session.table(table);
+    Ok(())
+}
+
+fn verdicts(
+    name: &str,
+    path: usize,
+    pauses: impl Iterator<Item = f64>,
+    back: &[f64],
+) -> [Verdict; 2] {
+    let dark = format!("{name}, {} path dark", NAMES[path]);
+    let runs = |(n, value): (usize, f64)| (format!("run {n}"), value);
+    [
+        Verdict::new(
+            format!("{dark}: longest pause"),
+            Bound::AtMost(2.0),
+            "timeouts of the path",
+            pauses.enumerate().map(runs),
+        ),
+        Verdict::new(
+            format!("{dark}: after its return, time to 90 % of the full rate"),
+            Bound::AtMost(1.0),
+            "s",
+            back.iter().copied().enumerate().map(runs),
+        ),
+    ]
+}
+
+fn of_each(runs: &Runs, value: fn(&Arrivals) -> f64) -> Vec<f64> {
+    runs.0.iter().map(|run| value(&run.arrivals)).collect()
+}
+
+fn mean(values: &[f64]) -> f64 {
+    stats::mean(values).unwrap_or(f64::NAN)
+}
+
+/// Mb/s in order over `time` from `from` on.
+fn rate(arrivals: &Arrivals, from: Duration, time: Duration) -> f64 {
+    let bytes = arrivals.by(from + time) - arrivals.by(from);
+    bytes as f64 * 8.0 / time.as_secs_f64() / 1e6
+}
+
+/// The longest pause while the path is dark, ms.
+fn pause(arrivals: &Arrivals) -> f64 {
+    arrivals.longest_gap(FROM, UNTIL).as_nanos() as f64 / 1e6
+}
+
+/// How long after the path's return the second begins in which the rate is 90 % of that before; no
+/// number where it does not come to that before the end of the flow.
+fn back(arrivals: &Arrivals) -> f64 {
+    let full = rate(arrivals, FROM - 4 * SECOND, 4 * SECOND);
+    let step = Duration::from_millis(10);
+    let times = (0..700).map(|n| step * n);
+    let mut again = times.filter(|t| rate(arrivals, UNTIL + *t, SECOND) >= 0.9 * full);
+    again.next().map_or(f64::NAN, |time| time.as_secs_f64())
+}
+
+fn goodput(name: &str, arrivals: &Arrivals) -> Series {
+    let bins = (0..).map(|n| BIN * n);
+    let bins = bins.take_while(|at| arrivals.by(*at + BIN) > arrivals.by(*at) || *at < UNTIL);
+    let point = |at: Duration| Point::new((at + BIN / 2).as_secs_f64(), rate(arrivals, at, BIN));
+    Series {
+        name: name.to_owned(),
+        points: bins.map(point).collect(),
+        mark: Mark::Line,
+    }
+}
+
+fn figure(path: usize, series: Vec<Series>) -> Figure {
+    Figure {
+        title: format!(
+            "Goodput while the {} path is dark from 8 to 18 s",
+            NAMES[path]
+        ),
+        note: format!(
+            "{PATHS}; CUBIC; the first run, over {} ms each",
+            BIN.as_millis()
+        ),
+        x: Axis::linear("time (s)"),
+        y: Axis::linear("bytes in order (Mb/s)"),
+        body: Body::Plane(series),
+    }
+}

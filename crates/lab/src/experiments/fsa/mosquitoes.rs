@@ -1,0 +1,182 @@
+//! Flows so small that a second subflow is of no use.
+
+mod scale;
+mod seen;
+
+use self::scale::Load;
+use self::seen::Seen;
+use super::{ALL, ARMS, MICE, Plan, UNLIKE, of_values};
+use crate::arm::{Arm, Error, sim};
+use crate::cell::Cell;
+use crate::experiments::definition::Definition;
+use crate::experiments::outcome::Table;
+use crate::experiments::session::Session;
+use crate::experiments::sweep::{Runs, Way};
+use crate::experiments::verdict::{Bound, Verdict};
+
+/// Tiny flows.
+pub const FSA_6A: Definition = Definition {
+    id: "fsa-6a",
+    title: "Tiny files: does a second subflow open that carries nothing?",
+    source: "FSA-MPTCP, figure 6(a)",
+    setup: "2 paths of 5 Mb/s, 40 ms without loss and 100 ms with 2 %; download of 2 k and 4 k; \
+            connections open on each path in turn; the first run of each cell is captured at the \
+            client (in the simulator); 500 clients fetch 4 k from one server within 10 s (in the \
+            simulator)",
+    reported: "Traditional MPTCP opens a second subflow that carries nothing (SYN, SYN/ACK, half \
+               open); FSA sends none.",
+    must_hold: "No SYN with MP_JOIN with fsa, at least one with minrtt. At scale the server has \
+                fewer subflows, packets and less state with fsa than with minrtt.",
+    arms: ARMS,
+    cells: |arm| TINY.cells(arm),
+    runs: (100, 4),
+    measure,
+};
+
+const TINY: Plan = Plan {
+    sizes: [&["2k", "4k"]; 2],
+    ways: &[
+        Way::strategy("fsa"),
+        Way::strategy("minrtt"),
+        Way::strategy("adaptive"),
+    ],
+    ..MICE
+};
+
+fn measure(session: &mut Session<'_>) -> Result<(), Error> {
+    let title = "Flow completion time of tiny files";
+    let all = TINY.run(session, title, |swept| {
+        let per_flow = |way| swept.values(way, ALL, joins);
+        vec![
+            Verdict::new(
+                "SYNs with MP_JOIN per flow, fsa",
+                Bound::AtMost(0.0),
+                "",
+                per_flow("fsa"),
+            )
+            .reported("none"),
+            Verdict::new(
+                "SYNs with MP_JOIN per flow, minrtt",
+                Bound::AtLeast(1.0),
+                "",
+                per_flow("minrtt"),
+            )
+            .reported("one"),
+        ]
+    })?;
+    for (label, swept) in &all {
+        let title = format!("SYNs with MP_JOIN per flow, {label}");
+        session.table(of_values(&title, swept, |runs| {
+            format!("{:.2}", joins(runs))
+        }));
+    }
+    let (label, swept) = &all[0];
+    let figure = swept.bars(
+        "SYNs that open a second subflow",
+        &format!("{UNLIKE}; {label}"),
+        ("SYNs with MP_JOIN per flow", joins),
+    );
+    session.figure("joins", figure);
+    if session.arm().is_virtual() {
+        captures(session)?;
+        at_scale(session)?;
+    }
+    Ok(())
+}
+
+fn joins(runs: &Runs) -> f64 {
+    runs.sum(|run| run.join_syns) / runs.0.len() as f64
+}
+
+/// Captures the first run of each cell, and counts what is in the captures.
+fn captures(session: &mut Session<'_>) -> Result<(), Error> {
+    let mut counts = Vec::new();
+    for (label, sweep) in TINY.sweeps(Arm::Sim)? {
+        for (name, cell) in sweep.cells(session.seed(), session.arm())? {
+            let bytes = sim::capture(&cell, 0)?;
+            let seen = Seen::read(&bytes)?;
+            session.capture(&name, bytes);
+            if cell.initial_window == 10 && cell.size.bytes() > 2048 {
+                session.table(seen.table(&format!("Capture at the client, {name}")));
+            }
+            counts.push((label.clone(), cell, seen));
+        }
+    }
+    let joins = |strategy: &str| {
+        let of = counts
+            .iter()
+            .filter(|(_, cell, _)| cell.strategy == strategy);
+        let each = of.map(|(label, cell, seen)| (format!("{}, {label}", cell.size), seen.joins()));
+        each.collect::<Vec<_>>()
+    };
+    for (strategy, bound) in [("fsa", Bound::AtMost(0.0)), ("minrtt", Bound::AtLeast(1.0))] {
+        let claim = format!("SYNs with MP_JOIN in a capture, {strategy}");
+        session.verdict(Verdict::new(claim, bound, "", joins(strategy)));
+    }
+    session.table(both_ways(&counts));
+    Ok(())
+}
+
+fn both_ways(counts: &[(String, Cell, Seen)]) -> Table {
+    let row = |(label, cell, seen): &(String, Cell, Seen)| {
+        let (sent, received) = seen.packets();
+        vec![
+            cell.strategy.clone(),
+            cell.size.to_string(),
+            label.clone(),
+            sent.to_string(),
+            received.to_string(),
+        ]
+    };
+    let columns = ["strategy", "size", "", "to the server", "from the server"];
+    Table {
+        title: "Packets per flow both ways, captured at the client in the first run".to_owned(),
+        columns: columns.map(str::to_owned).to_vec(),
+        rows: counts.iter().map(row).collect(),
+    }
+}
+
+/// Many clients at one server.
+fn at_scale(session: &mut Session<'_>) -> Result<(), Error> {
+    let mut loads = Vec::new();
+    for strategy in ["fsa", "minrtt", "adaptive"] {
+        loads.push((strategy, Load::measure(session.seed(), strategy)?));
+    }
+    let figures: [(&str, fn(&Load) -> f64); 4] = [
+        ("subflows per flow", |load| load.subflows),
+        ("packets per flow in and out", |load| load.packets),
+        ("most subflows at a time", |load| load.most_subflows),
+        ("seconds that subflows were kept, per flow", |load| {
+            load.subflow_seconds
+        }),
+    ];
+    for (what, value) in figures {
+        let of = |name| {
+            loads
+                .iter()
+                .find(|(n, _)| *n == name)
+                .map_or(f64::NAN, |(_, l)| value(l))
+        };
+        session.verdict(Verdict::new(
+            format!("500 clients, {what} at the server: fsa over minrtt"),
+            Bound::Below(1.0),
+            "",
+            [("", of("fsa") / of("minrtt"))],
+        ));
+    }
+    let row = |(name, load): &(&str, Load)| {
+        let values = figures
+            .iter()
+            .map(|(_, value)| format!("{:.2}", value(load)));
+        std::iter::once((*name).to_owned()).chain(values).collect()
+    };
+    session.table(Table {
+        title: "500 clients fetch 4 k each within 10 s: what the server has of it".to_owned(),
+        columns: std::iter::once("strategy")
+            .chain(figures.iter().map(|(what, _)| *what))
+            .map(str::to_owned)
+            .collect(),
+        rows: loads.iter().map(row).collect(),
+    });
+    Ok(())
+}

@@ -1,0 +1,106 @@
+//! The same downloads by Linux and by the engine.
+
+use super::definition::Definition;
+use super::session::Session;
+use super::sweep::{self, ALL, LINUX, Runs, Sweep, Swept, Way};
+use super::verdict::{Bound, Verdict};
+use crate::arm::{Arm, Error};
+use crate::cell::{Cell, DefaultPath};
+use crate::plot::{Axis, Body, Figure, Mark, Point, Series};
+use crate::stats;
+
+/// The engine beside the kernel's Multipath TCP.
+pub const KERNEL: Definition = Definition {
+    id: "kernel",
+    title: "The same downloads by Linux MPTCP and by the engine",
+    source: "beyond the papers",
+    setup: "Download of 4 k to 4 M over paths of 5 Mb/s, round-trip times 40 and 100 ms, no loss \
+            and 2 % on the second; CUBIC, initial window of 10 segments. Connections open on each \
+            path in turn; nothing is known of the paths. Over emulated links between network \
+            namespaces, by sockets of the kernel and by the engine on its TUN devices.",
+    reported: "",
+    must_hold: "In no cell does the engine take more than 5 % longer than the kernel, with \
+                adaptive not more than 3 %; it is faster in the geometric mean, with adaptive at \
+                most 0.90 of the kernel's time.",
+    arms: &[Arm::Links],
+    cells: |_| LOSSES.len() * SIZES.len() * WAYS.len(),
+    runs: (0, 10),
+    measure,
+};
+
+const LOSSES: [&str; 2] = ["0%", "2%"];
+const SIZES: &[&str] = &["4k", "16k", "64k", "256k", "1M", "4M"];
+const WAYS: [Way; 3] = [LINUX, Way::strategy("minrtt"), Way::strategy("adaptive")];
+/// The largest share of the kernel's time that a strategy may take in a cell, and what its
+/// geometric mean must be.
+const BARS: [(&str, f64, Bound); 2] = [
+    ("minrtt", 1.05, Bound::Below(1.0)),
+    ("adaptive", 1.03, Bound::AtMost(0.9)),
+];
+
+fn measure(session: &mut Session<'_>) -> Result<(), Error> {
+    let mut parts = Vec::new();
+    for loss in LOSSES {
+        let cell = sweep::cell(&format!("5mbit,40ms,0%;5mbit,100ms,{loss}"))?;
+        let sweep = Sweep {
+            name: format!("loss{}", loss.trim_end_matches('%')),
+            sizes: SIZES,
+            cell: Cell {
+                default_path: DefaultPath::Mix,
+                ..cell
+            },
+            ways: WAYS.to_vec(),
+        };
+        let swept = sweep.run(session)?;
+        for (path, opened) in ["40 ms", "100 ms"].into_iter().enumerate() {
+            let name = format!("{loss} loss, opened on {opened}");
+            parts.push((name, swept.opened_on(path, 2)));
+        }
+    }
+    for (strategy, most, together) in BARS {
+        let shares: Vec<(String, f64)> = parts.iter().flat_map(|p| shares(p, strategy)).collect();
+        let ratios: Vec<f64> = shares.iter().map(|(_, share)| *share).collect();
+        let mean = stats::geometric_mean(&ratios).unwrap_or(f64::NAN);
+        let claim = format!("{strategy}: share of the kernel's time in each cell");
+        session.verdict(Verdict::new(claim, Bound::AtMost(most), "", shares));
+        let claim = format!("{strategy}: geometric mean of these shares");
+        session.verdict(Verdict::new(claim, together, "", [("", mean)]));
+        session.figure(&format!("shares-{strategy}"), figure(strategy, &parts));
+    }
+    for (name, part) in &parts {
+        session.table(part.table(&format!("Flow completion time, CUBIC, {name}")));
+    }
+    Ok(())
+}
+
+/// The strategy's mean time as a share of the kernel's, by cell.
+fn shares((name, part): &(String, Swept), strategy: &str) -> Vec<(String, f64)> {
+    let mut shares = part.shares(strategy, &[LINUX.name], ALL, Runs::mean);
+    for (label, _) in &mut shares {
+        *label += &format!(", {name}");
+    }
+    shares
+}
+
+fn figure(strategy: &str, parts: &[(String, Swept)]) -> Figure {
+    let series = parts.iter().map(|(name, part)| {
+        let shares = part.shares(strategy, &[LINUX.name], ALL, Runs::mean);
+        let points = shares.iter().zip(&part.sizes);
+        Series {
+            name: name.clone(),
+            points: points
+                .map(|((_, share), size)| Point::new(size.bytes() as f64, *share))
+                .collect(),
+            mark: Mark::Line,
+        }
+    });
+    Figure {
+        title: format!("Completion time of the engine ({strategy}) as a share of Linux MPTCP's"),
+        note: "2 × 5 Mb/s, 40 and 100 ms, CUBIC, initial window 10; loss is on the 100 ms path; \
+               below 1 the engine is faster"
+            .to_owned(),
+        x: Axis::sizes("flow size (bytes)"),
+        y: Axis::linear("share of Linux MPTCP's time"),
+        body: Body::Plane(series.collect()),
+    }
+}

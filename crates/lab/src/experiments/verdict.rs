@@ -1,0 +1,216 @@
+//! Whether a claim holds, computed from what was measured.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+/// More values than these are told by their lowest and highest.
+const FEW: usize = 4;
+
+/// One claim: values that were measured, and the bound that all of them must keep.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Verdict {
+    /// What is claimed, without the bound.
+    pub claim: String,
+    /// What every value must be.
+    pub bound: Bound,
+    /// Unit of values and bound; may be empty.
+    pub unit: String,
+    /// What the source reports of it; may be empty.
+    pub reported: String,
+    /// What was measured, each with what it was measured of; `None` where nothing could be.
+    pub values: Vec<(String, Option<f64>)>,
+    /// Whether there are values and all are within the bound.
+    pub holds: bool,
+    /// Why it does not hold, where that is known.
+    pub why: String,
+}
+
+/// What a value must be.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub enum Bound {
+    /// This or less.
+    AtMost(f64),
+    /// This or more.
+    AtLeast(f64),
+    /// Less than this.
+    Below(f64),
+    /// More than this.
+    Above(f64),
+    /// From the first to the second.
+    Within(f64, f64),
+}
+
+impl Bound {
+    fn keeps(self, value: f64) -> bool {
+        match self {
+            Bound::AtMost(most) => value <= most,
+            Bound::AtLeast(least) => value >= least,
+            Bound::Below(end) => value < end,
+            Bound::Above(end) => value > end,
+            Bound::Within(least, most) => (least..=most).contains(&value),
+        }
+    }
+}
+
+impl fmt::Display for Bound {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Bound::AtMost(most) => write!(f, "at most {most}"),
+            Bound::AtLeast(least) => write!(f, "at least {least}"),
+            Bound::Below(end) => write!(f, "below {end}"),
+            Bound::Above(end) => write!(f, "above {end}"),
+            Bound::Within(least, most) => write!(f, "{least} to {most}"),
+        }
+    }
+}
+
+impl Verdict {
+    /// Judges `values`; one that is no number was not measured, and no claim holds of it.
+    pub fn new<L: ToString>(
+        claim: impl ToString,
+        bound: Bound,
+        unit: &str,
+        values: impl IntoIterator<Item = (L, f64)>,
+    ) -> Verdict {
+        let value = |(label, value): (L, f64)| (label.to_string(), Some(value));
+        let mut values: Vec<(String, Option<f64>)> = values.into_iter().map(value).collect();
+        for (_, value) in &mut values {
+            *value = value.filter(|v| v.is_finite());
+        }
+        let keeps = |(_, value): &(String, Option<f64>)| value.is_some_and(|v| bound.keeps(v));
+        Verdict {
+            claim: claim.to_string(),
+            bound,
+            unit: unit.to_owned(),
+            reported: String::new(),
+            holds: !values.is_empty() && values.iter().all(keeps),
+            values,
+            why: String::new(),
+        }
+    }
+
+    /// With what the source says of it.
+    #[must_use]
+    pub fn reported(self, reported: &str) -> Verdict {
+        let reported = reported.to_owned();
+        Verdict { reported, ..self }
+    }
+
+    /// With the reason, if it does not hold.
+    #[must_use]
+    pub fn unless(self, why: &str) -> Verdict {
+        let why = match self.holds {
+            true => String::new(),
+            false => why.to_owned(),
+        };
+        Verdict { why, ..self }
+    }
+
+    /// The claim with its bound.
+    pub fn expected(&self) -> String {
+        format!("{}: {}", self.claim, with_unit(&self.bound, &self.unit))
+    }
+
+    /// What was measured, in a few words.
+    pub fn measured(&self) -> String {
+        let show = |(label, value): &(String, Option<f64>)| {
+            let value = value.map_or_else(|| "not measured".to_owned(), number);
+            match label.is_empty() {
+                true => value,
+                false => format!("{value} ({label})"),
+            }
+        };
+        let known = |v: &(String, Option<f64>)| v.1.unwrap_or(f64::NAN);
+        let low = self
+            .values
+            .iter()
+            .min_by(|a, b| known(a).total_cmp(&known(b)));
+        let high = self
+            .values
+            .iter()
+            .max_by(|a, b| known(a).total_cmp(&known(b)));
+        let text = match (low, high) {
+            (Some(low), Some(high)) if self.values.len() > FEW => {
+                format!("{} to {}", show(low), show(high))
+            }
+            _ => self.values.iter().map(show).collect::<Vec<_>>().join(", "),
+        };
+        with_unit(&text, &self.unit)
+    }
+
+    /// Whether it holds, and if not, why, as far as known.
+    pub fn word(&self) -> String {
+        match (self.holds, self.why.is_empty()) {
+            (true, _) => "holds".to_owned(),
+            (false, true) => "does not hold".to_owned(),
+            (false, false) => format!("does not hold: {}", self.why),
+        }
+    }
+
+    /// What was measured, for machines.
+    pub fn json(&self) -> Value {
+        let values = self.values.iter();
+        let values = values.map(|(label, value)| (label.clone(), json!(value)));
+        json!({
+            "bound": self.bound.to_string(),
+            "unit": self.unit,
+            "values": values.collect::<serde_json::Map<_, _>>(),
+            "holds": self.holds,
+            "why": self.why,
+        })
+    }
+}
+
+fn with_unit(text: &impl ToString, unit: &str) -> String {
+    format!("{} {unit}", text.to_string()).trim_end().to_owned()
+}
+
+/// With as many decimals as tell something.
+fn number(value: f64) -> String {
+    let decimals = match value.abs() {
+        0.0..10.0 => 3,
+        10.0..1000.0 => 1,
+        _ => 0,
+    };
+    match value.fract() == 0.0 {
+        true => format!("{value:.0}"),
+        false => format!("{value:.decimals$}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_value_must_keep_the_bound() {
+        let holds = |bound, values: &[f64]| {
+            let values = values.iter().map(|v| ("", *v));
+            Verdict::new("x", bound, "ms", values).holds
+        };
+        assert!(holds(Bound::AtMost(2.0), &[1.0, 2.0]));
+        assert!(!holds(Bound::Below(2.0), &[1.0, 2.0]));
+        assert!(!holds(Bound::Above(1.0), &[1.0, 2.0]));
+        assert!(holds(Bound::Within(1.0, 2.0), &[1.0, 2.0]));
+        assert!(!holds(Bound::AtLeast(1.5), &[1.0, 2.0]));
+        assert!(!holds(Bound::AtLeast(0.0), &[]));
+        assert!(!holds(Bound::AtLeast(0.0), &[1.0, f64::NAN]));
+    }
+
+    #[test]
+    fn values_are_told_in_few_words() {
+        let of = |n: u32| (0..n).map(|i| (format!("{}k", 4 << i), f64::from(100 + i) / 8.0));
+        let verdict = Verdict::new("gap", Bound::Within(3.0, 20.0), "ms", of(2)).reported("10 ms");
+        assert_eq!(verdict.expected(), "gap: 3 to 20 ms");
+        assert_eq!(verdict.measured(), "12.5 (4k), 12.6 (8k) ms");
+        let many = Verdict::new("gap", Bound::Below(12.9), "", of(5)).unless("too slow");
+        assert_eq!(many.measured(), "12.5 (4k) to 13 (64k)");
+        assert_eq!(many.word(), "does not hold: too slow");
+        assert_eq!(verdict.unless("too slow").word(), "holds");
+        let lost = Verdict::new("gap", Bound::Below(1.0), "ms", [("", f64::NAN)]);
+        assert_eq!(lost.measured(), "not measured ms");
+        assert_eq!(lost.json()["values"][""], Value::Null);
+    }
+}
