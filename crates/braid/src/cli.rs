@@ -40,6 +40,8 @@ pub enum Command {
     Box(gateway::BoxArgs),
     /// Run the aggregation server: the far end of the box's connections.
     Server(gateway::ServerArgs),
+    /// Say which servers to rent, by what boxes measured: the first, which helps most beside it, …
+    Plan(PlanArgs),
     /// Build, use, change and remove a network of namespaces and emulated links.
     #[command(subcommand)]
     Testbed(Testbed),
@@ -63,6 +65,33 @@ pub enum Command {
     /// Connections of the engine alone as a peer for tests and benchmarks.
     #[command(subcommand, hide = true)]
     EnginePeer(EnginePeer),
+}
+
+/// Arguments of `braid plan`.
+#[derive(Debug, Args)]
+pub struct PlanArgs {
+    /// What each box measured: the output of `braid box servers --json`, or TOML with a [[server]]
+    /// each (name, paths, beyond). Without any, the box that runs is asked.
+    #[arg(value_name = "FILE")]
+    pub files: Vec<PathBuf>,
+    /// The configuration of the running box; without it, the one on the device braid0 is asked.
+    #[arg(short, long, value_name = "FILE", conflicts_with = "files")]
+    pub config: Option<PathBuf>,
+    /// What matters.
+    #[arg(long, value_enum, default_value_t = By::Bandwidth)]
+    pub by: By,
+    /// How many to show at most.
+    #[arg(long, value_name = "N")]
+    pub count: Option<usize>,
+}
+
+/// What matters in a server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum By {
+    /// Most bytes in little time.
+    Bandwidth,
+    /// The shortest round trip.
+    Delay,
 }
 
 /// Arguments of `braid demo`.

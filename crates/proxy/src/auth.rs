@@ -45,6 +45,7 @@ const VERSION_SIGN_IN: u8 = 2;
 const LABEL_USER: &[u8] = b"braid socks user 1";
 const LABEL_DESTINATION: &[u8] = b"braid socks destination 1";
 const LABEL_REQUEST: &[u8] = b"braid socks request 1";
+const LABEL_PROBE: &[u8] = b"braid socks probe 1";
 
 /// Wall time, handed in by the driver and carried on by [`Instant`]s.
 #[derive(Debug, Clone, Copy, Default)]
@@ -118,6 +119,12 @@ impl SignIn {
         let code = request_code(secret, user, &self.head, destination, hints);
         code.finalize().into_bytes().into()
     }
+
+    /// The code of the one probe that may follow it in place of a request, with these fields.
+    pub fn probe(&self, secret: &Secret, user: &[u8], fields: &[u8]) -> [u8; CODE_LEN] {
+        let code = probe_code(secret, user, &self.head, fields);
+        code.finalize().into_bytes().into()
+    }
 }
 
 fn head(version: u8, unix_ms: u64, nonce: [u8; 16]) -> [u8; HEAD_LEN] {
@@ -152,6 +159,12 @@ fn request_code(
     let mut mac = code(secret, LABEL_REQUEST, user, head);
     update_destination(&mut mac, destination);
     mac.update(hints);
+    mac
+}
+
+fn probe_code(secret: &Secret, user: &[u8], head: &[u8; HEAD_LEN], fields: &[u8]) -> Hmac<Sha256> {
+    let mut mac = code(secret, LABEL_PROBE, user, head);
+    mac.update(fields);
     mac
 }
 
@@ -337,6 +350,16 @@ impl Verifier {
             _ => return false,
         };
         expected.verify_slice(code).is_ok()
+    }
+
+    /// Whether whoever was given `grant` asks for the probe of `note`.
+    pub fn check_probe(&self, grant: &Grant, note: &Note) -> bool {
+        let Some(user) = self.users.get(grant.user).filter(|_| grant.is_sign_in()) else {
+            return false;
+        };
+        let (secret, name) = (&user.secret, user.name.as_bytes());
+        let expected = probe_code(secret, name, &grant.head, &note.hints);
+        expected.verify_slice(&note.code).is_ok()
     }
 
     /// Passwords remembered now.

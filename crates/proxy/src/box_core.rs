@@ -458,8 +458,11 @@ impl BoxCore {
 
     /// A warm connection was dead already: the user gets a new one, and does not notice.
     fn fall_back(&mut self, ctx: &mut Ctx<'_>, id: SessionId) {
+        let Some(server) = self.sessions.get(id).map(|s| s.server) else {
+            return;
+        };
         self.counters.warm_failed += 1;
-        self.upstream.on_warm_failed(ctx.now, ctx.stack);
+        self.upstream.on_warm_failed(ctx.now, server, ctx.stack);
         self.reconnect(ctx, id);
     }
 

@@ -28,6 +28,13 @@ pub enum Request {
         /// The wish.
         on: bool,
     },
+    /// Which server a box uses for new connections.
+    Server {
+        /// Name of the server, which is used while it answers; `auto` leaves the choice to the box.
+        name: String,
+    },
+    /// Measures all servers of a box now, whatever speaks against it.
+    Measure,
 }
 
 /// What comes back.

@@ -73,6 +73,10 @@ counters! {
         probes,
         /// Probes that failed.
         probes_failed,
+        /// Trains of packets asked for, to measure a server by.
+        trains,
+        /// Trains that did not come, or told nothing.
+        trains_failed,
         /// Times the best link changed.
         best_path_changes,
         /// Times intake was stopped because no server was reachable.
@@ -91,6 +95,10 @@ counters! {
         accepted,
         /// Closed by the peer before it said anything: a box's probe.
         probes,
+        /// Trains sent, by which boxes measure.
+        trains,
+        /// Trains refused: one user asked for too many.
+        trains_refused,
         /// Connected to their destination.
         connected,
         /// Ended in order.

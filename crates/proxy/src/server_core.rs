@@ -1,7 +1,10 @@
 //! The aggregation server: SOCKS5 behind MPTCP, regular TCP to the destination.
 
+mod beyond;
+mod probes;
 mod session;
 mod status;
+mod train;
 
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
@@ -23,7 +26,9 @@ use crate::socks::{Destination, Reply, Request, ServerHandshake, ServerStep};
 use crate::status::About;
 use crate::table::{Due, SessionId, Table};
 
+use beyond::{Beyond, Pace};
 use session::{Handshakes, Refusal, Session, Stage};
+use train::Allowance;
 
 /// The server as a sans-IO core. The driver adds paths to the stack and listens on them; every
 /// accepted connection is served.
@@ -52,6 +57,9 @@ pub struct ServerCore {
     /// Sessions of each user.
     per_user: Vec<usize>,
     handshakes: Handshakes,
+    /// Probes of each user.
+    allowances: Vec<Allowance>,
+    beyond: Beyond,
     clock: Option<WallClock>,
     counters: ServerCounters,
     limiter: LogLimiter,
@@ -93,6 +101,8 @@ impl ServerCore {
             sessions: Table::default(),
             per_user: vec![0; config.users.len()],
             handshakes: Handshakes::new(config.users.len()),
+            allowances: vec![Allowance::new(config.limits.trains); config.users.len()],
+            beyond: Beyond::new(&config.targets),
             clock: None,
             counters: ServerCounters::default(),
             limiter: LogLimiter::default(),
@@ -158,6 +168,9 @@ impl Core for ServerCore {
     }
 
     fn on_local_event(&mut self, ctx: &mut Ctx<'_>, event: LocalEvent) {
+        if self.beyond.on_event(ctx, &event) {
+            return;
+        }
         let local = event.id();
         let Some(id) = self.sessions.by_local(local) else {
             if let LocalEvent::Accepted { .. } = event {
@@ -178,10 +191,12 @@ impl Core for ServerCore {
     }
 
     fn next_timeout(&self) -> Option<Instant> {
-        self.sessions.next_timeout()
+        let times = [self.sessions.next_timeout(), self.beyond.next_timeout()];
+        times.into_iter().flatten().min()
     }
 
     fn handle_timeout(&mut self, ctx: &mut Ctx<'_>) {
+        self.beyond.handle_timeout(ctx);
         for _ in 0..BATCH {
             match self.sessions.pop_due(ctx.now) {
                 Some((id, Due::Timer)) => self.on_timer(ctx, id),
@@ -286,6 +301,7 @@ impl ServerCore {
                     }
                 }
                 ServerStep::Request(request) => return self.on_request(ctx, id, request),
+                ServerStep::Probe(note) => return self.on_probe(ctx, id, &note),
                 ServerStep::Failed(e) => return self.refuse(ctx, id, Refusal::Socks(e)),
             }
         }
@@ -374,6 +390,8 @@ impl ServerCore {
                     session.stage = Stage::Connecting {
                         local: stream,
                         others,
+                        addr: addr.ip(),
+                        since: ctx.now,
                     };
                     return self.sessions.arm(id, deadline);
                 }
@@ -398,9 +416,16 @@ impl ServerCore {
         let Some(session) = self.sessions.get_mut(id) else {
             return;
         };
-        if !matches!(session.stage, Stage::Connecting { local, .. } if local == stream) {
-            return;
-        }
+        let addr = match session.stage {
+            Stage::Connecting {
+                local, addr, since, ..
+            } if local == stream => {
+                let took = ctx.now.saturating_since(since);
+                self.beyond.on_connected(ctx.now, addr, took);
+                addr
+            }
+            _ => return,
+        };
         if !send_all(ctx, session.conn, &Reply::Succeeded.encode()) {
             self.counters.over_limit += 1;
             return self.drop_session(ctx, id);
@@ -408,7 +433,7 @@ impl ServerCore {
         let mut relay = Relay::new(ctx.now, session.conn, stream, self.timeouts.patience());
         relay.keep(sniff::MOST);
         let due = relay.due();
-        session.stage = Stage::Relaying(relay);
+        session.stage = Stage::Relaying(relay, Pace::new(ctx.now, addr));
         self.counters.connected += 1;
         self.sessions.arm(id, due);
         self.advance(ctx, id);
@@ -419,7 +444,7 @@ impl ServerCore {
             return;
         };
         match session.stage {
-            Stage::Relaying(_) => self.end_relay(ctx, id, End::Local),
+            Stage::Relaying(..) => self.end_relay(ctx, id, End::Local),
             Stage::Connecting { .. } => {
                 ctx.local.close(stream);
                 self.on_connect_failed(ctx, id, ConnectFailure::Refused);
@@ -429,13 +454,23 @@ impl ServerCore {
     }
 
     fn relay(&mut self, ctx: &mut Ctx<'_>, id: SessionId) {
-        let session = self.sessions.get_mut(id);
-        let Some(relay) = session.and_then(Session::relay_mut) else {
+        let Some(session) = self.sessions.get_mut(id) else {
             return;
         };
+        let Stage::Relaying(relay, pace) = &mut session.stage else {
+            return;
+        };
+        if pace.wants_look(ctx.now) {
+            let stats = ctx.stack.conn_stats(relay.conn);
+            let unsent: u64 = stats.map_or(0, |s| s.unsent.iter().sum());
+            pace.look(ctx.now, unsent == 0);
+        }
         let turn = relay.turn(ctx);
         if turn.moved.to_conn > 0 {
             look(ctx, relay);
+        }
+        if let Some(rate) = pace.on_moved(ctx.now, turn.moved.to_conn) {
+            self.beyond.on_rate(ctx.now, pace.addr, rate);
         }
         let due = relay.due();
         self.counters.bytes_up += turn.moved.to_local;
@@ -469,13 +504,14 @@ impl ServerCore {
                 ctx.local.reset(*local);
                 self.on_connect_failed(ctx, id, ConnectFailure::TimedOut);
             }
-            Stage::Relaying(relay) => {
+            Stage::Relaying(relay, _) => {
                 let due = relay.due();
                 if due <= ctx.now {
                     return self.end_relay(ctx, id, End::Idle);
                 }
                 self.sessions.arm(id, due);
             }
+            Stage::Departing(_) => self.depart(ctx, id),
             Stage::Closing => self.drop_session(ctx, id),
         }
     }
@@ -485,12 +521,12 @@ impl ServerCore {
             return;
         };
         match &session.stage {
-            Stage::Relaying(_) => return self.end_relay(ctx, id, End::of_conn(reason)),
+            Stage::Relaying(..) => return self.end_relay(ctx, id, End::of_conn(reason)),
             Stage::Handshake(h) if !h.spoken => self.counters.probes += 1,
             Stage::Handshake(h) if h.waits => self.counters.waited_in_vain += 1,
             Stage::Handshake(_) => self.counters.handshake_aborted += 1,
             Stage::Resolving | Stage::Connecting { .. } => self.counters.reset_by_box += 1,
-            Stage::Closing => {}
+            Stage::Departing(_) | Stage::Closing => {}
         }
         self.drop_session(ctx, id);
     }
@@ -498,7 +534,7 @@ impl ServerCore {
     /// Ends a session that has a destination.
     fn end_relay(&mut self, ctx: &mut Ctx<'_>, id: SessionId, end: End) {
         let Some(Session {
-            stage: Stage::Relaying(relay),
+            stage: Stage::Relaying(relay, _),
             ..
         }) = self.forget(id)
         else {

@@ -16,6 +16,8 @@ use braid_strategy::parts::quality::{self, Attributes, Highest, Weights};
 use braid_wire::Instant;
 use serde::{Deserialize, Serialize};
 
+use crate::selection::Measured;
+
 /// Version of the form.
 pub const VERSION: u32 = 1;
 
@@ -47,6 +49,9 @@ pub struct Status {
     /// Of a box: its servers, in order of preference.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub servers: Vec<ServerStatus>,
+    /// Of a box: how it chooses among them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub select: Option<SelectStatus>,
     /// Of a box: connections that wait for users.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub warm: Option<WarmStatus>,
@@ -81,7 +86,7 @@ pub struct ProxyStatus {
 }
 
 /// Connections to a server that are opened before users ask for them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WarmStatus {
     /// A user could have them now.
     pub ready: usize,
@@ -91,15 +96,39 @@ pub struct WarmStatus {
     pub most: usize,
 }
 
-/// A server as its box sees it.
+/// How a box chooses among its servers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SelectStatus {
+    /// As configured: `auto`, `bandwidth`, `delay`, `order`.
+    pub by: String,
+    /// The server that was asked for by name, if one was.
+    pub wanted: Option<String>,
+    /// What was asked to be measured is not through.
+    #[serde(default)]
+    pub measuring: bool,
+}
+
+/// A server as its box sees it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ServerStatus {
+    /// Its name.
+    #[serde(default)]
+    pub name: String,
     /// Its addresses and port.
     pub addresses: Vec<std::net::SocketAddr>,
     /// Over some link, or not known yet; `false` where all of them failed.
     pub reached: bool,
-    /// New connections go there.
+    /// New connections go there, all of them or some.
     pub current: bool,
+    /// What was measured: a path for each link, in their order.
+    #[serde(default)]
+    pub measured: Measured,
+    /// It is the one by bandwidth.
+    #[serde(default)]
+    pub by_bandwidth: bool,
+    /// It is the one by delay.
+    #[serde(default)]
+    pub by_delay: bool,
 }
 
 /// A path, now, with all connections together.
@@ -278,6 +307,7 @@ impl About {
             congestion: self.congestion.to_owned(),
             proxy: None,
             servers: Vec::new(),
+            select: None,
             warm: None,
             paths: Vec::new(),
             connections_total: 0,

@@ -3,9 +3,13 @@
 //! [`Upstream::acquire`] is the seam between relays and the engine: it opens a connection for a
 //! user's, or takes one from the pool of warm ones.
 
+mod choice;
+mod choose;
 mod health;
 mod keep;
 mod lease;
+mod measure;
+mod meter;
 mod pool;
 mod status;
 mod warm;
@@ -24,9 +28,12 @@ use crate::auth::{SignIn, WallClock};
 use crate::config::{BoxConfig, LinkConfig, Probing, ServerEntry};
 use crate::hints::FlowHints;
 use crate::report::BoxCounters;
+use crate::selection::Need;
 use crate::socks::Destination;
 
+use choice::Choice;
 use health::{Cell, Reach};
+use meter::Meter;
 use pool::Pool;
 
 pub(crate) use lease::Lease;
@@ -74,7 +81,13 @@ pub(crate) struct Upstream {
     links: Vec<Link>,
     probing: Probing,
     strategy: StrategyFactory,
-    pool: Pool,
+    choice: Choice,
+    meter: Meter,
+    /// Warm connections: to the server that is used most, and where short flows go to another one,
+    /// to that.
+    pools: [Pool; 2],
+    /// Another server was chosen: warm connections are to follow.
+    changed: bool,
     clock: WallClock,
     /// For nonces.
     rng: Rng,
@@ -103,6 +116,8 @@ struct Link {
     open: bool,
     /// What the driver was told last of [`Notice::Reached`].
     told_reached: bool,
+    /// Nothing is measured here before.
+    rests_until: Instant,
     /// One for each server.
     cells: Vec<Cell>,
 }
@@ -137,7 +152,10 @@ impl Upstream {
             links: Vec::new(),
             probing: config.probing.clone(),
             strategy,
-            pool: Pool::new(config.warm.clone()),
+            choice: Choice::new(config.select, config.measuring.gain),
+            meter: Meter::new(config.measuring.clone(), config.servers.len()),
+            pools: [(); 2].map(|()| Pool::new(config.warm.clone())),
+            changed: false,
             clock: WallClock::default(),
             rng,
             best: None,
@@ -186,6 +204,7 @@ impl Upstream {
             up: false,
             open: false,
             told_reached: true,
+            rests_until: now,
             cells: vec![Cell::default(); self.servers.len()],
         });
         path
@@ -238,11 +257,12 @@ impl Upstream {
         counters: &mut BoxCounters,
     ) -> Result<Lease, ApiError> {
         self.note_traffic(now);
-        let mut candidates = self.candidates(wish.tried);
+        let need = self.choice.need(wish.flow);
+        let mut candidates = self.candidates(need, wish.tried);
         candidates.sort_by_key(|(rank, ..)| *rank);
         let best = candidates.first().map(|(_, server, _)| *server);
         if let Some(server) = best.filter(|_| !wish.cold)
-            && let Some(lease) = self.pool.take(now, server)
+            && let Some(lease) = self.take_warm(now, (need, server))
         {
             counters.warm_used += 1;
             // What it waited under is not what this flow is to have.
@@ -279,18 +299,21 @@ impl Upstream {
         lease::request((now, conn), entry, sign_in, about, stack)
     }
 
-    /// What could be tried, with its rank: servers in order of preference, those that are down
-    /// last; links that work first, backups late, then by round trip.
+    /// What could be tried, with its rank: the server that was chosen, the others in order of
+    /// preference, those that do not answer last; links that work first, backups late, then by round trip.
     fn candidates(
         &self,
+        need: Need,
         tried: &[(usize, PathId)],
     ) -> Vec<(impl Ord + Copy + use<>, usize, PathId)> {
+        let chosen = self.current_server(need);
         let mut candidates = Vec::new();
         for (server, entry) in self.servers.iter().enumerate() {
             // The engine itself tries its paths in turn: a server that was tried in vain is more
             // likely to be down than the link to it.
             let in_vain = tried.iter().any(|(s, _)| *s == server);
             let server_down = self.server_down(server) || in_vain;
+            let doubtful = !self.is_usable(server);
             for (order, link) in self.links.iter().enumerate() {
                 let tried = tried.contains(&(server, link.path));
                 if !link.open || tried || !link.reaches(entry) {
@@ -300,7 +323,7 @@ impl Upstream {
                 let doubt = (cell.reach == Reach::Down, cell.failures > 0);
                 let rank = (
                     server_down,
-                    server,
+                    (doubtful, server != chosen, server),
                     doubt,
                     link.backup,
                     cell.rank_rtt(),
@@ -375,34 +398,32 @@ impl Upstream {
 
     /// Every open link that fits found the server unreachable.
     fn server_down(&self, server: usize) -> bool {
-        let mut cells = self
-            .links
-            .iter()
-            .filter(|l| l.open && l.reaches(&self.servers[server]))
-            .map(|l| &l.cells[server])
-            .peekable();
+        let mut cells = self.open_cells(server).peekable();
         cells.peek().is_some() && cells.all(|c| c.reach == Reach::Down)
     }
 
-    /// The server new connections go to.
-    fn current_server(&self) -> usize {
-        (0..self.servers.len())
-            .find(|s| !self.server_down(*s))
-            .unwrap_or(0)
+    /// What is known of a server over the links that could lead there.
+    fn open_cells(&self, server: usize) -> impl Iterator<Item = &Cell> {
+        let links = self.links.iter().filter(|l| l.open);
+        let links = links.filter(move |l| l.reaches(&self.servers[server]));
+        links.map(move |l| &l.cells[server])
     }
 
     /// A user's bytes moved: links are watched more closely for a while.
     pub(crate) fn note_traffic(&mut self, now: Instant) {
         let was_busy = self.busy(now);
         self.last_traffic = Some(now);
+        self.meter.may = self.may_measure(now);
         if was_busy {
             return;
         }
-        let server = self.current_server();
         let latest = now + self.probing.busy;
-        for link in &mut self.links {
-            if let Some(next) = &mut link.cells[server].next {
-                *next = latest.min(*next);
+        for need in self.needs() {
+            let server = self.current_server(need);
+            for link in &mut self.links {
+                if let Some(next) = &mut link.cells[server].next {
+                    *next = latest.min(*next);
+                }
             }
         }
     }
@@ -447,7 +468,9 @@ impl Upstream {
 
     /// Nothing comes back over a link: look into it at once.
     pub(crate) fn doubt_link(&mut self, now: Instant, path: PathId) {
-        self.on_doubt(now, self.current_server(), path);
+        for need in self.needs() {
+            self.on_doubt(now, self.current_server(need), path);
+        }
     }
 
     /// Something of a user's connection failed, wherever: look into all links at once.
@@ -457,7 +480,7 @@ impl Upstream {
         }
     }
 
-    /// Whether an event is of a probe or of a warm connection; if so it is dealt with here.
+    /// Whether an event is of a probe, a measurement or a warm connection; if so it is dealt with here.
     pub(crate) fn on_event(
         &mut self,
         now: Instant,
@@ -466,6 +489,7 @@ impl Upstream {
         counters: &mut BoxCounters,
     ) -> bool {
         self.on_probe_event(now, event, stack, counters)
+            || self.on_measuring_event(now, event, stack, counters)
             || self.on_warm_event(now, event, stack, counters)
     }
 
@@ -575,7 +599,7 @@ impl Upstream {
             let slow = self.probing.failing * (1 << shift);
             return slow.min(self.probing.idle.max(self.probing.failing));
         }
-        if server == self.current_server() && self.busy(now) {
+        if self.is_current(server) && self.busy(now) {
             self.probing.busy
         } else {
             self.probing.idle
@@ -585,7 +609,11 @@ impl Upstream {
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
         let open = self.links.iter().filter(|l| l.open);
         let probes = open.flat_map(|l| l.cells.iter().filter_map(Cell::due));
-        probes.chain(self.pool.next_timeout()).min()
+        let warm = self.pools.iter().filter_map(Pool::next_timeout);
+        let changed = self.changed.then_some(Instant::ZERO);
+        let others = warm.chain(self.choice.next_timeout()).chain(changed);
+        let others = others.chain(self.measuring_timeout());
+        probes.chain(others).min()
     }
 
     /// Starts probes that are due and gives up those that are overdue.
@@ -602,6 +630,9 @@ impl Upstream {
                 if !open || cell.due().is_none_or(|at| at > now) {
                     continue;
                 }
+                if cell.note_late(now) {
+                    continue;
+                }
                 if let Some(conn) = cell.give_up() {
                     stack.abort(now, conn);
                     counters.probes_failed += 1;
@@ -610,10 +641,10 @@ impl Upstream {
                 }
                 counters.probes += 1;
                 let conn = self.probe_over(now, server, path, stack);
-                let deadline = now + self.probing.timeout;
+                let timeout = self.probing.timeout;
                 let cell = &mut self.links[link].cells[server];
                 match conn {
-                    Ok(conn) => cell.probe_started(conn, deadline),
+                    Ok(conn) => cell.probe_started(now, conn, timeout),
                     Err(_) => {
                         counters.probes_failed += 1;
                         cell.failed();
@@ -624,7 +655,9 @@ impl Upstream {
                 }
             }
         }
+        self.measure(now, stack, counters);
         self.update(now, stack);
+        self.changed = false;
         self.warm_up(now, stack, counters);
     }
 
@@ -644,6 +677,7 @@ impl Upstream {
             }
         }
         self.best = self.choose_best();
+        self.choose(now);
         let open = || self.links.iter().filter(|l| l.open);
         if open().any(|l| l.reach() == Reach::Up) {
             self.intake = true;

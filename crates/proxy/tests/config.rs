@@ -3,7 +3,7 @@
 use core::net::Ipv4Addr;
 use core::time::Duration;
 
-use braid_proxy::config::{BoxConfig, Gateway, Quic, Secret, ServerConfig};
+use braid_proxy::config::{BoxConfig, Gateway, Quic, Secret, Select, ServerConfig};
 use ipnet::IpNet;
 
 const SECRET: &str = "Zm9yIHRlc3RzIG9ubHksIG5ldmVyIGluIHVzZSAxMjM0";
@@ -160,6 +160,79 @@ fn an_error_names_file_line_what_was_read_and_what_to_write() {
              |           ^\n  \
            write instead: a range such as \"10.0.0.0/8\" or \"2001:db8::/32\""
     );
+}
+
+/// A box with two servers and settings of how to choose.
+fn choosing(settings: &str) -> String {
+    let second = format!("[[server]]\naddress = \"203.0.113.8\"\nsecret = \"{SECRET}\"\n");
+    let first = minimal_box().replace("[server]", "[[server]]\nname = \"paris\"");
+    format!("{settings}\n{first}{second}")
+}
+
+#[test]
+fn servers_have_names_and_are_chosen_by_what_is_said() {
+    let read = |settings: &str| BoxConfig::from_toml("box.toml", &choosing(settings)).unwrap();
+    let names: Vec<String> = read("").servers.into_iter().map(|s| s.name).collect();
+    assert_eq!(names, ["paris", "server2"]);
+    assert_eq!(read("").select, Select::Auto);
+    for (name, select) in Select::NAMES {
+        assert_eq!(read(&format!("select = \"{name}\"")).select, select);
+    }
+    let measuring = read(
+        "measuring = { least = \"2s\", most = \"1min\", gain = \"30%\", \
+         quiet = [\"22:00-06:30\", \"12:00-13:00\"] }",
+    )
+    .measuring;
+    assert_eq!(measuring.least, Duration::from_secs(2));
+    assert_eq!(
+        (measuring.most, measuring.gain),
+        (Duration::from_secs(60), 0.3)
+    );
+    let [night, noon] = measuring.quiet[..] else {
+        panic!("two spans")
+    };
+    assert_eq!((night.from, night.to, noon.from), (1320, 390, 720));
+}
+
+#[test]
+fn mistakes_in_the_choice_of_servers() {
+    let cases: &[(&str, &[&str])] = &[
+        (
+            "select = \"best\"",
+            &[":1:10:", "\"best\" is no way to choose", "\"bandwidth\""],
+        ),
+        (
+            "measuring.quiet = \"22-6\"",
+            &[":1:19:", "\"22-6\" is no span", "\"22:00-06:00\""],
+        ),
+        (
+            "measuring.quiet = [\"24:00-06:00\"]",
+            &[":1:20:", "is no span of hours"],
+        ),
+        (
+            "measuring.gain = \"200%\"",
+            &[":1:18:", "\"200%\" is no share", "\"15%\""],
+        ),
+        (
+            "measuring.least = \"1h\"",
+            &["`least` is 3600s", "`most`, 300s"],
+        ),
+        ("measuring.often = 1", &["no setting `often`"]),
+    ];
+    for (settings, words) in cases {
+        let error = box_error(&choosing(settings));
+        for word in *words {
+            assert!(error.contains(word), "{word:?} in:\n{error}");
+        }
+    }
+    for (name, what) in [
+        ("server2", ":12:11: a second server is called \"server2\""),
+        ("auto", "\"auto\" means no server in particular"),
+        ("a b", "\"a b\" is no name"),
+    ] {
+        let error = box_error(&choosing("").replace("\"paris\"", &format!("{name:?}")));
+        assert!(error.contains(what), "{what:?} in:\n{error}");
+    }
 }
 
 #[test]

@@ -239,3 +239,100 @@ fn an_unknown_link_is_answered_with_those_there_are() {
     let why = "there is no link \"dsl\"; the links are wan0, wan1";
     assert_eq!(answer, Answer::Error(why.to_owned()));
 }
+
+#[test]
+fn a_server_is_asked_for_by_name() {
+    let mut w = World::ready(
+        2,
+        Setup {
+            first_server: Some("203.0.113.9"),
+            ..Setup::default()
+        },
+    );
+    let current = |w: &mut World| {
+        let status = box_status(w);
+        let current = status.servers.into_iter().find(|s| s.current).unwrap().name;
+        (current, status.select.unwrap().wanted)
+    };
+    // The first one is not there.
+    w.run_for(Duration::from_secs(10));
+    assert_eq!(current(&mut w), ("server2".to_owned(), None));
+    let name = "server1".to_owned();
+    order(&mut w, Request::Server { name });
+    let wanted = Some("server1".to_owned());
+    assert_eq!(
+        current(&mut w),
+        ("server2".to_owned(), wanted),
+        "it does not answer"
+    );
+    order(
+        &mut w,
+        Request::Server {
+            name: "auto".to_owned(),
+        },
+    );
+    assert_eq!(current(&mut w), ("server2".to_owned(), None));
+    let name = "london".to_owned();
+    let why = "there is no server \"london\"; the servers are server1, server2, or auto";
+    assert_eq!(
+        ask_box(&mut w, Request::Server { name }),
+        Answer::Error(why.to_owned())
+    );
+}
+
+#[test]
+fn servers_are_measured_when_somebody_asks() {
+    let mut w = World::ready(2, Setup::default());
+    let measured = |w: &mut World| {
+        let mut status = box_status(w);
+        (
+            status.servers.remove(0).measured,
+            status.select.unwrap().measuring,
+        )
+    };
+    w.run_for(Duration::from_secs(5));
+    let (before, measuring) = measured(&mut w);
+    assert!(
+        !measuring && before.bandwidth().is_none(),
+        "there is no choice to make"
+    );
+    order(&mut w, Request::Measure);
+    assert!(measured(&mut w).1);
+    w.run_for(Duration::from_secs(5));
+    let (after, measuring) = measured(&mut w);
+    assert!(!measuring);
+    // These links are as fast as can be told.
+    assert_eq!(after.bandwidth(), Some(2e9));
+    assert_eq!(after.delay_ms(false).map(f64::round), Some(20.0));
+    assert_eq!(w.server().counters().trains, 4);
+    assert_eq!(w.boxed.stack.connections(), 0);
+}
+
+/// A server of an older version, or one that thinks that it is too much.
+#[test]
+fn a_server_that_sends_no_trains_is_used_all_the_same() {
+    let mut w = World::ready(
+        2,
+        Setup {
+            server: "limits = { trains = 1 }",
+            ..Setup::default()
+        },
+    );
+    for _ in 0..10 {
+        order(&mut w, Request::Measure);
+        w.run_for(Duration::from_millis(500));
+    }
+    w.run_for(Duration::from_secs(30));
+    let c = *w.server().counters();
+    assert!(
+        c.trains_refused > 0 && c.trains < 40,
+        "{} {}",
+        c.trains,
+        c.trains_refused
+    );
+    assert!(box_status(&mut w).servers[0].reached);
+    w.content(CONTENT, Content::Echoes);
+    let user = w.open(CONTENT, b"hello", true);
+    w.run_until(|w| w.user(user).closed);
+    assert_eq!(w.user(user).got, b"hello");
+}

@@ -3,7 +3,7 @@
 use braid_engine::app::ConnectFailure;
 use braid_proxy::socks::{
     ClientError, ClientHandshake, ClientStep, Destination, Note, Reply, Request, ServerError,
-    ServerHandshake, ServerStep, request, sign_in,
+    ServerHandshake, ServerStep, probe, request, sign_in,
 };
 use proptest::prelude::*;
 
@@ -103,7 +103,26 @@ fn a_note_goes_before_its_request() {
     // Notes that say too little or too much, and a second one, are none.
     let garbage = ServerStep::Failed(ServerError::Garbage);
     let twice = [&bytes[..head.len() - 4], &bytes[..]].concat();
-    for bad in [&[0xb1, 0, 31][..], &[0xb1, 4, 33], &[0xb2, 0, 32], &twice] {
+    for bad in [&[0xb1, 0, 31][..], &[0xb1, 4, 33], &[0xb3, 0, 32], &twice] {
+        let all = [&sign_in(b"u", b"p"), bad].concat();
+        let (steps, _) = serve(&all, &[]);
+        assert_eq!((steps.len(), steps.last()), (3, Some(&garbage)), "{bad:?}");
+    }
+}
+
+#[test]
+fn a_probe_is_asked_for_in_place_of_a_destination() {
+    let note = Note {
+        code: [7; 32],
+        hints: b"train".to_vec(),
+    };
+    let bytes = probe(&note);
+    assert_eq!(bytes, [&[0xb2, 0, 37][..], &[7; 32], b"train"].concat());
+    let all = [sign_in(b"u", b"p"), bytes].concat();
+    let (steps, _) = serve(&all, &[]);
+    assert_eq!(steps[2..], [ServerStep::Probe(note)]);
+    let garbage = ServerStep::Failed(ServerError::Garbage);
+    for bad in [&[0xb2, 0, 31][..], &[0xb2, 4, 33], &[0xb0, 0, 32]] {
         let all = [&sign_in(b"u", b"p"), bad].concat();
         let (steps, _) = serve(&all, &[]);
         assert_eq!((steps.len(), steps.last()), (3, Some(&garbage)), "{bad:?}");

@@ -23,6 +23,7 @@ use crate::host::{Host, HostConfig, options};
 use crate::router::{Prefix, Router};
 use crate::traffic::{Preface, Role, Stream};
 use crate::transfer::{PathSettings, REQUEST};
+use crate::udp::{UdpFlow, UdpSource};
 use crate::world::{LinkId, NodeId, World};
 
 const MTU: u16 = 1500;
@@ -91,6 +92,9 @@ pub struct ServerSettings {
     /// From the router behind each access link (`up` leads to the server). Where the list is
     /// short, perfect links are added.
     pub from_access: Vec<PathSettings>,
+    /// What else goes from the server to the router behind each access link, which drops it there.
+    /// Where the list is short there is nothing.
+    pub cross: Vec<UdpFlow>,
     /// To each content host, `up` leading there.
     pub to_content: PathSettings,
     /// Its sockets.
@@ -134,6 +138,7 @@ impl AggregationConfig {
             Ok(ServerSettings {
                 config: ServerConfig::from_toml("server.toml", &text)?,
                 from_access: Vec::new(),
+                cross: Vec::new(),
                 to_content: gigabit(),
                 local: LocalConfig::default(),
                 clock_ahead: Duration::ZERO,
@@ -279,6 +284,9 @@ impl Aggregation {
         let servers: Vec<_> = servers.collect();
         let contents = (0..config.contents).map(|n| add_content(&mut world, config, n));
         let contents: Vec<_> = contents.collect();
+        let junctions = config.servers.iter().enumerate();
+        let junctions = junctions.map(|(n, server)| add_junctions(&mut world, server, n));
+        let junctions: Vec<_> = junctions.collect();
         let mut connect = |from, to, path: &PathSettings| {
             world.connect(from, to, path.up.clone(), path.down.clone())
         };
@@ -290,10 +298,18 @@ impl Aggregation {
         let lan = lan
             .map(|(user, path)| connect(*user, boxed, path))
             .collect();
-        for (server, settings) in servers.iter().zip(&config.servers) {
+        let shared = config.servers.iter().zip(&junctions);
+        for (server, (settings, junctions)) in servers.iter().zip(shared) {
             for (n, router) in routers.iter().enumerate() {
                 let path = settings.from_access.get(n).cloned();
-                connect(*router, *server, &path.unwrap_or_else(gigabit));
+                let path = path.unwrap_or_else(gigabit);
+                let Some((junction, source)) = junctions.get(n) else {
+                    connect(*router, *server, &path);
+                    continue;
+                };
+                connect(*router, *junction, &path);
+                connect(*junction, *server, &gigabit());
+                connect(*source, *junction, &gigabit());
             }
             for content in &contents {
                 connect(*server, *content, &settings.to_content);
@@ -613,6 +629,24 @@ fn add_router(world: &mut World, config: &AggregationConfig, link: usize) -> Nod
         router = router.route(IpAddr::V4(content_addr(n)), (1 + servers + n) as u32);
     }
     world.add(|_| router)
+}
+
+/// Where the cross traffic of a server joins what it sends itself, and the sources of it. Interfaces
+/// of a junction: to the router, to the server, to the source.
+fn add_junctions(
+    world: &mut World,
+    server: &ServerSettings,
+    number: usize,
+) -> Vec<(NodeId, NodeId)> {
+    let flows = server.cross.iter().cloned();
+    let junctions = flows.map(|flow| {
+        let addr = IpAddr::V4(server_addr(number));
+        let others = Prefix::all_like(addr);
+        let junction = Router::new().route(addr, 1).route(others, 0);
+        let junction = world.add(|_| junction);
+        (junction, world.add(|rng| UdpSource::new(flow, rng)))
+    });
+    junctions.collect()
 }
 
 /// Interfaces: one to each router, then one to each content host.

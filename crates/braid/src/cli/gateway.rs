@@ -39,6 +39,26 @@ pub enum BoxCommand {
         /// The wish.
         switch: Switch,
     },
+    /// Show the servers: what is free on each link to them and beyond them, how long it takes, and
+    /// which is chosen.
+    Servers(ServersArgs),
+    /// Use one server for new connections while it answers; `auto` leaves the choice to the box.
+    ///
+    /// Connections that are there go on where they are. It stays so until it is changed again or
+    /// the box is restarted.
+    Server {
+        /// Name of the server in the configuration, or auto.
+        name: String,
+    },
+}
+
+/// Arguments of `braid box servers`.
+#[derive(Debug, Args)]
+pub struct ServersArgs {
+    /// Measure them first, over every link, whatever the time of the day: takes some seconds, and
+    /// less than 1 % of each link.
+    #[arg(long)]
+    pub probe: bool,
 }
 
 /// Arguments of `braid server`.

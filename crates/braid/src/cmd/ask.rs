@@ -1,22 +1,24 @@
 //! Asking a running box or server: `status`, and the switches of a box.
 
-mod columns;
+pub mod columns;
+pub mod servers;
 mod text;
-mod units;
+pub mod units;
 
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use braid_linux::control::{self, AskError};
 use braid_linux::net::Identity;
+use braid_proxy::config::{AUTO, BoxConfig};
 use braid_proxy::control::{Answer, Request};
-use braid_proxy::status::{Role, Status};
+use braid_proxy::status::{Role, ServerStatus, Status};
 use rustix::termios::tcgetwinsize;
 
 use super::print::{print, print_json};
-use crate::cli::gateway::StatusArgs;
+use crate::cli::gateway::{ServersArgs, StatusArgs};
 use crate::failure::Failure;
 
 /// Name of the TUN device where the configuration names none.
@@ -25,6 +27,8 @@ const DEFAULT_TUN: &str = "braid0";
 const INTERVAL: Duration = Duration::from_secs(1);
 /// Between the two looks that rates are made of, without it.
 const GLANCE: Duration = Duration::from_millis(300);
+/// How long servers may take to be measured: slow links are left alone for half a minute after each.
+const PATIENCE: Duration = Duration::from_secs(120);
 /// Cursor to the upper left corner, and everything after it gone.
 const CLEAR: &str = "\x1b[H\x1b[J";
 
@@ -43,6 +47,49 @@ impl Asked {
             role,
             socket: socket.map_or_else(default, Path::to_owned),
         }
+    }
+
+    /// The box of this configuration, if there is one.
+    pub fn of(role: Role, config: Option<&BoxConfig>) -> Asked {
+        let socket = config.and_then(|c| c.control.as_deref());
+        let tun = config.map(|c| c.tun.name.as_str());
+        Asked::new(role, socket, tun)
+    }
+
+    /// Shows the servers of a box.
+    pub fn show_servers(&self, args: &ServersArgs, json: bool) -> Result<(), Failure> {
+        if args.probe {
+            self.measure()?;
+        }
+        let servers = self.servers()?;
+        match json {
+            true => print_json(&servers),
+            false => print(servers::table(&servers)),
+        }
+    }
+
+    /// The servers of a box.
+    pub fn servers(&self) -> Result<Vec<ServerStatus>, Failure> {
+        Ok(self.status()?.servers)
+    }
+
+    /// Has a box measure its servers, and waits until it is through.
+    fn measure(&self) -> Result<(), Failure> {
+        match self.ask(&Request::Measure)? {
+            Answer::Done => {}
+            other => return Err(self.unexpected(other)),
+        }
+        let begun = Instant::now();
+        while begun.elapsed() < PATIENCE {
+            if self.status()?.select.is_none_or(|s| !s.measuring) {
+                return Ok(());
+            }
+            thread::sleep(GLANCE);
+        }
+        let seconds = PATIENCE.as_secs();
+        Err(Failure::Run(format!(
+            "the servers are not measured after {seconds} s; see: braid box status"
+        )))
     }
 
     /// Shows what it does.
@@ -130,6 +177,9 @@ fn consequence(request: &Request) -> String {
         }
         Request::Link { name, on: true } => format!("on: {name} is used"),
         Request::Link { name, on: false } => format!("off: {name} is not used any more"),
+        Request::Measure => "the servers are measured".to_owned(),
+        Request::Server { name } if name == AUTO => "the box chooses".to_owned(),
+        Request::Server { name } => format!("new connections go to {name} while it answers"),
     }
 }
 

@@ -22,9 +22,7 @@ pub fn boxed(args: &BoxArgs, json: bool) -> Result<(), Failure> {
     let Some(command) = &args.command else {
         return run_box(&config.ok_or_else(|| no_config("box"))?);
     };
-    let socket = config.as_ref().and_then(|c| c.control.as_deref());
-    let tun = config.as_ref().map(|c| c.tun.name.as_str());
-    let asked = Asked::new(Role::Box, socket, tun);
+    let asked = Asked::of(Role::Box, config.as_ref());
     match command {
         BoxCommand::Status(args) => asked.show(args, json),
         BoxCommand::Proxy { switch } => {
@@ -34,6 +32,11 @@ pub fn boxed(args: &BoxArgs, json: bool) -> Result<(), Failure> {
         BoxCommand::Link { name, switch } => {
             let (name, on) = (name.clone(), switch.is_on());
             asked.order(&Request::Link { name, on }, json)
+        }
+        BoxCommand::Servers(args) => asked.show_servers(args, json),
+        BoxCommand::Server { name } => {
+            let name = name.clone();
+            asked.order(&Request::Server { name }, json)
         }
     }
 }

@@ -19,6 +19,7 @@ impl BoxCore {
         Status {
             proxy: Some(self.upstream.proxy_status()),
             servers: self.upstream.server_status(),
+            select: Some(self.upstream.select_status()),
             warm: Some(self.upstream.warm_status()),
             connections_total: self.sessions.len(),
             connections: status::connections(stack, |conn| self.shown(now, conn), name),
@@ -53,10 +54,19 @@ impl Controlled for BoxCore {
                 self.upstream.switch_proxy(on);
                 Answer::Done
             }
-            Request::Link { name, on } => match self.upstream.switch_link(now, &name, on, stack) {
-                Ok(()) => Answer::Done,
-                Err(why) => Answer::Error(why),
-            },
+            Request::Link { name, on } => done(self.upstream.switch_link(now, &name, on, stack)),
+            Request::Measure => {
+                self.upstream.measure_all();
+                Answer::Done
+            }
+            Request::Server { name } => done(self.upstream.switch_server(now, &name, stack)),
         }
+    }
+}
+
+fn done(order: Result<(), String>) -> Answer {
+    match order {
+        Ok(()) => Answer::Done,
+        Err(why) => Answer::Error(why),
     }
 }

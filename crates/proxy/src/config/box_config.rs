@@ -13,11 +13,14 @@ use toml::Spanned;
 use crate::relay::Patience;
 
 use super::common::{DEFAULT_PORT, MAX_PATHS, RawTun, Source, TunConfig, check_strategy, read};
+use super::measuring::{self, Measuring, Select};
 use super::rule::{RawRule, Rule, check_rules};
 use super::types::{self, Address, Interface, Listen, OneOrMany, Prefix, Secret};
 
 /// Most servers of a box.
 const MAX_SERVERS: usize = 8;
+/// In place of a server's name: the box chooses.
+pub const AUTO: &str = "auto";
 /// Most addresses of its SOCKS5 proxy.
 const MAX_LISTENERS: usize = 16;
 
@@ -42,6 +45,8 @@ pub struct BoxConfig {
     pub links: Vec<LinkConfig>,
     /// Servers in order of preference; at least one.
     pub servers: Vec<ServerEntry>,
+    /// Which of them new connections go to.
+    pub select: Select,
     /// Name of the strategy.
     pub strategy: String,
     /// Congestion control of subflows.
@@ -66,6 +71,8 @@ pub struct BoxConfig {
     pub limits: BoxLimits,
     /// How often links are probed.
     pub probing: Probing,
+    /// How servers are measured, where there is a choice.
+    pub measuring: Measuring,
     /// Connections to the server that wait for users.
     pub warm: Warm,
 }
@@ -109,6 +116,8 @@ pub enum Gateway {
 /// One aggregation server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerEntry {
+    /// Name in logs and orders; by default `server1` and so on.
+    pub name: String,
     /// IPv4 address; at least one of the two is there.
     pub v4: Option<Ipv4Addr>,
     /// IPv6 address.
@@ -236,7 +245,7 @@ pub struct Probing {
 impl Default for Probing {
     fn default() -> Self {
         Probing {
-            busy: Duration::from_secs(5),
+            busy: Duration::from_secs(1),
             idle: Duration::from_secs(30),
             failing: Duration::from_secs(2),
             timeout: Duration::from_secs(3),
@@ -308,6 +317,7 @@ impl BoxConfig {
             lan,
             links,
             servers,
+            select: raw.select,
             strategy: check_strategy(&src, raw.strategy)?,
             congestion: raw.congestion.unwrap_or_default().0,
             bypass: raw.bypass.nets(),
@@ -320,6 +330,7 @@ impl BoxConfig {
             timeouts: raw.timeouts,
             limits: raw.limits,
             probing: raw.probing,
+            measuring: Measuring::check(&src, raw.measuring)?,
             warm: raw.warm,
         })
     }
@@ -366,6 +377,8 @@ struct Raw {
     link: Option<Spanned<OneOrMany<RawLink>>>,
     #[serde(default)]
     server: Option<Spanned<OneOrMany<RawServer>>>,
+    #[serde(default, deserialize_with = "measuring::select")]
+    select: Select,
     strategy: Option<Spanned<String>>,
     congestion: Option<Congestion>,
     #[serde(default)]
@@ -385,6 +398,7 @@ struct Raw {
     limits: BoxLimits,
     #[serde(default)]
     probing: Probing,
+    measuring: Option<Spanned<Measuring>>,
     #[serde(default)]
     warm: Warm,
 }
@@ -407,6 +421,7 @@ struct RawLink {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RawServer {
+    name: Option<Spanned<String>>,
     address: Spanned<OneOrMany<Address>>,
     port: Option<Spanned<u16>>,
     user: Option<Spanned<String>>,
@@ -569,14 +584,34 @@ fn check_servers(
         let message = format!("{n} servers are given, 1 to {MAX_SERVERS} are needed");
         return Err(src.error(&raw, message, missing));
     }
-    raw.into_inner()
-        .0
-        .into_iter()
-        .map(|raw| check_server(src, raw, name))
-        .collect()
+    let mut servers: Vec<ServerEntry> = Vec::new();
+    for raw in raw.into_inner().0 {
+        let at = raw.name.as_ref().map(Spanned::span);
+        let at = Spanned::new(at.unwrap_or_else(|| raw.address.span()), ());
+        let server = check_server(src, raw, (name, servers.len() + 1))?;
+        if servers.iter().any(|other| other.name == server.name) {
+            let message = format!("a second server is called {:?}", server.name);
+            return Err(src.error(&at, message, "a name of its own: name = \"…\""));
+        }
+        servers.push(server);
+    }
+    Ok(servers)
 }
 
-fn check_server(src: &Source<'_>, raw: RawServer, name: &str) -> Result<ServerEntry, ConfigError> {
+/// The server in place `number`, counted from 1, of the box called `box_name`.
+fn check_server(
+    src: &Source<'_>,
+    raw: RawServer,
+    (box_name, number): (&str, usize),
+) -> Result<ServerEntry, ConfigError> {
+    let name = match raw.name {
+        None => format!("server{number}"),
+        Some(name) if name.get_ref() == AUTO => {
+            let message = format!("{AUTO:?} means no server in particular");
+            return Err(src.error(&name, message, "another name"));
+        }
+        Some(name) => check_name(src, name)?,
+    };
     let (mut v4, mut v6) = (None, None);
     for Address(addr) in &raw.address.get_ref().0 {
         if addr.is_unspecified() || addr.is_multicast() {
@@ -601,10 +636,11 @@ fn check_server(src: &Source<'_>, raw: RawServer, name: &str) -> Result<ServerEn
     let owner = Spanned::new(raw.address.span(), String::new());
     let secret = src.secret(&owner, raw.secret, raw.secret_file)?;
     let user = match raw.user {
-        None => name.to_owned(),
+        None => box_name.to_owned(),
         Some(user) => check_name(src, user)?,
     };
     Ok(ServerEntry {
+        name,
         v4,
         v6,
         port: raw.port.map_or(DEFAULT_PORT, Spanned::into_inner),

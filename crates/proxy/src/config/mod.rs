@@ -7,15 +7,19 @@
 mod box_config;
 mod common;
 mod error;
+mod measuring;
 mod rule;
 mod server_config;
+mod sites;
 mod types;
 
 pub use box_config::{
-    BoxConfig, BoxLimits, BoxTimeouts, Gateway, LinkConfig, Probing, Quic, ServerEntry, Warm,
+    AUTO, BoxConfig, BoxLimits, BoxTimeouts, Gateway, LinkConfig, Probing, Quic, ServerEntry, Warm,
 };
 pub use braid_links::ConfigError;
 pub use common::{DEFAULT_PORT, TunConfig};
+pub use measuring::{Measuring, Select};
 pub use rule::Rule;
 pub use server_config::{ServerConfig, ServerLimits, ServerTimeouts, UserConfig};
+pub use sites::sites_from_toml;
 pub use types::Secret;

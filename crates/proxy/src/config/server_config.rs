@@ -14,10 +14,12 @@ use crate::relay::Patience;
 
 use super::box_config::{Congestion, check_name};
 use super::common::{DEFAULT_PORT, MAX_PATHS, RawTun, Source, TunConfig, check_strategy, read};
-use super::types::{self, Address, OneOrMany, Prefix, Secret};
+use super::types::{self, Address, OneOrMany, Prefix, Secret, Target};
 
 /// Most users of a server.
 const MAX_USERS: usize = 65_536;
+/// Most targets to measure by.
+const MAX_TARGETS: usize = 8;
 
 /// Settings of the aggregation server.
 #[derive(Debug, Clone)]
@@ -34,6 +36,8 @@ pub struct ServerConfig {
     pub allow: Vec<IpNet>,
     /// Destinations that are refused; stronger than `allow`.
     pub deny: Vec<IpNet>,
+    /// What the way to destinations is measured by, when a box asks.
+    pub targets: Vec<SocketAddr>,
     /// Name of the strategy.
     pub strategy: String,
     /// Congestion control of subflows.
@@ -118,6 +122,9 @@ pub struct ServerLimits {
     /// time of a handshake.
     #[serde(deserialize_with = "types::count")]
     pub waiting: usize,
+    /// Most trains of packets a second by which the box of one user measures, on average.
+    #[serde(deserialize_with = "types::count")]
+    pub trains: usize,
     /// Most passwords remembered against replay.
     #[serde(deserialize_with = "types::count")]
     pub replay: usize,
@@ -136,6 +143,7 @@ impl Default for ServerLimits {
             per_user: 16_384,
             handshakes: 2_048,
             waiting: 64,
+            trains: 4,
             replay: 262_144,
             buffer: 8 << 20,
             memory: 1 << 30,
@@ -191,6 +199,7 @@ impl ServerConfig {
             users: check_users(&src, raw.user)?,
             allow: raw.allow.nets(),
             deny: raw.deny.nets(),
+            targets: check_targets(&src, raw.targets)?,
             strategy: check_strategy(&src, raw.strategy)?,
             congestion: raw.congestion.unwrap_or_default().0,
             time_window: Duration::from_secs(window),
@@ -235,6 +244,8 @@ struct Raw {
     allow: OneOrMany<Prefix>,
     #[serde(default)]
     deny: OneOrMany<Prefix>,
+    #[serde(default)]
+    targets: Option<Spanned<OneOrMany<Target>>>,
     strategy: Option<Spanned<String>>,
     congestion: Option<Congestion>,
     time_window: Option<Spanned<Window>>,
@@ -256,6 +267,26 @@ struct RawUser {
 
 #[derive(Deserialize)]
 struct Window(#[serde(deserialize_with = "types::duration")] Duration);
+
+fn check_targets(
+    src: &Source<'_>,
+    raw: Option<Spanned<OneOrMany<Target>>>,
+) -> Result<Vec<SocketAddr>, ConfigError> {
+    let Some(raw) = raw else {
+        return Ok(Vec::new());
+    };
+    let n = raw.get_ref().0.len();
+    if n > MAX_TARGETS {
+        let message = format!("{n} targets are given, {MAX_TARGETS} are the most");
+        return Err(src.error(&raw, message, "fewer"));
+    }
+    Ok(raw
+        .into_inner()
+        .0
+        .into_iter()
+        .map(|target| target.0)
+        .collect())
+}
 
 fn check_users(
     src: &Source<'_>,

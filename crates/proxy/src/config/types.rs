@@ -209,6 +209,22 @@ impl<'de> Deserialize<'de> for Listen {
     }
 }
 
+/// An address elsewhere with a port.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Target(pub SocketAddr);
+
+impl<'de> Deserialize<'de> for Target {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        text(d, |s| match s.parse::<SocketAddr>() {
+            Ok(addr) if addr.port() > 0 && !addr.ip().is_multicast() => Ok(Target(addr)),
+            _ => {
+                let hint = "an address with a port, such as \"198.51.100.1:443\"";
+                Err((format!("{s:?} cannot be connected to"), hint.to_owned()))
+            }
+        })
+    }
+}
+
 /// The name of a network interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Interface(pub String);

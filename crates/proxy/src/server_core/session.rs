@@ -11,6 +11,9 @@ use crate::relay::Relay;
 use crate::report::ServerCounters;
 use crate::socks::{Destination, Reply, ServerError, ServerHandshake};
 
+use super::beyond::Pace;
+use super::train::Departures;
+
 /// One connection of a box.
 #[derive(Debug)]
 pub(super) struct Session {
@@ -36,9 +39,13 @@ pub(super) enum Stage {
     Connecting {
         local: LocalId,
         others: Vec<SocketAddr>,
+        addr: IpAddr,
+        since: Instant,
     },
     /// There.
-    Relaying(Relay),
+    Relaying(Relay, Pace),
+    /// A probe: the train is on its way.
+    Departing(Departures),
     /// The peer was told of a failure and is to close.
     Closing,
 }
@@ -112,7 +119,7 @@ impl Handshakes {
 impl Session {
     pub(super) fn relay_mut(&mut self) -> Option<&mut Relay> {
         match &mut self.stage {
-            Stage::Relaying(relay) => Some(relay),
+            Stage::Relaying(relay, _) => Some(relay),
             _ => None,
         }
     }

@@ -41,7 +41,8 @@ impl ServerCore {
                 Stage::Handshake(_) => "handshake",
                 Stage::Resolving => "resolving",
                 Stage::Connecting { .. } => "connecting",
-                Stage::Relaying(_) => "open",
+                Stage::Relaying(..) => "open",
+                Stage::Departing(_) => "probe",
                 Stage::Closing => "closing",
             },
             age: now.saturating_since(session.started),
@@ -54,9 +55,7 @@ impl Controlled for ServerCore {
     fn control(&mut self, now: Instant, stack: &mut Stack, request: Request) -> Answer {
         match request {
             Request::Status => Answer::Status(Box::new(self.status(now, stack))),
-            Request::Proxy { .. } | Request::Link { .. } => {
-                Answer::Error("this is a server; only a box has switches".to_owned())
-            }
+            _ => Answer::Error("this is a server; only a box has switches".to_owned()),
         }
     }
 }

@@ -1,8 +1,8 @@
 //! The box's end.
 
 use super::message::{
-    AUTH_VERSION, CMD_CONNECT, Destination, Gather, METHOD_PASSWORD, Note, Reply, VERSION,
-    address_length,
+    AUTH_VERSION, CMD_CONNECT, Destination, Gather, METHOD_PASSWORD, NOTE, Note, PROBE, Reply,
+    VERSION, address_length,
 };
 
 /// Greeting and password in one piece. `user` and `password` are cut at 255 bytes (RFC 1929 has no
@@ -22,10 +22,17 @@ pub fn sign_in(user: &[u8], password: &[u8]) -> Vec<u8> {
 pub fn request(note: Option<&Note>, destination: &Destination) -> Vec<u8> {
     let mut out = Vec::with_capacity(64);
     if let Some(note) = note {
-        note.encode(&mut out);
+        note.encode(NOTE, &mut out);
     }
     out.extend_from_slice(&[VERSION, CMD_CONNECT, 0]);
     destination.encode(&mut out);
+    out
+}
+
+/// Asks for a probe in place of a destination.
+pub fn probe(note: &Note) -> Vec<u8> {
+    let mut out = Vec::with_capacity(64);
+    note.encode(PROBE, &mut out);
     out
 }
 

@@ -17,6 +17,8 @@ pub(super) const ATYP_V6: u8 = 4;
 
 /// First byte of a [`Note`], version 1; a request begins with [`VERSION`].
 pub(super) const NOTE: u8 = 0xb1;
+/// First byte of a note that asks for a probe in place of a destination, version 1.
+pub(super) const PROBE: u8 = 0xb2;
 /// Before code and hints of a note: its first byte and their length.
 pub(super) const NOTE_HEAD: usize = 3;
 const CODE_LEN: usize = 32;
@@ -29,6 +31,9 @@ const CODE_LEN: usize = 32;
 /// | 2 | length of what follows, big endian, 32 to 1056 |
 /// | 32 | code of the request, where the password is bound to no destination |
 /// | 0 to 1024 | hints |
+///
+/// With 0xb2 in place of 0xb1 no request follows: the box asks for a probe, and the hints are its
+/// fields.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Note {
     /// Proof of destination and hints.
@@ -41,9 +46,9 @@ impl Note {
     /// Most bytes of hints.
     pub const MAX_HINTS: usize = 1024;
 
-    pub(super) fn encode(&self, out: &mut Vec<u8>) {
+    pub(super) fn encode(&self, kind: u8, out: &mut Vec<u8>) {
         let hints = &self.hints[..self.hints.len().min(Self::MAX_HINTS)];
-        out.push(NOTE);
+        out.push(kind);
         let len = u16::try_from(CODE_LEN + hints.len()).unwrap_or(u16::MAX);
         out.extend_from_slice(&len.to_be_bytes());
         out.extend_from_slice(&self.code);

@@ -9,7 +9,7 @@ mod client;
 mod message;
 mod server;
 
-pub use client::{ClientError, ClientHandshake, ClientStep, request, sign_in};
+pub use client::{ClientError, ClientHandshake, ClientStep, probe, request, sign_in};
 pub(crate) use message::is_host_name;
 pub use message::{Destination, Note, Reply};
 pub use server::{Request, ServerError, ServerHandshake, ServerStep};

@@ -2,7 +2,7 @@
 
 use super::message::{
     AUTH_VERSION, CMD_CONNECT, Destination, Gather, METHOD_NONE, METHOD_PASSWORD, NO_METHOD, NOTE,
-    NOTE_HEAD, Note, Reply, VERSION, address_length,
+    NOTE_HEAD, Note, PROBE, Reply, VERSION, address_length,
 };
 
 /// Reads a client's greeting, password, note and request.
@@ -55,6 +55,8 @@ pub enum ServerStep {
     /// Connect there and answer by [`Reply::encode`]; what follows in the stream is for the
     /// destination.
     Request(Request),
+    /// Answer a probe, and close.
+    Probe(Note),
     /// Send the bytes, if any, and close.
     Failed(ServerError),
 }
@@ -141,6 +143,12 @@ impl ServerHandshake {
                     }
                     ServerStep::Failed(ServerError::Garbage)
                 }
+                Stage::Request if message.first() == Some(&PROBE) => {
+                    match message.get(NOTE_HEAD..).and_then(Note::decode) {
+                        Some(note) => ServerStep::Probe(note),
+                        None => ServerStep::Failed(ServerError::Garbage),
+                    }
+                }
                 Stage::Request | Stage::Noted => self.request(&message),
                 Stage::Over => ServerStep::More,
             };
@@ -196,8 +204,10 @@ fn length(stage: Stage, m: &[u8]) -> usize {
             4 + address_length(*atyp, rest).unwrap_or(0)
         }
         (Stage::Request | Stage::Noted, [VERSION, ..]) => 4,
-        (Stage::Request, [NOTE, a, b, ..]) => NOTE_HEAD + Note::length([*a, *b]).unwrap_or(0),
-        (Stage::Request, [NOTE, ..]) => NOTE_HEAD,
+        (Stage::Request, [NOTE | PROBE, a, b, ..]) => {
+            NOTE_HEAD + Note::length([*a, *b]).unwrap_or(0)
+        }
+        (Stage::Request, [NOTE | PROBE, ..]) => NOTE_HEAD,
         _ => 1,
     }
 }

@@ -5,6 +5,10 @@ use core::time::Duration;
 use braid_engine::{CloseReason, ConnId};
 use braid_wire::Instant;
 
+use super::meter::Gauge;
+use crate::selection::Quality;
+use crate::status::milliseconds;
+
 /// Whether a server is reached; the better, the less.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub(super) enum Reach {
@@ -29,18 +33,43 @@ pub(super) struct Cell {
     pub(super) next: Option<Instant>,
     /// The probe under way.
     pub(super) probe: Option<Probe>,
+    /// What was measured.
+    pub(super) gauge: Gauge,
 }
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Probe {
     pub(super) conn: ConnId,
+    /// From when on the answer is late.
+    late_at: Instant,
+    is_late: bool,
     deadline: Instant,
 }
+
+/// An answer is late after this, or after this many round trips.
+const LATE: Duration = Duration::from_secs(1);
+const LATE_ROUND_TRIPS: u32 = 4;
+/// A round trip that is longer than twice the usual by this tells that the way has changed.
+const JUMP: Duration = Duration::from_millis(10);
 
 impl Cell {
     /// When there is something to do.
     pub(super) fn due(&self) -> Option<Instant> {
-        self.probe.map(|p| p.deadline).or(self.next)
+        let due = |p: Probe| if p.is_late { p.deadline } else { p.late_at };
+        self.probe.map(due).or(self.next)
+    }
+
+    /// Something failed there, or is late, and nothing has succeeded since.
+    pub(super) fn is_doubtful(&self) -> bool {
+        let late = self.probe.is_some_and(|p| p.is_late);
+        late || self.reach == Reach::Down || self.failures > 0
+    }
+
+    /// Takes note that the answer to a probe is late by now; whether that is news.
+    pub(super) fn note_late(&mut self, now: Instant) -> bool {
+        let probe = self.probe.as_mut();
+        let late = probe.filter(|p| !p.is_late && now >= p.late_at && now < p.deadline);
+        late.map(|p| p.is_late = true).is_some()
     }
 
     /// The round trip in nanoseconds; unknown ones rank last.
@@ -50,12 +79,31 @@ impl Cell {
             .unwrap_or(u64::MAX)
     }
 
-    pub(super) fn probe_started(&mut self, conn: ConnId, deadline: Instant) {
+    pub(super) fn probe_started(&mut self, now: Instant, conn: ConnId, timeout: Duration) {
+        let patience = LATE.max(LATE_ROUND_TRIPS * self.rtt.unwrap_or_default());
         self.next = None;
-        self.probe = Some(Probe { conn, deadline });
+        self.probe = Some(Probe {
+            conn,
+            late_at: now + patience.min(timeout),
+            is_late: false,
+            deadline: now + timeout,
+        });
+    }
+
+    /// What is free there, and how long it takes.
+    pub(super) fn quality(&self) -> Quality {
+        Quality {
+            bandwidth: self.gauge.available(),
+            delay_ms: self.rtt.and_then(milliseconds),
+        }
     }
 
     pub(super) fn succeeded(&mut self, rtt: Duration) {
+        self.gauge.reached();
+        let slower = self.rtt.is_some_and(|old| rtt > old * 2 + JUMP);
+        if self.is_doubtful() || slower {
+            self.gauge.alarm();
+        }
         self.reach = Reach::Up;
         self.failures = 0;
         // After a repeated SYN it is not known; a link that loses packets must not look the best.

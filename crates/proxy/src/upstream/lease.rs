@@ -48,7 +48,12 @@ pub(super) fn request(
 }
 
 /// Whole or not at all: there is no room only where memory has run out.
-fn write_all(now: Instant, conn: ConnId, bytes: &[u8], stack: &mut Stack) -> Result<(), ApiError> {
+pub(super) fn write_all(
+    now: Instant,
+    conn: ConnId,
+    bytes: &[u8],
+    stack: &mut Stack,
+) -> Result<(), ApiError> {
     match stack.write(now, conn, bytes)? {
         n if n == bytes.len() => Ok(()),
         _ => Err(ApiError::LimitReached),

@@ -108,15 +108,15 @@ impl Demand {
     }
 }
 
-/// Connections that wait for users, all to one server.
+/// Connections that wait for users, all to one server but while another one is taken in its place.
 #[derive(Debug)]
 pub(super) struct Pool {
     settings: Settings,
     /// In order of age.
     waiting: Vec<Warm>,
     demand: Demand,
-    /// The server that served a user last, and refused nothing since.
-    serves: Option<usize>,
+    /// Servers that have taken this box for one of their users, and refused nothing since.
+    serve: Vec<usize>,
     /// Nothing is opened before, after a loss.
     retry_at: Option<Instant>,
     delay: Duration,
@@ -128,7 +128,7 @@ impl Pool {
             settings,
             waiting: Vec::new(),
             demand: Demand::default(),
-            serves: None,
+            serve: Vec::new(),
             retry_at: None,
             delay: MIN_DELAY,
         }
@@ -148,12 +148,20 @@ impl Pool {
     }
 
     /// A user asks for a connection: the one to `server` that is joined on most links, the oldest of
-    /// them.
-    pub(super) fn take(&mut self, now: Instant, server: usize) -> Option<Lease> {
+    /// them. Where there is none, one to another server that is `usable`: it costs less than a
+    /// handshake.
+    pub(super) fn take(
+        &mut self,
+        now: Instant,
+        server: usize,
+        usable: impl Fn(usize) -> bool,
+    ) -> Option<Lease> {
         self.demand.on_taken(now);
         let ready = self.waiting.iter().enumerate();
-        let ready = ready.filter(|(_, w)| w.is_ready() && w.lease.server == server);
-        let (best, _) = ready.rev().max_by_key(|(_, w)| w.joined.len())?;
+        let fits = |w: &Warm| w.lease.server == server || usable(w.lease.server);
+        let ready = ready.filter(|(_, w)| w.is_ready() && fits(w));
+        let rank = |w: &Warm| (w.lease.server == server, w.joined.len());
+        let (best, _) = ready.rev().max_by_key(|(_, w)| rank(w))?;
         let warm = self.waiting.remove(best);
         let answers = Some(warm.answers);
         Some(Lease {
@@ -171,11 +179,13 @@ impl Pool {
     }
 
     pub(super) fn on_served(&mut self, server: usize) {
-        self.serves = Some(server);
+        if !self.serve.contains(&server) {
+            self.serve.push(server);
+        }
     }
 
-    pub(super) fn on_refused(&mut self) {
-        self.serves = None;
+    pub(super) fn on_refused(&mut self, server: usize) {
+        self.serve.retain(|s| *s != server);
     }
 
     /// A connection is lost.
@@ -196,14 +206,27 @@ impl Pool {
         self.delay = (self.delay * 2).min(MAX_DELAY);
     }
 
-    /// One that is of no use any more: too old, too slow, to another server than `server`, or one
-    /// too many.
-    pub(super) fn pop_useless(&mut self, now: Instant, server: Option<usize>) -> Option<Warm> {
+    /// One that is of no use any more: too old, too slow, one too many, or to another server than
+    /// `server`. Those are kept while they are `usable` and there is none in their place.
+    pub(super) fn pop_useless(
+        &mut self,
+        now: Instant,
+        server: Option<usize>,
+        usable: impl Fn(usize) -> bool,
+    ) -> Option<Warm> {
         let wanted = self.wanted(now, server);
         let age = self.settings.age;
-        let useless = |w: &Warm| w.ends_at(age) <= now || server != Some(w.lease.server);
+        let to_server = |w: &Warm| server == Some(w.lease.server);
+        let replaced = self.waiting.iter().any(|w| to_server(w) && w.is_ready());
+        let keep = wanted > 0 && !replaced;
+        let useless = |w: &Warm| {
+            let kept = to_server(w) || keep && usable(w.lease.server);
+            w.ends_at(age) <= now || !kept
+        };
         let at = self.waiting.iter().position(useless);
-        let at = at.or((self.waiting.len() > wanted).then_some(0))?;
+        let too_many = self.waiting.iter().filter(|w| to_server(w)).count() > wanted;
+        let oldest = self.waiting.iter().position(to_server);
+        let at = at.or(oldest.filter(|_| too_many))?;
         let warm = self.waiting.remove(at);
         if !warm.is_ready() && warm.ends_at(age) <= now {
             self.back_off(now);
@@ -211,20 +234,23 @@ impl Pool {
         Some(warm)
     }
 
-    /// Takes all out.
-    pub(super) fn drain(&mut self) -> impl Iterator<Item = Warm> + '_ {
-        self.waiting.drain(..)
+    /// Takes one to `server` out.
+    pub(super) fn pop_to(&mut self, server: usize) -> Option<Warm> {
+        let at = self.waiting.iter().position(|w| w.lease.server == server)?;
+        Some(self.waiting.remove(at))
     }
 
     /// Whether to open another one.
     pub(super) fn lacks(&mut self, now: Instant, server: Option<usize>) -> bool {
         self.retry_at = self.retry_at.filter(|at| *at > now);
-        self.waiting.len() < self.wanted(now, server) && self.retry_at.is_none()
+        let waiting = self.waiting.iter();
+        let there = waiting.filter(|w| server == Some(w.lease.server)).count();
+        there < self.wanted(now, server) && self.retry_at.is_none()
     }
 
     fn wanted(&self, now: Instant, server: Option<usize>) -> usize {
         match server {
-            Some(_) if server == self.serves => {
+            Some(server) if self.serve.contains(&server) => {
                 let wanted = self.demand.wanted(now, self.settings.idle);
                 wanted.min(self.settings.max)
             }

@@ -5,8 +5,10 @@ use braid_wire::Instant;
 
 use super::Upstream;
 use super::health::Reach;
+use super::pool::Pool;
+use crate::selection::Need;
 use crate::status::{
-    PathState, PathStatus, ProxyStatus, ServerStatus, WarmStatus, milliseconds, score,
+    PathState, PathStatus, ProxyStatus, SelectStatus, ServerStatus, WarmStatus, milliseconds, score,
 };
 
 impl Upstream {
@@ -49,17 +51,28 @@ impl Upstream {
     }
 
     pub(crate) fn server_status(&self) -> Vec<ServerStatus> {
-        let current = self.current_server();
         let servers = self.servers.iter().enumerate();
         let status = servers.map(|(i, server)| ServerStatus {
+            name: server.name.clone(),
+            measured: self.measured(i),
+            by_bandwidth: self.current_server(Need::Throughput) == i,
+            by_delay: self.current_server(Need::Latency) == i,
             addresses: [server.endpoint_v4(), server.endpoint_v6()]
                 .into_iter()
                 .flatten()
                 .collect(),
             reached: !self.server_down(i),
-            current: i == current,
+            current: self.is_current(i),
         });
         status.collect()
+    }
+
+    pub(crate) fn select_status(&self) -> SelectStatus {
+        SelectStatus {
+            by: self.choice.select.name().to_owned(),
+            wanted: self.wanted_server().map(str::to_owned),
+            measuring: self.is_measuring(),
+        }
     }
 
     /// The links.
@@ -89,6 +102,12 @@ impl Upstream {
     }
 
     pub(crate) fn warm_status(&self) -> WarmStatus {
-        self.pool.status()
+        let pools = self.pools.iter().map(Pool::status);
+        let all = pools.reduce(|sum, pool| WarmStatus {
+            ready: sum.ready + pool.ready,
+            opening: sum.opening + pool.opening,
+            most: pool.most,
+        });
+        all.unwrap_or_default()
     }
 }

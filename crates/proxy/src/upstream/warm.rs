@@ -4,9 +4,11 @@ use braid_engine::{Event, Stack};
 use braid_wire::Instant;
 
 use super::Upstream;
+use super::lease::Lease;
 use super::pool::Warm;
 use crate::relay::read_step;
 use crate::report::BoxCounters;
+use crate::selection::Need;
 use crate::socks::ClientStep;
 
 impl Upstream {
@@ -19,47 +21,85 @@ impl Upstream {
         stack: &mut Stack,
         counters: &mut BoxCounters,
     ) {
-        self.pool.on_served(server);
+        for pool in &mut self.pools {
+            pool.on_served(server);
+        }
         self.warm_up(now, stack, counters);
     }
 
-    /// A warm connection failed its user: so may the others, which are given up.
-    pub(crate) fn on_warm_failed(&mut self, now: Instant, stack: &mut Stack) {
-        for warm in self.pool.drain() {
-            stack.abort(now, warm.lease.conn);
+    /// A warm connection to `server` failed its user: so may the others, which are given up.
+    pub(crate) fn on_warm_failed(&mut self, now: Instant, server: usize, stack: &mut Stack) {
+        for pool in &mut self.pools {
+            while let Some(warm) = pool.pop_to(server) {
+                stack.abort(now, warm.lease.conn);
+            }
+            pool.back_off(now);
         }
-        self.pool.back_off(now);
+        self.on_doubt_everywhere(now, server);
     }
 
-    /// The server that warm connections are to lead to, if there are to be any.
-    fn warm_server(&self) -> Option<usize> {
+    /// The pool for `need`.
+    fn pool(&self, need: Need) -> usize {
+        let usual = self.choice.usual();
+        usize::from(self.current_server(need) != self.current_server(usual))
+    }
+
+    /// A warm connection to `server` for `need`, or to another one that answers.
+    pub(super) fn take_warm(
+        &mut self,
+        now: Instant,
+        (need, server): (Need, usize),
+    ) -> Option<Lease> {
+        let usable = self.usable_servers();
+        let pool = self.pool(need);
+        self.pools[pool].take(now, server, |s| usable[s])
+    }
+
+    fn usable_servers(&self) -> Vec<bool> {
+        let servers = 0..self.servers.len();
+        servers.map(|s| self.is_usable(s)).collect()
+    }
+
+    /// The servers that the warm connections of each pool are to lead to, if there are to be any.
+    fn warm_servers(&self) -> [Option<(Need, usize)>; 2] {
         let metered = || self.links.iter().any(|l| l.open && l.metered);
-        let wanted = self.intake_wanted() && (self.pool.settings().metered || !metered());
-        wanted.then(|| self.current_server())
+        let wanted = self.intake_wanted() && (self.pools[0].settings().metered || !metered());
+        let mut servers = [None; 2];
+        for need in self.needs().filter(|_| wanted) {
+            let pool = self.pool(need);
+            servers[pool] = servers[pool].or(Some((need, self.current_server(need))));
+        }
+        servers
     }
 
     /// Closes warm connections that are of no use any more.
     pub(super) fn cool_down(&mut self, now: Instant, stack: &mut Stack) {
-        let server = self.warm_server();
-        while let Some(warm) = self.pool.pop_useless(now, server) {
-            stack.abort(now, warm.lease.conn);
+        let usable = self.usable_servers();
+        for (pool, server) in self.warm_servers().into_iter().enumerate() {
+            let server = server.map(|(_, server)| server);
+            while let Some(warm) = self.pools[pool].pop_useless(now, server, |s| usable[s]) {
+                stack.abort(now, warm.lease.conn);
+            }
         }
     }
 
     /// Opens warm connections that are wanted and closes those that are not.
     pub(super) fn warm_up(&mut self, now: Instant, stack: &mut Stack, counters: &mut BoxCounters) {
         self.cool_down(now, stack);
-        let server = self.warm_server();
-        while self.pool.lacks(now, server) {
-            let best = self.candidates(&[]);
-            let best = best.into_iter().min_by_key(|(rank, ..)| *rank);
-            let at = best.map(|(_, server, path)| (server, path));
-            match at.map(|at| self.open(now, at, None, stack)) {
-                Some(Ok(lease)) => {
-                    counters.warm_opened += 1;
-                    self.pool.push(Warm::new(now, lease));
+        for (pool, wanted) in self.warm_servers().into_iter().enumerate() {
+            while self.pools[pool].lacks(now, wanted.map(|(_, server)| server)) {
+                let best = wanted.and_then(|(need, server)| {
+                    let all = self.candidates(need, &[]).into_iter();
+                    let (_, best, path) = all.min_by_key(|(rank, ..)| *rank)?;
+                    (best == server).then_some((best, path))
+                });
+                match best.map(|at| self.open(now, at, None, stack)) {
+                    Some(Ok(lease)) => {
+                        counters.warm_opened += 1;
+                        self.pools[pool].push(Warm::new(now, lease));
+                    }
+                    _ => self.pools[pool].back_off(now),
                 }
-                _ => self.pool.back_off(now),
             }
         }
     }
@@ -73,7 +113,9 @@ impl Upstream {
         counters: &mut BoxCounters,
     ) -> bool {
         let conn = event.conn();
-        let Some(warm) = self.pool.get_mut(conn) else {
+        let mut pools = self.pools.iter_mut().enumerate();
+        let found = pools.find_map(|(at, pool)| Some((at, pool.get_mut(conn)?)));
+        let Some((pool, warm)) = found else {
             return false;
         };
         let server = warm.lease.server;
@@ -93,14 +135,14 @@ impl Upstream {
                 }
                 if let Ok(ClientStep::Failed(_)) = step {
                     // Whether it takes this box a user's connection finds out, and reports.
-                    self.pool.on_refused();
+                    self.pools[pool].on_refused(server);
                 }
-                self.pool.on_lost(now, conn);
+                self.pools[pool].on_lost(now, conn);
                 counters.warm_lost += 1;
                 stack.abort(now, conn);
             }
             Event::Closed { .. } => {
-                self.pool.on_lost(now, conn);
+                self.pools[pool].on_lost(now, conn);
                 counters.warm_lost += 1;
             }
             _ => {}

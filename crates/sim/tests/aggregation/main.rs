@@ -6,6 +6,7 @@ mod forwarding;
 mod hints;
 mod links;
 mod refusals;
+mod servers;
 mod sockets;
 mod speed;
 mod streams;

@@ -28,9 +28,10 @@ impl Columns {
     }
 
     /// Adds a row, and lines that stand below it.
-    pub fn row<const N: usize>(&mut self, cells: [String; N], below: Vec<String>) {
-        debug_assert_eq!(N, self.aligns.len());
-        self.rows.push((cells.into(), below));
+    pub fn row(&mut self, cells: impl Into<Vec<String>>, below: Vec<String>) {
+        let cells = cells.into();
+        debug_assert_eq!(cells.len(), self.aligns.len());
+        self.rows.push((cells, below));
     }
 
     /// The text, each line indented by two.

@@ -6,10 +6,8 @@ use braid_proxy::status::{
 };
 
 use super::columns::{Align, Columns};
-use super::units;
-
-/// What is not known.
-const NONE: &str = "-";
+use super::servers;
+use super::units::{self, NONE, or_none};
 
 /// The word for box or server.
 pub fn role(role: Role) -> &'static str {
@@ -37,8 +35,12 @@ pub fn page(now: &Status, before: &Status) -> String {
             (false, _) => "new connections are forwarded unjoined: switched off\n",
         };
     }
-    for server in &now.servers {
-        page += &server_line(server);
+    page += &match &now.servers[..] {
+        [server] => server_line(server),
+        servers => servers::table(servers),
+    };
+    if let Some(wanted) = now.select.as_ref().and_then(|s| s.wanted.as_ref()) {
+        page += &format!("server {wanted} is used while it answers: asked for\n");
     }
     if let Some(warm) = now.warm {
         let (ready, opening) = (warm.ready, warm.opening);
@@ -245,14 +247,11 @@ fn counters(now: &Status) -> String {
     }
 }
 
-fn or_none(value: Option<f64>, text: fn(f64) -> String) -> String {
-    value.map_or_else(|| NONE.to_owned(), text)
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
 
+    use braid_proxy::selection::Measured;
     use braid_proxy::status::{ProxyStatus, WarmStatus};
 
     use super::*;
@@ -331,10 +330,15 @@ mod tests {
                 taking_in: true,
             }),
             servers: vec![ServerStatus {
+                name: "paris".to_owned(),
+                measured: Measured::default(),
+                by_bandwidth: true,
+                by_delay: true,
                 addresses: vec!["203.0.113.7:1080".parse().unwrap()],
                 reached: true,
                 current: true,
             }],
+            select: None,
             warm: Some(WarmStatus {
                 ready: 2,
                 opening: 1,

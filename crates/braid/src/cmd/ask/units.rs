@@ -2,6 +2,14 @@
 
 use std::time::Duration;
 
+/// What is not known.
+pub const NONE: &str = "-";
+
+/// What is known as `text` shows it.
+pub fn or_none(value: Option<f64>, text: fn(f64) -> String) -> String {
+    value.map_or_else(|| NONE.to_owned(), text)
+}
+
 /// `0 B`, `999 B`, `1.2 kB`, `12 MB`: decimal units, two to three digits.
 pub fn bytes(n: u64) -> String {
     scaled(n as f64, ["B", "kB", "MB", "GB", "TB"])

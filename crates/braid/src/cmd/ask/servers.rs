@@ -1,0 +1,106 @@
+//! Servers as a table, in the form of table 1 of T-MPTCP: bandwidth and delay of each path, then of
+//! the way beyond the server, and which is chosen by what.
+
+use braid_proxy::selection::Quality;
+use braid_proxy::status::ServerStatus;
+
+use super::columns::{Align, Columns};
+use super::units::{self, or_none};
+
+/// The table.
+pub fn table(servers: &[ServerStatus]) -> String {
+    let paths = servers.iter().map(|s| s.measured.paths.len()).max();
+    let paths = paths.unwrap_or(0);
+    let places = (1..=paths).map(|n| n.to_string()).chain(["s".to_owned()]);
+    let heads = places.flat_map(|place| [format!("B_{place}"), format!("D_{place}")]);
+    let heads: Vec<String> = heads.collect();
+    let mut columns = vec![("server", Align::Left), ("state", Align::Left)];
+    columns.extend(heads.iter().map(|head| (head.as_str(), Align::Right)));
+    columns.push(("chosen", Align::Left));
+    let mut columns = Columns::new(&columns);
+    for server in servers {
+        let measured = &server.measured;
+        let missing = paths - measured.paths.len();
+        let all = measured.paths.iter().copied();
+        let all = all.chain(std::iter::repeat_n(Quality::default(), missing));
+        let mut cells = vec![server.name.clone(), state(server).to_owned()];
+        cells.extend(all.chain([measured.beyond]).flat_map(quality));
+        cells.push(chosen(server).to_owned());
+        columns.row(cells, Vec::new());
+    }
+    columns.text()
+}
+
+fn quality(quality: Quality) -> [String; 2] {
+    [
+        or_none(quality.bandwidth, units::rate),
+        or_none(quality.delay_ms, units::milliseconds),
+    ]
+}
+
+fn state(server: &ServerStatus) -> &'static str {
+    match (server.reached, server.current) {
+        (true, true) => "in use",
+        (true, false) => "reached",
+        (false, _) => "not reached",
+    }
+}
+
+fn chosen(server: &ServerStatus) -> &'static str {
+    match (server.by_bandwidth, server.by_delay) {
+        (true, true) => "by bandwidth, by delay",
+        (true, false) => "by bandwidth",
+        (false, true) => "by delay",
+        (false, false) => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use braid_proxy::selection::Measured;
+
+    use super::*;
+
+    fn quality(mbit: f64, ms: f64) -> Quality {
+        Quality {
+            bandwidth: Some(mbit * 1e6),
+            delay_ms: Some(ms),
+        }
+    }
+
+    #[test]
+    fn it_looks_as_in_the_paper() {
+        let server = |name: &str, paths: &[Quality], beyond| ServerStatus {
+            name: name.to_owned(),
+            addresses: Vec::new(),
+            reached: name != "oslo",
+            current: name == "rome",
+            measured: Measured {
+                paths: paths.to_vec(),
+                beyond,
+            },
+            by_bandwidth: name == "rome",
+            by_delay: name == "bern",
+        };
+        let servers = [
+            server(
+                "bern",
+                &[quality(22.63, 44.6), quality(15.38, 64.34)],
+                quality(98.4, 36.05),
+            ),
+            server(
+                "rome",
+                &[quality(27.57, 53.97), quality(19.75, 67.66)],
+                Quality::default(),
+            ),
+            server("oslo", &[], Quality::default()),
+        ];
+        let expected = "  \
+server  state                B_1    D_1          B_2    D_2          B_s    D_s  chosen
+  bern    reached      22.6 Mbit/s  45 ms  15.4 Mbit/s  64 ms  98.4 Mbit/s  36 ms  by delay
+  rome    in use       27.6 Mbit/s  54 ms  19.8 Mbit/s  68 ms            -      -  by bandwidth
+  oslo    not reached            -      -            -      -            -      -
+";
+        assert_eq!(table(&servers), expected);
+    }
+}

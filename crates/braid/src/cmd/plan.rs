@@ -1,0 +1,145 @@
+//! `braid plan`: which servers to rent.
+
+use std::path::Path;
+
+use braid_proxy::config::{BoxConfig, ConfigError, sites_from_toml};
+use braid_proxy::plan::{Site, Step, plan};
+use braid_proxy::selection::Need;
+use braid_proxy::status::Role;
+use serde::Deserialize;
+
+use super::ask::columns::{Align, Columns};
+use super::ask::{Asked, units};
+use super::print::{print, print_json};
+use crate::cli::{By, PlanArgs};
+use crate::failure::Failure;
+
+/// Prints the servers in the order in which to rent them.
+pub fn run(args: &PlanArgs, json: bool) -> Result<(), Failure> {
+    let boxes = match &args.files[..] {
+        [] => vec![ask(args.config.as_deref())?],
+        files => files.iter().map(|f| read(f)).collect::<Result<_, _>>()?,
+    };
+    let need = match args.by {
+        By::Bandwidth => Need::Throughput,
+        By::Delay => Need::Latency,
+    };
+    let mut steps = plan(need, &boxes);
+    steps.truncate(args.count.unwrap_or(usize::MAX));
+    match json {
+        true => print_json(&steps),
+        false => print(table(&steps, args.by)),
+    }
+}
+
+/// What a running box has measured.
+fn ask(config: Option<&Path>) -> Result<Vec<Site>, Failure> {
+    let config = config.map(BoxConfig::load).transpose()?;
+    let servers = Asked::of(Role::Box, config.as_ref()).servers()?;
+    let sites = servers.into_iter().map(|server| Site {
+        name: server.name,
+        measured: server.measured,
+    });
+    Ok(sites.collect())
+}
+
+/// What `braid box servers --json` or `braid box status --json` printed, or a file in TOML.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Json {
+    Servers(Vec<Site>),
+    Status { servers: Vec<Site> },
+}
+
+fn read(file: &Path) -> Result<Vec<Site>, Failure> {
+    let name = file.display().to_string();
+    let text = std::fs::read_to_string(file).map_err(|e| ConfigError::unreadable(file, &e))?;
+    if text.trim_start().starts_with("[[") || !text.trim_start().starts_with(['{', '[']) {
+        return Ok(sites_from_toml(&name, &text)?);
+    }
+    match serde_json::from_str(&text) {
+        Ok(Json::Servers(sites) | Json::Status { servers: sites }) if !sites.is_empty() => {
+            Ok(sites)
+        }
+        _ => Err(Failure::Usage(format!(
+            "{name}: these are no measurements of servers; expected is what \
+             `braid box servers --json` prints, or [[server]] in TOML"
+        ))),
+    }
+}
+
+fn table(steps: &[Step], by: By) -> String {
+    use Align::{Left, Right};
+    let mut columns = Columns::new(&[
+        ("", Right),
+        ("server", Left),
+        ("bandwidth", Right),
+        ("delay", Right),
+        ("with those above", Right),
+    ]);
+    for (i, step) in steps.iter().enumerate() {
+        let together = match by {
+            By::Bandwidth => units::rate(step.together),
+            By::Delay => units::milliseconds(step.together),
+        };
+        let row = [
+            (i + 1).to_string(),
+            step.name.clone(),
+            units::rate(step.bandwidth),
+            units::milliseconds(step.delay_ms),
+            together,
+        ];
+        columns.row(row, Vec::new());
+    }
+    columns.text()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(name: &str, text: &str) -> std::path::PathBuf {
+        let name = format!("braid-plan-{}-{name}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        std::fs::write(&path, text).unwrap();
+        path
+    }
+
+    #[test]
+    fn it_reads_what_boxes_print_and_what_people_write() {
+        let text = r#"[{"name":"oslo","addresses":[],"measured":
+            {"paths":[{"bandwidth":2e7,"delay_ms":40.0}],"beyond":{}}}]"#;
+        let site = r#"{"name":"oslo","measured":{"paths":[{"bandwidth":2e7,"delay_ms":40.0}]}}"#;
+        let toml =
+            "[[server]]\nname = \"oslo\"\npaths = [{ bandwidth = \"20Mbit/s\", delay = \"40ms\" }]";
+        let status = format!(r#"{{"version":1,"servers":[{site}]}}"#);
+        for (n, text) in [text, toml, &status].into_iter().enumerate() {
+            let path = file(&n.to_string(), text);
+            let sites = read(&path).unwrap();
+            std::fs::remove_file(&path).unwrap();
+            let steps = plan(Need::Throughput, &[sites]);
+            let expected = "     server    bandwidth  delay  with those above\n  \
+                            1  oslo    20.0 Mbit/s  40 ms       20.0 Mbit/s\n";
+            assert_eq!(table(&steps, By::Bandwidth), expected);
+        }
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_a_usage_error() {
+        for text in ["{}", "[]", "[1]", "{", "servers"] {
+            let path = file("bad", text);
+            let failure = read(&path).unwrap_err();
+            assert!(matches!(failure, Failure::Usage(_)), "{text}");
+            let said = failure.to_string();
+            assert!(said.starts_with(&path.display().to_string()), "{said}");
+        }
+        let path = file("bad", "");
+        std::fs::remove_file(&path).unwrap();
+        assert!(
+            read(&path)
+                .unwrap_err()
+                .to_string()
+                .contains("cannot read the file")
+        );
+    }
+}

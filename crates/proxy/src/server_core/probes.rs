@@ -1,0 +1,102 @@
+//! Probes of boxes: what the server sends so that they can measure.
+
+use core::time::Duration;
+
+use braid_engine::app::Ctx;
+use braid_engine::{ConnId, Stack};
+use braid_wire::Instant;
+
+use super::session::{Refusal, Stage};
+use super::train::Departures;
+use super::{CLOSE_PATIENCE, ServerCore, send_all};
+use crate::probe::{self, Train};
+use crate::socks::Note;
+use crate::table::SessionId;
+
+impl ServerCore {
+    /// A box asks for a probe: tells it of the way to destinations, and sends the train.
+    pub(super) fn on_probe(&mut self, ctx: &mut Ctx<'_>, id: SessionId, note: &Note) {
+        let Some(session) = self.sessions.get_mut(id) else {
+            return;
+        };
+        let Stage::Handshake(handshake) = &mut session.stage else {
+            return;
+        };
+        let right = handshake
+            .grant
+            .as_ref()
+            .filter(|g| self.verifier.check_probe(g, note));
+        let Some(user) = right.map(|g| g.user) else {
+            return self.refuse(ctx, id, Refusal::WrongDestination);
+        };
+        // It is none of the user's connections.
+        self.handshakes.end(handshake);
+        session.user = None;
+        session.stage = Stage::Closing;
+        let mut train = Train::decode(&note.hints);
+        let allowance = &mut self.allowances[user];
+        if train.records > 0 && !allowance.take(ctx.now, self.limits.trains) {
+            self.counters.trains_refused += 1;
+            train.records = 0;
+        }
+        self.counters.trains += u64::from(train.records > 0);
+        let (conn, started) = (session.conn, session.started);
+        self.beyond.ask(ctx);
+        let unpaced = match knew_way(ctx.stack, conn, started) {
+            true => train.records,
+            false => train.records.min(probe::UNPACED),
+        };
+        let answer = probe::answer(train.records, unpaced, self.beyond.quality(ctx.now));
+        if !send_all(ctx, conn, &answer) {
+            return self.drop_session(ctx, id);
+        }
+        let began = ctx.now;
+        if let Some(session) = self.sessions.get_mut(id) {
+            session.stage = Stage::Departing(Departures {
+                train,
+                sent: 0,
+                began,
+            });
+        }
+        self.depart(ctx, id);
+    }
+
+    /// Sends the records that are due.
+    pub(super) fn depart(&mut self, ctx: &mut Ctx<'_>, id: SessionId) {
+        let Some(session) = self.sessions.get_mut(id) else {
+            return;
+        };
+        let Stage::Departing(departures) = &mut session.stage else {
+            return;
+        };
+        let conn = session.conn;
+        while departures.sent < departures.train.records && departures.next() <= ctx.now {
+            let after: Duration = ctx.now.saturating_since(departures.began);
+            departures.sent += 1;
+            if !send_all(ctx, conn, &probe::record(after)) {
+                return self.drop_session(ctx, id);
+            }
+        }
+        if departures.sent < departures.train.records {
+            let next = departures.next();
+            return self.sessions.arm(id, next);
+        }
+        session.stage = Stage::Closing;
+        let told = ctx.stack.shutdown(ctx.now, conn).is_ok();
+        match told {
+            true => self.sessions.arm(id, ctx.now + CLOSE_PATIENCE),
+            false => self.drop_session(ctx, id),
+        }
+    }
+}
+
+/// Whether the engine knew what the way to the box takes when the SYN of a connection came that
+/// `began` a round trip later: then it does not hold back an initial window.
+fn knew_way(stack: &Stack, conn: ConnId, began: Instant) -> bool {
+    let subflow = stack.subflows(conn).first().copied();
+    subflow.is_some_and(|subflow| {
+        let way = (subflow.remote.ip(), subflow.path);
+        let mut records = stack.records().filter(|(ip, path, _)| (*ip, *path) == way);
+        records.any(|(.., record)| record.delivery_rate > 0 && record.at + 2 * record.srtt <= began)
+    })
+}

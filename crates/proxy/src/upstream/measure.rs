@@ -1,0 +1,263 @@
+//! How servers are measured: by two trains of packets each, over one link at a time. What users
+//! receive meanwhile counts as free, since it would move with them.
+
+use braid_engine::{ApiError, ConnId, ConnectOptions, Event, Protocol, Stack};
+use braid_wire::Instant;
+
+use super::Upstream;
+use super::health::Reach;
+use super::lease;
+use super::meter::{Ongoing, rest};
+use crate::auth::SignIn;
+use crate::config::Select;
+use crate::probe::{Arrivals, COST, Garbled, Train};
+use crate::relay::read_step;
+use crate::report::BoxCounters;
+use crate::socks::{self, Note};
+
+/// Users send if they did so within this time.
+const LATELY: core::time::Duration = core::time::Duration::from_secs(30);
+
+impl Upstream {
+    /// Measures every server over every link once, as soon as that does not take too much of a
+    /// link, whatever the time of the day.
+    pub(crate) fn measure_all(&mut self) {
+        for link in self.links.iter_mut().filter(|l| l.open) {
+            for cell in link.cells.iter_mut().filter(|c| c.reach == Reach::Up) {
+                cell.gauge.ask();
+            }
+        }
+    }
+
+    /// What was asked for is not through.
+    pub(super) fn is_measuring(&self) -> bool {
+        let mut open = self.links.iter().filter(|l| l.open);
+        open.any(|l| l.cells.iter().any(|c| c.gauge.asked))
+    }
+
+    /// There is a choice to make, and nothing speaks against measuring.
+    pub(super) fn may_measure(&self, now: Instant) -> bool {
+        let settings = &self.meter.settings;
+        let unix_ms = self.clock.unix_ms(now);
+        let quiet = settings.quiet.iter().any(|q| q.contains(unix_ms));
+        let lately = |at: Instant| now.saturating_since(at) < LATELY;
+        let choice = self.servers.len() > 1 && self.choice.select != Select::Order;
+        choice && !quiet && self.last_traffic.is_some_and(lately)
+    }
+
+    /// All servers that answer were measured, as far as they can be.
+    pub(super) fn all_tried(&self) -> bool {
+        let usable = (0..self.servers.len()).filter(|s| self.is_usable(*s));
+        let mut cells = usable.flat_map(|s| self.open_cells(s));
+        cells.all(|c| c.gauge.tried || c.reach != Reach::Up)
+    }
+
+    /// What is to be measured next, and when. On a link that was left alone so long that more than
+    /// one is due, the one that has waited longest.
+    fn next_measurement(&self) -> Option<(Instant, usize, usize)> {
+        let links = self.links.iter().enumerate().filter(|(_, l)| l.open);
+        let all = links.flat_map(|(at, link)| {
+            let cells = link.cells.iter().enumerate();
+            let due = cells.filter(|(_, c)| c.reach == Reach::Up && c.probe.is_none());
+            let due = due.filter(|(_, c)| self.meter.may || c.gauge.asked);
+            due.filter_map(move |(server, cell)| {
+                let since = cell.gauge.at?;
+                Some((since.max(link.rests_until), since, at, server))
+            })
+        });
+        all.min().map(|(due, _, link, server)| (due, link, server))
+    }
+
+    pub(super) fn measuring_timeout(&self) -> Option<Instant> {
+        match &self.meter.ongoing {
+            Some(ongoing) => Some(ongoing.deadline),
+            None => self.next_measurement().map(|(at, ..)| at),
+        }
+    }
+
+    /// Gives up what takes too long, and begins what is due.
+    pub(super) fn measure(&mut self, now: Instant, stack: &mut Stack, counters: &mut BoxCounters) {
+        self.meter.may = self.may_measure(now);
+        if let Some(late) = self.meter.ongoing.take_if(|o| o.deadline <= now) {
+            self.measured_nothing(now, late, stack, counters);
+        }
+        if self.meter.ongoing.is_none()
+            && let Some((at, link, server)) = self.next_measurement()
+            && at <= now
+        {
+            self.send_for(now, (link, server), None, stack, counters);
+        }
+    }
+
+    /// Asks for a train: a burst, or at the rate that a burst came at.
+    fn send_for(
+        &mut self,
+        now: Instant,
+        (link, server): (usize, usize),
+        capacity: Option<f64>,
+        stack: &mut Stack,
+        counters: &mut BoxCounters,
+    ) {
+        let train = capacity.map_or(Train::BURST, Train::paced);
+        counters.trains += 1;
+        match self.ask_for_train(now, (link, server), train, stack) {
+            Ok(conn) => {
+                self.meter.ongoing = Some(Ongoing {
+                    conn,
+                    link,
+                    server,
+                    began: now,
+                    deadline: now + self.probing.timeout,
+                    received: self.received(link, stack),
+                    capacity,
+                    arrivals: Arrivals::default(),
+                });
+            }
+            Err(_) => {
+                counters.trains_failed += 1;
+                self.conclude(now, (link, server), None);
+            }
+        }
+    }
+
+    fn ask_for_train(
+        &mut self,
+        now: Instant,
+        (link, server): (usize, usize),
+        train: Train,
+        stack: &mut Stack,
+    ) -> Result<ConnId, ApiError> {
+        let path = self.links[link].path;
+        let strategy = (self.strategy)();
+        let options = self.options(server, path, strategy)?;
+        let protocol = Protocol::Tcp;
+        let options = ConnectOptions {
+            protocol,
+            ..options
+        };
+        let conn = stack.connect(now, options)?;
+        let mut nonce = [0; 16];
+        self.rng.fill(&mut nonce);
+        let sign_in = SignIn::new(self.clock.unix_ms(now), nonce);
+        let entry = &self.servers[server];
+        let user = entry.user.as_bytes();
+        let hints = train.encode();
+        let code = sign_in.probe(&entry.secret, user, &hints);
+        let password = sign_in.password(&entry.secret, user);
+        let words = [
+            socks::sign_in(user, &password),
+            socks::probe(&Note { code, hints }),
+        ];
+        let written = lease::write_all(now, conn, &words.concat(), stack);
+        if written.is_err() {
+            stack.abort(now, conn);
+        }
+        written.map(|()| conn)
+    }
+
+    /// Bytes that came over a link so far.
+    fn received(&self, link: usize, stack: &Stack) -> u64 {
+        let path = usize::from(self.links[link].path.0);
+        stack
+            .path_totals()
+            .get(path)
+            .map_or(0, |t| t.bytes_received)
+    }
+
+    /// Whether an event is of a measurement; if so it is dealt with here.
+    pub(super) fn on_measuring_event(
+        &mut self,
+        now: Instant,
+        event: &Event,
+        stack: &mut Stack,
+        counters: &mut BoxCounters,
+    ) -> bool {
+        let Some(mut ongoing) = self.meter.ongoing.take_if(|o| o.conn == event.conn()) else {
+            return false;
+        };
+        let all_here = match event {
+            Event::Readable { conn } => {
+                let arrivals = &mut ongoing.arrivals;
+                let input = |bytes: &[u8]| (bytes.len(), arrivals.input(now, bytes));
+                match read_step(now, *conn, stack, Ok(false), input) {
+                    Ok(Ok(false)) => Ok(stack.read_finished(*conn)),
+                    Ok(step) => step,
+                    Err(_) => Err(Garbled),
+                }
+            }
+            Event::Closed { .. } => Err(Garbled),
+            _ => Ok(false),
+        };
+        match all_here {
+            Ok(false) => self.meter.ongoing = Some(ongoing),
+            Ok(true) => self.train_arrived(now, ongoing, stack, counters),
+            Err(Garbled) => self.measured_nothing(now, ongoing, stack, counters),
+        }
+        true
+    }
+
+    fn train_arrived(
+        &mut self,
+        now: Instant,
+        ongoing: Ongoing,
+        stack: &mut Stack,
+        counters: &mut BoxCounters,
+    ) {
+        stack.abort(now, ongoing.conn);
+        let (link, server) = (ongoing.link, ongoing.server);
+        let told = ongoing.arrivals.beyond();
+        let beyond = &mut self.meter.beyond[server];
+        beyond.bandwidth = told.bandwidth;
+        beyond.delay_ms = told.delay_ms.or(beyond.delay_ms);
+        // It takes this box for one of its users.
+        for pool in &mut self.pools {
+            pool.on_served(server);
+        }
+        let gauge = &mut self.links[link].cells[server].gauge;
+        let result = match ongoing.capacity {
+            None => {
+                if let Some(rate) = ongoing.arrivals.capacity() {
+                    let rate = gauge.on_capacity(rate);
+                    return self.send_for(now, (link, server), Some(rate), stack, counters);
+                }
+                None
+            }
+            Some(capacity) => {
+                let came = self.received(link, stack) - ongoing.received;
+                let time = now.saturating_since(ongoing.began).as_secs_f64();
+                let users = came.saturating_sub(COST / 2) as f64 * 8.0 / time;
+                let free = ongoing.arrivals.available(capacity);
+                free.map(|free| (free + users).min(capacity))
+            }
+        };
+        counters.trains_failed += u64::from(result.is_none());
+        self.conclude(now, (link, server), result);
+        self.update(now, stack);
+    }
+
+    fn measured_nothing(
+        &mut self,
+        now: Instant,
+        ongoing: Ongoing,
+        stack: &mut Stack,
+        counters: &mut BoxCounters,
+    ) {
+        counters.trains_failed += 1;
+        stack.abort(now, ongoing.conn);
+        // What is lost again and again is lost to others.
+        let trickle = ongoing
+            .arrivals
+            .trickle(now.saturating_since(ongoing.began));
+        self.conclude(now, (ongoing.link, ongoing.server), trickle);
+        self.update(now, stack);
+    }
+
+    /// A measurement is over: says when the link is to be used for the next.
+    fn conclude(&mut self, now: Instant, (link, server): (usize, usize), result: Option<f64>) {
+        let link = &mut self.links[link];
+        let gauge = &mut link.cells[server].gauge;
+        gauge.on_result(now, result, &self.meter.settings);
+        let known = link.cells.iter().filter_map(|c| c.gauge.capacity());
+        link.rests_until = now + rest(known.reduce(f64::max));
+    }
+}

@@ -1,0 +1,199 @@
+//! Measurements of servers: what is under way, and what follows from a result.
+
+use core::time::Duration;
+
+use braid_engine::ConnId;
+use braid_wire::Instant;
+
+use crate::config::Measuring;
+use crate::probe::{Arrivals, COST};
+use crate::selection::{Quality, Recent, Tempo};
+
+/// Share of a link that measurements may take.
+const SHARE: f64 = 0.01;
+/// The rate of a link of which none is known, bit/s.
+const SLOW: f64 = 1e6;
+
+/// Measurements of all servers: one at a time, so that they do not disturb each other.
+#[derive(Debug)]
+pub(super) struct Meter {
+    pub(super) settings: Measuring,
+    pub(super) ongoing: Option<Ongoing>,
+    /// Nothing speaks against it: users send, and these are no quiet hours.
+    pub(super) may: bool,
+    /// The way beyond each server.
+    pub(super) beyond: Vec<Quality>,
+}
+
+/// A train that is awaited.
+#[derive(Debug)]
+pub(super) struct Ongoing {
+    pub(super) conn: ConnId,
+    pub(super) link: usize,
+    pub(super) server: usize,
+    pub(super) began: Instant,
+    pub(super) deadline: Instant,
+    /// What the link had received when it began, bytes.
+    pub(super) received: u64,
+    /// What the first train found, bit/s, if this is the second.
+    pub(super) capacity: Option<f64>,
+    pub(super) arrivals: Arrivals,
+}
+
+impl Meter {
+    pub(super) fn new(settings: Measuring, servers: usize) -> Self {
+        Meter {
+            settings,
+            ongoing: None,
+            may: false,
+            beyond: vec![Quality::default(); servers],
+        }
+    }
+}
+
+/// How long a link of `rate` bit/s is to be left alone after a measurement.
+pub(super) fn rest(rate: Option<f64>) -> Duration {
+    let rate = rate.filter(|rate| *rate > 0.0).unwrap_or(SLOW);
+    let seconds = COST as f64 * 8.0 / (rate * SHARE);
+    Duration::try_from_secs_f64(seconds).unwrap_or(Duration::from_secs(3600))
+}
+
+/// What was measured of the way from one server over one link.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Gauge {
+    /// What the narrowest place lets pass, bit/s.
+    capacity: Recent,
+    /// What of it nobody else uses, bit/s.
+    available: Recent,
+    tempo: Tempo,
+    /// From when on it is to be measured; `None` before the server was reached.
+    pub(super) at: Option<Instant>,
+    /// It was, or could not be.
+    pub(super) tried: bool,
+    /// Somebody wants to know, whatever else speaks against it.
+    pub(super) asked: bool,
+    /// Something else says that the way has changed.
+    alarm: bool,
+}
+
+impl Gauge {
+    /// The server is reached.
+    pub(super) fn reached(&mut self) {
+        self.at.get_or_insert(Instant::ZERO);
+    }
+
+    /// The round trip tells that the way has changed: it is looked into at once.
+    pub(super) fn alarm(&mut self) {
+        self.alarm = true;
+        self.tempo.hurry();
+        self.at = self.at.map(|_| Instant::ZERO);
+    }
+
+    /// Measures as soon as the link allows.
+    pub(super) fn ask(&mut self) {
+        self.asked = true;
+        self.at = Some(Instant::ZERO);
+    }
+
+    pub(super) fn available(&self) -> Option<f64> {
+        self.available.middle()
+    }
+
+    pub(super) fn capacity(&self) -> Option<f64> {
+        self.capacity.middle()
+    }
+
+    /// The first train found `rate` bit/s; what to send the second at.
+    pub(super) fn on_capacity(&mut self, rate: f64) -> f64 {
+        if self.alarm {
+            self.capacity.forget_older();
+        }
+        self.capacity.push(rate);
+        self.capacity.middle().unwrap_or(rate)
+    }
+
+    /// The second train found that nobody else uses `rate` bit/s. `None` where there was no result.
+    pub(super) fn on_result(&mut self, now: Instant, rate: Option<f64>, settings: &Measuring) {
+        let before = self.available.middle();
+        let mut change = 0.0;
+        if let Some(rate) = rate {
+            self.available.push(rate);
+            if self.alarm {
+                self.available.forget_older();
+            }
+            self.alarm = false;
+            change = before.map_or(1.0, |old| (rate - old).abs() / old.max(1.0));
+        }
+        let full = self.capacity().unwrap_or(0.0);
+        // A single packet that was lost makes a bad first impression: it is looked at again.
+        let doubtful = before.is_none() && rate.is_some_and(|rate| rate < full / 4.0);
+        let next = match doubtful {
+            true => Duration::ZERO,
+            false => self.tempo.next(change, &settings.bounds()),
+        };
+        self.at = Some(now + next.max(rest(self.capacity())));
+        self.tried |= !doubtful;
+        self.asked &= doubtful;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const AT: Instant = Instant::from_millis(1_000);
+
+    fn due(gauge: &Gauge) -> u64 {
+        gauge.at.unwrap().saturating_since(AT).as_secs()
+    }
+
+    #[test]
+    fn a_measurement_costs_less_than_a_hundredth_of_the_link() {
+        // 31,040 bytes each way at most.
+        assert_eq!(rest(Some(20e6)).as_millis(), 1241);
+        assert_eq!(rest(None), rest(Some(1e6)));
+        assert!(rest(Some(0.0)) == rest(None));
+        let mut slow = Gauge::default();
+        slow.on_capacity(1e6);
+        slow.on_result(AT, Some(1e6), &Measuring::default());
+        assert_eq!(due(&slow), 24);
+    }
+
+    #[test]
+    fn it_is_measured_more_often_while_it_changes_and_at_once_after_an_alarm() {
+        let settings = Measuring::default();
+        let mut gauge = Gauge::default();
+        gauge.alarm();
+        assert_eq!(gauge.at, None, "it was never reached");
+        gauge.reached();
+        gauge.on_capacity(20e6);
+        let due: Vec<u64> = [20.0, 20.0, 19.0, 20.0, 10.0, 10.0]
+            .map(|mbit| {
+                gauge.on_result(AT, Some(mbit * 1e6), &settings);
+                due(&gauge)
+            })
+            .to_vec();
+        assert_eq!(due, [5, 10, 20, 40, 20, 10]);
+        assert_eq!(gauge.available(), Some(10e6));
+        gauge.alarm();
+        assert_eq!(gauge.at, Some(Instant::ZERO));
+        gauge.on_result(AT, Some(2e6), &settings);
+        assert_eq!(gauge.available(), Some(2e6), "two that agree");
+        gauge.on_result(AT, None, &settings);
+        assert_eq!(gauge.available(), Some(2e6));
+        assert!(gauge.tried);
+    }
+
+    #[test]
+    fn a_bad_first_impression_is_looked_at_again() {
+        let settings = Measuring::default();
+        let mut gauge = Gauge::default();
+        gauge.ask();
+        gauge.on_capacity(20e6);
+        gauge.on_result(AT, Some(1e6), &settings);
+        assert_eq!((due(&gauge), gauge.tried, gauge.asked), (1, false, true));
+        gauge.on_result(AT, Some(20e6), &settings);
+        assert_eq!((due(&gauge), gauge.tried, gauge.asked), (5, true, false));
+        assert_eq!(gauge.available(), Some(20e6));
+    }
+}

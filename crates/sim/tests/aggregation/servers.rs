@@ -1,0 +1,291 @@
+//! The choice among several servers (PLS).
+
+use core::time::Duration;
+
+use braid_links::{QueueLimit, Rate, Settings};
+use braid_proxy::config::Select;
+use braid_proxy::selection::Quiet;
+use braid_proxy::status::Status;
+use braid_sim::aggregation::{
+    Action, Aggregation, AggregationConfig, Load, TransferId, content_addr, server_addr,
+};
+use braid_sim::transfer::PathSettings;
+use braid_sim::udp::UdpFlow;
+use braid_wire::Instant;
+
+use crate::support::{box_counters, millis, secs, start, two_links};
+
+/// A user's connection every 200 ms for `time`.
+fn browse(net: &mut Aggregation, time: Duration) -> Vec<TransferId> {
+    let mut ids = Vec::new();
+    for _ in 0..time.as_millis() / 200 {
+        ids.push(net.open(0, 0, Load::Down(20_000)).unwrap());
+        net.run_for(millis(200));
+    }
+    ids
+}
+
+/// Connections of users that a server has led to their destination.
+fn connected(net: &Aggregation, server: usize) -> u64 {
+    let core = net.server_node(server).core();
+    core.map_or(0, |core| core.counters().connected)
+}
+
+fn longest(net: &Aggregation, ids: &[TransferId]) -> Duration {
+    let took = ids
+        .iter()
+        .map(|id| net.duration(*id).expect("it is through"));
+    took.max().unwrap()
+}
+
+#[test]
+fn a_server_that_dies_is_left_within_three_seconds_and_used_again() {
+    let mut config = two_links();
+    config.set_servers(2).unwrap();
+    config.boxed.select = Select::Order;
+    let mut net = start(&config);
+    browse(&mut net, secs(4));
+    assert_eq!(connected(&net, 1), 0);
+    net.after(secs(0), Action::KillServer(0));
+    let meanwhile = browse(&mut net, secs(3));
+    let before = connected(&net, 1);
+    let after = browse(&mut net, secs(5));
+    net.run_for(secs(1));
+    assert!(connected(&net, 1) >= before + after.len() as u64);
+    assert!(
+        longest(&net, &after) < millis(200),
+        "{:?}",
+        longest(&net, &after)
+    );
+    // Nobody was sent away, and nobody waited for long.
+    assert!(
+        longest(&net, &meanwhile) < secs(3),
+        "{:?}",
+        longest(&net, &meanwhile)
+    );
+    net.after(secs(0), Action::StartServer(0));
+    browse(&mut net, secs(5));
+    let before = connected(&net, 0);
+    let back = browse(&mut net, secs(5));
+    net.run_for(secs(1));
+    assert_eq!(connected(&net, 0), before + back.len() as u64);
+    assert!(
+        longest(&net, &back) < millis(200),
+        "{:?}",
+        longest(&net, &back)
+    );
+}
+
+/// Nobody asked for anything while it died: the first to ask waits, and the others go elsewhere.
+#[test]
+fn a_server_that_died_in_quiet_times_is_left_within_three_seconds_of_the_next_connection() {
+    let mut config = two_links();
+    config.set_servers(2).unwrap();
+    config.boxed.select = Select::Order;
+    let mut net = start(&config);
+    browse(&mut net, secs(2));
+    net.run_for(secs(90));
+    net.after(secs(0), Action::KillServer(0));
+    net.run_for(millis(100));
+    let meanwhile = browse(&mut net, secs(3));
+    let before = connected(&net, 1);
+    let after = browse(&mut net, secs(2));
+    net.run_for(secs(1));
+    assert!(connected(&net, 1) >= before + after.len() as u64);
+    assert!(
+        longest(&net, &meanwhile) < secs(3),
+        "{:?}",
+        longest(&net, &meanwhile)
+    );
+}
+
+/// Table 1 of T-MPTCP: Mb/s and round trip, ms, of both paths and of the way to the content.
+const TABLE: [[(f64, f64); 3]; 5] = [
+    [(21.89, 53.37), (13.45, 91.745), (92.8, 42.64)],
+    [(22.63, 44.60), (15.38, 64.34), (98.4, 36.05)],
+    [(27.57, 53.97), (19.75, 67.66), (56.31, 27.50)],
+    [(1.38, 43.67), (13.91, 57.45), (36.31, 38.19)],
+    [(5.1, 113.15), (12.9, 179.58), (63.28, 36.9)],
+];
+
+/// A path with a queue of one bandwidth-delay product.
+fn path((mbit, rtt_ms): (f64, f64)) -> PathSettings {
+    let bits = (mbit * 1e6) as u64;
+    PathSettings::both(Settings {
+        rate: Rate::bits_per_second(bits),
+        delay: Duration::from_secs_f64(rtt_ms / 2e3),
+        queue: QueueLimit::Bytes((mbit * 1e6 / 8.0 * rtt_ms / 1e3) as u64),
+        ..Settings::default()
+    })
+}
+
+/// A box with two fast links, and servers at ways like these.
+fn servers(table: &[[(f64, f64); 3]]) -> AggregationConfig {
+    let access = vec![path((1000.0, 0.5)), path((1000.0, 0.5))];
+    let mut config = AggregationConfig::new(access).unwrap();
+    config.set_servers(table.len()).unwrap();
+    for (server, [one, two, beyond]) in config.servers.iter_mut().zip(table) {
+        server.from_access = vec![path(*one), path(*two)];
+        server.to_content = path(*beyond);
+        // Nobody listens there, and the host says so.
+        server.config.targets = vec![(content_addr(0), 9).into()];
+    }
+    config
+}
+
+/// Cross traffic of a rate on both paths from a server, from so many seconds on.
+fn crossed(config: &mut AggregationConfig, server: usize, mbit: u64, from: u64) {
+    let flow = |port| UdpFlow {
+        start: Instant::from_millis(from * 1000),
+        ..UdpFlow::constant(
+            (server_addr(server), port).into(),
+            ([10, 0, 0, 1], port).into(),
+            mbit * 1_000_000,
+            1_250,
+        )
+    };
+    config.servers[server].cross = vec![flow(7_001), flow(7_002)];
+}
+
+fn status(net: &Aggregation) -> Status {
+    let node = net.box_node();
+    node.core()
+        .unwrap()
+        .status(net.world.now(), node.stack().unwrap())
+}
+
+/// The servers chosen by bandwidth and by delay, counted from 1.
+fn chosen(net: &Aggregation) -> (usize, usize) {
+    let servers = status(net).servers;
+    let place = |chosen: fn(&braid_proxy::status::ServerStatus) -> bool| {
+        1 + servers.iter().position(chosen).unwrap()
+    };
+    (place(|s| s.by_bandwidth), place(|s| s.by_delay))
+}
+
+#[test]
+fn of_the_papers_servers_the_third_is_chosen_by_bandwidth_and_the_second_by_delay() {
+    let mut net = start(&servers(&TABLE));
+    assert_eq!(chosen(&net), (1, 1), "nothing is known");
+    browse(&mut net, secs(20));
+    // To a few per cent: a path is known better when it has been measured again.
+    for (server, row) in status(&net).servers.iter().zip(TABLE) {
+        let measured = &server.measured;
+        for (path, (mbit, ms)) in measured.paths.iter().zip(row) {
+            let (found, delay) = (path.bandwidth.unwrap() / 1e6, path.delay_ms.unwrap());
+            assert!(
+                (found / mbit - 1.0).abs() < 0.06,
+                "{}: {found} of {mbit}",
+                server.name
+            );
+            assert!(
+                (delay / ms - 1.0).abs() < 0.15,
+                "{}: {delay} of {ms}",
+                server.name
+            );
+        }
+        let delay = measured.beyond.delay_ms.unwrap();
+        assert!((delay - row[2].1).abs() < 1.0, "{}: {delay}", server.name);
+    }
+    assert_eq!(chosen(&net), (3, 2));
+}
+
+#[test]
+fn cross_traffic_moves_the_choice() {
+    let mut config = servers(&TABLE);
+    config.boxed.measuring.most = secs(10);
+    crossed(&mut config, 2, 20, 30);
+    let mut net = start(&config);
+    browse(&mut net, secs(25));
+    assert_eq!(chosen(&net), (3, 2));
+    browse(&mut net, secs(30));
+    assert_eq!(chosen(&net).0, 2);
+}
+
+/// Short answers, so that links are idle though users send.
+fn chat(net: &mut Aggregation, time: Duration) -> u64 {
+    for _ in 0..time.as_millis() / 500 {
+        net.open(0, 0, Load::Down(100)).unwrap();
+        net.run_for(millis(500));
+    }
+    100 * (time.as_millis() / 500) as u64
+}
+
+#[test]
+fn measuring_costs_less_than_a_hundredth_of_each_link() {
+    let way = [(100.0, 20.0), (100.0, 40.0), (100.0, 20.0)];
+    let mut config = servers(&[way, way, way]);
+    config.access = vec![path((5.0, 20.0)), path((2.0, 20.0))];
+    config.boxed.measuring.least = secs(1);
+    config.boxed.measuring.most = secs(1);
+    // What is not measured is not to be counted.
+    config.boxed.warm.max = 0;
+    let mut net = start(&config);
+    let users = chat(&mut net, secs(120));
+    let (counters, status) = (box_counters(&net), status(&net));
+    assert!(counters.trains > 40, "{}", counters.trains);
+    for (link, rate) in status.paths.iter().zip([5e6, 2e6]) {
+        // Greetings, passwords and answers to requests are a hundred bytes each.
+        let trains = link.bytes_received.saturating_sub(2 * users) as f64;
+        let share = trains * 8.0 / 120.0 / rate;
+        assert!(share < 0.01, "{}: {share}", link.name);
+    }
+}
+
+#[test]
+fn nothing_is_measured_in_quiet_hours_or_while_nobody_sends() {
+    let mut config = servers(&TABLE[..2]);
+    config.boxed.measuring.quiet = vec![Quiet { from: 0, to: 0 }];
+    let mut net = start(&config);
+    browse(&mut net, secs(20));
+    assert_eq!(box_counters(&net).trains, 0);
+    assert_eq!(chosen(&net), (1, 1), "by the order of the configuration");
+
+    config.boxed.measuring.quiet.clear();
+    let mut net = start(&config);
+    net.run_for(secs(120));
+    assert_eq!(box_counters(&net).trains, 0);
+    browse(&mut net, secs(20));
+    let trains = box_counters(&net).trains;
+    assert!(trains >= 8, "{trains}");
+    assert_eq!(chosen(&net), (2, 2));
+    net.run_for(secs(600));
+    // What was due within half a minute of the last connection.
+    let later = box_counters(&net).trains - trains;
+    assert!(later <= 16, "{later}");
+    assert_eq!(chosen(&net), (2, 2));
+}
+
+#[test]
+fn a_server_whose_own_link_is_narrow_is_left_once_that_shows() {
+    let mut table = TABLE[1..3].to_vec();
+    table.push([(40.0, 30.0), (20.0, 30.0), (10.0, 60.0)]);
+    let mut config = servers(&table);
+    config.boxed.measuring.most = secs(10);
+    let mut net = start(&config);
+    browse(&mut net, secs(15));
+    assert_eq!(chosen(&net).0, 3, "nothing is known of its link");
+    net.open(0, 0, Load::Down(10_000_000)).unwrap();
+    browse(&mut net, secs(20));
+    let third = &status(&net).servers[2].measured.beyond;
+    let known = third.bandwidth.expect("it shows");
+    assert!((8e6..10e6).contains(&known), "{known}");
+    assert_eq!(chosen(&net).0, 2);
+}
+
+/// The best server comes to be known while users are there: none of them waits for a handshake.
+#[test]
+fn a_change_of_servers_costs_nobody_a_round_trip() {
+    let mut net = start(&servers(&TABLE[1..3]));
+    browse(&mut net, secs(2));
+    assert_eq!(connected(&net, 1), 0);
+    let cold = |net: &Aggregation| {
+        let counters = box_counters(net);
+        counters.accepted - counters.warm_used
+    };
+    let before = cold(&net);
+    browse(&mut net, secs(20));
+    assert_eq!(chosen(&net), (2, 1));
+    assert!(connected(&net, 1) > 10);
+    assert_eq!(cold(&net), before);
+}
