@@ -321,7 +321,14 @@ impl Connection {
             return false;
         }
         let subflow = &mut self.subflows[i];
-        let rtt = subflow.handshake_rtt(ctx.now, tcp);
+        let mut rtt = subflow.handshake_rtt(ctx.now, tcp);
+        if let (Opens::Join { .. }, Some(record)) = (subflow.opens, subflow.record(ctx.records)) {
+            // The joiner may have waited with its ACK for the first DATA_ACK.
+            rtt = rtt.map(|rtt| match rtt > record.srtt * 2 {
+                true => record.srtt,
+                false => rtt,
+            });
+        }
         let window = u64::from(tcp.window) << subflow.agreed.peer_shift;
         subflow.snd.established(ctx.now, rtt, window);
         if !matches!(self.mode, Mode::Tcp) {
