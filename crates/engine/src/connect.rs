@@ -15,6 +15,9 @@ pub struct ConnectOptions {
     /// Path of the initial subflow; `None` leaves it to the strategy. MPTCP moves on to another
     /// path if a SYN is not answered; regular TCP stays on a path that is named here.
     pub path: Option<PathId>,
+    /// The first SYN leaves there whatever the strategy would say: on other paths it was tried in
+    /// vain.
+    pub insist: bool,
     /// Source address of the initial subflow instead of the path's own, and its port where that is
     /// not 0. It need not be an address of the path, but what is sent to it must come here (as with
     /// `IP_TRANSPARENT`).
@@ -36,6 +39,7 @@ impl ConnectOptions {
             remote,
             remote_alt: None,
             path: None,
+            insist: false,
             local: None,
             protocol: Protocol::Mptcp,
             flow_size: FlowSize::Unknown,

@@ -295,6 +295,9 @@ fn a_flow_without_loss_starts_from_what_is_known() {
         flow.round();
         assert_eq!(flow.cc.cwnd(), 100 * MSS);
     }
+    let mut background = Flow::new(LEDBAT, 10, 100);
+    background.cc.on_idle(50 * MSS);
+    assert_eq!(background.cc.cwnd(), 10 * MSS);
 }
 
 #[test]

@@ -309,7 +309,8 @@ impl Streams {
                 }
                 Ok(Read::Bytes(n))
             }
-            None if incoming.ended => {
+            // The bytes of the last frame may be behind its header.
+            None if incoming.ended && self.decoder.frame.is_none_or(|(of, _)| of != stream) => {
                 self.incoming.remove(&stream);
                 Ok(Read::End)
             }

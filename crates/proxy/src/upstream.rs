@@ -273,7 +273,7 @@ impl Upstream {
         }
         let mut error = ApiError::NoUsablePath;
         for (_, server, path) in candidates {
-            match self.open(now, (server, path), Some(wish.flow), stack) {
+            match self.open(now, (server, path), Some(wish), stack) {
                 Ok(lease) => return Ok(lease),
                 Err(ApiError::NoUsablePath) => {}
                 Err(e) => {
@@ -340,9 +340,10 @@ impl Upstream {
         &mut self,
         now: Instant,
         (server, path): (usize, PathId),
-        flow: Option<&FlowHints>,
+        wish: Option<&Wish<'_>>,
         stack: &mut Stack,
     ) -> Result<Lease, ApiError> {
+        let flow = wish.map(|wish| wish.flow);
         let strategy = match flow {
             Some(flow) => flow.strategy().unwrap_or_else(|| (self.strategy)()),
             // Joins every path at once.
@@ -352,6 +353,7 @@ impl Upstream {
         let options = ConnectOptions {
             flow_size: flow.map_or(FlowSize::Unknown, |f| f.size),
             urgency: flow.and_then(|f| f.urgency).unwrap_or_default(),
+            insist: wish.is_some_and(|wish| !wish.tried.is_empty()),
             ..options
         };
         let conn = stack.connect(now, options)?;

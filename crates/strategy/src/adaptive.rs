@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use arrayvec::ArrayVec;
 use braid_engine::strategy::{
-    Decision, InFlight, OpenView, Opening, PathView, Payload, SendView, Strategy, StrategyEvent,
-    SubflowView, first_in_order,
+    Decision, FlowSize, InFlight, OpenView, Opening, PathView, Payload, SendView, Strategy,
+    StrategyEvent, SubflowView, first_in_order,
 };
-use braid_engine::{PathRecord, Protocol, Urgency};
+use braid_engine::{PathRecord, Protocol, SubflowId, Urgency};
 use braid_wire::{Instant, Rng};
 
 use crate::parts::again;
@@ -22,7 +22,7 @@ use crate::parts::usable::{keeps_waiting, usable};
 const MOST: usize = 16;
 
 /// A SYN that is not answered within this is tried on another path too (Connection Attempt Delay of
-/// RFC 8305 section 8); where the round trip is known, within twice that and a little.
+/// RFC 8305 section 8); where the round trip is known, within twice that and a little if it is less.
 const ATTEMPT: Duration = Duration::from_millis(250);
 const A_LITTLE: Duration = Duration::from_millis(20);
 
@@ -213,9 +213,8 @@ impl<'a> Scales<'a> {
         if let Some(late) = again::late(view).filter(|late| self.overtakes(late)) {
             return late;
         }
-        if self.important.is_some()
-            && let Some(copy) = manners::unblock(view)
-        {
+        let unblock = self.important.and_then(|_| manners::unblock(view));
+        if let Some(copy) = self.affordable(unblock) {
             return copy;
         }
         if !view.may_send_new {
@@ -243,10 +242,12 @@ impl<'a> Scales<'a> {
         let (best, arrival) = best?;
         let others = self.subflows.iter();
         let others = others.filter(|w| w.subflow.id != best.subflow.id);
-        let elsewhere: f64 = others.map(|w| w.estimate.delivered_within(arrival)).sum();
-        // A tie of two that are ready must not make both wait, and with nothing under way nothing
-        // would end a wait.
-        if elsewhere > self.remaining + 1.0 && self.view.outstanding > 0 {
+        let within = |w: &Weighed<'_>| w.estimate.delivered_within(arrival);
+        let elsewhere: f64 = others.clone().map(within).sum();
+        // Those that are ready are no sooner: they must not wait for each other. And with nothing
+        // under way nothing would end a wait.
+        let later: f64 = others.filter(|w| !w.ready).map(within).sum();
+        if later > self.remaining + 1.0 && self.view.outstanding > 0 {
             return None;
         }
         let most = (self.remaining - elsewhere).max(f64::from(best.subflow.mss));
@@ -308,9 +309,12 @@ impl<'a> Scales<'a> {
     fn spare(&self) -> Option<Decision> {
         let lossy = self.important.filter(|_| loses_much(self.view));
         let cover = lossy.and_then(|newest| manners::cover(self.view, newest));
-        let cover = cover.filter(|(_, data)| is_affordable(self.view, data));
-        let cover = cover.map(|(on, data)| Decision::copy_on(on, data));
-        cover.or_else(|| self.copy())
+        self.affordable(cover).or_else(|| self.copy())
+    }
+
+    fn affordable(&self, copy: Option<(SubflowId, InFlight)>) -> Option<Decision> {
+        let (on, data) = copy.filter(|(_, data)| is_affordable(self.view, data))?;
+        Some(Decision::copy_on(on, data))
     }
 
     /// From when on a copy of `data` may be sent. Where the application may write more, that has a
@@ -329,8 +333,8 @@ impl<'a> Scales<'a> {
     fn next_copy_at(&self) -> Option<Instant> {
         let ready = self.subflows.iter().filter(|w| w.ready);
         let data = ready.filter_map(|w| w.subflow.copies.single);
-        let at = data.map(|data| self.copied_from(&data)).min()?;
-        (at > self.view.now).then_some(at)
+        let at = data.map(|data| self.copied_from(&data));
+        at.filter(|at| *at > self.view.now).min()
     }
 
     fn holder(&self, data: &InFlight) -> Option<&Weighed<'a>> {
@@ -399,8 +403,13 @@ fn is_affordable(view: &SendView<'_>, data: &InFlight) -> bool {
     if size < SHORT {
         return true;
     }
+    // Of what is only predicted most may never come.
+    let bytes = match view.flow_size {
+        FlowSize::Declared(_) | FlowSize::Read(_) => size,
+        _ => view.sent + view.unsent,
+    };
     let copied = view.copied + (data.end - data.start);
-    if copied as f64 > COPIES * size as f64 {
+    if copied as f64 > COPIES * bytes as f64 {
         return false;
     }
     size < LONG || loses_much(view)
@@ -426,5 +435,6 @@ fn loss(subflow: &SubflowView, records: &PerSubflow<Option<PathRecord>>) -> f64 
         lost += record.bytes_lost as f64 * counted / all;
         sent += counted;
     }
-    (lost + subflow.strayed as f64) / (sent + subflow.sent as f64)
+    // What was sent again and lost again counts with what was lost, but not with what was sent.
+    ((lost + subflow.strayed as f64) / (sent + subflow.sent as f64)).min(1.0)
 }

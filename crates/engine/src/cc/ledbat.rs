@@ -77,6 +77,9 @@ fn lowest(samples: &[Duration]) -> Duration {
 }
 
 impl Growth for Ledbat {
+    /// Others may be there by now, for whom it stands back.
+    const JUMPS: bool = false;
+
     fn on_ack(&mut self, reno: &mut NewReno, ack: &AckSample<'_>) {
         if let Some(rtt) = ack.rtt {
             self.on_rtt(ack.now, rtt);

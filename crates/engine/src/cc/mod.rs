@@ -185,7 +185,7 @@ pub trait CongestionControl: fmt::Debug + Send {
     /// The last reduction turned out spurious: restore the window of before.
     fn on_spurious(&mut self, now: Instant);
     /// Nothing was sent for longer than one timeout (RFC 5681 section 4.1), or nothing at all yet:
-    /// the window is `first` bytes at most and, unless a loss has ended slow start, at least.
+    /// the window is `first` bytes at most and, unless slow start has ended before, at least.
     fn on_idle(&mut self, first: u64);
     /// The strategy's penalty for who keeps others waiting: halve the window.
     fn penalise(&mut self);

@@ -12,6 +12,9 @@ pub(super) trait Growth: fmt::Debug + Default + Send {
     /// As [`CongestionControl::is_coupled`].
     const COUPLED: bool = false;
 
+    /// Whether it starts from what is known of the path, where that is more than an initial window.
+    const JUMPS: bool = true;
+
     /// An acknowledgement arrived.
     fn on_ack(&mut self, reno: &mut NewReno, ack: &AckSample<'_>);
 }
@@ -62,6 +65,10 @@ impl<G: Growth> CongestionControl for Variant<G> {
     }
 
     fn on_idle(&mut self, first: u64) {
+        let first = match G::JUMPS {
+            true => first,
+            false => first.min(self.reno.cwnd()),
+        };
         self.reno.on_idle(first);
     }
 

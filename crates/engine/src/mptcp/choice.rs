@@ -18,12 +18,11 @@ impl Connection {
             return None;
         }
         let may_send_new = self.may_send_new();
-        if may_send_new {
-            for subflow in &mut self.subflows {
-                subflow.before_send(ctx.now, ctx.records);
-            }
-        } else if !copying {
+        if !may_send_new && !copying {
             return None;
+        }
+        for subflow in &mut self.subflows {
+            subflow.before_send(ctx.now, ctx.records);
         }
         let mut subflows = ArrayVec::new();
         self.show_subflows(ctx, copying, &mut subflows);

@@ -77,6 +77,8 @@ pub(crate) struct PathManager {
     source: Option<SocketAddr>,
     /// Path of the initial subflow, where one was named.
     asked: Option<PathId>,
+    /// The first SYN leaves there.
+    insists: bool,
     protocol: Protocol,
     /// Paths with failures.
     attempts: Vec<Attempt>,
@@ -94,6 +96,7 @@ impl PathManager {
             remote_alt: None,
             source: None,
             asked: None,
+            insists: false,
             protocol: Protocol::Mptcp,
             attempts: Vec::new(),
             early: ArrayVec::new(),
@@ -107,6 +110,7 @@ impl PathManager {
             remote_alt: options.remote_alt,
             source: options.local,
             asked: options.path,
+            insists: options.insist,
             protocol: options.protocol,
             ..PathManager::accepted(options.remote)
         }
@@ -156,7 +160,8 @@ impl PathManager {
         unanswered: Option<PathId>,
         situation: &Situation<'_>,
     ) -> Option<Opening> {
-        let asked = self.asked.filter(|_| self.is_pinned());
+        let insists = self.insists && unanswered.is_none();
+        let asked = self.asked.filter(|_| insists || self.is_pinned());
         let pinned = asked.map(|path| Opening {
             path,
             protocol: self.protocol,

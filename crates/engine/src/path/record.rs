@@ -35,8 +35,10 @@ pub struct PathRecord {
 impl PathRecord {
     /// Adds what was seen later. Its counts are of what came since.
     fn add(&mut self, later: PathRecord) {
+        // What was found at quite another round trip was found of another path.
+        let same = later.base_rtt <= self.base_rtt * 10 && later.base_rtt * 2 >= self.base_rtt;
         let rate = match later.delivery_rate {
-            0 => self.delivery_rate,
+            0 if same => self.delivery_rate,
             rate => rate,
         };
         let halve = u32::from(self.bytes_sent > MEMORY);

@@ -118,6 +118,8 @@ pub(crate) struct Sender {
     queue_was_short: bool,
     /// When all that was sent will have passed the bottleneck.
     passed_at: Instant,
+    /// Delivery rate, bytes/s, and round trip without queues that earlier subflows on the path found.
+    found: (u64, Duration),
 }
 
 impl Sender {
@@ -156,6 +158,7 @@ impl Sender {
             strayed: 0,
             queue_was_short: false,
             passed_at: Instant::ZERO,
+            found: (0, Duration::ZERO),
         }
     }
 
@@ -173,6 +176,7 @@ impl Sender {
         if let Some(rtt) = rtt {
             self.rtt.sample(now, rtt);
         }
+        self.recall();
         self.restart();
     }
 
@@ -237,14 +241,15 @@ impl Sender {
     /// What earlier subflows on the path found.
     pub fn expect(&mut self, record: &PathRecord) {
         self.rtt.expect(record.srtt, record.rttvar);
-        // A path whose round trip is another is another path.
-        let base = self.rtt.base();
-        let same = base * 2 >= record.base_rtt && base <= record.base_rtt * 10;
-        let rate = match base.is_zero() || same {
-            true => record.delivery_rate,
-            false => 0,
-        };
-        self.rate.expect(rate);
+        self.found = (record.delivery_rate, record.base_rtt);
+        self.recall();
+    }
+
+    /// A path whose round trip is another is another path.
+    fn recall(&mut self) {
+        let ((rate, found), base) = (self.found, self.rtt.base());
+        let same = base.is_zero() || (base * 2 >= found && base <= found * 10);
+        self.rate.expect(if same { rate } else { 0 });
     }
 
     /// When all that was sent will have passed the bottleneck, by the rate at which it takes data.
@@ -347,8 +352,13 @@ impl Sender {
     /// An initial window, or half of what the path was found to hold where that is more: the jump of
     /// Careful Resume (draft-ietf-tsvwg-careful-resume section 3.3).
     fn first_flight(&self) -> u64 {
-        let held = u128::from(self.rate.peak()) * self.rtt.base().as_nanos() / 1_000_000_000;
-        self.initial_flight().max((held / 2) as u64)
+        let base = match self.found.1 {
+            Duration::ZERO => self.rtt.base(),
+            found => found.min(self.rtt.base()),
+        };
+        let held = u128::from(self.rate.peak()) * base.as_nanos() / 1_000_000_000;
+        let half = u64::try_from(held / 2).unwrap_or(u64::MAX);
+        self.initial_flight().max(half)
     }
 
     /// Records new payload `map` (or, if `fin`, the FIN) as sent at `nxt`.
@@ -800,6 +810,32 @@ mod tests {
         sender.established(START, Some(RTT), 1 << 20);
         send(&mut sender, START, 20);
         sender
+    }
+
+    /// Half of 1 MB/s times the shorter of both round trips, where these are alike.
+    #[test]
+    fn a_known_path_is_started_on_with_half_of_what_it_took() {
+        let cases = [
+            (100, 100, 50_000),
+            (190, 100, 50_000),
+            (60, 100, 30_000),
+            (100, 30, 15_000),
+            // Another path: an initial window.
+            (100, 9, 10_000),
+            (100, 201, 10_000),
+        ];
+        for (now, then, window) in cases {
+            let mut sender = Sender::new(Seq32(0), 1000, &Config::default());
+            let record = PathRecord {
+                srtt: Duration::from_millis(then),
+                base_rtt: Duration::from_millis(then),
+                delivery_rate: 1_000_000,
+                ..PathRecord::default()
+            };
+            sender.expect(&record);
+            sender.established(START, Some(Duration::from_millis(now)), 1 << 20);
+            assert_eq!(sender.cwnd(), window, "{now} ms, then {then} ms");
+        }
     }
 
     fn room(sender: &Sender) -> u64 {

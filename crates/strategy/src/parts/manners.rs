@@ -7,7 +7,7 @@ use braid_engine::strategy::{Decision, InFlight, SendView, SubflowView};
 use braid_engine::{SubflowId, Urgency};
 
 use super::rank::{by_base_rtt, first_with_room};
-use super::usable::usable;
+use super::usable::{keeps_waiting, usable};
 
 /// Queueing delay from which on less urgent data stands back where more urgent data passes.
 const QUEUE: Duration = Duration::from_millis(10);
@@ -42,10 +42,12 @@ pub fn stands_back(next: Option<Urgency>, subflow: &SubflowView) -> bool {
     subflow.in_flight >= least.max(carried as u64) && subflow.queueing_delay() > QUEUE
 }
 
-/// New data on the path of lowest round-trip time, and while that is full on the next.
+/// New data on the path of lowest round-trip time, and while that is full on the next; not on one that
+/// has become slow.
 pub fn on_the_best(view: &SendView<'_>) -> Option<Decision> {
     let waiting = view.unsent_by_urgency[..IMPORTANT].iter().sum();
-    first_with_room(view, waiting, by_base_rtt, |_| true)
+    let all = usable(view).all(keeps_waiting);
+    first_with_room(view, waiting, by_base_rtt, |s| all || !keeps_waiting(s))
 }
 
 /// The important data that was sent last, and begins at `newest`, once more on another path that has
@@ -71,7 +73,7 @@ pub fn cover(view: &SendView<'_>, newest: u64) -> Option<(SubflowId, InFlight)> 
 /// Where important data passes, everything behind what is missing waits for it. So what only a
 /// slower path carries is sent once more on a faster one: as soon as its acknowledgement is overdue;
 /// and where there is nothing else to send, as long as the copy would arrive first.
-pub fn unblock(view: &SendView<'_>) -> Option<Decision> {
+pub fn unblock(view: &SendView<'_>) -> Option<(SubflowId, InFlight)> {
     let passes = |s: &SubflowView| s.most_urgent.is_some_and(is_important);
     if !view.subflows.iter().any(passes) {
         return None;
@@ -85,7 +87,6 @@ pub fn unblock(view: &SendView<'_>) -> Option<Decision> {
         let overtakes = view.unsent == 0 && age + (s.base_rtt + s.rttvar) / 2 < holder.base_rtt / 2;
         (s.base_rtt < holder.base_rtt && (overdue || overtakes)).then_some((s, data))
     });
-    copies
-        .min_by_key(|(s, _)| by_base_rtt(s))
-        .map(|(s, data)| Decision::copy_on(s.id, data))
+    let (on, data) = copies.min_by_key(|(s, _)| by_base_rtt(s))?;
+    Some((on.id, data))
 }

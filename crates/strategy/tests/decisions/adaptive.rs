@@ -187,6 +187,18 @@ fn the_tail_is_copied_where_that_helps() {
     assert_eq!(on(adaptive(&view(&fast))), Some(0));
 }
 
+/// Who is ready is not waited for, however many they are: a tie of three would hold the last bytes
+/// for a round trip.
+#[test]
+fn ready_subflows_do_not_wait_for_each_other() {
+    let three = [steady(0, 20), steady(1, 20), steady(2, 20)];
+    let last = SendView {
+        outstanding: 5_000,
+        ..left(view(&three), 1_000)
+    };
+    assert_eq!(on(adaptive(&last)), Some(0));
+}
+
 /// While the application may write more a copy waits for an eighth of the holder's round trip.
 #[test]
 fn what_may_go_on_is_not_copied_at_once() {
