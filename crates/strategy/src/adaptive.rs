@@ -8,7 +8,7 @@ use braid_engine::strategy::{
     Decision, FlowSize, InFlight, OpenView, Opening, PathView, Payload, SendView, Strategy,
     StrategyEvent, SubflowView, first_in_order,
 };
-use braid_engine::{PathRecord, Protocol, SubflowId, Urgency};
+use braid_engine::{PathRecord, Protocol, Urgency};
 use braid_wire::{Instant, Rng};
 
 use crate::parts::again;
@@ -213,8 +213,11 @@ impl<'a> Scales<'a> {
         if let Some(late) = again::late(view).filter(|late| self.overtakes(late)) {
             return late;
         }
-        let unblock = self.important.and_then(|_| manners::unblock(view));
-        if let Some(copy) = self.affordable(unblock) {
+        let affordable = |data: &InFlight| is_affordable(view, data);
+        let unblock = self
+            .important
+            .and_then(|_| manners::unblock(view, affordable));
+        if let Some(copy) = unblock {
             return copy;
         }
         if !view.may_send_new {
@@ -309,12 +312,9 @@ impl<'a> Scales<'a> {
     fn spare(&self) -> Option<Decision> {
         let lossy = self.important.filter(|_| loses_much(self.view));
         let cover = lossy.and_then(|newest| manners::cover(self.view, newest));
-        self.affordable(cover).or_else(|| self.copy())
-    }
-
-    fn affordable(&self, copy: Option<(SubflowId, InFlight)>) -> Option<Decision> {
-        let (on, data) = copy.filter(|(_, data)| is_affordable(self.view, data))?;
-        Some(Decision::copy_on(on, data))
+        let cover = cover.filter(|(_, data)| is_affordable(self.view, data));
+        let cover = cover.map(|(on, data)| Decision::copy_on(on, data));
+        cover.or_else(|| self.copy())
     }
 
     /// From when on a copy of `data` may be sent. Where the application may write more, that has a

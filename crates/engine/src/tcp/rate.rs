@@ -118,9 +118,7 @@ impl RateEstimator {
         self.expected = rate;
     }
 
-    /// `paused`: the sender gave the path less than it takes, perhaps, so that it tells of the path only
-    /// where it is faster than what is known.
-    fn note_peak(&mut self, now: Instant, min_rtt: Duration, sample: Option<u64>, paused: bool) {
+    fn note_peak(&mut self, now: Instant, min_rtt: Duration, sample: Option<u64>) {
         if now.saturating_since(self.peaks_since) > PEAK_PERIOD * min_rtt {
             self.peaks = [0, self.peaks[0]];
             self.peaks_since = now;
@@ -128,9 +126,7 @@ impl RateEstimator {
         let train = self.train.on_ack(now, self.delivered, min_rtt);
         // Where packets pass too slowly for trains a sample tells as much.
         let rate = train.max(sample).unwrap_or(0);
-        if !paused || rate > self.peak() {
-            self.peaks[0] = self.peaks[0].max(rate);
-        }
+        self.peaks[0] = self.peaks[0].max(rate);
     }
 
     /// The state of a record about to be sent behind `in_flight` bytes, where `empty` says that
@@ -183,8 +179,7 @@ impl RateEstimator {
         };
         let long = sample.interval >= min_rtt.max(Duration::from_nanos(1));
         let whole = long && !sample.app_limited;
-        let rate = whole.then(|| sample.rate());
-        self.note_peak(now, min_rtt, rate, sample.app_limited);
+        self.note_peak(now, min_rtt, whole.then(|| sample.rate()));
         if !long {
             return None;
         }
@@ -357,20 +352,6 @@ mod tests {
         flow.send(1000, 1000, false);
         assert_eq!(flow.ack(1099, 1001, None), None);
         assert_eq!(flow.rate.rate(), 0);
-    }
-
-    /// Behind a pause a few packets that trickle say nothing against a path that is known.
-    #[test]
-    fn what_trickles_does_not_lower_what_is_known() {
-        let mut flow = Flow::new();
-        flow.rate.expect(2_000_000);
-        for n in 0..4 {
-            flow.send(1000 + 10 * n, 100, true);
-        }
-        for n in 0..4 {
-            flow.ack(1100 + 10 * n, 101 + 100 * n, None);
-        }
-        assert_eq!(flow.rate.peak(), 2_000_000);
     }
 
     /// Three segments 2 ms apart pass the bottleneck at 500 kB/s, whatever the window lets out in a

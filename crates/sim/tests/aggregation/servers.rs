@@ -269,7 +269,7 @@ fn a_server_whose_own_link_is_narrow_is_left_once_that_shows() {
     browse(&mut net, secs(20));
     let third = &status(&net).servers[2].measured.beyond;
     let known = third.bandwidth.expect("it shows");
-    assert!((8e6..10e6).contains(&known), "{known}");
+    assert!((8e6..10.6e6).contains(&known), "{known}");
     assert_eq!(chosen(&net).0, 2);
 }
 

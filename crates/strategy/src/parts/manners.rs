@@ -72,8 +72,8 @@ pub fn cover(view: &SendView<'_>, newest: u64) -> Option<(SubflowId, InFlight)> 
 
 /// Where important data passes, everything behind what is missing waits for it. So what only a
 /// slower path carries is sent once more on a faster one: as soon as its acknowledgement is overdue;
-/// and where there is nothing else to send, as long as the copy would arrive first.
-pub fn unblock(view: &SendView<'_>) -> Option<(SubflowId, InFlight)> {
+/// and where there is nothing else to send, as long as the copy would arrive first and is affordable.
+pub fn unblock(view: &SendView<'_>, affordable: impl Fn(&InFlight) -> bool) -> Option<Decision> {
     let passes = |s: &SubflowView| s.most_urgent.is_some_and(is_important);
     if !view.subflows.iter().any(passes) {
         return None;
@@ -85,8 +85,10 @@ pub fn unblock(view: &SendView<'_>) -> Option<(SubflowId, InFlight)> {
         let age = view.now.saturating_since(data.sent_at);
         let overdue = age > holder.srtt + 2 * holder.rttvar;
         let overtakes = view.unsent == 0 && age + (s.base_rtt + s.rttvar) / 2 < holder.base_rtt / 2;
-        (s.base_rtt < holder.base_rtt && (overdue || overtakes)).then_some((s, data))
+        let wanted = overdue || (overtakes && affordable(&data));
+        (s.base_rtt < holder.base_rtt && wanted).then_some((s, data))
     });
-    let (on, data) = copies.min_by_key(|(s, _)| by_base_rtt(s))?;
-    Some((on.id, data))
+    copies
+        .min_by_key(|(s, _)| by_base_rtt(s))
+        .map(|(s, data)| Decision::copy_on(s.id, data))
 }
