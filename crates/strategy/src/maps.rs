@@ -141,23 +141,26 @@ impl Maps {
         }
         let best = usable(view).map(|s| self.order(s)).min()?;
         let others = usable(view).filter(|s| s.ready);
-        let (on, data) = others
-            .filter_map(|s| Some((s, s.copies.single?)))
-            .find(|(s, _)| self.order(s) > best)?;
-        let mss = u64::from(on.mss);
-        let probe = &mut self.paths.of(on.id).probe;
-        if view.now >= probe.next_at {
-            probe.next_at = view.now + PROBE_ROUNDS * on.srtt;
-            probe.end = on.sent + on.cwnd.min(PROBE_SEGMENTS * mss);
-        }
-        let left = probe.end.checked_sub(on.sent).filter(|left| *left > 0)?;
-        Some(Decision::Send {
-            subflow: on.id,
-            data: Payload::Copy {
-                data,
-                penalise: false,
-            },
-            max_bytes: u32::try_from(left.max(mss)).unwrap_or(u32::MAX),
+        let mut others = others.filter_map(|s| Some((s, s.copies.single?)));
+        others.find_map(|(on, data)| {
+            if self.order(on) <= best {
+                return None;
+            }
+            let mss = u64::from(on.mss);
+            let probe = &mut self.paths.of(on.id).probe;
+            if view.now >= probe.next_at {
+                probe.next_at = view.now + PROBE_ROUNDS * on.srtt;
+                probe.end = on.sent + on.cwnd.min(PROBE_SEGMENTS * mss);
+            }
+            let left = probe.end.checked_sub(on.sent).filter(|left| *left > 0)?;
+            Some(Decision::Send {
+                subflow: on.id,
+                data: Payload::Copy {
+                    data,
+                    penalise: false,
+                },
+                max_bytes: u32::try_from(left.max(mss)).unwrap_or(u32::MAX),
+            })
         })
     }
 }

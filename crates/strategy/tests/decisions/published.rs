@@ -446,6 +446,21 @@ fn maps_single_measures_the_paths_it_does_not_use() {
     assert_eq!(at(0, 11_500), copy_of(0, data, 3_500));
     assert_eq!(at(159, 15_000), Decision::WAIT);
     assert_eq!(at(160, 15_000), copy_of(0, data, 10_000));
+    // A third path has its turn where that of the second is over.
+    let spent = SubflowView {
+        sent: 15_000,
+        ..single(a, data)
+    };
+    let third = single(subflow(2, 300), piece(1, 0, 10));
+    let mut strategy = by_name("maps:single").unwrap();
+    let mut rng = Rng::for_component(0, 0);
+    let mut next = |all: [SubflowView; 3]| strategy.next(&view(&all), &mut rng);
+    let fresh = SubflowView {
+        sent: 5_000,
+        ..spent
+    };
+    assert_eq!(next([fresh, full(b), third]), copy_of(0, data, 10_000));
+    assert_eq!(next([spent, full(b), third]), copy_of(2, data, 10_000));
     // The other form measures as it goes.
     let all = [full(b), single(full(a), data)];
     assert_eq!(decide("maps", &view(&all)), Decision::WAIT);
