@@ -70,7 +70,7 @@ pub enum Command {
 /// Arguments of `braid plan`.
 #[derive(Debug, Args)]
 pub struct PlanArgs {
-    /// What each box measured: the output of `braid box servers --json`, or TOML with a [[server]]
+    /// What each box measured: the output of `braid box servers --json`, or TOML with a `[[server]]`
     /// each (name, paths, beyond). Without any, the box that runs is asked.
     #[arg(value_name = "FILE")]
     pub files: Vec<PathBuf>,
