@@ -33,12 +33,16 @@ pub struct PathRecord {
 }
 
 impl PathRecord {
+    /// Whether a path whose round trip without queues is `base_rtt` now may be the one that was found:
+    /// at quite another round trip it is another.
+    pub(crate) fn fits(&self, base_rtt: Duration) -> bool {
+        base_rtt * 2 >= self.base_rtt && base_rtt <= self.base_rtt * 10
+    }
+
     /// Adds what was seen later. Its counts are of what came since.
     fn add(&mut self, later: PathRecord) {
-        // What was found at quite another round trip was found of another path.
-        let same = later.base_rtt <= self.base_rtt * 10 && later.base_rtt * 2 >= self.base_rtt;
         let rate = match later.delivery_rate {
-            0 if same => self.delivery_rate,
+            0 if self.fits(later.base_rtt) => self.delivery_rate,
             rate => rate,
         };
         let halve = u32::from(self.bytes_sent > MEMORY);

@@ -118,8 +118,8 @@ pub(crate) struct Sender {
     queue_was_short: bool,
     /// When all that was sent will have passed the bottleneck.
     passed_at: Instant,
-    /// Delivery rate, bytes/s, and round trip without queues that earlier subflows on the path found.
-    found: (u64, Duration),
+    /// What earlier subflows on the path found.
+    found: PathRecord,
 }
 
 impl Sender {
@@ -158,7 +158,7 @@ impl Sender {
             strayed: 0,
             queue_was_short: false,
             passed_at: Instant::ZERO,
-            found: (0, Duration::ZERO),
+            found: PathRecord::default(),
         }
     }
 
@@ -241,15 +241,16 @@ impl Sender {
     /// What earlier subflows on the path found.
     pub fn expect(&mut self, record: &PathRecord) {
         self.rtt.expect(record.srtt, record.rttvar);
-        self.found = (record.delivery_rate, record.base_rtt);
+        self.found = *record;
         self.recall();
     }
 
-    /// A path whose round trip is another is another path.
+    /// Counts on what was found, as far as is known of the path that it was.
     fn recall(&mut self) {
-        let ((rate, found), base) = (self.found, self.rtt.base());
-        let same = base.is_zero() || (base * 2 >= found && base <= found * 10);
-        self.rate.expect(if same { rate } else { 0 });
+        let base = self.rtt.base();
+        let same = base.is_zero() || self.found.fits(base);
+        let rate = if same { self.found.delivery_rate } else { 0 };
+        self.rate.expect(rate);
     }
 
     /// When all that was sent will have passed the bottleneck, by the rate at which it takes data.
@@ -352,7 +353,7 @@ impl Sender {
     /// An initial window, or half of what the path was found to hold where that is more: the jump of
     /// Careful Resume (draft-ietf-tsvwg-careful-resume section 3.3).
     fn first_flight(&self) -> u64 {
-        let base = match self.found.1 {
+        let base = match self.found.base_rtt {
             Duration::ZERO => self.rtt.base(),
             found => found.min(self.rtt.base()),
         };

@@ -584,18 +584,19 @@ fn fsa_6b(swept: &Swept) -> Vec<Verdict> {
             swept.shares("fsa", &RIVALS, ALL, Runs::sd),
         )
         .reported("the smallest at all four sizes"),
-        Verdict::new(
-            "mean of adaptive over that of the best of fsa and the others",
-            Bound::AtMost(1.02),
-            "",
-            swept.shares(
-                "adaptive",
-                &["fsa", "minrtt", "roundrobin", "redundant"],
-                ALL,
-                Runs::mean,
-            ),
-        ),
+        adaptive_beside(swept),
     ]
+}
+
+/// What `adaptive` makes of the same flows.
+fn adaptive_beside(swept: &Swept) -> Verdict {
+    let others = ["fsa", "minrtt", "roundrobin", "redundant"];
+    Verdict::new(
+        "mean of adaptive over that of the best of fsa and the others",
+        Bound::AtMost(1.02),
+        "",
+        swept.shares("adaptive", &others, ALL, Runs::mean),
+    )
 }
 
 /// Elephants.
@@ -644,16 +645,6 @@ fn fsa_6c(swept: &Swept) -> Vec<Verdict> {
             "coupled congestion control sends little over the poor path, so that there is little \
              to waste on copies",
         ),
-        Verdict::new(
-            "mean of adaptive over that of the best of fsa and the others",
-            Bound::AtMost(1.02),
-            "",
-            swept.shares(
-                "adaptive",
-                &["fsa", "minrtt", "roundrobin", "redundant"],
-                ALL,
-                Runs::mean,
-            ),
-        ),
+        adaptive_beside(swept),
     ]
 }
