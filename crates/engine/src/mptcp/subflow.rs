@@ -364,7 +364,7 @@ impl Subflow {
             if let Some(record) = self.record(records) {
                 self.snd.expect(&record);
             }
-            self.snd.restart();
+            self.snd.restart(now);
         }
     }
 

@@ -105,6 +105,7 @@ pub(crate) struct Sender {
     max_flight: u64,
     round_end: u64,
     last_sent: Instant,
+    restarted_at: Instant,
     initial_window: u32,
     /// Segments.
     max_cwnd: u32,
@@ -151,6 +152,7 @@ impl Sender {
             max_flight: 0,
             round_end: 0,
             last_sent: Instant::ZERO,
+            restarted_at: Instant::ZERO,
             initial_window: config.initial_window,
             max_cwnd: config.max_cwnd.map_or(u32::MAX, |most| most.max(1)),
             peer_ack_delay: config.delayed_ack.timeout * 3 / 2,
@@ -177,7 +179,7 @@ impl Sender {
             self.rtt.sample(now, rtt);
         }
         self.recall();
-        self.restart();
+        self.restart(now);
     }
 
     pub fn mss(&self) -> u32 {
@@ -324,16 +326,19 @@ impl Sender {
         self.pacer.burst().max(2 * u64::from(self.mss))
     }
 
-    /// Whether nothing was sent for longer than a timeout (RFC 5681 section 4.1).
+    /// Whether nothing was sent for longer than a timeout (RFC 5681 section 4.1), nor
+    /// [restarted](Self::restart): while others send it is asked for each packet.
     pub fn is_idle(&self, now: Instant) -> bool {
-        self.board.is_empty() && now.saturating_since(self.last_sent) > self.rtt.rto()
+        let since = self.last_sent.max(self.restarted_at);
+        self.board.is_empty() && now.saturating_since(since) > self.rtt.rto()
     }
 
     /// Starts, or starts again after a pause, from what the path is known to take. Of that an initial
     /// window leaves at once: what follows a pause is most often small, and paced over half a round
     /// trip it would arrive that much later. Where nothing is known of the path, only as much does as
     /// the shortest queues hold: a loss there would end slow start before it has begun.
-    pub fn restart(&mut self) {
+    pub fn restart(&mut self, now: Instant) {
+        self.restarted_at = now;
         let is_known = self.nxt > 1 || self.rate.peak() > 0;
         let at_once = match is_known {
             true => self.initial_flight(),
