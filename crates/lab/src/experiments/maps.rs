@@ -521,7 +521,7 @@ fn dots_of_packets(session: &mut Session<'_>, all: &[Walks]) {
     };
     let packets = |n: usize| all[n].first().map_or(&[][..], |walk| &walk.packets);
     let place = |time: f64, p: &Packet| Point::new(time, p.dsn as f64 / 1e6);
-    for (what, when) in [("sent", true), ("arrived", false)] {
+    for (what, when) in [("arrived", false), ("sent", true)] {
         let time = |p: &Packet| if when { Some(p.sent) } else { p.arrived };
         let by_scheme = [0, 1, 2, 4].map(|n| {
             let points = packets(n).iter().filter_map(|p| Some(place(time(p)?, p)));

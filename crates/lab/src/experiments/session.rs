@@ -140,10 +140,17 @@ impl<'a> Session<'a> {
         self.findings.outcome.tables.push(table);
     }
 
-    /// Adds a figure under a name that is a file name without extension.
+    /// Adds a figure under a name that is a file name without extension. The first one stands for
+    /// the experiment where there is room for one only.
     pub fn figure(&mut self, name: &str, figure: Figure) {
         self.findings.outcome.figures.push(name.to_owned());
         self.findings.figures.push((name.to_owned(), figure));
+    }
+
+    /// Puts the figure called `name` before all others.
+    pub fn lead_with(&mut self, name: &str) {
+        self.findings.outcome.figures.sort_by_key(|n| n != name);
+        self.findings.figures.sort_by_key(|(n, _)| n != name);
     }
 }
 
