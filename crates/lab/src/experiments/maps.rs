@@ -36,8 +36,8 @@ pub const MAPS_2A: Definition = Definition {
     reported: "Switches to 4G near 20 s, back near 60 s, away near 75 s.",
     must_hold: "Each switch of maps:single within 5 s of the crossing of the two path qualities; no \
                 second without a byte.",
-    arms: &[Arm::Sim],
-    cells: |_| SCHEMES.len(),
+    arms: &[Arm::Sim, Arm::Links],
+    cells: |arm| schemes(arm).len(),
     runs: (30, 3),
     measure: switches,
 };
@@ -108,8 +108,9 @@ const fn scheme(strategy: &'static str) -> Scheme {
     }
 }
 
-/// The baseline first, then both forms of MAPS, then what is printed beside them.
-const SCHEMES: [Scheme; 5] = [
+/// The baseline first, then both forms of MAPS, then what is printed beside them, of which the last
+/// stands there over links only.
+const SCHEMES: [Scheme; 6] = [
     Scheme {
         name: SOURCE_BASELINE,
         strategy: "minrtt",
@@ -119,7 +120,13 @@ const SCHEMES: [Scheme; 5] = [
     scheme("maps"),
     scheme("minrtt"),
     scheme("adaptive"),
+    Scheme {
+        name: LINUX,
+        strategy: "minrtt",
+        paths: 2,
+    },
 ];
+const LINUX: &str = "Linux MPTCP";
 const FORMS: [usize; 2] = [1, 2];
 const MOVES: [&str; 4] = ["maps:single", "maps", "minrtt", "adaptive"];
 const CC: &str = "cubic";
@@ -127,6 +134,13 @@ const GAIN: f64 = 58.0;
 const NEAR: f64 = 5.0;
 /// From here on MAPS is ahead.
 const AHEAD: Duration = Duration::from_secs(25);
+
+fn schemes(arm: Arm) -> &'static [Scheme] {
+    match arm.is_virtual() {
+        true => &SCHEMES[..5],
+        false => &SCHEMES,
+    }
+}
 
 fn scene(scheme: &Scheme, first: Schedule, span: Duration) -> Result<Scene<'_>, Error> {
     let paths = [walk::wifi(), walk::cellular()].map(PathSettings::both);
@@ -258,10 +272,18 @@ fn walks(session: &mut Session<'_>) -> Result<Vec<Walks>, Error> {
     session.parameter("access of the generators", "100 Mb/s, 25 ms");
     session.parameter("baseline", "one subflow, over WiFi, whatever its quality");
     let mut all = Vec::new();
-    for scheme in &SCHEMES {
+    for scheme in schemes(session.arm()) {
         let scene = scene(scheme, walk::away_and_back(), walk::SPAN)?;
         let which = (scheme.name.to_owned(), session.runs());
-        let play = |index, seed| Ok(Walk::new(&scene.play(seed)?, index == 0));
+        let virtually = session.arm().is_virtual();
+        let play = |index, seed| {
+            let watched = match (virtually, scheme.name) {
+                (true, _) => scene.play(seed),
+                (false, LINUX) => scene.play_by_kernel(seed),
+                (false, _) => scene.play_over_links(seed),
+            };
+            Ok(Walk::new(&watched?, index == 0))
+        };
         let runs = WALKS.runs(session, which, play)?;
         let record: Vec<_> = runs.iter().map(record).collect();
         session.record(file_name(scheme.name), json!({ "runs": record }));
@@ -294,10 +316,11 @@ fn note(session: &Session<'_>) -> String {
     )
 }
 
-/// A line a scheme, of means by second.
+/// A line a scheme, of means by second, where there are any.
 fn lines(all: &[Walks], of: impl Fn(&Walk) -> &BySecond) -> Vec<Series> {
     let each = SCHEMES.iter().zip(all);
     each.map(|(scheme, runs)| by_second(scheme.name, &BySecond::means(runs.iter().map(&of))))
+        .filter(|line| !line.points.is_empty())
         .collect()
 }
 
@@ -389,7 +412,8 @@ fn throughput(session: &mut Session<'_>) -> Result<(), Error> {
         )
         .reported("58 %"),
     );
-    let rows = SCHEMES.iter().enumerate().map(|(n, scheme)| {
+    let rows = SCHEMES.iter().take(all.len()).enumerate();
+    let rows = rows.map(|(n, scheme)| {
         let gain = match n {
             0 => String::new(),
             n => format!("{:+.0} ± {:.0} %", more(n).0, more(n).1),
@@ -447,7 +471,10 @@ fn delay(session: &mut Session<'_>) -> Result<(), Error> {
             "by staying, most packets are sent while the WiFi is near, and few while it is slow",
         ));
     }
-    let rows = SCHEMES.iter().enumerate().map(|(n, scheme)| {
+    // Of the kernel's packets none is seen.
+    let seen = SCHEMES.iter().take(all.len()).enumerate();
+    let rows = seen.filter(|(n, _)| over_seconds(*n).is_finite());
+    let rows = rows.map(|(n, scheme)| {
         let [mean, p95] = of(n).map(|sample| plus_minus(estimate(&sample), 1));
         let seconds = format!("{:.1}", over_seconds(n));
         vec![scheme.name.to_owned(), seconds, mean, p95]
