@@ -35,9 +35,9 @@ fn page(stored: &[Stored], place: impl Fn(&Outcome, &str) -> String) -> String {
             let _ = writeln!(out, "Reported: {}\n", first.reported);
         }
         table(&mut out, &claims(arms));
-        out.push('\n');
-        for (claims, why) in reasons(arms) {
-            let _ = writeln!(out, "- {claims}: {why}");
+        for (n, (claims, why)) in reasons(arms).iter().enumerate() {
+            let gap = if n == 0 { "\n" } else { "" };
+            let _ = writeln!(out, "{gap}- {claims}: {why}");
         }
         for (n, Stored { outcome, .. }) in arms.iter().enumerate() {
             let before = n.checked_sub(1).map(|n| &arms[n].outcome);
