@@ -91,7 +91,7 @@ impl<'a> Session<'a> {
 
     /// Makes `runs` runs by `run`, which is given number and seed: runs of the same number have the
     /// same seed whatever they are runs of. In wall-clock time, which most of them spend waiting,
-    /// as many as [`ABREAST`] are made at a time.
+    /// a few are made at a time.
     ///
     /// # Errors
     /// Those of `run`.
