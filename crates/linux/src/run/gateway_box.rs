@@ -65,7 +65,8 @@ pub fn run_box(config: &BoxConfig, stop: BorrowedFd<'_>, started: impl FnOnce())
     let mut driver = assemble(config, engine, tun, host)?;
     start(&mut driver, &addresses, &known);
     let port = driver.sockets.reserve_intake(device.has_v6())?;
-    let rules = outward.rules(device.has_v6(), port, config.bypassed(), config.quic);
+    let ways = (config.quic, config.mptcp_hosts);
+    let rules = outward.rules(device.has_v6(), port, config.bypassed(), ways);
     device.apply_rules(rules)?;
     for addr in &config.socks {
         driver.sockets.listen(*addr)?;

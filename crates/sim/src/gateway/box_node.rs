@@ -4,6 +4,7 @@ use core::net::{IpAddr, SocketAddr};
 use std::collections::VecDeque;
 
 use braid_engine::{ApiError, Config, PathConfig, PathId, Stack};
+use braid_proxy::config::MptcpHosts;
 use braid_proxy::{BoxConfig, BoxCore, LinkAddresses, Notice};
 use braid_wire::tcp::{self, Flags};
 use braid_wire::{Instant, Rng, ip};
@@ -37,8 +38,8 @@ pub struct BoxNodeConfig {
 
 /// The aggregation box, which can be switched off and on.
 ///
-/// TCP of the LAN is taken in as the nftables rules of the real box do: only SYNs, without an
-/// MPTCP option, to addresses that are not bypassed, and only while the core wants them; a SYN
+/// TCP of the LAN is taken in as the nftables rules of the real box do: only SYNs, those with an
+/// MPTCP option by the configuration, to addresses that are not bypassed, and only while the core wants them; a SYN
 /// that was forwarded once is so again. All else is forwarded as it is, over the link that the
 /// core thinks best and to the LAN's hosts. There is no address translation: the network has to
 /// know where the LAN is.
@@ -213,7 +214,11 @@ impl BoxNode {
             return false;
         }
         let bypassed = self.bypass.iter().any(|range| range.contains(&dst));
-        if running.intake && segment.options.mptcp.is_empty() && !bypassed {
+        let left_alone = match self.config.config.mptcp_hosts {
+            MptcpHosts::Forward => !segment.options.mptcp.is_empty(),
+            MptcpHosts::Proxy => segment.options.join().is_some(),
+        };
+        if running.intake && !left_alone && !bypassed {
             return true;
         }
         if running.forwarded.len() >= MAX_FORWARDED {
