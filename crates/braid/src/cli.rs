@@ -6,6 +6,7 @@ pub mod lab;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use braid_proxy::socks::Destination;
 use braid_testbed::kernel_tcp;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
@@ -40,6 +41,11 @@ pub enum Command {
     Box(gateway::BoxArgs),
     /// Run the aggregation server: the far end of the box's connections.
     Server(gateway::ServerArgs),
+    /// Print a password for one connection of a program that speaks SOCKS5 to a server itself.
+    ///
+    /// It is good once, for this destination, as long as the server's `time_window` says:
+    /// `curl --proxy "socks5h://NAME:$(braid password --user NAME --secret-file FILE HOST:PORT)@SERVER:1080" …`
+    Password(PasswordArgs),
     /// Say which servers to rent, by what boxes measured: the first, which helps most beside it, …
     Plan(PlanArgs),
     /// Build, use, change and remove a network of namespaces and emulated links.
@@ -65,6 +71,21 @@ pub enum Command {
     /// Connections of the engine alone as a peer for tests and benchmarks.
     #[command(subcommand, hide = true)]
     EnginePeer(EnginePeer),
+}
+
+/// Arguments of `braid password`.
+#[derive(Debug, Args)]
+pub struct PasswordArgs {
+    /// Where the connection leads, as the program asks for it: HOST:PORT. A name where the server
+    /// looks it up (curl's socks5h), else an address.
+    #[arg(value_name = "HOST:PORT")]
+    pub destination: Destination,
+    /// The user, as the server's configuration calls it.
+    #[arg(long, value_name = "NAME")]
+    pub user: String,
+    /// The file that holds the secret shared with the server.
+    #[arg(long, value_name = "FILE")]
+    pub secret_file: PathBuf,
 }
 
 /// Arguments of `braid plan`.

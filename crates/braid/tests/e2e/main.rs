@@ -14,3 +14,4 @@ mod lab;
 mod left_over;
 mod links;
 mod socks;
+mod stock;
