@@ -169,7 +169,7 @@ fn a_box_that_is_restarted_knows_its_links() {
 fn who_cannot_be_asked_is_told_apart() {
     let mut bed = Bed::up();
     let unknown = ask(&bed, "box", &["link", "dsl", "off"]);
-    assert_eq!(unknown.status.code(), Some(1));
+    assert_eq!(unknown.status.code(), Some(2));
     let why = "braid: the box says: there is no link \"dsl\"; the links are link1, link2\n";
     assert_eq!(stderr(&unknown), why);
     bed.testbed

@@ -31,11 +31,13 @@ fn connected(net: &Aggregation, server: usize) -> u64 {
     core.map_or(0, |core| core.counters().connected)
 }
 
-fn longest(net: &Aggregation, ids: &[TransferId]) -> Duration {
+#[track_caller]
+fn expect_within(longest: Duration, net: &Aggregation, ids: &[TransferId]) {
     let took = ids
         .iter()
         .map(|id| net.duration(*id).expect("it is through"));
-    took.max().unwrap()
+    let took = took.max().unwrap();
+    assert!(took < longest, "{took:?}");
 }
 
 #[test]
@@ -52,28 +54,16 @@ fn a_server_that_dies_is_left_within_three_seconds_and_used_again() {
     let after = browse(&mut net, secs(5));
     net.run_for(secs(1));
     assert!(connected(&net, 1) >= before + after.len() as u64);
-    assert!(
-        longest(&net, &after) < millis(200),
-        "{:?}",
-        longest(&net, &after)
-    );
+    expect_within(millis(200), &net, &after);
     // Nobody was sent away, and nobody waited for long.
-    assert!(
-        longest(&net, &meanwhile) < secs(3),
-        "{:?}",
-        longest(&net, &meanwhile)
-    );
+    expect_within(secs(3), &net, &meanwhile);
     net.after(secs(0), Action::StartServer(0));
     browse(&mut net, secs(5));
     let before = connected(&net, 0);
     let back = browse(&mut net, secs(5));
     net.run_for(secs(1));
     assert_eq!(connected(&net, 0), before + back.len() as u64);
-    assert!(
-        longest(&net, &back) < millis(200),
-        "{:?}",
-        longest(&net, &back)
-    );
+    expect_within(millis(200), &net, &back);
 }
 
 /// Nobody asked for anything while it died: the first to ask waits, and the others go elsewhere.
@@ -92,11 +82,7 @@ fn a_server_that_died_in_quiet_times_is_left_within_three_seconds_of_the_next_co
     let after = browse(&mut net, secs(2));
     net.run_for(secs(1));
     assert!(connected(&net, 1) >= before + after.len() as u64);
-    assert!(
-        longest(&net, &meanwhile) < secs(3),
-        "{:?}",
-        longest(&net, &meanwhile)
-    );
+    expect_within(secs(3), &net, &meanwhile);
 }
 
 /// Table 1 of T-MPTCP: Mb/s and round trip, ms, of both paths and of the way to the content.
