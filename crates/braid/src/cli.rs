@@ -4,6 +4,7 @@ pub mod gateway;
 pub mod lab;
 
 use std::net::SocketAddr;
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use braid_proxy::socks::Destination;
@@ -103,7 +104,7 @@ pub struct PlanArgs {
     pub by: By,
     /// How many to show at most.
     #[arg(long, value_name = "N")]
-    pub count: Option<usize>,
+    pub count: Option<NonZeroUsize>,
 }
 
 /// What matters in a server.

@@ -234,7 +234,8 @@ impl Bed {
         })
     }
 
-    fn www(&self) -> PathBuf {
+    /// What the content host serves.
+    pub fn www(&self) -> PathBuf {
         self.testbed.state_dir().join("content/www")
     }
 

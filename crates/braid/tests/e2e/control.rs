@@ -13,7 +13,7 @@ const JOINING: ProxyStatus = ProxyStatus {
 };
 
 /// Asks the `role` of the testbed, from the machine itself.
-fn ask(bed: &Bed, role: &str, arguments: &[&str]) -> Output {
+pub fn ask(bed: &Bed, role: &str, arguments: &[&str]) -> Output {
     let config = bed
         .testbed
         .state_dir()
@@ -28,7 +28,7 @@ fn ask(bed: &Bed, role: &str, arguments: &[&str]) -> Output {
         .expect("it runs")
 }
 
-fn expect_text(bed: &Bed, role: &str, arguments: &[&str]) -> String {
+pub fn expect_text(bed: &Bed, role: &str, arguments: &[&str]) -> String {
     let output = ask(bed, role, arguments);
     assert!(
         output.status.success(),

@@ -4,6 +4,7 @@
 
 mod bad_input;
 mod bed;
+mod browser;
 mod control;
 mod crash;
 mod demo;
@@ -13,5 +14,6 @@ mod interop;
 mod lab;
 mod left_over;
 mod links;
+mod servers;
 mod socks;
 mod stock;
