@@ -59,6 +59,11 @@ impl Cell {
         self.probe.map(due).or(self.next)
     }
 
+    /// The answer to a probe is awaited, and not late.
+    pub(super) fn is_asked(&self) -> bool {
+        self.probe.is_some_and(|p| !p.is_late)
+    }
+
     /// Something failed there, or is late, and nothing has succeeded since.
     pub(super) fn is_doubtful(&self) -> bool {
         let late = self.probe.is_some_and(|p| p.is_late);
@@ -69,7 +74,11 @@ impl Cell {
     pub(super) fn note_late(&mut self, now: Instant) -> bool {
         let probe = self.probe.as_mut();
         let late = probe.filter(|p| !p.is_late && now >= p.late_at && now < p.deadline);
-        late.map(|p| p.is_late = true).is_some()
+        let news = late.map(|p| p.is_late = true).is_some();
+        if news {
+            self.gauge.alarm();
+        }
+        news
     }
 
     /// The round trip in nanoseconds; unknown ones rank last.

@@ -89,6 +89,11 @@ impl Gauge {
         self.at = self.at.map(|_| Instant::ZERO);
     }
 
+    /// The way has changed, and it is not known yet how.
+    pub(super) fn is_alarmed(&self) -> bool {
+        self.alarm
+    }
+
     /// Measures as soon as the link allows.
     pub(super) fn ask(&mut self) {
         self.asked = true;
@@ -125,8 +130,15 @@ impl Gauge {
             change = before.map_or(1.0, |old| (rate - old).abs() / old.max(1.0));
         }
         let full = self.capacity().unwrap_or(0.0);
-        // A single packet that was lost makes a bad first impression: it is looked at again.
-        let doubtful = before.is_none() && rate.is_some_and(|rate| rate < full / 4.0);
+        // It is looked at again at once: a bad first impression, which may be a single packet that
+        // was lost, and a great change that does not count while it may be an outlier.
+        let doubtful = rate.is_some_and(|rate| match before {
+            None => rate < full / 4.0,
+            Some(before) => {
+                let great = rate < before / 2.0 || rate > before * 2.0;
+                great && self.available.middle() == Some(before)
+            }
+        });
         let next = match doubtful {
             true => Duration::ZERO,
             false => self.tempo.next(change, &settings.bounds()),
@@ -182,6 +194,27 @@ mod tests {
         gauge.on_result(AT, None, &settings);
         assert_eq!(gauge.available(), Some(2e6));
         assert!(gauge.tried);
+    }
+
+    #[test]
+    fn a_great_change_is_looked_at_again_before_it_counts() {
+        let settings = Measuring::default();
+        let mut gauge = Gauge::default();
+        gauge.reached();
+        gauge.on_capacity(20e6);
+        for (mbit, next, counts) in [
+            (20.0, 5, 20.0),
+            (20.0, 10, 20.0),
+            (20.0, 20, 20.0),
+            (4.0, 1, 20.0),
+            (4.0, 10, 4.0),
+            (4.0, 20, 4.0),
+            (20.0, 1, 4.0),
+            (20.0, 10, 20.0),
+        ] {
+            gauge.on_result(AT, Some(mbit * 1e6), &settings);
+            assert_eq!((due(&gauge), gauge.available()), (next, Some(counts * 1e6)));
+        }
     }
 
     #[test]

@@ -13,7 +13,7 @@ use braid_sim::transfer::PathSettings;
 use braid_sim::udp::UdpFlow;
 use braid_wire::Instant;
 
-use crate::support::{box_counters, millis, secs, start, two_links};
+use crate::support::{box_counters, millis, secs, start, start_with_seed, two_links};
 
 /// A user's connection every 200 ms for `time`.
 fn browse(net: &mut Aggregation, time: Duration) -> Vec<TransferId> {
@@ -274,4 +274,45 @@ fn a_change_of_servers_costs_nobody_a_round_trip() {
     assert_eq!(chosen(&net), (2, 1));
     assert!(connected(&net, 1) > 10);
     assert_eq!(cold(&net), before);
+}
+
+/// A way of which a tenth of the rate is left, but all of its queue.
+fn slowed((mbit, rtt_ms): (f64, f64)) -> PathSettings {
+    let PathSettings { up, .. } = path((mbit, rtt_ms));
+    PathSettings::both(Settings {
+        rate: Rate::bits_per_second((mbit * 1e5) as u64),
+        ..up
+    })
+}
+
+/// A user's download of 400 kB every 200 ms for `time`, which is more than a poor way has room for.
+fn load(net: &mut Aggregation, time: Duration) {
+    for _ in 0..time.as_millis() / 200 {
+        net.open(0, 0, Load::Down(400_000)).unwrap();
+        net.run_for(millis(200));
+    }
+}
+
+/// It answers, but the ways to it have got slow, and users load them.
+#[test]
+fn a_degraded_server_is_left_within_three_seconds_and_used_again() {
+    let ways = [TABLE[2][0], TABLE[2][1]];
+    let change = |settings: [PathSettings; 2]| Action::Way {
+        server: 2,
+        settings: settings.to_vec(),
+    };
+    for seed in 1..9 {
+        let mut net = start_with_seed(seed, &servers(&TABLE));
+        browse(&mut net, secs(30));
+        assert_eq!(chosen(&net).0, 3);
+        net.after(secs(0), change(ways.map(slowed)));
+        load(&mut net, secs(3));
+        assert_eq!(chosen(&net).0, 2, "seed {seed}");
+        let before = connected(&net, 2);
+        load(&mut net, secs(2));
+        assert_eq!(connected(&net, 2), before, "seed {seed}");
+        net.after(secs(0), change(ways.map(path)));
+        browse(&mut net, secs(40));
+        assert_eq!(chosen(&net).0, 3, "seed {seed}: it is as it was");
+    }
 }
