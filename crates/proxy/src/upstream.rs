@@ -719,6 +719,7 @@ impl Upstream {
                 next: (open && fits).then_some(now),
                 // A server of the other family is never reached here.
                 reach: if fits { Reach::Unknown } else { Reach::Down },
+                gauge: link.cells[server].gauge.reopened(),
                 ..Cell::default()
             };
         }

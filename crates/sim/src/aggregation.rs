@@ -588,7 +588,7 @@ impl Aggregation {
             }
             Action::KillBox => {
                 self.world
-                    .with_node(self.boxed, |node: &mut BoxNode, _| node.kill());
+                    .with_node(self.boxed, |node: &mut BoxNode, now| node.kill(now));
             }
             Action::StartBox => {
                 self.world.with_node(self.boxed, |node: &mut BoxNode, now| {

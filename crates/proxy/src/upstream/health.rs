@@ -25,7 +25,7 @@ pub(super) enum Reach {
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Cell {
     pub(super) reach: Reach,
-    /// Smoothed handshake round trip.
+    /// Smoothed handshake round trip; before the first handshake, what was kept of an earlier run.
     pub(super) rtt: Option<Duration>,
     /// Failures since the last success.
     pub(super) failures: u32,
@@ -109,7 +109,8 @@ impl Cell {
 
     pub(super) fn succeeded(&mut self, rtt: Duration) {
         self.gauge.reached();
-        let slower = self.rtt.is_some_and(|old| rtt > old * 2 + JUMP);
+        let before = self.rtt.filter(|_| self.reach == Reach::Up);
+        let slower = before.is_some_and(|old| rtt > old * 2 + JUMP);
         if self.is_doubtful() || slower {
             self.gauge.alarm();
         }
@@ -117,7 +118,7 @@ impl Cell {
         self.failures = 0;
         // After a repeated SYN it is not known; a link that loses packets must not look the best.
         if !rtt.is_zero() {
-            self.rtt = Some(self.rtt.map_or(rtt, |old| (old * 3 + rtt) / 4));
+            self.rtt = Some(before.map_or(rtt, |old| (old * 3 + rtt) / 4));
         }
     }
 

@@ -15,6 +15,7 @@ use crate::config::Select;
 use crate::probe::{Arrivals, COST, Garbled, Train};
 use crate::relay::read_step;
 use crate::report::BoxCounters;
+use crate::selection::Quality;
 use crate::socks::{self, Note};
 
 /// Users send if they did so within this time.
@@ -231,9 +232,12 @@ impl Upstream {
         let (link, server) = (ongoing.link, ongoing.server);
         let users = self.users_rate(now, &ongoing, stack);
         let told = ongoing.arrivals.beyond();
-        let beyond = &mut self.meter.beyond[server];
-        beyond.bandwidth = told.bandwidth;
-        beyond.delay_ms = told.delay_ms.or(beyond.delay_ms);
+        let before = self.meter.beyond[server].and_then(|(_, before)| before.delay_ms);
+        let beyond = Quality {
+            bandwidth: told.bandwidth,
+            delay_ms: told.delay_ms.or(before),
+        };
+        self.meter.beyond[server] = Some((now, beyond));
         // It takes this box for one of its users.
         for pool in &mut self.pools {
             pool.on_served(server);

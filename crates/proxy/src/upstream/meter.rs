@@ -21,8 +21,8 @@ pub(super) struct Meter {
     pub(super) ongoing: Option<Ongoing>,
     /// Nothing speaks against it: users send, and these are no quiet hours.
     pub(super) may: bool,
-    /// The way beyond each server.
-    pub(super) beyond: Vec<Quality>,
+    /// The way beyond each server, and when it was told.
+    pub(super) beyond: Vec<Option<(Instant, Quality)>>,
 }
 
 /// A train that is awaited.
@@ -46,7 +46,7 @@ impl Meter {
             settings,
             ongoing: None,
             may: false,
-            beyond: vec![Quality::default(); servers],
+            beyond: vec![None; servers],
         }
     }
 }
@@ -65,6 +65,8 @@ pub(super) struct Gauge {
     capacity: Recent,
     /// What of it nobody else uses, bit/s.
     available: Recent,
+    /// When that was found.
+    pub(super) known_at: Option<Instant>,
     tempo: Tempo,
     /// From when on it is to be measured; `None` before the server was reached.
     pub(super) at: Option<Instant>,
@@ -77,6 +79,25 @@ pub(super) struct Gauge {
 }
 
 impl Gauge {
+    /// What was found at some time before, which the next result replaces.
+    pub(super) fn restore(&mut self, at: Instant, rate: f64) {
+        *self = Gauge {
+            known_at: Some(at),
+            alarm: true,
+            ..Gauge::default()
+        };
+        self.available.push(rate);
+    }
+
+    /// The same after its link was away.
+    pub(super) fn reopened(&self) -> Gauge {
+        let mut gauge = Gauge::default();
+        if let Some((at, rate)) = self.known_at.zip(self.available()) {
+            gauge.restore(at, rate);
+        }
+        gauge
+    }
+
     /// The server is reached.
     pub(super) fn reached(&mut self) {
         self.at.get_or_insert(Instant::ZERO);
@@ -123,6 +144,7 @@ impl Gauge {
         let mut change = 0.0;
         if let Some(rate) = rate {
             self.available.push(rate);
+            self.known_at = Some(now);
             if self.alarm {
                 self.available.forget_older();
             }

@@ -316,3 +316,44 @@ fn a_degraded_server_is_left_within_three_seconds_and_used_again() {
         assert_eq!(chosen(&net).0, 3, "seed {seed}: it is as it was");
     }
 }
+
+/// The box is off for `time`; its choice and the trains it has sent when it is on again.
+fn restarted(net: &mut Aggregation, time: Duration) -> ((usize, usize), u64) {
+    net.after(secs(0), Action::KillBox);
+    net.run_for(time);
+    net.after(secs(0), Action::StartBox);
+    net.run_for(secs(1));
+    (chosen(net), box_counters(net).trains)
+}
+
+#[test]
+fn what_was_measured_is_known_again_after_a_restart() {
+    let mut config = servers(&TABLE);
+    config.boxed.state = Some("state".into());
+    let mut net = start(&config);
+    browse(&mut net, secs(20));
+    let measured = |net: &Aggregation| {
+        let servers = status(net).servers.into_iter();
+        servers.map(|s| s.measured.bandwidth()).collect::<Vec<_>>()
+    };
+    let before = measured(&net);
+    assert_eq!(restarted(&mut net, secs(60)), ((3, 2), 0));
+    assert_eq!(measured(&net), before);
+    // It is measured anew, and counts from the first result on.
+    net.after(
+        secs(0),
+        Action::Way {
+            server: 2,
+            settings: [20.0, 5.0].map(|mbit| path((mbit, 60.0))).to_vec(),
+        },
+    );
+    browse(&mut net, secs(20));
+    assert_eq!(chosen(&net).0, 2);
+}
+
+#[test]
+fn without_a_place_to_keep_it_nothing_is_known_after_a_restart() {
+    let mut net = start(&servers(&TABLE));
+    browse(&mut net, secs(20));
+    assert_eq!(restarted(&mut net, secs(10)), ((1, 1), 0));
+}
