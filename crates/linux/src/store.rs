@@ -18,10 +18,11 @@ use redb::{
 /// each), delivery rate, bytes sent and lost. Another form gets another name.
 const RECORDS: TableDefinition<'_, (&str, &str), [u64; 7]> = TableDefinition::new("paths 1");
 
-/// By server and link, which is empty of the way from the server to destinations: when, what is free
-/// (bit/s), round trip (ms).
-const MEASUREMENTS: TableDefinition<'_, (&str, &str), (u64, Option<f64>, Option<f64>)> =
-    TableDefinition::new("servers 1");
+/// When it was measured, what is free (bit/s), round trip (ms).
+type Measured = (u64, Option<f64>, Option<f64>);
+
+/// By server and link, which is empty of the way from the server to destinations.
+const MEASUREMENTS: TableDefinition<'_, (&str, &str), Measured> = TableDefinition::new("servers 1");
 
 /// Memory for a file of a few kilobytes, bytes.
 const CACHE: usize = 1 << 20;
