@@ -49,16 +49,24 @@ fn servers_are_measured_when_somebody_asks() {
     ];
     assert_eq!(heads, expected);
     assert_eq!(lines.count(), 2, "{table}");
-    for server in status(&bed, "box").servers {
-        for (path, mbit) in server.measured.paths.iter().zip([20.0, 10.0]) {
-            let found = path.bandwidth.expect("it was measured") / 1e6;
-            assert!(
-                (0.6..1.2).contains(&(found / mbit)),
-                "{}: {found} of {mbit}",
-                server.name
-            );
-        }
-    }
+    // A train that a busy machine held up measures the machine: it may take another.
+    let plausible = |bed: &Bed| {
+        let mut servers = status(bed, "box").servers.into_iter();
+        servers.all(|server| {
+            let paths = server.measured.paths.into_iter().zip([20e6, 10e6]);
+            let found = paths.map(|(path, rate)| path.bandwidth.expect("it was measured") / rate);
+            found
+                .inspect(|share| println!("{}: {share}", server.name))
+                .all(|share| (0.6..1.2).contains(&share))
+        })
+    };
+    let again = |bed: &Bed| expect_text(bed, "box", &["servers", "--probe"]);
+    assert!(
+        (0..4).any(|_| plausible(&bed) || {
+            again(&bed);
+            false
+        }) || plausible(&bed)
+    );
 }
 
 #[test]
