@@ -6,7 +6,6 @@ pub mod docs;
 pub mod lab;
 mod plan;
 mod print;
-pub mod render;
 pub mod serve;
 pub mod testbed;
 
