@@ -3,6 +3,7 @@
 mod bed;
 mod error;
 mod flow;
+pub(crate) mod gateways;
 mod history;
 pub mod kernel;
 pub mod links;
