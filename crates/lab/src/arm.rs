@@ -11,6 +11,7 @@ pub mod sim;
 
 use std::str::FromStr;
 
+pub(crate) use self::bed::run_error;
 pub use self::error::Error;
 use crate::cell::{Cell, DefaultPath, Records, RunResult, UnknownName};
 

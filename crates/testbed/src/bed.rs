@@ -1,5 +1,6 @@
 //! Box and servers on a testbed, for the demo, the lab, the end-to-end tests and the benchmarks.
 
+mod cross;
 mod download;
 mod forward;
 
@@ -13,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use braid_linux::run::READY;
 
+pub use self::cross::Cross;
 pub use self::download::Download;
 
 use crate::error::Error;

@@ -135,5 +135,8 @@ fn a_connection_is_established_in_the_order_of_t_mptcp() {
     assert!(run.status.success(), "{errors}");
     let outcomes: Value = serde_json::from_slice(&run.stdout).expect("JSON");
     assert_eq!(outcomes[0]["holds"], true, "{outcomes:#}");
-    assert!(capture.expect("a capture").len() > 1_000_000, "the file is in it");
+    assert!(
+        capture.expect("a capture").len() > 1_000_000,
+        "the file is in it"
+    );
 }

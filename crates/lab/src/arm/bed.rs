@@ -158,7 +158,7 @@ pub(super) fn on_time<T>(
     )))
 }
 
-pub(super) fn run_error(error: impl std::fmt::Display) -> Error {
+pub(crate) fn run_error(error: impl std::fmt::Display) -> Error {
     Error::Run(error.to_string())
 }
 

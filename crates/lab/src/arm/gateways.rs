@@ -91,8 +91,8 @@ impl Gateways {
         self.bed.testbed.stop("box").map_err(run_error)
     }
 
-    /// Seconds that curl on `host` takes for the first `bytes` of the file; `progress` is told now
-    /// and then how many there are. Again where the links were late meanwhile.
+    /// Seconds that curl on `host` takes for the first `bytes` of the file; `progress` is told at
+    /// the start, and now and then, how many there are. Again where the links were late meanwhile.
     pub fn download(
         &mut self,
         host: &str,
@@ -128,6 +128,7 @@ impl Gateways {
             bytes: Some(bytes),
             longest: START + Duration::from_secs(bytes / SLOWEST),
         };
+        progress(bed, Duration::ZERO, 0);
         let begun = Instant::now();
         let seconds = bed.download(&what, |bytes| progress(bed, begun.elapsed(), bytes));
         let seconds = seconds.map_err(run_error)?;

@@ -9,8 +9,9 @@ use braid_wire::{Instant, ip};
 use serde_json::json;
 
 use super::handshakes::{Flow, flows};
+use super::speed::PATHS;
 use crate::arm::gateways::Gateways;
-use crate::arm::{Arm, Error};
+use crate::arm::{Arm, Error, run_error};
 use crate::experiments::definition::Definition;
 use crate::experiments::outcome::Table;
 use crate::experiments::session::Session;
@@ -37,8 +38,6 @@ pub const TM_3: Definition = Definition {
     measure,
 };
 
-/// As of tm-5a.
-const PATHS: [(&str, &str); 2] = [("30.7mbit", "25ms"), ("14.9mbit", "35ms")];
 const BYTES: u64 = 1_000_000;
 /// What of the file a connection between box and server must carry to count: more than signing in
 /// takes.
@@ -253,10 +252,6 @@ fn pcapng(host: &str, packets: &[Captured], ends: &Ends) -> Result<Vec<u8>, Erro
         written.map_err(run_error)?;
     }
     Ok(file)
-}
-
-fn run_error(error: impl std::fmt::Display) -> Error {
-    Error::Run(error.to_string())
 }
 
 #[cfg(test)]
