@@ -99,8 +99,11 @@ fn measure(session: &mut Session<'_>) -> Result<(), Error> {
     for (name, choice) in choices {
         session.record(format!("measured-{name}"), choice.servers.clone());
     }
-    let record = |gave: &Gave| json!({ "b": gave.alone, "b_s": gave.beyond, "joined": gave.joined });
-    let records = runs.iter().map(|run| run.iter().map(record).collect::<Vec<_>>());
+    let record =
+        |gave: &Gave| json!({ "b": gave.alone, "b_s": gave.beyond, "joined": gave.joined });
+    let records = runs
+        .iter()
+        .map(|run| run.iter().map(record).collect::<Vec<_>>());
     session.record("mbit_s".to_owned(), records.collect());
     let means = means(&runs);
     session.table(as_measured(&quiet));
@@ -157,7 +160,9 @@ fn measured(net: &Gateways) -> Result<Choice, Error> {
     let servers = net.ask(&["servers", "--probe"])?;
     let which = |flag: &str| {
         let all = servers.as_array().map_or(&[][..], |all| &all[..]);
-        all.iter().position(|server| server[flag] == true).map_or(0, |at| at + 1)
+        all.iter()
+            .position(|server| server[flag] == true)
+            .map_or(0, |at| at + 1)
     };
     Ok(Choice {
         by_bandwidth: which("by_bandwidth"),
@@ -169,7 +174,10 @@ fn measured(net: &Gateways) -> Result<Choice, Error> {
 /// What is chosen while others send over the paths to server 3, and after how many measurements.
 fn with_others(net: &Gateways, before: usize) -> Result<(Choice, usize), Error> {
     let cross = |link: String| net.bed.cross_traffic(&link, CROSS).map_err(run_error);
-    let _others = servers::links(3).map(cross).into_iter().collect::<Result<Vec<_>, _>>()?;
+    let _others = servers::links(3)
+        .map(cross)
+        .into_iter()
+        .collect::<Result<Vec<_>, _>>()?;
     let mut rounds = 1;
     loop {
         let choice = measured(net)?;
@@ -192,7 +200,10 @@ fn parameters(session: &mut Session<'_>, net: &Gateways, rounds: usize) {
     let others = format!("{} Mb/s of UDP on each path to server 3", CROSS / 1_000_000);
     session.parameter("others", others);
     session.parameter("measurements until they moved the choice", rounds);
-    session.parameter("downloads made again because links were late", net.repeated());
+    session.parameter(
+        "downloads made again because links were late",
+        net.repeated(),
+    );
 }
 
 fn means(runs: &[Vec<Gave>]) -> Vec<Gave> {
@@ -211,7 +222,9 @@ fn means(runs: &[Vec<Gave>]) -> Vec<Gave> {
 /// What the box has measured, beside what there is.
 fn as_measured(choice: &Choice) -> Table {
     let cell = |value: &Value, unit: f64, decimals: usize, there: f64| {
-        let value = value.as_f64().map(|value| format!("{:.decimals$}", value / unit));
+        let value = value
+            .as_f64()
+            .map(|value| format!("{:.decimals$}", value / unit));
         format!("{} ({there})", value.unwrap_or_else(|| "-".to_owned()))
     };
     let row = |(n, server): (usize, &Server)| {
@@ -227,16 +240,29 @@ fn as_measured(choice: &Choice) -> Table {
             row.push(cell(&way["bandwidth"], 1e6, 1, mbit));
             row.push(cell(&way["delay_ms"], 1.0, 1, ms));
         }
-        let chosen = [("bandwidth", choice.by_bandwidth), ("delay", choice.by_delay)];
+        let chosen = [
+            ("bandwidth", choice.by_bandwidth),
+            ("delay", choice.by_delay),
+        ];
         let chosen = chosen.iter().filter(|(_, chosen)| *chosen == n);
         row.push(chosen.map(|(by, _)| *by).collect::<Vec<_>>().join(", "));
         row
     };
-    let columns = ["server", "B_1", "D_1", "B_2", "D_2", "B_s", "D_s", "chosen by"];
+    let columns = [
+        "server",
+        "B_1",
+        "D_1",
+        "B_2",
+        "D_2",
+        "B_s",
+        "D_s",
+        "chosen by",
+    ];
     Table {
-        title: "What the box has measured (and what there is), Mb/s and ms; B_s is known once it was \
+        title:
+            "What the box has measured (and what there is), Mb/s and ms; B_s is known once it was \
                 what a connection waited for"
-            .to_owned(),
+                .to_owned(),
         columns: columns.map(str::to_owned).to_vec(),
         rows: (1..).zip(&SERVERS).map(row).collect(),
     }
@@ -255,8 +281,14 @@ fn given(means: &[Gave]) -> Table {
             shown(gave.alone[1]),
             shown(gave.beyond),
             shown(gave.joined),
-            if share.is_finite() { format!("{share:.0} %") } else { "-".to_owned() },
-            server.reported.map_or("-".to_owned(), |mbit| format!("{mbit:.2}")),
+            if share.is_finite() {
+                format!("{share:.0} %")
+            } else {
+                "-".to_owned()
+            },
+            server
+                .reported
+                .map_or("-".to_owned(), |mbit| format!("{mbit:.2}")),
         ]
     };
     let columns = [
@@ -279,7 +311,11 @@ fn given(means: &[Gave]) -> Table {
 
 /// What other ways to choose would have come to.
 fn policies(means: &[Gave], choice: &Choice) -> Table {
-    let joined = |n: usize| means.get(n.wrapping_sub(1)).map_or(f64::NAN, |gave| gave.joined);
+    let joined = |n: usize| {
+        means
+            .get(n.wrapping_sub(1))
+            .map_or(f64::NAN, |gave| gave.joined)
+    };
     let all: Vec<f64> = means[..PUBLISHED].iter().map(|gave| gave.joined).collect();
     let rtt = |server: &Server| server.paths[0].1.min(server.paths[1].1);
     let nearest = (1..=PUBLISHED).min_by(|a, b| {
@@ -287,10 +323,13 @@ fn policies(means: &[Gave], choice: &Choice) -> Table {
         a.total_cmp(&b)
     });
     let nearest = nearest.unwrap_or(0);
-    let row = |way: &str, which: String, mbit: f64| vec![way.to_owned(), which, format!("{mbit:.2}")];
+    let row =
+        |way: &str, which: String, mbit: f64| vec![way.to_owned(), which, format!("{mbit:.2}")];
     Table {
         title: "Throughput by what one of the five servers is chosen, Mb/s".to_owned(),
-        columns: ["choice", "server", "throughput"].map(str::to_owned).to_vec(),
+        columns: ["choice", "server", "throughput"]
+            .map(str::to_owned)
+            .to_vec(),
         rows: vec![
             row(
                 "largest min(B_1 + B_2, B_s), as measured",
@@ -302,15 +341,25 @@ fn policies(means: &[Gave], choice: &Choice) -> Table {
                 choice.by_delay.to_string(),
                 joined(choice.by_delay),
             ),
-            row("lowest round trip to the server", nearest.to_string(), joined(nearest)),
-            row("at random", "mean of 1 to 5".to_owned(), stats::mean(&all).unwrap_or(f64::NAN)),
+            row(
+                "lowest round trip to the server",
+                nearest.to_string(),
+                joined(nearest),
+            ),
+            row(
+                "at random",
+                "mean of 1 to 5".to_owned(),
+                stats::mean(&all).unwrap_or(f64::NAN),
+            ),
         ],
     }
 }
 
 fn figure(means: &[Gave]) -> crate::plot::Figure {
     let of = |value: &dyn Fn(usize) -> f64| -> Vec<Point> {
-        (0..PUBLISHED).map(|n| Point::new(n as f64, value(n))).collect()
+        (0..PUBLISHED)
+            .map(|n| Point::new(n as f64, value(n)))
+            .collect()
     };
     let groups = ["server 1", "server 2", "server 3", "server 4", "server 5"];
     bars(
@@ -330,15 +379,24 @@ fn figure(means: &[Gave]) -> crate::plot::Figure {
 }
 
 fn verdicts(runs: &[Vec<Gave>], quiet: &Choice, crossed: &Choice) -> Vec<Verdict> {
-    let number = |claim: &str, bound, n: usize| Verdict::new(claim, bound, "", [("server", n as f64)]);
+    let number =
+        |claim: &str, bound, n: usize| Verdict::new(claim, bound, "", [("server", n as f64)]);
     let shares = runs.iter().enumerate().flat_map(|(run, gave)| {
         let published = (1..=PUBLISHED).zip(gave);
         published.map(move |(n, gave)| {
-            (format!("server {n}, run {run}"), gave.joined / gave.most() * 100.0)
+            (
+                format!("server {n}, run {run}"),
+                gave.joined / gave.most() * 100.0,
+            )
         })
     });
     vec![
-        number("chosen by bandwidth", Bound::Within(3.0, 3.0), quiet.by_bandwidth).reported("3"),
+        number(
+            "chosen by bandwidth",
+            Bound::Within(3.0, 3.0),
+            quiet.by_bandwidth,
+        )
+        .reported("3"),
         number("chosen by delay", Bound::Within(2.0, 2.0), quiet.by_delay),
         number(
             "chosen by bandwidth, not the one of 60 Mb/s with 10 Mb/s to content",
@@ -407,7 +465,10 @@ mod tests {
     fn the_most_is_what_the_narrowest_place_lets_pass() {
         let most: Vec<f64> = run(1.0).iter().map(Gave::most).collect();
         let expected = [35.34, 38.01, 47.32, 15.29, 18.0, 10.0];
-        assert!(most.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-9), "{most:?}");
+        assert!(
+            most.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-9),
+            "{most:?}"
+        );
         let lengths = [size(47.32, JOINED_S), size(13.0, JOINED_S)];
         assert_eq!(lengths, [100_000_000, 32_500_000]);
     }

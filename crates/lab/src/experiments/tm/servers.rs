@@ -93,10 +93,18 @@ pub fn description(name: &str) -> String {
         let links = [
             (format!("link1-s{n}"), "isp1", format!("s{n}"), one),
             (format!("link2-s{n}"), "isp2", format!("s{n}"), two),
-            (format!("web-s{n}"), &*format!("s{n}"), "core".to_owned(), server.beyond),
+            (
+                format!("web-s{n}"),
+                &*format!("s{n}"),
+                "core".to_owned(),
+                server.beyond,
+            ),
         ];
         // Writing to a string does not fail.
-        let _ = writeln!(text, "[[host]]\nname = \"s{n}\"\nrole = \"server\"\nstart = \"manual\"");
+        let _ = writeln!(
+            text,
+            "[[host]]\nname = \"s{n}\"\nrole = \"server\"\nstart = \"manual\""
+        );
         for (link, from, to, (mbit, ms)) in links {
             let (rate, delay) = ((mbit * 1e6) as u64, (ms * 500.0) as u64);
             let _ = writeln!(
@@ -124,7 +132,11 @@ pub fn route_through(net: &Gateways, n: usize, link: usize) -> Result<(), Error>
         found.ok_or_else(|| run_error(format_args!("{} is not on {segment}", host.name)))
     };
     let (server, isp, link) = (format!("s{n}"), format!("isp{link}"), format!("link{link}"));
-    let there = (isp.as_str(), at("web", "content")?.subnet4, format!("{link}-s{n}"));
+    let there = (
+        isp.as_str(),
+        at("web", "content")?.subnet4,
+        format!("{link}-s{n}"),
+    );
     let back = ("core", at(&link, "box")?.subnet4, format!("web-s{n}"));
     for (router, to, by) in [there, back] {
         let via = at(&by, &server)?.address4;
