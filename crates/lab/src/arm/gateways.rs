@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use braid_testbed::Options;
 use braid_testbed::bed::{self as testbed_bed, Bed, Download};
 use braid_testbed::render::render_config;
-use braid_testbed::{Options, Role};
 use braid_wire::Rng;
 use serde_json::Value;
 
@@ -20,8 +20,8 @@ use super::error::Error;
 const START: Duration = Duration::from_secs(20);
 /// A download may take as long as at this rate, bytes a second, and [`START`].
 const SLOWEST: u64 = 50_000;
-/// How long the box may take to have a warm connection.
-const WARM: Duration = Duration::from_secs(10);
+/// How long the box may take to do what it is to.
+const PATIENCE: Duration = Duration::from_secs(30);
 /// A download is made so often at most in the hope that the machine is quiet: it takes long.
 const ATTEMPTS: u32 = 4;
 /// Name of the file that is offered.
@@ -69,15 +69,9 @@ impl Gateways {
         self.bed.testbed.state_dir().join("content/www").join(FILE)
     }
 
-    /// Starts the servers and the box, and waits until it takes connections in.
-    pub fn start(&mut self) -> Result<(), Error> {
-        let hosts = self.bed.testbed.layout().hosts.iter();
-        let servers = hosts.filter(|host| host.role == Role::Server);
-        let servers: Vec<String> = servers.map(|host| host.name.clone()).collect();
-        for server in servers {
-            self.bed.start(&server, START).map_err(run_error)?;
-        }
-        self.start_box()
+    /// Starts a server.
+    pub fn start_server(&mut self, server: &str) -> Result<(), Error> {
+        self.bed.start(server, START).map_err(run_error)
     }
 
     /// Starts the box, and waits until it takes connections in.
@@ -156,16 +150,26 @@ impl Gateways {
     }
 
     /// Waits until the box has a warm connection.
-    pub fn wait_for_warm(&mut self) -> Result<(), Error> {
-        let end = Instant::now() + WARM;
-        while Instant::now() < end {
-            let status = self.ask(&["status"])?;
-            if status["warm"]["ready"].as_u64() > Some(0) {
-                return Ok(());
+    pub fn wait_for_warm(&self) -> Result<(), Error> {
+        self.wait_for("a warm connection", |net| {
+            Ok(net.ask(&["status"])?["warm"]["ready"].as_u64() > Some(0))
+        })
+    }
+
+    /// Waits until `condition` holds.
+    pub fn wait_for(
+        &self,
+        what: &str,
+        condition: impl Fn(&Self) -> Result<bool, Error>,
+    ) -> Result<(), Error> {
+        let end = Instant::now() + PATIENCE;
+        while !condition(self)? {
+            if Instant::now() > end {
+                return Err(Error::Run(format!("waited in vain for {what}")));
             }
             self.bed.sleep(testbed_bed::POLL).map_err(run_error)?;
         }
-        Err(Error::Run("the box has no warm connection".to_owned()))
+        Ok(())
     }
 
     /// Downloads that were made again because the links were late.

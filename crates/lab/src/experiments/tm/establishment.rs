@@ -62,7 +62,8 @@ fn measure(session: &mut Session<'_>) -> Result<(), Error> {
     let mut cold = Vec::new();
     let mut warm = Vec::new();
     let mut net = Gateways::build(|name| bed::description(name, PATHS), BYTES)?;
-    net.start()?;
+    net.start_server("server")?;
+    net.start_box()?;
     for run in 0..session.runs() {
         if run > 0 {
             net.stop_box()?;

@@ -90,20 +90,16 @@ pub fn description(name: &str) -> String {
     let mut text = format!("name = \"{name}\"\n{HOSTS}");
     for (n, server) in (1..).zip(&SERVERS) {
         let [one, two] = server.paths;
+        let host = self::name(n);
         let links = [
-            (format!("link1-s{n}"), "isp1", format!("s{n}"), one),
-            (format!("link2-s{n}"), "isp2", format!("s{n}"), two),
-            (
-                format!("web-s{n}"),
-                &*format!("s{n}"),
-                "core".to_owned(),
-                server.beyond,
-            ),
+            (format!("link1-s{n}"), "isp1", &*host, one),
+            (format!("link2-s{n}"), "isp2", &*host, two),
+            (format!("web-s{n}"), &*host, "core", server.beyond),
         ];
         // Writing to a string does not fail.
         let _ = writeln!(
             text,
-            "[[host]]\nname = \"s{n}\"\nrole = \"server\"\nstart = \"manual\""
+            "[[host]]\nname = \"{host}\"\nrole = \"server\"\nstart = \"manual\""
         );
         for (link, from, to, (mbit, ms)) in links {
             let (rate, delay) = ((mbit * 1e6) as u64, (ms * 500.0) as u64);
@@ -115,6 +111,11 @@ pub fn description(name: &str) -> String {
         }
     }
     text
+}
+
+/// The name of server `n`, from 1.
+pub fn name(n: usize) -> String {
+    format!("s{n}")
 }
 
 /// The links that server `n`, from 1, is reached by.
@@ -131,7 +132,7 @@ pub fn route_through(net: &Gateways, n: usize, link: usize) -> Result<(), Error>
         let found = host.interfaces.iter().find(|i| i.name == segment);
         found.ok_or_else(|| run_error(format_args!("{} is not on {segment}", host.name)))
     };
-    let (server, isp, link) = (format!("s{n}"), format!("isp{link}"), format!("link{link}"));
+    let (server, isp, link) = (name(n), format!("isp{link}"), format!("link{link}"));
     let there = (
         isp.as_str(),
         at("web", "content")?.subnet4,

@@ -112,7 +112,7 @@ struct Downloads {
 }
 
 impl Downloads {
-    /// With the proxy off, or none there, until [`start`](Gateways::start).
+    /// With the proxy off, or none there, until the box is started.
     fn new(session: &Session<'_>, largest: u64) -> Result<Downloads, Error> {
         Ok(Downloads {
             net: Gateways::build(|name| bed::description(name, PATHS), largest)?,
@@ -189,7 +189,8 @@ fn over_phases(session: &mut Session<'_>) -> Result<(), Error> {
             session.finished();
         }
     }
-    downloads.net.start()?;
+    downloads.net.start_server("server")?;
+    downloads.net.start_box()?;
     for _ in 0..session.runs() {
         phases[0].push(downloads.download(both)?);
         session.finished();
@@ -321,7 +322,8 @@ fn over_sizes(session: &mut Session<'_>) -> Result<(), Error> {
             }
         }
     }
-    downloads.net.start()?;
+    downloads.net.start_server("server")?;
+    downloads.net.start_box()?;
     // The first user after a start opens the connection; it is none of those that are counted.
     downloads.download(MB)?;
     for _ in 0..session.runs() {
