@@ -1,6 +1,6 @@
 //! The arms: ways to carry out one run of a [`Cell`].
 
-mod bed;
+pub(crate) mod bed;
 mod error;
 mod flow;
 pub(crate) mod gateways;

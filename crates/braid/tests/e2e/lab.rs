@@ -7,6 +7,8 @@ use braid_testbed::netns;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
+use crate::outcomes::assert_outcomes;
+
 /// A measurement under way; killed when dropped.
 struct Measurement(Child);
 
@@ -85,13 +87,16 @@ fn what_a_killed_measurement_leaves_goes_with_the_next() {
 /// The claims of tiny files are no matter of chance, and Linux stands beside the engine.
 #[test]
 #[ignore = "network"]
-fn an_experiment_runs_over_links() {
+fn experiments_run_over_links() {
     if let Err(reason) = netns::ensure_capable() {
-        return reason.announce("an_experiment_runs_over_links");
+        return reason.announce("experiments_run_over_links");
     }
+    let ids = ["fsa-6a", "fsa-5"];
     let out = std::env::temp_dir().join(format!("braid-links-{}", std::process::id()));
     let run = Command::new(env!("CARGO_BIN_EXE_braid"))
-        .args(["lab", "run", "fsa-6a", "--arm", "links", "--runs", "2"])
+        .args(["lab", "run"])
+        .args(ids)
+        .args(["--arm", "links", "--runs", "2"])
         .args(["--json", "--out"])
         .arg(&out)
         .output()
@@ -104,6 +109,7 @@ fn an_experiment_runs_over_links() {
         return netns::Reason(errors.into_owned()).announce("an experiment over links");
     }
     assert!(run.status.success(), "{errors}");
+    assert_outcomes(&run.stdout, &ids, 1);
     let outcomes: Value = serde_json::from_slice(&run.stdout).expect("JSON");
     let measured = outcomes[0]["measured"].as_object().expect("by claim");
     for (claim, judged) in measured

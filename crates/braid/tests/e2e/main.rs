@@ -13,4 +13,6 @@ mod interop;
 mod lab;
 mod left_over;
 mod links;
+#[path = "../common/outcomes.rs"]
+mod outcomes;
 mod socks;

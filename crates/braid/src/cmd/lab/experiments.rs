@@ -9,22 +9,24 @@ use braid_lab::report;
 use serde_json::json;
 
 use super::setting::{cores, prepare, progress_bar};
-use crate::cli::lab::RunArgs;
+use crate::cli::lab::{ReportArgs, RunArgs};
 use crate::cmd::print::{print, print_json};
 use crate::failure::Failure;
 
 /// Stands for every id.
 const EVERYTHING: &str = "all";
 
-/// Prints ids and titles.
-pub fn list(json: bool) -> Result<(), Failure> {
+/// Prints ids and titles, of those that run on `arm` if one is named.
+pub fn list(arm: Option<Arm>, json: bool) -> Result<(), Failure> {
+    let runs = |d: &&Definition| arm.is_none_or(|arm| d.arms.contains(&arm));
+    let listed: Vec<&Definition> = ALL.iter().filter(runs).collect();
     if json {
-        let each = |d: &Definition| json!({ "id": d.id, "title": d.title, "source": d.source });
-        return print_json(&ALL.iter().map(each).collect::<Vec<_>>());
+        let each = |d: &&Definition| json!({ "id": d.id, "title": d.title, "source": d.source });
+        return print_json(&listed.iter().map(each).collect::<Vec<_>>());
     }
-    let width = ALL.iter().map(|d| d.id.len()).max().unwrap_or(0);
-    let line = |d: &Definition| format!("{:width$}  {} ({})\n", d.id, d.title, d.source);
-    print(ALL.iter().map(line).collect::<String>())
+    let width = listed.iter().map(|d| d.id.len()).max().unwrap_or(0);
+    let line = |d: &&Definition| format!("{:width$}  {} ({})\n", d.id, d.title, d.source);
+    print(listed.iter().map(line).collect::<String>())
 }
 
 /// Runs the experiments one after the other and stores what each found.
@@ -96,16 +98,22 @@ fn verdicts(outcome: &Outcome, place: &Path) -> String {
     text
 }
 
-/// Makes the report's two pages of the results in `directory`, and says where they are.
-pub fn report(directory: &Path, json: bool) -> Result<(), Failure> {
+/// Makes the report's two pages of stored results, and says where they are.
+pub fn report(args: &ReportArgs, json: bool) -> Result<(), Failure> {
+    let directory = &args.directory;
     let stored = report::load(directory).map_err(Failure::Usage)?;
-    let pages = [
-        ("report.html", report::html(&stored)),
-        ("report.md", report::markdown(&stored)),
-    ];
+    let markdown = match (&args.markdown, &args.figures) {
+        (Some(page), Some(figures)) => {
+            let text = report::publish(&stored, page, figures);
+            (page.clone(), text.map_err(Failure::Run)?)
+        }
+        _ => (directory.join("report.md"), report::markdown(&stored)),
+    };
     let mut files = Vec::new();
-    for (name, text) in pages {
-        let file = directory.join(name);
+    for (file, text) in [
+        (directory.join("report.html"), report::html(&stored)),
+        markdown,
+    ] {
         let failed = |e| Failure::run(format_args!("cannot write {}", file.display()), e);
         fs::write(&file, text).map_err(failed)?;
         files.push(file.display().to_string());

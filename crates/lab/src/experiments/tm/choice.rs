@@ -469,7 +469,10 @@ fn verdicts(runs: &[Vec<Gave>], choices: &Choices) -> Vec<Verdict> {
             five.by_bandwidth,
         )
         .reported("3"),
-        number("chosen by delay", Bound::Within(2.0, 2.0), five.by_delay),
+        number("chosen by delay", Bound::Within(2.0, 2.0), five.by_delay).unless(
+            "the ways through 2, 3 and 4 lie within 1.3 ms of each other, which is about as well as \
+             a handshake on a busy machine is timed",
+        ),
         number(
             "chosen by bandwidth beside one of 60 Mb/s with 10 Mb/s to content",
             Bound::Within(3.0, 3.0),
