@@ -74,8 +74,13 @@ impl Bed {
 
     /// Another network, without box and server.
     pub fn of(description: &str) -> Self {
+        Bed::of_with(description, Box::new(|_, _| None))
+    }
+
+    /// Another network, with neither box nor server running.
+    pub fn of_with(description: &str, render: RenderConfig) -> Self {
         let description = description.replace("NAME", &unique_name());
-        Bed::build(&description, Box::new(|_, _| None))
+        Bed::build(&description, render)
     }
 
     fn build(description: &str, render: RenderConfig) -> Self {
@@ -229,7 +234,8 @@ impl Bed {
         })
     }
 
-    fn www(&self) -> PathBuf {
+    /// What the content host serves.
+    pub fn www(&self) -> PathBuf {
         self.testbed.state_dir().join("content/www")
     }
 
@@ -257,11 +263,15 @@ impl Bed {
 
     /// Starts a download on the user host by a way that curl is told.
     pub fn curl_by(&self, way: &[&str], url: &str) -> Download {
+        self.download(self.exec("user", "curl"), way, url)
+    }
+
+    /// Starts a download by `curl`, on whatever host that runs.
+    pub fn download(&self, mut curl: Command, way: &[&str], url: &str) -> Download {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let to = self.testbed.state_dir().join(format!("fetched{number}"));
-        let child = self
-            .exec("user", "curl")
+        let child = curl
             .args(["-q", "-sS", "--fail", "--max-time", LONGEST_S, "-o"])
             .arg(&to)
             .args(way)

@@ -4,6 +4,7 @@
 
 mod bad_input;
 mod bed;
+mod browser;
 mod control;
 mod crash;
 mod demo;
@@ -15,4 +16,6 @@ mod left_over;
 mod links;
 #[path = "../common/outcomes.rs"]
 mod outcomes;
+mod servers;
 mod socks;
+mod stock;
