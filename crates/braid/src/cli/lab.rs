@@ -66,7 +66,7 @@ pub struct SwarmArgs {
 /// Arguments of `braid lab run`.
 #[derive(Debug, Args)]
 pub struct RunArgs {
-    /// Experiments, as `braid lab list` shows them.
+    /// Experiments, as `braid lab list` shows them; all: each that runs on the arm.
     #[arg(value_name = "ID", required = true)]
     pub ids: Vec<String>,
     /// How to run: in virtual time (sim), which is usual, or over real, emulated links (links), which

@@ -7,7 +7,6 @@ pub mod lab;
 mod password;
 mod plan;
 mod print;
-pub mod render;
 pub mod serve;
 pub mod testbed;
 

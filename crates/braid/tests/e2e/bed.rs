@@ -10,9 +10,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use braid::bed::{self, POLL};
-use braid::cmd::render::render_config;
 use braid::kernel_peer::Pattern;
+use braid_testbed::bed::{self, POLL};
+use braid_testbed::render::render_config;
 use braid_testbed::{HostLayout, LinkChange, Options, RenderConfig, Role};
 
 /// Longest that anything is waited for.
@@ -90,7 +90,7 @@ impl Bed {
             render: Some(render),
             ..Options::default()
         };
-        let bed = bed::Bed::up(spec, options, || Ok(()));
+        let bed = bed::Bed::up(spec, options, || false);
         let bed = Bed(bed.unwrap_or_else(|e| panic!("testbed up: {e}")));
         fs::create_dir_all(bed.www()).expect("the state directory is writable");
         bed

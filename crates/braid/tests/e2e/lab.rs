@@ -121,3 +121,28 @@ fn experiments_run_over_links() {
     let linux: Value = serde_json::from_str(&linux.expect("the cell")).expect("JSON");
     assert_eq!(linux["cell"]["completed"], 2);
 }
+
+/// Through the box and the server that are installed, with curl and nginx at the ends.
+#[test]
+#[ignore = "network"]
+fn a_connection_is_established_in_the_order_of_t_mptcp() {
+    if let Err(reason) = netns::ensure_capable() {
+        return reason.announce("a_connection_is_established_in_the_order_of_t_mptcp");
+    }
+    let out = std::env::temp_dir().join(format!("braid-order-{}", std::process::id()));
+    let run = Command::new(env!("CARGO_BIN_EXE_braid"))
+        .args(["lab", "run", "tm-3", "--runs", "1", "--json", "--out"])
+        .arg(&out)
+        .output()
+        .expect("braid starts");
+    let capture = std::fs::read(out.join("tm-3/links/cells/cold-box.pcapng"));
+    let _ = std::fs::remove_dir_all(&out);
+    let errors = String::from_utf8_lossy(&run.stderr);
+    assert!(run.status.success(), "{errors}");
+    let outcomes: Value = serde_json::from_slice(&run.stdout).expect("JSON");
+    assert_eq!(outcomes[0]["holds"], true, "{outcomes:#}");
+    assert!(
+        capture.expect("a capture").len() > 1_000_000,
+        "the file is in it"
+    );
+}

@@ -61,16 +61,11 @@ impl Bed {
     /// through its device leaves by the links. `others` are joined to these routers by a link each,
     /// which has the other's name.
     pub fn build(paths: usize, others: &[(&str, &str)]) -> Result<Bed, Error> {
-        netns::capability().map_err(|reason| {
-            Error::Run(format!("runs over links need network namespaces: {reason}"))
-        })?;
-        remove_abandoned();
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let (pid, count) = (std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         let mut text = format!(
-            "name = \"{PREFIX}{pid}-{count}\"\n\
+            "name = \"{}\"\n\
              [[host]]\nname = \"{CLIENT}\"\nrole = \"router\"\n\
-             [[host]]\nname = \"{SERVER}\"\nrole = \"router\"\n"
+             [[host]]\nname = \"{SERVER}\"\nrole = \"router\"\n",
+            new_name()?
         );
         let join = |link: &str, from: &str, to: &str| {
             format!("[[link]]\nname = \"{link}\"\nfrom = \"{from}\"\nto = \"{to}\"\n")
@@ -116,27 +111,14 @@ impl Bed {
         seed: u64,
         mut measure: impl FnMut(u64) -> Result<T, Error>,
     ) -> Result<T, Error> {
-        let mut worst = 0.0f64;
-        for _ in 0..ATTEMPTS {
-            let restarted = self.testbed.restart_links(courses.to_vec(), seed);
+        let testbed = &self.testbed;
+        on_time(ATTEMPTS, &mut self.repeated, || {
+            let restarted = testbed.restart_links(courses.to_vec(), seed);
             restarted.map_err(run_error)?;
-            self.testbed.reset_lateness().map_err(run_error)?;
+            testbed.reset_lateness().map_err(run_error)?;
             let result = measure(seed)?;
-            if interrupted() {
-                return Err(Error::Run("interrupted".to_owned()));
-            }
-            let late = self.testbed.lateness().map_err(run_error)?;
-            if late.p99_us <= TOLERABLE_US {
-                return Ok(result);
-            }
-            worst = worst.max(late.p99_us);
-            self.repeated += 1;
-        }
-        Err(Error::Busy(format!(
-            "this machine is too busy to emulate links: in {ATTEMPTS} attempts in a row packets \
-             were late, by up to {:.1} ms at the 99th percentile",
-            worst / 1e3
-        )))
+            Ok((result, testbed.lateness().map_err(run_error)?.p99_us))
+        })
     }
 
     pub fn repeated(&self) -> u64 {
@@ -153,6 +135,43 @@ impl Bed {
 /// Name of the interface at both ends of path `n`.
 pub(crate) fn link_name(n: usize) -> String {
     format!("path{n}")
+}
+
+/// A name for a testbed that no other process has; what such processes left behind is removed.
+pub(super) fn new_name() -> Result<String, Error> {
+    netns::capability().map_err(|reason| {
+        Error::Run(format!("runs over links need network namespaces: {reason}"))
+    })?;
+    remove_abandoned();
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let (pid, count) = (std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+    Ok(format!("{PREFIX}{pid}-{count}"))
+}
+
+/// What the first of `attempts` gives during which the emulator was on time: each tells how late it
+/// was, at the 99th percentile in µs. Counts what was thrown away.
+pub(super) fn on_time<T>(
+    attempts: u32,
+    repeated: &mut u64,
+    mut attempt: impl FnMut() -> Result<(T, f64), Error>,
+) -> Result<T, Error> {
+    let mut worst = 0.0f64;
+    for _ in 0..attempts {
+        let (result, late_us) = attempt()?;
+        if interrupted() {
+            return Err(Error::Run("interrupted".to_owned()));
+        }
+        if late_us <= TOLERABLE_US {
+            return Ok(result);
+        }
+        worst = worst.max(late_us);
+        *repeated += 1;
+    }
+    Err(Error::Busy(format!(
+        "this machine is too busy to emulate links: in {attempts} attempts in a row packets were \
+         late, by up to {:.1} ms at the 99th percentile",
+        worst / 1e3
+    )))
 }
 
 pub(crate) fn run_error(error: impl std::fmt::Display) -> Error {

@@ -112,6 +112,11 @@ impl<'a> Session<'a> {
         spread.over(|| Ok(()), |(), index| run(index, seed(index)), |()| ())
     }
 
+    /// One more run is finished, where none of the above was asked for it.
+    pub fn finished(&self) {
+        (self.request.progress)();
+    }
+
     /// Records `value` under a name that is a file name without extension.
     pub fn record(&mut self, name: String, value: serde_json::Value) {
         self.findings.records.push((name, value));

@@ -13,6 +13,9 @@ use crate::cli::lab::{ReportArgs, RunArgs};
 use crate::cmd::print::{print, print_json};
 use crate::failure::Failure;
 
+/// Stands for every id.
+const EVERYTHING: &str = "all";
+
 /// Prints ids and titles, of those that run on `arm` if one is named.
 pub fn list(arm: Option<Arm>, json: bool) -> Result<(), Failure> {
     let runs = |d: &&Definition| arm.is_none_or(|arm| d.arms.contains(&arm));
@@ -28,15 +31,7 @@ pub fn list(arm: Option<Arm>, json: bool) -> Result<(), Failure> {
 
 /// Runs the experiments one after the other and stores what each found.
 pub fn run(args: &RunArgs, json: bool) -> Result<(), Failure> {
-    let definitions = args.ids.iter().map(|id| experiments::find(id));
-    let definitions: Vec<&'static Definition> = definitions
-        .collect::<Result<_, _>>()
-        .map_err(|e| Failure::Usage(e.to_string()))?;
-    let with_arm = |d: &'static Definition| Ok::<_, Error>((d, d.arm(args.arm)?));
-    let chosen: Vec<(&Definition, Arm)> = definitions
-        .into_iter()
-        .map(with_arm)
-        .collect::<Result<_, _>>()?;
+    let chosen = chosen(&args.ids, args.arm)?;
     let real = chosen.iter().find(|(_, arm)| !arm.is_virtual());
     prepare(real.map_or(Arm::Sim, |(_, arm)| *arm))?;
     for (definition, arm) in &chosen {
@@ -65,6 +60,21 @@ pub fn run(args: &RunArgs, json: bool) -> Result<(), Failure> {
         true => print_json(&outcomes),
         false => Ok(()),
     }
+}
+
+/// What to run, and where. Of all there are, those that do not run there are left out.
+fn chosen(ids: &[String], arm: Option<Arm>) -> Result<Vec<(&'static Definition, Arm)>, Failure> {
+    let with_arm = |d: &'static Definition| Ok::<_, Error>((d, d.arm(arm)?));
+    if ids.iter().any(|id| id == EVERYTHING) {
+        let left_out = |e: Error| eprintln!("braid: left out: {e}");
+        let all = ALL.iter().map(|d| with_arm(d).map_err(left_out));
+        return Ok(all.filter_map(Result::ok).collect());
+    }
+    let found = ids.iter().map(|id| {
+        let found = experiments::find(id).map_err(|e| Failure::Usage(e.to_string()))?;
+        Ok(with_arm(found)?)
+    });
+    found.collect()
 }
 
 fn verdicts(outcome: &Outcome, place: &Path) -> String {
