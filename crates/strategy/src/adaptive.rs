@@ -32,7 +32,7 @@ const COPIES: f64 = 0.08;
 /// Flows from this size on, and important data, are not copied in advance where less than this share
 /// is lost.
 const LONG: u64 = 1 << 20;
-const CLEAN: f64 = 0.003;
+const CLEAN: f64 = 0.001;
 
 /// The probability of loss before anything is known, and how many packets it is worth.
 const PRIOR_LOSS: f64 = 0.005;

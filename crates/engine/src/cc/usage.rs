@@ -16,6 +16,8 @@ pub(super) struct Usage {
     since: Instant,
     /// Whether the window was filled, in this round trip and the one before.
     limited: [bool; 2],
+    /// Something was lost.
+    reduced: bool,
 }
 
 impl Usage {
@@ -34,11 +36,15 @@ impl Usage {
 
     /// Up to where the window may grow: without end where it is what held the sender back, else to
     /// twice what was in use (RFC 7661 section 4.2). So a sender that is steady and not greedy has a
-    /// window that it does not fill, and a loss does not at once leave it less than it needs.
-    pub(super) fn limit(&self, ack: &AckSample<'_>) -> u64 {
-        match ack.cwnd_limited {
-            true => u64::MAX,
-            false => self.peak[0].max(self.peak[1]).saturating_mul(2),
+    /// window that it does not fill, and a loss does not at once leave it less than it needs. A window
+    /// that slow start left without a loss is no larger than is good, though.
+    pub(super) fn limit(&self, ack: &AckSample<'_>, slow_start: bool) -> u64 {
+        if ack.cwnd_limited {
+            return u64::MAX;
+        }
+        match slow_start || self.reduced {
+            true => self.peak[0].max(self.peak[1]).saturating_mul(2),
+            false => 0,
         }
     }
 
@@ -47,7 +53,8 @@ impl Usage {
     ///
     /// The bytes in flight alone would not do: an acknowledgement of 64 kB that also tells of a
     /// loss leaves little in flight at that moment.
-    pub(super) fn reduction_base(&self, cwnd: u64, in_flight: u64) -> u64 {
+    pub(super) fn reduction_base(&mut self, cwnd: u64, in_flight: u64) -> u64 {
+        self.reduced = true;
         let peak = in_flight.max(self.peak[0]).max(self.peak[1]);
         let validated = self.limited[0] || self.limited[1] || peak.saturating_mul(2) >= cwnd;
         if validated { cwnd } else { peak }
