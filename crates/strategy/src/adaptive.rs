@@ -220,7 +220,8 @@ impl<'a> Scales<'a> {
             return copy;
         }
         if !view.may_send_new {
-            let again = again::blocking(view).or_else(|| again::trial(view));
+            let blocking = again::blocking(view).filter(|copy| self.overtakes(copy));
+            let again = blocking.or_else(|| again::trial(view));
             return again.or_else(|| self.copy()).unwrap_or_else(wait);
         }
         let again = || again::trial(view).or_else(|| self.copy());

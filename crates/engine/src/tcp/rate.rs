@@ -14,7 +14,7 @@ use crate::cc::RateSample;
 /// Acknowledgements behind the first from which on a train tells something, and the part of a round trip
 /// that it lasts at least: of a shorter one a busy host, or a link that collects, has made a heap.
 const TRAIN: u32 = 2;
-const TRAIN_LASTS: u32 = 8;
+const TRAIN_LASTS: u32 = 16;
 
 /// Round trips that a highest rate counts for, and as many again.
 const PEAK_PERIOD: u32 = 10;
