@@ -24,7 +24,8 @@ pub fn list(json: bool) -> Result<(), Failure> {
     print(ALL.iter().map(line).collect::<String>())
 }
 
-/// Runs the experiments one after the other and stores what each found.
+/// Runs the experiments one after the other and stores what each found. One that calls what is not
+/// installed is skipped where there are others.
 pub fn run(args: &RunArgs, json: bool) -> Result<(), Failure> {
     let definitions = args.ids.iter().map(|id| experiments::find(id));
     let definitions: Vec<&'static Definition> = definitions
@@ -52,7 +53,13 @@ pub fn run(args: &RunArgs, json: bool) -> Result<(), Failure> {
             progress: &|| bar.inc(1),
         });
         bar.finish_and_clear();
-        let found = found?;
+        let found = match found {
+            Err(Error::Missing(why)) if args.ids.len() > 1 => {
+                eprintln!("{}: SKIPPED: {why}", definition.id);
+                continue;
+            }
+            found => found?,
+        };
         let place = report::store(&args.out, &found).map_err(Failure::Run)?;
         if !json {
             print(verdicts(&found.outcome, &place))?;
