@@ -55,7 +55,7 @@ pub fn run(args: &RunArgs, json: bool) -> Result<(), Failure> {
         bar.finish_and_clear();
         let found = match found {
             Err(Error::Missing(why)) if args.ids.len() > 1 => {
-                eprintln!("{}: SKIPPED: {why}", definition.id);
+                eprintln!("braid: {} is skipped: {why}", definition.id);
                 continue;
             }
             found => found?,
