@@ -191,8 +191,6 @@ pub struct Copies {
     pub single: Option<InFlight>,
     /// However often it was sent.
     pub any: Option<InFlight>,
-    /// Not the oldest but the newest bytes of all, if they were sent once.
-    pub newest: Option<InFlight>,
 }
 
 /// Bytes that were sent and are not known to have arrived.

@@ -17,6 +17,8 @@ struct Flow {
     /// Bytes per acknowledgement.
     stride: u64,
     cwnd_limited: bool,
+    /// Bytes in flight where the window is not what limits them.
+    in_use: Option<u64>,
     in_recovery: bool,
 }
 
@@ -28,6 +30,7 @@ impl Flow {
             rtt: Duration::from_millis(rtt_ms),
             stride: 2 * MSS,
             cwnd_limited: true,
+            in_use: None,
             in_recovery: false,
         }
     }
@@ -42,6 +45,7 @@ impl Flow {
     /// One acknowledgement; a full window was in flight unless nothing limits the flow.
     fn ack(&mut self, delivered: u64, round_start: bool) {
         let cwnd = self.cc.cwnd();
+        let limited = self.cwnd_limited && self.in_use.is_none_or(|used| cwnd <= used);
         let ack = AckSample {
             now: self.now,
             delivered,
@@ -49,8 +53,8 @@ impl Flow {
             rate: None,
             min_rtt: self.rtt,
             srtt: self.rtt,
-            prior_in_flight: if self.cwnd_limited { cwnd } else { cwnd / 4 },
-            cwnd_limited: self.cwnd_limited,
+            prior_in_flight: self.in_flight(),
+            cwnd_limited: limited,
             round_start,
             in_recovery: self.in_recovery,
             siblings: &[],
@@ -58,8 +62,16 @@ impl Flow {
         self.cc.on_ack(&ack);
     }
 
+    fn in_flight(&self) -> u64 {
+        let cwnd = self.cc.cwnd();
+        match self.cwnd_limited {
+            true => self.in_use.map_or(cwnd, |used| used.min(cwnd)),
+            false => cwnd / 4,
+        }
+    }
+
     fn round(&mut self) {
-        let window = self.cc.cwnd();
+        let window = self.in_flight();
         let start = self.now;
         let mut delivered = 0;
         while delivered < window {
@@ -138,6 +150,24 @@ fn slow_start_doubles_every_round_trip() {
                 assert_eq!(flow.segments(), expected, "{algorithm:?}, stride {stride}");
             }
         }
+    }
+}
+
+/// RFC 7661 section 4.2: the window of a steady flow that leaves some of it grows to twice what is in
+/// use, so that a loss leaves it what it needs.
+#[test]
+fn a_window_grows_to_twice_what_is_in_use() {
+    for algorithm in [NEWRENO, CUBIC] {
+        let mut flow = Flow::after_loss(algorithm, 40, 50);
+        flow.in_use = Some(20 * MSS);
+        flow.run_until(60.0);
+        let segments = flow.segments();
+        assert!(
+            (40.0..=42.0).contains(&segments),
+            "{algorithm:?} {segments}"
+        );
+        flow.cc.on_lost(&first_loss(flow.now, 20 * MSS));
+        assert!(flow.cc.cwnd() >= 20 * MSS, "{algorithm:?}");
     }
 }
 
@@ -403,14 +433,16 @@ fn cubic_forgets_its_plateau_in_a_timeout() {
 fn cubic_stops_its_clock_while_the_window_is_not_used() {
     let mut flow = Flow::after_loss(CUBIC, 1000, 100);
     flow.run_until(3.0);
-    let before = flow.segments();
     flow.cwnd_limited = false;
+    // What was in use counts for up to two seconds more.
+    flow.run_until(5.2);
+    let before = flow.segments();
     flow.run_until(33.0);
     assert_eq!(flow.segments(), before);
     flow.cwnd_limited = true;
     flow.run_until(34.0);
     let k = 750f64.cbrt();
-    assert_near(flow.segments(), 0.4 * (4.0 - k).powi(3) + 1000.0, 0.01);
+    assert_near(flow.segments(), 0.4 * (6.0 - k).powi(3) + 1000.0, 0.01);
 }
 
 /// RFC 9406: round trips that grow with the queue end slow start without a loss; then CUBIC's

@@ -60,8 +60,8 @@ const BY_CHANCE: f64 = 0.3;
 #[derive(Debug, Clone, Default)]
 pub struct Adaptive {
     records: PerSubflow<Option<PathRecord>>,
-    /// Where the important data begins that was sent last.
-    important: Option<u64>,
+    /// Important data was sent.
+    important: bool,
 }
 
 impl Strategy for Adaptive {
@@ -107,9 +107,7 @@ impl Strategy for Adaptive {
                 ..
             }
         );
-        if is_new && manners::next_urgency(view).is_some_and(manners::is_important) {
-            self.important = Some(view.sent);
-        }
+        self.important |= is_new && manners::next_urgency(view).is_some_and(manners::is_important);
         decision
     }
 
@@ -149,8 +147,8 @@ struct Scales<'a> {
     subflows: ArrayVec<Weighed<'a>, MOST>,
     /// How urgent the data is that is next.
     next: Option<Urgency>,
-    /// Where the important data begins that was sent last.
-    important: Option<u64>,
+    /// Important data was sent.
+    important: bool,
     /// Bytes to be sent for the first time.
     remaining: f64,
 }
@@ -159,7 +157,7 @@ impl<'a> Scales<'a> {
     fn new(
         view: &'a SendView<'a>,
         records: &'a PerSubflow<Option<PathRecord>>,
-        important: Option<u64>,
+        important: bool,
     ) -> Self {
         let all = usable(view).all(keeps_waiting);
         let usable = usable(view).filter(|s| all || !keeps_waiting(s));
@@ -216,15 +214,16 @@ impl<'a> Scales<'a> {
         let affordable = |data: &InFlight| is_affordable(view, data);
         let unblock = self
             .important
-            .and_then(|_| manners::unblock(view, affordable));
+            .then(|| manners::unblock(view, affordable))
+            .flatten();
         if let Some(copy) = unblock {
             return copy;
         }
         if !view.may_send_new {
             let again = again::blocking(view).or_else(|| again::trial(view));
-            return again.or_else(|| self.spare()).unwrap_or_else(wait);
+            return again.or_else(|| self.copy()).unwrap_or_else(wait);
         }
-        let again = || again::trial(view).or_else(|| self.spare());
+        let again = || again::trial(view).or_else(|| self.copy());
         self.new_data().or_else(again).unwrap_or_else(wait)
     }
 
@@ -308,15 +307,6 @@ impl<'a> Scales<'a> {
         wait.max(0.0) + one_way
     }
 
-    /// A copy into room that nobody wants.
-    fn spare(&self) -> Option<Decision> {
-        let lossy = self.important.filter(|_| loses_much(self.view));
-        let cover = lossy.and_then(|newest| manners::cover(self.view, newest));
-        let cover = cover.filter(|(_, data)| is_affordable(self.view, data));
-        let cover = cover.map(|(on, data)| Decision::copy_on(on, data));
-        cover.or_else(|| self.copy())
-    }
-
     /// From when on a copy of `data` may be sent. Where the application may write more, that has a
     /// better use for the room: most often it follows at once.
     fn copied_from(&self, data: &InFlight) -> Instant {
@@ -343,9 +333,14 @@ impl<'a> Scales<'a> {
     }
 
     /// The copy that is expected to bring the end of the flow nearest, if any does. It is asked for
-    /// only where there is room that new data has no use for.
+    /// only where there is room that new data has no use for. A long flow of important messages has:
+    /// the next one wants the window, and there is no end to bring nearer.
     fn copy(&self) -> Option<Decision> {
-        let ripe = |data: InFlight| self.copied_from(&data) <= self.view.now;
+        let view = self.view;
+        if self.important && !view.ended && size(view.flow_size, view.sent) >= SHORT {
+            return None;
+        }
+        let ripe = |data: InFlight| self.copied_from(&data) <= view.now;
         let able = |w: &&Weighed<'_>| w.ready && w.subflow.copies.single.is_some_and(ripe);
         let able = self.subflows.iter().filter(able);
         able.clone().next()?;
@@ -356,7 +351,7 @@ impl<'a> Scales<'a> {
                 Some((w, data, self.gain(w, &data, end)?))
             })
             .max_by(|a, b| a.2.total_cmp(&b.2))?;
-        let pays = gain > 0.0 && is_affordable(self.view, &data);
+        let pays = gain > 0.0 && is_affordable(view, &data);
         pays.then(|| Decision::copy_on(on.subflow.id, data))
     }
 

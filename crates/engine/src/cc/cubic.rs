@@ -173,11 +173,11 @@ impl CongestionControl for Cubic {
         let since_last = ack.now.saturating_since(self.last_ack);
         self.last_ack = ack.now;
         let slow_start = self.cwnd() < self.ssthresh;
-        let validated = self.usage.validated(ack, self.cwnd(), slow_start);
+        let limit = self.usage.limit(ack);
         if !self.recovery.may_grow(ack) {
             return;
         }
-        if !validated {
+        if self.cwnd() >= limit {
             // Time in which the window was not used does not move along the curve (section 5.8).
             if let Some(epoch) = &mut self.epoch {
                 epoch.start += since_last;
@@ -192,6 +192,7 @@ impl CongestionControl for Cubic {
         if self.cwnd() >= self.ssthresh && delivered > 0.0 {
             self.avoid_congestion(ack, delivered);
         }
+        self.cwnd = self.cwnd.min(limit as f64);
     }
 
     fn on_lost(&mut self, loss: &Loss) {

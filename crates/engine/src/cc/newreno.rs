@@ -82,7 +82,8 @@ impl NewReno {
         self.untouched = None;
         self.usage.on_ack(ack);
         let slow_start = self.cwnd < self.ssthresh;
-        if !self.recovery.may_grow(ack) || !self.usage.validated(ack, self.cwnd, slow_start) {
+        let limit = self.usage.limit(ack);
+        if !self.recovery.may_grow(ack) || self.cwnd >= limit {
             return;
         }
         let delivered = if slow_start {
@@ -95,6 +96,7 @@ impl NewReno {
             self.acked -= self.cwnd.max(at_least);
             self.cwnd += self.mss;
         }
+        self.cwnd = self.cwnd.min(limit);
     }
 }
 

@@ -1,11 +1,20 @@
 //! How much of its window a sender has used: RFC 7661 in small.
 
+use core::time::Duration;
+
+use braid_wire::Instant;
+
 use super::AckSample;
 
-/// What was in flight over this round trip and the one before.
+/// For how long what was in use counts at least: the pipeACK sampling period (RFC 7661 section 4.1).
+const SAMPLING: Duration = Duration::from_secs(1);
+
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Usage {
+    /// What was in flight at most, in this sampling period and the one before.
     peak: [u64; 2],
+    since: Instant,
+    /// Whether the window was filled, in this round trip and the one before.
     limited: [bool; 2],
 }
 
@@ -13,30 +22,35 @@ impl Usage {
     /// Takes note of an acknowledgement, before the window changes.
     pub(super) fn on_ack(&mut self, ack: &AckSample<'_>) {
         if ack.round_start {
-            self.peak = [0, self.peak[0]];
             self.limited = [false, self.limited[0]];
+        }
+        if ack.now >= self.since + SAMPLING.max(3 * ack.srtt) {
+            self.peak = [0, self.peak[0]];
+            self.since = ack.now;
         }
         self.peak[0] = self.peak[0].max(ack.prior_in_flight);
         self.limited[0] |= ack.cwnd_limited;
     }
 
-    /// Whether the window may grow: it is what held the sender back or, in slow start, at least
-    /// half of it was in use (RFC 7661 section 4.2), since pacing spreads a doubled window.
-    pub(super) fn validated(&self, ack: &AckSample<'_>, cwnd: u64, slow_start: bool) -> bool {
-        let peak = self.peak[0].max(self.peak[1]);
-        ack.cwnd_limited || (slow_start && peak.saturating_mul(2) > cwnd)
+    /// Up to where the window may grow: without end where it is what held the sender back, else to
+    /// twice what was in use (RFC 7661 section 4.2). So a sender that is steady and not greedy has a
+    /// window that it does not fill, and a loss does not at once leave it less than it needs.
+    pub(super) fn limit(&self, ack: &AckSample<'_>) -> u64 {
+        match ack.cwnd_limited {
+            true => u64::MAX,
+            false => self.peak[0].max(self.peak[1]).saturating_mul(2),
+        }
     }
 
-    /// The window a reduction starts from: `cwnd` where the sender filled it, else what was in
-    /// use (RFC 7661 section 4.4.1).
+    /// The window a reduction starts from: `cwnd` where the sender filled it or used at least half of
+    /// it, else what was in use (RFC 7661 section 4.4.1).
     ///
     /// The bytes in flight alone would not do: an acknowledgement of 64 kB that also tells of a
     /// loss leaves little in flight at that moment.
     pub(super) fn reduction_base(&self, cwnd: u64, in_flight: u64) -> u64 {
-        if self.limited[0] || self.limited[1] {
-            return cwnd;
-        }
-        in_flight.max(self.peak[0]).max(self.peak[1]).min(cwnd)
+        let peak = in_flight.max(self.peak[0]).max(self.peak[1]);
+        let validated = self.limited[0] || self.limited[1] || peak.saturating_mul(2) >= cwnd;
+        if validated { cwnd } else { peak }
     }
 }
 

@@ -255,13 +255,10 @@ impl Flight {
                 any
             }
         };
-        let last = self.pieces.back();
-        let newest = last.filter(|p| !p.arrived && p.sent_on & slot.bit() == 0 && once(p));
         Copies {
             lost: lost.flatten().map(Piece::shown),
             single: single.map(Piece::shown),
             any: any.map(Piece::shown),
-            newest: newest.map(Piece::shown),
         }
     }
 
@@ -409,22 +406,6 @@ mod tests {
         // Data sent later is found from where the cursor stands.
         flight.on_sent(Instant::ZERO, 30..40, A.0, A.1);
         assert_eq!(span(flight.copies(&mut b, B.1).single), Some((30, 40)));
-    }
-
-    /// The newest bytes are shown however many older ones wait, until they were sent twice or have
-    /// arrived.
-    #[test]
-    fn the_newest_is_the_last_one_sent_once() {
-        let mut flight = flight(&[(0..10, A), (10..20, A)]);
-        let (mut a, mut b) = (Cursors::default(), Cursors::default());
-        assert_eq!(span(flight.copies(&mut b, B.1).newest), Some((10, 20)));
-        assert_eq!(flight.copies(&mut a, A.1).newest, None);
-        flight.on_sent(Instant::ZERO, 10..20, B.0, B.1);
-        assert_eq!(flight.copies(&mut Cursors::default(), Slot(2)).newest, None);
-        flight.on_sent(Instant::ZERO, 20..30, A.0, A.1);
-        assert_eq!(span(flight.copies(&mut b, B.1).newest), Some((20, 30)));
-        flight.on_arrived(20..30);
-        assert_eq!(flight.copies(&mut b, B.1).newest, None);
     }
 
     #[test]

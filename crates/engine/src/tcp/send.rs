@@ -854,9 +854,9 @@ mod tests {
     fn recovery_starts_from_the_flight_before_it() {
         let mut sender = flight();
         sender.on_ack(START + RTT, 1, Some(1001..4001).as_slice(), None, &[]);
-        assert_eq!((sender.in_flight(), sender.cc.cwnd()), (16_000, 8_500));
-        // 3000 of 20,000, of 8500.
-        assert_eq!(room(&sender), 1_275);
+        assert_eq!((sender.in_flight(), sender.cc.cwnd()), (16_000, 10_000));
+        // 3000 of 20,000, of 10,000.
+        assert_eq!(room(&sender), 1_500);
     }
 
     /// RFC 9937 section 6.2: an acknowledgement that tells of further loss lets out what it says

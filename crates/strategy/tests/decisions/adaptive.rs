@@ -305,45 +305,6 @@ fn after_important(then: &SendView<'_>, level: usize) -> Decision {
     adaptive.next(then, &mut rng)
 }
 
-/// Important data that was just sent goes another way too, where paths lose much, nothing new wants
-/// the room and the copy comes before the loss would be mended.
-#[test]
-fn important_data_is_covered() {
-    let best = SubflowView {
-        strayed: 1_000,
-        sent: 100_000,
-        ..used_up(steady(0, 20))
-    };
-    let data = piece(0, 20_000, 0);
-    let say = |best, other, unsent, copied, level| {
-        let subflows = [best, newest(other, data)];
-        let then = SendView {
-            sent: 500_000,
-            copied,
-            may_send_new: unsent > 0,
-            ..left(view(&subflows), unsent)
-        };
-        after_important(&then, level) == Decision::copy_on(SubflowId(1), data)
-    };
-    assert!(say(best, steady(1, 30), 0, 39_000, 2));
-    assert!(!say(best, steady(1, 30), 0, 39_001, 2));
-    assert!(!say(best, steady(1, 30), 0, 0, 3));
-    assert!(!say(best, steady(1, 30), 50_000, 0, 2));
-    assert!(!say(best, full(steady(1, 30)), 0, 0, 2));
-    // One way takes longer than the way, the news of the loss and the way again.
-    assert!(!say(best, steady(1, 140), 0, 0, 2));
-    let clean = SubflowView { strayed: 0, ..best };
-    assert!(!say(clean, steady(1, 30), 0, 0, 2));
-    // Less urgent data was sent since.
-    let later = newest(steady(1, 30), piece(0, 21_000, 0));
-    let subflows = [best, later];
-    let then = SendView {
-        may_send_new: false,
-        ..left(view(&subflows), 0)
-    };
-    assert_eq!(on_copy(after_important(&then, 2)), None);
-}
-
 /// Only who carries important data sends what is overdue on a slower path once more where important
 /// data passes.
 #[test]

@@ -85,15 +85,6 @@ pub fn single(s: SubflowView, data: InFlight) -> SubflowView {
     SubflowView { copies, ..s }
 }
 
-/// `s` may carry `data` too, the newest of all.
-pub fn newest(s: SubflowView, data: InFlight) -> SubflowView {
-    let copies = Copies {
-        newest: Some(data),
-        ..s.copies
-    };
-    SubflowView { copies, ..s }
-}
-
 pub fn lost(s: SubflowView, data: InFlight) -> SubflowView {
     let copies = Copies {
         lost: Some(data),
