@@ -76,7 +76,7 @@ impl From<braid_lab::arm::Error> for Failure {
         use braid_lab::arm::Error;
         match error {
             Error::Usage(text) => Failure::Usage(text),
-            Error::Run(text) | Error::Busy(text) => Failure::Run(text),
+            Error::Run(text) | Error::Busy(text) | Error::Missing(text) => Failure::Run(text),
         }
     }
 }

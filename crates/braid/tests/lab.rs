@@ -299,6 +299,37 @@ fn outcomes_are_an_array_of_objects() {
     assert_outcomes(&first, &SMOKE, 3);
 }
 
+/// One line where it is all that was asked for; elsewhere it is skipped.
+#[test]
+fn an_experiment_says_what_it_lacks() {
+    let out = std::env::temp_dir().join(format!("braid-lacks-{}", std::process::id()));
+    let run = |ids: &[&str]| {
+        let mut braid = Command::new(env!("CARGO_BIN_EXE_braid"));
+        braid
+            .env("PATH", "/dev/null")
+            .args(["lab", "run"])
+            .args(ids);
+        braid.args(["--runs", "2", "--json", "--out"]).arg(&out);
+        braid.output().expect("braid starts")
+    };
+    let (alone, beside) = (run(&["po-8"]), run(&["po-8", "fsa-6a"]));
+    let _ = std::fs::remove_dir_all(&out);
+    let why = "the command `ffmpeg` is missing: install the package ffmpeg\n";
+    assert_eq!(alone.status.code(), Some(1));
+    assert_eq!(
+        String::from_utf8_lossy(&alone.stderr),
+        format!("braid: {why}")
+    );
+    assert!(beside.status.success());
+    assert_eq!(
+        String::from_utf8_lossy(&beside.stderr),
+        format!("braid: po-8 is skipped: {why}")
+    );
+    let outcomes: Value = serde_json::from_slice(&beside.stdout).expect("JSON");
+    assert_eq!(outcomes.as_array().map(Vec::len), Some(1));
+    assert_eq!(outcomes[0]["id"], "fsa-6a");
+}
+
 /// The kernel's own sockets are not in the simulator.
 #[test]
 fn an_experiment_says_where_it_runs() {

@@ -4,6 +4,7 @@
 
 pub mod arm;
 mod cell;
+mod clip;
 pub mod experiments;
 pub mod fct;
 pub mod paths;

@@ -11,12 +11,16 @@ pub enum Error {
     Run(String),
     /// The machine was too busy, again and again, for what was measured to be trusted.
     Busy(String),
+    /// A program that is called is not installed: one line with its name.
+    Missing(String),
 }
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Error::Usage(text) | Error::Run(text) | Error::Busy(text) => f.write_str(text),
+            Error::Usage(text) | Error::Run(text) | Error::Busy(text) | Error::Missing(text) => {
+                f.write_str(text)
+            }
         }
     }
 }

@@ -13,6 +13,7 @@ mod kernel;
 mod maps;
 mod outcome;
 mod po;
+mod psnr;
 mod series;
 mod session;
 mod sweep;
@@ -42,6 +43,7 @@ pub static ALL: &[Definition] = &[
     po::PO_5,
     po::PO_6,
     po::PO_7,
+    psnr::PO_8,
     maps::MAPS_2A,
     maps::MAPS_2B,
     maps::MAPS_3,

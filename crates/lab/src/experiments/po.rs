@@ -6,7 +6,7 @@ use std::time::Duration;
 use braid_engine::Config;
 use braid_links::{Loss, QueueLimit, Rate, Schedule, Settings};
 use braid_sim::background::Background;
-use braid_sim::traffic::{Bulk, Kind, Received, Role, Session as Streams, Video, jitter};
+use braid_sim::traffic::{Bulk, Frame, Kind, Received, Role, Session as Streams, Video, jitter};
 use braid_sim::transfer::PathSettings;
 use serde_json::json;
 
@@ -82,15 +82,15 @@ pub const PO_7: Definition = Definition {
 };
 
 /// A way to send, and the priorities of I frames, other frames and bulk data.
-struct Scheme {
-    name: &'static str,
+pub(super) struct Scheme {
+    pub name: &'static str,
     strategy: &'static str,
     priorities: [u8; 3],
 }
 
 /// What is compared, and `adaptive` beside it. Standard MPTCP walks its subflows in turn and knows no
 /// priorities.
-const SCHEMES: [Scheme; 3] = [
+pub(super) const SCHEMES: [Scheme; 3] = [
     Scheme {
         name: "standard MPTCP",
         strategy: "roundrobin",
@@ -110,10 +110,10 @@ const SCHEMES: [Scheme; 3] = [
 /// Share of packets lost, and by how many percent more PO-MPTCP is reported to carry.
 const REPORTED: [(f64, f64); 4] = [(0.0, 2.28), (0.01, 8.18), (0.02, 2.69), (0.05, 8.04)];
 const LOSSES: [f64; 6] = [0.0, 0.01, 0.02, 0.03, 0.04, 0.05];
-const CC: &str = "cubic";
-const SPAN: Duration = Duration::from_secs(60);
+pub(super) const CC: &str = "cubic";
+pub(super) const SPAN: Duration = Duration::from_secs(60);
 /// What was made within [`SPAN`] may arrive so much later.
-const DRAIN: Duration = Duration::from_secs(5);
+pub(super) const DRAIN: Duration = Duration::from_secs(5);
 /// Bytes that the receiver buffers of all streams together.
 const RECV_BUFFER: usize = 64 << 10;
 /// Twice that, so that it is the receiver's that bounds what is under way.
@@ -134,18 +134,29 @@ fn path(rate: u64, loss: f64) -> PathSettings {
     })
 }
 
-fn scene(scheme: &Scheme, loss: f64, background: Background) -> Result<Scene<'_>, Error> {
-    let [important, other, bulk] = scheme.priorities;
-    let video = Video {
-        important: (IMPORTANT, important),
-        other: (IMPORTANT + 1, other),
-        ..Video::default()
-    };
+impl Scheme {
+    /// The video, with its streams and their priorities.
+    pub(super) fn video(&self) -> Video {
+        Video {
+            important: (IMPORTANT, self.priorities[0]),
+            other: (IMPORTANT + 1, self.priorities[1]),
+            ..Video::default()
+        }
+    }
+}
+
+/// A session of these frames and bulk data.
+pub(super) fn scene(
+    scheme: &Scheme,
+    frames: Vec<Frame>,
+    loss: f64,
+    background: Background,
+) -> Result<Scene<'_>, Error> {
     let session = Streams {
-        frames: video.frames(SPAN).into(),
+        frames: frames.into(),
         bulk: vec![Bulk {
             stream: BULK_STREAM,
-            priority: bulk,
+            priority: scheme.priorities[2],
             message: BULK,
             rate: None,
             span: SPAN,
@@ -295,12 +306,13 @@ fn cell(session: &mut Session<'_>, loss: f64, greedy: bool) -> Result<Cell, Erro
             false => ("", Background::published(span)),
             true => ("-greedy", Background::greedy(span)),
         };
-        let scene = scene(scheme, loss, others)?;
-        let frames = Video::default().frames(SPAN).len();
+        let frames = scheme.video().frames(SPAN);
+        let frame_count = frames.len();
+        let scene = scene(scheme, frames, loss, others)?;
         let name = scheme.name.replace(' ', "-");
         let name = format!("{name}-loss{}{kind}", loss * 100.0);
         let count = session.runs().min(if greedy { GREEDY } else { u64::MAX });
-        let play = |_, seed| Ok(Run::new(&scene.play(seed)?, frames));
+        let play = |_, seed| Ok(Run::new(&scene.play(seed)?, frame_count));
         *runs = RUNS.runs(session, (name.clone(), count), play)?;
         let record: Vec<_> = runs.iter().map(Run::record).collect();
         session.record(name, json!({ "runs": record }));
@@ -308,13 +320,13 @@ fn cell(session: &mut Session<'_>, loss: f64, greedy: bool) -> Result<Cell, Erro
     Ok(cell)
 }
 
-fn parameters(session: &mut Session<'_>) {
+/// What is sent as video where only its sizes matter.
+const MODEL: &str = "25 frames a second, GOP 12, I:P:B 6:3:1, 4 Mb/s, deadline 250 ms";
+
+pub(super) fn parameters(session: &mut Session<'_>, video: &str) {
     session.parameter("congestion control", CC);
     session.parameter("loss", "of packets each way, the background's too");
-    session.parameter(
-        "video",
-        "25 frames a second, GOP 12, I:P:B 6:3:1, 4 Mb/s, deadline 250 ms",
-    );
+    session.parameter("video", video);
     session.parameter("send buffer", format!("{} kB", SEND_BUFFER >> 10));
     session.parameter(
         "bulk",
@@ -327,11 +339,11 @@ fn parameters(session: &mut Session<'_>) {
     }
 }
 
-fn values(runs: &[Run], of: impl Fn(&Run) -> f64) -> Vec<f64> {
+pub(super) fn values<T>(runs: &[T], of: impl Fn(&T) -> f64) -> Vec<f64> {
     runs.iter().map(of).collect()
 }
 
-fn percent(loss: f64) -> String {
+pub(super) fn percent(loss: f64) -> String {
     format!("{} %", loss * 100.0)
 }
 
@@ -351,7 +363,7 @@ const RATES: [Measure; 3] = [
 ];
 
 fn throughput(session: &mut Session<'_>) -> Result<(), Error> {
-    parameters(session);
+    parameters(session, MODEL);
     for greedy in [false, true] {
         let mut cells = Vec::new();
         for (loss, _) in REPORTED {
@@ -433,7 +445,7 @@ fn rates(with: &str, cells: &[Cell]) -> Table {
     )
 }
 
-fn table(title: &str, columns: &[&str], rows: Vec<Vec<String>>) -> Table {
+pub(super) fn table(title: &str, columns: &[&str], rows: Vec<Vec<String>>) -> Table {
     Table {
         title: title.to_owned(),
         columns: columns.iter().map(|c| (*c).to_owned()).collect(),
@@ -465,7 +477,7 @@ fn figures(session: &mut Session<'_>, cells: &[Cell]) {
 }
 
 fn delay(session: &mut Session<'_>) -> Result<(), Error> {
-    parameters(session);
+    parameters(session, MODEL);
     let mut cells = Vec::new();
     for loss in LOSSES {
         cells.push(cell(session, loss, false)?);
@@ -520,7 +532,7 @@ fn delay(session: &mut Session<'_>) -> Result<(), Error> {
 }
 
 fn delay_over_time(session: &mut Session<'_>) -> Result<(), Error> {
-    parameters(session);
+    parameters(session, MODEL);
     let cell = cell(session, 0.01, false)?;
     let mut rows = Vec::new();
     for (n, what) in BOTH.iter().enumerate() {
@@ -551,7 +563,7 @@ fn delay_over_time(session: &mut Session<'_>) -> Result<(), Error> {
 }
 
 fn jitters(session: &mut Session<'_>) -> Result<(), Error> {
-    parameters(session);
+    parameters(session, MODEL);
     let cell = cell(session, 0.02, false)?;
     let p95 = |s: usize, n: usize| estimate(&values(&cell[s], |run| run.p95_jitter[n]));
     let disorder = |s: usize| estimate(&values(&cell[s], |run| run.out_of_order));

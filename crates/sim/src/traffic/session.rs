@@ -96,10 +96,7 @@ impl Video {
             let (kind, weight) = self.weight(n % group);
             let bits = u128::from(self.rate) * u128::from(group) * u128::from(weight);
             let per_second = u128::from(self.fps.max(1)) * u128::from(weights.max(1)) * 8;
-            let (stream, priority) = match kind {
-                Kind::I => self.important,
-                _ => self.other,
-            };
+            let (stream, priority) = self.carrier(kind);
             Frame {
                 at: interval * n,
                 stream,
@@ -113,6 +110,14 @@ impl Video {
             .map(frame)
             .take_while(|f| f.at < span)
             .collect()
+    }
+
+    /// Stream and priority of frames of this type.
+    pub fn carrier(&self, kind: Kind) -> (u16, u8) {
+        match kind {
+            Kind::I => self.important,
+            _ => self.other,
+        }
     }
 
     fn weight(&self, n: u32) -> (Kind, u32) {

@@ -29,7 +29,8 @@ pub fn list(arm: Option<Arm>, json: bool) -> Result<(), Failure> {
     print(listed.iter().map(line).collect::<String>())
 }
 
-/// Runs the experiments one after the other and stores what each found.
+/// Runs the experiments one after the other and stores what each found. One that calls what is not
+/// installed is skipped where there are others.
 pub fn run(args: &RunArgs, json: bool) -> Result<(), Failure> {
     let chosen = chosen(&args.ids, args.arm)?;
     let real = chosen.iter().find(|(_, arm)| !arm.is_virtual());
@@ -49,7 +50,13 @@ pub fn run(args: &RunArgs, json: bool) -> Result<(), Failure> {
             progress: &|| bar.inc(1),
         });
         bar.finish_and_clear();
-        let found = found?;
+        let found = match found {
+            Err(Error::Missing(why)) if args.ids.len() > 1 => {
+                eprintln!("braid: {} is skipped: {why}", definition.id);
+                continue;
+            }
+            found => found?,
+        };
         let place = report::store(&args.out, &found).map_err(Failure::Run)?;
         if !json {
             print(verdicts(&found.outcome, &place))?;

@@ -1,0 +1,363 @@
+//! A clip of H.264 (ITU-T Rec. H.264): `ffmpeg` encodes it and decodes what has come of it; here it
+//! is taken apart into the frames that a sender is handed, by the types of its NAL units.
+
+use std::io::{self, Write};
+use std::ops::Range;
+use std::process::{Command, Output, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use braid_sim::traffic::{Frame, Kind, Video};
+
+use crate::arm::Error;
+
+/// The pictures: moving test pattern under noise that stays where it is, all of it drifting across
+/// the screen, so that an I frame is large and the others are not.
+const PICTURES: &str = "testsrc2=size=352x288:rate=25,noise=alls=40:all_seed=1,\
+    scroll=h=.008523:v=.003473,format=yuv420p";
+/// What is seen before the first frame that can be decoded.
+const NOTHING: &str = "color=black:size=352x288:rate=25";
+const SIZE: [u16; 2] = [352, 288];
+const FPS: u32 = 25;
+/// How it is encoded: closed groups of 12, no B frame is a reference, one slice a frame. Of constant
+/// quality, so that the size of a frame follows its type.
+const ENCODER: &str = "-c:v libx264 -threads 1 -preset veryfast -qp 29 -g 12 -keyint_min 12 \
+    -sc_threshold 0 -bf 2 -b_strategy 0 -refs 1 -x264-params b-pyramid=none:open-gop=0:cabac=0";
+/// The PSNR of two pictures that are alike, dB; it would be infinite.
+const ALIKE: f64 = 100.0;
+
+/// How a clip is made, in a few words.
+pub const ABOUT: &str = "H.264 by x264, 352x288, 25 frames a second, GOP 12 with two B frames between \
+    others, QP 29; a moving test pattern";
+
+/// An encoded clip.
+#[derive(Debug)]
+pub struct Clip {
+    stream: Vec<u8>,
+    units: Vec<Unit>,
+    span: Duration,
+}
+
+/// An access unit: what one frame is decoded from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Unit {
+    /// Where in the stream it stands.
+    bytes: Range<usize>,
+    kind: Kind,
+    /// How many frames are shown before it.
+    place: u64,
+}
+
+impl Clip {
+    /// Encodes a clip; the same bytes by the same `ffmpeg`.
+    ///
+    /// # Errors
+    /// `ffmpeg` is missing or fails; what it makes is not a frame for each fraction of `span`.
+    pub fn encode(span: Duration) -> Result<Clip, Error> {
+        let pictures = format!("{PICTURES},trim=duration={}", span.as_secs_f64());
+        let mut args = vec!["-filter_threads", "1", "-f", "lavfi", "-i", &pictures];
+        args.extend(ENCODER.split_whitespace());
+        args.extend(["-f", "h264", "pipe:1"]);
+        let stream = ffmpeg(&args, &[])?;
+        let units = units(&stream);
+        let expected = (span.as_secs_f64() * f64::from(FPS)).round() as usize;
+        if units.len() != expected {
+            let found = units.len();
+            let text = format!("ffmpeg made {found} frames of H.264; expected {expected}");
+            return Err(Error::Run(text));
+        }
+        Ok(Clip {
+            stream,
+            units,
+            span,
+        })
+    }
+
+    /// Frames.
+    pub fn len(&self) -> usize {
+        self.units.len()
+    }
+
+    /// Mean rate, bit/s.
+    pub fn bits_per_second(&self) -> f64 {
+        self.stream.len() as f64 * 8.0 / self.span.as_secs_f64()
+    }
+
+    /// The frames in the order in which an encoder hands them over, each on the stream and with the
+    /// priority that `video` gives to its type.
+    pub fn frames(&self, video: &Video) -> Vec<Frame> {
+        let each = self.units.iter().zip(0..);
+        let frame = |(unit, n): (&Unit, u32)| {
+            let (stream, priority) = video.carrier(unit.kind);
+            Frame {
+                at: Duration::from_secs(1) * n / FPS,
+                stream,
+                priority,
+                kind: unit.kind,
+                len: u32::try_from(unit.bytes.len()).unwrap_or(u32::MAX),
+                deadline: video.deadline,
+            }
+        };
+        each.map(frame).collect()
+    }
+
+    /// Decodes the frames that are `here`, in the order of [`Clip::frames`], and compares what is seen
+    /// with the pictures before they were encoded: PSNR, dB, of every frame in the order in which
+    /// they are shown. For a frame that cannot be shown the one before stays.
+    ///
+    /// # Errors
+    /// `ffmpeg` is missing or fails.
+    pub fn psnr(&self, here: &[bool]) -> Result<Vec<f64>, Error> {
+        let span = self.span.as_secs_f64();
+        let pictures = format!("{PICTURES},trim=duration={span}");
+        let compare = format!(
+            "{NOTHING}:duration={span}[none];[none][1:v]overlay[seen];[seen][0:v]psnr=stats_file=-"
+        );
+        let input = ["-filter_complex_threads", "1", "-f", "lavfi", "-i"];
+        let came = ["-f", "ivf", "-threads", "1", "-copyts", "-i", "pipe:0"];
+        let output = ["-lavfi", &compare, "-f", "null", "-"];
+        let args = [&input[..], &[&pictures], &came, &output].concat();
+        let text = ffmpeg(&args, &self.ivf(here))?;
+        let text = String::from_utf8_lossy(&text);
+        let values = text.lines().filter_map(|line| {
+            let (_, value) = line.split_once("psnr_avg:")?;
+            value.split_whitespace().next()?.parse::<f64>().ok()
+        });
+        let values: Vec<f64> = values.map(|value| value.min(ALIKE)).collect();
+        if values.len() != self.units.len() {
+            let (found, expected) = (values.len(), self.units.len());
+            let text = format!("ffmpeg compared {found} pictures; expected {expected}");
+            return Err(Error::Run(text));
+        }
+        Ok(values)
+    }
+
+    /// The frames that are `here` as an IVF file, which says of each when it is to be shown.
+    fn ivf(&self, here: &[bool]) -> Vec<u8> {
+        let mut out = b"DKIF\x00\x00\x20\x00H264".to_vec();
+        for side in SIZE {
+            out.extend(side.to_le_bytes());
+        }
+        let frames = self.units.len() as u32;
+        for word in [FPS, 1, frames, 0] {
+            out.extend(word.to_le_bytes());
+        }
+        let came = self.units.iter().zip(here).filter(|(_, here)| **here);
+        for (unit, _) in came {
+            out.extend((unit.bytes.len() as u32).to_le_bytes());
+            out.extend(unit.place.to_le_bytes());
+            out.extend(&self.stream[unit.bytes.clone()]);
+        }
+        out
+    }
+}
+
+/// What encodes and decodes, as it calls itself.
+///
+/// # Errors
+/// `ffmpeg` is missing or fails.
+pub fn version() -> Result<String, Error> {
+    let text = ffmpeg(&["-version"], &[])?;
+    let text = String::from_utf8_lossy(&text);
+    let name = text.split(" Copyright").next().unwrap_or_default();
+    Ok(name.to_owned())
+}
+
+/// Runs `ffmpeg` on `input` and gives its output.
+fn ffmpeg(args: &[&str], input: &[u8]) -> Result<Vec<u8>, Error> {
+    let failed = |e: io::Error| match e.kind() {
+        io::ErrorKind::NotFound => {
+            Error::Missing("the command `ffmpeg` is missing: install the package ffmpeg".to_owned())
+        }
+        _ => Error::Run(format!("cannot run ffmpeg: {e}")),
+    };
+    let mut child = Command::new("ffmpeg")
+        .args(["-v", "error", "-nostdin"])
+        .args(args)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(failed)?;
+    let stdin = child.stdin.take();
+    let Output {
+        status,
+        stdout,
+        stderr,
+    } = thread::scope(|scope| {
+        // It ends as soon as the last picture is compared, whether or not it has read everything.
+        scope.spawn(|| stdin.map(|mut stdin| stdin.write_all(input)));
+        child.wait_with_output()
+    })
+    .map_err(failed)?;
+    if status.success() {
+        return Ok(stdout);
+    }
+    let stderr = String::from_utf8_lossy(&stderr);
+    let first = stderr.lines().next().unwrap_or("no reason given");
+    Err(Error::Run(format!("ffmpeg ended with {status}: {first}")))
+}
+
+/// Types of NAL units (table 7-1): slices of other frames and of those one can begin with, and what
+/// stands before the slices of a frame.
+const SLICE: u8 = 1;
+const IDR_SLICE: u8 = 5;
+const SEI_TO_DELIMITER: std::ops::RangeInclusive<u8> = 6..=9;
+
+/// The access units of a byte stream (annex B), in the order of decoding.
+fn units(stream: &[u8]) -> Vec<Unit> {
+    let mut units: Vec<Unit> = Vec::new();
+    // Where the unit begins that has no slice yet.
+    let mut begins = None;
+    for start in starts(stream) {
+        let nal = &stream[start + 3..];
+        let Some((kind, first)) = nal.split_first() else {
+            break;
+        };
+        match kind & 31 {
+            nal_type @ (SLICE | IDR_SLICE) => {
+                let Some((0, kind)) = slice(first, nal_type) else {
+                    continue;
+                };
+                let begin = begins.take().unwrap_or(start);
+                if let Some(before) = units.last_mut() {
+                    before.bytes.end = begin;
+                }
+                units.push(Unit {
+                    bytes: begin..stream.len(),
+                    kind,
+                    place: 0,
+                });
+            }
+            nal_type if SEI_TO_DELIMITER.contains(&nal_type) => {
+                begins.get_or_insert(start);
+            }
+            _ => {}
+        }
+    }
+    arrange(&mut units);
+    units
+}
+
+/// Where the start codes are.
+fn starts(stream: &[u8]) -> impl Iterator<Item = usize> {
+    let triples = stream.windows(3).enumerate();
+    triples.filter_map(|(at, three)| (three == [0, 0, 1]).then_some(at))
+}
+
+/// First macroblock of a slice, 0 where it begins a frame, and the frame's type (7.3.3).
+fn slice(header: &[u8], nal_type: u8) -> Option<(u32, Kind)> {
+    let bits = header
+        .iter()
+        .flat_map(|b| (0..8).rev().map(move |n| b >> n & 1));
+    let mut bits = bits.take(64);
+    let first = exp_golomb(&mut bits)?;
+    let kind = match (nal_type, exp_golomb(&mut bits)? % 5) {
+        (IDR_SLICE, _) | (_, 2) => Kind::I,
+        (_, 1) => Kind::B,
+        _ => Kind::P,
+    };
+    Some((first, kind))
+}
+
+/// Reads a number of so many bits as zeros stand before it, and one more (9.1).
+fn exp_golomb(bits: &mut impl Iterator<Item = u8>) -> Option<u32> {
+    let zeros = bits.position(|bit| bit == 1)?;
+    let number = (0..zeros).try_fold(1_u32, |n, _| {
+        let bit = bits.next()?;
+        n.checked_mul(2)?.checked_add(bit.into())
+    });
+    number.map(|n| n - 1)
+}
+
+/// Says of each unit when it is shown: at once if it is a B frame, else behind the B frames that come
+/// next.
+fn arrange(units: &mut [Unit]) {
+    let (mut place, mut waits) = (0, None);
+    for n in 0..units.len() {
+        let shown = match units[n].kind {
+            Kind::B => Some(n),
+            _ => waits.replace(n),
+        };
+        if let Some(shown) = shown {
+            units[shown].place = place;
+            place += 1;
+        }
+    }
+    if let Some(last) = waits {
+        units[last].place = place;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Parameter sets and an IDR slice; P; B, of two slices; P.
+    const STREAM: [&[u8]; 6] = [
+        &[0, 0, 0, 1, 0x67, 9, 9, 0, 0, 1, 0x68, 9],
+        // First macroblock 0 ("1"), type 7 ("0001000"): all slices I.
+        &[0, 0, 1, 0x65, 0b1000_1000, 7],
+        // Type 5 ("00110"): all slices P.
+        &[0, 0, 1, 0x41, 0b1001_1000, 7, 7],
+        // Type 6 ("00111"): all slices B.
+        &[0, 0, 1, 0x01, 0b1001_1100, 7],
+        // First macroblock 1 ("010").
+        &[0, 0, 1, 0x01, 0b0100_0111, 7],
+        // Type 0 ("1"): P.
+        &[0, 0, 1, 0x41, 0b1100_0000],
+    ];
+
+    #[test]
+    fn a_stream_is_cut_into_frames() {
+        let stream = STREAM.concat();
+        let seen = units(&stream);
+        let kinds: Vec<Kind> = seen.iter().map(|u| u.kind).collect();
+        assert_eq!(kinds, [Kind::I, Kind::P, Kind::B, Kind::P]);
+        let lens: Vec<usize> = seen.iter().map(|u| u.bytes.len()).collect();
+        // The zero before a start code of four bytes belongs to no NAL unit.
+        assert_eq!(lens, [17, 7, 12, 5]);
+        assert_eq!(seen[3].bytes.end, stream.len());
+        let places: Vec<u64> = seen.iter().map(|u| u.place).collect();
+        assert_eq!(places, [0, 2, 1, 3]);
+    }
+
+    #[test]
+    fn what_is_no_h264_has_no_frames() {
+        assert_eq!(units(b""), []);
+        assert_eq!(units(&[0, 0, 1]), []);
+        assert_eq!(units(&[0, 0, 1, 0x65]), []);
+        assert_eq!(units(&[0; 100]), []);
+        // A number that never ends.
+        let endless = [&[0, 0, 1, 0x65][..], &[0; 100]].concat();
+        assert_eq!(units(&endless), []);
+    }
+
+    /// What is lost costs until the next I frame, and nothing after it.
+    #[test]
+    fn a_lost_frame_is_seen() {
+        let clip = match Clip::encode(Duration::from_secs(2)) {
+            Err(Error::Missing(why)) => {
+                eprintln!("SKIPPED: {why}");
+                return;
+            }
+            clip => clip.unwrap(),
+        };
+        let again = Clip::encode(Duration::from_secs(2)).unwrap();
+        assert_eq!(again.stream, clip.stream);
+        let mut here = vec![true; 50];
+        let whole = clip.psnr(&here).unwrap();
+        assert!(whole.iter().all(|v| (25.0..60.0).contains(v)), "{whole:?}");
+        assert_eq!(clip.units[12].kind, Kind::I);
+        here[12] = false;
+        let seen = clip.psnr(&here).unwrap();
+        assert_eq!(seen, clip.psnr(&here).unwrap());
+        for (n, (seen, whole)) in seen.iter().zip(&whole).enumerate() {
+            let hurt = (12..24).contains(&n);
+            assert_eq!(hurt, *seen < whole - 3.0, "frame {n}: {seen} of {whole}");
+            assert!(hurt || seen == whole, "frame {n}: {seen} of {whole}");
+        }
+        let nothing = clip.psnr(&[false; 50]);
+        assert!(nothing.is_err(), "{nothing:?}");
+    }
+}

@@ -1,0 +1,395 @@
+//! PO-MPTCP's picture: what is left of a video whose frames come too late.
+
+use std::collections::BTreeMap;
+
+use braid_sim::background::Background;
+use braid_sim::traffic::{Frame, Received};
+use serde_json::json;
+
+use super::definition::Definition;
+use super::outcome::Table;
+use super::po::{
+    CC, DRAIN, PO_4, SCHEMES, SPAN, Scheme, parameters, percent, scene, table, values,
+};
+use super::series::{BySecond, bars, by_second, estimate, gains, over_time, plus_minus};
+use super::session::Session;
+use super::verdict::{Bound, Verdict};
+use crate::arm::Error;
+use crate::clip::{self, Clip};
+use crate::plot::Point;
+use crate::stats;
+
+/// PSNR.
+pub const PO_8: Definition = Definition {
+    id: "po-8",
+    title: "PSNR of a video",
+    source: "PO-MPTCP, figure 8",
+    setup: "As po-4, but the video is a clip of H.264 of 60 s: I frames are one stream, P and B frames \
+            another. A frame that is later than 250 ms is lost; what came is decoded and compared with \
+            the pictures before they were encoded, and for what cannot be shown the picture before \
+            stays",
+    reported: "PSNR = 20 log10(MAX_Rbit / |E_Th - A_Th|) is 3.7 % higher than standard MPTCP's, and \
+               steadier.",
+    must_hold: "The true PSNR is higher and steadier; that of the paper's formula, in windows of 1 s, is \
+                at least 3.7 % higher.",
+    cells: |_| LOSSES.len() * SCHEMES.len(),
+    measure,
+    ..PO_4
+};
+
+/// At less than these hardly a frame is late, whoever sends it.
+const LOSSES: [f64; 2] = [0.02, 0.05];
+/// The difference of throughputs counts as this at least, bit/s: where it is nothing, the formula has
+/// no value.
+const FLOOR: f64 = 1e3;
+
+/// What is kept of a run.
+#[derive(Debug)]
+struct Run {
+    /// Of every frame, dB.
+    psnr: Vec<f64>,
+    /// By the paper's formula, of every second, dB.
+    formula: Vec<f64>,
+    /// Share of frames that were late, by [`KINDS`], %.
+    late: [f64; 2],
+}
+
+const KINDS: [&str; 2] = ["I frames late, %", "P and B frames late, %"];
+
+impl Run {
+    fn mean(&self) -> f64 {
+        stats::mean(&self.psnr).unwrap_or(f64::NAN)
+    }
+
+    fn deviation(&self) -> f64 {
+        stats::standard_deviation(&self.psnr).unwrap_or(f64::NAN)
+    }
+
+    fn formula(&self) -> f64 {
+        stats::mean(&self.formula).unwrap_or(f64::NAN)
+    }
+
+    fn by_second(&self) -> BySecond {
+        let mut seconds = BySecond::default();
+        for (n, psnr) in self.psnr.iter().enumerate() {
+            seconds.add(
+                n as f64 / self.psnr.len() as f64 * SPAN.as_secs_f64(),
+                *psnr,
+            );
+        }
+        seconds
+    }
+
+    fn record(&self) -> serde_json::Value {
+        let seconds = BySecond::means([&self.by_second()]);
+        json!({
+            "psnr_db": self.mean(),
+            "psnr_sd_db": self.deviation(),
+            "psnr_by_second_db": seconds,
+            "formula_db": self.formula(),
+            "late_percent": self.late,
+        })
+    }
+}
+
+/// Which of `frames` came in time. All that come of a stream come in its order.
+fn in_time(frames: &[Frame], messages: &[Received]) -> Vec<bool> {
+    let mut streams: BTreeMap<u16, Vec<bool>> = BTreeMap::new();
+    for received in messages.iter().rev() {
+        let came = streams.entry(received.message.stream).or_default();
+        came.push(received.lateness().is_zero());
+    }
+    let came = |frame: &Frame| streams.get_mut(&frame.stream)?.pop();
+    frames
+        .iter()
+        .map(came)
+        .map(Option::unwrap_or_default)
+        .collect()
+}
+
+/// The paper's PSNR of every second, dB: how far what came in time, of what was made in that second,
+/// is below it, against the most that is made in any.
+fn formula(frames: &[Frame], here: &[bool]) -> Vec<f64> {
+    let mut offered = vec![0.0; SPAN.as_secs() as usize];
+    let mut came = offered.clone();
+    for (frame, here) in frames.iter().zip(here) {
+        let bits = f64::from(frame.len) * 8.0;
+        let second = frame.at.as_secs() as usize;
+        offered[second] += bits;
+        came[second] += bits * f64::from(u8::from(*here));
+    }
+    let peak = offered.iter().copied().fold(0.0, f64::max);
+    let seconds = offered.iter().zip(&came);
+    let psnr = |(offered, came): (&f64, &f64)| 20.0 * (peak / (offered - came).max(FLOOR)).log10();
+    seconds.map(psnr).collect()
+}
+
+/// The share that is not `here` of the frames of a stream, %.
+fn late(frames: &[Frame], here: &[bool], stream: u16) -> f64 {
+    let of = frames
+        .iter()
+        .zip(here)
+        .filter(|(frame, _)| frame.stream == stream);
+    let (late, all) = of.fold((0.0, 0.0), |(late, all), (_, here)| {
+        (late + f64::from(u8::from(!here)), all + 1.0)
+    });
+    late / all * 100.0
+}
+
+/// A clip, and what is seen of it where nothing is late.
+struct Source {
+    clip: Clip,
+    whole: Vec<f64>,
+}
+
+impl Source {
+    fn new() -> Result<Self, Error> {
+        let clip = Clip::encode(SPAN)?;
+        let all = vec![true; clip.len()];
+        let whole = clip.psnr(&all)?;
+        Ok(Source { clip, whole })
+    }
+
+    fn runs(&self, session: &Session<'_>, scheme: &Scheme, loss: f64) -> Result<Vec<Run>, Error> {
+        let video = scheme.video();
+        let frames = self.clip.frames(&video);
+        let others = Background::published(SPAN + DRAIN);
+        let scene = scene(scheme, frames.clone(), loss, others)?;
+        session.each(session.runs(), |_, seed| {
+            let here = in_time(&frames, &scene.play(seed)?.messages);
+            let streams = [video.important, video.other].map(|(stream, _)| stream);
+            Ok(Run {
+                psnr: match here.iter().all(|here| *here) {
+                    true => self.whole.clone(),
+                    false => self.clip.psnr(&here)?,
+                },
+                formula: formula(&frames, &here),
+                late: streams.map(|stream| late(&frames, &here, stream)),
+            })
+        })
+    }
+}
+
+/// The runs of each scheme.
+type Cell = [Vec<Run>; 3];
+
+fn measure(session: &mut Session<'_>) -> Result<(), Error> {
+    let source = Source::new()?;
+    let rate = source.clip.bits_per_second() / 1e6;
+    let about = format!("{}; {rate:.2} Mb/s, deadline 250 ms", clip::ABOUT);
+    parameters(session, &about);
+    session.parameter("encoder and decoder", clip::version()?);
+    session.parameter("floor of the formula's difference", "1 kb/s");
+    let mut cells = Vec::new();
+    for loss in LOSSES {
+        let mut cell = Cell::default();
+        for (scheme, runs) in SCHEMES.iter().zip(&mut cell) {
+            *runs = source.runs(session, scheme, loss)?;
+            let name = scheme.name.replace(' ', "-");
+            let record: Vec<_> = runs.iter().map(Run::record).collect();
+            session.record(
+                format!("{name}-loss{}", loss * 100.0),
+                json!({ "runs": record }),
+            );
+        }
+        cells.push(cell);
+    }
+    judge(session, &cells);
+    session.table(numbers(&source, &cells));
+    figures(session, &source, &cells);
+    Ok(())
+}
+
+fn judge(session: &mut Session<'_>, cells: &[Cell]) {
+    let by_loss = |value: &dyn Fn(&Cell) -> f64| {
+        let each = LOSSES.iter().zip(cells);
+        each.map(|(loss, cell)| (percent(*loss), value(cell)))
+            .collect::<Vec<_>>()
+    };
+    let more = |cell: &Cell, of: fn(&Run) -> f64| {
+        let mean = |n: usize| estimate(&values(&cell[n], of)).0;
+        mean(1) - mean(0)
+    };
+    let mean = by_loss(&|cell| more(cell, Run::mean));
+    let deviation = by_loss(&|cell| more(cell, Run::deviation));
+    let formula = by_loss(&|cell| {
+        let [standard, po, _] = cell.each_ref().map(|runs| values(runs, Run::formula));
+        estimate(&gains(&po, &standard)).0
+    });
+    session.verdict(
+        Verdict::new(
+            "true PSNR, above standard MPTCP's",
+            Bound::Above(0.0),
+            "dB",
+            mean,
+        )
+        .reported("higher"),
+    );
+    session.verdict(
+        Verdict::new(
+            "standard deviation of the true PSNR over all frames, less standard MPTCP's",
+            Bound::Below(0.0),
+            "dB",
+            deviation,
+        )
+        .reported("steadier")
+        .unless(
+            "where standard MPTCP brings nearly everything too late, it shows nearly nothing, and that \
+             is steady",
+        ),
+    );
+    session.verdict(
+        Verdict::new(
+            "PSNR by the paper's formula, above standard MPTCP's",
+            Bound::AtLeast(3.7),
+            "%",
+            formula,
+        )
+        .reported("3.7 %"),
+    );
+}
+
+/// What is measured of a run, with its decimals.
+type Measure = (&'static str, fn(&Run) -> f64, usize);
+const MEASURES: [Measure; 5] = [
+    ("true PSNR, dB", Run::mean, 2),
+    (
+        "its standard deviation over the frames, dB",
+        Run::deviation,
+        2,
+    ),
+    ("PSNR by the formula, dB", Run::formula, 2),
+    (KINDS[0], |run| run.late[0], 2),
+    (KINDS[1], |run| run.late[1], 2),
+];
+
+fn numbers(source: &Source, cells: &[Cell]) -> Table {
+    let mut rows = Vec::new();
+    for (loss, cell) in LOSSES.iter().zip(cells) {
+        for (what, of, decimals) in MEASURES {
+            let runs = cell.each_ref().map(|runs| values(runs, of));
+            let means = runs
+                .each_ref()
+                .map(|runs| plus_minus(estimate(runs), decimals));
+            let gain = plus_minus(estimate(&gains(&runs[1], &runs[0])), 2);
+            rows.push([&[percent(*loss), what.to_owned()], &means[..], &[gain]].concat());
+        }
+    }
+    let names = SCHEMES.map(|scheme| scheme.name);
+    let whole = stats::mean(&source.whole).unwrap_or(f64::NAN);
+    table(
+        &format!("Mean ± 95 % interval; with every frame in time the true PSNR is {whole:.2} dB"),
+        &[&["loss", "of"], &names[..], &["PO against standard, %"]].concat(),
+        rows,
+    )
+}
+
+fn figures(session: &mut Session<'_>, source: &Source, cells: &[Cell]) {
+    let whole = Run {
+        psnr: source.whole.clone(),
+        formula: Vec::new(),
+        late: [0.0; 2],
+    };
+    let runs = session.runs();
+    for (loss, cell) in LOSSES.iter().zip(cells) {
+        let mut lines: Vec<_> = SCHEMES
+            .iter()
+            .zip(cell)
+            .map(|(scheme, runs)| {
+                let seconds: Vec<BySecond> = runs.iter().map(Run::by_second).collect();
+                by_second(scheme.name, &BySecond::means(&seconds))
+            })
+            .collect();
+        lines.push(by_second(
+            "nothing late",
+            &BySecond::means([&whole.by_second()]),
+        ));
+        let title = format!("PSNR over time at a loss of {}", percent(*loss));
+        let note = format!("{CC}; decoded pictures against the source; means over {runs} runs");
+        let figure = over_time(&title, &note, "PSNR (dB)", lines);
+        session.figure(&format!("over-time-loss{}", loss * 100.0), figure);
+    }
+    let losses = LOSSES.map(percent);
+    let series = SCHEMES.iter().enumerate().map(|(n, scheme)| {
+        let bar = |cell: &Cell| {
+            let (mean, half) = estimate(&values(&cell[n], Run::mean));
+            Point::with_error(0.0, mean, half)
+        };
+        (scheme.name, cells.iter().map(bar).collect())
+    });
+    let figure = bars(
+        "Mean PSNR by loss",
+        &format!("{CC}; {runs} runs; bars are 95 % confidence intervals of the mean"),
+        "PSNR (dB)",
+        (&losses.each_ref().map(String::as_str), series.collect()),
+    );
+    session.figure("by-loss", figure);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use braid_sim::traffic::{Kind, Message};
+    use braid_wire::Instant;
+
+    use super::*;
+
+    fn frame(second: u64, stream: u16, len: u32) -> Frame {
+        Frame {
+            at: Duration::from_secs(second),
+            stream,
+            priority: 0,
+            kind: Kind::P,
+            len,
+            deadline: Duration::from_millis(250),
+        }
+    }
+
+    /// A message of that stream, complete so long after it was made.
+    fn received(stream: u16, ms: u64) -> Received {
+        let complete_at = Instant::from_millis(ms);
+        let message = Message {
+            stream,
+            priority: 0,
+            kind: Kind::P,
+            len: 1,
+            made_at: Instant::ZERO,
+            deadline: Some(Instant::from_millis(250)),
+        };
+        Received {
+            message,
+            first_byte_at: complete_at,
+            complete_at,
+            parts: 1,
+        }
+    }
+
+    #[test]
+    fn frames_are_told_apart_by_their_place_in_the_stream() {
+        let frames = [0, 1, 1, 0, 1].map(|stream| frame(0, stream, 1));
+        let messages = [(1, 100), (0, 200), (1, 260), (0, 250)];
+        let messages = messages.map(|(stream, ms)| received(stream, ms));
+        let here = in_time(&frames, &messages);
+        assert_eq!(here, [true, true, false, true, false]);
+        assert_eq!(late(&frames, &here, 0), 0.0);
+        assert!((late(&frames, &here, 1) - 200.0 / 3.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn the_formula_is_of_what_is_missing() {
+        let frames = [
+            frame(0, 0, 125_000),
+            frame(1, 0, 25_000),
+            frame(1, 0, 100_000),
+        ];
+        let psnr = formula(&frames, &[true, true, false]);
+        // 1 Mbit/s is the peak; of the first second nothing is missing, of the next 0.8 Mbit.
+        assert!((psnr[0] - 60.0).abs() < 1e-9, "{}", psnr[0]);
+        assert!(
+            (psnr[1] - 20.0 * 1.25_f64.log10()).abs() < 1e-9,
+            "{}",
+            psnr[1]
+        );
+    }
+}
