@@ -29,8 +29,7 @@ const A_LITTLE: Duration = Duration::from_millis(20);
 /// Flows from this size on pay for copies: at most this share of their bytes is sent twice.
 const SHORT: u64 = 256 << 10;
 const COPIES: f64 = 0.08;
-/// Flows from this size on, and important data, are not copied in advance where less than this share
-/// is lost.
+/// Flows from this size on are not copied in advance where less than this share is lost.
 const LONG: u64 = 1 << 20;
 const CLEAN: f64 = 0.001;
 
@@ -60,8 +59,8 @@ const BY_CHANCE: f64 = 0.3;
 #[derive(Debug, Clone, Default)]
 pub struct Adaptive {
     records: PerSubflow<Option<PathRecord>>,
-    /// Important data was sent.
-    important: bool,
+    /// Where the important data begins that was sent last.
+    important: Option<u64>,
 }
 
 impl Strategy for Adaptive {
@@ -107,7 +106,9 @@ impl Strategy for Adaptive {
                 ..
             }
         );
-        self.important |= is_new && manners::next_urgency(view).is_some_and(manners::is_important);
+        if is_new && manners::next_urgency(view).is_some_and(manners::is_important) {
+            self.important = Some(view.sent);
+        }
         decision
     }
 
@@ -147,7 +148,7 @@ struct Scales<'a> {
     subflows: ArrayVec<Weighed<'a>, MOST>,
     /// How urgent the data is that is next.
     next: Option<Urgency>,
-    /// Important data was sent.
+    /// Important data is on its way.
     important: bool,
     /// Bytes to be sent for the first time.
     remaining: f64,
@@ -157,7 +158,7 @@ impl<'a> Scales<'a> {
     fn new(
         view: &'a SendView<'a>,
         records: &'a PerSubflow<Option<PathRecord>>,
-        important: bool,
+        important: Option<u64>,
     ) -> Self {
         let all = usable(view).all(keeps_waiting);
         let usable = usable(view).filter(|s| all || !keeps_waiting(s));
@@ -177,7 +178,7 @@ impl<'a> Scales<'a> {
             records,
             subflows: weighed.collect(),
             next,
-            important,
+            important: important.is_some_and(|start| start + view.outstanding >= view.sent),
             // What the flow's size says of more is left out: it may go the other way.
             remaining: view.unsent as f64,
         };
@@ -320,8 +321,18 @@ impl<'a> Scales<'a> {
         data.sent_at + wait
     }
 
+    /// Whether a long flow of important messages keeps its room for the next one: there is no end to
+    /// bring nearer.
+    fn keeps_room(&self) -> bool {
+        let view = self.view;
+        self.important && !view.ended && size(view.flow_size, view.sent) >= SHORT
+    }
+
     /// When data will be old enough for a copy, if none is now.
     fn next_copy_at(&self) -> Option<Instant> {
+        if self.keeps_room() {
+            return None;
+        }
         let ready = self.subflows.iter().filter(|w| w.ready);
         let data = ready.filter_map(|w| w.subflow.copies.single);
         let at = data.map(|data| self.copied_from(&data));
@@ -334,13 +345,12 @@ impl<'a> Scales<'a> {
     }
 
     /// The copy that is expected to bring the end of the flow nearest, if any does. It is asked for
-    /// only where there is room that new data has no use for. A long flow of important messages has:
-    /// the next one wants the window, and there is no end to bring nearer.
+    /// only where there is room that new data has no use for.
     fn copy(&self) -> Option<Decision> {
-        let view = self.view;
-        if self.important && !view.ended && size(view.flow_size, view.sent) >= SHORT {
+        if self.keeps_room() {
             return None;
         }
+        let view = self.view;
         let ripe = |data: InFlight| self.copied_from(&data) <= view.now;
         let able = |w: &&Weighed<'_>| w.ready && w.subflow.copies.single.is_some_and(ripe);
         let able = self.subflows.iter().filter(able);

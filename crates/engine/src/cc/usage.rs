@@ -9,6 +9,7 @@ use super::AckSample;
 /// For how long what was in use counts at least: the pipeACK sampling period (RFC 7661 section 4.1).
 const SAMPLING: Duration = Duration::from_secs(1);
 
+/// How much of the window was in use. Time in which nothing is acknowledged does not count.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Usage {
     /// What was in flight at most, in this sampling period and the one before.
@@ -49,6 +50,7 @@ impl Usage {
         let used = match (slow_start, self.reduced) {
             (true, _) => self.used_lately,
             (false, true) => self.used,
+            // It stays as it is.
             (false, false) => return 0,
         };
         used[0].max(used[1]).saturating_mul(2)

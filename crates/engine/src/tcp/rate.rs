@@ -11,10 +11,12 @@ use braid_wire::Instant;
 
 use crate::cc::RateSample;
 
-/// Acknowledgements behind the first from which on a train tells something, and the part of a round trip
-/// that it lasts at least: of a shorter one a busy host, or a link that collects, has made a heap.
+/// Acknowledgements behind the first from which on a train tells something.
 const TRAIN: u32 = 2;
-const TRAIN_LASTS: u32 = 16;
+
+/// A train lasts at least a round trip divided by this: of a shorter one a busy host, or a link that
+/// collects, has made a heap.
+const SHORTEST_TRAIN: u32 = 16;
 
 /// Round trips that a highest rate counts for, and as many again.
 const PEAK_PERIOD: u32 = 10;
@@ -79,7 +81,7 @@ impl Train {
         let lasted = now.saturating_since(self.start);
         let bytes = u128::from(delivered - self.delivered);
         let rate = (bytes * 1_000_000_000).checked_div(lasted.as_nanos())?;
-        let tells = self.acks > TRAIN && lasted >= min_rtt / TRAIN_LASTS;
+        let tells = self.acks > TRAIN && lasted >= min_rtt / SHORTEST_TRAIN;
         tells.then(|| u64::try_from(rate).unwrap_or(u64::MAX))
     }
 }

@@ -10,7 +10,7 @@ use super::rank::{by_base_rtt, first_with_room};
 use super::usable::{keeps_waiting, usable};
 
 /// Queueing delay from which on less urgent data stands back where more urgent data passes.
-const QUEUE: Duration = Duration::from_millis(5);
+const QUEUE: Duration = Duration::from_millis(7);
 
 /// Urgencies from 0 on that are important.
 pub const IMPORTANT: usize = 3;

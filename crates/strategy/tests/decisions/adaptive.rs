@@ -321,6 +321,8 @@ fn long_important_flows_are_not_copied_before_they_end() {
     let copies = |sent, ended, level| {
         let then = SendView {
             sent,
+            // From the important data on.
+            outstanding: sent - 20_000,
             ended,
             may_send_new: false,
             ..left(view(&subflows), 0)
@@ -331,6 +333,15 @@ fn long_important_flows_are_not_copied_before_they_end() {
     assert!(copies((256 << 10) - 1, false, 2));
     assert!(copies(256 << 10, true, 2));
     assert!(copies(256 << 10, false, 3));
+    // Once it has arrived, the rest of the flow is like any other.
+    let then = SendView {
+        sent: 256 << 10,
+        outstanding: (256 << 10) - 20_001,
+        ended: false,
+        may_send_new: false,
+        ..left(view(&subflows), 0)
+    };
+    assert_eq!(on_copy(after_important(&then, 2)), Some(1));
 }
 
 /// Only who carries important data sends what is overdue on a slower path once more where important
