@@ -305,7 +305,10 @@ fn an_experiment_says_what_it_lacks() {
     let out = std::env::temp_dir().join(format!("braid-lacks-{}", std::process::id()));
     let run = |ids: &[&str]| {
         let mut braid = Command::new(env!("CARGO_BIN_EXE_braid"));
-        braid.env("PATH", "/dev/null").args(["lab", "run"]).args(ids);
+        braid
+            .env("PATH", "/dev/null")
+            .args(["lab", "run"])
+            .args(ids);
         braid.args(["--runs", "2", "--json", "--out"]).arg(&out);
         braid.output().expect("braid starts")
     };
