@@ -2,7 +2,7 @@
 CARGO ?= cargo
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint deny bench fuzz man install-deps
+.PHONY: help demo test lint deny bench results fuzz man install-deps
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -31,6 +31,9 @@ deny: ## licences and duplicate crates, where cargo-deny is installed
 
 bench: install-deps ## speed against the kernel's MPTCP; takes minutes, wants an idle machine
 	@scripts/bench.sh $(BENCH_ARGS)
+
+results: ## run the simulator's experiments and write docs/results.md (see CONTRIBUTING.md)
+	@scripts/results.sh $(RESULTS_ARGS)
 
 fuzz: ## fuzz the packet parsers and the engine for FUZZ_SECONDS each (default 60)
 	@scripts/fuzz.sh

@@ -8,8 +8,10 @@ set -euo pipefail
 needed=(
     ip:iproute2 tc:iproute2 ss:iproute2 nft:nftables ethtool:ethtool
     curl:curl nginx:nginx-light ping:iputils-ping unshare:util-linux sysctl:procps
-    tshark:tshark
+    tshark:tshark mptcpize:mptcpize
 )
+# Large, and used by one test only.
+[ "${BRAID_BROWSER-}" = 1 ] && needed+=(chromium:chromium)
 PATH="$PATH:/usr/sbin:/sbin"
 
 packages=()

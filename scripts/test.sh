@@ -19,9 +19,17 @@ fi
 echo "== network tests" >&2
 status=0
 scripts/with-net.sh --check || status=$?
+skipped=(--skip tshark::)
+without() {
+    command -v "$1" >/dev/null && return
+    echo "== $2 SKIPPED (the command '$1' is missing: $4)" >&2
+    skipped+=(--skip "$3")
+}
+without mptcpize "TESTS OF CLIENTS WITHOUT A BOX" stock:: "make install-deps"
+without chromium "TEST WITH A BROWSER" browser:: "BRAID_BROWSER=1 make install-deps"
 case $status in
     0) scripts/with-net.sh "$CARGO" test --workspace --quiet --tests -- --ignored --test-threads=1 \
-        --skip tshark:: ;;
+        "${skipped[@]}" ;;
     77) echo "== NETWORK TESTS SKIPPED (see the reason above)" >&2 ;;
     *) exit "$status" ;;
 esac

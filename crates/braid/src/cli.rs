@@ -4,8 +4,10 @@ pub mod gateway;
 pub mod lab;
 
 use std::net::SocketAddr;
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
+use braid_proxy::socks::Destination;
 use braid_testbed::kernel_tcp;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
@@ -40,6 +42,11 @@ pub enum Command {
     Box(gateway::BoxArgs),
     /// Run the aggregation server: the far end of the box's connections.
     Server(gateway::ServerArgs),
+    /// Print a password for one connection of a program that speaks SOCKS5 to a server itself.
+    ///
+    /// It is good once, for this destination, as long as the server's `time_window` says:
+    /// `curl --proxy "socks5h://NAME:$(braid password --user NAME --secret-file FILE HOST:PORT)@SERVER:1080" …`
+    Password(PasswordArgs),
     /// Say which servers to rent, by what boxes measured: the first, which helps most beside it, …
     Plan(PlanArgs),
     /// Build, use, change and remove a network of namespaces and emulated links.
@@ -67,6 +74,21 @@ pub enum Command {
     EnginePeer(EnginePeer),
 }
 
+/// Arguments of `braid password`.
+#[derive(Debug, Args)]
+pub struct PasswordArgs {
+    /// Where the connection leads, as the program asks for it: HOST:PORT. A name where the server
+    /// looks it up (curl's socks5h), else an address.
+    #[arg(value_name = "HOST:PORT")]
+    pub destination: Destination,
+    /// The user, as the server's configuration calls it.
+    #[arg(long, value_name = "NAME")]
+    pub user: String,
+    /// The file that holds the secret shared with the server.
+    #[arg(long, value_name = "FILE")]
+    pub secret_file: PathBuf,
+}
+
 /// Arguments of `braid plan`.
 #[derive(Debug, Args)]
 pub struct PlanArgs {
@@ -82,7 +104,7 @@ pub struct PlanArgs {
     pub by: By,
     /// How many to show at most.
     #[arg(long, value_name = "N")]
-    pub count: Option<usize>,
+    pub count: Option<NonZeroUsize>,
 }
 
 /// What matters in a server.

@@ -64,7 +64,9 @@ impl From<testbed::Error> for Failure {
             | Error::NotUp(_)
             | Error::NotCapable(_)
             | Error::System { .. }
-            | Error::Daemon(_) => Failure::Run(error.to_string()),
+            | Error::Daemon(_)
+            | Error::InVain(_)
+            | Error::Interrupted => Failure::Run(error.to_string()),
         }
     }
 }

@@ -2,7 +2,6 @@
 //! line, hands over to the crates that do the work, and prints what they answer. Results go to
 //! standard output, logs and errors to standard error.
 
-pub mod bed;
 pub mod cli;
 pub mod cmd;
 pub mod engine_peer;

@@ -1,8 +1,13 @@
 //! `braid lab`, as a user runs it. None of this needs privileges.
 
+#[path = "common/outcomes.rs"]
+mod outcomes;
+
 use std::process::{Command, Output};
 
 use serde_json::Value;
+
+use outcomes::assert_outcomes;
 
 const PATHS: &str = "5mbit,40ms,0%;5mbit,100ms,2%";
 
@@ -236,20 +241,32 @@ fn a_flow_that_does_not_arrive_is_not_counted() {
 fn an_experiment_is_listed_run_and_reported() {
     let list = lab(&["list"]);
     assert!(String::from_utf8_lossy(&list.stdout).contains("fsa-2a  "));
+    let list = lab(&["list", "--arm", "sim"]);
+    let list = String::from_utf8_lossy(&list.stdout);
+    assert!(list.contains("fsa-2a  ") && !list.contains("kernel "));
     let out = std::env::temp_dir().join(format!("braid-lab-{}", std::process::id()));
     let path = out.to_str().expect("a path of characters");
     let run = lab(&["run", "fsa-2a", "--runs", "2", "--out", path]);
     let report = lab(&["report", path]);
+    let [markdown, beside] = ["docs/results.md", "docs/figures"].map(|name| out.join(name));
+    let [at, svgs] = [&markdown, &beside].map(|path| path.to_str().expect("characters"));
+    let elsewhere = lab(&["report", path, "--markdown", at, "--figures", svgs]);
+    let pictures = std::fs::read_dir(&beside).map(Iterator::count);
+    let markdown = std::fs::read_to_string(&markdown);
     let figures = lab(&["report", path, "--json"]);
     let page = std::fs::read_to_string(out.join("report.html"));
     let cells = std::fs::read_dir(out.join("fsa-2a/sim/cells")).map(Iterator::count);
     let _ = std::fs::remove_dir_all(&out);
-    for output in [&run, &report] {
+    for output in [&run, &report, &elsewhere] {
         let errors = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{errors}");
     }
     assert!(String::from_utf8_lossy(&run.stdout).contains("holds"));
     assert!(page.expect("the page").contains("<svg"));
+    let markdown = markdown.expect("the page elsewhere");
+    let shown = "(figures/fsa-2a-sim-fct-cubic-iw10.svg)";
+    assert!(markdown.contains(shown), "{markdown}");
+    assert_eq!(pictures.expect("the figures"), 1);
     let figures: Value = serde_json::from_slice(&figures.stdout).expect("JSON");
     assert_eq!(figures["results"], 1);
     assert_eq!(figures["pages"].as_array().map(Vec::len), Some(2));
@@ -257,15 +274,17 @@ fn an_experiment_is_listed_run_and_reported() {
     assert_eq!(cells.expect("the cells"), 48);
 }
 
+/// One of each kind: flows, captures, a session over time, an address that changes.
+const SMOKE: [&str; 4] = ["fsa-2a", "fsa-6a", "po-6", "maps-5"];
+
 /// The form that programs read, and the same bytes for the same seed.
 #[test]
 fn outcomes_are_an_array_of_objects() {
     let out = std::env::temp_dir().join(format!("braid-json-{}", std::process::id()));
     let path = out.to_str().expect("a path of characters");
     let run = |seed| {
-        let ids = ["fsa-2a", "fsa-6a"];
         let rest = ["--runs", "2", "--seed", seed, "--out", path, "--json"];
-        let output = lab(&[&["run"], &ids[..], &rest].concat());
+        let output = lab(&[&["run"], &SMOKE[..], &rest].concat());
         let errors = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{errors}");
         output.stdout
@@ -277,26 +296,7 @@ fn outcomes_are_an_array_of_objects() {
     let (first, page) = (run("3"), pages());
     assert_eq!((run("3"), pages()), (first.clone(), page));
     let _ = std::fs::remove_dir_all(&out);
-    let outcomes: Value = serde_json::from_slice(&first).expect("JSON");
-    let outcomes = outcomes.as_array().expect("an array");
-    assert_eq!(outcomes.len(), 2);
-    for (outcome, id) in outcomes.iter().zip(["fsa-2a", "fsa-6a"]) {
-        let fields = outcome.as_object().expect("an object").keys();
-        let expected = ["holds", "id", "measured", "parameters", "reported", "seeds"];
-        assert_eq!(fields.collect::<Vec<_>>(), expected);
-        assert_eq!(outcome["id"], id);
-        assert_eq!(outcome["seeds"], serde_json::json!([3]));
-        assert_eq!(outcome["parameters"]["congestion control"], "cubic");
-        let measured = outcome["measured"].as_object().expect("by claim");
-        let holds = measured.values().map(|claim| claim["holds"].as_bool());
-        let holds: Option<Vec<bool>> = holds.collect();
-        let all = holds.expect("each claim is judged").into_iter().all(|h| h);
-        assert_eq!(outcome["holds"], all);
-        for claim in outcome["reported"].as_object().expect("by claim").keys() {
-            let values = measured[claim]["values"].as_object().expect("by label");
-            assert!(values.values().all(Value::is_number), "{claim}");
-        }
-    }
+    assert_outcomes(&first, &SMOKE, 3);
 }
 
 /// One line where it is all that was asked for; elsewhere it is skipped.

@@ -1,8 +1,9 @@
 //! The arms: ways to carry out one run of a [`Cell`].
 
-mod bed;
+pub(crate) mod bed;
 mod error;
 mod flow;
+pub(crate) mod gateways;
 mod history;
 pub mod kernel;
 pub mod links;
@@ -10,6 +11,7 @@ pub mod sim;
 
 use std::str::FromStr;
 
+pub(crate) use self::bed::run_error;
 pub use self::error::Error;
 use crate::cell::{Cell, DefaultPath, Records, RunResult, UnknownName};
 

@@ -1,5 +1,10 @@
-//! One long session in the simulator, watched from its start to its end: what came when, and what
-//! became of every packet.
+//! One long session, watched from its start to its end: what came when, and what became of every
+//! packet.
+
+mod ground;
+mod kernel;
+mod links;
+mod others;
 
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -86,7 +91,7 @@ pub struct Packet {
 }
 
 impl Scene<'_> {
-    /// Plays it in the world of `seed`.
+    /// Plays it in the simulated world of `seed`.
     ///
     /// # Errors
     /// There is no such strategy; the session does not open; an oracle saw a rule broken.
@@ -228,6 +233,7 @@ pub fn seconds(at: Instant) -> f64 {
 #[cfg(test)]
 mod tests {
     use braid_sim::walk;
+    use braid_testbed::netns;
 
     use super::*;
 
@@ -255,14 +261,12 @@ mod tests {
     }
 
     /// Every byte that was read came with a packet on one of the paths, and later than it was sent.
-    #[test]
-    fn what_is_seen_fits_together() {
-        let seen = scene("roundrobin").play(1).unwrap();
+    fn assert_fits_together(seen: &Watched) {
         assert_eq!((seen.read.len(), seen.acked.len()), (40, 40));
         let fresh: u64 = seen.packets.iter().map(|p| p.fresh).sum();
         let read = seen.read[39];
+        assert!(read > 500_000);
         assert!((read..read + 500_000).contains(&fresh), "{fresh} of {read}");
-        assert!(seen.read.iter().zip(&seen.acked).all(|(r, a)| a <= r));
         assert!(seen.written >= fresh);
         for path in 0..2 {
             let mut here = seen.packets.iter().filter(|p| p.path == path).peekable();
@@ -271,6 +275,36 @@ mod tests {
             assert!(here.all(|p| p.arrived.is_none_or(|at| at >= p.sent + least)));
         }
         assert_eq!(seen.subflows[39], 0b11);
+    }
+
+    #[test]
+    fn what_is_seen_fits_together() {
+        let seen = scene("roundrobin").play(1).unwrap();
+        assert_fits_together(&seen);
+        assert!(seen.read.iter().zip(&seen.acked).all(|(r, a)| a <= r));
+    }
+
+    #[test]
+    #[ignore = "network"]
+    fn what_is_seen_over_links_fits_together() {
+        if let Err(reason) = netns::ensure_capable() {
+            return reason.announce("what_is_seen_over_links_fits_together");
+        }
+        let scene = scene("roundrobin");
+        match scene
+            .play_over_links(1)
+            .and_then(|seen| Ok((seen, scene.play_by_kernel(1)?)))
+        {
+            Ok((seen, kernel)) => {
+                assert_fits_together(&seen);
+                assert_eq!(kernel.read.len(), 40);
+                // Two paths of 10 Mbit/s, of which others have two.
+                let (ours, its) = (seen.read[39], kernel.read[39]);
+                assert!((ours / 4..ours * 4).contains(&its), "{ours} and {its}");
+            }
+            Err(Error::Busy(why)) => netns::Reason(why).announce("a session over links"),
+            Err(error) => panic!("{error}"),
+        }
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::io::{self, Write as _};
 use std::net::{IpAddr, SocketAddr};
 use std::process::{Command, Stdio};
 
-use braid_proxy::config::Quic;
+use braid_proxy::config::{MptcpHosts, Quic};
 use ipnet::IpNet;
 
 use crate::net::sysctl::Sysctl;
@@ -38,6 +38,8 @@ pub struct BoxRules {
     pub private: Vec<SocketAddr>,
     /// QUIC.
     pub quic: Quic,
+    /// Hosts that speak MPTCP.
+    pub mptcp_hosts: MptcpHosts,
 }
 
 /// An address at which a server is reached, and the address behind the TUN that stands for it.
@@ -158,7 +160,8 @@ impl BoxRules {
     /// and be reset. Where nothing listens, the rule ends before it sets the mark and the packet
     /// is forwarded. A SYN that was forwarded once is so again when it is repeated: connection
     /// tracking has its entry, and what follows would be translated and leave by it. What began
-    /// over a link is marked for the routing rule that keeps it there.
+    /// over a link is marked for the routing rule that keeps it there. An MP_JOIN (subtype 1) belongs
+    /// to a connection that was not taken in, whatever is done with new ones.
     fn emit_intercept(&self, mark: u32, out: &mut String) -> fmt::Result {
         writeln!(
             out,
@@ -169,13 +172,17 @@ impl BoxRules {
              tcp flags & (syn | ack | rst | fin) != syn socket transparent 1 meta mark set {mark} accept
              tcp flags & (syn | ack | rst | fin) != syn return
              ct mark {mark} return
-             tcp option mptcp exists return
+             {forwarded_mptcp} return
              fib daddr type != unicast return
              ip daddr @bypass4 return
              ip6 daddr @bypass6 return
              meta nfproto ipv4 meta l4proto tcp tproxy ip to 127.0.0.1:{port} meta mark set {mark} accept",
             lan = Names(&self.lan),
             not_flow = !Identity::FLOW_BITS,
+            forwarded_mptcp = match self.mptcp_hosts {
+                MptcpHosts::Forward => "tcp option mptcp exists",
+                MptcpHosts::Proxy => "tcp option mptcp subtype 1",
+            },
             port = self.intercept_port,
         )?;
         if self.intercept_v6 {

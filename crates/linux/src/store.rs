@@ -1,4 +1,4 @@
-//! Records of paths in a file that survives crashes and power cuts.
+//! Records of paths, and measurements of servers, in a file that survives crashes and power cuts.
 
 use std::io::ErrorKind;
 use std::net::IpAddr;
@@ -7,17 +7,27 @@ use std::thread;
 use std::time::Duration;
 
 use braid_engine::PathRecord;
-use braid_proxy::records::{KeptRecord, RecordStore, StoreError};
-use redb::{Database, DatabaseError, ReadableTable, StorageError, TableDefinition};
+use braid_proxy::records::{Kept, KeptMeasurement, KeptRecord, RecordStore, StoreError};
+use braid_proxy::selection::Quality;
+use redb::{
+    Database, DatabaseError, Key, ReadOnlyTable, ReadTransaction, ReadableTable, StorageError,
+    TableDefinition, TableError, Value,
+};
 
 /// By server and link: when, smoothed round trip, its deviation, the round trip without queues (ns
 /// each), delivery rate, bytes sent and lost. Another form gets another name.
 const RECORDS: TableDefinition<'_, (&str, &str), [u64; 7]> = TableDefinition::new("paths 1");
 
+/// When it was measured, what is free (bit/s), round trip (ms).
+type Measured = (u64, Option<f64>, Option<f64>);
+
+/// By server and link, which is empty of the way from the server to destinations.
+const MEASUREMENTS: TableDefinition<'_, (&str, &str), Measured> = TableDefinition::new("servers 1");
+
 /// Memory for a file of a few kilobytes, bytes.
 const CACHE: usize = 1 << 20;
 
-/// Most records that are read; the engine keeps no more.
+/// Most rows of a table that are read; the engine keeps no more.
 const MOST: usize = 1_024;
 
 /// Records in a file of redb.
@@ -40,7 +50,7 @@ impl RecordFile {
     ///
     /// # Errors
     /// The system refuses; another process uses the file.
-    pub fn open(path: &Path) -> Result<(RecordFile, Vec<KeptRecord>), StoreError> {
+    pub fn open(path: &Path) -> Result<(RecordFile, Kept), StoreError> {
         match attempt(path) {
             Ok(found) => Ok(found),
             Err(Refusal::System(error)) => Err(error),
@@ -60,15 +70,15 @@ impl RecordFile {
 }
 
 /// On a thread of its own: what is in a file must not be able to end this process.
-fn attempt(path: &Path) -> Result<(RecordFile, Vec<KeptRecord>), Refusal> {
+fn attempt(path: &Path) -> Result<(RecordFile, Kept), Refusal> {
     let path = path.to_owned();
     let read = thread::Builder::new().spawn(move || {
         let mut database = Database::builder().set_cache_size(CACHE).create(&path)?;
         // Small as it is, this takes no time.
         database.check_integrity()?;
         let mut file = RecordFile { database };
-        let records = file.load().map_err(Refusal::Damaged)?;
-        Ok((file, records))
+        let kept = file.load().map_err(Refusal::Damaged)?;
+        Ok((file, kept))
     });
     let read = read.map_err(|e| Refusal::System(e.into()))?;
     let panicked = |_| Refusal::Damaged("it makes its reader panic".into());
@@ -92,34 +102,68 @@ impl From<DatabaseError> for Refusal {
 }
 
 impl RecordStore for RecordFile {
-    fn load(&mut self) -> Result<Vec<KeptRecord>, StoreError> {
+    fn load(&mut self) -> Result<Kept, StoreError> {
         let transaction = self.database.begin_read()?;
-        let table = match transaction.open_table(RECORDS) {
-            Ok(table) => table,
-            Err(redb::TableError::TableDoesNotExist(_)) => return Ok(Vec::new()),
-            Err(error) => return Err(error.into()),
-        };
-        let mut records = Vec::new();
-        for entry in table.iter()?.take(MOST) {
-            let (key, value) = entry?;
-            let (server, link) = key.value();
-            records.push(from_row(server.parse()?, link, value.value()));
+        let mut kept = Kept::default();
+        if let Some(table) = open(&transaction, RECORDS)? {
+            for entry in table.iter()?.take(MOST) {
+                let (key, value) = entry?;
+                let (server, link) = key.value();
+                let record = from_row(server.parse()?, link, value.value());
+                kept.records.push(record);
+            }
         }
-        Ok(records)
+        if let Some(table) = open(&transaction, MEASUREMENTS)? {
+            for entry in table.iter()?.take(MOST) {
+                let (key, value) = entry?;
+                let (server, link) = key.value();
+                let (unix_ms, bandwidth, delay_ms) = value.value();
+                kept.measurements.push(KeptMeasurement {
+                    server: server.parse()?,
+                    link: Some(link.to_owned()).filter(|link| !link.is_empty()),
+                    unix_ms,
+                    quality: Quality {
+                        bandwidth,
+                        delay_ms,
+                    },
+                });
+            }
+        }
+        Ok(kept)
     }
 
-    fn save(&mut self, records: &[KeptRecord]) -> Result<(), StoreError> {
+    fn save(&mut self, kept: &Kept) -> Result<(), StoreError> {
         let transaction = self.database.begin_write()?;
         {
             let mut table = transaction.open_table(RECORDS)?;
             table.retain(|_, _| false)?;
-            for kept in records {
+            for kept in &kept.records {
                 let server = kept.server.to_string();
                 table.insert((server.as_str(), kept.link.as_str()), to_row(kept))?;
+            }
+            let mut table = transaction.open_table(MEASUREMENTS)?;
+            table.retain(|_, _| false)?;
+            for kept in &kept.measurements {
+                let server = kept.server.to_string();
+                let key = (server.as_str(), kept.link.as_deref().unwrap_or(""));
+                let quality = kept.quality;
+                table.insert(key, (kept.unix_ms, quality.bandwidth, quality.delay_ms))?;
             }
         }
         transaction.commit()?;
         Ok(())
+    }
+}
+
+/// A table, if there is one yet.
+fn open<K: Key + 'static, V: Value + 'static>(
+    transaction: &ReadTransaction,
+    table: TableDefinition<'_, K, V>,
+) -> Result<Option<ReadOnlyTable<K, V>>, StoreError> {
+    match transaction.open_table(table) {
+        Ok(table) => Ok(Some(table)),
+        Err(TableError::TableDoesNotExist(_)) => Ok(None),
+        Err(error) => Err(error.into()),
     }
 }
 
@@ -200,12 +244,31 @@ mod tests {
         from_row(server, link, [1_800_000_000_000, 40, 3, 38, 500, 70, 6])
     }
 
-    fn save(path: &Path, records: &[KeptRecord]) {
-        let (mut file, _) = RecordFile::open(path).unwrap();
-        file.save(records).unwrap();
+    fn measurement(link: Option<&str>) -> KeptMeasurement {
+        KeptMeasurement {
+            server: "203.0.113.7:1080".parse().unwrap(),
+            link: link.map(str::to_owned),
+            unix_ms: 1_800_000_000_000,
+            quality: Quality {
+                bandwidth: Some(21.89e6),
+                delay_ms: link.is_none().then_some(42.64),
+            },
+        }
     }
 
-    fn load(path: &Path) -> Vec<KeptRecord> {
+    fn kept() -> Kept {
+        Kept {
+            records: vec![record("2001:db8::7", "lte"), record("203.0.113.7", "dsl")],
+            measurements: vec![measurement(None), measurement(Some("dsl"))],
+        }
+    }
+
+    fn save(path: &Path, kept: &Kept) {
+        let (mut file, _) = RecordFile::open(path).unwrap();
+        file.save(kept).unwrap();
+    }
+
+    fn load(path: &Path) -> Kept {
         RecordFile::open(path).unwrap().1
     }
 
@@ -213,15 +276,17 @@ mod tests {
     fn what_is_saved_is_there_again() {
         let directory = Directory::new("again");
         let path = directory.file();
-        assert_eq!(load(&path), []);
-        let dsl = record("203.0.113.7", "dsl");
-        let both = [record("2001:db8::7", "lte"), dsl.clone()];
-        assert_eq!(dsl.record.base_rtt, Duration::from_nanos(38));
-        save(&path, &both);
-        assert_eq!(load(&path), both);
-        // What is not among them any more is gone.
-        save(&path, std::slice::from_ref(&dsl));
-        assert_eq!(load(&path), [dsl]);
+        assert_eq!(load(&path), Kept::default());
+        let mut kept = kept();
+        let base_rtt = kept.records[0].record.base_rtt;
+        assert_eq!(base_rtt, Duration::from_nanos(38));
+        save(&path, &kept);
+        assert_eq!(load(&path), kept);
+        // What is not there any more is gone.
+        kept.records.pop();
+        kept.measurements.pop();
+        save(&path, &kept);
+        assert_eq!(load(&path), kept);
     }
 
     #[test]
@@ -230,11 +295,10 @@ mod tests {
         let path = directory.file();
         for garbage in [&b"garbage"[..], &[0; 100_000], &[0xff; 5_000]] {
             fs::write(&path, garbage).unwrap();
-            assert_eq!(load(&path), []);
+            assert_eq!(load(&path), Kept::default());
             assert_eq!(fs::read(directory.aside()).unwrap(), garbage);
-            let kept = [record("203.0.113.7", "dsl")];
-            save(&path, &kept);
-            assert_eq!(load(&path), kept);
+            save(&path, &kept());
+            assert_eq!(load(&path), kept());
         }
     }
 
@@ -243,7 +307,7 @@ mod tests {
     fn a_damaged_file_stops_nobody() {
         let directory = Directory::new("damaged");
         let path = directory.file();
-        let kept = [record("203.0.113.7", "dsl"), record("203.0.113.7", "lte")];
+        let (nothing, kept) = (Kept::default(), kept());
         save(&path, &kept);
         let good = fs::read(&path).unwrap();
         let used = good.iter().rposition(|b| *b != 0).unwrap() + 1;
@@ -253,10 +317,10 @@ mod tests {
             bad[at..used.min(at + 64)].fill(0x5a);
             fs::write(&path, &bad).unwrap();
             let read = load(&path);
-            assert!(read.is_empty() || read == kept, "at {at}: {read:?}");
+            assert!(read == nothing || read == kept, "at {at}: {read:?}");
             fs::write(&path, &good[..at]).unwrap();
             let read = load(&path);
-            assert!(read.is_empty() || read == kept, "cut at {at}: {read:?}");
+            assert!(read == nothing || read == kept, "cut at {at}: {read:?}");
         }
     }
 

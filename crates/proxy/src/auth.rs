@@ -18,6 +18,8 @@
 //! A box signs in by version 2, before it knows the destination, and sends the second code (over
 //! destination and hints) in a [note](crate::socks::Note) with the request. That code is bound to
 //! the password by its nonce, and the password was good for one connection: the same holds.
+//!
+//! A program that takes nothing but text for a password has version 1 in hexadecimal.
 
 use core::fmt;
 use core::time::Duration;
@@ -125,6 +127,14 @@ impl SignIn {
         let code = probe_code(secret, user, &self.head, fields);
         code.finalize().into_bytes().into()
     }
+}
+
+/// Reads a password in hexadecimal; `None` where it is none.
+fn from_text(text: &[u8]) -> Option<[u8; PASSWORD_LEN]> {
+    let digit = |c: u8| char::from(c).to_digit(16).map(|d| d as u8);
+    let pair = |pair: &[u8]| Some(digit(pair[0])? << 4 | digit(*pair.get(1)?)?);
+    let bytes: Vec<u8> = text.chunks(2).map(pair).collect::<Option<_>>()?;
+    bytes.try_into().ok()
 }
 
 fn head(version: u8, unix_ms: u64, nonce: [u8; 16]) -> [u8; HEAD_LEN] {
@@ -290,7 +300,10 @@ impl Verifier {
     /// judged only after the code, so that only a box that has the secret causes a report on its
     /// clock.
     pub fn check(&mut self, user: &[u8], password: &[u8], now_ms: u64) -> Result<Grant, AuthError> {
-        let (head, codes) = password
+        let binary = from_text(password);
+        let (head, codes) = binary
+            .as_ref()
+            .map_or(password, |binary| &binary[..])
             .split_first_chunk::<HEAD_LEN>()
             .ok_or(AuthError::Malformed)?;
         let (of_user, destination_code) = match (head[0], codes.split_first_chunk()) {

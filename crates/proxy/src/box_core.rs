@@ -17,7 +17,7 @@ use braid_wire::{Instant, Rng};
 use crate::config::{BoxConfig, BoxLimits, BoxTimeouts};
 use crate::hints::FlowHints;
 use crate::intake::{Flow, Intake};
-use crate::records::KeptRecord;
+use crate::records::Kept;
 use crate::relay::{self, End, Moved, Relay};
 use crate::report::{BoxCounters, LogLimiter};
 use crate::sniff::{self, Seen};
@@ -137,16 +137,20 @@ impl BoxCore {
 
     /// What is known of the paths to servers and is to be kept beyond this process; nothing that is
     /// too old.
-    pub fn kept_records(&self, now: Instant, stack: &Stack) -> Vec<KeptRecord> {
-        self.upstream.kept_records(now, stack)
+    pub fn kept(&self, now: Instant, stack: &Stack) -> Kept {
+        Kept {
+            records: self.upstream.kept_records(now, stack),
+            measurements: self.upstream.kept_measurements(now),
+        }
     }
 
     /// Remembers what was kept of the links there are, after they were added and the wall clock was
     /// set. What is too old or makes no sense is left out. Where `now` is less than
     /// [`LONGEST`](crate::records::LONGEST) after the origin of time, some of it looks younger than
     /// it is.
-    pub fn load_records(&self, now: Instant, stack: &mut Stack, kept: &[KeptRecord]) {
-        self.upstream.load_records(now, stack, kept);
+    pub fn load_kept(&mut self, now: Instant, stack: &mut Stack, kept: &Kept) {
+        self.upstream.load_records(now, stack, &kept.records);
+        self.upstream.load_measurements(now, &kept.measurements);
     }
 
     /// The next notice; repeats nothing that did not change. What holds at the start is

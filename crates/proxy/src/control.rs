@@ -45,6 +45,8 @@ pub enum Answer {
     Status(Box<Status>),
     /// It was done.
     Done,
+    /// It was asked wrongly, and what is expected.
+    Wrong(String),
     /// It was not done, and why.
     Error(String),
 }

@@ -116,8 +116,10 @@ struct Link {
     open: bool,
     /// What the driver was told last of [`Notice::Reached`].
     told_reached: bool,
-    /// Nothing is measured here before.
+    /// Nothing is measured here before, so that it does not take too much of the link.
     rests_until: Instant,
+    /// How much of that is for one measurement.
+    rest: Duration,
     /// One for each server.
     cells: Vec<Cell>,
 }
@@ -125,6 +127,15 @@ struct Link {
 impl Link {
     fn reaches(&self, server: &ServerEntry) -> bool {
         self.v4 && server.v4.is_some() || self.v6 && server.v6.is_some()
+    }
+
+    /// From when on a server may be measured here. Where something says that its way has changed, one
+    /// measurement sooner: the link rests longer after it.
+    fn rests_until(&self, cell: &Cell) -> Instant {
+        match cell.gauge.is_alarmed() {
+            true => self.rests_until - self.rest,
+            false => self.rests_until,
+        }
     }
 
     /// The best that is known about it with any server.
@@ -205,6 +216,7 @@ impl Upstream {
             open: false,
             told_reached: true,
             rests_until: now,
+            rest: Duration::ZERO,
             cells: vec![Cell::default(); self.servers.len()],
         });
         path
@@ -707,6 +719,7 @@ impl Upstream {
                 next: (open && fits).then_some(now),
                 // A server of the other family is never reached here.
                 reach: if fits { Reach::Unknown } else { Reach::Down },
+                gauge: link.cells[server].gauge.reopened(),
                 ..Cell::default()
             };
         }

@@ -45,6 +45,39 @@ fn the_right_password_serves_its_destination_only() {
     assert!(!v.check_request(&grant, &Destination::Name("192.0.2.1".into(), 80), None));
 }
 
+/// A password in hexadecimal digits, as programs can be given one.
+fn text(password: &[u8]) -> String {
+    password.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[test]
+fn a_password_may_come_as_text_and_is_the_same_one() {
+    let mut v = verifier(10);
+    let password = make(NOW, 1);
+    let digits = text(&password);
+    let grant = v.check(b"alice", digits.as_bytes(), NOW).unwrap();
+    assert!(v.check_request(&grant, &to("192.0.2.1:80"), None));
+    assert!(!v.check_request(&grant, &to("192.0.2.1:81"), None));
+    for again in [
+        &password[..],
+        digits.as_bytes(),
+        digits.to_uppercase().as_bytes(),
+    ] {
+        let error = v.check(b"alice", again, NOW).unwrap_err();
+        assert_eq!(error, AuthError::Replayed);
+    }
+    let mut other = password;
+    other[30] ^= 1;
+    for (bad, error) in [
+        (text(&other).into_bytes(), AuthError::WrongSecret),
+        (digits.as_bytes()[1..].to_vec(), AuthError::Malformed),
+        (digits.replacen("0", "+", 1).into(), AuthError::Malformed),
+        (text(&password[..57]).into(), AuthError::Malformed),
+    ] {
+        assert_eq!(v.check(b"alice", &bad, NOW).unwrap_err(), error);
+    }
+}
+
 #[test]
 fn user_and_secret_must_fit() {
     let mut v = verifier(10);

@@ -3,7 +3,7 @@
 use core::net::Ipv4Addr;
 use core::time::Duration;
 
-use braid_proxy::config::{BoxConfig, Gateway, Quic, Secret, Select, ServerConfig};
+use braid_proxy::config::{BoxConfig, Gateway, MptcpHosts, Quic, Secret, Select, ServerConfig};
 use ipnet::IpNet;
 
 const SECRET: &str = "Zm9yIHRlc3RzIG9ubHksIG5ldmVyIGluIHVzZSAxMjM0";
@@ -48,7 +48,10 @@ fn a_minimal_box_gets_defaults() {
     assert_eq!(c.servers[0].endpoint_v6(), None);
     assert_eq!(c.strategy, "adaptive");
     assert_eq!(c.congestion.name(), "cubic");
-    assert_eq!(c.quic, Quic::Forward);
+    assert_eq!(
+        (c.quic, c.mptcp_hosts),
+        (Quic::Forward, MptcpHosts::Forward)
+    );
     assert_eq!(c.timeouts.idle, Duration::from_secs(7200));
     assert_eq!(c.tun.path_v4(0), Ipv4Addr::new(10, 215, 77, 2));
     assert_eq!(c.tun.path_v6(1).to_string(), "fdb7:a1d0:77::3");
@@ -58,7 +61,7 @@ fn a_minimal_box_gets_defaults() {
 fn a_full_box_is_read() {
     let text = format!(
         "name = \"attic\"\nlan = [\"eth0\", \"eth1\"]\nstrategy = \"minrtt\"\ncongestion = \"reno\"\n\
-         quic = \"reject\"\nbypass = [\"10.0.0.0/8\", \"2001:db8::/32\", \"192.0.2.1\"]\n\
+         quic = \"reject\"\nmptcp_hosts = \"proxy\"\nbypass = [\"10.0.0.0/8\", \"2001:db8::/32\", \"192.0.2.1\"]\n\
          [[link]]\nname = \"dsl\"\ninterface = \"ppp0\"\nv6 = false\nmtu = 1492\n\
          gateway = \"192.168.1.1\"\n\
          [[link]]\ninterface = \"wwan0\"\ngateway = [\"192.168.8.1\", \"fe80::1\"]\n\
@@ -73,7 +76,7 @@ fn a_full_box_is_read() {
     let c = BoxConfig::from_toml("box.toml", &text).unwrap();
     assert_eq!(c.lan.len(), 2);
     assert_eq!(c.congestion.name(), "reno");
-    assert_eq!(c.quic, Quic::Reject);
+    assert_eq!((c.quic, c.mptcp_hosts), (Quic::Reject, MptcpHosts::Proxy));
     assert_eq!(
         c.bypass[2],
         IpNet::new("192.0.2.1".parse().unwrap(), 32).unwrap()
@@ -507,6 +510,12 @@ const BOX_MISTAKES: &[Mistake] = &[
         "lan = \"eth0\"\nquic = \"drop\"",
         ":2:8:",
         &["\"forward\" or \"reject\""],
+    ),
+    (
+        "lan = \"eth0\"",
+        "lan = \"eth0\"\nmptcp_hosts = \"join\"",
+        ":2:15:",
+        &["\"join\" is no way to treat", "\"forward\" or \"proxy\""],
     ),
     (
         "lan = \"eth0\"",

@@ -131,7 +131,7 @@ fn a_server_shows_whose_connection_it_is_and_what_it_sends_where() {
     );
     let (node, core) = w.server.as_mut().unwrap();
     let answer = core.control(w.now, &mut node.stack, Request::Proxy { on: false });
-    assert!(matches!(answer, Answer::Error(_)), "{answer:?}");
+    assert!(matches!(answer, Answer::Wrong(_)), "{answer:?}");
 }
 
 /// The busiest are shown, the others counted.
@@ -237,7 +237,7 @@ fn an_unknown_link_is_answered_with_those_there_are() {
     let name = "dsl".to_owned();
     let answer = ask_box(&mut w, Request::Link { name, on: false });
     let why = "there is no link \"dsl\"; the links are wan0, wan1";
-    assert_eq!(answer, Answer::Error(why.to_owned()));
+    assert_eq!(answer, Answer::Wrong(why.to_owned()));
 }
 
 #[test]
@@ -276,7 +276,7 @@ fn a_server_is_asked_for_by_name() {
     let why = "there is no server \"london\"; the servers are server1, server2, or auto";
     assert_eq!(
         ask_box(&mut w, Request::Server { name }),
-        Answer::Error(why.to_owned())
+        Answer::Wrong(why.to_owned())
     );
 }
 

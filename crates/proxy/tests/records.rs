@@ -5,17 +5,22 @@ mod world;
 use core::time::Duration;
 
 use braid_engine::PathRecord;
-use braid_proxy::records::{KeptRecord, LONGEST};
+use braid_proxy::records::{Kept, KeptMeasurement, KeptRecord, LONGEST};
+use braid_proxy::selection::{Measured, Quality};
 use braid_wire::Instant;
 use world::local::Content;
 use world::{CONTENT, SERVER, Setup, World};
 
 fn kept(w: &World) -> Vec<KeptRecord> {
-    w.core.kept_records(w.now, &w.boxed.stack)
+    w.core.kept(w.now, &w.boxed.stack).records
 }
 
 fn load(w: &mut World, kept: &[KeptRecord]) {
-    w.core.load_records(w.now, &mut w.boxed.stack, kept);
+    let kept = Kept {
+        records: kept.to_vec(),
+        ..Kept::default()
+    };
+    w.core.load_kept(w.now, &mut w.boxed.stack, &kept);
 }
 
 /// What the engine of a box remembers, by number of the link.
@@ -144,4 +149,78 @@ fn what_no_path_can_be_like_is_left_out() {
         );
         assert_eq!(remembered(&w), [], "{record:?}");
     }
+}
+
+/// What was measured an hour before the start of the clock: of a link to a server, or of the way
+/// beyond it.
+fn measurement(link: Option<&str>, quality: (Option<f64>, Option<f64>)) -> KeptMeasurement {
+    let at = world::EPOCH - Duration::from_secs(3600);
+    KeptMeasurement {
+        server: (SERVER, 1080).into(),
+        link: link.map(str::to_owned),
+        unix_ms: at.as_millis() as u64,
+        quality: Quality {
+            bandwidth: quality.0,
+            delay_ms: quality.1,
+        },
+    }
+}
+
+/// What a box that was handed `measurements` says of its server, and would keep of it.
+fn measured(measurements: &[KeptMeasurement]) -> (Measured, Vec<KeptMeasurement>) {
+    let mut w = World::new(2, Setup::default());
+    w.now = Instant::ZERO + LONGEST;
+    w.core.set_wall_clock(w.now, world::EPOCH);
+    let kept = Kept {
+        measurements: measurements.to_vec(),
+        ..Kept::default()
+    };
+    for path in w.paths.clone() {
+        w.core.set_link_up(w.now, path, true, &mut w.boxed.stack);
+    }
+    w.core.load_kept(w.now, &mut w.boxed.stack, &kept);
+    let mut servers = w.core.status(w.now, &w.boxed.stack).servers;
+    let again = w.core.kept(w.now, &w.boxed.stack).measurements;
+    (servers.remove(0).measured, again)
+}
+
+#[test]
+fn measurements_are_known_by_server_and_link() {
+    let beyond = measurement(None, (Some(50e6), Some(30.0)));
+    let second = measurement(Some("wan1"), (Some(20e6), None));
+    let both = [second.clone(), beyond.clone()];
+    let (known, again) = measured(&both);
+    assert_eq!(known.paths[0].bandwidth, None);
+    assert_eq!(known.paths[1].bandwidth, Some(20e6));
+    assert_eq!(known.beyond, beyond.quality);
+    assert_eq!(again, both, "with the age it had");
+}
+
+#[test]
+fn measurements_that_mean_nothing_are_left_out() {
+    let good = measurement(Some("wan0"), (Some(20e6), None));
+    let rate = |rate| measurement(Some("wan0"), (Some(rate), None));
+    let day = 86_400_000;
+    for bad in [
+        rate(f64::NAN),
+        rate(f64::INFINITY),
+        rate(-1.0),
+        measurement(None, (None, Some(60_001.0))),
+        measurement(Some("gone"), (Some(20e6), None)),
+        KeptMeasurement {
+            server: "203.0.113.77:1080".parse().unwrap(),
+            ..good.clone()
+        },
+        KeptMeasurement {
+            unix_ms: good.unix_ms - day,
+            ..good.clone()
+        },
+    ] {
+        let (known, again) = measured(std::slice::from_ref(&bad));
+        assert_eq!(known.bandwidth(), None, "{bad:?}");
+        assert_eq!(known.beyond, Quality::default(), "{bad:?}");
+        assert_eq!(again, []);
+    }
+    let many = vec![good.clone(); 100_000];
+    assert_eq!(measured(&many).1, [good]);
 }

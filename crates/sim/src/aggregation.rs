@@ -184,6 +184,14 @@ pub enum Action {
         /// Whether it is in.
         up: bool,
     },
+    /// The ways between a server and the routers behind the access links change; nobody notices by
+    /// itself.
+    Way {
+        /// The server.
+        server: usize,
+        /// What they are like from then on, one for each access link.
+        settings: Vec<PathSettings>,
+    },
     /// A server loses power, and with it all it knew.
     KillServer(usize),
     /// It starts again.
@@ -259,6 +267,8 @@ pub struct Aggregation {
     pub access: Vec<(LinkId, LinkId)>,
     /// LAN links of the users: (up, down).
     pub lan: Vec<(LinkId, LinkId)>,
+    /// The ways of each server from the router behind each access link: (up, down).
+    pub ways: Vec<Vec<(LinkId, LinkId)>>,
     /// What access links are like while they are plugged in.
     plugged: Vec<PathSettings>,
     transfers: Vec<Ends>,
@@ -299,15 +309,16 @@ impl Aggregation {
             .map(|(user, path)| connect(*user, boxed, path))
             .collect();
         let shared = config.servers.iter().zip(&junctions);
-        for (server, (settings, junctions)) in servers.iter().zip(shared) {
+        let mut ways = vec![Vec::new(); servers.len()];
+        for ((server, ways), (settings, junctions)) in servers.iter().zip(&mut ways).zip(shared) {
             for (n, router) in routers.iter().enumerate() {
                 let path = settings.from_access.get(n).cloned();
                 let path = path.unwrap_or_else(gigabit);
                 let Some((junction, source)) = junctions.get(n) else {
-                    connect(*router, *server, &path);
+                    ways.push(connect(*router, *server, &path));
                     continue;
                 };
-                connect(*router, *junction, &path);
+                ways.push(connect(*router, *junction, &path));
                 connect(*junction, *server, &gigabit());
                 connect(*source, *junction, &gigabit());
             }
@@ -332,6 +343,7 @@ impl Aggregation {
             contents,
             access,
             lan,
+            ways,
             plugged: config.access.clone(),
             transfers: Vec::new(),
             agenda: BTreeMap::new(),
@@ -557,6 +569,12 @@ impl Aggregation {
                     node.set_carrier(now, link, up);
                 });
             }
+            Action::Way { server, settings } => {
+                for ((up, down), settings) in self.ways[server].iter().zip(settings) {
+                    self.world.set_link(*up, settings.up);
+                    self.world.set_link(*down, settings.down);
+                }
+            }
             Action::KillServer(server) => {
                 let node = self.servers[server];
                 self.world
@@ -570,7 +588,7 @@ impl Aggregation {
             }
             Action::KillBox => {
                 self.world
-                    .with_node(self.boxed, |node: &mut BoxNode, _| node.kill());
+                    .with_node(self.boxed, |node: &mut BoxNode, now| node.kill(now));
             }
             Action::StartBox => {
                 self.world.with_node(self.boxed, |node: &mut BoxNode, now| {

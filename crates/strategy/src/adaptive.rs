@@ -32,7 +32,7 @@ const COPIES: f64 = 0.08;
 /// Flows from this size on, and important data, are not copied in advance where less than this share
 /// is lost.
 const LONG: u64 = 1 << 20;
-const CLEAN: f64 = 0.003;
+const CLEAN: f64 = 0.001;
 
 /// The probability of loss before anything is known, and how many packets it is worth.
 const PRIOR_LOSS: f64 = 0.005;
@@ -220,7 +220,8 @@ impl<'a> Scales<'a> {
             return copy;
         }
         if !view.may_send_new {
-            let again = again::blocking(view).or_else(|| again::trial(view));
+            let blocking = again::blocking(view).filter(|copy| self.overtakes(copy));
+            let again = blocking.or_else(|| again::trial(view));
             return again.or_else(|| self.copy()).unwrap_or_else(wait);
         }
         let again = || again::trial(view).or_else(|| self.copy());

@@ -35,6 +35,10 @@ pub enum Error {
     },
     /// What the daemon answered, as text.
     Daemon(String),
+    /// What was waited for has not come.
+    InVain(String),
+    /// Whoever waited was told not to wait any longer.
+    Interrupted,
 }
 
 impl Error {
@@ -73,7 +77,8 @@ impl fmt::Display for Error {
             Error::NotCapable(reason) => reason.fmt(f),
             Error::NotUp(name) => write!(f, "testbed `{name}` is not up"),
             Error::System { step, source } => write!(f, "{step}: {source}"),
-            Error::Daemon(text) => f.write_str(text),
+            Error::Daemon(text) | Error::InVain(text) => f.write_str(text),
+            Error::Interrupted => f.write_str("interrupted"),
         }
     }
 }

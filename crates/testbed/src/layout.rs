@@ -6,7 +6,7 @@ use braid_links::ConfigError;
 use ipnet::{Ipv4Net, Ipv6Net};
 
 use crate::error::Error;
-use crate::spec::{Role, Spec, Start};
+use crate::spec::{Name, Role, Spec, Start};
 
 /// The hosts of a testbed with all their addresses.
 #[derive(Debug, Clone)]
@@ -30,8 +30,8 @@ pub struct HostLayout {
     pub namespace: String,
     /// Interfaces: LANs first, then links, in the order of the file.
     pub interfaces: Vec<InterfaceLayout>,
-    /// Name of the host's gateway.
-    pub gateway: Option<String>,
+    /// Names of the host's gateways.
+    pub gateways: Vec<String>,
 }
 
 /// One interface of a host.
@@ -49,7 +49,7 @@ pub struct InterfaceLayout {
     pub subnet4: Ipv4Net,
     /// IPv6 network.
     pub subnet6: Ipv6Net,
-    /// The host's gateway on this segment, if it is there: the next hop for IPv4.
+    /// The host's gateway, or the first of them, on this segment, if it is there: the next hop for IPv4.
     pub gateway4: Option<Ipv4Addr>,
     /// The same for IPv6.
     pub gateway6: Option<Ipv6Addr>,
@@ -95,9 +95,9 @@ impl Layout {
                 namespace: namespace(&spec.name, &host.name),
                 interfaces: segments
                     .iter()
-                    .filter_map(|s| s.interface(&host.name, host.gateway.as_deref()))
+                    .filter_map(|s| s.interface(&host.name, &host.gateway))
                     .collect(),
-                gateway: host.gateway.as_ref().map(ToString::to_string),
+                gateways: host.gateway.iter().map(ToString::to_string).collect(),
             })
             .collect();
         Ok(Layout {
@@ -171,7 +171,9 @@ impl Segment {
         self.hosts.iter().position(|h| h == host)
     }
 
-    fn interface(&self, host: &str, gateway: Option<&str>) -> Option<InterfaceLayout> {
+    fn interface(&self, host: &str, gateways: &[Name]) -> Option<InterfaceLayout> {
+        let here = |gateway: &&Name| self.hosts.iter().any(|h| **h == ***gateway);
+        let gateway = gateways.iter().find(here);
         Some(InterfaceLayout {
             name: self.name.clone(),
             kind: self.kind,

@@ -23,6 +23,8 @@
 //! [`down`] removes all of it even after the daemon was killed. Whatever process still runs in
 //! one of its namespaces is killed then.
 
+pub mod bed;
+mod capture;
 mod change;
 mod control;
 pub mod emulator;
@@ -32,12 +34,14 @@ mod layout;
 mod leftovers;
 pub mod mptcp_info;
 pub mod netns;
+pub mod render;
 mod routes;
 mod spec;
 mod state;
 mod status;
 mod testbed;
 
+pub use capture::{Capture, Captured};
 pub use change::{LinkChange, ScheduledChange};
 pub use control::{Client, down, run_daemon, spawn_daemon};
 pub use error::Error;

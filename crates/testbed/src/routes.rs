@@ -58,7 +58,7 @@ pub(crate) fn script(
         }
         add_addresses(&mut scripts, interface, &congestion);
     }
-    if host.gateway.is_some() {
+    if !host.gateways.is_empty() {
         add_default_routes(&mut scripts, host, &congestion);
     } else {
         add_shortest_routes(&mut scripts, spec, segments, host, &congestion);

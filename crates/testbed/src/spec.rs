@@ -11,7 +11,7 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _, IntoDeserializer};
 use toml::Spanned;
-use toml::de::{DeTable, DeValue};
+use toml::de::{DeArray, DeTable, DeValue};
 
 use crate::change::ScheduledChange;
 use crate::error::Error;
@@ -58,10 +58,11 @@ pub struct HostSpec {
     pub config: Option<PathBuf>,
     /// Directory a content host serves; where absent, `www` in the state directory.
     pub directory: Option<PathBuf>,
-    /// Neighbour that everything goes to which is not on a segment of this host. With several
-    /// segments in common the default routes have metrics 100, 101, … in the order of the file.
-    /// A host without a gateway has a route to every segment, by the shortest way.
-    pub gateway: Option<Name>,
+    /// Neighbour, or list of them, that everything goes to which is not on a segment of this host.
+    /// With several segments in common the default routes have metrics 100, 101, … in the order of
+    /// the file. A host without a gateway has a route to every segment, by the shortest way.
+    #[serde(default)]
+    pub gateway: Vec<Name>,
     /// Kernel MPTCP for a baseline: endpoints on the links, limits, and a routing table for each
     /// link chosen by source address.
     #[serde(default)]
@@ -262,6 +263,7 @@ impl Spec {
         let mistake = |e| source.toml_error(&e);
         let mut table = DeTable::parse(text).map_err(mistake)?;
         let models = take_models(&source, table.get_mut())?;
+        list_gateways(table.get_mut());
         let mut spec = Spec::deserialize(table.into_deserializer()).map_err(mistake)?;
         for (link, model) in spec.links.iter_mut().zip(models) {
             link.model = model;
@@ -319,20 +321,20 @@ impl Spec {
                 return Err(source.error(link.to.span(), message));
             }
         }
-        self.hosts
+        let mut hosts_with = self
+            .hosts
             .iter()
-            .try_for_each(|host| self.check_gateway(source, host, &hosts))
+            .flat_map(|h| h.gateway.iter().map(move |g| (h, g)));
+        hosts_with.try_for_each(|(host, gateway)| self.check_gateway(source, host, gateway, &hosts))
     }
 
     fn check_gateway(
         &self,
         source: &Source<'_>,
         host: &HostSpec,
+        gateway: &Name,
         hosts: &[&str],
     ) -> Result<(), ConfigError> {
-        let Some(gateway) = &host.gateway else {
-            return Ok(());
-        };
         check_known(source, gateway, hosts)?;
         let both = |ends: &[&Name]| {
             ends.iter().any(|n| ***n == *host.name) && ends.iter().any(|n| ***n == **gateway)
@@ -409,6 +411,26 @@ fn take_models(source: &Source<'_>, file: &mut DeTable<'_>) -> Result<Vec<LinkMo
         models.push(model.map_err(|e| source.toml_error(&e))?);
     }
     Ok(models)
+}
+
+/// Makes a list of a single gateway. An untagged enum would lose the place of a mistake.
+fn list_gateways(file: &mut DeTable<'_>) {
+    let hosts = file.get_mut("host").map(Spanned::get_mut);
+    let Some(DeValue::Array(hosts)) = hosts else {
+        return;
+    };
+    for host in hosts.iter_mut() {
+        let DeValue::Table(keys) = host.get_mut() else {
+            continue;
+        };
+        if let Some(gateway) = keys.get_mut("gateway")
+            && let DeValue::String(_) = gateway.get_ref()
+        {
+            let mut list = DeArray::new();
+            list.push(gateway.clone());
+            *gateway.get_mut() = DeValue::Array(list);
+        }
+    }
 }
 
 /// Reads the traces of a link and checks the order of its schedule.

@@ -315,6 +315,12 @@ fn mistakes_are_answered_by_place_and_remedy() {
             "no neighbour",
         ),
         (
+            "name = \"t\"\n[[host]]\nname = \"a\"\nrole = \"user\"\ngateway = [\"a\", 5]",
+            5,
+            "gateway = [\"a\", 5]",
+            "expected a string",
+        ),
+        (
             &format!("{hosts}[[host]]\nname = \"a\"\nrole = \"user\""),
             9,
             "name = \"a\"",

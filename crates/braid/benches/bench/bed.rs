@@ -3,9 +3,9 @@
 use std::net::{SocketAddr, TcpListener};
 use std::time::Duration;
 
-use braid::bed::{self, Bed};
-use braid::cmd::render::render_config;
 use braid::failure::Failure;
+use braid_testbed::bed::{self, Bed};
+use braid_testbed::render::render_config;
 use braid_testbed::{Options, netns};
 
 /// Longest that anything is waited for.
@@ -22,7 +22,7 @@ pub fn up(links: [(&str, &str); 2]) -> Result<Bed, Failure> {
         render: Some(render_config()?),
         ..Options::default()
     };
-    let mut bed = Bed::up(spec, options, || Ok(()))?;
+    let mut bed = Bed::up(spec, options, || false)?;
     bed.start("server", LONGEST)?;
     bed.start("box", LONGEST)?;
     bed.wait_for_intake(LONGEST)?;

@@ -106,7 +106,7 @@ impl Idle {
 }
 
 /// The testbed with box and server running.
-struct Bed(braid::bed::Bed);
+struct Bed(braid_testbed::bed::Bed);
 
 impl Bed {
     /// Serves answers on the content host; its address.

@@ -9,9 +9,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use braid::bed::Bed;
 use braid::failure::Failure;
 use braid_testbed::LinkChange;
+use braid_testbed::bed::Bed;
 use serde::Serialize;
 
 use crate::bed;

@@ -25,7 +25,11 @@ pub enum Lab {
     /// random numbers. Wrong input ends with exit code 2, a flow that does not arrive with 1.
     Fct(FctArgs),
     /// List the experiments.
-    List,
+    List {
+        /// Only those that run so.
+        #[arg(long, value_parser = one_of::<Arm>([Arm::Sim, Arm::Links].map(Arm::name)))]
+        arm: Option<Arm>,
+    },
     /// Run experiments, and say of each whether what was expected holds.
     ///
     /// Puts below --out, for each experiment and arm, one JSON file a cell with every run, the
@@ -34,12 +38,10 @@ pub enum Lab {
     Run(RunArgs),
     /// Make report.html and report.md of the results in a directory.
     ///
-    /// Puts beside each other what was reported and what was measured, and says what holds.
-    Report {
-        /// What `braid lab run` had for --out.
-        #[arg(value_name = "DIR")]
-        directory: PathBuf,
-    },
+    /// Both put beside each other what was reported and what was measured, and say what holds, with
+    /// parameters, seeds and commands. The first has every table and figure and needs nothing else,
+    /// the second one figure of each result. The same results give the same bytes.
+    Report(ReportArgs),
     /// Run random worlds and look for one in which something does not hold.
     ///
     /// Each seed stands for a topology, middleboxes, faults, sizes and settings; all oracles watch.
@@ -64,7 +66,7 @@ pub struct SwarmArgs {
 /// Arguments of `braid lab run`.
 #[derive(Debug, Args)]
 pub struct RunArgs {
-    /// Experiments, as `braid lab list` shows them.
+    /// Experiments, as `braid lab list` shows them; all: each that runs on the arm.
     #[arg(value_name = "ID", required = true)]
     pub ids: Vec<String>,
     /// How to run: in virtual time (sim), which is usual, or over real, emulated links (links), which
@@ -81,6 +83,20 @@ pub struct RunArgs {
     #[arg(long, value_name = "N", default_value_t = 1, allow_negative_numbers = true,
           value_parser = whole::<u64>(0..=u64::MAX))]
     pub seed: u64,
+}
+
+/// Arguments of `braid lab report`.
+#[derive(Debug, Args)]
+pub struct ReportArgs {
+    /// What `braid lab run` had for --out.
+    #[arg(value_name = "DIR")]
+    pub directory: PathBuf,
+    /// Where to put the Markdown instead; with --figures.
+    #[arg(long, value_name = "FILE", requires = "figures")]
+    pub markdown: Option<PathBuf>,
+    /// Where to put its figures; below the directory of --markdown.
+    #[arg(long, value_name = "DIR", requires = "markdown")]
+    pub figures: Option<PathBuf>,
 }
 
 /// Arguments of `braid lab fct`.

@@ -160,6 +160,7 @@ impl Asked {
     fn unexpected(&self, answer: Answer) -> Failure {
         let role = text::role(self.role);
         match answer {
+            Answer::Wrong(why) => Failure::Usage(format!("the {role} says: {why}")),
             Answer::Error(why) => Failure::Run(format!("the {role} says: {why}")),
             _ => Failure::Run(format!("the {role} answered something else")),
         }

@@ -12,9 +12,9 @@ use crate::failure::Failure;
 pub fn run(command: &Lab, json: bool, verbose: bool) -> Result<(), Failure> {
     match command {
         Lab::Fct(args) => fct::run(args, json),
-        Lab::List => experiments::list(json),
+        Lab::List { arm } => experiments::list(*arm, json),
         Lab::Run(args) => experiments::run(args, json),
         Lab::Swarm(args) => swarm::run(args, json, verbose),
-        Lab::Report { directory } => experiments::report(directory, json),
+        Lab::Report(args) => experiments::report(args, json),
     }
 }

@@ -4,9 +4,9 @@ mod ask;
 pub mod demo;
 pub mod docs;
 pub mod lab;
+mod password;
 mod plan;
 mod print;
-pub mod render;
 pub mod serve;
 pub mod testbed;
 
@@ -21,6 +21,7 @@ pub fn run(cli: Cli) -> Result<(), Failure> {
         Command::Demo(args) => demo::run(&args, cli.json),
         Command::Box(args) => serve::boxed(&args, cli.json),
         Command::Server(args) => serve::server(&args, cli.json),
+        Command::Password(args) => password::run(&args, cli.json),
         Command::Plan(args) => plan::run(&args, cli.json),
         Command::Testbed(command) => testbed::run(&command, cli.json),
         Command::Lab(command) => lab::run(&command, cli.json, cli.verbose > 0),

@@ -25,7 +25,7 @@ pub fn run(args: &PlanArgs, json: bool) -> Result<(), Failure> {
         By::Delay => Need::Latency,
     };
     let mut steps = plan(need, &boxes);
-    steps.truncate(args.count.unwrap_or(usize::MAX));
+    steps.truncate(args.count.map_or(usize::MAX, usize::from));
     match json {
         true => print_json(&steps),
         false => print(table(&steps, args.by)),

@@ -3,7 +3,7 @@
 use std::os::fd::AsFd;
 
 use braid_linux::net::SystemError;
-use braid_linux::run::{self, Signals};
+use braid_linux::run::{self, READY, Signals};
 use braid_proxy::config::{BoxConfig, ServerConfig};
 use braid_proxy::control::Request;
 use braid_proxy::status::Role;
@@ -12,9 +12,6 @@ use super::ask::Asked;
 use super::print::print;
 use crate::cli::gateway::{BoxArgs, BoxCommand, ServerArgs, ServerCommand};
 use crate::failure::Failure;
-
-/// What the first line on standard output says once everything is set up.
-pub const READY: &str = "ready";
 
 /// Runs a box until a signal ends it, or asks one that runs.
 pub fn boxed(args: &BoxArgs, json: bool) -> Result<(), Failure> {

@@ -5,10 +5,9 @@ use std::path::Path;
 
 use braid_testbed as testbed;
 use braid_testbed::netns;
-use braid_testbed::{Client, LinkChange, Options, Spec};
+use braid_testbed::{Client, LinkChange, Options, Spec, render};
 
 use super::print::{print, print_json};
-use super::render;
 use crate::cli::Testbed;
 use crate::failure::Failure;
 

@@ -10,9 +10,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use braid::bed::{self, POLL};
-use braid::cmd::render::render_config;
 use braid::kernel_peer::Pattern;
+use braid_testbed::bed::{self, POLL};
+use braid_testbed::render::render_config;
 use braid_testbed::{HostLayout, LinkChange, Options, RenderConfig, Role};
 
 /// Longest that anything is waited for.
@@ -74,8 +74,13 @@ impl Bed {
 
     /// Another network, without box and server.
     pub fn of(description: &str) -> Self {
+        Bed::of_with(description, Box::new(|_, _| None))
+    }
+
+    /// Another network, with neither box nor server running.
+    pub fn of_with(description: &str, render: RenderConfig) -> Self {
         let description = description.replace("NAME", &unique_name());
-        Bed::build(&description, Box::new(|_, _| None))
+        Bed::build(&description, render)
     }
 
     fn build(description: &str, render: RenderConfig) -> Self {
@@ -85,7 +90,7 @@ impl Bed {
             render: Some(render),
             ..Options::default()
         };
-        let bed = bed::Bed::up(spec, options, || Ok(()));
+        let bed = bed::Bed::up(spec, options, || false);
         let bed = Bed(bed.unwrap_or_else(|e| panic!("testbed up: {e}")));
         fs::create_dir_all(bed.www()).expect("the state directory is writable");
         bed
@@ -229,7 +234,8 @@ impl Bed {
         })
     }
 
-    fn www(&self) -> PathBuf {
+    /// What the content host serves.
+    pub fn www(&self) -> PathBuf {
         self.testbed.state_dir().join("content/www")
     }
 
@@ -257,11 +263,15 @@ impl Bed {
 
     /// Starts a download on the user host by a way that curl is told.
     pub fn curl_by(&self, way: &[&str], url: &str) -> Download {
+        self.download(self.exec("user", "curl"), way, url)
+    }
+
+    /// Starts a download by `curl`, on whatever host that runs.
+    pub fn download(&self, mut curl: Command, way: &[&str], url: &str) -> Download {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let to = self.testbed.state_dir().join(format!("fetched{number}"));
-        let child = self
-            .exec("user", "curl")
+        let child = curl
             .args(["-q", "-sS", "--fail", "--max-time", LONGEST_S, "-o"])
             .arg(&to)
             .args(way)

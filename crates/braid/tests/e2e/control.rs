@@ -13,7 +13,7 @@ const JOINING: ProxyStatus = ProxyStatus {
 };
 
 /// Asks the `role` of the testbed, from the machine itself.
-fn ask(bed: &Bed, role: &str, arguments: &[&str]) -> Output {
+pub fn ask(bed: &Bed, role: &str, arguments: &[&str]) -> Output {
     let config = bed
         .testbed
         .state_dir()
@@ -28,7 +28,7 @@ fn ask(bed: &Bed, role: &str, arguments: &[&str]) -> Output {
         .expect("it runs")
 }
 
-fn expect_text(bed: &Bed, role: &str, arguments: &[&str]) -> String {
+pub fn expect_text(bed: &Bed, role: &str, arguments: &[&str]) -> String {
     let output = ask(bed, role, arguments);
     assert!(
         output.status.success(),
@@ -169,7 +169,7 @@ fn a_box_that_is_restarted_knows_its_links() {
 fn who_cannot_be_asked_is_told_apart() {
     let mut bed = Bed::up();
     let unknown = ask(&bed, "box", &["link", "dsl", "off"]);
-    assert_eq!(unknown.status.code(), Some(1));
+    assert_eq!(unknown.status.code(), Some(2));
     let why = "braid: the box says: there is no link \"dsl\"; the links are link1, link2\n";
     assert_eq!(stderr(&unknown), why);
     bed.testbed

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use braid_testbed::Role;
 
 use super::bed::{Bed, render_changed};
+use super::control::status;
 
 #[test]
 #[ignore = "network"]
@@ -58,26 +59,52 @@ fn a_refused_destination_is_reset_at_once() {
     );
 }
 
+/// A host with kernel Multipath TCP that sends and receives some; whether both ends fell back.
+fn exchange_by_multipath(bed: &Bed) -> [bool; 2] {
+    let address = format!("{}:7003", bed.v4("content"));
+    let there = [
+        "--verify", "1", "--expect", "100000", "--send", "5000000", "--seed", "2",
+    ];
+    let here = [
+        "--send", "100000", "--seed", "1", "--verify", "2", "--expect", "5000000",
+    ];
+    let mut listening = bed.kernel_peer("content", &[&["listen", &address], &there[..]].concat());
+    let mut connected = bed.kernel_peer("user", &[&["connect", &address], &here[..]].concat());
+    [&mut connected, &mut listening].map(|peer| {
+        let output = peer.wait();
+        let report = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success(), "{report}");
+        report.contains("\"fallback\":true")
+    })
+}
+
 #[test]
 #[ignore = "network"]
 fn connections_that_are_multipath_already_are_only_forwarded() {
     let bed = Bed::up();
-    let address = format!("{}:7003", bed.v4("content"));
-    let mut listening = bed.kernel_peer(
-        "content",
-        &["listen", &address, "--verify", "1", "--expect", "100000"],
+    assert_eq!(exchange_by_multipath(&bed), [false, false], "it was joined");
+    assert_eq!(status(&bed, "box").counters["accepted"], 0);
+}
+
+#[test]
+#[ignore = "network"]
+fn or_joined_where_the_box_is_told_so() {
+    let proxy = |text| format!("mptcp_hosts = \"proxy\"\n{text}");
+    let bed = Bed::up_with(render_changed(Role::Box, proxy));
+    let before = bed.carried();
+    assert_eq!(
+        exchange_by_multipath(&bed),
+        [true, true],
+        "it was forwarded"
     );
-    let mut connected = bed.kernel_peer(
-        "user",
-        &["connect", &address, "--send", "100000", "--seed", "1"],
-    );
-    for peer in [&mut connected, &mut listening] {
-        let output = peer.wait();
-        let report = String::from_utf8_lossy(&output.stdout);
-        assert!(output.status.success(), "{report}");
+    let after = bed.carried();
+    for link in 0..2 {
+        let carried = after[link] - before[link];
         assert!(
-            report.contains("\"fallback\":false"),
-            "it was joined: {report}"
+            carried > 500_000,
+            "link{} carried {carried} bytes",
+            link + 1
         );
     }
+    assert_eq!(status(&bed, "box").counters["accepted"], 1);
 }

@@ -7,6 +7,8 @@ use braid_testbed::netns;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
+use crate::outcomes::assert_outcomes;
+
 /// A measurement under way; killed when dropped.
 struct Measurement(Child);
 
@@ -85,13 +87,16 @@ fn what_a_killed_measurement_leaves_goes_with_the_next() {
 /// The claims of tiny files are no matter of chance, and Linux stands beside the engine.
 #[test]
 #[ignore = "network"]
-fn an_experiment_runs_over_links() {
+fn experiments_run_over_links() {
     if let Err(reason) = netns::ensure_capable() {
-        return reason.announce("an_experiment_runs_over_links");
+        return reason.announce("experiments_run_over_links");
     }
+    let ids = ["fsa-6a", "fsa-5"];
     let out = std::env::temp_dir().join(format!("braid-links-{}", std::process::id()));
     let run = Command::new(env!("CARGO_BIN_EXE_braid"))
-        .args(["lab", "run", "fsa-6a", "--arm", "links", "--runs", "2"])
+        .args(["lab", "run"])
+        .args(ids)
+        .args(["--arm", "links", "--runs", "2"])
         .args(["--json", "--out"])
         .arg(&out)
         .output()
@@ -104,6 +109,7 @@ fn an_experiment_runs_over_links() {
         return netns::Reason(errors.into_owned()).announce("an experiment over links");
     }
     assert!(run.status.success(), "{errors}");
+    assert_outcomes(&run.stdout, &ids, 1);
     let outcomes: Value = serde_json::from_slice(&run.stdout).expect("JSON");
     let measured = outcomes[0]["measured"].as_object().expect("by claim");
     for (claim, judged) in measured
@@ -114,4 +120,29 @@ fn an_experiment_runs_over_links() {
     }
     let linux: Value = serde_json::from_str(&linux.expect("the cell")).expect("JSON");
     assert_eq!(linux["cell"]["completed"], 2);
+}
+
+/// Through the box and the server that are installed, with curl and nginx at the ends.
+#[test]
+#[ignore = "network"]
+fn a_connection_is_established_in_the_order_of_t_mptcp() {
+    if let Err(reason) = netns::ensure_capable() {
+        return reason.announce("a_connection_is_established_in_the_order_of_t_mptcp");
+    }
+    let out = std::env::temp_dir().join(format!("braid-order-{}", std::process::id()));
+    let run = Command::new(env!("CARGO_BIN_EXE_braid"))
+        .args(["lab", "run", "tm-3", "--runs", "1", "--json", "--out"])
+        .arg(&out)
+        .output()
+        .expect("braid starts");
+    let capture = std::fs::read(out.join("tm-3/links/cells/cold-box.pcapng"));
+    let _ = std::fs::remove_dir_all(&out);
+    let errors = String::from_utf8_lossy(&run.stderr);
+    assert!(run.status.success(), "{errors}");
+    let outcomes: Value = serde_json::from_slice(&run.stdout).expect("JSON");
+    assert_eq!(outcomes[0]["holds"], true, "{outcomes:#}");
+    assert!(
+        capture.expect("a capture").len() > 1_000_000,
+        "the file is in it"
+    );
 }

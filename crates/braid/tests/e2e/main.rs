@@ -4,6 +4,7 @@
 
 mod bad_input;
 mod bed;
+mod browser;
 mod control;
 mod crash;
 mod demo;
@@ -13,4 +14,8 @@ mod interop;
 mod lab;
 mod left_over;
 mod links;
+#[path = "../common/outcomes.rs"]
+mod outcomes;
+mod servers;
 mod socks;
+mod stock;

@@ -173,7 +173,7 @@ impl CongestionControl for Cubic {
         let since_last = ack.now.saturating_since(self.last_ack);
         self.last_ack = ack.now;
         let slow_start = self.cwnd() < self.ssthresh;
-        let limit = self.usage.limit(ack);
+        let limit = self.usage.limit(ack, slow_start);
         if !self.recovery.may_grow(ack) {
             return;
         }

@@ -82,7 +82,7 @@ impl NewReno {
         self.untouched = None;
         self.usage.on_ack(ack);
         let slow_start = self.cwnd < self.ssthresh;
-        let limit = self.usage.limit(ack);
+        let limit = self.usage.limit(ack, slow_start);
         if !self.recovery.may_grow(ack) || self.cwnd >= limit {
             return;
         }

@@ -11,8 +11,10 @@ use braid_wire::Instant;
 
 use crate::cc::RateSample;
 
-/// Acknowledgements behind the first from which on a train tells something.
+/// Acknowledgements behind the first from which on a train tells something, and the part of a round trip
+/// that it lasts at least: of a shorter one a busy host, or a link that collects, has made a heap.
 const TRAIN: u32 = 2;
+const TRAIN_LASTS: u32 = 16;
 
 /// Round trips that a highest rate counts for, and as many again.
 const PEAK_PERIOD: u32 = 10;
@@ -74,10 +76,11 @@ impl Train {
         }
         self.last = now;
         self.acks += 1;
-        let ns = now.saturating_since(self.start).as_nanos();
+        let lasted = now.saturating_since(self.start);
         let bytes = u128::from(delivered - self.delivered);
-        let rate = (bytes * 1_000_000_000).checked_div(ns)?;
-        (self.acks > TRAIN).then(|| u64::try_from(rate).unwrap_or(u64::MAX))
+        let rate = (bytes * 1_000_000_000).checked_div(lasted.as_nanos())?;
+        let tells = self.acks > TRAIN && lasted >= min_rtt / TRAIN_LASTS;
+        tells.then(|| u64::try_from(rate).unwrap_or(u64::MAX))
     }
 }
 
@@ -363,23 +366,36 @@ mod tests {
         for _ in 0..4 {
             flow.send(1000, 1000, false);
         }
-        for (at, una, peak) in [(1100, 1001, 7), (1102, 2001, 7), (1104, 3001, 500_000)] {
+        for (at, una, peak) in [(1100, 1001, 7), (1108, 2001, 7), (1116, 3001, 125_000)] {
             flow.ack(at, una, None);
             assert_eq!(flow.rate.peak(), peak, "{at}");
         }
-        flow.ack(1150, 4001, None);
-        assert_eq!(flow.rate.peak(), 500_000);
+        flow.ack(1160, 4001, None);
+        assert_eq!(flow.rate.peak(), 125_000);
         // Ten round trips later a lower rate counts, and after as many again alone.
         let mut una = 4001;
-        for (from, peak) in [(2200, 500_000), (3300, 250_000)] {
+        for (from, peak) in [(2300, 125_000), (3400, 62_500)] {
             for _ in 0..3 {
                 flow.send(from - 100, 1000, false);
             }
             for n in 0..3 {
                 una += 1000;
-                flow.ack(from + 4 * n, una, None);
+                flow.ack(from + 16 * n, una, None);
             }
             assert_eq!(flow.rate.peak(), peak, "{from}");
         }
+    }
+
+    /// Acknowledgements that a busy host takes one right behind the other.
+    #[test]
+    fn a_heap_is_no_train() {
+        let mut flow = Flow::new();
+        for _ in 0..8 {
+            flow.send(1000, 1000, false);
+        }
+        for n in 1..=8 {
+            flow.ack(1100 + n, 1000 * n + 1, None);
+        }
+        assert_eq!(flow.rate.peak(), 0);
     }
 }

@@ -15,14 +15,14 @@ use super::flow;
 use crate::cell::{Cell, RunResult, run_seed};
 
 /// The host that opens connections.
-pub(super) const CLIENT: &str = "client";
+pub(crate) const CLIENT: &str = "client";
 /// The host that accepts them.
-pub(super) const SERVER: &str = "server";
+pub(crate) const SERVER: &str = "server";
 
 /// Priority of the two ends: below the emulator, which must be on time for both.
-pub(super) const END_PRIORITY: i32 = EMULATOR_PRIORITY - 1;
+pub(crate) const END_PRIORITY: i32 = EMULATOR_PRIORITY - 1;
 /// How often a run in wall-clock time looks whether it is to end.
-pub(super) const TICK: Duration = Duration::from_millis(250);
+pub(crate) const TICK: Duration = Duration::from_millis(250);
 
 /// A run during which the emulator was later than this at the 99th percentile is thrown away.
 const TOLERABLE_US: f64 = 1_000.0;
@@ -37,12 +37,12 @@ pub(super) fn interrupt() {
     INTERRUPTED.store(true, Ordering::Relaxed);
 }
 
-pub(super) fn interrupted() -> bool {
+pub(crate) fn interrupted() -> bool {
     INTERRUPTED.load(Ordering::Relaxed)
 }
 
 /// The testbed of a cell.
-pub(super) struct Bed {
+pub(crate) struct Bed {
     pub testbed: Testbed,
     repeated: u64,
 }
@@ -57,24 +57,25 @@ impl std::fmt::Debug for Bed {
 }
 
 impl Bed {
-    /// Builds it. The hosts are routers, so that what one engine sends through its device leaves
-    /// by the links.
-    pub fn build(cell: &Cell) -> Result<Bed, Error> {
-        netns::capability().map_err(|reason| {
-            Error::Run(format!("runs over links need network namespaces: {reason}"))
-        })?;
-        remove_abandoned();
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let (pid, count) = (std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+    /// Builds it, with links for so many paths. The hosts are routers, so that what one engine sends
+    /// through its device leaves by the links. `others` are joined to these routers by a link each,
+    /// which has the other's name.
+    pub fn build(paths: usize, others: &[(&str, &str)]) -> Result<Bed, Error> {
         let mut text = format!(
-            "name = \"{PREFIX}{pid}-{count}\"\n\
+            "name = \"{}\"\n\
              [[host]]\nname = \"{CLIENT}\"\nrole = \"router\"\n\
-             [[host]]\nname = \"{SERVER}\"\nrole = \"router\"\n"
+             [[host]]\nname = \"{SERVER}\"\nrole = \"router\"\n",
+            new_name()?
         );
-        for n in 0..cell.paths.specs().len() {
-            let link = link_name(n);
-            text +=
-                &format!("[[link]]\nname = \"{link}\"\nfrom = \"{CLIENT}\"\nto = \"{SERVER}\"\n");
+        let join = |link: &str, from: &str, to: &str| {
+            format!("[[link]]\nname = \"{link}\"\nfrom = \"{from}\"\nto = \"{to}\"\n")
+        };
+        for n in 0..paths {
+            text += &join(&link_name(n), CLIENT, SERVER);
+        }
+        for (other, router) in others {
+            text += &format!("[[host]]\nname = \"{other}\"\nrole = \"user\"\n");
+            text += &join(other, other, router);
         }
         let spec = Spec::parse(&text, Path::new("lab")).map_err(|e| Error::Run(e.to_string()))?;
         let testbed = Testbed::up(spec, Options::default()).map_err(run_error)?;
@@ -84,43 +85,40 @@ impl Bed {
         })
     }
 
-    /// Runs `measure` with links as they are in run `index` of `cell`, again if the emulator was
-    /// late. Every attempt has the same seed, which is handed to `measure`.
+    /// Runs `measure` with links as they are in run `index` of `cell`.
     pub fn run(
         &mut self,
         cell: &Cell,
         index: u64,
-        mut measure: impl FnMut(u64) -> Result<RunResult, Error>,
+        measure: impl FnMut(u64) -> Result<RunResult, Error>,
     ) -> Result<RunResult, Error> {
         let seed = run_seed(cell.seed, index);
-        let mut worst = 0.0f64;
-        for _ in 0..ATTEMPTS {
-            let paths = flow::paths(cell, seed).into_iter();
-            let courses = paths.enumerate().map(|(n, path)| {
-                [path.up, path.down].map(|settings| Course {
-                    schedule: flow::schedule(cell, n, &settings),
-                    settings,
-                })
-            });
-            let restarted = self.testbed.restart_links(courses.collect(), seed);
+        let paths = flow::paths(cell, seed).into_iter();
+        let courses = paths.enumerate().map(|(n, path)| {
+            [path.up, path.down].map(|settings| Course {
+                schedule: flow::schedule(cell, n, &settings),
+                settings,
+            })
+        });
+        self.measured(&courses.collect::<Vec<_>>(), seed, measure)
+    }
+
+    /// Runs `measure` with links that take these courses from its start on, again if the emulator was
+    /// late. Every attempt has the same seed, which is handed to `measure`.
+    pub fn measured<T>(
+        &mut self,
+        courses: &[[Course; 2]],
+        seed: u64,
+        mut measure: impl FnMut(u64) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        let testbed = &self.testbed;
+        on_time(ATTEMPTS, &mut self.repeated, || {
+            let restarted = testbed.restart_links(courses.to_vec(), seed);
             restarted.map_err(run_error)?;
-            self.testbed.reset_lateness().map_err(run_error)?;
+            testbed.reset_lateness().map_err(run_error)?;
             let result = measure(seed)?;
-            if interrupted() {
-                return Err(Error::Run("interrupted".to_owned()));
-            }
-            let late = self.testbed.lateness().map_err(run_error)?;
-            if late.p99_us <= TOLERABLE_US {
-                return Ok(result);
-            }
-            worst = worst.max(late.p99_us);
-            self.repeated += 1;
-        }
-        Err(Error::Busy(format!(
-            "this machine is too busy to emulate links: in {ATTEMPTS} attempts in a row packets \
-             were late, by up to {:.1} ms at the 99th percentile",
-            worst / 1e3
-        )))
+            Ok((result, testbed.lateness().map_err(run_error)?.p99_us))
+        })
     }
 
     pub fn repeated(&self) -> u64 {
@@ -135,11 +133,48 @@ impl Bed {
 }
 
 /// Name of the interface at both ends of path `n`.
-pub(super) fn link_name(n: usize) -> String {
+pub(crate) fn link_name(n: usize) -> String {
     format!("path{n}")
 }
 
-pub(super) fn run_error(error: impl std::fmt::Display) -> Error {
+/// A name for a testbed that no other process has; what such processes left behind is removed.
+pub(super) fn new_name() -> Result<String, Error> {
+    netns::capability().map_err(|reason| {
+        Error::Run(format!("runs over links need network namespaces: {reason}"))
+    })?;
+    remove_abandoned();
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let (pid, count) = (std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+    Ok(format!("{PREFIX}{pid}-{count}"))
+}
+
+/// What the first of `attempts` gives during which the emulator was on time: each tells how late it
+/// was, at the 99th percentile in µs. Counts what was thrown away.
+pub(super) fn on_time<T>(
+    attempts: u32,
+    repeated: &mut u64,
+    mut attempt: impl FnMut() -> Result<(T, f64), Error>,
+) -> Result<T, Error> {
+    let mut worst = 0.0f64;
+    for _ in 0..attempts {
+        let (result, late_us) = attempt()?;
+        if interrupted() {
+            return Err(Error::Run("interrupted".to_owned()));
+        }
+        if late_us <= TOLERABLE_US {
+            return Ok(result);
+        }
+        worst = worst.max(late_us);
+        *repeated += 1;
+    }
+    Err(Error::Busy(format!(
+        "this machine is too busy to emulate links: in {attempts} attempts in a row packets were \
+         late, by up to {:.1} ms at the 99th percentile",
+        worst / 1e3
+    )))
+}
+
+pub(crate) fn run_error(error: impl std::fmt::Display) -> Error {
     Error::Run(error.to_string())
 }
 

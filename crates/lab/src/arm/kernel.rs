@@ -57,26 +57,9 @@ pub struct Kernel {
 
 impl Kernel {
     pub(super) fn open(cell: &Cell) -> Result<Kernel, Error> {
-        let bed = Bed::build(cell)?;
-        let metrics = format!("initcwnd {} congctl {}", cell.initial_window, cell.cc);
-        let limits = format!("mptcp limits set subflows {SUBFLOW_LIMIT}\n");
-        let (mut there, mut back) = (limits.clone(), limits);
-        back += &format!("addr add {}/32 dev lo\n", transfer::SERVER);
-        for n in 0..cell.paths.specs().len() {
-            let (address, link, table) = (client_addr(n), bed::link_name(n), FIRST_TABLE + n);
-            there += &format!(
-                "addr add {address}/32 dev {link}\n\
-                 route add default dev {link} src {address} table {table} {metrics}\n\
-                 rule add from {address}/32 lookup {table} pref {table}\n\
-                 mptcp endpoint add {address} dev {link} subflow\n"
-            );
-            back += &format!(
-                "route add {address}/32 dev {link} src {} {metrics}\n",
-                transfer::SERVER
-            );
-        }
-        bed.testbed.ip(CLIENT, &there).map_err(run_error)?;
-        bed.testbed.ip(SERVER, &back).map_err(run_error)?;
+        let paths = cell.paths.specs().len();
+        let bed = Bed::build(paths, &[])?;
+        addresses(&bed, paths, (&cell.cc, cell.initial_window))?;
         Ok(Kernel { bed })
     }
 
@@ -99,6 +82,34 @@ impl Kernel {
     pub(super) fn repeated(&self) -> u64 {
         self.bed.repeated()
     }
+}
+
+/// Gives client and server addresses, endpoints and routes over each of the paths, with this
+/// congestion control and initial window.
+pub(crate) fn addresses(
+    bed: &Bed,
+    paths: usize,
+    (cc, initial_window): (&str, u32),
+) -> Result<(), Error> {
+    let metrics = format!("initcwnd {initial_window} congctl {cc}");
+    let limits = format!("mptcp limits set subflows {SUBFLOW_LIMIT}\n");
+    let (mut there, mut back) = (limits.clone(), limits);
+    back += &format!("addr add {}/32 dev lo\n", transfer::SERVER);
+    for n in 0..paths {
+        let (address, link, table) = (client_addr(n), bed::link_name(n), FIRST_TABLE + n);
+        there += &format!(
+            "addr add {address}/32 dev {link}\n\
+             route add default dev {link} src {address} table {table} {metrics}\n\
+             rule add from {address}/32 lookup {table} pref {table}\n\
+             mptcp endpoint add {address} dev {link} subflow\n"
+        );
+        back += &format!(
+            "route add {address}/32 dev {link} src {} {metrics}\n",
+            transfer::SERVER
+        );
+    }
+    bed.testbed.ip(CLIENT, &there).map_err(run_error)?;
+    bed.testbed.ip(SERVER, &back).map_err(run_error)
 }
 
 /// One transfer between the two namespaces.

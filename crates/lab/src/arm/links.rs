@@ -46,28 +46,9 @@ pub struct Links {
 
 impl Links {
     pub(super) fn open(cell: &Cell) -> Result<Links, Error> {
-        let bed = Bed::build(cell)?;
-        let device = |host| {
-            let made = || Tun::create(DEVICE).map_err(io::Error::other);
-            netns::run_inside(&bed.namespace(host)?, made).map_err(run_error)
-        };
-        let (client, server) = (device(CLIENT)?, device(SERVER)?);
-        // As large as super-segments come, and a queue that no burst overflows.
-        let up = format!("link set {DEVICE} mtu 65535 txqueuelen 4000 multicast off up\n");
-        let (mut there, mut back) = (up.clone(), up);
-        back += &format!("route add {}/32 dev {DEVICE}\n", transfer::SERVER);
-        for n in 0..cell.paths.specs().len() {
-            let (address, link) = (client_addr(n), bed::link_name(n));
-            let table = FIRST_TABLE + n;
-            there += &format!(
-                "route add {address}/32 dev {DEVICE}\n\
-                 route add default dev {link} table {table}\n\
-                 rule add from {address}/32 lookup {table} pref {table}\n"
-            );
-            back += &format!("route add {address}/32 dev {link}\n");
-        }
-        bed.testbed.ip(CLIENT, &there).map_err(run_error)?;
-        bed.testbed.ip(SERVER, &back).map_err(run_error)?;
+        let paths = cell.paths.specs().len();
+        let bed = Bed::build(paths, &[])?;
+        let (client, server) = devices(&bed, paths)?;
         Ok(Links {
             bed,
             client,
@@ -96,7 +77,34 @@ impl Links {
     }
 }
 
-fn discard(device: &mut Tun) {
+/// The devices of client and server, with routes over each of the paths.
+pub(crate) fn devices(bed: &Bed, paths: usize) -> Result<(Tun, Tun), Error> {
+    let device = |host| {
+        let made = || Tun::create(DEVICE).map_err(io::Error::other);
+        netns::run_inside(&bed.namespace(host)?, made).map_err(run_error)
+    };
+    let devices = (device(CLIENT)?, device(SERVER)?);
+    // As large as super-segments come, and a queue that no burst overflows.
+    let up = format!("link set {DEVICE} mtu 65535 txqueuelen 4000 multicast off up\n");
+    let (mut there, mut back) = (up.clone(), up);
+    back += &format!("route add {}/32 dev {DEVICE}\n", transfer::SERVER);
+    for n in 0..paths {
+        let (address, link) = (client_addr(n), bed::link_name(n));
+        let table = FIRST_TABLE + n;
+        there += &format!(
+            "route add {address}/32 dev {DEVICE}\n\
+             route add default dev {link} table {table}\n\
+             rule add from {address}/32 lookup {table} pref {table}\n"
+        );
+        back += &format!("route add {address}/32 dev {link}\n");
+    }
+    bed.testbed.ip(CLIENT, &there).map_err(run_error)?;
+    bed.testbed.ip(SERVER, &back).map_err(run_error)?;
+    Ok(devices)
+}
+
+/// Throws away what an earlier run has left.
+pub(crate) fn discard(device: &mut Tun) {
     while let Ok(Some(_)) = device.recv() {}
 }
 
@@ -166,11 +174,11 @@ fn stack(cell: &Cell, seed: u64, node: u32, history: Option<&History>) -> Result
     Ok(stack)
 }
 
-fn event() -> Result<OwnedFd, Error> {
+pub(crate) fn event() -> Result<OwnedFd, Error> {
     eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(run_error)
 }
 
-fn joined<T>(thread: thread::ScopedJoinHandle<'_, T>) -> T {
+pub(crate) fn joined<T>(thread: thread::ScopedJoinHandle<'_, T>) -> T {
     let result = thread.join();
     result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }

@@ -97,7 +97,10 @@ fn versions(arm: Arm) -> Vec<(String, String)> {
     let mut versions = vec![("version", env!("CARGO_PKG_VERSION").to_owned())];
     if !arm.is_virtual() {
         let uname = rustix::system::uname();
-        versions.push(("kernel", uname.release().to_string_lossy().into_owned()));
+        let release = uname.release().to_string_lossy();
+        // What follows the number is the name of whoever built it.
+        let number = release.split('-').next().unwrap_or_default();
+        versions.push(("kernel", number.to_owned()));
     }
     let named = |(name, value): (&str, String)| (name.to_owned(), value);
     versions.into_iter().map(named).collect()

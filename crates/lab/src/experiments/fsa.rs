@@ -364,6 +364,7 @@ pub const FSA_3: Definition = Definition {
             );
             session.figure(&format!("rtos-{}", file_name(label)), figure);
         }
+        session.lead_with("rtos-cubic-iw10");
         Ok(())
     },
 };
@@ -485,6 +486,7 @@ fn fsa_5(session: &mut Session<'_>) -> Result<(), Error> {
         body: Body::Plane(series),
     };
     session.figure("alpha", figure);
+    session.lead_with("alpha");
     Ok(())
 }
 

@@ -17,6 +17,7 @@ mod psnr;
 mod series;
 mod session;
 mod sweep;
+mod tm;
 mod verdict;
 
 #[cfg(test)]
@@ -48,6 +49,10 @@ pub static ALL: &[Definition] = &[
     maps::MAPS_3,
     maps::MAPS_4,
     maps::MAPS_5,
+    tm::TM_1,
+    tm::TM_3,
+    tm::TM_5A,
+    tm::TM_5B,
     failover::FAILOVER,
     grid::GRID,
     kernel::KERNEL,

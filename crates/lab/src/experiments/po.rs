@@ -465,12 +465,13 @@ fn figures(session: &mut Session<'_>, cells: &[Cell]) {
             (scheme.name, cells.iter().map(bar).collect())
         });
         let title = format!("Mean throughput by loss: {what}");
-        let figure = bars(
+        let mut figure = bars(
             &title,
             &note(session),
             "throughput (Mb/s)",
             (&losses, series.collect()),
         );
+        figure.x.label = "loss on each path".to_owned();
         session.figure(&what.replace(' ', "-"), figure);
     }
 }

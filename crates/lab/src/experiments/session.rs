@@ -11,6 +11,9 @@ use crate::fct::{self, Cell, Row, RunResult};
 use crate::plot::Figure;
 use crate::spread::Spread;
 
+/// Long sessions over links that are under way at a time.
+const ABREAST: usize = 3;
+
 /// A run of an experiment: measures cells and collects what is found.
 #[derive(Debug)]
 pub struct Session<'a> {
@@ -86,8 +89,9 @@ impl<'a> Session<'a> {
         fct::run(cell, arm, runs, threads, progress)
     }
 
-    /// Makes `runs` runs by `run`, which is given number and seed, in the simulator: runs of the same
-    /// number have the same seed whatever they are runs of.
+    /// Makes `runs` runs by `run`, which is given number and seed: runs of the same number have the
+    /// same seed whatever they are runs of. In wall-clock time, which most of them spend waiting,
+    /// a few are made at a time.
     ///
     /// # Errors
     /// Those of `run`.
@@ -98,11 +102,19 @@ impl<'a> Session<'a> {
     ) -> Result<Vec<T>, Error> {
         let spread = Spread {
             runs,
-            threads: self.request.threads,
+            threads: match self.arm().is_virtual() {
+                true => self.request.threads,
+                false => ABREAST,
+            },
             progress: self.request.progress,
         };
         let seed = |index| fct::run_seed(self.request.seed, index);
         spread.over(|| Ok(()), |(), index| run(index, seed(index)), |()| ())
+    }
+
+    /// One more run is finished, where none of the above was asked for it.
+    pub fn finished(&self) {
+        (self.request.progress)();
     }
 
     /// Records `value` under a name that is a file name without extension.
@@ -140,10 +152,17 @@ impl<'a> Session<'a> {
         self.findings.outcome.tables.push(table);
     }
 
-    /// Adds a figure under a name that is a file name without extension.
+    /// Adds a figure under a name that is a file name without extension. The first one stands for
+    /// the experiment where there is room for one only.
     pub fn figure(&mut self, name: &str, figure: Figure) {
         self.findings.outcome.figures.push(name.to_owned());
         self.findings.figures.push((name.to_owned(), figure));
+    }
+
+    /// Puts the figure called `name` before all others.
+    pub fn lead_with(&mut self, name: &str) {
+        self.findings.outcome.figures.sort_by_key(|n| n != name);
+        self.findings.figures.sort_by_key(|(n, _)| n != name);
     }
 }
 
@@ -152,8 +171,8 @@ impl<'a> Session<'a> {
 #[derive(Debug)]
 pub(super) struct Common<T>(Mutex<Vec<(Key, Arc<Vec<T>>)>>);
 
-/// Of which runs: what they are called, how many, of which seed, by how many threads.
-type Key = (String, u64, u64, usize);
+/// Of which runs: what they are called, on which arm, how many, of which seed, by how many threads.
+type Key = (String, Arm, u64, u64, usize);
 
 impl<T: Send> Common<T> {
     pub const fn new() -> Self {
@@ -167,7 +186,8 @@ impl<T: Send> Common<T> {
         (name, runs): (String, u64),
         run: impl Fn(u64, u64) -> Result<T, Error> + Sync,
     ) -> Result<Arc<Vec<T>>, Error> {
-        let key = (name, runs, session.seed(), session.request.threads);
+        let threads = session.request.threads;
+        let key = (name, session.arm(), runs, session.seed(), threads);
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, found)) = known.iter().find(|(k, _)| *k == key) {
             (0..runs).for_each(|_| (session.request.progress)());

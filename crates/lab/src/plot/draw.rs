@@ -86,7 +86,7 @@ pub fn scene(figure: &Figure) -> Scene {
 /// The vertical axis over all values and the ends of their error bars.
 fn vertical(figure: &Figure, series: &[Series], ends: (f64, f64)) -> Placed {
     let values = series.iter().flat_map(|s| &s.points).flat_map(|p| {
-        let (low, high) = p.range.unwrap_or((p.y, p.y));
+        let (low, high) = p.ends().unwrap_or((p.y, p.y));
         [p.y, low, high]
     });
     Placed::new(figure.y.scale, scale::range(&figure.y, values, true), ends)
@@ -264,6 +264,7 @@ impl Page {
     fn plane(&mut self, series: &[Series], figure: &Figure, (x, y): (&Placed, &Placed)) {
         let shown =
             |p: &Point| scale::shows(figure.x.scale, p.x) && scale::shows(figure.y.scale, p.y);
+        let mut dots = Vec::new();
         for (n, one) in series.iter().enumerate() {
             let style = style::nth(n);
             // What cannot be shown interrupts the line.
@@ -276,35 +277,37 @@ impl Page {
                 for point in run {
                     self.error_bar(x.at(point.x), point, y, style.colour);
                 }
-                self.run(one.mark, places, style);
+                match one.mark {
+                    Mark::Line => self.run(thinned(&places), &places, style),
+                    Mark::Steps => self.run(thinned(&stepped(&places)), &places, style),
+                    Mark::Dots => dots.extend(places.into_iter().map(|place| (n, place))),
+                }
             }
         }
+        self.dots(dots);
     }
 
-    fn run(&mut self, mark: Mark, places: Vec<Place>, style: Style) {
-        let line = match mark {
-            Mark::Line => thinned(&places),
-            Mark::Steps => thinned(&stepped(&places)),
-            Mark::Dots => Vec::new(),
-        };
+    fn run(&mut self, line: Vec<Place>, places: &[Place], style: Style) {
         self.shapes.push(Shape::Line {
             points: line,
             width: 1.8,
             dash: style.dash,
             colour: style.colour,
         });
-        if mark == Mark::Dots {
-            let mut cells = BTreeSet::new();
-            for place in places {
-                // Dots on one spot look like one.
-                if cells.insert(((place.0 * 2.0) as i64, (place.1 * 2.0) as i64)) {
-                    self.marker(place, 1.3, style);
-                }
-            }
-            return;
-        }
-        for place in marked(&places) {
+        for place in marked(places) {
             self.marker(place, 3.6, style);
+        }
+    }
+
+    /// Dots of all series from left to right, so that none lies under another's.
+    fn dots(&mut self, mut dots: Vec<(usize, Place)>) {
+        dots.sort_by(|(_, a), (_, b)| a.0.total_cmp(&b.0));
+        let mut cells = BTreeSet::new();
+        for (n, place) in dots {
+            // Dots on one spot look like one.
+            if cells.insert((n, (place.0 * 2.0) as i64, (place.1 * 2.0) as i64)) {
+                self.marker(place, 1.3, style::nth(n));
+            }
         }
     }
 
@@ -329,7 +332,7 @@ impl Page {
     }
 
     fn error_bar(&mut self, x: f64, point: &Point, y: &Placed, colour: Colour) {
-        let Some((low, high)) = point.range else {
+        let Some((low, high)) = point.ends() else {
             return;
         };
         let ends = [y.at(low), y.at(high)];

@@ -128,6 +128,15 @@ impl Point {
             range: Some((y - error, y + error)),
         }
     }
+
+    /// Ends of the error bar as it is shown: what is not negative is not drawn as if it could be.
+    pub(super) fn ends(&self) -> Option<(f64, f64)> {
+        let (low, high) = self.range?;
+        match self.y >= 0.0 {
+            true => Some((low.max(0.0), high)),
+            false => Some((low, high)),
+        }
+    }
 }
 
 impl Series {

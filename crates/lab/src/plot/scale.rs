@@ -105,6 +105,7 @@ pub fn range(axis: &Axis, values: impl Iterator<Item = f64>, zero: bool) -> (f64
     match (axis.scale, zero) {
         (Scale::Log, true) => (low / 1.2, high * 1.2),
         (Scale::Linear, true) if axis.format == Format::Percent && high <= 1.0 => (0.0, 1.0),
+        (Scale::Linear, true) if low == 0.0 && high == 0.0 => (0.0, 1.0),
         (Scale::Linear, true) => {
             let (low, high) = (low.min(0.0), high.max(0.0));
             let step = step((high - low) / 6.0);

@@ -183,6 +183,24 @@ fn a_distribution_function_rises_from_0_to_1() {
 }
 
 #[test]
+fn an_axis_begins_at_zero_where_nothing_is_below() {
+    let mut figure = bars();
+    let Body::Bars { series, .. } = &mut figure.body else {
+        unreachable!()
+    };
+    series[0].points[0].range = Some((-5.0, 12.0));
+    assert!(!figure.svg().contains('\u{2212}'));
+    let Body::Bars { series, .. } = &mut figure.body else {
+        unreachable!()
+    };
+    for point in series.iter_mut().flat_map(|s| &mut s.points) {
+        *point = Point::new(0.0, 0.0);
+    }
+    let svg = figure.svg();
+    assert!(svg.contains(">1.0<") && !svg.contains('\u{2212}'), "{svg}");
+}
+
+#[test]
 fn what_cannot_be_drawn_is_left_out() {
     let mut figure = lines();
     figure.y.scale = Scale::Log;

@@ -4,11 +4,14 @@
 //! report reads nothing but these files, so results of several runs, arms and machines can stand in
 //! one directory.
 
-mod page;
+mod html;
+mod markdown;
+mod parts;
 mod store;
 
 #[cfg(test)]
 mod tests;
 
-pub use page::{html, markdown};
+pub use html::html;
+pub use markdown::{markdown, publish};
 pub use store::{Stored, load, prepare, store};

@@ -148,10 +148,11 @@ fn write_json(path: &Path, value: &impl serde::Serialize) -> Result<(), String> 
 ///
 /// # Errors
 /// One line that names it.
-fn write(path: &Path, bytes: &[u8]) -> Result<(), String> {
+pub(super) fn write(path: &Path, bytes: &[u8]) -> Result<(), String> {
     fs::write(path, bytes).map_err(|e| failed("write", path, &e))
 }
 
-fn failed(what: &str, path: &Path, error: &io::Error) -> String {
+/// What could not be done, with which file, and why.
+pub(super) fn failed(what: &str, path: &Path, error: &io::Error) -> String {
     format!("cannot {what} {}: {error}", path.display())
 }

@@ -133,11 +133,31 @@ fn the_page_stands_alone_and_says_what_holds() {
     }
     assert!(html(&stored(false)).contains(">does not hold<"));
     let text = markdown(&stored(false));
-    assert!(
-        text.contains("| a > b: above 5 \\| % | +3 % | 4.500 \\| % | does not hold: too few |"),
-        "{text}"
-    );
-    assert!(text.contains("![fct](x-1/sim/fct.svg)"));
+    for expected in [
+        "| id | what is compared | source | sim |\n",
+        "| [x-1](#x-1) | A <b> & C | paper | does not hold (0 of 1 claims do) |\n",
+        "| a > b: above 5 \\| % | +3 % | 4.500 \\| % | does not hold |\n",
+        "- a > b (sim): too few\n",
+        "**sim**: `braid lab run x-1 --arm sim --runs 30 --seed 1`; queue: 50\n",
+        "![fct](x-1/sim/fct.svg)\n",
+    ] {
+        assert!(text.contains(expected), "{expected}\n{text}");
+    }
+}
+
+/// Of each result its first figure, beside the page.
+#[test]
+fn a_page_elsewhere_has_its_figures_beside_it() {
+    let scratch = Scratch::new("report-publish");
+    store(&scratch.0, &findings(true)).unwrap();
+    let stored = load(&scratch.0).unwrap();
+    let [page, figures] = ["docs/results.md", "docs/figures"].map(|name| scratch.0.join(name));
+    let text = publish(&stored, &page, &figures).unwrap();
+    assert!(text.contains("![fct](figures/x-1-sim-fct.svg)"), "{text}");
+    let figure = fs::read_to_string(figures.join("x-1-sim-fct.svg")).unwrap();
+    assert_eq!(figure, stored[0].svgs[0]);
+    let error = publish(&stored, &page, &scratch.0.join("elsewhere")).unwrap_err();
+    assert!(error.contains("are to be below"), "{error}");
 }
 
 /// What was measured on both arms stands in one row, and what only one has is not lost.
@@ -151,12 +171,17 @@ fn arms_stand_side_by_side() {
     results[0].outcome.verdicts = vec![value("a", 0.5), value("b", 0.5)];
     results[1].outcome.verdicts = vec![value("a", 2.0), value("c", 0.25)];
     results[1].outcome.arm = "links".to_owned();
+    let kernel = ("kernel".to_owned(), "6.18".to_owned());
+    results[1].outcome.parameters.push(kernel);
     let text = markdown(&results);
     for row in [
         "| must hold | reported | measured (sim) | measured (links) | holds? |",
         "| a: at most 1 |  | 0.500 | 2 | sim holds; links does not hold |",
         "| b: at most 1 |  | 0.500 |  | holds |",
         "| c: at most 1 |  |  | 0.250 | holds |",
+        "holds (2 of 2 claims) | does not hold (1 of 2 claims do) |",
+        // Only what differs.
+        "**links**: `braid lab run x-1 --arm links --runs 30 --seed 1`; kernel: 6.18\n",
     ] {
         assert!(text.contains(row), "{row}\n{text}");
     }

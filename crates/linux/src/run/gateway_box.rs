@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use braid_engine::PathId;
 use braid_proxy::config::BoxConfig;
-use braid_proxy::records::{KeptRecord, LONGEST};
+use braid_proxy::records::{Kept, LONGEST};
 use braid_proxy::{BoxCore, LinkAddresses, Notice};
 use braid_wire::Instant;
 
@@ -48,7 +48,7 @@ pub fn run_box(config: &BoxConfig, stop: BorrowedFd<'_>, started: impl FnOnce())
     } = outward.set_up(&mut engine)?;
     let (keeper, known) = match &config.state {
         Some(directory) => Keeper::open(directory, device.identity()),
-        None => (None, Vec::new()),
+        None => (None, Kept::default()),
     };
     let host = BoxHost {
         control: open_control(config.control.as_deref(), "box", device.identity()),
@@ -65,7 +65,8 @@ pub fn run_box(config: &BoxConfig, stop: BorrowedFd<'_>, started: impl FnOnce())
     let mut driver = assemble(config, engine, tun, host)?;
     start(&mut driver, &addresses, &known);
     let port = driver.sockets.reserve_intake(device.has_v6())?;
-    let rules = outward.rules(device.has_v6(), port, config.bypassed(), config.quic);
+    let ways = (config.quic, config.mptcp_hosts);
+    let rules = outward.rules(device.has_v6(), port, config.bypassed(), ways);
     device.apply_rules(rules)?;
     for addr in &config.socks {
         driver.sockets.listen(*addr)?;
@@ -75,7 +76,7 @@ pub fn run_box(config: &BoxConfig, stop: BorrowedFd<'_>, started: impl FnOnce())
     let outcome = serve(&mut driver, &config.name, stop);
     if let Some(keeper) = driver.host.keeper.take() {
         let now = driver.clock().now();
-        keeper.end(driver.core.kept_records(now, &driver.stack));
+        keeper.end(driver.core.kept(now, &driver.stack));
     }
     outcome
 }
@@ -103,7 +104,7 @@ fn assemble(
 }
 
 /// Tells the core of the time, the links, and what was known of them at the end of the last run.
-fn start(driver: &mut BoxDriver, addresses: &[LinkAddresses], known: &[KeptRecord]) {
+fn start(driver: &mut BoxDriver, addresses: &[LinkAddresses], known: &Kept) {
     let now = driver.clock().now();
     let (core, stack, host) = (&mut driver.core, &mut driver.stack, &mut driver.host);
     core.set_wall_clock(now, since_epoch());
@@ -113,7 +114,7 @@ fn start(driver: &mut BoxDriver, addresses: &[LinkAddresses], known: &[KeptRecor
         host.paths.push(path);
         core.set_link_up(now, path, host.links.is_up(index), stack);
     }
-    core.load_records(now, stack, known);
+    core.load_kept(now, stack, known);
     host.keep_at = now + SAVE_INTERVAL;
     host.keep_forwarding(core);
 }
@@ -234,7 +235,7 @@ impl Host<BoxCore> for BoxHost {
         if self.keep_at <= context.now {
             self.keep_at = context.now + SAVE_INTERVAL;
             if let Some(keeper) = &mut self.keeper {
-                keeper.keep(context.core.kept_records(context.now, context.stack));
+                keeper.keep(context.core.kept(context.now, context.stack));
             }
         }
     }

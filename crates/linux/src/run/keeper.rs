@@ -1,4 +1,4 @@
-//! Saves what a box learns of paths, on a thread of its own: a disk may take its time.
+//! Saves what a box learns of paths and servers, on a thread of its own: a disk may take its time.
 
 use std::fs::DirBuilder;
 use std::io::ErrorKind;
@@ -8,7 +8,7 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use braid_proxy::records::{KeptRecord, RecordStore, StoreError};
+use braid_proxy::records::{Kept, RecordStore, StoreError};
 
 use crate::net::Identity;
 use crate::store::RecordFile;
@@ -19,16 +19,16 @@ pub(super) const SAVE_INTERVAL: Duration = Duration::from_secs(60);
 /// The thread that saves.
 #[derive(Debug)]
 pub(super) struct Keeper {
-    records: SyncSender<Vec<KeptRecord>>,
+    records: SyncSender<Kept>,
     thread: JoinHandle<()>,
     /// What was handed over last.
-    last: Vec<KeptRecord>,
+    last: Kept,
 }
 
 impl Keeper {
     /// Keeps records in a file of this instance's in `directory`, and returns those that are there.
     /// A box that cannot goes on without.
-    pub fn open(directory: &Path, identity: &Identity) -> (Option<Keeper>, Vec<KeptRecord>) {
+    pub fn open(directory: &Path, identity: &Identity) -> (Option<Keeper>, Kept) {
         let path = directory.join(format!("box-{}.redb", identity.tun()));
         let opened = make(directory)
             .and_then(|()| RecordFile::open(&path))
@@ -38,14 +38,14 @@ impl Keeper {
             Err(error) => {
                 let path = path.display();
                 tracing::warn!(%path, %error, "what is learnt of paths is not kept");
-                (None, Vec::new())
+                (None, Kept::default())
             }
         }
     }
 
-    fn start(mut store: Box<dyn RecordStore>, there: &[KeptRecord]) -> Result<Keeper, StoreError> {
+    fn start(mut store: Box<dyn RecordStore>, there: &Kept) -> Result<Keeper, StoreError> {
         // While one is saved another may wait.
-        let (records, to_save) = sync_channel::<Vec<KeptRecord>>(1);
+        let (records, to_save) = sync_channel::<Kept>(1);
         let save = move || {
             for records in to_save {
                 if let Err(error) = store.save(&records) {
@@ -59,19 +59,19 @@ impl Keeper {
         Ok(Keeper {
             records,
             thread,
-            last: there.to_vec(),
+            last: there.clone(),
         })
     }
 
     /// Saves `records` where they are others than the last ones; soon, unless the disk is behind.
-    pub fn keep(&mut self, records: Vec<KeptRecord>) {
+    pub fn keep(&mut self, records: Kept) {
         if records != self.last && self.records.try_send(records.clone()).is_ok() {
             self.last = records;
         }
     }
 
     /// Saves `records`, and waits until that is done.
-    pub fn end(self, records: Vec<KeptRecord>) {
+    pub fn end(self, records: Kept) {
         if records != self.last {
             // Fails where the thread is gone, and so is the file.
             let _ = self.records.send(records);
@@ -93,31 +93,36 @@ mod tests {
     use std::sync::{Arc, Mutex};
 
     use braid_engine::PathRecord;
+    use braid_proxy::records::KeptRecord;
 
     use super::*;
 
     /// Remembers every save.
     #[derive(Default, Clone)]
-    struct Memory(Arc<Mutex<Vec<Vec<KeptRecord>>>>);
+    struct Memory(Arc<Mutex<Vec<Kept>>>);
 
     impl RecordStore for Memory {
-        fn load(&mut self) -> Result<Vec<KeptRecord>, StoreError> {
+        fn load(&mut self) -> Result<Kept, StoreError> {
             Ok(self.0.lock().unwrap().last().cloned().unwrap_or_default())
         }
 
-        fn save(&mut self, records: &[KeptRecord]) -> Result<(), StoreError> {
-            self.0.lock().unwrap().push(records.to_vec());
+        fn save(&mut self, kept: &Kept) -> Result<(), StoreError> {
+            self.0.lock().unwrap().push(kept.clone());
             Ok(())
         }
     }
 
-    fn records(unix_ms: u64) -> Vec<KeptRecord> {
-        vec![KeptRecord {
+    fn records(unix_ms: u64) -> Kept {
+        let record = KeptRecord {
             server: [203, 0, 113, 7].into(),
             link: "dsl".to_owned(),
             unix_ms,
             record: PathRecord::default(),
-        }]
+        };
+        Kept {
+            records: vec![record],
+            ..Kept::default()
+        }
     }
 
     #[test]

@@ -16,3 +16,7 @@ pub use device::Device;
 pub use gateway_box::run_box;
 pub use server::run_server;
 pub use signals::Signals;
+
+/// What the first line on standard output of `braid box` and `braid server` ends with, once
+/// everything is set up.
+pub const READY: &str = "ready";

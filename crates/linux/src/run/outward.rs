@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use braid_engine::Config;
 use braid_proxy::LinkAddresses;
-use braid_proxy::config::{Gateway, LinkConfig, Quic, TunConfig};
+use braid_proxy::config::{Gateway, LinkConfig, MptcpHosts, Quic, TunConfig};
 use ipnet::IpNet;
 
 use super::device::{Device, path_settings};
@@ -142,7 +142,13 @@ impl Outward<'_> {
     }
 
     /// The rules; connections taken in arrive at `intercept_port`.
-    pub fn rules(&self, v6: bool, intercept_port: u16, bypass: Vec<IpNet>, quic: Quic) -> Rules {
+    pub fn rules(
+        &self,
+        v6: bool,
+        intercept_port: u16,
+        bypass: Vec<IpNet>,
+        (quic, mptcp_hosts): (Quic, MptcpHosts),
+    ) -> Rules {
         Rules::Box(BoxRules {
             lan: self.lan.to_vec(),
             links: self.links.iter().map(|l| l.interface.clone()).collect(),
@@ -153,6 +159,7 @@ impl Outward<'_> {
             servers: self.servers.clone(),
             private: self.private.to_vec(),
             quic,
+            mptcp_hosts,
         })
     }
 }

@@ -67,6 +67,6 @@ impl Controlled for BoxCore {
 fn done(order: Result<(), String>) -> Answer {
     match order {
         Ok(()) => Answer::Done,
-        Err(why) => Answer::Error(why),
+        Err(why) => Answer::Wrong(why),
     }
 }

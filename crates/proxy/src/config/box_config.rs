@@ -59,6 +59,8 @@ pub struct BoxConfig {
     pub socks: Vec<SocketAddr>,
     /// What happens to QUIC.
     pub quic: Quic,
+    /// What happens to connections that hosts open by Multipath TCP.
+    pub mptcp_hosts: MptcpHosts,
     /// The control socket; `None` leaves the place to the driver.
     pub control: Option<PathBuf>,
     /// The directory in which what was learnt of paths is kept; `None` where it is not.
@@ -150,6 +152,16 @@ pub enum Quic {
     Forward,
     /// Answered by ICMP "port unreachable", so that browsers fall back to TCP, which is joined.
     Reject,
+}
+
+/// What happens to connections of the LAN that are Multipath TCP already (their SYN carries MP_CAPABLE).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum MptcpHosts {
+    /// Forwarded as they are.
+    #[default]
+    Forward,
+    /// Taken in as others are: a host with one interface gains by it.
+    Proxy,
 }
 
 /// Timeouts of the box.
@@ -324,6 +336,7 @@ impl BoxConfig {
             rules: check_rules(&src, raw.rule)?,
             socks: check_socks(&src, raw.socks)?,
             quic: raw.quic,
+            mptcp_hosts: raw.mptcp_hosts,
             control: src.control_socket(raw.control)?,
             state: raw.state.map(|path| src.beside(&path)),
             tun,
@@ -389,6 +402,8 @@ struct Raw {
     socks: Option<Spanned<OneOrMany<Listen>>>,
     #[serde(default, deserialize_with = "quic")]
     quic: Quic,
+    #[serde(default, deserialize_with = "mptcp_hosts")]
+    mptcp_hosts: MptcpHosts,
     control: Option<Spanned<PathBuf>>,
     state: Option<PathBuf>,
     tun: Option<RawTun>,
@@ -445,6 +460,14 @@ fn quic<'de, D: Deserializer<'de>>(d: D) -> Result<Quic, D::Error> {
     types::word(d, "way to treat QUIC", &words)
 }
 
+fn mptcp_hosts<'de, D: Deserializer<'de>>(d: D) -> Result<MptcpHosts, D::Error> {
+    let words = [
+        ("forward", MptcpHosts::Forward),
+        ("proxy", MptcpHosts::Proxy),
+    ];
+    types::word(d, "way to treat hosts that speak MPTCP", &words)
+}
+
 /// `"auto"` or an address.
 enum GatewayWord {
     Auto,
@@ -476,11 +499,7 @@ fn check_links(
     if raw.get_ref().0.is_empty() {
         return Err(src.error(&raw, "no link is given", missing));
     }
-    if raw.get_ref().0.len() > MAX_PATHS {
-        let n = raw.get_ref().0.len();
-        let message = format!("{n} links are given, {MAX_PATHS} are the most");
-        return Err(src.error(&raw, message, "fewer"));
-    }
+    src.at_most(MAX_PATHS, "links", &raw)?;
     let mut links: Vec<LinkConfig> = Vec::new();
     for raw in raw.into_inner().0 {
         let at = raw.name.as_ref().map(Spanned::span);
@@ -656,12 +675,8 @@ fn check_socks(
     let Some(raw) = raw else {
         return Ok(Vec::new());
     };
+    src.at_most(MAX_LISTENERS, "addresses", &raw)?;
     let all = &raw.get_ref().0;
-    if all.len() > MAX_LISTENERS {
-        let n = all.len();
-        let message = format!("{n} addresses are given, {MAX_LISTENERS} are the most");
-        return Err(src.error(&raw, message, "fewer"));
-    }
     let twice = all.iter().enumerate().find(|(i, l)| all[..*i].contains(l));
     if let Some((_, Listen(addr))) = twice {
         let message = format!("{addr} is given twice");

@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 use toml::Spanned;
 
 use super::error::from_toml;
-use super::types::{Interface, Prefix, SECRET_HINT, Secret};
+use super::types::{Interface, OneOrMany, Prefix, SECRET_HINT, Secret};
 
 /// Port of the server where none is given: SOCKS (RFC 1928).
 pub const DEFAULT_PORT: u16 = 1080;
@@ -106,6 +106,22 @@ impl Source<'_> {
             None => format!("{net} is of the wrong family"),
         };
         Err(self.error(&given, message, format!("a range such as \"{default}\"")))
+    }
+
+    /// Refuses a list of more than `most`, which are called `what`.
+    pub(super) fn at_most<T>(
+        &self,
+        most: usize,
+        what: &str,
+        given: &Spanned<OneOrMany<T>>,
+    ) -> Result<(), ConfigError> {
+        match given.get_ref().0.len() {
+            n if n > most => {
+                let message = format!("{n} {what} are given, {most} are the most");
+                Err(self.error(given, message, "fewer"))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// `path` as seen from the directory of this file.

@@ -14,7 +14,8 @@ mod sites;
 mod types;
 
 pub use box_config::{
-    AUTO, BoxConfig, BoxLimits, BoxTimeouts, Gateway, LinkConfig, Probing, Quic, ServerEntry, Warm,
+    AUTO, BoxConfig, BoxLimits, BoxTimeouts, Gateway, LinkConfig, MptcpHosts, Probing, Quic,
+    ServerEntry, Warm,
 };
 pub use braid_links::ConfigError;
 pub use common::{DEFAULT_PORT, TunConfig};

@@ -84,11 +84,7 @@ pub(super) fn check_rules(
     let Some(raw) = raw else {
         return Ok(Vec::new());
     };
-    let n = raw.get_ref().0.len();
-    if n > MAX_RULES {
-        let message = format!("{n} rules are given, {MAX_RULES} are the most");
-        return Err(src.error(&raw, message, "fewer"));
-    }
+    src.at_most(MAX_RULES, "rules", &raw)?;
     let all = raw.span();
     let rules = raw.into_inner().0.into_iter();
     rules

@@ -164,12 +164,8 @@ impl ServerConfig {
         if raw.listen.get_ref().0.is_empty() {
             return Err(src.error(&raw.listen, "no address is named", "\"203.0.113.7\""));
         }
+        src.at_most(MAX_PATHS, "addresses", &raw.listen)?;
         let listen = &raw.listen.get_ref().0;
-        if listen.len() > MAX_PATHS {
-            let n = listen.len();
-            let message = format!("{n} addresses are given, {MAX_PATHS} are the most");
-            return Err(src.error(&raw.listen, message, "fewer"));
-        }
         for (i, Address(addr)) in listen.iter().enumerate() {
             if listen[..i].iter().any(|other| other.0 == *addr) {
                 let message = format!("{addr} is given twice");
@@ -275,17 +271,9 @@ fn check_targets(
     let Some(raw) = raw else {
         return Ok(Vec::new());
     };
-    let n = raw.get_ref().0.len();
-    if n > MAX_TARGETS {
-        let message = format!("{n} targets are given, {MAX_TARGETS} are the most");
-        return Err(src.error(&raw, message, "fewer"));
-    }
-    Ok(raw
-        .into_inner()
-        .0
-        .into_iter()
-        .map(|target| target.0)
-        .collect())
+    src.at_most(MAX_TARGETS, "targets", &raw)?;
+    let targets = raw.into_inner().0.into_iter();
+    Ok(targets.map(|target| target.0).collect())
 }
 
 fn check_users(

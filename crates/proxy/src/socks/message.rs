@@ -2,6 +2,7 @@
 
 use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use core::str::FromStr;
 
 use braid_engine::app::ConnectFailure;
 
@@ -136,6 +137,24 @@ impl Destination {
 pub(crate) fn is_host_name(name: &str) -> bool {
     let known = |b: u8| b.is_ascii_alphanumeric() || b"-_.".contains(&b);
     (1..=253).contains(&name.len()) && name.bytes().all(known)
+}
+
+/// Reads what [`Display`](fmt::Display) writes; the error says what is expected.
+impl FromStr for Destination {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let known = text.rsplit_once(':').and_then(|(name, port)| {
+            let port = port.parse().ok().filter(|port| *port > 0)?;
+            match text.parse::<SocketAddr>() {
+                Ok(address) => Some(Destination::Address(address)),
+                Err(_) => is_host_name(name).then(|| Destination::Name(name.to_owned(), port)),
+            }
+        });
+        known.ok_or_else(|| {
+            format!("{text:?} is no destination; expected is one such as \"example.com:443\"")
+        })
+    }
 }
 
 impl From<SocketAddr> for Destination {

@@ -41,14 +41,14 @@ impl Upstream {
     pub(super) fn measured(&self, server: usize) -> Measured {
         let paths = self.links.iter().map(|link| {
             let cell = &link.cells[server];
-            match link.open && cell.reach == Reach::Up {
+            match link.open && cell.reach != Reach::Down {
                 true => cell.quality(),
                 false => Quality::default(),
             }
         });
         Measured {
             paths: paths.collect(),
-            beyond: self.meter.beyond[server],
+            beyond: self.meter.beyond[server].map_or(Quality::default(), |(_, told)| told),
         }
     }
 

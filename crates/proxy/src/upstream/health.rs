@@ -25,7 +25,7 @@ pub(super) enum Reach {
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Cell {
     pub(super) reach: Reach,
-    /// Smoothed handshake round trip.
+    /// Smoothed handshake round trip; before the first handshake, what was kept of an earlier run.
     pub(super) rtt: Option<Duration>,
     /// Failures since the last success.
     pub(super) failures: u32,
@@ -59,6 +59,11 @@ impl Cell {
         self.probe.map(due).or(self.next)
     }
 
+    /// The answer to a probe is awaited, and not late.
+    pub(super) fn is_asked(&self) -> bool {
+        self.probe.is_some_and(|p| !p.is_late)
+    }
+
     /// Something failed there, or is late, and nothing has succeeded since.
     pub(super) fn is_doubtful(&self) -> bool {
         let late = self.probe.is_some_and(|p| p.is_late);
@@ -69,7 +74,11 @@ impl Cell {
     pub(super) fn note_late(&mut self, now: Instant) -> bool {
         let probe = self.probe.as_mut();
         let late = probe.filter(|p| !p.is_late && now >= p.late_at && now < p.deadline);
-        late.map(|p| p.is_late = true).is_some()
+        let news = late.map(|p| p.is_late = true).is_some();
+        if news {
+            self.gauge.alarm();
+        }
+        news
     }
 
     /// The round trip in nanoseconds; unknown ones rank last.
@@ -100,7 +109,8 @@ impl Cell {
 
     pub(super) fn succeeded(&mut self, rtt: Duration) {
         self.gauge.reached();
-        let slower = self.rtt.is_some_and(|old| rtt > old * 2 + JUMP);
+        let before = self.rtt.filter(|_| self.reach == Reach::Up);
+        let slower = before.is_some_and(|old| rtt > old * 2 + JUMP);
         if self.is_doubtful() || slower {
             self.gauge.alarm();
         }
@@ -108,7 +118,7 @@ impl Cell {
         self.failures = 0;
         // After a repeated SYN it is not known; a link that loses packets must not look the best.
         if !rtt.is_zero() {
-            self.rtt = Some(self.rtt.map_or(rtt, |old| (old * 3 + rtt) / 4));
+            self.rtt = Some(before.map_or(rtt, |old| (old * 3 + rtt) / 4));
         }
     }
 

@@ -1,6 +1,8 @@
 //! How servers are measured: by two trains of packets each, over one link at a time. What users
 //! receive meanwhile counts as free, since it would move with them.
 
+use core::time::Duration;
+
 use braid_engine::{ApiError, ConnId, ConnectOptions, Event, Protocol, Stack};
 use braid_wire::Instant;
 
@@ -13,10 +15,15 @@ use crate::config::Select;
 use crate::probe::{Arrivals, COST, Garbled, Train};
 use crate::relay::read_step;
 use crate::report::BoxCounters;
+use crate::selection::Quality;
 use crate::socks::{self, Note};
 
 /// Users send if they did so within this time.
-const LATELY: core::time::Duration = core::time::Duration::from_secs(30);
+const LATELY: Duration = Duration::from_secs(30);
+/// The least that a train is waited for: its SYN may be lost once (RFC 6298: sent again after 1 s).
+const RESENT: Duration = Duration::from_millis(1_500);
+/// It is late when it takes so many times what it used to.
+const LATE_FACTOR: f64 = 4.0;
 
 impl Upstream {
     /// Measures every server over every link once, as soon as that does not take too much of a
@@ -58,11 +65,11 @@ impl Upstream {
         let links = self.links.iter().enumerate().filter(|(_, l)| l.open);
         let all = links.flat_map(|(at, link)| {
             let cells = link.cells.iter().enumerate();
-            let due = cells.filter(|(_, c)| c.reach == Reach::Up && c.probe.is_none());
+            let due = cells.filter(|(_, c)| c.reach == Reach::Up && !c.is_asked());
             let due = due.filter(|(_, c)| self.meter.may || c.gauge.asked);
             due.filter_map(move |(server, cell)| {
                 let since = cell.gauge.at?;
-                Some((since.max(link.rests_until), since, at, server))
+                Some((since.max(link.rests_until(cell)), since, at, server))
             })
         });
         all.min().map(|(due, _, link, server)| (due, link, server))
@@ -107,7 +114,7 @@ impl Upstream {
                     link,
                     server,
                     began: now,
-                    deadline: now + self.probing.timeout,
+                    deadline: now + self.longest((link, server)),
                     received: self.received(link, stack),
                     capacity,
                     arrivals: Arrivals::default(),
@@ -118,6 +125,17 @@ impl Upstream {
                 self.conclude(now, (link, server), None);
             }
         }
+    }
+
+    /// How long a train is waited for: where it is known how long the last ones took, not much
+    /// longer, so that a server whose way has got worse is soon left.
+    fn longest(&self, (link, server): (usize, usize)) -> Duration {
+        let capacity = self.links[link].cells[server].gauge.capacity();
+        let usual = capacity.map(|rate| COST as f64 * 8.0 / rate.max(1.0));
+        let late = usual.and_then(|s| Duration::try_from_secs_f64(s * LATE_FACTOR).ok());
+        late.map_or(self.probing.timeout, |late| {
+            (RESENT + late).min(self.probing.timeout)
+        })
     }
 
     fn ask_for_train(
@@ -164,6 +182,13 @@ impl Upstream {
             .map_or(0, |t| t.bytes_received)
     }
 
+    /// What users received over the link since a measurement began, bit/s.
+    fn users_rate(&self, now: Instant, ongoing: &Ongoing, stack: &Stack) -> f64 {
+        let came = self.received(ongoing.link, stack) - ongoing.received;
+        let time = now.saturating_since(ongoing.began).as_secs_f64();
+        came.saturating_sub(COST / 2) as f64 * 8.0 / time.max(1e-3)
+    }
+
     /// Whether an event is of a measurement; if so it is dealt with here.
     pub(super) fn on_measuring_event(
         &mut self,
@@ -205,10 +230,14 @@ impl Upstream {
     ) {
         stack.abort(now, ongoing.conn);
         let (link, server) = (ongoing.link, ongoing.server);
+        let users = self.users_rate(now, &ongoing, stack);
         let told = ongoing.arrivals.beyond();
-        let beyond = &mut self.meter.beyond[server];
-        beyond.bandwidth = told.bandwidth;
-        beyond.delay_ms = told.delay_ms.or(beyond.delay_ms);
+        let before = self.meter.beyond[server].and_then(|(_, before)| before.delay_ms);
+        let beyond = Quality {
+            bandwidth: told.bandwidth,
+            delay_ms: told.delay_ms.or(before),
+        };
+        self.meter.beyond[server] = Some((now, beyond));
         // It takes this box for one of its users.
         for pool in &mut self.pools {
             pool.on_served(server);
@@ -223,9 +252,6 @@ impl Upstream {
                 None
             }
             Some(capacity) => {
-                let came = self.received(link, stack) - ongoing.received;
-                let time = now.saturating_since(ongoing.began).as_secs_f64();
-                let users = came.saturating_sub(COST / 2) as f64 * 8.0 / time;
                 let free = ongoing.arrivals.available(capacity);
                 free.map(|free| (free + users).min(capacity))
             }
@@ -244,11 +270,15 @@ impl Upstream {
     ) {
         counters.trains_failed += 1;
         stack.abort(now, ongoing.conn);
+        let cell = (ongoing.link, ongoing.server);
         // What is lost again and again is lost to others.
         let trickle = ongoing
             .arrivals
             .trickle(now.saturating_since(ongoing.began));
-        self.conclude(now, (ongoing.link, ongoing.server), trickle);
+        let alarmed = self.links[cell.0].cells[cell.1].gauge.is_alarmed();
+        let free = trickle.or(alarmed.then_some(0.0));
+        let users = self.users_rate(now, &ongoing, stack);
+        self.conclude(now, cell, free.map(|free| free + users));
         self.update(now, stack);
     }
 
@@ -258,6 +288,7 @@ impl Upstream {
         let gauge = &mut link.cells[server].gauge;
         gauge.on_result(now, result, &self.meter.settings);
         let known = link.cells.iter().filter_map(|c| c.gauge.capacity());
-        link.rests_until = now + rest(known.reduce(f64::max));
+        link.rest = rest(known.reduce(f64::max));
+        link.rests_until = link.rests_until.max(now) + link.rest;
     }
 }

@@ -21,8 +21,8 @@ pub(super) struct Meter {
     pub(super) ongoing: Option<Ongoing>,
     /// Nothing speaks against it: users send, and these are no quiet hours.
     pub(super) may: bool,
-    /// The way beyond each server.
-    pub(super) beyond: Vec<Quality>,
+    /// The way beyond each server, and when it was told.
+    pub(super) beyond: Vec<Option<(Instant, Quality)>>,
 }
 
 /// A train that is awaited.
@@ -46,7 +46,7 @@ impl Meter {
             settings,
             ongoing: None,
             may: false,
-            beyond: vec![Quality::default(); servers],
+            beyond: vec![None; servers],
         }
     }
 }
@@ -65,6 +65,8 @@ pub(super) struct Gauge {
     capacity: Recent,
     /// What of it nobody else uses, bit/s.
     available: Recent,
+    /// When that was found.
+    pub(super) known_at: Option<Instant>,
     tempo: Tempo,
     /// From when on it is to be measured; `None` before the server was reached.
     pub(super) at: Option<Instant>,
@@ -77,6 +79,25 @@ pub(super) struct Gauge {
 }
 
 impl Gauge {
+    /// What was found at some time before, which the next result replaces.
+    pub(super) fn restore(&mut self, at: Instant, rate: f64) {
+        *self = Gauge {
+            known_at: Some(at),
+            alarm: true,
+            ..Gauge::default()
+        };
+        self.available.push(rate);
+    }
+
+    /// The same after its link was away.
+    pub(super) fn reopened(&self) -> Gauge {
+        let mut gauge = Gauge::default();
+        if let Some((at, rate)) = self.known_at.zip(self.available()) {
+            gauge.restore(at, rate);
+        }
+        gauge
+    }
+
     /// The server is reached.
     pub(super) fn reached(&mut self) {
         self.at.get_or_insert(Instant::ZERO);
@@ -87,6 +108,11 @@ impl Gauge {
         self.alarm = true;
         self.tempo.hurry();
         self.at = self.at.map(|_| Instant::ZERO);
+    }
+
+    /// The way has changed, and it is not known yet how.
+    pub(super) fn is_alarmed(&self) -> bool {
+        self.alarm
     }
 
     /// Measures as soon as the link allows.
@@ -118,6 +144,7 @@ impl Gauge {
         let mut change = 0.0;
         if let Some(rate) = rate {
             self.available.push(rate);
+            self.known_at = Some(now);
             if self.alarm {
                 self.available.forget_older();
             }
@@ -125,8 +152,15 @@ impl Gauge {
             change = before.map_or(1.0, |old| (rate - old).abs() / old.max(1.0));
         }
         let full = self.capacity().unwrap_or(0.0);
-        // A single packet that was lost makes a bad first impression: it is looked at again.
-        let doubtful = before.is_none() && rate.is_some_and(|rate| rate < full / 4.0);
+        // It is looked at again at once: a bad first impression, which may be a single packet that
+        // was lost, and a great change that does not count while it may be an outlier.
+        let doubtful = rate.is_some_and(|rate| match before {
+            None => rate < full / 4.0,
+            Some(before) => {
+                let great = rate < before / 2.0 || rate > before * 2.0;
+                great && self.available.middle() == Some(before)
+            }
+        });
         let next = match doubtful {
             true => Duration::ZERO,
             false => self.tempo.next(change, &settings.bounds()),
@@ -182,6 +216,27 @@ mod tests {
         gauge.on_result(AT, None, &settings);
         assert_eq!(gauge.available(), Some(2e6));
         assert!(gauge.tried);
+    }
+
+    #[test]
+    fn a_great_change_is_looked_at_again_before_it_counts() {
+        let settings = Measuring::default();
+        let mut gauge = Gauge::default();
+        gauge.reached();
+        gauge.on_capacity(20e6);
+        for (mbit, next, counts) in [
+            (20.0, 5, 20.0),
+            (20.0, 10, 20.0),
+            (20.0, 20, 20.0),
+            (4.0, 1, 20.0),
+            (4.0, 10, 4.0),
+            (4.0, 20, 4.0),
+            (20.0, 1, 4.0),
+            (20.0, 10, 20.0),
+        ] {
+            gauge.on_result(AT, Some(mbit * 1e6), &settings);
+            assert_eq!((due(&gauge), gauge.available()), (next, Some(counts * 1e6)));
+        }
     }
 
     #[test]

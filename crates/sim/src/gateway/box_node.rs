@@ -4,6 +4,8 @@ use core::net::{IpAddr, SocketAddr};
 use std::collections::VecDeque;
 
 use braid_engine::{ApiError, Config, PathConfig, PathId, Stack};
+use braid_proxy::config::MptcpHosts;
+use braid_proxy::records::Kept;
 use braid_proxy::{BoxConfig, BoxCore, LinkAddresses, Notice};
 use braid_wire::tcp::{self, Flags};
 use braid_wire::{Instant, Rng, ip};
@@ -35,10 +37,11 @@ pub struct BoxNodeConfig {
     pub local: LocalConfig,
 }
 
-/// The aggregation box, which can be switched off and on.
+/// The aggregation box, which can be switched off and on. Where its configuration names a place for
+/// what it learns, it is kept meanwhile.
 ///
-/// TCP of the LAN is taken in as the nftables rules of the real box do: only SYNs, without an
-/// MPTCP option, to addresses that are not bypassed, and only while the core wants them; a SYN
+/// TCP of the LAN is taken in as the nftables rules of the real box do: only SYNs, those with an
+/// MPTCP option by the configuration, to addresses that are not bypassed, and only while the core wants them; a SYN
 /// that was forwarded once is so again. All else is forwarded as it is, over the link that the
 /// core thinks best and to the LAN's hosts. There is no address translation: the network has to
 /// know where the LAN is.
@@ -48,6 +51,7 @@ pub struct BoxNode {
     bypass: Vec<IpNet>,
     rng: Rng,
     carrier: Vec<bool>,
+    kept: Kept,
     running: Option<Running>,
 }
 
@@ -68,13 +72,14 @@ impl BoxNode {
         BoxNode {
             bypass: config.config.bypassed(),
             carrier: vec![true; config.links.len()],
+            kept: Kept::default(),
             config,
             rng,
             running: None,
         }
     }
 
-    /// Switches the box on, where it was off: it knows nothing of what was before.
+    /// Switches the box on, where it was off: it knows of what was before only what was kept.
     ///
     /// # Errors
     /// As [`Stack::listen_any`].
@@ -98,6 +103,7 @@ impl BoxNode {
             core.set_link_up(now, path, self.carrier[index], &mut stack);
             paths.push(path);
         }
+        core.load_kept(now, &mut stack, &self.kept);
         let local = self.config.local.clone();
         let mut local = LocalTcp::new(local, self.config.gateway, child(&mut self.rng));
         local.take_in(&config.socks)?;
@@ -117,8 +123,12 @@ impl BoxNode {
     }
 
     /// Switches the box off: from here on it is silent, and the LAN is cut off.
-    pub fn kill(&mut self) {
-        self.running = None;
+    pub fn kill(&mut self, now: Instant) {
+        if let Some(Running { machine, .. }) = self.running.take()
+            && self.config.config.state.is_some()
+        {
+            self.kept = machine.core.kept(now, &machine.stack);
+        }
     }
 
     /// Plugs a link in or out, which the box notices at once. A link that is merely dark keeps its
@@ -213,7 +223,11 @@ impl BoxNode {
             return false;
         }
         let bypassed = self.bypass.iter().any(|range| range.contains(&dst));
-        if running.intake && segment.options.mptcp.is_empty() && !bypassed {
+        let left_alone = match self.config.config.mptcp_hosts {
+            MptcpHosts::Forward => !segment.options.mptcp.is_empty(),
+            MptcpHosts::Proxy => segment.options.join().is_some(),
+        };
+        if running.intake && !left_alone && !bypassed {
             return true;
         }
         if running.forwarded.len() >= MAX_FORWARDED {

@@ -83,7 +83,7 @@ impl Stream {
     }
 
     /// The connection was opened or accepted.
-    pub(crate) fn open(&mut self, now: Instant) {
+    pub fn open(&mut self, now: Instant) {
         self.opened_at = now;
         self.bucket = Bucket::starting_at(now);
     }

@@ -5,6 +5,7 @@ use core::net::{IpAddr, SocketAddr};
 use braid_engine::{ConnId, ConnectOptions, PathConfig, Protocol};
 use braid_links::Settings;
 use braid_proxy::LinkAddresses;
+use braid_proxy::config::MptcpHosts;
 use braid_sim::aggregation::{Aggregation, content_addr, link_addr, user_addr};
 use braid_sim::gateway::{BoxNode, BoxNodeConfig, LocalConfig};
 use braid_sim::host::options;
@@ -54,6 +55,18 @@ fn so_are_destinations_in_the_bypass_list() {
     let host: &Host = net.world.node(net.users[0]);
     assert_eq!(host.finished()[0].received, 200_000);
     assert_eq!(box_counters(&net).accepted, 0);
+}
+
+#[test]
+fn a_user_who_speaks_mptcp_is_joined_where_the_box_is_told_so() {
+    let mut config = two_links();
+    config.boxed.mptcp_hosts = MptcpHosts::Proxy;
+    let mut net = start(&config);
+    direct(&mut net, Protocol::Mptcp);
+    net.run_for(secs(5));
+    let host: &Host = net.world.node(net.users[0]);
+    assert_eq!(host.finished()[0].received, 200_000);
+    assert_eq!(box_counters(&net).finished, 1);
 }
 
 #[test]

@@ -13,7 +13,7 @@ use braid_sim::transfer::PathSettings;
 use braid_sim::udp::UdpFlow;
 use braid_wire::Instant;
 
-use crate::support::{box_counters, millis, secs, start, two_links};
+use crate::support::{box_counters, millis, secs, start, start_with_seed, two_links};
 
 /// A user's connection every 200 ms for `time`.
 fn browse(net: &mut Aggregation, time: Duration) -> Vec<TransferId> {
@@ -31,11 +31,13 @@ fn connected(net: &Aggregation, server: usize) -> u64 {
     core.map_or(0, |core| core.counters().connected)
 }
 
-fn longest(net: &Aggregation, ids: &[TransferId]) -> Duration {
+#[track_caller]
+fn expect_within(longest: Duration, net: &Aggregation, ids: &[TransferId]) {
     let took = ids
         .iter()
         .map(|id| net.duration(*id).expect("it is through"));
-    took.max().unwrap()
+    let took = took.max().unwrap();
+    assert!(took < longest, "{took:?}");
 }
 
 #[test]
@@ -52,28 +54,16 @@ fn a_server_that_dies_is_left_within_three_seconds_and_used_again() {
     let after = browse(&mut net, secs(5));
     net.run_for(secs(1));
     assert!(connected(&net, 1) >= before + after.len() as u64);
-    assert!(
-        longest(&net, &after) < millis(200),
-        "{:?}",
-        longest(&net, &after)
-    );
+    expect_within(millis(200), &net, &after);
     // Nobody was sent away, and nobody waited for long.
-    assert!(
-        longest(&net, &meanwhile) < secs(3),
-        "{:?}",
-        longest(&net, &meanwhile)
-    );
+    expect_within(secs(3), &net, &meanwhile);
     net.after(secs(0), Action::StartServer(0));
     browse(&mut net, secs(5));
     let before = connected(&net, 0);
     let back = browse(&mut net, secs(5));
     net.run_for(secs(1));
     assert_eq!(connected(&net, 0), before + back.len() as u64);
-    assert!(
-        longest(&net, &back) < millis(200),
-        "{:?}",
-        longest(&net, &back)
-    );
+    expect_within(millis(200), &net, &back);
 }
 
 /// Nobody asked for anything while it died: the first to ask waits, and the others go elsewhere.
@@ -92,11 +82,7 @@ fn a_server_that_died_in_quiet_times_is_left_within_three_seconds_of_the_next_co
     let after = browse(&mut net, secs(2));
     net.run_for(secs(1));
     assert!(connected(&net, 1) >= before + after.len() as u64);
-    assert!(
-        longest(&net, &meanwhile) < secs(3),
-        "{:?}",
-        longest(&net, &meanwhile)
-    );
+    expect_within(secs(3), &net, &meanwhile);
 }
 
 /// Table 1 of T-MPTCP: Mb/s and round trip, ms, of both paths and of the way to the content.
@@ -288,4 +274,86 @@ fn a_change_of_servers_costs_nobody_a_round_trip() {
     assert_eq!(chosen(&net), (2, 1));
     assert!(connected(&net, 1) > 10);
     assert_eq!(cold(&net), before);
+}
+
+/// A way of which a tenth of the rate is left, but all of its queue.
+fn slowed((mbit, rtt_ms): (f64, f64)) -> PathSettings {
+    let PathSettings { up, .. } = path((mbit, rtt_ms));
+    PathSettings::both(Settings {
+        rate: Rate::bits_per_second((mbit * 1e5) as u64),
+        ..up
+    })
+}
+
+/// A user's download of 400 kB every 200 ms for `time`, which is more than a poor way has room for.
+fn load(net: &mut Aggregation, time: Duration) {
+    for _ in 0..time.as_millis() / 200 {
+        net.open(0, 0, Load::Down(400_000)).unwrap();
+        net.run_for(millis(200));
+    }
+}
+
+/// It answers, but the ways to it have got slow, and users load them.
+#[test]
+fn a_degraded_server_is_left_within_three_seconds_and_used_again() {
+    let ways = [TABLE[2][0], TABLE[2][1]];
+    let change = |settings: [PathSettings; 2]| Action::Way {
+        server: 2,
+        settings: settings.to_vec(),
+    };
+    for seed in 1..9 {
+        let mut net = start_with_seed(seed, &servers(&TABLE));
+        browse(&mut net, secs(30));
+        assert_eq!(chosen(&net).0, 3);
+        net.after(secs(0), change(ways.map(slowed)));
+        load(&mut net, secs(3));
+        assert_eq!(chosen(&net).0, 2, "seed {seed}");
+        let before = connected(&net, 2);
+        load(&mut net, secs(2));
+        assert_eq!(connected(&net, 2), before, "seed {seed}");
+        net.after(secs(0), change(ways.map(path)));
+        browse(&mut net, secs(40));
+        assert_eq!(chosen(&net).0, 3, "seed {seed}: it is as it was");
+    }
+}
+
+/// The box is off for `time`; its choice and the trains it has sent when it is on again.
+fn restarted(net: &mut Aggregation, time: Duration) -> ((usize, usize), u64) {
+    net.after(secs(0), Action::KillBox);
+    net.run_for(time);
+    net.after(secs(0), Action::StartBox);
+    net.run_for(secs(1));
+    (chosen(net), box_counters(net).trains)
+}
+
+#[test]
+fn what_was_measured_is_known_again_after_a_restart() {
+    let mut config = servers(&TABLE);
+    config.boxed.state = Some("state".into());
+    let mut net = start(&config);
+    browse(&mut net, secs(20));
+    let measured = |net: &Aggregation| {
+        let servers = status(net).servers.into_iter();
+        servers.map(|s| s.measured.bandwidth()).collect::<Vec<_>>()
+    };
+    let before = measured(&net);
+    assert_eq!(restarted(&mut net, secs(60)), ((3, 2), 0));
+    assert_eq!(measured(&net), before);
+    // It is measured anew, and counts from the first result on.
+    net.after(
+        secs(0),
+        Action::Way {
+            server: 2,
+            settings: [20.0, 5.0].map(|mbit| path((mbit, 60.0))).to_vec(),
+        },
+    );
+    browse(&mut net, secs(20));
+    assert_eq!(chosen(&net).0, 2);
+}
+
+#[test]
+fn without_a_place_to_keep_it_nothing_is_known_after_a_restart() {
+    let mut net = start(&servers(&TABLE));
+    browse(&mut net, secs(20));
+    assert_eq!(restarted(&mut net, secs(10)), ((1, 1), 0));
 }

@@ -305,6 +305,34 @@ fn after_important(then: &SendView<'_>, level: usize) -> Decision {
     adaptive.next(then, &mut rng)
 }
 
+/// A long flow of important messages keeps its room for the next one, as long as there may be one.
+#[test]
+fn long_important_flows_are_not_copied_before_they_end() {
+    let lossy = |s| SubflowView {
+        strayed: 20_000,
+        sent: 100_000,
+        ..s
+    };
+    let data = piece(0, 5_000, 30);
+    let subflows = [
+        used_up(lossy(steady(0, 60))),
+        single(lossy(steady(1, 60)), data),
+    ];
+    let copies = |sent, ended, level| {
+        let then = SendView {
+            sent,
+            ended,
+            may_send_new: false,
+            ..left(view(&subflows), 0)
+        };
+        on_copy(after_important(&then, level)) == Some(1)
+    };
+    assert!(!copies(256 << 10, false, 2));
+    assert!(copies((256 << 10) - 1, false, 2));
+    assert!(copies(256 << 10, true, 2));
+    assert!(copies(256 << 10, false, 3));
+}
+
 /// Only who carries important data sends what is overdue on a slower path once more where important
 /// data passes.
 #[test]

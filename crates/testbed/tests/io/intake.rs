@@ -14,7 +14,7 @@ use braid_linux::net::sysctl::Sysctl;
 use braid_linux::nft::{BoxRules, Rules};
 use braid_linux::run::Device;
 use braid_linux::sockets::{Limits, Sockets};
-use braid_proxy::config::{Quic, TunConfig};
+use braid_proxy::config::{MptcpHosts, Quic, TunConfig};
 use rustix::event::{Timespec, epoll};
 
 use crate::support::World;
@@ -118,12 +118,16 @@ pub struct Intake {
 
 impl Intake {
     pub fn start(net: &Net, quic: Quic) -> Intake {
+        Intake::start_with(net, (quic, MptcpHosts::Forward))
+    }
+
+    fn start_with(net: &Net, ways: (Quic, MptcpHosts)) -> Intake {
         let (asks, heard) = mpsc::channel();
         let (ready, started) = mpsc::channel();
         let name = net.world.name("box");
         let thread = thread::spawn(move || {
             braid_testbed::netns::enter(&name).unwrap();
-            serve(quic, &heard, &ready);
+            serve(ways, &heard, &ready);
         });
         started.recv().expect("the intake starts");
         let intake = Intake {
@@ -161,7 +165,7 @@ fn tun_config() -> TunConfig {
     }
 }
 
-fn serve(quic: Quic, asks: &Receiver<Ask>, ready: &Sender<()>) {
+fn serve((quic, mptcp_hosts): (Quic, MptcpHosts), asks: &Receiver<Ask>, ready: &Sender<()>) {
     let config = tun_config();
     let (tun, mut device) = Device::open(&config).unwrap();
     let spec = LinkSpec {
@@ -203,6 +207,7 @@ fn serve(quic: Quic, asks: &Receiver<Ask>, ready: &Sender<()>) {
             servers: vec!["203.0.113.9:1080".parse().unwrap()],
             private: OWN.map(|a| a.parse().unwrap()).to_vec(),
             quic,
+            mptcp_hosts,
         }))
         .unwrap();
     for addr in OWN {
@@ -368,16 +373,25 @@ fn what_the_box_itself_offers_is_for_the_local_network_alone() {
 
 #[test]
 #[ignore = "needs network namespaces"]
-fn multipath_connections_are_left_to_themselves() {
+fn multipath_connections_are_left_to_themselves_or_taken_in() {
     let net = Net::new();
-    let _intake = Intake::start(&net, Quic::Forward);
+    let fetch = |web: &str| {
+        let to = SocketAddr::new(web.parse().unwrap(), 80);
+        net.world.inside("user", || {
+            let mut stream = mptcp_connect(to);
+            stream.shutdown(Shutdown::Write).unwrap();
+            read_all(&mut stream)
+        })
+    };
+    let intake = Intake::start(&net, Quic::Forward);
+    for web in WEB {
+        assert_eq!(fetch(web), "direct", "{web}");
+    }
+    intake.end();
+    let _intake = Intake::start_with(&net, (Quic::Forward, MptcpHosts::Proxy));
     for web in WEB {
         let to = SocketAddr::new(web.parse().unwrap(), 80);
-        let text = net.world.inside("user", || {
-            let mut stream = mptcp_connect(to);
-            read_all(&mut stream)
-        });
-        assert_eq!(text, "direct", "{web}");
+        assert_eq!(fetch(web), format!("intercepted {to} "));
     }
 }
 

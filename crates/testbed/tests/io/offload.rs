@@ -8,7 +8,7 @@ use braid_linux::net::Identity;
 use braid_linux::nft::{BoxRules, Mapping, Rules, Ruleset, ServerRules};
 use braid_linux::selftest::{self, Verdict};
 use braid_linux::tun::{PacketIo, Tun};
-use braid_proxy::config::Quic;
+use braid_proxy::config::{MptcpHosts, Quic};
 use braid_testbed::netns;
 use braid_wire::{Seq32, ip, tcp};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -148,6 +148,7 @@ impl Ends {
             servers: PUBLIC.map(|a| (addr(a), PORT).into()).to_vec(),
             private: Vec::new(),
             quic: Quic::Forward,
+            mptcp_hosts: MptcpHosts::Forward,
         });
         apply(&world, "box", rules);
         // As the box does: a subflow's window says little about what its peer may send.

@@ -1,16 +1,16 @@
-//! One download by curl.
+//! One download by curl, shown and checked.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, Read};
 use std::net::SocketAddr;
 use std::path::Path;
-use std::process::{Child, Stdio};
+use std::time::Duration;
 
+use braid_testbed::bed::{Bed, Download};
 use indicatif::{ProgressBar, ProgressStyle};
 use sha2::{Digest, Sha256};
 
 use super::table::Via;
-use crate::bed::{Bed, POLL};
 use crate::failure::Failure;
 use crate::kernel_peer::hex;
 
@@ -41,66 +41,22 @@ pub struct Fetched {
 
 /// Downloads on the user host.
 pub fn fetch(bed: &Bed, what: &Fetch<'_>) -> Result<Fetched, Failure> {
-    let longest = LONGEST_S.max(what.size / 500_000).to_string();
-    let mut curl = bed.exec("user", "curl")?;
-    curl.args([
-        "-q",
-        "-sS",
-        "--fail",
-        "--noproxy",
-        "*",
-        "--max-time",
-        &longest,
-    ])
-    .args(["-w", "%{time_total}", "-o"])
-    .arg(what.to)
-    .arg(format!("http://{}/{}", what.from, what.path))
-    .stdin(Stdio::null())
-    .stdout(Stdio::piped())
-    .stderr(Stdio::piped());
-    let child = curl
-        .spawn()
-        .map_err(|e| Failure::run("cannot run curl", e))?;
-    let output = wait(bed, child, what)?;
-    let seconds = output
-        .trim()
-        .parse()
-        .map_err(|e| Failure::run("curl's time", e))?;
+    let bar = progress_bar(what);
+    let download = Download {
+        host: "user",
+        url: format!("http://{}/{}", what.from, what.path),
+        to: what.to,
+        bytes: None,
+        longest: Duration::from_secs(LONGEST_S.max(what.size / 500_000)),
+    };
+    let seconds = bed.download(&download, |bytes| bar.set_position(bytes));
+    bar.finish_and_clear();
+    let seconds = seconds.map_err(|error| {
+        let via = what.via.map(|via| format!(" via {via}"));
+        Failure::run(format_args!("download{}", via.unwrap_or_default()), error)
+    })?;
     let sha256 = hash(what.to)?;
     Ok(Fetched { seconds, sha256 })
-}
-
-/// Waits for curl with a progress bar; ends it where the user interrupts. Returns what it printed.
-fn wait(bed: &Bed, mut child: Child, what: &Fetch<'_>) -> Result<String, Failure> {
-    let bar = progress_bar(what);
-    let status = loop {
-        if let Some(status) = child.try_wait()? {
-            break status;
-        }
-        if let Err(interrupted) = bed.sleep(POLL) {
-            child.kill()?;
-            child.wait()?;
-            return Err(interrupted);
-        }
-        bar.set_position(fs::metadata(what.to).map_or(0, |file| file.len()));
-    };
-    bar.finish_and_clear();
-    let mut printed = String::new();
-    if let Some(mut stdout) = child.stdout.take() {
-        stdout.read_to_string(&mut printed)?;
-    }
-    if status.success() {
-        return Ok(printed);
-    }
-    let mut why = String::new();
-    if let Some(mut stderr) = child.stderr.take() {
-        stderr.read_to_string(&mut why)?;
-    }
-    let via = what
-        .via
-        .map(|via| format!(" via {via}"))
-        .unwrap_or_default();
-    Err(Failure::Run(format!("download{via}: {}", why.trim())))
 }
 
 fn progress_bar(what: &Fetch<'_>) -> ProgressBar {

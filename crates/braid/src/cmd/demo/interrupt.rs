@@ -18,12 +18,8 @@ impl Interrupt {
         Ok(interrupt)
     }
 
-    /// Fails once a signal came.
-    pub fn check(&self) -> Result<(), Failure> {
-        if self.0.load(Ordering::Relaxed) {
-            Err(Failure::Run("interrupted".to_owned()))
-        } else {
-            Ok(())
-        }
+    /// Whether a signal came.
+    pub fn came(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
     }
 }

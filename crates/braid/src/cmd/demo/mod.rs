@@ -16,6 +16,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
+use braid_testbed::bed::Bed;
 use sha2::{Digest, Sha256};
 
 use self::fetch::{Fetch, fetch};
@@ -23,7 +24,6 @@ use self::interrupt::Interrupt;
 use self::table::{Row, Via};
 use super::print::{print, print_json};
 use super::testbed;
-use crate::bed::Bed;
 use crate::cli::DemoArgs;
 use crate::failure::Failure;
 use crate::kernel_peer::{Pattern, hex};
@@ -43,12 +43,12 @@ pub fn run(args: &DemoArgs, json: bool) -> Result<(), Failure> {
     let interrupt = Interrupt::install()?;
     let mut bed = bed::up(&args.congestion, interrupt)?;
     let rows = Demo::new(&mut bed, args).and_then(|mut demo| demo.rows());
-    let rows = rows.map_err(|failure| bed.explain(failure));
-    let late = bed.lateness_us();
+    let rows = rows.map_err(|failure| bed::explain(&mut bed, failure));
+    let late = bed.testbed.lateness().map(|late| late.p99_us);
     let down = bed.testbed.down();
     let rows = rows?;
     down?;
-    if let Some(late) = late.filter(|late| *late > LATE_US) {
+    if let Some(late) = late.ok().filter(|late| *late > LATE_US) {
         eprintln!("braid: the machine was busy (links {late:.0} µs late): do not trust the result");
     }
     if json {
@@ -94,7 +94,7 @@ impl<'a> Demo<'a> {
 
     fn rows(&mut self) -> Result<Vec<Row>, Failure> {
         let mut rows = Vec::new();
-        for (link, via) in [(0, Via::Link1), (1, Via::Link2)] {
+        for (link, via) in bed::LINKS.into_iter().zip([Via::Link1, Via::Link2]) {
             self.bed.forward_over(link)?;
             rows.push(self.row(via, self.content)?);
         }
@@ -110,15 +110,9 @@ impl<'a> Demo<'a> {
     fn kernel_row(&mut self) -> Result<Row, Failure> {
         let near = SocketAddr::new(self.bed.lan_address("box")?, RELAY_PORT);
         let far = SocketAddr::new(self.bed.address("server")?, RELAY_PORT);
-        let far_relay = self.bed.relay(
-            "server",
-            (far, "mptcp"),
-            (self.content, "tcp"),
-            self.congestion,
-        )?;
-        let near_relay = self
-            .bed
-            .relay("box", (near, "tcp"), (far, "mptcp"), self.congestion)?;
+        let (content, cc) = (self.content, self.congestion);
+        let far_relay = bed::relay(self.bed, "server", (far, "mptcp"), (content, "tcp"), cc)?;
+        let near_relay = bed::relay(self.bed, "box", (near, "tcp"), (far, "mptcp"), cc)?;
         let row = self.row(Via::Kernel, near);
         drop((near_relay, far_relay));
         row
@@ -145,7 +139,7 @@ impl<'a> Demo<'a> {
     fn row(&mut self, via: Via, from: SocketAddr) -> Result<Row, Failure> {
         self.bed.sleep(PAUSE)?;
         let to = self.bed.testbed.state_dir().join("fetched");
-        let before = self.bed.bytes_by_link()?;
+        let before = self.bed.carried_back(&bed::LINKS)?;
         let what = Fetch {
             from,
             path: "file",
@@ -154,7 +148,7 @@ impl<'a> Demo<'a> {
             via: Some(via),
         };
         let fetched = fetch(self.bed, &what)?;
-        let after = self.bed.bytes_by_link()?;
+        let after = self.bed.carried_back(&bed::LINKS)?;
         let bytes_by_link = after
             .iter()
             .zip(&before)

@@ -9,33 +9,30 @@ use braid_lab::report;
 use serde_json::json;
 
 use super::setting::{cores, prepare, progress_bar};
-use crate::cli::lab::RunArgs;
+use crate::cli::lab::{ReportArgs, RunArgs};
 use crate::cmd::print::{print, print_json};
 use crate::failure::Failure;
 
-/// Prints ids and titles.
-pub fn list(json: bool) -> Result<(), Failure> {
+/// Stands for every id.
+const EVERYTHING: &str = "all";
+
+/// Prints ids and titles, of those that run on `arm` if one is named.
+pub fn list(arm: Option<Arm>, json: bool) -> Result<(), Failure> {
+    let runs = |d: &&Definition| arm.is_none_or(|arm| d.arms.contains(&arm));
+    let listed: Vec<&Definition> = ALL.iter().filter(runs).collect();
     if json {
-        let each = |d: &Definition| json!({ "id": d.id, "title": d.title, "source": d.source });
-        return print_json(&ALL.iter().map(each).collect::<Vec<_>>());
+        let each = |d: &&Definition| json!({ "id": d.id, "title": d.title, "source": d.source });
+        return print_json(&listed.iter().map(each).collect::<Vec<_>>());
     }
-    let width = ALL.iter().map(|d| d.id.len()).max().unwrap_or(0);
-    let line = |d: &Definition| format!("{:width$}  {} ({})\n", d.id, d.title, d.source);
-    print(ALL.iter().map(line).collect::<String>())
+    let width = listed.iter().map(|d| d.id.len()).max().unwrap_or(0);
+    let line = |d: &&Definition| format!("{:width$}  {} ({})\n", d.id, d.title, d.source);
+    print(listed.iter().map(line).collect::<String>())
 }
 
 /// Runs the experiments one after the other and stores what each found. One that calls what is not
 /// installed is skipped where there are others.
 pub fn run(args: &RunArgs, json: bool) -> Result<(), Failure> {
-    let definitions = args.ids.iter().map(|id| experiments::find(id));
-    let definitions: Vec<&'static Definition> = definitions
-        .collect::<Result<_, _>>()
-        .map_err(|e| Failure::Usage(e.to_string()))?;
-    let with_arm = |d: &'static Definition| Ok::<_, Error>((d, d.arm(args.arm)?));
-    let chosen: Vec<(&Definition, Arm)> = definitions
-        .into_iter()
-        .map(with_arm)
-        .collect::<Result<_, _>>()?;
+    let chosen = chosen(&args.ids, args.arm)?;
     let real = chosen.iter().find(|(_, arm)| !arm.is_virtual());
     prepare(real.map_or(Arm::Sim, |(_, arm)| *arm))?;
     for (definition, arm) in &chosen {
@@ -72,6 +69,21 @@ pub fn run(args: &RunArgs, json: bool) -> Result<(), Failure> {
     }
 }
 
+/// What to run, and where. Of all there are, those that do not run there are left out.
+fn chosen(ids: &[String], arm: Option<Arm>) -> Result<Vec<(&'static Definition, Arm)>, Failure> {
+    let with_arm = |d: &'static Definition| Ok::<_, Error>((d, d.arm(arm)?));
+    if ids.iter().any(|id| id == EVERYTHING) {
+        let left_out = |e: Error| eprintln!("braid: left out: {e}");
+        let all = ALL.iter().map(|d| with_arm(d).map_err(left_out));
+        return Ok(all.filter_map(Result::ok).collect());
+    }
+    let found = ids.iter().map(|id| {
+        let found = experiments::find(id).map_err(|e| Failure::Usage(e.to_string()))?;
+        Ok(with_arm(found)?)
+    });
+    found.collect()
+}
+
 fn verdicts(outcome: &Outcome, place: &Path) -> String {
     let mut text = format!("{} ({}): {}\n", outcome.id, outcome.arm, outcome.title);
     for verdict in &outcome.verdicts {
@@ -93,16 +105,22 @@ fn verdicts(outcome: &Outcome, place: &Path) -> String {
     text
 }
 
-/// Makes the report's two pages of the results in `directory`, and says where they are.
-pub fn report(directory: &Path, json: bool) -> Result<(), Failure> {
+/// Makes the report's two pages of stored results, and says where they are.
+pub fn report(args: &ReportArgs, json: bool) -> Result<(), Failure> {
+    let directory = &args.directory;
     let stored = report::load(directory).map_err(Failure::Usage)?;
-    let pages = [
-        ("report.html", report::html(&stored)),
-        ("report.md", report::markdown(&stored)),
-    ];
+    let markdown = match (&args.markdown, &args.figures) {
+        (Some(page), Some(figures)) => {
+            let text = report::publish(&stored, page, figures);
+            (page.clone(), text.map_err(Failure::Run)?)
+        }
+        _ => (directory.join("report.md"), report::markdown(&stored)),
+    };
     let mut files = Vec::new();
-    for (name, text) in pages {
-        let file = directory.join(name);
+    for (file, text) in [
+        (directory.join("report.html"), report::html(&stored)),
+        markdown,
+    ] {
         let failed = |e| Failure::run(format_args!("cannot write {}", file.display()), e);
         fs::write(&file, text).map_err(failed)?;
         files.push(file.display().to_string());

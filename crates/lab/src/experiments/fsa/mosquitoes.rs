@@ -77,6 +77,7 @@ fn measure(session: &mut Session<'_>) -> Result<(), Error> {
         ("SYNs with MP_JOIN per flow", joins),
     );
     session.figure("joins", figure);
+    session.lead_with("joins");
     if session.arm().is_virtual() {
         captures(session)?;
     }

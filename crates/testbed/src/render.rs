@@ -4,12 +4,15 @@ use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, Read};
 
-use braid_testbed::{HostLayout, InterfaceLayout, Layout, RenderConfig, Role, SegmentKind};
-
-use crate::kernel_peer::hex;
+use crate::layout::{HostLayout, InterfaceLayout, Layout, SegmentKind};
+use crate::spec::Role;
+use crate::testbed::RenderConfig;
 
 /// Beside the configuration: elsewhere those of two testbeds would be the same.
 const CONTROL: &str = "control = \"control.sock\"";
+
+/// Most places a server may be told to measure its way to.
+const TARGETS: usize = 8;
 
 /// Makes `box.toml` and `server.toml` for the hosts of a testbed; all share one secret, made here.
 ///
@@ -18,7 +21,7 @@ const CONTROL: &str = "control = \"control.sock\"";
 pub fn render_config() -> io::Result<RenderConfig> {
     let mut secret = [0; 24];
     File::open("/dev/urandom")?.read_exact(&mut secret)?;
-    let secret = hex(&secret);
+    let secret: String = secret.iter().map(|byte| format!("{byte:02x}")).collect();
     Ok(Box::new(move |layout, host| match host.role {
         Role::Box => box_config(layout, host, &secret),
         Role::Server => server_config(layout, host, &secret),
@@ -27,7 +30,6 @@ pub fn render_config() -> io::Result<RenderConfig> {
 }
 
 fn box_config(layout: &Layout, host: &HostLayout, secret: &str) -> Option<String> {
-    let server = uplink(layout.first(Role::Server)?)?;
     let inside = host
         .interfaces
         .iter()
@@ -50,29 +52,35 @@ fn box_config(layout: &Layout, host: &HostLayout, secret: &str) -> Option<String
             gateways.join(", ")
         );
     }
-    let _ = write!(
-        text,
-        "\n[[server]]\naddress = [\"{}\", \"{}\"]\nuser = \"{}\"\nsecret = \"{secret}\"\n",
-        server.address4, server.address6, host.name
-    );
+    let servers = layout.hosts.iter().filter(|h| h.role == Role::Server);
+    for (server, at) in servers.filter_map(|server| Some((server, uplink(server)?))) {
+        let _ = write!(
+            text,
+            "\n[[server]]\nname = \"{}\"\naddress = [\"{}\", \"{}\"]\nuser = \"{}\"\n\
+             secret = \"{secret}\"\n",
+            server.name, at.address4, at.address6, host.name
+        );
+    }
     Some(text)
 }
 
 fn server_config(layout: &Layout, host: &HostLayout, secret: &str) -> Option<String> {
     let listen = uplink(host)?;
     // A testbed's networks lie in ranges that a server on the Internet would refuse.
-    let reachable: Vec<_> = layout
-        .hosts
-        .iter()
-        .filter(|other| other.role == Role::Content)
-        .flat_map(|other| &other.interfaces)
-        .map(|i| format!("\"{}\", \"{}\"", i.address4, i.address6))
-        .collect();
+    let contents = || layout.hosts.iter().filter(|h| h.role == Role::Content);
+    let reachable = contents().flat_map(|content| &content.interfaces);
+    let reachable = reachable.map(|i| format!("\"{}\", \"{}\"", i.address4, i.address6));
+    let targets = contents().filter_map(|content| content.interfaces.first());
+    let targets = targets
+        .take(TARGETS)
+        .map(|i| format!("\"{}:80\"", i.address4));
     let mut text = format!(
-        "listen = [\"{}\", \"{}\"]\nallow = [{}]\ncongestion = \"cubic\"\n{CONTROL}\n",
+        "listen = [\"{}\", \"{}\"]\nallow = [{}]\ntargets = [{}]\ncongestion = \"cubic\"\n\
+         {CONTROL}\n",
         listen.address4,
         listen.address6,
-        reachable.join(", ")
+        reachable.collect::<Vec<_>>().join(", "),
+        targets.collect::<Vec<_>>().join(", ")
     );
     for user in layout.hosts.iter().filter(|other| other.role == Role::Box) {
         let _ = write!(

@@ -1,15 +1,26 @@
-//! Box and server on a testbed, for the demo, the end-to-end tests and the benchmarks.
+//! Box and servers on a testbed, for the demo, the lab, the end-to-end tests and the benchmarks.
+
+mod cross;
+mod download;
+mod forward;
 
 use std::fs;
+use std::io;
+use std::net::IpAddr;
 use std::path::Path;
 use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use braid_testbed::{Options, Spec, Testbed};
+use braid_linux::run::READY;
 
-use crate::cmd::serve::READY;
-use crate::failure::Failure;
+pub use self::cross::Cross;
+pub use self::download::Download;
+
+use crate::error::Error;
+use crate::layout::{InterfaceLayout, SegmentKind};
+use crate::spec::Spec;
+use crate::testbed::{Options, Testbed};
 
 /// Between two looks at something that is about to happen.
 pub const POLL: Duration = Duration::from_millis(50);
@@ -67,36 +78,73 @@ pub fn description(name: &str, links: [(&str, &str); 2]) -> String {
     format!("name = \"{name}\"\n{HOSTS}{links}")
 }
 
-/// Reads a description of one's own.
+/// Reads a description that stands in no file.
 ///
 /// # Errors
 /// It is wrong.
-pub fn spec(description: &str) -> Result<Spec, Failure> {
-    let spec = Spec::parse(description, Path::new("testbed.toml"));
-    spec.map_err(|e| Failure::run("the description of the testbed", e))
+pub fn spec(description: &str) -> Result<Spec, Error> {
+    Ok(Spec::parse(description, Path::new("testbed.toml"))?)
 }
 
 /// A testbed that is up; taken down when dropped.
 pub struct Bed {
     /// The testbed.
     pub testbed: Testbed,
-    /// Fails once there is no more waiting.
-    goes_on: Box<dyn Fn() -> Result<(), Failure>>,
+    /// Whether there is no more waiting.
+    interrupted: Box<dyn Fn() -> bool>,
+}
+
+impl std::fmt::Debug for Bed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Bed")
+            .field("name", &self.testbed.layout().name)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Bed {
-    /// Builds it. `goes_on` is asked whenever something is waited for.
+    /// Builds it. `interrupted` is asked whenever something is waited for.
     ///
     /// # Errors
-    /// The system refuses.
+    /// As [`Testbed::up`].
     pub fn up(
         spec: Spec,
         options: Options,
-        goes_on: impl Fn() -> Result<(), Failure> + 'static,
-    ) -> Result<Self, Failure> {
+        interrupted: impl Fn() -> bool + 'static,
+    ) -> Result<Self, Error> {
         Ok(Bed {
             testbed: Testbed::up(spec, options)?,
-            goes_on: Box::new(goes_on),
+            interrupted: Box::new(interrupted),
+        })
+    }
+
+    /// The address of a host that has only one, or the first of them.
+    ///
+    /// # Errors
+    /// There is no such host, or it has none.
+    pub fn address(&self, host: &str) -> Result<IpAddr, Error> {
+        self.interface(host, |_| true)
+            .map(|interface| interface.address4.into())
+    }
+
+    /// The address of a host on its first LAN.
+    ///
+    /// # Errors
+    /// There is no such host, or it is on no LAN.
+    pub fn lan_address(&self, host: &str) -> Result<IpAddr, Error> {
+        self.interface(host, |i| i.kind == SegmentKind::Lan)
+            .map(|i| i.address4.into())
+    }
+
+    fn interface(
+        &self,
+        host: &str,
+        wanted: impl Fn(&InterfaceLayout) -> bool,
+    ) -> Result<&InterfaceLayout, Error> {
+        let mut all = self.testbed.layout().host(host)?.interfaces.iter();
+        all.find(|i| wanted(i)).ok_or_else(|| {
+            let missing = io::Error::from(io::ErrorKind::AddrNotAvailable);
+            Error::system(format!("look for an interface of {host}"), missing)
         })
     }
 
@@ -104,18 +152,20 @@ impl Bed {
     ///
     /// # Errors
     /// There is no such host.
-    pub fn exec(&self, host: &str, program: &str) -> Result<Command, Failure> {
-        Ok(self.testbed.exec(host, program)?)
+    pub fn exec(&self, host: &str, program: &str) -> Result<Command, Error> {
+        self.testbed.exec(host, program)
     }
 
     /// Waits.
     ///
     /// # Errors
     /// There is no more waiting.
-    pub fn sleep(&self, time: Duration) -> Result<(), Failure> {
+    pub fn sleep(&self, time: Duration) -> Result<(), Error> {
         let end = Instant::now() + time;
         loop {
-            (self.goes_on)()?;
+            if (self.interrupted)() {
+                return Err(Error::Interrupted);
+            }
             let left = end.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return Ok(());
@@ -132,12 +182,12 @@ impl Bed {
         &mut self,
         what: &str,
         longest: Duration,
-        mut condition: impl FnMut(&mut Self) -> Result<bool, Failure>,
-    ) -> Result<(), Failure> {
+        mut condition: impl FnMut(&mut Self) -> Result<bool, Error>,
+    ) -> Result<(), Error> {
         let end = Instant::now() + longest;
         while !condition(self)? {
             if Instant::now() > end {
-                return Err(Failure::Run(format!("waited in vain for {what}")));
+                return Err(Error::InVain(format!("waited in vain for {what}")));
             }
             self.sleep(POLL)?;
         }
@@ -148,14 +198,14 @@ impl Bed {
     ///
     /// # Errors
     /// It ends, or takes longer than `longest`.
-    pub fn start(&mut self, host: &str, longest: Duration) -> Result<(), Failure> {
+    pub fn start(&mut self, host: &str, longest: Duration) -> Result<(), Error> {
         let earlier = self.log(host).len();
         self.testbed.start(host)?;
         self.wait_for(&format!("the {host} to get ready"), longest, |bed| {
             let log = bed.log(host);
             if bed.testbed.pid(host).is_none() {
                 let text = format!("the {host} ended while it started:\n{log}");
-                return Err(Failure::Run(text));
+                return Err(Error::InVain(text));
             }
             Ok(log[earlier..].lines().any(|line| line.ends_with(READY)))
         })
@@ -165,13 +215,23 @@ impl Bed {
     ///
     /// # Errors
     /// It takes longer than `longest`.
-    pub fn wait_for_intake(&mut self, longest: Duration) -> Result<(), Failure> {
+    pub fn wait_for_intake(&mut self, longest: Duration) -> Result<(), Error> {
         self.wait_for("the box to reach the server", longest, |bed| {
             // Where users' connections are taken in; others may listen elsewhere.
             let only = ["-Hltn", "src", "127.0.0.1"];
-            let listening = bed.exec("box", "ss")?.args(only).output()?;
+            let listening = bed.exec("box", "ss")?.args(only).output();
+            let listening = listening.map_err(|e| Error::system("run ss", e))?;
             Ok(!listening.stdout.is_empty())
         })
+    }
+
+    /// Bytes that each of these links has carried so far towards the host it is from.
+    ///
+    /// # Errors
+    /// There is no such link.
+    pub fn carried_back(&self, links: &[&str]) -> Result<Vec<u64>, Error> {
+        let bytes = |link: &&str| Ok(self.testbed.link_status(link)?.reverse.bytes_delivered);
+        links.iter().map(bytes).collect()
     }
 
     /// What the process of a host wrote so far.

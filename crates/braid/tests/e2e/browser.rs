@@ -1,0 +1,78 @@
+//! A page with many objects, as a browser loads it.
+
+use std::fs;
+
+use super::bed::{Bed, LONGEST_S, stderr};
+use super::control::status;
+
+const OBJECTS: usize = 60;
+
+/// Fetches all objects at once, as many side by side as the browser sees fit, and says of each how
+/// long it is and what its bytes add up to.
+const PAGE: &str = r#"<!doctype html><meta charset=utf-8><title>page</title><body>loading<script>
+const sum = bytes => bytes.reduce((sum, byte) => (sum * 31 + byte) % 65521, 0);
+const load = async (_, i) => {
+  const answer = await fetch("object" + i);
+  const bytes = new Uint8Array(await answer.arrayBuffer());
+  return i + ":" + bytes.length + ":" + sum(bytes);
+};
+Promise.all(Array.from({length: OBJECTS}, load)).then(
+  all => document.body.textContent = "here: " + all.join(" "),
+  error => document.body.textContent = "failed: " + error);
+</script>
+"#;
+
+fn sum(bytes: &[u8]) -> u32 {
+    let add = |sum, byte: &u8| (sum * 31 + u32::from(*byte)) % 65_521;
+    bytes.iter().fold(0, add)
+}
+
+#[test]
+#[ignore = "network"]
+fn a_browser_loads_a_page_of_many_objects() {
+    let bed = Bed::up();
+    let sizes = [500, 4_000, 15_000, 60_000, 250_000];
+    let objects = (0..OBJECTS).map(|i| {
+        let bytes = bed.offer(&format!("object{i}"), sizes[i % sizes.len()] + i);
+        format!("{i}:{}:{}", bytes.len(), sum(&bytes))
+    });
+    let expected = format!("here: {}", objects.collect::<Vec<_>>().join(" "));
+    let page = PAGE.replace("OBJECTS", &OBJECTS.to_string());
+    fs::write(bed.www().join("page.html"), page).expect("the state directory is writable");
+    let home = bed.testbed.state_dir().join("browser");
+    let before = bed.carried();
+    let output = bed
+        .exec("user", "timeout")
+        .args([
+            LONGEST_S,
+            "chromium",
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+        ])
+        .args([
+            "--no-first-run",
+            "--no-proxy-server",
+            "--disable-background-networking",
+        ])
+        .arg(format!("--user-data-dir={}", home.display()))
+        // Its clock stands still while something is loaded.
+        .args(["--virtual-time-budget=10000", "--dump-dom"])
+        .arg(format!("http://{}/page.html", bed.v4("content")))
+        .env("HOME", &home)
+        .output()
+        .expect("it runs");
+    let shown = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(shown.contains(&expected), "{shown}{}", stderr(&output));
+    let after = bed.carried();
+    for link in 0..2 {
+        let carried = after[link] - before[link];
+        assert!(
+            carried > 300_000,
+            "link{} carried {carried} bytes",
+            link + 1
+        );
+    }
+    let accepted = status(&bed, "box").counters["accepted"];
+    assert!((2..=20).contains(&accepted), "{accepted} connections");
+}

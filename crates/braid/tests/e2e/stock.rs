@@ -1,0 +1,152 @@
+//! Clients that know nothing of Braid: curl by SOCKS5 over the kernel's Multipath TCP, from a host
+//! with two links and without a box.
+
+use std::fs;
+use std::process::Command;
+
+use braid_testbed::Role;
+
+use super::bed::{Bed, Download, render_changed, stderr};
+use super::control::status;
+
+const DESCRIPTION: &str = r#"
+name = "NAME"
+congestion = "cubic"
+
+[[host]]
+name = "laptop"
+role = "user"
+gateway = "internet"
+mptcp = true
+
+[[host]]
+name = "internet"
+role = "router"
+
+[[host]]
+name = "server"
+role = "server"
+start = "manual"
+gateway = "internet"
+
+[[host]]
+name = "content"
+role = "content"
+gateway = "internet"
+
+[[link]]
+name = "link1"
+from = "laptop"
+to = "internet"
+rate = "20mbit"
+delay = "5ms"
+
+[[link]]
+name = "link2"
+from = "laptop"
+to = "internet"
+rate = "20mbit"
+delay = "15ms"
+
+[[lan]]
+name = "backbone"
+hosts = ["internet", "server", "content"]
+"#;
+
+const SECRET: &str = "vXbm2Kx1VQk0pQm7cSg0o3Yd8nq4cT5zRfWl6uJh9Ae=";
+
+struct Stock {
+    bed: Bed,
+}
+
+impl Stock {
+    fn up() -> Self {
+        let render = render_changed(Role::Server, |text| {
+            format!("{text}\n[[user]]\nname = \"laptop\"\nsecret = \"{SECRET}\"\n")
+        });
+        let mut bed = Bed::of_with(DESCRIPTION, render);
+        fs::write(bed.testbed.state_dir().join("secret"), SECRET).expect("a writable directory");
+        bed.start("server");
+        Stock { bed }
+    }
+
+    /// A password for one connection.
+    fn password(&self, destination: &str) -> String {
+        let output = Command::new(env!("CARGO_BIN_EXE_braid"))
+            .args(["password", destination, "--user", "laptop", "--secret-file"])
+            .arg(self.bed.testbed.state_dir().join("secret"))
+            .output()
+            .expect("it runs");
+        assert!(output.status.success(), "{}", stderr(&output));
+        String::from_utf8_lossy(&output.stdout).trim().to_owned()
+    }
+
+    fn proxy(&self, password: &str) -> String {
+        format!(
+            "socks5h://laptop:{password}@{}:1080/",
+            self.bed.v4("server")
+        )
+    }
+
+    /// Starts curl over the kernel's Multipath TCP.
+    fn curl(&self, password: &str, url: &str) -> Download {
+        let mut command = self.bed.exec("laptop", "mptcpize");
+        command.args(["run", "curl"]);
+        self.bed
+            .download(command, &["--proxy", &self.proxy(password)], url)
+    }
+}
+
+#[test]
+#[ignore = "network"]
+fn curl_uses_both_links_of_its_host() {
+    let mut stock = Stock::up();
+    let expected = stock.bed.offer("large", 10_000_000);
+    let to = format!("{}:80", stock.bed.v4("content"));
+    let before = stock.bed.carried();
+    let download = stock.curl(&stock.password(&to), &format!("http://{to}/large"));
+    stock
+        .bed
+        .wait_for("some of it to come", |_| download.bytes() > 2_000_000);
+    let [conn] = &status(&stock.bed, "server").connections[..] else {
+        panic!("one connection")
+    };
+    assert_eq!(conn.user.as_deref(), Some("laptop"));
+    assert!(conn.mptcp && conn.paths.len() == 2, "{conn:?}");
+    download.expect_bytes(&expected);
+    let after = stock.bed.carried();
+    for link in 0..2 {
+        let carried = after[link] - before[link];
+        assert!(
+            carried > 2_000_000,
+            "link{} carried {carried} bytes",
+            link + 1
+        );
+    }
+}
+
+#[test]
+#[ignore = "network"]
+fn its_password_serves_one_connection_to_one_place() {
+    let stock = Stock::up();
+    let expected = stock.bed.offer("some", 10_000);
+    let to = format!("{}:80", stock.bed.v4("content"));
+    let password = stock.password(&to);
+    stock
+        .curl(&password, &format!("http://{to}/some"))
+        .expect_bytes(&expected);
+    let elsewhere = stock.password("192.0.2.1:80");
+    for refused in [&password, &elsewhere, &SECRET.to_owned(), &"0".repeat(178)] {
+        let (well, said) = stock.curl(refused, &format!("http://{to}/some")).end();
+        assert!(!well && said.starts_with("curl: (97)"), "{said}");
+    }
+    let server = status(&stock.bed, "server");
+    let counters = [
+        "connected",
+        "auth_replayed",
+        "auth_destination",
+        "auth_malformed",
+    ];
+    let counters = counters.map(|name| server.counters[name]);
+    assert_eq!(counters, [1, 1, 1, 2], "{:?}", server.counters);
+}

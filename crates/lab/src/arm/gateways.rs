@@ -1,0 +1,198 @@
+//! A user behind a box, servers, and a content host, in network namespaces joined by emulated
+//! links: curl and nginx know nothing of the box, and box and servers are the installed ones.
+
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use braid_testbed::Options;
+use braid_testbed::bed::{self as testbed_bed, Bed, Download};
+use braid_testbed::render::render_config;
+use braid_wire::Rng;
+use serde_json::Value;
+
+use super::bed::{self, run_error};
+use super::error::Error;
+
+/// How long box and servers may take to start.
+const START: Duration = Duration::from_secs(20);
+/// A download may take as long as at this rate, bytes a second, and [`START`].
+const SLOWEST: u64 = 50_000;
+/// How long the box may take to do what it is to.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// A download is made so often at most in the hope that the machine is quiet: it takes long.
+const ATTEMPTS: u32 = 4;
+/// Name of the file that is offered.
+const FILE: &str = "file";
+
+/// The network.
+#[derive(Debug)]
+pub(crate) struct Gateways {
+    pub bed: Bed,
+    repeated: u64,
+}
+
+impl Gateways {
+    /// Builds what `describe` says for the testbed's name, with neither box nor servers running; the
+    /// content host offers a file of `bytes`.
+    pub fn build(describe: impl FnOnce(&str) -> String, bytes: u64) -> Result<Gateways, Error> {
+        let spec = testbed_bed::spec(&describe(&bed::new_name()?)).map_err(run_error)?;
+        let options = Options {
+            render: Some(render_config().map_err(run_error)?),
+            ..Options::default()
+        };
+        let bed = Bed::up(spec, options, bed::interrupted).map_err(run_error)?;
+        let gateways = Gateways { bed, repeated: 0 };
+        gateways.offer(bytes).map_err(run_error)?;
+        Ok(gateways)
+    }
+
+    fn offer(&self, bytes: u64) -> io::Result<()> {
+        let file = self.offered();
+        fs::create_dir_all(file.with_file_name(""))?;
+        let mut file = BufWriter::new(File::create(file)?);
+        let mut rng = Rng::for_component(bytes, 0);
+        let mut chunk = vec![0; 1 << 16];
+        let mut left = bytes;
+        while left > 0 {
+            let n = usize::try_from(left).unwrap_or(usize::MAX).min(chunk.len());
+            rng.fill(&mut chunk[..n]);
+            file.write_all(&chunk[..n])?;
+            left -= n as u64;
+        }
+        file.flush()
+    }
+
+    fn offered(&self) -> PathBuf {
+        self.bed.testbed.state_dir().join("content/www").join(FILE)
+    }
+
+    /// Starts a server.
+    pub fn start_server(&mut self, server: &str) -> Result<(), Error> {
+        self.bed.start(server, START).map_err(run_error)
+    }
+
+    /// Starts the box, and waits until it takes connections in.
+    pub fn start_box(&mut self) -> Result<(), Error> {
+        self.bed.start("box", START).map_err(run_error)?;
+        self.bed.wait_for_intake(START).map_err(run_error)
+    }
+
+    /// Ends the box.
+    pub fn stop_box(&mut self) -> Result<(), Error> {
+        self.bed.testbed.stop("box").map_err(run_error)
+    }
+
+    /// Seconds that curl on `host` takes for the first `bytes` of the file; `progress` is told at
+    /// the start, and now and then, how many there are. Again where the links were late meanwhile.
+    pub fn download(
+        &mut self,
+        host: &str,
+        bytes: u64,
+        mut progress: impl FnMut(&Bed, Duration, u64),
+    ) -> Result<f64, Error> {
+        let mut repeated = 0;
+        let result = bed::on_time(ATTEMPTS, &mut repeated, || {
+            let testbed = &self.bed.testbed;
+            testbed.reset_lateness().map_err(run_error)?;
+            let seconds = self.download_once(host, bytes, &mut progress)?;
+            let late = testbed.lateness().map_err(run_error)?;
+            Ok((seconds, late.p99_us))
+        });
+        self.repeated += repeated;
+        result
+    }
+
+    /// The same, whether the links are late or not.
+    pub fn download_once(
+        &self,
+        host: &str,
+        bytes: u64,
+        mut progress: impl FnMut(&Bed, Duration, u64),
+    ) -> Result<f64, Error> {
+        let bed = &self.bed;
+        let content = bed.address("content").map_err(run_error)?;
+        let to = bed.testbed.state_dir().join("fetched");
+        let what = Download {
+            host,
+            url: format!("http://{content}/{FILE}"),
+            to: &to,
+            bytes: Some(bytes),
+            longest: START + Duration::from_secs(bytes / SLOWEST),
+        };
+        progress(bed, Duration::ZERO, 0);
+        let begun = Instant::now();
+        let seconds = bed.download(&what, |bytes| progress(bed, begun.elapsed(), bytes));
+        let seconds = seconds.map_err(run_error)?;
+        let right = starts_so(&self.offered(), &to, bytes).map_err(run_error)?;
+        fs::remove_file(&to).map_err(run_error)?;
+        match right {
+            true => Ok(seconds),
+            false => Err(Error::Run("a download came damaged".to_owned())),
+        }
+    }
+
+    /// What `braid box …` prints for machines.
+    pub fn ask(&self, arguments: &[&str]) -> Result<Value, Error> {
+        let own = std::env::current_exe().map_err(run_error)?;
+        let config = self.bed.testbed.state_dir().join("box/box.toml");
+        let mut command = Command::new(own);
+        command.args(["--json", "box"]).args(arguments);
+        let output = command.arg("--config").arg(config).output();
+        let output = output.map_err(run_error)?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        match serde_json::from_slice(&output.stdout) {
+            Ok(value) if output.status.success() => Ok(value),
+            _ => Err(Error::Run(format!("braid box {arguments:?}: {said}"))),
+        }
+    }
+
+    /// Waits until the box has a warm connection.
+    pub fn wait_for_warm(&self) -> Result<(), Error> {
+        self.wait_for("a warm connection", |net| {
+            Ok(net.ask(&["status"])?["warm"]["ready"].as_u64() > Some(0))
+        })
+    }
+
+    /// Waits until `condition` holds.
+    pub fn wait_for(
+        &self,
+        what: &str,
+        condition: impl Fn(&Self) -> Result<bool, Error>,
+    ) -> Result<(), Error> {
+        let end = Instant::now() + PATIENCE;
+        while !condition(self)? {
+            if Instant::now() > end {
+                return Err(Error::Run(format!("waited in vain for {what}")));
+            }
+            self.bed.sleep(testbed_bed::POLL).map_err(run_error)?;
+        }
+        Ok(())
+    }
+
+    /// Downloads that were made again because the links were late.
+    pub fn repeated(&self) -> u64 {
+        self.repeated
+    }
+}
+
+/// Whether `fetched` is the first `bytes` of `offered`.
+fn starts_so(offered: &Path, fetched: &Path, bytes: u64) -> io::Result<bool> {
+    if fs::metadata(fetched)?.len() != bytes {
+        return Ok(false);
+    }
+    let (mut offered, mut fetched) = (File::open(offered)?, File::open(fetched)?);
+    let [mut expected, mut came] = [(); 2].map(|()| vec![0; 1 << 16]);
+    loop {
+        let n = fetched.read(&mut came)?;
+        if n == 0 {
+            return Ok(true);
+        }
+        offered.read_exact(&mut expected[..n])?;
+        if expected[..n] != came[..n] {
+            return Ok(false);
+        }
+    }
+}

@@ -1,0 +1,555 @@
+//! Which of several servers a box chooses, and what each is good for.
+
+use serde_json::{Value, json};
+
+use super::servers::{self, SERVERS, Server};
+use crate::arm::gateways::Gateways;
+use crate::arm::{Arm, Error, run_error};
+use crate::experiments::definition::Definition;
+use crate::experiments::outcome::Table;
+use crate::experiments::series::bars;
+use crate::experiments::session::Session;
+use crate::experiments::verdict::{Bound, Verdict};
+use crate::plot::Point;
+use crate::stats;
+
+/// Table 1 and figure 4.
+pub const TM_1: Definition = Definition {
+    id: "tm-1",
+    title: "Five servers and one behind a slow link: which is chosen, and what each gives",
+    source: "T-MPTCP, table 1 and figure 4",
+    setup: "A box with two links, five aggregation servers as in table 1 (delays as round-trip \
+            times) and one of 35 and 25 Mb/s with 10 Mb/s to content; each (link, server) is a link \
+            of its own behind the box's, as is each server's to the content server; queues of one \
+            bandwidth-delay product. curl downloads from nginx by plain TCP over each path with the \
+            proxy off, then through box and each server in turn. The box measures and chooses; once \
+            more while others send over both paths to server 3.",
+    reported: "Server 3 is chosen by bandwidth. Through the servers: 24.38, 28.45, 36.89, 13.03, \
+               17.02 Mb/s.",
+    must_hold: "By bandwidth 3, by delay 2, never 6; through each at least 90 % of min(b_1 + b_2, \
+                b_s) by plain TCP; 20 Mb/s of others on each path to 3 move the choice.",
+    arms: &[Arm::Links],
+    cells: |_| SINGLES + 2 * SERVERS.len(),
+    runs: (1, 1),
+    measure,
+};
+
+/// Servers of the paper's table.
+const PUBLISHED: usize = 5;
+/// Downloads by plain TCP over a path.
+const SINGLES: usize = 2 * PUBLISHED;
+/// How long downloads are at the full rate, s: over a path, from a server to content, through box
+/// and server.
+const SINGLE_S: f64 = 10.0;
+const BEYOND_S: f64 = 5.0;
+const JOINED_S: f64 = 20.0;
+/// And at most so many bytes.
+const MOST: f64 = 100e6;
+/// Of others, on each path, bit/s.
+const CROSS: u64 = 20_000_000;
+/// To which server.
+const CROSSED: usize = 3;
+/// A download that is to say only where connections go, bytes.
+const SMALL: u64 = 100_000;
+/// A box believes the middle one of its last three measurements: so many make the choice.
+const ROUNDS: usize = 3;
+/// And so many at most, the change.
+const MOST_ROUNDS: usize = 4;
+
+fn size(mbit: f64, seconds: f64) -> u64 {
+    (mbit * 1e6 / 8.0 * seconds).min(MOST) as u64
+}
+
+/// What a server gave, Mb/s.
+#[derive(Debug, Clone, Copy, Default)]
+struct Gave {
+    /// By plain TCP over each path, and from content to the server.
+    alone: [f64; 2],
+    beyond: f64,
+    /// Through box and server.
+    joined: f64,
+}
+
+impl Gave {
+    /// The most that can be had, by plain TCP.
+    fn most(&self) -> f64 {
+        (self.alone[0] + self.alone[1]).min(self.beyond)
+    }
+}
+
+/// What a box thinks of its servers.
+#[derive(Debug, Clone)]
+struct Choice {
+    /// Numbers of the servers, from 1.
+    by_bandwidth: usize,
+    by_delay: usize,
+    servers: Value,
+}
+
+/// What was chosen when.
+#[derive(Debug, Clone)]
+struct Choices {
+    /// Of the published servers, before any was used.
+    five: Choice,
+    /// Once each was used, the sixth too.
+    six: Choice,
+    /// While others send over the paths to server 3, after so many measurements.
+    others: Choice,
+    rounds: usize,
+}
+
+impl Choices {
+    /// Lets the box choose, and uses each server in turn meanwhile.
+    fn made(
+        session: &Session<'_>,
+        net: &mut Gateways,
+        runs: &mut [Vec<Gave>],
+    ) -> Result<Choices, Error> {
+        let five = measured(net, ROUNDS)?;
+        for (at, gave) in runs.iter_mut().enumerate() {
+            for (n, gave) in (1..).zip(gave) {
+                if n > PUBLISHED && at == 0 {
+                    net.start_server(&servers::name(n))?;
+                }
+                gave.joined = through(net, n)?;
+                session.finished();
+            }
+        }
+        net.ask(&["server", "auto"])?;
+        let six = measured(net, ROUNDS)?;
+        let cross = |link: String| net.bed.cross_traffic(&link, CROSS).map_err(run_error);
+        let sent = servers::links(CROSSED).map(cross);
+        let sent = sent.into_iter().collect::<Result<Vec<_>, _>>()?;
+        let mut rounds = 1;
+        let mut others = measured(net, 1)?;
+        while others.by_bandwidth == CROSSED && rounds < MOST_ROUNDS {
+            others = measured(net, 1)?;
+            rounds += 1;
+        }
+        drop(sent);
+        Ok(Choices {
+            five,
+            six,
+            others,
+            rounds,
+        })
+    }
+}
+
+fn measure(session: &mut Session<'_>) -> Result<(), Error> {
+    let mut net = Gateways::build(servers::description, MOST as u64)?;
+    let mut runs = Vec::new();
+    for _ in 0..session.runs() {
+        runs.push(alone(session, &mut net)?);
+    }
+    for n in 1..=PUBLISHED {
+        net.start_server(&servers::name(n))?;
+    }
+    net.start_box()?;
+    let choices = Choices::made(session, &mut net, &mut runs)?;
+    parameters(session, &net, choices.rounds);
+    for (name, choice) in [
+        ("five", &choices.five),
+        ("six", &choices.six),
+        ("others", &choices.others),
+    ] {
+        session.record(format!("measured-{name}"), choice.servers.clone());
+    }
+    let record =
+        |gave: &Gave| json!({ "b": gave.alone, "b_s": gave.beyond, "joined": gave.joined });
+    let records = runs
+        .iter()
+        .map(|run| run.iter().map(record).collect::<Vec<_>>());
+    session.record("mbit_s".to_owned(), records.collect());
+    let means = means(&runs);
+    session.table(as_measured("What the box measures at first", &choices.five));
+    session.table(as_measured(
+        "Once each was used, and the sixth is there",
+        &choices.six,
+    ));
+    session.table(as_measured(
+        "While others send to server 3",
+        &choices.others,
+    ));
+    session.table(given(&means));
+    session.table(policies(&means, &choices.five));
+    session.figure("throughput-by-server", figure(&means));
+    for verdict in verdicts(&runs, &choices) {
+        session.verdict(verdict);
+    }
+    Ok(())
+}
+
+/// With the proxy off.
+fn alone(session: &Session<'_>, net: &mut Gateways) -> Result<Vec<Gave>, Error> {
+    let mut all = Vec::new();
+    for (n, server) in (1..).zip(&SERVERS) {
+        let mut gave = Gave::default();
+        // Of the last nothing is claimed but that it is not chosen.
+        for (at, (mbit, _)) in server.paths.iter().enumerate().filter(|_| n <= PUBLISHED) {
+            servers::route_through(net, n, at + 1)?;
+            gave.alone[at] = rate(net, "user", size(mbit.min(server.beyond.0), SINGLE_S))?;
+            net.bed.stop_forwarding().map_err(run_error)?;
+            session.finished();
+        }
+        gave.beyond = rate(net, &servers::name(n), size(server.beyond.0, BEYOND_S))?;
+        session.finished();
+        all.push(gave);
+    }
+    Ok(all)
+}
+
+/// Mb/s through box and server `n`.
+fn through(net: &mut Gateways, n: usize) -> Result<f64, Error> {
+    let name = servers::name(n);
+    net.ask(&["server", &name])?;
+    net.wait_for(&format!("connections to go to {name}"), |net| {
+        // Connections that waited to the server before serve first.
+        let before = carried(net, n)?;
+        net.download_once("user", SMALL, |_, _, _| ())?;
+        Ok(carried(net, n)? - before >= SMALL)
+    })?;
+    net.wait_for_warm()?;
+    let server = &SERVERS[n - 1];
+    let [(one, _), (two, _)] = server.paths;
+    rate(
+        net,
+        "user",
+        size((one + two).min(server.beyond.0), JOINED_S),
+    )
+}
+
+/// IP bytes that came from server `n` so far.
+fn carried(net: &Gateways, n: usize) -> Result<u64, Error> {
+    let links = servers::links(n);
+    let links = links.each_ref().map(String::as_str);
+    let carried = net.bed.carried_back(&links).map_err(run_error)?;
+    Ok(carried.iter().sum())
+}
+
+/// Mb/s of a download.
+fn rate(net: &mut Gateways, host: &str, bytes: u64) -> Result<f64, Error> {
+    let seconds = net.download(host, bytes, |_, _, _| ())?;
+    Ok(bytes as f64 * 8.0 / seconds / 1e6)
+}
+
+/// Measures every server so often, and asks what is chosen by that.
+fn measured(net: &Gateways, rounds: usize) -> Result<Choice, Error> {
+    let mut servers = Value::Null;
+    for _ in 0..rounds {
+        // Where nobody sends, nothing is measured.
+        net.download_once("user", SMALL, |_, _, _| ())?;
+        servers = net.ask(&["servers", "--probe"])?;
+    }
+    let which = |flag: &str| {
+        let all = servers.as_array().map_or(&[][..], |all| &all[..]);
+        all.iter()
+            .position(|server| server[flag] == true)
+            .map_or(0, |at| at + 1)
+    };
+    Ok(Choice {
+        by_bandwidth: which("by_bandwidth"),
+        by_delay: which("by_delay"),
+        servers,
+    })
+}
+
+fn parameters(session: &mut Session<'_>, net: &Gateways, rounds: usize) {
+    let lengths = format!(
+        "{SINGLE_S} s over a path, {BEYOND_S} s to a server, {JOINED_S} s through box and server, \
+         at the full rate; at most {} MB",
+        MOST / 1e6
+    );
+    session.parameter("downloads", lengths);
+    session.parameter("congestion control", "cubic");
+    session.parameter("strategy", "adaptive");
+    let others = format!("{} Mb/s of UDP on each path to server 3", CROSS / 1_000_000);
+    session.parameter("others", others);
+    session.parameter(
+        "measurements of each server before a choice is looked at",
+        ROUNDS,
+    );
+    session.parameter("measurements until those with others moved it", rounds);
+    session.parameter(
+        "downloads made again because links were late",
+        net.repeated(),
+    );
+}
+
+fn means(runs: &[Vec<Gave>]) -> Vec<Gave> {
+    let of = |server: usize, value: fn(&Gave) -> f64| {
+        let values: Vec<f64> = runs.iter().map(|run| value(&run[server])).collect();
+        stats::mean(&values).unwrap_or(f64::NAN)
+    };
+    let mean = |server| Gave {
+        alone: [of(server, |g| g.alone[0]), of(server, |g| g.alone[1])],
+        beyond: of(server, |g| g.beyond),
+        joined: of(server, |g| g.joined),
+    };
+    (0..SERVERS.len()).map(mean).collect()
+}
+
+/// What the box has measured, beside what there is.
+fn as_measured(when: &str, choice: &Choice) -> Table {
+    let cell = |value: &Value, unit: f64, decimals: usize, there: f64| {
+        let value = value
+            .as_f64()
+            .map(|value| format!("{:.decimals$}", value / unit));
+        format!("{} ({there})", value.unwrap_or_else(|| "-".to_owned()))
+    };
+    let row = |(n, server): (usize, &Server)| {
+        let measured = &choice.servers[n - 1]["measured"];
+        let mut row = vec![n.to_string()];
+        let [one, two] = server.paths;
+        let ways = [
+            (&measured["paths"][0], one),
+            (&measured["paths"][1], two),
+            (&measured["beyond"], server.beyond),
+        ];
+        for (way, (mbit, ms)) in ways {
+            row.push(cell(&way["bandwidth"], 1e6, 1, mbit));
+            row.push(cell(&way["delay_ms"], 1.0, 1, ms));
+        }
+        let chosen = [
+            ("bandwidth", choice.by_bandwidth),
+            ("delay", choice.by_delay),
+        ];
+        let chosen = chosen.iter().filter(|(_, chosen)| *chosen == n);
+        row.push(chosen.map(|(by, _)| *by).collect::<Vec<_>>().join(", "));
+        row
+    };
+    let columns = [
+        "server",
+        "B_1",
+        "D_1",
+        "B_2",
+        "D_2",
+        "B_s",
+        "D_s",
+        "chosen by",
+    ];
+    Table {
+        title: format!(
+            "{when} (and what there is), Mb/s and ms; B_s is known once a connection waited for it"
+        ),
+        columns: columns.map(str::to_owned).to_vec(),
+        rows: (1..).zip(&SERVERS).map(row).collect(),
+    }
+}
+
+fn given(means: &[Gave]) -> Table {
+    let shown = |value: f64| match value > 0.0 {
+        true => format!("{value:.2}"),
+        false => "-".to_owned(),
+    };
+    let row = |((n, server), gave): ((usize, &Server), &Gave)| {
+        let share = gave.joined / gave.most() * 100.0;
+        vec![
+            n.to_string(),
+            shown(gave.alone[0]),
+            shown(gave.alone[1]),
+            shown(gave.beyond),
+            shown(gave.joined),
+            if share.is_finite() {
+                format!("{share:.0} %")
+            } else {
+                "-".to_owned()
+            },
+            server
+                .reported
+                .map_or("-".to_owned(), |mbit| format!("{mbit:.2}")),
+        ]
+    };
+    let columns = [
+        "server",
+        "b_1",
+        "b_2",
+        "b_s",
+        "through box and server",
+        "of min(b_1 + b_2, b_s)",
+        "reported",
+    ];
+    Table {
+        title: "Throughput by plain TCP over each path and to each server, and through box and server, \
+                Mb/s"
+            .to_owned(),
+        columns: columns.map(str::to_owned).to_vec(),
+        rows: (1..).zip(&SERVERS).zip(means).map(row).collect(),
+    }
+}
+
+/// What other ways to choose would have come to.
+fn policies(means: &[Gave], choice: &Choice) -> Table {
+    let joined = |n: usize| {
+        means
+            .get(n.wrapping_sub(1))
+            .map_or(f64::NAN, |gave| gave.joined)
+    };
+    let all: Vec<f64> = means[..PUBLISHED].iter().map(|gave| gave.joined).collect();
+    let rtt = |server: &Server| server.paths[0].1.min(server.paths[1].1);
+    let nearest = (1..=PUBLISHED).min_by(|a, b| {
+        let [a, b] = [a, b].map(|n| rtt(&SERVERS[n - 1]));
+        a.total_cmp(&b)
+    });
+    let nearest = nearest.unwrap_or(0);
+    let row =
+        |way: &str, which: String, mbit: f64| vec![way.to_owned(), which, format!("{mbit:.2}")];
+    Table {
+        title: "Throughput by what one of the five servers is chosen, Mb/s".to_owned(),
+        columns: ["choice", "server", "throughput"]
+            .map(str::to_owned)
+            .to_vec(),
+        rows: vec![
+            row(
+                "largest min(B_1 + B_2, B_s), as measured",
+                choice.by_bandwidth.to_string(),
+                joined(choice.by_bandwidth),
+            ),
+            row(
+                "lowest delay to content, as measured",
+                choice.by_delay.to_string(),
+                joined(choice.by_delay),
+            ),
+            row(
+                "lowest round trip to the server",
+                nearest.to_string(),
+                joined(nearest),
+            ),
+            row(
+                "at random",
+                "mean of 1 to 5".to_owned(),
+                stats::mean(&all).unwrap_or(f64::NAN),
+            ),
+        ],
+    }
+}
+
+fn figure(means: &[Gave]) -> crate::plot::Figure {
+    let of = |value: &dyn Fn(usize) -> f64| -> Vec<Point> {
+        (0..PUBLISHED)
+            .map(|n| Point::new(n as f64, value(n)))
+            .collect()
+    };
+    let groups = ["server 1", "server 2", "server 3", "server 4", "server 5"];
+    bars(
+        "Throughput over each path alone and through box and server",
+        "Table 1 of T-MPTCP as emulated links; CUBIC; plain TCP over the single paths",
+        "Mb/s",
+        (
+            &groups,
+            vec![
+                ("path 1 alone", of(&|n| means[n].alone[0])),
+                ("path 2 alone", of(&|n| means[n].alone[1])),
+                ("through box and server", of(&|n| means[n].joined)),
+                ("reported", of(&|n| SERVERS[n].reported.unwrap_or(f64::NAN))),
+            ],
+        ),
+    )
+}
+
+fn verdicts(runs: &[Vec<Gave>], choices: &Choices) -> Vec<Verdict> {
+    let Choices {
+        five, six, others, ..
+    } = choices;
+    let number =
+        |claim: &str, bound, n: usize| Verdict::new(claim, bound, "", [("server", n as f64)]);
+    let shares = runs.iter().enumerate().flat_map(|(run, gave)| {
+        let published = (1..=PUBLISHED).zip(gave);
+        published.map(move |(n, gave)| {
+            (
+                format!("server {n}, run {run}"),
+                gave.joined / gave.most() * 100.0,
+            )
+        })
+    });
+    vec![
+        number(
+            "chosen by bandwidth",
+            Bound::Within(3.0, 3.0),
+            five.by_bandwidth,
+        )
+        .reported("3"),
+        number("chosen by delay", Bound::Within(2.0, 2.0), five.by_delay).unless(
+            "the ways through 2, 3 and 4 lie within 1.3 ms of each other, which is about as well as \
+             a handshake on a busy machine is timed",
+        ),
+        number(
+            "chosen by bandwidth beside one of 60 Mb/s with 10 Mb/s to content",
+            Bound::Within(3.0, 3.0),
+            six.by_bandwidth,
+        ),
+        Verdict::new(
+            "through box and server, of min(b_1 + b_2, b_s)",
+            Bound::AtLeast(90.0),
+            "%",
+            shares,
+        )
+        .reported("69 to 95 % of the raw sum"),
+        number(
+            "chosen by bandwidth while others send to server 3: one of the next best",
+            Bound::Within(1.0, 2.0),
+            others.by_bandwidth,
+        ),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn choice(by_bandwidth: usize, by_delay: usize) -> Choice {
+        Choice {
+            by_bandwidth,
+            by_delay,
+            servers: Value::Null,
+        }
+    }
+
+    fn run(share: f64) -> Vec<Gave> {
+        let gave = |server: &Server| {
+            let [(one, _), (two, _)] = server.paths;
+            let most = (one + two).min(server.beyond.0);
+            Gave {
+                alone: [one, two],
+                beyond: server.beyond.0,
+                joined: share * most,
+            }
+        };
+        SERVERS.iter().map(gave).collect()
+    }
+
+    fn choices(five: Choice, six: usize, others: usize) -> Choices {
+        Choices {
+            five,
+            six: choice(six, 0),
+            others: choice(others, 0),
+            rounds: 1,
+        }
+    }
+
+    fn holding(share: f64, choices: &Choices) -> Vec<bool> {
+        let all = verdicts(&[run(share)], choices);
+        all.iter().map(|verdict| verdict.holds).collect()
+    }
+
+    #[test]
+    fn the_choice_is_judged_by_number_and_each_server_by_its_own_paths() {
+        let good = choices(choice(3, 2), 3, 2);
+        assert_eq!(holding(0.91, &good), [true; 5]);
+        assert_eq!(holding(0.89, &good), [true, true, true, false, true]);
+        let fooled = choices(choice(1, 4), 6, 3);
+        assert_eq!(holding(0.91, &fooled), [false, false, false, true, false]);
+        let nothing = verdicts(&[], &choices(choice(0, 0), 0, 0));
+        assert!(nothing.iter().all(|verdict| !verdict.holds));
+    }
+
+    #[test]
+    fn the_most_is_what_the_narrowest_place_lets_pass() {
+        let most: Vec<f64> = run(1.0).iter().map(Gave::most).collect();
+        let expected = [35.34, 38.01, 47.32, 15.29, 18.0, 10.0];
+        let near = |(a, b): (&f64, f64)| (a - b).abs() < 1e-9;
+        assert!(most.iter().zip(expected).all(near), "{most:?}");
+        let lengths = [size(47.32, JOINED_S), size(13.0, JOINED_S)];
+        assert_eq!(lengths, [100_000_000, 32_500_000]);
+    }
+}

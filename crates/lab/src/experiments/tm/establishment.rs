@@ -1,0 +1,295 @@
+//! The order in which a connection is established, by capture.
+
+use std::net::IpAddr;
+use std::time::SystemTime;
+
+use braid_sim::pcapng::{Direction, Writer};
+use braid_testbed::{Capture, Captured, InterfaceLayout, SegmentKind, bed};
+use braid_wire::{Instant, ip};
+use serde_json::json;
+
+use super::handshakes::{Flow, flows};
+use super::speed::PATHS;
+use crate::arm::gateways::Gateways;
+use crate::arm::{Arm, Error, run_error};
+use crate::experiments::definition::Definition;
+use crate::experiments::outcome::Table;
+use crate::experiments::session::Session;
+use crate::experiments::verdict::{Bound, Verdict};
+use crate::stats;
+
+/// The four steps.
+pub const TM_3: Definition = Definition {
+    id: "tm-3",
+    title: "The establishment of a connection, by packet capture",
+    source: "T-MPTCP, figure 3",
+    setup: "curl behind a box fetches 1 MB from nginx over two links of 30.7 Mb/s, 50 ms and \
+            14.9 Mb/s, 70 ms. All packets of box and server are captured: of the first connection \
+            after the start of the box, and of a later one. A step is done when the third packet \
+            of its handshake is sent; of connections between box and server those count that \
+            carry the file.",
+    reported: "The user's handshake; the MPTCP handshake of box and server; the TCP handshake of \
+               server and content server; MP_JOIN.",
+    must_hold: "The same order; with a warm connection the second and the fourth step are not \
+                there.",
+    arms: &[Arm::Links],
+    cells: |_| 1,
+    runs: (1, 3),
+    measure,
+};
+
+const BYTES: u64 = 1_000_000;
+/// What of the file a connection between box and server must carry to count: more than signing in
+/// takes.
+const CARRIED: usize = 10_000;
+const STEPS: [&str; 4] = [
+    "user to box, as content server: SYN",
+    "box to server: SYN with MP_CAPABLE",
+    "server to content server: SYN",
+    "box to server: SYN with MP_JOIN",
+];
+
+/// What was seen of an establishment.
+#[derive(Debug, Clone, PartialEq)]
+struct Seen {
+    /// When each step began and was done, ms after the user's SYN; `None` where it is not there.
+    steps: [Option<(f64, f64)>; 4],
+    /// Subflows that carried the file.
+    subflows: usize,
+}
+
+fn measure(session: &mut Session<'_>) -> Result<(), Error> {
+    let mut cold = Vec::new();
+    let mut warm = Vec::new();
+    let mut net = Gateways::build(|name| bed::description(name, PATHS), BYTES)?;
+    net.start_server("server")?;
+    net.start_box()?;
+    for run in 0..session.runs() {
+        if run > 0 {
+            net.stop_box()?;
+            net.start_box()?;
+        }
+        for (name, seen) in [("cold", &mut cold), ("warm", &mut warm)] {
+            let packets = capture(&net)?;
+            let ends = Ends::of(&net)?;
+            seen.push(look(&packets, &ends));
+            for (host, packets) in packets.iter().take(if run == 0 { 2 } else { 0 }) {
+                session.capture(&format!("{name}-{host}"), pcapng(host, packets, &ends)?);
+            }
+            net.wait_for_warm()?;
+        }
+        session.finished();
+    }
+    session.parameter("size", "1 MB");
+    session.parameter("congestion control", "cubic");
+    session.parameter("strategy", "adaptive");
+    let record = |seen: &Seen| json!({ "steps_ms": seen.steps, "subflows": seen.subflows });
+    let records = [&cold, &warm].map(|all| all.iter().map(record).collect::<Vec<_>>());
+    session.record(
+        "steps".to_owned(),
+        json!({ "cold": records[0], "warm": records[1] }),
+    );
+    session.table(table(&cold, &warm));
+    verdicts(&cold, &warm)
+        .into_iter()
+        .for_each(|verdict| session.verdict(verdict));
+    Ok(())
+}
+
+/// Packets of box and server while a user downloads.
+fn capture(net: &Gateways) -> Result<[(&'static str, Vec<Captured>); 2], Error> {
+    let start = |host| Capture::start(&net.bed.testbed, host).map_err(run_error);
+    let [boxed, server] = [start("box")?, start("server")?];
+    net.download_once("user", BYTES, |_, _, _| ())?;
+    let finish = |capture: Capture| capture.finish().map_err(run_error);
+    Ok([("box", finish(boxed)?), ("server", finish(server)?)])
+}
+
+/// Addresses of the hosts; of the box, those on its links.
+struct Ends {
+    user: Vec<IpAddr>,
+    boxed: Vec<IpAddr>,
+    server: Vec<IpAddr>,
+    content: Vec<IpAddr>,
+}
+
+impl Ends {
+    fn of(net: &Gateways) -> Result<Ends, Error> {
+        let of = |host: &str, links_only: bool| {
+            let host = net.bed.testbed.layout().host(host).map_err(run_error)?;
+            let wanted = |i: &&InterfaceLayout| !links_only || i.kind == SegmentKind::Link;
+            let all = host.interfaces.iter().filter(wanted);
+            let both = all.flat_map(|i| [i.address4.into(), i.address6.into()]);
+            Ok::<_, Error>(both.collect())
+        };
+        Ok(Ends {
+            user: of("user", false)?,
+            boxed: of("box", true)?,
+            server: of("server", false)?,
+            content: of("content", false)?,
+        })
+    }
+}
+
+/// The steps in what was captured at box and server.
+fn look([(_, boxed), (_, server)]: &[(&'static str, Vec<Captured>); 2], ends: &Ends) -> Seen {
+    let between = |packets, from, to| {
+        let mut all = flows(packets, from, to);
+        all.retain(|flow| flow.received >= CARRIED);
+        all
+    };
+    let user = between(boxed, &ends.user, &ends.content);
+    let subflows = between(boxed, &ends.boxed, &ends.server);
+    let content = between(server, &ends.server, &ends.content);
+    let origin = user.first().and_then(|flow| flow.began);
+    let first = |flows: &[Flow], wanted: fn(&Flow) -> bool| {
+        let flow = flows.iter().find(|flow| wanted(flow))?;
+        Some((flow.began? - origin?, flow.done? - origin?))
+    };
+    Seen {
+        steps: [
+            first(&user, |_| true),
+            first(&subflows, |flow| flow.capable),
+            first(&content, |_| true),
+            first(&subflows, |flow| flow.join),
+        ],
+        subflows: subflows.len(),
+    }
+}
+
+fn verdicts(cold: &[Seen], warm: &[Seen]) -> Vec<Verdict> {
+    let each = |all: &[Seen], value: &dyn Fn(&Seen) -> f64| -> Vec<(String, f64)> {
+        let label = |(run, seen)| (format!("run {run}"), value(seen));
+        all.iter().enumerate().map(label).collect()
+    };
+    let between = |seen: &Seen, from: usize, to: usize| match (seen.steps[from], seen.steps[to]) {
+        (Some((_, earlier)), Some((_, later))) => later - earlier,
+        _ => f64::NAN,
+    };
+    let order = |name: &str, all: &[Seen], from: usize, to: usize| {
+        let claim = format!(
+            "{name}: step {} is done after step {}, by",
+            to + 1,
+            from + 1
+        );
+        let values = each(all, &|seen| between(seen, from, to));
+        Verdict::new(claim, Bound::Above(0.0), "ms", values).reported("in this order")
+    };
+    let mut verdicts = vec![
+        order("first connection", cold, 0, 1),
+        order("first connection", cold, 1, 2),
+        order("first connection", cold, 2, 3),
+        order("warm connection", warm, 0, 2),
+    ];
+    let there = |seen: &Seen| [1, 3].iter().filter(|n| seen.steps[**n].is_some()).count();
+    verdicts.push(Verdict::new(
+        "warm connection: steps 2 and 4 that are there",
+        Bound::AtMost(0.0),
+        "",
+        each(warm, &|seen| there(seen) as f64),
+    ));
+    for (name, all) in [("first connection", cold), ("warm connection", warm)] {
+        verdicts.push(Verdict::new(
+            format!("{name}: subflows that carry the file"),
+            Bound::AtLeast(2.0),
+            "",
+            each(all, &|seen| seen.subflows as f64),
+        ));
+    }
+    verdicts
+}
+
+fn table(cold: &[Seen], warm: &[Seen]) -> Table {
+    let cells = |all: &[Seen], step: usize| {
+        let seen: Vec<(f64, f64)> = all.iter().filter_map(|seen| seen.steps[step]).collect();
+        let mean = |value: fn(&(f64, f64)) -> f64| {
+            let values: Vec<f64> = seen.iter().map(value).collect();
+            stats::mean(&values).map_or("-".to_owned(), |ms| format!("{ms:.1}"))
+        };
+        [mean(|(began, _)| *began), mean(|(_, done)| *done)]
+    };
+    let row = |(n, step): (usize, &&str)| {
+        let mut row = vec![format!("{} {step}", n + 1)];
+        row.extend(cells(cold, n));
+        row.extend(cells(warm, n));
+        row
+    };
+    let columns = [
+        "step",
+        "first connection: begins, ms",
+        "is done, ms",
+        "warm connection: begins, ms",
+        "is done, ms",
+    ];
+    Table {
+        title: "When each step begins and is done, after the user's SYN; means over the runs"
+            .to_owned(),
+        columns: columns.map(str::to_owned).to_vec(),
+        rows: STEPS.iter().enumerate().map(row).collect(),
+    }
+}
+
+/// The IP packets of a host as a file for Wireshark.
+fn pcapng(host: &str, packets: &[Captured], ends: &Ends) -> Result<Vec<u8>, Error> {
+    let mut file = Vec::new();
+    let mut writer = Writer::new(&mut file).map_err(run_error)?;
+    let interface = writer.interface(host).map_err(run_error)?;
+    let own = if host == "box" {
+        &ends.boxed
+    } else {
+        &ends.server
+    };
+    for packet in packets {
+        let Ok((header, _)) = ip::Repr::parse(&packet.bytes) else {
+            continue;
+        };
+        let since = packet.at.duration_since(SystemTime::UNIX_EPOCH);
+        let at = Instant::ZERO + since.unwrap_or_default();
+        let direction = match own.contains(&header.src) {
+            true => Direction::Outbound,
+            false => Direction::Inbound,
+        };
+        let written = writer.packet(interface, at, direction, &packet.bytes);
+        written.map_err(run_error)?;
+    }
+    Ok(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seen(ms: [f64; 4], subflows: usize) -> Seen {
+        let step = |ms: f64| (ms > 0.0).then_some((ms - 1.0, ms));
+        Seen {
+            steps: ms.map(step),
+            subflows,
+        }
+    }
+
+    fn holding(cold: Seen, warm: Seen) -> Vec<bool> {
+        verdicts(&[cold], &[warm]).iter().map(|v| v.holds).collect()
+    }
+
+    const COLD: [f64; 4] = [1.0, 50.0, 76.0, 140.0];
+    const WARM: [f64; 4] = [1.0, 0.0, 27.0, 0.0];
+
+    #[test]
+    fn the_order_is_judged_by_when_steps_are_done() {
+        let as_published = holding(seen(COLD, 2), seen(WARM, 2));
+        assert_eq!(as_published, [true; 7]);
+        let joined_early = holding(seen([1.0, 50.0, 76.0, 60.0], 2), seen(WARM, 2));
+        assert_eq!(joined_early[..4], [true, true, false, true]);
+        let never_joined = holding(seen([1.0, 50.0, 76.0, 0.0], 1), seen(WARM, 2));
+        assert_eq!(never_joined, [true, true, false, true, true, false, true]);
+    }
+
+    #[test]
+    fn a_warm_connection_needs_no_handshake_with_the_server() {
+        let opened = holding(seen(COLD, 2), seen([1.0, 50.0, 76.0, 0.0], 2));
+        assert_eq!(opened, [true, true, true, true, false, true, true]);
+        // Where nothing was seen, nothing holds.
+        let nothing = holding(seen([0.0; 4], 0), seen([0.0; 4], 0));
+        assert_eq!(nothing, [false, false, false, false, true, false, false]);
+    }
+}

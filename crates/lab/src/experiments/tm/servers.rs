@@ -1,0 +1,171 @@
+//! The servers of T-MPTCP's table 1 as a testbed.
+
+use std::fmt::Write;
+
+use crate::arm::gateways::Gateways;
+use crate::arm::{Error, run_error};
+
+/// A server: (Mb/s, ms) of the path over either link, and of its own to content servers.
+#[derive(Debug, Clone, Copy)]
+pub struct Server {
+    pub paths: [(f64, f64); 2],
+    pub beyond: (f64, f64),
+    /// What the paper's connection through it came to, Mb/s.
+    pub reported: Option<f64>,
+}
+
+const fn server(one: (f64, f64), two: (f64, f64), beyond: (f64, f64), reported: f64) -> Server {
+    Server {
+        paths: [one, two],
+        beyond,
+        reported: Some(reported),
+    }
+}
+
+/// Table 1, its delays as round-trip times, and a server with fast paths and a slow one to content.
+pub const SERVERS: [Server; 6] = [
+    server((21.89, 53.37), (13.45, 91.745), (92.8, 42.64), 24.38),
+    server((22.63, 44.60), (15.38, 64.34), (98.4, 36.05), 28.45),
+    server((27.57, 53.97), (19.75, 67.66), (56.31, 27.50), 36.89),
+    server((1.38, 43.67), (13.91, 57.45), (36.31, 38.19), 13.03),
+    server((5.1, 113.15), (12.9, 179.58), (63.28, 36.9), 17.02),
+    Server {
+        paths: [(35.0, 60.0), (25.0, 70.0)],
+        beyond: (10.0, 40.0),
+        reported: None,
+    },
+];
+
+const HOSTS: &str = r#"
+congestion = "cubic"
+
+[[host]]
+name = "user"
+role = "user"
+gateway = "box"
+
+[[host]]
+name = "box"
+role = "box"
+start = "manual"
+gateway = ["isp1", "isp2"]
+
+[[host]]
+name = "isp1"
+role = "router"
+
+[[host]]
+name = "isp2"
+role = "router"
+
+[[host]]
+name = "core"
+role = "router"
+
+[[host]]
+name = "content"
+role = "content"
+gateway = "core"
+
+[[lan]]
+name = "home"
+hosts = ["box", "user"]
+private = true
+
+[[lan]]
+name = "web"
+hosts = ["core", "content"]
+
+[[lan]]
+name = "link1"
+hosts = ["isp1", "box"]
+
+[[lan]]
+name = "link2"
+hosts = ["isp2", "box"]
+"#;
+
+/// The testbed: the box's own links are no bottleneck, what is behind them to each server is.
+pub fn description(name: &str) -> String {
+    let mut text = format!("name = \"{name}\"\n{HOSTS}");
+    for (n, server) in (1..).zip(&SERVERS) {
+        let [one, two] = server.paths;
+        let host = self::name(n);
+        let links = [
+            (format!("link1-s{n}"), "isp1", &*host, one),
+            (format!("link2-s{n}"), "isp2", &*host, two),
+            (format!("web-s{n}"), &*host, "core", server.beyond),
+        ];
+        // Writing to a string does not fail.
+        let _ = writeln!(
+            text,
+            "[[host]]\nname = \"{host}\"\nrole = \"server\"\nstart = \"manual\""
+        );
+        for (link, from, to, (mbit, ms)) in links {
+            let (rate, delay) = ((mbit * 1e6) as u64, (ms * 500.0) as u64);
+            let _ = writeln!(
+                text,
+                "[[link]]\nname = \"{link}\"\nfrom = \"{from}\"\nto = \"{to}\"\n\
+                 rate = \"{rate}bit\"\ndelay = \"{delay}us\""
+            );
+        }
+    }
+    text
+}
+
+/// The name of server `n`, from 1.
+pub fn name(n: usize) -> String {
+    format!("s{n}")
+}
+
+/// The links that server `n`, from 1, is reached by.
+pub fn links(n: usize) -> [String; 2] {
+    [1, 2].map(|link| format!("link{link}-s{n}"))
+}
+
+/// Makes plain TCP of the user take the path over `link`, 1 or 2, through the host of server `n`, from
+/// 1, there and back.
+pub fn route_through(net: &Gateways, n: usize, link: usize) -> Result<(), Error> {
+    let testbed = &net.bed.testbed;
+    let at = |segment: &str, host: &str| {
+        let host = testbed.layout().host(host).map_err(run_error)?;
+        let found = host.interfaces.iter().find(|i| i.name == segment);
+        found.ok_or_else(|| run_error(format_args!("{} is not on {segment}", host.name)))
+    };
+    let (server, isp, link) = (name(n), format!("isp{link}"), format!("link{link}"));
+    let there = (
+        isp.as_str(),
+        at("web", "content")?.subnet4,
+        format!("{link}-s{n}"),
+    );
+    let back = ("core", at(&link, "box")?.subnet4, format!("web-s{n}"));
+    for (router, to, by) in [there, back] {
+        let via = at(&by, &server)?.address4;
+        let route = format!("route replace {to} via {via} dev {by} congctl cubic\n");
+        testbed.ip(router, &route).map_err(run_error)?;
+    }
+    net.bed.forward_over(&link).map_err(run_error)
+}
+
+#[cfg(test)]
+mod tests {
+    use braid_testbed::{Layout, Role, bed};
+
+    use super::*;
+
+    #[test]
+    fn every_server_has_two_paths_and_one_to_content() {
+        let spec = bed::spec(&description("tm")).unwrap();
+        assert_eq!(spec.links.len(), 3 * SERVERS.len());
+        let layout = Layout::resolve(&spec).unwrap();
+        let servers = layout.hosts.iter().filter(|h| h.role == Role::Server);
+        for (n, host) in (1..).zip(servers) {
+            let names: Vec<_> = host.interfaces.iter().map(|i| i.name.clone()).collect();
+            let [one, two] = links(n);
+            assert_eq!(names, [one, two, format!("web-s{n}")]);
+        }
+        let boxed = layout.host("box").unwrap();
+        let gateways = boxed.lans().filter(|i| i.gateway4.is_some()).count();
+        assert_eq!(gateways, 2);
+    }
+}

@@ -1,0 +1,484 @@
+//! Throughput over two links, through box and server and without them.
+
+use std::time::Duration;
+
+use braid_testbed::bed::{self, Bed};
+use braid_wire::Rng;
+use serde_json::json;
+
+use crate::arm::gateways::Gateways;
+use crate::arm::{Arm, Error, run_error};
+use crate::experiments::definition::Definition;
+use crate::experiments::outcome::Table;
+use crate::experiments::series::{estimate, line, over_time, plus_minus};
+use crate::experiments::session::Session;
+use crate::experiments::verdict::{Bound, Verdict};
+use crate::plot::{Axis, Body, Figure, Format, Point, Scale};
+use crate::stats;
+
+/// Throughput over time.
+pub const TM_5A: Definition = Definition {
+    id: "tm-5a",
+    title: "Throughput over both links and over each alone",
+    source: "T-MPTCP, figure 5(a)",
+    setup: "curl behind a box downloads from nginx over two links that alone give 3.7 and 1.8 MB/s, \
+            round trips of 50 and 70 ms, queues of one bandwidth-delay product. Through box and \
+            server in three phases: both links, the first alone, the second alone. With the proxy \
+            off by plain TCP over each link.",
+    reported: "Both: 4.8 MB/s, which is 87 % of the sum; alone 3.7 and 1.8 MB/s. Of both the mobile \
+               one carries 3.1 MB/s.",
+    must_hold: "Both at least 95 % of the sum of plain TCP over each link alone.",
+    arms: &[Arm::Links],
+    cells: |_| WAYS.len(),
+    runs: (1, 2),
+    measure: over_phases,
+};
+
+/// Throughput against size.
+pub const TM_5B: Definition = Definition {
+    id: "tm-5b",
+    title: "Mean throughput against size",
+    source: "T-MPTCP, figure 5(b)",
+    setup: "As tm-5a: files of 1 to 100 MB through box and server, which a connection waits for, \
+            joined and signed in, and by plain TCP over each link.",
+    reported: "More than either link alone at every size; up to 40 % more than one and 180 % more \
+               than the other.",
+    must_hold: "More than the better link at every size; at 100 MB at least 40 % more than that one \
+                and 180 % more than the other.",
+    arms: &[Arm::Links],
+    cells: |_| 3 * SIZES.len(),
+    runs: (1, 2),
+    measure: over_sizes,
+};
+
+/// Rates and one-way delays: by full packets of 1448 bytes in 1500, 3.7 and 1.8 MB/s.
+pub const PATHS: [(&str, &str); 2] = [("30.66mbit", "25ms"), ("14.92mbit", "35ms")];
+const LINKS: [&str; 2] = ["link1", "link2"];
+/// What they give, MB/s.
+const ALONE: [f64; 2] = [3.7, 1.8];
+/// A phase carries what takes so long at the links' full rates, s.
+const PHASE_S: f64 = 12.0;
+/// Of the larger experiment, MB.
+const SIZES: [u64; 5] = [1, 5, 10, 50, 100];
+const MB: u64 = 1_000_000;
+/// How often the links are asked what they have carried.
+const LOOK: Duration = Duration::from_millis(250);
+/// Before a download, so that queues are empty; and by how much more it varies.
+const PAUSE: Duration = Duration::from_millis(300);
+const JITTER: Duration = Duration::from_millis(100);
+
+/// A download.
+#[derive(Debug)]
+struct Phase {
+    bytes: u64,
+    seconds: f64,
+    /// IP bytes that each link carried for it.
+    carried: [u64; 2],
+    /// At what time, s, there were how many bytes, and carried by each link.
+    looks: Vec<(f64, [u64; 3])>,
+}
+
+impl Phase {
+    /// MB/s.
+    fn rate(&self) -> f64 {
+        self.bytes as f64 / self.seconds / 1e6
+    }
+
+    /// MB/s of a link, with headers.
+    fn link_rate(&self, link: usize) -> f64 {
+        self.carried[link] as f64 / self.seconds / 1e6
+    }
+
+    /// MB/s in each second: of the file, or of a link.
+    fn by_second(&self, of: usize) -> Vec<f64> {
+        let at = |second: f64| {
+            let later = self.looks.iter().position(|(t, _)| *t >= second)?;
+            let (t1, b1) = self.looks[later];
+            let (t0, b0) = later
+                .checked_sub(1)
+                .map_or((0.0, [0; 3]), |n| self.looks[n]);
+            let share = (second - t0) / (t1 - t0).max(1e-9);
+            Some(b0[of] as f64 + share * (b1[of] as f64 - b0[of] as f64))
+        };
+        let second = |n: u32| Some(at(f64::from(n) + 1.0)? - at(f64::from(n))?);
+        (0..).map_while(second).map(|bytes| bytes / 1e6).collect()
+    }
+}
+
+/// Downloads over the two links.
+struct Downloads {
+    net: Gateways,
+    rng: Rng,
+}
+
+impl Downloads {
+    /// With the proxy off, or none there, until the box is started.
+    fn new(session: &Session<'_>, largest: u64) -> Result<Downloads, Error> {
+        Ok(Downloads {
+            net: Gateways::build(|name| bed::description(name, PATHS), largest)?,
+            rng: Rng::for_component(session.seed(), 0),
+        })
+    }
+
+    /// By plain TCP over one link.
+    fn plain(&mut self, link: &str, bytes: u64) -> Result<Phase, Error> {
+        self.net.bed.forward_over(link).map_err(run_error)?;
+        let phase = self.download(bytes)?;
+        self.net.bed.stop_forwarding().map_err(run_error)?;
+        Ok(phase)
+    }
+
+    /// As the box has it.
+    fn download(&mut self, bytes: u64) -> Result<Phase, Error> {
+        let pause = PAUSE + JITTER.mul_f64(self.rng.unit());
+        self.net.bed.sleep(pause).map_err(run_error)?;
+        let (mut looks, mut before) = (Vec::new(), [0; 2]);
+        let mut last = Duration::ZERO;
+        let seconds = self.net.download("user", bytes, |bed, at, here| {
+            if at.is_zero() {
+                looks.clear();
+                before = carried(bed);
+            } else if at - last < LOOK {
+                return;
+            }
+            last = at;
+            let [one, two] = since(carried(bed), before);
+            looks.push((at.as_secs_f64(), [here, one, two]));
+        })?;
+        let carried = since(carried(&self.net.bed), before);
+        let [one, two] = carried;
+        looks.push((seconds, [bytes, one, two]));
+        Ok(Phase {
+            bytes,
+            seconds,
+            carried,
+            looks,
+        })
+    }
+}
+
+/// IP bytes that the links have carried towards the user so far.
+fn carried(bed: &Bed) -> [u64; 2] {
+    let bytes = bed.carried_back(&LINKS).unwrap_or_default();
+    [0, 1].map(|link| bytes.get(link).copied().unwrap_or_default())
+}
+
+fn since(now: [u64; 2], before: [u64; 2]) -> [u64; 2] {
+    [0, 1].map(|link| now[link].saturating_sub(before[link]))
+}
+
+fn bytes_of_phase(megabytes_a_second: f64) -> u64 {
+    (megabytes_a_second * PHASE_S * 1e6) as u64
+}
+
+const WAYS: [&str; 5] = [
+    "both links, through box and server",
+    "link 1 alone, through box and server",
+    "link 2 alone, through box and server",
+    "link 1 alone, plain TCP",
+    "link 2 alone, plain TCP",
+];
+
+fn over_phases(session: &mut Session<'_>) -> Result<(), Error> {
+    let [one, two, both] = [ALONE[0], ALONE[1], ALONE[0] + ALONE[1]].map(bytes_of_phase);
+    let mut downloads = Downloads::new(session, both)?;
+    let mut phases: [Vec<Phase>; 5] = Default::default();
+    for _ in 0..session.runs() {
+        for (n, bytes) in [one, two].into_iter().enumerate() {
+            phases[3 + n].push(downloads.plain(LINKS[n], bytes)?);
+            session.finished();
+        }
+    }
+    downloads.net.start_server("server")?;
+    downloads.net.start_box()?;
+    for _ in 0..session.runs() {
+        phases[0].push(downloads.download(both)?);
+        session.finished();
+        for (n, bytes) in [one, two].into_iter().enumerate() {
+            let other = LINKS[1 - n];
+            downloads.net.ask(&["link", other, "off"])?;
+            phases[1 + n].push(downloads.download(bytes)?);
+            downloads.net.ask(&["link", other, "on"])?;
+            session.finished();
+        }
+    }
+    parameters(session, &downloads.net);
+    session.parameter("length of a phase at the full rate", format!("{PHASE_S} s"));
+    let record = |phase: &Phase| json!({ "mb_s": phase.rate(), "links_mb_s": [phase.link_rate(0), phase.link_rate(1)] });
+    for (way, phases) in WAYS.iter().zip(&phases) {
+        let name = way.replace(", ", "-").replace(' ', "-");
+        session.record(name, phases.iter().map(record).collect());
+    }
+    session.table(rates(&phases));
+    session.figure("throughput", phases_figure(&phases));
+    let rates = phases.map(|phases| phases.iter().map(Phase::rate).collect::<Vec<_>>());
+    session.verdict(share_of_sum(&rates[0], [&rates[3], &rates[4]]));
+    Ok(())
+}
+
+/// Runs side by side.
+fn share_of_sum(both: &[f64], alone: [&[f64]; 2]) -> Verdict {
+    let sums = alone[0].iter().zip(alone[1]).map(|(one, two)| one + two);
+    let shares = both.iter().zip(sums).map(|(both, sum)| both / sum * 100.0);
+    Verdict::new(
+        "both links, of the sum of plain TCP over each alone",
+        Bound::AtLeast(95.0),
+        "%",
+        shares
+            .enumerate()
+            .map(|(run, share)| (format!("run {run}"), share)),
+    )
+    .reported("87 %")
+}
+
+fn parameters(session: &mut Session<'_>, net: &Gateways) {
+    let paths = PATHS.map(|(rate, delay)| format!("{rate} and {delay} one way"));
+    session.parameter("links", paths.join(", "));
+    session.parameter("between server and content server", "unlimited, no delay");
+    session.parameter("congestion control", "cubic");
+    session.parameter("strategy", "adaptive");
+    session.parameter(
+        "downloads made again because links were late",
+        net.repeated(),
+    );
+}
+
+fn rates(phases: &[Vec<Phase>; 5]) -> Table {
+    let reported = ["4.8", "", "", "3.7", "1.8"];
+    let row = |((way, phases), reported): ((&&str, &Vec<Phase>), &str)| {
+        let mean = |value: &dyn Fn(&Phase) -> f64| {
+            let values: Vec<f64> = phases.iter().map(value).collect();
+            plus_minus(estimate(&values), 2)
+        };
+        vec![
+            (*way).to_owned(),
+            mean(&Phase::rate),
+            reported.to_owned(),
+            mean(&|phase| phase.link_rate(0)),
+            mean(&|phase| phase.link_rate(1)),
+        ]
+    };
+    let rows = WAYS.iter().zip(phases).zip(reported).map(row).collect();
+    let columns = [
+        "",
+        "MB/s",
+        "reported",
+        "link 1 carries, with headers",
+        "link 2 carries",
+    ];
+    Table {
+        title: "Mean throughput and half width of its 95 % interval, MB/s".to_owned(),
+        columns: columns.map(str::to_owned).to_vec(),
+        rows,
+    }
+}
+
+/// The first run.
+fn phases_figure(phases: &[Vec<Phase>; 5]) -> Figure {
+    let first: Vec<&Phase> = phases.iter().filter_map(|runs| runs.first()).collect();
+    let longest = first
+        .iter()
+        .map(|phase| phase.seconds)
+        .fold(0.0, f64::max)
+        .ceil();
+    let joined = |ways: &[usize], of: usize| {
+        let mut points = Vec::new();
+        for (n, way) in ways.iter().enumerate() {
+            let begin = (n + 3 - ways.len()) as f64 * longest;
+            let rates = first
+                .get(*way)
+                .map(|phase| phase.by_second(of))
+                .unwrap_or_default();
+            let point = |(s, rate): (usize, f64)| Point::new(begin + s as f64 + 0.5, rate);
+            points.extend(rates.into_iter().enumerate().map(point));
+        }
+        points
+    };
+    over_time(
+        "Throughput over both links, then over each alone",
+        "3.7 and 1.8 MB/s, 50 and 70 ms; CUBIC; the first run, over 1 s each; of links with headers",
+        "MB/s",
+        vec![
+            line("through box and server", joined(&[0, 1, 2], 0)),
+            line("link 1 of it", joined(&[0, 1, 2], 1)),
+            line("link 2 of it", joined(&[0, 1, 2], 2)),
+            line("plain TCP over the one link", joined(&[3, 4], 0)),
+        ],
+    )
+}
+
+/// MB/s of each run, by way: through box and server, by plain TCP over each link.
+type Rates = [Vec<f64>; 3];
+
+fn over_sizes(session: &mut Session<'_>) -> Result<(), Error> {
+    let largest = SIZES[SIZES.len() - 1] * MB;
+    let mut downloads = Downloads::new(session, largest)?;
+    let mut rates: [Rates; SIZES.len()] = Default::default();
+    for _ in 0..session.runs() {
+        for (rates, size) in rates.iter_mut().zip(SIZES) {
+            for (n, link) in LINKS.into_iter().enumerate() {
+                rates[1 + n].push(downloads.plain(link, size * MB)?.rate());
+                session.finished();
+            }
+        }
+    }
+    downloads.net.start_server("server")?;
+    downloads.net.start_box()?;
+    // The first user after a start opens the connection; it is none of those that are counted.
+    downloads.download(MB)?;
+    for _ in 0..session.runs() {
+        for (rates, size) in rates.iter_mut().zip(SIZES) {
+            downloads.net.wait_for_warm()?;
+            rates[0].push(downloads.download(size * MB)?.rate());
+            session.finished();
+        }
+    }
+    parameters(session, &downloads.net);
+    for (size, rates) in SIZES.iter().zip(&rates) {
+        let [boxed, one, two] = rates;
+        let record = json!({ "box_mb_s": boxed, "link1_mb_s": one, "link2_mb_s": two });
+        session.record(format!("{size}MB"), record);
+    }
+    let table = SIZES.iter().zip(&rates).map(|(size, rates)| {
+        let mut row = vec![format!("{size} MB")];
+        row.extend(rates.iter().map(|rates| plus_minus(estimate(rates), 2)));
+        row.extend(gains_of(rates).map(|gain| format!("{gain:+.0} %")));
+        row
+    });
+    let columns = [
+        "",
+        "box and server",
+        "link 1",
+        "link 2",
+        "over the better",
+        "over the other",
+    ];
+    session.table(Table {
+        title: "Mean throughput and half width of its 95 % interval, MB/s, and what is gained"
+            .to_owned(),
+        columns: columns.map(str::to_owned).to_vec(),
+        rows: table.collect(),
+    });
+    session.figure("throughput-by-size", sizes_figure(&rates));
+    gain_verdicts(&rates)
+        .into_iter()
+        .for_each(|verdict| session.verdict(verdict));
+    Ok(())
+}
+
+/// How much more it is through box and server than over the better link and the other, %.
+fn gains_of([boxed, one, two]: &Rates) -> [f64; 2] {
+    let mean = |rates: &[f64]| stats::mean(rates).unwrap_or(f64::NAN);
+    let (one, two) = (mean(one), mean(two));
+    [one.max(two), one.min(two)].map(|alone| (mean(boxed) / alone - 1.0) * 100.0)
+}
+
+fn gain_verdicts(rates: &[Rates; SIZES.len()]) -> Vec<Verdict> {
+    let gains = rates.each_ref().map(gains_of);
+    let of_size = |n: usize| (format!("{} MB", SIZES[n]), gains[n][0]);
+    let last = SIZES.len() - 1;
+    let claim =
+        |text: &str, bound, values: Vec<(String, f64)>| Verdict::new(text, bound, "%", values);
+    vec![
+        claim(
+            "from 5 MB on, gain over the better link",
+            Bound::Above(0.0),
+            (1..=last).map(of_size).collect(),
+        )
+        .reported("more at every size"),
+        claim(
+            "at 1 MB, by a connection that waited, gain over the better link",
+            Bound::Above(0.0),
+            vec![of_size(0)],
+        )
+        .reported("more at every size"),
+        claim(
+            "at 100 MB, gain over the better link",
+            Bound::AtLeast(40.0),
+            vec![of_size(last)],
+        )
+        .reported("up to 40 %"),
+        claim(
+            "at 100 MB, gain over the other link",
+            Bound::AtLeast(180.0),
+            vec![(format!("{} MB", SIZES[last]), gains[last][1])],
+        )
+        .reported("up to 180 %"),
+    ]
+}
+
+fn sizes_figure(rates: &[Rates; SIZES.len()]) -> Figure {
+    let series = |(n, name): (usize, &str)| {
+        let points = SIZES.iter().zip(rates).map(|(size, rates)| {
+            let (mean, half) = estimate(&rates[n]);
+            Point::with_error(*size as f64, mean, half)
+        });
+        line(name, points.collect())
+    };
+    let names = [
+        "through box and server",
+        "link 1, plain TCP",
+        "link 2, plain TCP",
+    ];
+    Figure {
+        title: "Mean throughput against the size of the file".to_owned(),
+        note: "3.7 and 1.8 MB/s, 50 and 70 ms; CUBIC; means with 95 % intervals".to_owned(),
+        x: Axis {
+            label: "size (MB)".to_owned(),
+            scale: Scale::Log,
+            format: Format::Number,
+        },
+        y: Axis::linear("throughput (MB/s)"),
+        body: Body::Plane(names.into_iter().enumerate().map(series).collect()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(verdicts: &[Verdict]) -> Vec<bool> {
+        verdicts.iter().map(|verdict| verdict.holds).collect()
+    }
+
+    #[test]
+    fn both_links_are_judged_by_the_sum_of_their_own_run() {
+        let judge = |both: &[f64]| share_of_sum(both, [&[3.7, 3.6], &[1.8, 1.8]]).holds;
+        assert!(judge(&[5.23, 5.13]));
+        assert!(!judge(&[5.23, 5.12]));
+        assert!(!judge(&[]));
+    }
+
+    #[test]
+    fn gains_are_over_the_better_link_and_over_the_other() {
+        let each = |boxed: f64| [vec![boxed], vec![3.7], vec![1.8]];
+        let rates = [3.8, 4.5, 4.9, 5.2, 5.3].map(each);
+        assert_eq!(words(&gain_verdicts(&rates)), [true; 4]);
+        // The paper's own 4.8 MB/s are 30 and 167 %.
+        let reported = [3.6, 4.5, 4.8, 4.8, 4.8].map(each);
+        assert_eq!(
+            words(&gain_verdicts(&reported)),
+            [true, false, false, false]
+        );
+        assert_eq!(gains_of(&reported[4]).map(f64::round), [30.0, 167.0]);
+        assert_eq!(words(&gain_verdicts(&Default::default())), [false; 4]);
+    }
+
+    #[test]
+    fn seconds_lie_between_looks() {
+        let phase = Phase {
+            bytes: 6_000_000,
+            seconds: 2.5,
+            carried: [0; 2],
+            looks: vec![
+                (0.0, [0; 3]),
+                (0.5, [1_000_000, 0, 0]),
+                (1.5, [3_000_000, 0, 0]),
+                (2.5, [6_000_000, 0, 0]),
+            ],
+        };
+        assert_eq!(phase.by_second(0), [2.0, 2.5]);
+        assert_eq!(phase.by_second(1), [0.0, 0.0]);
+        assert_eq!(phase.rate(), 2.4);
+    }
+}

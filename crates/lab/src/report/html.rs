@@ -1,0 +1,111 @@
+//! The report as one page of HTML that needs nothing else.
+
+use std::fmt::Write;
+
+use super::parts::{by_experiment, claims, command, parameters, reasons, summary};
+use super::store::Stored;
+use crate::experiments::Table;
+use crate::plot::escape;
+
+const STYLE: &str = "\
+body{font:15px/1.5 'DejaVu Sans',Verdana,sans-serif;color:#222;max-width:60rem;margin:2rem auto;padding:0 1rem}\
+h1{font-size:1.5rem}h2{font-size:1.2rem;margin-top:2.5rem;border-top:1px solid #ccc;padding-top:1rem}\
+table{border-collapse:collapse;margin:.7rem 0;font-size:.86rem}caption{text-align:left;padding:.2rem 0;color:#555}\
+th,td{border-bottom:1px solid #ddd;padding:.25rem .7rem;text-align:left;vertical-align:top}th{border-bottom:2px solid #999}\
+td.n{text-align:right;font-variant-numeric:tabular-nums}\
+.yes{color:#00664a;font-weight:bold}.no{color:#b03a00;font-weight:bold}\
+figure{margin:1rem 0}svg{max-width:100%;height:auto}dt{font-weight:bold}dd{margin:0 0 .4rem 1.2rem}";
+
+/// The page: every figure is part of it.
+pub fn html(stored: &[Stored]) -> String {
+    let mut out = String::from(
+        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <title>Report of the lab</title>\n<style>",
+    );
+    out += STYLE;
+    out += "</style>\n</head>\n<body>\n<h1>Report of the lab</h1>\n";
+    table(&mut out, &summary(stored));
+    for arms in by_experiment(stored) {
+        section(&mut out, arms);
+    }
+    out += "</body>\n</html>\n";
+    out
+}
+
+/// An experiment on all arms.
+fn section(out: &mut String, arms: &[Stored]) {
+    let first = &arms[0].outcome;
+    let (id, title) = (escape(&first.id), escape(&first.title));
+    // Writing to a string does not fail.
+    let _ = writeln!(out, "<h2 id=\"{id}\">{id}: {title}</h2>");
+    let texts = [
+        ("Source", &first.source),
+        ("Set-up", &first.setup),
+        ("Reported", &first.reported),
+        ("Must hold", &first.must_hold),
+    ];
+    let texts = texts.into_iter().filter(|(_, text)| !text.is_empty());
+    let texts = texts.map(|(name, text)| (name.to_owned(), text.clone()));
+    let run_with = arms.iter().map(|Stored { outcome, .. }| {
+        let text = format!("{}; {}", command(outcome), parameters(outcome, None));
+        (format!("Run with ({})", outcome.arm), text)
+    });
+    facts(out, texts.chain(run_with));
+    table(out, &claims(arms));
+    facts(out, reasons(arms).into_iter());
+    for Stored { outcome, svgs } in arms {
+        for svg in svgs {
+            let _ = writeln!(out, "<figure>{svg}</figure>");
+        }
+        for one in &outcome.tables {
+            let title = format!("{}: {}", outcome.arm, one.title);
+            table(
+                out,
+                &Table {
+                    title,
+                    ..one.clone()
+                },
+            );
+        }
+    }
+}
+
+/// Names and texts.
+fn facts(out: &mut String, facts: impl Iterator<Item = (String, String)>) {
+    out.push_str("<dl>\n");
+    for (name, text) in facts {
+        let (name, text) = (escape(&name), escape(&text));
+        let _ = writeln!(out, "<dt>{name}</dt><dd>{text}</dd>");
+    }
+    out.push_str("</dl>\n");
+}
+
+fn table(out: &mut String, table: &Table) {
+    let _ = write!(
+        out,
+        "<table>\n<caption>{}</caption>\n<tr>",
+        escape(&table.title)
+    );
+    for column in &table.columns {
+        let _ = write!(out, "<th>{}</th>", escape(column));
+    }
+    out.push_str("</tr>\n");
+    for row in &table.rows {
+        out.push_str("<tr>");
+        for (cell, column) in row.iter().zip(&table.columns) {
+            let text = escape(cell);
+            let (class, text) = match cell {
+                _ if column == "id" => ("", format!("<a href=\"#{text}\">{text}</a>")),
+                _ if cell.contains("does not hold") => (" class=\"no\"", text),
+                _ if cell.starts_with("holds") => (" class=\"yes\"", text),
+                _ if cell.starts_with(|c: char| c.is_ascii_digit() || c == '-') => {
+                    (" class=\"n\"", text)
+                }
+                _ => ("", text),
+            };
+            let _ = write!(out, "<td{class}>{text}</td>");
+        }
+        out.push_str("</tr>\n");
+    }
+    out.push_str("</table>\n");
+}

@@ -1,0 +1,105 @@
+//! The report as one page of Markdown: what was reported and measured, and of each result the figure
+//! that stands for it.
+
+use std::fmt::Write;
+use std::fs;
+use std::path::Path;
+
+use super::parts::{by_experiment, claims, command, parameters, reasons, summary};
+use super::store::{Stored, failed, write};
+use crate::experiments::{Outcome, Table};
+
+/// The page, for the directory of the results: its figures are where they are stored.
+pub fn markdown(stored: &[Stored]) -> String {
+    page(stored, |outcome, name| {
+        format!("{}/{}/{name}.svg", outcome.id, outcome.arm)
+    })
+}
+
+/// The page; `place` says where the figure of this name is, seen from it.
+fn page(stored: &[Stored], place: impl Fn(&Outcome, &str) -> String) -> String {
+    let mut out = String::from(
+        "# Results\n\nWritten by `braid lab report` from what `braid lab run` has stored, and by \
+         nobody's hand.\nThe HTML page that it makes of the same has every table and figure.\n\n",
+    );
+    table(&mut out, &summary(stored));
+    // Writing to a string does not fail.
+    for arms in by_experiment(stored) {
+        let first = &arms[0].outcome;
+        let _ = writeln!(
+            out,
+            "\n## {}\n\n{} ({}): {}\n",
+            first.id, first.title, first.source, first.setup
+        );
+        if !first.reported.is_empty() {
+            let _ = writeln!(out, "Reported: {}\n", first.reported);
+        }
+        table(&mut out, &claims(arms));
+        for (n, (claims, why)) in reasons(arms).iter().enumerate() {
+            let gap = if n == 0 { "\n" } else { "" };
+            let _ = writeln!(out, "{gap}- {claims}: {why}");
+        }
+        for (n, Stored { outcome, .. }) in arms.iter().enumerate() {
+            let before = n.checked_sub(1).map(|n| &arms[n].outcome);
+            let _ = writeln!(
+                out,
+                "\n**{}**: `{}`; {}",
+                outcome.arm,
+                command(outcome),
+                parameters(outcome, before)
+            );
+            if let Some(name) = outcome.figures.first() {
+                let _ = writeln!(out, "\n![{name}]({})", place(outcome, name));
+            }
+        }
+    }
+    out
+}
+
+fn table(out: &mut String, table: &Table) {
+    let line = |cells: &[String]| {
+        let cells: Vec<_> = cells
+            .iter()
+            .map(|c| c.replace('|', "\\|").replace('\n', " "))
+            .collect();
+        format!("| {} |\n", cells.join(" | "))
+    };
+    out.push_str(&line(&table.columns));
+    out.push_str(&line(&vec!["---".to_owned(); table.columns.len()]));
+    for row in &table.rows {
+        let mut row = row.clone();
+        if table.columns[0] == "id" {
+            row[0] = format!("[{0}](#{0})", row[0]);
+        }
+        out.push_str(&line(&row));
+    }
+}
+
+/// The page for a file elsewhere, `at`: puts its figures into the directory `figures`, which is
+/// created, as `ID-ARM-NAME.svg`.
+///
+/// # Errors
+/// One line that names the file, where something cannot be written; where `figures` is not below the
+/// directory of the page, from which it could not be shown.
+pub fn publish(stored: &[Stored], at: &Path, figures: &Path) -> Result<String, String> {
+    let root = at.parent().unwrap_or(Path::new(""));
+    let below = figures.strip_prefix(root).map_err(|_| {
+        format!(
+            "the figures are to be below {}, where the page is, and {} is not",
+            root.display(),
+            figures.display()
+        )
+    })?;
+    fs::create_dir_all(figures).map_err(|e| failed("create", figures, &e))?;
+    let file = |outcome: &Outcome, name: &str| format!("{}-{}-{name}.svg", outcome.id, outcome.arm);
+    for Stored { outcome, svgs } in stored {
+        if let (Some(name), Some(svg)) = (outcome.figures.first(), svgs.first()) {
+            write(&figures.join(file(outcome, name)), svg.as_bytes())?;
+        }
+    }
+    let place = |outcome: &Outcome, name: &str| {
+        let below = below.join(file(outcome, name));
+        below.display().to_string()
+    };
+    Ok(page(stored, place))
+}

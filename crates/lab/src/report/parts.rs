@@ -1,0 +1,125 @@
+//! What both pages say, in words and tables.
+
+use crate::arm::Arm;
+use crate::experiments::{Outcome, Table, Verdict};
+
+use super::store::Stored;
+
+/// The results, those of an experiment on all arms together.
+pub(super) fn by_experiment(stored: &[Stored]) -> impl Iterator<Item = &[Stored]> {
+    stored.chunk_by(|a, b| a.outcome.id == b.outcome.id)
+}
+
+pub(super) fn columns(names: &[&str]) -> Vec<String> {
+    names.iter().map(|name| (*name).to_owned()).collect()
+}
+
+/// A row for each experiment, a column for each arm that there are results of.
+pub(super) fn summary(stored: &[Stored]) -> Table {
+    let has = |arm: &&str| stored.iter().any(|one| one.outcome.arm == *arm);
+    let arms: Vec<&str> = Arm::ALL.map(Arm::name).into_iter().filter(has).collect();
+    let row = |results: &[Stored]| {
+        let first = &results[0].outcome;
+        let mut row = vec![first.id.clone(), first.title.clone(), first.source.clone()];
+        row.extend(arms.iter().map(|arm| {
+            let here = results.iter().find(|one| one.outcome.arm == *arm);
+            here.map_or_else(String::new, |one| in_short(&one.outcome))
+        }));
+        row
+    };
+    Table {
+        title: "All results".to_owned(),
+        columns: [
+            columns(&["id", "what is compared", "source"]),
+            columns(&arms),
+        ]
+        .concat(),
+        rows: by_experiment(stored).map(row).collect(),
+    }
+}
+
+fn in_short(outcome: &Outcome) -> String {
+    let count = outcome.verdicts.len();
+    let holding = outcome.verdicts.iter().filter(|v| v.holds).count();
+    match holding == count {
+        true => format!("holds ({count} of {count} claims)"),
+        false => format!("does not hold ({holding} of {count} claims do)"),
+    }
+}
+
+/// What was reported and measured of each claim, on every arm.
+pub(super) fn claims(arms: &[Stored]) -> Table {
+    let mut rows: Vec<Vec<String>> = Vec::new();
+    let judged = |one: &Stored, expected: &str| -> Option<Verdict> {
+        let mut verdicts = one.outcome.verdicts.iter();
+        verdicts.find(|v| v.expected() == expected).cloned()
+    };
+    for verdict in arms.iter().flat_map(|one| &one.outcome.verdicts) {
+        let expected = verdict.expected();
+        if rows.iter().any(|row| row[0] == expected) {
+            continue;
+        }
+        let of_arms: Vec<Option<Verdict>> = arms.iter().map(|a| judged(a, &expected)).collect();
+        let mut row = vec![expected, verdict.reported.clone()];
+        let measured = |v: &Option<Verdict>| v.as_ref().map(Verdict::measured);
+        row.extend(of_arms.iter().map(|v| measured(v).unwrap_or_default()));
+        let words = arms.iter().zip(&of_arms);
+        let words = words.filter_map(|(one, v)| Some((&one.outcome.arm, v.as_ref()?.word())));
+        let mut words: Vec<(&String, &str)> = words.collect();
+        words.dedup_by(|a, b| a.1 == b.1);
+        row.push(match &words[..] {
+            [(_, word)] => (*word).to_owned(),
+            _ => {
+                let each = words.iter().map(|(arm, word)| format!("{arm} {word}"));
+                each.collect::<Vec<_>>().join("; ")
+            }
+        });
+        rows.push(row);
+    }
+    let measured = arms
+        .iter()
+        .map(|one| format!("measured ({})", one.outcome.arm));
+    let mut head = columns(&["must hold", "reported"]);
+    head.extend(measured);
+    head.push("holds?".to_owned());
+    Table {
+        title: "What must hold".to_owned(),
+        columns: head,
+        rows,
+    }
+}
+
+/// The reasons why claims do not hold, each with these claims.
+pub(super) fn reasons(arms: &[Stored]) -> Vec<(String, String)> {
+    let mut reasons: Vec<(String, String)> = Vec::new();
+    for Stored { outcome, .. } in arms {
+        for verdict in outcome.verdicts.iter().filter(|v| !v.why.is_empty()) {
+            let claim = format!("{} ({})", verdict.claim, outcome.arm);
+            match reasons.iter_mut().find(|(_, why)| *why == verdict.why) {
+                Some((claims, _)) => *claims += &format!("; {claim}"),
+                None => reasons.push((claim, verdict.why.clone())),
+            }
+        }
+    }
+    reasons
+}
+
+/// The command that makes such a result.
+pub(super) fn command(outcome: &Outcome) -> String {
+    let Outcome {
+        id,
+        arm,
+        runs,
+        seed,
+        ..
+    } = outcome;
+    format!("braid lab run {id} --arm {arm} --runs {runs} --seed {seed}")
+}
+
+/// The parameters of a result, without those that `before` has too.
+pub(super) fn parameters(outcome: &Outcome, before: Option<&Outcome>) -> String {
+    let known = |parameter| before.is_some_and(|one| one.parameters.contains(parameter));
+    let new = outcome.parameters.iter().filter(|p| !known(*p));
+    let each = new.map(|(name, value)| format!("{name}: {value}"));
+    each.collect::<Vec<_>>().join("; ")
+}

@@ -1,0 +1,100 @@
+//! The same session by the kernel's Multipath TCP: of it is seen what the client has read.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use braid_linux::sys::become_realtime;
+use braid_sim::transfer::{REMOTE, client_addr};
+use braid_testbed::kernel_tcp::{self, Transport};
+use braid_testbed::netns;
+
+use super::ground::Ground;
+use super::{Scene, TICK, Watched};
+use crate::arm::bed::{self, CLIENT, END_PRIORITY, SERVER, run_error};
+use crate::arm::{Error, kernel};
+
+/// Bytes handed to one read or write.
+const CHUNK: usize = 64 << 10;
+
+impl Scene<'_> {
+    /// Plays it over emulated links with sockets of the kernel, which has a strategy of its own: the
+    /// server sends all that it can for as long as the session takes.
+    ///
+    /// # Errors
+    /// What the system refused; the machine is too busy.
+    pub fn play_by_kernel(&self, seed: u64) -> Result<Watched, Error> {
+        let cc = self.engine.congestion.name();
+        let mut ground = Ground::build(self)?;
+        let window = self.engine.initial_window;
+        kernel::addresses(&ground.bed, self.paths.len(), (cc, window))?;
+        let [near, far] = [CLIENT, SERVER].map(|host| ground.bed.namespace(host));
+        let (near, far) = (near?, far?);
+        ground.measured(seed, |_| {
+            let until = Instant::now() + self.span;
+            let listen = || kernel_tcp::listen(REMOTE, Transport::Mptcp, cc);
+            let listener = netns::run_inside(&far, listen).map_err(run_error)?;
+            thread::scope(|scope| {
+                let sending = scope.spawn(|| send(&listener, cc, until));
+                let read = netns::run_inside(&near, || receive(cc, self.span));
+                let sent = sending.join();
+                sent.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+                    .map_err(run_error)?;
+                let read = read.map_err(run_error)?;
+                Ok(Watched {
+                    // What was read is known to have arrived a little later.
+                    acked: read.clone(),
+                    read,
+                    ..Watched::default()
+                })
+            })
+        })
+    }
+}
+
+fn send(listener: &TcpListener, cc: &str, until: Instant) -> io::Result<()> {
+    become_realtime(END_PRIORITY);
+    let mut stream = None;
+    let bytes = vec![0; CHUNK];
+    while Instant::now() < until && !bed::interrupted() {
+        let Some(open) = &mut stream else {
+            stream = kernel_tcp::accept_within(listener, cc, TICK)?;
+            if let Some(open) = &stream {
+                kernel_tcp::set_stall(open, TICK)?;
+                kernel_tcp::reset_on_drop(open)?;
+            }
+            continue;
+        };
+        match open.write(&bytes) {
+            Ok(_) => {}
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}
+
+/// Bytes read by the end of each tick.
+fn receive(cc: &str, span: Duration) -> io::Result<Vec<u64>> {
+    become_realtime(END_PRIORITY);
+    let started = Instant::now();
+    let local = SocketAddr::new(client_addr(0).into(), 0);
+    let mut stream = kernel_tcp::connect(REMOTE, Some(local), Transport::Mptcp, cc)?;
+    kernel_tcp::set_stall(&stream, TICK / 10)?;
+    kernel_tcp::reset_on_drop(&stream)?;
+    let (mut buffer, mut read, mut ticks) = (vec![0; CHUNK], 0, Vec::new());
+    loop {
+        let passed = started.elapsed().div_duration_f64(TICK) as usize;
+        let all = span.div_duration_f64(TICK).round() as usize;
+        ticks.resize(passed.min(all), read);
+        if passed >= all || bed::interrupted() {
+            return Ok(ticks);
+        }
+        match stream.read(&mut buffer) {
+            Ok(bytes) => read += bytes as u64,
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+            Err(e) => return Err(e),
+        }
+    }
+}

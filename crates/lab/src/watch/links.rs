@@ -1,0 +1,361 @@
+//! The same session over emulated links, in wall-clock time: the engine on its driver at both ends,
+//! and the kernel's sockets for the traffic of others.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::thread;
+
+use braid_engine::app::{Core, Ctx};
+use braid_engine::buffer::RangeSet;
+use braid_engine::{
+    ConnId, Event, PathConfig, PathId, RxMeta, SegmentKind, Stack, Transmit, TransmitInfo,
+};
+use braid_linux::driver::{Clock, Driver, Host};
+use braid_linux::sockets::Limits;
+use braid_linux::sys::become_realtime;
+use braid_linux::tun::{PacketIo, Tun};
+use braid_sim::oracle::Oracle;
+use braid_sim::traffic::{Role, Stream};
+use braid_sim::transfer::{Direction, REMOTE, SERVER, TransferConfig, client_addr};
+use braid_sim::world::{START, node_streams};
+use braid_wire::{Instant, tcp};
+
+use super::ground::Ground;
+use super::{Packet, Scene, TICK, Watched};
+use crate::arm::Error;
+use crate::arm::bed::{self, END_PRIORITY, run_error};
+use crate::arm::links::{devices, discard, event, joined};
+
+impl Scene<'_> {
+    /// Plays it over emulated links, which draw what is random from `seed`. It takes as long as the
+    /// session does, and knows no [`events`](Scene::events).
+    ///
+    /// # Errors
+    /// There is no such strategy; what the system refused; the machine is too busy.
+    pub fn play_over_links(&self, seed: u64) -> Result<Watched, Error> {
+        if !self.events.is_empty() {
+            let text = "what happens in the course of a session is for the simulator".to_owned();
+            return Err(Error::Usage(text));
+        }
+        let mut ground = Ground::build(self)?;
+        let (mut client, mut server) = devices(&ground.bed, self.paths.len())?;
+        ground.measured(seed, |seed| {
+            discard(&mut client);
+            discard(&mut server);
+            self.transfer(seed, &mut client, &mut server)
+        })
+    }
+
+    fn transfer(&self, seed: u64, client: &mut Tun, server: &mut Tun) -> Result<Watched, Error> {
+        let clock = Clock::showing(START);
+        let config = TransferConfig {
+            strategy: self.strategy,
+            engine: self.engine.clone(),
+            initial_path: Some(PathId(0)),
+            ..TransferConfig::new(&self.paths, 0, Direction::Down)
+        };
+        let stack = |node| {
+            let strategy = braid_strategy::factory(self.strategy);
+            let strategy = strategy.map_err(|e| Error::Usage(e.to_string()))?;
+            let (_, rng) = node_streams(seed, node);
+            Ok(Stack::new(self.engine.clone(), rng, strategy))
+        };
+        let (mut opening, mut accepting) = (stack(0)?, stack(1)?);
+        accepting.add_path(PathConfig::v4(SERVER));
+        accepting.listen(REMOTE).map_err(run_error)?;
+        for n in 0..self.paths.len() {
+            opening.add_path(PathConfig::v4(client_addr(n)));
+        }
+        let paths = self.paths.len();
+        let (mut arrived, mut sent) = (
+            Tap::new(clock, client, paths),
+            Tap::new(clock, server, paths),
+        );
+        let reads = match self.sends {
+            Role::Send(_) => Role::Collect,
+            _ => Role::Sink,
+        };
+        let until = START + self.span;
+        let [asks, answers] = thread::scope(|scope| {
+            let serving = scope.spawn(|| {
+                let end = End::new(Stream::new(self.sends.clone()));
+                run_end(clock, until, (&mut sent, accepting, end), |_, _, _| Ok(()))
+            });
+            let asking = scope.spawn(|| {
+                let end = End::new(Stream::new(reads));
+                let open = |now, end: &mut End, stack: &mut Stack| {
+                    let conn = stack.connect(now, config.options()).map_err(run_error)?;
+                    end.carry(now, conn);
+                    Ok(())
+                };
+                run_end(clock, until, (&mut arrived, opening, end), open)
+            });
+            let asks = joined(asking);
+            Ok::<_, Error>([asks?, joined(serving)?])
+        })?;
+        let mut watched = Watched {
+            read: asks.looks.iter().map(|look| look.read).collect(),
+            subflows: asks.looks.iter().map(|look| look.subflows).collect(),
+            acked: answers.looks.iter().map(|look| look.acked).collect(),
+            packets: matched(sent.seen, &arrived.seen),
+            ..Watched::default()
+        };
+        if let (Some((_, reads)), Some((_, sends))) = (&asks.open, &answers.open) {
+            watched.messages = reads.messages().to_vec();
+            watched.written = sends.sent;
+            watched.ended = reads.complete_at.is_some() && reads.received == sends.sent;
+        }
+        Ok(watched)
+    }
+}
+
+/// Runs an end from now until the end of the session.
+fn run_end(
+    clock: Clock,
+    until: Instant,
+    (tap, stack, end): (&mut Tap<'_>, Stack, End),
+    start: impl FnOnce(Instant, &mut End, &mut Stack) -> Result<(), Error>,
+) -> Result<End, Error> {
+    become_realtime(END_PRIORITY);
+    let driver = Driver::new(clock, tap, stack, end, Alone, Limits::default());
+    let mut driver = driver.map_err(run_error)?;
+    start(clock.now(), &mut driver.core, &mut driver.stack)?;
+    let never = event()?;
+    let ended = driver.run(never.as_fd(), |driver| {
+        driver.clock().now() >= until || bed::interrupted()
+    });
+    ended.map_err(run_error)?;
+    Ok(driver.core)
+}
+
+/// Nothing but its packets concerns an end.
+#[derive(Debug)]
+struct Alone;
+
+impl Host<End> for Alone {}
+
+/// What an end knows at the end of a tick.
+#[derive(Debug, Clone, Copy, Default)]
+struct Look {
+    read: u64,
+    acked: u64,
+    subflows: u32,
+}
+
+/// One end of the session.
+#[derive(Debug)]
+struct End {
+    /// What the connection carries; taken when there is one.
+    waiting: Option<Stream>,
+    open: Option<(ConnId, Stream)>,
+    looks: Vec<Look>,
+    /// When it looks next.
+    tick: Instant,
+    oracle: Oracle,
+}
+
+impl End {
+    fn new(stream: Stream) -> Self {
+        End {
+            waiting: Some(stream),
+            open: None,
+            looks: Vec::new(),
+            tick: START + TICK,
+            oracle: Oracle::new(braid_engine::Config::default()),
+        }
+    }
+
+    fn carry(&mut self, now: Instant, conn: ConnId) {
+        if let Some(mut stream) = self.waiting.take() {
+            stream.open(now);
+            self.open = Some((conn, stream));
+        }
+    }
+
+    fn pump(&mut self, now: Instant, stack: &mut Stack) {
+        if let Some((conn, stream)) = &mut self.open {
+            stream.pump(now, *conn, stack, &mut self.oracle);
+            // It sees no packets here, only what is read.
+            if let Some(first) = self.oracle.take().first() {
+                panic!("{first}");
+            }
+        }
+    }
+
+    fn look(&self, stack: &Stack) -> Look {
+        let before = self.looks.last().copied().unwrap_or_default();
+        let Some((conn, stream)) = &self.open else {
+            return before;
+        };
+        let subflows = stack.subflows(*conn).into_iter();
+        let established = subflows.filter(|s| s.established);
+        Look {
+            read: stream.received,
+            acked: stack.conn_stats(*conn).map_or(before.acked, |s| s.snd_una),
+            subflows: established.fold(0, |bits, s| bits | 1 << s.path.0),
+        }
+    }
+}
+
+impl Core for End {
+    fn on_engine_event(&mut self, ctx: &mut Ctx<'_>, event: Event) {
+        if let Event::Accepted { conn, .. } = event {
+            self.carry(ctx.now, conn);
+        }
+        self.pump(ctx.now, ctx.stack);
+    }
+
+    fn next_timeout(&self) -> Option<Instant> {
+        let stream = self.open.as_ref().and_then(|(_, s)| s.next_timeout());
+        stream.into_iter().chain([self.tick]).min()
+    }
+
+    fn handle_timeout(&mut self, ctx: &mut Ctx<'_>) {
+        self.pump(ctx.now, ctx.stack);
+        while ctx.now >= self.tick {
+            let look = self.look(ctx.stack);
+            self.looks.push(look);
+            self.tick += TICK;
+        }
+    }
+}
+
+/// A segment with payload as an end sent or received it.
+#[derive(Debug, Clone, Copy)]
+struct Seen {
+    path: usize,
+    /// First byte on the subflow, as in the TCP header.
+    seq: u32,
+    len: u64,
+    at: Instant,
+    /// Of what is sent: its place in the stream, and whether it was never sent before.
+    place: Option<(u64, bool)>,
+}
+
+/// Sees what goes through a device.
+struct Tap<'a> {
+    clock: Clock,
+    device: &'a mut Tun,
+    /// The client's addresses.
+    addresses: Vec<IpAddr>,
+    seen: Vec<Seen>,
+}
+
+impl<'a> Tap<'a> {
+    fn new(clock: Clock, device: &'a mut Tun, paths: usize) -> Self {
+        Tap {
+            clock,
+            device,
+            addresses: (0..paths).map(|n| client_addr(n).into()).collect(),
+            seen: Vec::new(),
+        }
+    }
+}
+
+/// Notes the segments that a packet to the client has or is cut into, of `len` payload bytes.
+fn note(
+    seen: &mut Vec<Seen>,
+    addresses: &[IpAddr],
+    (header, len, gso_size): (&[u8], u64, u16),
+    (at, info): (Instant, Option<&TransmitInfo>),
+) {
+    let Some((to, segment)) = taken_apart(header) else {
+        return;
+    };
+    let Some(path) = addresses.iter().position(|a| *a == to) else {
+        return;
+    };
+    let step = match gso_size {
+        0 => len.max(1),
+        size => u64::from(size),
+    };
+    for offset in (0..len).step_by(step as usize) {
+        seen.push(Seen {
+            path,
+            seq: segment.seq().0.wrapping_add(offset as u32),
+            len: step.min(len - offset),
+            at,
+            place: info.map(|i| (i.data.start + offset, i.kind == SegmentKind::New)),
+        });
+    }
+}
+
+impl PacketIo for Tap<'_> {
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.device.fd()
+    }
+
+    fn send(&mut self, transmit: &Transmit<'_>) -> io::Result<()> {
+        let stream = transmit.info.as_ref().filter(|info| !info.data.is_empty());
+        if let Some(info) = stream {
+            let len = info.data.end - info.data.start;
+            let what = (transmit.header, len, transmit.gso_size);
+            let when = (self.clock.now(), Some(info));
+            note(&mut self.seen, &self.addresses, what, when);
+        }
+        self.device.send(transmit)
+    }
+
+    fn recv(&mut self) -> io::Result<Option<(&mut [u8], RxMeta)>> {
+        let received = self.device.recv()?;
+        if let Some((packet, meta)) = &received {
+            let at = self.clock.now();
+            let tcp = taken_apart(packet);
+            let len = tcp.map_or(0, |(_, tcp)| tcp.payload().len() as u64);
+            note(
+                &mut self.seen,
+                &self.addresses,
+                (packet, len, meta.gso_size),
+                (at, None),
+            );
+        }
+        Ok(received)
+    }
+}
+
+/// Destination and TCP segment of an IPv4 packet, which may be no more than its headers.
+fn taken_apart(packet: &[u8]) -> Option<(IpAddr, tcp::Packet<&[u8]>)> {
+    const TCP: u8 = 6;
+    let first = *packet.first()?;
+    let to: [u8; 4] = packet.get(16..20)?.try_into().ok()?;
+    let segment = packet.get(usize::from(first & 0xf) * 4..)?;
+    if first >> 4 != 4 || packet.get(9) != Some(&TCP) {
+        return None;
+    }
+    Some((to.into(), tcp::Packet::new(segment).ok()?))
+}
+
+/// What was sent, with what became of it: a segment that arrives is the last one of its number that
+/// was sent before.
+fn matched(sent: Vec<Seen>, arrived: &[Seen]) -> Vec<Packet> {
+    let mut packets = Vec::with_capacity(sent.len());
+    let mut by_seq: BTreeMap<(usize, u32), Vec<usize>> = BTreeMap::new();
+    for (n, one) in sent.iter().enumerate() {
+        let (dsn, new) = one.place.unwrap_or_default();
+        by_seq.entry((one.path, one.seq)).or_default().push(n);
+        packets.push(Packet {
+            path: one.path,
+            new,
+            dsn,
+            len: one.len,
+            sent: super::seconds(one.at),
+            arrived: None,
+            fresh: 0,
+        });
+    }
+    let mut here = RangeSet::new();
+    for one in arrived {
+        let number = (one.path, one.seq);
+        let sendings = by_seq.get(&number).map_or(&[][..], Vec::as_slice);
+        let before = |n: &&usize| sent[**n].at <= one.at && packets[**n].arrived.is_none();
+        let Some(n) = sendings.iter().rev().find(before) else {
+            continue;
+        };
+        let packet = &mut packets[*n];
+        packet.arrived = Some(super::seconds(one.at));
+        packet.fresh = here.insert(packet.dsn..packet.dsn + packet.len);
+    }
+    packets
+}

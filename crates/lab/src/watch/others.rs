@@ -1,0 +1,214 @@
+//! The traffic of others over emulated links, by the kernel's sockets: generators in a namespace
+//! behind the server, sinks in one behind the client.
+
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, Scope};
+use std::time::{Duration, Instant};
+
+use braid_links::{Rate, Settings};
+use braid_sim::background::Background;
+use braid_sim::traffic::Role;
+use braid_testbed::emulator::Course;
+use braid_testbed::kernel_tcp::{self, Transport};
+use braid_testbed::netns;
+use braid_wire::Rng;
+
+use crate::arm::Error;
+use crate::arm::bed::{self, Bed, CLIENT, SERVER, TICK, run_error};
+
+const SOURCE: &str = "source";
+const SINK: &str = "sink";
+/// Port of UDP; TCP has those from 50000 on.
+const DISCARD: u16 = 9;
+const FIRST_PORT: u16 = 50_000;
+const CC: &str = "cubic";
+/// Bytes that a generator with a rate writes at a time, and what time without room may make up for.
+const CHUNK: usize = 1_000;
+const DEPTH: f64 = 4_000.0;
+/// Of IP and UDP, bytes.
+const HEADERS: usize = 28;
+/// Stream of the sizes of UDP packets, apart from those of a world's components.
+const SIZES_STREAM: u64 = 1 << 43;
+
+/// The generators and their sinks.
+pub(super) struct Others<'a> {
+    background: &'a Background,
+    paths: usize,
+    /// Namespaces of generators and of sinks.
+    hosts: [String; 2],
+}
+
+/// Ends the traffic when it is dropped.
+pub(super) struct Busy(Arc<AtomicBool>);
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+fn source(path: usize) -> Ipv4Addr {
+    Ipv4Addr::new(10, 2, path as u8, 2)
+}
+
+fn sink(path: usize) -> Ipv4Addr {
+    Ipv4Addr::new(10, 1, path as u8, 2)
+}
+
+impl<'a> Others<'a> {
+    /// Their hosts, which are the names of their links too, and the routers that these lead to.
+    pub const LINKS: [(&'static str, &'static str); 2] = [(SOURCE, SERVER), (SINK, CLIENT)];
+
+    /// What these links are like: as the accesses of the simulated generators, 100 Mbit/s and 25 ms.
+    pub fn courses() -> [[Course; 2]; 2] {
+        let access = || Settings {
+            rate: Rate::bits_per_second(100_000_000),
+            delay: Duration::from_millis(25),
+            ..Settings::default()
+        };
+        [(); 2].map(|()| [(); 2].map(|()| access().into()))
+    }
+
+    /// Gives them addresses and routes over each path.
+    pub fn join(background: &'a Background, bed: &Bed, paths: usize) -> Result<Self, Error> {
+        let mut scripts = [SOURCE, SINK].map(|link| format!("route add default dev {link}\n"));
+        let (mut server, mut client) = (String::new(), String::new());
+        for n in 0..paths {
+            let (source, sink, link) = (source(n), sink(n), bed::link_name(n));
+            scripts[0] += &format!("addr add {source}/32 dev {SOURCE}\n");
+            scripts[1] += &format!("addr add {sink}/32 dev {SINK}\n");
+            server +=
+                &format!("route add {source}/32 dev {SOURCE}\nroute add {sink}/32 dev {link}\n");
+            client +=
+                &format!("route add {sink}/32 dev {SINK}\nroute add {source}/32 dev {link}\n");
+        }
+        let hosts = [SOURCE, SINK, SERVER, CLIENT];
+        for (host, script) in hosts
+            .into_iter()
+            .zip(scripts.iter().chain([&server, &client]))
+        {
+            bed.testbed.ip(host, script).map_err(run_error)?;
+        }
+        Ok(Others {
+            background,
+            paths,
+            hosts: [bed.namespace(SOURCE)?, bed.namespace(SINK)?],
+        })
+    }
+
+    /// Lets it flow until what this answers is dropped.
+    pub fn start<'scope>(
+        &'scope self,
+        scope: &'scope Scope<'scope, '_>,
+        seed: u64,
+    ) -> Result<Busy, Error> {
+        let over = Arc::new(AtomicBool::new(false));
+        let busy = Busy(over.clone());
+        let [near, far] = &self.hosts;
+        for path in 0..self.paths {
+            let to = move |port| SocketAddr::new(IpAddr::V4(sink(path)), port);
+            let from = move |port| SocketAddr::new(IpAddr::V4(source(path)), port);
+            for (port, role) in (FIRST_PORT..).zip(&self.background.tcp) {
+                let listen = || kernel_tcp::listen(to(port), Transport::Tcp, CC);
+                let listener = netns::run_inside(far, listen).map_err(run_error)?;
+                let ended = over.clone();
+                scope.spawn(move || quietly(drain(&listener, &ended)));
+                let ended = over.clone();
+                let write = move || write(from(0), to(port), role, &ended);
+                scope.spawn(move || quietly(netns::run_inside(near, write)));
+            }
+            // Bound, so that nobody answers that there is nobody; what is not read is dropped.
+            let bind = |host, address: SocketAddr| {
+                netns::run_inside(host, || UdpSocket::bind(address)).map_err(run_error)
+            };
+            let (out, unread) = (bind(near, from(DISCARD))?, bind(far, to(DISCARD))?);
+            let rng = Rng::for_component(seed, SIZES_STREAM + path as u64);
+            let (background, ended) = (self.background, over.clone());
+            scope.spawn(move || {
+                quietly(datagrams(&out, to(DISCARD), (background, rng), &ended));
+                drop(unread);
+            });
+        }
+        Ok(busy)
+    }
+}
+
+/// A generator that fails falls silent: its connection may have been lost with the path.
+fn quietly(result: io::Result<()>) {
+    if let Err(error) = result {
+        tracing::debug!(%error, "a generator ended");
+    }
+}
+
+/// Writes as `role` says.
+fn write(from: SocketAddr, to: SocketAddr, role: &Role, over: &AtomicBool) -> io::Result<()> {
+    let mut stream = kernel_tcp::connect(to, Some(from), Transport::Tcp, CC)?;
+    kernel_tcp::reset_on_drop(&stream)?;
+    kernel_tcp::set_stall(&stream, TICK)?;
+    let rate = match role {
+        Role::Capped { rate, .. } => Some(*rate as f64 / 8.0),
+        _ => None,
+    };
+    let (mut level, mut filled) = (0.0f64, Instant::now());
+    while !over.load(Ordering::Relaxed) {
+        if let Some(rate) = rate {
+            let now = Instant::now();
+            level = (level + rate * (now - filled).as_secs_f64()).min(DEPTH);
+            filled = now;
+            if level < CHUNK as f64 {
+                thread::sleep(Duration::from_secs_f64((CHUNK as f64 - level) / rate));
+                continue;
+            }
+        }
+        match stream.write(&[0; CHUNK]) {
+            Ok(written) => level -= written as f64,
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}
+
+/// Takes a connection and reads what comes.
+fn drain(listener: &TcpListener, over: &AtomicBool) -> io::Result<()> {
+    let mut buffer = vec![0; 1 << 16];
+    let mut stream = None;
+    while !over.load(Ordering::Relaxed) {
+        let Some(open) = &mut stream else {
+            stream = kernel_tcp::accept_within(listener, CC, TICK)?;
+            if let Some(open) = &stream {
+                kernel_tcp::set_stall(open, TICK)?;
+            }
+            continue;
+        };
+        match open.read(&mut buffer) {
+            Ok(0) => return Ok(()),
+            Ok(_) => {}
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}
+
+/// Sends datagrams at the rate of the background, in sizes that vary.
+fn datagrams(
+    socket: &UdpSocket,
+    to: SocketAddr,
+    (background, mut rng): (&Background, Rng),
+    over: &AtomicBool,
+) -> io::Result<()> {
+    let (least, most) = background.udp_sizes.clone().into_inner();
+    let mut due = Instant::now();
+    while !over.load(Ordering::Relaxed) {
+        thread::sleep(due.saturating_duration_since(Instant::now()));
+        let size = usize::from(least) + rng.below(u64::from(most - least) + 1) as usize;
+        // A full device queue drops it, as a link may.
+        let _ = socket.send_to(&vec![0; size.saturating_sub(HEADERS)], to);
+        due += Duration::from_secs_f64(size as f64 * 8.0 / background.udp_rate as f64);
+    }
+    Ok(())
+}

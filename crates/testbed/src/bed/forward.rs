@@ -1,0 +1,55 @@
+//! A box that only forwards: what users have without a proxy.
+
+use std::io::{self, Write};
+use std::process::Stdio;
+
+use super::Bed;
+use crate::error::Error;
+
+/// nftables' name for what it needs.
+const TABLE: &str = "braid_forward";
+
+impl Bed {
+    /// Makes the box a plain router with NAT that uses one link only.
+    ///
+    /// # Errors
+    /// There is no such link, or the system refuses.
+    pub fn forward_over(&self, link: &str) -> Result<(), Error> {
+        let gateway = self.interface("box", |i| i.name == link)?.gateway4;
+        let gateway = gateway.ok_or_else(|| {
+            let missing = io::Error::other("it has no gateway");
+            Error::system(format!("forward over {link}"), missing)
+        })?;
+        self.nft(&format!(
+            "table ip {TABLE}\ndelete table ip {TABLE}\ntable ip {TABLE} {{\n\
+             chain postrouting {{\ntype nat hook postrouting priority srcnat;\n\
+             oifname \"{link}\" masquerade\n}}\n}}\n"
+        ))?;
+        let route = format!("route replace default via {gateway} dev {link} metric 1\n");
+        self.testbed.ip("box", &route)
+    }
+
+    /// Ends what [`forward_over`](Self::forward_over) began.
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub fn stop_forwarding(&self) -> Result<(), Error> {
+        self.nft(&format!("delete table ip {TABLE}\n"))?;
+        self.testbed.ip("box", "route del default metric 1\n")
+    }
+
+    fn nft(&self, script: &str) -> Result<(), Error> {
+        let mut command = self.exec("box", "nft")?;
+        let mut run = || {
+            let mut child = command.args(["-f", "-"]).stdin(Stdio::piped()).spawn()?;
+            if let Some(mut stdin) = child.stdin.take() {
+                stdin.write_all(script.as_bytes())?;
+            }
+            match child.wait()? {
+                status if status.success() => Ok(()),
+                status => Err(io::Error::other(status.to_string())),
+            }
+        };
+        run().map_err(|e| Error::system("run nft", e))
+    }
+}

@@ -1,0 +1,110 @@
+//! What packets pass a host.
+
+use std::io::{self, Read};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, SystemTime};
+
+use socket2::{Domain, Protocol, Socket, Type};
+
+use crate::error::Error;
+use crate::netns;
+use crate::testbed::Testbed;
+
+/// Of all protocols (`ETH_P_ALL`), in network byte order.
+const ALL: u16 = (libc::ETH_P_ALL as u16).to_be();
+/// Largest packet: one that GRO has joined.
+const LARGEST: usize = 1 << 16;
+/// Packets kept at most; one more is an error.
+const MOST: usize = 200_000;
+/// How often it is looked whether to end.
+const PATIENCE: Duration = Duration::from_millis(50);
+
+/// A packet that passed a host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Captured {
+    /// When it was seen.
+    pub at: SystemTime,
+    /// The packet, from its IP header on.
+    pub bytes: Vec<u8>,
+}
+
+/// Takes down every packet that any interface of a host sends or receives, so those that it forwards
+/// twice, until it is finished or dropped.
+#[derive(Debug)]
+pub struct Capture {
+    ending: Arc<AtomicBool>,
+    reader: Option<JoinHandle<io::Result<Vec<Captured>>>>,
+}
+
+impl Capture {
+    /// Begins on `host`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoSuchHost`], [`Error::System`].
+    pub fn start(testbed: &Testbed, host: &str) -> Result<Capture, Error> {
+        let namespace = &testbed.layout().host(host)?.namespace;
+        let socket = netns::run_inside(namespace, || {
+            let protocol = Some(Protocol::from(i32::from(ALL)));
+            let socket = Socket::new(Domain::PACKET, Type::DGRAM, protocol)?;
+            socket.set_read_timeout(Some(PATIENCE))?;
+            Ok(socket)
+        });
+        let socket = socket.map_err(|e| Error::system(format!("capture packets of {host}"), e))?;
+        let ending = Arc::new(AtomicBool::new(false));
+        let told = Arc::clone(&ending);
+        let reader = std::thread::spawn(move || read(&socket, &told));
+        Ok(Capture {
+            ending,
+            reader: Some(reader),
+        })
+    }
+
+    /// Ends it, and returns the packets in the order in which they were seen.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::System`] where packets could not be read, or were more than are kept.
+    pub fn finish(mut self) -> Result<Vec<Captured>, Error> {
+        let packets = self.join();
+        packets.map_err(|e| Error::system("capture packets", e))
+    }
+
+    fn join(&mut self) -> io::Result<Vec<Captured>> {
+        self.ending.store(true, Ordering::Release);
+        let Some(reader) = self.reader.take() else {
+            return Ok(Vec::new());
+        };
+        let packets = reader.join();
+        packets.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    }
+}
+
+impl Drop for Capture {
+    fn drop(&mut self) {
+        // Nobody wants the packets any more, nor what was wrong with them.
+        let _ = self.join();
+    }
+}
+
+fn read(mut socket: &Socket, ending: &AtomicBool) -> io::Result<Vec<Captured>> {
+    let mut packets = Vec::new();
+    let mut buffer = vec![0; LARGEST];
+    while !ending.load(Ordering::Acquire) {
+        match socket.read(&mut buffer) {
+            Ok(_) if packets.len() >= MOST => {
+                return Err(io::Error::other(format!("there are more than {MOST}")));
+            }
+            Ok(len) => packets.push(Captured {
+                at: SystemTime::now(),
+                bytes: buffer[..len].to_vec(),
+            }),
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(packets)
+}
