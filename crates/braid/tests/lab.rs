@@ -306,7 +306,7 @@ fn an_experiment_says_what_it_lacks() {
     let run = |ids: &[&str]| {
         let mut braid = Command::new(env!("CARGO_BIN_EXE_braid"));
         braid
-            .env("PATH", "/dev/null")
+            .env("PATH", out.join("none"))
             .args(["lab", "run"])
             .args(ids);
         braid.args(["--runs", "2", "--json", "--out"]).arg(&out);
