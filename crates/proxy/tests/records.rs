@@ -266,3 +266,42 @@ fn measurements_that_mean_nothing_are_left_out() {
     let many = vec![good.clone(); 100_000];
     assert_eq!(measured(&many).1, [good]);
 }
+
+/// The first server of the file is not the one in use before any was chosen.
+#[test]
+fn the_best_is_chosen_after_a_restart_however_little_better_it_is() {
+    let setup = Setup {
+        first_server: Some("203.0.113.9"),
+        ..Setup::default()
+    };
+    let mut w = World::new(2, setup);
+    w.now = Instant::ZERO + LONGEST;
+    w.core.set_wall_clock(w.now, world::EPOCH);
+    (0..2).for_each(|link| w.set_link(link, true));
+    let known = |address: &str, rate| KeptMeasurement {
+        server: address.parse().unwrap(),
+        ..measurement(Some("wan0"), (Some(rate), None))
+    };
+    let kept = Kept {
+        measurements: vec![
+            known("203.0.113.9:1080", 20e6),
+            known("203.0.113.7:1080", 22e6),
+        ],
+        ..Kept::default()
+    };
+    w.core.load_kept(w.now, &mut w.boxed.stack, &kept);
+    let chosen = |w: &mut World| {
+        w.set_link(0, true);
+        let servers = w.core.status(w.now, &w.boxed.stack).servers;
+        servers.iter().position(|s| s.by_bandwidth)
+    };
+    assert_eq!(chosen(&mut w), Some(1));
+    // From then on the one in use is left for a gain only.
+    let closer = [known("203.0.113.9:1080", 24e6)];
+    let kept = Kept {
+        measurements: closer.to_vec(),
+        ..Kept::default()
+    };
+    w.core.load_kept(w.now, &mut w.boxed.stack, &kept);
+    assert_eq!(chosen(&mut w), Some(1));
+}
