@@ -8,24 +8,28 @@ set -euo pipefail
 needed=(
     ip:iproute2 tc:iproute2 ss:iproute2 nft:nftables ethtool:ethtool
     curl:curl nginx:nginx-light ping:iputils-ping unshare:util-linux sysctl:procps
-    tshark:tshark mptcpize:mptcpize
+    tshark:tshark
 )
-# Large, and used by one test only.
-[ "${BRAID_BROWSER-}" = 1 ] && needed+=(chromium:chromium)
+# A few tests call these, and are skipped without them. Not every distribution has them; a browser
+# is large.
+optional=(mptcpize:mptcpize)
+[ "${BRAID_BROWSER-}" = 1 ] && optional+=(chromium:chromium)
 PATH="$PATH:/usr/sbin:/sbin"
 
-packages=()
-for entry in "${needed[@]}"; do
-    command -v "${entry%%:*}" >/dev/null 2>&1 || packages+=("${entry##*:}")
-done
+missing() {
+    for entry in "$@"; do
+        command -v "${entry%%:*}" >/dev/null 2>&1 || echo "${entry##*:}"
+    done | sort -u
+}
+mapfile -t packages < <(missing "${needed[@]}")
+mapfile -t extras < <(missing "${optional[@]}")
 compiler=()
 command -v cc >/dev/null 2>&1 || compiler=(gcc libc6-dev)
 packages+=("${compiler[@]}")
-[ ${#packages[@]} -eq 0 ] && exit 0
-mapfile -t packages < <(printf '%s\n' "${packages[@]}" | sort -u)
+[ $((${#packages[@]} + ${#extras[@]})) -eq 0 ] && exit 0
 
 refuse() {
-    echo "install-deps: missing: ${packages[*]}" >&2
+    echo "install-deps: missing: ${packages[*]} ${extras[*]}" >&2
     echo "install-deps: $1" >&2
     [ ${#compiler[@]} -eq 0 ] || exit 1
     exit 0
@@ -36,7 +40,7 @@ if [ "$(id -u)" -ne 0 ]; then
     if command -v sudo >/dev/null 2>&1 && sudo -n true 2>/dev/null; then
         as_root=(sudo)
     else
-        refuse "not root: run 'apt-get install ${packages[*]}' as root"
+        refuse "not root: run 'apt-get install ${packages[*]} ${extras[*]}' as root"
     fi
 fi
 
@@ -51,15 +55,22 @@ if [ ! -e "$policy" ]; then
     made_policy=yes
 fi
 
-echo "install-deps: installing ${packages[*]}" >&2
 apt() {
     "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq -y \
         -o Acquire::Retries=3 -o Dpkg::Use-Pty=0 "$@" >&2
 }
-apt install --no-install-recommends "${packages[@]}" 2>/dev/null || {
-    apt update
-    apt install --no-install-recommends "${packages[@]}"
-}
+if [ ${#packages[@]} -gt 0 ]; then
+    echo "install-deps: installing ${packages[*]}" >&2
+    apt install --no-install-recommends "${packages[@]}" 2>/dev/null || {
+        apt update
+        apt install --no-install-recommends "${packages[@]}"
+    }
+fi
+for package in "${extras[@]}"; do
+    echo "install-deps: installing $package" >&2
+    apt install --no-install-recommends "$package" 2>/dev/null ||
+        echo "== NOT INSTALLED: $package (apt-get has none, or needs 'apt-get update'): some tests are skipped" >&2
+done
 if [[ " ${packages[*]} " == *" nginx-light "* ]] && [ -d /run/systemd/system ]; then
     "${as_root[@]}" systemctl disable --quiet nginx >&2 || true
 fi

@@ -82,11 +82,19 @@ pub struct PasswordArgs {
     #[arg(value_name = "HOST:PORT")]
     pub destination: Destination,
     /// The user, as the server's configuration calls it.
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = user)]
     pub user: String,
     /// The file that holds the secret shared with the server.
     #[arg(long, value_name = "FILE")]
     pub secret_file: PathBuf,
+}
+
+/// What fits into the user field (RFC 1929 section 2).
+fn user(text: &str) -> Result<String, String> {
+    match text.len() {
+        1..=255 => Ok(text.to_owned()),
+        n => Err(format!("a user of {n} bytes; 1 to 255 are possible")),
+    }
 }
 
 /// Arguments of `braid plan`.

@@ -1,6 +1,7 @@
 //! Commands that were asked for wrongly say so in a line, and end with exit code 2.
 
-use std::fs;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -87,7 +88,35 @@ fn password_says_what_it_cannot_use() {
         "a b:80",
         "[2001:db8::7]",
         ":80",
+        "example.com:+80",
+        "192.0.2.1:+80",
     ] {
         ask(to, weak.name(), &[to, "no destination"]);
+    }
+    for user in [String::new(), "x".repeat(256)] {
+        let bytes = format!("{} bytes", user.len());
+        let file = ["--user", &user, "--secret-file", weak.name()];
+        expect_refusal(
+            &[&["password", "example.com:80"][..], &file].concat(),
+            &["--user", &bytes, "1 to 255"],
+        );
+    }
+}
+
+/// As box and server do.
+#[test]
+fn password_warns_of_a_secret_that_everybody_may_read() {
+    let secret = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08";
+    let file = File::new("open", secret);
+    for (mode, open) in [(0o644, true), (0o600, false)] {
+        fs::set_permissions(&file.0, Permissions::from_mode(mode)).expect("it is ours");
+        let output = Command::new(env!("CARGO_BIN_EXE_braid"))
+            .args(["password", "example.com:80", "--user", "laptop"])
+            .args(["--secret-file", file.name()])
+            .output()
+            .expect("it runs");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{said}");
+        assert_eq!(said.contains("chmod 600"), open, "{said}");
     }
 }

@@ -137,7 +137,7 @@ fn serve_clients(listener: &UnixListener, requests: &SyncSender<Pending>, wake: 
         };
         let answer = match lines::read(&client, REQUEST_LEN, CLIENT_TIME) {
             Ok(request) => ask_loop(request, requests, wake),
-            Err(e) => Answer::Wrong(format!("this request makes no sense: {e}")),
+            Err(e) => Answer::Error(format!("this request makes no sense: {e}")),
         };
         // The client may have gone away; that is its own affair.
         let _ = lines::write(&client, &answer, CLIENT_TIME);
@@ -269,6 +269,8 @@ mod tests {
         let path = path("sense");
         let socket = ControlSocket::open(&path).unwrap();
         let unknown = raw(&path, b"{\"command\":\"reboot\"}\n");
+        // Of another version, perhaps: nobody named what there is not.
+        assert!(unknown.starts_with("{\"error\":"), "{unknown}");
         for known in ["reboot", "status", "proxy", "link"] {
             assert!(unknown.contains(known), "{unknown}");
         }

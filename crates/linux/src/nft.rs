@@ -16,6 +16,8 @@ use crate::net::sysctl::Sysctl;
 use crate::net::{Identity, Result, SystemError};
 
 const RECORD: &str = "record";
+/// Subtype of an MP_JOIN (RFC 8684 section 3.2).
+const MP_JOIN: u8 = 1;
 
 /// The rules of a box.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -160,7 +162,7 @@ impl BoxRules {
     /// and be reset. Where nothing listens, the rule ends before it sets the mark and the packet
     /// is forwarded. A SYN that was forwarded once is so again when it is repeated: connection
     /// tracking has its entry, and what follows would be translated and leave by it. What began
-    /// over a link is marked for the routing rule that keeps it there. An MP_JOIN (subtype 1) belongs
+    /// over a link is marked for the routing rule that keeps it there. An MP_JOIN belongs
     /// to a connection that was not taken in, whatever is done with new ones.
     fn emit_intercept(&self, mark: u32, out: &mut String) -> fmt::Result {
         writeln!(
@@ -180,8 +182,8 @@ impl BoxRules {
             lan = Names(&self.lan),
             not_flow = !Identity::FLOW_BITS,
             forwarded_mptcp = match self.mptcp_hosts {
-                MptcpHosts::Forward => "tcp option mptcp exists",
-                MptcpHosts::Proxy => "tcp option mptcp subtype 1",
+                MptcpHosts::Forward => "tcp option mptcp exists".to_owned(),
+                MptcpHosts::Proxy => format!("tcp option mptcp subtype {MP_JOIN}"),
             },
             port = self.intercept_port,
         )?;
@@ -440,6 +442,38 @@ mod tests {
         };
         let identity = Identity::of_tun("t");
         assert!(ruleset.script(&identity).is_err());
+    }
+
+    /// Its connection is forwarded too: the far end would know of no such token.
+    #[test]
+    fn what_joins_a_connection_of_a_host_is_forwarded_before_any_listener_is_asked() {
+        for (mptcp_hosts, forwarded) in [
+            (MptcpHosts::Proxy, "tcp option mptcp subtype 1 return"),
+            (MptcpHosts::Forward, "tcp option mptcp exists return"),
+        ] {
+            let ruleset = Ruleset {
+                rules: Rules::Box(BoxRules {
+                    lan: vec!["lan0".to_owned()],
+                    links: vec!["wan0".to_owned()],
+                    tun: "braid0".to_owned(),
+                    intercept_port: 1081,
+                    intercept_v6: true,
+                    bypass: Vec::new(),
+                    servers: Vec::new(),
+                    private: Vec::new(),
+                    quic: Quic::Forward,
+                    mptcp_hosts,
+                }),
+                record: Vec::new(),
+            };
+            let script = ruleset.script(&Identity::of_tun("t")).unwrap();
+            let rules: Vec<&str> = script.lines().map(str::trim).collect();
+            let returns = rules.iter().position(|rule| *rule == forwarded);
+            let taken = rules.iter().position(|rule| rule.contains("tproxy"));
+            assert!(returns.is_some() && returns < taken, "{script}");
+            let of_mptcp = rules.iter().filter(|rule| rule.contains("mptcp"));
+            assert_eq!(of_mptcp.count(), 1);
+        }
     }
 
     #[test]

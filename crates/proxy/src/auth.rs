@@ -49,6 +49,9 @@ const LABEL_DESTINATION: &[u8] = b"braid socks destination 1";
 const LABEL_REQUEST: &[u8] = b"braid socks request 1";
 const LABEL_PROBE: &[u8] = b"braid socks probe 1";
 
+/// The system's clock is read a little after the instant that it is said to be of.
+const STEADY: Duration = Duration::from_millis(100);
+
 /// Wall time, handed in by the driver and carried on by [`Instant`]s.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct WallClock {
@@ -57,19 +60,28 @@ pub(crate) struct WallClock {
 }
 
 impl WallClock {
+    /// One that differs by less than [`STEADY`] changes nothing, so that the same instant has the
+    /// same time whenever it is asked for.
     pub(crate) fn set(&mut self, now: Instant, since_epoch: Duration) {
-        *self = WallClock {
-            at: now,
-            since_epoch,
-        };
+        if self.since_epoch(now).abs_diff(since_epoch) >= STEADY {
+            *self = WallClock {
+                at: now,
+                since_epoch,
+            };
+        }
     }
 
-    /// Milliseconds since 1970-01-01 UTC at `now`.
-    pub(crate) fn unix_ms(&self, now: Instant) -> u64 {
-        let since = self
-            .since_epoch
-            .saturating_add(now.saturating_since(self.at));
-        u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+    /// Milliseconds since 1970-01-01 UTC at `at`, which may be long ago.
+    pub(crate) fn unix_ms(&self, at: Instant) -> u64 {
+        u64::try_from(self.since_epoch(at).as_millis()).unwrap_or(u64::MAX)
+    }
+
+    fn since_epoch(&self, at: Instant) -> Duration {
+        let later = at.saturating_since(self.at);
+        let earlier = self.at.saturating_since(at);
+        self.since_epoch
+            .saturating_add(later)
+            .saturating_sub(earlier)
     }
 }
 

@@ -45,7 +45,7 @@ pub enum Answer {
     Status(Box<Status>),
     /// It was done.
     Done,
-    /// It was asked wrongly, and what is expected.
+    /// The order names what there is not: a link, a server, a switch of a server; and what is expected.
     Wrong(String),
     /// It was not done, and why.
     Error(String),

@@ -702,6 +702,10 @@ impl Upstream {
     }
 
     fn set_open(&mut self, now: Instant, link: usize, open: bool, stack: &mut Stack) {
+        // What comes of it would say nothing of the link.
+        if let Some(ongoing) = self.meter.ongoing.take_if(|o| o.link == link) {
+            stack.abort(now, ongoing.conn);
+        }
         let link = &mut self.links[link];
         link.open = open;
         if link.up && !open {

@@ -308,6 +308,25 @@ fn servers_are_measured_when_somebody_asks() {
     assert_eq!(w.boxed.stack.connections(), 0);
 }
 
+#[test]
+fn a_link_that_goes_while_it_is_measured_is_as_fast_as_it_was() {
+    let mut w = World::ready(2, Setup::default());
+    order(&mut w, Request::Measure);
+    w.run_for(Duration::from_secs(5));
+    let free = |w: &mut World| box_status(w).servers.remove(0).measured.bandwidth();
+    let before = free(&mut w);
+    order(&mut w, Request::Measure);
+    w.run_for(Duration::from_millis(15));
+    assert_eq!(w.boxed.stack.connections(), 1, "a train is awaited");
+    for up in [false, true] {
+        (0..2).for_each(|link| w.set_link(link, up));
+    }
+    w.run_for(Duration::from_secs(30));
+    assert_eq!(free(&mut w), before);
+    let kept = w.core.kept(w.now, &w.boxed.stack).measurements;
+    assert!(kept.iter().all(|k| k.quality.bandwidth != Some(0.0)));
+}
+
 /// A server of an older version, or one that thinks that it is too much.
 #[test]
 fn a_server_that_sends_no_trains_is_used_all_the_same() {

@@ -5,6 +5,7 @@ mod world;
 use core::time::Duration;
 
 use braid_engine::PathRecord;
+use braid_proxy::control::{Answer, Controlled as _, Request};
 use braid_proxy::records::{Kept, KeptMeasurement, KeptRecord, LONGEST};
 use braid_proxy::selection::{Measured, Quality};
 use braid_wire::Instant;
@@ -106,6 +107,47 @@ fn records_age_by_the_wall_clock() {
     assert_eq!(again, learnt);
     w.now += LONGEST;
     assert_eq!(kept(&w), []);
+}
+
+/// Else the file would be written again and again while nothing happens.
+#[test]
+fn what_is_kept_is_the_same_while_nothing_is_learnt() {
+    let mut w = World::ready(2, Setup::default());
+    w.content(CONTENT, Content::Counts);
+    let user = w.open(CONTENT, &vec![7; 3_000_000], true);
+    w.run_until(|w| w.user(user).closed);
+    let measure = w.core.control(w.now, &mut w.boxed.stack, Request::Measure);
+    assert_eq!(measure, Answer::Done);
+    w.run_for(Duration::from_secs(5));
+    let first = w.core.kept(w.now, &w.boxed.stack);
+    assert_eq!((first.records.len(), first.measurements.len()), (2, 3));
+    for _ in 0..1_000 {
+        w.now += Duration::from_micros(30_000_123);
+        // Read a little later than it is said.
+        let late = Duration::from_nanos(w.now.as_nanos() % 2_000_000);
+        let since = Duration::from_millis(w.unix_ms()) + late;
+        w.core.set_wall_clock(w.now, since);
+        assert_eq!(w.core.kept(w.now, &w.boxed.stack), first);
+    }
+}
+
+/// The clock was wrong then, or is now: how old it is, nobody knows.
+#[test]
+fn what_is_from_the_future_is_left_out() {
+    let minute = 60_000;
+    for (ahead, known) in [(minute, true), (60 * minute, false)] {
+        let mut learnt = learnt();
+        for record in &mut learnt {
+            record.unix_ms = world::EPOCH.as_millis() as u64 + ahead;
+        }
+        let mut w = World::new(2, Setup::default());
+        load(&mut w, &learnt);
+        assert_eq!(remembered(&w).len(), if known { 2 } else { 0 });
+        let mut soon = measurement(Some("wan0"), (Some(20e6), None));
+        soon.unix_ms = world::EPOCH.as_millis() as u64 + ahead;
+        let (measured, _) = measured(&[soon]);
+        assert_eq!(measured.bandwidth().is_some(), known);
+    }
 }
 
 #[test]
@@ -223,4 +265,43 @@ fn measurements_that_mean_nothing_are_left_out() {
     }
     let many = vec![good.clone(); 100_000];
     assert_eq!(measured(&many).1, [good]);
+}
+
+/// The first server of the file is not the one in use before any was chosen.
+#[test]
+fn the_best_is_chosen_after_a_restart_however_little_better_it_is() {
+    let setup = Setup {
+        first_server: Some("203.0.113.9"),
+        ..Setup::default()
+    };
+    let mut w = World::new(2, setup);
+    w.now = Instant::ZERO + LONGEST;
+    w.core.set_wall_clock(w.now, world::EPOCH);
+    (0..2).for_each(|link| w.set_link(link, true));
+    let known = |address: &str, rate| KeptMeasurement {
+        server: address.parse().unwrap(),
+        ..measurement(Some("wan0"), (Some(rate), None))
+    };
+    let kept = Kept {
+        measurements: vec![
+            known("203.0.113.9:1080", 20e6),
+            known("203.0.113.7:1080", 22e6),
+        ],
+        ..Kept::default()
+    };
+    w.core.load_kept(w.now, &mut w.boxed.stack, &kept);
+    let chosen = |w: &mut World| {
+        w.set_link(0, true);
+        let servers = w.core.status(w.now, &w.boxed.stack).servers;
+        servers.iter().position(|s| s.by_bandwidth)
+    };
+    assert_eq!(chosen(&mut w), Some(1));
+    // From then on the one in use is left for a gain only.
+    let closer = [known("203.0.113.9:1080", 24e6)];
+    let kept = Kept {
+        measurements: closer.to_vec(),
+        ..Kept::default()
+    };
+    w.core.load_kept(w.now, &mut w.boxed.stack, &kept);
+    assert_eq!(chosen(&mut w), Some(1));
 }

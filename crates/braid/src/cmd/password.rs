@@ -1,11 +1,11 @@
 //! `braid password`: for programs that speak SOCKS5 to a server without a box.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::Read;
 use std::time::SystemTime;
 
 use braid_proxy::auth;
-use braid_proxy::config::Secret;
+use braid_proxy::config::{Secret, read_secret};
 
 use super::print::{print, print_json};
 use crate::cli::PasswordArgs;
@@ -36,7 +36,6 @@ pub fn run(args: &PasswordArgs, json: bool) -> Result<(), Failure> {
 
 fn secret(args: &PasswordArgs) -> Result<Secret, Failure> {
     let file = args.secret_file.display();
-    let text = fs::read_to_string(&args.secret_file)
-        .map_err(|e| Failure::Usage(format!("cannot read the secret in {file}: {e}")))?;
+    let text = read_secret(&args.secret_file).map_err(Failure::Usage)?;
     Secret::new(&text).map_err(|e| Failure::Usage(format!("{file}: {e}")))
 }

@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 
 use braid_engine::app::Core;
 use braid_engine::{Config, PathConfig, PathId, Stack};
-use braid_proxy::config::{LinkConfig, TunConfig};
+use braid_proxy::config::{LinkConfig, MptcpHosts, Quic, TunConfig};
 use braid_wire::Instant;
 
 use super::device::Device;
@@ -132,7 +132,8 @@ fn connect_side(
         });
         stack.set_path_up(Instant::ZERO, path, paths.links.is_up(index));
     }
-    let rules = outward.rules(paths.device.has_v6(), 0, Vec::new(), Default::default());
+    let others = (Quic::Forward, MptcpHosts::Forward);
+    let rules = outward.rules(paths.device.has_v6(), 0, Vec::new(), others);
     paths.device.apply_rules(rules)?;
     Ok((paths.tun, paths.device, stack, Some(paths.links)))
 }

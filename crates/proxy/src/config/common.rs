@@ -159,9 +159,7 @@ impl Source<'_> {
             (Some(secret), None) => Ok(secret),
             (None, Some(path)) => {
                 let full = self.beside(path.get_ref());
-                warn_if_open(&full);
-                let text = std::fs::read_to_string(&full).map_err(|e| {
-                    let message = format!("cannot read the secret in {}: {e}", full.display());
+                let text = read_secret(&full).map_err(|message| {
                     let hint = format!(
                         "the file that holds it (make one: openssl rand -base64 32 > {})",
                         full.display()
@@ -185,15 +183,18 @@ impl Source<'_> {
     }
 }
 
-/// Who can read the secret can use the server. No error: the file may be on a system without
-/// owners.
-fn warn_if_open(secret: &Path) {
+/// The text in a file that holds a [`Secret`]. Who can read it can use the server: warns where every
+/// user of the machine may. That is no error, for the file may be on a system without owners.
+///
+/// # Errors
+/// The file cannot be read: which one, and why.
+pub fn read_secret(path: &Path) -> Result<String, String> {
     use std::os::unix::fs::MetadataExt;
-    let open = std::fs::metadata(secret).is_ok_and(|m| m.mode() & 0o007 != 0);
-    if open {
-        let file = secret.display();
+    let file = path.display();
+    if std::fs::metadata(path).is_ok_and(|m| m.mode() & 0o007 != 0) {
         tracing::warn!(%file, "every user of this machine may read the secret: chmod 600 it");
     }
+    std::fs::read_to_string(path).map_err(|e| format!("cannot read the secret in {file}: {e}"))
 }
 
 /// A strategy's name; the strategies know which there are.

@@ -18,7 +18,7 @@ pub use box_config::{
     ServerEntry, Warm,
 };
 pub use braid_links::ConfigError;
-pub use common::{DEFAULT_PORT, TunConfig};
+pub use common::{DEFAULT_PORT, TunConfig, read_secret};
 pub use measuring::{Measuring, Select};
 pub use rule::Rule;
 pub use server_config::{ServerConfig, ServerLimits, ServerTimeouts, UserConfig};

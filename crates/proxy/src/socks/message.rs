@@ -145,7 +145,9 @@ impl FromStr for Destination {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let known = text.rsplit_once(':').and_then(|(name, port)| {
-            let port = port.parse().ok().filter(|port| *port > 0)?;
+            // Numbers may have a sign elsewhere.
+            let digits = port.bytes().all(|b| b.is_ascii_digit());
+            let port = port.parse().ok().filter(|port| digits && *port > 0)?;
             match text.parse::<SocketAddr>() {
                 Ok(address) => Some(Destination::Address(address)),
                 Err(_) => is_host_name(name).then(|| Destination::Name(name.to_owned(), port)),

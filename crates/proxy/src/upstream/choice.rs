@@ -18,6 +18,8 @@ pub(super) struct Choice {
     pub(super) chosen: [usize; 2],
     /// The choice is by measurements.
     pub(super) settled: bool,
+    /// What is chosen now was chosen so: it is left for a gain only.
+    pub(super) measured: bool,
     /// It will be at this time, whatever is measured by then.
     pub(super) settles_at: Option<Instant>,
 }
@@ -30,6 +32,7 @@ impl Choice {
             wanted: None,
             chosen: [0; 2],
             settled: false,
+            measured: false,
             settles_at: None,
         }
     }

@@ -58,7 +58,6 @@ impl Upstream {
         let servers = 0..self.servers.len();
         let measured: Vec<Measured> = servers.clone().map(|s| self.measured(s)).collect();
         let usable: Vec<bool> = servers.map(|s| self.is_usable(s)).collect();
-        let was_settled = self.choice.settled;
         let begun = self.choice.settles_at.is_some();
         self.choice.settled |= begun && self.all_tried();
         self.choice.settled |= self.choice.settles_at.is_some_and(|at| at <= now);
@@ -80,12 +79,13 @@ impl Upstream {
                 Some(wanted) => Some(wanted),
                 None if self.choice.select == Select::Order || !self.choice.settled => Some(first),
                 None => {
-                    let current = was_settled.then(|| self.choice.server(need));
+                    let current = self.choice.measured.then(|| self.choice.server(need));
                     selection::choose(need, &candidates, current, self.choice.gain)
                 }
             };
             self.choice.chosen[need as usize] = chosen.unwrap_or(first);
         }
+        self.choice.measured = self.choice.settled;
         if self.choice.chosen != before {
             let [throughput, latency] = self.choice.chosen.map(|s| &self.servers[s].name);
             tracing::info!(%throughput, %latency, "servers chosen");

@@ -11,33 +11,33 @@ use crate::config::{Select, ServerEntry};
 use crate::records::{KeptMeasurement, KeptRecord, LONGEST, LONGEST_MEASURED};
 use crate::selection::Quality;
 
+/// What was kept may be so far ahead of a clock that was set back; of what is further it is not known
+/// how old it is.
+const AHEAD: Duration = Duration::from_secs(300);
+
 impl Upstream {
     /// What transfers told of paths.
     pub(crate) fn kept_records(&self, now: Instant, stack: &Stack) -> Vec<KeptRecord> {
-        let now_ms = self.clock.unix_ms(now);
         let kept = stack.records().filter_map(|(server, path, record)| {
-            let age = now.saturating_since(record.at);
             Some(KeptRecord {
                 server,
                 link: self.links.iter().find(|l| l.path == path)?.name.clone(),
-                unix_ms: now_ms.saturating_sub(millis(age)),
+                unix_ms: self.clock.unix_ms(record.at),
                 record: PathRecord {
                     at: Instant::ZERO,
                     ..record
                 },
             })
-            .filter(|_| age <= LONGEST)
+            .filter(|_| now.saturating_since(record.at) <= LONGEST)
         });
         kept.collect()
     }
 
     /// Hands the engine what was kept.
     pub(crate) fn load_records(&self, now: Instant, stack: &mut Stack, kept: &[KeptRecord]) {
-        let now_ms = self.clock.unix_ms(now);
         for kept in kept.iter().filter(|kept| kept.is_plausible()) {
-            // From the future where the clock was set back.
-            let age = Duration::from_millis(now_ms.saturating_sub(kept.unix_ms));
             if let Some(link) = self.links.iter().find(|l| l.name == kept.link)
+                && let Some(age) = self.age(now, kept.unix_ms)
                 && age <= LONGEST
             {
                 let record = PathRecord {
@@ -53,16 +53,14 @@ impl Upstream {
 impl Upstream {
     /// What was measured of servers.
     pub(crate) fn kept_measurements(&self, now: Instant) -> Vec<KeptMeasurement> {
-        let now_ms = self.clock.unix_ms(now);
         let keep = |server, link, (at, quality): (Instant, Quality)| {
-            let age = now.saturating_since(at);
             let kept = KeptMeasurement {
                 server: address(&self.servers[server])?,
                 link,
-                unix_ms: now_ms.saturating_sub(millis(age)),
+                unix_ms: self.clock.unix_ms(at),
                 quality,
             };
-            Some(kept).filter(|_| age <= LONGEST_MEASURED)
+            Some(kept).filter(|_| now.saturating_since(at) <= LONGEST_MEASURED)
         };
         let links = self.links.iter().flat_map(|link| {
             let cells = link.cells.iter().enumerate();
@@ -78,9 +76,11 @@ impl Upstream {
 
     /// Takes what was kept for known, until it is measured again.
     pub(crate) fn load_measurements(&mut self, now: Instant, kept: &[KeptMeasurement]) {
-        let now_ms = self.clock.unix_ms(now);
         for kept in kept.iter().filter(|kept| kept.is_plausible()) {
-            let age = Duration::from_millis(now_ms.saturating_sub(kept.unix_ms));
+            let age = self.age(now, kept.unix_ms);
+            let Some(age) = age.filter(|age| *age <= LONGEST_MEASURED) else {
+                continue;
+            };
             let same = |entry: &ServerEntry| {
                 let addresses = [entry.endpoint_v4(), entry.endpoint_v6()];
                 addresses.contains(&Some(kept.server))
@@ -88,9 +88,6 @@ impl Upstream {
             let Some(server) = self.servers.iter().position(same) else {
                 continue;
             };
-            if age > LONGEST_MEASURED {
-                continue;
-            }
             let Some(name) = &kept.link else {
                 self.meter.beyond[server] = Some((now - age, kept.quality));
                 continue;
@@ -107,13 +104,16 @@ impl Upstream {
             }
         }
     }
+
+    /// How long ago that was; `None` where it is too far in the future.
+    fn age(&self, now: Instant, unix_ms: u64) -> Option<Duration> {
+        let now = Duration::from_millis(self.clock.unix_ms(now));
+        let at = Duration::from_millis(unix_ms);
+        (at <= now + AHEAD).then(|| now.saturating_sub(at))
+    }
 }
 
 /// By which a server is known again.
 fn address(entry: &ServerEntry) -> Option<SocketAddr> {
     entry.endpoint_v4().or(entry.endpoint_v6())
-}
-
-fn millis(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }

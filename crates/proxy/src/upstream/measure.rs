@@ -271,12 +271,14 @@ impl Upstream {
         counters.trains_failed += 1;
         stack.abort(now, ongoing.conn);
         let cell = (ongoing.link, ongoing.server);
-        // What is lost again and again is lost to others.
+        // What is lost again and again is lost to others. A server that refuses tells nothing of the
+        // way to it.
+        let late = ongoing.deadline <= now;
         let trickle = ongoing
             .arrivals
             .trickle(now.saturating_since(ongoing.began));
         let alarmed = self.links[cell.0].cells[cell.1].gauge.is_alarmed();
-        let free = trickle.or(alarmed.then_some(0.0));
+        let free = trickle.or(alarmed.then_some(0.0)).filter(|_| late);
         let users = self.users_rate(now, &ongoing, stack);
         self.conclude(now, cell, free.map(|free| free + users));
         self.update(now, stack);
