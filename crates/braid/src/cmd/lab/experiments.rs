@@ -110,10 +110,7 @@ pub fn report(args: &ReportArgs, json: bool) -> Result<(), Failure> {
     let directory = &args.directory;
     let stored = report::load(directory).map_err(Failure::Usage)?;
     let markdown = match (&args.markdown, &args.figures) {
-        (Some(page), Some(figures)) => {
-            let text = report::publish(&stored, page, figures);
-            (page.clone(), text.map_err(Failure::Run)?)
-        }
+        (Some(page), Some(figures)) => (page.clone(), report::publish(&stored, page, figures)?),
         _ => (directory.join("report.md"), report::markdown(&stored)),
     };
     let mut files = Vec::new();
