@@ -54,7 +54,10 @@ impl Capture {
         let socket = netns::run_inside(namespace, || {
             let protocol = Some(Protocol::from(i32::from(ALL)));
             let socket = Socket::new(Domain::PACKET, Type::DGRAM, protocol)?;
-            set_socket_recv_buffer_size_force(&socket, WAITING)?;
+            // Only root of the whole system may have more than everybody may.
+            if set_socket_recv_buffer_size_force(&socket, WAITING).is_err() {
+                socket.set_recv_buffer_size(WAITING)?;
+            }
             socket.set_read_timeout(Some(PATIENCE))?;
             Ok(socket)
         });
