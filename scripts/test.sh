@@ -16,10 +16,16 @@ if command -v tshark >/dev/null; then
 else
     echo "== TESTS OF CAPTURES SKIPPED (the command 'tshark' is missing: make install-deps)" >&2
 fi
+echo "== tests of pictures" >&2
+if command -v ffmpeg >/dev/null; then
+    "$CARGO" test -p braid-lab --quiet --lib -- --ignored ffmpeg::
+else
+    echo "== TESTS OF PICTURES SKIPPED (the command 'ffmpeg' is missing: install the package ffmpeg)" >&2
+fi
 echo "== network tests" >&2
 status=0
 scripts/with-net.sh --check || status=$?
-skipped=(--skip tshark::)
+skipped=(--skip tshark:: --skip ffmpeg::)
 without() {
     command -v "$1" >/dev/null && return
     echo "== $2 SKIPPED (the command '$1' is missing: $4)" >&2

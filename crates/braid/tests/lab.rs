@@ -391,6 +391,13 @@ fn an_unknown_experiment_is_answered_with_near_ones() {
         said,
         "braid: there is no experiment `fsa2a`; did you mean fsa-2a or fsa-2b or fsa-6a?\n"
     );
+    let output = lab(&["run", "all", "fsa-2x", "--out", "/dev/null/none"]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(
+        said.starts_with("braid: there is no experiment `fsa-2x`"),
+        "{said}"
+    );
     let output = lab(&["report", "/nowhere"]);
     assert_eq!(output.status.code(), Some(2));
 }

@@ -207,7 +207,9 @@ impl Bed {
                 let text = format!("the {host} ended while it started:\n{log}");
                 return Err(Error::InVain(text));
             }
-            Ok(log[earlier..].lines().any(|line| line.ends_with(READY)))
+            // It is empty where it could not be read just now.
+            let since = log.get(earlier..).unwrap_or_default();
+            Ok(since.lines().any(|line| line.ends_with(READY)))
         })
     }
 

@@ -1,11 +1,14 @@
 //! What packets pass a host.
 
 use std::io::{self, Read};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime};
 
+use braid_linux::sys;
+use rustix::net::sockopt::set_socket_recv_buffer_size_force;
 use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::error::Error;
@@ -18,6 +21,8 @@ const ALL: u16 = (libc::ETH_P_ALL as u16).to_be();
 const LARGEST: usize = 1 << 16;
 /// Packets kept at most; one more is an error.
 const MOST: usize = 200_000;
+/// Bytes of packets that may wait to be read.
+const WAITING: usize = 16 << 20;
 /// How often it is looked whether to end.
 const PATIENCE: Duration = Duration::from_millis(50);
 
@@ -49,6 +54,10 @@ impl Capture {
         let socket = netns::run_inside(namespace, || {
             let protocol = Some(Protocol::from(i32::from(ALL)));
             let socket = Socket::new(Domain::PACKET, Type::DGRAM, protocol)?;
+            // Only root of the whole system may have more than everybody may.
+            if set_socket_recv_buffer_size_force(&socket, WAITING).is_err() {
+                socket.set_recv_buffer_size(WAITING)?;
+            }
             socket.set_read_timeout(Some(PATIENCE))?;
             Ok(socket)
         });
@@ -62,11 +71,11 @@ impl Capture {
         })
     }
 
-    /// Ends it, and returns the packets in the order in which they were seen.
+    /// Ends it, and returns the packets in the order in which they were seen: all that have passed.
     ///
     /// # Errors
     ///
-    /// [`Error::System`] where packets could not be read, or were more than are kept.
+    /// [`Error::System`] where packets could not be read, or came faster or were more than are kept.
     pub fn finish(mut self) -> Result<Vec<Captured>, Error> {
         let packets = self.join();
         packets.map_err(|e| Error::system("capture packets", e))
@@ -92,7 +101,13 @@ impl Drop for Capture {
 fn read(mut socket: &Socket, ending: &AtomicBool) -> io::Result<Vec<Captured>> {
     let mut packets = Vec::new();
     let mut buffer = vec![0; LARGEST];
-    while !ending.load(Ordering::Acquire) {
+    let mut ends = false;
+    loop {
+        if !ends && ending.load(Ordering::Acquire) {
+            // What waits is still read.
+            ends = true;
+            socket.set_nonblocking(true)?;
+        }
         match socket.read(&mut buffer) {
             Ok(_) if packets.len() >= MOST => {
                 return Err(io::Error::other(format!("there are more than {MOST}")));
@@ -101,10 +116,22 @@ fn read(mut socket: &Socket, ending: &AtomicBool) -> io::Result<Vec<Captured>> {
                 at: SystemTime::now(),
                 bytes: buffer[..len].to_vec(),
             }),
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock && ends => break,
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
             Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
             Err(e) => return Err(e),
         }
     }
-    Ok(packets)
+    match dropped(socket)? {
+        0 => Ok(packets),
+        n => Err(io::Error::other(format!("{n} came too fast to be kept"))),
+    }
+}
+
+/// How many packets found no room (`tp_drops` of `struct tpacket_stats`, linux/if_packet.h).
+fn dropped(socket: &Socket) -> io::Result<u32> {
+    let mut stats = [[0; 4]; 2];
+    let (level, option) = (libc::SOL_PACKET, libc::PACKET_STATISTICS);
+    sys::socket_option(socket.as_fd(), level, option, stats.as_flattened_mut())?;
+    Ok(u32::from_ne_bytes(stats[1]))
 }

@@ -20,6 +20,9 @@ pub enum Transport {
 
 /// Connections waiting to be accepted.
 const BACKLOG: i32 = 1024;
+/// A connection that takes longer to open is given up: by then Linux has sent five SYNs, and goes on
+/// for two minutes.
+const OPENING: Duration = Duration::from_secs(20);
 
 /// A listening socket. Its congestion control is also set on the sockets [`accept`] returns.
 ///
@@ -90,7 +93,7 @@ pub fn congestion(stream: &TcpStream) -> io::Result<String> {
 /// A connected socket.
 ///
 /// # Errors
-/// What the system refused; `NotFound` for an unknown congestion control.
+/// What the system refused; `NotFound` for an unknown congestion control; `TimedOut` after 20 s.
 pub fn connect(
     address: SocketAddr,
     bind: Option<SocketAddr>,
@@ -101,7 +104,7 @@ pub fn connect(
     if let Some(bind) = bind {
         socket.bind(&SockAddr::from(bind))?;
     }
-    socket.connect(&SockAddr::from(address))?;
+    socket.connect_timeout(&SockAddr::from(address), OPENING)?;
     Ok(socket.into())
 }
 

@@ -104,7 +104,8 @@ impl Bed {
     }
 
     /// Runs `measure` with links that take these courses from its start on, again if the emulator was
-    /// late. Every attempt has the same seed, which is handed to `measure`.
+    /// late, which may be why it failed. Every attempt has the same seed, which is handed to
+    /// `measure`.
     pub fn measured<T>(
         &mut self,
         courses: &[[Course; 2]],
@@ -116,9 +117,9 @@ impl Bed {
             let restarted = testbed.restart_links(courses.to_vec(), seed);
             restarted.map_err(run_error)?;
             testbed.reset_lateness().map_err(run_error)?;
-            let result = measure(seed)?;
+            let result = measure(seed);
             Ok((result, testbed.lateness().map_err(run_error)?.p99_us))
-        })
+        })?
     }
 
     pub fn repeated(&self) -> u64 {

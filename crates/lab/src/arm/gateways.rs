@@ -93,13 +93,20 @@ impl Gateways {
         bytes: u64,
         mut progress: impl FnMut(&Bed, Duration, u64),
     ) -> Result<f64, Error> {
+        self.on_time(|net| net.download_once(host, bytes, &mut progress))
+    }
+
+    /// What `measure` gives while the links are on time; it is asked again where they were late.
+    pub fn on_time<T>(
+        &mut self,
+        mut measure: impl FnMut(&Self) -> Result<T, Error>,
+    ) -> Result<T, Error> {
         let mut repeated = 0;
         let result = bed::on_time(ATTEMPTS, &mut repeated, || {
             let testbed = &self.bed.testbed;
             testbed.reset_lateness().map_err(run_error)?;
-            let seconds = self.download_once(host, bytes, &mut progress)?;
-            let late = testbed.lateness().map_err(run_error)?;
-            Ok((seconds, late.p99_us))
+            let result = measure(self)?;
+            Ok((result, testbed.lateness().map_err(run_error)?.p99_us))
         });
         self.repeated += repeated;
         result
@@ -172,7 +179,7 @@ impl Gateways {
         Ok(())
     }
 
-    /// Downloads that were made again because the links were late.
+    /// Measurements that were made again because the links were late.
     pub fn repeated(&self) -> u64 {
         self.repeated
     }

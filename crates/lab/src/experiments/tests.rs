@@ -175,27 +175,28 @@ fn sessions_of_po_are_played_once() {
     assert_eq!(jitter, Some(3));
 }
 
-/// What is lost is decoded, and the seed alone decides what is lost.
-#[test]
-fn po_8_compares_pictures() {
-    if let Err(why) = crate::clip::version() {
-        eprintln!("SKIPPED: {why}");
-        return;
+mod ffmpeg {
+    use super::*;
+
+    /// What is lost is decoded, and the seed alone decides what is lost.
+    #[test]
+    #[ignore = "needs the command ffmpeg"]
+    fn po_8_compares_pictures() {
+        let first = run("po-8", 1, 1, 2);
+        assert_whole(&first);
+        let again = run("po-8", 1, 1, 1);
+        assert_eq!(again.outcome, first.outcome);
+        assert_eq!(again.records, first.records);
+        assert_eq!(again.figures, first.figures);
+        let psnr = |name: &str| {
+            let of = |(known, _): &&(String, serde_json::Value)| known == name;
+            let record = &first.records.iter().find(of).unwrap().1;
+            record["runs"][0]["psnr_db"].as_f64().unwrap()
+        };
+        // Standard MPTCP at a loss of 5 % shows little of the video, whatever the seed.
+        let [few, many] = ["standard-MPTCP-loss2", "standard-MPTCP-loss5"].map(psnr);
+        assert!(few > many + 3.0 && many > 5.0, "{few} dB, {many} dB");
     }
-    let first = run("po-8", 1, 1, 2);
-    assert_whole(&first);
-    let again = run("po-8", 1, 1, 1);
-    assert_eq!(again.outcome, first.outcome);
-    assert_eq!(again.records, first.records);
-    assert_eq!(again.figures, first.figures);
-    let psnr = |name: &str| {
-        let of = |(known, _): &&(String, serde_json::Value)| known == name;
-        let record = &first.records.iter().find(of).unwrap().1;
-        record["runs"][0]["psnr_db"].as_f64().unwrap()
-    };
-    // Standard MPTCP at a loss of 5 % shows little of the video, whatever the seed.
-    let [few, many] = ["standard-MPTCP-loss2", "standard-MPTCP-loss5"].map(psnr);
-    assert!(few > many + 3.0 && many > 5.0, "{few} dB, {many} dB");
 }
 
 /// The address changes in the middle of a download, and nothing of it is lost.

@@ -3,10 +3,11 @@
 
 use std::fmt::Write;
 use std::fs;
-use std::path::Path;
+use std::path::{Component, Path, PathBuf};
 
 use super::parts::{by_experiment, claims, command, parameters, reasons, summary};
 use super::store::{Stored, failed, write};
+use crate::arm::Error;
 use crate::experiments::{Outcome, Table};
 
 /// The page, for the directory of the results: its figures are where they are stored.
@@ -79,22 +80,16 @@ fn table(out: &mut String, table: &Table) {
 /// created, as `ID-ARM-NAME.svg`.
 ///
 /// # Errors
-/// One line that names the file, where something cannot be written; where `figures` is not below the
-/// directory of the page, from which it could not be shown.
-pub fn publish(stored: &[Stored], at: &Path, figures: &Path) -> Result<String, String> {
-    let root = at.parent().unwrap_or(Path::new(""));
-    let below = figures.strip_prefix(root).map_err(|_| {
-        format!(
-            "the figures are to be below {}, where the page is, and {} is not",
-            root.display(),
-            figures.display()
-        )
-    })?;
-    fs::create_dir_all(figures).map_err(|e| failed("create", figures, &e))?;
+/// [`Error::Usage`] where `figures` is not below the directory of the page, from which it could not
+/// be shown; else one line that names the file, where something cannot be written.
+pub fn publish(stored: &[Stored], at: &Path, figures: &Path) -> Result<String, Error> {
+    let below = below(at.parent().unwrap_or(Path::new("")), figures)?;
+    fs::create_dir_all(figures).map_err(|e| Error::Run(failed("create", figures, &e)))?;
     let file = |outcome: &Outcome, name: &str| format!("{}-{}-{name}.svg", outcome.id, outcome.arm);
     for Stored { outcome, svgs } in stored {
         if let (Some(name), Some(svg)) = (outcome.figures.first(), svgs.first()) {
-            write(&figures.join(file(outcome, name)), svg.as_bytes())?;
+            let file = figures.join(file(outcome, name));
+            write(&file, svg.as_bytes()).map_err(Error::Run)?;
         }
     }
     let place = |outcome: &Outcome, name: &str| {
@@ -102,4 +97,57 @@ pub fn publish(stored: &[Stored], at: &Path, figures: &Path) -> Result<String, S
         below.display().to_string()
     };
     Ok(page(stored, place))
+}
+
+/// `figures` as seen from the directory `root`, which it is to be below.
+fn below(root: &Path, figures: &Path) -> Result<PathBuf, Error> {
+    // Inside a path and at its end a `.` is no component.
+    let plain = |path: &Path| -> PathBuf {
+        let components = path.components();
+        components.skip_while(|c| *c == Component::CurDir).collect()
+    };
+    let below = plain(figures).strip_prefix(plain(root)).map(PathBuf::from);
+    let down = |path: &PathBuf| path.components().all(|c| matches!(c, Component::Normal(_)));
+    below.ok().filter(down).ok_or_else(|| {
+        let root = if root == Path::new("") {
+            Path::new(".")
+        } else {
+            root
+        };
+        Error::Usage(format!(
+            "the figures are to be below {}, where the page is, and {} is not",
+            root.display(),
+            figures.display()
+        ))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_are_below_the_page() {
+        for (root, figures, seen) in [
+            ("", "figures", "figures"),
+            (".", "figures", "figures"),
+            ("", "./figures/.", "figures"),
+            ("./docs", "docs/./figures", "figures"),
+            ("../docs", "../docs/a/b", "a/b"),
+            ("/docs", "/docs", ""),
+        ] {
+            let below = below(Path::new(root), Path::new(figures));
+            assert_eq!(below, Ok(PathBuf::from(seen)), "{root} {figures}");
+        }
+        for (root, figures) in [
+            ("docs", "figures"),
+            ("docs", "docs/../figures"),
+            ("", "../figures"),
+            ("", "/figures"),
+            ("/docs", "docs"),
+        ] {
+            let below = below(Path::new(root), Path::new(figures));
+            assert!(matches!(below, Err(Error::Usage(_))), "{root} {figures}");
+        }
+    }
 }

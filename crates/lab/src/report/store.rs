@@ -105,6 +105,16 @@ fn load_one(place: &Path) -> Result<Stored, String> {
     let file = place.join(OUTCOME);
     let outcome: Outcome = serde_json::from_str(&read(&file)?)
         .map_err(|e| format!("{} is no outcome of the lab: {e}", file.display()))?;
+    // What it calls itself becomes names of files; a directory's name leads nowhere else.
+    let named =
+        |path: Option<&Path>, name: &str| path.and_then(Path::file_name) == Some(name.as_ref());
+    let Outcome { id, arm, .. } = &outcome;
+    if !named(place.parent(), id) || !named(Some(place), arm) {
+        return Err(format!(
+            "{} is of `{id}` with --arm {arm}, and not of what its directories are called after",
+            file.display()
+        ));
+    }
     let svg = |name: &String| {
         // The name comes from a file: it must not lead out of the directory.
         match Path::new(name).file_name() {

@@ -106,12 +106,23 @@ fn a_directory_without_results_is_refused() {
         let error = load(&scratch.0).unwrap_err();
         assert!(error.contains(expected), "{error}");
     }
-    let mut outcome = findings(true).outcome;
-    outcome.figures = vec!["../../../etc/passwd".to_owned()];
-    let text = serde_json::to_string(&outcome).unwrap();
-    fs::write(place.join("outcome.json"), text).unwrap();
-    let error = load(&scratch.0).unwrap_err();
+    let changed = |change: fn(&mut Outcome)| {
+        let mut outcome = findings(true).outcome;
+        change(&mut outcome);
+        let text = serde_json::to_string(&outcome).unwrap();
+        fs::write(place.join("outcome.json"), text).unwrap();
+        load(&scratch.0).unwrap_err()
+    };
+    let error = changed(|outcome| outcome.figures = vec!["../../../etc/passwd".to_owned()]);
     assert!(error.contains("is no name of a figure"), "{error}");
+    let away: [fn(&mut Outcome); 2] = [
+        |outcome| outcome.id = "../../x-1".to_owned(),
+        |outcome| outcome.arm = "/etc/sim".to_owned(),
+    ];
+    for change in away {
+        let error = changed(change);
+        assert!(error.contains("its directories are called"), "{error}");
+    }
 }
 
 #[test]
@@ -157,7 +168,7 @@ fn a_page_elsewhere_has_its_figures_beside_it() {
     let figure = fs::read_to_string(figures.join("x-1-sim-fct.svg")).unwrap();
     assert_eq!(figure, stored[0].svgs[0]);
     let error = publish(&stored, &page, &scratch.0.join("elsewhere")).unwrap_err();
-    assert!(error.contains("are to be below"), "{error}");
+    assert!(error.to_string().contains("are to be below"), "{error}");
 }
 
 /// What was measured on both arms stands in one row, and what only one has is not lost.

@@ -2,6 +2,7 @@
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -20,7 +21,7 @@ const CHUNK: usize = 64 << 10;
 
 impl Scene<'_> {
     /// Plays it over emulated links with sockets of the kernel, which has a strategy of its own: the
-    /// server sends all that it can for as long as the session takes.
+    /// server sends all that it can for as long as the client reads.
     ///
     /// # Errors
     /// What the system refused; the machine is too busy.
@@ -32,12 +33,13 @@ impl Scene<'_> {
         let [near, far] = [CLIENT, SERVER].map(|host| ground.bed.namespace(host));
         let (near, far) = (near?, far?);
         ground.measured(seed, |_| {
-            let until = Instant::now() + self.span;
+            let over = AtomicBool::new(false);
             let listen = || kernel_tcp::listen(REMOTE, Transport::Mptcp, cc);
             let listener = netns::run_inside(&far, listen).map_err(run_error)?;
             thread::scope(|scope| {
-                let sending = scope.spawn(|| send(&listener, cc, until));
+                let sending = scope.spawn(|| send(&listener, cc, &over));
                 let read = netns::run_inside(&near, || receive(cc, self.span));
+                over.store(true, Ordering::Relaxed);
                 let sent = sending.join();
                 sent.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
                     .map_err(run_error)?;
@@ -53,11 +55,13 @@ impl Scene<'_> {
     }
 }
 
-fn send(listener: &TcpListener, cc: &str, until: Instant) -> io::Result<()> {
+/// Sends until the session is `over`; the client's end, which comes first, resets the connection.
+fn send(listener: &TcpListener, cc: &str, over: &AtomicBool) -> io::Result<()> {
+    use io::ErrorKind::{BrokenPipe, ConnectionReset};
     become_realtime(END_PRIORITY);
     let mut stream = None;
     let bytes = vec![0; CHUNK];
-    while Instant::now() < until && !bed::interrupted() {
+    while !over.load(Ordering::Relaxed) {
         let Some(open) = &mut stream else {
             stream = kernel_tcp::accept_within(listener, cc, TICK)?;
             if let Some(open) = &stream {
@@ -69,6 +73,8 @@ fn send(listener: &TcpListener, cc: &str, until: Instant) -> io::Result<()> {
         match open.write(&bytes) {
             Ok(_) => {}
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+            // Whether it was too early, the client says.
+            Err(e) if matches!(e.kind(), BrokenPipe | ConnectionReset) => return Ok(()),
             Err(e) => return Err(e),
         }
     }
@@ -92,6 +98,13 @@ fn receive(cc: &str, span: Duration) -> io::Result<Vec<u64>> {
             return Ok(ticks);
         }
         match stream.read(&mut buffer) {
+            Ok(0) => {
+                let text = format!(
+                    "the server's connection ended {:.1?} after the start",
+                    started.elapsed()
+                );
+                return Err(io::Error::new(io::ErrorKind::UnexpectedEof, text));
+            }
             Ok(bytes) => read += bytes as u64,
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
             Err(e) => return Err(e),

@@ -38,6 +38,7 @@ pub fn run(args: &RunArgs, json: bool) -> Result<(), Failure> {
     for (definition, arm) in &chosen {
         report::prepare(&args.out, definition.id, arm.name()).map_err(Failure::Run)?;
     }
+    let alone = chosen.len() == 1;
     let mut outcomes = Vec::new();
     for (definition, arm) in chosen {
         let runs = args.runs.unwrap_or(definition.default_runs(arm));
@@ -51,7 +52,7 @@ pub fn run(args: &RunArgs, json: bool) -> Result<(), Failure> {
         });
         bar.finish_and_clear();
         let found = match found {
-            Err(Error::Missing(why)) if args.ids.len() > 1 => {
+            Err(Error::Missing(why)) if !alone => {
                 eprintln!("braid: {} is skipped: {why}", definition.id);
                 continue;
             }
@@ -72,16 +73,15 @@ pub fn run(args: &RunArgs, json: bool) -> Result<(), Failure> {
 /// What to run, and where. Of all there are, those that do not run there are left out.
 fn chosen(ids: &[String], arm: Option<Arm>) -> Result<Vec<(&'static Definition, Arm)>, Failure> {
     let with_arm = |d: &'static Definition| Ok::<_, Error>((d, d.arm(arm)?));
-    if ids.iter().any(|id| id == EVERYTHING) {
+    let named = ids.iter().filter(|id| *id != EVERYTHING);
+    let named = named.map(|id| experiments::find(id).map_err(|e| Failure::Usage(e.to_string())));
+    let named: Vec<&'static Definition> = named.collect::<Result<_, _>>()?;
+    if named.len() < ids.len() {
         let left_out = |e: Error| eprintln!("braid: left out: {e}");
         let all = ALL.iter().map(|d| with_arm(d).map_err(left_out));
         return Ok(all.filter_map(Result::ok).collect());
     }
-    let found = ids.iter().map(|id| {
-        let found = experiments::find(id).map_err(|e| Failure::Usage(e.to_string()))?;
-        Ok(with_arm(found)?)
-    });
-    found.collect()
+    named.into_iter().map(|d| Ok(with_arm(d)?)).collect()
 }
 
 fn verdicts(outcome: &Outcome, place: &Path) -> String {
@@ -110,10 +110,7 @@ pub fn report(args: &ReportArgs, json: bool) -> Result<(), Failure> {
     let directory = &args.directory;
     let stored = report::load(directory).map_err(Failure::Usage)?;
     let markdown = match (&args.markdown, &args.figures) {
-        (Some(page), Some(figures)) => {
-            let text = report::publish(&stored, page, figures);
-            (page.clone(), text.map_err(Failure::Run)?)
-        }
+        (Some(page), Some(figures)) => (page.clone(), report::publish(&stored, page, figures)?),
         _ => (directory.join("report.md"), report::markdown(&stored)),
     };
     let mut files = Vec::new();
