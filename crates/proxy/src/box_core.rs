@@ -265,7 +265,9 @@ impl BoxCore {
             Event::SubflowClosed {
                 reason: SubflowCloseReason::Reset,
                 ..
-            } if session.may_fall_back(ctx.stack) => self.fall_back(ctx, id),
+            } if session.may_fall_back(ctx.stack) => {
+                self.fall_back(ctx, id);
+            }
             Event::SubflowClosed { path, reason, .. } => {
                 self.upstream
                     .on_subflow_closed(ctx.now, server, path, reason);
@@ -293,7 +295,11 @@ impl BoxCore {
         tracing::debug!(?reason, "connection to the server closed");
         match session.stage {
             Stage::Connecting(_) => self.retry(ctx, id),
-            Stage::Negotiating(_) if session.may_fall_back(ctx.stack) => self.fall_back(ctx, id),
+            Stage::Negotiating(_) if session.may_fall_back(ctx.stack) => {
+                if !self.fall_back(ctx, id) {
+                    self.end(ctx, id, Outcome::NoServer);
+                }
+            }
             Stage::Negotiating(_) => self.end(ctx, id, Outcome::ServerFailed),
             Stage::Relaying => self.end(ctx, id, Outcome::Relayed(End::of_conn(reason))),
         }
@@ -457,25 +463,28 @@ impl BoxCore {
         }
         if self.reconnect(ctx, id) {
             self.counters.retries += 1;
+        } else {
+            self.end(ctx, id, Outcome::NoServer);
         }
     }
 
-    /// A warm connection was dead already: the user gets a new one, and does not notice.
-    fn fall_back(&mut self, ctx: &mut Ctx<'_>, id: SessionId) {
+    /// A warm connection was dead already: the user gets a new one, and does not notice. Says whether
+    /// there is one.
+    fn fall_back(&mut self, ctx: &mut Ctx<'_>, id: SessionId) -> bool {
         let Some(server) = self.sessions.get(id).map(|s| s.server) else {
-            return;
+            return false;
         };
-        self.counters.warm_failed += 1;
         self.upstream.on_warm_failed(ctx.now, server, ctx.stack);
-        self.reconnect(ctx, id);
+        let replaced = self.reconnect(ctx, id);
+        self.counters.warm_failed += u64::from(replaced);
+        replaced
     }
 
-    /// A new connection in the place of one that failed; without one the session ends.
+    /// A new connection in the place of one that failed, if one is to be had.
     fn reconnect(&mut self, ctx: &mut Ctx<'_>, id: SessionId) -> bool {
         let Some(session) = self.sessions.get_mut(id) else {
             return false;
         };
-        ctx.stack.abort(ctx.now, session.relay.conn);
         let wish = Wish {
             flow: &session.hints,
             tried: &session.tried,
@@ -485,9 +494,9 @@ impl BoxCore {
             .upstream
             .acquire(ctx.now, &wish, ctx.stack, &mut self.counters);
         let Ok(lease) = lease else {
-            self.end(ctx, id, Outcome::NoServer);
             return false;
         };
+        ctx.stack.abort(ctx.now, session.relay.conn);
         session.relay.conn = lease.conn;
         session.server = lease.server;
         session.path = lease.path;
@@ -625,12 +634,18 @@ impl BoxCore {
             Stage::Connecting(_) => self.retry(ctx, id),
             Stage::Negotiating(_) => {
                 let deadline = session.started + self.timeouts.connect;
-                if session.may_fall_back(ctx.stack) {
-                    self.fall_back(ctx, id);
-                } else if ctx.now < deadline {
-                    self.sessions.arm(id, deadline);
-                } else {
-                    self.end(ctx, id, Outcome::NoAnswer);
+                let dead = session.may_fall_back(ctx.stack);
+                if dead && self.fall_back(ctx, id) {
+                    return;
+                }
+                // Where no link works now nothing is better than what there is.
+                let again = match dead {
+                    true => deadline.min(ctx.now + self.timeouts.attempt),
+                    false => deadline,
+                };
+                match ctx.now < deadline {
+                    true => self.sessions.arm(id, again),
+                    false => self.end(ctx, id, Outcome::NoAnswer),
                 }
             }
             Stage::Relaying => {

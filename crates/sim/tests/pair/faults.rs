@@ -167,7 +167,7 @@ fn a_path_that_is_left_carries_nothing_either_way() {
         host.stack_mut().leave_path(now, PathId(1));
     });
     // What is in the queues.
-    transfer.world.advance(ms(500));
+    transfer.world.advance(ms(800));
     let before = delivered(&mut transfer, 1);
     transfer.world.advance(ms(500));
     assert_eq!(delivered(&mut transfer, 1), before);
