@@ -10,10 +10,8 @@ use super::control::{ask, expect_text, status};
 /// The one `[[server]]` of a box as two: `four` and `six`.
 fn split(text: &str) -> String {
     let (rest, server) = text.split_once("[[server]]").expect("a server");
-    let (address, login) = server.trim().split_once('\n').expect("two lines");
-    let list = address
-        .trim_start_matches("address = [")
-        .trim_end_matches(']');
+    let (_, server) = server.split_once("\naddress = [").expect("addresses");
+    let (list, login) = server.split_once("]\n").expect("a login");
     let (four, six) = list.split_once(", ").expect("two addresses");
     let entry =
         |name, address| format!("[[server]]\nname = \"{name}\"\naddress = {address}\n{login}\n");
