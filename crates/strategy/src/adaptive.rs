@@ -213,11 +213,9 @@ impl<'a> Scales<'a> {
             return late;
         }
         let affordable = |data: &InFlight| is_affordable(view, data);
-        let unblock = self
-            .important
-            .then(|| manners::unblock(view, affordable))
-            .flatten();
-        if let Some(copy) = unblock {
+        if self.important
+            && let Some(copy) = manners::unblock(view, affordable)
+        {
             return copy;
         }
         if !view.may_send_new {

@@ -359,7 +359,7 @@ mod tests {
         assert_eq!(flow.rate.rate(), 0);
     }
 
-    /// Three segments 2 ms apart pass the bottleneck at 500 kB/s, whatever the window lets out in a
+    /// Three segments 8 ms apart pass the bottleneck at 125 kB/s, whatever the window lets out in a
     /// round trip. What follows a pause tells nothing of it.
     #[test]
     fn the_peak_is_the_rate_at_which_acknowledgements_follow() {
