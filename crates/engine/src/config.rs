@@ -46,6 +46,10 @@ pub struct Config {
     pub max_connections: usize,
     /// Most connections whose handshake is not complete.
     pub max_half_open: usize,
+    /// Peers are asked to open no further subflows to the address and port they came to, as where a
+    /// load balancer stands there (C flag, RFC 8684 section 3.1); those that do are refused. They join
+    /// at what [`Stack::announce`](crate::Stack::announce) tells them.
+    pub deny_join_initial: bool,
     /// Most subflows of one connection.
     pub max_subflows: usize,
     /// Most paths to peers that are remembered beyond their connections.
@@ -81,6 +85,7 @@ impl Default for Config {
             connect_timeout: Duration::from_secs(15),
             max_connections: 65_536,
             max_half_open: 4_096,
+            deny_join_initial: false,
             max_subflows: 8,
             max_records: 1024,
         }

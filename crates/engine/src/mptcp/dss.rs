@@ -6,7 +6,6 @@ use braid_wire::tcp::Options;
 use braid_wire::{Dsn64, Instant};
 
 use super::connection::{Connection, Mptcp};
-use super::handshake::FLAGS;
 use crate::tcp::scoreboard::Mapping;
 
 /// Rate in bytes/s from which 4-byte DSNs could wrap within a segment's lifetime of two minutes,
@@ -51,7 +50,7 @@ impl Mptcp {
     /// MP_CAPABLE of the opener's first mapping, `len` bytes long.
     pub fn capable_data(&self, len: u16) -> MptcpOption {
         MptcpOption::Capable(Capable::Data {
-            flags: FLAGS,
+            flags: self.flags,
             sender_key: self.local.key,
             receiver_key: self.remote.key,
             data_len: len,
@@ -122,6 +121,8 @@ impl Connection {
 
 #[cfg(test)]
 mod tests {
+    use braid_wire::mptcp::CapableFlags;
+
     use super::*;
     use crate::mptcp::keys::Keys;
 
@@ -130,7 +131,7 @@ mod tests {
             local: Keys::from_key(1),
             remote: Keys::from_key(2),
             confirmed: true,
-            deny_join: false,
+            flags: CapableFlags::DEFAULT_OFFER,
             wide_ack: false,
             wide_dsn: false,
         }

@@ -13,6 +13,7 @@ pub(crate) mod keys;
 mod output;
 mod paths;
 mod report;
+mod signal;
 pub(crate) mod subflow;
 mod timers;
 mod window;

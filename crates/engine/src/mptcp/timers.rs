@@ -58,6 +58,7 @@ impl Connection {
             opening,
             lost,
             self.paths.next_at(),
+            self.signals.next_at(),
             keepalive,
             self.live.stall_at,
             self.live.ask_at,

@@ -148,6 +148,7 @@ impl Stack {
             now,
         );
         conn.listener = Some(listener);
+        conn.paths.set_home(tuple.local);
         let mut ctx = self.shared.ctx(now);
         let subflow = conn.new_subflow(&mut ctx, path, tuple, Opens::Connection);
         conn.accept_subflow(&mut ctx, subflow, tcp);
@@ -181,7 +182,8 @@ impl Stack {
         };
         let max = self.shared.config.max_subflows.min(MAX_SUBFLOWS);
         self.with(now, id, |conn, ctx| {
-            if !conn.is_open() || conn.subflows.len() >= max {
+            let denied = ctx.config.deny_join_initial && conn.paths.home() == Some(tuple.local);
+            if !conn.is_open() || conn.subflows.len() >= max || denied {
                 return false;
             }
             let opens = Opens::Join {
@@ -190,7 +192,7 @@ impl Stack {
             };
             let mut subflow = conn.new_subflow(ctx, path, tuple, opens);
             subflow.peer_backup = backup;
-            subflow.address_id = address_id;
+            subflow.peer_id = address_id;
             conn.accept_subflow(ctx, subflow, tcp);
             true
         })

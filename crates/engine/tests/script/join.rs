@@ -34,7 +34,8 @@ fn joining(config: Config, backup: bool) -> (Script, u32) {
     };
     let expected = join_hmac((s.key.unwrap(), PEER_KEY), (nonce, NONCE));
     assert_eq!(hmac.to_be_bytes(), expected[..8]);
-    assert_eq!(got.raw.unwrap()[..3], [30, 16, 0x10]);
+    // Our own id: it is the address of the initial subflow.
+    assert_eq!(got.raw.unwrap()[..4], [30, 16, 0x10, 0]);
     (s, nonce)
 }
 
