@@ -15,6 +15,7 @@ mod paths;
 mod report;
 mod signal;
 pub(crate) mod subflow;
+mod tell;
 mod timers;
 mod window;
 
