@@ -33,6 +33,10 @@ pub struct Config {
     pub recv_buffer: usize,
     /// Most bytes of payload all connections together may hold.
     pub memory: usize,
+    /// DSS checksums are required of every connection: what a middlebox changes in the payload is
+    /// noticed (RFC 8684 section 3.3.1), for some processor time. Where the peer requires them they are
+    /// used anyway.
+    pub checksum: bool,
     /// Lower bound of the retransmission timeout (RFC 6298 says 1 s, Linux 200 ms).
     pub min_rto: Duration,
     /// Upper bound of the retransmission timeout.
@@ -75,6 +79,7 @@ impl Default for Config {
             send_buffer: 8 << 20,
             recv_buffer: 8 << 20,
             memory: 512 << 20,
+            checksum: false,
             min_rto: Duration::from_millis(200),
             max_rto: Duration::from_secs(10),
             user_timeout: Duration::from_secs(30),

@@ -1,5 +1,6 @@
 //! Multipath TCP v1 (RFC 8684): connections made of subflows.
 
+mod checksum;
 mod choice;
 mod close;
 mod connection;

@@ -66,6 +66,8 @@ pub(crate) enum ResetKind {
     FastClose,
     /// This subflow alone ends (MP_TCPRST).
     Subflow(braid_wire::mptcp::ResetReason),
+    /// The same because the checksum of the mapping that starts here is wrong (MP_FAIL).
+    Fail(braid_wire::Dsn64),
 }
 
 /// Parameters both sides agreed on in the SYNs.

@@ -130,12 +130,10 @@ impl Stack {
         }
         let (mode, cause) = match capable(tcp) {
             Some(Capable::Syn { version, flags }) if usable(version, flags) => {
-                if flags.checksum_required {
-                    (Mode::Tcp, FallbackCause::ChecksumRequired)
-                } else {
-                    let local = self.shared.ctx(now).fresh_keys();
-                    (Mode::Accepting { local }, FallbackCause::NotRequested)
-                }
+                let checksum = flags.checksum_required || config.checksum;
+                let local = self.shared.ctx(now).fresh_keys();
+                let mode = Mode::Accepting { local, checksum };
+                (mode, FallbackCause::NotRequested)
             }
             _ => (Mode::Tcp, FallbackCause::PeerSynPlain),
         };

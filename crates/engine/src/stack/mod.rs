@@ -340,8 +340,9 @@ impl Stack {
         if let Some(mut conn) = self.table.remove(id) {
             conn.add_moved(&mut self.gone);
             let ctx = self.shared.ctx(now);
-            for subflow in &conn.subflows {
+            for subflow in &mut conn.subflows {
                 ctx.demux.tuples.remove(&subflow.tuple);
+                subflow.rcv.drop_held(ctx.pool);
             }
             conn.snd.buf.clear(ctx.pool);
             conn.rcv.buf.clear(ctx.pool);

@@ -8,6 +8,7 @@
 mod harness;
 mod beside;
 mod capable;
+mod checksum;
 mod close;
 mod dss;
 mod early;
