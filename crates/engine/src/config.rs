@@ -48,7 +48,9 @@ pub struct Config {
     pub connect_timeout: Duration,
     /// Most connections, closing ones included.
     pub max_connections: usize,
-    /// Most connections whose handshake is not complete.
+    /// Most accepted connections whose handshake is not complete. Beyond that SYNs are answered without
+    /// keeping anything of them, so that a flood of SYNs keeps nobody out (RFC 4987 section 3.6): a
+    /// lost SYN/ACK is not repeated then, and segment sizes are rounded down to one of four.
     pub max_half_open: usize,
     /// Most subflows of one connection.
     pub max_subflows: usize,
@@ -85,7 +87,7 @@ impl Default for Config {
             user_timeout: Duration::from_secs(30),
             connect_timeout: Duration::from_secs(15),
             max_connections: 65_536,
-            max_half_open: 4_096,
+            max_half_open: 256,
             max_subflows: 8,
             max_records: 1024,
         }

@@ -12,6 +12,7 @@ mod checksum;
 mod close;
 mod dss;
 mod early;
+mod flood;
 mod intake;
 mod ipv6;
 mod join;

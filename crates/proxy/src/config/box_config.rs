@@ -377,7 +377,6 @@ impl BoxConfig {
             memory: self.limits.memory,
             // Probes and connections that are closing take slots too.
             max_connections: self.limits.connections.saturating_mul(2) + 64,
-            max_half_open: self.limits.handshakes + 64,
             ..braid_engine::Config::default()
         }
     }
