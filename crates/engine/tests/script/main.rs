@@ -18,6 +18,7 @@ mod ipv6;
 mod join;
 mod limits;
 mod misbehaviour;
+mod no_sack;
 mod recovery;
 mod report;
 mod reset;
