@@ -122,6 +122,8 @@ pub enum SubflowCloseReason {
     PathRemoved,
     /// Authentication or protocol failure.
     PeerMisbehaved,
+    /// A DSS checksum was wrong, here or at the peer: something on the path changes the payload.
+    BadChecksum,
 }
 
 /// Why MPTCP is not in use; one counter each (RFC 8684 section 3.7).
@@ -142,11 +144,13 @@ pub enum FallbackCause {
     DataPlain,
     /// The peer said so, by the infinite mapping.
     PeerFellBack,
-    /// The peer requires DSS checksums.
-    ChecksumRequired,
+    /// A DSS checksum was wrong on the only subflow: something on the path changes the payload.
+    BadChecksum,
+    /// The peer found one wrong (MP_FAIL).
+    PeerBadChecksum,
 }
 
 impl FallbackCause {
     /// How many there are.
-    pub const COUNT: usize = FallbackCause::ChecksumRequired as usize + 1;
+    pub const COUNT: usize = FallbackCause::PeerBadChecksum as usize + 1;
 }

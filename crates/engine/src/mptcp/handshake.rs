@@ -22,9 +22,11 @@ use crate::{ApiError, Config, Event, FallbackCause, PathId, SubflowId, Urgency};
 /// Longest delay before a handshake segment is repeated.
 const MAX_SYN_RTO: Duration = Duration::from_secs(8);
 
-/// Our flags: HMAC-SHA256, no checksums, and whether the peer may join where it connected to.
-fn flags(config: &Config) -> CapableFlags {
+/// Our flags: HMAC-SHA256, checksums where they are required, and whether the peer may join where it
+/// connected to.
+pub(crate) const fn flags(config: &Config, checksum: bool) -> CapableFlags {
     CapableFlags {
+        checksum_required: checksum,
         deny_join_initial: config.deny_join_initial,
         ..CapableFlags::DEFAULT_OFFER
     }
@@ -169,20 +171,19 @@ impl Connection {
 
     fn on_syn_ack(&mut self, ctx: &mut Ctx<'_>, i: usize, tcp: &tcp::Repr) {
         self.settle_on(i);
-        if let Mode::Opening { local } = self.mode {
+        if let Mode::Opening { local, checksum } = self.mode {
             match capable(tcp) {
                 Some(Capable::SynAck {
                     version,
                     flags,
                     sender_key,
                 }) if usable(version, flags) => {
-                    if flags.checksum_required {
-                        self.fall_back(ctx, FallbackCause::ChecksumRequired);
-                    } else {
-                        let (peer, path) = self.subflows[i].link();
-                        ctx.blackholes.clear(peer, path);
-                        self.begin_mptcp(ctx, local, sender_key, flags.deny_join_initial, false);
-                    }
+                    // Either side may require checksums (section 3.1).
+                    let ours = self::flags(ctx.config, checksum || flags.checksum_required);
+                    let (peer, path) = self.subflows[i].link();
+                    ctx.blackholes.clear(peer, path);
+                    let mptcp = Mptcp::new(local, Keys::from_key(sender_key), ours);
+                    self.begin_mptcp(ctx, mptcp, flags.deny_join_initial);
                 }
                 _ => self.on_plain_syn_ack(ctx, i),
             }
@@ -208,26 +209,12 @@ impl Connection {
     }
 
     /// Both keys are known. The token is registered: joins are taken from here on.
-    fn begin_mptcp(
-        &mut self,
-        ctx: &mut Ctx<'_>,
-        local: Keys,
-        remote_key: u64,
-        deny_join: bool,
-        confirmed: bool,
-    ) {
-        ctx.demux.tokens.insert(local.token, self.id);
+    fn begin_mptcp(&mut self, ctx: &mut Ctx<'_>, mptcp: Mptcp, deny_join: bool) {
+        ctx.demux.tokens.insert(mptcp.local.token, self.id);
         if deny_join {
             self.paths.deny_initial();
         }
-        self.mode = Mode::Mptcp(Mptcp {
-            local,
-            remote: Keys::from_key(remote_key),
-            flags: flags(ctx.config),
-            confirmed,
-            wide_ack: false,
-            wide_dsn: false,
-        });
+        self.mode = Mode::Mptcp(mptcp);
     }
 
     /// The data-level window of the initial subflow's handshake; not scaled on a SYN.
@@ -377,7 +364,7 @@ impl Connection {
     /// The opener echoes our key, or the connection falls back. Returns whether the handshake is
     /// through.
     fn confirm_capable(&mut self, ctx: &mut Ctx<'_>, tcp: &tcp::Repr) -> bool {
-        let Mode::Accepting { local } = self.mode else {
+        let Mode::Accepting { local, checksum } = self.mode else {
             return true;
         };
         match capable(tcp) {
@@ -394,11 +381,12 @@ impl Connection {
                     ..
                 },
             ) if receiver_key == local.key => {
-                if flags.checksum_required {
-                    self.fall_back(ctx, FallbackCause::ChecksumRequired);
-                } else {
-                    self.begin_mptcp(ctx, local, sender_key, flags.deny_join_initial, true);
-                }
+                let ours = self::flags(ctx.config, checksum || flags.checksum_required);
+                let mptcp = Mptcp {
+                    confirmed: true,
+                    ..Mptcp::new(local, Keys::from_key(sender_key), ours)
+                };
+                self.begin_mptcp(ctx, mptcp, flags.deny_join_initial);
                 true
             }
             // A later segment overtook the one with the keys: that one will come again.
@@ -467,6 +455,7 @@ impl Connection {
         subflow.second_at = None;
         self.live.last_heard = ctx.now;
         self.live.last_payload = ctx.now;
+        self.check_mappings(ctx, i);
         self.size_segments();
         if self.is_ended() {
             // A join that was under way when the connection ended: nobody waits for it any more.
@@ -488,15 +477,16 @@ impl Connection {
 
     /// MP_CAPABLE of the SYN or SYN/ACK of `subflow`.
     pub(super) fn capable_option(&self, config: &Config, subflow: &Subflow) -> Option<MptcpOption> {
-        let flags = flags(config);
         let capable = match (&self.mode, subflow.phase) {
-            (Mode::Opening { .. }, Phase::SynSent) if !subflow.asks_plainly => Capable::Syn {
+            (Mode::Opening { checksum, .. }, Phase::SynSent) if !subflow.asks_plainly => {
+                Capable::Syn {
+                    version: VERSION,
+                    flags: flags(config, *checksum),
+                }
+            }
+            (Mode::Accepting { local, checksum }, Phase::SynReceived) => Capable::SynAck {
                 version: VERSION,
-                flags,
-            },
-            (Mode::Accepting { local }, Phase::SynReceived) => Capable::SynAck {
-                version: VERSION,
-                flags,
+                flags: flags(config, *checksum),
                 sender_key: local.key,
             },
             _ => return None,

@@ -1,6 +1,7 @@
 //! Two hosts joined by a link for each path.
 
 mod addresses;
+mod checksum;
 mod faults;
 mod hostile;
 mod log;
