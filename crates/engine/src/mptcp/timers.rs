@@ -13,7 +13,8 @@ use crate::tcp::send::Expired;
 
 /// SYN/ACKs sent before a half-open subflow is dropped, and SYNs of a join before it is given up.
 const MAX_TRIES: u32 = 5;
-/// A path that timed out is probed at least this often while other paths carry the data.
+/// A path that timed out is probed at least this often while other paths carry the data, or as often
+/// as its timeout without backoff where that is longer.
 const DEAD_PATH_PROBE: Duration = Duration::from_millis(200);
 /// The same where all of several paths timed out, so that data arrives within a second when one of
 /// them comes back.
@@ -204,11 +205,15 @@ impl Connection {
         match subflow.snd.on_timeout(ctx.now, ts) {
             Some(Expired::Rto) => {
                 subflow.stale = true;
-                if others {
-                    subflow.snd.cap_rto(ctx.now, DEAD_PATH_PROBE);
-                } else if !alone {
+                if !alone {
+                    // Not sooner than an answer can be there: the path may only be slow.
                     let rto = subflow.snd.rtt.rto();
-                    subflow.snd.cap_rto(ctx.now, ALL_DARK_PROBE.max(rto));
+                    let probe = if others {
+                        DEAD_PATH_PROBE
+                    } else {
+                        ALL_DARK_PROBE
+                    };
+                    subflow.snd.cap_rto(ctx.now, probe.max(rto));
                 }
                 if (others && subflow.is_stuck(ctx.now)) || subflow.is_hopeless(ctx.now) {
                     subflow.begin_reset(
