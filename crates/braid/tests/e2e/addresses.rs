@@ -168,8 +168,7 @@ fn kernel_demotes_a_subflow() {
 #[ignore = "network"]
 fn kernel_denies_joins_to_its_initial_address() {
     let interop = Interop::new(Client::Engine, 2);
-    let setting = "net.mptcp.allow_join_initial_addr_port=0";
-    interop.bed.run("kernel", "sysctl", &["-w", setting]);
+    interop.set_kernel("mptcp/allow_join_initial_addr_port", 0);
     announce(&interop, interop.bed.v4_of("kernel", 1), None);
     let peers = interop.start();
     interop.expect_subflows(peers, 2);
