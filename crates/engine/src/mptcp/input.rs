@@ -250,7 +250,9 @@ impl Connection {
         let lost = snd.traffic.bytes_lost;
         if snd.on_ack(ctx.now, ack, &sacks, echo, &siblings) {
             subflow.stale = false;
+            subflow.judge_sizes(ctx.now);
         }
+        let snd = &mut subflow.snd;
         let window = u64::from(tcp.window) << subflow.agreed.peer_shift;
         if bare && !advanced && says_nothing(tcp) && snd.is_duplicate(ack, window) {
             snd.on_dup_ack(ctx.now);

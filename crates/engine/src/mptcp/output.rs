@@ -364,6 +364,7 @@ impl Connection {
         self.widen_dsn();
         self.live.waiting_since.get_or_insert(ctx.now);
         self.live.last_payload = ctx.now;
+        self.subflows[i].try_larger(ctx.now, range.end - range.start);
         let snd = &mut self.subflows[i].snd;
         let map = Mapping {
             data: range.start,
@@ -475,6 +476,8 @@ impl Connection {
             Body::None => 0,
             Body::Data(range) => (range.end - range.start) as usize,
         };
+        let tries_size = subflow.snd.tries_size(seq, payload_len as u64);
+        let whole = payload_len <= mss as usize || tries_size;
         let header_len = tcp::HEADER_LEN + options_len;
         let ip = ip::Repr {
             src: subflow.tuple.local.ip(),
@@ -499,11 +502,7 @@ impl Connection {
             ip_len,
             header_len,
             body,
-            gso_size: if payload_len > mss as usize {
-                mss as u16
-            } else {
-                0
-            },
+            gso_size: if whole { 0 } else { mss as u16 },
         }
     }
 

@@ -1,12 +1,14 @@
 //! The sending half of a subflow: windows, what is sent, and what acknowledgements say of it.
 
 mod recovery;
+mod sizes;
 
 use core::ops::Range;
 use core::time::Duration;
 
 use braid_wire::{Instant, Seq32};
 
+use self::sizes::Sizes;
 use super::dup_acks::DupAcks;
 use super::pacing::Pacer;
 use super::prr::Prr;
@@ -111,6 +113,7 @@ pub(crate) struct Sender {
     probed: Option<TailProbe>,
     /// `None` where the peer sends SACK.
     dup_acks: Option<DupAcks>,
+    sizes: Sizes,
     /// Bytes retransmitted in this recovery and not reported as duplicates.
     unproved: u64,
     cwnd_limited: bool,
@@ -163,6 +166,7 @@ impl Sender {
             probe_out: false,
             probed: None,
             dup_acks: None,
+            sizes: Sizes::default(),
             unproved: 0,
             cwnd_limited: false,
             full_at: Instant::ZERO,
@@ -487,7 +491,10 @@ impl Sender {
         // A block of what was never sent is of no use, nor is the part of it that was.
         for block in sacks.iter().filter(|block| block.end <= self.nxt) {
             self.board.sack(block.start, block.end, &mut delivered);
+            self.sizes.on_range(block);
         }
+        self.sizes.on_range(&(0..ack));
+        self.sizes.on_arrival(delivered.largest);
         if delivered.bytes == 0 && !advanced {
             return false;
         }
