@@ -276,7 +276,7 @@ impl Subflow {
         if let Some(arrived) = verdict {
             self.mtu.on_result(now, self.trying, arrived);
         }
-        let vanish = self.snd.suspects_black_hole() && self.mtu.on_black_hole(now);
+        let vanish = self.snd.sees_black_hole() && self.mtu.on_black_hole(now);
         if verdict.is_some() || vanish {
             self.refresh_mss();
         }

@@ -8,7 +8,7 @@ use braid_wire::Instant;
 /// Sizes to fall back to when large packets vanish: what IPv6 promises, what Linux begins with, and the
 /// least that is believed (RFC 8899 section 5.1.2: BASE_PLPMTU, MIN_PLPMTU).
 const FALLBACKS: [u32; 3] = [1280, 1024, 576];
-/// Before a size is tried that may have been too large for a moment only: a path that was dead.
+/// Before another size is tried: one that was too large may have been so for a moment only.
 const SOON: Duration = Duration::from_secs(1);
 /// Before larger sizes are tried that were found not to pass (PMTU_RAISE_TIMER, RFC 8899 section 5.1.1).
 const LATER: Duration = Duration::from_secs(600);
@@ -67,8 +67,7 @@ impl PathMtu {
         smaller
     }
 
-    /// Large packets vanish while small ones arrive, or nothing does. Returns whether that changes
-    /// anything.
+    /// Large packets vanish while small ones arrive. Returns whether that changes anything.
     pub fn on_black_hole(&mut self, now: Instant) -> bool {
         let smaller = self.smaller();
         if let Some(size) = smaller {

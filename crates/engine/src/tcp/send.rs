@@ -432,6 +432,7 @@ impl Sender {
     /// The next lost record to retransmit now, at most `max` bytes of it.
     pub fn retransmit(&mut self, now: Instant, max: u64) -> Option<Sent> {
         let packet = self.packet_state(now);
+        let max = max.min(self.sizes.bound());
         let sent = self.board.take_lost(now, packet, max)?;
         self.unproved += sent.len();
         self.on_sent(now, sent.len());
@@ -482,7 +483,8 @@ impl Sender {
     ) -> bool {
         self.note_full(now);
         let prior_in_flight = self.in_flight();
-        let advanced = ack > self.una;
+        let progress = ack.saturating_sub(self.una);
+        let advanced = progress > 0;
         let mut delivered = Delivered::default();
         if advanced {
             self.una = ack;
@@ -494,7 +496,7 @@ impl Sender {
             self.sizes.on_range(block);
         }
         self.sizes.on_range(&(0..ack));
-        self.sizes.on_arrival(delivered.largest);
+        self.sizes.on_arrival(delivered.largest.max(progress));
         if delivered.bytes == 0 && !advanced {
             return false;
         }

@@ -1,11 +1,12 @@
 //! What losses and arrivals say of the size of packets that the path takes (RFC 4821, 8899). The sizes
 //! themselves are those of [`PathMtu`](crate::tcp::path_mtu::PathMtu).
 
+use core::mem;
 use core::ops::Range;
 
 use super::{Recovery, Sender};
 
-/// Doubt from which on large packets are thought to vanish.
+/// Doubt from which on a small packet is sent in place of a large one, to see whether that arrives.
 const BLACK_HOLE: u32 = 4;
 
 /// What is known of packets by their size.
@@ -16,6 +17,8 @@ pub(super) struct Sizes {
     /// Doubt that large packets arrive: 2 for a timeout, 1 for a retransmission that was overtaken by
     /// what did arrive. An arrival of a large one ends it.
     doubt: u32,
+    /// Small ones arrived in spite of it: the path is not dead, nor just slow.
+    vanish: bool,
     /// A packet that is larger than others, to see whether it arrives.
     probe: Option<Range<u64>>,
     /// Whether it did.
@@ -31,7 +34,15 @@ impl Sizes {
     pub fn on_arrival(&mut self, largest: u64) {
         if self.is_large(largest) {
             self.doubt = 0;
+        } else {
+            self.vanish |= self.doubt >= BLACK_HOLE && largest > 0;
         }
+    }
+
+    /// Most bytes of a packet that is sent again.
+    pub fn bound(&self) -> u64 {
+        let small = self.small.filter(|_| self.doubt >= BLACK_HOLE);
+        small.unwrap_or(u64::MAX)
     }
 
     /// The first `bytes` in flight were lost, as were all after them (RFC 4821 section 7.7).
@@ -67,13 +78,12 @@ impl Sender {
         self.sizes.small = small;
     }
 
-    /// Whether large packets seem to vanish (RFC 8899 section 4.3). Said once.
-    pub fn suspects_black_hole(&mut self) -> bool {
-        let suspects = self.sizes.doubt >= BLACK_HOLE;
-        if suspects {
+    /// Whether large packets vanish (RFC 8899 section 4.3). Said once.
+    pub fn sees_black_hole(&mut self) -> bool {
+        if self.sizes.vanish {
             self.sizes.doubt = 0;
         }
-        suspects
+        mem::take(&mut self.sizes.vanish)
     }
 
     /// Whether a packet of a new size may be tried: nothing else is the matter (RFC 4821 section 7.4).
