@@ -6,7 +6,7 @@ use core::time::Duration;
 use braid_wire::Dsn64;
 
 use crate::strategy::FlowSize;
-use crate::{PathId, SubflowId, Urgency};
+use crate::{FallbackCause, PathId, SubflowId, Urgency};
 
 /// Counters of a stack since its start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -30,6 +30,9 @@ pub struct StackStats {
     pub joins_refused: u64,
     /// SYNs with MP_JOIN sent, repeated ones included.
     pub join_syns: u64,
+    /// Connections that fell back, by cause: [`FallbackCause::NotRequested`], which is no fallback, and
+    /// so on in order.
+    pub fallbacks: [u64; FallbackCause::COUNT],
 }
 
 /// What was sent on a subflow, or on all subflows a connection had on a path. A packet is a segment
