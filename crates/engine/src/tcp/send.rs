@@ -483,20 +483,8 @@ impl Sender {
     ) -> bool {
         self.note_full(now);
         let prior_in_flight = self.in_flight();
-        let progress = ack.saturating_sub(self.una);
-        let advanced = progress > 0;
-        let mut delivered = Delivered::default();
-        if advanced {
-            self.una = ack;
-            self.board.ack_to(ack, &mut delivered);
-        }
-        // A block of what was never sent is of no use, nor is the part of it that was.
-        for block in sacks.iter().filter(|block| block.end <= self.nxt) {
-            self.board.sack(block.start, block.end, &mut delivered);
-            self.sizes.on_range(block);
-        }
-        self.sizes.on_range(&(0..ack));
-        self.sizes.on_arrival(delivered.largest.max(progress));
+        let advanced = ack > self.una;
+        let delivered = self.take_in(ack, sacks);
         if delivered.bytes == 0 && !advanced {
             return false;
         }
@@ -548,6 +536,24 @@ impl Sender {
         }
         self.arm_probe(now);
         true
+    }
+
+    /// Marks what has arrived.
+    fn take_in(&mut self, ack: u64, sacks: &[Range<u64>]) -> Delivered {
+        let progress = ack.saturating_sub(self.una);
+        let mut delivered = Delivered::default();
+        if progress > 0 {
+            self.una = ack;
+            self.board.ack_to(ack, &mut delivered);
+        }
+        // A block of what was never sent is of no use, nor is the part of it that was.
+        for block in sacks.iter().filter(|block| block.end <= self.nxt) {
+            self.board.sack(block.start, block.end, &mut delivered);
+            self.sizes.on_range(block);
+        }
+        self.sizes.on_range(&(0..ack));
+        self.sizes.on_arrival(delivered.largest.max(progress));
+        delivered
     }
 
     /// The round trip and the delivery rate that an acknowledgement tells.
