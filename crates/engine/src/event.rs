@@ -146,3 +146,17 @@ pub enum FallbackCause {
     /// The peer found one wrong (MP_FAIL).
     PeerBadChecksum,
 }
+
+impl FallbackCause {
+    /// All there are, in order.
+    pub const ALL: [FallbackCause; 8] = [
+        FallbackCause::NotRequested,
+        FallbackCause::PeerSynPlain,
+        FallbackCause::PeerSynAckPlain,
+        FallbackCause::ThirdAckPlain,
+        FallbackCause::DataPlain,
+        FallbackCause::PeerFellBack,
+        FallbackCause::BadChecksum,
+        FallbackCause::PeerBadChecksum,
+    ];
+}

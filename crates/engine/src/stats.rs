@@ -6,7 +6,7 @@ use core::time::Duration;
 use braid_wire::Dsn64;
 
 use crate::strategy::FlowSize;
-use crate::{PathId, SubflowId, Urgency};
+use crate::{FallbackCause, PathId, SubflowId, Urgency};
 
 /// Counters of a stack since its start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -30,6 +30,24 @@ pub struct StackStats {
     pub joins_refused: u64,
     /// SYNs with MP_JOIN sent, repeated ones included.
     pub join_syns: u64,
+    /// Connections that run as regular TCP, by cause.
+    pub fallbacks: Fallbacks,
+}
+
+/// Connections on which MPTCP is not in use though it was wanted, one counter for each cause (RFC
+/// 8684 section 3.7).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Fallbacks([u64; FallbackCause::ALL.len()]);
+
+impl Fallbacks {
+    /// How many there were for `cause`.
+    pub fn of(&self, cause: FallbackCause) -> u64 {
+        self.0[cause as usize]
+    }
+
+    pub(crate) fn add(&mut self, cause: FallbackCause) {
+        self.0[cause as usize] += 1;
+    }
 }
 
 /// What was sent on a subflow, or on all subflows a connection had on a path. A packet is a segment
@@ -208,6 +226,11 @@ pub struct ConnStats {
     pub recv_window: u64,
     /// Bytes received behind a hole in the stream (those behind a hole of their subflow included).
     pub out_of_order: u64,
+    /// Bytes of the stream that came although they were here already: copies, and what was sent again
+    /// on another subflow.
+    pub duplicate: u64,
+    /// Mappings carry checksums (RFC 8684 section 3.3.1).
+    pub checksum: bool,
     /// What is known of the size of the flow.
     pub flow_size: FlowSize,
     /// How urgent writes are that name no class.

@@ -600,6 +600,9 @@ impl Stack {
     /// The next event.
     pub fn poll_event(&mut self) -> Option<Event> {
         let event = self.shared.events.pop_front();
+        if let Some(Event::FellBack { cause, .. }) = event {
+            self.stats.fallbacks.add(cause);
+        }
         self.last_closed = None;
         if let Some(Event::Closed { conn, .. }) = event {
             let report = self.shared.reports.pop_front();
