@@ -52,6 +52,10 @@ pub struct Config {
     /// keeping anything of them, so that a flood of SYNs keeps nobody out (RFC 4987 section 3.6): a
     /// lost SYN/ACK is not repeated then, and segment sizes are rounded down to one of four.
     pub max_half_open: usize,
+    /// Peers are asked to open no further subflows to the address and port they came to, as where a
+    /// load balancer stands there (C flag, RFC 8684 section 3.1); those that do are refused. They join
+    /// at what [`Stack::announce`](crate::Stack::announce) tells them.
+    pub deny_join_initial: bool,
     /// Most subflows of one connection.
     pub max_subflows: usize,
     /// Most paths to peers that are remembered beyond their connections.
@@ -88,6 +92,7 @@ impl Default for Config {
             connect_timeout: Duration::from_secs(15),
             max_connections: 65_536,
             max_half_open: 256,
+            deny_join_initial: false,
             max_subflows: 8,
             max_records: 1024,
         }

@@ -135,6 +135,9 @@ pub enum FallbackCause {
     PeerSynPlain,
     /// No MP_CAPABLE, or an unusable one, in the SYN/ACK.
     PeerSynAckPlain,
+    /// Only a SYN without MP_CAPABLE was answered: the network drops those that have it, or did so
+    /// lately.
+    SynsDropped,
     /// No MP_CAPABLE in the third ACK or first data.
     ThirdAckPlain,
     /// Data, or an acknowledgement of data, without DSS at the start of the connection.
@@ -148,15 +151,6 @@ pub enum FallbackCause {
 }
 
 impl FallbackCause {
-    /// All there are, in order.
-    pub const ALL: [FallbackCause; 8] = [
-        FallbackCause::NotRequested,
-        FallbackCause::PeerSynPlain,
-        FallbackCause::PeerSynAckPlain,
-        FallbackCause::ThirdAckPlain,
-        FallbackCause::DataPlain,
-        FallbackCause::PeerFellBack,
-        FallbackCause::BadChecksum,
-        FallbackCause::PeerBadChecksum,
-    ];
+    /// How many there are.
+    pub const COUNT: usize = FallbackCause::PeerBadChecksum as usize + 1;
 }

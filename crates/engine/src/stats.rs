@@ -30,24 +30,9 @@ pub struct StackStats {
     pub joins_refused: u64,
     /// SYNs with MP_JOIN sent, repeated ones included.
     pub join_syns: u64,
-    /// Connections that run as regular TCP, by cause.
-    pub fallbacks: Fallbacks,
-}
-
-/// Connections on which MPTCP is not in use though it was wanted, one counter for each cause (RFC
-/// 8684 section 3.7).
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Fallbacks([u64; FallbackCause::ALL.len()]);
-
-impl Fallbacks {
-    /// How many there were for `cause`.
-    pub fn of(&self, cause: FallbackCause) -> u64 {
-        self.0[cause as usize]
-    }
-
-    pub(crate) fn add(&mut self, cause: FallbackCause) {
-        self.0[cause as usize] += 1;
-    }
+    /// Connections that fell back, by cause: [`FallbackCause::NotRequested`], which is no fallback, and
+    /// so on in order.
+    pub fallbacks: [u64; FallbackCause::COUNT],
 }
 
 /// What was sent on a subflow, or on all subflows a connection had on a path. A packet is a segment

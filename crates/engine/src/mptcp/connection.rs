@@ -4,7 +4,7 @@ use core::ops::Range;
 use std::collections::VecDeque;
 use std::io::{IoSlice, IoSliceMut};
 
-use braid_wire::mptcp::ResetReason;
+use braid_wire::mptcp::{CapableFlags, ResetReason};
 use braid_wire::{Dsn64, Instant, Rng};
 use foldhash::SharedSeed;
 use foldhash::fast::SeedableRandomState;
@@ -12,11 +12,12 @@ use hashbrown::HashMap;
 
 use super::flight::Flight;
 use super::keys::Keys;
+use super::signal::Signals;
 use super::subflow::{Phase, ResetKind, Subflow};
 use super::window::WindowSize;
 use crate::buffer::{BLOCK_SIZE, InsertError, Pool, RangeSet, RecvBuffer, SendBuffer};
 use crate::event::{CloseReason, SubflowCloseReason};
-use crate::path::{Claims, Path, PathManager, Records};
+use crate::path::{Blackholes, Claims, Path, PathManager, Records};
 use crate::stats::{ConnStats, PathStats};
 use crate::strategy::{FlowSize, Strategy, StrategyEvent};
 use crate::tcp::FourTuple;
@@ -60,6 +61,7 @@ pub(crate) struct Ctx<'a> {
     pub paths: &'a [Path],
     pub records: &'a mut Records,
     pub claims: &'a mut Claims,
+    pub blackholes: &'a mut Blackholes,
     pub pool: &'a mut Pool,
     pub rng: &'a mut Rng,
     pub events: &'a mut VecDeque<Event>,
@@ -98,12 +100,12 @@ pub(crate) enum Mode {
 pub(crate) struct Mptcp {
     pub local: Keys,
     pub remote: Keys,
+    /// Ours.
+    pub flags: CapableFlags,
     /// The opener has seen a DATA_ACK, or the listener the third ACK: fully established.
     pub confirmed: bool,
     /// Mappings carry checksums both ways (RFC 8684 section 3.3.1).
     pub checksum: bool,
-    /// C flag: no subflows to the address and port of the initial one.
-    pub deny_join: bool,
     /// The peer sends 8-byte DSNs and so is owed 8-byte DATA_ACKs (RFC 8684 section 3.3.1).
     pub wide_ack: bool,
     /// This side is fast enough to owe 8-byte DSNs.
@@ -297,6 +299,8 @@ pub(crate) struct Connection {
     pub farewell: Option<Farewell>,
     pub live: Liveness,
     pub paths: PathManager,
+    /// What the peer is to be told beside the data.
+    pub signals: Signals,
     /// Earliest entry of this connection in the stack's timer heap.
     pub scheduled: Option<Instant>,
     /// In the stack's queue of connections that wait for memory.
@@ -344,6 +348,7 @@ impl Connection {
             farewell: None,
             live: Liveness::default(),
             paths,
+            signals: Signals::default(),
             scheduled: None,
             starved: false,
             close_reason: None,
@@ -409,7 +414,8 @@ impl Connection {
     /// data (an acknowledgement, a probe, a handshake, an end), or data that is sent again.
     pub fn next_urgency(&self, now: Instant) -> Option<Urgency> {
         let urgency = self.snd.buf.most_urgent();
-        urgency.filter(|_| !self.subflows.iter().any(|s| s.owes(now)))
+        let owes = self.signals.are_due(now) || self.subflows.iter().any(|s| s.owes(now));
+        urgency.filter(|_| !owes)
     }
 
     /// Registers a subflow and its 4-tuple.

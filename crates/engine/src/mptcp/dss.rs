@@ -1,12 +1,11 @@
 //! Data sequence numbers on the wire and inside (RFC 8684 section 3.3): the stream's first byte
 //! is IDSN + 1 there and offset 0 here.
 
-use braid_wire::mptcp::{Capable, Dss, DssMapping, MptcpOption, WireDsn};
+use braid_wire::mptcp::{Capable, CapableFlags, Dss, DssMapping, MptcpOption, WireDsn};
 use braid_wire::tcp::Options;
 use braid_wire::{Dsn64, Instant};
 
 use super::connection::{Connection, Mptcp};
-use super::handshake::flags;
 use super::keys::Keys;
 use crate::tcp::scoreboard::Mapping;
 
@@ -50,13 +49,13 @@ fn offset_of(idsn: Dsn64, dsn: WireDsn, near: u64) -> Option<u64> {
 
 impl Mptcp {
     /// The keys are known; nothing is confirmed yet.
-    pub fn new(local: Keys, remote: Keys, checksum: bool, deny_join: bool) -> Self {
+    pub fn new(local: Keys, remote: Keys, flags: CapableFlags) -> Self {
         Mptcp {
             local,
             remote,
+            flags,
             confirmed: false,
-            checksum,
-            deny_join,
+            checksum: flags.checksum_required,
             wide_ack: false,
             wide_dsn: false,
         }
@@ -65,7 +64,7 @@ impl Mptcp {
     /// MP_CAPABLE of the opener's first mapping.
     pub fn capable_data(&self, map: &Mapping) -> MptcpOption {
         MptcpOption::Capable(Capable::Data {
-            flags: flags(self.checksum),
+            flags: self.flags,
             sender_key: self.local.key,
             receiver_key: self.remote.key,
             data_len: map.len as u16,
@@ -139,7 +138,11 @@ mod tests {
     use super::*;
 
     fn mptcp() -> Mptcp {
-        Mptcp::new(Keys::from_key(1), Keys::from_key(2), false, false)
+        Mptcp::new(
+            Keys::from_key(1),
+            Keys::from_key(2),
+            CapableFlags::DEFAULT_OFFER,
+        )
     }
 
     #[test]

@@ -89,6 +89,7 @@ impl Connection {
         meta: RxMeta,
     ) {
         let subflow = &mut self.subflows[i];
+        let id = subflow.id;
         let Some(seq) = subflow.rcv.offset(tcp.seq) else {
             subflow.rcv.challenge(ctx.now);
             return;
@@ -126,6 +127,7 @@ impl Connection {
             subflow.rcv.ts_recent = ts.value;
         }
         self.live.last_heard = ctx.now;
+        self.signals.on_heard(id);
         if self.subflows[i].phase == Phase::JoinAcked {
             self.establish(ctx, i);
         }
@@ -391,6 +393,8 @@ impl Connection {
                     self.subflows[i].rcv.ack_now();
                 }
                 &MptcpOption::Prio { backup } => self.subflows[i].peer_backup = backup,
+                MptcpOption::AddAddr(add) => self.on_add_addr(ctx, add),
+                MptcpOption::RemoveAddr(remove) => self.on_remove_addr(ctx, remove),
                 &MptcpOption::FastClose { receiver_key }
                     if self.mptcp().is_some_and(|m| m.local.key == receiver_key) =>
                 {

@@ -14,7 +14,9 @@ pub(crate) mod keys;
 mod output;
 mod paths;
 mod report;
+mod signal;
 pub(crate) mod subflow;
+mod tell;
 mod timers;
 mod window;
 

@@ -10,7 +10,7 @@ use braid_wire::{Instant, Seq32};
 
 use super::checksum::MAX_CHECKED_MAPPING;
 use super::connection::{Connection, Ctx, Mode, SendFin};
-use super::handshake::{flags, repeat_at, window_shift};
+use super::handshake::{repeat_at, window_shift};
 use super::subflow::{Opens, Phase, ResetKind, Subflow};
 use crate::event::SubflowCloseReason;
 use crate::tcp::FourTuple;
@@ -20,6 +20,8 @@ use crate::{PathId, SegmentKind, SubflowId};
 
 /// Most payload of one mapping: its length field has 16 bits and counts DATA_FIN.
 const MAX_MAPPING: u64 = u16::MAX as u64 - 1;
+/// SYNs with MP_CAPABLE that may go unanswered.
+const CAPABLE_SYNS: u32 = 2;
 /// Hop limit of everything sent.
 const HOP_LIMIT: u8 = 64;
 /// Most subflows shown to a strategy at once.
@@ -58,6 +60,9 @@ impl Connection {
             if let Some(packet) = self.poll_subflow(ctx, i) {
                 return Some(packet);
             }
+        }
+        if let Some(packet) = self.poll_signal(ctx) {
+            return Some(packet);
         }
         if self.is_open() {
             let data = self.poll_data(ctx).or_else(|| self.poll_data_fin(ctx));
@@ -129,6 +134,7 @@ impl Connection {
         if subflow.handshake_at.is_none_or(|at| at > ctx.now) {
             return None;
         }
+        subflow.asks_plainly |= subflow.handshake_tries >= CAPABLE_SYNS;
         subflow.handshake_tries += 1;
         let rto = subflow.snd.rtt.rto();
         subflow.handshake_at = Some(repeat_at(ctx.now, subflow.handshake_tries, rto));
@@ -157,7 +163,7 @@ impl Connection {
             });
         }
         let mptcp = match (subflow.opens, answer) {
-            (Opens::Connection, _) => self.capable_option(phase),
+            (Opens::Connection, _) => self.capable_option(ctx.config, subflow),
             (Opens::Join { .. }, false) => self.join_syn(subflow),
             (Opens::Join { .. }, true) => self.join_syn_ack(subflow),
         };
@@ -176,7 +182,7 @@ impl Connection {
         out
     }
 
-    fn send_reset(&mut self, ctx: &mut Ctx<'_>, i: usize) -> Option<Outgoing> {
+    pub(super) fn send_reset(&mut self, ctx: &mut Ctx<'_>, i: usize) -> Option<Outgoing> {
         let subflow = &mut self.subflows[i];
         subflow.phase = Phase::Closed;
         let kind = subflow
@@ -332,7 +338,7 @@ impl Connection {
             // The third ACK, until it is known to have arrived.
             Mode::Mptcp(m) if !m.confirmed && subflow.opens == Opens::Connection => {
                 Some(MptcpOption::Capable(Capable::Ack {
-                    flags: flags(m.checksum),
+                    flags: m.flags,
                     sender_key: m.local.key,
                     receiver_key: m.remote.key,
                 }))
@@ -347,7 +353,7 @@ impl Connection {
     /// A segment from below the window: whoever is there must acknowledge (RFC 9293 section 3.8.4).
     /// It carries no byte: a receiver that acknowledged our last mapping but dropped its data could
     /// place that byte by it.
-    fn send_probe(&mut self, ctx: &mut Ctx<'_>, i: usize) -> Outgoing {
+    pub(super) fn send_probe(&mut self, ctx: &mut Ctx<'_>, i: usize) -> Outgoing {
         let options = self.ack_options(ctx, i);
         let seq = self.subflows[i].snd.una.saturating_sub(1);
         self.emit(ctx, i, seq, Flags::ACK, options, Body::None)
@@ -450,7 +456,7 @@ impl Connection {
     }
 
     /// Writes the header of a segment into the scratch buffer.
-    fn emit(
+    pub(super) fn emit(
         &mut self,
         ctx: &mut Ctx<'_>,
         i: usize,

@@ -98,7 +98,9 @@ pub(crate) struct Subflow {
     pub opens: Opens,
     /// Opened from here.
     pub active: bool,
-    pub address_id: u8,
+    /// Ids of both its addresses (RFC 8684 section 3.2): ours, and the peer's.
+    pub own_id: u8,
+    pub peer_id: u8,
     pub snd: Sender,
     pub rcv: Receiver,
     pub agreed: Negotiated,
@@ -112,6 +114,9 @@ pub(crate) struct Subflow {
     /// When the handshake segment is repeated, and how often it was.
     pub handshake_at: Option<Instant>,
     pub handshake_tries: u32,
+    /// Its SYN goes without MP_CAPABLE: the network seems to drop those that have it (RFC 8684
+    /// section 3.7).
+    pub asks_plainly: bool,
     /// When a second SYN is to leave beside this one, on another path.
     pub second_at: Option<Instant>,
     /// Potentially failed: timed out, or its link is down.
@@ -162,7 +167,8 @@ impl Subflow {
             phase: Phase::SynSent,
             opens: Opens::Connection,
             active: true,
-            address_id: 0,
+            own_id: 0,
+            peer_id: 0,
             snd: Sender::new(Seq32(seeds.0), 1, config),
             rcv: Receiver::new(Seq32(0), config.delayed_ack),
             agreed: Negotiated::default(),
@@ -173,6 +179,7 @@ impl Subflow {
             established_at: Instant::ZERO,
             handshake_at: None,
             handshake_tries: 0,
+            asks_plainly: false,
             second_at: None,
             stale: false,
             reset: None,

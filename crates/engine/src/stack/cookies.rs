@@ -172,7 +172,7 @@ impl Stack {
                 matches!(capable(syn), Some(Capable::Syn { flags, .. }) if flags.checksum_required);
             options.mptcp.push(MptcpOption::Capable(Capable::SynAck {
                 version: VERSION,
-                flags: flags(wanted || shared.config.checksum),
+                flags: flags(&shared.config, wanted || shared.config.checksum),
                 sender_key: cookie.key,
             }));
         }

@@ -168,6 +168,7 @@ impl Stack {
         let paths = PathManager::accepted(at.tuple.remote);
         let mut conn = Connection::new(id, paths, mode, (self.strategy)(), now);
         conn.listener = Some(at.listener);
+        conn.paths.set_home(at.tuple.local);
         let mut ctx = self.shared.ctx(now);
         let subflow = conn.new_subflow(&mut ctx, at.path, at.tuple, Opens::Connection);
         conn.accept_subflow(&mut ctx, subflow, syn);
@@ -198,7 +199,8 @@ impl Stack {
         };
         let max = self.shared.config.max_subflows.min(MAX_SUBFLOWS);
         self.with(now, id, |conn, ctx| {
-            if !conn.is_open() || conn.subflows.len() >= max {
+            let denied = ctx.config.deny_join_initial && conn.paths.home() == Some(tuple.local);
+            if !conn.is_open() || conn.subflows.len() >= max || denied {
                 return false;
             }
             let opens = Opens::Join {
@@ -207,7 +209,7 @@ impl Stack {
             };
             let mut subflow = conn.new_subflow(ctx, path, tuple, opens);
             subflow.peer_backup = backup;
-            subflow.address_id = address_id;
+            subflow.peer_id = address_id;
             conn.accept_subflow(ctx, subflow, tcp);
             true
         })

@@ -226,8 +226,8 @@ fn a_wrong_checksum_on_the_only_subflow() {
     recv!(s, 30, ack(1, 11).opt(fail));
     assert_eq!(fell_back(&s), Some(FallbackCause::BadChecksum));
     let counted = s.stack.stats().fallbacks;
-    let counts = FallbackCause::ALL.map(|cause| counted.of(cause));
-    assert_eq!(counts, [0, 0, 0, 0, 0, 0, 1, 0]);
+    assert_eq!(counted[FallbackCause::BadChecksum as usize], 1);
+    assert_eq!(counted.iter().sum::<u64>(), 1);
     assert_eq!(s.read(), b"goodBadend");
     // The peer has not heard of it yet.
     send!(s, 31, checked(10, "more"));

@@ -40,7 +40,8 @@ fn begin(s: &mut Script, at: i32, backup: bool) -> u32 {
     };
     let expected = join_hmac((s.key.unwrap(), PEER_KEY), (nonce, NONCE));
     assert_eq!(hmac.to_be_bytes(), expected[..8]);
-    assert_eq!(got.raw.unwrap()[..3], [30, 16, 0x10]);
+    // Our own id: it is the address of the initial subflow.
+    assert_eq!(got.raw.unwrap()[..4], [30, 16, 0x10, 0]);
     nonce
 }
 

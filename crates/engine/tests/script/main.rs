@@ -6,6 +6,7 @@
 
 #[macro_use]
 mod harness;
+mod addresses;
 mod beside;
 mod capable;
 mod checksum;

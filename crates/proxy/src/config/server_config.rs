@@ -30,6 +30,9 @@ pub struct ServerConfig {
     pub listen: Vec<IpAddr>,
     /// TCP port.
     pub port: u16,
+    /// Boxes are told of the addresses they did not come to (ADD_ADDR, RFC 8684 section 3.4.1), and
+    /// join there too.
+    pub announce: bool,
     /// Who may use it; at least one.
     pub users: Vec<UserConfig>,
     /// Destinations that are reachable though they are local to this server.
@@ -194,6 +197,7 @@ impl ServerConfig {
             name: raw.name.unwrap_or_else(|| "server".to_owned()),
             listen: raw.listen.into_inner().0.into_iter().map(|a| a.0).collect(),
             port: raw.port.map_or(DEFAULT_PORT, Spanned::into_inner),
+            announce: raw.announce,
             users: check_users(&src, raw.user)?,
             allow: raw.allow.nets(),
             deny: raw.deny.nets(),
@@ -238,6 +242,8 @@ struct Raw {
     name: Option<String>,
     listen: Spanned<OneOrMany<Address>>,
     port: Option<Spanned<u16>>,
+    #[serde(default)]
+    announce: bool,
     #[serde(default)]
     user: Option<Spanned<OneOrMany<RawUser>>>,
     #[serde(default)]

@@ -1,5 +1,6 @@
 //! Two hosts joined by a link for each path.
 
+mod addresses;
 mod checksum;
 mod faults;
 mod hostile;
