@@ -598,11 +598,7 @@ impl Connection {
                 break;
             }
             let refused = match &mut self.subflows[i].rcv.held {
-                None => self
-                    .rcv
-                    .buf
-                    .insert(data, piece, ctx.pool)
-                    .map(|done| done.refused),
+                None => self.rcv.insert(data, piece, ctx.pool),
                 Some(held) => {
                     let room = self.rcv.buf.max_offset().saturating_sub(data).min(len) as usize;
                     let done = held.insert(at, &piece[..room], ctx.pool);
