@@ -211,6 +211,11 @@ pub struct ConnStats {
     pub recv_window: u64,
     /// Bytes received behind a hole in the stream (those behind a hole of their subflow included).
     pub out_of_order: u64,
+    /// Bytes of the stream that came although they were here already: copies, and what was sent again
+    /// on another subflow.
+    pub duplicate: u64,
+    /// Mappings carry checksums (RFC 8684 section 3.3.1).
+    pub checksum: bool,
     /// What is known of the size of the flow.
     pub flow_size: FlowSize,
     /// How urgent writes are that name no class.

@@ -120,7 +120,7 @@ impl Connection {
         let mut done = 0;
         for part in held.slices() {
             let part = &part[..part.len().min(len - done)];
-            self.rcv.buf.insert(data + done as u64, part, ctx.pool)?;
+            self.rcv.insert(data + done as u64, part, ctx.pool)?;
             done += part.len();
         }
         held.consume(len, ctx.pool);

@@ -15,7 +15,7 @@ use super::keys::Keys;
 use super::signal::Signals;
 use super::subflow::{Phase, ResetKind, Subflow};
 use super::window::WindowSize;
-use crate::buffer::{BLOCK_SIZE, Pool, RangeSet, RecvBuffer, SendBuffer};
+use crate::buffer::{BLOCK_SIZE, InsertError, Pool, RangeSet, RecvBuffer, SendBuffer};
 use crate::event::{CloseReason, SubflowCloseReason};
 use crate::path::{Blackholes, Claims, Path, PathManager, Records};
 use crate::stats::{ConnStats, PathStats};
@@ -196,9 +196,19 @@ pub(crate) struct RecvSide {
     pub edge: u64,
     /// `Readable` was reported and nothing read since.
     pub signalled: bool,
+    /// Bytes that came although they were here.
+    pub duplicate: u64,
 }
 
 impl RecvSide {
+    /// Stores `data`, whose first byte is byte `at` of the stream; returns how many bytes at its end lie
+    /// beyond the window.
+    pub fn insert(&mut self, at: u64, data: &[u8], pool: &mut Pool) -> Result<usize, InsertError> {
+        let done = self.buf.insert(at, data, pool)?;
+        self.duplicate += (data.len() - done.refused) as u64 - done.new_bytes;
+        Ok(done.refused)
+    }
+
     /// Whether everything the peer will ever send is here.
     pub fn complete(&self) -> bool {
         self.fin == Some(self.buf.rcv_nxt())
@@ -333,6 +343,7 @@ impl Connection {
                 fin: None,
                 edge: 0,
                 signalled: false,
+                duplicate: 0,
             },
             farewell: None,
             live: Liveness::default(),

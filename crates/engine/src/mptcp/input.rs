@@ -263,7 +263,9 @@ impl Connection {
         let lost = snd.traffic.bytes_lost;
         if snd.on_ack(ctx.now, ack, &sacks, echo, &siblings) {
             subflow.stale = false;
+            subflow.judge_sizes(ctx.now);
         }
+        let snd = &mut subflow.snd;
         let window = u64::from(tcp.window) << subflow.agreed.peer_shift;
         if bare && !advanced && says_nothing(tcp) && snd.is_duplicate(ack, window) {
             snd.on_dup_ack(ctx.now);
@@ -596,11 +598,7 @@ impl Connection {
                 break;
             }
             let refused = match &mut self.subflows[i].rcv.held {
-                None => self
-                    .rcv
-                    .buf
-                    .insert(data, piece, ctx.pool)
-                    .map(|done| done.refused),
+                None => self.rcv.insert(data, piece, ctx.pool),
                 Some(held) => {
                     let room = self.rcv.buf.max_offset().saturating_sub(data).min(len) as usize;
                     let done = held.insert(at, &piece[..room], ctx.pool);

@@ -376,6 +376,7 @@ impl Connection {
         self.widen_dsn();
         self.live.waiting_since.get_or_insert(ctx.now);
         self.live.last_payload = ctx.now;
+        self.subflows[i].try_larger(ctx.now, range.end - range.start);
         let mut map = Mapping {
             data: range.start,
             sub: self.subflows[i].snd.nxt,
@@ -488,6 +489,8 @@ impl Connection {
             Body::None => 0,
             Body::Data(range) => (range.end - range.start) as usize,
         };
+        let tries_size = subflow.snd.tries_size(seq, payload_len as u64);
+        let whole = payload_len <= mss as usize || tries_size;
         let header_len = tcp::HEADER_LEN + options_len;
         let ip = ip::Repr {
             src: subflow.tuple.local.ip(),
@@ -512,11 +515,7 @@ impl Connection {
             ip_len,
             header_len,
             body,
-            gso_size: if payload_len > mss as usize {
-                mss as u16
-            } else {
-                0
-            },
+            gso_size: if whole { 0 } else { mss as u16 },
         }
     }
 

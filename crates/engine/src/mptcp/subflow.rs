@@ -12,6 +12,7 @@ use crate::event::SubflowCloseReason;
 use crate::path::Records;
 use crate::strategy::{Copies, SubflowView};
 use crate::tcp::FourTuple;
+use crate::tcp::path_mtu::PathMtu;
 use crate::tcp::receive::{AckDue, Receiver};
 use crate::tcp::send::Sender;
 use crate::{Config, PathId, PathRecord, SubflowId, Urgency};
@@ -145,7 +146,9 @@ pub(crate) struct Subflow {
     remembered: Remembered,
     /// First difference of our timestamps from the millisecond clock.
     ts_base: u32,
-    pmtu: u32,
+    mtu: PathMtu,
+    /// Size of the packet that tries whether larger ones pass.
+    trying: u32,
     peer_mss: u32,
     /// Bytes of options of a data segment.
     data_options: usize,
@@ -196,7 +199,8 @@ impl Subflow {
             penalised_until: Instant::ZERO,
             remembered: Remembered::default(),
             ts_base: seeds.1,
-            pmtu: pmtu.max(min_pmtu(&tuple)),
+            mtu: PathMtu::new(pmtu, min_pmtu(&tuple)),
+            trying: 0,
             peer_mss: 536,
             data_options: TYPICAL_OPTIONS,
         };
@@ -211,13 +215,18 @@ impl Subflow {
 
     /// The MSS option of our SYN (RFC 6691: options not counted).
     pub fn announced_mss(&self) -> u16 {
-        announced_mss(self.pmtu, &self.tuple)
+        announced_mss(self.mtu.get(), &self.tuple)
     }
 
     /// Payload bytes of one packet with `options` bytes of options.
     pub fn max_payload(&self, options: usize) -> u32 {
+        self.payload_of(self.mtu.get(), options)
+    }
+
+    /// The same of a packet of `size` bytes, if the peer takes such.
+    fn payload_of(&self, size: u32, options: usize) -> u32 {
         let fixed = self.ip_header() + 20;
-        let segment = (self.pmtu - fixed).min(self.peer_mss.max(MIN_PMTU - fixed));
+        let segment = (size - fixed).min(self.peer_mss.max(MIN_PMTU - fixed));
         segment - options as u32
     }
 
@@ -253,15 +262,51 @@ impl Subflow {
 
     fn refresh_mss(&mut self) {
         self.snd.set_mss(self.max_payload(self.data_options));
+        let small = self.mtu.smaller();
+        let small = small.map(|size| u64::from(self.payload_of(size, self.data_options)));
+        // Where the peer takes no more than that anyway, nothing is large.
+        self.snd
+            .set_small(small.filter(|small| *small < u64::from(self.snd.mss())));
     }
 
     /// The network reported that packets over `mtu` bytes do not pass (RFC 1191, 8201).
     pub fn on_packet_too_big(&mut self, now: Instant, mtu: u32) {
-        let mtu = mtu.max(min_pmtu(&self.tuple));
-        if mtu < self.pmtu {
-            self.pmtu = mtu;
+        if self.mtu.on_report(now, mtu) {
             self.refresh_mss();
             self.snd.revive(now);
+        }
+    }
+
+    /// Draws conclusions from what arrived and what was lost, by size (RFC 8899).
+    pub fn judge_sizes(&mut self, now: Instant) {
+        let verdict = self.snd.size_verdict();
+        if let Some(arrived) = verdict {
+            self.mtu.on_result(now, self.trying, arrived);
+        }
+        let vanish = self.snd.sees_black_hole() && self.mtu.on_black_hole(now);
+        if verdict.is_some() || vanish {
+            self.refresh_mss();
+        }
+    }
+
+    /// Payload of a packet that is to try now whether larger ones pass.
+    pub fn larger_payload(&self, now: Instant) -> Option<u64> {
+        let size = self.mtu.due(now).filter(|_| self.snd.may_try_size())?;
+        let payload = u64::from(self.payload_of(size, self.data_options));
+        (payload > u64::from(self.snd.mss()) && payload <= self.snd.cwnd_room()).then_some(payload)
+    }
+
+    /// The next `len` bytes of payload are such a packet, if they are enough to tell and not too many.
+    pub fn try_larger(&mut self, now: Instant, len: u64) {
+        let tells = u64::from(self.snd.mss()) < len;
+        if self
+            .larger_payload(now)
+            .is_some_and(|most| tells && len <= most)
+        {
+            let (fixed, options) = (self.ip_header() + 20, self.data_options as u32);
+            self.trying = len as u32 + options + fixed;
+            self.mtu.on_try();
+            self.snd.try_size(len);
         }
     }
 

@@ -202,7 +202,9 @@ impl Connection {
         let subflow = &mut self.subflows[i];
         let ts = subflow.ts_now(ctx.now);
         let lost = subflow.snd.traffic.bytes_lost;
-        match subflow.snd.on_timeout(ctx.now, ts) {
+        let expired = subflow.snd.on_timeout(ctx.now, ts);
+        subflow.judge_sizes(ctx.now);
+        match expired {
             Some(Expired::Rto) => {
                 subflow.stale = true;
                 if !alone {

@@ -87,6 +87,8 @@ impl Sent {
 pub(crate) struct Delivered {
     /// Bytes newly delivered.
     pub bytes: u64,
+    /// Most of them next to each other in one record.
+    pub largest: u64,
     /// The most recently sent of the delivered records (RFC 8985 section 6.2, step 2).
     pub newest: Option<Newest>,
     /// When the most recently sent record that was never retransmitted had been sent.
@@ -156,6 +158,7 @@ impl Scoreboard {
 
     fn note(&mut self, record: &Sent, out: &mut Delivered) {
         out.bytes += record.len();
+        out.largest = out.largest.max(record.len());
         if !record.fin {
             self.arrived.push(record.data());
         }

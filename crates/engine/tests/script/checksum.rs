@@ -225,6 +225,9 @@ fn a_wrong_checksum_on_the_only_subflow() {
     let fail = MptcpOption::Fail { dsn };
     recv!(s, 30, ack(1, 11).opt(fail));
     assert_eq!(fell_back(&s), Some(FallbackCause::BadChecksum));
+    let counted = s.stack.stats().fallbacks;
+    assert_eq!(counted[FallbackCause::BadChecksum as usize], 1);
+    assert_eq!(counted.iter().sum::<u64>(), 1);
     assert_eq!(s.read(), b"goodBadend");
     // The peer has not heard of it yet.
     send!(s, 31, checked(10, "more"));

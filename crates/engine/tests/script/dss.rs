@@ -160,6 +160,7 @@ fn data_that_comes_twice_is_read_once() {
     send!(s, 21, data(11, 1, bytes(5, 15)).dss(dack(0).map(5, 11, 10)));
     recv!(s, 21, ack(1, 21).dss(dack(15)));
     assert_eq!(s.read(), bytes(0, 15));
+    assert_eq!(s.stack.conn_stats(s.id()).unwrap().duplicate, 5);
 }
 
 /// Reassembly at the data level: the subflow is complete, the stream is not.

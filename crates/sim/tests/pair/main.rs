@@ -6,6 +6,7 @@ mod faults;
 mod hostile;
 mod log;
 mod middlebox;
+mod mtu;
 mod oracles;
 mod support;
 mod traffic;
