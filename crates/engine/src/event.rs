@@ -122,6 +122,8 @@ pub enum SubflowCloseReason {
     PathRemoved,
     /// Authentication or protocol failure.
     PeerMisbehaved,
+    /// A DSS checksum was wrong, here or at the peer: something on the path changes the payload.
+    BadChecksum,
 }
 
 /// Why MPTCP is not in use; one counter each (RFC 8684 section 3.7).
@@ -133,12 +135,22 @@ pub enum FallbackCause {
     PeerSynPlain,
     /// No MP_CAPABLE, or an unusable one, in the SYN/ACK.
     PeerSynAckPlain,
+    /// Only a SYN without MP_CAPABLE was answered: the network drops those that have it, or did so
+    /// lately.
+    SynsDropped,
     /// No MP_CAPABLE in the third ACK or first data.
     ThirdAckPlain,
     /// Data, or an acknowledgement of data, without DSS at the start of the connection.
     DataPlain,
     /// The peer said so, by the infinite mapping.
     PeerFellBack,
-    /// The peer requires DSS checksums.
-    ChecksumRequired,
+    /// A DSS checksum was wrong on the only subflow: something on the path changes the payload.
+    BadChecksum,
+    /// The peer found one wrong (MP_FAIL).
+    PeerBadChecksum,
+}
+
+impl FallbackCause {
+    /// How many there are.
+    pub const COUNT: usize = FallbackCause::PeerBadChecksum as usize + 1;
 }

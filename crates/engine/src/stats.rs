@@ -6,7 +6,7 @@ use core::time::Duration;
 use braid_wire::Dsn64;
 
 use crate::strategy::FlowSize;
-use crate::{PathId, SubflowId, Urgency};
+use crate::{FallbackCause, PathId, SubflowId, Urgency};
 
 /// Counters of a stack since its start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -22,12 +22,17 @@ pub struct StackStats {
     /// Segments for no connection here; those for an address of ours are answered by RST, within
     /// a bound.
     pub strays: u64,
-    /// SYNs dropped because a bound of [`crate::Config`] was reached.
+    /// SYNs dropped because a bound of [`crate::Config`] was reached, or too many answers waited.
     pub syns_dropped: u64,
+    /// SYNs answered without keeping anything of them ([`crate::Config::max_half_open`]).
+    pub syn_cookies: u64,
     /// MP_JOINs refused: unknown token, or the bound on subflows.
     pub joins_refused: u64,
     /// SYNs with MP_JOIN sent, repeated ones included.
     pub join_syns: u64,
+    /// Connections that fell back, by cause: [`FallbackCause::NotRequested`], which is no fallback, and
+    /// so on in order.
+    pub fallbacks: [u64; FallbackCause::COUNT],
 }
 
 /// What was sent on a subflow, or on all subflows a connection had on a path. A packet is a segment
@@ -206,6 +211,11 @@ pub struct ConnStats {
     pub recv_window: u64,
     /// Bytes received behind a hole in the stream (those behind a hole of their subflow included).
     pub out_of_order: u64,
+    /// Bytes of the stream that came although they were here already: copies, and what was sent again
+    /// on another subflow.
+    pub duplicate: u64,
+    /// Mappings carry checksums (RFC 8684 section 3.3.1).
+    pub checksum: bool,
     /// What is known of the size of the flow.
     pub flow_size: FlowSize,
     /// How urgent writes are that name no class.

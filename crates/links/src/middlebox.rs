@@ -6,6 +6,7 @@
 //! before stays so; what cuts or joins packets leaves corrupted ones as they are.
 
 mod merge;
+mod narrow;
 mod nat;
 mod options;
 mod segment;
@@ -19,6 +20,7 @@ use std::collections::VecDeque;
 use braid_wire::Instant;
 
 pub use merge::{Keep, Merge};
+pub use narrow::Narrow;
 pub use nat::{Nat, NatConfig, NatCounters};
 pub use options::{Edit, OptionEdit, Scope, Target};
 pub use sequence::SequenceShift;

@@ -76,6 +76,7 @@ fn listen(config: ServerConfig, connections: u32, args: &PeerArgs) -> Result<(),
             addresses: config.listen.clone(),
             port: config.port,
             anywhere: true,
+            announce: config.announce,
         },
     };
     let mut announced = Ok(());

@@ -211,6 +211,11 @@ impl Bed {
         self.host(host).interfaces[0].address6.into()
     }
 
+    /// The IPv6 address of a host on its interface number `index`.
+    pub fn v6_of(&self, host: &str, index: usize) -> IpAddr {
+        self.host(host).interfaces[index].address6.into()
+    }
+
     fn host(&self, host: &str) -> &HostLayout {
         self.testbed.layout().host(host).expect("a known host")
     }

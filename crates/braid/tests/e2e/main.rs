@@ -2,6 +2,7 @@
 //! network namespaces, emulated links; and the engine against the kernel's Multipath TCP. Run by `make test`, or some of them by
 //! `scripts/with-net.sh cargo test -p braid --test e2e -- --ignored --test-threads=1 NAME`.
 
+mod addresses;
 mod bad_input;
 mod bed;
 mod browser;

@@ -152,10 +152,12 @@ impl Connection {
 
     /// Sends up to `most` bytes that were never sent before.
     fn send_new(&mut self, ctx: &mut Ctx<'_>, i: usize, most: u64) -> Option<Outgoing> {
-        let mss = u64::from(self.subflows[i].snd.mss());
+        let subflow = &self.subflows[i];
+        let mss = u64::from(subflow.snd.mss());
+        let larger = subflow.larger_payload(ctx.now);
         let run = self.snd.buf.next_run();
         let mut len = run.min(self.snd.peer_window()).min(most);
-        if len < run && len > mss {
+        if len < run && len > mss && larger != Some(len) {
             len -= len % mss;
         }
         // Silly-window avoidance (RFC 9293 section 3.8.6.2.1).
@@ -205,9 +207,10 @@ impl Connection {
     /// Most bytes of one send on subflow `i` now: window, pacing burst, device.
     fn chunk(&self, ctx: &Ctx<'_>, i: usize) -> u64 {
         let subflow = &self.subflows[i];
-        subflow
-            .room(ctx.now)
-            .min(subflow.snd.burst())
-            .min(max_payload_total(subflow, ctx))
+        let most = match subflow.larger_payload(ctx.now) {
+            Some(larger) => larger,
+            None => max_payload_total(subflow, ctx),
+        };
+        subflow.room(ctx.now).min(subflow.snd.burst()).min(most)
     }
 }

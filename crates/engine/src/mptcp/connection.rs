@@ -4,7 +4,7 @@ use core::ops::Range;
 use std::collections::VecDeque;
 use std::io::{IoSlice, IoSliceMut};
 
-use braid_wire::mptcp::ResetReason;
+use braid_wire::mptcp::{CapableFlags, ResetReason};
 use braid_wire::{Dsn64, Instant, Rng};
 use foldhash::SharedSeed;
 use foldhash::fast::SeedableRandomState;
@@ -12,11 +12,12 @@ use hashbrown::HashMap;
 
 use super::flight::Flight;
 use super::keys::Keys;
+use super::signal::Signals;
 use super::subflow::{Phase, ResetKind, Subflow};
 use super::window::WindowSize;
-use crate::buffer::{BLOCK_SIZE, Pool, RangeSet, RecvBuffer, SendBuffer};
+use crate::buffer::{BLOCK_SIZE, InsertError, Pool, RangeSet, RecvBuffer, SendBuffer};
 use crate::event::{CloseReason, SubflowCloseReason};
-use crate::path::{Claims, Path, PathManager, Records};
+use crate::path::{Blackholes, Claims, Path, PathManager, Records};
 use crate::stats::{ConnStats, PathStats};
 use crate::strategy::{FlowSize, Strategy, StrategyEvent};
 use crate::tcp::FourTuple;
@@ -60,6 +61,7 @@ pub(crate) struct Ctx<'a> {
     pub paths: &'a [Path],
     pub records: &'a mut Records,
     pub claims: &'a mut Claims,
+    pub blackholes: &'a mut Blackholes,
     pub pool: &'a mut Pool,
     pub rng: &'a mut Rng,
     pub events: &'a mut VecDeque<Event>,
@@ -83,10 +85,10 @@ impl Ctx<'_> {
 /// Which protocol the connection speaks, with what each state knows.
 #[derive(Debug)]
 pub(crate) enum Mode {
-    /// SYN with MP_CAPABLE sent.
-    Opening { local: Keys },
-    /// SYN/ACK with MP_CAPABLE sent.
-    Accepting { local: Keys },
+    /// SYN with MP_CAPABLE sent; `checksum` says that it requires checksums.
+    Opening { local: Keys, checksum: bool },
+    /// SYN/ACK with MP_CAPABLE sent; one of the two SYNs requires checksums if `checksum` says so.
+    Accepting { local: Keys, checksum: bool },
     /// MPTCP.
     Mptcp(Mptcp),
     /// Regular TCP: by choice, or fallen back.
@@ -98,10 +100,12 @@ pub(crate) enum Mode {
 pub(crate) struct Mptcp {
     pub local: Keys,
     pub remote: Keys,
+    /// Ours.
+    pub flags: CapableFlags,
     /// The opener has seen a DATA_ACK, or the listener the third ACK: fully established.
     pub confirmed: bool,
-    /// C flag: no subflows to the address and port of the initial one.
-    pub deny_join: bool,
+    /// Mappings carry checksums both ways (RFC 8684 section 3.3.1).
+    pub checksum: bool,
     /// The peer sends 8-byte DSNs and so is owed 8-byte DATA_ACKs (RFC 8684 section 3.3.1).
     pub wide_ack: bool,
     /// This side is fast enough to owe 8-byte DSNs.
@@ -192,9 +196,19 @@ pub(crate) struct RecvSide {
     pub edge: u64,
     /// `Readable` was reported and nothing read since.
     pub signalled: bool,
+    /// Bytes that came although they were here.
+    pub duplicate: u64,
 }
 
 impl RecvSide {
+    /// Stores `data`, whose first byte is byte `at` of the stream; returns how many bytes at its end lie
+    /// beyond the window.
+    pub fn insert(&mut self, at: u64, data: &[u8], pool: &mut Pool) -> Result<usize, InsertError> {
+        let done = self.buf.insert(at, data, pool)?;
+        self.duplicate += (data.len() - done.refused) as u64 - done.new_bytes;
+        Ok(done.refused)
+    }
+
     /// Whether everything the peer will ever send is here.
     pub fn complete(&self) -> bool {
         self.fin == Some(self.buf.rcv_nxt())
@@ -231,8 +245,11 @@ pub(crate) enum Life {
 pub(crate) struct Farewell {
     pub idsn: Dsn64,
     pub wide: bool,
+    pub checksum: bool,
     /// Told until the peer acknowledges more of the subflow than this, so something that told it.
     pub until: u64,
+    /// What MP_FAIL says, and how often it still does unless it is answered (section 3.7).
+    pub fail: Option<(Dsn64, u32)>,
 }
 
 /// Waiting for a sign of life.
@@ -282,6 +299,8 @@ pub(crate) struct Connection {
     pub farewell: Option<Farewell>,
     pub live: Liveness,
     pub paths: PathManager,
+    /// What the peer is to be told beside the data.
+    pub signals: Signals,
     /// Earliest entry of this connection in the stack's timer heap.
     pub scheduled: Option<Instant>,
     /// In the stack's queue of connections that wait for memory.
@@ -324,10 +343,12 @@ impl Connection {
                 fin: None,
                 edge: 0,
                 signalled: false,
+                duplicate: 0,
             },
             farewell: None,
             live: Liveness::default(),
             paths,
+            signals: Signals::default(),
             scheduled: None,
             starved: false,
             close_reason: None,
@@ -393,7 +414,8 @@ impl Connection {
     /// data (an acknowledgement, a probe, a handshake, an end), or data that is sent again.
     pub fn next_urgency(&self, now: Instant) -> Option<Urgency> {
         let urgency = self.snd.buf.most_urgent();
-        urgency.filter(|_| !self.subflows.iter().any(|s| s.owes(now)))
+        let owes = self.signals.are_due(now) || self.subflows.iter().any(|s| s.owes(now));
+        urgency.filter(|_| !owes)
     }
 
     /// Registers a subflow and its 4-tuple.
@@ -469,6 +491,7 @@ impl Connection {
         self.rcv.buf.consume(n, ctx.pool);
         let max = ctx.config.recv_buffer as u64;
         self.rcv.window.on_read(ctx.now, n as u64, max);
+        self.pass_checked(ctx);
         self.update_window(ctx);
         self.finish_if_done(ctx);
         Ok(n)
@@ -627,6 +650,9 @@ impl Connection {
             self.rcv.fin = None;
         }
         self.rcv.buf.clear(ctx.pool);
+        for subflow in &mut self.subflows {
+            subflow.rcv.drop_held(ctx.pool);
+        }
         if let Mode::Mptcp(m) = &self.mode {
             ctx.demux.tokens.remove(&m.local.token);
         }

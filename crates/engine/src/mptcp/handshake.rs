@@ -13,6 +13,7 @@ use super::flight::Slot;
 use super::keys::{Keys, hmac64, hmac160, join_hmac};
 use super::subflow::{Opens, Phase, ResetKind, Subflow};
 use crate::event::{CloseReason, SubflowCloseReason};
+use crate::path::Target;
 use crate::strategy::StrategyEvent;
 use crate::tcp::FourTuple;
 use crate::tcp::receive::Receiver;
@@ -21,13 +22,15 @@ use crate::{ApiError, Config, Event, FallbackCause, PathId, SubflowId, Urgency};
 /// Longest delay before a handshake segment is repeated.
 const MAX_SYN_RTO: Duration = Duration::from_secs(8);
 
-/// Our flags: HMAC-SHA256, no checksums.
-pub(crate) const FLAGS: CapableFlags = CapableFlags {
-    checksum_required: false,
-    extensibility: false,
-    deny_join_initial: false,
-    hmac_sha256: true,
-};
+/// Our flags: HMAC-SHA256, checksums where they are required, and whether the peer may join where it
+/// connected to.
+pub(crate) const fn flags(config: &Config, checksum: bool) -> CapableFlags {
+    CapableFlags {
+        checksum_required: checksum,
+        deny_join_initial: config.deny_join_initial,
+        ..CapableFlags::DEFAULT_OFFER
+    }
+}
 
 /// The shift that lets `recv_buffer` be announced in 16 bits (RFC 7323 section 2.3).
 pub(crate) fn window_shift(config: &Config) -> u8 {
@@ -64,22 +67,29 @@ pub(crate) fn join(tcp: &tcp::Repr) -> Option<Join> {
 }
 
 impl Connection {
-    /// Opens a subflow on `path`: the initial one, or a join.
-    pub fn open_subflow(&mut self, ctx: &mut Ctx<'_>, path: PathId) -> Result<(), ApiError> {
-        let config = &ctx
-            .paths
-            .get(usize::from(path.0))
-            .ok_or(ApiError::NoUsablePath)?
-            .config;
-        let initial = matches!(self.mode, Mode::Opening { .. } | Mode::Tcp);
-        let (local, remote) = self.paths.ends(config, initial)?;
+    /// Opens the initial subflow on `path`.
+    pub fn open_initial(&mut self, ctx: &mut Ctx<'_>, path: PathId) -> Result<(), ApiError> {
+        let config = ctx.paths.get(usize::from(path.0)).map(|path| &path.config);
+        let (local, remote) = self.paths.ends(config.ok_or(ApiError::NoUsablePath)?)?;
         let tuple = free_tuple(ctx, local, remote)?;
-        let opens = match &self.mode {
-            Mode::Mptcp(_) => Opens::Join {
-                local_nonce: ctx.rng.u32(),
-                remote_nonce: 0,
-            },
-            _ => Opens::Connection,
+        self.paths.set_home(tuple.local);
+        let mut subflow = self.new_subflow(ctx, path, tuple, Opens::Connection);
+        let (peer, path) = subflow.link();
+        subflow.asks_plainly = ctx.blackholes.swallow(ctx.now, peer, path);
+        self.add_subflow(ctx, subflow);
+        Ok(())
+    }
+
+    /// Opens a further subflow.
+    pub fn open_join(&mut self, ctx: &mut Ctx<'_>, target: Target) -> Result<(), ApiError> {
+        let (path, remote) = target;
+        let config = ctx.paths.get(usize::from(path.0)).map(|path| &path.config);
+        let own = config.and_then(|config| config.towards([remote]));
+        let (own, _) = own.ok_or(ApiError::NoUsablePath)?;
+        let tuple = free_tuple(ctx, SocketAddr::new(own, 0), remote)?;
+        let opens = Opens::Join {
+            local_nonce: ctx.rng.u32(),
+            remote_nonce: 0,
         };
         let subflow = self.new_subflow(ctx, path, tuple, opens);
         self.add_subflow(ctx, subflow);
@@ -102,12 +112,7 @@ impl Connection {
         subflow.slot = Slot::free(self.subflows.iter().map(|s| s.slot));
         subflow.opens = opens;
         subflow.backup = config.backup;
-        // Address ID 0 is the address of the initial subflow (RFC 8684 section 3.2).
-        subflow.address_id = if opens == Opens::Connection {
-            0
-        } else {
-            path.0 + 1
-        };
+        subflow.own_id = self.paths.own_id(path, tuple.local.ip());
         subflow.opened_at = ctx.now;
         subflow.handshake_at = Some(ctx.now);
         if self.urgency == Urgency::LEAST {
@@ -166,20 +171,21 @@ impl Connection {
 
     fn on_syn_ack(&mut self, ctx: &mut Ctx<'_>, i: usize, tcp: &tcp::Repr) {
         self.settle_on(i);
-        if let Mode::Opening { local } = self.mode {
+        if let Mode::Opening { local, checksum } = self.mode {
             match capable(tcp) {
                 Some(Capable::SynAck {
                     version,
                     flags,
                     sender_key,
                 }) if usable(version, flags) => {
-                    if flags.checksum_required {
-                        self.fall_back(ctx, FallbackCause::ChecksumRequired);
-                    } else {
-                        self.begin_mptcp(ctx, local, sender_key, flags.deny_join_initial, false);
-                    }
+                    // Either side may require checksums (section 3.1).
+                    let ours = self::flags(ctx.config, checksum || flags.checksum_required);
+                    let (peer, path) = self.subflows[i].link();
+                    ctx.blackholes.clear(peer, path);
+                    let mptcp = Mptcp::new(local, Keys::from_key(sender_key), ours);
+                    self.begin_mptcp(ctx, mptcp, flags.deny_join_initial);
                 }
-                _ => self.fall_back(ctx, FallbackCause::PeerSynAckPlain),
+                _ => self.on_plain_syn_ack(ctx, i),
             }
         }
         self.subflows[i].rcv.ack_now();
@@ -189,24 +195,26 @@ impl Connection {
         ctx.events.push_back(Event::Connected { conn: self.id });
     }
 
+    /// The SYN/ACK has no MP_CAPABLE. Where the SYN had none either, because others that had were not
+    /// answered, the network is taken to drop them (RFC 8684 section 3.7).
+    fn on_plain_syn_ack(&mut self, ctx: &mut Ctx<'_>, i: usize) {
+        let subflow = &self.subflows[i];
+        if !subflow.asks_plainly {
+            self.fall_back(ctx, FallbackCause::PeerSynAckPlain);
+            return;
+        }
+        let (peer, path) = subflow.link();
+        ctx.blackholes.note(ctx.now, peer, path);
+        self.fall_back(ctx, FallbackCause::SynsDropped);
+    }
+
     /// Both keys are known. The token is registered: joins are taken from here on.
-    fn begin_mptcp(
-        &mut self,
-        ctx: &mut Ctx<'_>,
-        local: Keys,
-        remote_key: u64,
-        deny_join: bool,
-        confirmed: bool,
-    ) {
-        ctx.demux.tokens.insert(local.token, self.id);
-        self.mode = Mode::Mptcp(Mptcp {
-            local,
-            remote: Keys::from_key(remote_key),
-            confirmed,
-            deny_join,
-            wide_ack: false,
-            wide_dsn: false,
-        });
+    fn begin_mptcp(&mut self, ctx: &mut Ctx<'_>, mptcp: Mptcp, deny_join: bool) {
+        ctx.demux.tokens.insert(mptcp.local.token, self.id);
+        if deny_join {
+            self.paths.deny_initial();
+        }
+        self.mode = Mode::Mptcp(mptcp);
     }
 
     /// The data-level window of the initial subflow's handshake; not scaled on a SYN.
@@ -229,11 +237,12 @@ impl Connection {
         let genuine = match join(tcp) {
             Some(Join::SynAck {
                 backup,
+                address_id,
                 hmac,
                 nonce,
-                ..
             }) => {
                 subflow.peer_backup = backup;
+                subflow.peer_id = address_id;
                 subflow.opens = Opens::Join {
                     local_nonce,
                     remote_nonce: nonce,
@@ -339,6 +348,7 @@ impl Connection {
         if matches!(self.life, Life::Opening { .. }) {
             self.life = Life::Open;
             self.take_initial_window(i, tcp.window);
+            self.announce_addresses(ctx);
             if let Some(listener) = self.listener {
                 ctx.events.push_back(Event::Accepted {
                     conn: self.id,
@@ -354,7 +364,7 @@ impl Connection {
     /// The opener echoes our key, or the connection falls back. Returns whether the handshake is
     /// through.
     fn confirm_capable(&mut self, ctx: &mut Ctx<'_>, tcp: &tcp::Repr) -> bool {
-        let Mode::Accepting { local } = self.mode else {
+        let Mode::Accepting { local, checksum } = self.mode else {
             return true;
         };
         match capable(tcp) {
@@ -371,11 +381,12 @@ impl Connection {
                     ..
                 },
             ) if receiver_key == local.key => {
-                if flags.checksum_required {
-                    self.fall_back(ctx, FallbackCause::ChecksumRequired);
-                } else {
-                    self.begin_mptcp(ctx, local, sender_key, flags.deny_join_initial, true);
-                }
+                let ours = self::flags(ctx.config, checksum || flags.checksum_required);
+                let mptcp = Mptcp {
+                    confirmed: true,
+                    ..Mptcp::new(local, Keys::from_key(sender_key), ours)
+                };
+                self.begin_mptcp(ctx, mptcp, flags.deny_join_initial);
                 true
             }
             // A later segment overtook the one with the keys: that one will come again.
@@ -429,7 +440,7 @@ impl Connection {
         );
         Some(MptcpOption::Join(Join::SynAck {
             backup: subflow.backup,
-            address_id: subflow.address_id,
+            address_id: subflow.own_id,
             hmac: hmac64(&hmac),
             nonce: local_nonce,
         }))
@@ -444,6 +455,7 @@ impl Connection {
         subflow.second_at = None;
         self.live.last_heard = ctx.now;
         self.live.last_payload = ctx.now;
+        self.check_mappings(ctx, i);
         self.size_segments();
         if self.is_ended() {
             // A join that was under way when the connection ended: nobody waits for it any more.
@@ -463,16 +475,18 @@ impl Connection {
         });
     }
 
-    /// MP_CAPABLE of our SYN or SYN/ACK.
-    pub(super) fn capable_option(&self, phase: Phase) -> Option<MptcpOption> {
-        let capable = match (&self.mode, phase) {
-            (Mode::Opening { .. }, Phase::SynSent) => Capable::Syn {
+    /// MP_CAPABLE of the SYN or SYN/ACK of `subflow`.
+    pub(super) fn capable_option(&self, config: &Config, subflow: &Subflow) -> Option<MptcpOption> {
+        let capable = match (&self.mode, subflow.phase) {
+            (Mode::Opening { checksum, .. }, Phase::SynSent) if !subflow.asks_plainly => {
+                Capable::Syn {
+                    version: VERSION,
+                    flags: flags(config, *checksum),
+                }
+            }
+            (Mode::Accepting { local, checksum }, Phase::SynReceived) => Capable::SynAck {
                 version: VERSION,
-                flags: FLAGS,
-            },
-            (Mode::Accepting { local }, Phase::SynReceived) => Capable::SynAck {
-                version: VERSION,
-                flags: FLAGS,
+                flags: flags(config, *checksum),
                 sender_key: local.key,
             },
             _ => return None,
@@ -488,7 +502,7 @@ impl Connection {
         };
         Some(MptcpOption::Join(Join::Syn {
             backup: subflow.backup,
-            address_id: subflow.address_id,
+            address_id: subflow.own_id,
             token: mptcp.remote.token,
             nonce: local_nonce,
         }))

@@ -1,5 +1,8 @@
 //! Keys, tokens and authentication (RFC 8684 sections 3.1, 3.2).
 
+use core::net::IpAddr;
+
+use braid_wire::mptcp::AddAddr;
 use braid_wire::{Dsn64, Rng};
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::{Digest, Sha256};
@@ -40,16 +43,37 @@ impl Keys {
     }
 }
 
-/// HMAC-SHA256 of MP_JOIN: the message is both nonces, the key both keys, the sender's first.
-pub(crate) fn join_hmac(sender: (u64, u32), receiver: (u64, u32)) -> [u8; 32] {
+/// HMAC-SHA256 with both keys, the sender's first.
+fn keyed(sender: u64, receiver: u64) -> Hmac<Sha256> {
     // HMAC pads a key shorter than its block of 64 bytes with zeros.
     let mut key = [0; 64];
-    key[..8].copy_from_slice(&sender.0.to_be_bytes());
-    key[8..16].copy_from_slice(&receiver.0.to_be_bytes());
-    let mut mac = Hmac::<Sha256>::new(&key.into());
+    key[..8].copy_from_slice(&sender.to_be_bytes());
+    key[8..16].copy_from_slice(&receiver.to_be_bytes());
+    Hmac::<Sha256>::new(&key.into())
+}
+
+/// The HMAC of MP_JOIN: the message is both nonces, the sender's first.
+pub(crate) fn join_hmac(sender: (u64, u32), receiver: (u64, u32)) -> [u8; 32] {
+    let mut mac = keyed(sender.0, receiver.0);
     mac.update(&sender.1.to_be_bytes());
     mac.update(&receiver.1.to_be_bytes());
     mac.finalize().into_bytes().into()
+}
+
+/// The HMAC of ADD_ADDR, the rightmost 64 bits: the message is id, address and port, the port 0
+/// where the option has none (RFC 8684 section 3.4.1). `keys` are the sender's and the receiver's.
+pub(crate) fn announcement_hmac(keys: (u64, u64), add: &AddAddr) -> u64 {
+    let mut mac = keyed(keys.0, keys.1);
+    mac.update(&[add.address_id]);
+    match add.addr {
+        IpAddr::V4(addr) => mac.update(&addr.octets()),
+        IpAddr::V6(addr) => mac.update(&addr.octets()),
+    }
+    mac.update(&add.port.unwrap_or(0).to_be_bytes());
+    let hmac: [u8; 32] = mac.finalize().into_bytes().into();
+    let mut tail = [0; 8];
+    tail.copy_from_slice(&hmac[24..]);
+    u64::from_be_bytes(tail)
 }
 
 /// The leftmost 64 bits, as a SYN/ACK carries them.

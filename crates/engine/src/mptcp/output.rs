@@ -8,8 +8,9 @@ use braid_wire::mptcp::{Capable, Dss, MptcpOption, ResetReason};
 use braid_wire::tcp::{self, Flags, Options};
 use braid_wire::{Instant, Seq32};
 
+use super::checksum::MAX_CHECKED_MAPPING;
 use super::connection::{Connection, Ctx, Mode, SendFin};
-use super::handshake::{FLAGS, repeat_at, window_shift};
+use super::handshake::{repeat_at, window_shift};
 use super::subflow::{Opens, Phase, ResetKind, Subflow};
 use crate::event::SubflowCloseReason;
 use crate::tcp::FourTuple;
@@ -19,6 +20,8 @@ use crate::{PathId, SegmentKind, SubflowId};
 
 /// Most payload of one mapping: its length field has 16 bits and counts DATA_FIN.
 const MAX_MAPPING: u64 = u16::MAX as u64 - 1;
+/// SYNs with MP_CAPABLE that may go unanswered.
+const CAPABLE_SYNS: u32 = 2;
 /// Hop limit of everything sent.
 const HOP_LIMIT: u8 = 64;
 /// Most subflows shown to a strategy at once.
@@ -57,6 +60,9 @@ impl Connection {
             if let Some(packet) = self.poll_subflow(ctx, i) {
                 return Some(packet);
             }
+        }
+        if let Some(packet) = self.poll_signal(ctx) {
+            return Some(packet);
         }
         if self.is_open() {
             let data = self.poll_data(ctx).or_else(|| self.poll_data_fin(ctx));
@@ -128,6 +134,7 @@ impl Connection {
         if subflow.handshake_at.is_none_or(|at| at > ctx.now) {
             return None;
         }
+        subflow.asks_plainly |= subflow.handshake_tries >= CAPABLE_SYNS;
         subflow.handshake_tries += 1;
         let rto = subflow.snd.rtt.rto();
         subflow.handshake_at = Some(repeat_at(ctx.now, subflow.handshake_tries, rto));
@@ -156,7 +163,7 @@ impl Connection {
             });
         }
         let mptcp = match (subflow.opens, answer) {
-            (Opens::Connection, _) => self.capable_option(phase),
+            (Opens::Connection, _) => self.capable_option(ctx.config, subflow),
             (Opens::Join { .. }, false) => self.join_syn(subflow),
             (Opens::Join { .. }, true) => self.join_syn_ack(subflow),
         };
@@ -175,7 +182,7 @@ impl Connection {
         out
     }
 
-    fn send_reset(&mut self, ctx: &mut Ctx<'_>, i: usize) -> Option<Outgoing> {
+    pub(super) fn send_reset(&mut self, ctx: &mut Ctx<'_>, i: usize) -> Option<Outgoing> {
         let subflow = &mut self.subflows[i];
         subflow.phase = Phase::Closed;
         let kind = subflow
@@ -201,6 +208,7 @@ impl Connection {
                     ),
                     reason,
                 },
+                ResetKind::Fail(dsn) => MptcpOption::Fail { dsn },
             });
         }
         Some(self.emit(ctx, i, seq, Flags::RST | Flags::ACK, options, Body::None))
@@ -230,12 +238,14 @@ impl Connection {
         }
         let i = self.subflow_for_signal(self.live.fin_tries)?;
         self.note_data_fin(ctx.now, i);
-        let map = Mapping {
+        let mut map = Mapping {
             data: self.snd.buf.end(),
             sub: 0,
             len: 0,
             fin: true,
+            checksum: None,
         };
+        map.checksum = self.checksum_of(&map);
         let mut options = Options {
             timestamps: self.subflows[i].timestamps(ctx.now),
             ..Options::default()
@@ -281,6 +291,7 @@ impl Connection {
             sub: 0,
             len: 0,
             fin: false,
+            checksum: None,
         };
         let seq = subflow.snd.nxt;
         subflow.snd.on_new(ctx.now, none, true);
@@ -304,6 +315,7 @@ impl Connection {
 
     fn send_ack(&mut self, ctx: &mut Ctx<'_>, i: usize) -> Option<Outgoing> {
         let mut options = self.ack_options(ctx, i);
+        options.mptcp.extend(self.take_fail());
         let subflow = &mut self.subflows[i];
         if subflow.agreed.sack {
             let room = (tcp::MAX_OPTIONS_LEN - options.len()).saturating_sub(4) / 8;
@@ -326,7 +338,7 @@ impl Connection {
             // The third ACK, until it is known to have arrived.
             Mode::Mptcp(m) if !m.confirmed && subflow.opens == Opens::Connection => {
                 Some(MptcpOption::Capable(Capable::Ack {
-                    flags: FLAGS,
+                    flags: m.flags,
                     sender_key: m.local.key,
                     receiver_key: m.remote.key,
                 }))
@@ -341,7 +353,7 @@ impl Connection {
     /// A segment from below the window: whoever is there must acknowledge (RFC 9293 section 3.8.4).
     /// It carries no byte: a receiver that acknowledged our last mapping but dropped its data could
     /// place that byte by it.
-    fn send_probe(&mut self, ctx: &mut Ctx<'_>, i: usize) -> Outgoing {
+    pub(super) fn send_probe(&mut self, ctx: &mut Ctx<'_>, i: usize) -> Outgoing {
         let options = self.ack_options(ctx, i);
         let seq = self.subflows[i].snd.una.saturating_sub(1);
         self.emit(ctx, i, seq, Flags::ACK, options, Body::None)
@@ -364,14 +376,16 @@ impl Connection {
         self.widen_dsn();
         self.live.waiting_since.get_or_insert(ctx.now);
         self.live.last_payload = ctx.now;
-        let snd = &mut self.subflows[i].snd;
-        let map = Mapping {
+        self.subflows[i].try_larger(ctx.now, range.end - range.start);
+        let mut map = Mapping {
             data: range.start,
-            sub: snd.nxt,
+            sub: self.subflows[i].snd.nxt,
             len: (range.end - range.start) as u32,
             fin,
+            checksum: None,
         };
-        let sent = snd.on_new(ctx.now, map, false);
+        map.checksum = self.checksum_of(&map);
+        let sent = self.subflows[i].snd.on_new(ctx.now, map, false);
         if self.mptcp().is_some() {
             let subflow = &self.subflows[i];
             let flight = &mut self.snd.flight;
@@ -398,7 +412,7 @@ impl Connection {
         if let Mode::Mptcp(m) = &self.mode {
             let first = !m.confirmed && sent.map.data == 0 && sent.map.sub == 1;
             options.mptcp.push(if first {
-                m.capable_data(sent.map.len as u16)
+                m.capable_data(&sent.map)
             } else {
                 let dss: Dss = self.dss(m, Some(&sent.map));
                 MptcpOption::Dss(dss)
@@ -443,7 +457,7 @@ impl Connection {
     }
 
     /// Writes the header of a segment into the scratch buffer.
-    fn emit(
+    pub(super) fn emit(
         &mut self,
         ctx: &mut Ctx<'_>,
         i: usize,
@@ -475,6 +489,8 @@ impl Connection {
             Body::None => 0,
             Body::Data(range) => (range.end - range.start) as usize,
         };
+        let tries_size = subflow.snd.tries_size(seq, payload_len as u64);
+        let whole = payload_len <= mss as usize || tries_size;
         let header_len = tcp::HEADER_LEN + options_len;
         let ip = ip::Repr {
             src: subflow.tuple.local.ip(),
@@ -499,11 +515,7 @@ impl Connection {
             ip_len,
             header_len,
             body,
-            gso_size: if payload_len > mss as usize {
-                mss as u16
-            } else {
-                0
-            },
+            gso_size: if whole { 0 } else { mss as u16 },
         }
     }
 
@@ -530,8 +542,12 @@ pub(super) fn max_payload_total(subflow: &Subflow, ctx: &Ctx<'_>) -> u64 {
         return mss;
     }
     let headers = 40 + 20 + tcp::MAX_OPTIONS_LEN as u64;
+    let most = match subflow.rcv.checks() {
+        true => MAX_CHECKED_MAPPING,
+        false => MAX_MAPPING,
+    };
     let room = (ctx.config.max_transmit as u64)
         .saturating_sub(headers)
-        .min(MAX_MAPPING);
+        .min(most);
     (room - room % mss).max(mss)
 }

@@ -1,12 +1,10 @@
 //! A connection's subflows come and go as its path manager and its strategy have it.
 
-use core::time::Duration;
-
 use super::connection::{Connection, Ctx, Mode};
 use super::flight::MAX_SUBFLOWS;
 use super::subflow::{Opens, Phase, Subflow};
 use crate::event::SubflowCloseReason;
-use crate::path::{Situation, ThirdAck};
+use crate::path::{Failure, Situation, Target, ThirdAck};
 use crate::strategy::{FirstSubflow, OpenView, StrategyEvent};
 use crate::tcp::receive::AckDue;
 use crate::{ApiError, Event, PathId, Protocol};
@@ -18,7 +16,7 @@ impl Connection {
     /// Prepares the first SYN.
     pub fn open(&mut self, ctx: &mut Ctx<'_>) -> Result<(), ApiError> {
         let path = self.choose_opening(ctx, None);
-        self.open_subflow(ctx, path.ok_or(ApiError::NoUsablePath)?)?;
+        self.open_initial(ctx, path.ok_or(ApiError::NoUsablePath)?)?;
         let situation = self.situation(ctx);
         if let Some(first) = self.subflows.last_mut() {
             let patience = self.paths.patience(&*self.strategy, first.path, &situation);
@@ -51,7 +49,7 @@ impl Connection {
             .filter(|opening| self.opening().all(|s| s.path != opening.path));
         if let Some(opening) = opening {
             // Where that fails the first still runs.
-            let _ = self.open_subflow(ctx, opening.path);
+            let _ = self.open_initial(ctx, opening.path);
         }
     }
 
@@ -59,6 +57,7 @@ impl Connection {
     /// answer to them finds no subflow and is reset.
     pub(super) fn settle_on(&mut self, i: usize) {
         let chosen = self.subflows[i].id;
+        self.paths.set_home(self.subflows[i].tuple.local);
         for subflow in &mut self.subflows {
             let beside = subflow.phase == Phase::SynSent && subflow.opens == Opens::Connection;
             if beside && subflow.id != chosen {
@@ -75,7 +74,7 @@ impl Connection {
             return;
         };
         let tries = self.subflows[i].handshake_tries;
-        if self.open_subflow(ctx, next).is_ok() {
+        if self.open_initial(ctx, next).is_ok() {
             // A late answer to the first SYN finds no subflow and is reset.
             self.subflows[i].close(SubflowCloseReason::TimedOut);
             if let Some(new) = self.subflows.last_mut() {
@@ -92,6 +91,7 @@ impl Connection {
         let plain = unanswered.is_some() && matches!(self.mode, Mode::Tcp);
         self.mode = match opening.protocol {
             Protocol::Mptcp if !plain => Mode::Opening {
+                checksum: ctx.config.checksum,
                 local: ctx.fresh_keys(),
             },
             _ => Mode::Tcp,
@@ -110,7 +110,8 @@ impl Connection {
             third_ack,
             paths: ctx.paths,
             records: ctx.records,
-            in_use: self.lasting().map(|s| s.path).take(MAX_SUBFLOWS).collect(),
+            blackholes: ctx.blackholes,
+            in_use: self.targets().take(MAX_SUBFLOWS).collect(),
             view: OpenView {
                 now: ctx.now,
                 paths: &[],
@@ -141,41 +142,36 @@ impl Connection {
             && self.has_room_for_a_subflow(ctx)
             && self.is_open()
             && !self.is_ending()
-            && self.mptcp().is_some_and(|m| !m.deny_join)
+            && self.mptcp().is_some()
     }
 
-    /// Whether a path to the peer has no subflow; cheaper than to look at the whole situation.
-    fn lacks_subflow(&self, ctx: &Ctx<'_>) -> bool {
-        let has = |n: usize| self.lasting().any(|s| usize::from(s.path.0) == n);
-        let mut paths = ctx.paths.iter().enumerate();
-        paths.any(|(n, path)| !has(n) && self.paths.reaches(path))
-    }
-
-    /// Subflows that need no other beside them on their path. One that the peer left in the middle
-    /// of its stream is replaced while it still is of use.
-    fn lasting(&self) -> impl Iterator<Item = &Subflow> {
+    /// Subflows that need no other in their place. One that the peer left in the middle of its
+    /// stream is replaced while it still is of use.
+    fn targets(&self) -> impl Iterator<Item = Target> + Clone {
         let left = |s: &Subflow| s.rcv.finished() && self.rcv.fin.is_none();
-        self.subflows
-            .iter()
-            .filter(move |s| s.is_alive() && !left(s))
+        let lasting = self.subflows.iter();
+        let lasting = lasting.filter(move |s| s.is_alive() && !left(s));
+        lasting.map(|s| (s.path, s.tuple.remote))
     }
 
     /// Opens what is due, and plans what comes after it. Returns whether anything was opened.
     pub(super) fn join_paths(&mut self, ctx: &mut Ctx<'_>) -> bool {
         let mut opened = false;
         loop {
-            if !self.can_join(ctx) || !self.lacks_subflow(ctx) {
+            if !self.can_join(ctx) || !self.paths.lacks(ctx.paths, self.targets()) {
                 self.paths.rest();
                 return opened;
             }
             let situation = self.situation(ctx);
             self.paths.plan(&mut *self.strategy, &situation);
-            let Some(path) = self.paths.take_due(ctx.now) else {
+            let Some(target) = self.paths.take_due(ctx.now) else {
                 return opened;
             };
-            match self.open_subflow(ctx, path) {
+            match self.open_join(ctx, target) {
                 Ok(()) => opened = true,
-                Err(_) => self.paths.on_failure(ctx.now, path, Duration::ZERO),
+                Err(_) => {
+                    self.paths.on_failure(ctx.now, target, Failure::Unanswered);
+                }
             }
         }
     }
@@ -198,13 +194,16 @@ impl Connection {
         // One that another SYN came before says nothing of its path.
         let unneeded = !worked && subflow.close_reason == SubflowCloseReason::Finished;
         if subflow.active && !unneeded {
-            let lived = match worked {
-                true => ctx.now.saturating_since(subflow.opened_at),
-                false => Duration::ZERO,
+            let established = subflow.established_at > subflow.opened_at;
+            let failure = match subflow.close_reason {
+                _ if established => Failure::Broke(ctx.now.saturating_since(subflow.opened_at)),
+                SubflowCloseReason::Reset | SubflowCloseReason::PeerMisbehaved => Failure::Refused,
+                _ => Failure::Unanswered,
             };
+            let target = (subflow.path, subflow.tuple.remote);
             match self.mptcp().is_some_and(|m| !m.confirmed) {
                 true => self.paths.on_early_refusal(subflow.path),
-                false => self.paths.on_failure(ctx.now, subflow.path, lived),
+                false => self.paths.on_failure(ctx.now, target, failure),
             }
         }
         if worked {
@@ -242,6 +241,9 @@ impl Connection {
         }
         if up {
             self.paths.retry_now(path);
+            self.announce_return(ctx, path);
+        } else {
+            self.withdraw_path(ctx, path);
         }
     }
 
@@ -255,7 +257,7 @@ impl Connection {
     }
 
     /// The path is not to be used any more, though it works.
-    pub fn leave_path(&mut self, path: PathId) {
+    pub fn leave_path(&mut self, ctx: &Ctx<'_>, path: PathId) {
         // Before it is confirmed the connection hangs on this subflow.
         if !self.mptcp().is_some_and(|m| m.confirmed) {
             return;
@@ -266,5 +268,6 @@ impl Connection {
                 _ => subflow.fin_wanted = true,
             }
         }
+        self.withdraw_path(ctx, path);
     }
 }

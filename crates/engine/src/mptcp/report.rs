@@ -53,6 +53,8 @@ impl Connection {
             rcv_read: self.rcv.buf.next(),
             recv_window: self.rcv.edge.saturating_sub(self.rcv.buf.rcv_nxt()),
             out_of_order: self.rcv.buf.out_of_order_bytes(),
+            duplicate: self.rcv.duplicate,
+            checksum: self.mptcp().is_some_and(|m| m.checksum),
             flow_size: self.flow_size,
             urgency: self.urgency,
             strategy: self.strategy.name(),

@@ -12,6 +12,7 @@ use crate::event::SubflowCloseReason;
 use crate::path::Records;
 use crate::strategy::{Copies, SubflowView};
 use crate::tcp::FourTuple;
+use crate::tcp::path_mtu::PathMtu;
 use crate::tcp::receive::{AckDue, Receiver};
 use crate::tcp::send::Sender;
 use crate::{Config, PathId, PathRecord, SubflowId, Urgency};
@@ -66,6 +67,8 @@ pub(crate) enum ResetKind {
     FastClose,
     /// This subflow alone ends (MP_TCPRST).
     Subflow(braid_wire::mptcp::ResetReason),
+    /// The same because the checksum of the mapping that starts here is wrong (MP_FAIL).
+    Fail(braid_wire::Dsn64),
 }
 
 /// Parameters both sides agreed on in the SYNs.
@@ -96,7 +99,9 @@ pub(crate) struct Subflow {
     pub opens: Opens,
     /// Opened from here.
     pub active: bool,
-    pub address_id: u8,
+    /// Ids of both its addresses (RFC 8684 section 3.2): ours, and the peer's.
+    pub own_id: u8,
+    pub peer_id: u8,
     pub snd: Sender,
     pub rcv: Receiver,
     pub agreed: Negotiated,
@@ -110,6 +115,9 @@ pub(crate) struct Subflow {
     /// When the handshake segment is repeated, and how often it was.
     pub handshake_at: Option<Instant>,
     pub handshake_tries: u32,
+    /// Its SYN goes without MP_CAPABLE: the network seems to drop those that have it (RFC 8684
+    /// section 3.7).
+    pub asks_plainly: bool,
     /// When a second SYN is to leave beside this one, on another path.
     pub second_at: Option<Instant>,
     /// Potentially failed: timed out, or its link is down.
@@ -138,7 +146,9 @@ pub(crate) struct Subflow {
     remembered: Remembered,
     /// First difference of our timestamps from the millisecond clock.
     ts_base: u32,
-    pmtu: u32,
+    mtu: PathMtu,
+    /// Size of the packet that tries whether larger ones pass.
+    trying: u32,
     peer_mss: u32,
     /// Bytes of options of a data segment.
     data_options: usize,
@@ -160,7 +170,8 @@ impl Subflow {
             phase: Phase::SynSent,
             opens: Opens::Connection,
             active: true,
-            address_id: 0,
+            own_id: 0,
+            peer_id: 0,
             snd: Sender::new(Seq32(seeds.0), 1, config),
             rcv: Receiver::new(Seq32(0), config.delayed_ack),
             agreed: Negotiated::default(),
@@ -171,6 +182,7 @@ impl Subflow {
             established_at: Instant::ZERO,
             handshake_at: None,
             handshake_tries: 0,
+            asks_plainly: false,
             second_at: None,
             stale: false,
             reset: None,
@@ -187,7 +199,8 @@ impl Subflow {
             penalised_until: Instant::ZERO,
             remembered: Remembered::default(),
             ts_base: seeds.1,
-            pmtu: pmtu.max(min_pmtu(&tuple)),
+            mtu: PathMtu::new(pmtu, min_pmtu(&tuple)),
+            trying: 0,
             peer_mss: 536,
             data_options: TYPICAL_OPTIONS,
         };
@@ -197,18 +210,23 @@ impl Subflow {
     }
 
     fn ip_header(&self) -> u32 {
-        if self.tuple.local.is_ipv4() { 20 } else { 40 }
+        ip_header(&self.tuple)
     }
 
     /// The MSS option of our SYN (RFC 6691: options not counted).
     pub fn announced_mss(&self) -> u16 {
-        u16::try_from(self.pmtu - self.ip_header() - 20).unwrap_or(u16::MAX)
+        announced_mss(self.mtu.get(), &self.tuple)
     }
 
     /// Payload bytes of one packet with `options` bytes of options.
     pub fn max_payload(&self, options: usize) -> u32 {
+        self.payload_of(self.mtu.get(), options)
+    }
+
+    /// The same of a packet of `size` bytes, if the peer takes such.
+    fn payload_of(&self, size: u32, options: usize) -> u32 {
         let fixed = self.ip_header() + 20;
-        let segment = (self.pmtu - fixed).min(self.peer_mss.max(MIN_PMTU - fixed));
+        let segment = (size - fixed).min(self.peer_mss.max(MIN_PMTU - fixed));
         segment - options as u32
     }
 
@@ -244,15 +262,51 @@ impl Subflow {
 
     fn refresh_mss(&mut self) {
         self.snd.set_mss(self.max_payload(self.data_options));
+        let small = self.mtu.smaller();
+        let small = small.map(|size| u64::from(self.payload_of(size, self.data_options)));
+        // Where the peer takes no more than that anyway, nothing is large.
+        self.snd
+            .set_small(small.filter(|small| *small < u64::from(self.snd.mss())));
     }
 
     /// The network reported that packets over `mtu` bytes do not pass (RFC 1191, 8201).
     pub fn on_packet_too_big(&mut self, now: Instant, mtu: u32) {
-        let mtu = mtu.max(min_pmtu(&self.tuple));
-        if mtu < self.pmtu {
-            self.pmtu = mtu;
+        if self.mtu.on_report(now, mtu) {
             self.refresh_mss();
             self.snd.revive(now);
+        }
+    }
+
+    /// Draws conclusions from what arrived and what was lost, by size (RFC 8899).
+    pub fn judge_sizes(&mut self, now: Instant) {
+        let verdict = self.snd.size_verdict();
+        if let Some(arrived) = verdict {
+            self.mtu.on_result(now, self.trying, arrived);
+        }
+        let vanish = self.snd.sees_black_hole() && self.mtu.on_black_hole(now);
+        if verdict.is_some() || vanish {
+            self.refresh_mss();
+        }
+    }
+
+    /// Payload of a packet that is to try now whether larger ones pass.
+    pub fn larger_payload(&self, now: Instant) -> Option<u64> {
+        let size = self.mtu.due(now).filter(|_| self.snd.may_try_size())?;
+        let payload = u64::from(self.payload_of(size, self.data_options));
+        (payload > u64::from(self.snd.mss()) && payload <= self.snd.cwnd_room()).then_some(payload)
+    }
+
+    /// The next `len` bytes of payload are such a packet, if they are enough to tell and not too many.
+    pub fn try_larger(&mut self, now: Instant, len: u64) {
+        let tells = u64::from(self.snd.mss()) < len;
+        if self
+            .larger_payload(now)
+            .is_some_and(|most| tells && len <= most)
+        {
+            let (fixed, options) = (self.ip_header() + 20, self.data_options as u32);
+            self.trying = len as u32 + options + fixed;
+            self.mtu.on_try();
+            self.snd.try_size(len);
         }
     }
 
@@ -280,6 +334,15 @@ impl Subflow {
             value: self.ts_now(now),
             echo: self.rcv.echo_once.unwrap_or(self.rcv.ts_recent),
         })
+    }
+
+    /// Takes up the numbers of a SYN/ACK that left before there was any state. Only a timestamp tells
+    /// how long ago that was.
+    pub fn resume(&mut self, iss: Seq32, ts_base: u32) {
+        self.snd.iss = iss;
+        self.ts_base = ts_base;
+        self.opened_at = Instant::ZERO;
+        self.handshake_tries = 2;
     }
 
     /// Whether the handshake is through and the connection may rely on it.
@@ -459,6 +522,16 @@ impl Subflow {
         };
         Instant::earliest([self.handshake_at, self.second_at, pacing, ack, send])
     }
+}
+
+/// The MSS option of a SYN where packets have up to `mtu` bytes (RFC 6691: options not counted).
+pub(crate) fn announced_mss(mtu: u32, tuple: &FourTuple) -> u16 {
+    let payload = mtu.max(min_pmtu(tuple)) - ip_header(tuple) - 20;
+    u16::try_from(payload).unwrap_or(u16::MAX)
+}
+
+fn ip_header(tuple: &FourTuple) -> u32 {
+    if tuple.local.is_ipv4() { 20 } else { 40 }
 }
 
 fn min_pmtu(tuple: &FourTuple) -> u32 {

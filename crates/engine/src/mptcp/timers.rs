@@ -13,8 +13,12 @@ use crate::tcp::send::Expired;
 
 /// SYN/ACKs sent before a half-open subflow is dropped, and SYNs of a join before it is given up.
 const MAX_TRIES: u32 = 5;
-/// A path that timed out is probed at least this often while other paths carry the data.
+/// A path that timed out is probed at least this often while other paths carry the data, or as often
+/// as its timeout without backoff where that is longer.
 const DEAD_PATH_PROBE: Duration = Duration::from_millis(200);
+/// The same where all of several paths timed out, so that data arrives within a second when one of
+/// them comes back.
+const ALL_DARK_PROBE: Duration = Duration::from_millis(800);
 /// Silence after which a connection that moved data lately asks for a sign of life.
 const KEEPALIVE_BUSY: Duration = Duration::from_secs(10);
 /// The same for an idle one.
@@ -58,6 +62,7 @@ impl Connection {
             opening,
             lost,
             self.paths.next_at(),
+            self.signals.next_at(),
             keepalive,
             self.live.stall_at,
             self.live.ask_at,
@@ -190,21 +195,27 @@ impl Connection {
         if !self.subflows[i].is_established() {
             return;
         }
-        let others = self
-            .subflows
-            .iter()
-            .enumerate()
-            .any(|(n, s)| n != i && s.can_carry() && !s.stale);
+        let siblings = self.subflows.iter().enumerate();
+        let mut siblings = siblings.filter(|(n, s)| *n != i && s.can_carry());
+        let alone = siblings.clone().next().is_none();
+        let others = siblings.any(|(_, s)| !s.stale);
         let subflow = &mut self.subflows[i];
         let ts = subflow.ts_now(ctx.now);
         let lost = subflow.snd.traffic.bytes_lost;
-        match subflow.snd.on_timeout(ctx.now, ts) {
+        let expired = subflow.snd.on_timeout(ctx.now, ts);
+        subflow.judge_sizes(ctx.now);
+        match expired {
             Some(Expired::Rto) => {
                 subflow.stale = true;
-                if others {
-                    subflow
-                        .snd
-                        .cap_rto(ctx.now, DEAD_PATH_PROBE.max(subflow.snd.rtt.rto()));
+                if !alone {
+                    // Not sooner than an answer can be there: the path may only be slow.
+                    let rto = subflow.snd.rtt.rto();
+                    let probe = if others {
+                        DEAD_PATH_PROBE
+                    } else {
+                        ALL_DARK_PROBE
+                    };
+                    subflow.snd.cap_rto(ctx.now, probe.max(rto));
                 }
                 if (others && subflow.is_stuck(ctx.now)) || subflow.is_hopeless(ctx.now) {
                     subflow.begin_reset(

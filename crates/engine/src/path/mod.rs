@@ -1,8 +1,11 @@
 //! The path manager of a connection: where its peer can be reached from here, what was tried, and
 //! what is to be tried next and when. Which paths are wanted the strategy says.
 
+mod attempts;
+mod blackholes;
 mod claim;
 mod record;
+mod remotes;
 
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
@@ -10,18 +13,17 @@ use core::time::Duration;
 use arrayvec::ArrayVec;
 use braid_wire::Instant;
 
+use self::attempts::Attempts;
+use self::remotes::Remotes;
 use crate::strategy::{OpenView, Opening, PathView, Strategy};
 use crate::{ApiError, ConnectOptions, PathConfig, PathId, Protocol};
 
+pub(crate) use attempts::{Failure, Target};
+pub(crate) use blackholes::Blackholes;
 pub(crate) use claim::Claims;
 pub use record::PathRecord;
 pub(crate) use record::Records;
 
-/// First delay after a subflow could not be opened or died; doubles up to [`MAX_DELAY`].
-const MIN_DELAY: Duration = Duration::from_millis(500);
-const MAX_DELAY: Duration = Duration::from_secs(10);
-/// A subflow that lived this long clears its path's record.
-const GOOD_LIFE: Duration = Duration::from_secs(10);
 /// Most paths shown to a strategy: those of higher number are not used.
 const MAX_PATHS: usize = 32;
 
@@ -30,14 +32,17 @@ const MAX_PATHS: usize = 32;
 pub(crate) struct Path {
     pub config: PathConfig,
     pub up: bool,
+    /// Where peers reach it, IPv4 and IPv6, if they are to be told.
+    pub announced: [Option<SocketAddr>; 2],
 }
 
 /// What the path manager looks at when it plans.
 pub(crate) struct Situation<'a> {
     pub paths: &'a [Path],
     pub records: &'a Records,
-    /// Paths that have a subflow, or one that is being opened.
-    pub in_use: ArrayVec<PathId, MAX_PATHS>,
+    pub blackholes: &'a Blackholes,
+    /// Subflows, those that are being opened included.
+    pub in_use: ArrayVec<Target, MAX_PATHS>,
     /// The opener's third ACK, while it is not known to have arrived.
     pub third_ack: Option<ThirdAck>,
     /// As the strategy will see it, without its paths.
@@ -60,19 +65,12 @@ impl ThirdAck {
     }
 }
 
-/// Failures on a path.
-#[derive(Debug, Clone, Copy)]
-struct Attempt {
-    path: PathId,
-    not_before: Instant,
-    delay: Duration,
-}
-
-/// Where a connection's subflows go. The peer's addresses are of one family each.
+/// Where a connection's subflows go.
 #[derive(Debug)]
 pub(crate) struct PathManager {
-    remote: SocketAddr,
-    remote_alt: Option<SocketAddr>,
+    remotes: Remotes,
+    /// Own end of the initial subflow: the address whose id is 0 (RFC 8684 section 3.2).
+    home: Option<SocketAddr>,
     /// Source of the initial subflow, where one was chosen.
     source: Option<SocketAddr>,
     /// Path of the initial subflow, where one was named.
@@ -80,25 +78,24 @@ pub(crate) struct PathManager {
     /// The first SYN leaves there.
     insists: bool,
     protocol: Protocol,
-    /// Paths with failures.
-    attempts: Vec<Attempt>,
+    attempts: Attempts,
     /// Paths on which a join was refused that may have come before the third ACK.
     early: ArrayVec<PathId, MAX_PATHS>,
     /// What is tried next, and when.
-    next: Option<(PathId, Instant)>,
+    next: Option<(Target, Instant)>,
 }
 
 impl PathManager {
     /// Of a connection that `remote` opened.
     pub fn accepted(remote: SocketAddr) -> Self {
         PathManager {
-            remote,
-            remote_alt: None,
+            remotes: Remotes::new(remote, None),
+            home: None,
             source: None,
             asked: None,
             insists: false,
             protocol: Protocol::Mptcp,
-            attempts: Vec::new(),
+            attempts: Attempts::default(),
             early: ArrayVec::new(),
             next: None,
         }
@@ -107,7 +104,7 @@ impl PathManager {
     /// Of a connection that is opened here.
     pub fn opened(options: &ConnectOptions) -> Self {
         PathManager {
-            remote_alt: options.remote_alt,
+            remotes: Remotes::new(options.remote, options.remote_alt),
             source: options.local,
             asked: options.path,
             insists: options.insist,
@@ -118,33 +115,56 @@ impl PathManager {
 
     /// The peer's address, as the connection was opened.
     pub fn remote(&self) -> SocketAddr {
-        self.remote
+        self.remotes.initial()
     }
 
-    /// Both ends of a subflow on `path`; the port of our own is 0 where it may be any. `initial` is
-    /// the one that opens the connection.
-    pub fn ends(
-        &self,
-        path: &PathConfig,
-        initial: bool,
-    ) -> Result<(SocketAddr, SocketAddr), ApiError> {
-        let (own, remote) = self.lead(path).ok_or(ApiError::NoUsablePath)?;
-        let source = self.source.filter(|_| initial);
-        let local = source.unwrap_or(SocketAddr::new(own, 0));
+    /// The connection opens from `local`.
+    pub fn set_home(&mut self, local: SocketAddr) {
+        self.home = Some(local);
+    }
+
+    /// Own end of the initial subflow.
+    pub fn home(&self) -> Option<SocketAddr> {
+        self.home
+    }
+
+    /// The id of an address of ours: 0 is that of the initial subflow, the others are numbered by
+    /// path and family (RFC 8684 section 3.2).
+    pub fn own_id(&self, path: PathId, addr: IpAddr) -> u8 {
+        match self.home.is_some_and(|home| home.ip() == addr) {
+            true => 0,
+            false => path
+                .0
+                .wrapping_mul(2)
+                .wrapping_add(1 + u8::from(addr.is_ipv6())),
+        }
+    }
+
+    /// Both ends of the subflow on `path` that opens the connection; the port of our own is 0 where
+    /// it may be any.
+    pub fn ends(&self, path: &PathConfig) -> Result<(SocketAddr, SocketAddr), ApiError> {
+        let (own, remote) = path
+            .towards(self.remotes.known())
+            .ok_or(ApiError::NoUsablePath)?;
+        let local = self.source.unwrap_or(SocketAddr::new(own, 0));
         match local.is_ipv4() == remote.is_ipv4() {
             true => Ok((local, remote)),
             false => Err(ApiError::NoUsablePath),
         }
     }
 
-    /// The path's own address, and the peer's that goes with it.
-    fn lead(&self, path: &PathConfig) -> Option<(IpAddr, SocketAddr)> {
-        path.towards([Some(self.remote), self.remote_alt].into_iter().flatten())
-    }
-
     /// Whether a subflow can be opened on `path`.
     pub fn reaches(&self, path: &Path) -> bool {
-        path.up && self.lead(&path.config).is_some()
+        path.up && path.config.towards(self.remotes.joinable()).is_some()
+    }
+
+    /// Whether a subflow is missing: a path has none, or an address that the peer announced.
+    /// Cheaper than to look at the whole situation.
+    pub fn lacks(&self, paths: &[Path], in_use: impl Iterator<Item = Target> + Clone) -> bool {
+        let mut free = (0..).map(PathId).zip(paths);
+        let mut announced = self.remotes.announced();
+        free.any(|(id, path)| in_use.clone().all(|(at, _)| at != id) && self.reaches(path))
+            || announced.any(|remote| in_use.clone().all(|(_, to)| to != remote))
     }
 
     /// The initial subflow stays on the path it was opened on.
@@ -169,7 +189,11 @@ impl PathManager {
         if unanswered.is_some() && self.is_pinned() {
             return None;
         }
-        let paths = self.show(situation);
+        let mut paths = self.show(situation);
+        let swallowed = |path: &PathView| self.is_swallowed(path.id, situation);
+        if !paths.iter().all(swallowed) {
+            paths.retain(|path| !swallowed(path));
+        }
         let view = OpenView {
             paths: &paths,
             asked: self
@@ -183,6 +207,14 @@ impl PathManager {
             opening.protocol = Protocol::Tcp;
         }
         (unanswered != Some(opening.path)).then_some(opening)
+    }
+
+    /// Whether the network there was found to drop SYNs with MP_CAPABLE.
+    fn is_swallowed(&self, path: PathId, situation: &Situation<'_>) -> bool {
+        let (now, paths) = (situation.view.now, situation.paths);
+        let config = paths.get(usize::from(path.0)).map(|path| path.config);
+        let peer = config.and_then(|config| config.towards(self.remotes.known()));
+        peer.is_some_and(|(_, peer)| situation.blackholes.swallow(now, peer.ip(), path))
     }
 
     /// How long the SYN on `path` may go unanswered before another one leaves beside it.
@@ -211,9 +243,10 @@ impl PathManager {
             .map(|(id, path)| PathView {
                 id,
                 backup: path.config.backup,
-                in_use: situation.in_use.contains(&id),
-                record: self
-                    .lead(&path.config)
+                in_use: situation.in_use.iter().any(|(used, _)| *used == id),
+                record: path
+                    .config
+                    .towards(self.remotes.joinable())
                     .and_then(|(_, peer)| situation.records.get(peer.ip(), id)),
             })
             .collect()
@@ -226,16 +259,49 @@ impl PathManager {
             paths: &paths,
             ..situation.view
         };
-        let early = &self.early;
-        let waits = |id| situation.third_ack.is_some() && early.contains(&id);
-        let free = paths.iter().filter(|p| !p.in_use && !waits(p.id));
-        let wanted = free.filter_map(|path| {
-            let wanted = strategy.join(&view, path)?;
-            let lead = situation.third_ack.map(|ack| ack.lead(path));
-            let at = wanted.max(self.not_before(path.id));
-            Some((path.id, at.max(lead.unwrap_or(at))))
-        });
+        let wanted = self
+            .missing(&paths, situation)
+            .filter_map(|(path, remote)| {
+                let wanted = strategy.join(&view, path)?;
+                let lead = situation.third_ack.map(|ack| ack.lead(path));
+                let target = (path.id, remote);
+                let at = wanted.max(self.attempts.not_before(target)?);
+                Some((target, at.max(lead.unwrap_or(at))))
+            });
         self.next = wanted.min_by_key(|(_, at)| *at);
+    }
+
+    /// Subflows that there may be beside those there are: one on each path that has none, to the
+    /// address that failed least; and one to each announced address that has none, from the path
+    /// that has the fewest.
+    fn missing<'a>(
+        &'a self,
+        paths: &'a [PathView],
+        situation: &'a Situation<'_>,
+    ) -> impl Iterator<Item = (&'a PathView, SocketAddr)> {
+        let waits = |id| situation.third_ack.is_some() && self.early.contains(&id);
+        let may = move |path: &PathView, to: &SocketAddr| {
+            let config = &situation.paths[usize::from(path.id.0)].config;
+            let possible = !waits(path.id) && config.towards([*to]).is_some();
+            possible && self.attempts.not_before((path.id, *to)).is_some()
+        };
+        let free = paths.iter().filter(|path| !path.in_use);
+        let for_paths = free.filter_map(move |path| {
+            let remotes = self.remotes.joinable().filter(|to| may(path, to));
+            let best = remotes.min_by_key(|to| self.attempts.not_before((path.id, *to)));
+            best.map(|to| (path, to))
+        });
+        let used = |to| situation.in_use.iter().any(|(_, used)| *used == to);
+        let announced = self.remotes.announced().filter(move |to| !used(*to));
+        let for_addresses = announced.filter_map(move |to| {
+            let subflows = |path: &&PathView| {
+                let on = situation.in_use.iter().filter(|(id, _)| *id == path.id);
+                on.count()
+            };
+            let from = paths.iter().filter(|path| may(path, &to));
+            from.min_by_key(subflows).map(|path| (path, to))
+        });
+        for_paths.chain(for_addresses)
     }
 
     /// Nothing is to be tried.
@@ -248,41 +314,15 @@ impl PathManager {
         self.next.map(|(_, at)| at)
     }
 
-    /// The path to open a subflow on now, if any; [`Self::plan`] says what comes after it.
-    pub fn take_due(&mut self, now: Instant) -> Option<PathId> {
-        let (path, _) = self.next.take_if(|(_, at)| *at <= now)?;
-        Some(path)
+    /// The subflow to open now, if any; [`Self::plan`] says what comes after it.
+    pub fn take_due(&mut self, now: Instant) -> Option<Target> {
+        let (target, _) = self.next.take_if(|(_, at)| *at <= now)?;
+        Some(target)
     }
 
-    /// When a subflow may be opened on `path`.
-    fn not_before(&self, path: PathId) -> Instant {
-        self.attempts
-            .iter()
-            .find(|a| a.path == path)
-            .map_or(Instant::ZERO, |a| a.not_before)
-    }
-
-    /// A subflow on `path` ended unwanted, after `lived` (zero where it never was established).
-    pub fn on_failure(&mut self, now: Instant, path: PathId, lived: Duration) {
-        if let Some(attempt) = self.attempts.iter_mut().find(|a| a.path == path) {
-            attempt.delay = match lived >= GOOD_LIFE {
-                true => MIN_DELAY,
-                false => (attempt.delay * 2).min(MAX_DELAY),
-            };
-            attempt.not_before = now + attempt.delay;
-            return;
-        }
-        // The first failure of a working path is most often a changed NAT binding: retry at once.
-        let delay = if lived.is_zero() {
-            MIN_DELAY
-        } else {
-            Duration::ZERO
-        };
-        self.attempts.push(Attempt {
-            path,
-            not_before: now + delay,
-            delay: MIN_DELAY,
-        });
+    /// A subflow ended unwanted.
+    pub fn on_failure(&mut self, now: Instant, target: Target, failure: Failure) {
+        self.attempts.on_failure(now, target, failure);
     }
 
     /// A join on `path` was refused before the peer was known to have the third ACK: it is tried
@@ -295,37 +335,26 @@ impl PathManager {
 
     /// The path came up: forget its failures.
     pub fn retry_now(&mut self, path: PathId) {
-        self.attempts.retain(|a| a.path != path);
+        self.attempts.forget_path(path);
     }
-}
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+    /// The peer takes no further subflows at the address it was opened with.
+    pub fn deny_initial(&mut self) {
+        self.remotes.deny_initial();
+    }
 
-    #[test]
-    fn backs_off_and_forgets() {
-        let path = PathId(1);
-        let mut pm = PathManager::accepted(([10, 0, 0, 2], 80).into());
-        let t = Instant::from_millis(1000);
-        assert_eq!(pm.not_before(path), Instant::ZERO);
-        pm.on_failure(t, path, Duration::ZERO);
-        assert_eq!(pm.not_before(path), t + MIN_DELAY);
-        for _ in 0..10 {
-            pm.on_failure(t, path, Duration::ZERO);
+    /// The peer announces an address of its own (RFC 8684 section 3.4.1).
+    pub fn on_announced(&mut self, id: u8, addr: SocketAddr) {
+        if self.remotes.learn(id, addr) {
+            self.attempts.forget_remote(addr);
         }
-        assert_eq!(pm.not_before(path), t + MAX_DELAY);
-        pm.on_failure(t, path, Duration::from_secs(60));
-        assert_eq!(pm.not_before(path), t + MIN_DELAY);
-        pm.retry_now(path);
-        assert_eq!(pm.not_before(path), Instant::ZERO);
     }
 
-    #[test]
-    fn a_working_subflow_is_replaced_at_once() {
-        let mut pm = PathManager::accepted(([10, 0, 0, 2], 80).into());
-        let t = Instant::from_millis(1000);
-        pm.on_failure(t, PathId(0), Duration::from_secs(2));
-        assert_eq!(pm.not_before(PathId(0)), t);
+    /// The peer withdraws its address number `id` (RFC 8684 section 3.4.2): which it is, where that
+    /// is known.
+    pub fn on_withdrawn(&mut self, id: u8) -> Option<SocketAddr> {
+        let addr = self.remotes.forget(id)?;
+        self.attempts.forget_remote(addr);
+        Some(addr)
     }
 }

@@ -1,5 +1,6 @@
 //! All connections of one host.
 
+mod cookies;
 mod ingress;
 mod packet;
 mod ready;
@@ -15,13 +16,14 @@ use std::io::{IoSlice, IoSliceMut};
 use arrayvec::ArrayVec;
 use braid_wire::{Instant, Rng, tcp};
 
+use self::cookies::Cookies;
 use self::ingress::Stray;
 pub use self::packet::{RxMeta, SegmentKind, Transmit, TransmitInfo, TxChecksum};
 use self::ready::Ready;
 use self::table::Table;
 use crate::buffer::{Pool, SEND_SLICES};
 use crate::mptcp::{Body, Connection, Ctx, Demux, Mode, Outgoing};
-use crate::path::{Claims, Path, PathManager, PathRecord, Records};
+use crate::path::{Blackholes, Claims, Path, PathManager, PathRecord, Records};
 use crate::stats::{ConnStats, PathTotals, StackStats, SubflowStats};
 use crate::strategy::{FlowSize, Strategy};
 use crate::tcp::FourTuple;
@@ -45,6 +47,7 @@ struct Shared {
     paths: Vec<Path>,
     records: Records,
     claims: Claims,
+    blackholes: Blackholes,
     pool: Pool,
     rng: Rng,
     events: VecDeque<Event>,
@@ -62,6 +65,7 @@ impl Shared {
             paths: &self.paths,
             records: &mut self.records,
             claims: &mut self.claims,
+            blackholes: &mut self.blackholes,
             pool: &mut self.pool,
             rng: &mut self.rng,
             events: &mut self.events,
@@ -105,6 +109,8 @@ pub struct Stack {
     /// Connections that found the memory used up when they wanted to write.
     starved: VecDeque<ConnId>,
     strays: VecDeque<Stray>,
+    /// Once there were more handshakes than are kept.
+    cookies: Option<Cookies>,
     stats: StackStats,
     /// What connections that are gone moved on each path.
     gone: Vec<PathTotals>,
@@ -129,6 +135,7 @@ impl Stack {
                 pool: Pool::new(config.memory),
                 records: Records::new(config.max_records),
                 claims: Claims::new(config.max_records),
+                blackholes: Blackholes::new(config.max_records),
                 config,
                 paths: Vec::new(),
                 demux: Demux::new(&mut rng),
@@ -144,6 +151,7 @@ impl Stack {
             ready: Ready::default(),
             starved: VecDeque::new(),
             strays: VecDeque::new(),
+            cookies: None,
             stats: StackStats::default(),
             gone: Vec::new(),
             last_closed: None,
@@ -156,6 +164,7 @@ impl Stack {
         self.shared.paths.push(Path {
             config: path,
             up: true,
+            announced: [None; 2],
         });
         self.gone.push(PathTotals::default());
         id
@@ -175,7 +184,30 @@ impl Stack {
     /// stays. [`set_path_up`](Self::set_path_up) brings it back.
     pub fn leave_path(&mut self, now: Instant, path: PathId) {
         if self.change_path(path, false) {
-            self.with_all(now, |conn, _| conn.leave_path(path));
+            self.with_all(now, |conn, ctx| conn.leave_path(ctx, path));
+        }
+    }
+
+    /// Tells peers of connections accepted from now on that they can join at `addr` too (ADD_ADDR, RFC
+    /// 8684 section 3.4.1), which leads to `path`: its own address, or one that is translated to it.
+    /// It replaces what was told of this path and family before.
+    ///
+    /// # Errors
+    /// [`ApiError::NoUsablePath`] where the path has no address of that family.
+    pub fn announce(&mut self, path: PathId, addr: SocketAddr) -> Result<(), ApiError> {
+        let path = self.shared.paths.get_mut(usize::from(path.0));
+        let path = path.ok_or(ApiError::NoUsablePath)?;
+        let (_, addr) = path.config.towards([addr]).ok_or(ApiError::NoUsablePath)?;
+        path.announced[usize::from(addr.is_ipv6())] = Some(addr);
+        Ok(())
+    }
+
+    /// Says whether subflows on `path` are backups, those there are included: their peers are told
+    /// (MP_PRIO, RFC 8684 section 3.3.8), and strategies of this end see it at once.
+    pub fn set_path_backup(&mut self, now: Instant, path: PathId, backup: bool) {
+        if let Some(known) = self.shared.paths.get_mut(usize::from(path.0)) {
+            known.config.backup = backup;
+            self.with_all(now, |conn, ctx| conn.set_backup(ctx, path, backup));
         }
     }
 
@@ -340,8 +372,9 @@ impl Stack {
         if let Some(mut conn) = self.table.remove(id) {
             conn.add_moved(&mut self.gone);
             let ctx = self.shared.ctx(now);
-            for subflow in &conn.subflows {
+            for subflow in &mut conn.subflows {
                 ctx.demux.tuples.remove(&subflow.tuple);
+                subflow.rcv.drop_held(ctx.pool);
             }
             conn.snd.buf.clear(ctx.pool);
             conn.rcv.buf.clear(ctx.pool);
@@ -595,6 +628,9 @@ impl Stack {
     pub fn poll_event(&mut self) -> Option<Event> {
         let event = self.shared.events.pop_front();
         self.last_closed = None;
+        if let Some(Event::FellBack { cause, .. }) = event {
+            self.stats.fallbacks[cause as usize] += 1;
+        }
         if let Some(Event::Closed { conn, .. }) = event {
             let report = self.shared.reports.pop_front();
             self.last_closed = report.map(|report| (conn, report));

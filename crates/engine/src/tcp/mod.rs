@@ -3,6 +3,7 @@
 
 pub(crate) mod dup_acks;
 pub(crate) mod pacing;
+pub(crate) mod path_mtu;
 pub(crate) mod prr;
 pub(crate) mod rate;
 pub(crate) mod receive;

@@ -23,9 +23,22 @@ pub(crate) struct Mapping {
     pub len: u32,
     /// DATA_FIN follows the last byte.
     pub fin: bool,
+    /// As carried, where checksums were agreed on (RFC 8684 section 3.3.1).
+    pub checksum: Option<u16>,
 }
 
 impl Mapping {
+    /// The subflow sequence number as carried. A DATA_FIN without data maps no subflow byte (RFC 8684
+    /// section 3.3.3).
+    pub fn wire_seq(&self) -> u32 {
+        if self.len == 0 { 0 } else { self.sub as u32 }
+    }
+
+    /// The length as carried: DATA_FIN counts as one.
+    pub fn wire_len(&self) -> u16 {
+        (self.len + u32::from(self.fin)) as u16
+    }
+
     /// One past the last byte of the subflow's stream.
     pub fn sub_end(&self) -> u64 {
         self.sub + u64::from(self.len)
@@ -74,6 +87,8 @@ impl Sent {
 pub(crate) struct Delivered {
     /// Bytes newly delivered.
     pub bytes: u64,
+    /// Most of them next to each other in one record.
+    pub largest: u64,
     /// The most recently sent of the delivered records (RFC 8985 section 6.2, step 2).
     pub newest: Option<Newest>,
     /// When the most recently sent record that was never retransmitted had been sent.
@@ -143,6 +158,7 @@ impl Scoreboard {
 
     fn note(&mut self, record: &Sent, out: &mut Delivered) {
         out.bytes += record.len();
+        out.largest = out.largest.max(record.len());
         if !record.fin {
             self.arrived.push(record.data());
         }

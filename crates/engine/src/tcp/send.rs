@@ -1,12 +1,14 @@
 //! The sending half of a subflow: windows, what is sent, and what acknowledgements say of it.
 
 mod recovery;
+mod sizes;
 
 use core::ops::Range;
 use core::time::Duration;
 
 use braid_wire::{Instant, Seq32};
 
+use self::sizes::Sizes;
 use super::dup_acks::DupAcks;
 use super::pacing::Pacer;
 use super::prr::Prr;
@@ -111,6 +113,7 @@ pub(crate) struct Sender {
     probed: Option<TailProbe>,
     /// `None` where the peer sends SACK.
     dup_acks: Option<DupAcks>,
+    sizes: Sizes,
     /// Bytes retransmitted in this recovery and not reported as duplicates.
     unproved: u64,
     cwnd_limited: bool,
@@ -163,6 +166,7 @@ impl Sender {
             probe_out: false,
             probed: None,
             dup_acks: None,
+            sizes: Sizes::default(),
             unproved: 0,
             cwnd_limited: false,
             full_at: Instant::ZERO,
@@ -428,6 +432,7 @@ impl Sender {
     /// The next lost record to retransmit now, at most `max` bytes of it.
     pub fn retransmit(&mut self, now: Instant, max: u64) -> Option<Sent> {
         let packet = self.packet_state(now);
+        let max = max.min(self.sizes.bound());
         let sent = self.board.take_lost(now, packet, max)?;
         self.unproved += sent.len();
         self.on_sent(now, sent.len());
@@ -479,15 +484,7 @@ impl Sender {
         self.note_full(now);
         let prior_in_flight = self.in_flight();
         let advanced = ack > self.una;
-        let mut delivered = Delivered::default();
-        if advanced {
-            self.una = ack;
-            self.board.ack_to(ack, &mut delivered);
-        }
-        // A block of what was never sent is of no use, nor is the part of it that was.
-        for block in sacks.iter().filter(|block| block.end <= self.nxt) {
-            self.board.sack(block.start, block.end, &mut delivered);
-        }
+        let delivered = self.take_in(ack, sacks);
         if delivered.bytes == 0 && !advanced {
             return false;
         }
@@ -539,6 +536,24 @@ impl Sender {
         }
         self.arm_probe(now);
         true
+    }
+
+    /// Marks what has arrived.
+    fn take_in(&mut self, ack: u64, sacks: &[Range<u64>]) -> Delivered {
+        let progress = ack.saturating_sub(self.una);
+        let mut delivered = Delivered::default();
+        if progress > 0 {
+            self.una = ack;
+            self.board.ack_to(ack, &mut delivered);
+        }
+        // A block of what was never sent is of no use, nor is the part of it that was.
+        for block in sacks.iter().filter(|block| block.end <= self.nxt) {
+            self.board.sack(block.start, block.end, &mut delivered);
+            self.sizes.on_range(block);
+        }
+        self.sizes.on_range(&(0..ack));
+        self.sizes.on_arrival(delivered.largest.max(progress));
+        delivered
     }
 
     /// The round trip and the delivery rate that an acknowledgement tells.

@@ -3,7 +3,7 @@
 use braid_engine::{CloseReason, Event, FallbackCause, PathId, Protocol};
 use braid_wire::tcp::Flags;
 
-use crate::harness::{PEER_KEY, Script, config, mapped, token_idsn};
+use crate::harness::{PEER_KEY, PORT, Script, config, mapped, token_idsn};
 use crate::segment::{Rel, ack, dack, data, fin, hex, rst_ack, syn, syn_ack};
 
 fn fell_back(s: &Script) -> Option<FallbackCause> {
@@ -177,11 +177,16 @@ fn syn_ack_backs_off_and_ends() {
     assert!(s.events.is_empty(), "nobody knew of it: {:?}", s.events);
 }
 
+/// The third and later ones go without MP_CAPABLE (RFC 8684 section 3.7): the network may drop those
+/// that have it.
 #[test]
 fn syn_backs_off_and_ends() {
     let mut s = Script::client(config(), 1, Protocol::Mptcp);
-    for at in [0, 1000, 3000, 7000] {
+    for at in [0, 1000] {
         recv!(s, at, syn().ws(None).raw(&hex("1e 04 01 01")));
+    }
+    for at in [3000, 7000] {
+        recv!(s, at, syn().ws(None));
     }
     quiet!(s, 14_999);
     s.advance(braid_wire::Instant::from_millis(15_000));
@@ -195,8 +200,61 @@ fn syn_backs_off_and_ends() {
     assert_eq!(s.stack.connections(), 0);
 }
 
-/// Offers that version 1 cannot take: RFC 8684 section 3.1 (version, flags B and H), and checksums,
-/// which this side does not speak.
+/// Whether the next connection opens with a SYN without MP_CAPABLE.
+fn opens_plainly(s: &mut Script) -> bool {
+    s.connect(([10, 0, 9, 1], PORT).into(), Protocol::Mptcp);
+    let (_, got) = s.take().expect("no SYN");
+    let plain = got.mptcp.is_empty();
+    s.abort();
+    plain
+}
+
+/// A network that drops SYNs with MP_CAPABLE is remembered for a while, by path and destination (RFC
+/// 8684 section 3.7).
+#[test]
+fn a_network_that_drops_mp_capable_is_remembered() {
+    let mut s = Script::client(config(), 1, Protocol::Mptcp);
+    s.skip(3_000);
+    send!(s, 3_010, syn_ack().win(65_535));
+    recv!(s, 3_010, ack(1, 1));
+    let cause = FallbackCause::SynsDropped;
+    assert!(s.saw(|e| matches!(e, Event::FellBack { cause: c, .. } if *c == cause)));
+    assert_eq!(s.stack.stats().fallbacks[cause as usize], 1);
+    s.abort();
+    s.skip(3_020);
+    assert!(opens_plainly(&mut s));
+    s.skip(62_000);
+    assert!(opens_plainly(&mut s));
+    s.skip(63_100);
+    assert!(!opens_plainly(&mut s));
+}
+
+/// Another path to the same destination may be sound: it is taken first.
+#[test]
+fn a_network_that_drops_mp_capable_is_avoided() {
+    let mut s = Script::client(config(), 2, Protocol::Mptcp);
+    s.skip(3_000);
+    let last = s.flows.len() - 1;
+    let path = s.flows[last].stack.ip();
+    send!(s, 3_010, syn_ack().on(last).win(65_535));
+    s.abort();
+    s.skip(3_020);
+    assert!(!opens_plainly(&mut s));
+    let flow = s.flows.last().unwrap();
+    assert_ne!(flow.stack.ip(), path);
+}
+
+/// A late answer to a SYN that had MP_CAPABLE opens MPTCP all the same.
+#[test]
+fn a_late_answer_still_opens_mptcp() {
+    let mut s = Script::client(config(), 1, Protocol::Mptcp);
+    s.skip(3_000);
+    send!(s, 3_010, s.peer_capable(syn_ack()).win(65_535));
+    recv!(s => 3_010, s.stack_keys(ack(1, 1)));
+    assert_eq!(s.stack.is_mptcp(s.id()), Some(true));
+}
+
+/// Offers that version 1 cannot take: RFC 8684 section 3.1 (version, flags B and H).
 #[test]
 fn server_falls_back_on_an_unusable_syn() {
     let offers = [
@@ -204,7 +262,6 @@ fn server_falls_back_on_an_unusable_syn() {
         ("1e 0c 00 81 0102030405060708", FallbackCause::PeerSynPlain),
         ("1e 04 01 00", FallbackCause::PeerSynPlain),
         ("1e 04 01 41", FallbackCause::PeerSynPlain),
-        ("1e 04 01 81", FallbackCause::ChecksumRequired),
         ("", FallbackCause::PeerSynPlain),
     ];
     for (offer, cause) in offers {
@@ -238,10 +295,6 @@ fn client_falls_back_on_an_unusable_syn_ack() {
             FallbackCause::PeerSynAckPlain,
         ),
         ("1e 04 01 01", FallbackCause::PeerSynAckPlain),
-        (
-            "1e 0c 01 81 1122334455667788",
-            FallbackCause::ChecksumRequired,
-        ),
         ("", FallbackCause::PeerSynAckPlain),
     ];
     for (answer, cause) in answers {

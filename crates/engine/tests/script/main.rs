@@ -6,11 +6,14 @@
 
 #[macro_use]
 mod harness;
+mod addresses;
 mod beside;
 mod capable;
+mod checksum;
 mod close;
 mod dss;
 mod early;
+mod flood;
 mod intake;
 mod ipv6;
 mod join;

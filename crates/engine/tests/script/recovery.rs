@@ -501,3 +501,71 @@ fn the_round_trip_of_a_repeated_syn() {
     assert_eq!(rtt(syn_ack()), Some(0), "not known");
     assert_eq!(rtt(syn_ack().ts(0, 5_000)), Some(0), "never sent");
 }
+
+/// Bytes of payload of what is sent within this time, in packets of the device's size.
+fn lengths(s: &mut Script, until: Instant) -> Vec<usize> {
+    s.advance(until);
+    core::iter::from_fn(|| s.take())
+        .map(|(_, seg)| seg.payload.len())
+        .collect()
+}
+
+/// RFC 8899 section 4.3: small segments arrive and large ones do not, time and again.
+#[test]
+fn large_segments_that_vanish_come_again_in_small_ones() {
+    let mut s = plain();
+    write(&mut s, 1);
+    recv!(s, 10, nth(0));
+    let mut end = edge(1);
+    while s.now < 1000.at() {
+        s.write("x");
+        let at = s.now.as_millis() as i32;
+        let sent = lengths(&mut s, (at + 10).at());
+        if sent.contains(&1240) {
+            assert!(at > 200, "at {at} ms");
+            return;
+        }
+        end += sent.iter().filter(|len| **len == 1).count() as u64;
+        let small = (end > edge(1)).then_some((edge(1), end));
+        send!(s, at + 10, ack(1, 1).win(4096).sack(small.as_slice()));
+    }
+    panic!("never in smaller ones");
+}
+
+/// RFC 4821 section 7.6.2: a larger packet is tried later, and its loss is no sign of congestion.
+#[test]
+fn larger_packets_are_tried_again() {
+    for arrives in [true, false] {
+        let mut s = plain();
+        write(&mut s, 2);
+        // Two timeouts in a row.
+        while s.stack.subflows(s.id())[0].traffic.rtos < 2 {
+            let next = s.stack.next_timeout().unwrap();
+            s.advance(next);
+        }
+        let at = s.now.as_millis() as i32;
+        assert_eq!(lengths(&mut s, at.at()).last(), Some(&1240));
+        send!(s, at + 10, ack(1, 1241).win(4096));
+        s.skip(at + 20);
+        send!(s, at + 20, ack(1, edge(2)).win(4096));
+        s.advance((at + 1100).at());
+        s.write([1; 1448 + 1240]);
+        let sent = lengths(&mut s, (at + 1115).at());
+        assert_eq!(sent, [1448, 1240]);
+        let before = s.stack.subflows(s.id())[0].cwnd;
+        let (first, end) = (edge(3), edge(3) + 1240);
+        let got = match arrives {
+            true => ack(1, end).win(4096),
+            false => ack(1, edge(2)).win(4096).sack(&[(first, end)]),
+        };
+        send!(s, at + 1116, got);
+        if !arrives {
+            assert_eq!(lengths(&mut s, (at + 1125).at()), [1240, 208]);
+            send!(s, at + 1130, ack(1, end).win(4096));
+        }
+        assert!(s.stack.subflows(s.id())[0].cwnd >= before);
+        s.write([1; 1448]);
+        let expected: &[usize] = if arrives { &[1448] } else { &[1240, 208] };
+        assert_eq!(lengths(&mut s, (at + 1140).at()), expected);
+    }
+}

@@ -39,6 +39,8 @@ pub enum Role {
         /// Peers come in by any interface, not only by the one that carries the address, and answers
         /// go where the main routing table says.
         anywhere: bool,
+        /// Peers are told of the addresses they did not come to.
+        announce: bool,
     },
 }
 
@@ -75,12 +77,14 @@ pub fn run_app<C: Core>(
             addresses,
             port,
             anywhere,
+            announce,
         } => {
             let inward = Inward {
                 tun: &config.tun,
                 listen: addresses,
                 port: *port,
                 anywhere: *anywhere,
+                announce: *announce,
             };
             let paths = inward.set_up(&mut engine)?;
             let mut stack = new_stack(engine, &config.strategy)?;

@@ -25,6 +25,8 @@ pub(super) struct Inward<'a> {
     pub port: u16,
     /// Peers come in by any interface, and answers go where the main table says.
     pub anywhere: bool,
+    /// Peers are told of the addresses they did not come to.
+    pub announce: bool,
 }
 
 /// Paths that are set up.
@@ -34,6 +36,8 @@ pub(super) struct InwardPaths {
     pub device: Device,
     pub links: Links,
     paths: Vec<PathConfig>,
+    /// Their public addresses, where peers are to be told of them.
+    announced: Vec<SocketAddr>,
 }
 
 impl Inward<'_> {
@@ -50,11 +54,16 @@ impl Inward<'_> {
         let smallest = smallest.unwrap_or(DEFAULT_MTU);
         device.adapt_engine(engine, &mut tun, self.tun, smallest);
         links.install()?;
+        let announced = match self.announce {
+            true => self.mappings().into_iter().map(|m| m.public).collect(),
+            false => Vec::new(),
+        };
         Ok(InwardPaths {
             tun,
             device,
             links,
             paths,
+            announced,
         })
     }
 
@@ -170,6 +179,7 @@ impl Inward<'_> {
 impl InwardPaths {
     /// Makes the stack listen on every path.
     pub fn listen(&self, port: u16, stack: &mut Stack) -> Result<()> {
+        let mut announced = self.announced.iter();
         for config in &self.paths {
             let path = stack.add_path(*config);
             stack.set_path_up(Instant::ZERO, path, true);
@@ -180,6 +190,12 @@ impl InwardPaths {
             stack
                 .listen(addr)
                 .map_err(|e| SystemError::other(format!("listen on {addr}"), e.to_string()))?;
+            if let Some(public) = announced.next() {
+                let doing = || format!("announce {public}");
+                stack
+                    .announce(path, *public)
+                    .map_err(|e| SystemError::other(doing(), e.to_string()))?;
+            }
         }
         Ok(())
     }

@@ -34,6 +34,7 @@ pub fn run_server(
         listen: &config.listen,
         port: config.port,
         anywhere: false,
+        announce: config.announce,
     };
     let mut engine = config.engine();
     let paths = inward.set_up(&mut engine)?;

@@ -30,6 +30,9 @@ pub struct ServerConfig {
     pub listen: Vec<IpAddr>,
     /// TCP port.
     pub port: u16,
+    /// Boxes are told of the addresses they did not come to (ADD_ADDR, RFC 8684 section 3.4.1), and
+    /// join there too.
+    pub announce: bool,
     /// Who may use it; at least one.
     pub users: Vec<UserConfig>,
     /// Destinations that are reachable though they are local to this server.
@@ -42,6 +45,8 @@ pub struct ServerConfig {
     pub strategy: String,
     /// Congestion control of subflows.
     pub congestion: Algorithm,
+    /// DSS checksums are required of every connection ([`braid_engine::Config::checksum`]).
+    pub checksum: bool,
     /// How far a box's clock may be off, either way. Passwords are valid no longer.
     pub time_window: Duration,
     /// The control socket; `None` leaves the place to the driver.
@@ -192,12 +197,14 @@ impl ServerConfig {
             name: raw.name.unwrap_or_else(|| "server".to_owned()),
             listen: raw.listen.into_inner().0.into_iter().map(|a| a.0).collect(),
             port: raw.port.map_or(DEFAULT_PORT, Spanned::into_inner),
+            announce: raw.announce,
             users: check_users(&src, raw.user)?,
             allow: raw.allow.nets(),
             deny: raw.deny.nets(),
             targets: check_targets(&src, raw.targets)?,
             strategy: check_strategy(&src, raw.strategy)?,
             congestion: raw.congestion.unwrap_or_default().0,
+            checksum: raw.checksum,
             time_window: Duration::from_secs(window),
             control: src.control_socket(raw.control)?,
             tun: RawTun::check(raw.tun, &src, ("10.215.78.0/24", "fdb7:a1d0:78::/64"), &[])?,
@@ -216,6 +223,7 @@ impl ServerConfig {
     pub fn engine(&self) -> braid_engine::Config {
         braid_engine::Config {
             congestion: self.congestion,
+            checksum: self.checksum,
             send_buffer: self.limits.buffer,
             recv_buffer: self.limits.buffer,
             memory: self.limits.memory,
@@ -235,6 +243,8 @@ struct Raw {
     listen: Spanned<OneOrMany<Address>>,
     port: Option<Spanned<u16>>,
     #[serde(default)]
+    announce: bool,
+    #[serde(default)]
     user: Option<Spanned<OneOrMany<RawUser>>>,
     #[serde(default)]
     allow: OneOrMany<Prefix>,
@@ -244,6 +254,8 @@ struct Raw {
     targets: Option<Spanned<OneOrMany<Target>>>,
     strategy: Option<Spanned<String>>,
     congestion: Option<Congestion>,
+    #[serde(default)]
+    checksum: bool,
     time_window: Option<Spanned<Window>>,
     control: Option<Spanned<PathBuf>>,
     tun: Option<RawTun>,

@@ -103,6 +103,28 @@ fn both_links_dark_for_a_while() {
     exchange.finish(&mut transfer, secs(60));
 }
 
+/// Nobody is told of anything: within a second of the return data arrives.
+#[test]
+fn links_that_were_dark_for_long_deliver_soon_after() {
+    for (seed, first) in [(20, 0), (21, 1)] {
+        let exchange = Exchange::new(100, 60_000_000);
+        let mut transfer = exchange.start(seed, &two_deep(0.0));
+        transfer.world.advance(secs(1));
+        for n in [0, 1] {
+            set_up(&mut transfer, n, false);
+        }
+        transfer.world.advance(secs(20));
+        let client = transfer.client;
+        let before = at(&transfer, client).received;
+        set_up(&mut transfer, first, true);
+        transfer.world.advance(secs(1));
+        let after = at(&transfer, client).received;
+        assert!(after > before, "link {first}: nothing in a second");
+        set_up(&mut transfer, 1 - first, true);
+        exchange.finish(&mut transfer, secs(60));
+    }
+}
+
 #[test]
 fn a_link_reported_down_is_left_at_once_and_used_again() {
     let exchange = Exchange::new(20_000_000, 1);

@@ -1,9 +1,12 @@
 //! Two hosts joined by a link for each path.
 
+mod addresses;
+mod checksum;
 mod faults;
 mod hostile;
 mod log;
 mod middlebox;
+mod mtu;
 mod oracles;
 mod support;
 mod traffic;

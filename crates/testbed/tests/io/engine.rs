@@ -154,6 +154,7 @@ fn run(world: &World, links: u8, (up, down): (u64, u64), during: impl FnOnce()) 
                     addresses: vec![server.ip()],
                     port: PORT,
                     anywhere: false,
+                    announce: false,
                 };
                 let start = |_: Instant, _: &mut Stack| Transfer {
                     to_send: down,

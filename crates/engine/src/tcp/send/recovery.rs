@@ -9,7 +9,7 @@ use braid_wire::{Instant, Seq32};
 use super::{Expired, MAX_BACKOFF, Recovery, Sender};
 use crate::cc::Loss;
 use crate::tcp::prr::Prr;
-use crate::tcp::scoreboard::Delivered;
+use crate::tcp::scoreboard::{Delivered, Sent};
 
 /// Duplicate-acknowledgement threshold, in transmissions.
 const DUP_THRESH: usize = 3;
@@ -216,15 +216,24 @@ impl Sender {
         let rack = self.rack;
         let in_flight = self.in_flight();
         let mut next: Option<Instant> = None;
+        let (sizes, mut tried) = (&mut self.sizes, None);
         let lost = self.board.mark_lost((rack.sent_at, rack.end), |r| {
             let due = r.sent_at + wait;
             if due <= now {
+                tried = tried.or(sizes.on_lost(r.start));
+                if r.retransmitted {
+                    sizes.on_lost_again(r.len());
+                }
                 return true;
             }
             next = Some(next.map_or(due, |n| n.min(due)));
             false
         });
         self.reorder_at = next;
+        if tried.is_some_and(|tried| lost <= tried) {
+            // Too large, most likely: no sign of congestion (RFC 4821 section 7.6.2).
+            return true;
+        }
         self.on_lost(now, lost, (in_flight, delivered))
     }
 
@@ -301,6 +310,8 @@ impl Sender {
     fn expire(&mut self, now: Instant, ts: u32) {
         let in_flight = self.in_flight();
         self.traffic.rtos += 1;
+        let first = self.board.iter().next();
+        self.sizes.on_timeout(first.map_or(0, Sent::len));
         self.board.forget_false_sacks();
         let lost = self.board.mark_all_lost();
         self.traffic.bytes_lost += lost;

@@ -1,0 +1,260 @@
+//! Tells a peer of addresses that come and go (RFC 8684 section 3.4) and of priorities of subflows
+//! (section 3.3.8), and hears it.
+
+use core::net::{IpAddr, SocketAddr};
+use core::time::Duration;
+
+use arrayvec::ArrayVec;
+use braid_wire::mptcp::{AddAddr, MptcpOption, RemoveAddr, ResetReason};
+use braid_wire::tcp::{Flags, MAX_OPTIONS_LEN, Options};
+
+use super::connection::{Connection, Ctx};
+use super::keys::announcement_hmac;
+use super::output::{Body, Outgoing};
+use super::signal::{MAX_PAUSE, Signal};
+use super::subflow::{Phase, ResetKind, Subflow};
+use crate::PathId;
+use crate::event::SubflowCloseReason;
+use crate::path::{Path, PathManager};
+use crate::tcp::receive::AckDue;
+
+/// The ids of a path's own addresses, each with the address at which peers reach it if they are to
+/// be told.
+fn own_addresses(
+    paths: &PathManager,
+    id: PathId,
+    path: &Path,
+) -> ArrayVec<(u8, Option<SocketAddr>), 2> {
+    let own = [
+        path.config.v4.map(IpAddr::V4),
+        path.config.v6.map(IpAddr::V6),
+    ];
+    let own = own.into_iter().zip(path.announced);
+    own.filter_map(|(own, announced)| Some((paths.own_id(id, own?), announced)))
+        .collect()
+}
+
+impl Connection {
+    /// Whether the peer can be told anything.
+    fn may_signal(&self) -> bool {
+        self.is_open() && self.mptcp().is_some_and(|m| m.confirmed)
+    }
+
+    /// Tells the peer of the addresses at which it can join beside the one it came to.
+    pub(super) fn announce_addresses(&mut self, ctx: &Ctx<'_>) {
+        for (id, path) in (0..).map(PathId).zip(ctx.paths) {
+            for (own, addr) in own_addresses(&self.paths, id, path) {
+                if path.up && own != 0 {
+                    self.announce(ctx, own, addr);
+                }
+            }
+        }
+    }
+
+    /// Tells the peer of one of them, where we are the side that is joined.
+    fn announce(&mut self, ctx: &Ctx<'_>, id: u8, addr: Option<SocketAddr>) {
+        let wanted = self.listener.is_some() && self.may_signal();
+        let Some(mut addr) = addr.filter(|_| wanted) else {
+            return;
+        };
+        if self
+            .paths
+            .home()
+            .is_some_and(|home| home.port() == addr.port())
+        {
+            addr.set_port(0);
+        }
+        self.signals.add(ctx.now, Signal::Announce { id, addr });
+    }
+
+    /// The path is in use again: what was said of its end does not hold any more.
+    pub(super) fn announce_return(&mut self, ctx: &Ctx<'_>, id: PathId) {
+        let Some(path) = ctx.paths.get(usize::from(id.0)) else {
+            return;
+        };
+        for (own, addr) in own_addresses(&self.paths, id, path) {
+            self.signals.cancel(|s| *s == Signal::Withdraw(own));
+            self.announce(ctx, own, addr);
+        }
+    }
+
+    /// Tells the peer that the addresses of a path are gone: those it was told of, and those of
+    /// subflows that do not say so themselves (RFC 8684 section 3.4.2).
+    pub(super) fn withdraw_path(&mut self, ctx: &Ctx<'_>, id: PathId) {
+        let path = ctx.paths.get(usize::from(id.0));
+        let Some(path) = path.filter(|_| self.may_signal()) else {
+            return;
+        };
+        let told = self.listener.is_some();
+        for (own, addr) in own_addresses(&self.paths, id, path) {
+            self.signals
+                .cancel(|s| matches!(s, Signal::Announce { id, .. } if *id == own));
+            let mut subflows = self.subflows.iter();
+            let used = subflows.any(|s| s.can_carry() && s.path == id && s.own_id == own);
+            if used || (told && addr.is_some() && own != 0) {
+                self.signals.add(ctx.now, Signal::Withdraw(own));
+            }
+        }
+    }
+
+    /// Takes over whether the path's subflows are backups, and tells the peer (RFC 8684 section
+    /// 3.3.8).
+    pub fn set_backup(&mut self, ctx: &Ctx<'_>, path: PathId, backup: bool) {
+        let multipath = self.mptcp().is_some();
+        for subflow in self.subflows.iter_mut().filter(|s| s.path == path) {
+            let changed = subflow.backup != backup;
+            subflow.backup = backup;
+            if changed && multipath && subflow.can_carry() {
+                self.signals.add(ctx.now, Signal::Priority(subflow.id));
+            }
+        }
+    }
+
+    /// ADD_ADDR, or the echo of ours. One that does not prove that the peer sent it is ignored (RFC
+    /// 8684 section 3.4.1).
+    pub(super) fn on_add_addr(&mut self, ctx: &Ctx<'_>, add: &AddAddr) {
+        let Some(mptcp) = self.mptcp() else {
+            return;
+        };
+        let Some(hmac) = add.hmac else {
+            self.signals.cancel(|s| {
+                let Signal::Announce { id, addr } = s else {
+                    return false;
+                };
+                *id == add.address_id && addr.ip() == add.addr
+            });
+            return;
+        };
+        if hmac != announcement_hmac((mptcp.remote.key, mptcp.local.key), add) {
+            return;
+        }
+        // The peer needs our key for it, which came with the third ACK.
+        self.confirm(ctx.now);
+        let port = add.port.unwrap_or(self.paths.remote().port());
+        let addr = SocketAddr::new(add.addr, port);
+        self.paths.on_announced(add.address_id, addr);
+        self.signals.add(ctx.now, Signal::Echo(add.echo()));
+    }
+
+    /// REMOVE_ADDR. Whoever sent it may not be the peer, so a subflow is left at once where there is
+    /// another, but only closed when the peer does not answer on it (RFC 8684 section 3.4.2).
+    pub(super) fn on_remove_addr(&mut self, ctx: &Ctx<'_>, remove: &RemoveAddr) {
+        if self.mptcp().is_none() {
+            return;
+        }
+        for id in remove.ids() {
+            let addr = self.paths.on_withdrawn(*id);
+            let opens = |s: &&mut Subflow| {
+                s.phase == Phase::SynSent && addr.is_some_and(|addr| addr == s.tuple.remote)
+            };
+            for subflow in self.subflows.iter_mut().filter(opens) {
+                subflow.close(SubflowCloseReason::PathRemoved);
+            }
+        }
+        let gone = |s: &Subflow| remove.ids().contains(&s.peer_id);
+        let mut others = self.subflows.iter();
+        let others = others.any(|s| s.can_carry() && !s.stale && !gone(s));
+        for i in 0..self.subflows.len() {
+            let subflow = &self.subflows[i];
+            if !subflow.can_carry() || !gone(subflow) {
+                continue;
+            }
+            self.signals.add(ctx.now, Signal::Doubt(subflow.id));
+            if others {
+                self.declare_dead(ctx, i);
+            }
+        }
+    }
+
+    /// What the peer is to be told now.
+    pub(super) fn poll_signal(&mut self, ctx: &mut Ctx<'_>) -> Option<Outgoing> {
+        if !self.signals.are_due(ctx.now) || !self.may_signal() {
+            return None;
+        }
+        let established = self.subflows.iter().filter(|s| s.is_established());
+        let pause = established.map(|s| s.snd.rtt.rto()).max();
+        let pause = pause.unwrap_or(MAX_PAUSE);
+        while let Some((signal, said)) = self.signals.take_due(ctx.now, pause) {
+            let over = said >= signal.tries();
+            let i = match signal {
+                Signal::Priority(id) | Signal::Doubt(id) => self.index_of(id),
+                _ => self.subflow_for_signal(u32::from(said)),
+            };
+            let Some(i) = i.filter(|i| self.subflows[*i].can_carry()) else {
+                continue;
+            };
+            match self.signal_option(ctx, i, signal, pause) {
+                Some(option) if !over => return Some(self.send_signal(ctx, i, option)),
+                None if over => return self.end_doubted(ctx, i),
+                None => return Some(self.send_probe(ctx, i)),
+                Some(_) => {}
+            }
+        }
+        None
+    }
+
+    /// The option that says it on subflow `i`; a doubt needs none.
+    fn signal_option(
+        &mut self,
+        ctx: &Ctx<'_>,
+        i: usize,
+        signal: Signal,
+        pause: Duration,
+    ) -> Option<MptcpOption> {
+        Some(match signal {
+            Signal::Announce { id, addr } => {
+                let mptcp = self.mptcp()?;
+                let mut add = AddAddr {
+                    address_id: id,
+                    addr: addr.ip(),
+                    port: (addr.port() != 0).then_some(addr.port()),
+                    hmac: None,
+                };
+                let keys = (mptcp.local.key, mptcp.remote.key);
+                add.hmac = Some(announcement_hmac(keys, &add));
+                MptcpOption::AddAddr(add)
+            }
+            Signal::Echo(add) => MptcpOption::AddAddr(add),
+            Signal::Withdraw(id) => {
+                MptcpOption::RemoveAddr(self.signals.take_withdrawn(ctx.now, id, pause)?)
+            }
+            Signal::Priority(_) => MptcpOption::Prio {
+                backup: self.subflows[i].backup,
+            },
+            Signal::Doubt(_) => return None,
+        })
+    }
+
+    /// Ends subflow `i`, whose address the peer withdrew and on which it does not answer.
+    fn end_doubted(&mut self, ctx: &mut Ctx<'_>, i: usize) -> Option<Outgoing> {
+        self.subflows[i].begin_reset(
+            ResetKind::Subflow(ResetReason::UnacceptablePerformance),
+            SubflowCloseReason::PathRemoved,
+        );
+        self.send_reset(ctx, i)
+    }
+
+    /// An acknowledgement with `option`, and with a DATA_ACK where there is room for both.
+    fn send_signal(&mut self, ctx: &mut Ctx<'_>, i: usize, option: MptcpOption) -> Outgoing {
+        let subflow = &self.subflows[i];
+        let mut options = Options {
+            timestamps: subflow.timestamps(ctx.now),
+            ..Options::default()
+        };
+        options.mptcp.push(option);
+        let dss = self.mptcp().map(|m| MptcpOption::Dss(self.dss(m, None)));
+        let dss = dss.filter(|dss| options.fits(dss));
+        options.mptcp.extend(dss);
+        if options.len() > MAX_OPTIONS_LEN {
+            // ADD_ADDR of IPv6 with a port fills the header alone.
+            options.timestamps = None;
+        }
+        let seq = subflow.snd.nxt;
+        let owed = subflow.rcv.due != AckDue::Never && dss.is_none();
+        let out = self.emit(ctx, i, seq, Flags::ACK, options, Body::None);
+        if owed {
+            self.subflows[i].rcv.ack_now();
+        }
+        out
+    }
+}

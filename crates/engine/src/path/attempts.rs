@@ -1,0 +1,161 @@
+//! Subflows that could not be opened or did not last, and when they are tried again.
+
+use core::net::SocketAddr;
+use core::time::Duration;
+
+use braid_wire::Instant;
+
+use crate::PathId;
+
+/// First delay after a subflow could not be opened or died; doubles up to [`MAX_DELAY`].
+const MIN_DELAY: Duration = Duration::from_millis(500);
+/// The path may have been dark and come back at any time.
+const MAX_DELAY: Duration = Duration::from_secs(10);
+/// Who refuses will most likely refuse again.
+const MAX_DELAY_REFUSED: Duration = Duration::from_secs(60);
+/// A subflow refused so often in a row, which takes a good minute, is not tried again until its path
+/// changes.
+const MAX_REFUSALS: u8 = 8;
+/// A subflow that lived this long clears the record.
+const GOOD_LIFE: Duration = Duration::from_secs(10);
+
+/// Both ends of a subflow that is to be opened: the local path and the peer's address.
+pub(crate) type Target = (PathId, SocketAddr);
+
+/// How a subflow ended though it was wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Failure {
+    /// By RST, or by an answer that is no valid one, before it was established.
+    Refused,
+    /// Nobody answered.
+    Unanswered,
+    /// After it had been established for so long.
+    Broke(Duration),
+}
+
+/// Failures of a target.
+#[derive(Debug, Clone, Copy)]
+struct Attempt {
+    target: Target,
+    not_before: Instant,
+    delay: Duration,
+    /// In a row.
+    refusals: u8,
+}
+
+/// Targets with failures.
+#[derive(Debug, Default)]
+pub(crate) struct Attempts(Vec<Attempt>);
+
+impl Attempts {
+    /// When a subflow may be opened; `None` where it was refused too often.
+    pub fn not_before(&self, target: Target) -> Option<Instant> {
+        let attempt = self.0.iter().find(|a| a.target == target);
+        let Some(attempt) = attempt else {
+            return Some(Instant::ZERO);
+        };
+        (attempt.refusals < MAX_REFUSALS).then_some(attempt.not_before)
+    }
+
+    /// A subflow failed.
+    pub fn on_failure(&mut self, now: Instant, target: Target, failure: Failure) {
+        let lived = match failure {
+            Failure::Broke(lived) => lived,
+            Failure::Refused | Failure::Unanswered => Duration::ZERO,
+        };
+        let at = self.0.iter().position(|a| a.target == target);
+        let attempt = match at {
+            Some(at) => &mut self.0[at],
+            None => {
+                self.0.push(Attempt {
+                    target,
+                    not_before: now,
+                    delay: Duration::ZERO,
+                    refusals: 0,
+                });
+                let last = self.0.len() - 1;
+                &mut self.0[last]
+            }
+        };
+        if failure == Failure::Refused {
+            attempt.refusals = attempt.refusals.saturating_add(1);
+        } else {
+            attempt.refusals = 0;
+        }
+        let most = match failure {
+            Failure::Refused => MAX_DELAY_REFUSED,
+            Failure::Unanswered | Failure::Broke(_) => MAX_DELAY,
+        };
+        attempt.delay = match lived >= GOOD_LIFE && at.is_some() {
+            true => MIN_DELAY,
+            false => (attempt.delay * 2).clamp(MIN_DELAY, most),
+        };
+        // The first failure of a working path is most often a changed NAT binding: retry at once.
+        let at_once = at.is_none() && !lived.is_zero();
+        attempt.not_before = match at_once {
+            true => now,
+            false => now + attempt.delay,
+        };
+    }
+
+    /// The path came up: forget its failures.
+    pub fn forget_path(&mut self, path: PathId) {
+        self.0.retain(|a| a.target.0 != path);
+    }
+
+    /// The peer has this address no more, or has it anew.
+    pub fn forget_remote(&mut self, remote: SocketAddr) {
+        self.0.retain(|a| a.target.1 != remote);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const START: Instant = Instant::from_millis(1000);
+
+    fn target() -> Target {
+        (PathId(1), ([10, 0, 0, 2], 80).into())
+    }
+
+    #[test]
+    fn backs_off_and_forgets() {
+        let mut attempts = Attempts::default();
+        assert_eq!(attempts.not_before(target()), Some(Instant::ZERO));
+        attempts.on_failure(START, target(), Failure::Unanswered);
+        assert_eq!(attempts.not_before(target()), Some(START + MIN_DELAY));
+        for _ in 0..10 {
+            attempts.on_failure(START, target(), Failure::Unanswered);
+        }
+        assert_eq!(attempts.not_before(target()), Some(START + MAX_DELAY));
+        attempts.on_failure(START, target(), Failure::Broke(Duration::from_secs(60)));
+        assert_eq!(attempts.not_before(target()), Some(START + MIN_DELAY));
+        attempts.forget_path(PathId(1));
+        assert_eq!(attempts.not_before(target()), Some(Instant::ZERO));
+    }
+
+    #[test]
+    fn a_working_subflow_is_replaced_at_once() {
+        let mut attempts = Attempts::default();
+        attempts.on_failure(START, target(), Failure::Broke(Duration::from_secs(2)));
+        assert_eq!(attempts.not_before(target()), Some(START));
+        attempts.on_failure(START, target(), Failure::Broke(Duration::from_secs(2)));
+        assert_eq!(attempts.not_before(target()), Some(START + MIN_DELAY * 2));
+    }
+
+    #[test]
+    fn refusals_are_bounded() {
+        let mut attempts = Attempts::default();
+        let mut at = START;
+        let mut pauses = Vec::new();
+        while let Some(next) = attempts.not_before(target()) {
+            pauses.push(next.saturating_since(at).as_millis());
+            at = at.max(next);
+            attempts.on_failure(at, target(), Failure::Refused);
+        }
+        assert_eq!(pauses, [0, 500, 1000, 2000, 4000, 8000, 16_000, 32_000]);
+        attempts.forget_remote(target().1);
+        assert_eq!(attempts.not_before(target()), Some(Instant::ZERO));
+    }
+}

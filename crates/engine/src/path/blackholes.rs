@@ -1,0 +1,101 @@
+//! Networks that drop SYNs with MP_CAPABLE.
+
+use core::net::IpAddr;
+use core::time::Duration;
+use std::collections::BTreeMap;
+
+use braid_wire::Instant;
+
+use crate::PathId;
+
+/// How long such a network is remembered: a path that was dark for a moment looks the same. Twice
+/// as long each time that it is found so again, up to ...
+const FIRST: Duration = Duration::from_secs(60);
+/// ... an hour.
+const LONGEST: Duration = Duration::from_secs(3600);
+
+#[derive(Debug, Clone, Copy)]
+struct Blackhole {
+    until: Instant,
+    lasts: Duration,
+}
+
+/// Where only regular TCP gets through (RFC 8684 section 3.7: a path that drops SYNs with unknown
+/// options), by the peer's address and the local path.
+#[derive(Debug, Default)]
+pub(crate) struct Blackholes {
+    known: BTreeMap<(IpAddr, PathId), Blackhole>,
+    most: usize,
+}
+
+impl Blackholes {
+    /// At most so many; the one that is over first gives way to a new one.
+    pub fn new(most: usize) -> Self {
+        Blackholes {
+            most,
+            ..Blackholes::default()
+        }
+    }
+
+    /// Whether SYNs with MP_CAPABLE are taken to be lost there.
+    pub fn swallow(&self, now: Instant, peer: IpAddr, path: PathId) -> bool {
+        let known = self.known.get(&(peer, path));
+        known.is_some_and(|hole| now < hole.until)
+    }
+
+    /// Only a SYN without MP_CAPABLE was answered.
+    pub fn note(&mut self, now: Instant, peer: IpAddr, path: PathId) {
+        let key = (peer, path);
+        let known = self.known.get(&key);
+        let lasts = known.map_or(FIRST, |hole| (hole.lasts * 2).min(LONGEST));
+        if known.is_none() && self.known.len() >= self.most {
+            let over = self.known.iter().min_by_key(|(_, hole)| hole.until);
+            let Some(over) = over.map(|(key, _)| *key) else {
+                return;
+            };
+            self.known.remove(&over);
+        }
+        let until = now + lasts;
+        self.known.insert(key, Blackhole { until, lasts });
+    }
+
+    /// MP_CAPABLE got through.
+    pub fn clear(&mut self, peer: IpAddr, path: PathId) {
+        self.known.remove(&(peer, path));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PEER: IpAddr = IpAddr::V4(core::net::Ipv4Addr::new(192, 0, 2, 1));
+
+    #[test]
+    fn one_lasts_longer_each_time_until_it_is_over() {
+        let mut holes = Blackholes::new(2);
+        let path = PathId(0);
+        let start = Instant::from_millis(1);
+        holes.note(start, PEER, path);
+        assert!(holes.swallow(start, PEER, path));
+        assert!(!holes.swallow(start, PEER, PathId(1)));
+        assert!(!holes.swallow(start + FIRST, PEER, path));
+        holes.note(start + FIRST, PEER, path);
+        assert!(holes.swallow(start + FIRST * 2, PEER, path));
+        holes.clear(PEER, path);
+        assert!(!holes.swallow(start + FIRST * 2, PEER, path));
+    }
+
+    #[test]
+    fn the_table_is_bounded() {
+        let mut holes = Blackholes::new(2);
+        for n in 0..3 {
+            holes.note(Instant::from_millis(u64::from(n)), PEER, PathId(n));
+        }
+        let kept: Vec<u8> = holes.known.keys().map(|(_, path)| path.0).collect();
+        assert_eq!(kept, [1, 2]);
+        let mut none = Blackholes::new(0);
+        none.note(Instant::ZERO, PEER, PathId(0));
+        assert!(none.known.is_empty());
+    }
+}

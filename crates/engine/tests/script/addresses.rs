@@ -1,0 +1,488 @@
+//! Addresses that come and go: ADD_ADDR and REMOVE_ADDR (RFC 8684 section 3.4), the C flag (section
+//! 3.1), address ids (section 3.2) and MP_PRIO (section 3.3.8).
+
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use braid_engine::{Config, Event, PathConfig, PathId, Protocol, SubflowCloseReason};
+use braid_wire::mptcp::{AddAddr, Join, MptcpOption, RemoveAddr};
+use braid_wire::tcp::Flags;
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::Sha256;
+
+use crate::harness::{PEER_KEY, PORT, Script, config, token_idsn};
+use crate::join::joined;
+use crate::segment::{Mp, Seg, ack, dack, data, hex, rst_ack, syn, syn_ack};
+
+const V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 7);
+
+/// The HMAC of ADD_ADDR, the sender's key first: the last 64 bits (RFC 8684 section 3.4.1).
+fn announcement(keys: (u64, u64), mut add: AddAddr) -> MptcpOption {
+    let key = [keys.0.to_be_bytes(), keys.1.to_be_bytes()].concat();
+    let mut mac = Hmac::<Sha256>::new_from_slice(&key).unwrap();
+    let addr = match add.addr {
+        IpAddr::V4(addr) => addr.octets().to_vec(),
+        IpAddr::V6(addr) => addr.octets().to_vec(),
+    };
+    let port = add.port.unwrap_or(0).to_be_bytes();
+    mac.update(&[&[add.address_id], &addr[..], &port].concat());
+    let hmac: [u8; 32] = mac.finalize().into_bytes().into();
+    add.hmac = Some(u64::from_be_bytes(hmac[24..].try_into().unwrap()));
+    MptcpOption::AddAddr(add)
+}
+
+fn add(address_id: u8, addr: impl Into<IpAddr>, port: Option<u16>) -> AddAddr {
+    AddAddr {
+        address_id,
+        addr: addr.into(),
+        port,
+        hmac: None,
+    }
+}
+
+/// What the peer announces.
+fn announced(s: &Script, add: AddAddr) -> MptcpOption {
+    announcement((PEER_KEY, s.key.unwrap()), add)
+}
+
+/// What the stack announces.
+fn announces(s: &Script, add: AddAddr) -> MptcpOption {
+    announcement((s.key.unwrap(), PEER_KEY), add)
+}
+
+fn removed(ids: &[u8]) -> MptcpOption {
+    MptcpOption::RemoveAddr(RemoveAddr::new(ids).unwrap())
+}
+
+fn prio(backup: bool) -> MptcpOption {
+    MptcpOption::Prio { backup }
+}
+
+/// The next segment of the stack, now.
+fn next(s: &mut Script) -> Seg {
+    s.advance(s.now);
+    let (at, seg) = s.take().expect("nothing was sent");
+    assert_eq!(at, s.now);
+    seg
+}
+
+fn live(s: &Script) -> usize {
+    let subflows = s.stack.subflows(s.id());
+    subflows.iter().filter(|s| s.established).count()
+}
+
+// --- the accepting side
+
+/// A server of three addresses, the last of both families; it is told to announce the two others
+/// as their public addresses. The connection comes to the first one.
+fn server() -> Script {
+    let second = PathConfig::v4(Ipv4Addr::new(10, 0, 8, 1));
+    let third = PathConfig {
+        v6: Some(V6),
+        ..PathConfig::v4(Ipv4Addr::new(10, 0, 7, 1))
+    };
+    let first = PathConfig::v4(Ipv4Addr::new(10, 0, 9, 1));
+    let mut s = Script::new(config(), &[first, second, third]);
+    for host in [9, 8] {
+        let listen = SocketAddr::from(([10, 0, host, 1], PORT));
+        s.stack.listen(listen).unwrap();
+    }
+    let at = |n, port| SocketAddr::from(([192, 0, 2, n], port));
+    s.stack.announce(PathId(0), at(9, PORT)).unwrap();
+    s.stack.announce(PathId(1), at(8, PORT)).unwrap();
+    s.stack.announce(PathId(2), (V6, 99).into()).unwrap();
+    s.peer(1);
+    send!(s, 0, syn().raw(&[30, 4, 1, 1]));
+    recv!(s => 0, s.capable(syn_ack()));
+    send!(s, 10, s.third_ack());
+    s
+}
+
+fn second() -> AddAddr {
+    add(3, Ipv4Addr::new(192, 0, 2, 8), None)
+}
+
+fn third() -> AddAddr {
+    add(6, V6, Some(99))
+}
+
+/// Everything but the address that the connection came to is announced, all at once, and again
+/// until it is echoed: RFC 8684 section 3.4.1.
+#[test]
+fn a_server_announces_its_other_addresses() {
+    let mut s = server();
+    recv!(s => 10, ack(1, 1).opt(announces(s, second())).dss(dack(0)));
+    recv!(s => 10, ack(1, 1).opt(announces(s, third())).dss(dack(0)));
+    // One is echoed, the other repeated by the subflow's timer: 10 ms + 200 ms, then twice that.
+    send!(s, 20, ack(1, 1).opt(MptcpOption::AddAddr(second())));
+    recv!(s => 220, ack(1, 1).opt(announces(s, third())).dss(dack(0)));
+    recv!(s => 640, ack(1, 1).opt(announces(s, third())).dss(dack(0)));
+    send!(s, 650, ack(1, 1).opt(MptcpOption::AddAddr(third())));
+    quiet!(s, 9_000);
+}
+
+/// With timestamps on both sides an IPv6 address with a port fills the header: the timestamp is left
+/// out, and the DATA_ACK follows.
+#[test]
+fn a_long_announcement_stands_alone() {
+    let mut s = Script::new(config(), &[]);
+    let first = PathConfig::v4(Ipv4Addr::new(10, 0, 9, 1));
+    s.stack.add_path(first);
+    let second = PathConfig {
+        v6: Some(V6),
+        ..PathConfig::v4(Ipv4Addr::new(10, 0, 7, 1))
+    };
+    s.stack.add_path(second);
+    s.stack.listen(([10, 0, 9, 1], PORT).into()).unwrap();
+    s.stack.announce(PathId(1), (V6, 99).into()).unwrap();
+    s.peer(1);
+    send!(s, 0, syn().ts(0, 0).raw(&[30, 4, 1, 1]));
+    recv!(s => 0, s.capable(syn_ack()).ts(0, 0));
+    send!(s, 10, s.third_ack().ts(10, 0));
+    let mut got = next(&mut s);
+    assert_eq!((got.ts.take(), got.mptcp.len()), (None, 1), "{got:?}");
+    assert_eq!(got.mptcp[0], Mp::Other(announces(&s, add(4, V6, Some(99)))));
+    recv!(s, 10, ack(1, 1).ts(10, 10).dss(dack(0)));
+    quiet!(s, 100);
+}
+
+#[test]
+fn an_announcement_that_is_not_echoed_is_given_up() {
+    let mut s = server();
+    let mut times = Vec::new();
+    s.advance(braid_wire::Instant::from_millis(60_000));
+    while let Some((at, seg)) = s.take() {
+        if seg.mptcp[0] == Mp::Other(announces(&s, second())) {
+            times.push(at.as_millis());
+        }
+    }
+    assert_eq!(times, [10, 220, 640, 1_480, 3_160]);
+}
+
+/// The SYN/ACK of a join bears the id of the address that is joined, not the peer's (RFC 8684
+/// section 3.2): 0 is the address of the initial subflow, others have the announced id.
+#[test]
+fn the_answer_to_a_join_bears_our_own_id() {
+    for (host, id) in [(9, 0), (8, 3)] {
+        let mut s = server();
+        s.skip(20);
+        let to = SocketAddr::from(([10, 0, host, 1], PORT));
+        let flow = s.flow(to, ([10, 0, 2, 2], 5_001).into());
+        let (token, _) = token_idsn(s.key.unwrap());
+        let join = [&[30, 12, 0x10, 7], &token.to_be_bytes()[..], &[1; 4]].concat();
+        send!(s, 20, syn().on(flow).raw(&join));
+        let got = next(&mut s);
+        let [Mp::Other(MptcpOption::Join(Join::SynAck { address_id, .. }))] = got.mptcp[..] else {
+            panic!("no MP_JOIN: {got:?}");
+        };
+        assert_eq!(address_id, id);
+    }
+}
+
+/// What is announced and goes away is withdrawn, with others in one list; when it comes back it is
+/// announced again (RFC 8684 section 3.4.2).
+#[test]
+fn a_server_withdraws_what_goes_away() {
+    let mut s = server();
+    s.skip(20);
+    for add in [second(), third()] {
+        send!(s, 20, ack(1, 1).opt(MptcpOption::AddAddr(add)));
+    }
+    s.stack.leave_path(s.now, PathId(1));
+    s.stack.leave_path(s.now, PathId(2));
+    s.write("");
+    recv!(s, 20, ack(1, 1).opt(removed(&[3, 6])).dss(dack(0)));
+    recv!(s, 230, ack(1, 1).opt(removed(&[3, 6])).dss(dack(0)));
+    quiet!(s, 5_000);
+    s.stack.set_path_up(s.now, PathId(1), true);
+    s.write("");
+    recv!(s => 5_000, ack(1, 1).opt(announces(s, second())).dss(dack(0)));
+}
+
+/// C flag: whoever was asked not to join the initial address is refused there (RFC 8684 section
+/// 3.1).
+#[test]
+fn a_server_may_deny_joins_to_its_initial_address() {
+    let config = Config {
+        deny_join_initial: true,
+        ..config()
+    };
+    let mut s = Script::server(config);
+    s.peer(1);
+    send!(s, 0, syn().raw(&[30, 4, 1, 1]));
+    let got = next(&mut s);
+    assert_eq!(got.raw.unwrap()[..4], [30, 12, 1, 0x21]);
+    send!(s, 10, s.third_ack());
+    recv!(s, 10, ack(1, 1).dss(dack(0)));
+    s.peer(2);
+    let (token, _) = token_idsn(s.key.unwrap());
+    let join = [&[30, 12, 0x10, 7], &token.to_be_bytes()[..], &[1; 4]].concat();
+    send!(s, 20, syn().on(1).raw(&join));
+    recv!(s, 20, rst_ack(0, 1).on(1).raw(&hex("1e 04 80 01")));
+}
+
+// --- the opening side
+
+/// An announced address is acknowledged by its echo and joined: from the path that has none, or
+/// else from one that has.
+#[test]
+fn an_announced_address_is_joined() {
+    let other = Ipv4Addr::new(10, 0, 8, 1);
+    for (port, expected) in [(None, PORT), (Some(99), 99)] {
+        let mut s = Script::opened(config(), 1);
+        let option = announced(&s, add(5, other, port));
+        send!(s, 30, ack(1, 1).opt(option));
+        let echo = MptcpOption::AddAddr(add(5, other, port));
+        let mut sent = Vec::new();
+        while let Some((_, seg)) = s.take() {
+            sent.push(seg);
+        }
+        let echoes = |seg: &&Seg| seg.mptcp.first() == Some(&Mp::Other(echo));
+        assert_eq!(sent.iter().filter(echoes).count(), 1, "{sent:?}");
+        let join = sent.iter().find(|seg| seg.flags == Flags::SYN);
+        let join = join.expect("no join");
+        Script::join_syn(&join.mptcp[0]);
+        assert_eq!(s.flows[join.flow].peer, SocketAddr::from((other, expected)));
+        // Once more: it is echoed once more and not joined twice.
+        send!(s, 40, ack(1, 1).opt(announced(&s, add(5, other, port))));
+        recv!(s, 40, ack(1, 1).opt(echo).dss(dack(0)));
+        quiet!(s, 41);
+    }
+}
+
+/// Only the peer knows both keys.
+#[test]
+fn an_announcement_without_proof_is_ignored() {
+    let mut s = Script::opened(config(), 1);
+    let forged = announces(&s, add(5, Ipv4Addr::new(10, 0, 8, 1), None));
+    send!(s, 30, ack(1, 1).opt(forged));
+    quiet!(s, 5_000);
+}
+
+/// Several at once, of a family that no path has among them.
+#[test]
+fn announcements_may_come_together() {
+    let mut s = Script::opened(config(), 1);
+    let (one, two) = (Ipv4Addr::new(10, 0, 8, 1), Ipv4Addr::new(10, 0, 7, 1));
+    let mut joined = Vec::new();
+    for add in [add(5, one, None), add(6, V6, None), add(7, two, None)] {
+        send!(s, 30, ack(1, 1).opt(announced(&s, add)));
+        while let Some((_, seg)) = s.take() {
+            match seg.flags == Flags::SYN {
+                true => joined.push(s.flows[seg.flow].peer.ip()),
+                false => assert_eq!(seg.mptcp[0], Mp::Other(MptcpOption::AddAddr(add))),
+            }
+        }
+    }
+    assert_eq!(joined, [IpAddr::from(one), IpAddr::from(two)]);
+}
+
+/// ADD_ADDR shows that the peer has our key, so the third ACK arrived: the connection is joined as
+/// after a DATA_ACK.
+#[test]
+fn an_announcement_confirms_the_connection() {
+    let mut s = Script::client(config(), 1, Protocol::Mptcp);
+    s.skip(0);
+    s.key = None;
+    send!(s, 10, s.peer_capable(syn_ack()).win(65_535));
+    recv!(s => 10, s.stack_keys(ack(1, 1)));
+    let add = add(5, Ipv4Addr::new(10, 0, 8, 1), None);
+    send!(s, 20, ack(1, 1).win(512).opt(announced(&s, add)));
+    let join = next(&mut s);
+    Script::join_syn(&join.mptcp[0]);
+    recv!(s, 20, ack(1, 1).opt(MptcpOption::AddAddr(add)).dss(dack(0)));
+}
+
+/// C flag: RFC 8684 section 3.1. A second path goes to the announced address and to no other.
+#[test]
+fn what_is_denied_is_joined_elsewhere() {
+    let mut s = Script::client(config(), 2, Protocol::Mptcp);
+    s.skip(0);
+    let denies = [&[30, 12, 1, 0x21], &PEER_KEY.to_be_bytes()[..]].concat();
+    send!(s, 10, syn_ack().win(65_535).raw(&denies));
+    recv!(s => 10, s.stack_keys(ack(1, 1)));
+    send!(s, 20, ack(1, 1).win(512).dss(dack(0)));
+    quiet!(s, 5_000);
+    let other = Ipv4Addr::new(10, 0, 8, 1);
+    let option = announced(&s, add(5, other, None));
+    send!(s, 5_000, ack(1, 1).opt(option));
+    let mut joins = Vec::new();
+    while let Some((_, seg)) = s.take() {
+        if seg.flags == Flags::SYN {
+            let flow = s.flows[seg.flow];
+            joins.push((flow.stack.ip(), flow.peer.ip()));
+        }
+    }
+    assert_eq!(joins, [([10, 0, 1, 2].into(), other.into())]);
+}
+
+/// An address that does not answer is no reason to leave a path without a subflow, and the other
+/// way round.
+#[test]
+fn a_path_tries_the_address_that_failed_least() {
+    let mut s = Script::opened(config(), 2);
+    s.advance(s.now);
+    let (_, first) = s.take().expect("no join");
+    assert_eq!(s.flows[first.flow].peer.ip(), IpAddr::from([10, 0, 9, 1]));
+    let option = announced(&s, add(5, Ipv4Addr::new(10, 0, 8, 1), None));
+    send!(s, 30, ack(1, 1).opt(option));
+    s.skip(31);
+    send!(s, 32, rst_ack(0, 1).on(1));
+    s.advance(braid_wire::Instant::from_millis(3_000));
+    // The announced address has a subflow from the first path by then; it is the second's turn.
+    let seen = |s: &Script, path: u8, host: u8| {
+        let ends = |f: &crate::harness::Flow| (f.stack.ip(), f.peer.ip());
+        let wanted = ([10, 0, path, 2].into(), [10, 0, host, 1].into());
+        s.flows.iter().any(|f| ends(f) == wanted)
+    };
+    assert!(seen(&s, 1, 8) && seen(&s, 1, 9), "{:?}", s.flows);
+}
+
+// --- addresses that go
+
+fn joined_id(s: &Script) -> usize {
+    s.stack.subflows(s.id()).len()
+}
+
+/// The peer withdraws the address of a subflow (id 3 in its SYN/ACK): what is on it goes another
+/// way at once, and where it does not answer it is closed (RFC 8684 section 3.4.2).
+#[test]
+fn a_withdrawn_subflow_is_left_and_closed() {
+    let mut s = joined();
+    s.write("fast");
+    recv!(s, 24, data(1, 1, "fast").on(1).dss(dack(0).map(0, 1, 4)));
+    send!(s, 25, ack(1, 1).opt(removed(&[9, 3])));
+    let mut sent = Vec::new();
+    s.advance(braid_wire::Instant::from_millis(26));
+    while let Some((_, seg)) = s.take() {
+        sent.push(seg);
+    }
+    let again = |seg: &Seg| seg.flow == 0 && seg.payload == b"fast";
+    assert!(sent.iter().any(again), "{sent:?}");
+    send!(s, 30, ack(1, 5).dss(dack(4)));
+    s.skip(3_500);
+    assert!(s.saw(|e| matches!(
+        e,
+        Event::SubflowClosed {
+            reason: SubflowCloseReason::PathRemoved,
+            path: PathId(1),
+            ..
+        }
+    )));
+    assert!(s.stack.is_mptcp(s.id()).is_some());
+}
+
+/// Anybody can send REMOVE_ADDR: a subflow on which the peer answers stays.
+#[test]
+fn a_subflow_that_answers_is_not_closed() {
+    let mut s = joined();
+    send!(s, 25, ack(1, 1).opt(removed(&[3])));
+    // Its keepalive.
+    recv!(s, 25, ack(0, 1).on(1).dss(dack(0)));
+    send!(s, 27, ack(1, 1).on(1).win(512).dss(dack(0)));
+    quiet!(s, 5_000);
+    assert_eq!((joined_id(&s), live(&s)), (2, 2));
+}
+
+/// Id 0 is the initial subflow (RFC 8684 section 3.4.2).
+#[test]
+fn the_initial_address_may_be_withdrawn() {
+    let mut s = joined();
+    send!(s, 25, ack(1, 1).on(1).opt(removed(&[0])));
+    recv!(s, 25, ack(0, 1).dss(dack(0)));
+    s.skip(6_000);
+    let subflows = s.stack.subflows(s.id());
+    assert_eq!(subflows.len(), 1, "{subflows:?}");
+    assert_eq!(subflows[0].path, PathId(1));
+}
+
+/// An address that was withdrawn is not joined any more.
+#[test]
+fn a_withdrawn_address_is_not_joined_again() {
+    let mut s = Script::opened(config(), 1);
+    let other = Ipv4Addr::new(10, 0, 8, 1);
+    let option = announced(&s, add(5, other, None));
+    send!(s, 30, ack(1, 1).opt(option));
+    s.skip(40);
+    send!(s, 40, ack(1, 1).opt(removed(&[5])));
+    quiet!(s, 10_000);
+}
+
+/// A link that goes down: the peer is told the id of the subflow's address on another one, twice,
+/// and no more once the link is back.
+#[test]
+fn the_address_of_a_link_that_goes_down_is_withdrawn() {
+    let mut s = joined();
+    s.stack.set_path_up(s.now, PathId(1), false);
+    s.write("");
+    recv!(s, 24, ack(1, 1).opt(removed(&[3])).dss(dack(0)));
+    s.stack.set_path_up(s.now, PathId(1), true);
+    s.write("");
+    while let Some((_, seg)) = s.take() {
+        assert_eq!(seg.flow, 1, "{seg:?}");
+    }
+    send!(s, 26, ack(1, 1).on(1).win(512).dss(dack(0)));
+    quiet!(s, 5_000);
+}
+
+// --- MP_PRIO
+
+/// A path becomes a backup and is one no more: the peer is told on the path's subflow (RFC 8684
+/// section 3.3.8).
+#[test]
+fn a_path_becomes_a_backup() {
+    let mut s = joined();
+    s.stack.set_path_backup(s.now, PathId(1), true);
+    s.write("");
+    recv!(s, 24, ack(1, 1).on(1).opt(prio(true)).dss(dack(0)));
+    assert!(s.stack.subflows(s.id())[1].backup);
+    // Nobody acknowledges it: it is said once more, and then no more.
+    recv!(s, 234, ack(1, 1).on(1).opt(prio(true)).dss(dack(0)));
+    s.skip(2_000);
+    s.stack.set_path_backup(s.now, PathId(1), false);
+    s.stack.set_path_backup(s.now, PathId(1), false);
+    s.write("");
+    recv!(s, 2_000, ack(1, 1).on(1).opt(prio(false)).dss(dack(0)));
+    assert!(!s.stack.subflows(s.id())[1].backup);
+}
+
+/// A backup bit that changes before the join is through is in the SYN of the next one.
+#[test]
+fn later_subflows_of_the_path_are_backups_too() {
+    let mut s = Script::opened(config(), 1);
+    s.stack.add_path(PathConfig::v4(Ipv4Addr::new(10, 0, 1, 2)));
+    s.stack.set_path_backup(s.now, PathId(1), true);
+    s.write("");
+    let (_, join) = s.take().expect("no join");
+    assert_eq!(join.raw.unwrap()[..3], [30, 12, 0x11]);
+}
+
+// --- joins that are refused
+
+/// Growing pauses, then no more until the path changes.
+#[test]
+fn refused_joins_are_tried_ever_more_seldom_and_given_up() {
+    let mut s = Script::opened(config(), 2);
+    let mut times = Vec::new();
+    let end = braid_wire::Instant::from_millis(600_000);
+    while s.now < end {
+        while let Some((at, seg)) = s.take() {
+            if seg.flags == Flags::SYN {
+                times.push(at.as_millis());
+                send!(s, s.now, rst_ack(0, 1).on(seg.flow));
+            } else if seg.flow == 0 {
+                send!(s, s.now, ack(1, 1).win(512).dss(dack(0)));
+            }
+        }
+        let at = s.stack.next_timeout().filter(|at| *at <= end);
+        s.advance(at.unwrap_or(end));
+    }
+    assert_eq!(times, [20, 520, 1520, 3520, 7520, 15_520, 31_520, 63_520]);
+    s.stack.set_path_up(s.now, PathId(1), false);
+    s.stack.set_path_up(s.now, PathId(1), true);
+    s.write("");
+    let mut again = Vec::new();
+    while let Some((_, seg)) = s.take() {
+        again.push(seg.flags);
+    }
+    assert!(again.contains(&Flags::SYN), "not tried again");
+}
