@@ -16,7 +16,7 @@ use crate::event::{CloseReason, SubflowCloseReason};
 use crate::strategy::StrategyEvent;
 use crate::tcp::FourTuple;
 use crate::tcp::receive::Receiver;
-use crate::{ApiError, Config, Event, FallbackCause, PathId, SubflowId, Urgency};
+use crate::{ApiError, Config, Event, FallbackCause, PathId, SubflowId};
 
 /// Longest delay before a handshake segment is repeated.
 const MAX_SYN_RTO: Duration = Duration::from_secs(8);
@@ -110,8 +110,9 @@ impl Connection {
         };
         subflow.opened_at = ctx.now;
         subflow.handshake_at = Some(ctx.now);
-        if self.urgency == Urgency::LEAST {
-            subflow.snd.set_congestion(ctx.config.background);
+        let congestion = self.congestion(ctx.config);
+        if congestion.name() != ctx.config.congestion.name() {
+            subflow.snd.set_congestion(congestion);
         }
         if let Some(record) = subflow.record(ctx.records) {
             subflow.snd.expect(&record);

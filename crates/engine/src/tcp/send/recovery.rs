@@ -6,8 +6,9 @@ use core::time::Duration;
 use braid_wire::{Instant, Seq32};
 
 use super::{Expired, MAX_BACKOFF, Recovery, Sender};
-use crate::cc::Loss;
+use crate::cc::{Flight, Loss};
 use crate::tcp::prr::Prr;
+use crate::tcp::rate::PacketState;
 use crate::tcp::scoreboard::Delivered;
 
 /// Duplicate-acknowledgement threshold, in transmissions.
@@ -126,9 +127,13 @@ impl Sender {
         let rack = self.rack;
         let in_flight = self.in_flight();
         let mut next: Option<Instant> = None;
+        let mut newest: Option<(Instant, PacketState)> = None;
         let lost = self.board.mark_lost((rack.sent_at, rack.end), |r| {
             let due = r.sent_at + wait;
             if due <= now {
+                if newest.is_none_or(|(at, _)| at <= r.sent_at) {
+                    newest = Some((r.sent_at, r.packet));
+                }
                 return true;
             }
             next = Some(next.map_or(due, |n| n.min(due)));
@@ -139,6 +144,7 @@ impl Sender {
             return false;
         }
         self.traffic.bytes_lost += lost;
+        self.rate.on_lost(lost);
         let first = self.recovery == Recovery::Open;
         if first {
             self.recovery = Recovery::Fast {
@@ -155,6 +161,7 @@ impl Sender {
             bytes: lost,
             in_flight,
             first,
+            flight: newest.map_or_else(Flight::default, |(_, packet)| self.rate.flight(&packet)),
         });
         self.probe_at = None;
         true
@@ -202,6 +209,7 @@ impl Sender {
         self.board.forget_false_sacks();
         let lost = self.board.mark_all_lost();
         self.traffic.bytes_lost += lost;
+        self.rate.on_lost(lost);
         if self.backoff == 0 {
             // One that was lost is enough for a timeout; the others may have arrived.
             self.queue_was_short = self.rtt.is_queue_short();
