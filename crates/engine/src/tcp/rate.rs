@@ -44,6 +44,8 @@ pub(crate) struct PacketState {
 pub(crate) struct RateEstimator {
     delivered: u64,
     lost: u64,
+    /// The record sent last of those being marked as lost, and when.
+    newest_lost: Option<(Instant, PacketState)>,
     delivered_time: Instant,
     first_sent_time: Instant,
     /// Until more than this is delivered, samples span a pause.
@@ -97,6 +99,7 @@ impl RateEstimator {
         RateEstimator {
             delivered: 0,
             lost: 0,
+            newest_lost: None,
             delivered_time: Instant::ZERO,
             first_sent_time: Instant::ZERO,
             app_limited: Some(0),
@@ -166,13 +169,22 @@ impl RateEstimator {
         }
     }
 
-    /// `bytes` are deemed lost.
-    pub fn on_lost(&mut self, bytes: u64) {
+    /// A record that was sent at `sent_at` with the state `before` is deemed lost.
+    pub fn note_lost(&mut self, sent_at: Instant, before: &PacketState) {
+        if self.newest_lost.is_none_or(|(at, _)| at <= sent_at) {
+            self.newest_lost = Some((sent_at, *before));
+        }
+    }
+
+    /// `bytes` are: among what the newest of the records noted was sent, or nothing where none was.
+    pub fn on_lost(&mut self, bytes: u64) -> Flight {
         self.lost += bytes;
+        let newest = self.newest_lost.take();
+        newest.map_or_else(Flight::default, |(_, before)| self.flight(&before))
     }
 
     /// Among what a record with the state `before` was sent.
-    pub fn flight(&self, before: &PacketState) -> Flight {
+    fn flight(&self, before: &PacketState) -> Flight {
         Flight {
             in_flight: before.in_flight,
             lost: self.lost - before.lost,
@@ -254,6 +266,7 @@ mod tests {
                 sub: self.nxt,
                 len,
                 fin: false,
+                checksum: None,
             };
             self.board.push(Sent {
                 start: map.sub,

@@ -7,6 +7,7 @@ use core::time::Duration;
 
 use braid_wire::{Instant, Seq32};
 
+use super::dup_acks::DupAcks;
 use super::pacing::Pacer;
 use super::prr::Prr;
 use super::rate::{PacketState, RateEstimator};
@@ -43,6 +44,15 @@ struct Rack {
     end: u64,
     rtt: Duration,
     reordering_seen: bool,
+}
+
+/// A tail loss probe that is under way (RFC 8985 section 7.4.1).
+#[derive(Debug, Clone, Copy)]
+struct TailProbe {
+    start: u64,
+    end: u64,
+    /// Next offset when it was sent (`TLP.end_seq`).
+    high: u64,
 }
 
 /// The echoed timestamp of an acknowledgement (RFC 7323).
@@ -83,7 +93,8 @@ pub(crate) struct Sender {
     pub nxt: u64,
     /// First offset past the peer's window.
     pub wnd_end: u64,
-    /// Largest window the peer has offered.
+    /// The window the peer offered last, and the largest.
+    window: u64,
     max_window: u64,
     mss: u32,
     recovery: Recovery,
@@ -96,6 +107,10 @@ pub(crate) struct Sender {
     reorder_at: Option<Instant>,
     /// One probe a flight (RFC 8985 section 7.3).
     probe_out: bool,
+    /// The last probe, as long as it may have repaired a loss.
+    probed: Option<TailProbe>,
+    /// `None` where the peer sends SACK.
+    dup_acks: Option<DupAcks>,
     /// Bytes retransmitted in this recovery and not reported as duplicates.
     unproved: u64,
     cwnd_limited: bool,
@@ -135,6 +150,7 @@ impl Sender {
             una: 0,
             nxt: 1,
             wnd_end: 1,
+            window: 0,
             max_window: 0,
             mss,
             recovery: Recovery::Open,
@@ -145,6 +161,8 @@ impl Sender {
             probe_at: None,
             reorder_at: None,
             probe_out: false,
+            probed: None,
+            dup_acks: None,
             unproved: 0,
             cwnd_limited: false,
             full_at: Instant::ZERO,
@@ -167,6 +185,11 @@ impl Sender {
     pub fn set_congestion(&mut self, congestion: Algorithm) {
         self.cc = congestion.build(self.mss, self.initial_window);
         self.update_pacing();
+    }
+
+    /// The peer sends no SACK: its duplicate acknowledgements are counted.
+    pub fn count_dup_acks(&mut self) {
+        self.dup_acks = Some(DupAcks::default());
     }
 
     /// The SYN was acknowledged; `rtt` is the handshake's round trip where it is unambiguous.
@@ -192,8 +215,10 @@ impl Sender {
         }
     }
 
+    /// Bytes in flight; what duplicate acknowledgements stand for has arrived.
     pub fn in_flight(&self) -> u64 {
-        self.board.in_flight()
+        let arrived = self.dup_acks.map_or(0, |dup| dup.arrived());
+        self.board.in_flight().saturating_sub(arrived)
     }
 
     /// Whether a retransmission timeout is being recovered from.
@@ -298,7 +323,14 @@ impl Sender {
     /// The peer takes everything below `end`, with a window of `window` bytes.
     pub fn offer(&mut self, end: u64, window: u64) {
         self.wnd_end = end;
+        self.window = window;
         self.max_window = self.max_window.max(window);
+    }
+
+    /// Whether a segment that brings nothing but `ack` and `window` is a duplicate acknowledgement
+    /// (RFC 5681 section 2).
+    pub fn is_duplicate(&self, ack: u64, window: u64) -> bool {
+        ack == self.una && window == self.window && !self.board.is_empty()
     }
 
     /// Whether an acknowledgement is one that this peer can have sent (RFC 5961 section 5.2).
@@ -406,6 +438,11 @@ impl Sender {
     pub fn probe(&mut self, now: Instant) -> Option<Sent> {
         let packet = self.packet_state(now);
         let sent = self.board.take_last(now, packet, u64::from(self.mss))?;
+        self.probed = Some(TailProbe {
+            start: sent.start,
+            end: sent.end,
+            high: self.nxt,
+        });
         self.on_sent(now, sent.len());
         Some(sent)
     }
@@ -459,11 +496,16 @@ impl Sender {
             self.undo_if_spurious(now, echo.map(|e| e.value));
             self.backoff = 0;
             self.probe_out = false;
+            self.judge_probe(now);
         }
         self.advance_rack(now, &delivered);
         self.leave_recovery();
+        let news = self.news(delivered.bytes);
         self.loss_intervals[0] += delivered.bytes;
-        let further_loss = self.detect_losses(now, delivered.bytes);
+        let further_loss = match self.dup_acks {
+            Some(_) => self.on_partial_ack(now),
+            None => self.detect_losses(now, delivered.bytes),
+        };
         let round_start = self.una >= self.round_end;
         let slow_start = self.cc.cwnd() < self.cc.ssthresh();
         self.cc.on_ack(&AckSample {
@@ -484,7 +526,7 @@ impl Sender {
         let (in_flight, target) = (self.in_flight(), self.cc.cwnd());
         if let Recovery::Fast { prr, .. } = &mut self.recovery {
             let safe = advanced && !further_loss;
-            prr.on_ack(delivered.bytes, in_flight, target, self.mss, safe);
+            prr.on_ack(news, in_flight, target, self.mss, safe);
         }
         if round_start {
             self.round_end = self.nxt;
@@ -492,7 +534,11 @@ impl Sender {
             self.max_flight = self.in_flight();
         }
         self.update_pacing();
-        self.arm_rto(now);
+        // Of the partial acknowledgements of a recovery only the first one gives more time (RFC 6582
+        // section 3.2, step 3): a timeout repairs many losses sooner.
+        if !self.dup_acks.is_some_and(DupAcks::is_impatient) {
+            self.arm_rto(now);
+        }
         self.arm_probe(now);
         true
     }

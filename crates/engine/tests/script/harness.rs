@@ -215,8 +215,13 @@ impl Script {
     pub fn tcp(config: Config, first: Seg, third: Seg) -> Script {
         let mut s = Script::server(config);
         s.peer(1);
+        let sack_ok = first.sack_ok;
         send!(s, 0, first);
-        recv!(s, 0, syn_ack().ws(None));
+        let answer = Seg {
+            sack_ok,
+            ..syn_ack().ws(None)
+        };
+        recv!(s, 0, answer);
         send!(s, 10, third);
         quiet!(s, 10);
         s
@@ -512,7 +517,7 @@ impl Script {
                 dsn: WireDsn::new(theirs.add(data), rel.wide_map),
                 subflow_seq: sub,
                 len,
-                checksum: None,
+                checksum: rel.checksum,
             }),
             data_fin: rel.fin,
         })
@@ -658,6 +663,7 @@ impl Script {
                 .map(|m| (rel(m.dsn, ours), m.subflow_seq, m.len)),
             wide_map: dss.mapping.is_some_and(|m| m.dsn.is_eight()),
             fin: dss.data_fin,
+            checksum: dss.mapping.and_then(|m| m.checksum),
         })
     }
 

@@ -8,14 +8,17 @@
 mod harness;
 mod beside;
 mod capable;
+mod checksum;
 mod close;
 mod dss;
 mod early;
+mod flood;
 mod intake;
 mod ipv6;
 mod join;
 mod limits;
 mod misbehaviour;
+mod no_sack;
 mod recovery;
 mod report;
 mod reset;

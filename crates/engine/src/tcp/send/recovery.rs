@@ -1,14 +1,14 @@
 //! What is lost and when that is known: RACK-TLP (RFC 8985), the retransmission timer (RFC 6298) and
 //! the undoing of what turned out needless.
 
+use core::ops::Range;
 use core::time::Duration;
 
 use braid_wire::{Instant, Seq32};
 
 use super::{Expired, MAX_BACKOFF, Recovery, Sender};
-use crate::cc::{Flight, Loss};
+use crate::cc::Loss;
 use crate::tcp::prr::Prr;
-use crate::tcp::rate::PacketState;
 use crate::tcp::scoreboard::Delivered;
 
 /// Duplicate-acknowledgement threshold, in transmissions.
@@ -23,6 +23,7 @@ impl Sender {
     pub(super) fn arm_probe(&mut self, now: Instant) {
         let eligible = self.recovery == Recovery::Open
             && self.board.sacked() == 0
+            && self.dup_acks.is_none()
             && !self.probe_out
             && !self.board.is_empty()
             && self.rtt.srtt() > Duration::ZERO;
@@ -57,11 +58,19 @@ impl Sender {
         }
     }
 
-    /// The peer got `bytes` twice (RFC 2883): the path reorders. Once every retransmission of
-    /// this recovery proved needless, the reduction is undone (RFC 3708).
-    pub fn on_duplicate(&mut self, now: Instant, bytes: u64) {
+    /// The peer got `range` twice (RFC 2883): the path reorders, unless that was the tail loss probe
+    /// and its original (RFC 8985 section 7.4.2). Once every retransmission of this recovery proved
+    /// needless, the reduction is undone (RFC 3708).
+    pub fn on_duplicate(&mut self, now: Instant, range: Range<u64>) {
+        if self
+            .probed
+            .take_if(|probe| probe.end == range.end)
+            .is_some()
+        {
+            return;
+        }
         self.rack.reordering_seen = true;
-        self.unproved = self.unproved.saturating_sub(bytes);
+        self.unproved = self.unproved.saturating_sub(range.end - range.start);
         if self.unproved == 0
             && self.board.lost() == 0
             && matches!(self.recovery, Recovery::Fast { .. })
@@ -69,6 +78,87 @@ impl Sender {
             self.recovery = Recovery::Open;
             self.cc.on_spurious(now);
         }
+    }
+
+    /// RFC 8985 section 7.4.2: what was sent after a tail loss probe is acknowledged, and nothing told
+    /// that the peer got the probe twice: it repaired a loss, which counts as any other.
+    pub(super) fn judge_probe(&mut self, now: Instant) {
+        let una = self.una;
+        let Some(probe) = self.probed.take_if(|probe| una > probe.high) else {
+            return;
+        };
+        if self.recovery != Recovery::Open {
+            return;
+        }
+        let bytes = probe.end - probe.start;
+        self.traffic.bytes_lost += bytes;
+        let flight = self.rate.on_lost(bytes);
+        self.begin_episode();
+        self.count_strayed(bytes);
+        self.cc.on_lost(&Loss {
+            now,
+            bytes,
+            in_flight: self.in_flight(),
+            first: true,
+            flight,
+        });
+    }
+
+    /// An acknowledgement that tells nothing at all. Of a tail loss probe it says that the original
+    /// had arrived too; without SACK it says that some later segment did, and the third in a row that
+    /// the first one is lost (RFC 5681 section 3.2). Returns whether anything was marked lost.
+    pub fn on_dup_ack(&mut self, now: Instant) -> bool {
+        let una = self.una;
+        self.probed.take_if(|probe| una == probe.high);
+        self.note_full(now);
+        let (flight, mss) = (self.board.in_flight(), u64::from(self.mss));
+        let Some(dup) = &mut self.dup_acks else {
+            return false;
+        };
+        let arrived = dup.on_dup_ack(flight, mss);
+        let begins = dup.is_loss(una) && self.recovery == Recovery::Open;
+        if begins {
+            dup.on_recovery(self.nxt);
+        }
+        let lost = begins && self.lose_first(now);
+        let (in_flight, target) = (self.in_flight(), self.cc.cwnd());
+        if let Recovery::Fast { prr, .. } = &mut self.recovery {
+            prr.on_ack(arrived, in_flight, target, self.mss, false);
+        }
+        self.update_pacing();
+        lost
+    }
+
+    /// How much of `delivered` bytes that were acknowledged in order is news: duplicate
+    /// acknowledgements told of the rest before.
+    pub(super) fn news(&mut self, delivered: u64) -> u64 {
+        let Some(dup) = &mut self.dup_acks else {
+            return delivered;
+        };
+        let told = dup.on_advance(delivered, u64::from(self.mss));
+        if self.recovery == Recovery::Open {
+            dup.on_open();
+        }
+        delivered - told
+    }
+
+    /// Without SACK, an acknowledgement that does not end fast recovery shows the next segment lost
+    /// (RFC 6582 section 3.2). Returns whether it did.
+    pub(super) fn on_partial_ack(&mut self, now: Instant) -> bool {
+        if !matches!(self.recovery, Recovery::Fast { .. }) {
+            return false;
+        }
+        if let Some(dup) = &mut self.dup_acks {
+            dup.on_partial_ack();
+        }
+        self.lose_first(now)
+    }
+
+    /// The first segment in flight is lost.
+    fn lose_first(&mut self, now: Instant) -> bool {
+        let flight = self.in_flight();
+        let bytes = self.board.mark_first_lost(u64::from(self.mss));
+        self.on_lost(now, bytes, (flight, 0))
     }
 
     pub(super) fn leave_recovery(&mut self) {
@@ -120,31 +210,35 @@ impl Sender {
         self.reorder_at = None;
         // In order and with nothing sent twice, nothing can have been overtaken.
         let orderly = self.recovery == Recovery::Open && self.board.sacked() == 0;
-        if self.board.is_empty() || orderly {
+        // Without SACK only what is in order is known to have been delivered.
+        if self.board.is_empty() || orderly || self.dup_acks.is_some() {
             return false;
         }
         let wait = self.rack.rtt + self.reordering_window();
         let rack = self.rack;
         let in_flight = self.in_flight();
         let mut next: Option<Instant> = None;
-        let mut newest: Option<(Instant, PacketState)> = None;
         let lost = self.board.mark_lost((rack.sent_at, rack.end), |r| {
             let due = r.sent_at + wait;
             if due <= now {
-                if newest.is_none_or(|(at, _)| at <= r.sent_at) {
-                    newest = Some((r.sent_at, r.packet));
-                }
+                self.rate.note_lost(r.sent_at, &r.packet);
                 return true;
             }
             next = Some(next.map_or(due, |n| n.min(due)));
             false
         });
         self.reorder_at = next;
+        self.on_lost(now, lost, (in_flight, delivered))
+    }
+
+    /// `lost` bytes were marked lost, of those that were in flight after others had been delivered.
+    /// Returns whether there are any.
+    fn on_lost(&mut self, now: Instant, lost: u64, (in_flight, delivered): (u64, u64)) -> bool {
         if lost == 0 {
             return false;
         }
         self.traffic.bytes_lost += lost;
-        self.rate.on_lost(lost);
+        let flight = self.rate.on_lost(lost);
         let first = self.recovery == Recovery::Open;
         if first {
             self.recovery = Recovery::Fast {
@@ -152,8 +246,7 @@ impl Sender {
                 prr: Prr::new(in_flight + delivered, self.mss),
             };
             self.unproved = 0;
-            self.loss_intervals = [0, self.loss_intervals[0]];
-            self.queue_was_short = self.rtt.is_queue_short();
+            self.begin_episode();
         }
         self.count_strayed(lost);
         self.cc.on_lost(&Loss {
@@ -161,10 +254,17 @@ impl Sender {
             bytes: lost,
             in_flight,
             first,
-            flight: newest.map_or_else(Flight::default, |(_, packet)| self.rate.flight(&packet)),
+            flight,
         });
         self.probe_at = None;
         true
+    }
+
+    /// The first loss after a while.
+    fn begin_episode(&mut self) {
+        self.probed = None;
+        self.loss_intervals = [0, self.loss_intervals[0]];
+        self.queue_was_short = self.rtt.is_queue_short();
     }
 
     fn count_strayed(&mut self, lost: u64) {
@@ -210,13 +310,15 @@ impl Sender {
         let lost = self.board.mark_all_lost();
         self.traffic.bytes_lost += lost;
         self.rate.on_lost(lost);
+        if let Some(dup) = &mut self.dup_acks {
+            dup.on_timeout(self.nxt);
+        }
         if self.backoff == 0 {
+            self.begin_episode();
             // One that was lost is enough for a timeout; the others may have arrived.
-            self.queue_was_short = self.rtt.is_queue_short();
             self.count_strayed(lost.min(u64::from(self.mss)));
             self.stuck_since = now;
             self.cc.on_rto(now, in_flight);
-            self.loss_intervals = [0, self.loss_intervals[0]];
             self.recovery = Recovery::Timeout { end: self.nxt, ts };
         }
         self.backoff = (self.backoff + 1).min(MAX_BACKOFF);
