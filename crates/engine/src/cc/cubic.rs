@@ -104,7 +104,7 @@ impl Cubic {
     fn slow_start(&mut self, ack: &AckSample<'_>) -> f64 {
         let delivered = ack.delivered as f64;
         if self.ssthresh == u64::MAX {
-            match self.hystart.on_ack(ack, self.mss, self.cwnd()) {
+            match self.hystart.on_ack(ack, self.mss) {
                 SlowStart::Grow(bytes) => self.cwnd += bytes as f64,
                 SlowStart::Exit => {
                     self.ssthresh = self.cwnd();

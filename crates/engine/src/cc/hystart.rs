@@ -16,9 +16,6 @@ const CSS_ROUNDS: u32 = 5;
 /// reach [`N_RTT_SAMPLE`]; a false alarm is undone in Conservative Slow Start.
 const FEW_RTT_SAMPLES: u32 = 3;
 
-/// A window of fewer segments does not end slow start for being more than the path holds.
-const LOW_WINDOW: u64 = 16;
-
 /// What slow start does with an acknowledgement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SlowStart {
@@ -28,56 +25,43 @@ pub(super) enum SlowStart {
     Exit,
 }
 
+/// Conservative Slow Start.
+#[derive(Debug, Clone, Copy)]
+struct Css {
+    baseline: Duration,
+    rounds: u32,
+}
+
 /// The state of the initial slow start.
 ///
 /// There is no limit L to the growth per acknowledgement (RFC 9406 section 4.3): the engine paces.
-///
-/// RFC 9406 takes the lowest round trip since a round began, whose first samples are from before the
-/// queue grew: it sees in the next round what has grown in this one, and by then the window is twice
-/// as large. Here the lowest of the last [`N_RTT_SAMPLE`] of a round counts. A queue shorter than what
-/// is in flight in a round trip overflows before any round trip tells of it. That the window is more
-/// than the path holds, at the rate at which acknowledgements follow each other, is known before: then
-/// slow start is conservative as well, and where both are the case it has ended.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct HyStart {
     last_round_min: Option<Duration>,
     round_min: Option<Duration>,
-    recent: [Duration; N_RTT_SAMPLE as usize],
     samples: u32,
     delivered: u64,
-    /// Round trips have grown to this or more.
-    delayed: Option<Duration>,
-    /// The window is more than the path holds.
-    full: bool,
-    /// Rounds of Conservative Slow Start.
-    conservative: Option<u32>,
+    css: Option<Css>,
 }
 
 impl HyStart {
-    /// Takes in an acknowledgement received in slow start with a window of `cwnd` bytes.
-    pub(super) fn on_ack(&mut self, ack: &AckSample<'_>, mss: u32, cwnd: u64) -> SlowStart {
+    /// Takes in an acknowledgement received in slow start.
+    pub(super) fn on_ack(&mut self, ack: &AckSample<'_>, mss: u32) -> SlowStart {
         if ack.round_start && self.end_round(mss) {
             return SlowStart::Exit;
         }
         self.delivered = self.delivered.saturating_add(ack.delivered);
         if let Some(rtt) = ack.rtt {
             self.round_min = Some(self.round_min.map_or(rtt, |min| min.min(rtt)));
-            self.recent[(self.samples % N_RTT_SAMPLE) as usize] = rtt;
             self.samples = self.samples.saturating_add(1);
         }
         if self.samples >= N_RTT_SAMPLE {
-            self.judge(self.recent.into_iter().min());
-            self.full = cwnd >= LOW_WINDOW * u64::from(mss) && is_filled(ack, cwnd);
+            self.judge();
         }
-        if !self.full && self.delayed.is_none() {
-            self.conservative = None;
-            return SlowStart::Grow(ack.delivered);
-        }
-        if self.full && self.delayed.is_some() {
-            return SlowStart::Exit;
-        }
-        self.conservative.get_or_insert(0);
-        SlowStart::Grow(ack.delivered / CSS_GROWTH_DIVISOR)
+        SlowStart::Grow(match self.css {
+            Some(_) => ack.delivered / CSS_GROWTH_DIVISOR,
+            None => ack.delivered,
+        })
     }
 
     /// Ends a round; true if Conservative Slow Start has lasted long enough.
@@ -86,29 +70,27 @@ impl HyStart {
             && self.samples >= FEW_RTT_SAMPLES
             && self.delivered >= u64::from(N_RTT_SAMPLE) * u64::from(mss)
         {
-            self.judge(self.round_min);
+            self.judge();
         }
-        // Heaps of acknowledgements tell nothing of the rate at which they follow each other.
-        self.full &= self.samples >= N_RTT_SAMPLE;
         if self.round_min.is_some() {
             self.last_round_min = self.round_min.take();
         }
         self.samples = 0;
         self.delivered = 0;
-        self.conservative.as_mut().is_some_and(|rounds| {
-            *rounds += 1;
-            *rounds >= CSS_ROUNDS
+        self.css.as_mut().is_some_and(|css| {
+            css.rounds += 1;
+            css.rounds >= CSS_ROUNDS
         })
     }
 
-    /// Compares round trips of this round with those of the last one (RFC 9406 section 4.2).
-    fn judge(&mut self, lowest: Option<Duration>) {
-        let Some(lowest) = lowest else {
+    /// Compares this round's round trips with those of the last one (RFC 9406 section 4.2).
+    fn judge(&mut self) {
+        let Some(round_min) = self.round_min else {
             return;
         };
-        if let Some(delayed) = self.delayed {
-            if lowest < delayed {
-                self.delayed = None;
+        if let Some(css) = self.css {
+            if round_min < css.baseline {
+                self.css = None;
             }
             return;
         }
@@ -116,14 +98,13 @@ impl HyStart {
             return;
         };
         let thresh = (last / MIN_RTT_DIVISOR).clamp(MIN_RTT_THRESH, MAX_RTT_THRESH);
-        self.delayed = (lowest >= last + thresh).then_some(last + thresh);
+        if round_min >= last + thresh {
+            self.css = Some(Css {
+                baseline: round_min,
+                rounds: 0,
+            });
+        }
     }
-}
-
-/// Whether `cwnd` is more than the path holds, by a quarter.
-fn is_filled(ack: &AckSample<'_>, cwnd: u64) -> bool {
-    let held = u128::from(ack.peak_rate) * ack.min_rtt.as_nanos() / 1_000_000_000;
-    held > 0 && u128::from(cwnd) * 4 > held * 5
 }
 
 #[cfg(test)]
@@ -150,7 +131,7 @@ mod tests {
                     round_start: i == 0,
                     ..AckSample::default()
                 };
-                hystart.on_ack(&ack, MSS, 1 << 20)
+                hystart.on_ack(&ack, MSS)
             })
             .collect()
     }
@@ -243,52 +224,5 @@ mod tests {
         round(&mut hystart, 5, 1, |_| 40);
         round(&mut hystart, 5, 1, |_| 60);
         assert_eq!(round(&mut hystart, 5, 1, |_| 60)[0], SlowStart::Grow(1000));
-    }
-
-    /// RFC 9406 looks at the lowest round trip since the round began, and would see a round later what
-    /// has grown in this one.
-    #[test]
-    fn a_queue_that_grows_within_a_round_is_seen_in_it() {
-        let mut hystart = HyStart::default();
-        round(&mut hystart, 20, 1, |_| 40);
-        let rise = round(&mut hystart, 20, 1, |i| 40 + i);
-        // The lowest of samples 5 to 12 is 45 ms.
-        assert_eq!(rise[11], SlowStart::Grow(1000));
-        assert_eq!(rise[12], SlowStart::Grow(250));
-    }
-
-    /// 1 MB/s and 40 ms hold 40 segments.
-    #[test]
-    fn a_window_of_more_than_the_path_holds_grows_slowly() {
-        let last_of = |hystart: &mut HyStart, acks: u64, rtt: u64, cwnd: u64, peak_rate: u64| {
-            let rtt = Duration::from_millis(rtt);
-            let step = |n| {
-                let ack = AckSample {
-                    delivered: 1000,
-                    rtt: Some(rtt),
-                    min_rtt: Duration::from_millis(40),
-                    peak_rate,
-                    round_start: n == 0,
-                    ..AckSample::default()
-                };
-                hystart.on_ack(&ack, MSS, cwnd)
-            };
-            (0..acks).map(step).last().unwrap()
-        };
-        let mut hystart = HyStart::default();
-        let (fast, slow) = (SlowStart::Grow(1000), SlowStart::Grow(250));
-        assert_eq!(last_of(&mut hystart, 8, 40, 50_000, 1_000_000), fast);
-        assert_eq!(last_of(&mut hystart, 7, 40, 50_001, 1_000_000), fast);
-        assert_eq!(last_of(&mut hystart, 8, 40, 50_001, 1_000_000), slow);
-        // The path turns out to be faster.
-        assert_eq!(last_of(&mut hystart, 8, 40, 50_250, 2_000_000), fast);
-        // Small windows, and those on paths of which nothing is known, may grow.
-        assert_eq!(last_of(&mut hystart, 8, 40, 15_999, 100_000), fast);
-        assert_eq!(last_of(&mut hystart, 8, 40, 1 << 30, 0), fast);
-        // A queue that has grown as well leaves no doubt.
-        assert_eq!(
-            last_of(&mut hystart, 8, 45, 60_000, 1_000_000),
-            SlowStart::Exit
-        );
     }
 }

@@ -135,9 +135,6 @@ pub struct AckSample<'a> {
     pub rtt: Option<Duration>,
     /// Delivery rate measured by this acknowledgement, if any.
     pub rate: Option<RateSample>,
-    /// Bytes/s at which acknowledgements followed each other at most, lately: what the bottleneck
-    /// takes, or the pacer where that is less; 0 before it is known.
-    pub peak_rate: u64,
     /// Lowest round trip of the subflow.
     pub min_rtt: Duration,
     /// Smoothed round trip.

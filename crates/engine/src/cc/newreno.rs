@@ -60,7 +60,7 @@ impl NewReno {
     /// Grows in slow start and returns the bytes left for congestion avoidance.
     fn slow_start(&mut self, ack: &AckSample<'_>) -> u64 {
         if self.ssthresh == u64::MAX {
-            match self.hystart.on_ack(ack, self.mss as u32, self.cwnd) {
+            match self.hystart.on_ack(ack, self.mss as u32) {
                 SlowStart::Grow(bytes) => self.cwnd = self.cwnd.saturating_add(bytes),
                 SlowStart::Exit => self.ssthresh = self.cwnd,
             }

@@ -513,7 +513,6 @@ impl Sender {
             delivered: delivered.bytes,
             rtt,
             rate,
-            peak_rate: self.rate.peak(),
             min_rtt: self.rtt.min(),
             srtt: self.rtt.srtt(),
             prior_in_flight,
