@@ -14,7 +14,7 @@ use super::po::{
 use super::series::{BySecond, bars, by_second, estimate, gains, over_time, plus_minus};
 use super::session::Session;
 use super::verdict::{Bound, Verdict};
-use crate::arm::Error;
+use crate::arm::{Arm, Error};
 use crate::clip::{self, Clip};
 use crate::plot::Point;
 use crate::stats;
@@ -32,6 +32,7 @@ pub const PO_8: Definition = Definition {
                steadier.",
     must_hold: "The true PSNR is higher and steadier; that of the paper's formula, in windows of 1 s, is \
                 at least 3.7 % higher.",
+    arms: &[Arm::Sim],
     cells: |_| LOSSES.len() * SCHEMES.len(),
     measure,
     ..PO_4
