@@ -8,7 +8,7 @@ use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 use std::collections::BTreeMap;
 
-use braid_engine::app::{Arrival, Core, Ctx, LocalEvent, LocalId};
+use braid_engine::app::{Arrival, Core, Ctx, LocalError, LocalEvent, LocalId};
 use braid_engine::{
     ApiError, CloseReason, Event, PathId, Stack, StrategyFactory, SubflowCloseReason,
 };
@@ -430,6 +430,7 @@ impl BoxCore {
             flow,
             hints,
             looked: false,
+            news: FlowHints::default(),
             moved: Moved::default(),
             started: ctx.now,
             requested_at: 0,
@@ -531,7 +532,10 @@ impl BoxCore {
             (&session.flow.destination, &session.hints),
             ctx.stack,
         );
-        if written.is_err() || !warm && !session.relay.repeat(ctx) {
+        // The request has said all there is to say.
+        session.news = FlowHints::default();
+        let told = written.is_ok() && session.foreword(ctx);
+        if !told || !warm && !session.relay.repeat(ctx) {
             return self.end(ctx, id, Outcome::ServerFailed);
         }
         session.stage = Stage::Negotiating(answers);
@@ -545,14 +549,17 @@ impl BoxCore {
     }
 
     /// Looks at the first bytes of a user, once they are there: they may tell more of what is to
-    /// come. Nothing waits for them.
+    /// come.
     fn look(&mut self, ctx: &mut Ctx<'_>, id: SessionId) {
         let Some(session) = self.sessions.get_mut(id) else {
             return;
         };
         let mut first = [0; sniff::MOST];
-        let Ok(there) = ctx.local.peek(session.relay.local, &mut first) else {
-            return;
+        let there = match ctx.local.peek(session.relay.local, &mut first) {
+            Err(LocalError::WouldBlock) => return,
+            // Whoever reads it will say so.
+            Err(LocalError::Broken) => 0,
+            Ok(there) => there,
         };
         session.looked = true;
         let seen = sniff::look(&first[..there]);
@@ -608,6 +615,9 @@ impl BoxCore {
         let Some(session) = self.sessions.get_mut(id) else {
             return;
         };
+        if session.looked && session.relay.is_held() && !session.foreword(ctx) {
+            return self.end(ctx, id, Outcome::ServerFailed);
+        }
         let relay = &mut session.relay;
         let turn = match session.stage {
             Stage::Connecting(_) => return,

@@ -42,6 +42,8 @@ pub(crate) struct Relay {
     to_local_done: bool,
     /// A copy of the first bytes that went to the connection, where one is wanted.
     kept: Option<Kept>,
+    /// Nothing goes to the connection for now.
+    held: bool,
 }
 
 /// The first bytes that went to a connection.
@@ -164,7 +166,18 @@ impl Relay {
             to_conn_done: false,
             to_local_done: false,
             kept: None,
+            held: false,
         }
+    }
+
+    /// Says whether what would go to the connection has to wait: something else comes before it.
+    pub(crate) fn hold(&mut self, held: bool) {
+        self.held = held;
+    }
+
+    /// Whether it has to.
+    pub(crate) fn is_held(&self) -> bool {
+        self.held
     }
 
     /// Keeps a copy of the first `most` bytes that go to the connection.
@@ -291,7 +304,7 @@ impl Relay {
 
     /// Moves what the local side sent into the connection.
     fn pump_to_conn(&mut self, ctx: &mut Ctx<'_>, mut budget: usize, moved: &mut u64) -> Halt {
-        while !self.to_conn_done && self.local_readable && self.conn_writable {
+        while !self.held && !self.to_conn_done && self.local_readable && self.conn_writable {
             if budget == 0 {
                 return Halt::Again;
             }

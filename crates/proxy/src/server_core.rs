@@ -22,7 +22,9 @@ use crate::policy::DestinationPolicy;
 use crate::relay::{self, End, Relay};
 use crate::report::{LogLimiter, ServerCounters};
 use crate::sniff::{self, Length};
-use crate::socks::{Destination, Reply, Request, ServerHandshake, ServerStep};
+use crate::socks::{
+    Destination, Foreword, ForewordStep, Reply, Request, ServerHandshake, ServerStep,
+};
 use crate::status::About;
 use crate::table::{Due, SessionId, Table};
 
@@ -234,6 +236,7 @@ impl ServerCore {
             remote: remote.to_canonical(),
             user: None,
             destination: None,
+            foreword: None,
             started: ctx.now,
             stage: Stage::Handshake(Box::default()),
             time: deadline,
@@ -329,11 +332,15 @@ impl ServerCore {
         let deadline = ctx.now + self.timeouts.connect;
         session.time = deadline;
         let name = session.user.and_then(|u| self.user_names.get(u));
-        let (hints, bad) = FlowHints::decode(note.as_ref().map_or(&[], |n| &n.hints));
-        let unknown = hints.strategy.is_some() && hints.strategy().is_none();
-        self.counters.bad_hints += bad + u64::from(unknown);
-        hints.apply(ctx.now, session.conn, ctx.stack);
-        tracing::debug!(remote = %session.remote, user = name, %destination, ?hints, "request");
+        let conn = session.conn;
+        tracing::debug!(remote = %session.remote, user = name, %destination, "request");
+        if let Some(note) = note {
+            session.foreword = Some(Foreword::default());
+            self.take_hints(ctx, conn, &note.hints);
+        }
+        let Some(session) = self.sessions.get_mut(id) else {
+            return;
+        };
         session.destination = Some(Box::new(destination.clone()));
         match destination {
             Destination::Address(addr) => self.on_resolved(ctx, id, vec![addr]),
@@ -345,6 +352,44 @@ impl ServerCore {
                 }
                 None => self.refuse(ctx, id, Refusal::Failure(ConnectFailure::NoResources)),
             },
+        }
+    }
+
+    fn take_hints(&mut self, ctx: &mut Ctx<'_>, conn: ConnId, hints: &[u8]) {
+        let (hints, bad) = FlowHints::decode(hints);
+        let unknown = hints.strategy.is_some() && hints.strategy().is_none();
+        self.counters.bad_hints += bad + u64::from(unknown);
+        hints.apply(ctx.now, conn, ctx.stack);
+        tracing::debug!(?conn, ?hints, "hints");
+    }
+
+    /// Reads what comes before the user's first byte; false where the session is over.
+    fn read_foreword(&mut self, ctx: &mut Ctx<'_>, id: SessionId) -> bool {
+        let Some(session) = self.sessions.get_mut(id) else {
+            return false;
+        };
+        let (conn, remote) = (session.conn, session.remote);
+        let Some(foreword) = &mut session.foreword else {
+            return true;
+        };
+        let input = |buf: &[u8]| foreword.input(buf);
+        match relay::read_step(ctx.now, conn, ctx.stack, ForewordStep::More, input) {
+            Ok(ForewordStep::More) => true,
+            Ok(ForewordStep::Hints(hints)) => {
+                session.foreword = None;
+                self.take_hints(ctx, conn, &hints);
+                true
+            }
+            Ok(ForewordStep::Garbage) => {
+                self.counters.garbage += 1;
+                if let Some(left_out) = self.limiter.allow(ctx.now, "foreword", remote) {
+                    tracing::warn!(%remote, left_out, "malformed hints before the first byte");
+                }
+                self.end_relay(ctx, id, End::Conn);
+                false
+            }
+            // Its `Closed` follows.
+            Err(_) => false,
         }
     }
 
@@ -454,6 +499,10 @@ impl ServerCore {
     }
 
     fn relay(&mut self, ctx: &mut Ctx<'_>, id: SessionId) {
+        let is_relaying = |session: &mut Session| matches!(session.stage, Stage::Relaying(..));
+        if !self.sessions.get_mut(id).is_some_and(is_relaying) || !self.read_foreword(ctx, id) {
+            return;
+        }
         let Some(session) = self.sessions.get_mut(id) else {
             return;
         };

@@ -9,7 +9,7 @@ use braid_engine::{ConnId, Urgency};
 use braid_proxy::FlowHints;
 use braid_proxy::auth::SignIn;
 use braid_proxy::config::Secret;
-use braid_proxy::socks::{Destination, Note, request, sign_in};
+use braid_proxy::socks::{Destination, Note, foreword, request, sign_in};
 use braid_proxy::status::SizeFrom;
 use proptest::prelude::*;
 use world::local::Content;
@@ -60,7 +60,11 @@ fn a_box_that_signed_in_may_take_its_time() {
     let (mut w, conn, sign) = waiting(Setup::default());
     w.run_for(Duration::from_secs(100));
     assert_eq!((w.server().waiting(), w.server().connections()), (1, 0));
-    let (w, got) = after(w, conn, &[&asks(&sign, &[]), &b"hello"[..]].concat());
+    let (w, got) = after(
+        w,
+        conn,
+        &[&asks(&sign, &[])[..], &[0, 0], b"hello"].concat(),
+    );
     assert_eq!(got, [&GRANTED[..], b"hello"].concat());
     assert_eq!((w.server().waiting(), w.server().connections()), (0, 1));
 }
@@ -163,6 +167,39 @@ fn the_server_schedules_by_the_hints() {
     assert_eq!(w.server().counters().bad_hints, 0);
 }
 
+/// In any pieces; the user's bytes follow it.
+#[test]
+fn hints_may_come_between_the_request_and_the_first_byte() {
+    let hints = full().encode();
+    let late = [&[0, 31][..], &hints, b"hello"].concat();
+    assert_eq!(late[..33], foreword(&hints));
+    for pieces in [1, 32, 33, 38] {
+        let (w, conn, sign) = waiting(Setup::default());
+        let (mut w, got) = after(w, conn, &asks(&sign, &[2, 1, 2]));
+        assert_eq!(got, GRANTED, "nothing waits for it");
+        let before = (None, SizeFrom::Unknown, 2, told(&w).3);
+        assert_eq!(told(&w), before);
+        let mut answer = Vec::new();
+        for piece in late.chunks(pieces) {
+            let (then, got) = after(w, conn, piece);
+            w = then;
+            answer.extend(got);
+        }
+        assert_eq!(answer, b"hello", "{pieces}");
+        let expected = (Some(1_000), SizeFrom::Declared, 6, "redundant".to_owned());
+        assert_eq!(told(&w), expected, "{pieces}");
+    }
+}
+
+#[test]
+fn hints_that_are_too_long_to_be_any_end_the_connection() {
+    let (w, conn, sign) = waiting(Setup::default());
+    let (mut w, _) = after(w, conn, &[&asks(&sign, &[]), &[4, 1][..]].concat());
+    assert_eq!(w.server().counters().garbage, 1);
+    assert_eq!(w.server().connections(), 0);
+    assert!(w.server_local().attempts.len() == 1 && w.raw_read(conn).len() <= GRANTED.len());
+}
+
 #[test]
 fn whatever_the_hints_the_bytes_arrive() {
     let sizes = [0, 1, u64::MAX].map(FlowSize::Declared);
@@ -185,7 +222,8 @@ fn whatever_the_hints_the_bytes_arrive() {
     for (hints, bad) in cases {
         let (w, conn, sign) = waiting(Setup::default());
         let data = [b"hello".as_slice(); 2_000].concat();
-        let (mut w, mut got) = after(w, conn, &[&asks(&sign, &hints), &data[..]].concat());
+        let whole = [&asks(&sign, &hints)[..], &[0, 0], &data[..]].concat();
+        let (mut w, mut got) = after(w, conn, &whole);
         w.run_for(Duration::from_secs(1));
         got.extend(w.raw_read(conn));
         assert_eq!(got[10..], data, "{hints:?}");

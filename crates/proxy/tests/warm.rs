@@ -236,3 +236,27 @@ fn hints_go_with_the_first_bytes() {
         assert_eq!(told, [(Some(5_000), 6, "redundant")]);
     }
 }
+
+/// The request does not wait for the user's first bytes, by which a rule for a domain is found; the
+/// server, which sends most, is told by then.
+#[test]
+fn hints_that_the_first_bytes_give_reach_the_server_with_them() {
+    let mut w = warmed(Setup {
+        boxed: "[[rule]]\ndomain = \"example\"\nurgency = 6\nsize = \"5kB\"\n",
+        ..WARM
+    });
+    let user = w.open(CONTENT, b"", false);
+    w.run_for(Duration::from_millis(500));
+    let told = |w: &World| {
+        let (node, core) = w.server.as_ref().unwrap();
+        let status = core.status(w.now, &node.stack);
+        let mut open = status.connections.iter().filter(|c| c.state == "open");
+        open.next().map(|c| (c.size, c.urgency))
+    };
+    assert_eq!(told(&w), Some((None, 3)), "connected, and nothing known");
+    let hello = b"GET / HTTP/1.1\r\nHost: a.example\r\n\r\n";
+    w.boxed.local.send(user, hello, false);
+    w.run_until(|w| w.user(user).got == hello);
+    assert_eq!(told(&w), Some((Some(5_000), 6)));
+    assert_eq!(w.core.counters().warm_used, 1);
+}

@@ -39,6 +39,10 @@ const OVERDUE_LOSS: f64 = 0.9;
 /// The time from which on a timeout takes longer than a round trip, roughly.
 const TIMEOUT: f64 = 0.2;
 
+/// A path whose rate nobody knows is taken to be this much of the fastest that is known: what waits on
+/// one that turns out to be slow costs more than what a fast one could have carried in addition.
+const UNMEASURED: f64 = 0.5;
+
 /// Part of a round trip for which data is not copied where the application may write more.
 const MORE: u32 = 8;
 
@@ -159,7 +163,7 @@ impl<'a> Scales<'a> {
         let known = usable.clone().map(|s| s.peak_rate).max().unwrap_or(0);
         let usual = match known {
             0 => f64::INFINITY,
-            rate => rate as f64,
+            rate => UNMEASURED * rate as f64,
         };
         let next = manners::next_urgency(view);
         let weighed = usable.take(MOST).map(|subflow| Weighed {

@@ -129,7 +129,7 @@ impl Connection {
         if self.subflows[i].phase == Phase::JoinAcked {
             self.establish(ctx, i);
         }
-        if !self.on_ack(ctx, i, tcp) {
+        if !self.on_ack(ctx, i, tcp, payload.is_empty()) {
             return;
         }
         self.on_options(ctx, i, tcp, seq, payload.len());
@@ -214,8 +214,9 @@ impl Connection {
         }
     }
 
-    /// Acknowledgement and window at the subflow level. Returns whether the segment is acceptable.
-    fn on_ack(&mut self, ctx: &mut Ctx<'_>, i: usize, tcp: &tcp::Repr) -> bool {
+    /// Acknowledgement and window at the subflow level of a segment that carries data or is `bare`.
+    /// Returns whether it is acceptable.
+    fn on_ack(&mut self, ctx: &mut Ctx<'_>, i: usize, tcp: &tcp::Repr, bare: bool) -> bool {
         let siblings = self.siblings(i);
         let subflow = &mut self.subflows[i];
         let clock = subflow.ts_now(ctx.now);
@@ -240,7 +241,7 @@ impl Connection {
             if left >= right {
                 continue;
             } else if right <= ack {
-                snd.on_duplicate(ctx.now, right - left);
+                snd.on_duplicate(ctx.now, left..right);
             } else if left > ack {
                 sacks.push(left..right);
             }
@@ -250,8 +251,11 @@ impl Connection {
         if snd.on_ack(ctx.now, ack, &sacks, echo, &siblings) {
             subflow.stale = false;
         }
+        let window = u64::from(tcp.window) << subflow.agreed.peer_shift;
+        if bare && !advanced && says_nothing(tcp) && snd.is_duplicate(ack, window) {
+            snd.on_dup_ack(ctx.now);
+        }
         if ack >= snd.una {
-            let window = u64::from(tcp.window) << subflow.agreed.peer_shift;
             // At the data level only the right edge counts, and it never moves back (RFC 8684
             // section 3.3.1); an acknowledgement that was overtaken must not close the window.
             let shared = matches!(self.mode, Mode::Mptcp(_));
@@ -578,6 +582,16 @@ impl Connection {
         }
         start..at
     }
+}
+
+/// Whether nothing in a segment without payload but its acknowledgement and window counts. What MPTCP
+/// signals otherwise must not be taken for congestion (RFC 8684 section 3).
+fn says_nothing(tcp: &tcp::Repr) -> bool {
+    let signals =
+        |option: &MptcpOption| !matches!(option, MptcpOption::Dss(dss) if dss.mapping.is_none());
+    !tcp.flags.contains(Flags::FIN)
+        && tcp.options.sack.is_empty()
+        && !tcp.options.mptcp.iter().any(signals)
 }
 
 fn rcv_due(due: &AckDue) -> bool {

@@ -227,6 +227,9 @@ impl Subflow {
             sack: options.sack_permitted,
             timestamps: options.timestamps.is_some(),
         };
+        if !self.agreed.sack {
+            self.snd.count_dup_acks();
+        }
         if let Some(ts) = options.timestamps {
             self.rcv.ts_recent = ts.value;
         }

@@ -1,22 +1,22 @@
-//! The sending half of a subflow: windows, RACK-TLP loss detection (RFC 8985), recovery and the
-//! retransmission timer (RFC 6298, 6675).
+//! The sending half of a subflow: windows, what is sent, and what acknowledgements say of it.
+
+mod recovery;
 
 use core::ops::Range;
 use core::time::Duration;
 
 use braid_wire::{Instant, Seq32};
 
+use super::dup_acks::DupAcks;
 use super::pacing::Pacer;
 use super::prr::Prr;
 use super::rate::{PacketState, RateEstimator};
 use super::rtt::RttEstimator;
 use super::scoreboard::{Delivered, Mapping, Scoreboard, Sent};
-use crate::cc::{AckSample, Algorithm, CongestionControl, Loss, RateSample, Sibling};
+use crate::cc::{AckSample, Algorithm, CongestionControl, RateSample, Sibling};
 use crate::stats::{LossRecovery, Traffic};
 use crate::{Config, PathRecord};
 
-/// Duplicate-acknowledgement threshold, in transmissions.
-const DUP_THRESH: usize = 3;
 /// Most doublings of the retransmission timeout.
 const MAX_BACKOFF: u32 = 10;
 
@@ -44,6 +44,15 @@ struct Rack {
     end: u64,
     rtt: Duration,
     reordering_seen: bool,
+}
+
+/// A tail loss probe that is under way (RFC 8985 section 7.4.1).
+#[derive(Debug, Clone, Copy)]
+struct TailProbe {
+    start: u64,
+    end: u64,
+    /// Next offset when it was sent (`TLP.end_seq`).
+    high: u64,
 }
 
 /// The echoed timestamp of an acknowledgement (RFC 7323).
@@ -84,7 +93,8 @@ pub(crate) struct Sender {
     pub nxt: u64,
     /// First offset past the peer's window.
     pub wnd_end: u64,
-    /// Largest window the peer has offered.
+    /// The window the peer offered last, and the largest.
+    window: u64,
     max_window: u64,
     mss: u32,
     recovery: Recovery,
@@ -97,6 +107,10 @@ pub(crate) struct Sender {
     reorder_at: Option<Instant>,
     /// One probe a flight (RFC 8985 section 7.3).
     probe_out: bool,
+    /// The last probe, as long as it may have repaired a loss.
+    probed: Option<TailProbe>,
+    /// `None` where the peer sends SACK.
+    dup_acks: Option<DupAcks>,
     /// Bytes retransmitted in this recovery and not reported as duplicates.
     unproved: u64,
     cwnd_limited: bool,
@@ -136,6 +150,7 @@ impl Sender {
             una: 0,
             nxt: 1,
             wnd_end: 1,
+            window: 0,
             max_window: 0,
             mss,
             recovery: Recovery::Open,
@@ -146,6 +161,8 @@ impl Sender {
             probe_at: None,
             reorder_at: None,
             probe_out: false,
+            probed: None,
+            dup_acks: None,
             unproved: 0,
             cwnd_limited: false,
             full_at: Instant::ZERO,
@@ -168,6 +185,11 @@ impl Sender {
     pub fn set_congestion(&mut self, congestion: Algorithm) {
         self.cc = congestion.build(self.mss, self.initial_window);
         self.update_pacing();
+    }
+
+    /// The peer sends no SACK: its duplicate acknowledgements are counted.
+    pub fn count_dup_acks(&mut self) {
+        self.dup_acks = Some(DupAcks::default());
     }
 
     /// The SYN was acknowledged; `rtt` is the handshake's round trip where it is unambiguous.
@@ -193,8 +215,10 @@ impl Sender {
         }
     }
 
+    /// Bytes in flight; what duplicate acknowledgements stand for has arrived.
     pub fn in_flight(&self) -> u64 {
-        self.board.in_flight()
+        let arrived = self.dup_acks.map_or(0, |dup| dup.arrived());
+        self.board.in_flight().saturating_sub(arrived)
     }
 
     /// Whether a retransmission timeout is being recovered from.
@@ -299,7 +323,14 @@ impl Sender {
     /// The peer takes everything below `end`, with a window of `window` bytes.
     pub fn offer(&mut self, end: u64, window: u64) {
         self.wnd_end = end;
+        self.window = window;
         self.max_window = self.max_window.max(window);
+    }
+
+    /// Whether a segment that brings nothing but `ack` and `window` is a duplicate acknowledgement
+    /// (RFC 5681 section 2).
+    pub fn is_duplicate(&self, ack: u64, window: u64) -> bool {
+        ack == self.una && window == self.window && !self.board.is_empty()
     }
 
     /// Whether an acknowledgement is one that this peer can have sent (RFC 5961 section 5.2).
@@ -407,6 +438,11 @@ impl Sender {
     pub fn probe(&mut self, now: Instant) -> Option<Sent> {
         let packet = self.packet_state(now);
         let sent = self.board.take_last(now, packet, u64::from(self.mss))?;
+        self.probed = Some(TailProbe {
+            start: sent.start,
+            end: sent.end,
+            high: self.nxt,
+        });
         self.on_sent(now, sent.len());
         Some(sent)
     }
@@ -427,35 +463,6 @@ impl Sender {
         }
         if self.rto_at.is_none() {
             self.arm_rto(now);
-        }
-    }
-
-    fn arm_rto(&mut self, now: Instant) {
-        self.rto_at = (!self.board.is_empty()).then(|| now + self.rto());
-    }
-
-    /// RFC 8985 section 7.2.
-    fn arm_probe(&mut self, now: Instant) {
-        let eligible = self.recovery == Recovery::Open
-            && self.board.sacked() == 0
-            && !self.probe_out
-            && !self.board.is_empty()
-            && self.rtt.srtt() > Duration::ZERO;
-        self.probe_at = eligible.then(|| {
-            let mut pto = self.rtt.srtt() * 2;
-            if self.in_flight() <= u64::from(self.mss) {
-                pto += self.peer_ack_delay;
-            }
-            let at = now + pto;
-            self.rto_at.map_or(at, |rto| at.min(rto))
-        });
-    }
-
-    /// Caps the backed-off timer at `max` from now: a path that may be dead is probed often as
-    /// long as other paths carry the data.
-    pub fn cap_rto(&mut self, now: Instant, max: Duration) {
-        if let Some(at) = self.rto_at {
-            self.rto_at = Some(at.min(now + max));
         }
     }
 
@@ -489,11 +496,16 @@ impl Sender {
             self.undo_if_spurious(now, echo.map(|e| e.value));
             self.backoff = 0;
             self.probe_out = false;
+            self.judge_probe(now);
         }
         self.advance_rack(now, &delivered);
         self.leave_recovery();
+        let news = self.news(delivered.bytes);
         self.loss_intervals[0] += delivered.bytes;
-        let further_loss = self.detect_losses(now, delivered.bytes);
+        let further_loss = match self.dup_acks {
+            Some(_) => self.on_partial_ack(now),
+            None => self.detect_losses(now, delivered.bytes),
+        };
         let round_start = self.una >= self.round_end;
         let slow_start = self.cc.cwnd() < self.cc.ssthresh();
         self.cc.on_ack(&AckSample {
@@ -512,7 +524,7 @@ impl Sender {
         let (in_flight, target) = (self.in_flight(), self.cc.cwnd());
         if let Recovery::Fast { prr, .. } = &mut self.recovery {
             let safe = advanced && !further_loss;
-            prr.on_ack(delivered.bytes, in_flight, target, self.mss, safe);
+            prr.on_ack(news, in_flight, target, self.mss, safe);
         }
         if round_start {
             self.round_end = self.nxt;
@@ -520,7 +532,11 @@ impl Sender {
             self.max_flight = self.in_flight();
         }
         self.update_pacing();
-        self.arm_rto(now);
+        // Of the partial acknowledgements of a recovery only the first one gives more time (RFC 6582
+        // section 3.2, step 3): a timeout repairs many losses sooner.
+        if !self.dup_acks.is_some_and(DupAcks::is_impatient) {
+            self.arm_rto(now);
+        }
         self.arm_probe(now);
         true
     }
@@ -560,129 +576,6 @@ impl Sender {
         }
     }
 
-    /// An echo older than the first retransmission proves that the original arrived (RFC 3522).
-    fn undo_if_spurious(&mut self, now: Instant, ts_echo: Option<u32>) {
-        let Recovery::Timeout { ts, .. } = self.recovery else {
-            return;
-        };
-        if ts_echo.is_some_and(|echo| Seq32(echo).before(Seq32(ts))) {
-            self.traffic.spurious_rtos += 1;
-            self.board.unmark_lost();
-            self.cc.on_spurious(now);
-            self.recovery = Recovery::Open;
-        }
-    }
-
-    /// The peer got `bytes` twice (RFC 2883): the path reorders. Once every retransmission of
-    /// this recovery proved needless, the reduction is undone (RFC 3708).
-    pub fn on_duplicate(&mut self, now: Instant, bytes: u64) {
-        self.rack.reordering_seen = true;
-        self.unproved = self.unproved.saturating_sub(bytes);
-        if self.unproved == 0
-            && self.board.lost() == 0
-            && matches!(self.recovery, Recovery::Fast { .. })
-        {
-            self.recovery = Recovery::Open;
-            self.cc.on_spurious(now);
-        }
-    }
-
-    fn leave_recovery(&mut self) {
-        let (Recovery::Fast { end, .. } | Recovery::Timeout { end, .. }) = self.recovery else {
-            return;
-        };
-        if self.una >= end {
-            self.recovery = Recovery::Open;
-        }
-    }
-
-    /// RFC 8985 section 6.2, steps 2 and 3.
-    fn advance_rack(&mut self, now: Instant, delivered: &Delivered) {
-        let Some(newest) = delivered.newest else {
-            return;
-        };
-        self.rack.reordering_seen |= delivered.reordered;
-        let rtt = now.saturating_since(newest.sent_at);
-        // An answer faster than the path to a retransmission is an answer to the original.
-        if newest.retransmitted && rtt < self.rtt.min() {
-            return;
-        }
-        if (newest.sent_at, newest.end) > (self.rack.sent_at, self.rack.end) {
-            self.rack.sent_at = newest.sent_at;
-            self.rack.end = newest.end;
-            self.rack.rtt = rtt;
-        }
-    }
-
-    /// RFC 8985 section 6.2, step 4: how long a segment may be overtaken before it is lost.
-    fn reordering_window(&self) -> Duration {
-        // Super-segments count once: one that was overtaken is no sign of loss.
-        let many = || {
-            self.board
-                .iter()
-                .filter(|r| r.sacked)
-                .nth(DUP_THRESH - 1)
-                .is_some()
-        };
-        if !self.rack.reordering_seen && (self.recovery != Recovery::Open || many()) {
-            return Duration::ZERO;
-        }
-        (self.rtt.min() / 4).min(self.rtt.srtt())
-    }
-
-    /// RFC 8985 section 6.2, step 5, after an acknowledgement of `delivered` bytes. Returns whether
-    /// anything was marked lost.
-    fn detect_losses(&mut self, now: Instant, delivered: u64) -> bool {
-        self.reorder_at = None;
-        // In order and with nothing sent twice, nothing can have been overtaken.
-        let orderly = self.recovery == Recovery::Open && self.board.sacked() == 0;
-        if self.board.is_empty() || orderly {
-            return false;
-        }
-        let wait = self.rack.rtt + self.reordering_window();
-        let rack = self.rack;
-        let in_flight = self.in_flight();
-        let mut next: Option<Instant> = None;
-        let lost = self.board.mark_lost((rack.sent_at, rack.end), |r| {
-            let due = r.sent_at + wait;
-            if due <= now {
-                return true;
-            }
-            next = Some(next.map_or(due, |n| n.min(due)));
-            false
-        });
-        self.reorder_at = next;
-        if lost == 0 {
-            return false;
-        }
-        self.traffic.bytes_lost += lost;
-        let first = self.recovery == Recovery::Open;
-        if first {
-            self.recovery = Recovery::Fast {
-                end: self.nxt,
-                prr: Prr::new(in_flight + delivered, self.mss),
-            };
-            self.unproved = 0;
-            self.loss_intervals = [0, self.loss_intervals[0]];
-            self.queue_was_short = self.rtt.is_queue_short();
-        }
-        self.count_strayed(lost);
-        self.cc.on_lost(&Loss {
-            now,
-            bytes: lost,
-            in_flight,
-            first,
-        });
-        self.probe_at = None;
-        true
-    }
-
-    fn count_strayed(&mut self, lost: u64) {
-        if self.queue_was_short {
-            self.strayed += lost;
-        }
-    }
-
     /// Linux's factors: twice the window a round trip in slow start, 1.2 times afterwards.
     fn update_pacing(&mut self) {
         if let Some(rate) = self.cc.pacing_rate() {
@@ -709,72 +602,6 @@ impl Sender {
         }
     }
 
-    /// When [`Self::on_timeout`] is due.
-    pub fn next_timeout(&self) -> Option<Instant> {
-        // A probe takes the place of the retransmission timer (RFC 8985 section 7.2).
-        let tail = self.probe_at.or(self.rto_at);
-        Instant::earliest([tail, self.reorder_at])
-    }
-
-    /// Serves an expired timer. `ts` is the timestamp a segment sent now would carry.
-    pub fn on_timeout(&mut self, now: Instant, ts: u32) -> Option<Expired> {
-        self.note_full(now);
-        if self.reorder_at.is_some_and(|at| at <= now) {
-            return self.detect_losses(now, 0).then_some(Expired::Lost);
-        }
-        if let Some(at) = self.probe_at {
-            if at > now {
-                return None;
-            }
-            self.probe_at = None;
-            self.probe_out = true;
-            self.arm_rto(now);
-            return Some(Expired::Probe);
-        }
-        if self.rto_at.is_some_and(|at| at <= now) {
-            self.expire(now, ts);
-            return Some(Expired::Rto);
-        }
-        None
-    }
-
-    /// RFC 6298 section 5.4 to 5.6.
-    fn expire(&mut self, now: Instant, ts: u32) {
-        let in_flight = self.in_flight();
-        self.traffic.rtos += 1;
-        self.board.forget_false_sacks();
-        let lost = self.board.mark_all_lost();
-        self.traffic.bytes_lost += lost;
-        if self.backoff == 0 {
-            // One that was lost is enough for a timeout; the others may have arrived.
-            self.queue_was_short = self.rtt.is_queue_short();
-            self.count_strayed(lost.min(u64::from(self.mss)));
-            self.stuck_since = now;
-            self.cc.on_rto(now, in_flight);
-            self.loss_intervals = [0, self.loss_intervals[0]];
-            self.recovery = Recovery::Timeout { end: self.nxt, ts };
-        }
-        self.backoff = (self.backoff + 1).min(MAX_BACKOFF);
-        self.probe_at = None;
-        self.reorder_at = None;
-        self.update_pacing();
-        self.arm_rto(now);
-    }
-
-    /// Treats the path as dead at once, as after a timeout (its link went down).
-    pub fn declare_dead(&mut self, now: Instant, ts: u32) {
-        if !self.board.is_empty() && !self.in_timeout() {
-            self.expire(now, ts);
-        }
-    }
-
-    /// Retransmits at once instead of waiting for the backed-off timer (its link came back).
-    pub fn revive(&mut self, now: Instant) {
-        self.backoff = 0;
-        self.board.mark_all_lost();
-        self.arm_rto(now);
-    }
-
     /// What holds after every call.
     pub fn invariants(&self) {
         debug_assert!(self.una <= self.nxt, "{} > {}", self.una, self.nxt);
@@ -786,118 +613,4 @@ impl Sender {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::cc::NEWRENO;
-
-    const RTT: Duration = Duration::from_millis(100);
-    const START: Instant = Instant::from_millis(1000);
-
-    fn send(sender: &mut Sender, now: Instant, segments: u64) {
-        for _ in 0..segments {
-            let map = Mapping {
-                data: sender.nxt - 1,
-                sub: sender.nxt,
-                len: 1000,
-                fin: false,
-            };
-            sender.on_new(now, map, false);
-        }
-    }
-
-    /// Twenty segments of 1000 bytes, all sent at `START`.
-    fn flight() -> Sender {
-        let config = Config {
-            congestion: NEWRENO,
-            initial_window: 20,
-            ..Config::default()
-        };
-        let mut sender = Sender::new(Seq32(0), 1000, &config);
-        sender.established(START, Some(RTT), 1 << 20);
-        send(&mut sender, START, 20);
-        sender
-    }
-
-    /// Half of 1 MB/s times the shorter of both round trips, where these are alike.
-    #[test]
-    fn a_known_path_is_started_on_with_half_of_what_it_took() {
-        let cases = [
-            (100, 100, 50_000),
-            (190, 100, 50_000),
-            (60, 100, 30_000),
-            (100, 30, 15_000),
-            // Another path: an initial window.
-            (100, 9, 10_000),
-            (100, 201, 10_000),
-        ];
-        for (now, then, window) in cases {
-            let mut sender = Sender::new(Seq32(0), 1000, &Config::default());
-            let record = PathRecord {
-                srtt: Duration::from_millis(then),
-                base_rtt: Duration::from_millis(then),
-                delivery_rate: 1_000_000,
-                ..PathRecord::default()
-            };
-            sender.expect(&record);
-            sender.established(START, Some(Duration::from_millis(now)), 1 << 20);
-            assert_eq!(sender.cwnd(), window, "{now} ms, then {then} ms");
-        }
-    }
-
-    fn room(sender: &Sender) -> u64 {
-        sender.cwnd() - sender.in_flight()
-    }
-
-    /// RFC 9937 section 6.1: what the first acknowledgement of a recovery delivered counts as
-    /// having been in flight.
-    #[test]
-    fn recovery_starts_from_the_flight_before_it() {
-        let mut sender = flight();
-        sender.on_ack(START + RTT, 1, Some(1001..4001).as_slice(), None, &[]);
-        assert_eq!((sender.in_flight(), sender.cc.cwnd()), (16_000, 10_000));
-        // 3000 of 20,000, of 10,000.
-        assert_eq!(room(&sender), 1_500);
-    }
-
-    /// RFC 9937 section 6.2: an acknowledgement that tells of further loss lets out what it says
-    /// was delivered and no more, though it advances.
-    #[test]
-    fn further_loss_is_no_time_to_catch_up() {
-        for (acked, sack, room_left) in [(3001, None, 4_000), (1001, Some(2001..3001), 2_000)] {
-            let mut sender = flight();
-            let (first, second) = (START + RTT, START + RTT + RTT);
-            sender.on_ack(first, 1, Some(17_001..20_001).as_slice(), None, &[]);
-            assert_eq!((sender.in_flight(), room(&sender)), (0, 3_000));
-            for _ in 0..3 {
-                sender.retransmit(first, 1000);
-            }
-            sender.on_ack(second, acked, sack.as_slice(), None, &[]);
-            assert_eq!(sender.in_flight(), 0);
-            assert_eq!(room(&sender), room_left, "{acked} {sack:?}");
-        }
-    }
-
-    #[test]
-    fn a_sender_that_is_given_too_little_keeps_its_rate() {
-        let ms = Duration::from_millis(1);
-        let mut sender = flight();
-        sender.on_ack(START + RTT, 20_001, &[], None, &[]);
-        assert_eq!(sender.delivery_rate(), 200_000);
-        // There was room for 50 ms.
-        let now = START + RTT + ms * 50;
-        send(&mut sender, now, 1);
-        sender.on_ack(now + RTT, 21_001, &[], None, &[]);
-        assert_eq!(sender.delivery_rate(), 200_000);
-    }
-
-    #[test]
-    fn a_sender_that_fills_its_window_is_measured() {
-        let mut sender = flight();
-        sender.on_ack(START + RTT, 20_001, &[], None, &[]);
-        // A timer comes late; the window is full once more.
-        let now = START + RTT + Duration::from_micros(900);
-        send(&mut sender, now, 41);
-        sender.on_ack(now + RTT, 30_001, &[], None, &[]);
-        assert_eq!(sender.delivery_rate(), 10_000 * 1_000_000 / 100_000);
-    }
-}
+mod tests;

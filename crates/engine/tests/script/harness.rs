@@ -215,8 +215,13 @@ impl Script {
     pub fn tcp(config: Config, first: Seg, third: Seg) -> Script {
         let mut s = Script::server(config);
         s.peer(1);
+        let sack_ok = first.sack_ok;
         send!(s, 0, first);
-        recv!(s, 0, syn_ack().ws(None));
+        let answer = Seg {
+            sack_ok,
+            ..syn_ack().ws(None)
+        };
+        recv!(s, 0, answer);
         send!(s, 10, third);
         quiet!(s, 10);
         s

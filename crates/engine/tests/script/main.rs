@@ -16,6 +16,7 @@ mod ipv6;
 mod join;
 mod limits;
 mod misbehaviour;
+mod no_sack;
 mod recovery;
 mod report;
 mod reset;

@@ -5,18 +5,23 @@ use braid_engine::cc::NEWRENO;
 use braid_engine::{Config, Event, Protocol};
 use braid_wire::Instant;
 
-use crate::harness::{Script, config};
+use crate::harness::{At, Script, config};
 use crate::segment::{Seg, ack, data, syn, syn_ack};
 
-const MSS: usize = 1448;
+pub const MSS: usize = 1448;
 
 /// Regular TCP with a round trip of 10 ms; bytes of a segment are all its number.
 fn plain() -> Script {
+    opened_by(syn())
+}
+
+/// The same with this SYN of the peer.
+pub fn opened_by(syn: Seg) -> Script {
     let config = Config {
         congestion: NEWRENO,
         ..config()
     };
-    Script::tcp(config, syn().mss(1448), ack(1, 1).win(4096))
+    Script::tcp(config, syn.mss(1448), ack(1, 1).win(4096))
 }
 
 /// The same with timestamps.
@@ -28,21 +33,21 @@ fn stamped() -> Script {
     Script::tcp(config, syn().ts(0, 0), ack(1, 1).win(4096).ts(10, 0))
 }
 
-fn write(s: &mut Script, segments: usize) {
+pub fn write(s: &mut Script, segments: usize) {
     let bytes: Vec<u8> = (0..segments).flat_map(|n| vec![n as u8; MSS]).collect();
     s.write(bytes);
 }
 
-fn nth(n: usize) -> Seg {
+pub fn nth(n: usize) -> Seg {
     data((n * MSS) as u64 + 1, 1, vec![n as u8; MSS])
 }
 
-fn edge(n: usize) -> u64 {
+pub fn edge(n: usize) -> u64 {
     (n * MSS) as u64 + 1
 }
 
 /// Ten segments sent from 10 ms on, within half a round trip (they are paced).
-fn flight(mut s: Script) -> Script {
+pub fn flight(mut s: Script) -> Script {
     write(&mut s, 10);
     s.advance(Instant::from_millis(15));
     for n in 0..10 {
@@ -114,6 +119,74 @@ fn a_tail_loss_is_probed() {
     send!(s, 60, ack(1, edge(3)).win(4096));
     quiet!(s, 5000);
     assert_eq!(s.stack.subflows(s.id())[0].traffic.rtos, 0);
+}
+
+/// Three segments, the last of which is probed at 100 ms.
+fn probed() -> Script {
+    let mut s = plain();
+    write(&mut s, 3);
+    for n in 0..3 {
+        recv!(s, 10, nth(n));
+    }
+    send!(s, 20, ack(1, edge(2)).win(4096));
+    recv!(s, 100, nth(2));
+    s
+}
+
+/// The window after one more segment was acknowledged, as of before.
+fn after_one_more(s: &mut Script, at: f64) -> (u64, u64) {
+    let before = s.stack.subflows(s.id())[0].cwnd;
+    s.advance(at.at());
+    write(s, 1);
+    recv!(s, at, nth(0).seq(edge(3)));
+    send!(s, at + 10.0, ack(1, edge(4)).win(4096));
+    (before, s.stack.subflows(s.id())[0].cwnd)
+}
+
+/// RFC 8985 section 7.4.2: the probe hid a loss from everybody but congestion control.
+#[test]
+fn a_loss_that_a_probe_repaired_counts() {
+    let mut s = probed();
+    send!(s, 110, ack(1, edge(3)).win(4096));
+    assert_eq!(s.stack.subflows(s.id())[0].traffic.bytes_lost, 0);
+    let (before, after) = after_one_more(&mut s, 115.0);
+    assert!(after < before, "no reduction: {before} to {after}");
+    let lost = s.stack.subflows(s.id())[0].traffic.bytes_lost;
+    assert_eq!(lost, MSS as u64);
+}
+
+/// RFC 8985 section 7.4.2: the acknowledgement was late, and the peer tells that the probe was needless,
+/// or tells nothing new.
+#[test]
+fn a_needless_probe_costs_nothing() {
+    let dsack = ack(1, edge(3)).win(4096).sack(&[(edge(2), edge(3))]);
+    for answer in [dsack, ack(1, edge(3)).win(4096)] {
+        let mut s = probed();
+        send!(s, 105, ack(1, edge(3)).win(4096));
+        s.write("x");
+        recv!(s, 105, data(edge(3), 1, "x"));
+        send!(s, 110, answer);
+        send!(s, 115, ack(1, edge(3) + 1).win(4096));
+        let subflow = s.stack.subflows(s.id())[0];
+        assert_eq!(subflow.traffic.bytes_lost, 0);
+        assert!(subflow.cwnd >= 10 * MSS as u64, "{}", subflow.cwnd);
+    }
+}
+
+/// RFC 8985 section 7.4.2: a probe that came twice is no sign that the path reorders, so the next hole
+/// does not wait.
+#[test]
+fn a_needless_probe_is_no_reordering() {
+    let mut s = probed();
+    send!(s, 105, ack(1, edge(3)).win(4096));
+    let dsack = [(edge(2), edge(3))];
+    send!(s, 110, ack(1, edge(3)).win(4096).sack(&dsack));
+    write(&mut s, 5);
+    s.advance(112.at());
+    while s.take().is_some() {}
+    let hole = [(edge(4), edge(7))];
+    send!(s, 122, ack(1, edge(3)).win(4096).sack(&hole));
+    recv!(s, 122, nth(0).seq(edge(3)));
 }
 
 /// RFC 8985 section 6.2: three later segments delivered and one round trip gone by. The first

@@ -188,6 +188,10 @@ impl Seg {
         Seg { flow, ..self }
     }
 
+    pub fn seq(self, seq: u64) -> Seg {
+        Seg { seq, ..self }
+    }
+
     pub fn win(self, win: u16) -> Seg {
         Seg {
             win: Some(win),

@@ -11,7 +11,7 @@ use crate::hints::FlowHints;
 use crate::intake::Flow;
 use crate::relay::{End, Moved, Relay};
 use crate::report::BoxCounters;
-use crate::socks::{ClientError, ClientHandshake, Reply};
+use crate::socks::{self, ClientError, ClientHandshake, Reply};
 
 use super::guests;
 
@@ -30,6 +30,8 @@ pub(super) struct Session {
     pub(super) hints: FlowHints,
     /// Its first bytes were looked at.
     pub(super) looked: bool,
+    /// What the server was not told with the request, nor in its foreword.
+    pub(super) news: FlowHints,
     pub(super) moved: Moved,
     pub(super) started: Instant,
     /// Where the request begins in what a warm connection carries.
@@ -64,8 +66,20 @@ impl Session {
             size: before.size.or_better(news.size),
             urgency: news.urgency.or(before.urgency),
             deadline: news.deadline.or(before.deadline),
-            strategy: news.strategy.or(before.strategy),
+            strategy: news.strategy.clone().or(before.strategy),
         };
+        self.news = news;
+    }
+
+    /// Tells the server what was learnt since the request, once the user's first bytes were looked
+    /// at: these wait until then. False where the connection does not take it.
+    pub(super) fn foreword(&mut self, ctx: &mut Ctx<'_>) -> bool {
+        self.relay.hold(!self.looked);
+        if !self.looked {
+            return true;
+        }
+        let message = socks::foreword(&core::mem::take(&mut self.news).encode());
+        ctx.stack.write(ctx.now, self.relay.conn, &message) == Ok(message.len())
     }
 
     /// Ends both streams.

@@ -9,7 +9,7 @@ use braid_wire::Instant;
 use crate::auth::{AuthError, Grant};
 use crate::relay::Relay;
 use crate::report::ServerCounters;
-use crate::socks::{Destination, Reply, ServerError, ServerHandshake};
+use crate::socks::{Destination, Foreword, Reply, ServerError, ServerHandshake};
 
 use super::beyond::Pace;
 use super::train::Departures;
@@ -23,6 +23,8 @@ pub(super) struct Session {
     pub(super) user: Option<usize>,
     /// Where the user wants to go, once the request is complete.
     pub(super) destination: Option<Box<Destination>>,
+    /// What the box says before the user's first byte, while it is awaited.
+    pub(super) foreword: Option<Foreword>,
     pub(super) started: Instant,
     pub(super) stage: Stage,
     /// End of the stage, but for [`Stage::Relaying`], whose relay knows.

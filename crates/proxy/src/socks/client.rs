@@ -18,7 +18,7 @@ pub fn sign_in(user: &[u8], password: &[u8]) -> Vec<u8> {
 }
 
 /// The request for `destination`, behind its note if it has one; the user's first bytes may follow
-/// at once.
+/// at once, with a note behind a [`foreword`](super::foreword).
 pub fn request(note: Option<&Note>, destination: &Destination) -> Vec<u8> {
     let mut out = Vec::with_capacity(64);
     if let Some(note) = note {

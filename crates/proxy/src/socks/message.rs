@@ -16,8 +16,8 @@ pub(super) const ATYP_V4: u8 = 1;
 pub(super) const ATYP_NAME: u8 = 3;
 pub(super) const ATYP_V6: u8 = 4;
 
-/// First byte of a [`Note`], version 1; a request begins with [`VERSION`].
-pub(super) const NOTE: u8 = 0xb1;
+/// First byte of a [`Note`], version 2; a request begins with [`VERSION`].
+pub(super) const NOTE: u8 = 0xb4;
 /// First byte of a note that asks for a probe in place of a destination, version 1.
 pub(super) const PROBE: u8 = 0xb2;
 /// Before code and hints of a note: its first byte and their length.
@@ -28,12 +28,12 @@ const CODE_LEN: usize = 32;
 ///
 /// | bytes | content |
 /// | --- | --- |
-/// | 1 | 0xb1: a note, version 1 |
+/// | 1 | 0xb4: a note, version 2 |
 /// | 2 | length of what follows, big endian, 32 to 1056 |
 /// | 32 | code of the request, where the password is bound to no destination |
 /// | 0 to 1024 | hints |
 ///
-/// With 0xb2 in place of 0xb1 no request follows: the box asks for a probe, and the hints are its
+/// With 0xb2 in place of 0xb4 no request follows: the box asks for a probe, and the hints are its
 /// fields.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Note {

@@ -53,7 +53,7 @@ pub enum ServerStep {
         password: Vec<u8>,
     },
     /// Connect there and answer by [`Reply::encode`]; what follows in the stream is for the
-    /// destination.
+    /// destination, after a [`Foreword`](super::Foreword) where there is a note.
     Request(Request),
     /// Answer a probe, and close.
     Probe(Note),

@@ -1,0 +1,338 @@
+//! What is lost and when that is known: RACK-TLP (RFC 8985), the retransmission timer (RFC 6298) and
+//! the undoing of what turned out needless.
+
+use core::ops::Range;
+use core::time::Duration;
+
+use braid_wire::{Instant, Seq32};
+
+use super::{Expired, MAX_BACKOFF, Recovery, Sender};
+use crate::cc::Loss;
+use crate::tcp::prr::Prr;
+use crate::tcp::scoreboard::Delivered;
+
+/// Duplicate-acknowledgement threshold, in transmissions.
+const DUP_THRESH: usize = 3;
+
+impl Sender {
+    pub(super) fn arm_rto(&mut self, now: Instant) {
+        self.rto_at = (!self.board.is_empty()).then(|| now + self.rto());
+    }
+
+    /// RFC 8985 section 7.2.
+    pub(super) fn arm_probe(&mut self, now: Instant) {
+        let eligible = self.recovery == Recovery::Open
+            && self.board.sacked() == 0
+            && self.dup_acks.is_none()
+            && !self.probe_out
+            && !self.board.is_empty()
+            && self.rtt.srtt() > Duration::ZERO;
+        self.probe_at = eligible.then(|| {
+            let mut pto = self.rtt.srtt() * 2;
+            if self.in_flight() <= u64::from(self.mss) {
+                pto += self.peer_ack_delay;
+            }
+            let at = now + pto;
+            self.rto_at.map_or(at, |rto| at.min(rto))
+        });
+    }
+
+    /// Caps the backed-off timer at `max` from now: a path that may be dead is probed often as
+    /// long as other paths carry the data.
+    pub fn cap_rto(&mut self, now: Instant, max: Duration) {
+        if let Some(at) = self.rto_at {
+            self.rto_at = Some(at.min(now + max));
+        }
+    }
+
+    /// An echo older than the first retransmission proves that the original arrived (RFC 3522).
+    pub(super) fn undo_if_spurious(&mut self, now: Instant, ts_echo: Option<u32>) {
+        let Recovery::Timeout { ts, .. } = self.recovery else {
+            return;
+        };
+        if ts_echo.is_some_and(|echo| Seq32(echo).before(Seq32(ts))) {
+            self.traffic.spurious_rtos += 1;
+            self.board.unmark_lost();
+            self.cc.on_spurious(now);
+            self.recovery = Recovery::Open;
+        }
+    }
+
+    /// The peer got `range` twice (RFC 2883): the path reorders, unless that was the tail loss probe
+    /// and its original (RFC 8985 section 7.4.2). Once every retransmission of this recovery proved
+    /// needless, the reduction is undone (RFC 3708).
+    pub fn on_duplicate(&mut self, now: Instant, range: Range<u64>) {
+        if self
+            .probed
+            .take_if(|probe| probe.end == range.end)
+            .is_some()
+        {
+            return;
+        }
+        self.rack.reordering_seen = true;
+        self.unproved = self.unproved.saturating_sub(range.end - range.start);
+        if self.unproved == 0
+            && self.board.lost() == 0
+            && matches!(self.recovery, Recovery::Fast { .. })
+        {
+            self.recovery = Recovery::Open;
+            self.cc.on_spurious(now);
+        }
+    }
+
+    /// RFC 8985 section 7.4.2: what was sent after a tail loss probe is acknowledged, and nothing told
+    /// that the peer got the probe twice: it repaired a loss, which counts as any other.
+    pub(super) fn judge_probe(&mut self, now: Instant) {
+        let una = self.una;
+        let Some(probe) = self.probed.take_if(|probe| una > probe.high) else {
+            return;
+        };
+        if self.recovery != Recovery::Open {
+            return;
+        }
+        let bytes = probe.end - probe.start;
+        self.traffic.bytes_lost += bytes;
+        self.begin_episode();
+        self.count_strayed(bytes);
+        self.cc.on_lost(&Loss {
+            now,
+            bytes,
+            in_flight: self.in_flight(),
+            first: true,
+        });
+    }
+
+    /// An acknowledgement that tells nothing at all. Of a tail loss probe it says that the original
+    /// had arrived too; without SACK it says that some later segment did, and the third in a row that
+    /// the first one is lost (RFC 5681 section 3.2). Returns whether anything was marked lost.
+    pub fn on_dup_ack(&mut self, now: Instant) -> bool {
+        let una = self.una;
+        self.probed.take_if(|probe| una == probe.high);
+        self.note_full(now);
+        let (flight, mss) = (self.board.in_flight(), u64::from(self.mss));
+        let Some(dup) = &mut self.dup_acks else {
+            return false;
+        };
+        let arrived = dup.on_dup_ack(flight, mss);
+        let begins = dup.is_loss(una) && self.recovery == Recovery::Open;
+        if begins {
+            dup.on_recovery(self.nxt);
+        }
+        let lost = begins && self.lose_first(now);
+        let (in_flight, target) = (self.in_flight(), self.cc.cwnd());
+        if let Recovery::Fast { prr, .. } = &mut self.recovery {
+            prr.on_ack(arrived, in_flight, target, self.mss, false);
+        }
+        self.update_pacing();
+        lost
+    }
+
+    /// How much of `delivered` bytes that were acknowledged in order is news: duplicate
+    /// acknowledgements told of the rest before.
+    pub(super) fn news(&mut self, delivered: u64) -> u64 {
+        let Some(dup) = &mut self.dup_acks else {
+            return delivered;
+        };
+        let told = dup.on_advance(delivered, u64::from(self.mss));
+        if self.recovery == Recovery::Open {
+            dup.on_open();
+        }
+        delivered - told
+    }
+
+    /// Without SACK, an acknowledgement that does not end fast recovery shows the next segment lost
+    /// (RFC 6582 section 3.2). Returns whether it did.
+    pub(super) fn on_partial_ack(&mut self, now: Instant) -> bool {
+        if !matches!(self.recovery, Recovery::Fast { .. }) {
+            return false;
+        }
+        if let Some(dup) = &mut self.dup_acks {
+            dup.on_partial_ack();
+        }
+        self.lose_first(now)
+    }
+
+    /// The first segment in flight is lost.
+    fn lose_first(&mut self, now: Instant) -> bool {
+        let flight = self.in_flight();
+        let bytes = self.board.mark_first_lost(u64::from(self.mss));
+        self.on_lost(now, bytes, (flight, 0))
+    }
+
+    pub(super) fn leave_recovery(&mut self) {
+        let (Recovery::Fast { end, .. } | Recovery::Timeout { end, .. }) = self.recovery else {
+            return;
+        };
+        if self.una >= end {
+            self.recovery = Recovery::Open;
+        }
+    }
+
+    /// RFC 8985 section 6.2, steps 2 and 3.
+    pub(super) fn advance_rack(&mut self, now: Instant, delivered: &Delivered) {
+        let Some(newest) = delivered.newest else {
+            return;
+        };
+        self.rack.reordering_seen |= delivered.reordered;
+        let rtt = now.saturating_since(newest.sent_at);
+        // An answer faster than the path to a retransmission is an answer to the original.
+        if newest.retransmitted && rtt < self.rtt.min() {
+            return;
+        }
+        if (newest.sent_at, newest.end) > (self.rack.sent_at, self.rack.end) {
+            self.rack.sent_at = newest.sent_at;
+            self.rack.end = newest.end;
+            self.rack.rtt = rtt;
+        }
+    }
+
+    /// RFC 8985 section 6.2, step 4: how long a segment may be overtaken before it is lost.
+    fn reordering_window(&self) -> Duration {
+        // Super-segments count once: one that was overtaken is no sign of loss.
+        let many = || {
+            self.board
+                .iter()
+                .filter(|r| r.sacked)
+                .nth(DUP_THRESH - 1)
+                .is_some()
+        };
+        if !self.rack.reordering_seen && (self.recovery != Recovery::Open || many()) {
+            return Duration::ZERO;
+        }
+        (self.rtt.min() / 4).min(self.rtt.srtt())
+    }
+
+    /// RFC 8985 section 6.2, step 5, after an acknowledgement of `delivered` bytes. Returns whether
+    /// anything was marked lost.
+    pub(super) fn detect_losses(&mut self, now: Instant, delivered: u64) -> bool {
+        self.reorder_at = None;
+        // In order and with nothing sent twice, nothing can have been overtaken.
+        let orderly = self.recovery == Recovery::Open && self.board.sacked() == 0;
+        // Without SACK only what is in order is known to have been delivered.
+        if self.board.is_empty() || orderly || self.dup_acks.is_some() {
+            return false;
+        }
+        let wait = self.rack.rtt + self.reordering_window();
+        let rack = self.rack;
+        let in_flight = self.in_flight();
+        let mut next: Option<Instant> = None;
+        let lost = self.board.mark_lost((rack.sent_at, rack.end), |r| {
+            let due = r.sent_at + wait;
+            if due <= now {
+                return true;
+            }
+            next = Some(next.map_or(due, |n| n.min(due)));
+            false
+        });
+        self.reorder_at = next;
+        self.on_lost(now, lost, (in_flight, delivered))
+    }
+
+    /// `lost` bytes were marked lost, of those that were in flight after others had been delivered.
+    /// Returns whether there are any.
+    fn on_lost(&mut self, now: Instant, lost: u64, (in_flight, delivered): (u64, u64)) -> bool {
+        if lost == 0 {
+            return false;
+        }
+        self.traffic.bytes_lost += lost;
+        let first = self.recovery == Recovery::Open;
+        if first {
+            self.recovery = Recovery::Fast {
+                end: self.nxt,
+                prr: Prr::new(in_flight + delivered, self.mss),
+            };
+            self.unproved = 0;
+            self.begin_episode();
+        }
+        self.count_strayed(lost);
+        self.cc.on_lost(&Loss {
+            now,
+            bytes: lost,
+            in_flight,
+            first,
+        });
+        self.probe_at = None;
+        true
+    }
+
+    /// The first loss after a while.
+    fn begin_episode(&mut self) {
+        self.probed = None;
+        self.loss_intervals = [0, self.loss_intervals[0]];
+        self.queue_was_short = self.rtt.is_queue_short();
+    }
+
+    fn count_strayed(&mut self, lost: u64) {
+        if self.queue_was_short {
+            self.strayed += lost;
+        }
+    }
+
+    /// When [`Self::on_timeout`] is due.
+    pub fn next_timeout(&self) -> Option<Instant> {
+        // A probe takes the place of the retransmission timer (RFC 8985 section 7.2).
+        let tail = self.probe_at.or(self.rto_at);
+        Instant::earliest([tail, self.reorder_at])
+    }
+
+    /// Serves an expired timer. `ts` is the timestamp a segment sent now would carry.
+    pub fn on_timeout(&mut self, now: Instant, ts: u32) -> Option<Expired> {
+        self.note_full(now);
+        if self.reorder_at.is_some_and(|at| at <= now) {
+            return self.detect_losses(now, 0).then_some(Expired::Lost);
+        }
+        if let Some(at) = self.probe_at {
+            if at > now {
+                return None;
+            }
+            self.probe_at = None;
+            self.probe_out = true;
+            self.arm_rto(now);
+            return Some(Expired::Probe);
+        }
+        if self.rto_at.is_some_and(|at| at <= now) {
+            self.expire(now, ts);
+            return Some(Expired::Rto);
+        }
+        None
+    }
+
+    /// RFC 6298 section 5.4 to 5.6.
+    fn expire(&mut self, now: Instant, ts: u32) {
+        let in_flight = self.in_flight();
+        self.traffic.rtos += 1;
+        self.board.forget_false_sacks();
+        let lost = self.board.mark_all_lost();
+        self.traffic.bytes_lost += lost;
+        if let Some(dup) = &mut self.dup_acks {
+            dup.on_timeout(self.nxt);
+        }
+        if self.backoff == 0 {
+            self.begin_episode();
+            // One that was lost is enough for a timeout; the others may have arrived.
+            self.count_strayed(lost.min(u64::from(self.mss)));
+            self.stuck_since = now;
+            self.cc.on_rto(now, in_flight);
+            self.recovery = Recovery::Timeout { end: self.nxt, ts };
+        }
+        self.backoff = (self.backoff + 1).min(MAX_BACKOFF);
+        self.probe_at = None;
+        self.reorder_at = None;
+        self.update_pacing();
+        self.arm_rto(now);
+    }
+
+    /// Treats the path as dead at once, as after a timeout (its link went down).
+    pub fn declare_dead(&mut self, now: Instant, ts: u32) {
+        if !self.board.is_empty() && !self.in_timeout() {
+            self.expire(now, ts);
+        }
+    }
+
+    /// Retransmits at once instead of waiting for the backed-off timer (its link came back).
+    pub fn revive(&mut self, now: Instant) {
+        self.backoff = 0;
+        self.board.mark_all_lost();
+        self.arm_rto(now);
+    }
+}

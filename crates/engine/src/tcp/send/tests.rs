@@ -1,0 +1,113 @@
+use super::*;
+use crate::cc::NEWRENO;
+
+const RTT: Duration = Duration::from_millis(100);
+const START: Instant = Instant::from_millis(1000);
+
+fn send(sender: &mut Sender, now: Instant, segments: u64) {
+    for _ in 0..segments {
+        let map = Mapping {
+            data: sender.nxt - 1,
+            sub: sender.nxt,
+            len: 1000,
+            fin: false,
+        };
+        sender.on_new(now, map, false);
+    }
+}
+
+/// Twenty segments of 1000 bytes, all sent at `START`.
+fn flight() -> Sender {
+    let config = Config {
+        congestion: NEWRENO,
+        initial_window: 20,
+        ..Config::default()
+    };
+    let mut sender = Sender::new(Seq32(0), 1000, &config);
+    sender.established(START, Some(RTT), 1 << 20);
+    send(&mut sender, START, 20);
+    sender
+}
+
+/// Half of 1 MB/s times the shorter of both round trips, where these are alike.
+#[test]
+fn a_known_path_is_started_on_with_half_of_what_it_took() {
+    let cases = [
+        (100, 100, 50_000),
+        (190, 100, 50_000),
+        (60, 100, 30_000),
+        (100, 30, 15_000),
+        // Another path: an initial window.
+        (100, 9, 10_000),
+        (100, 201, 10_000),
+    ];
+    for (now, then, window) in cases {
+        let mut sender = Sender::new(Seq32(0), 1000, &Config::default());
+        let record = PathRecord {
+            srtt: Duration::from_millis(then),
+            base_rtt: Duration::from_millis(then),
+            delivery_rate: 1_000_000,
+            ..PathRecord::default()
+        };
+        sender.expect(&record);
+        sender.established(START, Some(Duration::from_millis(now)), 1 << 20);
+        assert_eq!(sender.cwnd(), window, "{now} ms, then {then} ms");
+    }
+}
+
+fn room(sender: &Sender) -> u64 {
+    sender.cwnd() - sender.in_flight()
+}
+
+/// RFC 9937 section 6.1: what the first acknowledgement of a recovery delivered counts as
+/// having been in flight.
+#[test]
+fn recovery_starts_from_the_flight_before_it() {
+    let mut sender = flight();
+    sender.on_ack(START + RTT, 1, Some(1001..4001).as_slice(), None, &[]);
+    assert_eq!((sender.in_flight(), sender.cc.cwnd()), (16_000, 10_000));
+    // 3000 of 20,000, of 10,000.
+    assert_eq!(room(&sender), 1_500);
+}
+
+/// RFC 9937 section 6.2: an acknowledgement that tells of further loss lets out what it says
+/// was delivered and no more, though it advances.
+#[test]
+fn further_loss_is_no_time_to_catch_up() {
+    for (acked, sack, room_left) in [(3001, None, 4_000), (1001, Some(2001..3001), 2_000)] {
+        let mut sender = flight();
+        let (first, second) = (START + RTT, START + RTT + RTT);
+        sender.on_ack(first, 1, Some(17_001..20_001).as_slice(), None, &[]);
+        assert_eq!((sender.in_flight(), room(&sender)), (0, 3_000));
+        for _ in 0..3 {
+            sender.retransmit(first, 1000);
+        }
+        sender.on_ack(second, acked, sack.as_slice(), None, &[]);
+        assert_eq!(sender.in_flight(), 0);
+        assert_eq!(room(&sender), room_left, "{acked} {sack:?}");
+    }
+}
+
+#[test]
+fn a_sender_that_is_given_too_little_keeps_its_rate() {
+    let ms = Duration::from_millis(1);
+    let mut sender = flight();
+    sender.on_ack(START + RTT, 20_001, &[], None, &[]);
+    assert_eq!(sender.delivery_rate(), 200_000);
+    // There was room for 50 ms.
+    let now = START + RTT + ms * 50;
+    send(&mut sender, now, 1);
+    sender.on_ack(now + RTT, 21_001, &[], None, &[]);
+    assert_eq!(sender.delivery_rate(), 200_000);
+}
+
+#[test]
+fn a_sender_that_fills_its_window_is_measured() {
+    let mut sender = flight();
+    sender.on_ack(START + RTT, 20_001, &[], None, &[]);
+    // A timer comes late; the window is full once more.
+    let now = START + RTT + Duration::from_micros(900);
+    send(&mut sender, now, 41);
+    sender.on_ack(now + RTT, 30_001, &[], None, &[]);
+    assert_eq!(sender.delivery_rate(), 10_000 * 1_000_000 / 100_000);
+}
