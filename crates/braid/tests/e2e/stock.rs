@@ -114,15 +114,7 @@ fn curl_uses_both_links_of_its_host() {
     assert_eq!(conn.user.as_deref(), Some("laptop"));
     assert!(conn.mptcp && conn.paths.len() == 2, "{conn:?}");
     download.expect_bytes(&expected);
-    let after = stock.bed.carried();
-    for link in 0..2 {
-        let carried = after[link] - before[link];
-        assert!(
-            carried > 2_000_000,
-            "link{} carried {carried} bytes",
-            link + 1
-        );
-    }
+    stock.bed.expect_carried(before, 2_000_000);
 }
 
 #[test]

@@ -13,7 +13,9 @@ use serde_json::json;
 
 use super::definition::Definition;
 use super::outcome::Table;
-use super::series::{BySecond, by_second, estimate, gains, over_time, plus_minus, quantile};
+use super::series::{
+    BySecond, by_second, estimate, gains, over_time, plus_minus, quantile, values,
+};
 use super::session::{Common, Session};
 use super::verdict::{Bound, Verdict};
 use crate::arm::{Arm, Error};
@@ -341,10 +343,6 @@ fn lines(all: &[Walks], of: impl Fn(&Walk) -> &BySecond) -> Vec<Series> {
         .collect()
 }
 
-fn values(runs: &[Walk], of: impl Fn(&Walk) -> f64) -> Vec<f64> {
-    runs.iter().map(of).collect()
-}
-
 fn switches(session: &mut Session<'_>) -> Result<(), Error> {
     let all = walks(session)?;
     let single = &all[FORMS[0]];
@@ -380,7 +378,7 @@ fn switches(session: &mut Session<'_>) -> Result<(), Error> {
         let empty = format!("{:.0}", empty.iter().sum::<f64>());
         [&[scheme.name.to_owned()], &times[..], &[empty]].concat()
     });
-    session.table(table(
+    session.table(Table::new(
         "When new data moves from path to path, s (mean ± 95 % interval), and seconds of all runs \
          without a byte",
         &[
@@ -400,14 +398,6 @@ fn switches(session: &mut Session<'_>) -> Result<(), Error> {
         over_time(title, &note, "throughput (Mb/s)", lines),
     );
     Ok(())
-}
-
-fn table(title: &str, columns: &[&str], rows: Vec<Vec<String>>) -> Table {
-    Table {
-        title: title.to_owned(),
-        columns: columns.iter().map(|c| (*c).to_owned()).collect(),
-        rows,
-    }
 }
 
 fn throughput(session: &mut Session<'_>) -> Result<(), Error> {
@@ -438,7 +428,7 @@ fn throughput(session: &mut Session<'_>) -> Result<(), Error> {
             gain,
         ]
     });
-    session.table(table(
+    session.table(Table::new(
         "Throughput over 120 s, Mb/s: mean ± 95 % interval",
         &["scheme", "throughput", "against staying"],
         rows.collect(),
@@ -493,7 +483,7 @@ fn delay(session: &mut Session<'_>) -> Result<(), Error> {
         let seconds = format!("{:.1}", over_seconds(n));
         vec![scheme.name.to_owned(), seconds, mean, p95]
     });
-    session.table(table(
+    session.table(Table::new(
         "Delay of packets that brought something new, from sending to arrival, ms: mean ± 95 % \
          interval of the runs' means and 95th percentiles",
         &[
@@ -543,7 +533,7 @@ fn sequence(session: &mut Session<'_>) -> Result<(), Error> {
         let times = [25, 60, 120].map(at);
         [&[scheme.name.to_owned()], &times[..]].concat()
     });
-    session.table(table(
+    session.table(Table::new(
         "Acknowledged at these times, MB: mean ± 95 % interval",
         &["scheme", "25 s", "60 s", "120 s"],
         rows.collect(),
@@ -672,7 +662,7 @@ fn moves(session: &mut Session<'_>) -> Result<(), Error> {
         let values = forms.map(|(strategy, said)| (strategy, said[k]));
         session.verdict(Verdict::new(claim, bound, unit, values).unless(why));
     }
-    session.table(table(
+    session.table(Table::new(
         "Of all runs",
         &[
             "scheme",

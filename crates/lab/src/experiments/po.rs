@@ -13,7 +13,7 @@ use serde_json::json;
 use super::definition::Definition;
 use super::outcome::Table;
 use super::series::{
-    BySecond, bars, by_second, estimate, gains, line, over_time, plus_minus, quantile,
+    BySecond, bars, by_second, estimate, gains, line, over_time, plus_minus, quantile, values,
 };
 use super::session::{Common, Session};
 use super::verdict::{Bound, Verdict};
@@ -369,10 +369,6 @@ pub(super) fn parameters(session: &mut Session<'_>, video: &str) {
     }
 }
 
-pub(super) fn values<T>(runs: &[T], of: impl Fn(&T) -> f64) -> Vec<f64> {
-    runs.iter().map(of).collect()
-}
-
 pub(super) fn percent(loss: f64) -> String {
     format!("{} %", loss * 100.0)
 }
@@ -469,19 +465,11 @@ fn rates(with: &str, losses: &[(f64, f64)], cells: &[Cell]) -> Table {
             "adaptive against standard",
         ],
     ];
-    table(
-        &format!("Throughput, Mb/s: mean ± 95 % interval; background of {with}"),
+    Table::new(
+        format!("Throughput, Mb/s: mean ± 95 % interval; background of {with}"),
         &columns.concat(),
         rows,
     )
-}
-
-pub(super) fn table(title: &str, columns: &[&str], rows: Vec<Vec<String>>) -> Table {
-    Table {
-        title: title.to_owned(),
-        columns: columns.iter().map(|c| (*c).to_owned()).collect(),
-        rows,
-    }
 }
 
 fn figures(session: &mut Session<'_>, cells: &[Cell]) {
@@ -538,7 +526,7 @@ fn delay(session: &mut Session<'_>) -> Result<(), Error> {
         session.verdict(verdict.reported("lower"));
     }
     let names = SCHEMES.map(|scheme| scheme.name);
-    session.table(table(
+    session.table(Table::new(
         "Delay of frames from being made to their last byte, ms: mean ± 95 % interval",
         &[&["loss", "of"], &names[..]].concat(),
         rows,
@@ -586,7 +574,7 @@ fn delay_over_time(session: &mut Session<'_>) -> Result<(), Error> {
         let figure = over_time(&title, &note, "mean delay (ms)", lines.collect());
         session.figure(&what.replace(' ', "-"), figure);
     }
-    session.table(table(
+    session.table(Table::new(
         "Delay of frames over all 60 s, ms: mean ± 95 % interval",
         &[&["of"], &SCHEMES.map(|scheme| scheme.name)[..]].concat(),
         rows,
@@ -631,7 +619,7 @@ fn jitters(session: &mut Session<'_>) -> Result<(), Error> {
         let disorder = [plus_minus(disorder(s), 0), plus_minus(estimate(&share), 2)];
         [&[scheme.name.to_owned()], &jitters[..], &disorder].concat()
     });
-    session.table(table(
+    session.table(Table::new(
         "95th percentile of jitter, ms, and packets that arrive behind one with a later place in the \
          stream, in 60 s: mean ± 95 % interval",
         &[&["scheme"], &JITTERS[..], &["out of order", "of all packets, %"]].concat(),

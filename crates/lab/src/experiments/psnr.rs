@@ -8,10 +8,8 @@ use serde_json::json;
 
 use super::definition::Definition;
 use super::outcome::Table;
-use super::po::{
-    CC, DRAIN, PO_4, SCHEMES, SPAN, Scheme, parameters, percent, scene, table, values,
-};
-use super::series::{BySecond, bars, by_second, estimate, gains, over_time, plus_minus};
+use super::po::{CC, DRAIN, PO_4, SCHEMES, SPAN, Scheme, parameters, percent, scene};
+use super::series::{BySecond, bars, by_second, estimate, gains, over_time, plus_minus, values};
 use super::session::Session;
 use super::verdict::{Bound, Verdict};
 use crate::arm::{Arm, Error};
@@ -278,8 +276,8 @@ fn numbers(source: &Source, cells: &[Cell]) -> Table {
     }
     let names = SCHEMES.map(|scheme| scheme.name);
     let whole = stats::mean(&source.whole).unwrap_or(f64::NAN);
-    table(
-        &format!("Mean ± 95 % interval; with every frame in time the true PSNR is {whole:.2} dB"),
+    Table::new(
+        format!("Mean ± 95 % interval; with every frame in time the true PSNR is {whole:.2} dB"),
         &[&["loss", "of"], &names[..], &["PO against standard, %"]].concat(),
         rows,
     )

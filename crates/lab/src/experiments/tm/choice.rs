@@ -443,13 +443,13 @@ fn as_measured(when: &str, choice: &Choice) -> Table {
         "D_s",
         "chosen by",
     ];
-    Table {
-        title: format!(
+    Table::new(
+        format!(
             "{when} (and what there is), Mb/s and ms; B_s is known once a connection waited for it"
         ),
-        columns: columns.map(str::to_owned).to_vec(),
-        rows: (1..).zip(&SERVERS).map(row).collect(),
-    }
+        &columns,
+        (1..).zip(&SERVERS).map(row).collect(),
+    )
 }
 
 fn given(means: &[Gave]) -> Table {
@@ -484,13 +484,12 @@ fn given(means: &[Gave]) -> Table {
         "of min(b_1 + b_2, b_s)",
         "reported",
     ];
-    Table {
-        title: "Throughput by plain TCP over each path and to each server, and through box and server, \
-                Mb/s"
-            .to_owned(),
-        columns: columns.map(str::to_owned).to_vec(),
-        rows: (1..).zip(&SERVERS).zip(means).map(row).collect(),
-    }
+    Table::new(
+        "Throughput by plain TCP over each path and to each server, and through box and server, \
+                Mb/s",
+        &columns,
+        (1..).zip(&SERVERS).zip(means).map(row).collect(),
+    )
 }
 
 /// What other ways to choose would have come to.
@@ -509,12 +508,10 @@ fn policies(means: &[Gave], choice: &Choice) -> Table {
     let nearest = nearest.unwrap_or(0);
     let row =
         |way: &str, which: String, mbit: f64| vec![way.to_owned(), which, format!("{mbit:.2}")];
-    Table {
-        title: "Throughput by what one of the five servers is chosen, Mb/s".to_owned(),
-        columns: ["choice", "server", "throughput"]
-            .map(str::to_owned)
-            .to_vec(),
-        rows: vec![
+    Table::new(
+        "Throughput by what one of the five servers is chosen, Mb/s",
+        &["choice", "server", "throughput"],
+        vec![
             row(
                 "largest min(B_1 + B_2, B_s), as measured",
                 choice.by_bandwidth.to_string(),
@@ -536,7 +533,7 @@ fn policies(means: &[Gave], choice: &Choice) -> Table {
                 stats::mean(&all).unwrap_or(f64::NAN),
             ),
         ],
-    }
+    )
 }
 
 fn figure(means: &[Gave]) -> crate::plot::Figure {

@@ -244,12 +244,11 @@ fn table(cold: &[Seen], warm: &[Seen]) -> Table {
         "warm connection: begins, ms",
         "is done, ms",
     ];
-    Table {
-        title: "When each step begins and is done, after the user's SYN; means over the runs"
-            .to_owned(),
-        columns: columns.map(str::to_owned).to_vec(),
-        rows: STEPS.iter().enumerate().map(row).collect(),
-    }
+    Table::new(
+        "When each step begins and is done, after the user's SYN; means over the runs",
+        &columns,
+        STEPS.iter().enumerate().map(row).collect(),
+    )
 }
 
 /// The IP packets of a host as a file for Wireshark.

@@ -333,11 +333,11 @@ fn rates(phases: &Phases) -> Table {
         "link 1 carries, with headers",
         "link 2 carries",
     ];
-    Table {
-        title: "Mean throughput and half width of its 95 % interval, MB/s".to_owned(),
-        columns: columns.map(str::to_owned).to_vec(),
+    Table::new(
+        "Mean throughput and half width of its 95 % interval, MB/s",
+        &columns,
         rows,
-    }
+    )
 }
 
 /// The first run.
@@ -446,12 +446,11 @@ fn over_sizes(session: &mut Session<'_>) -> Result<(), Error> {
         "over the better",
         "over the other",
     ];
-    session.table(Table {
-        title: "Mean throughput and half width of its 95 % interval, MB/s, and what is gained"
-            .to_owned(),
-        columns: columns.map(str::to_owned).to_vec(),
-        rows: table.collect(),
-    });
+    session.table(Table::new(
+        "Mean throughput and half width of its 95 % interval, MB/s, and what is gained",
+        &columns,
+        table.collect(),
+    ));
     session.figure("throughput-by-size", sizes_figure(&rates));
     gain_verdicts(&rates)
         .into_iter()
