@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use braid_sim::aggregation::{Aggregation, AggregationConfig, content_addr, server_addr};
+use braid_sim::aggregation::{Aggregation, AggregationConfig, Load, content_addr, server_addr};
 use braid_sim::udp::UdpFlow;
 use braid_wire::Instant;
 use serde_json::{Value, json};
@@ -267,8 +267,8 @@ fn network(servers: &[Server]) -> Result<AggregationConfig, Error> {
     Ok(config)
 }
 
-/// What a box chooses in the simulator while users browse: among five servers, among six once a
-/// download has shown what is behind the one that seemed best, and while others send.
+/// What a box chooses in the simulator while users browse: among five servers, among six while a
+/// download shows what is behind the one that seemed best, and while others send.
 fn simulated_choices(seed: u64) -> Result<Choices, Error> {
     let after = |net: &mut Aggregation, time| {
         simulated::browse(net, time)?;
@@ -284,8 +284,9 @@ fn simulated_choices(seed: u64) -> Result<Choices, Error> {
     config.boxed.measuring.most = BETWEEN;
     let mut net = simulated::started(seed, &config)?;
     after(&mut net, SETTLED)?;
-    simulated::download(&mut net, size(10.0), |_, _, _| ())?;
-    let six = after(&mut net, SETTLED)?;
+    let bytes = size(SERVERS[PUBLISHED].beyond.0);
+    net.open(0, 0, Load::Down(bytes)).map_err(run_error)?;
+    let six = after(&mut net, 2 * BETWEEN)?;
     let mut config = network(&SERVERS[..PUBLISHED])?;
     config.boxed.measuring.most = BETWEEN;
     let flow = |port| UdpFlow {
