@@ -33,6 +33,10 @@ pub struct Config {
     pub recv_buffer: usize,
     /// Most bytes of payload all connections together may hold.
     pub memory: usize,
+    /// DSS checksums are required of every connection: what a middlebox changes in the payload is
+    /// noticed (RFC 8684 section 3.3.1), for some processor time. Where the peer requires them they are
+    /// used anyway.
+    pub checksum: bool,
     /// Lower bound of the retransmission timeout (RFC 6298 says 1 s, Linux 200 ms).
     pub min_rto: Duration,
     /// Upper bound of the retransmission timeout.
@@ -44,7 +48,9 @@ pub struct Config {
     pub connect_timeout: Duration,
     /// Most connections, closing ones included.
     pub max_connections: usize,
-    /// Most connections whose handshake is not complete.
+    /// Most accepted connections whose handshake is not complete. Beyond that SYNs are answered without
+    /// keeping anything of them, so that a flood of SYNs keeps nobody out (RFC 4987 section 3.6): a
+    /// lost SYN/ACK is not repeated then, and segment sizes are rounded down to one of four.
     pub max_half_open: usize,
     /// Most subflows of one connection.
     pub max_subflows: usize,
@@ -75,12 +81,13 @@ impl Default for Config {
             send_buffer: 8 << 20,
             recv_buffer: 8 << 20,
             memory: 512 << 20,
+            checksum: false,
             min_rto: Duration::from_millis(200),
             max_rto: Duration::from_secs(10),
             user_timeout: Duration::from_secs(30),
             connect_timeout: Duration::from_secs(15),
             max_connections: 65_536,
-            max_half_open: 4_096,
+            max_half_open: 256,
             max_subflows: 8,
             max_records: 1024,
         }

@@ -122,6 +122,8 @@ pub enum SubflowCloseReason {
     PathRemoved,
     /// Authentication or protocol failure.
     PeerMisbehaved,
+    /// A DSS checksum was wrong, here or at the peer: something on the path changes the payload.
+    BadChecksum,
 }
 
 /// Why MPTCP is not in use; one counter each (RFC 8684 section 3.7).
@@ -139,6 +141,8 @@ pub enum FallbackCause {
     DataPlain,
     /// The peer said so, by the infinite mapping.
     PeerFellBack,
-    /// The peer requires DSS checksums.
-    ChecksumRequired,
+    /// A DSS checksum was wrong on the only subflow: something on the path changes the payload.
+    BadChecksum,
+    /// The peer found one wrong (MP_FAIL).
+    PeerBadChecksum,
 }

@@ -22,8 +22,10 @@ pub struct StackStats {
     /// Segments for no connection here; those for an address of ours are answered by RST, within
     /// a bound.
     pub strays: u64,
-    /// SYNs dropped because a bound of [`crate::Config`] was reached.
+    /// SYNs dropped because a bound of [`crate::Config`] was reached, or too many answers waited.
     pub syns_dropped: u64,
+    /// SYNs answered without keeping anything of them ([`crate::Config::max_half_open`]).
+    pub syn_cookies: u64,
     /// MP_JOINs refused: unknown token, or the bound on subflows.
     pub joins_refused: u64,
     /// SYNs with MP_JOIN sent, repeated ones included.

@@ -59,6 +59,8 @@ struct Interop {
     bed: Bed,
     client: Client,
     paths: usize,
+    /// The engine requires DSS checksums.
+    checksum: bool,
 }
 
 impl Interop {
@@ -69,7 +71,18 @@ impl Interop {
         let by_source = client == Client::Kernel && paths == 2;
         let bed =
             Bed::of(&DESCRIPTION.replace("MPTCP", if by_source { "mptcp = true" } else { "" }));
-        Interop { bed, client, paths }
+        Interop {
+            bed,
+            client,
+            paths,
+            checksum: false,
+        }
+    }
+
+    /// Writes a setting below `net` in the kernel's namespace.
+    fn set_kernel(&self, name: &str, value: u32) {
+        let write = format!("echo {value} > /proc/sys/net/{name}");
+        self.bed.run("kernel", "sh", &["-c", &write]);
     }
 
     /// Starts both sides; the engine's first.
@@ -100,6 +113,9 @@ impl Interop {
             Client::Engine => "lan = \"lo\"\n".to_owned(),
             Client::Kernel => format!("listen = \"{}\"\nport = {PORT}\n", self.bed.v4("engine")),
         };
+        if self.checksum {
+            text.insert_str(0, "checksum = true\n");
+        }
         let secret = "secret = \"vXbm2Kx1VQk0pQm7cSg0o3Yd8nq4cT5zRfWl6uJh9Ae=\"\n";
         if self.client == Client::Kernel {
             text.push_str(&format!("[[user]]\nname = \"nobody\"\n{secret}"));
@@ -203,6 +219,40 @@ fn dark(client: Client) {
     interop.bed.set_link("link2", "down");
     thread::sleep(Duration::from_secs(10));
     interop.bed.set_link("link2", "up");
+    interop.finish(peers);
+}
+
+/// DSS checksums (RFC 8684 section 3.3.1), required by the engine, the kernel or both.
+fn checksums(client: Client) {
+    for (engine, kernel) in [(true, false), (false, true), (true, true)] {
+        let mut interop = Interop::new(client, 2);
+        interop.checksum = engine;
+        interop.set_kernel("mptcp/checksum_enabled", kernel.into());
+        interop.bed.set_link("link1", "loss=1%");
+        let peers = interop.start();
+        interop.finish(peers);
+    }
+}
+
+#[test]
+#[ignore = "network"]
+fn engine_to_kernel_with_checksums() {
+    checksums(Client::Engine);
+}
+
+#[test]
+#[ignore = "network"]
+fn kernel_to_engine_with_checksums() {
+    checksums(Client::Kernel);
+}
+
+/// The kernel answers every SYN without state.
+#[test]
+#[ignore = "network"]
+fn engine_to_kernel_with_syn_cookies() {
+    let interop = Interop::new(Client::Engine, 2);
+    interop.set_kernel("ipv4/tcp_syncookies", 2);
+    let peers = interop.start();
     interop.finish(peers);
 }
 

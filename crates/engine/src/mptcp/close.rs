@@ -121,6 +121,7 @@ impl Connection {
             }
             let mut subflow = self.subflows.remove(i);
             ctx.demux.tuples.remove(&subflow.tuple);
+            subflow.rcv.drop_held(ctx.pool);
             self.count_gone(&subflow);
             self.on_subflow_gone(ctx, &mut subflow);
             if self.is_ended() {

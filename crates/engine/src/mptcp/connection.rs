@@ -83,10 +83,10 @@ impl Ctx<'_> {
 /// Which protocol the connection speaks, with what each state knows.
 #[derive(Debug)]
 pub(crate) enum Mode {
-    /// SYN with MP_CAPABLE sent.
-    Opening { local: Keys },
-    /// SYN/ACK with MP_CAPABLE sent.
-    Accepting { local: Keys },
+    /// SYN with MP_CAPABLE sent; `checksum` says that it requires checksums.
+    Opening { local: Keys, checksum: bool },
+    /// SYN/ACK with MP_CAPABLE sent; one of the two SYNs requires checksums if `checksum` says so.
+    Accepting { local: Keys, checksum: bool },
     /// MPTCP.
     Mptcp(Mptcp),
     /// Regular TCP: by choice, or fallen back.
@@ -100,6 +100,8 @@ pub(crate) struct Mptcp {
     pub remote: Keys,
     /// The opener has seen a DATA_ACK, or the listener the third ACK: fully established.
     pub confirmed: bool,
+    /// Mappings carry checksums both ways (RFC 8684 section 3.3.1).
+    pub checksum: bool,
     /// C flag: no subflows to the address and port of the initial one.
     pub deny_join: bool,
     /// The peer sends 8-byte DSNs and so is owed 8-byte DATA_ACKs (RFC 8684 section 3.3.1).
@@ -231,8 +233,11 @@ pub(crate) enum Life {
 pub(crate) struct Farewell {
     pub idsn: Dsn64,
     pub wide: bool,
+    pub checksum: bool,
     /// Told until the peer acknowledges more of the subflow than this, so something that told it.
     pub until: u64,
+    /// What MP_FAIL says, and how often it still does unless it is answered (section 3.7).
+    pub fail: Option<(Dsn64, u32)>,
 }
 
 /// Waiting for a sign of life.
@@ -469,6 +474,7 @@ impl Connection {
         self.rcv.buf.consume(n, ctx.pool);
         let max = ctx.config.recv_buffer as u64;
         self.rcv.window.on_read(ctx.now, n as u64, max);
+        self.pass_checked(ctx);
         self.update_window(ctx);
         self.finish_if_done(ctx);
         Ok(n)
@@ -627,6 +633,9 @@ impl Connection {
             self.rcv.fin = None;
         }
         self.rcv.buf.clear(ctx.pool);
+        for subflow in &mut self.subflows {
+            subflow.rcv.drop_held(ctx.pool);
+        }
         if let Mode::Mptcp(m) = &self.mode {
             ctx.demux.tokens.remove(&m.local.token);
         }

@@ -6,7 +6,8 @@ use braid_wire::tcp::Options;
 use braid_wire::{Dsn64, Instant};
 
 use super::connection::{Connection, Mptcp};
-use super::handshake::FLAGS;
+use super::handshake::flags;
+use super::keys::Keys;
 use crate::tcp::scoreboard::Mapping;
 
 /// Rate in bytes/s from which 4-byte DSNs could wrap within a segment's lifetime of two minutes,
@@ -48,14 +49,27 @@ fn offset_of(idsn: Dsn64, dsn: WireDsn, near: u64) -> Option<u64> {
 }
 
 impl Mptcp {
-    /// MP_CAPABLE of the opener's first mapping, `len` bytes long.
-    pub fn capable_data(&self, len: u16) -> MptcpOption {
+    /// The keys are known; nothing is confirmed yet.
+    pub fn new(local: Keys, remote: Keys, checksum: bool, deny_join: bool) -> Self {
+        Mptcp {
+            local,
+            remote,
+            confirmed: false,
+            checksum,
+            deny_join,
+            wide_ack: false,
+            wide_dsn: false,
+        }
+    }
+
+    /// MP_CAPABLE of the opener's first mapping.
+    pub fn capable_data(&self, map: &Mapping) -> MptcpOption {
         MptcpOption::Capable(Capable::Data {
-            flags: FLAGS,
+            flags: flags(self.checksum),
             sender_key: self.local.key,
             receiver_key: self.remote.key,
-            data_len: len,
-            checksum: None,
+            data_len: map.len as u16,
+            checksum: map.checksum,
         })
     }
 }
@@ -73,10 +87,9 @@ impl Connection {
             data_ack: Some(carried(ack, mptcp.wide_ack)),
             mapping: map.map(|m| DssMapping {
                 dsn: carried(mptcp.dsn(m.data), mptcp.wide_dsn),
-                // A DATA_FIN without data maps no subflow byte (RFC 8684 section 3.3.3).
-                subflow_seq: if m.len == 0 { 0 } else { m.sub as u32 },
-                len: (m.len + u32::from(m.fin)) as u16,
-                checksum: None,
+                subflow_seq: m.wire_seq(),
+                len: m.wire_len(),
+                checksum: m.checksum,
             }),
             data_fin: map.is_some_and(|m| m.fin),
         }
@@ -103,11 +116,12 @@ impl Connection {
             sub: 1,
             len: 1,
             fin: false,
+            checksum: self.mptcp().filter(|m| m.checksum).map(|_| 0),
         };
         // The first mapping carries the keys (RFC 8684 section 3.1).
         let option = self.mptcp().map(|m| match m.confirmed {
             true => MptcpOption::Dss(self.dss(m, Some(&map))),
-            false => m.capable_data(0),
+            false => m.capable_data(&map),
         });
         for subflow in &mut self.subflows {
             let mut options = Options {
@@ -123,17 +137,9 @@ impl Connection {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mptcp::keys::Keys;
 
     fn mptcp() -> Mptcp {
-        Mptcp {
-            local: Keys::from_key(1),
-            remote: Keys::from_key(2),
-            confirmed: true,
-            deny_join: false,
-            wide_ack: false,
-            wide_dsn: false,
-        }
+        Mptcp::new(Keys::from_key(1), Keys::from_key(2), false, false)
     }
 
     #[test]

@@ -1,12 +1,16 @@
 //! Falling back to regular TCP, and what tells that it must be (RFC 8684 section 3.7).
 
 use braid_wire::mptcp::{Dss, DssMapping, MptcpOption, ResetReason};
+use braid_wire::{Dsn64, Seq32};
 
 use super::connection::{Connection, Ctx, Farewell, Mode, SendFin};
 use super::dss::carried;
 use super::subflow::{Opens, ResetKind, Subflow};
 use crate::event::SubflowCloseReason;
 use crate::{Event, FallbackCause};
+
+/// Acknowledgements that carry MP_FAIL, as long as none of the peer's answers it.
+const MAX_FAILS: u32 = 8;
 
 impl Connection {
     /// Reports that MPTCP is not in use, and goes on with regular TCP.
@@ -17,7 +21,9 @@ impl Connection {
             self.farewell = self.subflows.first().filter(|_| told).map(|s| Farewell {
                 idsn: m.local.idsn,
                 wide: m.wide_dsn,
+                checksum: m.checksum,
                 until: s.snd.nxt,
+                fail: None,
             });
             self.snd.flight.clear();
             if self.snd.fin == SendFin::Sent {
@@ -51,7 +57,7 @@ impl Connection {
                 dsn: carried(farewell.idsn.add(1).add(data), farewell.wide),
                 subflow_seq: sub as u32,
                 len: 0,
-                checksum: None,
+                checksum: farewell.checksum.then_some(0),
             }),
             data_fin: false,
         }))
@@ -60,7 +66,7 @@ impl Connection {
     /// Whether both streams are those of subflow `i`, byte by byte, so that regular TCP can take
     /// over: there was never more than this one, nothing was sent twice, and it does not end before
     /// the stream.
-    fn is_contiguous(&self, i: usize) -> bool {
+    pub(super) fn is_contiguous(&self, i: usize) -> bool {
         let subflow = &self.subflows[i];
         let sent = subflow.snd.nxt - u64::from(subflow.fin_sent);
         let mut others = self.subflows.iter().filter(|s| s.id != subflow.id);
@@ -68,14 +74,92 @@ impl Connection {
             && subflow.opens == Opens::Connection
             && (!subflow.fin_wanted || self.snd.fin == SendFin::Acked)
             && sent == self.snd.nxt + 1
-            && subflow.rcv.nxt - u64::from(subflow.rcv.finished()) == self.rcv.buf.rcv_nxt() + 1
+            && subflow.rcv.placed() == self.rcv.buf.rcv_nxt() + 1
+            && subflow.rcv.is_aligned()
     }
 
-    /// The peer fell back: byte `sub` of subflow `i` is byte `data` of its stream, and so on.
-    pub(super) fn on_infinite_mapping(&mut self, ctx: &mut Ctx<'_>, i: usize, sub: u64, data: u64) {
+    /// Goes on with subflow `i` as regular TCP.
+    fn turn_plain(&mut self, ctx: &mut Ctx<'_>, i: usize, cause: FallbackCause) {
+        self.fall_back(ctx, cause);
+        self.on_plain_ack(ctx, i);
+        self.pass_checked_on(ctx, i);
+    }
+
+    /// MP_FAIL on an acknowledgement of subflow `i`: the peer found a wrong checksum. It is answered
+    /// by MP_FAIL and the infinite mapping, or ends the subflow where that cannot be the stream
+    /// (section 3.7). As an answer to ours it says that the peer knows.
+    pub(super) fn on_mp_fail(&mut self, ctx: &mut Ctx<'_>, i: usize, failed: Dsn64) {
+        let received = self.rcv.buf.rcv_nxt();
+        let Some(mptcp) = self.mptcp() else {
+            self.on_fail_heard();
+            return;
+        };
+        if !mptcp.checksum {
+            return;
+        }
+        let dsn = mptcp.remote.idsn.add(1).add(received);
+        if self.is_contiguous(i) {
+            self.turn_plain(ctx, i, FallbackCause::PeerBadChecksum);
+            self.say_fail(i, dsn);
+        } else {
+            self.on_spoilt(i, failed);
+            self.fail_subflow(i, dsn);
+        }
+    }
+
+    /// What subflow `i` carried from `failed` on is of no use to the peer.
+    pub(super) fn on_spoilt(&mut self, i: usize, failed: Dsn64) {
+        let una = self.snd.una();
+        let mptcp = self.mptcp().filter(|m| m.checksum);
+        let offset = mptcp.and_then(|m| una.checked_add_signed(failed.diff(m.dsn(una))));
+        if let Some(offset) = offset {
+            self.snd.flight.on_spoilt(offset, self.subflows[i].slot);
+        }
+    }
+
+    /// Ends subflow `i`, which changes what it carries, by RST with MP_FAIL (section 3.7).
+    pub(super) fn fail_subflow(&mut self, i: usize, dsn: Dsn64) {
+        self.subflows[i].begin_reset(ResetKind::Fail(dsn), SubflowCloseReason::BadChecksum);
+    }
+
+    /// The next acknowledgements on subflow `i` carry MP_FAIL.
+    pub(super) fn say_fail(&mut self, i: usize, dsn: Dsn64) {
+        if let Some(farewell) = &mut self.farewell {
+            farewell.fail = Some((dsn, MAX_FAILS));
+            self.subflows[i].rcv.ack_now();
+        }
+    }
+
+    /// The peer knows that we fell back.
+    pub(super) fn on_fail_heard(&mut self) {
+        if let Some(farewell) = &mut self.farewell {
+            farewell.fail = None;
+        }
+    }
+
+    /// MP_FAIL for an acknowledgement that leaves now.
+    pub(super) fn take_fail(&mut self) -> Option<MptcpOption> {
+        let farewell = self.farewell.as_mut()?;
+        let (dsn, left) = farewell.fail?;
+        farewell.fail = (left > 1).then_some((dsn, left - 1));
+        Some(MptcpOption::Fail { dsn })
+    }
+
+    /// The infinite mapping: the peer fell back, and byte `sub` of subflow `i` is byte `data` of its
+    /// stream, and so on.
+    pub(super) fn on_infinite_mapping(&mut self, ctx: &mut Ctx<'_>, i: usize, map: &DssMapping) {
+        let near = self.subflows[i].rcv.nxt;
+        let received = self.rcv.buf.rcv_nxt();
+        let Some(mptcp) = self.mptcp() else {
+            self.on_fail_heard();
+            return;
+        };
+        let sub = Seq32(map.subflow_seq).offset_near(Seq32(0), near);
+        let (Some(sub), Some(data)) = (sub, mptcp.data_offset(map.dsn, received)) else {
+            return;
+        };
         if sub == data + 1 && self.is_contiguous(i) {
-            self.fall_back(ctx, FallbackCause::PeerFellBack);
-            self.on_plain_ack(ctx, i);
+            self.turn_plain(ctx, i, FallbackCause::PeerFellBack);
         } else {
             self.give_up_subflow(i);
         }
@@ -95,8 +179,7 @@ impl Connection {
         let ack = acked && self.snd.una() == 0;
         let joined = subflow.opens != Opens::Connection;
         if (data || ack) && self.is_contiguous(i) {
-            self.fall_back(ctx, FallbackCause::DataPlain);
-            self.on_plain_ack(ctx, i);
+            self.turn_plain(ctx, i, FallbackCause::DataPlain);
         } else if (acked && joined && !subflow.dss_seen) || self.has_no_place(i, seq, len) {
             // What has no place can never be taken, however often it comes (section 3.3.1).
             self.give_up_subflow(i);

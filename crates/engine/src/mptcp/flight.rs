@@ -185,6 +185,21 @@ impl Flight {
         self.epoch += 1;
     }
 
+    /// From byte `from` on, what the subflow at `slot` carried did not arrive as it was sent, though
+    /// it may be acknowledged there: it has to be sent again.
+    pub fn on_spoilt(&mut self, from: u64, slot: Slot) {
+        self.open_from = Cursor::default();
+        let spoilt = |p: &&mut Piece| p.end > from && p.sent_on & slot.bit() != 0;
+        for piece in self.pieces.iter_mut().filter(spoilt) {
+            self.lost += if piece.is_lost() { 0 } else { piece.len() };
+            self.arrived -= if piece.arrived { piece.len() } else { 0 };
+            piece.sent_on = 0;
+            piece.carried_by = 0;
+            piece.arrived = false;
+        }
+        self.epoch += 1;
+    }
+
     /// Everything below `una` is acknowledged at the data level.
     pub fn release_to(&mut self, una: u64) {
         while let Some(first) = self.pieces.front_mut() {

@@ -21,13 +21,13 @@ use crate::{ApiError, Config, Event, FallbackCause, PathId, SubflowId, Urgency};
 /// Longest delay before a handshake segment is repeated.
 const MAX_SYN_RTO: Duration = Duration::from_secs(8);
 
-/// Our flags: HMAC-SHA256, no checksums.
-pub(crate) const FLAGS: CapableFlags = CapableFlags {
-    checksum_required: false,
-    extensibility: false,
-    deny_join_initial: false,
-    hmac_sha256: true,
-};
+/// Our flags: HMAC-SHA256, and checksums where they are required.
+pub(crate) const fn flags(checksum: bool) -> CapableFlags {
+    CapableFlags {
+        checksum_required: checksum,
+        ..CapableFlags::DEFAULT_OFFER
+    }
+}
 
 /// The shift that lets `recv_buffer` be announced in 16 bits (RFC 7323 section 2.3).
 pub(crate) fn window_shift(config: &Config) -> u8 {
@@ -166,18 +166,18 @@ impl Connection {
 
     fn on_syn_ack(&mut self, ctx: &mut Ctx<'_>, i: usize, tcp: &tcp::Repr) {
         self.settle_on(i);
-        if let Mode::Opening { local } = self.mode {
+        if let Mode::Opening { local, checksum } = self.mode {
             match capable(tcp) {
                 Some(Capable::SynAck {
                     version,
                     flags,
                     sender_key,
                 }) if usable(version, flags) => {
-                    if flags.checksum_required {
-                        self.fall_back(ctx, FallbackCause::ChecksumRequired);
-                    } else {
-                        self.begin_mptcp(ctx, local, sender_key, flags.deny_join_initial, false);
-                    }
+                    // Either side may require checksums (section 3.1).
+                    let checksum = checksum || flags.checksum_required;
+                    let remote = Keys::from_key(sender_key);
+                    let deny_join = flags.deny_join_initial;
+                    self.begin_mptcp(ctx, Mptcp::new(local, remote, checksum, deny_join));
                 }
                 _ => self.fall_back(ctx, FallbackCause::PeerSynAckPlain),
             }
@@ -190,23 +190,9 @@ impl Connection {
     }
 
     /// Both keys are known. The token is registered: joins are taken from here on.
-    fn begin_mptcp(
-        &mut self,
-        ctx: &mut Ctx<'_>,
-        local: Keys,
-        remote_key: u64,
-        deny_join: bool,
-        confirmed: bool,
-    ) {
-        ctx.demux.tokens.insert(local.token, self.id);
-        self.mode = Mode::Mptcp(Mptcp {
-            local,
-            remote: Keys::from_key(remote_key),
-            confirmed,
-            deny_join,
-            wide_ack: false,
-            wide_dsn: false,
-        });
+    fn begin_mptcp(&mut self, ctx: &mut Ctx<'_>, mptcp: Mptcp) {
+        ctx.demux.tokens.insert(mptcp.local.token, self.id);
+        self.mode = Mode::Mptcp(mptcp);
     }
 
     /// The data-level window of the initial subflow's handshake; not scaled on a SYN.
@@ -354,7 +340,7 @@ impl Connection {
     /// The opener echoes our key, or the connection falls back. Returns whether the handshake is
     /// through.
     fn confirm_capable(&mut self, ctx: &mut Ctx<'_>, tcp: &tcp::Repr) -> bool {
-        let Mode::Accepting { local } = self.mode else {
+        let Mode::Accepting { local, checksum } = self.mode else {
             return true;
         };
         match capable(tcp) {
@@ -371,11 +357,15 @@ impl Connection {
                     ..
                 },
             ) if receiver_key == local.key => {
-                if flags.checksum_required {
-                    self.fall_back(ctx, FallbackCause::ChecksumRequired);
-                } else {
-                    self.begin_mptcp(ctx, local, sender_key, flags.deny_join_initial, true);
-                }
+                let checksum = checksum || flags.checksum_required;
+                let remote = Keys::from_key(sender_key);
+                self.begin_mptcp(
+                    ctx,
+                    Mptcp {
+                        confirmed: true,
+                        ..Mptcp::new(local, remote, checksum, flags.deny_join_initial)
+                    },
+                );
                 true
             }
             // A later segment overtook the one with the keys: that one will come again.
@@ -444,6 +434,7 @@ impl Connection {
         subflow.second_at = None;
         self.live.last_heard = ctx.now;
         self.live.last_payload = ctx.now;
+        self.check_mappings(ctx, i);
         self.size_segments();
         if self.is_ended() {
             // A join that was under way when the connection ended: nobody waits for it any more.
@@ -466,13 +457,13 @@ impl Connection {
     /// MP_CAPABLE of our SYN or SYN/ACK.
     pub(super) fn capable_option(&self, phase: Phase) -> Option<MptcpOption> {
         let capable = match (&self.mode, phase) {
-            (Mode::Opening { .. }, Phase::SynSent) => Capable::Syn {
+            (Mode::Opening { checksum, .. }, Phase::SynSent) => Capable::Syn {
                 version: VERSION,
-                flags: FLAGS,
+                flags: flags(*checksum),
             },
-            (Mode::Accepting { local }, Phase::SynReceived) => Capable::SynAck {
+            (Mode::Accepting { local, checksum }, Phase::SynReceived) => Capable::SynAck {
                 version: VERSION,
-                flags: FLAGS,
+                flags: flags(*checksum),
                 sender_key: local.key,
             },
             _ => return None,

@@ -196,7 +196,18 @@ impl Connection {
             self.fail(ctx, CloseReason::Reset);
             return;
         }
-        self.subflows[i].close(SubflowCloseReason::Reset);
+        let mut options = tcp.options.mptcp.iter();
+        let failed = options.find_map(|option| match option {
+            MptcpOption::Fail { dsn } => Some(*dsn),
+            _ => None,
+        });
+        if let Some(dsn) = failed {
+            self.on_spoilt(i, dsn);
+        }
+        self.subflows[i].close(match failed {
+            Some(_) => SubflowCloseReason::BadChecksum,
+            None => SubflowCloseReason::Reset,
+        });
         // Nobody can be sure yet that the peer knows the connection: it is not joined again.
         if self.mptcp().is_some_and(|m| !m.confirmed) {
             self.fail(ctx, CloseReason::Reset);
@@ -348,21 +359,33 @@ impl Connection {
     fn on_options(&mut self, ctx: &mut Ctx<'_>, i: usize, tcp: &tcp::Repr, seq: u64, len: usize) {
         for option in &tcp.options.mptcp {
             match option {
-                MptcpOption::Dss(dss) => self.on_dss(ctx, i, dss, tcp.window),
-                &MptcpOption::Capable(Capable::Data { data_len, .. })
-                    if !self.subflows[i].active =>
-                {
+                MptcpOption::Dss(dss) => {
+                    let carries = len > 0 || tcp.flags.contains(Flags::FIN);
+                    let infinite = |m: DssMapping| m.is_infinite() && !dss.data_fin;
+                    self.on_dss(ctx, i, dss, tcp.window);
+                    match dss.mapping {
+                        Some(map) if !infinite(map) => self.on_mapping(ctx, i, &map, dss.data_fin),
+                        // It is a property of what it comes with: an acknowledgement has none.
+                        Some(map) if carries => self.on_infinite_mapping(ctx, i, &map),
+                        _ => {}
+                    }
+                }
+                &MptcpOption::Capable(Capable::Data {
+                    data_len, checksum, ..
+                }) if !self.subflows[i].active => {
                     let map = Mapping {
                         data: 0,
                         sub: 1,
                         len: u32::from(data_len),
                         fin: false,
+                        checksum,
                     };
                     if self.mptcp().is_some() {
                         self.subflows[i].dss_seen = true;
-                        self.subflows[i].rcv.add_mapping(map);
+                        self.take_mapping(i, map);
                     }
                 }
+                &MptcpOption::Fail { dsn } => self.on_mp_fail(ctx, i, dsn),
                 // The peer repeats its third ACK: our fourth, or our first DATA_ACK, was lost.
                 MptcpOption::Capable(Capable::Ack { .. }) | MptcpOption::Join(_) => {
                     self.subflows[i].rcv.ack_now();
@@ -383,7 +406,6 @@ impl Connection {
 
     fn on_dss(&mut self, ctx: &mut Ctx<'_>, i: usize, dss: &Dss, window: u16) {
         let una = self.snd.una();
-        let rcv_nxt = self.rcv.buf.rcv_nxt();
         // A DATA_FIN that waits to be repeated was sent all the same.
         let fin_sent = self.live.fin_tries > 0 && self.snd.fin != SendFin::Acked;
         let sent_end = self.snd.nxt + u64::from(self.live.fin_tries > 0);
@@ -414,19 +436,10 @@ impl Connection {
             self.acknowledge(ctx, ack.min(self.snd.nxt));
             self.confirm(ctx.now);
         }
-        if let Some(mapping) = &dss.mapping {
-            self.on_mapping(ctx, i, mapping, dss.data_fin, rcv_nxt);
-        }
     }
 
-    fn on_mapping(
-        &mut self,
-        ctx: &mut Ctx<'_>,
-        i: usize,
-        mapping: &DssMapping,
-        data_fin: bool,
-        rcv_nxt: u64,
-    ) {
+    fn on_mapping(&mut self, ctx: &mut Ctx<'_>, i: usize, mapping: &DssMapping, data_fin: bool) {
+        let rcv_nxt = self.rcv.buf.rcv_nxt();
         let Some(mptcp) = self.mptcp_mut() else {
             return;
         };
@@ -438,15 +451,22 @@ impl Connection {
         if widened {
             self.size_segments();
         }
-        if mapping.is_infinite() && !data_fin {
-            let near = self.subflows[i].rcv.nxt;
-            if let Some(sub) = Seq32(mapping.subflow_seq).offset_near(Seq32(0), near) {
-                self.on_infinite_mapping(ctx, i, sub, data);
-            }
+        let len = u32::from(mapping.len).saturating_sub(u32::from(data_fin));
+        let near = self.subflows[i].rcv.nxt;
+        let sub = Seq32(mapping.subflow_seq).offset_near(Seq32(0), near);
+        let map = Mapping {
+            data,
+            // A DATA_FIN without data maps no subflow byte.
+            sub: if len == 0 { 0 } else { sub.unwrap_or(0) },
+            len,
+            fin: data_fin,
+            checksum: mapping.checksum,
+        };
+        let end = data + u64::from(len);
+        if !self.is_checkable(&map) {
+            self.break_off(i);
             return;
         }
-        let len = u32::from(mapping.len).saturating_sub(u32::from(data_fin));
-        let end = data + u64::from(len);
         if self.breaks_data_fin(end, data_fin) {
             self.fail(ctx, CloseReason::PeerMisbehaved);
             return;
@@ -458,25 +478,26 @@ impl Connection {
                 self.signal_readable(ctx);
             }
         }
-        if len == 0 {
-            return;
+        match len {
+            0 => {}
+            _ if sub.is_none() => self.break_off(i),
+            _ => self.take_mapping(i, map),
         }
-        let rcv = &mut self.subflows[i].rcv;
-        let sub = Seq32(mapping.subflow_seq).offset_near(Seq32(0), rcv.nxt);
-        let consistent = sub.is_some_and(|sub| {
-            rcv.add_mapping(Mapping {
-                data,
-                sub,
-                len,
-                fin: data_fin,
-            })
-        });
-        if !consistent {
-            self.subflows[i].begin_reset(
-                ResetKind::Subflow(ResetReason::MptcpSpecific),
-                SubflowCloseReason::PeerMisbehaved,
-            );
+    }
+
+    /// Takes note of where payload of subflow `i` belongs. One that says otherwise than before, or
+    /// lacks its checksum, ends the subflow.
+    fn take_mapping(&mut self, i: usize, map: Mapping) {
+        if !self.is_checkable(&map) || !self.subflows[i].rcv.add_mapping(map) {
+            self.break_off(i);
         }
+    }
+
+    fn break_off(&mut self, i: usize) {
+        self.subflows[i].begin_reset(
+            ResetKind::Subflow(ResetReason::MptcpSpecific),
+            SubflowCloseReason::PeerMisbehaved,
+        );
     }
 
     /// Whether a mapping that ends at `end` contradicts the DATA_FIN or what was received: the
@@ -570,16 +591,27 @@ impl Connection {
             if self.rcv.fin.is_some_and(|fin| data + len > fin) {
                 break;
             }
-            match self.rcv.buf.insert(data, piece, ctx.pool) {
-                Ok(done) => {
-                    at += len - done.refused as u64;
-                    if done.refused > 0 {
-                        break;
-                    }
+            let refused = match &mut self.subflows[i].rcv.held {
+                None => self
+                    .rcv
+                    .buf
+                    .insert(data, piece, ctx.pool)
+                    .map(|done| done.refused),
+                Some(held) => {
+                    let room = self.rcv.buf.max_offset().saturating_sub(data).min(len) as usize;
+                    let done = held.insert(at, &piece[..room], ctx.pool);
+                    done.map(|done| done.refused + piece.len() - room)
                 }
-                Err(_) => break,
+            };
+            let Ok(refused) = refused else {
+                break;
+            };
+            at += len - refused as u64;
+            if refused > 0 {
+                break;
             }
         }
+        self.pass_checked_on(ctx, i);
         start..at
     }
 }

@@ -1,5 +1,6 @@
 //! Multipath TCP v1 (RFC 8684): connections made of subflows.
 
+mod checksum;
 mod choice;
 mod close;
 mod connection;
@@ -19,5 +20,5 @@ mod window;
 
 pub(crate) use connection::{Connection, Ctx, Demux, Life, Mode};
 pub(crate) use flight::MAX_SUBFLOWS;
-pub(crate) use handshake::{capable, join, usable};
+pub(crate) use handshake::{capable, flags, join, usable, window_shift};
 pub(crate) use output::{Body, Outgoing};

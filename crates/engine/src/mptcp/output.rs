@@ -8,8 +8,9 @@ use braid_wire::mptcp::{Capable, Dss, MptcpOption, ResetReason};
 use braid_wire::tcp::{self, Flags, Options};
 use braid_wire::{Instant, Seq32};
 
+use super::checksum::MAX_CHECKED_MAPPING;
 use super::connection::{Connection, Ctx, Mode, SendFin};
-use super::handshake::{FLAGS, repeat_at, window_shift};
+use super::handshake::{flags, repeat_at, window_shift};
 use super::subflow::{Opens, Phase, ResetKind, Subflow};
 use crate::event::SubflowCloseReason;
 use crate::tcp::FourTuple;
@@ -201,6 +202,7 @@ impl Connection {
                     ),
                     reason,
                 },
+                ResetKind::Fail(dsn) => MptcpOption::Fail { dsn },
             });
         }
         Some(self.emit(ctx, i, seq, Flags::RST | Flags::ACK, options, Body::None))
@@ -230,12 +232,14 @@ impl Connection {
         }
         let i = self.subflow_for_signal(self.live.fin_tries)?;
         self.note_data_fin(ctx.now, i);
-        let map = Mapping {
+        let mut map = Mapping {
             data: self.snd.buf.end(),
             sub: 0,
             len: 0,
             fin: true,
+            checksum: None,
         };
+        map.checksum = self.checksum_of(&map);
         let mut options = Options {
             timestamps: self.subflows[i].timestamps(ctx.now),
             ..Options::default()
@@ -281,6 +285,7 @@ impl Connection {
             sub: 0,
             len: 0,
             fin: false,
+            checksum: None,
         };
         let seq = subflow.snd.nxt;
         subflow.snd.on_new(ctx.now, none, true);
@@ -304,6 +309,7 @@ impl Connection {
 
     fn send_ack(&mut self, ctx: &mut Ctx<'_>, i: usize) -> Option<Outgoing> {
         let mut options = self.ack_options(ctx, i);
+        options.mptcp.extend(self.take_fail());
         let subflow = &mut self.subflows[i];
         if subflow.agreed.sack {
             let room = (tcp::MAX_OPTIONS_LEN - options.len()).saturating_sub(4) / 8;
@@ -326,7 +332,7 @@ impl Connection {
             // The third ACK, until it is known to have arrived.
             Mode::Mptcp(m) if !m.confirmed && subflow.opens == Opens::Connection => {
                 Some(MptcpOption::Capable(Capable::Ack {
-                    flags: FLAGS,
+                    flags: flags(m.checksum),
                     sender_key: m.local.key,
                     receiver_key: m.remote.key,
                 }))
@@ -364,14 +370,15 @@ impl Connection {
         self.widen_dsn();
         self.live.waiting_since.get_or_insert(ctx.now);
         self.live.last_payload = ctx.now;
-        let snd = &mut self.subflows[i].snd;
-        let map = Mapping {
+        let mut map = Mapping {
             data: range.start,
-            sub: snd.nxt,
+            sub: self.subflows[i].snd.nxt,
             len: (range.end - range.start) as u32,
             fin,
+            checksum: None,
         };
-        let sent = snd.on_new(ctx.now, map, false);
+        map.checksum = self.checksum_of(&map);
+        let sent = self.subflows[i].snd.on_new(ctx.now, map, false);
         if self.mptcp().is_some() {
             let subflow = &self.subflows[i];
             let flight = &mut self.snd.flight;
@@ -398,7 +405,7 @@ impl Connection {
         if let Mode::Mptcp(m) = &self.mode {
             let first = !m.confirmed && sent.map.data == 0 && sent.map.sub == 1;
             options.mptcp.push(if first {
-                m.capable_data(sent.map.len as u16)
+                m.capable_data(&sent.map)
             } else {
                 let dss: Dss = self.dss(m, Some(&sent.map));
                 MptcpOption::Dss(dss)
@@ -530,8 +537,12 @@ pub(super) fn max_payload_total(subflow: &Subflow, ctx: &Ctx<'_>) -> u64 {
         return mss;
     }
     let headers = 40 + 20 + tcp::MAX_OPTIONS_LEN as u64;
+    let most = match subflow.rcv.checks() {
+        true => MAX_CHECKED_MAPPING,
+        false => MAX_MAPPING,
+    };
     let room = (ctx.config.max_transmit as u64)
         .saturating_sub(headers)
-        .min(MAX_MAPPING);
+        .min(most);
     (room - room % mss).max(mss)
 }

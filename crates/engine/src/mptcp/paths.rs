@@ -92,6 +92,7 @@ impl Connection {
         let plain = unanswered.is_some() && matches!(self.mode, Mode::Tcp);
         self.mode = match opening.protocol {
             Protocol::Mptcp if !plain => Mode::Opening {
+                checksum: ctx.config.checksum,
                 local: ctx.fresh_keys(),
             },
             _ => Mode::Tcp,

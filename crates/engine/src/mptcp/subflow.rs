@@ -66,6 +66,8 @@ pub(crate) enum ResetKind {
     FastClose,
     /// This subflow alone ends (MP_TCPRST).
     Subflow(braid_wire::mptcp::ResetReason),
+    /// The same because the checksum of the mapping that starts here is wrong (MP_FAIL).
+    Fail(braid_wire::Dsn64),
 }
 
 /// Parameters both sides agreed on in the SYNs.
@@ -197,12 +199,12 @@ impl Subflow {
     }
 
     fn ip_header(&self) -> u32 {
-        if self.tuple.local.is_ipv4() { 20 } else { 40 }
+        ip_header(&self.tuple)
     }
 
     /// The MSS option of our SYN (RFC 6691: options not counted).
     pub fn announced_mss(&self) -> u16 {
-        u16::try_from(self.pmtu - self.ip_header() - 20).unwrap_or(u16::MAX)
+        announced_mss(self.pmtu, &self.tuple)
     }
 
     /// Payload bytes of one packet with `options` bytes of options.
@@ -280,6 +282,15 @@ impl Subflow {
             value: self.ts_now(now),
             echo: self.rcv.echo_once.unwrap_or(self.rcv.ts_recent),
         })
+    }
+
+    /// Takes up the numbers of a SYN/ACK that left before there was any state. Only a timestamp tells
+    /// how long ago that was.
+    pub fn resume(&mut self, iss: Seq32, ts_base: u32) {
+        self.snd.iss = iss;
+        self.ts_base = ts_base;
+        self.opened_at = Instant::ZERO;
+        self.handshake_tries = 2;
     }
 
     /// Whether the handshake is through and the connection may rely on it.
@@ -459,6 +470,16 @@ impl Subflow {
         };
         Instant::earliest([self.handshake_at, self.second_at, pacing, ack, send])
     }
+}
+
+/// The MSS option of a SYN where packets have up to `mtu` bytes (RFC 6691: options not counted).
+pub(crate) fn announced_mss(mtu: u32, tuple: &FourTuple) -> u16 {
+    let payload = mtu.max(min_pmtu(tuple)) - ip_header(tuple) - 20;
+    u16::try_from(payload).unwrap_or(u16::MAX)
+}
+
+fn ip_header(tuple: &FourTuple) -> u32 {
+    if tuple.local.is_ipv4() { 20 } else { 40 }
 }
 
 fn min_pmtu(tuple: &FourTuple) -> u32 {

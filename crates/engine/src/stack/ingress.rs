@@ -14,17 +14,25 @@ use crate::mptcp::subflow::Opens;
 use crate::mptcp::{Connection, MAX_SUBFLOWS, Mode, capable, join, usable};
 use crate::path::PathManager;
 use crate::tcp::FourTuple;
-use crate::{FallbackCause, ListenerId, PathId};
+use crate::{ConnId, FallbackCause, ListenerId, PathId};
 
 /// Most answers to segments of unknown connections that wait at once; further ones are dropped.
 const MAX_STRAYS: usize = 64;
 
-/// A RST to be sent for a segment that belongs to no connection.
+/// The answer to a segment that belongs to no connection.
 #[derive(Debug)]
 pub(super) struct Stray {
-    path: PathId,
-    tuple: FourTuple,
-    repr: tcp::Repr,
+    pub path: PathId,
+    pub tuple: FourTuple,
+    pub repr: tcp::Repr,
+}
+
+/// Where a connection comes in.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Arrival {
+    pub path: PathId,
+    pub tuple: FourTuple,
+    pub listener: ListenerId,
 }
 
 impl Stack {
@@ -78,7 +86,7 @@ impl Stack {
             self.stats.strays += 1;
         } else if tcp.flags.contains(Flags::SYN) && !tcp.flags.contains(Flags::ACK) {
             self.on_syn(now, tuple, tcp, payload.len());
-        } else {
+        } else if !self.on_stateless_ack(now, tuple, tcp, (payload, meta)) {
             self.refuse(tuple, tcp, payload.len(), None);
         }
     }
@@ -102,60 +110,69 @@ impl Stack {
             }
             return;
         }
-        let listeners = &self.listeners;
-        let exact = listeners
-            .iter()
-            .position(|l| *l == Listener::At(tuple.local));
-        let any = || listeners.iter().position(|l| matches!(l, Listener::Any(_)));
-        match exact.or_else(any) {
-            Some(n) => self.on_initial_syn(now, path, tuple, tcp, ListenerId(n as u32)),
+        match self.arrival(tuple) {
+            Some(at) => self.on_initial_syn(now, at, tcp),
             None => self.refuse(tuple, tcp, payload, None),
         }
     }
 
-    fn on_initial_syn(
-        &mut self,
-        now: Instant,
-        path: PathId,
-        tuple: FourTuple,
-        tcp: &tcp::Repr,
-        listener: ListenerId,
-    ) {
+    /// Where a connection to `tuple.local` comes in; `None` where nobody listens.
+    pub(super) fn arrival(&self, tuple: FourTuple) -> Option<Arrival> {
+        let path = self.path_of(&tuple)?;
+        let exact = Listener::At(tuple.local);
+        let exact = self.listeners.iter().position(|l| *l == exact);
+        let any = |l: &Listener| matches!(l, Listener::Any(_));
+        let n = exact.or_else(|| self.listeners.iter().position(any))?;
+        Some(Arrival {
+            path,
+            tuple,
+            listener: ListenerId(n as u32),
+        })
+    }
+
+    fn on_initial_syn(&mut self, now: Instant, at: Arrival, tcp: &tcp::Repr) {
         let config = &self.shared.config;
-        if self.table.len() >= config.max_connections
-            || self.table.half_open() >= config.max_half_open
-        {
+        if self.table.len() >= config.max_connections {
             self.stats.syns_dropped += 1;
+            return;
+        }
+        if self.table.half_open() >= config.max_half_open {
+            self.answer_stateless(now, at, tcp);
             return;
         }
         let (mode, cause) = match capable(tcp) {
             Some(Capable::Syn { version, flags }) if usable(version, flags) => {
-                if flags.checksum_required {
-                    (Mode::Tcp, FallbackCause::ChecksumRequired)
-                } else {
-                    let local = self.shared.ctx(now).fresh_keys();
-                    (Mode::Accepting { local }, FallbackCause::NotRequested)
-                }
+                let checksum = flags.checksum_required || config.checksum;
+                let local = self.shared.ctx(now).fresh_keys();
+                let mode = Mode::Accepting { local, checksum };
+                (mode, FallbackCause::NotRequested)
             }
             _ => (Mode::Tcp, FallbackCause::PeerSynPlain),
         };
-        let id = self.table.reserve();
-        let mut conn = Connection::new(
-            id,
-            PathManager::accepted(tuple.remote),
-            mode,
-            (self.strategy)(),
-            now,
-        );
-        conn.listener = Some(listener);
-        let mut ctx = self.shared.ctx(now);
-        let subflow = conn.new_subflow(&mut ctx, path, tuple, Opens::Connection);
-        conn.accept_subflow(&mut ctx, subflow, tcp);
-        self.table.put(conn);
+        let id = self.admit(now, at, tcp, mode);
         if cause != FallbackCause::NotRequested {
             self.plain(now, id, cause);
         }
         self.after(now, id);
+    }
+
+    /// A connection that `syn` opens. Whoever calls it looks after it.
+    pub(super) fn admit(
+        &mut self,
+        now: Instant,
+        at: Arrival,
+        syn: &tcp::Repr,
+        mode: Mode,
+    ) -> ConnId {
+        let id = self.table.reserve();
+        let paths = PathManager::accepted(at.tuple.remote);
+        let mut conn = Connection::new(id, paths, mode, (self.strategy)(), now);
+        conn.listener = Some(at.listener);
+        let mut ctx = self.shared.ctx(now);
+        let subflow = conn.new_subflow(&mut ctx, at.path, at.tuple, Opens::Connection);
+        conn.accept_subflow(&mut ctx, subflow, syn);
+        self.table.put(conn);
+        id
     }
 
     /// RFC 8684 section 3.2. Returns whether the join is taken up.

@@ -1,5 +1,6 @@
 //! All connections of one host.
 
+mod cookies;
 mod ingress;
 mod packet;
 mod ready;
@@ -15,6 +16,7 @@ use std::io::{IoSlice, IoSliceMut};
 use arrayvec::ArrayVec;
 use braid_wire::{Instant, Rng, tcp};
 
+use self::cookies::Cookies;
 use self::ingress::Stray;
 pub use self::packet::{RxMeta, SegmentKind, Transmit, TransmitInfo, TxChecksum};
 use self::ready::Ready;
@@ -105,6 +107,8 @@ pub struct Stack {
     /// Connections that found the memory used up when they wanted to write.
     starved: VecDeque<ConnId>,
     strays: VecDeque<Stray>,
+    /// Once there were more handshakes than are kept.
+    cookies: Option<Cookies>,
     stats: StackStats,
     /// What connections that are gone moved on each path.
     gone: Vec<PathTotals>,
@@ -144,6 +148,7 @@ impl Stack {
             ready: Ready::default(),
             starved: VecDeque::new(),
             strays: VecDeque::new(),
+            cookies: None,
             stats: StackStats::default(),
             gone: Vec::new(),
             last_closed: None,
@@ -340,8 +345,9 @@ impl Stack {
         if let Some(mut conn) = self.table.remove(id) {
             conn.add_moved(&mut self.gone);
             let ctx = self.shared.ctx(now);
-            for subflow in &conn.subflows {
+            for subflow in &mut conn.subflows {
                 ctx.demux.tuples.remove(&subflow.tuple);
+                subflow.rcv.drop_held(ctx.pool);
             }
             conn.snd.buf.clear(ctx.pool);
             conn.rcv.buf.clear(ctx.pool);

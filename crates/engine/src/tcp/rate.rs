@@ -232,6 +232,7 @@ mod tests {
                 sub: self.nxt,
                 len,
                 fin: false,
+                checksum: None,
             };
             self.board.push(Sent {
                 start: map.sub,

@@ -11,12 +11,14 @@ use braid_wire::{Instant, Seq32};
 
 use super::scoreboard::Mapping;
 use crate::DelayedAck;
-use crate::buffer::RangeSet;
+use crate::buffer::{Pool, RangeSet, RecvBuffer};
 
 /// Least time between answers to segments that have no place here, as Linux has it.
 const CHALLENGE_INTERVAL: Duration = Duration::from_millis(500);
 /// Most mappings kept for bytes not yet received.
 const MAX_MAPPINGS: usize = 512;
+/// The same of mappings with checksums, whose bytes wait for the last of them.
+const MAX_CHECKED_MAPPINGS: usize = 4096;
 /// Most disjoint ranges kept out of order.
 const MAX_RANGES: usize = 4096;
 
@@ -48,6 +50,9 @@ pub(crate) struct Receiver {
     recent: ArrayVec<u64, 3>,
     duplicate: Option<Range<u64>>,
     mappings: VecDeque<Mapping>,
+    /// Payload by offset of the subflow that waits for the end of its mapping, where mappings have
+    /// checksums.
+    pub held: Option<RecvBuffer>,
     unacked: u64,
     policy: DelayedAck,
     /// Segments still to be acknowledged one by one.
@@ -70,6 +75,7 @@ impl Receiver {
             recent: ArrayVec::new(),
             duplicate: None,
             mappings: VecDeque::new(),
+            held: None,
             unacked: 0,
             policy,
             quick: policy.quick,
@@ -123,6 +129,9 @@ impl Receiver {
         if map.len == 0 || map.sub_end() <= self.nxt {
             return true;
         }
+        if self.checks() {
+            return self.add_checked(map);
+        }
         match self.mappings.back() {
             Some(last) if *last == map => return true,
             Some(last) if last.sub_end() > map.sub => {}
@@ -157,6 +166,70 @@ impl Receiver {
             self.bound_mappings();
         }
         true
+    }
+
+    /// A mapping with a checksum stands as it was declared. The last one may come again with the
+    /// DATA_FIN that it had not. Past the bound there is room for the next one only: data without a
+    /// mapping is not taken, and comes again with it.
+    fn add_checked(&mut self, map: Mapping) -> bool {
+        let from = self.mappings.partition_point(|m| m.sub_end() <= map.sub);
+        let known = self.mappings.get_mut(from);
+        let Some(known) = known.filter(|known| known.sub < map.sub_end()) else {
+            if self.mappings.len() < MAX_CHECKED_MAPPINGS || map.sub <= self.nxt {
+                self.mappings.insert(from, map);
+            }
+            return true;
+        };
+        let same = (known.data, known.sub, known.len) == (map.data, map.sub, map.len);
+        if same {
+            *known = map;
+        }
+        same
+    }
+
+    /// Gives the payload that waits back.
+    pub fn drop_held(&mut self, pool: &mut Pool) {
+        if let Some(mut held) = self.held.take() {
+            held.clear(pool);
+            self.mappings.clear();
+        }
+    }
+
+    /// Whether payload waits for the end of its mapping.
+    pub fn checks(&self) -> bool {
+        self.held.is_some()
+    }
+
+    /// From now on payload waits for the end of its mapping; at most `limit` bytes of it.
+    pub fn check_mappings(&mut self, limit: u64) {
+        self.held = Some(RecvBuffer::new(self.nxt, limit));
+    }
+
+    /// The next mapping whose payload waits, if all of it is here.
+    pub fn whole_mapping(&self) -> Option<Mapping> {
+        let held = self.held.as_ref()?;
+        let map = self.mapping_at(held.next())?;
+        (map.sub_end() <= held.rcv_nxt()).then_some(map)
+    }
+
+    /// Everything below was handed on.
+    pub fn placed(&self) -> u64 {
+        let nxt = self.nxt - u64::from(self.finished());
+        self.held.as_ref().map_or(nxt, RecvBuffer::next)
+    }
+
+    /// Whether the bytes that wait are those of the stream in order, one offset further on.
+    pub fn is_aligned(&self) -> bool {
+        !self.checks() || self.mappings.iter().all(|m| m.sub == m.data + 1)
+    }
+
+    /// Forgets the mappings of what was handed on.
+    pub fn drop_placed(&mut self) {
+        let placed = self.placed();
+        let over = |m: &Mapping| m.sub_end() <= placed;
+        while self.mappings.front().is_some_and(over) {
+            self.mappings.pop_front();
+        }
     }
 
     /// Past the bound, mappings of data that is here go first. If that does not help, the last one
@@ -214,13 +287,7 @@ impl Receiver {
             self.nxt = next.end;
         }
         self.out_of_order.remove_below(self.nxt);
-        while self
-            .mappings
-            .front()
-            .is_some_and(|m| m.sub_end() <= self.nxt)
-        {
-            self.mappings.pop_front();
-        }
+        self.drop_placed();
         if filling || self.unacked >= u64::from(self.policy.every) * mss || self.quick > 0 {
             self.quick = self.quick.saturating_sub(1);
             self.due = AckDue::Now;
@@ -298,7 +365,11 @@ impl Receiver {
         debug_assert!(first.is_none_or(|first| first.start > self.nxt));
         debug_assert!(self.out_of_order.len() <= MAX_RANGES);
         debug_assert!(self.fin.is_none_or(|fin| self.nxt <= fin + 1));
-        debug_assert!(self.mappings.len() <= MAX_MAPPINGS);
+        let most = match self.checks() {
+            true => MAX_CHECKED_MAPPINGS + 1,
+            false => MAX_MAPPINGS,
+        };
+        debug_assert!(self.mappings.len() <= most);
         let mut end = 0;
         for map in &self.mappings {
             debug_assert!(map.sub >= end && map.len > 0, "{map:?} after {end}");

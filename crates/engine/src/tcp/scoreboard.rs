@@ -23,9 +23,22 @@ pub(crate) struct Mapping {
     pub len: u32,
     /// DATA_FIN follows the last byte.
     pub fin: bool,
+    /// As carried, where checksums were agreed on (RFC 8684 section 3.3.1).
+    pub checksum: Option<u16>,
 }
 
 impl Mapping {
+    /// The subflow sequence number as carried. A DATA_FIN without data maps no subflow byte (RFC 8684
+    /// section 3.3.3).
+    pub fn wire_seq(&self) -> u32 {
+        if self.len == 0 { 0 } else { self.sub as u32 }
+    }
+
+    /// The length as carried: DATA_FIN counts as one.
+    pub fn wire_len(&self) -> u16 {
+        (self.len + u32::from(self.fin)) as u16
+    }
+
     /// One past the last byte of the subflow's stream.
     pub fn sub_end(&self) -> u64 {
         self.sub + u64::from(self.len)

@@ -272,3 +272,18 @@ fn a_longer_or_shorter_mapping_of_the_same_bytes() {
         assert_eq!(s.read(), bytes(0, end));
     }
 }
+
+/// Section 3.7: the infinite mapping belongs to the data it comes with. A zero-length one on an
+/// acknowledgement says nothing.
+#[test]
+fn a_mapping_of_nothing_on_an_acknowledgement() {
+    let mut s = Script::accepted(config());
+    send!(s, 20, mapped(0, 0, "one"));
+    recv!(s, 20, ack(1, 4).dss(dack(3)));
+    send!(s, 30, ack(4, 1).dss(dack(0).map(3, 4, 0)));
+    send!(s, 31, ack(4, 1).dss(dack(0).map(9, 4, 0)));
+    assert_eq!(s.stack.is_mptcp(s.id()), Some(true));
+    send!(s, 40, mapped(3, 0, "two"));
+    recv!(s, 40, ack(1, 7).dss(dack(6)));
+    assert_eq!(s.read(), b"onetwo");
+}

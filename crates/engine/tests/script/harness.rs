@@ -517,7 +517,7 @@ impl Script {
                 dsn: WireDsn::new(theirs.add(data), rel.wide_map),
                 subflow_seq: sub,
                 len,
-                checksum: None,
+                checksum: rel.checksum,
             }),
             data_fin: rel.fin,
         })
@@ -663,6 +663,7 @@ impl Script {
                 .map(|m| (rel(m.dsn, ours), m.subflow_seq, m.len)),
             wide_map: dss.mapping.is_some_and(|m| m.dsn.is_eight()),
             fin: dss.data_fin,
+            checksum: dss.mapping.and_then(|m| m.checksum),
         })
     }
 

@@ -23,9 +23,15 @@ fn join_syn(s: &Script, token: u32, backup: bool) -> crate::segment::Seg {
 /// An accepted connection and the stack's answer to a join: the nonce of the stack.
 fn joining(config: Config, backup: bool) -> (Script, u32) {
     let mut s = Script::accepted(config);
+    let nonce = begin(&mut s, 20, backup);
+    (s, nonce)
+}
+
+/// The peer joins; the nonce of the stack's answer.
+fn begin(s: &mut Script, at: i32, backup: bool) -> u32 {
     s.peer(2);
     let (token, _) = token_idsn(s.key.unwrap());
-    send!(s, 20, join_syn(&s, token, backup));
+    send!(s, at, join_syn(s, token, backup));
     s.advance(s.now);
     let (at, got) = s.take().expect("no answer to the join");
     assert_eq!(at, s.now);
@@ -35,7 +41,14 @@ fn joining(config: Config, backup: bool) -> (Script, u32) {
     let expected = join_hmac((s.key.unwrap(), PEER_KEY), (nonce, NONCE));
     assert_eq!(hmac.to_be_bytes(), expected[..8]);
     assert_eq!(got.raw.unwrap()[..3], [30, 16, 0x10]);
-    (s, nonce)
+    nonce
+}
+
+/// The peer opens a second subflow with a round trip of 1 ms.
+pub fn complete(s: &mut Script, at: i32) {
+    let nonce = begin(s, at, false);
+    send!(s, at + 1, join_ack(s, nonce));
+    recv!(s, at + 1, ack(1, 1).on(1).dss(dack(0)));
 }
 
 /// The peer's third ACK of a join.

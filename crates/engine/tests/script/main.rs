@@ -8,9 +8,11 @@
 mod harness;
 mod beside;
 mod capable;
+mod checksum;
 mod close;
 mod dss;
 mod early;
+mod flood;
 mod intake;
 mod ipv6;
 mod join;

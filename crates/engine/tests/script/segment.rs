@@ -78,6 +78,8 @@ pub struct Rel {
     pub map: Option<(u64, u32, u16)>,
     pub wide_map: bool,
     pub fin: bool,
+    /// The checksum of the mapping.
+    pub checksum: Option<u16>,
 }
 
 /// A DSS that acknowledges everything below `n`.
@@ -100,6 +102,14 @@ impl Rel {
     /// The mapping's last byte is DATA_FIN.
     pub fn fin(self) -> Rel {
         Rel { fin: true, ..self }
+    }
+
+    /// The mapping carries this checksum.
+    pub fn sum(self, checksum: u16) -> Rel {
+        Rel {
+            checksum: Some(checksum),
+            ..self
+        }
     }
 
     /// 8-byte DATA_ACK.

@@ -51,6 +51,8 @@ pub struct BoxConfig {
     pub strategy: String,
     /// Congestion control of subflows.
     pub congestion: Algorithm,
+    /// DSS checksums are required of every connection ([`braid_engine::Config::checksum`]).
+    pub checksum: bool,
     /// Destinations that are forwarded as they are.
     pub bypass: Vec<IpNet>,
     /// What is known of connections beforehand; the first that is for a connection counts.
@@ -332,6 +334,7 @@ impl BoxConfig {
             select: raw.select,
             strategy: check_strategy(&src, raw.strategy)?,
             congestion: raw.congestion.unwrap_or_default().0,
+            checksum: raw.checksum,
             bypass: raw.bypass.nets(),
             rules: check_rules(&src, raw.rule)?,
             socks: check_socks(&src, raw.socks)?,
@@ -368,12 +371,12 @@ impl BoxConfig {
     pub fn engine(&self) -> braid_engine::Config {
         braid_engine::Config {
             congestion: self.congestion,
+            checksum: self.checksum,
             send_buffer: self.limits.buffer,
             recv_buffer: self.limits.buffer,
             memory: self.limits.memory,
             // Probes and connections that are closing take slots too.
             max_connections: self.limits.connections.saturating_mul(2) + 64,
-            max_half_open: self.limits.handshakes + 64,
             ..braid_engine::Config::default()
         }
     }
@@ -394,6 +397,8 @@ struct Raw {
     select: Select,
     strategy: Option<Spanned<String>>,
     congestion: Option<Congestion>,
+    #[serde(default)]
+    checksum: bool,
     #[serde(default)]
     bypass: OneOrMany<Prefix>,
     #[serde(default)]

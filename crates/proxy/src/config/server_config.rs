@@ -42,6 +42,8 @@ pub struct ServerConfig {
     pub strategy: String,
     /// Congestion control of subflows.
     pub congestion: Algorithm,
+    /// DSS checksums are required of every connection ([`braid_engine::Config::checksum`]).
+    pub checksum: bool,
     /// How far a box's clock may be off, either way. Passwords are valid no longer.
     pub time_window: Duration,
     /// The control socket; `None` leaves the place to the driver.
@@ -198,6 +200,7 @@ impl ServerConfig {
             targets: check_targets(&src, raw.targets)?,
             strategy: check_strategy(&src, raw.strategy)?,
             congestion: raw.congestion.unwrap_or_default().0,
+            checksum: raw.checksum,
             time_window: Duration::from_secs(window),
             control: src.control_socket(raw.control)?,
             tun: RawTun::check(raw.tun, &src, ("10.215.78.0/24", "fdb7:a1d0:78::/64"), &[])?,
@@ -216,6 +219,7 @@ impl ServerConfig {
     pub fn engine(&self) -> braid_engine::Config {
         braid_engine::Config {
             congestion: self.congestion,
+            checksum: self.checksum,
             send_buffer: self.limits.buffer,
             recv_buffer: self.limits.buffer,
             memory: self.limits.memory,
@@ -244,6 +248,8 @@ struct Raw {
     targets: Option<Spanned<OneOrMany<Target>>>,
     strategy: Option<Spanned<String>>,
     congestion: Option<Congestion>,
+    #[serde(default)]
+    checksum: bool,
     time_window: Option<Spanned<Window>>,
     control: Option<Spanned<PathBuf>>,
     tun: Option<RawTun>,

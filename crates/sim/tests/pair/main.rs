@@ -1,5 +1,6 @@
 //! Two hosts joined by a link for each path.
 
+mod checksum;
 mod faults;
 mod hostile;
 mod log;

@@ -11,6 +11,7 @@ fn send(sender: &mut Sender, now: Instant, segments: u64) {
             sub: sender.nxt,
             len: 1000,
             fin: false,
+            checksum: None,
         };
         sender.on_new(now, map, false);
     }

@@ -1,0 +1,146 @@
+//! DSS checksums (RFC 8684 section 3.3.1): a mapping is sent with one, and what it carries is handed
+//! on when all of it is here and the sum is right.
+
+use braid_wire::checksum::{Sum, sum_at};
+use braid_wire::mptcp::dss_checksum;
+
+use super::connection::{Connection, Ctx, Mode};
+use crate::FallbackCause;
+use crate::buffer::InsertError;
+use crate::tcp::scoreboard::Mapping;
+
+/// Most payload of a mapping that we send with a checksum: its last byte keeps all of it waiting, and
+/// one wrong byte costs all of it.
+pub(super) const MAX_CHECKED_MAPPING: u64 = 8 << 10;
+
+/// The sum of the first `len` bytes of `parts`.
+fn sum_of<'a>(parts: impl IntoIterator<Item = &'a [u8]>, len: usize) -> Sum {
+    let mut at = 0;
+    parts.into_iter().fold(Sum::default(), |sum, part| {
+        let part = &part[..part.len().min(len - at)];
+        let sum = sum_at(sum, at, part);
+        at += part.len();
+        sum
+    })
+}
+
+impl Connection {
+    fn uses_checksums(&self) -> bool {
+        self.mptcp().is_some_and(|m| m.checksum)
+    }
+
+    /// The checksum of a mapping of our stream, where checksums were agreed on.
+    pub(super) fn checksum_of(&self, map: &Mapping) -> Option<u16> {
+        let mptcp = self.mptcp().filter(|m| m.checksum)?;
+        let parts = self.snd.buf.slices(map.data..map.data + u64::from(map.len));
+        let sum = sum_of(parts, map.len as usize);
+        let dsn = mptcp.dsn(map.data);
+        Some(dss_checksum(dsn, map.wire_seq(), map.wire_len(), sum))
+    }
+
+    /// From now on subflow `i` holds payload back until it is checked, where that was agreed on.
+    pub(super) fn check_mappings(&mut self, ctx: &Ctx<'_>, i: usize) {
+        if self.uses_checksums() {
+            let window = ctx.config.recv_buffer.max(1 << 20) as u64;
+            self.subflows[i].rcv.check_mappings(2 * window);
+        }
+    }
+
+    /// Whether a mapping of the peer's has a checksum if and only if it needs one; if it carries
+    /// nothing but DATA_FIN, whether that is right too.
+    pub(super) fn is_checkable(&self, map: &Mapping) -> bool {
+        !self.uses_checksums()
+            || map.checksum.is_some() && (map.len > 0 || self.is_sound(map, Sum::default()))
+    }
+
+    fn is_sound(&self, map: &Mapping, sum: Sum) -> bool {
+        let dsn = self.mptcp().map(|m| m.remote.idsn.add(1).add(map.data));
+        let right = dsn.map(|dsn| dss_checksum(dsn, map.wire_seq(), map.wire_len(), sum));
+        right.is_some() && right == map.checksum
+    }
+
+    /// As [`pass_checked_on`](Self::pass_checked_on), on all subflows: there may be memory again.
+    pub(super) fn pass_checked(&mut self, ctx: &mut Ctx<'_>) {
+        for i in 0..self.subflows.len() {
+            self.pass_checked_on(ctx, i);
+        }
+    }
+
+    /// Hands on what subflow `i` holds and is whole and sound.
+    pub(super) fn pass_checked_on(&mut self, ctx: &mut Ctx<'_>, i: usize) {
+        let before = self.rcv.buf.rcv_nxt();
+        while let Some((data, len)) = self.next_sound(ctx, i) {
+            if self.place_held(ctx, i, data, len).is_err() {
+                break;
+            }
+        }
+        if self.rcv.buf.rcv_nxt() > before {
+            self.signal_readable(ctx);
+        }
+    }
+
+    /// Where in the stream the next bytes that subflow `i` may hand on belong, and how many there
+    /// are.
+    fn next_sound(&mut self, ctx: &mut Ctx<'_>, i: usize) -> Option<(u64, usize)> {
+        let rcv = &self.subflows[i].rcv;
+        let held = rcv.held.as_ref()?;
+        let all = || held.slices().iter().map(|part| part.len()).sum();
+        if matches!(self.mode, Mode::Mptcp(_)) {
+            let map = rcv.whole_mapping()?;
+            let len = map.len as usize;
+            if self.is_sound(&map, sum_of(held.slices(), len)) {
+                return Some((map.data, len));
+            }
+            self.on_bad_checksum(ctx, i, map.data);
+            return match self.mode {
+                Mode::Tcp => self.next_sound(ctx, i),
+                _ => None,
+            };
+        }
+        // After a fallback the numbers of the subflow are those of the stream.
+        let next = (held.next() - 1, all());
+        if next.1 == 0 && held.out_of_order_bytes() == 0 {
+            self.subflows[i].rcv.drop_held(ctx.pool);
+        }
+        (next.1 > 0).then_some(next)
+    }
+
+    /// Moves the first `len` bytes that subflow `i` holds to byte `data` of the stream and on.
+    fn place_held(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        i: usize,
+        data: u64,
+        len: usize,
+    ) -> Result<(), InsertError> {
+        let rcv = &mut self.subflows[i].rcv;
+        let Some(held) = &mut rcv.held else {
+            return Ok(());
+        };
+        let mut done = 0;
+        for part in held.slices() {
+            let part = &part[..part.len().min(len - done)];
+            self.rcv.buf.insert(data + done as u64, part, ctx.pool)?;
+            done += part.len();
+        }
+        held.consume(len, ctx.pool);
+        rcv.drop_placed();
+        Ok(())
+    }
+
+    /// The mapping of byte `data` arrived changed on subflow `i` (RFC 8684 section 3.7). If that is
+    /// all the connection has, and its bytes are those of the stream in order, both go on as regular
+    /// TCP, which would not have noticed. Otherwise the subflow ends and the others carry its data.
+    fn on_bad_checksum(&mut self, ctx: &mut Ctx<'_>, i: usize, data: u64) {
+        let Some(dsn) = self.mptcp().map(|m| m.remote.idsn.add(1).add(data)) else {
+            return;
+        };
+        if self.is_contiguous(i) {
+            self.fall_back(ctx, FallbackCause::BadChecksum);
+            self.on_plain_ack(ctx, i);
+            self.say_fail(i, dsn);
+        } else {
+            self.fail_subflow(i, dsn);
+        }
+    }
+}

@@ -1,0 +1,285 @@
+//! SYNs that are answered without state, once many handshakes are under way (RFC 4987 section 3.6).
+//!
+//! The sequence number of the SYN/ACK says what the SYN offered and proves by a keyed hash that it
+//! was sent; the key in its MP_CAPABLE is a part of the same hash. Both come back with the third ACK
+//! (RFC 8684 section 3.1), and only then there is a connection. A join keeps its state: what proves
+//! it covers a number that only its SYN has (section 3.2). But nobody can ask for one who does not
+//! know the token of an established connection, and that has few subflows.
+
+use core::net::IpAddr;
+use core::time::Duration;
+
+use braid_wire::mptcp::{Capable, MptcpOption, VERSION};
+use braid_wire::tcp::{self, Flags, Options, Timestamps};
+use braid_wire::{Instant, Rng, Seq32};
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::Sha256;
+
+use super::ingress::{Arrival, Stray};
+use super::{RxMeta, Stack};
+use crate::FallbackCause;
+use crate::mptcp::keys::Keys;
+use crate::mptcp::subflow::announced_mss;
+use crate::mptcp::{Mode, capable, flags, usable, window_shift};
+use crate::tcp::FourTuple;
+
+/// A third ACK is taken within this time after the SYN/ACK at least, and twice as long at most.
+const PERIOD: Duration = Duration::from_secs(64);
+/// Most answers that wait at once; further SYNs are dropped, and come again.
+const MAX_ANSWERS: usize = 1024;
+/// The segment sizes that can be told apart; others count as the next smaller one.
+const MSS: [u16; 4] = [536, 1220, 1400, 1460];
+/// Stands for a SYN that scales no window.
+const NO_SCALE: u8 = 15;
+
+/// What of a SYN is needed when its handshake is through.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Offer {
+    /// Index into [`MSS`].
+    mss: u8,
+    window_scale: Option<u8>,
+    sack: bool,
+    mptcp: bool,
+}
+
+impl Offer {
+    fn of(syn: &tcp::Repr) -> Offer {
+        let mss = syn.options.mss.unwrap_or(MSS[0]);
+        let smaller = MSS.iter().rposition(|m| *m <= mss).unwrap_or(0);
+        let speaks = |c| matches!(c, Capable::Syn { version, flags } if usable(version, flags));
+        Offer {
+            mss: smaller as u8,
+            window_scale: syn.options.window_scale.map(|scale| scale.min(14)),
+            sack: syn.options.sack_permitted,
+            mptcp: capable(syn).is_some_and(speaks),
+        }
+    }
+
+    fn bits(self) -> u8 {
+        self.mss << 6
+            | u8::from(self.mptcp) << 5
+            | u8::from(self.sack) << 4
+            | self.window_scale.unwrap_or(NO_SCALE)
+    }
+
+    fn from_bits(bits: u8) -> Offer {
+        Offer {
+            mss: bits >> 6,
+            window_scale: Some(bits & 0x0f).filter(|scale| *scale != NO_SCALE),
+            sack: bits & 0x10 != 0,
+            mptcp: bits & 0x20 != 0,
+        }
+    }
+}
+
+/// The numbers of a SYN/ACK that left no state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Cookie {
+    iss: Seq32,
+    key: u64,
+    ts_base: u32,
+}
+
+/// What the numbers are made with.
+#[derive(Debug)]
+pub(super) struct Cookies {
+    secret: [u8; 32],
+    last: Instant,
+}
+
+impl Cookies {
+    fn new(rng: &mut Rng) -> Self {
+        let mut secret = [0; 32];
+        rng.fill(&mut secret);
+        Cookies {
+            secret,
+            last: Instant::ZERO,
+        }
+    }
+
+    fn cookie(&self, tuple: &FourTuple, irs: Seq32, offer: Offer, period: u64) -> Cookie {
+        let mut block = [0; 64];
+        block[..32].copy_from_slice(&self.secret);
+        let mut mac = Hmac::<Sha256>::new(&block.into());
+        for end in [tuple.local, tuple.remote] {
+            match end.ip() {
+                IpAddr::V4(a) => mac.update(&a.to_ipv6_mapped().octets()),
+                IpAddr::V6(a) => mac.update(&a.octets()),
+            }
+            mac.update(&end.port().to_be_bytes());
+        }
+        mac.update(&irs.0.to_be_bytes());
+        mac.update(&period.to_be_bytes());
+        mac.update(&[offer.bits()]);
+        let hash: [u8; 32] = mac.finalize().into_bytes().into();
+        let word = |at: usize| u32::from_be_bytes([0, 1, 2, 3].map(|n| hash[at + n]));
+        Cookie {
+            iss: Seq32(word(0) << 8 | u32::from(offer.bits())),
+            key: u64::from(word(8)) << 32 | u64::from(word(12)),
+            ts_base: word(16),
+        }
+    }
+
+    /// What the SYN offered that `iss` was the answer to; `None` where there was none lately.
+    fn check(
+        &self,
+        now: Instant,
+        tuple: &FourTuple,
+        irs: Seq32,
+        iss: Seq32,
+    ) -> Option<(Offer, Cookie)> {
+        let offer = Offer::from_bits(iss.0 as u8);
+        let period = period(now);
+        let mut cookies = [period, period.wrapping_sub(1)]
+            .into_iter()
+            .map(|period| self.cookie(tuple, irs, offer, period));
+        let cookie = cookies.find(|cookie| cookie.iss == iss)?;
+        Some((offer, cookie))
+    }
+}
+
+fn period(now: Instant) -> u64 {
+    now.as_nanos() / PERIOD.as_nanos() as u64
+}
+
+impl Stack {
+    /// Answers a SYN without keeping anything of it.
+    pub(super) fn answer_stateless(&mut self, now: Instant, at: Arrival, syn: &tcp::Repr) {
+        if self.strays.len() >= MAX_ANSWERS {
+            self.stats.syns_dropped += 1;
+            return;
+        }
+        let shared = &mut self.shared;
+        let cookies = self
+            .cookies
+            .get_or_insert_with(|| Cookies::new(&mut shared.rng));
+        cookies.last = now;
+        let offer = Offer::of(syn);
+        let cookie = cookies.cookie(&at.tuple, syn.seq, offer, period(now));
+        let mtu = shared.paths[usize::from(at.path.0)].config.mtu;
+        let mut options = Options {
+            mss: Some(announced_mss(mtu.into(), &at.tuple)),
+            window_scale: offer.window_scale.map(|_| window_shift(&shared.config)),
+            sack_permitted: offer.sack,
+            timestamps: syn.options.timestamps.map(|ts| Timestamps {
+                value: cookie.ts_base.wrapping_add(now.as_millis() as u32),
+                echo: ts.value,
+            }),
+            ..Options::default()
+        };
+        if offer.mptcp {
+            let wanted =
+                matches!(capable(syn), Some(Capable::Syn { flags, .. }) if flags.checksum_required);
+            options.mptcp.push(MptcpOption::Capable(Capable::SynAck {
+                version: VERSION,
+                flags: flags(wanted || shared.config.checksum),
+                sender_key: cookie.key,
+            }));
+        }
+        self.stats.syn_cookies += 1;
+        self.strays.push_back(Stray {
+            path: at.path,
+            tuple: at.tuple,
+            repr: tcp::Repr {
+                src_port: at.tuple.local.port(),
+                dst_port: at.tuple.remote.port(),
+                seq: cookie.iss,
+                ack: syn.seq.add(1),
+                flags: Flags::SYN | Flags::ACK,
+                window: shared.config.recv_buffer.min(usize::from(u16::MAX)) as u16,
+                options,
+            },
+        });
+    }
+
+    /// A segment of no connection that may end such a handshake. Returns whether it is dealt with:
+    /// as long as there were such SYNs lately, what proves nothing is dropped, for the third ACK may
+    /// come behind it.
+    pub(super) fn on_stateless_ack(
+        &mut self,
+        now: Instant,
+        tuple: FourTuple,
+        tcp: &tcp::Repr,
+        (payload, meta): (&[u8], RxMeta),
+    ) -> bool {
+        let lately = |c: &&Cookies| now.saturating_since(c.last) < 2 * PERIOD;
+        let Some(cookies) = self.cookies.as_ref().filter(lately) else {
+            return false;
+        };
+        let Some(at) = self.arrival(tuple) else {
+            return false;
+        };
+        let (irs, iss) = (tcp.seq.add(u32::MAX), tcp.ack.add(u32::MAX));
+        let Some((offer, cookie)) = cookies.check(now, &tuple, irs, iss) else {
+            return true;
+        };
+        let local = Keys::from_key(cookie.key);
+        let taken = offer.mptcp && self.shared.demux.tokens.contains_key(&local.token);
+        if taken || self.table.len() >= self.shared.config.max_connections {
+            self.stats.syns_dropped += 1;
+            return true;
+        }
+        // The SYN as far as it matters.
+        let mut syn = tcp::Repr::new(tcp.src_port, tcp.dst_port, Flags::SYN);
+        syn.seq = irs;
+        syn.options = Options {
+            mss: Some(MSS[usize::from(offer.mss)]),
+            window_scale: offer.window_scale,
+            sack_permitted: offer.sack,
+            timestamps: tcp.options.timestamps,
+            ..Options::default()
+        };
+        let checksum = self.shared.config.checksum;
+        let mode = match offer.mptcp {
+            true => Mode::Accepting { local, checksum },
+            false => Mode::Tcp,
+        };
+        let id = self.admit(now, at, &syn, mode);
+        if !offer.mptcp {
+            self.plain(now, id, FallbackCause::PeerSynPlain);
+        }
+        self.with(now, id, |conn, ctx| {
+            let subflow = &mut conn.subflows[0];
+            subflow.resume(cookie.iss, cookie.ts_base);
+            let id = subflow.id;
+            conn.on_segment(ctx, id, tcp, payload, meta)
+        });
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tuple(port: u16) -> FourTuple {
+        FourTuple {
+            local: ([10, 0, 0, 1], 443).into(),
+            remote: ([10, 0, 0, 2], port).into(),
+        }
+    }
+
+    #[test]
+    fn an_offer_fits_in_a_byte() {
+        for bits in 0..=u8::MAX {
+            assert_eq!(Offer::from_bits(bits).bits(), bits);
+        }
+    }
+
+    #[test]
+    fn a_cookie_holds_for_its_peer_and_a_while() {
+        let cookies = Cookies::new(&mut Rng::for_component(1, 1));
+        let offer = Offer::from_bits(0xb7);
+        let (irs, start) = (Seq32(77), Instant::from_millis(1_000));
+        let cookie = cookies.cookie(&tuple(5000), irs, offer, period(start));
+        let check = |now, tuple, irs| cookies.check(now, &tuple, irs, cookie.iss);
+        let right = Some((offer, cookie));
+        assert_eq!(check(start, tuple(5000), irs), right);
+        assert_eq!(check(start + PERIOD, tuple(5000), irs), right);
+        assert_eq!(check(start + 2 * PERIOD, tuple(5000), irs), None);
+        assert_eq!(check(start, tuple(5001), irs), None);
+        assert_eq!(check(start, tuple(5000), Seq32(78)), None);
+        let other = Seq32(cookie.iss.0 ^ 0x10);
+        assert_eq!(cookies.check(start, &tuple(5000), irs, other), None);
+    }
+}

@@ -1,0 +1,310 @@
+//! DSS checksums (RFC 8684 section 3.3.1) and MP_FAIL (section 3.7).
+
+use braid_engine::{Config, Event, FallbackCause, Protocol, SubflowCloseReason};
+use braid_wire::mptcp::MptcpOption;
+
+use crate::harness::{PEER_KEY, Script, config, token_idsn};
+use crate::join;
+use crate::segment::{Rel, Seg, ack, dack, data, fin, hex, rst_ack, syn, syn_ack};
+
+/// The checksum as section 3.3.1 says it, word by word: the full data sequence number, subflow
+/// sequence number and length of the mapping, a zero word, and the data.
+fn sum(key: u64, (at, sub, len): (u64, u32, u16), payload: &[u8]) -> u16 {
+    let dsn = token_idsn(key).1.add(1 + at).0;
+    let mut bytes = dsn.to_be_bytes().to_vec();
+    bytes.extend(sub.to_be_bytes());
+    bytes.extend(len.to_be_bytes());
+    bytes.extend([0, 0]);
+    bytes.extend(payload);
+    let mut total = 0u32;
+    for pair in bytes.chunks(2) {
+        total += u32::from(pair[0]) << 8 | u32::from(*pair.get(1).unwrap_or(&0));
+        total = (total & 0xffff) + (total >> 16);
+    }
+    !(total as u16)
+}
+
+/// A mapping of the peer's with its checksum over `payload`.
+fn sound(acked: u64, map: (u64, u32, u16), payload: &[u8]) -> Rel {
+    let (at, sub, len) = map;
+    dack(acked)
+        .map(at, sub, len)
+        .sum(sum(PEER_KEY, map, payload))
+}
+
+/// A mapping of the stack's.
+fn ours(s: &Script, acked: u64, map: (u64, u32, u16), payload: &[u8]) -> Rel {
+    let (at, sub, len) = map;
+    let key = s.key.expect("no key seen yet");
+    dack(acked).map(at, sub, len).sum(sum(key, map, payload))
+}
+
+/// Data of the peer's under a mapping of its own, byte `at` of the stream at `at + 1`.
+fn checked(at: u64, payload: &str) -> Seg {
+    let map = (at, at as u32 + 1, payload.len() as u16);
+    data(at + 1, 1, payload).dss(sound(0, map, payload.as_bytes()))
+}
+
+/// The same with a byte that something on the way changed.
+fn changed(at: u64, payload: &str) -> Seg {
+    let mut seg = checked(at, payload);
+    seg.payload[0] ^= 0x20;
+    seg
+}
+
+fn keys(s: &Script, head: &str) -> Vec<u8> {
+    let ours = s.key.expect("no key seen yet").to_be_bytes();
+    [hex(head), PEER_KEY.to_be_bytes().to_vec(), ours.to_vec()].concat()
+}
+
+/// Accepted at 10 ms from a peer that requires checksums.
+fn accepted() -> Script {
+    let mut s = Script::server(config());
+    s.peer(1);
+    send!(s, 0, syn().raw(&hex("1e 04 01 81")));
+    let answer = |s: &Script| [hex("1e 0c 01 81"), s.key.unwrap().to_be_bytes().to_vec()].concat();
+    recv!(s => 0, syn_ack().raw(&answer(s)));
+    let third = keys(&s, "1e 14 01 81");
+    send!(s, 10, ack(1, 1).win(512).raw(&third));
+    recv!(s, 10, ack(1, 1).dss(dack(0)));
+    s
+}
+
+fn fell_back(s: &Script) -> Option<FallbackCause> {
+    s.events.iter().find_map(|e| match e {
+        Event::FellBack { cause, .. } => Some(*cause),
+        _ => None,
+    })
+}
+
+fn broken_off(s: &Script) -> Option<SubflowCloseReason> {
+    s.events.iter().find_map(|e| match e {
+        Event::SubflowClosed { reason, .. } => Some(*reason),
+        _ => None,
+    })
+}
+
+/// RFC 8684 section 3.1: one side that sets flag A is enough, and the opener's third ACK says so.
+#[test]
+fn either_side_may_require_checksums() {
+    for (wanted, syn_flags, answer) in [(true, 0x81, 0x01), (false, 0x01, 0x81), (true, 0x81, 0x81)]
+    {
+        let required = Config {
+            checksum: wanted,
+            ..config()
+        };
+        let mut s = Script::client(required, 1, Protocol::Mptcp);
+        recv!(s, 0, syn().ws(None).raw(&[30, 4, 1, syn_flags]));
+        let theirs = [&[30, 12, 1, answer], &PEER_KEY.to_be_bytes()[..]].concat();
+        send!(s, 10, syn_ack().win(65_535).raw(&theirs));
+        let third = |s: &Script, head: &str| {
+            let ours = s.key.unwrap().to_be_bytes().to_vec();
+            [hex(head), ours, PEER_KEY.to_be_bytes().to_vec()].concat()
+        };
+        recv!(s => 10, ack(1, 1).raw(&third(s, "1e 14 01 81")));
+        s.write("hello");
+        let with_sum = |s: &Script| {
+            let sum = sum(s.key.unwrap(), (0, 1, 5), b"hello");
+            let tail = [5u16.to_be_bytes(), sum.to_be_bytes()].concat();
+            [third(s, "1e 18 01 81"), tail].concat()
+        };
+        recv!(s => 10, data(1, 1, "hello").raw(&with_sum(s)));
+        send!(s, 20, ack(1, 6).dss(dack(5)));
+        s.write("more");
+        recv!(s => 20, data(6, 1, "more").dss(ours(s, 0, (5, 6, 4), b"more")));
+        assert_eq!(fell_back(&s), None);
+    }
+    // The listener requires them, or the opener did.
+    let required = Config {
+        checksum: true,
+        ..config()
+    };
+    let mut s = Script::server(required);
+    s.peer(1);
+    send!(s, 0, syn().raw(&hex("1e 04 01 01")));
+    let answer = |s: &Script| [hex("1e 0c 01 81"), s.key.unwrap().to_be_bytes().to_vec()].concat();
+    recv!(s => 0, syn_ack().raw(&answer(s)));
+    let mut s = accepted();
+    s.write("hello");
+    recv!(s => 10, data(1, 1, "hello").dss(ours(s, 0, (0, 1, 5), b"hello")));
+}
+
+/// The opener's first mapping has its checksum in MP_CAPABLE.
+#[test]
+fn keys_and_data_with_a_checksum() {
+    let mut s = Script::server(config());
+    s.peer(1);
+    send!(s, 0, syn().raw(&hex("1e 04 01 81")));
+    s.skip(5);
+    let with = |s: &Script, sum: u16| {
+        let tail = [5u16.to_be_bytes(), sum.to_be_bytes()].concat();
+        [keys(s, "1e 18 01 81"), tail].concat()
+    };
+    let right = sum(PEER_KEY, (0, 1, 5), b"hello");
+    let first = with(&s, right);
+    send!(s, 10, data(1, 1, "hello").win(512).raw(&first));
+    recv!(s, 10, ack(1, 6).dss(dack(5)));
+    assert_eq!(s.read(), b"hello");
+}
+
+/// Nothing of a mapping is handed on or acknowledged at the data level before all of it is checked,
+/// in whatever order and pieces it comes.
+#[test]
+fn a_mapping_in_parts() {
+    let mut s = accepted();
+    let map = sound(0, (0, 1, 9), b"onetwosix");
+    send!(s, 20, data(7, 1, "six").dss(map));
+    recv!(s, 20, ack(1, 1).dss(dack(0)).sack(&[(7, 10)]));
+    send!(s, 21, data(1, 1, "one").dss(map));
+    recv!(s, 21, ack(1, 4).dss(dack(0)).sack(&[(7, 10)]));
+    assert_eq!(s.read(), b"");
+    send!(s, 22, data(4, 1, "two").dss(map));
+    recv!(s, 22, ack(1, 10).dss(dack(9)));
+    assert_eq!(s.read(), b"onetwosix");
+    send!(s, 30, checked(9, "odd"));
+    recv!(s, 30, ack(1, 13).dss(dack(12)));
+    assert_eq!(s.read(), b"odd");
+    assert_eq!(s.stack.buffered(), 0);
+}
+
+/// Several mappings behind a hole, of which the last comes again with DATA_FIN.
+#[test]
+fn checked_mappings_behind_a_hole() {
+    let mut s = accepted();
+    send!(s, 20, checked(3, "two"));
+    recv!(s, 20, ack(1, 1).dss(dack(0)).sack(&[(4, 7)]));
+    let last = sound(0, (3, 4, 4), b"two").fin();
+    send!(s, 21, data(4, 1, "two").dss(last));
+    recv!(s, 21, ack(1, 1).dss(dack(0)).sack(&[(4, 7), (4, 7)]));
+    send!(s, 22, checked(0, "one"));
+    recv!(s, 22, ack(1, 7).dss(dack(7)));
+    assert_eq!(s.read(), b"onetwo");
+    assert!(s.stack.read_finished(s.id()));
+}
+
+/// A DATA_FIN by itself has a checksum too: ours, and the peer's must be right.
+#[test]
+fn data_fin_with_a_checksum() {
+    let mut s = accepted();
+    s.shutdown();
+    recv!(s => 10, ack(1, 1).dss(ours(s, 0, (0, 0, 1), b"").fin()));
+    let wrong = dack(0).map(0, 0, 1).fin();
+    send!(s, 20, ack(1, 1).dss(sound(1, (0, 0, 1), b"").fin()));
+    recv!(s, 20, fin(1, 1).dss(dack(1)));
+    for wrong in [wrong, wrong.sum(0x1234)] {
+        let mut s = accepted();
+        send!(s, 20, ack(1, 1).dss(wrong));
+        recv!(s, 20, rst_ack(1, 1).raw(&hex("1e 04 80 01")));
+    }
+}
+
+/// Section 3.3.1: a mapping without the checksum that was agreed on, and one that changes.
+#[test]
+fn mappings_that_cannot_be_checked() {
+    let other = sound(0, (0, 1, 6), b"hello!");
+    for wrong in [dack(0).map(0, 1, 5), other] {
+        let mut s = accepted();
+        send!(s, 20, ack(1, 1).dss(sound(0, (0, 1, 5), b"hello")));
+        send!(s, 21, data(1, 1, "hello").dss(wrong));
+        recv!(s, 21, rst_ack(1, 1).raw(&hex("1e 04 80 01")));
+    }
+}
+
+/// Section 3.7: with one subflow whose bytes are the stream the connection goes on as regular TCP,
+/// with what came; the peer is told by MP_FAIL until it answers.
+#[test]
+fn a_wrong_checksum_on_the_only_subflow() {
+    let mut s = accepted();
+    send!(s, 20, checked(0, "good"));
+    recv!(s, 20, ack(1, 5).dss(dack(4)));
+    // Behind the one that is wrong there is another one already.
+    send!(s, 29, checked(7, "end"));
+    recv!(s, 29, ack(1, 5).dss(dack(4)).sack(&[(8, 11)]));
+    send!(s, 30, changed(4, "bad"));
+    let dsn = token_idsn(PEER_KEY).1.add(5);
+    let fail = MptcpOption::Fail { dsn };
+    recv!(s, 30, ack(1, 11).opt(fail));
+    assert_eq!(fell_back(&s), Some(FallbackCause::BadChecksum));
+    assert_eq!(s.read(), b"goodBadend");
+    // The peer has not heard of it yet.
+    send!(s, 31, checked(10, "more"));
+    recv!(s, 31, ack(1, 15).opt(fail));
+    send!(s, 40, data(15, 1, "plain").opt(fail));
+    recv!(s, 40, ack(1, 20));
+    assert_eq!(s.read(), b"moreplain");
+    // Our own stream goes on in order too.
+    s.write("answer");
+    let infinite = Rel::default().map(0, 1, 0).sum(0);
+    recv!(s, 40, data(1, 20, "answer").dss(infinite));
+    send!(s, 50, fin(20, 7));
+    recv!(s, 50, ack(7, 21));
+    assert_eq!(s.stack.buffered(), 0);
+}
+
+/// The peer found a wrong checksum: MP_FAIL is answered by MP_FAIL and the infinite mapping.
+#[test]
+fn mp_fail_on_the_only_subflow() {
+    let mut s = accepted();
+    s.write("hello");
+    recv!(s => 10, data(1, 1, "hello").dss(ours(s, 0, (0, 1, 5), b"hello")));
+    let ours = token_idsn(s.key.unwrap()).1.add(1);
+    send!(s, 20, ack(1, 6).opt(MptcpOption::Fail { dsn: ours }));
+    let dsn = token_idsn(PEER_KEY).1.add(1);
+    recv!(s, 20, ack(6, 1).opt(MptcpOption::Fail { dsn }));
+    assert_eq!(fell_back(&s), Some(FallbackCause::PeerBadChecksum));
+    s.write("plain");
+    recv!(
+        s,
+        20,
+        data(6, 1, "plain").dss(Rel::default().map(5, 6, 0).sum(0))
+    );
+    send!(
+        s,
+        30,
+        data(1, 11, "answer").dss(Rel::default().map(0, 1, 0))
+    );
+    recv!(s, 30, ack(11, 7));
+    assert_eq!(s.read(), b"answer");
+}
+
+/// With several subflows the one that changes payload ends by RST with MP_FAIL; its data comes by
+/// another one.
+#[test]
+fn a_wrong_checksum_beside_another_subflow() {
+    let mut s = accepted();
+    join::complete(&mut s, 20);
+    let map = (0, 1, 3);
+    let mut bad = data(1, 1, "bad").on(1).dss(sound(0, map, b"bad"));
+    bad.payload[1] = b'i';
+    send!(s, 40, bad);
+    let dsn = token_idsn(PEER_KEY).1.add(1);
+    recv!(s, 40, rst_ack(1, 4).on(1).opt(MptcpOption::Fail { dsn }));
+    assert_eq!(broken_off(&s), Some(SubflowCloseReason::BadChecksum));
+    assert_eq!((fell_back(&s), s.read()), (None, Vec::new()));
+    send!(s, 50, checked(0, "bad"));
+    recv!(s, 50, ack(1, 4).dss(dack(3)));
+    assert_eq!(s.read(), b"bad");
+}
+
+/// The same found by the peer: what that subflow carried is sent again on the other one.
+#[test]
+fn mp_fail_beside_another_subflow() {
+    for on_rst in [false, true] {
+        let mut s = accepted();
+        s.write("hello");
+        recv!(s => 10, data(1, 1, "hello").dss(ours(s, 0, (0, 1, 5), b"hello")));
+        join::complete(&mut s, 20);
+        let dsn = token_idsn(s.key.unwrap()).1.add(1);
+        let told = if on_rst { rst_ack(1, 6) } else { ack(1, 6) };
+        send!(s, 40, told.opt(MptcpOption::Fail { dsn }));
+        if !on_rst {
+            let dsn = token_idsn(PEER_KEY).1.add(1);
+            recv!(s, 40, rst_ack(6, 1).opt(MptcpOption::Fail { dsn }));
+        }
+        assert_eq!(broken_off(&s), Some(SubflowCloseReason::BadChecksum));
+        // Fast enough for numbers of eight bytes.
+        let again = |s: &Script| ours(s, 0, (0, 1, 5), b"hello").wide_map();
+        recv!(s => 40, data(1, 1, "hello").on(1).dss(again(s)));
+        assert_eq!(fell_back(&s), None);
+    }
+}
