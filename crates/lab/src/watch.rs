@@ -38,7 +38,8 @@ pub struct Scene<'a> {
     pub engine: Config,
     /// The paths as they begin; the session opens on the first.
     pub paths: Vec<PathSettings>,
-    /// How both directions of the first change.
+    /// How both directions of the first change; of a client that moves, its own way to that path (over
+    /// links the path itself).
     pub first: Schedule,
     /// Others' traffic on each path, if there is any.
     pub background: Option<Background>,
@@ -124,7 +125,11 @@ impl Scene<'_> {
             None => Transfer::build(seed, &config),
         };
         transfer.world.keep_violations();
-        let (up, down) = transfer.links[0];
+        let (up, down) = match self.moves {
+            // It is out of reach of the client alone, and not of those it shares the path with.
+            Some(_) => transfer.world.interfaces(transfer.client)[0],
+            None => transfer.links[0],
+        };
         for link in [up, down] {
             transfer.world.schedule(link, self.first.clone());
         }

@@ -84,7 +84,8 @@ pub const MAPS_5: Definition = Definition {
     source: "beyond the paper",
     setup: "WiFi of 11 Mb/s, 20 ms, 1 % and cellular of 10 Mb/s, 40 ms, 2 %, else as maps-2a; a \
             greedy download of 60 s. At 20 s the WiFi carries nothing any more, which nobody tells \
-            the host, nor others; at 40 s the host has another address there, and the old one is gone.",
+            the host (over links others neither); at 40 s the host has another address there, and the \
+            old one is gone.",
     reported: "",
     must_hold: "No byte is lost, no second passes without delivery, and a subflow over the new \
                 address opens by itself.",
