@@ -387,11 +387,11 @@ fn losses(lost: &[Lost<'_>]) -> Table {
             l.rival.runs.to_string(),
         ]
     };
-    Table {
-        title: format!("Where others are faster: their times as shares of those of {CANDIDATE}"),
-        columns: columns.map(str::to_owned).to_vec(),
-        rows: lost.iter().map(row).collect(),
-    }
+    Table::new(
+        format!("Where others are faster: their times as shares of those of {CANDIDATE}"),
+        &columns,
+        lost.iter().map(row).collect(),
+    )
 }
 
 fn by_size(start: Start, of: &[&Judged], grid: &Grid) -> Figure {
