@@ -1,6 +1,5 @@
 //! The order in which a connection is established, by capture.
 
-use std::net::IpAddr;
 use std::time::SystemTime;
 
 use braid_sim::pcapng::{Direction, Writer};
@@ -8,7 +7,7 @@ use braid_testbed::{Capture, Captured, InterfaceLayout, SegmentKind, bed};
 use braid_wire::{Instant, ip};
 use serde_json::json;
 
-use super::handshakes::{Flow, flows};
+use super::handshakes::{Captures, Ends, Flow, flows};
 use super::simulated;
 use super::speed::{PATHS, WAYS_OF_LINKS};
 use crate::arm::gateways::Gateways;
@@ -58,9 +57,6 @@ struct Seen {
     /// Subflows that carried the file.
     subflows: usize,
 }
-
-/// What was captured at box and server.
-pub type Captures = [(&'static str, Vec<Captured>); 2];
 
 fn measure(session: &mut Session<'_>) -> Result<(), Error> {
     session.parameter("size", "1 MB");
@@ -115,7 +111,7 @@ fn captured(session: &Session<'_>) -> Result<(Vec<[Captures; 2]>, Ends), Error> 
         net.stop_box()?;
         session.finished();
     }
-    let ends = Ends::of(&net)?;
+    let ends = addresses(&net)?;
     Ok((runs, ends))
 }
 
@@ -129,29 +125,20 @@ fn capture(net: &Gateways) -> Result<Captures, Error> {
 }
 
 /// Addresses of the hosts; of the box, those on its links.
-pub struct Ends {
-    pub user: Vec<IpAddr>,
-    pub boxed: Vec<IpAddr>,
-    pub server: Vec<IpAddr>,
-    pub content: Vec<IpAddr>,
-}
-
-impl Ends {
-    fn of(net: &Gateways) -> Result<Ends, Error> {
-        let of = |host: &str, links_only: bool| {
-            let host = net.bed.testbed.layout().host(host).map_err(run_error)?;
-            let wanted = |i: &&InterfaceLayout| !links_only || i.kind == SegmentKind::Link;
-            let all = host.interfaces.iter().filter(wanted);
-            let both = all.flat_map(|i| [i.address4.into(), i.address6.into()]);
-            Ok::<_, Error>(both.collect())
-        };
-        Ok(Ends {
-            user: of("user", false)?,
-            boxed: of("box", true)?,
-            server: of("server", false)?,
-            content: of("content", false)?,
-        })
-    }
+fn addresses(net: &Gateways) -> Result<Ends, Error> {
+    let of = |host: &str, links_only: bool| {
+        let host = net.bed.testbed.layout().host(host).map_err(run_error)?;
+        let wanted = |i: &&InterfaceLayout| !links_only || i.kind == SegmentKind::Link;
+        let all = host.interfaces.iter().filter(wanted);
+        let both = all.flat_map(|i| [i.address4.into(), i.address6.into()]);
+        Ok::<_, Error>(both.collect())
+    };
+    Ok(Ends {
+        user: of("user", false)?,
+        boxed: of("box", true)?,
+        server: of("server", false)?,
+        content: of("content", false)?,
+    })
 }
 
 /// The steps in what was captured at box and server.

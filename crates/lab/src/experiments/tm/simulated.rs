@@ -14,7 +14,7 @@ use braid_sim::{LinkId, Packet, Tap};
 use braid_testbed::Captured;
 use braid_wire::{Instant, Rng};
 
-use super::establishment::{Captures, Ends};
+use super::handshakes::{Captures, Ends};
 use crate::arm::{Error, run_error};
 use crate::experiments::session::Session;
 
