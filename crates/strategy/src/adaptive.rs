@@ -240,13 +240,16 @@ impl<'a> Scales<'a> {
         let others = others.filter(|w| w.subflow.id != best.subflow.id);
         let within = |w: &Weighed<'_>| w.estimate.delivered_within(arrival);
         let elsewhere: f64 = others.clone().map(within).sum();
+        // What arrives late keeps the peer's window shut for all behind it, so that window is all there
+        // is to divide until then.
+        let left = self.remaining.min(self.view.peer_window as f64);
         // Those that are ready are no sooner: they must not wait for each other. And with nothing
         // under way nothing would end a wait.
         let later: f64 = others.filter(|w| !w.ready).map(within).sum();
-        if later > self.remaining + 1.0 && self.view.outstanding > 0 {
+        if later > left + 1.0 && self.view.outstanding > 0 {
             return None;
         }
-        let most = (self.remaining - elsewhere).max(f64::from(best.subflow.mss));
+        let most = (left - elsewhere).max(f64::from(best.subflow.mss));
         Some(Decision::Send {
             subflow: best.subflow.id,
             data: Payload::New,
