@@ -519,9 +519,9 @@ const BOX_MISTAKES: &[Mistake] = &[
     ),
     (
         "lan = \"eth0\"",
-        "lan = \"eth0\"\ncongestion = \"bbr\"",
+        "lan = \"eth0\"\ncongestion = \"vegas\"",
         ":2:14:",
-        &["\"bbr\" is no congestion control", "cubic"],
+        &["\"vegas\" is no congestion control", "cubic"],
     ),
     (
         "lan = \"eth0\"",

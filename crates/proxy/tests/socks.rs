@@ -92,7 +92,7 @@ fn a_note_goes_before_its_request() {
         hints: b"hints".to_vec(),
     };
     let bytes = request(Some(&note), &v4());
-    let head = [&[0xb1, 0, 37][..], &[7; 32], b"hints", &[5, 1, 0, 1]].concat();
+    let head = [&[0xb4, 0, 37][..], &[7; 32], b"hints", &[5, 1, 0, 1]].concat();
     assert_eq!(bytes[..head.len()], head);
     let all = [sign_in(b"u", b"p"), bytes.clone()].concat();
     let (steps, _) = serve(&all, &[]);
@@ -103,7 +103,7 @@ fn a_note_goes_before_its_request() {
     // Notes that say too little or too much, and a second one, are none.
     let garbage = ServerStep::Failed(ServerError::Garbage);
     let twice = [&bytes[..head.len() - 4], &bytes[..]].concat();
-    for bad in [&[0xb1, 0, 31][..], &[0xb1, 4, 33], &[0xb3, 0, 32], &twice] {
+    for bad in [&[0xb4, 0, 31][..], &[0xb1, 4, 33], &[0xb3, 0, 32], &twice] {
         let all = [&sign_in(b"u", b"p"), bad].concat();
         let (steps, _) = serve(&all, &[]);
         assert_eq!((steps.len(), steps.last()), (3, Some(&garbage)), "{bad:?}");
