@@ -105,6 +105,7 @@ impl Connection {
                 .timestamps
                 .is_some_and(|ts| Seq32(ts.value).before(Seq32(subflow.rcv.ts_recent)));
         // RFC 5961 section 4 for SYN, RFC 7323 section 5.3 for PAWS.
+        // Conforms: 5961-4.2-1
         if tcp.flags.contains(Flags::SYN) || seq > far || (old_timestamp && !payload.is_empty()) {
             subflow.rcv.challenge(ctx.now);
             if subflow.phase == Phase::JoinAcked {
@@ -183,6 +184,7 @@ impl Connection {
     fn on_reset(&mut self, ctx: &mut Ctx<'_>, i: usize, seq: u64, tcp: &tcp::Repr) {
         let subflow = &mut self.subflows[i];
         let far = subflow.rcv.nxt + ctx.config.recv_buffer as u64;
+        // Conforms: 5961-3.2-1, 5961-3.2-2, 5961-3.2-3
         if seq != subflow.rcv.nxt {
             if (subflow.rcv.nxt..far).contains(&seq) {
                 subflow.rcv.challenge(ctx.now);

@@ -125,6 +125,7 @@ impl Connection {
             });
             return;
         };
+        // Conforms: 8684-3.4.1-1
         if hmac != announcement_hmac((mptcp.remote.key, mptcp.local.key), add) {
             return;
         }

@@ -194,6 +194,7 @@ impl Stack {
         else {
             return false;
         };
+        // Conforms: 8684-3.2-1
         let Some(&id) = self.shared.demux.tokens.get(&token) else {
             return false;
         };

@@ -95,6 +95,7 @@ impl Receiver {
 
     /// Answers a segment that has no place here. Not every one: an answer that has no place at the
     /// peer either would be answered in turn, for ever (RFC 5961 section 7).
+    // Conforms: 5961-7-1
     pub fn challenge(&mut self, now: Instant) {
         if now >= self.challenge_at {
             self.challenge_at = now + CHALLENGE_INTERVAL;

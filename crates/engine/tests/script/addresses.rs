@@ -250,6 +250,7 @@ fn an_announced_address_is_joined() {
 }
 
 /// Only the peer knows both keys.
+// Conforms: 8684-3.4.1-1
 #[test]
 fn an_announcement_without_proof_is_ignored() {
     let mut s = Script::opened(config(), 1);

@@ -111,6 +111,7 @@ fn a_wrong_hmac_is_reset() {
     recv!(s, 30, data(1, 1, "x").dss(dack(0).map(0, 1, 1)));
 }
 
+// Conforms: 8684-3.2-1
 #[test]
 fn an_unknown_token_is_reset() {
     let mut s = Script::accepted(config());

@@ -85,6 +85,7 @@ fn plain() -> Script {
 
 /// RFC 5961 section 3.2: only an exact hit resets; inside the window the peer is asked, outside
 /// it is ignored.
+// Conforms: 5961-3.2-1, 5961-3.2-2, 5961-3.2-3
 #[test]
 fn rst_in_and_out_of_the_window() {
     let mut s = plain();
@@ -114,6 +115,7 @@ fn a_stream_cut_off_before_it_was_read_is_not_finished() {
 }
 
 /// RFC 5961 section 4.2: a SYN is answered by a challenge, whatever its number.
+// Conforms: 5961-4.2-1
 #[test]
 fn syn_in_established() {
     let mut s = plain();
@@ -131,6 +133,7 @@ fn syn_in_established() {
 
 /// RFC 5961 section 7: two hosts that disagree on numbers do not answer each other's answers for
 /// ever.
+// Conforms: 5961-7-1
 #[test]
 fn challenges_are_rare() {
     let mut s = plain();
