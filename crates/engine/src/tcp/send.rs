@@ -338,6 +338,7 @@ impl Sender {
     }
 
     /// Whether an acknowledgement is one that this peer can have sent (RFC 5961 section 5.2).
+    // Conforms: 5961-5.2-1
     pub fn is_acceptable(&self, ack: u64) -> bool {
         ack <= self.nxt && ack + self.max_window >= self.una
     }

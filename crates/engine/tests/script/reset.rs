@@ -153,6 +153,7 @@ fn challenges_are_rare() {
 
 /// RFC 5961 section 5.2: an acknowledgement of what was never sent, or of what is long past, comes
 /// from somebody who guesses; its data is not taken.
+// Conforms: 5961-5.2-1
 #[test]
 fn data_with_an_unacceptable_ack() {
     let mut s = plain();
