@@ -274,8 +274,8 @@ fn an_experiment_is_listed_run_and_reported() {
     assert_eq!(cells.expect("the cells"), 48);
 }
 
-/// One of each kind: flows, captures, a session over time, an address that changes.
-const SMOKE: [&str; 4] = ["fsa-2a", "fsa-6a", "po-6", "maps-5"];
+/// One of each kind: flows, captures, a session over time, an address that changes, box and server.
+const SMOKE: [&str; 5] = ["fsa-2a", "fsa-6a", "po-6", "maps-5", "tm-3"];
 
 /// The form that programs read, and the same bytes for the same seed.
 #[test]

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use braid_engine::cc::{
-    AckSample, Algorithm, CUBIC, CongestionControl, LEDBAT, LIA, Loss, NEWRENO,
+    AckSample, Algorithm, BALIA, BBR, CUBIC, CongestionControl, LEDBAT, LIA, Loss, NEWRENO, OLIA,
 };
 use braid_wire::Instant;
 
@@ -50,14 +50,13 @@ impl Flow {
             now: self.now,
             delivered,
             rtt: Some(self.rtt),
-            rate: None,
             min_rtt: self.rtt,
             srtt: self.rtt,
             prior_in_flight: self.in_flight(),
             cwnd_limited: limited,
             round_start,
             in_recovery: self.in_recovery,
-            siblings: &[],
+            ..AckSample::default()
         };
         self.cc.on_ack(&ack);
     }
@@ -101,6 +100,7 @@ fn first_loss(now: Instant, in_flight: u64) -> Loss {
         bytes: MSS,
         in_flight,
         first: true,
+        ..Loss::default()
     }
 }
 
@@ -117,7 +117,10 @@ fn controllers_are_found_by_name() {
     for (name, algorithm) in [
         ("cubic", CUBIC),
         ("reno", NEWRENO),
+        ("bbr", BBR),
         ("lia", LIA),
+        ("olia", OLIA),
+        ("balia", BALIA),
         ("ledbat", LEDBAT),
     ] {
         assert_eq!(algorithm.name(), name);
@@ -126,7 +129,7 @@ fn controllers_are_found_by_name() {
     assert_eq!(Algorithm::default().name(), "cubic");
     assert_eq!(
         "vegas".parse::<Algorithm>().unwrap_err(),
-        "unknown congestion control \"vegas\"; known are: cubic, reno, lia, ledbat"
+        "unknown congestion control \"vegas\"; known are: cubic, reno, bbr, lia, olia, balia, ledbat"
     );
 }
 

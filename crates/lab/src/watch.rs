@@ -7,19 +7,20 @@ mod links;
 mod others;
 
 use std::io;
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use braid_engine::{Config, PathId};
-use braid_links::Schedule;
+use braid_engine::{Config, PathConfig, PathId, Stack};
+use braid_links::{Schedule, Settings};
 use braid_sim::background::Background;
 use braid_sim::log::{Kind, Reader, Record, Segment};
 use braid_sim::traffic::{Received, Role, Stream};
-use braid_sim::transfer::{Direction, PathSettings, TransferConfig};
-use braid_sim::{LinkId, Transfer, world};
+use braid_sim::transfer::{Direction, PathSettings, TransferConfig, external_addr};
+use braid_sim::{Host, LinkId, Router, Transfer, world};
 use braid_wire::{Instant, Rng};
 
-use crate::arm::Error;
+use crate::arm::{Arm, Error};
 
 /// Distance of the looks at both ends.
 pub const TICK: Duration = Duration::from_millis(100);
@@ -37,7 +38,8 @@ pub struct Scene<'a> {
     pub engine: Config,
     /// The paths as they begin; the session opens on the first.
     pub paths: Vec<PathSettings>,
-    /// How both directions of the first change.
+    /// How both directions of the first change; of a client that moves, its own way to that path (over
+    /// links the path itself).
     pub first: Schedule,
     /// Others' traffic on each path, if there is any.
     pub background: Option<Background>,
@@ -45,12 +47,10 @@ pub struct Scene<'a> {
     pub sends: Role,
     /// For how long the world is watched.
     pub span: Duration,
-    /// What else happens: before the session opens, and at the end of these ticks.
-    pub events: &'a [Event],
+    /// From the end of this tick on the client has another address on the first path, and the old one
+    /// no more.
+    pub moves: Option<usize>,
 }
-
-/// What happens at the end of a tick.
-pub type Event = (usize, fn(&mut Transfer));
 
 /// What was seen; times are seconds from the start of the world.
 #[derive(Debug, Default)]
@@ -91,6 +91,22 @@ pub struct Packet {
 }
 
 impl Scene<'_> {
+    /// Plays it with the engine at both ends: in virtual time or over emulated links.
+    ///
+    /// # Errors
+    /// As [`play`](Self::play) and [`play_over_links`](Self::play_over_links).
+    pub fn play_on(&self, arm: Arm, seed: u64) -> Result<Watched, Error> {
+        match arm.is_virtual() {
+            true => self.play(seed),
+            false => self.play_over_links(seed),
+        }
+    }
+
+    /// The path on which the client has its second address, which stands behind all others.
+    pub fn second(&self) -> PathId {
+        PathId(self.paths.len() as u8)
+    }
+
     /// Plays it in the simulated world of `seed`.
     ///
     /// # Errors
@@ -109,7 +125,11 @@ impl Scene<'_> {
             None => Transfer::build(seed, &config),
         };
         transfer.world.keep_violations();
-        let (up, down) = transfer.links[0];
+        let (up, down) = match self.moves {
+            // It is out of reach of the client alone, and not of those it shares the path with.
+            Some(_) => transfer.world.interfaces(transfer.client)[0],
+            None => transfer.links[0],
+        };
         for link in [up, down] {
             transfer.world.schedule(link, self.first.clone());
         }
@@ -121,7 +141,9 @@ impl Scene<'_> {
         let log = transfer.read(Box::new(packets.clone()));
         let mut rng = Rng::for_component(seed, SESSION_STREAM);
         let start = Duration::from_nanos(rng.below(START_JITTER.as_nanos() as u64));
-        self.happens(0, &mut transfer);
+        if self.moves.is_some() {
+            add_second_address(&mut transfer);
+        }
         transfer.world.advance(start);
         let reads = match self.sends {
             Role::Send(_) => Role::Collect,
@@ -137,7 +159,14 @@ impl Scene<'_> {
             let now = transfer.world.now();
             transfer.world.advance(due.saturating_since(now));
             watched.look(&transfer);
-            self.happens(tick as usize, &mut transfer);
+            if self.moves == Some(tick as usize) {
+                let to = self.second();
+                transfer
+                    .world
+                    .with_node(transfer.client, |host: &mut Host, now| {
+                        moved(host.stack_mut(), now, to);
+                    });
+            }
         }
         if let Some((_, violation)) = transfer.world.violations().first() {
             let strategy = self.strategy;
@@ -150,11 +179,33 @@ impl Scene<'_> {
         watched.packets.sort_by(|a, b| a.sent.total_cmp(&b.sent));
         Ok(watched)
     }
+}
 
-    fn happens(&self, tick: usize, transfer: &mut Transfer) {
-        let due = self.events.iter().filter(|(at, _)| *at == tick);
-        due.for_each(|(_, event)| event(transfer));
-    }
+/// Lets a client know its second address on the first path, which is not in use yet.
+fn prepare(stack: &mut Stack, now: Instant) {
+    let path = stack.add_path(PathConfig::v4(external_addr(0)));
+    stack.set_path_up(now, path, false);
+}
+
+/// The client has its second address, on the path `to`, instead of the first.
+fn moved(stack: &mut Stack, now: Instant, to: PathId) {
+    stack.set_path_up(now, PathId(0), false);
+    stack.set_path_up(now, to, true);
+}
+
+/// The client's second address at the first path's router, and a link to there.
+fn add_second_address(transfer: &mut Transfer) {
+    let (client, router) = (transfer.client, transfer.boxes[0]);
+    let world = &mut transfer.world;
+    let iface = world.interfaces(router).len() as u32;
+    world.with_node(router, |router: &mut Router, _| {
+        let old = std::mem::take(router);
+        *router = old.route(IpAddr::V4(external_addr(0)), iface);
+    });
+    world.connect(client, router, Settings::default(), Settings::default());
+    world.with_node(client, |host: &mut Host, now| {
+        prepare(host.stack_mut(), now)
+    });
 }
 
 impl Watched {
@@ -249,7 +300,7 @@ mod tests {
             background: Some(Background::published(span)),
             sends: Role::Greedy { span },
             span,
-            events: &[],
+            moves: None,
         }
     }
 

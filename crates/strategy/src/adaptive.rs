@@ -12,6 +12,7 @@ use braid_engine::{PathRecord, Protocol, Urgency};
 use braid_wire::{Instant, Rng};
 
 use crate::parts::again;
+use crate::parts::attempt;
 use crate::parts::estimate::Estimate;
 use crate::parts::flow::size;
 use crate::parts::manners;
@@ -20,11 +21,6 @@ use crate::parts::usable::{keeps_waiting, usable};
 
 /// Most subflows that are weighed against each other.
 const MOST: usize = 16;
-
-/// A SYN that is not answered within this is tried on another path too (Connection Attempt Delay of
-/// RFC 8305 section 8); where the round trip is known, within twice that and a little if it is less.
-const ATTEMPT: Duration = Duration::from_millis(250);
-const A_LITTLE: Duration = Duration::from_millis(20);
 
 /// Flows from this size on pay for copies: at most this share of their bytes is sent twice.
 const SHORT: u64 = 256 << 10;
@@ -42,10 +38,6 @@ const RECORDED_PACKETS: f64 = 200.0;
 const OVERDUE_LOSS: f64 = 0.9;
 /// The time from which on a timeout takes longer than a round trip, roughly.
 const TIMEOUT: f64 = 0.2;
-
-/// A path whose rate nobody knows is taken to be this much of the fastest that is known: what waits on
-/// one that turns out to be slow costs more than what a fast one could have carried in addition.
-const UNMEASURED: f64 = 0.5;
 
 /// Part of a round trip for which data is not copied where the application may write more.
 const MORE: u32 = 8;
@@ -86,9 +78,7 @@ impl Strategy for Adaptive {
     }
 
     fn patience(&self, view: &OpenView<'_>, path: &PathView) -> Option<Duration> {
-        let others = view.paths.iter().any(|p| p.id != path.id && !p.backup);
-        let known = path.record.map(|r| r.base_rtt * 2 + A_LITTLE);
-        others.then_some(known.unwrap_or(ATTEMPT).min(ATTEMPT))
+        attempt::patience(view, path)
     }
 
     fn join(&mut self, view: &OpenView<'_>, _path: &PathView) -> Option<Instant> {
@@ -97,7 +87,7 @@ impl Strategy for Adaptive {
         }
         // It should be over by then: something was lost.
         let first = view.first?;
-        Some(first.since + first.rtt * 3 / 2 + A_LITTLE)
+        Some(first.since + first.rtt * 3 / 2 + attempt::A_LITTLE)
     }
 
     fn next(&mut self, view: &SendView<'_>, _rng: &mut Rng) -> Decision {
@@ -169,7 +159,7 @@ impl<'a> Scales<'a> {
         let known = usable.clone().map(|s| s.peak_rate).max().unwrap_or(0);
         let usual = match known {
             0 => f64::INFINITY,
-            rate => UNMEASURED * rate as f64,
+            rate => rate as f64,
         };
         let next = manners::next_urgency(view);
         let weighed = usable.take(MOST).map(|subflow| Weighed {

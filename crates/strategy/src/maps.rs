@@ -1,9 +1,14 @@
 //! By the quality of paths: round-trip time and loss together.
 
-use braid_engine::strategy::{Decision, Payload, SendView, Strategy, StrategyEvent, SubflowView};
+use std::time::Duration;
+
+use braid_engine::strategy::{
+    Decision, OpenView, PathView, Payload, SendView, Strategy, StrategyEvent, SubflowView,
+};
 use braid_wire::{Instant, Rng};
 
 use crate::parts::again;
+use crate::parts::attempt;
 use crate::parts::quality::{Attributes, Highest, MeasuredLoss, Weights, modelled_loss, score};
 use crate::parts::rank::first_with_room;
 use crate::parts::table::PerSubflow;
@@ -71,6 +76,12 @@ impl Maps {
 impl Strategy for Maps {
     fn name(&self) -> &'static str {
         "maps"
+    }
+
+    /// The paper begins with paths that are open: a path that loses the first SYN must not cost a
+    /// second while the other works.
+    fn patience(&self, view: &OpenView<'_>, path: &PathView) -> Option<Duration> {
+        attempt::patience(view, path)
     }
 
     fn next(&mut self, view: &SendView<'_>, _rng: &mut Rng) -> Decision {

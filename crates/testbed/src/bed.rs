@@ -25,8 +25,9 @@ use crate::testbed::{Options, Testbed};
 /// Between two looks at something that is about to happen.
 pub const POLL: Duration = Duration::from_millis(50);
 
-/// The user knows of no link: its gateway is the box.
-const HOSTS: &str = r#"
+/// How the description of a network with a user behind a box goes on after its name. The user knows of
+/// no link: its gateway is the box.
+pub const USER: &str = r#"
 congestion = "cubic"
 
 [[host]]
@@ -34,6 +35,13 @@ name = "user"
 role = "user"
 gateway = "box"
 
+[[lan]]
+name = "home"
+hosts = ["box", "user"]
+private = true
+"#;
+
+const HOSTS: &str = r#"
 [[host]]
 name = "box"
 role = "box"
@@ -56,11 +64,6 @@ role = "content"
 gateway = "internet"
 
 [[lan]]
-name = "home"
-hosts = ["box", "user"]
-private = true
-
-[[lan]]
 name = "backbone"
 hosts = ["internet", "server", "content"]
 "#;
@@ -75,7 +78,7 @@ pub fn description(name: &str, links: [(&str, &str); 2]) -> String {
         )
     });
     let links: String = links.collect();
-    format!("name = \"{name}\"\n{HOSTS}{links}")
+    format!("name = \"{name}\"\n{USER}{HOSTS}{links}")
 }
 
 /// Reads a description that stands in no file.

@@ -239,6 +239,14 @@ impl Bed {
         })
     }
 
+    /// Fails unless both links have carried more than `bytes` each since they had carried `before`.
+    pub fn expect_carried(&self, before: [u64; 2], bytes: u64) {
+        for (link, (after, before)) in (1..).zip(self.carried().iter().zip(before)) {
+            let carried = after - before;
+            assert!(carried > bytes, "link{link} carried {carried} bytes");
+        }
+    }
+
     /// What the content host serves.
     pub fn www(&self) -> PathBuf {
         self.testbed.state_dir().join("content/www")

@@ -64,15 +64,7 @@ fn a_browser_loads_a_page_of_many_objects() {
         .expect("it runs");
     let shown = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(shown.contains(&expected), "{shown}{}", stderr(&output));
-    let after = bed.carried();
-    for link in 0..2 {
-        let carried = after[link] - before[link];
-        assert!(
-            carried > 300_000,
-            "link{} carried {carried} bytes",
-            link + 1
-        );
-    }
+    bed.expect_carried(before, 300_000);
     let accepted = status(&bed, "box").counters["accepted"];
     assert!((2..=20).contains(&accepted), "{accepted} connections");
 }

@@ -131,7 +131,8 @@ fn a_connection_is_established_in_the_order_of_t_mptcp() {
     }
     let out = std::env::temp_dir().join(format!("braid-order-{}", std::process::id()));
     let run = Command::new(env!("CARGO_BIN_EXE_braid"))
-        .args(["lab", "run", "tm-3", "--runs", "1", "--json", "--out"])
+        .args(["lab", "run", "tm-3", "--arm", "links", "--runs", "1"])
+        .args(["--json", "--out"])
         .arg(&out)
         .output()
         .expect("braid starts");

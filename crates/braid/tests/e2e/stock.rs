@@ -1,12 +1,12 @@
 //! Clients that know nothing of Braid: curl by SOCKS5 over the kernel's Multipath TCP, from a host
-//! with two links and without a box.
+//! with two links and without a box; and a host that joins a connection of its own through a box.
 
 use std::fs;
 use std::process::Command;
 
 use braid_testbed::Role;
 
-use super::bed::{Bed, Download, render_changed, stderr};
+use super::bed::{Bed, Download, description, render_changed, stderr};
 use super::control::status;
 
 const DESCRIPTION: &str = r#"
@@ -114,15 +114,7 @@ fn curl_uses_both_links_of_its_host() {
     assert_eq!(conn.user.as_deref(), Some("laptop"));
     assert!(conn.mptcp && conn.paths.len() == 2, "{conn:?}");
     download.expect_bytes(&expected);
-    let after = stock.bed.carried();
-    for link in 0..2 {
-        let carried = after[link] - before[link];
-        assert!(
-            carried > 2_000_000,
-            "link{} carried {carried} bytes",
-            link + 1
-        );
-    }
+    stock.bed.expect_carried(before, 2_000_000);
 }
 
 #[test]
@@ -149,4 +141,46 @@ fn its_password_serves_one_connection_to_one_place() {
     ];
     let counters = counters.map(|name| server.counters[name]);
     assert_eq!(counters, [1, 1, 1, 2], "{:?}", server.counters);
+}
+
+/// A user of the box with a link of its own beside it: what begins there, the box knows nothing of,
+/// so where it takes Multipath TCP in, it still forwards what joins.
+#[test]
+#[ignore = "network"]
+fn a_join_is_forwarded_where_connections_are_taken_in() {
+    let both = "gateway = [\"box\", \"internet\"]\nmptcp = true";
+    let beside =
+        "[[link]]\nname = \"beside\"\nfrom = \"user\"\nto = \"internet\"\nrate = \"20mbit\"\n";
+    let hosts = description("NAME").replace("gateway = \"box\"", both) + beside;
+    let proxy = |text| format!("mptcp_hosts = \"proxy\"\n{text}");
+    let mut bed = Bed::of_with(&hosts, render_changed(Role::Box, proxy));
+    bed.start("server");
+    bed.start("box");
+    bed.wait_for_intake();
+    let [lan, own] = [0, 1].map(|index| bed.v4_of("user", index));
+    let lan = lan.to_string();
+    let endpoint = ["mptcp", "endpoint", "add", &lan, "dev", "home", "subflow"];
+    bed.run("user", "ip", &endpoint);
+
+    let address = format!("{}:7004", bed.v4("content"));
+    let there = ["listen", &address, "--send", "5000000", "--seed", "1"];
+    let own = format!("{own}:0");
+    let here = ["connect", &address, "--bind", &own, "--verify", "1"];
+    let before = bed.carried();
+    let mut listening = bed.kernel_peer("content", &there);
+    let here = [&here[..], &["--expect", "5000000"]].concat();
+    let mut connected = bed.kernel_peer("user", &here);
+    for peer in [&mut connected, &mut listening] {
+        let output = peer.wait();
+        let report = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success(), "{report}");
+        let multipath = ["\"fallback\":false", "\"subflows\":2"];
+        assert!(
+            multipath.iter().all(|said| report.contains(said)),
+            "{report}"
+        );
+    }
+    let carried = bed.carried().iter().sum::<u64>() - before.iter().sum::<u64>();
+    assert!(carried > 1_000_000, "through the box came {carried} bytes");
+    assert_eq!(status(&bed, "box").counters["accepted"], 0);
 }

@@ -123,7 +123,7 @@ impl Cubic {
         // Without a congestion event to look back to, the curve starts at its plateau
         // (sections 4.8 and 4.10).
         let w_max = self.w_max.unwrap_or(self.cwnd).max(self.cwnd);
-        let k = ((w_max - self.cwnd) / self.mss() / C).cbrt();
+        let k = cube_root((w_max - self.cwnd) / self.mss() / C);
         Epoch {
             start: now,
             k,
@@ -137,7 +137,10 @@ impl Cubic {
         let mss = self.mss();
         let mut epoch = self.epoch.unwrap_or_else(|| self.start_epoch(ack.now));
         let t = ack.now.saturating_since(epoch.start);
-        let w_cubic = |t: Duration| C * (t.as_secs_f64() - epoch.k).powi(3) * mss + epoch.w_max;
+        let w_cubic = |t: Duration| {
+            let t = t.as_secs_f64() - epoch.k;
+            C * t * t * t * mss + epoch.w_max
+        };
         let share = delivered / self.cwnd;
         // Once it is back where Reno was, it grows as Reno does.
         let alpha = if epoch.w_est >= self.cwnd_prior {
@@ -156,6 +159,21 @@ impl Cubic {
         epoch.w_est = w_est;
         self.epoch = Some(epoch);
     }
+}
+
+/// The cube root of what is not negative, by Newton's method. That of the standard library is the
+/// platform's, and would have windows differ in their last bits from one machine to another.
+fn cube_root(x: f64) -> f64 {
+    if x <= 0.0 {
+        return 0.0;
+    }
+    // A third of the exponent: within a factor of two.
+    let bias = 1023_u64 << 52;
+    let mut root = f64::from_bits(x.to_bits() / 3 + bias / 3 * 2);
+    for _ in 0..6 {
+        root = (2.0 * root + x / (root * root)) / 3.0;
+    }
+    root
 }
 
 impl CongestionControl for Cubic {
@@ -257,5 +275,20 @@ impl CongestionControl for Cubic {
         };
         // The curve is in segments.
         self.epoch = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cube_roots_are_exact_to_the_last_digits() {
+        for x in [1e-9, 0.001, 0.5, 1.0, 7.9, 8.0, 750.0, 1e6, 3.3e12] {
+            let root = cube_root(x);
+            assert!((root * root * root / x - 1.0).abs() < 1e-14, "{x}: {root}");
+        }
+        assert_eq!((cube_root(0.0), cube_root(-1.0)), (0.0, 0.0));
+        assert_eq!((cube_root(27.0), cube_root(1e9)), (3.0, 1000.0));
     }
 }

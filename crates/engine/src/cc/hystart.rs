@@ -109,8 +109,6 @@ impl HyStart {
 
 #[cfg(test)]
 mod tests {
-    use braid_wire::Instant;
-
     use super::*;
 
     const MSS: u32 = 1000;
@@ -126,17 +124,12 @@ mod tests {
             .map(|i| {
                 let rtt = Duration::from_millis(rtt_ms(i));
                 let ack = AckSample {
-                    now: Instant::ZERO,
                     delivered: segments * u64::from(MSS),
                     rtt: Some(rtt),
-                    rate: None,
                     min_rtt: rtt,
                     srtt: rtt,
-                    prior_in_flight: 1 << 20,
-                    cwnd_limited: true,
                     round_start: i == 0,
-                    in_recovery: false,
-                    siblings: &[],
+                    ..AckSample::default()
                 };
                 hystart.on_ack(&ack, MSS)
             })

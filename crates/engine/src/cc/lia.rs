@@ -104,21 +104,17 @@ mod tests {
             bytes: 1000,
             in_flight: cwnd * 2,
             first: true,
+            ..Loss::default()
         });
         assert_eq!(cc.cwnd(), cwnd);
         for _ in 0..bytes / 1000 {
             cc.on_ack(&AckSample {
                 now,
                 delivered: 1000,
-                rtt: None,
-                rate: None,
-                min_rtt: Duration::ZERO,
-                srtt: Duration::ZERO,
                 prior_in_flight: cwnd,
                 cwnd_limited: true,
-                round_start: false,
-                in_recovery: false,
                 siblings,
+                ..AckSample::default()
             });
         }
         cc.cwnd() - cwnd

@@ -2,11 +2,15 @@
 //!
 //! Loss recovery owns what is lost and tells the controller; the controller owns the window.
 
+mod balia;
+mod bbr;
+mod bbr_model;
 mod cubic;
 mod hystart;
 mod ledbat;
 mod lia;
 mod newreno;
+mod olia;
 mod usage;
 mod variant;
 
@@ -16,13 +20,16 @@ use core::time::Duration;
 
 use braid_wire::Instant;
 
+pub use balia::BALIA;
+pub use bbr::BBR;
 pub use cubic::CUBIC;
 pub use ledbat::LEDBAT;
 pub use lia::LIA;
 pub use newreno::NEWRENO;
+pub use olia::OLIA;
 
 /// All controllers; the first is the default.
-pub const TABLE: &[Algorithm] = &[CUBIC, NEWRENO, LIA, LEDBAT];
+pub const TABLE: &[Algorithm] = &[CUBIC, NEWRENO, BBR, LIA, OLIA, BALIA, LEDBAT];
 
 /// Subflows of which a coupled controller is told; those beyond are left out.
 pub(crate) const MAX_SIBLINGS: usize = 16;
@@ -80,7 +87,19 @@ pub struct RateSample {
     pub delivered: u64,
     /// In this time; not zero, and at least the lowest round trip.
     pub interval: Duration,
-    /// The sender could have sent more than it was given in that time: the path may be faster.
+    /// Of the record that was sent last of what was delivered. Where it is limited by the
+    /// application, the path may be faster than the sample.
+    pub flight: Flight,
+}
+
+/// Among what a record was sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Flight {
+    /// Bytes in flight before it.
+    pub in_flight: u64,
+    /// Bytes lost since.
+    pub lost: u64,
+    /// The sender could have sent more than it was given.
     pub app_limited: bool,
 }
 
@@ -106,7 +125,7 @@ pub struct Sibling {
 }
 
 /// What one acknowledgement told.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub struct AckSample<'a> {
     /// Now.
     pub now: Instant,
@@ -122,6 +141,8 @@ pub struct AckSample<'a> {
     pub srtt: Duration,
     /// Bytes in flight before this acknowledgement.
     pub prior_in_flight: u64,
+    /// Bytes in flight after it.
+    pub in_flight: u64,
     /// The window was what held the sender back since the last acknowledgement (RFC 7661).
     pub cwnd_limited: bool,
     /// The first acknowledgement of a new round trip.
@@ -134,7 +155,7 @@ pub struct AckSample<'a> {
 }
 
 /// Data deemed lost.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub struct Loss {
     /// Now.
     pub now: Instant,
@@ -145,6 +166,8 @@ pub struct Loss {
     /// The first of an episode of recovery: the window is reduced once for all of one (RFC 5681
     /// section 3.2, RFC 9438 section 4.6).
     pub first: bool,
+    /// Of the record that was sent last of what was lost; these bytes are counted as lost.
+    pub flight: Flight,
 }
 
 /// A congestion controller. All windows are in bytes.
@@ -180,12 +203,14 @@ pub trait CongestionControl: fmt::Debug + Send {
             bytes: 0,
             in_flight,
             first: true,
+            ..Loss::default()
         });
     }
     /// The last reduction turned out spurious: restore the window of before.
     fn on_spurious(&mut self, now: Instant);
     /// Nothing was sent for longer than one timeout (RFC 5681 section 4.1), or nothing at all yet:
-    /// the window is `first` bytes at most and, unless slow start has ended before, at least.
+    /// the window is `first` bytes at most and, unless slow start has ended before, at least. A
+    /// controller that paces by what it knows of the path may keep its window instead.
     fn on_idle(&mut self, first: u64);
     /// The strategy's penalty for who keeps others waiting: halve the window.
     fn penalise(&mut self);

@@ -20,6 +20,8 @@ pub(super) struct NewReno {
     ssthresh: u64,
     /// Bytes delivered in congestion avoidance and not yet turned into growth.
     acked: u64,
+    /// The part of a segment by which the window is still to change.
+    part: f64,
     hystart: HyStart,
     usage: Usage,
     recovery: Recovery,
@@ -37,6 +39,7 @@ impl NewReno {
             cwnd: mss * u64::from(initial_window.max(1)),
             ssthresh: u64::MAX,
             acked: 0,
+            part: 0.0,
             hystart: HyStart::default(),
             usage: Usage::default(),
             recovery: Recovery::None,
@@ -79,6 +82,34 @@ impl NewReno {
     /// Grows by an acknowledgement. In congestion avoidance that is a segment whenever a window
     /// has been delivered, but no fewer than `at_least` bytes.
     pub(super) fn grow(&mut self, ack: &AckSample<'_>, at_least: u64) {
+        self.on_delivery(ack, |reno, delivered| {
+            reno.acked = reno.acked.saturating_add(delivered);
+            while reno.cwnd >= reno.ssthresh && reno.acked >= reno.cwnd.max(at_least) {
+                reno.acked -= reno.cwnd.max(at_least);
+                reno.cwnd += reno.mss;
+            }
+        });
+    }
+
+    /// The same, but that in congestion avoidance the window changes by so many segments for each
+    /// byte delivered, which may be less than none; two segments are left of it.
+    pub(super) fn grow_by(&mut self, ack: &AckSample<'_>, segments_per_byte: f64) {
+        self.on_delivery(ack, |reno, delivered| {
+            if reno.cwnd < reno.ssthresh {
+                return;
+            }
+            reno.part += delivered as f64 * segments_per_byte;
+            let whole = reno.part.trunc();
+            reno.part -= whole;
+            let bytes = whole as i64 * reno.mss as i64;
+            reno.cwnd = reno.cwnd.saturating_add_signed(bytes).max(2 * reno.mss);
+            // Who shrinks stays in congestion avoidance.
+            reno.ssthresh = reno.ssthresh.min(reno.cwnd);
+        });
+    }
+
+    /// Slow start, and then `avoid` with the bytes that are left for congestion avoidance.
+    fn on_delivery(&mut self, ack: &AckSample<'_>, avoid: impl FnOnce(&mut Self, u64)) {
         self.untouched = None;
         self.usage.on_ack(ack);
         let slow_start = self.cwnd < self.ssthresh;
@@ -91,11 +122,7 @@ impl NewReno {
         } else {
             ack.delivered
         };
-        self.acked = self.acked.saturating_add(delivered);
-        while self.cwnd >= self.ssthresh && self.acked >= self.cwnd.max(at_least) {
-            self.acked -= self.cwnd.max(at_least);
-            self.cwnd += self.mss;
-        }
+        avoid(self, delivered);
         self.cwnd = self.cwnd.min(limit);
     }
 }

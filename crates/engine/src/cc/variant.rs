@@ -1,4 +1,4 @@
-//! Controllers that are NewReno but for how their window grows.
+//! Controllers that are NewReno but for how their window changes.
 
 use core::fmt;
 
@@ -7,7 +7,7 @@ use braid_wire::Instant;
 use super::newreno::NewReno;
 use super::{AckSample, CongestionControl, Loss};
 
-/// How a window grows.
+/// How a window changes.
 pub(super) trait Growth: fmt::Debug + Default + Send {
     /// As [`CongestionControl::is_coupled`].
     const COUPLED: bool = false;
@@ -17,6 +17,9 @@ pub(super) trait Growth: fmt::Debug + Default + Send {
 
     /// An acknowledgement arrived.
     fn on_ack(&mut self, reno: &mut NewReno, ack: &AckSample<'_>);
+
+    /// A loss has halved the window.
+    fn on_halved(&mut self, _reno: &mut NewReno) {}
 }
 
 /// NewReno with another growth.
@@ -54,6 +57,9 @@ impl<G: Growth> CongestionControl for Variant<G> {
 
     fn on_lost(&mut self, loss: &Loss) {
         self.reno.on_lost(loss);
+        if loss.first {
+            self.growth.on_halved(&mut self.reno);
+        }
     }
 
     fn on_rto(&mut self, now: Instant, in_flight: u64) {

@@ -16,6 +16,7 @@ use super::signal::Signals;
 use super::subflow::{Phase, ResetKind, Subflow};
 use super::window::WindowSize;
 use crate::buffer::{BLOCK_SIZE, InsertError, Pool, RangeSet, RecvBuffer, SendBuffer};
+use crate::cc::Algorithm;
 use crate::event::{CloseReason, SubflowCloseReason};
 use crate::path::{Blackholes, Claims, Path, PathManager, Records};
 use crate::stats::{ConnStats, PathStats};
@@ -289,6 +290,8 @@ pub(crate) struct Connection {
     pub flow_size: FlowSize,
     /// Of writes that name none.
     pub urgency: Urgency,
+    /// Congestion control, where it is not what the urgency says.
+    congestion: Option<Algorithm>,
     pub subflows: Vec<Subflow>,
     /// What subflows that are gone moved, by path.
     pub gone: Vec<PathStats>,
@@ -325,6 +328,7 @@ impl Connection {
             strategy,
             flow_size: FlowSize::Unknown,
             urgency: Urgency::default(),
+            congestion: None,
             subflows: Vec::new(),
             gone: Vec::new(),
             next_subflow: 0,
@@ -391,10 +395,28 @@ impl Connection {
 
     /// Stands back behind other connections, or no longer does, as `urgency` says.
     pub fn set_urgency(&mut self, config: &Config, urgency: Urgency) {
-        let congestion = config.congestion_of(urgency);
-        let changed = config.congestion_of(self.urgency).name() != congestion.name();
+        let before = self.congestion(config).name();
         self.urgency = urgency;
-        for subflow in self.subflows.iter_mut().filter(|_| changed) {
+        let congestion = self.congestion(config);
+        if congestion.name() != before {
+            self.run_congestion(congestion);
+        }
+    }
+
+    /// Runs `congestion` from now on, on whatever subflows, whatever the urgency.
+    pub fn set_congestion(&mut self, congestion: Algorithm) {
+        self.congestion = Some(congestion);
+        self.run_congestion(congestion);
+    }
+
+    /// Congestion control of its subflows.
+    pub fn congestion(&self, config: &Config) -> Algorithm {
+        let usual = config.congestion_of(self.urgency);
+        self.congestion.unwrap_or(usual)
+    }
+
+    fn run_congestion(&mut self, congestion: Algorithm) {
+        for subflow in &mut self.subflows {
             subflow.snd.set_congestion(congestion);
         }
     }

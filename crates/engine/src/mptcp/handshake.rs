@@ -17,7 +17,7 @@ use crate::path::Target;
 use crate::strategy::StrategyEvent;
 use crate::tcp::FourTuple;
 use crate::tcp::receive::Receiver;
-use crate::{ApiError, Config, Event, FallbackCause, PathId, SubflowId, Urgency};
+use crate::{ApiError, Config, Event, FallbackCause, PathId, SubflowId};
 
 /// Longest delay before a handshake segment is repeated.
 const MAX_SYN_RTO: Duration = Duration::from_secs(8);
@@ -115,8 +115,9 @@ impl Connection {
         subflow.own_id = self.paths.own_id(path, tuple.local.ip());
         subflow.opened_at = ctx.now;
         subflow.handshake_at = Some(ctx.now);
-        if self.urgency == Urgency::LEAST {
-            subflow.snd.set_congestion(ctx.config.background);
+        let congestion = self.congestion(ctx.config);
+        if congestion.name() != ctx.config.congestion.name() {
+            subflow.snd.set_congestion(congestion);
         }
         if let Some(record) = subflow.record(ctx.records) {
             subflow.snd.expect(&record);

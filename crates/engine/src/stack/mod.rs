@@ -22,6 +22,7 @@ pub use self::packet::{RxMeta, SegmentKind, Transmit, TransmitInfo, TxChecksum};
 use self::ready::Ready;
 use self::table::Table;
 use crate::buffer::{Pool, SEND_SLICES};
+use crate::cc::Algorithm;
 use crate::mptcp::{Body, Connection, Ctx, Demux, Mode, Outgoing};
 use crate::path::{Blackholes, Claims, Path, PathManager, PathRecord, Records};
 use crate::stats::{ConnStats, PathTotals, StackStats, SubflowStats};
@@ -505,6 +506,20 @@ impl Stack {
         urgency: Urgency,
     ) -> Result<(), ApiError> {
         self.change(now, conn, |c, ctx| c.set_urgency(ctx.config, urgency))
+    }
+
+    /// Runs another congestion control from now on, from an initial window, in place of what
+    /// [`Config`] says for all. Both ends choose for what they send.
+    ///
+    /// # Errors
+    /// [`ApiError::UnknownConnection`].
+    pub fn set_congestion(
+        &mut self,
+        now: Instant,
+        conn: ConnId,
+        congestion: Algorithm,
+    ) -> Result<(), ApiError> {
+        self.change(now, conn, |c, _| c.set_congestion(congestion))
     }
 
     /// Transmits by another strategy from now on: of an accepted connection, or when more is known

@@ -9,7 +9,7 @@ use core::time::Duration;
 
 use braid_wire::Instant;
 
-use crate::cc::RateSample;
+use crate::cc::{Flight, RateSample};
 
 /// Acknowledgements behind the first from which on a train tells something.
 const TRAIN: u32 = 2;
@@ -31,6 +31,10 @@ pub(crate) struct PacketState {
     delivered_time: Instant,
     /// When the newest record delivered until then had been sent.
     first_sent_time: Instant,
+    /// Bytes in flight before it.
+    in_flight: u64,
+    /// Bytes lost until then.
+    lost: u64,
     /// The sender had paused, and what it sent since was still in flight.
     app_limited: bool,
 }
@@ -39,6 +43,9 @@ pub(crate) struct PacketState {
 #[derive(Debug)]
 pub(crate) struct RateEstimator {
     delivered: u64,
+    lost: u64,
+    /// The record sent last of those being marked as lost, and when.
+    newest_lost: Option<(Instant, PacketState)>,
     delivered_time: Instant,
     first_sent_time: Instant,
     /// Until more than this is delivered, samples span a pause.
@@ -91,6 +98,8 @@ impl RateEstimator {
     pub fn new() -> Self {
         RateEstimator {
             delivered: 0,
+            lost: 0,
+            newest_lost: None,
             delivered_time: Instant::ZERO,
             first_sent_time: Instant::ZERO,
             app_limited: Some(0),
@@ -154,7 +163,32 @@ impl RateEstimator {
             delivered: self.delivered,
             delivered_time: self.delivered_time,
             first_sent_time: self.first_sent_time,
+            in_flight,
+            lost: self.lost,
             app_limited: self.app_limited.is_some(),
+        }
+    }
+
+    /// A record that was sent at `sent_at` with the state `before` is deemed lost.
+    pub fn note_lost(&mut self, sent_at: Instant, before: &PacketState) {
+        if self.newest_lost.is_none_or(|(at, _)| at <= sent_at) {
+            self.newest_lost = Some((sent_at, *before));
+        }
+    }
+
+    /// `bytes` are: among what the newest of the records noted was sent, or nothing where none was.
+    pub fn on_lost(&mut self, bytes: u64) -> Flight {
+        self.lost += bytes;
+        let newest = self.newest_lost.take();
+        newest.map_or_else(Flight::default, |(_, before)| self.flight(&before))
+    }
+
+    /// Among what a record with the state `before` was sent.
+    fn flight(&self, before: &PacketState) -> Flight {
+        Flight {
+            in_flight: before.in_flight,
+            lost: self.lost - before.lost,
+            app_limited: before.app_limited,
         }
     }
 
@@ -180,15 +214,15 @@ impl RateEstimator {
         let sample = RateSample {
             delivered: self.delivered - before.delivered,
             interval: send_elapsed.max(ack_elapsed),
-            app_limited: before.app_limited,
+            flight: self.flight(before),
         };
         let long = sample.interval >= min_rtt.max(Duration::from_nanos(1));
-        let whole = long && !sample.app_limited;
+        let whole = long && !sample.flight.app_limited;
         self.note_peak(now, min_rtt, whole.then(|| sample.rate()));
         if !long {
             return None;
         }
-        if !sample.app_limited || sample.rate() > self.rate {
+        if !sample.flight.app_limited || sample.rate() > self.rate {
             self.rate = sample.rate();
         }
         Some(sample)
@@ -260,7 +294,7 @@ mod tests {
             let (bytes, sent_at) = (delivered.bytes, newest.sent_at);
             let sample = self.rate.on_ack(now, bytes, sent_at, &newest.packet, RTT)?;
             let ms = sample.interval.as_millis() as u64;
-            Some((sample.delivered, ms, sample.app_limited))
+            Some((sample.delivered, ms, sample.flight.app_limited))
         }
     }
 

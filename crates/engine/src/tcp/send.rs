@@ -514,6 +514,7 @@ impl Sender {
             min_rtt: self.rtt.min(),
             srtt: self.rtt.srtt(),
             prior_in_flight,
+            in_flight: self.in_flight(),
             cwnd_limited: self.cwnd_limited || (slow_start && self.cc.cwnd() < 2 * self.max_flight),
             round_start,
             in_recovery: self.recovery != Recovery::Open,

@@ -1,5 +1,6 @@
 //! Streams of one connection, and connections of one stack, by urgency.
 
+use braid_engine::cc::BBR;
 use braid_engine::{Class, CloseReason, Config, Event, FallbackCause, Protocol, Urgency};
 use braid_wire::tcp::Flags;
 
@@ -278,4 +279,32 @@ fn urgent_data_finds_room_beside_bulk() {
             0
         ]
     );
+}
+
+/// A connection may have a congestion control that others have not, whatever its urgency.
+#[test]
+fn a_connection_has_a_congestion_control_of_its_own() {
+    let mut s = Script::accepted(config());
+    let id = s.id();
+    send!(s, 10, ack(1, 1).win(512).dss(dack(0)));
+    s.write([1; 60_000]);
+    let grown = |s: &mut Script, at| {
+        let mut end = 1;
+        s.advance(at);
+        while let Some((_, seg)) = s.take() {
+            end = seg.seq + seg.payload.len() as u64;
+        }
+        send!(s, at, ack(1, end).win(512).dss(dack(end - 1)));
+        s.stack.subflows(id)[0].cwnd
+    };
+    let at = braid_wire::Instant::from_millis;
+    let initial = s.stack.subflows(id)[0].cwnd;
+    assert!(grown(&mut s, at(30)) > initial);
+    assert_eq!(s.stack.set_congestion(s.now, id, BBR), Ok(()));
+    assert_eq!(s.stack.subflows(id)[0].cwnd, initial);
+    let cwnd = grown(&mut s, at(60));
+    assert!(cwnd > initial);
+    // Another one would begin anew.
+    assert_eq!(s.stack.set_urgency(s.now, id, Urgency::LEAST), Ok(()));
+    assert_eq!(s.stack.subflows(id)[0].cwnd, cwnd);
 }

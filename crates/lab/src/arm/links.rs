@@ -18,7 +18,7 @@ use braid_linux::sys::become_realtime;
 use braid_linux::tun::{PacketIo, Tun};
 use braid_sim::oracle::Oracle;
 use braid_sim::traffic::Stream;
-use braid_sim::transfer::{self, REMOTE, client_addr};
+use braid_sim::transfer::{self, REMOTE, client_addr, external_addr};
 use braid_sim::world::node_streams;
 use braid_testbed::netns;
 use braid_wire::Instant;
@@ -89,14 +89,15 @@ pub(crate) fn devices(bed: &Bed, paths: usize) -> Result<(Tun, Tun), Error> {
     let (mut there, mut back) = (up.clone(), up);
     back += &format!("route add {}/32 dev {DEVICE}\n", transfer::SERVER);
     for n in 0..paths {
-        let (address, link) = (client_addr(n), bed::link_name(n));
-        let table = FIRST_TABLE + n;
-        there += &format!(
-            "route add {address}/32 dev {DEVICE}\n\
-             route add default dev {link} table {table}\n\
-             rule add from {address}/32 lookup {table} pref {table}\n"
-        );
-        back += &format!("route add {address}/32 dev {link}\n");
+        let (link, table) = (bed::link_name(n), FIRST_TABLE + n);
+        there += &format!("route add default dev {link} table {table}\n");
+        for address in [client_addr(n), external_addr(n)] {
+            there += &format!(
+                "route add {address}/32 dev {DEVICE}\n\
+                 rule add from {address}/32 lookup {table} pref {table}\n"
+            );
+            back += &format!("route add {address}/32 dev {link}\n");
+        }
     }
     bed.testbed.ip(CLIENT, &there).map_err(run_error)?;
     bed.testbed.ip(SERVER, &back).map_err(run_error)?;

@@ -48,20 +48,18 @@ fn ways(arm: Arm) -> Vec<Way> {
 }
 
 fn measure(session: &mut Session<'_>) -> Result<(), Error> {
-    let mut table = Table {
-        title: "Means over all runs".to_owned(),
-        columns: [
+    let mut table = Table::new(
+        "Means over all runs",
+        &[
             "dark",
             "",
             "longest pause, ms",
             "timeout before, ms",
             "rate before, Mb/s",
             "full rate again after, s",
-        ]
-        .map(str::to_owned)
-        .to_vec(),
-        rows: Vec::new(),
-    };
+        ],
+        Vec::new(),
+    );
     for (path, dark) in NAMES.into_iter().enumerate() {
         let sweep = Sweep {
             name: format!("dark{path}"),

@@ -1,20 +1,21 @@
 //! MPTCP-MAPS: the path of the better quality, for a host that walks away from its WiFi and back.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use braid_engine::{Config, PathConfig, PathId};
-use braid_links::{Schedule, Settings};
+use braid_engine::{Config, PathId};
+use braid_links::{Change, Schedule, Settings};
 use braid_sim::background::Background;
 use braid_sim::traffic::Role;
 use braid_sim::transfer::{PathSettings, client_addr, external_addr};
-use braid_sim::{Host, Router, Transfer, walk};
+use braid_sim::walk;
 use serde_json::json;
 
 use super::definition::Definition;
 use super::outcome::Table;
-use super::series::{BySecond, by_second, estimate, gains, over_time, plus_minus, quantile};
+use super::series::{
+    BySecond, by_second, estimate, gains, over_time, plus_minus, quantile, values,
+};
 use super::session::{Common, Session};
 use super::verdict::{Bound, Verdict};
 use crate::arm::{Arm, Error};
@@ -83,11 +84,12 @@ pub const MAPS_5: Definition = Definition {
     source: "beyond the paper",
     setup: "WiFi of 11 Mb/s, 20 ms, 1 % and cellular of 10 Mb/s, 40 ms, 2 %, else as maps-2a; a \
             greedy download of 60 s. At 20 s the WiFi carries nothing any more, which nobody tells \
-            the host; at 40 s the host has another address there, and the old one is gone.",
+            the host (over links others neither); at 40 s the host has another address there, and the \
+            old one is gone.",
     reported: "",
     must_hold: "No byte is lost, no second passes without delivery, and a subflow over the new \
                 address opens by itself.",
-    arms: &[Arm::Sim],
+    arms: &[Arm::Sim, Arm::Links],
     cells: |_| MOVES.len(),
     runs: (30, 3),
     measure: moves,
@@ -155,7 +157,7 @@ fn scene(scheme: &Scheme, first: Schedule, span: Duration) -> Result<Scene<'_>, 
         background: Some(Background::published(span)),
         sends: Role::Greedy { span },
         span,
-        events: &[],
+        moves: None,
     })
 }
 
@@ -240,7 +242,8 @@ fn empty_seconds(read: &[u64]) -> Vec<usize> {
 fn why_empty<'a>(mut seconds: impl Iterator<Item = &'a usize>) -> &'static str {
     match seconds.all(|second| *second == 0) {
         true => {
-            "the first SYN of these runs was lost, and was sent again after a second (RFC 6298)"
+            "the third packet of the handshake was lost: the server, which is to send, begins once it \
+             has repeated its answer after a second (RFC 6298)"
         }
         false => "",
     }
@@ -293,12 +296,11 @@ fn walks(session: &mut Session<'_>) -> Result<Vec<Walks>, Error> {
     for scheme in schemes(session.arm()) {
         let scene = scene(scheme, walk::away_and_back(), walk::SPAN)?;
         let which = (scheme.name.to_owned(), session.runs());
-        let virtually = session.arm().is_virtual();
+        let arm = session.arm();
         let play = |index, seed| {
-            let watched = match (virtually, scheme.name) {
-                (true, _) => scene.play(seed),
-                (false, LINUX) => scene.play_by_kernel(seed),
-                (false, _) => scene.play_over_links(seed),
+            let watched = match scheme.name {
+                LINUX => scene.play_by_kernel(seed),
+                _ => scene.play_on(arm, seed),
             };
             Ok(Walk::new(&watched?, index == 0))
         };
@@ -342,10 +344,6 @@ fn lines(all: &[Walks], of: impl Fn(&Walk) -> &BySecond) -> Vec<Series> {
         .collect()
 }
 
-fn values(runs: &[Walk], of: impl Fn(&Walk) -> f64) -> Vec<f64> {
-    runs.iter().map(of).collect()
-}
-
 fn switches(session: &mut Session<'_>) -> Result<(), Error> {
     let all = walks(session)?;
     let single = &all[FORMS[0]];
@@ -381,7 +379,7 @@ fn switches(session: &mut Session<'_>) -> Result<(), Error> {
         let empty = format!("{:.0}", empty.iter().sum::<f64>());
         [&[scheme.name.to_owned()], &times[..], &[empty]].concat()
     });
-    session.table(table(
+    session.table(Table::new(
         "When new data moves from path to path, s (mean ± 95 % interval), and seconds of all runs \
          without a byte",
         &[
@@ -401,14 +399,6 @@ fn switches(session: &mut Session<'_>) -> Result<(), Error> {
         over_time(title, &note, "throughput (Mb/s)", lines),
     );
     Ok(())
-}
-
-fn table(title: &str, columns: &[&str], rows: Vec<Vec<String>>) -> Table {
-    Table {
-        title: title.to_owned(),
-        columns: columns.iter().map(|c| (*c).to_owned()).collect(),
-        rows,
-    }
 }
 
 fn throughput(session: &mut Session<'_>) -> Result<(), Error> {
@@ -439,7 +429,7 @@ fn throughput(session: &mut Session<'_>) -> Result<(), Error> {
             gain,
         ]
     });
-    session.table(table(
+    session.table(Table::new(
         "Throughput over 120 s, Mb/s: mean ± 95 % interval",
         &["scheme", "throughput", "against staying"],
         rows.collect(),
@@ -494,7 +484,7 @@ fn delay(session: &mut Session<'_>) -> Result<(), Error> {
         let seconds = format!("{:.1}", over_seconds(n));
         vec![scheme.name.to_owned(), seconds, mean, p95]
     });
-    session.table(table(
+    session.table(Table::new(
         "Delay of packets that brought something new, from sending to arrival, ms: mean ± 95 % \
          interval of the runs' means and 95th percentiles",
         &[
@@ -544,7 +534,7 @@ fn sequence(session: &mut Session<'_>) -> Result<(), Error> {
         let times = [25, 60, 120].map(at);
         [&[scheme.name.to_owned()], &times[..]].concat()
     });
-    session.table(table(
+    session.table(Table::new(
         "Acknowledged at these times, MB: mean ± 95 % interval",
         &["scheme", "25 s", "60 s", "120 s"],
         rows.collect(),
@@ -606,54 +596,13 @@ fn dots_of_packets(session: &mut Session<'_>, all: &[Walks]) {
 /// How long the download of maps-5 goes on, and how long it may take to end.
 const MOVE: Duration = Duration::from_secs(60);
 const DRAIN: Duration = Duration::from_secs(10);
-/// Ticks at which the WiFi vanishes and is back.
-const VANISHES: usize = 200;
-const RETURNS: usize = 400;
+/// When the WiFi vanishes and is back.
+const VANISHES: Duration = Duration::from_secs(20);
+const RETURNS: Duration = Duration::from_secs(40);
+/// The tick after which the host has its other address.
+const MOVES_AT: usize = (RETURNS.as_millis() / TICK.as_millis()) as usize;
 /// Seconds within which a subflow over the new address is to be there.
 const REOPENED: f64 = 1.0;
-/// The path with the WiFi's second address.
-const SECOND: PathId = PathId(2);
-/// The interface of the WiFi's router behind those it has.
-const SECOND_IFACE: u32 = 4;
-
-/// The host's second address at the WiFi, not in use yet, and a link to its router.
-fn second_address(transfer: &mut Transfer) {
-    let (client, router) = (transfer.client, transfer.boxes[0]);
-    let world = &mut transfer.world;
-    world.with_node(router, |router: &mut Router, _| {
-        let old = std::mem::take(router);
-        *router = old.route(IpAddr::V4(external_addr(0)), SECOND_IFACE);
-    });
-    world.connect(client, router, Settings::default(), Settings::default());
-    world.with_node(client, |host: &mut Host, now| {
-        let stack = host.stack_mut();
-        let path = stack.add_path(PathConfig::v4(external_addr(0)));
-        stack.set_path_up(now, path, false);
-    });
-}
-
-/// Nothing comes through under the first address any more.
-fn vanishes(transfer: &mut Transfer) {
-    let (out, back) = transfer.world.interfaces(transfer.client)[0];
-    for link in [out, back] {
-        let down = Settings {
-            up: false,
-            ..Settings::default()
-        };
-        transfer.world.set_link(link, down);
-    }
-}
-
-/// The host has the second address instead of the first.
-fn returns(transfer: &mut Transfer) {
-    transfer
-        .world
-        .with_node(transfer.client, |host: &mut Host, now| {
-            let stack = host.stack_mut();
-            stack.set_path_up(now, PathId(0), false);
-            stack.set_path_up(now, SECOND, true);
-        });
-}
 
 /// What is kept of a run.
 struct Move {
@@ -714,7 +663,7 @@ fn moves(session: &mut Session<'_>) -> Result<(), Error> {
         let values = forms.map(|(strategy, said)| (strategy, said[k]));
         session.verdict(Verdict::new(claim, bound, unit, values).unless(why));
     }
-    session.table(table(
+    session.table(Table::new(
         "Of all runs",
         &[
             "scheme",
@@ -733,19 +682,26 @@ fn moves(session: &mut Session<'_>) -> Result<(), Error> {
     Ok(())
 }
 
+/// The WiFi carries nothing, which nobody tells, until it is back.
+fn gone_for_a_while() -> Schedule {
+    let change = |at, up| Change {
+        at,
+        settings: Settings { up, ..walk::wifi() },
+    };
+    Schedule::new([change(VANISHES, false), change(RETURNS, true)])
+}
+
 /// The runs of a strategy.
 fn moved(session: &mut Session<'_>, strategy: &'static str) -> Result<Vec<Move>, Error> {
     let scheme = scheme(strategy);
     let scene = Scene {
         span: MOVE + DRAIN,
-        events: &[
-            (0, second_address),
-            (VANISHES, vanishes),
-            (RETURNS, returns),
-        ],
-        ..scene(&scheme, Schedule::default(), MOVE)?
+        moves: Some(MOVES_AT),
+        ..scene(&scheme, gone_for_a_while(), MOVE)?
     };
-    let runs = session.each(session.runs(), |_, seed| Ok(Move::new(&scene.play(seed)?)))?;
+    let arm = session.arm();
+    let play = |_, seed| Ok(Move::new(&scene.play_on(arm, seed)?, scene.second()));
+    let runs = session.each(session.runs(), play)?;
     let record = runs.iter().map(|r| {
         json!({ "whole": r.whole, "seconds_without_a_byte": r.empty.len(), "reopened_s": r.reopened })
     });
@@ -755,15 +711,15 @@ fn moved(session: &mut Session<'_>, strategy: &'static str) -> Result<Vec<Move>,
 }
 
 impl Move {
-    fn new(watched: &Watched) -> Self {
+    fn new(watched: &Watched, second: PathId) -> Self {
         let read = seconds_of(&watched.read);
         let during = &read[..MOVE.as_secs() as usize];
         let mut rate = BySecond::default();
         for (second, bytes) in during.iter().enumerate() {
             rate.add(second as f64, *bytes as f64 * 8e-6);
         }
-        let mut back = watched.subflows.iter().skip(RETURNS);
-        let reopened = back.position(|on| on & 1 << SECOND.0 != 0);
+        let mut back = watched.subflows.iter().skip(MOVES_AT);
+        let reopened = back.position(|on| on & 1 << second.0 != 0);
         Move {
             whole: watched.ended,
             empty: empty_seconds(during),

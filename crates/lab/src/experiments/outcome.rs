@@ -90,6 +90,17 @@ pub struct Table {
     pub rows: Vec<Vec<String>>,
 }
 
+impl Table {
+    /// A table of `rows` under these heads.
+    pub fn new(title: impl Into<String>, columns: &[&str], rows: Vec<Vec<String>>) -> Table {
+        Table {
+            title: title.into(),
+            columns: columns.iter().map(|c| (*c).to_owned()).collect(),
+            rows,
+        }
+    }
+}
+
 impl Outcome {
     /// Whether all claims hold.
     pub fn holds(&self) -> bool {

@@ -8,13 +8,11 @@ use serde_json::json;
 
 use super::definition::Definition;
 use super::outcome::Table;
-use super::po::{
-    CC, DRAIN, PO_4, SCHEMES, SPAN, Scheme, parameters, percent, scene, table, values,
-};
-use super::series::{BySecond, bars, by_second, estimate, gains, over_time, plus_minus};
+use super::po::{CC, DRAIN, PO_4, SCHEMES, SPAN, Scheme, parameters, percent, scene};
+use super::series::{BySecond, bars, by_second, estimate, gains, over_time, plus_minus, values};
 use super::session::Session;
 use super::verdict::{Bound, Verdict};
-use crate::arm::Error;
+use crate::arm::{Arm, Error};
 use crate::clip::{self, Clip};
 use crate::plot::Point;
 use crate::stats;
@@ -32,6 +30,7 @@ pub const PO_8: Definition = Definition {
                steadier.",
     must_hold: "The true PSNR is higher and steadier; that of the paper's formula, in windows of 1 s, is \
                 at least 3.7 % higher.",
+    arms: &[Arm::Sim],
     cells: |_| LOSSES.len() * SCHEMES.len(),
     measure,
     ..PO_4
@@ -277,8 +276,8 @@ fn numbers(source: &Source, cells: &[Cell]) -> Table {
     }
     let names = SCHEMES.map(|scheme| scheme.name);
     let whole = stats::mean(&source.whole).unwrap_or(f64::NAN);
-    table(
-        &format!("Mean ± 95 % interval; with every frame in time the true PSNR is {whole:.2} dB"),
+    Table::new(
+        format!("Mean ± 95 % interval; with every frame in time the true PSNR is {whole:.2} dB"),
         &[&["loss", "of"], &names[..], &["PO against standard, %"]].concat(),
         rows,
     )

@@ -20,6 +20,11 @@ pub(super) fn quantile(mut sample: Vec<f64>, q: f64) -> f64 {
     stats::quantile(&sample, q).unwrap_or(f64::NAN)
 }
 
+/// What each run came to.
+pub(super) fn values<T>(runs: &[T], of: impl Fn(&T) -> f64) -> Vec<f64> {
+    runs.iter().map(of).collect()
+}
+
 /// How much more `a` is than `b`, run by run, in percent.
 pub(super) fn gains(a: &[f64], b: &[f64]) -> Vec<f64> {
     let pairs = a.iter().zip(b);

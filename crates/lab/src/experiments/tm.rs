@@ -5,6 +5,7 @@ mod choice;
 mod establishment;
 mod handshakes;
 mod servers;
+mod simulated;
 mod speed;
 
 pub use choice::TM_1;

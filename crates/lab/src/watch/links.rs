@@ -23,22 +23,18 @@ use braid_sim::world::{START, node_streams};
 use braid_wire::{Instant, tcp};
 
 use super::ground::Ground;
-use super::{Packet, Scene, TICK, Watched};
+use super::{Packet, Scene, TICK, Watched, moved, prepare};
 use crate::arm::Error;
 use crate::arm::bed::{self, END_PRIORITY, run_error};
 use crate::arm::links::{devices, discard, event, joined};
 
 impl Scene<'_> {
     /// Plays it over emulated links, which draw what is random from `seed`. It takes as long as the
-    /// session does, and knows no [`events`](Scene::events).
+    /// session does.
     ///
     /// # Errors
     /// There is no such strategy; what the system refused; the machine is too busy.
     pub fn play_over_links(&self, seed: u64) -> Result<Watched, Error> {
-        if !self.events.is_empty() {
-            let text = "what happens in the course of a session is for the simulator".to_owned();
-            return Err(Error::Usage(text));
-        }
         let mut ground = Ground::build(self)?;
         let (mut client, mut server) = devices(&ground.bed, self.paths.len())?;
         ground.measured(seed, |seed| {
@@ -68,6 +64,10 @@ impl Scene<'_> {
         for n in 0..self.paths.len() {
             opening.add_path(PathConfig::v4(client_addr(n)));
         }
+        let moves = self.moves.map(|tick| (tick, self.second()));
+        if moves.is_some() {
+            prepare(&mut opening, START);
+        }
         let paths = self.paths.len();
         let (mut arrived, mut sent) = (
             Tap::new(clock, client, paths),
@@ -84,7 +84,8 @@ impl Scene<'_> {
                 run_end(clock, until, (&mut sent, accepting, end), |_, _, _| Ok(()))
             });
             let asking = scope.spawn(|| {
-                let end = End::new(Stream::new(reads));
+                let mut end = End::new(Stream::new(reads));
+                end.moves = moves;
                 let open = |now, end: &mut End, stack: &mut Stack| {
                     let conn = stack.connect(now, config.options()).map_err(run_error)?;
                     end.carry(now, conn);
@@ -153,6 +154,8 @@ struct End {
     looks: Vec<Look>,
     /// When it looks next.
     tick: Instant,
+    /// The look after which it has another address, and on which path.
+    moves: Option<(usize, PathId)>,
     oracle: Oracle,
 }
 
@@ -163,6 +166,7 @@ impl End {
             open: None,
             looks: Vec::new(),
             tick: START + TICK,
+            moves: None,
             oracle: Oracle::new(braid_engine::Config::default()),
         }
     }
@@ -218,6 +222,10 @@ impl Core for End {
             let look = self.look(ctx.stack);
             self.looks.push(look);
             self.tick += TICK;
+            let due = |(after, _): &(usize, PathId)| *after == self.looks.len();
+            if let Some((_, to)) = self.moves.filter(due) {
+                moved(ctx.stack, ctx.now, to);
+            }
         }
     }
 }

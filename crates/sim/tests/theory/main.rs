@@ -1,6 +1,7 @@
 //! What theory says of links and of transfers over them, held against the link models and the
 //! engine.
 
+mod bbr;
 mod fairness;
 mod loss;
 mod queue;

@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use braid_engine::cc::{Algorithm, CUBIC, LIA, NEWRENO};
+use braid_engine::cc::{Algorithm, BALIA, CUBIC, LIA, NEWRENO, OLIA};
 use braid_engine::{Config, Protocol};
 use braid_links::{QueueLimit, Rate, Settings};
 use braid_sim::Transfer;
@@ -104,7 +104,7 @@ fn a_shorter_queue_costs_newreno_what_the_sawtooth_says() {
 
 /// RFC 6356 section 2, goal 1: on paths of its own every subflow fills its link, coupled or not.
 #[test]
-fn lia_fills_links_that_nobody_shares() {
+fn coupled_control_fills_links_that_nobody_shares() {
     let links = |links: [Bottleneck; 2]| {
         links.map(|link| {
             let down = link.settings();
@@ -122,23 +122,28 @@ fn lia_fills_links_that_nobody_shares() {
             queue,
         });
         let paths = links(bottlenecks);
-        let config = TransferConfig {
-            engine: Config {
-                congestion: LIA,
-                ..Config::default()
-            },
-            ..TransferConfig::new(&paths, 1 << 40, Direction::Down)
-        };
-        let mut transfer = Transfer::start(1, &config).unwrap();
-        let mut delivered = |span| {
-            transfer.world.run(Duration::from_secs(span), |_| false);
-            let links = &transfer.links;
-            [0, 1].map(|n| transfer.world.counters(links[n].1).delivered.bytes)
-        };
-        let (before, after) = (delivered(20), delivered(100));
-        for (n, link) in bottlenecks.iter().enumerate() {
-            let share = (after[n] - before[n]) as f64 * 8.0 / 100.0 / (link.mbit as f64 * 1e6);
-            assert!((0.95..1.001).contains(&share), "{link:?}: {share:.4}");
+        for congestion in [LIA, OLIA, BALIA] {
+            let config = TransferConfig {
+                engine: Config {
+                    congestion,
+                    ..Config::default()
+                },
+                ..TransferConfig::new(&paths, 1 << 40, Direction::Down)
+            };
+            let mut transfer = Transfer::start(1, &config).unwrap();
+            let mut delivered = |span| {
+                transfer.world.run(Duration::from_secs(span), |_| false);
+                let links = &transfer.links;
+                [0, 1].map(|n| transfer.world.counters(links[n].1).delivered.bytes)
+            };
+            let (before, after) = (delivered(20), delivered(100));
+            for (n, link) in bottlenecks.iter().enumerate() {
+                let share = (after[n] - before[n]) as f64 * 8.0 / 100.0 / (link.mbit as f64 * 1e6);
+                assert!(
+                    (0.95..1.001).contains(&share),
+                    "{congestion:?} {link:?}: {share:.4}"
+                );
+            }
         }
     }
 }

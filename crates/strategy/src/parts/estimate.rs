@@ -3,6 +3,10 @@
 use braid_engine::strategy::SubflowView;
 use braid_wire::Instant;
 
+/// A path that has delivered nothing yet is taken to have this much of the rate of the fastest: what
+/// waits on one that turns out to be slow costs more than what a fast one could have carried in addition.
+const UNTRIED: f64 = 0.5;
+
 /// What a subflow is expected to deliver. Times are seconds, counted from now; amounts are bytes.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Estimate {
@@ -27,7 +31,8 @@ pub struct Estimate {
 }
 
 impl Estimate {
-    /// Of `subflow`. Where nothing is known of its rate it is taken to be `usual`.
+    /// Of `subflow`. Where nothing is known of its rate it is taken to be `usual`, or less before the
+    /// first bytes have arrived.
     pub fn new(now: Instant, subflow: &SubflowView, usual: f64) -> Estimate {
         let in_flight = subflow.in_flight as f64;
         // A subflow without a sample had trouble in its handshake.
@@ -37,6 +42,7 @@ impl Estimate {
         }
         .map(|time| time.as_secs_f64());
         let rate = match subflow.peak_rate {
+            0 if subflow.delivery_rate == 0 => UNTRIED * usual,
             0 => usual,
             rate => rate as f64,
         };

@@ -1,6 +1,7 @@
 //! What strategies are put together from: each part answers one question.
 
 pub mod again;
+pub mod attempt;
 pub mod estimate;
 pub mod flow;
 pub mod manners;

@@ -7,7 +7,7 @@ use braid_engine::strategy::{
     Decision, FirstSubflow, FlowSize, OpenView, Opening, Payload, SendView, Strategy, SubflowView,
 };
 use braid_engine::{PathId, PathRecord, Protocol, SubflowId};
-use braid_strategy::Adaptive;
+use braid_strategy::{Adaptive, by_name};
 use braid_wire::Rng;
 
 use crate::published::{opening, path, urgent};
@@ -409,7 +409,12 @@ fn it_opens_where_data_is_expected_first() {
 fn a_second_syn_follows_one_that_is_late() {
     let patience = |paths: &[_], n: usize| {
         let view = opening(paths, FlowSize::Unknown);
-        Adaptive::default().patience(&view, &paths[n])
+        let [one, other] = ["adaptive", "maps"].map(|name| {
+            let strategy = by_name(name).unwrap();
+            strategy.patience(&view, &paths[n])
+        });
+        assert_eq!(one, other);
+        one
     };
     let ms = |ms| Some(Duration::from_millis(ms));
     let paths = [path(0, Some(40)), path(1, None), path(2, Some(600))];

@@ -92,6 +92,7 @@ impl Sender {
         }
         let bytes = probe.end - probe.start;
         self.traffic.bytes_lost += bytes;
+        let flight = self.rate.on_lost(bytes);
         self.begin_episode();
         self.count_strayed(bytes);
         self.cc.on_lost(&Loss {
@@ -99,6 +100,7 @@ impl Sender {
             bytes,
             in_flight: self.in_flight(),
             first: true,
+            flight,
         });
     }
 
@@ -220,6 +222,7 @@ impl Sender {
         let lost = self.board.mark_lost((rack.sent_at, rack.end), |r| {
             let due = r.sent_at + wait;
             if due <= now {
+                self.rate.note_lost(r.sent_at, &r.packet);
                 tried = tried.or(sizes.on_lost(r.start));
                 if r.retransmitted {
                     sizes.on_lost_again(r.len());
@@ -244,6 +247,7 @@ impl Sender {
             return false;
         }
         self.traffic.bytes_lost += lost;
+        let flight = self.rate.on_lost(lost);
         let first = self.recovery == Recovery::Open;
         if first {
             self.recovery = Recovery::Fast {
@@ -259,6 +263,7 @@ impl Sender {
             bytes: lost,
             in_flight,
             first,
+            flight,
         });
         self.probe_at = None;
         true
@@ -315,6 +320,7 @@ impl Sender {
         self.board.forget_false_sacks();
         let lost = self.board.mark_all_lost();
         self.traffic.bytes_lost += lost;
+        self.rate.on_lost(lost);
         if let Some(dup) = &mut self.dup_acks {
             dup.on_timeout(self.nxt);
         }

@@ -129,11 +129,11 @@ fn both_ways(counts: &[(String, Cell, Seen)]) -> Table {
         ]
     };
     let columns = ["strategy", "size", "", "to the server", "from the server"];
-    Table {
-        title: "Packets per flow both ways, captured at the client in the first run".to_owned(),
-        columns: columns.map(str::to_owned).to_vec(),
-        rows: counts.iter().map(row).collect(),
-    }
+    Table::new(
+        "Packets per flow both ways, captured at the client in the first run",
+        &columns,
+        counts.iter().map(row).collect(),
+    )
 }
 
 /// Many clients at one server.

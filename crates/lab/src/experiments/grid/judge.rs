@@ -5,13 +5,13 @@ use crate::stats;
 
 /// A mean that is shorter by more than this share counts as lost.
 pub const MEAN_MARGIN: f64 = 0.02;
-/// The same of the 95th percentile.
-pub const P95_MARGIN: f64 = 0.05;
+/// The same of the 95th and the 99th percentile.
+pub const TAIL_MARGIN: f64 = 0.05;
 /// Probability of calling any cell lost that is not.
 pub const ALPHA: f64 = 0.01;
 /// What a flow that never arrives is taken to need, ms: runs are given up after two minutes.
 const NEVER: f64 = 120_000.0;
-/// Runs from which a 95th percentile is taken: enough for some to lie beyond it.
+/// Runs from which a percentile is taken: enough for some to lie beyond it.
 const BATCH: usize = 100;
 /// Fewest batches that are compared.
 const BATCHES: usize = 10;
@@ -50,7 +50,12 @@ impl Sample {
 
     /// 95th percentile, ms.
     pub fn p95(&self) -> f64 {
-        p95(&self.ms)
+        quantile(&self.ms, 0.95)
+    }
+
+    /// 99th percentile, ms.
+    pub fn p99(&self) -> f64 {
+        quantile(&self.ms, 0.99)
     }
 }
 
@@ -65,6 +70,10 @@ pub struct Comparison {
     pub p_mean: f64,
     /// The same of the 95th percentile; 1 with too few runs.
     pub p_p95: f64,
+    /// Its 99th percentile as a share of the candidate's.
+    pub p99: f64,
+    /// How probable that is; 1 with too few runs.
+    pub p_p99: f64,
 }
 
 impl Comparison {
@@ -75,33 +84,39 @@ impl Comparison {
             let gaps: Vec<f64> = pairs.map(|(a, b)| (1.0 - margin) * a - b).collect();
             stats::p_above_zero(&gaps)
         };
-        let (ours, theirs) = (batches(&candidate.ms), batches(&other.ms));
+        let tails = |q: f64| {
+            let (ours, theirs) = (batches(&candidate.ms, q), batches(&other.ms, q));
+            match ours.len() >= BATCHES {
+                true => beyond(&ours, &theirs, TAIL_MARGIN),
+                false => 1.0,
+            }
+        };
         Comparison {
             mean: other.mean() / candidate.mean(),
             p95: other.p95() / candidate.p95(),
             p_mean: beyond(&candidate.ms, &other.ms, MEAN_MARGIN),
-            p_p95: match ours.len() >= BATCHES {
-                true => beyond(&ours, &theirs, P95_MARGIN),
-                false => 1.0,
-            },
+            p_p95: tails(0.95),
+            p99: other.p99() / candidate.p99(),
+            p_p99: tails(0.99),
         }
     }
 
     /// Whether more runs could show that the cell is lost: it is by `share` of the margins.
     pub fn is_suspect(&self, share: f64) -> bool {
-        self.mean < 1.0 - share * MEAN_MARGIN || self.p95 < 1.0 - share * P95_MARGIN
+        self.mean < 1.0 - share * MEAN_MARGIN || self.p95 < 1.0 - share * TAIL_MARGIN
     }
 }
 
-/// The 95th percentile of each batch of runs.
-fn batches(ms: &[f64]) -> Vec<f64> {
-    ms.chunks_exact(BATCH).map(p95).collect()
+/// The quantile `q` of each batch of runs.
+fn batches(ms: &[f64], q: f64) -> Vec<f64> {
+    let batches = ms.chunks_exact(BATCH);
+    batches.map(|batch| quantile(batch, q)).collect()
 }
 
-fn p95(ms: &[f64]) -> f64 {
+fn quantile(ms: &[f64], q: f64) -> f64 {
     let mut sorted = ms.to_vec();
     sorted.sort_unstable_by(f64::total_cmp);
-    stats::quantile(&sorted, 0.95).unwrap_or(f64::NAN)
+    stats::quantile(&sorted, q).unwrap_or(f64::NAN)
 }
 
 /// Largest share of copies that a flow of `size` bytes may have; the paths lose something or not.
@@ -141,7 +156,8 @@ mod tests {
         assert!(kept.p_mean > 0.99, "{kept:?}");
         assert!(lost.p_p95 > 0.99 && kept.p_p95 > 0.99);
         assert!(lost.is_suspect(1.0) && !kept.is_suspect(1.0));
-        assert!(against(0.93).p_p95 < 1e-6);
+        let far = against(0.93);
+        assert!(far.p_p95 < 1e-6 && far.p_p99 < 1e-6 && lost.p_p99 > 0.99);
     }
 
     #[test]

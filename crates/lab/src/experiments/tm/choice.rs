@@ -1,8 +1,14 @@
 //! Which of several servers a box chooses, and what each is good for.
 
+use std::time::Duration;
+
+use braid_sim::aggregation::{Aggregation, AggregationConfig, Load, content_addr, server_addr};
+use braid_sim::udp::UdpFlow;
+use braid_wire::Instant;
 use serde_json::{Value, json};
 
 use super::servers::{self, SERVERS, Server};
+use super::simulated;
 use crate::arm::gateways::Gateways;
 use crate::arm::{Arm, Error, run_error};
 use crate::experiments::definition::Definition;
@@ -28,8 +34,11 @@ pub const TM_1: Definition = Definition {
                17.02 Mb/s.",
     must_hold: "By bandwidth 3, by delay 2, never 6; through each at least 90 % of min(b_1 + b_2, \
                 b_s) by plain TCP; 20 Mb/s of others on each path to 3 move the choice.",
-    arms: &[Arm::Links],
-    cells: |_| SINGLES + 2 * SERVERS.len(),
+    arms: &[Arm::Sim, Arm::Links],
+    cells: |arm| match arm.is_virtual() {
+        true => 1,
+        false => SINGLES + 2 * SERVERS.len(),
+    },
     runs: (1, 1),
     measure,
 };
@@ -52,6 +61,11 @@ const SMALL: u64 = 100_000;
 const ROUNDS: usize = 3;
 /// And so many at most, the change.
 const MOST_ROUNDS: usize = 4;
+
+/// In the simulator: the longest time between two measurements, and how long users browse until
+/// there are enough.
+const BETWEEN: Duration = Duration::from_secs(10);
+const SETTLED: Duration = Duration::from_secs(25);
 
 /// Bytes of a download at this rate.
 fn size(mbit: f64) -> u64 {
@@ -82,6 +96,23 @@ struct Choice {
     by_bandwidth: usize,
     by_delay: usize,
     servers: Value,
+}
+
+impl Choice {
+    /// By what a box says of its servers.
+    fn of(servers: Value) -> Choice {
+        let which = |flag: &str| {
+            let all = servers.as_array().map_or(&[][..], |all| &all[..]);
+            all.iter()
+                .position(|server| server[flag] == true)
+                .map_or(0, |at| at + 1)
+        };
+        Choice {
+            by_bandwidth: which("by_bandwidth"),
+            by_delay: which("by_delay"),
+            servers,
+        }
+    }
 }
 
 /// What was chosen when.
@@ -137,17 +168,19 @@ impl Choices {
 }
 
 fn measure(session: &mut Session<'_>) -> Result<(), Error> {
-    let mut net = Gateways::build(servers::description, FILE as u64)?;
-    let mut runs = Vec::new();
-    for _ in 0..session.runs() {
-        runs.push(alone(session, &mut net)?);
-    }
-    for n in 1..=PUBLISHED {
-        net.start_server(&servers::name(n))?;
-    }
-    net.start_box()?;
-    let choices = Choices::made(session, &mut net, &mut runs)?;
-    parameters(session, &net, choices.rounds);
+    let lengths =
+        format!("{SECONDS} s at the full rate: over a path, to a server, through box and server");
+    session.parameter("downloads", lengths);
+    let others = format!("{} Mb/s of UDP on each path to server 3", CROSS / 1_000_000);
+    session.parameter("others", others);
+    let (runs, choices) = match session.arm().is_virtual() {
+        true => {
+            simulated::parameters(session);
+            let runs = session.each(session.runs(), |_, seed| in_virtual_time(seed))?;
+            (runs, simulated_choices(session.seed())?)
+        }
+        false => emulated(session)?,
+    };
     for (name, choice) in [
         ("five", &choices.five),
         ("six", &choices.six),
@@ -179,6 +212,108 @@ fn measure(session: &mut Session<'_>) -> Result<(), Error> {
         session.verdict(verdict);
     }
     Ok(())
+}
+
+/// Over emulated links.
+fn emulated(session: &mut Session<'_>) -> Result<(Vec<Vec<Gave>>, Choices), Error> {
+    let mut net = Gateways::build(servers::description, FILE as u64)?;
+    let mut runs = Vec::new();
+    for _ in 0..session.runs() {
+        runs.push(alone(session, &mut net)?);
+    }
+    for n in 1..=PUBLISHED {
+        net.start_server(&servers::name(n))?;
+    }
+    net.start_box()?;
+    let choices = Choices::made(session, &mut net, &mut runs)?;
+    parameters(session, &net, choices.rounds);
+    Ok((runs, choices))
+}
+
+/// What each server gives in the simulator, each in a network of its own.
+fn in_virtual_time(seed: u64) -> Result<Vec<Gave>, Error> {
+    let rate = |config: &AggregationConfig, mbit: f64| {
+        let mut net = simulated::start(seed, config)?;
+        let bytes = size(mbit);
+        let seconds = simulated::download(&mut net, bytes, |_, _, _| ())?;
+        Ok::<_, Error>(bytes as f64 * 8.0 / seconds / 1e6)
+    };
+    let gave = |server: &Server| {
+        let Server { paths, beyond, .. } = *server;
+        let [one, two] = paths.map(|path| {
+            let config = simulated::plain(path, Some(beyond))?;
+            rate(&config, path.0.min(beyond.0))
+        });
+        let most = (paths[0].0 + paths[1].0).min(beyond.0);
+        Ok(Gave {
+            alone: [one?, two?],
+            beyond: rate(&simulated::plain(beyond, None)?, beyond.0)?,
+            joined: rate(&network(&[*server])?, most)?,
+        })
+    };
+    SERVERS.iter().map(gave).collect()
+}
+
+/// A box before these servers, whose own links are no bottleneck.
+fn network(servers: &[Server]) -> Result<AggregationConfig, Error> {
+    let mut config = simulated::joined(&[(1000.0, 0.5); 2])?;
+    config.set_servers(servers.len()).map_err(run_error)?;
+    for (settings, server) in config.servers.iter_mut().zip(servers) {
+        settings.from_access = server.paths.map(simulated::path).to_vec();
+        settings.to_content = simulated::path(server.beyond);
+        // Nobody listens there, and the host says so.
+        settings.config.targets = vec![(content_addr(0), 9).into()];
+    }
+    Ok(config)
+}
+
+/// What a box chooses in the simulator while users browse: among five servers, among six while a
+/// download shows what is behind the one that seemed best, and while others send.
+fn simulated_choices(seed: u64) -> Result<Choices, Error> {
+    let after = |net: &mut Aggregation, time| {
+        simulated::browse(net, time)?;
+        let node = net.box_node();
+        let status = node.core().zip(node.stack());
+        let status = status.map(|(core, stack)| core.status(net.world.now(), stack));
+        let servers = status.map(|status| status.servers).unwrap_or_default();
+        Ok::<_, Error>(Choice::of(
+            serde_json::to_value(servers).map_err(run_error)?,
+        ))
+    };
+    let mut config = network(&SERVERS)?;
+    config.boxed.measuring.most = BETWEEN;
+    let mut net = simulated::started(seed, &config)?;
+    after(&mut net, SETTLED)?;
+    let bytes = size(SERVERS[PUBLISHED].beyond.0);
+    net.open(0, 0, Load::Down(bytes)).map_err(run_error)?;
+    let six = after(&mut net, 2 * BETWEEN)?;
+    let mut config = network(&SERVERS[..PUBLISHED])?;
+    config.boxed.measuring.most = BETWEEN;
+    let flow = |port| UdpFlow {
+        start: Instant::ZERO + SETTLED + BETWEEN,
+        ..UdpFlow::constant(
+            (server_addr(CROSSED - 1), port).into(),
+            ([10, 0, 0, 1], port).into(),
+            CROSS,
+            1_250,
+        )
+    };
+    config.servers[CROSSED - 1].cross = vec![flow(7_001), flow(7_002)];
+    let mut net = simulated::started(seed, &config)?;
+    let five = after(&mut net, SETTLED)?;
+    let mut rounds = 1;
+    let mut others = after(&mut net, 2 * BETWEEN)?;
+    while others.by_bandwidth == CROSSED && rounds < MOST_ROUNDS {
+        others = after(&mut net, BETWEEN)?;
+        rounds += 1;
+    }
+    let others = [others, after(&mut net, BETWEEN)?];
+    Ok(Choices {
+        five,
+        six,
+        others,
+        rounds,
+    })
 }
 
 /// With the proxy off.
@@ -240,27 +375,12 @@ fn measured(net: &mut Gateways, rounds: usize) -> Result<Choice, Error> {
             net.ask(&["servers", "--probe"])
         })?;
     }
-    let which = |flag: &str| {
-        let all = servers.as_array().map_or(&[][..], |all| &all[..]);
-        all.iter()
-            .position(|server| server[flag] == true)
-            .map_or(0, |at| at + 1)
-    };
-    Ok(Choice {
-        by_bandwidth: which("by_bandwidth"),
-        by_delay: which("by_delay"),
-        servers,
-    })
+    Ok(Choice::of(servers))
 }
 
 fn parameters(session: &mut Session<'_>, net: &Gateways, rounds: usize) {
-    let lengths =
-        format!("{SECONDS} s at the full rate: over a path, to a server, through box and server");
-    session.parameter("downloads", lengths);
     session.parameter("congestion control", "cubic");
     session.parameter("strategy", "adaptive");
-    let others = format!("{} Mb/s of UDP on each path to server 3", CROSS / 1_000_000);
-    session.parameter("others", others);
     session.parameter(
         "measurements of each server before a choice is looked at",
         ROUNDS,
@@ -324,13 +444,13 @@ fn as_measured(when: &str, choice: &Choice) -> Table {
         "D_s",
         "chosen by",
     ];
-    Table {
-        title: format!(
+    Table::new(
+        format!(
             "{when} (and what there is), Mb/s and ms; B_s is known once a connection waited for it"
         ),
-        columns: columns.map(str::to_owned).to_vec(),
-        rows: (1..).zip(&SERVERS).map(row).collect(),
-    }
+        &columns,
+        (1..).zip(&SERVERS).map(row).collect(),
+    )
 }
 
 fn given(means: &[Gave]) -> Table {
@@ -365,13 +485,12 @@ fn given(means: &[Gave]) -> Table {
         "of min(b_1 + b_2, b_s)",
         "reported",
     ];
-    Table {
-        title: "Throughput by plain TCP over each path and to each server, and through box and server, \
-                Mb/s"
-            .to_owned(),
-        columns: columns.map(str::to_owned).to_vec(),
-        rows: (1..).zip(&SERVERS).zip(means).map(row).collect(),
-    }
+    Table::new(
+        "Throughput by plain TCP over each path and to each server, and through box and server, \
+                Mb/s",
+        &columns,
+        (1..).zip(&SERVERS).zip(means).map(row).collect(),
+    )
 }
 
 /// What other ways to choose would have come to.
@@ -390,12 +509,10 @@ fn policies(means: &[Gave], choice: &Choice) -> Table {
     let nearest = nearest.unwrap_or(0);
     let row =
         |way: &str, which: String, mbit: f64| vec![way.to_owned(), which, format!("{mbit:.2}")];
-    Table {
-        title: "Throughput by what one of the five servers is chosen, Mb/s".to_owned(),
-        columns: ["choice", "server", "throughput"]
-            .map(str::to_owned)
-            .to_vec(),
-        rows: vec![
+    Table::new(
+        "Throughput by what one of the five servers is chosen, Mb/s",
+        &["choice", "server", "throughput"],
+        vec![
             row(
                 "largest min(B_1 + B_2, B_s), as measured",
                 choice.by_bandwidth.to_string(),
@@ -417,7 +534,7 @@ fn policies(means: &[Gave], choice: &Choice) -> Table {
                 stats::mean(&all).unwrap_or(f64::NAN),
             ),
         ],
-    }
+    )
 }
 
 fn figure(means: &[Gave]) -> crate::plot::Figure {

@@ -1,6 +1,5 @@
 //! The order in which a connection is established, by capture.
 
-use std::net::IpAddr;
 use std::time::SystemTime;
 
 use braid_sim::pcapng::{Direction, Writer};
@@ -8,8 +7,9 @@ use braid_testbed::{Capture, Captured, InterfaceLayout, SegmentKind, bed};
 use braid_wire::{Instant, ip};
 use serde_json::json;
 
-use super::handshakes::{Flow, flows};
-use super::speed::PATHS;
+use super::handshakes::{Captures, Ends, Flow, flows};
+use super::simulated;
+use super::speed::{PATHS, WAYS_OF_LINKS};
 use crate::arm::gateways::Gateways;
 use crate::arm::{Arm, Error, run_error};
 use crate::experiments::definition::Definition;
@@ -32,9 +32,9 @@ pub const TM_3: Definition = Definition {
                server and content server; MP_JOIN.",
     must_hold: "The same order; with a warm connection the second and the fourth step are not \
                 there.",
-    arms: &[Arm::Links],
+    arms: &[Arm::Sim, Arm::Links],
     cells: |_| 1,
-    runs: (1, 3),
+    runs: (3, 3),
     measure,
 };
 
@@ -59,30 +59,32 @@ struct Seen {
 }
 
 fn measure(session: &mut Session<'_>) -> Result<(), Error> {
-    let mut cold = Vec::new();
-    let mut warm = Vec::new();
-    let mut net = Gateways::build(|name| bed::description(name, PATHS), BYTES)?;
-    net.start_server("server")?;
-    net.start_box()?;
-    for run in 0..session.runs() {
-        if run > 0 {
-            net.stop_box()?;
-            net.start_box()?;
-        }
-        for (name, seen) in [("cold", &mut cold), ("warm", &mut warm)] {
-            let packets = capture(&net)?;
-            let ends = Ends::of(&net)?;
-            seen.push(look(&packets, &ends));
-            for (host, packets) in packets.iter().take(if run == 0 { 2 } else { 0 }) {
-                session.capture(&format!("{name}-{host}"), pcapng(host, packets, &ends)?);
-            }
-            net.wait_for_warm()?;
-        }
-        session.finished();
-    }
     session.parameter("size", "1 MB");
-    session.parameter("congestion control", "cubic");
-    session.parameter("strategy", "adaptive");
+    let (runs, ends) = match session.arm().is_virtual() {
+        true => {
+            simulated::parameters(session);
+            let establish = |_, seed| simulated::establish(seed, &WAYS_OF_LINKS, BYTES);
+            let runs = session.each(session.runs(), establish)?;
+            (runs, simulated::ends(WAYS_OF_LINKS.len()))
+        }
+        false => {
+            session.parameter("congestion control", "cubic");
+            session.parameter("strategy", "adaptive");
+            captured(session)?
+        }
+    };
+    for (name, packets) in ["cold", "warm"]
+        .iter()
+        .zip(runs.first().into_iter().flatten())
+    {
+        for (host, packets) in packets {
+            session.capture(&format!("{name}-{host}"), pcapng(host, packets, &ends)?);
+        }
+    }
+    let [cold, warm] = [0, 1].map(|n| {
+        let seen = runs.iter().map(|run| look(&run[n], &ends));
+        seen.collect::<Vec<_>>()
+    });
     let record = |seen: &Seen| json!({ "steps_ms": seen.steps, "subflows": seen.subflows });
     let records = [&cold, &warm].map(|all| all.iter().map(record).collect::<Vec<_>>());
     session.record(
@@ -96,8 +98,25 @@ fn measure(session: &mut Session<'_>) -> Result<(), Error> {
     Ok(())
 }
 
+/// Over links: of each run the first connection and a later one.
+fn captured(session: &Session<'_>) -> Result<(Vec<[Captures; 2]>, Ends), Error> {
+    let mut net = Gateways::build(|name| bed::description(name, PATHS), BYTES)?;
+    net.start_server("server")?;
+    let mut runs = Vec::new();
+    for _ in 0..session.runs() {
+        net.start_box()?;
+        let cold = capture(&net)?;
+        net.wait_for_warm()?;
+        runs.push([cold, capture(&net)?]);
+        net.stop_box()?;
+        session.finished();
+    }
+    let ends = addresses(&net)?;
+    Ok((runs, ends))
+}
+
 /// Packets of box and server while a user downloads.
-fn capture(net: &Gateways) -> Result<[(&'static str, Vec<Captured>); 2], Error> {
+fn capture(net: &Gateways) -> Result<Captures, Error> {
     let start = |host| Capture::start(&net.bed.testbed, host).map_err(run_error);
     let [boxed, server] = [start("box")?, start("server")?];
     net.download_once("user", BYTES, |_, _, _| ())?;
@@ -106,33 +125,24 @@ fn capture(net: &Gateways) -> Result<[(&'static str, Vec<Captured>); 2], Error> 
 }
 
 /// Addresses of the hosts; of the box, those on its links.
-struct Ends {
-    user: Vec<IpAddr>,
-    boxed: Vec<IpAddr>,
-    server: Vec<IpAddr>,
-    content: Vec<IpAddr>,
-}
-
-impl Ends {
-    fn of(net: &Gateways) -> Result<Ends, Error> {
-        let of = |host: &str, links_only: bool| {
-            let host = net.bed.testbed.layout().host(host).map_err(run_error)?;
-            let wanted = |i: &&InterfaceLayout| !links_only || i.kind == SegmentKind::Link;
-            let all = host.interfaces.iter().filter(wanted);
-            let both = all.flat_map(|i| [i.address4.into(), i.address6.into()]);
-            Ok::<_, Error>(both.collect())
-        };
-        Ok(Ends {
-            user: of("user", false)?,
-            boxed: of("box", true)?,
-            server: of("server", false)?,
-            content: of("content", false)?,
-        })
-    }
+fn addresses(net: &Gateways) -> Result<Ends, Error> {
+    let of = |host: &str, links_only: bool| {
+        let host = net.bed.testbed.layout().host(host).map_err(run_error)?;
+        let wanted = |i: &&InterfaceLayout| !links_only || i.kind == SegmentKind::Link;
+        let all = host.interfaces.iter().filter(wanted);
+        let both = all.flat_map(|i| [i.address4.into(), i.address6.into()]);
+        Ok::<_, Error>(both.collect())
+    };
+    Ok(Ends {
+        user: of("user", false)?,
+        boxed: of("box", true)?,
+        server: of("server", false)?,
+        content: of("content", false)?,
+    })
 }
 
 /// The steps in what was captured at box and server.
-fn look([(_, boxed), (_, server)]: &[(&'static str, Vec<Captured>); 2], ends: &Ends) -> Seen {
+fn look([(_, boxed), (_, server)]: &Captures, ends: &Ends) -> Seen {
     let between = |packets, from, to| {
         let mut all = flows(packets, from, to);
         all.retain(|flow| flow.received >= CARRIED);
@@ -221,12 +231,11 @@ fn table(cold: &[Seen], warm: &[Seen]) -> Table {
         "warm connection: begins, ms",
         "is done, ms",
     ];
-    Table {
-        title: "When each step begins and is done, after the user's SYN; means over the runs"
-            .to_owned(),
-        columns: columns.map(str::to_owned).to_vec(),
-        rows: STEPS.iter().enumerate().map(row).collect(),
-    }
+    Table::new(
+        "When each step begins and is done, after the user's SYN; means over the runs",
+        &columns,
+        STEPS.iter().enumerate().map(row).collect(),
+    )
 }
 
 /// The IP packets of a host as a file for Wireshark.

@@ -6,6 +6,17 @@ use std::time::SystemTime;
 use braid_testbed::Captured;
 use braid_wire::{ip, tcp};
 
+/// What was captured at box and server.
+pub type Captures = [(&'static str, Vec<Captured>); 2];
+
+/// Addresses of the hosts; of the box, those on its links.
+pub struct Ends {
+    pub user: Vec<IpAddr>,
+    pub boxed: Vec<IpAddr>,
+    pub server: Vec<IpAddr>,
+    pub content: Vec<IpAddr>,
+}
+
 /// A TCP connection or subflow, as it was seen.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Flow {

@@ -2,6 +2,8 @@
 
 use std::fmt::Write;
 
+use braid_testbed::bed::USER;
+
 use crate::arm::gateways::Gateways;
 use crate::arm::{Error, run_error};
 
@@ -37,13 +39,6 @@ pub const SERVERS: [Server; 6] = [
 ];
 
 const HOSTS: &str = r#"
-congestion = "cubic"
-
-[[host]]
-name = "user"
-role = "user"
-gateway = "box"
-
 [[host]]
 name = "box"
 role = "box"
@@ -68,11 +63,6 @@ role = "content"
 gateway = "core"
 
 [[lan]]
-name = "home"
-hosts = ["box", "user"]
-private = true
-
-[[lan]]
 name = "web"
 hosts = ["core", "content"]
 
@@ -87,7 +77,7 @@ hosts = ["isp2", "box"]
 
 /// The testbed: the box's own links are no bottleneck, what is behind them to each server is.
 pub fn description(name: &str) -> String {
-    let mut text = format!("name = \"{name}\"\n{HOSTS}");
+    let mut text = format!("name = \"{name}\"\n{USER}{HOSTS}");
     for (n, server) in (1..).zip(&SERVERS) {
         let [one, two] = server.paths;
         let host = self::name(n);

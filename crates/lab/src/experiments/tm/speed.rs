@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
+use braid_sim::aggregation::{Aggregation, AggregationConfig};
 use braid_testbed::bed::{self, Bed};
 use braid_wire::Rng;
 use serde_json::json;
 
+use super::simulated::{self, Link};
 use crate::arm::gateways::Gateways;
 use crate::arm::{Arm, Error, run_error};
 use crate::experiments::definition::Definition;
@@ -28,9 +30,9 @@ pub const TM_5A: Definition = Definition {
     reported: "Both: 4.8 MB/s, which is 87 % of the sum; alone 3.7 and 1.8 MB/s. Of both the mobile \
                one carries 3.1 MB/s.",
     must_hold: "Both at least 95 % of the sum of plain TCP over each link alone.",
-    arms: &[Arm::Links],
+    arms: &[Arm::Sim, Arm::Links],
     cells: |_| WAYS.len(),
-    runs: (1, 2),
+    runs: (5, 2),
     measure: over_phases,
 };
 
@@ -45,14 +47,16 @@ pub const TM_5B: Definition = Definition {
                than the other.",
     must_hold: "More than the better link at every size; at 100 MB at least 40 % more than that one \
                 and 180 % more than the other.",
-    arms: &[Arm::Links],
+    arms: &[Arm::Sim, Arm::Links],
     cells: |_| 3 * SIZES.len(),
-    runs: (1, 2),
+    runs: (5, 2),
     measure: over_sizes,
 };
 
 /// Rates and one-way delays: by full packets of 1448 bytes in 1500, 3.7 and 1.8 MB/s.
 pub const PATHS: [(&str, &str); 2] = [("30.66mbit", "25ms"), ("14.92mbit", "35ms")];
+/// The same as Mb/s and ms of the round trip.
+pub const WAYS_OF_LINKS: [Link; 2] = [(30.66, 50.0), (14.92, 70.0)];
 const LINKS: [&str; 2] = ["link1", "link2"];
 /// What they give, MB/s.
 const ALONE: [f64; 2] = [3.7, 1.8];
@@ -180,9 +184,82 @@ const WAYS: [&str; 5] = [
 ];
 
 fn over_phases(session: &mut Session<'_>) -> Result<(), Error> {
-    let [one, two, both] = [ALONE[0], ALONE[1], ALONE[0] + ALONE[1]].map(bytes_of_phase);
+    let bytes = [ALONE[0], ALONE[1], ALONE[0] + ALONE[1]].map(bytes_of_phase);
+    let phases = match session.arm().is_virtual() {
+        true => simulated_phases(session, bytes)?,
+        false => emulated_phases(session, bytes)?,
+    };
+    session.parameter("length of a phase at the full rate", format!("{PHASE_S} s"));
+    let record = |phase: &Phase| json!({ "mb_s": phase.rate(), "links_mb_s": [phase.link_rate(0), phase.link_rate(1)] });
+    for (way, phases) in WAYS.iter().zip(&phases) {
+        let name = way.replace(", ", "-").replace(' ', "-");
+        session.record(name, phases.iter().map(record).collect());
+    }
+    session.table(rates(&phases));
+    session.figure("throughput", phases_figure(&phases));
+    let rates = phases.map(|phases| phases.iter().map(Phase::rate).collect::<Vec<_>>());
+    session.verdict(share_of_sum(&rates[0], [&rates[3], &rates[4]]));
+    Ok(())
+}
+
+/// The runs of each of [`WAYS`].
+type Phases = [Vec<Phase>; WAYS.len()];
+
+/// Each in a network of its own, which only has the links that are asked for.
+fn simulated_phases(
+    session: &mut Session<'_>,
+    [one, two, both]: [u64; 3],
+) -> Result<Phases, Error> {
+    simulated::parameters(session);
+    let mut phases = Phases::default();
+    let [first, second] = WAYS_OF_LINKS;
+    let ways: [(AggregationConfig, u64, &[usize]); WAYS.len()] = [
+        (simulated::joined(&WAYS_OF_LINKS)?, both, &[0, 1]),
+        (simulated::joined(&[first])?, one, &[0]),
+        (simulated::joined(&[second])?, two, &[1]),
+        (simulated::plain(first, None)?, one, &[0]),
+        (simulated::plain(second, None)?, two, &[1]),
+    ];
+    for ((config, bytes, links), phases) in ways.iter().zip(&mut phases) {
+        let download = |_, seed| simulated_phase(seed, config, *bytes, links);
+        *phases = session.each(session.runs(), download)?;
+    }
+    Ok(phases)
+}
+
+/// A download in a network that has only these of the links.
+fn simulated_phase(
+    seed: u64,
+    config: &AggregationConfig,
+    bytes: u64,
+    links: &[usize],
+) -> Result<Phase, Error> {
+    let mut net = simulated::start(seed, config)?;
+    let carried = |net: &Aggregation| {
+        let mut carried = [0; 2];
+        for (link, (_, down)) in links.iter().zip(&net.access) {
+            carried[*link] = net.world.counters(*down).delivered.bytes;
+        }
+        carried
+    };
+    let (before, mut looks) = (carried(&net), Vec::new());
+    let seconds = simulated::download(&mut net, bytes, |net, at, here| {
+        let [one, two] = since(carried(net), before);
+        looks.push((at.as_secs_f64(), [here, one, two]));
+    })?;
+    let carried = since(carried(&net), before);
+    looks.push((seconds, [bytes, carried[0], carried[1]]));
+    Ok(Phase {
+        bytes,
+        seconds,
+        carried,
+        looks,
+    })
+}
+
+fn emulated_phases(session: &mut Session<'_>, [one, two, both]: [u64; 3]) -> Result<Phases, Error> {
     let mut downloads = Downloads::new(session, both)?;
-    let mut phases: [Vec<Phase>; 5] = Default::default();
+    let mut phases = Phases::default();
     for _ in 0..session.runs() {
         for (n, bytes) in [one, two].into_iter().enumerate() {
             phases[3 + n].push(downloads.plain(LINKS[n], bytes)?);
@@ -203,17 +280,7 @@ fn over_phases(session: &mut Session<'_>) -> Result<(), Error> {
         }
     }
     parameters(session, &downloads.net);
-    session.parameter("length of a phase at the full rate", format!("{PHASE_S} s"));
-    let record = |phase: &Phase| json!({ "mb_s": phase.rate(), "links_mb_s": [phase.link_rate(0), phase.link_rate(1)] });
-    for (way, phases) in WAYS.iter().zip(&phases) {
-        let name = way.replace(", ", "-").replace(' ', "-");
-        session.record(name, phases.iter().map(record).collect());
-    }
-    session.table(rates(&phases));
-    session.figure("throughput", phases_figure(&phases));
-    let rates = phases.map(|phases| phases.iter().map(Phase::rate).collect::<Vec<_>>());
-    session.verdict(share_of_sum(&rates[0], [&rates[3], &rates[4]]));
-    Ok(())
+    Ok(phases)
 }
 
 /// Runs side by side.
@@ -243,7 +310,7 @@ fn parameters(session: &mut Session<'_>, net: &Gateways) {
     );
 }
 
-fn rates(phases: &[Vec<Phase>; 5]) -> Table {
+fn rates(phases: &Phases) -> Table {
     let reported = ["4.8", "", "", "3.7", "1.8"];
     let row = |((way, phases), reported): ((&&str, &Vec<Phase>), &str)| {
         let mean = |value: &dyn Fn(&Phase) -> f64| {
@@ -266,15 +333,15 @@ fn rates(phases: &[Vec<Phase>; 5]) -> Table {
         "link 1 carries, with headers",
         "link 2 carries",
     ];
-    Table {
-        title: "Mean throughput and half width of its 95 % interval, MB/s".to_owned(),
-        columns: columns.map(str::to_owned).to_vec(),
+    Table::new(
+        "Mean throughput and half width of its 95 % interval, MB/s",
+        &columns,
         rows,
-    }
+    )
 }
 
 /// The first run.
-fn phases_figure(phases: &[Vec<Phase>; 5]) -> Figure {
+fn phases_figure(phases: &Phases) -> Figure {
     let first: Vec<&Phase> = phases.iter().filter_map(|runs| runs.first()).collect();
     let longest = first
         .iter()
@@ -310,7 +377,25 @@ fn phases_figure(phases: &[Vec<Phase>; 5]) -> Figure {
 /// MB/s of each run, by way: through box and server, by plain TCP over each link.
 type Rates = [Vec<f64>; 3];
 
-fn over_sizes(session: &mut Session<'_>) -> Result<(), Error> {
+fn simulated_sizes(session: &mut Session<'_>) -> Result<[Rates; SIZES.len()], Error> {
+    simulated::parameters(session);
+    let [first, second] = WAYS_OF_LINKS;
+    let ways = [
+        simulated::joined(&WAYS_OF_LINKS)?,
+        simulated::plain(first, None)?,
+        simulated::plain(second, None)?,
+    ];
+    let mut rates: [Rates; SIZES.len()] = Default::default();
+    for (rates, size) in rates.iter_mut().zip(SIZES) {
+        for (rates, config) in rates.iter_mut().zip(&ways) {
+            let download = |_, seed| Ok(simulated_phase(seed, config, size * MB, &[])?.rate());
+            *rates = session.each(session.runs(), download)?;
+        }
+    }
+    Ok(rates)
+}
+
+fn emulated_sizes(session: &mut Session<'_>) -> Result<[Rates; SIZES.len()], Error> {
     let largest = SIZES[SIZES.len() - 1] * MB;
     let mut downloads = Downloads::new(session, largest)?;
     let mut rates: [Rates; SIZES.len()] = Default::default();
@@ -334,6 +419,14 @@ fn over_sizes(session: &mut Session<'_>) -> Result<(), Error> {
         }
     }
     parameters(session, &downloads.net);
+    Ok(rates)
+}
+
+fn over_sizes(session: &mut Session<'_>) -> Result<(), Error> {
+    let rates = match session.arm().is_virtual() {
+        true => simulated_sizes(session)?,
+        false => emulated_sizes(session)?,
+    };
     for (size, rates) in SIZES.iter().zip(&rates) {
         let [boxed, one, two] = rates;
         let record = json!({ "box_mb_s": boxed, "link1_mb_s": one, "link2_mb_s": two });
@@ -353,12 +446,11 @@ fn over_sizes(session: &mut Session<'_>) -> Result<(), Error> {
         "over the better",
         "over the other",
     ];
-    session.table(Table {
-        title: "Mean throughput and half width of its 95 % interval, MB/s, and what is gained"
-            .to_owned(),
-        columns: columns.map(str::to_owned).to_vec(),
-        rows: table.collect(),
-    });
+    session.table(Table::new(
+        "Mean throughput and half width of its 95 % interval, MB/s, and what is gained",
+        &columns,
+        table.collect(),
+    ));
     session.figure("throughput-by-size", sizes_figure(&rates));
     gain_verdicts(&rates)
         .into_iter()

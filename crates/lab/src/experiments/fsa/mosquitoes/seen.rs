@@ -79,12 +79,10 @@ impl Seen {
                 p.payload.to_string(),
             ]
         };
-        Table {
-            title: title.to_owned(),
-            columns: ["ms", "", "path", "packet", "payload, bytes"]
-                .map(str::to_owned)
-                .to_vec(),
-            rows: self.0.iter().map(row).collect(),
-        }
+        Table::new(
+            title,
+            &["ms", "", "path", "packet", "payload, bytes"],
+            self.0.iter().map(row).collect(),
+        )
     }
 }

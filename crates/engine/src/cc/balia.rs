@@ -1,0 +1,136 @@
+//! BALIA, the balanced linked adaptation: coupled as LIA is, between it and OLIA in how fast it answers
+//! to changes and how friendly it is to others.
+//!
+//! Q. Peng, A. Walid, J. Hwang, S. H. Low, "Multipath TCP: Analysis, Design, and Implementation",
+//! IEEE/ACM Transactions on Networking 24(1), 2016; draft-walid-mptcp-congestion-control-04.
+
+use core::time::Duration;
+
+use super::newreno::NewReno;
+use super::variant::{Growth, Variant};
+use super::{AckSample, Algorithm, CongestionControl, Sibling};
+
+/// BALIA (draft-walid-mptcp-congestion-control-04).
+pub const BALIA: Algorithm = Algorithm {
+    name: "balia",
+    make: |mss, initial_window| Box::new(Variant::<Balia>::new(mss, initial_window)),
+};
+
+/// Most that `alpha` counts for in a decrease (section 3.2).
+const MAX_ALPHA: f64 = 1.5;
+
+/// NewReno but for growth in congestion avoidance, and for losses on slower paths.
+#[derive(Debug)]
+struct Balia {
+    /// The highest rate of the subflows over that of its own, at the last acknowledgement.
+    alpha: f64,
+}
+
+impl Default for Balia {
+    fn default() -> Self {
+        Balia { alpha: 1.0 }
+    }
+}
+
+/// `alpha` of the first of `siblings`, and by how many segments its window grows for each byte
+/// delivered: `x / rtt / sum(x_i)^2 * (1 + alpha) / 2 * (4 + alpha) / 5` with `x = cwnd / rtt`.
+fn growth(siblings: &[Sibling]) -> Option<(f64, f64)> {
+    let rate = |s: &Sibling| s.cwnd as f64 / s.srtt.as_secs_f64();
+    let rates = || {
+        let measured = siblings.iter().filter(|s| s.srtt > Duration::ZERO);
+        measured.map(rate)
+    };
+    let own = siblings.first().filter(|s| !s.srtt.is_zero())?;
+    let sum: f64 = rates().sum();
+    let alpha = rates().fold(0.0, f64::max) / rate(own);
+    let linked = rate(own) / own.srtt.as_secs_f64() / (sum * sum);
+    Some((alpha, linked * (1.0 + alpha) / 2.0 * (4.0 + alpha) / 5.0))
+}
+
+impl Growth for Balia {
+    const COUPLED: bool = true;
+
+    fn on_ack(&mut self, reno: &mut NewReno, ack: &AckSample<'_>) {
+        let (alpha, segments_per_byte) = growth(ack.siblings).unwrap_or((1.0, 0.0));
+        self.alpha = alpha;
+        reno.grow_by(ack, segments_per_byte);
+    }
+
+    /// Half of the window is left of it where this subflow is the fastest, else a quarter at least:
+    /// `1 - min(alpha, 1.5) / 2`.
+    fn on_halved(&mut self, reno: &mut NewReno) {
+        if self.alpha > 1.0 {
+            let left = 2.0 - self.alpha.min(MAX_ALPHA);
+            reno.shrink_to((reno.cwnd() as f64 * left) as u64);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use braid_wire::Instant;
+
+    use super::*;
+    use crate::cc::Loss;
+
+    fn subflow(cwnd: u64, rtt_ms: u64) -> Sibling {
+        Sibling {
+            cwnd,
+            srtt: Duration::from_millis(rtt_ms),
+            loss_interval: 0,
+        }
+    }
+
+    #[test]
+    fn growth_is_that_of_the_draft() {
+        // Segments in a window's worth of acknowledgements.
+        for (siblings, alpha, expected) in [
+            (vec![subflow(10_000, 100)], 1.0, 1.0),
+            (vec![subflow(10_000, 100); 2], 1.0, 0.25),
+            (vec![subflow(10_000, 100), subflow(9_000, 0)], 1.0, 1.0),
+            // 100 and 200 kB/s: 1/9, times 3/2, times 6/5.
+            (vec![subflow(10_000, 100), subflow(20_000, 100)], 2.0, 0.2),
+            (
+                vec![subflow(20_000, 100), subflow(10_000, 100)],
+                1.0,
+                4.0 / 9.0,
+            ),
+        ] {
+            let (got, per_byte) = growth(&siblings).unwrap();
+            let segments = per_byte * siblings[0].cwnd as f64;
+            assert!((got - alpha).abs() < 1e-9, "{siblings:?}: alpha {got}");
+            assert!(
+                (segments - expected).abs() < 1e-9,
+                "{siblings:?}: {segments}"
+            );
+        }
+        assert_eq!(growth(&[]), None);
+        assert_eq!(growth(&[subflow(10_000, 0)]), None);
+    }
+
+    #[test]
+    fn slower_subflows_lose_more() {
+        for (other, left) in [
+            (1, 50_000),
+            (100_000, 50_000),
+            (120_000, 40_000),
+            (900_000, 25_000),
+        ] {
+            let mut cc = BALIA.build(1000, 100);
+            cc.on_ack(&AckSample {
+                cwnd_limited: true,
+                in_recovery: true,
+                siblings: &[subflow(100_000, 100), subflow(other, 100)],
+                ..AckSample::default()
+            });
+            cc.on_lost(&Loss {
+                in_flight: 100_000,
+                first: true,
+                ..Loss::default()
+            });
+            assert_eq!(cc.cwnd(), left, "{other}");
+            cc.on_spurious(Instant::ZERO);
+            assert_eq!(cc.cwnd(), 100_000, "{other}");
+        }
+    }
+}

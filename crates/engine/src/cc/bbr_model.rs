@@ -1,0 +1,497 @@
+//! What BBR knows of its path (draft-ietf-ccwg-bbr-06 section 5.5): how fast it is, how long, and how
+//! much may be in flight.
+
+use core::time::Duration;
+
+use braid_wire::Instant;
+
+use super::{AckSample, RateSample};
+
+/// No bound.
+pub(super) const UNBOUNDED: u64 = u64::MAX;
+/// Loss that a probe of the path may cause, percent (`LossThresh`).
+const LOSS_THRESH: u64 = 2;
+/// What a loss leaves of the short-term model, percent (`Beta`).
+pub(super) const BETA: u64 = 70;
+const MIN_RTT_FILTER: Duration = Duration::from_secs(10);
+const PROBE_RTT_INTERVAL: Duration = Duration::from_secs(5);
+/// Round trips for which an aggregation of acknowledgements counts, and as many again.
+const EXTRA_ACKED_ROUNDS: u64 = 5;
+/// Rounds without growth by a quarter that make the pipe full.
+const FULL_BW_ROUNDS: u32 = 3;
+
+/// `percent` of `value`.
+pub(super) fn share(value: u64, percent: u64) -> u64 {
+    let part = u128::from(value) * u128::from(percent) / 100;
+    u64::try_from(part).unwrap_or(u64::MAX)
+}
+
+/// Bytes that `rate` bytes/s carry in `time`.
+fn carried(rate: u64, time: Duration) -> u64 {
+    let bytes = u128::from(rate) * time.as_nanos() / 1_000_000_000;
+    u64::try_from(bytes).unwrap_or(u64::MAX)
+}
+
+/// Whether losing `lost` of `in_flight` bytes is more than a probe may (`IsInflightTooHigh`).
+pub(super) fn is_too_much(lost: u64, in_flight: u64) -> bool {
+    lost > share(in_flight, LOSS_THRESH)
+}
+
+/// What was in flight when losses passed the bound, where the last `size` bytes sent of `in_flight`
+/// were lost, and `lost` bytes with them (`InflightAtLoss`).
+pub(super) fn in_flight_at_loss(in_flight: u64, lost: u64, size: u64) -> u64 {
+    let before = in_flight.saturating_sub(size);
+    let lost_before = lost.saturating_sub(size);
+    let prefix = share(before, LOSS_THRESH).saturating_sub(lost_before) * 100 / (100 - LOSS_THRESH);
+    before + prefix
+}
+
+/// Looks for the end of growth while more and more is sent (section 5.3.1.2).
+#[derive(Debug, Default)]
+pub(super) struct FullPipe {
+    pub bw: u64,
+    count: u32,
+    /// Since the search began.
+    pub now: bool,
+    /// At any time.
+    pub reached: bool,
+}
+
+impl FullPipe {
+    /// Begins a search at a rate of `bw` bytes/s (`ResetFullBW`).
+    pub fn restart(&mut self, bw: u64) {
+        *self = FullPipe {
+            bw,
+            reached: self.reached,
+            ..FullPipe::default()
+        };
+    }
+
+    /// A round has begun with a sample of `rate` (`CheckFullBWReached`).
+    fn on_round(&mut self, rate: u64) {
+        if self.now {
+            return;
+        }
+        if rate >= share(self.bw, 125) {
+            self.restart(rate);
+            return;
+        }
+        self.count += 1;
+        self.now = self.count >= FULL_BW_ROUNDS;
+        self.reached |= self.now;
+    }
+}
+
+/// How much more is acknowledged at once than the path carries (section 5.5.9).
+#[derive(Debug, Default)]
+struct Aggregation {
+    since: Instant,
+    delivered: u64,
+    /// The most in this period and the one before.
+    most: [u64; 2],
+    period: u64,
+}
+
+impl Aggregation {
+    fn on_ack(&mut self, ack: &AckSample<'_>, bw: u64, cwnd: u64, round: u64, rounds: u64) {
+        let mut expected = carried(bw, ack.now.saturating_since(self.since));
+        if self.delivered <= expected {
+            self.restart(ack.now);
+            expected = 0;
+        }
+        self.delivered += ack.delivered;
+        if round >= self.period + rounds {
+            self.most = [0, self.most[0]];
+            self.period = round;
+        }
+        let extra = self.delivered.saturating_sub(expected).min(cwnd);
+        self.most[0] = self.most[0].max(extra);
+    }
+
+    fn restart(&mut self, now: Instant) {
+        self.delivered = 0;
+        self.since = now;
+    }
+
+    fn most(&self) -> u64 {
+        self.most[0].max(self.most[1])
+    }
+}
+
+/// The lowest round trip, and when to look for it anew (section 5.3.4.3).
+#[derive(Debug, Default)]
+struct MinRtt {
+    /// Zero before the first sample.
+    rtt: Duration,
+    at: Instant,
+    probed: Duration,
+    probed_at: Instant,
+    /// No round trip was as low for the interval between probes.
+    expired: bool,
+}
+
+impl MinRtt {
+    fn on_ack(&mut self, now: Instant, rtt: Option<Duration>) {
+        self.expired = now > self.probed_at + PROBE_RTT_INTERVAL && !self.probed.is_zero();
+        if let Some(rtt) = rtt
+            && (self.probed.is_zero() || rtt < self.probed || self.expired)
+        {
+            self.probed = rtt;
+            self.probed_at = now;
+        }
+        let lower = self.rtt.is_zero() || self.probed < self.rtt;
+        if lower || now > self.at + MIN_RTT_FILTER {
+            self.rtt = self.probed;
+            self.at = self.probed_at;
+        }
+    }
+}
+
+/// Packet-timed round trips (section 5.5.1), of which there are two kinds: those of the state machine
+/// and those in which losses are counted.
+#[derive(Debug, Default)]
+pub(super) struct Rounds {
+    next: u64,
+    loss_next: u64,
+    pub count: u64,
+    /// This acknowledgement begins one.
+    pub start: bool,
+    pub loss_start: bool,
+    pub is_loss_in_round: bool,
+    /// Acknowledgements that told of losses in this round.
+    pub losses: u32,
+}
+
+/// The model.
+#[derive(Debug)]
+pub(super) struct Model {
+    /// Bytes delivered.
+    delivered: u64,
+    /// The sample of this acknowledgement.
+    pub sample: Option<RateSample>,
+    pub rounds: Rounds,
+    pub full: FullPipe,
+    aggregation: Aggregation,
+    min_rtt: MinRtt,
+    /// Highest rates, bytes/s, of this cycle of probing and the one before.
+    max_bw: [u64; 2],
+    bw_latest: u64,
+    inflight_latest: u64,
+    pub bw_shortterm: u64,
+    pub inflight_shortterm: u64,
+    pub inflight_longterm: u64,
+}
+
+impl Model {
+    pub fn new() -> Self {
+        Model {
+            delivered: 0,
+            sample: None,
+            rounds: Rounds::default(),
+            full: FullPipe::default(),
+            aggregation: Aggregation::default(),
+            min_rtt: MinRtt::default(),
+            max_bw: [0; 2],
+            bw_latest: 0,
+            inflight_latest: 0,
+            bw_shortterm: UNBOUNDED,
+            inflight_shortterm: UNBOUNDED,
+            inflight_longterm: UNBOUNDED,
+        }
+    }
+
+    pub fn delivered(&self) -> u64 {
+        self.delivered
+    }
+
+    pub fn max_bw(&self) -> u64 {
+        self.max_bw[0].max(self.max_bw[1])
+    }
+
+    /// Bytes/s.
+    pub fn bw(&self) -> u64 {
+        self.max_bw().min(self.bw_shortterm)
+    }
+
+    /// `percent` of what the path holds, bytes; `None` before the first round trip.
+    pub fn held(&self, percent: u64) -> Option<u64> {
+        let rtt = self.min_rtt.rtt;
+        (!rtt.is_zero()).then(|| share(carried(self.bw(), rtt), percent))
+    }
+
+    pub fn extra_acked(&self) -> u64 {
+        self.aggregation.most()
+    }
+
+    /// Bytes delivered in the last round trip, at most.
+    pub fn inflight_latest(&self) -> u64 {
+        self.inflight_latest
+    }
+
+    /// Takes an acknowledgement in, with a window of `cwnd`; `probing` where what it tells of losses is
+    /// of the flow's own making, and leaves the short-term model alone.
+    pub fn on_ack(&mut self, ack: &AckSample<'_>, cwnd: u64, probing: bool) {
+        self.delivered += ack.delivered;
+        self.sample = ack.rate;
+        self.rounds.start = false;
+        self.rounds.loss_start = false;
+        if let Some(sample) = ack.rate {
+            self.on_sample(sample);
+        }
+        if self.rounds.loss_start {
+            if self.rounds.is_loss_in_round && !probing {
+                self.adapt_to_loss(cwnd);
+            }
+            self.rounds.is_loss_in_round = false;
+        }
+        let rounds = match self.full.reached {
+            true => EXTRA_ACKED_ROUNDS,
+            false => 1,
+        };
+        let bw = self.bw();
+        self.aggregation
+            .on_ack(ack, bw, cwnd, self.rounds.count, rounds);
+        if let Some(sample) = ack.rate
+            && self.rounds.start
+            && !sample.flight.app_limited
+        {
+            self.full.on_round(sample.rate());
+        }
+    }
+
+    /// `UpdateLatestDeliverySignals` and `UpdateMaxBw`.
+    fn on_sample(&mut self, sample: RateSample) {
+        let rate = sample.rate();
+        let prior = self.delivered.saturating_sub(sample.delivered);
+        self.bw_latest = self.bw_latest.max(rate);
+        self.inflight_latest = self.inflight_latest.max(sample.delivered);
+        if prior >= self.rounds.loss_next {
+            self.rounds.loss_next = self.delivered;
+            self.rounds.loss_start = true;
+        }
+        if prior >= self.rounds.next {
+            self.start_round();
+            self.rounds.count += 1;
+            self.rounds.start = true;
+        }
+        if !sample.flight.app_limited || rate >= self.max_bw() {
+            self.max_bw[0] = self.max_bw[0].max(rate);
+        }
+    }
+
+    /// `AdaptLowerBoundsFromCongestion`.
+    fn adapt_to_loss(&mut self, cwnd: u64) {
+        if self.bw_shortterm == UNBOUNDED {
+            self.bw_shortterm = self.max_bw();
+        }
+        if self.inflight_shortterm == UNBOUNDED {
+            self.inflight_shortterm = cwnd;
+        }
+        self.bw_shortterm = self.bw_latest.max(share(self.bw_shortterm, BETA));
+        let in_flight = share(self.inflight_shortterm, BETA);
+        self.inflight_shortterm = self.inflight_latest.max(in_flight);
+    }
+
+    /// The end of an acknowledgement: `UpdateMinRTT` has its place behind the state machine, and so
+    /// has `AdvanceLatestDeliverySignals`.
+    pub fn advance(&mut self) {
+        if let (Some(sample), true) = (self.sample, self.rounds.loss_start) {
+            self.bw_latest = sample.rate();
+            self.inflight_latest = sample.delivered;
+        }
+        if self.rounds.loss_start {
+            self.rounds.losses = 0;
+        }
+    }
+
+    /// Takes in the round trip. True where it is time to probe for a lower one.
+    pub fn on_rtt(&mut self, ack: &AckSample<'_>) -> bool {
+        self.min_rtt.on_ack(ack.now, ack.rtt);
+        self.min_rtt.expired
+    }
+
+    /// The round trip was probed.
+    pub fn note_probed(&mut self, now: Instant) {
+        self.min_rtt.probed_at = now;
+    }
+
+    /// A loss; true for the first in a round trip.
+    pub fn note_loss(&mut self) -> bool {
+        let first = !self.rounds.is_loss_in_round;
+        if first {
+            self.rounds.loss_next = self.delivered;
+        }
+        self.rounds.is_loss_in_round = true;
+        self.rounds.losses += 1;
+        first
+    }
+
+    /// A round begins here (`StartRound`).
+    pub fn start_round(&mut self) {
+        self.rounds.next = self.delivered;
+    }
+
+    /// A cycle of probing is over (`AdvanceMaxBwFilter`).
+    pub fn advance_max_bw(&mut self) {
+        self.max_bw = [0, self.max_bw[0]];
+    }
+
+    /// `ResetCongestionSignals`.
+    pub fn forget_signals(&mut self) {
+        self.rounds.is_loss_in_round = false;
+        self.bw_latest = 0;
+        self.inflight_latest = 0;
+    }
+
+    /// `ResetShortTermModel`.
+    pub fn forget_shortterm(&mut self) {
+        self.bw_shortterm = UNBOUNDED;
+        self.inflight_shortterm = UNBOUNDED;
+    }
+
+    /// What was delivered before a pause is no aggregation.
+    pub fn restart(&mut self, now: Instant) {
+        self.aggregation.restart(now);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cc::Flight;
+
+    fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    /// An acknowledgement of 10,000 bytes a round trip of 100 ms, with a sample of its own round.
+    fn ack<'a>(at: u64, rate: u64, app_limited: bool) -> AckSample<'a> {
+        AckSample {
+            now: Instant::from_millis(at),
+            delivered: rate / 10,
+            rtt: Some(ms(100)),
+            rate: Some(RateSample {
+                delivered: rate / 10,
+                interval: ms(100),
+                flight: Flight {
+                    app_limited,
+                    ..Flight::default()
+                },
+            }),
+            ..AckSample::default()
+        }
+    }
+
+    fn take(model: &mut Model, ack: &AckSample<'_>, probing: bool) {
+        model.on_ack(ack, 20_000, probing);
+        model.on_rtt(ack);
+        model.advance();
+    }
+
+    #[test]
+    fn the_highest_rate_of_two_cycles_counts() {
+        let mut model = Model::new();
+        take(&mut model, &ack(100, 100_000, false), true);
+        assert_eq!((model.bw(), model.held(200)), (100_000, Some(20_000)));
+        take(&mut model, &ack(200, 50_000, false), true);
+        assert_eq!(model.bw(), 100_000);
+        // What the application held back counts where it is more.
+        take(&mut model, &ack(300, 110_000, true), true);
+        assert_eq!(model.bw(), 110_000);
+        model.advance_max_bw();
+        take(&mut model, &ack(400, 60_000, true), true);
+        take(&mut model, &ack(500, 80_000, false), true);
+        assert_eq!(model.bw(), 110_000);
+        model.advance_max_bw();
+        assert_eq!(model.bw(), 80_000);
+    }
+
+    /// Section 5.3.1.2: three rounds without growth by a quarter.
+    #[test]
+    fn a_pipe_is_full_when_rates_grow_no_longer() {
+        let mut full = FullPipe::default();
+        for rate in [100, 200, 250, 312, 312] {
+            full.on_round(rate);
+        }
+        assert!(!full.now);
+        full.on_round(389);
+        full.on_round(300);
+        assert!(full.now && full.reached);
+        full.restart(300);
+        assert!(!full.now && full.reached);
+        full.on_round(375);
+        assert_eq!(full.bw, 375);
+    }
+
+    /// Section 5.5.10.3: to what was delivered lately, but by three tenths a round at most.
+    #[test]
+    fn losses_lower_the_short_term_model_once_a_round() {
+        let mut model = Model::new();
+        take(&mut model, &ack(100, 100_000, false), false);
+        assert!(model.note_loss());
+        assert!(!model.note_loss());
+        take(&mut model, &ack(200, 90_000, false), false);
+        assert_eq!(model.bw(), 100_000);
+        assert_eq!(model.inflight_shortterm, 14_000);
+        model.note_loss();
+        take(&mut model, &ack(300, 10_000, false), false);
+        take(&mut model, &ack(400, 10_000, false), false);
+        assert_eq!(model.bw(), 90_000);
+        model.note_loss();
+        take(&mut model, &ack(500, 10_000, false), false);
+        assert_eq!(model.bw(), 63_000);
+        model.forget_shortterm();
+        assert_eq!(model.bw(), 100_000);
+        // While it probes the flow makes the losses itself.
+        model.note_loss();
+        take(&mut model, &ack(600, 10_000, false), true);
+        assert_eq!(model.bw(), 100_000);
+    }
+
+    #[test]
+    fn the_lowest_round_trip_is_sought_anew_after_five_seconds() {
+        let mut model = Model::new();
+        let at = |at, rtt| AckSample {
+            now: Instant::from_millis(at),
+            rtt: Some(ms(rtt)),
+            ..AckSample::default()
+        };
+        assert!(!model.on_rtt(&at(100, 40)));
+        assert!(!model.on_rtt(&at(5_100, 60)));
+        assert!(model.on_rtt(&at(5_101, 60)));
+        assert_eq!(model.min_rtt.rtt, ms(40));
+        assert!(!model.on_rtt(&at(5_200, 60)));
+        // What was found before is forgotten after ten.
+        assert!(!model.on_rtt(&at(10_100, 50)));
+        assert_eq!(model.min_rtt.rtt, ms(40));
+        model.on_rtt(&at(10_101, 70));
+        assert_eq!(model.min_rtt.rtt, ms(50));
+    }
+
+    #[test]
+    fn acknowledgements_in_heaps_are_extra() {
+        let mut model = Model::new();
+        take(&mut model, &ack(100, 100_000, false), false);
+        model.full.reached = true;
+        for n in 1..10 {
+            // 5,000 bytes at once where 100 kB/s carry as much in 50 ms.
+            let heap = AckSample {
+                now: Instant::from_millis(100 + 50 * n),
+                delivered: 5_000,
+                ..AckSample::default()
+            };
+            model.on_ack(&heap, 20_000, false);
+        }
+        assert_eq!(model.extra_acked(), 10_000);
+    }
+
+    /// Section 5.5.10.2: with 1,000 of 50,000 bytes lost before, nothing of the last record fits.
+    #[test]
+    fn the_bound_is_where_losses_passed_two_percent() {
+        assert!(!is_too_much(1_000, 50_000));
+        assert!(is_too_much(1_001, 50_000));
+        assert_eq!(in_flight_at_loss(60_000, 11_000, 10_000), 50_000);
+        assert_eq!(in_flight_at_loss(60_000, 10_000, 10_000), 51_020);
+        assert_eq!(in_flight_at_loss(10_000, 90_000, 20_000), 0);
+    }
+}

@@ -1,0 +1,185 @@
+//! The same networks in the simulator, out of plain data.
+
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use braid_links::{QueueLimit, Rate, Settings};
+use braid_sim::aggregation::{
+    Aggregation, AggregationConfig, Load, content_addr, link_addr, server_addr, user_addr,
+};
+use braid_sim::tap::What;
+use braid_sim::transfer::PathSettings;
+use braid_sim::{LinkId, Packet, Tap};
+use braid_testbed::Captured;
+use braid_wire::{Instant, Rng};
+
+use super::handshakes::{Captures, Ends};
+use crate::arm::{Error, run_error};
+use crate::experiments::session::Session;
+
+/// A link: Mb/s, and ms of its round trip.
+pub type Link = (f64, f64);
+
+/// The first user of a box waits for a connection, and the next ones need not.
+const SMALL: u64 = 20_000;
+/// How long the box has to join and sign in what is to wait.
+const WARM: Duration = Duration::from_secs(2);
+/// A download may take so long, and is looked at so often.
+const LONGEST: Duration = Duration::from_secs(600);
+const LOOK: Duration = Duration::from_millis(250);
+/// Where browsing users open a connection.
+const BROWSE: Duration = Duration::from_millis(200);
+/// Stream of the time before a download, apart from those of a world's components.
+const PAUSE_STREAM: u64 = 1 << 44;
+
+/// Says what is different from real links.
+pub fn parameters(session: &mut Session<'_>) {
+    session.parameter(
+        "the simulator leaves out",
+        "curl, nginx, the kernel's sockets and routing, and the processor's time: user and content \
+         host are engines with plain TCP beside the cores of box and server",
+    );
+    session.parameter("congestion control", "cubic");
+    session.parameter("strategy", "adaptive");
+}
+
+/// With a queue of one bandwidth-delay product.
+pub fn path((mbit, rtt_ms): Link) -> PathSettings {
+    PathSettings::both(Settings {
+        rate: Rate::bits_per_second((mbit * 1e6) as u64),
+        delay: Duration::from_secs_f64(rtt_ms / 2e3),
+        queue: QueueLimit::Bytes((mbit * 1e6 / 8.0 * rtt_ms / 1e3) as u64),
+        ..Settings::default()
+    })
+}
+
+/// A user, a box with these links, a server, and a content host.
+pub fn joined(links: &[Link]) -> Result<AggregationConfig, Error> {
+    let links = links.iter().copied().map(path).collect();
+    AggregationConfig::new(links).map_err(run_error)
+}
+
+/// A user whose box only forwards, over one link; and between user and box there may be another.
+pub fn plain(link: Link, near: Option<Link>) -> Result<AggregationConfig, Error> {
+    let mut config = joined(&[link])?;
+    let content = content_addr(0).to_string() + "/32";
+    config.boxed.bypass = vec![content.parse().map_err(run_error)?];
+    if let Some(near) = near {
+        config.users = vec![path(near)];
+    }
+    Ok(config)
+}
+
+/// The network, in which a connection waits for the user.
+pub fn start(seed: u64, config: &AggregationConfig) -> Result<Aggregation, Error> {
+    let mut net = started(seed, config)?;
+    download(&mut net, SMALL, |_, _, _| ())?;
+    let pause = Rng::for_component(seed, PAUSE_STREAM).unit();
+    net.run_for(WARM.mul_f64(1.0 + 0.1 * pause));
+    Ok(net)
+}
+
+/// The network, in which nobody has used the box yet.
+pub fn started(seed: u64, config: &AggregationConfig) -> Result<Aggregation, Error> {
+    let mut net = Aggregation::new(seed, config).map_err(run_error)?;
+    match net.settle() {
+        true => Ok(net),
+        false => Err(Error::Run("the box found no server".to_owned())),
+    }
+}
+
+/// Seconds that the user takes for `bytes`; `look` is told now and then how many there are.
+pub fn download(
+    net: &mut Aggregation,
+    bytes: u64,
+    mut look: impl FnMut(&Aggregation, Duration, u64),
+) -> Result<f64, Error> {
+    let id = net.open(0, 0, Load::Down(bytes)).map_err(run_error)?;
+    let begun = net.world.now();
+    loop {
+        let passed = net.world.now().saturating_since(begun);
+        look(net, passed, net.at_user(id).received);
+        if net.run(LOOK, |net| net.duration(id).is_some()) {
+            let here = net.at_user(id).received;
+            let took = net.duration(id).filter(|_| here == bytes);
+            let took = took.ok_or_else(|| run_error(format_args!("{here} of {bytes} bytes came")));
+            return took.map(|took| took.as_secs_f64());
+        }
+        if passed > LONGEST || net.at_user(id).closed.is_some() {
+            return Err(Error::Run("a download does not end".to_owned()));
+        }
+    }
+}
+
+/// Lets users open connections for `time`.
+pub fn browse(net: &mut Aggregation, time: Duration) -> Result<(), Error> {
+    for _ in 0..time.as_millis() / BROWSE.as_millis() {
+        net.open(0, 0, Load::Down(SMALL)).map_err(run_error)?;
+        net.run_for(BROWSE);
+    }
+    Ok(())
+}
+
+/// What passes a node.
+#[derive(Debug)]
+struct Passing {
+    /// The links by which it leaves.
+    leaves: Vec<LinkId>,
+    packets: Vec<Captured>,
+}
+
+impl Tap for Passing {
+    fn on_packet(&mut self, at: Instant, link: LinkId, what: What, packet: &Packet) {
+        let passes = match what {
+            What::Sent => self.leaves.contains(&link),
+            What::Delivered { .. } => !self.leaves.contains(&link),
+            What::Duplicated | What::Dropped { .. } => false,
+        };
+        if passes {
+            self.packets.push(Captured {
+                at: SystemTime::UNIX_EPOCH + at.saturating_since(Instant::ZERO),
+                bytes: packet.bytes.clone(),
+            });
+        }
+    }
+}
+
+/// Packets of box and server while a user downloads `bytes`: the first user, and a later one.
+pub fn establish(seed: u64, links: &[Link], bytes: u64) -> Result<[Captures; 2], Error> {
+    let mut net = started(seed, &joined(links)?)?;
+    net.world.use_checksums();
+    let nodes = [("box", net.boxed), ("server", net.servers[0])];
+    let taps = nodes.map(|(_, node)| {
+        let interfaces = net.world.interfaces(node);
+        let tap = Arc::new(Mutex::new(Passing {
+            leaves: interfaces.iter().map(|(out, _)| *out).collect(),
+            packets: Vec::new(),
+        }));
+        for link in interfaces.iter().flat_map(|(out, back)| [out, back]) {
+            net.world.tap(*link, Box::new(tap.clone()));
+        }
+        tap
+    });
+    let mut captured = || {
+        download(&mut net, bytes, |_, _, _| ())?;
+        net.run_for(WARM);
+        let taken = [0, 1].map(|n| {
+            let mut tap = taps[n].lock().unwrap_or_else(PoisonError::into_inner);
+            (nodes[n].0, std::mem::take(&mut tap.packets))
+        });
+        Ok::<_, Error>(taken)
+    };
+    Ok([captured()?, captured()?])
+}
+
+/// Addresses of the hosts.
+pub fn ends(links: usize) -> Ends {
+    let one = |addr| vec![IpAddr::V4(addr)];
+    Ends {
+        user: one(user_addr(0)),
+        boxed: (0..links).map(|n| link_addr(n).into()).collect(),
+        server: one(server_addr(0)),
+        content: one(content_addr(0)),
+    }
+}
