@@ -88,7 +88,7 @@ fn write(demands: &[Demand], cited: &BTreeMap<&str, Cited>) -> String {
     let mut page = format!(
         "# Conformance\n\nWritten by `make conformance` from [conformance.toml](conformance.toml) and the \
          citations in the sources. It has\n\
-         RFC 8684 section 3 and the main demands of the others. The level `-` is what an RFC lays down without one of its\n\
+         most demands of RFC 8684 section 3 and the main ones of the others. The level `-` is what an RFC lays down without one of its\n\
          key words.\n\n{} demands: {tested} met and tested, {untested} met without a \
          test that cites them, {} not met.\n\n| id | level | demand | code | test |\n\
          | --- | --- | --- | --- | --- |\n",
