@@ -2,7 +2,7 @@
 CARGO ?= cargo
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint deny bench results fuzz man install-deps
+.PHONY: help demo test lint deny bench results conformance fuzz man install-deps
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -34,6 +34,9 @@ bench: install-deps ## speed against the kernel's MPTCP; takes minutes, wants an
 
 results: ## run the simulator's experiments and write docs/results.md (see CONTRIBUTING.md)
 	@scripts/results.sh $(RESULTS_ARGS)
+
+conformance: ## write docs/conformance.md from docs/conformance.toml and the sources
+	BRAID_WRITE=1 $(CARGO) test --quiet -p braid --test tidy conformance
 
 fuzz: ## fuzz the packet parsers and the engine for FUZZ_SECONDS each (default 60)
 	@scripts/fuzz.sh

@@ -256,6 +256,7 @@ impl DssMapping {
 /// field of DSS, or of MP_CAPABLE with data, holds. `len` is the length as carried, with DATA_FIN.
 ///
 /// A received mapping is sound if this is equal to its checksum.
+// Conforms: 8684-3.3.1-8
 pub fn dss_checksum(dsn: Dsn64, subflow_seq: u32, len: u16, data: Sum) -> u16 {
     let words = [
         (dsn.0 >> 48) as u16,

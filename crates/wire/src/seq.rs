@@ -55,6 +55,7 @@ impl Dsn64 {
     }
 
     /// The full number whose low 32 bits are `low`, nearest to `self` (RFC 8684 section 3.3.1).
+    // Conforms: 8684-3.3.1-5
     pub const fn expand(self, low: u32) -> Dsn64 {
         let delta = low.wrapping_sub(self.0 as u32) as i32;
         Dsn64(self.0.wrapping_add(delta as i64 as u64))
@@ -105,6 +106,7 @@ mod tests {
         );
     }
 
+    // Conforms: 8684-3.3.1-5
     #[test]
     fn dsn_is_modular_and_expands_to_the_nearest() {
         assert_eq!(Dsn64(u64::MAX).add(2), Dsn64(1));

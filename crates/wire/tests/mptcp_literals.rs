@@ -129,6 +129,7 @@ fn capable_of_other_versions() {
 }
 
 /// Section 3.2, figures 5 to 7.
+// Conforms: 8684-3.2-14
 #[test]
 fn join() {
     both_ways(
@@ -167,6 +168,7 @@ fn mapping(dsn: WireDsn, checksum: Option<u16>) -> Option<DssMapping> {
 }
 
 /// Section 3.3, figure 9: both widths of both fields, with and without checksum.
+// Conforms: 8684-3.3-1
 #[test]
 fn dss() {
     let four = WireDsn::Four(0x0506_0708);
@@ -298,6 +300,7 @@ fn remove_addr() {
 }
 
 /// Sections 3.3.8, 3.7, 3.5 and 3.6. The first MP_TCPRST is that of Linux 6.18 after a bad HMAC.
+// Conforms: 8684-3.6-1
 #[test]
 fn prio_fail_fastclose_tcprst() {
     both_ways("1e0350", MptcpOption::Prio { backup: false });
@@ -330,6 +333,7 @@ fn prio_fail_fastclose_tcprst() {
     );
 }
 
+// Conforms: 8684-3.6-3
 #[test]
 fn reset_reasons_are_their_codes() {
     for code in 0..=255 {
@@ -350,6 +354,7 @@ fn what_is_no_mptcp_option_of_rfc_8684() {
 
 /// Section 3.3.1: DSN, subflow sequence number, length and two zero bytes, then the data. The
 /// expected value is the sum done by hand.
+// Conforms: 8684-3.3.1-8
 #[test]
 fn dss_checksum_covers_its_pseudo_header() {
     let words = [

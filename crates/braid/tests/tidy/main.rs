@@ -5,6 +5,7 @@
 //! (or on the line itself, for the line rules) lifts it.
 
 mod circles;
+mod conformance;
 mod imports;
 mod source;
 
@@ -79,4 +80,27 @@ fn source_keeps_the_rules() {
         .flat_map(|(name, text)| source::check(name, text))
         .collect();
     report(&complaints);
+}
+
+/// `BRAID_WRITE=1` (`make conformance`) writes the page instead of comparing it.
+#[test]
+fn the_conformance_page_is_as_the_sources_say() {
+    let docs = root().join("docs");
+    let demands = fs::read_to_string(docs.join("conformance.toml")).expect("the list of demands");
+    let is_own = |(name, _): &(String, String)| name.contains("/tidy/");
+    let files: Vec<_> = rust_files().into_iter().filter(|f| !is_own(f)).collect();
+    let page = match conformance::page(&demands, &files) {
+        Ok(page) => page,
+        Err(complaints) => return report(&complaints),
+    };
+    let file = docs.join("conformance.md");
+    if std::env::var_os("BRAID_WRITE").is_some() {
+        fs::write(file, page).expect("docs is writable");
+    } else {
+        let found = fs::read_to_string(file).unwrap_or_default();
+        assert!(
+            found == page,
+            "docs/conformance.md is stale: make conformance"
+        );
+    }
 }

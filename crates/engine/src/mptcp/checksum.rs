@@ -48,6 +48,7 @@ impl Connection {
 
     /// Whether a mapping of the peer's has a checksum if and only if it needs one; if it carries
     /// nothing but DATA_FIN, whether that is right too.
+    // Conforms: 8684-3.3-3, 8684-3.3.3-2
     pub(super) fn is_checkable(&self, map: &Mapping) -> bool {
         !self.uses_checksums()
             || map.checksum.is_some() && (map.len > 0 || self.is_sound(map, Sum::default()))
@@ -67,6 +68,7 @@ impl Connection {
     }
 
     /// Hands on what subflow `i` holds and is whole and sound.
+    // Conforms: 8684-3.7-8
     pub(super) fn pass_checked_on(&mut self, ctx: &mut Ctx<'_>, i: usize) {
         let before = self.rcv.buf.rcv_nxt();
         while let Some((data, len)) = self.next_sound(ctx, i) {
@@ -81,6 +83,7 @@ impl Connection {
 
     /// Where in the stream the next bytes that subflow `i` may hand on belong, and how many there
     /// are.
+    // Conforms: 8684-3.3.1-9
     fn next_sound(&mut self, ctx: &mut Ctx<'_>, i: usize) -> Option<(u64, usize)> {
         let rcv = &self.subflows[i].rcv;
         let held = rcv.held.as_ref()?;
@@ -131,6 +134,7 @@ impl Connection {
     /// The mapping of byte `data` arrived changed on subflow `i` (RFC 8684 section 3.7). If that is
     /// all the connection has, and its bytes are those of the stream in order, both go on as regular
     /// TCP, which would not have noticed. Otherwise the subflow ends and the others carry its data.
+    // Conforms: 8684-3.7-7, 8684-3.7-9
     fn on_bad_checksum(&mut self, ctx: &mut Ctx<'_>, i: usize, data: u64) {
         let Some(dsn) = self.mptcp().map(|m| m.remote.idsn.add(1).add(data)) else {
             return;

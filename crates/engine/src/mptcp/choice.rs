@@ -80,6 +80,7 @@ impl Connection {
     /// Whether new data may go out at all. The opener's first mapping repeats the keys and stays
     /// alone until a DATA_ACK shows that the peer has them: a plain DSS before that would make a
     /// Linux listener fall back (RFC 8684 section 3.1).
+    // Conforms: 8684-3.1-15
     fn may_send_new(&mut self) -> bool {
         if self.snd.unsent() == 0 {
             return false;
@@ -97,6 +98,7 @@ impl Connection {
 
     /// Whether new data waits for the peer's window. A rest that takes no segment is left alone while
     /// an acknowledgement is to come (RFC 9293 section 3.8.6.2.1).
+    // Conforms: 9293-3.8.6.2.1-1
     fn is_window_used_up(&self) -> bool {
         let window = self.snd.peer_window();
         let carriers = self.subflows.iter().filter(|s| s.can_carry());
@@ -151,6 +153,7 @@ impl Connection {
     }
 
     /// Sends up to `most` bytes that were never sent before.
+    // Conforms: 9293-3.8.6.2.1-1
     fn send_new(&mut self, ctx: &mut Ctx<'_>, i: usize, most: u64) -> Option<Outgoing> {
         let subflow = &self.subflows[i];
         let mss = u64::from(subflow.snd.mss());

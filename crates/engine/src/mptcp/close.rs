@@ -25,6 +25,7 @@ impl Connection {
 
     /// The subflow's FIN, once everything before it is here. With regular TCP the end of the subflow
     /// is the end of the stream.
+    // Conforms: 8684-3.3.3-8
     pub(super) fn on_subflow_fin(&mut self, ctx: &mut Ctx<'_>, i: usize) {
         if self.subflows[i].rcv.take_fin() && matches!(self.mode, Mode::Tcp) {
             self.rcv.fin = Some(self.rcv.buf.rcv_nxt());
@@ -75,6 +76,7 @@ impl Connection {
     }
 
     /// Ends subflows that have nothing left to do. Returns whether there were any.
+    // Conforms: 8684-3.3.3-5, 8684-3.3.3-6, 9293-3.6.1-2
     fn close_subflows(&mut self) -> bool {
         let plain_fin = matches!(self.mode, Mode::Tcp)
             && self.snd.fin == SendFin::Queued

@@ -73,6 +73,7 @@ pub(crate) struct Ctx<'a> {
 
 impl Ctx<'_> {
     /// Keys whose token is not in use here (RFC 8684 section 3.1).
+    // Conforms: 8684-3.1-9, 8684-3.1-10
     pub fn fresh_keys(&mut self) -> Keys {
         loop {
             let keys = Keys::generate(self.rng);
@@ -204,6 +205,7 @@ pub(crate) struct RecvSide {
 impl RecvSide {
     /// Stores `data`, whose first byte is byte `at` of the stream; returns how many bytes at its end lie
     /// beyond the window.
+    // Conforms: 8684-3.3.1-11
     pub fn insert(&mut self, at: u64, data: &[u8], pool: &mut Pool) -> Result<usize, InsertError> {
         let done = self.buf.insert(at, data, pool)?;
         self.duplicate += (data.len() - done.refused) as u64 - done.new_bytes;
@@ -538,6 +540,7 @@ impl Connection {
 
     /// Sets how much may be received: what the reader takes, at most an eighth of the memory left,
     /// so that many stalled readers share what there is and none holds it all.
+    // Conforms: 8684-3.3.4-1, 9293-3.8.6-1
     pub fn size_window(&mut self, ctx: &Ctx<'_>) {
         let free = ctx.pool.unreserved() * BLOCK_SIZE;
         let most = (free / 8).min(ctx.config.recv_buffer) as u64;
@@ -557,6 +560,7 @@ impl Connection {
     }
 
     /// After a read: tells the peer if the window grew by a good part (RFC 9293 section 3.8.6.2.2).
+    // Conforms: 9293-3.8.6.2.2-1
     fn update_window(&mut self, ctx: &mut Ctx<'_>) {
         // A peer that has sent everything has no use for it, and may have forgotten the connection:
         // then it would answer by RST.
@@ -604,6 +608,7 @@ impl Connection {
     /// held for long: past a bound the subflow that needs most is reset, and opened again as after
     /// any failure (RFC 8684 section 3.6); where memory is used up, one that timed out at once.
     /// Returns whether one is reset.
+    // Conforms: 8684-3.3.2-2
     pub fn bound_repeats(&mut self, ctx: &mut Ctx<'_>) -> bool {
         if self.snd.buf.kept() == 0 {
             return false;
@@ -634,6 +639,7 @@ impl Connection {
     }
 
     /// Ends the connection for its user; subflows are reset where the peer still knows them.
+    // Conforms: 8684-3.5-4
     pub fn fail(&mut self, ctx: &mut Ctx<'_>, reason: CloseReason) {
         if self.is_ended() {
             return;
@@ -711,6 +717,7 @@ impl Connection {
 
 /// What subflows may have to repeat of the data below `una`, which the peer has: their sequence
 /// numbers cannot be skipped, and a mapping names the original bytes (RFC 8684 section 3.3.6).
+// Conforms: 8684-3.3.2-1
 pub(super) fn repeats(subflows: &[Subflow], una: u64) -> RangeSet {
     let mut needed = RangeSet::new();
     for subflow in subflows.iter().filter(|s| s.is_established()) {

@@ -38,6 +38,7 @@ impl Mptcp {
     }
 }
 
+// Conforms: 8684-3.3.1-4
 fn offset_of(idsn: Dsn64, dsn: WireDsn, near: u64) -> Option<u64> {
     let expected = idsn.add(1).add(near);
     let dsn = match dsn {
@@ -75,6 +76,7 @@ impl Mptcp {
 
 impl Connection {
     /// The DATA_ACK value as an offset: DATA_FIN counts as one.
+    // Conforms: 8684-3.3.3-3
     fn data_ack_offset(&self) -> u64 {
         self.rcv.buf.rcv_nxt() + u64::from(self.rcv.complete())
     }
@@ -95,6 +97,7 @@ impl Connection {
     }
 
     /// Switches to 8-byte DSNs for good once the connection is fast enough to owe them.
+    // Conforms: 8684-3.3.1-7
     pub fn widen_dsn(&mut self) {
         let rate = self
             .subflows
@@ -159,6 +162,7 @@ mod tests {
         assert_eq!(m.ack_offset(WireDsn::Eight(m.local.idsn.0), 0), None);
     }
 
+    // Conforms: 8684-3.3.1-4
     #[test]
     fn four_bytes_expand_near_what_is_expected() {
         let m = mptcp();

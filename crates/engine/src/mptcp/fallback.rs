@@ -14,6 +14,7 @@ const MAX_FAILS: u32 = 8;
 
 impl Connection {
     /// Reports that MPTCP is not in use, and goes on with regular TCP.
+    // Conforms: 8684-3.7-15
     pub fn fall_back(&mut self, ctx: &mut Ctx<'_>, cause: FallbackCause) {
         if let Mode::Mptcp(m) = &self.mode {
             ctx.demux.tokens.remove(&m.local.token);
@@ -46,6 +47,7 @@ impl Connection {
 
     /// The infinite mapping for a segment of subflow `i` whose byte `sub` is byte `data` of the
     /// stream, as long as it is to be told.
+    // Conforms: 8684-3.7-5
     pub(super) fn infinite_mapping(&self, i: usize, sub: u64, data: u64) -> Option<MptcpOption> {
         let farewell = self.farewell?;
         if self.subflows[i].snd.una > farewell.until {
@@ -88,6 +90,7 @@ impl Connection {
     /// MP_FAIL on an acknowledgement of subflow `i`: the peer found a wrong checksum. It is answered
     /// by MP_FAIL and the infinite mapping, or ends the subflow where that cannot be the stream
     /// (section 3.7). As an answer to ours it says that the peer knows.
+    // Conforms: 8684-3.7-10, 8684-3.7-11
     pub(super) fn on_mp_fail(&mut self, ctx: &mut Ctx<'_>, i: usize, failed: Dsn64) {
         let received = self.rcv.buf.rcv_nxt();
         let Some(mptcp) = self.mptcp() else {
@@ -147,6 +150,7 @@ impl Connection {
 
     /// The infinite mapping: the peer fell back, and byte `sub` of subflow `i` is byte `data` of its
     /// stream, and so on.
+    // Conforms: 8684-3.7-14
     pub(super) fn on_infinite_mapping(&mut self, ctx: &mut Ctx<'_>, i: usize, map: &DssMapping) {
         let near = self.subflows[i].rcv.nxt;
         let received = self.rcv.buf.rcv_nxt();
@@ -167,6 +171,7 @@ impl Connection {
 
     /// A segment with `len` bytes from `seq` on came without any MPTCP option: a middlebox took
     /// them, or the peer fell back.
+    // Conforms: 8684-3.3.1-3, 8684-3.3.2-4, 8684-3.7-2, 8684-3.7-3
     pub(super) fn on_bare_segment(&mut self, ctx: &mut Ctx<'_>, i: usize, seq: u64, len: usize) {
         let subflow = &self.subflows[i];
         if self.mptcp().is_none() {
@@ -193,6 +198,7 @@ impl Connection {
         next && rcv.mapping_at(seq).is_none()
     }
 
+    // Conforms: 8684-3.7-4, 8684-3.7-6
     fn give_up_subflow(&mut self, i: usize) {
         self.subflows[i].begin_reset(
             ResetKind::Subflow(ResetReason::MiddleboxInterference),

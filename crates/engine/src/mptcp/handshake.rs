@@ -24,6 +24,7 @@ const MAX_SYN_RTO: Duration = Duration::from_secs(8);
 
 /// Our flags: HMAC-SHA256, checksums where they are required, and whether the peer may join where it
 /// connected to.
+// Conforms: 8684-3.1-4, 8684-3.1-7
 pub(crate) const fn flags(config: &Config, checksum: bool) -> CapableFlags {
     CapableFlags {
         checksum_required: checksum,
@@ -46,6 +47,7 @@ pub(crate) fn repeat_at(now: Instant, tries: u32, rto: Duration) -> Instant {
 }
 
 /// What a peer's MP_CAPABLE on SYN or SYN/ACK makes possible.
+// Conforms: 8684-3.1-1, 8684-3.1-5, 8684-3.1-8
 pub(crate) fn usable(version: u8, flags: CapableFlags) -> bool {
     version == VERSION && flags.hmac_sha256 && !flags.extensibility
 }
@@ -158,6 +160,7 @@ impl Connection {
     }
 
     /// RST in answer to a SYN.
+    // Conforms: 9293-3.10.7.3-2
     fn on_refused(&mut self, ctx: &mut Ctx<'_>, i: usize) {
         self.subflows[i].close(SubflowCloseReason::Reset);
         let others = self.subflows.iter().any(|s| s.is_alive());
@@ -170,6 +173,7 @@ impl Connection {
         }
     }
 
+    // Conforms: 8684-3.1-3
     fn on_syn_ack(&mut self, ctx: &mut Ctx<'_>, i: usize, tcp: &tcp::Repr) {
         self.settle_on(i);
         if let Mode::Opening { local, checksum } = self.mode {
@@ -198,6 +202,7 @@ impl Connection {
 
     /// The SYN/ACK has no MP_CAPABLE. Where the SYN had none either, because others that had were not
     /// answered, the network is taken to drop them (RFC 8684 section 3.7).
+    // Conforms: 8684-3.1-12
     fn on_plain_syn_ack(&mut self, ctx: &mut Ctx<'_>, i: usize) {
         let subflow = &self.subflows[i];
         if !subflow.asks_plainly {
@@ -227,6 +232,7 @@ impl Connection {
         self.snd.wnd_end = self.snd.wnd_end.max(u64::from(window) << shift);
     }
 
+    // Conforms: 8684-3.2-6, 8684-3.2-7, 8684-3.2-10
     fn on_join_syn_ack(&mut self, ctx: &mut Ctx<'_>, i: usize, tcp: &tcp::Repr, local_nonce: u32) {
         let Mode::Mptcp(mptcp) = &self.mode else {
             self.subflows[i].close(SubflowCloseReason::Finished);
@@ -300,6 +306,7 @@ impl Connection {
 
     /// A segment for a subflow whose SYN/ACK was sent. Returns whether it completed the handshake
     /// and is to be processed further.
+    // Conforms: 8684-3.2-11
     pub(super) fn on_third_ack(&mut self, ctx: &mut Ctx<'_>, i: usize, tcp: &tcp::Repr) -> bool {
         let subflow = &mut self.subflows[i];
         if tcp.flags.contains(Flags::RST) {
@@ -364,6 +371,7 @@ impl Connection {
 
     /// The opener echoes our key, or the connection falls back. Returns whether the handshake is
     /// through.
+    // Conforms: 8684-3.1-3, 8684-3.1-14, 8684-3.1-17
     fn confirm_capable(&mut self, ctx: &mut Ctx<'_>, tcp: &tcp::Repr) -> bool {
         let Mode::Accepting { local, checksum } = self.mode else {
             return true;
@@ -399,6 +407,7 @@ impl Connection {
         }
     }
 
+    // Conforms: 8684-3.2-8, 8684-3.2-10
     fn confirm_join(
         &mut self,
         i: usize,

@@ -55,6 +55,7 @@ impl Connection {
     }
 
     /// A soft error on a running subflow: with others at hand its data goes there at once.
+    // Conforms: 9293-3.9.2.2-1
     fn on_path_unreachable(&mut self, ctx: &mut Ctx<'_>, i: usize) {
         let others = self
             .subflows

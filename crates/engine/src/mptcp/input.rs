@@ -24,6 +24,7 @@ impl Connection {
     /// the handshake is through, an ACK of something never sent comes from a connection that this
     /// side has forgotten (RFC 9293 sections 3.10.7.3 and 3.10.7.4).
     #[must_use]
+    // Conforms: 9293-3.10.7.3-1, 9293-3.10.7.4-3
     pub fn on_segment(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -80,6 +81,7 @@ impl Connection {
     }
 
     /// RFC 9293 section 3.10.7.4.
+    // Conforms: 8684-3.4.2-4, 9293-3.10.7.4-2, 7323-4.3-1, 7323-5.2-1, 7323-5.3-1
     fn on_synchronised(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -105,6 +107,7 @@ impl Connection {
                 .timestamps
                 .is_some_and(|ts| Seq32(ts.value).before(Seq32(subflow.rcv.ts_recent)));
         // RFC 5961 section 4 for SYN, RFC 7323 section 5.3 for PAWS.
+        // Conforms: 5961-4.2-1
         if tcp.flags.contains(Flags::SYN) || seq > far || (old_timestamp && !payload.is_empty()) {
             subflow.rcv.challenge(ctx.now);
             if subflow.phase == Phase::JoinAcked {
@@ -150,6 +153,7 @@ impl Connection {
     /// looked at (RFC 9293 section 3.10.7.4): a keepalive, a probe, a retransmission after a lost
     /// acknowledgement, or something forged. One that was overtaken and not acknowledged yet still
     /// counts. Returns whether it was one.
+    // Conforms: 9293-3.8.4-2, 9293-3.10.7.4-1
     fn answer_old(&mut self, ctx: &Ctx<'_>, i: usize, tcp: &tcp::Repr, range: Range<u64>) -> bool {
         let rcv = &mut self.subflows[i].rcv;
         let fin = tcp.flags.contains(Flags::FIN);
@@ -168,6 +172,7 @@ impl Connection {
     }
 
     /// The peer gave a sign of life; another one is owed if something is in flight.
+    // Conforms: 9293-3.8.6.1-4
     fn heard(&mut self, ctx: &mut Ctx<'_>, i: usize) {
         let subflow = &mut self.subflows[i];
         if subflow.snd.board.is_empty() {
@@ -180,9 +185,11 @@ impl Connection {
     }
 
     /// RST (RFC 5961 section 3), possibly with MP_FASTCLOSE or MP_TCPRST.
+    // Conforms: 8684-3.5-2, 8684-3.5-3
     fn on_reset(&mut self, ctx: &mut Ctx<'_>, i: usize, seq: u64, tcp: &tcp::Repr) {
         let subflow = &mut self.subflows[i];
         let far = subflow.rcv.nxt + ctx.config.recv_buffer as u64;
+        // Conforms: 5961-3.2-1, 5961-3.2-2, 5961-3.2-3
         if seq != subflow.rcv.nxt {
             if (subflow.rcv.nxt..far).contains(&seq) {
                 subflow.rcv.challenge(ctx.now);
@@ -335,6 +342,7 @@ impl Connection {
     }
 
     /// Regular TCP: the subflow's numbers are the connection's.
+    // Conforms: 8684-3.7-13
     pub(super) fn on_plain_ack(&mut self, ctx: &mut Ctx<'_>, i: usize) {
         let snd = &self.subflows[i].snd;
         let una = (snd.una - 1).min(self.snd.nxt);
@@ -360,6 +368,7 @@ impl Connection {
         }
     }
 
+    // Conforms: 8684-3.1-16, 8684-3.3.8-2, 8684-3.5-1, 8684-3.5-3
     fn on_options(&mut self, ctx: &mut Ctx<'_>, i: usize, tcp: &tcp::Repr, seq: u64, len: usize) {
         for option in &tcp.options.mptcp {
             match option {
@@ -410,6 +419,7 @@ impl Connection {
         }
     }
 
+    // Conforms: 8684-3.3.5-1, 8684-3.3.5-2
     fn on_dss(&mut self, ctx: &mut Ctx<'_>, i: usize, dss: &Dss, window: u16) {
         let una = self.snd.una();
         // A DATA_FIN that waits to be repeated was sent all the same.
@@ -444,6 +454,7 @@ impl Connection {
         }
     }
 
+    // Conforms: 8684-3.3.1-6
     fn on_mapping(&mut self, ctx: &mut Ctx<'_>, i: usize, mapping: &DssMapping, data_fin: bool) {
         let rcv_nxt = self.rcv.buf.rcv_nxt();
         let Some(mptcp) = self.mptcp_mut() else {
@@ -499,6 +510,7 @@ impl Connection {
         }
     }
 
+    // Conforms: 8684-3.3-4
     fn break_off(&mut self, i: usize) {
         self.subflows[i].begin_reset(
             ResetKind::Subflow(ResetReason::MptcpSpecific),
@@ -567,6 +579,7 @@ impl Connection {
     }
 
     /// Places the mapped prefix of `payload` in the receive buffer and returns its range.
+    // Conforms: 8684-3.3.1-10, 8684-3.3.4-2
     fn store(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -620,6 +633,7 @@ impl Connection {
 
 /// Whether nothing in a segment without payload but its acknowledgement and window counts. What MPTCP
 /// signals otherwise must not be taken for congestion (RFC 8684 section 3).
+// Conforms: 8684-3-1
 fn says_nothing(tcp: &tcp::Repr) -> bool {
     let signals =
         |option: &MptcpOption| !matches!(option, MptcpOption::Dss(dss) if dss.mapping.is_none());

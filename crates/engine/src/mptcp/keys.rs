@@ -25,6 +25,7 @@ impl core::fmt::Debug for Keys {
 }
 
 impl Keys {
+    // Conforms: 8684-3.1-11
     pub fn from_key(key: u64) -> Self {
         let hash: [u8; 32] = Sha256::digest(key.to_be_bytes()).into();
         let mut token = [0; 4];
@@ -53,6 +54,7 @@ fn keyed(sender: u64, receiver: u64) -> Hmac<Sha256> {
 }
 
 /// The HMAC of MP_JOIN: the message is both nonces, the sender's first.
+// Conforms: 8684-3.2-15
 pub(crate) fn join_hmac(sender: (u64, u32), receiver: (u64, u32)) -> [u8; 32] {
     let mut mac = keyed(sender.0, receiver.0);
     mac.update(&sender.1.to_be_bytes());
@@ -62,6 +64,7 @@ pub(crate) fn join_hmac(sender: (u64, u32), receiver: (u64, u32)) -> [u8; 32] {
 
 /// The HMAC of ADD_ADDR, the rightmost 64 bits: the message is id, address and port, the port 0
 /// where the option has none (RFC 8684 section 3.4.1). `keys` are the sender's and the receiver's.
+// Conforms: 8684-3.4.1-7
 pub(crate) fn announcement_hmac(keys: (u64, u64), add: &AddAddr) -> u64 {
     let mut mac = keyed(keys.0, keys.1);
     mac.update(&[add.address_id]);
@@ -94,6 +97,7 @@ pub(crate) fn hmac160(hmac: &[u8; 32]) -> [u8; 20] {
 mod tests {
     use super::*;
 
+    // Conforms: 8684-3.1-11
     #[test]
     fn token_and_idsn_are_the_ends_of_the_hash() {
         // printf '\0\0\0\0\0\0\0\1' | sha256sum
@@ -102,6 +106,7 @@ mod tests {
         assert_eq!(keys.idsn, Dsn64(0x19ec_5090_83d0_0a50));
     }
 
+    // Conforms: 8684-3.2-15
     #[test]
     fn join_hmac_depends_on_the_order() {
         let (a, b) = ((1, 2), (3, 4));

@@ -119,6 +119,7 @@ impl Connection {
     /// After the end of the connection there is no data to be repeated: the peer has it, by another
     /// subflow. Such a subflow is reset once the peer has closed it too; until then the peer may need
     /// its answers.
+    // Conforms: 8684-3.3.3-7
     fn end_unrepeated(&mut self, ctx: &mut Ctx<'_>, i: usize) -> Option<Outgoing> {
         let subflow = &mut self.subflows[i];
         if !subflow.rcv.finished() {
@@ -129,6 +130,7 @@ impl Connection {
         self.send_reset(ctx, i)
     }
 
+    // Conforms: 8684-3.2-12, 8684-3.9.3-1
     fn poll_handshake(&mut self, ctx: &mut Ctx<'_>, i: usize) -> Option<Outgoing> {
         let subflow = &mut self.subflows[i];
         if subflow.handshake_at.is_none_or(|at| at > ctx.now) {
@@ -214,6 +216,7 @@ impl Connection {
         Some(self.emit(ctx, i, seq, Flags::RST | Flags::ACK, options, Body::None))
     }
 
+    // Conforms: 8684-3.3.6-1
     fn poll_retransmit(&mut self, ctx: &mut Ctx<'_>, i: usize) -> Option<Outgoing> {
         let subflow = &mut self.subflows[i];
         let snd = &mut subflow.snd;
@@ -230,6 +233,7 @@ impl Connection {
     }
 
     /// DATA_FIN by itself, where no data segment could carry it (RFC 8684 section 3.3.3).
+    // Conforms: 8684-3.3.3-2
     fn poll_data_fin(&mut self, ctx: &mut Ctx<'_>) -> Option<Outgoing> {
         let due = self.snd.fin == SendFin::Queued && self.snd.unsent() == 0;
         let confirmed = self.mptcp()?.confirmed;
@@ -271,6 +275,7 @@ impl Connection {
         usable.get(turn.checked_rem(among)?).copied()
     }
 
+    // Conforms: 8684-3.3.3-4
     fn note_data_fin(&mut self, now: Instant, i: usize) {
         self.snd.fin = SendFin::Sent;
         let rto = self.subflows[i].snd.rtt.rto() * (1 << self.live.fin_tries.min(5));
@@ -395,6 +400,7 @@ impl Connection {
     }
 
     /// Sends a record of the scoreboard, new or again, under its original mapping.
+    // Conforms: 8684-3.1-15, 8684-3.3.1-1, 8684-3.7-1
     fn send_record(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -520,6 +526,7 @@ impl Connection {
     }
 
     /// The window field: what may still come beyond the DATA_ACK, scaled except on a SYN.
+    // Conforms: 7323-2.2-2
     fn window_field(&mut self, i: usize, flags: Flags) -> u16 {
         let window = self.rcv.buf.max_offset() - self.rcv.buf.rcv_nxt();
         let shift = match flags.contains(Flags::SYN) {

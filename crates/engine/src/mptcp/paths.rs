@@ -257,6 +257,7 @@ impl Connection {
     }
 
     /// The path is not to be used any more, though it works.
+    // Conforms: 8684-3.4.2-8
     pub fn leave_path(&mut self, ctx: &Ctx<'_>, path: PathId) {
         // Before it is confirmed the connection hangs on this subflow.
         if !self.mptcp().is_some_and(|m| m.confirmed) {

@@ -83,6 +83,7 @@ impl Signals {
     }
 
     /// The peer was heard on a subflow.
+    // Conforms: 8684-3.4.2-2
     pub fn on_heard(&mut self, subflow: SubflowId) {
         if !self.0.is_empty() {
             self.cancel(|s| *s == Signal::Doubt(subflow));
@@ -91,6 +92,7 @@ impl Signals {
 
     /// The one that is due, counted as said, and how often it had been said before: as often as may
     /// be, and it is not said any more. `pause` is how long the first repetition waits.
+    // Conforms: 8684-3.4.1-4
     pub fn take_due(&mut self, now: Instant, pause: Duration) -> Option<(Signal, u8)> {
         let at = self.0.iter().position(|pending| pending.due <= now)?;
         let pending = &mut self.0[at];

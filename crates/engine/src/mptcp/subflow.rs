@@ -231,6 +231,7 @@ impl Subflow {
     }
 
     /// Takes the peer's SYN options in.
+    // Conforms: 7323-2.2-1, 7323-2.3-1
     pub fn on_syn_options(&mut self, options: &Options, local_shift: u8) {
         if let Some(mss) = options.mss {
             self.peer_mss = u32::from(mss);
@@ -360,6 +361,7 @@ impl Subflow {
     }
 
     /// Whether new data may be put on it at all.
+    // Conforms: 8684-3.2-13
     pub fn can_carry(&self) -> bool {
         self.is_established() && !self.fin_wanted
     }
@@ -473,6 +475,7 @@ impl Subflow {
     }
 
     /// What a strategy sees.
+    // Conforms: 8684-3.3.8-1
     pub fn view(&self, ready: bool, copies: Copies, most_urgent: Option<Urgency>) -> SubflowView {
         SubflowView {
             id: self.id,

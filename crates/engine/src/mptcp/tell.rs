@@ -99,6 +99,7 @@ impl Connection {
 
     /// Takes over whether the path's subflows are backups, and tells the peer (RFC 8684 section
     /// 3.3.8).
+    // Conforms: 8684-3.3.8-3
     pub fn set_backup(&mut self, ctx: &Ctx<'_>, path: PathId, backup: bool) {
         let multipath = self.mptcp().is_some();
         for subflow in self.subflows.iter_mut().filter(|s| s.path == path) {
@@ -112,6 +113,7 @@ impl Connection {
 
     /// ADD_ADDR, or the echo of ours. One that does not prove that the peer sent it is ignored (RFC
     /// 8684 section 3.4.1).
+    // Conforms: 8684-3.4.1-3, 8684-3.4.1-5
     pub(super) fn on_add_addr(&mut self, ctx: &Ctx<'_>, add: &AddAddr) {
         let Some(mptcp) = self.mptcp() else {
             return;
@@ -125,6 +127,7 @@ impl Connection {
             });
             return;
         };
+        // Conforms: 8684-3.4.1-1
         if hmac != announcement_hmac((mptcp.remote.key, mptcp.local.key), add) {
             return;
         }
@@ -138,6 +141,7 @@ impl Connection {
 
     /// REMOVE_ADDR. Whoever sent it may not be the peer, so a subflow is left at once where there is
     /// another, but only closed when the peer does not answer on it (RFC 8684 section 3.4.2).
+    // Conforms: 8684-3.4.2-1
     pub(super) fn on_remove_addr(&mut self, ctx: &Ctx<'_>, remove: &RemoveAddr) {
         if self.mptcp().is_none() {
             return;
@@ -226,6 +230,7 @@ impl Connection {
     }
 
     /// Ends subflow `i`, whose address the peer withdrew and on which it does not answer.
+    // Conforms: 8684-3.4.2-5
     fn end_doubted(&mut self, ctx: &mut Ctx<'_>, i: usize) -> Option<Outgoing> {
         self.subflows[i].begin_reset(
             ResetKind::Subflow(ResetReason::UnacceptablePerformance),

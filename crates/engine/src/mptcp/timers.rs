@@ -123,6 +123,7 @@ impl Connection {
 
     /// Notes since when the DATA_ACK is behind what was sent, and the peer has left its last subflow
     /// in the middle of its stream.
+    // Conforms: 8684-3.3.3-9
     fn watch_progress(&mut self, now: Instant) {
         let mut established = self.subflows.iter().filter(|s| s.is_established());
         let left = self.mptcp().is_some()
@@ -254,6 +255,7 @@ impl Connection {
     }
 
     /// Arms or disarms the stall probe. Called after every change.
+    // Conforms: 9293-3.8.6.1-3
     pub fn watch_stall(&mut self, now: Instant) {
         self.watch_progress(now);
         if !self.stalled() {
@@ -278,6 +280,7 @@ impl Connection {
 
     /// Zero-window and DATA_ACK probe (RFC 9293 section 3.8.6.1 at the data level). Linux can go
     /// silent with the subflow fully acknowledged and DATA_ACK behind; an old segment revives it.
+    // Conforms: 9293-3.8.6.1-1
     fn on_stall_timer(&mut self, ctx: &mut Ctx<'_>) {
         if self.live.stall_at.is_none_or(|at| at > ctx.now) {
             return;
@@ -296,6 +299,7 @@ impl Connection {
     /// Not even probes moved the DATA_ACK: what a subflow acknowledged was dropped above it. Linux
     /// does so with data that comes faster than its buffer grows. A peer that did it once will do
     /// it again, so fewer probes go before the next time.
+    // Conforms: 8684-3.3.6-2
     fn resend_discarded(&mut self) {
         let known = self.live.resent.is_some();
         let probes = if known { 2 } else { PROBES_BEFORE_RESEND };

@@ -49,6 +49,7 @@ impl Remotes {
     }
 
     /// Where further subflows may go, what is sure first.
+    // Conforms: 8684-3.1-6, 8684-3.9.1-1
     pub fn joinable(&self) -> impl Iterator<Item = SocketAddr> {
         let denied = self.denied.then_some(self.initial);
         let known = self.known().filter(move |addr| Some(*addr) != denied);
@@ -63,6 +64,7 @@ impl Remotes {
     /// The peer announces `addr` as its address number `id`. An id that stands for another address
     /// keeps it until that is withdrawn; the initial address may be joined from now on. Returns
     /// whether the address is new.
+    // Conforms: 8684-3.2-4, 8684-3.4.1-2
     pub fn learn(&mut self, id: u8, addr: SocketAddr) -> bool {
         if addr == self.initial {
             self.denied = false;
@@ -78,6 +80,7 @@ impl Remotes {
     }
 
     /// The peer's address number `id` is gone; which it was, where that is known.
+    // Conforms: 8684-3.2-5, 8684-3.4.2-3, 8684-3.4.2-7
     pub fn forget(&mut self, id: u8) -> Option<SocketAddr> {
         if id == 0 {
             self.denied = true;
@@ -96,6 +99,7 @@ mod tests {
         ([192, 0, 2, n], 80).into()
     }
 
+    // Conforms: 8684-3.4.1-2, 8684-3.4.2-7
     #[test]
     fn ids_keep_their_address_until_it_is_withdrawn() {
         let mut remotes = Remotes::new(addr(1), None);

@@ -37,6 +37,7 @@ pub(super) struct Arrival {
 
 impl Stack {
     /// Takes in an IP packet. Bad packets are counted and dropped.
+    // Conforms: 9293-3.1-1, 9293-3.10.7.1-2
     pub fn receive(&mut self, now: Instant, packet: &[u8], meta: RxMeta) {
         self.stats.packets_in += 1;
         let Ok((ip, segment)) = ip::Repr::parse(packet) else {
@@ -97,6 +98,7 @@ impl Stack {
         owner.map(|i| PathId(i as u8)).or_else(|| self.any_path())
     }
 
+    // Conforms: 8684-3.2-10
     fn on_syn(&mut self, now: Instant, tuple: FourTuple, tcp: &tcp::Repr, payload: usize) {
         let Some(path) = self.path_of(&tuple) else {
             self.stats.strays += 1;
@@ -130,6 +132,7 @@ impl Stack {
         })
     }
 
+    // Conforms: 8684-3.1-1, 8684-3.1-3, 8684-3.1-13
     fn on_initial_syn(&mut self, now: Instant, at: Arrival, tcp: &tcp::Repr) {
         let config = &self.shared.config;
         if self.table.len() >= config.max_connections {
@@ -177,6 +180,7 @@ impl Stack {
     }
 
     /// RFC 8684 section 3.2. Returns whether the join is taken up.
+    // Conforms: 8684-3.2-2, 8684-3.2-3
     fn on_join_syn(
         &mut self,
         now: Instant,
@@ -194,6 +198,7 @@ impl Stack {
         else {
             return false;
         };
+        // Conforms: 8684-3.2-1
         let Some(&id) = self.shared.demux.tokens.get(&token) else {
             return false;
         };
@@ -217,6 +222,7 @@ impl Stack {
     }
 
     /// Queues a RST (RFC 9293 section 3.10.7.1).
+    // Conforms: 9293-3.10.7.1-1
     fn refuse(
         &mut self,
         tuple: FourTuple,

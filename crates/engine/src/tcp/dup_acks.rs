@@ -35,6 +35,7 @@ impl DupAcks {
     }
 
     /// Whether the segment at `una` is lost, as no recovery is under way.
+    // Conforms: 6582-3.2-1
     pub fn is_loss(self, una: u64) -> bool {
         self.count >= THRESHOLD && una > self.recover
     }

@@ -95,6 +95,7 @@ impl Receiver {
 
     /// Answers a segment that has no place here. Not every one: an answer that has no place at the
     /// peer either would be answered in turn, for ever (RFC 5961 section 7).
+    // Conforms: 5961-7-1
     pub fn challenge(&mut self, now: Instant) {
         if now >= self.challenge_at {
             self.challenge_at = now + CHALLENGE_INTERVAL;
@@ -125,6 +126,7 @@ impl Receiver {
     /// Remembers a mapping for bytes that may still come. Repeats are normal: a segmenting device
     /// puts the option on every segment. Returns false where it would move a byte that an earlier
     /// one placed (RFC 8684 section 3.3.1). Mappings that agree become one, so that none overlap.
+    // Conforms: 8684-3.3.1-2
     pub fn add_mapping(&mut self, map: Mapping) -> bool {
         if map.len == 0 || map.sub_end() <= self.nxt {
             return true;
@@ -269,6 +271,7 @@ impl Receiver {
     }
 
     /// Payload `range` was stored. `mss` is the segment size seen.
+    // Conforms: 9293-3.8.6.3-1, 9293-3.8.6.3-2
     pub fn on_payload(&mut self, now: Instant, range: Range<u64>, mss: u64) {
         self.unacked += range.end - range.start;
         if range.start > self.nxt {
@@ -306,6 +309,7 @@ impl Receiver {
     }
 
     /// Takes the FIN in once everything before it is here. Returns whether it was taken just now.
+    // Conforms: 9293-3.10.7.4-4
     pub fn take_fin(&mut self) -> bool {
         if self.fin == Some(self.nxt) {
             self.nxt += 1;

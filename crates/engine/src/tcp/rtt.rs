@@ -37,6 +37,7 @@ pub(crate) struct RttEstimator {
 }
 
 impl RttEstimator {
+    // Conforms: 6298-2-1
     pub fn new(config: &Config) -> Self {
         RttEstimator {
             srtt: None,
@@ -140,6 +141,7 @@ impl RttEstimator {
 mod tests {
     use super::*;
 
+    // Conforms: 6298-2-1
     #[test]
     fn first_sample_and_smoothing() {
         let mut rtt = RttEstimator::new(&Config::default());

@@ -30,11 +30,13 @@ pub(crate) struct Mapping {
 impl Mapping {
     /// The subflow sequence number as carried. A DATA_FIN without data maps no subflow byte (RFC 8684
     /// section 3.3.3).
+    // Conforms: 8684-3.3.3-1
     pub fn wire_seq(&self) -> u32 {
         if self.len == 0 { 0 } else { self.sub as u32 }
     }
 
     /// The length as carried: DATA_FIN counts as one.
+    // Conforms: 8684-3.3.3-1
     pub fn wire_len(&self) -> u16 {
         (self.len + u32::from(self.fin)) as u16
     }

@@ -298,6 +298,7 @@ impl Sender {
     }
 
     /// The retransmission timeout with its backoff (RFC 6298 section 5.5).
+    // Conforms: 9293-3.8.1-1
     pub fn rto(&self) -> Duration {
         match self.backoff {
             0 => self.rtt.rto(),
@@ -338,11 +339,13 @@ impl Sender {
     }
 
     /// Whether an acknowledgement is one that this peer can have sent (RFC 5961 section 5.2).
+    // Conforms: 5961-5.2-1
     pub fn is_acceptable(&self, ack: u64) -> bool {
         ack <= self.nxt && ack + self.max_window >= self.una
     }
 
     /// Peer's subflow-level window left, in bytes.
+    // Conforms: 9293-3.8.6-2
     pub fn peer_room(&self) -> u64 {
         self.wnd_end.saturating_sub(self.nxt)
     }
@@ -473,6 +476,7 @@ impl Sender {
 
     /// An acknowledgement up to `ack` (an offset) with `sacks`; `echo` is its echoed timestamp,
     /// `siblings` is for coupled congestion control. Returns whether anything was newly delivered.
+    // Conforms: 6582-3.2-3
     pub fn on_ack(
         &mut self,
         now: Instant,
@@ -558,6 +562,7 @@ impl Sender {
     }
 
     /// The round trip and the delivery rate that an acknowledgement tells.
+    // Conforms: 7323-4.1-1, 6298-3-1
     fn measure(
         &mut self,
         now: Instant,

@@ -107,6 +107,7 @@ fn third() -> AddAddr {
 
 /// Everything but the address that the connection came to is announced, all at once, and again
 /// until it is echoed: RFC 8684 section 3.4.1.
+// Conforms: 8684-3.4.1-4, 8684-3.4.1-7
 #[test]
 fn a_server_announces_its_other_addresses() {
     let mut s = server();
@@ -145,6 +146,7 @@ fn a_long_announcement_stands_alone() {
     quiet!(s, 100);
 }
 
+// Conforms: 8684-3.4.1-4
 #[test]
 fn an_announcement_that_is_not_echoed_is_given_up() {
     let mut s = server();
@@ -160,6 +162,7 @@ fn an_announcement_that_is_not_echoed_is_given_up() {
 
 /// The SYN/ACK of a join bears the id of the address that is joined, not the peer's (RFC 8684
 /// section 3.2): 0 is the address of the initial subflow, others have the announced id.
+// Conforms: 8684-3.2-4, 8684-3.2-5
 #[test]
 fn the_answer_to_a_join_bears_our_own_id() {
     for (host, id) in [(9, 0), (8, 3)] {
@@ -224,6 +227,7 @@ fn a_server_may_deny_joins_to_its_initial_address() {
 
 /// An announced address is acknowledged by its echo and joined: from the path that has none, or
 /// else from one that has.
+// Conforms: 8684-3.4.1-3, 8684-3.4.1-5
 #[test]
 fn an_announced_address_is_joined() {
     let other = Ipv4Addr::new(10, 0, 8, 1);
@@ -250,6 +254,7 @@ fn an_announced_address_is_joined() {
 }
 
 /// Only the peer knows both keys.
+// Conforms: 8684-3.4.1-1
 #[test]
 fn an_announcement_without_proof_is_ignored() {
     let mut s = Script::opened(config(), 1);
@@ -293,6 +298,7 @@ fn an_announcement_confirms_the_connection() {
 }
 
 /// C flag: RFC 8684 section 3.1. A second path goes to the announced address and to no other.
+// Conforms: 8684-3.1-6
 #[test]
 fn what_is_denied_is_joined_elsewhere() {
     let mut s = Script::client(config(), 2, Protocol::Mptcp);
@@ -345,6 +351,7 @@ fn joined_id(s: &Script) -> usize {
 
 /// The peer withdraws the address of a subflow (id 3 in its SYN/ACK): what is on it goes another
 /// way at once, and where it does not answer it is closed (RFC 8684 section 3.4.2).
+// Conforms: 8684-3.4.2-5
 #[test]
 fn a_withdrawn_subflow_is_left_and_closed() {
     let mut s = joined();
@@ -372,6 +379,7 @@ fn a_withdrawn_subflow_is_left_and_closed() {
 }
 
 /// Anybody can send REMOVE_ADDR: a subflow on which the peer answers stays.
+// Conforms: 8684-3.4.2-1, 8684-3.4.2-2
 #[test]
 fn a_subflow_that_answers_is_not_closed() {
     let mut s = joined();
@@ -384,6 +392,7 @@ fn a_subflow_that_answers_is_not_closed() {
 }
 
 /// Id 0 is the initial subflow (RFC 8684 section 3.4.2).
+// Conforms: 8684-3.2-5
 #[test]
 fn the_initial_address_may_be_withdrawn() {
     let mut s = joined();
@@ -396,6 +405,7 @@ fn the_initial_address_may_be_withdrawn() {
 }
 
 /// An address that was withdrawn is not joined any more.
+// Conforms: 8684-3.4.2-3
 #[test]
 fn a_withdrawn_address_is_not_joined_again() {
     let mut s = Script::opened(config(), 1);
@@ -428,6 +438,7 @@ fn the_address_of_a_link_that_goes_down_is_withdrawn() {
 
 /// A path becomes a backup and is one no more: the peer is told on the path's subflow (RFC 8684
 /// section 3.3.8).
+// Conforms: 8684-3.3.8-3
 #[test]
 fn a_path_becomes_a_backup() {
     let mut s = joined();

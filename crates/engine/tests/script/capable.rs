@@ -19,6 +19,7 @@ fn infinite(data: u64) -> Rel {
 }
 
 /// RFC 8684 section 3.1, figure 4, byte by byte as Linux speaks it.
+// Conforms: 8684-3.1-4, 8684-3.1-7
 #[test]
 fn client_opens() {
     let mut s = Script::client(config(), 1, Protocol::Mptcp);
@@ -35,6 +36,7 @@ fn client_opens() {
     quiet!(s, 1000);
 }
 
+// Conforms: 8684-3.1-4, 8684-3.1-7
 #[test]
 fn server_accepts() {
     let mut s = Script::server(config());
@@ -60,6 +62,7 @@ fn server_accepts() {
 
 /// RFC 8684 section 3.1: keys and data length go with the first mapping, which stays alone, until
 /// a DATA_ACK shows that the peer has them.
+// Conforms: 8684-3.1-15, 8684-3.7-1
 #[test]
 fn first_data_repeats_the_keys_until_data_ack() {
     let mut s = Script::client(config(), 1, Protocol::Mptcp);
@@ -91,6 +94,7 @@ fn a_path_that_is_left_during_the_handshake() {
 
 /// A subflow that is closed because its path was left cannot be the connection from now on: what
 /// was written since would be lost.
+// Conforms: 8684-3.4.2-8
 #[test]
 fn no_fallback_to_a_subflow_that_ended_before_the_stream() {
     let mut s = Script::opened(config(), 1);
@@ -113,6 +117,7 @@ fn data_rides_on_the_third_ack() {
     recv!(s => 10, s.stack_keys_data(data(1, 1, "hello"), 5));
 }
 
+// Conforms: 8684-3.1-16
 #[test]
 fn lost_third_ack_is_made_up_for_by_the_first_data() {
     let mut s = Script::server(config());
@@ -179,6 +184,7 @@ fn syn_ack_backs_off_and_ends() {
 
 /// The third and later ones go without MP_CAPABLE (RFC 8684 section 3.7): the network may drop those
 /// that have it.
+// Conforms: 8684-3.9.3-1
 #[test]
 fn syn_backs_off_and_ends() {
     let mut s = Script::client(config(), 1, Protocol::Mptcp);
@@ -255,6 +261,7 @@ fn a_late_answer_still_opens_mptcp() {
 }
 
 /// Offers that version 1 cannot take: RFC 8684 section 3.1 (version, flags B and H).
+// Conforms: 8684-3.1-1, 8684-3.1-5, 8684-3.1-8, 8684-3.1-13
 #[test]
 fn server_falls_back_on_an_unusable_syn() {
     let offers = [
@@ -279,6 +286,7 @@ fn server_falls_back_on_an_unusable_syn() {
     }
 }
 
+// Conforms: 8684-3.1-5, 8684-3.1-8, 8684-3.1-12
 #[test]
 fn client_falls_back_on_an_unusable_syn_ack() {
     let answers = [
@@ -311,6 +319,7 @@ fn client_falls_back_on_an_unusable_syn_ack() {
 }
 
 /// RFC 8684 section 3.7: options that vanish after the SYNs.
+// Conforms: 8684-3.1-14
 #[test]
 fn third_ack_without_keys_falls_back() {
     let mut s = Script::server(config());
@@ -322,6 +331,7 @@ fn third_ack_without_keys_falls_back() {
     assert_eq!(fell_back(&s), Some(FallbackCause::ThirdAckPlain));
 }
 
+// Conforms: 8684-3.7-2, 8684-3.7-5
 #[test]
 fn data_acknowledged_without_dss_falls_back() {
     let mut s = Script::client(config(), 1, Protocol::Mptcp);
@@ -343,6 +353,7 @@ fn data_acknowledged_without_dss_falls_back() {
 }
 
 /// A FIN tells it too, if there is no data left to do so.
+// Conforms: 8684-3.7-5
 #[test]
 fn the_infinite_mapping_of_the_end() {
     let mut s = Script::client(config(), 1, Protocol::Mptcp);
@@ -383,6 +394,7 @@ fn an_answer_acknowledged_without_dss_falls_back() {
     )));
 }
 
+// Conforms: 8684-3.3.2-4
 #[test]
 fn an_acknowledgement_without_dss_later_on_means_nothing() {
     let mut s = Script::accepted(config());
@@ -395,6 +407,7 @@ fn an_acknowledgement_without_dss_later_on_means_nothing() {
     assert_eq!(fell_back(&s), None);
 }
 
+// Conforms: 8684-3.7-14
 #[test]
 fn the_peer_falls_back_by_the_infinite_mapping() {
     let mut s = Script::accepted(config());
@@ -423,6 +436,7 @@ fn an_infinite_mapping_out_of_place() {
     assert_eq!(fell_back(&s), None);
 }
 
+// Conforms: 8684-3.3.1-3, 8684-3.7-6
 #[test]
 fn data_without_dss_falls_back_at_the_start_only() {
     let mut s = Script::accepted(config());
@@ -440,6 +454,7 @@ fn data_without_dss_falls_back_at_the_start_only() {
 }
 
 /// The echo of our key is what tells the opener from a guess.
+// Conforms: 8684-3.1-17
 #[test]
 fn keys_that_are_not_ours_are_not_taken() {
     let mut s = Script::server(config());

@@ -85,6 +85,7 @@ fn broken_off(s: &Script) -> Option<SubflowCloseReason> {
 }
 
 /// RFC 8684 section 3.1: one side that sets flag A is enough, and the opener's third ACK says so.
+// Conforms: 8684-3.1-3, 8684-3.3.1-8
 #[test]
 fn either_side_may_require_checksums() {
     for (wanted, syn_flags, answer) in [(true, 0x81, 0x01), (false, 0x01, 0x81), (true, 0x81, 0x81)]
@@ -149,6 +150,7 @@ fn keys_and_data_with_a_checksum() {
 
 /// Nothing of a mapping is handed on or acknowledged at the data level before all of it is checked,
 /// in whatever order and pieces it comes.
+// Conforms: 8684-3.3.1-9
 #[test]
 fn a_mapping_in_parts() {
     let mut s = accepted();
@@ -183,6 +185,7 @@ fn checked_mappings_behind_a_hole() {
 }
 
 /// A DATA_FIN by itself has a checksum too: ours, and the peer's must be right.
+// Conforms: 8684-3.3.3-2
 #[test]
 fn data_fin_with_a_checksum() {
     let mut s = accepted();
@@ -199,6 +202,7 @@ fn data_fin_with_a_checksum() {
 }
 
 /// Section 3.3.1: a mapping without the checksum that was agreed on, and one that changes.
+// Conforms: 8684-3.3-3, 8684-3.3-4
 #[test]
 fn mappings_that_cannot_be_checked() {
     let other = sound(0, (0, 1, 6), b"hello!");
@@ -212,6 +216,7 @@ fn mappings_that_cannot_be_checked() {
 
 /// Section 3.7: with one subflow whose bytes are the stream the connection goes on as regular TCP,
 /// with what came; the peer is told by MP_FAIL until it answers.
+// Conforms: 8684-3.7-9, 8684-3.7-13
 #[test]
 fn a_wrong_checksum_on_the_only_subflow() {
     let mut s = accepted();
@@ -245,6 +250,7 @@ fn a_wrong_checksum_on_the_only_subflow() {
 }
 
 /// The peer found a wrong checksum: MP_FAIL is answered by MP_FAIL and the infinite mapping.
+// Conforms: 8684-3.7-10
 #[test]
 fn mp_fail_on_the_only_subflow() {
     let mut s = accepted();
@@ -272,6 +278,7 @@ fn mp_fail_on_the_only_subflow() {
 
 /// With several subflows the one that changes payload ends by RST with MP_FAIL; its data comes by
 /// another one.
+// Conforms: 8684-3.7-7, 8684-3.7-8
 #[test]
 fn a_wrong_checksum_beside_another_subflow() {
     let mut s = accepted();
@@ -290,6 +297,7 @@ fn a_wrong_checksum_beside_another_subflow() {
 }
 
 /// The same found by the peer: what that subflow carried is sent again on the other one.
+// Conforms: 8684-3.7-11
 #[test]
 fn mp_fail_beside_another_subflow() {
     for on_rst in [false, true] {

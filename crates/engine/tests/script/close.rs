@@ -27,6 +27,7 @@ fn gone(s: &mut Script) {
 }
 
 /// The stack closes first: DATA_FIN with the last data, then the peer, then FIN both ways.
+// Conforms: 8684-3.3.3-5
 #[test]
 fn data_fin_with_the_last_data() {
     let mut s = Script::accepted(config());
@@ -49,6 +50,7 @@ fn data_fin_with_the_last_data() {
 }
 
 /// DATA_FIN by itself maps no subflow byte.
+// Conforms: 8684-3.3.3-1
 #[test]
 fn data_fin_alone() {
     let mut s = Script::accepted(config());
@@ -63,6 +65,7 @@ fn data_fin_alone() {
 }
 
 /// It is repeated with backoff until it is acknowledged.
+// Conforms: 8684-3.3.3-4
 #[test]
 fn data_fin_is_retransmitted() {
     let mut s = Script::accepted(config());
@@ -93,6 +96,7 @@ fn the_peer_s_data_fin_is_acknowledged_every_time() {
 }
 
 /// DATA_FIN overtook the data before it.
+// Conforms: 8684-3.3.3-3
 #[test]
 fn data_fin_before_the_last_data() {
     let mut s = Script::accepted(config());
@@ -148,6 +152,7 @@ fn data_leaves_on_a_half_closed_subflow() {
 
 /// The same where the peer closes first and dropped at the data level what its subflow had
 /// acknowledged: it is sent again.
+// Conforms: 8684-3.3.6-2
 #[test]
 fn dropped_data_is_sent_again_on_a_half_closed_subflow() {
     let mut s = Script::accepted(config());
@@ -226,6 +231,7 @@ fn a_peer_silent_after_the_end_is_forgotten() {
 }
 
 /// MP_FASTCLOSE on an ACK, then on a RST: both end the connection, the first is answered by RST.
+// Conforms: 8684-3.5-1
 #[test]
 fn fastclose_on_an_ack() {
     let mut s = Script::accepted(config());
@@ -242,6 +248,7 @@ fn fastclose_on_an_ack() {
 }
 
 /// RFC 9293 section 3.10.7.4: options of a segment that lies outside the window are not looked at.
+// Conforms: 9293-3.10.7.4-1
 #[test]
 fn fastclose_on_an_old_segment() {
     let mut s = Script::accepted(config());
@@ -263,6 +270,7 @@ fn fastclose_on_an_old_segment() {
     assert_eq!(closed(&s), Some(CloseReason::Reset));
 }
 
+// Conforms: 8684-3.5-2
 #[test]
 fn fastclose_on_a_rst() {
     let mut s = Script::accepted(config());
@@ -278,6 +286,7 @@ fn fastclose_on_a_rst() {
 }
 
 /// A key that is not ours proves nothing.
+// Conforms: 8684-3.5-3
 #[test]
 fn fastclose_with_a_wrong_key() {
     let mut s = Script::accepted(config());
@@ -299,6 +308,7 @@ fn fastclose_with_a_wrong_key() {
     assert!(s.saw(|e| matches!(e, Event::SubflowClosed { .. })));
 }
 
+// Conforms: 8684-3.5-4
 #[test]
 fn abort_sends_fastclose() {
     let mut s = Script::accepted(config());
@@ -373,6 +383,7 @@ fn tcp_closes_first() {
 }
 
 /// TIME-WAIT (RFC 9293 section 3.6.1): the last ACK was lost, and the peer's FIN comes again.
+// Conforms: 9293-3.6.1-2
 #[test]
 fn tcp_acknowledges_a_repeated_fin() {
     let mut s = plain();
@@ -438,6 +449,7 @@ fn tcp_closes_on_both_sides_at_once() {
 }
 
 /// FIN out of order waits for the data before it; an old one means nothing.
+// Conforms: 9293-3.10.7.4-4
 #[test]
 fn fin_out_of_order_and_out_of_date() {
     let mut s = plain();
@@ -487,6 +499,7 @@ fn data_behind_a_fin_is_not_taken() {
 
 /// FIN of one subflow while the connection goes on, on the subflow it opens in its place; ours
 /// follows once that one carries.
+// Conforms: 8684-3.3.3-8
 #[test]
 fn fin_of_the_only_subflow_is_no_end() {
     let mut s = Script::opened(config(), 1);
@@ -507,6 +520,7 @@ fn fin_of_the_only_subflow_is_no_end() {
 
 /// A peer that closes its last subflow without DATA_FIN, and opens no other: a middlebox took its
 /// options, or it is gone. It acknowledges for ever, and the rest of its stream never comes.
+// Conforms: 8684-3.3.3-9
 #[test]
 fn a_stream_that_nobody_can_end_is_given_up() {
     let mut s = Script::accepted(config());

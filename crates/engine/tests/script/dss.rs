@@ -8,6 +8,7 @@ fn bytes(from: usize, to: usize) -> Vec<u8> {
 }
 
 /// An 8-byte DSN is owed 8-byte DATA_ACKs from then on (section 3.3.1).
+// Conforms: 8684-3.3.1-6
 #[test]
 fn numbers_of_eight_bytes() {
     let mut s = Script::accepted(config());
@@ -152,6 +153,7 @@ fn the_unmapped_end_of_a_segment_is_not_taken() {
 }
 
 /// The same data under two subflow ranges is a reinjection, not a contradiction.
+// Conforms: 8684-3.3.1-11
 #[test]
 fn data_that_comes_twice_is_read_once() {
     let mut s = Script::accepted(config());
@@ -164,6 +166,7 @@ fn data_that_comes_twice_is_read_once() {
 }
 
 /// Reassembly at the data level: the subflow is complete, the stream is not.
+// Conforms: 8684-3.3.1-10
 #[test]
 fn data_out_of_order_at_the_data_level() {
     let mut s = Script::accepted(config());
@@ -176,6 +179,7 @@ fn data_out_of_order_at_the_data_level() {
 }
 
 /// What lies past the window is refused, and not acknowledged (RFC 9293 section 3.10.7.4).
+// Conforms: 8684-3.3.4-2
 #[test]
 fn data_past_the_window() {
     let mut s = Script::accepted(config());
@@ -186,6 +190,7 @@ fn data_past_the_window() {
 }
 
 /// A DATA_ACK of what was never sent is not believed, nor an old one.
+// Conforms: 8684-3.3.2-1
 #[test]
 fn data_acks_out_of_range() {
     let mut s = Script::accepted(config());
@@ -200,6 +205,7 @@ fn data_acks_out_of_range() {
 }
 
 /// Section 3.3.4: the window belongs to the connection, and its right edge never moves back.
+// Conforms: 8684-3.3.5-1
 #[test]
 fn an_overtaken_acknowledgement_closes_no_window() {
     let mut s = Script::accepted(config());
@@ -230,6 +236,7 @@ fn unknown_options_do_no_harm() {
 }
 
 /// A retransmission that was split by SACK repeats the whole original mapping.
+// Conforms: 8684-3.3.1-1
 #[test]
 fn a_piece_is_retransmitted_under_its_original_mapping() {
     let config = braid_engine::Config {

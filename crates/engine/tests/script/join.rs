@@ -68,6 +68,7 @@ fn established(s: &Script) -> usize {
         .count()
 }
 
+// Conforms: 8684-3.2-11, 8684-3.2-15
 #[test]
 fn server_takes_a_join() {
     let (mut s, nonce) = joining(config(), false);
@@ -82,6 +83,7 @@ fn server_takes_a_join() {
 }
 
 /// The fourth ACK was lost: the third comes again, and is answered again.
+// Conforms: 8684-3.2-11
 #[test]
 fn server_repeats_the_fourth_ack() {
     let (mut s, nonce) = joining(config(), false);
@@ -100,6 +102,7 @@ fn data_before_the_third_ack_of_a_join_is_not_taken() {
     assert_eq!(established(&s), 1);
 }
 
+// Conforms: 8684-3.2-8, 8684-3.2-10
 #[test]
 fn a_wrong_hmac_is_reset() {
     let (mut s, nonce) = joining(config(), false);
@@ -111,6 +114,7 @@ fn a_wrong_hmac_is_reset() {
     recv!(s, 30, data(1, 1, "x").dss(dack(0).map(0, 1, 1)));
 }
 
+// Conforms: 8684-3.2-1, 8684-3.2-3, 8684-3.2-10
 #[test]
 fn an_unknown_token_is_reset() {
     let mut s = Script::accepted(config());
@@ -150,6 +154,7 @@ fn a_join_after_the_end_is_not_told() {
     assert!(matches!(end, Some(Event::Closed { .. })), "{end:?}");
 }
 
+// Conforms: 8684-3.2-2
 #[test]
 fn joins_are_bounded() {
     let config = Config {
@@ -184,6 +189,7 @@ fn half_a_join_is_given_up() {
 }
 
 /// B flag: RFC 8684 sections 3.2 and 3.3.8.
+// Conforms: 8684-3.3.8-2
 #[test]
 fn the_backup_bit_is_kept_and_changed() {
     let (mut s, nonce) = joining(config(), true);
@@ -242,6 +248,7 @@ fn joined_with(config: Config) -> Script {
     s
 }
 
+// Conforms: 8684-3.2-13
 #[test]
 fn client_joins_and_waits_for_the_fourth_ack() {
     let mut s = Script::opened(config(), 2);
@@ -259,6 +266,7 @@ fn client_joins_and_waits_for_the_fourth_ack() {
 }
 
 /// The third or the fourth ACK was lost: the third is repeated until an answer comes.
+// Conforms: 8684-3.2-12
 #[test]
 fn client_repeats_its_third_ack() {
     let mut s = Script::opened(config(), 2);
@@ -275,6 +283,7 @@ fn client_repeats_its_third_ack() {
     quiet!(s, 5000);
 }
 
+// Conforms: 8684-3.2-6, 8684-3.2-10
 #[test]
 fn a_syn_ack_with_a_wrong_hmac_is_reset() {
     let mut s = Script::opened(config(), 2);
@@ -284,6 +293,7 @@ fn a_syn_ack_with_a_wrong_hmac_is_reset() {
     assert_eq!(established(&s), 1);
 }
 
+// Conforms: 8684-3.2-7
 #[test]
 fn a_syn_ack_without_join_is_reset() {
     let mut s = Script::opened(config(), 2);
@@ -305,6 +315,7 @@ fn a_refused_join_is_tried_again_later() {
 }
 
 /// C flag (RFC 8684 section 3.1): no subflows to the address and port of the initial one.
+// Conforms: 8684-3.1-6
 #[test]
 fn deny_join_is_obeyed() {
     let mut s = Script::client(config(), 2, Protocol::Mptcp);
@@ -369,6 +380,7 @@ fn a_dead_subflow_s_data_is_reinjected() {
 
 /// A timeout does not wait for the path: the data is sent elsewhere, and repeated there too, for
 /// its sequence numbers cannot be skipped.
+// Conforms: 8684-3.3.6-1
 #[test]
 fn a_timeout_reinjects_and_fills() {
     let mut s = joined();
@@ -493,6 +505,7 @@ const TOO_MUCH: Mp = Mp::Other(MptcpOption::Reset {
 
 /// A path that was dark repeats what it had in flight, byte by byte, however much the other one has
 /// carried since (RFC 8684 section 3.3.6). Meanwhile no more than that is held for it.
+// Conforms: 8684-3.3.2-1, 8684-3.3.6-1
 #[test]
 fn a_dark_path_repeats_its_data_and_holds_no_other() {
     let len = 14_400;
@@ -556,6 +569,7 @@ fn a_dark_path_holds_no_memory_that_others_need() {
 }
 
 /// What is kept has the bound of a send buffer.
+// Conforms: 8684-3.3.2-2
 #[test]
 fn what_is_kept_for_a_dark_path_is_bounded() {
     let config = Config {
@@ -570,6 +584,7 @@ fn what_is_kept_for_a_dark_path_is_bounded() {
 
 /// After the end there is nothing to repeat: the subflow that lacks data answers, and is reset once
 /// the peer has closed it.
+// Conforms: 8684-3.3.3-7
 #[test]
 fn nothing_is_repeated_after_the_end() {
     let mut dark = Dark::with(config(), 14_400);
@@ -591,6 +606,7 @@ fn nothing_is_repeated_after_the_end() {
 
 /// RFC 8684 section 3.7: data of a further subflow acknowledged without DATA_ACK. The fourth ACK
 /// acknowledges none and may be bare.
+// Conforms: 8684-3.7-3, 8684-3.7-4
 #[test]
 fn a_further_subflow_whose_options_are_lost_is_reset() {
     let mut s = Script::opened(config(), 2);
@@ -611,6 +627,7 @@ fn a_further_subflow_whose_options_are_lost_is_reset() {
 }
 
 /// A path that loses options, and with them DATA_FIN, does not keep the connection from its end.
+// Conforms: 8684-3.3.3-4
 #[test]
 fn data_fin_is_repeated_on_other_subflows_too() {
     let mut s = joined();

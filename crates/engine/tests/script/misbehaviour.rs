@@ -56,6 +56,7 @@ fn data_fin_before_data_that_was_read() {
 }
 
 /// A mapping never changes once it is declared (section 3.3.1).
+// Conforms: 8684-3.3.1-2
 #[test]
 fn a_contradictory_mapping_resets_the_subflow() {
     for wrong in [(5, 1, 20), (7, 11, 10), (12, 6, 30), (0, 2, 8)] {

@@ -46,6 +46,7 @@ fn three_duplicates_are_a_loss() {
 }
 
 /// RFC 6582 section 3.2, step 3: each partial acknowledgement shows the next hole. One reduction.
+// Conforms: 6582-3.2-2
 #[test]
 fn partial_acknowledgements_fill_hole_after_hole() {
     let mut s = unsacked();
@@ -91,6 +92,7 @@ fn window_updates_and_data_are_no_duplicates() {
 }
 
 /// RFC 6582 section 3.2, step 2: duplicates that retransmissions after a timeout cause are no loss.
+// Conforms: 6582-3.2-1
 #[test]
 fn duplicates_of_a_timeout_are_no_loss() {
     let mut s = unsacked();
@@ -111,6 +113,7 @@ fn duplicates_of_a_timeout_are_no_loss() {
 }
 
 /// RFC 8985 section 7.2: a tail loss probe needs SACK to tell what it found.
+// Conforms: 8985-7.2-2
 #[test]
 fn the_tail_is_not_probed() {
     let mut s = opened_by(syn().no_sack());

@@ -65,6 +65,7 @@ fn a_paced_flight_leaves_by_itself() {
 }
 
 /// RFC 6298 sections 5.4 to 5.6: the timer doubles, up to its bound.
+// Conforms: 9293-3.8.1-1, 6298-5-1
 #[test]
 fn the_timer_backs_off_up_to_its_bound() {
     let mut s = plain();
@@ -88,6 +89,7 @@ fn the_timer_backs_off_up_to_its_bound() {
 
 /// RFC 6298 section 5.7 and Karn: an acknowledged retransmission ends the backoff and gives no
 /// round trip.
+// Conforms: 6298-3-1
 #[test]
 fn a_retransmission_gives_no_round_trip() {
     let mut s = plain();
@@ -104,6 +106,7 @@ fn a_retransmission_gives_no_round_trip() {
 }
 
 /// RFC 8985 section 7: the last segment alone is sent again, and its answer starts recovery.
+// Conforms: 8985-7.2-1
 #[test]
 fn a_tail_loss_is_probed() {
     let mut s = plain();
@@ -144,6 +147,7 @@ fn after_one_more(s: &mut Script, at: f64) -> (u64, u64) {
 }
 
 /// RFC 8985 section 7.4.2: the probe hid a loss from everybody but congestion control.
+// Conforms: 8985-7.4.2-1
 #[test]
 fn a_loss_that_a_probe_repaired_counts() {
     let mut s = probed();
@@ -157,6 +161,7 @@ fn a_loss_that_a_probe_repaired_counts() {
 
 /// RFC 8985 section 7.4.2: the acknowledgement was late, and the peer tells that the probe was needless,
 /// or tells nothing new.
+// Conforms: 8985-7.4.2-2
 #[test]
 fn a_needless_probe_costs_nothing() {
     let dsack = ack(1, edge(3)).win(4096).sack(&[(edge(2), edge(3))]);
@@ -263,6 +268,7 @@ fn a_sack_of_what_was_never_sent_is_ignored() {
 }
 
 /// One segment overtaken is not one lost: RACK waits a quarter of the round trip.
+// Conforms: 8985-6.2-1
 #[test]
 fn reordering_is_waited_for() {
     let mut s = flight(plain());
@@ -279,6 +285,7 @@ fn reordering_is_waited_for() {
 }
 
 /// A lost retransmission is found by time as well (RFC 8985 section 3.2).
+// Conforms: 8985-6.2-3
 #[test]
 fn a_lost_retransmission_is_sent_again() {
     let mut s = flight(plain());

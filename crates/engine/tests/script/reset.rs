@@ -7,6 +7,7 @@ use crate::segment::{Seg, ack, dack, data, fin, hex, rst, rst_ack, syn, syn_ack}
 
 /// RFC 9293 section 3.10.7.3: an ACK of something never sent, as a forgotten connection of the
 /// same ports gives, is reset, and the next SYN gets through.
+// Conforms: 9293-3.10.7.3-1
 #[test]
 fn an_unacceptable_ack_in_syn_sent_is_reset() {
     let mut s = Script::client(config(), 1, Protocol::Mptcp);
@@ -28,6 +29,7 @@ fn an_unacceptable_ack_in_syn_sent_is_reset() {
 }
 
 /// RFC 9293 section 3.10.7.4: the same in SYN-RECEIVED.
+// Conforms: 9293-3.10.7.4-3
 #[test]
 fn an_unacceptable_ack_in_syn_received_is_reset() {
     let mut s = Script::server(config());
@@ -40,6 +42,7 @@ fn an_unacceptable_ack_in_syn_received_is_reset() {
     recv!(s, 20, ack(1, 1).dss(dack(0)));
 }
 
+// Conforms: 9293-3.10.7.3-2
 #[test]
 fn a_refused_syn() {
     let mut s = Script::client(config(), 1, Protocol::Mptcp);
@@ -57,6 +60,7 @@ fn a_refused_syn() {
 }
 
 /// Nobody listens (RFC 9293 section 3.10.7.1).
+// Conforms: 9293-3.10.7.1-1, 9293-3.10.7.1-2
 #[test]
 fn segments_of_no_connection_are_reset() {
     let mut s = Script::server(config());
@@ -85,6 +89,7 @@ fn plain() -> Script {
 
 /// RFC 5961 section 3.2: only an exact hit resets; inside the window the peer is asked, outside
 /// it is ignored.
+// Conforms: 5961-3.2-1, 5961-3.2-2, 5961-3.2-3
 #[test]
 fn rst_in_and_out_of_the_window() {
     let mut s = plain();
@@ -114,6 +119,7 @@ fn a_stream_cut_off_before_it_was_read_is_not_finished() {
 }
 
 /// RFC 5961 section 4.2: a SYN is answered by a challenge, whatever its number.
+// Conforms: 5961-4.2-1
 #[test]
 fn syn_in_established() {
     let mut s = plain();
@@ -131,6 +137,7 @@ fn syn_in_established() {
 
 /// RFC 5961 section 7: two hosts that disagree on numbers do not answer each other's answers for
 /// ever.
+// Conforms: 5961-7-1
 #[test]
 fn challenges_are_rare() {
     let mut s = plain();
@@ -150,6 +157,7 @@ fn challenges_are_rare() {
 
 /// RFC 5961 section 5.2: an acknowledgement of what was never sent, or of what is long past, comes
 /// from somebody who guesses; its data is not taken.
+// Conforms: 5961-5.2-1
 #[test]
 fn data_with_an_unacceptable_ack() {
     let mut s = plain();
@@ -171,6 +179,7 @@ fn data_with_an_unacceptable_ack() {
 /// RFC 9293 section 3.10.7.4: what lies below the window is answered, each time where it carries
 /// something, and moves nothing. An acknowledgement that was overtaken by data is none of that as
 /// long as that data is not acknowledged.
+// Conforms: 9293-3.10.7.4-1
 #[test]
 fn a_segment_below_the_window() {
     let mut s = plain();
@@ -200,6 +209,7 @@ fn a_segment_below_the_window() {
 }
 
 /// Without ACK nothing of a segment is looked at (RFC 9293 section 3.10.7.4).
+// Conforms: 9293-3.10.7.4-2
 #[test]
 fn a_segment_without_ack() {
     let mut s = plain();
@@ -275,6 +285,7 @@ fn an_unreachable_peer_is_tried_on_the_next_path() {
 }
 
 /// Established, it is only a hint (RFC 5927 section 5.2).
+// Conforms: 9293-3.9.2.2-1
 #[test]
 fn unreachable_ends_no_connection() {
     let mut s = plain();
@@ -288,6 +299,7 @@ fn unreachable_ends_no_connection() {
 }
 
 /// A wrong checksum anywhere is counted, and nothing else.
+// Conforms: 9293-3.1-1
 #[test]
 fn corrupted_packets() {
     let mut s = plain();

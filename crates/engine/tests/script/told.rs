@@ -108,6 +108,7 @@ fn what_is_lost_is_told_whatever_told_of_it() {
 
 /// A rest of the peer's window that takes no segment is no window: who has other things to send is
 /// not kept from them (RFC 9293 section 3.8.6.2.1).
+// Conforms: 9293-3.8.6.2.1-1
 #[test]
 fn a_sliver_of_window_is_none() {
     let (mut s, listener) = opened(2_000);

@@ -41,6 +41,7 @@ fn quick(s: &mut Script, n: usize) {
 /// The first segments are acknowledged one by one, so that the peer's window opens; afterwards
 /// every second one, and a single one within 40 ms (RFC 5681 section 4.2, RFC 9293 section
 /// 3.8.6.3).
+// Conforms: 9293-3.8.6.3-1, 9293-3.8.6.3-2
 #[test]
 fn quick_acks_then_delayed_acks() {
     let mut s = plain();
@@ -103,6 +104,7 @@ fn no_sack_unless_agreed() {
 }
 
 /// A peer that does not scale is not scaled to (RFC 7323 section 2.2).
+// Conforms: 7323-2.2-1
 #[test]
 fn no_scaling_unless_agreed() {
     let mut s = Script::server(config());
@@ -119,6 +121,7 @@ fn no_scaling_unless_agreed() {
 }
 
 /// The field of a SYN/ACK is not scaled, that of an ACK is.
+// Conforms: 7323-2.2-2
 #[test]
 fn windows_are_scaled_except_on_syns() {
     let mut s = Script::client(config(), 1, Protocol::Tcp);
@@ -133,6 +136,7 @@ fn windows_are_scaled_except_on_syns() {
 }
 
 /// The window shrinks with what is not read and opens with a read of a good part of it.
+// Conforms: 9293-3.8.6.2.2-1
 #[test]
 fn the_window_follows_the_reader() {
     let config = Config {
@@ -162,6 +166,7 @@ fn the_window_follows_the_reader() {
 
 /// RFC 9293 section 3.8.6.1: a closed window is probed, with backoff, and the connection lives as
 /// long as the peer answers.
+// Conforms: 9293-3.8.6.1-1, 9293-3.8.6.1-4
 #[test]
 fn a_zero_window_is_probed() {
     let mut s = plain();
@@ -194,6 +199,7 @@ fn a_zero_window_is_probed() {
 
 /// The same with MPTCP, where the peer's subflow has taken what its connection has not: the probes go
 /// on with backoff until a window update gets through.
+// Conforms: 9293-3.8.6.1-1, 9293-3.8.6.1-3
 #[test]
 fn a_zero_window_is_probed_while_the_data_ack_is_behind() {
     let mut s = filled();
@@ -259,6 +265,7 @@ fn data_dropped_after_a_shut_window_is_sent_again() {
 }
 
 /// The window is that of the connection: told on one subflow, it opens all (section 3.3.4).
+// Conforms: 8684-3.3.5-2
 #[test]
 fn a_data_level_window_update() {
     let mut s = Script::accepted(config());
@@ -323,6 +330,7 @@ fn keepalive() {
 }
 
 /// The peer's keepalive is answered (RFC 9293 section 3.8.4).
+// Conforms: 9293-3.8.4-2
 #[test]
 fn the_peer_s_keepalive_is_answered() {
     let mut s = plain();
@@ -339,6 +347,7 @@ fn stamped() -> Script {
 }
 
 /// Section 5.3: an old timestamp is an old duplicate, whatever its sequence number.
+// Conforms: 7323-5.3-1
 #[test]
 fn paws() {
     let mut s = stamped();
@@ -354,6 +363,7 @@ fn paws() {
 
 /// Section 4.3: the echo is that of the segment that advanced the window, not of one that came
 /// before its time.
+// Conforms: 7323-4.3-1
 #[test]
 fn the_echo_is_of_the_oldest_segment_not_acknowledged() {
     let mut s = stamped();
@@ -365,6 +375,7 @@ fn the_echo_is_of_the_oldest_segment_not_acknowledged() {
 
 /// With delayed acknowledgements the first of the segments counts: the sender's round trip then
 /// includes the delay.
+// Conforms: 7323-4.3-1
 #[test]
 fn the_echo_is_of_the_first_segment_of_a_delayed_ack() {
     let mut s = stamped();
@@ -398,6 +409,7 @@ fn the_echo_of_a_retransmission_below_the_window() {
 }
 
 /// A RST is taken whatever its timestamp, and one without timestamps too.
+// Conforms: 7323-5.2-1
 #[test]
 fn paws_does_not_hold_for_rst() {
     let mut s = stamped();
@@ -449,6 +461,7 @@ fn delayed_acks_are_a_setting() {
 }
 
 /// A peer that delays for long is not probed before it may have answered (RFC 8985 section 7.2).
+// Conforms: 8985-7.2-1
 #[test]
 fn the_probe_waits_for_a_delayed_ack() {
     let delayed_ack = DelayedAck {

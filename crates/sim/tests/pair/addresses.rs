@@ -66,6 +66,7 @@ fn an_announced_address_may_lead_nowhere() {
 
 /// Both sides leave a path that became a backup, and come back to it: when the other one fails, and
 /// when it is a backup no more.
+// Conforms: 8684-3.3.8-1
 #[test]
 fn a_backup_is_used_in_need_only() {
     let exchange = Exchange::new(30_000_000, 30_000_000);

@@ -82,6 +82,7 @@ fn through_boxes_that_leave_the_payload_alone() {
 
 /// A path that changes payload is left each time it does so, and nobody reads a wrong byte
 /// (section 3.7).
+// Conforms: 8684-3.7-8
 #[test]
 fn a_path_that_changes_payload() {
     for (seed, every) in [(1, 40), (2, 100), (3, 7)] {

@@ -156,6 +156,7 @@ fn all_that_passes_options_in_a_row() {
     through(chain, is_mptcp);
 }
 
+// Conforms: 8684-3.1-12
 #[test]
 fn no_options_on_syns() {
     through(|_| Chain::new().and(strip(Scope::Syn)), fell_back);
@@ -228,6 +229,7 @@ fn a_second_path_without_options_is_left_alone() {
     }
 }
 
+// Conforms: 8684-3.7-6
 #[test]
 fn options_that_vanish_midway_on_one_path() {
     let chain = |path| match path {
@@ -343,6 +345,7 @@ impl Middlebox for Astray {
 }
 
 /// RFC 8684 section 3.3.6.
+// Conforms: 8684-3.3.6-2
 #[test]
 fn bytes_acknowledged_by_a_subflow_only_are_sent_again() {
     let exchange = Exchange::new(1_000, 1_000_000);

@@ -29,6 +29,7 @@ impl MptcpOption {
     ///
     /// Reserved bits are ignored. A length that no form of the subtype has is `BadOption`, a
     /// subtype outside RFC 8684 or the handshake of another version is `Unsupported`.
+    // Conforms: 8684-3.6-2, 8684-3.6-3
     pub fn parse(option: &[u8]) -> Result<MptcpOption> {
         let (&[kind, len, first], body) = option
             .split_first_chunk::<PREFIX_LEN>()
@@ -104,6 +105,7 @@ impl MptcpOption {
     }
 
     /// Writes the option, [`Self::len`] bytes.
+    // Conforms: 8684-3.6-1
     pub(crate) fn emit(&self, w: &mut Writer<'_>) {
         w.u8(KIND);
         w.u8(self.len() as u8);
@@ -240,6 +242,7 @@ fn join(backup: bool, len: u8, body: &mut Reader<'_>) -> Result<Join> {
     }
 }
 
+// Conforms: 8684-3.2-14
 fn emit_join(join: &Join, w: &mut Writer<'_>) {
     match *join {
         Join::Syn {
@@ -310,6 +313,7 @@ fn dss(body: &mut Reader<'_>) -> Result<Dss> {
     })
 }
 
+// Conforms: 8684-3.3-1
 fn emit_dss(dss: &Dss, w: &mut Writer<'_>) {
     let mut flags = if dss.data_fin { dss_flag::DATA_FIN } else { 0 };
     flags |= match dss.data_ack {

@@ -15,11 +15,13 @@ use crate::tcp::scoreboard::{Delivered, Sent};
 const DUP_THRESH: usize = 3;
 
 impl Sender {
+    // Conforms: 6298-5-1
     pub(super) fn arm_rto(&mut self, now: Instant) {
         self.rto_at = (!self.board.is_empty()).then(|| now + self.rto());
     }
 
     /// RFC 8985 section 7.2.
+    // Conforms: 8985-7.2-1, 8985-7.2-2
     pub(super) fn arm_probe(&mut self, now: Instant) {
         let eligible = self.recovery == Recovery::Open
             && self.board.sacked() == 0
@@ -61,6 +63,7 @@ impl Sender {
     /// The peer got `range` twice (RFC 2883): the path reorders, unless that was the tail loss probe
     /// and its original (RFC 8985 section 7.4.2). Once every retransmission of this recovery proved
     /// needless, the reduction is undone (RFC 3708).
+    // Conforms: 8985-7.4.2-2
     pub fn on_duplicate(&mut self, now: Instant, range: Range<u64>) {
         if self
             .probed
@@ -82,6 +85,7 @@ impl Sender {
 
     /// RFC 8985 section 7.4.2: what was sent after a tail loss probe is acknowledged, and nothing told
     /// that the peer got the probe twice: it repaired a loss, which counts as any other.
+    // Conforms: 8985-7.4.2-1
     pub(super) fn judge_probe(&mut self, now: Instant) {
         let una = self.una;
         let Some(probe) = self.probed.take_if(|probe| una > probe.high) else {
@@ -144,6 +148,7 @@ impl Sender {
 
     /// Without SACK, an acknowledgement that does not end fast recovery shows the next segment lost
     /// (RFC 6582 section 3.2). Returns whether it did.
+    // Conforms: 6582-3.2-2
     pub(super) fn on_partial_ack(&mut self, now: Instant) -> bool {
         if !matches!(self.recovery, Recovery::Fast { .. }) {
             return false;
@@ -171,6 +176,7 @@ impl Sender {
     }
 
     /// RFC 8985 section 6.2, steps 2 and 3.
+    // Conforms: 8985-6.2-2
     pub(super) fn advance_rack(&mut self, now: Instant, delivered: &Delivered) {
         let Some(newest) = delivered.newest else {
             return;
@@ -189,6 +195,7 @@ impl Sender {
     }
 
     /// RFC 8985 section 6.2, step 4: how long a segment may be overtaken before it is lost.
+    // Conforms: 8985-6.2-1
     fn reordering_window(&self) -> Duration {
         // Super-segments count once: one that was overtaken is no sign of loss.
         let many = || {
@@ -206,6 +213,7 @@ impl Sender {
 
     /// RFC 8985 section 6.2, step 5, after an acknowledgement of `delivered` bytes. Returns whether
     /// anything was marked lost.
+    // Conforms: 8985-6.2-3
     pub(super) fn detect_losses(&mut self, now: Instant, delivered: u64) -> bool {
         self.reorder_at = None;
         // In order and with nothing sent twice, nothing can have been overtaken.
