@@ -195,18 +195,20 @@ impl<'a> Run<'a> {
         )))
     }
 
-    /// Waits until both ends have a subflow on every path, and starts the transfer; false if that
-    /// takes too long.
+    /// Waits until both ends have a subflow on every path, or regular TCP, which has one, and starts
+    /// the transfer; false if that takes too long.
     fn warm_up(&mut self, conn: ConnId) -> bool {
         let (count, ends) = (self.paths.len(), self.transfer.ends());
         let world = &mut self.transfer.world;
         let warm = world.run(flow::WARM_UP, |world| {
             ends.iter().all(|end| {
                 let host = world.host(*end);
-                let subflows = host
-                    .open_streams()
-                    .flat_map(|(conn, _)| host.stack().subflows(conn));
-                subflows.filter(|s| s.established).count() >= count
+                let stack = host.stack();
+                host.open_streams().any(|(conn, _)| {
+                    let subflows = stack.subflows(conn).into_iter().filter(|s| s.established);
+                    let fell_back = stack.conn_stats(conn).is_some_and(|s| s.idsn.is_none());
+                    subflows.count() >= if fell_back { 1 } else { count }
+                })
             })
         });
         self.started = world.now();
