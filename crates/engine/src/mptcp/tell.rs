@@ -36,7 +36,7 @@ fn own_addresses(
 
 impl Connection {
     /// Whether the peer can be told anything.
-    fn may_signal(&self) -> bool {
+    pub(super) fn may_signal(&self) -> bool {
         self.is_open() && self.mptcp().is_some_and(|m| m.confirmed)
     }
 

@@ -9,6 +9,7 @@ use braid_wire::tcp::Flags;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
+use crate::capable::fell_back;
 use crate::harness::{PEER_KEY, PORT, Script, config, token_idsn};
 use crate::join::joined;
 use crate::segment::{Mp, Seg, ack, dack, data, hex, rst_ack, syn, syn_ack};
@@ -465,6 +466,18 @@ fn later_subflows_of_the_path_are_backups_too() {
     s.write("");
     let (_, join) = s.take().expect("no join");
     assert_eq!(join.raw.unwrap()[..3], [30, 12, 0x11]);
+}
+
+/// A peer that falls back is told nothing more, and what was to be said wakes nobody.
+#[test]
+fn what_is_left_to_say_to_regular_tcp_keeps_nobody_awake() {
+    let mut s = server();
+    s.skip(10);
+    send!(s, 11, data(1, 1, "x"));
+    assert!(fell_back(&s).is_some());
+    s.skip(5_000);
+    let soonest = s.now + core::time::Duration::from_millis(1);
+    assert!(s.stack.next_timeout().is_none_or(|at| at > soonest));
 }
 
 // --- joins that are refused

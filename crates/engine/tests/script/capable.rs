@@ -6,7 +6,7 @@ use braid_wire::tcp::Flags;
 use crate::harness::{PEER_KEY, PORT, Script, config, mapped, token_idsn};
 use crate::segment::{Rel, ack, dack, data, fin, hex, rst_ack, syn, syn_ack};
 
-fn fell_back(s: &Script) -> Option<FallbackCause> {
+pub fn fell_back(s: &Script) -> Option<FallbackCause> {
     s.events.iter().find_map(|e| match e {
         Event::FellBack { cause, .. } => Some(*cause),
         _ => None,
