@@ -276,7 +276,9 @@ impl Connection {
         let window = u64::from(tcp.window) << subflow.agreed.peer_shift;
         if bare && !advanced && says_nothing(tcp) && snd.is_duplicate(ack, window) {
             snd.on_dup_ack(ctx.now);
+            subflow.judge_sizes(ctx.now);
         }
+        let snd = &mut subflow.snd;
         if ack >= snd.una {
             // At the data level only the right edge counts, and it never moves back (RFC 8684
             // section 3.3.1); an acknowledgement that was overtaken must not close the window.
