@@ -98,6 +98,8 @@ impl Sender {
         }
         let bytes = probe.end - probe.start;
         self.traffic.bytes_lost += bytes;
+        let (sent_at, packet) = probe.original;
+        self.rate.note_lost(sent_at, &packet);
         let flight = self.rate.on_lost(bytes);
         self.begin_episode();
         self.count_strayed(bytes);
