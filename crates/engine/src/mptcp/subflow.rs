@@ -198,7 +198,8 @@ impl Subflow {
             remembered: Remembered::default(),
             ts_base: seeds.1,
             mtu: PathMtu::new(pmtu, min_pmtu(&tuple)),
-            peer_mss: 536,
+            // Conforms: 9293-3.7.1-1
+            peer_mss: min_pmtu(&tuple) - ip_header(&tuple) - 20,
             data_options: TYPICAL_OPTIONS,
         };
         let mss = subflow.max_payload(TYPICAL_OPTIONS);
