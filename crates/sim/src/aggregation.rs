@@ -15,6 +15,7 @@ use std::collections::BTreeMap;
 
 use braid_engine::{ApiError, Config, ConnectOptions, PathConfig, Protocol};
 use braid_links::Settings;
+use braid_proxy::control::{Answer, Request};
 use braid_proxy::{BoxConfig, ConfigError, LinkAddresses, ServerConfig, config, socks};
 use braid_wire::Instant;
 
@@ -498,6 +499,12 @@ impl Aggregation {
     /// A server.
     pub fn server_node(&self, server: usize) -> &ServerNode {
         self.world.node(self.servers[server])
+    }
+
+    /// Asks the box something, as one does by its control socket, while it is on.
+    pub fn ask(&mut self, request: Request) -> Option<Answer> {
+        let ask = |node: &mut BoxNode, now| node.ask(now, request);
+        self.world.with_node(self.boxed, ask)
     }
 
     /// Lets `action` happen `after` from now.

@@ -132,14 +132,16 @@ impl Connection {
     }
 
     /// The mapping of byte `data` arrived changed on subflow `i` (RFC 8684 section 3.7). If that is
-    /// all the connection has, and its bytes are those of the stream in order, both go on as regular
-    /// TCP, which would not have noticed. Otherwise the subflow ends and the others carry its data.
+    /// all the connection ever had, and its bytes are those of the stream in order, both go on as
+    /// regular TCP, which would not have noticed. Otherwise the subflow ends and others carry its
+    /// data: with others there were before, the peer may already have sent what is not in order.
     // Conforms: 8684-3.7-7, 8684-3.7-9
     fn on_bad_checksum(&mut self, ctx: &mut Ctx<'_>, i: usize, data: u64) {
-        let Some(dsn) = self.mptcp().map(|m| m.remote.idsn.add(1).add(data)) else {
+        let Some(mptcp) = self.mptcp() else {
             return;
         };
-        if self.is_contiguous(i) {
+        let dsn = mptcp.remote.idsn.add(1).add(data);
+        if !mptcp.joined && self.is_contiguous(i) {
             self.fall_back(ctx, FallbackCause::BadChecksum);
             self.on_plain_ack(ctx, i);
             self.say_fail(i, dsn);

@@ -112,6 +112,8 @@ pub(crate) struct Mptcp {
     pub wide_ack: bool,
     /// This side is fast enough to owe 8-byte DSNs.
     pub wide_dsn: bool,
+    /// The peer may have sent on a further subflow.
+    pub joined: bool,
 }
 
 /// Where the closing of the sending direction stands.

@@ -59,6 +59,7 @@ impl Mptcp {
             checksum: flags.checksum_required,
             wide_ack: false,
             wide_dsn: false,
+            joined: false,
         }
     }
 

@@ -65,9 +65,9 @@ impl Connection {
         }))
     }
 
-    /// Whether both streams are those of subflow `i`, byte by byte, so that regular TCP can take
-    /// over: there was never more than this one, nothing was sent twice, and it does not end before
-    /// the stream.
+    /// Whether both streams are those of subflow `i`, byte by byte, as far as this side knows, so that
+    /// regular TCP can take over: it carried all there is, in order, and does not end before the
+    /// stream.
     pub(super) fn is_contiguous(&self, i: usize) -> bool {
         let subflow = &self.subflows[i];
         let sent = subflow.snd.nxt - u64::from(subflow.fin_sent);
@@ -76,8 +76,16 @@ impl Connection {
             && subflow.opens == Opens::Connection
             && (!subflow.fin_wanted || self.snd.fin == SendFin::Acked)
             && sent == self.snd.nxt + 1
+            && subflow.snd.board.is_aligned()
             && subflow.rcv.placed() == self.rcv.buf.rcv_nxt() + 1
             && subflow.rcv.is_aligned()
+    }
+
+    /// From now on the peer may send on a further subflow.
+    pub(super) fn note_join(&mut self) {
+        if let Some(mptcp) = self.mptcp_mut() {
+            mptcp.joined = true;
+        }
     }
 
     /// Goes on with subflow `i` as regular TCP.

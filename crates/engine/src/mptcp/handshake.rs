@@ -422,7 +422,10 @@ impl Connection {
             (mptcp.local.key, local_nonce),
         );
         match join(tcp) {
-            Some(Join::Ack { hmac }) if hmac == hmac160(&expected) => true,
+            Some(Join::Ack { hmac }) if hmac == hmac160(&expected) => {
+                self.note_join();
+                true
+            }
             Some(_) => {
                 self.subflows[i].begin_reset(
                     ResetKind::Subflow(ResetReason::MptcpSpecific),

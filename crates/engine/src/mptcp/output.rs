@@ -141,7 +141,10 @@ impl Connection {
         let rto = subflow.snd.rtt.rto();
         subflow.handshake_at = Some(repeat_at(ctx.now, subflow.handshake_tries, rto));
         match subflow.phase {
-            Phase::JoinAcked => self.send_ack(ctx, i),
+            Phase::JoinAcked => {
+                self.note_join();
+                self.send_ack(ctx, i)
+            }
             phase => Some(self.send_syn(ctx, i, phase)),
         }
     }

@@ -50,6 +50,8 @@ pub(crate) struct Receiver {
     recent: ArrayVec<u64, 3>,
     duplicate: Option<Range<u64>>,
     mappings: VecDeque<Mapping>,
+    /// A mapping came that is not aligned with the stream.
+    shuffled: bool,
     /// Payload by offset of the subflow that waits for the end of its mapping, where mappings have
     /// checksums.
     pub held: Option<RecvBuffer>,
@@ -75,6 +77,7 @@ impl Receiver {
             recent: ArrayVec::new(),
             duplicate: None,
             mappings: VecDeque::new(),
+            shuffled: false,
             held: None,
             unacked: 0,
             policy,
@@ -131,6 +134,7 @@ impl Receiver {
         if map.len == 0 || map.sub_end() <= self.nxt {
             return true;
         }
+        self.shuffled |= !map.is_aligned();
         if self.checks() {
             return self.add_checked(map);
         }
@@ -220,9 +224,9 @@ impl Receiver {
         self.held.as_ref().map_or(nxt, RecvBuffer::next)
     }
 
-    /// Whether the bytes that wait are those of the stream in order, one offset further on.
+    /// Whether all mappings that came are aligned with the stream.
     pub fn is_aligned(&self) -> bool {
-        !self.checks() || self.mappings.iter().all(|m| m.sub == m.data + 1)
+        !self.shuffled
     }
 
     /// Forgets the mappings of what was handed on.

@@ -41,6 +41,12 @@ impl Mapping {
         (self.len + u32::from(self.fin)) as u16
     }
 
+    /// Whether its bytes are where they are on a subflow that carries nothing but the stream, in
+    /// order.
+    pub fn is_aligned(&self) -> bool {
+        self.sub == self.data + 1
+    }
+
     /// One past the last byte of the subflow's stream.
     pub fn sub_end(&self) -> u64 {
         self.sub + u64::from(self.len)
@@ -123,6 +129,8 @@ pub(crate) struct Scoreboard {
     data_end: u64,
     /// Something was sent that lies before what was sent here earlier (a copy).
     disordered: bool,
+    /// Something was sent that is not aligned with the stream.
+    shuffled: bool,
 }
 
 impl Scoreboard {
@@ -149,12 +157,18 @@ impl Scoreboard {
         self.records.iter()
     }
 
+    /// Whether all that was ever sent is aligned with the stream.
+    pub fn is_aligned(&self) -> bool {
+        !self.shuffled
+    }
+
     pub fn push(&mut self, sent: Sent) {
         self.in_flight += sent.len();
         let data = sent.data();
         self.disordered &= !self.records.is_empty();
         self.disordered |= data.start < self.data_end && !sent.fin;
         self.data_end = self.data_end.max(data.end);
+        self.shuffled |= !sent.fin && !sent.map.is_aligned();
         self.records.push_back(sent);
     }
 

@@ -319,3 +319,45 @@ fn mp_fail_beside_another_subflow() {
         assert_eq!(fell_back(&s), None);
     }
 }
+
+/// As many bytes as the stream has, but not in its order: what a subflow that was lost had carried
+/// came last. To go on as regular TCP would shuffle the stream.
+// Conforms: 8684-3.7-11
+#[test]
+fn mp_fail_after_the_order_was_lost() {
+    let mut s = accepted();
+    s.write("hello");
+    recv!(s => 10, data(1, 1, "hello").dss(ours(s, 0, (0, 1, 5), b"hello")));
+    join::complete(&mut s, 20);
+    // More than the faster one takes at first.
+    s.write([7; 16_000]);
+    s.skip(22);
+    let sent = |s: &Script| s.stack.subflows(s.id())[0].traffic.bytes_sent;
+    let first = sent(&s);
+    assert!(first > 5 && first < 8000, "{first}");
+    send!(s, 22, ack(1, 1 + first).win(512).dss(dack(5)));
+    s.skip(22);
+    send!(s, 22, rst_ack(1, 1).on(1));
+    s.skip(29);
+    assert_eq!(sent(&s), 16_005);
+    let dsn = token_idsn(s.key.unwrap()).1.add(6);
+    let last = ack(1, 1 + first).dss(dack(5));
+    send!(s, 30, last.opt(MptcpOption::Fail { dsn }));
+    let dsn = token_idsn(PEER_KEY).1.add(1);
+    recv!(s, 30, rst_ack(16_006, 1).opt(MptcpOption::Fail { dsn }));
+    assert_eq!(fell_back(&s), None);
+}
+
+/// Where there was another subflow, what is under way on the last one may be out of order, and only
+/// the peer knows.
+// Conforms: 8684-3.7-7
+#[test]
+fn a_wrong_checksum_after_another_subflow() {
+    let mut s = accepted();
+    join::complete(&mut s, 20);
+    send!(s, 30, rst_ack(1, 1).on(1));
+    send!(s, 40, changed(0, "bad"));
+    let dsn = token_idsn(PEER_KEY).1.add(1);
+    recv!(s, 40, rst_ack(1, 4).opt(MptcpOption::Fail { dsn }));
+    assert_eq!((fell_back(&s), s.read()), (None, Vec::new()));
+}

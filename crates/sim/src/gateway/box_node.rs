@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 
 use braid_engine::{ApiError, Config, PathConfig, PathId, Stack};
 use braid_proxy::config::MptcpHosts;
+use braid_proxy::control::{Answer, Controlled, Request};
 use braid_proxy::records::Kept;
 use braid_proxy::{BoxConfig, BoxCore, LinkAddresses, Notice};
 use braid_wire::tcp::{self, Flags};
@@ -139,6 +140,12 @@ impl BoxNode {
             let Machine { core, stack, .. } = &mut running.machine;
             core.set_link_up(now, running.paths[link], up, stack);
         }
+    }
+
+    /// Asks the box something, as one does by its control socket, while it is on.
+    pub fn ask(&mut self, now: Instant, request: Request) -> Option<Answer> {
+        let Machine { core, stack, .. } = &mut self.running.as_mut()?.machine;
+        Some(core.control(now, stack, request))
     }
 
     /// The core, while the box is on.

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use braid_proxy::control::{Answer, Request};
 use braid_sim::aggregation::{Aggregation, AggregationConfig, Load, content_addr, server_addr};
 use braid_sim::udp::UdpFlow;
 use braid_wire::Instant;
@@ -267,25 +268,30 @@ fn network(servers: &[Server]) -> Result<AggregationConfig, Error> {
     Ok(config)
 }
 
-/// What a box chooses in the simulator while users browse: among five servers, among six while a
-/// download shows what is behind the one that seemed best, and while others send.
+/// What a box chooses in the simulator while users browse: among five servers, among six once a
+/// download showed what is behind the last one, and while others send.
 fn simulated_choices(seed: u64) -> Result<Choices, Error> {
     let after = |net: &mut Aggregation, time| {
         simulated::browse(net, time)?;
-        let node = net.box_node();
-        let status = node.core().zip(node.stack());
-        let status = status.map(|(core, stack)| core.status(net.world.now(), stack));
-        let servers = status.map(|status| status.servers).unwrap_or_default();
+        let Some(Answer::Status(status)) = net.ask(Request::Status) else {
+            return Err(Error::Run("the box says nothing".to_owned()));
+        };
         Ok::<_, Error>(Choice::of(
-            serde_json::to_value(servers).map_err(run_error)?,
+            serde_json::to_value(status.servers).map_err(run_error)?,
         ))
     };
     let mut config = network(&SERVERS)?;
     config.boxed.measuring.most = BETWEEN;
     let mut net = simulated::started(seed, &config)?;
     after(&mut net, SETTLED)?;
+    // What is behind the last shows while somebody waits for it.
+    let last = &config.boxed.servers[PUBLISHED].name;
+    simulated::use_server(&mut net, last)?;
+    simulated::browse(&mut net, BETWEEN)?;
     let bytes = size(SERVERS[PUBLISHED].beyond.0);
     net.open(0, 0, Load::Down(bytes)).map_err(run_error)?;
+    simulated::browse(&mut net, BETWEEN)?;
+    simulated::use_server(&mut net, "auto")?;
     let six = after(&mut net, 2 * BETWEEN)?;
     let mut config = network(&SERVERS[..PUBLISHED])?;
     config.boxed.measuring.most = BETWEEN;

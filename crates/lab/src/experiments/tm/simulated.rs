@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use braid_links::{QueueLimit, Rate, Settings};
+use braid_proxy::control::{Answer, Request};
 use braid_sim::aggregation::{
     Aggregation, AggregationConfig, Load, content_addr, link_addr, server_addr, user_addr,
 };
@@ -109,6 +110,15 @@ pub fn download(
         if passed > LONGEST || net.at_user(id).closed.is_some() {
             return Err(Error::Run("a download does not end".to_owned()));
         }
+    }
+}
+
+/// Lets new connections go to the server of this name; `auto` leaves the choice to the box.
+pub fn use_server(net: &mut Aggregation, name: &str) -> Result<(), Error> {
+    let name = name.to_owned();
+    match net.ask(Request::Server { name }) {
+        Some(Answer::Done) => Ok(()),
+        answer => Err(Error::Run(format!("the box says {answer:?}"))),
     }
 }
 
