@@ -11,6 +11,7 @@ use braid_wire::tcp::{self, Flags};
 use super::connection::{Connection, Ctx, Life, Mode, Mptcp};
 use super::flight::Slot;
 use super::keys::{Keys, hmac64, hmac160, join_hmac};
+use super::signal::Signal;
 use super::subflow::{Opens, Phase, ResetKind, Subflow};
 use crate::event::{CloseReason, SubflowCloseReason};
 use crate::path::Target;
@@ -482,6 +483,9 @@ impl Connection {
             record: subflow.record(ctx.records),
         });
         subflow.remember(ctx.now, ctx.records);
+        if mem::take(&mut subflow.backup_untold) {
+            self.signals.add(ctx.now, Signal::Priority(subflow.id));
+        }
         ctx.events.push_back(Event::SubflowEstablished {
             conn: self.id,
             subflow: subflow.id,

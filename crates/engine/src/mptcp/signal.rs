@@ -12,6 +12,8 @@ use crate::SubflowId;
 
 /// Most that a peer can be told at once; what goes beyond is not said.
 const MAX_SIGNALS: usize = 32;
+/// Acknowledgements that bear nothing but an option, in a row (RFC 8684 section 3).
+const MAX_IN_A_ROW: u8 = 2;
 /// Between repetitions, at most.
 pub(super) const MAX_PAUSE: Duration = Duration::from_secs(8);
 
@@ -54,14 +56,20 @@ struct Pending {
 
 /// What is to be told, and when.
 #[derive(Debug, Default)]
-pub(crate) struct Signals(Vec<Pending>);
+pub(crate) struct Signals {
+    pending: Vec<Pending>,
+    /// How many left since the peer was heard or a pause was made.
+    in_a_row: u8,
+    /// When that pause is over.
+    rested: Instant,
+}
 
 impl Signals {
     /// To be said at once, and from the start where it is being said already.
     pub fn add(&mut self, now: Instant, signal: Signal) {
         self.cancel(|s| *s == signal);
-        if self.0.len() < MAX_SIGNALS {
-            self.0.push(Pending {
+        if self.pending.len() < MAX_SIGNALS {
+            self.pending.push(Pending {
                 signal,
                 due: now,
                 said: 0,
@@ -70,40 +78,68 @@ impl Signals {
     }
 
     pub fn cancel(&mut self, which: impl Fn(&Signal) -> bool) {
-        self.0.retain(|pending| !which(&pending.signal));
+        self.pending.retain(|pending| !which(&pending.signal));
+    }
+
+    /// When it may be said. A doubt is put by a probe, not by an option.
+    // Conforms: 8684-3-2
+    fn at(&self, pending: &Pending) -> Instant {
+        let free = self.in_a_row < MAX_IN_A_ROW || matches!(pending.signal, Signal::Doubt(_));
+        match free {
+            true => pending.due,
+            false => pending.due.max(self.rested),
+        }
     }
 
     /// When the next one is to be said.
     pub fn next_at(&self) -> Option<Instant> {
-        self.0.iter().map(|pending| pending.due).min()
+        self.pending.iter().map(|pending| self.at(pending)).min()
     }
 
     pub fn are_due(&self, now: Instant) -> bool {
-        self.0.iter().any(|pending| pending.due <= now)
+        self.next_at().is_some_and(|at| at <= now)
     }
 
     /// The peer was heard on a subflow.
     // Conforms: 8684-3.4.2-2
     pub fn on_heard(&mut self, subflow: SubflowId) {
-        if !self.0.is_empty() {
+        self.in_a_row = 0;
+        if !self.pending.is_empty() {
             self.cancel(|s| *s == Signal::Doubt(subflow));
         }
     }
 
-    /// The one that is due, counted as said, and how often it had been said before: as often as may
-    /// be, and it is not said any more. `pause` is how long the first repetition waits.
+    /// The one that is due, and how often it was said.
+    pub fn due(&self, now: Instant) -> Option<(Signal, u8)> {
+        let due = self.pending.iter().find(|pending| self.at(pending) <= now);
+        due.map(|pending| (pending.signal, pending.said))
+    }
+
+    /// It leaves. `pause` is how long the first repetition waits; others go first then.
     // Conforms: 8684-3.4.1-4
-    pub fn take_due(&mut self, now: Instant, pause: Duration) -> Option<(Signal, u8)> {
-        let at = self.0.iter().position(|pending| pending.due <= now)?;
-        let pending = &mut self.0[at];
-        let (signal, said) = (pending.signal, pending.said);
-        if said >= signal.tries() {
-            self.0.remove(at);
-        } else {
-            pending.said += 1;
-            pending.due = now + (pause * (1 << said.min(5))).min(MAX_PAUSE);
+    pub fn on_said(&mut self, now: Instant, signal: Signal, pause: Duration) {
+        let Some(at) = self.pending.iter().position(|p| p.signal == signal) else {
+            return;
+        };
+        let mut pending = self.pending.remove(at);
+        pending.due = now + (pause * (1 << pending.said.min(5))).min(MAX_PAUSE);
+        pending.said += 1;
+        self.pending.push(pending);
+        if now >= self.rested {
+            self.in_a_row = 0;
         }
-        Some((signal, said))
+        if !matches!(signal, Signal::Doubt(_)) {
+            self.in_a_row += 1;
+            self.rested = now + pause;
+        }
+    }
+
+    /// It cannot be said now; it is thought of again at `at`.
+    pub fn put_off(&mut self, signal: Signal, at: Instant) {
+        let pending = self.pending.iter_mut().find(|p| p.signal == signal);
+        if let Some(pending) = pending {
+            pending.due = at;
+        }
     }
 
     /// All ids to be withdrawn now beside `first`, counted as said.
@@ -115,7 +151,7 @@ impl Signals {
     ) -> Option<RemoveAddr> {
         let mut ids: ArrayVec<u8, { RemoveAddr::MAX_IDS }> = ArrayVec::new();
         ids.push(first);
-        for pending in &mut self.0 {
+        for pending in &mut self.pending {
             if let Signal::Withdraw(id) = pending.signal
                 && pending.due <= now
                 && pending.said < pending.signal.tries()
@@ -125,6 +161,7 @@ impl Signals {
                 pending.due = now + pause;
             }
         }
+        ids.sort_unstable();
         RemoveAddr::new(&ids)
     }
 }

@@ -106,6 +106,8 @@ pub(crate) struct Subflow {
     pub rcv: Receiver,
     pub agreed: Negotiated,
     pub backup: bool,
+    /// That changed while it was being opened: the peer may have heard something else.
+    pub backup_untold: bool,
     pub peer_backup: bool,
     /// A mapping or a DATA_ACK has been received on it.
     pub dss_seen: bool,
@@ -174,6 +176,7 @@ impl Subflow {
             rcv: Receiver::new(Seq32(0), config.delayed_ack),
             agreed: Negotiated::default(),
             backup: false,
+            backup_untold: false,
             peer_backup: false,
             dss_seen: false,
             opened_at: Instant::ZERO,

@@ -109,6 +109,8 @@ impl Connection {
             subflow.backup = backup;
             if changed && multipath && subflow.can_carry() {
                 self.signals.add(ctx.now, Signal::Priority(subflow.id));
+            } else if changed && !subflow.is_established() {
+                subflow.backup_untold = true;
             }
         }
     }
@@ -180,21 +182,31 @@ impl Connection {
         let established = self.subflows.iter().filter(|s| s.is_established());
         let pause = established.map(|s| s.snd.rtt.rto()).max();
         let pause = pause.unwrap_or(MAX_PAUSE);
-        while let Some((signal, said)) = self.signals.take_due(ctx.now, pause) {
-            let over = said >= signal.tries();
-            let i = match signal {
-                Signal::Priority(id) | Signal::Doubt(id) => self.index_of(id),
-                _ => self.subflow_for_signal(u32::from(said)),
+        while let Some((signal, said)) = self.signals.due(ctx.now) {
+            let (i, doubted) = match signal {
+                Signal::Priority(id) => (self.index_of(id), false),
+                Signal::Doubt(id) => (self.index_of(id), true),
+                _ => (self.subflow_for_signal(u32::from(said)), false),
             };
-            let Some(i) = i.filter(|i| self.subflows[*i].can_carry()) else {
+            let of_one = doubted || matches!(signal, Signal::Priority(_));
+            let i = i.filter(|i| self.subflows[*i].can_carry());
+            if said >= signal.tries() || (of_one && i.is_none()) {
+                self.signals.cancel(|s| *s == signal);
+                match i.filter(|_| doubted) {
+                    Some(i) => return self.end_doubted(ctx, i),
+                    None => continue,
+                }
+            }
+            // In the dark nothing would be heard, and not be said when it is over.
+            let Some(i) = i.filter(|i| doubted || !self.subflows[*i].stale) else {
+                self.signals.put_off(signal, ctx.now + pause.min(MAX_PAUSE));
                 continue;
             };
-            match self.signal_option(ctx, i, signal, pause) {
-                Some(option) if !over => return Some(self.send_signal(ctx, i, option)),
-                None if over => return self.end_doubted(ctx, i),
-                None => return Some(self.send_probe(ctx, i)),
-                Some(_) => {}
-            }
+            self.signals.on_said(ctx.now, signal, pause);
+            return Some(match self.signal_option(ctx, i, signal, pause) {
+                Some(option) => self.send_signal(ctx, i, option),
+                None => self.send_probe(ctx, i),
+            });
         }
         None
     }

@@ -162,13 +162,25 @@ impl PathManager {
         path.up && path.config.towards(self.remotes.joinable()).is_some()
     }
 
-    /// Whether a subflow is missing: a path has none, or an address that the peer announced.
-    /// Cheaper than to look at the whole situation.
+    /// Whether a subflow to `to` may be opened on `path`, now or later.
+    fn may_try(&self, (id, path): (PathId, &Path), to: SocketAddr) -> bool {
+        let possible = path.up && path.config.towards([to]).is_some();
+        possible && self.attempts.not_before((id, to)).is_some()
+    }
+
+    /// Whether a subflow is missing that can be opened: a path has none, or an address that the peer
+    /// announced. Cheaper than to look at the whole situation.
     pub fn lacks(&self, paths: &[Path], in_use: impl Iterator<Item = Target> + Clone) -> bool {
-        let mut free = (0..).map(PathId).zip(paths);
+        let paths = (0..).map(PathId).zip(paths);
+        let mut free = paths
+            .clone()
+            .filter(|(id, _)| in_use.clone().all(|(at, _)| at != *id));
         let mut announced = self.remotes.announced();
-        free.any(|(id, path)| in_use.clone().all(|(at, _)| at != id) && self.reaches(path))
-            || announced.any(|remote| in_use.clone().all(|(_, to)| to != remote))
+        free.any(|path| self.remotes.joinable().any(|to| self.may_try(path, to)))
+            || announced.any(|remote| {
+                in_use.clone().all(|(_, to)| to != remote)
+                    && paths.clone().any(|path| self.may_try(path, remote))
+            })
     }
 
     /// The initial subflow stays on the path it was opened on.
@@ -286,9 +298,8 @@ impl PathManager {
     ) -> impl Iterator<Item = (&'a PathView, SocketAddr)> {
         let waits = |id| situation.third_ack.is_some() && self.early.contains(&id);
         let may = move |path: &PathView, to: &SocketAddr| {
-            let config = &situation.paths[usize::from(path.id.0)].config;
-            let possible = !waits(path.id) && config.towards([*to]).is_some();
-            possible && self.attempts.not_before((path.id, *to)).is_some()
+            let local = &situation.paths[usize::from(path.id.0)];
+            !waits(path.id) && self.may_try((path.id, local), *to)
         };
         let free = paths.iter().filter(|path| !path.in_use);
         let for_paths = free.filter_map(move |path| {
@@ -383,6 +394,31 @@ impl PathManager {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// What can never be joined is not looked at again and again.
+    #[test]
+    fn nothing_lacks_that_cannot_be_opened() {
+        let now = Instant::from_millis(1_000);
+        let initial = SocketAddr::from(([192, 0, 2, 1], 80));
+        let mut manager = PathManager::accepted(initial);
+        let paths = [Path {
+            config: PathConfig::v4(core::net::Ipv4Addr::new(10, 0, 0, 1)),
+            up: true,
+            announced: [None; 2],
+        }];
+        assert!(manager.lacks(&paths, [].into_iter()));
+        let used = [(PathId(0), initial)];
+        assert!(!manager.lacks(&paths, used.into_iter()));
+        manager.on_announced(now, 1, "[2001:db8::1]:80".parse().unwrap());
+        assert!(!manager.lacks(&paths, used.into_iter()));
+        let other = SocketAddr::from(([192, 0, 2, 2], 80));
+        manager.on_announced(now, 2, other);
+        assert!(manager.lacks(&paths, used.into_iter()));
+        for _ in 0..8 {
+            manager.on_failure(now, (PathId(0), other), Failure::Refused);
+        }
+        assert!(!manager.lacks(&paths, used.into_iter()));
+    }
 
     /// A join that was under way when its address was withdrawn leaves nothing behind.
     #[test]

@@ -161,6 +161,57 @@ fn an_announcement_that_is_not_echoed_is_given_up() {
     assert_eq!(times, [10, 220, 640, 1_480, 3_160]);
 }
 
+/// What is not heard in the dark is said when it is over.
+#[test]
+fn an_announcement_outlives_the_dark() {
+    let mut s = server();
+    s.skip(10);
+    s.write("x");
+    s.skip(30_000);
+    send!(s, 30_000, ack(1, 2).dss(dack(1)));
+    let want = Mp::Other(announces(&s, second()));
+    s.advance(braid_wire::Instant::from_millis(40_000));
+    let mut said = false;
+    while let Some((_, seg)) = s.take() {
+        said |= seg.mptcp[0] == want;
+    }
+    assert!(said, "not said again");
+}
+
+/// No more than two acknowledgements in a row for the sake of options (RFC 8684 section 3): further
+/// addresses wait for an answer or a pause, and each has its turn.
+// Conforms: 8684-3-2
+#[test]
+fn addresses_are_told_two_at_a_time() {
+    let paths: Vec<_> = (1..7)
+        .map(|host| PathConfig::v4(Ipv4Addr::new(10, 0, 9, host)))
+        .collect();
+    let mut s = Script::new(config(), &paths);
+    s.stack.listen(([10, 0, 9, 1], PORT).into()).unwrap();
+    for n in 1..6 {
+        let at = SocketAddr::from(([192, 0, 2, n], PORT));
+        s.stack.announce(PathId(n), at).unwrap();
+    }
+    s.peer(1);
+    send!(s, 0, syn().raw(&[30, 4, 1, 1]));
+    recv!(s => 0, s.capable(syn_ack()));
+    send!(s, 10, s.third_ack());
+    let told = |s: &mut Script, n: u8| {
+        let add = add(2 * n + 1, Ipv4Addr::new(192, 0, 2, n), None);
+        recv!(s => s.now, ack(1, 1).opt(announces(s, add)).dss(dack(0)));
+        add
+    };
+    told(&mut s, 1);
+    let second = told(&mut s, 2);
+    quiet!(s, 19);
+    send!(s, 20, ack(1, 1).opt(MptcpOption::AddAddr(second)));
+    told(&mut s, 3);
+    told(&mut s, 4);
+    quiet!(s, 219);
+    s.advance(braid_wire::Instant::from_millis(230));
+    told(&mut s, 5);
+}
+
 /// The SYN/ACK of a join bears the id of the address that is joined, not the peer's (RFC 8684
 /// section 3.2): 0 is the address of the initial subflow, others have the announced id.
 // Conforms: 8684-3.2-4, 8684-3.2-5

@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use braid_engine::buffer::RangeSet;
-use braid_engine::{Config, Event, PathConfig, Protocol, SubflowCloseReason};
+use braid_engine::{Config, Event, PathConfig, PathId, Protocol, SubflowCloseReason};
 use braid_wire::mptcp::{Join, MptcpOption, ResetReason};
 use braid_wire::tcp::Flags;
 
@@ -246,6 +246,19 @@ fn joined_with(config: Config) -> Script {
     recv!(s => 22, third_ack(s, nonce));
     send!(s, 24, ack(1, 1).on(1).win(512).dss(dack(0)));
     s
+}
+
+/// What the SYN said of the path holds no more when the join is through: the peer hears what does.
+#[test]
+fn a_priority_that_changes_during_a_join_is_told() {
+    let mut s = Script::opened(config(), 2);
+    let nonce = opened(&mut s);
+    s.stack.set_path_backup(s.now, PathId(1), true);
+    send!(s, 22, join_syn_ack(&s, nonce, false));
+    recv!(s => 22, third_ack(s, nonce));
+    send!(s, 24, ack(1, 1).on(1).win(512).dss(dack(0)));
+    let prio = MptcpOption::Prio { backup: true };
+    recv!(s, 24, ack(1, 1).on(1).opt(prio).dss(dack(0)));
 }
 
 // Conforms: 8684-3.2-13
