@@ -4,6 +4,7 @@
 //! before ([`Ruleset::record`]). So the record lives in the network namespace it is about, and
 //! outlives a killed process.
 
+use std::collections::BTreeSet;
 use std::fmt::{self, Write as _};
 use std::io::{self, Write as _};
 use std::net::{IpAddr, SocketAddr};
@@ -231,8 +232,10 @@ impl BoxRules {
     }
 
     /// Address translation forgets a link's connections when the link goes down. What the server
-    /// still sends must not reach this host's own TCP then: it would reset the subflow. And a
-    /// packet for an address of the local network may come in by a link.
+    /// still sends must not reach this host's own TCP then: it would reset the subflow. A server may
+    /// have announced further addresses, which are reached at the same port: from there nothing
+    /// comes in that belongs to no connection of this host's own. And a packet for an address of the
+    /// local network may come in by a link.
     fn emit_input(&self, out: &mut String) -> fmt::Result {
         writeln!(
             out,
@@ -246,6 +249,14 @@ impl BoxRules {
                 ip_keyword(server.ip()),
                 server.ip(),
                 server.port()
+            )?;
+        }
+        let ports: BTreeSet<u16> = self.servers.iter().map(SocketAddr::port).collect();
+        for port in ports {
+            writeln!(
+                out,
+                "iifname {} tcp sport {port} tcp flags & ack == ack ct state {{ new, invalid }} drop",
+                Names(&self.links),
             )?;
         }
         for addr in &self.private {
@@ -444,6 +455,39 @@ mod tests {
         assert!(ruleset.script(&identity).is_err());
     }
 
+    fn box_script(servers: Vec<SocketAddr>, mptcp_hosts: MptcpHosts) -> String {
+        let ruleset = Ruleset {
+            rules: Rules::Box(BoxRules {
+                lan: vec!["lan0".to_owned()],
+                links: vec!["wan0".to_owned()],
+                tun: "braid0".to_owned(),
+                intercept_port: 1081,
+                intercept_v6: true,
+                bypass: Vec::new(),
+                servers,
+                private: Vec::new(),
+                quic: Quic::Forward,
+                mptcp_hosts,
+            }),
+            record: Vec::new(),
+        };
+        ruleset.script(&Identity::of_tun("t")).unwrap()
+    }
+
+    /// What a server still sends from an address that it announced is not reset by the box's own
+    /// TCP, and connections of the box's own to other hosts at that port are left alone.
+    #[test]
+    fn announced_addresses_of_servers_are_covered_by_their_port() {
+        let at = |n| SocketAddr::from(([192, 0, 2, n], 4433));
+        let script = box_script(vec![at(1), at(2)], MptcpHosts::Forward);
+        let input = script.split("chain input").nth(1).unwrap();
+        let rules = input.lines().map(str::trim);
+        let covers: Vec<&str> = rules.filter(|rule| rule.contains("ct state")).collect();
+        let want = "iifname { \"wan0\" } tcp sport 4433 tcp flags & ack == ack \
+                    ct state { new, invalid } drop";
+        assert_eq!(covers, [want]);
+    }
+
     /// Its connection is forwarded too: the far end would know of no such token.
     #[test]
     fn what_joins_a_connection_of_a_host_is_forwarded_before_any_listener_is_asked() {
@@ -451,22 +495,7 @@ mod tests {
             (MptcpHosts::Proxy, "tcp option mptcp subtype 1 return"),
             (MptcpHosts::Forward, "tcp option mptcp exists return"),
         ] {
-            let ruleset = Ruleset {
-                rules: Rules::Box(BoxRules {
-                    lan: vec!["lan0".to_owned()],
-                    links: vec!["wan0".to_owned()],
-                    tun: "braid0".to_owned(),
-                    intercept_port: 1081,
-                    intercept_v6: true,
-                    bypass: Vec::new(),
-                    servers: Vec::new(),
-                    private: Vec::new(),
-                    quic: Quic::Forward,
-                    mptcp_hosts,
-                }),
-                record: Vec::new(),
-            };
-            let script = ruleset.script(&Identity::of_tun("t")).unwrap();
+            let script = box_script(Vec::new(), mptcp_hosts);
             let rules: Vec<&str> = script.lines().map(str::trim).collect();
             let returns = rules.iter().position(|rule| *rule == forwarded);
             let taken = rules.iter().position(|rule| rule.contains("tproxy"));
