@@ -407,7 +407,7 @@ impl Connection {
         }
     }
 
-    // Conforms: 8684-3.2-8, 8684-3.2-10
+    // Conforms: 8684-3.2-8, 8684-3.2-9, 8684-3.2-10
     fn confirm_join(
         &mut self,
         i: usize,
@@ -426,14 +426,15 @@ impl Connection {
                 self.note_join();
                 true
             }
-            Some(_) => {
+            // A segment behind the third ACK, which will come again.
+            None if !tcp.options.mptcp.is_empty() => false,
+            _ => {
                 self.subflows[i].begin_reset(
                     ResetKind::Subflow(ResetReason::MptcpSpecific),
                     SubflowCloseReason::PeerMisbehaved,
                 );
                 false
             }
-            None => false,
         }
     }
 

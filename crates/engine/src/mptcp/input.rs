@@ -619,6 +619,9 @@ impl Connection {
                 }
             };
             let Ok(refused) = refused else {
+                if at == self.subflows[i].rcv.nxt && ctx.pool.available() == 0 {
+                    self.let_go(i);
+                }
                 break;
             };
             at += len - refused as u64;

@@ -209,7 +209,9 @@ impl Connection {
                 ResetKind::Subflow(reason) => MptcpOption::Reset {
                     transient: matches!(
                         reason,
-                        ResetReason::UnacceptablePerformance | ResetReason::TooMuchOutstanding
+                        ResetReason::UnacceptablePerformance
+                            | ResetReason::TooMuchOutstanding
+                            | ResetReason::LackOfResources
                     ),
                     reason,
                 },
