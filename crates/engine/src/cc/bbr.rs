@@ -382,6 +382,7 @@ impl Bbr {
             self.model.start_round();
         }
         if self.state == State::ProbeRtt {
+            self.model.hold_back(ack.in_flight);
             match self.probe_rtt_done {
                 None if ack.in_flight <= self.probe_rtt_cwnd() => {
                     self.probe_rtt_done = Some(ack.now + PROBE_RTT_DURATION);
@@ -639,12 +640,17 @@ mod tests {
 
         /// A round trip at `rate`, acknowledged at once, that leaves `in_flight` bytes in flight.
         fn round(&mut self, rate: u64, in_flight: u64) -> State {
+            self.round_of(rate, in_flight, false)
+        }
+
+        fn round_of(&mut self, rate: u64, in_flight: u64, app_limited: bool) -> State {
             self.now += RTT;
             let sample = RateSample {
                 delivered: rate / 10,
                 interval: RTT,
                 flight: Flight {
                     in_flight,
+                    app_limited,
                     ..Flight::default()
                 },
             };
@@ -765,6 +771,25 @@ mod tests {
         let left = (1..10).find(|_| flow.round(RATE, PIPE / 2) != State::ProbeRtt);
         assert_eq!((left, flow.cc.state), (Some(3), State::Cruise));
         assert!(flow.cc.cwnd() >= 2 * PIPE);
+    }
+
+    /// Section 5.3.4.4: the rates of what ProbeRTT sends say nothing of the path. A flow that its
+    /// application held back for five seconds goes on with Startup after it.
+    #[test]
+    fn startup_goes_on_after_a_probe_of_the_round_trip() {
+        let mut flow = Flow::new();
+        flow.round(100_000, 10_000);
+        while flow.cc.state == State::Startup {
+            flow.round_of(100_000, 10_000, true);
+        }
+        assert_eq!(flow.cc.state, State::ProbeRtt);
+        let rounds = (0..10).position(|_| flow.round(50_000, 5_000) != State::ProbeRtt);
+        assert_eq!((rounds, flow.cc.state), (Some(3), State::Startup));
+        // What was in flight at its end is of ProbeRTT as well.
+        for rate in [50_000, 90_000, 90_000, 90_000] {
+            assert_eq!(flow.round(rate, PIPE), State::Startup, "{rate}");
+        }
+        assert_eq!(flow.round(90_000, PIPE), State::Drain);
     }
 
     /// Section 5.4: what is known of the path outlasts a pause. A timeout leaves one segment, and what

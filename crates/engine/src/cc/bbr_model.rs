@@ -1,6 +1,7 @@
 //! What BBR knows of its path (draft-ietf-ccwg-bbr-06 section 5.5): how fast it is, how long, and how
 //! much may be in flight.
 
+use core::ops::RangeInclusive;
 use core::time::Duration;
 
 use braid_wire::Instant;
@@ -169,6 +170,8 @@ pub(super) struct Model {
     delivered: u64,
     /// The sample of this acknowledgement.
     pub sample: Option<RateSample>,
+    /// What is sent when so many bytes are delivered tells nothing of the path.
+    held_back: RangeInclusive<u64>,
     pub rounds: Rounds,
     pub full: FullPipe,
     aggregation: Aggregation,
@@ -187,6 +190,8 @@ impl Model {
         Model {
             delivered: 0,
             sample: None,
+            // Nothing.
+            held_back: RangeInclusive::new(1, 0),
             rounds: Rounds::default(),
             full: FullPipe::default(),
             aggregation: Aggregation::default(),
@@ -232,10 +237,10 @@ impl Model {
     /// of the flow's own making, and leaves the short-term model alone.
     pub fn on_ack(&mut self, ack: &AckSample<'_>, cwnd: u64, probing: bool) {
         self.delivered += ack.delivered;
-        self.sample = ack.rate;
+        self.sample = ack.rate.map(|sample| self.judged(sample));
         self.rounds.start = false;
         self.rounds.loss_start = false;
-        if let Some(sample) = ack.rate {
+        if let Some(sample) = self.sample {
             self.on_sample(sample);
         }
         if self.rounds.loss_start {
@@ -251,12 +256,28 @@ impl Model {
         let bw = self.bw();
         self.aggregation
             .on_ack(ack, bw, cwnd, self.rounds.count, rounds);
-        if let Some(sample) = ack.rate
+        if let Some(sample) = self.sample
             && self.rounds.start
             && !sample.flight.app_limited
         {
             self.full.on_round(sample.rate());
         }
+    }
+
+    /// The sample, limited as well where what it is of was sent while the flow held itself back.
+    fn judged(&self, mut sample: RateSample) -> RateSample {
+        let sent_at = self.delivered.saturating_sub(sample.delivered);
+        sample.flight.app_limited |= self.held_back.contains(&sent_at);
+        sample
+    }
+
+    /// The flow holds itself back, with `in_flight` bytes in flight (`MarkConnectionAppLimited`).
+    pub fn hold_back(&mut self, in_flight: u64) {
+        let since = match self.held_back.contains(&self.delivered) {
+            true => *self.held_back.start(),
+            false => self.delivered,
+        };
+        self.held_back = since..=self.delivered + in_flight;
     }
 
     /// `UpdateLatestDeliverySignals` and `UpdateMaxBw`.

@@ -81,7 +81,7 @@ impl Connection {
     }
 
     /// RFC 9293 section 3.10.7.4.
-    // Conforms: 8684-3.4.2-4, 9293-3.10.7.4-2, 7323-4.3-1, 7323-5.2-1, 7323-5.3-1
+    // Conforms: 8684-3.4.2-4, 9293-3.10.7.4-2, 7323-4.3-1, 7323-5.2-1, 7323-5.3-1, 7323-5.3-2
     fn on_synchronised(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -108,7 +108,7 @@ impl Connection {
                 .is_some_and(|ts| Seq32(ts.value).before(Seq32(subflow.rcv.ts_recent)));
         // RFC 5961 section 4 for SYN, RFC 7323 section 5.3 for PAWS.
         // Conforms: 5961-4.2-1
-        if tcp.flags.contains(Flags::SYN) || seq > far || (old_timestamp && !payload.is_empty()) {
+        if tcp.flags.contains(Flags::SYN) || seq > far || old_timestamp {
             subflow.rcv.challenge(ctx.now);
             if subflow.phase == Phase::JoinAcked {
                 // The SYN/ACK again: our third ACK was lost.
@@ -125,7 +125,6 @@ impl Connection {
         }
         if let Some(ts) = tcp.options.timestamps
             && seq <= subflow.rcv.ack_sent
-            && !old_timestamp
         {
             subflow.rcv.ts_recent = ts.value;
         }
@@ -276,7 +275,9 @@ impl Connection {
         let window = u64::from(tcp.window) << subflow.agreed.peer_shift;
         if bare && !advanced && says_nothing(tcp) && snd.is_duplicate(ack, window) {
             snd.on_dup_ack(ctx.now);
+            subflow.judge_sizes(ctx.now);
         }
+        let snd = &mut subflow.snd;
         if ack >= snd.una {
             // At the data level only the right edge counts, and it never moves back (RFC 8684
             // section 3.3.1); an acknowledgement that was overtaken must not close the window.

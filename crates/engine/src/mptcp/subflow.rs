@@ -12,7 +12,7 @@ use crate::event::SubflowCloseReason;
 use crate::path::Records;
 use crate::strategy::{Copies, SubflowView};
 use crate::tcp::FourTuple;
-use crate::tcp::path_mtu::PathMtu;
+use crate::tcp::path_mtu::{PathMtu, Report};
 use crate::tcp::receive::{AckDue, Receiver};
 use crate::tcp::send::Sender;
 use crate::{Config, PathId, PathRecord, SubflowId, Urgency};
@@ -147,8 +147,6 @@ pub(crate) struct Subflow {
     /// First difference of our timestamps from the millisecond clock.
     ts_base: u32,
     mtu: PathMtu,
-    /// Size of the packet that tries whether larger ones pass.
-    trying: u32,
     peer_mss: u32,
     /// Bytes of options of a data segment.
     data_options: usize,
@@ -200,8 +198,8 @@ impl Subflow {
             remembered: Remembered::default(),
             ts_base: seeds.1,
             mtu: PathMtu::new(pmtu, min_pmtu(&tuple)),
-            trying: 0,
-            peer_mss: 536,
+            // Conforms: 9293-3.7.1-1
+            peer_mss: min_pmtu(&tuple) - ip_header(&tuple) - 20,
             data_options: TYPICAL_OPTIONS,
         };
         let mss = subflow.max_payload(TYPICAL_OPTIONS);
@@ -272,17 +270,22 @@ impl Subflow {
 
     /// The network reported that packets over `mtu` bytes do not pass (RFC 1191, 8201).
     pub fn on_packet_too_big(&mut self, now: Instant, mtu: u32) {
-        if self.mtu.on_report(now, mtu) {
-            self.refresh_mss();
-            self.snd.revive(now);
+        match self.mtu.on_report(now, mtu) {
+            Report::Smaller => {
+                self.refresh_mss();
+                self.snd.revive(now);
+            }
+            Report::TooLarge => self.snd.lose_try(),
+            Report::NoNews => return,
         }
+        self.judge_sizes(now);
     }
 
     /// Draws conclusions from what arrived and what was lost, by size (RFC 8899).
     pub fn judge_sizes(&mut self, now: Instant) {
         let verdict = self.snd.size_verdict();
         if let Some(arrived) = verdict {
-            self.mtu.on_result(now, self.trying, arrived);
+            self.mtu.on_result(now, arrived);
         }
         let vanish = self.snd.sees_black_hole() && self.mtu.on_black_hole(now);
         if verdict.is_some() || vanish {
@@ -305,8 +308,7 @@ impl Subflow {
             .is_some_and(|most| tells && len <= most)
         {
             let (fixed, options) = (self.ip_header() + 20, self.data_options as u32);
-            self.trying = len as u32 + options + fixed;
-            self.mtu.on_try();
+            self.mtu.on_try(len as u32 + options + fixed);
             self.snd.try_size(len);
         }
     }

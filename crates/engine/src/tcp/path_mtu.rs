@@ -25,11 +25,25 @@ pub(crate) struct PathMtu {
     /// What the link takes.
     most: u32,
     current: u32,
-    /// The smallest size known not to pass; more than `most` where there is none.
+    /// The largest that may pass: what the link takes, or what was reported since the search began.
+    top: u32,
+    /// The smallest size known not to pass; more than `top` where there is none.
     too_large: u32,
     tries: u32,
+    /// The size of the packet that is on its way to try it.
+    trying: Option<u32>,
     /// When the next size is tried; `None` while one is, and where there is none.
     next_at: Option<Instant>,
+}
+
+/// What a report of the network changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Report {
+    NoNews,
+    /// Packets are smaller from now on.
+    Smaller,
+    /// The size that is tried does not pass.
+    TooLarge,
 }
 
 impl PathMtu {
@@ -40,8 +54,10 @@ impl PathMtu {
             least,
             most,
             current: most,
+            top: most,
             too_large: most + 1,
             tries: 0,
+            trying: None,
             next_at: None,
         }
     }
@@ -57,14 +73,22 @@ impl PathMtu {
         FALLBACKS.into_iter().find(fits)
     }
 
-    /// The network reported that packets over `mtu` do not pass. Returns whether that is news.
-    pub fn on_report(&mut self, now: Instant, mtu: u32) -> bool {
+    /// The network reported that packets over `mtu` do not pass. While another size is tried that is
+    /// the next one to try, unless less than that passes (RFC 8899 section 4.6.2).
+    pub fn on_report(&mut self, now: Instant, mtu: u32) -> Report {
         let mtu = mtu.max(self.least);
-        let smaller = mtu < self.current;
-        if smaller {
+        if mtu < self.current {
             self.shrink(now + LATER, mtu);
+            return Report::Smaller;
         }
-        smaller
+        if self.trying.take_if(|size| *size > mtu).is_none() {
+            return Report::NoNews;
+        }
+        self.top = mtu;
+        self.too_large = mtu + 1;
+        self.tries = 0;
+        self.go_on(now, now);
+        Report::TooLarge
     }
 
     /// Large packets vanish while small ones arrive. Returns whether that changes anything.
@@ -78,28 +102,50 @@ impl PathMtu {
 
     fn shrink(&mut self, next_at: Instant, size: u32) {
         self.current = size;
-        self.too_large = self.most + 1;
         self.tries = 0;
-        self.next_at = Some(next_at);
+        self.rest(next_at);
     }
 
-    /// The size to try now, if any: first that of the link, then halfway between what passes and what
-    /// does not.
+    /// Nothing is tried before `until`, and then all sizes may be.
+    fn rest(&mut self, until: Instant) {
+        self.top = self.most;
+        self.too_large = self.most + 1;
+        self.trying = None;
+        self.next_at = Some(until);
+    }
+
+    /// The next size is tried at `next_at`, unless the search has come close enough.
+    fn go_on(&mut self, now: Instant, next_at: Instant) {
+        if self.current == self.most {
+            self.next_at = None;
+        } else if self.current == self.top || self.too_large <= self.current + CLOSE {
+            self.rest(now + LATER);
+        } else {
+            self.next_at = Some(next_at);
+        }
+    }
+
+    /// The size to try now, if any: first the largest, then halfway between what passes and what does
+    /// not.
     pub fn due(&self, now: Instant) -> Option<u32> {
         self.next_at.filter(|at| *at <= now)?;
-        match self.too_large > self.most {
-            true => Some(self.most),
+        match self.too_large > self.top {
+            true => Some(self.top),
             false => Some((self.current + self.too_large) / 2),
         }
     }
 
-    /// A packet of the size that was due is on its way.
-    pub fn on_try(&mut self) {
+    /// A packet of `size` is on its way, which is no more than was due.
+    pub fn on_try(&mut self, size: u32) {
+        self.trying = Some(size);
         self.next_at = None;
     }
 
-    /// A packet of `size` arrived or was lost.
-    pub fn on_result(&mut self, now: Instant, size: u32, arrived: bool) {
+    /// The packet that is tried arrived or was lost. What was reported of it meanwhile holds.
+    pub fn on_result(&mut self, now: Instant, arrived: bool) {
+        let Some(size) = self.trying.take() else {
+            return;
+        };
         if arrived {
             self.current = self.current.max(size);
             self.tries = 0;
@@ -110,14 +156,7 @@ impl PathMtu {
                 self.tries = 0;
             }
         }
-        self.next_at = if self.current == self.most {
-            None
-        } else if self.too_large <= self.current + CLOSE {
-            self.too_large = self.most + 1;
-            Some(now + LATER)
-        } else {
-            Some(if arrived { now } else { now + SOON })
-        };
+        self.go_on(now, if arrived { now } else { now + SOON });
     }
 }
 
@@ -133,8 +172,8 @@ mod tests {
         while let Some(at) = path.next_at.filter(|at| *at < now + LATER) {
             now = at;
             let size = path.due(now).expect("it is due");
-            path.on_try();
-            path.on_result(now, size, size <= mtu);
+            path.on_try(size);
+            path.on_result(now, size <= mtu);
             packets += 1;
         }
         (path.get(), packets)
@@ -167,11 +206,43 @@ mod tests {
     #[test]
     fn a_report_is_believed_for_a_while() {
         let mut path = PathMtu::new(1500, 576);
-        assert!(path.on_report(Instant::ZERO, 1400));
-        assert!(!path.on_report(Instant::ZERO, 1450), "no news");
+        assert_eq!(path.on_report(Instant::ZERO, 1400), Report::Smaller);
+        assert_eq!(path.on_report(Instant::ZERO, 1450), Report::NoNews);
         assert_eq!(path.due(Instant::from_millis(599_999)), None);
         assert_eq!(path.due(Instant::from_millis(600_000)), Some(1500));
-        assert!(path.on_report(Instant::ZERO, 68));
+        assert_eq!(path.on_report(Instant::ZERO, 68), Report::Smaller);
         assert_eq!(path.get(), 576);
+    }
+
+    /// RFC 8899 section 4.6.2.
+    #[test]
+    fn a_report_on_a_try_says_what_to_try_next() {
+        let now = Instant::ZERO;
+        let trying = || {
+            let mut path = PathMtu::new(1500, 576);
+            path.on_black_hole(now);
+            path.on_try(1500);
+            path
+        };
+        let soon = now + SOON;
+        for (mtu, report, due) in [
+            (1500, Report::NoNews, None),
+            (1400, Report::TooLarge, Some(1400)),
+            // What passes already, and less.
+            (1280, Report::TooLarge, None),
+            (1000, Report::Smaller, None),
+        ] {
+            let mut path = trying();
+            assert_eq!(path.on_report(now, mtu), report, "{mtu}");
+            assert_eq!(path.due(now), due, "{mtu}");
+            path.on_result(now, false);
+            assert_eq!(path.due(now), due, "{mtu}");
+            let again = (mtu == 1500).then_some(1500).or(due);
+            assert_eq!(path.due(soon), again, "{mtu}");
+        }
+        let mut path = trying();
+        path.on_report(now, 1400);
+        assert_eq!(search(path, 1400), (1400, 1));
+        assert_eq!(search(path, 1350).0, 1340);
     }
 }

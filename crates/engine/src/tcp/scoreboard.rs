@@ -277,19 +277,17 @@ impl Scoreboard {
         self.mark_lost((Instant::FAR_FUTURE, u64::MAX), |_| true)
     }
 
-    /// Marks lost the first `max` bytes if they are in flight; returns how many that are.
-    pub fn mark_first_lost(&mut self, max: u64) -> u64 {
-        let Some(&first) = self.records.front().filter(|r| r.in_flight()) else {
-            return 0;
-        };
+    /// Marks lost the first `max` bytes if they are in flight; returns them.
+    pub fn mark_first_lost(&mut self, max: u64) -> Option<Sent> {
+        let first = *self.records.front().filter(|r| r.in_flight())?;
         if first.len() > max {
             self.split(0, first.start + max);
         }
-        let bytes = first.len().min(max);
-        self.records[0].lost = true;
-        self.in_flight -= bytes;
-        self.lost += bytes;
-        bytes
+        let first = &mut self.records[0];
+        first.lost = true;
+        self.in_flight -= first.len();
+        self.lost += first.len();
+        Some(*first)
     }
 
     /// Marks lost every record in flight that was sent before `newest`, a time and the end of the

@@ -55,6 +55,8 @@ struct TailProbe {
     end: u64,
     /// Next offset when it was sent (`TLP.end_seq`).
     high: u64,
+    /// When the original was sent, and among what.
+    original: (Instant, PacketState),
 }
 
 /// The echoed timestamp of an acknowledgement (RFC 7323).
@@ -445,11 +447,14 @@ impl Sender {
     /// The tail loss probe.
     pub fn probe(&mut self, now: Instant) -> Option<Sent> {
         let packet = self.packet_state(now);
+        let last = self.board.iter().rfind(|r| !r.sacked)?;
+        let original = (last.sent_at, last.packet);
         let sent = self.board.take_last(now, packet, u64::from(self.mss))?;
         self.probed = Some(TailProbe {
             start: sent.start,
             end: sent.end,
             high: self.nxt,
+            original,
         });
         self.on_sent(now, sent.len());
         Some(sent)

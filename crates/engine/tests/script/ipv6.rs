@@ -5,7 +5,7 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use braid_engine::{ConnectOptions, PathConfig, Protocol};
 
 use crate::harness::{PORT, Script, config};
-use crate::segment::{ack, dack, data, hex, syn, syn_ack};
+use crate::segment::{Seg, ack, dack, data, hex, syn, syn_ack};
 use crate::strategy::strategy;
 
 fn v6(n: u16, host: u16) -> Ipv6Addr {
@@ -60,6 +60,28 @@ fn a_connection() {
     send!(s, 30, data(1, 3001, "six").dss(dack(3000).map(0, 1, 3)));
     recv!(s, 30, ack(3001, 4).dss(dack(3)));
     assert_eq!(s.read(), b"six");
+}
+
+/// RFC 9293 section 3.7.1: who says nothing of its segment size takes what every host does.
+// Conforms: 9293-3.7.1-1
+#[test]
+fn a_peer_without_a_segment_size() {
+    let v4 = SocketAddr::from(([10, 0, 9, 1], PORT));
+    for (remote, ours, theirs) in [(remote(), 1440, 1220), (v4, 1460, 536)] {
+        let both = path(Some(Ipv4Addr::new(10, 0, 0, 2)), Some(v6(0, 2)));
+        let mut s = Script::new(config(), &[both]);
+        s.connect(remote, Protocol::Tcp);
+        recv!(s, 0, syn().ws(None).mss(ours));
+        let silent = Seg {
+            mss: None,
+            ..syn_ack().win(65_535)
+        };
+        send!(s, 10, silent);
+        recv!(s, 10, ack(1, 1));
+        s.write(vec![0; theirs + 100]);
+        recv!(s, 10, data(1, 1, vec![0; theirs]).gso(0));
+        recv!(s, 10, data(theirs as u64 + 1, 1, [0; 100]));
+    }
 }
 
 /// RFC 8201 section 4: a path never has less than 1280 bytes.

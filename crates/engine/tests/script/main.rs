@@ -24,6 +24,7 @@ mod recovery;
 mod report;
 mod reset;
 mod segment;
+mod sizes;
 mod strategy;
 mod told;
 mod urgency;

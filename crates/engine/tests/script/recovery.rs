@@ -422,7 +422,7 @@ fn an_idle_sender_restarts_from_less() {
 
 const FRAGMENTATION_NEEDED: (u8, u8) = (3, 4);
 
-fn too_big(s: &Script, mtu: u32, seq: u64) -> Vec<u8> {
+pub fn too_big(s: &Script, mtu: u32, seq: u64) -> Vec<u8> {
     let (kind, code) = FRAGMENTATION_NEEDED;
     s.icmp(0, (kind, code, mtu), seq)
 }
@@ -510,7 +510,7 @@ fn the_round_trip_of_a_repeated_syn() {
 }
 
 /// Bytes of payload of what is sent within this time, in packets of the device's size.
-fn lengths(s: &mut Script, until: Instant) -> Vec<usize> {
+pub fn lengths(s: &mut Script, until: Instant) -> Vec<usize> {
     s.advance(until);
     core::iter::from_fn(|| s.take())
         .map(|(_, seg)| seg.payload.len())

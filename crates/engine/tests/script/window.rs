@@ -361,6 +361,24 @@ fn paws() {
     assert_eq!(s.read(), b"now");
 }
 
+/// Section 5.3, R1: what it acknowledges and the window it offers are as old.
+// Conforms: 7323-5.3-2
+#[test]
+fn paws_of_an_acknowledgement() {
+    let mut s = stamped();
+    s.write("abc");
+    recv!(s, 10, data(1, 1, "abc").ts(10, 10));
+    send!(s, 20, ack(1, 1).win(512).ts(20, 10));
+    quiet!(s, 25);
+    send!(s, 25, ack(1, 4).win(0).ts(19, 10));
+    recv!(s, 25, ack(4, 1).ts(25, 20));
+    let in_flight = |s: &Script| s.stack.subflows(s.id())[0].in_flight;
+    let window = |s: &Script| s.stack.conn_stats(s.id()).unwrap().peer_window;
+    assert_eq!((in_flight(&s), window(&s)), (3, (512 << 7) - 3));
+    send!(s, 26, ack(1, 4).win(256).ts(20, 10));
+    assert_eq!((in_flight(&s), window(&s)), (0, 256 << 7));
+}
+
 /// Section 4.3: the echo is that of the segment that advanced the window, not of one that came
 /// before its time.
 // Conforms: 7323-4.3-1

@@ -6,9 +6,11 @@ use core::time::Duration;
 
 use braid_wire::{Instant, Seq32};
 
+use super::sizes::Sizes;
 use super::{Expired, MAX_BACKOFF, Recovery, Sender};
 use crate::cc::Loss;
 use crate::tcp::prr::Prr;
+use crate::tcp::rate::RateEstimator;
 use crate::tcp::scoreboard::{Delivered, Sent};
 
 /// Duplicate-acknowledgement threshold, in transmissions.
@@ -96,6 +98,8 @@ impl Sender {
         }
         let bytes = probe.end - probe.start;
         self.traffic.bytes_lost += bytes;
+        let (sent_at, packet) = probe.original;
+        self.rate.note_lost(sent_at, &packet);
         let flight = self.rate.on_lost(bytes);
         self.begin_episode();
         self.count_strayed(bytes);
@@ -120,11 +124,14 @@ impl Sender {
             return false;
         };
         let arrived = dup.on_dup_ack(flight, mss);
-        let begins = dup.is_loss(una) && self.recovery == Recovery::Open;
-        if begins {
-            dup.on_recovery(self.nxt);
+        let lost = dup.is_loss(una) && self.recovery == Recovery::Open && self.lose_first(now);
+        if lost && let Some(dup) = &mut self.dup_acks {
+            // Behind a packet of a size that is tried something else may be missing too.
+            dup.on_recovery(match self.recovery {
+                Recovery::Open => una,
+                _ => self.nxt,
+            });
         }
-        let lost = begins && self.lose_first(now);
         let (in_flight, target) = (self.in_flight(), self.cc.cwnd());
         if let Recovery::Fast { prr, .. } = &mut self.recovery {
             prr.on_ack(arrived, in_flight, target, self.mss, false);
@@ -162,8 +169,12 @@ impl Sender {
     /// The first segment in flight is lost.
     fn lose_first(&mut self, now: Instant) -> bool {
         let flight = self.in_flight();
-        let bytes = self.board.mark_first_lost(u64::from(self.mss));
-        self.on_lost(now, bytes, (flight, 0))
+        let len = self.sizes.packet_at(self.una, u64::from(self.mss));
+        let Some(first) = self.board.mark_first_lost(len) else {
+            return false;
+        };
+        learn(&mut self.sizes, &mut self.rate, &first);
+        self.on_lost(now, first.len(), (flight, 0))
     }
 
     pub(super) fn leave_recovery(&mut self) {
@@ -226,25 +237,16 @@ impl Sender {
         let rack = self.rack;
         let in_flight = self.in_flight();
         let mut next: Option<Instant> = None;
-        let (sizes, mut tried) = (&mut self.sizes, None);
         let lost = self.board.mark_lost((rack.sent_at, rack.end), |r| {
             let due = r.sent_at + wait;
             if due <= now {
-                self.rate.note_lost(r.sent_at, &r.packet);
-                tried = tried.or(sizes.on_lost(r.start));
-                if r.retransmitted {
-                    sizes.on_lost_again(r.len());
-                }
+                learn(&mut self.sizes, &mut self.rate, r);
                 return true;
             }
             next = Some(next.map_or(due, |n| n.min(due)));
             false
         });
         self.reorder_at = next;
-        if tried.is_some_and(|tried| lost <= tried) {
-            // Too large, most likely: no sign of congestion (RFC 4821 section 7.6.2).
-            return true;
-        }
         self.on_lost(now, lost, (in_flight, delivered))
     }
 
@@ -253,6 +255,9 @@ impl Sender {
     fn on_lost(&mut self, now: Instant, lost: u64, (in_flight, delivered): (u64, u64)) -> bool {
         if lost == 0 {
             return false;
+        }
+        if self.sizes.excuse(lost) {
+            return true;
         }
         self.traffic.bytes_lost += lost;
         let flight = self.rate.on_lost(lost);
@@ -357,7 +362,18 @@ impl Sender {
     /// Retransmits at once instead of waiting for the backed-off timer (its link came back).
     pub fn revive(&mut self, now: Instant) {
         self.backoff = 0;
+        self.sizes.on_all_lost();
         self.board.mark_all_lost();
+        if let Some(dup) = &mut self.dup_acks {
+            dup.on_timeout(self.nxt);
+        }
         self.arm_rto(now);
+    }
+}
+
+/// What a record that is lost tells of sizes and, unless it tried one, of rates.
+fn learn(sizes: &mut Sizes, rate: &mut RateEstimator, lost: &Sent) {
+    if !sizes.on_lost(lost) {
+        rate.note_lost(lost.sent_at, &lost.packet);
     }
 }

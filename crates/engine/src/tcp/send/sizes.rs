@@ -4,7 +4,10 @@
 use core::mem;
 use core::ops::Range;
 
+use braid_wire::Instant;
+
 use super::{Recovery, Sender};
+use crate::tcp::scoreboard::Sent;
 
 /// Doubt from which on a small packet is sent in place of a large one, to see whether that arrives.
 const BLACK_HOLE: u32 = 4;
@@ -23,6 +26,8 @@ pub(super) struct Sizes {
     probe: Option<Range<u64>>,
     /// Whether it did.
     verdict: Option<bool>,
+    /// Bytes of one that was lost just now.
+    excused: u64,
 }
 
 impl Sizes {
@@ -48,19 +53,35 @@ impl Sizes {
     /// The first `bytes` in flight were lost, as were all after them (RFC 4821 section 7.7).
     pub fn on_timeout(&mut self, bytes: u64) {
         self.doubt += 2 * u32::from(self.is_large(bytes));
+        self.on_all_lost();
+    }
+
+    /// Everything in flight was lost, or counts as lost.
+    pub fn on_all_lost(&mut self) {
         self.verdict = self.probe.take().map(|_| false).or(self.verdict);
     }
 
-    /// `bytes` that had been sent again were lost.
-    pub fn on_lost_again(&mut self, bytes: u64) {
-        self.doubt += u32::from(self.is_large(bytes));
+    /// `lost` was lost. Returns whether that was the probe.
+    pub fn on_lost(&mut self, lost: &Sent) -> bool {
+        self.doubt += u32::from(lost.retransmitted && self.is_large(lost.len()));
+        let probe = self.probe.take_if(|probe| probe.start == lost.start);
+        if let Some(probe) = &probe {
+            self.verdict = Some(false);
+            self.excused = probe.end - probe.start;
+        }
+        probe.is_some()
     }
 
-    /// What begins at `start` was lost. Where that was the probe, returns its length.
-    pub fn on_lost(&mut self, start: u64) -> Option<u64> {
-        let probe = self.probe.take_if(|probe| probe.start == start)?;
-        self.verdict = Some(false);
-        Some(probe.end - probe.start)
+    /// Whether the `lost` bytes that were lost just now are the probe's: too large, most likely, and
+    /// no sign of congestion (RFC 4821 section 7.6.2, RFC 8899 section 3).
+    pub fn excuse(&mut self, lost: u64) -> bool {
+        lost <= mem::take(&mut self.excused)
+    }
+
+    /// Bytes at `start` that were one packet, where segments are of `mss` bytes.
+    pub fn packet_at(&self, start: u64, mss: u64) -> u64 {
+        let probe = self.probe.as_ref().filter(|probe| probe.start == start);
+        probe.map_or(mss, |probe| probe.end - probe.start)
     }
 
     /// What `range` says has arrived.
@@ -94,6 +115,17 @@ impl Sender {
     /// The next `len` bytes go out as one packet of a size that is tried.
     pub fn try_size(&mut self, len: u64) {
         self.sizes.probe = Some(self.nxt..self.nxt + len);
+    }
+
+    /// The network says that this packet did not pass.
+    pub fn lose_try(&mut self) {
+        let sizes = &mut self.sizes;
+        if let Some(probe) = sizes.probe.take() {
+            sizes.verdict = Some(false);
+            let within = |r: &Sent| probe.start <= r.start && r.end <= probe.end;
+            self.board
+                .mark_lost((Instant::FAR_FUTURE, u64::MAX), within);
+        }
     }
 
     /// Whether the `len` bytes at `seq` are that packet.

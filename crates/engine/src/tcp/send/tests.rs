@@ -1,5 +1,7 @@
+use std::sync::{Arc, Mutex};
+
 use super::*;
-use crate::cc::NEWRENO;
+use crate::cc::{Loss, NEWRENO};
 
 const RTT: Duration = Duration::from_millis(100);
 const START: Instant = Instant::from_millis(1000);
@@ -111,4 +113,71 @@ fn a_sender_that_fills_its_window_is_measured() {
     send(&mut sender, now, 41);
     sender.on_ack(now + RTT, 30_001, &[], None, &[]);
     assert_eq!(sender.delivery_rate(), 10_000 * 1_000_000 / 100_000);
+}
+
+/// A controller that notes what it is told of losses, and changes no window.
+#[derive(Debug, Clone, Default)]
+struct Listener(Arc<Mutex<Vec<Loss>>>);
+
+impl CongestionControl for Listener {
+    fn cwnd(&self) -> u64 {
+        20_000
+    }
+    fn ssthresh(&self) -> u64 {
+        20_000
+    }
+    fn on_ack(&mut self, _: &AckSample<'_>) {}
+    fn on_lost(&mut self, loss: &Loss) {
+        self.0.lock().unwrap().push(*loss);
+    }
+    fn on_rto(&mut self, _: Instant, _: u64) {}
+    fn on_spurious(&mut self, _: Instant) {}
+    fn on_idle(&mut self, _: u64) {}
+    fn penalise(&mut self) {}
+    fn set_mss(&mut self, _: u32) {}
+}
+
+/// Whatever tells of a loss, the controller learns among what was sent what is lost (BBR bounds by it
+/// what is in flight).
+#[test]
+fn every_loss_is_told_with_its_flight() {
+    type Lose = fn(&mut Sender);
+    let by_sack: Lose = |sender| {
+        sender.on_ack(
+            START + RTT,
+            19_001,
+            Some(19_501..20_001).as_slice(),
+            None,
+            &[],
+        );
+        sender.on_timeout(START + RTT * 2, 0);
+    };
+    let by_duplicates: Lose = |sender| {
+        sender.count_dup_acks();
+        sender.on_ack(START + RTT, 19_001, &[], None, &[]);
+        (0..3).for_each(|_| _ = sender.on_dup_ack(START + RTT));
+    };
+    let by_a_probe: Lose = |sender| {
+        sender.on_ack(START + RTT, 19_001, &[], None, &[]);
+        sender.probe(START + RTT * 2);
+        send(sender, START + RTT * 2, 1);
+        sender.on_ack(START + RTT * 3, 21_001, &[], None, &[]);
+    };
+    for (name, lose) in [
+        ("sack", by_sack),
+        ("duplicates", by_duplicates),
+        ("a probe", by_a_probe),
+    ] {
+        let mut sender = flight();
+        let told = Listener::default();
+        sender.cc = Box::new(told.clone());
+        lose(&mut sender);
+        let told = told.0.lock().unwrap();
+        let [loss] = told[..] else {
+            panic!("{name}: {told:?}");
+        };
+        // Nineteen were sent before it.
+        let flight = (loss.flight.in_flight, loss.flight.lost);
+        assert_eq!(flight, (19_000, loss.bytes), "{name}");
+    }
 }
