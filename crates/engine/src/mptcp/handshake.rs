@@ -201,7 +201,7 @@ impl Connection {
     }
 
     /// The SYN/ACK has no MP_CAPABLE. Where the SYN had none either, because others that had were not
-    /// answered, the network is taken to drop them (RFC 8684 section 3.7).
+    /// answered on this path, the network is taken to drop them (RFC 8684 section 3.7).
     // Conforms: 8684-3.1-12
     fn on_plain_syn_ack(&mut self, ctx: &mut Ctx<'_>, i: usize) {
         let subflow = &self.subflows[i];
@@ -210,7 +210,9 @@ impl Connection {
             return;
         }
         let (peer, path) = subflow.link();
-        ctx.blackholes.note(ctx.now, peer, path);
+        if self.paths.was_offered(path) {
+            ctx.blackholes.note(ctx.now, peer, path);
+        }
         self.fall_back(ctx, FallbackCause::SynsDropped);
     }
 

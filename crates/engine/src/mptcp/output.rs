@@ -172,6 +172,9 @@ impl Connection {
             (Opens::Join { .. }, false) => self.join_syn(subflow),
             (Opens::Join { .. }, true) => self.join_syn_ack(subflow),
         };
+        if !answer && matches!(mptcp, Some(MptcpOption::Capable(_))) {
+            self.paths.on_offer(subflow.path);
+        }
         options.mptcp.extend(mptcp);
         let joins = !answer && subflow.opens != Opens::Connection;
         let flags = if answer {

@@ -80,7 +80,8 @@ impl Connection {
     }
 
     /// Tells the peer that the addresses of a path are gone: those it was told of, and those of
-    /// subflows that do not say so themselves (RFC 8684 section 3.4.2).
+    /// subflows that do not say so themselves (RFC 8684 section 3.4.2). Who is to join us takes back
+    /// that the initial address is gone only when it is announced, so it hears of no other.
     // Conforms: 8684-3.4.2-9
     pub(super) fn withdraw_path(&mut self, ctx: &Ctx<'_>, id: PathId) {
         let path = ctx.paths.get(usize::from(id.0));
@@ -93,7 +94,8 @@ impl Connection {
                 .cancel(|s| matches!(s, Signal::Announce { id, .. } if *id == own));
             let mut subflows = self.subflows.iter();
             let used = subflows.any(|s| s.can_carry() && s.path == id && s.own_id == own);
-            if used || (told && addr.is_some() && own != 0) {
+            let recalled = !told || own != 0 || addr.is_some();
+            if (used && recalled) || (told && addr.is_some() && own != 0) {
                 self.signals.add(ctx.now, Signal::Withdraw(own));
             }
         }
@@ -137,7 +139,7 @@ impl Connection {
         self.confirm(ctx.now);
         let port = add.port.unwrap_or(self.paths.remote().port());
         let addr = SocketAddr::new(add.addr, port);
-        self.paths.on_announced(add.address_id, addr);
+        self.paths.on_announced(ctx.now, add.address_id, addr);
         self.signals.add(ctx.now, Signal::Echo(add.echo()));
     }
 

@@ -43,7 +43,7 @@ struct Attempt {
     refusals: u8,
 }
 
-/// Targets with failures.
+/// Targets with failures: of the peer's addresses, which are few, so they need no bound of their own.
 #[derive(Debug, Default)]
 pub(crate) struct Attempts(Vec<Attempt>);
 
@@ -103,7 +103,7 @@ impl Attempts {
         self.0.retain(|a| a.target.0 != path);
     }
 
-    /// The peer has this address no more, or has it anew.
+    /// The peer has this address no more.
     pub fn forget_remote(&mut self, remote: SocketAddr) {
         self.0.retain(|a| a.target.1 != remote);
     }

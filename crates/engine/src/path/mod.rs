@@ -79,6 +79,8 @@ pub(crate) struct PathManager {
     insists: bool,
     protocol: Protocol,
     attempts: Attempts,
+    /// Paths on which a SYN with MP_CAPABLE left.
+    offered: ArrayVec<PathId, MAX_PATHS>,
     /// Paths on which a join was refused that may have come before the third ACK.
     early: ArrayVec<PathId, MAX_PATHS>,
     /// What is tried next, and when.
@@ -96,6 +98,7 @@ impl PathManager {
             insists: false,
             protocol: Protocol::Mptcp,
             attempts: Attempts::default(),
+            offered: ArrayVec::new(),
             early: ArrayVec::new(),
             next: None,
         }
@@ -267,6 +270,7 @@ impl PathManager {
                 let lead = situation.third_ack.map(|ack| ack.lead(path));
                 let target = (path.id, remote);
                 let at = wanted.max(self.attempts.not_before(target)?);
+                let at = at.max(self.remotes.not_before(remote));
                 Some((target, at.max(lead.unwrap_or(at))))
             });
         self.next = wanted.min_by_key(|(_, at)| *at);
@@ -321,9 +325,25 @@ impl PathManager {
         Some(target)
     }
 
-    /// A subflow ended unwanted.
+    /// A subflow ended unwanted. Where the peer has withdrawn its address since, none is to be tried
+    /// there and nothing to be remembered.
     pub fn on_failure(&mut self, now: Instant, target: Target, failure: Failure) {
-        self.attempts.on_failure(now, target, failure);
+        if self.remotes.has(target.1) {
+            self.attempts.on_failure(now, target, failure);
+        }
+    }
+
+    /// A SYN with MP_CAPABLE leaves on `path`.
+    pub fn on_offer(&mut self, path: PathId) {
+        if !self.was_offered(path) && !self.offered.is_full() {
+            self.offered.push(path);
+        }
+    }
+
+    /// Whether one left there: only then it tells anything of the network that another kind of SYN
+    /// was answered.
+    pub fn was_offered(&self, path: PathId) -> bool {
+        self.offered.contains(&path)
     }
 
     /// A join on `path` was refused before the peer was known to have the third ACK: it is tried
@@ -345,17 +365,41 @@ impl PathManager {
     }
 
     /// The peer announces an address of its own (RFC 8684 section 3.4.1).
-    pub fn on_announced(&mut self, id: u8, addr: SocketAddr) {
-        if self.remotes.learn(id, addr) {
-            self.attempts.forget_remote(addr);
-        }
+    pub fn on_announced(&mut self, now: Instant, id: u8, addr: SocketAddr) {
+        self.remotes.learn(now, id, addr);
     }
 
     /// The peer withdraws its address number `id` (RFC 8684 section 3.4.2): which it is, where that
-    /// is known.
+    /// is known. What failed at the address the connection was opened with stays in mind.
     pub fn on_withdrawn(&mut self, id: u8) -> Option<SocketAddr> {
         let addr = self.remotes.forget(id)?;
-        self.attempts.forget_remote(addr);
+        if !self.remotes.has(addr) {
+            self.attempts.forget_remote(addr);
+        }
         Some(addr)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A join that was under way when its address was withdrawn leaves nothing behind.
+    #[test]
+    fn nothing_is_remembered_of_an_address_that_is_gone() {
+        let (now, path) = (Instant::from_millis(1_000), PathId(0));
+        let [initial, other] = [1, 2].map(|n| SocketAddr::from(([192, 0, 2, n], 80)));
+        let mut paths = PathManager::accepted(initial);
+        paths.on_announced(now, 5, other);
+        paths.on_failure(now, (path, other), Failure::Unanswered);
+        assert!(paths.attempts.not_before((path, other)) > Some(now));
+        assert_eq!(paths.on_withdrawn(5), Some(other));
+        paths.on_failure(now, (path, other), Failure::Unanswered);
+        let forgotten = Some(Instant::ZERO);
+        assert_eq!(paths.attempts.not_before((path, other)), forgotten);
+        // The initial address is there to be joined again once it is announced.
+        paths.on_withdrawn(0);
+        paths.on_failure(now, (path, initial), Failure::Unanswered);
+        assert!(paths.attempts.not_before((path, initial)) > Some(now));
     }
 }

@@ -1,15 +1,40 @@
 //! Where a peer can be reached.
 
-use core::net::SocketAddr;
+use core::net::{IpAddr, SocketAddr};
+use core::time::Duration;
+
+use braid_wire::Instant;
 
 /// Most addresses that a peer may announce; further ones are acknowledged and forgotten.
 const MAX_ANNOUNCED: usize = 8;
+/// So many announced addresses may be joined at once, and then one in such a time: a peer that
+/// announces and withdraws does not make us send SYNs at will.
+const PAUSE: Duration = Duration::from_secs(10);
+const AT_ONCE: Duration = PAUSE.saturating_mul(MAX_ANNOUNCED as u32 - 1);
 
 /// An address that the peer announced (RFC 8684 section 3.4.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Announced {
     id: u8,
     addr: SocketAddr,
+    /// It is not joined before.
+    from: Instant,
+}
+
+/// Whether an address that the peer announced may be one of a host. It names the hosts that are sent
+/// SYNs, so none of this machine, of its link or of many is taken; a peer behind loopback has others
+/// there.
+fn can_be_joined(addr: SocketAddr, initial: SocketAddr) -> bool {
+    let host = match addr.ip() {
+        ip if ip.is_loopback() => initial.ip().is_loopback(),
+        // "This network", multicast, reserved and broadcast.
+        IpAddr::V4(ip) => !ip.is_link_local() && !matches!(ip.octets()[0], 0 | 224..),
+        // Unspecified, IPv4-mapped and IPv4-compatible among them.
+        IpAddr::V6(ip) => {
+            !ip.is_unicast_link_local() && !ip.is_multicast() && ip.to_ipv4().is_none()
+        }
+    };
+    host && addr.port() != 0
 }
 
 /// The peer's addresses: those the connection was opened with, and those the peer announced.
@@ -21,6 +46,8 @@ pub(crate) struct Remotes {
     /// C flag: no further subflows to the initial address and port (RFC 8684 section 3.1).
     denied: bool,
     announced: Vec<Announced>,
+    /// When the last announced address might be joined if none were at once.
+    paced: Instant,
 }
 
 impl Remotes {
@@ -30,6 +57,7 @@ impl Remotes {
             alt,
             denied: false,
             announced: Vec::new(),
+            paced: Instant::ZERO,
         }
     }
 
@@ -61,22 +89,35 @@ impl Remotes {
         self.announced.iter().map(|announced| announced.addr)
     }
 
+    /// Whether `addr` is one of the peer's still.
+    pub fn has(&self, addr: SocketAddr) -> bool {
+        self.known().chain(self.announced()).any(|has| has == addr)
+    }
+
+    /// When `addr` may be joined.
+    pub fn not_before(&self, addr: SocketAddr) -> Instant {
+        let announced = self.announced.iter().find(|a| a.addr == addr);
+        announced.map_or(Instant::ZERO, |a| a.from)
+    }
+
     /// The peer announces `addr` as its address number `id`. An id that stands for another address
-    /// keeps it until that is withdrawn; the initial address may be joined from now on. Returns
-    /// whether the address is new.
+    /// keeps it until that is withdrawn; the initial address may be joined from now on. What cannot
+    /// be joined is forgotten.
     // Conforms: 8684-3.2-4, 8684-3.4.1-2, 8684-3.4.1-9
-    pub fn learn(&mut self, id: u8, addr: SocketAddr) -> bool {
+    pub fn learn(&mut self, now: Instant, id: u8, addr: SocketAddr) {
         if addr == self.initial {
             self.denied = false;
-            return false;
+            return;
         }
-        let there = |a: &Announced| a.id == id || a.addr == addr;
-        let known = self.known().any(|known| known == addr);
-        if known || self.announced.iter().any(there) || self.announced.len() >= MAX_ANNOUNCED {
-            return false;
+        let taken = self.announced.iter().any(|a| a.id == id) || self.has(addr);
+        let full = self.announced.len() >= MAX_ANNOUNCED;
+        if taken || full || !can_be_joined(addr, self.initial) {
+            return;
         }
-        self.announced.push(Announced { id, addr });
-        true
+        let paced = self.paced.max(now);
+        let from = (paced - AT_ONCE).max(now);
+        self.announced.push(Announced { id, addr, from });
+        self.paced = (paced + PAUSE).min(now + AT_ONCE * 2);
     }
 
     /// The peer's address number `id` is gone; which it was, where that is known.
@@ -103,17 +144,18 @@ mod tests {
     #[test]
     fn ids_keep_their_address_until_it_is_withdrawn() {
         let mut remotes = Remotes::new(addr(1), None);
-        assert!(remotes.learn(2, addr(2)));
-        assert!(!remotes.learn(2, addr(3)) && !remotes.learn(3, addr(2)));
-        assert!(!remotes.learn(4, addr(1)));
+        for (id, n) in [(2, 2), (2, 3), (3, 2), (4, 1)] {
+            remotes.learn(Instant::ZERO, id, addr(n));
+        }
+        assert!(remotes.announced().eq([addr(2)]));
         assert_eq!(remotes.forget(2), Some(addr(2)));
         assert_eq!(remotes.forget(2), None);
-        assert!(remotes.learn(2, addr(3)));
+        remotes.learn(Instant::ZERO, 2, addr(3));
         let joinable: Vec<SocketAddr> = remotes.joinable().collect();
         assert_eq!(joinable, [addr(1), addr(3)]);
         remotes.deny_initial();
         assert!(remotes.joinable().eq([addr(3)]));
-        remotes.learn(0, addr(1));
+        remotes.learn(Instant::ZERO, 0, addr(1));
         assert!(remotes.joinable().eq([addr(1), addr(3)]));
         // Id 0 is the initial address (RFC 8684 section 3.2).
         assert_eq!(remotes.forget(0), Some(addr(1)));
@@ -124,7 +166,56 @@ mod tests {
     #[test]
     fn a_peer_cannot_announce_without_end() {
         let mut remotes = Remotes::new(addr(0), None);
-        let taken = (1..=255).filter(|n| remotes.learn(*n, addr(*n)));
-        assert_eq!(taken.count(), MAX_ANNOUNCED);
+        for n in 1..=255 {
+            remotes.learn(Instant::ZERO, n, addr(n));
+        }
+        assert_eq!(remotes.announced().count(), MAX_ANNOUNCED);
+    }
+
+    /// Eight at once, then one in ten seconds, however fast they come and go.
+    #[test]
+    fn announced_addresses_are_joined_at_a_bounded_rate() {
+        let mut remotes = Remotes::new(addr(0), None);
+        let start = Instant::from_millis(5_000);
+        let joins = |remotes: &mut Remotes, now| {
+            remotes.learn(now, 1, addr(1));
+            let from = remotes.not_before(addr(1));
+            remotes.forget(1);
+            from.saturating_since(now).as_secs()
+        };
+        let waits: Vec<u64> = (0..11).map(|_| joins(&mut remotes, start)).collect();
+        assert_eq!(waits, [0, 0, 0, 0, 0, 0, 0, 0, 10, 20, 30]);
+        for _ in 0..1_000 {
+            assert!(joins(&mut remotes, start) <= 70);
+        }
+        assert_eq!(joins(&mut remotes, start + AT_ONCE * 2), 0);
+    }
+
+    #[test]
+    fn only_addresses_of_hosts_can_be_joined() {
+        let initial = addr(1);
+        let can = |text: &str| can_be_joined(text.parse().unwrap(), initial);
+        assert!(can("10.0.0.1:80") && can("198.51.100.1:1") && can("[2001:db8::1]:80"));
+        for bad in [
+            "10.0.0.1:0",
+            "0.0.0.0:80",
+            "0.1.2.3:80",
+            "127.0.0.1:80",
+            "169.254.1.1:80",
+            "224.0.0.1:80",
+            "240.0.0.1:80",
+            "255.255.255.255:80",
+            "[::]:80",
+            "[::1]:80",
+            "[::ffff:10.0.0.1]:80",
+            "[::10.0.0.1]:80",
+            "[fe80::1]:80",
+            "[ff02::1]:80",
+        ] {
+            assert!(!can(bad), "{bad}");
+        }
+        let inside = ([127, 0, 0, 1], 80).into();
+        assert!(can_be_joined("127.0.0.2:80".parse().unwrap(), inside));
+        assert!(can_be_joined("[::1]:80".parse().unwrap(), inside));
     }
 }

@@ -10,7 +10,7 @@ use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
 use crate::capable::fell_back;
-use crate::harness::{PEER_KEY, PORT, Script, config, token_idsn};
+use crate::harness::{PEER_KEY, PORT, Script, config, join_hmac, token_idsn};
 use crate::join::joined;
 use crate::segment::{Mp, Seg, ack, dack, data, hex, rst_ack, syn, syn_ack};
 
@@ -265,6 +265,46 @@ fn an_announcement_without_proof_is_ignored() {
     quiet!(s, 5_000);
 }
 
+/// What cannot be the address of a host is acknowledged and not joined.
+#[test]
+fn an_address_that_is_no_host_s_is_not_joined() {
+    let bad = [
+        add(5, Ipv4Addr::LOCALHOST, None),
+        add(5, Ipv4Addr::BROADCAST, None),
+        add(5, Ipv4Addr::new(224, 0, 0, 1), None),
+        add(5, Ipv4Addr::new(169, 254, 0, 1), None),
+        add(5, Ipv4Addr::UNSPECIFIED, None),
+        add(5, Ipv4Addr::new(10, 0, 8, 1), Some(0)),
+    ];
+    let mut s = Script::opened(config(), 1);
+    for add in bad {
+        send!(s, 30, ack(1, 1).opt(announced(&s, add)));
+        recv!(s, 30, ack(1, 1).opt(MptcpOption::AddAddr(add)).dss(dack(0)));
+        quiet!(s, 30);
+    }
+    quiet!(s, 5_000);
+}
+
+/// Neither address by address nor by one address that comes and goes can a peer have SYNs sent at
+/// will.
+#[test]
+fn a_peer_cannot_ask_for_syns_without_end() {
+    let mut s = Script::opened(config(), 1);
+    let mut syns = 0;
+    for n in 0..200_u8 {
+        let other = add(5, Ipv4Addr::new(10, 1, n, 1), None);
+        send!(s, 30, ack(1, 1).opt(announced(&s, other)));
+        while let Some((_, seg)) = s.take() {
+            syns += u32::from(seg.flags == Flags::SYN);
+        }
+        send!(s, 30, ack(1, 1).opt(removed(&[5])));
+        while let Some((_, seg)) = s.take() {
+            syns += u32::from(seg.flags == Flags::SYN);
+        }
+    }
+    assert_eq!(syns, 8);
+}
+
 /// Several at once, of a family that no path has among them.
 #[test]
 fn announcements_may_come_together() {
@@ -346,6 +386,65 @@ fn a_path_tries_the_address_that_failed_least() {
 }
 
 // --- addresses that go
+
+/// The peer opens a second subflow to `to`, on flow 1.
+fn join_at(s: &mut Script, to: SocketAddr, at: i32) {
+    let flow = s.flow(to, ([10, 0, 2, 2], 5_001).into());
+    let (token, _) = token_idsn(s.key.unwrap());
+    let nonce = 1_u32;
+    let join = [
+        &[30, 12, 0x10, 7],
+        &token.to_be_bytes()[..],
+        &nonce.to_be_bytes(),
+    ]
+    .concat();
+    send!(s, at, syn().on(flow).raw(&join));
+    let got = next(s);
+    let [Mp::Other(MptcpOption::Join(Join::SynAck { nonce: theirs, .. }))] = got.mptcp[..] else {
+        panic!("no MP_JOIN: {got:?}");
+    };
+    let hmac = join_hmac((PEER_KEY, s.key.unwrap()), (nonce, theirs));
+    let proof = [&[30, 24, 0x10, 0], &hmac[..20]].concat();
+    send!(s, at + 1, ack(1, 1).on(flow).win(512).raw(&proof));
+    recv!(s, at + 1, ack(1, 1).on(flow).dss(dack(0)));
+}
+
+/// A path's link fails and comes back at the side that is joined. The peer joins no more at an
+/// address of id 0 that it heard is gone, until it is announced: so it hears it only of one that is.
+#[test]
+fn the_initial_address_is_withdrawn_only_to_be_announced_again() {
+    for told in [true, false] {
+        let paths = [9, 8].map(|host| PathConfig::v4(Ipv4Addr::new(10, 0, host, 1)));
+        let mut s = Script::new(config(), &paths);
+        let home = SocketAddr::from(([10, 0, 9, 1], PORT));
+        s.stack.listen(home).unwrap();
+        let other = SocketAddr::from(([10, 0, 8, 1], PORT));
+        s.stack.listen(other).unwrap();
+        if told {
+            s.stack.announce(PathId(0), home).unwrap();
+        }
+        s.peer(1);
+        send!(s, 0, syn().raw(&[30, 4, 1, 1]));
+        recv!(s => 0, s.capable(syn_ack()));
+        send!(s, 10, s.third_ack());
+        recv!(s, 10, ack(1, 1).dss(dack(0)));
+        join_at(&mut s, other, 20);
+        s.stack.set_path_up(s.now, PathId(0), false);
+        s.write("");
+        let withdrawn = |s: &mut Script| {
+            let mut sent = Vec::new();
+            while let Some((_, seg)) = s.take() {
+                sent.extend(seg.mptcp);
+            }
+            (sent.contains(&Mp::Other(removed(&[0]))), sent)
+        };
+        assert_eq!(withdrawn(&mut s).0, told);
+        s.stack.set_path_up(s.now, PathId(0), true);
+        s.write("");
+        let again = announces(&s, add(0, Ipv4Addr::new(10, 0, 9, 1), None));
+        assert_eq!(withdrawn(&mut s).1.contains(&Mp::Other(again)), told);
+    }
+}
 
 fn joined_id(s: &Script) -> usize {
     s.stack.subflows(s.id()).len()

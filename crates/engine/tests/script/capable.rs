@@ -1,5 +1,7 @@
 //! MP_CAPABLE (RFC 8684 section 3.1) and falling back to TCP (section 3.7).
 
+use core::net::IpAddr;
+
 use braid_engine::{CloseReason, Event, FallbackCause, PathId, Protocol};
 use braid_wire::tcp::Flags;
 
@@ -248,6 +250,44 @@ fn a_network_that_drops_mp_capable_is_avoided() {
     assert!(!opens_plainly(&mut s));
     let flow = s.flows.last().unwrap();
     assert_ne!(flow.stack.ip(), path);
+}
+
+/// The memory does not feed itself: a SYN that went plainly because of it shows nothing new when it is
+/// answered plainly.
+#[test]
+fn what_was_not_offered_mp_capable_is_not_remembered_anew() {
+    let mut s = Script::client(config(), 1, Protocol::Mptcp);
+    s.skip(3_000);
+    send!(s, 3_010, syn_ack().win(65_535));
+    s.abort();
+    s.skip(60_000);
+    s.connect(([10, 0, 9, 1], PORT).into(), Protocol::Mptcp);
+    let (_, plain) = s.take().expect("no SYN");
+    assert!(plain.mptcp.is_empty());
+    send!(s, 60_010, syn_ack().on(plain.flow).win(65_535));
+    s.abort();
+    s.skip(63_100);
+    assert!(!opens_plainly(&mut s));
+}
+
+/// The third SYN may leave on a path on which none with MP_CAPABLE was tried.
+#[test]
+fn a_path_that_was_not_offered_mp_capable_is_not_blamed() {
+    let mut s = Script::client(config(), 3, Protocol::Mptcp);
+    s.skip(1_500);
+    s.stack.set_path_up(s.now, PathId(0), false);
+    s.skip(3_000);
+    let last = s.flows.len() - 1;
+    assert_eq!(s.flows[last].stack.ip(), IpAddr::from([10, 0, 2, 2]));
+    send!(s, 3_010, syn_ack().on(last).win(65_535));
+    let cause = FallbackCause::SynsDropped;
+    assert_eq!(s.stack.stats().fallbacks[cause as usize], 1);
+    s.abort();
+    s.skip(3_020);
+    s.stack.set_path_up(s.now, PathId(1), false);
+    assert!(!opens_plainly(&mut s));
+    let flow = s.flows.last().unwrap();
+    assert_eq!(flow.stack.ip(), IpAddr::from([10, 0, 2, 2]));
 }
 
 /// A late answer to a SYN that had MP_CAPABLE opens MPTCP all the same.
