@@ -189,7 +189,7 @@ impl Connection {
     fn on_reset(&mut self, ctx: &mut Ctx<'_>, i: usize, seq: u64, tcp: &tcp::Repr) {
         let subflow = &mut self.subflows[i];
         let far = subflow.rcv.nxt + ctx.config.recv_buffer as u64;
-        // Conforms: 5961-3.2-1, 5961-3.2-2, 5961-3.2-3
+        // Conforms: 5961-3.2-2, 5961-3.2-3
         if seq != subflow.rcv.nxt {
             if (subflow.rcv.nxt..far).contains(&seq) {
                 subflow.rcv.challenge(ctx.now);
