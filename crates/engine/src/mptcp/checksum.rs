@@ -95,7 +95,7 @@ impl Connection {
 
     /// Where in the stream the next bytes that subflow `i` may hand on belong, and how many there
     /// are.
-    // Conforms: 8684-3.3.1-9
+    // Conforms: 8684-3.7-8
     fn next_sound(&mut self, ctx: &mut Ctx<'_>, i: usize) -> Option<(u64, usize)> {
         let rcv = &self.subflows[i].rcv;
         let held = rcv.held.as_ref()?;

@@ -441,6 +441,7 @@ impl Connection {
     }
 
     /// The HMAC of our SYN/ACK for a join.
+    // Conforms: 8684-3.2-16
     pub(super) fn join_syn_ack(&self, subflow: &Subflow) -> Option<MptcpOption> {
         let mptcp = self.mptcp()?;
         let Opens::Join {
@@ -492,6 +493,7 @@ impl Connection {
     }
 
     /// MP_CAPABLE of the SYN or SYN/ACK of `subflow`.
+    // Conforms: 8684-3.1-19
     pub(super) fn capable_option(&self, config: &Config, subflow: &Subflow) -> Option<MptcpOption> {
         let capable = match (&self.mode, subflow.phase) {
             (Mode::Opening { checksum, .. }, Phase::SynSent) if !subflow.asks_plainly => {

@@ -170,7 +170,7 @@ fn keys_and_data_with_a_checksum() {
 
 /// Nothing of a mapping is handed on or acknowledged at the data level before all of it is checked,
 /// in whatever order and pieces it comes.
-// Conforms: 8684-3.3.1-9
+// Conforms: 8684-3.7-8
 #[test]
 fn a_mapping_in_parts() {
     let mut s = accepted();
@@ -331,7 +331,7 @@ fn a_wrong_checksum_beside_another_subflow() {
 }
 
 /// The same found by the peer: what that subflow carried is sent again on the other one.
-// Conforms: 8684-3.7-11
+// Conforms: 8684-3.7-11, 8684-3.7-16
 #[test]
 fn mp_fail_beside_another_subflow() {
     for on_rst in [false, true] {
