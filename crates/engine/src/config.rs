@@ -82,6 +82,7 @@ impl Default for Config {
             delayed_ack: DelayedAck::default(),
             congestion: Algorithm::default(),
             background: LEDBAT,
+            // Conforms: 8684-3.3.5-4
             send_buffer: 8 << 20,
             recv_buffer: 8 << 20,
             memory: 512 << 20,

@@ -431,6 +431,7 @@ impl BoxCore {
             hints,
             looked: false,
             news: FlowHints::default(),
+            unsaid: Vec::new(),
             moved: Moved::default(),
             started: ctx.now,
             requested_at: 0,
@@ -534,6 +535,7 @@ impl BoxCore {
         );
         // The request has said all there is to say.
         session.news = FlowHints::default();
+        session.unsaid = Vec::new();
         let told = written.is_ok() && session.foreword(ctx);
         if !told || !warm && !session.relay.repeat(ctx) {
             return self.end(ctx, id, Outcome::ServerFailed);

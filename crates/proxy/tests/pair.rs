@@ -280,6 +280,43 @@ fn a_content_server_that_does_not_read_stops_the_user() {
     assert!(w.server_local().stream(content).got == data);
 }
 
+/// A user whose first bytes come when the box has no memory left waits for some.
+#[test]
+fn first_bytes_wait_for_memory() {
+    fn small(config: &mut braid_engine::Config) {
+        config.memory = 1 << 20;
+    }
+    let mut w = World::ready(
+        2,
+        Setup {
+            tweak: Some(small),
+            ..Setup::default()
+        },
+    );
+    let stalls = "198.51.100.2:80";
+    w.content(stalls, Content::Sends(Vec::new(), false));
+    w.content(CONTENT, Content::Echoes);
+    let user = w.open(CONTENT, &[], false);
+    let greedy: Vec<_> = (0..6).map(|_| w.open(stalls, &[], false)).collect();
+    w.run_until(|w| w.core.counters().connected == 7);
+    for content in w.server_local().streams.values_mut() {
+        content.stalled = true;
+    }
+    for id in &greedy {
+        w.boxed.local.send(*id, &pattern(1_000_000), true);
+    }
+    w.run_for(Duration::from_secs(5));
+    let free = (1 << 20) - w.boxed.stack.buffered();
+    assert!(free <= (1 << 20) / 8, "{free} bytes are left");
+    w.boxed.local.send(user, b"hello", false);
+    w.run_for(Duration::from_secs(1));
+    assert!(!w.user(user).closed && w.user(user).got.is_empty());
+    for id in greedy {
+        w.boxed.local.break_stream(id);
+    }
+    w.run_until(|w| w.user(user).got == b"hello");
+}
+
 #[test]
 fn a_wrong_secret_is_refused_and_counted() {
     let other = "00007d061884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a0";

@@ -40,6 +40,7 @@ impl PartialOrd for Seq32 {
 }
 
 /// An MPTCP data sequence number (RFC 8684 section 3.3): 64 bits, modulo arithmetic.
+// Conforms: 8684-3.3.1-12
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Dsn64(pub u64);
 
@@ -106,7 +107,7 @@ mod tests {
         );
     }
 
-    // Conforms: 8684-3.3.1-5
+    // Conforms: 8684-3.3.1-5, 8684-3.3.1-12
     #[test]
     fn dsn_is_modular_and_expands_to_the_nearest() {
         assert_eq!(Dsn64(u64::MAX).add(2), Dsn64(1));

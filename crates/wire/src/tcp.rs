@@ -166,6 +166,7 @@ impl Repr {
     ///
     /// # Panics
     /// If `buf` is shorter than [`Self::header_len`] or the options exceed [`MAX_OPTIONS_LEN`].
+    // Conforms: 8684-3.3.1-14
     pub fn emit(&self, buf: &mut [u8]) {
         let options = self.options.emit(&mut buf[HEADER_LEN..]);
         assert!(options <= MAX_OPTIONS_LEN, "options exceed 40 bytes");

@@ -249,6 +249,7 @@ fn dss_of_wrong_length() {
 }
 
 /// Section 3.4.1, figure 12.
+// Conforms: 8684-3.4.1-10
 #[test]
 fn add_addr() {
     let v4 = "192.0.2.7".parse().unwrap();
@@ -333,7 +334,6 @@ fn prio_fail_fastclose_tcprst() {
     );
 }
 
-// Conforms: 8684-3.6-3
 #[test]
 fn reset_reasons_are_their_codes() {
     for code in 0..=255 {

@@ -173,7 +173,7 @@ fn options_of_a_syn_count_on_a_syn_only() {
     assert_eq!(Options::parse(&bytes, true).unwrap().mss, Some(1460));
 }
 
-// Conforms: 9293-3.2-1
+// Conforms: 9293-3.1-2
 #[test]
 fn unknown_options_and_malformed_mptcp_are_skipped() {
     // Unknown kind 253; DSS of an impossible length; MP_CAPABLE.

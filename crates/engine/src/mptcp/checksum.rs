@@ -2,11 +2,13 @@
 //! on when all of it is here and the sum is right.
 
 use braid_wire::checksum::{Sum, sum_at};
-use braid_wire::mptcp::dss_checksum;
+use braid_wire::mptcp::{ResetReason, dss_checksum};
 
 use super::connection::{Connection, Ctx, Mode};
+use super::subflow::ResetKind;
 use crate::FallbackCause;
-use crate::buffer::InsertError;
+use crate::buffer::{InsertError, RecvBuffer};
+use crate::event::SubflowCloseReason;
 use crate::tcp::scoreboard::Mapping;
 
 /// Most payload of a mapping that we send with a checksum: its last byte keeps all of it waiting, and
@@ -46,12 +48,15 @@ impl Connection {
         }
     }
 
-    /// Whether a mapping of the peer's has a checksum if and only if it needs one; if it carries
+    /// Whether a mapping of the peer's has a checksum if and only if that was agreed on; if it carries
     /// nothing but DATA_FIN, whether that is right too.
-    // Conforms: 8684-3.3-3, 8684-3.3.3-2
+    // Conforms: 8684-3.3-2, 8684-3.3-3, 8684-3.3.3-2
     pub(super) fn is_checkable(&self, map: &Mapping) -> bool {
-        !self.uses_checksums()
-            || map.checksum.is_some() && (map.len > 0 || self.is_sound(map, Sum::default()))
+        let sound = || map.len > 0 || self.is_sound(map, Sum::default());
+        match self.uses_checksums() {
+            true => map.checksum.is_some() && sound(),
+            false => map.checksum.is_none(),
+        }
     }
 
     fn is_sound(&self, map: &Mapping, sum: Sum) -> bool {
@@ -67,14 +72,21 @@ impl Connection {
         }
     }
 
-    /// Hands on what subflow `i` holds and is whole and sound.
+    /// Hands on what subflow `i` holds and is whole and sound. What lies behind a hole of the stream
+    /// and finds no place is dropped: what fills the hole may wait behind it, and the peer sends again
+    /// what no DATA_ACK covers.
     // Conforms: 8684-3.7-8
     pub(super) fn pass_checked_on(&mut self, ctx: &mut Ctx<'_>, i: usize) {
         let before = self.rcv.buf.rcv_nxt();
         while let Some((data, len)) = self.next_sound(ctx, i) {
-            if self.place_held(ctx, i, data, len).is_err() {
+            if self.place_held(ctx, i, data, len).is_ok() {
+                continue;
+            }
+            if data <= self.rcv.buf.rcv_nxt() {
+                self.let_go(i);
                 break;
             }
+            self.subflows[i].rcv.pass_held(len, ctx.pool);
         }
         if self.rcv.buf.rcv_nxt() > before {
             self.signal_readable(ctx);
@@ -83,7 +95,7 @@ impl Connection {
 
     /// Where in the stream the next bytes that subflow `i` may hand on belong, and how many there
     /// are.
-    // Conforms: 8684-3.3.1-9
+    // Conforms: 8684-3.7-8
     fn next_sound(&mut self, ctx: &mut Ctx<'_>, i: usize) -> Option<(u64, usize)> {
         let rcv = &self.subflows[i].rcv;
         let held = rcv.held.as_ref()?;
@@ -117,18 +129,28 @@ impl Connection {
         len: usize,
     ) -> Result<(), InsertError> {
         let rcv = &mut self.subflows[i].rcv;
-        let Some(held) = &mut rcv.held else {
-            return Ok(());
-        };
         let mut done = 0;
-        for part in held.slices() {
+        for part in rcv.held.iter().flat_map(RecvBuffer::slices) {
             let part = &part[..part.len().min(len - done)];
             self.rcv.insert(data + done as u64, part, ctx.pool)?;
             done += part.len();
         }
-        held.consume(len, ctx.pool);
-        rcv.drop_placed();
+        rcv.pass_held(len, ctx.pool);
         Ok(())
+    }
+
+    /// Even the reserve is used up where subflow `i` has the next bytes of the stream. If there is
+    /// something to read, they wait for the reader. If not, nothing may ever give memory back: this
+    /// one does, and the peer sends again what it held (RFC 8684 section 3.6).
+    pub(super) fn let_go(&mut self, i: usize) {
+        let holds = self.subflows[i].rcv.held.as_ref();
+        let holds = holds.is_some_and(|held| held.readable() > 0);
+        if self.mptcp().is_some() && self.rcv.buf.readable() == 0 && holds {
+            self.subflows[i].begin_reset(
+                ResetKind::Subflow(ResetReason::LackOfResources),
+                SubflowCloseReason::TimedOut,
+            );
+        }
     }
 
     /// The mapping of byte `data` arrived changed on subflow `i` (RFC 8684 section 3.7). If that is

@@ -76,7 +76,7 @@ impl Connection {
     }
 
     /// Ends subflows that have nothing left to do. Returns whether there were any.
-    // Conforms: 8684-3.3.3-5, 8684-3.3.3-6, 9293-3.6.1-2
+    // Conforms: 8684-3.3.3-5, 8684-3.3.3-6, 9293-3.10.7.4-5
     fn close_subflows(&mut self) -> bool {
         let plain_fin = matches!(self.mode, Mode::Tcp)
             && self.snd.fin == SendFin::Queued

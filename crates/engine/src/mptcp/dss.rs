@@ -38,7 +38,7 @@ impl Mptcp {
     }
 }
 
-// Conforms: 8684-3.3.1-4
+// Conforms: 8684-3.3.1-4, 8684-3.3.2-6
 fn offset_of(idsn: Dsn64, dsn: WireDsn, near: u64) -> Option<u64> {
     let expected = idsn.add(1).add(near);
     let dsn = match dsn {

@@ -119,6 +119,7 @@ impl Connection {
     }
 
     /// What subflow `i` carried from `failed` on is of no use to the peer.
+    // Conforms: 8684-3.7-16
     pub(super) fn on_spoilt(&mut self, i: usize, failed: Dsn64) {
         let una = self.snd.una();
         let mptcp = self.mptcp().filter(|m| m.checksum);

@@ -410,7 +410,7 @@ impl Connection {
         }
     }
 
-    // Conforms: 8684-3.2-8, 8684-3.2-10
+    // Conforms: 8684-3.2-8, 8684-3.2-9, 8684-3.2-10
     fn confirm_join(
         &mut self,
         i: usize,
@@ -429,18 +429,20 @@ impl Connection {
                 self.note_join();
                 true
             }
-            Some(_) => {
+            // A segment behind the third ACK, which will come again.
+            None if !tcp.options.mptcp.is_empty() => false,
+            _ => {
                 self.subflows[i].begin_reset(
                     ResetKind::Subflow(ResetReason::MptcpSpecific),
                     SubflowCloseReason::PeerMisbehaved,
                 );
                 false
             }
-            None => false,
         }
     }
 
     /// The HMAC of our SYN/ACK for a join.
+    // Conforms: 8684-3.2-16
     pub(super) fn join_syn_ack(&self, subflow: &Subflow) -> Option<MptcpOption> {
         let mptcp = self.mptcp()?;
         let Opens::Join {
@@ -495,6 +497,7 @@ impl Connection {
     }
 
     /// MP_CAPABLE of the SYN or SYN/ACK of `subflow`.
+    // Conforms: 8684-3.1-19
     pub(super) fn capable_option(&self, config: &Config, subflow: &Subflow) -> Option<MptcpOption> {
         let capable = match (&self.mode, subflow.phase) {
             (Mode::Opening { checksum, .. }, Phase::SynSent) if !subflow.asks_plainly => {

@@ -81,7 +81,8 @@ impl Connection {
     }
 
     /// RFC 9293 section 3.10.7.4.
-    // Conforms: 8684-3.4.2-4, 9293-3.10.7.4-2, 7323-4.3-1, 7323-5.2-1, 7323-5.3-1, 7323-5.3-2
+    // Conforms: 8684-3-3, 8684-3.4.2-4, 9293-3.10.7.4-2, 7323-4.3-1, 7323-4.3-2, 7323-4.3-3
+    // Conforms: 7323-5.2-1, 7323-5.3-1, 7323-5.3-2
     fn on_synchronised(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -152,7 +153,7 @@ impl Connection {
     /// looked at (RFC 9293 section 3.10.7.4): a keepalive, a probe, a retransmission after a lost
     /// acknowledgement, or something forged. One that was overtaken and not acknowledged yet still
     /// counts. Returns whether it was one.
-    // Conforms: 9293-3.8.4-2, 9293-3.10.7.4-1
+    // Conforms: 9293-3.10.7.4-1
     fn answer_old(&mut self, ctx: &Ctx<'_>, i: usize, tcp: &tcp::Repr, range: Range<u64>) -> bool {
         let rcv = &mut self.subflows[i].rcv;
         let fin = tcp.flags.contains(Flags::FIN);
@@ -188,7 +189,7 @@ impl Connection {
     fn on_reset(&mut self, ctx: &mut Ctx<'_>, i: usize, seq: u64, tcp: &tcp::Repr) {
         let subflow = &mut self.subflows[i];
         let far = subflow.rcv.nxt + ctx.config.recv_buffer as u64;
-        // Conforms: 5961-3.2-1, 5961-3.2-2, 5961-3.2-3
+        // Conforms: 5961-3.2-2, 5961-3.2-3
         if seq != subflow.rcv.nxt {
             if (subflow.rcv.nxt..far).contains(&seq) {
                 subflow.rcv.challenge(ctx.now);
@@ -420,7 +421,7 @@ impl Connection {
         }
     }
 
-    // Conforms: 8684-3.3.5-1, 8684-3.3.5-2
+    // Conforms: 8684-3.3.2-7, 8684-3.3.5-1, 8684-3.3.5-2, 8684-4-1
     fn on_dss(&mut self, ctx: &mut Ctx<'_>, i: usize, dss: &Dss, window: u16) {
         let una = self.snd.una();
         // A DATA_FIN that waits to be repeated was sent all the same.
@@ -455,7 +456,7 @@ impl Connection {
         }
     }
 
-    // Conforms: 8684-3.3.1-6
+    // Conforms: 8684-3.3.2-5
     fn on_mapping(&mut self, ctx: &mut Ctx<'_>, i: usize, mapping: &DssMapping, data_fin: bool) {
         let rcv_nxt = self.rcv.buf.rcv_nxt();
         let Some(mptcp) = self.mptcp_mut() else {
@@ -580,7 +581,7 @@ impl Connection {
     }
 
     /// Places the mapped prefix of `payload` in the receive buffer and returns its range.
-    // Conforms: 8684-3.3.1-10, 8684-3.3.4-2
+    // Conforms: 8684-3.3.1-10, 8684-3.3.1-15, 8684-3.3.4-2
     fn store(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -620,6 +621,9 @@ impl Connection {
                 }
             };
             let Ok(refused) = refused else {
+                if at == self.subflows[i].rcv.nxt && ctx.pool.available() == 0 {
+                    self.let_go(i);
+                }
                 break;
             };
             at += len - refused as u64;

@@ -212,7 +212,9 @@ impl Connection {
                 ResetKind::Subflow(reason) => MptcpOption::Reset {
                     transient: matches!(
                         reason,
-                        ResetReason::UnacceptablePerformance | ResetReason::TooMuchOutstanding
+                        ResetReason::UnacceptablePerformance
+                            | ResetReason::TooMuchOutstanding
+                            | ResetReason::LackOfResources
                     ),
                     reason,
                 },
@@ -338,6 +340,7 @@ impl Connection {
     }
 
     /// Options of a segment without data.
+    // Conforms: 8684-3.1-20
     fn ack_options(&self, ctx: &Ctx<'_>, i: usize) -> Options {
         let subflow = &self.subflows[i];
         let mut options = Options {
@@ -406,7 +409,7 @@ impl Connection {
     }
 
     /// Sends a record of the scoreboard, new or again, under its original mapping.
-    // Conforms: 8684-3.1-15, 8684-3.3.1-1, 8684-3.7-1
+    // Conforms: 8684-3.1-15, 8684-3.3.1-1, 8684-3.3.1-13, 8684-3.7-1
     fn send_record(
         &mut self,
         ctx: &mut Ctx<'_>,

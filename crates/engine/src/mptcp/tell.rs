@@ -20,6 +20,7 @@ use crate::tcp::receive::AckDue;
 
 /// The ids of a path's own addresses, each with the address at which peers reach it if they are to
 /// be told.
+// Conforms: 8684-3.4.1-12
 fn own_addresses(
     paths: &PathManager,
     id: PathId,
@@ -81,6 +82,7 @@ impl Connection {
     /// Tells the peer that the addresses of a path are gone: those it was told of, and those of
     /// subflows that do not say so themselves (RFC 8684 section 3.4.2). Who is to join us takes back
     /// that the initial address is gone only when it is announced, so it hears of no other.
+    // Conforms: 8684-3.4.2-9
     pub(super) fn withdraw_path(&mut self, ctx: &Ctx<'_>, id: PathId) {
         let path = ctx.paths.get(usize::from(id.0));
         let Some(path) = path.filter(|_| self.may_signal()) else {
@@ -117,7 +119,7 @@ impl Connection {
 
     /// ADD_ADDR, or the echo of ours. One that does not prove that the peer sent it is ignored (RFC
     /// 8684 section 3.4.1).
-    // Conforms: 8684-3.4.1-3, 8684-3.4.1-5
+    // Conforms: 8684-3.4.1-3
     pub(super) fn on_add_addr(&mut self, ctx: &Ctx<'_>, add: &AddAddr) {
         let Some(mptcp) = self.mptcp() else {
             return;

@@ -192,6 +192,7 @@ impl Connection {
         }
     }
 
+    // Conforms: 8684-3.3.6-3
     fn on_send_timer(&mut self, ctx: &mut Ctx<'_>, i: usize) {
         if !self.subflows[i].is_established() {
             return;

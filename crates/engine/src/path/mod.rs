@@ -133,7 +133,7 @@ impl PathManager {
 
     /// The id of an address of ours: 0 is that of the initial subflow, the others are numbered by
     /// path and family (RFC 8684 section 3.2).
-    // Conforms: 8684-3.2-4, 8684-3.2-5
+    // Conforms: 8684-3.2-4, 8684-3.2-5, 8684-3.4.1-8
     pub fn own_id(&self, path: PathId, addr: IpAddr) -> u8 {
         match self.home.is_some_and(|home| home.ip() == addr) {
             true => 0,

@@ -103,7 +103,7 @@ impl Remotes {
     /// The peer announces `addr` as its address number `id`. An id that stands for another address
     /// keeps it until that is withdrawn; the initial address may be joined from now on. What cannot
     /// be joined is forgotten.
-    // Conforms: 8684-3.2-4, 8684-3.4.1-2
+    // Conforms: 8684-3.2-4, 8684-3.4.1-2, 8684-3.4.1-9
     pub fn learn(&mut self, now: Instant, id: u8, addr: SocketAddr) {
         if addr == self.initial {
             self.denied = false;
@@ -162,6 +162,7 @@ mod tests {
         assert!(remotes.joinable().eq([addr(3)]));
     }
 
+    // Conforms: 8684-3.4.1-9
     #[test]
     fn a_peer_cannot_announce_without_end() {
         let mut remotes = Remotes::new(addr(0), None);

@@ -8,6 +8,7 @@
 
 use core::net::IpAddr;
 use core::time::Duration;
+use std::collections::BTreeSet;
 
 use braid_wire::mptcp::{Capable, MptcpOption, VERSION};
 use braid_wire::tcp::{self, Flags, Options, Timestamps};
@@ -27,6 +28,10 @@ use crate::tcp::FourTuple;
 const PERIOD: Duration = Duration::from_secs(64);
 /// Most answers that wait at once; further SYNs are dropped, and come again.
 const MAX_ANSWERS: usize = 1024;
+/// Most connections a [`PERIOD`] that are known to have been opened: 1,000 a second. A third ACK with
+/// data that comes twice, the second time when its connection is forgotten, opens no other one. Of
+/// further ones that is not known: to refuse them would serve a flood.
+const MAX_USED: usize = 1 << 16;
 /// The segment sizes that can be told apart; others count as the next smaller one.
 const MSS: [u16; 4] = [536, 1220, 1400, 1460];
 /// Stands for a SYN that scales no window.
@@ -85,6 +90,10 @@ struct Cookie {
 pub(super) struct Cookies {
     secret: [u8; 32],
     last: Instant,
+    /// The keys of those that opened a connection in the period that `used_in` names, and in the one
+    /// before: none older is taken.
+    used: [BTreeSet<u64>; 2],
+    used_in: u64,
 }
 
 impl Cookies {
@@ -94,6 +103,8 @@ impl Cookies {
         Cookies {
             secret,
             last: Instant::ZERO,
+            used: Default::default(),
+            used_in: 0,
         }
     }
 
@@ -135,6 +146,23 @@ impl Cookies {
             .map(|period| self.cookie(tuple, irs, offer, period));
         let cookie = cookies.find(|cookie| cookie.iss == iss)?;
         Some((offer, cookie))
+    }
+
+    fn is_used(&self, cookie: &Cookie) -> bool {
+        self.used.iter().any(|used| used.contains(&cookie.key))
+    }
+
+    /// `cookie` opens a connection.
+    fn note_used(&mut self, now: Instant, cookie: &Cookie) {
+        let period = period(now);
+        for _ in self.used_in..period.min(self.used_in + 2) {
+            let [newer, older] = &mut self.used;
+            *older = core::mem::take(newer);
+        }
+        self.used_in = period;
+        if self.used[0].len() < MAX_USED {
+            self.used[0].insert(cookie.key);
+        }
     }
 }
 
@@ -202,23 +230,32 @@ impl Stack {
         tcp: &tcp::Repr,
         (payload, meta): (&[u8], RxMeta),
     ) -> bool {
-        let lately = |c: &&Cookies| now.saturating_since(c.last) < 2 * PERIOD;
-        let Some(cookies) = self.cookies.as_ref().filter(lately) else {
+        let Some(at) = self.arrival(tuple) else {
             return false;
         };
-        let Some(at) = self.arrival(tuple) else {
+        let lately = |c: &&mut Cookies| now.saturating_since(c.last) < 2 * PERIOD;
+        let Some(cookies) = self.cookies.as_mut().filter(lately) else {
             return false;
         };
         let (irs, iss) = (tcp.seq.add(u32::MAX), tcp.ack.add(u32::MAX));
         let Some((offer, cookie)) = cookies.check(now, &tuple, irs, iss) else {
             return true;
         };
+        if cookies.is_used(&cookie) {
+            return false;
+        }
+        // No more is held of half a handshake than of a SYN.
+        let early = offer.mptcp && capable(tcp).is_none() && !tcp.options.mptcp.is_empty();
+        if early || !tcp.flags.contains(Flags::ACK) || tcp.flags.contains(Flags::SYN) {
+            return true;
+        }
         let local = Keys::from_key(cookie.key);
         let taken = offer.mptcp && self.shared.demux.tokens.contains_key(&local.token);
         if taken || self.table.len() >= self.shared.config.max_connections {
             self.stats.syns_dropped += 1;
             return true;
         }
+        cookies.note_used(now, &cookie);
         // The SYN as far as it matters.
         let mut syn = tcp::Repr::new(tcp.src_port, tcp.dst_port, Flags::SYN);
         syn.seq = irs;

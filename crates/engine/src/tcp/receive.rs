@@ -181,7 +181,7 @@ impl Receiver {
         let from = self.mappings.partition_point(|m| m.sub_end() <= map.sub);
         let known = self.mappings.get_mut(from);
         let Some(known) = known.filter(|known| known.sub < map.sub_end()) else {
-            if self.mappings.len() < MAX_CHECKED_MAPPINGS || map.sub <= self.nxt {
+            if self.mappings.len() < MAX_CHECKED_MAPPINGS || map.sub <= self.placed() {
                 self.mappings.insert(from, map);
             }
             return true;
@@ -227,6 +227,14 @@ impl Receiver {
     /// Whether all mappings that came are aligned with the stream.
     pub fn is_aligned(&self) -> bool {
         !self.shuffled
+    }
+
+    /// The first `len` bytes that wait were handed on, or are not wanted.
+    pub fn pass_held(&mut self, len: usize, pool: &mut Pool) {
+        if let Some(held) = &mut self.held {
+            held.consume(len, pool);
+            self.drop_placed();
+        }
     }
 
     /// Forgets the mappings of what was handed on.

@@ -300,7 +300,7 @@ impl Sender {
     }
 
     /// The retransmission timeout with its backoff (RFC 6298 section 5.5).
-    // Conforms: 9293-3.8.1-1
+    // Conforms: 9293-3.8.2-1
     pub fn rto(&self) -> Duration {
         match self.backoff {
             0 => self.rtt.rto(),

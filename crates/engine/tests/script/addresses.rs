@@ -214,7 +214,7 @@ fn addresses_are_told_two_at_a_time() {
 
 /// The SYN/ACK of a join bears the id of the address that is joined, not the peer's (RFC 8684
 /// section 3.2): 0 is the address of the initial subflow, others have the announced id.
-// Conforms: 8684-3.2-4, 8684-3.2-5
+// Conforms: 8684-3.2-4, 8684-3.2-5, 8684-3.2-16, 8684-3.4.1-8
 #[test]
 fn the_answer_to_a_join_bears_our_own_id() {
     for (host, id) in [(9, 0), (8, 3)] {
@@ -235,6 +235,7 @@ fn the_answer_to_a_join_bears_our_own_id() {
 
 /// What is announced and goes away is withdrawn, with others in one list; when it comes back it is
 /// announced again (RFC 8684 section 3.4.2).
+// Conforms: 8684-3.4.2-9
 #[test]
 fn a_server_withdraws_what_goes_away() {
     let mut s = server();
@@ -279,7 +280,7 @@ fn a_server_may_deny_joins_to_its_initial_address() {
 
 /// An announced address is acknowledged by its echo and joined: from the path that has none, or
 /// else from one that has.
-// Conforms: 8684-3.4.1-3, 8684-3.4.1-5
+// Conforms: 8684-3.4.1-3
 #[test]
 fn an_announced_address_is_joined() {
     let other = Ipv4Addr::new(10, 0, 8, 1);
@@ -570,6 +571,7 @@ fn a_withdrawn_address_is_not_joined_again() {
 
 /// A link that goes down: the peer is told the id of the subflow's address on another one, twice,
 /// and no more once the link is back.
+// Conforms: 8684-3.4.2-9
 #[test]
 fn the_address_of_a_link_that_goes_down_is_withdrawn() {
     let mut s = joined();

@@ -21,7 +21,7 @@ fn infinite(data: u64) -> Rel {
 }
 
 /// RFC 8684 section 3.1, figure 4, byte by byte as Linux speaks it.
-// Conforms: 8684-3.1-4, 8684-3.1-7
+// Conforms: 8684-3.1-4, 8684-3.1-7, 8684-3.1-19, 8684-3.1-20
 #[test]
 fn client_opens() {
     let mut s = Script::client(config(), 1, Protocol::Mptcp);

@@ -5,6 +5,7 @@ use braid_wire::mptcp::MptcpOption;
 
 use crate::harness::{PEER_KEY, Script, config, token_idsn};
 use crate::join;
+use crate::limits::{BLOCK, crowd};
 use crate::segment::{Rel, Seg, ack, dack, data, fin, hex, rst_ack, syn, syn_ack};
 
 /// The checksum as section 3.3.1 says it, word by word: the full data sequence number, subflow
@@ -60,13 +61,32 @@ fn keys(s: &Script, head: &str) -> Vec<u8> {
 /// Accepted at 10 ms from a peer that requires checksums.
 fn accepted() -> Script {
     let mut s = Script::server(config());
-    s.peer(1);
-    send!(s, 0, syn().raw(&hex("1e 04 01 81")));
+    accept(&mut s, 0);
+    s
+}
+
+/// The same from a peer that comes `at` this time; it takes 10 ms.
+fn accept(s: &mut Script, at: i32) {
+    let flow = s.peer(1);
+    send!(s, at, syn().on(flow).raw(&hex("1e 04 01 81")));
     let answer = |s: &Script| [hex("1e 0c 01 81"), s.key.unwrap().to_be_bytes().to_vec()].concat();
-    recv!(s => 0, syn_ack().raw(&answer(s)));
-    let third = keys(&s, "1e 14 01 81");
-    send!(s, 10, ack(1, 1).win(512).raw(&third));
-    recv!(s, 10, ack(1, 1).dss(dack(0)));
+    recv!(s => at, syn_ack().on(flow).raw(&answer(s)));
+    let third = keys(s, "1e 14 01 81");
+    send!(s, at + 10, ack(1, 1).on(flow).win(512).raw(&third));
+    recv!(s, at + 10, ack(1, 1).on(flow).dss(dack(0)));
+}
+
+/// Memory full up to a reserve of four blocks with what waits behind holes. Connections `14..` are
+/// regular TCP and hold nothing.
+fn crowded(n: usize) -> Script {
+    let (mut s, _) = crowd(n, 32 * BLOCK);
+    for flow in 0..14 {
+        for n in 1..40 {
+            send!(s, 0, data(1000 * n + 1, 1, [7; 1000]).on(flow));
+            while s.take().is_some() {}
+        }
+    }
+    assert_eq!(s.stack.buffered(), 28 * BLOCK);
     s
 }
 
@@ -150,7 +170,7 @@ fn keys_and_data_with_a_checksum() {
 
 /// Nothing of a mapping is handed on or acknowledged at the data level before all of it is checked,
 /// in whatever order and pieces it comes.
-// Conforms: 8684-3.3.1-9
+// Conforms: 8684-3.7-8
 #[test]
 fn a_mapping_in_parts() {
     let mut s = accepted();
@@ -211,6 +231,20 @@ fn mappings_that_cannot_be_checked() {
         send!(s, 20, ack(1, 1).dss(sound(0, (0, 1, 5), b"hello")));
         send!(s, 21, data(1, 1, "hello").dss(wrong));
         recv!(s, 21, rst_ack(1, 1).raw(&hex("1e 04 80 01")));
+    }
+}
+
+/// Section 3.3: a checksum where none was agreed on.
+// Conforms: 8684-3.3-2, 8684-3.3-4
+#[test]
+fn a_checksum_that_was_not_agreed_on() {
+    let map = sound(0, (0, 1, 5), b"hello");
+    let end = sound(0, (0, 0, 1), b"").fin();
+    for wrong in [data(1, 1, "hello").dss(map), ack(1, 1).dss(end)] {
+        let mut s = Script::accepted(config());
+        send!(s, 20, wrong);
+        recv!(s, 20, rst_ack(1, 1).raw(&hex("1e 04 80 01")));
+        assert_eq!(s.read(), b"");
     }
 }
 
@@ -297,7 +331,7 @@ fn a_wrong_checksum_beside_another_subflow() {
 }
 
 /// The same found by the peer: what that subflow carried is sent again on the other one.
-// Conforms: 8684-3.7-11
+// Conforms: 8684-3.7-11, 8684-3.7-16
 #[test]
 fn mp_fail_beside_another_subflow() {
     for on_rst in [false, true] {
@@ -360,4 +394,61 @@ fn a_wrong_checksum_after_another_subflow() {
     let dsn = token_idsn(PEER_KEY).1.add(1);
     recv!(s, 40, rst_ack(1, 4).opt(MptcpOption::Fail { dsn }));
     assert_eq!((fell_back(&s), s.read()), (None, Vec::new()));
+}
+
+/// A stream that is all holes takes no more of what waits to be placed, and the list of its mappings
+/// stays short. What fills the holes is taken all the same.
+#[test]
+fn mappings_that_wait_are_bounded() {
+    let mut s = accepted();
+    let piece = |n: u64, at: u64, bytes: &[u8]| {
+        let map = (at, n as u32 + 1, bytes.len() as u16);
+        data(n + 1, 1, bytes).dss(sound(0, map, bytes))
+    };
+    let mut sent = 0;
+    while sent < 10_000 {
+        send!(s, 20, piece(sent, 2 * sent + 1, b"x"));
+        sent += 1;
+        s.skip(20);
+    }
+    let acked = s.stack.subflows(s.id())[0].bytes_received;
+    for n in 0..20 {
+        send!(s, 30, piece(acked + 1000 * n, 1000 * n, &[b'y'; 1000]));
+        s.skip(30);
+    }
+    assert_eq!(s.read().len(), 20_000);
+}
+
+/// With little memory left, what lies behind a hole of the stream does not keep out what fills it and
+/// came behind.
+#[test]
+fn what_fills_a_hole_passes_what_finds_no_memory() {
+    let mut s = crowded(14);
+    accept(&mut s, 20);
+    for (at, sub) in [(40_000, 1), (0, 1001)] {
+        let dss = sound(0, (at, sub, 1000), &[5; 1000]);
+        send!(s, 40, data(sub.into(), 1, [5; 1000]).on(14).dss(dss));
+        s.skip(40);
+    }
+    assert_eq!(s.read(), [5; 1000]);
+    assert_eq!(s.stack.buffered(), 28 * BLOCK);
+}
+
+/// With no memory left at all, and nothing to read that would give some back, a subflow gives back
+/// what it holds.
+#[test]
+fn what_waits_lets_go_of_the_last_memory() {
+    let mut s = crowded(17);
+    for flow in 14..17 {
+        send!(s, 10, data(1, 1, "x").on(flow));
+        s.skip(10);
+    }
+    accept(&mut s, 20);
+    let dss = sound(0, (0, 1, 9), b"onetwosix");
+    send!(s, 40, data(1, 1, "onetwo").on(17).dss(dss));
+    recv!(s, 40, ack(1, 7).on(17).dss(dack(0)));
+    assert_eq!(s.stack.buffered(), 32 * BLOCK);
+    send!(s, 41, data(7, 1, "six").on(17).dss(dss));
+    recv!(s, 41, rst_ack(1, 10).on(17).raw(&hex("1e 04 81 02")));
+    assert_eq!(s.stack.buffered(), 31 * BLOCK);
 }

@@ -248,7 +248,7 @@ fn fastclose_on_an_ack() {
 }
 
 /// RFC 9293 section 3.10.7.4: options of a segment that lies outside the window are not looked at.
-// Conforms: 9293-3.10.7.4-1
+// Conforms: 8684-3-3, 9293-3.10.7.4-1
 #[test]
 fn fastclose_on_an_old_segment() {
     let mut s = Script::accepted(config());
@@ -383,7 +383,7 @@ fn tcp_closes_first() {
 }
 
 /// TIME-WAIT (RFC 9293 section 3.6.1): the last ACK was lost, and the peer's FIN comes again.
-// Conforms: 9293-3.6.1-2
+// Conforms: 9293-3.10.7.4-5
 #[test]
 fn tcp_acknowledges_a_repeated_fin() {
     let mut s = plain();

@@ -8,7 +8,7 @@ fn bytes(from: usize, to: usize) -> Vec<u8> {
 }
 
 /// An 8-byte DSN is owed 8-byte DATA_ACKs from then on (section 3.3.1).
-// Conforms: 8684-3.3.1-6
+// Conforms: 8684-3.3.2-5, 8684-3.3.2-6
 #[test]
 fn numbers_of_eight_bytes() {
     let mut s = Script::accepted(config());
@@ -190,7 +190,7 @@ fn data_past_the_window() {
 }
 
 /// A DATA_ACK of what was never sent is not believed, nor an old one.
-// Conforms: 8684-3.3.2-1
+// Conforms: 8684-3.3.2-1, 8684-4-1
 #[test]
 fn data_acks_out_of_range() {
     let mut s = Script::accepted(config());
@@ -236,7 +236,7 @@ fn unknown_options_do_no_harm() {
 }
 
 /// A retransmission that was split by SACK repeats the whole original mapping.
-// Conforms: 8684-3.3.1-1
+// Conforms: 8684-3.3.1-1, 8684-3.3.1-13
 #[test]
 fn a_piece_is_retransmitted_under_its_original_mapping() {
     let config = braid_engine::Config {

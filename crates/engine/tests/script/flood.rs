@@ -8,7 +8,7 @@ use braid_wire::tcp::{self, Flags};
 use braid_wire::{Instant, Rng, ip};
 
 use crate::harness::{PORT, Script, config};
-use crate::segment::{Seg, ack, dack, data, hex, syn, syn_ack};
+use crate::segment::{Seg, ack, dack, data, hex, rst, syn, syn_ack};
 
 /// A server that keeps no handshake.
 fn stateless() -> Script {
@@ -222,4 +222,51 @@ fn numbers_that_were_never_sent() {
     let (_, answer) = s.take().expect("no answer after the flood");
     assert!(answer.flags.contains(Flags::RST));
     assert_eq!(s.stack.connections(), 0);
+}
+
+/// A cookie opens one connection: what comes again once that is forgotten is refused, as without
+/// cookies.
+#[test]
+fn a_third_ack_that_comes_again() {
+    for (mptcp, opens) in [(true, capable_syn()), (false, syn())] {
+        let mut s = stateless();
+        s.peer(1);
+        send!(s, 0, opens);
+        s.skip(0);
+        let first = match mptcp {
+            true => s.peer_keys(data(1, 1, "hello").win(512), Some(5)),
+            false => data(1, 1, "hello").win(512),
+        };
+        send!(s, 10, first.clone());
+        s.skip(60);
+        assert_eq!(s.read(), b"hello");
+        s.abort();
+        s.skip(60);
+        send!(s, 70, rst(6));
+        s.skip(100);
+        assert_eq!(s.stack.connections(), 0);
+        // In this period of the cookies, and in the next.
+        for at in [200, 63_000, 64_500] {
+            send!(s, at, first.clone());
+            recv!(s, at, rst(1));
+            assert_eq!(s.stack.connections(), 0);
+        }
+    }
+}
+
+/// Nothing but what ends the handshake makes a connection.
+#[test]
+fn half_a_handshake_leaves_nothing() {
+    let mut s = stateless();
+    s.peer(1);
+    send!(s, 0, capable_syn());
+    recv!(s => 0, s.capable(syn_ack()));
+    let flags = |flags| Seg { flags, ..ack(1, 1) };
+    send!(s, 10, data(1, 1, "early").dss(dack(0).map(0, 1, 5)));
+    send!(s, 10, flags(Flags::SYN | Flags::ACK));
+    send!(s, 10, flags(Flags::PSH));
+    quiet!(s, 20);
+    assert_eq!(s.stack.connections(), 0);
+    send!(s, 20, s.third_ack());
+    recv!(s, 20, ack(1, 1).dss(dack(0)));
 }

@@ -114,6 +114,16 @@ fn a_wrong_hmac_is_reset() {
     recv!(s, 30, data(1, 1, "x").dss(dack(0).map(0, 1, 1)));
 }
 
+/// Something on the way takes the options of a join away once its SYNs have passed.
+// Conforms: 8684-3.2-9
+#[test]
+fn a_third_ack_without_join_is_reset() {
+    let (mut s, _) = joining(config(), false);
+    send!(s, 30, ack(1, 1).on(1).win(512));
+    recv!(s, 30, rst_ack(1, 1).on(1).raw(&hex("1e 04 80 01")));
+    assert_eq!(established(&s), 1);
+}
+
 // Conforms: 8684-3.2-1, 8684-3.2-3, 8684-3.2-10
 #[test]
 fn an_unknown_token_is_reset() {

@@ -106,10 +106,10 @@ fn a_tiny_mtu() {
     }
 }
 
-const BLOCK: usize = 32 << 10;
+pub const BLOCK: usize = 32 << 10;
 
 /// Regular TCP connections of many peers to a stack with little memory.
-fn crowd(n: usize, memory: usize) -> (Script, Vec<ConnId>) {
+pub fn crowd(n: usize, memory: usize) -> (Script, Vec<ConnId>) {
     let mut s = Script::server(Config { memory, ..config() });
     let mut conns = Vec::new();
     for flow in 0..n {

@@ -113,7 +113,7 @@ fn duplicates_of_a_timeout_are_no_loss() {
 }
 
 /// RFC 8985 section 7.2: a tail loss probe needs SACK to tell what it found.
-// Conforms: 8985-7.2-2
+// Conforms: 8985-4-1
 #[test]
 fn the_tail_is_not_probed() {
     let mut s = opened_by(syn().no_sack());

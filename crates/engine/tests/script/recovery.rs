@@ -65,7 +65,7 @@ fn a_paced_flight_leaves_by_itself() {
 }
 
 /// RFC 6298 sections 5.4 to 5.6: the timer doubles, up to its bound.
-// Conforms: 9293-3.8.1-1, 6298-5-1
+// Conforms: 9293-3.8.2-1, 6298-5-1
 #[test]
 fn the_timer_backs_off_up_to_its_bound() {
     let mut s = plain();
@@ -268,7 +268,7 @@ fn a_sack_of_what_was_never_sent_is_ignored() {
 }
 
 /// One segment overtaken is not one lost: RACK waits a quarter of the round trip.
-// Conforms: 8985-6.2-1
+// Conforms: 8985-3.3.2-1
 #[test]
 fn reordering_is_waited_for() {
     let mut s = flight(plain());

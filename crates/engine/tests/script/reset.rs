@@ -89,7 +89,7 @@ fn plain() -> Script {
 
 /// RFC 5961 section 3.2: only an exact hit resets; inside the window the peer is asked, outside
 /// it is ignored.
-// Conforms: 5961-3.2-1, 5961-3.2-2, 5961-3.2-3
+// Conforms: 5961-3.2-2, 5961-3.2-3
 #[test]
 fn rst_in_and_out_of_the_window() {
     let mut s = plain();

@@ -265,7 +265,6 @@ fn data_dropped_after_a_shut_window_is_sent_again() {
 }
 
 /// The window is that of the connection: told on one subflow, it opens all (section 3.3.4).
-// Conforms: 8684-3.3.5-2
 #[test]
 fn a_data_level_window_update() {
     let mut s = Script::accepted(config());
@@ -330,7 +329,7 @@ fn keepalive() {
 }
 
 /// The peer's keepalive is answered (RFC 9293 section 3.8.4).
-// Conforms: 9293-3.8.4-2
+// Conforms: 9293-3.10.7.4-1
 #[test]
 fn the_peer_s_keepalive_is_answered() {
     let mut s = plain();
@@ -381,7 +380,7 @@ fn paws_of_an_acknowledgement() {
 
 /// Section 4.3: the echo is that of the segment that advanced the window, not of one that came
 /// before its time.
-// Conforms: 7323-4.3-1
+// Conforms: 7323-4.3-2, 7323-4.3-3
 #[test]
 fn the_echo_is_of_the_oldest_segment_not_acknowledged() {
     let mut s = stamped();

@@ -32,6 +32,9 @@ pub(super) struct Session {
     pub(super) looked: bool,
     /// What the server was not told with the request, nor in its foreword.
     pub(super) news: FlowHints,
+    /// What of the foreword the connection has not taken yet; empty, and so without memory, for
+    /// nearly all.
+    pub(super) unsaid: Vec<u8>,
     pub(super) moved: Moved,
     pub(super) started: Instant,
     /// Where the request begins in what a warm connection carries.
@@ -72,14 +75,27 @@ impl Session {
     }
 
     /// Tells the server what was learnt since the request, once the user's first bytes were looked
-    /// at: these wait until then. False where the connection does not take it.
+    /// at: these wait until then, and until the connection has memory for it. False where the
+    /// connection is over.
     pub(super) fn foreword(&mut self, ctx: &mut Ctx<'_>) -> bool {
-        self.relay.hold(!self.looked);
+        self.relay.hold(true);
         if !self.looked {
             return true;
         }
-        let message = socks::foreword(&core::mem::take(&mut self.news).encode());
-        ctx.stack.write(ctx.now, self.relay.conn, &message) == Ok(message.len())
+        if self.unsaid.is_empty() {
+            self.unsaid = socks::foreword(&core::mem::take(&mut self.news).encode());
+        }
+        while !self.unsaid.is_empty() {
+            match ctx.stack.write(ctx.now, self.relay.conn, &self.unsaid) {
+                // `Writable` will follow.
+                Ok(0) => return true,
+                Ok(n) => drop(self.unsaid.drain(..n)),
+                Err(_) => return false,
+            }
+        }
+        self.unsaid = Vec::new();
+        self.relay.hold(false);
+        true
     }
 
     /// Ends both streams.

@@ -29,7 +29,7 @@ impl MptcpOption {
     ///
     /// Reserved bits are ignored. A length that no form of the subtype has is `BadOption`, a
     /// subtype outside RFC 8684 or the handshake of another version is `Unsupported`.
-    // Conforms: 8684-3.6-2, 8684-3.6-3
+    // Conforms: 8684-3.4.1-11, 8684-3.6-2
     pub fn parse(option: &[u8]) -> Result<MptcpOption> {
         let (&[kind, len, first], body) = option
             .split_first_chunk::<PREFIX_LEN>()
@@ -378,6 +378,7 @@ fn add_addr(echo: bool, len: u8, body: &mut Reader<'_>) -> Result<AddAddr> {
     })
 }
 
+// Conforms: 8684-3.4.1-10
 fn emit_add_addr(add: &AddAddr, w: &mut Writer<'_>) {
     w.u8(subtype::ADD_ADDR << 4 | u8::from(add.hmac.is_none()));
     w.u8(add.address_id);

@@ -156,7 +156,7 @@ impl Options {
     /// Unknown options, malformed MPTCP options and fast-open cookies of a length that RFC 7413
     /// does not know are skipped, as are MPTCP options past the 4th. Of any other option that
     /// comes twice the last counts. `BadOption` if a length contradicts the list or its kind.
-    // Conforms: 9293-3.2-1
+    // Conforms: 9293-3.1-2
     pub fn parse(bytes: &[u8], syn: bool) -> Result<Options> {
         let mut options = Options::new();
         options.take_all(bytes, syn)?;

@@ -23,7 +23,7 @@ impl Sender {
     }
 
     /// RFC 8985 section 7.2.
-    // Conforms: 8985-7.2-1, 8985-7.2-2
+    // Conforms: 8985-4-1, 8985-7.2-1
     pub(super) fn arm_probe(&mut self, now: Instant) {
         let eligible = self.recovery == Recovery::Open
             && self.board.sacked() == 0
@@ -206,7 +206,7 @@ impl Sender {
     }
 
     /// RFC 8985 section 6.2, step 4: how long a segment may be overtaken before it is lost.
-    // Conforms: 8985-6.2-1
+    // Conforms: 8985-3.3.2-1, 8985-3.3.2-3
     fn reordering_window(&self) -> Duration {
         // Super-segments count once: one that was overtaken is no sign of loss.
         let many = || {
@@ -224,7 +224,7 @@ impl Sender {
 
     /// RFC 8985 section 6.2, step 5, after an acknowledgement of `delivered` bytes. Returns whether
     /// anything was marked lost.
-    // Conforms: 8985-6.2-3
+    // Conforms: 8985-4-1, 8985-6.2-3
     pub(super) fn detect_losses(&mut self, now: Instant, delivered: u64) -> bool {
         self.reorder_at = None;
         // In order and with nothing sent twice, nothing can have been overtaken.
