@@ -289,12 +289,23 @@ pub struct SendView<'a> {
     /// New data may be sent now: there is some, and the peer has a window for it, of a segment if
     /// anything is outstanding.
     pub may_send_new: bool,
-    /// The application has written all: nothing comes behind what is unsent.
-    pub ended: bool,
+    /// Whether more comes behind what is unsent.
+    pub writer: Writer,
     /// How large the flow is.
     pub flow_size: FlowSize,
     /// The oldest bytes in flight; none where there is nothing to copy and nowhere to copy it.
     pub oldest: Option<InFlight>,
+}
+
+/// What the application that writes is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Writer {
+    /// It has written all.
+    Done,
+    /// It may write more.
+    Open,
+    /// It has more, for which there was no room yet.
+    Waiting,
 }
 
 impl SendView<'_> {

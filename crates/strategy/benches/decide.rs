@@ -2,7 +2,7 @@
 
 use std::hint::black_box;
 
-use braid_engine::strategy::{FlowSize, SendView};
+use braid_engine::strategy::{FlowSize, SendView, Writer};
 use braid_strategy::{by_name, names};
 use braid_wire::Rng;
 use criterion::{Criterion, criterion_group, criterion_main};
@@ -24,7 +24,7 @@ fn decide(c: &mut Criterion) {
         single(subflow(3, 90), data),
     ];
     let view = SendView {
-        ended: true,
+        writer: Writer::Done,
         flow_size: FlowSize::Declared(512 << 10),
         oldest: Some(data),
         ..view(&all)

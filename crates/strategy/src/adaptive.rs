@@ -6,7 +6,7 @@ use std::time::Duration;
 use arrayvec::ArrayVec;
 use braid_engine::strategy::{
     Decision, FlowSize, InFlight, OpenView, Opening, PathView, Payload, SendView, Strategy,
-    StrategyEvent, SubflowView, first_in_order,
+    StrategyEvent, SubflowView, Writer, first_in_order,
 };
 use braid_engine::{PathRecord, Protocol, Urgency};
 use braid_wire::{Instant, Rng};
@@ -125,6 +125,18 @@ fn opening_cost(record: &PathRecord) -> f64 {
     2.0 * rtt + 4.0 * loss * (rtt + TIMEOUT)
 }
 
+/// Bytes to be sent for the first time. What the flow's size says of more counts only where there is
+/// more than there was room for: it may go the other way. A flow of unknown size is taken to be half
+/// way through.
+fn remaining(view: &SendView<'_>) -> u64 {
+    let known = view.flow_size.bytes().filter(|size| *size > view.sent);
+    let size = match view.writer {
+        Writer::Waiting => known.unwrap_or(2 * view.sent),
+        Writer::Open | Writer::Done => 0,
+    };
+    size.saturating_sub(view.sent).max(view.unsent)
+}
+
 /// A subflow as it is weighed against others.
 #[derive(Debug)]
 struct Weighed<'a> {
@@ -173,8 +185,7 @@ impl<'a> Scales<'a> {
             subflows: weighed.collect(),
             next,
             important: important.is_some_and(|start| start + view.outstanding >= view.sent),
-            // What the flow's size says of more is left out: it may go the other way.
-            remaining: view.unsent as f64,
+            remaining: remaining(view) as f64,
         };
         for n in 0..scales.subflows.len() {
             scales.subflows[n].ready &= !scales.is_overshooting(&scales.subflows[n]);
@@ -307,9 +318,9 @@ impl<'a> Scales<'a> {
     /// From when on a copy of `data` may be sent. Where the application may write more, that has a
     /// better use for the room: most often it follows at once.
     fn copied_from(&self, data: &InFlight) -> Instant {
-        let wait = match self.view.ended {
-            true => Duration::ZERO,
-            false => self
+        let wait = match self.view.writer {
+            Writer::Done => Duration::ZERO,
+            Writer::Open | Writer::Waiting => self
                 .holder(data)
                 .map_or(Duration::ZERO, |w| w.subflow.base_rtt / MORE),
         };
@@ -320,7 +331,7 @@ impl<'a> Scales<'a> {
     /// bring nearer.
     fn keeps_room(&self) -> bool {
         let view = self.view;
-        self.important && !view.ended && size(view.flow_size, view.sent) >= SHORT
+        self.important && view.writer != Writer::Done && size(view.flow_size, view.sent) >= SHORT
     }
 
     /// When data will be old enough for a copy, if none is now.

@@ -5,7 +5,9 @@ use braid_wire::Instant;
 
 use super::connection::{Connection, Ctx, SendFin};
 use super::output::{MAX_VIEWS, Outgoing, max_payload_total};
-use crate::strategy::{Copies, Decision, InFlight, Payload, SendView, StrategyEvent, SubflowView};
+use crate::strategy::{
+    Copies, Decision, InFlight, Payload, SendView, StrategyEvent, SubflowView, Writer,
+};
 use crate::{SegmentKind, SubflowId};
 
 impl Connection {
@@ -37,7 +39,11 @@ impl Connection {
             peer_window: self.snd.peer_window(),
             outstanding: self.snd.outstanding(),
             may_send_new,
-            ended: self.snd.fin != SendFin::Open,
+            writer: match (self.snd.fin, self.snd.blocked) {
+                (SendFin::Open, None) => Writer::Open,
+                (SendFin::Open, Some(_)) => Writer::Waiting,
+                _ => Writer::Done,
+            },
             flow_size: self.flow_size,
             oldest,
         };

@@ -402,9 +402,13 @@ impl Sender {
             Duration::ZERO => self.rtt.base(),
             found => found.min(self.rtt.base()),
         };
-        let held = u128::from(self.rate.peak()) * base.as_nanos() / 1_000_000_000;
-        let half = u64::try_from(held / 2).unwrap_or(u64::MAX);
-        self.initial_flight().max(half)
+        self.initial_flight().max(self.held_in(base) / 2)
+    }
+
+    /// Bytes that leave the path's bottleneck in this time; 0 where its rate is not known.
+    fn held_in(&self, time: Duration) -> u64 {
+        let bytes = u128::from(self.rate.peak()) * time.as_nanos() / 1_000_000_000;
+        u64::try_from(bytes).unwrap_or(u64::MAX)
     }
 
     /// Records new payload `map` (or, if `fin`, the FIN) as sent at `nxt`.
@@ -430,7 +434,9 @@ impl Sender {
 
     fn packet_state(&mut self, now: Instant) -> PacketState {
         let (in_flight, empty) = (self.in_flight(), self.board.is_empty());
-        let paused = self.pacer.has_paused(now, self.full_at);
+        // While more is on the way than the path holds its rate is all that shows, pause or not.
+        let full = self.rate.peak() > 0 && in_flight > self.held_in(self.rtt.base());
+        let paused = !full && self.pacer.has_paused(now, self.full_at);
         self.rate.on_send(now, in_flight, empty, paused)
     }
 

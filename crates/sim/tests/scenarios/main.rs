@@ -7,13 +7,14 @@ mod worlds;
 
 use core::fmt::Write;
 use core::time::Duration;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::{env, fs};
 
 use braid_engine::Config;
 use braid_engine::cc::TABLE;
+use braid_links::Settings;
 
-use worlds::{Download, Scenario, scenarios};
+use worlds::{Download, Scenario, measured, pair, scenarios};
 
 /// Bytes of the flow whose completion is timed.
 const FLOW: u64 = 1 << 20;
@@ -51,16 +52,21 @@ fn table(names: &[&str], cell: impl Fn(&Scenario, &str) -> String) -> String {
     text
 }
 
-#[track_caller]
-fn assert_snapshot(file: &str, text: &str) {
+fn known(file: &str) -> (PathBuf, String) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("tests/scenarios")
         .join(file);
+    let text = fs::read_to_string(&path).unwrap_or_default();
+    (path, text)
+}
+
+#[track_caller]
+fn assert_snapshot(file: &str, text: &str) {
+    let (path, known) = known(file);
     if env::var_os("BRAID_SNAPSHOTS").is_some() {
         fs::write(&path, text).unwrap();
         return;
     }
-    let known = fs::read_to_string(&path).unwrap_or_default();
     let differ = known.lines().zip(text.lines()).filter(|(a, b)| a != b);
     let differ: Vec<String> = differ.map(|(a, b)| format!("-{a}\n+{b}")).collect();
     assert!(
@@ -89,4 +95,49 @@ fn congestion_controls_do_as_is_written_down() {
         cell(scenario, "minrtt", &engine)
     });
     assert_snapshot("congestion.txt", &text);
+}
+
+/// How many pairs of paths there are, and which of them are compared each time.
+const PAIRS: u64 = 100;
+const SELDOM: usize = 20;
+
+/// What two paths bring together in a minute, and each of them alone, kbit/s.
+fn pair_row(number: u64) -> String {
+    let span = Duration::from_secs(60);
+    let goodput = |paths: &[Settings]| {
+        let scenario = Scenario::new("pair", paths.iter().cloned());
+        let mut greedy = scenario.start("adaptive", &Config::default(), 1 << 40);
+        greedy.world.advance(span);
+        greedy.received() * 8 / span.as_millis() as u64
+    };
+    let pair = pair(number);
+    let paths = pair.map(measured);
+    let alone = [goodput(&paths[..1]), goodput(&paths[1..])];
+    let joined = goodput(&paths);
+    let mut row = String::new();
+    for ((mbit, rtt), alone) in pair.iter().zip(alone) {
+        write!(row, "{mbit:>3} Mbit/s {rtt:>3} ms {alone:>6}   ").unwrap();
+    }
+    let share = joined as f64 / (alone[0] + alone[1]) as f64;
+    let most = alone[0].max(alone[1]);
+    assert!(share >= 0.95 && joined >= most, "{row} together {joined}");
+    write!(row, "together {joined:>6} {:>5.1} %", share * 100.0).unwrap();
+    row
+}
+
+/// Two paths bring at least 95 % of what they bring alone, and never less than the better one.
+#[test]
+fn some_pairs_of_paths_add_up() {
+    let (_, known) = known("pairs.txt");
+    assert_eq!(known.lines().count() as u64, PAIRS);
+    for (number, row) in (0..).zip(known.lines()).step_by(SELDOM) {
+        assert_eq!(pair_row(number), row);
+    }
+}
+
+#[test]
+#[ignore = "five minutes: make aggregation"]
+fn all_pairs_of_paths_add_up() {
+    let rows: Vec<String> = (0..PAIRS).map(pair_row).collect();
+    assert_snapshot("pairs.txt", &(rows.join("\n") + "\n"));
 }

@@ -7,6 +7,7 @@ use braid_engine::{Config, ConnectOptions, PathConfig, Protocol};
 use braid_links::{Change, Loss, QueueLimit, Rate, Schedule, Settings};
 use braid_sim::transfer::{Direction, PathSettings, REMOTE, SERVER, TransferConfig, client_addr};
 use braid_sim::{Host, HostConfig, NodeId, Transfer, World};
+use braid_wire::Rng;
 
 /// A world in which something is downloaded.
 pub struct Scenario {
@@ -36,13 +37,17 @@ impl Download {
     }
 }
 
+/// Packets that a path holds.
+fn pipe(mbit: u64, rtt_ms: u64) -> u64 {
+    mbit * rtt_ms * 1000 / 8 / 1500
+}
+
 /// Rate and round trip; the queue holds as much as the path, but 20 packets at least.
 fn path(mbit: u64, rtt_ms: u64) -> Settings {
-    let pipe = mbit * rtt_ms * 1000 / 8 / 1500;
     Settings {
         rate: Rate::bits_per_second(mbit * 1_000_000),
         delay: Duration::from_micros(rtt_ms * 500),
-        queue: QueueLimit::Packets(pipe.max(20) as u32),
+        queue: QueueLimit::Packets(pipe(mbit, rtt_ms).max(20) as u32),
         ..Settings::default()
     }
 }
@@ -55,7 +60,7 @@ fn lossy(loss: f64) -> Settings {
 }
 
 impl Scenario {
-    fn new(name: &'static str, paths: impl IntoIterator<Item = Settings>) -> Self {
+    pub fn new(name: &'static str, paths: impl IntoIterator<Item = Settings>) -> Self {
         Scenario {
             name,
             span: Duration::from_secs(10),
@@ -136,6 +141,25 @@ fn beside_tcp(config: &TransferConfig<'_>) -> Download {
     world.open(client, options, asks).unwrap();
     world.open(client, config.options(), config.asks()).unwrap();
     Download { world, client }
+}
+
+/// Rates from 1 to 100 Mbit/s and round trips from 10 to 300 ms of two paths, small ones more often.
+pub fn pair(number: u64) -> [(u64, u64); 2] {
+    let mut rng = Rng::for_component(1, number);
+    [(); 2].map(|()| {
+        let (rate, rtt) = (rng.unit(), rng.unit());
+        let mbit = 1.0 + 99.0 * rate * rate * rate;
+        let rtt_ms = 10.0 + 290.0 * rtt * rtt;
+        (mbit.round() as u64, rtt_ms.round() as u64)
+    })
+}
+
+/// With a queue that holds as much as the path.
+pub fn measured((mbit, rtt_ms): (u64, u64)) -> Settings {
+    Settings {
+        queue: QueueLimit::Packets(pipe(mbit, rtt_ms).max(4) as u32),
+        ..path(mbit, rtt_ms)
+    }
 }
 
 /// All of them.

@@ -5,6 +5,7 @@ use std::time::Duration;
 use braid_engine::Urgency;
 use braid_engine::strategy::{
     Decision, FirstSubflow, FlowSize, OpenView, Opening, Payload, SendView, Strategy, SubflowView,
+    Writer,
 };
 use braid_engine::{PathId, PathRecord, Protocol, SubflowId};
 use braid_strategy::{Adaptive, by_name};
@@ -86,6 +87,31 @@ fn it_waits_for_a_faster_subflow_that_will_do() {
     let rest = |unsent| adaptive(&left(view(&subflows), unsent));
     assert_eq!(rest(25_000), Decision::WAIT);
     assert_eq!(on(rest(40_000)), Some(1));
+}
+
+/// Of a greedy flow there is more to come than there was room for: as much as is said of its size, or
+/// else as much as there has been.
+#[test]
+fn it_does_not_wait_while_much_is_to_come() {
+    let subflows = [used_up(steady(0, 20)), steady(1, 80)];
+    let rest = |writer, sent, flow_size| {
+        on(adaptive(&SendView {
+            writer,
+            sent,
+            flow_size,
+            ..left(view(&subflows), 25_000)
+        }))
+    };
+    let unknown = FlowSize::Unknown;
+    assert_eq!(rest(Writer::Waiting, 40_000, unknown), Some(1));
+    assert_eq!(rest(Writer::Waiting, 25_000, unknown), None);
+    let said = FlowSize::Declared(100_000);
+    assert_eq!(rest(Writer::Waiting, 60_000, said), Some(1));
+    assert_eq!(rest(Writer::Waiting, 75_000, said), None);
+    // It may be the size of what the peer sends.
+    assert_eq!(rest(Writer::Open, 40_000, said), None);
+    // It was more than was said.
+    assert_eq!(rest(Writer::Waiting, 150_000, said), Some(1));
 }
 
 /// 41 kB in flight, which is more than a pipe of 20 kB and a queue of 20 packets hold.
@@ -206,17 +232,17 @@ fn what_may_go_on_is_not_copied_at_once() {
         in_flight: 5_000,
         ..steady(1, 80)
     };
-    let copies = |ended, ms| {
+    let copies = |writer, ms| {
         let data = piece(1, 0, ms);
         let subflows = [single(steady(0, 20), data), holder];
         let end = SendView {
-            ended,
+            writer,
             ..at_the_end(&subflows)
         };
         adaptive(&end) == copy(0, data)
     };
-    assert!(copies(true, 0) && copies(false, 10));
-    assert!(!copies(false, 9));
+    assert!(copies(Writer::Done, 0) && copies(Writer::Open, 10));
+    assert!(!copies(Writer::Open, 9));
 }
 
 /// From 256 kB on 8 % of the bytes may be sent twice; from 1 MB on none, unless paths lose data
@@ -318,26 +344,26 @@ fn long_important_flows_are_not_copied_before_they_end() {
         used_up(lossy(steady(0, 60))),
         single(lossy(steady(1, 60)), data),
     ];
-    let copies = |sent, ended, level| {
+    let copies = |sent, writer, level| {
         let then = SendView {
             sent,
             // From the important data on.
             outstanding: sent - 20_000,
-            ended,
+            writer,
             may_send_new: false,
             ..left(view(&subflows), 0)
         };
         on_copy(after_important(&then, level)) == Some(1)
     };
-    assert!(!copies(256 << 10, false, 2));
-    assert!(copies((256 << 10) - 1, false, 2));
-    assert!(copies(256 << 10, true, 2));
-    assert!(copies(256 << 10, false, 3));
+    assert!(!copies(256 << 10, Writer::Open, 2));
+    assert!(copies((256 << 10) - 1, Writer::Open, 2));
+    assert!(copies(256 << 10, Writer::Done, 2));
+    assert!(copies(256 << 10, Writer::Open, 3));
     // Once it has arrived, the rest of the flow is like any other.
     let then = SendView {
         sent: 256 << 10,
         outstanding: (256 << 10) - 20_001,
-        ended: false,
+        writer: Writer::Open,
         may_send_new: false,
         ..left(view(&subflows), 0)
     };

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use braid_engine::SubflowId;
 use braid_engine::strategy::{
-    Copies, Decision, FlowSize, InFlight, Payload, SendView, StrategyEvent, SubflowView,
+    Copies, Decision, FlowSize, InFlight, Payload, SendView, StrategyEvent, SubflowView, Writer,
 };
 use braid_strategy::{by_name, names};
 use braid_wire::{Instant, Rng};
@@ -38,7 +38,7 @@ impl Moment {
             peer_window: self.peer_window,
             outstanding: self.sent.min(50_000),
             may_send_new: unsent > 0 && self.peer_window > 0,
-            ended: true,
+            writer: Writer::Done,
             flow_size: self.flow_size,
             oldest: copies.min_by_key(|data| data.start),
         }

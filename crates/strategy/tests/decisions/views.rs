@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use braid_engine::strategy::{
-    Copies, Decision, FlowSize, InFlight, Payload, SendView, SubflowView,
+    Copies, Decision, FlowSize, InFlight, Payload, SendView, SubflowView, Writer,
 };
 use braid_engine::{PathId, SubflowId};
 use braid_strategy::by_name;
@@ -105,7 +105,7 @@ pub fn view(subflows: &[SubflowView]) -> SendView<'_> {
         peer_window: 1_000_000,
         outstanding: 20_000,
         may_send_new: true,
-        ended: true,
+        writer: Writer::Done,
         flow_size: FlowSize::Unknown,
         oldest: None,
     }

@@ -104,6 +104,24 @@ fn a_sender_that_is_given_too_little_keeps_its_rate() {
     assert_eq!(sender.delivery_rate(), 200_000);
 }
 
+/// More is on the way than the path is known to hold: how fast that leaves is the path's rate, whether
+/// the sender has paused or not.
+#[test]
+fn a_path_that_has_become_slow_is_measured_in_a_pause() {
+    let ms = Duration::from_millis(1);
+    let mut sender = flight();
+    sender.on_ack(START + RTT, 20_001, &[], None, &[]);
+    let full = START + RTT;
+    send(&mut sender, full, 30);
+    // There is room for a while, until another segment follows.
+    let one = full + RTT * 3;
+    sender.on_ack(one, 21_001, &[], None, &[]);
+    send(&mut sender, one + ms * 50, 1);
+    sender.on_ack(one + RTT * 3, 51_001, &[], None, &[]);
+    // Sent within 350 ms.
+    assert_eq!(sender.delivery_rate(), 30_000 * 1000 / 350);
+}
+
 #[test]
 fn a_sender_that_fills_its_window_is_measured() {
     let mut sender = flight();
