@@ -124,6 +124,8 @@ pub enum SubflowCloseReason {
     PeerMisbehaved,
     /// A DSS checksum was wrong, here or at the peer: something on the path changes the payload.
     BadChecksum,
+    /// Memory for what it held ran out here.
+    LackOfResources,
 }
 
 /// Why MPTCP is not in use; one counter each (RFC 8684 section 3.7).

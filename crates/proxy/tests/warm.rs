@@ -134,6 +134,21 @@ fn one_that_dies_at_its_first_use_is_not_noticed() {
     assert_eq!(ask(&mut w, b"hello").0, cold + Duration::from_millis(20));
 }
 
+/// A browser opens connections before it has anything to say, and says it at any time.
+#[test]
+fn one_that_dies_is_not_noticed_by_a_user_who_speaks_later() {
+    for later in (0..60).step_by(5) {
+        let mut w = warmed(WARM);
+        w.kill_server();
+        w.start_server();
+        let user = w.open(CONTENT, b"", false);
+        w.run_for(Duration::from_millis(later));
+        w.boxed.local.send(user, b"hello", true);
+        w.run_until(|w| w.user(user).got_end || w.user(user).closed);
+        assert_eq!(w.user(user).got, b"hello", "{later} ms");
+    }
+}
+
 #[test]
 fn so_does_one_whose_server_keeps_silent() {
     let mut w = warmed(WARM);

@@ -73,8 +73,9 @@ impl Connection {
     }
 
     /// Hands on what subflow `i` holds and is whole and sound. What lies behind a hole of the stream
-    /// and finds no place is dropped: what fills the hole may wait behind it, and the peer sends again
-    /// what no DATA_ACK covers.
+    /// and finds no place, for want of memory or in too many pieces, is dropped: what fills the hole may
+    /// wait behind it. The peer sends again what no DATA_ACK covers, but not soon: our own engine only
+    /// when it has nothing else in flight.
     // Conforms: 8684-3.7-8
     pub(super) fn pass_checked_on(&mut self, ctx: &mut Ctx<'_>, i: usize) {
         let before = self.rcv.buf.rcv_nxt();
@@ -148,7 +149,7 @@ impl Connection {
         if self.mptcp().is_some() && self.rcv.buf.readable() == 0 && holds {
             self.subflows[i].begin_reset(
                 ResetKind::Subflow(ResetReason::LackOfResources),
-                SubflowCloseReason::TimedOut,
+                SubflowCloseReason::LackOfResources,
             );
         }
     }

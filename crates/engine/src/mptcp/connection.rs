@@ -636,7 +636,7 @@ impl Connection {
         };
         subflow.begin_reset(
             ResetKind::Subflow(ResetReason::TooMuchOutstanding),
-            SubflowCloseReason::TimedOut,
+            SubflowCloseReason::LackOfResources,
         );
         true
     }

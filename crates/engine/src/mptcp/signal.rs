@@ -58,7 +58,7 @@ struct Pending {
 #[derive(Debug, Default)]
 pub(crate) struct Signals {
     pending: Vec<Pending>,
-    /// How many left since the peer was heard or a pause was made.
+    /// How many were sent since the peer was heard or a pause was made.
     in_a_row: u8,
     /// When that pause is over.
     rested: Instant,

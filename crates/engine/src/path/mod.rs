@@ -281,11 +281,16 @@ impl PathManager {
                 let wanted = strategy.join(&view, path)?;
                 let lead = situation.third_ack.map(|ack| ack.lead(path));
                 let target = (path.id, remote);
-                let at = wanted.max(self.attempts.not_before(target)?);
-                let at = at.max(self.remotes.not_before(remote));
+                let at = wanted.max(self.not_before(target)?);
                 Some((target, at.max(lead.unwrap_or(at))))
             });
         self.next = wanted.min_by_key(|(_, at)| *at);
+    }
+
+    /// From when on a join is to be tried; `None` where there is no more to be had.
+    fn not_before(&self, target: (PathId, SocketAddr)) -> Option<Instant> {
+        let at = self.attempts.not_before(target)?;
+        Some(at.max(self.remotes.not_before(target.1)))
     }
 
     /// Subflows that there may be beside those there are: one on each path that has none, to the
@@ -304,7 +309,7 @@ impl PathManager {
         let free = paths.iter().filter(|path| !path.in_use);
         let for_paths = free.filter_map(move |path| {
             let remotes = self.remotes.joinable().filter(|to| may(path, to));
-            let best = remotes.min_by_key(|to| self.attempts.not_before((path.id, *to)));
+            let best = remotes.min_by_key(|to| self.not_before((path.id, *to)));
             best.map(|to| (path, to))
         });
         let used = |to| situation.in_use.iter().any(|(_, used)| *used == to);

@@ -8,7 +8,7 @@ use braid_wire::Instant;
 /// Most addresses that a peer may announce; further ones are acknowledged and forgotten.
 const MAX_ANNOUNCED: usize = 8;
 /// So many announced addresses may be joined at once, and then one in such a time: a peer that
-/// announces and withdraws does not make us send SYNs at will.
+/// announces and withdraws on a connection does not make that send SYNs at will.
 const PAUSE: Duration = Duration::from_secs(10);
 const AT_ONCE: Duration = PAUSE.saturating_mul(MAX_ANNOUNCED as u32 - 1);
 

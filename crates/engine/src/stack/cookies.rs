@@ -48,8 +48,8 @@ struct Offer {
 }
 
 impl Offer {
-    fn of(syn: &tcp::Repr) -> Offer {
-        let mss = syn.options.mss.unwrap_or(MSS[0]);
+    fn of(syn: &tcp::Repr, tuple: &FourTuple) -> Offer {
+        let mss = syn.options.mss.unwrap_or_else(|| announced_mss(0, tuple));
         let smaller = MSS.iter().rposition(|m| *m <= mss).unwrap_or(0);
         let speaks = |c| matches!(c, Capable::Syn { version, flags } if usable(version, flags));
         Offer {
@@ -182,7 +182,7 @@ impl Stack {
             .cookies
             .get_or_insert_with(|| Cookies::new(&mut shared.rng));
         cookies.last = now;
-        let offer = Offer::of(syn);
+        let offer = Offer::of(syn, &at.tuple);
         let cookie = cookies.cookie(&at.tuple, syn.seq, offer, period(now));
         let mtu = shared.paths[usize::from(at.path.0)].config.mtu;
         let mut options = Options {

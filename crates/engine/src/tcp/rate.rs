@@ -112,7 +112,8 @@ impl RateEstimator {
     }
 
     /// Bytes/s by the latest sample, 0 before the first. One that spans a pause tells of the
-    /// application more than of the path: it counts only where it is higher.
+    /// application more than of the path, unless more was in flight than the path holds: it counts only
+    /// where it is higher.
     pub fn rate(&self) -> u64 {
         self.rate
     }

@@ -434,8 +434,10 @@ impl Sender {
 
     fn packet_state(&mut self, now: Instant) -> PacketState {
         let (in_flight, empty) = (self.in_flight(), self.board.is_empty());
-        // While more is on the way than the path holds its rate is all that shows, pause or not.
-        let full = self.rate.peak() > 0 && in_flight > self.held_in(self.rtt.base());
+        // While more is on the way than the path holds its rate is all that shows, pause or not. Of a
+        // few packets that may be the application's rate.
+        let held = self.held_in(self.rtt.base()).max(2 * self.initial_flight());
+        let full = self.rate.peak() > 0 && in_flight > held;
         let paused = !full && self.pacer.has_paused(now, self.full_at);
         self.rate.on_send(now, in_flight, empty, paused)
     }

@@ -122,6 +122,12 @@ impl Sender {
         let sizes = &mut self.sizes;
         if let Some(probe) = sizes.probe.take() {
             sizes.verdict = Some(false);
+            // Duplicates of what was sent behind it tell of it again, and of nothing else.
+            if probe.contains(&self.una)
+                && let Some(dup) = &mut self.dup_acks
+            {
+                dup.on_recovery(self.una);
+            }
             let within = |r: &Sent| probe.start <= r.start && r.end <= probe.end;
             self.board
                 .mark_lost((Instant::FAR_FUTURE, u64::MAX), within);

@@ -112,14 +112,31 @@ fn a_path_that_has_become_slow_is_measured_in_a_pause() {
     let mut sender = flight();
     sender.on_ack(START + RTT, 20_001, &[], None, &[]);
     let full = START + RTT;
-    send(&mut sender, full, 30);
+    send(&mut sender, full, 40);
+    sender.on_ack(full + RTT, 60_001, &[], None, &[]);
+    assert_eq!(sender.delivery_rate(), 400_000);
+    let full = full + RTT;
+    send(&mut sender, full, 60);
     // There is room for a while, until another segment follows.
     let one = full + RTT * 3;
-    sender.on_ack(one, 21_001, &[], None, &[]);
+    sender.on_ack(one, 61_001, &[], None, &[]);
     send(&mut sender, one + ms * 50, 1);
-    sender.on_ack(one + RTT * 3, 51_001, &[], None, &[]);
+    sender.on_ack(one + RTT * 3, 121_001, &[], None, &[]);
     // Sent within 350 ms.
-    assert_eq!(sender.delivery_rate(), 30_000 * 1000 / 350);
+    assert_eq!(sender.delivery_rate(), 60_000 * 1000 / 350);
+}
+
+/// The round trip is longer than it was, but it is a few packets at a time that are sent.
+#[test]
+fn a_sender_that_is_given_little_is_not_measured_on_a_slow_path() {
+    let ms = Duration::from_millis(1);
+    let mut sender = flight();
+    sender.on_ack(START + RTT, 20_001, &[], None, &[]);
+    let full = START + RTT;
+    send(&mut sender, full, 30);
+    send(&mut sender, full + ms * 50, 1);
+    sender.on_ack(full + RTT * 3, 51_001, &[], None, &[]);
+    assert_eq!(sender.delivery_rate(), 200_000);
 }
 
 #[test]
