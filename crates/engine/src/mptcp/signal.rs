@@ -44,6 +44,14 @@ impl Signal {
             Signal::Echo(_) => 1,
         }
     }
+
+    /// The only subflow on which it can be said; `None` where any will do.
+    pub fn subflow(&self) -> Option<SubflowId> {
+        match self {
+            Signal::Priority(id) | Signal::Doubt(id) => Some(*id),
+            Signal::Announce { .. } | Signal::Echo(_) | Signal::Withdraw(_) => None,
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy)]

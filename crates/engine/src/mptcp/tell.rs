@@ -111,7 +111,7 @@ impl Connection {
             subflow.backup = backup;
             if changed && multipath && subflow.can_carry() {
                 self.signals.add(ctx.now, Signal::Priority(subflow.id));
-            } else if changed && !subflow.is_established() {
+            } else if changed && subflow.is_alive() && !subflow.is_established() {
                 subflow.backup_untold = true;
             }
         }
@@ -185,14 +185,14 @@ impl Connection {
         let pause = established.map(|s| s.snd.rtt.rto()).max();
         let pause = pause.unwrap_or(MAX_PAUSE);
         while let Some((signal, said)) = self.signals.due(ctx.now) {
-            let (i, doubted) = match signal {
-                Signal::Priority(id) => (self.index_of(id), false),
-                Signal::Doubt(id) => (self.index_of(id), true),
-                _ => (self.subflow_for_signal(u32::from(said)), false),
+            let doubted = matches!(signal, Signal::Doubt(_));
+            let i = match signal.subflow() {
+                Some(id) => self.index_of(id),
+                None => self.subflow_for_signal(u32::from(said)),
             };
-            let of_one = doubted || matches!(signal, Signal::Priority(_));
             let i = i.filter(|i| self.subflows[*i].can_carry());
-            if said >= signal.tries() || (of_one && i.is_none()) {
+            let gone = signal.subflow().is_some() && i.is_none();
+            if said >= signal.tries() || gone {
                 self.signals.cancel(|s| *s == signal);
                 match i.filter(|_| doubted) {
                     Some(i) => return self.end_doubted(ctx, i),

@@ -233,8 +233,9 @@ impl Stack {
         let Some(at) = self.arrival(tuple) else {
             return false;
         };
-        let lately = |c: &&mut Cookies| now.saturating_since(c.last) < 2 * PERIOD;
-        let Some(cookies) = self.cookies.as_mut().filter(lately) else {
+        let over = |c: &mut Cookies| now.saturating_since(c.last) >= 2 * PERIOD;
+        self.cookies.take_if(over);
+        let Some(cookies) = &mut self.cookies else {
             return false;
         };
         let (irs, iss) = (tcp.seq.add(u32::MAX), tcp.ack.add(u32::MAX));
