@@ -617,17 +617,19 @@ impl BoxCore {
         let Some(session) = self.sessions.get_mut(id) else {
             return;
         };
-        // A new connection in the place of a warm one begins with the request.
-        if matches!(session.stage, Stage::Connecting(_)) {
-            return;
-        }
+        let asks = match session.stage {
+            // A new connection in the place of a warm one begins with the request.
+            Stage::Connecting(_) => return,
+            Stage::Negotiating(_) => true,
+            Stage::Relaying => false,
+        };
         if session.looked && session.relay.is_held() && !session.foreword(ctx) {
             return self.end(ctx, id, Outcome::ServerFailed);
         }
         let relay = &mut session.relay;
-        let turn = match session.stage {
-            Stage::Connecting(_) | Stage::Negotiating(_) => relay.turn_up(ctx),
-            Stage::Relaying => relay.turn(ctx),
+        let turn = match asks {
+            true => relay.turn_up(ctx),
+            false => relay.turn(ctx),
         };
         let due = relay.due();
         session.moved.add(turn.moved);

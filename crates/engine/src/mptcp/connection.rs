@@ -440,8 +440,8 @@ impl Connection {
     /// data (an acknowledgement, a probe, a handshake, an end), or data that is sent again.
     pub fn next_urgency(&self, now: Instant) -> Option<Urgency> {
         let urgency = self.snd.buf.most_urgent();
-        let owes = self.may_signal() && self.signals.are_due(now)
-            || self.subflows.iter().any(|s| s.owes(now));
+        let told = self.signals_at().is_some_and(|at| at <= now);
+        let owes = told || self.subflows.iter().any(|s| s.owes(now));
         urgency.filter(|_| !owes)
     }
 

@@ -104,10 +104,6 @@ impl Signals {
         self.pending.iter().map(|pending| self.at(pending)).min()
     }
 
-    pub fn are_due(&self, now: Instant) -> bool {
-        self.next_at().is_some_and(|at| at <= now)
-    }
-
     /// The peer was heard on a subflow.
     // Conforms: 8684-3.4.2-2
     pub fn on_heard(&mut self, subflow: SubflowId) {

@@ -5,6 +5,7 @@ use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 
 use arrayvec::ArrayVec;
+use braid_wire::Instant;
 use braid_wire::mptcp::{AddAddr, MptcpOption, RemoveAddr, ResetReason};
 use braid_wire::tcp::{Flags, MAX_OPTIONS_LEN, Options};
 
@@ -37,8 +38,13 @@ fn own_addresses(
 
 impl Connection {
     /// Whether the peer can be told anything.
-    pub(super) fn may_signal(&self) -> bool {
+    fn may_signal(&self) -> bool {
         self.is_open() && self.mptcp().is_some_and(|m| m.confirmed)
+    }
+
+    /// When it is to be told something next.
+    pub(super) fn signals_at(&self) -> Option<Instant> {
+        self.signals.next_at().filter(|_| self.may_signal())
     }
 
     /// Tells the peer of the addresses at which it can join beside the one it came to.
@@ -178,7 +184,7 @@ impl Connection {
 
     /// What the peer is to be told now.
     pub(super) fn poll_signal(&mut self, ctx: &mut Ctx<'_>) -> Option<Outgoing> {
-        if !self.signals.are_due(ctx.now) || !self.may_signal() {
+        if self.signals_at().is_none_or(|at| at > ctx.now) {
             return None;
         }
         let established = self.subflows.iter().filter(|s| s.is_established());

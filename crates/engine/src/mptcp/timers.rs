@@ -62,7 +62,7 @@ impl Connection {
             opening,
             lost,
             self.paths.next_at(),
-            self.signals.next_at().filter(|_| self.may_signal()),
+            self.signals_at(),
             keepalive,
             self.live.stall_at,
             self.live.ask_at,

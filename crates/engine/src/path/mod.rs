@@ -288,7 +288,7 @@ impl PathManager {
     }
 
     /// From when on a join is to be tried; `None` where there is no more to be had.
-    fn not_before(&self, target: (PathId, SocketAddr)) -> Option<Instant> {
+    fn not_before(&self, target: Target) -> Option<Instant> {
         let at = self.attempts.not_before(target)?;
         Some(at.max(self.remotes.not_before(target.1)))
     }

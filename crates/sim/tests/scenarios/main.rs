@@ -21,11 +21,16 @@ const FLOW: u64 = 1 << 20;
 /// It is given up after so long.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Goodput of a greedy download, kbit/s, and completion time of a flow, ms.
-fn cell(scenario: &Scenario, strategy: &str, engine: &Config) -> String {
+/// Of a greedy download, kbit/s.
+fn goodput(scenario: &Scenario, strategy: &str, engine: &Config) -> u64 {
     let mut greedy = scenario.start(strategy, engine, 1 << 40);
     greedy.world.advance(scenario.span);
-    let kbit = greedy.received() * 8 / scenario.span.as_millis() as u64;
+    greedy.received() * 8 / scenario.span.as_millis() as u64
+}
+
+/// Goodput, and completion time of a flow, ms.
+fn cell(scenario: &Scenario, strategy: &str, engine: &Config) -> String {
+    let kbit = goodput(scenario, strategy, engine);
     let mut flow = scenario.start(strategy, engine, FLOW);
     let begun = flow.world.now();
     let took = |flow: &Download| flow.world.now().saturating_since(begun);
@@ -103,17 +108,15 @@ const SELDOM: usize = 20;
 
 /// What two paths bring together in a minute, and each of them alone, kbit/s.
 fn pair_row(number: u64) -> String {
-    let span = Duration::from_secs(60);
-    let goodput = |paths: &[Settings]| {
-        let scenario = Scenario::new("pair", paths.iter().cloned());
-        let mut greedy = scenario.start("adaptive", &Config::default(), 1 << 40);
-        greedy.world.advance(span);
-        greedy.received() * 8 / span.as_millis() as u64
+    let over = |paths: &[Settings]| {
+        let mut scenario = Scenario::new("pair", paths.iter().cloned());
+        scenario.span = Duration::from_secs(60);
+        goodput(&scenario, "adaptive", &Config::default())
     };
     let pair = pair(number);
     let paths = pair.map(measured);
-    let alone = [goodput(&paths[..1]), goodput(&paths[1..])];
-    let joined = goodput(&paths);
+    let alone = [over(&paths[..1]), over(&paths[1..])];
+    let joined = over(&paths);
     let mut row = String::new();
     for ((mbit, rtt), alone) in pair.iter().zip(alone) {
         write!(row, "{mbit:>3} Mbit/s {rtt:>3} ms {alone:>6}   ").unwrap();

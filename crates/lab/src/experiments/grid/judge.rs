@@ -163,7 +163,8 @@ mod tests {
         assert!(lost.is_suspect(1.0, true) && !kept.is_suspect(1.0, true));
         let far = against(0.93);
         assert!(far.p_p95 < 1e-6 && far.p_p99 < 1e-6 && lost.p_p99 > 0.99);
-        // One run of fifty is shorter: no matter to the mean, the 95th percentile or the median.
+        // One run of fifty takes twice as long: within the margin of the mean, and no matter to the
+        // 95th percentile.
         let rare = |n: usize, x: f64| if n.is_multiple_of(50) { 2.0 * x } else { x };
         let seldom = sample(ours().enumerate().map(|(n, x)| rare(n, 100.0 + x / 100.0)));
         let never = sample(ours().map(|x| 100.0 + x / 100.0));
