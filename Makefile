@@ -2,7 +2,7 @@
 CARGO ?= cargo
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint deny bench results aggregation conformance fuzz man install-deps
+.PHONY: help demo test lint deny bench results faults aggregation conformance fuzz man install-deps
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -34,6 +34,10 @@ bench: install-deps ## speed against the kernel's MPTCP; takes minutes, wants an
 
 results: ## run the simulator's experiments and write docs/results.md (see CONTRIBUTING.md)
 	@scripts/results.sh $(RESULTS_ARGS)
+
+faults: install-deps ## what fourteen faults of a link do to users, over emulated links; minutes
+	$(CARGO) build --release -p braid
+	@scripts/with-net.sh target/release/braid lab run faults --out target/results
 
 aggregation: ## a hundred pairs of paths in the simulator: what they bring together and alone
 	$(CARGO) test -p braid-sim --test scenarios -- --ignored all_pairs

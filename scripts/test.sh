@@ -33,6 +33,12 @@ without() {
 }
 without mptcpize "TESTS OF CLIENTS WITHOUT A BOX" stock:: "make install-deps"
 without chromium "TEST WITH A BROWSER" browser:: "BRAID_BROWSER=1 make install-deps"
+BRAID_MPTCP_CONNECT="${CARGO_TARGET_DIR:-$PWD/target}/mptcp_connect"
+export BRAID_MPTCP_CONNECT
+if [ ! -x "$BRAID_MPTCP_CONNECT" ]; then
+    echo "== TESTS WITH mptcp_connect SKIPPED (it is not built: scripts/mptcp-connect.sh)" >&2
+    skipped+=(--skip mptcp_connect::)
+fi
 case $status in
     0) scripts/with-net.sh "$CARGO" test --workspace --quiet --tests -- --ignored --test-threads=1 \
         "${skipped[@]}" ;;

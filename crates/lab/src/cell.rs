@@ -164,6 +164,20 @@ impl Arrivals {
         count.checked_sub(1).map_or(0, |last| self.0[last].1)
     }
 
+    /// Mean rate over `span` from `from` on, Mb/s.
+    pub fn mbit_s(&self, from: Duration, span: Duration) -> f64 {
+        let bytes = self.by(from + span) - self.by(from);
+        bytes as f64 * 8.0 / span.as_secs_f64() / 1e6
+    }
+
+    /// How long after `from` the second begins that is the first with this rate or more; none within
+    /// 20 s counts.
+    pub fn comes_to(&self, mbit_s: f64, from: Duration) -> Option<Duration> {
+        let second = Duration::from_secs(1);
+        let mut times = (0..2_000).map(|n| Duration::from_millis(10) * n);
+        times.find(|time| self.mbit_s(from + *time, second) >= mbit_s)
+    }
+
     /// The longest time without any, among those that end after `from` and begin before `until`.
     pub fn longest_gap(&self, from: Duration, until: Duration) -> Duration {
         let pairs = self.0.windows(2).map(|pair| (pair[0].0, pair[1].0));

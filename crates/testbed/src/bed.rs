@@ -139,7 +139,11 @@ impl Bed {
             .map(|i| i.address4.into())
     }
 
-    fn interface(
+    /// The first interface of a host that is wanted.
+    ///
+    /// # Errors
+    /// There is no such host, or it has none.
+    pub fn interface(
         &self,
         host: &str,
         wanted: impl Fn(&InterfaceLayout) -> bool,

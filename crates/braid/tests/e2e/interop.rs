@@ -39,7 +39,8 @@ rate = "100mbit"
 delay = "4ms"
 "#;
 
-const PORT: u16 = 7005;
+/// Where the side that accepts listens.
+pub const PORT: u16 = 7005;
 const BYTES: &str = "50000000";
 /// What both sides are told: 50 MB each way, compared byte by byte.
 const A: [&str; 8] = [
@@ -88,7 +89,7 @@ impl Interop {
     }
 
     /// The first address of a host.
-    fn address(&self, host: &str) -> IpAddr {
+    pub fn address(&self, host: &str) -> IpAddr {
         match self.v6 {
             true => self.bed.v6(host),
             false => self.bed.v4(host),
@@ -126,7 +127,7 @@ impl Interop {
     }
 
     /// Writes the engine's configuration; its path.
-    fn config(&self) -> String {
+    pub fn config(&self) -> String {
         let mut text = match self.client {
             Client::Engine => "lan = \"lo\"\n".to_owned(),
             Client::Kernel => {

@@ -11,10 +11,12 @@ mod crash;
 mod demo;
 mod downloads;
 mod far_side;
+mod floods;
 mod interop;
 mod lab;
 mod left_over;
 mod links;
+mod mptcp_connect;
 #[path = "../common/outcomes.rs"]
 mod outcomes;
 mod servers;

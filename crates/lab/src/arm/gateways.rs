@@ -99,14 +99,14 @@ impl Gateways {
     /// What `measure` gives while the links are on time; it is asked again where they were late.
     pub fn on_time<T>(
         &mut self,
-        mut measure: impl FnMut(&Self) -> Result<T, Error>,
+        mut measure: impl FnMut(&mut Self) -> Result<T, Error>,
     ) -> Result<T, Error> {
         let mut repeated = 0;
         let result = bed::on_time(ATTEMPTS, &mut repeated, || {
-            let testbed = &self.bed.testbed;
-            testbed.reset_lateness().map_err(run_error)?;
+            self.bed.testbed.reset_lateness().map_err(run_error)?;
             let result = measure(self)?;
-            Ok((result, testbed.lateness().map_err(run_error)?.p99_us))
+            let lateness = self.bed.testbed.lateness().map_err(run_error)?;
+            Ok((result, lateness.p99_us))
         });
         self.repeated += repeated;
         result

@@ -35,8 +35,8 @@ const PATHS: &str = "20mbit,40ms,0%,67;10mbit,60ms,0%,50";
 const SIZES: &[&str] = &["64M"];
 const FROM: Duration = Duration::from_secs(8);
 const UNTIL: Duration = Duration::from_secs(18);
-/// Over which rates are taken.
-const SECOND: Duration = Duration::from_secs(1);
+/// Over which the rate before is taken.
+const WINDOW: Duration = Duration::from_secs(4);
 /// Of the figures.
 const BIN: Duration = Duration::from_millis(250);
 const NAMES: [&str; 2] = ["20 Mb/s", "10 Mb/s"];
@@ -85,10 +85,7 @@ fn measure(session: &mut Session<'_>) -> Result<(), Error> {
                 (*name).to_owned(),
                 format!("{:.0}", mean(&pauses)),
                 shown(mean(&rtos), 0),
-                format!(
-                    "{:.1}",
-                    mean(&of_each(runs, |a| rate(a, FROM - 4 * SECOND, 4 * SECOND)))
-                ),
+                format!("{:.1}", mean(&of_each(runs, full))),
                 shown(mean(&back), 2),
             ]);
             series.extend(runs.0.first().map(|run| goodput(name, &run.arrivals)));
@@ -158,31 +155,27 @@ fn mean(values: &[f64]) -> f64 {
     stats::mean(values).unwrap_or(f64::NAN)
 }
 
-/// Mb/s in order over `time` from `from` on.
-fn rate(arrivals: &Arrivals, from: Duration, time: Duration) -> f64 {
-    let bytes = arrivals.by(from + time) - arrivals.by(from);
-    bytes as f64 * 8.0 / time.as_secs_f64() / 1e6
-}
-
 /// The longest pause while the path is dark, ms.
 fn pause(arrivals: &Arrivals) -> f64 {
     arrivals.longest_gap(FROM, UNTIL).as_nanos() as f64 / 1e6
 }
 
-/// How long after the path's return the second begins in which the rate is 90 % of that before; no
-/// number where it does not come to that before the end of the flow.
+/// How long after the path's return the rate is 90 % of that before, s; no number where it does not
+/// come to that.
 fn back(arrivals: &Arrivals) -> f64 {
-    let full = rate(arrivals, FROM - 4 * SECOND, 4 * SECOND);
-    let step = Duration::from_millis(10);
-    let times = (0..2000).map(|n| step * n);
-    let mut again = times.filter(|t| rate(arrivals, UNTIL + *t, SECOND) >= 0.9 * full);
-    again.next().map_or(f64::NAN, |time| time.as_secs_f64())
+    let again = arrivals.comes_to(0.9 * full(arrivals), UNTIL);
+    again.map_or(f64::NAN, |time| time.as_secs_f64())
+}
+
+/// Mb/s before the path goes dark.
+fn full(arrivals: &Arrivals) -> f64 {
+    arrivals.mbit_s(FROM - WINDOW, WINDOW)
 }
 
 fn goodput(name: &str, arrivals: &Arrivals) -> Series {
     let bins = (0..).map(|n| BIN * n);
     let bins = bins.take_while(|at| arrivals.by(*at + BIN) > arrivals.by(*at) || *at < UNTIL);
-    let point = |at: Duration| Point::new((at + BIN / 2).as_secs_f64(), rate(arrivals, at, BIN));
+    let point = |at: Duration| Point::new((at + BIN / 2).as_secs_f64(), arrivals.mbit_s(at, BIN));
     Series {
         name: name.to_owned(),
         points: bins.map(point).collect(),

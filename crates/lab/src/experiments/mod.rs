@@ -7,6 +7,7 @@
 
 mod definition;
 mod failover;
+mod faults;
 mod fsa;
 mod grid;
 mod kernel;
@@ -54,6 +55,7 @@ pub static ALL: &[Definition] = &[
     tm::TM_5A,
     tm::TM_5B,
     failover::FAILOVER,
+    faults::FAULTS,
     grid::GRID,
     kernel::KERNEL,
 ];

@@ -20,11 +20,14 @@ impl Bed {
             let missing = io::Error::other("it has no gateway");
             Error::system(format!("forward over {link}"), missing)
         })?;
-        self.nft(&format!(
-            "table ip {TABLE}\ndelete table ip {TABLE}\ntable ip {TABLE} {{\n\
+        self.nft(
+            "box",
+            &format!(
+                "table ip {TABLE}\ndelete table ip {TABLE}\ntable ip {TABLE} {{\n\
              chain postrouting {{\ntype nat hook postrouting priority srcnat;\n\
              oifname \"{link}\" masquerade\n}}\n}}\n"
-        ))?;
+            ),
+        )?;
         let route = format!("route replace default via {gateway} dev {link} metric 1\n");
         self.testbed.ip("box", &route)
     }
@@ -34,12 +37,16 @@ impl Bed {
     /// # Errors
     /// The system refuses.
     pub fn stop_forwarding(&self) -> Result<(), Error> {
-        self.nft(&format!("delete table ip {TABLE}\n"))?;
+        self.nft("box", &format!("delete table ip {TABLE}\n"))?;
         self.testbed.ip("box", "route del default metric 1\n")
     }
 
-    fn nft(&self, script: &str) -> Result<(), Error> {
-        let mut command = self.exec("box", "nft")?;
+    /// Loads `script` on a host by `nft`.
+    ///
+    /// # Errors
+    /// There is no such host, or the system refuses.
+    pub fn nft(&self, host: &str, script: &str) -> Result<(), Error> {
+        let mut command = self.exec(host, "nft")?;
         let mut run = || {
             let mut child = command.args(["-f", "-"]).stdin(Stdio::piped()).spawn()?;
             if let Some(mut stdin) = child.stdin.take() {

@@ -1,0 +1,163 @@
+//! `mptcp_connect`, the test client of Multipath TCP that comes with Linux, in every way it can be
+//! told to transfer, with the engine at the other end. `scripts/mptcp-connect.sh` builds it.
+
+use std::fs::{self, File};
+use std::path::PathBuf;
+use std::process::{Child, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use braid::kernel_peer::Pattern;
+
+use super::interop::{Client, Interop, PORT};
+
+/// What it is told, how often it transfers then, and how many bytes each way. With `-r` it rests for
+/// 0.4 s after every write.
+const WAYS: [(&[&str], usize, usize); 10] = [
+    (&["-m", "poll"], 1, 1_000_000),
+    (&["-m", "mmap"], 1, 1_000_000),
+    (&["-m", "sendfile"], 1, 1_000_000),
+    (&["-P", "saveWithPeek"], 1, 1_000_000),
+    (&["-P", "saveAfterPeek"], 1, 1_000_000),
+    (&["-c", "TIMESTAMPNS,TCPINQ"], 1, 1_000_000),
+    (&["-S", "65536", "-R", "65536"], 1, 1_000_000),
+    (&["-j"], 1, 1_000_000),
+    (&["-I", "3"], 3, 200_000),
+    (&["-r", "10000"], 1, 50_000),
+];
+
+/// A transfer between the two, both ways at once.
+struct Transfer {
+    interop: Interop,
+    directory: PathBuf,
+}
+
+impl Transfer {
+    fn new(client: Client, v6: bool) -> Self {
+        let mut interop = Interop::new(client, 2);
+        interop.v6 = v6;
+        let directory = interop.bed.testbed.state_dir().to_owned();
+        Transfer { interop, directory }
+    }
+
+    /// Starts it; what it receives goes to a file.
+    fn mptcp_connect(&self, way: &[&str], address: &[&str]) -> Child {
+        let program = std::env::var_os("BRAID_MPTCP_CONNECT");
+        let program =
+            program.expect("BRAID_MPTCP_CONNECT names what scripts/mptcp-connect.sh built");
+        let output = File::create(self.directory.join("output")).expect("a writable directory");
+        let mut command = self.interop.bed.exec("kernel", "timeout");
+        command
+            .arg("60")
+            .arg(program)
+            .args(["-t", "30", "-p", &PORT.to_string()]);
+        command
+            .arg("-i")
+            .arg(self.directory.join("input"))
+            .args(way)
+            .args(address);
+        command
+            .stdin(Stdio::null())
+            .stdout(output)
+            .stderr(Stdio::piped());
+        command.spawn().expect("it starts")
+    }
+
+    /// Waits until it listens.
+    fn wait_for_listener(&self) {
+        let end = Instant::now() + Duration::from_secs(10);
+        let filter = format!("sport = :{PORT}");
+        while self
+            .interop
+            .bed
+            .print("kernel", "ss", &["-Hltn", &filter])
+            .is_empty()
+        {
+            assert!(Instant::now() < end, "it does not listen");
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// All arrived, in both directions, over Multipath TCP.
+    fn run(&self, client: Client, (way, times, size): (&[&str], usize, usize)) {
+        let mut input = vec![0; size];
+        Pattern::new(2).fill(&mut input);
+        fs::write(self.directory.join("input"), input).expect("a writable directory");
+        let (bytes, connections) = (size.to_string(), times.to_string());
+        let engine = [
+            "--connections",
+            &connections,
+            "--send",
+            &bytes,
+            "--seed",
+            "1",
+            "--expect",
+            &bytes,
+            "--verify",
+            "2",
+        ];
+        let config = self.interop.config();
+        let bed = &self.interop.bed;
+        let address = |host| self.interop.address(host).to_string();
+        let family: &[&str] = if self.interop.v6 { &["-6"] } else { &[] };
+        let (mut engine, kernel) = match client {
+            Client::Engine => {
+                let here = address("kernel");
+                let kernel = self.mptcp_connect(way, &[&["-l"], family, &[&here]].concat());
+                self.wait_for_listener();
+                let to =
+                    std::net::SocketAddr::new(self.interop.address("kernel"), PORT).to_string();
+                let arguments = [&["connect", "-c", &config, &to][..], &engine].concat();
+                (bed.engine_peer("engine", &arguments), kernel)
+            }
+            Client::Kernel => {
+                let arguments = [&["listen", "-c", &config][..], &engine].concat();
+                let engine = bed.engine_peer("engine", &arguments);
+                let there = address("engine");
+                (
+                    engine,
+                    self.mptcp_connect(way, &[family, &[&there]].concat()),
+                )
+            }
+        };
+        let ended = kernel.wait_with_output().expect("it ends");
+        let said = String::from_utf8_lossy(&ended.stderr);
+        assert!(ended.status.success(), "{way:?}: {said}");
+        let output = engine.wait();
+        let report = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success(), "{way:?}: {report}");
+        let reports = report.matches("\"fallback\":false").count();
+        assert_eq!(reports, times, "{way:?}: {report}");
+        let came = fs::read(self.directory.join("output")).expect("what it received");
+        assert_eq!(came.len(), size * times, "{way:?}");
+        for came in came.chunks(size) {
+            assert_eq!(Pattern::new(1).check(came), Ok(()), "{way:?}");
+        }
+    }
+}
+
+fn every_way(client: Client, v6: bool) {
+    let transfer = Transfer::new(client, v6);
+    for way in WAYS {
+        transfer.run(client, way);
+    }
+}
+
+#[test]
+#[ignore = "network"]
+fn it_sends_to_the_engine_and_receives() {
+    every_way(Client::Kernel, false);
+}
+
+#[test]
+#[ignore = "network"]
+fn the_engine_sends_to_it_and_receives() {
+    every_way(Client::Engine, false);
+}
+
+#[test]
+#[ignore = "network"]
+fn both_ways_round_over_ipv6() {
+    every_way(Client::Kernel, true);
+    every_way(Client::Engine, true);
+}

@@ -1,0 +1,319 @@
+//! Faults of a link while users are at work behind a box.
+
+mod catalogue;
+mod users;
+
+use std::time::Duration;
+
+use braid_testbed::bed;
+use serde_json::json;
+
+use self::catalogue::{Fault, LINKS, PATHS};
+use self::users::Seen;
+use super::definition::Definition;
+use super::outcome::Table;
+use super::series::{bars, quantile};
+use super::session::Session;
+use super::verdict::{Bound, Verdict};
+use crate::arm::gateways::Gateways;
+use crate::arm::{Arm, Error};
+use crate::cell::Arrivals;
+use crate::plot::{Figure, Point};
+use crate::stats;
+
+/// What goes wrong with networks, one thing at a time.
+pub const FAULTS: Definition = Definition {
+    id: "faults",
+    title: "Faults of a link, while a download, an upload and a dialogue go on",
+    source: "beyond the papers",
+    setup: "A user behind a box with two links, 20 Mb/s, 30 ms and 10 Mb/s, 70 ms, queues of one \
+            bandwidth-delay product: a download, an upload and ten words a second that are echoed, \
+            all at once, by kernel sockets. After 8 s a fault of the first link lasts 10 s (both \
+            links dark: 20 s); 6 s later all ends.",
+    reported: "",
+    must_hold: "No connection ends and no byte is wrong; after the first second of a fault never a \
+                second without a byte; from the third on at least 90 % of what the second link gives \
+                alone; 90 % of the full rate within 2 s after the fault; 99 % of echoes within \
+                600 ms. Where both links are dark: bytes within 1 s of their return.",
+    arms: &[Arm::Links],
+    cells: |_| 1 + catalogue::all().len(),
+    runs: (0, 1),
+    measure,
+};
+
+/// Before the fault, and after it.
+const BEFORE: Duration = Duration::from_secs(8);
+const AFTER: Duration = Duration::from_secs(6);
+const SECOND: Duration = Duration::from_secs(1);
+/// Of a fault, until there is to be as much as the sound link gives.
+const SETTLED: Duration = Duration::from_secs(2);
+/// Between two looks for a second without a byte.
+const STEP: Duration = Duration::from_millis(10);
+const WAYS: [&str; 2] = ["download", "upload"];
+
+/// What was seen of a fault.
+#[derive(Debug)]
+struct Case {
+    name: &'static str,
+    total: bool,
+    until: Duration,
+    seen: Seen,
+}
+
+impl Case {
+    /// Mb/s before the fault.
+    fn full(&self, way: usize) -> f64 {
+        self.seen.bulk[way].mbit_s(BEFORE / 2, BEFORE / 2)
+    }
+
+    /// Mb/s during the fault, once all has settled.
+    fn during(&self, way: usize) -> f64 {
+        let from = BEFORE + SETTLED;
+        self.seen.bulk[way].mbit_s(from, self.until - from)
+    }
+
+    /// The longest time without a byte after the first second of the fault, s.
+    fn silence(&self, way: usize) -> f64 {
+        let end = self.until + AFTER;
+        silence(&self.seen.bulk[way], BEFORE + SECOND, end).as_secs_f64()
+    }
+
+    /// From the end of the fault to the first byte, s.
+    fn first(&self, way: usize) -> f64 {
+        silence(&self.seen.bulk[way], self.until, self.until + AFTER).as_secs_f64()
+    }
+
+    /// From the end of the fault to the first second at 90 % of the full rate, s.
+    fn back(&self, way: usize) -> f64 {
+        let again = self.seen.bulk[way].comes_to(0.9 * self.full(way), self.until);
+        again.map_or(f64::NAN, |time| time.as_secs_f64())
+    }
+
+    /// Of the echoes' times, ms.
+    fn echo(&self, q: f64) -> f64 {
+        let ms = |(_, took): &(Duration, Duration)| took.as_secs_f64() * 1e3;
+        quantile(self.seen.echoes.iter().map(ms).collect(), q)
+    }
+}
+
+/// The longest time without a byte between `from` and `until`.
+fn silence(arrivals: &Arrivals, from: Duration, until: Duration) -> Duration {
+    let (mut longest, mut since, mut at) = (Duration::ZERO, from, from);
+    while at < until {
+        let next = at + STEP;
+        if arrivals.by(next) > arrivals.by(at) {
+            since = next;
+        }
+        longest = longest.max(next - since);
+        at = next;
+    }
+    longest
+}
+
+fn measure(session: &mut Session<'_>) -> Result<(), Error> {
+    let faults = catalogue::all();
+    let columns = 1 + faults.len() as u64;
+    let cases = session.each(session.runs() * columns, |index, _| {
+        match (index % columns).checked_sub(1) {
+            None => alone().map(|rates| (Some(rates), None)),
+            Some(n) => play(&faults[n as usize]).map(|case| (None, Some(case))),
+        }
+    })?;
+    let (alone, cases): (Vec<_>, Vec<_>) = cases.into_iter().unzip();
+    let alone: Vec<[f64; 2]> = alone.into_iter().flatten().collect();
+    let cases: Vec<Case> = cases.into_iter().flatten().collect();
+    let alone = [0, 1].map(|way| {
+        let rates: Vec<f64> = alone.iter().map(|rates| rates[way]).collect();
+        stats::mean(&rates).unwrap_or(f64::NAN)
+    });
+    session.parameter(
+        "second link alone",
+        format!("{:.1} and {:.1} Mb/s", alone[0], alone[1]),
+    );
+    session.parameter("congestion control", "cubic");
+    for case in &cases {
+        session.record(
+            case.name.replace(", ", "-").replace([' ', '%', '/'], "-"),
+            record(case),
+        );
+    }
+    for verdict in verdicts(&cases, alone) {
+        session.verdict(verdict);
+    }
+    session.table(table(&cases));
+    session.figure("rates", figure(&cases, alone));
+    Ok(())
+}
+
+fn network() -> Result<Gateways, Error> {
+    let mut net = Gateways::build(|name| bed::description(name, PATHS), 1)?;
+    net.start_server("server")?;
+    net.start_box()?;
+    net.wait_for_warm()?;
+    Ok(net)
+}
+
+/// What the second link gives alone, each way, Mb/s.
+fn alone() -> Result<[f64; 2], Error> {
+    let mut net = network()?;
+    net.ask(&["link", LINKS[0], "off"])?;
+    let seen = net.on_time(|net| users::at_work(net, 2 * BEFORE, |_| Ok(())))?;
+    Ok(seen.bulk.map(|bulk| bulk.mbit_s(BEFORE, BEFORE)))
+}
+
+fn play(fault: &Fault) -> Result<Case, Error> {
+    let mut net = network()?;
+    let until = BEFORE + fault.lasts();
+    let seen = net.on_time(|net| {
+        users::at_work(net, until + AFTER, |net| {
+            net.bed.sleep(BEFORE).map_err(crate::arm::run_error)?;
+            fault.happen(&mut net.bed)
+        })
+    })?;
+    Ok(Case {
+        name: fault.name,
+        total: fault.total,
+        until,
+        seen,
+    })
+}
+
+fn record(case: &Case) -> serde_json::Value {
+    let by_second = |bulk: &Arrivals| {
+        let seconds = (case.until + AFTER).as_secs() as u32;
+        let rate = |n| bulk.mbit_s(SECOND * n, SECOND);
+        (0..seconds).map(rate).collect::<Vec<_>>()
+    };
+    let [down, up] = [0, 1].map(|way| by_second(&case.seen.bulk[way]));
+    let echoes = case.seen.echoes.iter();
+    let echoes: Vec<_> = echoes
+        .map(|(at, took)| [at, took].map(Duration::as_secs_f64))
+        .collect();
+    json!({ "down_mbit_s": down, "up_mbit_s": up, "echoes_s": echoes, "failures": case.seen.failures })
+}
+
+fn verdicts(cases: &[Case], alone: [f64; 2]) -> Vec<Verdict> {
+    let partial = || cases.iter().filter(|case| !case.total);
+    let of = |value: fn(&Case, usize) -> f64, way: usize| {
+        move |case: &Case| (case.name, value(case, way))
+    };
+    let mut verdicts = vec![Verdict::new(
+        "connections that ended or had a wrong byte",
+        Bound::AtMost(0.0),
+        "",
+        cases
+            .iter()
+            .map(|case| (case.name, case.seen.failures.len() as f64)),
+    )];
+    for (way, name) in WAYS.into_iter().enumerate() {
+        verdicts.extend([
+            Verdict::new(
+                format!("{name}: longest silence after the first second of a fault"),
+                Bound::Below(1.0),
+                "s",
+                partial().map(of(Case::silence, way)),
+            ),
+            Verdict::new(
+                format!("{name}: during a fault, of what the second link gives alone"),
+                Bound::AtLeast(90.0),
+                "%",
+                partial().map(|case| (case.name, case.during(way) / alone[way] * 100.0)),
+            ),
+            Verdict::new(
+                format!("{name}: after a fault, time to 90 % of the full rate"),
+                Bound::AtMost(2.0),
+                "s",
+                partial().map(of(Case::back, way)),
+            ),
+            Verdict::new(
+                format!("{name}: both links dark, from their return to the first byte"),
+                Bound::AtMost(1.0),
+                "s",
+                cases
+                    .iter()
+                    .filter(|case| case.total)
+                    .map(of(Case::first, way)),
+            ),
+        ]);
+    }
+    verdicts.push(Verdict::new(
+        "99th percentile of the echo",
+        Bound::AtMost(600.0),
+        "ms",
+        partial().map(|case| (case.name, case.echo(0.99))),
+    ));
+    verdicts
+}
+
+fn table(cases: &[Case]) -> Table {
+    let columns = [
+        "fault of the first link",
+        "before, Mb/s down + up",
+        "during",
+        "silence, s",
+        "full rate again after, s",
+        "echo, ms: median, 99 %",
+    ];
+    let both = |value: &dyn Fn(usize) -> f64, decimals: usize| {
+        format!("{:.decimals$} + {:.decimals$}", value(0), value(1))
+    };
+    let row = |case: &Case| {
+        vec![
+            case.name.to_owned(),
+            both(&|way| case.full(way), 1),
+            both(&|way| case.during(way), 1),
+            both(&|way| case.silence(way), 2),
+            both(&|way| case.back(way), 2),
+            format!("{:.0}, {:.0}", case.echo(0.5), case.echo(0.99)),
+        ]
+    };
+    Table::new("Each fault", &columns, cases.iter().map(row).collect())
+}
+
+fn figure(cases: &[Case], alone: [f64; 2]) -> Figure {
+    let groups: Vec<&str> = cases.iter().map(|case| case.name).collect();
+    let shares = |way: usize| {
+        let share = |case: &Case| Point::new(0.0, case.during(way) / alone[way]);
+        cases.iter().map(share).collect()
+    };
+    bars(
+        "Goodput from the third second of a fault on",
+        "1 is what the second link gives alone; the first link has the fault",
+        "share",
+        (&groups, vec![(WAYS[0], shares(0)), (WAYS[1], shares(1))]),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A steady flow with one pause.
+    fn arrivals(pause: (u64, u64), total: u64) -> Arrivals {
+        let mut arrivals = Arrivals::default();
+        let mut bytes = 0;
+        for ms in (0..total)
+            .step_by(5)
+            .filter(|ms| *ms < pause.0 || *ms >= pause.1)
+        {
+            bytes += 1000;
+            arrivals.note(Duration::from_millis(ms), bytes);
+        }
+        arrivals
+    }
+
+    #[test]
+    fn silence_counts_from_the_second_second_of_a_fault_on() {
+        let within = |pause| silence(&arrivals(pause, 24_000), BEFORE + SECOND, BEFORE * 3);
+        assert!(within((8_100, 8_900)) < Duration::from_millis(50));
+        let across = within((8_100, 9_700));
+        assert!(
+            across.abs_diff(Duration::from_millis(700)) < Duration::from_millis(20),
+            "{across:?}"
+        );
+        assert!(
+            within((20_000, 30_000)) >= Duration::from_secs(4),
+            "to the end"
+        );
+    }
+}

@@ -1,0 +1,193 @@
+//! The faults: what is done to the network, and when.
+
+use std::time::Duration;
+
+use braid_testbed::LinkChange;
+use braid_testbed::bed::Bed;
+use braid_testbed::emulator::Direction;
+
+use crate::arm::{Error, run_error};
+
+/// The links of the box. A fault of one is of the first.
+pub const LINKS: [&str; 2] = ["link1", "link2"];
+/// Their rates and one-way delays.
+pub const PATHS: [(&str, &str); 2] = [("20mbit", "15ms"), ("10mbit", "35ms")];
+
+/// A fault.
+#[derive(Debug)]
+pub struct Fault {
+    /// What it is.
+    pub name: &'static str,
+    /// What is done, so long after its beginning; the last ends it.
+    steps: Vec<(Duration, Vec<Act>)>,
+    /// Whether nothing gets through meanwhile.
+    pub total: bool,
+}
+
+/// Something that is done to the network.
+#[derive(Debug, Clone, Copy)]
+enum Act {
+    /// Changes a link: both directions, or one.
+    Link(&'static str, Option<Direction>, &'static str),
+    /// Runs a command of `ip` on a host. `ADDRESS` is what the box has on the first link, `OTHER` a
+    /// free address of the same network, `GATEWAY` the other end.
+    Ip(&'static str, &'static str),
+    /// Loads a script of `nft` on a host.
+    Nft(&'static str, &'static str),
+    /// Gives the box back the addresses and routes that went with an interface, as whatever manages
+    /// its networks would.
+    Restore,
+}
+
+use Act::{Ip, Link, Nft, Restore};
+
+const DOWN: Act = Ip("box", "link set link1 down");
+const UP: Act = Ip("box", "link set link1 up");
+const SMALL: [Act; 2] = [
+    Ip("box", "link set link1 mtu 1300"),
+    Ip("internet", "link set link1 mtu 1300"),
+];
+const LARGE: [Act; 2] = [
+    Ip("box", "link set link1 mtu 1500"),
+    Ip("internet", "link set link1 mtu 1500"),
+];
+/// Nobody says that a packet is too large.
+const SILENT: &str = "table inet fault {\n\
+    chain told {\ntype filter hook output priority filter;\n\
+    icmp type destination-unreachable icmp code frag-needed drop\n\
+    icmpv6 type packet-too-big drop\n}\n}\n";
+/// The world sees every connection of the box come from another port.
+const REBOUND: &str = "table inet fault {\n\
+    chain out {\ntype filter hook prerouting priority raw;\n\
+    iifname link1 tcp sport set tcp sport ^ 1\n}\n\
+    chain back {\ntype filter hook postrouting priority filter;\n\
+    oifname link1 tcp dport set tcp dport ^ 1\n}\n}\n";
+const CLEAR: &str = "delete table inet fault\n";
+const ROUTE: Act = Ip(
+    "box",
+    "route replace default via GATEWAY dev link1 metric 100",
+);
+
+/// All of them.
+pub fn all() -> Vec<Fault> {
+    let flaps = [(0, DOWN), (2, UP), (4, DOWN), (6, UP), (8, DOWN), (10, UP)];
+    let flap = |(at, act)| match at % 4 {
+        0 => (at, vec![act]),
+        _ => (at, vec![act, Restore]),
+    };
+    let both = |change| LINKS.map(|link| Link(link, None, change)).to_vec();
+    let told = |act| [Nft("box", act), Nft("internet", act)];
+    vec![
+        Fault::of_steps("interface down, up every 2 s", flaps.map(flap)),
+        Fault::of_link("dark", None, ["down", "up"]),
+        Fault::of_link(
+            "dark from the box",
+            Some(Direction::Forward),
+            ["down", "up"],
+        ),
+        Fault::of_link("dark to the box", Some(Direction::Reverse), ["down", "up"]),
+        Fault {
+            total: true,
+            ..Fault::of_steps("both dark", [(0, both("down")), (20, both("up"))])
+        },
+        Fault::of_link(
+            "100 kb/s",
+            None,
+            ["rate=100kbit queue=75kB", "rate=20mbit queue=1BDP"],
+        ),
+        Fault::of_link("30 % loss", None, ["loss=30%", "loss=0%"]),
+        Fault::new("MTU 1,300, told", [SMALL.to_vec(), LARGE.to_vec()]),
+        Fault::new(
+            "MTU 1,300, not told",
+            [
+                [told(SILENT), SMALL].concat(),
+                [told(CLEAR), LARGE].concat(),
+            ],
+        ),
+        Fault::new(
+            "other ports by NAT",
+            [REBOUND, CLEAR].map(|s| vec![Nft("internet", s)]),
+        ),
+        Fault::new(
+            "another address by DHCP",
+            [
+                vec![
+                    Ip("box", "address add OTHER dev link1"),
+                    Ip("box", "address del ADDRESS dev link1"),
+                    ROUTE,
+                ],
+                vec![Ip("box", "address del OTHER dev link1"), Restore],
+            ],
+        ),
+        Fault::of_link("5 % reordered", None, ["reorder=5%/10ms", "reorder=off"]),
+        Fault::of_link("1 % corrupted", None, ["corrupt=1%", "corrupt=0%"]),
+        Fault::of_link("1 % duplicated", None, ["duplicate=1%", "duplicate=0%"]),
+    ]
+}
+
+impl Fault {
+    fn of_steps(name: &'static str, steps: impl IntoIterator<Item = (u64, Vec<Act>)>) -> Fault {
+        let step = |(at, acts)| (Duration::from_secs(at), acts);
+        Fault {
+            name,
+            steps: steps.into_iter().map(step).collect(),
+            total: false,
+        }
+    }
+
+    /// Of ten seconds: what begins it and what ends it.
+    fn new(name: &'static str, [begin, end]: [Vec<Act>; 2]) -> Fault {
+        Fault::of_steps(name, [(0, begin), (10, end)])
+    }
+
+    /// The same of changes of the first link.
+    fn of_link(name: &'static str, way: Option<Direction>, changes: [&'static str; 2]) -> Fault {
+        Fault::new(name, changes.map(|change| vec![Link("link1", way, change)]))
+    }
+
+    /// How long it lasts.
+    pub fn lasts(&self) -> Duration {
+        self.steps.last().map_or(Duration::ZERO, |(at, _)| *at)
+    }
+
+    /// Brings it about, and ends it.
+    ///
+    /// # Errors
+    /// The system refuses something, or there is no more waiting.
+    pub fn happen(&self, bed: &mut Bed) -> Result<(), Error> {
+        let begun = std::time::Instant::now();
+        for (at, acts) in &self.steps {
+            let left = at.saturating_sub(begun.elapsed());
+            bed.sleep(left).map_err(run_error)?;
+            for act in acts {
+                act.apply(bed).map_err(run_error)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Act {
+    fn apply(self, bed: &mut Bed) -> Result<(), braid_testbed::Error> {
+        match self {
+            Link(link, way, change) => {
+                let change = LinkChange::parse(change.split(' '))?;
+                bed.testbed.set(link, way, &change)
+            }
+            Ip(host, command) => {
+                let link = bed.interface("box", |i| i.name == LINKS[0])?;
+                let bits = link.subnet4.prefix_len();
+                let address = |address| format!("{address}/{bits}");
+                let gateway = link.gateway4.unwrap_or(link.address4);
+                let other = link.subnet4.hosts().last().unwrap_or(link.address4);
+                let command = command
+                    .replace("ADDRESS", &address(link.address4))
+                    .replace("OTHER", &address(other))
+                    .replace("GATEWAY", &gateway.to_string());
+                bed.testbed.ip(host, &format!("{command}\n"))
+            }
+            Nft(host, script) => bed.nft(host, script),
+            Restore => bed.testbed.reconfigure("box"),
+        }
+    }
+}

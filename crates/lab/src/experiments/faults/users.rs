@@ -1,0 +1,274 @@
+//! What users do meanwhile: they download, upload, and talk, by kernel sockets of their own.
+
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use braid_sim::traffic::pattern_from;
+use braid_testbed::kernel_tcp::{self as socket, Transport};
+use braid_testbed::netns;
+
+use crate::arm::Error;
+use crate::arm::bed::{interrupted, run_error};
+use crate::arm::gateways::Gateways;
+use crate::cell::Arrivals;
+
+/// A word is said so often.
+const EVERY: Duration = Duration::from_millis(100);
+/// Bytes of a word.
+const WORD: usize = 64;
+/// Of a write.
+const CHUNK: usize = 16 << 10;
+/// A connection without progress for so long has failed.
+const STALL: Duration = Duration::from_secs(40);
+const CONGESTION: &str = "cubic";
+/// Where the content host serves downloads, uploads and words.
+const PORTS: [u16; 3] = [7001, 7002, 7003];
+
+/// What they saw; times are from the beginning.
+#[derive(Debug, Default)]
+pub struct Seen {
+    /// Of the download, and of the upload.
+    pub bulk: [Arrivals; 2],
+    /// When each word was said, and how long the echo took.
+    pub echoes: Vec<(Duration, Duration)>,
+    /// What became of connections that did not end as they should.
+    pub failures: Vec<String>,
+}
+
+/// What one flow came to.
+#[derive(Debug, Default)]
+struct Flow {
+    arrivals: Arrivals,
+    echoes: Vec<(Duration, Duration)>,
+    failure: Option<String>,
+}
+
+/// A connection through the box, by its two ends.
+struct Ends {
+    user: TcpStream,
+    content: TcpStream,
+}
+
+/// When users begin, and for how long they have something to say.
+#[derive(Clone, Copy)]
+struct Span {
+    begun: Instant,
+    lasts: Duration,
+}
+
+impl Span {
+    fn is_over(self) -> bool {
+        self.begun.elapsed() >= self.lasts || interrupted()
+    }
+}
+
+/// Lets users work for so long, while `meanwhile` happens.
+///
+/// # Errors
+/// A connection does not open; those of `meanwhile`.
+pub fn at_work(
+    net: &mut Gateways,
+    lasts: Duration,
+    meanwhile: impl FnOnce(&mut Gateways) -> Result<(), Error>,
+) -> Result<Seen, Error> {
+    let [down, up, talk] = open(net)?;
+    let span = Span {
+        begun: Instant::now(),
+        lasts,
+    };
+    thread::scope(|scope| {
+        let flows = [
+            scope.spawn(|| bulk(&down.content, &down.user, span)),
+            scope.spawn(|| bulk(&up.user, &up.content, span)),
+            scope.spawn(|| words(&talk, span)),
+        ];
+        let happened = meanwhile(net);
+        let mut seen = Seen::default();
+        let names = ["download", "upload", "words"];
+        for (n, flow) in flows.into_iter().enumerate() {
+            let flow = flow
+                .join()
+                .unwrap_or_else(|_| Flow::failed(&"a thread panicked"));
+            match seen.bulk.get_mut(n) {
+                Some(arrivals) => *arrivals = flow.arrivals,
+                None => seen.echoes = flow.echoes,
+            }
+            let failure = flow
+                .failure
+                .map(|failure| format!("{}: {failure}", names[n]));
+            seen.failures.extend(failure);
+        }
+        happened.map(|()| seen)
+    })
+}
+
+fn open(net: &Gateways) -> Result<[Ends; 3], Error> {
+    let bed = &net.bed;
+    let namespace = |host: &str| {
+        let host = bed.testbed.layout().host(host).map_err(run_error)?;
+        Ok::<_, Error>(&host.namespace)
+    };
+    let (user, content) = (namespace("user")?, namespace("content")?);
+    let address = bed.address("content").map_err(run_error)?;
+    let open = |port: u16| {
+        let to = SocketAddr::new(address, port);
+        let listener: TcpListener =
+            netns::run_inside(content, || socket::listen(to, Transport::Tcp, CONGESTION))?;
+        let connect = || socket::connect(to, None, Transport::Tcp, CONGESTION);
+        let user = netns::run_inside(user, connect)?;
+        let content = socket::accept_within(&listener, CONGESTION, STALL)?;
+        let content = content.ok_or(io::ErrorKind::TimedOut)?;
+        for end in [&user, &content] {
+            end.set_nodelay(true)?;
+            socket::set_stall(end, STALL)?;
+        }
+        Ok(Ends { user, content })
+    };
+    let mut ends = PORTS
+        .into_iter()
+        .map(|port| open(port).map_err(|e: io::Error| run_error(e)));
+    let mut next = || ends.next().unwrap_or_else(|| Err(run_error("no port")));
+    Ok([next()?, next()?, next()?])
+}
+
+impl Flow {
+    fn failed(why: &impl ToString) -> Flow {
+        Flow {
+            failure: Some(why.to_string()),
+            ..Flow::default()
+        }
+    }
+}
+
+/// Sends as much as there is room for, and ends; the reader looks at every byte.
+fn bulk(from: &TcpStream, to: &TcpStream, span: Span) -> Flow {
+    let sent = AtomicU64::new(0);
+    thread::scope(|scope| {
+        let sending = scope.spawn(|| send(from, span, &sent));
+        let mut flow = receive(to, span);
+        let got = flow.arrivals.by(Duration::MAX);
+        let failed = match sending.join() {
+            Ok(Ok(())) => None,
+            Ok(Err(error)) => Some(format!("sending: {error}")),
+            Err(_) => Some("sending: a thread panicked".to_owned()),
+        };
+        let sent = sent.load(Ordering::Acquire);
+        let short = (got != sent).then(|| format!("{got} of {sent} bytes came"));
+        flow.failure = flow.failure.or(failed).or(short);
+        flow
+    })
+}
+
+fn send(mut to: &TcpStream, span: Span, sent: &AtomicU64) -> io::Result<()> {
+    let mut at = 0;
+    while !span.is_over() {
+        let piece = pattern_from(at);
+        let n = to.write(&piece[..piece.len().min(CHUNK)])?;
+        at += n as u64;
+        sent.store(at, Ordering::Release);
+    }
+    to.shutdown(Shutdown::Write)
+}
+
+fn receive(mut from: &TcpStream, span: Span) -> Flow {
+    let mut flow = Flow::default();
+    let mut buffer = vec![0; 4 * CHUNK];
+    let mut at = 0;
+    loop {
+        match from.read(&mut buffer) {
+            Ok(0) => return flow,
+            Ok(n) if is_pattern(&buffer[..n], at) => {
+                at += n as u64;
+                flow.arrivals.note(span.begun.elapsed(), at);
+            }
+            Ok(_) => {
+                flow.failure = Some(format!("wrong bytes after {at}"));
+                return flow;
+            }
+            Err(error) => {
+                flow.failure = Some(format!("after {at} bytes: {error}"));
+                return flow;
+            }
+        }
+    }
+}
+
+fn is_pattern(mut bytes: &[u8], mut at: u64) -> bool {
+    while !bytes.is_empty() {
+        let piece = pattern_from(at);
+        let n = piece.len().min(bytes.len());
+        if bytes[..n] != piece[..n] {
+            return false;
+        }
+        bytes = &bytes[n..];
+        at += n as u64;
+    }
+    true
+}
+
+/// Says words that the content host repeats.
+fn words(ends: &Ends, span: Span) -> Flow {
+    thread::scope(|scope| {
+        let saying = scope.spawn(|| say(&ends.user, span));
+        let repeating = scope.spawn(|| repeat(&ends.content));
+        let mut flow = hear(&ends.user, span);
+        let sent = saying
+            .join()
+            .unwrap_or_else(|_| Err(io::Error::other("a thread panicked")));
+        let repeated = repeating
+            .join()
+            .unwrap_or_else(|_| Err(io::Error::other("a thread panicked")));
+        let failure = match (sent, repeated) {
+            (Err(error), _) | (_, Err(error)) => Some(error.to_string()),
+            (Ok(said), Ok(())) if said != flow.echoes.len() as u64 => {
+                Some(format!("{} of {said} words came back", flow.echoes.len()))
+            }
+            _ => None,
+        };
+        flow.failure = flow.failure.or(failure);
+        flow
+    })
+}
+
+/// Each word is the time of its saying.
+fn say(mut to: &TcpStream, span: Span) -> io::Result<u64> {
+    let mut said = 0;
+    while !span.is_over() {
+        let mut word = [0; WORD];
+        word[..8].copy_from_slice(&(span.begun.elapsed().as_nanos() as u64).to_be_bytes());
+        to.write_all(&word)?;
+        said += 1;
+        thread::sleep(EVERY);
+    }
+    to.shutdown(Shutdown::Write)?;
+    Ok(said)
+}
+
+fn repeat(ends: &TcpStream) -> io::Result<()> {
+    let (mut from, mut to) = (ends, ends);
+    io::copy(&mut from, &mut to)?;
+    to.shutdown(Shutdown::Write)
+}
+
+fn hear(mut from: &TcpStream, span: Span) -> Flow {
+    let mut flow = Flow::default();
+    let mut word = [0; WORD];
+    loop {
+        match from.read_exact(&mut word) {
+            Ok(()) => {
+                let said = word.first_chunk().copied().unwrap_or_default();
+                let said = Duration::from_nanos(u64::from_be_bytes(said));
+                let took = span.begun.elapsed().saturating_sub(said);
+                flow.echoes.push((said, took));
+            }
+            Err(end) if end.kind() == io::ErrorKind::UnexpectedEof => return flow,
+            Err(error) => {
+                flow.failure = Some(error.to_string());
+                return flow;
+            }
+        }
+    }
+}

@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# Builds mptcp_connect, the test client of Multipath TCP that comes with Linux, from Debian's package
+# of the kernel's source (150 MB, which is fetched but not installed) into target/mptcp_connect.
+# Quick where that is there already. Exits 77, after saying why, where it is not to be had.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+program="${CARGO_TARGET_DIR:-target}/mptcp_connect"
+source=tools/testing/selftests/net/mptcp/mptcp_connect.c
+[ -x "$program" ] && exit 0
+
+skip() {
+    echo "mptcp-connect: $1" >&2
+    exit 77
+}
+for tool in apt-get apt-cache dpkg-deb xz cc; do
+    command -v "$tool" >/dev/null || skip "the command '$tool' is missing"
+done
+package=$(apt-cache search --names-only '^linux-source-[0-9.]+$' | awk '{ print $1 }' | sort -V | tail -1)
+[ -n "$package" ] || skip "apt-get knows no package of the kernel's source"
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+echo "mptcp-connect: fetching $package" >&2
+(cd "$work" && apt-get -qq download "$package" 2>&1) || skip "$package cannot be fetched"
+# One file of an archive in an archive. tar ends before its input does.
+dpkg-deb --fsys-tarfile "$work"/*.deb \
+    | { tar -xO --wildcards './usr/src/linux-source-*.tar.xz' 2>/dev/null || true; } \
+    | { tar -xJO --occurrence=1 --wildcards "*/$source" 2>/dev/null || true; } >"$work/mptcp_connect.c"
+[ -s "$work/mptcp_connect.c" ] || skip "there is no $source in $package"
+mkdir -p "$(dirname "$program")"
+cc -O2 -o "$program" "$work/mptcp_connect.c" || skip "it does not compile here"
