@@ -234,17 +234,25 @@ impl Connection {
             }
             if up {
                 subflow.snd.revive(ctx.now);
-                subflow.keepalive_due = subflow.snd.board.is_empty();
             } else {
                 self.declare_dead(ctx, i);
             }
         }
         if up {
-            self.paths.retry_now(path);
+            self.doubt_path(path);
             self.announce_return(ctx, path);
         } else {
             self.withdraw_path(ctx, path);
         }
+    }
+
+    /// Asks peers whether the subflows of a path are still there, where no data does that.
+    pub fn doubt_path(&mut self, path: PathId) {
+        let there = |s: &&mut Subflow| s.path == path && s.is_established();
+        for subflow in self.subflows.iter_mut().filter(there) {
+            subflow.keepalive_due |= subflow.snd.board.is_empty();
+        }
+        self.paths.retry_now(path);
     }
 
     /// Takes subflow `i` for failed without waiting for its timer.

@@ -180,6 +180,13 @@ impl Stack {
         }
     }
 
+    /// Says that packets on `path` may reach peers from another address than before, as after DHCP has
+    /// given the link another one: its subflows ask at once whether their peers still know them, since
+    /// one that only receives would wait for ever. Those that are refused are opened anew.
+    pub fn doubt_path(&mut self, now: Instant, path: PathId) {
+        self.with_all(now, |conn, _| conn.doubt_path(path));
+    }
+
     /// Takes `path` out of use though it works: no subflow is opened there, and those of MPTCP
     /// connections are closed (FIN), so that peers send nothing there either. What is regular TCP
     /// stays. [`set_path_up`](Self::set_path_up) brings it back.

@@ -587,6 +587,20 @@ fn the_address_of_a_link_that_goes_down_is_withdrawn() {
     quiet!(s, 5_000);
 }
 
+/// A link that has another address now: a subflow that only receives asks whether its peer still knows
+/// it, and one that is refused is opened anew.
+#[test]
+fn subflows_of_a_doubtful_path_ask_for_themselves() {
+    let mut s = joined();
+    s.stack.doubt_path(s.now, PathId(1));
+    s.write("");
+    recv!(s, 24, ack(0, 1).on(1).dss(dack(0)));
+    send!(s, 54, rst_ack(1, 1).on(1));
+    s.skip(1_000);
+    let opened = |s: &Script| s.stack.subflows(s.id()).iter().any(|f| f.path == PathId(1));
+    assert!(opened(&s), "not tried again");
+}
+
 // --- MP_PRIO
 
 /// A path becomes a backup and is one no more: the peer is told on the path's subflow (RFC 8684

@@ -149,7 +149,6 @@ fn network() -> Result<Gateways, Error> {
     let mut net = Gateways::build(|name| bed::description(name, PATHS), 1)?;
     net.start_server("server")?;
     net.start_box()?;
-    net.wait_for_warm()?;
     Ok(net)
 }
 

@@ -268,19 +268,20 @@ impl Links {
         Ok(())
     }
 
-    /// Reads the links' state anew, brings the routing in line, and returns the links (by their
-    /// index) that changed.
+    /// Reads the links' state anew, brings the routing in line, and returns the links that changed: by
+    /// their index, and whether its addresses are others.
     ///
     /// # Errors
     /// Where the state cannot be read.
-    pub fn refresh(&mut self) -> Result<Vec<usize>> {
+    pub fn refresh(&mut self) -> Result<Vec<(usize, bool)>> {
         let doing = SystemError::doing("read the state of the links");
         let states = self.observe().map_err(doing)?;
         let mut changed = Vec::new();
         for (index, state) in states.into_iter().enumerate() {
             if self.states[index] != state {
-                self.states[index] = state;
-                changed.push(index);
+                let before = std::mem::replace(&mut self.states[index], state);
+                let readdressed = before.addresses != self.states[index].addresses;
+                changed.push((index, readdressed));
             }
             // Also where nothing changed: an interface that was down for a moment lost its routes.
             self.program(index);

@@ -177,10 +177,13 @@ impl<C: Core> Host<C> for AppHost {
         };
         match links.refresh() {
             Ok(changed) => {
-                for index in changed {
+                for (index, readdressed) in changed {
                     let path = PathId(u8::try_from(index).unwrap_or(u8::MAX));
                     let up = links.is_up(index);
                     context.stack.set_path_up(context.now, path, up);
+                    if readdressed {
+                        context.stack.doubt_path(context.now, path);
+                    }
                 }
             }
             Err(error) => tracing::warn!(%error, "the state of the links is not known"),

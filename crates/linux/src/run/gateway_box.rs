@@ -154,13 +154,17 @@ impl BoxHost {
             // Fails for interfaces that are gone.
             let _ = setting.apply();
         }
-        for index in changed {
+        for (index, readdressed) in changed {
             let (state, up) = (&self.links.states()[index], self.links.is_up(index));
-            tracing::info!(link = index, up, running = state.running, "link changed");
+            let running = state.running;
+            tracing::info!(link = index, up, running, readdressed, "link changed");
             let path = self.paths[index];
             context
                 .core
                 .set_link_up(context.now, path, up, context.stack);
+            if readdressed {
+                context.stack.doubt_path(context.now, path);
+            }
         }
         self.keep_forwarding(context.core);
     }

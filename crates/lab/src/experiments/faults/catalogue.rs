@@ -112,8 +112,8 @@ pub fn all() -> Vec<Fault> {
             "another address by DHCP",
             [
                 vec![
-                    Ip("box", "address add OTHER dev link1"),
                     Ip("box", "address del ADDRESS dev link1"),
+                    Ip("box", "address add OTHER dev link1"),
                     ROUTE,
                 ],
                 vec![Ip("box", "address del OTHER dev link1"), Restore],
