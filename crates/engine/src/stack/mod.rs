@@ -330,9 +330,14 @@ impl Stack {
         }
         // Its timers are set when `poll_transmit` has drained it.
         self.ready.push(id, conn.next_urgency(now));
-        if conn.snd.blocked.is_some() && self.shared.pool.unreserved() == 0 && !conn.starved {
-            conn.starved = true;
-            self.starved.push_back(id);
+        if conn.snd.blocked.is_some() && !conn.starved {
+            match conn.lacks_memory(&self.shared.pool) {
+                true => {
+                    conn.starved = true;
+                    self.starved.push_back(id);
+                }
+                false => conn.signal_writable(&mut self.shared.ctx(now)),
+            }
         }
         self.table.settle_half_open(id);
         self.wake_starved(now);

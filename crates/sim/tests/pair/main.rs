@@ -5,6 +5,7 @@ mod checksum;
 mod faults;
 mod hostile;
 mod log;
+mod memory;
 mod middlebox;
 mod mtu;
 mod oracles;
