@@ -32,7 +32,7 @@ pub struct Config {
     /// 64 KiB is obeyed too, and is all there is from the start.
     pub recv_buffer: usize,
     /// Most bytes of payload all connections together may hold. An eighth is for data received in
-    /// order, half for shares of 64 KiB that every writer gets as long as there is any; of what is
+    /// order, half for shares of 128 KiB that every writer gets as long as there is any; of what is
     /// left of the rest, one connection gets at most an eighth. So a connection alone has buffers of up
     /// to a 24th of it, and what it may hold shrinks as others come.
     pub memory: usize,

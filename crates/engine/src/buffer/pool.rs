@@ -11,8 +11,9 @@ pub const BLOCK_SIZE: usize = 32 * 1024;
 /// Most free blocks kept for reuse (8 MiB); others go back to the allocator.
 const KEEP_FREE: usize = 256;
 
-/// Blocks of a small share: 64 KiB.
-const SHARE: usize = 2;
+/// Blocks of a small share: 64 KiB in flight while one block is filled and one waits for its last
+/// bytes to be acknowledged.
+const SHARE: usize = 4;
 
 /// Memory for [`BLOCK_SIZE`] bytes. Its contents are whatever its last user left, up to the last one
 /// ever used: what is never written is never touched.
@@ -63,7 +64,7 @@ impl fmt::Debug for Block {
 /// behind a hole and data waiting for an acknowledgement could fill the pool, and the bytes that
 /// would let both go find no room.
 ///
-/// Half of it is for small shares of 64 KiB. The rest is held in common: of what is left of that nobody
+/// Half of it is for small shares of 128 KiB. The rest is held in common: of what is left of that nobody
 /// gets more than an eighth (dynamic thresholds, Choudhury and Hahne 1998). So what one may hold shrinks
 /// as others come, and those whose peers or readers take nothing, and who therefore give nothing back,
 /// do not keep others out.

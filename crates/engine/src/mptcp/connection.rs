@@ -629,6 +629,7 @@ impl Connection {
         }
         let una = self.snd.una();
         self.snd.buf.forget(&repeats(&self.subflows, una), ctx.pool);
+        self.signal_writable(ctx);
         let too_much = self.snd.buf.kept() >= most;
         let needs = |s: &Subflow| repeats(core::slice::from_ref(s), una).bytes();
         let worst = self

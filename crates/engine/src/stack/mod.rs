@@ -330,14 +330,10 @@ impl Stack {
         }
         // Its timers are set when `poll_transmit` has drained it.
         self.ready.push(id, conn.next_urgency(now));
-        if conn.snd.blocked.is_some() && !conn.starved {
-            match conn.lacks_memory(&self.shared.pool) {
-                true => {
-                    conn.starved = true;
-                    self.starved.push_back(id);
-                }
-                false => conn.signal_writable(&mut self.shared.ctx(now)),
-            }
+        let lacks_memory = conn.lacks_memory(&self.shared.pool);
+        if conn.snd.blocked.is_some() && lacks_memory && !conn.starved {
+            conn.starved = true;
+            self.starved.push_back(id);
         }
         self.table.settle_half_open(id);
         self.wake_starved(now);

@@ -212,7 +212,7 @@ fn a_starved_writer_is_woken() {
 /// has a share to write with, again and again, and in the end all memory comes back.
 #[test]
 fn peers_that_read_nothing_leave_the_others_their_share() {
-    let (mut s, conns) = crowd(61, 256 * BLOCK);
+    let (mut s, conns) = crowd(31, 256 * BLOCK);
     let (last, greedy) = conns.split_last().unwrap();
     for conn in greedy {
         while s.stack.write(s.now, *conn, &[0; 100_000]).unwrap() > 0 {}
@@ -221,8 +221,8 @@ fn peers_that_read_nothing_leave_the_others_their_share() {
     let flow = greedy.len();
     let mut end = 1;
     for round in 0..10 {
-        let n = s.stack.write(s.now, *last, &[1; 100_000]).unwrap();
-        assert_eq!(n, 2 * BLOCK, "round {round}");
+        let n = s.stack.write(s.now, *last, &[1; 200_000]).unwrap();
+        assert_eq!(n, 4 * BLOCK, "round {round}");
         let written = end + n as u64;
         while end < written {
             s.advance(s.now + core::time::Duration::from_millis(1));
