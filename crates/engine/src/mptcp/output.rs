@@ -70,6 +70,11 @@ impl Connection {
                 return data;
             }
         }
+        for i in owing.clone() {
+            if self.subflows[i].snd.has_nothing_new(ctx.now) {
+                return self.poll_transmit(ctx);
+            }
+        }
         owing
             .into_iter()
             .find_map(|i| self.poll_fin(ctx, i).or_else(|| self.poll_ack(ctx, i)))

@@ -473,10 +473,11 @@ impl Subflow {
 
     /// Payload bytes that may be sent now; 0 where window, pacer or peer forbid it.
     pub fn room(&self, now: Instant) -> u64 {
-        if self.snd.board.lost() > 0 || self.snd.pacer.blocked_until(now).is_some() {
+        let new = self.snd.new_room();
+        if new == 0 || self.snd.pacer.blocked_until(now).is_some() {
             return 0;
         }
-        self.snd.cwnd_room().min(self.snd.peer_room())
+        new.min(self.snd.cwnd_room()).min(self.snd.peer_room())
     }
 
     /// What a strategy sees.

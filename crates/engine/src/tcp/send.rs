@@ -2,6 +2,7 @@
 
 mod recovery;
 mod sizes;
+mod undo;
 
 use core::ops::Range;
 use core::time::Duration;
@@ -9,6 +10,7 @@ use core::time::Duration;
 use braid_wire::{Instant, Seq32};
 
 use self::sizes::Sizes;
+use self::undo::Proof;
 use super::dup_acks::DupAcks;
 use super::pacing::Pacer;
 use super::prr::Prr;
@@ -31,11 +33,10 @@ enum Recovery {
         end: u64,
         prr: Prr,
     },
-    /// After a timeout, until `end` is acknowledged; `ts` is the timestamp of the first
-    /// retransmission, for the Eifel test (RFC 3522).
+    /// After a timeout, until `end` is acknowledged or it shows that none was needed.
     Timeout {
         end: u64,
-        ts: u32,
+        proof: Proof,
     },
 }
 
@@ -444,6 +445,9 @@ impl Sender {
 
     /// The next lost record to retransmit now, at most `max` bytes of it.
     pub fn retransmit(&mut self, now: Instant, max: u64) -> Option<Sent> {
+        if self.holds_back() {
+            return None;
+        }
         let packet = self.packet_state(now);
         let max = max.min(self.sizes.bound());
         let sent = self.board.take_lost(now, packet, max)?;
@@ -506,8 +510,8 @@ impl Sender {
             return false;
         }
         let (rtt, rate) = self.measure(now, &delivered, echo, advanced);
+        self.judge_timeout(now, sacks, &delivered, advanced, echo);
         if advanced {
-            self.undo_if_spurious(now, echo.map(|e| e.value));
             self.backoff = 0;
             self.probe_out = false;
             self.judge_probe(now);

@@ -14,6 +14,7 @@ mod close;
 mod dss;
 mod early;
 mod flood;
+mod frto;
 mod intake;
 mod ipv6;
 mod join;

@@ -1,12 +1,11 @@
-//! What is lost and when that is known: RACK-TLP (RFC 8985), the retransmission timer (RFC 6298) and
-//! the undoing of what turned out needless.
+//! What is lost and when that is known: RACK-TLP (RFC 8985) and the retransmission timer (RFC 6298).
 
-use core::ops::Range;
 use core::time::Duration;
 
-use braid_wire::{Instant, Seq32};
+use braid_wire::Instant;
 
 use super::sizes::Sizes;
+use super::undo::Proof;
 use super::{Expired, MAX_BACKOFF, Recovery, Sender};
 use crate::cc::Loss;
 use crate::tcp::prr::Prr;
@@ -49,42 +48,6 @@ impl Sender {
         }
     }
 
-    /// An echo older than the first retransmission proves that the original arrived (RFC 3522).
-    pub(super) fn undo_if_spurious(&mut self, now: Instant, ts_echo: Option<u32>) {
-        let Recovery::Timeout { ts, .. } = self.recovery else {
-            return;
-        };
-        if ts_echo.is_some_and(|echo| Seq32(echo).before(Seq32(ts))) {
-            self.traffic.spurious_rtos += 1;
-            self.board.unmark_lost();
-            self.cc.on_spurious(now);
-            self.recovery = Recovery::Open;
-        }
-    }
-
-    /// The peer got `range` twice (RFC 2883): the path reorders, unless that was the tail loss probe
-    /// and its original (RFC 8985 section 7.4.2). Once every retransmission of this recovery proved
-    /// needless, the reduction is undone (RFC 3708).
-    // Conforms: 8985-7.4.2-2
-    pub fn on_duplicate(&mut self, now: Instant, range: Range<u64>) {
-        if self
-            .probed
-            .take_if(|probe| probe.end == range.end)
-            .is_some()
-        {
-            return;
-        }
-        self.rack.reordering_seen = true;
-        self.unproved = self.unproved.saturating_sub(range.end - range.start);
-        if self.unproved == 0
-            && self.board.lost() == 0
-            && matches!(self.recovery, Recovery::Fast { .. })
-        {
-            self.recovery = Recovery::Open;
-            self.cc.on_spurious(now);
-        }
-    }
-
     /// RFC 8985 section 7.4.2: what was sent after a tail loss probe is acknowledged, and nothing told
     /// that the peer got the probe twice: it repaired a loss, which counts as any other.
     // Conforms: 8985-7.4.2-1
@@ -118,6 +81,7 @@ impl Sender {
     pub fn on_dup_ack(&mut self, now: Instant) -> bool {
         let una = self.una;
         self.probed.take_if(|probe| una == probe.high);
+        self.on_nothing_told();
         self.note_full(now);
         let (flight, mss) = (self.board.in_flight(), u64::from(self.mss));
         let Some(dup) = &mut self.dup_acks else {
@@ -302,8 +266,8 @@ impl Sender {
         Instant::earliest([tail, self.reorder_at])
     }
 
-    /// Serves an expired timer. `ts` is the timestamp a segment sent now would carry.
-    pub fn on_timeout(&mut self, now: Instant, ts: u32) -> Option<Expired> {
+    /// Serves an expired timer. `ts` is the timestamp a segment sent now would carry, if any.
+    pub fn on_timeout(&mut self, now: Instant, ts: Option<u32>) -> Option<Expired> {
         self.note_full(now);
         if self.reorder_at.is_some_and(|at| at <= now) {
             return self.detect_losses(now, 0).then_some(Expired::Lost);
@@ -325,7 +289,7 @@ impl Sender {
     }
 
     /// RFC 6298 section 5.4 to 5.6.
-    fn expire(&mut self, now: Instant, ts: u32) {
+    fn expire(&mut self, now: Instant, ts: Option<u32>) {
         let in_flight = self.in_flight();
         self.traffic.rtos += 1;
         let first = self.board.iter().next();
@@ -343,7 +307,14 @@ impl Sender {
             self.count_strayed(lost.min(u64::from(self.mss)));
             self.stuck_since = now;
             self.cc.on_rto(now, in_flight);
-            self.recovery = Recovery::Timeout { end: self.nxt, ts };
+            let open = self.recovery == Recovery::Open;
+            if open {
+                self.unproved = 0;
+            }
+            self.recovery = Recovery::Timeout {
+                end: self.nxt,
+                proof: Proof::of_timeout(ts, open),
+            };
         }
         self.backoff = (self.backoff + 1).min(MAX_BACKOFF);
         self.probe_at = None;
@@ -353,7 +324,7 @@ impl Sender {
     }
 
     /// Treats the path as dead at once, as after a timeout (its link went down).
-    pub fn declare_dead(&mut self, now: Instant, ts: u32) {
+    pub fn declare_dead(&mut self, now: Instant, ts: Option<u32>) {
         if !self.board.is_empty() && !self.in_timeout() {
             self.expire(now, ts);
         }
