@@ -33,6 +33,12 @@ enum Recovery {
         end: u64,
         prr: Prr,
     },
+    /// The window is reduced because of a congestion mark, and nothing is missing; until more than `end`
+    /// is acknowledged, so that the peer has heard of it (RFC 3168 section 6.1.2).
+    Marked {
+        end: u64,
+        prr: Prr,
+    },
     /// After a timeout, until `end` is acknowledged or it shows that none was needed.
     Timeout {
         end: u64,
@@ -119,6 +125,9 @@ pub(crate) struct Sender {
     sizes: Sizes,
     /// Bytes retransmitted in this recovery and not reported as duplicates.
     unproved: u64,
+    /// Next offset when the window was reduced last, and whether the peer is still to be told.
+    reduced_at: u64,
+    reduced: bool,
     cwnd_limited: bool,
     /// The window was last seen full.
     full_at: Instant,
@@ -171,6 +180,8 @@ impl Sender {
             dup_acks: None,
             sizes: Sizes::default(),
             unproved: 0,
+            reduced_at: 0,
+            reduced: false,
             cwnd_limited: false,
             full_at: Instant::ZERO,
             max_flight: 0,
@@ -228,6 +239,27 @@ impl Sender {
         self.board.in_flight().saturating_sub(arrived)
     }
 
+    /// Whether `seq` is where the newest payload begins, which was sent once only.
+    pub fn is_newest(&self, seq: u64) -> bool {
+        let newest = self.board.iter().next_back();
+        newest.is_some_and(|last| last.start == seq && !last.retransmitted)
+    }
+
+    /// Whether the peer is still to be told that the window was reduced (CWR).
+    pub fn is_reduced(&self) -> bool {
+        self.reduced
+    }
+
+    /// Whether it was; now it is told.
+    pub fn take_reduced(&mut self) -> bool {
+        core::mem::take(&mut self.reduced)
+    }
+
+    /// Whether nothing is missing, as far as is known.
+    fn is_whole(&self) -> bool {
+        matches!(self.recovery, Recovery::Open | Recovery::Marked { .. })
+    }
+
     /// Whether a retransmission timeout is being recovered from.
     pub fn in_timeout(&self) -> bool {
         matches!(self.recovery, Recovery::Timeout { .. })
@@ -250,7 +282,9 @@ impl Sender {
     pub fn cwnd(&self) -> u64 {
         let most = u64::from(self.max_cwnd) * u64::from(self.mss);
         let cwnd = match &self.recovery {
-            Recovery::Fast { prr, .. } => self.in_flight() + prr.room(),
+            Recovery::Fast { prr, .. } | Recovery::Marked { prr, .. } => {
+                self.in_flight() + prr.room()
+            }
             _ => self.cc.cwnd(),
         };
         cwnd.min(most)
@@ -312,7 +346,7 @@ impl Sender {
     /// Where loss recovery stands.
     pub fn recovery(&self) -> LossRecovery {
         match self.recovery {
-            Recovery::Open => LossRecovery::Open,
+            Recovery::Open | Recovery::Marked { .. } => LossRecovery::Open,
             Recovery::Fast { .. } => LossRecovery::Fast,
             Recovery::Timeout { .. } => LossRecovery::Timeout,
         }
@@ -480,7 +514,7 @@ impl Sender {
         self.pacer.on_sent(now, bytes);
         self.cc.on_sent(now, bytes, self.board.in_flight());
         self.max_flight = self.max_flight.max(self.in_flight());
-        if let Recovery::Fast { prr, .. } = &mut self.recovery {
+        if let Recovery::Fast { prr, .. } | Recovery::Marked { prr, .. } = &mut self.recovery {
             prr.on_sent(bytes);
         }
         if self.in_flight() + u64::from(self.mss) > self.cwnd() {
@@ -541,7 +575,7 @@ impl Sender {
             siblings,
         });
         let (in_flight, target) = (self.in_flight(), self.cc.cwnd());
-        if let Recovery::Fast { prr, .. } = &mut self.recovery {
+        if let Recovery::Fast { prr, .. } | Recovery::Marked { prr, .. } = &mut self.recovery {
             let safe = advanced && !further_loss;
             prr.on_ack(news, in_flight, target, self.mss, safe);
         }
@@ -629,7 +663,9 @@ impl Sender {
         // hardly anything comes back after heavy losses, and it stays where it is: no less than an
         // initial window a round trip.
         let window = match self.recovery {
-            Recovery::Fast { .. } => self.cwnd().max(self.initial_flight()),
+            Recovery::Fast { .. } | Recovery::Marked { .. } => {
+                self.cwnd().max(self.initial_flight())
+            }
             _ => self.cwnd(),
         };
         let per_second = u128::from(window) * 10_000_000 * percent;

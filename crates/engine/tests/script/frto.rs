@@ -1,7 +1,7 @@
 //! Timeouts that were not needed, where no timestamps tell (F-RTO, RFC 5682).
 
 use crate::harness::Script;
-use crate::recovery::{MSS, edge, flight, nth, opened_by, write};
+use crate::recovery::{MSS, edge, flight, opened_by, write};
 use crate::segment::{Seg, ack, syn};
 
 /// Ten segments in flight, all acknowledgements of which are late; returns when the timer expired and

@@ -13,6 +13,7 @@ mod checksum;
 mod close;
 mod dss;
 mod early;
+mod ecn;
 mod flood;
 mod frto;
 mod intake;

@@ -24,7 +24,7 @@ impl Sender {
     /// RFC 8985 section 7.2.
     // Conforms: 8985-4-1, 8985-7.2-1
     pub(super) fn arm_probe(&mut self, now: Instant) {
-        let eligible = self.recovery == Recovery::Open
+        let eligible = self.is_whole()
             && self.board.sacked() == 0
             && self.dup_acks.is_none()
             && !self.probe_out
@@ -88,16 +88,17 @@ impl Sender {
             return false;
         };
         let arrived = dup.on_dup_ack(flight, mss);
-        let lost = dup.is_loss(una) && self.recovery == Recovery::Open && self.lose_first(now);
+        let told = dup.is_loss(una);
+        let lost = told && self.is_whole() && self.lose_first(now);
         if lost && let Some(dup) = &mut self.dup_acks {
             // Behind a packet of a size that is tried something else may be missing too.
             dup.on_recovery(match self.recovery {
-                Recovery::Open => una,
+                Recovery::Open | Recovery::Marked { .. } => una,
                 _ => self.nxt,
             });
         }
         let (in_flight, target) = (self.in_flight(), self.cc.cwnd());
-        if let Recovery::Fast { prr, .. } = &mut self.recovery {
+        if let Recovery::Fast { prr, .. } | Recovery::Marked { prr, .. } = &mut self.recovery {
             prr.on_ack(arrived, in_flight, target, self.mss, false);
         }
         self.update_pacing();
@@ -111,7 +112,7 @@ impl Sender {
             return delivered;
         };
         let told = dup.on_advance(delivered, u64::from(self.mss));
-        if self.recovery == Recovery::Open {
+        if matches!(self.recovery, Recovery::Open | Recovery::Marked { .. }) {
             dup.on_open();
         }
         delivered - told
@@ -142,10 +143,12 @@ impl Sender {
     }
 
     pub(super) fn leave_recovery(&mut self) {
-        let (Recovery::Fast { end, .. } | Recovery::Timeout { end, .. }) = self.recovery else {
-            return;
+        let over = match self.recovery {
+            Recovery::Open => return,
+            Recovery::Fast { end, .. } | Recovery::Timeout { end, .. } => self.una >= end,
+            Recovery::Marked { end, .. } => self.una > end,
         };
-        if self.una >= end {
+        if over {
             self.recovery = Recovery::Open;
         }
     }
@@ -180,7 +183,7 @@ impl Sender {
                 .nth(DUP_THRESH - 1)
                 .is_some()
         };
-        if !self.rack.reordering_seen && (self.recovery != Recovery::Open || many()) {
+        if !self.rack.reordering_seen && (!self.is_whole() || many()) {
             return Duration::ZERO;
         }
         (self.rtt.min() / 4).min(self.rtt.srtt())
@@ -192,7 +195,7 @@ impl Sender {
     pub(super) fn detect_losses(&mut self, now: Instant, delivered: u64) -> bool {
         self.reorder_at = None;
         // In order and with nothing sent twice, nothing can have been overtaken.
-        let orderly = self.recovery == Recovery::Open && self.board.sacked() == 0;
+        let orderly = self.is_whole() && self.board.sacked() == 0;
         // Without SACK only what is in order is known to have been delivered.
         if self.board.is_empty() || orderly || self.dup_acks.is_some() {
             return false;
@@ -225,13 +228,19 @@ impl Sender {
         }
         self.traffic.bytes_lost += lost;
         let flight = self.rate.on_lost(lost);
+        // One reduction in a round trip, whether for a mark or a loss (RFC 3168 section 6.1.2).
         let first = self.recovery == Recovery::Open;
-        if first {
-            self.recovery = Recovery::Fast {
-                end: self.nxt,
-                prr: Prr::new(in_flight + delivered, self.mss),
-            };
+        let prr = match self.recovery {
+            Recovery::Open => Some(Prr::new(in_flight + delivered, self.mss)),
+            Recovery::Marked { prr, .. } => Some(prr),
+            _ => None,
+        };
+        if let Some(prr) = prr {
+            let end = self.nxt;
+            self.recovery = Recovery::Fast { end, prr };
             self.unproved = 0;
+        }
+        if first {
             self.begin_episode();
         }
         self.count_strayed(lost);
@@ -246,8 +255,29 @@ impl Sender {
         true
     }
 
-    /// The first loss after a while.
+    /// The peer tells of a congestion mark. What the window was reduced for since says nothing new, and
+    /// neither does who has not heard of that yet.
+    // Conforms: 3168-6.1.2-1, 3168-6.1.2-2
+    pub fn on_mark(&mut self, now: Instant) {
+        let known = self.una <= self.reduced_at || self.recovery != Recovery::Open;
+        if known || !self.cc.bears_marks() {
+            return;
+        }
+        let in_flight = self.in_flight();
+        self.traffic.mark_reductions += 1;
+        self.begin_episode();
+        self.recovery = Recovery::Marked {
+            end: self.nxt,
+            prr: Prr::new(in_flight, self.mss),
+        };
+        self.cc.on_ecn(now, in_flight);
+        self.update_pacing();
+    }
+
+    /// The first loss or mark after a while: the window is reduced.
     fn begin_episode(&mut self) {
+        self.reduced_at = self.nxt;
+        self.reduced = true;
         self.probed = None;
         self.loss_intervals = [0, self.loss_intervals[0]];
         self.queue_was_short = self.rtt.is_queue_short();
@@ -307,13 +337,13 @@ impl Sender {
             self.count_strayed(lost.min(u64::from(self.mss)));
             self.stuck_since = now;
             self.cc.on_rto(now, in_flight);
-            let open = self.recovery == Recovery::Open;
-            if open {
+            let whole = self.is_whole();
+            if whole {
                 self.unproved = 0;
             }
             self.recovery = Recovery::Timeout {
                 end: self.nxt,
-                proof: Proof::of_timeout(ts, open),
+                proof: Proof::of_timeout(ts, whole),
             };
         }
         self.backoff = (self.backoff + 1).min(MAX_BACKOFF);

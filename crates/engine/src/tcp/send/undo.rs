@@ -169,7 +169,7 @@ impl Sender {
     /// What is being recovered from was no loss.
     fn undo(&mut self, now: Instant) {
         match self.recovery {
-            Recovery::Open => return,
+            Recovery::Open | Recovery::Marked { .. } => return,
             Recovery::Fast { .. } => {}
             Recovery::Timeout { .. } => self.traffic.spurious_rtos += 1,
         }
