@@ -33,7 +33,10 @@ pub struct Config {
     /// Most bytes a connection buffers for the reader; the largest window announced. Less than
     /// 64 KiB is obeyed too, and is all there is from the start.
     pub recv_buffer: usize,
-    /// Most bytes of payload all connections together may hold.
+    /// Most bytes of payload all connections together may hold. An eighth is for data received in
+    /// order, half for shares of 128 KiB that every writer gets as long as there is any; of what is
+    /// left of the rest, one connection gets at most an eighth. So a connection alone has buffers of up
+    /// to a 24th of it, and what it may hold shrinks as others come.
     pub memory: usize,
     /// DSS checksums are required of every connection: what a middlebox changes in the payload is
     /// noticed (RFC 8684 section 3.3.1), for some processor time. Where the peer requires them they are

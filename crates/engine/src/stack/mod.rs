@@ -331,7 +331,8 @@ impl Stack {
         }
         // Its timers are set when `poll_transmit` has drained it.
         self.ready.push(id, conn.next_urgency(now));
-        if conn.snd.blocked.is_some() && self.shared.pool.unreserved() == 0 && !conn.starved {
+        let lacks_memory = conn.lacks_memory(&self.shared.pool);
+        if conn.snd.blocked.is_some() && lacks_memory && !conn.starved {
             conn.starved = true;
             self.starved.push_back(id);
         }

@@ -6,6 +6,7 @@ mod ecn;
 mod faults;
 mod hostile;
 mod log;
+mod memory;
 mod middlebox;
 mod mtu;
 mod oracles;
