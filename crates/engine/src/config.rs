@@ -21,6 +21,8 @@ pub struct Config {
     pub max_cwnd: Option<u32>,
     /// When received data is acknowledged.
     pub delayed_ack: DelayedAck,
+    /// Whether marks take the place of losses where a queue on the way can mark.
+    pub ecn: Ecn,
     /// Congestion control of new subflows.
     pub congestion: Algorithm,
     /// The same of connections that stand back behind all others ([`Urgency::LEAST`]).
@@ -83,6 +85,7 @@ impl Default for Config {
             initial_window: 10,
             max_cwnd: None,
             delayed_ack: DelayedAck::default(),
+            ecn: Ecn::default(),
             congestion: Algorithm::default(),
             background: LEDBAT,
             // Conforms: 8684-3.3.5-4
@@ -125,6 +128,19 @@ impl Default for DelayedAck {
             quick: 16,
         }
     }
+}
+
+/// Explicit congestion notification (RFC 3168): queues mark packets instead of dropping them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Ecn {
+    /// Never.
+    Off,
+    /// Where the peer asks for it. The default, as in Linux: what asks meets networks that drop such
+    /// SYNs, which costs a second, and few bottlenecks mark.
+    #[default]
+    Answer,
+    /// It is asked for as well.
+    Ask,
 }
 
 /// A local endpoint: one access link of the box, or one listening address of the server.

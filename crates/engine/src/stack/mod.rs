@@ -18,6 +18,7 @@ use braid_wire::{Instant, Rng, tcp};
 
 use self::cookies::Cookies;
 use self::ingress::Stray;
+pub(crate) use self::packet::Outside;
 pub use self::packet::{RxMeta, SegmentKind, Transmit, TransmitInfo, TxChecksum};
 use self::ready::Ready;
 use self::table::Table;

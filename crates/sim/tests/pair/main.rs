@@ -2,6 +2,7 @@
 
 mod addresses;
 mod checksum;
+mod ecn;
 mod faults;
 mod hostile;
 mod log;
