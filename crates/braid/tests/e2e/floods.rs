@@ -12,7 +12,7 @@ use braid_wire::tcp::{self, Flags};
 use braid_wire::{Rng, Seq32, ip};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
-use super::bed::Bed;
+use super::bed::{Bed, Download};
 
 /// Packets a second that are sent, where the machine can.
 const RATE: f64 = 50_000.0;
@@ -201,7 +201,7 @@ fn floods_change_nothing_for_users() {
             let ended = EndsWith(&flood.ending);
             let begun = Instant::now();
             let users: Vec<_> = (0..USERS).map(|_| bed.curl("small")).collect();
-            let rate = rate(|| download.bytes());
+            let rate = rate(|| download.bytes() + users.iter().map(Download::bytes).sum::<u64>());
             for user in users {
                 user.expect_bytes(&small);
             }
