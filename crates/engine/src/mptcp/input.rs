@@ -131,8 +131,10 @@ impl Connection {
         }
         self.live.last_heard = ctx.now;
         self.signals.on_heard(id);
-        if self.subflows[i].phase == Phase::JoinAcked {
-            self.establish(ctx, i);
+        match self.subflows[i].phase {
+            Phase::JoinAcked => self.establish(ctx, i),
+            // The peer has our third ACK.
+            _ => self.subflows[i].handshake_at = None,
         }
         if !self.on_ack(ctx, i, tcp, payload.is_empty()) {
             return;

@@ -83,6 +83,9 @@ impl Connection {
             Phase::Resetting => self.send_reset(ctx, i),
             Phase::SynSent | Phase::SynReceived | Phase::JoinAcked => self.poll_handshake(ctx, i),
             Phase::Established => {
+                if subflow.handshake_at.is_some_and(|at| at <= ctx.now) {
+                    return self.poll_handshake(ctx, i);
+                }
                 if subflow.rcv.due == AckDue::Now && subflow.rcv.has_gaps() {
                     return self.send_ack(ctx, i);
                 }
@@ -130,23 +133,26 @@ impl Connection {
         self.send_reset(ctx, i)
     }
 
+    /// SYN, SYN/ACK or third ACK.
     // Conforms: 8684-3.2-12, 8684-3.9.3-1
     fn poll_handshake(&mut self, ctx: &mut Ctx<'_>, i: usize) -> Option<Outgoing> {
         let subflow = &mut self.subflows[i];
         if subflow.handshake_at.is_none_or(|at| at > ctx.now) {
             return None;
         }
+        if matches!(subflow.phase, Phase::JoinAcked | Phase::Established) {
+            subflow.note_third_ack(ctx.now);
+            if subflow.phase == Phase::JoinAcked {
+                self.note_join();
+            }
+            return self.send_ack(ctx, i);
+        }
         subflow.asks_plainly |= subflow.handshake_tries >= CAPABLE_SYNS;
         subflow.handshake_tries += 1;
         let rto = subflow.snd.rtt.rto();
         subflow.handshake_at = Some(repeat_at(ctx.now, subflow.handshake_tries, rto));
-        match subflow.phase {
-            Phase::JoinAcked => {
-                self.note_join();
-                self.send_ack(ctx, i)
-            }
-            phase => Some(self.send_syn(ctx, i, phase)),
-        }
+        let phase = subflow.phase;
+        Some(self.send_syn(ctx, i, phase))
     }
 
     fn send_syn(&mut self, ctx: &mut Ctx<'_>, i: usize, phase: Phase) -> Outgoing {
