@@ -92,6 +92,11 @@ impl Connection {
                 if self.is_ended() && self.repeats_data(i) {
                     return self.end_unrepeated(ctx, i);
                 }
+                if !self.is_ended()
+                    && let Some(rest) = self.poll_rest(ctx, i)
+                {
+                    return Some(rest);
+                }
                 let subflow = &mut self.subflows[i];
                 if subflow.probe_due {
                     subflow.probe_due = false;
@@ -387,7 +392,7 @@ impl Connection {
         range: Range<u64>,
         kind: SegmentKind,
     ) -> Outgoing {
-        let with_keys = self.mptcp().is_some_and(|m| !m.confirmed);
+        let with_keys = self.keys_may_lack();
         let last = range.end == self.snd.buf.end() && self.snd.fin == SendFin::Queued;
         let fin = last && self.mptcp().is_some() && !with_keys;
         if fin {
@@ -411,7 +416,27 @@ impl Connection {
             let flight = &mut self.snd.flight;
             flight.on_sent(ctx.now, range, subflow.id, subflow.slot);
         }
-        self.send_record(ctx, i, &sent, kind)
+        match with_keys {
+            true => self.send_in_parts(ctx, i, sent),
+            false => self.send_record(ctx, i, &sent, kind),
+        }
+    }
+
+    /// Sends as much of a new record as the device takes at once; [`Self::poll_rest`] has the rest.
+    fn send_in_parts(&mut self, ctx: &mut Ctx<'_>, i: usize, sent: Sent) -> Outgoing {
+        let subflow = &mut self.subflows[i];
+        let end = sent.end.min(sent.start + max_payload_total(subflow, ctx));
+        subflow.rest = (end < sent.end).then_some(end);
+        self.send_record(ctx, i, &Sent { end, ..sent }, SegmentKind::New)
+    }
+
+    /// The rest of a record, unless the peer says that it has it.
+    fn poll_rest(&mut self, ctx: &mut Ctx<'_>, i: usize) -> Option<Outgoing> {
+        let start = self.subflows[i].rest.take()?;
+        let board = &self.subflows[i].snd.board;
+        let whole = board.iter().find(|sent| start < sent.end).copied();
+        let rest = whole.filter(|sent| sent.start <= start)?;
+        Some(self.send_in_parts(ctx, i, Sent { start, ..rest }))
     }
 
     /// Sends a record of the scoreboard, new or again, under its original mapping.
@@ -564,12 +589,16 @@ pub(super) fn max_payload_total(subflow: &Subflow, ctx: &Ctx<'_>) -> u64 {
         return mss;
     }
     let headers = 40 + 20 + tcp::MAX_OPTIONS_LEN as u64;
-    let most = match subflow.rcv.checks() {
-        true => MAX_CHECKED_MAPPING,
-        false => MAX_MAPPING,
-    };
     let room = (ctx.config.max_transmit as u64)
         .saturating_sub(headers)
-        .min(most);
+        .min(max_mapping(subflow));
     (room - room % mss).max(mss)
+}
+
+/// Most payload bytes of one mapping.
+pub(super) fn max_mapping(subflow: &Subflow) -> u64 {
+    match subflow.rcv.checks() {
+        true => MAX_CHECKED_MAPPING,
+        false => MAX_MAPPING,
+    }
 }
