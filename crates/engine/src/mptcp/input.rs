@@ -408,7 +408,7 @@ impl Connection {
                     self.subflows[i].rcv.ack_now();
                 }
                 &MptcpOption::Prio { backup } => self.subflows[i].peer_backup = backup,
-                MptcpOption::AddAddr(add) => self.on_add_addr(ctx, add),
+                MptcpOption::AddAddr(add) => self.on_add_addr(ctx, i, add),
                 MptcpOption::RemoveAddr(remove) => self.on_remove_addr(ctx, remove),
                 &MptcpOption::FastClose { receiver_key }
                     if self.mptcp().is_some_and(|m| m.local.key == receiver_key) =>
