@@ -21,6 +21,8 @@ pub struct Config {
     pub max_cwnd: Option<u32>,
     /// When received data is acknowledged.
     pub delayed_ack: DelayedAck,
+    /// Whether marks take the place of losses where a queue on the way can mark.
+    pub ecn: Ecn,
     /// Congestion control of new subflows.
     pub congestion: Algorithm,
     /// The same of connections that stand back behind all others ([`Urgency::LEAST`]).
@@ -31,7 +33,10 @@ pub struct Config {
     /// Most bytes a connection buffers for the reader; the largest window announced. Less than
     /// 64 KiB is obeyed too, and is all there is from the start.
     pub recv_buffer: usize,
-    /// Most bytes of payload all connections together may hold.
+    /// Most bytes of payload all connections together may hold. An eighth is for data received in
+    /// order, half for shares of 128 KiB that every writer gets as long as there is any; of what is
+    /// left of the rest, one connection gets at most an eighth. So a connection alone has buffers of up
+    /// to a 24th of it, and what it may hold shrinks as others come.
     pub memory: usize,
     /// DSS checksums are required of every connection: what a middlebox changes in the payload is
     /// noticed (RFC 8684 section 3.3.1), for some processor time. Where the peer requires them they are
@@ -80,6 +85,7 @@ impl Default for Config {
             initial_window: 10,
             max_cwnd: None,
             delayed_ack: DelayedAck::default(),
+            ecn: Ecn::default(),
             congestion: Algorithm::default(),
             background: LEDBAT,
             // Conforms: 8684-3.3.5-4
@@ -122,6 +128,19 @@ impl Default for DelayedAck {
             quick: 16,
         }
     }
+}
+
+/// Explicit congestion notification (RFC 3168): queues mark packets instead of dropping them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Ecn {
+    /// Never.
+    Off,
+    /// Where the peer asks for it. The default, as in Linux: what asks meets networks that drop such
+    /// SYNs, which costs a second, and few bottlenecks mark.
+    #[default]
+    Answer,
+    /// It is asked for as well.
+    Ask,
 }
 
 /// A local endpoint: one access link of the box, or one listening address of the server.

@@ -19,7 +19,7 @@ pub mod strategy;
 mod tcp;
 
 pub use class::{Class, Urgency};
-pub use config::{Config, DelayedAck, PathConfig, Protocol};
+pub use config::{Config, DelayedAck, Ecn, PathConfig, Protocol};
 pub use connect::ConnectOptions;
 pub use error::ApiError;
 pub use event::{CloseReason, Event, FallbackCause, SubflowCloseReason};

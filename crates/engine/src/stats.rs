@@ -60,6 +60,8 @@ pub struct Traffic {
     pub rtos: u64,
     /// Of these, those that turned out needless.
     pub spurious_rtos: u64,
+    /// Reductions of the window because of congestion marks (RFC 3168).
+    pub mark_reductions: u64,
     /// SYNs with MP_JOIN, repeated ones included.
     pub join_syns: u64,
 }
@@ -84,6 +86,7 @@ impl Traffic {
         self.copies_while_unsent += other.copies_while_unsent;
         self.rtos += other.rtos;
         self.spurious_rtos += other.spurious_rtos;
+        self.mark_reductions += other.mark_reductions;
         self.join_syns += other.join_syns;
     }
 }

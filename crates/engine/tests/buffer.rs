@@ -123,7 +123,7 @@ fn range_set_reaches_the_ends_of_the_offset_space() {
 fn pool_stops_at_its_limit_and_keeps_a_reserve() {
     let mut pool = Pool::new(16 * BLOCK_SIZE + 5);
     assert_eq!(pool.limit(), 16 * BLOCK_SIZE);
-    let mut blocks: Vec<_> = std::iter::from_fn(|| pool.alloc_unreserved()).collect();
+    let mut blocks: Vec<_> = std::iter::from_fn(|| pool.alloc_within(0)).collect();
     assert_eq!(blocks.len(), 14);
     blocks.extend(std::iter::from_fn(|| pool.alloc()));
     assert_eq!(blocks.len(), 16);
@@ -132,6 +132,28 @@ fn pool_stops_at_its_limit_and_keeps_a_reserve() {
     blocks.into_iter().for_each(|b| pool.free(b));
     assert_eq!(pool.used_bytes(), 0);
     assert_eq!(pool.available(), 16);
+}
+
+/// However many have taken all they get, whoever comes next finds a small share.
+#[test]
+fn pool_keeps_shares_for_those_who_come_later() {
+    let mut pool = Pool::new(1024 * BLOCK_SIZE);
+    let mut held = Vec::new();
+    for _ in 0..128 {
+        let mut own = Vec::new();
+        while let Some(block) = pool.alloc_within(own.len()) {
+            own.push(block);
+        }
+        held.push(own);
+    }
+    let sizes: Vec<usize> = held.iter().map(Vec::len).collect();
+    // 384 blocks are held in common: at most an eighth of what is left.
+    assert_eq!(sizes[0], 42);
+    assert!(sizes.is_sorted_by(|a, b| a >= b), "{sizes:?}");
+    assert_eq!(sizes.last(), Some(&4));
+    assert!(pool.unreserved() > 0);
+    held.into_iter().flatten().for_each(|b| pool.free(b));
+    assert_eq!((pool.used_bytes(), pool.fair()), (0, 48));
 }
 
 #[test]

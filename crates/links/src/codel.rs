@@ -14,6 +14,9 @@ pub struct CoDel {
     /// How long the delay must stand above the target before packets are dropped; of the order of
     /// the longest round-trip time.
     pub interval: Duration,
+    /// Packets that bear it are marked instead of dropped (RFC 3168), if the driver has said
+    /// [how](crate::Link::mark_by).
+    pub marks: bool,
 }
 
 impl Default for CoDel {
@@ -21,6 +24,7 @@ impl Default for CoDel {
         CoDel {
             target: Duration::from_millis(5),
             interval: Duration::from_millis(100),
+            marks: false,
         }
     }
 }
@@ -37,20 +41,25 @@ pub(crate) struct State {
 
 impl State {
     /// Takes the packet to be sent next from `queue` at `now` and hands those to be dropped
-    /// before it to `drop` (section 5, `deque`).
+    /// before it to `drop` (section 5, `deque`). What `mark` marks is not dropped.
     pub fn dequeue<P>(
         &mut self,
         codel: CoDel,
         now: Instant,
         queue: &mut Queue<P>,
+        mut mark: impl FnMut(&mut Held<P>) -> bool,
         mut drop: impl FnMut(Held<P>),
     ) -> Option<Held<P>> {
         let (mut packet, mut ok_to_drop) = self.take(codel, now, queue);
         if self.dropping {
             self.dropping = ok_to_drop;
             while self.dropping && now >= self.drop_next {
-                packet.into_iter().for_each(&mut drop);
                 self.count = self.count.saturating_add(1);
+                if packet.as_mut().is_some_and(&mut mark) {
+                    self.drop_next = control_law(codel, self.drop_next, self.count);
+                    break;
+                }
+                packet.into_iter().for_each(&mut drop);
                 (packet, ok_to_drop) = self.take(codel, now, queue);
                 self.dropping = ok_to_drop;
                 if ok_to_drop {
@@ -58,8 +67,10 @@ impl State {
                 }
             }
         } else if ok_to_drop {
-            packet.into_iter().for_each(&mut drop);
-            (packet, _) = self.take(codel, now, queue);
+            if !packet.as_mut().is_some_and(&mut mark) {
+                packet.into_iter().for_each(&mut drop);
+                (packet, _) = self.take(codel, now, queue);
+            }
             self.enter(codel, now);
         }
         packet

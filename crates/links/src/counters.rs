@@ -28,6 +28,8 @@ pub struct Counters {
     pub delivered: Tally,
     /// Of those, with a bit to flip.
     pub corrupted: Tally,
+    /// Marked by CoDel instead of dropped.
+    pub marked: Tally,
     /// Sent on a detour that lets others overtake.
     pub detoured: Tally,
     /// Dropped because the queue was full.

@@ -16,8 +16,8 @@ use crate::settings::Settings;
 pub const MAX_HELD: usize = 1 << 17;
 
 /// One direction of a link, carrying packets of type `P`. It never looks into them: one that is to
-/// be duplicated is cloned, and of one that is to be corrupted [`Delivery::flip`] says which bit
-/// the driver is to flip.
+/// be duplicated is cloned, of one that is to be corrupted [`Delivery::flip`] says which bit
+/// the driver is to flip, and how one is marked says [`mark_by`](Self::mark_by).
 ///
 /// The driver hands each packet to [`enqueue`](Self::enqueue), and whenever
 /// [`next_event`](Self::next_event) has come calls [`poll_deliver`](Self::poll_deliver) until it
@@ -40,6 +40,8 @@ pub struct Link<P> {
     last_delivery: Instant,
     loss: LossState,
     codel: codel::State,
+    /// Marks a packet that bears it.
+    mark: fn(&mut P) -> bool,
     counters: Counters,
     /// What was dropped since the driver last asked; `None` if it does not.
     dropped: Option<VecDeque<Dropped<P>>>,
@@ -118,6 +120,7 @@ impl<P> Link<P> {
             last_delivery: Instant::ZERO,
             loss: LossState::default(),
             codel: codel::State::default(),
+            mark: |_| false,
             counters: Counters::default(),
             dropped: None,
         }
@@ -126,6 +129,12 @@ impl<P> Link<P> {
     /// Keeps what is dropped from now on for [`poll_dropped`](Self::poll_dropped).
     pub fn keep_dropped(&mut self) {
         self.dropped.get_or_insert_default();
+    }
+
+    /// Where the settings say that CoDel [marks](crate::CoDel::marks), it does so by `mark`, which
+    /// returns whether the packet bears it; others are dropped.
+    pub fn mark_by(&mut self, mark: fn(&mut P) -> bool) {
+        self.mark = mark;
     }
 
     /// The next packet dropped, in the order in which that came out: at a time before that of
@@ -285,7 +294,15 @@ impl<P> Link<P> {
         };
         let mut dropped = Vec::new();
         let drop = |held: Held<P>| dropped.push(held);
-        let next = self.codel.dequeue(codel, now, &mut self.queue, drop);
+        let (mark, marked) = (self.mark, &mut self.counters.marked);
+        let mark = |held: &mut Held<P>| {
+            let marks = codel.marks && mark(&mut held.packet);
+            if marks {
+                marked.add(held.len);
+            }
+            marks
+        };
+        let next = (self.codel).dequeue(codel, now, &mut self.queue, mark, drop);
         for held in dropped {
             self.drop(now, held.packet, held.len, Cause::CoDel);
         }

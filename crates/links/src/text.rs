@@ -126,12 +126,21 @@ impl FromStr for CodelValue {
             _ => {}
         }
         let codel = || {
-            let (target, interval) = text.split_once('/')?;
+            let (times, marks) = match text.strip_suffix("/mark") {
+                Some(times) => (times, true),
+                None => (text, false),
+            };
+            let (target, interval) = times.split_once('/')?;
             let target = value::duration(target, LONGEST).ok()?;
             let interval = value::duration(interval, LONGEST).ok()?;
-            (!interval.is_zero()).then_some(CoDel { target, interval })
+            (!interval.is_zero()).then_some(CoDel {
+                target,
+                interval,
+                marks,
+            })
         };
-        let expected = "\"on\", \"off\", or target and interval such as \"5ms/100ms\"";
+        let expected = "\"on\", \"off\", or target and interval such as \"5ms/100ms\", with \"/mark\" \
+                        to mark what bears it";
         let codel = codel().ok_or_else(|| ValueError::is_no(text, "setting of CoDel", expected))?;
         Ok(CodelValue(Some(codel)))
     }
@@ -226,9 +235,10 @@ impl fmt::Display for CodelValue {
             None => f.write_str("off"),
             Some(codel) => write!(
                 f,
-                "{}/{}",
+                "{}/{}{}",
                 TimeValue(codel.target),
-                TimeValue(codel.interval)
+                TimeValue(codel.interval),
+                if codel.marks { "/mark" } else { "" }
             ),
         }
     }
@@ -340,7 +350,7 @@ mod tests {
         assert_eq!("64kB".parse(), limit(QueueLimit::Bytes(64_000)));
         assert_eq!("64KiB".parse(), limit(QueueLimit::Bytes(65_536)));
         assert_eq!("0.5BDP".parse(), Ok(QueueSize::Bdp(0.5)));
-        for text in ["on", "off", "5ms/150us", "10ms/200ms"] {
+        for text in ["on", "off", "5ms/150us", "10ms/200ms", "10ms/200ms/mark"] {
             let value: CodelValue = text.parse().unwrap();
             assert_eq!(value.to_string().parse(), Ok(value));
         }

@@ -56,6 +56,7 @@ fn settings() -> impl Strategy<Value = Settings> {
             codel: codel.map(|(target, interval)| CoDel {
                 target: Duration::from_millis(target),
                 interval: Duration::from_millis(interval),
+                marks: false,
             }),
             loss,
             up,

@@ -6,7 +6,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use braid_links::{Counters, Link, Schedule, Settings, flip_bit};
-use braid_wire::{Instant, Rng};
+use braid_wire::{Instant, Rng, ip};
 
 use crate::node::{Node, Packet, Turn, recycle};
 use crate::oracle::Violation;
@@ -30,6 +30,11 @@ enum Event {
 struct Frame {
     packet: Packet,
     sent_at: Instant,
+}
+
+/// Marks congestion where the packet bears it (RFC 3168).
+fn mark(frame: &mut Frame) -> bool {
+    ip::Packet::new(&mut frame.packet.bytes).is_ok_and(|mut packet| packet.mark())
 }
 
 struct Wire {
@@ -189,6 +194,7 @@ impl World {
             let mut link = Link::starting_at(self.now, settings);
             // For their buffers, and for taps.
             link.keep_dropped();
+            link.mark_by(mark);
             self.wires.push(Wire {
                 link,
                 to,

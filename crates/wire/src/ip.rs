@@ -20,6 +20,13 @@ pub const PROTO_ICMP: u8 = 1;
 /// Protocol number of ICMPv6.
 pub const PROTO_ICMPV6: u8 = 58;
 
+/// The ECN bits of the traffic class (RFC 3168 section 5): the sender does not bear marks.
+pub const NOT_ECT: u8 = 0;
+/// ECT(0): the sender bears marks.
+pub const ECT: u8 = 2;
+/// A queue on the way marked congestion.
+pub const CE: u8 = 3;
+
 /// The DF bit in the fragment field of IPv4.
 const DONT_FRAGMENT: u16 = 0x4000;
 /// Bytes of an IPv4 header without options.

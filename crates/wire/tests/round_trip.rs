@@ -93,6 +93,21 @@ proptest! {
         prop_assert_eq!(Packet::new(header).unwrap().checksum(), by_device);
     }
 
+    /// A mark changes the ECN bits of what bears it and nothing else (RFC 3168 section 5).
+    #[test]
+    fn what_bears_a_mark_is_marked(packet in packet(), bits in 0..4u8) {
+        let mut packet = packet;
+        let mut view = ip::Packet::new(&mut packet).unwrap();
+        let dscp = view.traffic_class() & !ip::CE;
+        view.set_traffic_class(dscp | bits);
+        view.fill_checksum();
+        let before = ip::Repr::parse(&packet).unwrap().0;
+        prop_assert_eq!(ip::Packet::new(&mut packet).unwrap().mark(), bits != ip::NOT_ECT);
+        let after = ip::Repr::parse(&packet).unwrap().0;
+        let marked = if bits == ip::NOT_ECT { dscp } else { dscp | ip::CE };
+        prop_assert_eq!(after, ip::Repr { traffic_class: marked, ..before });
+    }
+
     /// Changes made through the views are what the parser then sees.
     #[test]
     fn views_write_what_they_read(packet in packet(), (src, dst) in addr_pair(), to in tcp_repr()) {

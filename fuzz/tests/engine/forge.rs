@@ -4,9 +4,9 @@ use std::net::IpAddr;
 
 use bolero::TypeGenerator;
 use braid_wire::icmp::{self, Kind};
-use braid_wire::mptcp::{Capable, Dss, DssMapping, MptcpOption, WireDsn};
+use braid_wire::mptcp::{AddAddr, Capable, Dss, DssMapping, MptcpOption, RemoveAddr, WireDsn};
 use braid_wire::tcp::{self, Flags, MAX_OPTIONS_LEN, Options, Timestamps};
-use braid_wire::{Seq32, ip};
+use braid_wire::{Dsn64, Seq32, ip};
 
 /// A packet, or several that were merged.
 #[derive(Debug, Clone)]
@@ -60,6 +60,11 @@ pub enum Change {
     Prio(bool),
     /// With the key of a packet seen before, if it has one.
     FastClose(u8),
+    /// Near what the packet acknowledges of the data.
+    Fail(Near),
+    /// Of the address the packet comes from, under another id and port: right as an echo alone.
+    AddAddr(u8, Option<u16>, Option<u64>),
+    RemoveAddr([u8; 2]),
     /// Anything at all behind the ports.
     Byte(#[generator(4..60)] u8, u8),
 }
@@ -130,6 +135,25 @@ pub fn change(packet: &Packet, changes: &[Change], seen: &[Packet]) -> Packet {
                     add(&mut tcp.options, MptcpOption::FastClose { receiver_key });
                 }
             }
+            Change::Fail(near) => {
+                let ack = tcp.options.dss().and_then(|dss| dss.data_ack);
+                if let Some(WireDsn::Eight(dsn)) = ack.map(|ack| near.of_dsn(ack)) {
+                    add(&mut tcp.options, MptcpOption::Fail { dsn: Dsn64(dsn) });
+                }
+            }
+            Change::AddAddr(address_id, port, hmac) => {
+                let told = AddAddr {
+                    address_id: *address_id,
+                    addr: ip.src,
+                    port: *port,
+                    hmac: *hmac,
+                };
+                add(&mut tcp.options, MptcpOption::AddAddr(told));
+            }
+            Change::RemoveAddr(ids) => {
+                let removed = RemoveAddr::new(ids).map(MptcpOption::RemoveAddr);
+                removed.into_iter().for_each(|o| add(&mut tcp.options, o));
+            }
             Change::Byte(..) => {}
         }
     }
@@ -174,7 +198,7 @@ fn change_dss(options: &mut Options, change: &DssChange) {
             dsn: change.dsn.of_dsn(mapping.dsn),
             subflow_seq: change.subflow_seq.map_or(0, |n| n.of(mapping.subflow_seq)),
             len: [1, change.len, mapping.len, mapping.len][usize::from(change.len_kind)],
-            checksum: None,
+            checksum: mapping.checksum,
         }),
         data_fin: change.fin,
     };

@@ -44,6 +44,13 @@ pub struct EndSetup {
     super_segments: bool,
     #[generator(1..=8)]
     max_subflows: u8,
+    /// Without any, every SYN is answered by a cookie.
+    #[generator(0..=4)]
+    max_half_open: u8,
+    checksum: bool,
+    deny_join_initial: bool,
+    /// Paths that peers are told of.
+    announced: u8,
 }
 
 impl EndSetup {
@@ -56,7 +63,9 @@ impl EndSetup {
             recv_buffer: 4096 << self.buffer,
             memory: 8192 << self.memory,
             max_connections: 8,
-            max_half_open: 4,
+            max_half_open: self.max_half_open.into(),
+            checksum: self.checksum,
+            deny_join_initial: self.deny_join_initial,
             max_subflows: usize::from(self.max_subflows),
             ..Config::default()
         }
@@ -121,6 +130,12 @@ impl World {
                     backup: setup.backup >> path & 1 != 0,
                     ..PathConfig::v4(v4)
                 });
+                if setup.announced >> path & 1 != 0 {
+                    for addr in [IpAddr::from(v4), IpAddr::from(v6)] {
+                        let told = stack.announce(PathId(path), SocketAddr::new(addr, PORT));
+                        told.expect("an address of the path");
+                    }
+                }
             }
             let listening = stack.listen(server(at, v6));
             listening.expect("an address of the first path");

@@ -11,6 +11,10 @@ pub const BLOCK_SIZE: usize = 32 * 1024;
 /// Most free blocks kept for reuse (8 MiB); others go back to the allocator.
 const KEEP_FREE: usize = 256;
 
+/// Blocks of a small share: 64 KiB in flight while one block is filled and one waits for its last
+/// bytes to be acknowledged.
+const SHARE: usize = 4;
+
 /// Memory for [`BLOCK_SIZE`] bytes. Its contents are whatever its last user left, up to the last one
 /// ever used: what is never written is never touched.
 pub struct Block(Vec<u8>);
@@ -59,6 +63,11 @@ impl fmt::Debug for Block {
 /// One eighth of it is a reserve for in-order received data. Without the reserve, data waiting
 /// behind a hole and data waiting for an acknowledgement could fill the pool, and the bytes that
 /// would let both go find no room.
+///
+/// Half of it is for small shares of 128 KiB. The rest is held in common: of what is left of that nobody
+/// gets more than an eighth (dynamic thresholds, Choudhury and Hahne 1998). So what one may hold shrinks
+/// as others come, and those whose peers or readers take nothing, and who therefore give nothing back,
+/// do not keep others out.
 #[derive(Debug)]
 pub struct Pool {
     free: Vec<Block>,
@@ -85,9 +94,10 @@ impl Pool {
         Some(self.free.pop().unwrap_or_else(Block::new))
     }
 
-    /// As [`alloc`](Self::alloc), but leaves the reserve untouched.
-    pub fn alloc_unreserved(&mut self) -> Option<Block> {
-        if self.unreserved() == 0 {
+    /// As [`alloc`](Self::alloc), but within the [`allowance`](Self::allowance) of one who holds
+    /// `held` blocks.
+    pub fn alloc_within(&mut self, held: usize) -> Option<Block> {
+        if self.allowance(held) == 0 {
             return None;
         }
         self.alloc()
@@ -117,9 +127,20 @@ impl Pool {
         self.limit - self.used
     }
 
-    /// Blocks that [`alloc_unreserved`](Self::alloc_unreserved) would still give.
+    /// Blocks that are left beside the reserve.
     pub fn unreserved(&self) -> usize {
         self.available().saturating_sub(self.limit / 8)
+    }
+
+    /// Blocks that one may hold who has more than a small share.
+    pub fn fair(&self) -> usize {
+        self.unreserved().saturating_sub(self.limit / 2) / 8
+    }
+
+    /// Blocks that one who holds `held` may still take.
+    pub fn allowance(&self, held: usize) -> usize {
+        let share = SHARE.saturating_sub(held).min(self.unreserved());
+        share.max(self.fair().saturating_sub(held))
     }
 }
 

@@ -128,6 +128,11 @@ impl SendBuffer {
         (self.blocks.len() + self.fresh.len()) * BLOCK_SIZE + lists
     }
 
+    /// Blocks held.
+    pub fn blocks(&self) -> usize {
+        self.blocks.len()
+    }
+
     /// Bytes not mapped yet, by urgency.
     pub fn unmapped(&self) -> [u64; Urgency::COUNT] {
         self.queue.bytes()
@@ -152,6 +157,7 @@ impl SendBuffer {
         max: usize,
     ) -> ArrayVec<IoSliceMut<'_>, WRITE_SLICES> {
         self.class = class;
+        let held = self.blocks.len();
         let mut slices = ArrayVec::new();
         let mut left = max;
         if let Some(tail) = self.tails[class.urgency.index()]
@@ -165,7 +171,7 @@ impl SendBuffer {
         }
         let wanted = left.div_ceil(BLOCK_SIZE).min(WRITE_SLICES - slices.len());
         while self.fresh.len() < wanted
-            && let Some(block) = pool.alloc_unreserved()
+            && let Some(block) = pool.alloc_within(held + self.fresh.len())
         {
             self.fresh.push(block);
         }

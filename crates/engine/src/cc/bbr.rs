@@ -1,6 +1,6 @@
 //! BBR version 3 (draft-ietf-ccwg-bbr-06): sends at the rate at which the path delivers, and holds in
 //! flight what that takes, instead of filling the queue until it overflows. Names in brackets are the
-//! draft's. ECN has no part in it, as in the draft.
+//! draft's. The draft does not say what a congestion mark is to do, so that its packets say they bear none.
 
 use core::time::Duration;
 
@@ -549,6 +549,10 @@ impl CongestionControl for Bbr {
     }
 
     /// `OnEnterRTO`.
+    fn bears_marks(&self) -> bool {
+        false
+    }
+
     fn on_rto(&mut self, _now: Instant, _in_flight: u64) {
         self.untouched = None;
         self.note_loss();

@@ -195,8 +195,12 @@ pub trait CongestionControl: fmt::Debug + Send {
     /// The retransmission timer expired, first of a series (RFC 5681 section 3.1); all that was in
     /// flight counts as lost.
     fn on_rto(&mut self, now: Instant, in_flight: u64);
-    /// The peer told of a congestion mark, the first in a round trip (RFC 3168 section 6.1.2). The
-    /// engine does not negotiate ECN yet, so nothing calls it.
+    /// Whether it answers congestion marks: payload says that it may be marked (ECT, RFC 3168 section 5).
+    fn bears_marks(&self) -> bool {
+        true
+    }
+    /// The peer told of a congestion mark, the first in a round trip (RFC 3168 section 6.1.2): as of a
+    /// loss, but nothing is missing.
     fn on_ecn(&mut self, now: Instant, in_flight: u64) {
         self.on_lost(&Loss {
             now,

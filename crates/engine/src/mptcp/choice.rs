@@ -233,6 +233,8 @@ impl Connection {
         let subflow = &self.subflows[i];
         let most = match subflow.larger_payload(ctx.now) {
             Some(larger) => larger,
+            // A device that cuts a super-segment may repeat CWR in all segments.
+            None if subflow.owes_reduced() => u64::from(subflow.snd.mss()),
             None => max_payload_total(subflow, ctx),
         };
         subflow.room(ctx.now).min(subflow.snd.burst()).min(most)

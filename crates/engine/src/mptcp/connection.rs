@@ -541,12 +541,12 @@ impl Connection {
 
     // --- what both directions share
 
-    /// Sets how much may be received: what the reader takes, at most an eighth of the memory left,
-    /// so that many stalled readers share what there is and none holds it all.
+    /// Sets how much may be received: what the reader takes, at most what is fair while others need
+    /// memory too, so that many stalled readers share what there is and none holds it all.
     // Conforms: 8684-3.3.4-1, 9293-3.8.6-1
     pub fn size_window(&mut self, ctx: &Ctx<'_>) {
-        let free = ctx.pool.unreserved() * BLOCK_SIZE;
-        let most = (free / 8).min(ctx.config.recv_buffer) as u64;
+        let fair = ctx.pool.fair() * BLOCK_SIZE;
+        let most = fair.min(ctx.config.recv_buffer) as u64;
         let least = MIN_WINDOW.min(ctx.config.recv_buffer) as u64;
         let limit = self.rcv.window.get().min(most).max(least);
         // The right edge of a window never moves back (RFC 9293 section 3.8.6).
@@ -593,13 +593,18 @@ impl Connection {
         }
     }
 
+    /// Whether a write finds no memory.
+    pub fn lacks_memory(&self, pool: &Pool) -> bool {
+        pool.allowance(self.snd.buf.blocks()) == 0
+    }
+
     /// Reports room for writing once a write has found none and a fair part is free again.
     pub fn signal_writable(&mut self, ctx: &mut Ctx<'_>) {
         let fair = (SEND_HEADROOM as usize).min(ctx.config.send_buffer) / 4;
         if let Some(urgency) = self.snd.blocked
             && self.send_space(ctx.config, urgency) >= fair
         {
-            if ctx.pool.unreserved() == 0 {
+            if self.lacks_memory(ctx.pool) {
                 return;
             }
             self.snd.blocked = None;
@@ -609,14 +614,14 @@ impl Connection {
 
     /// Gives back what was kept for subflows to repeat and is not needed any more. Nobody's memory is
     /// held for long: past a bound the subflow that needs most is reset, and opened again as after
-    /// any failure (RFC 8684 section 3.6); where memory is used up, one that timed out at once.
+    /// any failure (RFC 8684 section 3.6); where a write finds no memory, one that timed out at once.
     /// Returns whether one is reset.
     // Conforms: 8684-3.3.2-2
     pub fn bound_repeats(&mut self, ctx: &mut Ctx<'_>) -> bool {
         if self.snd.buf.kept() == 0 {
             return false;
         }
-        let pressed = ctx.pool.unreserved() == 0;
+        let pressed = self.lacks_memory(ctx.pool);
         let most = ctx.config.send_buffer.max(MIN_REPEATS);
         let waits = |s: &Subflow| s.is_established() && !s.snd.board.is_empty();
         if !pressed && self.snd.buf.kept() < most && self.subflows.iter().any(waits) {
@@ -624,6 +629,7 @@ impl Connection {
         }
         let una = self.snd.una();
         self.snd.buf.forget(&repeats(&self.subflows, una), ctx.pool);
+        self.signal_writable(ctx);
         let too_much = self.snd.buf.kept() >= most;
         let needs = |s: &Subflow| repeats(core::slice::from_ref(s), una).bytes();
         let worst = self

@@ -145,6 +145,7 @@ impl Connection {
         subflow.phase = Phase::SynReceived;
         subflow.rcv = Receiver::new(tcp.seq, ctx.config.delayed_ack);
         subflow.on_syn_options(&tcp.options, window_shift(ctx.config));
+        subflow.marks.on_syn(ctx.config.ecn, tcp.flags);
         self.add_subflow(ctx, subflow);
     }
 
@@ -163,6 +164,7 @@ impl Connection {
         }
         subflow.rcv = Receiver::new(tcp.seq, ctx.config.delayed_ack);
         subflow.on_syn_options(&tcp.options, window_shift(ctx.config));
+        subflow.marks.on_syn_ack(ctx.config.ecn, tcp.flags);
         let rtt = subflow.handshake_rtt(ctx.now, tcp);
         subflow.snd.established(ctx.now, rtt, u64::from(tcp.window));
         match subflow.opens {

@@ -11,13 +11,14 @@ use braid_wire::tcp::{self, Flags};
 
 use super::connection::{Connection, Ctx, Mode, SendFin, repeats};
 use super::subflow::{Phase, ResetKind};
+use crate::SubflowId;
 use crate::cc::{MAX_SIBLINGS, Sibling};
 use crate::event::{CloseReason, SubflowCloseReason};
+use crate::stack::Outside;
 use crate::strategy::StrategyEvent;
 use crate::tcp::receive::AckDue;
 use crate::tcp::scoreboard::Mapping;
 use crate::tcp::send::{Echo, Sender};
-use crate::{RxMeta, SubflowId};
 
 impl Connection {
     /// A segment for subflow `id`. Returns whether it is to be answered by a RST of its own: before
@@ -31,7 +32,7 @@ impl Connection {
         id: SubflowId,
         tcp: &tcp::Repr,
         payload: &[u8],
-        meta: RxMeta,
+        outside: Outside,
     ) -> bool {
         let Some(i) = self.index_of(id) else {
             return false;
@@ -51,11 +52,11 @@ impl Connection {
             Phase::SynSent => self.on_syn_sent(ctx, i, tcp),
             Phase::SynReceived => {
                 if self.on_third_ack(ctx, i, tcp) {
-                    self.on_synchronised(ctx, i, tcp, payload, meta);
+                    self.on_synchronised(ctx, i, tcp, payload, outside);
                 }
             }
             Phase::JoinAcked | Phase::Established => {
-                self.on_synchronised(ctx, i, tcp, payload, meta);
+                self.on_synchronised(ctx, i, tcp, payload, outside);
             }
             Phase::Aborted => self.repeat_fastclose(i, tcp),
             Phase::Resetting | Phase::Closed => {}
@@ -89,7 +90,7 @@ impl Connection {
         i: usize,
         tcp: &tcp::Repr,
         payload: &[u8],
-        meta: RxMeta,
+        outside: Outside,
     ) {
         let subflow = &mut self.subflows[i];
         let id = subflow.id;
@@ -131,6 +132,10 @@ impl Connection {
         }
         self.live.last_heard = ctx.now;
         self.signals.on_heard(id);
+        if !payload.is_empty() {
+            let marks = &mut self.subflows[i].marks;
+            marks.on_data(tcp.flags, outside.marked);
+        }
         match self.subflows[i].phase {
             Phase::JoinAcked => self.establish(ctx, i),
             // The peer has our third ACK.
@@ -143,7 +148,7 @@ impl Connection {
         self.heard(ctx, i);
         let range = seq..seq + payload.len() as u64;
         if !payload.is_empty() {
-            self.on_payload(ctx, i, range.clone(), payload, meta);
+            self.on_payload(ctx, i, range.clone(), payload, outside);
         }
         if tcp.flags.contains(Flags::FIN) {
             self.subflows[i].rcv.on_fin(range.end);
@@ -273,6 +278,9 @@ impl Connection {
         if snd.on_ack(ctx.now, ack, &sacks, echo, &siblings) {
             subflow.stale = false;
             subflow.judge_sizes(ctx.now);
+        }
+        if subflow.marks.agreed() && tcp.flags.contains(Flags::ECE) {
+            subflow.snd.on_mark(ctx.now);
         }
         let snd = &mut subflow.snd;
         let window = u64::from(tcp.window) << subflow.agreed.peer_shift;
@@ -541,7 +549,7 @@ impl Connection {
         i: usize,
         range: Range<u64>,
         payload: &[u8],
-        meta: RxMeta,
+        outside: Outside,
     ) {
         if self.subflows[i].phase != Phase::Established {
             return;
@@ -564,7 +572,7 @@ impl Connection {
         let stored = self.store(ctx, i, range.clone(), payload);
         let rcv = &mut self.subflows[i].rcv;
         if stored.end > stored.start {
-            let mss = match meta.gso_size {
+            let mss = match outside.gso_size {
                 0 => payload.len() as u64,
                 size => u64::from(size),
             };

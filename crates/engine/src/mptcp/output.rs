@@ -14,6 +14,7 @@ use super::handshake::{repeat_at, window_shift};
 use super::subflow::{Opens, Phase, ResetKind, Subflow};
 use crate::event::SubflowCloseReason;
 use crate::tcp::FourTuple;
+use crate::tcp::ecn::Marks;
 use crate::tcp::receive::AckDue;
 use crate::tcp::scoreboard::{Mapping, Sent};
 use crate::{PathId, SegmentKind, SubflowId};
@@ -68,6 +69,11 @@ impl Connection {
             let data = self.poll_data(ctx).or_else(|| self.poll_data_fin(ctx));
             if data.is_some() {
                 return data;
+            }
+        }
+        for i in owing.clone() {
+            if self.subflows[i].snd.has_nothing_new(ctx.now) {
+                return self.poll_transmit(ctx);
             }
         }
         owing
@@ -188,10 +194,9 @@ impl Connection {
         }
         options.mptcp.extend(mptcp);
         let joins = !answer && subflow.opens != Opens::Connection;
-        let flags = if answer {
-            Flags::SYN | Flags::ACK
-        } else {
-            Flags::SYN
+        let flags = match answer {
+            true => Flags::SYN | Flags::ACK | subflow.marks.of_syn_ack(),
+            false => Flags::SYN | Marks::of_syn(ctx.config.ecn, subflow.handshake_tries),
         };
         let mut out = self.emit(ctx, i, 0, flags, options, Body::None);
         if joins {
@@ -517,6 +522,7 @@ impl Connection {
         let options_len = options.len();
         let subflow = &mut self.subflows[i];
         let mss = subflow.max_payload(options_len);
+        let (further, traffic_class) = subflow.ecn_bits(seq, flags, body != Body::None);
         let repr = tcp::Repr {
             src_port: subflow.tuple.local.port(),
             dst_port: subflow.tuple.remote.port(),
@@ -527,7 +533,7 @@ impl Connection {
             } else {
                 Seq32(0)
             },
-            flags,
+            flags: flags | further,
             window,
             options,
         };
@@ -544,7 +550,7 @@ impl Connection {
             protocol: ip::PROTO_TCP,
             payload_len: header_len + payload_len,
             hop_limit: HOP_LIMIT,
-            traffic_class: 0,
+            traffic_class,
         };
         let ip_len = ip.header_len();
         ip.emit(&mut ctx.scratch[..ip_len]);

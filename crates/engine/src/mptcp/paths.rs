@@ -250,7 +250,7 @@ impl Connection {
     /// Takes subflow `i` for failed without waiting for its timer.
     pub(super) fn declare_dead(&mut self, ctx: &Ctx<'_>, i: usize) {
         let subflow = &mut self.subflows[i];
-        let ts = subflow.ts_now(ctx.now);
+        let ts = subflow.timestamps(ctx.now).map(|ts| ts.value);
         subflow.stale = true;
         subflow.snd.declare_dead(ctx.now, ts);
         self.on_subflow_failed(i);

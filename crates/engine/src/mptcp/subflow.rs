@@ -4,14 +4,15 @@
 use core::net::IpAddr;
 use core::time::Duration;
 
-use braid_wire::tcp::{self, Options, Timestamps};
-use braid_wire::{Instant, Seq32};
+use braid_wire::tcp::{self, Flags, Options, Timestamps};
+use braid_wire::{Instant, Seq32, ip};
 
 use super::flight::{Cursors, Slot};
 use crate::event::SubflowCloseReason;
 use crate::path::Records;
 use crate::strategy::{Copies, SubflowView};
 use crate::tcp::FourTuple;
+use crate::tcp::ecn::Marks;
 use crate::tcp::path_mtu::{PathMtu, Report};
 use crate::tcp::receive::{AckDue, Receiver};
 use crate::tcp::send::Sender;
@@ -105,6 +106,7 @@ pub(crate) struct Subflow {
     pub snd: Sender,
     pub rcv: Receiver,
     pub agreed: Negotiated,
+    pub marks: Marks,
     pub backup: bool,
     /// That changed while it was being opened: the peer may have heard something else.
     pub backup_untold: bool,
@@ -177,6 +179,7 @@ impl Subflow {
             snd: Sender::new(Seq32(seeds.0), 1, config),
             rcv: Receiver::new(Seq32(0), config.delayed_ack),
             agreed: Negotiated::default(),
+            marks: Marks::default(),
             backup: false,
             backup_untold: false,
             peer_backup: false,
@@ -338,6 +341,32 @@ impl Subflow {
         (self.agreed.timestamps && age <= most).then_some(most.min(age + granularity))
     }
 
+    /// What a segment at offset `seq` says of congestion marks, with payload or not: its further flags, and
+    /// the ECN bits of its packet. Only payload that is sent for the first time may be marked.
+    // Conforms: 3168-6.1.4-1, 3168-6.1.5-1, 3168-6.1.2-3
+    pub fn ecn_bits(&mut self, seq: u64, flags: Flags, payload: bool) -> (Flags, u8) {
+        let plain = flags.contains(Flags::ACK) && !flags.intersects(Flags::SYN | Flags::RST);
+        if !self.marks.agreed() || !plain {
+            return (Flags::EMPTY, ip::NOT_ECT);
+        }
+        let mut further = self.marks.of_ack();
+        if !payload || !self.snd.is_newest(seq) {
+            return (further, ip::NOT_ECT);
+        }
+        if self.snd.take_reduced() {
+            further |= Flags::CWR;
+        }
+        match self.snd.cc.bears_marks() {
+            true => (further, ip::ECT),
+            false => (further, ip::NOT_ECT),
+        }
+    }
+
+    /// Whether the next payload tells the peer that the window was reduced.
+    pub fn owes_reduced(&self) -> bool {
+        self.marks.agreed() && self.snd.is_reduced()
+    }
+
     pub fn timestamps(&self, now: Instant) -> Option<Timestamps> {
         self.agreed.timestamps.then(|| Timestamps {
             value: self.ts_now(now),
@@ -477,10 +506,11 @@ impl Subflow {
 
     /// Payload bytes that may be sent now; 0 where window, pacer or peer forbid it.
     pub fn room(&self, now: Instant) -> u64 {
-        if self.snd.board.lost() > 0 || self.snd.pacer.blocked_until(now).is_some() {
+        let new = self.snd.new_room();
+        if new == 0 || self.snd.pacer.blocked_until(now).is_some() {
             return 0;
         }
-        self.snd.cwnd_room().min(self.snd.peer_room())
+        new.min(self.snd.cwnd_room()).min(self.snd.peer_room())
     }
 
     /// What a strategy sees.

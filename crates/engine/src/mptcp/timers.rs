@@ -209,7 +209,7 @@ impl Connection {
         let alone = siblings.clone().next().is_none();
         let others = siblings.any(|(_, s)| !s.stale);
         let subflow = &mut self.subflows[i];
-        let ts = subflow.ts_now(ctx.now);
+        let ts = subflow.timestamps(ctx.now).map(|ts| ts.value);
         let lost = subflow.snd.traffic.bytes_lost;
         let expired = subflow.snd.on_timeout(ctx.now, ts);
         subflow.judge_sizes(ctx.now);

@@ -17,7 +17,7 @@ use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
 use super::ingress::{Arrival, Stray};
-use super::{RxMeta, Stack};
+use super::{Outside, Stack};
 use crate::FallbackCause;
 use crate::mptcp::keys::Keys;
 use crate::mptcp::subflow::announced_mss;
@@ -235,7 +235,7 @@ impl Stack {
         now: Instant,
         tuple: FourTuple,
         tcp: &tcp::Repr,
-        (payload, meta): (&[u8], RxMeta),
+        (payload, outside): (&[u8], Outside),
     ) -> bool {
         let Some(at) = self.arrival(tuple) else {
             return false;
@@ -287,7 +287,7 @@ impl Stack {
             let subflow = &mut conn.subflows[0];
             subflow.resume(cookie.iss, cookie.ts_base);
             let id = subflow.id;
-            conn.on_segment(ctx, id, tcp, payload, meta)
+            conn.on_segment(ctx, id, tcp, payload, outside)
         });
         true
     }

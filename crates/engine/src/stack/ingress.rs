@@ -9,7 +9,7 @@ use braid_wire::mptcp::{Capable, Join, MptcpOption, ResetReason};
 use braid_wire::tcp::{self, Flags, Options};
 use braid_wire::{Instant, Seq32, ip};
 
-use super::{Listener, RxMeta, Stack, Transmit, TxChecksum};
+use super::{Listener, Outside, RxMeta, Stack, Transmit, TxChecksum};
 use crate::mptcp::subflow::Opens;
 use crate::mptcp::{Connection, MAX_SUBFLOWS, Mode, capable, join, usable};
 use crate::path::PathManager;
@@ -76,9 +76,13 @@ impl Stack {
             local: SocketAddr::new(ip.dst, tcp.dst_port),
             remote: SocketAddr::new(ip.src, tcp.src_port),
         };
+        let outside = Outside {
+            gso_size: meta.gso_size,
+            marked: ip.traffic_class & ip::CE == ip::CE,
+        };
         if let Some(&(conn, subflow)) = self.shared.demux.tuples.get(&tuple) {
             let stale = self.with(now, conn, |c, ctx| {
-                c.on_segment(ctx, subflow, tcp, payload, meta)
+                c.on_segment(ctx, subflow, tcp, payload, outside)
             });
             if stale == Some(true) {
                 self.refuse(tuple, tcp, payload.len(), None);
@@ -87,7 +91,7 @@ impl Stack {
             self.stats.strays += 1;
         } else if tcp.flags.contains(Flags::SYN) && !tcp.flags.contains(Flags::ACK) {
             self.on_syn(now, tuple, tcp, payload.len());
-        } else if !self.on_stateless_ack(now, tuple, tcp, (payload, meta)) {
+        } else if !self.on_stateless_ack(now, tuple, tcp, (payload, outside)) {
             self.refuse(tuple, tcp, payload.len(), None);
         }
     }

@@ -18,6 +18,7 @@ use braid_wire::{Instant, Rng, tcp};
 
 use self::cookies::Cookies;
 use self::ingress::Stray;
+pub(crate) use self::packet::Outside;
 pub use self::packet::{RxMeta, SegmentKind, Transmit, TransmitInfo, TxChecksum};
 use self::ready::Ready;
 use self::table::Table;
@@ -330,7 +331,8 @@ impl Stack {
         }
         // Its timers are set when `poll_transmit` has drained it.
         self.ready.push(id, conn.next_urgency(now));
-        if conn.snd.blocked.is_some() && self.shared.pool.unreserved() == 0 && !conn.starved {
+        let lacks_memory = conn.lacks_memory(&self.shared.pool);
+        if conn.snd.blocked.is_some() && lacks_memory && !conn.starved {
             conn.starved = true;
             self.starved.push_back(id);
         }

@@ -18,6 +18,16 @@ pub struct RxMeta {
     pub gso_size: u16,
 }
 
+/// What the outside of a packet says to the segment in it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Outside {
+    /// Payload bytes per original packet where several were merged; 0 for a single packet.
+    pub gso_size: u16,
+    /// A queue marked congestion (CE, RFC 3168 section 5). Packets that are marked and packets that are not are not
+    /// merged by the kernel (GRO).
+    pub marked: bool,
+}
+
 /// What is left to do for the checksum of a [`Transmit`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TxChecksum {

@@ -2,6 +2,7 @@
 //! the SYN, offset 1 the first byte of payload; wrap-around exists only at the wire.
 
 pub(crate) mod dup_acks;
+pub(crate) mod ecn;
 pub(crate) mod pacing;
 pub(crate) mod path_mtu;
 pub(crate) mod prr;

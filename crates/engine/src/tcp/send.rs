@@ -2,6 +2,7 @@
 
 mod recovery;
 mod sizes;
+mod undo;
 
 use core::ops::Range;
 use core::time::Duration;
@@ -9,6 +10,7 @@ use core::time::Duration;
 use braid_wire::{Instant, Seq32};
 
 use self::sizes::Sizes;
+use self::undo::Proof;
 use super::dup_acks::DupAcks;
 use super::pacing::Pacer;
 use super::prr::Prr;
@@ -31,11 +33,16 @@ enum Recovery {
         end: u64,
         prr: Prr,
     },
-    /// After a timeout, until `end` is acknowledged; `ts` is the timestamp of the first
-    /// retransmission, for the Eifel test (RFC 3522).
+    /// The window is reduced because of a congestion mark, and nothing is missing; until more than `end`
+    /// is acknowledged, so that the peer has heard of it (RFC 3168 section 6.1.2).
+    Marked {
+        end: u64,
+        prr: Prr,
+    },
+    /// After a timeout, until `end` is acknowledged or it shows that none was needed.
     Timeout {
         end: u64,
-        ts: u32,
+        proof: Proof,
     },
 }
 
@@ -118,6 +125,9 @@ pub(crate) struct Sender {
     sizes: Sizes,
     /// Bytes retransmitted in this recovery and not reported as duplicates.
     unproved: u64,
+    /// Next offset when the window was reduced last, and whether the peer is still to be told.
+    reduced_at: u64,
+    reduced: bool,
     cwnd_limited: bool,
     /// The window was last seen full.
     full_at: Instant,
@@ -170,6 +180,8 @@ impl Sender {
             dup_acks: None,
             sizes: Sizes::default(),
             unproved: 0,
+            reduced_at: 0,
+            reduced: false,
             cwnd_limited: false,
             full_at: Instant::ZERO,
             max_flight: 0,
@@ -227,6 +239,27 @@ impl Sender {
         self.board.in_flight().saturating_sub(arrived)
     }
 
+    /// Whether `seq` is where the newest payload begins, which was sent once only.
+    pub fn is_newest(&self, seq: u64) -> bool {
+        let newest = self.board.iter().next_back();
+        newest.is_some_and(|last| last.start == seq && !last.retransmitted)
+    }
+
+    /// Whether the peer is still to be told that the window was reduced (CWR).
+    pub fn is_reduced(&self) -> bool {
+        self.reduced
+    }
+
+    /// Whether it was; now it is told.
+    pub fn take_reduced(&mut self) -> bool {
+        core::mem::take(&mut self.reduced)
+    }
+
+    /// Whether nothing is missing, as far as is known.
+    fn is_whole(&self) -> bool {
+        matches!(self.recovery, Recovery::Open | Recovery::Marked { .. })
+    }
+
     /// Whether a retransmission timeout is being recovered from.
     pub fn in_timeout(&self) -> bool {
         matches!(self.recovery, Recovery::Timeout { .. })
@@ -249,7 +282,9 @@ impl Sender {
     pub fn cwnd(&self) -> u64 {
         let most = u64::from(self.max_cwnd) * u64::from(self.mss);
         let cwnd = match &self.recovery {
-            Recovery::Fast { prr, .. } => self.in_flight() + prr.room(),
+            Recovery::Fast { prr, .. } | Recovery::Marked { prr, .. } => {
+                self.in_flight() + prr.room()
+            }
             _ => self.cc.cwnd(),
         };
         cwnd.min(most)
@@ -311,7 +346,7 @@ impl Sender {
     /// Where loss recovery stands.
     pub fn recovery(&self) -> LossRecovery {
         match self.recovery {
-            Recovery::Open => LossRecovery::Open,
+            Recovery::Open | Recovery::Marked { .. } => LossRecovery::Open,
             Recovery::Fast { .. } => LossRecovery::Fast,
             Recovery::Timeout { .. } => LossRecovery::Timeout,
         }
@@ -445,6 +480,9 @@ impl Sender {
 
     /// The next lost record to retransmit now, at most `max` bytes of it.
     pub fn retransmit(&mut self, now: Instant, max: u64) -> Option<Sent> {
+        if self.holds_back() {
+            return None;
+        }
         let packet = self.packet_state(now);
         let max = max.min(self.sizes.bound());
         let sent = self.board.take_lost(now, packet, max)?;
@@ -477,7 +515,7 @@ impl Sender {
         self.pacer.on_sent(now, bytes);
         self.cc.on_sent(now, bytes, self.board.in_flight());
         self.max_flight = self.max_flight.max(self.in_flight());
-        if let Recovery::Fast { prr, .. } = &mut self.recovery {
+        if let Recovery::Fast { prr, .. } | Recovery::Marked { prr, .. } = &mut self.recovery {
             prr.on_sent(bytes);
         }
         if self.in_flight() + u64::from(self.mss) > self.cwnd() {
@@ -507,8 +545,8 @@ impl Sender {
             return false;
         }
         let (rtt, rate) = self.measure(now, &delivered, echo, advanced);
+        self.judge_timeout(now, sacks, &delivered, advanced, echo);
         if advanced {
-            self.undo_if_spurious(now, echo.map(|e| e.value));
             self.backoff = 0;
             self.probe_out = false;
             self.judge_probe(now);
@@ -538,7 +576,7 @@ impl Sender {
             siblings,
         });
         let (in_flight, target) = (self.in_flight(), self.cc.cwnd());
-        if let Recovery::Fast { prr, .. } = &mut self.recovery {
+        if let Recovery::Fast { prr, .. } | Recovery::Marked { prr, .. } = &mut self.recovery {
             let safe = advanced && !further_loss;
             prr.on_ack(news, in_flight, target, self.mss, safe);
         }
@@ -626,7 +664,9 @@ impl Sender {
         // hardly anything comes back after heavy losses, and it stays where it is: no less than an
         // initial window a round trip.
         let window = match self.recovery {
-            Recovery::Fast { .. } => self.cwnd().max(self.initial_flight()),
+            Recovery::Fast { .. } | Recovery::Marked { .. } => {
+                self.cwnd().max(self.initial_flight())
+            }
             _ => self.cwnd(),
         };
         let per_second = u128::from(window) * 10_000_000 * percent;

@@ -496,7 +496,7 @@ impl Script {
             protocol: ip::PROTO_TCP,
             payload_len: tcp.len() + seg.payload.len(),
             hop_limit: 64,
-            traffic_class: 0,
+            traffic_class: seg.ecn.unwrap_or(ip::NOT_ECT),
         };
         tcp::fill_checksum(ip.src, ip.dst, &mut tcp, &[&seg.payload]);
         let mut packet = vec![0; ip.header_len()];
@@ -629,6 +629,7 @@ impl Script {
             mptcp: tcp.options.mptcp.iter().map(|o| self.relative(o)).collect(),
             raw: Some(raw),
             gso: Some(gso),
+            ecn: Some(ip.traffic_class),
         }
     }
 

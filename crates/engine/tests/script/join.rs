@@ -575,7 +575,8 @@ fn a_dark_path_repeats_its_data_and_holds_no_other() {
 #[test]
 fn a_dark_path_holds_no_memory_that_others_need() {
     let config = Config {
-        memory: 8 * BLOCK,
+        // One connection may hold seven of them.
+        memory: 176 * BLOCK,
         ..config()
     };
     let mut dark = Dark::with(config, 14_400);

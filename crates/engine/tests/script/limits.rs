@@ -192,16 +192,51 @@ fn many_holes() {
 /// A writer that finds no memory is told when there is some.
 #[test]
 fn a_starved_writer_is_woken() {
-    let (mut s, conns) = crowd(2, 8 * BLOCK);
-    s.conn = Some(conns[0]);
-    let written = s.stack.write(s.now, conns[0], &[0; 8 * BLOCK]).unwrap();
+    let (mut s, conns) = crowd(5, 8 * BLOCK);
+    let (last, greedy) = conns.split_last().unwrap();
+    for conn in greedy {
+        s.stack.write(s.now, *conn, &[0; 8 * BLOCK]).unwrap();
+    }
+    let written = s.stack.buffered();
     assert!(written > 0 && written < 8 * BLOCK, "{written}");
-    assert_eq!(s.stack.write(s.now, conns[1], b"x"), Ok(0));
+    assert_eq!(s.stack.write(s.now, *last, b"x"), Ok(0));
     s.advance(s.now);
+    s.conn = Some(conns[0]);
     s.abort();
     while s.take().is_some() {}
-    assert!(s.saw(|e| matches!(e, Event::Writable { conn } if *conn == conns[1])));
-    assert_eq!(s.stack.write(s.now, conns[1], b"x"), Ok(1));
+    assert!(s.saw(|e| matches!(e, Event::Writable { conn } if conn == last)));
+    assert_eq!(s.stack.write(s.now, *last, b"x"), Ok(1));
+}
+
+/// Peers that read nothing give nothing of what is written to them back. Whoever comes later still
+/// has a share to write with, again and again, and in the end all memory comes back.
+#[test]
+fn peers_that_read_nothing_leave_the_others_their_share() {
+    let (mut s, conns) = crowd(31, 256 * BLOCK);
+    let (last, greedy) = conns.split_last().unwrap();
+    for conn in greedy {
+        while s.stack.write(s.now, *conn, &[0; 100_000]).unwrap() > 0 {}
+    }
+    let stuck = s.stack.buffered();
+    let flow = greedy.len();
+    let mut end = 1;
+    for round in 0..10 {
+        let n = s.stack.write(s.now, *last, &[1; 200_000]).unwrap();
+        assert_eq!(n, 4 * BLOCK, "round {round}");
+        let written = end + n as u64;
+        while end < written {
+            s.advance(s.now + core::time::Duration::from_millis(1));
+            let sent = core::iter::from_fn(|| s.take()).filter(|(_, seg)| seg.flow == flow);
+            let ends = sent.map(|(_, seg)| seg.seq + seg.payload.len() as u64);
+            end = ends.max().unwrap_or(end).max(end);
+            send!(s, s.now, ack(1, end).on(flow).win(512));
+        }
+        assert_eq!(s.stack.buffered(), stuck);
+    }
+    for conn in &conns {
+        s.stack.abort(s.now, *conn);
+    }
+    assert_eq!(s.stack.buffered(), 0);
 }
 
 /// Memory full of data behind holes: what fills a hole is taken all the same.

@@ -26,6 +26,8 @@ pub struct Seg {
     pub raw: Option<Vec<u8>>,
     /// Payload bytes per packet of a super-segment.
     pub gso: Option<u16>,
+    /// The ECN bits of the packet; 0 where the peer sends it and none are given.
+    pub ecn: Option<u8>,
 }
 
 impl fmt::Debug for Seg {
@@ -47,6 +49,7 @@ impl fmt::Debug for Seg {
         some(f, "mss", &self.mss)?;
         some(f, "ws", &self.ws)?;
         some(f, "ts", &self.ts)?;
+        some(f, "ecn", &self.ecn.filter(|bits| *bits > 0))?;
         some(f, "gso", &self.gso.filter(|g| *g > 0))?;
         if !self.sack.is_empty() {
             write!(f, " sack {:?}", self.sack)?;
@@ -145,6 +148,7 @@ fn seg(flags: Flags, seq: u64, ack: Option<u64>) -> Seg {
         mptcp: Vec::new(),
         raw: None,
         gso: None,
+        ecn: None,
     }
 }
 
@@ -270,6 +274,21 @@ impl Seg {
         }
     }
 
+    pub fn ecn(self, bits: u8) -> Seg {
+        Seg {
+            ecn: Some(bits),
+            ..self
+        }
+    }
+
+    /// With these flags besides.
+    pub fn flag(self, flags: Flags) -> Seg {
+        Seg {
+            flags: self.flags | flags,
+            ..self
+        }
+    }
+
     /// Whether a segment from the stack is what this one says.
     pub fn matches(&self, got: &Seg) -> bool {
         fn some<T: PartialEq>(want: &Option<T>, got: &Option<T>) -> bool {
@@ -290,6 +309,7 @@ impl Seg {
             && some(&self.sack_ok, &got.sack_ok)
             && some(&self.ts, &got.ts)
             && some(&self.gso, &got.gso)
+            && some(&self.ecn, &got.ecn)
             && self.sack == got.sack
             && options
     }

@@ -64,9 +64,11 @@ impl Merge {
         self.merged
     }
 
-    /// Whether `segment` continues `held` and both may be one.
+    /// Whether `segment` continues `held` and both may be one. A mark is of its packet alone (RFC 3168
+    /// section 5.3).
     fn joins(&self, held: &Held, segment: &Segment) -> bool {
         held.segment.end() == segment.seq
+            && held.segment.class == segment.class
             && held.segment.payload_len + segment.payload_len <= self.most
     }
 

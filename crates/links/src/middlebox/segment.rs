@@ -22,6 +22,8 @@ pub(crate) struct Segment {
     pub seq: Seq32,
     pub flags: Flags,
     pub payload_len: usize,
+    /// DSCP and ECN bits.
+    pub class: u8,
 }
 
 impl Segment {
@@ -42,6 +44,7 @@ impl Segment {
             seq: tcp.seq(),
             flags: tcp.flags(),
             payload_len: tcp.payload().len(),
+            class: view.traffic_class(),
         };
         let total = view.total_len();
         packet.truncate(total);

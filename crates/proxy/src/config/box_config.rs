@@ -4,6 +4,7 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::time::Duration;
 use std::path::{Path, PathBuf};
 
+use braid_engine::Ecn;
 use braid_engine::cc::{self, Algorithm};
 use braid_links::ConfigError;
 use ipnet::IpNet;
@@ -53,6 +54,8 @@ pub struct BoxConfig {
     pub congestion: Algorithm,
     /// DSS checksums are required of every connection ([`braid_engine::Config::checksum`]).
     pub checksum: bool,
+    /// Congestion marks instead of losses ([`braid_engine::Config::ecn`]).
+    pub ecn: Ecn,
     /// Destinations that are forwarded as they are.
     pub bypass: Vec<IpNet>,
     /// What is known of connections beforehand; the first that is for a connection counts.
@@ -335,6 +338,7 @@ impl BoxConfig {
             strategy: check_strategy(&src, raw.strategy)?,
             congestion: raw.congestion.unwrap_or_default().0,
             checksum: raw.checksum,
+            ecn: raw.ecn,
             bypass: raw.bypass.nets(),
             rules: check_rules(&src, raw.rule)?,
             socks: check_socks(&src, raw.socks)?,
@@ -372,6 +376,7 @@ impl BoxConfig {
         braid_engine::Config {
             congestion: self.congestion,
             checksum: self.checksum,
+            ecn: self.ecn,
             send_buffer: self.limits.buffer,
             recv_buffer: self.limits.buffer,
             memory: self.limits.memory,
@@ -399,6 +404,8 @@ struct Raw {
     congestion: Option<Congestion>,
     #[serde(default)]
     checksum: bool,
+    #[serde(default, deserialize_with = "types::ecn")]
+    ecn: Ecn,
     #[serde(default)]
     bypass: OneOrMany<Prefix>,
     #[serde(default)]

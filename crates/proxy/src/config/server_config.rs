@@ -4,6 +4,7 @@ use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 use std::path::{Path, PathBuf};
 
+use braid_engine::Ecn;
 use braid_engine::cc::Algorithm;
 use braid_links::ConfigError;
 use ipnet::IpNet;
@@ -47,6 +48,8 @@ pub struct ServerConfig {
     pub congestion: Algorithm,
     /// DSS checksums are required of every connection ([`braid_engine::Config::checksum`]).
     pub checksum: bool,
+    /// Congestion marks instead of losses ([`braid_engine::Config::ecn`]).
+    pub ecn: Ecn,
     /// How far a box's clock may be off, either way. Passwords are valid no longer.
     pub time_window: Duration,
     /// The control socket; `None` leaves the place to the driver.
@@ -205,6 +208,7 @@ impl ServerConfig {
             strategy: check_strategy(&src, raw.strategy)?,
             congestion: raw.congestion.unwrap_or_default().0,
             checksum: raw.checksum,
+            ecn: raw.ecn,
             time_window: Duration::from_secs(window),
             control: src.control_socket(raw.control)?,
             tun: RawTun::check(raw.tun, &src, ("10.215.78.0/24", "fdb7:a1d0:78::/64"), &[])?,
@@ -224,6 +228,7 @@ impl ServerConfig {
         braid_engine::Config {
             congestion: self.congestion,
             checksum: self.checksum,
+            ecn: self.ecn,
             send_buffer: self.limits.buffer,
             recv_buffer: self.limits.buffer,
             memory: self.limits.memory,
@@ -256,6 +261,8 @@ struct Raw {
     congestion: Option<Congestion>,
     #[serde(default)]
     checksum: bool,
+    #[serde(default, deserialize_with = "types::ecn")]
+    ecn: Ecn,
     time_window: Option<Spanned<Window>>,
     control: Option<Spanned<PathBuf>>,
     tun: Option<RawTun>,

@@ -5,6 +5,7 @@ use core::marker::PhantomData;
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 
+use braid_engine::Ecn;
 use braid_links::value;
 use ipnet::IpNet;
 use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
@@ -328,6 +329,16 @@ pub(super) fn word<'de, D: Deserializer<'de>, T: Copy>(
             (format!("{s:?} is no {what}"), known.join(" or "))
         })
     })
+}
+
+/// Whether congestion marks are asked for.
+pub(super) fn ecn<'de, D: Deserializer<'de>>(d: D) -> Result<Ecn, D::Error> {
+    let words = [
+        ("answer", Ecn::Answer),
+        ("ask", Ecn::Ask),
+        ("off", Ecn::Off),
+    ];
+    word(d, "setting of ECN", &words)
 }
 
 /// What [`is_name`] takes.

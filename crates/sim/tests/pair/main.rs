@@ -2,9 +2,11 @@
 
 mod addresses;
 mod checksum;
+mod ecn;
 mod faults;
 mod hostile;
 mod log;
+mod memory;
 mod middlebox;
 mod mtu;
 mod oracles;

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant as WallClock};
 
 use braid_links::{Link, Schedule};
 use braid_linux::tun::VNET_HDR_LEN;
-use braid_wire::{Instant, Rng};
+use braid_wire::{Instant, Rng, ip};
 use hdrhistogram::Histogram;
 use rustix::event::{Timespec, epoll};
 
@@ -89,8 +89,10 @@ struct Lane {
 
 impl Lane {
     fn start(now: Instant, index: usize, course: Course, seed: u64) -> Lane {
+        let mut link = Link::starting_at(now, course.settings);
+        link.mark_by(Packet::mark);
         Lane {
-            link: Link::starting_at(now, course.settings),
+            link,
             rng: Rng::for_component(seed, index as u64),
             origin: now,
             schedule: course.schedule,
@@ -267,6 +269,14 @@ struct Packet {
     buffer: Vec<u8>,
     len: usize,
     pool: Rc<Pool>,
+}
+
+impl Packet {
+    /// Marks congestion where it bears that (RFC 3168): all segments of a super-segment.
+    fn mark(&mut self) -> bool {
+        let packet = &mut self.buffer[VNET_HDR_LEN..self.len];
+        ip::Packet::new(packet).is_ok_and(|mut packet| packet.mark())
+    }
 }
 
 /// Buffers for reuse, so that packets cost no allocation.

@@ -194,6 +194,18 @@ impl<T: AsRef<[u8]> + AsMut<[u8]>> Packet<T> {
         }
     }
 
+    /// Marks congestion (CE) if the sender bears that (ECT, RFC 3168 section 5); returns whether it
+    /// does. The IPv4 header checksum is kept right.
+    pub fn mark(&mut self) -> bool {
+        let class = self.traffic_class();
+        if class & super::CE == super::NOT_ECT {
+            return false;
+        }
+        self.set_traffic_class(class | super::CE);
+        self.fill_checksum();
+        true
+    }
+
     /// Computes the IPv4 header checksum anew; does nothing for IPv6.
     pub fn fill_checksum(&mut self) {
         if self.is_v6() {

@@ -1,12 +1,11 @@
-//! What is lost and when that is known: RACK-TLP (RFC 8985), the retransmission timer (RFC 6298) and
-//! the undoing of what turned out needless.
+//! What is lost and when that is known: RACK-TLP (RFC 8985) and the retransmission timer (RFC 6298).
 
-use core::ops::Range;
 use core::time::Duration;
 
-use braid_wire::{Instant, Seq32};
+use braid_wire::Instant;
 
 use super::sizes::Sizes;
+use super::undo::Proof;
 use super::{Expired, MAX_BACKOFF, Recovery, Sender};
 use crate::cc::Loss;
 use crate::tcp::prr::Prr;
@@ -25,7 +24,7 @@ impl Sender {
     /// RFC 8985 section 7.2.
     // Conforms: 8985-4-1, 8985-7.2-1
     pub(super) fn arm_probe(&mut self, now: Instant) {
-        let eligible = self.recovery == Recovery::Open
+        let eligible = self.is_whole()
             && self.board.sacked() == 0
             && self.dup_acks.is_none()
             && !self.probe_out
@@ -46,42 +45,6 @@ impl Sender {
     pub fn cap_rto(&mut self, now: Instant, max: Duration) {
         if let Some(at) = self.rto_at {
             self.rto_at = Some(at.min(now + max));
-        }
-    }
-
-    /// An echo older than the first retransmission proves that the original arrived (RFC 3522).
-    pub(super) fn undo_if_spurious(&mut self, now: Instant, ts_echo: Option<u32>) {
-        let Recovery::Timeout { ts, .. } = self.recovery else {
-            return;
-        };
-        if ts_echo.is_some_and(|echo| Seq32(echo).before(Seq32(ts))) {
-            self.traffic.spurious_rtos += 1;
-            self.board.unmark_lost();
-            self.cc.on_spurious(now);
-            self.recovery = Recovery::Open;
-        }
-    }
-
-    /// The peer got `range` twice (RFC 2883): the path reorders, unless that was the tail loss probe
-    /// and its original (RFC 8985 section 7.4.2). Once every retransmission of this recovery proved
-    /// needless, the reduction is undone (RFC 3708).
-    // Conforms: 8985-7.4.2-2
-    pub fn on_duplicate(&mut self, now: Instant, range: Range<u64>) {
-        if self
-            .probed
-            .take_if(|probe| probe.end == range.end)
-            .is_some()
-        {
-            return;
-        }
-        self.rack.reordering_seen = true;
-        self.unproved = self.unproved.saturating_sub(range.end - range.start);
-        if self.unproved == 0
-            && self.board.lost() == 0
-            && matches!(self.recovery, Recovery::Fast { .. })
-        {
-            self.recovery = Recovery::Open;
-            self.cc.on_spurious(now);
         }
     }
 
@@ -118,22 +81,24 @@ impl Sender {
     pub fn on_dup_ack(&mut self, now: Instant) -> bool {
         let una = self.una;
         self.probed.take_if(|probe| una == probe.high);
+        self.on_nothing_told();
         self.note_full(now);
         let (flight, mss) = (self.board.in_flight(), u64::from(self.mss));
         let Some(dup) = &mut self.dup_acks else {
             return false;
         };
         let arrived = dup.on_dup_ack(flight, mss);
-        let lost = dup.is_loss(una) && self.recovery == Recovery::Open && self.lose_first(now);
+        let told = dup.is_loss(una);
+        let lost = told && self.is_whole() && self.lose_first(now);
         if lost && let Some(dup) = &mut self.dup_acks {
             // Behind a packet of a size that is tried something else may be missing too.
             dup.on_recovery(match self.recovery {
-                Recovery::Open => una,
+                Recovery::Open | Recovery::Marked { .. } => una,
                 _ => self.nxt,
             });
         }
         let (in_flight, target) = (self.in_flight(), self.cc.cwnd());
-        if let Recovery::Fast { prr, .. } = &mut self.recovery {
+        if let Recovery::Fast { prr, .. } | Recovery::Marked { prr, .. } = &mut self.recovery {
             prr.on_ack(arrived, in_flight, target, self.mss, false);
         }
         self.update_pacing();
@@ -147,7 +112,7 @@ impl Sender {
             return delivered;
         };
         let told = dup.on_advance(delivered, u64::from(self.mss));
-        if self.recovery == Recovery::Open {
+        if matches!(self.recovery, Recovery::Open | Recovery::Marked { .. }) {
             dup.on_open();
         }
         delivered - told
@@ -178,10 +143,12 @@ impl Sender {
     }
 
     pub(super) fn leave_recovery(&mut self) {
-        let (Recovery::Fast { end, .. } | Recovery::Timeout { end, .. }) = self.recovery else {
-            return;
+        let over = match self.recovery {
+            Recovery::Open => return,
+            Recovery::Fast { end, .. } | Recovery::Timeout { end, .. } => self.una >= end,
+            Recovery::Marked { end, .. } => self.una > end,
         };
-        if self.una >= end {
+        if over {
             self.recovery = Recovery::Open;
         }
     }
@@ -216,7 +183,7 @@ impl Sender {
                 .nth(DUP_THRESH - 1)
                 .is_some()
         };
-        if !self.rack.reordering_seen && (self.recovery != Recovery::Open || many()) {
+        if !self.rack.reordering_seen && (!self.is_whole() || many()) {
             return Duration::ZERO;
         }
         (self.rtt.min() / 4).min(self.rtt.srtt())
@@ -228,7 +195,7 @@ impl Sender {
     pub(super) fn detect_losses(&mut self, now: Instant, delivered: u64) -> bool {
         self.reorder_at = None;
         // In order and with nothing sent twice, nothing can have been overtaken.
-        let orderly = self.recovery == Recovery::Open && self.board.sacked() == 0;
+        let orderly = self.is_whole() && self.board.sacked() == 0;
         // Without SACK only what is in order is known to have been delivered.
         if self.board.is_empty() || orderly || self.dup_acks.is_some() {
             return false;
@@ -261,13 +228,19 @@ impl Sender {
         }
         self.traffic.bytes_lost += lost;
         let flight = self.rate.on_lost(lost);
+        // One reduction in a round trip, whether for a mark or a loss (RFC 3168 section 6.1.2).
         let first = self.recovery == Recovery::Open;
-        if first {
-            self.recovery = Recovery::Fast {
-                end: self.nxt,
-                prr: Prr::new(in_flight + delivered, self.mss),
-            };
+        let prr = match self.recovery {
+            Recovery::Open => Some(Prr::new(in_flight + delivered, self.mss)),
+            Recovery::Marked { prr, .. } => Some(prr),
+            _ => None,
+        };
+        if let Some(prr) = prr {
+            let end = self.nxt;
+            self.recovery = Recovery::Fast { end, prr };
             self.unproved = 0;
+        }
+        if first {
             self.begin_episode();
         }
         self.count_strayed(lost);
@@ -282,8 +255,29 @@ impl Sender {
         true
     }
 
-    /// The first loss after a while.
+    /// The peer tells of a congestion mark. What the window was reduced for since says nothing new, and
+    /// neither does who has not heard of that yet.
+    // Conforms: 3168-6.1.2-1, 3168-6.1.2-2
+    pub fn on_mark(&mut self, now: Instant) {
+        let known = self.una <= self.reduced_at || self.recovery != Recovery::Open;
+        if known || !self.cc.bears_marks() {
+            return;
+        }
+        let in_flight = self.in_flight();
+        self.traffic.mark_reductions += 1;
+        self.begin_episode();
+        self.recovery = Recovery::Marked {
+            end: self.nxt,
+            prr: Prr::new(in_flight, self.mss),
+        };
+        self.cc.on_ecn(now, in_flight);
+        self.update_pacing();
+    }
+
+    /// The first loss or mark after a while: the window is reduced.
     fn begin_episode(&mut self) {
+        self.reduced_at = self.nxt;
+        self.reduced = true;
         self.probed = None;
         self.loss_intervals = [0, self.loss_intervals[0]];
         self.queue_was_short = self.rtt.is_queue_short();
@@ -302,8 +296,8 @@ impl Sender {
         Instant::earliest([tail, self.reorder_at])
     }
 
-    /// Serves an expired timer. `ts` is the timestamp a segment sent now would carry.
-    pub fn on_timeout(&mut self, now: Instant, ts: u32) -> Option<Expired> {
+    /// Serves an expired timer. `ts` is the timestamp a segment sent now would carry, if any.
+    pub fn on_timeout(&mut self, now: Instant, ts: Option<u32>) -> Option<Expired> {
         self.note_full(now);
         if self.reorder_at.is_some_and(|at| at <= now) {
             return self.detect_losses(now, 0).then_some(Expired::Lost);
@@ -325,7 +319,7 @@ impl Sender {
     }
 
     /// RFC 6298 section 5.4 to 5.6.
-    fn expire(&mut self, now: Instant, ts: u32) {
+    fn expire(&mut self, now: Instant, ts: Option<u32>) {
         let in_flight = self.in_flight();
         self.traffic.rtos += 1;
         let first = self.board.iter().next();
@@ -343,7 +337,14 @@ impl Sender {
             self.count_strayed(lost.min(u64::from(self.mss)));
             self.stuck_since = now;
             self.cc.on_rto(now, in_flight);
-            self.recovery = Recovery::Timeout { end: self.nxt, ts };
+            let whole = self.is_whole();
+            if whole {
+                self.unproved = 0;
+            }
+            self.recovery = Recovery::Timeout {
+                end: self.nxt,
+                proof: Proof::of_timeout(ts, whole),
+            };
         }
         self.backoff = (self.backoff + 1).min(MAX_BACKOFF);
         self.probe_at = None;
@@ -353,7 +354,7 @@ impl Sender {
     }
 
     /// Treats the path as dead at once, as after a timeout (its link went down).
-    pub fn declare_dead(&mut self, now: Instant, ts: u32) {
+    pub fn declare_dead(&mut self, now: Instant, ts: Option<u32>) {
         if !self.board.is_empty() && !self.in_timeout() {
             self.expire(now, ts);
         }

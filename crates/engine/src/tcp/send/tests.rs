@@ -185,7 +185,7 @@ fn every_loss_is_told_with_its_flight() {
             None,
             &[],
         );
-        sender.on_timeout(START + RTT * 2, 0);
+        sender.on_timeout(START + RTT * 2, None);
     };
     let by_duplicates: Lose = |sender| {
         sender.count_dup_acks();

@@ -1,0 +1,180 @@
+//! What turned out needless is undone: loss marks and the reduction of the window. A timeout is shown
+//! to be spurious by the timestamps echoed (Eifel, RFC 3522) or, where there are none, by what is
+//! acknowledged first (F-RTO, RFC 5682); any recovery also by D-SACK (RFC 3708).
+
+use core::ops::Range;
+
+use braid_wire::{Instant, Seq32};
+
+use super::{Echo, Recovery, Sender};
+use crate::tcp::scoreboard::Delivered;
+
+/// New segments that leave to see what is acknowledged then (RFC 5682 section 2.1, step 2).
+const NEW_SEGMENTS: u64 = 2;
+
+/// How it shows that a timeout was not needed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Proof {
+    /// The original arrived where the echo is older than this, the timestamp of the first
+    /// retransmission.
+    Echo(u32),
+    /// Nothing but the first segment is sent again, until something new is acknowledged in order.
+    First,
+    /// It was that segment, but not all there was. Up to this offset new data is sent, and nothing
+    /// again: who acknowledges more of the old has received it before the timeout or late.
+    New(u64),
+    /// By D-SACK only.
+    Late,
+}
+
+impl Proof {
+    /// After a timeout, with the timestamp of what is sent now if there are any. `first` says that
+    /// nothing else was being recovered from.
+    // Conforms: 5682-2.1-1
+    pub fn of_timeout(ts: Option<u32>, first: bool) -> Proof {
+        match ts {
+            Some(ts) => Proof::Echo(ts),
+            None if first => Proof::First,
+            None => Proof::Late,
+        }
+    }
+}
+
+impl Sender {
+    /// What an acknowledgement shows of the timeout that is recovered from. It told of `delivered`, in
+    /// order if it `advanced`.
+    // Conforms: 5682-2.1-2, 5682-2.1-3, 5682-3.1-1
+    pub(super) fn judge_timeout(
+        &mut self,
+        now: Instant,
+        sacks: &[Range<u64>],
+        delivered: &Delivered,
+        advanced: bool,
+        echo: Option<Echo>,
+    ) {
+        let Recovery::Timeout { end, proof } = self.recovery else {
+            return;
+        };
+        let first = self.board.iter().next();
+        let proof = match proof {
+            Proof::Echo(ts) => {
+                let older = |echo: Echo| Seq32(echo.value).before(Seq32(ts));
+                if advanced && echo.is_some_and(older) {
+                    self.undo(now);
+                }
+                return;
+            }
+            Proof::First if !advanced => return,
+            // Not all of what was sent again.
+            Proof::First if first.is_some_and(|first| first.retransmitted) => Proof::Late,
+            Proof::First => Proof::New(self.nxt + NEW_SEGMENTS * u64::from(self.mss)),
+            Proof::New(_) => {
+                // Blocks behind what was sent before the timeout stand behind a hole.
+                let beyond = sacks.iter().any(|block| block.end > end);
+                if delivered.rtt_from.is_some() && !beyond {
+                    self.undo(now);
+                    return;
+                }
+                Proof::Late
+            }
+            Proof::Late => return,
+        };
+        self.recovery = Recovery::Timeout { end, proof };
+    }
+
+    /// Whether nothing is sent again for now, so that what is acknowledged shows whether the timeout was
+    /// needed.
+    pub(super) fn holds_back(&self) -> bool {
+        match self.recovery {
+            Recovery::Timeout {
+                proof: Proof::First,
+                ..
+            } => self.board.iter().next().is_some_and(|first| !first.lost),
+            Recovery::Timeout {
+                proof: Proof::New(_),
+                ..
+            } => true,
+            _ => false,
+        }
+    }
+
+    /// Bytes of new data that recovery lets out: none before what was lost.
+    pub fn new_room(&self) -> u64 {
+        match self.recovery {
+            Recovery::Timeout {
+                proof: Proof::New(until),
+                ..
+            } => until.saturating_sub(self.nxt),
+            _ if self.board.lost() > 0 => 0,
+            _ => u64::MAX,
+        }
+    }
+
+    /// There was no new data to send, or no room for it: what was lost is sent again at once. Returns
+    /// whether that is so.
+    // Conforms: 5682-2.1-4
+    pub fn has_nothing_new(&mut self, now: Instant) -> bool {
+        let Recovery::Timeout { end, proof } = self.recovery else {
+            return false;
+        };
+        let waits = matches!(proof, Proof::New(_)) && self.nxt == end;
+        let over = waits && self.pacer.blocked_until(now).is_none();
+        if over {
+            self.recovery = Recovery::Timeout {
+                end,
+                proof: Proof::Late,
+            };
+        }
+        over
+    }
+
+    /// An acknowledgement that tells nothing: something is missing behind what was sent again (RFC 5682
+    /// section 2.1). With SACK it may also be a late one.
+    pub(super) fn on_nothing_told(&mut self) {
+        let Recovery::Timeout { end, proof } = self.recovery else {
+            return;
+        };
+        let tells = match proof {
+            Proof::First => self.dup_acks.is_some(),
+            Proof::New(_) => true,
+            Proof::Echo(_) | Proof::Late => false,
+        };
+        if tells {
+            self.recovery = Recovery::Timeout {
+                end,
+                proof: Proof::Late,
+            };
+        }
+    }
+
+    /// The peer got `range` twice (RFC 2883): the path reorders, unless that was the tail loss probe
+    /// and its original (RFC 8985 section 7.4.2). Once every retransmission of this recovery proved
+    /// needless, the reduction is undone (RFC 3708).
+    // Conforms: 8985-7.4.2-2
+    pub fn on_duplicate(&mut self, now: Instant, range: Range<u64>) {
+        if self
+            .probed
+            .take_if(|probe| probe.end == range.end)
+            .is_some()
+        {
+            return;
+        }
+        self.rack.reordering_seen = true;
+        self.unproved = self.unproved.saturating_sub(range.end - range.start);
+        if self.unproved == 0 && self.board.lost() == 0 {
+            self.undo(now);
+        }
+    }
+
+    /// What is being recovered from was no loss.
+    fn undo(&mut self, now: Instant) {
+        match self.recovery {
+            Recovery::Open | Recovery::Marked { .. } => return,
+            Recovery::Fast { .. } => {}
+            Recovery::Timeout { .. } => self.traffic.spurious_rtos += 1,
+        }
+        self.board.unmark_lost();
+        self.recovery = Recovery::Open;
+        self.cc.on_spurious(now);
+    }
+}

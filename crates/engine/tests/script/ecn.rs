@@ -1,0 +1,186 @@
+//! Explicit congestion notification (RFC 3168).
+
+use braid_engine::cc::{Algorithm, BBR, NEWRENO};
+use braid_engine::{Config, Ecn, Protocol};
+use braid_wire::ip::{CE, ECT, NOT_ECT};
+use braid_wire::tcp::Flags;
+
+use crate::harness::{Script, config};
+use crate::recovery::{MSS, edge, nth, write};
+use crate::segment::{ack, data, syn, syn_ack};
+
+const ASKS: Flags = Flags(Flags::ECE.0 | Flags::CWR.0);
+
+fn with(ecn: Ecn, congestion: Algorithm) -> Config {
+    Config {
+        ecn,
+        congestion,
+        ..config()
+    }
+}
+
+/// Regular TCP that was asked for ECN and agreed, round trip 10 ms, done at 10 ms.
+fn agreed(congestion: Algorithm) -> Script {
+    let mut s = Script::server(with(Ecn::Answer, congestion));
+    s.peer(1);
+    send!(s, 0, syn().mss(1448).flag(ASKS));
+    recv!(s, 0, syn_ack().ws(None).flag(Flags::ECE).ecn(NOT_ECT));
+    send!(s, 10, ack(1, 1).win(4096));
+    s
+}
+
+fn stats(s: &Script) -> braid_engine::stats::SubflowStats {
+    s.stack.subflows(s.id())[0]
+}
+
+/// Section 6.1.1: who does not want it does not answer, and neither does who was not asked.
+// Conforms: 3168-6.1.1-2
+#[test]
+fn a_syn_that_asks_is_answered() {
+    for (setting, asks, answers) in [
+        (Ecn::Answer, ASKS, Flags::ECE),
+        (Ecn::Ask, ASKS, Flags::ECE),
+        (Ecn::Off, ASKS, Flags::EMPTY),
+        (Ecn::Answer, Flags::EMPTY, Flags::EMPTY),
+        (Ecn::Answer, Flags::ECE, Flags::EMPTY),
+    ] {
+        let mut s = Script::server(with(setting, NEWRENO));
+        s.peer(1);
+        send!(s, 0, syn().flag(asks));
+        recv!(s, 0, syn_ack().ws(None).flag(answers).ecn(NOT_ECT));
+    }
+}
+
+/// Sections 6.1.1 and 6.1.1.1: the first SYN asks, a repeated one does not; an answer that repeats the
+/// question is none.
+// Conforms: 3168-6.1.1-1, 3168-6.1.1.1-1
+#[test]
+fn the_first_syn_asks() {
+    for (answer, bits) in [(Flags::ECE, ECT), (ASKS, NOT_ECT), (Flags::EMPTY, NOT_ECT)] {
+        let mut s = Script::client(with(Ecn::Ask, NEWRENO), 1, Protocol::Tcp);
+        recv!(s, 0, syn().ws(None).flag(ASKS).ecn(NOT_ECT));
+        recv!(s, 1000, syn().ws(None).ecn(NOT_ECT));
+        send!(s, 1010, syn_ack().flag(answer));
+        recv!(s, 1010, ack(1, 1).ecn(NOT_ECT));
+        s.write("x");
+        recv!(s, 1010, data(1, 1, "x").ecn(bits));
+    }
+    let mut s = Script::client(with(Ecn::Answer, NEWRENO), 1, Protocol::Tcp);
+    recv!(s, 0, syn().ws(None));
+}
+
+/// Sections 6.1.4 and 6.1.5: payload bears marks where it is sent for the first time.
+// Conforms: 3168-6.1.4-1, 3168-6.1.5-1
+#[test]
+fn new_data_bears_marks() {
+    let mut s = agreed(NEWRENO);
+    s.write("x");
+    recv!(s, 10, data(1, 1, "x").ecn(ECT));
+    recv!(s, 90, data(1, 1, "x").ecn(NOT_ECT));
+    recv!(s, 300, data(1, 1, "x").ecn(NOT_ECT));
+    send!(s, 310, data(1, 2, "y").win(4096));
+    s.advance(braid_wire::Instant::from_millis(350));
+    let (_, acked) = s.take().expect("an acknowledgement");
+    assert!(ack(2, 2).ecn(NOT_ECT).matches(&acked), "{acked:?}");
+}
+
+/// A controller that does not answer marks says so.
+#[test]
+fn without_an_answer_to_marks_nothing_bears_them() {
+    let mut s = agreed(BBR);
+    s.write("x");
+    recv!(s, 10, data(1, 1, "x").ecn(NOT_ECT));
+}
+
+/// Section 6.1.3: a mark is told in every acknowledgement until the peer says that it sends less.
+// Conforms: 3168-6.1.3-1, 3168-6.1.3-2
+#[test]
+fn marks_are_echoed_until_the_window_is_reduced() {
+    let mut s = agreed(NEWRENO);
+    let told = |n| ack(1, n).flag(Flags::ECE).ecn(NOT_ECT);
+    send!(s, 20, data(1, 1, "a").ecn(ECT));
+    recv!(s, 20, ack(1, 2));
+    send!(s, 21, data(2, 1, "b").ecn(CE));
+    recv!(s, 21, told(3));
+    send!(s, 22, data(3, 1, "c").ecn(ECT));
+    recv!(s, 22, told(4));
+    // It sends less, and another one was marked.
+    send!(s, 23, data(4, 1, "d").ecn(CE).flag(Flags::CWR));
+    recv!(s, 23, told(5));
+    send!(s, 24, data(5, 1, "e").ecn(ECT).flag(Flags::CWR));
+    recv!(s, 24, ack(1, 6));
+}
+
+/// Where nothing was agreed on, marks are not told.
+#[test]
+fn marks_need_an_agreement() {
+    let mut s = Script::tcp(config(), syn(), ack(1, 1).win(4096));
+    send!(s, 20, data(1, 1, "a").ecn(CE));
+    recv!(s, 20, ack(1, 2));
+    s.write("x");
+    recv!(s, 20, data(1, 2, "x").ecn(NOT_ECT));
+    let before = stats(&s).cwnd;
+    send!(s, 30, ack(2, 2).win(4096).flag(Flags::ECE));
+    assert!(stats(&s).cwnd >= before);
+}
+
+/// Section 6.1.2: one reduction for each round trip, which the peer is told of with new data; nothing is
+/// sent again.
+// Conforms: 3168-6.1.2-1, 3168-6.1.2-2, 3168-6.1.2-3
+#[test]
+fn a_mark_halves_the_window_once() {
+    let mut s = agreed(NEWRENO);
+    write(&mut s, 20);
+    s.advance(braid_wire::Instant::from_millis(15));
+    for n in 0..10 {
+        let (_, seg) = s.take().expect("a segment");
+        assert!(nth(n).ecn(ECT).matches(&seg), "{n}: {seg:?}");
+    }
+    let before = stats(&s).cwnd;
+    let marked = |n: usize| ack(1, edge(n)).win(4096).flag(Flags::ECE);
+    send!(s, 20, marked(2));
+    let reduced = |s: &Script| stats(s).traffic.mark_reductions;
+    assert_eq!(reduced(&s), 1);
+    for n in 3..9 {
+        s.skip(20.0 + n as f64 / 10.0);
+        send!(s, 20.0 + n as f64 / 10.0, marked(n));
+    }
+    assert_eq!(reduced(&s), 1, "once in a round trip");
+    assert_eq!(stats(&s).traffic.bytes_retransmitted, 0);
+    s.advance(braid_wire::Instant::from_millis(29));
+    assert!(
+        stats(&s).ssthresh < before * 2 / 3,
+        "{}",
+        stats(&s).ssthresh
+    );
+}
+
+/// The first new segment after a reduction alone says that there was one, and is a segment by itself.
+// Conforms: 3168-6.1.2-3
+#[test]
+fn the_first_new_segment_tells_of_a_reduction() {
+    let mut s = agreed(NEWRENO);
+    write(&mut s, 10);
+    s.skip(15);
+    send!(s, 20, ack(1, edge(5)).win(4096).flag(Flags::ECE));
+    write(&mut s, 10);
+    s.advance(braid_wire::Instant::from_millis(21));
+    let (_, first) = s.take().expect("a segment");
+    let tells = nth(0).seq(edge(10)).flag(Flags::CWR).ecn(ECT);
+    assert!(tells.matches(&first), "{first:?}");
+    s.skip(21);
+    send!(s, 21, ack(1, edge(10)).win(4096).flag(Flags::ECE));
+    s.advance(braid_wire::Instant::from_millis(45));
+    let mut more = 0;
+    while let Some((_, next)) = s.take() {
+        assert!(!next.flags.contains(Flags::CWR), "{next:?}");
+        more += 1;
+    }
+    assert!(more > 0);
+    // The peer had not heard of it.
+    assert_eq!(stats(&s).traffic.mark_reductions, 1);
+    send!(s, 46, ack(1, edge(11)).win(4096).flag(Flags::ECE));
+    assert_eq!(stats(&s).traffic.mark_reductions, 2);
+    assert_eq!(stats(&s).traffic.bytes_lost, 0);
+    assert!(stats(&s).cwnd >= MSS as u64);
+}

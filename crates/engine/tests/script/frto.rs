@@ -1,0 +1,145 @@
+//! Timeouts that were not needed, where no timestamps tell (F-RTO, RFC 5682).
+
+use crate::harness::Script;
+use crate::recovery::{MSS, edge, flight, opened_by, write};
+use crate::segment::{Seg, ack, syn};
+
+/// Ten segments in flight, all acknowledgements of which are late; returns when the timer expired and
+/// the window of before.
+fn timed_out(syn: Seg) -> (Script, i32, u64) {
+    let mut s = flight(opened_by(syn));
+    let before = stats(&s).cwnd;
+    while stats(&s).traffic.rtos == 0 {
+        let next = s.stack.next_timeout().expect("a timer");
+        s.skip(next);
+    }
+    let at = s.now.as_millis() as i32;
+    s.skip(at + 5);
+    (s, at + 5, before)
+}
+
+fn stats(s: &Script) -> braid_engine::stats::SubflowStats {
+    s.stack.subflows(s.id())[0]
+}
+
+/// The peer has everything below segment `n`.
+fn until(n: usize) -> Seg {
+    ack(1, edge(n)).win(4096)
+}
+
+/// What is sent within so many milliseconds.
+fn sent(s: &mut Script, until: i32) -> Vec<u64> {
+    use crate::harness::At;
+    s.advance(until.at());
+    core::iter::from_fn(|| s.take())
+        .map(|(_, seg)| seg.seq)
+        .collect()
+}
+
+/// Section 2.1: the answer to the first segment lets two new ones out; the next one acknowledges what
+/// was not sent again, so that was late and not lost.
+// Conforms: 5682-2.1-2, 5682-2.1-3
+#[test]
+fn what_was_only_late_is_not_sent_again() {
+    for syn in [syn(), syn().no_sack()] {
+        let (mut s, at, before) = timed_out(syn);
+        write(&mut s, 6);
+        assert_eq!(stats(&s).cwnd, MSS as u64);
+        send!(s, at + 1, until(1));
+        assert_eq!(sent(&mut s, at + 8), [edge(10), edge(11)]);
+        let again = stats(&s).traffic.bytes_retransmitted;
+        send!(s, at + 9, until(3));
+        let now = stats(&s);
+        assert_eq!(now.traffic.spurious_rtos, 1);
+        assert!(now.cwnd >= before, "{} of {before}", now.cwnd);
+        s.skip(at + 9);
+        send!(s, at + 9, until(10));
+        s.skip(at + 20);
+        send!(s, at + 20, until(16));
+        s.skip(at + 2000);
+        assert_eq!(stats(&s).traffic.bytes_retransmitted, again);
+    }
+}
+
+/// Section 3.1: with SACK what arrived late may lie behind a hole.
+// Conforms: 5682-3.1-1
+#[test]
+fn a_late_block_is_as_good_as_an_acknowledgement() {
+    let (mut s, at, before) = timed_out(syn());
+    write(&mut s, 6);
+    // A block alone tells nothing yet, and is waited out.
+    let late = [(edge(3), edge(5))];
+    send!(s, at, until(0).sack(&[(edge(3), edge(4))]));
+    quiet!(s, at + 1);
+    send!(s, at + 1, until(1).sack(&[(edge(3), edge(4))]));
+    // The round trip is known to be longer.
+    assert_eq!(sent(&mut s, at + 30), [edge(10), edge(11)]);
+    send!(s, at + 30, until(1).sack(&late));
+    assert_eq!(stats(&s).traffic.spurious_rtos, 1);
+    assert!(stats(&s).cwnd >= before);
+}
+
+/// The new segments arrive and the old do not: the loss was one.
+// Conforms: 5682-2.1-3, 5682-3.1-1
+#[test]
+fn what_was_lost_is_sent_again() {
+    let beyond = |s: Seg| s.sack(&[(edge(10), edge(11))]);
+    let plain = |s: Seg| s;
+    for (syn, told) in [
+        (syn(), beyond as fn(Seg) -> Seg),
+        (syn().no_sack(), plain as fn(Seg) -> Seg),
+    ] {
+        let (mut s, at, _) = timed_out(syn);
+        write(&mut s, 6);
+        send!(s, at + 1, until(1));
+        assert_eq!(sent(&mut s, at + 8), [edge(10), edge(11)]);
+        send!(s, at + 11, told(until(1)));
+        let next = sent(&mut s, at + 20);
+        assert_eq!(next.first(), Some(&edge(1)), "{next:?}");
+        assert_eq!(stats(&s).traffic.spurious_rtos, 0);
+    }
+}
+
+/// Nothing new is there to be sent: nothing is waited for.
+// Conforms: 5682-2.1-4
+#[test]
+fn without_new_data_the_rest_follows_at_once() {
+    let (mut s, at, _) = timed_out(syn());
+    send!(s, at + 1, until(1));
+    assert_eq!(sent(&mut s, at + 8), [edge(1), edge(2)]);
+    send!(s, at + 9, until(3));
+    assert_eq!(stats(&s).traffic.spurious_rtos, 0);
+}
+
+/// Whether only a part of the first segment was late cannot be told.
+// Conforms: 5682-2.1-2
+#[test]
+fn a_part_of_what_was_sent_again_tells_nothing() {
+    let (mut s, at, _) = timed_out(syn());
+    write(&mut s, 6);
+    send!(s, at + 1, ack(1, 700).win(4096));
+    send!(s, at + 2, until(1));
+    let next = sent(&mut s, at + 8);
+    assert_eq!(next.first(), Some(&edge(1)), "{next:?}");
+}
+
+/// A timeout while another one is recovered from was needed.
+// Conforms: 5682-2.1-1
+#[test]
+fn a_second_timeout_is_not_doubted() {
+    let (mut s, at, _) = timed_out(syn());
+    send!(s, at + 1, until(1));
+    s.skip(at + 8);
+    while stats(&s).traffic.rtos == 1 {
+        let next = s.stack.next_timeout().expect("a timer");
+        s.skip(next);
+    }
+    let at = s.now.as_millis() as i32;
+    write(&mut s, 6);
+    s.skip(at);
+    send!(s, at + 10, until(2));
+    let next = sent(&mut s, at + 18);
+    assert_eq!(next.first(), Some(&edge(2)), "{next:?}");
+    send!(s, at + 19, until(5));
+    assert_eq!(stats(&s).traffic.spurious_rtos, 0);
+}
