@@ -135,24 +135,8 @@ pub fn change(packet: &Packet, changes: &[Change], seen: &[Packet]) -> Packet {
                     add(&mut tcp.options, MptcpOption::FastClose { receiver_key });
                 }
             }
-            Change::Fail(near) => {
-                let ack = tcp.options.dss().and_then(|dss| dss.data_ack);
-                if let Some(WireDsn::Eight(dsn)) = ack.map(|ack| near.of_dsn(ack)) {
-                    add(&mut tcp.options, MptcpOption::Fail { dsn: Dsn64(dsn) });
-                }
-            }
-            Change::AddAddr(address_id, port, hmac) => {
-                let told = AddAddr {
-                    address_id: *address_id,
-                    addr: ip.src,
-                    port: *port,
-                    hmac: *hmac,
-                };
-                add(&mut tcp.options, MptcpOption::AddAddr(told));
-            }
-            Change::RemoveAddr(ids) => {
-                let removed = RemoveAddr::new(ids).map(MptcpOption::RemoveAddr);
-                removed.into_iter().for_each(|o| add(&mut tcp.options, o));
+            Change::Fail(_) | Change::AddAddr(..) | Change::RemoveAddr(_) => {
+                signal(change, ip.src, &mut tcp.options);
             }
             Change::Byte(..) => {}
         }
@@ -176,6 +160,30 @@ pub fn change(packet: &Packet, changes: &[Change], seen: &[Packet]) -> Packet {
     ip.emit(&mut bytes);
     bytes.extend([header, payload].concat());
     Packet { bytes, gso_size }
+}
+
+/// Adds an option that says nothing of data, on a packet from `src`.
+fn signal(change: &Change, src: IpAddr, options: &mut Options) {
+    let option = match change {
+        Change::Fail(near) => {
+            let ack = options.dss().and_then(|dss| dss.data_ack);
+            ack.map(|ack| MptcpOption::Fail {
+                dsn: match near.of_dsn(ack) {
+                    WireDsn::Four(dsn) => Dsn64(dsn.into()),
+                    WireDsn::Eight(dsn) => Dsn64(dsn),
+                },
+            })
+        }
+        Change::AddAddr(address_id, port, hmac) => Some(MptcpOption::AddAddr(AddAddr {
+            address_id: *address_id,
+            addr: src,
+            port: *port,
+            hmac: *hmac,
+        })),
+        Change::RemoveAddr(ids) => RemoveAddr::new(ids).map(MptcpOption::RemoveAddr),
+        _ => None,
+    };
+    option.into_iter().for_each(|option| add(options, option));
 }
 
 /// Adds an option if there is a place in the list.

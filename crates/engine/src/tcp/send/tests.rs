@@ -216,3 +216,79 @@ fn every_loss_is_told_with_its_flight() {
         assert_eq!(flight, (19_000, loss.bytes), "{name}");
     }
 }
+
+/// RFC 8985 section 6.2, step 2: who answers a repetition faster than the path is answers the original.
+// Conforms: 8985-6.2-2
+#[test]
+fn an_answer_that_is_too_fast_is_of_the_original() {
+    for (after, newer) in [(RTT / 2, false), (RTT, true)] {
+        let mut sender = flight();
+        let now = START + RTT;
+        sender.on_ack(now, 1, Some(10_001..20_001).as_slice(), None, &[]);
+        assert_eq!(sender.rack.sent_at, START);
+        sender.retransmit(now, 1000).expect("lost");
+        sender.on_ack(now + after, 1001, &[], None, &[]);
+        assert_eq!(sender.rack.sent_at > START, newer, "{after:?}");
+    }
+}
+
+/// RFC 6582 section 3.2, step 3.
+// Conforms: 6582-3.2-3
+#[test]
+fn only_the_first_partial_acknowledgement_restarts_the_timer() {
+    let ms = Duration::from_millis(1);
+    let mut sender = flight();
+    sender.count_dup_acks();
+    let now = START + RTT;
+    (0..3).for_each(|_| _ = sender.on_dup_ack(now));
+    sender.retransmit(now, 1000).expect("lost");
+    let mut timers = Vec::new();
+    for n in 1..4 {
+        let now = now + RTT / 2 + ms * n;
+        sender.on_ack(now, u64::from(n) * 1000 + 1, &[], None, &[]);
+        sender.retransmit(now, 1000);
+        timers.push(sender.rto_at);
+    }
+    assert!(timers[0] > Some(now + sender.rtt.rto()));
+    assert_eq!(timers[1..], [timers[0]; 2]);
+}
+
+/// RFC 7323 section 4.1: an echo that acknowledges nothing in order may be that of any segment before.
+// Conforms: 7323-4.1-1
+#[test]
+fn an_echo_counts_where_something_new_is_acknowledged() {
+    let echo = Echo {
+        value: 0,
+        age: RTT * 3,
+    };
+    for (ack, counts) in [(1, false), (1001, true)] {
+        let mut sender = flight();
+        let now = START + RTT;
+        sender.on_ack(now, 1, Some(10_001..20_001).as_slice(), None, &[]);
+        sender.retransmit(now, 1000).expect("lost");
+        let latest = sender.rtt.latest();
+        let repeated = Some(1..1001).filter(|_| !counts);
+        sender.on_ack(now + RTT * 3, ack, repeated.as_slice(), Some(echo), &[]);
+        assert_eq!(sender.rtt.latest() != latest, counts, "{ack}");
+    }
+}
+
+/// RFC 9293 section 3.8.6: what lies beyond a window that shrinks is sent again all the same, and nothing
+/// new is sent before there is room.
+// Conforms: 9293-3.8.6-2
+#[test]
+fn a_window_that_shrinks_is_borne() {
+    let mut sender = flight();
+    sender.offer(30_001, 30_000);
+    assert_eq!(sender.peer_room(), 10_000);
+    sender.offer(5_001, 5_000);
+    assert_eq!(sender.peer_room(), 0);
+    let now = START + Duration::from_secs(2);
+    assert_eq!(sender.on_timeout(now, None), Some(Expired::Probe));
+    sender.probe(now);
+    sender.on_timeout(now + Duration::from_secs(2), None);
+    assert!(sender.retransmit(now, 1000).is_some());
+    sender.on_ack(now + RTT, 20_001, &[], None, &[]);
+    sender.offer(25_001, 5_000);
+    assert_eq!(sender.peer_room(), 5_000);
+}
