@@ -4,7 +4,7 @@ use arrayvec::ArrayVec;
 use braid_wire::Instant;
 
 use super::connection::{Connection, Ctx, SendFin};
-use super::output::{MAX_VIEWS, Outgoing, max_payload_total};
+use super::output::{MAX_VIEWS, Outgoing, max_mapping, max_payload_total};
 use crate::strategy::{
     Copies, Decision, InFlight, Payload, SendView, StrategyEvent, SubflowView, Writer,
 };
@@ -59,7 +59,10 @@ impl Connection {
                 max_bytes,
             } => {
                 let i = self.chosen(ctx, subflow)?;
-                let most = self.chunk(ctx, i).min(u64::from(max_bytes.max(1)));
+                let most = match self.keys_may_lack() {
+                    true => self.first_flight(ctx, i),
+                    false => self.chunk(ctx, i).min(u64::from(max_bytes.max(1))),
+                };
                 match data {
                     Payload::New if may_send_new => self.send_new(ctx, i, most),
                     Payload::New => {
@@ -83,9 +86,14 @@ impl Connection {
         }
     }
 
-    /// Whether new data may go out at all. The opener's first mapping repeats the keys and stays
-    /// alone until a DATA_ACK shows that the peer has them: a plain DSS before that would make a
-    /// Linux listener fall back (RFC 8684 section 3.1).
+    /// Whether the peer may still lack our key: an opener that has seen no DATA_ACK.
+    pub(super) fn keys_may_lack(&self) -> bool {
+        self.mptcp().is_some_and(|m| !m.confirmed)
+    }
+
+    /// Whether new data may go out at all. The packets of the opener's first mapping repeat the keys,
+    /// and it stays alone until a DATA_ACK shows that the peer has them: a plain DSS that overtakes them
+    /// would make a Linux listener fall back (RFC 8684 section 3.1).
     // Conforms: 8684-3.1-15
     fn may_send_new(&mut self) -> bool {
         if self.snd.unsent() == 0 {
@@ -96,9 +104,7 @@ impl Connection {
             self.strategy.on_event(&StrategyEvent::WindowBlocked);
         }
         self.live.told_blocked = blocked;
-        let held = self
-            .mptcp()
-            .is_some_and(|m| !m.confirmed && self.snd.nxt > 0);
+        let held = self.keys_may_lack() && self.snd.nxt > 0;
         !blocked && !held
     }
 
@@ -211,6 +217,15 @@ impl Connection {
                 subflow.snd.cc.penalise();
             }
         }
+    }
+
+    /// Most bytes of the opener's first mapping. Nothing can follow it before its DATA_ACK, so all of an
+    /// initial window is in it and leaves at once; what a strategy would leave to other subflows has
+    /// none to go to.
+    fn first_flight(&self, ctx: &Ctx<'_>, i: usize) -> u64 {
+        let subflow = &self.subflows[i];
+        let most = max_mapping(subflow).min(subflow.snd.initial_flight());
+        subflow.room(ctx.now).min(most)
     }
 
     /// Most bytes of one send on subflow `i` now: window, pacing burst, device.

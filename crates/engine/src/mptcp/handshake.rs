@@ -18,6 +18,7 @@ use crate::path::Target;
 use crate::strategy::StrategyEvent;
 use crate::tcp::FourTuple;
 use crate::tcp::receive::Receiver;
+use crate::tcp::rtt::RttEstimator;
 use crate::{ApiError, Config, Event, FallbackCause, PathId, SubflowId};
 
 /// Longest delay before a handshake segment is repeated.
@@ -45,6 +46,16 @@ pub(crate) fn window_shift(config: &Config) -> u8 {
 /// timeout, 1 s before anything is known of its round trip (RFC 6298 section 2.1).
 pub(crate) fn repeat_at(now: Instant, tries: u32, rto: Duration) -> Instant {
     now + (rto * (1 << tries.saturating_sub(1).min(5))).min(MAX_SYN_RTO)
+}
+
+/// When the third ACK sent for the `tries`-th time is repeated. Nothing acknowledges it but the
+/// peer's answer, which is not delayed: the first loss shows after two round trips, as that of a tail
+/// (RFC 8985 section 7.2). Later ones are waited for as for those of a SYN.
+fn third_ack_again_at(now: Instant, tries: u32, rtt: &RttEstimator) -> Instant {
+    match tries {
+        ..=1 if !rtt.srtt().is_zero() => now + rtt.srtt() * 2,
+        _ => repeat_at(now, tries.saturating_sub(1), rtt.rto()),
+    }
 }
 
 /// What a peer's MP_CAPABLE on SYN or SYN/ACK makes possible.
@@ -198,6 +209,10 @@ impl Connection {
         }
         self.subflows[i].rcv.ack_now();
         self.establish(ctx, i);
+        if self.mptcp().is_some() {
+            self.subflows[i].handshake_tries = 0;
+            self.subflows[i].note_third_ack(ctx.now);
+        }
         self.life = Life::Open;
         self.take_initial_window(i, tcp.window);
         ctx.events.push_back(Event::Connected { conn: self.id });
@@ -530,6 +545,15 @@ impl Connection {
             token: mptcp.remote.token,
             nonce: local_nonce,
         }))
+    }
+}
+
+impl Subflow {
+    /// The third ACK leaves now, or with what is sent next.
+    pub(super) fn note_third_ack(&mut self, now: Instant) {
+        self.handshake_tries += 1;
+        let at = third_ack_again_at(now, self.handshake_tries, &self.snd.rtt);
+        self.handshake_at = Some(at);
     }
 }
 

@@ -136,8 +136,10 @@ impl Connection {
             let marks = &mut self.subflows[i].marks;
             marks.on_data(tcp.flags, outside.marked);
         }
-        if self.subflows[i].phase == Phase::JoinAcked {
-            self.establish(ctx, i);
+        match self.subflows[i].phase {
+            Phase::JoinAcked => self.establish(ctx, i),
+            // The peer has our third ACK.
+            _ => self.subflows[i].handshake_at = None,
         }
         if !self.on_ack(ctx, i, tcp, payload.is_empty()) {
             return;
@@ -414,7 +416,7 @@ impl Connection {
                     self.subflows[i].rcv.ack_now();
                 }
                 &MptcpOption::Prio { backup } => self.subflows[i].peer_backup = backup,
-                MptcpOption::AddAddr(add) => self.on_add_addr(ctx, add),
+                MptcpOption::AddAddr(add) => self.on_add_addr(ctx, i, add),
                 MptcpOption::RemoveAddr(remove) => self.on_remove_addr(ctx, remove),
                 &MptcpOption::FastClose { receiver_key }
                     if self.mptcp().is_some_and(|m| m.local.key == receiver_key) =>

@@ -89,11 +89,19 @@ impl Connection {
             Phase::Resetting => self.send_reset(ctx, i),
             Phase::SynSent | Phase::SynReceived | Phase::JoinAcked => self.poll_handshake(ctx, i),
             Phase::Established => {
+                if subflow.handshake_at.is_some_and(|at| at <= ctx.now) {
+                    return self.poll_handshake(ctx, i);
+                }
                 if subflow.rcv.due == AckDue::Now && subflow.rcv.has_gaps() {
                     return self.send_ack(ctx, i);
                 }
                 if self.is_ended() && self.repeats_data(i) {
                     return self.end_unrepeated(ctx, i);
+                }
+                if !self.is_ended()
+                    && let Some(rest) = self.poll_rest(ctx, i)
+                {
+                    return Some(rest);
                 }
                 let subflow = &mut self.subflows[i];
                 if subflow.probe_due {
@@ -136,23 +144,26 @@ impl Connection {
         self.send_reset(ctx, i)
     }
 
+    /// SYN, SYN/ACK or third ACK.
     // Conforms: 8684-3.2-12, 8684-3.9.3-1
     fn poll_handshake(&mut self, ctx: &mut Ctx<'_>, i: usize) -> Option<Outgoing> {
         let subflow = &mut self.subflows[i];
         if subflow.handshake_at.is_none_or(|at| at > ctx.now) {
             return None;
         }
+        if matches!(subflow.phase, Phase::JoinAcked | Phase::Established) {
+            subflow.note_third_ack(ctx.now);
+            if subflow.phase == Phase::JoinAcked {
+                self.note_join();
+            }
+            return self.send_ack(ctx, i);
+        }
         subflow.asks_plainly |= subflow.handshake_tries >= CAPABLE_SYNS;
         subflow.handshake_tries += 1;
         let rto = subflow.snd.rtt.rto();
         subflow.handshake_at = Some(repeat_at(ctx.now, subflow.handshake_tries, rto));
-        match subflow.phase {
-            Phase::JoinAcked => {
-                self.note_join();
-                self.send_ack(ctx, i)
-            }
-            phase => Some(self.send_syn(ctx, i, phase)),
-        }
+        let phase = subflow.phase;
+        Some(self.send_syn(ctx, i, phase))
     }
 
     fn send_syn(&mut self, ctx: &mut Ctx<'_>, i: usize, phase: Phase) -> Outgoing {
@@ -386,7 +397,7 @@ impl Connection {
         range: Range<u64>,
         kind: SegmentKind,
     ) -> Outgoing {
-        let with_keys = self.mptcp().is_some_and(|m| !m.confirmed);
+        let with_keys = self.keys_may_lack();
         let last = range.end == self.snd.buf.end() && self.snd.fin == SendFin::Queued;
         let fin = last && self.mptcp().is_some() && !with_keys;
         if fin {
@@ -410,7 +421,27 @@ impl Connection {
             let flight = &mut self.snd.flight;
             flight.on_sent(ctx.now, range, subflow.id, subflow.slot);
         }
-        self.send_record(ctx, i, &sent, kind)
+        match with_keys {
+            true => self.send_in_parts(ctx, i, sent),
+            false => self.send_record(ctx, i, &sent, kind),
+        }
+    }
+
+    /// Sends as much of a new record as the device takes at once; [`Self::poll_rest`] has the rest.
+    fn send_in_parts(&mut self, ctx: &mut Ctx<'_>, i: usize, sent: Sent) -> Outgoing {
+        let subflow = &mut self.subflows[i];
+        let end = sent.end.min(sent.start + max_payload_total(subflow, ctx));
+        subflow.rest = (end < sent.end).then_some(end);
+        self.send_record(ctx, i, &Sent { end, ..sent }, SegmentKind::New)
+    }
+
+    /// The rest of a record, unless the peer says that it has it.
+    fn poll_rest(&mut self, ctx: &mut Ctx<'_>, i: usize) -> Option<Outgoing> {
+        let start = self.subflows[i].rest.take()?;
+        let board = &self.subflows[i].snd.board;
+        let whole = board.iter().find(|sent| start < sent.end).copied();
+        let rest = whole.filter(|sent| sent.start <= start)?;
+        Some(self.send_in_parts(ctx, i, Sent { start, ..rest }))
     }
 
     /// Sends a record of the scoreboard, new or again, under its original mapping.
@@ -564,12 +595,16 @@ pub(super) fn max_payload_total(subflow: &Subflow, ctx: &Ctx<'_>) -> u64 {
         return mss;
     }
     let headers = 40 + 20 + tcp::MAX_OPTIONS_LEN as u64;
-    let most = match subflow.rcv.checks() {
-        true => MAX_CHECKED_MAPPING,
-        false => MAX_MAPPING,
-    };
     let room = (ctx.config.max_transmit as u64)
         .saturating_sub(headers)
-        .min(most);
+        .min(max_mapping(subflow));
     (room - room % mss).max(mss)
+}
+
+/// Most payload bytes of one mapping.
+pub(super) fn max_mapping(subflow: &Subflow) -> u64 {
+    match subflow.rcv.checks() {
+        true => MAX_CHECKED_MAPPING,
+        false => MAX_MAPPING,
+    }
 }

@@ -20,7 +20,7 @@ pub(super) const MAX_PAUSE: Duration = Duration::from_secs(8);
 /// Something to be told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Signal {
-    /// ADD_ADDR, until it is echoed. The port is 0 where it is that of the connection.
+    /// ADD_ADDR, until it is echoed.
     Announce { id: u8, addr: SocketAddr },
     /// The echo of the peer's ADD_ADDR.
     Echo(AddAddr),

@@ -130,6 +130,8 @@ pub(crate) struct Subflow {
     /// Where the peer expects the RST; `None` before it said so.
     pub reset_at: Option<u64>,
     pub close_reason: SubflowCloseReason,
+    /// The record sent last has left up to here only: the device takes no more at once.
+    pub rest: Option<u64>,
     /// A tail loss probe is to be sent.
     pub probe_due: bool,
     /// A window or liveness probe is to be sent.
@@ -192,6 +194,7 @@ impl Subflow {
             reset: None,
             reset_at: None,
             close_reason: SubflowCloseReason::Finished,
+            rest: None,
             probe_due: false,
             keepalive_due: false,
             fin_wanted: false,
@@ -406,6 +409,7 @@ impl Subflow {
         self.rcv.due == AckDue::Now
             || self.handshake_at.is_some_and(|at| at <= now)
             || self.phase == Phase::Resetting
+            || self.rest.is_some()
             || self.probe_due
             || self.keepalive_due
             || (self.fin_wanted && !self.fin_sent)

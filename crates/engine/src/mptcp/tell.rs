@@ -61,17 +61,9 @@ impl Connection {
     /// Tells the peer of one of them, where we are the side that is joined.
     fn announce(&mut self, ctx: &Ctx<'_>, id: u8, addr: Option<SocketAddr>) {
         let wanted = self.listener.is_some() && self.may_signal();
-        let Some(mut addr) = addr.filter(|_| wanted) else {
-            return;
-        };
-        if self
-            .paths
-            .home()
-            .is_some_and(|home| home.port() == addr.port())
-        {
-            addr.set_port(0);
+        if let Some(addr) = addr.filter(|_| wanted) {
+            self.signals.add(ctx.now, Signal::Announce { id, addr });
         }
-        self.signals.add(ctx.now, Signal::Announce { id, addr });
     }
 
     /// The path is in use again: what was said of its end does not hold any more.
@@ -125,8 +117,8 @@ impl Connection {
 
     /// ADD_ADDR, or the echo of ours. One that does not prove that the peer sent it is ignored (RFC
     /// 8684 section 3.4.1).
-    // Conforms: 8684-3.4.1-3
-    pub(super) fn on_add_addr(&mut self, ctx: &Ctx<'_>, add: &AddAddr) {
+    // Conforms: 8684-3.4.1-3, 8684-3.4.1-5
+    pub(super) fn on_add_addr(&mut self, ctx: &Ctx<'_>, i: usize, add: &AddAddr) {
         let Some(mptcp) = self.mptcp() else {
             return;
         };
@@ -145,7 +137,7 @@ impl Connection {
         }
         // The peer needs our key for it, which came with the third ACK.
         self.confirm(ctx.now);
-        let port = add.port.unwrap_or(self.paths.remote().port());
+        let port = add.port.unwrap_or(self.subflows[i].tuple.remote.port());
         let addr = SocketAddr::new(add.addr, port);
         self.paths.on_announced(ctx.now, add.address_id, addr);
         self.signals.add(ctx.now, Signal::Echo(add.echo()));
@@ -230,10 +222,12 @@ impl Connection {
         Some(match signal {
             Signal::Announce { id, addr } => {
                 let mptcp = self.mptcp()?;
+                // Without one it is that of the subflow which carries this.
+                let usual = self.subflows[i].tuple.local.port();
                 let mut add = AddAddr {
                     address_id: id,
                     addr: addr.ip(),
-                    port: (addr.port() != 0).then_some(addr.port()),
+                    port: Some(addr.port()).filter(|port| *port != usual),
                     hmac: None,
                 };
                 let keys = (mptcp.local.key, mptcp.remote.key);

@@ -11,7 +11,8 @@ use crate::event::{CloseReason, SubflowCloseReason};
 use crate::tcp::receive::AckDue;
 use crate::tcp::send::Expired;
 
-/// SYN/ACKs sent before a half-open subflow is dropped, and SYNs of a join before it is given up.
+/// SYN/ACKs sent before a half-open subflow is dropped, SYNs of a join before it is given up, and
+/// third ACKs of an opener: a peer that has one need not answer.
 const MAX_TRIES: u32 = 5;
 /// A path that timed out is probed at least this often while other paths carry the data, or as often
 /// as its timeout without backoff where that is longer.
@@ -166,7 +167,7 @@ impl Connection {
         }
     }
 
-    /// A SYN, SYN/ACK or join's third ACK was not answered. Its repetition leaves by itself.
+    /// A SYN, SYN/ACK or third ACK was not answered. Its repetition leaves by itself.
     fn on_handshake_timer(&mut self, ctx: &mut Ctx<'_>, i: usize) {
         let subflow = &mut self.subflows[i];
         if subflow.second_at.take_if(|at| *at <= ctx.now).is_some() {
@@ -176,6 +177,12 @@ impl Connection {
         let unanswered =
             subflow.handshake_tries > 0 && subflow.handshake_at.is_some_and(|at| at <= ctx.now);
         if !unanswered {
+            return;
+        }
+        if subflow.is_established() {
+            // The opener's third ACK. Data has the keys as well, and is repeated by itself.
+            let repeats = subflow.handshake_tries < MAX_TRIES && subflow.snd.board.is_empty();
+            subflow.handshake_at.take_if(|_| !repeats);
             return;
         }
         let opens_connection = subflow.opens == Opens::Connection;

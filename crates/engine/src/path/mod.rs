@@ -382,7 +382,9 @@ impl PathManager {
 
     /// The peer announces an address of its own (RFC 8684 section 3.4.1).
     pub fn on_announced(&mut self, now: Instant, id: u8, addr: SocketAddr) {
-        self.remotes.learn(now, id, addr);
+        if let Some(before) = self.remotes.learn(now, id, addr) {
+            self.attempts.forget_remote(before);
+        }
     }
 
     /// The peer withdraws its address number `id` (RFC 8684 section 3.4.2): which it is, where that

@@ -101,23 +101,29 @@ impl Remotes {
     }
 
     /// The peer announces `addr` as its address number `id`. An id that stands for another address
-    /// keeps it until that is withdrawn; the initial address may be joined from now on. What cannot
-    /// be joined is forgotten.
-    // Conforms: 8684-3.2-4, 8684-3.4.1-2, 8684-3.4.1-9
-    pub fn learn(&mut self, now: Instant, id: u8, addr: SocketAddr) {
+    /// keeps it until that is withdrawn, but its port may change; the initial address may be joined from
+    /// now on. What cannot be joined is forgotten. Returns the address that it was until now.
+    // Conforms: 8684-3.2-4, 8684-3.4.1-2, 8684-3.4.1-9, 8684-3.4.1-13
+    pub fn learn(&mut self, now: Instant, id: u8, addr: SocketAddr) -> Option<SocketAddr> {
         if addr == self.initial {
             self.denied = false;
-            return;
+            return None;
         }
-        let taken = self.announced.iter().any(|a| a.id == id) || self.has(addr);
-        let full = self.announced.len() >= MAX_ANNOUNCED;
-        if taken || full || !can_be_joined(addr, self.initial) {
-            return;
+        if self.has(addr) || !can_be_joined(addr, self.initial) {
+            return None;
+        }
+        let same = |a: &Announced| a.id == id && a.addr.ip() == addr.ip();
+        let before = self.announced.iter().position(same);
+        let before = before.map(|at| self.announced.remove(at).addr);
+        let taken = self.announced.iter().any(|a| a.id == id);
+        if taken || self.announced.len() >= MAX_ANNOUNCED {
+            return before;
         }
         let paced = self.paced.max(now);
         let from = (paced - AT_ONCE).max(now);
         self.announced.push(Announced { id, addr, from });
         self.paced = (paced + PAUSE).min(now + AT_ONCE * 2);
+        before
     }
 
     /// The peer's address number `id` is gone; which it was, where that is known.
@@ -160,6 +166,17 @@ mod tests {
         // Id 0 is the initial address (RFC 8684 section 3.2).
         assert_eq!(remotes.forget(0), Some(addr(1)));
         assert!(remotes.joinable().eq([addr(3)]));
+    }
+
+    // Conforms: 8684-3.4.1-13
+    #[test]
+    fn the_port_of_an_address_may_change() {
+        let mut remotes = Remotes::new(addr(1), None);
+        let moved = SocketAddr::from(([192, 0, 2, 2], 81));
+        for addr in [addr(2), moved] {
+            remotes.learn(Instant::ZERO, 2, addr);
+            assert!(remotes.announced().eq([addr]));
+        }
     }
 
     // Conforms: 8684-3.4.1-9

@@ -182,8 +182,15 @@ impl Stack {
             .cookies
             .get_or_insert_with(|| Cookies::new(&mut shared.rng));
         cookies.last = now;
-        let offer = Offer::of(syn, &at.tuple);
-        let cookie = cookies.cookie(&at.tuple, syn.seq, offer, period(now));
+        let mut offer = Offer::of(syn, &at.tuple);
+        let mut cookie = cookies.cookie(&at.tuple, syn.seq, offer, period(now));
+        // There is no other key that could be verified (RFC 8684 section 3.1).
+        // Conforms: 8684-3.1-21
+        let token = || Keys::from_key(cookie.key).token;
+        if offer.mptcp && shared.demux.tokens.contains_key(&token()) {
+            offer.mptcp = false;
+            cookie = cookies.cookie(&at.tuple, syn.seq, offer, period(now));
+        }
         let mtu = shared.paths[usize::from(at.path.0)].config.mtu;
         let mut options = Options {
             mss: Some(announced_mss(mtu.into(), &at.tuple)),
@@ -288,7 +295,10 @@ impl Stack {
 
 #[cfg(test)]
 mod tests {
+    use braid_wire::mptcp::CapableFlags;
+
     use super::*;
+    use crate::{Config, ConnId, PathConfig};
 
     fn tuple(port: u16) -> FourTuple {
         FourTuple {
@@ -302,6 +312,32 @@ mod tests {
         for bits in 0..=u8::MAX {
             assert_eq!(Offer::from_bits(bits).bits(), bits);
         }
+    }
+
+    // Conforms: 8684-3.1-21
+    #[test]
+    fn no_key_is_offered_whose_token_is_in_use() {
+        let strategy = Box::new(|| unreachable!("nothing is opened"));
+        let mut stack = Stack::new(Config::default(), Rng::for_component(1, 1), strategy);
+        stack.add_path(PathConfig::v4([10, 0, 0, 1].into()));
+        stack.listen(([10, 0, 0, 1], 443).into()).unwrap();
+        let mut syn = tcp::Repr::new(5000, 443, Flags::SYN);
+        let (version, flags) = (VERSION, CapableFlags::DEFAULT_OFFER);
+        let offer = MptcpOption::Capable(Capable::Syn { version, flags });
+        syn.options.mptcp.push(offer);
+        let mut answer = |used: Option<u64>| {
+            let tokens = &mut stack.shared.demux.tokens;
+            let (slot, generation) = (0, 0);
+            let used = used.map(|key| Keys::from_key(key).token);
+            tokens.extend(used.map(|token| (token, ConnId { slot, generation })));
+            let at = stack.arrival(tuple(5000)).unwrap();
+            stack.answer_stateless(Instant::from_millis(1_000), at, &syn);
+            capable(&stack.strays.pop_back().unwrap().repr)
+        };
+        let Some(Capable::SynAck { sender_key, .. }) = answer(None) else {
+            panic!("no key");
+        };
+        assert_eq!(answer(Some(sender_key)), None);
     }
 
     #[test]

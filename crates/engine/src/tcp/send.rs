@@ -426,7 +426,8 @@ impl Sender {
         self.update_pacing();
     }
 
-    fn initial_flight(&self) -> u64 {
+    /// An initial window, in bytes.
+    pub fn initial_flight(&self) -> u64 {
         u64::from(self.initial_window) * u64::from(self.mss)
     }
 

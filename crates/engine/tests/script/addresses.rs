@@ -11,7 +11,7 @@ use sha2::Sha256;
 
 use crate::capable::fell_back;
 use crate::harness::{PEER_KEY, PORT, Script, config, join_hmac, token_idsn};
-use crate::join::joined;
+use crate::join::{join_syn_ack, joined, third_ack};
 use crate::segment::{Mp, Seg, ack, dack, data, hex, rst_ack, syn, syn_ack};
 
 const V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 7);
@@ -437,6 +437,31 @@ fn a_path_tries_the_address_that_failed_least() {
 }
 
 // --- addresses that go
+
+/// An address without a port has that of the subflow on which it is announced.
+// Conforms: 8684-3.4.1-5
+#[test]
+fn an_announcement_on_a_subflow_of_another_port() {
+    let join = |s: &mut Script| {
+        let sent = core::iter::from_fn(|| s.take().map(|(_, seg)| seg));
+        let join = sent.filter(|seg| seg.flags == Flags::SYN).last();
+        let join = join.expect("no join");
+        let (_, nonce) = Script::join_syn(&join.mptcp[0]);
+        (s.flows[join.flow].peer, nonce)
+    };
+    let mut s = Script::opened(config(), 1);
+    let [second, third] = [8, 7].map(|host| Ipv4Addr::new(10, 0, host, 1));
+    let option = announced(&s, add(5, second, Some(99)));
+    send!(s, 30, ack(1, 1).opt(option));
+    let (to, nonce) = join(&mut s);
+    assert_eq!(to, SocketAddr::from((second, 99)));
+    send!(s, 40, join_syn_ack(&s, nonce, false));
+    recv!(s => 40, third_ack(s, nonce));
+    send!(s, 50, ack(1, 1).on(1).win(512).dss(dack(0)));
+    let option = announced(&s, add(6, third, None));
+    send!(s, 60, ack(1, 1).on(1).opt(option));
+    assert_eq!(join(&mut s).0, SocketAddr::from((third, 99)));
+}
 
 /// The peer opens a second subflow to `to`, on flow 1.
 fn join_at(s: &mut Script, to: SocketAddr, at: i32) {

@@ -1,12 +1,14 @@
 //! MP_CAPABLE (RFC 8684 section 3.1) and falling back to TCP (section 3.7).
 
 use core::net::IpAddr;
+use core::ops::Range;
 
-use braid_engine::{CloseReason, Event, FallbackCause, PathId, Protocol};
+use braid_engine::{CloseReason, Config, Event, FallbackCause, PathId, Protocol};
 use braid_wire::tcp::Flags;
 
+use crate::dss::bytes;
 use crate::harness::{PEER_KEY, PORT, Script, config, mapped, token_idsn};
-use crate::segment::{Rel, ack, dack, data, fin, hex, rst_ack, syn, syn_ack};
+use crate::segment::{Rel, Seg, ack, dack, data, fin, hex, rst_ack, syn, syn_ack};
 
 pub fn fell_back(s: &Script) -> Option<FallbackCause> {
     s.events.iter().find_map(|e| match e {
@@ -35,7 +37,7 @@ fn client_opens() {
     });
     assert!(s.saw(|e| matches!(e, Event::Connected { .. })));
     assert_eq!(s.stack.is_mptcp(s.id()), Some(true));
-    quiet!(s, 1000);
+    quiet!(s, 29);
 }
 
 // Conforms: 8684-3.1-4, 8684-3.1-7
@@ -80,6 +82,93 @@ fn first_data_repeats_the_keys_until_data_ack() {
     recv!(s => 720, s.stack_keys_data(data(1, 1, "hello"), 5));
     send!(s, 730, ack(1, 6).dss(dack(5)));
     recv!(s, 730, data(6, 1, " world").dss(dack(0).map(5, 6, 6)));
+}
+
+/// These bytes of a stream.
+fn sent(range: Range<u64>) -> Vec<u8> {
+    bytes(range.start as usize, range.end as usize)
+}
+
+/// An opener with so much to send, at its SYN/ACK.
+fn opening_with_data(config: Config, len: u64) -> Script {
+    let mut s = Script::client(config, 1, Protocol::Mptcp);
+    s.write(sent(0..len));
+    recv!(s, 0, syn().ws(None).raw(&hex("1e 04 01 01")));
+    send!(s, 10, s.peer_capable(syn_ack()).win(65_535));
+    s
+}
+
+/// Payload of a segment with the keys, and with a mapping.
+const WITH_KEYS: u64 = 1436;
+const MAPPED: u64 = 1440;
+/// The first flight: an initial window.
+const FLIGHT: u64 = 10 * WITH_KEYS;
+
+/// Segment `n` of the first flight.
+fn nth_with_keys(s: &Script, n: u64) -> Seg {
+    let at = n * WITH_KEYS;
+    let segment = data(1 + at, 1, sent(at..at + WITH_KEYS));
+    s.stack_keys_data(segment, FLIGHT as u16)
+}
+
+/// An opener's whole initial window leaves at once, in one mapping, whose keys and length each segment
+/// repeats, as a device that segments repeats them. All else waits for the first DATA_ACK.
+// Conforms: 8684-3.1-15
+#[test]
+fn the_first_flight_is_an_initial_window() {
+    let mut s = opening_with_data(config(), 20_000);
+    for n in 0..10 {
+        recv!(s => 10, nth_with_keys(s, n));
+    }
+    send!(s, 20, ack(1, 1 + WITH_KEYS).win(512).dss(dack(WITH_KEYS)));
+    let next = sent(FLIGHT..FLIGHT + MAPPED);
+    let map = dack(0).map(FLIGHT, FLIGHT as u32 + 1, MAPPED as u16);
+    recv!(s, 20, data(FLIGHT + 1, 1, next).dss(map));
+}
+
+/// The device cuts it where it can.
+#[test]
+fn the_first_flight_is_one_packet() {
+    let whole = Config {
+        max_transmit: 65_521,
+        ..config()
+    };
+    let mut s = opening_with_data(whole, 20_000);
+    let flight = data(1, 1, sent(0..FLIGHT));
+    recv!(s => 10, s.stack_keys_data(flight, FLIGHT as u16));
+    quiet!(s, 20);
+}
+
+/// A hole at its start is filled under the same mapping: Linux takes no other for bytes that it covers.
+#[test]
+fn a_hole_in_the_first_flight() {
+    let mut s = opening_with_data(config(), FLIGHT);
+    for n in 0..10 {
+        recv!(s => 10, nth_with_keys(s, n));
+    }
+    let rest = [(1 + WITH_KEYS, 1 + FLIGHT)];
+    send!(s, 20, ack(1, 1).win(512).dss(dack(0)).sack(&rest));
+    let first = data(1, 1, sent(0..WITH_KEYS));
+    recv!(s, 22.5, first.dss(dack(0).map(0, 1, FLIGHT as u16)));
+}
+
+/// A listener takes such a flight in any order: each segment proves the handshake and maps all.
+// Conforms: 8684-3.1-16
+#[test]
+fn a_first_flight_out_of_order() {
+    let mut s = Script::server(config());
+    s.peer(1);
+    send!(s, 0, syn().raw(&hex("1e 04 01 01")));
+    recv!(s => 0, s.capable(syn_ack()));
+    let third = |s: &Script, at: u64| s.peer_keys(data(1 + at, 1, sent(at..at + 1000)), Some(3000));
+    send!(s, 10, third(&s, 2000));
+    recv!(s, 10, ack(1, 1).dss(dack(0)).sack(&[(2001, 3001)]));
+    send!(s, 11, third(&s, 1000));
+    recv!(s, 11, ack(1, 1).dss(dack(0)).sack(&[(1001, 3001)]));
+    send!(s, 12, third(&s, 0));
+    recv!(s, 12, ack(1, 3001).dss(dack(3000)));
+    assert_eq!(s.read(), sent(0..3000));
+    assert_eq!(fell_back(&s), None);
 }
 
 /// Before it is confirmed, the connection hangs on its only subflow: that is not closed.
@@ -151,14 +240,44 @@ fn third_ack_after_data() {
     assert_eq!(fell_back(&s), None);
 }
 
+/// The third ACK alone may be lost, and nothing acknowledges it: it comes again after two round trips,
+/// then ever more seldom, and a few times only, for the peer may have nothing to say.
 #[test]
-fn lost_third_ack_alone_is_repeated_with_the_syn_ack() {
+fn an_unanswered_third_ack_is_repeated() {
+    let mut s = Script::client(config(), 1, Protocol::Mptcp);
+    recv!(s, 0, syn().ws(None).raw(&hex("1e 04 01 01")));
+    send!(s, 10, s.peer_capable(syn_ack()).win(65_535));
+    for at in [10, 30, 240, 660] {
+        recv!(s => at, s.stack_keys(ack(1, 1)));
+    }
+    // The SYN/ACK again asks for it at once.
+    send!(s, 1010, s.peer_capable(syn_ack()).win(65_535));
+    recv!(s => 1010, s.stack_keys(ack(1, 1)));
+    recv!(s => 1500, s.stack_keys(ack(1, 1)));
+    quiet!(s, 9000);
+}
+
+#[test]
+fn a_third_ack_is_not_repeated_once_the_peer_is_heard() {
     let mut s = Script::client(config(), 1, Protocol::Mptcp);
     recv!(s, 0, syn().ws(None).raw(&hex("1e 04 01 01")));
     send!(s, 10, s.peer_capable(syn_ack()).win(65_535));
     recv!(s => 10, s.stack_keys(ack(1, 1)));
-    send!(s, 1010, s.peer_capable(syn_ack()).win(65_535));
-    recv!(s => 1010, s.stack_keys(ack(1, 1)));
+    send!(s, 29, ack(1, 1).win(512).dss(dack(0)));
+    quiet!(s, 9000);
+}
+
+/// What is written meanwhile has the keys: nothing else is repeated.
+#[test]
+fn data_takes_the_place_of_the_third_ack() {
+    let mut s = Script::client(config(), 1, Protocol::Mptcp);
+    recv!(s, 0, syn().ws(None).raw(&hex("1e 04 01 01")));
+    send!(s, 10, s.peer_capable(syn_ack()).win(65_535));
+    recv!(s => 10, s.stack_keys(ack(1, 1)));
+    quiet!(s, 25);
+    s.write("hello");
+    recv!(s => 25, s.stack_keys_data(data(1, 1, "hello"), 5));
+    recv!(s => 105, s.stack_keys_data(data(1, 1, "hello"), 5));
 }
 
 /// The SYN/ACK is repeated with backoff (RFC 6298 section 5.5) and given up.

@@ -3,7 +3,7 @@
 use crate::harness::{Script, config, mapped};
 use crate::segment::{Mp, ack, dack, data, hex};
 
-fn bytes(from: usize, to: usize) -> Vec<u8> {
+pub fn bytes(from: usize, to: usize) -> Vec<u8> {
     (from..to).map(|n| n as u8).collect()
 }
 

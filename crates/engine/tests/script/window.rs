@@ -450,7 +450,7 @@ fn timestamps_and_the_keys_share_the_header() {
     );
     send!(s, 10, s.peer_capable(syn_ack()).win(65_535).ts(0, 0));
     // 1500 - 40 - 12 - 24.
-    recv!(s => 10, s.stack_keys_data(data(1, 1, [5; 1424]), 1424).ts(10, 0));
+    recv!(s => 10, s.stack_keys_data(data(1, 1, [5; 1424]), 3000).ts(10, 0));
 }
 
 /// Delayed acknowledgements as configured: here as in NS-2, every second segment from the start

@@ -3,15 +3,15 @@
 use core::time::Duration;
 use std::sync::{Arc, Mutex};
 
-use braid_engine::{CloseReason, Config, Protocol};
-use braid_links::{Cause, Change, Loss, QueueLimit, Schedule, Settings};
+use braid_engine::{CloseReason, Config, FallbackCause, Protocol};
+use braid_links::{Cause, Change, Loss, QueueLimit, Reorder, Schedule, Settings};
 use braid_sim::tap::What;
 use braid_sim::transfer::{Direction, PathSettings, TransferConfig};
 use braid_sim::world::START;
 use braid_sim::{Host, LinkId, Packet, Tap, Transfer};
 use braid_wire::Instant;
 
-use crate::support::{Exchange, at, deep, path, secs, two_deep};
+use crate::support::{Exchange, at, deep, link, ms, path, secs, two_deep};
 
 fn start(seed: u64, paths: &[PathSettings], size: u64, direction: Direction) -> Transfer {
     Transfer::start(seed, &TransferConfig::new(paths, size, direction)).unwrap()
@@ -228,6 +228,53 @@ fn both_directions_at_once_and_all_sizes() {
             };
             let mut transfer = exchange.start(seed, &[deep(50, 5, 0.0), deep(50, 8, 0.0)]);
             exchange.finish(&mut transfer, secs(30));
+        }
+    }
+}
+
+/// Handshake, and then all of an initial window at once: 14 kB are there after one round trip and a
+/// half.
+#[test]
+fn an_upload_of_an_initial_window_takes_one_flight() {
+    for max_transmit in [1500, 65_521] {
+        let engine = Config {
+            max_transmit,
+            ..Config::default()
+        };
+        let exchange = Exchange {
+            engine,
+            ..Exchange::new(14_000, 0)
+        };
+        let mut transfer = exchange.start(1, &[path(20, 25, 0.0)]);
+        transfer.run(ms(85));
+        assert_eq!(at(&transfer, transfer.server).received, 14_000);
+    }
+}
+
+/// Whatever of the third ACK and the first flight is lost or overtaken, MPTCP stays: each packet of
+/// it has the keys. Only what a loss costs is to be waited for, not the peer's second SYN/ACK.
+#[test]
+fn a_first_flight_that_is_lost_in_part() {
+    let detour = Reorder {
+        share: 0.2,
+        detour: Duration::from_millis(15),
+    };
+    for seed in 0..200 {
+        let up = Settings {
+            reorder: detour,
+            ..link(20, 10, 0.1)
+        };
+        let paths = [PathSettings {
+            up,
+            down: link(20, 10, 0.0),
+        }];
+        let exchange = Exchange::new(12_000, 100);
+        let mut transfer = exchange.start(seed, &paths);
+        exchange.finish(&mut transfer, secs(60));
+        let [client, server] = transfer.ends().map(|end| at(&transfer, end).fell_back);
+        // Two SYNs in a row were lost.
+        if client != Some(FallbackCause::SynsDropped) {
+            assert_eq!((client, server), (None, None), "seed {seed}");
         }
     }
 }
