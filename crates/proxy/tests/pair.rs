@@ -297,8 +297,9 @@ fn first_bytes_wait_for_memory() {
     w.content(stalls, Content::Sends(Vec::new(), false));
     w.content(CONTENT, Content::Echoes);
     let user = w.open(CONTENT, &[], false);
-    let greedy: Vec<_> = (0..6).map(|_| w.open(stalls, &[], false)).collect();
-    w.run_until(|w| w.core.counters().connected == 7);
+    // More than there are shares for.
+    let greedy: Vec<_> = (0..10).map(|_| w.open(stalls, &[], false)).collect();
+    w.run_until(|w| w.core.counters().connected == 11);
     for content in w.server_local().streams.values_mut() {
         content.stalled = true;
     }
