@@ -57,6 +57,18 @@ pub struct Config {
     /// keeping anything of them, so that a flood of SYNs keeps nobody out (RFC 4987 section 3.6): a
     /// lost SYN/ACK is not repeated then, and segment sizes are rounded down to one of four.
     pub max_half_open: usize,
+    /// TCP Fast Open (RFC 7413), both ways: a SYN carries what is written when a connection is opened,
+    /// as soon as the server has given a cookie for that, and servers give cookies and take such payload
+    /// before the handshake is through. Off by default, since an application must bear it that payload
+    /// comes twice (section 6.1): a network may double a SYN whose connection is over, and with several
+    /// paths an answer that is late has the same payload follow a handshake on the next one. What a SYN
+    /// carries has no second SYN beside it, so a path that became dark costs a timeout.
+    // Conforms: 7413-4.2-2
+    pub fast_open: bool,
+    /// Most accepted connections that have payload of a SYN and whose handshake is not complete; they
+    /// count among `max_half_open` too. Beyond that handshakes are ordinary ones (RFC 7413 section
+    /// 5.1).
+    pub max_fast_open: usize,
     /// Peers are asked to open no further subflows to the address and port they came to, as where a
     /// load balancer stands there (C flag, RFC 8684 section 3.1); those that do are refused. They join
     /// at what [`Stack::announce`](crate::Stack::announce) tells them.
@@ -99,6 +111,8 @@ impl Default for Config {
             connect_timeout: Duration::from_secs(15),
             max_connections: 65_536,
             max_half_open: 256,
+            fast_open: false,
+            max_fast_open: 64,
             deny_join_initial: false,
             max_subflows: 8,
             max_records: 1024,

@@ -3,7 +3,7 @@
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 
-use braid_wire::Dsn64;
+use braid_wire::{Dsn64, Instant};
 
 use crate::strategy::FlowSize;
 use crate::{FallbackCause, PathId, SubflowId, Urgency};
@@ -26,6 +26,10 @@ pub struct StackStats {
     pub syns_dropped: u64,
     /// SYNs answered without keeping anything of them ([`crate::Config::max_half_open`]).
     pub syn_cookies: u64,
+    /// Connections opened whose SYN brought payload that the server took ([`crate::Config::fast_open`]).
+    pub fast_opened: u64,
+    /// Connections accepted whose SYN brought payload that was taken.
+    pub fast_accepted: u64,
     /// MP_JOINs refused: unknown token, or the bound on subflows.
     pub joins_refused: u64,
     /// SYNs with MP_JOIN sent, repeated ones included.
@@ -130,6 +134,10 @@ pub struct SubflowStats {
     pub min_rtt: Duration,
     /// Retransmission timeout, backoff included.
     pub rto: Duration,
+    /// Timeouts in a row without an acknowledgement of anything new: the timeout is doubled as often.
+    pub backoff: u32,
+    /// Bytes/s at which packets leave; 0 where they are not paced yet.
+    pub pacing_rate: u64,
     /// Bytes/s at which the peer got what was sent, by the latest sample of that that tells of the
     /// path; 0 before the first.
     pub delivery_rate: u64,
@@ -143,12 +151,26 @@ pub struct SubflowStats {
     pub snd_una: u64,
     /// Payload bytes of one packet with the options of a data segment.
     pub mss: u32,
+    /// Largest IP packet that the path is taken to carry, bytes.
+    pub path_mtu: u32,
+    /// Bytes that the subflow may still send beyond what was sent, as its peer's window has it.
+    pub peer_window: u64,
+    /// Bytes that arrived behind a hole, as the peer's SACK blocks say.
+    pub sacked: u64,
     /// Bytes deemed lost and not sent again since.
     pub lost: u64,
     /// Where loss recovery stands.
     pub recovery: LossRecovery,
+    /// Selective acknowledgements are agreed (RFC 2018).
+    pub sack: bool,
+    /// Timestamps are agreed (RFC 7323).
+    pub timestamps: bool,
+    /// What is sent may be marked: that is agreed (RFC 3168), and the congestion control answers marks.
+    pub ecn: bool,
     /// Payload bytes received in order on this subflow.
     pub bytes_received: u64,
+    /// Bytes of the stream that came on it although they were here already.
+    pub duplicate: u64,
     /// Payload bytes received here behind a hole in the subflow's own sequence.
     pub out_of_order: u64,
     /// What was sent.
@@ -166,6 +188,8 @@ pub struct PathStats {
     pub subflows: u32,
     /// Payload bytes received in order on them.
     pub bytes_received: u64,
+    /// Bytes of the stream that came on them although they were here already.
+    pub duplicate: u64,
     /// What was sent.
     pub traffic: Traffic,
 }
@@ -188,11 +212,27 @@ pub struct PathTotals {
     pub delivery_rate: u64,
 }
 
+/// Options by which the ends of a connection told each other of addresses (RFC 8684 section 3.4),
+/// repeated ones included.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct AddressSignals {
+    /// ADD_ADDR sent, echoes of the peer's left out.
+    pub add_addr_sent: u32,
+    /// ADD_ADDR received that prove to be the peer's, echoes of ours left out.
+    pub add_addr_received: u32,
+    /// REMOVE_ADDR sent; each names one address or several.
+    pub remove_addr_sent: u32,
+    /// REMOVE_ADDR received.
+    pub remove_addr_received: u32,
+}
+
 /// A connection at one moment. Offsets are bytes of the stream, from 0.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConnStats {
-    /// Initial data sequence numbers, ours and the peer's (the DSN of offset 0 is one more);
-    /// `None` where MPTCP is not in use.
+    /// Tokens (RFC 8684 section 3.1), ours and the peer's; `None` where MPTCP is not in use.
+    pub tokens: Option<(u32, u32)>,
+    /// Initial data sequence numbers, ours and the peer's (the DSN of the first byte that no SYN carried is
+    /// one more); `None` where MPTCP is not in use.
     pub idsn: Option<(Dsn64, Dsn64)>,
     /// Bytes acknowledged at the data level: the first offset that is not.
     pub snd_una: u64,
@@ -217,6 +257,12 @@ pub struct ConnStats {
     /// Bytes of the stream that came although they were here already: copies, and what was sent again
     /// on another subflow.
     pub duplicate: u64,
+    /// When anything was received last.
+    pub last_heard: Instant,
+    /// When payload moved last, either way.
+    pub last_payload: Instant,
+    /// Memory held, bytes: what is not acknowledged or not read yet, in whole blocks.
+    pub memory: u64,
     /// Mappings carry checksums (RFC 8684 section 3.3.1).
     pub checksum: bool,
     /// What is known of the size of the flow.
@@ -225,6 +271,14 @@ pub struct ConnStats {
     pub urgency: Urgency,
     /// Name of the strategy.
     pub strategy: &'static str,
+    /// Name of the congestion control, which is that of all its subflows.
+    pub congestion: &'static str,
+    /// Time with bytes written and not acknowledged at the data level, up to the last packet or call.
+    pub busy: Duration,
+    /// Of it, time with new bytes that waited for the peer's window.
+    pub window_limited: Duration,
+    /// What was said of addresses.
+    pub addresses: AddressSignals,
     /// By path and address of the far end, in that order; only where a subflow was opened.
     pub paths: Vec<PathStats>,
 }

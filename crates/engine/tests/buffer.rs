@@ -7,7 +7,8 @@ use proptest::prelude::*;
 
 use braid_engine::Class;
 use braid_engine::buffer::{
-    BLOCK_SIZE, InsertError, Inserted, MAX_HOLES, Pool, RangeSet, RecvBuffer, SendBuffer,
+    BLOCK_SIZE, Block, Data, InsertError, Inserted, MAX_HOLES, Pool, RangeSet, RecvBuffer,
+    SendBuffer,
 };
 
 /// The byte every test stream has at `offset`; differs between neighbouring blocks.
@@ -132,6 +133,24 @@ fn pool_stops_at_its_limit_and_keeps_a_reserve() {
     blocks.into_iter().for_each(|b| pool.free(b));
     assert_eq!(pool.used_bytes(), 0);
     assert_eq!(pool.available(), 16);
+}
+
+/// What one gets who is alone counts in what is in use: the share of an eighth is reached at a
+/// twenty-fourth of the pool, 42.7 MiB of 1 GiB.
+#[test]
+fn pool_gives_no_one_more_than_a_twenty_fourth() {
+    let mut pool = Pool::new(1 << 30);
+    assert_eq!(pool.fair() * BLOCK_SIZE, 48 << 20);
+    let mut held = Vec::new();
+    while let Some(block) = pool.alloc_within(held.len()) {
+        held.push(block);
+    }
+    assert_eq!(held.len(), 1365);
+    assert_eq!(
+        format!("{:.1}", pool.used_bytes() as f64 / 1048576.0),
+        "42.7"
+    );
+    held.into_iter().for_each(|b| pool.free(b));
 }
 
 /// However many have taken all they get, whoever comes next finds a small share.
@@ -320,8 +339,16 @@ enum RecvOp {
         at: i64,
         len: usize,
     },
+    /// The same in a block, from this byte on.
+    Block {
+        at: i64,
+        len: usize,
+        from: usize,
+    },
     /// Continues the stream.
     Next(usize),
+    /// The same in a block.
+    NextBlock(usize),
     Read(usize),
 }
 
@@ -332,14 +359,36 @@ fn recv_op() -> impl Strategy<Value = RecvOp> {
     prop_oneof![
         4 => (-(BLOCK_SIZE as i64)..WINDOW as i64 + 1000, len.clone())
             .prop_map(|(at, len)| RecvOp::Insert { at, len }),
+        3 => (-(BLOCK_SIZE as i64)..WINDOW as i64 + 1000, 1..=BLOCK_SIZE, 0..200usize)
+            .prop_map(|(at, len, from)| RecvOp::Block { at, len, from }),
         2 => len.prop_map(RecvOp::Next),
+        3 => (1..=BLOCK_SIZE).prop_map(RecvOp::NextBlock),
         2 => (0..4 * BLOCK_SIZE).prop_map(RecvOp::Read),
         1 => Just(RecvOp::Read(usize::MAX)),
     ]
 }
 
+/// Inserts `data` as it lies in a block from byte `from` on. Returns whether the block was taken, too.
+fn insert_block(
+    buffer: &mut RecvBuffer,
+    offset: u64,
+    (data, from): (&[u8], usize),
+    pool: &mut Pool,
+) -> (Result<Inserted, InsertError>, bool) {
+    let mut own = Pool::new(BLOCK_SIZE);
+    let mut block: Block = own.alloc().unwrap();
+    block.put(from, data);
+    let before = block.bytes().as_ptr();
+    let inserted = buffer.insert(
+        offset,
+        Data::Block(&mut block, from..from + data.len()),
+        pool,
+    );
+    (inserted, block.bytes().as_ptr() != before)
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
+    #![proptest_config(ProptestConfig::with_cases(256))]
     #[test]
     fn recv_buffer_puts_the_stream_together(
         origin in prop_oneof![Just(0u64), any::<u32>().prop_map(u64::from)],
@@ -351,22 +400,31 @@ proptest! {
         let mut received = RangeSet::new();
         received.insert(0..origin);
         for op in ops {
-            let (offset, len) = match op {
-                RecvOp::Insert { at, len } => (read.saturating_add_signed(at), len),
-                RecvOp::Next(len) => (buffer.rcv_nxt(), len),
+            let (offset, len, block) = match op {
+                RecvOp::Insert { at, len } => (read.saturating_add_signed(at), len, None),
+                RecvOp::Block { at, len, from } => {
+                    let len = len.min(BLOCK_SIZE - from);
+                    (read.saturating_add_signed(at), len, Some(from))
+                }
+                RecvOp::Next(len) => (buffer.rcv_nxt(), len, None),
+                RecvOp::NextBlock(len) => (buffer.rcv_nxt(), len, Some(0)),
                 RecvOp::Read(n) => {
                     let seen = concat(&buffer.slices());
                     prop_assert_eq!(&seen, &bytes(read..read + seen.len() as u64));
                     let n = n.min(seen.len());
                     buffer.consume(n, &mut pool);
                     read += n as u64;
-                    (read, 0)
+                    (read, 0, None)
                 }
             };
             let end = offset + len as u64;
             let limit = read + WINDOW;
             let before = buffer.rcv_nxt();
-            let inserted = buffer.insert(offset, &bytes(offset..end), &mut pool);
+            let data = bytes(offset..end);
+            let inserted = match block {
+                Some(from) => insert_block(&mut buffer, offset, (&data, from), &mut pool).0,
+                None => buffer.insert(offset, &data, &mut pool),
+            };
             let new_bytes = received.insert(offset..end.min(limit));
             let rcv_nxt = received.first().map_or(0, |r| if r.start == 0 { r.end } else { 0 });
             prop_assert_eq!(inserted, Ok(Inserted {
@@ -377,14 +435,99 @@ proptest! {
             prop_assert_eq!((buffer.next(), buffer.rcv_nxt()), (read, rcv_nxt));
             prop_assert_eq!(buffer.readable() as u64, rcv_nxt - read);
             prop_assert_eq!(buffer.out_of_order_bytes(), received.bytes() - rcv_nxt);
-            prop_assert_eq!(concat(&buffer.slices()), bytes(read..rcv_nxt));
+            let seen = concat(&buffer.slices());
+            prop_assert!(seen.len() as u64 >= (rcv_nxt - read).min(64 * 1024));
+            prop_assert_eq!(&seen, &bytes(read..read + seen.len() as u64));
             let held = buffer.readable() as u64 + buffer.out_of_order_bytes();
             prop_assert_eq!(held == 0, pool.used_bytes() == 0);
-            prop_assert!(pool.used_bytes() as u64 <= WINDOW + 2 * BLOCK_SIZE as u64);
+            prop_assert_eq!(buffer.memory(), pool.used_bytes());
+            prop_assert!(pool.used_bytes() as u64 <= 2 * WINDOW + 2 * BLOCK_SIZE as u64);
         }
         buffer.clear(&mut pool);
         prop_assert_eq!(pool.used_bytes(), 0);
     }
+}
+
+/// What a peer sends in order is read in order; nothing of a well filled block is copied, and what
+/// holds little is.
+#[test]
+fn a_block_is_taken_where_little_memory_is_wasted() {
+    let mut pool = Pool::new(1 << 20);
+    let mut buffer = RecvBuffer::new(0, 1 << 20);
+    let mut end = 0;
+    let mut next = |buffer: &mut RecvBuffer, pool: &mut Pool, len: usize, from: usize| {
+        let data = bytes(end..end + len as u64);
+        let (inserted, taken) = insert_block(buffer, end, (&data, from), pool);
+        assert_eq!(inserted.map(|i| i.new_bytes), Ok(len as u64));
+        end += len as u64;
+        taken
+    };
+    assert!(next(&mut buffer, &mut pool, BLOCK_SIZE - 72, 72));
+    assert!(next(&mut buffer, &mut pool, BLOCK_SIZE - 500, 0));
+    assert!(!next(&mut buffer, &mut pool, 1400, 72), "few bytes");
+    // 500 of these went to the rest of the block before.
+    assert_eq!(pool.used_bytes(), 3 * BLOCK_SIZE);
+    let half = BLOCK_SIZE / 2;
+    assert!(
+        !next(&mut buffer, &mut pool, half, 72),
+        "the last block has more room"
+    );
+    assert!(next(&mut buffer, &mut pool, half, 72), "it has less");
+    assert_eq!(pool.used_bytes(), 4 * BLOCK_SIZE);
+    assert!(!next(&mut buffer, &mut pool, 1400, 72));
+    assert_eq!(
+        pool.used_bytes(),
+        4 * BLOCK_SIZE,
+        "the rest of a taken block is used"
+    );
+    assert_eq!(concat(&buffer.slices()), bytes(0..end));
+}
+
+#[test]
+fn what_is_here_in_part_is_copied() {
+    let mut pool = Pool::new(1 << 20);
+    let mut buffer = RecvBuffer::new(0, 1 << 20);
+    let middle = BLOCK_SIZE as u64 / 2;
+    buffer.insert(middle, b"X", &mut pool).unwrap();
+    let data = bytes(0..BLOCK_SIZE as u64);
+    let (inserted, taken) = insert_block(&mut buffer, 0, (&data, 0), &mut pool);
+    assert_eq!(inserted.map(|i| i.new_bytes), Ok(BLOCK_SIZE as u64 - 1));
+    assert!(!taken);
+    let mut wanted = data;
+    wanted[middle as usize] = b'X';
+    assert_eq!(concat(&buffer.slices()), wanted);
+}
+
+#[test]
+fn a_block_is_taken_for_another_one_or_not_at_all() {
+    let mut pool = Pool::new(8 * BLOCK_SIZE);
+    let mut buffer = RecvBuffer::new(0, 1 << 20);
+    let block = vec![7; BLOCK_SIZE];
+    let mut insert = |n: u64, pool: &mut Pool| {
+        insert_block(&mut buffer, n * BLOCK_SIZE as u64, (&block, 0), pool)
+    };
+    let behind = (1..20).filter(|n| insert(*n, &mut pool).1).count();
+    assert_eq!(behind, 7, "the reserve is for what fills the hole");
+    let (inserted, taken) = insert(0, &mut pool);
+    assert!(inserted.unwrap().in_order_advanced && taken);
+    let (inserted, taken) = insert(8, &mut pool);
+    assert_eq!((inserted, taken), (Err(InsertError::PoolExhausted), false));
+    assert_eq!(pool.used_bytes(), 8 * BLOCK_SIZE);
+}
+
+/// What would be taken if there were another block for it still fits where one has room.
+#[test]
+fn a_block_is_copied_where_no_other_one_is_left() {
+    let mut pool = Pool::new(BLOCK_SIZE);
+    let mut buffer = RecvBuffer::new(0, 1 << 20);
+    let half = BLOCK_SIZE as u64 / 2;
+    for (offset, wanted) in [(0, true), (half, false)] {
+        let data = bytes(offset..offset + half);
+        let (inserted, taken) = insert_block(&mut buffer, offset, (&data, 0), &mut pool);
+        assert_eq!(inserted.map(|i| i.new_bytes), Ok(half));
+        assert_eq!(taken, wanted);
+    }
+    assert_eq!(concat(&buffer.slices()), bytes(0..2 * half));
 }
 
 #[test]

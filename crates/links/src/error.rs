@@ -53,19 +53,13 @@ impl ConfigError {
         let message = format!("cannot read the file: {error}");
         ConfigError::at(&file.display().to_string(), "", None, message, None)
     }
-
-    /// Whether the line that was read had a secret, which is not shown.
-    pub fn hides_secret(&self) -> bool {
-        self.read
-            .as_ref()
-            .is_some_and(|line| line.ends_with(HIDDEN))
-    }
 }
 
 /// What stands for a secret.
 const HIDDEN: char = '…';
 
-/// The line without what follows `secret =`: errors end up in logs and in requests for help.
+/// The line without what follows `secret =`, which files of earlier versions have: errors end up in
+/// logs and in requests for help.
 fn without_secret(line: &str) -> String {
     let value = line.match_indices("secret").find_map(|(at, word)| {
         let rest = line[at + word.len()..].trim_start_matches(['"', '\'']);

@@ -16,6 +16,7 @@ use std::collections::BTreeMap;
 use braid_engine::{ApiError, Config, ConnectOptions, PathConfig, Protocol};
 use braid_links::Settings;
 use braid_proxy::control::{Answer, Request};
+use braid_proxy::keys::PrivateKey;
 use braid_proxy::{BoxConfig, ConfigError, LinkAddresses, ServerConfig, config, socks};
 use braid_wire::Instant;
 
@@ -32,7 +33,6 @@ const MTU: u16 = 1500;
 const FIRST_PORT: u16 = 2_000;
 /// How often a run is looked at for its end.
 const GLANCE: Duration = Duration::from_millis(10);
-const SECRET: &str = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08";
 
 /// The box's own address in the LAN.
 pub const GATEWAY: Ipv4Addr = Ipv4Addr::new(192, 168, 1, 1);
@@ -58,6 +58,16 @@ pub fn server_addr(server: usize) -> Ipv4Addr {
 /// The address of a content host.
 pub fn content_addr(content: usize) -> Ipv4Addr {
     Ipv4Addr::new(198, 51, 100, 1 + content as u8)
+}
+
+/// The key of the box: the same in every run.
+fn box_key() -> PrivateKey {
+    PrivateKey::from_seed([0xb0; 32])
+}
+
+/// The key of a server, likewise; each has one of its own.
+fn server_key(server: usize) -> PrivateKey {
+    PrivateKey::from_seed([server as u8; 32])
 }
 
 /// The address of the router behind an access link.
@@ -133,11 +143,12 @@ impl AggregationConfig {
         self.boxed.servers = box_config(self.access.len(), count)?.servers;
         let server = |n| {
             let text = format!(
-                "listen = \"{}\"\n[[user]]\nname = \"box\"\nsecret = \"{SECRET}\"\n",
-                server_addr(n)
+                "listen = \"{}\"\n[[user]]\nname = \"box\"\nkey = \"{}\"\n",
+                server_addr(n),
+                box_key().public()
             );
             Ok(ServerSettings {
-                config: ServerConfig::from_toml("server.toml", &text)?,
+                config: ServerConfig::with_key("server.toml", &text, server_key(n))?,
                 from_access: Vec::new(),
                 cross: Vec::new(),
                 to_content: gigabit(),
@@ -153,11 +164,12 @@ impl AggregationConfig {
 fn box_config(links: usize, servers: usize) -> Result<BoxConfig, ConfigError> {
     let links = (0..links).map(|n| format!("[[link]]\ninterface = \"wan{n}\"\n"));
     let servers = (0..servers).map(|n| {
-        let addr = server_addr(n);
-        format!("[[server]]\naddress = \"{addr}\"\nsecret = \"{SECRET}\"\n")
+        let (addr, key) = (server_addr(n), server_key(n).public());
+        format!("[[server]]\naddress = \"{addr}\"\nkey = \"{key}\"\n")
     });
     let tables: String = links.chain(servers).collect();
-    BoxConfig::from_toml("box.toml", &format!("lan = \"lan0\"\n{tables}"))
+    let text = format!("lan = \"lan0\"\n{tables}");
+    BoxConfig::with_key("box.toml", &text, box_key())
 }
 
 fn gigabit() -> PathSettings {

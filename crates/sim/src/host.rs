@@ -113,6 +113,7 @@ pub struct Host {
     arrivals: Vec<Arrivals>,
     oracle: Oracle,
     log: Option<HostLog>,
+    fast_open: bool,
 }
 
 impl core::fmt::Debug for Host {
@@ -133,6 +134,7 @@ impl Host {
             ..config.engine
         };
         let oracle = Oracle::new(engine.clone());
+        let fast_open = engine.fast_open;
         let mut stack = Stack::new(engine, rng, config.strategy);
         for path in config.paths {
             stack.add_path(path);
@@ -147,6 +149,7 @@ impl Host {
             arrivals: Vec::new(),
             oracle,
             log: None,
+            fast_open,
         }
     }
 
@@ -222,6 +225,10 @@ impl Host {
     ) -> Result<ConnId, ApiError> {
         let conn = self.stack.connect(now, options)?;
         stream.open(now);
+        if self.fast_open {
+            // What is written now leaves with the SYN.
+            stream.pump(now, conn, &mut self.stack, &mut self.oracle);
+        }
         self.streams.insert(conn, stream);
         Ok(conn)
     }

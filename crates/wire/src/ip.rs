@@ -3,6 +3,7 @@
 mod packet;
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use core::ops::Range;
 
 use crate::bytes::Writer;
 use crate::checksum::{self, Sum};
@@ -56,11 +57,19 @@ impl Repr {
     /// Parses the header of `packet` and returns it with the payload (trimmed to the length the
     /// header gives). The IPv4 header checksum is verified.
     pub fn parse(packet: &[u8]) -> Result<(Repr, &[u8])> {
-        let view = Packet::new(packet)?;
+        let (repr, payload) = Repr::parse_head(packet, packet.len())?;
+        Ok((repr, &packet[payload]))
+    }
+
+    /// As [`parse`](Self::parse), where `head` holds no more than the first of the `len` bytes that
+    /// are there, but all headers. Returns where in the packet the payload lies.
+    pub fn parse_head(head: &[u8], len: usize) -> Result<(Repr, Range<usize>)> {
+        let view = Packet::of_head(head, len)?;
         if !view.checksum_ok() {
             return Err(Error::BadChecksum);
         }
         let (protocol, payload) = view.transport()?;
+        let payload = view.end() - payload.len()..view.total_len();
         let repr = Repr {
             src: view.src(),
             dst: view.dst(),
@@ -69,8 +78,7 @@ impl Repr {
             hop_limit: view.hop_limit(),
             traffic_class: view.traffic_class(),
         };
-        let end = view.total_len();
-        Ok((repr, &packet[end - payload.len()..end]))
+        Ok((repr, payload))
     }
 
     /// Bytes of the emitted header: 20 or 40.

@@ -188,8 +188,22 @@ const CHECKSUM: core::ops::Range<usize> = 16..18;
 
 /// Whether the checksum of `segment` (header and payload) is right.
 pub fn verify_checksum(src: IpAddr, dst: IpAddr, segment: &[u8]) -> bool {
-    let pseudo = pseudo_header(src, dst, segment.len());
-    checksum::fold(checksum::sum(pseudo, segment)) == 0xffff
+    verify_checksum_of(src, dst, &[segment])
+}
+
+/// As [`verify_checksum`], where the segment lies in `parts` of any length, odd or even.
+pub fn verify_checksum_of(src: IpAddr, dst: IpAddr, parts: &[&[u8]]) -> bool {
+    let (sum, len) = sum_of(Sum::default(), 0, parts);
+    checksum::fold(Sum(sum.0 + pseudo_header(src, dst, len).0)) == 0xffff
+}
+
+/// Adds `parts`, the first of which begins at byte `offset`. Returns where they end, too.
+fn sum_of(mut sum: Sum, mut offset: usize, parts: &[&[u8]]) -> (Sum, usize) {
+    for part in parts {
+        sum = checksum::sum_at(sum, offset, part);
+        offset += part.len();
+    }
+    (sum, offset)
 }
 
 /// Fills in the checksum of an emitted `header` whose payload is `payload` in parts of any length,
@@ -199,13 +213,9 @@ pub fn verify_checksum(src: IpAddr, dst: IpAddr, segment: &[u8]) -> bool {
 /// If `header` is shorter than [`HEADER_LEN`].
 pub fn fill_checksum(src: IpAddr, dst: IpAddr, header: &mut [u8], payload: &[&[u8]]) {
     header[CHECKSUM].fill(0);
-    let mut sum = checksum::sum(Sum::default(), header);
-    let mut offset = header.len();
-    for part in payload {
-        sum = checksum::sum_at(sum, offset, part);
-        offset += part.len();
-    }
-    let value = checksum::finish(Sum(sum.0 + pseudo_header(src, dst, offset).0));
+    let sum = checksum::sum(Sum::default(), header);
+    let (sum, len) = sum_of(sum, header.len(), payload);
+    let value = checksum::finish(Sum(sum.0 + pseudo_header(src, dst, len).0));
     header[CHECKSUM].copy_from_slice(&value.to_be_bytes());
 }
 

@@ -108,6 +108,19 @@ proptest! {
         prop_assert_eq!(after, ip::Repr { traffic_class: marked, ..before });
     }
 
+    /// A header that was corrupted before is still seen to be (RFC 1624).
+    #[test]
+    fn a_mark_hides_no_corruption(packet in packet(), at in 2..20usize, bit in 0..8u32) {
+        let mut packet = packet;
+        let mut view = ip::Packet::new(&mut packet).unwrap();
+        prop_assume!(!view.is_v6() && !(2..4).contains(&at));
+        view.set_traffic_class(ip::ECT);
+        view.fill_checksum();
+        packet[at] ^= 1 << bit;
+        prop_assert!(ip::Packet::new(&mut packet).unwrap().mark());
+        prop_assert!(ip::Repr::parse(&packet).is_err());
+    }
+
     /// Changes made through the views are what the parser then sees.
     #[test]
     fn views_write_what_they_read(packet in packet(), (src, dst) in addr_pair(), to in tcp_repr()) {

@@ -147,6 +147,7 @@ fn sack_alone() {
 }
 
 /// RFC 7413 section 2: a request is empty, a cookie even and 4 to 16 bytes; others are ignored.
+// Conforms: 7413-4.1.1-1
 #[test]
 fn fast_open() {
     let cookie = |bytes: &[u8]| Options::parse(bytes, true).unwrap().fast_open;

@@ -53,6 +53,8 @@ pub enum Change {
     Payload(#[generator(0..3000)] u16),
     /// Of the sender.
     Port(u16),
+    /// ECN bits of the packet.
+    Ecn(#[generator(0..4)] u8),
     SuperSegment(u16),
     /// All options are those of a packet seen before.
     Options(u8),
@@ -94,6 +96,23 @@ pub fn parse(packet: &[u8]) -> Option<(ip::Repr, tcp::Repr, &[u8])> {
     Some((ip, tcp, payload))
 }
 
+/// A SYN or SYN/ACK without timestamps, or without word of SACK; any other packet as it is.
+pub fn without(packet: Packet, timestamps: bool, sack: bool) -> Packet {
+    let Some((ip, mut tcp, payload)) = parse(&packet.bytes) else {
+        return packet;
+    };
+    if !tcp.flags.contains(Flags::SYN) || !(timestamps || sack) {
+        return packet;
+    }
+    if timestamps {
+        tcp.options.timestamps = None;
+    }
+    tcp.options.sack_permitted &= !sack;
+    let mut header = vec![0; tcp.header_len()];
+    tcp.emit(&mut header);
+    put_together(ip, header, payload, packet.gso_size)
+}
+
 /// `packet` with these changes; others were `seen` before. As it is where it is no packet any more.
 pub fn change(packet: &Packet, changes: &[Change], seen: &[Packet]) -> Packet {
     let Some((mut ip, mut tcp, payload)) = parse(&packet.bytes) else {
@@ -123,6 +142,7 @@ pub fn change(packet: &Packet, changes: &[Change], seen: &[Packet]) -> Packet {
             }
             Change::Payload(len) => payload.resize(usize::from(*len), 0xee),
             Change::Port(port) => tcp.src_port = port | 1,
+            Change::Ecn(bits) => ip.traffic_class = ip.traffic_class & !ip::CE | bits,
             Change::SuperSegment(size) => gso_size = *size,
             Change::Options(n) => tcp.options = options(*n),
             Change::Dss(change) => change_dss(&mut tcp.options, change),
@@ -154,11 +174,15 @@ pub fn change(packet: &Packet, changes: &[Change], seen: &[Packet]) -> Packet {
             *byte ^= bits;
         }
     }
-    tcp::fill_checksum(ip.src, ip.dst, &mut header, &[&payload]);
+    put_together(ip, header, &payload, gso_size)
+}
+
+fn put_together(mut ip: ip::Repr, mut header: Vec<u8>, payload: &[u8], gso_size: u16) -> Packet {
+    tcp::fill_checksum(ip.src, ip.dst, &mut header, &[payload]);
     ip.payload_len = header.len() + payload.len();
     let mut bytes = vec![0; ip.header_len()];
     ip.emit(&mut bytes);
-    bytes.extend([header, payload].concat());
+    bytes.extend([&header, payload].concat());
     Packet { bytes, gso_size }
 }
 

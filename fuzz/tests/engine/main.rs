@@ -12,6 +12,7 @@ use std::time::Duration;
 use bolero::{TypeGenerator, check, produce};
 use braid_engine::strategy::FlowSize;
 use braid_engine::{Class, PathId, Protocol, Urgency};
+use braid_wire::ip;
 
 use forge::{Change, Packet, change, icmp_error};
 use world::{EndSetup, World, strategy};
@@ -54,6 +55,7 @@ enum What {
     /// Nothing arrives for so many microseconds, shifted.
     Pass(u16, u8),
     /// What happens to a packet under way.
+    Mark,
     Arrive,
     Drop,
     Repeat,
@@ -89,7 +91,7 @@ impl Case {
                 What::Carry(..) | What::CarryAndRead(..) | What::Pass(..) => {
                     pass(&mut world, &step.what);
                 }
-                What::Arrive | What::Drop | What::Repeat | What::Delay => {
+                What::Arrive | What::Drop | What::Repeat | What::Delay | What::Mark => {
                     deliver(&mut world, end, step);
                 }
                 What::Cut(_)
@@ -131,10 +133,15 @@ fn pass(world: &mut World, what: &What) {
 
 fn deliver(world: &mut World, end: usize, step: &Step) {
     let inbox = &mut world.ends[end].inbox;
-    let Some(packet) = inbox.remove(usize::from(step.which) % inbox.len().max(1)) else {
+    let Some(mut packet) = inbox.remove(usize::from(step.which) % inbox.len().max(1)) else {
         return;
     };
-    if matches!(step.what, What::Repeat | What::Delay) {
+    if matches!(step.what, What::Mark)
+        && let Ok(mut view) = ip::Packet::new(&mut packet.bytes)
+    {
+        view.mark();
+    }
+    if matches!(step.what, What::Repeat | What::Delay | What::Mark) {
         inbox.push_back(packet.clone());
     }
     if matches!(step.what, What::Arrive | What::Repeat) {

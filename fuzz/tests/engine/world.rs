@@ -5,14 +5,15 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use bolero::TypeGenerator;
+use braid_engine::buffer::PacketBuffer;
 use braid_engine::strategy::Strategy;
 use braid_engine::{
-    ApiError, Class, CloseReason, Config, ConnId, ConnectOptions, Event, PathConfig, PathId,
+    ApiError, Class, CloseReason, Config, ConnId, ConnectOptions, Ecn, Event, PathConfig, PathId,
     RxMeta, Stack, cc,
 };
 use braid_wire::{Instant, Rng};
 
-use crate::forge::{Packet, parse};
+use crate::forge::{Packet, parse, without};
 
 const PORT: u16 = 443;
 /// Most packets under way to one end; more are dropped.
@@ -48,9 +49,15 @@ pub struct EndSetup {
     #[generator(0..=4)]
     max_half_open: u8,
     checksum: bool,
+    fast_open: bool,
     deny_join_initial: bool,
     /// Paths that peers are told of.
     announced: u8,
+    #[generator(0..3)]
+    ecn: u8,
+    /// Timestamps (1) and SACK (2) that it does without, if these are few enough.
+    #[generator(0..12)]
+    lacks: u8,
 }
 
 impl EndSetup {
@@ -65,8 +72,10 @@ impl EndSetup {
             max_connections: 8,
             max_half_open: self.max_half_open.into(),
             checksum: self.checksum,
+            fast_open: self.fast_open,
             deny_join_initial: self.deny_join_initial,
             max_subflows: usize::from(self.max_subflows),
+            ecn: [Ecn::Off, Ecn::Answer, Ecn::Ask][usize::from(self.ecn) % 3],
             ..Config::default()
         }
     }
@@ -82,12 +91,15 @@ pub fn strategy(n: u8) -> Box<dyn Strategy> {
 /// A stack and what is under way to it.
 pub struct End {
     pub stack: Stack,
+    device: PacketBuffer,
     /// Connections, each with its place in the books.
     pub conns: Vec<(ConnId, usize)>,
     pub inbox: VecDeque<Packet>,
     /// Some of the packets that were sent here.
     pub seen: Vec<Packet>,
     received: usize,
+    /// Its SYNs have neither timestamps nor word of SACK, or lack one of them.
+    lacks: [bool; 2],
     /// It took a path out of use: those who accepted a connection there cannot open another.
     left: bool,
 }
@@ -141,10 +153,12 @@ impl World {
             listening.expect("an address of the first path");
             End {
                 stack,
+                device: PacketBuffer::new(),
                 conns: Vec::new(),
                 inbox: VecDeque::new(),
                 seen: Vec::new(),
                 received: 0,
+                lacks: [1, 2].map(|bit| setup.lacks < 4 && setup.lacks & bit != 0),
                 left: false,
             }
         };
@@ -234,7 +248,9 @@ impl World {
             checksum_ok: false,
             gso_size: packet.gso_size,
         };
-        self.ends[at].stack.receive(self.now, &packet.bytes, meta);
+        let end = &mut self.ends[at];
+        end.device.fill(&packet.bytes);
+        end.stack.receive_from(self.now, &mut end.device, meta);
         self.drain();
     }
 
@@ -325,6 +341,7 @@ impl World {
             bytes: [t.header, &t.payload.concat()].concat(),
             gso_size: t.gso_size,
         };
+        let packet = without(packet, from.lacks[0], from.lacks[1]);
         let conn = t.info.map(|info| info.conn);
         if let Some((_, book)) = from.conns.iter().find(|(id, _)| Some(*id) == conn)
             && let Some((ip, tcp, _)) = parse(&packet.bytes)

@@ -1,7 +1,5 @@
 //! The bounded pool all payload memory comes from.
 
-use arrayvec::ArrayVec;
-
 use std::fmt;
 use std::ops::Range;
 
@@ -20,7 +18,7 @@ const SHARE: usize = 4;
 pub struct Block(Vec<u8>);
 
 impl Block {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         Block(Vec::with_capacity(BLOCK_SIZE))
     }
 
@@ -142,25 +140,4 @@ impl Pool {
         let share = SHARE.saturating_sub(held).min(self.unreserved());
         share.max(self.fair().saturating_sub(held))
     }
-}
-
-/// The `len` bytes that start `skip` bytes into the first of `blocks`, as far as these reach; at
-/// most `N` blocks.
-pub(super) fn slices_of<'a, const N: usize>(
-    blocks: impl Iterator<Item = &'a Block>,
-    mut skip: usize,
-    len: usize,
-) -> ArrayVec<&'a [u8], N> {
-    let mut left = len;
-    let mut slices = ArrayVec::new();
-    for block in blocks {
-        let take = left.min(BLOCK_SIZE - skip);
-        if take == 0 {
-            break;
-        }
-        slices.push(&block.bytes()[skip..skip + take]);
-        left -= take;
-        skip = 0;
-    }
-    slices
 }

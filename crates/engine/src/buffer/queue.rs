@@ -116,6 +116,19 @@ impl Queue {
         self.pieces.insert(at, piece);
     }
 
+    /// Takes bytes back that were [popped](Self::pop) last; they go before all others.
+    pub fn push_front(&mut self, span: Span, urgency: Urgency) {
+        self.bytes[urgency.index()] += span.len() as u64;
+        self.started += 1;
+        self.pieces.push_front(Piece {
+            span,
+            stream: 0,
+            urgency,
+            deadline: None,
+            more: true,
+        });
+    }
+
     /// The place behind all that is as urgent as `urgency`.
     fn end_of(&self, urgency: Urgency) -> usize {
         // With one class there is no other case.

@@ -1,15 +1,18 @@
-//! Reassembly: every byte is copied once, to its place, whatever order it comes in.
+//! Reassembly: what is received goes to its place in the stream, whatever order it comes in. Large
+//! pieces stay in the block they were read into; others are copied, once.
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::mem;
 use std::ops::Range;
 
 use arrayvec::ArrayVec;
 
-use super::pool::{BLOCK_SIZE, Block, Pool, slices_of};
+use super::packet::Data;
+use super::pool::{BLOCK_SIZE, Block, Pool};
 use super::ranges::RangeSet;
 
-/// Most slices of [`RecvBuffer::slices`]: 480 KiB at least.
+/// Most slices of [`RecvBuffer::slices`]: 64 KiB at least, mostly more than 256 KiB.
 pub const READ_SLICES: usize = 16;
 
 /// Most disjoint ranges kept out of order. A peer that sends every second byte could otherwise
@@ -20,6 +23,10 @@ pub const MAX_HOLES: usize = 4096;
 const KEEP_CAPACITY: usize = 32;
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
+
+/// Fewer bytes than this are copied. So blocks that are taken have a distance, and few others lie
+/// between them: [`READ_SLICES`] slices reach 64 KiB at least.
+const LEAST_TAKEN: u64 = BLOCK / 2;
 
 /// What [`RecvBuffer::insert`] did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -52,14 +59,32 @@ impl fmt::Display for InsertError {
 
 impl std::error::Error for InsertError {}
 
+/// A block, and the part of the stream that it is for: neighbours do not overlap.
+#[derive(Debug)]
+struct Place {
+    start: u64,
+    end: u64,
+    /// Where in the block `start` lies.
+    at: usize,
+    block: Block,
+}
+
+impl Place {
+    /// Where in the block the byte at `offset` lies.
+    fn index(&self, offset: u64) -> usize {
+        self.at + (offset - self.start) as usize
+    }
+}
+
 /// Received bytes of a stream, from the first one not read yet, addressed by stream offset.
 ///
-/// Blocks exist only where there is data, so data behind a hole costs what it is long, rounded up
-/// to blocks. An empty buffer holds no block.
+/// Blocks exist only where there is data. Data that is copied behind a hole costs what it is long,
+/// rounded up to blocks: these begin at multiples of [`BLOCK_SIZE`] from where the buffer was empty,
+/// so that it does not matter in which order it comes. A block that was read into is taken as it is
+/// where that wastes at most as much memory as it brings bytes. An empty buffer holds no block.
 #[derive(Debug)]
 pub struct RecvBuffer {
-    /// Block `i` holds the offsets from `base + i * BLOCK`.
-    blocks: VecDeque<Option<Block>>,
+    places: VecDeque<Place>,
     base: u64,
     read: u64,
     rcv_nxt: u64,
@@ -72,7 +97,7 @@ impl RecvBuffer {
     /// An empty buffer that expects the byte at `offset` next and holds at most `limit` bytes.
     pub const fn new(offset: u64, limit: u64) -> Self {
         RecvBuffer {
-            blocks: VecDeque::new(),
+            places: VecDeque::new(),
             base: offset,
             read: offset,
             rcv_nxt: offset,
@@ -96,8 +121,7 @@ impl RecvBuffer {
         self.read.saturating_add(self.limit)
     }
 
-    /// Changes how many bytes past the read offset are taken. What is stored stays. The list of
-    /// blocks grows with it, by 24 bytes per [`BLOCK_SIZE`].
+    /// Changes how many bytes past the read offset are taken. What is stored stays.
     pub fn set_limit(&mut self, limit: u64) {
         self.limit = limit;
     }
@@ -124,12 +148,13 @@ impl RecvBuffer {
     ///
     /// Nothing was stored. Data that does not continue the stream leaves the pool's reserve
     /// untouched.
-    pub fn insert(
+    pub fn insert<'a>(
         &mut self,
         offset: u64,
-        data: &[u8],
+        data: impl Into<Data<'a>>,
         pool: &mut Pool,
     ) -> Result<Inserted, InsertError> {
+        let data = data.into();
         let end = offset.saturating_add(data.len() as u64);
         let fitting = end.min(self.max_offset());
         let refused = (end - fitting.max(offset)) as usize;
@@ -143,8 +168,7 @@ impl RecvBuffer {
         let in_order = range.start == self.rcv_nxt;
         // Without reordering this stays the only path taken.
         if in_order && self.out_of_order.is_empty() {
-            self.reserve(range.clone(), true, pool)?;
-            copy_in(&mut self.blocks, self.base, range.clone(), offset, data);
+            self.put(range.clone(), offset, data, pool)?;
             self.rcv_nxt = range.end;
             return Ok(Inserted {
                 new_bytes: range.end - range.start,
@@ -159,10 +183,7 @@ impl RecvBuffer {
                 return Err(InsertError::TooFragmented);
             }
         }
-        self.reserve(range.clone(), in_order, pool)?;
-        for gap in self.out_of_order.gaps(range.clone()) {
-            copy_in(&mut self.blocks, self.base, gap, offset, data);
-        }
+        self.put(range.clone(), offset, data, pool)?;
         let new_bytes = self.out_of_order.insert(range);
         if in_order && let Some(first) = self.out_of_order.pop_front_up_to(self.rcv_nxt) {
             self.rcv_nxt = first.end;
@@ -174,44 +195,155 @@ impl RecvBuffer {
         })
     }
 
-    /// Makes sure every block that `range` touches exists, or changes nothing.
+    /// Stores what is new in `range` of `data`, whose first byte is that at `offset`, or changes
+    /// nothing.
+    fn put(
+        &mut self,
+        range: Range<u64>,
+        offset: u64,
+        data: Data<'_>,
+        pool: &mut Pool,
+    ) -> Result<(), InsertError> {
+        let room = match range.start == self.rcv_nxt {
+            true => pool.available(),
+            false => pool.unreserved(),
+        };
+        let bytes = match data {
+            Data::Bytes(bytes) => bytes,
+            Data::Block(block, within) => {
+                // Where none is left to take its place, there may be room in another one.
+                if room > 0
+                    && let Some(i) = self.place_to_take(&range)
+                    && let Some(spare) = pool.alloc()
+                {
+                    let at = within.start + (range.start - offset) as usize;
+                    self.take(i, range, at, mem::replace(block, spare));
+                    return Ok(());
+                }
+                &block.bytes()[within]
+            }
+        };
+        self.reserve(range.clone(), room, pool)?;
+        for gap in self.out_of_order.gaps(range) {
+            copy_in(&mut self.places, gap, offset, bytes);
+        }
+        Ok(())
+    }
+
+    /// The first place that ends behind `offset`.
+    fn find(&self, offset: u64) -> usize {
+        match self.places.back() {
+            // New data stands at the end.
+            Some(last) if last.start <= offset => {
+                self.places.len() - usize::from(offset < last.end)
+            }
+            _ => self.places.partition_point(|p| p.end <= offset),
+        }
+    }
+
+    /// The index of the place that a block with just the bytes of `range` would have. `None` where
+    /// they are to be copied: they are few, some are here, or too much memory would be wasted. That is
+    /// room of the block before, which is cut off, and of this one before the next.
+    fn place_to_take(&self, range: &Range<u64>) -> Option<usize> {
+        let len = range.end - range.start;
+        let mut i = self.find(range.start);
+        let mut end = range.end;
+        let mut wasted = 0;
+        if let Some(before) = self.places.get(i).filter(|p| p.start < range.start) {
+            wasted += before.end - range.start;
+            end = end.max(before.end);
+            i += 1;
+        }
+        let next = self.places.get(i).map(|next| next.start);
+        if let Some(next) = next {
+            wasted += BLOCK.saturating_sub(next.saturating_sub(range.start));
+        }
+        let free = next.is_none_or(|next| range.end <= next)
+            && self.out_of_order.gaps(range.start..end).next() == Some(range.start..end);
+        (free && len >= LEAST_TAKEN && wasted <= len).then_some(i)
+    }
+
+    /// Makes `block`, which holds the bytes of `range` from byte `at` on, the place number `i`. What
+    /// room is left behind them is for what follows.
+    fn take(&mut self, i: usize, range: Range<u64>, at: usize, block: Block) {
+        if let Some(before) = i.checked_sub(1).and_then(|i| self.places.get_mut(i)) {
+            before.end = before.end.min(range.start);
+        }
+        let next = self.places.get(i).map_or(u64::MAX, |next| next.start);
+        let place = Place {
+            start: range.start,
+            end: next.min(range.start + (BLOCK_SIZE - at) as u64),
+            at,
+            block,
+        };
+        self.places.insert(i, place);
+    }
+
+    /// The first bytes of `range` that no block is for: the index of the place that is missing, and
+    /// what it would be for.
+    fn missing(&self, range: &Range<u64>) -> Option<(usize, Range<u64>)> {
+        let mut i = self.find(range.start);
+        let mut at = range.start;
+        while let Some(place) = self.places.get(i).filter(|p| p.start <= at) {
+            at = place.end;
+            i += 1;
+        }
+        if at >= range.end {
+            return None;
+        }
+        let before = i.checked_sub(1).map_or(0, |i| self.places[i].end);
+        let start = (at - (at - self.base) % BLOCK)
+            .max(before)
+            .max(self.rcv_nxt);
+        let next = self.places.get(i).map_or(u64::MAX, |next| next.start);
+        Some((i, start..next.min(start.saturating_add(BLOCK))))
+    }
+
+    /// Makes sure there is a block for every byte of `range`, with at most `room` new ones, or changes
+    /// nothing.
     fn reserve(
         &mut self,
         range: Range<u64>,
-        in_order: bool,
+        room: usize,
         pool: &mut Pool,
     ) -> Result<(), InsertError> {
-        let first = ((range.start - self.base) / BLOCK) as usize;
-        let last = ((range.end - 1 - self.base) / BLOCK) as usize;
-        let missing = (first..=last).filter(|&i| !matches!(self.blocks.get(i), Some(Some(_))));
-        let missing = missing.count();
-        if missing == 0 {
-            return Ok(());
+        let mut rest = range.clone();
+        let mut missing = 0;
+        while let Some((_, place)) = self.missing(&rest) {
+            rest.start = place.end;
+            missing += 1;
         }
-        let room = if in_order {
-            pool.available()
-        } else {
-            pool.unreserved()
-        };
         if missing > room {
             return Err(InsertError::PoolExhausted);
         }
-        if self.blocks.len() <= last {
-            self.blocks.resize_with(last + 1, || None);
-        }
-        for slot in self.blocks.range_mut(first..=last) {
-            if slot.is_none() {
-                *slot = pool.alloc();
-            }
+        while let Some((i, Range { start, end })) = self.missing(&range)
+            && let Some(block) = pool.alloc()
+        {
+            let place = Place {
+                start,
+                end,
+                at: 0,
+                block,
+            };
+            self.places.insert(i, place);
         }
         Ok(())
     }
 
     /// In-order bytes from the read offset on, as far as [`READ_SLICES`] slices reach.
     pub fn slices(&self) -> ArrayVec<&[u8], READ_SLICES> {
-        let skip = (self.read - self.base) as usize;
-        let blocks = self.blocks.iter().take(READ_SLICES).flatten();
-        slices_of(blocks, skip, self.readable())
+        let places = self.places.iter().take(READ_SLICES);
+        let places = places.take_while(|p| p.start < self.rcv_nxt);
+        let slice = |p: &'_ Place| {
+            let from = p.index(p.start.max(self.read));
+            from..p.index(p.end.min(self.rcv_nxt))
+        };
+        places.map(|p| &p.block.bytes()[slice(p)]).collect()
+    }
+
+    /// Memory held, in bytes.
+    pub fn memory(&self) -> usize {
+        self.places.len() * BLOCK_SIZE
     }
 
     /// Releases the first `n` readable bytes; at most as many as there are.
@@ -225,22 +357,18 @@ impl RecvBuffer {
         if self.read == self.rcv_nxt && self.out_of_order.is_empty() {
             return self.clear(pool);
         }
-        while self.base + BLOCK <= self.read {
-            self.blocks
-                .pop_front()
-                .flatten()
-                .into_iter()
-                .for_each(|b| pool.free(b));
-            self.base += BLOCK;
+        while self.places.front().is_some_and(|p| p.end <= self.read) {
+            let first = self.places.pop_front();
+            first.into_iter().for_each(|p| pool.free(p.block));
         }
     }
 
     /// Releases everything, read or not: the reader has no interest any more. What was received
     /// in order counts as read; what was not is forgotten.
     pub fn clear(&mut self, pool: &mut Pool) {
-        self.blocks.drain(..).flatten().for_each(|b| pool.free(b));
-        if self.blocks.capacity() > KEEP_CAPACITY {
-            self.blocks = VecDeque::new();
+        self.places.drain(..).for_each(|p| pool.free(p.block));
+        if self.places.capacity() > KEEP_CAPACITY {
+            self.places = VecDeque::new();
         }
         self.out_of_order.clear();
         self.read = self.rcv_nxt;
@@ -248,25 +376,17 @@ impl RecvBuffer {
     }
 }
 
-/// Copies the part of `data` (first byte at `offset`) that belongs to `range`; its blocks exist.
-fn copy_in(
-    blocks: &mut VecDeque<Option<Block>>,
-    base: u64,
-    range: Range<u64>,
-    offset: u64,
-    data: &[u8],
-) {
-    let mut from = &data[(range.start - offset) as usize..(range.end - offset) as usize];
-    let mut skip = ((range.start - base) % BLOCK) as usize;
-    let first = ((range.start - base) / BLOCK) as usize;
-    for block in blocks.range_mut(first..).flatten() {
-        let take = from.len().min(BLOCK_SIZE - skip);
-        if take == 0 {
+/// Copies the part of `data` (first byte at `offset`) that belongs to `range`; there are blocks for it.
+fn copy_in(places: &mut VecDeque<Place>, range: Range<u64>, offset: u64, data: &[u8]) {
+    let first = places.partition_point(|p| p.end <= range.start);
+    let mut at = range.start;
+    for place in places.range_mut(first..) {
+        let end = place.end.min(range.end);
+        if at >= end {
             break;
         }
-        let (now, later) = from.split_at(take);
-        block.put(skip, now);
-        from = later;
-        skip = 0;
+        let bytes = &data[(at - offset) as usize..(end - offset) as usize];
+        place.block.put(place.index(at), bytes);
+        at = end;
     }
 }

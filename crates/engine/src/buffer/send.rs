@@ -278,6 +278,23 @@ impl SendBuffer {
         start..self.nxt
     }
 
+    /// Takes their place in the stream from all bytes from `offset` on: they are next again, with
+    /// `urgency` and before whatever else waits, as the rest of a write.
+    pub fn unmap_from(&mut self, offset: u64, urgency: Urgency) {
+        let offset = offset.max(self.start);
+        while let Some(last) = self.mapped.back_mut()
+            && last.end() > offset
+        {
+            let stays = last.span.cut(offset.saturating_sub(last.offset) as usize);
+            self.queue.push_front(last.span, urgency);
+            match stays.len() {
+                0 => drop(self.mapped.pop_back()),
+                _ => last.span = stays,
+            }
+        }
+        self.nxt = self.nxt.min(offset);
+    }
+
     /// The first of `mapped` that reaches beyond `offset`.
     fn find(&self, offset: u64) -> usize {
         // New data stands at the end.

@@ -6,7 +6,7 @@ use core::time::Duration;
 
 use braid_wire::{Instant, Rng};
 
-use super::bbr_model::{BETA, Model, UNBOUNDED, in_flight_at_loss, is_too_much, share};
+use super::bbr_model::{BETA, Model, UNBOUNDED, in_flight_at_loss, is_too_much, rate_over, share};
 use super::{AckSample, Algorithm, CongestionControl, Loss};
 
 /// BBR version 3 (draft-ietf-ccwg-bbr-06).
@@ -504,10 +504,8 @@ impl CongestionControl for Bbr {
     fn on_ack(&mut self, ack: &AckSample<'_>) {
         self.untouched = None;
         if self.pacing_rate == 0
-            && let Some(per_second) =
-                (u128::from(self.cwnd) * 1_000_000_000).checked_div(ack.srtt.as_nanos())
+            && let Some(rate) = rate_over(self.cwnd, ack.srtt)
         {
-            let rate = u64::try_from(per_second).unwrap_or(u64::MAX);
             self.pacing_rate = share(rate, STARTUP_PACING_GAIN);
         }
         if self.in_recovery && !ack.in_recovery {
@@ -519,7 +517,7 @@ impl CongestionControl for Bbr {
         self.check_startup(ack);
         self.check_drain(ack);
         self.cycle(ack);
-        let expired = self.model.on_rtt(ack);
+        let expired = self.model.on_rtt(ack, self.mss);
         self.check_probe_rtt(ack, expired);
         self.model.advance();
         self.set_pacing_rate(self.state.pacing_gain());
@@ -548,11 +546,11 @@ impl CongestionControl for Bbr {
         }
     }
 
-    /// `OnEnterRTO`.
     fn bears_marks(&self) -> bool {
         false
     }
 
+    /// `OnEnterRTO`.
     fn on_rto(&mut self, _now: Instant, _in_flight: u64) {
         self.untouched = None;
         self.note_loss();
@@ -582,7 +580,8 @@ impl CongestionControl for Bbr {
         }
     }
 
-    /// `HandleRestartFromIdle`: the window stays, for what leaves is paced at the rate of before.
+    /// `HandleRestartFromIdle`: the window stays, for what leaves is paced at the rate of before. In
+    /// Startup it grows to what the path is known to take, and the rate with it.
     fn on_idle(&mut self, first: u64) {
         if self.model.delivered() == 0 {
             if first > self.cwnd {
@@ -592,6 +591,11 @@ impl CongestionControl for Bbr {
             return;
         }
         self.idle_restart = true;
+        if self.state == State::Startup {
+            self.cwnd = self.cwnd.max(first);
+            let rate = self.model.rate_of(self.cwnd).unwrap_or(0);
+            self.pacing_rate = self.pacing_rate.max(share(rate, STARTUP_PACING_GAIN));
+        }
         if self.state.is_probe_bw() {
             self.set_pacing_rate(100);
         }
@@ -632,6 +636,7 @@ mod tests {
     struct Flow {
         cc: Bbr,
         now: Instant,
+        rtt: Duration,
     }
 
     impl Flow {
@@ -639,6 +644,7 @@ mod tests {
             Flow {
                 cc: Bbr::new(MSS, 10),
                 now: Instant::from_millis(1000),
+                rtt: RTT,
             }
         }
 
@@ -661,7 +667,7 @@ mod tests {
             self.cc.on_ack(&AckSample {
                 now: self.now,
                 delivered: rate / 10,
-                rtt: Some(RTT),
+                rtt: Some(self.rtt),
                 rate: Some(sample),
                 srtt: RTT,
                 min_rtt: RTT,
@@ -762,11 +768,15 @@ mod tests {
         assert_eq!(flow.cc.cwnd(), 40_800);
     }
 
-    /// Section 5.3.4: half of the pipe for 200 ms and a round, every five seconds.
+    /// Section 5.3.4: half of the pipe for 200 ms and a round, every five seconds in which the queue
+    /// has never been empty.
     #[test]
     fn the_round_trip_is_probed_every_five_seconds() {
         let mut flow = Flow::new();
-        flow.round(RATE, PIPE);
+        for _ in 0..100 {
+            assert_ne!(flow.round(RATE, PIPE), State::ProbeRtt);
+        }
+        flow.rtt = RTT + RTT / 10;
         let begun = flow.now;
         let waited = flow.until(State::ProbeRtt).now.saturating_since(begun);
         assert_eq!(waited, Duration::from_millis(5100));
@@ -783,10 +793,10 @@ mod tests {
     fn startup_goes_on_after_a_probe_of_the_round_trip() {
         let mut flow = Flow::new();
         flow.round(100_000, 10_000);
-        while flow.cc.state == State::Startup {
-            flow.round_of(100_000, 10_000, true);
-        }
-        assert_eq!(flow.cc.state, State::ProbeRtt);
+        // Two segments take 20 ms at this rate.
+        flow.rtt = RTT + RTT / 4;
+        let probed = (0..100).any(|_| flow.round_of(100_000, 10_000, true) == State::ProbeRtt);
+        assert!(probed);
         let rounds = (0..10).position(|_| flow.round(50_000, 5_000) != State::ProbeRtt);
         assert_eq!((rounds, flow.cc.state), (Some(3), State::Startup));
         // What was in flight at its end is of ProbeRTT as well.

@@ -33,6 +33,18 @@ fn carried(rate: u64, time: Duration) -> u64 {
     u64::try_from(bytes).unwrap_or(u64::MAX)
 }
 
+/// How long this many bytes take at a rate in bytes/s; no time where it is not known.
+fn time_of(bytes: u64, rate: u64) -> Duration {
+    let nanos = (bytes * 1_000_000_000).checked_div(rate);
+    Duration::from_nanos(nanos.unwrap_or(0))
+}
+
+/// The rate, bytes/s, that carries this much in this time.
+pub(super) fn rate_over(bytes: u64, time: Duration) -> Option<u64> {
+    let rate = (u128::from(bytes) * 1_000_000_000).checked_div(time.as_nanos())?;
+    Some(u64::try_from(rate).unwrap_or(u64::MAX))
+}
+
 /// Whether losing `lost` of `in_flight` bytes is more than a probe may (`IsInflightTooHigh`).
 pub(super) fn is_too_much(lost: u64, in_flight: u64) -> bool {
     lost > share(in_flight, LOSS_THRESH)
@@ -119,7 +131,9 @@ impl Aggregation {
     }
 }
 
-/// The lowest round trip, and when to look for it anew (section 5.3.4.3).
+/// The lowest round trip, and when to look for it anew (section 5.3.4.3): not as long as the queue
+/// empties of itself and shows it again. The draft asks for a lower one, so that a flow alone on its
+/// link would hold back every five seconds to learn what it has just seen.
 #[derive(Debug, Default)]
 struct MinRtt {
     /// Zero before the first sample.
@@ -132,12 +146,15 @@ struct MinRtt {
 }
 
 impl MinRtt {
-    fn on_ack(&mut self, now: Instant, rtt: Option<Duration>) {
+    /// A round trip longer by `slack` at most is as low.
+    fn on_ack(&mut self, now: Instant, rtt: Option<Duration>, slack: Duration) {
         self.expired = now > self.probed_at + PROBE_RTT_INTERVAL && !self.probed.is_zero();
         if let Some(rtt) = rtt
             && (self.probed.is_zero() || rtt < self.probed || self.expired)
         {
             self.probed = rtt;
+            self.probed_at = now;
+        } else if rtt.is_some_and(|rtt| rtt <= self.probed + slack) {
             self.probed_at = now;
         }
         let lower = self.rtt.is_zero() || self.probed < self.rtt;
@@ -222,6 +239,11 @@ impl Model {
     pub fn held(&self, percent: u64) -> Option<u64> {
         let rtt = self.min_rtt.rtt;
         (!rtt.is_zero()).then(|| share(carried(self.bw(), rtt), percent))
+    }
+
+    /// The rate, bytes/s, at which the path would hold this much; `None` before the first round trip.
+    pub fn rate_of(&self, bytes: u64) -> Option<u64> {
+        rate_over(bytes, self.min_rtt.rtt)
     }
 
     pub fn extra_acked(&self) -> u64 {
@@ -325,9 +347,16 @@ impl Model {
         }
     }
 
-    /// Takes in the round trip. True where it is time to probe for a lower one.
-    pub fn on_rtt(&mut self, ack: &AckSample<'_>) -> bool {
-        self.min_rtt.on_ack(ack.now, ack.rtt);
+    /// Takes in the round trip. True where it is time to probe for a lower one. The lowest may be that
+    /// of a SYN: full segments of `mss` bytes take longer to leave, and every second is acknowledged.
+    pub fn on_rtt(&mut self, ack: &AckSample<'_>, mss: u64) -> bool {
+        // What the application holds back is no rate of the path.
+        let whole = self.sample.is_some_and(|s| !s.flight.app_limited);
+        let slack = match whole {
+            true => time_of(2 * mss, self.bw()),
+            false => Duration::ZERO,
+        };
+        self.min_rtt.on_ack(ack.now, ack.rtt, slack);
         self.min_rtt.expired
     }
 
@@ -405,7 +434,7 @@ mod tests {
 
     fn take(model: &mut Model, ack: &AckSample<'_>, probing: bool) {
         model.on_ack(ack, 20_000, probing);
-        model.on_rtt(ack);
+        model.on_rtt(ack, 1_000);
         model.advance();
     }
 
@@ -477,16 +506,43 @@ mod tests {
             rtt: Some(ms(rtt)),
             ..AckSample::default()
         };
-        assert!(!model.on_rtt(&at(100, 40)));
-        assert!(!model.on_rtt(&at(5_100, 60)));
-        assert!(model.on_rtt(&at(5_101, 60)));
+        assert!(!model.on_rtt(&at(100, 40), 1_000));
+        assert!(!model.on_rtt(&at(5_100, 60), 1_000));
+        assert!(model.on_rtt(&at(5_101, 60), 1_000));
         assert_eq!(model.min_rtt.rtt, ms(40));
-        assert!(!model.on_rtt(&at(5_200, 60)));
+        assert!(!model.on_rtt(&at(5_200, 60), 1_000));
         // What was found before is forgotten after ten.
-        assert!(!model.on_rtt(&at(10_100, 50)));
+        assert!(!model.on_rtt(&at(10_100, 50), 1_000));
         assert_eq!(model.min_rtt.rtt, ms(40));
-        model.on_rtt(&at(10_101, 70));
+        model.on_rtt(&at(10_101, 70), 1_000);
         assert_eq!(model.min_rtt.rtt, ms(50));
+    }
+
+    /// Two segments take two seconds at the rate of a chat, which says nothing of the path: a round trip
+    /// with a queue in it is not as low as the lowest. At the 100 kB/s of a transfer they take 20 ms.
+    #[test]
+    fn what_the_application_holds_back_gives_no_slack() {
+        let mut model = Model::new();
+        let mut round = |at, rate, rtt, app_limited| {
+            let ack = AckSample {
+                rtt: Some(ms(rtt)),
+                ..ack(at, rate, app_limited)
+            };
+            model.on_ack(&ack, 20_000, true);
+            model.on_rtt(&ack, 1_000)
+        };
+        assert!(!round(100, 1_000, 40, true));
+        let chat = (200..15_000).step_by(100);
+        let probed = chat.into_iter().find(|at| round(*at, 1_000, 70, true));
+        assert_eq!(probed, Some(5_200));
+        for at in (5_300..=15_000).step_by(100) {
+            assert!(!round(at, 100_000, 90, false), "{at}");
+        }
+        let transfer = (15_100..30_000).step_by(100);
+        let probed = transfer
+            .into_iter()
+            .find(|at| round(*at, 100_000, 91, false));
+        assert_eq!(probed, Some(20_100));
     }
 
     #[test]

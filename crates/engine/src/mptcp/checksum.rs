@@ -15,6 +15,15 @@ use crate::tcp::scoreboard::Mapping;
 /// one wrong byte costs all of it.
 pub(super) const MAX_CHECKED_MAPPING: u64 = 8 << 10;
 
+/// The next bytes that a subflow holds, found right.
+struct Sound {
+    /// Where in the stream they belong.
+    data: u64,
+    len: usize,
+    /// DATA_FIN follows them.
+    fin: bool,
+}
+
 /// The sum of the first `len` bytes of `parts`.
 fn sum_of<'a>(parts: impl IntoIterator<Item = &'a [u8]>, len: usize) -> Sum {
     let mut at = 0;
@@ -31,13 +40,14 @@ impl Connection {
         self.mptcp().is_some_and(|m| m.checksum)
     }
 
-    /// The checksum of a mapping of our stream, where checksums were agreed on.
-    pub(super) fn checksum_of(&self, map: &Mapping) -> Option<u16> {
+    /// The checksum of a mapping of our stream on subflow `i`, where checksums were agreed on.
+    pub(super) fn checksum_of(&self, i: usize, map: &Mapping) -> Option<u16> {
         let mptcp = self.mptcp().filter(|m| m.checksum)?;
         let parts = self.snd.buf.slices(map.data..map.data + u64::from(map.len));
         let sum = sum_of(parts, map.len as usize);
         let dsn = mptcp.dsn(map.data);
-        Some(dss_checksum(dsn, map.wire_seq(), map.wire_len(), sum))
+        let seq = map.wire_seq(self.subflows[i].syn_data.sent);
+        Some(dss_checksum(dsn, seq, map.wire_len(), sum))
     }
 
     /// From now on subflow `i` holds payload back until it is checked, where that was agreed on.
@@ -52,16 +62,17 @@ impl Connection {
     /// nothing but DATA_FIN, whether that is right too.
     // Conforms: 8684-3.3-2, 8684-3.3-3, 8684-3.3.3-2
     pub(super) fn is_checkable(&self, map: &Mapping) -> bool {
-        let sound = || map.len > 0 || self.is_sound(map, Sum::default());
+        let sound = || map.len > 0 || self.is_sound(map, map.wire_seq(0), Sum::default());
         match self.uses_checksums() {
             true => map.checksum.is_some() && sound(),
             false => map.checksum.is_none(),
         }
     }
 
-    fn is_sound(&self, map: &Mapping, sum: Sum) -> bool {
-        let dsn = self.mptcp().map(|m| m.remote.idsn.add(1).add(map.data));
-        let right = dsn.map(|dsn| dss_checksum(dsn, map.wire_seq(), map.wire_len(), sum));
+    /// Whether the checksum of a mapping with the subflow sequence number `seq` is that of `sum`.
+    fn is_sound(&self, map: &Mapping, seq: u32, sum: Sum) -> bool {
+        let dsn = self.mptcp().map(|m| m.remote_dsn(map.data));
+        let right = dsn.map(|dsn| dss_checksum(dsn, seq, map.wire_len(), sum));
         right.is_some() && right == map.checksum
     }
 
@@ -79,7 +90,10 @@ impl Connection {
     // Conforms: 8684-3.7-8
     pub(super) fn pass_checked_on(&mut self, ctx: &mut Ctx<'_>, i: usize) {
         let before = self.rcv.buf.rcv_nxt();
-        while let Some((data, len)) = self.next_sound(ctx, i) {
+        while let Some(Sound { data, len, fin }) = self.next_sound(ctx, i) {
+            if !self.reach(ctx, i, data + len as u64, fin) {
+                return;
+            }
             if self.place_held(ctx, i, data, len).is_ok() {
                 continue;
             }
@@ -94,18 +108,22 @@ impl Connection {
         }
     }
 
-    /// Where in the stream the next bytes that subflow `i` may hand on belong, and how many there
-    /// are.
+    /// The next bytes that subflow `i` may hand on.
     // Conforms: 8684-3.7-8
-    fn next_sound(&mut self, ctx: &mut Ctx<'_>, i: usize) -> Option<(u64, usize)> {
+    fn next_sound(&mut self, ctx: &mut Ctx<'_>, i: usize) -> Option<Sound> {
         let rcv = &self.subflows[i].rcv;
         let held = rcv.held.as_ref()?;
         let all = || held.slices().iter().map(|part| part.len()).sum();
         if matches!(self.mode, Mode::Mptcp(_)) {
             let map = rcv.whole_mapping()?;
             let len = map.len as usize;
-            if self.is_sound(&map, sum_of(held.slices(), len)) {
-                return Some((map.data, len));
+            let seq = map.wire_seq(self.subflows[i].syn_data.received);
+            if self.is_sound(&map, seq, sum_of(held.slices(), len)) {
+                return Some(Sound {
+                    data: map.data,
+                    len,
+                    fin: map.fin,
+                });
             }
             self.on_bad_checksum(ctx, i, map.data);
             return match self.mode {
@@ -114,11 +132,15 @@ impl Connection {
             };
         }
         // After a fallback the numbers of the subflow are those of the stream.
-        let next = (held.next() - 1, all());
-        if next.1 == 0 && held.out_of_order_bytes() == 0 {
+        let next = Sound {
+            data: held.next() - 1,
+            len: all(),
+            fin: false,
+        };
+        if next.len == 0 && held.out_of_order_bytes() == 0 {
             self.subflows[i].rcv.drop_held(ctx.pool);
         }
-        (next.1 > 0).then_some(next)
+        (next.len > 0).then_some(next)
     }
 
     /// Moves the first `len` bytes that subflow `i` holds to byte `data` of the stream and on.
@@ -129,14 +151,15 @@ impl Connection {
         data: u64,
         len: usize,
     ) -> Result<(), InsertError> {
-        let rcv = &mut self.subflows[i].rcv;
+        let subflow = &mut self.subflows[i];
         let mut done = 0;
-        for part in rcv.held.iter().flat_map(RecvBuffer::slices) {
+        for part in subflow.rcv.held.iter().flat_map(RecvBuffer::slices) {
             let part = &part[..part.len().min(len - done)];
-            self.rcv.insert(data + done as u64, part, ctx.pool)?;
+            let inserted = self.rcv.insert(data + done as u64, part.into(), ctx.pool)?;
+            subflow.duplicate += inserted.duplicate;
             done += part.len();
         }
-        rcv.pass_held(len, ctx.pool);
+        subflow.rcv.pass_held(len, ctx.pool);
         Ok(())
     }
 
@@ -163,7 +186,7 @@ impl Connection {
         let Some(mptcp) = self.mptcp() else {
             return;
         };
-        let dsn = mptcp.remote.idsn.add(1).add(data);
+        let dsn = mptcp.remote_dsn(data);
         if !mptcp.joined && self.is_contiguous(i) {
             self.fall_back(ctx, FallbackCause::BadChecksum);
             self.on_plain_ack(ctx, i);

@@ -104,14 +104,15 @@ impl Connection {
             self.strategy.on_event(&StrategyEvent::WindowBlocked);
         }
         self.live.told_blocked = blocked;
-        let held = self.keys_may_lack() && self.snd.nxt > 0;
+        let in_syn = self.mptcp().map_or(0, |m| m.syn_data.sent);
+        let held = self.keys_may_lack() && self.snd.nxt > in_syn;
         !blocked && !held
     }
 
     /// Whether new data waits for the peer's window. A rest that takes no segment is left alone while
     /// an acknowledgement is to come (RFC 9293 section 3.8.6.2.1).
     // Conforms: 9293-3.8.6.2.1-1
-    fn is_window_used_up(&self) -> bool {
+    pub(super) fn is_window_used_up(&self) -> bool {
         let window = self.snd.peer_window();
         let carriers = self.subflows.iter().filter(|s| s.can_carry());
         let segment = carriers.map(|s| u64::from(s.snd.mss())).min().unwrap_or(0);

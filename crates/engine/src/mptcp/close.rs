@@ -19,6 +19,7 @@ impl Connection {
             return Err(ApiError::SendClosed);
         }
         self.snd.fin = SendFin::Queued;
+        self.stop_writing(ctx);
         self.settle(ctx);
         Ok(())
     }
@@ -27,20 +28,45 @@ impl Connection {
     /// is the end of the stream.
     // Conforms: 8684-3.3.3-8
     pub(super) fn on_subflow_fin(&mut self, ctx: &mut Ctx<'_>, i: usize) {
-        if self.subflows[i].rcv.take_fin() && matches!(self.mode, Mode::Tcp) {
-            self.rcv.fin = Some(self.rcv.buf.rcv_nxt());
-            self.signal_readable(ctx);
+        let rcv = &mut self.subflows[i].rcv;
+        rcv.take_fin();
+        let over = rcv.finished() && matches!(self.mode, Mode::Tcp) && !self.is_ended();
+        if over && self.rcv.fin.is_none() {
+            // Not what was handed on: what came before a fallback may still wait for memory.
+            let end = self.subflows[i].rcv.bytes_received();
+            self.reach(ctx, i, end, true);
         }
     }
 
-    /// Answers the peer's FIN on subflows that are not needed any more. The last one that works
-    /// stays open in our direction until the connection is through: what is written, DATA_FIN and
-    /// what the peer dropped at the data level still go out there (RFC 8684 section 3.3.3). Returns
-    /// whether there were any.
+    /// Takes note that the peer's stream reaches byte `end`, as subflow `i` says, and ends there if
+    /// that is `last`. Returns whether that agrees with the end that is known and with what was
+    /// received. If not, the stream would never be complete, and the connection is over.
+    pub(super) fn reach(&mut self, ctx: &mut Ctx<'_>, i: usize, end: u64, last: bool) -> bool {
+        let fin = self.rcv.fin.or(last.then_some(end));
+        let moved = |fin| end > fin || (last && (end < fin || self.rcv.here() > fin));
+        if fin.is_some_and(moved) {
+            self.fail(ctx, CloseReason::PeerMisbehaved);
+            return false;
+        }
+        if last {
+            self.rcv.fin = fin;
+            self.subflows[i].rcv.ack_now();
+            if self.rcv.complete() {
+                self.signal_readable(ctx);
+            }
+        }
+        true
+    }
+
+    /// Answers the peer's FIN on subflows that it leaves. Those of a peer that has ended its direction
+    /// stay open in ours until the connection is through, as does the last one that works: what is
+    /// written, DATA_FIN and what the peer dropped at the data level still go out there (RFC 8684
+    /// section 3.3.3). Returns whether there were any.
     fn answer_fins(&mut self) -> bool {
         let carries_on = |s: &Subflow| s.can_carry() && !s.stale && !s.rcv.finished();
         let unanswered = |s: &Subflow| s.rcv.finished() && !s.fin_wanted;
         if matches!(self.mode, Mode::Tcp)
+            || self.rcv.fin.is_some()
             || !self.subflows.iter().any(unanswered)
             || !self.subflows.iter().any(carries_on)
         {
@@ -78,7 +104,10 @@ impl Connection {
     /// Ends subflows that have nothing left to do. Returns whether there were any.
     // Conforms: 8684-3.3.3-5, 8684-3.3.3-6, 9293-3.10.7.4-5
     fn close_subflows(&mut self) -> bool {
+        // While it is being opened another subflow may take the place of the first, and what a SYN
+        // carried may have to be sent after all.
         let plain_fin = matches!(self.mode, Mode::Tcp)
+            && !matches!(self.life, Life::Opening { .. })
             && self.snd.fin == SendFin::Queued
             && self.snd.unsent() == 0;
         let over = matches!(self.life, Life::Ended { .. });

@@ -10,18 +10,20 @@ use foldhash::SharedSeed;
 use foldhash::fast::SeedableRandomState;
 use hashbrown::HashMap;
 
+use super::busy::Busy;
 use super::flight::Flight;
 use super::keys::Keys;
 use super::signal::Signals;
-use super::subflow::{Phase, ResetKind, Subflow};
+use super::subflow::{Opens, Phase, ResetKind, Subflow, SynData};
 use super::window::WindowSize;
-use crate::buffer::{BLOCK_SIZE, InsertError, Pool, RangeSet, RecvBuffer, SendBuffer};
+use crate::buffer::{BLOCK_SIZE, Data, InsertError, Pool, RangeSet, RecvBuffer, SendBuffer};
 use crate::cc::Algorithm;
 use crate::event::{CloseReason, SubflowCloseReason};
-use crate::path::{Blackholes, Claims, Path, PathManager, Records};
+use crate::path::{Blackholes, Claims, FastOpens, Path, PathManager, Records};
 use crate::stats::{ConnStats, PathStats};
 use crate::strategy::{FlowSize, Strategy, StrategyEvent};
 use crate::tcp::FourTuple;
+use crate::tcp::numbers::Secret;
 use crate::{ApiError, Class, Config, ConnId, Event, ListenerId, SubflowId, Urgency};
 
 /// Window offered before anything is known; also the least a connection gets under pressure.
@@ -63,11 +65,15 @@ pub(crate) struct Ctx<'a> {
     pub records: &'a mut Records,
     pub claims: &'a mut Claims,
     pub blackholes: &'a mut Blackholes,
+    pub fast_opens: &'a mut FastOpens,
     pub pool: &'a mut Pool,
+    pub secret: &'a Secret,
     pub rng: &'a mut Rng,
     pub events: &'a mut VecDeque<Event>,
     pub reports: &'a mut VecDeque<ConnStats>,
     pub demux: &'a mut Demux,
+    /// Connections that wait for memory to write into.
+    pub starved: &'a mut VecDeque<ConnId>,
     pub scratch: &'a mut [u8; 128],
 }
 
@@ -114,6 +120,8 @@ pub(crate) struct Mptcp {
     pub wide_dsn: bool,
     /// The peer may have sent on a further subflow.
     pub joined: bool,
+    /// What stands before the numbered part of either stream.
+    pub syn_data: SynData,
 }
 
 /// Where the closing of the sending direction stands.
@@ -135,6 +143,9 @@ pub(crate) struct SendSide {
     /// First offset past the peer's window.
     pub wnd_end: u64,
     pub fin: SendFin,
+    /// Every copy of the last byte carries DATA_FIN. One of the copies alone must not: where it
+    /// comes last the peer throws it away, and Linux then waits for ever for what it says it knows.
+    pub fin_rides: bool,
     /// Who carries what was sent and not acknowledged; empty in regular TCP.
     pub flight: Flight,
     /// Bytes that were late before they were sent.
@@ -204,14 +215,32 @@ pub(crate) struct RecvSide {
     pub duplicate: u64,
 }
 
+/// What [`RecvSide::insert`] did with bytes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Inserted {
+    /// How many at their end lie beyond the window.
+    pub refused: usize,
+    /// How many were here.
+    pub duplicate: u64,
+}
+
 impl RecvSide {
-    /// Stores `data`, whose first byte is byte `at` of the stream; returns how many bytes at its end lie
-    /// beyond the window.
+    /// Stores `data`, whose first byte is byte `at` of the stream.
     // Conforms: 8684-3.3.1-11
-    pub fn insert(&mut self, at: u64, data: &[u8], pool: &mut Pool) -> Result<usize, InsertError> {
+    pub fn insert(
+        &mut self,
+        at: u64,
+        data: Data<'_>,
+        pool: &mut Pool,
+    ) -> Result<Inserted, InsertError> {
+        let len = data.len();
         let done = self.buf.insert(at, data, pool)?;
-        self.duplicate += (data.len() - done.refused) as u64 - done.new_bytes;
-        Ok(done.refused)
+        let duplicate = (len - done.refused) as u64 - done.new_bytes;
+        self.duplicate += duplicate;
+        Ok(Inserted {
+            refused: done.refused,
+            duplicate,
+        })
     }
 
     /// Whether everything the peer will ever send is here.
@@ -219,12 +248,16 @@ impl RecvSide {
         self.fin == Some(self.buf.rcv_nxt())
     }
 
+    /// One past the last byte that is here, behind holes or not.
+    pub fn here(&self) -> u64 {
+        let behind = self.buf.out_of_order().max_end();
+        behind.unwrap_or(0).max(self.buf.rcv_nxt())
+    }
+
     /// What holds after every call: nothing lies behind the end of the stream, and what was promised
     /// is there.
     fn invariants(&self) {
-        let here = self.buf.out_of_order().max_end();
-        let here = here.unwrap_or(0).max(self.buf.rcv_nxt());
-        debug_assert!(self.fin.is_none_or(|fin| here <= fin));
+        debug_assert!(self.fin.is_none_or(|fin| self.here() <= fin));
         debug_assert!(self.edge <= self.buf.max_offset());
         debug_assert!(self.buf.next() <= self.buf.rcv_nxt());
     }
@@ -248,7 +281,8 @@ pub(crate) enum Life {
 /// may drop options in one direction only.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Farewell {
-    pub idsn: Dsn64,
+    /// Number of the stream's first byte.
+    pub first: Dsn64,
     pub wide: bool,
     pub checksum: bool,
     /// Told until the peer acknowledges more of the subflow than this, so something that told it.
@@ -263,6 +297,8 @@ pub(crate) struct Liveness {
     pub last_heard: Instant,
     /// Last time payload moved.
     pub last_payload: Instant,
+    /// How long it had something to deliver.
+    pub busy: Busy,
     /// Since when an answer is owed.
     pub waiting_since: Option<Instant>,
     pub last_probe: Instant,
@@ -341,6 +377,7 @@ impl Connection {
                 nxt: 0,
                 wnd_end: 0,
                 fin: SendFin::Open,
+                fin_rides: false,
                 flight: Flight::default(),
                 dropped: 0,
                 blocked: None,
@@ -383,6 +420,12 @@ impl Connection {
 
     pub fn is_open(&self) -> bool {
         self.life == Life::Open
+    }
+
+    /// Whether the handshake of an accepted connection is under way.
+    pub fn is_half_open(&self) -> bool {
+        let opens = |s: &Subflow| s.opens == Opens::Connection && s.phase == Phase::SynReceived;
+        !self.is_ended() && self.subflows.iter().any(opens)
     }
 
     pub fn is_ended(&self) -> bool {
@@ -612,16 +655,26 @@ impl Connection {
         }
     }
 
+    /// Nothing more is written: no memory is waited for.
+    pub fn stop_writing(&mut self, ctx: &mut Ctx<'_>) {
+        self.snd.blocked = None;
+        if core::mem::take(&mut self.starved) {
+            ctx.starved.retain(|waiting| *waiting != self.id);
+        }
+    }
+
     /// Gives back what was kept for subflows to repeat and is not needed any more. Nobody's memory is
     /// held for long: past a bound the subflow that needs most is reset, and opened again as after
-    /// any failure (RFC 8684 section 3.6); where a write finds no memory, one that timed out at once.
+    /// any failure (RFC 8684 section 3.6); where nothing is left and others wait for it, one that timed
+    /// out at once: to have used up its own share takes nothing from them.
     /// Returns whether one is reset.
     // Conforms: 8684-3.3.2-2
     pub fn bound_repeats(&mut self, ctx: &mut Ctx<'_>) -> bool {
         if self.snd.buf.kept() == 0 {
             return false;
         }
-        let pressed = self.lacks_memory(ctx.pool);
+        let others_wait = ctx.starved.len() > usize::from(self.starved);
+        let pressed = others_wait && ctx.pool.unreserved() == 0;
         let most = ctx.config.send_buffer.max(MIN_REPEATS);
         let waits = |s: &Subflow| s.is_established() && !s.snd.board.is_empty();
         if !pressed && self.snd.buf.kept() < most && self.subflows.iter().any(waits) {
@@ -666,7 +719,8 @@ impl Connection {
     pub fn end(&mut self, ctx: &mut Ctx<'_>, reason: CloseReason) {
         let unknown = matches!(self.life, Life::Opening { .. }) && self.listener.is_some();
         if !unknown {
-            ctx.reports.push_back(self.stats());
+            self.watch_busy(ctx.now);
+            ctx.reports.push_back(self.stats(ctx.config));
             ctx.events.push_back(Event::Closed {
                 conn: self.id,
                 reason,
@@ -679,6 +733,7 @@ impl Connection {
         }
         self.life = Life::Ended { at: ctx.now };
         self.close_reason = Some(reason);
+        self.stop_writing(ctx);
         self.snd.buf.clear(ctx.pool);
         self.snd.nxt = self.snd.buf.end();
         self.snd.flight.clear();
@@ -719,7 +774,7 @@ impl Connection {
         }
         if self.is_ended() {
             debug_assert!(self.snd.buf.is_empty() && self.rcv.buf.readable() == 0);
-            debug_assert!(self.close_reason.is_some());
+            debug_assert!(self.close_reason.is_some() && !self.starved);
         }
     }
 }

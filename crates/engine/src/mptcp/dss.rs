@@ -1,5 +1,6 @@
 //! Data sequence numbers on the wire and inside (RFC 8684 section 3.3): the stream's first byte
-//! is IDSN + 1 there and offset 0 here.
+//! is IDSN + 1 there and offset 0 here. What a SYN carried has no number there: the first byte behind
+//! it is IDSN + 1 (appendix B.2).
 
 use braid_wire::mptcp::{Capable, CapableFlags, Dss, DssMapping, MptcpOption, WireDsn};
 use braid_wire::tcp::Options;
@@ -7,6 +8,7 @@ use braid_wire::{Dsn64, Instant};
 
 use super::connection::{Connection, Mptcp};
 use super::keys::Keys;
+use super::subflow::SynData;
 use crate::tcp::scoreboard::Mapping;
 
 /// Rate in bytes/s from which 4-byte DSNs could wrap within a segment's lifetime of two minutes,
@@ -23,24 +25,35 @@ pub(super) fn carried(dsn: Dsn64, wide: bool) -> WireDsn {
 
 impl Mptcp {
     /// Data sequence number of an offset in our stream.
+    // Conforms: 8684-B.2-1
     pub fn dsn(&self, offset: u64) -> Dsn64 {
-        self.local.idsn.add(1).add(offset)
+        numbered(self.local.idsn, self.syn_data.sent, offset)
+    }
+
+    /// Data sequence number of an offset in the peer's stream.
+    pub fn remote_dsn(&self, offset: u64) -> Dsn64 {
+        numbered(self.remote.idsn, self.syn_data.received, offset)
     }
 
     /// Offset in our stream of a DATA_ACK near `una`; `None` if it lies before the stream.
     pub fn ack_offset(&self, ack: WireDsn, una: u64) -> Option<u64> {
-        offset_of(self.local.idsn, ack, una)
+        offset_of(self.dsn(una), ack, una)
     }
 
     /// Offset in the peer's stream of a DSN near `rcv_nxt`.
     pub fn data_offset(&self, dsn: WireDsn, rcv_nxt: u64) -> Option<u64> {
-        offset_of(self.remote.idsn, dsn, rcv_nxt)
+        offset_of(self.remote_dsn(rcv_nxt), dsn, rcv_nxt)
     }
 }
 
+/// The number of the byte at `offset` of a stream whose first `in_syn` bytes have none.
+fn numbered(idsn: Dsn64, in_syn: u64, offset: u64) -> Dsn64 {
+    idsn.add(1).add(offset.wrapping_sub(in_syn))
+}
+
+/// The offset of `dsn`, where `expected` is the number of the one `near`.
 // Conforms: 8684-3.3.1-4, 8684-3.3.2-6
-fn offset_of(idsn: Dsn64, dsn: WireDsn, near: u64) -> Option<u64> {
-    let expected = idsn.add(1).add(near);
+fn offset_of(expected: Dsn64, dsn: WireDsn, near: u64) -> Option<u64> {
     let dsn = match dsn {
         WireDsn::Four(low) => expected.expand(low),
         WireDsn::Eight(full) => Dsn64(full),
@@ -60,6 +73,7 @@ impl Mptcp {
             wide_ack: false,
             wide_dsn: false,
             joined: false,
+            syn_data: SynData::default(),
         }
     }
 
@@ -82,18 +96,27 @@ impl Connection {
         self.rcv.buf.rcv_nxt() + u64::from(self.rcv.complete())
     }
 
-    /// The DSS of an outgoing segment, with `map` where it carries data.
-    pub fn dss(&self, mptcp: &Mptcp, map: Option<&Mapping>) -> Dss {
-        let ack = mptcp.remote.idsn.add(1).add(self.data_ack_offset());
+    /// The DSS of an outgoing segment without data.
+    pub fn dss(&self, mptcp: &Mptcp) -> Dss {
+        let ack = mptcp.remote_dsn(self.data_ack_offset());
         Dss {
             data_ack: Some(carried(ack, mptcp.wide_ack)),
-            mapping: map.map(|m| DssMapping {
-                dsn: carried(mptcp.dsn(m.data), mptcp.wide_dsn),
-                subflow_seq: m.wire_seq(),
-                len: m.wire_len(),
-                checksum: m.checksum,
+            mapping: None,
+            data_fin: false,
+        }
+    }
+
+    /// The same of one that carries `map`, on a subflow whose SYN carried `in_syn` bytes.
+    pub fn mapped_dss(&self, mptcp: &Mptcp, map: &Mapping, in_syn: u64) -> Dss {
+        Dss {
+            mapping: Some(DssMapping {
+                dsn: carried(mptcp.dsn(map.data), mptcp.wide_dsn),
+                subflow_seq: map.wire_seq(in_syn),
+                len: map.wire_len(),
+                checksum: map.checksum,
             }),
-            data_fin: map.is_some_and(|m| m.fin),
+            data_fin: map.fin,
+            ..self.dss(mptcp)
         }
     }
 
@@ -123,7 +146,7 @@ impl Connection {
         };
         // The first mapping carries the keys (RFC 8684 section 3.1).
         let option = self.mptcp().map(|m| match m.confirmed {
-            true => MptcpOption::Dss(self.dss(m, Some(&map))),
+            true => MptcpOption::Dss(self.mapped_dss(m, &map, 0)),
             false => m.capable_data(&map),
         });
         for subflow in &mut self.subflows {

@@ -1,7 +1,7 @@
 //! Falling back to regular TCP, and what tells that it must be (RFC 8684 section 3.7).
 
+use braid_wire::Dsn64;
 use braid_wire::mptcp::{Dss, DssMapping, MptcpOption, ResetReason};
-use braid_wire::{Dsn64, Seq32};
 
 use super::connection::{Connection, Ctx, Farewell, Mode, SendFin};
 use super::dss::carried;
@@ -20,7 +20,7 @@ impl Connection {
             ctx.demux.tokens.remove(&m.local.token);
             let told = cause != FallbackCause::PeerFellBack;
             self.farewell = self.subflows.first().filter(|_| told).map(|s| Farewell {
-                idsn: m.local.idsn,
+                first: m.dsn(0),
                 wide: m.wide_dsn,
                 checksum: m.checksum,
                 until: s.snd.nxt,
@@ -30,6 +30,10 @@ impl Connection {
             if self.snd.fin == SendFin::Sent {
                 // The subflow's FIN takes the place of DATA_FIN.
                 self.snd.fin = SendFin::Queued;
+            }
+            if !self.rcv.complete() {
+                // So does the peer's: what changes payload may have made it longer.
+                self.rcv.fin = None;
             }
             self.live.fin_at = None;
         }
@@ -56,8 +60,8 @@ impl Connection {
         Some(MptcpOption::Dss(Dss {
             data_ack: None,
             mapping: Some(DssMapping {
-                dsn: carried(farewell.idsn.add(1).add(data), farewell.wide),
-                subflow_seq: sub as u32,
+                dsn: carried(farewell.first.add(data), farewell.wide),
+                subflow_seq: sub.wrapping_sub(self.subflows[i].syn_data.sent) as u32,
                 len: 0,
                 checksum: farewell.checksum.then_some(0),
             }),
@@ -108,7 +112,7 @@ impl Connection {
         if !mptcp.checksum {
             return;
         }
-        let dsn = mptcp.remote.idsn.add(1).add(received);
+        let dsn = mptcp.remote_dsn(received);
         if self.is_contiguous(i) {
             self.turn_plain(ctx, i, FallbackCause::PeerBadChecksum);
             self.say_fail(i, dsn);
@@ -161,13 +165,12 @@ impl Connection {
     /// stream, and so on.
     // Conforms: 8684-3.7-14
     pub(super) fn on_infinite_mapping(&mut self, ctx: &mut Ctx<'_>, i: usize, map: &DssMapping) {
-        let near = self.subflows[i].rcv.nxt;
         let received = self.rcv.buf.rcv_nxt();
         let Some(mptcp) = self.mptcp() else {
             self.on_fail_heard();
             return;
         };
-        let sub = Seq32(map.subflow_seq).offset_near(Seq32(0), near);
+        let sub = self.subflows[i].mapped_from(map.subflow_seq);
         let (Some(sub), Some(data)) = (sub, mptcp.data_offset(map.dsn, received)) else {
             return;
         };
@@ -183,14 +186,17 @@ impl Connection {
     // Conforms: 8684-3.3.1-3, 8684-3.3.2-4, 8684-3.7-2, 8684-3.7-3
     pub(super) fn on_bare_segment(&mut self, ctx: &mut Ctx<'_>, i: usize, seq: u64, len: usize) {
         let subflow = &self.subflows[i];
-        if self.mptcp().is_none() {
+        let Some(mptcp) = self.mptcp() else {
             return;
-        }
+        };
         // Data before any mapping, or an acknowledgement of ours although none of it was ever
-        // acknowledged at the data level. Later on, that is no reason any more.
+        // acknowledged at the data level. Later on, that is no reason any more. Where all there was went
+        // with the SYN, or there is nothing but DATA_FIN, the answer to a probe tells, which repeats the
+        // keys.
         let data = len > 0 && seq == subflow.rcv.nxt && !subflow.dss_seen;
-        let acked = subflow.snd.una > 1;
-        let ack = acked && self.snd.una() == 0;
+        let acked = subflow.snd.una > 1 + subflow.syn_data.sent;
+        let probed = subflow.active && !mptcp.confirmed && self.live.stall_tries > 0;
+        let ack = (acked || probed) && self.snd.una() == subflow.syn_data.sent;
         let joined = subflow.opens != Opens::Connection;
         if (data || ack) && self.is_contiguous(i) {
             self.turn_plain(ctx, i, FallbackCause::DataPlain);

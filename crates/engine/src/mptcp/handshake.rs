@@ -12,9 +12,9 @@ use super::connection::{Connection, Ctx, Life, Mode, Mptcp};
 use super::flight::Slot;
 use super::keys::{Keys, hmac64, hmac160, join_hmac};
 use super::signal::Signal;
-use super::subflow::{Opens, Phase, ResetKind, Subflow};
+use super::subflow::{Opens, Phase, ResetKind, Subflow, SynData};
 use crate::event::{CloseReason, SubflowCloseReason};
-use crate::path::Target;
+use crate::path::{PathRecord, Records, Target};
 use crate::strategy::StrategyEvent;
 use crate::tcp::FourTuple;
 use crate::tcp::receive::Receiver;
@@ -48,12 +48,25 @@ pub(crate) fn repeat_at(now: Instant, tries: u32, rto: Duration) -> Instant {
     now + (rto * (1 << tries.saturating_sub(1).min(5))).min(MAX_SYN_RTO)
 }
 
+/// The peer's machine may take so long to answer a third ACK, however near it is.
+const LEAST_THIRD_ACK_WAIT: Duration = Duration::from_millis(10);
+
 /// When the third ACK sent for the `tries`-th time is repeated. Nothing acknowledges it but the
 /// peer's answer, which is not delayed: the first loss shows after two round trips, as that of a tail
-/// (RFC 8985 section 7.2). Later ones are waited for as for those of a SYN.
-fn third_ack_again_at(now: Instant, tries: u32, rtt: &RttEstimator) -> Instant {
+/// (RFC 8985 section 7.2), on a `known` path after the longest there was to be expected, but never later
+/// than a timeout would. Later ones are waited for as for those of a SYN.
+fn third_ack_again_at(
+    now: Instant,
+    tries: u32,
+    rtt: &RttEstimator,
+    known: Option<PathRecord>,
+) -> Instant {
+    let usual = known.map_or(Duration::ZERO, |path| path.srtt + path.rttvar * 4);
     match tries {
-        ..=1 if !rtt.srtt().is_zero() => now + rtt.srtt() * 2,
+        ..=1 if !rtt.srtt().is_zero() => {
+            let wait = (rtt.srtt() * 2).max(usual).max(LEAST_THIRD_ACK_WAIT);
+            now + wait.min(rtt.rto())
+        }
         _ => repeat_at(now, tries.saturating_sub(1), rtt.rto()),
     }
 }
@@ -121,11 +134,13 @@ impl Connection {
         let id = SubflowId(self.next_subflow);
         self.next_subflow += 1;
         let config = &ctx.paths[usize::from(path.0)].config;
-        let seeds = (ctx.rng.u32(), ctx.rng.u32());
-        let mut subflow = Subflow::new(id, path, tuple, u32::from(config.mtu), seeds, ctx.config);
+        let numbers = ctx.secret.first_numbers(ctx.now, &tuple);
+        let mut subflow = Subflow::new(id, path, tuple, u32::from(config.mtu), numbers, ctx.config);
         subflow.slot = Slot::free(self.subflows.iter().map(|s| s.slot));
-        subflow.opens = opens;
         subflow.backup = config.backup;
+        // MP_CAPABLE has no bit for it.
+        subflow.backup_untold = config.backup && matches!(opens, Opens::Connection);
+        subflow.opens = opens;
         subflow.own_id = self.paths.own_id(path, tuple.local.ip());
         subflow.opened_at = ctx.now;
         subflow.handshake_at = Some(ctx.now);
@@ -162,11 +177,17 @@ impl Connection {
         if !tcp.flags.contains(Flags::SYN) {
             return;
         }
+        let told = subflow.rcv.told;
         subflow.rcv = Receiver::new(tcp.seq, ctx.config.delayed_ack);
+        subflow.rcv.told = told;
         subflow.on_syn_options(&tcp.options, window_shift(ctx.config));
-        subflow.marks.on_syn_ack(ctx.config.ecn, tcp.flags);
+        let tries = subflow.handshake_tries;
+        subflow.marks.on_syn_ack(ctx.config.ecn, tcp.flags, tries);
         let rtt = subflow.handshake_rtt(ctx.now, tcp);
-        subflow.snd.established(ctx.now, rtt, u64::from(tcp.window));
+        let in_syn = self.on_offer_answered(ctx, i, tcp);
+        let window = u64::from(tcp.window);
+        let subflow = &mut self.subflows[i];
+        subflow.snd.established(ctx.now, rtt, window, in_syn);
         match subflow.opens {
             Opens::Connection => self.on_syn_ack(ctx, i, tcp),
             Opens::Join { local_nonce, .. } => self.on_join_syn_ack(ctx, i, tcp, local_nonce),
@@ -211,7 +232,7 @@ impl Connection {
         self.establish(ctx, i);
         if self.mptcp().is_some() {
             self.subflows[i].handshake_tries = 0;
-            self.subflows[i].note_third_ack(ctx.now);
+            self.subflows[i].note_third_ack(ctx.now, ctx.records);
         }
         self.life = Life::Open;
         self.take_initial_window(i, tcp.window);
@@ -235,7 +256,11 @@ impl Connection {
     }
 
     /// Both keys are known. The token is registered: joins are taken from here on.
-    fn begin_mptcp(&mut self, ctx: &mut Ctx<'_>, mptcp: Mptcp, deny_join: bool) {
+    fn begin_mptcp(&mut self, ctx: &mut Ctx<'_>, mut mptcp: Mptcp, deny_join: bool) {
+        let mut in_syn = self.subflows.iter().map(|s| s.syn_data);
+        mptcp.syn_data = in_syn
+            .find(|e| *e != SynData::default())
+            .unwrap_or_default();
         ctx.demux.tokens.insert(mptcp.local.token, self.id);
         if deny_join {
             self.paths.deny_initial();
@@ -249,7 +274,8 @@ impl Connection {
             true => 0,
             false => self.subflows[i].agreed.peer_shift,
         };
-        self.snd.wnd_end = self.snd.wnd_end.max(u64::from(window) << shift);
+        let wnd_end = self.snd.una() + (u64::from(window) << shift);
+        self.snd.wnd_end = self.snd.wnd_end.max(wnd_end);
     }
 
     // Conforms: 8684-3.2-6, 8684-3.2-7, 8684-3.2-10
@@ -330,7 +356,7 @@ impl Connection {
     pub(super) fn on_third_ack(&mut self, ctx: &mut Ctx<'_>, i: usize, tcp: &tcp::Repr) -> bool {
         let subflow = &mut self.subflows[i];
         if tcp.flags.contains(Flags::RST) {
-            if tcp.seq == subflow.rcv.irs.add(1) {
+            if tcp.seq == subflow.rcv.expected() {
                 subflow.close(SubflowCloseReason::Reset);
                 if subflow.opens == Opens::Connection {
                     self.fail(ctx, CloseReason::Reset);
@@ -341,6 +367,7 @@ impl Connection {
         if tcp.flags.contains(Flags::SYN) {
             if tcp.seq == subflow.rcv.irs {
                 subflow.handshake_at = Some(ctx.now);
+                subflow.marks.on_syn_again(tcp.flags);
             }
             return false;
         }
@@ -367,24 +394,16 @@ impl Connection {
             });
         }
         let window = u64::from(tcp.window) << subflow.agreed.peer_shift;
-        subflow.snd.established(ctx.now, rtt, window);
+        subflow.snd.established(ctx.now, rtt, window, 0);
         if !matches!(self.mode, Mode::Tcp) {
             // Linux joins only after a DATA_ACK, and a joiner waits for its fourth ACK.
             subflow.rcv.ack_now();
         }
         self.establish(ctx, i);
-        if matches!(self.life, Life::Opening { .. }) {
-            self.life = Life::Open;
+        if self.subflows[i].opens == Opens::Connection && !self.is_ended() {
             self.take_initial_window(i, tcp.window);
+            self.report_accepted(ctx);
             self.announce_addresses(ctx);
-            if let Some(listener) = self.listener {
-                ctx.events.push_back(Event::Accepted {
-                    conn: self.id,
-                    listener,
-                    local: self.subflows[i].tuple.local,
-                    remote: self.paths.remote(),
-                });
-            }
         }
         true
     }
@@ -550,9 +569,10 @@ impl Connection {
 
 impl Subflow {
     /// The third ACK leaves now, or with what is sent next.
-    pub(super) fn note_third_ack(&mut self, now: Instant) {
+    pub(super) fn note_third_ack(&mut self, now: Instant, records: &Records) {
         self.handshake_tries += 1;
-        let at = third_ack_again_at(now, self.handshake_tries, &self.snd.rtt);
+        let known = self.record(records).filter(|path| path.bytes_sent > 0);
+        let at = third_ack_again_at(now, self.handshake_tries, &self.snd.rtt, known);
         self.handshake_at = Some(at);
     }
 }
@@ -581,6 +601,6 @@ fn free_tuple(
 
 /// The third ACK acknowledges our SYN/ACK and continues the peer's SYN.
 fn valid_third_ack(subflow: &Subflow, tcp: &tcp::Repr) -> bool {
-    let ahead = tcp.seq.diff(subflow.rcv.irs.add(1));
+    let ahead = tcp.seq.diff(subflow.rcv.expected());
     tcp.ack == subflow.snd.iss.add(1) && (0..1 << 20).contains(&ahead)
 }

@@ -5,13 +5,14 @@ use core::ops::Range;
 use core::time::Duration;
 
 use arrayvec::ArrayVec;
-use braid_wire::Seq32;
 use braid_wire::mptcp::{Capable, Dss, DssMapping, MptcpOption, ResetReason};
 use braid_wire::tcp::{self, Flags};
+use braid_wire::{Instant, Seq32};
 
 use super::connection::{Connection, Ctx, Mode, SendFin, repeats};
 use super::subflow::{Phase, ResetKind};
 use crate::SubflowId;
+use crate::buffer::Payload;
 use crate::cc::{MAX_SIBLINGS, Sibling};
 use crate::event::{CloseReason, SubflowCloseReason};
 use crate::stack::Outside;
@@ -31,7 +32,7 @@ impl Connection {
         ctx: &mut Ctx<'_>,
         id: SubflowId,
         tcp: &tcp::Repr,
-        payload: &[u8],
+        payload: &mut Payload<'_>,
         outside: Outside,
     ) -> bool {
         let Some(i) = self.index_of(id) else {
@@ -39,7 +40,7 @@ impl Connection {
         };
         let subflow = &self.subflows[i];
         let opening = matches!(subflow.phase, Phase::SynSent | Phase::SynReceived);
-        if opening && tcp.flags.contains(Flags::ACK) && tcp.ack != subflow.snd.iss.add(1) {
+        if opening && tcp.flags.contains(Flags::ACK) && !subflow.has_offered(tcp.ack) {
             if !tcp.flags.contains(Flags::RST) {
                 return true;
             }
@@ -89,7 +90,7 @@ impl Connection {
         ctx: &mut Ctx<'_>,
         i: usize,
         tcp: &tcp::Repr,
-        payload: &[u8],
+        payload: &mut Payload<'_>,
         outside: Outside,
     ) {
         let subflow = &mut self.subflows[i];
@@ -195,10 +196,9 @@ impl Connection {
     // Conforms: 8684-3.5-2, 8684-3.5-3
     fn on_reset(&mut self, ctx: &mut Ctx<'_>, i: usize, seq: u64, tcp: &tcp::Repr) {
         let subflow = &mut self.subflows[i];
-        let far = subflow.rcv.nxt + ctx.config.recv_buffer as u64;
-        // Conforms: 5961-3.2-2, 5961-3.2-3
+        // Conforms: 5961-3.2-1, 5961-3.2-2, 5961-3.2-3
         if seq != subflow.rcv.nxt {
-            if (subflow.rcv.nxt..far).contains(&seq) {
+            if (subflow.rcv.nxt..subflow.rcv.told).contains(&seq) {
                 subflow.rcv.challenge(ctx.now);
             }
             return;
@@ -258,34 +258,27 @@ impl Connection {
             subflow.rcv.challenge(ctx.now);
             return false;
         };
-        let mut sacks: ArrayVec<Range<u64>, 4> = ArrayVec::new();
-        for (left, right) in &tcp.options.sack {
-            let left = left.offset_near(snd.iss, snd.una);
-            let right = right.offset_near(snd.iss, snd.una);
-            let (Some(left), Some(right)) = (left, right) else {
-                continue;
-            };
-            if left >= right {
-                continue;
-            } else if right <= ack {
-                snd.on_duplicate(ctx.now, left..right);
-            } else if left > ack {
-                sacks.push(left..right);
-            }
-        }
+        let sacks = take_blocks(ctx.now, snd, ack, tcp);
         let advanced = ack > snd.una;
+        let news = self.moves_data_ack(tcp);
+        let subflow = &mut self.subflows[i];
+        let snd = &mut subflow.snd;
         let lost = snd.traffic.bytes_lost;
+        if subflow.marks.bears() && tcp.flags.contains(Flags::ECE) {
+            snd.on_mark(ack);
+        }
         if snd.on_ack(ctx.now, ack, &sacks, echo, &siblings) {
             subflow.stale = false;
             subflow.judge_sizes(ctx.now);
         }
-        if subflow.marks.agreed() && tcp.flags.contains(Flags::ECE) {
-            subflow.snd.on_mark(ctx.now);
-        }
         let snd = &mut subflow.snd;
         let window = u64::from(tcp.window) << subflow.agreed.peer_shift;
-        if bare && !advanced && says_nothing(tcp) && snd.is_duplicate(ack, window) {
-            snd.on_dup_ack(ctx.now);
+        if bare && !advanced && !news && snd.is_duplicate(ack, window) {
+            if says_nothing(tcp) {
+                snd.on_dup_ack(ctx.now);
+            } else if may_lack_sack(tcp) {
+                snd.on_mute_dup_ack(ctx.now);
+            }
             subflow.judge_sizes(ctx.now);
         }
         let snd = &mut subflow.snd;
@@ -309,6 +302,21 @@ impl Connection {
             self.on_plain_ack(ctx, i);
         }
         true
+    }
+
+    /// Whether a segment acknowledges something new at the data level. It may have been sent for that
+    /// alone, and is no duplicate.
+    fn moves_data_ack(&self, tcp: &tcp::Repr) -> bool {
+        // DATA_FIN counts as a byte.
+        let una = self.snd.una() + u64::from(self.snd.fin == SendFin::Acked);
+        let newer = |option: &MptcpOption| match (option, self.mptcp()) {
+            (MptcpOption::Dss(dss), Some(mptcp)) => {
+                let ack = dss.data_ack.and_then(|ack| mptcp.ack_offset(ack, una));
+                ack.is_some_and(|ack| ack > una)
+            }
+            _ => false,
+        };
+        tcp.options.mptcp.iter().any(newer)
     }
 
     /// What subflow `i` newly acknowledged needs no copy any more.
@@ -367,7 +375,7 @@ impl Connection {
     }
 
     /// Everything below `una` arrived at the data level.
-    fn acknowledge(&mut self, ctx: &mut Ctx<'_>, una: u64) {
+    pub(super) fn acknowledge(&mut self, ctx: &mut Ctx<'_>, una: u64) {
         if una > self.snd.una() {
             let subflows = &self.subflows;
             let needed = || repeats(subflows, una);
@@ -398,9 +406,10 @@ impl Connection {
                 &MptcpOption::Capable(Capable::Data {
                     data_len, checksum, ..
                 }) if !self.subflows[i].active => {
+                    let in_syn = self.subflows[i].syn_data.received;
                     let map = Mapping {
-                        data: 0,
-                        sub: 1,
+                        data: in_syn,
+                        sub: 1 + in_syn,
                         len: u32::from(data_len),
                         fin: false,
                         checksum,
@@ -411,10 +420,16 @@ impl Connection {
                     }
                 }
                 &MptcpOption::Fail { dsn } => self.on_mp_fail(ctx, i, dsn),
-                // The peer repeats its third ACK: our fourth, or our first DATA_ACK, was lost.
-                MptcpOption::Capable(Capable::Ack { .. }) | MptcpOption::Join(_) => {
+                // The peer repeats its third ACK: our first DATA_ACK was lost.
+                MptcpOption::Capable(Capable::Ack { .. }) => {
                     self.subflows[i].rcv.ack_now();
+                    // Linux sends what it had in its SYN again so, without a mapping.
+                    if len > 0 {
+                        self.on_bare_segment(ctx, i, seq, len);
+                    }
                 }
+                // As above: our fourth ACK was lost.
+                MptcpOption::Join(_) => self.subflows[i].rcv.ack_now(),
                 &MptcpOption::Prio { backup } => self.subflows[i].peer_backup = backup,
                 MptcpOption::AddAddr(add) => self.on_add_addr(ctx, i, add),
                 MptcpOption::RemoveAddr(remove) => self.on_remove_addr(ctx, remove),
@@ -466,7 +481,7 @@ impl Connection {
         }
     }
 
-    // Conforms: 8684-3.3.2-5
+    // Conforms: 8684-3.3.2-5, 8684-3.7-8
     fn on_mapping(&mut self, ctx: &mut Ctx<'_>, i: usize, mapping: &DssMapping, data_fin: bool) {
         let rcv_nxt = self.rcv.buf.rcv_nxt();
         let Some(mptcp) = self.mptcp_mut() else {
@@ -481,8 +496,7 @@ impl Connection {
             self.size_segments();
         }
         let len = u32::from(mapping.len).saturating_sub(u32::from(data_fin));
-        let near = self.subflows[i].rcv.nxt;
-        let sub = Seq32(mapping.subflow_seq).offset_near(Seq32(0), near);
+        let sub = self.subflows[i].mapped_from(mapping.subflow_seq);
         let map = Mapping {
             data,
             // A DATA_FIN without data maps no subflow byte.
@@ -496,16 +510,11 @@ impl Connection {
             self.break_off(i);
             return;
         }
-        if self.breaks_data_fin(end, data_fin) {
-            self.fail(ctx, CloseReason::PeerMisbehaved);
+        // DATA_FIN is the last byte of its mapping (RFC 8684 section 3.3.3): with payload under a
+        // checksum it counts once that is found right.
+        let unchecked = len > 0 && map.checksum.is_some();
+        if !unchecked && !self.reach(ctx, i, end, data_fin) {
             return;
-        }
-        if data_fin {
-            self.rcv.fin = Some(end);
-            self.subflows[i].rcv.ack_now();
-            if self.rcv.complete() {
-                self.signal_readable(ctx);
-            }
         }
         match len {
             0 => {}
@@ -530,17 +539,6 @@ impl Connection {
         );
     }
 
-    /// Whether a mapping that ends at `end` contradicts the DATA_FIN or what was received: the
-    /// stream would never be complete.
-    fn breaks_data_fin(&self, end: u64, data_fin: bool) -> bool {
-        let Some(fin) = self.rcv.fin.or(data_fin.then_some(end)) else {
-            return false;
-        };
-        let received = self.rcv.buf.out_of_order().max_end();
-        let received = received.unwrap_or(0).max(self.rcv.buf.rcv_nxt());
-        end > fin || (data_fin && (end != fin || received > fin))
-    }
-
     /// Stores payload that has a mapping. What cannot be stored is not acknowledged at the
     /// subflow level either, and so comes again.
     fn on_payload(
@@ -548,7 +546,7 @@ impl Connection {
         ctx: &mut Ctx<'_>,
         i: usize,
         range: Range<u64>,
-        payload: &[u8],
+        payload: &mut Payload<'_>,
         outside: Outside,
     ) {
         if self.subflows[i].phase != Phase::Established {
@@ -597,7 +595,7 @@ impl Connection {
         ctx: &mut Ctx<'_>,
         i: usize,
         range: Range<u64>,
-        payload: &[u8],
+        payload: &mut Payload<'_>,
     ) -> Range<u64> {
         let start = range.start.max(self.subflows[i].rcv.nxt.min(range.end));
         let mut at = start;
@@ -612,22 +610,28 @@ impl Connection {
                     None => break,
                 },
             };
-            let from = (at - range.start) as usize;
-            let piece = &payload[from..from + len as usize];
             if self.is_ended() {
                 // Nobody reads any more: acknowledge and forget, until the peer is told.
                 at += len;
                 continue;
             }
-            if self.rcv.fin.is_some_and(|fin| data + len > fin) {
+            let unchecked = self.subflows[i].rcv.checks();
+            if !unchecked && !self.reach(ctx, i, data + len, false) {
                 break;
             }
-            let refused = match &mut self.subflows[i].rcv.held {
-                None => self.rcv.insert(data, piece, ctx.pool),
+            // Of one block at a time.
+            let piece = payload.piece((at - range.start) as usize, len as usize);
+            let len = piece.len() as u64;
+            let subflow = &mut self.subflows[i];
+            let refused = match &mut subflow.rcv.held {
+                None => self.rcv.insert(data, piece, ctx.pool).map(|done| {
+                    subflow.duplicate += done.duplicate;
+                    done.refused
+                }),
                 Some(held) => {
-                    let room = self.rcv.buf.max_offset().saturating_sub(data).min(len) as usize;
-                    let done = held.insert(at, &piece[..room], ctx.pool);
-                    done.map(|done| done.refused + piece.len() - room)
+                    let room = self.rcv.buf.max_offset().saturating_sub(data).min(len);
+                    let done = held.insert(at, piece.first(room as usize), ctx.pool);
+                    done.map(|done| done.refused + (len - room) as usize)
                 }
             };
             let Ok(refused) = refused else {
@@ -655,6 +659,44 @@ fn says_nothing(tcp: &tcp::Repr) -> bool {
     !tcp.flags.contains(Flags::FIN)
         && tcp.options.sack.is_empty()
         && !tcp.options.mptcp.iter().any(signals)
+}
+
+/// The blocks above `ack` of a segment; those below tell what came twice (D-SACK).
+fn take_blocks(
+    now: Instant,
+    snd: &mut Sender,
+    ack: u64,
+    tcp: &tcp::Repr,
+) -> ArrayVec<Range<u64>, 4> {
+    let mut sacks = ArrayVec::new();
+    for (left, right) in &tcp.options.sack {
+        let left = left.offset_near(snd.iss, snd.una);
+        let right = right.offset_near(snd.iss, snd.una);
+        let (Some(left), Some(right)) = (left, right) else {
+            continue;
+        };
+        if left >= right {
+            continue;
+        } else if right <= ack {
+            snd.on_duplicate(now, left..right);
+        } else if left > ack {
+            sacks.push(left..right);
+        }
+    }
+    sacks
+}
+
+/// Whether a DATA_FIN by itself, which Linux puts on every acknowledgement until it is answered, leaves
+/// no room for a block of SACK: two of kind and length, eight of edges.
+fn may_lack_sack(tcp: &tcp::Repr) -> bool {
+    let data_fin = |option: &MptcpOption| {
+        matches!(option, MptcpOption::Dss(dss)
+            if dss.data_fin && dss.mapping.is_some_and(|map| map.len == 1))
+    };
+    !tcp.flags.contains(Flags::FIN)
+        && tcp.options.sack.is_empty()
+        && tcp.options.room() < 10
+        && tcp.options.mptcp.iter().all(data_fin)
 }
 
 fn rcv_due(due: &AckDue) -> bool {

@@ -1,5 +1,6 @@
 //! Multipath TCP v1 (RFC 8684): connections made of subflows.
 
+mod busy;
 mod checksum;
 mod choice;
 mod close;
@@ -16,11 +17,12 @@ mod paths;
 mod report;
 mod signal;
 pub(crate) mod subflow;
+mod syn_data;
 mod tell;
 mod timers;
 mod window;
 
-pub(crate) use connection::{Connection, Ctx, Demux, Life, Mode};
+pub(crate) use connection::{Connection, Ctx, Demux, Mode};
 pub(crate) use flight::MAX_SUBFLOWS;
 pub(crate) use handshake::{capable, flags, join, usable, window_shift};
 pub(crate) use output::{Body, Outgoing};

@@ -4,7 +4,7 @@ use core::ops::Range;
 
 use arrayvec::ArrayVec;
 use braid_wire::ip;
-use braid_wire::mptcp::{Capable, Dss, MptcpOption, ResetReason};
+use braid_wire::mptcp::{Capable, MptcpOption, ResetReason};
 use braid_wire::tcp::{self, Flags, Options};
 use braid_wire::{Instant, Seq32};
 
@@ -152,7 +152,7 @@ impl Connection {
             return None;
         }
         if matches!(subflow.phase, Phase::JoinAcked | Phase::Established) {
-            subflow.note_third_ack(ctx.now);
+            subflow.note_third_ack(ctx.now, ctx.records);
             if subflow.phase == Phase::JoinAcked {
                 self.note_join();
             }
@@ -193,13 +193,19 @@ impl Connection {
             self.paths.on_offer(subflow.path);
         }
         options.mptcp.extend(mptcp);
-        let joins = !answer && subflow.opens != Opens::Connection;
+        let joins = subflow.opens != Opens::Connection;
+        let body = match (joins, answer) {
+            (true, _) => Body::None,
+            (false, true) => self.grant_cookie(i, &mut options),
+            (false, false) => self.open_fast(ctx, i, &mut options),
+        };
+        let subflow = &self.subflows[i];
         let flags = match answer {
             true => Flags::SYN | Flags::ACK | subflow.marks.of_syn_ack(),
             false => Flags::SYN | Marks::of_syn(ctx.config.ecn, subflow.handshake_tries),
         };
-        let mut out = self.emit(ctx, i, 0, flags, options, Body::None);
-        if joins {
+        let mut out = self.emit(ctx, i, 0, flags, options, body);
+        if joins && !answer {
             out.kind = SegmentKind::JoinSyn;
             self.subflows[i].snd.traffic.join_syns += 1;
         }
@@ -273,14 +279,14 @@ impl Connection {
             fin: true,
             checksum: None,
         };
-        map.checksum = self.checksum_of(&map);
+        map.checksum = self.checksum_of(i, &map);
         let mut options = Options {
             timestamps: self.subflows[i].timestamps(ctx.now),
             ..Options::default()
         };
         options.mptcp.extend(
             self.mptcp()
-                .map(|m| MptcpOption::Dss(self.dss(m, Some(&map)))),
+                .map(|m| MptcpOption::Dss(self.mapped_dss(m, &map, 0))),
         );
         let seq = self.subflows[i].snd.nxt;
         Some(self.emit(ctx, i, seq, Flags::ACK, options, Body::None))
@@ -373,7 +379,7 @@ impl Connection {
                     receiver_key: m.remote.key,
                 }))
             }
-            Mode::Mptcp(m) => Some(MptcpOption::Dss(self.dss(m, None))),
+            Mode::Mptcp(m) => Some(MptcpOption::Dss(self.dss(m))),
             _ => None,
         };
         options.mptcp.extend(option);
@@ -398,9 +404,11 @@ impl Connection {
         kind: SegmentKind,
     ) -> Outgoing {
         let with_keys = self.keys_may_lack();
-        let last = range.end == self.snd.buf.end() && self.snd.fin == SendFin::Queued;
-        let fin = last && self.mptcp().is_some() && !with_keys;
-        if fin {
+        let last = range.end == self.snd.buf.end() && self.mptcp().is_some() && !with_keys;
+        let queued = self.snd.fin == SendFin::Queued;
+        self.snd.fin_rides |= last && queued && kind == SegmentKind::New;
+        let fin = last && self.snd.fin_rides;
+        if fin && queued {
             self.note_data_fin(ctx.now, i);
         }
         self.widen_dsn();
@@ -414,7 +422,7 @@ impl Connection {
             fin,
             checksum: None,
         };
-        map.checksum = self.checksum_of(&map);
+        map.checksum = self.checksum_of(i, &map);
         let sent = self.subflows[i].snd.on_new(ctx.now, map, false);
         if self.mptcp().is_some() {
             let subflow = &self.subflows[i];
@@ -461,12 +469,12 @@ impl Connection {
             ..Options::default()
         };
         if let Mode::Mptcp(m) = &self.mode {
-            let first = !m.confirmed && sent.map.data == 0 && sent.map.sub == 1;
-            options.mptcp.push(if first {
-                m.capable_data(&sent.map)
-            } else {
-                let dss: Dss = self.dss(m, Some(&sent.map));
-                MptcpOption::Dss(dss)
+            let in_syn = self.subflows[i].syn_data.sent;
+            let start = (m.syn_data.sent, 1 + in_syn);
+            let first = !m.confirmed && (sent.map.data, sent.map.sub) == start;
+            options.mptcp.push(match first {
+                true => m.capable_data(&sent.map),
+                false => MptcpOption::Dss(self.mapped_dss(m, &sent.map, in_syn)),
             });
         }
         let data = sent.data();
@@ -529,7 +537,7 @@ impl Connection {
             seq: subflow.snd.iss.add(seq as u32),
             ack: if flags.contains(Flags::ACK) {
                 // Before the peer's SYN nothing is acknowledged.
-                subflow.rcv.irs.add(subflow.rcv.nxt as u32)
+                subflow.rcv.expected()
             } else {
                 Seq32(0)
             },
@@ -582,6 +590,9 @@ impl Connection {
         let field = (window >> shift).min(u64::from(u16::MAX));
         let edge = self.rcv.buf.rcv_nxt() + (field << shift);
         self.rcv.edge = self.rcv.edge.max(edge);
+        // There is one window for all subflows; others may use up what this one was told.
+        let rcv = &mut self.subflows[i].rcv;
+        rcv.told = rcv.told.max(rcv.nxt + (field << shift));
         field as u16
     }
 }

@@ -2,6 +2,7 @@
 
 use super::connection::{Connection, Ctx, Mode};
 use super::flight::MAX_SUBFLOWS;
+use super::signal::Signal;
 use super::subflow::{Opens, Phase, Subflow};
 use crate::event::SubflowCloseReason;
 use crate::path::{Failure, Situation, Target, ThirdAck};
@@ -179,6 +180,7 @@ impl Connection {
     /// `subflow` is no more.
     pub(super) fn on_subflow_gone(&mut self, ctx: &mut Ctx<'_>, subflow: &mut Subflow) {
         self.snd.flight.on_gone(subflow.slot);
+        self.withdraw_offer(subflow);
         let worked = subflow.snd.una > 0;
         if worked {
             self.strategy.on_event(&StrategyEvent::SubflowDown {
@@ -235,22 +237,32 @@ impl Connection {
             if up {
                 subflow.snd.revive(ctx.now);
             } else {
+                self.signals.cancel(|s| *s == Signal::Doubt(subflow.id));
                 self.declare_dead(ctx, i);
             }
         }
         if up {
-            self.doubt_path(path);
+            self.doubt_path(ctx, path);
             self.announce_return(ctx, path);
         } else {
             self.withdraw_path(ctx, path);
         }
     }
 
-    /// Asks peers whether the subflows of a path are still there, where no data does that.
-    pub fn doubt_path(&mut self, path: PathId) {
+    /// Asks peers whether the subflows of a path are still there: again and again, or by what is sent
+    /// again, however long that would have waited.
+    pub fn doubt_path(&mut self, ctx: &Ctx<'_>, path: PathId) {
+        let confirmed = self.mptcp().is_some_and(|m| m.confirmed);
         let there = |s: &&mut Subflow| s.path == path && s.is_established();
         for subflow in self.subflows.iter_mut().filter(there) {
-            subflow.keepalive_due |= subflow.snd.board.is_empty();
+            if !subflow.snd.board.is_empty() {
+                let rto = subflow.snd.rtt.rto();
+                subflow.snd.cap_rto(ctx.now, rto);
+            } else if confirmed && subflow.can_carry() {
+                self.signals.add(ctx.now, Signal::Doubt(subflow.id));
+            } else {
+                subflow.keepalive_due = true;
+            }
         }
         self.paths.retry_now(path);
     }

@@ -2,6 +2,7 @@
 
 use super::connection::Connection;
 use super::subflow::Subflow;
+use crate::Config;
 use crate::stats::{ConnStats, PathStats, PathTotals, SubflowStats, Traffic};
 
 /// Most entries of [`ConnStats::paths`]; a peer might join from ever new addresses.
@@ -23,15 +24,24 @@ impl Subflow {
             rttvar: self.snd.rtt.rttvar(),
             min_rtt: self.snd.rtt.min(),
             rto: self.snd.rto(),
+            backoff: self.snd.backoff(),
+            pacing_rate: self.snd.pacer.rate(),
             delivery_rate: self.snd.delivery_rate(),
             cwnd: self.snd.cwnd(),
             ssthresh: self.snd.cc.ssthresh(),
             in_flight: self.snd.in_flight(),
             snd_una: self.snd.una,
             mss: self.snd.mss(),
+            path_mtu: self.path_mtu(),
+            peer_window: self.snd.peer_room(),
+            sacked: self.snd.board.sacked(),
             lost: self.snd.board.lost(),
             recovery: self.snd.recovery(),
+            sack: self.agreed.sack,
+            timestamps: self.agreed.timestamps,
+            ecn: self.marks.bears() && self.snd.cc.bears_marks(),
             bytes_received: self.rcv.bytes_received(),
+            duplicate: self.duplicate,
             out_of_order: self.rcv.out_of_order_bytes(),
             traffic: self.snd.traffic,
         }
@@ -40,8 +50,9 @@ impl Subflow {
 
 impl Connection {
     /// As it stands.
-    pub fn stats(&self) -> ConnStats {
+    pub fn stats(&self, config: &Config) -> ConnStats {
         ConnStats {
+            tokens: self.mptcp().map(|m| (m.local.token, m.remote.token)),
             idsn: self.mptcp().map(|m| (m.local.idsn, m.remote.idsn)),
             snd_una: self.snd.una(),
             snd_nxt: self.snd.nxt,
@@ -54,10 +65,17 @@ impl Connection {
             recv_window: self.rcv.edge.saturating_sub(self.rcv.buf.rcv_nxt()),
             out_of_order: self.rcv.buf.out_of_order_bytes(),
             duplicate: self.rcv.duplicate,
+            last_heard: self.live.last_heard,
+            last_payload: self.live.last_payload,
+            memory: (self.snd.buf.memory() + self.rcv.buf.memory()) as u64,
             checksum: self.mptcp().is_some_and(|m| m.checksum),
             flow_size: self.flow_size,
             urgency: self.urgency,
             strategy: self.strategy.name(),
+            congestion: self.congestion(config).name(),
+            busy: self.live.busy.total,
+            window_limited: self.live.busy.for_window,
+            addresses: self.signals.told,
             paths: self.path_totals(),
         }
     }
@@ -124,6 +142,7 @@ fn add_subflow(totals: &mut Vec<PathStats>, subflow: &Subflow) {
                 remote,
                 subflows: 0,
                 bytes_received: 0,
+                duplicate: 0,
                 traffic: Traffic::default(),
             },
         );
@@ -132,5 +151,6 @@ fn add_subflow(totals: &mut Vec<PathStats>, subflow: &Subflow) {
     let total = &mut totals[at];
     total.subflows += 1;
     total.bytes_received += subflow.rcv.bytes_received();
+    total.duplicate += subflow.duplicate;
     total.traffic.add(&subflow.snd.traffic);
 }

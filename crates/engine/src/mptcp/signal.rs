@@ -9,6 +9,7 @@ use braid_wire::Instant;
 use braid_wire::mptcp::{AddAddr, RemoveAddr};
 
 use crate::SubflowId;
+use crate::stats::AddressSignals;
 
 /// Most that a peer can be told at once; what goes beyond is not said.
 const MAX_SIGNALS: usize = 32;
@@ -28,7 +29,7 @@ pub(crate) enum Signal {
     Withdraw(u8),
     /// MP_PRIO, with what holds when it leaves.
     Priority(SubflowId),
-    /// Is the peer still there, although it withdrew the address?
+    /// Is the peer still there, although it withdrew the address, or ours may be another one?
     Doubt(SubflowId),
 }
 
@@ -70,6 +71,8 @@ pub(crate) struct Signals {
     in_a_row: u8,
     /// When that pause is over.
     rested: Instant,
+    /// What was said and heard of addresses.
+    pub told: AddressSignals,
 }
 
 impl Signals {
@@ -99,9 +102,10 @@ impl Signals {
         }
     }
 
-    /// When the next one is to be said.
-    pub fn next_at(&self) -> Option<Instant> {
-        self.pending.iter().map(|pending| self.at(pending)).min()
+    /// When the next one is to be said of those that can be.
+    pub fn next_at(&self, can_be: impl Fn(&Signal) -> bool) -> Option<Instant> {
+        let pending = self.pending.iter().filter(|p| can_be(&p.signal));
+        pending.map(|pending| self.at(pending)).min()
     }
 
     /// The peer was heard on a subflow.
@@ -113,9 +117,10 @@ impl Signals {
         }
     }
 
-    /// The one that is due, and how often it was said.
-    pub fn due(&self, now: Instant) -> Option<(Signal, u8)> {
-        let due = self.pending.iter().find(|pending| self.at(pending) <= now);
+    /// The one that is due of those that can be said, and how often it was said.
+    pub fn due(&self, now: Instant, can_be: impl Fn(&Signal) -> bool) -> Option<(Signal, u8)> {
+        let mut pending = self.pending.iter().filter(|p| can_be(&p.signal));
+        let due = pending.find(|pending| self.at(pending) <= now);
         due.map(|pending| (pending.signal, pending.said))
     }
 
@@ -135,14 +140,6 @@ impl Signals {
         if !matches!(signal, Signal::Doubt(_)) {
             self.in_a_row += 1;
             self.rested = now + pause;
-        }
-    }
-
-    /// It cannot be said now; it is thought of again at `at`.
-    pub fn put_off(&mut self, signal: Signal, at: Instant) {
-        let pending = self.pending.iter_mut().find(|p| p.signal == signal);
-        if let Some(pending) = pending {
-            pending.due = at;
         }
     }
 

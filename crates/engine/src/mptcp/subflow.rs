@@ -4,7 +4,7 @@
 use core::net::IpAddr;
 use core::time::Duration;
 
-use braid_wire::tcp::{self, Flags, Options, Timestamps};
+use braid_wire::tcp::{self, FastOpenCookie, Flags, Options, Timestamps};
 use braid_wire::{Instant, Seq32, ip};
 
 use super::flight::{Cursors, Slot};
@@ -91,6 +91,24 @@ struct Remembered {
     next: Instant,
 }
 
+/// Bytes that SYNs carried: of a subflow, and of the connection, whose first subflow alone has any.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct SynData {
+    /// Of our stream, as far as the peer took them.
+    pub sent: u64,
+    /// Of the peer's, as far as we took them.
+    pub received: u64,
+}
+
+/// What a SYN of ours offered.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Offer {
+    /// Bytes of payload.
+    pub len: u64,
+    /// Theirs, in case they have to be sent again.
+    pub urgency: Urgency,
+}
+
 #[derive(Debug)]
 pub(crate) struct Subflow {
     pub id: SubflowId,
@@ -105,10 +123,13 @@ pub(crate) struct Subflow {
     pub peer_id: u8,
     pub snd: Sender,
     pub rcv: Receiver,
+    /// Bytes of the stream that came on it although they were here.
+    pub duplicate: u64,
     pub agreed: Negotiated,
     pub marks: Marks,
     pub backup: bool,
-    /// That changed while it was being opened: the peer may have heard something else.
+    /// The peer may have heard something else: that changed while it was being opened, or it opens
+    /// the connection.
     pub backup_untold: bool,
     pub peer_backup: bool,
     /// A mapping or a DATA_ACK has been received on it.
@@ -119,6 +140,12 @@ pub(crate) struct Subflow {
     /// When the handshake segment is repeated, and how often it was.
     pub handshake_at: Option<Instant>,
     pub handshake_tries: u32,
+    /// What its SYNs carried.
+    pub syn_data: SynData,
+    /// What our SYN offered of it, until that is answered.
+    pub offer: Option<Offer>,
+    /// For the SYN/ACK.
+    pub cookie: Option<FastOpenCookie>,
     /// Its SYN goes without MP_CAPABLE: the network seems to drop those that have it (RFC 8684
     /// section 3.7).
     pub asks_plainly: bool,
@@ -164,7 +191,7 @@ impl Subflow {
         path: PathId,
         tuple: FourTuple,
         pmtu: u32,
-        seeds: (u32, u32),
+        (iss, ts_base): (Seq32, u32),
         config: &Config,
     ) -> Self {
         let mut subflow = Subflow {
@@ -176,8 +203,9 @@ impl Subflow {
             active: true,
             own_id: 0,
             peer_id: 0,
-            snd: Sender::new(Seq32(seeds.0), 1, config),
+            snd: Sender::new(iss, 1, config),
             rcv: Receiver::new(Seq32(0), config.delayed_ack),
+            duplicate: 0,
             agreed: Negotiated::default(),
             marks: Marks::default(),
             backup: false,
@@ -188,6 +216,9 @@ impl Subflow {
             established_at: Instant::ZERO,
             handshake_at: None,
             handshake_tries: 0,
+            syn_data: SynData::default(),
+            offer: None,
+            cookie: None,
             asks_plainly: false,
             second_at: None,
             stale: false,
@@ -205,14 +236,13 @@ impl Subflow {
             cursors: Cursors::default(),
             penalised_until: Instant::ZERO,
             remembered: Remembered::default(),
-            ts_base: seeds.1,
+            ts_base,
             mtu: PathMtu::new(pmtu, min_pmtu(&tuple)),
-            // Conforms: 9293-3.7.1-1
-            peer_mss: min_pmtu(&tuple) - ip_header(&tuple) - 20,
+            peer_mss: usual_mss(&tuple),
             data_options: TYPICAL_OPTIONS,
         };
         let mss = subflow.max_payload(TYPICAL_OPTIONS);
-        subflow.snd = Sender::new(Seq32(seeds.0), mss, config);
+        subflow.snd = Sender::new(iss, mss, config);
         subflow
     }
 
@@ -240,9 +270,7 @@ impl Subflow {
     /// Takes the peer's SYN options in.
     // Conforms: 7323-2.2-1, 7323-2.3-1
     pub fn on_syn_options(&mut self, options: &Options, local_shift: u8) {
-        if let Some(mss) = options.mss {
-            self.peer_mss = u32::from(mss);
-        }
+        self.peer_mss = options.mss.map_or(usual_mss(&self.tuple), u32::from);
         self.agreed = Negotiated {
             peer_shift: options.window_scale.unwrap_or(0).min(14),
             local_shift: if options.window_scale.is_some() {
@@ -260,6 +288,16 @@ impl Subflow {
             self.rcv.ts_recent = ts.value;
         }
         self.refresh_mss();
+    }
+
+    /// The MSS of a peer that does not say it.
+    pub fn usual_mss(&self) -> u16 {
+        usual_mss(&self.tuple) as u16
+    }
+
+    /// Before the peer has said it: its MSS as it was told earlier.
+    pub fn expect_mss(&mut self, mss: u16) {
+        self.peer_mss = u32::from(mss);
     }
 
     /// Sets the bytes of options of a data segment: decides the segment size.
@@ -322,6 +360,11 @@ impl Subflow {
         }
     }
 
+    /// Largest IP packet that the path is taken to carry, bytes.
+    pub fn path_mtu(&self) -> u32 {
+        self.mtu.get()
+    }
+
     /// Our timestamp clock: milliseconds.
     pub fn ts_now(&self, now: Instant) -> u32 {
         self.ts_base
@@ -346,11 +389,11 @@ impl Subflow {
     // Conforms: 3168-6.1.4-1, 3168-6.1.5-1, 3168-6.1.2-3
     pub fn ecn_bits(&mut self, seq: u64, flags: Flags, payload: bool) -> (Flags, u8) {
         let plain = flags.contains(Flags::ACK) && !flags.intersects(Flags::SYN | Flags::RST);
-        if !self.marks.agreed() || !plain {
+        if !plain {
             return (Flags::EMPTY, ip::NOT_ECT);
         }
         let mut further = self.marks.of_ack();
-        if !payload || !self.snd.is_newest(seq) {
+        if !payload || !self.marks.bears() || !self.snd.is_sent_once(seq) {
             return (further, ip::NOT_ECT);
         }
         if self.snd.take_reduced() {
@@ -364,7 +407,7 @@ impl Subflow {
 
     /// Whether the next payload tells the peer that the window was reduced.
     pub fn owes_reduced(&self) -> bool {
-        self.marks.agreed() && self.snd.is_reduced()
+        self.marks.bears() && self.snd.is_reduced()
     }
 
     pub fn timestamps(&self, now: Instant) -> Option<Timestamps> {
@@ -374,13 +417,29 @@ impl Subflow {
         })
     }
 
+    /// Whether our SYN offered what `ack` acknowledges.
+    pub(super) fn has_offered(&self, ack: Seq32) -> bool {
+        let offered = self.offer.map_or(0, |offer| offer.len);
+        let ahead = ack.diff(self.snd.iss.add(1));
+        u64::try_from(ahead).is_ok_and(|ahead| ahead <= offered)
+    }
+
+    /// The offset that the subflow sequence number of a mapping stands for.
+    // Conforms: 8684-B.2-2
+    pub(super) fn mapped_from(&self, seq: u32) -> Option<u64> {
+        let in_syn = self.syn_data.received;
+        let sub = Seq32(seq).offset_near(Seq32(0), self.rcv.nxt - in_syn)?;
+        Some(sub + in_syn)
+    }
+
     /// Takes up the numbers of a SYN/ACK that left before there was any state. Only a timestamp tells
-    /// how long ago that was.
-    pub fn resume(&mut self, iss: Seq32, ts_base: u32) {
+    /// how long ago that was. The peer was told a window up to the offset `told`.
+    pub fn resume(&mut self, iss: Seq32, ts_base: u32, told: u64) {
         self.snd.iss = iss;
         self.ts_base = ts_base;
         self.opened_at = Instant::ZERO;
         self.handshake_tries = 2;
+        self.rcv.told = told;
     }
 
     /// Whether the handshake is through and the connection may rely on it.
@@ -570,6 +629,12 @@ impl Subflow {
 pub(crate) fn announced_mss(mtu: u32, tuple: &FourTuple) -> u16 {
     let payload = mtu.max(min_pmtu(tuple)) - ip_header(tuple) - 20;
     u16::try_from(payload).unwrap_or(u16::MAX)
+}
+
+/// The MSS of a peer that does not say it.
+// Conforms: 9293-3.7.1-1
+fn usual_mss(tuple: &FourTuple) -> u32 {
+    min_pmtu(tuple) - ip_header(tuple) - 20
 }
 
 fn ip_header(tuple: &FourTuple) -> u32 {

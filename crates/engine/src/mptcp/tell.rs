@@ -44,7 +44,23 @@ impl Connection {
 
     /// When it is to be told something next.
     pub(super) fn signals_at(&self) -> Option<Instant> {
-        self.signals.next_at().filter(|_| self.may_signal())
+        let next = self.signals.next_at(|signal| self.is_sayable(signal));
+        next.filter(|_| self.may_signal())
+    }
+
+    /// Whether there is anybody to say it to. In the dark nothing would be heard, and not be said when
+    /// it is over; no timer runs for it, as whatever ends the dark is an event of its own.
+    fn is_sayable(&self, signal: &Signal) -> bool {
+        let works = |s: &Subflow| s.can_carry() && !s.stale;
+        match signal {
+            Signal::Doubt(_) => true,
+            // Where the subflow is gone, it is not to be said any more.
+            Signal::Priority(id) => {
+                let subflow = self.subflows.iter().find(|s| s.id == *id);
+                subflow.is_none_or(|s| !s.can_carry() || works(s))
+            }
+            _ => self.subflows.iter().any(works),
+        }
     }
 
     /// Tells the peer of the addresses at which it can join beside the one it came to.
@@ -135,10 +151,12 @@ impl Connection {
         if hmac != announcement_hmac((mptcp.remote.key, mptcp.local.key), add) {
             return;
         }
+        self.signals.told.add_addr_received += 1;
         // The peer needs our key for it, which came with the third ACK.
         self.confirm(ctx.now);
         let port = add.port.unwrap_or(self.subflows[i].tuple.remote.port());
-        let addr = SocketAddr::new(add.addr, port);
+        // Linux writes an endpoint that is given as IPv4-mapped as IPv6.
+        let addr = SocketAddr::new(add.addr.to_canonical(), port);
         self.paths.on_announced(ctx.now, add.address_id, addr);
         self.signals.add(ctx.now, Signal::Echo(add.echo()));
     }
@@ -150,6 +168,7 @@ impl Connection {
         if self.mptcp().is_none() {
             return;
         }
+        self.signals.told.remove_addr_received += 1;
         for id in remove.ids() {
             let addr = self.paths.on_withdrawn(*id);
             let opens = |s: &&mut Subflow| {
@@ -182,25 +201,23 @@ impl Connection {
         let established = self.subflows.iter().filter(|s| s.is_established());
         let pause = established.map(|s| s.snd.rtt.rto()).max();
         let pause = pause.unwrap_or(MAX_PAUSE);
-        while let Some((signal, said)) = self.signals.due(ctx.now) {
+        while let Some((signal, said)) = self.signals.due(ctx.now, |s| self.is_sayable(s)) {
             let doubted = matches!(signal, Signal::Doubt(_));
             let i = match signal.subflow() {
                 Some(id) => self.index_of(id),
                 None => self.subflow_for_signal(u32::from(said)),
             };
             let i = i.filter(|i| self.subflows[*i].can_carry());
-            let gone = signal.subflow().is_some() && i.is_none();
-            if said >= signal.tries() || gone {
+            let Some(i) = i.filter(|_| said < signal.tries()) else {
                 self.signals.cancel(|s| *s == signal);
-                match i.filter(|_| doubted) {
+                let alone = |i: &usize| {
+                    let mut others = self.subflows.iter().enumerate();
+                    !others.any(|(n, s)| n != *i && s.can_carry() && !s.stale)
+                };
+                match i.filter(|i| doubted && !alone(i)) {
                     Some(i) => return self.end_doubted(ctx, i),
                     None => continue,
                 }
-            }
-            // In the dark nothing would be heard, and not be said when it is over.
-            let Some(i) = i.filter(|i| doubted || !self.subflows[*i].stale) else {
-                self.signals.put_off(signal, ctx.now + pause.min(MAX_PAUSE));
-                continue;
             };
             self.signals.on_said(ctx.now, signal, pause);
             return Some(match self.signal_option(ctx, i, signal, pause) {
@@ -232,11 +249,14 @@ impl Connection {
                 };
                 let keys = (mptcp.local.key, mptcp.remote.key);
                 add.hmac = Some(announcement_hmac(keys, &add));
+                self.signals.told.add_addr_sent += 1;
                 MptcpOption::AddAddr(add)
             }
             Signal::Echo(add) => MptcpOption::AddAddr(add),
             Signal::Withdraw(id) => {
-                MptcpOption::RemoveAddr(self.signals.take_withdrawn(ctx.now, id, pause)?)
+                let remove = self.signals.take_withdrawn(ctx.now, id, pause)?;
+                self.signals.told.remove_addr_sent += 1;
+                MptcpOption::RemoveAddr(remove)
             }
             Signal::Priority(_) => MptcpOption::Prio {
                 backup: self.subflows[i].backup,
@@ -245,7 +265,7 @@ impl Connection {
         })
     }
 
-    /// Ends subflow `i`, whose address the peer withdrew and on which it does not answer.
+    /// Ends subflow `i`, of which one address may be gone and on which the peer does not answer.
     // Conforms: 8684-3.4.2-5
     fn end_doubted(&mut self, ctx: &mut Ctx<'_>, i: usize) -> Option<Outgoing> {
         self.subflows[i].begin_reset(
@@ -263,7 +283,7 @@ impl Connection {
             ..Options::default()
         };
         options.mptcp.push(option);
-        let dss = self.mptcp().map(|m| MptcpOption::Dss(self.dss(m, None)));
+        let dss = self.mptcp().map(|m| MptcpOption::Dss(self.dss(m)));
         let dss = dss.filter(|dss| options.fits(dss));
         options.mptcp.extend(dss);
         if options.len() > MAX_OPTIONS_LEN {

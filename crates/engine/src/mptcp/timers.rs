@@ -56,7 +56,8 @@ impl Connection {
             Life::Opening { since } => Some(since + ctx.config.connect_timeout),
             _ => None,
         };
-        let lost = self.waiting_since().map(|at| at + ctx.config.user_timeout);
+        let waiting = self.waiting_since().filter(|_| self.is_open());
+        let lost = waiting.map(|at| at + ctx.config.user_timeout);
         let keepalive = self.awaits_life().then(|| self.keepalive_at());
         Instant::earliest([
             subflows(pending),
@@ -94,6 +95,8 @@ impl Connection {
                 subflow.rcv.ack_now();
             }
         }
+        // Others may have given memory back.
+        self.pass_checked(ctx);
         self.give_up_if_dead(ctx);
         if self.is_open() {
             if self.awaits_life() && self.keepalive_at() <= ctx.now {
@@ -284,6 +287,14 @@ impl Connection {
         };
         let delay = (STALL_DELAY + rtt) * (1 << self.live.stall_tries.min(10));
         self.live.stall_at = Some(now + delay.min(MAX_STALL_DELAY));
+    }
+
+    /// Takes note of whether there is something to deliver from now on, and for want of what.
+    pub fn watch_busy(&mut self, now: Instant) {
+        let delivering = !self.is_ended() && self.snd.una() < self.snd.buf.end();
+        let waiting =
+            self.is_open() && delivering && self.snd.unsent() > 0 && self.is_window_used_up();
+        self.live.busy.note(now, delivering, waiting);
     }
 
     /// Zero-window and DATA_ACK probe (RFC 9293 section 3.8.6.1 at the data level). Linux can go

@@ -1,4 +1,4 @@
-//! Networks that drop SYNs with MP_CAPABLE.
+//! Networks that drop SYNs for what is in them: MP_CAPABLE, or an option of TCP Fast Open and payload.
 
 use core::net::IpAddr;
 use core::time::Duration;
@@ -20,8 +20,8 @@ struct Blackhole {
     lasts: Duration,
 }
 
-/// Where only regular TCP gets through (RFC 8684 section 3.7: a path that drops SYNs with unknown
-/// options), by the peer's address and the local path.
+/// Where only SYNs without it get through (RFC 8684 section 3.7: a path that drops SYNs with unknown
+/// options; RFC 7413 section 4.1.3), by the peer's address and the local path.
 #[derive(Debug, Default)]
 pub(crate) struct Blackholes {
     known: BTreeMap<(IpAddr, PathId), Blackhole>,
@@ -37,13 +37,13 @@ impl Blackholes {
         }
     }
 
-    /// Whether SYNs with MP_CAPABLE are taken to be lost there.
+    /// Whether SYNs with it are taken to be lost there.
     pub fn swallow(&self, now: Instant, peer: IpAddr, path: PathId) -> bool {
         let known = self.known.get(&(peer, path));
         known.is_some_and(|hole| now < hole.until)
     }
 
-    /// Only a SYN without MP_CAPABLE was answered.
+    /// Only a SYN without it was answered.
     pub fn note(&mut self, now: Instant, peer: IpAddr, path: PathId) {
         let key = (peer, path);
         let known = self.known.get(&key);
@@ -59,7 +59,7 @@ impl Blackholes {
         self.known.insert(key, Blackhole { until, lasts });
     }
 
-    /// MP_CAPABLE got through.
+    /// One with it got through.
     pub fn clear(&mut self, peer: IpAddr, path: PathId) {
         self.known.remove(&(peer, path));
     }

@@ -4,6 +4,7 @@
 mod attempts;
 mod blackholes;
 mod claim;
+mod fast_open;
 mod record;
 mod remotes;
 
@@ -21,6 +22,7 @@ use crate::{ApiError, ConnectOptions, PathConfig, PathId, Protocol};
 pub(crate) use attempts::{Failure, Target};
 pub(crate) use blackholes::Blackholes;
 pub(crate) use claim::Claims;
+pub(crate) use fast_open::{FastOpens, Grant};
 pub use record::PathRecord;
 pub(crate) use record::Records;
 

@@ -43,8 +43,11 @@ pub(crate) struct Remotes {
     initial: SocketAddr,
     /// The address of the other family that goes with it.
     alt: Option<SocketAddr>,
-    /// C flag: no further subflows to the initial address and port (RFC 8684 section 3.1).
+    /// C flag: further subflows go only to what is announced (RFC 8684 section 3.1). The address of the
+    /// other family is denied as well: either may be the one the connection came to.
     denied: bool,
+    /// The initial address was withdrawn.
+    gone: bool,
     announced: Vec<Announced>,
     /// When the last announced address might be joined if none were at once.
     paced: Instant,
@@ -56,6 +59,7 @@ impl Remotes {
             initial,
             alt,
             denied: false,
+            gone: false,
             announced: Vec::new(),
             paced: Instant::ZERO,
         }
@@ -71,7 +75,7 @@ impl Remotes {
         [Some(self.initial), self.alt].into_iter().flatten()
     }
 
-    /// No further subflows go to the initial address and port.
+    /// No further subflows go to what is not announced.
     pub fn deny_initial(&mut self) {
         self.denied = true;
     }
@@ -79,9 +83,10 @@ impl Remotes {
     /// Where further subflows may go, what is sure first.
     // Conforms: 8684-3.1-6, 8684-3.9.1-1
     pub fn joinable(&self) -> impl Iterator<Item = SocketAddr> {
-        let denied = self.denied.then_some(self.initial);
-        let known = self.known().filter(move |addr| Some(*addr) != denied);
-        known.chain(self.announced())
+        let gone = self.gone.then_some(self.initial);
+        let known = self.known().filter(move |addr| Some(*addr) != gone);
+        let known = (!self.denied).then_some(known);
+        known.into_iter().flatten().chain(self.announced())
     }
 
     /// What the peer announced beside what was known.
@@ -105,13 +110,15 @@ impl Remotes {
     /// now on. What cannot be joined is forgotten. Returns the address that it was until now.
     // Conforms: 8684-3.2-4, 8684-3.4.1-2, 8684-3.4.1-9, 8684-3.4.1-13
     pub fn learn(&mut self, now: Instant, id: u8, addr: SocketAddr) -> Option<SocketAddr> {
-        if addr == self.initial {
-            self.denied = false;
+        if addr == self.initial && !self.denied {
+            self.gone = false;
             return None;
         }
-        if self.has(addr) || !can_be_joined(addr, self.initial) {
+        let mut joinable = self.joinable();
+        if joinable.any(|has| has == addr) || !can_be_joined(addr, self.initial) {
             return None;
         }
+        drop(joinable);
         let same = |a: &Announced| a.id == id && a.addr.ip() == addr.ip();
         let before = self.announced.iter().position(same);
         let before = before.map(|at| self.announced.remove(at).addr);
@@ -130,7 +137,8 @@ impl Remotes {
     // Conforms: 8684-3.2-5, 8684-3.4.2-3, 8684-3.4.2-7
     pub fn forget(&mut self, id: u8) -> Option<SocketAddr> {
         if id == 0 {
-            self.denied = true;
+            self.gone = true;
+            self.announced.retain(|a| a.addr != self.initial);
             return Some(self.initial);
         }
         let at = self.announced.iter().position(|a| a.id == id)?;
@@ -162,10 +170,34 @@ mod tests {
         remotes.deny_initial();
         assert!(remotes.joinable().eq([addr(3)]));
         remotes.learn(Instant::ZERO, 0, addr(1));
-        assert!(remotes.joinable().eq([addr(1), addr(3)]));
+        assert!(remotes.joinable().eq([addr(3), addr(1)]));
         // Id 0 is the initial address (RFC 8684 section 3.2).
         assert_eq!(remotes.forget(0), Some(addr(1)));
         assert!(remotes.joinable().eq([addr(3)]));
+    }
+
+    /// Of two families the connection may have come to either.
+    // Conforms: 8684-3.1-6
+    #[test]
+    fn what_is_denied_is_denied_in_both_families() {
+        let alt = "[2001:db8::1]:80".parse().unwrap();
+        let mut remotes = Remotes::new(addr(1), Some(alt));
+        remotes.deny_initial();
+        assert_eq!(remotes.joinable().count(), 0);
+        remotes.learn(Instant::ZERO, 2, alt);
+        assert!(remotes.joinable().eq([alt]));
+        assert_eq!(remotes.forget(2), Some(alt));
+        assert_eq!(remotes.joinable().count(), 0);
+    }
+
+    /// The address of the other family stays when the initial one is withdrawn.
+    #[test]
+    fn a_withdrawn_initial_address_comes_back_when_it_is_announced() {
+        let mut remotes = Remotes::new(addr(1), Some(addr(2)));
+        remotes.forget(0);
+        assert!(remotes.joinable().eq([addr(2)]));
+        remotes.learn(Instant::ZERO, 0, addr(1));
+        assert!(remotes.joinable().eq([addr(1), addr(2)]));
     }
 
     // Conforms: 8684-3.4.1-13

@@ -6,23 +6,23 @@
 //! it covers a number that only its SYN has (section 3.2). But nobody can ask for one who does not
 //! know the token of an established connection, and that has few subflows.
 
-use core::net::IpAddr;
 use core::time::Duration;
 use std::collections::BTreeSet;
 
 use braid_wire::mptcp::{Capable, MptcpOption, VERSION};
 use braid_wire::tcp::{self, Flags, Options, Timestamps};
 use braid_wire::{Instant, Rng, Seq32};
-use hmac::{Hmac, KeyInit, Mac};
-use sha2::Sha256;
 
 use super::ingress::{Arrival, Stray};
 use super::{Outside, Stack};
+use crate::Config;
 use crate::FallbackCause;
+use crate::buffer::Payload;
 use crate::mptcp::keys::Keys;
 use crate::mptcp::subflow::announced_mss;
 use crate::mptcp::{Mode, capable, flags, usable, window_shift};
 use crate::tcp::FourTuple;
+use crate::tcp::numbers::Secret;
 
 /// A third ACK is taken within this time after the SYN/ACK at least, and twice as long at most.
 const PERIOD: Duration = Duration::from_secs(64);
@@ -88,7 +88,7 @@ struct Cookie {
 /// What the numbers are made with.
 #[derive(Debug)]
 pub(super) struct Cookies {
-    secret: [u8; 32],
+    secret: Secret,
     last: Instant,
     /// The keys of those that opened a connection in the period that `used_in` names, and in the one
     /// before: none older is taken.
@@ -98,10 +98,8 @@ pub(super) struct Cookies {
 
 impl Cookies {
     fn new(rng: &mut Rng) -> Self {
-        let mut secret = [0; 32];
-        rng.fill(&mut secret);
         Cookies {
-            secret,
+            secret: Secret::new(rng),
             last: Instant::ZERO,
             used: Default::default(),
             used_in: 0,
@@ -109,25 +107,15 @@ impl Cookies {
     }
 
     fn cookie(&self, tuple: &FourTuple, irs: Seq32, offer: Offer, period: u64) -> Cookie {
-        let mut block = [0; 64];
-        block[..32].copy_from_slice(&self.secret);
-        let mut mac = Hmac::<Sha256>::new(&block.into());
-        for end in [tuple.local, tuple.remote] {
-            match end.ip() {
-                IpAddr::V4(a) => mac.update(&a.to_ipv6_mapped().octets()),
-                IpAddr::V6(a) => mac.update(&a.octets()),
-            }
-            mac.update(&end.port().to_be_bytes());
-        }
-        mac.update(&irs.0.to_be_bytes());
-        mac.update(&period.to_be_bytes());
-        mac.update(&[offer.bits()]);
-        let hash: [u8; 32] = mac.finalize().into_bytes().into();
-        let word = |at: usize| u32::from_be_bytes([0, 1, 2, 3].map(|n| hash[at + n]));
+        let mut more = [0; 13];
+        more[..4].copy_from_slice(&irs.0.to_be_bytes());
+        more[4..12].copy_from_slice(&period.to_be_bytes());
+        more[12] = offer.bits();
+        let word = self.secret.hash(tuple, &more);
         Cookie {
-            iss: Seq32(word(0) << 8 | u32::from(offer.bits())),
-            key: u64::from(word(8)) << 32 | u64::from(word(12)),
-            ts_base: word(16),
+            iss: Seq32(word[0] << 8 | u32::from(offer.bits())),
+            key: u64::from(word[2]) << 32 | u64::from(word[3]),
+            ts_base: word[4],
         }
     }
 
@@ -221,7 +209,7 @@ impl Stack {
                 seq: cookie.iss,
                 ack: syn.seq.add(1),
                 flags: Flags::SYN | Flags::ACK,
-                window: shared.config.recv_buffer.min(usize::from(u16::MAX)) as u16,
+                window: syn_ack_window(&shared.config),
                 options,
             },
         });
@@ -235,7 +223,7 @@ impl Stack {
         now: Instant,
         tuple: FourTuple,
         tcp: &tcp::Repr,
-        (payload, outside): (&[u8], Outside),
+        (payload, outside): (&mut Payload<'_>, Outside),
     ) -> bool {
         let Some(at) = self.arrival(tuple) else {
             return false;
@@ -285,12 +273,18 @@ impl Stack {
         }
         self.with(now, id, |conn, ctx| {
             let subflow = &mut conn.subflows[0];
-            subflow.resume(cookie.iss, cookie.ts_base);
+            let told = 1 + u64::from(syn_ack_window(ctx.config));
+            subflow.resume(cookie.iss, cookie.ts_base, told);
             let id = subflow.id;
             conn.on_segment(ctx, id, tcp, payload, outside)
         });
         true
     }
+}
+
+/// The window of a SYN/ACK, which is not scaled.
+fn syn_ack_window(config: &Config) -> u16 {
+    config.recv_buffer.min(usize::from(u16::MAX)) as u16
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ use braid_wire::tcp::{self, Flags, Options};
 use braid_wire::{Instant, Seq32, ip};
 
 use super::{Listener, Outside, RxMeta, Stack, Transmit, TxChecksum};
+use crate::buffer::{Packet, PacketBuffer, Payload};
 use crate::mptcp::subflow::Opens;
 use crate::mptcp::{Connection, MAX_SUBFLOWS, Mode, capable, join, usable};
 use crate::path::PathManager;
@@ -37,16 +38,29 @@ pub(super) struct Arrival {
 
 impl Stack {
     /// Takes in an IP packet. Bad packets are counted and dropped.
-    // Conforms: 9293-3.1-1, 9293-3.10.7.1-2
     pub fn receive(&mut self, now: Instant, packet: &[u8], meta: RxMeta) {
+        self.take_in(now, Packet::Lent(packet), meta);
+    }
+
+    /// As [`receive`](Self::receive), but the payload of a large packet is not copied: blocks of
+    /// `packet` that it fills are exchanged for others. It is empty afterwards.
+    pub fn receive_from(&mut self, now: Instant, packet: &mut PacketBuffer, meta: RxMeta) {
+        self.take_in(now, Packet::Read(packet), meta);
+        packet.set_len(0);
+    }
+
+    // Conforms: 9293-3.1-1, 9293-3.10.7.1-2
+    fn take_in(&mut self, now: Instant, packet: Packet<'_>, meta: RxMeta) {
         self.stats.packets_in += 1;
-        let Ok((ip, segment)) = ip::Repr::parse(packet) else {
+        let [head, rest] = packet.parts();
+        let Ok((ip, within)) = ip::Repr::parse_head(head, head.len() + rest.len()) else {
             self.stats.malformed += 1;
             return;
         };
+        let [segment, rest] = packet.parts_of(within.clone());
         match ip.protocol {
             ip::PROTO_TCP => {}
-            ip::PROTO_ICMP | ip::PROTO_ICMPV6 => {
+            ip::PROTO_ICMP | ip::PROTO_ICMPV6 if rest.is_empty() => {
                 // That of ICMPv6 covers the addresses, so it is checked here.
                 let v6 = ip.src.is_ipv6();
                 if v6 && !meta.checksum_ok && !verify_v6_checksum(ip.src, ip.dst, segment) {
@@ -63,15 +77,27 @@ impl Stack {
                 return;
             }
         }
-        let parsed = tcp::Repr::parse(segment);
-        let Ok((tcp, payload)) = &parsed else {
+        let Ok((tcp, payload)) = tcp::Repr::parse(segment) else {
             self.stats.malformed += 1;
             return;
         };
-        if !meta.checksum_ok && !tcp::verify_checksum(ip.src, ip.dst, segment) {
+        if !meta.checksum_ok && !tcp::verify_checksum_of(ip.src, ip.dst, &[segment, rest]) {
             self.stats.bad_checksum += 1;
             return;
         }
+        let header_len = segment.len() - payload.len();
+        let payload = Payload::new(packet, within.start + header_len..within.end);
+        self.on_tcp(now, &ip, &tcp, payload, meta);
+    }
+
+    fn on_tcp(
+        &mut self,
+        now: Instant,
+        ip: &ip::Repr,
+        tcp: &tcp::Repr,
+        mut payload: Payload<'_>,
+        meta: RxMeta,
+    ) {
         let tuple = FourTuple {
             local: SocketAddr::new(ip.dst, tcp.dst_port),
             remote: SocketAddr::new(ip.src, tcp.src_port),
@@ -82,7 +108,7 @@ impl Stack {
         };
         if let Some(&(conn, subflow)) = self.shared.demux.tuples.get(&tuple) {
             let stale = self.with(now, conn, |c, ctx| {
-                c.on_segment(ctx, subflow, tcp, payload, outside)
+                c.on_segment(ctx, subflow, tcp, &mut payload, outside)
             });
             if stale == Some(true) {
                 self.refuse(tuple, tcp, payload.len(), None);
@@ -90,8 +116,8 @@ impl Stack {
         } else if tcp.flags.contains(Flags::RST) {
             self.stats.strays += 1;
         } else if tcp.flags.contains(Flags::SYN) && !tcp.flags.contains(Flags::ACK) {
-            self.on_syn(now, tuple, tcp, payload.len());
-        } else if !self.on_stateless_ack(now, tuple, tcp, (payload, outside)) {
+            self.on_syn(now, tuple, tcp, &mut payload);
+        } else if !self.on_stateless_ack(now, tuple, tcp, (&mut payload, outside)) {
             self.refuse(tuple, tcp, payload.len(), None);
         }
     }
@@ -103,7 +129,13 @@ impl Stack {
     }
 
     // Conforms: 8684-3.2-10
-    fn on_syn(&mut self, now: Instant, tuple: FourTuple, tcp: &tcp::Repr, payload: usize) {
+    fn on_syn(
+        &mut self,
+        now: Instant,
+        tuple: FourTuple,
+        tcp: &tcp::Repr,
+        payload: &mut Payload<'_>,
+    ) {
         let Some(path) = self.path_of(&tuple) else {
             self.stats.strays += 1;
             return;
@@ -112,13 +144,13 @@ impl Stack {
             if !self.on_join_syn(now, path, tuple, tcp, join) {
                 self.stats.joins_refused += 1;
                 let reason = ResetReason::MptcpSpecific;
-                self.refuse(tuple, tcp, payload, Some(reason));
+                self.refuse(tuple, tcp, payload.len(), Some(reason));
             }
             return;
         }
         match self.arrival(tuple) {
-            Some(at) => self.on_initial_syn(now, at, tcp),
-            None => self.refuse(tuple, tcp, payload, None),
+            Some(at) => self.on_initial_syn(now, at, tcp, payload),
+            None => self.refuse(tuple, tcp, payload.len(), None),
         }
     }
 
@@ -137,7 +169,13 @@ impl Stack {
     }
 
     // Conforms: 8684-3.1-1, 8684-3.1-3, 8684-3.1-13
-    fn on_initial_syn(&mut self, now: Instant, at: Arrival, tcp: &tcp::Repr) {
+    fn on_initial_syn(
+        &mut self,
+        now: Instant,
+        at: Arrival,
+        tcp: &tcp::Repr,
+        payload: &mut Payload<'_>,
+    ) {
         let config = &self.shared.config;
         if self.table.len() >= config.max_connections {
             self.stats.syns_dropped += 1;
@@ -156,11 +194,12 @@ impl Stack {
             }
             _ => (Mode::Tcp, FallbackCause::PeerSynPlain),
         };
+        let admission = self.admit_fast_open(now, &at.tuple, tcp);
         let id = self.admit(now, at, tcp, mode);
         if cause != FallbackCause::NotRequested {
             self.plain(now, id, cause);
         }
-        self.after(now, id);
+        self.open_fast(now, id, admission, (tcp, payload));
     }
 
     /// A connection that `syn` opens. Whoever calls it looks after it.

@@ -1,6 +1,7 @@
 //! All connections of one host.
 
 mod cookies;
+mod fast_open;
 mod ingress;
 mod packet;
 mod ready;
@@ -17,6 +18,7 @@ use arrayvec::ArrayVec;
 use braid_wire::{Instant, Rng, tcp};
 
 use self::cookies::Cookies;
+use self::fast_open::EndedEarly;
 use self::ingress::Stray;
 pub(crate) use self::packet::Outside;
 pub use self::packet::{RxMeta, SegmentKind, Transmit, TransmitInfo, TxChecksum};
@@ -25,10 +27,11 @@ use self::table::Table;
 use crate::buffer::{Pool, SEND_SLICES};
 use crate::cc::Algorithm;
 use crate::mptcp::{Body, Connection, Ctx, Demux, Mode, Outgoing};
-use crate::path::{Blackholes, Claims, Path, PathManager, PathRecord, Records};
+use crate::path::{Blackholes, Claims, FastOpens, Path, PathManager, PathRecord, Records};
 use crate::stats::{ConnStats, PathTotals, StackStats, SubflowStats};
 use crate::strategy::{FlowSize, Strategy};
 use crate::tcp::FourTuple;
+use crate::tcp::numbers::Secret;
 use crate::{
     ApiError, Class, Config, ConnId, ConnectOptions, Event, FallbackCause, ListenerId, PathConfig,
     PathId, SubflowId, Urgency,
@@ -50,12 +53,16 @@ struct Shared {
     records: Records,
     claims: Claims,
     blackholes: Blackholes,
+    fast_opens: FastOpens,
     pool: Pool,
+    secret: Secret,
     rng: Rng,
     events: VecDeque<Event>,
     /// One for each [`Event::Closed`] in `events`, in the same order.
     reports: VecDeque<ConnStats>,
     demux: Demux,
+    /// Connections that found the memory used up when they wanted to write.
+    starved: VecDeque<ConnId>,
     scratch: [u8; 128],
 }
 
@@ -68,11 +75,14 @@ impl Shared {
             records: &mut self.records,
             claims: &mut self.claims,
             blackholes: &mut self.blackholes,
+            fast_opens: &mut self.fast_opens,
             pool: &mut self.pool,
+            secret: &self.secret,
             rng: &mut self.rng,
             events: &mut self.events,
             reports: &mut self.reports,
             demux: &mut self.demux,
+            starved: &mut self.starved,
             scratch: &mut self.scratch,
         }
     }
@@ -108,11 +118,10 @@ pub struct Stack {
     timers: BinaryHeap<Reverse<(Instant, ConnId)>>,
     /// Connections that may have something to send.
     ready: Ready,
-    /// Connections that found the memory used up when they wanted to write.
-    starved: VecDeque<ConnId>,
     strays: VecDeque<Stray>,
     /// Once there were more handshakes than are kept.
     cookies: Option<Cookies>,
+    ended_early: EndedEarly,
     stats: StackStats,
     /// What connections that are gone moved on each path.
     gone: Vec<PathTotals>,
@@ -138,12 +147,15 @@ impl Stack {
                 records: Records::new(config.max_records),
                 claims: Claims::new(config.max_records),
                 blackholes: Blackholes::new(config.max_records),
+                fast_opens: FastOpens::new(config.max_records),
                 config,
                 paths: Vec::new(),
                 demux: Demux::new(&mut rng),
+                secret: Secret::new(&mut rng),
                 rng,
                 events: VecDeque::new(),
                 reports: VecDeque::new(),
+                starved: VecDeque::new(),
                 scratch: [0; 128],
             },
             table: Table::default(),
@@ -151,9 +163,9 @@ impl Stack {
             listeners: Vec::new(),
             timers: BinaryHeap::new(),
             ready: Ready::default(),
-            starved: VecDeque::new(),
             strays: VecDeque::new(),
             cookies: None,
+            ended_early: EndedEarly::default(),
             stats: StackStats::default(),
             gone: Vec::new(),
             last_closed: None,
@@ -183,9 +195,14 @@ impl Stack {
 
     /// Says that packets on `path` may reach peers from another address than before, as after DHCP has
     /// given the link another one: its subflows ask at once whether their peers still know them, since
-    /// one that only receives would wait for ever. Those that are refused are opened anew.
+    /// one that only receives would wait for ever. They ask a few times, ever more seldom. Those that are
+    /// refused are opened anew, and so are those that are not answered where the connection has another
+    /// subflow. Nothing is asked where the path is down: it is when the path comes back.
     pub fn doubt_path(&mut self, now: Instant, path: PathId) {
-        self.with_all(now, |conn, _| conn.doubt_path(path));
+        let known = self.shared.paths.get(usize::from(path.0));
+        if known.is_some_and(|path| path.up) {
+            self.with_all(now, |conn, ctx| conn.doubt_path(ctx, path));
+        }
     }
 
     /// Takes `path` out of use though it works: no subflow is opened there, and those of MPTCP
@@ -273,7 +290,8 @@ impl Stack {
         })
     }
 
-    /// Opens a connection. Data may be written at once; it leaves with the end of the handshake.
+    /// Opens a connection. Data may be written at once; it leaves with the end of the handshake, or with
+    /// its start where [`Config::fast_open`] says so.
     pub fn connect(&mut self, now: Instant, options: ConnectOptions) -> Result<ConnId, ApiError> {
         if self.table.len() >= self.shared.config.max_connections {
             return Err(ApiError::LimitReached);
@@ -311,11 +329,14 @@ impl Stack {
         let shared = &self.shared;
         debug_assert!(shared.pool.used_bytes() <= shared.pool.limit());
         debug_assert!(self.table.len() <= shared.config.max_connections);
+        debug_assert!(self.table.fast_open() <= self.table.half_open());
         debug_assert!(self.table.half_open() <= self.table.len());
+        debug_assert!(shared.starved.len() <= self.table.len());
         let Some(conn) = self.table.get(id) else {
             return;
         };
         conn.invariants();
+        debug_assert_eq!(conn.starved, shared.starved.contains(&id));
         debug_assert!(conn.subflows.len() <= shared.config.max_subflows);
         for subflow in conn.subflows.iter().filter(|s| s.is_alive()) {
             let owner = shared.demux.tuples.get(&subflow.tuple);
@@ -328,10 +349,12 @@ impl Stack {
         if cfg!(debug_assertions) {
             self.invariants(id);
         }
+        self.settle_half_open(now, id);
         let Some(conn) = self.table.get_mut(id) else {
             return;
         };
         conn.watch_stall(now);
+        conn.watch_busy(now);
         if conn.forget_at().is_some_and(|at| at <= now) {
             self.forget(now, id);
             return;
@@ -341,9 +364,8 @@ impl Stack {
         let lacks_memory = conn.lacks_memory(&self.shared.pool);
         if conn.snd.blocked.is_some() && lacks_memory && !conn.starved {
             conn.starved = true;
-            self.starved.push_back(id);
+            self.shared.starved.push_back(id);
         }
-        self.table.settle_half_open(id);
         self.wake_starved(now);
     }
 
@@ -394,11 +416,11 @@ impl Stack {
 
     /// Where memory is free again, whoever waited for it may try.
     fn wake_starved(&mut self, now: Instant) {
-        for _ in 0..self.starved.len() {
+        for _ in 0..self.shared.starved.len() {
             if self.shared.pool.unreserved() == 0 {
                 break;
             }
-            if let Some(waiting) = self.starved.pop_front()
+            if let Some(waiting) = self.shared.starved.pop_front()
                 && let Some(conn) = self.table.get_mut(waiting)
             {
                 conn.starved = false;
@@ -591,6 +613,7 @@ impl Stack {
                 self.forget(now, id);
             } else {
                 conn.watch_stall(now);
+                conn.watch_busy(now);
                 self.schedule(now, id);
             }
         };
@@ -654,6 +677,11 @@ impl Stack {
         self.last_closed = None;
         if let Some(Event::FellBack { cause, .. }) = event {
             self.stats.fallbacks[cause as usize] += 1;
+        }
+        if let Some(Event::Connected { conn }) = event {
+            let subflows = self.table.get(conn).into_iter().flat_map(|c| &c.subflows);
+            let in_syn = subflows.map(|s| s.syn_data.sent).sum::<u64>() > 0;
+            self.stats.fast_opened += u64::from(in_syn);
         }
         if let Some(Event::Closed { conn, .. }) = event {
             let report = self.shared.reports.pop_front();
@@ -734,7 +762,10 @@ impl Stack {
     pub fn conn_stats(&self, conn: ConnId) -> Option<ConnStats> {
         match &self.last_closed {
             Some((closed, report)) if *closed == conn => Some(report.clone()),
-            _ => self.table.get(conn).map(Connection::stats),
+            _ => {
+                let conn = self.table.get(conn)?;
+                Some(conn.stats(&self.shared.config))
+            }
         }
     }
 
@@ -773,9 +804,9 @@ mod tests {
     use core::net::Ipv4Addr;
 
     use super::*;
-    use crate::Config;
-    use crate::Protocol;
+    use crate::buffer::BLOCK_SIZE;
     use crate::strategy::{Decision, SendView};
+    use crate::{CloseReason, Protocol};
 
     #[derive(Debug)]
     struct Idle;
@@ -789,21 +820,54 @@ mod tests {
         }
     }
 
-    #[test]
-    fn timers_that_no_longer_hold_do_not_pile_up() {
+    fn stack(config: Config) -> Stack {
         let rng = Rng::for_component(1, 1);
-        let mut stack = Stack::new(Config::default(), rng, Box::new(|| Box::new(Idle)));
-        stack.add_path(PathConfig {
-            v4: Some(Ipv4Addr::new(10, 0, 0, 1)),
-            v6: None,
-            mtu: 1500,
-            backup: false,
-        });
+        let mut stack = Stack::new(config, rng, Box::new(|| Box::new(Idle)));
+        stack.add_path(PathConfig::v4(Ipv4Addr::new(10, 0, 0, 1)));
+        stack
+    }
+
+    fn connect(stack: &mut Stack) -> ConnId {
         let options = ConnectOptions {
             protocol: Protocol::Tcp,
             ..ConnectOptions::new(([10, 0, 0, 2], 80).into(), Box::new(Idle))
         };
-        let id = stack.connect(Instant::ZERO, options).unwrap();
+        stack.connect(Instant::ZERO, options).unwrap()
+    }
+
+    /// Whoever has ended, is gone or has no more to write waits for no memory: others would be pressed
+    /// for it.
+    #[test]
+    fn who_writes_no_more_waits_for_no_memory() {
+        let now = Instant::ZERO;
+        let mut stack = stack(Config {
+            memory: 8 * BLOCK_SIZE,
+            ..Config::default()
+        });
+        for _ in 0..8 {
+            let greedy = connect(&mut stack);
+            while stack.write(now, greedy, &[0; BLOCK_SIZE]).unwrap() > 0 {}
+        }
+        let waiting = stack.shared.starved.len();
+        let [aborted, ended, shut] = core::array::from_fn(|_| {
+            let id = connect(&mut stack);
+            assert_eq!(stack.write(now, id, b"x"), Ok(0));
+            id
+        });
+        assert_eq!(stack.shared.starved.len(), waiting + 3);
+        stack.abort(now, aborted);
+        assert_eq!(stack.shared.starved.len(), waiting + 2);
+        stack.with(now, ended, |conn, ctx| conn.end(ctx, CloseReason::TimedOut));
+        assert!(stack.table.get(ended).is_some());
+        assert_eq!(stack.shared.starved.len(), waiting + 1);
+        stack.shutdown(now, shut).unwrap();
+        assert_eq!(stack.shared.starved.len(), waiting);
+    }
+
+    #[test]
+    fn timers_that_no_longer_hold_do_not_pile_up() {
+        let mut stack = stack(Config::default());
+        let id = connect(&mut stack);
         while stack.poll_transmit(Instant::ZERO).is_some() {}
         for ms in 0..900 {
             let now = Instant::from_millis(ms);

@@ -55,7 +55,7 @@ pub enum SegmentKind {
     Retransmission,
     /// A SYN with MP_JOIN, first or repeated.
     JoinSyn,
-    /// All the rest: other SYNs, acknowledgements, probes, DATA_FIN by itself, FIN, RST.
+    /// All the rest: other SYNs, with payload or without, acknowledgements, probes, DATA_FIN by itself, FIN, RST.
     Control,
 }
 
@@ -73,8 +73,8 @@ pub struct TransmitInfo {
     pub data: Range<u64>,
     /// Data sequence number of `data.start`; `None` where no mapping is carried or needed.
     pub dsn: Option<Dsn64>,
-    /// The packet's place in the subflow's sequence, counted from the SYN: 1 for the first byte of
-    /// payload.
+    /// The packet's place in the subflow's sequence, counted from the SYN, which is 0: 1 for the first byte
+    /// of payload.
     pub subflow_seq: u64,
 }
 

@@ -1,14 +1,24 @@
 //! Slots of connections: stable ids, reused with a new generation.
 
 use crate::ConnId;
-use crate::mptcp::{Connection, Life};
+use crate::mptcp::Connection;
 
 #[derive(Debug, Default)]
 struct Slot {
     generation: u32,
     conn: Option<Box<Connection>>,
-    /// Counted as half open.
-    half_open: bool,
+    handshake: Handshake,
+}
+
+/// How far the handshake of an accepted connection is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Handshake {
+    /// Nothing is counted.
+    #[default]
+    Through,
+    HalfOpen,
+    /// The same, and the application has the connection: its SYN brought payload.
+    FastOpen,
 }
 
 /// All connections.
@@ -17,6 +27,7 @@ pub(super) struct Table {
     slots: Vec<Slot>,
     free: Vec<u32>,
     half_open: usize,
+    fast_open: usize,
 }
 
 impl Table {
@@ -28,6 +39,11 @@ impl Table {
     /// Accepted connections whose handshake is not complete.
     pub fn half_open(&self) -> usize {
         self.half_open
+    }
+
+    /// Of these, those that the application has.
+    pub fn fast_open(&self) -> usize {
+        self.fast_open
     }
 
     /// An id for a connection that is about to exist.
@@ -50,23 +66,48 @@ impl Table {
 
     /// Fills a reserved slot.
     pub fn put(&mut self, conn: Connection) {
-        let slot = &mut self.slots[conn.id.slot as usize];
-        slot.half_open = conn.listener.is_some();
-        self.half_open += usize::from(slot.half_open);
-        slot.conn = Some(Box::new(conn));
+        let slot = conn.id.slot as usize;
+        let accepted = conn.listener.is_some();
+        self.slots[slot].conn = Some(Box::new(conn));
+        if accepted {
+            self.count(slot, Handshake::HalfOpen);
+        }
     }
 
-    /// Updates the count once a handshake is through.
-    pub fn settle_half_open(&mut self, id: ConnId) {
-        let slot = &mut self.slots[id.slot as usize];
-        let open = slot
-            .conn
-            .as_ref()
-            .is_some_and(|c| matches!(c.life, Life::Opening { .. }));
-        if slot.half_open && !open {
-            slot.half_open = false;
-            self.half_open -= 1;
+    /// Updates the counts once a handshake is further. Returns whether one that had brought payload
+    /// ended before it was through.
+    pub fn settle_half_open(&mut self, id: ConnId) -> bool {
+        let at = id.slot as usize;
+        let slot = &self.slots[at];
+        let Some(conn) = &slot.conn else {
+            return false;
+        };
+        if slot.handshake == Handshake::Through {
+            return false;
         }
+        let now = match conn.is_half_open() {
+            false => Handshake::Through,
+            true if conn.is_open() => Handshake::FastOpen,
+            true => Handshake::HalfOpen,
+        };
+        let ended = conn.is_ended();
+        let before = self.count(at, now);
+        before == Handshake::FastOpen && now == Handshake::Through && ended
+    }
+
+    /// Counts the connection in a slot as `handshake`. Returns what it counted as.
+    fn count(&mut self, slot: usize, handshake: Handshake) -> Handshake {
+        let before = core::mem::replace(&mut self.slots[slot].handshake, handshake);
+        let counts = |h| {
+            (
+                usize::from(h != Handshake::Through),
+                usize::from(h == Handshake::FastOpen),
+            )
+        };
+        let (old, new) = (counts(before), counts(handshake));
+        self.half_open = self.half_open + new.0 - old.0;
+        self.fast_open = self.fast_open + new.1 - old.1;
+        before
     }
 
     pub fn get(&self, id: ConnId) -> Option<&Connection> {
@@ -86,12 +127,8 @@ impl Table {
 
     pub fn remove(&mut self, id: ConnId) -> Option<Box<Connection>> {
         self.get(id)?;
-        let slot = &mut self.slots[id.slot as usize];
-        if slot.half_open {
-            slot.half_open = false;
-            self.half_open -= 1;
-        }
-        let conn = slot.conn.take();
+        self.count(id.slot as usize, Handshake::Through);
+        let conn = self.slots[id.slot as usize].conn.take();
         self.release(id);
         conn
     }

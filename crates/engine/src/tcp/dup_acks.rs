@@ -2,7 +2,7 @@
 //! RFC 6582).
 
 /// Duplicates in a row that tell of a loss.
-const THRESHOLD: u32 = 3;
+pub(super) const THRESHOLD: u32 = 3;
 
 /// What duplicate acknowledgements have told; sizes and offsets in bytes.
 #[derive(Debug, Clone, Copy, Default)]
@@ -25,8 +25,8 @@ impl DupAcks {
         self.arrived
     }
 
-    /// One more, with `flight` bytes between the hole and the last byte sent. Returns how many more of
-    /// these have arrived.
+    /// One more, with `flight` bytes in flight behind the segment that is missing. Returns how many
+    /// more of these have arrived.
     pub fn on_dup_ack(&mut self, flight: u64, mss: u64) -> u64 {
         self.count += 1;
         let more = mss.min(flight.saturating_sub(self.arrived));
@@ -41,11 +41,11 @@ impl DupAcks {
     }
 
     /// `acked` bytes were acknowledged in order: a segment that was missing, and what lay behind it.
-    /// Returns how much of it is no news.
-    pub fn on_advance(&mut self, acked: u64, mss: u64) -> u64 {
+    /// `flight` bytes are left in flight behind the next one. Returns how much of it is no news.
+    pub fn on_advance(&mut self, acked: u64, mss: u64, flight: u64) -> u64 {
         self.count = 0;
         let told = self.arrived.min(acked.saturating_sub(mss));
-        self.arrived -= told;
+        self.arrived = (self.arrived - told).min(flight);
         told
     }
 

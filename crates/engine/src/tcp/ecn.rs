@@ -9,6 +9,8 @@ use crate::Ecn;
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Marks {
     agreed: bool,
+    /// Payload may be marked.
+    bears: bool,
     /// A mark came, and the peer has not said since that it sends less.
     echoes: bool,
 }
@@ -36,19 +38,29 @@ impl Marks {
     /// The peer's SYN had these flags.
     // Conforms: 3168-6.1.1-2
     pub fn on_syn(&mut self, setting: Ecn, flags: Flags) {
-        self.agreed = setting != Ecn::Off && flags.contains(Flags::ECE | Flags::CWR);
+        self.agreed = setting != Ecn::Off && asks(flags);
+        self.bears = self.agreed;
     }
 
-    /// The answer to our SYN had these. Some peers send back what they got: that is no answer.
-    // Conforms: 3168-6.1.1-1
-    pub fn on_syn_ack(&mut self, setting: Ecn, flags: Flags) {
+    /// It came again, with these: where it does not ask any more, marks are told but not asked for.
+    // Conforms: 3168-6.1.1-4
+    pub fn on_syn_again(&mut self, flags: Flags) {
+        self.bears &= asks(flags);
+    }
+
+    /// The answer to our SYN, which left `tries` times, had these. Some peers send back what they got:
+    /// that is no answer.
+    // Conforms: 3168-6.1.1-1, 3168-6.1.1-3
+    pub fn on_syn_ack(&mut self, setting: Ecn, flags: Flags, tries: u32) {
         let answers = flags.contains(Flags::ECE) && !flags.contains(Flags::CWR);
         self.agreed = setting == Ecn::Ask && answers;
+        // The peer may have seen one of those that did not ask.
+        self.bears = self.agreed && tries <= 1;
     }
 
-    /// Whether both ends understand marks.
-    pub fn agreed(self) -> bool {
-        self.agreed
+    /// Whether payload may be marked. Where not, marks that come are told all the same.
+    pub fn bears(self) -> bool {
+        self.bears
     }
 
     /// A segment with payload came, marked or not.
@@ -66,4 +78,8 @@ impl Marks {
             false => Flags::EMPTY,
         }
     }
+}
+
+fn asks(syn: Flags) -> bool {
+    syn.contains(Flags::ECE | Flags::CWR)
 }

@@ -3,6 +3,7 @@
 
 pub(crate) mod dup_acks;
 pub(crate) mod ecn;
+pub(crate) mod numbers;
 pub(crate) mod pacing;
 pub(crate) mod path_mtu;
 pub(crate) mod prr;

@@ -38,6 +38,8 @@ pub(crate) struct Receiver {
     pub due: AckDue,
     /// What the last acknowledgement covered.
     pub ack_sent: u64,
+    /// First offset past the windows that the peer was told here.
+    pub told: u64,
     /// Offset of the peer's FIN, once known.
     pub fin: Option<u64>,
     /// The timestamp to echo (RFC 7323 section 4.3).
@@ -69,6 +71,7 @@ impl Receiver {
             irs,
             nxt: 1,
             ack_sent: 1,
+            told: 1,
             due: AckDue::Never,
             fin: None,
             ts_recent: 0,
@@ -84,6 +87,11 @@ impl Receiver {
             quick: policy.quick,
             challenge_at: Instant::ZERO,
         }
+    }
+
+    /// The sequence number expected next.
+    pub fn expected(&self) -> Seq32 {
+        self.irs.add(self.nxt as u32)
     }
 
     /// Offset of a sequence number near what is expected.
@@ -320,15 +328,13 @@ impl Receiver {
         self.due = AckDue::Now;
     }
 
-    /// Takes the FIN in once everything before it is here. Returns whether it was taken just now.
+    /// Takes the FIN in once everything before it is here.
     // Conforms: 9293-3.10.7.4-4
-    pub fn take_fin(&mut self) -> bool {
+    pub fn take_fin(&mut self) {
         if self.fin == Some(self.nxt) {
             self.nxt += 1;
             self.due = AckDue::Now;
-            return true;
         }
-        false
     }
 
     /// The blocks to report, at most `max`; D-SACK first, then the newest.

@@ -28,11 +28,15 @@ pub(crate) struct Mapping {
 }
 
 impl Mapping {
-    /// The subflow sequence number as carried. A DATA_FIN without data maps no subflow byte (RFC 8684
+    /// The subflow sequence number as carried, on a subflow whose SYN carried `in_syn` bytes: those are
+    /// not counted (RFC 8684 appendix B.2). A DATA_FIN without data maps no subflow byte (RFC 8684
     /// section 3.3.3).
-    // Conforms: 8684-3.3.3-1
-    pub fn wire_seq(&self) -> u32 {
-        if self.len == 0 { 0 } else { self.sub as u32 }
+    // Conforms: 8684-3.3.3-1, 8684-B.2-2
+    pub fn wire_seq(&self, in_syn: u64) -> u32 {
+        match self.len {
+            0 => 0,
+            _ => self.sub.wrapping_sub(in_syn) as u32,
+        }
     }
 
     /// The length as carried: DATA_FIN counts as one.

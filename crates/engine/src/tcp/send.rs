@@ -28,15 +28,17 @@ const MAX_BACKOFF: u32 = 10;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Recovery {
     Open,
-    /// Fast recovery until `end` is acknowledged.
+    /// Fast recovery until `end` is acknowledged. Where the window was reduced for a mark just before,
+    /// it is not again.
     Fast {
         end: u64,
         prr: Prr,
+        marked: bool,
     },
-    /// The window is reduced because of a congestion mark, and nothing is missing; until more than `end`
-    /// is acknowledged, so that the peer has heard of it (RFC 3168 section 6.1.2).
+    /// The window is reduced because of a congestion mark, and nothing is missing; until something that
+    /// was sent since is acknowledged, so that the peer has heard of it (RFC 3168 section 6.1.2), or
+    /// nothing is in flight.
     Marked {
-        end: u64,
         prr: Prr,
     },
     /// After a timeout, until `end` is acknowledged or it shows that none was needed.
@@ -46,6 +48,15 @@ enum Recovery {
     },
 }
 
+/// A reduction of the window.
+#[derive(Debug, Clone, Copy, Default)]
+struct Reduction {
+    /// Next offset then.
+    at: u64,
+    /// The peer is still to be told (CWR).
+    untold: bool,
+}
+
 /// RACK state (RFC 8985 section 5.2).
 #[derive(Debug, Clone, Copy, Default)]
 struct Rack {
@@ -53,6 +64,14 @@ struct Rack {
     end: u64,
     rtt: Duration,
     reordering_seen: bool,
+    /// Quarters of a round trip by which the reordering window is longer than one of them.
+    quarters: u32,
+    /// Recoveries without a needless repetition after which it is not any more.
+    persist: u32,
+    /// It has grown in the round that ends here.
+    grown_until: u64,
+    /// End of what the peer said last that it has twice.
+    twice: u64,
 }
 
 /// A tail loss probe that is under way (RFC 8985 section 7.4.1).
@@ -98,6 +117,8 @@ pub(crate) struct Sender {
     pub cc: Box<dyn CongestionControl>,
     pub pacer: Pacer,
     pub traffic: Traffic,
+    /// The first offset that no SYN carried.
+    first: u64,
     /// Oldest unacknowledged offset.
     pub una: u64,
     /// Next offset to send.
@@ -122,12 +143,16 @@ pub(crate) struct Sender {
     probed: Option<TailProbe>,
     /// `None` where the peer sends SACK.
     dup_acks: Option<DupAcks>,
+    /// Duplicate acknowledgements in a row that had no room for SACK.
+    mute: u32,
     sizes: Sizes,
     /// Bytes retransmitted in this recovery and not reported as duplicates.
     unproved: u64,
-    /// Next offset when the window was reduced last, and whether the peer is still to be told.
-    reduced_at: u64,
-    reduced: bool,
+    /// The last one, and the one before, which stands again where the last one is undone.
+    reduction: Reduction,
+    before: Reduction,
+    /// Highest acknowledgement that told of a congestion mark.
+    marked_at: u64,
     cwnd_limited: bool,
     /// The window was last seen full.
     full_at: Instant,
@@ -162,6 +187,7 @@ impl Sender {
             cc: config.congestion.build(mss, config.initial_window),
             pacer: Pacer::default(),
             traffic: Traffic::default(),
+            first: 1,
             una: 0,
             nxt: 1,
             wnd_end: 1,
@@ -178,10 +204,12 @@ impl Sender {
             probe_out: false,
             probed: None,
             dup_acks: None,
+            mute: 0,
             sizes: Sizes::default(),
             unproved: 0,
-            reduced_at: 0,
-            reduced: false,
+            reduction: Reduction::default(),
+            before: Reduction::default(),
+            marked_at: 0,
             cwnd_limited: false,
             full_at: Instant::ZERO,
             max_flight: 0,
@@ -210,10 +238,12 @@ impl Sender {
         self.dup_acks = Some(DupAcks::default());
     }
 
-    /// The SYN was acknowledged; `rtt` is the handshake's round trip where it is unambiguous.
-    pub fn established(&mut self, now: Instant, rtt: Option<Duration>, window: u64) {
-        self.una = 1;
-        self.offer(1 + window, window);
+    /// The SYN was acknowledged, and `in_syn` bytes that it carried; `rtt` is the handshake's round trip
+    /// where it is unambiguous.
+    pub fn established(&mut self, now: Instant, rtt: Option<Duration>, window: u64, in_syn: u64) {
+        self.first = 1 + in_syn;
+        (self.una, self.nxt) = (self.first, self.first);
+        self.offer(self.una + window, window);
         self.last_sent = now;
         if let Some(rtt) = rtt {
             self.rtt.sample(now, rtt);
@@ -239,20 +269,20 @@ impl Sender {
         self.board.in_flight().saturating_sub(arrived)
     }
 
-    /// Whether `seq` is where the newest payload begins, which was sent once only.
-    pub fn is_newest(&self, seq: u64) -> bool {
+    /// Whether `seq` is of the newest payload, and that was sent once only.
+    pub fn is_sent_once(&self, seq: u64) -> bool {
         let newest = self.board.iter().next_back();
-        newest.is_some_and(|last| last.start == seq && !last.retransmitted)
+        newest.is_some_and(|last| last.start <= seq && !last.retransmitted)
     }
 
     /// Whether the peer is still to be told that the window was reduced (CWR).
     pub fn is_reduced(&self) -> bool {
-        self.reduced
+        self.reduction.untold
     }
 
     /// Whether it was; now it is told.
     pub fn take_reduced(&mut self) -> bool {
-        core::mem::take(&mut self.reduced)
+        core::mem::take(&mut self.reduction.untold)
     }
 
     /// Whether nothing is missing, as far as is known.
@@ -282,9 +312,7 @@ impl Sender {
     pub fn cwnd(&self) -> u64 {
         let most = u64::from(self.max_cwnd) * u64::from(self.mss);
         let cwnd = match &self.recovery {
-            Recovery::Fast { prr, .. } | Recovery::Marked { prr, .. } => {
-                self.in_flight() + prr.room()
-            }
+            Recovery::Fast { prr, .. } | Recovery::Marked { prr } => self.in_flight() + prr.room(),
             _ => self.cc.cwnd(),
         };
         cwnd.min(most)
@@ -332,6 +360,11 @@ impl Sender {
             srtt: self.rtt.srtt(),
             loss_interval: self.loss_intervals[0].max(self.loss_intervals[1]),
         }
+    }
+
+    /// Timeouts in a row without an acknowledgement of anything new.
+    pub fn backoff(&self) -> u32 {
+        self.backoff
     }
 
     /// The retransmission timeout with its backoff (RFC 6298 section 5.5).
@@ -414,7 +447,7 @@ impl Sender {
     /// the shortest queues hold: a loss there would end slow start before it has begun.
     pub fn restart(&mut self, now: Instant) {
         self.restarted_at = now;
-        let is_known = self.nxt > 1 || self.rate.peak() > 0;
+        let is_known = self.nxt > self.first || self.rate.peak() > 0;
         let at_once = match is_known {
             true => self.initial_flight(),
             false => self
@@ -515,7 +548,7 @@ impl Sender {
         self.pacer.on_sent(now, bytes);
         self.cc.on_sent(now, bytes, self.board.in_flight());
         self.max_flight = self.max_flight.max(self.in_flight());
-        if let Recovery::Fast { prr, .. } | Recovery::Marked { prr, .. } = &mut self.recovery {
+        if let Recovery::Fast { prr, .. } | Recovery::Marked { prr } = &mut self.recovery {
             prr.on_sent(bytes);
         }
         if self.in_flight() + u64::from(self.mss) > self.cwnd() {
@@ -542,17 +575,20 @@ impl Sender {
         let advanced = ack > self.una;
         let delivered = self.take_in(ack, sacks);
         if delivered.bytes == 0 && !advanced {
+            self.answer_mark(now, 0);
             return false;
         }
+        self.mute = 0;
         let (rtt, rate) = self.measure(now, &delivered, echo, advanced);
-        self.judge_timeout(now, sacks, &delivered, advanced, echo);
+        let spurious = self.judge_timeout(now, sacks, &delivered, advanced, echo);
         if advanced {
             self.backoff = 0;
             self.probe_out = false;
             self.judge_probe(now);
         }
-        self.advance_rack(now, &delivered);
+        self.advance_rack(now, &delivered, spurious);
         self.leave_recovery();
+        let marked = self.answer_mark(now, delivered.bytes);
         let news = self.news(delivered.bytes);
         self.loss_intervals[0] += delivered.bytes;
         let further_loss = match self.dup_acks {
@@ -572,11 +608,12 @@ impl Sender {
             in_flight: self.in_flight(),
             cwnd_limited: self.cwnd_limited || (slow_start && self.cc.cwnd() < 2 * self.max_flight),
             round_start,
-            in_recovery: self.recovery != Recovery::Open,
+            // An acknowledgement that tells of a mark makes no room (RFC 3168 section 6.1.2).
+            in_recovery: marked || self.recovery != Recovery::Open,
             siblings,
         });
         let (in_flight, target) = (self.in_flight(), self.cc.cwnd());
-        if let Recovery::Fast { prr, .. } | Recovery::Marked { prr, .. } = &mut self.recovery {
+        if let Recovery::Fast { prr, .. } | Recovery::Marked { prr } = &mut self.recovery {
             let safe = advanced && !further_loss;
             prr.on_ack(news, in_flight, target, self.mss, safe);
         }
@@ -623,14 +660,20 @@ impl Sender {
         advanced: bool,
     ) -> (Option<Duration>, Option<RateSample>) {
         // After an outage the acknowledgement of a retransmission covers what had arrived long
-        // before; its timestamp tells.
-        let bound = echo.map_or(Duration::MAX, |echo| echo.age);
+        // before; its timestamp tells, unless the peer echoes that of what arrived first, as Linux
+        // does. Whether data was late or acknowledgements were lost is open then, but it took longer
+        // than the timeout. If the path is slow, the next ones tell.
+        let bound = match self.recovery {
+            Recovery::Timeout { proof, .. } if !proof.is_of_retransmission(echo) => self.rtt.rto(),
+            _ => Duration::MAX,
+        };
+        let bound = echo.map_or(bound, |echo| echo.age.min(bound));
         let rtt = delivered
             .rtt_from
             .map(|at| now.saturating_since(at).min(bound));
         // Where only retransmissions are acknowledged, nothing but a timestamp tells the round trip
         // (RFC 7323 section 4), and a queue may have come or gone meanwhile.
-        let echoed = echo.filter(|_| advanced).map(|echo| echo.age);
+        let echoed = echo.filter(|_| advanced).map(|_| bound);
         if let Some(rtt) = rtt.or(echoed) {
             self.rtt.sample(now, rtt);
         }
@@ -684,6 +727,8 @@ impl Sender {
         // Something in flight is watched over.
         debug_assert!(self.board.is_empty() || self.rto_at.is_some());
         debug_assert!(self.backoff <= MAX_BACKOFF);
+        // There is a flight to shrink.
+        debug_assert!(!self.board.is_empty() || !matches!(self.recovery, Recovery::Marked { .. }));
     }
 }
 

@@ -2,6 +2,7 @@
 //! 3.1), address ids (section 3.2) and MP_PRIO (section 3.3.8).
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use core::time::Duration;
 
 use braid_engine::{Config, Event, PathConfig, PathId, Protocol, SubflowCloseReason};
 use braid_wire::mptcp::{AddAddr, Join, MptcpOption, RemoveAddr};
@@ -10,7 +11,7 @@ use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
 use crate::capable::fell_back;
-use crate::harness::{PEER_KEY, PORT, Script, config, join_hmac, token_idsn};
+use crate::harness::{At, PEER_KEY, PORT, Script, config, join_hmac, token_idsn};
 use crate::join::{join_syn_ack, joined, third_ack};
 use crate::segment::{Mp, Seg, ack, dack, data, hex, rst_ack, syn, syn_ack};
 
@@ -64,6 +65,17 @@ fn next(s: &mut Script) -> Seg {
     let (at, seg) = s.take().expect("nothing was sent");
     assert_eq!(at, s.now);
     seg
+}
+
+/// ADD_ADDR sent and received, REMOVE_ADDR sent and received, as the statistics have it.
+fn counted(s: &Script) -> [u32; 4] {
+    let told = s.stack.conn_stats(s.id()).unwrap().addresses;
+    [
+        told.add_addr_sent,
+        told.add_addr_received,
+        told.remove_addr_sent,
+        told.remove_addr_received,
+    ]
 }
 
 fn live(s: &Script) -> usize {
@@ -178,6 +190,21 @@ fn an_announcement_outlives_the_dark() {
     assert!(said, "not said again");
 }
 
+/// As long as it is dark, what is to be said wakes nobody.
+#[test]
+fn the_dark_has_no_timers() {
+    let mut s = server();
+    s.skip(10);
+    s.stack.set_path_up(s.now, PathId(0), false);
+    s.skip(1_000);
+    let soonest = s.now + core::time::Duration::from_secs(5);
+    assert!(s.stack.next_timeout().is_none_or(|at| at > soonest));
+    s.stack.set_path_up(s.now, PathId(0), true);
+    send!(s, 1_001, ack(1, 1));
+    let again = announces(&s, second());
+    recv!(s, 1_001, ack(1, 1).opt(again).dss(dack(0)));
+}
+
 /// No more than two acknowledgements in a row for the sake of options (RFC 8684 section 3): further
 /// addresses wait for an answer or a pause, and each has its turn.
 // Conforms: 8684-3-2
@@ -252,6 +279,7 @@ fn a_server_withdraws_what_goes_away() {
     s.stack.set_path_up(s.now, PathId(1), true);
     s.write("");
     recv!(s => 5_000, ack(1, 1).opt(announces(s, second())).dss(dack(0)));
+    assert_eq!(counted(&s), [3, 0, 2, 0], "no echoes; both ids together");
 }
 
 /// C flag: whoever was asked not to join the initial address is refused there (RFC 8684 section
@@ -284,11 +312,17 @@ fn a_server_may_deny_joins_to_its_initial_address() {
 #[test]
 fn an_announced_address_is_joined() {
     let other = Ipv4Addr::new(10, 0, 8, 1);
-    for (port, expected) in [(None, PORT), (Some(99), 99)] {
+    let mapped = other.to_ipv6_mapped();
+    for (said, port, expected) in [
+        (IpAddr::from(other), None, PORT),
+        (IpAddr::from(other), Some(99), 99),
+        // As Linux writes an endpoint that is given so.
+        (IpAddr::from(mapped), None, PORT),
+    ] {
         let mut s = Script::opened(config(), 1);
-        let option = announced(&s, add(5, other, port));
+        let option = announced(&s, add(5, said, port));
         send!(s, 30, ack(1, 1).opt(option));
-        let echo = MptcpOption::AddAddr(add(5, other, port));
+        let echo = MptcpOption::AddAddr(add(5, said, port));
         let mut sent = Vec::new();
         while let Some((_, seg)) = s.take() {
             sent.push(seg);
@@ -300,7 +334,7 @@ fn an_announced_address_is_joined() {
         Script::join_syn(&join.mptcp[0]);
         assert_eq!(s.flows[join.flow].peer, SocketAddr::from((other, expected)));
         // Once more: it is echoed once more and not joined twice.
-        send!(s, 40, ack(1, 1).opt(announced(&s, add(5, other, port))));
+        send!(s, 40, ack(1, 1).opt(announced(&s, add(5, said, port))));
         recv!(s, 40, ack(1, 1).opt(echo).dss(dack(0)));
         quiet!(s, 41);
     }
@@ -314,6 +348,7 @@ fn an_announcement_without_proof_is_ignored() {
     let forged = announces(&s, add(5, Ipv4Addr::new(10, 0, 8, 1), None));
     send!(s, 30, ack(1, 1).opt(forged));
     quiet!(s, 5_000);
+    assert_eq!(counted(&s), [0; 4]);
 }
 
 /// What cannot be the address of a host is acknowledged and not joined.
@@ -321,6 +356,7 @@ fn an_announcement_without_proof_is_ignored() {
 fn an_address_that_is_no_host_s_is_not_joined() {
     let bad = [
         add(5, Ipv4Addr::LOCALHOST, None),
+        add(5, Ipv4Addr::LOCALHOST.to_ipv6_mapped(), None),
         add(5, Ipv4Addr::BROADCAST, None),
         add(5, Ipv4Addr::new(224, 0, 0, 1), None),
         add(5, Ipv4Addr::new(169, 254, 0, 1), None),
@@ -592,6 +628,7 @@ fn a_withdrawn_address_is_not_joined_again() {
     s.skip(40);
     send!(s, 40, ack(1, 1).opt(removed(&[5])));
     quiet!(s, 10_000);
+    assert_eq!(counted(&s), [0, 1, 0, 1]);
 }
 
 /// A link that goes down: the peer is told the id of the subflow's address on another one, twice,
@@ -624,6 +661,68 @@ fn subflows_of_a_doubtful_path_ask_for_themselves() {
     s.skip(1_000);
     let opened = |s: &Script| s.stack.subflows(s.id()).iter().any(|f| f.path == PathId(1));
     assert!(opened(&s), "not tried again");
+}
+
+/// The question may be lost, as between the end of one address and the next: it is asked again, ever
+/// more seldom. A subflow on which nobody answers ends where there is another, and is opened anew.
+#[test]
+fn a_doubt_is_put_until_it_is_answered_or_given_up() {
+    for answered in [true, false] {
+        let mut s = joined();
+        s.stack.doubt_path(s.now, PathId(1));
+        s.write("");
+        for at in [24, 234, 654] {
+            recv!(s, at, ack(0, 1).on(1).dss(dack(0)));
+        }
+        if answered {
+            send!(s, 700, ack(1, 1).on(1).win(512).dss(dack(0)));
+            quiet!(s, 9_000);
+            continue;
+        }
+        recv!(s, 1494, ack(0, 1).on(1).dss(dack(0)));
+        s.advance(5_000.at());
+        let (_, reset) = s.take().expect("not given up");
+        assert_eq!((reset.flow, reset.flags), (1, Flags::RST | Flags::ACK));
+        let (_, again) = s.take().expect("not opened again");
+        assert_eq!(again.flags, Flags::SYN);
+    }
+}
+
+/// The only subflow is not ended by a doubt.
+#[test]
+fn a_doubt_does_not_end_the_last_subflow() {
+    let mut s = Script::accepted(config());
+    s.stack.doubt_path(s.now, PathId(0));
+    s.write("");
+    s.advance(9_000.at());
+    let asked: Vec<Seg> = core::iter::from_fn(|| s.take().map(|(_, seg)| seg)).collect();
+    assert_eq!(asked.len(), 4);
+    assert!(asked.iter().all(|seg| ack(0, 1).dss(dack(0)).matches(seg)));
+}
+
+/// Over a path that is down there is nothing to ask.
+#[test]
+fn a_path_that_is_down_is_not_doubted() {
+    let mut s = joined();
+    s.stack.set_path_up(s.now, PathId(1), false);
+    s.stack.doubt_path(s.now, PathId(1));
+    s.write("");
+    s.advance(5_000.at());
+    while let Some((_, seg)) = s.take() {
+        assert_eq!(seg.flow, 0, "{seg:?}");
+    }
+}
+
+/// Data that waits long for its next repetition goes at once: it asks as well.
+#[test]
+fn a_doubt_hastens_what_is_sent_again() {
+    let mut s = Script::accepted(config());
+    s.write("lost");
+    s.skip(3_000);
+    s.stack.doubt_path(s.now, PathId(0));
+    s.write("");
+    let next = s.stack.next_timeout().expect("not repeated");
+    assert!(next <= s.now + Duration::from_millis(210), "{next:?}");
 }
 
 // --- MP_PRIO

@@ -2,12 +2,15 @@
 
 use core::net::IpAddr;
 use core::ops::Range;
+use core::time::Duration;
 
-use braid_engine::{CloseReason, Config, Event, FallbackCause, PathId, Protocol};
+use braid_engine::{
+    CloseReason, Config, Event, FallbackCause, PathConfig, PathId, PathRecord, Protocol,
+};
 use braid_wire::tcp::Flags;
 
 use crate::dss::bytes;
-use crate::harness::{PEER_KEY, PORT, Script, config, mapped, token_idsn};
+use crate::harness::{At, PEER_KEY, PORT, Script, config, mapped, token_idsn};
 use crate::segment::{Rel, Seg, ack, dack, data, fin, hex, rst_ack, syn, syn_ack};
 
 pub fn fell_back(s: &Script) -> Option<FallbackCause> {
@@ -255,6 +258,38 @@ fn an_unanswered_third_ack_is_repeated() {
     recv!(s => 1010, s.stack_keys(ack(1, 1)));
     recv!(s => 1500, s.stack_keys(ack(1, 1)));
     quiet!(s, 9000);
+}
+
+/// A peer so near takes longer to answer than its packets to arrive.
+#[test]
+fn a_third_ack_waits_a_while_however_near_the_peer_is() {
+    let mut s = Script::client(config(), 1, Protocol::Mptcp);
+    recv!(s, 0, syn().ws(None).raw(&hex("1e 04 01 01")));
+    send!(s, 1, s.peer_capable(syn_ack()).win(65_535));
+    recv!(s => 1, s.stack_keys(ack(1, 1)));
+    recv!(s => 11, s.stack_keys(ack(1, 1)));
+}
+
+/// The path is known for answers that come late now and then, however fast this one was.
+#[test]
+fn a_third_ack_waits_as_long_as_the_path_is_known_to_take() {
+    let mut s = Script::new(config(), &[PathConfig::v4([10, 0, 0, 2].into())]);
+    let ms = Duration::from_millis;
+    let record = PathRecord {
+        srtt: ms(20),
+        rttvar: ms(10),
+        bytes_sent: 1_000_000,
+        ..PathRecord::default()
+    };
+    s.stack.load_record([10, 0, 9, 1].into(), PathId(0), record);
+    s.connect(([10, 0, 9, 1], PORT).into(), Protocol::Mptcp);
+    recv!(s, 0, syn().ws(None).raw(&hex("1e 04 01 01")));
+    send!(s, 10, s.peer_capable(syn_ack()).win(65_535));
+    recv!(s => 10, s.stack_keys(ack(1, 1)));
+    s.advance(60.at());
+    let (at, _) = s.take().expect("not repeated");
+    // The new sample is counted in with what was known.
+    assert!(at >= 40.at(), "{at}");
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! DSS checksums (RFC 8684 section 3.3.1) and MP_FAIL (section 3.7).
 
-use braid_engine::{Config, Event, FallbackCause, Protocol, SubflowCloseReason};
+use braid_engine::{CloseReason, Config, Event, FallbackCause, Protocol, SubflowCloseReason};
 use braid_wire::mptcp::MptcpOption;
+use braid_wire::tcp::Flags;
 
 use crate::harness::{PEER_KEY, Script, config, token_idsn};
 use crate::join;
@@ -34,7 +35,7 @@ fn sound(acked: u64, map: (u64, u32, u16), payload: &[u8]) -> Rel {
 }
 
 /// A mapping of the stack's.
-fn ours(s: &Script, acked: u64, map: (u64, u32, u16), payload: &[u8]) -> Rel {
+pub fn ours(s: &Script, acked: u64, map: (u64, u32, u16), payload: &[u8]) -> Rel {
     let (at, sub, len) = map;
     let key = s.key.expect("no key seen yet");
     dack(acked).map(at, sub, len).sum(sum(key, map, payload))
@@ -88,6 +89,18 @@ fn crowded(n: usize) -> Script {
     }
     assert_eq!(s.stack.buffered(), 28 * BLOCK);
     s
+}
+
+/// What was held back until it was checked counts as a duplicate all the same.
+#[test]
+fn what_comes_twice_is_counted() {
+    let mut s = accepted();
+    send!(s, 20, checked(0, "abcd"));
+    s.skip(20);
+    send!(s, 21, data(5, 1, "cdef").dss(sound(0, (2, 5, 4), b"cdef")));
+    assert_eq!(s.stack.subflows(s.id())[0].duplicate, 2);
+    assert_eq!(s.stack.conn_stats(s.id()).unwrap().duplicate, 2);
+    assert_eq!(s.read(), b"abcdef");
 }
 
 fn fell_back(s: &Script) -> Option<FallbackCause> {
@@ -219,6 +232,65 @@ fn data_fin_with_a_checksum() {
         send!(s, 20, ack(1, 1).dss(wrong));
         recv!(s, 20, rst_ack(1, 1).raw(&hex("1e 04 80 01")));
     }
+}
+
+/// A DATA_FIN with payload counts once the checksum of both is found right: until then it ends no
+/// stream.
+// Conforms: 8684-3.7-8
+#[test]
+fn data_fin_with_a_wrong_checksum() {
+    let mut s = accepted();
+    join::complete(&mut s, 20);
+    // Behind what the other subflow is going to carry there is something already.
+    let map = (3, 1, 3);
+    send!(s, 40, data(1, 1, "two").on(1).dss(sound(0, map, b"two")));
+    recv!(s, 40, ack(1, 4).on(1).dss(dack(0)));
+    let end = sound(0, (0, 1, 4), b"end").fin();
+    send!(s, 41, data(1, 1, "bad").dss(end));
+    let dsn = token_idsn(PEER_KEY).1.add(1);
+    recv!(s, 41, rst_ack(1, 4).opt(MptcpOption::Fail { dsn }));
+    let map = (0, 4, 3);
+    send!(s, 50, data(4, 1, "one").on(1).dss(sound(0, map, b"one")));
+    recv!(s, 50, ack(1, 7).on(1).dss(dack(6)));
+    assert_eq!(s.read(), b"onetwo");
+    assert!(!s.stack.read_finished(s.id()));
+}
+
+/// What was held back and is found right lies behind the end that the peer has told since.
+#[test]
+fn data_fin_before_what_is_held() {
+    let mut s = accepted();
+    send!(s, 20, checked(3, "two"));
+    recv!(s, 20, ack(1, 1).dss(dack(0)).sack(&[(4, 7)]));
+    send!(s, 21, ack(1, 1).dss(sound(0, (4, 0, 1), b"").fin()));
+    recv!(s, 21, ack(1, 1).dss(dack(0)).sack(&[(4, 7)]));
+    send!(s, 22, checked(0, "one"));
+    let reason = CloseReason::PeerMisbehaved;
+    assert!(s.saw(|e| matches!(e, Event::Closed { reason: r, .. } if *r == reason)));
+    let (_, reset) = s.take().expect("no reset");
+    assert!(reset.flags.contains(Flags::RST));
+    assert_eq!(s.stack.buffered(), 0);
+}
+
+/// What changes payload may make it longer: after the fallback the stream goes on past the DATA_FIN
+/// that was told before, to the FIN of the subflow.
+// Conforms: 8684-3.7-9
+#[test]
+fn a_fallback_forgets_data_fin() {
+    let mut s = accepted();
+    send!(s, 20, ack(1, 1).dss(sound(0, (3, 0, 1), b"").fin()));
+    recv!(s, 20, ack(1, 1).dss(dack(0)));
+    send!(s, 21, changed(0, "bad"));
+    let dsn = token_idsn(PEER_KEY).1.add(1);
+    let fail = MptcpOption::Fail { dsn };
+    recv!(s, 21, ack(1, 4).opt(fail));
+    send!(s, 30, data(4, 1, "der").opt(fail));
+    recv!(s, 30, ack(1, 7));
+    assert_eq!(s.read(), b"Badder");
+    assert!(!s.stack.read_finished(s.id()));
+    send!(s, 31, fin(7, 1));
+    recv!(s, 31, ack(1, 8));
+    assert!(s.stack.read_finished(s.id()));
 }
 
 /// Section 3.3.1: a mapping without the checksum that was agreed on, and one that changes.
@@ -451,4 +523,29 @@ fn what_waits_lets_go_of_the_last_memory() {
     send!(s, 41, data(7, 1, "six").on(17).dss(dss));
     recv!(s, 41, rst_ack(1, 10).on(17).raw(&hex("1e 04 81 02")));
     assert_eq!(s.stack.buffered(), 31 * BLOCK);
+}
+
+/// What came before a fallback and the FIN behind it are no end of the stream as long as it waits for
+/// memory.
+#[test]
+fn what_waits_for_memory_is_not_cut_off() {
+    let mut s = crowded(17);
+    for flow in 14..17 {
+        send!(s, 10, data(1, 1, "x").on(flow));
+        s.skip(10);
+    }
+    let other = s.id();
+    accept(&mut s, 20);
+    send!(s, 40, changed(0, "bad").on(17));
+    let cause = FallbackCause::BadChecksum;
+    assert!(s.saw(|e| matches!(e, Event::FellBack { cause: c, .. } if *c == cause)));
+    s.skip(40);
+    send!(s, 41, fin(4, 1).on(17));
+    s.skip(41);
+    assert!(!s.stack.read_finished(s.id()));
+    s.stack.abort(s.now, other);
+    // Its next timer, the keepalive.
+    s.skip(10_100);
+    assert_eq!(s.read(), b"Bad");
+    assert!(s.stack.read_finished(s.id()));
 }

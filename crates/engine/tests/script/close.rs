@@ -7,7 +7,7 @@ use braid_wire::tcp::Flags;
 
 use crate::harness::{PEER_KEY, Script, config, mapped};
 use crate::join;
-use crate::segment::{Seg, ack, dack, data, fin, rst, rst_ack, syn};
+use crate::segment::{Seg, ack, dack, data, fin, rst, rst_ack, syn, syn_ack};
 
 fn closed(s: &Script) -> Option<CloseReason> {
     s.events.iter().find_map(|e| match e {
@@ -47,6 +47,122 @@ fn data_fin_with_the_last_data() {
     send!(s, 50, fin(7, 6).dss(dack(5)));
     recv!(s, 50, ack(6, 8).dss(dack(7)));
     gone(&mut s);
+}
+
+/// Whichever copy of the last byte arrives first says that it is the last.
+#[test]
+fn data_fin_with_every_copy_of_the_last_data() {
+    let mut s = join::joined();
+    s.stack.write(s.now, s.id(), b"last").unwrap();
+    s.shutdown();
+    let last = |flow| data(1, 1, "last").on(flow).dss(dack(0).map(0, 1, 5).fin());
+    recv!(s, 24, last(1));
+    send!(s, 26, rst_ack(1, 1).on(1));
+    let (_, _join) = s.take().expect("no new join");
+    recv!(s, 26, last(0));
+}
+
+/// What left without DATA_FIN is copied without it: a peer that has the data already may overlook
+/// what the copy says (Linux does, and then ignores every DATA_FIN that follows).
+#[test]
+fn data_fin_not_with_a_mere_copy() {
+    let mut s = join::joined();
+    s.write("last");
+    recv!(s, 24, data(1, 1, "last").on(1).dss(dack(0).map(0, 1, 4)));
+    s.stack.shutdown(s.now, s.id()).unwrap();
+    send!(s, 24, rst_ack(1, 1).on(1));
+    let (_, _join) = s.take().expect("no new join");
+    recv!(s, 24, data(1, 1, "last").dss(dack(0).map(0, 1, 4)));
+    recv!(s, 24, ack(5, 1).dss(dack(0).map(4, 0, 1).fin()));
+}
+
+/// Linux puts DATA_FIN on every acknowledgement until it has its DATA_ACK, and with timestamps that
+/// leaves no room for SACK: the third duplicate tells of a loss all the same. What acknowledges new
+/// data on another subflow is none.
+#[test]
+fn duplicates_without_room_for_sack() {
+    let mut s = Script::server(config());
+    s.peer(1);
+    send!(s, 0, syn().mss(1448).ts(1, 0).raw(&[30, 4, 1, 1]));
+    recv!(s => 0, s.capable(syn_ack()));
+    send!(s, 10, s.third_ack().ts(2, 0));
+    recv!(s, 10, ack(1, 1).dss(dack(0)));
+    s.write(vec![7; 4 * 1400]);
+    s.skip(15);
+    let last = |acked| dack(acked).map(0, 0, 1).fin();
+    let stuck = |acked| ack(1, 1).win(512).ts(3, 0).dss(last(acked));
+    for (at, acked) in [(20, 0), (21, 100), (22, 100), (23, 200)] {
+        send!(s, at, stuck(acked));
+        s.skip(at);
+    }
+    assert_eq!(s.stack.subflows(s.id())[0].traffic.bytes_retransmitted, 0);
+    send!(s, 24, stuck(200));
+    s.skip(24);
+    let traffic = s.stack.subflows(s.id())[0].traffic;
+    assert!(
+        (1..=1448).contains(&traffic.bytes_retransmitted),
+        "{traffic:?}"
+    );
+}
+
+/// That the peer has DATA_FIN is news once, not for ever: what comes after it can be a duplicate.
+#[test]
+fn duplicates_after_data_fin_is_acknowledged() {
+    for shut in [false, true] {
+        let mut s = Script::server(config());
+        s.peer(1);
+        send!(s, 0, syn().mss(1448).no_sack().raw(&[30, 4, 1, 1]));
+        recv!(s => 0, s.capable(syn_ack().no_sack()));
+        send!(s, 10, s.third_ack());
+        s.skip(10);
+        s.write(vec![7; 4 * 1400]);
+        if shut {
+            s.shutdown();
+        }
+        let all = 4 * 1400 + u64::from(shut);
+        for at in 20..25 {
+            s.skip(at);
+            send!(s, at, ack(1, 1).win(512).dss(dack(all)));
+        }
+        s.skip(25);
+        let traffic = s.stack.subflows(s.id())[0].traffic;
+        assert!(traffic.bytes_retransmitted > 0, "{shut}: {traffic:?}");
+    }
+}
+
+/// Without SACK, what has no room for it is a duplicate as any other: those that a retransmission
+/// caused are no second loss (RFC 6582 section 3.2, step 2).
+// Conforms: 6582-3.2-1
+#[test]
+fn without_sack_its_room_does_not_matter() {
+    let mut s = Script::server(config());
+    s.peer(1);
+    send!(s, 0, syn().mss(1448).no_sack().ts(1, 0).raw(&[30, 4, 1, 1]));
+    recv!(s => 0, s.capable(syn_ack().no_sack()));
+    send!(s, 10, s.third_ack().ts(2, 0));
+    s.skip(10);
+    s.write(vec![7; 10 * 1416]);
+    let dup = |at: u64, acked| {
+        let dss = dack(acked).map(0, 0, 1).fin();
+        ack(1, at).win(512).ts(3, 0).dss(dss)
+    };
+    for at in 20..23 {
+        s.skip(at);
+        send!(s, at, dup(1, 0));
+    }
+    s.skip(23);
+    let sent = s.stack.subflows(s.id())[0].traffic;
+    assert!(sent.bytes_retransmitted > 0, "{sent:?}");
+    send!(s, 30, dup(1 + sent.bytes_sent, sent.bytes_sent));
+    s.skip(30);
+    s.write(vec![8; 6 * 1416]);
+    for at in 40..43 {
+        s.skip(at);
+        send!(s, at, dup(1 + sent.bytes_sent, sent.bytes_sent));
+    }
+    s.skip(43);
+    let after = s.stack.subflows(s.id())[0].traffic;
+    assert_eq!(after.bytes_retransmitted, sent.bytes_retransmitted);
 }
 
 /// DATA_FIN by itself maps no subflow byte.
@@ -148,6 +264,26 @@ fn data_leaves_on_a_half_closed_subflow() {
     assert_eq!(closed(&s), Some(CloseReason::Finished));
     send!(s, 5030, ack(6, 8).dss(dack(7)));
     gone(&mut s);
+}
+
+/// The same of several subflows: the peer ends its direction on each of them, and its answer comes on
+/// all.
+// Conforms: 8684-3.3.3-8
+#[test]
+fn data_leaves_on_all_half_closed_subflows() {
+    let mut s = join::joined();
+    send!(s, 30, ack(1, 1).dss(dack(0).map(0, 0, 1).fin()));
+    recv!(s, 30, ack(1, 1).dss(dack(1)));
+    for flow in [0, 1] {
+        send!(s, 31, fin(1, 1).on(flow).dss(dack(0)));
+        recv!(s, 31, ack(1, 2).on(flow).dss(dack(1)));
+    }
+    s.write(vec![7; 40_000]);
+    s.advance(Instant::from_millis(100));
+    let flows: Vec<usize> = core::iter::from_fn(|| s.take())
+        .map(|(_, seg)| seg.flow)
+        .collect();
+    assert!([0, 1].iter().all(|flow| flows.contains(flow)), "{flows:?}");
 }
 
 /// The same where the peer closes first and dropped at the data level what its subflow had

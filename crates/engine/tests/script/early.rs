@@ -74,6 +74,27 @@ fn a_join_does_not_overtake_the_third_ack() {
     assert_eq!(join(&mut s).0, 10.0 + (12.5 - 2.0) / 2.0);
 }
 
+/// Eight seconds were once to be expected on the path; now it answers within 10 ms, and what it does not
+/// answer within the timeout of that is lost.
+#[test]
+fn a_third_ack_waits_no_longer_than_a_timeout() {
+    let record = PathRecord {
+        srtt: Duration::from_secs(4),
+        rttvar: Duration::from_secs(1),
+        base_rtt: Duration::from_millis(10),
+        bytes_sent: 1_000_000,
+        ..PathRecord::default()
+    };
+    let mut s = opened(Some(record));
+    s.advance(Instant::from_millis(20));
+    let (at, nonce) = join(&mut s);
+    assert_eq!(at, 11.25);
+    send!(s, 20, ack(1, 1).win(512).dss(dack(0)));
+    send!(s, 21.25, join_syn_ack(&s, nonce, false));
+    recv!(s => 21.25, third_ack(s, nonce));
+    recv!(s => 231.25, third_ack(s, nonce));
+}
+
 /// The peer speaks no MPTCP after all.
 #[test]
 fn a_join_under_way_keeps_no_connection_from_falling_back() {

@@ -7,7 +7,7 @@ use braid_wire::tcp::Flags;
 
 use crate::harness::{Script, config};
 use crate::recovery::{MSS, edge, nth, write};
-use crate::segment::{ack, data, syn, syn_ack};
+use crate::segment::{Seg, ack, data, syn, syn_ack};
 
 const ASKS: Flags = Flags(Flags::ECE.0 | Flags::CWR.0);
 
@@ -51,22 +51,55 @@ fn a_syn_that_asks_is_answered() {
     }
 }
 
-/// Sections 6.1.1 and 6.1.1.1: the first SYN asks, a repeated one does not; an answer that repeats the
-/// question is none.
-// Conforms: 3168-6.1.1-1, 3168-6.1.1.1-1
+/// Section 6.1.1: an answer that repeats the question is none.
+// Conforms: 3168-6.1.1-1
 #[test]
 fn the_first_syn_asks() {
     for (answer, bits) in [(Flags::ECE, ECT), (ASKS, NOT_ECT), (Flags::EMPTY, NOT_ECT)] {
         let mut s = Script::client(with(Ecn::Ask, NEWRENO), 1, Protocol::Tcp);
         recv!(s, 0, syn().ws(None).flag(ASKS).ecn(NOT_ECT));
-        recv!(s, 1000, syn().ws(None).ecn(NOT_ECT));
-        send!(s, 1010, syn_ack().flag(answer));
-        recv!(s, 1010, ack(1, 1).ecn(NOT_ECT));
+        send!(s, 10, syn_ack().flag(answer));
+        recv!(s, 10, ack(1, 1).ecn(NOT_ECT));
         s.write("x");
-        recv!(s, 1010, data(1, 1, "x").ecn(bits));
+        recv!(s, 10, data(1, 1, "x").ecn(bits));
     }
     let mut s = Script::client(with(Ecn::Answer, NEWRENO), 1, Protocol::Tcp);
     recv!(s, 0, syn().ws(None));
+}
+
+/// Sections 6.1.1 and 6.1.1.1: a repeated SYN does not ask. Who has sent such a one must not have its
+/// payload marked, but tells of the marks that come.
+// Conforms: 3168-6.1.1.1-1, 3168-6.1.1-3
+#[test]
+fn after_a_syn_that_does_not_ask_nothing_bears_marks() {
+    let mut s = Script::client(with(Ecn::Ask, NEWRENO), 1, Protocol::Tcp);
+    recv!(s, 0, syn().ws(None).flag(ASKS).ecn(NOT_ECT));
+    recv!(s, 1000, syn().ws(None).ecn(NOT_ECT));
+    send!(s, 1010, syn_ack().flag(Flags::ECE));
+    recv!(s, 1010, ack(1, 1).ecn(NOT_ECT));
+    s.write("x");
+    recv!(s, 1010, data(1, 1, "x").ecn(NOT_ECT));
+    send!(s, 1020, data(1, 2, "a").ecn(CE));
+    recv!(s, 1020, ack(2, 2).flag(Flags::ECE).ecn(NOT_ECT));
+}
+
+/// Section 6.1.1: the same where the peer repeats its SYN and does not ask again.
+// Conforms: 3168-6.1.1-4
+#[test]
+fn where_the_peer_does_not_ask_again_nothing_bears_marks() {
+    for (again, bits) in [(ASKS, ECT), (Flags::EMPTY, NOT_ECT)] {
+        let mut s = Script::server(with(Ecn::Answer, NEWRENO));
+        s.peer(1);
+        send!(s, 0, syn().flag(ASKS));
+        recv!(s, 0, syn_ack().ws(None).flag(Flags::ECE));
+        send!(s, 500, syn().flag(again));
+        recv!(s, 500, syn_ack().ws(None).flag(Flags::ECE));
+        send!(s, 510, ack(1, 1).win(4096));
+        s.write("x");
+        recv!(s, 510, data(1, 1, "x").ecn(bits));
+        send!(s, 520, data(1, 2, "a").ecn(CE));
+        recv!(s, 520, ack(2, 2).flag(Flags::ECE));
+    }
 }
 
 /// Sections 6.1.4 and 6.1.5: payload bears marks where it is sent for the first time.
@@ -84,12 +117,15 @@ fn new_data_bears_marks() {
     assert!(ack(2, 2).ecn(NOT_ECT).matches(&acked), "{acked:?}");
 }
 
-/// A controller that does not answer marks says so.
+/// A controller that does not answer marks says so, and so do the statistics.
 #[test]
 fn without_an_answer_to_marks_nothing_bears_them() {
-    let mut s = agreed(BBR);
-    s.write("x");
-    recv!(s, 10, data(1, 1, "x").ecn(NOT_ECT));
+    for (congestion, bits, told) in [(BBR, NOT_ECT, false), (NEWRENO, ECT, true)] {
+        let mut s = agreed(congestion);
+        assert_eq!(stats(&s).ecn, told);
+        s.write("x");
+        recv!(s, 10, data(1, 1, "x").ecn(bits));
+    }
 }
 
 /// Section 6.1.3: a mark is told in every acknowledgement until the peer says that it sends less.
@@ -137,7 +173,6 @@ fn a_mark_halves_the_window_once() {
         assert!(nth(n).ecn(ECT).matches(&seg), "{n}: {seg:?}");
     }
     let before = stats(&s).cwnd;
-    let marked = |n: usize| ack(1, edge(n)).win(4096).flag(Flags::ECE);
     send!(s, 20, marked(2));
     let reduced = |s: &Script| stats(s).traffic.mark_reductions;
     assert_eq!(reduced(&s), 1);
@@ -183,4 +218,142 @@ fn the_first_new_segment_tells_of_a_reduction() {
     assert_eq!(stats(&s).traffic.mark_reductions, 2);
     assert_eq!(stats(&s).traffic.bytes_lost, 0);
     assert!(stats(&s).cwnd >= MSS as u64);
+}
+
+/// Ten segments in flight, of which the peer acknowledges the first ones with a mark at 20 ms.
+fn marked_after(answered: usize) -> Script {
+    let mut s = agreed(NEWRENO);
+    write(&mut s, 10);
+    s.skip(15);
+    send!(s, 20, marked(answered));
+    s
+}
+
+fn marked(n: usize) -> Seg {
+    ack(1, edge(n)).win(4096).flag(Flags::ECE)
+}
+
+fn times(s: &mut Script, until: u64) -> Vec<u64> {
+    s.advance(braid_wire::Instant::from_millis(until));
+    let sent = core::iter::from_fn(|| s.take());
+    sent.map(|(at, _)| at.as_millis()).collect()
+}
+
+/// A mark on the acknowledgement that leaves nothing in flight halves the window, and that is all of
+/// it: the next flight fills the window. The acknowledgement itself does not let it grow (section
+/// 6.1.2).
+#[test]
+fn a_mark_on_the_last_acknowledgement_halves_the_window() {
+    let mut s = marked_after(10);
+    assert_eq!(stats(&s).cwnd, 5 * MSS as u64);
+    write(&mut s, 5);
+    assert_eq!(times(&mut s, 27).len(), 5);
+    assert_eq!(stats(&s).traffic.mark_reductions, 1);
+}
+
+/// Of a flight that a mark came back from half as much is let out as is acknowledged.
+#[test]
+fn the_flight_before_the_mark_is_what_shrinks() {
+    let mut s = marked_after(8);
+    write(&mut s, 10);
+    // Eight of ten have left, and half of that may follow, but that five fill the window.
+    assert_eq!(times(&mut s, 29).len(), 3);
+}
+
+/// RFC 3708: what turns out needless is the reduction for a loss; the mark before it was one.
+#[test]
+fn needless_repetitions_do_not_undo_a_mark() {
+    let mut s = marked_after(2);
+    assert_eq!(stats(&s).ssthresh, 5 * MSS as u64);
+    send!(s, 21, marked(2).sack(&[(edge(3), edge(9))]));
+    s.skip(26);
+    assert_eq!(stats(&s).traffic.bytes_retransmitted, MSS as u64);
+    send!(s, 27, marked(9));
+    send!(s, 28, marked(9).sack(&[(edge(2), edge(3))]));
+    let now = stats(&s);
+    assert_eq!(now.ssthresh, 5 * MSS as u64);
+    assert!(now.cwnd <= 6 * MSS as u64, "{}", now.cwnd);
+}
+
+/// Ten segments in flight, and a timeout that turns out needless 13 ms later; before that the peer said
+/// what `first` has.
+fn late(first: Flags) -> (Script, i32) {
+    let mut s = agreed(NEWRENO);
+    write(&mut s, 10);
+    s.skip(15);
+    while stats(&s).traffic.rtos < 1 {
+        let next = s.stack.next_timeout().expect("a timer");
+        s.skip(next);
+    }
+    let at = s.now.as_millis() as i32;
+    s.skip(at + 5);
+    write(&mut s, 20);
+    send!(s, at + 6, ack(1, edge(1)).win(4096).flag(first));
+    s.skip(at + 12);
+    send!(s, at + 13, ack(1, edge(3)).win(4096));
+    assert_eq!(stats(&s).traffic.spurious_rtos, 1);
+    (s, at + 13)
+}
+
+/// What the peer tells of while a timeout is in doubt is answered once that was needless.
+#[test]
+fn a_mark_outlives_a_needless_timeout() {
+    let (s, _) = late(Flags::EMPTY);
+    assert_eq!(stats(&s).traffic.mark_reductions, 0);
+    assert_eq!(stats(&s).ssthresh, u64::MAX);
+    let (mut s, at) = late(Flags::ECE);
+    assert_eq!(stats(&s).traffic.mark_reductions, 1);
+    assert!(stats(&s).ssthresh < 10 * MSS as u64);
+    s.skip(at + 1);
+    send!(s, at + 10, ack(1, edge(12)).win(4096));
+    assert!(stats(&s).cwnd < 10 * MSS as u64, "{}", stats(&s).cwnd);
+}
+
+/// A reduction that is undone before the peer is told of it need not be told of.
+// Conforms: 3168-6.1.2-3
+#[test]
+fn what_is_undone_is_not_told() {
+    let mut s = agreed(NEWRENO);
+    write(&mut s, 10);
+    s.skip(15);
+    send!(s, 20, ack(1, 1).win(4096).sack(&[(edge(1), edge(9))]));
+    s.skip(26);
+    assert_eq!(stats(&s).traffic.bytes_retransmitted, MSS as u64);
+    send!(s, 27, ack(1, edge(9)).win(4096));
+    send!(s, 28, ack(1, edge(9)).win(4096).sack(&[(1, edge(1))]));
+    assert_eq!(stats(&s).ssthresh, u64::MAX);
+    s.write("x");
+    s.advance(braid_wire::Instant::from_millis(29));
+    let (_, next) = s.take().expect("a segment");
+    assert!(!next.flags.contains(Flags::CWR), "{next:?}");
+}
+
+/// Section 6.1.2: an acknowledgement that was overtaken tells nothing.
+// Conforms: 3168-6.1.2-2
+#[test]
+fn an_old_acknowledgement_tells_of_no_mark() {
+    let mut s = marked_after(2);
+    write(&mut s, 10);
+    s.skip(24);
+    send!(s, 25, marked(10));
+    s.skip(34);
+    send!(s, 35, ack(1, edge(12)).win(4096));
+    s.skip(36);
+    send!(s, 36, marked(5));
+    assert_eq!(stats(&s).traffic.mark_reductions, 1);
+}
+
+/// All of the first flight bears marks, also where the device takes one segment at a time.
+// Conforms: 3168-6.1.5-1
+#[test]
+fn all_of_the_first_flight_bears_marks() {
+    let mut s = Script::client(with(Ecn::Ask, NEWRENO), 1, Protocol::Mptcp);
+    s.write(vec![1; 14_000]);
+    s.skip(0);
+    let answer = s.peer_capable(syn_ack().flag(Flags::ECE));
+    send!(s, 10, answer.win(65_535));
+    s.advance(braid_wire::Instant::from_millis(11));
+    let sent: Vec<Seg> = core::iter::from_fn(|| s.take()).map(|out| out.1).collect();
+    assert!(sent.len() >= 10, "{sent:?}");
+    assert!(sent.iter().all(|seg| seg.ecn == Some(ECT)), "{sent:?}");
 }

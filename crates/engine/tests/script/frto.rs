@@ -1,5 +1,7 @@
 //! Timeouts that were not needed, where no timestamps tell (F-RTO, RFC 5682).
 
+use braid_engine::PathId;
+
 use crate::harness::Script;
 use crate::recovery::{MSS, edge, flight, opened_by, write};
 use crate::segment::{Seg, ack, syn};
@@ -142,4 +144,38 @@ fn a_second_timeout_is_not_doubted() {
     assert_eq!(next.first(), Some(&edge(2)), "{next:?}");
     send!(s, at + 19, until(5));
     assert_eq!(stats(&s).traffic.spurious_rtos, 0);
+}
+
+/// Nor is the first one any more, once the timer has expired again.
+// Conforms: 5682-2.1-1
+#[test]
+fn two_timeouts_in_a_row_are_not_doubted() {
+    for syn in [syn(), syn().no_sack()] {
+        let (mut s, _, _) = timed_out(syn);
+        while stats(&s).traffic.rtos == 1 {
+            let next = s.stack.next_timeout().expect("a timer");
+            s.skip(next);
+        }
+        let at = s.now.as_millis() as i32;
+        s.skip(at + 5);
+        write(&mut s, 6);
+        send!(s, at + 6, until(1));
+        assert_eq!(sent(&mut s, at + 12), [edge(1), edge(2)]);
+        send!(s, at + 13, until(3));
+        assert_eq!(stats(&s).traffic.spurious_rtos, 0);
+    }
+}
+
+/// What a link took with it when it went down is sent at once when it is back, whatever was waited for.
+#[test]
+fn a_link_that_is_back_waits_for_no_proof() {
+    let (mut s, at, _) = timed_out(syn());
+    write(&mut s, 6);
+    send!(s, at + 1, until(1));
+    s.skip(at + 7);
+    s.stack.set_path_up(s.now, PathId(0), false);
+    s.stack.set_path_up(s.now, PathId(0), true);
+    // The harness sends after a call of the application's.
+    s.write("");
+    assert_eq!(sent(&mut s, at + 8).first(), Some(&edge(1)));
 }

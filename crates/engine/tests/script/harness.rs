@@ -4,6 +4,7 @@ use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::collections::VecDeque;
 use std::io::Read;
 
+use braid_engine::buffer::PacketBuffer;
 use braid_engine::stats::ConnStats;
 use braid_engine::{
     ApiError, Class, Config, ConnId, ConnectOptions, Event, PathConfig, Protocol, RxMeta, Stack,
@@ -86,6 +87,7 @@ pub struct Flow {
 
 pub struct Script {
     pub stack: Stack,
+    device: PacketBuffer,
     pub now: Instant,
     pub flows: Vec<Flow>,
     pub conn: Option<ConnId>,
@@ -149,6 +151,7 @@ impl Script {
         }
         Script {
             stack,
+            device: PacketBuffer::new(),
             now: Instant::ZERO,
             flows: Vec::new(),
             conn: None,
@@ -184,6 +187,18 @@ impl Script {
 
     pub fn open(&mut self, options: ConnectOptions) {
         self.conn = Some(self.stack.connect(self.now, options).unwrap());
+        self.poll();
+    }
+
+    /// As [`connect`](Self::connect), with `bytes` written before anything is sent.
+    pub fn connect_with(&mut self, protocol: Protocol, bytes: &[u8]) {
+        let options = ConnectOptions {
+            protocol,
+            ..ConnectOptions::new((v4(9, 1), PORT).into(), strategy())
+        };
+        let id = self.stack.connect(self.now, options).unwrap();
+        self.conn = Some(id);
+        assert_eq!(self.stack.write(self.now, id, bytes), Ok(bytes.len()));
         self.poll();
     }
 
@@ -364,14 +379,20 @@ impl Script {
 
     fn arrive(&mut self, seg: &Seg) {
         let packet = self.packet(seg);
-        self.stack.receive(self.now, &packet, RxMeta::default());
-        self.poll();
+        self.read_in(&packet);
     }
 
     /// A packet the harness did not make.
     pub fn inject(&mut self, at: impl At, packet: &[u8]) {
         self.quiet(at);
-        self.stack.receive(self.now, packet, RxMeta::default());
+        self.read_in(packet);
+    }
+
+    /// As a device does.
+    fn read_in(&mut self, packet: &[u8]) {
+        self.device.fill(packet);
+        let meta = RxMeta::default();
+        self.stack.receive_from(self.now, &mut self.device, meta);
         self.poll();
     }
 
@@ -461,6 +482,7 @@ impl Script {
             mss: seg.mss,
             window_scale: seg.ws,
             sack_permitted: seg.sack_ok == Some(true),
+            fast_open: seg.cookie.as_ref().map(|c| c[..].try_into().unwrap()),
             timestamps: seg.ts.map(|(value, echo)| Timestamps {
                 value: PEER_TS.wrapping_add(value),
                 echo: flow.ts.unwrap_or(0).wrapping_add(echo),
@@ -614,6 +636,7 @@ impl Script {
             mss: tcp.options.mss,
             ws: tcp.options.window_scale,
             sack_ok: Some(tcp.options.sack_permitted),
+            cookie: tcp.options.fast_open.as_ref().map(|c| c.to_vec()),
             ts: tcp.options.timestamps.map(|ts| {
                 (
                     ts.value.wrapping_sub(flow.ts.unwrap()),

@@ -7,7 +7,7 @@ use braid_engine::{Config, Event, PathConfig, PathId, Protocol, SubflowCloseReas
 use braid_wire::mptcp::{Join, MptcpOption, ResetReason};
 use braid_wire::tcp::Flags;
 
-use crate::harness::{PEER_KEY, Script, config, join_hmac, token_idsn};
+use crate::harness::{PEER_KEY, PORT, Script, config, join_hmac, token_idsn};
 use crate::segment::{Mp, Rel, Seg, ack, dack, data, fin, hex, rst_ack, syn, syn_ack};
 
 const NONCE: u32 = 0x0102_0304;
@@ -357,15 +357,29 @@ fn deny_join_is_obeyed() {
     assert_eq!(s.stack.is_mptcp(s.id()), Some(true));
 }
 
+/// MP_CAPABLE has no backup bit: of the first subflow the peer is told once it answers.
+#[test]
+fn a_connection_that_opens_on_a_backup_path_says_so() {
+    let mut s = Script::new(config(), &[path(0, true)]);
+    s.connect(([10, 0, 9, 1], 4433).into(), Protocol::Mptcp);
+    recv!(s, 0, syn().ws(None).raw(&hex("1e 04 01 01")));
+    send!(s, 10, s.peer_capable(syn_ack()).win(65_535));
+    recv!(s => 10, s.stack_keys(ack(1, 1)));
+    send!(s, 20, ack(1, 1).win(512).dss(dack(0)));
+    let prio = MptcpOption::Prio { backup: true };
+    recv!(s, 20, ack(1, 1).opt(prio).dss(dack(0)));
+}
+
+fn path(n: u8, backup: bool) -> PathConfig {
+    PathConfig {
+        backup,
+        ..PathConfig::v4(core::net::Ipv4Addr::new(10, 0, n, 2))
+    }
+}
+
 /// A backup path's SYN says so, and its subflow stays unused while another works.
 #[test]
 fn a_backup_path_joins_as_backup() {
-    let path = |n, backup| PathConfig {
-        v4: Some(core::net::Ipv4Addr::new(10, 0, n, 2)),
-        v6: None,
-        mtu: 1500,
-        backup,
-    };
     let mut s = Script::new(config(), &[path(0, false), path(1, true)]);
     s.connect(([10, 0, 9, 1], 4433).into(), Protocol::Mptcp);
     recv!(s, 0, syn().ws(None).raw(&hex("1e 04 01 01")));
@@ -570,21 +584,39 @@ fn a_dark_path_repeats_its_data_and_holds_no_other() {
     assert_eq!(dark.reset(), None);
 }
 
-/// Where memory is used up, a path that is dark gives up what is kept for it, and is opened again
-/// (RFC 8684 section 3.6).
+/// Where memory is used up and others wait for some, a path that is dark gives up what is kept for it,
+/// and is opened again (RFC 8684 section 3.6). That its own connection has used up its share is no
+/// reason.
 #[test]
 fn a_dark_path_holds_no_memory_that_others_need() {
     let config = Config {
-        // One connection may hold seven of them.
-        memory: 176 * BLOCK,
+        // Seven beside the reserve, of which each connection may hold four.
+        memory: 8 * BLOCK,
         ..config()
     };
     let mut dark = Dark::with(config, 14_400);
-    dark.carry(100);
-    assert_eq!(dark.reset(), None);
     let id = dark.s.id();
-    while dark.s.stack.write(dark.s.now, id, &[0; 100_000]).unwrap() > 0 {}
-    assert!(dark.s.stack.buffered() >= 7 * BLOCK);
+    let fill = |dark: &mut Dark, id| {
+        while dark.s.stack.write(dark.s.now, id, &[0; 100_000]).unwrap() > 0 {}
+    };
+    for _ in 0..500 {
+        fill(&mut dark, id);
+        dark.carry(1);
+    }
+    assert_eq!(dark.reset(), None);
+    dark.s.connect(([10, 0, 9, 1], PORT).into(), Protocol::Tcp);
+    dark.s.skip(dark.s.now);
+    let flow = dark.s.flows.len() - 1;
+    let s = &mut dark.s;
+    send!(s, s.now, syn_ack().on(flow).win(0));
+    let other = dark.s.id();
+    fill(&mut dark, id);
+    dark.s.conn = Some(id);
+    dark.carry(1);
+    assert_eq!(dark.reset(), None);
+    fill(&mut dark, id);
+    fill(&mut dark, other);
+    assert_eq!(dark.s.stack.buffered(), 7 * BLOCK);
     dark.s.write("");
     dark.carry(1);
     assert_eq!(dark.reset(), Some(TOO_MUCH));

@@ -44,6 +44,18 @@ fn data_fin_before_data_that_came() {
     assert_eq!(closed(&s), Some(CloseReason::PeerMisbehaved));
 }
 
+/// And in the middle of a mapping whose data has not all come.
+#[test]
+fn data_fin_before_data_that_was_told() {
+    let mut s = Script::accepted(config());
+    send!(s, 20, data(1, 1, "1234").dss(dack(0).map(0, 1, 8)));
+    recv!(s, 20, ack(1, 5).dss(dack(4)));
+    send!(s, 30, ack(5, 1).dss(dack(0).map(6, 0, 1).fin()));
+    recv!(s, 30, ack(1, 5).dss(dack(4)));
+    send!(s, 31, data(5, 1, "5678").dss(dack(0)));
+    assert_eq!(closed(&s), Some(CloseReason::PeerMisbehaved));
+}
+
 /// And before data that was read.
 #[test]
 fn data_fin_before_data_that_was_read() {

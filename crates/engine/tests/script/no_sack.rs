@@ -45,6 +45,32 @@ fn three_duplicates_are_a_loss() {
     );
 }
 
+/// However many duplicates come, the segment that is missing has not arrived.
+#[test]
+fn duplicates_never_tell_of_all_that_is_in_flight() {
+    let mut s = unsacked();
+    for n in 1..30 {
+        send!(s, 20.0 + f64::from(n) / 10.0, stuck(0));
+        s.skip(20.0 + f64::from(n) / 10.0);
+    }
+    assert_eq!(stats(&s).in_flight, MSS as u64);
+}
+
+/// However many duplicates came, of two holes the second is in flight once it is sent again.
+#[test]
+fn duplicates_do_not_stand_for_the_next_hole() {
+    let mut s = unsacked();
+    for n in 1..20 {
+        send!(s, 20.0 + f64::from(n) / 10.0, stuck(0));
+        if n == 3 {
+            recv!(s, 20.3, nth(0));
+        }
+    }
+    send!(s, 31, stuck(1));
+    recv!(s, 31, nth(1));
+    assert_eq!(stats(&s).in_flight, MSS as u64);
+}
+
 /// RFC 6582 section 3.2, step 3: each partial acknowledgement shows the next hole. One reduction.
 // Conforms: 6582-3.2-2
 #[test]

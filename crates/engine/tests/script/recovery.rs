@@ -1,7 +1,9 @@
 //! Loss recovery and the retransmission timer (RFC 6298, 6675, 8985, 3522), path MTU (RFC 1191,
 //! 8201). Regular TCP where MPTCP adds nothing.
 
-use braid_engine::cc::NEWRENO;
+use std::collections::VecDeque;
+
+use braid_engine::cc::{BBR, NEWRENO};
 use braid_engine::{Config, Event, Protocol};
 use braid_wire::Instant;
 
@@ -416,6 +418,46 @@ fn an_idle_sender_restarts_from_less() {
         (10 * MSS as u64..=grown / 2).contains(&rested),
         "{rested} of {grown}"
     );
+}
+
+/// BBR after a pause: the window is kept, and what leaves is paced at the rate that the path was found to
+/// have, less one percent; not at the 125 % of the probe that the pause ended, nor at Startup's 277 %.
+#[test]
+fn bbr_restarts_at_the_rate_of_the_path() {
+    let config = Config {
+        congestion: BBR,
+        ..config()
+    };
+    let mut s = Script::tcp(config, syn().mss(1448), ack(1, 1).win(4096));
+    let subflow = |s: &Script| s.stack.subflows(s.id())[0];
+    // A link of a segment a millisecond and 4 ms each way: acknowledgements under way, when it is free.
+    let (mut link, mut free) = (VecDeque::new(), 0);
+    let (mut drained, mut probed, mut written) = (false, false, 0);
+    for ms in 10..1000 {
+        s.advance(ms.at());
+        while let Some((at, seg)) = s.take() {
+            free = free.max(at.as_millis() as i32 + 4) + 1;
+            link.push_back((free + 4, seg.seq + seg.payload.len() as u64));
+        }
+        if let Some((at, end)) = link.front().copied().filter(|(at, _)| *at <= ms) {
+            send!(s, at.max(ms), ack(1, end).win(4096));
+            link.pop_front();
+        }
+        // Half of 1,448,000 bytes/s, less one percent, empties the queue; 125 % probes.
+        drained |= subflow(&s).pacing_rate == 716_760;
+        probed |= drained && subflow(&s).pacing_rate == 1_791_900;
+        // A little always waits to be sent, so that soon nothing does.
+        if !probed && written < subflow(&s).traffic.bytes_sent + 10_000 {
+            s.write([0; 10_000]);
+            written += 10_000;
+        }
+    }
+    let before = subflow(&s);
+    assert!(probed && before.in_flight == 0, "{before:?}");
+    assert_eq!(before.pacing_rate, 1_791_900);
+    s.write("x");
+    assert_eq!(subflow(&s).pacing_rate, 1_433_520);
+    assert!(subflow(&s).cwnd >= before.cwnd);
 }
 
 // --- path MTU

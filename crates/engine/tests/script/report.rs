@@ -3,6 +3,7 @@
 use braid_engine::stats::{LossRecovery, Traffic};
 use braid_engine::strategy::FlowSize;
 use braid_engine::{ApiError, ConnectOptions, Event, PathId, Protocol, SegmentKind, SubflowId};
+use braid_wire::Instant;
 
 use crate::harness::{PORT, Script, config, token_idsn};
 use crate::join::joined;
@@ -92,6 +93,7 @@ fn what_was_sent_is_counted_to_the_end() {
     send!(s, 300, rst_ack(1, 1).on(1));
     s.abort();
     let report = s.report.clone().expect("a report of the end");
+    assert_eq!(report.busy.as_millis(), 276, "from 24 ms on");
     let traffic: Vec<_> = report.paths.iter().map(|p| (p.path, p.traffic)).collect();
     let second = Traffic {
         join_syns: 2,
@@ -132,6 +134,12 @@ fn both_levels_are_shown() {
     );
     let subflow = s.stack.subflows(s.id())[0];
     assert_eq!((subflow.bytes_received, subflow.out_of_order), (2, 2));
+    assert_eq!(
+        (subflow.path_mtu, subflow.backoff, subflow.sacked),
+        (1500, 0, 0)
+    );
+    assert_eq!((subflow.peer_window, stats.memory), (65_536, 32 << 10));
+    assert_eq!(stats.last_heard, Instant::from_millis(30));
     assert_eq!(s.read(), b"ab");
     let stats = s.stack.conn_stats(s.id()).expect("an open connection");
     assert_eq!(stats.rcv_read, 2);
@@ -140,6 +148,30 @@ fn both_levels_are_shown() {
     let (ours, theirs) = stats.idsn.expect("MPTCP");
     assert_eq!(ours, token_idsn(s.key.unwrap()).1);
     assert_eq!(theirs, token_idsn(crate::harness::PEER_KEY).1);
+}
+
+/// What a subflow brought in vain is counted there, and by its path when it is gone.
+#[test]
+fn duplicates_count_where_they_come() {
+    let mut s = joined();
+    send!(s, 30, data(1, 1, "abcd").dss(dack(0).map(0, 1, 4)));
+    s.skip(30);
+    send!(s, 31, data(1, 1, "cdef").on(1).dss(dack(0).map(2, 1, 4)));
+    s.skip(31);
+    // The subflow's own repetition says nothing of the stream.
+    send!(s, 32, data(1, 1, "cdef").on(1).dss(dack(0).map(2, 1, 4)));
+    s.skip(32);
+    let subflows = s.stack.subflows(s.id());
+    let came: Vec<_> = subflows
+        .iter()
+        .map(|s| (s.bytes_received, s.duplicate))
+        .collect();
+    assert_eq!(came, [(4, 0), (4, 2)]);
+    send!(s, 40, rst_ack(5, 1).on(1));
+    let stats = s.stack.conn_stats(s.id()).expect("an open connection");
+    let came: Vec<_> = stats.paths.iter().map(|p| p.duplicate).collect();
+    assert_eq!((came, stats.duplicate), (vec![0, 2], 2));
+    assert_eq!(s.read(), b"abcdef");
 }
 
 /// A super-segment counts as the packets the device makes of it.

@@ -3,6 +3,7 @@
 use braid_engine::{CloseReason, Event, Protocol};
 
 use crate::harness::{Script, config};
+use crate::join;
 use crate::segment::{Seg, ack, dack, data, fin, hex, rst, rst_ack, syn, syn_ack};
 
 /// RFC 9293 section 3.10.7.3: an ACK of something never sent, as a forgotten connection of the
@@ -102,6 +103,28 @@ fn rst_in_and_out_of_the_window() {
     send!(s, 110, rst(1));
     assert_eq!(closed(&s), Some(CloseReason::Reset));
     assert_eq!(s.stack.connections(), 0);
+}
+
+/// There is one window for all subflows: a RST behind a hole is answered where it lies in what its own
+/// subflow was told, though another one has used that up.
+// Conforms: 5961-3.2-3
+#[test]
+fn a_rst_in_a_window_that_another_subflow_used_up() {
+    let mut s = Script::accepted(config());
+    join::complete(&mut s, 20);
+    // 512 kB.
+    let window = 1024 * 512;
+    for n in 0..512 {
+        let map = dack(0).map(1024 * n, 1024 * n as u32 + 1, 1024);
+        let seg = data(1024 * n + 1, 1, [7; 1024]).on(1).dss(map);
+        send!(s, 30, seg);
+        s.skip(30);
+    }
+    assert_eq!(s.stack.readable(s.id()) as u64, window);
+    send!(s, 100, rst(window + 1));
+    quiet!(s, 1000);
+    send!(s, 1000, rst(window));
+    recv!(s, 1000, ack(1, 1).win(0).dss(dack(window)));
 }
 
 /// What was received and never read is lost with the connection, and so is the end behind it.
@@ -316,4 +339,21 @@ fn corrupted_packets() {
     assert_eq!(s.stack.stats().malformed, 3);
     quiet!(s, 100);
     assert_eq!(s.read(), b"");
+}
+
+/// RFC 5961 section 3.2: what lies beyond the window that was told is dropped, however large the buffer
+/// may be one day.
+// Conforms: 5961-3.2-1
+#[test]
+fn rst_beyond_the_window() {
+    let mut s = plain();
+    send!(s, 20, data(1, 1, "x"));
+    s.advance(braid_wire::Instant::from_millis(20));
+    let (_, told) = s.take().expect("an acknowledgement");
+    let window = u64::from(told.win.expect("a window")) << 7;
+    assert!(window < 4 << 20, "{window}");
+    send!(s, 30, rst(2 + window));
+    quiet!(s, 600);
+    send!(s, 600, rst(2 + window - 1));
+    recv!(s, 600, ack(1, 2));
 }

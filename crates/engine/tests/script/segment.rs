@@ -19,6 +19,8 @@ pub struct Seg {
     pub mss: Option<u16>,
     pub ws: Option<u8>,
     pub sack_ok: Option<bool>,
+    /// The fast-open cookie, empty where one is asked for; always compared.
+    pub cookie: Option<Vec<u8>>,
     pub ts: Option<(u32, u32)>,
     pub sack: Vec<(u64, u64)>,
     pub mptcp: Vec<Mp>,
@@ -50,6 +52,7 @@ impl fmt::Debug for Seg {
         some(f, "ws", &self.ws)?;
         some(f, "ts", &self.ts)?;
         some(f, "ecn", &self.ecn.filter(|bits| *bits > 0))?;
+        some(f, "cookie", &self.cookie)?;
         some(f, "gso", &self.gso.filter(|g| *g > 0))?;
         if !self.sack.is_empty() {
             write!(f, " sack {:?}", self.sack)?;
@@ -143,6 +146,7 @@ fn seg(flags: Flags, seq: u64, ack: Option<u64>) -> Seg {
         mss: None,
         ws: None,
         sack_ok: None,
+        cookie: None,
         ts: None,
         sack: Vec::new(),
         mptcp: Vec::new(),
@@ -231,6 +235,29 @@ impl Seg {
         }
     }
 
+    /// With a fast-open cookie, or an empty one to ask for it.
+    pub fn cookie(self, cookie: &[u8]) -> Seg {
+        Seg {
+            cookie: Some(cookie.to_vec()),
+            ..self
+        }
+    }
+
+    pub fn payload(self, payload: impl AsRef<[u8]>) -> Seg {
+        Seg {
+            payload: payload.as_ref().to_vec(),
+            ..self
+        }
+    }
+
+    /// Which acknowledges this.
+    pub fn acks(self, ack: u64) -> Seg {
+        Seg {
+            ack: Some(ack),
+            ..self
+        }
+    }
+
     /// Timestamp value and echo, each relative to its side's first one.
     pub fn ts(self, value: u32, echo: u32) -> Seg {
         Seg {
@@ -307,6 +334,7 @@ impl Seg {
             && some(&self.mss, &got.mss)
             && some(&self.ws, &got.ws)
             && some(&self.sack_ok, &got.sack_ok)
+            && self.cookie == got.cookie
             && some(&self.ts, &got.ts)
             && some(&self.gso, &got.gso)
             && some(&self.ecn, &got.ecn)

@@ -299,8 +299,11 @@ fn a_connection_has_a_congestion_control_of_its_own() {
     };
     let at = braid_wire::Instant::from_millis;
     let initial = s.stack.subflows(id)[0].cwnd;
+    let told = |s: &Script| s.stack.conn_stats(id).map(|c| c.congestion);
     assert!(grown(&mut s, at(30)) > initial);
+    assert_eq!(told(&s), Some("cubic"));
     assert_eq!(s.stack.set_congestion(s.now, id, BBR), Ok(()));
+    assert_eq!(told(&s), Some("bbr"));
     assert_eq!(s.stack.subflows(id)[0].cwnd, initial);
     let cwnd = grown(&mut s, at(60));
     assert!(cwnd > initial);

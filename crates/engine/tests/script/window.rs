@@ -29,6 +29,39 @@ fn filled() -> Script {
     s
 }
 
+/// What is said of a connection tells how long it had something to deliver, and how long of that for
+/// want of a window.
+#[test]
+fn time_that_waits_for_the_window_is_counted() {
+    let mut s = filled();
+    send!(s, 15, ack(1, 129).win(1).dss(dack(128)));
+    recv!(s, 15, data(129, 1, [7; 72]).dss(dack(0).map(128, 129, 72)));
+    send!(s, 25, ack(1, 201).win(1).dss(dack(200)));
+    s.skip(100);
+    s.write("x");
+    recv!(s, 100, data(201, 1, "x").dss(dack(0).map(200, 201, 1)));
+    send!(s, 107, ack(1, 202).win(1).dss(dack(201)));
+    let stats = s.stack.conn_stats(s.id()).unwrap();
+    let counted = (stats.busy, stats.window_limited);
+    let ms = Duration::from_millis;
+    assert_eq!(counted, (ms(22), ms(5)));
+}
+
+/// Before the handshake is through there is no window to wait for.
+#[test]
+fn the_handshake_is_no_wait_for_the_window() {
+    let mut s = Script::client(config(), 1, Protocol::Mptcp);
+    recv!(s, 0, syn().ws(None).raw(&[30, 4, 1, 1]));
+    s.write("x");
+    s.skip(400);
+    send!(s, 500, s.peer_capable(syn_ack()).win(65_535));
+    s.skip(510);
+    send!(s, 520, ack(1, 2).win(512).dss(dack(1)));
+    let stats = s.stack.conn_stats(s.id()).unwrap();
+    let counted = (stats.busy, stats.window_limited);
+    assert_eq!(counted, (Duration::from_millis(520), Duration::ZERO));
+}
+
 /// `n` segments of the peer, each acknowledged at once at the start.
 fn quick(s: &mut Script, n: usize) {
     for n in 0..n {

@@ -34,9 +34,10 @@ impl Key {
         }
     }
 
-    /// The offset of a data sequence number near the offset `near`.
-    fn offset(&self, dsn: WireDsn, near: u64) -> Option<u64> {
-        let expected = self.idsn.add(1).add(near);
+    /// The offset of a data sequence number near the offset `near`, in a stream whose first `in_syn`
+    /// bytes have none (RFC 8684 appendix B.2).
+    fn offset(&self, dsn: WireDsn, near: u64, in_syn: u64) -> Option<u64> {
+        let expected = self.idsn.add(1).add(near.wrapping_sub(in_syn));
         near.checked_add_signed(dsn.expand(expected).diff(expected))
     }
 }
@@ -46,6 +47,13 @@ fn learn(known: &mut Option<Key>, key: u64) {
     if known.is_none_or(|known| known.key != key) {
         *known = Some(Key::new(key));
     }
+}
+
+/// The offset of a subflow sequence number near the offset `near`, where the first `in_syn` bytes have
+/// none.
+fn numbered_from(seq: u32, near: u64, in_syn: u64) -> Option<u64> {
+    let sub = Seq32(seq).offset_near(Seq32(0), near.saturating_sub(in_syn))?;
+    Some(sub + in_syn)
 }
 
 /// Length of a mapping without an end.
@@ -79,12 +87,18 @@ pub(super) struct Conn {
     remote: Option<Key>,
     /// A mapping has been received.
     mapped: bool,
+    /// Payload of SYNs that was taken, ours and the peer's.
+    in_syn: (u64, u64),
     // --- sent
     /// First offset never sent.
     nxt: u64,
+    /// Up to where the peer has acknowledged, on any subflow.
+    acked: u64,
     /// First offset past the peer's window.
     edge: u64,
     fin: Option<u64>,
+    /// Where the last mapping ends that was sent, and whether DATA_FIN is on it.
+    last: (u64, bool),
     // --- received
     pub arrived: Arrived,
     /// Where DATA_FIN ends the peer's stream, and where the FIN of the initial subflow would.
@@ -111,9 +125,12 @@ impl Conn {
             local: None,
             remote: None,
             mapped: false,
+            in_syn: (0, 0),
             nxt: 0,
+            acked: 0,
             edge: 0,
             fin: None,
+            last: (0, false),
             arrived: Arrived::default(),
             peer_fin: None,
             peer_end: None,
@@ -155,8 +172,26 @@ impl Conn {
         }
     }
 
-    /// Our SYN or SYN/ACK.
-    pub fn on_syn_sent(&mut self, segment: &Segment, info: &TransmitInfo, scribe: &mut Scribe<'_>) {
+    /// Our SYN or SYN/ACK, and whether it is the `first` of its subflow.
+    pub fn on_syn_sent(
+        &mut self,
+        (flow, first): (&Flow, bool),
+        segment: &Segment,
+        info: &TransmitInfo,
+        scribe: &mut Scribe<'_>,
+    ) {
+        scribe.check(info.data == (0..segment.len), Rule::Info, || {
+            format!("a SYN with {} bytes is called {info:?}", segment.len)
+        });
+        if first && segment.ack.is_some() && segment.join.is_none() {
+            let (taken, delivered) = (flow.in_syn.1, self.delivered);
+            self.in_syn.1 = taken;
+            self.arrived = Arrived::default();
+            self.arrived.insert(0..taken);
+            scribe.check(delivered <= taken, Rule::Gap, || {
+                format!("{delivered} bytes are delivered, {taken} of the SYN are acknowledged")
+            });
+        }
         if let Some(Capable::SynAck { sender_key, .. }) = segment.capable {
             learn(&mut self.local, sender_key);
         }
@@ -190,9 +225,12 @@ impl Conn {
         if let Some(Capable::SynAck { sender_key, .. }) = segment.capable {
             learn(&mut self.remote, sender_key);
         }
-        // The window of a SYN is not scaled, and counts from the first byte.
+        // The window of a SYN is not scaled, and counts from the first byte behind what it acknowledges.
         if segment.ack.is_some() {
-            self.edge = self.edge.max(u64::from(segment.window));
+            let taken = flow.in_syn.0;
+            self.in_syn.0 = taken;
+            (self.nxt, self.acked) = (taken, taken);
+            self.edge = self.edge.max(taken + u64::from(segment.window));
         }
     }
 
@@ -210,7 +248,7 @@ impl Conn {
             learn(&mut self.local, sender_key);
         }
         self.check_data_ack(flow, segment, scribe);
-        let map = self.map_sent(segment, placed.payload.start, scribe);
+        let map = self.map_sent(flow, segment, placed.payload.start, scribe);
         if info.kind == SegmentKind::Control {
             // A probe repeats a byte of the subflow.
             scribe.check(!placed.new || segment.len == 0, Rule::Info, || {
@@ -269,18 +307,26 @@ impl Conn {
     }
 
     /// The mapping of a segment of ours whose payload starts at `near`, which may carry DATA_FIN.
-    fn map_sent(&mut self, segment: &Segment, near: u64, scribe: &mut Scribe<'_>) -> Option<Map> {
+    fn map_sent(
+        &mut self,
+        flow: &Flow,
+        segment: &Segment,
+        near: u64,
+        scribe: &mut Scribe<'_>,
+    ) -> Option<Map> {
+        let in_syn = flow.in_syn.0;
         if let Some(Capable::Data { data_len, .. }) = segment.capable {
             return Some(Map {
-                data: 0,
-                sub: 1,
+                data: in_syn,
+                sub: 1 + in_syn,
                 len: data_len.into(),
             });
         }
         let dss = segment.dss?;
         let mapping = dss.mapping?;
-        let data = self.local?.offset(mapping.dsn, self.nxt)?;
+        let data = self.local?.offset(mapping.dsn, self.nxt, self.in_syn.0)?;
         let len = mapped(&mapping, dss.data_fin);
+        self.check_last(data..data + len, dss.data_fin, scribe);
         if dss.data_fin {
             let at = data + len;
             let known = *self.fin.get_or_insert(at);
@@ -291,16 +337,33 @@ impl Conn {
         }
         Some(Map {
             data,
-            sub: Seq32(mapping.subflow_seq).offset_near(Seq32(0), near)?,
+            sub: numbered_from(mapping.subflow_seq, near, in_syn)?,
             len,
         })
+    }
+
+    /// Of the mappings that end with the last byte either all carry DATA_FIN or none: Linux overlooks it
+    /// on one that comes late.
+    fn check_last(&mut self, mapping: Range<u64>, fin: bool, scribe: &mut Scribe<'_>) {
+        if mapping.is_empty() {
+            return;
+        }
+        let (end, rides) = self.last;
+        if mapping.end > end {
+            self.last = (mapping.end, fin);
+        }
+        scribe.check(mapping.end != end || rides == fin, Rule::Fin, || {
+            format!("DATA_FIN on one copy of {mapping:?} and not on another")
+        });
     }
 
     /// What we acknowledge at the data level has arrived, and the window is not taken back.
     fn check_data_ack(&mut self, flow: &Flow, segment: &Segment, scribe: &mut Scribe<'_>) {
         let next = self.arrived.next;
         let ack = match segment.dss.and_then(|dss| dss.data_ack) {
-            Some(ack) => self.remote.and_then(|key| key.offset(ack, next)),
+            Some(ack) => self
+                .remote
+                .and_then(|key| key.offset(ack, next, self.in_syn.1)),
             // FIN is acknowledged too, and is no byte.
             None if self.is_plain() => flow
                 .acknowledged(segment)
@@ -328,7 +391,12 @@ impl Conn {
     /// A segment of the peer's, not a SYN or RST.
     pub fn on_received(&mut self, now: Instant, flow: &mut Flow, segment: &Segment) {
         self.last_heard = now;
-        let Some(payload) = flow.on_received(segment) else {
+        let ack = segment.dss.and_then(|dss| dss.data_ack);
+        let ack = ack.and_then(|ack| self.local?.offset(ack, self.nxt, self.in_syn.0));
+        let news = ack.is_some_and(|ack| ack > self.acked);
+        let sent = self.nxt + u64::from(self.fin.is_some());
+        self.acked = self.acked.max(ack.unwrap_or(0).min(sent));
+        let Some(payload) = flow.on_received(segment, news) else {
             return;
         };
         let window = u64::from(segment.window) << flow.peer_shift();
@@ -337,10 +405,9 @@ impl Conn {
         if let Some(Capable::Ack { sender_key, .. } | Capable::Data { sender_key, .. }) = capable {
             learn(&mut self.remote, sender_key);
             // Before the first DATA_ACK the window counts from the first byte.
-            self.edge = self.edge.max(window);
+            self.edge = self.edge.max(self.in_syn.0 + window);
         }
-        let ack = segment.dss.and_then(|dss| dss.data_ack);
-        if let Some(ack) = ack.and_then(|ack| self.local?.offset(ack, self.nxt)) {
+        if let Some(ack) = ack {
             self.edge = self.edge.max(ack + window);
         }
         let map = self.map_received(flow, segment, payload.start);
@@ -364,25 +431,27 @@ impl Conn {
 
     /// The mapping of a segment of the peer's whose payload starts at `near`.
     fn map_received(&mut self, flow: &Flow, segment: &Segment, near: u64) -> Option<Map> {
+        let in_syn = flow.in_syn.1;
         if let Some(Capable::Data { data_len, .. }) =
             segment.capable.filter(|_| flow.id == self.initial)
         {
             return Some(Map {
-                data: 0,
-                sub: 1,
+                data: in_syn,
+                sub: 1 + in_syn,
                 len: data_len.into(),
             });
         }
         let dss = segment.dss?;
         let mapping = dss.mapping?;
-        let data = self.remote?.offset(mapping.dsn, self.arrived.next)?;
+        let next = self.arrived.next;
+        let data = self.remote?.offset(mapping.dsn, next, self.in_syn.1)?;
         let len = mapped(&mapping, dss.data_fin);
         if dss.data_fin {
             self.peer_fin.get_or_insert(data + len);
         }
         Some(Map {
             data,
-            sub: Seq32(mapping.subflow_seq).offset_near(Seq32(0), near)?,
+            sub: numbered_from(mapping.subflow_seq, near, in_syn)?,
             len,
         })
     }

@@ -89,10 +89,25 @@ pub(super) struct Flow {
     pub irs: Option<Seq32>,
     /// Window scales of the SYNs, ours and the peer's.
     scales: (Option<u8>, Option<u8>),
+    /// Whether these permit SACK.
+    takes_sack: (bool, bool),
+    /// Payload of the SYNs that was taken, ours and the peer's: no mapping counts it (RFC 8684 appendix
+    /// B.2).
+    pub in_syn: (u64, u64),
+    /// Payload that they had.
+    offered: (u64, u64),
     // --- sent
     una: u64,
     nxt: u64,
     sacked: RangeSet,
+    /// Duplicate acknowledgements where there is no SACK, each for a segment that has arrived (RFC 9937
+    /// section 6.1), less the segments that were acknowledged since.
+    duplicates: u64,
+    /// The longest segment that one of these may stand for, in bytes: the size may have changed since.
+    duplicate_len: u64,
+    /// Window fields of the peer's last acknowledgements, the newest first: of one that was overtaken
+    /// the engine may have taken no notice.
+    windows: [u16; 2],
     /// First offset past the peer's window.
     pub edge: u64,
     fin: Option<u64>,
@@ -100,8 +115,9 @@ pub(super) struct Flow {
     window: u64,
     /// Segment size at that time.
     mss: u64,
-    /// Whether the last segment left in fast recovery.
-    recovering: bool,
+    /// Where the last segment left in fast recovery, the next offset when that began: it is over once
+    /// all below is acknowledged, and another one may follow at once.
+    recovering: Option<u64>,
     /// When a segment last left although the window was used up.
     excess_at: Option<Instant>,
     // --- received
@@ -128,22 +144,64 @@ impl Flow {
         (self.nxt - self.una).saturating_sub(self.sacked.bytes())
     }
 
+    /// Whether a segment of the peer's that acknowledges nothing new is a duplicate acknowledgement, each
+    /// of which tells of an arrival behind what is missing (RFC 5681 section 2): neither an update of the
+    /// window, nor one of more than there are segments.
+    fn is_duplicate(&self, segment: &Segment) -> bool {
+        let segments = (self.nxt - self.una).div_ceil(self.mss.max(1));
+        self.takes_sack != (true, true)
+            && segment.len == 0
+            && !segment.has(Flags::FIN)
+            && !segment.signals
+            && self.windows.contains(&segment.window)
+            && self.duplicates < segments
+    }
+
     /// Whether more came than is remembered.
     pub fn is_blind(&self) -> bool {
         let remembered = self.mappings.len().max(self.unmapped.len());
         remembered > MAX_REMEMBERED || self.arrived.is_full()
     }
 
-    /// Our SYN or SYN/ACK.
-    pub fn on_syn_sent(&mut self, segment: &Segment) {
-        if self.iss != Some(segment.seq) {
+    /// Our SYN or SYN/ACK. Returns whether it is the first.
+    pub fn on_syn_sent(&mut self, segment: &Segment, scribe: &mut Scribe<'_>) -> bool {
+        let first = self.iss != Some(segment.seq);
+        if first {
             if !segment.has(Flags::ACK) {
                 *self = Flow::default();
+                self.offered.0 = segment.len;
             }
             self.iss = Some(segment.seq);
             (self.una, self.nxt) = (0, 1);
         }
+        if let Some((ack, irs)) = segment.ack.zip(self.irs) {
+            let (taken, came) = (ack.diff(irs.add(1)), self.offered.1);
+            let sound = u64::try_from(taken).is_ok_and(|taken| taken <= came);
+            scribe.check(sound, Rule::Gap, || {
+                format!("acknowledges {taken} bytes of a SYN that carried {came}")
+            });
+            if first && sound {
+                self.in_syn.1 = taken as u64;
+                self.arrived.next = 1 + self.in_syn.1;
+                self.acked = self.arrived.next;
+            }
+        } else {
+            let len = segment.len;
+            scribe.check(first || len == 0, Rule::Info, || {
+                format!("a SYN that is repeated carries {len} bytes")
+            });
+        }
         self.scales.0 = segment.scale;
+        self.takes_sack.0 = segment.takes_sack;
+        first
+    }
+
+    /// How much of the payload of our SYN an answer takes; `None` where it answers another one.
+    pub fn taken(&self, answer: &Segment) -> Option<u64> {
+        let taken = answer.ack?.diff(self.iss?.add(1));
+        u64::try_from(taken)
+            .ok()
+            .filter(|taken| *taken <= self.offered.0)
     }
 
     /// The peer's SYN or SYN/ACK.
@@ -152,9 +210,14 @@ impl Flow {
         self.arrived.next = 1;
         self.acked = 1;
         self.scales.1 = segment.scale;
-        if segment.ack.is_some() && segment.ack == self.iss.map(|iss| iss.add(1)) {
-            self.una = 1;
-            self.edge = 1 + u64::from(segment.window);
+        self.windows[0] = segment.window;
+        self.takes_sack.1 = segment.takes_sack;
+        if segment.ack.is_none() {
+            self.offered.1 = segment.len;
+        } else if let Some(taken) = self.taken(segment) {
+            self.in_syn.0 = taken;
+            (self.una, self.nxt) = (1 + taken, 1 + taken);
+            self.edge = self.una + u64::from(segment.window);
         }
     }
 
@@ -209,13 +272,29 @@ impl Flow {
         self.acked = acked.max(ack);
     }
 
-    /// A segment of the peer's, not a SYN or RST; returns its payload.
-    pub fn on_received(&mut self, segment: &Segment) -> Option<Range<u64>> {
+    /// A segment of the peer's, not a SYN or RST; returns its payload. One that brings `news` of the data
+    /// level may have been sent for that alone.
+    pub fn on_received(&mut self, segment: &Segment, news: bool) -> Option<Range<u64>> {
         let ack = segment.ack?.offset_near(self.iss?, self.una)?;
         if ack <= self.nxt {
             if ack > self.una {
+                // The first of them was missing.
+                let told = (ack - self.una) / self.mss.max(1);
+                self.duplicates = self.duplicates.saturating_sub(told.saturating_sub(1));
                 self.una = ack;
                 self.sacked.remove_below(ack);
+                if self.una == self.nxt {
+                    self.duplicates = 0;
+                }
+            } else if ack == self.una && !news && self.is_duplicate(segment) {
+                self.duplicate_len = match self.duplicates {
+                    0 => self.mss,
+                    _ => self.duplicate_len.max(self.mss),
+                };
+                self.duplicates += 1;
+            }
+            if ack == self.una && segment.window != self.windows[0] {
+                self.windows = [segment.window, self.windows[0]];
             }
             let window = u64::from(segment.window) << self.peer_shift();
             self.edge = self.edge.max(ack + window);
@@ -283,13 +362,17 @@ impl Flow {
         (kind, single): (SegmentKind, bool),
         scribe: &mut Scribe<'_>,
     ) {
+        let mss = u64::from(stats.mss);
         let outstanding = self.outstanding();
+        // What is missing has not arrived.
+        let len = self.duplicate_len.max(self.mss).max(mss);
+        let told = (self.duplicates * len).min(outstanding.saturating_sub(1));
+        let outstanding = outstanding - told;
         scribe.check(
             stats.in_flight + stats.lost >= outstanding,
             Rule::Flight,
             || format!("{outstanding} bytes are outstanding: {stats:?}"),
         );
-        let mss = u64::from(stats.mss);
         // Options that get longer make segments smaller just when they are sent, and the window is
         // in segments.
         let before = match core::mem::replace(&mut self.mss, mss) {
@@ -302,18 +385,19 @@ impl Flow {
             // nothing. What it was may be more than the window last seen: where a timeout turned
             // out needless just before, the window that it had closed is open again.
             LossRecovery::Fast => {
-                if !self.recovering {
+                if self.recovering.is_none_or(|end| self.una >= end) {
+                    self.recovering = Some(self.nxt);
                     self.window = self.window.max(stats.in_flight);
                 }
                 self.window.max(stats.ssthresh).saturating_add(mss)
             }
             _ => {
+                self.recovering = None;
                 self.window = (stats.cwnd * before).div_ceil(mss);
                 // One segment may always be in flight.
                 self.window.max(before)
             }
         };
-        self.recovering = stats.recovery == LossRecovery::Fast;
         // FIN takes a sequence number and no room.
         let in_flight = stats
             .in_flight

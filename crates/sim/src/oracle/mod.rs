@@ -118,7 +118,7 @@ impl Oracle {
         };
         let tuple = tuple(segment.dst, segment.src);
         if segment.has(Flags::SYN) {
-            self.on_syn_received(tuple, segment, stack);
+            self.on_syn_received(now, tuple, segment, stack);
             return;
         }
         let Some(flow) = self.flows.get_mut(&tuple) else {
@@ -130,12 +130,12 @@ impl Oracle {
         }
     }
 
-    fn on_syn_received(&mut self, tuple: Tuple, segment: &Segment, stack: &Stack) {
+    fn on_syn_received(&mut self, now: Instant, tuple: Tuple, segment: &Segment, stack: &Stack) {
         let flow = self.flows.entry(tuple).or_default();
         let answer = segment.has(Flags::ACK);
         // Of several answers, as where both a host and one in its place have the SYN, the first
         // counts.
-        let expected = segment.ack == flow.iss.map(|iss| iss.add(1));
+        let expected = flow.taken(segment).is_some();
         let idle = flow.iss.is_none() || flow.irs.is_some() || !expected;
         if flow.irs == Some(segment.seq) || (answer && idle) {
             return;
@@ -152,6 +152,17 @@ impl Oracle {
             *flow = Flow::default();
         }
         flow.on_syn_received(segment);
+        let opened = (!answer && segment.len > 0)
+            .then(|| stack.subflow_between(segment.dst, segment.src))
+            .flatten();
+        if let Some((conn, subflow)) = opened
+            && !self.conns.contains_key(&conn)
+        {
+            // The application may have the payload before anything is sent.
+            (flow.conn, flow.id) = (Some(conn), Some(subflow));
+            let conn = self.conns.entry(conn).or_insert_with(|| Conn::new(now));
+            conn.arrived.insert(0..segment.len);
+        }
         if let Some(conn) = flow.conn.and_then(|conn| self.conns.get_mut(&conn)) {
             conn.on_syn_received(flow, segment, alive);
         }
@@ -265,12 +276,12 @@ impl Oracle {
         let tuple = tuple(segment.src, segment.dst);
         if segment.has(Flags::SYN) {
             let flow = self.flows.entry(tuple).or_default();
-            flow.on_syn_sent(segment);
+            let first = flow.on_syn_sent(segment, &mut scribe);
             flow.conn = Some(info.conn);
             flow.id = Some(info.subflow);
             let conn = self.conns.entry(info.conn);
             let conn = conn.or_insert_with(|| Conn::new(now));
-            conn.on_syn_sent(segment, info, &mut scribe);
+            conn.on_syn_sent((flow, first), segment, info, &mut scribe);
             return Sent(None);
         }
         let flow = self.flows.get_mut(&tuple);

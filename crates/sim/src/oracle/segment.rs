@@ -20,10 +20,14 @@ pub(super) struct Segment {
     /// Payload bytes.
     pub len: u64,
     pub scale: Option<u8>,
+    /// SACK permitted.
+    pub takes_sack: bool,
     pub sack: SackBlocks,
     pub dss: Option<Dss>,
     pub capable: Option<Capable>,
     pub join: Option<Join>,
+    /// It has an MPTCP option other than a DSS without a mapping.
+    pub signals: bool,
 }
 
 impl Segment {
@@ -42,14 +46,17 @@ impl Segment {
             window: view.window(),
             len: payload.unwrap_or(view.payload().len() as u64),
             scale: None,
+            takes_sack: false,
             sack: SackBlocks::new(),
             dss: None,
             capable: None,
             join: None,
+            signals: false,
         };
         for option in tcp::raw_options(view.options()).flatten() {
             match option.kind() {
                 kind::WINDOW_SCALE => segment.scale = option.body().first().map(|s| (*s).min(14)),
+                kind::SACK_PERMITTED => segment.takes_sack = true,
                 kind::SACK => {
                     for block in option.body().chunks_exact(8).take(4) {
                         let number = |at| {
@@ -60,12 +67,20 @@ impl Segment {
                         segment.sack.push((number(0), number(4)));
                     }
                 }
-                kind::MPTCP => match MptcpOption::parse(option.bytes()) {
-                    Ok(MptcpOption::Dss(dss)) => segment.dss = Some(dss),
-                    Ok(MptcpOption::Capable(capable)) => segment.capable = Some(capable),
-                    Ok(MptcpOption::Join(join)) => segment.join = Some(join),
-                    _ => {}
-                },
+                kind::MPTCP => {
+                    // One that is malformed says nothing to anyone.
+                    let Ok(option) = MptcpOption::parse(option.bytes()) else {
+                        continue;
+                    };
+                    segment.signals |=
+                        !matches!(&option, MptcpOption::Dss(dss) if dss.mapping.is_none());
+                    match option {
+                        MptcpOption::Dss(dss) => segment.dss = Some(dss),
+                        MptcpOption::Capable(capable) => segment.capable = Some(capable),
+                        MptcpOption::Join(join) => segment.join = Some(join),
+                        _ => {}
+                    }
+                }
                 _ => {}
             }
         }

@@ -8,9 +8,10 @@ use braid_engine::stats::{LossRecovery, SubflowStats};
 use braid_engine::{ConnectOptions, PathConfig, RxMeta, TransmitInfo};
 use braid_strategy::by_name;
 use braid_wire::mptcp::{Dss, Join, MptcpOption, WireDsn};
+use braid_wire::tcp::{Flags, SackBlocks};
 use braid_wire::{Rng, Seq32, ip, tcp};
 
-use super::flow::{Arrived, Map};
+use super::flow::{Arrived, Flow, Map};
 use super::*;
 
 const PORT: u16 = 80;
@@ -318,26 +319,83 @@ fn a_data_ack_ahead() {
     assert_eq!(pair.broken(), Some(Rule::Gap));
 }
 
-#[test]
-fn a_data_fin_that_moves() {
+/// What the oracle finds where nobody answers a short upload, and its mappings with DATA_FIN are changed.
+fn changed_data_fins(mut change: impl FnMut(&mut Dss) + 'static) -> Vec<Rule> {
     let mut pair = Pair::open(honest);
     pair.upload(10);
     pair.client.shutdown(pair.now, pair.conn).unwrap();
-    let mut fins = 0;
     pair.lie = Box::new(move |shown| {
         if let (Some(dss), Some(_)) = (dss(shown.tcp), shown.info)
-            && let (Some(mapping), true) = (&mut dss.mapping, dss.data_fin)
+            && dss.mapping.is_some()
+            && dss.data_fin
         {
-            fins += 1;
-            mapping.len += fins;
+            change(dss);
         }
         true
     });
-    // Nobody is there to answer.
     pair.server = stack(&[], 3);
     pair.run(2000);
-    let rules: Vec<_> = pair.oracle.take().iter().map(|v| v.rule).collect();
+    pair.oracle.take().iter().map(|v| v.rule).collect()
+}
+
+#[test]
+fn a_data_fin_that_moves() {
+    let mut fins = 0;
+    let rules = changed_data_fins(move |dss| {
+        fins += 1;
+        dss.mapping.as_mut().unwrap().len += fins;
+    });
     assert!(rules.contains(&Rule::Fin), "{rules:?}");
+}
+
+/// One repetition of the last bytes does not say that they are the last.
+#[test]
+fn a_data_fin_on_one_copy_only() {
+    let mut fins = 0;
+    let rules = changed_data_fins(move |dss| {
+        let mapping = dss.mapping.as_mut().unwrap();
+        if mapping.len > 1 {
+            fins += 1;
+            dss.data_fin = fins == 1;
+            mapping.len -= u16::from(fins > 1);
+        }
+    });
+    assert!(rules.contains(&Rule::Fin), "{rules:?}");
+}
+
+/// The headers of a packet of the client's.
+fn packet(repr: &tcp::Repr) -> Vec<u8> {
+    let ip = ip::Repr {
+        src: CLIENT.into(),
+        dst: SERVER.into(),
+        protocol: ip::PROTO_TCP,
+        payload_len: repr.header_len(),
+        hop_limit: 1,
+        traffic_class: 0,
+    };
+    let mut bytes = vec![0; ip.header_len() + repr.header_len()];
+    ip.emit(&mut bytes);
+    repr.emit(&mut bytes[ip.header_len()..]);
+    bytes
+}
+
+/// A box that overwrites options leaves none that its receiver could read.
+#[test]
+fn an_option_that_is_malformed_signals_nothing() {
+    let mut repr = tcp::Repr::new(1, 2, Flags::ACK);
+    let ack = MptcpOption::Dss(Dss {
+        data_ack: Some(WireDsn::Four(1)),
+        mapping: None,
+        data_fin: false,
+    });
+    repr.options.mptcp.push(ack);
+    let mut bytes = packet(&repr);
+    assert!(!Segment::parse(&bytes, None).unwrap().signals);
+    // No option of Multipath TCP that starts with a zero is eight bytes long.
+    let body = bytes.len() - 6;
+    bytes[body..].fill(0);
+    let overwritten = Segment::parse(&bytes, None).unwrap();
+    assert!(!overwritten.signals && overwritten.dss.is_none());
 }
 
 #[test]
@@ -355,20 +413,9 @@ fn payload_behind_a_fin() {
             seq: Seq32(seq),
             ..tcp::Repr::new(1, 2, flags)
         };
-        let ip = ip::Repr {
-            src: CLIENT.into(),
-            dst: SERVER.into(),
-            protocol: ip::PROTO_TCP,
-            payload_len: repr.header_len(),
-            hop_limit: 1,
-            traffic_class: 0,
-        };
-        let mut bytes = vec![0; ip.header_len() + repr.header_len()];
-        ip.emit(&mut bytes);
-        repr.emit(&mut bytes[ip.header_len()..]);
-        Segment::parse(&bytes, Some(payload)).unwrap()
+        Segment::parse(&packet(&repr), Some(payload)).unwrap()
     };
-    flow.on_syn_sent(&segment(Flags::SYN, 10, 0));
+    flow.on_syn_sent(&segment(Flags::SYN, 10, 0), &mut scribe);
     flow.on_sent(&segment(Flags::FIN, 11, 5), &mut scribe);
     flow.on_sent(&segment(Flags::FIN, 11, 5), &mut scribe);
     assert!(scribe.log.take().is_empty());
@@ -569,6 +616,148 @@ fn bytes_in_flight_that_are_forgotten() {
     };
     let rule = judge(&mut pair, tuple, &forgetful, SegmentKind::New);
     assert_eq!(rule, Some(Rule::Flight));
+}
+
+fn segment(flags: Flags, (seq, ack): (u32, u32), len: u64, takes_sack: bool) -> Segment {
+    Segment {
+        src: SocketAddr::from((CLIENT, PORT)),
+        dst: SocketAddr::from((SERVER, PORT)),
+        seq: Seq32(seq),
+        ack: Some(Seq32(ack)),
+        flags,
+        window: u16::MAX,
+        len,
+        scale: None,
+        takes_sack,
+        sack: SackBlocks::new(),
+        dss: None,
+        capable: None,
+        join: None,
+        signals: false,
+    }
+}
+
+/// A flow on which 20,000 bytes are outstanding, whose SYNs permitted SACK or did not.
+fn outstanding(pair: &mut Pair, takes_sack: bool) -> (Tuple, SubflowStats) {
+    let (tuple, stats) = flight(pair);
+    let mut flow = Flow::default();
+    let mut scribe = Scribe {
+        log: &mut pair.oracle.log,
+        at: pair.now,
+        conn: pair.conn,
+    };
+    flow.on_syn_sent(&segment(Flags::SYN, (0, 0), 0, true), &mut scribe);
+    flow.on_syn_received(&segment(Flags::SYN | Flags::ACK, (0, 1), 0, takes_sack));
+    flow.on_sent(&segment(Flags::ACK, (1, 1), 20_000, false), &mut scribe);
+    pair.oracle.flows.insert(tuple, flow);
+    let stats = SubflowStats {
+        in_flight: 20_000,
+        cwnd: 20_000,
+        ..stats
+    };
+    (tuple, stats)
+}
+
+/// Whether the oracle believes that so much has arrived of the 20,000 bytes that are outstanding, after
+/// `times` such acknowledgements, where SACK is taken and the DATA_ACK moves or not.
+fn is_believed(
+    (takes_sack, news): (bool, bool),
+    dup: &Segment,
+    times: usize,
+    arrived: u64,
+) -> bool {
+    let mut pair = Pair::open(honest);
+    let (tuple, stats) = outstanding(&mut pair, takes_sack);
+    assert_eq!(judge(&mut pair, tuple, &stats, SegmentKind::New), None);
+    let flow = pair.oracle.flows.get_mut(&tuple).unwrap();
+    for _ in 0..times {
+        flow.on_received(dup, news);
+    }
+    let told = SubflowStats {
+        in_flight: stats.in_flight - arrived,
+        ..stats
+    };
+    let broken = judge(&mut pair, tuple, &told, SegmentKind::New);
+    assert!(matches!(broken, None | Some(Rule::Flight)), "{broken:?}");
+    broken.is_none()
+}
+
+/// Without SACK each duplicate acknowledgement stands for a segment that has arrived, however many there
+/// are: never for the one that is missing.
+#[test]
+fn duplicates_that_tell_of_arrivals() {
+    let dup = segment(Flags::ACK, (1, 1), 0, false);
+    let mss = {
+        let mut pair = Pair::open(honest);
+        u64::from(outstanding(&mut pair, false).1.mss)
+    };
+    assert!(is_believed((false, false), &dup, 1, mss));
+    assert!(!is_believed((false, false), &dup, 1, mss + 1));
+    assert!(!is_believed((true, false), &dup, 1, mss));
+    assert!(is_believed((false, false), &dup, 100, 19_999));
+    assert!(!is_believed((false, false), &dup, 100, 20_000));
+}
+
+/// A duplicate stands for a segment as long as they were when it came.
+#[test]
+fn duplicates_of_segments_that_were_longer() {
+    let mut pair = Pair::open(honest);
+    let (tuple, stats) = outstanding(&mut pair, false);
+    assert_eq!(judge(&mut pair, tuple, &stats, SegmentKind::New), None);
+    let flow = pair.oracle.flows.get_mut(&tuple).unwrap();
+    flow.on_received(&segment(Flags::ACK, (1, 1), 0, false), false);
+    let shorter = SubflowStats {
+        in_flight: stats.in_flight - u64::from(stats.mss),
+        mss: stats.mss / 2,
+        ..stats
+    };
+    for _ in 0..3 {
+        assert_eq!(judge(&mut pair, tuple, &shorter, SegmentKind::New), None);
+    }
+}
+
+/// RFC 5681 section 2: what brings data, its end, another window, a DATA_ACK that moves, or something
+/// else that MPTCP signals, tells of no arrival.
+#[test]
+fn acknowledgements_that_are_no_duplicates() {
+    let dup = segment(Flags::ACK, (1, 1), 0, false);
+    let window = Segment {
+        window: dup.window - 1,
+        ..dup.clone()
+    };
+    let signal = Segment {
+        signals: true,
+        ..dup.clone()
+    };
+    let fin = segment(Flags::ACK | Flags::FIN, (1, 1), 0, false);
+    let data = segment(Flags::ACK, (1, 1), 100, false);
+    for other in [window, signal, fin, data] {
+        assert!(!is_believed((false, false), &other, 1, 1), "{other:?}");
+    }
+    assert!(!is_believed((false, true), &dup, 1, 1));
+}
+
+/// A recovery may follow another one with nothing sent between them, and begins with what is in flight
+/// then.
+#[test]
+fn a_recovery_after_another() {
+    for (acked, rule) in [(1, Some(Rule::CongestionWindow)), (20_001, None)] {
+        let mut pair = Pair::open(honest);
+        let (tuple, stats) = outstanding(&mut pair, true);
+        let fast = SubflowStats {
+            recovery: LossRecovery::Fast,
+            ssthresh: 10_000,
+            ..stats
+        };
+        assert_eq!(judge(&mut pair, tuple, &fast, SegmentKind::New), None);
+        let flow = pair.oracle.flows.get_mut(&tuple).unwrap();
+        flow.on_received(&segment(Flags::ACK, (1, acked), 0, false), false);
+        let more = SubflowStats {
+            in_flight: 30_000,
+            ..fast
+        };
+        assert_eq!(judge(&mut pair, tuple, &more, SegmentKind::New), rule);
+    }
 }
 
 #[test]

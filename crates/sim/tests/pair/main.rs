@@ -3,6 +3,7 @@
 mod addresses;
 mod checksum;
 mod ecn;
+mod fast_open;
 mod faults;
 mod hostile;
 mod log;

@@ -13,6 +13,7 @@ use std::{env, fs};
 use braid_engine::Config;
 use braid_engine::cc::TABLE;
 use braid_links::Settings;
+use braid_proxy::config::DEFAULT_CONGESTION;
 
 use worlds::{Download, Scenario, measured, pair, scenarios};
 
@@ -106,12 +107,17 @@ fn congestion_controls_do_as_is_written_down() {
 const PAIRS: u64 = 100;
 const SELDOM: usize = 20;
 
-/// What two paths bring together in a minute, and each of them alone, kbit/s.
+/// What two paths bring together in a minute, and each of them alone, kbit/s, by the strategy and the
+/// congestion control that box and server have where nothing is said.
 fn pair_row(number: u64) -> String {
+    let usual = Config {
+        congestion: DEFAULT_CONGESTION,
+        ..Config::default()
+    };
     let over = |paths: &[Settings]| {
         let mut scenario = Scenario::new("pair", paths.iter().cloned());
         scenario.span = Duration::from_secs(60);
-        goodput(&scenario, "adaptive", &Config::default())
+        goodput(&scenario, "adaptive", &usual)
     };
     let pair = pair(number);
     let paths = pair.map(measured);

@@ -24,7 +24,14 @@ pub struct Packet<T>(T);
 impl<T: AsRef<[u8]>> Packet<T> {
     /// A view of `buffer`, which may be longer than the packet.
     pub fn new(buffer: T) -> Result<Packet<T>> {
-        let bytes = buffer.as_ref();
+        let len = buffer.as_ref().len();
+        Packet::of_head(buffer, len)
+    }
+
+    /// As [`new`](Self::new), where `head` holds no more than the first of the `len` bytes that are
+    /// there. What the view shows behind the header ends with `head`.
+    pub(crate) fn of_head(head: T, len: usize) -> Result<Packet<T>> {
+        let bytes = head.as_ref();
         let (header, total) = match bytes.first().ok_or(Error::Truncated)? >> 4 {
             4 if bytes.len() < V4_HEADER_LEN => return Err(Error::Truncated),
             4 => (
@@ -38,10 +45,10 @@ impl<T: AsRef<[u8]>> Packet<T> {
         if header < V4_HEADER_LEN || total < header {
             return Err(Error::BadLength);
         }
-        if total > bytes.len() {
+        if total > len || header > bytes.len() {
             return Err(Error::Truncated);
         }
-        Ok(Packet(buffer))
+        Ok(Packet(head))
     }
 
     fn bytes(&self) -> &[u8] {
@@ -132,7 +139,12 @@ impl<T: AsRef<[u8]>> Packet<T> {
 
     /// What follows the header, up to the length the header gives.
     pub fn payload(&self) -> &[u8] {
-        &self.bytes()[self.header_len()..self.total_len()]
+        &self.bytes()[self.header_len()..self.end()]
+    }
+
+    /// Where the packet ends, or the buffer before it.
+    pub(crate) fn end(&self) -> usize {
+        self.total_len().min(self.bytes().len())
     }
 
     /// Upper-layer protocol and payload, with hop-by-hop, routing and destination options headers
@@ -195,14 +207,21 @@ impl<T: AsRef<[u8]> + AsMut<[u8]>> Packet<T> {
     }
 
     /// Marks congestion (CE) if the sender bears that (ECT, RFC 3168 section 5); returns whether it
-    /// does. The IPv4 header checksum is kept right.
+    /// does. The IPv4 header checksum is adjusted (RFC 1624): one that was wrong stays so.
     pub fn mark(&mut self) -> bool {
         let class = self.traffic_class();
         if class & super::CE == super::NOT_ECT {
             return false;
         }
+        let first_word = |bytes: &[u8]| checksum::sum(Sum::default(), &bytes[..2]);
+        let old = first_word(self.bytes());
         self.set_traffic_class(class | super::CE);
-        self.fill_checksum();
+        if !self.is_v6() {
+            let new = first_word(self.bytes());
+            let field = &mut self.0.as_mut()[10..12];
+            let adjusted = checksum::adjust(u16::from_be_bytes([field[0], field[1]]), old, new);
+            field.copy_from_slice(&adjusted.to_be_bytes());
+        }
         true
     }
 
@@ -217,7 +236,7 @@ impl<T: AsRef<[u8]> + AsMut<[u8]>> Packet<T> {
 
     /// What follows the header, to be changed in place.
     pub fn payload_mut(&mut self) -> &mut [u8] {
-        let range = self.header_len()..self.total_len();
+        let range = self.header_len()..self.end();
         &mut self.0.as_mut()[range]
     }
 }

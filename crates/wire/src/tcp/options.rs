@@ -192,6 +192,7 @@ impl Options {
                 self.window_scale = syn.then_some(shift.min(MAX_WINDOW_SCALE));
             }
             (kind::SACK_PERMITTED, []) => self.sack_permitted = syn,
+            // Conforms: 7413-4.1.1-1
             (kind::FAST_OPEN, cookie) if syn && is_cookie(cookie) => {
                 self.fast_open = FastOpenCookie::try_from(cookie).ok();
             }

@@ -6,14 +6,23 @@ use braid_wire::Instant;
 
 use super::sizes::Sizes;
 use super::undo::Proof;
-use super::{Expired, MAX_BACKOFF, Recovery, Sender};
+use super::{Expired, MAX_BACKOFF, Recovery, Reduction, Sender};
 use crate::cc::Loss;
+use crate::tcp::dup_acks;
 use crate::tcp::prr::Prr;
 use crate::tcp::rate::RateEstimator;
 use crate::tcp::scoreboard::{Delivered, Sent};
 
 /// Duplicate-acknowledgement threshold, in transmissions.
 const DUP_THRESH: usize = 3;
+
+/// Recoveries without a needless repetition after which the reordering window is as at first (RFC 8985
+/// section 6.2, step 4).
+const WIDE_RECOVERIES: u32 = 16;
+
+/// Most quarters of the least round trip that are added to the reordering window. It is no longer than
+/// the smoothed one in any case.
+const MAX_QUARTERS: u32 = 255;
 
 impl Sender {
     // Conforms: 6298-5-1
@@ -83,7 +92,7 @@ impl Sender {
         self.probed.take_if(|probe| una == probe.high);
         self.on_nothing_told();
         self.note_full(now);
-        let (flight, mss) = (self.board.in_flight(), u64::from(self.mss));
+        let (flight, mss) = (self.behind_hole(), u64::from(self.mss));
         let Some(dup) = &mut self.dup_acks else {
             return false;
         };
@@ -98,20 +107,44 @@ impl Sender {
             });
         }
         let (in_flight, target) = (self.in_flight(), self.cc.cwnd());
-        if let Recovery::Fast { prr, .. } | Recovery::Marked { prr, .. } = &mut self.recovery {
+        if let Recovery::Fast { prr, .. } | Recovery::Marked { prr } = &mut self.recovery {
             prr.on_ack(arrived, in_flight, target, self.mss, false);
         }
         self.update_pacing();
         lost
     }
 
+    /// A duplicate acknowledgement with no room for SACK: where the peer sends that, the third in a row
+    /// tells what it would tell without (RFC 5681 section 3.2). What else is lost shows when the
+    /// retransmission is acknowledged, by its time (RFC 8985 section 6.2).
+    pub fn on_mute_dup_ack(&mut self, now: Instant) {
+        if self.dup_acks.is_some() {
+            self.on_dup_ack(now);
+            return;
+        }
+        self.mute += 1;
+        if self.mute == dup_acks::THRESHOLD && self.is_whole() {
+            self.lose_first(now);
+            self.update_pacing();
+        }
+    }
+
+    /// Bytes in flight behind the segment that is missing: that has not arrived, however many duplicates
+    /// come.
+    fn behind_hole(&self) -> u64 {
+        let first = self.board.iter().next().filter(|first| !first.lost);
+        let missing = first.map_or(0, |first| first.len().min(self.mss.into()));
+        self.board.in_flight().saturating_sub(missing)
+    }
+
     /// How much of `delivered` bytes that were acknowledged in order is news: duplicate
     /// acknowledgements told of the rest before.
     pub(super) fn news(&mut self, delivered: u64) -> u64 {
+        let flight = self.behind_hole();
         let Some(dup) = &mut self.dup_acks else {
             return delivered;
         };
-        let told = dup.on_advance(delivered, u64::from(self.mss));
+        let told = dup.on_advance(delivered, u64::from(self.mss), flight);
         if matches!(self.recovery, Recovery::Open | Recovery::Marked { .. }) {
             dup.on_open();
         }
@@ -146,23 +179,33 @@ impl Sender {
         let over = match self.recovery {
             Recovery::Open => return,
             Recovery::Fast { end, .. } | Recovery::Timeout { end, .. } => self.una >= end,
-            Recovery::Marked { end, .. } => self.una > end,
+            Recovery::Marked { .. } => self.una > self.reduction.at || self.board.is_empty(),
         };
+        if over && !self.is_whole() {
+            let rack = &mut self.rack;
+            rack.persist = rack.persist.saturating_sub(1);
+            if rack.persist == 0 {
+                rack.quarters = 0;
+            }
+        }
         if over {
             self.recovery = Recovery::Open;
         }
     }
 
-    /// RFC 8985 section 6.2, steps 2 and 3.
+    /// RFC 8985 section 6.2, steps 2 and 3. `spurious` says that this acknowledgement showed a timeout
+    /// to be needless.
     // Conforms: 8985-6.2-2
-    pub(super) fn advance_rack(&mut self, now: Instant, delivered: &Delivered) {
+    pub(super) fn advance_rack(&mut self, now: Instant, delivered: &Delivered, spurious: bool) {
         let Some(newest) = delivered.newest else {
             return;
         };
         self.rack.reordering_seen |= delivered.reordered;
         let rtt = now.saturating_since(newest.sent_at);
-        // An answer faster than the path to a retransmission is an answer to the original.
-        if newest.retransmitted && rtt < self.rtt.min() {
+        // An answer faster than the path to a retransmission is an answer to the original, as is one
+        // that undoes a timeout, unless it says that both are there.
+        let twice = self.rack.twice == newest.end;
+        if newest.retransmitted && (rtt < self.rtt.base() || spurious) && !twice {
             return;
         }
         if (newest.sent_at, newest.end) > (self.rack.sent_at, self.rack.end) {
@@ -173,8 +216,8 @@ impl Sender {
     }
 
     /// RFC 8985 section 6.2, step 4: how long a segment may be overtaken before it is lost.
-    // Conforms: 8985-3.3.2-1, 8985-3.3.2-3
-    fn reordering_window(&self) -> Duration {
+    // Conforms: 8985-3.3.2-1, 8985-3.3.2-3, 8985-6.2-4
+    pub(super) fn reordering_window(&self) -> Duration {
         // Super-segments count once: one that was overtaken is no sign of loss.
         let many = || {
             self.board
@@ -186,7 +229,21 @@ impl Sender {
         if !self.rack.reordering_seen && (!self.is_whole() || many()) {
             return Duration::ZERO;
         }
-        (self.rtt.min() / 4).min(self.rtt.srtt())
+        let quarter = self.rtt.base() / 4;
+        (quarter * (1 + self.rack.quarters)).min(self.rtt.srtt())
+    }
+
+    /// Something was sent again that was only late (RFC 8985 section 6.2, step 4): the window grows once
+    /// in a round trip, and is as before after some recoveries in which that did not happen.
+    // Conforms: 8985-3.3.2-2
+    pub(super) fn widen_reordering_window(&mut self) {
+        let rack = &mut self.rack;
+        rack.reordering_seen = true;
+        if self.una >= rack.grown_until {
+            rack.grown_until = self.nxt;
+            rack.quarters = (rack.quarters + 1).min(MAX_QUARTERS);
+            rack.persist = WIDE_RECOVERIES;
+        }
     }
 
     /// RFC 8985 section 6.2, step 5, after an acknowledgement of `delivered` bytes. Returns whether
@@ -195,16 +252,18 @@ impl Sender {
     pub(super) fn detect_losses(&mut self, now: Instant, delivered: u64) -> bool {
         self.reorder_at = None;
         // In order and with nothing sent twice, nothing can have been overtaken.
-        let orderly = self.is_whole() && self.board.sacked() == 0;
+        let newest = (self.rack.sent_at, self.rack.end);
+        let first = self.board.iter().next();
+        let overtaken = first.is_some_and(|first| (first.sent_at, first.end) < newest);
+        let orderly = self.is_whole() && self.board.sacked() == 0 && !overtaken;
         // Without SACK only what is in order is known to have been delivered.
         if self.board.is_empty() || orderly || self.dup_acks.is_some() {
             return false;
         }
         let wait = self.rack.rtt + self.reordering_window();
-        let rack = self.rack;
         let in_flight = self.in_flight();
         let mut next: Option<Instant> = None;
-        let lost = self.board.mark_lost((rack.sent_at, rack.end), |r| {
+        let lost = self.board.mark_lost(newest, |r| {
             let due = r.sent_at + wait;
             if due <= now {
                 learn(&mut self.sizes, &mut self.rate, r);
@@ -230,14 +289,14 @@ impl Sender {
         let flight = self.rate.on_lost(lost);
         // One reduction in a round trip, whether for a mark or a loss (RFC 3168 section 6.1.2).
         let first = self.recovery == Recovery::Open;
-        let prr = match self.recovery {
-            Recovery::Open => Some(Prr::new(in_flight + delivered, self.mss)),
-            Recovery::Marked { prr, .. } => Some(prr),
+        let began = match self.recovery {
+            Recovery::Open => Some((Prr::new(in_flight + delivered, self.mss), false)),
+            Recovery::Marked { prr } => Some((prr, true)),
             _ => None,
         };
-        if let Some(prr) = prr {
+        if let Some((prr, marked)) = began {
             let end = self.nxt;
-            self.recovery = Recovery::Fast { end, prr };
+            self.recovery = Recovery::Fast { end, prr, marked };
             self.unproved = 0;
         }
         if first {
@@ -255,29 +314,42 @@ impl Sender {
         true
     }
 
-    /// The peer tells of a congestion mark. What the window was reduced for since says nothing new, and
-    /// neither does who has not heard of that yet.
-    // Conforms: 3168-6.1.2-1, 3168-6.1.2-2
-    pub fn on_mark(&mut self, now: Instant) {
-        let known = self.una <= self.reduced_at || self.recovery != Recovery::Open;
-        if known || !self.cc.bears_marks() {
-            return;
+    /// The acknowledgement up to `ack` that is taken in next tells of a congestion mark. One that was
+    /// overtaken does not count.
+    pub fn on_mark(&mut self, ack: u64) {
+        if ack >= self.una && self.cc.bears_marks() {
+            self.marked_at = ack;
         }
-        let in_flight = self.in_flight();
+    }
+
+    /// Reduces the window for the marks that the peer has told of, if it told of them knowing of the
+    /// last reduction, and nothing is being recovered from. What they told of meanwhile is answered
+    /// where that recovery is undone. The acknowledgement told of `delivered` bytes, which were in
+    /// flight until now. Returns whether it did.
+    // Conforms: 3168-6.1.2-1, 3168-6.1.2-2
+    pub(super) fn answer_mark(&mut self, now: Instant, delivered: u64) -> bool {
+        if self.marked_at <= self.reduction.at || self.recovery != Recovery::Open {
+            return false;
+        }
+        let in_flight = self.in_flight() + delivered;
         self.traffic.mark_reductions += 1;
         self.begin_episode();
-        self.recovery = Recovery::Marked {
-            end: self.nxt,
-            prr: Prr::new(in_flight, self.mss),
-        };
+        if !self.board.is_empty() {
+            let prr = Prr::new(in_flight, self.mss);
+            self.recovery = Recovery::Marked { prr };
+        }
         self.cc.on_ecn(now, in_flight);
         self.update_pacing();
+        true
     }
 
     /// The first loss or mark after a while: the window is reduced.
     fn begin_episode(&mut self) {
-        self.reduced_at = self.nxt;
-        self.reduced = true;
+        self.before = self.reduction;
+        self.reduction = Reduction {
+            at: self.nxt,
+            untold: true,
+        };
         self.probed = None;
         self.loss_intervals = [0, self.loss_intervals[0]];
         self.queue_was_short = self.rtt.is_queue_short();
@@ -345,6 +417,8 @@ impl Sender {
                 end: self.nxt,
                 proof: Proof::of_timeout(ts, whole),
             };
+        } else {
+            self.stop_waiting_for_proof();
         }
         self.backoff = (self.backoff + 1).min(MAX_BACKOFF);
         self.probe_at = None;
@@ -363,6 +437,7 @@ impl Sender {
     /// Retransmits at once instead of waiting for the backed-off timer (its link came back).
     pub fn revive(&mut self, now: Instant) {
         self.backoff = 0;
+        self.stop_waiting_for_proof();
         self.sizes.on_all_lost();
         self.board.mark_all_lost();
         if let Some(dup) = &mut self.dup_acks {

@@ -38,11 +38,19 @@ impl Proof {
             None => Proof::Late,
         }
     }
+
+    /// Whether `echo` can only be that of a retransmission.
+    pub fn is_of_retransmission(self, echo: Option<Echo>) -> bool {
+        match (self, echo) {
+            (Proof::Echo(ts), Some(echo)) => !Seq32(echo.value).before(Seq32(ts)),
+            _ => false,
+        }
+    }
 }
 
 impl Sender {
     /// What an acknowledgement shows of the timeout that is recovered from. It told of `delivered`, in
-    /// order if it `advanced`.
+    /// order if it `advanced`. Returns whether it was not needed.
     // Conforms: 5682-2.1-2, 5682-2.1-3, 5682-3.1-1
     pub(super) fn judge_timeout(
         &mut self,
@@ -51,20 +59,20 @@ impl Sender {
         delivered: &Delivered,
         advanced: bool,
         echo: Option<Echo>,
-    ) {
+    ) -> bool {
         let Recovery::Timeout { end, proof } = self.recovery else {
-            return;
+            return false;
         };
         let first = self.board.iter().next();
         let proof = match proof {
-            Proof::Echo(ts) => {
-                let older = |echo: Echo| Seq32(echo.value).before(Seq32(ts));
-                if advanced && echo.is_some_and(older) {
+            Proof::Echo(_) => {
+                let spurious = advanced && echo.is_some() && !proof.is_of_retransmission(echo);
+                if spurious {
                     self.undo(now);
                 }
-                return;
+                return spurious;
             }
-            Proof::First if !advanced => return,
+            Proof::First if !advanced => return false,
             // Not all of what was sent again.
             Proof::First if first.is_some_and(|first| first.retransmitted) => Proof::Late,
             Proof::First => Proof::New(self.nxt + NEW_SEGMENTS * u64::from(self.mss)),
@@ -73,13 +81,14 @@ impl Sender {
                 let beyond = sacks.iter().any(|block| block.end > end);
                 if delivered.rtt_from.is_some() && !beyond {
                     self.undo(now);
-                    return;
+                    return true;
                 }
                 Proof::Late
             }
-            Proof::Late => return,
+            Proof::Late => return false,
         };
         self.recovery = Recovery::Timeout { end, proof };
+        false
     }
 
     /// Whether nothing is sent again for now, so that what is acknowledged shows whether the timeout was
@@ -120,10 +129,7 @@ impl Sender {
         let waits = matches!(proof, Proof::New(_)) && self.nxt == end;
         let over = waits && self.pacer.blocked_until(now).is_none();
         if over {
-            self.recovery = Recovery::Timeout {
-                end,
-                proof: Proof::Late,
-            };
+            self.stop_waiting_for_proof();
         }
         over
     }
@@ -131,19 +137,21 @@ impl Sender {
     /// An acknowledgement that tells nothing: something is missing behind what was sent again (RFC 5682
     /// section 2.1). With SACK it may also be a late one.
     pub(super) fn on_nothing_told(&mut self) {
-        let Recovery::Timeout { end, proof } = self.recovery else {
+        let Recovery::Timeout { proof, .. } = self.recovery else {
             return;
         };
-        let tells = match proof {
-            Proof::First => self.dup_acks.is_some(),
-            Proof::New(_) => true,
-            Proof::Echo(_) | Proof::Late => false,
-        };
-        if tells {
-            self.recovery = Recovery::Timeout {
-                end,
-                proof: Proof::Late,
-            };
+        if proof != Proof::First || self.dup_acks.is_some() {
+            self.stop_waiting_for_proof();
+        }
+    }
+
+    /// What is acknowledged first will not tell: what was lost is sent again. An echo still tells,
+    /// however often that happens.
+    pub(super) fn stop_waiting_for_proof(&mut self) {
+        if let Recovery::Timeout { proof, .. } = &mut self.recovery
+            && !matches!(proof, Proof::Echo(_))
+        {
+            *proof = Proof::Late;
         }
     }
 
@@ -159,22 +167,35 @@ impl Sender {
         {
             return;
         }
-        self.rack.reordering_seen = true;
+        self.rack.twice = range.end;
+        self.widen_reordering_window();
         self.unproved = self.unproved.saturating_sub(range.end - range.start);
         if self.unproved == 0 && self.board.lost() == 0 {
             self.undo(now);
         }
     }
 
-    /// What is being recovered from was no loss.
+    /// What is being recovered from was no loss. What the window was reduced for before, a mark or
+    /// another loss, was one all the same.
     fn undo(&mut self, now: Instant) {
         match self.recovery {
             Recovery::Open | Recovery::Marked { .. } => return,
+            Recovery::Fast {
+                prr, marked: true, ..
+            } => {
+                self.board.unmark_lost();
+                self.recovery = Recovery::Marked { prr };
+                self.leave_recovery();
+                return;
+            }
             Recovery::Fast { .. } => {}
             Recovery::Timeout { .. } => self.traffic.spurious_rtos += 1,
         }
         self.board.unmark_lost();
         self.recovery = Recovery::Open;
+        // A reduction that the peer has not been told of need not be told any more.
+        self.before.untold &= self.reduction.untold;
+        self.reduction = self.before;
         self.cc.on_spurious(now);
     }
 }

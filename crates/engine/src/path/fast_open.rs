@@ -1,0 +1,104 @@
+//! Servers that take payload in SYNs, and networks that drop such SYNs (TCP Fast Open, RFC 7413).
+
+use core::net::IpAddr;
+use std::collections::BTreeMap;
+
+use braid_wire::Instant;
+use braid_wire::tcp::FastOpenCookie;
+
+use super::blackholes::Blackholes;
+use crate::PathId;
+
+/// What a server gave.
+#[derive(Debug, Clone)]
+pub(crate) struct Grant {
+    /// Never empty.
+    pub cookie: FastOpenCookie,
+    /// The MSS that it told then.
+    pub mss: u16,
+}
+
+/// Cookies of servers (RFC 7413 section 4.1.3), by the server's address and the local path: the server
+/// sees another address of ours on each.
+#[derive(Debug, Default)]
+pub(crate) struct FastOpens {
+    known: BTreeMap<(IpAddr, PathId), (Instant, Grant)>,
+    most: usize,
+    /// Where such SYNs were not answered.
+    drop: Blackholes,
+}
+
+impl FastOpens {
+    /// At most so many cookies; the one that came first gives way to a new one.
+    pub fn new(most: usize) -> Self {
+        FastOpens {
+            known: BTreeMap::new(),
+            most,
+            drop: Blackholes::new(most),
+        }
+    }
+
+    /// Whether SYNs with the option are taken to arrive there.
+    pub fn pass(&self, now: Instant, (peer, path): (IpAddr, PathId)) -> bool {
+        !self.drop.swallow(now, peer, path)
+    }
+
+    /// The cookie for SYNs there.
+    pub fn grant(&self, link: (IpAddr, PathId)) -> Option<&Grant> {
+        self.known.get(&link).map(|(_, grant)| grant)
+    }
+
+    /// The server gave a cookie, in place of what it gave before.
+    // Conforms: 7413-4.1.3-2
+    pub fn learn(&mut self, now: Instant, link: (IpAddr, PathId), grant: Grant) {
+        if !self.known.contains_key(&link) && self.known.len() >= self.most {
+            let oldest = self.known.iter().min_by_key(|(_, (at, _))| *at);
+            let Some(oldest) = oldest.map(|(link, _)| *link) else {
+                return;
+            };
+            self.known.remove(&oldest);
+        }
+        self.known.insert(link, (now, grant));
+    }
+
+    /// The server does not take its cookie.
+    pub fn forget(&mut self, link: (IpAddr, PathId)) {
+        self.known.remove(&link);
+    }
+
+    /// Only a SYN without the option was answered.
+    pub fn on_dropped(&mut self, now: Instant, (peer, path): (IpAddr, PathId)) {
+        self.drop.note(now, peer, path);
+    }
+
+    /// One with it was.
+    pub fn on_passed(&mut self, (peer, path): (IpAddr, PathId)) {
+        self.drop.clear(peer, path);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SERVER: IpAddr = IpAddr::V4(core::net::Ipv4Addr::new(192, 0, 2, 1));
+
+    // Conforms: 7413-4.1.3-2
+    #[test]
+    fn the_table_is_bounded() {
+        let mut known = FastOpens::new(2);
+        let grant = || Grant {
+            cookie: FastOpenCookie::try_from(&[1; 8][..]).unwrap(),
+            mss: 1460,
+        };
+        for n in [0, 1, 0, 2] {
+            let now = Instant::from_millis(known.known.len() as u64);
+            known.learn(now, (SERVER, PathId(n)), grant());
+        }
+        let kept: Vec<u8> = known.known.keys().map(|(_, path)| path.0).collect();
+        assert_eq!(kept, [0, 2]);
+        let mut none = FastOpens::new(0);
+        none.learn(Instant::ZERO, (SERVER, PathId(0)), grant());
+        assert!(none.known.is_empty());
+    }
+}

@@ -1,0 +1,77 @@
+//! Numbers that nobody can guess and that need no memory: keyed hashes of what tells a subflow apart.
+
+use core::net::IpAddr;
+
+use braid_wire::{Instant, Rng, Seq32};
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::Sha256;
+
+use super::FourTuple;
+
+/// Nanoseconds in which initial sequence numbers grow by one (RFC 9293 section 3.4.1).
+const TICK: u64 = 4000;
+
+/// What such hashes are made with.
+#[derive(Debug)]
+pub(crate) struct Secret([u8; 32]);
+
+impl Secret {
+    pub fn new(rng: &mut Rng) -> Self {
+        let mut secret = [0; 32];
+        rng.fill(&mut secret);
+        Secret(secret)
+    }
+
+    /// The hash of `tuple` and `more`.
+    pub fn hash(&self, tuple: &FourTuple, more: &[u8]) -> [u32; 8] {
+        let mut block = [0; 64];
+        block[..32].copy_from_slice(&self.0);
+        let mut mac = Hmac::<Sha256>::new(&block.into());
+        for end in [tuple.local, tuple.remote] {
+            match end.ip() {
+                IpAddr::V4(a) => mac.update(&a.to_ipv6_mapped().octets()),
+                IpAddr::V6(a) => mac.update(&a.octets()),
+            }
+            mac.update(&end.port().to_be_bytes());
+        }
+        mac.update(more);
+        let hash: [u8; 32] = mac.finalize().into_bytes().into();
+        core::array::from_fn(|n| u32::from_be_bytes([0, 1, 2, 3].map(|at| hash[4 * n + at])))
+    }
+
+    /// Initial sequence number (RFC 6528 section 3) and first timestamp (RFC 7323 section 7.1) of a
+    /// subflow. Where one follows another between the same ports, what is still under way of the
+    /// former has lower numbers if that sent no more than the clock counts, 250 kB/s; and lower
+    /// timestamps however fast it was, so that nobody takes it (PAWS, RFC 7323 section 5.2).
+    // Conforms: 8684-3-4, 9293-3.4.1-1
+    pub fn first_numbers(&self, now: Instant, tuple: &FourTuple) -> (Seq32, u32) {
+        let [iss, timestamp, ..] = self.hash(tuple, &[]);
+        (Seq32(iss).add((now.as_nanos() / TICK) as u32), timestamp)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use core::time::Duration;
+
+    use super::*;
+
+    /// RFC 6528 section 3.
+    // Conforms: 8684-3-4, 9293-3.4.1-1
+    #[test]
+    fn numbers_grow_by_the_clock_and_differ_between_subflows() {
+        let tuple = |port| FourTuple {
+            local: ([10, 0, 0, 1], port).into(),
+            remote: ([10, 9, 0, 1], 443).into(),
+        };
+        let now = Instant::from_millis(5);
+        let secret = Secret::new(&mut Rng::for_component(1, 1));
+        let (iss, timestamp) = secret.first_numbers(now, &tuple(5000));
+        let later = secret.first_numbers(now + Duration::from_secs(1), &tuple(5000));
+        assert_eq!(later, (iss.add(250_000), timestamp));
+        let (elsewhere, other) = secret.first_numbers(now, &tuple(5001));
+        assert!(elsewhere != iss && other != timestamp);
+        let secret = Secret::new(&mut Rng::for_component(1, 2));
+        assert_ne!(secret.first_numbers(now, &tuple(5000)).0, iss);
+    }
+}
