@@ -271,7 +271,7 @@ mod tests {
         let unknown = raw(&path, b"{\"command\":\"reboot\"}\n");
         // Of another version, perhaps: nobody named what there is not.
         assert!(unknown.starts_with("{\"error\":"), "{unknown}");
-        for known in ["reboot", "status", "proxy", "link"] {
+        for known in ["reboot", "status", "proxy", "link", "backup"] {
             assert!(unknown.contains(known), "{unknown}");
         }
         assert!(raw(&path, b"\n").contains("makes no sense"));

@@ -125,7 +125,8 @@ pub trait Host<C> {
         let _ = (source, context);
     }
 
-    /// Rewrites a received packet in place before the engine sees it.
+    /// Rewrites a received packet in place before the engine sees it; of a super-segment, its
+    /// beginning with all headers.
     fn on_packet(&mut self, packet: &mut [u8]) {
         let _ = packet;
     }
@@ -387,8 +388,8 @@ impl<P: PacketIo, C: Core, H: Host<C>> Driver<P, C, H> {
                 Ok(Some((packet, meta))) => {
                     self.counters.rx_packets += 1;
                     self.counters.rx_bytes += packet.len() as u64;
-                    self.host.on_packet(packet);
-                    self.stack.receive(now, packet, meta);
+                    self.host.on_packet(packet.head_mut());
+                    self.stack.receive_from(now, packet, meta);
                 }
                 Ok(None) => return,
                 Err(error) => {

@@ -6,9 +6,12 @@ pub mod driver;
 pub mod lines;
 pub mod net;
 pub mod nft;
+mod random;
 pub mod run;
 pub mod selftest;
 pub mod sockets;
 pub mod store;
 pub mod sys;
 pub mod tun;
+
+pub use random::random;

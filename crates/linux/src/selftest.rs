@@ -69,7 +69,7 @@ pub fn probe(packets: &mut impl PacketIo, src: IpAddr, dst: IpAddr) -> io::Resul
         let mut fds = [PollFd::from_borrowed_fd(packets.fd(), PollFlags::IN)];
         poll(&mut fds, Some(&timeout))?;
         while let Some((packet, meta)) = packets.recv()? {
-            if let Some(verdict) = judge(packet, meta, (src, dst), &payload) {
+            if let Some(verdict) = judge(packet.head(), meta, (src, dst), &payload) {
                 return Ok(verdict);
             }
         }

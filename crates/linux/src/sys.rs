@@ -68,9 +68,16 @@ pub fn die_with_parent(command: &mut Command) {
     });
 }
 
-/// Makes `command` start in a session of its own, where the terminal's interrupt does not reach.
-pub fn setsid_on_exec(command: &mut Command) {
-    before_exec(command, || Ok(rustix::process::setsid().map(drop)?));
+/// Makes `command` start in a session of its own, where the terminal's interrupt does not reach, with
+/// nothing open but the standard streams: who waits for the end of a pipe, or of a lock, that this
+/// process was given does not wait for the command.
+pub fn detach_on_exec(command: &mut Command) {
+    before_exec(command, || {
+        // SAFETY: nothing is closed before the new program begins, which knows of none of these.
+        let marked = unsafe { libc::close_range(3, u32::MAX, libc::CLOSE_RANGE_CLOEXEC as i32) };
+        check(marked)?;
+        Ok(rustix::process::setsid().map(drop)?)
+    });
 }
 
 /// Hooks of this module only: each makes system calls on what was made before the fork, and

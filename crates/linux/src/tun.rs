@@ -6,11 +6,12 @@
 //! and the per-packet cost this is here to avoid.
 
 use std::fs::OpenOptions;
-use std::io::{self, IoSlice};
+use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 
 use arrayvec::ArrayVec;
+use braid_engine::buffer::PacketBuffer;
 use braid_engine::{RxMeta, Transmit, TxChecksum};
 
 use crate::net::sysctl::Sysctl;
@@ -22,6 +23,7 @@ use crate::sys;
 pub const VNET_HDR_LEN: usize = 10;
 /// Largest packet the kernel hands over or takes.
 const MAX_PACKET: usize = 65_535;
+const _: () = assert!(MAX_PACKET <= PacketBuffer::CAPACITY);
 
 /// Flag, in the first byte of that header, that the checksum is open: it holds the sum over the
 /// pseudo-header.
@@ -47,7 +49,7 @@ pub trait PacketIo {
     ///
     /// # Errors
     /// As the system says, and `InvalidData` for a malformed offload header; the packet is gone.
-    fn recv(&mut self) -> io::Result<Option<(&mut [u8], RxMeta)>>;
+    fn recv(&mut self) -> io::Result<Option<(&mut PacketBuffer, RxMeta)>>;
 }
 
 /// A device that is lent, so that it outlives what drives it.
@@ -60,7 +62,7 @@ impl<P: PacketIo> PacketIo for &mut P {
         (**self).send(transmit)
     }
 
-    fn recv(&mut self) -> io::Result<Option<(&mut [u8], RxMeta)>> {
+    fn recv(&mut self) -> io::Result<Option<(&mut PacketBuffer, RxMeta)>> {
         (**self).recv()
     }
 }
@@ -79,7 +81,7 @@ pub enum Offload {
 pub struct Tun {
     fd: OwnedFd,
     offload: Offload,
-    buffer: Box<[u8]>,
+    buffer: PacketBuffer,
 }
 
 impl Tun {
@@ -96,7 +98,7 @@ impl Tun {
         let mut tun = Tun {
             fd,
             offload: Offload::None,
-            buffer: vec![0; VNET_HDR_LEN + MAX_PACKET].into_boxed_slice(),
+            buffer: PacketBuffer::new(),
         };
         if tun.set_offload(Offload::Segmentation).is_err() {
             tun.set_offload(Offload::None)
@@ -141,19 +143,21 @@ impl PacketIo for Tun {
         Ok(())
     }
 
-    fn recv(&mut self) -> io::Result<Option<(&mut [u8], RxMeta)>> {
-        let read = match rustix::io::read(&self.fd, &mut self.buffer[..]) {
+    fn recv(&mut self) -> io::Result<Option<(&mut PacketBuffer, RxMeta)>> {
+        let mut vnet = [0; VNET_HDR_LEN];
+        let [head, rest] = self.buffer.slices_mut();
+        let mut parts = [IoSliceMut::new(&mut vnet), head, rest];
+        let read = match rustix::io::readv(&self.fd, &mut parts) {
             Ok(read) => read,
             Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => return Ok(None),
             Err(error) => return Err(error.into()),
         };
-        let (vnet, packet) = self.buffer[..read]
-            .split_first_chunk_mut::<VNET_HDR_LEN>()
-            .ok_or(io::ErrorKind::InvalidData)?;
-        let meta = VnetHdr::parse(vnet)
+        let len = read.checked_sub(VNET_HDR_LEN);
+        self.buffer.set_len(len.ok_or(io::ErrorKind::InvalidData)?);
+        let meta = VnetHdr::parse(&vnet)
             .meta()
             .ok_or(io::ErrorKind::InvalidData)?;
-        Ok(Some((packet, meta)))
+        Ok(Some((&mut self.buffer, meta)))
     }
 }
 

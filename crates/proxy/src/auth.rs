@@ -1,53 +1,54 @@
-//! The password of the SOCKS handshake: proof of a shared secret, good for one connection to one
-//! destination at one time.
+//! The password of the SOCKS handshake in clear: proof of a private key, good for one connection by one
+//! server to one destination at one time.
 //!
-//! The password field (RFC 1929) is
+//! The user field (RFC 1929) is the user's public key in text. The password field is
 //!
 //! | bytes | content |
 //! | --- | --- |
-//! | 1 | version: 1, or 2 without the last code |
+//! | 1 | version: 4, or 3 without the last signature |
 //! | 8 | milliseconds since 1970-01-01 UTC, big endian |
 //! | 16 | nonce |
-//! | 32 | HMAC-SHA256 over version, user, time and nonce |
-//! | 32 | version 1: HMAC-SHA256 over the same and the destination |
+//! | 64 | signature (Ed25519) over the keys of user and server, version, time and nonce |
+//! | 64 | version 4: signature over the same and the destination |
 //!
-//! Two codes, because a client may wait for the answer to its password before it sends the
-//! request: the first is checked by then, the second with the request. So the password neither
-//! serves another time, nor another destination, nor tells the secret.
+//! Two signatures, because a client may wait for the answer to its password before it sends the
+//! request: the first is checked by then, the second with the request. So the password serves no
+//! other time, no other destination and no other server.
 //!
-//! A box signs in by version 2, before it knows the destination, and sends the second code (over
-//! destination and hints) in a [note](crate::socks::Note) with the request. That code is bound to
-//! the password by its nonce, and the password was good for one connection: the same holds.
+//! A box signs in by version 3, before it knows the destination, and sends the second signature (over
+//! destination and hints) in a [note](crate::socks::Note) with the request. That is bound to the
+//! password by its nonce, and the password was good for one connection: the same holds.
 //!
-//! A program that takes nothing but text for a password has version 1 in hexadecimal.
+//! A program that takes nothing but text for a password has version 4 in base64.
 
 use core::fmt;
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
 
-use hmac::{Hmac, KeyInit, Mac};
-use sha2::Sha256;
-
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use braid_wire::Instant;
 
-use crate::config::{Secret, UserConfig};
+use crate::config::UserConfig;
+use crate::keys::{PrivateKey, PublicKey, SIGNATURE_LEN};
 use crate::socks::{Destination, Note};
 
-/// Bytes of a code.
-pub const CODE_LEN: usize = 32;
 /// Bytes of a password that is bound to no destination.
-pub const SIGN_IN_LEN: usize = HEAD_LEN + CODE_LEN;
+pub const SIGN_IN_LEN: usize = HEAD_LEN + SIGNATURE_LEN;
 /// Bytes of a password for one destination.
-pub const PASSWORD_LEN: usize = SIGN_IN_LEN + CODE_LEN;
+pub const PASSWORD_LEN: usize = SIGN_IN_LEN + SIGNATURE_LEN;
+
+/// Characters of such a password as text; RFC 1929 has room for 255.
+const TEXT_LEN: usize = PASSWORD_LEN / 3 * 4;
 
 /// Version, time and nonce.
 const HEAD_LEN: usize = 1 + 8 + 16;
-const VERSION_PASSWORD: u8 = 1;
-const VERSION_SIGN_IN: u8 = 2;
-const LABEL_USER: &[u8] = b"braid socks user 1";
-const LABEL_DESTINATION: &[u8] = b"braid socks destination 1";
-const LABEL_REQUEST: &[u8] = b"braid socks request 1";
-const LABEL_PROBE: &[u8] = b"braid socks probe 1";
+const VERSION_SIGN_IN: u8 = 3;
+const VERSION_PASSWORD: u8 = 4;
+const LABEL_USER: &[u8] = b"braid socks user 2";
+const LABEL_DESTINATION: &[u8] = b"braid socks destination 2";
+const LABEL_REQUEST: &[u8] = b"braid socks request 2";
+const LABEL_PROBE: &[u8] = b"braid socks probe 2";
 
 /// The system's clock is read a little after the instant that it is said to be of.
 const STEADY: Duration = Duration::from_millis(100);
@@ -85,21 +86,33 @@ impl WallClock {
     }
 }
 
-/// Makes the password of `user` for `destination` at `unix_ms`. A `nonce` must never be used
-/// twice under one secret.
+/// Makes the password of the user whose key is `key` at the server whose key is `server`, for
+/// `destination` at `unix_ms`. A `nonce` must never be used twice by one user.
 pub fn password(
-    secret: &Secret,
-    user: &[u8],
+    key: &PrivateKey,
+    server: PublicKey,
     destination: &Destination,
     unix_ms: u64,
     nonce: [u8; 16],
 ) -> [u8; PASSWORD_LEN] {
     let head = head(VERSION_PASSWORD, unix_ms, nonce);
-    let of_user = user_code(secret, user, &head).finalize().into_bytes();
-    let of_destination = destination_code(secret, user, &head, destination);
-    let of_destination = of_destination.finalize().into_bytes();
+    let ends = Ends::new(key, server);
+    let of_user = key.sign(&ends.user_message(&head));
+    let of_destination = key.sign(&ends.destination_message(&head, destination));
     let mut bytes = head.into_iter().chain(of_user).chain(of_destination);
     core::array::from_fn(|_| bytes.next().unwrap_or(0))
+}
+
+/// A password for programs that take nothing but text: 204 characters.
+pub fn to_text(password: &[u8; PASSWORD_LEN]) -> String {
+    STANDARD.encode(password)
+}
+
+/// Reads what [`to_text`] wrote; `None` where it is none.
+fn from_text(text: &[u8]) -> Option<[u8; PASSWORD_LEN]> {
+    let mut password = [0; PASSWORD_LEN];
+    let decoded = STANDARD.decode_slice(Some(text).filter(|t| t.len() == TEXT_LEN)?, &mut password);
+    (decoded == Ok(PASSWORD_LEN)).then_some(password)
 }
 
 /// A password that is bound to no destination, of which the request's code is part.
@@ -109,44 +122,34 @@ pub struct SignIn {
 }
 
 impl SignIn {
-    /// For one connection at `unix_ms`. A `nonce` must never be used twice under one secret.
+    /// For one connection at `unix_ms`. A `nonce` must never be used twice by one user.
     pub fn new(unix_ms: u64, nonce: [u8; 16]) -> Self {
         let head = head(VERSION_SIGN_IN, unix_ms, nonce);
         SignIn { head }
     }
 
-    /// The password of `user`.
-    pub fn password(&self, secret: &Secret, user: &[u8]) -> [u8; SIGN_IN_LEN] {
-        let code = user_code(secret, user, &self.head).finalize().into_bytes();
-        let mut bytes = self.head.into_iter().chain(code);
+    /// The password of the user whose key is `key` at `server`.
+    pub fn password(&self, key: &PrivateKey, server: PublicKey) -> [u8; SIGN_IN_LEN] {
+        let signature = key.sign(&Ends::new(key, server).user_message(&self.head));
+        let mut bytes = self.head.into_iter().chain(signature);
         core::array::from_fn(|_| bytes.next().unwrap_or(0))
     }
 
     /// The code of the one request that may follow it, with what its note says in `hints`.
     pub fn request(
         &self,
-        secret: &Secret,
-        user: &[u8],
+        key: &PrivateKey,
+        server: PublicKey,
         destination: &Destination,
         hints: &[u8],
-    ) -> [u8; CODE_LEN] {
-        let code = request_code(secret, user, &self.head, destination, hints);
-        code.finalize().into_bytes().into()
+    ) -> [u8; SIGNATURE_LEN] {
+        key.sign(&Ends::new(key, server).request_message(&self.head, destination, hints))
     }
 
     /// The code of the one probe that may follow it in place of a request, with these fields.
-    pub fn probe(&self, secret: &Secret, user: &[u8], fields: &[u8]) -> [u8; CODE_LEN] {
-        let code = probe_code(secret, user, &self.head, fields);
-        code.finalize().into_bytes().into()
+    pub fn probe(&self, key: &PrivateKey, server: PublicKey, fields: &[u8]) -> [u8; SIGNATURE_LEN] {
+        key.sign(&Ends::new(key, server).probe_message(&self.head, fields))
     }
-}
-
-/// Reads a password in hexadecimal; `None` where it is none.
-fn from_text(text: &[u8]) -> Option<[u8; PASSWORD_LEN]> {
-    let digit = |c: u8| char::from(c).to_digit(16).map(|d| d as u8);
-    let pair = |pair: &[u8]| Some(digit(pair[0])? << 4 | digit(*pair.get(1)?)?);
-    let bytes: Vec<u8> = text.chunks(2).map(pair).collect::<Option<_>>()?;
-    bytes.try_into().ok()
 }
 
 fn head(version: u8, unix_ms: u64, nonce: [u8; 16]) -> [u8; HEAD_LEN] {
@@ -156,56 +159,52 @@ fn head(version: u8, unix_ms: u64, nonce: [u8; 16]) -> [u8; HEAD_LEN] {
     head
 }
 
-fn user_code(secret: &Secret, user: &[u8], head: &[u8; HEAD_LEN]) -> Hmac<Sha256> {
-    code(secret, LABEL_USER, user, head)
+/// Between whom a password counts, and what is signed of it. Every field but the last is of fixed
+/// length or tells its own end, and no label is the beginning of another, so no two messages look
+/// alike.
+#[derive(Clone, Copy)]
+struct Ends {
+    user: PublicKey,
+    server: PublicKey,
 }
 
-fn destination_code(
-    secret: &Secret,
-    user: &[u8],
-    head: &[u8; HEAD_LEN],
-    destination: &Destination,
-) -> Hmac<Sha256> {
-    let mut mac = code(secret, LABEL_DESTINATION, user, head);
-    update_destination(&mut mac, destination);
-    mac
-}
+impl Ends {
+    fn new(key: &PrivateKey, server: PublicKey) -> Self {
+        let user = key.public();
+        Ends { user, server }
+    }
 
-fn request_code(
-    secret: &Secret,
-    user: &[u8],
-    head: &[u8; HEAD_LEN],
-    destination: &Destination,
-    hints: &[u8],
-) -> Hmac<Sha256> {
-    let mut mac = code(secret, LABEL_REQUEST, user, head);
-    update_destination(&mut mac, destination);
-    mac.update(hints);
-    mac
-}
+    fn user_message(self, head: &[u8; HEAD_LEN]) -> Vec<u8> {
+        self.message(LABEL_USER, head)
+    }
 
-fn probe_code(secret: &Secret, user: &[u8], head: &[u8; HEAD_LEN], fields: &[u8]) -> Hmac<Sha256> {
-    let mut mac = code(secret, LABEL_PROBE, user, head);
-    mac.update(fields);
-    mac
-}
+    fn destination_message(self, head: &[u8; HEAD_LEN], destination: &Destination) -> Vec<u8> {
+        let mut message = self.message(LABEL_DESTINATION, head);
+        destination.encode(&mut message);
+        message
+    }
 
-/// The encoding tells its own end.
-fn update_destination(mac: &mut Hmac<Sha256>, destination: &Destination) {
-    let mut encoded = Vec::with_capacity(32);
-    destination.encode(&mut encoded);
-    mac.update(&encoded);
-}
+    fn request_message(
+        self,
+        head: &[u8; HEAD_LEN],
+        destination: &Destination,
+        hints: &[u8],
+    ) -> Vec<u8> {
+        let mut message = self.message(LABEL_REQUEST, head);
+        destination.encode(&mut message);
+        message.extend_from_slice(hints);
+        message
+    }
 
-/// Every field but the last is of fixed length or preceded by it, so no two inputs look alike.
-fn code(secret: &Secret, label: &[u8], user: &[u8], head: &[u8; HEAD_LEN]) -> Hmac<Sha256> {
-    let mut mac =
-        Hmac::<Sha256>::new_from_slice(secret.as_bytes()).expect("HMAC takes keys of any length");
-    mac.update(label);
-    mac.update(&[u8::try_from(user.len()).unwrap_or(u8::MAX)]);
-    mac.update(user);
-    mac.update(head);
-    mac
+    fn probe_message(self, head: &[u8; HEAD_LEN], fields: &[u8]) -> Vec<u8> {
+        let mut message = self.message(LABEL_PROBE, head);
+        message.extend_from_slice(fields);
+        message
+    }
+
+    fn message(self, label: &[u8], head: &[u8; HEAD_LEN]) -> Vec<u8> {
+        [label, self.user.as_bytes(), self.server.as_bytes(), head].concat()
+    }
 }
 
 /// Why a password is refused.
@@ -213,11 +212,11 @@ fn code(secret: &Secret, label: &[u8], user: &[u8], head: &[u8; HEAD_LEN]) -> Hm
 pub enum AuthError {
     /// Not of this form: another kind of client, or another version.
     Malformed,
-    /// No such user.
+    /// No user has this key.
     UnknownUser,
-    /// Wrong secret.
-    WrongSecret,
-    /// The secret is right, the time is not: the box's clock is ahead by this many milliseconds
+    /// Not signed by the user's private key, or for another server.
+    WrongSignature,
+    /// The signature is right, the time is not: the box's clock is ahead by this many milliseconds
     /// (behind where negative).
     ClockSkew(i64),
     /// Made before this server started, which therefore cannot know whether it was used.
@@ -232,8 +231,10 @@ impl fmt::Display for AuthError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             AuthError::Malformed => f.write_str("the password is not of Braid's form"),
-            AuthError::UnknownUser => f.write_str("there is no such user"),
-            AuthError::WrongSecret => f.write_str("the secret is wrong"),
+            AuthError::UnknownUser => f.write_str("no user has this key"),
+            AuthError::WrongSignature => {
+                f.write_str("the password is not signed by this key, or for another server")
+            }
             AuthError::ClockSkew(ms) => {
                 let side = if *ms < 0 { "behind" } else { "ahead of" };
                 let s = ms.unsigned_abs() as f64 / 1e3;
@@ -251,28 +252,39 @@ impl fmt::Display for AuthError {
 
 impl std::error::Error for AuthError {}
 
-/// A right password whose destination is not known yet.
+/// A user who has proved to be one, whose destination is not known yet.
 #[derive(Debug)]
 pub struct Grant {
     /// Position of the user in the configuration.
     pub user: usize,
-    head: [u8; HEAD_LEN],
+    /// Of a password; none where the connection itself is proof.
+    head: Option<[u8; HEAD_LEN]>,
     /// Of a password that is bound to one.
-    destination_code: Option<[u8; CODE_LEN]>,
+    of_destination: Option<[u8; SIGNATURE_LEN]>,
 }
 
 impl Grant {
+    /// For a connection on which nobody but `user` can say anything.
+    pub fn proven(user: usize) -> Self {
+        Grant {
+            user,
+            head: None,
+            of_destination: None,
+        }
+    }
+
     /// Whether the request comes with a code of its own, whenever it does.
     pub fn is_sign_in(&self) -> bool {
-        self.destination_code.is_none()
+        self.of_destination.is_none()
     }
 }
 
 /// Checks passwords.
 #[derive(Debug)]
 pub struct Verifier {
-    users: Vec<UserConfig>,
-    by_name: BTreeMap<Vec<u8>, usize>,
+    server: PublicKey,
+    users: Vec<PublicKey>,
+    by_key: BTreeMap<PublicKey, usize>,
     window_ms: u64,
     /// Passwords made before this are refused, milliseconds since 1970.
     oldest_ms: Option<u64>,
@@ -280,15 +292,14 @@ pub struct Verifier {
 }
 
 impl Verifier {
-    /// Checks passwords of `users` whose clocks may be off by `window` either way, and remembers
-    /// at most `capacity` of them.
-    pub fn new(users: &[UserConfig], window: Duration, capacity: usize) -> Self {
-        let names = users.iter().enumerate();
+    /// Checks passwords for `server` of `users` whose clocks may be off by `window` either way, and
+    /// remembers at most `capacity` of them.
+    pub fn new(server: PublicKey, users: &[UserConfig], window: Duration, capacity: usize) -> Self {
+        let users: Vec<PublicKey> = users.iter().map(|user| user.key).collect();
         Verifier {
-            by_name: names
-                .map(|(i, u)| (u.name.as_bytes().to_vec(), i))
-                .collect(),
-            users: users.to_vec(),
+            server,
+            by_key: users.iter().copied().zip(0..).collect(),
+            users,
             window_ms: u64::try_from(window.as_millis()).unwrap_or(u64::MAX),
             oldest_ms: None,
             replay: ReplayCache::new(capacity),
@@ -309,29 +320,30 @@ impl Verifier {
     }
 
     /// Checks a password at `now_ms` (milliseconds since 1970) and remembers it. The time is
-    /// judged only after the code, so that only a box that has the secret causes a report on its
+    /// judged only after the signature, so that only a box that has the key causes a report on its
     /// clock.
     pub fn check(&mut self, user: &[u8], password: &[u8], now_ms: u64) -> Result<Grant, AuthError> {
         let binary = from_text(password);
-        let (head, codes) = binary
+        let (head, signatures) = binary
             .as_ref()
             .map_or(password, |binary| &binary[..])
             .split_first_chunk::<HEAD_LEN>()
             .ok_or(AuthError::Malformed)?;
-        let (of_user, destination_code) = match (head[0], codes.split_first_chunk()) {
-            (VERSION_SIGN_IN, Some((code, []))) => (code, None),
-            (VERSION_PASSWORD, Some((code, rest))) => {
-                let of_destination = rest.try_into().map_err(|_| AuthError::Malformed)?;
-                (code, Some(of_destination))
-            }
+        let (of_user, rest) = signatures
+            .split_first_chunk::<SIGNATURE_LEN>()
+            .ok_or(AuthError::Malformed)?;
+        let of_destination = match (head[0], rest) {
+            (VERSION_SIGN_IN, []) => None,
+            (VERSION_PASSWORD, rest) => Some(rest.try_into().map_err(|_| AuthError::Malformed)?),
             _ => return Err(AuthError::Malformed),
         };
-        let of_user: &[u8; CODE_LEN] = of_user;
-        let index = *self.by_name.get(user).ok_or(AuthError::UnknownUser)?;
-        // Compares in constant time.
-        user_code(&self.users[index].secret, user, head)
-            .verify_slice(of_user)
-            .map_err(|_| AuthError::WrongSecret)?;
+        let key = core::str::from_utf8(user).ok().and_then(|u| u.parse().ok());
+        let known = key.and_then(|key: PublicKey| self.by_key.get(&key));
+        let index = *known.ok_or(AuthError::UnknownUser)?;
+        let ends = self.ends(index).ok_or(AuthError::UnknownUser)?;
+        if !ends.user.verify(&ends.user_message(head), of_user) {
+            return Err(AuthError::WrongSignature);
+        }
         let time = u64::from_be_bytes(core::array::from_fn(|i| head[1 + i]));
         if time.abs_diff(now_ms) > self.window_ms {
             let skew = i64::try_from(time.abs_diff(now_ms)).unwrap_or(i64::MAX);
@@ -349,8 +361,8 @@ impl Verifier {
         self.replay.insert(expires, nonce, now_ms)?;
         Ok(Grant {
             user: index,
-            head: *head,
-            destination_code,
+            head: Some(*head),
+            of_destination,
         })
     }
 
@@ -362,29 +374,41 @@ impl Verifier {
         destination: &Destination,
         note: Option<&Note>,
     ) -> bool {
-        let Some(user) = self.users.get(grant.user) else {
+        let Some(head) = &grant.head else {
+            return note.is_some();
+        };
+        let Some(ends) = self.ends(grant.user) else {
             return false;
         };
-        let (secret, name, head) = (&user.secret, user.name.as_bytes(), &grant.head);
-        let (expected, code) = match (&grant.destination_code, note) {
-            (Some(code), None) => (destination_code(secret, name, head, destination), code),
+        let (message, signature) = match (&grant.of_destination, note) {
+            (Some(signature), None) => {
+                let message = ends.destination_message(head, destination);
+                (message, Some(signature))
+            }
             (None, Some(note)) => {
-                let expected = request_code(secret, name, head, destination, &note.hints);
-                (expected, &note.code)
+                let message = ends.request_message(head, destination, &note.hints);
+                (message, note.code.as_ref())
             }
             _ => return false,
         };
-        expected.verify_slice(code).is_ok()
+        signature.is_some_and(|signature| ends.user.verify(&message, signature))
     }
 
     /// Whether whoever was given `grant` asks for the probe of `note`.
     pub fn check_probe(&self, grant: &Grant, note: &Note) -> bool {
-        let Some(user) = self.users.get(grant.user).filter(|_| grant.is_sign_in()) else {
-            return false;
+        let Some(head) = &grant.head else {
+            return true;
         };
-        let (secret, name) = (&user.secret, user.name.as_bytes());
-        let expected = probe_code(secret, name, &grant.head, &note.hints);
-        expected.verify_slice(&note.code).is_ok()
+        let ends = self.ends(grant.user).filter(|_| grant.is_sign_in());
+        ends.zip(note.code).is_some_and(|(ends, code)| {
+            let message = ends.probe_message(head, &note.hints);
+            ends.user.verify(&message, &code)
+        })
+    }
+
+    fn ends(&self, user: usize) -> Option<Ends> {
+        let (server, user) = (self.server, *self.users.get(user)?);
+        Some(Ends { user, server })
     }
 
     /// Passwords remembered now.
@@ -409,7 +433,7 @@ impl ReplayCache {
         }
     }
 
-    /// Remembers `nonce` until `expires_ms`. The time of a password is under its code, so a
+    /// Remembers `nonce` until `expires_ms`. The time of a password is signed, so a
     /// second use comes with the same expiry.
     fn insert(&mut self, expires_ms: u64, nonce: [u8; 16], now_ms: u64) -> Result<(), AuthError> {
         while self.used.first().is_some_and(|(e, _)| *e < now_ms) {

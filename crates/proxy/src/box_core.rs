@@ -18,7 +18,7 @@ use crate::config::{BoxConfig, BoxLimits, BoxTimeouts};
 use crate::hints::FlowHints;
 use crate::intake::{Flow, Intake};
 use crate::records::Kept;
-use crate::relay::{self, End, Moved, Relay};
+use crate::relay::{self, End, Moved, Relay, StepError};
 use crate::report::{BoxCounters, LogLimiter};
 use crate::sniff::{self, Seen};
 use crate::socks::{ClientError, ClientHandshake, ClientStep, Reply};
@@ -250,7 +250,10 @@ impl BoxCore {
         };
         let server = session.server;
         match event {
-            Event::Connected { .. } => self.on_connected(ctx, id, Box::default()),
+            Event::Connected { .. } => {
+                let answers = ClientHandshake::new(session.channel.is_protected());
+                self.on_connected(ctx, id, Box::new(answers));
+            }
             Event::Readable { .. } => self.go_on(ctx, id, Relay::set_conn_readable),
             Event::Writable { .. } => self.go_on(ctx, id, Relay::set_conn_writable),
             Event::SubflowEstablished { path, rtt, .. } => {
@@ -301,6 +304,8 @@ impl BoxCore {
                 }
             }
             Stage::Negotiating(_) => self.end(ctx, id, Outcome::ServerFailed),
+            // The user gets what has come; then the relay ends by itself.
+            Stage::Relaying if reason == CloseReason::Finished && session.channel.has_unread() => {}
             Stage::Relaying => self.end(ctx, id, Outcome::Relayed(End::of_conn(reason))),
         }
     }
@@ -420,8 +425,10 @@ impl BoxCore {
                 return guests::part(ctx, local, words.as_ref().map_or(&[], |w| &w[..]));
             }
         };
+        let conn = lease.channel.conn;
         let session = Session {
-            relay: Relay::new(ctx.now, lease.conn, local, self.timeouts.patience()),
+            channel: lease.channel,
+            relay: Relay::new(ctx.now, local, self.timeouts.patience()),
             stage: Stage::Connecting(lease.sign_in),
             server: lease.server,
             path: lease.path,
@@ -439,7 +446,7 @@ impl BoxCore {
         };
         let sid = self.sessions.insert(session);
         self.sessions.bind_local(local, sid);
-        self.sessions.bind_conn(lease.conn, sid);
+        self.sessions.bind_conn(conn, sid);
         self.sessions.arm(sid, ctx.now + self.timeouts.attempt);
         if let Some(answers) = lease.answers {
             if let Some(session) = self.sessions.get_mut(sid) {
@@ -498,14 +505,15 @@ impl BoxCore {
         let Ok(lease) = lease else {
             return false;
         };
-        ctx.stack.abort(ctx.now, session.relay.conn);
-        session.relay.conn = lease.conn;
+        session.channel.abort(ctx.now, ctx.stack);
+        let conn = lease.channel.conn;
+        session.channel = lease.channel;
         session.server = lease.server;
         session.path = lease.path;
         session.stage = Stage::Connecting(lease.sign_in);
         // The next one may take longer: the links may just be slow.
         let attempts = session.tried.len().min(8);
-        self.sessions.bind_conn(lease.conn, id);
+        self.sessions.bind_conn(conn, id);
         self.sessions
             .arm(id, ctx.now + self.timeouts.attempt * (1 << attempts));
         true
@@ -520,16 +528,15 @@ impl BoxCore {
         let Stage::Connecting(sign_in) = &session.stage else {
             return;
         };
-        let conn = session.relay.conn;
         let warm = answers.is_signed_in();
         if warm {
-            let stats = ctx.stack.conn_stats(conn);
+            let stats = ctx.stack.conn_stats(session.channel.conn);
             session.requested_at = stats.map_or(0, |s| s.snd_end);
         }
         let written = self.upstream.request(
             ctx.now,
-            (conn, session.server),
-            sign_in,
+            (&mut session.channel, session.server),
+            sign_in.as_ref(),
             (&session.flow.destination, &session.hints),
             ctx.stack,
         );
@@ -537,7 +544,7 @@ impl BoxCore {
         session.news = FlowHints::default();
         session.unsaid = Vec::new();
         let told = written.is_ok() && session.foreword(ctx);
-        if !told || !warm && !session.relay.repeat(ctx) {
+        if !told || !warm && !session.relay.repeat(ctx, &mut session.channel) {
             return self.end(ctx, id, Outcome::ServerFailed);
         }
         session.stage = Stage::Negotiating(answers);
@@ -578,9 +585,9 @@ impl BoxCore {
             return;
         };
         if let Stage::Negotiating(handshake) = &mut session.stage {
-            let conn = session.relay.conn;
             let input = |buf: &[u8]| handshake.input(buf);
-            match relay::read_step(ctx.now, conn, ctx.stack, ClientStep::More, input) {
+            let channel = &mut session.channel;
+            match relay::read_step(ctx.now, channel, ctx.stack, ClientStep::More, input) {
                 Ok(ClientStep::Connected) => {
                     session.stage = Stage::Relaying;
                     session.relay.forget_kept();
@@ -597,14 +604,17 @@ impl BoxCore {
                         return self.end(ctx, id, Outcome::Relayed(End::Local));
                     }
                 }
-                Ok(ClientStep::More) if ctx.stack.read_finished(conn) => {
+                Ok(ClientStep::More) if session.channel.read_finished(ctx.stack) => {
                     return self.end(ctx, id, Outcome::Refused(ClientError::Garbage));
                 }
                 Ok(ClientStep::More) => {}
                 Ok(ClientStep::Failed(error)) => {
                     return self.end(ctx, id, Outcome::Refused(error));
                 }
-                Err(_) => return self.end(ctx, id, Outcome::ServerFailed),
+                Err(StepError::Gone) => return self.end(ctx, id, Outcome::ServerFailed),
+                Err(StepError::Broken(why)) => {
+                    return self.end(ctx, id, Outcome::Unprotected(why));
+                }
             }
         }
         self.relay(ctx, id);
@@ -628,8 +638,8 @@ impl BoxCore {
         }
         let relay = &mut session.relay;
         let turn = match asks {
-            true => relay.turn_up(ctx),
-            false => relay.turn(ctx),
+            true => relay.turn_up(ctx, &mut session.channel),
+            false => relay.turn(ctx, &mut session.channel),
         };
         let due = relay.due();
         session.moved.add(turn.moved);
@@ -706,11 +716,16 @@ impl BoxCore {
             Outcome::NoServer => self.warn_no_server(now, server.ip(), None),
             Outcome::Refused(ClientError::AuthRefused | ClientError::MethodRefused) => {
                 if let Some(left_out) = self.limiter.allow(now, "auth", server.ip()) {
-                    let user = &entry.user;
                     tracing::error!(
-                        %server, user, left_out,
-                        "the server refuses this box: check user, secret and clock"
+                        %server, left_out,
+                        "the server refuses this box: check both public keys and the clock"
                     );
+                }
+            }
+            Outcome::Unprotected(why) => {
+                let (kind, text) = why.at_box();
+                if let Some(left_out) = self.limiter.allow(now, kind, server.ip()) {
+                    tracing::error!(%server, left_out, "{text}");
                 }
             }
             Outcome::Refused(ClientError::Garbage) | Outcome::ServerFailed => {

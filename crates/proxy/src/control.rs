@@ -28,6 +28,14 @@ pub enum Request {
         /// The wish.
         on: bool,
     },
+    /// Whether one of a box's links is a backup: used while no other works. So are the subflows that
+    /// are there, of which the server is told (MP_PRIO, RFC 8684 section 3.3.8), and new ones.
+    Backup {
+        /// Name of the link.
+        name: String,
+        /// The wish.
+        on: bool,
+    },
     /// Which server a box uses for new connections.
     Server {
         /// Name of the server, which is used while it answers; `auto` leaves the choice to the box.

@@ -141,10 +141,11 @@ mod tests {
     fn intake(rules: &str) -> Intake {
         let text = format!(
             "lan = \"eth0\"\nlink = {{ interface = \"wlan0\" }}\n[server]\n\
-             address = \"203.0.113.7\"\nsecret = \"Zm9yIHRlc3RzIG9ubHksIG5ldmVyIGluIHVzZSAxMjM0\"\n\
+             address = \"203.0.113.7\"\nkey = \"Gb9ECWmEzf6FQbrBZ9w7lshQhqowtrbLDFw4rXAxZuE=\"\n\
              {rules}"
         );
-        let config = crate::BoxConfig::from_toml("box.toml", &text).unwrap();
+        let key = crate::keys::PrivateKey::from_seed([1; 32]);
+        let config = crate::BoxConfig::with_key("box.toml", &text, key).unwrap();
         Intake::new(config.rules)
     }
 

@@ -6,10 +6,12 @@
 
 pub mod auth;
 mod box_core;
+mod channel;
 pub mod config;
 pub mod control;
 mod hints;
 mod intake;
+pub mod keys;
 pub mod plan;
 pub mod policy;
 mod probe;

@@ -22,13 +22,13 @@ pub(crate) const MAX_RECORDS: u8 = 10;
 /// So many of them are not held back by pacing on a way of which the engine knows nothing.
 pub(crate) const UNPACED: u8 = 4;
 /// Bytes of a record: one packet, whatever options it has.
-pub(crate) const RECORD: usize = 1400;
-/// Bytes of that packet's headers.
-const HEADERS: usize = 52;
+pub(crate) const RECORD: usize = 1378;
+/// Bytes of that packet's headers, and what TLS adds to a record.
+const HEADERS: usize = 52 + 22;
 /// Longest pause between records: a train takes no longer than nine of them.
 pub(crate) const MAX_GAP: Duration = Duration::from_millis(50);
-/// Bytes of two trains and of the connections that carry them, one way.
-pub(crate) const COST: u64 = 2 * (MAX_RECORDS as u64 * (RECORD + HEADERS) as u64 + 1_000);
+/// Bytes of two trains and of the connections that carry them, one way, handshakes included.
+pub(crate) const COST: u64 = 2 * (MAX_RECORDS as u64 * (RECORD + HEADERS) as u64 + 2_000);
 /// What is faster cannot be told from what comes at once, bit/s.
 const FASTEST: f64 = 1e9;
 
@@ -38,13 +38,15 @@ const ANSWER: u8 = 0xb3;
 const ANSWER_HEAD: usize = 3;
 /// Most bytes of fields of an answer.
 const MAX_FIELDS: usize = 256;
-/// What comes before an answer: method and status of the sign-in.
+/// What comes before an answer in clear: method and status of the sign-in.
 const SIGNED_IN: [u8; 4] = [
     5,
     2,
     ServerHandshake::ACCEPTED[0],
     ServerHandshake::ACCEPTED[1],
 ];
+/// What comes before a protected one: the key has said who asks.
+const WELCOME: [u8; 2] = [5, 0];
 
 const TRAIN: u8 = 1;
 const BANDWIDTH: u8 = 2;
@@ -148,8 +150,10 @@ fn each_field(mut fields: &[u8], mut take: impl FnMut(u8, &[u8])) {
 }
 
 /// What comes back, as the box reads it.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Arrivals {
+    /// What comes before the answer.
+    before: &'static [u8],
     /// What came before the first record.
     head: Vec<u8>,
     /// How many records there are, once the answer is here.
@@ -169,6 +173,23 @@ pub(crate) struct Arrivals {
 pub(crate) struct Garbled;
 
 impl Arrivals {
+    /// Of a train that comes over a connection that is protected, or not.
+    pub(crate) fn new(protected: bool) -> Self {
+        Arrivals {
+            before: match protected {
+                true => &WELCOME,
+                false => &SIGNED_IN,
+            },
+            head: Vec::new(),
+            records: None,
+            unpaced: 0,
+            beyond: Quality::default(),
+            partial: 0,
+            stamp: [0; 4],
+            seen: Vec::new(),
+        }
+    }
+
     /// Takes bytes that came at `now`; says whether all are here.
     pub(crate) fn input(&mut self, now: Instant, mut bytes: &[u8]) -> Result<bool, Garbled> {
         while let Some((first, rest)) = bytes.split_first().filter(|_| self.records.is_none()) {
@@ -195,8 +216,8 @@ impl Arrivals {
     }
 
     fn read_head(&mut self) -> Result<(), Garbled> {
-        let (signed_in, answer) = self.head.split_at(self.head.len().min(SIGNED_IN.len()));
-        if !SIGNED_IN.starts_with(signed_in) || answer.first().is_some_and(|a| *a != ANSWER) {
+        let (signed_in, answer) = self.head.split_at(self.head.len().min(self.before.len()));
+        if !self.before.starts_with(signed_in) || answer.first().is_some_and(|a| *a != ANSWER) {
             return Err(Garbled);
         }
         let [_, a, b, fields @ ..] = answer else {
@@ -278,7 +299,7 @@ mod tests {
 
     /// What arrives of a train whose records left and came so many µs apart.
     fn arrivals(left: u64, came: u64) -> Arrivals {
-        let mut arrivals = Arrivals::default();
+        let mut arrivals = Arrivals::new(false);
         let at = |n: u64| Instant::from_millis(500) + Duration::from_micros(n * came);
         let head = [
             &SIGNED_IN[..],
@@ -320,7 +341,7 @@ mod tests {
     #[test]
     fn records_that_were_held_back_tell_nothing() {
         let head = answer(MAX_RECORDS, UNPACED, Quality::default());
-        let mut arrivals = Arrivals::default();
+        let mut arrivals = Arrivals::new(false);
         let head = [&SIGNED_IN[..], &head].concat();
         assert_eq!(arrivals.input(Instant::ZERO, &head), Ok(false));
         for (n, came) in [0, 581, 1162, 1743, 9_000, 12_000].into_iter().enumerate() {
@@ -357,7 +378,7 @@ mod tests {
         };
         let head = [&SIGNED_IN[..], &answer(0, 0, beyond)].concat();
         for cut in 0..head.len() {
-            let mut arrivals = Arrivals::default();
+            let mut arrivals = Arrivals::new(false);
             assert_eq!(
                 arrivals.input(Instant::ZERO, &head[..cut]),
                 Ok(false),
@@ -399,7 +420,7 @@ mod tests {
             &[5, 2, 1, 0, ANSWER, 0, 4, TRAIN, 2, MAX_RECORDS + 1, 4],
         ];
         for bytes in garbage {
-            let taken = Arrivals::default().input(Instant::ZERO, bytes);
+            let taken = Arrivals::new(false).input(Instant::ZERO, bytes);
             assert_eq!(taken, Err(Garbled), "{bytes:?}");
         }
     }

@@ -1,15 +1,17 @@
 //! Bytes between a connection of the stack and a local stream.
 //!
 //! Nothing is kept here: data goes from the socket straight into the engine's send buffer and from
-//! its receive buffer straight into the socket, so that what one side does not take stops the
-//! other (back-pressure end to end).
+//! its receive buffer straight into the socket, or by way of the [`Channel`]'s one record, so that what
+//! one side does not take stops the other (back-pressure end to end).
 
 use core::time::Duration;
 use std::io::{IoSlice, IoSliceMut};
 
 use braid_engine::app::{Ctx, LocalError, LocalId};
-use braid_engine::{ApiError, CloseReason, ConnId, Stack};
+use braid_engine::{ApiError, CloseReason, Stack};
 use braid_wire::Instant;
+
+use crate::channel::{Broken, Channel};
 
 /// Most bytes a relay moves in one direction before others have their turn.
 const TURN_BYTES: usize = 256 << 10;
@@ -26,7 +28,6 @@ pub(crate) struct Patience {
 /// One pair of streams.
 #[derive(Debug)]
 pub(crate) struct Relay {
-    pub(crate) conn: ConnId,
     pub(crate) local: LocalId,
     patience: Patience,
     /// When something moved last.
@@ -115,6 +116,8 @@ enum Halt {
     LocalBroken,
     /// The connection is no more; its `Closed` follows and says why.
     ConnGone,
+    /// What came was not what the other end sent.
+    ConnBroken,
 }
 
 /// Bytes moved in a turn.
@@ -142,6 +145,7 @@ impl Moved {
 
 enum PumpError {
     Api,
+    Broken,
     Local(LocalError),
 }
 
@@ -151,11 +155,16 @@ impl From<ApiError> for PumpError {
     }
 }
 
+impl From<Broken> for PumpError {
+    fn from(_: Broken) -> Self {
+        PumpError::Broken
+    }
+}
+
 impl Relay {
     /// A relay between two streams of which nothing is known: all is tried.
-    pub(crate) fn new(now: Instant, conn: ConnId, local: LocalId, patience: Patience) -> Self {
+    pub(crate) fn new(now: Instant, local: LocalId, patience: Patience) -> Self {
         Relay {
-            conn,
             local,
             patience,
             moved_at: now,
@@ -197,16 +206,16 @@ impl Relay {
         self.kept = None;
     }
 
-    /// Sends what was kept over `conn` in place of the connection before, and does without the copy;
+    /// Sends what was kept over `channel` in place of the connection before, and does without the copy;
     /// false where the connection does not take it.
-    pub(crate) fn repeat(&mut self, ctx: &mut Ctx<'_>) -> bool {
+    pub(crate) fn repeat(&mut self, ctx: &mut Ctx<'_>, channel: &mut Channel) -> bool {
         let Some(kept) = self.kept.take() else {
             return true;
         };
         self.conn_writable = true;
-        let written = ctx.stack.write(ctx.now, self.conn, &kept.bytes);
-        let ended = !self.to_conn_done || ctx.stack.shutdown(ctx.now, self.conn).is_ok();
-        written == Ok(kept.bytes.len()) && ended
+        let written = channel.write_all(ctx.now, ctx.stack, &kept.bytes);
+        let ended = !self.to_conn_done || channel.shutdown(ctx.now, ctx.stack).is_ok();
+        written.is_ok() && ended
     }
 
     pub(crate) fn set_local_readable(&mut self) {
@@ -245,13 +254,15 @@ impl Relay {
     }
 
     /// Moves what can be moved, both ways.
-    pub(crate) fn turn(&mut self, ctx: &mut Ctx<'_>) -> Turn {
+    pub(crate) fn turn(&mut self, ctx: &mut Ctx<'_>, channel: &mut Channel) -> Turn {
         let was_half_closed = self.half_closed();
         let mut moved = Moved::default();
-        let mut halts = [Halt::Blocked; 2];
-        halts[0] = self.pump_to_conn(ctx, TURN_BYTES, &mut moved.to_conn);
-        if !matches!(halts[0], Halt::LocalBroken | Halt::ConnGone) {
-            halts[1] = self.pump_to_local(ctx, &mut moved.to_local);
+        let mut halts = [self.drive(ctx, channel), Halt::Blocked];
+        if halts[0] == Halt::Blocked {
+            halts[0] = self.pump_to_conn((ctx, &mut *channel), TURN_BYTES, &mut moved.to_conn);
+        }
+        if matches!(halts[0], Halt::Blocked | Halt::Again) {
+            halts[1] = self.pump_to_local((ctx, channel), &mut moved.to_local);
         }
         let closing = self.half_closed() && !was_half_closed;
         self.turned(ctx.now, moved, closing, halts)
@@ -259,14 +270,17 @@ impl Relay {
 
     /// Moves only what the local side sent: the other direction is not the user's yet. What closes
     /// meanwhile sets no timer. Where a copy is kept, no more than goes into it.
-    pub(crate) fn turn_up(&mut self, ctx: &mut Ctx<'_>) -> Turn {
+    pub(crate) fn turn_up(&mut self, ctx: &mut Ctx<'_>, channel: &mut Channel) -> Turn {
         let mut moved = Moved::default();
         let room = self.kept.as_ref().map(Kept::room);
-        let halt = match room {
-            Some(0) => Halt::Blocked,
-            Some(room) => self.pump_to_conn(ctx, room, &mut moved.to_conn),
-            None => self.pump_to_conn(ctx, TURN_BYTES, &mut moved.to_conn),
-        };
+        let mut halt = self.drive(ctx, channel);
+        if halt == Halt::Blocked && room != Some(0) {
+            halt = self.pump_to_conn(
+                (ctx, &mut *channel),
+                room.unwrap_or(TURN_BYTES),
+                &mut moved.to_conn,
+            );
+        }
         self.turned(ctx.now, moved, false, [halt, Halt::Blocked])
     }
 
@@ -282,6 +296,8 @@ impl Relay {
         };
         if halts.contains(&Halt::LocalBroken) {
             turn.end = Some(End::Local);
+        } else if halts.contains(&Halt::ConnBroken) {
+            turn.end = Some(End::Conn);
         } else if !halts.contains(&Halt::ConnGone) {
             let finished = self.to_conn_done && self.to_local_done;
             turn.end = finished.then_some(End::Finished);
@@ -291,19 +307,37 @@ impl Relay {
     }
 
     /// Ends both streams as `end` says.
-    pub(crate) fn end(&self, ctx: &mut Ctx<'_>, end: End) {
+    pub(crate) fn end(&self, ctx: &mut Ctx<'_>, channel: &Channel, end: End) {
         match end {
             // The engine sees to what is still under way.
             End::Finished => ctx.local.close(self.local),
             End::Local | End::Conn | End::Idle => {
-                ctx.stack.abort(ctx.now, self.conn);
+                channel.abort(ctx.now, ctx.stack);
                 ctx.local.reset(self.local);
             }
         }
     }
 
+    /// Lets the channel go on by itself, which may make room.
+    fn drive(&mut self, ctx: &mut Ctx<'_>, channel: &mut Channel) -> Halt {
+        if !channel.is_protected() {
+            return Halt::Blocked;
+        }
+        self.conn_writable = true;
+        match channel.drive(ctx.now, ctx.stack) {
+            Ok(()) => Halt::Blocked,
+            Err(PumpError::Broken) => Halt::ConnBroken,
+            Err(_) => Halt::ConnGone,
+        }
+    }
+
     /// Moves what the local side sent into the connection.
-    fn pump_to_conn(&mut self, ctx: &mut Ctx<'_>, mut budget: usize, moved: &mut u64) -> Halt {
+    fn pump_to_conn(
+        &mut self,
+        (ctx, channel): (&mut Ctx<'_>, &mut Channel),
+        mut budget: usize,
+        moved: &mut u64,
+    ) -> Halt {
         while !self.held && !self.to_conn_done && self.local_readable && self.conn_writable {
             if budget == 0 {
                 return Halt::Again;
@@ -318,12 +352,12 @@ impl Relay {
                 }
                 Ok(n)
             };
-            match ctx.stack.write_with(ctx.now, self.conn, budget, fill) {
+            match channel.write_with(ctx.now, ctx.stack, budget, fill) {
                 Ok(0) if !asked => self.conn_writable = false,
                 Ok(0) => {
                     self.to_conn_done = true;
-                    if let Err(ApiError::UnknownConnection) = ctx.stack.shutdown(ctx.now, self.conn)
-                    {
+                    let ended = channel.shutdown(ctx.now, ctx.stack);
+                    if ended == Err(ApiError::UnknownConnection) {
                         return Halt::ConnGone;
                     }
                 }
@@ -333,6 +367,7 @@ impl Relay {
                 }
                 Err(PumpError::Local(LocalError::WouldBlock)) => self.local_readable = false,
                 Err(PumpError::Local(LocalError::Broken)) => return Halt::LocalBroken,
+                Err(PumpError::Broken) => return Halt::ConnBroken,
                 Err(PumpError::Api) => return Halt::ConnGone,
             }
         }
@@ -340,7 +375,11 @@ impl Relay {
     }
 
     /// Moves what the connection delivered to the local side.
-    fn pump_to_local(&mut self, ctx: &mut Ctx<'_>, moved: &mut u64) -> Halt {
+    fn pump_to_local(
+        &mut self,
+        (ctx, channel): (&mut Ctx<'_>, &mut Channel),
+        moved: &mut u64,
+    ) -> Halt {
         let mut budget = TURN_BYTES;
         while !self.to_local_done && self.conn_readable && self.local_writable {
             if budget == 0 {
@@ -351,10 +390,10 @@ impl Relay {
                 asked = true;
                 ctx.local.write(self.local, bufs).map_err(PumpError::Local)
             };
-            match ctx.stack.read_with(ctx.now, self.conn, drain) {
+            match channel.read_with(ctx.now, ctx.stack, drain) {
                 Ok(0) if !asked => {
                     self.conn_readable = false;
-                    if ctx.stack.read_finished(self.conn) {
+                    if channel.read_finished(ctx.stack) {
                         self.to_local_done = true;
                         ctx.local.shutdown(self.local);
                     }
@@ -367,6 +406,7 @@ impl Relay {
                 }
                 Err(PumpError::Local(LocalError::WouldBlock)) => self.local_writable = false,
                 Err(PumpError::Local(LocalError::Broken)) => return Halt::LocalBroken,
+                Err(PumpError::Broken) => return Halt::ConnBroken,
                 Err(PumpError::Api) => return Halt::ConnGone,
             }
         }
@@ -378,23 +418,51 @@ impl Relay {
 /// step that is not `more`, and leaves alone what follows it.
 pub(crate) fn read_step<S: PartialEq + Clone>(
     now: Instant,
-    conn: ConnId,
+    channel: &mut Channel,
     stack: &mut Stack,
     more: S,
     mut input: impl FnMut(&[u8]) -> (usize, S),
-) -> Result<S, ApiError> {
+) -> Result<S, StepError> {
     let mut step = more.clone();
-    stack.read_with(now, conn, |bufs| {
-        let mut taken = 0;
-        for buf in bufs {
-            let (n, next) = input(buf);
-            taken += n;
-            step = next;
-            if step != more {
-                break;
+    loop {
+        let mut asked = false;
+        channel.read_with(now, stack, |bufs| {
+            asked = true;
+            let mut taken = 0;
+            for buf in bufs {
+                let (n, next) = input(buf);
+                taken += n;
+                step = next;
+                if step != more {
+                    break;
+                }
             }
+            Ok::<_, StepError>(taken)
+        })?;
+        // What is protected comes a record at a time.
+        if !asked || step != more || !channel.is_protected() {
+            return Ok(step);
         }
-        Ok::<_, ApiError>(taken)
-    })?;
-    Ok(step)
+    }
+}
+
+/// Why a handshake cannot go on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum StepError {
+    /// The connection is no more: its `Closed` follows.
+    Gone,
+    /// It is not protected as it should be.
+    Broken(Broken),
+}
+
+impl From<ApiError> for StepError {
+    fn from(_: ApiError) -> Self {
+        StepError::Gone
+    }
+}
+
+impl From<Broken> for StepError {
+    fn from(broken: Broken) -> Self {
+        StepError::Broken(broken)
+    }
 }

@@ -45,8 +45,10 @@ counters! {
         destination_timeout,
         /// Not connected: the server's rules forbid the destination.
         destination_forbidden,
-        /// Not connected: the server refused user, secret or time.
+        /// Not connected: the server refused key, signature or time.
         auth_refused,
+        /// Not connected: the server has not its key, or what it sent was changed on the way.
+        unprotected,
         /// Not connected: the server is none, or has another failure.
         server_failed,
         /// Not connected: no server could be reached.
@@ -109,7 +111,14 @@ counters! {
         reset_by_destination,
         /// Not SOCKS5, or malformed.
         garbage,
-        /// No user/password method offered.
+        /// In clear, where all has to be protected.
+        clear,
+        /// Protected, and not as it was sent.
+        damaged,
+        /// Tickets of a first flight that were used before, or forgotten: it had to be proved anew who
+        /// sent it.
+        unknown_tickets,
+        /// Neither user/password offered in clear, nor no authentication where that is protected.
         no_method,
         /// A command other than CONNECT.
         bad_command,
@@ -125,7 +134,7 @@ counters! {
         bad_hints,
         /// Passwords not of Braid's form.
         auth_malformed,
-        /// No such user, or a wrong secret.
+        /// No user has the key, or a wrong signature.
         auth_wrong,
         /// The time in the password is outside of the window, or before this server's start.
         auth_time,

@@ -8,6 +8,8 @@ mod train;
 
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use braid_engine::app::{ConnectFailure, Core, Ctx, LocalEvent, LocalId};
 use braid_engine::strategy::FlowSize;
@@ -16,10 +18,12 @@ use braid_wire::Instant;
 use ipnet::IpNet;
 
 use crate::auth::{Grant, Verifier, WallClock};
+use crate::channel::{self, Channel, TicketClock};
 use crate::config::{ServerConfig, ServerLimits, ServerTimeouts};
 use crate::hints::FlowHints;
+use crate::keys::PublicKey;
 use crate::policy::DestinationPolicy;
-use crate::relay::{self, End, Relay};
+use crate::relay::{self, End, Relay, StepError};
 use crate::report::{LogLimiter, ServerCounters};
 use crate::sniff::{self, Length};
 use crate::socks::{
@@ -54,6 +58,12 @@ pub struct ServerCore {
     configured: Vec<IpNet>,
     destinations: DestinationPolicy,
     verifier: Verifier,
+    tls: channel::Server,
+    tickets: Arc<TicketClock>,
+    /// Connections that are not protected are served too.
+    clear: bool,
+    /// Position of each user in the configuration.
+    keys: BTreeMap<PublicKey, usize>,
     user_names: Vec<String>,
     sessions: Table<Session>,
     /// Sessions of each user.
@@ -86,7 +96,13 @@ impl ServerCore {
             .collect();
         let mut destinations = DestinationPolicy::new(config.allow.clone(), config.deny.clone());
         destinations.set_own(configured.clone());
+        let tickets = Arc::new(TicketClock::default());
+        let keys: BTreeMap<_, _> = config.users.iter().map(|u| u.key).zip(0..).collect();
         ServerCore {
+            tls: channel::Server::new(&config.key, keys.keys().copied(), Arc::clone(&tickets)),
+            tickets,
+            clear: config.unprotected,
+            keys,
             about: About {
                 name: config.name.clone(),
                 strategy: config.strategy.clone(),
@@ -98,7 +114,12 @@ impl ServerCore {
             window: config.time_window,
             configured,
             destinations,
-            verifier: Verifier::new(&config.users, config.time_window, config.limits.replay),
+            verifier: Verifier::new(
+                config.key.public(),
+                &config.users,
+                config.time_window,
+                config.limits.replay,
+            ),
             user_names: config.users.iter().map(|u| u.name.clone()).collect(),
             sessions: Table::default(),
             per_user: vec![0; config.users.len()],
@@ -116,6 +137,7 @@ impl ServerCore {
         let before = self.clock.map(|c| c.unix_ms(now));
         let clock = self.clock.insert(WallClock::default());
         clock.set(now, since_epoch);
+        self.tickets.set(since_epoch);
         let after = clock.unix_ms(now);
         match before {
             None => self.verifier.forget_before(after),
@@ -232,7 +254,7 @@ impl ServerCore {
         }
         let deadline = ctx.now + self.timeouts.handshake;
         let id = self.sessions.insert(Session {
-            conn,
+            channel: Channel::clear(conn),
             remote: remote.to_canonical(),
             user: None,
             destination: None,
@@ -251,6 +273,52 @@ impl ServerCore {
     fn advance(&mut self, ctx: &mut Ctx<'_>, id: SessionId) {
         self.handshake(ctx, id);
         self.relay(ctx, id);
+        let session = self.sessions.get_mut(id);
+        if let Some(session) = session.filter(|s| !matches!(s.stage, Stage::Relaying(..))) {
+            // What was said may still have to leave. What is wrong is seen by the relay.
+            let _ = session.channel.drive::<StepError>(ctx.now, ctx.stack);
+        }
+    }
+
+    /// Reads the next message of a handshake; none where there is nothing to read it from any more.
+    fn hear(&mut self, ctx: &mut Ctx<'_>, id: SessionId) -> Result<Option<ServerStep>, Refusal> {
+        let Some(Session {
+            channel,
+            user,
+            stage: Stage::Handshake(handshake),
+            ..
+        }) = self.sessions.get_mut(id)
+        else {
+            return Ok(None);
+        };
+        if !handshake.met
+            && let Some(met) = Channel::accept(ctx.now, channel.conn, &self.tls, ctx.stack)
+        {
+            (handshake.met, handshake.spoken) = (true, true);
+            match (met.is_protected(), self.clear) {
+                (true, _) => handshake.socks = ServerHandshake::proven(),
+                (false, true) => {}
+                (false, false) => return Err(Refusal::Clear),
+            }
+            *channel = met;
+        }
+        let input = |buf: &[u8]| handshake.socks.input(buf);
+        let step = relay::read_step(ctx.now, channel, ctx.stack, ServerStep::More, input);
+        self.counters.unknown_tickets = self.tls.unknown_tickets();
+        let step = match step {
+            Ok(step) => step,
+            // Its `Closed` follows.
+            Err(StepError::Gone) => return Ok(None),
+            Err(StepError::Broken(why)) => return Err(Refusal::Unprotected(why)),
+        };
+        if step != ServerStep::More && channel.is_protected() && handshake.grant.is_none() {
+            // What can be read was said by whoever has the key.
+            let known = channel.peer().and_then(|key| self.keys.get(&key));
+            let known = *known.ok_or(Refusal::UnknownKey)?;
+            *user = Some(known);
+            handshake.grant = Some(Grant::proven(known));
+        }
+        Ok(Some(step))
     }
 
     fn handshake(&mut self, ctx: &mut Ctx<'_>, id: SessionId) {
@@ -263,19 +331,23 @@ impl ServerCore {
             let Stage::Handshake(handshake) = &mut session.stage else {
                 return;
             };
-            let conn = session.conn;
+            let conn = session.channel.conn;
             goes_on |= ctx.stack.readable(conn) > 0 && self.handshakes.resume(handshake);
-            let step = relay::read_step(ctx.now, conn, ctx.stack, ServerStep::More, |buf| {
-                handshake.spoken = true;
-                handshake.socks.input(buf)
-            });
-            let Ok(step) = step else {
-                // Its `Closed` follows.
+            let step = match self.hear(ctx, id) {
+                Ok(Some(step)) => step,
+                Ok(None) => return,
+                Err(refusal) => return self.refuse(ctx, id, refusal),
+            };
+            let Some(session) = self.sessions.get_mut(id) else {
                 return;
             };
+            let Stage::Handshake(handshake) = &mut session.stage else {
+                return;
+            };
+            let channel = &mut session.channel;
             match step {
                 ServerStep::More => {
-                    if ctx.stack.read_finished(conn) {
+                    if ctx.stack.read_finished(conn) || channel.read_finished(ctx.stack) {
                         ctx.stack.abort(ctx.now, conn);
                     } else if self.handshakes.let_wait(handshake, self.limits.waiting) {
                         self.sessions.arm(id, ctx.now + self.timeouts.waiting);
@@ -285,7 +357,7 @@ impl ServerCore {
                     return;
                 }
                 ServerStep::Send(bytes) => {
-                    if !send_all(ctx, conn, &bytes) {
+                    if !send_all(ctx, channel, &bytes) {
                         return self.drop_session(ctx, id);
                     }
                 }
@@ -296,7 +368,7 @@ impl ServerCore {
                             session.user = Some(grant.user);
                             handshake.grant = Some(grant);
                             handshake.socks.accepted();
-                            if !send_all(ctx, conn, &ServerHandshake::ACCEPTED) {
+                            if !send_all(ctx, channel, &ServerHandshake::ACCEPTED) {
                                 return self.drop_session(ctx, id);
                             }
                         }
@@ -332,7 +404,7 @@ impl ServerCore {
         let deadline = ctx.now + self.timeouts.connect;
         session.time = deadline;
         let name = session.user.and_then(|u| self.user_names.get(u));
-        let conn = session.conn;
+        let conn = session.channel.conn;
         tracing::debug!(remote = %session.remote, user = name, %destination, "request");
         if let Some(note) = note {
             session.foreword = Some(Foreword::default());
@@ -368,12 +440,18 @@ impl ServerCore {
         let Some(session) = self.sessions.get_mut(id) else {
             return false;
         };
-        let (conn, remote) = (session.conn, session.remote);
-        let Some(foreword) = &mut session.foreword else {
+        let Session {
+            channel,
+            foreword: Some(foreword),
+            remote,
+            ..
+        } = session
+        else {
             return true;
         };
+        let (conn, remote) = (channel.conn, *remote);
         let input = |buf: &[u8]| foreword.input(buf);
-        match relay::read_step(ctx.now, conn, ctx.stack, ForewordStep::More, input) {
+        match relay::read_step(ctx.now, channel, ctx.stack, ForewordStep::More, input) {
             Ok(ForewordStep::More) => true,
             Ok(ForewordStep::Hints(hints)) => {
                 session.foreword = None;
@@ -389,7 +467,11 @@ impl ServerCore {
                 false
             }
             // Its `Closed` follows.
-            Err(_) => false,
+            Err(StepError::Gone) => false,
+            Err(StepError::Broken(_)) => {
+                self.end_relay(ctx, id, End::Conn);
+                false
+            }
         }
     }
 
@@ -471,11 +553,11 @@ impl ServerCore {
             }
             _ => return,
         };
-        if !send_all(ctx, session.conn, &Reply::Succeeded.encode()) {
+        if !send_all(ctx, &mut session.channel, &Reply::Succeeded.encode()) {
             self.counters.over_limit += 1;
             return self.drop_session(ctx, id);
         }
-        let mut relay = Relay::new(ctx.now, session.conn, stream, self.timeouts.patience());
+        let mut relay = Relay::new(ctx.now, stream, self.timeouts.patience());
         relay.keep(sniff::MOST);
         let due = relay.due();
         session.stage = Stage::Relaying(relay, Pace::new(ctx.now, addr));
@@ -506,17 +588,22 @@ impl ServerCore {
         let Some(session) = self.sessions.get_mut(id) else {
             return;
         };
-        let Stage::Relaying(relay, pace) = &mut session.stage else {
+        let Session {
+            channel,
+            stage: Stage::Relaying(relay, pace),
+            ..
+        } = session
+        else {
             return;
         };
         if pace.wants_look(ctx.now) {
-            let stats = ctx.stack.conn_stats(relay.conn);
+            let stats = ctx.stack.conn_stats(channel.conn);
             let unsent: u64 = stats.map_or(0, |s| s.unsent.iter().sum());
             pace.look(ctx.now, unsent == 0);
         }
-        let turn = relay.turn(ctx);
+        let turn = relay.turn(ctx, channel);
         if turn.moved.to_conn > 0 {
-            look(ctx, relay);
+            look(ctx, channel.conn, relay);
         }
         if let Some(rate) = pace.on_moved(ctx.now, turn.moved.to_conn) {
             self.beyond.on_rate(ctx.now, pace.addr, rate);
@@ -570,6 +657,12 @@ impl ServerCore {
             return;
         };
         match &session.stage {
+            // The destination gets what has come; then the relay ends by itself.
+            Stage::Relaying(..)
+                if reason == CloseReason::Finished && session.channel.has_unread() =>
+            {
+                return;
+            }
             Stage::Relaying(..) => return self.end_relay(ctx, id, End::of_conn(reason)),
             Stage::Handshake(h) if !h.spoken => self.counters.probes += 1,
             Stage::Handshake(h) if h.waits => self.counters.waited_in_vain += 1,
@@ -583,6 +676,7 @@ impl ServerCore {
     /// Ends a session that has a destination.
     fn end_relay(&mut self, ctx: &mut Ctx<'_>, id: SessionId, end: End) {
         let Some(Session {
+            channel,
             stage: Stage::Relaying(relay, _),
             ..
         }) = self.forget(id)
@@ -590,7 +684,7 @@ impl ServerCore {
             debug_assert!(false, "no relay to end");
             return;
         };
-        relay.end(ctx, end);
+        relay.end(ctx, &channel, end);
         let counter = match end {
             End::Finished => &mut self.counters.finished,
             End::Local => &mut self.counters.reset_by_destination,
@@ -606,7 +700,7 @@ impl ServerCore {
             if let Stage::Connecting { local, .. } = session.stage {
                 ctx.local.reset(local);
             }
-            ctx.stack.abort(ctx.now, session.conn);
+            session.channel.abort(ctx.now, ctx.stack);
         }
     }
 
@@ -631,13 +725,19 @@ impl ServerCore {
             session.user = None;
         }
         session.stage = Stage::Closing;
-        let (conn, remote) = (session.conn, session.remote);
+        let remote = session.remote;
+        let reply = refusal.reply();
+        // Of what was wrong with its protection a peer is told there.
+        let told = match &refusal {
+            Refusal::Unprotected(_) => ctx.stack.shutdown(ctx.now, session.channel.conn).is_ok(),
+            _ => {
+                !reply.is_empty()
+                    && send_all(ctx, &mut session.channel, &reply)
+                    && session.channel.shutdown(ctx.now, ctx.stack).is_ok()
+            }
+        };
         self.sessions.unbind_local(id);
         self.count_refusal(ctx.now, &refusal, remote);
-        let reply = refusal.reply();
-        let told = !reply.is_empty()
-            && send_all(ctx, conn, &reply)
-            && ctx.stack.shutdown(ctx.now, conn).is_ok();
         if told {
             self.sessions.arm(id, ctx.now + CLOSE_PATIENCE);
         } else {
@@ -662,7 +762,7 @@ impl ServerCore {
 
 /// Looks at the first bytes of a destination, which may tell how many there will be. Nothing waits
 /// for that.
-fn look(ctx: &mut Ctx<'_>, relay: &mut Relay) {
+fn look(ctx: &mut Ctx<'_>, conn: ConnId, relay: &mut Relay) {
     let Some((first, full)) = relay.kept() else {
         return;
     };
@@ -672,7 +772,7 @@ fn look(ctx: &mut Ctx<'_>, relay: &mut Relay) {
         Length::Bytes(bytes) => {
             let size = FlowSize::Read(bytes);
             // A connection that is gone says so by its `Closed`.
-            let _ = ctx.stack.set_flow_size(ctx.now, relay.conn, size);
+            let _ = ctx.stack.set_flow_size(ctx.now, conn, size);
         }
     }
     relay.forget_kept();
@@ -680,6 +780,6 @@ fn look(ctx: &mut Ctx<'_>, relay: &mut Relay) {
 
 /// Sends a message of the handshake, whole or not at all: there is no room only where memory has
 /// run out.
-fn send_all(ctx: &mut Ctx<'_>, conn: ConnId, bytes: &[u8]) -> bool {
-    ctx.stack.write(ctx.now, conn, bytes) == Ok(bytes.len())
+fn send_all(ctx: &mut Ctx<'_>, channel: &mut Channel, bytes: &[u8]) -> bool {
+    channel.write_all(ctx.now, ctx.stack, bytes).is_ok()
 }

@@ -4,11 +4,11 @@
 //! As JSON it is a promise (`docs/status.md`): fields may be added, none is changed or taken away
 //! without another [`VERSION`].
 
-use core::net::IpAddr;
+use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 use std::collections::BTreeMap;
 
-use braid_engine::stats::{PathStats, PathTotals, SubflowStats};
+use braid_engine::stats::{ConnStats, LossRecovery, PathStats, PathTotals, SubflowStats};
 use braid_engine::strategy::FlowSize;
 use braid_engine::{ConnId, PathId, PathRecord, Stack};
 use braid_strategy::parts::flow::{self, FlowClass, Limits};
@@ -120,6 +120,9 @@ pub struct ServerStatus {
     pub reached: bool,
     /// New connections go there, all of them or some.
     pub current: bool,
+    /// What is said to it is protected ([`crate::config::Protection`]).
+    #[serde(default)]
+    pub protected: bool,
     /// What was measured: a path for each link, in their order.
     #[serde(default)]
     pub measured: Measured,
@@ -141,6 +144,9 @@ pub struct PathStatus {
     /// Of a box: what is not TCP goes over this link.
     #[serde(default)]
     pub default: bool,
+    /// Of a box: this link is used while no other works, if it is up.
+    #[serde(default)]
+    pub backup: bool,
     /// Smoothed round trip, ms: the lowest of the subflows there; where there are none, what a box
     /// remembers of earlier ones. `None` where nothing is known.
     pub rtt_ms: Option<f64>,
@@ -213,12 +219,76 @@ pub struct ConnStatus {
     pub urgency: u8,
     /// Name of the strategy.
     pub strategy: String,
+    /// Name of the congestion control of its subflows.
+    #[serde(default)]
+    pub congestion: String,
     /// Bytes of the user that have arrived at the far end of the connection.
     pub bytes_up: u64,
     /// Bytes for the user that have arrived there.
     pub bytes_down: u64,
+    /// The stream between box and server.
+    #[serde(default)]
+    pub stream: StreamStatus,
     /// By path and far end; those that moved nothing too, at most 16.
     pub paths: Vec<ConnPathStatus>,
+}
+
+/// The stream of a connection, seen from this end, bytes.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct StreamStatus {
+    /// The tokens of Multipath TCP, ours and the far end's.
+    pub tokens: Option<(u32, u32)>,
+    /// Mappings carry checksums.
+    pub checksum: bool,
+    /// Written here and never sent.
+    pub unsent: u64,
+    /// Sent and not acknowledged at the data level.
+    pub outstanding: u64,
+    /// What the far end's window still takes.
+    pub peer_window: u64,
+    /// What the window announced here still takes.
+    pub window: u64,
+    /// Received behind a hole.
+    pub out_of_order: u64,
+    /// Received although it was here.
+    pub duplicate: u64,
+    /// Memory held.
+    pub memory: u64,
+    /// Time with bytes written and not acknowledged at the data level, s.
+    pub busy_s: f64,
+    /// Of it, time with new bytes that waited for the far end's window, s.
+    pub window_limited_s: f64,
+    /// Options that told of addresses, repeated ones included, echoes left out.
+    pub add_addr_sent: u32,
+    /// The same of the far end's.
+    pub add_addr_received: u32,
+    /// Options that withdrew addresses, one or several each.
+    pub remove_addr_sent: u32,
+    /// The same of the far end's.
+    pub remove_addr_received: u32,
+}
+
+impl From<&ConnStats> for StreamStatus {
+    fn from(stats: &ConnStats) -> Self {
+        StreamStatus {
+            tokens: stats.tokens,
+            checksum: stats.checksum,
+            unsent: stats.unsent.iter().sum(),
+            outstanding: stats.snd_nxt - stats.snd_una,
+            peer_window: stats.peer_window,
+            window: stats.recv_window,
+            out_of_order: stats.out_of_order,
+            duplicate: stats.duplicate,
+            memory: stats.memory,
+            busy_s: stats.busy.as_secs_f64(),
+            window_limited_s: stats.window_limited.as_secs_f64(),
+            add_addr_sent: stats.addresses.add_addr_sent,
+            add_addr_received: stats.addresses.add_addr_received,
+            remove_addr_sent: stats.addresses.remove_addr_sent,
+            remove_addr_received: stats.addresses.remove_addr_received,
+        }
+    }
 }
 
 /// What a flow is by its size (FSA-MPTCP).
@@ -266,8 +336,114 @@ pub struct ConnPathStatus {
     pub bytes_copied: u64,
     /// Payload bytes sent again on the same subflow.
     pub bytes_retransmitted: u64,
-    /// Payload bytes received.
+    /// Payload bytes received in order.
     pub bytes_received: u64,
+    /// Bytes that came here, in order or not, although another path had brought them or, of a segment
+    /// that is in part new, this one.
+    #[serde(default)]
+    pub bytes_duplicate: u64,
+    /// The newest subflow there.
+    #[serde(default)]
+    pub subflow: Option<SubflowStatus>,
+}
+
+/// A subflow, as the kernel's `tcp_info` has it: sizes in bytes, rates in bit/s.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SubflowStatus {
+    /// Address and port at this end.
+    pub local: SocketAddr,
+    /// Address and port at the far end.
+    pub remote: SocketAddr,
+    /// `open`, or `fast` or `timeout` while losses are repaired.
+    pub recovery: String,
+    /// Mean deviation of the round trip, ms.
+    pub rtt_var_ms: Option<f64>,
+    /// Lowest round trip, ms.
+    pub rtt_min_ms: Option<f64>,
+    /// Retransmission timeout, ms.
+    pub rto_ms: Option<f64>,
+    /// Timeouts in a row.
+    pub backoff: u32,
+    /// Congestion window.
+    pub cwnd: u64,
+    /// Slow-start threshold; `None` before the first loss.
+    pub ssthresh: Option<u64>,
+    /// In flight.
+    pub in_flight: u64,
+    /// Arrived behind a hole.
+    pub sacked: u64,
+    /// Lost and not sent again yet.
+    pub lost: u64,
+    /// What the far end's window still takes here.
+    pub peer_window: u64,
+    /// Payload of a packet.
+    pub mss: u32,
+    /// Largest packet of the path.
+    pub path_mtu: u32,
+    /// Rate at which packets leave.
+    pub pacing_rate: u64,
+    /// Rate at which they arrive.
+    pub delivery_rate: u64,
+    /// Selective acknowledgements are agreed.
+    pub sack: bool,
+    /// Timestamps are agreed.
+    pub timestamps: bool,
+    /// What is sent may be marked: that is agreed, and the congestion control answers marks.
+    pub ecn: bool,
+    /// Packets with payload, retransmissions excluded.
+    pub packets_sent: u64,
+    /// Packets sent again.
+    pub packets_retransmitted: u64,
+    /// Retransmission timeouts.
+    pub rtos: u64,
+    /// Of these, those that turned out needless.
+    pub spurious_rtos: u64,
+    /// Reductions of the window because of congestion marks.
+    pub mark_reductions: u64,
+    /// Received behind a hole of the subflow.
+    pub out_of_order: u64,
+    /// Bytes of the stream that came on it although they were here.
+    #[serde(default)]
+    pub duplicate: u64,
+}
+
+impl From<&SubflowStats> for SubflowStatus {
+    fn from(s: &SubflowStats) -> Self {
+        let recovery = match s.recovery {
+            LossRecovery::Open => "open",
+            LossRecovery::Fast => "fast",
+            LossRecovery::Timeout => "timeout",
+        };
+        SubflowStatus {
+            local: s.local,
+            remote: s.remote,
+            recovery: recovery.to_owned(),
+            rtt_var_ms: milliseconds(s.rttvar),
+            rtt_min_ms: milliseconds(s.min_rtt),
+            rto_ms: milliseconds(s.rto),
+            backoff: s.backoff,
+            cwnd: s.cwnd,
+            ssthresh: (s.ssthresh < u64::MAX).then_some(s.ssthresh),
+            in_flight: s.in_flight,
+            sacked: s.sacked,
+            lost: s.lost,
+            peer_window: s.peer_window,
+            mss: s.mss,
+            path_mtu: s.path_mtu,
+            pacing_rate: s.pacing_rate.saturating_mul(8),
+            delivery_rate: s.delivery_rate.saturating_mul(8),
+            sack: s.sack,
+            timestamps: s.timestamps,
+            ecn: s.ecn,
+            packets_sent: s.traffic.packets_sent,
+            packets_retransmitted: s.traffic.packets_retransmitted,
+            rtos: s.traffic.rtos,
+            spurious_rtos: s.traffic.spurious_rtos,
+            mark_reductions: s.traffic.mark_reductions,
+            out_of_order: s.out_of_order,
+            duplicate: s.duplicate,
+        }
+    }
 }
 
 /// What a subflow is doing.
@@ -376,8 +552,10 @@ fn connection(
         alpha: limits.redundancy(size),
         urgency: stats.urgency.level(),
         strategy: stats.strategy.to_owned(),
+        congestion: stats.congestion.to_owned(),
         bytes_up: up,
         bytes_down: down,
+        stream: StreamStatus::from(&stats),
         paths: stats.paths.iter().take(MAX_PATHS).map(on_path).collect(),
     })
 }
@@ -395,6 +573,8 @@ impl ConnPathStatus {
             bytes_copied: traffic.bytes_copied,
             bytes_retransmitted: traffic.bytes_retransmitted,
             bytes_received: totals.bytes_received,
+            bytes_duplicate: totals.duplicate,
+            subflow: newest.map(SubflowStatus::from),
         }
     }
 }
@@ -409,6 +589,7 @@ impl PathStatus {
             name,
             state: PathState::Up,
             default: false,
+            backup: false,
             rtt_ms: milliseconds(totals.srtt),
             loss: (now.bytes_sent > 0).then(|| now.loss().into()),
             score: None,

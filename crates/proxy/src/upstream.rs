@@ -16,6 +16,7 @@ mod warm;
 
 use core::net::{Ipv4Addr, Ipv6Addr};
 use core::time::Duration;
+use std::sync::Arc;
 
 use braid_engine::strategy::{FlowSize, Strategy};
 use braid_engine::{
@@ -25,8 +26,10 @@ use braid_engine::{
 use braid_wire::{Instant, Rng};
 
 use crate::auth::{SignIn, WallClock};
-use crate::config::{BoxConfig, LinkConfig, Probing, ServerEntry};
+use crate::channel::{Channel, Client, TicketClock};
+use crate::config::{BoxConfig, LinkConfig, Probing, Protection, ServerEntry};
 use crate::hints::FlowHints;
+use crate::keys::PrivateKey;
 use crate::report::BoxCounters;
 use crate::selection::Need;
 use crate::socks::Destination;
@@ -76,7 +79,12 @@ pub(crate) struct Wish<'a> {
 
 /// Servers, links and what is known of them.
 pub(crate) struct Upstream {
+    /// The box's.
+    key: PrivateKey,
     servers: Vec<ServerEntry>,
+    /// What protects the connections to each; nothing where it is not to.
+    clients: Vec<Option<Client>>,
+    tickets: Arc<TicketClock>,
     link_configs: Vec<LinkConfig>,
     links: Vec<Link>,
     probing: Probing,
@@ -157,7 +165,15 @@ impl core::fmt::Debug for Upstream {
 
 impl Upstream {
     pub(crate) fn new(config: &BoxConfig, rng: Rng, strategy: StrategyFactory) -> Self {
+        let tickets = Arc::new(TicketClock::default());
+        let client = |server: &ServerEntry| match server.protection {
+            Protection::Tls => Some(Client::new(&config.key, server.key, Arc::clone(&tickets))),
+            Protection::None => None,
+        };
         Upstream {
+            key: config.key.clone(),
+            clients: config.servers.iter().map(client).collect(),
+            tickets,
             servers: config.servers.clone(),
             link_configs: config.links.clone(),
             links: Vec::new(),
@@ -179,6 +195,7 @@ impl Upstream {
 
     pub(crate) fn set_wall_clock(&mut self, now: Instant, since_epoch: Duration) {
         self.clock.set(now, since_epoch);
+        self.tickets.set(since_epoch);
     }
 
     pub(crate) fn server(&self, server: usize) -> &ServerEntry {
@@ -260,7 +277,7 @@ impl Upstream {
     }
 
     /// A connection to the best server, warm or opened over the best link that was not tried. The
-    /// password is written; whether it comes to be is told by the engine's events.
+    /// greeting is written; whether it comes to be is told by the engine's events.
     pub(crate) fn acquire(
         &mut self,
         now: Instant,
@@ -278,8 +295,9 @@ impl Upstream {
         {
             counters.warm_used += 1;
             // What it waited under is not what this flow is to have.
-            let _ = stack.set_strategy(now, lease.conn, (self.strategy)());
-            wish.flow.apply(now, lease.conn, stack);
+            let conn = lease.channel.conn;
+            let _ = stack.set_strategy(now, conn, (self.strategy)());
+            wish.flow.apply(now, conn, stack);
             self.warm_up(now, stack, counters);
             return Ok(lease);
         }
@@ -301,14 +319,14 @@ impl Upstream {
     pub(crate) fn request(
         &self,
         now: Instant,
-        (conn, server): (ConnId, usize),
-        sign_in: &SignIn,
+        (channel, server): (&mut Channel, usize),
+        sign_in: Option<&SignIn>,
         (destination, hints): (&Destination, &FlowHints),
         stack: &mut Stack,
     ) -> Result<(), ApiError> {
-        let entry = &self.servers[server];
+        let keys = (&self.key, self.servers[server].key);
         let about = (destination, hints);
-        lease::request((now, conn), entry, sign_in, about, stack)
+        lease::request((now, channel), keys, sign_in, about, stack)
     }
 
     /// What could be tried, with its rank: the server that was chosen, the others in order of
@@ -368,23 +386,42 @@ impl Upstream {
             insist: wish.is_some_and(|wish| !wish.tried.is_empty()),
             ..options
         };
-        let conn = stack.connect(now, options)?;
-        let mut nonce = [0; 16];
-        self.rng.fill(&mut nonce);
-        let sign_in = SignIn::new(self.clock.unix_ms(now), nonce);
-        let lease = Lease {
-            conn,
+        let (channel, sign_in) = self.channel((now, server), options, stack)?;
+        let mut lease = Lease {
+            channel,
             server,
             path,
             sign_in,
             answers: None,
         };
-        let written = lease::sign_in(now, &lease, &self.servers[server], stack);
+        let keys = (&self.key, self.servers[server].key);
+        let written = lease::sign_in(now, &mut lease, keys, stack);
         if let Err(error) = written {
-            stack.abort(now, conn);
+            lease.channel.abort(now, stack);
             return Err(error);
         }
         Ok(lease)
+    }
+
+    /// Opens a connection, and says how a box signs in on it where that is not done by its key.
+    fn channel(
+        &mut self,
+        (now, server): (Instant, usize),
+        options: ConnectOptions,
+        stack: &mut Stack,
+    ) -> Result<(Channel, Option<SignIn>), ApiError> {
+        let conn = stack.connect(now, options)?;
+        let Some(client) = &self.clients[server] else {
+            let mut nonce = [0; 16];
+            self.rng.fill(&mut nonce);
+            let sign_in = SignIn::new(self.clock.unix_ms(now), nonce);
+            return Ok((Channel::clear(conn), Some(sign_in)));
+        };
+        let channel = Channel::open(now, conn, client, stack);
+        if channel.is_err() {
+            stack.abort(now, conn);
+        }
+        channel.map(|channel| (channel, None))
     }
 
     /// How a connection is opened.
@@ -704,7 +741,7 @@ impl Upstream {
     fn set_open(&mut self, now: Instant, link: usize, open: bool, stack: &mut Stack) {
         // What comes of it would say nothing of the link.
         if let Some(ongoing) = self.meter.ongoing.take_if(|o| o.link == link) {
-            stack.abort(now, ongoing.conn);
+            ongoing.channel.abort(now, stack);
         }
         let link = &mut self.links[link];
         link.open = open;

@@ -3,51 +3,64 @@
 use core::net::Ipv4Addr;
 use core::time::Duration;
 
-use braid_proxy::config::{BoxConfig, Gateway, MptcpHosts, Quic, Secret, Select, ServerConfig};
+use braid_proxy::config::{
+    BoxConfig, ConfigError, Gateway, MptcpHosts, Protection, Quic, Select, ServerConfig,
+};
+use braid_proxy::keys::PrivateKey;
 use ipnet::IpNet;
 
-const SECRET: &str = "Zm9yIHRlc3RzIG9ubHksIG5ldmVyIGluIHVzZSAxMjM0";
+const KEY: &str = "Gb9ECWmEzf6FQbrBZ9w7lshQhqowtrbLDFw4rXAxZuE=";
+
+fn own_key() -> PrivateKey {
+    PrivateKey::from_seed([1; 32])
+}
+
+fn read_box(text: &str) -> Result<BoxConfig, ConfigError> {
+    BoxConfig::with_key("box.toml", text, own_key())
+}
+
+fn read_server(text: &str) -> Result<ServerConfig, ConfigError> {
+    ServerConfig::with_key("server.toml", text, own_key())
+}
 
 fn minimal_box() -> String {
     format!(
         "lan = \"eth0\"\n[[link]]\ninterface = \"wlan0\"\n[[link]]\ninterface = \"wwan0\"\n\
-         [server]\naddress = \"203.0.113.7\"\nsecret = \"{SECRET}\"\n"
+         [server]\naddress = \"203.0.113.7\"\nkey = \"{KEY}\"\n"
     )
 }
 
 fn minimal_server() -> String {
-    format!("listen = \"203.0.113.7\"\n[[user]]\nname = \"box\"\nsecret = \"{SECRET}\"\n")
+    format!("listen = \"203.0.113.7\"\n[[user]]\nname = \"box\"\nkey = \"{KEY}\"\n")
 }
 
 fn box_error(text: &str) -> String {
-    BoxConfig::from_toml("box.toml", text)
-        .unwrap_err()
-        .to_string()
+    read_box(text).unwrap_err().to_string()
 }
 
 fn server_error(text: &str) -> String {
-    ServerConfig::from_toml("server.toml", text)
-        .unwrap_err()
-        .to_string()
+    read_server(text).unwrap_err().to_string()
 }
 
 #[test]
 fn a_minimal_box_gets_defaults() {
-    let c = BoxConfig::from_toml("box.toml", &minimal_box()).unwrap();
+    let c = read_box(&minimal_box()).unwrap();
     assert_eq!(c.name, "box");
     assert_eq!(c.lan, ["eth0"]);
     assert_eq!(c.links.len(), 2);
     assert_eq!(c.links[1].name, "wwan0");
     assert_eq!(c.links[1].gateway, Gateway::Auto);
     assert!(c.links[1].v4 && c.links[1].v6 && !c.links[1].backup && !c.links[1].metered);
-    assert_eq!(c.servers[0].user, "box");
+    assert_eq!(c.servers[0].key, KEY.parse().unwrap());
+    assert_eq!(c.servers[0].protection, Protection::Tls);
+    assert_eq!(c.key.public(), own_key().public());
     assert_eq!(
         c.servers[0].endpoint_v4(),
         Some("203.0.113.7:1080".parse().unwrap())
     );
     assert_eq!(c.servers[0].endpoint_v6(), None);
     assert_eq!(c.strategy, "adaptive");
-    assert_eq!(c.congestion.name(), "cubic");
+    assert_eq!(c.congestion.name(), "bbr");
     assert_eq!(
         (c.quic, c.mptcp_hosts),
         (Quic::Forward, MptcpHosts::Forward)
@@ -66,14 +79,14 @@ fn a_full_box_is_read() {
          gateway = \"192.168.1.1\"\n\
          [[link]]\ninterface = \"wwan0\"\ngateway = [\"192.168.8.1\", \"fe80::1\"]\n\
          metered = true\nbackup = true\n\
-         [[server]]\naddress = [\"203.0.113.7\", \"2001:db8::7\"]\nport = 443\nuser = \"u\"\n\
-         secret = \"{SECRET}\"\n\
-         [[server]]\naddress = \"203.0.113.8\"\nsecret = \"{SECRET}\"\n\
+         [[server]]\naddress = [\"203.0.113.7\", \"2001:db8::7\"]\nport = 443\n\
+         key = \"{KEY}\"\n\
+         [[server]]\naddress = \"203.0.113.8\"\nkey = \"{KEY}\"\nprotection = \"none\"\n\
          [timeouts]\nidle = \"10min\"\nattempt = \"500ms\"\nconnect = 20\n\
          [limits]\nbuffer = \"4MB\"\nper_host = 7\n[tun]\nname = \"mptun\"\nv4 = \"172.30.0.0/16\"\n\
          [probing]\nbusy = \"1s\"\n"
     );
-    let c = BoxConfig::from_toml("box.toml", &text).unwrap();
+    let c = read_box(&text).unwrap();
     assert_eq!(c.lan.len(), 2);
     assert_eq!(c.congestion.name(), "reno");
     assert_eq!((c.quic, c.mptcp_hosts), (Quic::Reject, MptcpHosts::Proxy));
@@ -88,12 +101,13 @@ fn a_full_box_is_read() {
     };
     assert_eq!(c.links[1].gateway, fixed);
     assert!(c.links[1].metered && c.links[1].backup);
-    assert_eq!(c.servers.len(), 2);
+    let protection: Vec<_> = c.servers.iter().map(|s| s.protection).collect();
+    assert_eq!(protection, [Protection::Tls, Protection::None]);
     assert_eq!(
         c.servers[0].endpoint_v6(),
         Some("[2001:db8::7]:443".parse().unwrap())
     );
-    assert_eq!(c.servers[1].user, "attic");
+    assert_eq!((&c.name[..], &c.servers[1].name[..]), ("attic", "server2"));
     assert_eq!(c.timeouts.attempt, Duration::from_millis(500));
     assert_eq!(c.timeouts.connect, Duration::from_secs(20));
     assert_eq!(c.limits.per_host, 7);
@@ -105,14 +119,30 @@ fn a_full_box_is_read() {
 
 #[test]
 fn a_minimal_server_gets_defaults() {
-    let c = ServerConfig::from_toml("server.toml", &minimal_server()).unwrap();
+    let c = read_server(&minimal_server()).unwrap();
     assert_eq!(
         c.endpoints().collect::<Vec<_>>(),
         ["203.0.113.7:1080".parse().unwrap()]
     );
     assert_eq!(c.users[0].name, "box");
+    assert_eq!(c.users[0].key, KEY.parse().unwrap());
+    assert_eq!(c.key.public(), own_key().public());
     assert_eq!(c.time_window, Duration::from_secs(120));
     assert_eq!(c.timeouts.handshake, Duration::from_secs(10));
+    assert!(!c.unprotected);
+    let open = read_server(&format!("unprotected = true\n{}", minimal_server()));
+    assert!(open.unwrap().unprotected);
+}
+
+/// What is written as IPv6 and means IPv4 is IPv4.
+#[test]
+fn mapped_addresses_are_those_of_ipv4() {
+    let mapped = |text: String| text.replace("203.0.113.7", "::ffff:203.0.113.7");
+    let c = read_server(&mapped(minimal_server())).unwrap();
+    assert!(c.endpoints().eq(["203.0.113.7:1080".parse().unwrap()]));
+    let c = read_box(&mapped(minimal_box())).unwrap();
+    let expected = Some("203.0.113.7:1080".parse().unwrap());
+    assert_eq!(c.servers[0].endpoint_v4(), expected);
 }
 
 #[test]
@@ -120,10 +150,6 @@ fn the_examples_are_valid_and_show_the_defaults() {
     for (example, server) in [("box.toml", false), ("server.toml", true)] {
         let path = format!("{}/../../examples/{example}", env!("CARGO_MANIFEST_DIR"));
         let text = std::fs::read_to_string(&path).unwrap();
-        let text = text.replace(
-            "secret_file = \"secret\"",
-            &format!("secret = \"{SECRET}\""),
-        );
         // Every setting that is commented out must be one that exists, with its default value.
         let full: String = text
             .lines()
@@ -138,8 +164,8 @@ fn the_examples_are_valid_and_show_the_defaults() {
             .filter(|l| !l.starts_with("# "))
             .collect();
         let show = |text: &str| match server {
-            true => format!("{:?}", ServerConfig::from_toml(example, text).unwrap()),
-            false => format!("{:?}", BoxConfig::from_toml(example, text).unwrap()),
+            true => format!("{:?}", read_server(text).unwrap()),
+            false => format!("{:?}", read_box(text).unwrap()),
         };
         // Their defaults cannot be written.
         let unset =
@@ -167,14 +193,14 @@ fn an_error_names_file_line_what_was_read_and_what_to_write() {
 
 /// A box with two servers and settings of how to choose.
 fn choosing(settings: &str) -> String {
-    let second = format!("[[server]]\naddress = \"203.0.113.8\"\nsecret = \"{SECRET}\"\n");
+    let second = format!("[[server]]\naddress = \"203.0.113.8\"\nkey = \"{KEY}\"\n");
     let first = minimal_box().replace("[server]", "[[server]]\nname = \"paris\"");
     format!("{settings}\n{first}{second}")
 }
 
 #[test]
 fn servers_have_names_and_are_chosen_by_what_is_said() {
-    let read = |settings: &str| BoxConfig::from_toml("box.toml", &choosing(settings)).unwrap();
+    let read = |settings: &str| read_box(&choosing(settings)).unwrap();
     let names: Vec<String> = read("").servers.into_iter().map(|s| s.name).collect();
     assert_eq!(names, ["paris", "server2"]);
     assert_eq!(read("").select, Select::Auto);
@@ -258,7 +284,7 @@ fn mistakes_in_a_box_file() {
 fn places_are_seen_from_the_file() {
     let with = |extra: &str| format!("{extra}\n{}", minimal_box());
     let text = with("control = \"box.sock\"\nstate = \"/var/lib/braid\"");
-    let c = BoxConfig::from_toml("/etc/braid/box.toml", &text).unwrap();
+    let c = BoxConfig::with_key("/etc/braid/box.toml", &text, own_key()).unwrap();
     assert_eq!(c.control.unwrap().to_str(), Some("/etc/braid/box.sock"));
     assert_eq!(c.state.unwrap().to_str(), Some("/var/lib/braid"));
     let long = format!("control = \"/{}\"", "x".repeat(107));
@@ -268,8 +294,24 @@ fn places_are_seen_from_the_file() {
         assert!(error.contains("at most 107 bytes"), "{error}");
     }
     let text = format!("control = \"s.sock\"\n{}", minimal_server());
-    let c = ServerConfig::from_toml("server.toml", &text).unwrap();
+    let c = read_server(&text).unwrap();
     assert_eq!(c.control.unwrap().to_str(), Some("s.sock"));
+}
+
+/// A server that nobody may join where it was found has to say where else.
+#[test]
+fn joins_are_denied_where_others_are_announced() {
+    let deny = "deny_join_initial = true\n";
+    let two = minimal_server().replace("\"203.0.113.7\"", "[\"203.0.113.7\", \"203.0.113.8\"]");
+    let text = format!("{deny}announce = true\n{two}");
+    let config = read_server(&text).unwrap();
+    assert!(config.engine().deny_join_initial);
+    let one = format!("announce = true\n{}", minimal_server());
+    for text in [one, two] {
+        let error = server_error(&format!("{deny}{text}"));
+        let start = "server.toml:1:21: boxes would be told of no address to join at";
+        assert!(error.starts_with(start), "{error}");
+    }
 }
 
 #[test]
@@ -286,51 +328,7 @@ fn a_box_needs_links_and_a_server() {
 
 #[test]
 fn mistakes_in_a_server_file() {
-    let cases: &[(&str, &str, &str, &[&str])] = &[
-        (
-            "listen = \"203.0.113.7\"",
-            "listen = \"0.0.0.0\"",
-            ":1:10:",
-            &["no address of an interface"],
-        ),
-        (
-            "listen = \"203.0.113.7\"",
-            "listen = \"203.0.113.7:80\"",
-            ":1:10:",
-            &["no IP address"],
-        ),
-        (
-            "listen = \"203.0.113.7\"",
-            "listen = \"203.0.113.7\"\ntime_window = \"3d\"",
-            ":2:15:",
-            &["between 1 s and 1 h"],
-        ),
-        (
-            "[[user]]",
-            "[[user]]\nname = \"other\"\nsecret = \"short\"\n[[user]]",
-            ":4:10:",
-            &["5 characters"],
-        ),
-        (
-            "[[user]]",
-            "[[users]]",
-            ":2:3:",
-            &["no setting `users`", "`user`"],
-        ),
-        (
-            "name = \"box\"",
-            "name = \"b x\"",
-            ":3:8:",
-            &["\"b x\" is no name"],
-        ),
-        (
-            "secret =",
-            "secret_file = \"/nonexistent/s\" #",
-            ":4:15:",
-            &["cannot read the secret in /nonexistent/s"],
-        ),
-    ];
-    for (from, to, place, words) in cases {
+    for (from, to, place, words) in SERVER_MISTAKES {
         let text = minimal_server().replace(from, to);
         let error = server_error(&text);
         assert!(error.starts_with(&format!("server.toml{place}")), "{error}");
@@ -339,31 +337,60 @@ fn mistakes_in_a_server_file() {
         }
     }
     let twice = format!(
-        "{}[[user]]\nname = \"box\"\nsecret = \"{SECRET}\"\n",
+        "{}[[user]]\nname = \"box\"\nkey = \"{KEY}\"\n",
         minimal_server()
     );
     assert!(server_error(&twice).starts_with("server.toml:6:8: a second user is called \"box\""));
-}
-
-#[test]
-fn secrets_are_measured() {
-    // What the hint tells people to make, and the two other usual ways.
-    assert!(Secret::new("q0m3v8F9xS7cVbZ1kYtR5uWnE2aLhG4dJpT6iQoXsMk=\n").is_ok());
-    assert!(
-        Secret::new("9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08").is_ok()
+    let twice = twice.replacen("\"box\"", "\"attic\"", 1);
+    assert_eq!(
+        server_error(&twice),
+        format!(
+            "server.toml:7:7: \"attic\" has the same key\n  7 | key = \"{KEY}\"\n    |       ^\n  \
+             write instead: a key of its own, or one user for both"
+        )
     );
-    assert!(Secret::new("correct horse battery staple gives long phrases").is_ok());
-    assert!(Secret::new("0123456789").is_err());
-    assert!(Secret::new(&"abc".repeat(40)).is_err());
-    assert!(Secret::new(&"a".repeat(400)).is_err());
-    let debug = format!("{:?}", Secret::new(SECRET).unwrap());
-    assert!(!debug.contains(SECRET));
 }
 
-/// Errors end up in logs.
+/// Who upgrades reads what takes the place of what there was.
+#[test]
+fn settings_that_are_no_more_say_what_took_their_place() {
+    let key = format!("key = \"{KEY}\"");
+    let server = "write instead: key = \"…\" (the server's public key: braid key show server.key)";
+    for (old, shown) in [
+        ("secret = \"hunter2hunter2\"", "secret = …"),
+        ("secret_file = \"secret\"", "secret_file = \"secret\""),
+    ] {
+        let name = old.split(' ').next().unwrap();
+        assert_eq!(
+            box_error(&minimal_box().replace(&key, old)),
+            format!("box.toml:8:1: `{name}` is no more\n  8 | {shown}\n    | ^\n  {server}")
+        );
+        let user = "write instead: key = \"…\" (the user's public key: braid key show box.key)";
+        assert_eq!(
+            server_error(&minimal_server().replace(&key, old)),
+            format!("server.toml:4:1: `{name}` is no more\n  4 | {shown}\n    | ^\n  {user}")
+        );
+    }
+    assert_eq!(
+        box_error(&minimal_box().replace(&key, &format!("user = \"u\"\n{key}"))),
+        "box.toml:8:1: `user` is no more\n  8 | user = \"u\"\n    | ^\n  write instead: \
+         key_file = \"box.key\" at the top: its public key says which user the box is"
+    );
+    // Elsewhere there were none.
+    for elsewhere in ["secret = \"hunter2\"", "user = \"u\""] {
+        let error = box_error(&format!("{elsewhere}\n{}", minimal_box()));
+        assert!(
+            error.starts_with("box.toml:1:1: there is no setting"),
+            "{error}"
+        );
+        assert!(!error.contains("hunter2"), "{error}");
+    }
+}
+
+/// Errors end up in logs, and secrets in files of earlier versions may be in use elsewhere still.
 #[test]
 fn no_error_shows_a_secret() {
-    let given = format!("secret = \"{SECRET}\"");
+    let given = format!("key = \"{KEY}\"");
     for wrong in [
         "secret = \"hunter2hunter2\"",
         "secret = \"hunter2hunter2",
@@ -378,17 +405,11 @@ fn no_error_shows_a_secret() {
             "{error}"
         );
     }
-    let inline = format!("lan = \"a\"\nserver = {{ address = \"x\", secret = \"{SECRET}\" }}\n");
-    let error = box_error(&inline);
+    let inline = "lan = \"a\"\nserver = { address = \"x\", secret = \"hunter2\" }\n";
+    let error = box_error(inline);
     assert!(
-        error.contains("\"x\" is no IP address") && !error.contains(SECRET),
+        error.contains("\"x\" is no IP address") && !error.contains("hunter2"),
         "{error}"
-    );
-    // The name of a file is none.
-    let text = minimal_box().replace(&given, "secret_file = \"/nonexistent/s\"");
-    assert!(
-        box_error(&text).contains("8 | secret_file = \"/nonexistent/s\""),
-        "{text}"
     );
 }
 
@@ -402,34 +423,65 @@ fn a_server_listens_on_a_bounded_number_of_addresses() {
     };
     let many: Vec<_> = (1..=17).map(|n| format!("\"203.0.113.{n}\"")).collect();
     assert!(server_error(&listen(&many)).contains("17 addresses are given, 16 are the most"));
-    assert!(ServerConfig::from_toml("server.toml", &listen(&many[..16])).is_ok());
+    assert!(read_server(&listen(&many[..16])).is_ok());
     let twice = [many[0].clone(), many[0].clone()];
     assert!(server_error(&listen(&twice)).contains("203.0.113.1 is given twice"));
 }
 
 #[test]
-fn secret_files_are_beside_the_configuration() {
+fn key_files_are_beside_the_configuration() {
     let dir = std::env::temp_dir().join(format!("braid-config-test-{}", std::process::id()));
     std::fs::create_dir_all(&dir).unwrap();
-    std::fs::write(dir.join("secret"), format!("{SECRET}\n")).unwrap();
-    let text = minimal_server().replace(
-        &format!("secret = \"{SECRET}\""),
-        "secret_file = \"secret\"",
-    );
-    std::fs::write(dir.join("server.toml"), text).unwrap();
-    let config = ServerConfig::load(&dir.join("server.toml"));
-    let missing = ServerConfig::load(&dir.join("nothing.toml"))
-        .unwrap_err()
-        .to_string();
+    own_key().create(&dir.join("own.key")).unwrap();
+    std::fs::write(dir.join("bad.key"), "hunter2").unwrap();
+    let files = [
+        ("box.toml", minimal_box()),
+        ("server.toml", minimal_server()),
+    ];
+    for (name, text) in &files {
+        for key in ["own.key", "bad.key", "no.key"] {
+            let text = format!("key_file = \"{key}\"\n{text}");
+            std::fs::write(dir.join(format!("{key}.{name}")), text).unwrap();
+        }
+        std::fs::write(dir.join(name), text).unwrap();
+    }
+    let load = |key: &str| {
+        let boxed = BoxConfig::load(&dir.join(format!("{key}box.toml"))).map(|c| c.key);
+        let server = ServerConfig::load(&dir.join(format!("{key}server.toml"))).map(|c| c.key);
+        [boxed, server].map(|key| key.map(|key| key.public()).map_err(|e| e.to_string()))
+    };
+    let loaded = ["own.key.", "bad.key.", "no.key.", "", "nothing."].map(load);
     std::fs::remove_dir_all(&dir).unwrap();
-    assert_eq!(
-        config.unwrap().users[0].secret,
-        Secret::new(SECRET).unwrap()
-    );
-    assert!(
-        missing.contains("nothing.toml: cannot read the file"),
-        "{missing}"
-    );
+    let [own, bad, none, unnamed, nothing] = loaded;
+    assert_eq!(own, [Ok(own_key().public()), Ok(own_key().public())]);
+    let dir = dir.display();
+    for (i, (name, _)) in files.iter().enumerate() {
+        let error = bad[i].as_ref().unwrap_err();
+        assert_eq!(
+            error,
+            &format!(
+                "{dir}/bad.key.{name}:1:12: {dir}/bad.key holds no private key: it has 7 characters, \
+                 a key 44\n  1 | key_file = \"bad.key\"\n    |            ^\n  write instead: a file \
+                 that holds a private key (make one: braid key new {dir}/bad.key)"
+            )
+        );
+        let error = none[i].as_ref().unwrap_err();
+        let start =
+            format!("{dir}/no.key.{name}:1:12: cannot read the private key in {dir}/no.key: ");
+        assert!(error.starts_with(&start), "{error}");
+        let error = unnamed[i].as_ref().unwrap_err();
+        let key = name.replace("toml", "key");
+        assert_eq!(
+            error,
+            &format!(
+                "{dir}/{name}: `key_file` is missing\n  write instead: key_file = \"{key}\", a file \
+                 made by: braid key new {key}"
+            )
+        );
+        let error = nothing[i].as_ref().unwrap_err();
+        let said = format!("nothing.{name}: cannot read the file");
+        assert!(error.contains(&said), "{error}");
+    }
 }
 
 /// An edit of a valid file (what is replaced, by what), the place that must be reported, and words
@@ -440,6 +492,63 @@ type Mistake = (
     &'static str,
     &'static [&'static str],
 );
+
+const SERVER_MISTAKES: &[Mistake] = &[
+    (
+        "listen = \"203.0.113.7\"",
+        "listen = \"0.0.0.0\"",
+        ":1:10:",
+        &["no address of an interface"],
+    ),
+    (
+        "listen = \"203.0.113.7\"",
+        "listen = \"203.0.113.7:80\"",
+        ":1:10:",
+        &["no IP address"],
+    ),
+    (
+        "listen = \"203.0.113.7\"",
+        "listen = \"203.0.113.7\"\ntime_window = \"3d\"",
+        ":2:15:",
+        &["between 1 s and 1 h"],
+    ),
+    (
+        "listen = \"203.0.113.7\"",
+        "listen = \"203.0.113.7\"\nunprotected = \"yes\"",
+        ":2:15:",
+        &["invalid type", "\"yes\""],
+    ),
+    (
+        "name = \"box\"",
+        "name = \"box\"\nunprotected = true",
+        ":4:1:",
+        &["no setting `unprotected`"],
+    ),
+    (
+        "[[user]]",
+        "[[user]]\nname = \"other\"\nkey = \"short\"\n[[user]]",
+        ":4:7:",
+        &["\"short\" is no public key: it has 5 characters, a key 44"],
+    ),
+    (
+        "[[user]]",
+        "[[users]]",
+        ":2:3:",
+        &["no setting `users`", "`user`"],
+    ),
+    (
+        "name = \"box\"",
+        "name = \"b x\"",
+        ":3:8:",
+        &["\"b x\" is no name"],
+    ),
+    (
+        "key =",
+        "# key =",
+        ":3:8:",
+        &["no key is given", "braid key show box.key"],
+    ),
+];
 
 const BOX_MISTAKES: &[Mistake] = &[
     (
@@ -632,28 +741,49 @@ const BOX_MISTAKES: &[Mistake] = &[
         &["70000"],
     ),
     (
-        SECRET,
+        KEY,
         "short",
-        ":8:10:",
-        &["5 characters", "openssl rand -base64 32"],
+        ":8:7:",
+        &[
+            "\"short\" is no public key: it has 5 characters",
+            "braid key show FILE",
+        ],
     ),
     (
-        SECRET,
-        "passwordpasswordpasswordpassword",
-        ":8:10:",
-        &["easy to guess", "openssl rand"],
+        KEY,
+        "Gb9ECWmEzf6FQbrBZ9w7lshQhqowtrbLDFw4rXAxZuEx",
+        ":8:7:",
+        &["44 characters are not 43 of", "braid key show FILE"],
     ),
     (
-        "secret =",
-        "# secret =",
+        "key = \"",
+        "key = 7 # \"",
+        ":8:7:",
+        &["integer `7`", "a string"],
+    ),
+    (
+        "key =",
+        "# key =",
         ":7:11:",
-        &["no secret", "secret_file"],
+        &["no key is given", "braid key show server.key"],
     ),
     (
-        "secret =",
-        "secret_file = \"/nonexistent/s\"\nsecret =",
-        ":8:15:",
-        &["both"],
+        "key =",
+        "protection = \"ssl\"\nkey =",
+        ":8:14:",
+        &["\"ssl\" is no kind of protection", "\"tls\" or \"none\""],
+    ),
+    (
+        "key =",
+        "protection = true\nkey =",
+        ":8:14:",
+        &["boolean `true`", "a string"],
+    ),
+    (
+        "[server]",
+        "protection = \"tls\"\n[server]",
+        ":6:1:",
+        &["no setting `protection`"],
     ),
     (
         "[server]",

@@ -5,6 +5,7 @@ mod world;
 use core::net::IpAddr;
 use core::time::Duration;
 
+use braid_engine::ConnId;
 use braid_engine::app::LocalId;
 use braid_proxy::Notice;
 use braid_proxy::control::{Answer, Controlled as _, Request};
@@ -23,6 +24,11 @@ fn order(w: &mut World, request: Request) {
 fn switch_link(w: &mut World, name: &str, on: bool) {
     let name = name.to_owned();
     order(w, Request::Link { name, on });
+}
+
+fn set_backup(w: &mut World, name: &str, on: bool) {
+    let name = name.to_owned();
+    order(w, Request::Backup { name, on });
 }
 
 fn box_status(w: &mut World) -> Status {
@@ -46,13 +52,26 @@ fn under_way(w: &mut World) -> LocalId {
 }
 
 #[test]
+fn a_box_shows_what_is_not_protected() {
+    let setup = Setup {
+        clear: true,
+        ..Setup::default()
+    };
+    let mut w = World::ready(1, setup);
+    let [server] = &box_status(&mut w).servers[..] else {
+        panic!("one server")
+    };
+    assert!(server.reached && !server.protected);
+}
+
+#[test]
 fn a_box_shows_its_links_and_connections() {
     let mut w = World::ready(2, Setup::default());
     let idle = box_status(&mut w);
     assert_eq!((idle.version, idle.name.as_str()), (1, "box"));
     assert_eq!(
         (idle.strategy.as_str(), idle.congestion.as_str()),
-        ("adaptive", "cubic")
+        ("adaptive", "bbr")
     );
     assert!(idle.connections.is_empty());
     let rtts: Vec<_> = idle
@@ -68,7 +87,7 @@ fn a_box_shows_its_links_and_connections() {
         panic!("one server")
     };
     assert_eq!(server.addresses, [(SERVER, 1080).into()]);
-    assert!(server.reached && server.current);
+    assert!(server.reached && server.current && server.protected);
 
     under_way(&mut w);
     let status = box_status(&mut w);
@@ -122,6 +141,19 @@ fn a_server_shows_whose_connection_it_is_and_what_it_sends_where() {
         conn.bytes_down > 200_000 && conn.bytes_up < 1_000,
         "{conn:?}"
     );
+    let (node, _) = w.server.as_ref().unwrap();
+    let shown = |(c, _): &(ConnId, u64)| c.as_u64() == conn.id;
+    let stats = node.stack.conn_bytes().find(shown);
+    let stats = stats.and_then(|(id, _)| node.stack.conn_stats(id));
+    let stats = stats.expect("a connection of the stack's");
+    assert_eq!((conn.congestion.as_str(), stats.congestion), ("bbr", "bbr"));
+    let stream = &conn.stream;
+    assert!(
+        stream.busy_s > 0.1 && stream.busy_s < conn.age_s,
+        "{conn:?}"
+    );
+    assert_eq!(stream.busy_s, stats.busy.as_secs_f64());
+    assert_eq!(stream.window_limited_s, stats.window_limited.as_secs_f64());
     let remotes: Vec<_> = conn.paths.iter().map(|p| p.remote).collect();
     assert_eq!(remotes, [0, 1].map(|n| IpAddr::V4(world::link_address(n))));
     assert!(
@@ -231,13 +263,55 @@ fn with_all_links_off_nothing_is_taken_in() {
     assert_eq!(w.core.best_path(), Some(w.paths[1]));
 }
 
+/// Both ends know it, of the connection that is there and of one that comes later.
+#[test]
+fn a_link_is_a_backup_until_it_is_regular_again() {
+    let mut w = World::ready(2, Setup::default());
+    under_way(&mut w);
+    // The better one, which users' connections open on and other traffic takes.
+    set_backup(&mut w, "wan0", true);
+    let second = w.open(CONTENT, b"GET /", false);
+    w.run_until(|w| w.user(second).got.len() > 500_000);
+    let states = |w: &mut World| {
+        let far = server_status(w);
+        let address = IpAddr::V4(world::link_address(0));
+        let at_server = far.connections.iter().filter(|c| c.state == "open");
+        let at_server = at_server.flat_map(|c| c.paths.iter().filter(|p| p.remote == address));
+        let near = box_status(w);
+        let at_box = near.connections.iter().map(|c| &c.paths);
+        let at_box = at_box.flat_map(|paths| paths.iter().filter(|p| p.path == "wan0"));
+        let states: Vec<_> = at_box.chain(at_server).map(|p| p.state).collect();
+        let shown: Vec<_> = near.paths.iter().map(|p| p.backup).collect();
+        (states, shown, w.core.best_path())
+    };
+    let expected = |state, backup, best| (vec![state; 4], vec![backup, false], Some(best));
+    let other = expected(SubflowState::Backup, true, w.paths[1]);
+    assert_eq!(states(&mut w), other);
+
+    set_backup(&mut w, "wan0", false);
+    w.run_for(Duration::from_millis(300));
+    let both = expected(SubflowState::Up, false, w.paths[0]);
+    assert_eq!(states(&mut w), both);
+}
+
 #[test]
 fn an_unknown_link_is_answered_with_those_there_are() {
     let mut w = World::ready(2, Setup::default());
-    let name = "dsl".to_owned();
-    let answer = ask_box(&mut w, Request::Link { name, on: false });
+    let name = || "dsl".to_owned();
     let why = "there is no link \"dsl\"; the links are wan0, wan1";
-    assert_eq!(answer, Answer::Wrong(why.to_owned()));
+    let orders = [
+        Request::Link {
+            name: name(),
+            on: false,
+        },
+        Request::Backup {
+            name: name(),
+            on: true,
+        },
+    ];
+    for order in orders {
+        assert_eq!(ask_box(&mut w, order), Answer::Wrong(why.to_owned()));
+    }
 }
 
 #[test]

@@ -116,7 +116,8 @@ fn it_may_send_byte_by_byte_and_gets_each_answer_in_its_time() {
 
 #[test]
 fn what_it_sends_with_its_request_is_not_held_back() {
-    let mut w = echoing();
+    let mut w = World::met(1, Setup::default());
+    w.content(CONTENT, Content::Echoes);
     let before = w.now;
     let program = w.knock(&[&ask("", &to(CONTENT))[..], b"early"].concat());
     let heard = [&welcome()[..], b"early"].concat();

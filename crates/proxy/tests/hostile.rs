@@ -6,10 +6,9 @@ use core::time::Duration;
 
 use braid_engine::{CloseReason, ConnId, Event};
 use braid_proxy::auth::password;
-use braid_proxy::config::Secret;
 use braid_proxy::socks::{Destination, request, sign_in};
 use world::local::Content;
-use world::{CONTENT, SECRET, Setup, World};
+use world::{CONTENT, Setup, World, box_key, server_key};
 
 fn closed(w: &World, conn: ConnId) -> Option<CloseReason> {
     w.raw_events.iter().find_map(|e| match e {
@@ -19,9 +18,14 @@ fn closed(w: &World, conn: ConnId) -> Option<CloseReason> {
 }
 
 fn handshake(w: &World, destination: &Destination, nonce: u8) -> Vec<u8> {
-    let secret = Secret::new(SECRET).unwrap();
-    let password = password(&secret, b"box", destination, w.unix_ms(), [nonce; 16]);
-    [sign_in(b"box", &password), request(None, destination)].concat()
+    let (key, server) = (box_key(), server_key().public());
+    let password = password(&key, server, destination, w.unix_ms(), [nonce; 16]);
+    let user = key.public().to_string();
+    [
+        sign_in(user.as_bytes(), &password),
+        request(None, destination),
+    ]
+    .concat()
 }
 
 fn content() -> Destination {
@@ -48,7 +52,7 @@ fn a_client_that_goes_one_by_one_and_byte_by_byte_is_served() {
 fn names_are_looked_up_and_every_address_is_judged() {
     let mut w = World::ready(1, Setup::default());
     w.content("198.51.100.9:80", Content::Sends(b"nine".to_vec(), true));
-    w.content("127.0.0.1:80", Content::Sends(b"secret".to_vec(), true));
+    w.content("127.0.0.1:80", Content::Sends(b"inside".to_vec(), true));
     let addr = |s: &str| s.parse().unwrap();
     let names = &mut w.server_local().names;
     names.insert(

@@ -90,7 +90,7 @@ fn both_ways_at_once() {
 
 #[test]
 fn a_server_that_speaks_first_is_heard_after_two_round_trips() {
-    let mut w = World::ready(1, Setup::default());
+    let mut w = World::met(1, Setup::default());
     w.content(CONTENT, Content::Sends(b"220 ready".to_vec(), false));
     let before = w.now;
     let user = w.open(CONTENT, &[], false);
@@ -101,7 +101,7 @@ fn a_server_that_speaks_first_is_heard_after_two_round_trips() {
 
 #[test]
 fn the_request_travels_with_the_socks_flight() {
-    let mut w = World::ready(1, Setup::default());
+    let mut w = World::met(1, Setup::default());
     w.content(CONTENT, Content::Echoes);
     let before = w.now;
     let user = w.open(CONTENT, b"hello", false);
@@ -177,7 +177,7 @@ fn the_servers_own_network_is_refused() {
         "203.0.113.7:1080",
         "10.9.0.1:80",
     ] {
-        w.content(addr, Content::Sends(b"secret".to_vec(), true));
+        w.content(addr, Content::Sends(b"inside".to_vec(), true));
     }
     let refused =
         ["127.0.0.1:22", "10.0.0.1:80", "203.0.113.7:1080"].map(|a| w.open(a, &[], false));
@@ -186,7 +186,7 @@ fn the_servers_own_network_is_refused() {
     for user in refused {
         assert!(w.user(user).reset && w.user(user).got.is_empty());
     }
-    assert_eq!(w.user(allowed).got, b"secret");
+    assert_eq!(w.user(allowed).got, b"inside");
     assert_eq!(w.server_local().attempts, ["10.9.0.1:80".parse().unwrap()]);
     assert_eq!(w.core.counters().destination_forbidden, 3);
     assert_eq!(w.server().counters().forbidden, 3);
@@ -319,12 +319,12 @@ fn first_bytes_wait_for_memory() {
 }
 
 #[test]
-fn a_wrong_secret_is_refused_and_counted() {
-    let other = "00007d061884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a0";
+fn a_box_of_another_key_is_refused_and_counted() {
+    let other = world::server_key().public();
     let mut w = World::ready(
         1,
         Setup {
-            secret: Some(other),
+            user: Some(other),
             ..Setup::default()
         },
     );
@@ -339,7 +339,13 @@ fn a_wrong_secret_is_refused_and_counted() {
 
 #[test]
 fn a_box_whose_clock_is_off_is_refused() {
-    let mut w = World::ready(1, Setup::default());
+    let mut w = World::ready(
+        1,
+        Setup {
+            clear: true,
+            ..Setup::default()
+        },
+    );
     w.content(CONTENT, Content::Echoes);
     let now = w.now;
     w.core

@@ -8,12 +8,11 @@ use braid_engine::strategy::FlowSize;
 use braid_engine::{ConnId, Urgency};
 use braid_proxy::FlowHints;
 use braid_proxy::auth::SignIn;
-use braid_proxy::config::Secret;
 use braid_proxy::socks::{Destination, Note, foreword, request, sign_in};
 use braid_proxy::status::SizeFrom;
 use proptest::prelude::*;
 use world::local::Content;
-use world::{CONTENT, SECRET, Setup, World};
+use world::{CONTENT, Setup, World, box_key, server_key};
 
 fn content() -> Destination {
     Destination::Address(CONTENT.parse().unwrap())
@@ -22,15 +21,19 @@ fn content() -> Destination {
 /// What a box says first, and what it needs to go on.
 fn signs_in(w: &World, nonce: u8) -> (Vec<u8>, SignIn) {
     let sign = SignIn::new(w.unix_ms(), [nonce; 16]);
-    let password = sign.password(&Secret::new(SECRET).unwrap(), b"box");
-    (sign_in(b"box", &password), sign)
+    (says(&sign), sign)
+}
+
+fn says(sign: &SignIn) -> Vec<u8> {
+    let password = sign.password(&box_key(), server_key().public());
+    sign_in(box_key().public().to_string().as_bytes(), &password)
 }
 
 /// The request for the content, with whatever stands in place of hints.
 fn asks(sign: &SignIn, hints: &[u8]) -> Vec<u8> {
-    let secret = Secret::new(SECRET).unwrap();
-    let code = sign.request(&secret, b"box", &content(), hints);
+    let code = sign.request(&box_key(), server_key().public(), &content(), hints);
     let hints = hints.to_vec();
+    let code = Some(code);
     request(Some(&Note { code, hints }), &content())
 }
 
@@ -99,7 +102,7 @@ fn a_request_without_its_code_or_with_that_of_another_opens_nothing() {
         &|sign| {
             let mut bytes = asks(sign, &[2, 1, 3]);
             // The urgency.
-            bytes[37] = 0;
+            bytes[3 + 64 + 2] = 0;
             bytes
         },
     ];
@@ -117,9 +120,8 @@ fn a_sign_in_serves_one_connection() {
     let (mut w, _, sign) = waiting(Setup::default());
     let again = w.raw_connect();
     let (first, _) = signs_in(&w, 1);
-    let password = sign.password(&Secret::new(SECRET).unwrap(), b"box");
-    assert_ne!(first, sign_in(b"box", &password), "time has passed");
-    let (w, got) = after(w, again, &sign_in(b"box", &password));
+    assert_ne!(first, says(&sign), "time has passed");
+    let (w, got) = after(w, again, &says(&sign));
     assert_eq!(got, [5, 2, 1, 1]);
     assert_eq!(w.server().counters().auth_replayed, 1);
 }

@@ -3,16 +3,18 @@
 use braid_engine::Urgency;
 use braid_proxy::BoxConfig;
 use braid_proxy::config::Rule;
+use braid_proxy::keys::PrivateKey;
 use braid_proxy::socks::Destination;
 
 /// A file whose first lines are `top` and whose last are `bottom`.
 fn read(top: &str, bottom: &str) -> Result<BoxConfig, String> {
     let text = format!(
         "{top}\nlan = \"eth0\"\nlink = {{ interface = \"wlan0\" }}\n[server]\n\
-         address = \"203.0.113.7\"\nsecret = \"Zm9yIHRlc3RzIG9ubHksIG5ldmVyIGluIHVzZSAxMjM0\"\n\
+         address = \"203.0.113.7\"\nkey = \"Gb9ECWmEzf6FQbrBZ9w7lshQhqowtrbLDFw4rXAxZuE=\"\n\
          {bottom}"
     );
-    BoxConfig::from_toml("box.toml", &text).map_err(|error| error.to_string())
+    BoxConfig::with_key("box.toml", &text, PrivateKey::from_seed([1; 32]))
+        .map_err(|error| error.to_string())
 }
 
 fn rule(text: &str) -> Rule {

@@ -88,11 +88,11 @@ fn every_address_type_round_trips_and_early_data_is_left_alone() {
 #[test]
 fn a_note_goes_before_its_request() {
     let note = Note {
-        code: [7; 32],
+        code: Some([7; 64]),
         hints: b"hints".to_vec(),
     };
     let bytes = request(Some(&note), &v4());
-    let head = [&[0xb4, 0, 37][..], &[7; 32], b"hints", &[5, 1, 0, 1]].concat();
+    let head = [&[0xb5, 0, 69][..], &[7; 64], b"hints", &[5, 1, 0, 1]].concat();
     assert_eq!(bytes[..head.len()], head);
     let all = [sign_in(b"u", b"p"), bytes.clone()].concat();
     let (steps, _) = serve(&all, &[]);
@@ -103,7 +103,7 @@ fn a_note_goes_before_its_request() {
     // Notes that say too little or too much, and a second one, are none.
     let garbage = ServerStep::Failed(ServerError::Garbage);
     let twice = [&bytes[..head.len() - 4], &bytes[..]].concat();
-    for bad in [&[0xb4, 0, 31][..], &[0xb1, 4, 33], &[0xb3, 0, 32], &twice] {
+    for bad in [&[0xb5, 0, 63][..], &[0xb5, 4, 65], &[0xb4, 0, 64], &twice] {
         let all = [&sign_in(b"u", b"p"), bad].concat();
         let (steps, _) = serve(&all, &[]);
         assert_eq!((steps.len(), steps.last()), (3, Some(&garbage)), "{bad:?}");
@@ -113,16 +113,16 @@ fn a_note_goes_before_its_request() {
 #[test]
 fn a_probe_is_asked_for_in_place_of_a_destination() {
     let note = Note {
-        code: [7; 32],
+        code: Some([7; 64]),
         hints: b"train".to_vec(),
     };
     let bytes = probe(&note);
-    assert_eq!(bytes, [&[0xb2, 0, 37][..], &[7; 32], b"train"].concat());
+    assert_eq!(bytes, [&[0xb6, 0, 69][..], &[7; 64], b"train"].concat());
     let all = [sign_in(b"u", b"p"), bytes].concat();
     let (steps, _) = serve(&all, &[]);
     assert_eq!(steps[2..], [ServerStep::Probe(note)]);
     let garbage = ServerStep::Failed(ServerError::Garbage);
-    for bad in [&[0xb2, 0, 31][..], &[0xb2, 4, 33], &[0xb0, 0, 32]] {
+    for bad in [&[0xb6, 0, 63][..], &[0xb6, 4, 65], &[0xb2, 0, 64]] {
         let all = [&sign_in(b"u", b"p"), bad].concat();
         let (steps, _) = serve(&all, &[]);
         assert_eq!((steps.len(), steps.last()), (3, Some(&garbage)), "{bad:?}");

@@ -14,7 +14,8 @@ const WARM: Setup<'_> = Setup {
     last_link: "",
     first_server: None,
     server: "",
-    secret: None,
+    user: None,
+    clear: false,
     tweak: None,
 };
 

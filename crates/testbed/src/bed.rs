@@ -81,6 +81,14 @@ pub fn description(name: &str, links: [(&str, &str); 2]) -> String {
     format!("name = \"{name}\"\n{USER}{HOSTS}{links}")
 }
 
+/// The same with links that nothing holds back.
+pub fn unshaped(name: &str) -> String {
+    let links =
+        (1..=2).map(|n| format!("[[lan]]\nname = \"link{n}\"\nhosts = [\"box\", \"internet\"]\n"));
+    let links: String = links.collect();
+    format!("name = \"{name}\"\n{USER}{HOSTS}{links}")
+}
+
 /// Reads a description that stands in no file.
 ///
 /// # Errors

@@ -78,7 +78,7 @@ pub fn spawn_daemon<S: AsRef<OsStr>>(
         .stdin(Stdio::null())
         .stdout(Stdio::piped());
     // Else the terminal's interrupt would end the daemon along with whatever runs in the foreground.
-    sys::setsid_on_exec(&mut command);
+    sys::detach_on_exec(&mut command);
     let mut child = command.spawn().map_err(step)?;
     let mut said = String::new();
     if let Some(stdout) = child.stdout.take() {

@@ -49,4 +49,4 @@ pub use layout::{HostLayout, InterfaceLayout, Layout, SegmentKind};
 pub use spec::{HostSpec, LanSpec, LinkSpec, Role, Spec, Start};
 pub use state::is_up;
 pub use status::{ChildStatus, DirectionStatus, HostStatus, LatenessStatus, LinkStatus, Status};
-pub use testbed::{Options, RenderConfig, Testbed};
+pub use testbed::{Options, RenderConfig, Rendered, Testbed};

@@ -1,12 +1,13 @@
 //! Configurations of boxes and servers in a testbed, made from its addresses.
 
 use std::fmt::Write as _;
-use std::fs::File;
-use std::io::{self, Read};
+use std::io;
+
+use braid_proxy::keys::PrivateKey;
 
 use crate::layout::{HostLayout, InterfaceLayout, Layout, SegmentKind};
 use crate::spec::Role;
-use crate::testbed::RenderConfig;
+use crate::testbed::{RenderConfig, Rendered};
 
 /// Beside the configuration: elsewhere those of two testbeds would be the same.
 const CONTROL: &str = "control = \"control.sock\"";
@@ -14,31 +15,48 @@ const CONTROL: &str = "control = \"control.sock\"";
 /// Most places a server may be told to measure its way to.
 const TARGETS: usize = 8;
 
-/// Makes `box.toml` and `server.toml` for the hosts of a testbed; all share one secret, made here.
+/// Makes `box.toml` and `server.toml` for the hosts of a testbed, with a congestion control or with
+/// what they have of themselves, and keys of their own, which are made here.
 ///
 /// # Errors
 /// The system has no randomness to give.
-pub fn render_config() -> io::Result<RenderConfig> {
-    let mut secret = [0; 24];
-    File::open("/dev/urandom")?.read_exact(&mut secret)?;
-    let secret: String = secret.iter().map(|byte| format!("{byte:02x}")).collect();
-    Ok(Box::new(move |layout, host| match host.role {
-        Role::Box => box_config(layout, host, &secret),
-        Role::Server => server_config(layout, host, &secret),
-        Role::User | Role::Router | Role::Content => None,
+pub fn render_config(congestion: Option<&str>) -> io::Result<RenderConfig> {
+    let keys = Keys(braid_linux::random()?);
+    let congestion = congestion.map(|name| format!("congestion = \"{name}\"\n"));
+    let settings = format!("{}{CONTROL}\n", congestion.unwrap_or_default());
+    Ok(Box::new(move |layout, host| {
+        let settings = format!("key_file = \"{}.key\"\n{settings}", host.role.name());
+        let text = match host.role {
+            Role::Box => box_config(layout, host, &settings, &keys),
+            Role::Server => server_config(layout, host, &settings, &keys)?,
+            Role::User | Role::Router | Role::Content => return None,
+        };
+        let key = keys.of(layout, host);
+        Some(Rendered { text, key })
     }))
 }
 
-fn box_config(layout: &Layout, host: &HostLayout, secret: &str) -> Option<String> {
+/// The keys of a testbed's hosts.
+struct Keys([u8; 32]);
+
+impl Keys {
+    /// The same as often as it is asked for: whoever starts again is who it was.
+    fn of(&self, layout: &Layout, host: &HostLayout) -> PrivateKey {
+        let place = layout.hosts.iter().position(|h| h.name == host.name);
+        let place = place.map_or(u32::MAX, |place| place as u32);
+        let mut seed = self.0;
+        seed[..4].copy_from_slice(&place.to_be_bytes());
+        PrivateKey::from_seed(seed)
+    }
+}
+
+fn box_config(layout: &Layout, host: &HostLayout, settings: &str, keys: &Keys) -> String {
     let inside = host
         .interfaces
         .iter()
         .filter(|i| i.kind == SegmentKind::Lan && !leads_out(i));
     let lan: Vec<_> = inside.map(|i| format!("{:?}", i.name)).collect();
-    let mut text = format!(
-        "lan = [{}]\ncongestion = \"cubic\"\n{CONTROL}\n",
-        lan.join(", ")
-    );
+    let mut text = format!("lan = [{}]\n{settings}", lan.join(", "));
     for link in host.interfaces.iter().filter(|i| leads_out(i)) {
         let gateways = [
             link.gateway4.map(|a| format!("\"{a}\"")),
@@ -56,15 +74,22 @@ fn box_config(layout: &Layout, host: &HostLayout, secret: &str) -> Option<String
     for (server, at) in servers.filter_map(|server| Some((server, uplink(server)?))) {
         let _ = write!(
             text,
-            "\n[[server]]\nname = \"{}\"\naddress = [\"{}\", \"{}\"]\nuser = \"{}\"\n\
-             secret = \"{secret}\"\n",
-            server.name, at.address4, at.address6, host.name
+            "\n[[server]]\nname = \"{}\"\naddress = [\"{}\", \"{}\"]\nkey = \"{}\"\n",
+            server.name,
+            at.address4,
+            at.address6,
+            keys.of(layout, server).public()
         );
     }
-    Some(text)
+    text
 }
 
-fn server_config(layout: &Layout, host: &HostLayout, secret: &str) -> Option<String> {
+fn server_config(
+    layout: &Layout,
+    host: &HostLayout,
+    settings: &str,
+    keys: &Keys,
+) -> Option<String> {
     let listen = uplink(host)?;
     // A testbed's networks lie in ranges that a server on the Internet would refuse.
     let contents = || layout.hosts.iter().filter(|h| h.role == Role::Content);
@@ -75,8 +100,7 @@ fn server_config(layout: &Layout, host: &HostLayout, secret: &str) -> Option<Str
         .take(TARGETS)
         .map(|i| format!("\"{}:80\"", i.address4));
     let mut text = format!(
-        "listen = [\"{}\", \"{}\"]\nallow = [{}]\ntargets = [{}]\ncongestion = \"cubic\"\n\
-         {CONTROL}\n",
+        "listen = [\"{}\", \"{}\"]\nallow = [{}]\ntargets = [{}]\n{settings}",
         listen.address4,
         listen.address6,
         reachable.collect::<Vec<_>>().join(", "),
@@ -85,8 +109,9 @@ fn server_config(layout: &Layout, host: &HostLayout, secret: &str) -> Option<Str
     for user in layout.hosts.iter().filter(|other| other.role == Role::Box) {
         let _ = write!(
             text,
-            "\n[[user]]\nname = \"{}\"\nsecret = \"{secret}\"\n",
-            user.name
+            "\n[[user]]\nname = \"{}\"\nkey = \"{}\"\n",
+            user.name,
+            keys.of(layout, user).public()
         );
     }
     Some(text)
@@ -111,18 +136,20 @@ mod tests {
     use super::*;
     use crate::bed;
 
-    fn rendered(host: &str) -> Option<String> {
+    fn rendered<const N: usize>(hosts: [&str; N]) -> [Option<Rendered>; N] {
         let text = bed::description("demo", [("20mbit", "15ms"), ("10mbit", "35ms")]);
         let spec = bed::spec(&text).expect("a good description");
         let layout = Layout::resolve(&spec).expect("a good description");
-        let render = render_config().expect("randomness");
-        render(&layout, layout.host(host).expect("a known host"))
+        let render = render_config(None).expect("randomness");
+        hosts.map(|host| render(&layout, layout.host(host).expect("a known host")))
     }
 
     #[test]
     fn the_box_uses_every_link_and_the_servers_address() {
-        let text = rendered("box").expect("a configuration");
-        let config = BoxConfig::from_toml("box.toml", &text).expect("a good configuration");
+        let [boxed, server] = rendered(["box", "server"]).map(|r| r.expect("a configuration"));
+        assert!(boxed.text.contains("key_file = \"box.key\"\n"));
+        assert!(server.text.contains("key_file = \"server.key\"\n"));
+        let config = BoxConfig::with_key("box.toml", &boxed.text, boxed.key).expect("a good one");
         assert_eq!(config.lan, ["home"]);
         let links: Vec<_> = config
             .links
@@ -130,18 +157,20 @@ mod tests {
             .map(|link| link.interface.as_str())
             .collect();
         assert_eq!(links, ["link1", "link2"]);
-        let server = rendered("server").expect("a configuration");
-        let server = ServerConfig::from_toml("server.toml", &server).expect("a good one");
+        let server = ServerConfig::with_key("server.toml", &server.text, server.key);
+        let server = server.expect("a good one");
         assert_eq!(
             config.servers[0].v4.map(Into::into),
             server.listen.first().copied()
         );
-        assert_eq!(config.servers[0].user, server.users[0].name);
+        assert_eq!(server.users[0].name, "box");
+        assert_eq!(config.key.public(), server.users[0].key);
+        assert_eq!(config.servers[0].key, server.key.public());
+        assert_ne!(config.key.public(), server.key.public());
     }
 
     #[test]
     fn other_hosts_have_no_configuration() {
-        assert_eq!(rendered("user"), None);
-        assert_eq!(rendered("content"), None);
+        assert!(rendered(["user", "content"]).iter().all(Option::is_none));
     }
 }

@@ -8,6 +8,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use braid_proxy::keys::PrivateKey;
+
 use crate::emulator::Emulator;
 use crate::error::Error;
 use crate::layout::{HostLayout, Layout};
@@ -17,9 +19,17 @@ use links::LinkState;
 use process::Process;
 
 /// Makes the configuration of a box or server from the resolved addresses: given the layout and
-/// the host's name, the text of the file handed to `braid box -c` or `braid server -c`. `None`
-/// where it has nothing to offer for that host.
-pub type RenderConfig = Box<dyn Fn(&Layout, &HostLayout) -> Option<String> + Send + Sync>;
+/// the host. `None` where it has nothing to offer for that host.
+pub type RenderConfig = Box<dyn Fn(&Layout, &HostLayout) -> Option<Rendered> + Send + Sync>;
+
+/// The configuration of a box or server.
+#[derive(Debug, Clone)]
+pub struct Rendered {
+    /// The text of the file handed to `braid box -c` or `braid server -c`.
+    pub text: String,
+    /// The private key, for the file `box.key` or `server.key` beside it.
+    pub key: PrivateKey,
+}
 
 /// How to bring a testbed up, apart from what the file says.
 #[derive(Default)]

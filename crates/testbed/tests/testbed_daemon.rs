@@ -1,11 +1,14 @@
 //! A testbed held by a daemon: this program starts itself again as one.
 
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use braid_testbed as testbed;
 use braid_testbed::netns;
 use braid_testbed::{Client, LinkChange, Options, Spec};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::{FdFlags, fcntl_setfd};
 
 const DEMO: &str = include_str!("../../../examples/testbed/demo.toml");
 
@@ -30,6 +33,7 @@ fn main() -> ExitCode {
     }
     for (name, test) in [
         ("life_of_a_daemon", life_of_a_daemon as fn(&str)),
+        ("a_daemon_keeps_nothing_open", a_daemon_keeps_nothing_open),
         (
             "nothing_is_left_of_a_killed_daemon",
             nothing_is_left_of_a_killed_daemon,
@@ -66,6 +70,23 @@ fn namespaces_of(name: &str) -> Vec<String> {
         .into_iter()
         .filter(|n| n.starts_with(&prefix))
         .collect()
+}
+
+/// Whoever started it may wait for the end of what it was given.
+fn a_daemon_keeps_nothing_open(name: &str) {
+    let (mut ours, given) = std::io::pipe().unwrap();
+    fcntl_setfd(&given, FdFlags::empty()).unwrap();
+    let (file, _client) = up(name);
+    drop(given);
+    let mut ends = [PollFd::new(&ours, PollFlags::IN)];
+    let wait = Timespec {
+        tv_sec: 5,
+        tv_nsec: 0,
+    };
+    assert_eq!(poll(&mut ends, Some(&wait)), Ok(1), "held open");
+    assert_eq!(ours.read(&mut [0]).unwrap(), 0);
+    testbed::down(name).unwrap();
+    std::fs::remove_file(file).unwrap();
 }
 
 fn life_of_a_daemon(name: &str) {

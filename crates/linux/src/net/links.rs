@@ -119,6 +119,8 @@ pub struct Links {
     /// The last gateway of each link by family: taking an interface down deletes its routes, and
     /// not everything that brings it up again puts them back.
     gateways: Vec<[Option<IpAddr>; 2]>,
+    /// The addresses of each link by family when it was last up and had any.
+    known: Vec<[Vec<IpAddr>; 2]>,
     forward: Option<usize>,
     /// Whether each link keeps the connections forwarded over it; empty where none are.
     keeps: Vec<bool>,
@@ -137,11 +139,15 @@ impl Links {
             monitor: Netlink::subscribe(GROUPS).map_err(doing())?,
             states: vec![LinkState::default(); specs.len()],
             gateways: vec![[None; 2]; specs.len()],
+            known: vec![[Vec::new(), Vec::new()]; specs.len()],
             keeps: Vec::new(),
             specs,
             forward: None,
         };
         links.states = links.observe().map_err(doing())?;
+        for (known, state) in links.known.iter_mut().zip(&links.states) {
+            readdressed(known, state);
+        }
         Ok(links)
     }
 
@@ -269,7 +275,8 @@ impl Links {
     }
 
     /// Reads the links' state anew, brings the routing in line, and returns the links that changed: by
-    /// their index, and whether its addresses are others.
+    /// their index, and whether one is up that lost an address, so that packets may leave it with
+    /// another one than before.
     ///
     /// # Errors
     /// Where the state cannot be read.
@@ -279,8 +286,9 @@ impl Links {
         let mut changed = Vec::new();
         for (index, state) in states.into_iter().enumerate() {
             if self.states[index] != state {
-                let before = std::mem::replace(&mut self.states[index], state);
-                let readdressed = before.addresses != self.states[index].addresses;
+                self.states[index] = state;
+                let readdressed =
+                    self.is_up(index) && readdressed(&mut self.known[index], &self.states[index]);
                 changed.push((index, readdressed));
             }
             // Also where nothing changed: an interface that was down for a moment lost its routes.
@@ -494,6 +502,36 @@ fn remember_gateways(
     }
 }
 
+/// Whether the link lost an address of a family that it still or again has an address of: where it
+/// has none, nothing can be asked yet. DHCP may take the old one first, or add the new one first.
+/// Addresses that come and go by design do not count beside one that lasts, with which they would go in
+/// another network too: a temporary one ends long after nothing new begins from it (RFC 8981 section 3.4).
+/// Where there is no other, everything is masqueraded by it.
+fn readdressed(known: &mut [Vec<IpAddr>; 2], state: &LinkState) -> bool {
+    let mut lost = false;
+    for v6 in [false, true] {
+        if !state.has_family(v6) {
+            continue;
+        }
+        let known = &mut known[usize::from(v6)];
+        let here = |addr: &IpAddr| state.addresses.iter().any(|a| a.addr == *addr);
+        let before = known.len();
+        known.retain(here);
+        lost |= known.len() < before;
+        let new = |a: &&Address| a.addr.is_ipv6() == v6 && !a.deprecated;
+        let lasts = |a: &Address| !a.secondary;
+        let one_lasts = state.addresses.iter().filter(new).any(lasts);
+        // A further one of an IPv4 network is nobody's source by itself.
+        let counts = |a: &&Address| lasts(a) || v6 && !one_lasts;
+        for address in state.addresses.iter().filter(new).filter(counts) {
+            if !known.contains(&address.addr) {
+                known.push(address.addr);
+            }
+        }
+    }
+    lost
+}
+
 /// The route to the network that `address` is in.
 fn connected(address: &Address, table: u32) -> Route {
     Route {
@@ -581,6 +619,8 @@ mod tests {
             interface: WAN,
             addr: addr.parse().unwrap(),
             prefix_len,
+            deprecated: false,
+            secondary: false,
         }
     }
 
@@ -649,6 +689,75 @@ mod tests {
             remember_gateways(&spec, &mut state, &mut known, &wan(true));
             assert_eq!(state.v4.and_then(|exit| exit.gateway), found);
         }
+    }
+
+    fn privacy(n: u16) -> Address {
+        Address {
+            secondary: true,
+            ..address(&format!("2001:db8::abcd:{n}"), 64)
+        }
+    }
+
+    /// Says whether an address is lost, look by look.
+    fn telling() -> impl FnMut(&[Address]) -> bool {
+        let mut known = [Vec::new(), Vec::new()];
+        move |addresses| {
+            let state = LinkState {
+                addresses: addresses.to_vec(),
+                ..LinkState::default()
+            };
+            readdressed(&mut known, &state)
+        }
+    }
+
+    /// An address that is gone counts, whichever comes first, the new one or the end of the old one; a
+    /// privacy address that is replaced does not, nor one that is added or comes back.
+    #[test]
+    fn a_lost_address_is_told_once_there_is_another() {
+        let (old, new) = (address("192.0.2.7", 24), address("192.0.2.77", 24));
+        let lasting = address("2001:db8::7", 64);
+        let mut lost = telling();
+        assert!(!lost(&[old, lasting, privacy(1)]));
+        assert!(!lost(&[old, lasting, privacy(1), privacy(2)]));
+        assert!(!lost(&[old, lasting, privacy(2)]));
+        assert!(!lost(&[lasting, privacy(2)]), "there is none to ask from");
+        assert!(!lost(&[old, lasting]), "it is back");
+        assert!(!lost(&[lasting]));
+        assert!(lost(&[new, lasting]));
+        assert!(!lost(&[new, lasting]), "told twice");
+        assert!(!lost(&[old, new, lasting]));
+        assert!(lost(&[old, lasting]));
+        let deprecated = Address {
+            deprecated: true,
+            ..old
+        };
+        assert!(!lost(&[deprecated, new, lasting]));
+        assert!(lost(&[new, lasting]), "it was in use to its end");
+    }
+
+    /// Where no other address is preferred, everything goes out by the temporary one.
+    #[test]
+    fn a_temporary_address_counts_where_there_is_no_other() {
+        let deprecated = |a: Address| Address {
+            deprecated: true,
+            ..a
+        };
+        let lasting = address("2001:db8::7", 64);
+        for beside in [None, Some(deprecated(lasting)), Some(lasting)] {
+            let mut lost = telling();
+            let with = |of: &[Address]| [of, beside.as_slice()].concat();
+            assert!(!lost(&with(&[privacy(1)])));
+            assert!(!lost(&with(&[deprecated(privacy(1)), privacy(2)])));
+            let counts = beside != Some(lasting);
+            assert_eq!(lost(&with(&[privacy(2)])), counts, "beside {beside:?}");
+        }
+        let further = Address {
+            secondary: true,
+            ..address("192.0.2.8", 24)
+        };
+        let mut lost = telling();
+        assert!(!lost(&[deprecated(address("192.0.2.7", 24)), further]));
+        assert!(!lost(&[deprecated(address("192.0.2.7", 24))]));
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE};
-use netlink_packet_route::address::{AddressAttribute, AddressMessage};
+use netlink_packet_route::address::{AddressAttribute, AddressHeaderFlags, AddressMessage};
 use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkMessage};
 use netlink_packet_route::route::{
     RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteProtocol, RouteScope, RouteType,
@@ -57,6 +57,11 @@ pub struct Address {
     pub addr: IpAddr,
     /// Prefix length.
     pub prefix_len: u8,
+    /// Others are preferred to it: nothing new begins from it.
+    pub deprecated: bool,
+    /// It is a temporary one that another will replace (RFC 8981), or a further one of the same IPv4
+    /// network.
+    pub secondary: bool,
 }
 
 /// Where a route leads.
@@ -450,6 +455,12 @@ fn address(message: &RouteNetlinkMessage) -> Option<Address> {
         interface: message.header.index,
         addr,
         prefix_len: message.header.prefix_len,
+        deprecated: message
+            .header
+            .flags
+            .contains(AddressHeaderFlags::Deprecated),
+        // The kernel has one bit for secondary and temporary ones.
+        secondary: message.header.flags.contains(AddressHeaderFlags::Secondary),
     })
 }
 

@@ -79,6 +79,8 @@ impl Device {
                 interface: self.index,
                 addr,
                 prefix_len,
+                deprecated: false,
+                secondary: false,
             };
             match netlink.add_address(&address) {
                 Ok(()) => {}

@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use braid_engine::PathId;
-use braid_proxy::config::BoxConfig;
+use braid_proxy::config::{BoxConfig, Protection, ServerEntry};
 use braid_proxy::records::{Kept, LONGEST};
 use braid_proxy::{BoxCore, LinkAddresses, Notice};
 use braid_wire::Instant;
@@ -72,6 +72,13 @@ pub fn run_box(config: &BoxConfig, stop: BorrowedFd<'_>, started: impl FnOnce())
         driver.sockets.listen(*addr)?;
     }
     tracing::info!(name = config.name, links = config.links.len(), "box is up");
+    let in_clear = |server: &&ServerEntry| server.protection == Protection::None;
+    for ServerEntry { name, .. } in config.servers.iter().filter(in_clear) {
+        tracing::warn!(
+            server = name,
+            "not protected: whoever is on the way reads and changes what goes there"
+        );
+    }
     started();
     let outcome = serve(&mut driver, &config.name, stop);
     if let Some(keeper) = driver.host.keeper.take() {

@@ -1,7 +1,5 @@
 //! What box, server and applications take from the process they run in.
 
-use std::fs::File;
-use std::io::Read as _;
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
@@ -14,6 +12,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use crate::control::ControlSocket;
 use crate::driver::{Driver, Host};
 use crate::net::{Identity, Result, SystemError};
+use crate::random;
 use crate::tun::Tun;
 
 /// A jump of the wall clock is noticed after this long.
@@ -73,10 +72,7 @@ pub(super) fn strategy_factory(strategy: &str) -> Result<StrategyFactory> {
 
 /// A generator seeded by the operating system.
 pub(super) fn system_rng() -> Result<Rng> {
-    let mut seed = [0; 32];
-    File::open("/dev/urandom")
-        .and_then(|mut file| file.read_exact(&mut seed))
-        .map_err(SystemError::doing("read /dev/urandom"))?;
+    let seed = random().map_err(SystemError::doing("ask for randomness"))?;
     Ok(Rng::from_seed(seed))
 }
 

@@ -61,6 +61,9 @@ pub fn run_server(
     let mut driver = Driver::new(clock, tun, stack, core, host, limits)?;
     device.apply_rules(inward.rules())?;
     tracing::info!(name = config.name, port = config.port, "server is up");
+    if config.unprotected {
+        tracing::warn!("boxes and programs are served in clear too, where they ask for that");
+    }
     started();
     serve(&mut driver, &config.name, stop)
 }

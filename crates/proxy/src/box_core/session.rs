@@ -7,6 +7,7 @@ use braid_engine::{PathId, Stack};
 use braid_wire::Instant;
 
 use crate::auth::SignIn;
+use crate::channel::{Broken, Channel};
 use crate::hints::FlowHints;
 use crate::intake::Flow;
 use crate::relay::{End, Moved, Relay};
@@ -18,6 +19,8 @@ use super::guests;
 /// One user's connection.
 #[derive(Debug)]
 pub(super) struct Session {
+    /// The connection to the server.
+    pub(super) channel: Channel,
     pub(super) relay: Relay,
     pub(super) stage: Stage,
     pub(super) server: usize,
@@ -50,7 +53,7 @@ impl Session {
         let Stage::Negotiating(answers) = &self.stage else {
             return false;
         };
-        let stats = stack.conn_stats(self.relay.conn);
+        let stats = stack.conn_stats(self.channel.conn);
         let unheard = stats.is_some_and(|s| s.snd_una <= self.requested_at);
         self.relay.kept().is_some() && answers.is_signed_in() && unheard
     }
@@ -64,7 +67,7 @@ impl Session {
                 .filter(|s| before.strategy.as_ref() != Some(s)),
             ..hints
         };
-        news.apply(ctx.now, self.relay.conn, ctx.stack);
+        news.apply(ctx.now, self.channel.conn, ctx.stack);
         self.hints = FlowHints {
             size: before.size.or_better(news.size),
             urgency: news.urgency.or(before.urgency),
@@ -86,7 +89,7 @@ impl Session {
             self.unsaid = socks::foreword(&core::mem::take(&mut self.news).encode());
         }
         while !self.unsaid.is_empty() {
-            match ctx.stack.write(ctx.now, self.relay.conn, &self.unsaid) {
+            match self.channel.write(ctx.now, ctx.stack, &self.unsaid) {
                 // `Writable` will follow.
                 Ok(0) => return true,
                 Ok(n) => drop(self.unsaid.drain(..n)),
@@ -101,7 +104,7 @@ impl Session {
     /// Ends both streams.
     pub(super) fn end(&self, ctx: &mut Ctx<'_>, outcome: Outcome) {
         if self.guest && !matches!(self.stage, Stage::Relaying) {
-            ctx.stack.abort(ctx.now, self.relay.conn);
+            self.channel.abort(ctx.now, ctx.stack);
             return guests::part(ctx, self.relay.local, &outcome.reply().encode());
         }
         let end = match outcome {
@@ -109,7 +112,7 @@ impl Session {
             // A user without the box would see RST, or nothing for minutes; RST it is.
             _ => End::Conn,
         };
-        self.relay.end(ctx, end);
+        self.relay.end(ctx, &self.channel, end);
     }
 }
 
@@ -117,7 +120,7 @@ impl Session {
 pub(super) enum Stage {
     /// Towards a server. Nothing of the user's bytes was taken, or it is kept, so another attempt can
     /// be made.
-    Connecting(SignIn),
+    Connecting(Option<SignIn>),
     /// Towards the destination: the server's answer is awaited, while the user's bytes follow the
     /// request.
     Negotiating(Box<ClientHandshake>),
@@ -131,6 +134,8 @@ pub(super) enum Outcome {
     /// After there was a destination, or because the user went.
     Relayed(End),
     Refused(ClientError),
+    /// The server is not the one it should be, or something on the way is in between.
+    Unprotected(Broken),
     ServerFailed,
     NoServer,
     NoAnswer,
@@ -157,6 +162,8 @@ impl Outcome {
             Outcome::NoServer => &mut c.no_server,
             Outcome::NoAnswer => &mut c.destination_timeout,
             Outcome::ServerFailed => &mut c.server_failed,
+            Outcome::Unprotected(Broken::Refused) => &mut c.auth_refused,
+            Outcome::Unprotected(_) => &mut c.unprotected,
             Outcome::Refused(error) => match error {
                 ClientError::AuthRefused | ClientError::MethodRefused => &mut c.auth_refused,
                 ClientError::Garbage => &mut c.server_failed,

@@ -55,6 +55,7 @@ impl Controlled for BoxCore {
                 Answer::Done
             }
             Request::Link { name, on } => done(self.upstream.switch_link(now, &name, on, stack)),
+            Request::Backup { name, on } => done(self.upstream.set_backup(now, &name, on, stack)),
             Request::Measure => {
                 self.upstream.measure_all();
                 Answer::Done

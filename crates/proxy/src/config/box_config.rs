@@ -11,12 +11,16 @@ use ipnet::IpNet;
 use serde::{Deserialize, Deserializer};
 use toml::Spanned;
 
+use crate::keys::{PrivateKey, PublicKey};
 use crate::relay::Patience;
 
-use super::common::{DEFAULT_PORT, MAX_PATHS, RawTun, Source, TunConfig, check_strategy, read};
+use super::common::{
+    DEFAULT_CONGESTION, DEFAULT_PORT, MAX_PATHS, RawTun, Source, TunConfig, check_strategy, read,
+};
+use super::error::SERVER_KEY_HINT;
 use super::measuring::{self, Measuring, Select};
 use super::rule::{RawRule, Rule, check_rules};
-use super::types::{self, Address, Interface, Listen, OneOrMany, Prefix, Secret};
+use super::types::{self, Address, Interface, Key, Listen, OneOrMany, Prefix, Protection};
 
 /// Most servers of a box.
 const MAX_SERVERS: usize = 8;
@@ -38,8 +42,10 @@ const NEVER_TAKEN_IN: [&str; 6] = [
 /// Settings of the aggregation box.
 #[derive(Debug, Clone)]
 pub struct BoxConfig {
-    /// Name of this box in logs; the default user name at the server.
+    /// Name of this box in logs.
     pub name: String,
+    /// Says who this box is.
+    pub key: PrivateKey,
     /// Interfaces whose TCP connections are taken in; at least one.
     pub lan: Vec<String>,
     /// Access links in order of preference; at least one.
@@ -131,10 +137,10 @@ pub struct ServerEntry {
     pub v6: Option<Ipv6Addr>,
     /// TCP port.
     pub port: u16,
-    /// User name there.
-    pub user: String,
-    /// Secret shared with it.
-    pub secret: Secret,
+    /// Its public key.
+    pub key: PublicKey,
+    /// What protects the connections to it.
+    pub protection: Protection,
 }
 
 impl ServerEntry {
@@ -299,22 +305,34 @@ impl Default for Warm {
 }
 
 impl BoxConfig {
-    /// Reads `path`, and the secrets it refers to (relative to its directory).
+    /// Reads `path`, and the file of its key (relative to its directory).
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
         BoxConfig::from_toml(&path.display().to_string(), &read(path)?)
     }
 
-    /// Reads `text`, which came from `file`; secrets' files are relative to its directory.
+    /// Reads `text`, which came from `file`; that of its key is relative to its directory.
     pub fn from_toml(file: &str, text: &str) -> Result<Self, ConfigError> {
         let src = Source { file, text };
         let raw: Raw = src.parse()?;
+        let key = src.private_key(raw.key_file.as_ref(), "box.key")?;
+        BoxConfig::check(&src, raw, key)
+    }
+
+    /// Reads `text`, which came from `file`, with `key` in place of what is in its `key_file`, which
+    /// it need not have: for whoever has no files.
+    pub fn with_key(file: &str, text: &str, key: PrivateKey) -> Result<Self, ConfigError> {
+        let src = Source { file, text };
+        BoxConfig::check(&src, src.parse()?, key)
+    }
+
+    fn check(src: &Source<'_>, raw: Raw, key: PrivateKey) -> Result<Self, ConfigError> {
         let lan: Vec<String> = raw.lan.get_ref().0.iter().map(|i| i.0.clone()).collect();
         if lan.is_empty() {
             return Err(src.error(&raw.lan, "no interface is named", "lan = \"eth0\""));
         }
         let name = raw.name.unwrap_or_else(|| "box".to_owned());
-        let links = check_links(&src, raw.link, &lan)?;
-        let servers = check_servers(&src, raw.server, &name)?;
+        let links = check_links(src, raw.link, &lan)?;
+        let servers = check_servers(src, raw.server)?;
         for server in &servers {
             let reached =
                 |l: &LinkConfig| l.v4 && server.v4.is_some() || l.v6 && server.v6.is_some();
@@ -328,20 +346,21 @@ impl BoxConfig {
         let links_and_lan = links.iter().map(|l| &l.interface).chain(&lan);
         let taken: Vec<&str> = links_and_lan.map(String::as_str).collect();
         let ranges = ("10.215.77.0/24", "fdb7:a1d0:77::/64");
-        let tun = RawTun::check(raw.tun, &src, ranges, &taken)?;
+        let tun = RawTun::check(raw.tun, src, ranges, &taken)?;
         Ok(BoxConfig {
             name,
+            key,
             lan,
             links,
             servers,
             select: raw.select,
-            strategy: check_strategy(&src, raw.strategy)?,
+            strategy: check_strategy(src, raw.strategy)?,
             congestion: raw.congestion.unwrap_or_default().0,
             checksum: raw.checksum,
             ecn: raw.ecn,
             bypass: raw.bypass.nets(),
-            rules: check_rules(&src, raw.rule)?,
-            socks: check_socks(&src, raw.socks)?,
+            rules: check_rules(src, raw.rule)?,
+            socks: check_socks(src, raw.socks)?,
             quic: raw.quic,
             mptcp_hosts: raw.mptcp_hosts,
             control: src.control_socket(raw.control)?,
@@ -350,7 +369,7 @@ impl BoxConfig {
             timeouts: raw.timeouts,
             limits: raw.limits,
             probing: raw.probing,
-            measuring: Measuring::check(&src, raw.measuring)?,
+            measuring: Measuring::check(src, raw.measuring)?,
             warm: raw.warm,
         })
     }
@@ -393,6 +412,7 @@ impl BoxConfig {
 struct Raw {
     #[serde(default, deserialize_with = "types::optional_name")]
     name: Option<String>,
+    key_file: Option<Spanned<PathBuf>>,
     lan: Spanned<OneOrMany<Interface>>,
     #[serde(default)]
     link: Option<Spanned<OneOrMany<RawLink>>>,
@@ -451,14 +471,19 @@ struct RawServer {
     name: Option<Spanned<String>>,
     address: Spanned<OneOrMany<Address>>,
     port: Option<Spanned<u16>>,
-    user: Option<Spanned<String>>,
-    secret: Option<Secret>,
-    secret_file: Option<Spanned<PathBuf>>,
+    key: Option<Key>,
+    #[serde(default, deserialize_with = "types::protection")]
+    protection: Protection,
 }
 
 /// Name of a congestion control.
-#[derive(Default)]
 pub(super) struct Congestion(pub Algorithm);
+
+impl Default for Congestion {
+    fn default() -> Self {
+        Congestion(DEFAULT_CONGESTION)
+    }
+}
 
 impl<'de> Deserialize<'de> for Congestion {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
@@ -604,7 +629,6 @@ fn check_gateway(
 fn check_servers(
     src: &Source<'_>,
     raw: Option<Spanned<OneOrMany<RawServer>>>,
-    name: &str,
 ) -> Result<Vec<ServerEntry>, ConfigError> {
     let missing = "[server]\n                 address = \"203.0.113.7\"";
     let Some(raw) = raw else {
@@ -619,7 +643,7 @@ fn check_servers(
     for raw in raw.into_inner().0 {
         let at = raw.name.as_ref().map(Spanned::span);
         let at = Spanned::new(at.unwrap_or_else(|| raw.address.span()), ());
-        let server = check_server(src, raw, (name, servers.len() + 1))?;
+        let server = check_server(src, raw, servers.len() + 1)?;
         if servers.iter().any(|other| other.name == server.name) {
             let message = format!("a second server is called {:?}", server.name);
             return Err(src.error(&at, message, "a name of its own: name = \"…\""));
@@ -629,11 +653,11 @@ fn check_servers(
     Ok(servers)
 }
 
-/// The server in place `number`, counted from 1, of the box called `box_name`.
+/// The server in place `number`, counted from 1.
 fn check_server(
     src: &Source<'_>,
     raw: RawServer,
-    (box_name, number): (&str, usize),
+    number: usize,
 ) -> Result<ServerEntry, ConfigError> {
     let name = match raw.name {
         None => format!("server{number}"),
@@ -649,7 +673,7 @@ fn check_server(
             let message = format!("{addr} is no address of a host");
             return Err(src.error(&raw.address, message, "the server's public address"));
         }
-        let twice = match addr.to_canonical() {
+        let twice = match *addr {
             IpAddr::V4(a) => v4.replace(a).is_some(),
             IpAddr::V6(a) => v6.replace(a).is_some(),
         };
@@ -664,19 +688,16 @@ fn check_server(
     if let Some(port) = raw.port.as_ref().filter(|p| *p.get_ref() == 0) {
         return Err(src.error(port, "port 0 cannot be connected to", "the server's port"));
     }
-    let owner = Spanned::new(raw.address.span(), String::new());
-    let secret = src.secret(&owner, raw.secret, raw.secret_file)?;
-    let user = match raw.user {
-        None => box_name.to_owned(),
-        Some(user) => check_name(src, user)?,
+    let Some(Key(key)) = raw.key else {
+        return Err(src.error(&raw.address, "no key is given", SERVER_KEY_HINT));
     };
     Ok(ServerEntry {
         name,
         v4,
         v6,
         port: raw.port.map_or(DEFAULT_PORT, Spanned::into_inner),
-        user,
-        secret,
+        key,
+        protection: raw.protection,
     })
 }
 

@@ -6,16 +6,23 @@ use core::ops::RangeInclusive;
 use core::str::FromStr;
 use std::path::{Path, PathBuf};
 
+use braid_engine::cc::{self, Algorithm};
 use braid_links::ConfigError;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use serde::de::DeserializeOwned;
 use toml::Spanned;
 
+use crate::keys::PrivateKey;
+
 use super::error::from_toml;
-use super::types::{Interface, OneOrMany, Prefix, SECRET_HINT, Secret};
+use super::types::{Interface, OneOrMany, Prefix};
 
 /// Port of the server where none is given: SOCKS (RFC 1928).
 pub const DEFAULT_PORT: u16 = 1080;
+
+/// Congestion control of boxes and servers where none is given: what does best over links that lose
+/// packets or have long queues, and leaves others their part.
+pub const DEFAULT_CONGESTION: Algorithm = cc::BBR;
 
 /// Most paths of a box or a server: links, listening addresses.
 pub(super) const MAX_PATHS: usize = 16;
@@ -148,53 +155,25 @@ impl Source<'_> {
         Ok(Some(path))
     }
 
-    /// The secret that is given in place or in a file beside this one.
-    pub(super) fn secret(
+    /// The private key in the `given` file beside this one, which is usually called `name`.
+    pub(super) fn private_key(
         &self,
-        owner: &Spanned<String>,
-        inline: Option<Secret>,
-        file: Option<Spanned<PathBuf>>,
-    ) -> Result<Secret, ConfigError> {
-        match (inline, file) {
-            (Some(secret), None) => Ok(secret),
-            (None, Some(path)) => {
-                let full = self.beside(path.get_ref());
-                let text = read_secret(&full).map_err(|message| {
-                    let hint = format!(
-                        "the file that holds it (make one: openssl rand -base64 32 > {})",
-                        full.display()
-                    );
-                    self.error(&path, message, hint)
-                })?;
-                Secret::new(&text)
-                    .map_err(|e| self.error(&path, format!("{}: {e}", full.display()), SECRET_HINT))
-            }
-            (None, None) => Err(self.error(
-                owner,
-                "no secret is given",
-                "secret_file = \"secret\", a file made by: openssl rand -base64 32 > secret",
-            )),
-            (Some(_), Some(path)) => Err(self.error(
-                &path,
-                "both `secret` and `secret_file` are given",
-                "one of them",
-            )),
-        }
+        given: Option<&Spanned<PathBuf>>,
+        name: &str,
+    ) -> Result<PrivateKey, ConfigError> {
+        let Some(given) = given else {
+            let hint = format!("key_file = \"{name}\", a file made by: braid key new {name}");
+            return Err(self.whole("`key_file` is missing", hint));
+        };
+        let path = self.beside(given.get_ref());
+        PrivateKey::read(&path).map_err(|message| {
+            let hint = format!(
+                "a file that holds a private key (make one: braid key new {})",
+                path.display()
+            );
+            self.error(given, message, hint)
+        })
     }
-}
-
-/// The text in a file that holds a [`Secret`]. Who can read it can use the server: warns where every
-/// user of the machine may. That is no error, for the file may be on a system without owners.
-///
-/// # Errors
-/// The file cannot be read: which one, and why.
-pub fn read_secret(path: &Path) -> Result<String, String> {
-    use std::os::unix::fs::MetadataExt;
-    let file = path.display();
-    if std::fs::metadata(path).is_ok_and(|m| m.mode() & 0o007 != 0) {
-        tracing::warn!(%file, "every user of this machine may read the secret: chmod 600 it");
-    }
-    std::fs::read_to_string(path).map_err(|e| format!("cannot read the secret in {file}: {e}"))
 }
 
 /// A strategy's name; the strategies know which there are.

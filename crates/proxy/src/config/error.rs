@@ -5,12 +5,7 @@ use braid_links::ConfigError;
 /// The mistake that `toml` found in the `text` of `file`.
 pub(super) fn from_toml(file: &str, text: &str, error: &toml::de::Error) -> ConfigError {
     let (message, hint) = explain(error.message());
-    let mut error = ConfigError::at(file, text, error.span(), message, hint);
-    // Says what it found in place of a string.
-    if error.hides_secret() && error.message.starts_with("invalid type") {
-        error.message = "the secret is not a string".to_owned();
-    }
-    error
+    ConfigError::at(file, text, error.span(), message, hint)
 }
 
 /// Separates what is wrong from what to write instead in the messages of this module's own
@@ -20,6 +15,9 @@ pub(crate) const HINT: char = '\n';
 /// Splits a deserialisation message into what is wrong and what to write instead.
 fn explain(message: &str) -> (String, Option<String>) {
     if let Some((unknown, known)) = unknown_field(message) {
+        if let Some(hint) = in_place_of(unknown, &known) {
+            return (format!("`{unknown}` is no more"), Some(hint.to_owned()));
+        }
         let close = known
             .iter()
             .map(|k| (distance(unknown, k), *k))
@@ -55,6 +53,28 @@ fn explain(message: &str) -> (String, Option<String>) {
         _ => (message.to_owned(), None),
     }
 }
+
+/// What to write in place of a setting that there was, beside those that are `known` there.
+fn in_place_of(unknown: &str, known: &[&str]) -> Option<&'static str> {
+    // A box's servers and a server's users have keys, and of these servers have addresses.
+    let server = known.contains(&"address");
+    match unknown {
+        _ if !known.contains(&"key") => None,
+        "secret" | "secret_file" if server => Some(SERVER_KEY_HINT),
+        "secret" | "secret_file" => Some(USER_KEY_HINT),
+        "user" if server => {
+            Some("key_file = \"box.key\" at the top: its public key says which user the box is")
+        }
+        _ => None,
+    }
+}
+
+/// What to write for the key of a box's server.
+pub(super) const SERVER_KEY_HINT: &str =
+    "key = \"…\" (the server's public key: braid key show server.key)";
+/// What to write for the key of a server's user.
+pub(super) const USER_KEY_HINT: &str =
+    "key = \"…\" (the user's public key: braid key show box.key)";
 
 /// Takes serde's message on an unknown field apart.
 fn unknown_field(message: &str) -> Option<(&str, Vec<&str>)> {

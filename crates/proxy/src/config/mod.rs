@@ -1,7 +1,7 @@
 //! `box.toml` and `server.toml`.
 //!
 //! Every setting has a default but those that name this network's own things (interfaces, the
-//! server, secrets). Unknown settings are refused. A mistake is a [`ConfigError`]: file, line,
+//! server, keys). Unknown settings are refused. A mistake is a [`ConfigError`]: file, line,
 //! what was read, what to write instead.
 
 mod box_config;
@@ -18,9 +18,9 @@ pub use box_config::{
     ServerEntry, Warm,
 };
 pub use braid_links::ConfigError;
-pub use common::{DEFAULT_PORT, TunConfig, read_secret};
+pub use common::{DEFAULT_CONGESTION, DEFAULT_PORT, TunConfig};
 pub use measuring::{Measuring, Select};
 pub use rule::Rule;
 pub use server_config::{ServerConfig, ServerLimits, ServerTimeouts, UserConfig};
 pub use sites::sites_from_toml;
-pub use types::Secret;
+pub use types::Protection;

@@ -2,6 +2,7 @@
 
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use braid_engine::Ecn;
@@ -11,11 +12,13 @@ use ipnet::IpNet;
 use serde::Deserialize;
 use toml::Spanned;
 
+use crate::keys::{PrivateKey, PublicKey};
 use crate::relay::Patience;
 
 use super::box_config::{Congestion, check_name};
 use super::common::{DEFAULT_PORT, MAX_PATHS, RawTun, Source, TunConfig, check_strategy, read};
-use super::types::{self, Address, OneOrMany, Prefix, Secret, Target};
+use super::error::USER_KEY_HINT;
+use super::types::{self, Address, Key, OneOrMany, Prefix, Target};
 
 /// Most users of a server.
 const MAX_USERS: usize = 65_536;
@@ -27,6 +30,8 @@ const MAX_TARGETS: usize = 8;
 pub struct ServerConfig {
     /// Name of this server in logs.
     pub name: String,
+    /// Says who this server is.
+    pub key: PrivateKey,
     /// Addresses connections come in at, as this machine's interfaces carry them; at least one.
     pub listen: Vec<IpAddr>,
     /// TCP port.
@@ -34,6 +39,12 @@ pub struct ServerConfig {
     /// Boxes are told of the addresses they did not come to (ADD_ADDR, RFC 8684 section 3.4.1), and
     /// join there too.
     pub announce: bool,
+    /// Boxes join only what they are told of, never the address they came to
+    /// ([`braid_engine::Config::deny_join_initial`]).
+    pub deny_join_initial: bool,
+    /// Boxes that do not protect their connections are served too, and so is whoever speaks SOCKS5
+    /// (RFC 1928) with a password made by a key.
+    pub unprotected: bool,
     /// Who may use it; at least one.
     pub users: Vec<UserConfig>,
     /// Destinations that are reachable though they are local to this server.
@@ -50,7 +61,7 @@ pub struct ServerConfig {
     pub checksum: bool,
     /// Congestion marks instead of losses ([`braid_engine::Config::ecn`]).
     pub ecn: Ecn,
-    /// How far a box's clock may be off, either way. Passwords are valid no longer.
+    /// How far the clock of who speaks in clear may be off, either way. Passwords are valid no longer.
     pub time_window: Duration,
     /// The control socket; `None` leaves the place to the driver.
     pub control: Option<PathBuf>,
@@ -65,10 +76,10 @@ pub struct ServerConfig {
 /// Who may use a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UserConfig {
-    /// Name.
+    /// Name in logs and counts; each has one of its own.
     pub name: String,
-    /// Secret shared with the user's box.
-    pub secret: Secret,
+    /// The public key, likewise.
+    pub key: PublicKey,
 }
 
 /// Timeouts of the server.
@@ -78,7 +89,7 @@ pub struct ServerTimeouts {
     /// From a connection to its complete SOCKS request.
     #[serde(deserialize_with = "types::duration")]
     pub handshake: Duration,
-    /// From the password of a box that signs in beforehand to its request.
+    /// From the moment a box that signs in beforehand has proved who it is to its request.
     #[serde(deserialize_with = "types::duration")]
     pub waiting: Duration,
     /// Name look-up and connection to the destination together.
@@ -133,7 +144,7 @@ pub struct ServerLimits {
     /// Most trains of packets a second by which the box of one user measures, on average.
     #[serde(deserialize_with = "types::count")]
     pub trains: usize,
-    /// Most passwords remembered against replay.
+    /// Most passwords, of those in clear, remembered against replay.
     #[serde(deserialize_with = "types::count")]
     pub replay: usize,
     /// Most bytes one connection buffers in each direction.
@@ -160,15 +171,27 @@ impl Default for ServerLimits {
 }
 
 impl ServerConfig {
-    /// Reads `path`, and the secrets it refers to (relative to its directory).
+    /// Reads `path`, and the file of its key (relative to its directory).
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
         ServerConfig::from_toml(&path.display().to_string(), &read(path)?)
     }
 
-    /// Reads `text`, which came from `file`; secrets' files are relative to its directory.
+    /// Reads `text`, which came from `file`; that of its key is relative to its directory.
     pub fn from_toml(file: &str, text: &str) -> Result<Self, ConfigError> {
         let src = Source { file, text };
         let raw: Raw = src.parse()?;
+        let key = src.private_key(raw.key_file.as_ref(), "server.key")?;
+        ServerConfig::check(&src, raw, key)
+    }
+
+    /// Reads `text`, which came from `file`, with `key` in place of what is in its `key_file`, which
+    /// it need not have: for whoever has no files.
+    pub fn with_key(file: &str, text: &str, key: PrivateKey) -> Result<Self, ConfigError> {
+        let src = Source { file, text };
+        ServerConfig::check(&src, src.parse()?, key)
+    }
+
+    fn check(src: &Source<'_>, raw: Raw, key: PrivateKey) -> Result<Self, ConfigError> {
         if raw.listen.get_ref().0.is_empty() {
             return Err(src.error(&raw.listen, "no address is named", "\"203.0.113.7\""));
         }
@@ -188,6 +211,12 @@ impl ServerConfig {
         if let Some(port) = raw.port.as_ref().filter(|p| *p.get_ref() == 0) {
             return Err(src.error(port, "port 0 cannot be listened on", "1 to 65535"));
         }
+        let denies = raw.deny_join_initial.as_ref().filter(|at| *at.get_ref());
+        if let Some(at) = denies.filter(|_| !raw.announce || listen.len() < 2) {
+            let message = "boxes would be told of no address to join at";
+            let hint = "announce = true, with two addresses or more in `listen`";
+            return Err(src.error(at, message, hint));
+        }
         let window = raw
             .time_window
             .as_ref()
@@ -198,20 +227,23 @@ impl ServerConfig {
         }
         Ok(ServerConfig {
             name: raw.name.unwrap_or_else(|| "server".to_owned()),
+            key,
             listen: raw.listen.into_inner().0.into_iter().map(|a| a.0).collect(),
             port: raw.port.map_or(DEFAULT_PORT, Spanned::into_inner),
             announce: raw.announce,
-            users: check_users(&src, raw.user)?,
+            deny_join_initial: raw.deny_join_initial.is_some_and(Spanned::into_inner),
+            unprotected: raw.unprotected,
+            users: check_users(src, raw.user)?,
             allow: raw.allow.nets(),
             deny: raw.deny.nets(),
-            targets: check_targets(&src, raw.targets)?,
-            strategy: check_strategy(&src, raw.strategy)?,
+            targets: check_targets(src, raw.targets)?,
+            strategy: check_strategy(src, raw.strategy)?,
             congestion: raw.congestion.unwrap_or_default().0,
             checksum: raw.checksum,
             ecn: raw.ecn,
             time_window: Duration::from_secs(window),
             control: src.control_socket(raw.control)?,
-            tun: RawTun::check(raw.tun, &src, ("10.215.78.0/24", "fdb7:a1d0:78::/64"), &[])?,
+            tun: RawTun::check(raw.tun, src, ("10.215.78.0/24", "fdb7:a1d0:78::/64"), &[])?,
             timeouts: raw.timeouts,
             limits: raw.limits,
         })
@@ -229,6 +261,7 @@ impl ServerConfig {
             congestion: self.congestion,
             checksum: self.checksum,
             ecn: self.ecn,
+            deny_join_initial: self.deny_join_initial,
             send_buffer: self.limits.buffer,
             recv_buffer: self.limits.buffer,
             memory: self.limits.memory,
@@ -245,10 +278,14 @@ impl ServerConfig {
 struct Raw {
     #[serde(default, deserialize_with = "types::optional_name")]
     name: Option<String>,
+    key_file: Option<Spanned<PathBuf>>,
     listen: Spanned<OneOrMany<Address>>,
     port: Option<Spanned<u16>>,
     #[serde(default)]
     announce: bool,
+    deny_join_initial: Option<Spanned<bool>>,
+    #[serde(default)]
+    unprotected: bool,
     #[serde(default)]
     user: Option<Spanned<OneOrMany<RawUser>>>,
     #[serde(default)]
@@ -276,8 +313,7 @@ struct Raw {
 #[serde(deny_unknown_fields)]
 struct RawUser {
     name: Spanned<String>,
-    secret: Option<Secret>,
-    secret_file: Option<Spanned<PathBuf>>,
+    key: Option<Spanned<Key>>,
 }
 
 #[derive(Deserialize)]
@@ -300,7 +336,7 @@ fn check_users(
     raw: Option<Spanned<OneOrMany<RawUser>>>,
 ) -> Result<Vec<UserConfig>, ConfigError> {
     let missing = "[[user]]\n                 name = \"box\"\n                 \
-                   secret_file = \"secret\"";
+                   key = \"…\"";
     let Some(raw) = raw else {
         return Err(src.whole("no [[user]] is given", missing));
     };
@@ -310,15 +346,23 @@ fn check_users(
         return Err(src.error(&raw, message, missing));
     }
     let mut users: Vec<UserConfig> = Vec::with_capacity(n);
-    let mut names = std::collections::BTreeSet::new();
+    let mut names = BTreeSet::new();
+    let mut by_key = BTreeMap::new();
     for raw in raw.into_inner().0 {
         if !names.insert(raw.name.get_ref().clone()) {
             let message = format!("a second user is called {:?}", raw.name.get_ref());
             return Err(src.error(&raw.name, message, "a name of its own"));
         }
-        let secret = src.secret(&raw.name, raw.secret, raw.secret_file)?;
+        let Some(at) = raw.key else {
+            return Err(src.error(&raw.name, "no key is given", USER_KEY_HINT));
+        };
+        let Key(key) = *at.get_ref();
+        if let Some(other) = by_key.insert(key, raw.name.get_ref().clone()) {
+            let message = format!("{other:?} has the same key");
+            return Err(src.error(&at, message, "a key of its own, or one user for both"));
+        }
         let name = check_name(src, raw.name)?;
-        users.push(UserConfig { name, secret });
+        users.push(UserConfig { name, key });
     }
     Ok(users)
 }

@@ -12,6 +12,8 @@ use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
 use serde::de::{MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
+use crate::keys::PublicKey;
+
 use super::error::HINT;
 
 /// An error with what to write instead, for a `Deserialize` implementation.
@@ -178,14 +180,16 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for OneOrMany<T> {
     }
 }
 
-/// An address in text.
+/// An address in text; no IPv4-mapped one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Address(pub IpAddr);
 
 impl<'de> Deserialize<'de> for Address {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
         text(d, |s| {
-            s.parse().map(Address).map_err(|_| {
+            // IPv4-mapped stands for IPv4: no packet bears it.
+            let address = s.parse().map(|ip: IpAddr| Address(ip.to_canonical()));
+            address.map_err(|_| {
                 let hint = "an address such as \"203.0.113.7\" or \"2001:db8::7\"";
                 (format!("{s:?} is no IP address"), hint.to_owned())
             })
@@ -249,71 +253,20 @@ impl<'de> Deserialize<'de> for Interface {
     }
 }
 
-/// A shared secret. `Debug` never shows it.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Secret(Vec<u8>);
+/// A public key in text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Key(pub PublicKey);
 
-/// What to do about a secret that is too weak.
-pub(crate) const SECRET_HINT: &str = "a random one, made by: openssl rand -base64 32";
-
-impl Secret {
-    /// Takes the text of a secret; blanks around it are dropped. Refused where it is shorter than
-    /// 20 characters or, by the spread of its characters, worth less than 100 bits.
-    pub fn new(text: &str) -> Result<Self, String> {
-        let text = text.trim();
-        if text.len() < 20 {
-            return Err(format!(
-                "the secret has {} characters, at least 20 are needed",
-                text.len()
-            ));
-        }
-        let bits = entropy(text.as_bytes());
-        if bits < 100 {
-            return Err(format!(
-                "the secret is too easy to guess (about {bits} bits, at least 100 are needed)"
-            ));
-        }
-        Ok(Secret(text.as_bytes().to_vec()))
-    }
-
-    /// The key.
-    pub fn as_bytes(&self) -> &[u8] {
-        &self.0
-    }
-}
-
-impl fmt::Debug for Secret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Secret(..)")
-    }
-}
-
-impl<'de> Deserialize<'de> for Secret {
+impl<'de> Deserialize<'de> for Key {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        text(d, |s| {
-            Secret::new(s).map_err(|e| (e, SECRET_HINT.to_owned()))
+        text(d, |s| match s.parse() {
+            Ok(key) => Ok(Key(key)),
+            Err(e) => {
+                let hint = "one as `braid key show FILE` prints it of the other end's key file";
+                Err((format!("{s:?} is no public key: {e}"), hint.to_owned()))
+            }
         })
     }
-}
-
-/// An upper bound of the bits in `secret`: Shannon's measure over its bytes, of one period where
-/// it repeats itself.
-fn entropy(secret: &[u8]) -> u32 {
-    let period = (1..=secret.len() / 2)
-        .find(|&p| secret.iter().zip(&secret[p..]).all(|(a, b)| a == b))
-        .unwrap_or(secret.len());
-    let secret = &secret[..period];
-    let n = secret.len() as f64;
-    let mut counts = [0u32; 256];
-    for b in secret {
-        counts[usize::from(*b)] += 1;
-    }
-    let bits: f64 = counts
-        .iter()
-        .filter(|c| **c > 0)
-        .map(|c| f64::from(*c) * (n / f64::from(*c)).log2())
-        .sum();
-    bits as u32
 }
 
 /// Reads one of a fixed list of words.
@@ -341,10 +294,26 @@ pub(super) fn ecn<'de, D: Deserializer<'de>>(d: D) -> Result<Ecn, D::Error> {
     word(d, "setting of ECN", &words)
 }
 
+/// What protects the connections to a server.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Protection {
+    /// TLS 1.3 (RFC 8446), both ends by their keys.
+    #[default]
+    Tls,
+    /// Nothing: for measurements, and where something else protects.
+    None,
+}
+
+/// Reads what protects.
+pub(super) fn protection<'de, D: Deserializer<'de>>(d: D) -> Result<Protection, D::Error> {
+    let words = [("tls", Protection::Tls), ("none", Protection::None)];
+    word(d, "kind of protection", &words)
+}
+
 /// What [`is_name`] takes.
 pub(super) const NAME_HINT: &str = "1 to 64 letters, digits, '-', '_' or '.'";
 
-/// Whether `s` may appear as a name in logs and in the SOCKS user field.
+/// Whether `s` may appear as a name in logs and orders.
 pub(super) fn is_name(s: &str) -> bool {
     (1..=64).contains(&s.len())
         && s.chars()

@@ -6,7 +6,7 @@ use braid_engine::app::Ctx;
 use braid_engine::{ConnId, Stack};
 use braid_wire::Instant;
 
-use super::session::{Refusal, Stage};
+use super::session::{Refusal, Session, Stage};
 use super::train::Departures;
 use super::{CLOSE_PATIENCE, ServerCore, send_all};
 use crate::probe::{self, Train};
@@ -40,18 +40,18 @@ impl ServerCore {
             train.records = 0;
         }
         self.counters.trains += u64::from(train.records > 0);
-        let (conn, started) = (session.conn, session.started);
+        let (conn, started) = (session.channel.conn, session.started);
         self.beyond.ask(ctx);
         let unpaced = match knew_way(ctx.stack, conn, started) {
             true => train.records,
             false => train.records.min(probe::UNPACED),
         };
         let answer = probe::answer(train.records, unpaced, self.beyond.quality(ctx.now));
-        if !send_all(ctx, conn, &answer) {
-            return self.drop_session(ctx, id);
-        }
         let began = ctx.now;
         if let Some(session) = self.sessions.get_mut(id) {
+            if !send_all(ctx, &mut session.channel, &answer) {
+                return self.drop_session(ctx, id);
+            }
             session.stage = Stage::Departing(Departures {
                 train,
                 sent: 0,
@@ -66,14 +66,18 @@ impl ServerCore {
         let Some(session) = self.sessions.get_mut(id) else {
             return;
         };
-        let Stage::Departing(departures) = &mut session.stage else {
+        let Session {
+            channel,
+            stage: Stage::Departing(departures),
+            ..
+        } = session
+        else {
             return;
         };
-        let conn = session.conn;
         while departures.sent < departures.train.records && departures.next() <= ctx.now {
             let after: Duration = ctx.now.saturating_since(departures.began);
             departures.sent += 1;
-            if !send_all(ctx, conn, &probe::record(after)) {
+            if !send_all(ctx, channel, &probe::record(after)) {
                 return self.drop_session(ctx, id);
             }
         }
@@ -82,7 +86,7 @@ impl ServerCore {
             return self.sessions.arm(id, next);
         }
         session.stage = Stage::Closing;
-        let told = ctx.stack.shutdown(ctx.now, conn).is_ok();
+        let told = session.channel.shutdown(ctx.now, ctx.stack).is_ok();
         match told {
             true => self.sessions.arm(id, ctx.now + CLOSE_PATIENCE),
             false => self.drop_session(ctx, id),

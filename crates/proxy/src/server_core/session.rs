@@ -2,11 +2,11 @@
 
 use core::net::{IpAddr, SocketAddr};
 
-use braid_engine::ConnId;
 use braid_engine::app::{ConnectFailure, LocalId};
 use braid_wire::Instant;
 
 use crate::auth::{AuthError, Grant};
+use crate::channel::{Broken, Channel};
 use crate::relay::Relay;
 use crate::report::ServerCounters;
 use crate::socks::{Destination, Foreword, Reply, ServerError, ServerHandshake};
@@ -17,9 +17,9 @@ use super::train::Departures;
 /// One connection of a box.
 #[derive(Debug)]
 pub(super) struct Session {
-    pub(super) conn: ConnId,
+    pub(super) channel: Channel,
     pub(super) remote: IpAddr,
-    /// Position of the user in the configuration, once the password was right.
+    /// Position of the user in the configuration, once it has proved to be one.
     pub(super) user: Option<usize>,
     /// Where the user wants to go, once the request is complete.
     pub(super) destination: Option<Box<Destination>>,
@@ -54,6 +54,8 @@ pub(super) enum Stage {
 
 #[derive(Debug, Default)]
 pub(super) struct Handshake {
+    /// Whether it is protected is known.
+    pub(super) met: bool,
     pub(super) socks: ServerHandshake,
     pub(super) grant: Option<Grant>,
     /// The peer said something.
@@ -129,6 +131,11 @@ impl Session {
 
 /// What ends a handshake before there is a destination.
 pub(super) enum Refusal {
+    /// It has to be protected.
+    Clear,
+    Unprotected(Broken),
+    /// Its key was taken out of the configuration since it got its ticket.
+    UnknownKey,
     Socks(ServerError),
     Auth(AuthError),
     WrongDestination,
@@ -141,6 +148,7 @@ impl Refusal {
     /// What the peer is told; nothing where it speaks another protocol.
     pub(super) fn reply(&self) -> Vec<u8> {
         let reply = match self {
+            Refusal::Clear | Refusal::Unprotected(_) | Refusal::UnknownKey => return Vec::new(),
             Refusal::Socks(e) => return e.reply(),
             Refusal::Auth(_) => return ServerHandshake::REFUSED.to_vec(),
             Refusal::WrongDestination | Refusal::Forbidden(_) => Reply::NotAllowed,
@@ -157,16 +165,22 @@ impl Refusal {
         c: &'c mut ServerCounters,
     ) -> (&'c mut u64, Option<&'static str>) {
         let (counter, name) = match self {
+            Refusal::Clear => (&mut c.clear, "not protected"),
+            Refusal::UnknownKey | Refusal::Unprotected(Broken::WrongKey) => {
+                (&mut c.auth_wrong, "unknown key")
+            }
+            Refusal::Unprotected(Broken::Truncated) => (&mut c.handshake_aborted, "gone"),
+            Refusal::Unprotected(_) => (&mut c.damaged, "not as it was sent"),
             Refusal::Socks(e) => match e {
                 ServerError::Garbage => (&mut c.garbage, "not SOCKS5"),
-                ServerError::NoMethod => (&mut c.no_method, "no password offered"),
+                ServerError::NoMethod => (&mut c.no_method, "no method that says who it is"),
                 ServerError::Command => (&mut c.bad_command, "not CONNECT"),
                 ServerError::AddressType => (&mut c.bad_address, "unknown address type"),
                 ServerError::Name => (&mut c.bad_address, "invalid name"),
             },
             Refusal::Auth(e) => match e {
                 AuthError::Malformed => (&mut c.auth_malformed, "password malformed"),
-                AuthError::UnknownUser | AuthError::WrongSecret => {
+                AuthError::UnknownUser | AuthError::WrongSignature => {
                     (&mut c.auth_wrong, "wrong password")
                 }
                 AuthError::ClockSkew(_) => (&mut c.auth_time, "clock skew"),

@@ -1,8 +1,8 @@
 //! The box's end.
 
 use super::message::{
-    AUTH_VERSION, CMD_CONNECT, Destination, Gather, METHOD_PASSWORD, NOTE, Note, PROBE, Reply,
-    VERSION, address_length,
+    AUTH_VERSION, CMD_CONNECT, Destination, Gather, METHOD_NONE, METHOD_PASSWORD, NOTE, Note,
+    PROBE, Reply, VERSION, address_length,
 };
 
 /// Greeting and password in one piece. `user` and `password` are cut at 255 bytes (RFC 1929 has no
@@ -16,6 +16,9 @@ pub fn sign_in(user: &[u8], password: &[u8]) -> Vec<u8> {
     }
     out
 }
+
+/// Greeting of a box that has proved who it is.
+pub const GREETING: [u8; 3] = [VERSION, 1, METHOD_NONE];
 
 /// The request for `destination`, behind its note if it has one; the user's first bytes may follow
 /// at once, with a note behind a [`foreword`](super::foreword).
@@ -41,6 +44,8 @@ pub fn probe(note: &Note) -> Vec<u8> {
 pub struct ClientHandshake {
     stage: Stage,
     message: Gather,
+    /// There is no password: the connection says who this is.
+    proven: bool,
 }
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -67,7 +72,7 @@ pub enum ClientStep {
 pub enum ClientError {
     /// The server wants another authentication method.
     MethodRefused,
-    /// Wrong user, secret or time.
+    /// Unknown key, wrong signature or wrong time.
     AuthRefused,
     /// The server's reply.
     Refused(Reply),
@@ -76,6 +81,14 @@ pub enum ClientError {
 }
 
 impl ClientHandshake {
+    /// Of a box that has `proven` who it is by its key, or else does so by its password.
+    pub fn new(proven: bool) -> Self {
+        ClientHandshake {
+            proven,
+            ..ClientHandshake::default()
+        }
+    }
+
     /// Whether the password was accepted, and nothing of the answer to the request was taken.
     pub fn is_signed_in(&self) -> bool {
         self.stage == Stage::Reply && self.message.is_empty()
@@ -101,7 +114,8 @@ impl ClientHandshake {
             let message = self.message.clear();
             let failed = |e| (taken, ClientStep::Failed(e));
             self.stage = match (stage, message.as_slice()) {
-                (Stage::Method, [VERSION, METHOD_PASSWORD]) => Stage::Auth,
+                (Stage::Method, [VERSION, METHOD_PASSWORD]) if !self.proven => Stage::Auth,
+                (Stage::Method, [VERSION, METHOD_NONE]) if self.proven => Stage::Reply,
                 (Stage::Method, [VERSION, _]) => return failed(ClientError::MethodRefused),
                 (Stage::Auth, [AUTH_VERSION, 0]) => Stage::Reply,
                 (Stage::Auth, [AUTH_VERSION, _]) => return failed(ClientError::AuthRefused),

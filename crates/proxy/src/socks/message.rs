@@ -6,6 +6,8 @@ use core::str::FromStr;
 
 use braid_engine::app::ConnectFailure;
 
+use crate::keys::SIGNATURE_LEN;
+
 pub(super) const VERSION: u8 = 5;
 pub(super) const AUTH_VERSION: u8 = 1;
 pub(super) const METHOD_NONE: u8 = 0;
@@ -16,29 +18,29 @@ pub(super) const ATYP_V4: u8 = 1;
 pub(super) const ATYP_NAME: u8 = 3;
 pub(super) const ATYP_V6: u8 = 4;
 
-/// First byte of a [`Note`], version 2; a request begins with [`VERSION`].
-pub(super) const NOTE: u8 = 0xb4;
-/// First byte of a note that asks for a probe in place of a destination, version 1.
-pub(super) const PROBE: u8 = 0xb2;
+/// First byte of a [`Note`], version 3; a request begins with [`VERSION`].
+pub(super) const NOTE: u8 = 0xb5;
+/// First byte of a note that asks for a probe in place of a destination, version 2.
+pub(super) const PROBE: u8 = 0xb6;
 /// Before code and hints of a note: its first byte and their length.
 pub(super) const NOTE_HEAD: usize = 3;
-const CODE_LEN: usize = 32;
 
 /// What a box says of its request, right before it: no client of RFC 1928 does.
 ///
 /// | bytes | content |
 /// | --- | --- |
-/// | 1 | 0xb4: a note, version 2 |
-/// | 2 | length of what follows, big endian, 32 to 1056 |
-/// | 32 | code of the request, where the password is bound to no destination |
+/// | 1 | 0xb5: a note, version 3 |
+/// | 2 | length of what follows, big endian, at most 1024, or 64 to 1088 in clear |
+/// | 0, or 64 in clear | code of the request, where the password is bound to no destination |
 /// | 0 to 1024 | hints |
 ///
-/// With 0xb2 in place of 0xb4 no request follows: the box asks for a probe, and the hints are its
+/// With 0xb6 in place of 0xb5 no request follows: the box asks for a probe, and the hints are its
 /// fields.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Note {
-    /// Proof of destination and hints.
-    pub code: [u8; CODE_LEN],
+    /// Proof of destination and hints: a signature. None where the connection is proof of all that it
+    /// carries.
+    pub code: Option<[u8; SIGNATURE_LEN]>,
     /// What is known of the connection; judged by whoever applies it.
     pub hints: Vec<u8>,
 }
@@ -50,27 +52,32 @@ impl Note {
     pub(super) fn encode(&self, kind: u8, out: &mut Vec<u8>) {
         let hints = &self.hints[..self.hints.len().min(Self::MAX_HINTS)];
         out.push(kind);
-        let len = u16::try_from(CODE_LEN + hints.len()).unwrap_or(u16::MAX);
+        let code = self.code.as_ref().map_or(&[][..], |code| code);
+        let len = u16::try_from(code.len() + hints.len()).unwrap_or(u16::MAX);
         out.extend_from_slice(&len.to_be_bytes());
-        out.extend_from_slice(&self.code);
+        out.extend_from_slice(code);
         out.extend_from_slice(hints);
     }
 
-    /// Bytes that follow a head; `None` where that is no note's.
-    pub(super) fn length(head: [u8; 2]) -> Option<usize> {
+    /// Bytes that follow a head, with a code if it is `coded`; `None` where that is no note's.
+    pub(super) fn length(head: [u8; 2], coded: bool) -> Option<usize> {
         let len = usize::from(u16::from_be_bytes(head));
-        (CODE_LEN..=CODE_LEN + Self::MAX_HINTS)
+        let code = if coded { SIGNATURE_LEN } else { 0 };
+        (code..=code + Self::MAX_HINTS)
             .contains(&len)
             .then_some(len)
     }
 
-    /// Reads what follows the head.
-    pub(super) fn decode(body: &[u8]) -> Option<Self> {
-        let (code, hints) = body.split_first_chunk()?;
-        Some(Note {
-            code: *code,
-            hints: hints.to_vec(),
-        })
+    /// Reads what follows the head, with a code if it is `coded`.
+    pub(super) fn decode(body: &[u8], coded: bool) -> Option<Self> {
+        let (code, hints) = match coded {
+            true => body
+                .split_first_chunk()
+                .map(|(code, rest)| (Some(*code), rest))?,
+            false => (None, body),
+        };
+        let hints = hints.to_vec();
+        Some(Note { code, hints })
     }
 }
 

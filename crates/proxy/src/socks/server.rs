@@ -12,8 +12,19 @@ pub struct ServerHandshake {
     message: Gather,
     /// Waits for its request.
     note: Option<Note>,
-    /// Whoever comes is welcome.
-    open: bool,
+    clients: Clients,
+}
+
+/// Who comes.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+enum Clients {
+    /// Whoever has a password.
+    #[default]
+    Unknown,
+    /// Whoever is in this network.
+    Welcome,
+    /// One that has proved who it is.
+    Proven,
 }
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -66,7 +77,7 @@ pub enum ServerStep {
 pub enum ServerError {
     /// Not SOCKS5, or malformed.
     Garbage,
-    /// The client does not offer user/password.
+    /// The client does not offer user/password in clear, or no authentication where it is known.
     NoMethod,
     /// Not CONNECT.
     Command,
@@ -99,7 +110,15 @@ impl ServerHandshake {
     /// With clients of a network that is trusted: any user and password will do, or none.
     pub fn open() -> Self {
         ServerHandshake {
-            open: true,
+            clients: Clients::Welcome,
+            ..ServerHandshake::default()
+        }
+    }
+
+    /// With a box that has proved who it is: there is no password, and notes have no code.
+    pub fn proven() -> Self {
+        ServerHandshake {
+            clients: Clients::Proven,
             ..ServerHandshake::default()
         }
     }
@@ -119,13 +138,16 @@ impl ServerHandshake {
 
     /// Takes bytes of the client, up to the next step; says how many it took.
     pub fn input(&mut self, input: &[u8]) -> (usize, ServerStep) {
+        let coded = self.clients != Clients::Proven;
         let mut taken = 0;
         loop {
             let stage = self.stage;
             if stage == Stage::Over {
                 return (taken, ServerStep::More);
             }
-            let (n, complete) = self.message.take(&input[taken..], |m| length(stage, m));
+            let (n, complete) = self
+                .message
+                .take(&input[taken..], |m| length((stage, coded), m));
             taken += n;
             if !complete {
                 return (taken, ServerStep::More);
@@ -134,9 +156,10 @@ impl ServerHandshake {
             self.stage = Stage::Over;
             let step = match stage {
                 Stage::Greeting => self.greeting(&message),
-                Stage::Auth => auth(&message, self.open),
+                Stage::Auth => auth(&message, self.clients == Clients::Welcome),
                 Stage::Request if message.first() == Some(&NOTE) => {
-                    self.note = message.get(NOTE_HEAD..).and_then(Note::decode);
+                    let body = message.get(NOTE_HEAD..);
+                    self.note = body.and_then(|body| Note::decode(body, coded));
                     if self.note.is_some() {
                         self.stage = Stage::Noted;
                         continue;
@@ -144,7 +167,8 @@ impl ServerHandshake {
                     ServerStep::Failed(ServerError::Garbage)
                 }
                 Stage::Request if message.first() == Some(&PROBE) => {
-                    match message.get(NOTE_HEAD..).and_then(Note::decode) {
+                    let body = message.get(NOTE_HEAD..);
+                    match body.and_then(|body| Note::decode(body, coded)) {
                         Some(note) => ServerStep::Probe(note),
                         None => ServerStep::Failed(ServerError::Garbage),
                     }
@@ -158,11 +182,15 @@ impl ServerHandshake {
 
     fn greeting(&mut self, message: &[u8]) -> ServerStep {
         match message {
-            [VERSION, _, methods @ ..] if methods.contains(&METHOD_PASSWORD) => {
+            [VERSION, _, methods @ ..]
+                if methods.contains(&METHOD_PASSWORD) && self.clients != Clients::Proven =>
+            {
                 self.stage = Stage::Auth;
                 ServerStep::Send([VERSION, METHOD_PASSWORD])
             }
-            [VERSION, _, methods @ ..] if self.open && methods.contains(&METHOD_NONE) => {
+            [VERSION, _, methods @ ..]
+                if self.clients != Clients::Unknown && methods.contains(&METHOD_NONE) =>
+            {
                 self.stage = Stage::Request;
                 ServerStep::Send([VERSION, METHOD_NONE])
             }
@@ -191,7 +219,7 @@ impl ServerHandshake {
 
 /// Length of the message that starts with `m`; a message whose first byte is wrong already ends
 /// there, so that garbage is not waited for.
-fn length(stage: Stage, m: &[u8]) -> usize {
+fn length((stage, coded): (Stage, bool), m: &[u8]) -> usize {
     match (stage, m) {
         (_, []) => 1,
         (Stage::Greeting, [VERSION, n, ..]) => 2 + usize::from(*n),
@@ -205,7 +233,7 @@ fn length(stage: Stage, m: &[u8]) -> usize {
         }
         (Stage::Request | Stage::Noted, [VERSION, ..]) => 4,
         (Stage::Request, [NOTE | PROBE, a, b, ..]) => {
-            NOTE_HEAD + Note::length([*a, *b]).unwrap_or(0)
+            NOTE_HEAD + Note::length([*a, *b], coded).unwrap_or(0)
         }
         (Stage::Request, [NOTE | PROBE, ..]) => NOTE_HEAD,
         _ => 1,

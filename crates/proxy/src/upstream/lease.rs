@@ -1,61 +1,63 @@
 //! A connection to a server, up to its request.
 
-use braid_engine::{ApiError, ConnId, PathId, Stack};
+use braid_engine::{ApiError, PathId, Stack};
 use braid_wire::Instant;
 
 use crate::auth::SignIn;
-use crate::config::ServerEntry;
+use crate::channel::Channel;
 use crate::hints::FlowHints;
+use crate::keys::{PrivateKey, PublicKey};
 use crate::socks::{self, ClientHandshake, Destination, Note};
 
-/// A connection to a server, on which the password leaves with the end of the handshake.
+/// A connection to a server, on which a box signs in as soon as its handshake ends.
 #[derive(Debug)]
 pub(crate) struct Lease {
-    pub(crate) conn: ConnId,
+    pub(crate) channel: Channel,
     /// Position of the server in the configuration.
     pub(crate) server: usize,
     /// Path of the initial subflow.
     pub(crate) path: PathId,
-    pub(crate) sign_in: SignIn,
+    /// The password, where nothing else says who this is.
+    pub(crate) sign_in: Option<SignIn>,
     /// Of a warm connection, what reads the server's answers; all but that to the request are here.
     pub(crate) answers: Option<Box<ClientHandshake>>,
 }
 
-/// Writes greeting and password.
+/// Writes greeting and, in clear, the password of the user with this key, at the server with that one.
 pub(super) fn sign_in(
     now: Instant,
-    lease: &Lease,
-    entry: &ServerEntry,
+    lease: &mut Lease,
+    keys: (&PrivateKey, PublicKey),
     stack: &mut Stack,
 ) -> Result<(), ApiError> {
-    let user = entry.user.as_bytes();
-    let password = lease.sign_in.password(&entry.secret, user);
-    write_all(now, lease.conn, &socks::sign_in(user, &password), stack)
+    let words = greeting(keys, lease.sign_in.as_ref());
+    lease.channel.write_all(now, stack, &words)
+}
+
+/// Greeting and password, where there is one.
+pub(super) fn greeting(
+    (key, server): (&PrivateKey, PublicKey),
+    sign_in: Option<&SignIn>,
+) -> Vec<u8> {
+    match sign_in {
+        Some(sign_in) => {
+            let user = key.public().to_string();
+            socks::sign_in(user.as_bytes(), &sign_in.password(key, server))
+        }
+        None => socks::GREETING.to_vec(),
+    }
 }
 
 /// Writes the one request that may follow, with its hints.
 pub(super) fn request(
-    (now, conn): (Instant, ConnId),
-    entry: &ServerEntry,
-    sign_in: &SignIn,
+    (now, channel): (Instant, &mut Channel),
+    (key, server): (&PrivateKey, PublicKey),
+    sign_in: Option<&SignIn>,
     (destination, hints): (&Destination, &FlowHints),
     stack: &mut Stack,
 ) -> Result<(), ApiError> {
     let hints = hints.encode();
-    let code = sign_in.request(&entry.secret, entry.user.as_bytes(), destination, &hints);
+    let code = sign_in.map(|sign_in| sign_in.request(key, server, destination, &hints));
     let request = socks::request(Some(&Note { code, hints }), destination);
-    write_all(now, conn, &request, stack)
-}
-
-/// Whole or not at all: there is no room only where memory has run out.
-pub(super) fn write_all(
-    now: Instant,
-    conn: ConnId,
-    bytes: &[u8],
-    stack: &mut Stack,
-) -> Result<(), ApiError> {
-    match stack.write(now, conn, bytes)? {
-        n if n == bytes.len() => Ok(()),
-        _ => Err(ApiError::LimitReached),
-    }
+    channel.write_all(now, stack, &request)
 }

@@ -3,17 +3,17 @@
 
 use core::time::Duration;
 
-use braid_engine::{ApiError, ConnId, ConnectOptions, Event, Protocol, Stack};
+use braid_engine::{ApiError, ConnectOptions, Event, Protocol, Stack};
 use braid_wire::Instant;
 
 use super::Upstream;
 use super::health::Reach;
 use super::lease;
 use super::meter::{Ongoing, rest};
-use crate::auth::SignIn;
+use crate::channel::Channel;
 use crate::config::Select;
 use crate::probe::{Arrivals, COST, Garbled, Train};
-use crate::relay::read_step;
+use crate::relay::{StepError, read_step};
 use crate::report::BoxCounters;
 use crate::selection::Quality;
 use crate::socks::{self, Note};
@@ -108,16 +108,16 @@ impl Upstream {
         let train = capacity.map_or(Train::BURST, Train::paced);
         counters.trains += 1;
         match self.ask_for_train(now, (link, server), train, stack) {
-            Ok(conn) => {
+            Ok(channel) => {
                 self.meter.ongoing = Some(Ongoing {
-                    conn,
+                    arrivals: Arrivals::new(channel.is_protected()),
+                    channel,
                     link,
                     server,
                     began: now,
                     deadline: now + self.longest((link, server)),
                     received: self.received(link, stack),
                     capacity,
-                    arrivals: Arrivals::default(),
                 });
             }
             Err(_) => {
@@ -144,7 +144,7 @@ impl Upstream {
         (link, server): (usize, usize),
         train: Train,
         stack: &mut Stack,
-    ) -> Result<ConnId, ApiError> {
+    ) -> Result<Channel, ApiError> {
         let path = self.links[link].path;
         let strategy = (self.strategy)();
         let options = self.options(server, path, strategy)?;
@@ -153,24 +153,20 @@ impl Upstream {
             protocol,
             ..options
         };
-        let conn = stack.connect(now, options)?;
-        let mut nonce = [0; 16];
-        self.rng.fill(&mut nonce);
-        let sign_in = SignIn::new(self.clock.unix_ms(now), nonce);
-        let entry = &self.servers[server];
-        let user = entry.user.as_bytes();
+        let (mut channel, sign_in) = self.channel((now, server), options, stack)?;
+        let keys = (&self.key, self.servers[server].key);
         let hints = train.encode();
-        let code = sign_in.probe(&entry.secret, user, &hints);
-        let password = sign_in.password(&entry.secret, user);
+        let sign_in = sign_in.as_ref();
+        let code = sign_in.map(|sign_in| sign_in.probe(keys.0, keys.1, &hints));
         let words = [
-            socks::sign_in(user, &password),
+            lease::greeting(keys, sign_in),
             socks::probe(&Note { code, hints }),
         ];
-        let written = lease::write_all(now, conn, &words.concat(), stack);
+        let written = channel.write_all(now, stack, &words.concat());
         if written.is_err() {
-            stack.abort(now, conn);
+            channel.abort(now, stack);
         }
-        written.map(|()| conn)
+        written.map(|()| channel)
     }
 
     /// Bytes that came over a link so far.
@@ -197,15 +193,24 @@ impl Upstream {
         stack: &mut Stack,
         counters: &mut BoxCounters,
     ) -> bool {
-        let Some(mut ongoing) = self.meter.ongoing.take_if(|o| o.conn == event.conn()) else {
+        if self.on_parting_event(now, event, stack) {
+            return true;
+        }
+        let Some(mut ongoing) = self
+            .meter
+            .ongoing
+            .take_if(|o| o.channel.conn == event.conn())
+        else {
             return false;
         };
         let all_here = match event {
-            Event::Readable { conn } => {
-                let arrivals = &mut ongoing.arrivals;
+            Event::Readable { .. } => {
+                let Ongoing {
+                    arrivals, channel, ..
+                } = &mut ongoing;
                 let input = |bytes: &[u8]| (bytes.len(), arrivals.input(now, bytes));
-                match read_step(now, *conn, stack, Ok(false), input) {
-                    Ok(Ok(false)) => Ok(stack.read_finished(*conn)),
+                match read_step(now, channel, stack, Ok(false), input) {
+                    Ok(Ok(false)) => Ok(channel.read_finished(stack)),
                     Ok(step) => step,
                     Err(_) => Err(Garbled),
                 }
@@ -221,6 +226,29 @@ impl Upstream {
         true
     }
 
+    /// A protected connection whose train has arrived is kept until its server has ended it too, and so
+    /// given tickets in place of the one it took.
+    fn part(&mut self, now: Instant, mut channel: Channel, stack: &mut Stack) {
+        let goes_on = channel.is_protected() && channel.drive::<StepError>(now, stack).is_ok();
+        if !goes_on || channel.read_finished(stack) {
+            return channel.abort(now, stack);
+        }
+        if let Some(before) = self.meter.parting.replace(channel) {
+            before.abort(now, stack);
+        }
+    }
+
+    fn on_parting_event(&mut self, now: Instant, event: &Event, stack: &mut Stack) -> bool {
+        let conn = event.conn();
+        let Some(channel) = self.meter.parting.take_if(|c| c.conn == conn) else {
+            return false;
+        };
+        if !matches!(event, Event::Closed { .. }) {
+            self.part(now, channel, stack);
+        }
+        true
+    }
+
     fn train_arrived(
         &mut self,
         now: Instant,
@@ -228,7 +256,6 @@ impl Upstream {
         stack: &mut Stack,
         counters: &mut BoxCounters,
     ) {
-        stack.abort(now, ongoing.conn);
         let (link, server) = (ongoing.link, ongoing.server);
         let users = self.users_rate(now, &ongoing, stack);
         let told = ongoing.arrivals.beyond();
@@ -238,21 +265,23 @@ impl Upstream {
             delay_ms: told.delay_ms.or(before),
         };
         self.meter.beyond[server] = Some((now, beyond));
+        let capacity = (ongoing.capacity, ongoing.arrivals);
+        self.part(now, ongoing.channel, stack);
         // It takes this box for one of its users.
         for pool in &mut self.pools {
             pool.on_served(server);
         }
         let gauge = &mut self.links[link].cells[server].gauge;
-        let result = match ongoing.capacity {
-            None => {
-                if let Some(rate) = ongoing.arrivals.capacity() {
+        let result = match capacity {
+            (None, arrivals) => {
+                if let Some(rate) = arrivals.capacity() {
                     let rate = gauge.on_capacity(rate);
                     return self.send_for(now, (link, server), Some(rate), stack, counters);
                 }
                 None
             }
-            Some(capacity) => {
-                let free = ongoing.arrivals.available(capacity);
+            (Some(capacity), arrivals) => {
+                let free = arrivals.available(capacity);
                 free.map(|free| (free + users).min(capacity))
             }
         };
@@ -269,7 +298,7 @@ impl Upstream {
         counters: &mut BoxCounters,
     ) {
         counters.trains_failed += 1;
-        stack.abort(now, ongoing.conn);
+        ongoing.channel.abort(now, stack);
         let cell = (ongoing.link, ongoing.server);
         // What is lost again and again is lost to others. A server that refuses tells nothing of the
         // way to it.

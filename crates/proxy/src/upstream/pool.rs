@@ -3,10 +3,11 @@
 
 use core::time::Duration;
 
-use braid_engine::{ConnId, PathId};
+use braid_engine::{ConnId, PathId, Stack};
 use braid_wire::Instant;
 
 use crate::config::Warm as Settings;
+use crate::relay::{StepError, read_step};
 use crate::socks::{ClientHandshake, ClientStep};
 use crate::status::WarmStatus;
 
@@ -37,8 +38,8 @@ pub(super) struct Warm {
 impl Warm {
     pub(super) fn new(now: Instant, lease: Lease) -> Self {
         Warm {
+            answers: Box::new(ClientHandshake::new(lease.channel.is_protected())),
             lease,
-            answers: Box::default(),
             opened_at: now,
             joined: Vec::new(),
         }
@@ -60,9 +61,14 @@ impl Warm {
         }
     }
 
-    /// Takes what the server says; `More` is well.
-    pub(super) fn input(&mut self, bytes: &[u8]) -> (usize, ClientStep) {
-        self.answers.input(bytes)
+    /// Reads what the server says; `More` is well.
+    pub(super) fn read(
+        &mut self,
+        now: Instant,
+        stack: &mut Stack,
+    ) -> Result<ClientStep, StepError> {
+        let input = |bytes: &[u8]| self.answers.input(bytes);
+        read_step(now, &mut self.lease.channel, stack, ClientStep::More, input)
     }
 }
 
@@ -171,7 +177,9 @@ impl Pool {
     }
 
     pub(super) fn get_mut(&mut self, conn: ConnId) -> Option<&mut Warm> {
-        self.waiting.iter_mut().find(|w| w.lease.conn == conn)
+        self.waiting
+            .iter_mut()
+            .find(|w| w.lease.channel.conn == conn)
     }
 
     pub(super) fn push(&mut self, warm: Warm) {
@@ -190,7 +198,11 @@ impl Pool {
 
     /// A connection is lost.
     pub(super) fn on_lost(&mut self, now: Instant, conn: ConnId) {
-        let Some(at) = self.waiting.iter().position(|w| w.lease.conn == conn) else {
+        let Some(at) = self
+            .waiting
+            .iter()
+            .position(|w| w.lease.channel.conn == conn)
+        else {
             return;
         };
         let warm = self.waiting.remove(at);

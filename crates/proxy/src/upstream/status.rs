@@ -3,9 +3,10 @@
 use braid_engine::{PathId, Stack};
 use braid_wire::Instant;
 
-use super::Upstream;
 use super::health::Reach;
 use super::pool::Pool;
+use super::{Link, Upstream};
+use crate::config::Protection;
 use crate::selection::Need;
 use crate::status::{
     PathState, PathStatus, ProxyStatus, SelectStatus, ServerStatus, WarmStatus, milliseconds, score,
@@ -28,14 +29,36 @@ impl Upstream {
         on: bool,
         stack: &mut Stack,
     ) -> Result<(), String> {
-        let Some(link) = self.links.iter_mut().find(|l| l.name == name) else {
+        self.link_called(name)?.off = !on;
+        self.update(now, stack);
+        Ok(())
+    }
+
+    /// Says whether the link called `name` is a backup, for connections that are there and new ones.
+    ///
+    /// # Errors
+    /// There is none of this name.
+    pub(crate) fn set_backup(
+        &mut self,
+        now: Instant,
+        name: &str,
+        backup: bool,
+        stack: &mut Stack,
+    ) -> Result<(), String> {
+        let link = self.link_called(name)?;
+        link.backup = backup;
+        stack.set_path_backup(now, link.path, backup);
+        self.update(now, stack);
+        Ok(())
+    }
+
+    fn link_called(&mut self, name: &str) -> Result<&mut Link, String> {
+        let Some(link) = self.links.iter().position(|l| l.name == name) else {
             let known: Vec<&str> = self.links.iter().map(|l| l.name.as_str()).collect();
             let known = known.join(", ");
             return Err(format!("there is no link {name:?}; the links are {known}"));
         };
-        link.off = !on;
-        self.update(now, stack);
-        Ok(())
+        Ok(&mut self.links[link])
     }
 
     /// The link is switched off.
@@ -63,6 +86,7 @@ impl Upstream {
                 .collect(),
             reached: !self.server_down(i),
             current: self.is_current(i),
+            protected: server.protection != Protection::None,
         });
         status.collect()
     }
@@ -86,6 +110,7 @@ impl Upstream {
             let mut status = PathStatus::new(link.name.clone(), totals);
             status.fill_in(newest.as_ref());
             status.rtt_ms = status.rtt_ms.or(handshakes.and_then(milliseconds));
+            status.backup = link.backup;
             status.default = self.best == Some(link.path);
             status.state = match link.reach() {
                 _ if link.off => PathState::Off,

@@ -6,7 +6,7 @@ use braid_wire::Instant;
 use super::Upstream;
 use super::lease::Lease;
 use super::pool::Warm;
-use crate::relay::read_step;
+use crate::relay::StepError;
 use crate::report::BoxCounters;
 use crate::selection::Need;
 use crate::socks::ClientStep;
@@ -31,7 +31,7 @@ impl Upstream {
     pub(crate) fn on_warm_failed(&mut self, now: Instant, server: usize, stack: &mut Stack) {
         for pool in &mut self.pools {
             while let Some(warm) = pool.pop_to(server) {
-                stack.abort(now, warm.lease.conn);
+                stack.abort(now, warm.lease.channel.conn);
             }
             pool.back_off(now);
         }
@@ -78,7 +78,7 @@ impl Upstream {
         for (pool, server) in self.warm_servers().into_iter().enumerate() {
             let server = server.map(|(_, server)| server);
             while let Some(warm) = self.pools[pool].pop_useless(now, server, |s| usable[s]) {
-                stack.abort(now, warm.lease.conn);
+                stack.abort(now, warm.lease.channel.conn);
             }
         }
     }
@@ -129,11 +129,12 @@ impl Upstream {
                 self.on_subflow_closed(now, server, path, reason);
             }
             Event::Readable { .. } => {
-                let step = read_step(now, conn, stack, ClientStep::More, |buf| warm.input(buf));
-                if step == Ok(ClientStep::More) && !stack.read_finished(conn) {
+                let step = warm.read(now, stack);
+                let over = warm.lease.channel.read_finished(stack);
+                if step == Ok(ClientStep::More) && !over {
                     return true;
                 }
-                if let Ok(ClientStep::Failed(_)) = step {
+                if let Ok(ClientStep::Failed(_)) | Err(StepError::Broken(_)) = step {
                     // Whether it takes this box a user's connection finds out, and reports.
                     self.pools[pool].on_refused(server);
                 }

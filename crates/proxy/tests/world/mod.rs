@@ -14,12 +14,12 @@ use braid_engine::app::{self, Arrival, Core, Ctx, LocalId};
 use braid_engine::strategy::FlowSize;
 use braid_engine::{Config, ConnId, ConnectOptions, Event, PathConfig, PathId, RxMeta, Stack};
 use braid_proxy::config::{BoxConfig, ServerConfig};
+use braid_proxy::keys::{PrivateKey, PublicKey};
 use braid_proxy::{BoxCore, LinkAddresses, Notice, ServerCore};
 use braid_wire::{Instant, Rng, ip};
 
 use local::Local;
 
-pub const SECRET: &str = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08";
 pub const SERVER: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 7);
 pub const CONTENT: &str = "198.51.100.1:80";
 /// The wall clock at the start.
@@ -28,6 +28,16 @@ pub const EPOCH: Duration = Duration::from_secs(1_800_000_000);
 /// The box's address on link `n`.
 pub fn link_address(n: u8) -> Ipv4Addr {
     Ipv4Addr::new(192, 0, 2, 10 + n)
+}
+
+/// Who the box is.
+pub fn box_key() -> PrivateKey {
+    PrivateKey::from_seed([1; 32])
+}
+
+/// Who every server is.
+pub fn server_key() -> PrivateKey {
+    PrivateKey::from_seed([2; 32])
 }
 
 /// One host: its stack and its local side.
@@ -72,6 +82,8 @@ pub struct World {
     pub notices: Vec<(Instant, Notice)>,
     /// What a restarted server starts with.
     pub contents: Local,
+    /// What was on the wire, and whether towards the server; kept where somebody wants to see it.
+    pub wire: Option<Vec<(bool, Vec<u8>)>>,
     flying: BinaryHeap<Flying>,
     order: u64,
     seeds: u64,
@@ -91,8 +103,10 @@ pub struct Setup<'a> {
     pub first_server: Option<&'a str>,
     /// Goes above the user.
     pub server: &'a str,
-    /// The server's secret, where it is another one.
-    pub secret: Option<&'a str>,
+    /// Whom the server takes for its user, where it is not the box.
+    pub user: Option<PublicKey>,
+    /// The box does not protect its connections.
+    pub clear: bool,
     /// Stacks' settings.
     pub tweak: Option<fn(&mut Config)>,
 }
@@ -112,24 +126,29 @@ fn configs(links: usize, setup: &Setup<'_>) -> (BoxConfig, ServerConfig) {
     let tables: Vec<String> = (0..links)
         .map(|i| format!("[[link]]\ninterface = \"wan{i}\"\n"))
         .collect();
+    let key = server_key().public();
+    let protection = if setup.clear { "none" } else { "tls" };
+    let key = format!("key = \"{key}\"\nprotection = \"{protection}\"");
     let first = setup
         .first_server
-        .map(|a| format!("[[server]]\naddress = \"{a}\"\nsecret = \"{SECRET}\"\n"));
+        .map(|a| format!("[[server]]\naddress = \"{a}\"\n{key}\n"));
     let text = format!(
-        "lan = \"lan0\"\nwarm.max = {}\n{}\n{}{}\n{}[[server]]\naddress = \"{SERVER}\"\nsecret = \"{SECRET}\"\n",
+        "lan = \"lan0\"\nwarm.max = {}\n{}\n{}{}\n{}[[server]]\naddress = \"{SERVER}\"\n{key}\n",
         setup.warm,
         setup.boxed,
         tables.concat(),
         setup.last_link,
         first.unwrap_or_default(),
     );
-    let config = BoxConfig::from_toml("box.toml", &text).unwrap();
-    let secret = setup.secret.unwrap_or(SECRET);
+    let config = BoxConfig::with_key("box.toml", &text, box_key()).unwrap();
+    let user = setup.user.unwrap_or(box_key().public());
+    let insists = setup.server.contains("unprotected");
+    let unprotected = if insists { "" } else { "unprotected = true\n" };
     let text = format!(
-        "listen = \"{SERVER}\"\n{}\n[[user]]\nname = \"box\"\nsecret = \"{secret}\"\n",
+        "{unprotected}listen = \"{SERVER}\"\n{}\n[[user]]\nname = \"box\"\nkey = \"{user}\"\n",
         setup.server
     );
-    let server_config = ServerConfig::from_toml("server.toml", &text).unwrap();
+    let server_config = ServerConfig::with_key("server.toml", &text, server_key()).unwrap();
     (config, server_config)
 }
 
@@ -198,6 +217,7 @@ impl World {
             raw_events: Vec::new(),
             notices: Vec::new(),
             contents,
+            wire: None,
             flying: BinaryHeap::new(),
             order: 0,
             seeds: 10,
@@ -213,6 +233,17 @@ impl World {
         }
         world.run_for(Duration::from_millis(500));
         assert!(world.core.intake_wanted(), "the server was found");
+        world
+    }
+
+    /// The same, of a box that has had a connection, and so a ticket for the next.
+    pub fn met(links: usize, setup: Setup<'_>) -> World {
+        let mut world = World::ready(links, setup);
+        let greeter = "198.51.100.250:80";
+        world.content(greeter, local::Content::Sends(b"x".to_vec(), true));
+        let user = world.open(greeter, &[], true);
+        world.run_until(|w| w.user(user).closed);
+        world.run_for(Duration::from_millis(500));
         world
     }
 
@@ -422,6 +453,9 @@ impl World {
             let inner = if to_server { header.src } else { header.dst };
             let link = (0..self.links.len()).find(|i| inner == link_address(*i as u8));
             let link = link.map(|i| self.links[i]);
+            if let Some(wire) = &mut self.wire {
+                wire.push((to_server, packet.clone()));
+            }
             if to_server && header.dst != IpAddr::V4(SERVER) {
                 continue;
             }

@@ -1,12 +1,19 @@
 //! Links that are to be used only when they must (`backup`, `metered` of `box.toml`).
 
+use braid_proxy::control::{Answer, Request};
 use braid_sim::aggregation::{Action, Aggregation, Load};
 
-use crate::support::{millis, secs, start, two_links};
+use crate::support::{dark, millis, secs, start, two_links};
+
+/// Bytes that came by each link from the box and to it, packets included.
+fn carried(net: &Aggregation) -> [[u64; 2]; 2] {
+    let bytes = |line| net.world.counters(line).delivered.bytes;
+    [0, 1].map(|link| [net.access[link].0, net.access[link].1].map(bytes))
+}
 
 /// Bytes that came to the box by each link, packets included.
 fn delivered(net: &Aggregation) -> [u64; 2] {
-    [0, 1].map(|link| net.world.counters(net.access[link].1).delivered.bytes)
+    carried(net).map(|[_, down]| down)
 }
 
 /// A download of 8 s at least, the first link out from the 2nd to the 4th second. Returns the
@@ -41,6 +48,74 @@ fn a_backup_link_carries_data_only_while_no_other_can() {
     assert!(parts[1][1] > 1_800_000, "{parts:?}");
     assert!(parts[2][1] < 300_000, "{parts:?}");
     assert!(parts[2][0] > 6_000_000, "{parts:?}");
+}
+
+/// What it is told at run time holds at once, both ways, for the connections that are there.
+#[test]
+fn a_link_that_is_made_a_backup_rests_until_it_is_needed() {
+    let config = two_links();
+    let mut net = start(&config);
+    let order = |net: &mut Aggregation, on| {
+        let name = config.boxed.links[1].name.clone();
+        let answer = net.ask(Request::Backup { name, on });
+        assert_eq!(answer, Some(Answer::Done));
+    };
+    let light = |net: &mut Aggregation, settings| {
+        net.after(secs(0), Action::Access { link: 0, settings });
+    };
+    let loads = [Load::Down(100_000_000), Load::Up(100_000_000)];
+    for load in loads {
+        net.open(0, 0, load).unwrap();
+    }
+    // What both ways of the links carry in half a second.
+    let moved = |net: &mut Aggregation| {
+        let before = carried(net);
+        net.run_for(millis(500));
+        let now = carried(net);
+        [0, 1].map(|link| [0, 1].map(|way| now[link][way] - before[link][way]))
+    };
+    net.run_for(secs(2));
+    order(&mut net, true);
+    // What is in the queue there.
+    net.run_for(millis(300));
+    let spared = moved(&mut net);
+    assert!(spared[1].iter().all(|bytes| *bytes < 3_000), "{spared:?}");
+    // 20 Mbit/s are 1.25 MB.
+    assert!(spared[0].iter().all(|b| *b > 1_000_000), "{spared:?}");
+
+    light(&mut net, dark(config.access[0].clone()));
+    net.run_for(secs(1));
+    let needed = moved(&mut net);
+    assert!(needed[1].iter().all(|b| *b > 500_000), "{needed:?}");
+
+    light(&mut net, Box::new(config.access[0].clone()));
+    net.run_for(secs(3));
+    let spared = moved(&mut net);
+    assert!(spared[1].iter().all(|bytes| *bytes < 3_000), "{spared:?}");
+
+    order(&mut net, false);
+    net.run_for(secs(2));
+    let both = moved(&mut net);
+    assert!(both[1].iter().all(|b| *b > 500_000), "{both:?}");
+}
+
+/// A connection that had to open on a backup leaves it for a link that comes back: MP_CAPABLE has no
+/// backup bit, so the server is told afterwards.
+#[test]
+fn a_backup_that_a_connection_opened_on_rests_later() {
+    let mut config = two_links();
+    config.boxed.links[1].backup = true;
+    let mut net = start(&config);
+    net.after(secs(0), Action::Carrier { link: 0, up: false });
+    net.after(secs(3), Action::Carrier { link: 0, up: true });
+    net.run_for(secs(1));
+    net.open(0, 0, Load::Down(100_000_000)).unwrap();
+    net.run_for(secs(4));
+    let before = delivered(&net);
+    net.run_for(secs(2));
+    let now = delivered(&net);
+    assert!(now[0] - before[0] > 4_000_000);
+    assert!(now[1] - before[1] < 5_000, "{}", now[1] - before[1]);
 }
 
 #[test]
@@ -79,7 +154,7 @@ fn connections_do_not_open_on_a_backup_link() {
     let mut net = start(&config);
     let before = delivered(&net);
     net.open(0, 0, Load::Down(2_000)).unwrap();
-    net.run_for(millis(190));
+    net.run_for(millis(190 + 60));
     let now = delivered(&net);
     assert!(now[1] - before[1] > 2_000);
     assert!(now[0] - before[0] < 300, "{}", now[0] - before[0]);

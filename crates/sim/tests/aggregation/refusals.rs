@@ -1,11 +1,11 @@
 //! What users see of destinations and servers that say no.
 
 use braid_engine::CloseReason;
-use braid_sim::aggregation::{AggregationConfig, Load};
+use braid_proxy::config::Protection;
+use braid_proxy::keys::PrivateKey;
+use braid_sim::aggregation::{Aggregation, AggregationConfig, Load};
 
-use crate::support::{
-    ask, box_counters, ending, link, millis, secs, server_counters, start, two_links,
-};
+use crate::support::{ask, box_counters, ending, millis, secs, server_counters, start, two_links};
 
 /// The box completes the user's handshake before the destination is known.
 #[test]
@@ -15,8 +15,9 @@ fn a_refused_destination_is_a_reset_right_after_the_connection() {
     net.run_for(secs(5));
     let (after, reason) = ending(&net, id).unwrap();
     assert_eq!(reason, CloseReason::Reset);
-    // The box's handshake with the server and one round trip more, over the link of 30 ms.
-    assert!((millis(55)..millis(80)).contains(&after), "{after:?}");
+    // The box's handshakes with the server, of Multipath TCP and of TLS, and one round trip more, over the
+    // link of 30 ms.
+    assert!((millis(85)..millis(110)).contains(&after), "{after:?}");
     assert_eq!(net.at_user(id).sent, 100, "it was connected");
     assert_eq!(box_counters(&net).destination_refused, 1);
     assert_eq!(server_counters(&net).refused, 1);
@@ -60,34 +61,73 @@ fn a_private_destination_is_not_the_servers_to_reach() {
     assert_eq!(box_counters(&net).accepted, 1);
 }
 
+/// How a user's connection ends, and how often the server said that it knows nobody like that.
 fn refused_by_the_server(config: &AggregationConfig) -> (CloseReason, u64) {
+    let (reason, net) = opens_nothing(config);
+    assert_eq!(box_counters(&net).auth_refused, 1);
+    let counters = server_counters(&net);
+    (reason, counters.auth_wrong + counters.auth_time)
+}
+
+fn opens_nothing(config: &AggregationConfig) -> (CloseReason, Aggregation) {
     let mut net = start(config);
     let id = net.open(0, 0, Load::Down(1_000)).unwrap();
     net.run_for(secs(10));
     let (_, reason) = ending(&net, id).unwrap();
     assert_eq!(net.at_user(id).received, 0);
     assert!(net.at_content(id).is_none(), "nothing reached the content");
-    let counters = server_counters(&net);
-    assert_eq!(box_counters(&net).auth_refused, 1);
-    (reason, counters.auth_wrong + counters.auth_time)
+    (reason, net)
+}
+
+/// Neither end protects what it says.
+fn in_clear(mut config: AggregationConfig) -> AggregationConfig {
+    for server in &mut config.boxed.servers {
+        server.protection = Protection::None;
+    }
+    for server in &mut config.servers {
+        server.config.unprotected = true;
+    }
+    config
 }
 
 #[test]
-fn a_wrong_secret_opens_nothing() {
+fn a_wrong_key_opens_nothing() {
+    let other = PrivateKey::from_seed([7; 32]);
+    for start in [two_links(), in_clear(two_links())] {
+        let mut config = start.clone();
+        config.servers[0].config.users[0].key = other.public();
+        assert_eq!(refused_by_the_server(&config), (CloseReason::Reset, 1));
+        let mut config = start;
+        config.boxed.key = other.clone();
+        assert_eq!(refused_by_the_server(&config), (CloseReason::Reset, 1));
+    }
+}
+
+/// A server that wants protection does not serve without.
+#[test]
+fn nor_does_a_box_in_clear() {
+    let mut config = in_clear(two_links());
+    config.servers[0].config.unprotected = false;
+    let (reason, net) = opens_nothing(&config);
+    assert_eq!(reason, CloseReason::Reset);
+    assert_eq!(server_counters(&net).clear, 1);
+}
+
+/// Neither does the server of another key serve a box that takes it for its own.
+#[test]
+fn nor_does_a_wrong_server() {
     let mut config = two_links();
-    let other = AggregationConfig::new(vec![link(1, 1)]).unwrap();
-    assert_eq!(
-        other.boxed.servers[0].secret,
-        config.boxed.servers[0].secret
-    );
-    let secret = "aabbccddeeff00112233445566778899aabbccddeeff00112233445566778899";
-    config.servers[0].config.users[0].secret = braid_proxy::config::Secret::new(secret).unwrap();
+    config.servers[0].config.key = PrivateKey::from_seed([7; 32]);
+    let (reason, net) = opens_nothing(&config);
+    assert_eq!(reason, CloseReason::Reset);
+    assert_eq!(box_counters(&net).unprotected, 1);
+    let config = in_clear(config);
     assert_eq!(refused_by_the_server(&config), (CloseReason::Reset, 1));
 }
 
 #[test]
-fn nor_does_a_clock_that_is_off() {
-    let mut config = two_links();
+fn nor_does_a_clock_that_is_off_in_clear() {
+    let mut config = in_clear(two_links());
     config.servers[0].clock_ahead = config.servers[0].config.time_window + secs(5);
     assert_eq!(refused_by_the_server(&config), (CloseReason::Reset, 1));
     // Within the window it matters only until the server has run for as long: before, it cannot
@@ -98,4 +138,17 @@ fn nor_does_a_clock_that_is_off() {
     let id = net.open(0, 0, Load::Down(1_000)).unwrap();
     assert!(net.finish(secs(10)));
     assert_eq!(net.at_user(id).received, 1_000);
+}
+
+#[test]
+fn protection_does_not_depend_on_clocks() {
+    let mut config = two_links();
+    config.servers[0].clock_ahead = secs(36_000);
+    let mut net = start(&config);
+    for _ in 0..3 {
+        net.open(0, 0, Load::Down(1_000)).unwrap();
+        net.run_for(secs(5));
+    }
+    assert!(net.finish(secs(10)));
+    assert_eq!(server_counters(&net).unknown_tickets, 0);
 }

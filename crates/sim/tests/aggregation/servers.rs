@@ -211,7 +211,7 @@ fn measuring_costs_less_than_a_hundredth_of_each_link() {
     let (counters, status) = (box_counters(&net), status(&net));
     assert!(counters.trains > 40, "{}", counters.trains);
     for (link, rate) in status.paths.iter().zip([5e6, 2e6]) {
-        // Greetings, passwords and answers to requests are a hundred bytes each.
+        // Handshakes, tickets and answers to requests are a few hundred bytes each.
         let trains = link.bytes_received.saturating_sub(2 * users) as f64;
         let share = trains * 8.0 / 120.0 / rate;
         assert!(share < 0.01, "{}: {share}", link.name);
@@ -308,6 +308,8 @@ fn a_degraded_server_is_left_within_three_seconds_and_used_again() {
         net.after(secs(0), change(ways.map(slowed)));
         load(&mut net, secs(3));
         assert_eq!(chosen(&net).0, 2, "seed {seed}");
+        // Those that were on their way there arrive.
+        net.run_for(secs(1));
         let before = connected(&net, 2);
         load(&mut net, secs(2));
         assert_eq!(connected(&net, 2), before, "seed {seed}");

@@ -57,6 +57,8 @@ fn a_user_who_does_not_read_stops_the_sender_and_costs_little() {
     net.pause(id, false);
     assert!(net.finish(secs(60)));
     assert_eq!(net.at_user(id).received, size);
+    // The last words are acknowledged.
+    net.run_for(secs(1));
     assert_eq!(held(&net), (0, 0));
 }
 

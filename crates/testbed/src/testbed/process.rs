@@ -198,17 +198,21 @@ impl Testbed {
         let config = match (&spec.config, &self.options.render) {
             (Some(config), _) => self.spec.directory().join(config),
             (None, render) => {
-                let text = render
+                let rendered = render
                     .as_ref()
                     .and_then(|render| render(&self.layout, layout));
-                let text = text.ok_or_else(|| {
+                let rendered = rendered.ok_or_else(|| {
                     let why = "the testbed file names no `config` for it".to_owned();
                     Error::NoProcess(layout.name.clone(), why)
                 })?;
-                let path = directory.join(format!("{}.toml", spec.role.name()));
-                write_private(&path, &text)
-                    .map_err(|e| Error::system(format!("write {}", path.display()), e))?;
-                path
+                let write = |ending, text: &str| -> Result<PathBuf, Error> {
+                    let path = directory.join(format!("{}.{ending}", spec.role.name()));
+                    write_private(&path, text)
+                        .map_err(|e| Error::system(format!("write {}", path.display()), e))?;
+                    Ok(path)
+                };
+                write("key", &rendered.key.to_text())?;
+                write("toml", &rendered.text)?
             }
         };
         let program = match &self.options.executable {
@@ -223,7 +227,7 @@ impl Testbed {
     }
 }
 
-/// For what holds a secret: only this user may read it.
+/// For a key, and the configuration beside it: only this user may read them.
 fn write_private(path: &Path, text: &str) -> io::Result<()> {
     use std::os::unix::fs::OpenOptionsExt;
     let mut options = File::options();

@@ -102,8 +102,8 @@ fn receive(tun: &mut Tun) -> Option<Received> {
     let deadline = Instant::now() + Duration::from_secs(3);
     while let Some(left) = deadline.checked_duration_since(Instant::now()) {
         while let Some((packet, meta)) = tun.recv().unwrap() {
-            if ip::Repr::parse(packet).is_ok_and(|(ip, _)| ip.protocol == ip::PROTO_TCP) {
-                let packet = packet.to_vec();
+            let packet = packet.parts().concat();
+            if ip::Repr::parse(&packet).is_ok_and(|(ip, _)| ip.protocol == ip::PROTO_TCP) {
                 return Some(Received { packet, meta });
             }
         }

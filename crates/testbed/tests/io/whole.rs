@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use braid_linux::run::{run_box, run_server};
 use braid_proxy::config::{BoxConfig, ServerConfig};
+use braid_proxy::keys::PrivateKey;
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::support::World;
@@ -21,13 +22,13 @@ const BOX: &str = r#"
     interface = "wan2"
     [server]
     address = "192.0.1.2"
-    secret = "an example of a secret of enough letters"
+    key = "SERVER"
 "#;
 const SERVER: &str = r#"
     listen = "192.0.1.2"
     [[user]]
     name = "box"
-    secret = "an example of a secret of enough letters"
+    key = "BOX"
 "#;
 const WEB: &str = "11.0.0.7";
 const LEN: usize = 3 << 20;
@@ -110,8 +111,11 @@ fn a_user_is_served_through_box_and_server() {
     let world = world();
     serve_web(&world);
     let stop: OwnedFd = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
-    let box_config = BoxConfig::from_toml("box.toml", BOX).unwrap();
-    let server_config = ServerConfig::from_toml("server.toml", SERVER).unwrap();
+    let [box_key, server_key] = [1, 2].map(|n| PrivateKey::from_seed([n; 32]));
+    let text = BOX.replace("SERVER", &server_key.public().to_string());
+    let server_text = SERVER.replace("BOX", &box_key.public().to_string());
+    let box_config = BoxConfig::with_key("box.toml", &text, box_key).unwrap();
+    let server_config = ServerConfig::with_key("server.toml", &server_text, server_key).unwrap();
     thread::scope(|scope| {
         let (ready, started) = mpsc::channel();
         let (world, stop) = (&world, &stop);

@@ -1,0 +1,389 @@
+//! TLS 1.3 (RFC 8446) with raw public keys (RFC 7250): who may speak to whom is said by one key each,
+//! and there are no certificates to manage.
+//!
+//! Tickets are good for one connection each: the server forgets a ticket when it is used, so a first
+//! flight that is sent again finds none and has to prove who it is by a handshake.
+
+use core::fmt;
+use core::sync::atomic::{AtomicU64, Ordering};
+use core::time::Duration;
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{
+    AlwaysResolvesClientRawPublicKeys, ClientSessionStore, Resumption, Tls12ClientSessionValue,
+    Tls13ClientSessionValue,
+};
+use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, ring};
+use rustls::pki_types::{
+    CertificateDer, PrivatePkcs8KeyDer, ServerName, SubjectPublicKeyInfoDer, UnixTime,
+};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::server::{
+    AlwaysResolvesServerRawPublicKeys, ServerSessionMemoryCache, StoresServerSessions,
+};
+use rustls::sign::CertifiedKey;
+use rustls::time_provider::TimeProvider;
+use rustls::{
+    CertificateError, ClientConfig, ClientConnection, DigitallySignedStruct, DistinguishedName,
+    Error, NamedGroup, ServerConfig, ServerConnection, SignatureScheme, version,
+};
+
+use crate::keys::{PrivateKey, PublicKey};
+
+/// What both ends say they speak (ALPN), so that another version is told apart.
+const PROTOCOL: &[u8] = b"braid/1";
+
+/// Most bytes of a user that a box sends before the server's answer: what an initial window has room
+/// for.
+pub(crate) const MOST_EARLY: usize = 14 << 10;
+/// In so many records at most.
+pub(crate) const MOST_EARLY_RECORDS: usize = 64;
+/// What the server takes of them, and skips where it does not know the ticket: the latter counts what TLS
+/// adds to a record too.
+const EARLY_LIMIT: usize = MOST_EARLY + MOST_EARLY_RECORDS * 32;
+
+/// Tickets that a server gives on each connection: one to replace the one that was used, and one more
+/// for users who ask for more connections than before.
+const TICKETS: usize = 2;
+/// Tickets a box keeps of each server; the one it got last is used first.
+const KEPT_TICKETS: usize = 64;
+/// Tickets a server remembers, of all users; the oldest give way.
+const REMEMBERED_TICKETS: usize = 16 << 10;
+
+/// Wall time as the core was told it, for the age of tickets.
+#[derive(Debug, Default)]
+pub(crate) struct TicketClock(AtomicU64);
+
+impl TicketClock {
+    /// Says how long ago 1970-01-01 UTC was.
+    pub(crate) fn set(&self, since_epoch: Duration) {
+        self.0.store(since_epoch.as_secs(), Ordering::Relaxed);
+    }
+}
+
+impl TimeProvider for TicketClock {
+    fn current_time(&self) -> Option<UnixTime> {
+        let seconds = Duration::from_secs(self.0.load(Ordering::Relaxed));
+        Some(UnixTime::since_unix_epoch(seconds))
+    }
+}
+
+/// Why there is a version to speak.
+const SUITES: &str = "the suites are of TLS 1.3";
+
+/// One way of doing it, so that there is nothing to negotiate but whether a machine has instructions for
+/// AES.
+fn provider() -> Arc<CryptoProvider> {
+    Arc::new(CryptoProvider {
+        cipher_suites: vec![
+            ring::cipher_suite::TLS13_AES_128_GCM_SHA256,
+            ring::cipher_suite::TLS13_CHACHA20_POLY1305_SHA256,
+        ],
+        kx_groups: vec![ring::kx_group::X25519],
+        ..ring::default_provider()
+    })
+}
+
+/// The key as TLS wants it, with the public key in place of a certificate.
+fn certified(key: &PrivateKey) -> Arc<CertifiedKey> {
+    let pkcs8 = key.to_pkcs8();
+    let signing = ring::sign::any_eddsa_type(&PrivatePkcs8KeyDer::from(pkcs8.as_slice()))
+        .expect("32 bytes are an Ed25519 key");
+    let public = CertificateDer::from(key.public().to_spki());
+    Arc::new(CertifiedKey::new(vec![public], signing))
+}
+
+/// The key that stands in place of a certificate.
+pub(crate) fn key_of(certificate: &CertificateDer<'_>) -> Option<PublicKey> {
+    PublicKey::from_spki(certificate)
+}
+
+/// A box towards one server.
+pub(crate) struct Client(Arc<ClientConfig>);
+
+impl Client {
+    /// A box with `key` that speaks to the server with the key `server` alone.
+    pub(crate) fn new(key: &PrivateKey, server: PublicKey, clock: Arc<TicketClock>) -> Self {
+        let provider = provider();
+        let signatures = provider.signature_verification_algorithms;
+        let mut config = ClientConfig::builder_with_details(provider, clock)
+            .with_protocol_versions(&[&version::TLS13])
+            .expect(SUITES)
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(Pinned { server, signatures }))
+            .with_client_cert_resolver(Arc::new(AlwaysResolvesClientRawPublicKeys::new(
+                certified(key),
+            )));
+        config.alpn_protocols = vec![PROTOCOL.to_vec()];
+        config.enable_sni = false;
+        config.enable_early_data = true;
+        config.resumption = Resumption::store(Arc::new(Tickets::default()));
+        Client(Arc::new(config))
+    }
+
+    /// A connection, whose first words are ready.
+    ///
+    /// # Errors
+    /// The cryptographic library refuses.
+    pub(crate) fn connect(&self) -> Result<ClientConnection, Error> {
+        // Each server has tickets of its own; the name is not sent.
+        let name = ServerName::IpAddress(core::net::Ipv4Addr::UNSPECIFIED.into());
+        ClientConnection::new(Arc::clone(&self.0), name)
+    }
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Client(..)")
+    }
+}
+
+/// A server towards its users.
+#[derive(Clone)]
+pub(crate) struct Server {
+    config: Arc<ServerConfig>,
+    tickets: Arc<Remembered>,
+}
+
+impl Server {
+    /// A server with `key` that speaks to those with one of the keys `users` alone.
+    pub(crate) fn new(
+        key: &PrivateKey,
+        users: impl IntoIterator<Item = PublicKey>,
+        clock: Arc<TicketClock>,
+    ) -> Self {
+        let provider = provider();
+        let signatures = provider.signature_verification_algorithms;
+        let mut config = ServerConfig::builder_with_details(provider, clock)
+            .with_protocol_versions(&[&version::TLS13])
+            .expect(SUITES)
+            .with_client_cert_verifier(Arc::new(Known {
+                users: users.into_iter().collect(),
+                signatures,
+            }))
+            .with_cert_resolver(Arc::new(AlwaysResolvesServerRawPublicKeys::new(certified(
+                key,
+            ))));
+        let tickets = Arc::new(Remembered::default());
+        config.alpn_protocols = vec![PROTOCOL.to_vec()];
+        config.session_storage = Arc::clone(&tickets) as _;
+        config.send_tls13_tickets = TICKETS;
+        config.max_early_data_size = EARLY_LIMIT as u32;
+        // The answer to a first flight leaves at once. A ticket is good once, so nobody gets it by
+        // sending the flight again.
+        config.send_half_rtt_data = true;
+        Server {
+            config: Arc::new(config),
+            tickets,
+        }
+    }
+
+    /// A connection that waits for its first words.
+    ///
+    /// # Errors
+    /// The cryptographic library refuses.
+    pub(crate) fn accept(&self) -> Result<ServerConnection, Error> {
+        ServerConnection::new(Arc::clone(&self.config))
+    }
+
+    /// Tickets that were shown and are not known: used before, or too old.
+    pub(crate) fn unknown_tickets(&self) -> u64 {
+        self.tickets.unknown.load(Ordering::Relaxed)
+    }
+}
+
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Server(..)")
+    }
+}
+
+/// Tickets of one server, the newest last.
+#[derive(Debug, Default)]
+struct Tickets(Mutex<VecDeque<Tls13ClientSessionValue>>);
+
+impl Tickets {
+    fn all(&self) -> MutexGuard<'_, VecDeque<Tls13ClientSessionValue>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl ClientSessionStore for Tickets {
+    fn set_kx_hint(&self, _: ServerName<'static>, _: NamedGroup) {}
+
+    fn kx_hint(&self, _: &ServerName<'_>) -> Option<NamedGroup> {
+        None
+    }
+
+    fn set_tls12_session(&self, _: ServerName<'static>, _: Tls12ClientSessionValue) {}
+
+    fn tls12_session(&self, _: &ServerName<'_>) -> Option<Tls12ClientSessionValue> {
+        None
+    }
+
+    fn remove_tls12_session(&self, _: &ServerName<'static>) {}
+
+    fn insert_tls13_ticket(&self, _: ServerName<'static>, value: Tls13ClientSessionValue) {
+        let mut tickets = self.all();
+        if tickets.len() == KEPT_TICKETS {
+            tickets.pop_front();
+        }
+        tickets.push_back(value);
+    }
+
+    fn take_tls13_ticket(&self, _: &ServerName<'static>) -> Option<Tls13ClientSessionValue> {
+        self.all().pop_back()
+    }
+}
+
+/// Tickets that a server gave.
+#[derive(Debug)]
+struct Remembered {
+    tickets: Arc<ServerSessionMemoryCache>,
+    unknown: AtomicU64,
+}
+
+impl Default for Remembered {
+    fn default() -> Self {
+        Remembered {
+            tickets: ServerSessionMemoryCache::new(REMEMBERED_TICKETS),
+            unknown: AtomicU64::new(0),
+        }
+    }
+}
+
+impl StoresServerSessions for Remembered {
+    fn put(&self, key: Vec<u8>, value: Vec<u8>) -> bool {
+        self.tickets.put(key, value)
+    }
+
+    fn get(&self, key: &[u8]) -> Option<Vec<u8>> {
+        self.take(key)
+    }
+
+    fn take(&self, key: &[u8]) -> Option<Vec<u8>> {
+        let ticket = self.tickets.take(key);
+        if ticket.is_none() {
+            self.unknown.fetch_add(1, Ordering::Relaxed);
+        }
+        ticket
+    }
+
+    fn can_cache(&self) -> bool {
+        self.tickets.can_cache()
+    }
+}
+
+/// Takes the one server whose key is known.
+#[derive(Debug)]
+struct Pinned {
+    server: PublicKey,
+    signatures: WebPkiSupportedAlgorithms,
+}
+
+impl ServerCertVerifier for Pinned {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        match key_of(end_entity) == Some(self.server) {
+            true => Ok(ServerCertVerified::assertion()),
+            false => Err(CertificateError::ApplicationVerificationFailure.into()),
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        Err(CertificateError::ApplicationVerificationFailure.into())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        key: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        signed_by(message, key, signature, &self.signatures)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        vec![SignatureScheme::ED25519]
+    }
+
+    fn requires_raw_public_keys(&self) -> bool {
+        true
+    }
+}
+
+/// Takes users whose keys are in the configuration.
+#[derive(Debug)]
+struct Known {
+    /// Few enough to look at each, and looked at once a handshake.
+    users: Vec<PublicKey>,
+    signatures: WebPkiSupportedAlgorithms,
+}
+
+impl ClientCertVerifier for Known {
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        &[]
+    }
+
+    fn verify_client_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        match key_of(end_entity).is_some_and(|key| self.users.contains(&key)) {
+            true => Ok(ClientCertVerified::assertion()),
+            false => Err(CertificateError::ApplicationVerificationFailure.into()),
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        Err(CertificateError::ApplicationVerificationFailure.into())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        key: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        signed_by(message, key, signature, &self.signatures)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        vec![SignatureScheme::ED25519]
+    }
+
+    fn requires_raw_public_keys(&self) -> bool {
+        true
+    }
+}
+
+/// Whether `key` made the `signature` of a handshake.
+fn signed_by(
+    message: &[u8],
+    key: &CertificateDer<'_>,
+    signature: &DigitallySignedStruct,
+    signatures: &WebPkiSupportedAlgorithms,
+) -> Result<HandshakeSignatureValid, Error> {
+    let key = SubjectPublicKeyInfoDer::from(key.as_ref());
+    rustls::crypto::verify_tls13_signature_with_raw_key(message, &key, signature, signatures)
+}
