@@ -164,6 +164,12 @@ impl Arrivals {
         count.checked_sub(1).map_or(0, |last| self.0[last].1)
     }
 
+    /// When the first comes that is not there by `time`.
+    pub fn next_after(&self, time: Duration) -> Option<Duration> {
+        let there = self.0.partition_point(|(at, _)| *at <= time);
+        self.0.get(there).map(|(at, _)| *at)
+    }
+
     /// Mean rate over `span` from `from` on, Mb/s.
     pub fn mbit_s(&self, from: Duration, span: Duration) -> f64 {
         let bytes = self.by(from + span) - self.by(from);

@@ -107,6 +107,11 @@ impl Scene<'_> {
         PathId(self.paths.len() as u8)
     }
 
+    /// Looks that there are at each end.
+    fn ticks(&self) -> usize {
+        self.span.div_duration_f64(TICK).round() as usize
+    }
+
     /// Plays it in the simulated world of `seed`.
     ///
     /// # Errors
@@ -154,12 +159,12 @@ impl Scene<'_> {
             .carry(config.options(), reads, sends)
             .map_err(refused)?;
         let mut watched = Watched::default();
-        for tick in 1..=self.span.div_duration_f64(TICK).round() as u32 {
-            let due = world::START + TICK * tick;
+        for tick in 1..=self.ticks() {
+            let due = world::START + TICK * tick as u32;
             let now = transfer.world.now();
             transfer.world.advance(due.saturating_since(now));
             watched.look(&transfer);
-            if self.moves == Some(tick as usize) {
+            if self.moves == Some(tick) {
                 let to = self.second();
                 transfer
                     .world

@@ -35,12 +35,16 @@ pub(crate) struct Gateways {
 }
 
 impl Gateways {
-    /// Builds what `describe` says for the testbed's name, with neither box nor servers running; the
-    /// content host offers a file of `bytes`.
-    pub fn build(describe: impl FnOnce(&str) -> String, bytes: u64) -> Result<Gateways, Error> {
+    /// Builds what `describe` says for the testbed's name, with neither box nor servers running, which
+    /// have a congestion control or their own; the content host offers a file of `bytes`.
+    pub fn build(
+        describe: impl FnOnce(&str) -> String,
+        congestion: Option<&str>,
+        bytes: u64,
+    ) -> Result<Gateways, Error> {
         let spec = testbed_bed::spec(&describe(&bed::new_name()?)).map_err(run_error)?;
         let options = Options {
-            render: Some(render_config().map_err(run_error)?),
+            render: Some(render_config(congestion).map_err(run_error)?),
             ..Options::default()
         };
         let bed = Bed::up(spec, options, bed::interrupted).map_err(run_error)?;

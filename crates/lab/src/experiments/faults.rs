@@ -5,6 +5,7 @@ mod users;
 
 use std::time::Duration;
 
+use braid_proxy::config::DEFAULT_CONGESTION;
 use braid_testbed::bed;
 use serde_json::json;
 
@@ -80,7 +81,8 @@ impl Case {
 
     /// From the end of the fault to the first byte, s.
     fn first(&self, way: usize) -> f64 {
-        silence(&self.seen.bulk[way], self.until, self.until + AFTER).as_secs_f64()
+        let next = self.seen.bulk[way].next_after(self.until);
+        next.map_or(f64::NAN, |time| (time - self.until).as_secs_f64())
     }
 
     /// From the end of the fault to the first second at 90 % of the full rate, s.
@@ -130,12 +132,12 @@ fn measure(session: &mut Session<'_>) -> Result<(), Error> {
         "second link alone",
         format!("{:.1} and {:.1} Mb/s", alone[0], alone[1]),
     );
-    session.parameter("congestion control", "cubic");
-    for case in &cases {
-        session.record(
-            case.name.replace(", ", "-").replace([' ', '%', '/'], "-"),
-            record(case),
-        );
+    session.parameter("congestion control", DEFAULT_CONGESTION.name());
+    for fault in &faults {
+        let of = cases.iter().filter(|case| case.name == fault.name);
+        let runs: Vec<_> = of.map(record).collect();
+        let name = fault.name.replace(", ", "-").replace([' ', '%', '/'], "-");
+        session.record(name, json!({ "runs": runs }));
     }
     for verdict in verdicts(&cases, alone) {
         session.verdict(verdict);
@@ -146,7 +148,7 @@ fn measure(session: &mut Session<'_>) -> Result<(), Error> {
 }
 
 fn network() -> Result<Gateways, Error> {
-    let mut net = Gateways::build(|name| bed::description(name, PATHS), 1)?;
+    let mut net = Gateways::build(|name| bed::description(name, PATHS), None, 1)?;
     net.start_server("server")?;
     net.start_box()?;
     Ok(net)

@@ -28,7 +28,7 @@ pub const GRID: Definition = Definition {
     source: "beyond the papers",
     setup: "Download of 4 k to 4 M over 2 paths; round-trip times 40/40, 40/100 and 20/200 ms; \
             rates 5/5 and 20/5 Mb/s; loss of 0 to 5 % on the second path and half of it on the \
-            first; 2 sets of 3 paths; CUBIC and NewReno. Connections open on each path in turn. \
+            first; 2 sets of 3 paths; CUBIC and BBR. Connections open on each path in turn. \
             Cold: nothing is known of the paths. Warm: one earlier connection over each of them \
             has left a record. Joined: the same, and all subflows are established.",
     reported: "",
@@ -62,7 +62,7 @@ const FULL: Grid = Grid {
         "5mbit,40ms,H;20mbit,80ms,L;2mbit,50ms,H",
     ],
     losses: &[0.0, 0.5, 1.0, 2.0, 5.0],
-    cc: &["cubic", "reno"],
+    cc: &["cubic", "bbr"],
     starts: &[Start::Cold, Start::Warm, Start::Joined],
 };
 

@@ -203,20 +203,26 @@ impl Page {
         self.line(ends, 1.0, INK);
     }
 
-    /// Names below the groups of bars; returns how much room they took.
+    /// Names below the groups of bars, so small that each word fits; returns how much room they took.
     fn group_names(&mut self, groups: &[String], frame: Frame) -> f64 {
         let slot = (frame.right - frame.left) / groups.len().max(1) as f64;
+        let room = slot - 8.0;
+        let words = groups.iter().flat_map(|name| name.split_whitespace());
+        let widest = words
+            .map(|word| font::width(word, SMALL))
+            .fold(room, f64::max);
+        let size = SMALL * room / widest;
         let mut rows = 1;
         for (n, name) in groups.iter().enumerate() {
             let middle = frame.left + slot * (n as f64 + 0.5);
-            let lines = wrap(name, SMALL, slot - 8.0);
+            let lines = wrap(name, size, room);
             rows = rows.max(lines.len());
             for (row, line) in lines.iter().enumerate() {
-                let y = frame.bottom + 7.0 + SMALL + row as f64 * (SMALL + 3.0);
-                self.text((middle, y), line, SMALL, Anchor::Middle, INK);
+                let y = frame.bottom + 7.0 + size + row as f64 * (size + 3.0);
+                self.text((middle, y), line, size, Anchor::Middle, INK);
             }
         }
-        8.0 + rows as f64 * (SMALL + 3.0)
+        8.0 + rows as f64 * (size + 3.0)
     }
 
     fn bars(&mut self, groups: usize, series: &[Series], (frame, y): (Frame, &Placed)) {

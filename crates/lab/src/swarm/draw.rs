@@ -4,11 +4,12 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
 use braid_engine::cc;
-use braid_engine::{Config, DelayedAck, PathConfig, Protocol};
+use braid_engine::{Config, DelayedAck, Ecn, PathConfig, Protocol};
 use braid_links::middlebox::{Edit, Keep, Scope};
 use braid_links::{CoDel, Loss, QueueLimit, Rate, Reorder, Settings};
 use braid_sim::transfer::Direction;
 use braid_wire::Rng;
+use braid_wire::tcp::kind;
 
 /// Stream of the drawings, apart from those of the world's components.
 const DRAW: u64 = 1 << 41;
@@ -64,6 +65,8 @@ pub enum Meddling {
     Merge(usize, Duration, Keep),
     /// MPTCP options edited: where, how, from when on, and in one direction only.
     Options(Scope, Edit, Duration, Option<bool>),
+    /// The option of this kind taken out of SYN and SYN/ACK, as for peers without it.
+    Lack(u8),
 }
 
 impl Meddling {
@@ -71,7 +74,7 @@ impl Meddling {
     /// the handshake take the mapping of bytes away that TCP has delivered already.
     pub fn breaks_mptcp(self) -> bool {
         match self {
-            Meddling::Nat | Meddling::Shift(_) | Meddling::Split(_) => false,
+            Meddling::Nat | Meddling::Shift(_) | Meddling::Split(_) | Meddling::Lack(_) => false,
             Meddling::Merge(..) => true,
             Meddling::Options(scope, _, since, _) => scope != Scope::Syn || !since.is_zero(),
         }
@@ -137,11 +140,13 @@ pub fn scenario(d: &mut Draw) -> Scenario {
     let count = 1 + d.0.below(4) as usize;
     let paths: Vec<Path> = (0..count).map(|n| d.path(n)).collect();
     let notices = d.notices(count);
-    let (client, server) = (d.engine(), d.engine());
+    let (mut client, mut server) = (d.engine(), d.engine());
     let mut flows: Vec<Flow> = (0..=d.0.below(3)).map(|_| d.flow(&paths)).collect();
     for n in (0..count).filter(|n| paths[*n].shared) {
         flows.push(d.neighbour(n));
     }
+    client.fast_open = d.0.chance(0.6);
+    server.fast_open = d.0.chance(0.8);
     Scenario {
         paths,
         client,
@@ -230,7 +235,7 @@ impl Draw {
             } else {
                 Duration::ZERO
             },
-            codel: self.0.chance(0.25).then(CoDel::default),
+            codel: self.codel(),
             loss: self.loss(),
             reorder: Reorder {
                 share: self.one_of(&[0.0, 0.0, 0.0, 0.01, 0.1]),
@@ -240,6 +245,16 @@ impl Draw {
             corrupt: self.one_of(&[0.0, 0.0, 0.0, 0.0, 0.005]),
             up: true,
         }
+    }
+
+    fn codel(&mut self) -> Option<CoDel> {
+        let marks = self.0.chance(0.5);
+        let (target, interval) = self.one_of(&[(5, 100), (1, 20)]);
+        self.0.chance(0.35).then(|| CoDel {
+            target: Duration::from_millis(target),
+            interval: Duration::from_millis(interval),
+            marks,
+        })
     }
 
     fn loss(&mut self) -> Loss {
@@ -279,7 +294,7 @@ impl Draw {
     }
 
     fn middlebox(&mut self, v6: bool) -> Meddling {
-        match self.0.below(6) {
+        match self.0.below(7) {
             // The NAT is one of IPv4 alone; then nothing is translated for the others.
             0 | 1 if !v6 => Meddling::Nat,
             0..=2 => Meddling::Shift(self.0.chance(0.3)),
@@ -289,6 +304,11 @@ impl Draw {
                 self.up_to_ms(3),
                 self.one_of(&[Keep::First, Keep::Last]),
             ),
+            5 => Meddling::Lack(self.one_of(&[
+                kind::TIMESTAMPS,
+                kind::TIMESTAMPS,
+                kind::SACK_PERMITTED,
+            ])),
             _ => Meddling::Options(
                 self.one_of(&[Scope::Syn, Scope::Syn, Scope::Later, Scope::All]),
                 self.one_of(&[Edit::Remove, Edit::Blank, Edit::Zero]),
@@ -327,6 +347,7 @@ impl Draw {
     fn engine(&mut self) -> Config {
         Config {
             congestion: self.one_of(cc::TABLE),
+            ecn: self.one_of(&[Ecn::Ask, Ecn::Ask, Ecn::Answer, Ecn::Off]),
             initial_window: self.one_of(&[10, 10, 3, 2]),
             max_cwnd: self.one_of(&[None, None, None, Some(20)]),
             max_transmit: self.one_of(&[65_521, 1500]),

@@ -69,13 +69,16 @@ fn check_flow(
         figures.broken += 1;
         return Ok(());
     }
-    // Every packet of a handshake may be lost for longer than the server waits. And bursts of loss
+    // Every packet of a handshake may be lost for longer than the server waits, which may have taken
+    // the payload of the SYN by then. And bursts of loss
     // last for packets, not for a time: where only one packet leaves every ten seconds, one burst
     // may take all of them.
     let reasons = [reason(Some(opener)), reason(server)];
     let gave_up = reasons.contains(&Some(CloseReason::TimedOut));
     let refused = server.is_none() && reasons[0] == Some(CloseReason::Reset);
-    if (server.is_none() && (gave_up || refused) && ways(scenario, flow).any(loses))
+    let fast = scenario.client.fast_open && scenario.server.fast_open;
+    let unheard = server.is_none() || (fast && reasons[1] == Some(CloseReason::TimedOut));
+    if (unheard && (gave_up || refused) && ways(scenario, flow).any(loses))
         || (gave_up && ways(scenario, flow).any(bursts))
     {
         figures.cut_off += 1;

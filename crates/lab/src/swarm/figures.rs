@@ -21,21 +21,26 @@ pub struct Figures {
     pub cut_off: u64,
     /// Connections of which one end missed the end of the other, all data being there.
     pub late: u64,
+    /// Connections whose SYN brought payload that was taken.
+    pub fast_opened: u64,
     /// Simulated time, ns.
     pub simulated_ns: u64,
     /// Packets handed to links.
     pub packets: u64,
     /// Their bytes.
     pub bytes: u64,
+    /// Packets that queues marked instead of dropping them.
+    pub marked: u64,
 }
 
 impl Figures {
     /// Notes how much a world moved over `links`.
     pub(super) fn note(&mut self, world: &World, links: impl Iterator<Item = LinkId>) {
         for link in links {
-            let offered = world.counters(link).offered;
-            self.packets += offered.packets;
-            self.bytes += offered.bytes;
+            let counters = world.counters(link);
+            self.packets += counters.offered.packets;
+            self.bytes += counters.offered.bytes;
+            self.marked += counters.marked.packets;
         }
         let elapsed = world.now().saturating_since(START);
         self.simulated_ns = u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX);
@@ -50,8 +55,10 @@ impl AddAssign for Figures {
         self.broken += other.broken;
         self.cut_off += other.cut_off;
         self.late += other.late;
+        self.fast_opened += other.fast_opened;
         self.simulated_ns += other.simulated_ns;
         self.packets += other.packets;
         self.bytes += other.bytes;
+        self.marked += other.marked;
     }
 }

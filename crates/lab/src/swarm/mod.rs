@@ -197,6 +197,8 @@ mod tests {
         assert!(violations.is_empty(), "{violations:#?}");
         // So many connections that the worlds cannot all be alike.
         assert!(figures.connections > 500 && figures.fallbacks > 10 && figures.aborted > 5);
+        assert!(figures.marked > 20, "{figures:?}");
+        assert!(figures.fast_opened > 10, "{figures:?}");
         // Excuses are for the few.
         let excused = figures.broken + figures.cut_off + figures.late;
         assert!(excused * 25 <= figures.connections, "{figures:?}");

@@ -4,9 +4,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use braid_engine::strategy::FlowSize;
-use braid_engine::{Config, ConnectOptions, PathConfig, PathId, Protocol};
+use braid_engine::{CloseReason, Config, ConnectOptions, PathConfig, PathId, Protocol};
 use braid_links::middlebox::{
-    Chain, Direction as Way, Merge, Nat, NatConfig, OptionEdit, SequenceShift, Split, Target,
+    Chain, Direction as Way, Edit, Merge, Nat, NatConfig, OptionEdit, Scope, SequenceShift, Split,
+    Target,
 };
 use braid_links::{Change, Rate, Schedule, Settings};
 use braid_sim::middlebox::MiddleboxNode;
@@ -297,9 +298,23 @@ impl<'a> Play<'a> {
 
     /// The ends of flow `n`: the opener's and the server's, where it was opened and accepted.
     pub fn ends(&self, n: usize) -> (Option<&Stream>, Option<&Stream>) {
+        // Where both ends want fast opens, a SYN with payload that comes twice opens a connection that
+        // nobody answers (RFC 7413 section 6.1).
+        let Scenario { client, server, .. } = &self.scenario;
+        let doubled = client.fast_open && server.fast_open;
+        let moved = |stream: &&Stream| {
+            let finished = stream
+                .closed
+                .is_some_and(|(_, why)| why == CloseReason::Finished);
+            (finished, stream.sent + stream.received)
+        };
         let find = |host: NodeId| {
             let finished = self.world.node::<Host>(host).finished().iter();
-            finished.rev().find(|stream| stream.label == n as u32)
+            let mut of_flow = finished.filter(|stream| stream.label == n as u32);
+            match doubled {
+                true => of_flow.max_by_key(moved),
+                false => of_flow.next_back(),
+            }
         };
         (
             find(self.opener(&self.scenario.flows[n])),
@@ -321,6 +336,8 @@ impl<'a> Play<'a> {
 
     /// Notes how much the world moved.
     pub fn note(&self, figures: &mut Figures) {
+        let hosts = self.hosts().map(|host| self.world.node::<Host>(host));
+        figures.fast_opened = hosts.map(|host| host.stack().stats().fast_opened).sum();
         figures.note(&self.world, self.links.iter().copied());
     }
 }
@@ -412,6 +429,10 @@ fn meddle(chain: Chain, meddling: Meddling, seed: u64, n: usize, path: &Path) ->
         Meddling::Shift(true) => chain.and(SequenceShift::new(seed).forgetting_sack()),
         Meddling::Split(mss) => chain.and(Split::new(mss)),
         Meddling::Merge(most, hold, keep) => chain.and(Merge::new(most, hold, keep)),
+        Meddling::Lack(kind) => {
+            let edit = OptionEdit::new(Target::Kind(kind), Scope::Syn, Edit::Remove);
+            chain.and(edit)
+        }
         Meddling::Options(scope, edit, since, only) => {
             let edit = OptionEdit::new(Target::MPTCP, scope, edit).since(START + since);
             chain.and(match only {

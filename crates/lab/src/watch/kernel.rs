@@ -4,7 +4,7 @@ use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use braid_linux::sys::become_realtime;
 use braid_sim::transfer::{REMOTE, client_addr};
@@ -38,7 +38,7 @@ impl Scene<'_> {
             let listener = netns::run_inside(&far, listen).map_err(run_error)?;
             thread::scope(|scope| {
                 let sending = scope.spawn(|| send(&listener, cc, &over));
-                let read = netns::run_inside(&near, || receive(cc, self.span));
+                let read = netns::run_inside(&near, || receive(cc, self.ticks()));
                 over.store(true, Ordering::Relaxed);
                 let sent = sending.join();
                 sent.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
@@ -81,8 +81,8 @@ fn send(listener: &TcpListener, cc: &str, over: &AtomicBool) -> io::Result<()> {
     Ok(())
 }
 
-/// Bytes read by the end of each tick.
-fn receive(cc: &str, span: Duration) -> io::Result<Vec<u64>> {
+/// Bytes read by the end of each of `all` ticks.
+fn receive(cc: &str, all: usize) -> io::Result<Vec<u64>> {
     become_realtime(END_PRIORITY);
     let started = Instant::now();
     let local = SocketAddr::new(client_addr(0).into(), 0);
@@ -92,7 +92,6 @@ fn receive(cc: &str, span: Duration) -> io::Result<Vec<u64>> {
     let (mut buffer, mut read, mut ticks) = (vec![0; CHUNK], 0, Vec::new());
     loop {
         let passed = started.elapsed().div_duration_f64(TICK) as usize;
-        let all = span.div_duration_f64(TICK).round() as usize;
         ticks.resize(passed.min(all), read);
         if passed >= all || bed::interrupted() {
             return Ok(ticks);

@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::thread;
 
 use braid_engine::app::{Core, Ctx};
-use braid_engine::buffer::RangeSet;
+use braid_engine::buffer::{PacketBuffer, RangeSet};
 use braid_engine::{
     ConnId, Event, PathConfig, PathId, RxMeta, SegmentKind, Stack, Transmit, TransmitInfo,
 };
@@ -77,11 +77,11 @@ impl Scene<'_> {
             Role::Send(_) => Role::Collect,
             _ => Role::Sink,
         };
-        let until = START + self.span;
+        let ticks = self.ticks();
         let [asks, answers] = thread::scope(|scope| {
             let serving = scope.spawn(|| {
                 let end = End::new(Stream::new(self.sends.clone()));
-                run_end(clock, until, (&mut sent, accepting, end), |_, _, _| Ok(()))
+                run_end(clock, ticks, (&mut sent, accepting, end), |_, _, _| Ok(()))
             });
             let asking = scope.spawn(|| {
                 let mut end = End::new(Stream::new(reads));
@@ -91,7 +91,7 @@ impl Scene<'_> {
                     end.carry(now, conn);
                     Ok(())
                 };
-                run_end(clock, until, (&mut arrived, opening, end), open)
+                run_end(clock, ticks, (&mut arrived, opening, end), open)
             });
             let asks = joined(asking);
             Ok::<_, Error>([asks?, joined(serving)?])
@@ -112,10 +112,10 @@ impl Scene<'_> {
     }
 }
 
-/// Runs an end from now until the end of the session.
+/// Runs an end from now until its last look.
 fn run_end(
     clock: Clock,
-    until: Instant,
+    ticks: usize,
     (tap, stack, end): (&mut Tap<'_>, Stack, End),
     start: impl FnOnce(Instant, &mut End, &mut Stack) -> Result<(), Error>,
 ) -> Result<End, Error> {
@@ -125,9 +125,11 @@ fn run_end(
     start(clock.now(), &mut driver.core, &mut driver.stack)?;
     let never = event()?;
     let ended = driver.run(never.as_fd(), |driver| {
-        driver.clock().now() >= until || bed::interrupted()
+        driver.core.looks.len() >= ticks || bed::interrupted()
     });
     ended.map_err(run_error)?;
+    // An end that was late looks at once for all the ticks it missed.
+    driver.core.looks.truncate(ticks);
     Ok(driver.core)
 }
 
@@ -306,16 +308,17 @@ impl PacketIo for Tap<'_> {
         self.device.send(transmit)
     }
 
-    fn recv(&mut self) -> io::Result<Option<(&mut [u8], RxMeta)>> {
+    fn recv(&mut self) -> io::Result<Option<(&mut PacketBuffer, RxMeta)>> {
         let received = self.device.recv()?;
         if let Some((packet, meta)) = &received {
             let at = self.clock.now();
-            let tcp = taken_apart(packet);
-            let len = tcp.map_or(0, |(_, tcp)| tcp.payload().len() as u64);
+            let [head, rest] = packet.parts();
+            let tcp = taken_apart(head);
+            let len = tcp.map_or(0, |(_, tcp)| (tcp.payload().len() + rest.len()) as u64);
             note(
                 &mut self.seen,
                 &self.addresses,
-                (packet, len, meta.gso_size),
+                (head, len, meta.gso_size),
                 (at, None),
             );
         }

@@ -8,6 +8,8 @@ use braid_testbed::emulator::Direction;
 
 use crate::arm::{Error, run_error};
 
+/// A fault of which a step comes later than this is another one.
+const LATE: Duration = Duration::from_millis(500);
 /// The links of the box. A fault of one is of the first.
 pub const LINKS: [&str; 2] = ["link1", "link2"];
 /// Their rates and one-way delays.
@@ -153,12 +155,19 @@ impl Fault {
     /// Brings it about, and ends it.
     ///
     /// # Errors
-    /// The system refuses something, or there is no more waiting.
+    /// The system refuses something, or there is no more waiting; the machine is too busy for it.
     pub fn happen(&self, bed: &mut Bed) -> Result<(), Error> {
         let begun = std::time::Instant::now();
         for (at, acts) in &self.steps {
             let left = at.saturating_sub(begun.elapsed());
             bed.sleep(left).map_err(run_error)?;
+            let late = begun.elapsed().saturating_sub(*at);
+            if late > LATE {
+                return Err(Error::Run(format!(
+                    "a step of `{}` came {late:.1?} late: the machine is too busy",
+                    self.name
+                )));
+            }
             for act in acts {
                 act.apply(bed).map_err(run_error)?;
             }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use braid_engine::cc::CUBIC;
 use braid_proxy::control::{Answer, Request};
 use braid_sim::aggregation::{Aggregation, AggregationConfig, Load, content_addr, server_addr};
 use braid_sim::udp::UdpFlow;
@@ -217,7 +218,7 @@ fn measure(session: &mut Session<'_>) -> Result<(), Error> {
 
 /// Over emulated links.
 fn emulated(session: &mut Session<'_>) -> Result<(Vec<Vec<Gave>>, Choices), Error> {
-    let mut net = Gateways::build(servers::description, FILE as u64)?;
+    let mut net = Gateways::build(servers::description, Some(CUBIC.name()), FILE as u64)?;
     let mut runs = Vec::new();
     for _ in 0..session.runs() {
         runs.push(alone(session, &mut net)?);
@@ -385,7 +386,7 @@ fn measured(net: &mut Gateways, rounds: usize) -> Result<Choice, Error> {
 }
 
 fn parameters(session: &mut Session<'_>, net: &Gateways, rounds: usize) {
-    session.parameter("congestion control", "cubic");
+    session.parameter("congestion control", CUBIC.name());
     session.parameter("strategy", "adaptive");
     session.parameter(
         "measurements of each server before a choice is looked at",

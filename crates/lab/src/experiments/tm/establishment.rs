@@ -2,6 +2,7 @@
 
 use std::time::SystemTime;
 
+use braid_engine::cc::CUBIC;
 use braid_sim::pcapng::{Direction, Writer};
 use braid_testbed::{Capture, Captured, InterfaceLayout, SegmentKind, bed};
 use braid_wire::{Instant, ip};
@@ -68,7 +69,7 @@ fn measure(session: &mut Session<'_>) -> Result<(), Error> {
             (runs, simulated::ends(WAYS_OF_LINKS.len()))
         }
         false => {
-            session.parameter("congestion control", "cubic");
+            session.parameter("congestion control", CUBIC.name());
             session.parameter("strategy", "adaptive");
             captured(session)?
         }
@@ -100,7 +101,11 @@ fn measure(session: &mut Session<'_>) -> Result<(), Error> {
 
 /// Over links: of each run the first connection and a later one.
 fn captured(session: &Session<'_>) -> Result<(Vec<[Captures; 2]>, Ends), Error> {
-    let mut net = Gateways::build(|name| bed::description(name, PATHS), BYTES)?;
+    let mut net = Gateways::build(
+        |name| bed::description(name, PATHS),
+        Some(CUBIC.name()),
+        BYTES,
+    )?;
     net.start_server("server")?;
     let mut runs = Vec::new();
     for _ in 0..session.runs() {

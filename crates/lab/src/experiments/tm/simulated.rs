@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
+use braid_engine::cc::CUBIC;
 use braid_links::{QueueLimit, Rate, Settings};
 use braid_proxy::control::{Answer, Request};
 use braid_sim::aggregation::{
@@ -41,7 +42,7 @@ pub fn parameters(session: &mut Session<'_>) {
         "curl, nginx, the kernel's sockets and routing, and the processor's time: user and content \
          host are engines with plain TCP beside the cores of box and server",
     );
-    session.parameter("congestion control", "cubic");
+    session.parameter("congestion control", CUBIC.name());
     session.parameter("strategy", "adaptive");
 }
 
@@ -83,7 +84,12 @@ pub fn start(seed: u64, config: &AggregationConfig) -> Result<Aggregation, Error
 
 /// The network, in which nobody has used the box yet.
 pub fn started(seed: u64, config: &AggregationConfig) -> Result<Aggregation, Error> {
-    let mut net = Aggregation::new(seed, config).map_err(run_error)?;
+    let mut config = config.clone();
+    config.boxed.congestion = CUBIC;
+    for server in &mut config.servers {
+        server.config.congestion = CUBIC;
+    }
+    let mut net = Aggregation::new(seed, &config).map_err(run_error)?;
     match net.settle() {
         true => Ok(net),
         false => Err(Error::Run("the box found no server".to_owned())),

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use braid_engine::cc::CUBIC;
 use braid_sim::aggregation::{Aggregation, AggregationConfig};
 use braid_testbed::bed::{self, Bed};
 use braid_wire::Rng;
@@ -119,7 +120,11 @@ impl Downloads {
     /// With the proxy off, or none there, until the box is started.
     fn new(session: &Session<'_>, largest: u64) -> Result<Downloads, Error> {
         Ok(Downloads {
-            net: Gateways::build(|name| bed::description(name, PATHS), largest)?,
+            net: Gateways::build(
+                |name| bed::description(name, PATHS),
+                Some(CUBIC.name()),
+                largest,
+            )?,
             rng: Rng::for_component(session.seed(), 0),
         })
     }
@@ -302,7 +307,7 @@ fn parameters(session: &mut Session<'_>, net: &Gateways) {
     let paths = PATHS.map(|(rate, delay)| format!("{rate} and {delay} one way"));
     session.parameter("links", paths.join(", "));
     session.parameter("between server and content server", "unlimited, no delay");
-    session.parameter("congestion control", "cubic");
+    session.parameter("congestion control", CUBIC.name());
     session.parameter("strategy", "adaptive");
     session.parameter(
         "downloads made again because links were late",
