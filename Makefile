@@ -29,6 +29,7 @@ deny: ## licences and duplicate crates, where cargo-deny is installed
 	@if command -v cargo-deny >/dev/null; then $(CARGO) deny check licenses bans sources; \
 	else echo "cargo-deny is not installed: only the licence check of tidy runs (cargo install cargo-deny)"; fi
 
+bench: export BRAID_RELAYS = 1
 bench: install-deps ## speed against the kernel's MPTCP; takes minutes, wants an idle machine
 	@scripts/bench.sh $(BENCH_ARGS)
 

@@ -10,9 +10,10 @@ needed=(
     curl:curl nginx:nginx-light ping:iputils-ping unshare:util-linux sysctl:procps
     tshark:tshark
 )
-# A few tests call these, and are skipped without them. Not every distribution has them; a browser
-# is large.
+# A few tests and benchmarks call these, and are skipped without them. Not every distribution has
+# them; a browser is large.
 optional=(mptcpize:mptcpize)
+[ "${BRAID_RELAYS-}" = 1 ] && optional+=(redsocks:redsocks microsocks:microsocks)
 [ "${BRAID_BROWSER-}" = 1 ] && optional+=(chromium:chromium)
 PATH="$PATH:/usr/sbin:/sbin"
 

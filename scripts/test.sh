@@ -33,7 +33,8 @@ without() {
 }
 without mptcpize "TESTS OF CLIENTS WITHOUT A BOX" stock:: "make install-deps"
 without chromium "TEST WITH A BROWSER" browser:: "BRAID_BROWSER=1 make install-deps"
-BRAID_MPTCP_CONNECT="${CARGO_TARGET_DIR:-$PWD/target}/mptcp_connect"
+# Tests run in the directories of their crates.
+BRAID_MPTCP_CONNECT=$(realpath -m "${CARGO_TARGET_DIR:-target}/mptcp_connect")
 export BRAID_MPTCP_CONNECT
 if [ ! -x "$BRAID_MPTCP_CONNECT" ]; then
     echo "== TESTS WITH mptcp_connect SKIPPED (it is not built: scripts/mptcp-connect.sh)" >&2

@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
+use braid_proxy::keys::PublicKey;
 use braid_proxy::socks::Destination;
 use braid_testbed::kernel_tcp;
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -42,10 +43,14 @@ pub enum Command {
     Box(gateway::BoxArgs),
     /// Run the aggregation server: the far end of the box's connections.
     Server(gateway::ServerArgs),
+    /// Make and show the keys of boxes, servers and clients.
+    #[command(subcommand)]
+    Key(Key),
     /// Print a password for one connection of a program that speaks SOCKS5 to a server itself.
     ///
-    /// It is good once, for this destination, as long as the server's `time_window` says:
-    /// `curl --proxy "socks5h://NAME:$(braid password --user NAME --secret-file FILE HOST:PORT)@SERVER:1080" …`
+    /// The server must have `unprotected = true`. It is good once, for this destination, as long as the
+    /// server's `time_window` says, and stands behind the user it is for and a colon:
+    /// `curl --proxy socks5h://SERVER:1080 --proxy-user "$(braid password --key FILE --server-key KEY HOST:PORT)" …`
     Password(PasswordArgs),
     /// Say which servers to rent, by what boxes measured: the first, which helps most beside it, …
     Plan(PlanArgs),
@@ -74,6 +79,27 @@ pub enum Command {
     EnginePeer(EnginePeer),
 }
 
+/// The commands of `braid key`. A private key stays in its file, and who has that file is who its
+/// public key says.
+#[derive(Debug, Subcommand)]
+pub enum Key {
+    /// Write a new private key to a file, and print its public key.
+    ///
+    /// The public key is for the configuration of the other end: a box's for the `[[user]]` of its
+    /// servers, a server's for the `[[server]]` of its boxes.
+    New {
+        /// Where to write the private key. A file that is there is left alone.
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+    },
+    /// Print the public key of the private key in a file.
+    Show {
+        /// The file that holds the private key.
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+    },
+}
+
 /// Arguments of `braid password`.
 #[derive(Debug, Args)]
 pub struct PasswordArgs {
@@ -81,20 +107,13 @@ pub struct PasswordArgs {
     /// looks it up (curl's socks5h), else an address.
     #[arg(value_name = "HOST:PORT")]
     pub destination: Destination,
-    /// The user, as the server's configuration calls it.
-    #[arg(long, value_name = "NAME", value_parser = user)]
-    pub user: String,
-    /// The file that holds the secret shared with the server.
+    /// The file that holds the private key of the user; its public key is in the server's
+    /// configuration.
     #[arg(long, value_name = "FILE")]
-    pub secret_file: PathBuf,
-}
-
-/// What fits into the user field (RFC 1929 section 2).
-fn user(text: &str) -> Result<String, String> {
-    match text.len() {
-        1..=255 => Ok(text.to_owned()),
-        n => Err(format!("a user of {n} bytes; 1 to 255 are possible")),
-    }
+    pub key: PathBuf,
+    /// The public key of the server.
+    #[arg(long, value_name = "KEY")]
+    pub server_key: PublicKey,
 }
 
 /// Arguments of `braid plan`.
@@ -230,6 +249,9 @@ pub struct PeerArgs {
     /// Give up when a socket makes no progress for so many seconds.
     #[arg(long, default_value_t = 60)]
     pub stall: u64,
+    /// Abort the connection once so many bytes have come. For a side with nothing to send.
+    #[arg(long, requires = "expect")]
+    pub abort: Option<u64>,
 }
 
 impl PeerArgs {
@@ -237,6 +259,11 @@ impl PeerArgs {
     /// after the peer's: the kernel lets no subflow join once a direction is closed.
     pub fn only_receives(&self) -> bool {
         self.send == 0 && self.expect.is_some_and(|expected| expected > 0)
+    }
+
+    /// Whether the connection is to be aborted after `received` bytes.
+    pub fn aborts_at(&self, received: u64) -> bool {
+        self.abort.is_some_and(|abort| received >= abort)
     }
 }
 
@@ -283,6 +310,17 @@ pub enum KernelPeer {
     },
 }
 
+/// When the engine peer's second path is a backup.
+#[derive(Debug, Clone, Copy, Default, Args)]
+pub struct Demotion {
+    /// Make the second path a backup once so many bytes have come.
+    #[arg(long)]
+    pub demote: Option<u64>,
+    /// Make it one no more once so many have come.
+    #[arg(long, requires = "demote")]
+    pub promote: Option<u64>,
+}
+
 /// The roles of the engine peer. The congestion control is that of the configuration.
 #[derive(Debug, Subcommand)]
 pub enum EnginePeer {
@@ -296,6 +334,15 @@ pub enum EnginePeer {
         /// How many connections, side by side.
         #[arg(long, default_value_t = 1)]
         connections: u32,
+        /// One after the other.
+        #[arg(long)]
+        in_turn: bool,
+        /// Send and take payload in SYNs (TCP Fast Open, RFC 7413), which no configuration turns on.
+        #[arg(long)]
+        fast_open: bool,
+        /// What becomes of the second path.
+        #[command(flatten)]
+        demotion: Demotion,
         /// What is sent and what is expected.
         #[command(flatten)]
         peer: PeerArgs,
@@ -308,6 +355,12 @@ pub enum EnginePeer {
         /// How many connections to serve before ending.
         #[arg(long, default_value_t = 1)]
         connections: u32,
+        /// Send and take payload in SYNs (TCP Fast Open, RFC 7413), which no configuration turns on.
+        #[arg(long)]
+        fast_open: bool,
+        /// What becomes of the second path.
+        #[command(flatten)]
+        demotion: Demotion,
         /// What is sent and what is expected.
         #[command(flatten)]
         peer: PeerArgs,

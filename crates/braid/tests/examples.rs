@@ -4,29 +4,31 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use braid_proxy::config::{BoxConfig, ServerConfig};
+use braid_proxy::keys::PrivateKey;
 use braid_testbed::Spec;
-
-const SECRET: &str = "secret = \"vXbm2Kx1VQk0pQm7cSg0o3Yd8nq4cT5zRfWl6uJh9Ae=\"";
 
 fn examples() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples")
 }
 
-/// The text of an example, with the secret in place of the file it names.
-fn text(name: &str) -> String {
+/// The text of an example, and a key in place of that in the file it names.
+fn example(name: &str, key_file: &str) -> (String, PrivateKey) {
     let text = fs::read_to_string(examples().join(name)).expect("a readable file");
-    assert!(text.contains("secret_file = \"secret\""));
-    text.replace("secret_file = \"secret\"", SECRET)
+    assert!(text.contains(&format!("key_file = \"{key_file}\" ")));
+    assert!(text.contains(&format!("braid key new {key_file}\n")));
+    (text, PrivateKey::from_seed([1; 32]))
 }
 
 #[test]
 fn box_and_server_fit_together() {
-    let box_config = BoxConfig::from_toml("box.toml", &text("box.toml")).expect("a good file");
-    let server = ServerConfig::from_toml("server.toml", &text("server.toml")).expect("a good file");
+    let (text, key) = example("box.toml", "box.key");
+    let box_config = BoxConfig::with_key("box.toml", &text, key).expect("a good file");
+    let (text, key) = example("server.toml", "server.key");
+    let server = ServerConfig::with_key("server.toml", &text, key).expect("a good file");
     let entry = &box_config.servers[0];
-    assert_eq!(entry.user, server.users[0].name);
-    assert_eq!(entry.secret, server.users[0].secret);
     assert_eq!(entry.port, server.port);
+    assert_eq!(box_config.name, server.users[0].name);
+    assert_ne!(entry.key, server.users[0].key);
 }
 
 #[test]

@@ -1,18 +1,20 @@
-//! Speed and memory against the kernel's Multipath TCP, a link that slows down, and the simulator's
-//! speed. Measures and prints; what it prints is judged by whoever reads it, except that a transfer
-//! that fails ends it.
+//! Speed and memory against the kernel's Multipath TCP and relays on it, a link that slows down, and
+//! the simulator's speed. Measures and prints; what it prints is judged by whoever reads it, except
+//! that a transfer that fails ends it.
 //!
 //! `make bench` runs it. All but the simulator needs what the network tests need: root or a user
 //! namespace, `ip`, `nft`.
 
 mod arms;
 mod bed;
+mod cost;
 mod idle;
 mod peers;
 mod sim;
 mod slow;
 mod speed;
 mod veth;
+mod whole;
 
 use std::process::ExitCode;
 
@@ -20,8 +22,8 @@ use braid::failure::Failure;
 use clap::Parser;
 use serde::Serialize;
 
-/// Speed against the kernel's MPTCP, memory of idle connections, a link that slows down, and the
-/// simulator's speed.
+/// Speed against the kernel's MPTCP and, whole way, against relays on it; memory of idle connections, a
+/// link that slows down, and the simulator's speed.
 #[derive(Debug, Parser)]
 pub struct Arguments {
     /// Pairs of runs (kernel, engine) for each direction.
@@ -54,6 +56,9 @@ pub struct Arguments {
 enum Part {
     /// Sending and receiving over two veth links.
     Speed,
+    /// From user to content host, through box and server or through relays on the kernel's
+    /// Multipath TCP.
+    Whole,
     /// Memory of idle proxied connections.
     Idle,
     /// Transfers over two emulated links, one of which slows down for a while.
@@ -69,6 +74,8 @@ enum Part {
 struct Results {
     #[serde(skip_serializing_if = "Option::is_none")]
     speed: Option<speed::Speed>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    whole: Option<whole::Whole>,
     #[serde(skip_serializing_if = "Option::is_none")]
     idle: Option<idle::Idle>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -100,6 +107,7 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
     let wanted = |part| arguments.only.is_none_or(|only| only == part);
     let mut results = Results {
         speed: None,
+        whole: None,
         idle: None,
         slow: None,
         sim: None,
@@ -111,6 +119,12 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
             speed.print();
         }
         results.speed = Some(speed);
+    }
+    if wanted(Part::Whole) {
+        results.whole = whole::measure(arguments)?;
+        if let Some(whole) = results.whole.as_ref().filter(|_| !arguments.json) {
+            whole.print();
+        }
     }
     if wanted(Part::Idle) {
         let idle = idle::measure(arguments)?;

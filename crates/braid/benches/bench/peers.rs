@@ -6,12 +6,16 @@ use std::process::{Child, Command, Stdio};
 use braid::failure::Failure;
 use serde::Deserialize;
 
+use crate::cost;
 use crate::veth::{LINKS, Network, far_address};
 
 const BRAID: &str = env!("CARGO_BIN_EXE_braid");
 const PORT: u16 = 7005;
+/// Times that a transfer is begun. The kernel's join fails or is late now and then, which is not what is
+/// measured.
+const ATTEMPTS: u32 = 3;
 /// A link that carried less was not in use.
-const LEAST_CARRIED: u64 = 1_000_000;
+pub const LEAST_CARRIED: u64 = 1_000_000;
 
 /// What opens the connection and is compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,6 +44,8 @@ pub struct Run {
     pub user_per_gbit: f64,
     /// The same in the kernel on its behalf.
     pub system_per_gbit: f64,
+    /// The same of the whole machine: both ends, and what arrives.
+    pub machine_per_gbit: f64,
     /// Share of the bytes that went over the less used link.
     pub lesser_share: f64,
 }
@@ -66,7 +72,8 @@ struct Cost {
     system_seconds: f64,
 }
 
-/// Transfers `bytes` and checks that it went as it was meant to.
+/// Transfers `bytes` and checks that it went as it was meant to; by the kernel again where a link was
+/// hardly used.
 pub fn transfer(
     network: &Network,
     stack: Stack,
@@ -74,7 +81,30 @@ pub fn transfer(
     bytes: u64,
     congestion: &str,
 ) -> Result<Run, Failure> {
+    let again = match stack {
+        Stack::Kernel => ATTEMPTS - 1,
+        Stack::Engine => 0,
+    };
+    for _ in 0..again {
+        if let Some(run) = attempt(network, stack, way, bytes, congestion)? {
+            return Ok(run);
+        }
+        eprintln!("{stack:?} {way:?}: one of {LINKS} links was not in use; again");
+    }
+    let run = attempt(network, stack, way, bytes, congestion)?;
+    run.ok_or_else(|| Failure::Run(format!("{stack:?} {way:?}: a link was hardly used")))
+}
+
+/// `None` where a link was hardly used.
+fn attempt(
+    network: &Network,
+    stack: Stack,
+    way: Way,
+    bytes: u64,
+    congestion: &str,
+) -> Result<Option<Run>, Failure> {
     let before = network.carried()?;
+    let machine = cost::Cost::now(&[])?;
     let bytes_text = bytes.to_string();
     let (near_does, far_does) = match way {
         Way::Send => ("--send", "--expect"),
@@ -97,43 +127,42 @@ pub fn transfer(
     near.args([&address, near_does, &bytes_text]).args(common);
     let (near, cost) = Peer::start(near)?.finish()?;
     let (far, _) = far.finish()?;
-    for report in [&near, &far] {
-        check(report, congestion)?;
+    let machine = cost::Cost::now(&[])?.since(&machine).machine;
+    for (end, report) in [("near", &near), ("far", &far)] {
+        check(report, congestion)
+            .map_err(|wrong| Failure::Run(format!("{stack:?} {way:?}, {end} end: {wrong}")))?;
     }
     let after = network.carried()?;
     let carried = [0, 1].map(|link| after[link] - before[link]);
     let least = carried.into_iter().min().unwrap_or(0);
-    if least < LEAST_CARRIED {
-        return Err(Failure::Run(format!(
-            "{stack:?} {way:?}: a link carried {least} bytes only"
-        )));
+    if usize::from(near.subflows.max(far.subflows)) < LINKS || least < LEAST_CARRIED {
+        return Ok(None);
     }
     let received = match way {
         Way::Send => far.received,
         Way::Receive => near.received,
     };
     let gbit = received.bytes as f64 * 8.0 / 1e9;
-    Ok(Run {
+    Ok(Some(Run {
         gbit_s: gbit / received.seconds,
         user_per_gbit: cost.user_seconds / gbit,
         system_per_gbit: cost.system_seconds / gbit,
+        machine_per_gbit: machine / gbit,
         lesser_share: least as f64 / carried.iter().sum::<u64>() as f64,
-    })
+    }))
 }
 
-fn check(report: &Report, congestion: &str) -> Result<(), Failure> {
+fn check(report: &Report, congestion: &str) -> Result<(), String> {
     let wrong = if let Some(error) = &report.error {
         error.clone()
     } else if !report.ok || report.fallback {
         "the connection fell back to TCP".to_owned()
-    } else if usize::from(report.subflows) < LINKS {
-        format!("{} subflow(s) instead of {LINKS}", report.subflows)
     } else if report.congestion != congestion {
         format!("congestion control {}", report.congestion)
     } else {
         return Ok(());
     };
-    Err(Failure::Run(format!("a transfer: {wrong}")))
+    Err(wrong)
 }
 
 /// A peer process; ended when dropped.

@@ -30,8 +30,10 @@ struct Comparison {
     kernel: Summary,
     engine: Summary,
     rate: Ratio,
-    /// Of the processor time per Gbit, in user space and in the kernel.
+    /// Of the process's time per Gbit, in user space and in the kernel.
     cpu: Ratio,
+    /// Of the machine's, both ends together. There is no bar: the other end is the kernel's either way.
+    machine: Spread,
 }
 
 /// Engine to kernel, pair by pair.
@@ -54,7 +56,7 @@ struct Summary {
 
 /// Median and extremes.
 #[derive(Debug, Clone, Copy, Serialize)]
-struct Spread {
+pub struct Spread {
     median: f64,
     least: f64,
     most: f64,
@@ -111,6 +113,7 @@ impl Comparison {
         let rate = ratio(|run| run.gbit_s);
         let cpu = ratio(|run| run.user_per_gbit + run.system_per_gbit);
         Comparison {
+            machine: ratio(|run| run.machine_per_gbit),
             kernel: Summary::of(kernel),
             engine: Summary::of(engine),
             rate: Ratio {
@@ -139,7 +142,7 @@ impl Summary {
 }
 
 impl Spread {
-    fn of(values: impl Iterator<Item = f64>) -> Spread {
+    pub fn of(values: impl Iterator<Item = f64>) -> Spread {
         let mut values: Vec<f64> = values.collect();
         values.sort_by(f64::total_cmp);
         let at = |index: usize| values.get(index).copied().unwrap_or(f64::NAN);
@@ -185,7 +188,7 @@ impl Speed {
             }
             let ratios = [
                 ("rate", &way.rate, ">="),
-                ("processor time", &way.cpu, "<="),
+                ("the process's time", &way.cpu, "<="),
             ];
             for (what, of, wanted) in ratios {
                 println!(
@@ -195,12 +198,26 @@ impl Speed {
                     if of.holds { "holds" } else { "MISSED" }
                 );
             }
+            println!(
+                "  {name:<9}engine / kernel, the whole machine's time, both ends: {}",
+                way.machine.text()
+            );
         }
     }
 }
 
 impl Spread {
-    fn text(&self) -> String {
+    /// In another unit.
+    pub fn times(self, scale: f64) -> Spread {
+        Spread {
+            median: self.median * scale,
+            least: self.least * scale,
+            most: self.most * scale,
+        }
+    }
+
+    /// The median and, in parentheses, the extremes.
+    pub fn text(&self) -> String {
         format!("{:.2} ({:.2} to {:.2})", self.median, self.least, self.most)
     }
 }

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use braid::failure::Failure;
+use braid_proxy::keys::{PrivateKey, PublicKey};
 use braid_testbed::netns;
 
 /// Links between the two namespaces.
@@ -13,8 +14,6 @@ pub const LINKS: usize = 2;
 /// Routing table of the near side's second link, for subflows of the kernel.
 const TABLE: &str = "102";
 const PREFERENCE: &str = "20000";
-/// Nobody asks for it: the peer is no server.
-const SECRET: &str = "vXbm2Kx1VQk0pQm7cSg0o3Yd8nq4cT5zRfWl6uJh9Ae=";
 
 /// The network; removed when dropped.
 pub struct Network {
@@ -61,7 +60,10 @@ impl Network {
             near,
             &format!("mptcp endpoint add {near2} dev link2 subflow"),
         )?;
-        fs::write(network.config(), engine_config(congestion))?;
+        // Nobody asks for it: the peer is no server.
+        let key = PrivateKey::from_seed([1; 32]);
+        key.create(&network.directory.join("engine.key"))?;
+        fs::write(network.config(), engine_config(congestion, key.public()))?;
         Ok(network)
     }
 
@@ -142,8 +144,9 @@ pub fn far_address(link: usize) -> String {
     format!("10.9.{link}.2")
 }
 
-fn engine_config(congestion: &str) -> String {
-    let mut text = format!("lan = \"lo\"\ncongestion = \"{congestion}\"\n");
+fn engine_config(congestion: &str, key: PublicKey) -> String {
+    let mut text =
+        format!("key_file = \"engine.key\"\nlan = \"lo\"\ncongestion = \"{congestion}\"\n");
     for link in 1..=LINKS {
         let gateway = far_address(link);
         text.push_str(&format!(
@@ -152,13 +155,13 @@ fn engine_config(congestion: &str) -> String {
     }
     let server = far_address(1);
     text.push_str(&format!(
-        "[[server]]\naddress = \"{server}\"\nsecret = \"{SECRET}\"\n"
+        "[[server]]\naddress = \"{server}\"\nkey = \"{key}\"\n"
     ));
     text
 }
 
 /// Bytes received and sent in the line of `/proc/net/dev` that starts with `name`.
-fn carried(text: &str, name: &str) -> u64 {
+pub fn carried(text: &str, name: &str) -> u64 {
     let fields = |line: &str| {
         let mut fields = line.split_whitespace().map(str::to_owned);
         (fields.next().as_deref() == Some(name)).then(|| fields.collect::<Vec<_>>())

@@ -29,15 +29,18 @@ pub enum BoxCommand {
         /// The wish.
         switch: Switch,
     },
-    /// Switch a link: off, connections go on over the others, and nothing new goes there.
+    /// Switch a link: off, connections go on over the others, and nothing new goes there; as a
+    /// backup, it is used while no other works.
     ///
-    /// Only a connection that has fallen back to regular TCP stays where it is. It stays switched
-    /// until it is switched again or the box is restarted.
+    /// That goes for connections that are there and for new ones; only one that has fallen back to
+    /// regular TCP stays where it is. It stays so until it is switched again or the box is restarted:
+    /// then the configuration holds.
     Link {
         /// Name of the link in the configuration, which is that of the interface by default.
         name: String,
         /// The wish.
-        switch: Switch,
+        #[arg(value_name = "WISH")]
+        wish: LinkWish,
     },
     /// Show the servers: what is free on each link to them and beyond them, how long it takes, and
     /// which is chosen.
@@ -95,6 +98,19 @@ pub enum Switch {
     On,
     /// Do not.
     Off,
+}
+
+/// How a link is to be used. Whether it is a backup and whether it is used at all are two switches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum LinkWish {
+    /// Use it.
+    On,
+    /// Do not.
+    Off,
+    /// Use it while no other link works.
+    Backup,
+    /// Use it beside the others: no backup any more.
+    Regular,
 }
 
 impl Switch {

@@ -178,6 +178,12 @@ fn consequence(request: &Request) -> String {
         }
         Request::Link { name, on: true } => format!("on: {name} is used"),
         Request::Link { name, on: false } => format!("off: {name} is not used any more"),
+        Request::Backup { name, on: true } => {
+            format!("backup: {name} is used while no other link works")
+        }
+        Request::Backup { name, on: false } => {
+            format!("regular: {name} is used beside the others")
+        }
         Request::Measure => "the servers are measured".to_owned(),
         Request::Server { name } if name == AUTO => "the box chooses".to_owned(),
         Request::Server { name } => format!("new connections go to {name} while it answers"),

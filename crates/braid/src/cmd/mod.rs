@@ -3,6 +3,7 @@
 mod ask;
 pub mod demo;
 pub mod docs;
+mod key;
 pub mod lab;
 mod password;
 mod plan;
@@ -21,6 +22,7 @@ pub fn run(cli: Cli) -> Result<(), Failure> {
         Command::Demo(args) => demo::run(&args, cli.json),
         Command::Box(args) => serve::boxed(&args, cli.json),
         Command::Server(args) => serve::server(&args, cli.json),
+        Command::Key(command) => key::run(&command, cli.json),
         Command::Password(args) => password::run(&args, cli.json),
         Command::Plan(args) => plan::run(&args, cli.json),
         Command::Testbed(command) => testbed::run(&command, cli.json),

@@ -10,7 +10,7 @@ use braid_proxy::status::Role;
 
 use super::ask::Asked;
 use super::print::print;
-use crate::cli::gateway::{BoxArgs, BoxCommand, ServerArgs, ServerCommand};
+use crate::cli::gateway::{BoxArgs, BoxCommand, LinkWish, ServerArgs, ServerCommand};
 use crate::failure::Failure;
 
 /// Runs a box until a signal ends it, or asks one that runs.
@@ -26,15 +26,21 @@ pub fn boxed(args: &BoxArgs, json: bool) -> Result<(), Failure> {
             let on = switch.is_on();
             asked.order(&Request::Proxy { on }, json)
         }
-        BoxCommand::Link { name, switch } => {
-            let (name, on) = (name.clone(), switch.is_on());
-            asked.order(&Request::Link { name, on }, json)
-        }
+        BoxCommand::Link { name, wish } => asked.order(&link_request(name.clone(), *wish), json),
         BoxCommand::Servers(args) => asked.show_servers(args, json),
         BoxCommand::Server { name } => {
             let name = name.clone();
             asked.order(&Request::Server { name }, json)
         }
+    }
+}
+
+fn link_request(name: String, wish: LinkWish) -> Request {
+    match wish {
+        LinkWish::On => Request::Link { name, on: true },
+        LinkWish::Off => Request::Link { name, on: false },
+        LinkWish::Backup => Request::Backup { name, on: true },
+        LinkWish::Regular => Request::Backup { name, on: false },
     }
 }
 

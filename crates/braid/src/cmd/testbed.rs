@@ -17,7 +17,7 @@ pub fn run(command: &Testbed, json: bool) -> Result<(), Failure> {
         Testbed::Up { file } => up(file, json),
         Testbed::Daemon { file } => {
             netns_allowed()?;
-            Ok(testbed::run_daemon(Spec::read(file)?, options()?)?)
+            Ok(testbed::run_daemon(Spec::read(file)?, options(None)?)?)
         }
         Testbed::Exec {
             file,
@@ -54,10 +54,11 @@ pub fn netns_allowed() -> Result<(), Failure> {
         .map_err(|reason| Failure::run("cannot make network namespaces", reason))
 }
 
-/// How testbeds are brought up by this command.
-pub fn options() -> Result<Options, Failure> {
+/// How testbeds are brought up by this command: boxes and servers have a congestion control, or their
+/// own.
+pub fn options(congestion: Option<&str>) -> Result<Options, Failure> {
     Ok(Options {
-        render: Some(render::render_config()?),
+        render: Some(render::render_config(congestion)?),
         ..Options::default()
     })
 }

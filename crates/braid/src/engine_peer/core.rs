@@ -6,11 +6,13 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use braid_engine::app::{Core, Ctx};
-use braid_engine::{ApiError, CloseReason, ConnId, ConnectOptions, Event, Stack, SubflowId};
+use braid_engine::{
+    ApiError, CloseReason, ConnId, ConnectOptions, Event, PathId, Stack, SubflowId,
+};
 use braid_wire::Instant;
 use sha2::{Digest, Sha256};
 
-use crate::cli::PeerArgs;
+use crate::cli::{Demotion, PeerArgs};
 use crate::kernel_peer::{Direction, Pattern, Report, hex};
 
 /// Bytes written at a time; the engine takes less where it has less room.
@@ -26,8 +28,12 @@ pub struct Transfers {
     /// Connections to serve.
     wanted: usize,
     open: BTreeMap<ConnId, Transfer>,
+    /// What is still to become of the second path.
+    demotion: Demotion,
     /// When all is over.
     end: Option<Instant>,
+    /// Where the next connection goes when one has ended.
+    pub again: Option<SocketAddr>,
     /// Reports of the connections that ended, oldest first.
     pub done: Vec<Report>,
 }
@@ -42,8 +48,17 @@ impl Transfers {
             wanted: wanted as usize,
             end: (wanted == 0).then_some(Instant::ZERO),
             open: BTreeMap::new(),
+            demotion: Demotion::default(),
+            again: None,
             done: Vec::new(),
         }
+    }
+
+    /// Makes the second path a backup for a while.
+    #[must_use]
+    pub fn demoting(mut self, demotion: Demotion) -> Self {
+        self.demotion = demotion;
+        self
     }
 
     /// Opens a connection.
@@ -84,6 +99,18 @@ impl Transfers {
         self.open.insert(conn, transfer);
     }
 
+    fn change_priority(&mut self, now: Instant, conn: ConnId, stack: &mut Stack) {
+        let received = self.open.get(&conn).map_or(0, |t| t.received.bytes);
+        for (at, backup) in [
+            (&mut self.demotion.demote, true),
+            (&mut self.demotion.promote, false),
+        ] {
+            if at.take_if(|at| *at <= received).is_some() {
+                stack.set_path_backup(now, PathId(1), backup);
+            }
+        }
+    }
+
     fn with(&mut self, conn: ConnId, act: impl FnOnce(&mut Transfer, &PeerArgs)) {
         if let Some(transfer) = self.open.get_mut(&conn) {
             act(transfer, &self.args);
@@ -103,6 +130,7 @@ impl Core for Transfers {
                 self.with(conn, |transfer, args| {
                     transfer.receive(now, conn, args, stack)
                 });
+                self.change_priority(now, conn, stack);
             }
             Event::FellBack { conn, .. } => self.with(conn, |transfer, _| transfer.fallback = true),
             Event::SubflowEstablished { conn, subflow, .. } => self.with(conn, |transfer, _| {
@@ -117,7 +145,9 @@ impl Core for Transfers {
                     let report = transfer.report(reason, self.role, &self.args);
                     self.done.push(report);
                 }
-                if self.is_complete() {
+                let next = self.again.filter(|_| !self.is_complete());
+                let failed = next.is_some_and(|to| self.connect(now, to, stack).is_err());
+                if self.is_complete() || failed {
                     self.end = Some(now + LINGER);
                 }
             }
@@ -254,6 +284,9 @@ impl Transfer {
                 Err(error) => return self.fail(format!("receiving: {error}")),
             }
         }
+        if args.aborts_at(self.received.bytes) {
+            return stack.abort(now, conn);
+        }
         if stack.read_finished(conn) && self.received.end.is_none() {
             self.received.end = Some(now);
             if self.sent.bytes >= args.send {
@@ -269,7 +302,10 @@ impl Transfer {
 
     fn report(mut self, reason: CloseReason, role: &'static str, args: &PeerArgs) -> Report {
         if reason != CloseReason::Finished {
-            self.fail(format!("the connection ended: {reason:?}"));
+            // It explains why a call failed.
+            let failed = self.error.take().map(|error| format!("; {error}"));
+            let failed = failed.unwrap_or_default();
+            self.fail(format!("the connection ended: {reason:?}{failed}"));
         }
         if let Some(expected) = args
             .expect

@@ -17,7 +17,7 @@ use serde::Serialize;
 
 pub use core::Transfers;
 
-use crate::cli::{EnginePeer, PeerArgs};
+use crate::cli::EnginePeer;
 use crate::failure::Failure;
 use crate::kernel_peer::{Cost, print_line};
 
@@ -28,24 +28,44 @@ pub fn run(role: &EnginePeer) -> Result<(), Failure> {
             config,
             address,
             connections,
+            in_turn,
+            fast_open,
+            demotion,
             peer,
-        } => connect(BoxConfig::load(config)?, *address, *connections, peer),
+        } => {
+            let core = Transfers::new("connect", *connections, peer.clone());
+            let mut core = core.demoting(*demotion);
+            core.again = in_turn.then_some(*address);
+            let at_once = if *in_turn { 1 } else { *connections };
+            let config = BoxConfig::load(config)?;
+            connect(config, *fast_open, *address, at_once, core)
+        }
         EnginePeer::Listen {
             config,
             connections,
+            fast_open,
+            demotion,
             peer,
-        } => listen(ServerConfig::load(config)?, *connections, peer),
+        } => {
+            let core = Transfers::new("listen", *connections, peer.clone());
+            let config = ServerConfig::load(config)?;
+            listen(config, *fast_open, core.demoting(*demotion))
+        }
     }
 }
 
 fn connect(
     config: BoxConfig,
+    fast_open: bool,
     address: SocketAddr,
     connections: u32,
-    args: &PeerArgs,
+    mut core: Transfers,
 ) -> Result<(), Failure> {
     let app = AppConfig {
-        engine: config.engine(),
+        engine: braid_engine::Config {
+            fast_open,
+            ..config.engine()
+        },
         tun: config.tun,
         strategy: config.strategy,
         role: Role::Connect {
@@ -55,7 +75,6 @@ fn connect(
     };
     let mut opened = Ok(());
     let start = |now: Instant, stack: &mut Stack| {
-        let mut core = Transfers::new("connect", connections, args.clone());
         opened = (0..connections).try_for_each(|_| core.connect(now, address, stack));
         if opened.is_err() {
             core.end(now);
@@ -67,9 +86,12 @@ fn connect(
     report(&core)
 }
 
-fn listen(config: ServerConfig, connections: u32, args: &PeerArgs) -> Result<(), Failure> {
+fn listen(config: ServerConfig, fast_open: bool, mut core: Transfers) -> Result<(), Failure> {
     let app = AppConfig {
-        engine: config.engine(),
+        engine: braid_engine::Config {
+            fast_open,
+            ..config.engine()
+        },
         tun: config.tun.clone(),
         strategy: config.strategy.clone(),
         role: Role::Listen {
@@ -81,7 +103,6 @@ fn listen(config: ServerConfig, connections: u32, args: &PeerArgs) -> Result<(),
     };
     let mut announced = Ok(());
     let start = |now: Instant, _: &mut Stack| {
-        let mut core = Transfers::new("listen", connections, args.clone());
         announced = announce(&config);
         if announced.is_err() {
             core.end(now);

@@ -5,7 +5,7 @@ use std::io;
 
 use serde::Serialize;
 
-/// Processor time of this process so far: the last line of a peer's output.
+/// Processor time of a process so far; of this one, the last line of a peer's output.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct Cost {
     /// In user space and in the kernel on its behalf, seconds.
@@ -22,7 +22,15 @@ impl Cost {
     /// # Errors
     /// `/proc` is not there.
     pub fn so_far() -> io::Result<Cost> {
-        let stat = fs::read_to_string("/proc/self/stat")?;
+        Cost::of("self")
+    }
+
+    /// The same of the process with this number.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn of(process: &str) -> io::Result<Cost> {
+        let stat = fs::read_to_string(format!("/proc/{process}/stat"))?;
         // The second field, the name, is in parentheses and may hold anything; the times are
         // fields 14 and 15.
         let mut times = stat

@@ -144,6 +144,10 @@ fn receive(stream: &TcpStream, args: &PeerArgs) -> Half {
             Err(error) => return meter.end(Some(format!("receiving: {}", stalled(error)))),
         };
         meter.count(&buf[..n]);
+        if args.aborts_at(meter.half.done.bytes) {
+            let aborted = socket::reset_on_drop(stream).err();
+            return meter.end(aborted.map(|e| format!("aborting: {e}")));
+        }
         if let Some(Err(at)) = expected.as_mut().map(|pattern| pattern.check(&buf[..n])) {
             return meter.end(Some(format!("byte {at} differs from what was expected")));
         }

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::thread;
 use std::time::Duration;
 
-use super::interop::{Client, Interop};
+use super::interop::{Client, Interop, PORT, RECEIVED, SENT};
 
 /// Lets the kernel take further subflows and join what is announced.
 fn allow(interop: &Interop) {
@@ -35,30 +35,48 @@ fn slow(interop: &mut Interop) {
     }
 }
 
-fn wait_for(interop: &mut Interop, counter: &str, least: u64) {
+fn wait_for(interop: &Interop, counter: &str, least: u64) {
+    wait_until(&format!("{counter} to reach {least}"), || {
+        interop.count(counter) >= least
+    });
+}
+
+fn wait_until(what: &str, condition: impl Fn() -> bool) {
     for _ in 0..200 {
-        if interop.count(counter) >= least {
+        if condition() {
             return;
         }
         thread::sleep(Duration::from_millis(50));
     }
-    panic!("{counter} stays below {least}");
+    panic!("waited in vain for {what}");
 }
 
-/// Bytes of the engine that link 2 carried in a second.
-fn second_of_link2(interop: &Interop) -> u64 {
+/// Bytes that link 2 carried in a second: the engine's, and the kernel's.
+fn second_of_link2(interop: &Interop) -> [u64; 2] {
     let sent = || {
         let stats = interop
             .bed
             .testbed
             .link_status("link2")
             .expect("statistics");
-        stats.forward.bytes_delivered
+        [stats.forward, stats.reverse].map(|way| way.bytes_delivered)
     };
     let before = sent();
     thread::sleep(Duration::from_secs(1));
-    sent() - before
+    let after = sent();
+    [after[0] - before[0], after[1] - before[1]]
 }
+
+/// Subflows that the kernel has.
+fn subflows(interop: &Interop) -> usize {
+    let filter = format!("( sport = :{PORT} or dport = :{PORT} )");
+    let shown = ["-Htn", "state", "established", &filter];
+    interop.bed.print("kernel", "ss", &shown).lines().count()
+}
+
+/// Of ADD_ADDR, or of its echoes, the first that comes by is lost.
+const FIRST_ADD_ADDR_DROPPED: &str =
+    "tcp option mptcp subtype 3 limit rate 1/hour burst 1 packets drop";
 
 /// The engine verifies, echoes and joins it.
 fn joined_by_the_engine(addr: impl Fn(&Interop) -> IpAddr, port: Option<&str>) -> Interop {
@@ -112,32 +130,87 @@ fn kernel_withdraws_an_address() {
     slow(&mut interop);
     announce(&interop, interop.bed.v4_of("kernel", 1), None);
     let peers = interop.start();
-    wait_for(&mut interop, "MPJoinAckRx", 1);
+    wait_for(&interop, "MPJoinAckRx", 1);
     mptcp(&interop, &["endpoint", "del", "id", "7"]);
-    wait_for(&mut interop, "RmAddrTx", 1);
-    interop.expect_subflows(peers, 2);
+    wait_for(&interop, "RmAddrTx", 1);
+    interop.expect_short_lived(peers, 2);
     // It was not joined again.
     assert_eq!(interop.count("MPJoinSynRx"), 1);
 }
 
 /// The engine withdraws the address of a link that goes down, and joins again when it is back.
-#[test]
-#[ignore = "network"]
-fn engine_withdraws_an_address() {
+fn engine_withdraws(link: &str) {
     let mut interop = Interop::new(Client::Engine, 2);
     slow(&mut interop);
     allow(&interop);
     let peers = interop.start();
-    wait_for(&mut interop, "MPJoinAckRx", 1);
-    interop
-        .bed
-        .run("engine", "ip", &["link", "set", "link2", "down"]);
-    wait_for(&mut interop, "RmAddr", 1);
-    interop
-        .bed
-        .run("engine", "ip", &["link", "set", "link2", "up"]);
-    wait_for(&mut interop, "MPJoinAckRx", 2);
-    interop.expect_subflows(peers, 2);
+    wait_for(&interop, "MPJoinAckRx", 1);
+    let set = |state| {
+        let arguments = ["link", "set", link, state];
+        interop.bed.run("engine", "ip", &arguments);
+    };
+    set("down");
+    wait_until("the end of its subflow", || {
+        interop.count("RmAddr") >= 1 && subflows(&interop) == 1
+    });
+    set("up");
+    wait_until("the join", || {
+        interop.count("MPJoinAckRx") >= 2 && subflows(&interop) == 2
+    });
+    // The engine may have three for a moment: when the link is back it hears that the kernel has
+    // left the old one, which still carries what it held while the new one opens.
+    for report in interop.reports(peers) {
+        assert_eq!(report["fallback"], false, "{report}");
+    }
+    assert_eq!(interop.count("MPJoinAckRx"), 2);
+}
+
+#[test]
+#[ignore = "network"]
+fn engine_withdraws_an_address() {
+    engine_withdraws("link2");
+}
+
+/// The connection was opened from there.
+#[test]
+#[ignore = "network"]
+fn engine_withdraws_its_initial_address() {
+    engine_withdraws("link1");
+}
+
+/// A server gives up the address that the connection was opened to.
+// Conforms: 8684-3.4.2-3
+#[test]
+#[ignore = "network"]
+fn kernel_withdraws_the_address_that_the_engine_came_to() {
+    let mut interop = Interop::new(Client::Engine, 1);
+    slow(&mut interop);
+    interop.bytes = "20000000";
+    announce(&interop, interop.bed.v4_of("kernel", 1), None);
+    let peers = interop.start();
+    wait_for(&interop, "MPJoinAckRx", 1);
+    let initial = interop.bed.v4("kernel").to_string();
+    mptcp(&interop, &["endpoint", "del", "id", "0", &initial]);
+    wait_for(&interop, "RmAddrTx", 1);
+    wait_until("the end of its subflow", || subflows(&interop) == 1);
+    interop.expect_short_lived(peers, 2);
+    assert_eq!(interop.count("MPJoinSynRx"), 1);
+}
+
+/// A client gives up the address that it opened the connection from.
+#[test]
+#[ignore = "network"]
+fn kernel_withdraws_the_address_that_it_came_from() {
+    let mut interop = Interop::new(Client::Kernel, 2);
+    slow(&mut interop);
+    interop.bytes = "20000000";
+    let peers = interop.start();
+    wait_for(&interop, "MPJoinSynAckRx", 1);
+    let initial = interop.bed.v4("kernel").to_string();
+    mptcp(&interop, &["endpoint", "del", "id", "0", &initial]);
+    wait_for(&interop, "RmAddrTx", 1);
+    wait_until("the end of its subflow", || subflows(&interop) == 1);
+    interop.expect_short_lived(peers, 2);
 }
 
 /// The engine sends nothing on what the kernel made a backup, until it is one no more.
@@ -147,23 +220,56 @@ fn kernel_demotes_a_subflow() {
     let mut interop = Interop::new(Client::Kernel, 2);
     slow(&mut interop);
     let peers = interop.start();
-    wait_for(&mut interop, "MPJoinSynAckRx", 1);
+    wait_for(&interop, "MPJoinSynAckRx", 1);
     thread::sleep(Duration::from_millis(500));
-    let used = second_of_link2(&interop);
+    let [used, _] = second_of_link2(&interop);
     let second = interop.bed.v4_of("kernel", 1).to_string();
     mptcp(&interop, &["endpoint", "change", &second, "backup"]);
-    wait_for(&mut interop, "MPPrioTx", 1);
+    wait_for(&interop, "MPPrioTx", 1);
     thread::sleep(Duration::from_millis(500));
-    let idle = second_of_link2(&interop);
+    let [idle, _] = second_of_link2(&interop);
     mptcp(&interop, &["endpoint", "change", &second, "nobackup"]);
-    wait_for(&mut interop, "MPPrioTx", 2);
-    let again = second_of_link2(&interop);
+    wait_for(&interop, "MPPrioTx", 2);
+    let [again, _] = second_of_link2(&interop);
     assert!(used > 1_000_000 && again > 1_000_000, "{used}, {again}");
     assert!(idle < 200_000, "{idle} bytes on a backup");
     interop.expect_subflows(peers, 2);
 }
 
+/// The kernel sends nothing on what the engine made a backup, until it is one no more.
+fn engine_demotes(client: Client, paths: usize) {
+    let mut interop = Interop::new(client, paths);
+    slow(&mut interop);
+    allow(&interop);
+    interop.announces = client == Client::Kernel;
+    let peers = interop.start_with(&["--demote", "5000000", "--promote", "25000000"]);
+    wait_for(&interop, "MPPrioRx", 1);
+    thread::sleep(Duration::from_millis(500));
+    let [_, idle] = second_of_link2(&interop);
+    // Each change is said twice.
+    wait_for(&interop, "MPPrioRx", 3);
+    let [_, again] = second_of_link2(&interop);
+    assert!(idle < 200_000, "{idle} bytes on a backup");
+    assert!(again > 1_000_000, "{again}");
+    interop.expect_subflows(peers, 2);
+}
+
+// Conforms: 8684-3.3.8-3
+#[test]
+#[ignore = "network"]
+fn engine_demotes_a_subflow_that_it_opened() {
+    engine_demotes(Client::Engine, 2);
+}
+
+// Conforms: 8684-3.3.8-3
+#[test]
+#[ignore = "network"]
+fn engine_demotes_a_subflow_that_the_kernel_opened() {
+    engine_demotes(Client::Kernel, 1);
+}
+
 /// C flag: the engine joins the announced address and never the one it came to.
+// Conforms: 8684-3.1-6
 #[test]
 #[ignore = "network"]
 fn kernel_denies_joins_to_its_initial_address() {
@@ -174,6 +280,82 @@ fn kernel_denies_joins_to_its_initial_address() {
     interop.expect_subflows(peers, 2);
     assert_eq!(interop.count("MPJoinSynRx"), 1);
     assert_eq!(interop.count("MPJoinAckRx"), 1);
+}
+
+/// C flag: the kernel joins the announced address and never the one it came to.
+#[test]
+#[ignore = "network"]
+fn engine_denies_joins_to_its_initial_address() {
+    let mut interop = Interop::new(Client::Kernel, 2);
+    interop.announces = true;
+    interop.denies_joins = true;
+    allow(&interop);
+    let peers = interop.start();
+    interop.expect_subflows(peers, 2);
+    assert_eq!(interop.count("MPJoinSynTx"), 1);
+    assert_eq!(interop.count("MPJoinSynAckRx"), 1);
+}
+
+/// The engine's first echo is lost, so the kernel says it again, and hears it.
+// Conforms: 8684-3.4.1-3
+#[test]
+#[ignore = "network"]
+fn kernel_announces_again_what_was_not_echoed() {
+    let mut interop = Interop::new(Client::Engine, 1);
+    slow(&mut interop);
+    interop.bytes = "20000000";
+    interop.set_kernel("mptcp/add_addr_timeout", 1);
+    interop.meddle(RECEIVED, FIRST_ADD_ADDR_DROPPED);
+    announce(&interop, interop.bed.v4_of("kernel", 1), None);
+    let peers = interop.start();
+    interop.expect_subflows(peers, 2);
+    assert!(interop.count("AddAddrTx") >= 2);
+    assert_eq!(interop.count("EchoAdd"), 1);
+    assert_eq!(interop.count("MPJoinSynRx"), 1);
+}
+
+/// The kernel's first echo is lost, so the engine says it again, and hears it.
+// Conforms: 8684-3.4.1-4
+#[test]
+#[ignore = "network"]
+fn engine_announces_again_what_was_not_echoed() {
+    let mut interop = Interop::new(Client::Kernel, 1);
+    slow(&mut interop);
+    interop.bytes = "20000000";
+    interop.announces = true;
+    allow(&interop);
+    interop.meddle(SENT, FIRST_ADD_ADDR_DROPPED);
+    let peers = interop.start();
+    interop.expect_subflows(peers, 2);
+    for name in ["AddAddr", "EchoAddTx"] {
+        assert!(interop.count(name) >= 2, "{name}");
+    }
+    assert_eq!(interop.count("MPJoinSynTx"), 1);
+}
+
+/// An endpoint that is written as IPv6 and is one of IPv4.
+#[test]
+#[ignore = "network"]
+fn engine_joins_a_mapped_address_that_the_kernel_announces() {
+    let mapped = |interop: &Interop| match interop.bed.v4_of("kernel", 1) {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped().into(),
+        v6 @ IpAddr::V6(_) => v6,
+    };
+    joined_by_the_engine(mapped, None);
+}
+
+/// A socket of IPv6, the packets of which are IPv4's.
+#[test]
+#[ignore = "network"]
+fn kernel_connects_and_joins_by_mapped_addresses() {
+    let mut interop = Interop::new(Client::Kernel, 1);
+    interop.mapped = true;
+    interop.announces = true;
+    allow(&interop);
+    let peers = interop.start();
+    interop.expect_subflows(peers, 2);
+    assert_eq!(interop.count("AddAddr"), 1);
+    assert_eq!(interop.count("MPJoinSynAckRx"), 1);
 }
 
 #[test]

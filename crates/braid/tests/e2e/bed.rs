@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use braid::kernel_peer::Pattern;
 use braid_testbed::bed::{self, POLL};
 use braid_testbed::render::render_config;
-use braid_testbed::{HostLayout, LinkChange, Options, RenderConfig, Role};
+use braid_testbed::{HostLayout, LinkChange, Options, RenderConfig, Rendered, Role};
 
 /// Longest that anything is waited for.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -55,7 +55,7 @@ impl DerefMut for Bed {
 impl Bed {
     /// With box and server running.
     pub fn up() -> Self {
-        Bed::up_with(render_config().expect("randomness"))
+        Bed::up_with(render_config(None).expect("randomness"))
     }
 
     /// The same with configurations of the test's own making.
@@ -381,13 +381,13 @@ pub fn render_changed(
     role: Role,
     change: impl Fn(String) -> String + Send + Sync + 'static,
 ) -> RenderConfig {
-    let render = render_config().expect("randomness");
+    let render = render_config(None).expect("randomness");
     Box::new(move |layout, host| {
-        let text = render(layout, host)?;
-        Some(if host.role == role {
-            change(text)
-        } else {
-            text
-        })
+        let Rendered { text, key } = render(layout, host)?;
+        let text = match host.role == role {
+            true => change(text),
+            false => text,
+        };
+        Some(Rendered { text, key })
     })
 }

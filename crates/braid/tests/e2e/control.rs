@@ -111,6 +111,39 @@ fn a_link_is_switched_off_and_on_in_the_middle_of_a_download() {
     download.expect_bytes(&expected);
 }
 
+/// A backup carries nothing of the downloads that are there or come, until the other link is dark.
+#[test]
+#[ignore = "network"]
+fn a_link_is_made_a_backup_and_regular_again_in_the_middle_of_a_download() {
+    let mut bed = Bed::up();
+    let (download, expected) = under_way(&mut bed);
+    expect_text(&bed, "box", &["link", "link1", "backup"]);
+    assert!(status(&bed, "box").paths[0].backup);
+    bed.wait_for("the link to be left", |bed| {
+        let [first, second] = bed.carried();
+        bed.wait_for("the other one to go on", |bed| {
+            bed.carried()[1] > second + 500_000
+        });
+        bed.carried()[0] < first + 5_000
+    });
+    let [spared, _] = bed.carried();
+    bed.fetch(500_000);
+    let new = bed.carried()[0] - spared;
+    assert!(new < 50_000, "{new} bytes over a backup");
+    bed.set_link("link2", "down");
+    bed.wait_for("the backup to take over", |bed| {
+        bed.carried()[0] > spared + 1_000_000
+    });
+    bed.set_link("link2", "up");
+    expect_text(&bed, "box", &["link", "link1", "regular"]);
+    let before = bed.carried();
+    bed.wait_for("both links to be used", |bed| {
+        let now = bed.carried();
+        (0..2).all(|link| now[link] > before[link] + 500_000)
+    });
+    download.expect_bytes(&expected);
+}
+
 #[test]
 #[ignore = "network"]
 fn a_box_is_switched_off_and_on_in_the_middle_of_a_download() {
@@ -168,10 +201,12 @@ fn a_box_that_is_restarted_knows_its_links() {
 #[ignore = "network"]
 fn who_cannot_be_asked_is_told_apart() {
     let mut bed = Bed::up();
-    let unknown = ask(&bed, "box", &["link", "dsl", "off"]);
-    assert_eq!(unknown.status.code(), Some(2));
     let why = "braid: the box says: there is no link \"dsl\"; the links are link1, link2\n";
-    assert_eq!(stderr(&unknown), why);
+    for wish in ["off", "backup"] {
+        let unknown = ask(&bed, "box", &["link", "dsl", wish]);
+        assert_eq!(unknown.status.code(), Some(2));
+        assert_eq!(stderr(&unknown), why);
+    }
     bed.testbed
         .stop("box")
         .unwrap_or_else(|e| panic!("stop: {e}"));

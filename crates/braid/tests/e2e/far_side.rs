@@ -9,11 +9,11 @@ use super::control::status;
 
 #[test]
 #[ignore = "network"]
-fn a_wrong_secret_serves_nobody_and_breaks_nothing() {
-    let render = render_changed(Role::Box, |text| {
-        let wrong = "secret = \"4nFq0T2zWc8mXy6uLr9bKe1vHs7jPd3g\"";
+fn a_wrong_key_serves_nobody_and_breaks_nothing() {
+    let render = render_changed(Role::Server, |text| {
+        let wrong = "key = \"Gb9ECWmEzf6FQbrBZ9w7lshQhqowtrbLDFw4rXAxZuE=\"";
         let lines = text.lines().map(|line| {
-            if line.starts_with("secret = ") {
+            if line.starts_with("key = ") {
                 wrong
             } else {
                 line
@@ -25,7 +25,7 @@ fn a_wrong_secret_serves_nobody_and_breaks_nothing() {
     bed.offer("file", 1_000);
     for _ in 0..3 {
         let (well, _) = bed.curl("file").end();
-        assert!(!well, "a box with a wrong secret was served");
+        assert!(!well, "a box that is nobody was served");
     }
     for host in ["box", "server"] {
         assert!(

@@ -6,6 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::thread;
 use std::time::Duration;
 
+use braid_proxy::keys::PrivateKey;
 use serde_json::Value;
 
 use super::bed::{Background, Bed};
@@ -41,14 +42,16 @@ delay = "4ms"
 
 /// Where the side that accepts listens.
 pub const PORT: u16 = 7005;
-const BYTES: &str = "50000000";
-/// What both sides are told: 50 MB each way, compared byte by byte.
-const A: [&str; 8] = [
-    "--send", BYTES, "--seed", "1", "--expect", BYTES, "--verify", "2",
-];
-const B: [&str; 8] = [
-    "--send", BYTES, "--seed", "2", "--expect", BYTES, "--verify", "1",
-];
+/// Before what the kernel receives, as nftables calls it.
+pub const RECEIVED: &str = "prerouting";
+/// Behind what the kernel sends.
+pub const SENT: &str = "postrouting";
+/// What a side is told: so much each way, compared byte by byte.
+fn told<'a>(bytes: &'a str, [own, other]: [&'a str; 2]) -> [&'a str; 8] {
+    [
+        "--send", bytes, "--seed", own, "--expect", bytes, "--verify", other,
+    ]
+}
 
 /// Which side opens the connection.
 #[derive(Clone, Copy, PartialEq)]
@@ -60,14 +63,22 @@ pub enum Client {
 /// The engine and the kernel as the two ends of a connection.
 pub struct Interop {
     pub bed: Bed,
-    client: Client,
+    pub client: Client,
     paths: usize,
     /// The engine requires DSS checksums.
-    checksum: bool,
+    pub checksum: bool,
+    /// The engine asks for congestion marks.
+    asks_ecn: bool,
+    /// What each side sends, bytes.
+    pub bytes: &'static str,
     /// The connection is one of IPv6.
     pub v6: bool,
+    /// The kernel connects by a socket of IPv6 to an IPv4-mapped address.
+    pub mapped: bool,
     /// The engine announces its addresses where it listens.
     pub announces: bool,
+    /// The engine wants no joins to the address that the kernel came to.
+    pub denies_joins: bool,
 }
 
 impl Interop {
@@ -83,8 +94,12 @@ impl Interop {
             client,
             paths,
             checksum: false,
+            asks_ecn: false,
+            bytes: "50000000",
             v6: false,
+            mapped: false,
             announces: false,
+            denies_joins: false,
         }
     }
 
@@ -102,25 +117,46 @@ impl Interop {
         self.bed.run("kernel", "sh", &["-c", &write]);
     }
 
+    /// Puts a rule of nftables at the kernel's host, in the table `meddling`.
+    pub fn meddle(&self, hook: &str, rule: &str) {
+        let chain = format!("chain meddling {{ type filter hook {hook} priority -300; {rule}; }};");
+        let table = format!("table inet meddling {{ {chain} }};");
+        self.bed.run("kernel", "nft", &[&table]);
+    }
+
     /// Starts both sides; the engine's first.
     pub fn start(&self) -> [Background; 2] {
-        let [kernel, engine] =
-            ["kernel", "engine"].map(|host| SocketAddr::new(self.address(host), PORT).to_string());
+        self.start_with(&[])
+    }
+
+    /// The same; the engine is told more.
+    pub fn start_with(&self, more: &[&str]) -> [Background; 2] {
+        let [engine, kernel] = [["1", "2"], ["2", "1"]].map(|seeds| told(self.bytes, seeds));
+        self.start_as(&[&engine, more].concat(), &kernel)
+    }
+
+    /// Starts both sides with what each is told; the engine's first.
+    pub fn start_as(&self, engine: &[&str], kernel: &[&str]) -> [Background; 2] {
         let config = self.config();
         match self.client {
             Client::Engine => {
                 // What it announces without a port is joined at the same one.
                 let listen = format!("[::]:{PORT}");
-                let listening = self
-                    .bed
-                    .kernel_peer("kernel", &[&["listen", &listen], &A[..]].concat());
-                let arguments = [&["connect", "-c", &config, &kernel], &B[..]].concat();
+                let arguments = [&["listen", &listen], kernel].concat();
+                let listening = self.bed.kernel_peer("kernel", &arguments);
+                let to = SocketAddr::new(self.address("kernel"), PORT).to_string();
+                let arguments = [&["connect", "-c", &config, &to], engine].concat();
                 [self.bed.engine_peer("engine", &arguments), listening]
             }
             Client::Kernel => {
-                let arguments = [&["listen", "-c", &config], &A[..]].concat();
+                let arguments = [&["listen", "-c", &config], engine].concat();
                 let listening = self.bed.engine_peer("engine", &arguments);
-                let arguments = [&["connect", &engine], &B[..]].concat();
+                let to = match (self.mapped, self.address("engine")) {
+                    (true, IpAddr::V4(v4)) => v4.to_ipv6_mapped().into(),
+                    (_, address) => address,
+                };
+                let to = SocketAddr::new(to, PORT).to_string();
+                let arguments = [&["connect", &to], kernel].concat();
                 [listening, self.bed.kernel_peer("kernel", &arguments)]
             }
         }
@@ -135,16 +171,26 @@ impl Interop {
                 if self.announces {
                     listen.push(self.bed.v4_of("engine", 1).to_string());
                 }
-                let announces = self.announces;
-                format!("listen = {listen:?}\nport = {PORT}\nannounce = {announces}\n")
+                let (announces, denies) = (self.announces, self.denies_joins);
+                format!(
+                    "listen = {listen:?}\nport = {PORT}\nannounce = {announces}\n\
+                     deny_join_initial = {denies}\n"
+                )
             }
         };
         if self.checksum {
             text.insert_str(0, "checksum = true\n");
         }
-        let secret = "secret = \"vXbm2Kx1VQk0pQm7cSg0o3Yd8nq4cT5zRfWl6uJh9Ae=\"\n";
+        if self.asks_ecn {
+            // BBR answers no marks.
+            text.insert_str(0, "ecn = \"ask\"\ncongestion = \"cubic\"\n");
+        }
+        // Nobody signs in here.
+        text.insert_str(0, "key_file = \"engine.key\"\n");
+        let key = PrivateKey::from_seed([1; 32]);
+        let other = format!("key = \"{}\"\n", key.public());
         if self.client == Client::Kernel {
-            text.push_str(&format!("[[user]]\nname = \"nobody\"\n{secret}"));
+            text.push_str(&format!("[[user]]\nname = \"nobody\"\n{other}"));
         } else {
             for (i, link) in ["link1", "link2"].into_iter().enumerate().take(self.paths) {
                 let gateways = [self.bed.v4_of("kernel", i), self.bed.v6_of("kernel", i)];
@@ -154,9 +200,15 @@ impl Interop {
                 ));
             }
             let server = self.address("kernel");
-            text.push_str(&format!("[[server]]\naddress = \"{server}\"\n{secret}"));
+            text.push_str(&format!("[[server]]\naddress = \"{server}\"\n{other}"));
         }
-        let path = self.bed.testbed.state_dir().join("engine.toml");
+        let directory = self.bed.testbed.state_dir();
+        let key_file = directory.join("engine.key");
+        if !key_file.exists() {
+            key.create(&key_file)
+                .expect("the state directory is writable");
+        }
+        let path = directory.join("engine.toml");
         fs::write(&path, text).expect("the state directory is writable");
         path.display().to_string()
     }
@@ -174,27 +226,54 @@ impl Interop {
 
     /// Waits for both sides: all arrived, by at most so many subflows at once.
     pub fn expect_subflows(&self, peers: [Background; 2], subflows: usize) {
-        let mut reports = Vec::new();
-        for mut peer in peers {
-            let output = peer.wait();
-            let printed = String::from_utf8_lossy(&output.stdout).into_owned();
-            let said = String::from_utf8_lossy(&output.stderr).into_owned();
-            let report = printed.lines().find(|line| line.contains("\"role\""));
-            let report = report.unwrap_or_else(|| panic!("no report: {printed}{said}"));
-            assert!(output.status.success(), "{report}\n{said}");
-            reports.push(serde_json::from_str::<Value>(report).expect("JSON"));
-        }
-        for report in &reports {
+        for report in self.reports(peers) {
             assert_eq!(report["fallback"], false, "{report}");
             assert_eq!(report["subflows"], subflows, "{report}");
         }
     }
 
+    /// The same where a subflow may be gone before the kernel's peer, which looks now and then only,
+    /// has seen it: what counts is what the engine saw.
+    pub fn expect_short_lived(&self, peers: [Background; 2], subflows: usize) {
+        let reports = self.reports(peers);
+        assert_eq!(reports[0]["subflows"], subflows, "{}", reports[0]);
+        for report in reports {
+            assert_eq!(report["fallback"], false, "{report}");
+        }
+    }
+
+    /// Waits for both sides: all arrived; what they report.
+    pub fn reports(&self, peers: [Background; 2]) -> [Value; 2] {
+        let reports = self.ends(peers);
+        assert!(reports.iter().all(|r| r["ok"] == true), "{reports:?}");
+        reports
+    }
+
+    /// Waits for both sides, however they end; what they report.
+    pub fn ends(&self, peers: [Background; 2]) -> [Value; 2] {
+        peers.map(|mut peer| {
+            let output = peer.wait();
+            let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            let report = printed.lines().find(|line| line.contains("\"role\""));
+            let report = report.unwrap_or_else(|| panic!("no report: {printed}{said}"));
+            let report = serde_json::from_str::<Value>(report).expect("JSON");
+            let well = report["ok"] == true;
+            assert_eq!(output.status.success(), well, "{report}\n{said}");
+            report
+        })
+    }
+
     /// One of the kernel's counters of Multipath TCP.
     pub fn count(&self, name: &str) -> u64 {
+        self.count_any(&format!("MPTcpExt{name}"))
+    }
+
+    /// Any of the kernel's counters.
+    pub fn count_any(&self, name: &str) -> u64 {
         let printed = self.bed.print("kernel", "nstat", &["-asz", "--json"]);
         let counters: Value = serde_json::from_str(&printed).expect("JSON");
-        let value = &counters["kernel"][format!("MPTcpExt{name}")];
+        let value = &counters["kernel"][name];
         value
             .as_u64()
             .unwrap_or_else(|| panic!("no counter {name}: {value}"))
@@ -254,6 +333,44 @@ fn dark(client: Client) {
     thread::sleep(Duration::from_secs(10));
     interop.bed.set_link("link2", "up");
     interop.finish(peers);
+    // What was under way there went over the other link meanwhile, both ways, and came twice.
+    for name in ["MPTCPRetrans", "DuplicateData"] {
+        assert!(interop.count(name) > 0, "{name}");
+    }
+}
+
+/// The MTU of one link falls in the middle, at both of its ends; its subflow stays in use, and is
+/// never replaced.
+fn narrowed(client: Client) {
+    let mut interop = Interop::new(client, 2);
+    interop.bytes = "15000000";
+    for link in ["link1", "link2"] {
+        interop.bed.set_link(link, "rate=40mbit");
+    }
+    let peers = interop.start();
+    interop.bed.wait_for("both links to be in use", |bed| {
+        bed.carried().iter().all(|carried| *carried > 1_000_000)
+    });
+    for host in ["engine", "kernel"] {
+        let narrow = ["link", "set", "link2", "mtu", "1300"];
+        interop.bed.run(host, "ip", &narrow);
+    }
+    let before = interop.bed.carried();
+    interop.finish(peers);
+    let [_, carried] = interop.bed.carried();
+    assert!(carried > before[1] + 2_000_000, "it is left alone");
+}
+
+#[test]
+#[ignore = "network"]
+fn engine_to_kernel_with_a_smaller_mtu() {
+    narrowed(Client::Engine);
+}
+
+#[test]
+#[ignore = "network"]
+fn kernel_to_engine_with_a_smaller_mtu() {
+    narrowed(Client::Kernel);
 }
 
 /// DSS checksums (RFC 8684 section 3.3.1), required by the engine, the kernel or both.
@@ -266,6 +383,33 @@ fn checksums(client: Client) {
         let peers = interop.start();
         interop.finish(peers);
     }
+}
+
+/// Queues that mark (RFC 3168): the kernel gets marked packets, and is told of marks on its own.
+fn marks(client: Client) {
+    let mut interop = Interop::new(client, 2);
+    interop.asks_ecn = true;
+    interop.set_kernel("ipv4/tcp_ecn", 1);
+    for link in ["link1", "link2"] {
+        interop.bed.set_link(link, "codel=1ms/10ms/mark");
+    }
+    let peers = interop.start();
+    interop.finish(peers);
+    for name in ["IpExtInCEPkts", "TcpExtTCPDeliveredCE"] {
+        assert!(interop.count_any(name) > 0, "{name}");
+    }
+}
+
+#[test]
+#[ignore = "network"]
+fn engine_to_kernel_with_marks() {
+    marks(Client::Engine);
+}
+
+#[test]
+#[ignore = "network"]
+fn kernel_to_engine_with_marks() {
+    marks(Client::Kernel);
 }
 
 #[test]

@@ -43,7 +43,7 @@ fn host(bed: &Bed, host: &str) -> Vec<String> {
 #[test]
 #[ignore = "network"]
 fn box_and_server_leave_their_hosts_as_they_were() {
-    let mut bed = Bed::up_idle(braid_testbed::render::render_config().expect("randomness"));
+    let mut bed = Bed::up_idle(braid_testbed::render::render_config(None).expect("randomness"));
     for name in ["server", "box"] {
         let before = host(&bed, name);
         bed.start(name);

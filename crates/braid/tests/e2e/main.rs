@@ -2,6 +2,7 @@
 //! network namespaces, emulated links; and the engine against the kernel's Multipath TCP. Run by `make test`, or some of them by
 //! `scripts/with-net.sh cargo test -p braid --test e2e -- --ignored --test-threads=1 NAME`.
 
+mod aborts;
 mod addresses;
 mod bad_input;
 mod bed;
@@ -16,6 +17,7 @@ mod interop;
 mod lab;
 mod left_over;
 mod links;
+mod meddling;
 mod mptcp_connect;
 #[path = "../common/outcomes.rs"]
 mod outcomes;

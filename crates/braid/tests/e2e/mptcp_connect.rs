@@ -29,6 +29,8 @@ const WAYS: [(&[&str], usize, usize); 10] = [
 /// A transfer between the two, both ways at once.
 struct Transfer {
     interop: Interop,
+    /// The engine sends and takes payload in SYNs.
+    fast_open: bool,
     directory: PathBuf,
 }
 
@@ -37,7 +39,11 @@ impl Transfer {
         let mut interop = Interop::new(client, 2);
         interop.v6 = v6;
         let directory = interop.bed.testbed.state_dir().to_owned();
-        Transfer { interop, directory }
+        Transfer {
+            interop,
+            fast_open: false,
+            directory,
+        }
     }
 
     /// Starts it; what it receives goes to a file.
@@ -80,6 +86,13 @@ impl Transfer {
 
     /// All arrived, in both directions, over Multipath TCP.
     fn run(&self, client: Client, (way, times, size): (&[&str], usize, usize)) {
+        // A cookie of the first connection is for the ones that follow it, and `mptcp_connect` uses it
+        // in its first connection only.
+        let (opening, processes): (&[&str], _) = match (self.fast_open, client) {
+            (true, Client::Engine) => (&["--fast-open", "--in-turn"], 1),
+            (true, Client::Kernel) => (&["--fast-open"], times),
+            (false, _) => (&[], 1),
+        };
         let mut input = vec![0; size];
         Pattern::new(2).fill(&mut input);
         fs::write(self.directory.join("input"), input).expect("a writable directory");
@@ -107,17 +120,20 @@ impl Transfer {
                 self.wait_for_listener();
                 let to =
                     std::net::SocketAddr::new(self.interop.address("kernel"), PORT).to_string();
-                let arguments = [&["connect", "-c", &config, &to][..], &engine].concat();
+                let arguments = [&["connect", "-c", &config, &to][..], opening, &engine].concat();
                 (bed.engine_peer("engine", &arguments), kernel)
             }
             Client::Kernel => {
-                let arguments = [&["listen", "-c", &config][..], &engine].concat();
+                let arguments = [&["listen", "-c", &config][..], opening, &engine].concat();
                 let engine = bed.engine_peer("engine", &arguments);
                 let there = address("engine");
-                (
-                    engine,
-                    self.mptcp_connect(way, &[family, &[&there]].concat()),
-                )
+                let connect = || self.mptcp_connect(way, &[family, &[&there]].concat());
+                for _ in 1..processes {
+                    let ended = connect().wait_with_output().expect("it ends");
+                    let said = String::from_utf8_lossy(&ended.stderr);
+                    assert!(ended.status.success(), "{way:?}: {said}");
+                }
+                (engine, connect())
             }
         };
         let ended = kernel.wait_with_output().expect("it ends");
@@ -129,7 +145,7 @@ impl Transfer {
         let reports = report.matches("\"fallback\":false").count();
         assert_eq!(reports, times, "{way:?}: {report}");
         let came = fs::read(self.directory.join("output")).expect("what it received");
-        assert_eq!(came.len(), size * times, "{way:?}");
+        assert_eq!(came.len(), size * times / processes, "{way:?}");
         for came in came.chunks(size) {
             assert_eq!(Pattern::new(1).check(came), Ok(()), "{way:?}");
         }
@@ -160,4 +176,59 @@ fn the_engine_sends_to_it_and_receives() {
 fn both_ways_round_over_ipv6() {
     every_way(Client::Kernel, true);
     every_way(Client::Engine, true);
+}
+
+/// TCP Fast Open with Multipath TCP (RFC 8684 appendix B): the first connection gets a cookie, and the
+/// SYNs of the others carry what is written first.
+fn fast_open(client: Client, v6: bool, checksum: bool) {
+    let mut transfer = Transfer::new(client, v6);
+    transfer.fast_open = true;
+    transfer.interop.checksum = checksum;
+    // As client and as server, with cookies.
+    transfer.interop.set_kernel("ipv4/tcp_fastopen", 3);
+    let way: &[&str] = match client {
+        Client::Engine => &["-o", "MPTFO", "-I", "3"],
+        Client::Kernel => &["-o", "MPTFO"],
+    };
+    transfer.run(client, (way, 3, 200_000));
+    let count = |name: &str| {
+        transfer
+            .interop
+            .count_any(&format!("TcpExtTCPFastOpen{name}"))
+    };
+    match client {
+        Client::Kernel => assert_eq!((count("Active"), count("ActiveFail")), (2, 0)),
+        Client::Engine => {
+            assert_eq!((count("Passive"), count("PassiveFail")), (2, 0));
+            assert_eq!(count("CookieReqd"), 1);
+        }
+    }
+    for name in [
+        "MPCapableFallbackACK",
+        "MPCapableDataFallback",
+        "DSSNotMatching",
+    ] {
+        assert_eq!(transfer.interop.count(name), 0, "{name}");
+    }
+}
+
+#[test]
+#[ignore = "network"]
+fn it_opens_fast_to_the_engine() {
+    fast_open(Client::Kernel, false, false);
+    fast_open(Client::Kernel, true, false);
+}
+
+#[test]
+#[ignore = "network"]
+fn the_engine_opens_fast_to_it() {
+    fast_open(Client::Engine, false, false);
+    fast_open(Client::Engine, true, false);
+}
+
+#[test]
+#[ignore = "network"]
+fn both_open_fast_with_checksums() {
+    fast_open(Client::Kernel, false, true);
+    fast_open(Client::Engine, false, true);
 }

@@ -2,6 +2,7 @@
 //! with two links and without a box; and a host that joins a connection of its own through a box.
 
 use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use braid_testbed::Role;
@@ -53,48 +54,62 @@ name = "backbone"
 hosts = ["internet", "server", "content"]
 "#;
 
-const SECRET: &str = "vXbm2Kx1VQk0pQm7cSg0o3Yd8nq4cT5zRfWl6uJh9Ae=";
-
 struct Stock {
     bed: Bed,
+    /// The laptop's.
+    key: PathBuf,
 }
 
 impl Stock {
     fn up() -> Self {
-        let render = render_changed(Role::Server, |text| {
-            format!("{text}\n[[user]]\nname = \"laptop\"\nsecret = \"{SECRET}\"\n")
+        let key = std::env::temp_dir().join(format!("braid-stock-{}.key", std::process::id()));
+        let public = braid(&["key", "new", text(&key)]);
+        let render = render_changed(Role::Server, move |text| {
+            format!("unprotected = true\n{text}\n[[user]]\nname = \"laptop\"\nkey = \"{public}\"\n")
         });
         let mut bed = Bed::of_with(DESCRIPTION, render);
-        fs::write(bed.testbed.state_dir().join("secret"), SECRET).expect("a writable directory");
         bed.start("server");
-        Stock { bed }
+        Stock { bed, key }
     }
 
-    /// A password for one connection.
+    /// User and password for one connection.
     fn password(&self, destination: &str) -> String {
-        let output = Command::new(env!("CARGO_BIN_EXE_braid"))
-            .args(["password", destination, "--user", "laptop", "--secret-file"])
-            .arg(self.bed.testbed.state_dir().join("secret"))
-            .output()
-            .expect("it runs");
-        assert!(output.status.success(), "{}", stderr(&output));
-        String::from_utf8_lossy(&output.stdout).trim().to_owned()
+        let server = self.bed.testbed.state_dir().join("server/server.key");
+        let server = braid(&["key", "show", text(&server)]);
+        let key = text(&self.key);
+        let arguments = ["password", destination, "--key", key, "--server-key"];
+        braid(&[&arguments[..], &[&server]].concat())
     }
 
-    fn proxy(&self, password: &str) -> String {
-        format!(
-            "socks5h://laptop:{password}@{}:1080/",
-            self.bed.v4("server")
-        )
-    }
-
-    /// Starts curl over the kernel's Multipath TCP.
+    /// Starts curl over the kernel's Multipath TCP, with this user and password.
     fn curl(&self, password: &str, url: &str) -> Download {
         let mut command = self.bed.exec("laptop", "mptcpize");
         command.args(["run", "curl"]);
-        self.bed
-            .download(command, &["--proxy", &self.proxy(password)], url)
+        let proxy = format!("socks5h://{}:1080/", self.bed.v4("server"));
+        let arguments = ["--proxy", &proxy, "--proxy-user", password];
+        self.bed.download(command, &arguments, url)
     }
+}
+
+impl Drop for Stock {
+    fn drop(&mut self) {
+        // That it stays behind changes nothing.
+        let _ = fs::remove_file(&self.key);
+    }
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("text")
+}
+
+/// What the command prints.
+fn braid(arguments: &[&str]) -> String {
+    let output = Command::new(env!("CARGO_BIN_EXE_braid"))
+        .args(arguments)
+        .output()
+        .expect("it runs");
+    assert!(output.status.success(), "{}", stderr(&output));
+    String::from_utf8_lossy(&output.stdout).trim().to_owned()
 }
 
 #[test]
@@ -128,7 +143,9 @@ fn its_password_serves_one_connection_to_one_place() {
         .curl(&password, &format!("http://{to}/some"))
         .expect_bytes(&expected);
     let elsewhere = stock.password("192.0.2.1:80");
-    for refused in [&password, &elsewhere, &SECRET.to_owned(), &"0".repeat(178)] {
+    let (user, _) = password.split_once(':').expect("two fields");
+    let no_password = ["hunter2", &"A".repeat(204)].map(|no| format!("{user}:{no}"));
+    for refused in [&password, &elsewhere, &no_password[0], &no_password[1]] {
         let (well, said) = stock.curl(refused, &format!("http://{to}/some")).end();
         assert!(!well && said.starts_with("curl: (97)"), "{said}");
     }

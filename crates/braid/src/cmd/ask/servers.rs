@@ -23,7 +23,7 @@ pub fn table(servers: &[ServerStatus]) -> String {
         let missing = paths - measured.paths.len();
         let all = measured.paths.iter().copied();
         let all = all.chain(std::iter::repeat_n(Quality::default(), missing));
-        let mut cells = vec![server.name.clone(), state(server).to_owned()];
+        let mut cells = vec![server.name.clone(), state(server)];
         cells.extend(all.chain([measured.beyond]).flat_map(quality));
         cells.push(chosen(server).to_owned());
         columns.row(cells, Vec::new());
@@ -38,11 +38,20 @@ fn quality(quality: Quality) -> [String; 2] {
     ]
 }
 
-fn state(server: &ServerStatus) -> &'static str {
-    match (server.reached, server.current) {
+fn state(server: &ServerStatus) -> String {
+    let state = match (server.reached, server.current) {
         (true, true) => "in use",
         (true, false) => "reached",
         (false, _) => "not reached",
+    };
+    format!("{state}{}", warning(server))
+}
+
+/// Follows the state of a server that is spoken to in clear.
+pub fn warning(server: &ServerStatus) -> &'static str {
+    match server.protected {
+        true => "",
+        false => ", not protected",
     }
 }
 
@@ -75,6 +84,7 @@ mod tests {
             addresses: Vec::new(),
             reached: name != "oslo",
             current: name == "rome",
+            protected: name != "oslo",
             measured: Measured {
                 paths: paths.to_vec(),
                 beyond,
@@ -96,10 +106,10 @@ mod tests {
             server("oslo", &[], Quality::default()),
         ];
         let expected = "  \
-server  state                B_1    D_1          B_2    D_2          B_s    D_s  chosen
-  bern    reached      22.6 Mbit/s  45 ms  15.4 Mbit/s  64 ms  98.4 Mbit/s  36 ms  by delay
-  rome    in use       27.6 Mbit/s  54 ms  19.8 Mbit/s  68 ms            -      -  by bandwidth
-  oslo    not reached            -      -            -      -            -      -
+server  state                               B_1    D_1          B_2    D_2          B_s    D_s  chosen
+  bern    reached                     22.6 Mbit/s  45 ms  15.4 Mbit/s  64 ms  98.4 Mbit/s  36 ms  by delay
+  rome    in use                      27.6 Mbit/s  54 ms  19.8 Mbit/s  68 ms            -      -  by bandwidth
+  oslo    not reached, not protected            -      -            -      -            -      -
 ";
         assert_eq!(table(&servers), expected);
     }

@@ -62,7 +62,11 @@ fn server_line(server: &ServerStatus) -> String {
         "not reached"
     };
     let current = if server.current { ", in use" } else { "" };
-    format!("server {}: {reached}{current}\n", addresses.join(", "))
+    let clear = servers::warning(server);
+    format!(
+        "server {}: {reached}{current}{clear}\n",
+        addresses.join(", ")
+    )
 }
 
 fn paths(now: &Status, before: &Status) -> String {
@@ -120,8 +124,9 @@ fn path_state(path: &PathStatus) -> String {
         PathState::Down => "down",
         PathState::Off => "switched off",
     };
+    let backup = if path.backup { ", backup" } else { "" };
     let default = if path.default { ", default" } else { "" };
-    format!("{state}{default}")
+    format!("{state}{backup}{default}")
 }
 
 fn connections(now: &Status) -> String {
@@ -252,7 +257,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use braid_proxy::selection::Measured;
-    use braid_proxy::status::{ProxyStatus, WarmStatus};
+    use braid_proxy::status::{ProxyStatus, StreamStatus, WarmStatus};
 
     use super::*;
 
@@ -261,6 +266,7 @@ mod tests {
             name: name.to_owned(),
             state,
             default,
+            backup: false,
             rtt_ms: Some(40.2),
             loss: Some(0.0031),
             score: Some(0.75),
@@ -284,6 +290,8 @@ mod tests {
             bytes_copied: 300,
             bytes_retransmitted: 0,
             bytes_received: 8_100_000,
+            bytes_duplicate: 0,
+            subflow: None,
         }
     }
 
@@ -302,8 +310,10 @@ mod tests {
             alpha: 0.0,
             urgency: 3,
             strategy: "minrtt".to_owned(),
+            congestion: "cubic".to_owned(),
             bytes_up: 1_200,
             bytes_down: 8_100_000,
+            stream: StreamStatus::default(),
             paths: vec![
                 conn_path("dsl", SubflowState::Up),
                 ConnPathStatus {
@@ -337,6 +347,7 @@ mod tests {
                 addresses: vec!["203.0.113.7:1080".parse().unwrap()],
                 reached: true,
                 current: true,
+                protected: true,
             }],
             select: None,
             warm: Some(WarmStatus {
@@ -350,6 +361,7 @@ mod tests {
                     rtt_ms: None,
                     loss: None,
                     score: None,
+                    backup: true,
                     ..path("lte", PathState::Off, false)
                 },
             ],
@@ -373,9 +385,9 @@ new connections are joined
 server 203.0.113.7:1080: reached, in use
 warm connections: 2 ready, 1 opening
 
-  link  state           RTT   loss  score  delivery rate       in now  out now  subflows  received    sent  copies
-  dsl   up, default   40 ms  0.3 %   0.75              -  20.0 Mbit/s  0 bit/s         1    8.1 MB  1.2 kB     0 B
-  lte   switched off      -      -      -              -      0 bit/s  0 bit/s         1    8.1 MB  1.2 kB     0 B
+  link  state                   RTT   loss  score  delivery rate       in now  out now  subflows  received    sent  copies
+  dsl   up, default           40 ms  0.3 %   0.75              -  20.0 Mbit/s  0 bit/s         1    8.1 MB  1.2 kB     0 B
+  lte   switched off, backup      -      -      -              -      0 bit/s  0 bit/s         1    8.1 MB  1.2 kB     0 B
 
 3 connections (and 2 that moved less)
   user          destination                     state   age      up    down          size  class     alpha  urgency  strategy
@@ -405,6 +417,15 @@ since the start: accepted 3, bytes down 8.1 MB
             page.contains("40 ms  0.3 %   0.75              -       -  "),
             "{page}"
         );
+    }
+
+    #[test]
+    fn it_says_where_nothing_is_protected() {
+        let mut status = of_box();
+        status.servers[0].protected = false;
+        let page = page(&status, &status);
+        let line = "\nserver 203.0.113.7:1080: reached, in use, not protected\n";
+        assert!(page.contains(line), "{page}");
     }
 
     #[test]

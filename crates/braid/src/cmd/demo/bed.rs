@@ -27,7 +27,9 @@ pub fn up(congestion: &str, interrupt: Interrupt) -> Result<Bed, Failure> {
     // For the box's relay.
     let boxes = spec.hosts.iter_mut().filter(|host| host.role == Role::Box);
     boxes.for_each(|host| host.mptcp = true);
-    Ok(Bed::up(spec, options()?, move || interrupt.came())?)
+    Ok(Bed::up(spec, options(Some(congestion))?, move || {
+        interrupt.came()
+    })?)
 }
 
 /// Starts a relay of kernel sockets on a host: listens at the first address, connects to the

@@ -49,15 +49,17 @@ fn text(report: &Report, took: Duration, verbose: bool) -> String {
         broken,
         cut_off,
         late,
+        fast_opened,
         simulated_ns,
         packets,
         bytes,
+        marked,
     } = report.figures;
     text.push_str(&format!(
         "{} seeds, {} violations: {connections} connections ({fallbacks} fallbacks, {aborted} \
          aborted, {broken} broken, {cut_off} cut off, {late} \
-         ended late), {:.0} simulated s, {packets} \
-         packets, {:.1} MB, {:.1} s\n",
+         ended late, {fast_opened} with payload in the SYN), {:.0} simulated s, {packets} \
+         packets ({marked} marked), {:.1} MB, {:.1} s\n",
         report.seeds,
         report.violations.len(),
         simulated_ns as f64 / 1e9,

@@ -1,0 +1,36 @@
+//! `braid key`: the keys of boxes, servers and clients.
+
+use std::io::ErrorKind;
+use std::path::Path;
+
+use braid_proxy::keys::PrivateKey;
+
+use super::print::{print, print_json};
+use crate::cli::Key;
+use crate::failure::Failure;
+
+/// Makes a key or reads it, and prints its public key.
+pub fn run(command: &Key, json: bool) -> Result<(), Failure> {
+    let key = match command {
+        Key::New { file } => create(file)?,
+        Key::Show { file } => PrivateKey::read(file).map_err(Failure::Usage)?,
+    };
+    let public = key.public().to_string();
+    match json {
+        true => print_json(&public),
+        false => print(format!("{public}\n")),
+    }
+}
+
+fn create(path: &Path) -> Result<PrivateKey, Failure> {
+    let seed = braid_linux::random().map_err(|e| Failure::run("ask for randomness", e))?;
+    let key = PrivateKey::from_seed(seed);
+    let file = path.display();
+    match key.create(path) {
+        Ok(()) => Ok(key),
+        Err(e) if e.kind() == ErrorKind::AlreadyExists => Err(Failure::Usage(format!(
+            "{file} exists, and a key is never overwritten: name another file"
+        ))),
+        Err(e) => Err(Failure::Usage(format!("cannot write a key to {file}: {e}"))),
+    }
+}

@@ -1,0 +1,75 @@
+//! The engine or the kernel's Multipath TCP aborts a connection with two subflows in the middle of a
+//! transfer, and the other one is told once for all of it (MP_FASTCLOSE, RFC 8684 section 3.5).
+
+use super::interop::{Client, Interop};
+
+/// Which side aborts.
+#[derive(Clone, Copy, PartialEq)]
+enum Aborting {
+    Engine,
+    Kernel,
+}
+
+/// The side that aborts receives 5 of 50 MB.
+fn aborted(client: Client, aborting: Aborting) {
+    let mut interop = Interop::new(client, 2);
+    for link in ["link1", "link2"] {
+        interop.bed.set_link(link, "rate=40mbit");
+    }
+    let sends = ["--send", "50000000", "--seed", "1"];
+    let aborts = [
+        "--expect", "50000000", "--verify", "1", "--abort", "5000000",
+    ];
+    let (peers, engine_says, kernel_says, [told, untold]) = match aborting {
+        Aborting::Engine => (
+            interop.start_as(&aborts, &sends),
+            "Aborted",
+            "reset by peer",
+            ["MPFastcloseRx", "MPFastcloseTx"],
+        ),
+        Aborting::Kernel => (
+            interop.start_as(&sends, &aborts),
+            "Reset",
+            "bytes",
+            ["MPFastcloseTx", "MPFastcloseRx"],
+        ),
+    };
+    let [engine, kernel] = interop.ends(peers);
+    assert_eq!(engine["subflows"], 2, "{engine}");
+    for (report, error) in [(&engine, engine_says), (&kernel, kernel_says)] {
+        let said = report["error"].as_str().unwrap_or_default();
+        assert!(said.contains(error), "{report}");
+    }
+    assert!(interop.count(told) >= 1, "{told}");
+    assert_eq!(interop.count(untold), 0, "{untold}");
+    // Nothing is left of it at the kernel.
+    assert_eq!(interop.count("MPCurrEstab"), 0);
+}
+
+// Conforms: 8684-3.5-4
+#[test]
+#[ignore = "network"]
+fn engine_aborts_what_it_opened() {
+    aborted(Client::Engine, Aborting::Engine);
+}
+
+// Conforms: 8684-3.5-4
+#[test]
+#[ignore = "network"]
+fn engine_aborts_what_the_kernel_opened() {
+    aborted(Client::Kernel, Aborting::Engine);
+}
+
+// Conforms: 8684-3.5-2
+#[test]
+#[ignore = "network"]
+fn kernel_aborts_what_it_opened() {
+    aborted(Client::Kernel, Aborting::Kernel);
+}
+
+// Conforms: 8684-3.5-2
+#[test]
+#[ignore = "network"]
+fn kernel_aborts_what_the_engine_opened() {
+    aborted(Client::Engine, Aborting::Kernel);
+}
