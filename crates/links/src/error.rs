@@ -53,6 +53,14 @@ impl ConfigError {
         let message = format!("cannot read the file: {error}");
         ConfigError::at(&file.display().to_string(), "", None, message, None)
     }
+
+    /// Where it is and what is wrong, in one line.
+    pub fn headline(&self) -> String {
+        let position = self.position;
+        let position = position.map(|(line, column)| format!(":{line}:{column}"));
+        let position = position.unwrap_or_default();
+        format!("{}{position}: {}", self.file, self.message)
+    }
 }
 
 /// What stands for a secret.
@@ -75,11 +83,7 @@ fn without_secret(line: &str) -> String {
 
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.file)?;
-        if let Some((line, column)) = self.position {
-            write!(f, ":{line}:{column}")?;
-        }
-        write!(f, ": {}", self.message)?;
+        f.write_str(&self.headline())?;
         if let (Some((line, column)), Some(read)) = (self.position, &self.read) {
             let gutter = line.to_string().len();
             write!(

@@ -24,6 +24,7 @@ use rustix::fs::Mode;
 use rustix::net::{Shutdown, shutdown};
 
 use crate::lines;
+use crate::run::Reloader;
 
 /// How long a client may take to send its request, and each part of the answer to be taken.
 const CLIENT_TIME: Duration = Duration::from_secs(2);
@@ -100,11 +101,22 @@ impl ControlSocket {
         self.wake.as_fd()
     }
 
-    /// Has the requests that wait answered by `core`.
-    pub(crate) fn serve(&self, now: Instant, core: &mut impl Controlled, stack: &mut Stack) {
+    /// Has the requests that wait answered by `core`, and those to read the configuration again by
+    /// whoever does that.
+    pub(crate) fn serve(
+        &self,
+        now: Instant,
+        core: &mut impl Controlled,
+        stack: &mut Stack,
+        reloader: Option<&Reloader>,
+    ) {
         // Only resets the counter; what it says is of no interest.
         let _ = rustix::io::read(&self.wake, &mut [0u8; 8]);
         while let Ok(Pending { request, answer }) = self.pending.try_recv() {
+            if let (Request::Reload, Some(reloader)) = (&request, reloader) {
+                reloader.begin(Some(answer));
+                continue;
+            }
             let mut said = core.control(now, stack, request);
             if let Answer::Status(status) = &mut said {
                 status.pid = std::process::id();
@@ -232,7 +244,7 @@ mod tests {
             for _ in 0..turns {
                 let fd = socket.fd();
                 poll(&mut [PollFd::new(&fd, PollFlags::IN)], None).unwrap();
-                socket.serve(Instant::ZERO, &mut Echo, &mut stack);
+                socket.serve(Instant::ZERO, &mut Echo, &mut stack, None);
             }
             client.join().unwrap()
         })

@@ -295,15 +295,22 @@ impl Verifier {
     /// Checks passwords for `server` of `users` whose clocks may be off by `window` either way, and
     /// remembers at most `capacity` of them.
     pub fn new(server: PublicKey, users: &[UserConfig], window: Duration, capacity: usize) -> Self {
-        let users: Vec<PublicKey> = users.iter().map(|user| user.key).collect();
-        Verifier {
+        let mut verifier = Verifier {
             server,
-            by_key: users.iter().copied().zip(0..).collect(),
-            users,
+            by_key: BTreeMap::new(),
+            users: Vec::new(),
             window_ms: u64::try_from(window.as_millis()).unwrap_or(u64::MAX),
             oldest_ms: None,
             replay: ReplayCache::new(capacity),
-        }
+        };
+        verifier.set_users(users);
+        verifier
+    }
+
+    /// Checks passwords of these users from now on. What was used stays used.
+    pub fn set_users(&mut self, users: &[UserConfig]) {
+        self.users = users.iter().map(|user| user.key).collect();
+        self.by_key = self.users.iter().copied().zip(0..).collect();
     }
 
     /// Refuses passwords made before `unix_ms`: at the start.

@@ -6,6 +6,7 @@ use braid_engine::Stack;
 use braid_wire::Instant;
 use serde::{Deserialize, Serialize};
 
+use crate::config::Changes;
 use crate::status::Status;
 
 /// A question, or an order. What is switched stays so until it is switched again or the process
@@ -43,6 +44,8 @@ pub enum Request {
     },
     /// Measures all servers of a box now, whatever speaks against it.
     Measure,
+    /// Has a server read its configuration again. Whoever runs it does that, the core knows no files.
+    Reload,
 }
 
 /// What comes back.
@@ -53,6 +56,8 @@ pub enum Answer {
     Status(Box<Status>),
     /// It was done.
     Done,
+    /// The configuration was read again.
+    Reloaded(Changes),
     /// The order names what there is not: a link, a server, a switch of a server; and what is expected.
     Wrong(String),
     /// It was not done, and why.

@@ -51,6 +51,12 @@ impl DestinationPolicy {
         }
     }
 
+    /// Replaces the lists.
+    pub fn set_rules(&mut self, allow: Vec<IpNet>, deny: Vec<IpNet>) {
+        self.allow = allow;
+        self.deny = deny;
+    }
+
     /// Replaces the server's own ranges.
     pub fn set_own(&mut self, own: Vec<IpNet>) {
         self.own = own;

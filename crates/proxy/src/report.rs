@@ -156,6 +156,8 @@ counters! {
         connect_timeout,
         /// Refused because of a limit on connections, or for lack of resources.
         over_limit,
+        /// Ended because their user, or the user's key, was taken out of the configuration.
+        user_removed,
         /// Ended because nothing moved for too long.
         idle_timeout,
         /// Bytes from boxes.

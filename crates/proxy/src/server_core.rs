@@ -2,6 +2,7 @@
 
 mod beyond;
 mod probes;
+mod reload;
 mod session;
 mod status;
 mod train;

@@ -1,7 +1,7 @@
 //! The sessions of a core: found by connection and by local stream, with a timer each and a queue
 //! of those that have more to do.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 use braid_engine::ConnId;
 use braid_engine::app::LocalId;
@@ -22,10 +22,10 @@ pub(crate) enum Due {
     Turn,
 }
 
-/// Sessions. The maps are looked up in, never iterated over.
+/// Sessions. The hash tables are looked up in, never walked.
 #[derive(Debug)]
 pub(crate) struct Table<S> {
-    sessions: HashMap<SessionId, Entry<S>>,
+    sessions: BTreeMap<SessionId, Entry<S>>,
     next: u64,
     by_conn: HashMap<ConnId, SessionId>,
     by_local: HashMap<LocalId, SessionId>,
@@ -45,7 +45,7 @@ struct Entry<S> {
 impl<S> Default for Table<S> {
     fn default() -> Self {
         Table {
-            sessions: HashMap::new(),
+            sessions: BTreeMap::new(),
             next: 0,
             by_conn: HashMap::new(),
             by_local: HashMap::new(),
@@ -72,6 +72,11 @@ impl<S> Table<S> {
         };
         self.sessions.insert(id, entry);
         id
+    }
+
+    /// All of them, the oldest first.
+    pub(crate) fn ids(&self) -> Vec<SessionId> {
+        self.sessions.keys().copied().collect()
     }
 
     pub(crate) fn get(&self, id: SessionId) -> Option<&S> {

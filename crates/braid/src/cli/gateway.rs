@@ -81,6 +81,12 @@ pub struct ServerArgs {
 pub enum ServerCommand {
     /// Show what the running server does: addresses, connections, counters.
     Status(StatusArgs),
+    /// Have the running server read its configuration again, as SIGHUP does.
+    ///
+    /// Users who are no more, or have another key, are cut off at once; what all others have goes on.
+    /// Lists of destinations, timeouts and most limits hold for what begins from then on. What cannot
+    /// change while a server runs is named, and stays as it was. A file with a mistake changes nothing.
+    Reload,
 }
 
 /// Arguments of `status`.

@@ -140,6 +140,15 @@ impl Asked {
         }
     }
 
+    /// Has a server read its configuration again, and says what has changed.
+    pub fn reload(&self, json: bool) -> Result<(), Failure> {
+        match self.ask(&Request::Reload)? {
+            Answer::Reloaded(changes) if json => print_json(&changes),
+            Answer::Reloaded(changes) => print(format_args!("{changes}\n")),
+            other => Err(self.unexpected(other)),
+        }
+    }
+
     fn status(&self) -> Result<Status, Failure> {
         match self.ask(&Request::Status)? {
             Answer::Status(status) => Ok(*status),
@@ -169,7 +178,8 @@ impl Asked {
 
 fn consequence(request: &Request) -> String {
     match request {
-        Request::Status => String::new(),
+        // These say more than that it was done.
+        Request::Status | Request::Reload => String::new(),
         Request::Proxy { on: true } => {
             "on: new connections are joined while a server is reached".to_owned()
         }

@@ -1,9 +1,10 @@
 //! `braid box` and `braid server`.
 
 use std::os::fd::AsFd;
+use std::path::Path;
 
 use braid_linux::net::SystemError;
-use braid_linux::run::{self, READY, Signals};
+use braid_linux::run::{self, READY, Reload, Signals};
 use braid_proxy::config::{BoxConfig, ServerConfig};
 use braid_proxy::control::Request;
 use braid_proxy::status::Role;
@@ -46,13 +47,20 @@ fn link_request(name: String, wish: LinkWish) -> Request {
 
 /// Runs a server until a signal ends it, or asks one that runs.
 pub fn server(args: &ServerArgs, json: bool) -> Result<(), Failure> {
-    let config = args.config.as_deref().map(ServerConfig::load).transpose()?;
-    let Some(ServerCommand::Status(args)) = &args.command else {
-        return run_server(&config.ok_or_else(|| no_config("server"))?);
+    let file = args.config.as_deref();
+    let config = file.map(ServerConfig::load).transpose()?;
+    let Some(command) = &args.command else {
+        let given = file.zip(config.as_ref());
+        let (file, config) = given.ok_or_else(|| no_config("server"))?;
+        return run_server(file, config);
     };
     let socket = config.as_ref().and_then(|c| c.control.as_deref());
     let tun = config.as_ref().map(|c| c.tun.name.as_str());
-    Asked::new(Role::Server, socket, tun).show(args, json)
+    let asked = Asked::new(Role::Server, socket, tun);
+    match command {
+        ServerCommand::Status(args) => asked.show(args, json),
+        ServerCommand::Reload => asked.reload(json),
+    }
 }
 
 fn no_config(role: &str) -> Failure {
@@ -67,10 +75,14 @@ fn run_box(config: &BoxConfig) -> Result<(), Failure> {
     run::run_box(config, signals.as_fd(), ready).map_err(failure)
 }
 
-fn run_server(config: &ServerConfig) -> Result<(), Failure> {
-    let signals = Signals::take_over()?;
+fn run_server(file: &Path, config: &ServerConfig) -> Result<(), Failure> {
+    let (end, hangup) = Signals::take_over_apart()?;
+    let reload = Reload {
+        file,
+        signal: hangup.as_fd(),
+    };
     let ready = || tell_ready("server", &config.name);
-    run::run_server(config, signals.as_fd(), ready).map_err(failure)
+    run::run_server(config, Some(reload), end.as_fd(), ready).map_err(failure)
 }
 
 /// Whether anybody reads it is no business of a box that serves.

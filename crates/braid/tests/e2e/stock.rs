@@ -98,12 +98,12 @@ impl Drop for Stock {
     }
 }
 
-fn text(path: &Path) -> &str {
+pub fn text(path: &Path) -> &str {
     path.to_str().expect("text")
 }
 
 /// What the command prints.
-fn braid(arguments: &[&str]) -> String {
+pub fn braid(arguments: &[&str]) -> String {
     let output = Command::new(env!("CARGO_BIN_EXE_braid"))
         .args(arguments)
         .output()

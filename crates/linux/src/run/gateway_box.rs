@@ -217,7 +217,7 @@ impl Host<BoxCore> for BoxHost {
 
     fn on_ready(&mut self, source: u32, context: &mut Context<'_, BoxCore>) {
         if let (CONTROL, Some(control)) = (source, &self.control) {
-            control.serve(context.now, context.core, context.stack);
+            control.serve(context.now, context.core, context.stack, None);
             return self.keep_forwarding(context.core);
         }
         if self.links.has_news() && self.refresh_at.is_none() {

@@ -8,13 +8,15 @@ mod keeper;
 mod outward;
 mod process;
 mod quotes;
+mod reload;
 mod server;
 mod signals;
 
 pub use app::{AppConfig, Role, run_app};
 pub use device::Device;
 pub use gateway_box::run_box;
-pub use server::run_server;
+pub(crate) use reload::Reloader;
+pub use server::{Reload, run_server};
 pub use signals::Signals;
 
 /// What the first line on standard output of `braid box` and `braid server` ends with, once

@@ -24,6 +24,10 @@ pub(super) const SETTLING_TIME: Duration = Duration::from_millis(5);
 pub(super) const LINKS: u32 = 0;
 /// Requests on the control socket.
 pub(super) const CONTROL: u32 = 1;
+/// The signal that asks for the configuration to be read again.
+pub(super) const HANGUP: u32 = 2;
+/// A configuration that was read again.
+pub(super) const RELOADED: u32 = 3;
 
 /// The control socket of an instance, at `path` or where it belongs. Without one, box and server
 /// serve all the same.

@@ -1,23 +1,36 @@
 //! The aggregation server.
 
 use std::os::fd::BorrowedFd;
+use std::path::Path;
 
+use braid_engine::app::Ctx;
 use braid_proxy::ServerCore;
 use braid_proxy::config::ServerConfig;
+use braid_proxy::control::Answer;
 use braid_wire::Instant;
 
 use super::inward::{Inward, InwardPaths};
 use super::process::{
-    CONTROL, LINKS, SETTLING_TIME, WALL_CLOCK_INTERVAL, new_stack, open_control,
+    CONTROL, HANGUP, LINKS, RELOADED, SETTLING_TIME, WALL_CLOCK_INTERVAL, new_stack, open_control,
     raise_descriptor_limit, serve, since_epoch,
 };
 use super::quotes;
+use super::reload::{self, Reloader};
 use crate::control::ControlSocket;
 use crate::driver::{Clock, Context, Driver, Host};
-use crate::net::Result;
 use crate::net::links::Links;
+use crate::net::{Result, SystemError};
 use crate::nft::Mapping;
 use crate::sockets::Limits;
+
+/// Where a server reads its configuration again, and when.
+#[derive(Debug, Clone, Copy)]
+pub struct Reload<'a> {
+    /// The file.
+    pub file: &'a Path,
+    /// Readable when SIGHUP has come. Besides, the control socket may ask for it.
+    pub signal: BorrowedFd<'a>,
+}
 
 /// Runs the server until `stop` is readable; `started` is called once it works.
 ///
@@ -25,6 +38,7 @@ use crate::sockets::Limits;
 /// Where the system refuses what the server needs; everything is put back then.
 pub fn run_server(
     config: &ServerConfig,
+    reload: Option<Reload<'_>>,
     stop: BorrowedFd<'_>,
     started: impl FnOnce(),
 ) -> Result<()> {
@@ -47,6 +61,7 @@ pub fn run_server(
     let clock = Clock::new();
     let host = ServerHost {
         control: open_control(config.control.as_deref(), "server", device.identity()),
+        reload: reload.map(|r| Again::new(r, config)).transpose()?,
         mappings: inward.mappings(),
         links,
         refresh_at: Some(Instant::ZERO),
@@ -68,17 +83,18 @@ pub fn run_server(
     serve(&mut driver, &config.name, stop)
 }
 
-/// What surrounds the core: this machine's addresses and the wall clock.
+/// What surrounds the core: this machine's addresses, the wall clock and the configuration.
 #[derive(Debug)]
-struct ServerHost {
+struct ServerHost<'a> {
     control: Option<ControlSocket>,
+    reload: Option<Again<'a>>,
     mappings: Vec<Mapping>,
     links: Links,
     refresh_at: Option<Instant>,
     wall_clock_at: Instant,
 }
 
-impl ServerHost {
+impl ServerHost<'_> {
     fn refresh(&mut self, context: &mut Context<'_, ServerCore>) {
         let own = match self.links.refresh() {
             Ok(_) => self.links.netlink().addresses(),
@@ -96,18 +112,30 @@ impl ServerHost {
     }
 }
 
-impl Host<ServerCore> for ServerHost {
+impl Host<ServerCore> for ServerHost<'_> {
     fn sources(&self) -> Vec<(BorrowedFd<'_>, u32)> {
         let control = self.control.as_ref().map(|c| (c.fd(), CONTROL));
+        let again = self.reload.iter();
+        let again = again.flat_map(|a| [(a.signal, HANGUP), (a.reloader.fd(), RELOADED)]);
         control
             .into_iter()
             .chain([(self.links.fd(), LINKS)])
+            .chain(again)
             .collect()
     }
 
     fn on_ready(&mut self, source: u32, context: &mut Context<'_, ServerCore>) {
-        if let (CONTROL, Some(control)) = (source, &self.control) {
-            return control.serve(context.now, context.core, context.stack);
+        match (source, &self.control, &mut self.reload) {
+            (CONTROL, Some(control), again) => {
+                let reloader = again.as_ref().map(|again| &again.reloader);
+                return control.serve(context.now, context.core, context.stack, reloader);
+            }
+            (HANGUP, _, Some(again)) => {
+                reload::take_signal(again.signal);
+                return again.reloader.begin(None);
+            }
+            (RELOADED, _, Some(again)) => return again.take_over(context),
+            _ => {}
         }
         if self.links.has_news() && self.refresh_at.is_none() {
             self.refresh_at = Some(context.now + SETTLING_TIME);
@@ -131,6 +159,57 @@ impl Host<ServerCore> for ServerHost {
         if self.wall_clock_at <= context.now {
             self.wall_clock_at = context.now + WALL_CLOCK_INTERVAL;
             context.core.set_wall_clock(context.now, since_epoch());
+        }
+    }
+}
+
+/// A configuration that may be read again.
+#[derive(Debug)]
+struct Again<'a> {
+    /// What the server runs by.
+    config: ServerConfig,
+    signal: BorrowedFd<'a>,
+    reloader: Reloader,
+}
+
+impl<'a> Again<'a> {
+    fn new(reload: Reload<'a>, config: &ServerConfig) -> Result<Self> {
+        let reloader = Reloader::start(reload.file);
+        Ok(Again {
+            config: config.clone(),
+            signal: reload.signal,
+            reloader: reloader.map_err(SystemError::doing("start a thread"))?,
+        })
+    }
+
+    /// Goes on with what was read, if it is a configuration.
+    fn take_over(&mut self, context: &mut Context<'_, ServerCore>) {
+        while let Some((read, asker)) = self.reloader.next() {
+            let answer = match read {
+                Ok(new) => {
+                    let changes = self.config.reload(new);
+                    let mut ctx = Ctx {
+                        now: context.now,
+                        stack: context.stack,
+                        local: context.sockets,
+                    };
+                    context.core.reload(&mut ctx, &self.config);
+                    match changes.restart.is_empty() {
+                        true => tracing::info!("configuration read again: {changes}"),
+                        false => tracing::warn!("configuration read again: {changes}"),
+                    }
+                    Answer::Reloaded(changes)
+                }
+                Err(error) => {
+                    let why = error.headline();
+                    tracing::error!("the configuration stays as it was: {why}");
+                    Answer::Wrong(error.to_string())
+                }
+            };
+            if let Some(asker) = asker {
+                // The client may have lost patience.
+                let _ = asker.send(answer);
+            }
         }
     }
 }

@@ -1,30 +1,43 @@
-//! The wish to end, as a descriptor.
+//! Signals as descriptors.
 #![expect(unsafe_code, reason = "signalfd has no safe wrapper")]
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 
-/// Becomes readable when the process is asked to end: SIGTERM, SIGINT, SIGHUP.
+/// Becomes readable when one of some signals has come.
 #[derive(Debug)]
 pub struct Signals {
     fd: OwnedFd,
 }
 
 impl Signals {
-    /// Takes the signals over, for good. To be called before any thread is started: threads that
-    /// exist would still be interrupted by them.
+    /// Takes over those by which the process is asked to end, for good: SIGTERM, SIGINT, SIGHUP. To be
+    /// called before any thread is started: threads that exist would still be interrupted by them.
     ///
     /// # Errors
     /// Where descriptors are wanting.
     pub fn take_over() -> io::Result<Signals> {
+        Signals::of(&[libc::SIGTERM, libc::SIGINT, libc::SIGHUP])
+    }
+
+    /// The same where SIGHUP asks for something else than the end: the wish to end, and SIGHUP.
+    ///
+    /// # Errors
+    /// Where descriptors are wanting.
+    pub fn take_over_apart() -> io::Result<(Signals, Signals)> {
+        let end = Signals::of(&[libc::SIGTERM, libc::SIGINT])?;
+        Ok((end, Signals::of(&[libc::SIGHUP])?))
+    }
+
+    fn of(signals: &[libc::c_int]) -> io::Result<Signals> {
         // SAFETY: `sigset_t` is plain data, initialised by `sigemptyset` before it is read; the
         // calls get valid pointers to it, and the descriptor that `signalfd` returns is new and
         // owned by nobody else.
         let fd = unsafe {
             let mut set: libc::sigset_t = std::mem::zeroed();
             libc::sigemptyset(&raw mut set);
-            for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
-                libc::sigaddset(&raw mut set, signal);
+            for signal in signals {
+                libc::sigaddset(&raw mut set, *signal);
             }
             let result =
                 libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut());

@@ -61,6 +61,10 @@ impl Controlled for BoxCore {
                 Answer::Done
             }
             Request::Server { name } => done(self.upstream.switch_server(now, &name, stack)),
+            Request::Reload => {
+                let why = "a box reads its configuration when it starts; restart it";
+                Answer::Wrong(why.to_owned())
+            }
         }
     }
 }

@@ -7,8 +7,8 @@
 use core::fmt;
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
-use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{
@@ -144,6 +144,7 @@ impl fmt::Debug for Client {
 #[derive(Clone)]
 pub(crate) struct Server {
     config: Arc<ServerConfig>,
+    known: Arc<Known>,
     tickets: Arc<Remembered>,
 }
 
@@ -155,14 +156,14 @@ impl Server {
         clock: Arc<TicketClock>,
     ) -> Self {
         let provider = provider();
-        let signatures = provider.signature_verification_algorithms;
+        let known = Arc::new(Known {
+            users: RwLock::new(users.into_iter().collect()),
+            signatures: provider.signature_verification_algorithms,
+        });
         let mut config = ServerConfig::builder_with_details(provider, clock)
             .with_protocol_versions(&[&version::TLS13])
             .expect(SUITES)
-            .with_client_cert_verifier(Arc::new(Known {
-                users: users.into_iter().collect(),
-                signatures,
-            }))
+            .with_client_cert_verifier(Arc::clone(&known) as _)
             .with_cert_resolver(Arc::new(AlwaysResolvesServerRawPublicKeys::new(certified(
                 key,
             ))));
@@ -176,8 +177,16 @@ impl Server {
         config.send_half_rtt_data = true;
         Server {
             config: Arc::new(config),
+            known,
             tickets,
         }
+    }
+
+    /// Speaks to those with one of the keys `users` alone from now on. A ticket of anybody else still
+    /// proves whose it is, so who shows one has to be looked up as well.
+    pub(crate) fn set_users(&self, users: impl IntoIterator<Item = PublicKey>) {
+        let known = self.known.users.write();
+        *known.unwrap_or_else(PoisonError::into_inner) = users.into_iter().collect();
     }
 
     /// A connection that waits for its first words.
@@ -328,8 +337,7 @@ impl ServerCertVerifier for Pinned {
 /// Takes users whose keys are in the configuration.
 #[derive(Debug)]
 struct Known {
-    /// Few enough to look at each, and looked at once a handshake.
-    users: Vec<PublicKey>,
+    users: RwLock<BTreeSet<PublicKey>>,
     signatures: WebPkiSupportedAlgorithms,
 }
 
@@ -344,7 +352,8 @@ impl ClientCertVerifier for Known {
         _: &[CertificateDer<'_>],
         _: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
-        match key_of(end_entity).is_some_and(|key| self.users.contains(&key)) {
+        let users = self.users.read().unwrap_or_else(PoisonError::into_inner);
+        match key_of(end_entity).is_some_and(|key| users.contains(&key)) {
             true => Ok(ClientCertVerified::assertion()),
             false => Err(CertificateError::ApplicationVerificationFailure.into()),
         }

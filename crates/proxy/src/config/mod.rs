@@ -8,6 +8,7 @@ mod box_config;
 mod common;
 mod error;
 mod measuring;
+mod reload;
 mod rule;
 mod server_config;
 mod sites;
@@ -20,6 +21,7 @@ pub use box_config::{
 pub use braid_links::ConfigError;
 pub use common::{DEFAULT_CONGESTION, DEFAULT_PORT, TunConfig};
 pub use measuring::{Measuring, Select};
+pub use reload::Changes;
 pub use rule::Rule;
 pub use server_config::{ServerConfig, ServerLimits, ServerTimeouts, UserConfig};
 pub use sites::sites_from_toml;

@@ -83,7 +83,7 @@ pub struct UserConfig {
 }
 
 /// Timeouts of the server.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ServerTimeouts {
     /// From a connection to its complete SOCKS request.

@@ -70,7 +70,7 @@ pub(super) struct Handshakes {
     /// Those that are under way, of whoever.
     pub(super) under_way: usize,
     /// Those that wait, of each user.
-    waiting: Vec<usize>,
+    pub(super) waiting: Vec<usize>,
 }
 
 impl Handshakes {

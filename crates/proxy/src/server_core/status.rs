@@ -55,6 +55,7 @@ impl Controlled for ServerCore {
     fn control(&mut self, now: Instant, stack: &mut Stack, request: Request) -> Answer {
         match request {
             Request::Status => Answer::Status(Box::new(self.status(now, stack))),
+            Request::Reload => Answer::Error("nobody here reads files".to_owned()),
             _ => Answer::Wrong("this is a server; only a box has switches".to_owned()),
         }
     }

@@ -13,7 +13,7 @@ use std::collections::{BTreeSet, BinaryHeap};
 use braid_engine::app::{self, Arrival, Core, Ctx, LocalId};
 use braid_engine::strategy::FlowSize;
 use braid_engine::{Config, ConnId, ConnectOptions, Event, PathConfig, PathId, RxMeta, Stack};
-use braid_proxy::config::{BoxConfig, ServerConfig};
+use braid_proxy::config::{BoxConfig, ServerConfig, UserConfig};
 use braid_proxy::keys::{PrivateKey, PublicKey};
 use braid_proxy::{BoxCore, LinkAddresses, Notice, ServerCore};
 use braid_wire::{Instant, Rng, ip};
@@ -313,6 +313,17 @@ impl World {
         let wall = EPOCH + self.now.saturating_since(Instant::from_millis(1_000));
         core.set_wall_clock(self.now, wall);
         self.server = Some((node, core));
+    }
+
+    /// The server goes on with other users.
+    pub fn set_users(&mut self, users: &[(&str, PublicKey)]) {
+        let user = |(name, key): &(&str, PublicKey)| UserConfig {
+            name: (*name).to_owned(),
+            key: *key,
+        };
+        self.server_config.users = users.iter().map(user).collect();
+        let (node, core) = self.server.as_mut().unwrap();
+        core.reload(&mut node.ctx(self.now), &self.server_config);
     }
 
     /// Milliseconds since 1970.

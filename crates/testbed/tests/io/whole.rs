@@ -122,7 +122,7 @@ fn a_user_is_served_through_box_and_server() {
         let server_ready = ready.clone();
         scope.spawn(move || {
             world.inside("server", || {
-                run_server(&server_config, stop.as_fd(), || {
+                run_server(&server_config, None, stop.as_fd(), || {
                     server_ready.send(()).unwrap()
                 })
                 .unwrap();

@@ -1,0 +1,167 @@
+//! A server that reads its configuration again while connections go on.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Output;
+
+use braid_testbed::Role;
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::bed::{Bed, Download, render_changed, stderr};
+use super::control::{ask, status};
+use super::stock::{braid, text};
+
+/// Box and server, and a user of the server without a box.
+struct Guested {
+    bed: Bed,
+    /// The guest's, beside the server's.
+    key: PathBuf,
+    /// What the server began with.
+    text: String,
+}
+
+impl Guested {
+    fn up() -> Self {
+        let mut bed = Bed::up_idle(render_changed(Role::Server, |text| {
+            format!("unprotected = true\n{text}")
+        }));
+        let key = bed.testbed.state_dir().join("guest.key");
+        braid(&["key", "new", text(&key)]);
+        bed.start("server");
+        bed.start("box");
+        bed.wait_for_intake();
+        for link in ["link1", "link2"] {
+            bed.set_link(link, "rate=20mbit");
+        }
+        let file = bed.testbed.state_dir().join("server/server.toml");
+        let text = fs::read_to_string(file).expect("a configuration");
+        Guested { bed, key, text }
+    }
+
+    /// The server's file with these users of the two, and a change.
+    fn file(&self, boxed: bool, guest: bool, change: impl Fn(&str) -> String) -> String {
+        let (settings, user) = self.text.split_once("[[user]]").expect("a user");
+        let public = braid(&["key", "show", text(&self.key)]);
+        let guests = format!("\n[[user]]\nname = \"guest\"\nkey = \"{public}\"\n");
+        let user = format!("\n[[user]]{user}");
+        let users = [(boxed, user), (guest, guests)];
+        let users = users.iter().filter(|(there, _)| *there);
+        change(settings) + &users.map(|(_, text)| text.as_str()).collect::<String>()
+    }
+
+    /// Puts a file in place of the server's, as editors do.
+    fn write(&self, text: &str) {
+        let directory = self.bed.testbed.state_dir().join("server");
+        let new = directory.join("server.toml.new");
+        fs::write(&new, text).expect("the state directory is writable");
+        fs::rename(new, directory.join("server.toml")).expect("in one directory");
+    }
+
+    fn reload(&self) -> Output {
+        ask(&self.bed, "server", &["reload"])
+    }
+
+    fn expect_reloaded(&self, expected: &str) {
+        let output = self.reload();
+        assert!(output.status.success(), "{}", stderr(&output));
+        assert_eq!(String::from_utf8_lossy(&output.stdout), expected);
+    }
+
+    /// SIGHUP, and what the server logs of it.
+    fn hang_up(&mut self, expected: &str) {
+        let before = self.bed.log("server");
+        let pid = self.bed.testbed.pid("server").expect("it runs");
+        let pid = Pid::from_raw(pid as i32).expect("a process id");
+        kill_process(pid, Signal::HUP).expect("it runs");
+        self.bed.wait_for("the signal to be served", |bed| {
+            bed.log("server").len() > before.len()
+        });
+        let log = self.bed.log("server");
+        let lines: Vec<_> = log[before.len()..].lines().collect();
+        assert!(
+            lines.len() == 1 && lines[0].contains(expected),
+            "{expected} in {lines:?}"
+        );
+    }
+
+    /// A download by the guest, slow enough to see what becomes of it.
+    fn guest(&self, name: &str) -> Download {
+        let content = self.bed.v4("content");
+        let server = self.bed.testbed.state_dir().join("server/server.key");
+        let server = braid(&["key", "show", text(&server)]);
+        let to = format!("{content}:80");
+        let key = text(&self.key);
+        let password = braid(&["password", &to, "--key", key, "--server-key", &server]);
+        let proxy = format!("socks5h://{}:1080/", self.bed.v4("server"));
+        let way = ["--proxy", &proxy, "--proxy-user", &password];
+        let slow = ["--limit-rate", "2M"];
+        let curl = self.bed.exec("internet", "curl");
+        let url = format!("http://{content}/{name}");
+        self.bed.download(curl, &[&way[..], &slow].concat(), &url)
+    }
+
+    fn wait_for_bytes(&mut self, downloads: &[&Download]) {
+        self.bed.wait_for("downloads to get going", |_| {
+            downloads.iter().all(|d| d.bytes() > 2_000_000)
+        });
+    }
+}
+
+fn as_it_was(settings: &str) -> String {
+    settings.to_owned()
+}
+
+#[test]
+#[ignore = "network"]
+fn users_come_and_go_while_others_download() {
+    let mut world = Guested::up();
+    let expected = world.bed.offer("large", 20_000_000);
+    let both = world.file(true, true, as_it_was);
+    world.write(&both);
+    world.expect_reloaded("users: 1 added\n");
+    let (user, guest) = (world.bed.curl("large"), world.guest("large"));
+    world.wait_for_bytes(&[&user, &guest]);
+    // The command, and who is not taken out goes on.
+    world.write(&world.file(true, false, as_it_was));
+    world.expect_reloaded("users: 1 removed\n");
+    let (well, said) = guest.end();
+    assert!(!well, "{said}");
+    user.expect_bytes(&expected);
+
+    // A file with a mistake changes nothing.
+    world.write(&world.file(true, true, |settings| {
+        format!("{settings}\nport = \"ssh\"\n")
+    }));
+    let refused = world.reload();
+    assert_eq!(refused.status.code(), Some(2));
+    let said = stderr(&refused);
+    let place = "server.toml:";
+    assert!(
+        said.contains(place) && said.contains("port = \"ssh\""),
+        "{said}"
+    );
+    world.hang_up("ERROR");
+    assert!(world.bed.log("server").contains("stays as it was"));
+    world.bed.fetch(100_000);
+
+    // The signal, with a setting that has to wait.
+    world.write(&both);
+    world.expect_reloaded("users: 1 added\n");
+    let (user, guest) = (world.bed.curl("large"), world.guest("large"));
+    world.wait_for_bytes(&[&user, &guest]);
+    world.write(&world.file(false, true, |settings| format!("port = 443\n{settings}")));
+    world.hang_up("users: 1 removed; not before a restart: port");
+    let (well, said) = user.end();
+    assert!(!well, "{said}");
+    guest.expect_bytes(&expected);
+
+    // Who comes back is served.
+    world.write(&both);
+    world.expect_reloaded("users: 1 added\n");
+    let connected = |bed: &Bed| status(bed, "server").counters["connected"];
+    let before = connected(&world.bed);
+    world.bed.wait_for("the box to be served again", |bed| {
+        bed.fetch(100_000);
+        connected(bed) > before
+    });
+}

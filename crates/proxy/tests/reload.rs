@@ -1,0 +1,309 @@
+//! Users who come and go while a server runs.
+
+mod world;
+
+use core::time::Duration;
+
+use braid_engine::app::LocalId;
+use braid_engine::{CloseReason, ConnId, Event};
+use braid_proxy::auth::password;
+use braid_proxy::config::{Changes, ServerConfig};
+use braid_proxy::control::{Answer, Controlled as _, Request};
+use braid_proxy::keys::{PrivateKey, PublicKey};
+use braid_proxy::socks::{Destination, request, sign_in};
+use world::local::Content;
+use world::{CONTENT, Setup, World, box_key, server_key};
+
+/// Who uses the server without a box.
+fn laptop_key() -> PrivateKey {
+    PrivateKey::from_seed([3; 32])
+}
+
+fn other_key() -> PublicKey {
+    PrivateKey::from_seed([4; 32]).public()
+}
+
+fn boxed() -> (&'static str, PublicKey) {
+    ("box", box_key().public())
+}
+
+fn laptop() -> (&'static str, PublicKey) {
+    ("laptop", laptop_key().public())
+}
+
+/// A server of both.
+fn of_both(warm: usize) -> World {
+    let key = laptop_key().public();
+    let setup = Setup {
+        server: &format!("[[user]]\nname = \"laptop\"\nkey = \"{key}\""),
+        warm,
+        ..Setup::default()
+    };
+    World::met(2, setup)
+}
+
+fn bytes(len: usize) -> Vec<u8> {
+    (0..len).map(|i| (i / 7 + i / 1_000) as u8).collect()
+}
+
+/// What the server says to those it lets in.
+const LET_IN: [u8; 4] = [5, 2, 1, 0];
+
+/// The laptop signs in, and asks for the content; its connection, and what came first.
+fn laptop_asks(w: &mut World, nonce: u8) -> (ConnId, Vec<u8>) {
+    let destination = Destination::Address(CONTENT.parse().unwrap());
+    let key = laptop_key();
+    let server = server_key().public();
+    let password = password(&key, server, &destination, w.unix_ms(), [nonce; 16]);
+    let conn = w.raw_connect();
+    let said = [
+        sign_in(key.public().to_string().as_bytes(), &password),
+        request(None, &destination),
+    ];
+    w.raw.write(w.now, conn, &said.concat()).unwrap();
+    let mut answer = Vec::new();
+    w.run_until(|w| {
+        answer.extend(w.raw_read(conn));
+        answer.len() >= 4
+    });
+    (conn, answer)
+}
+
+fn ended(w: &World, conn: ConnId) -> Option<CloseReason> {
+    w.raw_events.iter().find_map(|event| match event {
+        Event::Closed { conn: c, reason } if *c == conn => Some(*reason),
+        _ => None,
+    })
+}
+
+/// Whose connections the server has.
+fn users_of(w: &mut World) -> Vec<String> {
+    let (node, core) = w.server.as_mut().unwrap();
+    match core.control(w.now, &mut node.stack, Request::Status) {
+        Answer::Status(status) => {
+            let users = status.connections.into_iter().filter_map(|c| c.user);
+            users.collect()
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A user of the box and the laptop in the middle of a download each.
+fn both_under_way(w: &mut World) -> (LocalId, ConnId, Vec<u8>) {
+    w.content(CONTENT, Content::Sends(bytes(3_000_000), true));
+    let user = w.open(CONTENT, b"GET /", false);
+    let (conn, came) = laptop_asks(w, 1);
+    assert_eq!(came[..4], LET_IN);
+    w.run_until(|w| w.user(user).got.len() > 500_000);
+    assert!(!w.user(user).got_end && ended(w, conn).is_none());
+    (user, conn, came)
+}
+
+#[test]
+fn who_is_taken_out_is_cut_off_and_others_go_on_byte_for_byte() {
+    let mut w = of_both(2);
+    let (user, ..) = both_under_way(&mut w);
+    assert!(w.server().waiting() > 0, "the box has warm connections");
+    let connected = w.server().counters().connected;
+    w.set_users(&[boxed()]);
+    w.run_for(Duration::from_millis(100));
+    let (_, answer) = laptop_asks(&mut w, 2);
+    assert_ne!(answer[..4], LET_IN);
+    w.run_until(|w| w.user(user).got_end);
+    assert_eq!(w.user(user).got, bytes(3_000_000));
+    let counters = *w.server().counters();
+    assert_eq!((counters.user_removed, counters.auth_wrong), (1, 1));
+    // The box's next one gets what was warm before.
+    let lost = w.core.counters().warm_lost;
+    w.content(CONTENT, Content::Echoes);
+    let next = w.open(CONTENT, b"hello", false);
+    w.run_until(|w| w.user(next).got == b"hello");
+    assert_eq!(w.server().counters().connected, connected + 1);
+    assert_eq!((lost, w.core.counters().warm_failed), (0, 0));
+}
+
+#[test]
+fn a_box_that_is_taken_out_is_cut_off_and_its_tickets_open_nothing() {
+    let mut w = of_both(2);
+    let (user, conn, mut got) = both_under_way(&mut w);
+    w.set_users(&[laptop()]);
+    assert_eq!((w.server().connections(), w.server().waiting()), (1, 0));
+    w.run_for(Duration::from_millis(200));
+    assert!(w.user(user).closed && w.user(user).reset);
+    assert!(w.user(user).got.len() < 3_000_000);
+    // The laptop goes on, in another place among the users.
+    w.run_until(|w| {
+        got.extend(w.raw_read(conn));
+        w.raw.read_finished(conn)
+    });
+    let answers = LET_IN.len() + 10;
+    assert!(got[answers..] == bytes(3_000_000));
+    // The box has tickets, and is shown by the first of them that it is known no more.
+    let attempts = w.server_local().attempts.len();
+    for _ in 0..4 {
+        let next = w.open(CONTENT, b"hello", false);
+        w.run_for(Duration::from_secs(10));
+        assert!(w.user(next).closed && w.user(next).got.is_empty());
+    }
+    assert_eq!(w.server_local().attempts.len(), attempts);
+    assert!(w.server().counters().auth_wrong > 0);
+    assert_eq!(users_of(&mut w), ["laptop"]);
+    // Who comes back is served.
+    w.set_users(&[laptop(), boxed()]);
+    w.run_for(Duration::from_secs(30));
+    w.content(CONTENT, Content::Echoes);
+    let back = w.open(CONTENT, b"hello", false);
+    w.run_until(|w| w.user(back).got == b"hello");
+}
+
+#[test]
+fn another_key_is_another_user() {
+    let mut w = of_both(0);
+    let (user, conn, _) = both_under_way(&mut w);
+    w.set_users(&[("laptop", other_key()), boxed()]);
+    w.run_for(Duration::from_millis(100));
+    assert_eq!(ended(&w, conn), Some(CloseReason::Reset));
+    w.run_until(|w| w.user(user).got_end);
+    assert_eq!(w.user(user).got, bytes(3_000_000));
+    assert_eq!(users_of(&mut w), ["box"]);
+}
+
+/// Whoever is about to prove who it is, by a key that goes meanwhile.
+#[test]
+fn who_is_taken_out_during_the_handshake_comes_no_further() {
+    for after in 1..60 {
+        let mut w = World::ready(1, Setup::default());
+        w.content(CONTENT, Content::Echoes);
+        let user = w.open(CONTENT, b"hello", false);
+        w.run_for(Duration::from_millis(after));
+        w.set_users(&[laptop()]);
+        let before = w.server_local().attempts.len();
+        w.run_for(Duration::from_secs(20));
+        let name = format!("after {after} ms");
+        assert_eq!(w.server_local().attempts.len(), before, "{name}");
+        assert!(w.user(user).closed && w.user(user).reset, "{name}");
+        assert_eq!(w.server().connections(), 0, "{name}");
+    }
+}
+
+fn config(text: &str) -> ServerConfig {
+    ServerConfig::with_key("server.toml", text, server_key()).unwrap()
+}
+
+fn with(users: &[(&str, PublicKey)], settings: &str) -> ServerConfig {
+    let users = users
+        .iter()
+        .map(|(name, key)| format!("[[user]]\nname = \"{name}\"\nkey = \"{key}\"\n"));
+    let users: String = users.collect();
+    config(&format!("{settings}\n{users}"))
+}
+
+const LISTEN: &str = "listen = \"203.0.113.7\"";
+
+#[test]
+fn nothing_changes_by_reading_the_same_again() {
+    let mut running = with(&[boxed(), laptop()], LISTEN);
+    let changes = running.reload(with(&[laptop(), boxed()], LISTEN));
+    assert_eq!(changes, Changes::default());
+    assert_eq!(changes.to_string(), "nothing has changed");
+}
+
+#[test]
+fn what_changes_at_once_and_what_does_not_is_said_in_a_line() {
+    let mut running = with(&[boxed(), laptop(), ("old", other_key())], LISTEN);
+    let key = |n| PrivateKey::from_seed([n; 32]).public();
+    let users = [
+        boxed(),
+        ("laptop", other_key()),
+        ("new", key(5)),
+        ("newer", key(6)),
+    ];
+    let settings = "listen = \"203.0.113.8\"\nport = 443\ndeny = \"192.0.2.0/24\"\n\
+                    limits = { per_user = 5, connections = 9 }\ntimeouts = { idle = \"1h\" }";
+    let changes = running.reload(with(&users, settings));
+    assert_eq!(
+        changes.to_string(),
+        "users: 2 added, 1 removed, 1 with another key; \
+         changed: deny, timeouts, limits.per_user; \
+         not before a restart: listen, port, limits.connections"
+    );
+    assert_eq!(running.users.len(), 4);
+    assert_eq!(running.limits.per_user, 5);
+    assert_eq!(running.timeouts.idle, Duration::from_secs(3_600));
+    assert_eq!((running.port, running.limits.connections), (1080, 32_768));
+    // They wait for the restart as long as it takes.
+    let again = running.reload(with(&users, settings));
+    let waiting = "not before a restart: listen, port, limits.connections";
+    assert_eq!(again.to_string(), waiting);
+}
+
+/// Each setting of the file alone.
+#[test]
+fn every_setting_is_on_one_side() {
+    let live = [
+        ("allow", "allow = \"10.0.0.0/8\""),
+        ("deny", "deny = \"10.0.0.0/8\""),
+        ("timeouts", "timeouts.connect = \"9s\""),
+        ("limits.per_user", "limits.per_user = 2"),
+        ("limits.handshakes", "limits.handshakes = 2"),
+        ("limits.waiting", "limits.waiting = 2"),
+        ("limits.trains", "limits.trains = 2"),
+    ];
+    let fixed = [
+        ("name", "name = \"another\""),
+        ("port", "port = 443"),
+        ("announce", "announce = true"),
+        ("unprotected", "unprotected = true"),
+        ("targets", "targets = \"198.51.100.1:443\""),
+        ("strategy", "strategy = \"minrtt\""),
+        ("congestion", "congestion = \"cubic\""),
+        ("checksum", "checksum = true"),
+        ("ecn", "ecn = \"off\""),
+        ("time_window", "time_window = \"1min\""),
+        ("control", "control = \"server.sock\""),
+        ("tun", "tun.name = \"braid9\""),
+        ("limits.connections", "limits.connections = 2"),
+        ("limits.replay", "limits.replay = 2"),
+        ("limits.buffer", "limits.buffer = \"1MB\""),
+        ("limits.memory", "limits.memory = \"1MB\""),
+    ];
+    let changes = |setting: &str| {
+        let mut running = with(&[boxed()], LISTEN);
+        running.reload(with(&[boxed()], &format!("{LISTEN}\n{setting}")))
+    };
+    for (name, setting) in live {
+        let changed = vec![name.to_owned()];
+        let expected = Changes {
+            changed,
+            ..Changes::default()
+        };
+        assert_eq!(changes(setting), expected);
+    }
+    for (name, setting) in fixed {
+        let restart = vec![name.to_owned()];
+        let expected = Changes {
+            restart,
+            ..Changes::default()
+        };
+        assert_eq!(changes(setting), expected);
+    }
+    let mut running = with(&[boxed()], LISTEN);
+    let mut other = with(&[boxed()], LISTEN);
+    other.key = laptop_key();
+    assert_eq!(running.reload(other).restart, ["key_file"]);
+    assert_eq!(running.key.public(), server_key().public());
+}
+
+#[test]
+fn limits_that_were_read_again_hold_for_what_comes() {
+    let mut w = World::ready(2, Setup::default());
+    w.content(CONTENT, Content::Echoes);
+    let first = w.open(CONTENT, b"one", false);
+    w.run_until(|w| w.user(first).got == b"one");
+    w.server_config.limits.per_user = 1;
+    w.set_users(&[boxed()]);
+    let second = w.open(CONTENT, b"two", false);
+    w.run_until(|w| w.user(second).closed);
+    assert!(w.user(second).reset && !w.user(first).closed);
+    assert_eq!(w.server().counters().over_limit, 1);
+}
