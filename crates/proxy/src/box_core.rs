@@ -304,9 +304,11 @@ impl BoxCore {
                 }
             }
             Stage::Negotiating(_) => self.end(ctx, id, Outcome::ServerFailed),
-            // The user gets what has come; then the relay ends by itself.
-            Stage::Relaying if reason == CloseReason::Finished && session.channel.has_unread() => {}
-            Stage::Relaying => self.end(ctx, id, Outcome::Relayed(End::of_conn(reason))),
+            Stage::Relaying => {
+                if let Some(end) = session.relay.on_closed(&mut session.channel, reason) {
+                    self.end(ctx, id, Outcome::Relayed(end));
+                }
+            }
         }
     }
 
@@ -676,10 +678,10 @@ impl BoxCore {
                 }
             }
             Stage::Relaying => {
-                let due = session.relay.due();
-                if due <= ctx.now {
+                if session.relay.is_overdue(ctx, &session.channel) {
                     return self.end(ctx, id, Outcome::Relayed(End::Idle));
                 }
+                let due = session.relay.due();
                 self.sessions.arm(id, due);
             }
         }
@@ -696,7 +698,7 @@ impl BoxCore {
         self.leave(session.host);
         session.end(ctx, outcome);
         // What the network cut off says nothing of the next one.
-        if matches!(outcome, Outcome::Relayed(end) if end != End::Conn) {
+        if let Outcome::Relayed(End::Finished | End::Local | End::Idle) = outcome {
             let bytes = session.moved.most();
             self.intake.learn(ctx.now, &session.flow, bytes);
         }
@@ -722,10 +724,10 @@ impl BoxCore {
                     );
                 }
             }
-            Outcome::Unprotected(why) => {
+            Outcome::Unprotected(why) | Outcome::Relayed(End::Broken(why)) => {
                 let (kind, text) = why.at_box();
                 if let Some(left_out) = self.limiter.allow(now, kind, server.ip()) {
-                    tracing::error!(%server, left_out, "{text}");
+                    tracing::error!(%server, left_out, ?why, "{text}");
                 }
             }
             Outcome::Refused(ClientError::Garbage) | Outcome::ServerFailed => {

@@ -41,6 +41,8 @@ pub(crate) struct Relay {
     to_conn_done: bool,
     /// The end of the connection's stream was passed on to the local side.
     to_local_done: bool,
+    /// What the other end is known to have of what went to it, bytes.
+    acked: u64,
     /// A copy of the first bytes that went to the connection, where one is wanted.
     kept: Option<Kept>,
     /// Nothing goes to the connection for now.
@@ -73,25 +75,16 @@ impl Kept {
 /// How a relay ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum End {
-    /// Both directions were closed in order.
+    /// Both directions were closed in order, and the other end has all that was for it.
     Finished,
     /// The local stream is broken.
     Local,
     /// The connection is over, and not in order.
     Conn,
+    /// What came over the connection was not what the other end sent.
+    Broken(Broken),
     /// Nothing moved for too long.
     Idle,
-}
-
-impl End {
-    /// The end that follows from the connection's. In order means that all was read, whether or
-    /// not the relay saw the end.
-    pub(crate) fn of_conn(reason: CloseReason) -> End {
-        match reason {
-            CloseReason::Finished => End::Finished,
-            _ => End::Conn,
-        }
-    }
 }
 
 /// What a turn did, and what follows from it.
@@ -102,6 +95,8 @@ pub(crate) struct Turn {
     pub(crate) again: bool,
     /// A direction closed: [`Relay::due`] is another one now.
     pub(crate) closing: bool,
+    /// The local stream is closed, both ways; the connection may go on.
+    pub(crate) parted: bool,
     pub(crate) end: Option<End>,
 }
 
@@ -117,7 +112,7 @@ enum Halt {
     /// The connection is no more; its `Closed` follows and says why.
     ConnGone,
     /// What came was not what the other end sent.
-    ConnBroken,
+    ConnBroken(Broken),
 }
 
 /// Bytes moved in a turn.
@@ -145,7 +140,7 @@ impl Moved {
 
 enum PumpError {
     Api,
-    Broken,
+    Broken(Broken),
     Local(LocalError),
 }
 
@@ -156,8 +151,8 @@ impl From<ApiError> for PumpError {
 }
 
 impl From<Broken> for PumpError {
-    fn from(_: Broken) -> Self {
-        PumpError::Broken
+    fn from(broken: Broken) -> Self {
+        PumpError::Broken(broken)
     }
 }
 
@@ -174,6 +169,7 @@ impl Relay {
             conn_writable: true,
             to_conn_done: false,
             to_local_done: false,
+            acked: 0,
             kept: None,
             held: false,
         }
@@ -239,6 +235,12 @@ impl Relay {
         self.to_conn_done || self.to_local_done
     }
 
+    /// Both are, as far as the local side goes. What the connection has not delivered yet still is on
+    /// its way, and until it is over the relay counts.
+    fn parted(&self) -> bool {
+        self.to_conn_done && self.to_local_done
+    }
+
     /// Patience starts anew.
     pub(crate) fn touch(&mut self, now: Instant) {
         self.moved_at = now;
@@ -253,19 +255,53 @@ impl Relay {
         self.moved_at + patience
     }
 
+    /// Whether the relay has been idle for too long. Where the local side has no more to say, what
+    /// arrives at the other end counts as movement, as long as there is more to arrive.
+    pub(crate) fn is_overdue(&mut self, ctx: &Ctx<'_>, channel: &Channel) -> bool {
+        if self.to_conn_done
+            && let Some(stats) = ctx.stack.conn_stats(channel.conn)
+            && (self.acked + 1..stats.snd_end).contains(&stats.snd_una)
+        {
+            (self.acked, self.moved_at) = (stats.snd_una, ctx.now);
+        }
+        self.due() <= ctx.now
+    }
+
+    /// The connection is over. What it delivered and the local side did not take yet is passed on
+    /// before the relay ends, which it does by itself then.
+    pub(crate) fn on_closed(&self, channel: &mut Channel, reason: CloseReason) -> Option<End> {
+        match reason {
+            CloseReason::Finished => channel.on_over().map(|end| match end {
+                Ok(()) => End::Finished,
+                Err(broken) => End::Broken(broken),
+            }),
+            _ => Some(End::Conn),
+        }
+    }
+
     /// Moves what can be moved, both ways.
     pub(crate) fn turn(&mut self, ctx: &mut Ctx<'_>, channel: &mut Channel) -> Turn {
-        let was_half_closed = self.half_closed();
+        let (was_half_closed, was_parted) = (self.half_closed(), self.parted());
         let mut moved = Moved::default();
         let mut halts = [self.drive(ctx, channel), Halt::Blocked];
         if halts[0] == Halt::Blocked {
             halts[0] = self.pump_to_conn((ctx, &mut *channel), TURN_BYTES, &mut moved.to_conn);
         }
         if matches!(halts[0], Halt::Blocked | Halt::Again) {
-            halts[1] = self.pump_to_local((ctx, channel), &mut moved.to_local);
+            halts[1] = self.pump_to_local((ctx, &mut *channel), &mut moved.to_local);
+        }
+        let parted = self.parted() && !was_parted;
+        if parted {
+            ctx.local.close(self.local);
         }
         let closing = self.half_closed() && !was_half_closed;
-        self.turned(ctx.now, moved, closing, halts)
+        let over = self.parted() && channel.is_over();
+        let turn = self.turned(ctx.now, moved, closing || parted, halts);
+        Turn {
+            parted,
+            end: turn.end.or(over.then_some(End::Finished)),
+            ..turn
+        }
     }
 
     /// Moves only what the local side sent: the other direction is not the user's yet. What closes
@@ -292,29 +328,30 @@ impl Relay {
             moved,
             again: false,
             closing,
+            parted: false,
             end: None,
         };
-        if halts.contains(&Halt::LocalBroken) {
-            turn.end = Some(End::Local);
-        } else if halts.contains(&Halt::ConnBroken) {
-            turn.end = Some(End::Conn);
-        } else if !halts.contains(&Halt::ConnGone) {
-            let finished = self.to_conn_done && self.to_local_done;
-            turn.end = finished.then_some(End::Finished);
-            turn.again = !finished && halts.contains(&Halt::Again);
+        for halt in halts {
+            match halt {
+                Halt::LocalBroken => turn.end = Some(End::Local),
+                Halt::ConnBroken(broken) => turn.end = turn.end.or(Some(End::Broken(broken))),
+                Halt::Again => turn.again = true,
+                Halt::Blocked | Halt::ConnGone => {}
+            }
         }
+        turn.again &= turn.end.is_none() && !halts.contains(&Halt::ConnGone);
         turn
     }
 
-    /// Ends both streams as `end` says.
+    /// Ends both streams as `end` says, but a local one that is closed already.
     pub(crate) fn end(&self, ctx: &mut Ctx<'_>, channel: &Channel, end: End) {
+        if end != End::Finished {
+            channel.abort(ctx.now, ctx.stack);
+        }
         match end {
-            // The engine sees to what is still under way.
+            _ if self.parted() => {}
             End::Finished => ctx.local.close(self.local),
-            End::Local | End::Conn | End::Idle => {
-                channel.abort(ctx.now, ctx.stack);
-                ctx.local.reset(self.local);
-            }
+            _ => ctx.local.reset(self.local),
         }
     }
 
@@ -326,7 +363,7 @@ impl Relay {
         self.conn_writable = true;
         match channel.drive(ctx.now, ctx.stack) {
             Ok(()) => Halt::Blocked,
-            Err(PumpError::Broken) => Halt::ConnBroken,
+            Err(PumpError::Broken(broken)) => Halt::ConnBroken(broken),
             Err(_) => Halt::ConnGone,
         }
     }
@@ -367,7 +404,7 @@ impl Relay {
                 }
                 Err(PumpError::Local(LocalError::WouldBlock)) => self.local_readable = false,
                 Err(PumpError::Local(LocalError::Broken)) => return Halt::LocalBroken,
-                Err(PumpError::Broken) => return Halt::ConnBroken,
+                Err(PumpError::Broken(broken)) => return Halt::ConnBroken(broken),
                 Err(PumpError::Api) => return Halt::ConnGone,
             }
         }
@@ -406,7 +443,7 @@ impl Relay {
                 }
                 Err(PumpError::Local(LocalError::WouldBlock)) => self.local_writable = false,
                 Err(PumpError::Local(LocalError::Broken)) => return Halt::LocalBroken,
-                Err(PumpError::Broken) => return Halt::ConnBroken,
+                Err(PumpError::Broken(broken)) => return Halt::ConnBroken(broken),
                 Err(PumpError::Api) => return Halt::ConnGone,
             }
         }

@@ -47,7 +47,8 @@ counters! {
         destination_forbidden,
         /// Not connected: the server refused key, signature or time.
         auth_refused,
-        /// Not connected: the server has not its key, or what it sent was changed on the way.
+        /// The server has not its key, or what it sent was changed or cut off on the way, before or
+        /// after the connection.
         unprotected,
         /// Not connected: the server is none, or has another failure.
         server_failed,
@@ -113,8 +114,17 @@ counters! {
         garbage,
         /// In clear, where all has to be protected.
         clear,
-        /// Protected, and not as it was sent.
+        /// Protected, and not as it was sent, or cut off before its end.
         damaged,
+        /// Protected, and broken off by the box (an alert of TLS): what came to it was not as it was
+        /// sent.
+        damaged_at_box,
+        /// TLS, but of another version of Braid or of another program.
+        incompatible,
+        /// Boxes whose configuration has another key for this server.
+        refused_by_box,
+        /// The cryptographic library failed.
+        tls_failed,
         /// Tickets of a first flight that were used before, or forgotten: it had to be proved anew who
         /// sent it.
         unknown_tickets,

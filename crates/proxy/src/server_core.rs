@@ -469,8 +469,8 @@ impl ServerCore {
             }
             // Its `Closed` follows.
             Err(StepError::Gone) => false,
-            Err(StepError::Broken(_)) => {
-                self.end_relay(ctx, id, End::Conn);
+            Err(StepError::Broken(why)) => {
+                self.end_relay(ctx, id, End::Broken(why));
                 false
             }
         }
@@ -642,10 +642,10 @@ impl ServerCore {
                 self.on_connect_failed(ctx, id, ConnectFailure::TimedOut);
             }
             Stage::Relaying(relay, _) => {
-                let due = relay.due();
-                if due <= ctx.now {
+                if relay.is_overdue(ctx, &session.channel) {
                     return self.end_relay(ctx, id, End::Idle);
                 }
+                let due = relay.due();
                 self.sessions.arm(id, due);
             }
             Stage::Departing(_) => self.depart(ctx, id),
@@ -658,13 +658,12 @@ impl ServerCore {
             return;
         };
         match &session.stage {
-            // The destination gets what has come; then the relay ends by itself.
-            Stage::Relaying(..)
-                if reason == CloseReason::Finished && session.channel.has_unread() =>
-            {
+            Stage::Relaying(relay, _) => {
+                if let Some(end) = relay.on_closed(&mut session.channel, reason) {
+                    self.end_relay(ctx, id, end);
+                }
                 return;
             }
-            Stage::Relaying(..) => return self.end_relay(ctx, id, End::of_conn(reason)),
             Stage::Handshake(h) if !h.spoken => self.counters.probes += 1,
             Stage::Handshake(h) if h.waits => self.counters.waited_in_vain += 1,
             Stage::Handshake(_) => self.counters.handshake_aborted += 1,
@@ -678,6 +677,7 @@ impl ServerCore {
     fn end_relay(&mut self, ctx: &mut Ctx<'_>, id: SessionId, end: End) {
         let Some(Session {
             channel,
+            remote,
             stage: Stage::Relaying(relay, _),
             ..
         }) = self.forget(id)
@@ -690,6 +690,13 @@ impl ServerCore {
             End::Finished => &mut self.counters.finished,
             End::Local => &mut self.counters.reset_by_destination,
             End::Conn => &mut self.counters.reset_by_box,
+            End::Broken(why) => {
+                let (counter, kind) = session::kind_of(why, &mut self.counters);
+                if let Some(left_out) = self.limiter.allow(ctx.now, kind, remote) {
+                    tracing::warn!(%remote, left_out, ?why, "{kind}");
+                }
+                counter
+            }
             End::Idle => &mut self.counters.idle_timeout,
         };
         *counter += 1;
@@ -754,6 +761,7 @@ impl ServerCore {
         {
             match refusal {
                 Refusal::Auth(e) => tracing::warn!(%remote, left_out, "{kind}: {e}"),
+                Refusal::Unprotected(why) => tracing::warn!(%remote, left_out, ?why, "{kind}"),
                 Refusal::Forbidden(addr) => tracing::warn!(%remote, %addr, left_out, "{kind}"),
                 _ => tracing::warn!(%remote, left_out, "{kind}"),
             }

@@ -176,6 +176,9 @@ impl<S> Table<S> {
         if turn.closing {
             self.arm(id, due);
         }
+        if turn.parted {
+            self.unbind_local(id);
+        }
         if turn.again {
             self.queue(id);
         }

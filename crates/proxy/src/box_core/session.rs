@@ -158,6 +158,7 @@ impl Outcome {
             Outcome::Relayed(End::Finished) => &mut c.finished,
             Outcome::Relayed(End::Local) => &mut c.reset_by_user,
             Outcome::Relayed(End::Conn) => &mut c.reset_by_server,
+            Outcome::Relayed(End::Broken(_)) => &mut c.unprotected,
             Outcome::Relayed(End::Idle) => &mut c.idle_timeout,
             Outcome::NoServer => &mut c.no_server,
             Outcome::NoAnswer => &mut c.destination_timeout,

@@ -45,6 +45,10 @@ pub(crate) enum Broken {
     Refused,
     /// The other end has not the key it should have, or none that is known.
     WrongKey,
+    /// The other end speaks TLS, but another version of Braid, or for something else.
+    Incompatible,
+    /// The other end says that something is wrong with what came to it.
+    Alert(AlertDescription),
     /// A record is not as its sender made it, or this is another protocol.
     Damaged,
     /// The connection ended, and the other end has not said that it would.
@@ -66,6 +70,14 @@ impl Broken {
                 "the server has not the key that the configuration says: a mistake, or somebody else \
                  in its place",
             ),
+            Broken::Incompatible => (
+                "incompatible",
+                "the server speaks another version of Braid, or is none",
+            ),
+            Broken::Alert(_) => (
+                "alert",
+                "the server broke off: what came to it was changed on the way",
+            ),
             Broken::Damaged => (
                 "damaged",
                 "what came from the server was changed on the way",
@@ -78,10 +90,23 @@ impl Broken {
 
 impl From<rustls::Error> for Broken {
     fn from(error: rustls::Error) -> Self {
-        use rustls::Error::{AlertReceived, InvalidCertificate, NoCertificatesPresented};
+        use rustls::Error;
         match error {
-            AlertReceived(AlertDescription::AccessDenied) => Broken::Refused,
-            InvalidCertificate(_) | NoCertificatesPresented => Broken::WrongKey,
+            Error::AlertReceived(alert) => match alert {
+                AlertDescription::AccessDenied => Broken::Refused,
+                AlertDescription::HandshakeFailure
+                | AlertDescription::MissingExtension
+                | AlertDescription::NoApplicationProtocol
+                | AlertDescription::ProtocolVersion
+                | AlertDescription::UnsupportedCertificate => Broken::Incompatible,
+                alert => Broken::Alert(alert),
+            },
+            Error::InvalidCertificate(_) | Error::NoCertificatesPresented => Broken::WrongKey,
+            Error::NoApplicationProtocol | Error::PeerIncompatible(_) => Broken::Incompatible,
+            Error::EncryptError
+            | Error::FailedToGetCurrentTime
+            | Error::FailedToGetRandomBytes
+            | Error::General(_) => Broken::Failed,
             _ => Broken::Damaged,
         }
     }
@@ -104,6 +129,8 @@ struct Tls {
     unread: usize,
     /// The other end will say no more.
     peer_ended: bool,
+    /// The stack knows nothing of the connection any more.
+    over: bool,
     ending: Ending,
     broken: Option<Broken>,
 }
@@ -195,11 +222,6 @@ impl Channel {
         }
     }
 
-    /// Whether there is something to read that the stack does not know of any more.
-    pub(crate) fn has_unread(&self) -> bool {
-        self.tls.as_ref().is_some_and(|tls| tls.has_unread())
-    }
-
     /// As [`Stack::read_with`].
     pub(crate) fn read_with<E: From<ApiError> + From<Broken>>(
         &mut self,
@@ -220,6 +242,20 @@ impl Channel {
             Some(tls) => tls.peer_ended && !tls.has_unread(),
             None => stack.read_finished(self.conn),
         }
+    }
+
+    /// The stack says that both directions ended in order. Returns whether they did, for all that it
+    /// knows, once everything was read; until then there is nothing to say.
+    pub(crate) fn on_over(&mut self) -> Option<Result<(), Broken>> {
+        match &mut self.tls {
+            Some(tls) => tls.on_over(),
+            None => Some(Ok(())),
+        }
+    }
+
+    /// Whether it has said so, and there was something left to read.
+    pub(crate) fn is_over(&self) -> bool {
+        self.tls.as_ref().is_some_and(|tls| tls.over)
     }
 
     /// As [`Stack::write_with`], and a record at a time.
@@ -307,6 +343,7 @@ impl Tls {
             vouched: false,
             unread: 0,
             peer_ended: false,
+            over: false,
             ending: Ending::No,
             broken: None,
         }
@@ -401,12 +438,28 @@ impl Tls {
                 break;
             }
         }
-        if stack.read_finished(conn) && !self.peer_ended && !self.has_unread() {
-            self.broken = self.broken.or(Some(Broken::Truncated));
+        if stack.read_finished(conn) {
+            self.on_finished();
         }
         match self.broken {
             Some(broken) if !self.has_unread() => Err(broken.into()),
             _ => Ok(()),
+        }
+    }
+
+    /// No more will come: had the other end ended, it would have said so.
+    fn on_finished(&mut self) {
+        if !self.peer_ended {
+            self.broken = self.broken.or(Some(Broken::Truncated));
+        }
+    }
+
+    fn on_over(&mut self) -> Option<Result<(), Broken>> {
+        self.over = true;
+        self.on_finished();
+        match self.has_unread() {
+            true => None,
+            false => Some(self.broken.map_or(Ok(()), Err)),
         }
     }
 

@@ -8,6 +8,7 @@ use super::ServerCore;
 use super::session::{Session, Stage};
 use super::train::Allowance;
 use crate::config::ServerConfig;
+use crate::relay::End;
 use crate::table::SessionId;
 
 impl ServerCore {
@@ -58,7 +59,7 @@ impl ServerCore {
         };
         match session.stage {
             Stage::Connecting { local, .. } => ctx.local.reset(local),
-            Stage::Relaying(relay, _) => ctx.local.reset(relay.local),
+            Stage::Relaying(relay, _) => relay.end(ctx, &session.channel, End::Conn),
             _ => {}
         }
         session.channel.abort(ctx.now, ctx.stack);

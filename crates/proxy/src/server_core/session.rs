@@ -166,11 +166,9 @@ impl Refusal {
     ) -> (&'c mut u64, Option<&'static str>) {
         let (counter, name) = match self {
             Refusal::Clear => (&mut c.clear, "not protected"),
-            Refusal::UnknownKey | Refusal::Unprotected(Broken::WrongKey) => {
-                (&mut c.auth_wrong, "unknown key")
-            }
+            Refusal::UnknownKey => (&mut c.auth_wrong, "unknown key"),
             Refusal::Unprotected(Broken::Truncated) => (&mut c.handshake_aborted, "gone"),
-            Refusal::Unprotected(_) => (&mut c.damaged, "not as it was sent"),
+            Refusal::Unprotected(why) => kind_of(*why, c),
             Refusal::Socks(e) => match e {
                 ServerError::Garbage => (&mut c.garbage, "not SOCKS5"),
                 ServerError::NoMethod => (&mut c.no_method, "no method that says who it is"),
@@ -204,5 +202,24 @@ impl Refusal {
             },
         };
         (counter, Some(name))
+    }
+}
+
+/// What counts that the protection of a connection is broken, and what the log calls it.
+pub(super) fn kind_of(why: Broken, c: &mut ServerCounters) -> (&mut u64, &'static str) {
+    match why {
+        Broken::Refused => (
+            &mut c.refused_by_box,
+            "the box expects a server with another key",
+        ),
+        Broken::WrongKey => (&mut c.auth_wrong, "unknown key"),
+        Broken::Incompatible => (&mut c.incompatible, "TLS, but not of this version of Braid"),
+        Broken::Alert(_) => (
+            &mut c.damaged_at_box,
+            "what this server sent was changed on the way, says the box",
+        ),
+        Broken::Damaged => (&mut c.damaged, "not as it was sent"),
+        Broken::Truncated => (&mut c.damaged, "cut off"),
+        Broken::Failed => (&mut c.tls_failed, "the cryptographic library failed"),
     }
 }

@@ -7,8 +7,10 @@ pub mod local;
 
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use core::time::Duration;
+use std::cell::RefCell;
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
+use std::rc::Rc;
 
 use braid_engine::app::{self, Arrival, Core, Ctx, LocalId};
 use braid_engine::strategy::FlowSize;
@@ -16,7 +18,7 @@ use braid_engine::{Config, ConnId, ConnectOptions, Event, PathConfig, PathId, Rx
 use braid_proxy::config::{BoxConfig, ServerConfig, UserConfig};
 use braid_proxy::keys::{PrivateKey, PublicKey};
 use braid_proxy::{BoxCore, LinkAddresses, Notice, ServerCore};
-use braid_wire::{Instant, Rng, ip};
+use braid_wire::{Instant, Rng, ip, tcp};
 
 use local::Local;
 
@@ -67,6 +69,9 @@ struct Flying {
     gso_size: u16,
 }
 
+/// What somebody on the way does to a packet, which goes towards the server or not: whether it goes on.
+pub type Tamper = Box<dyn FnMut(bool, &mut Vec<u8>) -> bool>;
+
 pub struct World {
     pub now: Instant,
     pub config: BoxConfig,
@@ -84,6 +89,7 @@ pub struct World {
     pub contents: Local,
     /// What was on the wire, and whether towards the server; kept where somebody wants to see it.
     pub wire: Option<Vec<(bool, Vec<u8>)>>,
+    pub tamper: Option<Tamper>,
     flying: BinaryHeap<Flying>,
     order: u64,
     seeds: u64,
@@ -109,6 +115,14 @@ pub struct Setup<'a> {
     pub clear: bool,
     /// Stacks' settings.
     pub tweak: Option<fn(&mut Config)>,
+}
+
+/// TCP payload of a packet.
+pub fn payload(packet: &[u8]) -> &[u8] {
+    let (_, segment) = ip::Repr::parse(packet).unwrap();
+    let segment = tcp::Packet::new(segment).unwrap();
+    let len = segment.payload().len();
+    &packet[packet.len() - len..]
 }
 
 const RAW: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 100);
@@ -218,6 +232,7 @@ impl World {
             notices: Vec::new(),
             contents,
             wire: None,
+            tamper: None,
             flying: BinaryHeap::new(),
             order: 0,
             seeds: 10,
@@ -330,6 +345,34 @@ impl World {
     pub fn unix_ms(&self) -> u64 {
         let since = EPOCH + self.now.saturating_since(Instant::from_millis(1_000));
         since.as_millis() as u64
+    }
+
+    /// What the box says up to the server's answer for a user who says `says`, in a world of one link.
+    /// Nothing of it has reached the server, and the user has gone.
+    pub fn hold_first_flight(&mut self, says: &[u8]) -> Vec<u8> {
+        let flight = Rc::new(RefCell::new(Vec::new()));
+        let (held, mut first) = (Rc::clone(&flight), None);
+        self.tamper = Some(Box::new(move |to_server, packet| {
+            let payload = payload(packet);
+            if !to_server || payload.is_empty() {
+                return true;
+            }
+            let (_, segment) = ip::Repr::parse(packet).unwrap();
+            let seq = tcp::Packet::new(segment).unwrap().seq().0;
+            let at = seq.wrapping_sub(*first.get_or_insert(seq));
+            let mut held = held.borrow_mut();
+            // What is sent again is there.
+            if at as usize == held.len() {
+                held.extend_from_slice(payload);
+            }
+            false
+        }));
+        let user = self.open(CONTENT, says, false);
+        self.run_for(Duration::from_millis(100));
+        self.boxed.local.break_stream(user);
+        self.run_for(Duration::from_millis(100));
+        self.tamper = None;
+        flight.take()
     }
 
     /// A connection of the host without a core to the server.
@@ -459,7 +502,11 @@ impl World {
     }
 
     fn fly(&mut self, sent: &mut Vec<(Vec<u8>, u16)>, to_server: bool) {
-        for (packet, gso_size) in sent.drain(..) {
+        for (mut packet, gso_size) in sent.drain(..) {
+            let tamper = self.tamper.as_mut();
+            if tamper.is_some_and(|tamper| !tamper(to_server, &mut packet)) {
+                continue;
+            }
             let (header, _) = ip::Repr::parse(&packet).unwrap();
             let inner = if to_server { header.src } else { header.dst };
             let link = (0..self.links.len()).find(|i| inner == link_address(*i as u8));

@@ -121,6 +121,7 @@ fn nor_does_a_wrong_server() {
     let (reason, net) = opens_nothing(&config);
     assert_eq!(reason, CloseReason::Reset);
     assert_eq!(box_counters(&net).unprotected, 1);
+    assert_eq!(server_counters(&net).damaged, 0);
     let config = in_clear(config);
     assert_eq!(refused_by_the_server(&config), (CloseReason::Reset, 1));
 }

@@ -111,9 +111,9 @@ fn many_transfers_at_once_arrive_whole() {
             assert_eq!(reason, CloseReason::Finished, "{end:?}");
         }
     }
+    net.run_for(secs(30));
     let counters = *net.box_node().core().unwrap().counters();
     assert_eq!((counters.accepted, counters.finished), (200, 200));
-    net.run_for(secs(30));
     assert_eq!(net.box_node().core().unwrap().connections(), 0);
     assert_eq!(net.server_node(0).core().unwrap().connections(), 0);
     assert!(net.box_node().local().unwrap().is_empty());

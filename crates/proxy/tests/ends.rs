@@ -1,0 +1,174 @@
+//! How protected connections end: in order, refused, cut off, changed on the way, or never.
+
+mod world;
+
+#[path = "world/tls.rs"]
+mod tls;
+
+use core::time::Duration;
+
+use braid_engine::CloseReason;
+use braid_engine::Event;
+use braid_engine::app::LocalId;
+use rustls::CertificateError;
+use tls::{GREETING, Program, REQUEST};
+use world::local::{Content, SOCKET_ROOM};
+use world::{CONTENT, Setup, World, payload};
+
+/// A program with a connection to [`CONTENT`].
+fn connected(w: &mut World) -> Program {
+    let mut program = Program::connect(w);
+    program.say(w, &[&GREETING[..], &REQUEST].concat());
+    assert_eq!(program.got[..4], [5, 0, 5, 0], "it is let in and connected");
+    program
+}
+
+/// The destination's stream of the last connection.
+fn content(w: &mut World) -> LocalId {
+    *w.server_local().streams.last_key_value().unwrap().0
+}
+
+#[test]
+fn who_never_ends_the_connection_counts_until_it_is_ended() {
+    let setup = Setup {
+        server: "limits.per_user = 1\ntimeouts.half_closed = \"1min\"",
+        ..Setup::default()
+    };
+    let mut w = World::ready(1, setup);
+    w.content(CONTENT, Content::Sends(b"x".to_vec(), true));
+    let mut program = connected(&mut w);
+    // The end of TLS, and not that of the connection below.
+    program.session.send_close_notify();
+    program.go_on(&mut w);
+    let stream = content(&mut w);
+    assert!(
+        w.server_local().stream(stream).closed,
+        "both ends were said"
+    );
+    assert_eq!(w.server().connections(), 1);
+    let mut other = Program::connect(&mut w);
+    other.say(&mut w, &[&GREETING[..], &REQUEST].concat());
+    assert_eq!(w.server().counters().over_limit, 1);
+    w.run_for(Duration::from_secs(60));
+    let counters = *w.server().counters();
+    assert_eq!((counters.finished, counters.idle_timeout), (0, 1));
+    assert_eq!(w.server().connections(), 0);
+    assert!(!w.server_local().stream(stream).reset);
+    let ended = w.raw_events.contains(&Event::Closed {
+        conn: program.conn,
+        reason: CloseReason::Reset,
+    });
+    assert!(ended, "the connection is no more");
+}
+
+/// Nor may one that takes the rest slowly be cut off.
+#[test]
+fn what_still_arrives_is_waited_for() {
+    const SIZE: usize = 8 * SOCKET_ROOM;
+    let setup = Setup {
+        server: "timeouts.half_closed = \"1min\"",
+        tweak: Some(|config| config.recv_buffer = SOCKET_ROOM),
+        ..Setup::default()
+    };
+    let mut w = World::ready(1, setup);
+    w.content(CONTENT, Content::Sends(vec![7; SIZE], true));
+    let user = w.open(CONTENT, b"GET /", true);
+    w.run_until(|w| !w.user(user).got.is_empty());
+    for _ in 0..8 {
+        // As much as the socket takes, and then nothing for a while.
+        w.boxed.local.resume(user);
+        w.boxed.local.streams.get_mut(&user).unwrap().stalled = true;
+        w.run_for(Duration::from_secs(40));
+    }
+    w.boxed.local.resume(user);
+    w.run_until(|w| w.user(user).closed);
+    assert_eq!(w.user(user).got.len(), SIZE);
+    assert!(!w.user(user).reset);
+}
+
+/// Where there is no room for the record that says so, the end is said later.
+#[test]
+fn an_end_that_finds_no_room_is_said_all_the_same() {
+    const ROOM: usize = 4 << 10;
+    // What else is not acknowledged yet takes a part of it.
+    for size in (ROOM - 1_000..ROOM).step_by(8) {
+        let setup = Setup {
+            tweak: Some(|config| config.send_buffer = ROOM),
+            ..Setup::default()
+        };
+        let mut w = World::met(1, setup);
+        w.content(CONTENT, Content::Echoes);
+        let data = vec![7; size];
+        let user = w.open(CONTENT, &data, true);
+        w.run_until(|w| w.user(user).closed);
+        assert!(w.user(user).got == data && !w.user(user).reset, "{size}");
+        w.run_for(Duration::from_secs(1));
+        assert_eq!(w.server().counters().finished, 2, "{size}");
+        assert_eq!(w.server().connections(), 0, "{size}");
+    }
+}
+
+/// An end below that of TLS is none, also where the destination takes nothing meanwhile.
+#[test]
+fn what_was_cut_off_is_a_reset_once_the_destination_has_what_came() {
+    let mut w = World::ready(1, Setup::default());
+    w.content(CONTENT, Content::Sends(b"x".to_vec(), true));
+    let mut program = connected(&mut w);
+    let stream = content(&mut w);
+    let streams = &mut w.server_local().streams;
+    streams.get_mut(&stream).unwrap().stalled = true;
+    program.say(&mut w, &vec![1; SOCKET_ROOM]);
+    program.say(&mut w, &[2; 5_000]);
+    w.raw.shutdown(w.now, program.conn).unwrap();
+    program.go_on(&mut w);
+    let closed = |e: &Event| matches!(e, Event::Closed { conn, .. } if *conn == program.conn);
+    assert!(w.raw_events.iter().any(closed));
+    assert_eq!(w.server().connections(), 1, "there is more to deliver");
+    w.server_local().resume(stream);
+    w.run_for(Duration::from_millis(100));
+    let stream = w.server_local().stream(stream);
+    assert_eq!(stream.got.len(), SOCKET_ROOM + 5_000);
+    assert!(stream.reset && !stream.got_end);
+    assert_eq!(w.server().connections(), 0);
+    assert_eq!(w.server().counters().damaged, 1);
+}
+
+#[test]
+fn a_record_that_was_changed_is_a_reset_that_is_counted_as_what_it_is() {
+    for to_server in [true, false] {
+        let mut w = World::met(1, Setup::default());
+        w.content(CONTENT, Content::Echoes);
+        let user = w.open(CONTENT, &vec![7; 1_000_000], false);
+        w.run_until(|w| w.user(user).got.len() > 100_000);
+        w.tamper = Some(Box::new(move |up, packet| {
+            if up == to_server && !payload(packet).is_empty() {
+                *packet.last_mut().unwrap() ^= 1;
+            }
+            true
+        }));
+        w.run_until(|w| w.user(user).closed);
+        assert!(w.user(user).reset);
+        let got = &w.user(user).got;
+        assert!(got.len() < 1_000_000 && got.iter().all(|b| *b == 7));
+        w.run_for(Duration::from_secs(1));
+        let content = content(&mut w);
+        let content = w.server_local().stream(content);
+        assert!(content.reset && content.got.iter().all(|b| *b == 7));
+        let found = (w.server().counters().damaged, w.core.counters().unprotected);
+        assert_eq!(found, if to_server { (1, 0) } else { (0, 1) });
+    }
+}
+
+/// Each cause has a counter of its own.
+#[test]
+fn who_finds_the_server_wrong_is_not_called_damaged() {
+    let mut w = World::ready(1, Setup::default());
+    Program::connect_as(&mut w, b"braid/0", None);
+    assert_eq!(w.server().counters().incompatible, 1);
+    let wrong_key = CertificateError::ApplicationVerificationFailure;
+    Program::connect_as(&mut w, b"braid/1", Some(wrong_key));
+    assert_eq!(w.server().counters().refused_by_box, 1);
+    Program::connect_as(&mut w, b"braid/1", Some(CertificateError::BadSignature));
+    assert_eq!(w.server().counters().damaged_at_box, 1);
+    assert_eq!(w.server().counters().damaged, 0);
+}
