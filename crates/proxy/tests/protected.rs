@@ -5,7 +5,6 @@ mod world;
 use core::time::Duration;
 
 use braid_engine::ConnId;
-use braid_wire::{ip, tcp};
 use world::local::Content;
 use world::{CONTENT, Setup, World};
 
@@ -17,19 +16,13 @@ fn holds(packet: &[u8], what: &[u8]) -> bool {
     packet.windows(what.len()).any(|window| window == what)
 }
 
-/// TCP payload of a packet.
-fn payload(packet: &[u8]) -> &[u8] {
-    let (_, segment) = ip::Repr::parse(packet).unwrap();
-    let segment = tcp::Packet::new(segment).unwrap();
-    let len = segment.payload().len();
-    &packet[packet.len() - len..]
-}
-
 /// A user's connection while the wire is watched: what was on it, in the order of sending.
 fn watched(w: &mut World, says: &[u8]) -> Vec<(bool, Vec<u8>)> {
     w.wire = Some(Vec::new());
     let user = w.open(CONTENT, says, false);
     w.run_until(|w| w.user(user).got == says);
+    // The server's tickets come once the handshake has ended.
+    w.run_for(Duration::from_millis(100));
     w.boxed.local.break_stream(user);
     w.run_for(Duration::from_millis(200));
     w.wire.take().unwrap()
@@ -60,16 +53,6 @@ fn nothing_that_a_user_says_or_asks_for_is_on_the_wire() {
     }
 }
 
-/// What a box sent on its connection up to the server's first answer: its whole first flight.
-fn first_flight(w: &mut World, says: &[u8]) -> Vec<u8> {
-    let packets = watched(w, says);
-    let spoken = |p: &&(bool, Vec<u8>)| !payload(&p.1).is_empty();
-    let first = packets.iter().filter(spoken).take_while(|p| p.0);
-    first
-        .flat_map(|(_, packet)| payload(packet).to_vec())
-        .collect()
-}
-
 fn say(w: &mut World, words: &[u8]) -> ConnId {
     let conn = w.raw_connect();
     w.raw.write(w.now, conn, words).unwrap();
@@ -81,9 +64,11 @@ fn say(w: &mut World, words: &[u8]) -> ConnId {
 fn a_first_flight_is_taken_once() {
     let mut w = World::met(1, Setup::default());
     w.content(CONTENT, Content::Echoes);
-    let flight = first_flight(&mut w, WORD);
+    let flight = w.hold_first_flight(WORD);
     assert!(!holds(&flight, WORD));
     let before = *w.server().counters();
+    // Whoever says it first is served; but nobody else can say more, or read the answer.
+    say(&mut w, &flight);
     assert_eq!(
         w.server_local().attempts.len(),
         2,
@@ -111,27 +96,66 @@ fn a_first_flight_is_taken_once() {
     assert_eq!(w.server().counters().handshake_timeout, 1);
 }
 
+/// Where the records of TLS end.
+fn ends_of_records(mut flight: &[u8]) -> Vec<usize> {
+    let (len, mut ends) = (flight.len(), Vec::new());
+    while let [_, _, _, a, b, rest @ ..] = flight {
+        flight = &rest[usize::from(u16::from_be_bytes([*a, *b]))..];
+        ends.push(len - flight.len());
+    }
+    ends
+}
+
+/// What a destination gets of a first flight with a good ticket that was changed on the way; none where
+/// nobody was connected to.
+fn got_of(w: &mut World, says: &[u8], change: impl FnOnce(&mut Vec<u8>)) -> Option<Vec<u8>> {
+    // Who is served gets two tickets for the one that was used.
+    watched(w, WORD);
+    let before = w.server_local().attempts.len();
+    let mut flight = w.hold_first_flight(says);
+    change(&mut flight);
+    let conn = say(w, &flight);
+    let streams = &w.server_local().streams;
+    let got = streams.last_key_value().unwrap().1.got.clone();
+    let served = w.server_local().attempts.len() - before;
+    w.raw.abort(w.now, conn);
+    w.run_for(Duration::from_millis(100));
+    assert_eq!(w.server().connections(), 0);
+    (served > 0).then_some(got)
+}
+
 #[test]
 fn what_was_changed_on_the_way_is_no_users_byte() {
     let mut w = World::met(1, Setup::default());
     w.content(CONTENT, Content::Echoes);
-    let flight = first_flight(&mut w, &[7; 2_000]);
-    // The tickets that the box has got meanwhile are its own; what is sent here is in vain, and never
-    // more than a handshake.
-    for at in (0..flight.len()).step_by(97) {
-        let mut changed = flight.clone();
-        changed[at] ^= 0x20;
-        say(&mut w, &changed);
+    let says = [7; 2_000];
+    let flight = w.hold_first_flight(&says);
+    // A ClientHello, what goes for a ChangeCipherSpec, greeting, request, foreword, and the user's bytes.
+    let ends = ends_of_records(&flight);
+    let [.., _, request, _, last] = ends[..] else {
+        panic!("{ends:?}");
+    };
+    assert_eq!((ends.len(), last), (6, flight.len()));
+    assert_eq!(got_of(&mut w, &says, |_| {}).unwrap(), says, "as it was");
+    let others = ends.iter().flat_map(|end| [end - 1, end + 4]);
+    let places: Vec<usize> = (0..last).step_by(97).chain(others).collect();
+    for at in places.into_iter().filter(|at| *at < last) {
+        let got = got_of(&mut w, &says, |flight| flight[at] ^= 0x20);
+        // What comes before the record that was changed is as the user said it.
+        assert!(
+            got.is_none_or(|got| at >= request && got.is_empty()),
+            "{at}"
+        );
     }
-    for len in [1, 4, 5, 6, 100, 300, flight.len() - 1] {
-        say(&mut w, &flight[..len]);
+    for len in [1, 4, 5, 6, 100, 300, request - 1, request, last - 1] {
+        let got = got_of(&mut w, &says, |flight| flight.truncate(len));
+        assert_eq!(got, (len >= request).then(Vec::new), "{len}");
     }
-    let served = w.server_local().attempts.len();
-    assert_eq!(served, 2, "the greeter's and the user's");
-    w.run_for(Duration::from_secs(20));
-    assert_eq!(w.server().connections(), 0);
+    // It was not for their tickets that they were not served.
+    let unknown = w.server().counters().unknown_tickets;
+    assert!(unknown < ends[0] as u64 / 97, "{unknown}");
     // And the box is served as before.
-    watched(&mut w, WORD);
+    assert_eq!(got_of(&mut w, &says, |_| {}).unwrap(), says);
 }
 
 #[test]
