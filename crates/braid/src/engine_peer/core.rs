@@ -142,6 +142,10 @@ impl Core for Transfers {
             }),
             Event::Closed { conn, reason } => {
                 if let Some(transfer) = self.open.remove(&conn) {
+                    if reason != CloseReason::Finished {
+                        let stats = stack.conn_stats(conn);
+                        tracing::warn!(?reason, ?stats, "the connection failed");
+                    }
                     let report = transfer.report(reason, self.role, &self.args);
                     self.done.push(report);
                 }

@@ -245,7 +245,10 @@ impl Interop {
     /// Waits for both sides: all arrived; what they report.
     pub fn reports(&self, peers: [Background; 2]) -> [Value; 2] {
         let reports = self.ends(peers);
-        assert!(reports.iter().all(|r| r["ok"] == true), "{reports:?}");
+        if !reports.iter().all(|r| r["ok"] == true) {
+            let counters = self.bed.print("kernel", "nstat", &["-as"]);
+            panic!("{reports:?}\n{counters}");
+        }
         reports
     }
 
@@ -259,6 +262,9 @@ impl Interop {
             let report = report.unwrap_or_else(|| panic!("no report: {printed}{said}"));
             let report = serde_json::from_str::<Value>(report).expect("JSON");
             let well = report["ok"] == true;
+            if !well {
+                eprintln!("{said}");
+            }
             assert_eq!(output.status.success(), well, "{report}\n{said}");
             report
         })

@@ -47,8 +47,8 @@ fn a_link_that_slows_down_costs_its_share_only() {
     for (link, load, at) in [
         (0, Load::Down(100_000_000), 3_000),
         (0, Load::Up(100_000_000), 3_130),
-        (1, Load::Down(100_000_000), 3_250),
-        (1, Load::Up(100_000_000), 3_000),
+        (1, Load::Down(100_000_000), 3_300),
+        (1, Load::Up(100_000_000), 2_850),
     ] {
         let config = two_links();
         let mut net = start(&config);

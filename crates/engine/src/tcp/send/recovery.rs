@@ -24,6 +24,10 @@ const WIDE_RECOVERIES: u32 = 16;
 /// the smoothed one in any case.
 const MAX_QUARTERS: u32 = 255;
 
+/// While a queue drains, acknowledgements keep coming however long it is. After so long a silence the
+/// rest of the flight is probed, though the round trip through that queue was longer.
+const MAX_SILENCE: Duration = Duration::from_secs(1);
+
 impl Sender {
     // Conforms: 6298-5-1
     pub(super) fn arm_rto(&mut self, now: Instant) {
@@ -40,7 +44,8 @@ impl Sender {
             && !self.board.is_empty()
             && self.rtt.srtt() > Duration::ZERO;
         self.probe_at = eligible.then(|| {
-            let mut pto = self.rtt.srtt() * 2;
+            let longest = MAX_SILENCE.max(self.rtt.min() * 2);
+            let mut pto = (self.rtt.srtt() * 2).min(longest);
             if self.in_flight() <= u64::from(self.mss) {
                 pto += self.peer_ack_delay;
             }

@@ -353,6 +353,27 @@ fn a_round_trip_above_the_timeout() {
     assert_eq!(sender.rtt.latest(), age);
 }
 
+/// A queue of six seconds drains, and the rest of the flight did not find room in it: its silence is
+/// not waited for as long as it took the others. Where the path itself is long it is.
+// Conforms: 8985-7.2-1
+#[test]
+fn a_silence_behind_a_queue_is_probed_after_a_second() {
+    let ms = Duration::from_millis(1);
+    for (path, after) in [(RTT, ms * 1000), (ms * 900, ms * 1800)] {
+        let mut sender = Sender::new(Seq32(0), 1000, &Config::default());
+        sender.established(START, Some(path), 1 << 20, 0);
+        send(&mut sender, START, 10);
+        let mut now = START;
+        for n in 1..=8 {
+            now = START + ms * 6000 + ms * 100 * n;
+            sender.on_ack(now, u64::from(n) * 1000 + 1, &[], None, &[]);
+        }
+        assert!(sender.rtt.srtt() > ms * 1500);
+        assert_eq!(sender.next_timeout(), Some(now + after));
+        assert_eq!(sender.on_timeout(now + after, None), Some(Expired::Probe));
+    }
+}
+
 /// RFC 6582 section 3.2, step 3.
 // Conforms: 6582-3.2-3
 #[test]
