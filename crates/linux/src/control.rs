@@ -50,13 +50,16 @@ pub(crate) struct ControlSocket {
     path: PathBuf,
     listener: Arc<UnixListener>,
     wake: Arc<OwnedFd>,
+    /// For the thread that serves clients, until it is started.
+    requests: Option<SyncSender<Pending>>,
     pending: Receiver<Pending>,
     opened: std::time::Instant,
 }
 
 impl ControlSocket {
     /// Listens at `path`, which only this user may connect to. The directory is made where only
-    /// that is missing; a socket that nobody serves is replaced.
+    /// that is missing; a socket that nobody serves is replaced. Clients wait until it is
+    /// [started](Self::start).
     ///
     /// # Errors
     /// What the system refused; `AddrInUse` where another process serves `path`.
@@ -82,18 +85,35 @@ impl ControlSocket {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         // One client is served at a time, so there is never a second request.
         let (requests, pending) = sync_channel(1);
-        let socket = ControlSocket {
+        Ok(ControlSocket {
             path: path.to_owned(),
-            listener: Arc::clone(&listener),
+            listener,
             wake: Arc::new(wake),
+            requests: Some(requests),
             pending,
             opened: std::time::Instant::now(),
+        })
+    }
+
+    /// Serves clients from now on, on a thread of its own.
+    ///
+    /// # Errors
+    /// Where threads are wanting.
+    pub(crate) fn start(&mut self) -> io::Result<()> {
+        let Some(requests) = self.requests.take() else {
+            return Ok(());
         };
-        let wake = Arc::clone(&socket.wake);
+        let (listener, wake) = (Arc::clone(&self.listener), Arc::clone(&self.wake));
+        let serve = move || serve_clients(&listener, &requests, &wake);
         thread::Builder::new()
             .name("control".to_owned())
-            .spawn(move || serve_clients(&listener, &requests, &wake))?;
-        Ok(socket)
+            .spawn(serve)
+            .map(drop)
+    }
+
+    /// Where it is.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
     }
 
     /// Readable when requests wait.
@@ -230,6 +250,12 @@ mod tests {
         std::env::temp_dir().join(name)
     }
 
+    fn started(path: &Path) -> ControlSocket {
+        let mut socket = ControlSocket::open(path).unwrap();
+        socket.start().unwrap();
+        socket
+    }
+
     /// Serves `turns` requests while `client` runs.
     fn serving<T: Send>(
         socket: &ControlSocket,
@@ -261,7 +287,7 @@ mod tests {
     #[test]
     fn a_request_is_answered_and_the_socket_is_private_and_goes() {
         let path = path("whole");
-        let socket = ControlSocket::open(&path).unwrap();
+        let socket = started(&path);
         let mode = fs::metadata(&path).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
         for on in [false, true] {
@@ -279,7 +305,7 @@ mod tests {
     #[test]
     fn what_makes_no_sense_is_answered_with_what_is_known() {
         let path = path("sense");
-        let socket = ControlSocket::open(&path).unwrap();
+        let socket = started(&path);
         let unknown = raw(&path, b"{\"command\":\"reboot\"}\n");
         // Of another version, perhaps: nobody named what there is not.
         assert!(unknown.starts_with("{\"error\":"), "{unknown}");
@@ -304,7 +330,7 @@ mod tests {
         drop(UnixListener::bind(&path).unwrap());
         let gone = ask(&path, &Request::Status).unwrap_err();
         assert!(matches!(gone, AskError::NotRunning(..)), "{gone}");
-        let socket = ControlSocket::open(&path).unwrap();
+        let socket = started(&path);
         serving(&socket, 1, || ask(&path, &Request::Status)).unwrap();
         drop(socket);
         fs::remove_dir(path.parent().unwrap()).unwrap();

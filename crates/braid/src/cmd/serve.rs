@@ -4,7 +4,7 @@ use std::os::fd::AsFd;
 use std::path::Path;
 
 use braid_linux::net::SystemError;
-use braid_linux::run::{self, READY, Reload, Signals};
+use braid_linux::run::{self, Privileges, READY, Reload, Signals};
 use braid_proxy::config::{BoxConfig, ServerConfig};
 use braid_proxy::control::Request;
 use braid_proxy::status::Role;
@@ -72,7 +72,8 @@ fn no_config(role: &str) -> Failure {
 fn run_box(config: &BoxConfig) -> Result<(), Failure> {
     let signals = Signals::take_over()?;
     let ready = || tell_ready("box", &config.name);
-    run::run_box(config, signals.as_fd(), ready).map_err(failure)
+    let privileges = Privileges::GivenUp;
+    run::run_box(config, privileges, signals.as_fd(), ready).map_err(failure)
 }
 
 fn run_server(file: &Path, config: &ServerConfig) -> Result<(), Failure> {
@@ -82,7 +83,8 @@ fn run_server(file: &Path, config: &ServerConfig) -> Result<(), Failure> {
         signal: hangup.as_fd(),
     };
     let ready = || tell_ready("server", &config.name);
-    run::run_server(config, Some(reload), end.as_fd(), ready).map_err(failure)
+    let privileges = Privileges::GivenUp;
+    run::run_server(config, Some(reload), privileges, end.as_fd(), ready).map_err(failure)
 }
 
 /// Whether anybody reads it is no business of a box that serves.

@@ -21,6 +21,7 @@ mod meddling;
 mod mptcp_connect;
 #[path = "../common/outcomes.rs"]
 mod outcomes;
+mod privileges;
 mod reload;
 mod servers;
 mod socks;

@@ -12,8 +12,8 @@ use super::control::{ask, status};
 use super::stock::{braid, text};
 
 /// Box and server, and a user of the server without a box.
-struct Guested {
-    bed: Bed,
+pub struct Guested {
+    pub bed: Bed,
     /// The guest's, beside the server's.
     key: PathBuf,
     /// What the server began with.
@@ -21,7 +21,7 @@ struct Guested {
 }
 
 impl Guested {
-    fn up() -> Self {
+    pub fn up() -> Self {
         let mut bed = Bed::up_idle(render_changed(Role::Server, |text| {
             format!("unprotected = true\n{text}")
         }));
@@ -39,7 +39,7 @@ impl Guested {
     }
 
     /// The server's file with these users of the two, and a change.
-    fn file(&self, boxed: bool, guest: bool, change: impl Fn(&str) -> String) -> String {
+    pub fn file(&self, boxed: bool, guest: bool, change: impl Fn(&str) -> String) -> String {
         let (settings, user) = self.text.split_once("[[user]]").expect("a user");
         let public = braid(&["key", "show", text(&self.key)]);
         let guests = format!("\n[[user]]\nname = \"guest\"\nkey = \"{public}\"\n");
@@ -50,18 +50,18 @@ impl Guested {
     }
 
     /// Puts a file in place of the server's, as editors do.
-    fn write(&self, text: &str) {
+    pub fn write(&self, text: &str) {
         let directory = self.bed.testbed.state_dir().join("server");
         let new = directory.join("server.toml.new");
         fs::write(&new, text).expect("the state directory is writable");
         fs::rename(new, directory.join("server.toml")).expect("in one directory");
     }
 
-    fn reload(&self) -> Output {
+    pub fn reload(&self) -> Output {
         ask(&self.bed, "server", &["reload"])
     }
 
-    fn expect_reloaded(&self, expected: &str) {
+    pub fn expect_reloaded(&self, expected: &str) {
         let output = self.reload();
         assert!(output.status.success(), "{}", stderr(&output));
         assert_eq!(String::from_utf8_lossy(&output.stdout), expected);
@@ -86,7 +86,11 @@ impl Guested {
 
     /// A download by the guest, slow enough to see what becomes of it.
     fn guest(&self, name: &str) -> Download {
-        let content = self.bed.v4("content");
+        self.guest_from(&self.bed.v4("content").to_string(), name)
+    }
+
+    /// The same from a host by its name, or its address.
+    pub fn guest_from(&self, content: &str, name: &str) -> Download {
         let server = self.bed.testbed.state_dir().join("server/server.key");
         let server = braid(&["key", "show", text(&server)]);
         let to = format!("{content}:80");

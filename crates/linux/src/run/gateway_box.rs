@@ -10,18 +10,20 @@ use braid_proxy::records::{Kept, LONGEST};
 use braid_proxy::{BoxCore, LinkAddresses, Notice};
 use braid_wire::Instant;
 
-use super::keeper::{Keeper, SAVE_INTERVAL};
+use super::Privileges;
+use super::confine::{self, Files};
+use super::keeper::{self, Keeper, SAVE_INTERVAL};
 use super::outward::{Outward, OutwardPaths};
 use super::process::{
-    CONTROL, LINKS, SETTLING_TIME, WALL_CLOCK_INTERVAL, new_stack, open_control,
+    CONTROL, LINKS, SETTLING_TIME, WALL_CLOCK_INTERVAL, directory_of, new_stack, open_control,
     raise_descriptor_limit, serve, since_epoch, strategy_factory, system_rng,
 };
 use crate::control::ControlSocket;
 use crate::driver::{Clock, Context, Driver, Host};
-use crate::net::Result;
 use crate::net::links::Links;
 use crate::net::routes::Packets;
 use crate::net::sysctl::Sysctl;
+use crate::net::{Identity, Result, SystemError};
 use crate::sockets::Limits;
 use crate::tun::Tun;
 
@@ -29,7 +31,12 @@ use crate::tun::Tun;
 ///
 /// # Errors
 /// Where the system refuses what the box needs; everything is put back then.
-pub fn run_box(config: &BoxConfig, stop: BorrowedFd<'_>, started: impl FnOnce()) -> Result<()> {
+pub fn run_box(
+    config: &BoxConfig,
+    privileges: Privileges,
+    stop: BorrowedFd<'_>,
+    started: impl FnOnce(),
+) -> Result<()> {
     raise_descriptor_limit(config.limits.connections);
     let outward = Outward {
         tun: &config.tun,
@@ -46,10 +53,6 @@ pub fn run_box(config: &BoxConfig, stop: BorrowedFd<'_>, started: impl FnOnce())
         settings,
         addresses,
     } = outward.set_up(&mut engine)?;
-    let (keeper, known) = match &config.state {
-        Some(directory) => Keeper::open(directory, device.identity()),
-        None => (None, Kept::default()),
-    };
     let host = BoxHost {
         control: open_control(config.control.as_deref(), "box", device.identity()),
         links,
@@ -59,11 +62,10 @@ pub fn run_box(config: &BoxConfig, stop: BorrowedFd<'_>, started: impl FnOnce())
         refresh_at: None,
         wall_clock_at: Instant::ZERO,
         listen_at: Instant::ZERO,
-        keeper,
+        keeper: None,
         keep_at: Instant::ZERO,
     };
     let mut driver = assemble(config, engine, tun, host)?;
-    start(&mut driver, &addresses, &known);
     let port = driver.sockets.reserve_intake(device.has_v6())?;
     let ways = (config.quic, config.mptcp_hosts);
     let rules = outward.rules(device.has_v6(), port, config.bypassed(), ways);
@@ -71,6 +73,9 @@ pub fn run_box(config: &BoxConfig, stop: BorrowedFd<'_>, started: impl FnOnce())
     for addr in &config.socks {
         driver.sockets.listen(*addr)?;
     }
+    let confined = confine::give_up(privileges, &driver.host.files(config))?;
+    let known = driver.host.start_threads(config, device.identity())?;
+    start(&mut driver, &addresses, &known);
     tracing::info!(name = config.name, links = config.links.len(), "box is up");
     let in_clear = |server: &&ServerEntry| server.protection == Protection::None;
     for ServerEntry { name, .. } in config.servers.iter().filter(in_clear) {
@@ -85,6 +90,7 @@ pub fn run_box(config: &BoxConfig, stop: BorrowedFd<'_>, started: impl FnOnce())
         let now = driver.clock().now();
         keeper.end(driver.core.kept(now, &driver.stack));
     }
+    drop((driver, device, confined));
     outcome
 }
 
@@ -145,6 +151,33 @@ struct BoxHost {
 }
 
 impl BoxHost {
+    /// What is opened later: records are kept, the control socket is removed.
+    fn files(&self, config: &BoxConfig) -> Files {
+        // Where it cannot be made, the keeper says so.
+        let own = config.state.iter().filter(|d| keeper::make(d).is_ok());
+        let control = self.control.iter();
+        Files {
+            read: Vec::new(),
+            remove: control.map(|c| directory_of(c.path())).collect(),
+            own: own.cloned().collect(),
+        }
+    }
+
+    /// To be called when there are no privileges to give up any more: a thread has those of the one
+    /// that starts it. Returns what was known of paths at the end of the last run.
+    fn start_threads(&mut self, config: &BoxConfig, identity: &Identity) -> Result<Kept> {
+        if let Some(control) = &mut self.control {
+            let started = control.start();
+            started.map_err(SystemError::doing("start a thread"))?;
+        }
+        let Some(directory) = &config.state else {
+            return Ok(Kept::default());
+        };
+        let (keeper, known) = Keeper::open(directory, identity);
+        self.keeper = keeper;
+        Ok(known)
+    }
+
     fn refresh(&mut self, context: &mut Context<'_, BoxCore>) {
         let changed = match self.links.refresh() {
             Ok(changed) => changed,

@@ -81,7 +81,8 @@ impl Keeper {
     }
 }
 
-fn make(directory: &Path) -> Result<(), StoreError> {
+/// Makes the directory, where only that is missing.
+pub(super) fn make(directory: &Path) -> Result<(), StoreError> {
     match DirBuilder::new().mode(0o700).create(directory) {
         Err(e) if e.kind() != ErrorKind::AlreadyExists => Err(e.into()),
         _ => Ok(()),

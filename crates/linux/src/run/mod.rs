@@ -1,6 +1,7 @@
 //! `braid box` and `braid server`: set everything up, run the core, put everything back.
 
 mod app;
+mod confine;
 mod device;
 mod gateway_box;
 mod inward;
@@ -18,6 +19,16 @@ pub use gateway_box::run_box;
 pub(crate) use reload::Reloader;
 pub use server::{Reload, run_server};
 pub use signals::Signals;
+
+/// What becomes of the privileges of the thread that runs box or server, and of the threads it starts,
+/// once everything is set up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Privileges {
+    /// They stay, for a process that goes on with something else.
+    Kept,
+    /// All that is not needed later is given up.
+    GivenUp,
+}
 
 /// What the first line on standard output of `braid box` and `braid server` ends with, once
 /// everything is set up.

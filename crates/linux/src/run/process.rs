@@ -1,7 +1,7 @@
 //! What box, server and applications take from the process they run in.
 
 use std::os::fd::BorrowedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use braid_engine::app::Core;
@@ -45,6 +45,12 @@ pub(super) fn open_control(
             None
         }
     }
+}
+
+/// The directory of a file, as the file was named.
+pub(super) fn directory_of(file: &Path) -> PathBuf {
+    let directory = file.parent().filter(|d| !d.as_os_str().is_empty());
+    directory.unwrap_or(Path::new(".")).to_owned()
 }
 
 /// Runs until `stop` is readable, and logs what went through.

@@ -23,31 +23,47 @@ pub(crate) struct Reloader {
     wishes: SyncSender<Asker>,
     read: Receiver<Read>,
     wake: Arc<OwnedFd>,
+    /// What the thread works with, until it is started.
+    work: Option<(Receiver<Asker>, SyncSender<Read>)>,
 }
 
 impl Reloader {
-    /// Will read `file`.
+    /// Takes wishes, which wait until it is [started](Self::start).
     ///
     /// # Errors
-    /// Where descriptors or threads are wanting.
-    pub(super) fn start(file: &Path) -> io::Result<Self> {
+    /// Where descriptors are wanting.
+    pub(super) fn new() -> io::Result<Self> {
         // One from the control socket and one by signal; more of either would read the same again.
-        let (wishes, to_read) = sync_channel::<Asker>(2);
+        let (wishes, to_read) = sync_channel(2);
         let (done, read) = sync_channel(2);
-        let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
-        let (file, waker) = (file.to_owned(), Arc::clone(&wake));
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Reloader {
+            wishes,
+            read,
+            wake: Arc::new(wake),
+            work: Some((to_read, done)),
+        })
+    }
+
+    /// Reads `file` whenever somebody wishes it from now on.
+    ///
+    /// # Errors
+    /// Where threads are wanting.
+    pub(super) fn start(&mut self, file: &Path) -> io::Result<()> {
+        let Some((wishes, done)) = self.work.take() else {
+            return Ok(());
+        };
+        let (file, wake) = (file.to_owned(), Arc::clone(&self.wake));
         let load = move || {
-            for asker in to_read {
+            for asker in wishes {
                 if done.send((ServerConfig::load(&file), asker)).is_err() {
                     return;
                 }
-                let _ = rustix::io::write(&waker, &1u64.to_ne_bytes());
+                let _ = rustix::io::write(&wake, &1u64.to_ne_bytes());
             }
         };
-        thread::Builder::new()
-            .name("reload".to_owned())
-            .spawn(load)?;
-        Ok(Reloader { wishes, read, wake })
+        let thread = thread::Builder::new().name("reload".to_owned());
+        thread.spawn(load).map(drop)
     }
 
     /// Has the file read. Where that is about to be done in any case, a signal asks for nothing more.

@@ -9,10 +9,12 @@ use braid_proxy::config::ServerConfig;
 use braid_proxy::control::Answer;
 use braid_wire::Instant;
 
+use super::Privileges;
+use super::confine::{self, Files};
 use super::inward::{Inward, InwardPaths};
 use super::process::{
-    CONTROL, HANGUP, LINKS, RELOADED, SETTLING_TIME, WALL_CLOCK_INTERVAL, new_stack, open_control,
-    raise_descriptor_limit, serve, since_epoch,
+    CONTROL, HANGUP, LINKS, RELOADED, SETTLING_TIME, WALL_CLOCK_INTERVAL, directory_of, new_stack,
+    open_control, raise_descriptor_limit, serve, since_epoch,
 };
 use super::quotes;
 use super::reload::{self, Reloader};
@@ -39,6 +41,7 @@ pub struct Reload<'a> {
 pub fn run_server(
     config: &ServerConfig,
     reload: Option<Reload<'_>>,
+    privileges: Privileges,
     stop: BorrowedFd<'_>,
     started: impl FnOnce(),
 ) -> Result<()> {
@@ -75,12 +78,16 @@ pub fn run_server(
     };
     let mut driver = Driver::new(clock, tun, stack, core, host, limits)?;
     device.apply_rules(inward.rules())?;
+    let confined = confine::give_up(privileges, &driver.host.files(config))?;
+    driver.host.start_threads()?;
     tracing::info!(name = config.name, port = config.port, "server is up");
     if config.unprotected {
         tracing::warn!("boxes and programs are served in clear too, where they ask for that");
     }
     started();
-    serve(&mut driver, &config.name, stop)
+    let outcome = serve(&mut driver, &config.name, stop);
+    drop((driver, device, confined));
+    outcome
 }
 
 /// What surrounds the core: this machine's addresses, the wall clock and the configuration.
@@ -95,6 +102,32 @@ struct ServerHost<'a> {
 }
 
 impl ServerHost<'_> {
+    /// What is opened later: names are looked up, the configuration is read again, the control socket
+    /// is removed.
+    fn files(&self, config: &ServerConfig) -> Files {
+        let again = self.reload.iter().map(|again| again.file);
+        let beside = again.chain(config.key_file.as_deref()).map(directory_of);
+        let control = self.control.iter();
+        Files {
+            read: beside.chain(confine::of_resolver()).collect(),
+            remove: control.map(|c| directory_of(c.path())).collect(),
+            own: Vec::new(),
+        }
+    }
+
+    /// To be called when there are no privileges to give up any more: a thread has those of the one
+    /// that starts it.
+    fn start_threads(&mut self) -> Result<()> {
+        let doing = || SystemError::doing("start a thread");
+        if let Some(control) = &mut self.control {
+            control.start().map_err(doing())?;
+        }
+        if let Some(again) = &mut self.reload {
+            again.reloader.start(again.file).map_err(doing())?;
+        }
+        Ok(())
+    }
+
     fn refresh(&mut self, context: &mut Context<'_, ServerCore>) {
         let own = match self.links.refresh() {
             Ok(_) => self.links.netlink().addresses(),
@@ -168,17 +201,19 @@ impl Host<ServerCore> for ServerHost<'_> {
 struct Again<'a> {
     /// What the server runs by.
     config: ServerConfig,
+    file: &'a Path,
     signal: BorrowedFd<'a>,
     reloader: Reloader,
 }
 
 impl<'a> Again<'a> {
     fn new(reload: Reload<'a>, config: &ServerConfig) -> Result<Self> {
-        let reloader = Reloader::start(reload.file);
+        let reloader = Reloader::new();
         Ok(Again {
             config: config.clone(),
+            file: reload.file,
             signal: reload.signal,
-            reloader: reloader.map_err(SystemError::doing("start a thread"))?,
+            reloader: reloader.map_err(SystemError::doing("wait for configurations"))?,
         })
     }
 

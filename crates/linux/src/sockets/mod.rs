@@ -4,7 +4,7 @@
 //! that a read or write that cannot succeed costs no system call, and events are only told where
 //! the core was refused before.
 
-mod resolver;
+pub(crate) mod resolver;
 
 use std::collections::VecDeque;
 use std::io::{IoSlice, IoSliceMut};

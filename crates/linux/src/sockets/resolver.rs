@@ -1,9 +1,12 @@
 //! Name look-ups on a few threads, since the system's resolver blocks.
 
 use std::collections::VecDeque;
+use std::fs::File;
+use std::io::ErrorKind;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::path::Path;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, Once, PoisonError};
 use std::thread;
 
 use braid_engine::app::LocalId;
@@ -14,6 +17,10 @@ use rustix::io::Errno;
 const THREADS: usize = 8;
 /// Look-ups waiting or under way.
 const MAX_PENDING: usize = 1_024;
+/// Where the resolver finds whom to ask.
+const SERVERS: &str = "/etc/resolv.conf";
+/// The operator was told that it is out of reach.
+static TOLD: Once = Once::new();
 /// A thread needs no more than the resolver's own buffers.
 const STACK_LEN: usize = 256 * 1024;
 /// Addresses of one name that are worth trying.
@@ -141,9 +148,22 @@ fn work(shared: &Shared) {
     }
 }
 
+/// Whether a file is there, and this process may not read it: it took the place of one that it might.
+pub(crate) fn is_out_of_reach(file: &Path) -> bool {
+    File::open(file).is_err_and(|error| error.kind() == ErrorKind::PermissionDenied)
+}
+
 fn look_up(name: &str, port: u16) -> Vec<SocketAddr> {
     let mut addresses = Vec::new();
     let Ok(found) = (name, port).to_socket_addrs() else {
+        if is_out_of_reach(Path::new(SERVERS)) {
+            TOLD.call_once(|| {
+                tracing::error!(
+                    "{SERVERS} was replaced after this process gave up other files: names are not looked \
+                     up before a restart"
+                );
+            });
+        }
         return addresses;
     };
     for addr in found {

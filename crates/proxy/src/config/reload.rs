@@ -74,6 +74,8 @@ impl ServerConfig {
         let ServerConfig {
             name,
             key,
+            // The key counts, wherever it is.
+            key_file: _,
             listen,
             port,
             announce,

@@ -32,6 +32,8 @@ pub struct ServerConfig {
     pub name: String,
     /// Says who this server is.
     pub key: PrivateKey,
+    /// The file it was read from, if it was.
+    pub key_file: Option<PathBuf>,
     /// Addresses connections come in at, as this machine's interfaces carry them; at least one.
     pub listen: Vec<IpAddr>,
     /// TCP port.
@@ -226,6 +228,7 @@ impl ServerConfig {
             return Err(src.error(at, message, "\"2min\""));
         }
         Ok(ServerConfig {
+            key_file: raw.key_file.map(|at| src.beside(at.get_ref())),
             name: raw.name.unwrap_or_else(|| "server".to_owned()),
             key,
             listen: raw.listen.into_inner().0.into_iter().map(|a| a.0).collect(),

@@ -7,7 +7,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use braid_linux::run::{run_box, run_server};
+use braid_linux::run::{Privileges, run_box, run_server};
 use braid_proxy::config::{BoxConfig, ServerConfig};
 use braid_proxy::keys::PrivateKey;
 use rustix::event::{EventfdFlags, eventfd};
@@ -122,7 +122,7 @@ fn a_user_is_served_through_box_and_server() {
         let server_ready = ready.clone();
         scope.spawn(move || {
             world.inside("server", || {
-                run_server(&server_config, None, stop.as_fd(), || {
+                run_server(&server_config, None, Privileges::Kept, stop.as_fd(), || {
                     server_ready.send(()).unwrap()
                 })
                 .unwrap();
@@ -131,7 +131,10 @@ fn a_user_is_served_through_box_and_server() {
         started.recv().unwrap();
         scope.spawn(move || {
             world.inside("box", || {
-                run_box(&box_config, stop.as_fd(), || ready.send(()).unwrap()).unwrap();
+                run_box(&box_config, Privileges::Kept, stop.as_fd(), || {
+                    ready.send(()).unwrap()
+                })
+                .unwrap();
             });
         });
         started.recv().unwrap();

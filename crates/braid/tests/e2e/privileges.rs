@@ -1,0 +1,74 @@
+//! What box and server are left with once they run.
+
+use std::collections::BTreeMap;
+use std::fs;
+
+use super::bed::{Bed, stderr};
+use super::control::status;
+use super::reload::Guested;
+
+/// What is told of a thread's privileges, and what it has to be.
+const EXPECTED: [(&str, &str); 6] = [
+    ("CapInh", "0000000000000000"),
+    // CAP_NET_ADMIN.
+    ("CapPrm", "0000000000001000"),
+    ("CapEff", "0000000000001000"),
+    ("CapBnd", "0000000000001000"),
+    ("CapAmb", "0000000000000000"),
+    ("NoNewPrivs", "1"),
+];
+
+/// Fails where a thread of the host's process has others; how many threads there are.
+fn expect_little(bed: &mut Bed, host: &str) -> usize {
+    let pid = bed.testbed.pid(host).expect("it runs");
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).expect("it runs");
+    let tasks: Vec<_> = tasks.map(|task| task.expect("readable").path()).collect();
+    for task in &tasks {
+        let text = fs::read_to_string(task.join("status")).expect("it runs");
+        let fields = text.lines().filter_map(|line| line.split_once(':'));
+        let fields: BTreeMap<_, _> = fields.map(|(k, v)| (k, v.trim())).collect();
+        let found = EXPECTED.map(|(name, _)| (name, fields[name]));
+        assert_eq!(found, EXPECTED, "{host}, {}", fields["Name"]);
+    }
+    tasks.len()
+}
+
+#[test]
+#[ignore = "network"]
+fn every_thread_of_box_and_server_can_do_little() {
+    let mut world = Guested::up();
+    world.write(&world.file(true, true, str::to_owned));
+    world.expect_reloaded("users: 1 added\n");
+    world.bed.fetch(1_000_000);
+    // Names are looked up all the same, on one more thread; this one is the server's own address.
+    let (well, _) = world.guest_from("localhost", "no").end();
+    assert!(!well);
+    let counters = status(&world.bed, "server").counters;
+    assert_eq!((counters["forbidden"], counters["not_resolved"]), (1, 0));
+    // Besides there are those that serve the control socket and read the configuration.
+    assert_eq!(expect_little(&mut world.bed, "server"), 4);
+    assert_eq!(expect_little(&mut world.bed, "box"), 2);
+}
+
+/// The server reads a key wherever the configuration says, and has no business elsewhere.
+#[test]
+#[ignore = "network"]
+fn a_server_reads_no_file_but_its_own() {
+    let world = Guested::up();
+    let elsewhere = world.bed.testbed.state_dir().join("guest.key");
+    let beside = world.bed.testbed.state_dir().join("server/other.key");
+    fs::copy(elsewhere, beside).expect("the state directory is writable");
+    let with_key = |file: &str| {
+        let line = format!("key_file = \"{file}\"");
+        world.write(&world.file(true, false, |settings| {
+            settings.replace("key_file = \"server.key\"", &line)
+        }));
+    };
+    with_key("other.key");
+    world.expect_reloaded("not before a restart: key_file\n");
+    with_key("../guest.key");
+    let refused = world.reload();
+    assert_eq!(refused.status.code(), Some(2));
+    let said = stderr(&refused);
+    assert!(said.contains("guest.key: Permission denied"), "{said}");
+}
