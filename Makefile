@@ -25,9 +25,8 @@ lint: ## formatting, clippy, documentation, tidy
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --quiet
 	$(CARGO) test --quiet -p braid --test tidy
 
-deny: ## licences and duplicate crates, where cargo-deny is installed
-	@if command -v cargo-deny >/dev/null; then $(CARGO) deny check licenses bans sources; \
-	else echo "cargo-deny is not installed: only the licence check of tidy runs (cargo install cargo-deny)"; fi
+deny: ## dependencies: licences, duplicates, known vulnerabilities, and an SBOM into target/sbom
+	@scripts/deny.sh
 
 bench: export BRAID_RELAYS = 1
 bench: install-deps ## speed against the kernel's MPTCP; takes minutes, wants an idle machine
