@@ -11,6 +11,7 @@ use braid_proxy::config::{Changes, ServerConfig};
 use braid_proxy::control::{Answer, Controlled as _, Request};
 use braid_proxy::keys::{PrivateKey, PublicKey};
 use braid_proxy::socks::{Destination, request, sign_in};
+use braid_proxy::status::Status;
 use world::local::Content;
 use world::{CONTENT, Setup, World, box_key, server_key};
 
@@ -76,16 +77,15 @@ fn ended(w: &World, conn: ConnId) -> Option<CloseReason> {
     })
 }
 
+fn status_of(w: &World) -> Status {
+    let (node, core) = w.server.as_ref().unwrap();
+    core.status(w.now, &node.stack)
+}
+
 /// Whose connections the server has.
-fn users_of(w: &mut World) -> Vec<String> {
-    let (node, core) = w.server.as_mut().unwrap();
-    match core.control(w.now, &mut node.stack, Request::Status) {
-        Answer::Status(status) => {
-            let users = status.connections.into_iter().filter_map(|c| c.user);
-            users.collect()
-        }
-        other => panic!("{other:?}"),
-    }
+fn users_of(w: &World) -> Vec<String> {
+    let connections = status_of(w).connections.into_iter();
+    connections.filter_map(|c| c.user).collect()
 }
 
 /// A user of the box and the laptop in the middle of a download each.
@@ -147,7 +147,7 @@ fn a_box_that_is_taken_out_is_cut_off_and_its_tickets_open_nothing() {
     }
     assert_eq!(w.server_local().attempts.len(), attempts);
     assert!(w.server().counters().auth_wrong > 0);
-    assert_eq!(users_of(&mut w), ["laptop"]);
+    assert_eq!(users_of(&w), ["laptop"]);
     // Who comes back is served.
     w.set_users(&[laptop(), boxed()]);
     w.run_for(Duration::from_secs(30));
@@ -165,7 +165,35 @@ fn another_key_is_another_user() {
     assert_eq!(ended(&w, conn), Some(CloseReason::Reset));
     w.run_until(|w| w.user(user).got_end);
     assert_eq!(w.user(user).got, bytes(3_000_000));
-    assert_eq!(users_of(&mut w), ["box"]);
+    assert_eq!(users_of(&w), ["box"]);
+}
+
+#[test]
+fn who_is_new_is_served_at_once() {
+    let setup = Setup {
+        user: Some(other_key()),
+        ..Setup::default()
+    };
+    let mut w = World::ready(1, setup);
+    w.content(CONTENT, Content::Echoes);
+    let refused = w.open(CONTENT, b"hello", false);
+    w.run_until(|w| w.user(refused).closed);
+    assert!(w.user(refused).reset);
+    w.set_users(&[("other", other_key()), boxed()]);
+    let user = w.open(CONTENT, b"hello", false);
+    w.run_until(|w| w.user(user).got == b"hello");
+}
+
+/// A train of packets is nobody's connection in the counts, but somebody's.
+#[test]
+fn a_probe_of_who_is_taken_out_ends_too() {
+    let mut w = World::ready(1, Setup::default());
+    let asked = w.core.control(w.now, &mut w.boxed.stack, Request::Measure);
+    assert_eq!(asked, Answer::Done);
+    w.run_until(|w| status_of(w).connections.iter().any(|c| c.state == "probe"));
+    w.set_users(&[laptop()]);
+    assert_eq!(w.server().connections(), 0);
+    assert_eq!(w.server().counters().user_removed, 1);
 }
 
 /// Whoever is about to prove who it is, by a key that goes meanwhile.
