@@ -313,6 +313,16 @@ impl Verifier {
         self.by_key = self.users.iter().copied().zip(0..).collect();
     }
 
+    /// Position of the user with this key.
+    pub fn user(&self, key: PublicKey) -> Option<usize> {
+        self.by_key.get(&key).copied()
+    }
+
+    /// The keys of all, by position.
+    pub fn users(&self) -> &[PublicKey] {
+        &self.users
+    }
+
     /// Refuses passwords made before `unix_ms`: at the start.
     pub fn forget_before(&mut self, unix_ms: u64) {
         self.oldest_ms = Some(unix_ms);

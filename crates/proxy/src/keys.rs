@@ -35,8 +35,9 @@ const SPKI_HEAD: [u8; 12] = [
     0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x03, 0x21, 0x00,
 ];
 
-/// Proves who one is. It is never shown, and its memory is overwritten when it goes; what the
-/// signing library has of it while it signs is not.
+/// Proves who one is. It is never shown, and its memory is overwritten when it goes. What libraries make
+/// of it is not: the expanded key is in memory while something is signed, and, where a box or server
+/// protects connections, for as long as the process lives.
 #[derive(Clone)]
 pub struct PrivateKey {
     seed: Zeroizing<[u8; KEY_LEN]>,

@@ -150,7 +150,7 @@ fn each_field(mut fields: &[u8], mut take: impl FnMut(u8, &[u8])) {
 }
 
 /// What comes back, as the box reads it.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Arrivals {
     /// What comes before the answer.
     before: &'static [u8],
@@ -180,13 +180,7 @@ impl Arrivals {
                 true => &WELCOME,
                 false => &SIGNED_IN,
             },
-            head: Vec::new(),
-            records: None,
-            unpaced: 0,
-            beyond: Quality::default(),
-            partial: 0,
-            stamp: [0; 4],
-            seen: Vec::new(),
+            ..Arrivals::default()
         }
     }
 

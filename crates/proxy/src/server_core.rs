@@ -9,8 +9,6 @@ mod train;
 
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
-use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use braid_engine::app::{ConnectFailure, Core, Ctx, LocalEvent, LocalId};
 use braid_engine::strategy::FlowSize;
@@ -19,10 +17,9 @@ use braid_wire::Instant;
 use ipnet::IpNet;
 
 use crate::auth::{Grant, Verifier, WallClock};
-use crate::channel::{self, Channel, TicketClock};
+use crate::channel::{self, Channel};
 use crate::config::{ServerConfig, ServerLimits, ServerTimeouts};
 use crate::hints::FlowHints;
-use crate::keys::PublicKey;
 use crate::policy::DestinationPolicy;
 use crate::relay::{self, End, Relay, StepError};
 use crate::report::{LogLimiter, ServerCounters};
@@ -60,11 +57,8 @@ pub struct ServerCore {
     destinations: DestinationPolicy,
     verifier: Verifier,
     tls: channel::Server,
-    tickets: Arc<TicketClock>,
     /// Connections that are not protected are served too.
     clear: bool,
-    /// Position of each user in the configuration.
-    keys: BTreeMap<PublicKey, usize>,
     user_names: Vec<String>,
     sessions: Table<Session>,
     /// Sessions of each user.
@@ -97,13 +91,10 @@ impl ServerCore {
             .collect();
         let mut destinations = DestinationPolicy::new(config.allow.clone(), config.deny.clone());
         destinations.set_own(configured.clone());
-        let tickets = Arc::new(TicketClock::default());
-        let keys: BTreeMap<_, _> = config.users.iter().map(|u| u.key).zip(0..).collect();
+        let keys = config.users.iter().map(|u| u.key);
         ServerCore {
-            tls: channel::Server::new(&config.key, keys.keys().copied(), Arc::clone(&tickets)),
-            tickets,
+            tls: channel::Server::new(&config.key, keys),
             clear: config.unprotected,
-            keys,
             about: About {
                 name: config.name.clone(),
                 strategy: config.strategy.clone(),
@@ -138,7 +129,7 @@ impl ServerCore {
         let before = self.clock.map(|c| c.unix_ms(now));
         let clock = self.clock.insert(WallClock::default());
         clock.set(now, since_epoch);
-        self.tickets.set(since_epoch);
+        self.tls.set_clock(now, clock);
         let after = clock.unix_ms(now);
         match before {
             None => self.verifier.forget_before(after),
@@ -314,8 +305,8 @@ impl ServerCore {
         };
         if step != ServerStep::More && channel.is_protected() && handshake.grant.is_none() {
             // What can be read was said by whoever has the key.
-            let known = channel.peer().and_then(|key| self.keys.get(&key));
-            let known = *known.ok_or(Refusal::UnknownKey)?;
+            let known = channel.peer().and_then(|key| self.verifier.user(key));
+            let known = known.ok_or(Refusal::UnknownKey)?;
             *user = Some(known);
             handshake.grant = Some(Grant::proven(known));
         }
@@ -351,7 +342,10 @@ impl ServerCore {
                     if ctx.stack.read_finished(conn) || channel.read_finished(ctx.stack) {
                         ctx.stack.abort(ctx.now, conn);
                     } else if self.handshakes.let_wait(handshake, self.limits.waiting) {
-                        self.sessions.arm(id, ctx.now + self.timeouts.waiting);
+                        let until = handshake.waits_until;
+                        let until = until.unwrap_or(ctx.now + self.timeouts.waiting);
+                        handshake.waits_until = Some(until);
+                        self.sessions.arm(id, until);
                     } else if goes_on {
                         self.sessions.arm(id, ctx.now + self.timeouts.handshake);
                     }
@@ -649,7 +643,7 @@ impl ServerCore {
                 self.sessions.arm(id, due);
             }
             Stage::Departing(_) => self.depart(ctx, id),
-            Stage::Closing => self.drop_session(ctx, id),
+            Stage::Closing | Stage::Refused => self.drop_session(ctx, id),
         }
     }
 
@@ -668,7 +662,7 @@ impl ServerCore {
             Stage::Handshake(h) if h.waits => self.counters.waited_in_vain += 1,
             Stage::Handshake(_) => self.counters.handshake_aborted += 1,
             Stage::Resolving | Stage::Connecting { .. } => self.counters.reset_by_box += 1,
-            Stage::Departing(_) | Stage::Closing => {}
+            Stage::Departing(_) | Stage::Closing | Stage::Refused => {}
         }
         self.drop_session(ctx, id);
     }
@@ -714,10 +708,14 @@ impl ServerCore {
 
     fn forget(&mut self, id: SessionId) -> Option<Session> {
         let mut session = self.sessions.remove(id)?;
-        if let Stage::Handshake(handshake) = &mut session.stage {
-            self.handshakes.end(handshake);
-        } else if let Some(n) = session.user.and_then(|u| self.per_user.get_mut(u)) {
-            *n -= 1;
+        match &mut session.stage {
+            Stage::Handshake(handshake) => self.handshakes.end(handshake),
+            Stage::Refused => self.handshakes.forget_refused(),
+            _ => {
+                if let Some(n) = session.user.and_then(|u| self.per_user.get_mut(u)) {
+                    *n -= 1;
+                }
+            }
         }
         Some(session)
     }
@@ -727,12 +725,15 @@ impl ServerCore {
         let Some(session) = self.sessions.get_mut(id) else {
             return;
         };
-        if let Stage::Handshake(handshake) = &mut session.stage {
-            // Not counted among the user's connections yet.
-            self.handshakes.end(handshake);
-            session.user = None;
-        }
-        session.stage = Stage::Closing;
+        session.stage = match &mut session.stage {
+            Stage::Handshake(handshake) => {
+                // Not counted among the user's connections yet.
+                self.handshakes.resume(handshake);
+                session.user = None;
+                Stage::Refused
+            }
+            _ => Stage::Closing,
+        };
         let remote = session.remote;
         let reply = refusal.reply();
         // Of what was wrong with its protection a peer is told there.

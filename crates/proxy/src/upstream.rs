@@ -16,7 +16,6 @@ mod warm;
 
 use core::net::{Ipv4Addr, Ipv6Addr};
 use core::time::Duration;
-use std::sync::Arc;
 
 use braid_engine::strategy::{FlowSize, Strategy};
 use braid_engine::{
@@ -26,7 +25,7 @@ use braid_engine::{
 use braid_wire::{Instant, Rng};
 
 use crate::auth::{SignIn, WallClock};
-use crate::channel::{Channel, Client, TicketClock};
+use crate::channel::{Channel, Client};
 use crate::config::{BoxConfig, LinkConfig, Probing, Protection, ServerEntry};
 use crate::hints::FlowHints;
 use crate::keys::PrivateKey;
@@ -84,7 +83,6 @@ pub(crate) struct Upstream {
     servers: Vec<ServerEntry>,
     /// What protects the connections to each; nothing where it is not to.
     clients: Vec<Option<Client>>,
-    tickets: Arc<TicketClock>,
     link_configs: Vec<LinkConfig>,
     links: Vec<Link>,
     probing: Probing,
@@ -165,15 +163,13 @@ impl core::fmt::Debug for Upstream {
 
 impl Upstream {
     pub(crate) fn new(config: &BoxConfig, rng: Rng, strategy: StrategyFactory) -> Self {
-        let tickets = Arc::new(TicketClock::default());
         let client = |server: &ServerEntry| match server.protection {
-            Protection::Tls => Some(Client::new(&config.key, server.key, Arc::clone(&tickets))),
+            Protection::Tls => Some(Client::new(&config.key, server.key)),
             Protection::None => None,
         };
         Upstream {
             key: config.key.clone(),
             clients: config.servers.iter().map(client).collect(),
-            tickets,
             servers: config.servers.clone(),
             link_configs: config.links.clone(),
             links: Vec::new(),
@@ -195,7 +191,9 @@ impl Upstream {
 
     pub(crate) fn set_wall_clock(&mut self, now: Instant, since_epoch: Duration) {
         self.clock.set(now, since_epoch);
-        self.tickets.set(since_epoch);
+        for client in self.clients.iter().flatten() {
+            client.set_clock(now, &self.clock);
+        }
     }
 
     pub(crate) fn server(&self, server: usize) -> &ServerEntry {
@@ -742,6 +740,9 @@ impl Upstream {
         // What comes of it would say nothing of the link.
         if let Some(ongoing) = self.meter.ongoing.take_if(|o| o.link == link) {
             ongoing.channel.abort(now, stack);
+        }
+        if let Some(parting) = self.meter.parting.take_if(|p| p.link == link) {
+            parting.channel.abort(now, stack);
         }
         let link = &mut self.links[link];
         link.open = open;

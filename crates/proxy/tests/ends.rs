@@ -172,3 +172,23 @@ fn who_finds_the_server_wrong_is_not_called_damaged() {
     assert_eq!(w.server().counters().damaged_at_box, 1);
     assert_eq!(w.server().counters().damaged, 0);
 }
+
+#[test]
+fn who_says_only_what_means_nothing_waits_no_longer() {
+    let setup = Setup {
+        server: "timeouts.waiting = \"20s\"",
+        ..Setup::default()
+    };
+    let mut w = World::ready(1, setup);
+    let mut program = Program::connect(&mut w);
+    program.say(&mut w, &GREETING);
+    for _ in 0..4 {
+        assert_eq!(w.server().waiting(), 1);
+        w.run_for(Duration::from_secs(4));
+        program.session.refresh_traffic_keys().unwrap();
+        program.go_on(&mut w);
+    }
+    w.run_for(Duration::from_secs(5));
+    assert_eq!(w.server().waiting(), 0);
+    assert_eq!(w.server().counters().waited_in_vain, 1);
+}

@@ -48,6 +48,29 @@ fn a_client_that_goes_one_by_one_and_byte_by_byte_is_served() {
     assert_eq!(w.raw_read(conn), expected);
 }
 
+/// Until they have closed, or the server has lost patience.
+#[test]
+fn those_that_were_refused_count_as_handshakes() {
+    let setup = Setup {
+        server: "limits.handshakes = 2",
+        ..Setup::default()
+    };
+    let mut w = World::ready(1, setup);
+    for _ in 0..2 {
+        let conn = w.raw_connect();
+        w.raw.write(w.now, conn, &[5, 1, 9]).unwrap();
+        w.run_for(Duration::from_millis(50));
+        assert_eq!(w.raw_read(conn), [5, 0xff]);
+    }
+    let third = w.raw_connect();
+    assert_eq!(w.server().counters().over_limit, 1);
+    assert_eq!(closed(&w, third), Some(CloseReason::Reset));
+    w.run_for(Duration::from_secs(6));
+    let fourth = w.raw_connect();
+    assert_eq!(w.server().counters().over_limit, 1);
+    assert_eq!(closed(&w, fourth), None);
+}
+
 #[test]
 fn names_are_looked_up_and_every_address_is_judged() {
     let mut w = World::ready(1, Setup::default());

@@ -96,6 +96,25 @@ fn a_first_flight_is_taken_once() {
     assert_eq!(w.server().counters().handshake_timeout, 1);
 }
 
+/// Each end hears of its wall clock when the system says so, and not at the same time.
+#[test]
+fn a_ticket_is_good_between_two_looks_at_the_clock() {
+    let mut w = World::met(1, Setup::default());
+    w.content(CONTENT, Content::Echoes);
+    w.run_for(Duration::from_secs(90));
+    let wall = Duration::from_millis(w.unix_ms());
+    w.core.set_wall_clock(w.now, wall);
+    let before = w.now;
+    let user = w.open(CONTENT, WORD, false);
+    w.run_until(|w| w.user(user).got == WORD);
+    let took = w.now.saturating_since(before);
+    assert_eq!(
+        took,
+        Duration::from_millis(40),
+        "without another round trip"
+    );
+}
+
 /// Where the records of TLS end.
 fn ends_of_records(mut flight: &[u8]) -> Vec<usize> {
     let (len, mut ends) = (flight.len(), Vec::new());
@@ -169,6 +188,21 @@ fn garbage_that_looks_like_tls_is_counted() {
     assert_eq!(w.server().counters().damaged, 2);
     w.run_for(Duration::from_secs(20));
     assert_eq!(w.server().connections(), 0);
+}
+
+/// Before somebody has proved who he is, little of what he says is kept.
+#[test]
+fn a_hello_without_end_is_not_waited_for() {
+    let mut w = World::met(1, Setup::default());
+    // A ClientHello of 64 kB, and the first half of it.
+    let mut hello = vec![1, 0, 0xff, 0xff];
+    hello.resize(32 << 10, 0);
+    let records = hello.chunks(4 << 10);
+    let records: Vec<u8> = records
+        .flat_map(|part| [&[22, 3, 1, 0x10, 0][..], part].concat())
+        .collect();
+    say(&mut w, &records);
+    assert_eq!(w.server().counters().damaged, 1);
 }
 
 #[test]

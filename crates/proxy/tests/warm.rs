@@ -56,6 +56,18 @@ fn the_first_bytes_leave_at_once() {
 }
 
 #[test]
+fn they_wait_also_where_a_first_flight_does_not_fit_the_buffer() {
+    let setup = Setup {
+        boxed: "limits = { buffer = \"200B\" }",
+        ..WARM
+    };
+    let mut w = warmed(setup);
+    w.run_for(Duration::from_secs(1));
+    assert_eq!(w.server().waiting(), 1);
+    assert_eq!(w.core.counters().warm_opened, 1);
+}
+
+#[test]
 fn they_are_joined_on_every_link() {
     let mut w = warmed(WARM);
     let joined = |w: &World| w.boxed.stack.stats().join_syns;

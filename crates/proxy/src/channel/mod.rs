@@ -10,7 +10,9 @@
 
 mod tls;
 
+use core::fmt;
 use std::io::{self, BufRead, IoSlice, IoSliceMut, Read, Write};
+use std::sync::Arc;
 
 use braid_engine::{ApiError, ConnId, Stack};
 use braid_wire::Instant;
@@ -18,8 +20,8 @@ use rustls::{AlertDescription, Connection};
 
 use crate::keys::PublicKey;
 
-pub(crate) use tls::{Client, Server, TicketClock};
-use tls::{MOST_EARLY, MOST_EARLY_RECORDS};
+pub(crate) use tls::{Client, Server};
+use tls::{EARLY_LIMIT, MOST_EARLY, MOST_EARLY_RECORDS, TicketClock};
 
 /// Bytes of one record.
 const RECORD: usize = 16 << 10;
@@ -28,6 +30,9 @@ const RECORD: usize = 16 << 10;
 const MOST_HELD: usize = 40 << 10;
 /// Most bytes that are handed to the engine at a time.
 const FLUSH: usize = 4 * RECORD;
+/// Most bytes that are taken in before a handshake ends: early data, and what is said besides. The
+/// library would keep 64 kB of whoever has proved nothing.
+const MOST_HANDSHAKE: usize = EARLY_LIMIT + (8 << 10);
 /// How TLS begins: a handshake record. SOCKS5 begins by another byte.
 const HANDSHAKE_RECORD: u8 = 22;
 
@@ -113,9 +118,9 @@ impl From<rustls::Error> for Broken {
 }
 
 /// The state of protection.
-#[derive(Debug)]
 struct Tls {
     session: Connection,
+    clock: Arc<TicketClock>,
     /// Of a client: what was written before the server's answer.
     held: Vec<u8>,
     /// So much of it left with the first flight, and in how many records.
@@ -125,6 +130,8 @@ struct Tls {
     said: Vec<u8>,
     /// Of a server: the client's ticket is proof of its key.
     vouched: bool,
+    /// Bytes that came before the handshake ended.
+    shaken: usize,
     /// Bytes in the session that can be read.
     unread: usize,
     /// The other end will say no more.
@@ -162,8 +169,8 @@ impl Channel {
         client: &Client,
         stack: &mut Stack,
     ) -> Result<Self, ApiError> {
-        let session = client.connect().map_err(|_| ApiError::LimitReached)?;
-        let mut tls = Box::new(Tls::new(session.into()));
+        let session = client.connect(now).map_err(|_| ApiError::LimitReached)?;
+        let mut tls = Box::new(Tls::new(session.into(), &client.clock));
         tls.flush(now, conn, stack)?;
         Ok(Channel {
             conn,
@@ -186,7 +193,10 @@ impl Channel {
         };
         let _ = stack.read_with(now, conn, peek);
         let tls = match first? {
-            HANDSHAKE_RECORD => Some(Box::new(Tls::new(server.accept().ok()?.into()))),
+            HANDSHAKE_RECORD => {
+                let session = server.accept().ok()?.into();
+                Some(Box::new(Tls::new(session, &server.clock)))
+            }
             _ => None,
         };
         Some(Channel { conn, tls })
@@ -330,17 +340,37 @@ impl Channel {
     }
 }
 
+/// Shows nothing of what users say.
+impl fmt::Debug for Tls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tls")
+            .field("handshaking", &self.session.is_handshaking())
+            .field("held", &self.held.len())
+            .field("early", &self.early)
+            .field("said", &self.said.len())
+            .field("vouched", &self.vouched)
+            .field("unread", &self.unread)
+            .field("peer_ended", &self.peer_ended)
+            .field("over", &self.over)
+            .field("ending", &self.ending)
+            .field("broken", &self.broken)
+            .finish_non_exhaustive()
+    }
+}
+
 impl Tls {
-    fn new(mut session: Connection) -> Self {
+    fn new(mut session: Connection, clock: &Arc<TicketClock>) -> Self {
         // What waits here is bounded by who writes.
         session.set_buffer_limit(None);
         Tls {
             session,
+            clock: Arc::clone(clock),
             held: Vec::new(),
             early: 0,
             early_records: 0,
             said: Vec::new(),
             vouched: false,
+            shaken: 0,
             unread: 0,
             peer_ended: false,
             over: false,
@@ -422,6 +452,7 @@ impl Tls {
     ) -> Result<(), E> {
         self.flush(now, conn, stack)?;
         while self.unread == 0 && self.broken.is_none() && stack.readable(conn) > 0 {
+            self.clock.pass(now);
             let taken = stack.read_with(now, conn, |bufs| {
                 let mut input = Input { bufs, at: 0 };
                 if self.peer_ended {
@@ -466,8 +497,15 @@ impl Tls {
     /// Takes records until there is something to read.
     fn take(&mut self, input: &mut Input<'_, '_>) -> Result<(), Broken> {
         while self.session.wants_read() && input.left() > 0 {
-            self.session.read_tls(input).map_err(|_| Broken::Damaged)?;
+            let read = self.session.read_tls(input);
+            let read = read.map_err(|_| Broken::Damaged)?;
             let state = self.session.process_new_packets()?;
+            if self.session.is_handshaking() {
+                self.shaken += read;
+                if self.shaken > MOST_HANDSHAKE {
+                    return Err(Broken::Damaged);
+                }
+            }
             self.unread = state.plaintext_bytes_to_read();
             self.peer_ended = state.peer_has_closed();
             self.on_progress()?;

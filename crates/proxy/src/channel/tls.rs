@@ -7,9 +7,10 @@
 use core::fmt;
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
+use braid_wire::Instant;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{
     AlwaysResolvesClientRawPublicKeys, ClientSessionStore, Resumption, Tls12ClientSessionValue,
@@ -20,9 +21,7 @@ use rustls::pki_types::{
     CertificateDer, PrivatePkcs8KeyDer, ServerName, SubjectPublicKeyInfoDer, UnixTime,
 };
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
-use rustls::server::{
-    AlwaysResolvesServerRawPublicKeys, ServerSessionMemoryCache, StoresServerSessions,
-};
+use rustls::server::{AlwaysResolvesServerRawPublicKeys, StoresServerSessions};
 use rustls::sign::CertifiedKey;
 use rustls::time_provider::TimeProvider;
 use rustls::{
@@ -30,6 +29,7 @@ use rustls::{
     Error, NamedGroup, ServerConfig, ServerConnection, SignatureScheme, version,
 };
 
+use crate::auth::WallClock;
 use crate::keys::{PrivateKey, PublicKey};
 
 /// What both ends say they speak (ALPN), so that another version is told apart.
@@ -42,31 +42,49 @@ pub(crate) const MOST_EARLY: usize = 14 << 10;
 pub(crate) const MOST_EARLY_RECORDS: usize = 64;
 /// What the server takes of them, and skips where it does not know the ticket: the latter counts what TLS
 /// adds to a record too.
-const EARLY_LIMIT: usize = MOST_EARLY + MOST_EARLY_RECORDS * 32;
+pub(crate) const EARLY_LIMIT: usize = MOST_EARLY + MOST_EARLY_RECORDS * 32;
 
 /// Tickets that a server gives on each connection: one to replace the one that was used, and one more
 /// for users who ask for more connections than before.
 const TICKETS: usize = 2;
 /// Tickets a box keeps of each server; the one it got last is used first.
 const KEPT_TICKETS: usize = 64;
+/// How long either end remembers a ticket that is not used.
+const LIFETIME: Duration = Duration::from_secs(24 * 3600);
 /// Tickets a server remembers, of all users; the oldest give way.
 const REMEMBERED_TICKETS: usize = 16 << 10;
 
-/// Wall time as the core was told it, for the age of tickets.
+/// The time, for the age of tickets: that of the wall clock, carried on by what goes on.
 #[derive(Debug, Default)]
-pub(crate) struct TicketClock(AtomicU64);
+pub(crate) struct TicketClock {
+    /// What the wall clock showed at [`Instant::ZERO`], milliseconds since 1970-01-01 UTC.
+    zero_ms: AtomicU64,
+    /// When something went on last, milliseconds.
+    now_ms: AtomicU64,
+}
 
 impl TicketClock {
-    /// Says how long ago 1970-01-01 UTC was.
-    pub(crate) fn set(&self, since_epoch: Duration) {
-        self.0.store(since_epoch.as_secs(), Ordering::Relaxed);
+    fn set(&self, now: Instant, wall: &WallClock) {
+        let zero_ms = wall.unix_ms(Instant::ZERO);
+        self.zero_ms.store(zero_ms, Ordering::Relaxed);
+        self.pass(now);
+    }
+
+    /// It is `now`.
+    pub(super) fn pass(&self, now: Instant) {
+        self.now_ms.store(now.as_millis(), Ordering::Relaxed);
+    }
+
+    /// What the wall clock has no part in.
+    fn now(&self) -> Duration {
+        Duration::from_millis(self.now_ms.load(Ordering::Relaxed))
     }
 }
 
 impl TimeProvider for TicketClock {
     fn current_time(&self) -> Option<UnixTime> {
-        let seconds = Duration::from_secs(self.0.load(Ordering::Relaxed));
-        Some(UnixTime::since_unix_epoch(seconds))
+        let zero = Duration::from_millis(self.zero_ms.load(Ordering::Relaxed));
+        Some(UnixTime::since_unix_epoch(zero + self.now()))
     }
 }
 
@@ -101,14 +119,19 @@ pub(crate) fn key_of(certificate: &CertificateDer<'_>) -> Option<PublicKey> {
 }
 
 /// A box towards one server.
-pub(crate) struct Client(Arc<ClientConfig>);
+pub(crate) struct Client {
+    config: Arc<ClientConfig>,
+    tickets: Arc<Tickets>,
+    pub(super) clock: Arc<TicketClock>,
+}
 
 impl Client {
     /// A box with `key` that speaks to the server with the key `server` alone.
-    pub(crate) fn new(key: &PrivateKey, server: PublicKey, clock: Arc<TicketClock>) -> Self {
+    pub(crate) fn new(key: &PrivateKey, server: PublicKey) -> Self {
         let provider = provider();
         let signatures = provider.signature_verification_algorithms;
-        let mut config = ClientConfig::builder_with_details(provider, clock)
+        let clock = Arc::new(TicketClock::default());
+        let mut config = ClientConfig::builder_with_details(provider, Arc::clone(&clock) as _)
             .with_protocol_versions(&[&version::TLS13])
             .expect(SUITES)
             .dangerous()
@@ -119,18 +142,30 @@ impl Client {
         config.alpn_protocols = vec![PROTOCOL.to_vec()];
         config.enable_sni = false;
         config.enable_early_data = true;
-        config.resumption = Resumption::store(Arc::new(Tickets::default()));
-        Client(Arc::new(config))
+        let tickets = Arc::new(Tickets::new(&clock));
+        config.resumption = Resumption::store(Arc::clone(&tickets) as _);
+        Client {
+            config: Arc::new(config),
+            tickets,
+            clock,
+        }
+    }
+
+    /// Says what the wall clock shows, and forgets tickets that are too old: at least once a minute.
+    pub(crate) fn set_clock(&self, now: Instant, wall: &WallClock) {
+        self.clock.set(now, wall);
+        drop(self.tickets.all());
     }
 
     /// A connection, whose first words are ready.
     ///
     /// # Errors
     /// The cryptographic library refuses.
-    pub(crate) fn connect(&self) -> Result<ClientConnection, Error> {
+    pub(crate) fn connect(&self, now: Instant) -> Result<ClientConnection, Error> {
+        self.clock.pass(now);
         // Each server has tickets of its own; the name is not sent.
         let name = ServerName::IpAddress(core::net::Ipv4Addr::UNSPECIFIED.into());
-        ClientConnection::new(Arc::clone(&self.0), name)
+        ClientConnection::new(Arc::clone(&self.config), name)
     }
 }
 
@@ -141,33 +176,30 @@ impl fmt::Debug for Client {
 }
 
 /// A server towards its users.
-#[derive(Clone)]
 pub(crate) struct Server {
     config: Arc<ServerConfig>,
     known: Arc<Known>,
     tickets: Arc<Remembered>,
+    pub(super) clock: Arc<TicketClock>,
 }
 
 impl Server {
     /// A server with `key` that speaks to those with one of the keys `users` alone.
-    pub(crate) fn new(
-        key: &PrivateKey,
-        users: impl IntoIterator<Item = PublicKey>,
-        clock: Arc<TicketClock>,
-    ) -> Self {
+    pub(crate) fn new(key: &PrivateKey, users: impl IntoIterator<Item = PublicKey>) -> Self {
         let provider = provider();
+        let clock = Arc::new(TicketClock::default());
         let known = Arc::new(Known {
             users: RwLock::new(users.into_iter().collect()),
             signatures: provider.signature_verification_algorithms,
         });
-        let mut config = ServerConfig::builder_with_details(provider, clock)
+        let mut config = ServerConfig::builder_with_details(provider, Arc::clone(&clock) as _)
             .with_protocol_versions(&[&version::TLS13])
             .expect(SUITES)
             .with_client_cert_verifier(Arc::clone(&known) as _)
             .with_cert_resolver(Arc::new(AlwaysResolvesServerRawPublicKeys::new(certified(
                 key,
             ))));
-        let tickets = Arc::new(Remembered::default());
+        let tickets = Arc::new(Remembered::new(&clock));
         config.alpn_protocols = vec![PROTOCOL.to_vec()];
         config.session_storage = Arc::clone(&tickets) as _;
         config.send_tls13_tickets = TICKETS;
@@ -179,7 +211,14 @@ impl Server {
             config: Arc::new(config),
             known,
             tickets,
+            clock,
         }
+    }
+
+    /// Says what the wall clock shows, and forgets tickets that are too old: at least once a minute.
+    pub(crate) fn set_clock(&self, now: Instant, wall: &WallClock) {
+        self.clock.set(now, wall);
+        drop(self.tickets.all());
     }
 
     /// Speaks to those with one of the keys `users` alone from now on. A ticket of anybody else still
@@ -209,13 +248,32 @@ impl fmt::Debug for Server {
     }
 }
 
-/// Tickets of one server, the newest last.
-#[derive(Debug, Default)]
-struct Tickets(Mutex<VecDeque<Tls13ClientSessionValue>>);
+/// Tickets of one server and when they were given, the newest last.
+#[derive(Debug)]
+struct Tickets {
+    clock: Arc<TicketClock>,
+    tickets: Mutex<VecDeque<(Duration, Tls13ClientSessionValue)>>,
+}
 
 impl Tickets {
-    fn all(&self) -> MutexGuard<'_, VecDeque<Tls13ClientSessionValue>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn new(clock: &Arc<TicketClock>) -> Self {
+        Tickets {
+            clock: Arc::clone(clock),
+            tickets: Mutex::default(),
+        }
+    }
+
+    /// All that are not too old.
+    fn all(&self) -> MutexGuard<'_, VecDeque<(Duration, Tls13ClientSessionValue)>> {
+        let mut tickets = self.tickets.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = self.clock.now();
+        while tickets
+            .front()
+            .is_some_and(|(given, _)| *given + LIFETIME <= now)
+        {
+            tickets.pop_front();
+        }
+        tickets
     }
 }
 
@@ -239,33 +297,90 @@ impl ClientSessionStore for Tickets {
         if tickets.len() == KEPT_TICKETS {
             tickets.pop_front();
         }
-        tickets.push_back(value);
+        tickets.push_back((self.clock.now(), value));
     }
 
     fn take_tls13_ticket(&self, _: &ServerName<'static>) -> Option<Tls13ClientSessionValue> {
-        self.all().pop_back()
+        self.all().pop_back().map(|(_, ticket)| ticket)
     }
 }
 
 /// Tickets that a server gave.
 #[derive(Debug)]
 struct Remembered {
-    tickets: Arc<ServerSessionMemoryCache>,
+    clock: Arc<TicketClock>,
+    tickets: Mutex<ByAge>,
     unknown: AtomicU64,
 }
 
-impl Default for Remembered {
-    fn default() -> Self {
+/// Tickets by number, the oldest first. The hash table is looked up in, never walked.
+#[derive(Debug, Default)]
+struct ByAge {
+    numbers: HashMap<Vec<u8>, u64>,
+    tickets: BTreeMap<u64, Ticket>,
+    next: u64,
+}
+
+#[derive(Debug)]
+struct Ticket {
+    given: Duration,
+    key: Vec<u8>,
+    value: Vec<u8>,
+}
+
+impl ByAge {
+    fn put(&mut self, ticket: Ticket) {
+        if self.tickets.len() == REMEMBERED_TICKETS {
+            self.forget_first();
+        }
+        self.numbers.insert(ticket.key.clone(), self.next);
+        self.tickets.insert(self.next, ticket);
+        self.next += 1;
+    }
+
+    fn take(&mut self, key: &[u8]) -> Option<Ticket> {
+        let number = self.numbers.remove(key)?;
+        self.tickets.remove(&number)
+    }
+
+    fn forget_first(&mut self) {
+        if let Some((_, ticket)) = self.tickets.pop_first() {
+            self.numbers.remove(&ticket.key);
+        }
+    }
+
+    fn forget_older(&mut self, than: Duration) {
+        let first = |all: &Self| all.tickets.first_key_value().map(|(_, t)| t.given);
+        while first(self).is_some_and(|given| given <= than) {
+            self.forget_first();
+        }
+    }
+}
+
+impl Remembered {
+    fn new(clock: &Arc<TicketClock>) -> Self {
         Remembered {
-            tickets: ServerSessionMemoryCache::new(REMEMBERED_TICKETS),
+            clock: Arc::clone(clock),
+            tickets: Mutex::default(),
             unknown: AtomicU64::new(0),
         }
+    }
+
+    /// All that are not too old.
+    fn all(&self) -> MutexGuard<'_, ByAge> {
+        let mut tickets = self.tickets.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(than) = self.clock.now().checked_sub(LIFETIME) {
+            tickets.forget_older(than);
+        }
+        tickets
     }
 }
 
 impl StoresServerSessions for Remembered {
     fn put(&self, key: Vec<u8>, value: Vec<u8>) -> bool {
-        self.tickets.put(key, value)
+        let given = self.clock.now();
+        self.all().put(Ticket { given, key, value });
+        true
     }
 
     fn get(&self, key: &[u8]) -> Option<Vec<u8>> {
@@ -273,16 +388,47 @@ impl StoresServerSessions for Remembered {
     }
 
     fn take(&self, key: &[u8]) -> Option<Vec<u8>> {
-        let ticket = self.tickets.take(key);
+        let ticket = self.all().take(key);
         if ticket.is_none() {
             self.unknown.fetch_add(1, Ordering::Relaxed);
         }
-        ticket
+        ticket.map(|ticket| ticket.value)
     }
 
     fn can_cache(&self) -> bool {
-        self.tickets.can_cache()
+        true
     }
+}
+
+/// What both ends say of keys in place of certificates, and how they see that somebody has one.
+macro_rules! raw_keys {
+    () => {
+        fn verify_tls12_signature(
+            &self,
+            _: &[u8],
+            _: &CertificateDer<'_>,
+            _: &DigitallySignedStruct,
+        ) -> Result<HandshakeSignatureValid, Error> {
+            Err(CertificateError::ApplicationVerificationFailure.into())
+        }
+
+        fn verify_tls13_signature(
+            &self,
+            message: &[u8],
+            key: &CertificateDer<'_>,
+            signature: &DigitallySignedStruct,
+        ) -> Result<HandshakeSignatureValid, Error> {
+            signed_by(message, key, signature, &self.signatures)
+        }
+
+        fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+            vec![SignatureScheme::ED25519]
+        }
+
+        fn requires_raw_public_keys(&self) -> bool {
+            true
+        }
+    };
 }
 
 /// Takes the one server whose key is known.
@@ -307,31 +453,7 @@ impl ServerCertVerifier for Pinned {
         }
     }
 
-    fn verify_tls12_signature(
-        &self,
-        _: &[u8],
-        _: &CertificateDer<'_>,
-        _: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        Err(CertificateError::ApplicationVerificationFailure.into())
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        key: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        signed_by(message, key, signature, &self.signatures)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        vec![SignatureScheme::ED25519]
-    }
-
-    fn requires_raw_public_keys(&self) -> bool {
-        true
-    }
+    raw_keys!();
 }
 
 /// Takes users whose keys are in the configuration.
@@ -359,31 +481,7 @@ impl ClientCertVerifier for Known {
         }
     }
 
-    fn verify_tls12_signature(
-        &self,
-        _: &[u8],
-        _: &CertificateDer<'_>,
-        _: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        Err(CertificateError::ApplicationVerificationFailure.into())
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        key: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        signed_by(message, key, signature, &self.signatures)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        vec![SignatureScheme::ED25519]
-    }
-
-    fn requires_raw_public_keys(&self) -> bool {
-        true
-    }
+    raw_keys!();
 }
 
 /// Whether `key` made the `signature` of a handshake.
@@ -395,4 +493,35 @@ fn signed_by(
 ) -> Result<HandshakeSignatureValid, Error> {
     let key = SubjectPublicKeyInfoDer::from(key.as_ref());
     rustls::crypto::verify_tls13_signature_with_raw_key(message, &key, signature, signatures)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ticket_is_good_once_and_for_a_day_and_not_kept_longer() {
+        let key = PrivateKey::from_seed([1; 32]);
+        let server = Server::new(&key, [key.public()]);
+        let give = |ticket: u8| assert!(server.tickets.put(vec![ticket], vec![ticket, 0]));
+        let at = |hours: u64| Instant::ZERO + Duration::from_secs(hours * 3600);
+        server.clock.pass(at(1));
+        give(1);
+        give(2);
+        assert_eq!(server.tickets.take(&[1]), Some(vec![1, 0]));
+        assert_eq!(server.tickets.take(&[1]), None);
+        assert_eq!(server.unknown_tickets(), 1);
+        server.clock.pass(at(20));
+        give(3);
+        server.set_clock(at(25), &WallClock::default());
+        let left = |all: &ByAge| (all.numbers.len(), all.tickets.len());
+        assert_eq!(left(&server.tickets.tickets.lock().unwrap()), (1, 1));
+        assert_eq!(server.tickets.take(&[2]), None);
+        assert_eq!(server.tickets.take(&[3]), Some(vec![3, 0]));
+        for n in 0..=REMEMBERED_TICKETS as u32 {
+            server.tickets.put(n.to_be_bytes().to_vec(), Vec::new());
+        }
+        assert_eq!(left(&server.tickets.all()).1, REMEMBERED_TICKETS);
+        assert_eq!(server.tickets.take(&0u32.to_be_bytes()), None);
+    }
 }

@@ -26,11 +26,11 @@ impl ServerCore {
         let users = config.users.iter();
         let places: BTreeMap<_, _> = users.map(|u| (u.key, &u.name)).zip(0..).collect();
         let mut moved = vec![None; self.user_names.len()];
-        for (key, &user) in &self.keys {
-            moved[user] = places.get(&(*key, &self.user_names[user])).copied();
+        let before = self.verifier.users().iter().zip(&self.user_names);
+        for (moved, (key, name)) in moved.iter_mut().zip(before) {
+            *moved = places.get(&(*key, name)).copied();
         }
-        self.keys = config.users.iter().map(|u| u.key).zip(0..).collect();
-        self.tls.set_users(self.keys.keys().copied());
+        self.tls.set_users(config.users.iter().map(|u| u.key));
         self.verifier.set_users(&config.users);
         for id in self.sessions.ids() {
             if self.is_dismissed(id, &moved) {
@@ -47,7 +47,7 @@ impl ServerCore {
         };
         match (session.user, session.channel.peer()) {
             (Some(user), _) => moved[user].is_none(),
-            (None, Some(key)) => !self.keys.contains_key(&key),
+            (None, Some(key)) => self.verifier.user(key).is_none(),
             (None, None) => false,
         }
     }

@@ -50,6 +50,8 @@ pub(super) enum Stage {
     Departing(Departures),
     /// The peer was told of a failure and is to close.
     Closing,
+    /// The same of one that got no further than its handshake, and still counts as one.
+    Refused,
 }
 
 #[derive(Debug, Default)]
@@ -62,6 +64,8 @@ pub(super) struct Handshake {
     pub(super) spoken: bool,
     /// It signed in and may take its time with the request.
     pub(super) waits: bool,
+    /// For so long, from the first time on, whatever it says that is no request.
+    pub(super) waits_until: Option<Instant>,
 }
 
 /// Counts sessions whose request is not complete.
@@ -116,6 +120,11 @@ impl Handshakes {
     /// The handshake of a session is over.
     pub(super) fn end(&mut self, handshake: &mut Handshake) {
         self.resume(handshake);
+        self.forget_refused();
+    }
+
+    /// A session whose handshake was refused is no more.
+    pub(super) fn forget_refused(&mut self) {
         self.under_way -= 1;
     }
 }

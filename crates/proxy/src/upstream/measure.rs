@@ -9,7 +9,7 @@ use braid_wire::Instant;
 use super::Upstream;
 use super::health::Reach;
 use super::lease;
-use super::meter::{Ongoing, rest};
+use super::meter::{Ongoing, Parting, rest};
 use crate::channel::Channel;
 use crate::config::Select;
 use crate::probe::{Arrivals, COST, Garbled, Train};
@@ -76,10 +76,12 @@ impl Upstream {
     }
 
     pub(super) fn measuring_timeout(&self) -> Option<Instant> {
-        match &self.meter.ongoing {
+        let parting = self.meter.parting.as_ref().map(|p| p.deadline);
+        let next = match &self.meter.ongoing {
             Some(ongoing) => Some(ongoing.deadline),
             None => self.next_measurement().map(|(at, ..)| at),
-        }
+        };
+        parting.into_iter().chain(next).min()
     }
 
     /// Gives up what takes too long, and begins what is due.
@@ -87,6 +89,9 @@ impl Upstream {
         self.meter.may = self.may_measure(now);
         if let Some(late) = self.meter.ongoing.take_if(|o| o.deadline <= now) {
             self.measured_nothing(now, late, stack, counters);
+        }
+        if let Some(late) = self.meter.parting.take_if(|p| p.deadline <= now) {
+            late.channel.abort(now, stack);
         }
         if self.meter.ongoing.is_none()
             && let Some((at, link, server)) = self.next_measurement()
@@ -204,7 +209,7 @@ impl Upstream {
             return false;
         };
         let all_here = match event {
-            Event::Readable { .. } => {
+            Event::Readable { .. } | Event::Writable { .. } => {
                 let Ongoing {
                     arrivals, channel, ..
                 } = &mut ongoing;
@@ -228,23 +233,24 @@ impl Upstream {
 
     /// A protected connection whose train has arrived is kept until its server has ended it too, and so
     /// given tickets in place of the one it took.
-    fn part(&mut self, now: Instant, mut channel: Channel, stack: &mut Stack) {
+    fn part(&mut self, now: Instant, mut parting: Parting, stack: &mut Stack) {
+        let channel = &mut parting.channel;
         let goes_on = channel.is_protected() && channel.drive::<StepError>(now, stack).is_ok();
         if !goes_on || channel.read_finished(stack) {
             return channel.abort(now, stack);
         }
-        if let Some(before) = self.meter.parting.replace(channel) {
-            before.abort(now, stack);
+        if let Some(before) = self.meter.parting.replace(parting) {
+            before.channel.abort(now, stack);
         }
     }
 
     fn on_parting_event(&mut self, now: Instant, event: &Event, stack: &mut Stack) -> bool {
         let conn = event.conn();
-        let Some(channel) = self.meter.parting.take_if(|c| c.conn == conn) else {
+        let Some(parting) = self.meter.parting.take_if(|p| p.channel.conn == conn) else {
             return false;
         };
         if !matches!(event, Event::Closed { .. }) {
-            self.part(now, channel, stack);
+            self.part(now, parting, stack);
         }
         true
     }
@@ -265,22 +271,32 @@ impl Upstream {
             delay_ms: told.delay_ms.or(before),
         };
         self.meter.beyond[server] = Some((now, beyond));
-        let capacity = (ongoing.capacity, ongoing.arrivals);
-        self.part(now, ongoing.channel, stack);
+        let Ongoing {
+            channel,
+            capacity,
+            arrivals,
+            ..
+        } = ongoing;
+        let parting = Parting {
+            channel,
+            link,
+            deadline: now + self.probing.timeout,
+        };
+        self.part(now, parting, stack);
         // It takes this box for one of its users.
         for pool in &mut self.pools {
             pool.on_served(server);
         }
         let gauge = &mut self.links[link].cells[server].gauge;
         let result = match capacity {
-            (None, arrivals) => {
+            None => {
                 if let Some(rate) = arrivals.capacity() {
                     let rate = gauge.on_capacity(rate);
                     return self.send_for(now, (link, server), Some(rate), stack, counters);
                 }
                 None
             }
-            (Some(capacity), arrivals) => {
+            Some(capacity) => {
                 let free = arrivals.available(capacity);
                 free.map(|free| (free + users).min(capacity))
             }

@@ -20,7 +20,7 @@ pub(super) struct Meter {
     pub(super) settings: Measuring,
     pub(super) ongoing: Option<Ongoing>,
     /// The connection of the last train, until its server has ended it.
-    pub(super) parting: Option<Channel>,
+    pub(super) parting: Option<Parting>,
     /// Nothing speaks against it: users send, and these are no quiet hours.
     pub(super) may: bool,
     /// The way beyond each server, and when it was told.
@@ -40,6 +40,14 @@ pub(super) struct Ongoing {
     /// What the first train found, bit/s, if this is the second.
     pub(super) capacity: Option<f64>,
     pub(super) arrivals: Arrivals,
+}
+
+/// A connection whose train has arrived.
+#[derive(Debug)]
+pub(super) struct Parting {
+    pub(super) channel: Channel,
+    pub(super) link: usize,
+    pub(super) deadline: Instant,
 }
 
 impl Meter {

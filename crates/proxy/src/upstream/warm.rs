@@ -128,7 +128,7 @@ impl Upstream {
                 warm.on_subflow(path, false);
                 self.on_subflow_closed(now, server, path, reason);
             }
-            Event::Readable { .. } => {
+            Event::Readable { .. } | Event::Writable { .. } => {
                 let step = warm.read(now, stack);
                 let over = warm.lease.channel.read_finished(stack);
                 if step == Ok(ClientStep::More) && !over {
