@@ -15,6 +15,7 @@ use std::collections::BTreeMap;
 
 use braid_engine::{ApiError, Config, ConnectOptions, PathConfig, Protocol};
 use braid_links::Settings;
+use braid_links::middlebox::Chain;
 use braid_proxy::control::{Answer, Request};
 use braid_proxy::keys::PrivateKey;
 use braid_proxy::{BoxConfig, ConfigError, LinkAddresses, ServerConfig, config, socks};
@@ -22,6 +23,7 @@ use braid_wire::Instant;
 
 use crate::gateway::{BoxNode, BoxNodeConfig, LocalConfig, ServerNode, ServerNodeConfig};
 use crate::host::{Host, HostConfig, options};
+use crate::middlebox::MiddleboxNode;
 use crate::router::{Prefix, Router};
 use crate::traffic::{Preface, Role, Stream};
 use crate::transfer::{PathSettings, REQUEST};
@@ -278,6 +280,8 @@ pub struct Aggregation {
     pub contents: Vec<NodeId>,
     /// Access links: (up, down).
     pub access: Vec<(LinkId, LinkId)>,
+    /// The middleboxes of an access link, a [`MiddleboxNode`], where there are any.
+    pub middlebox: Option<NodeId>,
     /// LAN links of the users: (up, down).
     pub lan: Vec<(LinkId, LinkId)>,
     /// The ways of each server from the router behind each access link: (up, down).
@@ -297,6 +301,18 @@ impl Aggregation {
     /// # Errors
     /// As [`braid_engine::Stack::listen`].
     pub fn new(seed: u64, config: &AggregationConfig) -> Result<Self, ApiError> {
+        Self::with_middlebox(seed, config, None)
+    }
+
+    /// The same with middleboxes at the far end of an access link, and that link; the box is inside.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn with_middlebox(
+        seed: u64,
+        config: &AggregationConfig,
+        middlebox: Option<(usize, Chain)>,
+    ) -> Result<Self, ApiError> {
         let mut world = World::new(seed);
         let boxed = add_box(&mut world, config);
         let users = (0..config.users.len()).map(|n| add_user(&mut world, config, n));
@@ -307,41 +323,35 @@ impl Aggregation {
         let servers: Vec<_> = servers.collect();
         let contents = (0..config.contents).map(|n| add_content(&mut world, config, n));
         let contents: Vec<_> = contents.collect();
-        let junctions = config.servers.iter().enumerate();
-        let junctions = junctions.map(|(n, server)| add_junctions(&mut world, server, n));
-        let junctions: Vec<_> = junctions.collect();
-        let mut connect = |from, to, path: &PathSettings| {
-            world.connect(from, to, path.up.clone(), path.down.clone())
-        };
+        let mut beyond = routers.clone();
+        let middlebox = middlebox.map(|(link, chain)| {
+            beyond[link] = world.add(|_| MiddleboxNode::new(chain));
+            (beyond[link], routers[link])
+        });
         // The order of interfaces that the nodes' routes count on.
-        let access = routers.iter().zip(&config.access);
-        let access = access.map(|(router, path)| connect(boxed, *router, path));
+        let access = beyond.iter().zip(&config.access);
+        let access = access.map(|(node, path)| connect(&mut world, boxed, *node, path));
         let access = access.collect();
+        if let Some((node, router)) = middlebox {
+            connect(&mut world, node, router, &gigabit());
+        }
         let lan = users.iter().zip(&config.users);
         let lan = lan
-            .map(|(user, path)| connect(*user, boxed, path))
+            .map(|(user, path)| connect(&mut world, *user, boxed, path))
             .collect();
-        let shared = config.servers.iter().zip(&junctions);
-        let mut ways = vec![Vec::new(); servers.len()];
-        for ((server, ways), (settings, junctions)) in servers.iter().zip(&mut ways).zip(shared) {
-            for (n, router) in routers.iter().enumerate() {
-                let path = settings.from_access.get(n).cloned();
-                let path = path.unwrap_or_else(gigabit);
-                let Some((junction, source)) = junctions.get(n) else {
-                    ways.push(connect(*router, *server, &path));
-                    continue;
-                };
-                ways.push(connect(*router, *junction, &path));
-                connect(*junction, *server, &gigabit());
-                connect(*source, *junction, &gigabit());
-            }
-            for content in &contents {
-                connect(*server, *content, &settings.to_content);
-            }
-        }
+        let ways = (0..servers.len()).map(|n| {
+            join_server(
+                &mut world,
+                &config.servers[n],
+                n,
+                servers[n],
+                (&routers, &contents),
+            )
+        });
+        let ways = ways.collect();
         for router in &routers {
             for content in &contents {
-                connect(*router, *content, &gigabit());
+                connect(&mut world, *router, *content, &gigabit());
             }
         }
         for server in &servers {
@@ -355,6 +365,7 @@ impl Aggregation {
             servers,
             contents,
             access,
+            middlebox: middlebox.map(|(node, _)| node),
             lan,
             ways,
             plugged: config.access.clone(),
@@ -622,6 +633,37 @@ impl Aggregation {
         self.world.set_link(up, settings.up.clone());
         self.world.set_link(down, settings.down.clone());
     }
+}
+
+fn connect(world: &mut World, from: NodeId, to: NodeId, path: &PathSettings) -> (LinkId, LinkId) {
+    world.connect(from, to, path.up.clone(), path.down.clone())
+}
+
+/// Links a server to the routers and content hosts; its ways from the routers.
+fn join_server(
+    world: &mut World,
+    settings: &ServerSettings,
+    number: usize,
+    server: NodeId,
+    (routers, contents): (&[NodeId], &[NodeId]),
+) -> Vec<(LinkId, LinkId)> {
+    let junctions = add_junctions(world, settings, number);
+    let mut ways = Vec::new();
+    for (n, router) in routers.iter().enumerate() {
+        let path = settings.from_access.get(n).cloned();
+        let path = path.unwrap_or_else(gigabit);
+        let junction = junctions.get(n);
+        let next = junction.map_or(server, |(junction, _)| *junction);
+        ways.push(connect(world, *router, next, &path));
+        if let Some((junction, source)) = junction {
+            connect(world, *junction, server, &gigabit());
+            connect(world, *source, *junction, &gigabit());
+        }
+    }
+    for content in contents {
+        connect(world, server, *content, &settings.to_content);
+    }
+    ways
 }
 
 /// Interfaces: one to each router, then one to each user.

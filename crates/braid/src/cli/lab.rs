@@ -61,6 +61,9 @@ pub struct SwarmArgs {
     #[arg(long, value_name = "S", default_value_t = 0, allow_negative_numbers = true,
           value_parser = whole::<u64>(0..=u64::MAX))]
     pub first_seed: u64,
+    /// Only users behind a box, with an attacker on one of its links who sees all and injects anything.
+    #[arg(long)]
+    pub attacked: bool,
 }
 
 /// Arguments of `braid lab run`.

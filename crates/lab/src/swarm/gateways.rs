@@ -3,11 +3,17 @@
 use std::time::Duration;
 
 use braid_engine::CloseReason;
+use braid_links::middlebox::Chain;
 use braid_links::{Loss, QueueLimit, Rate, Settings};
+use braid_sim::MiddleboxNode;
 use braid_sim::aggregation::{Action, Aggregation, AggregationConfig, Load, TransferId};
+use braid_sim::oracle::{Rule, Violation};
 use braid_sim::traffic::{Role, Stream};
 use braid_sim::transfer::{PathSettings, REQUEST};
 
+use braid_wire::Rng;
+
+use super::adversary::Adversary;
 use super::draw::{Draw, LONGEST_OUTAGE_MS, RESTLESS_MS};
 use super::expect::told;
 use super::figures::Figures;
@@ -17,6 +23,12 @@ const SIZE_BITS: u64 = 20;
 /// As for worlds without box: what lives longer hangs.
 const LIMIT: Duration = Duration::from_secs(1_800);
 
+/// Stream of the attacker's choices, apart from those of the world's components.
+const ADVERSARY: u64 = 1 << 42;
+
+/// What holds for an end only as long as nobody speaks in its peer's name.
+const TRUSTING: [Rule; 3] = [Rule::Flight, Rule::Gap, Rule::WindowShrunk];
+
 /// Everything that is drawn from one seed.
 #[derive(Debug, Clone)]
 pub struct Scenario {
@@ -24,6 +36,16 @@ pub struct Scenario {
     servers: usize,
     events: Vec<(Duration, Action)>,
     transfers: Vec<Transfer>,
+    attacked: Option<Attacked>,
+}
+
+/// An access link with an attacker on it.
+#[derive(Debug, Clone, Copy)]
+struct Attacked {
+    link: usize,
+    /// One packet in so many is an occasion for an attack.
+    every: u64,
+    attacks: u32,
 }
 
 /// A user's connection.
@@ -43,8 +65,8 @@ enum Step {
 }
 
 impl Scenario {
-    /// Draws one.
-    pub fn draw(d: &mut Draw) -> Self {
+    /// Draws one, with an attacker on one of the links or without.
+    pub fn draw(d: &mut Draw, attacked: bool) -> Self {
         let count = 1 + d.below(4) as usize;
         let access: Vec<PathSettings> = (0..count).map(|_| d.access_link()).collect();
         let servers = 1 + d.below(2) as usize;
@@ -63,11 +85,17 @@ impl Scenario {
             events.extend([(at, down), (back, up)]);
         }
         let transfers = (0..=d.below(5)).map(|_| d.transfer()).collect();
+        let attacked = attacked.then(|| Attacked {
+            link: d.below(access.len() as u64) as usize,
+            every: d.size(8),
+            attacks: d.size(8) as u32,
+        });
         Scenario {
             access,
             servers,
             events,
             transfers,
+            attacked,
         }
     }
 
@@ -76,13 +104,27 @@ impl Scenario {
     /// # Errors
     /// What did not hold.
     pub fn play(&self, seed: u64) -> Result<Figures, String> {
-        let mut config = AggregationConfig::new(self.access.clone()).map_err(|e| e.to_string())?;
+        let config = AggregationConfig::new(self.access.clone());
+        let mut config = config.map_err(|e| e.to_string())?;
         config
             .set_servers(self.servers)
             .map_err(|e| e.to_string())?;
-        let mut net = Aggregation::new(seed, &config).map_err(|e| e.to_string())?;
+        self.play_in(seed, &config)
+    }
+
+    fn play_in(&self, seed: u64, config: &AggregationConfig) -> Result<Figures, String> {
+        let attacker = self.attacked.map(|attacked| {
+            let rng = Rng::for_component(seed, ADVERSARY);
+            let attacker = Adversary::new(rng, attacked.every, attacked.attacks);
+            (attacked.link, Chain::new().and(attacker))
+        });
+        let net = Aggregation::with_middlebox(seed, config, attacker);
+        let mut net = net.map_err(|e| e.to_string())?;
+        if self.attacked.is_some() {
+            net.world.keep_violations();
+        }
         let begun = net.settle();
-        if !begun && !self.loses() {
+        if !begun && !self.loses() && self.attacked.is_none() {
             return Err("the box finds no server over links that lose nothing".to_owned());
         }
         let start = net.world.now();
@@ -106,6 +148,21 @@ impl Scenario {
         }
         if !net.finish(LIMIT) {
             return Err(format!("hangs: {}", self.told(&net, &open)));
+        }
+        let holds = |(node, violation): &&(_, Violation)| {
+            let gateway = *node == net.boxed || net.servers.contains(node);
+            !(gateway && TRUSTING.contains(&violation.rule))
+        };
+        if let Some((node, violation)) = net.world.violations().iter().find(holds) {
+            return Err(format!("{node:?} {violation}"));
+        }
+        if let Some(node) = net.middlebox {
+            let leaks = net.world.with_node(node, |node: &mut MiddleboxNode, _| {
+                node.get_mut::<Adversary>().leaks
+            });
+            if leaks > 0 {
+                return Err(format!("{leaks} packets show what users say"));
+            }
         }
         let mut figures = Figures::default();
         figures.note(
@@ -173,7 +230,7 @@ impl Scenario {
             figures.aborted += 1;
             return Ok(());
         }
-        if !self.events.is_empty() || self.loses() {
+        if !self.events.is_empty() || self.loses() || self.attacked.is_some() {
             figures.broken += 1;
             return Ok(());
         }
@@ -257,6 +314,39 @@ impl Draw {
             at: self.up_to_ms(RESTLESS_MS),
             load,
             abort: self.chance(0.1).then_some(abort),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use braid_proxy::config::Protection;
+
+    use super::*;
+
+    /// The attacker is one to be afraid of: without protection it reads and forges.
+    #[test]
+    fn without_protection_an_attacker_reads_and_forges() {
+        let mut seen = String::new();
+        for seed in 0..60 {
+            let mut scenario = Scenario::draw(&mut Draw::new(seed), true);
+            // Nothing but the attacker.
+            scenario.events.clear();
+            let config = AggregationConfig::new(scenario.access.clone());
+            let mut config = config.expect("as many links as a box may have");
+            config
+                .set_servers(scenario.servers)
+                .expect("as many servers as a box may have");
+            for server in &mut config.boxed.servers {
+                server.protection = Protection::None;
+            }
+            for server in &mut config.servers {
+                server.config.unprotected = true;
+            }
+            seen.extend(scenario.play_in(seed, &config).err());
+        }
+        for what in ["packets show what users say", "is not what was sent"] {
+            assert!(seen.contains(what), "{what}: {seen}");
         }
     }
 }

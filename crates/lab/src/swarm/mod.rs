@@ -3,8 +3,10 @@
 //!
 //! A seed stands for a scenario: topology, faults, sizes, settings. It runs with all oracles
 //! on, and what it may end like follows from what was drawn. What is found depends on the seed
-//! alone, not on the machine nor on how many threads there are.
+//! alone, not on the machine nor on how many threads there are; with an attacker ([`Worlds::Attacked`])
+//! also on the randomness of TLS.
 
+mod adversary;
 mod draw;
 mod expect;
 mod figures;
@@ -27,6 +29,16 @@ pub use self::figures::Figures;
 /// Every so many seeds one is run twice, to see the same.
 const TWICE: u64 = 10;
 
+/// Which worlds the seeds stand for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Worlds {
+    /// Hosts with middleboxes between them, and users behind a box.
+    All,
+    /// Users behind a box, with an attacker on one of its links who sees all and injects anything.
+    Attacked,
+}
+
 /// A seed in which something did not hold.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Violation {
@@ -41,6 +53,8 @@ pub struct Violation {
 /// What came of a range of seeds.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Report {
+    /// Which worlds.
+    pub worlds: Worlds,
     /// The first seed.
     pub first_seed: u64,
     /// How many.
@@ -52,8 +66,8 @@ pub struct Report {
 }
 
 /// What `seed` stands for, as text.
-pub fn describe(seed: u64) -> String {
-    format!("{:#?}", Scenario::draw(seed))
+pub fn describe(worlds: Worlds, seed: u64) -> String {
+    format!("{:#?}", Scenario::draw(worlds, seed))
 }
 
 /// What a seed stands for.
@@ -66,10 +80,11 @@ enum Scenario {
 }
 
 impl Scenario {
-    fn draw(seed: u64) -> Self {
+    fn draw(worlds: Worlds, seed: u64) -> Self {
         let mut draw = Draw::new(seed);
-        match draw.chance(0.25) {
-            true => Scenario::Gateways(gateways::Scenario::draw(&mut draw)),
+        let attacked = worlds == Worlds::Attacked;
+        match attacked || draw.chance(0.25) {
+            true => Scenario::Gateways(gateways::Scenario::draw(&mut draw, attacked)),
             false => Scenario::Hosts(Box::new(draw::scenario(&mut draw))),
         }
     }
@@ -90,7 +105,13 @@ impl Scenario {
 
 /// Runs `seeds` seeds from `first` on (those above the largest number are left out) on `threads`
 /// threads, at least one. `progress` is told of each seed when it is through.
-pub fn run(first: u64, seeds: u64, threads: usize, progress: &(dyn Fn(u64) + Sync)) -> Report {
+pub fn run(
+    worlds: Worlds,
+    first: u64,
+    seeds: u64,
+    threads: usize,
+    progress: &(dyn Fn(u64) + Sync),
+) -> Report {
     let next = AtomicU64::new(0);
     let found = Mutex::new((Vec::new(), Figures::default()));
     let work = || {
@@ -99,11 +120,11 @@ pub fn run(first: u64, seeds: u64, threads: usize, progress: &(dyn Fn(u64) + Syn
             let Some(seed) = first.checked_add(index).filter(|_| index < seeds) else {
                 break;
             };
-            let result = guarded(|| checked(seed));
+            let result = guarded(|| checked(worlds, seed));
             let mut found = found.lock().unwrap_or_else(PoisonError::into_inner);
             match result {
                 Ok(figures) => found.1 += figures,
-                Err(what) => found.0.push(violation(seed, what)),
+                Err(what) => found.0.push(violation(worlds, seed, what)),
             }
             drop(found);
             progress(seed);
@@ -118,6 +139,7 @@ pub fn run(first: u64, seeds: u64, threads: usize, progress: &(dyn Fn(u64) + Syn
     let (mut violations, figures) = found.into_inner().unwrap_or_else(PoisonError::into_inner);
     violations.sort_by_key(|v| v.seed);
     Report {
+        worlds,
         first_seed: first,
         seeds,
         violations,
@@ -125,11 +147,15 @@ pub fn run(first: u64, seeds: u64, threads: usize, progress: &(dyn Fn(u64) + Syn
     }
 }
 
-fn violation(seed: u64, what: String) -> Violation {
+fn violation(worlds: Worlds, seed: u64, what: String) -> Violation {
+    let attacked = match worlds {
+        Worlds::All => "",
+        Worlds::Attacked => "--attacked ",
+    };
     Violation {
         seed,
         what,
-        replay: format!("braid lab swarm --seeds 1 --first-seed {seed} -v"),
+        replay: format!("braid lab swarm {attacked}--seeds 1 --first-seed {seed} -v"),
     }
 }
 
@@ -162,10 +188,11 @@ fn guarded(seed: impl FnOnce() -> Result<Figures, String>) -> Result<Figures, St
     result.unwrap_or(Err(noted))
 }
 
-fn checked(seed: u64) -> Result<Figures, String> {
-    let scenario = Scenario::draw(seed);
+fn checked(worlds: Worlds, seed: u64) -> Result<Figures, String> {
+    let scenario = Scenario::draw(worlds, seed);
     let figures = scenario.play(seed)?;
-    if seed.is_multiple_of(TWICE) {
+    // TLS draws from the system, so that what a change to its handshake hits is another thing each time.
+    if seed.is_multiple_of(TWICE) && worlds != Worlds::Attacked {
         let again = scenario.play(seed)?;
         if again != figures {
             return Err(format!("two runs differ: {figures:?} and {again:?}"));
@@ -180,7 +207,7 @@ mod tests {
 
     #[test]
     fn what_is_found_depends_on_the_seed_alone() {
-        let run = |first, threads| run(first, 8, threads, &|_| ());
+        let run = |first, threads| run(Worlds::All, first, 8, threads, &|_| ());
         assert_eq!(run(1, 1), run(1, 2));
         assert_ne!(run(1, 2).figures, run(9, 2).figures);
     }
@@ -193,7 +220,7 @@ mod tests {
             violations,
             figures,
             ..
-        } = run(0, 300, threads, &|_| ());
+        } = run(Worlds::All, 0, 300, threads, &|_| ());
         assert!(violations.is_empty(), "{violations:#?}");
         // So many connections that the worlds cannot all be alike.
         assert!(figures.connections > 500 && figures.fallbacks > 10 && figures.aborted > 5);
@@ -204,9 +231,23 @@ mod tests {
         assert!(excused * 25 <= figures.connections, "{figures:?}");
     }
 
+    /// An attacker on one link may break connections, and does; never what arrives of them.
+    #[test]
+    fn nobody_on_a_link_reads_or_forges() {
+        let threads = thread::available_parallelism().map_or(1, |n| n.get());
+        let report = run(Worlds::Attacked, 0, 100, threads, &|_| ());
+        assert!(report.violations.is_empty(), "{:#?}", report.violations);
+        let figures = report.figures;
+        assert!(
+            figures.connections > 200 && figures.broken > 20,
+            "{figures:?}"
+        );
+        assert!(figures.broken * 2 < figures.connections, "{figures:?}");
+    }
+
     #[test]
     fn the_last_seeds_are_no_exception() {
-        assert_eq!(run(u64::MAX - 1, 5, 1, &|_| ()).violations, []);
+        assert_eq!(run(Worlds::All, u64::MAX - 1, 5, 1, &|_| ()).violations, []);
     }
 
     #[test]
@@ -216,7 +257,14 @@ mod tests {
             noted.contains("not as it should be") && noted.contains("swarm/mod.rs:"),
             "{noted}"
         );
-        let noted = violation(7, "x".to_owned());
-        assert_eq!(noted.replay, "braid lab swarm --seeds 1 --first-seed 7 -v");
+        for (worlds, replay) in [
+            (Worlds::All, "braid lab swarm --seeds 1 --first-seed 7 -v"),
+            (
+                Worlds::Attacked,
+                "braid lab swarm --attacked --seeds 1 --first-seed 7 -v",
+            ),
+        ] {
+            assert_eq!(violation(worlds, 7, "x".to_owned()).replay, replay);
+        }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use braid_lab::swarm::{self, Figures, Report};
+use braid_lab::swarm::{self, Figures, Report, Worlds};
 use serde_json::json;
 
 use super::setting::{cores, progress_bar};
@@ -14,7 +14,13 @@ use crate::failure::Failure;
 pub fn run(args: &SwarmArgs, json: bool, verbose: bool) -> Result<(), Failure> {
     let bar = progress_bar(args.seeds);
     let start = Instant::now();
-    let report = swarm::run(args.first_seed, args.seeds, cores(), &|_| bar.inc(1));
+    let worlds = match args.attacked {
+        true => Worlds::Attacked,
+        false => Worlds::All,
+    };
+    let report = swarm::run(worlds, args.first_seed, args.seeds, cores(), &|_| {
+        bar.inc(1)
+    });
     let took = start.elapsed();
     bar.finish_and_clear();
     if json {
@@ -35,7 +41,10 @@ fn text(report: &Report, took: Duration, verbose: bool) -> String {
     let mut text = String::new();
     if verbose {
         for seed in report.first_seed..report.first_seed.saturating_add(report.seeds) {
-            text.push_str(&format!("seed {seed}: {}\n", swarm::describe(seed)));
+            text.push_str(&format!(
+                "seed {seed}: {}\n",
+                swarm::describe(report.worlds, seed)
+            ));
         }
     }
     for violation in &report.violations {

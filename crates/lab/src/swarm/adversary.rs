@@ -1,0 +1,493 @@
+//! An attacker on one access link: sees all that goes over it and injects whatever can be made of
+//! that, with the keys of Multipath TCP where it has seen them.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use braid_links::middlebox::{Direction, Middlebox, Output, Packet};
+use braid_proxy::config;
+use braid_sim::traffic::pattern_from;
+use braid_wire::mptcp::{
+    AddAddr, Capable, Dss, DssMapping, Join, MptcpOption, RemoveAddr, WireDsn,
+};
+use braid_wire::tcp::{self, Flags, Timestamps};
+use braid_wire::{Dsn64, Instant, Rng, Seq32, ip};
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::{Digest, Sha256};
+
+/// Packets that are kept to be sent again.
+const MAX_KEPT: usize = 64;
+/// Where the attacker would like to be spoken to.
+const ELSEWHERE: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 66);
+/// First port of subflows it opens in the box's name.
+const FIRST_PORT: u16 = 60_000;
+/// Bytes of the users' streams that are looked for on the link: no chance makes so many alike.
+const WORD: usize = 8;
+
+/// What it does when it does something.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Attack {
+    Reset,
+    Fin,
+    DataFin,
+    Inject,
+    FastClose,
+    Announce,
+    Remove,
+    Fail,
+    Infinite,
+    Backup,
+    Join,
+    Replay,
+    Change,
+    Truncate,
+    Drop,
+}
+
+impl Attack {
+    const ALL: [Attack; 15] = {
+        use Attack::*;
+        [
+            Reset, Fin, DataFin, Inject, FastClose, Announce, Remove, Fail, Infinite, Backup, Join,
+            Replay, Change, Truncate, Drop,
+        ]
+    };
+}
+
+/// Keys of a connection: the opener's, and the listener's.
+type Keys = (u64, u64);
+
+/// What is known of a subflow, by its ends: the box's, and the server's.
+#[derive(Debug, Default)]
+struct Subflow {
+    /// Initial sequence numbers, the box's first.
+    iss: [Option<Seq32>; 2],
+    /// The next data sequence number of each, as the other one acknowledged it.
+    next: [Option<WireDsn>; 2],
+}
+
+/// A subflow that the attacker opens.
+#[derive(Debug)]
+struct Opened {
+    keys: Keys,
+    nonce: u32,
+    dsn: Option<WireDsn>,
+}
+
+/// The attacker, as a middlebox: the box inside, the servers outside.
+#[derive(Debug)]
+pub struct Adversary {
+    rng: Rng,
+    /// One packet in so many is an occasion.
+    every: u64,
+    /// Attacks that are left.
+    left: u32,
+    subflows: BTreeMap<(SocketAddr, SocketAddr), Subflow>,
+    /// Of connections that were opened over this link, with the address of their server.
+    keys: Vec<(SocketAddr, Keys)>,
+    opened: BTreeMap<SocketAddr, Opened>,
+    kept: VecDeque<(Direction, Packet)>,
+    words: Vec<[u8; WORD]>,
+    /// Packets in which users' bytes could be read.
+    pub leaks: u64,
+}
+
+/// A segment that is made up, and the way it goes.
+struct Forged {
+    direction: Direction,
+    ip: ip::Repr,
+    tcp: tcp::Repr,
+    payload: Vec<u8>,
+}
+
+impl Adversary {
+    /// One that uses one in `every` packets for one of `attacks` attacks.
+    pub fn new(rng: Rng, every: u64, attacks: u32) -> Self {
+        let words = pattern_from(0).windows(WORD);
+        let mut words: Vec<[u8; WORD]> = words.filter_map(|word| word.try_into().ok()).collect();
+        words.sort_unstable();
+        Adversary {
+            rng,
+            every,
+            left: attacks,
+            subflows: BTreeMap::new(),
+            keys: Vec::new(),
+            opened: BTreeMap::new(),
+            kept: VecDeque::new(),
+            words,
+            leaks: 0,
+        }
+    }
+
+    fn reads(&self, payload: &[u8]) -> bool {
+        let mut words = payload.windows(WORD).step_by(2 * WORD);
+        words.any(|word| self.words.binary_search_by(|w| w[..].cmp(word)).is_ok())
+    }
+
+    /// Takes note of what a segment tells.
+    fn learn(&mut self, direction: Direction, ip: &ip::Repr, tcp: &tcp::Repr) {
+        let (key, side) = place(direction, ends(ip, tcp));
+        let subflow = self.subflows.entry(key).or_default();
+        if tcp.flags.contains(Flags::SYN) {
+            subflow.iss[side] = Some(tcp.seq);
+        }
+        if let Some(ack) = tcp.options.dss().and_then(|dss| dss.data_ack) {
+            subflow.next[1 - side] = Some(ack);
+        }
+        if let Some(
+            Capable::Ack {
+                sender_key,
+                receiver_key,
+                ..
+            }
+            | Capable::Data {
+                sender_key,
+                receiver_key,
+                ..
+            },
+        ) = tcp.options.capable()
+        {
+            let known = (key.1, (*sender_key, *receiver_key));
+            if !self.keys.contains(&known) {
+                self.keys.push(known);
+            }
+        }
+    }
+
+    /// A segment behind the one in passing, or one of the other end that it acknowledges: in order,
+    /// with a mapping where the attacker knows the numbers.
+    fn forge(&mut self, direction: Direction, ip: ip::Repr, tcp: &tcp::Repr, len: usize) -> Forged {
+        let behind = self.rng.chance(0.5);
+        let after = Seq32(tcp.seq.0.wrapping_add(len as u32));
+        let mut own = tcp::Repr::new(tcp.src_port, tcp.dst_port, Flags::ACK);
+        (own.seq, own.ack, own.window) = (after, tcp.ack, tcp.window);
+        own.options.timestamps = tcp.options.timestamps;
+        let mut forged = Forged {
+            direction,
+            ip,
+            tcp: own,
+            payload: Vec::new(),
+        };
+        let mapping = tcp.options.dss().and_then(|dss| dss.mapping);
+        let mut dsn = mapping.map(|m| match m.dsn {
+            WireDsn::Four(n) => WireDsn::Four(n.wrapping_add(m.len.into())),
+            WireDsn::Eight(n) => WireDsn::Eight(n.wrapping_add(m.len.into())),
+        });
+        if !behind {
+            let own = &mut forged.tcp;
+            (own.src_port, own.dst_port) = (tcp.dst_port, tcp.src_port);
+            (own.seq, own.ack) = (tcp.ack, after);
+            own.options.timestamps = tcp.options.timestamps.map(|times| Timestamps {
+                value: times.echo,
+                echo: times.value,
+            });
+            forged.ip = addressed(ip, ip.dst, ip.src);
+            forged.direction = match direction {
+                Direction::Outbound => Direction::Inbound,
+                Direction::Inbound => Direction::Outbound,
+            };
+            dsn = None;
+        }
+        let (key, side) = place(forged.direction, ends(&forged.ip, &forged.tcp));
+        if let Some(subflow) = self.subflows.get(&key)
+            && let (Some(iss), Some(dsn)) = (subflow.iss[side], dsn.or(subflow.next[side]))
+        {
+            let mapping = DssMapping {
+                dsn,
+                subflow_seq: forged.tcp.seq.0.wrapping_sub(iss.0),
+                len: 0,
+                checksum: None,
+            };
+            let dss = Dss {
+                data_ack: subflow.next[1 - side],
+                mapping: Some(mapping),
+                data_fin: false,
+            };
+            let _ = forged.tcp.options.mptcp.try_push(MptcpOption::Dss(dss));
+        }
+        forged
+    }
+
+    fn any_keys(&mut self) -> Option<(SocketAddr, Keys)> {
+        let n = self.rng.below(self.keys.len().max(1) as u64) as usize;
+        self.keys.get(n).copied()
+    }
+
+    /// Makes use of the occasion. Returns what becomes of the packet in passing.
+    fn attack(
+        &mut self,
+        direction: Direction,
+        packet: Packet,
+        (ip, tcp, payload): &Parsed,
+        out: &mut Output,
+    ) -> Option<Packet> {
+        let attack = Attack::ALL[self.rng.below(Attack::ALL.len() as u64) as usize];
+        match attack {
+            Attack::Drop => return None,
+            Attack::Change | Attack::Truncate => {
+                let mut changed = payload.clone();
+                let at = self.rng.below(changed.len().max(1) as u64) as usize;
+                if attack == Attack::Truncate {
+                    changed.truncate(at);
+                } else if let Some(byte) = changed.get_mut(at) {
+                    *byte ^= 1 << self.rng.below(8);
+                }
+                let bytes = put_together(*ip, tcp, &changed);
+                return Some(Packet { bytes, ..packet });
+            }
+            Attack::Replay => {
+                let n = self.rng.below(self.kept.len() as u64) as usize;
+                out.push_back(self.kept[n].clone());
+            }
+            Attack::Join => self.open(ip, tcp, out),
+            _ => {
+                let mut forged = self.forge(direction, *ip, tcp, payload.len());
+                if self.fill_in(attack, &mut forged).is_some() {
+                    let bytes = put_together(forged.ip, &forged.tcp, &forged.payload);
+                    out.push_back((forged.direction, Packet::new(bytes)));
+                }
+            }
+        }
+        Some(packet)
+    }
+
+    /// Makes a forged segment what it is for; `None` where too little is known for that.
+    fn fill_in(&mut self, attack: Attack, forged: &mut Forged) -> Option<()> {
+        let signs = match forged.direction {
+            Direction::Outbound => |(opener, listener): Keys| (opener, listener),
+            Direction::Inbound => |(opener, listener): Keys| (listener, opener),
+        };
+        let options = &mut forged.tcp.options;
+        let mapped = options.mptcp.iter_mut().find_map(|option| match option {
+            MptcpOption::Dss(dss) => dss.mapping.as_mut().map(|m| (m, &mut dss.data_fin)),
+            _ => None,
+        });
+        let signal = match attack {
+            Attack::Reset => {
+                forged.tcp.flags = Flags::RST | Flags::ACK;
+                return Some(());
+            }
+            Attack::Fin => {
+                forged.tcp.flags = Flags::FIN | Flags::ACK;
+                return Some(());
+            }
+            Attack::DataFin => {
+                let (mapping, fin) = mapped?;
+                (mapping.subflow_seq, mapping.len, *fin) = (0, 1, true);
+                return Some(());
+            }
+            Attack::Infinite => {
+                mapped?.0.len = 0;
+                return Some(());
+            }
+            Attack::Inject => {
+                let len = 1 + self.rng.below(1_300) as u16;
+                mapped?.0.len = len;
+                forged.payload = vec![0; len.into()];
+                self.rng.fill(&mut forged.payload);
+                return Some(());
+            }
+            Attack::FastClose => {
+                let (_, receiver_key) = signs(self.any_keys()?.1);
+                if self.rng.chance(0.5) {
+                    forged.tcp.flags = Flags::RST | Flags::ACK;
+                }
+                MptcpOption::FastClose { receiver_key }
+            }
+            Attack::Announce => {
+                let keys = signs(self.any_keys()?.1);
+                let port = self.rng.chance(0.5).then_some(forged.tcp.src_port);
+                let address_id = 1 + self.rng.below(8) as u8;
+                MptcpOption::AddAddr(announcement(keys, address_id, port))
+            }
+            Attack::Remove => {
+                let ids = [self.rng.below(3) as u8, self.rng.below(8) as u8];
+                MptcpOption::RemoveAddr(RemoveAddr::new(&ids)?)
+            }
+            Attack::Fail => MptcpOption::Fail {
+                dsn: mapped?.0.dsn.expand(Dsn64(0)),
+            },
+            Attack::Backup => MptcpOption::Prio { backup: true },
+            Attack::Join | Attack::Replay | Attack::Change | Attack::Truncate | Attack::Drop => {
+                return None;
+            }
+        };
+        options.mptcp.retain(|o| !matches!(o, MptcpOption::Dss(_)));
+        options.mptcp.try_push(signal).ok()
+    }
+
+    /// Begins a subflow of a connection whose keys are known, in the box's name.
+    fn open(&mut self, ip: &ip::Repr, tcp: &tcp::Repr, out: &mut Output) {
+        let Some((server, keys)) = self.any_keys() else {
+            return;
+        };
+        let (from, to) = ends(ip, tcp);
+        let boxed = if to == server { from } else { to };
+        let port = FIRST_PORT + self.opened.len() as u16;
+        let nonce = self.rng.u32();
+        let mut syn = tcp::Repr::new(port, server.port(), Flags::SYN);
+        syn.window = u16::MAX;
+        syn.options.window_scale = Some(7);
+        let join = Join::Syn {
+            backup: false,
+            address_id: self.rng.below(8) as u8,
+            token: token(keys.1),
+            nonce,
+        };
+        let _ = syn.options.mptcp.try_push(MptcpOption::Join(join));
+        let known = self.subflows.iter().filter(|((_, to), _)| *to == server);
+        let dsn = known.filter_map(|(_, s)| s.next[0]).next_back();
+        let local = SocketAddr::new(boxed.ip(), port);
+        self.opened.insert(local, Opened { keys, nonce, dsn });
+        let ip = addressed(*ip, boxed.ip(), server.ip());
+        out.push_back((
+            Direction::Outbound,
+            Packet::new(put_together(ip, &syn, &[])),
+        ));
+    }
+
+    /// An answer to a subflow that it opens: proves that it knows the keys, and sends what it likes.
+    fn go_on(&mut self, ip: &ip::Repr, tcp: &tcp::Repr, out: &mut Output) {
+        let Some(opened) = self.opened.get(&ends(ip, tcp).1) else {
+            return;
+        };
+        let Some(Join::SynAck { nonce, .. }) = tcp.options.join() else {
+            return;
+        };
+        let nonces = [opened.nonce.to_be_bytes(), nonce.to_be_bytes()].concat();
+        let hmac = signed(opened.keys, &nonces);
+        let mut ack = tcp::Repr::new(tcp.dst_port, tcp.src_port, Flags::ACK);
+        (ack.seq, ack.ack, ack.window) = (tcp.ack, Seq32(tcp.seq.0.wrapping_add(1)), u16::MAX);
+        let mut data = ack.clone();
+        let mut head = [0; 20];
+        head.copy_from_slice(&hmac[..20]);
+        let join = MptcpOption::Join(Join::Ack { hmac: head });
+        let _ = ack.options.mptcp.try_push(join);
+        let ip = addressed(*ip, ip.dst, ip.src);
+        let mut payload = [0; 1_000];
+        self.rng.fill(&mut payload);
+        if let Some(dsn) = opened.dsn {
+            let mapping = DssMapping {
+                dsn,
+                subflow_seq: 1,
+                len: payload.len() as u16,
+                checksum: None,
+            };
+            let dss = Dss {
+                mapping: Some(mapping),
+                ..Dss::default()
+            };
+            let _ = data.options.mptcp.try_push(MptcpOption::Dss(dss));
+        }
+        for bytes in [
+            put_together(ip, &ack, &[]),
+            put_together(ip, &data, &payload),
+        ] {
+            out.push_back((Direction::Outbound, Packet::new(bytes)));
+        }
+    }
+}
+
+impl Middlebox for Adversary {
+    fn process(&mut self, _: Instant, direction: Direction, packet: Packet, out: &mut Output) {
+        let Some(parsed) = parse(&packet.bytes) else {
+            out.push_back((direction, packet));
+            return;
+        };
+        let (ip, tcp, payload) = &parsed;
+        let (boxed, server) = place(direction, ends(ip, tcp)).0;
+        if self.opened.contains_key(&boxed) {
+            self.go_on(ip, tcp, out);
+            return;
+        }
+        // What a box only forwards, while it has no server, is as open as its user made it.
+        if server.port() != config::DEFAULT_PORT {
+            out.push_back((direction, packet));
+            return;
+        }
+        self.leaks += u64::from(self.reads(payload));
+        self.learn(direction, ip, tcp);
+        if self.kept.len() == MAX_KEPT {
+            self.kept.pop_front();
+        }
+        self.kept.push_back((direction, packet.clone()));
+        let mut passes = Some(packet);
+        if self.left > 0 && self.rng.below(self.every) == 0 {
+            self.left -= 1;
+            passes = passes.and_then(|packet| self.attack(direction, packet, &parsed, out));
+        }
+        out.extend(passes.map(|packet| (direction, packet)));
+    }
+}
+
+type Parsed = (ip::Repr, tcp::Repr, Vec<u8>);
+
+fn parse(packet: &[u8]) -> Option<Parsed> {
+    let (ip, segment) = ip::Repr::parse(packet).ok()?;
+    let (tcp, payload) = tcp::Repr::parse(segment).ok()?;
+    Some((ip, tcp, payload.to_vec()))
+}
+
+fn put_together(mut ip: ip::Repr, tcp: &tcp::Repr, payload: &[u8]) -> Vec<u8> {
+    let mut header = vec![0; tcp.header_len()];
+    tcp.emit(&mut header);
+    tcp::fill_checksum(ip.src, ip.dst, &mut header, &[payload]);
+    ip.payload_len = header.len() + payload.len();
+    let mut bytes = vec![0; ip.header_len()];
+    ip.emit(&mut bytes);
+    bytes.extend([&header, payload].concat());
+    bytes
+}
+
+/// Source and destination of a segment.
+fn ends(ip: &ip::Repr, tcp: &tcp::Repr) -> (SocketAddr, SocketAddr) {
+    let (src, dst) = (ip.src, ip.dst);
+    (
+        SocketAddr::new(src, tcp.src_port),
+        SocketAddr::new(dst, tcp.dst_port),
+    )
+}
+
+/// The subflow of a segment from one end to another, and which of its sides sends.
+fn place(
+    direction: Direction,
+    (from, to): (SocketAddr, SocketAddr),
+) -> ((SocketAddr, SocketAddr), usize) {
+    match direction {
+        Direction::Outbound => ((from, to), 0),
+        Direction::Inbound => ((to, from), 1),
+    }
+}
+
+fn addressed(ip: ip::Repr, src: IpAddr, dst: IpAddr) -> ip::Repr {
+    ip::Repr { src, dst, ..ip }
+}
+
+/// Of the connection whose listener has this key (RFC 8684 section 3.1).
+fn token(key: u64) -> u32 {
+    let hash = Sha256::digest(key.to_be_bytes());
+    u32::from_be_bytes([hash[0], hash[1], hash[2], hash[3]])
+}
+
+/// The HMAC with the keys of sender and receiver (RFC 8684 sections 3.2, 3.4.1).
+fn signed((sender, receiver): Keys, message: &[u8]) -> [u8; 32] {
+    let key = [sender.to_be_bytes(), receiver.to_be_bytes()].concat();
+    let mut mac = Hmac::<Sha256>::new_from_slice(&key).expect("HMAC takes keys of any length");
+    mac.update(message);
+    mac.finalize().into_bytes().into()
+}
+
+/// An address of the attacker's own, as the holder of these keys would announce it.
+fn announcement(keys: Keys, address_id: u8, port: Option<u16>) -> AddAddr {
+    let mut message = vec![address_id];
+    message.extend(ELSEWHERE.octets());
+    message.extend(port.unwrap_or(0).to_be_bytes());
+    let mut tail = [0; 8];
+    tail.copy_from_slice(&signed(keys, &message)[24..]);
+    AddAddr {
+        address_id,
+        addr: ELSEWHERE.into(),
+        port,
+        hmac: Some(u64::from_be_bytes(tail)),
+    }
+}
