@@ -18,6 +18,7 @@ use rustix::thread::{
 };
 
 use super::Privileges;
+use super::process::directory_of;
 use crate::net::{Result, SystemError};
 
 /// Links and routes that change, the table of nftables at the end, sockets in the name of others
@@ -91,6 +92,17 @@ pub(super) fn of_resolver() -> impl Iterator<Item = PathBuf> {
         let directory = target.parent().filter(|d| !d.starts_with("/etc"));
         directory.map_or_else(|| PathBuf::from(file), Path::to_owned)
     })
+}
+
+/// Where a file may be: in the directory it is named in, which it may come to lie in, and where it is a
+/// link, in that where it leads, which is what the kernel looks at.
+pub(super) fn around(file: &Path) -> impl Iterator<Item = PathBuf> + use<> {
+    let named = directory_of(file);
+    let real = fs::canonicalize(&named).ok();
+    let target = fs::canonicalize(file).ok();
+    let target = target.and_then(|target| target.parent().map(Path::to_owned));
+    let elsewhere = target.filter(|target| real.as_ref() != Some(target));
+    [named].into_iter().chain(elsewhere)
 }
 
 /// What keeps the rules in force.
@@ -173,12 +185,14 @@ fn give_up_files(files: &Files) -> std::result::Result<(RulesetStatus, Confined)
     Ok((status, Confined { held }))
 }
 
-/// The directories where `Command` looks for programs that have this one.
+/// The directories where `Command` looks for programs that have this one, and where links lead from
+/// there.
 fn directories_of(program: &str) -> Vec<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let directories = std::env::split_paths(&path);
-    directories
-        .filter(|directory| directory.join(program).is_file())
+    let files = std::env::split_paths(&path).map(|directory| directory.join(program));
+    files
+        .filter(|file| file.is_file())
+        .flat_map(|file| around(&file))
         .collect()
 }
 
@@ -283,6 +297,29 @@ mod tests {
         });
         fs::remove_dir_all(&directory).unwrap();
         assert_eq!(found, (false, has_landlock()));
+    }
+
+    #[test]
+    fn a_link_is_followed() {
+        let name = format!("braid-confine-{}-link", std::process::id());
+        let directory = std::env::temp_dir().join(name);
+        let [named, target] = ["named", "target"].map(|name| directory.join(name));
+        for directory in [&named, &target] {
+            fs::create_dir_all(directory).unwrap();
+        }
+        fs::write(target.join("real"), "text").unwrap();
+        fs::write(named.join("there"), "text").unwrap();
+        let link = named.join("link");
+        std::os::unix::fs::symlink("../target/real", &link).unwrap();
+        assert_eq!(around(&named.join("there")).count(), 1);
+        let files = Files {
+            read: around(&link).collect(),
+            ..Files::default()
+        };
+        let there = [link, named.join("there")];
+        let found = confined(files, || there.map(|file| fs::read(file).is_ok()));
+        fs::remove_dir_all(&directory).unwrap();
+        assert_eq!(found, [true, true]);
     }
 
     #[test]

@@ -106,7 +106,9 @@ impl ServerHost<'_> {
     /// is removed.
     fn files(&self, config: &ServerConfig) -> Files {
         let again = self.reload.iter().map(|again| again.file);
-        let beside = again.chain(config.key_file.as_deref()).map(directory_of);
+        let beside = again
+            .chain(config.key_file.as_deref())
+            .flat_map(confine::around);
         let control = self.control.iter();
         Files {
             read: beside.chain(confine::of_resolver()).collect(),
