@@ -1,8 +1,8 @@
 //! Bytes between a connection of the stack and a local stream.
 //!
 //! Nothing is kept here: data goes from the socket straight into the engine's send buffer and from
-//! its receive buffer straight into the socket, or by way of the [`Channel`]'s one record, so that what
-//! one side does not take stops the other (back-pressure end to end).
+//! its receive buffer straight into the socket, or by way of a batch of the [`Channel`]'s records, so that
+//! what one side does not take stops the other (back-pressure end to end).
 
 use core::time::Duration;
 use std::io::{IoSlice, IoSliceMut};

@@ -246,6 +246,8 @@ fn a_user_who_does_not_read_stops_the_content_server() {
     w.boxed.local.resume(user);
     w.run_until(|w| w.user(user).got_end);
     assert!(w.user(user).got == data);
+    // What waited comes several records at a time.
+    assert!(w.user(user).most > 16 << 10);
 }
 
 #[test]

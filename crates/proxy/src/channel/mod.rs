@@ -4,14 +4,16 @@
 //! each other. A user's first bytes leave with the first flight where the server has given a ticket
 //! before, and wait for its answer otherwise.
 //!
-//! Of users' bytes little is kept here, and none while a connection is idle: a record of each
-//! direction, and at a box what left with the first flight, until it is known to have been taken. The
-//! library keeps an empty buffer of 4 to 18 kB for what comes in, beside keys.
+//! Of users' bytes little is kept here, and none while a connection is idle: of what goes out a record,
+//! or a batch of four where memory has run out; of what came in a batch that a reader did not take and
+//! a record after it; and at a box what left with the first flight, until it is known to have been
+//! taken. The library keeps an empty buffer of 4 to 18 kB for what comes in, beside keys.
 
+mod scratch;
 mod tls;
 
 use core::fmt;
-use std::io::{self, BufRead, IoSlice, IoSliceMut, Read, Write};
+use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::sync::Arc;
 
 use braid_engine::{ApiError, ConnId, Stack};
@@ -20,16 +22,21 @@ use rustls::{AlertDescription, Connection};
 
 use crate::keys::PublicKey;
 
+use scratch::{Plain, Scratch};
 pub(crate) use tls::{Client, Server};
 use tls::{EARLY_LIMIT, MOST_EARLY, MOST_EARLY_RECORDS, TicketClock};
 
 /// Bytes of one record.
 const RECORD: usize = 16 << 10;
+/// What a record has on the wire besides: header, type and tag (RFC 8446 section 5.2).
+const RECORD_OVERHEAD: usize = 5 + 1 + 16;
 /// Most bytes that wait for the end of a handshake: a request, its hints, and what a user said
 /// meanwhile.
 const MOST_HELD: usize = 40 << 10;
-/// Most bytes that are handed to the engine at a time.
-const FLUSH: usize = 4 * RECORD;
+/// Most bytes of a user that are protected, or shown to a reader, at a time.
+const BATCH: usize = 4 * RECORD;
+/// Most bytes that are handed to the engine at a time: all that one call protects.
+const FLUSH: usize = BATCH + 4 * RECORD_OVERHEAD;
 /// Most bytes that are taken in before a handshake ends: early data, and what is said besides. The
 /// library would keep 64 kB of whoever has proved nothing.
 const MOST_HANDSHAKE: usize = EARLY_LIMIT + (8 << 10);
@@ -121,12 +128,14 @@ impl From<rustls::Error> for Broken {
 struct Tls {
     session: Connection,
     clock: Arc<TicketClock>,
+    scratch: Arc<Scratch>,
     /// Of a client: what was written before the server's answer.
     held: Vec<u8>,
     /// So much of it left with the first flight, and in how many records.
     early: usize,
     early_records: usize,
-    /// Of a server: what came with the client's first flight and was not read yet.
+    /// What was taken out of the session and not read yet: of a server, what came with the client's
+    /// first flight; of both, what a reader was shown and did not take.
     said: Vec<u8>,
     /// Of a server: the client's ticket is proof of its key.
     vouched: bool,
@@ -170,7 +179,7 @@ impl Channel {
         stack: &mut Stack,
     ) -> Result<Self, ApiError> {
         let session = client.connect(now).map_err(|_| ApiError::LimitReached)?;
-        let mut tls = Box::new(Tls::new(session.into(), &client.clock));
+        let mut tls = Box::new(Tls::new(session.into(), &client.clock, &client.scratch));
         tls.flush(now, conn, stack)?;
         Ok(Channel {
             conn,
@@ -195,7 +204,7 @@ impl Channel {
         let tls = match first? {
             HANDSHAKE_RECORD => {
                 let session = server.accept().ok()?.into();
-                Some(Box::new(Tls::new(session, &server.clock)))
+                Some(Box::new(Tls::new(session, &server.clock, &server.scratch)))
             }
             _ => None,
         };
@@ -227,7 +236,7 @@ impl Channel {
         stack: &mut Stack,
     ) -> Result<(), E> {
         match &mut self.tls {
-            Some(tls) => tls.drive(now, self.conn, stack),
+            Some(tls) => tls.drive(now, self.conn, stack, &mut Plain::default()),
             None => Ok(()),
         }
     }
@@ -242,8 +251,7 @@ impl Channel {
         let Some(tls) = &mut self.tls else {
             return stack.read_with(now, self.conn, drain);
         };
-        tls.drive::<E>(now, self.conn, stack)?;
-        tls.read_with(drain)
+        tls.read_with(now, self.conn, stack, drain)
     }
 
     /// As [`Stack::read_finished`]; of a protected connection, whether the other end said so.
@@ -268,7 +276,7 @@ impl Channel {
         self.tls.as_ref().is_some_and(|tls| tls.over)
     }
 
-    /// As [`Stack::write_with`], and a record at a time.
+    /// As [`Stack::write_with`], and so many records at a time as the engine has room for.
     pub(crate) fn write_with<E: From<ApiError>>(
         &mut self,
         now: Instant,
@@ -280,13 +288,16 @@ impl Channel {
             return stack.write_with(now, self.conn, max, fill);
         };
         tls.flush(now, self.conn, stack)?;
-        let room = tls.room().min(max).min(RECORD);
+        let room = tls.room(stack.send_space(self.conn)).min(max);
         if room == 0 {
             return Ok(0);
         }
-        let mut record = [0; RECORD];
-        let filled = fill(&mut [IoSliceMut::new(&mut record[..room])])?;
-        tls.write(&record[..filled.min(room)]);
+        let scratch = Arc::clone(&tls.scratch);
+        let filled = scratch.with(|memory| {
+            let filled = fill(&mut [IoSliceMut::new(&mut memory[..room])])?;
+            tls.write(&memory[..filled.min(room)]);
+            Ok::<_, E>(filled)
+        })?;
         tls.flush(now, self.conn, stack)?;
         Ok(filled)
     }
@@ -359,12 +370,13 @@ impl fmt::Debug for Tls {
 }
 
 impl Tls {
-    fn new(mut session: Connection, clock: &Arc<TicketClock>) -> Self {
+    fn new(mut session: Connection, clock: &Arc<TicketClock>, scratch: &Arc<Scratch>) -> Self {
         // What waits here is bounded by who writes.
         session.set_buffer_limit(None);
         Tls {
             session,
             clock: Arc::clone(clock),
+            scratch: Arc::clone(scratch),
             held: Vec::new(),
             early: 0,
             early_records: 0,
@@ -388,8 +400,9 @@ impl Tls {
         matches!(self.session, Connection::Client(_)) && self.session.is_handshaking()
     }
 
-    /// Bytes of a user that may be written now.
-    fn room(&mut self) -> usize {
+    /// Bytes of a user that may be written now, where the engine takes `space`: whole records that it
+    /// takes, and one at least, of which a part may have to wait here.
+    fn room(&mut self, space: usize) -> usize {
         if self.ending != Ending::No {
             return 0;
         }
@@ -402,7 +415,7 @@ impl Tls {
         }
         match self.session.wants_write() {
             true => 0,
-            false => RECORD,
+            false => (space / (RECORD + RECORD_OVERHEAD) * RECORD).clamp(RECORD, BATCH),
         }
     }
 
@@ -444,13 +457,16 @@ impl Tls {
         }
     }
 
+    /// Takes in what there is, into `plain` for as far as there is room, then a record at most.
     fn drive<E: From<ApiError> + From<Broken>>(
         &mut self,
         now: Instant,
         conn: ConnId,
         stack: &mut Stack,
+        plain: &mut Plain<'_>,
     ) -> Result<(), E> {
         self.flush(now, conn, stack)?;
+        self.pass_on(plain);
         while self.unread == 0 && self.broken.is_none() && stack.readable(conn) > 0 {
             self.clock.pass(now);
             let taken = stack.read_with(now, conn, |bufs| {
@@ -460,7 +476,7 @@ impl Tls {
                     return Ok(bufs.iter().map(|buf| buf.len()).sum());
                 }
                 let before = input.left();
-                self.broken = self.take(&mut input).err();
+                self.broken = self.take(&mut input, plain).err();
                 Ok::<_, ApiError>(before - input.left())
             })?;
             // An answer, or the alert that says what was wrong.
@@ -473,7 +489,7 @@ impl Tls {
             self.on_finished();
         }
         match self.broken {
-            Some(broken) if !self.has_unread() => Err(broken.into()),
+            Some(broken) if !self.has_unread() && plain.is_empty() => Err(broken.into()),
             _ => Ok(()),
         }
     }
@@ -494,8 +510,8 @@ impl Tls {
         }
     }
 
-    /// Takes records until there is something to read.
-    fn take(&mut self, input: &mut Input<'_, '_>) -> Result<(), Broken> {
+    /// Takes records until there is something to read that `plain` has no room for.
+    fn take(&mut self, input: &mut Input<'_, '_>, plain: &mut Plain<'_>) -> Result<(), Broken> {
         while self.session.wants_read() && input.left() > 0 {
             let read = self.session.read_tls(input);
             let read = read.map_err(|_| Broken::Damaged)?;
@@ -509,8 +525,16 @@ impl Tls {
             self.unread = state.plaintext_bytes_to_read();
             self.peer_ended = state.peer_has_closed();
             self.on_progress()?;
+            self.pass_on(plain);
         }
         Ok(())
+    }
+
+    /// Moves what can be read into `plain`, for as far as there is room and nothing comes before it.
+    fn pass_on(&mut self, plain: &mut Plain<'_>) {
+        if self.unread > 0 && self.said.is_empty() {
+            self.unread -= plain.fill(&mut self.session.reader());
+        }
     }
 
     /// The handshake may have come further.
@@ -538,28 +562,40 @@ impl Tls {
         Ok(())
     }
 
-    fn read_with<E>(
+    fn read_with<E: From<ApiError> + From<Broken>>(
+        &mut self,
+        now: Instant,
+        conn: ConnId,
+        stack: &mut Stack,
+        drain: impl FnOnce(&[IoSlice<'_>]) -> Result<usize, E>,
+    ) -> Result<usize, E> {
+        let scratch = Arc::clone(&self.scratch);
+        scratch.with(|memory| {
+            let mut plain = Plain::new(memory);
+            let driven = self.drive(now, conn, stack, &mut plain);
+            if plain.is_empty() {
+                driven?;
+                return self.read_said(drain);
+            }
+            let taken = driven.and_then(|()| drain(&[IoSlice::new(plain.bytes())]));
+            let rest = &plain.bytes()[*taken.as_ref().unwrap_or(&0)..];
+            self.said.extend_from_slice(rest);
+            taken
+        })
+    }
+
+    fn read_said<E>(
         &mut self,
         drain: impl FnOnce(&[IoSlice<'_>]) -> Result<usize, E>,
     ) -> Result<usize, E> {
-        if !self.said.is_empty() {
-            let taken = drain(&[IoSlice::new(&self.said)])?;
-            self.said.drain(..taken);
-            if self.said.is_empty() {
-                self.said = Vec::new();
-            }
-            return Ok(taken);
-        }
-        if self.unread == 0 {
+        if self.said.is_empty() {
             return Ok(0);
         }
-        let mut reader = self.session.reader();
-        let Ok(record) = reader.fill_buf() else {
-            return Ok(0);
-        };
-        let taken = drain(&[IoSlice::new(record)])?;
-        reader.consume(taken);
-        self.unread -= taken.min(self.unread);
+        let taken = drain(&[IoSlice::new(&self.said)])?;
+        self.said.drain(..taken);
+        if self.said.is_empty() {
+            self.said = Vec::new();
+        }
         Ok(taken)
     }
 

@@ -29,6 +29,7 @@ use rustls::{
     Error, NamedGroup, ServerConfig, ServerConnection, SignatureScheme, version,
 };
 
+use super::scratch::Scratch;
 use crate::auth::WallClock;
 use crate::keys::{PrivateKey, PublicKey};
 
@@ -123,6 +124,7 @@ pub(crate) struct Client {
     config: Arc<ClientConfig>,
     tickets: Arc<Tickets>,
     pub(super) clock: Arc<TicketClock>,
+    pub(super) scratch: Arc<Scratch>,
 }
 
 impl Client {
@@ -148,6 +150,7 @@ impl Client {
             config: Arc::new(config),
             tickets,
             clock,
+            scratch: Arc::default(),
         }
     }
 
@@ -181,6 +184,7 @@ pub(crate) struct Server {
     known: Arc<Known>,
     tickets: Arc<Remembered>,
     pub(super) clock: Arc<TicketClock>,
+    pub(super) scratch: Arc<Scratch>,
 }
 
 impl Server {
@@ -212,6 +216,7 @@ impl Server {
             known,
             tickets,
             clock,
+            scratch: Arc::default(),
         }
     }
 

@@ -33,6 +33,8 @@ pub struct Stream {
     pub ends: bool,
     /// What the program received.
     pub got: Vec<u8>,
+    /// Most bytes of it that came at once.
+    pub most: usize,
     /// The program does not read: only [`SOCKET_ROOM`] bytes more are taken.
     pub stalled: bool,
     pub unread: usize,
@@ -208,6 +210,7 @@ impl LocalStreams for Local {
             room -= len;
             n += len;
         }
+        stream.most = stream.most.max(n);
         if stream.stalled {
             stream.unread += n;
         }
