@@ -25,6 +25,10 @@ use crate::net::{Result, SystemError};
 /// (`IP_TRANSPARENT`).
 const KEPT: CapabilitySet = CapabilitySet::NET_ADMIN;
 
+/// Kept besides where files are given up: configuration and key may lie where only their owner may look,
+/// and are read again. What it opens is then bounded by the files that are left.
+const KEPT_TO_READ: CapabilitySet = CapabilitySet::DAC_READ_SEARCH;
+
 /// The rights on files that this program knows of; a kernel may know fewer.
 const KNOWN: ABI = ABI::V6;
 
@@ -114,8 +118,8 @@ pub(super) struct Confined {
     held: Vec<PathFd>,
 }
 
-/// Gives up all capabilities but those needed later, and for good: no program that is run gets any
-/// other. Then gives up all files but `files`, where the kernel can do that.
+/// Gives up all files but `files`, where the kernel can do that, and all capabilities but those needed
+/// later. For good: no program that is run gets any other.
 ///
 /// # Errors
 /// What the system refused.
@@ -124,24 +128,27 @@ pub(super) fn give_up(privileges: Privileges, files: &Files) -> Result<Option<Co
         return Ok(None);
     }
     let doing = || SystemError::doing("give up privileges");
-    give_up_capabilities().map_err(doing())?;
     set_no_new_privs(true).map_err(doing())?;
     let (status, confined) = give_up_files(files)
         .map_err(|e| SystemError::other("give up access to files", e.to_string()))?;
-    let kept = "CAP_NET_ADMIN";
+    let kept = match status {
+        RulesetStatus::NotEnforced => KEPT,
+        _ => KEPT | KEPT_TO_READ,
+    };
+    give_up_capabilities(kept).map_err(doing())?;
     match status {
         RulesetStatus::NotEnforced => tracing::warn!(
-            kept,
+            ?kept,
             "this kernel has no Landlock: all files of this user stay within reach"
         ),
-        status => tracing::info!(kept, files = ?status, ?files, "privileges given up"),
+        status => tracing::info!(?kept, files = ?status, ?files, "privileges given up"),
     }
     Ok(Some(confined))
 }
 
-fn give_up_capabilities() -> std::result::Result<(), Errno> {
+fn give_up_capabilities(kept: CapabilitySet) -> std::result::Result<(), Errno> {
     for capability in (0..u64::BITS).map(|bit| CapabilitySet::from_bits_retain(1 << bit)) {
-        if KEPT.contains(capability) {
+        if kept.contains(capability) {
             continue;
         }
         match remove_capability_from_bounding_set(capability) {
@@ -154,9 +161,9 @@ fn give_up_capabilities() -> std::result::Result<(), Errno> {
     }
     let had = capabilities(None)?;
     let kept = CapabilitySets {
-        effective: had.effective & KEPT,
-        permitted: had.permitted & KEPT,
-        inheritable: had.inheritable & KEPT,
+        effective: had.effective & kept,
+        permitted: had.permitted & kept,
+        inheritable: had.inheritable & kept,
     };
     set_capabilities(None, kept)
 }
@@ -198,8 +205,9 @@ fn directories_of(program: &str) -> Vec<PathBuf> {
 
 #[cfg(test)]
 mod tests {
-    use std::fs::File;
+    use std::fs::{File, Permissions};
     use std::io::ErrorKind;
+    use std::os::unix::fs::PermissionsExt;
     use std::sync::Barrier;
     use std::thread;
 
@@ -217,6 +225,29 @@ mod tests {
         })
     }
 
+    /// A directory of this test alone, in one that none but another user may look into, where this
+    /// process may give files away.
+    fn directory_of_another(test: &str) -> PathBuf {
+        let name = format!("braid-confine-{}-{test}", std::process::id());
+        let theirs = std::env::temp_dir().join(name);
+        let directory = theirs.join("ours");
+        fs::create_dir_all(&directory).unwrap();
+        fs::set_permissions(&theirs, Permissions::from_mode(0o700)).unwrap();
+        if let Err(error) = std::os::unix::fs::chown(&theirs, Some(1), Some(1)) {
+            // No root, or one whose user namespace has no other user.
+            let kind = error.kind();
+            assert!(matches!(
+                kind,
+                ErrorKind::PermissionDenied | ErrorKind::InvalidInput
+            ));
+        }
+        directory
+    }
+
+    fn remove(directory: &Path) {
+        fs::remove_dir_all(directory.parent().unwrap()).unwrap();
+    }
+
     /// Whether the kernel has Landlock: then this program has to use it.
     fn has_landlock() -> bool {
         let ruleset = Ruleset::default()
@@ -227,8 +258,7 @@ mod tests {
 
     #[test]
     fn no_file_is_opened_but_those_that_are_needed() {
-        let name = format!("braid-confine-{}", std::process::id());
-        let directory = std::env::temp_dir().join(name);
+        let directory = directory_of_another("files");
         let [own, read, other] = ["own", "read", "other"].map(|name| directory.join(name));
         for directory in [&own, &read, &other] {
             fs::create_dir_all(directory).unwrap();
@@ -255,7 +285,7 @@ mod tests {
                 open(Path::new("/proc/self/status")),
             ]
         });
-        fs::remove_dir_all(&directory).unwrap();
+        remove(&directory);
         let denied = match has_landlock() {
             true => Err(ErrorKind::PermissionDenied),
             false => Ok(()),
@@ -269,9 +299,7 @@ mod tests {
 
     #[test]
     fn a_file_that_takes_the_place_of_another_is_out_of_reach() {
-        let name = format!("braid-confine-{}-replaced", std::process::id());
-        let directory = std::env::temp_dir().join(name);
-        fs::create_dir_all(&directory).unwrap();
+        let directory = directory_of_another("replaced");
         let [file, new] = ["file", "new"].map(|name| directory.join(name));
         for path in [&file, &new] {
             fs::write(path, "text").unwrap();
@@ -295,14 +323,13 @@ mod tests {
                 (before, is_out_of_reach(&file))
             })
         });
-        fs::remove_dir_all(&directory).unwrap();
+        remove(&directory);
         assert_eq!(found, (false, has_landlock()));
     }
 
     #[test]
     fn a_link_is_followed() {
-        let name = format!("braid-confine-{}-link", std::process::id());
-        let directory = std::env::temp_dir().join(name);
+        let directory = directory_of_another("link");
         let [named, target] = ["named", "target"].map(|name| directory.join(name));
         for directory in [&named, &target] {
             fs::create_dir_all(directory).unwrap();
@@ -318,7 +345,7 @@ mod tests {
         };
         let there = [link, named.join("there")];
         let found = confined(files, || there.map(|file| fs::read(file).is_ok()));
-        fs::remove_dir_all(&directory).unwrap();
+        remove(&directory);
         assert_eq!(found, [true, true]);
     }
 
@@ -330,8 +357,12 @@ mod tests {
             let child = thread::spawn(|| capabilities(None).unwrap());
             (capabilities(None).unwrap(), child.join().unwrap())
         });
-        assert_eq!(left.permitted, had.permitted & KEPT);
-        assert_eq!(left.effective, had.effective & KEPT);
+        let kept = match has_landlock() {
+            true => KEPT | KEPT_TO_READ,
+            false => KEPT,
+        };
+        assert_eq!(left.permitted, had.permitted & kept);
+        assert_eq!(left.effective, had.effective & kept);
         assert_eq!(child, left);
         assert_eq!(capabilities(None).unwrap(), had, "of that thread alone");
     }
