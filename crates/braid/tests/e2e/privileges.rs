@@ -23,7 +23,7 @@ fn expected(kept: &str) -> [(&'static str, &str); 6] {
     ]
 }
 
-fn has_landlock(bed: &Bed) -> bool {
+fn has_landlock(bed: &mut Bed) -> bool {
     !bed.log("server").contains("no Landlock")
 }
 
@@ -68,7 +68,7 @@ fn every_thread_of_box_and_server_can_do_little() {
 #[ignore = "network"]
 fn a_server_reads_no_file_but_its_own() {
     let mut world = Guested::up();
-    if !has_landlock(&world.bed) {
+    if !has_landlock(&mut world.bed) {
         return;
     }
     let elsewhere = world.bed.testbed.state_dir().join("guest.key");
