@@ -132,6 +132,32 @@ pub fn socket_option(
     check(result)
 }
 
+/// Has a packet socket take what an interface, or each of them where that is 0, sends and receives of
+/// `protocol` (`ETH_P_…`).
+///
+/// # Errors
+/// What `bind` answers.
+pub fn bind_packet_socket(
+    socket: BorrowedFd<'_>,
+    protocol: libc::c_int,
+    interface: u32,
+) -> io::Result<()> {
+    // SAFETY: `sockaddr_ll` is plain data, for which all zeroes is a valid value.
+    let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+    address.sll_family = libc::AF_PACKET as libc::c_ushort;
+    address.sll_protocol = (protocol as u16).to_be();
+    address.sll_ifindex = interface as libc::c_int;
+    // SAFETY: the descriptor is open, and `bind` reads one `sockaddr_ll`, of which pointer and length
+    // are given.
+    check(unsafe {
+        libc::bind(
+            socket.as_raw_fd(),
+            (&raw const address).cast(),
+            size_of::<libc::sockaddr_ll>() as libc::socklen_t,
+        )
+    })
+}
+
 /// Switches on a socket option that is an int.
 ///
 /// # Errors

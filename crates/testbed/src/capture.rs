@@ -1,4 +1,4 @@
-//! What packets pass a host.
+//! What packets pass a host, or one of its interfaces.
 
 use std::io::{self, Read};
 use std::os::fd::AsFd;
@@ -8,15 +8,14 @@ use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime};
 
 use braid_linux::sys;
+use rustix::net::netdevice::name_to_index;
 use rustix::net::sockopt::set_socket_recv_buffer_size_force;
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::{Domain, Socket, Type};
 
 use crate::error::Error;
 use crate::netns;
 use crate::testbed::Testbed;
 
-/// Of all protocols (`ETH_P_ALL`), in network byte order.
-const ALL: u16 = (libc::ETH_P_ALL as u16).to_be();
 /// Largest packet: one that GRO has joined.
 const LARGEST: usize = 1 << 16;
 /// Packets kept at most; one more is an error.
@@ -35,8 +34,8 @@ pub struct Captured {
     pub bytes: Vec<u8>,
 }
 
-/// Takes down every packet that any interface of a host sends or receives, so those that it forwards
-/// twice, until it is finished or dropped.
+/// Takes down every packet that an interface of a host, or any of them, sends or receives, until it is
+/// finished or dropped.
 #[derive(Debug)]
 pub struct Capture {
     ending: Arc<AtomicBool>,
@@ -44,21 +43,41 @@ pub struct Capture {
 }
 
 impl Capture {
-    /// Begins on `host`.
+    /// Begins on all interfaces of `host`: what it forwards is there twice.
     ///
     /// # Errors
     ///
     /// [`Error::NoSuchHost`], [`Error::System`].
     pub fn start(testbed: &Testbed, host: &str) -> Result<Capture, Error> {
+        Capture::start_where(testbed, host, None)
+    }
+
+    /// Begins on one interface of `host`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoSuchHost`], [`Error::System`], also where there is no such interface.
+    pub fn start_on(testbed: &Testbed, host: &str, interface: &str) -> Result<Capture, Error> {
+        Capture::start_where(testbed, host, Some(interface))
+    }
+
+    fn start_where(
+        testbed: &Testbed,
+        host: &str,
+        interface: Option<&str>,
+    ) -> Result<Capture, Error> {
         let namespace = &testbed.layout().host(host)?.namespace;
         let socket = netns::run_inside(namespace, || {
-            let protocol = Some(Protocol::from(i32::from(ALL)));
-            let socket = Socket::new(Domain::PACKET, Type::DGRAM, protocol)?;
+            // Of no protocol until it is bound: else it had packets of other interfaces by then.
+            let socket = Socket::new(Domain::PACKET, Type::DGRAM, None)?;
+            let interface = interface.map(|name| name_to_index(&socket, name));
             // Only root of the whole system may have more than everybody may.
             if set_socket_recv_buffer_size_force(&socket, WAITING).is_err() {
                 socket.set_recv_buffer_size(WAITING)?;
             }
             socket.set_read_timeout(Some(PATIENCE))?;
+            let interface = interface.transpose()?.unwrap_or(0);
+            sys::bind_packet_socket(socket.as_fd(), libc::ETH_P_ALL, interface)?;
             Ok(socket)
         });
         let socket = socket.map_err(|e| Error::system(format!("capture packets of {host}"), e))?;
