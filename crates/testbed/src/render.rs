@@ -36,6 +36,18 @@ pub fn render_config(congestion: Option<&str>) -> io::Result<RenderConfig> {
     }))
 }
 
+/// The same configurations without protection.
+pub fn in_clear(render: RenderConfig) -> RenderConfig {
+    Box::new(move |layout, host| {
+        let Rendered { text, key } = render(layout, host)?;
+        let text = match host.role {
+            Role::Server => format!("unprotected = true\n{text}"),
+            _ => text.replace("[[server]]\n", "[[server]]\nprotection = \"none\"\n"),
+        };
+        Some(Rendered { text, key })
+    })
+}
+
 /// The keys of a testbed's hosts.
 struct Keys([u8; 32]);
 

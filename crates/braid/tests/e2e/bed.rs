@@ -381,7 +381,15 @@ pub fn render_changed(
     role: Role,
     change: impl Fn(String) -> String + Send + Sync + 'static,
 ) -> RenderConfig {
-    let render = render_config(None).expect("randomness");
+    changed(render_config(None).expect("randomness"), role, change)
+}
+
+/// Those of `render`, changed by `change` for hosts of the role.
+pub fn changed(
+    render: RenderConfig,
+    role: Role,
+    change: impl Fn(String) -> String + Send + Sync + 'static,
+) -> RenderConfig {
     Box::new(move |layout, host| {
         let Rendered { text, key } = render(layout, host)?;
         let text = match host.role == role {

@@ -3,6 +3,7 @@
 use std::fs;
 
 use super::bed::{Bed, LONGEST_S, stderr};
+use super::captures::{Sought, Watched, addresses_of_content, identities};
 use super::control::status;
 
 const OBJECTS: usize = 60;
@@ -27,10 +28,8 @@ fn sum(bytes: &[u8]) -> u32 {
     bytes.iter().fold(0, add)
 }
 
-#[test]
-#[ignore = "network"]
-fn a_browser_loads_a_page_of_many_objects() {
-    let bed = Bed::up();
+/// Loads the page over both links, and checks what the browser shows; how many connections the box took in.
+fn load(bed: &Bed) -> u64 {
     let sizes = [500, 4_000, 15_000, 60_000, 250_000];
     let objects = (0..OBJECTS).map(|i| {
         let bytes = bed.offer(&format!("object{i}"), sizes[i % sizes.len()] + i);
@@ -65,6 +64,33 @@ fn a_browser_loads_a_page_of_many_objects() {
     let shown = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(shown.contains(&expected), "{shown}{}", stderr(&output));
     bed.expect_carried(before, 300_000);
-    let accepted = status(&bed, "box").counters["accepted"];
+    status(bed, "box").counters["accepted"]
+}
+
+#[test]
+#[ignore = "network"]
+fn a_browser_loads_a_page_of_many_objects() {
+    let accepted = load(&Bed::up());
     assert!((2..=20).contains(&accepted), "{accepted} connections");
+}
+
+#[test]
+#[ignore = "network"]
+fn nothing_of_the_page_is_on_the_links() {
+    for clear in [false, true] {
+        let watched = Watched::up(clear);
+        let bed = &watched.bed;
+        load(bed);
+        let object = fs::read(bed.www().join("object0")).expect("it was offered");
+        let mut shown = vec![
+            Sought::new("a request", "GET /object7 HTTP"),
+            Sought::new("the browser", "User-Agent: "),
+            Sought::new("the page", "Promise.all(Array.from("),
+            Sought::new("an object", &object[..100]),
+        ];
+        shown.extend(addresses_of_content(bed.v4("content")));
+        let (never, public) = identities(bed);
+        shown.push(public);
+        watched.expect(clear, &shown, &never);
+    }
 }

@@ -7,6 +7,7 @@ mod addresses;
 mod bad_input;
 mod bed;
 mod browser;
+mod captures;
 mod control;
 mod crash;
 mod demo;
