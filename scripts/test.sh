@@ -32,7 +32,7 @@ without() {
     skipped+=(--skip "$3")
 }
 without mptcpize "TESTS OF CLIENTS WITHOUT A BOX" stock:: "make install-deps"
-without chromium "TEST WITH A BROWSER" browser:: "BRAID_BROWSER=1 make install-deps"
+without chromium "TESTS WITH A BROWSER" browser:: "BRAID_BROWSER=1 make install-deps"
 # Tests run in the directories of their crates.
 BRAID_MPTCP_CONNECT=$(realpath -m "${CARGO_TARGET_DIR:-target}/mptcp_connect")
 export BRAID_MPTCP_CONNECT

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{Read, Write};
-use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 use std::time::Duration;
 
 use braid_proxy::keys::{KEY_LEN, PrivateKey};
@@ -15,7 +15,7 @@ use socket2::SockRef;
 
 use super::bed::{Bed, changed};
 
-/// The demo's.
+/// The demo's. So are the hosts, and their configurations but for a user's name and SOCKS at the box.
 const LINKS: [(&str, &str); 2] = [("20mbit", "15ms"), ("10mbit", "35ms")];
 /// Longest that somebody is waited for who is to ask.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -333,12 +333,13 @@ fn inside<T: Send>(bed: &Bed, host: &str, work: impl FnOnce() -> std::io::Result
 /// In the place of the machine's, on the server host.
 fn name_server(bed: &Bed) -> UdpSocket {
     let config = fs::read_to_string("/etc/resolv.conf").unwrap_or_default();
-    let mut named = config
+    let named = config
         .lines()
         .filter_map(|line| line.strip_prefix("nameserver"));
+    let named = named.map(|address| address.trim().parse::<IpAddr>());
     // Where none is named it is looked for here (resolv.conf(5)).
-    let address = named.next().map_or("127.0.0.1", str::trim);
-    let address: IpAddr = address.parse().expect("an address");
+    let address = named.flatten().next();
+    let address = address.unwrap_or(Ipv4Addr::LOCALHOST.into());
     if !address.is_loopback() {
         let command = ["address", "add", &address.to_string(), "dev", "lo"];
         bed.run("server", "ip", &command);
