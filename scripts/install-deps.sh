@@ -13,7 +13,8 @@ needed=(
 # A few tests and benchmarks call these, and are skipped without them. Not every distribution has
 # them; a browser is large.
 optional=(mptcpize:mptcpize)
-[ "${BRAID_RELAYS-}" = 1 ] && optional+=(redsocks:redsocks microsocks:microsocks)
+[ "${BRAID_RELAYS-}" = 1 ] &&
+    optional+=(redsocks:redsocks microsocks:microsocks ss-redir:shadowsocks-libev ss-server:shadowsocks-libev)
 [ "${BRAID_BROWSER-}" = 1 ] && optional+=(chromium:chromium)
 PATH="$PATH:/usr/sbin:/sbin"
 
@@ -72,6 +73,9 @@ for package in "${extras[@]}"; do
     apt install --no-install-recommends "$package" 2>/dev/null ||
         echo "== NOT INSTALLED: $package (apt-get has none, or needs 'apt-get update'): some tests are skipped" >&2
 done
-if [[ " ${packages[*]} " == *" nginx-light "* ]] && [ -d /run/systemd/system ]; then
-    "${as_root[@]}" systemctl disable --quiet nginx >&2 || true
-fi
+# Nor after the next boot.
+for entry in nginx-light:nginx redsocks:redsocks shadowsocks-libev:shadowsocks-libev; do
+    if [[ " ${packages[*]} ${extras[*]} " == *" ${entry%%:*} "* ]] && [ -d /run/systemd/system ]; then
+        "${as_root[@]}" systemctl disable --quiet "${entry##*:}" >&2 || true
+    fi
+done

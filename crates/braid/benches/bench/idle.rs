@@ -11,10 +11,12 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::Serialize;
 
 use crate::Arguments;
-use crate::bed::{self, LONGEST};
+use crate::bed::{self, Gateways, LONGEST};
 
-/// What is to be reached, bytes per connection.
+/// What is to be reached in clear, bytes per connection.
 const BAR: f64 = 16_000.0;
+/// The same with protection: TLS keeps keys, tickets and buffers of a connection for as long as it is there.
+const BAR_PROTECTED: f64 = 24_000.0;
 /// Connections opened and closed first, so that pools and tables are as in any running process.
 const WARM_UP: u32 = 100;
 /// Idle time before a measurement: delayed acknowledgements and joins are over by then.
@@ -26,6 +28,7 @@ const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nidle\n";
 #[derive(Debug, Serialize)]
 pub struct Idle {
     connections: u32,
+    protected: bool,
     #[serde(rename = "box")]
     gateway_box: Memory,
     server: Memory,
@@ -49,10 +52,16 @@ struct Holding {
     sockets: u64,
 }
 
-/// Opens the connections and looks.
-pub fn measure(arguments: &Arguments) -> Result<Idle, Failure> {
+/// Opens the connections and looks: with protection, and without.
+pub fn measure(arguments: &Arguments) -> Result<Vec<Idle>, Failure> {
     raise_descriptors(u64::from(arguments.idle) * 3 + 1_000)?;
-    let mut bed = Bed(bed::up([("200mbit", "1ms"); 2])?);
+    let both = [Gateways::Braid, Gateways::Clear];
+    let measured = both.map(|gateways| measure_one(gateways, arguments));
+    measured.into_iter().collect()
+}
+
+fn measure_one(gateways: Gateways, arguments: &Arguments) -> Result<Idle, Failure> {
+    let mut bed = Bed(bed::up(gateways, [("200mbit", "1ms"); 2], "")?);
     let content = bed.offer()?;
     drop(bed.open(content, WARM_UP)?);
     thread::sleep(SETTLE);
@@ -63,15 +72,18 @@ pub fn measure(arguments: &Arguments) -> Result<Idle, Failure> {
     let count = f64::from(arguments.idle);
     drop(open);
     bed.0.testbed.down()?;
+    let protected = gateways == Gateways::Braid;
+    let bar = if protected { BAR_PROTECTED } else { BAR };
     Ok(Idle {
         connections: arguments.idle,
-        gateway_box: Memory::grown(before[0], after[0], count),
-        server: Memory::grown(before[1], after[1], count),
+        protected,
+        gateway_box: Memory::grown(before[0], after[0], count, bar),
+        server: Memory::grown(before[1], after[1], count, bar),
     })
 }
 
 impl Memory {
-    fn grown(before: Holding, after: Holding, count: f64) -> Memory {
+    fn grown(before: Holding, after: Holding, count: f64, bar: f64) -> Memory {
         let rss_bytes = (after.rss as f64 - before.rss as f64) / count;
         let socket_bytes = (after.sockets as f64 - before.sockets as f64) / count;
         let bytes = rss_bytes + socket_bytes;
@@ -79,8 +91,8 @@ impl Memory {
             rss_bytes,
             socket_bytes,
             bytes,
-            bar: BAR,
-            holds: bytes <= BAR,
+            bar,
+            holds: bytes <= bar,
         }
     }
 }
@@ -89,7 +101,12 @@ impl Idle {
     /// The results as text.
     pub fn print(&self) {
         println!(
-            "Memory of an idle proxied connection, growth over {} of them",
+            "Memory of an idle proxied connection, {}, growth over {} of them",
+            if self.protected {
+                "protected"
+            } else {
+                "in clear"
+            },
             self.connections
         );
         for (name, memory) in [("box", &self.gateway_box), ("server", &self.server)] {

@@ -1,5 +1,5 @@
-//! Speed and memory against the kernel's Multipath TCP and relays on it, a link that slows down, and
-//! the simulator's speed. Measures and prints; what it prints is judged by whoever reads it, except
+//! Speed and memory against the kernel's Multipath TCP and relays on it, what protection costs, a link
+//! that slows down, and the simulator's speed. Measures and prints; what it prints is judged by whoever reads it, except
 //! that a transfer that fails ends it.
 //!
 //! `make bench` runs it. All but the simulator needs what the network tests need: root or a user
@@ -7,6 +7,7 @@
 
 mod arms;
 mod bed;
+mod content;
 mod cost;
 mod idle;
 mod peers;
@@ -77,7 +78,7 @@ struct Results {
     #[serde(skip_serializing_if = "Option::is_none")]
     whole: Option<whole::Whole>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    idle: Option<idle::Idle>,
+    idle: Option<Vec<idle::Idle>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     slow: Option<Vec<slow::Slow>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -129,7 +130,7 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
     if wanted(Part::Idle) {
         let idle = idle::measure(arguments)?;
         if !arguments.json {
-            idle.print();
+            idle.iter().for_each(idle::Idle::print);
         }
         results.idle = Some(idle);
     }

@@ -14,7 +14,7 @@ use braid_testbed::LinkChange;
 use braid_testbed::bed::Bed;
 use serde::Serialize;
 
-use crate::bed;
+use crate::bed::{self, Gateways};
 
 /// Rates (Mbit/s) and delays of the links; the round trips are 30 ms and 70 ms.
 const RATES: [f64; 2] = [20.0, 10.0];
@@ -70,7 +70,8 @@ pub fn measure() -> Result<Vec<Slow>, Failure> {
 
 fn measure_one(link: usize, way: Way) -> Result<Slow, Failure> {
     let rates = RATES.map(|rate| format!("{rate}mbit"));
-    let mut bed = bed::up([(&rates[0], DELAYS[0]), (&rates[1], DELAYS[1])])?;
+    let links = [(&*rates[0], DELAYS[0]), (&*rates[1], DELAYS[1])];
+    let mut bed = bed::up(Gateways::Braid, links, "")?;
     let slow = format!("rate={SLOW}mbit queue={}", QUEUES[link]);
     let sound = format!("rate={}", rates[link]);
     bed.testbed.reset_lateness()?;

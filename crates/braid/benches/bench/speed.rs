@@ -36,9 +36,9 @@ struct Comparison {
     machine: Spread,
 }
 
-/// Engine to kernel, pair by pair.
+/// One to another, pair by pair, and what the median is to be.
 #[derive(Debug, Serialize)]
-struct Ratio {
+pub struct Ratio {
     ratio: Spread,
     bar: f64,
     holds: bool,
@@ -116,16 +116,8 @@ impl Comparison {
             machine: ratio(|run| run.machine_per_gbit),
             kernel: Summary::of(kernel),
             engine: Summary::of(engine),
-            rate: Ratio {
-                ratio: rate,
-                bar: RATE_BAR,
-                holds: rate.median >= RATE_BAR,
-            },
-            cpu: Ratio {
-                ratio: cpu,
-                bar: cpu_bar,
-                holds: cpu.median <= cpu_bar,
-            },
+            rate: Ratio::at_least(rate, RATE_BAR),
+            cpu: Ratio::at_most(cpu, cpu_bar),
         }
     }
 }
@@ -138,6 +130,33 @@ impl Summary {
             system_cpu_s_per_gbit: Spread::of(runs.iter().map(|run| run.system_per_gbit)).median,
             lesser_link: Spread::of(runs.iter().map(|run| run.lesser_share)).median,
         }
+    }
+}
+
+impl Ratio {
+    pub fn at_least(ratio: Spread, bar: f64) -> Ratio {
+        let holds = ratio.median >= bar;
+        Ratio { ratio, bar, holds }
+    }
+
+    pub fn at_most(ratio: Spread, bar: f64) -> Ratio {
+        let holds = ratio.median <= bar;
+        Ratio { ratio, bar, holds }
+    }
+
+    pub fn more_than(ratio: Spread, bar: f64) -> Ratio {
+        let holds = ratio.median > bar;
+        Ratio { ratio, bar, holds }
+    }
+
+    /// What it is, and whether that is what was `wanted`: `>=`, `<=` or `>`.
+    pub fn text(&self, wanted: &str) -> String {
+        format!(
+            "{}, wanted {wanted} {}: {}",
+            self.ratio.text(),
+            self.bar,
+            if self.holds { "holds" } else { "MISSED" }
+        )
     }
 }
 
@@ -191,12 +210,7 @@ impl Speed {
                 ("the process's time", &way.cpu, "<="),
             ];
             for (what, of, wanted) in ratios {
-                println!(
-                    "  {name:<9}engine / kernel, {what}: {}, wanted {wanted} {:.1}: {}",
-                    of.ratio.text(),
-                    of.bar,
-                    if of.holds { "holds" } else { "MISSED" }
-                );
+                println!("  {name:<9}engine / kernel, {what}: {}", of.text(wanted));
             }
             println!(
                 "  {name:<9}engine / kernel, the whole machine's time, both ends: {}",

@@ -1,10 +1,10 @@
 //! The whole way, user to content host, over two links that nothing holds back: through box and
-//! server, and through relays on the kernel's Multipath TCP as people build them today (`redsocks` and
-//! `microsocks` under `mptcpize`). In turn, so that whatever else the machine does falls on both alike.
+//! server, and through relays on the kernel's Multipath TCP as people build them today: in clear
+//! (`redsocks` and `microsocks` under `mptcpize`), and with encryption of their own (those of
+//! shadowsocks-libev, likewise). In turn, so that whatever else the machine does falls on all alike.
 
 use std::fs;
-use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Instant;
@@ -16,9 +16,10 @@ use serde::Serialize;
 
 use crate::Arguments;
 use crate::bed::{self, Gateways, LONGEST};
+use crate::content::{self, fetch};
 use crate::cost::Cost;
-use crate::peers::LEAST_CARRIED;
-use crate::speed::Spread;
+use crate::peers::{ATTEMPTS, LEAST_CARRIED};
+use crate::speed::{Ratio, Spread};
 
 /// Connections at once, as a household has them.
 const USERS: usize = 16;
@@ -26,10 +27,20 @@ const USERS: usize = 16;
 const CONNECTIONS: usize = 1_600;
 /// What each of these fetches.
 const SMALL: u64 = 1_000;
-const SOCKS_PORT: u16 = 1_080;
+/// Where the relay at the server listens.
+const SERVER_PORT: u16 = 1_080;
 const INTAKE_PORT: u16 = 12_345;
 /// Routing table of the relays' second link.
 const TABLE: u32 = 102;
+
+/// The cipher that box and server agree on too.
+const CIPHER: &str = "aes-128-gcm";
+
+/// Of what relays that encrypt too give: more.
+const OTHERS_BAR: f64 = 1.0;
+/// What protection may cost: bulk rate, processor time for each Gbit, connections a second, each of what
+/// they are in clear.
+const PROTECTION_BARS: [f64; 3] = [0.6, 1.6, 0.75];
 
 /// The ways of doing it, and the comparisons.
 #[derive(Debug, Serialize)]
@@ -37,18 +48,34 @@ pub struct Whole {
     bytes: u64,
     connections: usize,
     users: usize,
+    cipher: &'static str,
     relays: Summary,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    shadowsocks: Option<Summary>,
     braid: Summary,
     /// Box and server without protection.
     clear: Summary,
     /// Braid to relays.
     ratios: Summary,
+    /// Braid to relays that encrypt.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    over_shadowsocks: Option<Summary>,
     /// Braid to Braid without protection: what that costs.
     protection: Summary,
+    bars: Vec<Bar>,
+}
+
+/// What is to be reached by a median.
+#[derive(Debug, Serialize)]
+struct Bar {
+    what: &'static str,
+    wanted: &'static str,
+    #[serde(flatten)]
+    ratio: Ratio,
 }
 
 /// Medians of all runs.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Clone, Copy, Serialize)]
 struct Summary {
     bulk_gbit_s: Spread,
     /// Processor time of the two processes in the middle.
@@ -66,50 +93,101 @@ struct Run([f64; 6]);
 
 /// Measures, or says what is missing.
 pub fn measure(arguments: &Arguments) -> Result<Option<Whole>, Failure> {
-    let tools = ["redsocks", "microsocks", "mptcpize"];
-    if let Some(missing) = tools.iter().find(|tool| !installed(tool)) {
+    let missing = |tools: &[&'static str]| tools.iter().copied().find(|tool| !installed(tool));
+    if let Some(missing) = missing(&["redsocks", "microsocks", "mptcpize"]) {
         eprintln!(
             "WHOLE WAY SKIPPED (the command '{missing}' is missing: apt-get install redsocks \
              microsocks mptcpize)"
         );
         return Ok(None);
     }
-    let mut arms = [
-        Arm::relays(arguments)?,
+    let mut arms = vec![
         Arm::braid(arguments, Gateways::Braid)?,
         Arm::braid(arguments, Gateways::Clear)?,
+        Arm::relays(arguments)?,
     ];
-    let mut runs: [Vec<Run>; 3] = [const { Vec::new() }; 3];
-    for pair in 0..=arguments.pairs {
-        for (arm, runs) in arms.iter_mut().zip(&mut runs) {
-            let run = arm.run(arguments.bytes / 4)?;
-            if pair > 0 {
-                runs.push(run);
-            }
-        }
-        if let [[.., r], [.., b], [.., c]] = runs.each_ref().map(Vec::as_slice) {
-            eprintln!(
-                "run {pair}: relays {:.2}, Braid {:.2}, in clear {:.2} Gbit/s; {:.0}, {:.0}, {:.0} \
-                 connections/s",
-                r.0[0], b.0[0], c.0[0], r.0[3], b.0[3], c.0[3]
-            );
-        }
+    match missing(&["ss-server", "ss-redir"]) {
+        Some(missing) => eprintln!(
+            "RELAYS THAT ENCRYPT SKIPPED (the command '{missing}' is missing: apt-get install \
+             shadowsocks-libev)"
+        ),
+        None => arms.push(Arm::shadowsocks(arguments)?),
     }
-    let [relays, braid, clear] = &runs;
-    let over = |others: &[Run]| -> Vec<Run> {
-        let pairs = braid.iter().zip(others);
-        pairs.map(|(b, other)| b.over(other)).collect()
+    let runs = alternate(&mut arms, arguments)?;
+    let [braid, clear, relays, others @ ..] = &runs[..] else {
+        return Err(Failure::Run("an arm is missing".to_owned()));
     };
+    let over = |others: &Vec<Run>| -> Summary {
+        let pairs = braid.iter().zip(others);
+        Summary::of(&pairs.map(|(b, other)| b.over(other)).collect::<Vec<_>>())
+    };
+    let (protection, over_shadowsocks) = (over(clear), others.first().map(over));
     Ok(Some(Whole {
         bytes: arguments.bytes / 4,
         connections: CONNECTIONS,
         users: USERS,
+        cipher: CIPHER,
         relays: Summary::of(relays),
+        shadowsocks: others.first().map(|runs| Summary::of(runs)),
         braid: Summary::of(braid),
         clear: Summary::of(clear),
-        ratios: Summary::of(&over(relays)),
-        protection: Summary::of(&over(clear)),
+        ratios: over(relays),
+        over_shadowsocks,
+        protection,
+        bars: bars(&protection, over_shadowsocks.as_ref()),
     }))
+}
+
+/// Runs each arm once in each round; the first of each warms caches and grows tables, and does not count.
+fn alternate(arms: &mut [Arm], arguments: &Arguments) -> Result<Vec<Vec<Run>>, Failure> {
+    let mut runs = vec![Vec::new(); arms.len()];
+    for round in 0..=arguments.pairs {
+        for (arm, runs) in arms.iter_mut().zip(&mut runs) {
+            let run = arm.run_or_again(arguments.bytes / 4)?;
+            if round > 0 {
+                runs.push(run);
+            }
+            eprintln!(
+                "run {round}: {} {:.2} Gbit/s, {:.0} connections/s",
+                arm.name, run.0[0], run.0[3]
+            );
+        }
+    }
+    Ok(runs)
+}
+
+fn bars(protection: &Summary, over_shadowsocks: Option<&Summary>) -> Vec<Bar> {
+    let [rate, cpu, connections] = PROTECTION_BARS;
+    let bar = |what, wanted, ratio| Bar {
+        what,
+        wanted,
+        ratio,
+    };
+    let more = |what, of| bar(what, ">", Ratio::more_than(of, OTHERS_BAR));
+    let others = over_shadowsocks.into_iter().flat_map(|over| {
+        [
+            more("Braid / shadowsocks, Gbit/s", over.bulk_gbit_s),
+            more("Braid / shadowsocks, connections/s", over.connections_s),
+        ]
+    });
+    let protection = [
+        bar(
+            "protected / clear, Gbit/s",
+            ">=",
+            Ratio::at_least(protection.bulk_gbit_s, rate),
+        ),
+        bar(
+            "protected / clear, the two processes' time for a Gbit",
+            "<=",
+            Ratio::at_most(protection.bulk_cpu_s_per_gbit, cpu),
+        ),
+        bar(
+            "protected / clear, connections/s",
+            ">=",
+            Ratio::at_least(protection.connections_s, connections),
+        ),
+    ];
+    others.chain(protection).collect()
 }
 
 fn installed(tool: &str) -> bool {
@@ -146,6 +224,7 @@ impl Summary {
 
 /// A testbed of its own, with what carries users' connections running in it.
 struct Arm {
+    name: &'static str,
     bed: Bed,
     content: SocketAddr,
     /// The relays where they are not box and server.
@@ -158,20 +237,44 @@ impl Arm {
         bed.start("server", LONGEST)?;
         bed.start("box", LONGEST)?;
         bed.wait_for_intake(LONGEST)?;
-        Arm::of(bed)
+        Arm::of(gateways.name(), bed)
     }
 
     fn relays(arguments: &Arguments) -> Result<Arm, Failure> {
-        let bed = bed::unshaped(Gateways::Others, &arguments.congestion)?;
-        let mut arm = Arm::of(bed)?;
+        let mut arm = Arm::others(arguments, Gateways::Relays)?;
         let server = arm.bed.address("server")?.to_string();
         let config = arm.bed.testbed.state_dir().join("redsocks.conf");
         let text = format!(
             "base {{ log_info = off; daemon = off; redirector = iptables; }}\n\
              redsocks {{ local_ip = 0.0.0.0; local_port = {INTAKE_PORT}; ip = {server}; \
-             port = {SOCKS_PORT}; type = socks5; }}\n"
+             port = {SERVER_PORT}; type = socks5; }}\n"
         );
         fs::write(&config, text)?;
+        let port = SERVER_PORT.to_string();
+        arm.spawn("server", &["microsocks", "-i", &server, "-p", &port])?;
+        arm.spawn("box", &["redsocks", "-c", &config.display().to_string()])?;
+        arm.wait_until_served()?;
+        Ok(arm)
+    }
+
+    /// `--mptcp` of these asks for what kernels had before they had Multipath TCP of their own, so
+    /// `mptcpize` gives it to them too.
+    fn shadowsocks(arguments: &Arguments) -> Result<Arm, Failure> {
+        let mut arm = Arm::others(arguments, Gateways::Shadowsocks)?;
+        let server = arm.bed.address("server")?.to_string();
+        let [port, intake] = [SERVER_PORT, INTAKE_PORT].map(|port| port.to_string());
+        let common = ["-s", &server, "-p", &port, "-k", "bench", "-m", CIPHER];
+        arm.spawn("server", &[&["ss-server"][..], &common].concat())?;
+        let from = ["-b", "0.0.0.0", "-l", &intake];
+        arm.spawn("box", &[&["ss-redir"][..], &common, &from].concat())?;
+        arm.wait_until_served()?;
+        Ok(arm)
+    }
+
+    /// Users' connections come to [`INTAKE_PORT`] of the box, and the kernel joins both links.
+    fn others(arguments: &Arguments, gateways: Gateways) -> Result<Arm, Failure> {
+        let bed = bed::unshaped(gateways, &arguments.congestion)?;
+        let arm = Arm::of(gateways.name(), bed)?;
         let redirect = format!(
             "add table ip relay; \
              add chain ip relay in {{ type nat hook prerouting priority -100; }}; \
@@ -179,15 +282,15 @@ impl Arm {
         );
         arm.configure(&["nft", &redirect])?;
         arm.join_second_link(&arguments.congestion)?;
-        let port = SOCKS_PORT.to_string();
-        arm.spawn("server", &["microsocks", "-i", &server, "-p", &port])?;
-        arm.spawn("box", &["redsocks", "-c", &config.display().to_string()])?;
-        let (content, user) = (arm.content, arm.user()?);
-        arm.bed.wait_for("the relays", LONGEST, |_| {
-            let asked = netns::run_inside(&user, || fetch(content, SMALL));
-            Ok(asked.is_ok_and(|got| got == SMALL))
-        })?;
         Ok(arm)
+    }
+
+    fn wait_until_served(&mut self) -> Result<(), Failure> {
+        let (content, user) = (self.content, self.user()?);
+        let what = format!("the relays ({})", self.name);
+        Ok(self.bed.wait_for(&what, LONGEST, |_| {
+            Ok(netns::run_inside(&user, || fetch(content, SMALL)).is_ok())
+        })?)
     }
 
     /// The kernel opens a second subflow by itself, from the address of the second link.
@@ -218,11 +321,10 @@ impl Arm {
         }
     }
 
-    fn of(bed: Bed) -> Result<Arm, Failure> {
-        let listener = bed::listen(&bed)?;
-        let content = listener.local_addr()?;
-        thread::spawn(move || serve(&listener));
+    fn of(name: &'static str, bed: Bed) -> Result<Arm, Failure> {
+        let content = content::offer(&bed)?;
         Ok(Arm {
+            name,
             bed,
             content,
             children: Vec::new(),
@@ -243,16 +345,30 @@ impl Arm {
         Ok(self.bed.testbed.layout().host("user")?.namespace.clone())
     }
 
+    /// Relays on the kernel's Multipath TCP get another try, loudly: now and then its join fails or comes
+    /// late, and a transfer ends early.
+    fn run_or_again(&mut self, bytes: u64) -> Result<Run, Failure> {
+        let again = if self.children.is_empty() {
+            0
+        } else {
+            ATTEMPTS - 1
+        };
+        for _ in 0..again {
+            match self.run(bytes) {
+                Err(failure) => eprintln!("{}: {failure}; again", self.name),
+                run => return run,
+            }
+        }
+        self.run(bytes)
+    }
+
     /// A bulk transfer, then connections.
     fn run(&mut self, bytes: u64) -> Result<Run, Failure> {
         let (user, content) = (self.user()?, self.content);
         let carried = self.carried()?;
         let (bulk, bulk_seconds) = self.timed(|| {
-            let got = netns::run_inside(&user, || fetch(content, bytes))?;
-            match got == bytes {
-                true => Ok(()),
-                false => Err(Failure::Run(format!("{got} of {bytes} bytes arrived"))),
-            }
+            netns::run_inside(&user, || fetch(content, bytes))?;
+            Ok(())
         })?;
         let carried: Vec<u64> = self
             .carried()?
@@ -323,54 +439,12 @@ impl Drop for Arm {
     }
 }
 
-/// Serves whoever asks: eight bytes say how many are wanted.
-fn serve(listener: &TcpListener) {
-    for stream in listener.incoming().flatten() {
-        thread::spawn(move || {
-            // A user that is gone wants nothing.
-            let _ = answer(stream);
-        });
-    }
-}
-
-fn answer(mut stream: TcpStream) -> io::Result<()> {
-    stream.set_read_timeout(Some(LONGEST))?;
-    let mut wanted = [0; 8];
-    stream.read_exact(&mut wanted)?;
-    let mut left = u64::from_be_bytes(wanted);
-    let bytes = vec![0; 1 << 18];
-    while left > 0 {
-        let chunk = usize::try_from(left).unwrap_or(usize::MAX).min(bytes.len());
-        stream.write_all(&bytes[..chunk])?;
-        left -= chunk as u64;
-    }
-    Ok(())
-}
-
-/// How many bytes of so many arrived.
-fn fetch(content: SocketAddr, bytes: u64) -> io::Result<u64> {
-    let mut stream = TcpStream::connect(content)?;
-    stream.set_read_timeout(Some(LONGEST))?;
-    stream.write_all(&bytes.to_be_bytes())?;
-    let mut buffer = vec![0; 1 << 18];
-    let mut got = 0;
-    loop {
-        match stream.read(&mut buffer)? {
-            0 => return Ok(got),
-            n => got += n as u64,
-        }
-    }
-}
-
 /// All users fetch something small, again and again, each on a new connection.
 fn connections(user: &str, content: SocketAddr) -> Result<(), Failure> {
     let one = || {
         netns::run_inside(user, || {
             for _ in 0..CONNECTIONS / USERS {
-                let got = fetch(content, SMALL)?;
-                if got != SMALL {
-                    return Err(io::Error::other(format!("{got} of {SMALL} bytes arrived")));
-                }
+                fetch(content, SMALL)?;
             }
             Ok(())
         })
@@ -389,35 +463,57 @@ impl Whole {
     /// The results as text.
     pub fn print(&self) {
         println!(
-            "The whole way, through box and server or through redsocks and microsocks on kernel MPTCP: \
-             {} GB; {} connections by {} users at once, {SMALL} bytes each; median (least to most)",
+            "The whole way, through box and server, and through relays on kernel MPTCP: redsocks and \
+             microsocks, and those of shadowsocks ({}): {} GB; {} connections by {} users at once, \
+             {SMALL} bytes each; median (least to most)",
+            self.cipher,
             self.bytes as f64 / 1e9,
             self.connections,
             self.users
         );
-        type Column = fn(&Summary) -> Spread;
-        let rows: [(&str, Column, f64); 6] = [
-            ("Gbit/s", |s| s.bulk_gbit_s, 1.0),
-            ("ms/Gbit, the two processes", |s| s.bulk_cpu_s_per_gbit, 1e3),
-            ("ms/Gbit, whole machine", |s| s.bulk_machine_s_per_gbit, 1e3),
-            ("connections/s", |s| s.connections_s, 1.0),
-            ("us/connection, the two", |s| s.connection_cpu_s, 1e6),
-            ("us/connection, machine", |s| s.connection_machine_s, 1e6),
-        ];
-        println!(
-            "  {:<28}{:>26}{:>26}{:>26}{:>24}{:>24}",
-            "", "relays", "Braid", "Braid in clear", "Braid / relays", "protected / clear"
+        let mut arms = vec![("relays", self.relays)];
+        arms.extend(self.shadowsocks.map(|summary| ("shadowsocks", summary)));
+        arms.extend([("Braid", self.braid), ("Braid in clear", self.clear)]);
+        table(&arms, |scale| scale);
+        let mut ratios = vec![("Braid / relays", self.ratios)];
+        ratios.extend(
+            self.over_shadowsocks
+                .map(|over| ("Braid / shadowsocks", over)),
         );
-        for (name, of, scale) in rows {
-            let text = |summary, scale| of(summary).times(scale).text();
-            println!(
-                "  {name:<28}{:>26}{:>26}{:>26}{:>24}{:>24}",
-                text(&self.relays, scale),
-                text(&self.braid, scale),
-                text(&self.clear, scale),
-                text(&self.ratios, 1.0),
-                text(&self.protection, 1.0)
-            );
+        ratios.push(("protected / clear", self.protection));
+        table(&ratios, |_| 1.0);
+        for Bar {
+            what,
+            wanted,
+            ratio,
+        } in &self.bars
+        {
+            println!("  {what}: {}", ratio.text(wanted));
         }
+    }
+}
+
+/// A column for each summary.
+fn table(columns: &[(&str, Summary)], in_unit: impl Fn(f64) -> f64) {
+    type Row = fn(&Summary) -> Spread;
+    let rows: [(&str, Row, f64); 6] = [
+        ("Gbit/s", |s| s.bulk_gbit_s, 1.0),
+        ("ms/Gbit, the two processes", |s| s.bulk_cpu_s_per_gbit, 1e3),
+        ("ms/Gbit, whole machine", |s| s.bulk_machine_s_per_gbit, 1e3),
+        ("connections/s", |s| s.connections_s, 1.0),
+        ("us/connection, the two", |s| s.connection_cpu_s, 1e6),
+        ("us/connection, machine", |s| s.connection_machine_s, 1e6),
+    ];
+    let line = |name: &str, cells: Vec<String>| {
+        let cells: String = cells.iter().map(|cell| format!("{cell:>30}")).collect();
+        println!("  {name:<28}{cells}");
+    };
+    line(
+        "",
+        columns.iter().map(|(name, _)| (*name).to_owned()).collect(),
+    );
+    for (name, of, scale) in rows {
+        let text = |(_, summary): &(_, _)| of(summary).times(in_unit(scale)).text();
+        line(name, columns.iter().map(text).collect());
     }
 }
