@@ -9,6 +9,7 @@ mod arms;
 mod bed;
 mod content;
 mod cost;
+mod fct;
 mod idle;
 mod peers;
 mod sim;
@@ -39,7 +40,7 @@ pub struct Arguments {
     /// Idle connections whose memory is measured.
     #[arg(long, default_value_t = 2_000, value_parser = clap::value_parser!(u32).range(1..=8_000))]
     idle: u32,
-    /// Runs of each cell on each arm.
+    /// Runs of each cell on each arm, and downloads of each size.
     #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=10_000))]
     runs: u64,
     /// Only this part.
@@ -60,6 +61,8 @@ enum Part {
     /// From user to content host, through box and server or through relays on the kernel's
     /// Multipath TCP.
     Whole,
+    /// Small downloads with and without protection.
+    Fct,
     /// Memory of idle proxied connections.
     Idle,
     /// Transfers over two emulated links, one of which slows down for a while.
@@ -77,6 +80,8 @@ struct Results {
     speed: Option<speed::Speed>,
     #[serde(skip_serializing_if = "Option::is_none")]
     whole: Option<whole::Whole>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fct: Option<Vec<fct::Fct>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     idle: Option<Vec<idle::Idle>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -109,6 +114,7 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
     let mut results = Results {
         speed: None,
         whole: None,
+        fct: None,
         idle: None,
         slow: None,
         sim: None,
@@ -126,6 +132,13 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
         if let Some(whole) = results.whole.as_ref().filter(|_| !arguments.json) {
             whole.print();
         }
+    }
+    if wanted(Part::Fct) {
+        let rows = fct::measure(arguments.runs)?;
+        if !arguments.json {
+            fct::print(&rows);
+        }
+        results.fct = Some(rows);
     }
     if wanted(Part::Idle) {
         let idle = idle::measure(arguments)?;

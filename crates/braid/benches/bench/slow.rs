@@ -17,8 +17,8 @@ use serde::Serialize;
 use crate::bed::{self, Gateways};
 
 /// Rates (Mbit/s) and delays of the links; the round trips are 30 ms and 70 ms.
-const RATES: [f64; 2] = [20.0, 10.0];
-const DELAYS: [&str; 2] = ["15ms", "35ms"];
+pub const RATES: [f64; 2] = [20.0, 10.0];
+pub const DELAYS: [&str; 2] = ["15ms", "35ms"];
 /// Queues of one bandwidth-delay product: as many bytes while the link is slow, as a device has.
 const QUEUES: [&str; 2] = ["75kB", "87.5kB"];
 /// Mbit/s of the link that slows down, both ways.

@@ -221,6 +221,10 @@ impl Speed {
 }
 
 impl Spread {
+    pub fn median(&self) -> f64 {
+        self.median
+    }
+
     /// In another unit.
     pub fn times(self, scale: f64) -> Spread {
         Spread {
