@@ -1,6 +1,7 @@
 //! The aggregation server: SOCKS5 behind MPTCP, regular TCP to the destination.
 
 mod beyond;
+mod handshakes;
 mod probes;
 mod reload;
 mod session;
@@ -31,7 +32,8 @@ use crate::status::About;
 use crate::table::{Due, SessionId, Table};
 
 use beyond::{Beyond, Pace};
-use session::{Handshakes, Refusal, Session, Stage};
+use handshakes::{Handshakes, Over};
+use session::{Refusal, Session, Stage};
 use train::Allowance;
 
 /// The server as a sans-IO core. The driver adds paths to the stack and listens on them; every
@@ -235,12 +237,17 @@ impl ServerCore {
 
     fn on_accepted(&mut self, ctx: &mut Ctx<'_>, conn: ConnId, remote: IpAddr) {
         self.counters.accepted += 1;
-        let open = self.sessions.len();
-        if open >= self.limits.connections || self.handshakes.under_way >= self.limits.handshakes {
-            self.counters.over_limit += 1;
+        if let Err(over) = self.admit(ctx.now, remote) {
+            let counter = match over {
+                Over::All => &mut self.counters.over_limit,
+                Over::Source => &mut self.counters.over_source,
+                Over::Failed => &mut self.counters.over_failures,
+            };
+            *counter += 1;
             if let Some(left_out) = self.limiter.allow(ctx.now, "limit", remote) {
-                let handshakes = self.handshakes.under_way;
-                tracing::warn!(%remote, open, handshakes, left_out, "too many connections");
+                let open = self.sessions.len();
+                let handshakes = self.handshakes.under_way();
+                tracing::warn!(%remote, open, handshakes, left_out, ?over, "too many connections");
             }
             return ctx.stack.abort(ctx.now, conn);
         }
@@ -257,8 +264,28 @@ impl ServerCore {
         });
         self.sessions.bind_conn(conn, id);
         self.sessions.arm(id, deadline);
-        self.handshakes.under_way += 1;
         self.advance(ctx, id);
+    }
+
+    /// Counts one more handshake, if there may be one.
+    fn admit(&mut self, now: Instant, remote: IpAddr) -> Result<(), Over> {
+        match self.sessions.len() < self.limits.connections {
+            true => self.handshakes.begin(now, remote, &self.limits),
+            false => Err(Over::All),
+        }
+    }
+
+    /// Counts a handshake of nobody who is known against its source.
+    fn count_failed(&mut self, now: Instant, id: SessionId) {
+        if let Some(Session {
+            remote,
+            stage: Stage::Handshake(handshake),
+            ..
+        }) = self.sessions.get(id)
+            && handshake.grant.is_none()
+        {
+            self.handshakes.fail(now, *remote, self.limits.failures);
+        }
     }
 
     /// Does what a session can do now.
@@ -324,7 +351,8 @@ impl ServerCore {
                 return;
             };
             let conn = session.channel.conn;
-            goes_on |= ctx.stack.readable(conn) > 0 && self.handshakes.resume(handshake);
+            let remote = session.remote;
+            goes_on |= ctx.stack.readable(conn) > 0 && self.handshakes.resume(remote, handshake);
             let step = match self.hear(ctx, id) {
                 Ok(Some(step)) => step,
                 Ok(None) => return,
@@ -337,11 +365,12 @@ impl ServerCore {
                 return;
             };
             let channel = &mut session.channel;
+            let most = self.limits.waiting;
             match step {
                 ServerStep::More => {
                     if ctx.stack.read_finished(conn) || channel.read_finished(ctx.stack) {
                         ctx.stack.abort(ctx.now, conn);
-                    } else if self.handshakes.let_wait(handshake, self.limits.waiting) {
+                    } else if self.handshakes.let_wait(ctx.now, remote, handshake, most) {
                         let until = handshake.waits_until;
                         let until = until.unwrap_or(ctx.now + self.timeouts.waiting);
                         handshake.waits_until = Some(until);
@@ -394,7 +423,7 @@ impl ServerCore {
             return self.refuse(ctx, id, Refusal::OverLimit);
         };
         *of_user += 1;
-        self.handshakes.end(handshake);
+        self.handshakes.end(ctx.now, session.remote, handshake);
         session.stage = Stage::Closing;
         let deadline = ctx.now + self.timeouts.connect;
         session.time = deadline;
@@ -623,6 +652,7 @@ impl ServerCore {
             Stage::Handshake(_) => {
                 let remote = session.remote;
                 self.counters.handshake_timeout += 1;
+                self.count_failed(ctx.now, id);
                 if let Some(left_out) = self.limiter.allow(ctx.now, "slow handshake", remote) {
                     tracing::warn!(%remote, left_out, "the handshake was not complete in time");
                 }
@@ -660,7 +690,10 @@ impl ServerCore {
             }
             Stage::Handshake(h) if !h.spoken => self.counters.probes += 1,
             Stage::Handshake(h) if h.waits => self.counters.waited_in_vain += 1,
-            Stage::Handshake(_) => self.counters.handshake_aborted += 1,
+            Stage::Handshake(_) => {
+                self.counters.handshake_aborted += 1;
+                self.count_failed(ctx.now, id);
+            }
             Stage::Resolving | Stage::Connecting { .. } => self.counters.reset_by_box += 1,
             Stage::Departing(_) | Stage::Closing | Stage::Refused => {}
         }
@@ -674,7 +707,7 @@ impl ServerCore {
             remote,
             stage: Stage::Relaying(relay, _),
             ..
-        }) = self.forget(id)
+        }) = self.forget(ctx.now, id)
         else {
             debug_assert!(false, "no relay to end");
             return;
@@ -698,7 +731,7 @@ impl ServerCore {
 
     /// Ends a session that has no destination.
     fn drop_session(&mut self, ctx: &mut Ctx<'_>, id: SessionId) {
-        if let Some(session) = self.forget(id) {
+        if let Some(session) = self.forget(ctx.now, id) {
             if let Stage::Connecting { local, .. } = session.stage {
                 ctx.local.reset(local);
             }
@@ -706,29 +739,31 @@ impl ServerCore {
         }
     }
 
-    fn forget(&mut self, id: SessionId) -> Option<Session> {
+    fn forget(&mut self, now: Instant, id: SessionId) -> Option<Session> {
         let mut session = self.sessions.remove(id)?;
         match &mut session.stage {
-            Stage::Handshake(handshake) => self.handshakes.end(handshake),
-            Stage::Refused => self.handshakes.forget_refused(),
+            Stage::Handshake(handshake) => self.handshakes.end(now, session.remote, handshake),
+            Stage::Refused => self.handshakes.leave(now, session.remote),
             _ => {
                 if let Some(n) = session.user.and_then(|u| self.per_user.get_mut(u)) {
                     *n -= 1;
                 }
             }
         }
+        self.counters.sources_forgotten = self.handshakes.forgotten;
         Some(session)
     }
 
     /// Tells the peer, and waits a little for it to close.
     fn refuse(&mut self, ctx: &mut Ctx<'_>, id: SessionId, refusal: Refusal) {
+        self.count_failed(ctx.now, id);
         let Some(session) = self.sessions.get_mut(id) else {
             return;
         };
         session.stage = match &mut session.stage {
             Stage::Handshake(handshake) => {
                 // Not counted among the user's connections yet.
-                self.handshakes.resume(handshake);
+                self.handshakes.resume(session.remote, handshake);
                 session.user = None;
                 Stage::Refused
             }

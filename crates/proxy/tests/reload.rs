@@ -274,6 +274,7 @@ fn every_setting_is_on_one_side() {
         ("timeouts", "timeouts.connect = \"9s\""),
         ("limits.per_user", "limits.per_user = 2"),
         ("limits.handshakes", "limits.handshakes = 2"),
+        ("limits.failures", "limits.failures = 2"),
         ("limits.waiting", "limits.waiting = 2"),
         ("limits.trains", "limits.trains = 2"),
     ];

@@ -61,6 +61,7 @@ impl ServerConfig {
             replace("timeouts", &mut self.timeouts, new.timeouts),
             replace("limits.per_user", &mut own.per_user, limits.per_user),
             replace("limits.handshakes", &mut own.handshakes, limits.handshakes),
+            replace("limits.failures", &mut own.failures, limits.failures),
             replace("limits.waiting", &mut own.waiting, limits.waiting),
             replace("limits.trains", &mut own.trains, limits.trains),
         ];
@@ -99,6 +100,7 @@ impl ServerConfig {
             connections,
             per_user: _,
             handshakes: _,
+            failures: _,
             waiting: _,
             trains: _,
             replay,

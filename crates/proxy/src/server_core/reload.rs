@@ -54,7 +54,7 @@ impl ServerCore {
 
     /// Ends a session whose user is no more.
     fn dismiss(&mut self, ctx: &mut Ctx<'_>, id: SessionId) {
-        let Some(session) = self.forget(id) else {
+        let Some(session) = self.forget(ctx.now, id) else {
             return;
         };
         match session.stage {
