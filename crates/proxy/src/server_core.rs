@@ -525,9 +525,15 @@ impl ServerCore {
         ctx: &mut Ctx<'_>,
         id: SessionId,
         mut others: Vec<SocketAddr>,
-        mut failure: ConnectFailure,
+        failure: ConnectFailure,
     ) {
+        let mut refusal = Refusal::Failure(failure);
         while let Some(addr) = others.pop() {
+            // The rules may have changed while another one was tried.
+            if !self.destinations.permits(addr.ip()) {
+                refusal = Refusal::Forbidden(addr.ip());
+                continue;
+            }
             match ctx.local.connect(addr) {
                 Ok(stream) => {
                     self.sessions.bind_local(stream, id);
@@ -546,10 +552,10 @@ impl ServerCore {
                     };
                     return self.sessions.arm(id, deadline);
                 }
-                Err(e) => failure = e,
+                Err(e) => refusal = Refusal::Failure(e),
             }
         }
-        self.refuse(ctx, id, Refusal::Failure(failure));
+        self.refuse(ctx, id, refusal);
     }
 
     fn on_connect_failed(&mut self, ctx: &mut Ctx<'_>, id: SessionId, failure: ConnectFailure) {

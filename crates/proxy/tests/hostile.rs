@@ -133,6 +133,41 @@ fn a_silent_address_of_a_name_gives_way_to_the_next() {
     assert!(w.raw_read(conn).ends_with(b"nine"));
 }
 
+/// A name server of somebody's own gives another answer each time, and rules change meanwhile.
+#[test]
+fn an_address_is_judged_when_it_is_tried() {
+    let mut w = World::ready(1, Setup::default());
+    w.content("198.51.100.8:80", Content::Silent);
+    w.content("198.51.100.9:80", Content::Sends(b"nine".to_vec(), true));
+    w.content("10.0.0.1:80", Content::Sends(b"inside".to_vec(), true));
+    let answers = [
+        vec!["198.51.100.9:0"],
+        vec!["10.0.0.1:0"],
+        vec!["198.51.100.8:0", "198.51.100.9:0"],
+    ];
+    let mut said = Vec::new();
+    for (nonce, answer) in (0..).zip(answers) {
+        let addresses = answer.iter().map(|a| a.parse().unwrap()).collect();
+        let names = &mut w.server_local().names;
+        names.insert("rebound.example".into(), addresses);
+        let conn = w.raw_connect();
+        let bytes = handshake(&w, &Destination::Name("rebound.example".into(), 80), nonce);
+        w.raw.write(w.now, conn, &bytes).unwrap();
+        w.run_for(Duration::from_secs(1));
+        // Of the last one the first address is silent, and the second one forbidden now.
+        w.server_config.deny = vec!["198.51.100.9/32".parse().unwrap()];
+        w.set_users(&[("box", box_key().public())]);
+        w.run_for(Duration::from_secs(3));
+        said.push(w.raw_read(conn)[5]);
+        w.server_config.deny.clear();
+        w.set_users(&[("box", box_key().public())]);
+    }
+    assert_eq!(said, [0, 2, 2], "connected, not allowed, not allowed");
+    let attempts = ["198.51.100.9:80", "198.51.100.8:80"].map(|a| a.parse().unwrap());
+    assert_eq!(w.server_local().attempts, attempts);
+    assert_eq!(w.server().counters().forbidden, 2);
+}
+
 #[test]
 fn a_replayed_handshake_is_refused() {
     let mut w = World::ready(1, Setup::default());
