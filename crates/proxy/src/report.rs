@@ -158,6 +158,8 @@ counters! {
         forbidden,
         /// Names that do not resolve.
         not_resolved,
+        /// Names that waited until another one of their user was looked up.
+        lookups_waited,
         /// Destinations that refused.
         refused,
         /// Destinations that cannot be reached.

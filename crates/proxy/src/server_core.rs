@@ -2,6 +2,7 @@
 
 mod beyond;
 mod handshakes;
+mod lookups;
 mod probes;
 mod reload;
 mod session;
@@ -33,6 +34,7 @@ use crate::table::{Due, SessionId, Table};
 
 use beyond::{Beyond, Pace};
 use handshakes::{Handshakes, Over};
+use lookups::Lookups;
 use session::{Refusal, Session, Stage};
 use train::Allowance;
 
@@ -66,6 +68,7 @@ pub struct ServerCore {
     /// Sessions of each user.
     per_user: Vec<usize>,
     handshakes: Handshakes,
+    lookups: Lookups,
     /// Probes of each user.
     allowances: Vec<Allowance>,
     beyond: Beyond,
@@ -118,6 +121,7 @@ impl ServerCore {
             sessions: Table::default(),
             per_user: vec![0; config.users.len()],
             handshakes: Handshakes::new(config.users.len()),
+            lookups: Lookups::new(config.users.len()),
             allowances: vec![Allowance::new(config.limits.trains); config.users.len()],
             beyond: Beyond::new(&config.targets),
             clock: None,
@@ -190,6 +194,9 @@ impl Core for ServerCore {
             return;
         }
         let local = event.id();
+        if let LocalEvent::Resolved { .. } = event {
+            self.on_looked_up(ctx, local);
+        }
         let Some(id) = self.sessions.by_local(local) else {
             if let LocalEvent::Accepted { .. } = event {
                 // A server takes nothing in on its local side.
@@ -440,14 +447,7 @@ impl ServerCore {
         session.destination = Some(Box::new(destination.clone()));
         match destination {
             Destination::Address(addr) => self.on_resolved(ctx, id, vec![addr]),
-            Destination::Name(name, port) => match ctx.local.resolve(&name, port) {
-                Some(lookup) => {
-                    session.stage = Stage::Resolving;
-                    self.sessions.bind_local(lookup, id);
-                    self.sessions.arm(id, deadline);
-                }
-                None => self.refuse(ctx, id, Refusal::Failure(ConnectFailure::NoResources)),
-            },
+            Destination::Name(..) => self.look_up(ctx, id),
         }
     }
 
@@ -754,6 +754,7 @@ impl ServerCore {
                 if let Some(n) = session.user.and_then(|u| self.per_user.get_mut(u)) {
                     *n -= 1;
                 }
+                self.lookups.forget(session.user, id);
             }
         }
         self.counters.sources_forgotten = self.handshakes.forgotten;
@@ -773,7 +774,10 @@ impl ServerCore {
                 session.user = None;
                 Stage::Refused
             }
-            _ => Stage::Closing,
+            _ => {
+                self.lookups.forget(session.user, id);
+                Stage::Closing
+            }
         };
         let remote = session.remote;
         let reply = refusal.reply();

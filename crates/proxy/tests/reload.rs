@@ -276,6 +276,7 @@ fn every_setting_is_on_one_side() {
         ("limits.handshakes", "limits.handshakes = 2"),
         ("limits.failures", "limits.failures = 2"),
         ("limits.waiting", "limits.waiting = 2"),
+        ("limits.lookups", "limits.lookups = 2"),
         ("limits.trains", "limits.trains = 2"),
     ];
     let fixed = [

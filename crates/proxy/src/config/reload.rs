@@ -63,6 +63,7 @@ impl ServerConfig {
             replace("limits.handshakes", &mut own.handshakes, limits.handshakes),
             replace("limits.failures", &mut own.failures, limits.failures),
             replace("limits.waiting", &mut own.waiting, limits.waiting),
+            replace("limits.lookups", &mut own.lookups, limits.lookups),
             replace("limits.trains", &mut own.trains, limits.trains),
         ];
         changes.changed = live.into_iter().flatten().collect();
@@ -102,6 +103,7 @@ impl ServerConfig {
             handshakes: _,
             failures: _,
             waiting: _,
+            lookups: _,
             trains: _,
             replay,
             buffer,

@@ -147,6 +147,10 @@ pub struct ServerLimits {
     /// time of a handshake.
     #[serde(deserialize_with = "types::count")]
     pub waiting: usize,
+    /// Most names at a time that are looked up for one user. More of them wait, within
+    /// [`ServerTimeouts::connect`].
+    #[serde(deserialize_with = "types::count")]
+    pub lookups: usize,
     /// Most trains of packets a second by which the box of one user measures, on average.
     #[serde(deserialize_with = "types::count")]
     pub trains: usize,
@@ -169,6 +173,7 @@ impl Default for ServerLimits {
             handshakes: 4_096,
             failures: 100,
             waiting: 64,
+            lookups: 8,
             trains: 4,
             replay: 262_144,
             buffer: 8 << 20,

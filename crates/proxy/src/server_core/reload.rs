@@ -86,12 +86,13 @@ impl ServerCore {
         self.allowances = move_all(&self.allowances, moved, vec![none; count]);
         self.per_user = move_all(&self.per_user, moved, vec![0; count]);
         self.handshakes.waiting = move_all(&self.handshakes.waiting, moved, vec![0; count]);
+        self.lookups.move_users(moved, count);
         self.user_names = config.users.iter().map(|u| u.name.clone()).collect();
     }
 }
 
 /// Puts what each user had into the user's new place in `all`.
-fn move_all<T: Copy>(old: &[T], moved: &[Option<usize>], mut all: Vec<T>) -> Vec<T> {
+pub(super) fn move_all<T: Copy>(old: &[T], moved: &[Option<usize>], mut all: Vec<T>) -> Vec<T> {
     for (had, place) in old.iter().zip(moved) {
         if let Some(place) = *place {
             all[place] = *had;
