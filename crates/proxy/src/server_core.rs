@@ -445,6 +445,9 @@ impl ServerCore {
             return;
         };
         session.destination = Some(Box::new(destination.clone()));
+        if let Some(user) = session.user {
+            join_group(ctx, conn, user);
+        }
         match destination {
             Destination::Address(addr) => self.on_resolved(ctx, id, vec![addr]),
             Destination::Name(..) => self.look_up(ctx, id),
@@ -813,6 +816,13 @@ impl ServerCore {
             }
         }
     }
+}
+
+/// Has the engine hold what all connections of a user buffer to the user's part.
+fn join_group(ctx: &mut Ctx<'_>, conn: ConnId, user: usize) {
+    // There are fewer users than that. A connection that is gone says so by its `Closed`.
+    let group = u32::try_from(user).unwrap_or(u32::MAX);
+    let _ = ctx.stack.set_group(ctx.now, conn, group);
 }
 
 /// Looks at the first bytes of a destination, which may tell how many there will be. Nothing waits

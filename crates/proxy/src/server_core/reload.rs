@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use braid_engine::app::Ctx;
 
-use super::ServerCore;
 use super::session::{Session, Stage};
 use super::train::Allowance;
+use super::{ServerCore, join_group};
 use crate::config::ServerConfig;
 use crate::relay::End;
 use crate::table::SessionId;
@@ -37,7 +37,7 @@ impl ServerCore {
                 self.dismiss(ctx, id);
             }
         }
-        self.move_users(config, &moved);
+        self.move_users(ctx, config, &moved);
     }
 
     /// Whether a session is of nobody who stays.
@@ -67,11 +67,18 @@ impl ServerCore {
     }
 
     /// Users have other places than before.
-    fn move_users(&mut self, config: &ServerConfig, moved: &[Option<usize>]) {
+    fn move_users(&mut self, ctx: &mut Ctx<'_>, config: &ServerConfig, moved: &[Option<usize>]) {
         for id in self.sessions.ids() {
-            let Some(Session { user, stage, .. }) = self.sessions.get_mut(id) else {
+            let Some(Session {
+                channel,
+                user,
+                stage,
+                ..
+            }) = self.sessions.get_mut(id)
+            else {
                 continue;
             };
+            let conn = channel.conn;
             let grant = match stage {
                 Stage::Handshake(handshake) => handshake.grant.as_mut(),
                 _ => None,
@@ -79,6 +86,9 @@ impl ServerCore {
             for user in user.iter_mut().chain(grant.map(|g| &mut g.user)) {
                 // Sessions of those who have none are gone.
                 *user = moved[*user].unwrap_or(*user);
+            }
+            if let (Some(user), false) = (*user, matches!(stage, Stage::Handshake(_))) {
+                join_group(ctx, conn, user);
             }
         }
         let count = config.users.len();
