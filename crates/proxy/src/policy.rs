@@ -5,7 +5,7 @@ use core::net::{IpAddr, Ipv4Addr};
 use ipnet::IpNet;
 
 /// What is local to a server, whatever its network.
-const LOCAL: [&str; 17] = [
+const LOCAL: [&str; 21] = [
     // Unspecified, private (RFC 1918), shared (RFC 6598), loopback, link-local, protocol
     // assignments, multicast, reserved.
     "0.0.0.0/8",
@@ -20,10 +20,16 @@ const LOCAL: [&str; 17] = [
     "240.0.0.0/4",
     // Unspecified, loopback and the deprecated IPv4-compatible range.
     "::/96",
-    // Local-use translation (RFC 8215), Teredo, private (RFC 4193), link-local, the deprecated
-    // site-local range, multicast.
+    // What a translator or tunnel near the server makes of it is for that to say: NAT64 (RFC 6052),
+    // local-use translation (RFC 8215), Teredo, 6to4.
+    "64:ff9b::/96",
     "64:ff9b:1::/48",
     "2001::/32",
+    "2002::/16",
+    // Discard (RFC 6666), segment routing (RFC 9602), private (RFC 4193), link-local, the deprecated
+    // site-local range, multicast.
+    "100::/64",
+    "5f00::/16",
     "fc00::/7",
     "fe80::/10",
     "fec0::/10",
@@ -31,7 +37,9 @@ const LOCAL: [&str; 17] = [
 ];
 
 /// Rules on destinations. `deny` is stronger than `allow`, `allow` stronger than what is refused
-/// by itself: the server's own addresses and everything local to its network.
+/// by itself: the server's own addresses and everything local to its network. Of that a prefix opens
+/// what it names, which is all of a range or a part of it: one that has the range within it, such as
+/// `0.0.0.0/0`, was not meant for it.
 #[derive(Debug)]
 pub struct DestinationPolicy {
     allow: Vec<IpNet>,
@@ -65,16 +73,22 @@ impl DestinationPolicy {
     /// Whether `addr` may be connected to. An IPv6 address that stands for an IPv4 one (mapped,
     /// RFC 6052 translation, 6to4) is judged as both.
     pub fn permits(&self, addr: IpAddr) -> bool {
-        let embedded = embedded_v4(addr);
-        let in_list = |list: &[IpNet]| {
-            list.iter()
-                .any(|c| c.contains(&addr) || embedded.is_some_and(|e| c.contains(&e)))
-        };
-        if in_list(&self.deny) {
-            return false;
-        }
-        in_list(&self.allow) || !in_list(&self.own) && !in_list(&self.local)
+        let mut judged = [Some(addr), embedded_v4(addr)].into_iter().flatten();
+        judged.all(|addr| !contains(&self.deny, addr) && self.is_open(addr))
     }
+
+    /// Whether each range that is refused by itself, and has `addr`, was opened there.
+    fn is_open(&self, addr: IpAddr) -> bool {
+        let refused = self.own.iter().chain(&self.local);
+        refused.filter(|range| range.contains(&addr)).all(|range| {
+            let opened = self.allow.iter().filter(|prefix| range.contains(*prefix));
+            contains(opened, addr)
+        })
+    }
+}
+
+fn contains<'a>(prefixes: impl IntoIterator<Item = &'a IpNet>, addr: IpAddr) -> bool {
+    prefixes.into_iter().any(|prefix| prefix.contains(&addr))
 }
 
 /// The IPv4 address a translator or tunnel would make of `addr`.

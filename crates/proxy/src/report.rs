@@ -158,6 +158,8 @@ counters! {
         forbidden,
         /// Names that do not resolve.
         not_resolved,
+        /// Names that waited until another one of their user was looked up.
+        lookups_waited,
         /// Destinations that refused.
         refused,
         /// Destinations that cannot be reached.
@@ -166,6 +168,12 @@ counters! {
         connect_timeout,
         /// Refused because of a limit on connections, or for lack of resources.
         over_limit,
+        /// Refused because their source has too many handshakes under way.
+        over_source,
+        /// Refused because too many handshakes of their source have failed.
+        over_failures,
+        /// Sources whose failed handshakes were forgotten before their time, because others had more.
+        sources_forgotten,
         /// Ended because their user, or the user's key, was taken out of the configuration.
         user_removed,
         /// Ended because nothing moved for too long.
@@ -203,7 +211,7 @@ impl LogLimiter {
         kind: &'static str,
         source: IpAddr,
     ) -> Option<u64> {
-        let mut key = (kind, Some(aggregate(source)));
+        let mut key = (kind, Some(source_of(source)));
         if !self.seen.contains_key(&key) && self.seen.len() >= MAX_SOURCES {
             self.seen
                 .retain(|_, seen| now.saturating_since(seen.logged) < INTERVAL);
@@ -234,9 +242,9 @@ impl LogLimiter {
     }
 }
 
-/// One IPv6 host has a whole /64 of addresses.
-fn aggregate(source: IpAddr) -> IpAddr {
-    match source.to_canonical() {
+/// Who an address is of: one IPv6 host has a whole /64 of them.
+pub(crate) fn source_of(remote: IpAddr) -> IpAddr {
+    match remote.to_canonical() {
         IpAddr::V6(a) => Ipv6Addr::from_bits(a.to_bits() >> 64 << 64).into(),
         v4 => v4,
     }

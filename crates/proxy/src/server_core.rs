@@ -1,6 +1,8 @@
 //! The aggregation server: SOCKS5 behind MPTCP, regular TCP to the destination.
 
 mod beyond;
+mod handshakes;
+mod lookups;
 mod probes;
 mod reload;
 mod session;
@@ -31,7 +33,9 @@ use crate::status::About;
 use crate::table::{Due, SessionId, Table};
 
 use beyond::{Beyond, Pace};
-use session::{Handshakes, Refusal, Session, Stage};
+use handshakes::{Handshakes, Over};
+use lookups::Lookups;
+use session::{Refusal, Session, Stage};
 use train::Allowance;
 
 /// The server as a sans-IO core. The driver adds paths to the stack and listens on them; every
@@ -64,6 +68,7 @@ pub struct ServerCore {
     /// Sessions of each user.
     per_user: Vec<usize>,
     handshakes: Handshakes,
+    lookups: Lookups,
     /// Probes of each user.
     allowances: Vec<Allowance>,
     beyond: Beyond,
@@ -116,6 +121,7 @@ impl ServerCore {
             sessions: Table::default(),
             per_user: vec![0; config.users.len()],
             handshakes: Handshakes::new(config.users.len()),
+            lookups: Lookups::new(config.users.len()),
             allowances: vec![Allowance::new(config.limits.trains); config.users.len()],
             beyond: Beyond::new(&config.targets),
             clock: None,
@@ -188,6 +194,9 @@ impl Core for ServerCore {
             return;
         }
         let local = event.id();
+        if let LocalEvent::Resolved { .. } = event {
+            self.on_looked_up(ctx, local);
+        }
         let Some(id) = self.sessions.by_local(local) else {
             if let LocalEvent::Accepted { .. } = event {
                 // A server takes nothing in on its local side.
@@ -235,12 +244,17 @@ impl ServerCore {
 
     fn on_accepted(&mut self, ctx: &mut Ctx<'_>, conn: ConnId, remote: IpAddr) {
         self.counters.accepted += 1;
-        let open = self.sessions.len();
-        if open >= self.limits.connections || self.handshakes.under_way >= self.limits.handshakes {
-            self.counters.over_limit += 1;
+        if let Err(over) = self.admit(ctx.now, remote) {
+            let counter = match over {
+                Over::All => &mut self.counters.over_limit,
+                Over::Source => &mut self.counters.over_source,
+                Over::Failed => &mut self.counters.over_failures,
+            };
+            *counter += 1;
             if let Some(left_out) = self.limiter.allow(ctx.now, "limit", remote) {
-                let handshakes = self.handshakes.under_way;
-                tracing::warn!(%remote, open, handshakes, left_out, "too many connections");
+                let open = self.sessions.len();
+                let handshakes = self.handshakes.under_way();
+                tracing::warn!(%remote, open, handshakes, left_out, ?over, "too many connections");
             }
             return ctx.stack.abort(ctx.now, conn);
         }
@@ -257,8 +271,28 @@ impl ServerCore {
         });
         self.sessions.bind_conn(conn, id);
         self.sessions.arm(id, deadline);
-        self.handshakes.under_way += 1;
         self.advance(ctx, id);
+    }
+
+    /// Counts one more handshake, if there may be one.
+    fn admit(&mut self, now: Instant, remote: IpAddr) -> Result<(), Over> {
+        match self.sessions.len() < self.limits.connections {
+            true => self.handshakes.begin(now, remote, &self.limits),
+            false => Err(Over::All),
+        }
+    }
+
+    /// Counts a handshake of nobody who is known against its source.
+    fn count_failed(&mut self, now: Instant, id: SessionId) {
+        if let Some(Session {
+            remote,
+            stage: Stage::Handshake(handshake),
+            ..
+        }) = self.sessions.get(id)
+            && handshake.grant.is_none()
+        {
+            self.handshakes.fail(now, *remote, self.limits.failures);
+        }
     }
 
     /// Does what a session can do now.
@@ -324,7 +358,8 @@ impl ServerCore {
                 return;
             };
             let conn = session.channel.conn;
-            goes_on |= ctx.stack.readable(conn) > 0 && self.handshakes.resume(handshake);
+            let remote = session.remote;
+            goes_on |= ctx.stack.readable(conn) > 0 && self.handshakes.resume(remote, handshake);
             let step = match self.hear(ctx, id) {
                 Ok(Some(step)) => step,
                 Ok(None) => return,
@@ -337,11 +372,12 @@ impl ServerCore {
                 return;
             };
             let channel = &mut session.channel;
+            let most = self.limits.waiting;
             match step {
                 ServerStep::More => {
                     if ctx.stack.read_finished(conn) || channel.read_finished(ctx.stack) {
                         ctx.stack.abort(ctx.now, conn);
-                    } else if self.handshakes.let_wait(handshake, self.limits.waiting) {
+                    } else if self.handshakes.let_wait(ctx.now, remote, handshake, most) {
                         let until = handshake.waits_until;
                         let until = until.unwrap_or(ctx.now + self.timeouts.waiting);
                         handshake.waits_until = Some(until);
@@ -394,7 +430,7 @@ impl ServerCore {
             return self.refuse(ctx, id, Refusal::OverLimit);
         };
         *of_user += 1;
-        self.handshakes.end(handshake);
+        self.handshakes.end(ctx.now, session.remote, handshake);
         session.stage = Stage::Closing;
         let deadline = ctx.now + self.timeouts.connect;
         session.time = deadline;
@@ -409,16 +445,12 @@ impl ServerCore {
             return;
         };
         session.destination = Some(Box::new(destination.clone()));
+        if let Some(user) = session.user {
+            join_group(ctx, conn, user);
+        }
         match destination {
             Destination::Address(addr) => self.on_resolved(ctx, id, vec![addr]),
-            Destination::Name(name, port) => match ctx.local.resolve(&name, port) {
-                Some(lookup) => {
-                    session.stage = Stage::Resolving;
-                    self.sessions.bind_local(lookup, id);
-                    self.sessions.arm(id, deadline);
-                }
-                None => self.refuse(ctx, id, Refusal::Failure(ConnectFailure::NoResources)),
-            },
+            Destination::Name(..) => self.look_up(ctx, id),
         }
     }
 
@@ -496,9 +528,15 @@ impl ServerCore {
         ctx: &mut Ctx<'_>,
         id: SessionId,
         mut others: Vec<SocketAddr>,
-        mut failure: ConnectFailure,
+        failure: ConnectFailure,
     ) {
+        let mut refusal = Refusal::Failure(failure);
         while let Some(addr) = others.pop() {
+            // The rules may have changed while another one was tried.
+            if !self.destinations.permits(addr.ip()) {
+                refusal = Refusal::Forbidden(addr.ip());
+                continue;
+            }
             match ctx.local.connect(addr) {
                 Ok(stream) => {
                     self.sessions.bind_local(stream, id);
@@ -517,10 +555,10 @@ impl ServerCore {
                     };
                     return self.sessions.arm(id, deadline);
                 }
-                Err(e) => failure = e,
+                Err(e) => refusal = Refusal::Failure(e),
             }
         }
-        self.refuse(ctx, id, Refusal::Failure(failure));
+        self.refuse(ctx, id, refusal);
     }
 
     fn on_connect_failed(&mut self, ctx: &mut Ctx<'_>, id: SessionId, failure: ConnectFailure) {
@@ -623,6 +661,7 @@ impl ServerCore {
             Stage::Handshake(_) => {
                 let remote = session.remote;
                 self.counters.handshake_timeout += 1;
+                self.count_failed(ctx.now, id);
                 if let Some(left_out) = self.limiter.allow(ctx.now, "slow handshake", remote) {
                     tracing::warn!(%remote, left_out, "the handshake was not complete in time");
                 }
@@ -660,7 +699,10 @@ impl ServerCore {
             }
             Stage::Handshake(h) if !h.spoken => self.counters.probes += 1,
             Stage::Handshake(h) if h.waits => self.counters.waited_in_vain += 1,
-            Stage::Handshake(_) => self.counters.handshake_aborted += 1,
+            Stage::Handshake(_) => {
+                self.counters.handshake_aborted += 1;
+                self.count_failed(ctx.now, id);
+            }
             Stage::Resolving | Stage::Connecting { .. } => self.counters.reset_by_box += 1,
             Stage::Departing(_) | Stage::Closing | Stage::Refused => {}
         }
@@ -674,7 +716,7 @@ impl ServerCore {
             remote,
             stage: Stage::Relaying(relay, _),
             ..
-        }) = self.forget(id)
+        }) = self.forget(ctx.now, id)
         else {
             debug_assert!(false, "no relay to end");
             return;
@@ -698,7 +740,7 @@ impl ServerCore {
 
     /// Ends a session that has no destination.
     fn drop_session(&mut self, ctx: &mut Ctx<'_>, id: SessionId) {
-        if let Some(session) = self.forget(id) {
+        if let Some(session) = self.forget(ctx.now, id) {
             if let Stage::Connecting { local, .. } = session.stage {
                 ctx.local.reset(local);
             }
@@ -706,33 +748,39 @@ impl ServerCore {
         }
     }
 
-    fn forget(&mut self, id: SessionId) -> Option<Session> {
+    fn forget(&mut self, now: Instant, id: SessionId) -> Option<Session> {
         let mut session = self.sessions.remove(id)?;
         match &mut session.stage {
-            Stage::Handshake(handshake) => self.handshakes.end(handshake),
-            Stage::Refused => self.handshakes.forget_refused(),
+            Stage::Handshake(handshake) => self.handshakes.end(now, session.remote, handshake),
+            Stage::Refused => self.handshakes.leave(now, session.remote),
             _ => {
                 if let Some(n) = session.user.and_then(|u| self.per_user.get_mut(u)) {
                     *n -= 1;
                 }
+                self.lookups.forget(session.user, id);
             }
         }
+        self.counters.sources_forgotten = self.handshakes.forgotten;
         Some(session)
     }
 
     /// Tells the peer, and waits a little for it to close.
     fn refuse(&mut self, ctx: &mut Ctx<'_>, id: SessionId, refusal: Refusal) {
+        self.count_failed(ctx.now, id);
         let Some(session) = self.sessions.get_mut(id) else {
             return;
         };
         session.stage = match &mut session.stage {
             Stage::Handshake(handshake) => {
                 // Not counted among the user's connections yet.
-                self.handshakes.resume(handshake);
+                self.handshakes.resume(session.remote, handshake);
                 session.user = None;
                 Stage::Refused
             }
-            _ => Stage::Closing,
+            _ => {
+                self.lookups.forget(session.user, id);
+                Stage::Closing
+            }
         };
         let remote = session.remote;
         let reply = refusal.reply();
@@ -768,6 +816,13 @@ impl ServerCore {
             }
         }
     }
+}
+
+/// Has the engine hold what all connections of a user buffer to the user's part.
+fn join_group(ctx: &mut Ctx<'_>, conn: ConnId, user: usize) {
+    // There are fewer users than that. A connection that is gone says so by its `Closed`.
+    let group = u32::try_from(user).unwrap_or(u32::MAX);
+    let _ = ctx.stack.set_group(ctx.now, conn, group);
 }
 
 /// Looks at the first bytes of a destination, which may tell how many there will be. Nothing waits

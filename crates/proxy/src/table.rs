@@ -13,6 +13,11 @@ use crate::relay::{End, Turn};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct SessionId(u64);
 
+impl SessionId {
+    /// No session's is lower.
+    pub(crate) const FIRST: SessionId = SessionId(0);
+}
+
 /// Why a session has something to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Due {

@@ -52,7 +52,7 @@ fn a_client_that_goes_one_by_one_and_byte_by_byte_is_served() {
 #[test]
 fn those_that_were_refused_count_as_handshakes() {
     let setup = Setup {
-        server: "limits.handshakes = 2",
+        server: "limits.handshakes = 4",
         ..Setup::default()
     };
     let mut w = World::ready(1, setup);
@@ -63,11 +63,11 @@ fn those_that_were_refused_count_as_handshakes() {
         assert_eq!(w.raw_read(conn), [5, 0xff]);
     }
     let third = w.raw_connect();
-    assert_eq!(w.server().counters().over_limit, 1);
+    assert_eq!(w.server().counters().over_source, 1);
     assert_eq!(closed(&w, third), Some(CloseReason::Reset));
     w.run_for(Duration::from_secs(6));
     let fourth = w.raw_connect();
-    assert_eq!(w.server().counters().over_limit, 1);
+    assert_eq!(w.server().counters().over_source, 1);
     assert_eq!(closed(&w, fourth), None);
 }
 
@@ -131,6 +131,41 @@ fn a_silent_address_of_a_name_gives_way_to_the_next() {
     w.raw.write(w.now, conn, &bytes).unwrap();
     w.run_for(Duration::from_secs(4));
     assert!(w.raw_read(conn).ends_with(b"nine"));
+}
+
+/// A name server of somebody's own gives another answer each time, and rules change meanwhile.
+#[test]
+fn an_address_is_judged_when_it_is_tried() {
+    let mut w = World::ready(1, Setup::default());
+    w.content("198.51.100.8:80", Content::Silent);
+    w.content("198.51.100.9:80", Content::Sends(b"nine".to_vec(), true));
+    w.content("10.0.0.1:80", Content::Sends(b"inside".to_vec(), true));
+    let answers = [
+        vec!["198.51.100.9:0"],
+        vec!["10.0.0.1:0"],
+        vec!["198.51.100.8:0", "198.51.100.9:0"],
+    ];
+    let mut said = Vec::new();
+    for (nonce, answer) in (0..).zip(answers) {
+        let addresses = answer.iter().map(|a| a.parse().unwrap()).collect();
+        let names = &mut w.server_local().names;
+        names.insert("rebound.example".into(), addresses);
+        let conn = w.raw_connect();
+        let bytes = handshake(&w, &Destination::Name("rebound.example".into(), 80), nonce);
+        w.raw.write(w.now, conn, &bytes).unwrap();
+        w.run_for(Duration::from_secs(1));
+        // Of the last one the first address is silent, and the second one forbidden now.
+        w.server_config.deny = vec!["198.51.100.9/32".parse().unwrap()];
+        w.set_users(&[("box", box_key().public())]);
+        w.run_for(Duration::from_secs(3));
+        said.push(w.raw_read(conn)[5]);
+        w.server_config.deny.clear();
+        w.set_users(&[("box", box_key().public())]);
+    }
+    assert_eq!(said, [0, 2, 2], "connected, not allowed, not allowed");
+    let attempts = ["198.51.100.9:80", "198.51.100.8:80"].map(|a| a.parse().unwrap());
+    assert_eq!(w.server_local().attempts, attempts);
+    assert_eq!(w.server().counters().forbidden, 2);
 }
 
 #[test]
@@ -208,24 +243,122 @@ fn a_slow_handshake_is_ended_in_time() {
     assert_eq!(w.server().connections(), 0);
 }
 
+/// Those of one source leave room for others.
 #[test]
 fn handshakes_under_way_are_bounded() {
     let mut w = World::ready(
         1,
         Setup {
-            server: "limits = { handshakes = 4 }",
+            server: "limits = { handshakes = 8 }",
             ..Setup::default()
         },
     );
+    w.content(CONTENT, Content::Echoes);
     let conns: Vec<ConnId> = (0..6).map(|_| w.raw_connect()).collect();
     assert_eq!(w.server().connections(), 4);
     let reset = conns.iter().filter(|c| closed(&w, **c).is_some()).count();
-    assert_eq!((reset, w.server().counters().over_limit), (2, 2));
+    assert_eq!((reset, w.server().counters().over_source), (2, 2));
+    let user = w.open(CONTENT, b"hello", false);
+    w.run_for(Duration::from_secs(1));
+    assert_eq!(w.user(user).got, b"hello");
     w.run_for(Duration::from_secs(11));
     assert_eq!(w.server().counters().handshake_timeout, 4);
+    let conn = w.raw_connect();
+    assert_eq!(closed(&w, conn), None);
+}
+
+/// A server may have fewer of them than its sources want together.
+#[test]
+fn handshakes_of_all_sources_are_bounded() {
+    let setup = Setup {
+        server: "limits = { handshakes = 1 }",
+        ..Setup::default()
+    };
+    let mut w = World::ready(1, setup);
+    let conns = [w.raw_connect(), w.raw_connect()];
+    assert_eq!(
+        conns.map(|c| closed(&w, c)),
+        [None, Some(CloseReason::Reset)]
+    );
+    assert_eq!(w.server().counters().over_limit, 1);
+}
+
+/// Whoever they say to be, and whether they speak or keep silent.
+#[test]
+fn who_fails_too_often_is_not_heard_and_others_are() {
+    let setup = Setup {
+        server: "limits = { failures = 1 }",
+        ..Setup::default()
+    };
+    let mut w = World::ready(1, setup);
     w.content(CONTENT, Content::Echoes);
+    let mut said = 0;
+    while w.server().counters().over_failures == 0 {
+        let conn = w.raw_connect();
+        let _ = w.raw.write(w.now, conn, &[5, 1, 9]);
+        said += 1;
+        assert!(said < 30, "{:?}", w.server().counters());
+    }
+    assert_eq!(w.server().counters().no_method, said - 1);
     let user = w.open(CONTENT, b"hello", false);
-    w.run_until(|w| w.user(user).got == b"hello");
+    w.run_for(Duration::from_secs(1));
+    assert_eq!(w.user(user).got, b"hello");
+    // It has become quieter, and is heard again.
+    w.run_for(Duration::from_secs(5));
+    let conn = w.raw_connect();
+    let bytes = handshake(&w, &content(), 1);
+    w.raw.write(w.now, conn, &bytes).unwrap();
+    w.run_for(Duration::from_millis(100));
+    assert_eq!(w.raw_read(conn)[..4], [5, 2, 1, 0]);
+}
+
+/// Of the hosts behind an address some look whether the server is there, and some give up early.
+#[test]
+fn neither_probes_nor_users_count_as_failures_of_their_source() {
+    let setup = Setup {
+        server: "limits = { failures = 1 }",
+        ..Setup::default()
+    };
+    let mut w = World::ready(1, setup);
+    w.content(CONTENT, Content::Echoes);
+    for n in 0..100 {
+        let conn = w.raw_connect();
+        if n % 2 == 0 {
+            let bytes = handshake(&w, &content(), n);
+            w.raw.write(w.now, conn, &bytes).unwrap();
+            w.run_for(Duration::from_millis(20));
+        }
+        w.raw.abort(w.now, conn);
+        w.run_for(Duration::from_millis(20));
+    }
+    let c = w.server().counters();
+    assert_eq!((c.connected, c.over_failures, c.over_source), (50, 0, 0));
+}
+
+/// The users of a box, or of all boxes behind an address, come back together after an outage. The server
+/// has been restarted, so none of them has a ticket that is good.
+#[test]
+fn a_burst_of_thousands_from_one_address_is_served() {
+    const BURST: usize = 1_500;
+    let setup = Setup {
+        tweak: Some(|config| config.memory = 1 << 30),
+        ..Setup::default()
+    };
+    let mut w = World::met(1, setup);
+    w.content(CONTENT, Content::Echoes);
+    w.links[0].one_way = Duration::from_millis(150);
+    w.kill_server();
+    w.start_server();
+    w.run_for(Duration::from_secs(20));
+    let users: Vec<_> = (0..BURST)
+        .map(|_| {
+            w.run_for(Duration::from_micros(600));
+            w.open(CONTENT, b"hello", false)
+        })
+        .collect();
+    w.run_for(Duration::from_secs(3));
+    let served = users.iter().filter(|id| w.user(**id).got == b"hello");
+    assert_eq!(served.count(), BURST, "{:?}", w.server().counters());
 }
 
 #[test]

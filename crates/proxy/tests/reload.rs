@@ -274,7 +274,9 @@ fn every_setting_is_on_one_side() {
         ("timeouts", "timeouts.connect = \"9s\""),
         ("limits.per_user", "limits.per_user = 2"),
         ("limits.handshakes", "limits.handshakes = 2"),
+        ("limits.failures", "limits.failures = 2"),
         ("limits.waiting", "limits.waiting = 2"),
+        ("limits.lookups", "limits.lookups = 2"),
         ("limits.trains", "limits.trains = 2"),
     ];
     let fixed = [

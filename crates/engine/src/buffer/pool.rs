@@ -1,5 +1,6 @@
 //! The bounded pool all payload memory comes from.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
 
@@ -12,6 +13,9 @@ const KEEP_FREE: usize = 256;
 /// Blocks of a small share: 64 KiB in flight while one block is filled and one waits for its last
 /// bytes to be acknowledged.
 const SHARE: usize = 4;
+
+/// A group has at most so many times what is left.
+const GROUP: usize = 3;
 
 /// Memory for [`BLOCK_SIZE`] bytes. Its contents are whatever its last user left, up to the last one
 /// ever used: what is never written is never touched.
@@ -66,11 +70,17 @@ impl fmt::Debug for Block {
 /// gets more than an eighth (dynamic thresholds, Choudhury and Hahne 1998). So what one may hold shrinks
 /// as others come, and those whose peers or readers take nothing, and who therefore give nothing back,
 /// do not keep others out.
+///
+/// Who has many small shares could have all of them. So holders may belong to a group, which has at most
+/// three times what is left beside the reserve: three quarters where it is alone. Of what it is sent each
+/// holder may still keep a block, until the group has three quarters of the whole pool.
 #[derive(Debug)]
 pub struct Pool {
     free: Vec<Block>,
     used: usize,
     limit: usize,
+    /// Blocks of groups that have any.
+    groups: BTreeMap<u32, usize>,
 }
 
 impl Pool {
@@ -80,6 +90,7 @@ impl Pool {
             free: Vec::new(),
             used: 0,
             limit: limit_bytes / BLOCK_SIZE,
+            groups: BTreeMap::new(),
         }
     }
 
@@ -99,6 +110,41 @@ impl Pool {
             return None;
         }
         self.alloc()
+    }
+
+    /// Says that one of `group` holds `now` blocks, and held `before`.
+    pub fn charge(&mut self, group: u32, before: usize, now: usize) {
+        if before == now {
+            return;
+        }
+        let held = self.groups.entry(group).or_default();
+        debug_assert!(
+            *held >= before,
+            "{held} blocks of a group are less than {before}"
+        );
+        *held = (*held + now).saturating_sub(before);
+        if *held == 0 {
+            self.groups.remove(&group);
+        }
+    }
+
+    /// Whether `group` has its part: nobody of it takes more.
+    pub fn is_over(&self, group: Option<u32>) -> bool {
+        let held = group.and_then(|group| self.groups.get(&group));
+        held.is_some_and(|held| *held > GROUP * self.unreserved())
+    }
+
+    /// Blocks that `group` may still take.
+    pub fn room(&self, group: u32) -> usize {
+        let held = self.groups.get(&group).copied().unwrap_or(0);
+        (GROUP * self.unreserved()).saturating_sub(held)
+    }
+
+    /// Whether `group` has so much that nobody of it takes anything in any more, however little one
+    /// holds.
+    pub fn is_out(&self, group: Option<u32>) -> bool {
+        let held = group.and_then(|group| self.groups.get(&group));
+        held.is_some_and(|held| *held > self.limit / 4 * 3)
     }
 
     /// Takes `block` back.

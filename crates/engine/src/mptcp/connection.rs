@@ -348,6 +348,11 @@ pub(crate) struct Connection {
     pub scheduled: Option<Instant>,
     /// In the stack's queue of connections that wait for memory.
     pub starved: bool,
+    /// What it belongs to, and how many blocks were charged to that.
+    pub group: Option<u32>,
+    pub charged: usize,
+    /// Its place among those who wait for their group to have less.
+    pub crowded: Option<u64>,
     /// Why it ended, once it has.
     pub close_reason: Option<CloseReason>,
 }
@@ -396,6 +401,9 @@ impl Connection {
             signals: Signals::default(),
             scheduled: None,
             starved: false,
+            group: None,
+            charged: 0,
+            crowded: None,
             close_reason: None,
         }
     }
@@ -526,6 +534,10 @@ impl Connection {
             return Err(ApiError::SendClosed.into());
         }
         let max = max.min(self.send_space(ctx.config, class.urgency));
+        let max = match ctx.pool.is_over(self.group) {
+            true => 0,
+            false => max,
+        };
         let mut slices = self.snd.buf.write_slices(ctx.pool, class, max);
         if slices.is_empty() {
             let blocked = self.snd.blocked.unwrap_or(Urgency::LEAST);
@@ -597,12 +609,34 @@ impl Connection {
         self.rcv.buf.set_limit(limit.max(promised));
     }
 
-    /// Whether memory is used up to the reserve and this connection holds its share already: what
-    /// is left is for readers that take what comes.
+    /// Whether memory is used up to the reserve, or the group's part of it, and this connection holds its
+    /// share already: what is left is for readers that take what comes.
     pub fn holds_too_much(&self, ctx: &Ctx<'_>) -> bool {
         // What waits behind a hole does not count: the reserve is there to fill the hole.
         let held = self.rcv.buf.readable();
-        ctx.pool.unreserved() == 0 && held >= BLOCK_SIZE
+        let scarce = ctx.pool.unreserved() == 0 || ctx.pool.is_over(self.group);
+        scarce && held >= BLOCK_SIZE || ctx.pool.is_out(self.group)
+    }
+
+    /// Has its group answer for what it holds now.
+    pub fn charge(&mut self, pool: &mut Pool) {
+        let Some(group) = self.group else {
+            return;
+        };
+        let waiting = self.subflows.iter().filter_map(|s| s.rcv.held.as_ref());
+        let received = waiting.map(RecvBuffer::memory).sum::<usize>() + self.rcv.buf.memory();
+        let held = self.snd.buf.blocks() + received / BLOCK_SIZE;
+        pool.charge(group, self.charged, held);
+        self.charged = held;
+    }
+
+    /// Belongs to `group` from now on.
+    pub fn join_group(&mut self, pool: &mut Pool, group: u32) {
+        if let Some(old) = self.group.replace(group) {
+            pool.charge(old, self.charged, 0);
+        }
+        self.charged = 0;
+        self.charge(pool);
     }
 
     /// After a read: tells the peer if the window grew by a good part (RFC 9293 section 3.8.6.2.2).
@@ -638,7 +672,7 @@ impl Connection {
 
     /// Whether a write finds no memory.
     pub fn lacks_memory(&self, pool: &Pool) -> bool {
-        pool.allowance(self.snd.buf.blocks()) == 0
+        pool.allowance(self.snd.buf.blocks()) == 0 || pool.is_over(self.group)
     }
 
     /// Reports room for writing once a write has found none and a fair part is free again.

@@ -562,7 +562,9 @@ impl Connection {
             return;
         }
         self.size_window(ctx);
-        if self.holds_too_much(ctx) {
+        // Of what stands behind a hole a group keeps no more than its part.
+        let behind = range.start > self.subflows[i].rcv.nxt;
+        if self.holds_too_much(ctx) || behind && ctx.pool.is_over(self.group) {
             self.subflows[i].rcv.ack_now();
             return;
         }

@@ -11,7 +11,7 @@ mod table;
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::io::{IoSlice, IoSliceMut};
 
 use arrayvec::ArrayVec;
@@ -63,6 +63,9 @@ struct Shared {
     demux: Demux,
     /// Connections that found the memory used up when they wanted to write.
     starved: VecDeque<ConnId>,
+    /// The same of those whose group has its part of the memory, by group and in order.
+    crowded: BTreeMap<(u32, u64), ConnId>,
+    next_crowded: u64,
     scratch: [u8; 128],
 }
 
@@ -84,6 +87,26 @@ impl Shared {
             demux: &mut self.demux,
             starved: &mut self.starved,
             scratch: &mut self.scratch,
+        }
+    }
+}
+
+impl Shared {
+    /// Has `conn` wait for memory, if it does not: for that of all, or for what its group has.
+    fn let_wait(&mut self, conn: &mut Connection) {
+        if conn.starved || conn.crowded.is_some() {
+            return;
+        }
+        match conn.group.filter(|_| self.pool.is_over(conn.group)) {
+            Some(group) => {
+                self.crowded.insert((group, self.next_crowded), conn.id);
+                conn.crowded = Some(self.next_crowded);
+                self.next_crowded += 1;
+            }
+            None => {
+                conn.starved = true;
+                self.starved.push_back(conn.id);
+            }
         }
     }
 }
@@ -156,6 +179,8 @@ impl Stack {
                 events: VecDeque::new(),
                 reports: VecDeque::new(),
                 starved: VecDeque::new(),
+                crowded: BTreeMap::new(),
+                next_crowded: 0,
                 scratch: [0; 128],
             },
             table: Table::default(),
@@ -361,10 +386,9 @@ impl Stack {
         }
         // Its timers are set when `poll_transmit` has drained it.
         self.ready.push(id, conn.next_urgency(now));
-        let lacks_memory = conn.lacks_memory(&self.shared.pool);
-        if conn.snd.blocked.is_some() && lacks_memory && !conn.starved {
-            conn.starved = true;
-            self.shared.starved.push_back(id);
+        conn.charge(&mut self.shared.pool);
+        if conn.snd.blocked.is_some() && conn.lacks_memory(&self.shared.pool) {
+            self.shared.let_wait(conn);
         }
         self.wake_starved(now);
     }
@@ -410,6 +434,10 @@ impl Stack {
             }
             conn.snd.buf.clear(ctx.pool);
             conn.rcv.buf.clear(ctx.pool);
+            conn.charge(ctx.pool);
+            if let (Some(group), Some(place)) = (conn.group, conn.crowded) {
+                self.shared.crowded.remove(&(group, place));
+            }
         }
         self.wake_starved(now);
     }
@@ -425,6 +453,33 @@ impl Stack {
             {
                 conn.starved = false;
                 conn.signal_writable(&mut self.shared.ctx(now));
+            }
+        }
+        self.wake_crowded(now);
+    }
+
+    /// Where a group has less than its part, some of it may try.
+    fn wake_crowded(&mut self, now: Instant) {
+        let mut from = (0, 0);
+        while let Some((&(group, place), &id)) = self.shared.crowded.range(from..).next() {
+            let Some(next) = group.checked_add(1) else {
+                return;
+            };
+            from = (next, 0);
+            // Each takes a block at least. What they write, or anything else, wakes the next.
+            let room = self.shared.pool.room(group);
+            let mut waiting = Some((place, id));
+            for _ in 0..room {
+                let Some((place, id)) = waiting else {
+                    break;
+                };
+                self.shared.crowded.remove(&(group, place));
+                if let Some(conn) = self.table.get_mut(id) {
+                    conn.crowded = None;
+                    conn.signal_writable(&mut self.shared.ctx(now));
+                }
+                let mut rest = self.shared.crowded.range((group, 0)..from);
+                waiting = rest.next().map(|(&(_, place), &id)| (place, id));
             }
         }
     }
@@ -523,6 +578,25 @@ impl Stack {
         size: FlowSize,
     ) -> Result<(), ApiError> {
         self.change(now, conn, |c, _| c.flow_size = c.flow_size.or_better(size))
+    }
+
+    /// Says what the connection belongs to. All of a group together hold at most three times the memory
+    /// that is left for others, however many they are; who wants to write more waits, and what comes to
+    /// them is refused, as where all memory is used up.
+    ///
+    /// # Errors
+    /// [`ApiError::UnknownConnection`].
+    pub fn set_group(&mut self, now: Instant, conn: ConnId, group: u32) -> Result<(), ApiError> {
+        if let Some(c) = self.table.get_mut(conn)
+            && let (Some(old), Some(place)) = (c.group, c.crowded.take())
+        {
+            self.shared.crowded.remove(&(old, place));
+        }
+        let joined = self.with(now, conn, |c, ctx| {
+            c.join_group(ctx.pool, group);
+            c.signal_writable(ctx);
+        });
+        joined.ok_or(ApiError::UnknownConnection)
     }
 
     /// Says how urgent the connection is: of what is written from now on without a class. One of

@@ -239,6 +239,65 @@ fn peers_that_read_nothing_leave_the_others_their_share() {
     assert_eq!(s.stack.buffered(), 0);
 }
 
+/// Peers that read nothing, as many as would hold all memory by their shares. Where they are of one group
+/// the others still get theirs, and who waits within the group is told when it has less.
+#[test]
+fn a_group_leaves_the_others_their_part() {
+    let (mut s, conns) = crowd(66, 256 * BLOCK);
+    let (others, greedy) = conns.split_at(2);
+    for conn in greedy {
+        s.stack.set_group(s.now, *conn, 7).unwrap();
+        s.stack.write(s.now, *conn, &[0; 4 * BLOCK]).unwrap();
+    }
+    // 7/8 beside the reserve, of it three quarters, and what one call took beyond.
+    let stuck = s.stack.buffered() / BLOCK;
+    assert!((168..=172).contains(&stuck), "{stuck} blocks");
+    for conn in others {
+        s.stack.set_group(s.now, *conn, 8).unwrap();
+        assert_eq!(s.stack.write(s.now, *conn, &[1; 4 * BLOCK]), Ok(4 * BLOCK));
+    }
+    let waiting = greedy[greedy.len() - 1];
+    assert_eq!(s.stack.write(s.now, waiting, b"x"), Ok(0));
+    s.advance(s.now);
+    assert!(!s.saw(|e| matches!(e, Event::Writable { .. })));
+    for conn in &greedy[..8] {
+        s.conn = Some(*conn);
+        s.abort();
+    }
+    while s.take().is_some() {}
+    assert!(s.saw(|e| matches!(e, Event::Writable { conn } if *conn == waiting)));
+    assert_eq!(s.stack.write(s.now, waiting, b"x"), Ok(1));
+    for conn in &conns {
+        s.stack.abort(s.now, *conn);
+    }
+    assert_eq!(s.stack.buffered(), 0);
+}
+
+/// The same of readers: what comes to them, in order or behind a hole.
+#[test]
+fn a_group_that_reads_nothing_leaves_the_others_their_part() {
+    for first in [0, 1] {
+        let (mut s, conns) = crowd(40, 64 * BLOCK);
+        for (flow, conn) in conns.iter().enumerate().take(38) {
+            s.stack.set_group(s.now, *conn, 7).unwrap();
+            let at = 100 * (flow as i32 + 1);
+            s.skip(at);
+            push(&mut s, flow, at, first, 60 << 10);
+        }
+        let stuck = s.stack.buffered() / BLOCK;
+        assert!((42..=50).contains(&stuck), "{stuck} blocks");
+        for (n, conn) in conns.iter().enumerate().skip(38) {
+            s.conn = Some(*conn);
+            s.stack.set_group(s.now, *conn, 8).unwrap();
+            let at = 8_000 + 100 * n as i32;
+            s.skip(at);
+            let acked = push(&mut s, n, at, 0, 60 << 10);
+            assert_eq!(acked, 60 << 10, "flow {n}");
+        }
+        while s.take().is_some() {}
+    }
+}
+
 /// Memory full of data behind holes: what fills a hole is taken all the same.
 #[test]
 fn holes_are_filled_from_the_reserve() {

@@ -13,8 +13,9 @@ use braid_engine::app::LocalId;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 
-/// Look-ups at a time; a name whose servers are silent holds a thread for many seconds.
-const THREADS: usize = 8;
+/// Look-ups at a time; a name whose servers are silent holds a thread for many seconds. A user of a
+/// server has 8 of them by default (`limits.lookups`).
+const THREADS: usize = 32;
 /// Look-ups waiting or under way.
 const MAX_PENDING: usize = 1_024;
 /// Where the resolver finds whom to ask.

@@ -28,6 +28,7 @@ use rustls::{
     CertificateError, ClientConfig, ClientConnection, DigitallySignedStruct, DistinguishedName,
     Error, NamedGroup, ServerConfig, ServerConnection, SignatureScheme, version,
 };
+use zeroize::Zeroizing;
 
 use super::scratch::Scratch;
 use crate::auth::WallClock;
@@ -330,7 +331,8 @@ struct ByAge {
 struct Ticket {
     given: Duration,
     key: Vec<u8>,
-    value: Vec<u8>,
+    /// Has the secret that early data is protected by.
+    value: Zeroizing<Vec<u8>>,
 }
 
 impl ByAge {
@@ -384,6 +386,7 @@ impl Remembered {
 impl StoresServerSessions for Remembered {
     fn put(&self, key: Vec<u8>, value: Vec<u8>) -> bool {
         let given = self.clock.now();
+        let value = Zeroizing::new(value);
         self.all().put(Ticket { given, key, value });
         true
     }
@@ -397,7 +400,7 @@ impl StoresServerSessions for Remembered {
         if ticket.is_none() {
             self.unknown.fetch_add(1, Ordering::Relaxed);
         }
-        ticket.map(|ticket| ticket.value)
+        ticket.map(|mut ticket| core::mem::take(&mut *ticket.value))
     }
 
     fn can_cache(&self) -> bool {

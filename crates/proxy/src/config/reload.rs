@@ -61,7 +61,9 @@ impl ServerConfig {
             replace("timeouts", &mut self.timeouts, new.timeouts),
             replace("limits.per_user", &mut own.per_user, limits.per_user),
             replace("limits.handshakes", &mut own.handshakes, limits.handshakes),
+            replace("limits.failures", &mut own.failures, limits.failures),
             replace("limits.waiting", &mut own.waiting, limits.waiting),
+            replace("limits.lookups", &mut own.lookups, limits.lookups),
             replace("limits.trains", &mut own.trains, limits.trains),
         ];
         changes.changed = live.into_iter().flatten().collect();
@@ -99,7 +101,9 @@ impl ServerConfig {
             connections,
             per_user: _,
             handshakes: _,
+            failures: _,
             waiting: _,
+            lookups: _,
             trains: _,
             replay,
             buffer,

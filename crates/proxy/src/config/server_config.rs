@@ -136,13 +136,21 @@ pub struct ServerLimits {
     /// Most connections at a time of one user.
     #[serde(deserialize_with = "types::count")]
     pub per_user: usize,
-    /// Most connections at a time whose SOCKS request is not complete.
+    /// Most connections at a time whose SOCKS request is not complete. One source has at most as many
+    /// as are left.
     #[serde(deserialize_with = "types::count")]
     pub handshakes: usize,
+    /// Most of those of one source a second that fail, on average.
+    #[serde(deserialize_with = "types::count")]
+    pub failures: usize,
     /// Most connections at a time of one user that wait for their request. More of them have the
     /// time of a handshake.
     #[serde(deserialize_with = "types::count")]
     pub waiting: usize,
+    /// Most names at a time that are looked up for one user. More of them wait, within
+    /// [`ServerTimeouts::connect`].
+    #[serde(deserialize_with = "types::count")]
+    pub lookups: usize,
     /// Most trains of packets a second by which the box of one user measures, on average.
     #[serde(deserialize_with = "types::count")]
     pub trains: usize,
@@ -162,8 +170,10 @@ impl Default for ServerLimits {
         ServerLimits {
             connections: 32_768,
             per_user: 16_384,
-            handshakes: 2_048,
+            handshakes: 4_096,
+            failures: 100,
             waiting: 64,
+            lookups: 8,
             trains: 4,
             replay: 262_144,
             buffer: 8 << 20,

@@ -30,7 +30,7 @@ impl ServerCore {
             return self.refuse(ctx, id, Refusal::WrongDestination);
         };
         // It is none of the user's connections.
-        self.handshakes.end(handshake);
+        self.handshakes.end(ctx.now, session.remote, handshake);
         session.user = None;
         session.stage = Stage::Closing;
         let mut train = Train::decode(&note.hints);

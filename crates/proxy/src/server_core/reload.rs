@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use braid_engine::app::Ctx;
 
-use super::ServerCore;
 use super::session::{Session, Stage};
 use super::train::Allowance;
+use super::{ServerCore, join_group};
 use crate::config::ServerConfig;
 use crate::relay::End;
 use crate::table::SessionId;
@@ -37,7 +37,7 @@ impl ServerCore {
                 self.dismiss(ctx, id);
             }
         }
-        self.move_users(config, &moved);
+        self.move_users(ctx, config, &moved);
     }
 
     /// Whether a session is of nobody who stays.
@@ -54,7 +54,7 @@ impl ServerCore {
 
     /// Ends a session whose user is no more.
     fn dismiss(&mut self, ctx: &mut Ctx<'_>, id: SessionId) {
-        let Some(session) = self.forget(id) else {
+        let Some(session) = self.forget(ctx.now, id) else {
             return;
         };
         match session.stage {
@@ -67,11 +67,18 @@ impl ServerCore {
     }
 
     /// Users have other places than before.
-    fn move_users(&mut self, config: &ServerConfig, moved: &[Option<usize>]) {
+    fn move_users(&mut self, ctx: &mut Ctx<'_>, config: &ServerConfig, moved: &[Option<usize>]) {
         for id in self.sessions.ids() {
-            let Some(Session { user, stage, .. }) = self.sessions.get_mut(id) else {
+            let Some(Session {
+                channel,
+                user,
+                stage,
+                ..
+            }) = self.sessions.get_mut(id)
+            else {
                 continue;
             };
+            let conn = channel.conn;
             let grant = match stage {
                 Stage::Handshake(handshake) => handshake.grant.as_mut(),
                 _ => None,
@@ -80,18 +87,22 @@ impl ServerCore {
                 // Sessions of those who have none are gone.
                 *user = moved[*user].unwrap_or(*user);
             }
+            if let (Some(user), false) = (*user, matches!(stage, Stage::Handshake(_))) {
+                join_group(ctx, conn, user);
+            }
         }
         let count = config.users.len();
         let none = Allowance::new(self.limits.trains);
         self.allowances = move_all(&self.allowances, moved, vec![none; count]);
         self.per_user = move_all(&self.per_user, moved, vec![0; count]);
         self.handshakes.waiting = move_all(&self.handshakes.waiting, moved, vec![0; count]);
+        self.lookups.move_users(moved, count);
         self.user_names = config.users.iter().map(|u| u.name.clone()).collect();
     }
 }
 
 /// Puts what each user had into the user's new place in `all`.
-fn move_all<T: Copy>(old: &[T], moved: &[Option<usize>], mut all: Vec<T>) -> Vec<T> {
+pub(super) fn move_all<T: Copy>(old: &[T], moved: &[Option<usize>], mut all: Vec<T>) -> Vec<T> {
     for (had, place) in old.iter().zip(moved) {
         if let Some(place) = *place {
             all[place] = *had;

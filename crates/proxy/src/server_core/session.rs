@@ -68,67 +68,6 @@ pub(super) struct Handshake {
     pub(super) waits_until: Option<Instant>,
 }
 
-/// Counts sessions whose request is not complete.
-#[derive(Debug)]
-pub(super) struct Handshakes {
-    /// Those that are under way, of whoever.
-    pub(super) under_way: usize,
-    /// Those that wait, of each user.
-    pub(super) waiting: Vec<usize>,
-}
-
-impl Handshakes {
-    pub(super) fn new(users: usize) -> Self {
-        Handshakes {
-            under_way: 0,
-            waiting: vec![0; users],
-        }
-    }
-
-    pub(super) fn waiting(&self) -> usize {
-        self.waiting.iter().sum()
-    }
-
-    /// Lets a session wait, if it signed in, says no more for now, and not `most` of its user wait
-    /// already; returns whether it began to.
-    pub(super) fn let_wait(&mut self, handshake: &mut Handshake, most: usize) -> bool {
-        let grant = handshake.grant.as_ref().filter(|g| g.is_sign_in());
-        let may = handshake.socks.awaits_request() && !handshake.waits;
-        let waiting = grant.and_then(|g| self.waiting.get_mut(g.user));
-        let Some(waiting) = waiting.filter(|n| may && **n < most) else {
-            return false;
-        };
-        *waiting += 1;
-        self.under_way -= 1;
-        handshake.waits = true;
-        true
-    }
-
-    /// A session goes on; returns whether it had waited.
-    pub(super) fn resume(&mut self, handshake: &mut Handshake) -> bool {
-        let waited = core::mem::take(&mut handshake.waits);
-        if waited {
-            self.under_way += 1;
-            let user = handshake.grant.as_ref().map(|g| g.user);
-            if let Some(n) = user.and_then(|u| self.waiting.get_mut(u)) {
-                *n -= 1;
-            }
-        }
-        waited
-    }
-
-    /// The handshake of a session is over.
-    pub(super) fn end(&mut self, handshake: &mut Handshake) {
-        self.resume(handshake);
-        self.forget_refused();
-    }
-
-    /// A session whose handshake was refused is no more.
-    pub(super) fn forget_refused(&mut self) {
-        self.under_way -= 1;
-    }
-}
-
 impl Session {
     pub(super) fn relay_mut(&mut self) -> Option<&mut Relay> {
         match &mut self.stage {

@@ -1,0 +1,143 @@
+//! Names that a server looks up: what one user's take from others.
+
+mod world;
+
+use core::time::Duration;
+
+use braid_engine::ConnId;
+use braid_proxy::auth::password;
+use braid_proxy::keys::{PrivateKey, PublicKey};
+use braid_proxy::socks::{Destination, request, sign_in};
+use world::local::Content;
+use world::{Setup, World, box_key, server_key};
+
+fn laptop_key() -> PrivateKey {
+    PrivateKey::from_seed([3; 32])
+}
+
+fn users() -> [(&'static str, PublicKey); 2] {
+    [
+        ("box", box_key().public()),
+        ("laptop", laptop_key().public()),
+    ]
+}
+
+/// A server of both, that looks up two names at a time for each, and where `known.example` is the
+/// content.
+fn of_both() -> World {
+    let key = laptop_key().public();
+    let setup = Setup {
+        server: &format!(
+            "limits.lookups = 2\ntimeouts.connect = \"5s\"\n\
+             [[user]]\nname = \"laptop\"\nkey = \"{key}\""
+        ),
+        ..Setup::default()
+    };
+    let mut w = World::ready(1, setup);
+    w.content("198.51.100.1:80", Content::Sends(b"there".to_vec(), true));
+    let address = "198.51.100.1:0".parse().unwrap();
+    let names = &mut w.server_local().names;
+    names.insert("known.example".into(), vec![address]);
+    w
+}
+
+/// Who has `key` asks for a name.
+fn ask(w: &mut World, key: &PrivateKey, name: &str) -> ConnId {
+    let conn = w.raw_connect();
+    let destination = Destination::Name(name.into(), 80);
+    let mut nonce = [0; 16];
+    nonce[..8].copy_from_slice(&conn.as_u64().to_le_bytes());
+    let password = password(key, server_key().public(), &destination, w.unix_ms(), nonce);
+    let said = [
+        sign_in(key.public().to_string().as_bytes(), &password),
+        request(None, &destination),
+    ];
+    w.raw.write(w.now, conn, &said.concat()).unwrap();
+    w.run_for(Duration::from_millis(100));
+    conn
+}
+
+/// What SOCKS answered, if it has.
+fn answer(w: &mut World, conn: ConnId) -> Option<u8> {
+    w.raw_read(conn).get(5).copied()
+}
+
+fn under_way(w: &mut World) -> usize {
+    w.server_local().unanswered.len()
+}
+
+#[test]
+fn names_of_one_user_wait_for_each_other_and_nobody_elses() {
+    let mut w = of_both();
+    for name in ["a.silent", "b.silent", "c.silent", "d.silent"] {
+        ask(&mut w, &box_key(), name);
+    }
+    let waits = ask(&mut w, &box_key(), "known.example");
+    assert_eq!(under_way(&mut w), 2);
+    assert_eq!(w.server().counters().lookups_waited, 3);
+    assert_eq!(answer(&mut w, waits), None);
+    let other = ask(&mut w, &laptop_key(), "known.example");
+    assert_eq!(answer(&mut w, other), Some(0));
+    // The next ones come when those before have ended, in order.
+    for left in [2, 2, 1] {
+        w.server_local().give_up_lookup();
+        w.run_for(Duration::from_millis(100));
+        assert_eq!(under_way(&mut w), left);
+    }
+    assert_eq!(answer(&mut w, waits), Some(0));
+}
+
+/// A thread is held by a name that nobody wants to know any more, and who waits does so in vain.
+#[test]
+fn what_was_given_up_counts_until_it_has_ended() {
+    let mut w = of_both();
+    for name in ["a.silent", "b.silent"] {
+        let conn = ask(&mut w, &box_key(), name);
+        w.raw.abort(w.now, conn);
+    }
+    let waits = ask(&mut w, &box_key(), "known.example");
+    w.run_for(Duration::from_secs(6));
+    assert_eq!(answer(&mut w, waits), Some(4), "host unreachable");
+    assert_eq!(w.server().counters().not_resolved, 1);
+    for _ in 0..2 {
+        w.server_local().give_up_lookup();
+    }
+    // Who has left is not looked up for.
+    w.run_for(Duration::from_millis(100));
+    assert_eq!(under_way(&mut w), 0);
+    let next = ask(&mut w, &box_key(), "known.example");
+    assert_eq!(answer(&mut w, next), Some(0));
+}
+
+/// Its user has another place among the others, or none.
+#[test]
+fn look_ups_are_their_users_whatever_is_read_again() {
+    let mut w = of_both();
+    for key in [box_key(), laptop_key()] {
+        for name in ["a.silent", "b.silent", "c.silent"] {
+            ask(&mut w, &key, name);
+        }
+    }
+    let [boxed, laptop] = users();
+    w.set_users(&[laptop]);
+    w.set_users(&[laptop, boxed]);
+    let waits = ask(&mut w, &laptop_key(), "known.example");
+    let back = ask(&mut w, &box_key(), "known.example");
+    // What was begun for the box before is nobody's.
+    assert_eq!(
+        (answer(&mut w, waits), answer(&mut w, back)),
+        (None, Some(0))
+    );
+    assert_eq!(under_way(&mut w), 4);
+    while under_way(&mut w) > 0 {
+        w.server_local().give_up_lookup();
+        w.run_for(Duration::from_millis(50));
+    }
+    assert_eq!(answer(&mut w, waits), Some(0));
+    // The others have had time to close.
+    for conn in [waits, back] {
+        w.raw.abort(w.now, conn);
+    }
+    w.run_for(Duration::from_secs(6));
+    assert_eq!(w.server().connections(), 0);
+}

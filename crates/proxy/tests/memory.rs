@@ -1,0 +1,69 @@
+//! What one user may have a server buffer, and what that leaves to others.
+
+mod world;
+
+use core::time::Duration;
+
+use braid_proxy::auth::password;
+use braid_proxy::keys::PrivateKey;
+use braid_proxy::socks::{Destination, request, sign_in};
+use braid_wire::Instant;
+use world::local::Content;
+use world::{CONTENT, Setup, World, server_key};
+
+const BLOCK: usize = 32 << 10;
+const LEN: usize = 1_000_000;
+const ENDLESS: &str = "198.51.100.9:80";
+
+fn greedy_key() -> PrivateKey {
+    PrivateKey::from_seed([3; 32])
+}
+
+/// How long a user of the box waits for a file.
+fn download(w: &mut World) -> Duration {
+    let began: Instant = w.now;
+    let user = w.open(CONTENT, b"GET /", false);
+    w.run_until(|w| w.user(user).got_end);
+    assert_eq!(w.user(user).got.len(), LEN);
+    w.now.saturating_since(began)
+}
+
+/// Thousands of connections that nothing is read from. What another user has then are shares of 128 KiB, which
+/// a round trip of 20 ms takes 50 Mb/s of.
+#[test]
+fn who_reads_nothing_leaves_others_their_share() {
+    let key = greedy_key();
+    let setup = Setup {
+        server: &format!("[[user]]\nname = \"greedy\"\nkey = \"{}\"", key.public()),
+        ..Setup::default()
+    };
+    let mut w = World::met(1, setup);
+    w.content(CONTENT, Content::Sends(vec![1; LEN], true));
+    w.content(ENDLESS, Content::Sends(vec![2; LEN], true));
+    let alone = download(&mut w);
+    let destination = Destination::Address(ENDLESS.parse().unwrap());
+    for n in 0..2_000_u64 {
+        let mut nonce = [0; 16];
+        nonce[..8].copy_from_slice(&n.to_le_bytes());
+        let server = server_key().public();
+        let password = password(&key, server, &destination, w.unix_ms(), nonce);
+        let user = key.public().to_string();
+        let said = [
+            sign_in(user.as_bytes(), &password),
+            request(None, &destination),
+        ];
+        let conn = w.raw_connect();
+        w.raw.write(w.now, conn, &said.concat()).unwrap();
+    }
+    w.run_for(Duration::from_secs(5));
+    // 64 MiB, of which an eighth is a reserve.
+    let (node, _) = w.server.as_ref().unwrap();
+    let stuck = node.stack.buffered();
+    let all = 64 << 20;
+    assert!(stuck > all / 2, "{stuck} bytes are held");
+    assert!(stuck <= all / 32 * 21 + 8 * BLOCK, "{stuck} bytes are held");
+    for _ in 0..3 {
+        let now = download(&mut w);
+        assert!(now <= alone * 2, "{now:?}, {alone:?} before");
+    }
+}
