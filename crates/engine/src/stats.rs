@@ -20,7 +20,7 @@ pub struct StackStats {
     /// Packets with a wrong checksum.
     pub bad_checksum: u64,
     /// Segments for no connection here; those for an address of ours are answered by RST, within
-    /// a bound.
+    /// a bound, and by nothing while third ACKs are checked by what was kept of no SYN.
     pub strays: u64,
     /// SYNs dropped because a bound of [`crate::Config`] was reached, or too many answers waited.
     pub syns_dropped: u64,
@@ -32,6 +32,8 @@ pub struct StackStats {
     pub fast_accepted: u64,
     /// MP_JOINs refused: unknown token, or the bound on subflows.
     pub joins_refused: u64,
+    /// MP_JOINs that were answered, and whose third ACK came without the HMAC that proves the keys.
+    pub joins_forged: u64,
     /// SYNs with MP_JOIN sent, repeated ones included.
     pub join_syns: u64,
     /// Connections that fell back, by cause: [`FallbackCause::NotRequested`], which is no fallback, and

@@ -196,6 +196,15 @@ pub fn become_realtime(priority: i32) -> bool {
     realtime
 }
 
+/// Gives memory that is free back to the system, where the allocator is one that keeps it.
+pub(crate) fn give_back_memory() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: takes an integer only; the allocator's own locks keep other threads out.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
 /// Attaches `device`, an open `/dev/net/tun`, to a new device `name` of the calling thread's
 /// network namespace, whose packets stand behind a `virtio_net_hdr`.
 ///

@@ -8,7 +8,9 @@ use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 use std::collections::BTreeMap;
 
-use braid_engine::stats::{ConnStats, LossRecovery, PathStats, PathTotals, SubflowStats};
+use braid_engine::stats::{
+    ConnStats, LossRecovery, PathStats, PathTotals, StackStats, SubflowStats,
+};
 use braid_engine::strategy::FlowSize;
 use braid_engine::{ConnId, PathId, PathRecord, Stack};
 use braid_strategy::parts::flow::{self, FlowClass, Limits};
@@ -671,9 +673,20 @@ pub(crate) fn milliseconds(time: Duration) -> Option<f64> {
     (!time.is_zero()).then_some(time.as_secs_f64() * 1e3)
 }
 
-/// Counters by name.
+/// Counters by name, and those of the engine of what nobody who keeps to the protocol sends.
 pub(crate) fn counters(
     counters: impl Iterator<Item = (&'static str, u64)>,
+    engine: &StackStats,
 ) -> BTreeMap<String, u64> {
-    counters.map(|(name, n)| (name.to_owned(), n)).collect()
+    let engine = [
+        ("malformed", engine.malformed),
+        ("bad_checksum", engine.bad_checksum),
+        ("strays", engine.strays),
+        ("syns_dropped", engine.syns_dropped),
+        ("syn_cookies", engine.syn_cookies),
+        ("joins_refused", engine.joins_refused),
+        ("joins_forged", engine.joins_forged),
+    ];
+    let all = counters.chain(engine);
+    all.map(|(name, n)| (name.to_owned(), n)).collect()
 }

@@ -577,20 +577,23 @@ impl Upstream {
         };
         let path = self.links[link].path;
         let cell = &mut self.links[link].cells[server];
-        match established {
-            Ok((used, rtt)) if used == path => cell.probe_succeeded(rtt),
+        let failed = match established {
+            Ok((used, rtt)) if used == path => {
+                // What one tells, another need not be asked.
+                cell.probes().for_each(|probe| stack.abort(now, probe));
+                cell.probe_succeeded(rtt);
+                None
+            }
             // The engine had no answer here and went elsewhere.
             Ok(_) => {
-                cell.probe_failed(CloseReason::TimedOut);
-                counters.probes_failed += 1;
+                stack.abort(now, conn);
+                Some(CloseReason::TimedOut)
             }
-            Err(reason) => {
-                cell.probe_failed(reason);
-                counters.probes_failed += 1;
-            }
-        }
-        if established.is_ok() {
-            stack.abort(now, conn);
+            Err(reason) => Some(reason),
+        };
+        if let Some(reason) = failed {
+            cell.probe_failed(conn, reason);
+            counters.probes_failed += 1;
         }
         self.schedule(now, server, path);
         self.update(now, stack);
@@ -618,15 +621,17 @@ impl Upstream {
 
     fn probe(&self, conn: ConnId) -> Option<(usize, usize)> {
         self.links.iter().enumerate().find_map(|(l, link)| {
-            let probes = |c: &Cell| c.probe.is_some_and(|p| p.conn == conn);
+            let probes = |c: &Cell| c.probes().any(|probe| probe == conn);
             link.cells.iter().position(probes).map(|s| (l, s))
         })
     }
 
-    /// Sets the time of the next probe.
+    /// Sets the time of the next probe, where there is none yet.
     fn schedule(&mut self, now: Instant, server: usize, path: PathId) {
         let interval = self.interval(now, server, path);
-        if let Some(cell) = self.cell(server, path) {
+        if let Some(cell) = self.cell(server, path)
+            && !cell.is_planned()
+        {
             // A first failure may be a lost packet: ask again at once.
             let again = cell.failures == 1 && cell.reach != Reach::Down;
             cell.next = Some(if again { now } else { now + interval });
@@ -675,14 +680,19 @@ impl Upstream {
         for link in 0..self.links.len() {
             for server in 0..self.servers.len() {
                 let (open, path) = (self.links[link].open, self.links[link].path);
+                let interval = self.interval(now, server, path);
                 let cell = &mut self.links[link].cells[server];
                 if !open || cell.due().is_none_or(|at| at > now) {
                     continue;
                 }
                 if cell.note_late(now) {
+                    if let Some(conn) = cell.ask_beside(interval) {
+                        stack.abort(now, conn);
+                        counters.probes_failed += 1;
+                    }
                     continue;
                 }
-                if let Some(conn) = cell.give_up() {
+                if let Some(conn) = cell.give_up(now) {
                     stack.abort(now, conn);
                     counters.probes_failed += 1;
                     self.schedule(now, server, path);
@@ -754,9 +764,8 @@ impl Upstream {
         }
         for server in 0..self.servers.len() {
             let fits = link.reaches(&self.servers[server]);
-            if let Some(probe) = link.cells[server].probe {
-                stack.abort(now, probe.conn);
-            }
+            let probes = link.cells[server].probes();
+            probes.for_each(|probe| stack.abort(now, probe));
             link.cells[server] = Cell {
                 next: (open && fits).then_some(now),
                 // A server of the other family is never reached here.

@@ -35,6 +35,10 @@ pub fn unique_name() -> String {
     )
 }
 
+fn braid() -> PathBuf {
+    env!("CARGO_BIN_EXE_braid").into()
+}
+
 /// A testbed that is up; removed when dropped.
 pub struct Bed(bed::Bed);
 
@@ -69,7 +73,12 @@ impl Bed {
 
     /// With neither box nor server running.
     pub fn up_idle(render: RenderConfig) -> Self {
-        Bed::build(&description(&unique_name()), render)
+        Bed::build(&description(&unique_name()), render, braid())
+    }
+
+    /// The same, with a program of the test's own that runs box and server.
+    pub fn up_idle_by(render: RenderConfig, program: PathBuf) -> Self {
+        Bed::build(&description(&unique_name()), render, program)
     }
 
     /// Another network, without box and server.
@@ -80,13 +89,13 @@ impl Bed {
     /// Another network, with neither box nor server running.
     pub fn of_with(description: &str, render: RenderConfig) -> Self {
         let description = description.replace("NAME", &unique_name());
-        Bed::build(&description, render)
+        Bed::build(&description, render, braid())
     }
 
-    fn build(description: &str, render: RenderConfig) -> Self {
+    fn build(description: &str, render: RenderConfig, program: PathBuf) -> Self {
         let spec = bed::spec(description).unwrap_or_else(|e| panic!("{e}"));
         let options = Options {
-            executable: Some(env!("CARGO_BIN_EXE_braid").into()),
+            executable: Some(program),
             render: Some(render),
             ..Options::default()
         };
@@ -329,14 +338,24 @@ impl Download {
     }
 
     /// Waits for the end and fails unless exactly `expected` came.
-    pub fn expect_bytes(mut self, expected: &[u8]) {
+    pub fn expect_bytes(self, expected: &[u8]) {
+        let (well, said) = self.end_as(expected);
+        assert!(well, "curl: {said}");
+    }
+
+    /// Waits for the end and fails where curl takes something else than `expected` for all of it; whether
+    /// all went well for curl, and what curl said.
+    pub fn end_as(mut self, expected: &[u8]) -> (bool, String) {
         let output = self.curl.wait();
-        assert!(output.status.success(), "curl: {}", stderr(&output));
+        if !output.status.success() {
+            return (false, stderr(&output));
+        }
         let came = fs::read(&self.to).expect("curl wrote a file");
         assert_eq!(came.len(), expected.len(), "the length differs");
         let differs = came.iter().zip(expected).position(|(a, b)| a != b);
         assert_eq!(differs, None, "a byte differs");
         fs::remove_file(&self.to).expect("the state directory is writable");
+        (true, stderr(&output))
     }
 }
 

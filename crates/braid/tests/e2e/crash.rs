@@ -1,43 +1,170 @@
-//! SIGKILL of box and server.
+//! SIGKILL and SIGSTOP of box and server while users are at work: what they had ends as an error or goes on,
+//! and never looks whole where it is not; those who come after a restart are served at once.
 
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
+use braid_testbed::netns;
+use braid_testbed::render::render_config;
+use rustix::process::{Pid, Signal, kill_process};
+
 use super::bed::{Bed, Download};
+use super::control::{ask, status};
+use super::left_over::host;
 
 /// How long users' connections may hang after a crash.
 const HANG: Duration = Duration::from_secs(60);
+/// Who comes after a restart waits no longer, from the start of the process on.
+const SOON: Duration = Duration::from_secs(2);
+/// How long a process stands still; `BRAID_STANDSTILL` has another number of seconds.
+const STANDSTILL: u64 = 10;
+/// Bytes of each download.
+const LARGE: usize = 5_000_000;
+/// Where responses have no length, so that only the end of the connection tells that of the body
+/// (RFC 9112 section 6.3).
+const UNTOLD: u16 = 8_080;
 
-/// Fifty downloads, each with bytes on its way.
-fn fifty_under_way(bed: &mut Bed) -> Vec<Download> {
-    bed.offer("large", 5_000_000);
-    let downloads: Vec<_> = (0..50).map(|_| bed.curl("large")).collect();
-    bed.wait_for("every download to begin", |_| {
-        downloads.iter().all(|d| d.bytes() > 0)
-    });
-    downloads
+/// Who serves as the oldest servers do: the end of a body is that of the connection. Until dropped.
+struct Untold(Arc<AtomicBool>);
+
+impl Untold {
+    fn serve(bed: &Bed, body: &[u8]) -> Self {
+        let at = SocketAddr::new(bed.v4("content"), UNTOLD);
+        let content = bed.testbed.layout().host("content").expect("a known host");
+        let listener = netns::run_inside(&content.namespace, || TcpListener::bind(at));
+        let listener = listener.expect("it listens");
+        listener.set_nonblocking(true).expect("a socket");
+        let ending = Arc::new(AtomicBool::new(false));
+        let (told, body) = (Arc::clone(&ending), Arc::<[u8]>::from(body));
+        thread::spawn(move || {
+            while !told.load(Ordering::Acquire) {
+                let Ok((stream, _)) = listener.accept() else {
+                    thread::sleep(Duration::from_millis(5));
+                    continue;
+                };
+                let body = Arc::clone(&body);
+                stream.set_nonblocking(false).expect("a socket");
+                thread::spawn(move || answer_without_length(stream, &body));
+            }
+        });
+        Untold(ending)
+    }
 }
 
-/// All end, well or not, before users lose patience.
-fn expect_ends(downloads: Vec<Download>) {
-    let killed = Instant::now();
-    let ends: Vec<_> = downloads.into_iter().map(Download::end).collect();
-    assert!(
-        killed.elapsed() < HANG,
-        "the last download hung for {:?}",
-        killed.elapsed()
-    );
-    let failed = ends.iter().filter(|(well, _)| !well).count();
-    assert!(failed > 0, "no download was under way when it happened");
+impl Drop for Untold {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
+/// That the client is gone in the middle is no error here.
+fn answer_without_length(mut stream: TcpStream, body: &[u8]) {
+    let mut request = [0; 1024];
+    if stream.read(&mut request).is_ok()
+        && stream.write_all(b"HTTP/1.0 200 OK\r\n\r\n").is_ok()
+        && stream.write_all(body).is_ok()
+        && stream.shutdown(Shutdown::Write).is_ok()
+    {
+        // Until the client has closed: what it did not read is not to be thrown away.
+        let _ = stream.read(&mut request);
+    }
+}
+
+/// Fifty downloads, each with bytes on its way; the length of every second one is not told beforehand.
+struct UnderWay {
+    downloads: Vec<Download>,
+    expected: Vec<u8>,
+    _served: Untold,
+}
+
+impl UnderWay {
+    fn begin(bed: &mut Bed) -> Self {
+        let expected = bed.offer("large", LARGE);
+        let served = Untold::serve(bed, &expected);
+        let untold = format!("http://{}:{UNTOLD}/", bed.v4("content"));
+        let downloads: Vec<_> = (0..50)
+            .map(|n| match n % 2 {
+                0 => bed.curl("large"),
+                _ => bed.curl_by(&["--noproxy", "*"], &untold),
+            })
+            .collect();
+        bed.wait_for("every download to begin", |_| {
+            downloads.iter().all(|d| d.bytes() > 0)
+        });
+        UnderWay {
+            downloads,
+            expected,
+            _served: served,
+        }
+    }
+
+    /// All end before users lose patience, and what is taken for whole is whole; how many failed.
+    fn end(self) -> usize {
+        let begun = Instant::now();
+        let ends = self.downloads.into_iter();
+        let ends = ends.map(|download| download.end_as(&self.expected));
+        let failed = ends.filter(|(well, _)| !well).count();
+        let took = begun.elapsed();
+        println!("{failed} of 50 downloads failed, the last ended after {took:?}");
+        assert!(took < HANG, "the last download hung for {took:?}");
+        failed
+    }
+
+    fn expect_some_to_fail(self) {
+        assert!(self.end() > 0, "no download was under way when it happened");
+    }
+}
+
+/// Starts box or server; users who come from then on are served through the server in time. Before that
+/// the box forwards them.
+fn start_and_serve(bed: &mut Bed, host: &str) {
+    let expected = bed.offer("small", 20_000);
+    let started = Instant::now();
+    bed.testbed.start(host).expect("it starts");
+    // Nobody can be asked before it is there.
+    let served = |bed: &Bed| {
+        let answer = ask(bed, "server", &["status", "--json"]).stdout;
+        let status: Option<serde_json::Value> = serde_json::from_slice(&answer).ok();
+        status.map_or(0, |s| s["counters"]["connected"].as_u64().unwrap_or(0))
+    };
+    let before = match host {
+        "server" => 0,
+        _ => served(bed),
+    };
+    bed.wait_for("a user to be served", |bed| {
+        bed.curl("small").end_as(&expected);
+        served(bed) > before
+    });
+    let waited = started.elapsed();
+    println!("{host}: a user was served {waited:?} after the start");
+    assert!(waited < SOON, "the {host} served after {waited:?}");
+}
+
+fn signal(bed: &mut Bed, host: &str, signal: Signal) {
+    let pid = bed.testbed.pid(host).expect("it runs");
+    let pid = Pid::from_raw(pid as i32).expect("a process id");
+    kill_process(pid, signal).expect("it runs");
 }
 
 #[test]
 #[ignore = "network"]
 fn a_killed_box_fails_open_and_serves_again() {
     let mut bed = Bed::up();
-    let downloads = fifty_under_way(&mut bed);
+    let under_way = UnderWay::begin(&mut bed);
     bed.testbed.kill("box").expect("it ran");
-    expect_ends(downloads);
+    under_way.expect_some_to_fail();
 
+    // What the server had sent is still on its way, and it sends some of that again.
+    bed.wait_for("the links to be empty", |bed| {
+        let before = bed.carried();
+        thread::sleep(Duration::from_millis(300));
+        let after = bed.carried();
+        (0..2).all(|link| after[link] - before[link] < 30_000)
+    });
     // Unjoined: the box's kernel forwards over one link.
     let before = bed.carried();
     bed.fetch(5_000_000);
@@ -47,7 +174,7 @@ fn a_killed_box_fails_open_and_serves_again() {
         .count();
     assert_eq!(used, 1, "links used while the box is dead");
 
-    bed.start("box");
+    start_and_serve(&mut bed, "box");
     bed.expect_both_links();
 }
 
@@ -55,12 +182,72 @@ fn a_killed_box_fails_open_and_serves_again() {
 #[ignore = "network"]
 fn a_killed_server_ends_its_connections_and_serves_again() {
     let mut bed = Bed::up();
-    let downloads = fifty_under_way(&mut bed);
+    let under_way = UnderWay::begin(&mut bed);
     bed.testbed.kill("server").expect("it ran");
-    expect_ends(downloads);
-
-    bed.start("server");
-    // Until the box has found the server again it forwards unjoined.
-    bed.wait_for_intake();
+    bed.wait_for("the box to notice", |bed| {
+        bed.print("box", "ss", &["-Hltn"]).is_empty()
+    });
+    start_and_serve(&mut bed, "server");
+    under_way.expect_some_to_fail();
     bed.expect_both_links();
+}
+
+/// Killed and started again under load, and then stopped in order.
+#[test]
+#[ignore = "network"]
+fn a_crash_under_load_leaves_nothing_behind() {
+    let mut bed = Bed::up_idle(render_config(None).expect("randomness"));
+    let hosts = ["server", "box"];
+    let before = hosts.map(|name| host(&bed, name));
+    bed.start("server");
+    bed.start("box");
+    bed.wait_for_intake();
+    let under_way = UnderWay::begin(&mut bed);
+    for name in hosts {
+        bed.testbed.kill(name).expect("it ran");
+        bed.start(name);
+    }
+    under_way.expect_some_to_fail();
+    for name in hosts {
+        bed.testbed.stop(name).expect("it ran");
+    }
+    for (name, before) in hosts.iter().zip(before) {
+        assert_eq!(host(&bed, name), before, "{name} left something behind");
+    }
+}
+
+/// What stands still is no crash: what it had may go on, or end as an error.
+fn stands_still(name: &str) {
+    let mut bed = Bed::up();
+    let under_way = UnderWay::begin(&mut bed);
+    signal(&mut bed, name, Signal::STOP);
+    let seconds = std::env::var("BRAID_STANDSTILL").ok();
+    let seconds = seconds.and_then(|s| s.parse().ok()).unwrap_or(STANDSTILL);
+    thread::sleep(Duration::from_secs(seconds));
+    signal(&mut bed, name, Signal::CONT);
+    let going_on = Instant::now();
+    let connected = |bed: &Bed| status(bed, "server").counters["connected"];
+    let before = connected(&bed);
+    let expected = bed.offer("small", 20_000);
+    bed.wait_for("a user to be served", |bed| {
+        bed.curl("small").expect_bytes(&expected);
+        connected(bed) > before
+    });
+    let waited = going_on.elapsed();
+    println!("{name}: a user was served {waited:?} after it went on");
+    assert!(waited < SOON, "the {name} served after {waited:?}");
+    under_way.end();
+    bed.expect_both_links();
+}
+
+#[test]
+#[ignore = "network"]
+fn a_box_that_stands_still_goes_on() {
+    stands_still("box");
+}
+
+#[test]
+#[ignore = "network"]
+fn a_server_that_stands_still_goes_on() {
+    stands_still("server");
 }

@@ -30,7 +30,7 @@ fn machine() -> Vec<String> {
 }
 
 /// The same of one host of a testbed.
-fn host(bed: &Bed, host: &str) -> Vec<String> {
+pub fn host(bed: &Bed, host: &str) -> Vec<String> {
     vec![
         bed.print(host, "ip", &["-brief", "link"]),
         bed.print(host, "ip", &["rule"]),

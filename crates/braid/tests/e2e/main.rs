@@ -4,6 +4,7 @@
 
 mod aborts;
 mod addresses;
+mod attacks;
 mod bad_input;
 mod bed;
 mod browser;
@@ -20,10 +21,12 @@ mod left_over;
 mod links;
 mod meddling;
 mod mptcp_connect;
+mod names;
 #[path = "../common/outcomes.rs"]
 mod outcomes;
 mod privileges;
 mod reload;
 mod servers;
+mod siege;
 mod socks;
 mod stock;

@@ -22,9 +22,16 @@ pub struct Guested {
 
 impl Guested {
     pub fn up() -> Self {
-        let mut bed = Bed::up_idle(render_changed(Role::Server, |text| {
-            format!("unprotected = true\n{text}")
-        }));
+        Guested::of(Bed::up_idle(render_changed(Role::Server, in_clear_too)))
+    }
+
+    /// With a guest whom the server knows from the start on.
+    pub fn with_guest() -> Self {
+        Guested::up().knowing_the_guest()
+    }
+
+    /// On a bed with neither box nor server running.
+    pub fn of(mut bed: Bed) -> Self {
         let key = bed.testbed.state_dir().join("guest.key");
         braid(&["key", "new", text(&key)]);
         bed.start("server");
@@ -36,6 +43,12 @@ impl Guested {
         let file = bed.testbed.state_dir().join("server/server.toml");
         let text = fs::read_to_string(file).expect("a configuration");
         Guested { bed, key, text }
+    }
+
+    pub fn knowing_the_guest(self) -> Self {
+        self.write(&self.file(true, true, as_it_was));
+        self.expect_reloaded("users: 1 added\n");
+        self
     }
 
     /// The server's file with these users of the two, and a change.
@@ -104,6 +117,11 @@ impl Guested {
             downloads.iter().all(|d| d.bytes() > 2_000_000)
         });
     }
+}
+
+/// The server's settings, with clients that know nothing of protection.
+pub fn in_clear_too(text: String) -> String {
+    format!("unprotected = true\n{text}")
 }
 
 fn as_it_was(settings: &str) -> String {

@@ -20,7 +20,7 @@ use crate::buffer::{BLOCK_SIZE, Data, InsertError, Pool, RangeSet, RecvBuffer, S
 use crate::cc::Algorithm;
 use crate::event::{CloseReason, SubflowCloseReason};
 use crate::path::{Blackholes, Claims, FastOpens, Path, PathManager, Records};
-use crate::stats::{ConnStats, PathStats};
+use crate::stats::{ConnStats, PathStats, StackStats};
 use crate::strategy::{FlowSize, Strategy, StrategyEvent};
 use crate::tcp::FourTuple;
 use crate::tcp::numbers::Secret;
@@ -71,6 +71,7 @@ pub(crate) struct Ctx<'a> {
     pub rng: &'a mut Rng,
     pub events: &'a mut VecDeque<Event>,
     pub reports: &'a mut VecDeque<ConnStats>,
+    pub stats: &'a mut StackStats,
     pub demux: &'a mut Demux,
     /// Connections that wait for memory to write into.
     pub starved: &'a mut VecDeque<ConnId>,

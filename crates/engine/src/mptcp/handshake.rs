@@ -379,7 +379,7 @@ impl Connection {
             Opens::Join {
                 local_nonce,
                 remote_nonce,
-            } => self.confirm_join(i, tcp, (local_nonce, remote_nonce)),
+            } => self.confirm_join(ctx, i, tcp, (local_nonce, remote_nonce)),
         };
         if !done {
             return false;
@@ -449,6 +449,7 @@ impl Connection {
     // Conforms: 8684-3.2-8, 8684-3.2-9, 8684-3.2-10
     fn confirm_join(
         &mut self,
+        ctx: &mut Ctx<'_>,
         i: usize,
         tcp: &tcp::Repr,
         (local_nonce, remote_nonce): (u32, u32),
@@ -468,6 +469,7 @@ impl Connection {
             // A segment behind the third ACK, which will come again.
             None if !tcp.options.mptcp.is_empty() => false,
             _ => {
+                ctx.stats.joins_forged += 1;
                 self.subflows[i].begin_reset(
                     ResetKind::Subflow(ResetReason::MptcpSpecific),
                     SubflowCloseReason::PeerMisbehaved,

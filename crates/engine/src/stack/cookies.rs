@@ -162,7 +162,7 @@ impl Stack {
     /// Answers a SYN without keeping anything of it.
     pub(super) fn answer_stateless(&mut self, now: Instant, at: Arrival, syn: &tcp::Repr) {
         if self.strays.len() >= MAX_ANSWERS {
-            self.stats.syns_dropped += 1;
+            self.shared.stats.syns_dropped += 1;
             return;
         }
         let shared = &mut self.shared;
@@ -199,7 +199,7 @@ impl Stack {
                 sender_key: cookie.key,
             }));
         }
-        self.stats.syn_cookies += 1;
+        shared.stats.syn_cookies += 1;
         self.strays.push_back(Stray {
             path: at.path,
             tuple: at.tuple,
@@ -235,6 +235,7 @@ impl Stack {
         };
         let (irs, iss) = (tcp.seq.add(u32::MAX), tcp.ack.add(u32::MAX));
         let Some((offer, cookie)) = cookies.check(now, &tuple, irs, iss) else {
+            self.shared.stats.strays += 1;
             return true;
         };
         if cookies.is_used(&cookie) {
@@ -248,7 +249,7 @@ impl Stack {
         let local = Keys::from_key(cookie.key);
         let taken = offer.mptcp && self.shared.demux.tokens.contains_key(&local.token);
         if taken || self.table.len() >= self.shared.config.max_connections {
-            self.stats.syns_dropped += 1;
+            self.shared.stats.syns_dropped += 1;
             return true;
         }
         cookies.note_used(now, &cookie);

@@ -122,7 +122,7 @@ impl Stack {
             let payload = payload.piece(0, payload.len());
             admission.data && conn.accept_syn_data(ctx, syn.window, payload)
         });
-        self.stats.fast_accepted += u64::from(taken == Some(true));
+        self.shared.stats.fast_accepted += u64::from(taken == Some(true));
     }
 
     /// Keeps count of how far the handshakes of accepted connections are.

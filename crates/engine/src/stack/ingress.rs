@@ -51,10 +51,10 @@ impl Stack {
 
     // Conforms: 9293-3.1-1, 9293-3.10.7.1-2
     fn take_in(&mut self, now: Instant, packet: Packet<'_>, meta: RxMeta) {
-        self.stats.packets_in += 1;
+        self.shared.stats.packets_in += 1;
         let [head, rest] = packet.parts();
         let Ok((ip, within)) = ip::Repr::parse_head(head, head.len() + rest.len()) else {
-            self.stats.malformed += 1;
+            self.shared.stats.malformed += 1;
             return;
         };
         let [segment, rest] = packet.parts_of(within.clone());
@@ -64,7 +64,7 @@ impl Stack {
                 // That of ICMPv6 covers the addresses, so it is checked here.
                 let v6 = ip.src.is_ipv6();
                 if v6 && !meta.checksum_ok && !verify_v6_checksum(ip.src, ip.dst, segment) {
-                    self.stats.bad_checksum += 1;
+                    self.shared.stats.bad_checksum += 1;
                     return;
                 }
                 if let Ok(error) = TcpError::parse(v6, segment) {
@@ -73,16 +73,16 @@ impl Stack {
                 return;
             }
             _ => {
-                self.stats.malformed += 1;
+                self.shared.stats.malformed += 1;
                 return;
             }
         }
         let Ok((tcp, payload)) = tcp::Repr::parse(segment) else {
-            self.stats.malformed += 1;
+            self.shared.stats.malformed += 1;
             return;
         };
         if !meta.checksum_ok && !tcp::verify_checksum_of(ip.src, ip.dst, &[segment, rest]) {
-            self.stats.bad_checksum += 1;
+            self.shared.stats.bad_checksum += 1;
             return;
         }
         let header_len = segment.len() - payload.len();
@@ -114,7 +114,7 @@ impl Stack {
                 self.refuse(tuple, tcp, payload.len(), None);
             }
         } else if tcp.flags.contains(Flags::RST) {
-            self.stats.strays += 1;
+            self.shared.stats.strays += 1;
         } else if tcp.flags.contains(Flags::SYN) && !tcp.flags.contains(Flags::ACK) {
             self.on_syn(now, tuple, tcp, &mut payload);
         } else if !self.on_stateless_ack(now, tuple, tcp, (&mut payload, outside)) {
@@ -137,12 +137,12 @@ impl Stack {
         payload: &mut Payload<'_>,
     ) {
         let Some(path) = self.path_of(&tuple) else {
-            self.stats.strays += 1;
+            self.shared.stats.strays += 1;
             return;
         };
         if let Some(join) = join(tcp) {
             if !self.on_join_syn(now, path, tuple, tcp, join) {
-                self.stats.joins_refused += 1;
+                self.shared.stats.joins_refused += 1;
                 let reason = ResetReason::MptcpSpecific;
                 self.refuse(tuple, tcp, payload.len(), Some(reason));
             }
@@ -178,7 +178,7 @@ impl Stack {
     ) {
         let config = &self.shared.config;
         if self.table.len() >= config.max_connections {
-            self.stats.syns_dropped += 1;
+            self.shared.stats.syns_dropped += 1;
             return;
         }
         if self.table.half_open() >= config.max_half_open {
@@ -273,7 +273,7 @@ impl Stack {
         payload: usize,
         reason: Option<ResetReason>,
     ) {
-        self.stats.strays += 1;
+        self.shared.stats.strays += 1;
         // Nobody is answered in the name of an address that is not ours.
         let Some(path) = self.path_of(&tuple) else {
             return;

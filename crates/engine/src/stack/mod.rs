@@ -60,6 +60,7 @@ struct Shared {
     events: VecDeque<Event>,
     /// One for each [`Event::Closed`] in `events`, in the same order.
     reports: VecDeque<ConnStats>,
+    stats: StackStats,
     demux: Demux,
     /// Connections that found the memory used up when they wanted to write.
     starved: VecDeque<ConnId>,
@@ -84,6 +85,7 @@ impl Shared {
             rng: &mut self.rng,
             events: &mut self.events,
             reports: &mut self.reports,
+            stats: &mut self.stats,
             demux: &mut self.demux,
             starved: &mut self.starved,
             scratch: &mut self.scratch,
@@ -145,7 +147,6 @@ pub struct Stack {
     /// Once there were more handshakes than are kept.
     cookies: Option<Cookies>,
     ended_early: EndedEarly,
-    stats: StackStats,
     /// What connections that are gone moved on each path.
     gone: Vec<PathTotals>,
     /// The connection whose end was polled last.
@@ -156,7 +157,7 @@ impl core::fmt::Debug for Stack {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_struct("Stack")
             .field("connections", &self.table.len())
-            .field("stats", &self.stats)
+            .field("stats", &self.shared.stats)
             .finish_non_exhaustive()
     }
 }
@@ -178,6 +179,7 @@ impl Stack {
                 rng,
                 events: VecDeque::new(),
                 reports: VecDeque::new(),
+                stats: StackStats::default(),
                 starved: VecDeque::new(),
                 crowded: BTreeMap::new(),
                 next_crowded: 0,
@@ -191,7 +193,6 @@ impl Stack {
             strays: VecDeque::new(),
             cookies: None,
             ended_early: EndedEarly::default(),
-            stats: StackStats::default(),
             gone: Vec::new(),
             last_closed: None,
         }
@@ -694,8 +695,8 @@ impl Stack {
         if cfg!(debug_assertions) {
             self.invariants(id);
         }
-        self.stats.packets_out += 1;
-        self.stats.join_syns += u64::from(out.kind == SegmentKind::JoinSyn);
+        self.shared.stats.packets_out += 1;
+        self.shared.stats.join_syns += u64::from(out.kind == SegmentKind::JoinSyn);
         Some(self.transmit(id, &out))
     }
 
@@ -750,12 +751,12 @@ impl Stack {
         let event = self.shared.events.pop_front();
         self.last_closed = None;
         if let Some(Event::FellBack { cause, .. }) = event {
-            self.stats.fallbacks[cause as usize] += 1;
+            self.shared.stats.fallbacks[cause as usize] += 1;
         }
         if let Some(Event::Connected { conn }) = event {
             let subflows = self.table.get(conn).into_iter().flat_map(|c| &c.subflows);
             let in_syn = subflows.map(|s| s.syn_data.sent).sum::<u64>() > 0;
-            self.stats.fast_opened += u64::from(in_syn);
+            self.shared.stats.fast_opened += u64::from(in_syn);
         }
         if let Some(Event::Closed { conn, .. }) = event {
             let report = self.shared.reports.pop_front();
@@ -797,7 +798,7 @@ impl Stack {
 
     /// Counters since the start.
     pub fn stats(&self) -> &StackStats {
-        &self.stats
+        &self.shared.stats
     }
 
     /// What is remembered of the paths to peers, by the peer's address and the local path.

@@ -109,6 +109,7 @@ fn a_wrong_hmac_is_reset() {
     send!(s, 30, join_ack(&s, nonce ^ 1));
     recv!(s, 30, rst_ack(1, 1).on(1).raw(&hex("1e 04 80 01")));
     assert_eq!(established(&s), 1);
+    assert_eq!(s.stack.stats().joins_forged, 1);
     // The connection goes on.
     s.write("x");
     recv!(s, 30, data(1, 1, "x").dss(dack(0).map(0, 1, 1)));

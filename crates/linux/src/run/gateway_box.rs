@@ -12,6 +12,7 @@ use braid_wire::Instant;
 
 use super::Privileges;
 use super::confine::{self, Files};
+use super::crowd::Crowd;
 use super::keeper::{self, Keeper, SAVE_INTERVAL};
 use super::outward::{Outward, OutwardPaths};
 use super::process::{
@@ -63,6 +64,7 @@ pub fn run_box(
         wall_clock_at: Instant::ZERO,
         listen_at: Instant::ZERO,
         keeper: None,
+        crowd: Crowd::default(),
         keep_at: Instant::ZERO,
     };
     let mut driver = assemble(config, engine, tun, host)?;
@@ -146,6 +148,7 @@ struct BoxHost {
     /// When the links' counters are read next.
     listen_at: Instant,
     keeper: Option<Keeper>,
+    crowd: Crowd,
     /// When what is known of paths is saved next.
     keep_at: Instant,
 }
@@ -285,6 +288,7 @@ impl Host<BoxCore> for BoxHost {
     }
 
     fn after_turn(&mut self, context: &mut Context<'_, BoxCore>) {
+        self.crowd.is_now(context.stack.connections());
         while let Some(notice) = context.core.poll_notice() {
             match notice {
                 Notice::BestPath(Some(path)) => {

@@ -2,6 +2,7 @@
 
 mod app;
 mod confine;
+mod crowd;
 mod device;
 mod gateway_box;
 mod inward;

@@ -11,6 +11,7 @@ use braid_wire::Instant;
 
 use super::Privileges;
 use super::confine::{self, Files};
+use super::crowd::Crowd;
 use super::inward::{Inward, InwardPaths};
 use super::process::{
     CONTROL, HANGUP, LINKS, RELOADED, SETTLING_TIME, WALL_CLOCK_INTERVAL, directory_of, new_stack,
@@ -69,6 +70,7 @@ pub fn run_server(
         links,
         refresh_at: Some(Instant::ZERO),
         wall_clock_at: clock.now() + WALL_CLOCK_INTERVAL,
+        crowd: Crowd::default(),
     };
     let mut core = ServerCore::new(config);
     core.set_wall_clock(clock.now(), since_epoch());
@@ -99,6 +101,7 @@ struct ServerHost<'a> {
     links: Links,
     refresh_at: Option<Instant>,
     wall_clock_at: Instant,
+    crowd: Crowd,
 }
 
 impl ServerHost<'_> {
@@ -195,6 +198,10 @@ impl Host<ServerCore> for ServerHost<'_> {
             self.wall_clock_at = context.now + WALL_CLOCK_INTERVAL;
             context.core.set_wall_clock(context.now, since_epoch());
         }
+    }
+
+    fn after_turn(&mut self, context: &mut Context<'_, ServerCore>) {
+        self.crowd.is_now(context.stack.connections());
     }
 }
 

@@ -23,7 +23,7 @@ impl BoxCore {
             warm: Some(self.upstream.warm_status()),
             connections_total: self.sessions.len(),
             connections: status::connections(stack, |conn| self.shown(now, conn), name),
-            counters: status::counters(self.counters.iter()),
+            counters: status::counters(self.counters.iter(), stack.stats()),
             paths,
             ..self.about.status(Role::Box)
         }

@@ -257,7 +257,7 @@ pub struct Probing {
     /// While there was none.
     #[serde(deserialize_with = "types::duration")]
     pub idle: Duration,
-    /// While the last probe failed.
+    /// While the last probe failed: users wait for a server that is back.
     #[serde(deserialize_with = "types::duration")]
     pub failing: Duration,
     /// A probe without an answer has failed after this.
@@ -270,7 +270,7 @@ impl Default for Probing {
         Probing {
             busy: Duration::from_secs(1),
             idle: Duration::from_secs(30),
-            failing: Duration::from_secs(2),
+            failing: Duration::from_secs(1),
             timeout: Duration::from_secs(3),
         }
     }

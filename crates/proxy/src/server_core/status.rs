@@ -23,7 +23,7 @@ impl ServerCore {
                 .collect(),
             connections_total: self.sessions.len(),
             connections: status::connections(stack, |conn| self.shown(now, conn), name),
-            counters: status::counters(self.counters.iter()),
+            counters: status::counters(self.counters.iter(), stack.stats()),
             ..self.about.status(Role::Server)
         }
     }

@@ -33,13 +33,16 @@ pub(super) struct Cell {
     pub(super) next: Option<Instant>,
     /// The probe under way.
     pub(super) probe: Option<Probe>,
+    /// One before it, whose answer is late and awaited all the same.
+    pub(super) late: Option<Probe>,
     /// What was measured.
     pub(super) gauge: Gauge,
 }
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Probe {
-    pub(super) conn: ConnId,
+    conn: ConnId,
+    began: Instant,
     /// From when on the answer is late.
     late_at: Instant,
     is_late: bool,
@@ -56,7 +59,19 @@ impl Cell {
     /// When there is something to do.
     pub(super) fn due(&self) -> Option<Instant> {
         let due = |p: Probe| if p.is_late { p.deadline } else { p.late_at };
-        self.probe.map(due).or(self.next)
+        let asks = self.probe.map(due).or(self.next);
+        let late = self.late.map(|p| p.deadline);
+        asks.into_iter().chain(late).min()
+    }
+
+    /// The connections of probes under way.
+    pub(super) fn probes(&self) -> impl Iterator<Item = ConnId> + use<> {
+        self.probe.into_iter().chain(self.late).map(|p| p.conn)
+    }
+
+    /// It is asked, or will be.
+    pub(super) fn is_planned(&self) -> bool {
+        self.probe.is_some() || self.next.is_some()
     }
 
     /// The answer to a probe is awaited, and not late.
@@ -81,6 +96,21 @@ impl Cell {
         news
     }
 
+    /// Where a server is away and its answer late, it is asked anew, `interval` after it was asked last:
+    /// the SYNs of one probe come at ever longer intervals, and users wait for a server that is back. A
+    /// first late answer is awaited beside that, since the way there may have become long; returns the
+    /// probe that is not.
+    pub(super) fn ask_beside(&mut self, interval: Duration) -> Option<ConnId> {
+        let probe = self.probe.take_if(|_| self.reach == Reach::Down)?;
+        self.next = Some(probe.began + interval);
+        if self.late.is_some() {
+            self.failed();
+            return Some(probe.conn);
+        }
+        self.late = Some(probe);
+        None
+    }
+
     /// The round trip in nanoseconds; unknown ones rank last.
     pub(super) fn rank_rtt(&self) -> u64 {
         self.rtt
@@ -93,6 +123,7 @@ impl Cell {
         self.next = None;
         self.probe = Some(Probe {
             conn,
+            began: now,
             late_at: now + patience.min(timeout),
             is_late: false,
             deadline: now + timeout,
@@ -123,7 +154,7 @@ impl Cell {
     }
 
     pub(super) fn probe_succeeded(&mut self, rtt: Duration) {
-        self.probe = None;
+        (self.probe, self.late, self.next) = (None, None, None);
         self.succeeded(rtt);
     }
 
@@ -135,8 +166,10 @@ impl Cell {
         }
     }
 
-    pub(super) fn probe_failed(&mut self, reason: CloseReason) {
-        self.probe = None;
+    pub(super) fn probe_failed(&mut self, conn: ConnId, reason: CloseReason) {
+        for probe in [&mut self.probe, &mut self.late] {
+            probe.take_if(|p| p.conn == conn);
+        }
         self.failed();
         // An answer that says no is no lost packet.
         if reason == CloseReason::Refused {
@@ -146,8 +179,10 @@ impl Cell {
     }
 
     /// Ends a probe that is overdue and returns its connection; `None` where there is none.
-    pub(super) fn give_up(&mut self) -> Option<ConnId> {
-        let probe = self.probe.take()?;
+    pub(super) fn give_up(&mut self, now: Instant) -> Option<ConnId> {
+        let is_overdue = |p: &mut Probe| p.deadline <= now;
+        let late = self.late.take_if(is_overdue);
+        let probe = late.or_else(|| self.probe.take_if(is_overdue))?;
         self.failed();
         Some(probe.conn)
     }

@@ -136,6 +136,26 @@ fn connections_end_with_their_server_and_new_ones_find_it_again() {
     assert_eq!(net.box_node().core().unwrap().connections(), 0);
 }
 
+/// However long it was away, and wherever the box is in its asking: nobody refuses the box's SYNs
+/// meanwhile.
+#[test]
+fn a_server_that_is_back_is_found_at_once() {
+    for away in (8_000..14_000).step_by(250) {
+        let mut net = start(&two_links());
+        busy(&mut net);
+        net.after(secs(0), Action::KillServer(0));
+        net.run_for(millis(away));
+        assert!(!net.box_node().core().unwrap().intake_wanted(), "{away}");
+        net.after(secs(0), Action::StartServer(0));
+        net.run_for(millis(1_200));
+        let before = box_counters(&net).accepted;
+        let joined = net.open(0, 0, Load::Down(100_000)).unwrap();
+        net.run_for(millis(600));
+        assert!(net.duration(joined).is_some(), "{away}");
+        assert_eq!(box_counters(&net).accepted, before + 1, "{away}");
+    }
+}
+
 #[test]
 fn while_the_only_server_is_away_connections_are_forwarded_unjoined() {
     let mut net = start(&two_links());

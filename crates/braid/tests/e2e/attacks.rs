@@ -1,0 +1,507 @@
+//! Attacks at the server by those who are no box, while users are at work: what they say is refused, counted
+//! and logged once, nobody reaches a destination by it, and users notice nothing.
+
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use braid_proxy::auth::password;
+use braid_proxy::keys::{PrivateKey, PublicKey};
+use braid_proxy::socks::{Destination, request, sign_in};
+use braid_testbed::{Capture, Captured, Role, netns};
+use braid_wire::{ip, tcp};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use socket2::{Domain, Socket, Type};
+
+use super::bed::{Bed, changed, render_changed};
+use super::control::status;
+use super::reload::{Guested, in_clear_too};
+use super::siege::{Attack, Siege, USERS};
+
+/// The server's port where the configuration names none.
+const PORT: u16 = 1080;
+/// Attempts a second.
+const ATTEMPTS: f64 = 200.0;
+/// How long an attacker waits for an answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// By which the clock of a user may be wrong in no direction.
+const MINUTES: i64 = 10;
+
+/// Somebody who may be a user of the server.
+pub struct Client {
+    server: SocketAddr,
+    server_key: PublicKey,
+    key: PrivateKey,
+    nonce: AtomicU64,
+}
+
+impl Client {
+    /// The guest of a server that serves in clear too.
+    pub fn guest(world: &Guested) -> Self {
+        let state = world.bed.testbed.state_dir();
+        let key = |file: &str| PrivateKey::read(&state.join(file)).expect("a key");
+        Client {
+            server: SocketAddr::new(world.bed.v4("server"), PORT),
+            server_key: key("server/server.key").public(),
+            key: key("guest.key"),
+            nonce: AtomicU64::new(1),
+        }
+    }
+
+    /// Greeting and password for a destination, by a clock that is wrong by so many minutes.
+    fn sign_in(&self, key: &PrivateKey, destination: &Destination, minutes: i64) -> Vec<u8> {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        let now = now.expect("a clock that was set").as_millis() as i64;
+        let mut nonce = [0; 16];
+        let used = self.nonce.fetch_add(1, Ordering::Relaxed);
+        nonce[..8].copy_from_slice(&used.to_be_bytes());
+        let at = (now + minutes * 60_000) as u64;
+        let password = password(key, self.server_key, destination, at, nonce);
+        sign_in(self.key.public().to_string().as_bytes(), &password)
+    }
+
+    /// What a user with a password says.
+    pub fn asks(&self, destination: &Destination) -> Vec<u8> {
+        let signed_in = self.sign_in(&self.key, destination, 0);
+        [signed_in, request(None, destination)].concat()
+    }
+
+    fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect_timeout(&self.server, PATIENCE).expect("it listens");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
+        stream
+    }
+
+    /// What the server answers up to its end, or to what is expected.
+    pub fn answer(&self, says: &[u8], expected: usize) -> Vec<u8> {
+        let mut stream = self.connect();
+        let mut answer = vec![0; expected];
+        let mut len = 0;
+        // A reset tells no less than an end.
+        if stream.write_all(says).is_ok() {
+            while len < expected
+                && let Ok(read @ 1..) = stream.read(&mut answer[len..])
+            {
+                len += read;
+            }
+        }
+        answer.truncate(len);
+        answer
+    }
+}
+
+/// What a client says to be connected.
+type Says = dyn Fn(&Client, &Destination) -> Vec<u8> + Sync;
+
+/// Something that is refused.
+struct Refused {
+    /// The server's counter of it.
+    counter: &'static str,
+    /// The last that it answers.
+    answer: &'static [u8],
+    says: Box<Says>,
+}
+
+fn refused(
+    counter: &'static str,
+    answer: &'static [u8],
+    says: impl Fn(&Client, &Destination) -> Vec<u8> + Sync + 'static,
+) -> Refused {
+    let says = Box::new(says);
+    Refused {
+        counter,
+        answer,
+        says,
+    }
+}
+
+/// What the server says of no method, of a wrong password and of what it does not do.
+const NO_METHOD: &[u8] = &[5, 0xff];
+const WRONG: &[u8] = &[1, 1];
+const NOT_ALLOWED: &[u8] = &[5, 2, 0, 1, 0, 0, 0, 0, 0, 0];
+const NO_COMMAND: &[u8] = &[5, 7, 0, 1, 0, 0, 0, 0, 0, 0];
+
+/// The request with another command in place of CONNECT: BIND is 2, UDP ASSOCIATE 3.
+fn with_command(command: u8) -> impl Fn(&Client, &Destination) -> Vec<u8> {
+    move |client, to| {
+        let mut request = request(None, to);
+        request[1] = command;
+        [client.sign_in(&client.key, to, 0), request].concat()
+    }
+}
+
+fn by_clock(minutes: i64) -> impl Fn(&Client, &Destination) -> Vec<u8> {
+    move |client, to| {
+        let signed_in = client.sign_in(&client.key, to, minutes);
+        [signed_in, request(None, to)].concat()
+    }
+}
+
+/// All that is refused of those who speak in clear; `replayed` was said before.
+fn refusals(replayed: &[u8]) -> Vec<Refused> {
+    let replayed = replayed.to_vec();
+    vec![
+        refused("no_method", NO_METHOD, |_, to| {
+            [&[5, 1, 0], &request(None, to)[..]].concat()
+        }),
+        refused("auth_malformed", WRONG, |client, to| {
+            let user = client.key.public().to_string();
+            [sign_in(user.as_bytes(), b"hunter2"), request(None, to)].concat()
+        }),
+        refused("auth_wrong", WRONG, |client, to| {
+            let other = PrivateKey::from_seed([7; 32]);
+            [client.sign_in(&other, to, 0), request(None, to)].concat()
+        }),
+        refused("auth_replayed", WRONG, move |_, _| replayed.clone()),
+        refused("auth_time", WRONG, by_clock(MINUTES)),
+        refused("auth_time", WRONG, by_clock(-MINUTES)),
+        refused("auth_destination", NOT_ALLOWED, |client, to| {
+            let elsewhere = Destination::Address(([192, 0, 2, 1], 80).into());
+            let signed_in = client.sign_in(&client.key, &elsewhere, 0);
+            [signed_in, request(None, to)].concat()
+        }),
+        // The same password twice on one connection: the second goes for a request.
+        refused("auth_destination", NOT_ALLOWED, |client, to| {
+            client.sign_in(&client.key, to, 0).repeat(2)
+        }),
+        refused("bad_command", NO_COMMAND, with_command(2)),
+        refused("bad_command", NO_COMMAND, with_command(3)),
+    ]
+}
+
+/// Says all of it in turn, again and again; how often each was said, by counter.
+fn say_all(
+    attack: &Attack,
+    client: &Client,
+    to: &Destination,
+    all: &[Refused],
+) -> BTreeMap<&'static str, u64> {
+    let mut said = BTreeMap::new();
+    keep_pace(attack, |n| {
+        let Refused {
+            counter,
+            answer,
+            says,
+        } = &all[n % all.len()];
+        let heard = client.answer(&says(client, to), 64);
+        assert!(heard.ends_with(answer), "{counter}, {n}: {heard:?}");
+        *said.entry(*counter).or_default() += 1;
+    });
+    said
+}
+
+/// Makes attempt after attempt until the attack is to end, and tells each its number.
+pub fn keep_pace(attack: &Attack, mut attempt: impl FnMut(usize)) {
+    attack.begins();
+    let begun = Instant::now();
+    for n in 0.. {
+        if !attack.goes_on() {
+            break;
+        }
+        attempt(n);
+        let due = Duration::from_secs_f64(n as f64 / ATTEMPTS);
+        thread::sleep(due.saturating_sub(begun.elapsed()));
+    }
+}
+
+/// The server's counters.
+pub fn counters(bed: &Bed) -> BTreeMap<String, u64> {
+    status(bed, "server").counters
+}
+
+fn content(bed: &Bed) -> Destination {
+    Destination::Address(SocketAddr::new(bed.v4("content"), 80))
+}
+
+/// By how much counters have grown.
+pub fn grown(before: &BTreeMap<String, u64>, after: &BTreeMap<String, u64>, name: &str) -> u64 {
+    after[name] - before[name]
+}
+
+#[test]
+#[ignore = "network"]
+fn those_who_are_no_user_reach_nothing() {
+    let mut world = Guested::with_guest();
+    let to = content(&world.bed);
+    let client = Client::guest(&world);
+    let once = client.asks(&to);
+    let router = namespace(&world.bed, "internet");
+    let served = inside(&router, || client.answer(&once, 14));
+    assert_eq!(served, [&[5, 2, 1, 0, 5, 0, 0, 1][..], &[0; 6]].concat());
+    let mut siege = Siege::lay(&mut world.bed);
+    let before = counters(&world.bed);
+    let mut said = BTreeMap::new();
+    let all = refusals(&once);
+    let kept = siege.during(&mut world.bed, |attack| {
+        said = say_all(attack, &client, &to, &all);
+    });
+    kept.expect_enough("refusals");
+    let after = counters(&world.bed);
+    println!("{said:?}, users have {:.2}", kept.share);
+    for (counter, said) in said {
+        assert_eq!(grown(&before, &after, counter), said, "{counter}");
+    }
+    // Nobody was connected but users.
+    assert_eq!(grown(&before, &after, "connected"), USERS as u64);
+    siege.expect_memory_back(&mut world.bed);
+
+    // A server that was restarted has forgotten what was said to it, but not since when it runs.
+    world.bed.testbed.kill("server").expect("it ran");
+    world.bed.start("server");
+    world = world.knowing_the_guest();
+    let answer = inside(&router, || client.answer(&once, 14));
+    assert!(answer.ends_with(WRONG), "{answer:?}");
+    let counters = counters(&world.bed);
+    assert_eq!((counters["auth_time"], counters["connected"]), (1, 0));
+}
+
+pub fn namespace(bed: &Bed, host: &str) -> String {
+    let host = bed.testbed.layout().host(host).expect("a known host");
+    host.namespace.clone()
+}
+
+/// What `work` gives on another host.
+pub fn inside<T: Send>(namespace: &str, work: impl FnOnce() -> T + Send) -> T {
+    netns::run_inside(namespace, || Ok(work())).expect("a known host")
+}
+
+/// What boxes said on connections of their own up to the server's first answer, the longest first.
+fn first_flights(packets: &[Captured]) -> Vec<Vec<u8>> {
+    let mut flights = BTreeMap::new();
+    for captured in packets {
+        let Ok((header, segment)) = ip::Repr::parse(&captured.bytes) else {
+            continue;
+        };
+        let Ok((segment, payload)) = tcp::Repr::parse(segment) else {
+            continue;
+        };
+        let ends = [
+            SocketAddr::new(header.src, segment.src_port),
+            SocketAddr::new(header.dst, segment.dst_port),
+        ];
+        match (segment.dst_port == PORT, segment.src_port == PORT) {
+            (true, _) if segment.flags.contains(tcp::Flags::SYN) => {
+                let joins = segment.options.join().is_some();
+                let flight = (segment.seq.add(1), Vec::new(), joins);
+                flights.entry(ends[0]).or_insert(flight);
+            }
+            // What is seen twice, as it comes and goes, is there.
+            (true, _) if !payload.is_empty() => match flights.get_mut(&ends[0]) {
+                Some((next, said, false)) if segment.seq == *next => {
+                    said.extend_from_slice(payload);
+                    *next = segment.seq.add(payload.len() as u32);
+                }
+                _ => {}
+            },
+            (_, true) if !payload.is_empty() => {
+                if let Some((_, _, over)) = flights.get_mut(&ends[1]) {
+                    *over = true;
+                }
+            }
+            _ => {}
+        }
+    }
+    let mut flights: Vec<_> = flights.into_values().map(|(_, said, _)| said).collect();
+    flights.sort_by_key(|said| core::cmp::Reverse(said.len()));
+    flights
+}
+
+/// How many records of TLS there are, whole ones.
+fn records(mut flight: &[u8]) -> usize {
+    let mut records = 0;
+    while let [_, _, _, a, b, rest @ ..] = flight {
+        let len = usize::from(u16::from_be_bytes([*a, *b]));
+        let Some(rest) = rest.get(len..) else { break };
+        (flight, records) = (rest, records + 1);
+    }
+    records
+}
+
+/// A first flight with a user's request, as somebody on a link sees it.
+fn recorded(bed: &mut Bed) -> Vec<u8> {
+    let small = bed.offer("small", 20_000);
+    // The first brings tickets.
+    bed.fetch(1_000);
+    let capture = Capture::start(&bed.testbed, "internet").expect("a capture");
+    let users: Vec<_> = (0..4).map(|_| bed.curl("small")).collect();
+    for user in users {
+        user.expect_bytes(&small);
+    }
+    let flights = first_flights(&capture.finish().expect("packets"));
+    let flight = flights.into_iter().next().expect("a connection");
+    // A ClientHello, what goes for a ChangeCipherSpec, greeting, request, foreword, and the user's bytes.
+    assert!(records(&flight) >= 6, "{} records", records(&flight));
+    flight
+}
+
+/// Sends a recorded flight on a connection of its own: it is offered a handshake, and no more.
+fn replay(client: &Client, flight: &[u8]) {
+    let mut stream = client.connect();
+    stream.write_all(flight).expect("it takes that");
+    let mut answer = [0; 4096];
+    let len = stream.read(&mut answer).expect("an answer");
+    assert_eq!(answer[0], 22, "{:?}", &answer[..len]);
+}
+
+/// Packets with payload that reached the content host.
+fn reached(packets: &[Captured]) -> usize {
+    let with_payload = packets.iter().filter(|captured| {
+        let segment = ip::Repr::parse(&captured.bytes).ok();
+        let segment = segment.and_then(|(_, segment)| tcp::Repr::parse(segment).ok());
+        segment.is_some_and(|(tcp, payload)| tcp.dst_port == 80 && !payload.is_empty())
+    });
+    with_payload.count()
+}
+
+#[test]
+#[ignore = "network"]
+fn a_recorded_first_flight_reaches_nothing() {
+    // Where no connection waits for users, what one asks for leaves in the first flight.
+    let cold = |text| format!("{text}\n[warm]\nmax = 0\n");
+    let render = changed(render_changed(Role::Server, in_clear_too), Role::Box, cold);
+    let mut world = Guested::of(Bed::up_idle(render));
+    let flight = recorded(&mut world.bed);
+    let client = Client::guest(&world);
+    let router = namespace(&world.bed, "internet");
+    let mut siege = Siege::lay(&mut world.bed);
+    let before = counters(&world.bed);
+    let mut said = 0;
+    let kept = siege.during(&mut world.bed, |attack| {
+        keep_pace(attack, |n| {
+            // Also twice on one connection.
+            replay(&client, &flight.repeat(1 + n % 2));
+            said += 1;
+        });
+    });
+    kept.expect_enough("replayed flights");
+    let after = counters(&world.bed);
+    println!("{said} flights, users have {:.2}", kept.share);
+    let unknown = grown(&before, &after, "unknown_tickets");
+    assert_eq!(unknown, said, "{after:?}");
+    assert_eq!(grown(&before, &after, "connected"), USERS as u64);
+    siege.expect_memory_back(&mut world.bed);
+
+    world.bed.testbed.kill("server").expect("it ran");
+    world.bed.testbed.stop("box").expect("it ran");
+    world.bed.start("server");
+    let capture = Capture::start(&world.bed.testbed, "content").expect("a capture");
+    inside(&router, || replay(&client, &flight));
+    let reached = reached(&capture.finish().expect("packets"));
+    assert_eq!(reached, 0, "the destination heard something");
+    let counters = counters(&world.bed);
+    let counted = ["unknown_tickets", "connected"].map(|name| counters[name]);
+    assert_eq!(counted, [1, 0], "{counters:?}");
+}
+
+/// As many as the server lets begin, but for users.
+const HALF_OPEN: usize = 2_000;
+
+#[test]
+#[ignore = "network"]
+fn half_open_handshakes_change_nothing_for_users() {
+    raise_descriptors();
+    let mut world = Guested::with_guest();
+    let hello = recorded_hello(&mut world.bed);
+    let client = Client::guest(&world);
+    let mut siege = Siege::lay(&mut world.bed);
+    let before = counters(&world.bed);
+    let kept = siege.during(&mut world.bed, |attack| {
+        let mut held = Vec::new();
+        for n in 0..HALF_OPEN {
+            let mut stream = client.connect();
+            // Half of them say nothing at all.
+            let says = &hello[..(n % 2) * hello.len() / 2];
+            stream.write_all(says).expect("it takes that");
+            held.push(stream);
+        }
+        attack.begins();
+        while attack.goes_on() {
+            thread::sleep(Duration::from_millis(10));
+        }
+    });
+    println!("half open: users have {:.2}", kept.share);
+    kept.expect_enough("half-open handshakes");
+    world.bed.wait_for("them to be counted", |bed| {
+        let after = counters(bed);
+        let names = ["probes", "handshake_aborted", "handshake_timeout"];
+        let ended: u64 = names.map(|name| grown(&before, &after, name)).iter().sum();
+        ended >= HALF_OPEN as u64
+    });
+    assert_eq!(grown(&before, &counters(&world.bed), "over_limit"), 0);
+    siege.expect_memory_back(&mut world.bed);
+}
+
+/// A box's ClientHello.
+fn recorded_hello(bed: &mut Bed) -> Vec<u8> {
+    let capture = Capture::start(&bed.testbed, "internet").expect("a capture");
+    bed.fetch(1_000);
+    let flights = first_flights(&capture.finish().expect("packets"));
+    let hello = flights.into_iter().next().expect("a connection");
+    assert_eq!(hello[0], 22, "a handshake");
+    hello
+}
+
+const IDLE: usize = 5_000;
+/// Where their destinations listen; each takes in half of them and never accepts one.
+const SINKS: [u16; 2] = [7_100, 7_101];
+
+#[test]
+#[ignore = "network"]
+fn idle_connections_change_nothing_for_users() {
+    raise_descriptors();
+    let mut world = Guested::with_guest();
+    let sinks = SINKS.map(|port| {
+        let at = SocketAddr::new(world.bed.v4("content"), port);
+        inside(&namespace(&world.bed, "content"), move || {
+            let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+            socket.bind(&at.into())?;
+            socket.listen(4_096)?;
+            Ok::<_, std::io::Error>((socket, at))
+        })
+        .expect("it listens")
+    });
+    let client = Client::guest(&world);
+    let mut siege = Siege::lay(&mut world.bed);
+    let before = counters(&world.bed);
+    let kept = siege.during(&mut world.bed, |attack| {
+        let mut held = Vec::new();
+        for n in 0..IDLE {
+            let (_, at) = sinks[n % 2];
+            let mut stream = client.connect();
+            let asks = client.asks(&Destination::Address(at));
+            stream.write_all(&asks).expect("it takes that");
+            held.push(stream);
+        }
+        for stream in &mut held {
+            let mut answer = [0; 14];
+            stream.read_exact(&mut answer).expect("an answer");
+            assert_eq!(answer[4..6], [5, 0], "{answer:?}");
+        }
+        attack.begins();
+        while attack.goes_on() {
+            thread::sleep(Duration::from_millis(10));
+        }
+    });
+    println!("idle: users have {:.2}", kept.share);
+    kept.expect_enough("idle connections");
+    let connected = grown(&before, &counters(&world.bed), "connected");
+    assert_eq!(connected, (IDLE + USERS) as u64);
+    drop(sinks);
+    world.bed.wait_for("them to be gone", |bed| {
+        status(bed, "server").connections_total < 100
+    });
+    siege.expect_memory_back(&mut world.bed);
+}
+
+/// Both ends of thousands of connections are here.
+fn raise_descriptors() {
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    let all = Rlimit {
+        current: maximum,
+        maximum,
+    };
+    setrlimit(Resource::Nofile, all).expect("what is allowed");
+}

@@ -1,0 +1,199 @@
+//! Names that somebody has led to where a server must not go: each answer is judged as it is used, so one that
+//! is another at the next look is of no use (DNS rebinding).
+
+use std::fs;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use braid_proxy::socks::Destination;
+use braid_testbed::Role;
+
+use super::attacks::{Client, counters, grown, inside, keep_pace, namespace};
+use super::bed::{Bed, render_changed, unique_name};
+use super::reload::{Guested, in_clear_too};
+use super::siege::{Siege, USERS};
+
+/// A directory that a process of the testbed finds in place of `/etc`, and the program that sees to it.
+/// Removed when dropped.
+struct Etc(PathBuf);
+
+impl Etc {
+    fn new() -> Self {
+        let directory = std::env::temp_dir().join(format!("{}-etc", unique_name()));
+        fs::create_dir_all(directory.join("etc")).expect("a writable directory");
+        let script = format!(
+            "#!/bin/sh\nexec unshare --mount --propagation private sh -c \
+             'mount --bind \"$0\" /etc && exec \"$@\"' {}/etc {} \"$@\"\n",
+            directory.display(),
+            env!("CARGO_BIN_EXE_braid")
+        );
+        let etc = Etc(directory);
+        let program = etc.program();
+        fs::write(&program, script).expect("a writable directory");
+        let mode = fs::Permissions::from_mode(0o700);
+        fs::set_permissions(program, mode).expect("its owner's");
+        etc
+    }
+
+    fn program(&self) -> PathBuf {
+        self.0.join("braid")
+    }
+
+    /// Names are looked up at `server`.
+    fn ask(&self, server: IpAddr) {
+        let resolver = format!("nameserver {server}\noptions timeout:5 attempts:2\n");
+        let write = |name: &str, text: &str| {
+            fs::write(self.0.join("etc").join(name), text).expect("a writable directory");
+        };
+        write("resolv.conf", &resolver);
+        write("nsswitch.conf", "hosts: files dns\n");
+        write("hosts", "");
+    }
+}
+
+impl Drop for Etc {
+    fn drop(&mut self) {
+        // The directory of temporary files is cleared by the system too.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A name server that somebody wrote to lead others astray. Ends when dropped.
+struct Rebinding {
+    ending: Arc<AtomicBool>,
+    server: Option<JoinHandle<()>>,
+}
+
+impl Rebinding {
+    /// On the thread's host, which is at `good`.
+    fn serve(good: Ipv4Addr) -> io::Result<Self> {
+        let socket = UdpSocket::bind((good, 53))?;
+        socket.set_read_timeout(Some(Duration::from_millis(50)))?;
+        let ending = Arc::new(AtomicBool::new(false));
+        let told = Arc::clone(&ending);
+        let server = thread::spawn(move || {
+            let (mut looks, mut query) = (0, [0; 512]);
+            while !told.load(Ordering::Acquire) {
+                let Ok((len, from)) = socket.recv_from(&mut query) else {
+                    continue;
+                };
+                let answer = answer(&query[..len], |name| addresses(name, good, &mut looks));
+                if let Some(answer) = answer {
+                    // Who asked may be gone.
+                    let _ = socket.send_to(&answer, from);
+                }
+            }
+        });
+        Ok(Rebinding {
+            ending,
+            server: Some(server),
+        })
+    }
+}
+
+impl Drop for Rebinding {
+    fn drop(&mut self) {
+        self.ending.store(true, Ordering::Release);
+        if let Some(server) = self.server.take() {
+            let ended = server.join();
+            debug_assert!(ended.is_ok());
+        }
+    }
+}
+
+/// Nowhere good, somewhere good at every other look, or both.
+fn addresses(name: &str, good: Ipv4Addr, looks: &mut u64) -> Vec<Ipv4Addr> {
+    let private = [
+        Ipv4Addr::LOCALHOST,
+        Ipv4Addr::new(192, 168, 1, 1),
+        Ipv4Addr::new(169, 254, 169, 254),
+    ];
+    match name {
+        "alternating.test" => {
+            *looks += 1;
+            vec![if *looks % 2 == 1 { good } else { private[0] }]
+        }
+        "mixed.test" => [&private[..], &[good]].concat(),
+        _ => private.to_vec(),
+    }
+}
+
+/// The answer to a query (RFC 1035 section 4), which is not to be kept; none to what is no query.
+fn answer(query: &[u8], addresses: impl FnOnce(&str) -> Vec<Ipv4Addr>) -> Option<Vec<u8>> {
+    let (mut labels, mut at) = (Vec::new(), 12);
+    while let len @ 1.. = usize::from(*query.get(at)?) {
+        labels.push(core::str::from_utf8(query.get(at + 1..=at + len)?).ok()?);
+        at += 1 + len;
+    }
+    let question = query.get(12..at + 5)?;
+    // Type A; of others there are none.
+    let addresses = match question[question.len() - 4..] {
+        [0, 1, 0, 1] => addresses(&labels.join(".")),
+        _ => Vec::new(),
+    };
+    let flags = [0x81, 0x80];
+    let counts = [0, 1, 0, addresses.len() as u8, 0, 0, 0, 0];
+    let mut answer = [&query[..2], &flags, &counts, question].concat();
+    for address in addresses {
+        answer.extend([0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 0, 0, 4]);
+        answer.extend(address.octets());
+    }
+    Some(answer)
+}
+
+const NAMES: [&str; 3] = ["private.test", "alternating.test", "mixed.test"];
+
+#[test]
+#[ignore = "network"]
+fn names_that_lead_astray_lead_nowhere() {
+    let etc = Etc::new();
+    let render = render_changed(Role::Server, in_clear_too);
+    let bed = Bed::up_idle_by(render, etc.program());
+    let IpAddr::V4(good) = bed.v4("content") else {
+        unreachable!("the address of IPv4");
+    };
+    etc.ask(good.into());
+    let names = inside(&namespace(&bed, "content"), || Rebinding::serve(good));
+    let _names = names.expect("a name server");
+    // What is at the server itself.
+    let trap = inside(&namespace(&bed, "server"), || {
+        TcpListener::bind(SocketAddr::from((Ipv6Addr::UNSPECIFIED, 80)))
+    });
+    let trap = trap.expect("it listens");
+    trap.set_nonblocking(true).expect("a socket");
+    let mut world = Guested::of(bed).knowing_the_guest();
+    let client = Client::guest(&world);
+    let mut siege = Siege::lay(&mut world.bed);
+    let before = counters(&world.bed);
+    // By name: how often there was a connection, and how often it was forbidden.
+    let mut heard = [[0u64; 2]; NAMES.len()];
+    let kept = siege.during(&mut world.bed, |attack| {
+        keep_pace(attack, |n| {
+            let name = Destination::Name(NAMES[n % NAMES.len()].to_owned(), 80);
+            let answer = client.answer(&client.asks(&name), 14);
+            match answer.get(4..6) {
+                Some([5, 0]) => heard[n % NAMES.len()][0] += 1,
+                Some([5, 2]) => heard[n % NAMES.len()][1] += 1,
+                _ => panic!("{}: {answer:?}", NAMES[n % NAMES.len()]),
+            }
+        });
+    });
+    println!("{heard:?}, users have {:.2}", kept.share);
+    kept.expect_enough("names");
+    let expected = [[false, true], [true, true], [true, false]];
+    assert_eq!(heard.map(|h| h.map(|n| n > 0)), expected, "{heard:?}");
+    let after = counters(&world.bed);
+    let [served, forbidden] = [0, 1].map(|which| heard.iter().map(|h| h[which]).sum::<u64>());
+    assert_eq!(grown(&before, &after, "forbidden"), forbidden);
+    assert_eq!(grown(&before, &after, "connected"), served + USERS as u64);
+    let came = trap.accept().map(|(_, from)| from);
+    let nobody = came.as_ref().err().map(io::Error::kind);
+    assert_eq!(nobody, Some(io::ErrorKind::WouldBlock), "{came:?}");
+    siege.expect_memory_back(&mut world.bed);
+}
