@@ -374,8 +374,7 @@ impl Upstream {
         let flow = wish.map(|wish| wish.flow);
         let strategy = match flow {
             Some(flow) => flow.strategy().unwrap_or_else(|| (self.strategy)()),
-            // Joins every path at once.
-            None => Box::new(braid_strategy::MinRtt),
+            None => Box::new(braid_strategy::Waiting::default()),
         };
         let options = self.options(server, path, strategy)?;
         let options = ConnectOptions {

@@ -2,7 +2,8 @@
 //!
 //! Nothing here keeps protocol state or does I/O; a decision is a function of the view the engine
 //! hands in (see [`braid_engine::strategy`]) and can be tested with literals. A strategy is one
-//! file and one row in the table; what several have in common is in [`parts`].
+//! file and one row in the table ([`Waiting`] has none: nobody chooses it); what several have in common
+//! is in [`parts`].
 #![forbid(unsafe_code)]
 
 mod adaptive;
@@ -18,6 +19,7 @@ pub mod predict;
 mod redundant;
 mod roundrobin;
 mod settings;
+mod waiting;
 
 use braid_engine::StrategyFactory;
 use braid_engine::strategy::Strategy;
@@ -33,6 +35,7 @@ pub use po::Po;
 pub use redundant::Redundant;
 pub use roundrobin::RoundRobin;
 pub use settings::StrategyError;
+pub use waiting::Waiting;
 
 use settings::Settings;
 

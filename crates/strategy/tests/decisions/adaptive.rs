@@ -8,7 +8,7 @@ use braid_engine::strategy::{
     Writer,
 };
 use braid_engine::{PathId, PathRecord, Protocol, SubflowId};
-use braid_strategy::{Adaptive, by_name};
+use braid_strategy::{Adaptive, Waiting, by_name};
 use braid_wire::Rng;
 
 use crate::published::{opening, path, urgent};
@@ -467,6 +467,9 @@ fn a_mosquito_joins_only_when_it_is_late() {
         ..tiny
     };
     assert_eq!(join(&open), Some(since + Duration::from_millis(80)));
+    // A connection that waits for its user does so a little earlier.
+    let waiting = Waiting::default().join(&open, &paths[1]);
+    assert_eq!(waiting, Some(since + Duration::from_millis(20)));
     // An unknown flow that has grown, and one that is known to be larger.
     let grown = OpenView {
         seen: 14_281,

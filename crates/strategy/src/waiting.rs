@@ -1,0 +1,27 @@
+//! Of a connection that nobody uses yet.
+
+use braid_engine::strategy::{Decision, OpenView, PathView, SendView, Strategy};
+use braid_wire::{Instant, Rng};
+
+use crate::minrtt::MinRtt;
+use crate::parts::attempt;
+
+/// Opens like [`MinRtt`], and joins every other path once the connection has waited a little. One that
+/// is used before is one of many that users ask for at a time: most of these are over in a moment, and a
+/// second subflow would cost them as much as the first.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Waiting(MinRtt);
+
+impl Strategy for Waiting {
+    fn name(&self) -> &'static str {
+        "waiting"
+    }
+
+    fn join(&mut self, view: &OpenView<'_>, _path: &PathView) -> Option<Instant> {
+        Some(view.first?.since + attempt::A_LITTLE)
+    }
+
+    fn next(&mut self, view: &SendView<'_>, rng: &mut Rng) -> Decision {
+        self.0.next(view, rng)
+    }
+}
