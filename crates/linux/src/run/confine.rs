@@ -25,8 +25,8 @@ use crate::net::{Result, SystemError};
 /// (`IP_TRANSPARENT`).
 const KEPT: CapabilitySet = CapabilitySet::NET_ADMIN;
 
-/// Kept besides where files are given up: configuration and key may lie where only their owner may look,
-/// and are read again. What it opens is then bounded by the files that are left.
+/// Kept besides where files are given up and some are read again, such as configuration and key: these may
+/// lie where only their owner may look. What it opens is then bounded by the files that are left.
 const KEPT_TO_READ: CapabilitySet = CapabilitySet::DAC_READ_SEARCH;
 
 /// The rights on files that this program knows of; a kernel may know fewer.
@@ -131,10 +131,8 @@ pub(super) fn give_up(privileges: Privileges, files: &Files) -> Result<Option<Co
     set_no_new_privs(true).map_err(doing())?;
     let (status, confined) = give_up_files(files)
         .map_err(|e| SystemError::other("give up access to files", e.to_string()))?;
-    let kept = match status {
-        RulesetStatus::NotEnforced => KEPT,
-        _ => KEPT | KEPT_TO_READ,
-    };
+    let reads = status != RulesetStatus::NotEnforced && !files.read.is_empty();
+    let kept = if reads { KEPT | KEPT_TO_READ } else { KEPT };
     give_up_capabilities(kept).map_err(doing())?;
     match status {
         RulesetStatus::NotEnforced => tracing::warn!(
@@ -231,8 +229,12 @@ mod tests {
         let name = format!("braid-confine-{}-{test}", std::process::id());
         let theirs = std::env::temp_dir().join(name);
         let directory = theirs.join("ours");
-        fs::create_dir_all(&directory).unwrap();
-        fs::set_permissions(&theirs, Permissions::from_mode(0o700)).unwrap();
+        make(&theirs, 0o700);
+        make(&directory, 0o755);
+        // Without Landlock there is nothing that may look in.
+        if !has_landlock() {
+            return directory;
+        }
         if let Err(error) = std::os::unix::fs::chown(&theirs, Some(1), Some(1)) {
             // No root, or one whose user namespace has no other user.
             let kind = error.kind();
@@ -242,6 +244,12 @@ mod tests {
             ));
         }
         directory
+    }
+
+    /// Makes a directory of this mode, whatever mask another test has set meanwhile.
+    fn make(directory: &Path, mode: u32) {
+        fs::create_dir(directory).unwrap();
+        fs::set_permissions(directory, Permissions::from_mode(mode)).unwrap();
     }
 
     fn remove(directory: &Path) {
@@ -261,7 +269,7 @@ mod tests {
         let directory = directory_of_another("files");
         let [own, read, other] = ["own", "read", "other"].map(|name| directory.join(name));
         for directory in [&own, &read, &other] {
-            fs::create_dir_all(directory).unwrap();
+            make(directory, 0o755);
             fs::write(directory.join("there"), "text").unwrap();
         }
         let files = Files {
@@ -332,7 +340,7 @@ mod tests {
         let directory = directory_of_another("link");
         let [named, target] = ["named", "target"].map(|name| directory.join(name));
         for directory in [&named, &target] {
-            fs::create_dir_all(directory).unwrap();
+            make(directory, 0o755);
         }
         fs::write(target.join("real"), "text").unwrap();
         fs::write(named.join("there"), "text").unwrap();
@@ -352,18 +360,24 @@ mod tests {
     #[test]
     fn capabilities_are_gone_for_good() {
         let had = capabilities(None).unwrap();
-        let (left, child) = confined(Files::default(), || {
-            // A thread that is started later has no more.
-            let child = thread::spawn(|| capabilities(None).unwrap());
-            (capabilities(None).unwrap(), child.join().unwrap())
-        });
-        let kept = match has_landlock() {
+        let reads = Files {
+            read: vec![PathBuf::from("/etc/hosts")],
+            ..Files::default()
+        };
+        let to_read = match has_landlock() {
             true => KEPT | KEPT_TO_READ,
             false => KEPT,
         };
-        assert_eq!(left.permitted, had.permitted & kept);
-        assert_eq!(left.effective, had.effective & kept);
-        assert_eq!(child, left);
+        for (files, kept) in [(Files::default(), KEPT), (reads, to_read)] {
+            let (left, child) = confined(files, || {
+                // A thread that is started later has no more.
+                let child = thread::spawn(|| capabilities(None).unwrap());
+                (capabilities(None).unwrap(), child.join().unwrap())
+            });
+            assert_eq!(left.permitted, had.permitted & kept);
+            assert_eq!(left.effective, had.effective & kept);
+            assert_eq!(child, left);
+        }
         assert_eq!(capabilities(None).unwrap(), had, "of that thread alone");
     }
 }
