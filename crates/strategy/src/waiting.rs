@@ -6,7 +6,7 @@ use braid_wire::{Instant, Rng};
 use crate::minrtt::MinRtt;
 use crate::parts::attempt;
 
-/// Opens like [`MinRtt`], and joins every other path once the connection has waited a little. One that
+/// Sends like [`MinRtt`], and joins every other path once the connection has waited a little. One that
 /// is used before is one of many that users ask for at a time: most of these are over in a moment, and a
 /// second subflow would cost them as much as the first.
 #[derive(Debug, Clone, Copy, Default)]

@@ -18,8 +18,9 @@ use super::left_over::host;
 
 /// How long users' connections may hang after a crash.
 const HANG: Duration = Duration::from_secs(60);
-/// Who comes after a restart waits no longer, from the start of the process on.
-const SOON: Duration = Duration::from_secs(2);
+/// Who comes after a restart waits no longer, from the start of the process on: 2 s, and twice that, since
+/// the end of all that was under way and those who look take the same processors.
+const SOON: Duration = Duration::from_secs(4);
 /// How long a process stands still; `BRAID_STANDSTILL` has another number of seconds.
 const STANDSTILL: u64 = 10;
 /// Bytes of each download.

@@ -73,7 +73,7 @@ impl fmt::Debug for Block {
 ///
 /// Who has many small shares could have all of them. So holders may belong to a group, which has at most
 /// three times what is left beside the reserve: three quarters where it is alone. Of what it is sent each
-/// holder may still keep a block, until the group has three quarters of the whole pool.
+/// holder may still keep a block, until the group has three times what is left with the reserve.
 #[derive(Debug)]
 pub struct Pool {
     free: Vec<Block>,
@@ -144,7 +144,7 @@ impl Pool {
     /// holds.
     pub fn is_out(&self, group: Option<u32>) -> bool {
         let held = group.and_then(|group| self.groups.get(&group));
-        held.is_some_and(|held| *held > self.limit / 4 * 3)
+        held.is_some_and(|held| *held > GROUP * self.available())
     }
 
     /// Takes `block` back.

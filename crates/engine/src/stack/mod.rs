@@ -91,9 +91,15 @@ impl Shared {
             scratch: &mut self.scratch,
         }
     }
-}
 
-impl Shared {
+    /// Tells `conn` that it may write; where memory is short for it all the same, it goes on waiting.
+    fn wake(&mut self, now: Instant, conn: &mut Connection) {
+        conn.signal_writable(&mut self.ctx(now));
+        if conn.snd.blocked.is_some() && conn.lacks_memory(&self.pool) {
+            self.let_wait(conn);
+        }
+    }
+
     /// Has `conn` wait for memory, if it does not: for that of all, or for what its group has.
     fn let_wait(&mut self, conn: &mut Connection) {
         if conn.starved || conn.crowded.is_some() {
@@ -363,6 +369,10 @@ impl Stack {
         };
         conn.invariants();
         debug_assert_eq!(conn.starved, shared.starved.contains(&id));
+        debug_assert!(conn.crowded.is_none_or(|place| {
+            let waits = conn.group.map(|group| shared.crowded.get(&(group, place)));
+            waits == Some(Some(&id))
+        }));
         debug_assert!(conn.subflows.len() <= shared.config.max_subflows);
         for subflow in conn.subflows.iter().filter(|s| s.is_alive()) {
             let owner = shared.demux.tuples.get(&subflow.tuple);
@@ -390,6 +400,11 @@ impl Stack {
         conn.charge(&mut self.shared.pool);
         if conn.snd.blocked.is_some() && conn.lacks_memory(&self.shared.pool) {
             self.shared.let_wait(conn);
+        }
+        if conn.snd.blocked.is_none()
+            && let (Some(group), Some(place)) = (conn.group, conn.crowded.take())
+        {
+            self.shared.crowded.remove(&(group, place));
         }
         self.wake_starved(now);
     }
@@ -453,7 +468,7 @@ impl Stack {
                 && let Some(conn) = self.table.get_mut(waiting)
             {
                 conn.starved = false;
-                conn.signal_writable(&mut self.shared.ctx(now));
+                self.shared.wake(now, conn);
             }
         }
         self.wake_crowded(now);
@@ -477,7 +492,7 @@ impl Stack {
                 self.shared.crowded.remove(&(group, place));
                 if let Some(conn) = self.table.get_mut(id) {
                     conn.crowded = None;
-                    conn.signal_writable(&mut self.shared.ctx(now));
+                    self.shared.wake(now, conn);
                 }
                 let mut rest = self.shared.crowded.range((group, 0)..from);
                 waiting = rest.next().map(|(&(_, place), &id)| (place, id));

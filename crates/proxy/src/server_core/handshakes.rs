@@ -79,7 +79,7 @@ impl Handshakes {
     /// One more begins, if there may be one.
     ///
     /// A source has no more than are left (dynamic thresholds, Choudhury and Hahne 1998): half of all
-    /// where it is alone, and less where others come, for whom there is always room.
+    /// where it is alone, and less where others come. So it takes a dozen of them to have all.
     pub(super) fn begin(
         &mut self,
         now: Instant,
