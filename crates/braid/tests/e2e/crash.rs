@@ -120,8 +120,8 @@ impl UnderWay {
     }
 }
 
-/// Starts box or server; users who come from then on are served through the server in time. Before that
-/// the box forwards them.
+/// Starts box or server; users who come once the box takes them in again, which it does in time, are served
+/// through the server.
 fn start_and_serve(bed: &mut Bed, host: &str) {
     let expected = bed.offer("small", 20_000);
     let started = Instant::now();
@@ -136,6 +136,7 @@ fn start_and_serve(bed: &mut Bed, host: &str) {
         "server" => 0,
         _ => served(bed),
     };
+    bed.wait_for_intake();
     bed.wait_for("a user to be served", |bed| {
         bed.curl("small").end_as(&expected);
         served(bed) > before
