@@ -100,6 +100,13 @@ impl Shared {
         }
     }
 
+    /// `conn` does not wait for what its group has any more, if it did.
+    fn leave_crowd(&mut self, conn: &mut Connection) {
+        if let (Some(group), Some(place)) = (conn.group, conn.crowded.take()) {
+            self.crowded.remove(&(group, place));
+        }
+    }
+
     /// Has `conn` wait for memory, if it does not: for that of all, or for what its group has.
     fn let_wait(&mut self, conn: &mut Connection) {
         if conn.starved || conn.crowded.is_some() {
@@ -401,10 +408,8 @@ impl Stack {
         if conn.snd.blocked.is_some() && conn.lacks_memory(&self.shared.pool) {
             self.shared.let_wait(conn);
         }
-        if conn.snd.blocked.is_none()
-            && let (Some(group), Some(place)) = (conn.group, conn.crowded.take())
-        {
-            self.shared.crowded.remove(&(group, place));
+        if conn.snd.blocked.is_none() {
+            self.shared.leave_crowd(conn);
         }
         self.wake_starved(now);
     }
@@ -451,9 +456,7 @@ impl Stack {
             conn.snd.buf.clear(ctx.pool);
             conn.rcv.buf.clear(ctx.pool);
             conn.charge(ctx.pool);
-            if let (Some(group), Some(place)) = (conn.group, conn.crowded) {
-                self.shared.crowded.remove(&(group, place));
-            }
+            self.shared.leave_crowd(&mut conn);
         }
         self.wake_starved(now);
     }
@@ -603,10 +606,8 @@ impl Stack {
     /// # Errors
     /// [`ApiError::UnknownConnection`].
     pub fn set_group(&mut self, now: Instant, conn: ConnId, group: u32) -> Result<(), ApiError> {
-        if let Some(c) = self.table.get_mut(conn)
-            && let (Some(old), Some(place)) = (c.group, c.crowded.take())
-        {
-            self.shared.crowded.remove(&(old, place));
+        if let Some(c) = self.table.get_mut(conn) {
+            self.shared.leave_crowd(c);
         }
         let joined = self.with(now, conn, |c, ctx| {
             c.join_group(ctx.pool, group);
