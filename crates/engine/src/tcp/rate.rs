@@ -122,10 +122,15 @@ impl RateEstimator {
     /// trips in which there were enough: what the bottleneck takes, or the pacer where that is less.
     /// Before the first what earlier subflows found, or 0.
     pub fn peak(&self) -> u64 {
-        match self.peaks[0].max(self.peaks[1]) {
+        match self.own_peak() {
             0 => self.expected,
             peak => peak,
         }
+    }
+
+    /// The same without what earlier subflows found.
+    pub fn own_peak(&self) -> u64 {
+        self.peaks[0].max(self.peaks[1])
     }
 
     /// Earlier subflows on the path found a [peak](Self::peak) of `rate` bytes/s.
@@ -195,7 +200,8 @@ impl RateEstimator {
 
     /// `bytes` were delivered; the record among them that was sent last was sent at `sent_at` with
     /// the state `before`. No sample where that took less
-    /// than `min_rtt`: then it was not the last retransmission that was acknowledged.
+    /// than `min_rtt`: then it was not the last retransmission that was acknowledged. One that took
+    /// longer than the timeout `rto` tells of an outage, and nothing of the bottleneck.
     pub fn on_ack(
         &mut self,
         now: Instant,
@@ -203,6 +209,7 @@ impl RateEstimator {
         sent_at: Instant,
         before: &PacketState,
         min_rtt: Duration,
+        rto: Duration,
     ) -> Option<RateSample> {
         self.delivered += bytes;
         self.delivered_time = now;
@@ -218,7 +225,7 @@ impl RateEstimator {
             flight: self.flight(before),
         };
         let long = sample.interval >= min_rtt.max(Duration::from_nanos(1));
-        let whole = long && !sample.flight.app_limited;
+        let whole = long && sample.interval <= rto && !sample.flight.app_limited;
         self.note_peak(now, min_rtt, whole.then(|| sample.rate()));
         if !long {
             return None;
@@ -236,6 +243,7 @@ mod tests {
     use crate::tcp::scoreboard::{Delivered, Mapping, Scoreboard, Sent};
 
     const RTT: Duration = Duration::from_millis(100);
+    const RTO: Duration = Duration::from_millis(300);
 
     /// A sender without windows and pacing. Times are in ms.
     struct Flow {
@@ -293,7 +301,8 @@ mod tests {
             let now = Instant::from_millis(at);
             let newest = delivered.newest?;
             let (bytes, sent_at) = (delivered.bytes, newest.sent_at);
-            let sample = self.rate.on_ack(now, bytes, sent_at, &newest.packet, RTT)?;
+            let packet = &newest.packet;
+            let sample = self.rate.on_ack(now, bytes, sent_at, packet, RTT, RTO)?;
             let ms = sample.interval.as_millis() as u64;
             Some((sample.delivered, ms, sample.flight.app_limited))
         }
@@ -422,6 +431,26 @@ mod tests {
             }
             assert_eq!(flow.rate.peak(), peak, "{from}");
         }
+    }
+
+    /// Nothing gets through for 10 s: what was in flight, and what was sent again meanwhile.
+    #[test]
+    fn an_outage_is_not_the_rate() {
+        let mut flow = Flow::new();
+        flow.rate.expect(125_000);
+        flow.send(1000, 1000, false);
+        flow.ack(1100, 1001, None);
+        for _ in 0..2 {
+            flow.send(1100, 1000, false);
+        }
+        assert_eq!(flow.ack(11_100, 2001, None), Some((1000, 10_000, false)));
+        assert_eq!(flow.rate.peak(), 125_000);
+        flow.board.mark_all_lost();
+        let packet = flow.state(11_100, false);
+        let now = Instant::from_millis(11_100);
+        assert!(flow.board.take_lost(now, packet, 1000).is_some());
+        flow.ack(11_200, 3001, None);
+        assert_eq!(flow.rate.peak(), 125_000);
     }
 
     /// Acknowledgements that a busy host takes one right behind the other.

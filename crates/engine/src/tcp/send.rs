@@ -333,6 +333,11 @@ impl Sender {
         self.rate.peak()
     }
 
+    /// The same, 0 before there were any: what this subflow itself can tell.
+    pub fn own_peak_rate(&self) -> u64 {
+        self.rate.own_peak()
+    }
+
     /// What earlier subflows on the path found.
     pub fn expect(&mut self, record: &PathRecord) {
         self.rtt.expect(record.srtt, record.rttvar);
@@ -668,6 +673,7 @@ impl Sender {
             _ => Duration::MAX,
         };
         let bound = echo.map_or(bound, |echo| echo.age.min(bound));
+        let rto = self.rtt.rto();
         let rtt = delivered
             .rtt_from
             .map(|at| now.saturating_since(at).min(bound));
@@ -680,7 +686,7 @@ impl Sender {
         let rate = delivered.newest.and_then(|newest| {
             let min_rtt = self.rtt.min();
             let (bytes, sent_at) = (delivered.bytes, newest.sent_at);
-            (self.rate).on_ack(now, bytes, sent_at, &newest.packet, min_rtt)
+            (self.rate).on_ack(now, bytes, sent_at, &newest.packet, min_rtt, rto)
         });
         (rtt, rate)
     }

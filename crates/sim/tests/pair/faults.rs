@@ -1,8 +1,9 @@
 //! Transfers on links that lose, die and come back.
 
-use braid_engine::{CloseReason, PathId};
+use braid_engine::{CloseReason, PathId, PathRecord};
 use braid_sim::host::options;
 use braid_sim::traffic::{Role, Stream};
+use braid_sim::transfer::REMOTE;
 use braid_sim::{Host, Transfer};
 
 use crate::support::{Exchange, at, closed, deep, delivered, ms, secs, set_up, two_deep};
@@ -123,6 +124,32 @@ fn links_that_were_dark_for_long_deliver_soon_after() {
         set_up(&mut transfer, 1 - first, true);
         exchange.finish(&mut transfer, secs(60));
     }
+}
+
+/// What is on record of the second path was found in an outage.
+#[test]
+fn a_wrong_record_does_not_keep_a_link_idle() {
+    let exchange = Exchange::new(10_000_000, 100);
+    let mut transfer = exchange.build(22, &two_deep(0.0));
+    let record = |rtt, rate| PathRecord {
+        srtt: ms(rtt),
+        rttvar: ms(rtt / 10),
+        base_rtt: ms(rtt),
+        delivery_rate: rate,
+        bytes_sent: 1 << 20,
+        ..PathRecord::default()
+    };
+    let client = transfer.client;
+    transfer.world.with_node(client, |host: &mut Host, _| {
+        for (path, record) in [(0, record(30, 2_400_000)), (1, record(70, 20))] {
+            let stack = host.stack_mut();
+            stack.load_record(REMOTE.ip(), PathId(path), record);
+        }
+    });
+    exchange.open(&mut transfer);
+    exchange.finish(&mut transfer, secs(30));
+    let [up, _] = delivered(&mut transfer, 1);
+    assert!(up > 2_500_000, "it carried {up} bytes");
 }
 
 #[test]
