@@ -46,8 +46,8 @@ pub enum Notice {
     /// Everything that is not TCP goes over this link from now on; `None` where no link is up and
     /// on.
     BestPath(Option<PathId>),
-    /// Whether the link leads to a server and is on. Where it does not while another one does,
-    /// nothing that is only forwarded is to stay on it.
+    /// Whether the link leads to a server and is on. Where it does not while another one proves that
+    /// this is not the server's doing, nothing that is only forwarded is to stay on it.
     Reached(PathId, bool),
     /// Whether new connections of users are to be taken in. `false` when no server is reachable,
     /// or the box was switched off: then they are forwarded unjoined, while those taken in before keep being served.
@@ -264,14 +264,50 @@ impl Upstream {
             counters.intake_stopped += u64::from(self.proxy_on && !intake);
             return Some(Notice::Intake(intake));
         }
-        // Where no link leads to a server, that is the servers' doing.
-        let mut on = self.links.iter().filter(|l| !l.off);
-        let servers_down = on.all(|l| l.reach() == Reach::Down);
-        self.links.iter_mut().find_map(|link| {
-            let reached = !link.off && (servers_down || link.reach() != Reach::Down);
+        let mut links = 0..self.links.len();
+        links.find_map(|link| {
+            let reached = !self.is_left(link);
+            let link = &mut self.links[link];
             let news = reached != std::mem::replace(&mut link.told_reached, reached);
             news.then_some(Notice::Reached(link.path, reached))
         })
+    }
+
+    /// Whether a link leads to no server and it is the link's doing. Where no link leads to one, that is
+    /// the servers', and so is what fails while they come and go.
+    fn is_left(&self, link: usize) -> bool {
+        let all = || self.links.iter().filter(|l| !l.off);
+        let link = &self.links[link];
+        if link.off || link.reach() != Reach::Down {
+            return link.off;
+        }
+        let disproved = |other: &Link| {
+            let mut cells = link.cells.iter().zip(&other.cells);
+            cells.any(|(here, there)| here.is_disproved_by(there))
+        };
+        match link.told_reached {
+            true => all().any(disproved),
+            false => all().any(|l| l.reach() != Reach::Down),
+        }
+    }
+
+    /// Has servers asked over other links where that tells whether a link is to be [left](Self::is_left).
+    fn ask_others(&mut self, now: Instant) {
+        for link in 0..self.links.len() {
+            let suspect = &self.links[link];
+            if suspect.off || !suspect.told_reached || suspect.reach() != Reach::Down {
+                continue;
+            }
+            for server in 0..self.servers.len() {
+                let failing = self.links[link].cells[server];
+                for other in self.links.iter_mut().filter(|l| l.open) {
+                    let cell = &mut other.cells[server];
+                    if cell.may_disprove(&failing) {
+                        cell.next = Some(now);
+                    }
+                }
+            }
+        }
     }
 
     /// A connection to the best server, warm or opened over the best link that was not tried. The
@@ -498,7 +534,7 @@ impl Upstream {
     ) {
         let next = now + self.interval(now, server, path);
         if let Some(cell) = self.cell(server, path) {
-            cell.succeeded(rtt);
+            cell.succeeded(now, rtt);
             cell.next = Some(next);
             self.update(now, stack);
         }
@@ -580,7 +616,7 @@ impl Upstream {
             Ok((used, rtt)) if used == path => {
                 // What one tells, another need not be asked.
                 cell.probes().for_each(|probe| stack.abort(now, probe));
-                cell.probe_succeeded(rtt);
+                cell.probe_succeeded(now, rtt);
                 None
             }
             // The engine had no answer here and went elsewhere.
@@ -705,7 +741,7 @@ impl Upstream {
                     Ok(conn) => cell.probe_started(now, conn, timeout),
                     Err(_) => {
                         counters.probes_failed += 1;
-                        cell.failed();
+                        cell.failed(now);
                         // Not at once, for nothing was asked.
                         let later = now + self.probing.failing;
                         self.links[link].cells[server].next = Some(later);
@@ -742,6 +778,7 @@ impl Upstream {
         } else if open().all(|l| l.reach() == Reach::Down) {
             self.intake = false;
         }
+        self.ask_others(now);
         self.cool_down(now, stack);
     }
 

@@ -6,6 +6,7 @@ use core::time::Duration;
 
 use braid_engine::app::ConnectFailure;
 use braid_proxy::Notice;
+use braid_wire::Instant;
 use world::local::{Content, SOCKET_ROOM};
 use world::{CONTENT, Setup, World};
 
@@ -438,6 +439,9 @@ fn the_box_takes_in_only_while_a_server_answers() {
     w.content(CONTENT, Content::Echoes);
     w.run_for(Duration::from_secs(5));
     assert!(w.core.intake_wanted());
+    let left = |(_, n): &(Instant, Notice)| matches!(n, Notice::Reached(_, false));
+    let left = w.notices.iter().find(|n| left(n));
+    assert_eq!(left, None, "what is forwarded stays on its link");
     let user = w.open(CONTENT, b"hello", false);
     w.run_until(|w| w.user(user).got == b"hello");
 }
@@ -455,6 +459,7 @@ fn the_best_link_follows_what_works() {
     w.set_link(0, true);
     w.run_for(Duration::from_secs(1));
     assert_eq!(w.core.best_path(), Some(w.paths[0]));
+    w.notices.clear();
     w.links[0].dark = true;
     w.run_for(Duration::from_secs(40));
     assert_eq!(
@@ -466,6 +471,20 @@ fn the_best_link_follows_what_works() {
     w.links[0].dark = false;
     w.run_for(Duration::from_secs(5));
     assert_eq!(w.core.best_path(), Some(w.paths[0]));
+    let notices: Vec<_> = w.notices.iter().map(|(_, n)| *n).collect();
+    let [there, other] = [w.paths[0], w.paths[1]];
+    assert_eq!(
+        notices,
+        [
+            Notice::BestPath(Some(other)),
+            Notice::Reached(there, false),
+            Notice::BestPath(Some(there)),
+            Notice::Reached(there, true),
+        ]
+    );
+    // Whether it is the link's doing the other link tells at once.
+    let waited = w.notices[1].0.saturating_since(w.notices[0].0);
+    assert!(waited < Duration::from_millis(200), "{waited:?}");
 }
 
 #[test]

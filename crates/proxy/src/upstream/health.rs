@@ -29,6 +29,12 @@ pub(super) struct Cell {
     pub(super) rtt: Option<Duration>,
     /// Failures since the last success.
     pub(super) failures: u32,
+    /// Since when it has been [`Reach::Up`].
+    pub(super) up_since: Option<Instant>,
+    /// When it was heard last.
+    pub(super) heard: Option<Instant>,
+    /// When the last probe that failed began.
+    pub(super) asked_in_vain: Option<Instant>,
     /// When the next probe is due.
     pub(super) next: Option<Instant>,
     /// The probe under way.
@@ -69,6 +75,20 @@ impl Cell {
         self.probe.into_iter().chain(self.late).map(|p| p.conn)
     }
 
+    /// Whether the failure here is proved to be of the way and not of the server: over the way of
+    /// `other` the server was reached before the probe began that failed here, and is still.
+    pub(super) fn is_disproved_by(&self, other: &Cell) -> bool {
+        let up = other.reach == Reach::Up;
+        let throughout = |at| other.up_since <= Some(at) && Some(at) <= other.heard;
+        up && self.asked_in_vain.is_some_and(throughout)
+    }
+
+    /// Whether something heard here now may [prove](Self::is_disproved_by) what a failure of `other`
+    /// is worth, and nothing is asked yet.
+    pub(super) fn may_disprove(&self, other: &Cell) -> bool {
+        self.reach == Reach::Up && self.probe.is_none() && self.heard < other.asked_in_vain
+    }
+
     /// It is asked, or will be.
     pub(super) fn is_planned(&self) -> bool {
         self.probe.is_some() || self.next.is_some()
@@ -104,7 +124,7 @@ impl Cell {
         let probe = self.probe.take_if(|_| self.reach == Reach::Down)?;
         self.next = Some(probe.began + interval);
         if self.late.is_some() {
-            self.failed();
+            self.failed(probe.began);
             return Some(probe.conn);
         }
         self.late = Some(probe);
@@ -138,13 +158,17 @@ impl Cell {
         }
     }
 
-    pub(super) fn succeeded(&mut self, rtt: Duration) {
+    pub(super) fn succeeded(&mut self, now: Instant, rtt: Duration) {
         self.gauge.reached();
         let before = self.rtt.filter(|_| self.reach == Reach::Up);
         let slower = before.is_some_and(|old| rtt > old * 2 + JUMP);
         if self.is_doubtful() || slower {
             self.gauge.alarm();
         }
+        if self.reach != Reach::Up {
+            self.up_since = Some(now);
+        }
+        self.heard = Some(now);
         self.reach = Reach::Up;
         self.failures = 0;
         // After a repeated SYN it is not known; a link that loses packets must not look the best.
@@ -153,12 +177,14 @@ impl Cell {
         }
     }
 
-    pub(super) fn probe_succeeded(&mut self, rtt: Duration) {
+    pub(super) fn probe_succeeded(&mut self, now: Instant, rtt: Duration) {
         (self.probe, self.late, self.next) = (None, None, None);
-        self.succeeded(rtt);
+        self.succeeded(now, rtt);
     }
 
-    pub(super) fn failed(&mut self) {
+    /// What began at `asked` failed.
+    pub(super) fn failed(&mut self, asked: Instant) {
+        self.asked_in_vain = Some(asked);
         self.failures = self.failures.saturating_add(1);
         if self.reach != Reach::Up || self.failures >= 2 {
             self.reach = Reach::Down;
@@ -167,10 +193,12 @@ impl Cell {
     }
 
     pub(super) fn probe_failed(&mut self, conn: ConnId, reason: CloseReason) {
-        for probe in [&mut self.probe, &mut self.late] {
-            probe.take_if(|p| p.conn == conn);
-        }
-        self.failed();
+        let of = |probe: &mut Option<Probe>| probe.take_if(|p| p.conn == conn);
+        let ended = of(&mut self.probe).or_else(|| of(&mut self.late));
+        let Some(ended) = ended else {
+            return;
+        };
+        self.failed(ended.began);
         // An answer that says no is no lost packet.
         if reason == CloseReason::Refused {
             self.reach = Reach::Down;
@@ -183,7 +211,7 @@ impl Cell {
         let is_overdue = |p: &mut Probe| p.deadline <= now;
         let late = self.late.take_if(is_overdue);
         let probe = late.or_else(|| self.probe.take_if(is_overdue))?;
-        self.failed();
+        self.failed(probe.began);
         Some(probe.conn)
     }
 }
@@ -195,10 +223,10 @@ mod tests {
     #[test]
     fn an_unknown_round_trip_is_not_the_shortest() {
         let mut cell = Cell::default();
-        cell.succeeded(Duration::ZERO);
+        cell.succeeded(Instant::ZERO, Duration::ZERO);
         assert_eq!((cell.reach, cell.rank_rtt()), (Reach::Up, u64::MAX));
-        cell.succeeded(Duration::from_millis(40));
-        cell.succeeded(Duration::ZERO);
+        cell.succeeded(Instant::ZERO, Duration::from_millis(40));
+        cell.succeeded(Instant::ZERO, Duration::ZERO);
         assert_eq!(cell.rtt, Some(Duration::from_millis(40)));
     }
 }
