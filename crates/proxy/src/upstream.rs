@@ -274,21 +274,23 @@ impl Upstream {
     }
 
     /// Whether a link leads to no server and it is the link's doing. Where no link leads to one, that is
-    /// the servers', and so is what fails while they come and go.
+    /// the servers', and so is what fails while they come and go. Of a server to which no other link leads
+    /// nobody can tell: there the failure suffices.
     fn is_left(&self, link: usize) -> bool {
-        let all = || self.links.iter().filter(|l| !l.off);
         let link = &self.links[link];
         if link.off || link.reach() != Reach::Down {
             return link.off;
         }
-        let disproved = |other: &Link| {
-            let mut cells = link.cells.iter().zip(&other.cells);
-            cells.any(|(here, there)| here.is_disproved_by(there))
-        };
-        match link.told_reached {
-            true => all().any(disproved),
-            false => all().any(|l| l.reach() != Reach::Down),
+        let others = || self.links.iter().filter(|l| l.open && l.path != link.path);
+        let others_work = others().any(|l| l.reach() != Reach::Down);
+        if !link.told_reached {
+            return others_work;
         }
+        let servers = || (0..self.servers.len()).filter(|s| link.reaches(&self.servers[*s]));
+        let witnesses = |s: usize| others().filter(move |l| l.reaches(&self.servers[s]));
+        let proved = |s: usize| witnesses(s).any(|l| link.cells[s].is_disproved_by(&l.cells[s]));
+        let witnessed = servers().any(|s| witnesses(s).next().is_some());
+        servers().any(proved) || others_work && !witnessed
     }
 
     /// Has servers asked over other links where that tells whether a link is to be [left](Self::is_left).
@@ -627,7 +629,7 @@ impl Upstream {
             Err(reason) => Some(reason),
         };
         if let Some(reason) = failed {
-            cell.probe_failed(conn, reason);
+            cell.probe_failed(now, conn, reason);
             counters.probes_failed += 1;
         }
         self.schedule(now, server, path);
@@ -721,7 +723,7 @@ impl Upstream {
                     continue;
                 }
                 if cell.note_late(now) {
-                    if let Some(conn) = cell.ask_beside(interval) {
+                    if let Some(conn) = cell.ask_beside(now, interval) {
                         stack.abort(now, conn);
                         counters.probes_failed += 1;
                     }

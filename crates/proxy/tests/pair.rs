@@ -482,9 +482,9 @@ fn the_best_link_follows_what_works() {
             Notice::Reached(there, true),
         ]
     );
-    // Whether it is the link's doing the other link tells at once.
+    // The other link is asked whose doing it is.
     let waited = w.notices[1].0.saturating_since(w.notices[0].0);
-    assert!(waited < Duration::from_millis(200), "{waited:?}");
+    assert!(waited < Duration::from_secs(4), "{waited:?}");
 }
 
 #[test]

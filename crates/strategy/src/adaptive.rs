@@ -29,9 +29,6 @@ const COPIES: f64 = 0.08;
 const LONG: u64 = 1 << 20;
 const CLEAN: f64 = 0.001;
 
-/// Packets that tell what a path takes.
-const TRIED: u64 = 10;
-
 /// The probability of loss before anything is known, and how many packets it is worth.
 const PRIOR_LOSS: f64 = 0.005;
 const PRIOR_PACKETS: f64 = 20.0;
@@ -231,8 +228,7 @@ impl<'a> Scales<'a> {
             let again = blocking.or_else(|| again::trial(view));
             return again.or_else(|| self.copy()).unwrap_or_else(wait);
         }
-        let trial = || again::trial(view).or_else(|| self.first_trial());
-        let again = || trial().or_else(|| self.copy());
+        let again = || again::trial(view).or_else(|| self.copy());
         self.new_data().or_else(again).unwrap_or_else(wait)
     }
 
@@ -269,29 +265,6 @@ impl<'a> Scales<'a> {
             subflow: best.subflow.id,
             data: Payload::New,
             max_bytes: most as u32,
-        })
-    }
-
-    /// A path that a long flow leaves out for what is on record alone carries a few packets that go
-    /// another way too: a record may be wrong, and nothing else would ever put it right.
-    fn first_trial(&self) -> Option<Decision> {
-        if self.remaining < LONG as f64 {
-            return None;
-        }
-        let untried = |w: &Weighed<'_>| {
-            let left = (TRIED * u64::from(w.subflow.mss)).checked_sub(w.subflow.sent);
-            left.filter(|left| w.ready && *left > 0)
-        };
-        self.subflows.iter().find_map(|w| {
-            let (left, data) = (untried(w)?, w.subflow.copies.single?);
-            Some(Decision::Send {
-                subflow: w.subflow.id,
-                data: Payload::Copy {
-                    data,
-                    penalise: false,
-                },
-                max_bytes: left as u32,
-            })
         })
     }
 

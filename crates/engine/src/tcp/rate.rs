@@ -120,7 +120,7 @@ impl RateEstimator {
 
     /// Bytes/s at which acknowledgements followed each other at most, over the last 10 to 20 round
     /// trips in which there were enough: what the bottleneck takes, or the pacer where that is less.
-    /// Before the first what earlier subflows found, or 0.
+    /// Before the first what earlier subflows found, or more where a sample proves it, or 0.
     pub fn peak(&self) -> u64 {
         match self.own_peak() {
             0 => self.expected,
@@ -225,8 +225,13 @@ impl RateEstimator {
             flight: self.flight(before),
         };
         let long = sample.interval >= min_rtt.max(Duration::from_nanos(1));
-        let whole = long && sample.interval <= rto && !sample.flight.app_limited;
+        let tells = long && sample.interval <= rto;
+        let whole = tells && !sample.flight.app_limited;
         self.note_peak(now, min_rtt, whole.then(|| sample.rate()));
+        // What spans a pause is less than the path takes, and still may be more than was expected.
+        if tells && self.expected > 0 {
+            self.expected = self.expected.max(sample.rate());
+        }
         if !long {
             return None;
         }
@@ -409,11 +414,15 @@ mod tests {
     #[test]
     fn the_peak_is_the_rate_at_which_acknowledgements_follow() {
         let mut flow = Flow::new();
-        flow.rate.expect(7);
+        flow.rate.expect(60_000);
         for _ in 0..4 {
             flow.send(1000, 1000, false);
         }
-        for (at, una, peak) in [(1100, 1001, 7), (1108, 2001, 7), (1116, 3001, 125_000)] {
+        for (at, una, peak) in [
+            (1100, 1001, 60_000),
+            (1108, 2001, 60_000),
+            (1116, 3001, 125_000),
+        ] {
             flow.ack(at, una, None);
             assert_eq!(flow.rate.peak(), peak, "{at}");
         }
@@ -433,7 +442,20 @@ mod tests {
         }
     }
 
-    /// Nothing gets through for 10 s: what was in flight, and what was sent again meanwhile.
+    /// A packet that arrives at once proves that a path takes more than was found.
+    #[test]
+    fn what_was_expected_gives_way_to_proof() {
+        let mut flow = Flow::new();
+        flow.rate.expect(20);
+        flow.send(1000, 1000, false);
+        assert_eq!(flow.ack(1100, 1001, None), Some((1000, 100, true)));
+        assert_eq!((flow.rate.peak(), flow.rate.own_peak()), (10_000, 0));
+        flow.send(1200, 500, true);
+        flow.ack(1300, 1501, None);
+        assert_eq!(flow.rate.peak(), 10_000);
+    }
+
+    /// Nothing gets through for 10 s: what was in flight, and what is sent again then.
     #[test]
     fn an_outage_is_not_the_rate() {
         let mut flow = Flow::new();

@@ -29,11 +29,11 @@ pub(super) struct Cell {
     pub(super) rtt: Option<Duration>,
     /// Failures since the last success.
     pub(super) failures: u32,
-    /// Since when it has been [`Reach::Up`].
-    pub(super) up_since: Option<Instant>,
-    /// When it was heard last.
-    pub(super) heard: Option<Instant>,
-    /// When the last probe that failed began.
+    /// When it was heard last, and the time before.
+    pub(super) heard: [Option<Instant>; 2],
+    /// Since when it has been [`Reach::Down`].
+    pub(super) down_since: Option<Instant>,
+    /// When the newest of the probes began that failed.
     pub(super) asked_in_vain: Option<Instant>,
     /// When the next probe is due.
     pub(super) next: Option<Instant>,
@@ -75,18 +75,21 @@ impl Cell {
         self.probe.into_iter().chain(self.late).map(|p| p.conn)
     }
 
-    /// Whether the failure here is proved to be of the way and not of the server: over the way of
-    /// `other` the server was reached before the probe began that failed here, and is still.
+    /// Whether the failure here is proved to be the way's and not the server's: since it is down, the
+    /// server was heard over the way of `other` both before and after it was asked here in vain.
     pub(super) fn is_disproved_by(&self, other: &Cell) -> bool {
-        let up = other.reach == Reach::Up;
-        let throughout = |at| other.up_since <= Some(at) && Some(at) <= other.heard;
-        up && self.asked_in_vain.is_some_and(throughout)
+        let [after, before] = other.heard;
+        let (Some(down), Some(asked)) = (self.down_since, self.asked_in_vain) else {
+            return false;
+        };
+        let around = Some(down) <= before && before <= Some(asked) && Some(asked) <= after;
+        other.reach == Reach::Up && around
     }
 
-    /// Whether something heard here now may [prove](Self::is_disproved_by) what a failure of `other`
-    /// is worth, and nothing is asked yet.
+    /// Whether to ask here may [tell](Self::is_disproved_by) whose failure that of `other` is.
     pub(super) fn may_disprove(&self, other: &Cell) -> bool {
-        self.reach == Reach::Up && self.probe.is_none() && self.heard < other.asked_in_vain
+        let sound = self.reach == Reach::Up && self.failures == 0 && self.probe.is_none();
+        sound && self.heard[0] < other.asked_in_vain.max(other.down_since)
     }
 
     /// It is asked, or will be.
@@ -120,11 +123,11 @@ impl Cell {
     /// the SYNs of one probe come at ever longer intervals, and users wait for a server that is back. A
     /// first late answer is awaited beside that, since the way there may have become long; returns the
     /// probe that is not.
-    pub(super) fn ask_beside(&mut self, interval: Duration) -> Option<ConnId> {
+    pub(super) fn ask_beside(&mut self, now: Instant, interval: Duration) -> Option<ConnId> {
         let probe = self.probe.take_if(|_| self.reach == Reach::Down)?;
         self.next = Some(probe.began + interval);
         if self.late.is_some() {
-            self.failed(probe.began);
+            self.in_vain(now, probe);
             return Some(probe.conn);
         }
         self.late = Some(probe);
@@ -165,10 +168,10 @@ impl Cell {
         if self.is_doubtful() || slower {
             self.gauge.alarm();
         }
-        if self.reach != Reach::Up {
-            self.up_since = Some(now);
+        if self.heard[0] != Some(now) {
+            self.heard = [Some(now), self.heard[0]];
         }
-        self.heard = Some(now);
+        self.down_since = None;
         self.reach = Reach::Up;
         self.failures = 0;
         // After a repeated SYN it is not known; a link that loses packets must not look the best.
@@ -182,27 +185,33 @@ impl Cell {
         self.succeeded(now, rtt);
     }
 
-    /// What began at `asked` failed.
-    pub(super) fn failed(&mut self, asked: Instant) {
-        self.asked_in_vain = Some(asked);
+    pub(super) fn failed(&mut self, now: Instant) {
         self.failures = self.failures.saturating_add(1);
         if self.reach != Reach::Up || self.failures >= 2 {
-            self.reach = Reach::Down;
-            self.rtt = None;
+            self.is_down(now);
         }
     }
 
-    pub(super) fn probe_failed(&mut self, conn: ConnId, reason: CloseReason) {
+    fn is_down(&mut self, now: Instant) {
+        self.reach = Reach::Down;
+        self.rtt = None;
+        self.down_since.get_or_insert(now);
+    }
+
+    fn in_vain(&mut self, now: Instant, probe: Probe) {
+        self.asked_in_vain = self.asked_in_vain.max(Some(probe.began));
+        self.failed(now);
+    }
+
+    pub(super) fn probe_failed(&mut self, now: Instant, conn: ConnId, reason: CloseReason) {
         let of = |probe: &mut Option<Probe>| probe.take_if(|p| p.conn == conn);
-        let ended = of(&mut self.probe).or_else(|| of(&mut self.late));
-        let Some(ended) = ended else {
+        let Some(probe) = of(&mut self.probe).or_else(|| of(&mut self.late)) else {
             return;
         };
-        self.failed(ended.began);
+        self.in_vain(now, probe);
         // An answer that says no is no lost packet.
         if reason == CloseReason::Refused {
-            self.reach = Reach::Down;
-            self.rtt = None;
+            self.is_down(now);
         }
     }
 
@@ -211,7 +220,7 @@ impl Cell {
         let is_overdue = |p: &mut Probe| p.deadline <= now;
         let late = self.late.take_if(is_overdue);
         let probe = late.or_else(|| self.probe.take_if(is_overdue))?;
-        self.failed(probe.began);
+        self.in_vain(now, probe);
         Some(probe.conn)
     }
 }

@@ -57,10 +57,10 @@ pub fn blocking(view: &SendView<'_>) -> Option<Decision> {
     })
 }
 
-/// A path that has become slow and is idle is tried with data that goes another way too, one packet
-/// at a time: how that fares tells when it can be used again.
+/// A path that has become slow and is idle, or is that by what is on record alone, is tried with data
+/// that goes another way too, one packet at a time: how that fares tells when it can be used again.
 pub fn trial(view: &SendView<'_>) -> Option<Decision> {
-    let idle = |s: &SubflowView| s.in_flight == 0 && is_slow(s);
+    let idle = |s: &SubflowView| s.in_flight == 0 && (is_slow(s) || is_doubted(s));
     let (on, data) = fastest(view, |s| s.copies.single.filter(|_| idle(s)))?;
     Some(Decision::Send {
         subflow: on.id,
@@ -70,6 +70,13 @@ pub fn trial(view: &SendView<'_>) -> Option<Decision> {
         },
         max_bytes: on.mss,
     })
+}
+
+/// Whether a path that has carried nothing yet is known for a rate that no link has: a packet would
+/// take longer than a second. It is never used by that, so nothing else would put it right.
+fn is_doubted(subflow: &SubflowView) -> bool {
+    let untried = subflow.sent < u64::from(subflow.mss);
+    untried && (1..u64::from(subflow.mss)).contains(&subflow.peak_rate)
 }
 
 /// Everything has been sent: a flow ends when its last byte arrives, and a subflow with room has
