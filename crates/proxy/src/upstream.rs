@@ -274,8 +274,8 @@ impl Upstream {
     }
 
     /// Whether a link leads to no server and it is the link's doing. Where no link leads to one, that is
-    /// the servers', and so is what fails while they come and go. Of a server to which no other link leads
-    /// nobody can tell: there the failure suffices.
+    /// the servers', and so is what fails while they come and go. Where no other link leads to any of its
+    /// servers nobody can tell: there the failure suffices.
     fn is_left(&self, link: usize) -> bool {
         let link = &self.links[link];
         if link.off || link.reach() != Reach::Down {
@@ -288,7 +288,7 @@ impl Upstream {
         }
         let servers = || (0..self.servers.len()).filter(|s| link.reaches(&self.servers[*s]));
         let witnesses = |s: usize| others().filter(move |l| l.reaches(&self.servers[s]));
-        let proved = |s: usize| witnesses(s).any(|l| link.cells[s].is_disproved_by(&l.cells[s]));
+        let proved = |s: usize| witnesses(s).any(|l| l.cells[s].disproves(&link.cells[s]));
         let witnessed = servers().any(|s| witnesses(s).next().is_some());
         servers().any(proved) || others_work && !witnessed
     }
@@ -738,9 +738,12 @@ impl Upstream {
                 counters.probes += 1;
                 let conn = self.probe_over(now, server, path, stack);
                 let timeout = self.probing.timeout;
+                let failing = &self.links[link].cells[server];
+                let mut others = self.links.iter().filter(|l| l.open);
+                let witnessed = others.any(|l| l.cells[server].witnesses(failing));
                 let cell = &mut self.links[link].cells[server];
                 match conn {
-                    Ok(conn) => cell.probe_started(now, conn, timeout),
+                    Ok(conn) => cell.probe_started(now, conn, timeout, witnessed),
                     Err(_) => {
                         counters.probes_failed += 1;
                         cell.failed(now);

@@ -58,6 +58,8 @@ pub(crate) struct RateEstimator {
     peaks_since: Instant,
     /// What earlier subflows found.
     expected: u64,
+    /// Highest sample before any peak.
+    proved: u64,
 }
 
 /// Acknowledgements that followed each other closely: what they acknowledge came through the
@@ -108,6 +110,7 @@ impl RateEstimator {
             peaks: [0; 2],
             peaks_since: Instant::ZERO,
             expected: 0,
+            proved: 0,
         }
     }
 
@@ -128,9 +131,12 @@ impl RateEstimator {
         }
     }
 
-    /// The same without what earlier subflows found.
+    /// The same without what earlier subflows found; where that is proved wrong, what proves it.
     pub fn own_peak(&self) -> u64 {
-        self.peaks[0].max(self.peaks[1])
+        match self.peaks[0].max(self.peaks[1]) {
+            0 if self.expected > 0 && self.proved > self.expected => self.proved,
+            peak => peak,
+        }
     }
 
     /// Earlier subflows on the path found a [peak](Self::peak) of `rate` bytes/s.
@@ -229,8 +235,8 @@ impl RateEstimator {
         let whole = tells && !sample.flight.app_limited;
         self.note_peak(now, min_rtt, whole.then(|| sample.rate()));
         // What spans a pause is less than the path takes, and still may be more than was expected.
-        if tells && self.expected > 0 {
-            self.expected = self.expected.max(sample.rate());
+        if tells && self.peaks == [0; 2] {
+            self.proved = self.proved.max(sample.rate());
         }
         if !long {
             return None;
@@ -449,10 +455,12 @@ mod tests {
         flow.rate.expect(20);
         flow.send(1000, 1000, false);
         assert_eq!(flow.ack(1100, 1001, None), Some((1000, 100, true)));
-        assert_eq!((flow.rate.peak(), flow.rate.own_peak()), (10_000, 0));
+        assert_eq!(flow.rate.peak(), 10_000);
+        // After a pause what is on record is expected again.
+        flow.rate.expect(20);
         flow.send(1200, 500, true);
         flow.ack(1300, 1501, None);
-        assert_eq!(flow.rate.peak(), 10_000);
+        assert_eq!((flow.rate.peak(), flow.rate.own_peak()), (10_000, 10_000));
     }
 
     /// Nothing gets through for 10 s: what was in flight, and what is sent again then.

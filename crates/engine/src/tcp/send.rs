@@ -686,10 +686,9 @@ impl Sender {
         let rate = delivered.newest.and_then(|newest| {
             let min_rtt = self.rtt.min();
             let (bytes, sent_at) = (delivered.bytes, newest.sent_at);
-            let found = self.rate.own_peak() == 0 && self.rate.peak() > 0;
-            let expected = self.rate.peak();
+            let known = self.rate.peak();
             let rate = (self.rate).on_ack(now, bytes, sent_at, &newest.packet, min_rtt, rto);
-            if found && self.rate.peak() > expected {
+            if known > 0 && self.rate.peak() / known >= 2 {
                 self.pass_sooner(now);
             }
             rate
@@ -697,7 +696,7 @@ impl Sender {
         (rtt, rate)
     }
 
-    /// The bottleneck takes more than was on record: what is in flight has passed it sooner.
+    /// The bottleneck takes far more than was known: what is in flight has passed it sooner.
     fn pass_sooner(&mut self, now: Instant) {
         let ns = self.in_flight() * 1_000_000_000 / self.rate.peak();
         self.passed_at = self.passed_at.min(now + Duration::from_nanos(ns));

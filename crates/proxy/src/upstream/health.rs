@@ -29,12 +29,14 @@ pub(super) struct Cell {
     pub(super) rtt: Option<Duration>,
     /// Failures since the last success.
     pub(super) failures: u32,
-    /// When it was heard last, and the time before.
-    pub(super) heard: [Option<Instant>; 2],
-    /// Since when it has been [`Reach::Down`].
+    /// When it was heard last; `None` where something failed since.
+    pub(super) heard: Option<Instant>,
+    /// When what succeeded before has led to [`Reach::Down`].
     pub(super) down_since: Option<Instant>,
     /// When the newest of the probes began that failed.
     pub(super) asked_in_vain: Option<Instant>,
+    /// Of these since then, those that were [witnessed](Self::witnesses).
+    pub(super) proofs: u32,
     /// When the next probe is due.
     pub(super) next: Option<Instant>,
     /// The probe under way.
@@ -53,11 +55,15 @@ pub(super) struct Probe {
     late_at: Instant,
     is_late: bool,
     deadline: Instant,
+    /// It began after the server had been heard over another way.
+    witnessed: bool,
 }
 
 /// An answer is late after this, or after this many round trips.
 const LATE: Duration = Duration::from_secs(1);
 const LATE_ROUND_TRIPS: u32 = 4;
+/// Packets get lost: so many failures prove something.
+const PROOFS: u32 = 2;
 /// A round trip that is longer than twice the usual by this tells that the way has changed.
 const JUMP: Duration = Duration::from_millis(10);
 
@@ -75,21 +81,21 @@ impl Cell {
         self.probe.into_iter().chain(self.late).map(|p| p.conn)
     }
 
-    /// Whether the failure here is proved to be the way's and not the server's: since it is down, the
-    /// server was heard over the way of `other` both before and after it was asked here in vain.
-    pub(super) fn is_disproved_by(&self, other: &Cell) -> bool {
-        let [after, before] = other.heard;
-        let (Some(down), Some(asked)) = (self.down_since, self.asked_in_vain) else {
-            return false;
-        };
-        let around = Some(down) <= before && before <= Some(asked) && Some(asked) <= after;
-        other.reach == Reach::Up && around
+    /// Whether the server has been heard here since it cannot be over the way of `other`.
+    pub(super) fn witnesses(&self, other: &Cell) -> bool {
+        other.down_since.is_some() && other.down_since <= self.heard
     }
 
-    /// Whether to ask here may [tell](Self::is_disproved_by) whose failure that of `other` is.
+    /// Whether it is proved that the way of `other` is to blame for what fails there, and not the
+    /// server: that was heard here both before and after it was asked there in vain.
+    pub(super) fn disproves(&self, other: &Cell) -> bool {
+        other.proofs >= PROOFS && self.witnesses(other) && other.asked_in_vain <= self.heard
+    }
+
+    /// Whether to ask here tells more of that.
     pub(super) fn may_disprove(&self, other: &Cell) -> bool {
-        let sound = self.reach == Reach::Up && self.failures == 0 && self.probe.is_none();
-        sound && self.heard[0] < other.asked_in_vain.max(other.down_since)
+        let idle = self.reach == Reach::Up && self.failures == 0 && self.probe.is_none();
+        idle && self.heard < other.down_since.max(other.asked_in_vain)
     }
 
     /// It is asked, or will be.
@@ -141,7 +147,13 @@ impl Cell {
             .unwrap_or(u64::MAX)
     }
 
-    pub(super) fn probe_started(&mut self, now: Instant, conn: ConnId, timeout: Duration) {
+    pub(super) fn probe_started(
+        &mut self,
+        now: Instant,
+        conn: ConnId,
+        timeout: Duration,
+        witnessed: bool,
+    ) {
         let patience = LATE.max(LATE_ROUND_TRIPS * self.rtt.unwrap_or_default());
         self.next = None;
         self.probe = Some(Probe {
@@ -150,6 +162,7 @@ impl Cell {
             late_at: now + patience.min(timeout),
             is_late: false,
             deadline: now + timeout,
+            witnessed,
         });
     }
 
@@ -168,10 +181,9 @@ impl Cell {
         if self.is_doubtful() || slower {
             self.gauge.alarm();
         }
-        if self.heard[0] != Some(now) {
-            self.heard = [Some(now), self.heard[0]];
-        }
+        self.heard = Some(now);
         self.down_since = None;
+        self.proofs = 0;
         self.reach = Reach::Up;
         self.failures = 0;
         // After a repeated SYN it is not known; a link that loses packets must not look the best.
@@ -187,6 +199,7 @@ impl Cell {
 
     pub(super) fn failed(&mut self, now: Instant) {
         self.failures = self.failures.saturating_add(1);
+        self.heard = None;
         if self.reach != Reach::Up || self.failures >= 2 {
             self.is_down(now);
         }
@@ -200,6 +213,7 @@ impl Cell {
 
     fn in_vain(&mut self, now: Instant, probe: Probe) {
         self.asked_in_vain = self.asked_in_vain.max(Some(probe.began));
+        self.proofs += u32::from(probe.witnessed && self.proofs < PROOFS);
         self.failed(now);
     }
 

@@ -72,11 +72,10 @@ pub fn trial(view: &SendView<'_>) -> Option<Decision> {
     })
 }
 
-/// Whether a path that has carried nothing yet is known for a rate that no link has: a packet would
-/// take longer than a second. It is never used by that, so nothing else would put it right.
+/// Whether a path is known for a rate that no link has: a packet would take longer than a second. It is
+/// not used by that, so nothing else would put it right.
 fn is_doubted(subflow: &SubflowView) -> bool {
-    let untried = subflow.sent < u64::from(subflow.mss);
-    untried && (1..u64::from(subflow.mss)).contains(&subflow.peak_rate)
+    (1..u64::from(subflow.mss)).contains(&subflow.peak_rate)
 }
 
 /// Everything has been sent: a flow ends when its last byte arrives, and a subflow with room has

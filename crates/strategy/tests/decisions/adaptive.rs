@@ -94,7 +94,6 @@ fn it_waits_for_a_faster_subflow_that_will_do() {
 #[test]
 fn a_record_alone_does_not_shut_a_path() {
     let recorded = SubflowView {
-        sent: 400,
         peak_rate: 100,
         ..single(steady(1, 20), piece(0, 5_000, 10))
     };
@@ -108,11 +107,13 @@ fn a_record_alone_does_not_shut_a_path() {
         max_bytes: 1_000,
     };
     assert_eq!(beside(recorded), trial);
-    let tried = SubflowView {
-        sent: 1_400,
+    let under_way = SubflowView {
+        in_flight: 1_000,
+        queued: 1_000,
+        oldest_sent: Some(NOW),
         ..recorded
     };
-    assert_eq!(beside(tried), Decision::WAIT);
+    assert_eq!(beside(under_way), Decision::WAIT);
 }
 
 /// Of a greedy flow there is more to come than there was room for: as much as is said of its size, or
