@@ -551,7 +551,7 @@ impl Subflow {
             srtt: rtt.srtt(),
             rttvar: rtt.rttvar(),
             base_rtt: rtt.base(),
-            delivery_rate: self.snd.own_peak_rate(),
+            delivery_rate: self.snd.peak_rate(),
             bytes_sent: sent - self.remembered.sent,
             bytes_lost: lost - self.remembered.lost,
         };

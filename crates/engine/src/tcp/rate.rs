@@ -132,7 +132,7 @@ impl RateEstimator {
     }
 
     /// The same without what earlier subflows found; where that is proved wrong, what proves it.
-    pub fn own_peak(&self) -> u64 {
+    fn own_peak(&self) -> u64 {
         match self.peaks[0].max(self.peaks[1]) {
             0 if self.expected > 0 && self.proved > self.expected => self.proved,
             peak => peak,

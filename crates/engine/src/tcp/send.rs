@@ -333,11 +333,6 @@ impl Sender {
         self.rate.peak()
     }
 
-    /// The same, 0 before there were any: what this subflow itself can tell.
-    pub fn own_peak_rate(&self) -> u64 {
-        self.rate.own_peak()
-    }
-
     /// What earlier subflows on the path found.
     pub fn expect(&mut self, record: &PathRecord) {
         self.rtt.expect(record.srtt, record.rttvar);
