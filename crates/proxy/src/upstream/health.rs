@@ -201,11 +201,11 @@ impl Cell {
         self.failures = self.failures.saturating_add(1);
         self.heard = None;
         if self.reach != Reach::Up || self.failures >= 2 {
-            self.is_down(now);
+            self.set_down(now);
         }
     }
 
-    fn is_down(&mut self, now: Instant) {
+    fn set_down(&mut self, now: Instant) {
         self.reach = Reach::Down;
         self.rtt = None;
         self.down_since.get_or_insert(now);
@@ -225,7 +225,7 @@ impl Cell {
         self.in_vain(now, probe);
         // An answer that says no is no lost packet.
         if reason == CloseReason::Refused {
-            self.is_down(now);
+            self.set_down(now);
         }
     }
 
