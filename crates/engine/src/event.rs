@@ -34,6 +34,11 @@ pub enum Event {
         /// The connection.
         conn: ConnId,
     },
+    /// All of a flow that [was ended](crate::Stack::end_flow) has arrived at the peer.
+    FlowDelivered {
+        /// The connection.
+        conn: ConnId,
+    },
     /// The connection is over and its id is invalid from here on.
     Closed {
         /// The connection.
@@ -80,6 +85,7 @@ impl Event {
             | Event::Connected { conn }
             | Event::Readable { conn }
             | Event::Writable { conn }
+            | Event::FlowDelivered { conn }
             | Event::Closed { conn, .. }
             | Event::FellBack { conn, .. }
             | Event::SubflowEstablished { conn, .. }

@@ -269,6 +269,8 @@ pub struct ConnStats {
     pub checksum: bool,
     /// What is known of the size of the flow.
     pub flow_size: FlowSize,
+    /// Bytes of the flow that were acknowledged, and that arrived in order.
+    pub flow_moved: (u64, u64),
     /// How urgent writes are that name no class.
     pub urgency: Urgency,
     /// Name of the strategy.

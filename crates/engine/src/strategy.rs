@@ -274,9 +274,9 @@ pub struct SendView<'a> {
     pub now: Instant,
     /// Established subflows in order of creation.
     pub subflows: &'a [SubflowView],
-    /// Bytes ever sent, each counted once: the offset in the stream of the next new one.
+    /// Bytes ever sent of the flow, each counted once.
     pub sent: u64,
-    /// Bytes ever sent as copies.
+    /// Bytes ever sent as copies since it began.
     pub copied: u64,
     /// Bytes written and never sent.
     pub unsent: u64,
@@ -300,7 +300,7 @@ pub struct SendView<'a> {
 /// What the application that writes is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Writer {
-    /// It has written all.
+    /// It has written all of the flow.
     Done,
     /// It may write more.
     Open,

@@ -249,6 +249,7 @@ impl BoxCore {
             return;
         };
         let server = session.server;
+        session.past.on_event(&event);
         match event {
             Event::Connected { .. } => {
                 let answers = ClientHandshake::new(session.channel.is_protected());
@@ -276,6 +277,10 @@ impl BoxCore {
                     .on_subflow_closed(ctx.now, server, path, reason);
             }
             Event::Closed { reason, .. } => self.on_closed(ctx, id, reason),
+            Event::FlowDelivered { .. } => {
+                session.channel.on_delivered();
+                self.advance(ctx, id);
+            }
             Event::Accepted { .. } | Event::FellBack { .. } => {}
         }
     }
@@ -305,9 +310,8 @@ impl BoxCore {
             }
             Stage::Negotiating(_) => self.end(ctx, id, Outcome::ServerFailed),
             Stage::Relaying => {
-                if let Some(end) = session.relay.on_closed(&mut session.channel, reason) {
-                    self.end(ctx, id, Outcome::Relayed(end));
-                }
+                let end = session.relay.on_closed(&session.channel, reason);
+                self.end(ctx, id, Outcome::Relayed(end));
             }
         }
     }
@@ -434,6 +438,7 @@ impl BoxCore {
             stage: Stage::Connecting(lease.sign_in),
             server: lease.server,
             path: lease.path,
+            past: lease.past,
             host,
             guest,
             flow,
@@ -512,6 +517,7 @@ impl BoxCore {
         session.channel = lease.channel;
         session.server = lease.server;
         session.path = lease.path;
+        session.past = lease.past;
         session.stage = Stage::Connecting(lease.sign_in);
         // The next one may take longer: the links may just be slow.
         let attempts = session.tried.len().min(8);
@@ -542,6 +548,7 @@ impl BoxCore {
             (&session.flow.destination, &session.hints),
             ctx.stack,
         );
+        session.channel.begin_writing();
         // The request has said all there is to say.
         session.news = FlowHints::default();
         session.unsaid = Vec::new();
@@ -592,6 +599,7 @@ impl BoxCore {
             match relay::read_step(ctx.now, channel, ctx.stack, ClientStep::More, input) {
                 Ok(ClientStep::Connected) => {
                     session.stage = Stage::Relaying;
+                    session.channel.begin_reading();
                     session.relay.forget_kept();
                     session.relay.touch(ctx.now);
                     let due = session.relay.due();
@@ -650,7 +658,9 @@ impl BoxCore {
         if turn.moved.any() {
             self.upstream.note_traffic(ctx.now);
         }
-        if let Some(end) = self.sessions.follow(id, &turn, due) {
+        if let Some(end) = self.sessions.follow(id, &turn, due)
+            && !(end == End::Finished && self.goes_on(ctx, id))
+        {
             self.end(ctx, id, Outcome::Relayed(end));
         }
     }
@@ -687,7 +697,24 @@ impl BoxCore {
         }
     }
 
-    /// Ends a session: both sides, the tables, counters and, where it is worth one, a log line.
+    /// What a user said both ways has ended; says whether the session goes on: until the server has all of
+    /// it, or until the end of the connection where that serves no other user.
+    fn goes_on(&mut self, ctx: &mut Ctx<'_>, id: SessionId) -> bool {
+        let Some(session) = self.sessions.get_mut(id) else {
+            return false;
+        };
+        let channel = &mut session.channel;
+        let kept = channel.is_free()
+            && channel.is_silent(ctx.stack)
+            && self.upstream.keeps(ctx.now, session.server, &session.past);
+        match kept {
+            true => !channel.is_delivered(),
+            false => channel.close(ctx.now, ctx.stack).is_ok(),
+        }
+    }
+
+    /// Ends a session: both sides, the tables, counters and, where it is worth one, a log line. Its
+    /// connection may have others to serve.
     fn end(&mut self, ctx: &mut Ctx<'_>, id: SessionId, outcome: Outcome) {
         let Some(session) = self.sessions.remove(id) else {
             return;
@@ -704,6 +731,12 @@ impl BoxCore {
         }
         *outcome.counter(&mut self.counters) += 1;
         self.log_end(ctx.now, &session, outcome);
+        let finished = matches!(outcome, Outcome::Relayed(End::Finished));
+        if finished && session.channel.is_free() && session.channel.is_delivered() {
+            let lease = session.into_lease();
+            self.upstream
+                .give_back(ctx.now, lease, ctx.stack, &mut self.counters);
+        }
     }
 
     fn log_end(&mut self, now: Instant, session: &Session, outcome: Outcome) {

@@ -16,6 +16,9 @@ use crate::channel::{Broken, Channel};
 /// Most bytes a relay moves in one direction before others have their turn.
 const TURN_BYTES: usize = 256 << 10;
 
+/// What moves at a time counts for at least so many.
+const LEAST_BYTES: usize = 1 << 10;
+
 /// How long a relay on which nothing moves is kept.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Patience {
@@ -235,8 +238,8 @@ impl Relay {
         self.to_conn_done || self.to_local_done
     }
 
-    /// Both are, as far as the local side goes. What the connection has not delivered yet still is on
-    /// its way, and until it is over the relay counts.
+    /// Both are, as far as the local side goes. What the other end has not yet is still on its way, and
+    /// until it has that the relay counts.
     fn parted(&self) -> bool {
         self.to_conn_done && self.to_local_done
     }
@@ -267,15 +270,11 @@ impl Relay {
         self.due() <= ctx.now
     }
 
-    /// The connection is over. What it delivered and the local side did not take yet is passed on
-    /// before the relay ends, which it does by itself then.
-    pub(crate) fn on_closed(&self, channel: &mut Channel, reason: CloseReason) -> Option<End> {
+    /// How the end of the connection ends it.
+    pub(crate) fn on_closed(&self, channel: &Channel, reason: CloseReason) -> End {
         match reason {
-            CloseReason::Finished => channel.on_over().map(|end| match end {
-                Ok(()) => End::Finished,
-                Err(broken) => End::Broken(broken),
-            }),
-            _ => Some(End::Conn),
+            CloseReason::Finished if channel.is_whole() => End::Finished,
+            _ => End::Conn,
         }
     }
 
@@ -295,7 +294,7 @@ impl Relay {
             ctx.local.close(self.local);
         }
         let closing = self.half_closed() && !was_half_closed;
-        let over = self.parted() && channel.is_over();
+        let over = self.parted() && channel.has_parted();
         let turn = self.turned(ctx.now, moved, closing || parted, halts);
         Turn {
             parted,
@@ -438,7 +437,8 @@ impl Relay {
                 // A stream that takes nothing and says so by a zero is as good as full.
                 Ok(0) => self.local_writable = false,
                 Ok(n) => {
-                    budget = budget.saturating_sub(n);
+                    // Who says little at a time has no more of them.
+                    budget = budget.saturating_sub(n.max(LEAST_BYTES));
                     *moved += n as u64;
                 }
                 Err(PumpError::Local(LocalError::WouldBlock)) => self.local_writable = false,

@@ -68,6 +68,8 @@ counters! {
         warm_opened,
         /// Warm connections that a user got.
         warm_used,
+        /// Connections that had served a user and were kept, to serve another.
+        warm_kept,
         /// Warm connections that were lost while they waited.
         warm_lost,
         /// Warm connections that were lost when they were used first, and replaced unnoticed.
@@ -138,7 +140,7 @@ counters! {
         handshake_timeout,
         /// The peer went away in the middle of the SOCKS request.
         handshake_aborted,
-        /// Signed in, and ended without a request: a box's warm connections that it did not need.
+        /// Signed in, and ended without a further request: a box's warm connections that it did not need.
         waited_in_vain,
         /// Hints of a request that are malformed, out of range or of a strategy nobody knows.
         bad_hints,

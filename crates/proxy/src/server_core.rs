@@ -35,7 +35,7 @@ use crate::table::{Due, SessionId, Table};
 use beyond::{Beyond, Pace};
 use handshakes::{Handshakes, Over};
 use lookups::Lookups;
-use session::{Refusal, Session, Stage};
+use session::{Handshake, Refusal, Session, Stage};
 use train::Allowance;
 
 /// The server as a sans-IO core. The driver adds paths to the stack and listens on them; every
@@ -183,6 +183,12 @@ impl Core for ServerCore {
         match event {
             Event::Readable { .. } => self.go_on(ctx, id, Relay::set_conn_readable),
             Event::Writable { .. } => self.go_on(ctx, id, Relay::set_conn_writable),
+            Event::FlowDelivered { .. } => {
+                if let Some(session) = self.sessions.get_mut(id) {
+                    session.channel.on_delivered();
+                }
+                self.advance(ctx, id);
+            }
             Event::Closed { reason, .. } => self.on_closed(ctx, id, reason),
             // A server opens nothing; which subflows there are is the engine's business.
             _ => {}
@@ -375,9 +381,13 @@ impl ServerCore {
             let most = self.limits.waiting;
             match step {
                 ServerStep::More => {
-                    if ctx.stack.read_finished(conn) || channel.read_finished(ctx.stack) {
+                    let over = ctx.stack.read_finished(conn) || channel.read_finished(ctx.stack);
+                    let known = handshake.grant.is_some();
+                    // One that signed in may have asked before, and is told in order.
+                    if over && !(known && channel.close(ctx.now, ctx.stack).is_ok()) {
                         ctx.stack.abort(ctx.now, conn);
-                    } else if self.handshakes.let_wait(ctx.now, remote, handshake, most) {
+                    }
+                    if self.handshakes.let_wait(ctx.now, remote, handshake, most) {
                         let until = handshake.waits_until;
                         let until = until.unwrap_or(ctx.now + self.timeouts.waiting);
                         handshake.waits_until = Some(until);
@@ -431,16 +441,17 @@ impl ServerCore {
         };
         *of_user += 1;
         self.handshakes.end(ctx.now, session.remote, handshake);
+        session.channel.begin_reading();
+        session.started = ctx.now;
         session.stage = Stage::Closing;
         let deadline = ctx.now + self.timeouts.connect;
         session.time = deadline;
         let name = session.user.and_then(|u| self.user_names.get(u));
         let conn = session.channel.conn;
         tracing::debug!(remote = %session.remote, user = name, %destination, "request");
-        if let Some(note) = note {
-            session.foreword = Some(Foreword::default());
-            self.take_hints(ctx, conn, &note.hints);
-        }
+        session.foreword = note.is_some().then(Foreword::default);
+        let hints = note.map_or(FlowHints::default(), |note| self.hints(conn, &note.hints));
+        hints.begin(ctx.now, conn, ctx.stack);
         let Some(session) = self.sessions.get_mut(id) else {
             return;
         };
@@ -454,12 +465,13 @@ impl ServerCore {
         }
     }
 
-    fn take_hints(&mut self, ctx: &mut Ctx<'_>, conn: ConnId, hints: &[u8]) {
+    /// What a box says of a connection; what is none of it is counted.
+    fn hints(&mut self, conn: ConnId, hints: &[u8]) -> FlowHints {
         let (hints, bad) = FlowHints::decode(hints);
         let unknown = hints.strategy.is_some() && hints.strategy().is_none();
         self.counters.bad_hints += bad + u64::from(unknown);
-        hints.apply(ctx.now, conn, ctx.stack);
         tracing::debug!(?conn, ?hints, "hints");
+        hints
     }
 
     /// Reads what comes before the user's first byte; false where the session is over.
@@ -482,7 +494,8 @@ impl ServerCore {
             Ok(ForewordStep::More) => true,
             Ok(ForewordStep::Hints(hints)) => {
                 session.foreword = None;
-                self.take_hints(ctx, conn, &hints);
+                let hints = self.hints(conn, &hints);
+                hints.apply(ctx.now, conn, ctx.stack);
                 true
             }
             Ok(ForewordStep::Garbage) => {
@@ -590,6 +603,7 @@ impl ServerCore {
             self.counters.over_limit += 1;
             return self.drop_session(ctx, id);
         }
+        session.channel.begin_writing();
         let mut relay = Relay::new(ctx.now, stream, self.timeouts.patience());
         relay.keep(sniff::MOST);
         let due = relay.due();
@@ -644,7 +658,9 @@ impl ServerCore {
         let due = relay.due();
         self.counters.bytes_up += turn.moved.to_local;
         self.counters.bytes_down += turn.moved.to_conn;
-        if let Some(end) = self.sessions.follow(id, &turn, due) {
+        if let Some(end) = self.sessions.follow(id, &turn, due)
+            && !(end == End::Finished && self.goes_on(ctx, id))
+        {
             self.end_relay(ctx, id, end);
         }
     }
@@ -692,12 +708,12 @@ impl ServerCore {
         };
         match &session.stage {
             Stage::Relaying(relay, _) => {
-                if let Some(end) = relay.on_closed(&mut session.channel, reason) {
-                    self.end_relay(ctx, id, end);
-                }
-                return;
+                let end = relay.on_closed(&session.channel, reason);
+                return self.end_relay(ctx, id, end);
             }
             Stage::Handshake(h) if !h.spoken => self.counters.probes += 1,
+            // A box that has no more to ask for.
+            Stage::Handshake(_) if reason == CloseReason::Finished => {}
             Stage::Handshake(h) if h.waits => self.counters.waited_in_vain += 1,
             Stage::Handshake(_) => {
                 self.counters.handshake_aborted += 1;
@@ -707,6 +723,49 @@ impl ServerCore {
             Stage::Departing(_) | Stage::Closing | Stage::Refused => {}
         }
         self.drop_session(ctx, id);
+    }
+
+    /// What was relayed both ways has ended; says whether the session goes on: until the box has all of it,
+    /// then with its next request, or until the end of the connection.
+    fn goes_on(&mut self, ctx: &mut Ctx<'_>, id: SessionId) -> bool {
+        let Some(session) = self.sessions.get_mut(id) else {
+            return false;
+        };
+        let channel = &mut session.channel;
+        if !channel.is_free() {
+            return channel.close(ctx.now, ctx.stack).is_ok();
+        }
+        // The box waits for that before it goes on. It is gone if this is an error, and says so.
+        let _ = ctx.stack.acknowledge(ctx.now, channel.conn);
+        !channel.is_delivered() || self.await_next(ctx, id)
+    }
+
+    /// A session without a destination any more has its next request to make, unless there are too many
+    /// without one: then its connection is closed. Says whether the session goes on.
+    fn await_next(&mut self, ctx: &mut Ctx<'_>, id: SessionId) -> bool {
+        let Some(session) = self.sessions.get_mut(id) else {
+            return false;
+        };
+        let Some(user) = session.user else {
+            return false;
+        };
+        let channel = &mut session.channel;
+        let asks = !channel.is_silent(ctx.stack);
+        let may = asks || self.handshakes.may_wait(user, self.limits.waiting);
+        let begun = may.then(|| self.handshakes.begin(ctx.now, session.remote, &self.limits));
+        if !matches!(begun, Some(Ok(()))) {
+            return channel.close(ctx.now, ctx.stack).is_ok();
+        }
+        channel.release();
+        let _ = ctx.stack.begin_flow(ctx.now, channel.conn);
+        (session.destination, session.foreword) = (None, None);
+        session.stage = Stage::Handshake(Box::new(Handshake::again(user)));
+        self.leave(Some(user), id);
+        self.counters.finished += 1;
+        self.sessions.arm(id, ctx.now + self.timeouts.handshake);
+        // It may have been made already.
+        self.sessions.queue(id);
+        true
     }
 
     /// Ends a session that has a destination.
@@ -753,15 +812,18 @@ impl ServerCore {
         match &mut session.stage {
             Stage::Handshake(handshake) => self.handshakes.end(now, session.remote, handshake),
             Stage::Refused => self.handshakes.leave(now, session.remote),
-            _ => {
-                if let Some(n) = session.user.and_then(|u| self.per_user.get_mut(u)) {
-                    *n -= 1;
-                }
-                self.lookups.forget(session.user, id);
-            }
+            _ => self.leave(session.user, id),
         }
         self.counters.sources_forgotten = self.handshakes.forgotten;
         Some(session)
+    }
+
+    /// A session does not count among those of its user any more.
+    fn leave(&mut self, user: Option<usize>, id: SessionId) {
+        if let Some(n) = user.and_then(|u| self.per_user.get_mut(u)) {
+            *n -= 1;
+        }
+        self.lookups.forget(user, id);
     }
 
     /// Tells the peer, and waits a little for it to close.

@@ -530,7 +530,7 @@ fn connection(
 ) -> Option<ConnStatus> {
     let stats = stack.conn_stats(conn)?;
     let subflows = stack.subflows(conn);
-    let (mut up, mut down) = (stats.snd_una, stats.rcv_nxt);
+    let (mut up, mut down) = stats.flow_moved;
     if !session.sends_up {
         core::mem::swap(&mut up, &mut down);
     }

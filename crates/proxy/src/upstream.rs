@@ -38,7 +38,7 @@ use health::{Cell, Reach};
 use meter::Meter;
 use pool::Pool;
 
-pub(crate) use lease::Lease;
+pub(crate) use lease::{Lease, Past};
 
 /// What the driver is to do outside of streams and packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -331,9 +331,8 @@ impl Upstream {
         {
             counters.warm_used += 1;
             // What it waited under is not what this flow is to have.
-            let conn = lease.channel.conn;
-            let _ = stack.set_strategy(now, conn, (self.strategy)());
-            wish.flow.apply(now, conn, stack);
+            let _ = stack.begin_flow(now, lease.channel.conn);
+            wish.flow.begin(now, lease.channel.conn, stack);
             self.warm_up(now, stack, counters);
             return Ok(lease);
         }
@@ -428,6 +427,7 @@ impl Upstream {
             path,
             sign_in,
             answers: None,
+            past: Past::new(now),
         };
         let keys = (&self.key, self.servers[server].key);
         let written = lease::sign_in(now, &mut lease, keys, stack);

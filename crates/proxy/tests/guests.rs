@@ -326,6 +326,8 @@ fn they_are_bounded_with_all_others() {
     assert_eq!(w.core.counters().over_limit, 3);
     w.boxed.local.send(waiting[0], &[], true);
     w.run_until(|w| w.user(waiting[0]).closed);
+    // Its connection to the server ends a moment later.
+    w.run_for(Duration::from_millis(100));
     let next = w.knock(&words);
     w.run_until(|w| w.user(next).got == welcome());
 }

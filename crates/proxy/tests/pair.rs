@@ -379,6 +379,8 @@ fn limits_of_the_box_hold_and_are_given_back() {
         w.boxed.local.send(*user, &[], true);
     }
     w.run_until(|w| users.iter().all(|u| w.user(*u).closed));
+    // Their connections to the server end a moment later.
+    w.run_for(Duration::from_millis(100));
     let user = w.open(CONTENT, b"xy", true);
     w.run_until(|w| w.user(user).closed);
     assert_eq!(w.user(user).got, b"2");

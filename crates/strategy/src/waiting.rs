@@ -1,4 +1,4 @@
-//! Of a connection that nobody uses yet.
+//! Of a connection that nobody uses now.
 
 use braid_engine::strategy::{Decision, OpenView, PathView, SendView, Strategy};
 use braid_wire::{Instant, Rng};

@@ -140,6 +140,8 @@ impl Core for Transfers {
             Event::SubflowClosed { conn, subflow, .. } => self.with(conn, |transfer, _| {
                 transfer.subflows.remove(&subflow);
             }),
+            // A connection carries one flow.
+            Event::FlowDelivered { .. } => {}
             Event::Closed { conn, reason } => {
                 if let Some(transfer) = self.open.remove(&conn) {
                     if reason != CloseReason::Finished {

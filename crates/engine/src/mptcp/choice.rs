@@ -32,19 +32,20 @@ impl Connection {
         let view = SendView {
             now: ctx.now,
             subflows: &subflows,
-            sent: self.snd.nxt,
-            copied: self.snd.flight.copied(),
+            sent: self.flow.sent(self.snd.nxt),
+            copied: self.flow.copied(self.snd.flight.copied()),
             unsent: self.snd.unsent(),
             unsent_by_urgency: self.snd.unsent_by_urgency(),
             peer_window: self.snd.peer_window(),
             outstanding: self.snd.outstanding(),
             may_send_new,
             writer: match (self.snd.fin, self.snd.blocked) {
+                (SendFin::Open, _) if self.flow.is_written() => Writer::Done,
                 (SendFin::Open, None) => Writer::Open,
                 (SendFin::Open, Some(_)) => Writer::Waiting,
                 _ => Writer::Done,
             },
-            flow_size: self.flow_size,
+            flow_size: self.flow.size,
             oldest,
         };
         self.live.ask_at = None;

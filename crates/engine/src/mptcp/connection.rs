@@ -12,6 +12,7 @@ use hashbrown::HashMap;
 
 use super::busy::Busy;
 use super::flight::Flight;
+use super::flow::{Flow, Marks};
 use super::keys::Keys;
 use super::signal::Signals;
 use super::subflow::{Opens, Phase, ResetKind, Subflow, SynData};
@@ -21,7 +22,7 @@ use crate::cc::Algorithm;
 use crate::event::{CloseReason, SubflowCloseReason};
 use crate::path::{Blackholes, Claims, FastOpens, Path, PathManager, Records};
 use crate::stats::{ConnStats, PathStats, StackStats};
-use crate::strategy::{FlowSize, Strategy, StrategyEvent};
+use crate::strategy::{Strategy, StrategyEvent};
 use crate::tcp::FourTuple;
 use crate::tcp::numbers::Secret;
 use crate::{ApiError, Class, Config, ConnId, Event, ListenerId, SubflowId, Urgency};
@@ -328,7 +329,7 @@ pub(crate) struct Connection {
     pub mode: Mode,
     pub life: Life,
     pub strategy: Box<dyn Strategy>,
-    pub flow_size: FlowSize,
+    pub flow: Flow,
     /// Of writes that name none.
     pub urgency: Urgency,
     /// Congestion control, where it is not what the urgency says.
@@ -372,7 +373,7 @@ impl Connection {
             mode,
             life: Life::Opening { since: now },
             strategy,
-            flow_size: FlowSize::Unknown,
+            flow: Flow::default(),
             urgency: Urgency::default(),
             congestion: None,
             subflows: Vec::new(),
@@ -474,6 +475,38 @@ impl Connection {
     fn run_congestion(&mut self, congestion: Algorithm) {
         for subflow in &mut self.subflows {
             subflow.snd.set_congestion(congestion);
+        }
+    }
+
+    /// What is written from now on is another flow.
+    pub fn begin_flow(&mut self, ctx: &Ctx<'_>, strategy: Box<dyn Strategy>) {
+        self.flow = Flow::begin(Marks {
+            sent: self.snd.buf.end(),
+            copied: self.snd.flight.copied(),
+            received: self.rcv.buf.next(),
+        });
+        self.set_strategy(ctx, strategy);
+    }
+
+    /// Nothing more is written of the flow.
+    pub fn end_flow(&mut self, ctx: &mut Ctx<'_>) {
+        self.flow.end(self.snd.buf.end());
+        self.signal_delivered(ctx);
+    }
+
+    /// Reports that a flow that has ended has arrived, once.
+    pub fn signal_delivered(&mut self, ctx: &mut Ctx<'_>) {
+        if self.flow.arrives(self.snd.una(), self.snd.buf.end()) {
+            self.remember(ctx);
+            ctx.events.push_back(Event::FlowDelivered { conn: self.id });
+        }
+    }
+
+    /// What it found of the paths is there for others.
+    fn remember(&mut self, ctx: &mut Ctx<'_>) {
+        let working = |s: &&mut Subflow| s.is_established() && !s.stale;
+        for subflow in self.subflows.iter_mut().filter(working) {
+            subflow.remember(ctx.now, ctx.records);
         }
     }
 
@@ -762,10 +795,7 @@ impl Connection {
             });
         }
         // Its subflows may linger on, but the next connection may come at once.
-        let working = |s: &&mut Subflow| s.is_established() && !s.stale;
-        for subflow in self.subflows.iter_mut().filter(working) {
-            subflow.remember(ctx.now, ctx.records);
-        }
+        self.remember(ctx);
         self.life = Life::Ended { at: ctx.now };
         self.close_reason = Some(reason);
         self.stop_writing(ctx);

@@ -385,6 +385,7 @@ impl Connection {
             self.live.stall_tries = 0;
             self.live.last_payload = ctx.now;
             self.signal_writable(ctx);
+            self.signal_delivered(ctx);
         }
     }
 

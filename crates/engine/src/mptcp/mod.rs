@@ -8,6 +8,7 @@ mod connection;
 mod dss;
 mod fallback;
 mod flight;
+mod flow;
 mod handshake;
 mod icmp;
 mod input;

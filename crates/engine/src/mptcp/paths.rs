@@ -100,6 +100,12 @@ impl Connection {
         Some(opening.path)
     }
 
+    /// Bytes of the flow that are known here, in the direction that has more.
+    fn seen(&self) -> u64 {
+        let written = self.flow.sent(self.snd.buf.end());
+        written.max(self.flow.received(self.rcv.buf.rcv_nxt()))
+    }
+
     fn situation<'a>(&self, ctx: &'a Ctx<'_>) -> Situation<'a> {
         let first = self.subflows.iter().find(|s| s.is_established());
         let unconfirmed = self.mptcp().is_some_and(|m| !m.confirmed);
@@ -118,8 +124,8 @@ impl Connection {
                 paths: &[],
                 asked: None,
                 unanswered: None,
-                flow_size: self.flow_size,
-                seen: (self.snd.nxt + self.snd.unsent()).max(self.rcv.buf.rcv_nxt()),
+                flow_size: self.flow.size,
+                seen: self.seen(),
                 unsent: self.snd.unsent(),
                 initial_window: u64::from(ctx.config.initial_window)
                     * u64::from(first.map_or(USUAL_MSS, |s| s.snd.mss())),

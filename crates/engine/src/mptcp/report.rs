@@ -69,7 +69,8 @@ impl Connection {
             last_payload: self.live.last_payload,
             memory: (self.snd.buf.memory() + self.rcv.buf.memory()) as u64,
             checksum: self.mptcp().is_some_and(|m| m.checksum),
-            flow_size: self.flow_size,
+            flow_size: self.flow.size,
+            flow_moved: self.flow_moved(),
             urgency: self.urgency,
             strategy: self.strategy.name(),
             congestion: self.congestion(config).name(),
@@ -78,6 +79,12 @@ impl Connection {
             addresses: self.signals.told,
             paths: self.path_totals(),
         }
+    }
+
+    /// Bytes of the flow that were acknowledged, and that arrived in order.
+    pub fn flow_moved(&self) -> (u64, u64) {
+        let received = self.flow.received(self.rcv.buf.rcv_nxt());
+        (self.flow.sent(self.snd.una()), received)
     }
 
     /// What was moved on each path, by subflows that exist and subflows that are gone.

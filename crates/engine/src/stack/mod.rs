@@ -338,7 +338,7 @@ impl Stack {
         let id = self.table.reserve();
         let paths = PathManager::opened(&options);
         let mut conn = Connection::new(id, paths, Mode::Tcp, options.strategy, now);
-        conn.flow_size = options.flow_size;
+        conn.flow.size = options.flow_size;
         conn.urgency = options.urgency;
         if let Err(error) = conn.open(&mut self.shared.ctx(now)) {
             self.table.release(id);
@@ -596,7 +596,7 @@ impl Stack {
         conn: ConnId,
         size: FlowSize,
     ) -> Result<(), ApiError> {
-        self.change(now, conn, |c, _| c.flow_size = c.flow_size.or_better(size))
+        self.change(now, conn, |c, _| c.flow.size = c.flow.size.or_better(size))
     }
 
     /// Says what the connection belongs to. All of a group together hold at most three times the memory
@@ -656,6 +656,47 @@ impl Stack {
         strategy: Box<dyn Strategy>,
     ) -> Result<(), ApiError> {
         self.change(now, conn, |c, ctx| c.set_strategy(ctx, strategy))
+    }
+
+    /// Says that what is written and read from now on is another flow: it has a strategy of its own, of those
+    /// that accepted connections get, no size that is known, and strategies see none of the bytes before it.
+    /// What was found of the paths stays, as do urgency and congestion control. Each end says so for itself.
+    /// A connection on which nobody does is one flow.
+    ///
+    /// # Errors
+    /// [`ApiError::UnknownConnection`].
+    pub fn begin_flow(&mut self, now: Instant, conn: ConnId) -> Result<(), ApiError> {
+        let strategy = (self.strategy)();
+        self.change(now, conn, |c, ctx| c.begin_flow(ctx, strategy))
+    }
+
+    /// Says that all of the flow was written, though the connection goes on: what
+    /// [`shutdown`](Self::shutdown) says where it does not. [`Event::FlowDelivered`] follows, unless
+    /// the connection breaks or another flow begins before.
+    ///
+    /// # Errors
+    /// [`ApiError::UnknownConnection`].
+    pub fn end_flow(&mut self, now: Instant, conn: ConnId) -> Result<(), ApiError> {
+        let ended = self.with(now, conn, |c, ctx| {
+            c.end_flow(ctx);
+            c.settle(ctx);
+        });
+        ended.ok_or(ApiError::UnknownConnection)
+    }
+
+    /// Acknowledges at once what has arrived, for a peer that waits for that, and an application that says
+    /// nothing now that would carry it.
+    ///
+    /// # Errors
+    /// [`ApiError::UnknownConnection`].
+    pub fn acknowledge(&mut self, now: Instant, conn: ConnId) -> Result<(), ApiError> {
+        let told = self.with(now, conn, |c, ctx| {
+            for subflow in &mut c.subflows {
+                subflow.rcv.delay_no_more();
+            }
+            c.settle(ctx);
+        });
+        told.ok_or(ApiError::UnknownConnection)
     }
 
     /// Does `f` to a connection, and what follows from it: the strategy may now want other paths.

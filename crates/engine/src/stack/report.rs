@@ -5,11 +5,11 @@ use crate::ConnId;
 use crate::stats::PathTotals;
 
 impl Stack {
-    /// The connections that exist, closing ones included, each with the bytes of both its streams
-    /// that have arrived so far. In an order that does not depend on these.
+    /// The connections that exist, closing ones included, each with the bytes of its flow that have
+    /// arrived so far, both ways. In an order that does not depend on these.
     pub fn conn_bytes(&self) -> impl Iterator<Item = (ConnId, u64)> {
         let conns = self.table.iter();
-        conns.map(|c| (c.id, c.snd.una() + c.rcv.buf.rcv_nxt()))
+        conns.map(|c| (c.id, c.flow_moved().0 + c.flow_moved().1))
     }
 
     /// Each path as it stands, in order of [`add_path`](Stack::add_path). Walks over all

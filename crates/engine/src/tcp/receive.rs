@@ -104,6 +104,13 @@ impl Receiver {
         self.due = AckDue::Now;
     }
 
+    /// Acknowledge now what would wait.
+    pub fn delay_no_more(&mut self) {
+        if matches!(self.due, AckDue::At(_)) {
+            self.ack_now();
+        }
+    }
+
     /// Answers a segment that has no place here. Not every one: an answer that has no place at the
     /// peer either would be answered in turn, for ever (RFC 5961 section 7).
     // Conforms: 5961-7-1

@@ -369,6 +369,11 @@ impl Script {
         self.events.iter().any(want)
     }
 
+    /// How often it was.
+    pub fn count(&self, want: impl Fn(&Event) -> bool) -> usize {
+        self.events.iter().filter(|event| want(event)).count()
+    }
+
     // --- time
 
     /// The peer sends `seg`.

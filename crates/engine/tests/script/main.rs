@@ -16,6 +16,7 @@ mod early;
 mod ecn;
 mod fast_open;
 mod flood;
+mod flows;
 mod frto;
 mod intake;
 mod ipv6;

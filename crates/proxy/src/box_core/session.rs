@@ -13,6 +13,7 @@ use crate::intake::Flow;
 use crate::relay::{End, Moved, Relay};
 use crate::report::BoxCounters;
 use crate::socks::{self, ClientError, ClientHandshake, Reply};
+use crate::upstream::{Lease, Past};
 
 use super::guests;
 
@@ -26,6 +27,7 @@ pub(super) struct Session {
     pub(super) server: usize,
     /// Path of the initial subflow.
     pub(super) path: PathId,
+    pub(super) past: Past,
     pub(super) host: IpAddr,
     /// It asked by SOCKS, and waits for the answer.
     pub(super) guest: bool,
@@ -99,6 +101,18 @@ impl Session {
         self.unsaid = Vec::new();
         self.relay.hold(false);
         true
+    }
+
+    /// Its connection, for another user.
+    pub(super) fn into_lease(self) -> Lease {
+        Lease {
+            channel: self.channel,
+            server: self.server,
+            path: self.path,
+            sign_in: None,
+            answers: None,
+            past: self.past,
+        }
     }
 
     /// Ends both streams.

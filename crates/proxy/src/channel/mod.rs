@@ -9,6 +9,7 @@
 //! a record after it; and at a box what left with the first flight, until it is known to have been
 //! taken. The library keeps an empty buffer of 4 to 18 kB for what comes in, beside keys.
 
+mod frames;
 mod scratch;
 mod tls;
 
@@ -22,6 +23,7 @@ use rustls::{AlertDescription, Connection};
 
 use crate::keys::PublicKey;
 
+use frames::{Incoming, Outgoing};
 use scratch::{Plain, Scratch};
 pub(crate) use tls::{Client, Server};
 use tls::{EARLY_LIMIT, MOST_EARLY, MOST_EARLY_RECORDS, TicketClock};
@@ -145,9 +147,9 @@ struct Tls {
     unread: usize,
     /// The other end will say no more.
     peer_ended: bool,
-    /// The stack knows nothing of the connection any more.
-    over: bool,
     ending: Ending,
+    outgoing: Outgoing,
+    incoming: Incoming,
     broken: Option<Broken>,
 }
 
@@ -254,26 +256,74 @@ impl Channel {
         tls.read_with(now, self.conn, stack, drain)
     }
 
-    /// As [`Stack::read_finished`]; of a protected connection, whether the other end said so.
+    /// As [`Stack::read_finished`]; of a protected connection, whether the other end said so: of the
+    /// connection, or of a user's while its bytes are read.
     pub(crate) fn read_finished(&self, stack: &Stack) -> bool {
         match &self.tls {
-            Some(tls) => tls.peer_ended && !tls.has_unread(),
+            Some(tls) if tls.incoming == Incoming::Messages => tls.peer_ended && !tls.has_unread(),
+            Some(tls) => tls.incoming == Incoming::Ended,
             None => stack.read_finished(self.conn),
         }
     }
 
-    /// The stack says that both directions ended in order. Returns whether they did, for all that it
-    /// knows, once everything was read; until then there is nothing to say.
-    pub(crate) fn on_over(&mut self) -> Option<Result<(), Broken>> {
-        match &mut self.tls {
-            Some(tls) => tls.on_over(),
-            None => Some(Ok(())),
+    /// What is written from now on is a user's, whose end need not be that of the connection.
+    pub(crate) fn begin_writing(&mut self) {
+        if let Some(tls) = &mut self.tls {
+            tls.outgoing = Outgoing::Frames;
         }
     }
 
-    /// Whether it has said so, and there was something left to read.
-    pub(crate) fn is_over(&self) -> bool {
-        self.tls.as_ref().is_some_and(|tls| tls.over)
+    /// The same of what is read.
+    pub(crate) fn begin_reading(&mut self) {
+        if let Some(tls) = &mut self.tls {
+            tls.incoming = Incoming::FRAMES;
+        }
+    }
+
+    /// Whether a user's bytes have ended both ways, whatever becomes of the connection.
+    pub(crate) fn has_parted(&self) -> bool {
+        self.tls.as_ref().is_some_and(|tls| tls.has_parted())
+    }
+
+    /// Whether they have, and the connection has not.
+    pub(crate) fn is_free(&self) -> bool {
+        let goes_on =
+            |tls: &Tls| tls.ending == Ending::No && !tls.peer_ended && tls.broken.is_none();
+        let tls = self.tls.as_ref();
+        tls.is_some_and(|tls| tls.has_parted() && goes_on(tls))
+    }
+
+    /// The stack says that the other end has all of a user's bytes.
+    pub(crate) fn on_delivered(&mut self) {
+        if let Some(tls) = &mut self.tls
+            && tls.outgoing == Outgoing::Ended
+        {
+            tls.outgoing = Outgoing::Delivered;
+        }
+    }
+
+    /// Whether it has.
+    pub(crate) fn is_delivered(&self) -> bool {
+        let tls = self.tls.as_ref();
+        tls.is_some_and(|tls| tls.outgoing == Outgoing::Delivered)
+    }
+
+    /// Whether there is nothing to read.
+    pub(crate) fn is_silent(&self, stack: &Stack) -> bool {
+        let unread = self.tls.as_ref().is_some_and(|tls| tls.has_unread());
+        !unread && stack.readable(self.conn) == 0
+    }
+
+    /// What follows a user's bytes that have ended are messages again.
+    pub(crate) fn release(&mut self) {
+        if let Some(tls) = &mut self.tls {
+            (tls.outgoing, tls.incoming) = Default::default();
+        }
+    }
+
+    /// Whether all was said both ways, where the stack says that both directions ended in order.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.tls.as_ref().is_none_or(|tls| tls.has_parted())
     }
 
     /// As [`Stack::write_with`], and so many records at a time as the engine has room for.
@@ -288,14 +338,18 @@ impl Channel {
             return stack.write_with(now, self.conn, max, fill);
         };
         tls.flush(now, self.conn, stack)?;
-        let room = tls.room(stack.send_space(self.conn)).min(max);
-        if room == 0 {
+        let head = tls.head();
+        let room = tls.room(stack.send_space(self.conn));
+        let room = room.min(max.saturating_add(head));
+        if room <= head {
             return Ok(0);
         }
         let scratch = Arc::clone(&tls.scratch);
         let filled = scratch.with(|memory| {
-            let filled = fill(&mut [IoSliceMut::new(&mut memory[..room])])?;
-            tls.write(&memory[..filled.min(room)]);
+            let filled = fill(&mut [IoSliceMut::new(&mut memory[head..room])])?;
+            if filled > 0 {
+                tls.say(&mut memory[..(head + filled).min(room)]);
+            }
             Ok::<_, E>(filled)
         })?;
         tls.flush(now, self.conn, stack)?;
@@ -313,10 +367,14 @@ impl Channel {
             return stack.write(now, self.conn, bytes);
         };
         tls.flush(now, self.conn, stack)?;
-        if !tls.takes(bytes.len()) {
+        let head = tls.head();
+        if bytes.is_empty() || !tls.takes(head + bytes.len()) {
             return Ok(0);
         }
-        tls.write(bytes);
+        match head {
+            0 => tls.write(bytes),
+            _ => tls.say(&mut [&[0; frames::HEAD], bytes].concat()),
+        }
         tls.flush(now, self.conn, stack)?;
         Ok(bytes.len())
     }
@@ -334,8 +392,23 @@ impl Channel {
         }
     }
 
-    /// As [`Stack::shutdown`], after the other end was told.
+    /// Says that no more will be written: of a user's, whose bytes may be all that ends, or else as
+    /// [`close`](Self::close). Of the former [`Event::FlowDelivered`](braid_engine::Event) says when the
+    /// other end has it.
     pub(crate) fn shutdown(&mut self, now: Instant, stack: &mut Stack) -> Result<(), ApiError> {
+        match &mut self.tls {
+            Some(tls) if tls.outgoing == Outgoing::Frames => {
+                tls.outgoing = Outgoing::Ending;
+                tls.write(&frames::END);
+                tls.flush(now, self.conn, stack)
+            }
+            Some(tls) if tls.outgoing.is_over() => Ok(()),
+            _ => self.close(now, stack),
+        }
+    }
+
+    /// As [`Stack::shutdown`], after the other end was told.
+    pub(crate) fn close(&mut self, now: Instant, stack: &mut Stack) -> Result<(), ApiError> {
         let Some(tls) = &mut self.tls else {
             return stack.shutdown(now, self.conn);
         };
@@ -362,8 +435,9 @@ impl fmt::Debug for Tls {
             .field("vouched", &self.vouched)
             .field("unread", &self.unread)
             .field("peer_ended", &self.peer_ended)
-            .field("over", &self.over)
             .field("ending", &self.ending)
+            .field("outgoing", &self.outgoing)
+            .field("incoming", &self.incoming)
             .field("broken", &self.broken)
             .finish_non_exhaustive()
     }
@@ -385,10 +459,16 @@ impl Tls {
             shaken: 0,
             unread: 0,
             peer_ended: false,
-            over: false,
             ending: Ending::No,
+            outgoing: Outgoing::default(),
+            incoming: Incoming::default(),
             broken: None,
         }
+    }
+
+    fn has_parted(&self) -> bool {
+        let said = matches!(self.outgoing, Outgoing::Ended | Outgoing::Delivered);
+        said && self.incoming == Incoming::Ended
     }
 
     fn has_unread(&self) -> bool {
@@ -403,7 +483,7 @@ impl Tls {
     /// Bytes of a user that may be written now, where the engine takes `space`: whole records that it
     /// takes, and one at least, of which a part may have to wait here.
     fn room(&mut self, space: usize) -> usize {
-        if self.ending != Ending::No {
+        if self.ending != Ending::No || self.outgoing.is_over() {
             return 0;
         }
         if self.is_asking() {
@@ -419,6 +499,22 @@ impl Tls {
         }
     }
 
+    /// Bytes before what is written at a time.
+    fn head(&self) -> usize {
+        match self.outgoing {
+            Outgoing::Frames => frames::HEAD,
+            _ => 0,
+        }
+    }
+
+    /// As [`write`](Self::write), with room for a [`head`](Self::head) before it.
+    fn say(&mut self, bytes: &mut [u8]) {
+        if self.head() > 0 {
+            frames::seal(bytes);
+        }
+        self.write(bytes);
+    }
+
     /// Bytes that may leave with the first flight.
     fn early_room(&mut self) -> usize {
         let Connection::Client(client) = &mut self.session else {
@@ -432,6 +528,7 @@ impl Tls {
 
     /// Whether a message of `len` bytes may be written now.
     fn takes(&self, len: usize) -> bool {
+        debug_assert!(len <= frames::MOST, "{len} bytes in a message");
         match self.is_asking() {
             true => self.held.len() + len <= MOST_HELD,
             false => !self.session.wants_write(),
@@ -488,6 +585,9 @@ impl Tls {
         if stack.read_finished(conn) {
             self.on_finished();
         }
+        if plain.is_empty() {
+            self.on_cut();
+        }
         match self.broken {
             Some(broken) if !self.has_unread() && plain.is_empty() => Err(broken.into()),
             _ => Ok(()),
@@ -501,12 +601,10 @@ impl Tls {
         }
     }
 
-    fn on_over(&mut self) -> Option<Result<(), Broken>> {
-        self.over = true;
-        self.on_finished();
-        match self.has_unread() {
-            true => None,
-            false => Some(self.broken.map_or(Ok(()), Err)),
+    /// No more will come: a user's bytes had ended before, else they are not all there.
+    fn on_cut(&mut self) {
+        if self.peer_ended && !self.has_unread() && self.incoming.is_open() {
+            self.broken = self.broken.or(Some(Broken::Truncated));
         }
     }
 
@@ -571,32 +669,43 @@ impl Tls {
     ) -> Result<usize, E> {
         let scratch = Arc::clone(&self.scratch);
         scratch.with(|memory| {
-            let mut plain = Plain::new(memory);
-            let driven = self.drive(now, conn, stack, &mut plain);
-            if plain.is_empty() {
-                driven?;
-                return self.read_said(drain);
+            let mut drain = Some(drain);
+            loop {
+                let mut plain = Plain::new(memory);
+                let driven = self.drive(now, conn, stack, &mut plain);
+                if plain.is_empty() {
+                    driven?;
+                } else if let Err(error) = driven {
+                    self.said.extend_from_slice(plain.bytes());
+                    return Err(error);
+                }
+                let show = |parts: &[IoSlice<'_>]| drain.take().map_or(Ok(0), |drain| drain(parts));
+                let (taken, done) = match plain.is_empty() {
+                    true => self.read_said(show),
+                    false => {
+                        let (taken, done) = self.incoming.show(plain.bytes(), show);
+                        self.said.extend_from_slice(&plain.bytes()[done..]);
+                        (taken, done)
+                    }
+                };
+                // There may have been nothing but the head of what comes next.
+                if drain.is_none() || done == 0 || !self.incoming.is_open() {
+                    return taken;
+                }
             }
-            let taken = driven.and_then(|()| drain(&[IoSlice::new(plain.bytes())]));
-            let rest = &plain.bytes()[*taken.as_ref().unwrap_or(&0)..];
-            self.said.extend_from_slice(rest);
-            taken
         })
     }
 
     fn read_said<E>(
         &mut self,
         drain: impl FnOnce(&[IoSlice<'_>]) -> Result<usize, E>,
-    ) -> Result<usize, E> {
-        if self.said.is_empty() {
-            return Ok(0);
-        }
-        let taken = drain(&[IoSlice::new(&self.said)])?;
-        self.said.drain(..taken);
+    ) -> (Result<usize, E>, usize) {
+        let (taken, done) = self.incoming.show(&self.said, drain);
+        self.said.drain(..done);
         if self.said.is_empty() {
             self.said = Vec::new();
         }
-        Ok(taken)
+        (taken, done)
     }
 
     /// Hands what is protected to the engine, for as far as there is room; where there is none, the
@@ -621,6 +730,10 @@ impl Tls {
                 Ending::Said => {
                     self.ending = Ending::Done;
                     return stack.shutdown(now, conn);
+                }
+                _ if self.outgoing == Outgoing::Ending && self.held.is_empty() => {
+                    self.outgoing = Outgoing::Ended;
+                    return stack.end_flow(now, conn);
                 }
                 _ => return Ok(()),
             }

@@ -35,7 +35,7 @@ use crate::auth::WallClock;
 use crate::keys::{PrivateKey, PublicKey};
 
 /// What both ends say they speak (ALPN), so that another version is told apart.
-const PROTOCOL: &[u8] = b"braid/1";
+const PROTOCOL: &[u8] = b"braid/2";
 
 /// Most bytes of a user that a box sends before the server's answer: what an initial window has room
 /// for.

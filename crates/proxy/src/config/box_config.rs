@@ -280,7 +280,8 @@ impl Default for Probing {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Warm {
-    /// Most that wait at a time; 0 is none. There are as many as users lately asked for at once.
+    /// Most that are opened to wait; 0 is none, and then none is kept. There are as many as users lately
+    /// asked for at once, and up to four times as many where users gave theirs back.
     #[serde(deserialize_with = "types::count_from::<0, _>")]
     pub max: usize,
     /// They are closed when no user asked for a connection for this long.

@@ -83,6 +83,13 @@ impl FlowHints {
         braid_strategy::by_name(name).ok()
     }
 
+    /// Tells the engine what a connection carries now, whatever it carried before.
+    pub(crate) fn begin(&self, now: Instant, conn: ConnId, stack: &mut Stack) {
+        // A connection that is gone says so by its `Closed`.
+        let _ = stack.set_urgency(now, conn, self.urgency.unwrap_or_default());
+        self.apply(now, conn, stack);
+    }
+
     /// Tells the engine of a connection what it was not told at its opening.
     pub(crate) fn apply(&self, now: Instant, conn: ConnId, stack: &mut Stack) {
         // A connection that is gone says so by its `Closed`.

@@ -2,8 +2,8 @@
 //!
 //! Who they are of is not known yet, so what is bounded is what costs the server something: those that
 //! are under way, and those that fail. One that succeeds is a user's from then on, and the limits of
-//! users hold for it: a box opens a connection for each that a user does, and boxes behind one address
-//! as many as they need.
+//! users hold for it: a box has a connection for each that its users have at a time, and boxes behind one
+//! address as many as they need.
 
 use core::net::IpAddr;
 use core::time::Duration;
@@ -111,6 +111,11 @@ impl Handshakes {
             let each = Duration::from_secs_f64(1.0 / most as f64);
             source.clear_at = source.clear_at.max(now) + each;
         }
+    }
+
+    /// Whether fewer than `most` of `user` wait.
+    pub(super) fn may_wait(&self, user: usize, most: usize) -> bool {
+        self.waiting.get(user).is_some_and(|n| *n < most)
     }
 
     /// Lets a session wait, if it signed in, says no more for now, and not `most` of its user wait

@@ -87,7 +87,7 @@ impl ServerCore {
                 // Sessions of those who have none are gone.
                 *user = moved[*user].unwrap_or(*user);
             }
-            if let (Some(user), false) = (*user, matches!(stage, Stage::Handshake(_))) {
+            if let Some(user) = *user {
                 join_group(ctx, conn, user);
             }
         }

@@ -68,6 +68,20 @@ pub(super) struct Handshake {
     pub(super) waits_until: Option<Instant>,
 }
 
+impl Handshake {
+    /// Of a box that is known to be `user`'s, and has made a request before.
+    pub(super) fn again(user: usize) -> Self {
+        Handshake {
+            met: true,
+            socks: ServerHandshake::signed_in(),
+            grant: Some(Grant::proven(user)),
+            spoken: true,
+            waits: false,
+            waits_until: None,
+        }
+    }
+}
+
 impl Session {
     pub(super) fn relay_mut(&mut self) -> Option<&mut Relay> {
         match &mut self.stage {

@@ -123,6 +123,14 @@ impl ServerHandshake {
         }
     }
 
+    /// With one that has signed in before: its next request is awaited.
+    pub fn signed_in() -> Self {
+        ServerHandshake {
+            stage: Stage::Request,
+            ..ServerHandshake::proven()
+        }
+    }
+
     /// The credentials are right: goes on to the request. The caller sends
     /// [`ACCEPTED`](Self::ACCEPTED).
     pub fn accepted(&mut self) {

@@ -1,6 +1,8 @@
-//! A connection to a server, up to its request.
+//! A connection to a server, up to a request.
 
-use braid_engine::{ApiError, PathId, Stack};
+use core::time::Duration;
+
+use braid_engine::{ApiError, Event, PathId, Stack};
 use braid_wire::Instant;
 
 use crate::auth::SignIn;
@@ -8,6 +10,10 @@ use crate::channel::Channel;
 use crate::hints::FlowHints;
 use crate::keys::{PrivateKey, PublicKey};
 use crate::socks::{self, ClientHandshake, Destination, Note};
+
+/// Who gets at the memory of an end reads what was recorded of connections that are open: none serves a
+/// further user for longer than this after it was opened.
+const LIFE: Duration = Duration::from_secs(600);
 
 /// A connection to a server, on which a box signs in as soon as its handshake ends.
 #[derive(Debug)]
@@ -21,6 +27,51 @@ pub(crate) struct Lease {
     pub(crate) sign_in: Option<SignIn>,
     /// Of a warm connection, what reads the server's answers; all but that to the request are here.
     pub(crate) answers: Option<Box<ClientHandshake>>,
+    pub(crate) past: Past,
+}
+
+/// What a connection has been through, whoever used it.
+#[derive(Debug)]
+pub(crate) struct Past {
+    opened_at: Instant,
+    /// Paths that have a subflow.
+    joined: Vec<PathId>,
+    /// It is regular TCP, on one of them.
+    fell_back: bool,
+}
+
+impl Past {
+    pub(super) fn new(opened_at: Instant) -> Self {
+        let joined = Vec::new();
+        Past {
+            opened_at,
+            joined,
+            fell_back: false,
+        }
+    }
+
+    /// Whether it may serve a further user.
+    pub(super) fn is_good(&self, now: Instant) -> bool {
+        !self.fell_back && now.saturating_since(self.opened_at) < LIFE
+    }
+
+    /// Follows what the engine says of subflows.
+    pub(crate) fn on_event(&mut self, event: &Event) {
+        match *event {
+            Event::SubflowEstablished { path, .. } => {
+                self.joined.retain(|p| *p != path);
+                self.joined.push(path);
+            }
+            Event::SubflowClosed { path, .. } => self.joined.retain(|p| *p != path),
+            Event::FellBack { .. } => self.fell_back = true,
+            _ => {}
+        }
+    }
+
+    /// How many subflows there are.
+    pub(super) fn subflows(&self) -> usize {
+        self.joined.len()
+    }
 }
 
 /// Writes greeting and, in clear, the password of the user with this key, at the server with that one.
@@ -48,7 +99,7 @@ pub(super) fn greeting(
     }
 }
 
-/// Writes the one request that may follow, with its hints.
+/// Writes a request, with its hints.
 pub(super) fn request(
     (now, channel): (Instant, &mut Channel),
     (key, server): (&PrivateKey, PublicKey),

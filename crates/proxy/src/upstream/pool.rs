@@ -3,7 +3,7 @@
 
 use core::time::Duration;
 
-use braid_engine::{ConnId, PathId, Stack};
+use braid_engine::{ConnId, Stack};
 use braid_wire::Instant;
 
 use crate::config::Warm as Settings;
@@ -11,7 +11,7 @@ use crate::relay::{StepError, read_step};
 use crate::socks::{ClientHandshake, ClientStep};
 use crate::status::WarmStatus;
 
-use super::lease::Lease;
+use super::lease::{Lease, Past};
 
 /// How long a connection may take until it is signed in.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -22,6 +22,9 @@ const HALF_LIFE: Duration = Duration::from_secs(30);
 /// Nothing is opened for so long after a connection was lost, and doubled with each further one.
 const MIN_DELAY: Duration = Duration::from_secs(1);
 const MAX_DELAY: Duration = Duration::from_secs(60);
+/// So many times as many as are opened may wait where users gave theirs back: they are in use and wait in
+/// turn, and none is to be closed now and opened a moment later.
+const KEPT: usize = 4;
 /// A connection that lasted this long makes good for those that were lost.
 const GOOD_LIFE: Duration = Duration::from_secs(10);
 
@@ -30,9 +33,7 @@ const GOOD_LIFE: Duration = Duration::from_secs(10);
 pub(super) struct Warm {
     pub(super) lease: Lease,
     answers: Box<ClientHandshake>,
-    opened_at: Instant,
-    /// Paths that have a subflow.
-    joined: Vec<PathId>,
+    since: Instant,
 }
 
 impl Warm {
@@ -40,8 +41,15 @@ impl Warm {
         Warm {
             answers: Box::new(ClientHandshake::new(lease.channel.is_protected())),
             lease,
-            opened_at: now,
-            joined: Vec::new(),
+            since: now,
+        }
+    }
+
+    /// One that has served a user.
+    pub(super) fn again(now: Instant, lease: Lease) -> Self {
+        Warm {
+            answers: Box::new(ClientHandshake::signed_in()),
+            ..Warm::new(now, lease)
         }
     }
 
@@ -51,14 +59,7 @@ impl Warm {
 
     /// When it is of no use any more.
     fn ends_at(&self, age: Duration) -> Instant {
-        self.opened_at + if self.is_ready() { age } else { PATIENCE }
-    }
-
-    pub(super) fn on_subflow(&mut self, path: PathId, up: bool) {
-        self.joined.retain(|p| *p != path);
-        if up {
-            self.joined.push(path);
-        }
+        self.since + if self.is_ready() { age } else { PATIENCE }
     }
 
     /// Reads what the server says; `More` is well.
@@ -96,6 +97,13 @@ impl Demand {
         };
         self.peak = self.peak_at(now).max(count.into());
         self.at = now;
+    }
+
+    /// One was given back: it is there for the next.
+    fn on_returned(&mut self) {
+        if let Some((_, count)) = &mut self.burst {
+            *count = count.saturating_sub(1);
+        }
     }
 
     fn peak_at(&self, now: Instant) -> f64 {
@@ -145,7 +153,7 @@ impl Pool {
         WarmStatus {
             ready,
             opening: self.waiting.len() - ready,
-            most: self.settings.max,
+            most: KEPT * self.settings.max,
         }
     }
 
@@ -166,7 +174,7 @@ impl Pool {
         let ready = self.waiting.iter().enumerate();
         let fits = |w: &Warm| w.lease.server == server || usable(w.lease.server);
         let ready = ready.filter(|(_, w)| w.is_ready() && fits(w));
-        let rank = |w: &Warm| (w.lease.server == server, w.joined.len());
+        let rank = |w: &Warm| (w.lease.server == server, w.lease.past.subflows());
         let (best, _) = ready.rev().max_by_key(|(_, w)| rank(w))?;
         let warm = self.waiting.remove(best);
         let answers = Some(warm.answers);
@@ -184,6 +192,23 @@ impl Pool {
 
     pub(super) fn push(&mut self, warm: Warm) {
         self.waiting.push(warm);
+    }
+
+    /// Whether one to `server` that has served a user is of use for another.
+    pub(super) fn keeps(&self, now: Instant, server: usize, past: &Past) -> bool {
+        past.is_good(now) && self.there(server) < KEPT * self.wanted(now, Some(server))
+    }
+
+    /// A user gave one back.
+    pub(super) fn give_back(&mut self, warm: Warm) {
+        self.demand.on_returned();
+        self.push(warm);
+    }
+
+    /// Those that wait to go to `server`.
+    fn there(&self, server: usize) -> usize {
+        let to_server = |w: &&Warm| w.lease.server == server;
+        self.waiting.iter().filter(to_server).count()
     }
 
     pub(super) fn on_served(&mut self, server: usize) {
@@ -206,7 +231,7 @@ impl Pool {
             return;
         };
         let warm = self.waiting.remove(at);
-        if now.saturating_since(warm.opened_at) >= GOOD_LIFE {
+        if now.saturating_since(warm.since) >= GOOD_LIFE {
             self.delay = MIN_DELAY;
         }
         self.back_off(now);
@@ -236,7 +261,7 @@ impl Pool {
             w.ends_at(age) <= now || !kept
         };
         let at = self.waiting.iter().position(useless);
-        let too_many = self.waiting.iter().filter(|w| to_server(w)).count() > wanted;
+        let too_many = server.is_some_and(|server| self.there(server) > KEPT * wanted);
         let oldest = self.waiting.iter().position(to_server);
         let at = at.or(oldest.filter(|_| too_many))?;
         let warm = self.waiting.remove(at);
@@ -255,8 +280,7 @@ impl Pool {
     /// Whether to open another one.
     pub(super) fn lacks(&mut self, now: Instant, server: Option<usize>) -> bool {
         self.retry_at = self.retry_at.filter(|at| *at > now);
-        let waiting = self.waiting.iter();
-        let there = waiting.filter(|w| server == Some(w.lease.server)).count();
+        let there = server.map_or(0, |server| self.there(server));
         there < self.wanted(now, server) && self.retry_at.is_none()
     }
 

@@ -4,7 +4,7 @@ use braid_engine::{Event, Stack};
 use braid_wire::Instant;
 
 use super::Upstream;
-use super::lease::Lease;
+use super::lease::{Lease, Past};
 use super::pool::Warm;
 use crate::relay::StepError;
 use crate::report::BoxCounters;
@@ -36,6 +36,40 @@ impl Upstream {
             pool.back_off(now);
         }
         self.on_doubt_everywhere(now, server);
+    }
+
+    /// Whether a connection to `server` that has served a user is to serve others.
+    pub(crate) fn keeps(&self, now: Instant, server: usize, past: &Past) -> bool {
+        self.pool_to(server)
+            .is_some_and(|pool| self.pools[pool].keeps(now, server, past))
+    }
+
+    /// Such a connection is there for others.
+    pub(crate) fn give_back(
+        &mut self,
+        now: Instant,
+        mut lease: Lease,
+        stack: &mut Stack,
+        counters: &mut BoxCounters,
+    ) {
+        let Some(pool) = self.pool_to(lease.server) else {
+            debug_assert!(false, "no pool keeps it");
+            return lease.channel.abort(now, stack);
+        };
+        counters.warm_kept += 1;
+        lease.channel.release();
+        // A connection that is gone says so by its `Closed`.
+        let waiting = Box::new(braid_strategy::Waiting::default());
+        let _ = stack.set_strategy(now, lease.channel.conn, waiting);
+        self.pools[pool].give_back(Warm::again(now, lease));
+    }
+
+    /// The pool whose connections lead to `server`.
+    fn pool_to(&self, server: usize) -> Option<usize> {
+        let servers = self.warm_servers();
+        servers
+            .iter()
+            .position(|to| to.is_some_and(|(_, to)| to == server))
     }
 
     /// The pool for `need`.
@@ -119,13 +153,12 @@ impl Upstream {
             return false;
         };
         let server = warm.lease.server;
+        warm.lease.past.on_event(event);
         match *event {
             Event::SubflowEstablished { path, rtt, .. } => {
-                warm.on_subflow(path, true);
                 self.on_subflow(now, server, path, rtt, stack);
             }
             Event::SubflowClosed { path, reason, .. } => {
-                warm.on_subflow(path, false);
                 self.on_subflow_closed(now, server, path, reason);
             }
             Event::Readable { .. } | Event::Writable { .. } => {

@@ -16,8 +16,17 @@ use std::io::{Read, Write};
 use crate::world::{World, box_key};
 
 pub const GREETING: [u8; 3] = [5, 1, 0];
-/// A note without hints, CONNECT to [`CONTENT`](crate::world::CONTENT), and a foreword without hints.
-pub const REQUEST: [u8; 15] = [0xb5, 0, 0, 5, 1, 0, 1, 198, 51, 100, 1, 0, 80, 0, 0];
+/// A note without hints, CONNECT to [`CONTENT`](crate::world::CONTENT), and in a frame a foreword without
+/// hints.
+pub const REQUEST: [u8; 17] = [0xb5, 0, 0, 5, 1, 0, 1, 198, 51, 100, 1, 0, 80, 0, 2, 0, 0];
+/// The end of what a user says.
+pub const END: [u8; 2] = [0, 0];
+
+/// What a user says, in a frame.
+pub fn framed(bytes: &[u8]) -> Vec<u8> {
+    let len = u16::try_from(bytes.len()).unwrap();
+    [&len.to_be_bytes()[..], bytes].concat()
+}
 
 /// A connection of the host without a core.
 pub struct Program {
@@ -30,7 +39,7 @@ pub struct Program {
 impl Program {
     /// Connects and says hello, with the box's key.
     pub fn connect(w: &mut World) -> Program {
-        Program::connect_as(w, b"braid/1", None)
+        Program::connect_as(w, b"braid/2", None)
     }
 
     /// The same for another protocol, and with a mistake that is found in the server's key.

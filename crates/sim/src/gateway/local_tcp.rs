@@ -271,6 +271,7 @@ impl LocalTcp {
                 }
                 Event::Closed { conn, reason } => self.on_closed(conn, reason),
                 Event::FellBack { .. }
+                | Event::FlowDelivered { .. }
                 | Event::SubflowEstablished { .. }
                 | Event::SubflowClosed { .. } => {}
             }

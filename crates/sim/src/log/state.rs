@@ -263,7 +263,9 @@ impl HostLog {
                 ("subflow_closed", Some((subflow, path)), reason)
             }
             Event::Closed { reason, .. } => ("closed", None, Some(format!("{reason:?}"))),
-            Event::Readable { .. } | Event::Writable { .. } => return,
+            Event::Readable { .. } | Event::Writable { .. } | Event::FlowDelivered { .. } => {
+                return;
+            }
         };
         let end = (self.node, conn);
         match event {

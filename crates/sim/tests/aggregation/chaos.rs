@@ -120,7 +120,8 @@ fn run(seed: u64, faults: Faults) -> Vec<End> {
     assert!(net.finish(secs(400)));
     let ends = loads.iter().map(|(id, load)| end(&net, *id, *load));
     let ends = ends.collect();
-    net.run_for(secs(60));
+    // Until no connection waits for users any more.
+    net.run_for(secs(320));
     nothing_is_left(&net);
     ends
 }

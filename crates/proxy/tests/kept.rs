@@ -1,0 +1,324 @@
+//! Users' connections that follow each other over one connection to the server.
+
+mod world;
+
+#[path = "world/tls.rs"]
+mod tls;
+
+use core::time::Duration;
+use std::collections::BTreeSet;
+use std::io::Write;
+
+use braid_engine::app::LocalId;
+use tls::{END, GREETING, Program, REQUEST, framed};
+use world::local::{Content, SOCKET_ROOM};
+use world::{CONTENT, Setup, World, box_key};
+
+fn warm(setup: Setup<'_>) -> World {
+    let mut w = World::met(2, Setup { warm: 2, ..setup });
+    w.content(CONTENT, Content::Echoes);
+    w
+}
+
+/// A user asks for its bytes back and gets them, all and in order.
+fn echo(w: &mut World, bytes: &[u8], ends: bool) -> LocalId {
+    let user = w.open(CONTENT, bytes, ends);
+    w.run_until(|w| w.user(user).got.len() == bytes.len() && w.user(user).got_end == ends);
+    assert!(w.user(user).got == bytes && !w.user(user).reset);
+    user
+}
+
+fn pattern(seed: usize, len: usize) -> Vec<u8> {
+    (0..len).map(|i| (seed + i / 3 + i / 1_000) as u8).collect()
+}
+
+/// Of any size, around those of records and frames, in any order, and each gets its own.
+#[test]
+fn one_user_after_the_other_is_served_by_few_connections() {
+    let mut w = warm(Setup::default());
+    let sizes = [
+        0, 1, 2, 1_000, 16_381, 16_384, 16_385, 65_534, 65_537, 300_000,
+    ];
+    for (n, size) in sizes.iter().cycle().take(40).enumerate() {
+        echo(&mut w, &pattern(n, *size), true);
+        w.run_for(Duration::from_millis(100));
+    }
+    let (boxed, server) = (*w.core.counters(), *w.server().counters());
+    assert_eq!((boxed.warm_kept, boxed.finished), (41, 41));
+    assert_eq!((server.connected, server.finished), (41, 41));
+    assert!(boxed.warm_opened <= 2, "{}", boxed.warm_opened);
+    assert_eq!((w.core.connections(), w.server().connections()), (0, 0));
+    let left = w.server_local().streams.values().filter(|s| !s.closed);
+    assert_eq!(left.count(), 0);
+}
+
+/// However busy it is, a connection has keys of its own for minutes only.
+#[test]
+fn none_is_kept_for_longer_than_ten_minutes() {
+    let mut w = warm(Setup::default());
+    let (mut opened, mut changes) = (BTreeSet::new(), 0);
+    for _ in 0..31 {
+        let before = w.now;
+        while w.now < before + Duration::from_secs(60) {
+            echo(&mut w, b"hello", true);
+            w.run_for(Duration::from_secs(10));
+        }
+        let (node, _) = w.server.as_ref().unwrap();
+        let now: BTreeSet<_> = node.stack.conn_bytes().map(|(conn, _)| conn).collect();
+        changes += usize::from(opened.is_disjoint(&now));
+        opened = now;
+    }
+    assert!((3..=5).contains(&changes), "{changes}");
+    let c = *w.core.counters();
+    assert_eq!((c.warm_lost, c.warm_failed, c.reset_by_server), (0, 0, 0));
+}
+
+/// Who has no more to say, who hears more, and who ends first is all the same.
+#[test]
+fn a_direction_may_end_long_before_the_other() {
+    let mut w = warm(Setup::default());
+    let other = "198.51.100.9:80";
+    w.content(other, Content::Sends(pattern(3, 100_000), true));
+    for n in 0..4 {
+        let user = w.open(other, b"", false);
+        w.run_until(|w| w.user(user).got_end);
+        assert_eq!(w.user(user).got, pattern(3, 100_000));
+        // The destination takes what the user goes on to say.
+        w.boxed.local.send(user, &pattern(n, 50_000), false);
+        w.run_for(Duration::from_secs(1));
+        w.boxed.local.send(user, b"", true);
+        w.run_until(|w| w.user(user).closed);
+        let last = w.server_local().streams.last_key_value().unwrap().1;
+        assert_eq!(last.got, pattern(n, 50_000));
+        w.run_for(Duration::from_millis(100));
+    }
+    let c = *w.core.counters();
+    assert_eq!((c.warm_kept, c.reset_by_server), (5, 0));
+}
+
+/// What was said of one user's connection does not hold for the next one's.
+#[test]
+fn hints_are_of_one_user() {
+    let boxed = "[[rule]]\nport = 22\nurgency = 7\nsize = \"5kB\"\nstrategy = \"redundant\"\n";
+    let mut w = warm(Setup {
+        boxed,
+        ..Setup::default()
+    });
+    let ssh = "198.51.100.1:22";
+    w.content(ssh, Content::Echoes);
+    for (to, expected) in [
+        (ssh, (Some(5_000), 7, "redundant")),
+        (CONTENT, (None, 3, "minrtt")),
+        (ssh, (Some(5_000), 7, "redundant")),
+    ] {
+        let user = w.open(to, b"hello", false);
+        w.run_until(|w| w.user(user).got == b"hello");
+        let (node, core) = w.server.as_ref().unwrap();
+        let status = core.status(w.now, &node.stack);
+        let mut open = status.connections.iter().filter(|c| c.state == "open");
+        let open = open.next().unwrap();
+        assert_eq!((open.size, open.urgency, open.strategy.as_str()), expected);
+        w.boxed.local.send(user, b"", true);
+        w.run_until(|w| w.user(user).closed);
+        w.run_for(Duration::from_millis(100));
+    }
+    assert!(w.core.counters().warm_kept > 2);
+}
+
+/// A reset is one of both ends, and the connection goes with it.
+#[test]
+fn who_is_reset_leaves_nothing_to_others() {
+    let mut w = warm(Setup::default());
+    let user = w.open(CONTENT, &pattern(1, 200_000), false);
+    w.run_until(|w| w.user(user).got.len() > 10_000);
+    w.boxed.local.break_stream(user);
+    w.run_for(Duration::from_secs(1));
+    let last = w.server_local().streams.last_key_value().unwrap().1;
+    assert!(last.reset && !last.got_end);
+    assert_eq!(w.core.counters().warm_kept, 1, "the greeter's");
+    echo(&mut w, &pattern(2, 200_000), true);
+}
+
+/// A user who goes has said all to the box; what of it is on its way is not lost with the pool, nor does
+/// the next user wait behind it.
+#[test]
+fn what_a_user_said_last_arrives_though_nobody_waits_for_it() {
+    for lost in [false, true] {
+        let mut w = warm(Setup::default());
+        // It has no more to say, and reads on.
+        w.content(CONTENT, Content::Sends(b"bye".to_vec(), true));
+        let said = pattern(1, 60_000);
+        let user = w.open(CONTENT, b"", false);
+        w.run_until(|w| w.user(user).got_end);
+        let opened = w.core.counters().warm_opened;
+        if lost {
+            w.links.iter_mut().for_each(|link| link.loss = 0.3);
+        }
+        w.boxed.local.send(user, &said, true);
+        w.run_until(|w| w.user(user).closed);
+        // Nobody wants them any more at once.
+        w.set_link(0, false);
+        w.set_link(0, true);
+        w.links.iter_mut().for_each(|link| link.loss = 0.0);
+        w.run_for(Duration::from_secs(10));
+        let last = w.server_local().streams.last_key_value().unwrap().1;
+        assert!(last.got == said && last.got_end && !last.reset, "{lost}");
+        assert!(w.core.counters().warm_opened <= opened + 2);
+    }
+}
+
+/// A program may ask again before it has taken the last answer, and has to say no more than a request.
+#[test]
+fn the_next_request_may_come_at_once() {
+    let mut w = World::ready(1, Setup::default());
+    w.content(CONTENT, Content::Echoes);
+    let mut program = Program::connect(&mut w);
+    program.say(
+        &mut w,
+        &[&GREETING[..], &REQUEST, &framed(b"one"), &END].concat(),
+    );
+    let answer = |word: &[u8]| {
+        let reply = [5, 0, 0, 1, 0, 0, 0, 0, 0, 0];
+        [&reply[..], &framed(word), &END].concat()
+    };
+    assert_eq!(program.got[2..], answer(b"one"));
+    // All of it in one flight, and twice.
+    let more = [&REQUEST[..], &framed(b"two"), &END].concat();
+    program.say(
+        &mut w,
+        &[&more[..], &REQUEST, &framed(b"three"), &END].concat(),
+    );
+    let all = [answer(b"one"), answer(b"two"), answer(b"three")].concat();
+    assert_eq!(program.got[2..], all);
+    let c = *w.server().counters();
+    assert_eq!((c.connected, c.finished), (3, 3));
+    assert_eq!((w.server().connections(), w.server().waiting()), (0, 1));
+    // What is no request ends it.
+    program.say(&mut w, b"nonsense");
+    assert_eq!(w.server().counters().garbage, 1);
+    w.run_for(Duration::from_secs(10));
+    assert_eq!((w.server().connections(), w.server().waiting()), (0, 0));
+}
+
+/// However little a frame has.
+#[test]
+fn frames_of_a_byte_are_taken_too() {
+    let mut w = World::ready(1, Setup::default());
+    w.content(CONTENT, Content::Counts);
+    let mut program = Program::connect(&mut w);
+    let frames: Vec<u8> = (0..20_000).flat_map(|n| framed(&[n as u8])).collect();
+    program.say(&mut w, &[&GREETING[..], &REQUEST, &frames, &END].concat());
+    w.run_for(Duration::from_secs(1));
+    program.go_on(&mut w);
+    assert_eq!(program.got[12..], [&framed(b"20000")[..], &END].concat());
+}
+
+/// Where it ends in order, nothing is cut off.
+#[test]
+fn who_asks_for_no_more_may_end_it() {
+    let mut w = World::ready(1, Setup::default());
+    w.content(CONTENT, Content::Echoes);
+    let mut program = Program::connect(&mut w);
+    program.say(
+        &mut w,
+        &[&GREETING[..], &REQUEST, &framed(b"one"), &END].concat(),
+    );
+    assert_eq!(w.server().waiting(), 1);
+    program.session.send_close_notify();
+    program.go_on(&mut w);
+    w.raw.shutdown(w.now, program.conn).unwrap();
+    program.go_on(&mut w);
+    let finished = braid_engine::CloseReason::Finished;
+    let ended = w.raw_events.iter().any(|event| {
+        matches!(event, braid_engine::Event::Closed { conn, reason }
+            if *conn == program.conn && *reason == finished)
+    });
+    assert!(ended, "{:?}", w.raw_events);
+    assert_eq!((w.server().connections(), w.server().waiting()), (0, 0));
+}
+
+/// An end without that of the user's bytes is a reset for the destination, at every place.
+#[test]
+fn what_is_cut_off_within_a_frame_is_a_reset() {
+    let whole = framed(&[7; 300]);
+    for len in [0, 1, 2, 3, 301, 302] {
+        let mut w = World::ready(1, Setup::default());
+        w.content(CONTENT, Content::Echoes);
+        let mut program = Program::connect(&mut w);
+        program.say(&mut w, &[&GREETING[..], &REQUEST, &whole[..len]].concat());
+        program.session.send_close_notify();
+        program.go_on(&mut w);
+        let (stream, waiting) = (w.only_content(), w.server().waiting());
+        let stream = w.server_local().stream(stream);
+        assert!(stream.reset && !stream.got_end, "{len}");
+        assert_eq!(stream.got.len(), len.saturating_sub(2));
+        assert_eq!((w.server().counters().damaged, waiting), (1, 0));
+    }
+}
+
+/// The user's connections are bounded as before, and do not count once they are over.
+#[test]
+fn who_waits_again_is_not_counted_among_the_users_connections() {
+    let setup = Setup {
+        server: "limits.per_user = 1",
+        ..Setup::default()
+    };
+    let mut w = World::ready(1, setup);
+    w.content(CONTENT, Content::Echoes);
+    let mut first = Program::connect(&mut w);
+    let ask = [&REQUEST[..], &framed(b"x")].concat();
+    first.say(&mut w, &[&GREETING[..], &ask].concat());
+    assert_eq!(w.server().connections(), 1);
+    first.say(&mut w, &END);
+    assert_eq!((w.server().connections(), w.server().waiting()), (0, 1));
+    let mut second = Program::connect(&mut w);
+    second.say(&mut w, &[&GREETING[..], &ask].concat());
+    assert_eq!(w.server().connections(), 1);
+    first.say(&mut w, &ask);
+    assert_eq!(w.server().counters().over_limit, 1);
+}
+
+/// One whose box does not take the end of what it was sent still has a user's connection.
+#[test]
+fn what_has_not_arrived_still_counts() {
+    const SIZE: usize = 4 * SOCKET_ROOM;
+    let setup = Setup {
+        server: "timeouts.half_closed = \"1min\"",
+        tweak: Some(|config| config.recv_buffer = SOCKET_ROOM),
+        ..Setup::default()
+    };
+    let mut w = World::ready(1, setup);
+    w.content(CONTENT, Content::Sends(vec![7; SIZE], true));
+    let mut program = Program::connect(&mut w);
+    let words = [&GREETING[..], &REQUEST, &END].concat();
+    program.session.writer().write_all(&words).unwrap();
+    let mut out = Vec::new();
+    program.session.write_tls(&mut out).unwrap();
+    w.raw.write(w.now, program.conn, &out).unwrap();
+    // Nothing of the answer is read.
+    w.run_for(Duration::from_secs(50));
+    assert_eq!((w.server().connections(), w.server().waiting()), (1, 0));
+    program.go_on(&mut w);
+    for _ in 0..20 {
+        program.go_on(&mut w);
+    }
+    assert!(program.got.len() > SIZE);
+    assert_eq!((w.server().connections(), w.server().waiting()), (0, 1));
+}
+
+/// A key that is taken out of the configuration is good for no further request.
+#[test]
+fn a_user_who_is_removed_is_not_served_again() {
+    let mut w = warm(Setup::default());
+    echo(&mut w, b"hello", true);
+    w.run_for(Duration::from_secs(1));
+    let waiting = w.server().waiting();
+    assert!(waiting > 0);
+    let other = braid_proxy::keys::PrivateKey::from_seed([9; 32]).public();
+    w.set_users(&[("other", other)]);
+    w.run_for(Duration::from_secs(1));
+    assert_eq!(w.server().waiting(), 0);
+    assert_eq!(w.server().counters().user_removed, waiting as u64);
+    w.set_users(&[("box", box_key().public())]);
+    echo(&mut w, b"again", true);
+}
