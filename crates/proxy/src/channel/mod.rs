@@ -9,22 +9,26 @@
 //! a record after it; and at a box what left with the first flight, until it is known to have been
 //! taken. The library keeps an empty buffer of 4 to 18 kB for what comes in, beside keys.
 
+mod broken;
 mod frames;
 mod scratch;
+mod slices;
 mod tls;
 
 use core::fmt;
-use std::io::{self, IoSlice, IoSliceMut, Read, Write};
+use std::io::{IoSlice, IoSliceMut, Read, Write};
 use std::sync::Arc;
 
 use braid_engine::{ApiError, ConnId, Stack};
 use braid_wire::Instant;
-use rustls::{AlertDescription, Connection};
+use rustls::Connection;
 
 use crate::keys::PublicKey;
 
+pub(crate) use broken::Broken;
 use frames::{Incoming, Outgoing};
 use scratch::{Plain, Scratch};
+use slices::{Input, Output};
 pub(crate) use tls::{Client, Server};
 use tls::{EARLY_LIMIT, MOST_EARLY, MOST_EARLY_RECORDS, TicketClock};
 
@@ -50,80 +54,6 @@ const HANDSHAKE_RECORD: u8 = 22;
 pub(crate) struct Channel {
     pub(crate) conn: ConnId,
     tls: Option<Box<Tls>>,
-}
-
-/// What ends a protected connection but its end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Broken {
-    /// The other end does not know our key.
-    Refused,
-    /// The other end has not the key it should have, or none that is known.
-    WrongKey,
-    /// The other end speaks TLS, but another version of Braid, or for something else.
-    Incompatible,
-    /// The other end says that something is wrong with what came to it.
-    Alert(AlertDescription),
-    /// A record is not as its sender made it, or this is another protocol.
-    Damaged,
-    /// The connection ended, and the other end has not said that it would.
-    Truncated,
-    /// The cryptographic library failed.
-    Failed,
-}
-
-impl Broken {
-    /// What the operator of a box is told, and of what kind that is.
-    pub(crate) fn at_box(self) -> (&'static str, &'static str) {
-        match self {
-            Broken::Refused => (
-                "key refused",
-                "the server does not know this box: its configuration has to have this box's key",
-            ),
-            Broken::WrongKey => (
-                "wrong key",
-                "the server has not the key that the configuration says: a mistake, or somebody else \
-                 in its place",
-            ),
-            Broken::Incompatible => (
-                "incompatible",
-                "the server speaks another version of Braid, or is none",
-            ),
-            Broken::Alert(_) => (
-                "alert",
-                "the server broke off: what came to it was changed on the way",
-            ),
-            Broken::Damaged => (
-                "damaged",
-                "what came from the server was changed on the way",
-            ),
-            Broken::Truncated => ("truncated", "the connection was cut off on the way"),
-            Broken::Failed => ("TLS", "the cryptographic library failed"),
-        }
-    }
-}
-
-impl From<rustls::Error> for Broken {
-    fn from(error: rustls::Error) -> Self {
-        use rustls::Error;
-        match error {
-            Error::AlertReceived(alert) => match alert {
-                AlertDescription::AccessDenied => Broken::Refused,
-                AlertDescription::HandshakeFailure
-                | AlertDescription::MissingExtension
-                | AlertDescription::NoApplicationProtocol
-                | AlertDescription::ProtocolVersion
-                | AlertDescription::UnsupportedCertificate => Broken::Incompatible,
-                alert => Broken::Alert(alert),
-            },
-            Error::InvalidCertificate(_) | Error::NoCertificatesPresented => Broken::WrongKey,
-            Error::NoApplicationProtocol | Error::PeerIncompatible(_) => Broken::Incompatible,
-            Error::EncryptError
-            | Error::FailedToGetCurrentTime
-            | Error::FailedToGetRandomBytes
-            | Error::General(_) => Broken::Failed,
-            _ => Broken::Damaged,
-        }
-    }
 }
 
 /// The state of protection.
@@ -567,7 +497,7 @@ impl Tls {
         while self.unread == 0 && self.broken.is_none() && stack.readable(conn) > 0 {
             self.clock.pass(now);
             let taken = stack.read_with(now, conn, |bufs| {
-                let mut input = Input { bufs, at: 0 };
+                let mut input = Input::new(bufs);
                 if self.peer_ended {
                     // What comes after the end means nothing.
                     return Ok(bufs.iter().map(|buf| buf.len()).sum());
@@ -715,8 +645,7 @@ impl Tls {
             while self.session.wants_write() && self.ending != Ending::Done {
                 let session = &mut self.session;
                 let wrote = stack.write_with(now, conn, FLUSH, |bufs| {
-                    let mut output = Output { bufs, at: (0, 0) };
-                    Ok::<_, ApiError>(session.write_tls(&mut output).unwrap_or(0))
+                    Ok::<_, ApiError>(session.write_tls(&mut Output::new(bufs)).unwrap_or(0))
                 })?;
                 if wrote == 0 {
                     return Ok(());
@@ -738,75 +667,5 @@ impl Tls {
                 _ => return Ok(()),
             }
         }
-    }
-}
-
-/// Slices to read from.
-struct Input<'a, 'b> {
-    bufs: &'a [IoSlice<'b>],
-    at: usize,
-}
-
-impl Input<'_, '_> {
-    fn left(&self) -> usize {
-        let all: usize = self.bufs.iter().map(|buf| buf.len()).sum();
-        all - self.at
-    }
-}
-
-impl Read for Input<'_, '_> {
-    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        while let Some((first, rest)) = self.bufs.split_first() {
-            if self.at < first.len() {
-                let n = (first.len() - self.at).min(buf.len());
-                buf[..n].copy_from_slice(&first[self.at..self.at + n]);
-                self.at += n;
-                return Ok(n);
-            }
-            self.at = 0;
-            self.bufs = rest;
-        }
-        Ok(0)
-    }
-}
-
-/// Slices to write to.
-struct Output<'a, 'b> {
-    bufs: &'a mut [IoSliceMut<'b>],
-    /// The slice in which there may be room, and how far it is filled.
-    at: (usize, usize),
-}
-
-impl Write for Output<'_, '_> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let (slice, filled) = &mut self.at;
-        let mut done = 0;
-        while let Some(buf) = self.bufs.get_mut(*slice) {
-            let n = (buf.len() - *filled).min(bytes.len() - done);
-            buf[*filled..*filled + n].copy_from_slice(&bytes[done..done + n]);
-            *filled += n;
-            done += n;
-            if *filled < buf.len() {
-                break;
-            }
-            (*slice, *filled) = (*slice + 1, 0);
-        }
-        Ok(done)
-    }
-
-    fn write_vectored(&mut self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
-        let mut done = 0;
-        for piece in pieces {
-            let n = self.write(piece)?;
-            done += n;
-            if n < piece.len() {
-                break;
-            }
-        }
-        Ok(done)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
     }
 }
