@@ -70,7 +70,7 @@ const MAX_ATTEMPTS: usize = 4;
 const MAX_REPEATED: usize = 32 << 10;
 
 impl BoxCore {
-    /// A core without links. `strategy` gives each connection its own; `rng` must be a stream of
+    /// A core without links. `strategy` gives each connection its own, as that of the stack does; `rng` must be a stream of
     /// its own.
     pub fn new(config: &BoxConfig, rng: Rng, strategy: StrategyFactory) -> Self {
         BoxCore {
@@ -277,11 +277,8 @@ impl BoxCore {
                     .on_subflow_closed(ctx.now, server, path, reason);
             }
             Event::Closed { reason, .. } => self.on_closed(ctx, id, reason),
-            Event::FlowDelivered { .. } => {
-                session.channel.on_delivered();
-                self.advance(ctx, id);
-            }
-            Event::Accepted { .. } | Event::FellBack { .. } => {}
+            // The server says itself when it is done with a user.
+            Event::FlowDelivered { .. } | Event::Accepted { .. } | Event::FellBack { .. } => {}
         }
     }
 
@@ -309,7 +306,10 @@ impl BoxCore {
                 }
             }
             Stage::Negotiating(_) => self.end(ctx, id, Outcome::ServerFailed),
-            Stage::Relaying => {
+            Stage::Leaving(_) if reason == CloseReason::Finished => {
+                self.end(ctx, id, Outcome::Relayed(End::Finished));
+            }
+            Stage::Relaying | Stage::Leaving(_) => {
                 let end = session.relay.on_closed(&session.channel, reason);
                 self.end(ctx, id, Outcome::Relayed(end));
             }
@@ -642,6 +642,7 @@ impl BoxCore {
             Stage::Connecting(_) => return,
             Stage::Negotiating(_) => true,
             Stage::Relaying => false,
+            Stage::Leaving(_) => return self.part(ctx, id),
         };
         if session.looked && session.relay.is_held() && !session.foreword(ctx) {
             return self.end(ctx, id, Outcome::ServerFailed);
@@ -687,7 +688,7 @@ impl BoxCore {
                     false => self.end(ctx, id, Outcome::NoAnswer),
                 }
             }
-            Stage::Relaying => {
+            Stage::Relaying | Stage::Leaving(_) => {
                 if session.relay.is_overdue(ctx, &session.channel) {
                     return self.end(ctx, id, Outcome::Relayed(End::Idle));
                 }
@@ -697,29 +698,60 @@ impl BoxCore {
         }
     }
 
-    /// What a user said both ways has ended; says whether the session goes on: until the server has all of
-    /// it, or until the end of the connection where that serves no other user.
+    /// What a user said both ways has ended; says whether the session goes on: until the server is ready for
+    /// another user, or until the end of the connection where that serves none.
     fn goes_on(&mut self, ctx: &mut Ctx<'_>, id: SessionId) -> bool {
         let Some(session) = self.sessions.get_mut(id) else {
             return false;
         };
-        let channel = &mut session.channel;
-        let kept = channel.is_free()
-            && channel.is_silent(ctx.stack)
-            && self.upstream.keeps(ctx.now, session.server, &session.past);
-        match kept {
-            true => !channel.is_delivered(),
-            false => channel.close(ctx.now, ctx.stack).is_ok(),
+        let (now, channel) = (ctx.now, &mut session.channel);
+        let keeps = self.upstream.keeps(now, session.server, &session.past);
+        if !channel.is_free() || !keeps {
+            return channel.close(now, ctx.stack).is_ok();
         }
+        // The server waits for that. A connection that is gone says so by its `Closed`.
+        let _ = ctx.stack.acknowledge(now, channel.conn);
+        channel.release();
+        session.stage = Stage::Leaving(Box::new(ClientHandshake::new(true)));
+        // It may be ready already.
+        self.sessions.queue(id);
+        true
+    }
+
+    /// Hears whether the server is done with a user.
+    fn part(&mut self, ctx: &mut Ctx<'_>, id: SessionId) {
+        let Some(Session {
+            channel,
+            stage: Stage::Leaving(answers),
+            ..
+        }) = self.sessions.get_mut(id)
+        else {
+            return;
+        };
+        let input = |buf: &[u8]| answers.input(buf);
+        let step = relay::read_step(ctx.now, channel, ctx.stack, ClientStep::More, input);
+        let ready = answers.is_signed_in();
+        if !ready && step == Ok(ClientStep::More) && channel.read_finished(ctx.stack) {
+            // It takes no further request; the end of the connection follows, or that it is gone.
+            let _ = channel.close(ctx.now, ctx.stack);
+            return;
+        }
+        let end = match step {
+            Ok(ClientStep::More) if ready => End::Finished,
+            Ok(ClientStep::More) | Err(StepError::Gone) => return,
+            Ok(_) => End::Conn,
+            Err(StepError::Broken(why)) => End::Broken(why),
+        };
+        self.end(ctx, id, Outcome::Relayed(end));
     }
 
     /// Ends a session: both sides, the tables, counters and, where it is worth one, a log line. Its
     /// connection may have others to serve.
     fn end(&mut self, ctx: &mut Ctx<'_>, id: SessionId, outcome: Outcome) {
-        let Some(session) = self.sessions.remove(id) else {
+        let Some(mut session) = self.sessions.remove(id) else {
             return;
         };
-        if !matches!(session.stage, Stage::Relaying) {
+        if !session.stage.is_served() {
             self.handshakes -= 1;
         }
         self.leave(session.host);
@@ -731,11 +763,20 @@ impl BoxCore {
         }
         *outcome.counter(&mut self.counters) += 1;
         self.log_end(ctx.now, &session, outcome);
-        let finished = matches!(outcome, Outcome::Relayed(End::Finished));
-        if finished && session.channel.is_free() && session.channel.is_delivered() {
-            let lease = session.into_lease();
-            self.upstream
-                .give_back(ctx.now, lease, ctx.stack, &mut self.counters);
+        if !matches!(outcome, Outcome::Relayed(End::Finished)) {
+            return;
+        }
+        let Some(lease) = session.take_lease() else {
+            return;
+        };
+        let (now, stack, channel) = (ctx.now, &mut *ctx.stack, &lease.channel);
+        let ends = !channel.is_silent(stack) || channel.read_finished(stack);
+        if !ends && self.upstream.keeps(now, lease.server, &lease.past) {
+            let counters = &mut self.counters;
+            self.upstream.give_back(now, lease, stack, counters);
+        } else {
+            // Neither end has anything to say.
+            channel.abort(now, stack);
         }
     }
 

@@ -735,8 +735,6 @@ impl ServerCore {
         if !channel.is_free() {
             return channel.close(ctx.now, ctx.stack).is_ok();
         }
-        // The box waits for that before it goes on. It is gone if this is an error, and says so.
-        let _ = ctx.stack.acknowledge(ctx.now, channel.conn);
         !channel.is_delivered() || self.await_next(ctx, id)
     }
 
@@ -750,21 +748,35 @@ impl ServerCore {
             return false;
         };
         let channel = &mut session.channel;
-        let asks = !channel.is_silent(ctx.stack);
-        let may = asks || self.handshakes.may_wait(user, self.limits.waiting);
-        let begun = may.then(|| self.handshakes.begin(ctx.now, session.remote, &self.limits));
-        if !matches!(begun, Some(Ok(()))) {
-            return channel.close(ctx.now, ctx.stack).is_ok();
+        let (now, remote, handshakes) = (ctx.now, session.remote, &mut self.handshakes);
+        if handshakes.begin(now, remote, &self.limits).is_err() {
+            return channel.close(now, ctx.stack).is_ok();
         }
+        let mut handshake = Handshake::again(user);
+        let until = match channel.is_silent(ctx.stack) {
+            // It has been made already.
+            false => now + self.timeouts.handshake,
+            true if handshakes.let_wait(now, remote, &mut handshake, self.limits.waiting) => {
+                *handshake.waits_until.insert(now + self.timeouts.waiting)
+            }
+            true => {
+                handshakes.leave(now, remote);
+                return channel.close(now, ctx.stack).is_ok();
+            }
+        };
         channel.release();
-        let _ = ctx.stack.begin_flow(ctx.now, channel.conn);
-        (session.destination, session.foreword) = (None, None);
-        session.stage = Stage::Handshake(Box::new(Handshake::again(user)));
+        // A connection that is gone says so by its `Closed`.
+        let _ = ctx.stack.begin_flow(now, channel.conn);
+        let told = send_all(ctx, channel, &ServerHandshake::READY);
+        (session.destination, session.foreword, session.started) = (None, None, now);
+        session.stage = Stage::Handshake(Box::new(handshake));
         self.leave(Some(user), id);
         self.counters.finished += 1;
-        self.sessions.arm(id, ctx.now + self.timeouts.handshake);
-        // It may have been made already.
+        self.sessions.arm(id, until);
         self.sessions.queue(id);
+        if !told {
+            self.drop_session(ctx, id);
+        }
         true
     }
 

@@ -167,6 +167,36 @@ fn what_a_user_said_last_arrives_though_nobody_waits_for_it() {
     }
 }
 
+/// The server has it, and cannot get rid of it: what follows would stand behind it.
+#[test]
+fn nobody_waits_behind_what_a_destination_does_not_take() {
+    let mut w = warm(Setup::default());
+    let stuck = "198.51.100.9:80";
+    w.content(stuck, Content::Sends(b"bye".to_vec(), true));
+    let user = w.open(stuck, b"", false);
+    w.run_until(|w| w.user(user).got_end);
+    let destination = *w.server_local().streams.last_key_value().unwrap().0;
+    w.server_local()
+        .streams
+        .get_mut(&destination)
+        .unwrap()
+        .stalled = true;
+    let said = pattern(1, SOCKET_ROOM + 30_000);
+    w.boxed.local.send(user, &said, true);
+    w.run_until(|w| w.user(user).closed);
+    w.run_for(Duration::from_secs(1));
+    for n in 0..6 {
+        echo(&mut w, &pattern(n, 1_000), true);
+    }
+    w.run_for(Duration::from_secs(1));
+    assert_eq!(w.core.connections(), 1, "it counts until it is done");
+    w.server_local().resume(destination);
+    w.run_for(Duration::from_secs(1));
+    let destination = w.server_local().stream(destination);
+    assert!(destination.got == said && destination.got_end && !destination.reset);
+    assert_eq!(w.core.connections(), 0);
+}
+
 /// A program may ask again before it has taken the last answer, and has to say no more than a request.
 #[test]
 fn the_next_request_may_come_at_once() {
@@ -177,9 +207,10 @@ fn the_next_request_may_come_at_once() {
         &mut w,
         &[&GREETING[..], &REQUEST, &framed(b"one"), &END].concat(),
     );
+    // And at the end, that it is ready for more.
     let answer = |word: &[u8]| {
         let reply = [5, 0, 0, 1, 0, 0, 0, 0, 0, 0];
-        [&reply[..], &framed(word), &END].concat()
+        [&reply[..], &framed(word), &END, &[5, 0]].concat()
     };
     assert_eq!(program.got[2..], answer(b"one"));
     // All of it in one flight, and twice.
@@ -210,7 +241,10 @@ fn frames_of_a_byte_are_taken_too() {
     program.say(&mut w, &[&GREETING[..], &REQUEST, &frames, &END].concat());
     w.run_for(Duration::from_secs(1));
     program.go_on(&mut w);
-    assert_eq!(program.got[12..], [&framed(b"20000")[..], &END].concat());
+    assert_eq!(
+        program.got[12..],
+        [&framed(b"20000")[..], &END, &[5, 0]].concat()
+    );
 }
 
 /// Where it ends in order, nothing is cut off.

@@ -221,9 +221,9 @@ fn a_server_that_takes_no_more_of_them_closes_them() {
     w.run_until(|w| users.iter().all(|u| w.user(*u).closed));
     w.run_for(Duration::from_secs(1));
     // Those of users at once, and those that never had one as slow handshakes.
-    assert_eq!((w.server().waiting(), w.server().connections()), (1, 5));
+    assert_eq!((w.server().waiting(), w.server().connections()), (1, 4));
     w.run_for(Duration::from_secs(10));
-    assert_eq!(w.server().counters().handshake_timeout, 5);
+    assert_eq!(w.server().counters().handshake_timeout, 4);
     // Those that are let wait serve.
     assert_eq!(ask(&mut w, b"hello").0, Duration::from_millis(20));
 }

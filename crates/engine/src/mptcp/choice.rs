@@ -84,6 +84,7 @@ impl Connection {
         if dropped > 0 {
             self.snd.dropped += dropped;
             self.signal_writable(ctx);
+            self.signal_delivered(ctx);
         }
     }
 

@@ -675,13 +675,17 @@ impl Stack {
     /// the connection breaks or another flow begins before.
     ///
     /// # Errors
-    /// [`ApiError::UnknownConnection`].
+    /// [`ApiError::UnknownConnection`]; [`ApiError::SendClosed`] where the connection has ended.
     pub fn end_flow(&mut self, now: Instant, conn: ConnId) -> Result<(), ApiError> {
-        let ended = self.with(now, conn, |c, ctx| {
+        self.with(now, conn, |c, ctx| {
+            if c.is_ended() {
+                return Err(ApiError::SendClosed);
+            }
             c.end_flow(ctx);
             c.settle(ctx);
-        });
-        ended.ok_or(ApiError::UnknownConnection)
+            Ok(())
+        })
+        .unwrap_or(Err(ApiError::UnknownConnection))
     }
 
     /// Acknowledges at once what has arrived, for a peer that waits for that, and an application that says

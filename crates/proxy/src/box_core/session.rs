@@ -103,21 +103,25 @@ impl Session {
         true
     }
 
-    /// Its connection, for another user.
-    pub(super) fn into_lease(self) -> Lease {
-        Lease {
-            channel: self.channel,
+    /// Its connection, for another user, where the server is ready for one.
+    pub(super) fn take_lease(&mut self) -> Option<Lease> {
+        let Stage::Leaving(answers) = core::mem::replace(&mut self.stage, Stage::Relaying) else {
+            return None;
+        };
+        let conn = self.channel.conn;
+        answers.is_signed_in().then(|| Lease {
+            channel: core::mem::replace(&mut self.channel, Channel::clear(conn)),
             server: self.server,
             path: self.path,
             sign_in: None,
-            answers: None,
-            past: self.past,
-        }
+            answers: Some(answers),
+            past: core::mem::take(&mut self.past),
+        })
     }
 
     /// Ends both streams.
     pub(super) fn end(&self, ctx: &mut Ctx<'_>, outcome: Outcome) {
-        if self.guest && !matches!(self.stage, Stage::Relaying) {
+        if self.guest && !self.stage.is_served() {
             self.channel.abort(ctx.now, ctx.stack);
             return guests::part(ctx, self.relay.local, &outcome.reply().encode());
         }
@@ -140,6 +144,15 @@ pub(super) enum Stage {
     Negotiating(Box<ClientHandshake>),
     /// There.
     Relaying,
+    /// The user is gone; that the server is ready for another one is awaited.
+    Leaving(Box<ClientHandshake>),
+}
+
+impl Stage {
+    /// Whether the destination was connected to.
+    pub(super) fn is_served(&self) -> bool {
+        matches!(self, Stage::Relaying | Stage::Leaving(_))
+    }
 }
 
 /// How a session ends.

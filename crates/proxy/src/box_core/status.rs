@@ -39,6 +39,7 @@ impl BoxCore {
                 Stage::Connecting(_) => "connecting",
                 Stage::Negotiating(_) => "handshake",
                 Stage::Relaying => "open",
+                Stage::Leaving(_) => "closing",
             },
             age: now.saturating_since(session.started),
             sends_up: true,

@@ -494,6 +494,7 @@ impl Tls {
     ) -> Result<(), E> {
         self.flush(now, conn, stack)?;
         self.pass_on(plain);
+        self.drop_unread();
         while self.unread == 0 && self.broken.is_none() && stack.readable(conn) > 0 {
             self.clock.pass(now);
             let taken = stack.read_with(now, conn, |bufs| {
@@ -506,6 +507,7 @@ impl Tls {
                 self.broken = self.take(&mut input, plain).err();
                 Ok::<_, ApiError>(before - input.left())
             })?;
+            self.drop_unread();
             // An answer, or the alert that says what was wrong.
             self.flush(now, conn, stack)?;
             if taken == 0 {
@@ -529,6 +531,17 @@ impl Tls {
         if !self.peer_ended {
             self.broken = self.broken.or(Some(Broken::Truncated));
         }
+    }
+
+    /// Behind a user's bytes, on a connection that is to end, nothing is for anybody.
+    fn drop_unread(&mut self) {
+        if self.ending == Ending::No || !self.has_parted() {
+            return;
+        }
+        let mut waste = [0; 256];
+        while matches!(self.session.reader().read(&mut waste), Ok(1..)) {}
+        self.unread = 0;
+        self.said = Vec::new();
     }
 
     /// No more will come: a user's bytes had ended before, else they are not all there.

@@ -113,11 +113,6 @@ impl Handshakes {
         }
     }
 
-    /// Whether fewer than `most` of `user` wait.
-    pub(super) fn may_wait(&self, user: usize, most: usize) -> bool {
-        self.waiting.get(user).is_some_and(|n| *n < most)
-    }
-
     /// Lets a session wait, if it signed in, says no more for now, and not `most` of its user wait
     /// already; returns whether it began to.
     pub(super) fn let_wait(

@@ -89,14 +89,6 @@ impl ClientHandshake {
         }
     }
 
-    /// Of a box that has proven who it is, and said so before: the answer to a request is next.
-    pub fn signed_in() -> Self {
-        ClientHandshake {
-            stage: Stage::Reply,
-            ..ClientHandshake::new(true)
-        }
-    }
-
     /// Whether the password was accepted, and nothing of the answer to the request was taken.
     pub fn is_signed_in(&self) -> bool {
         self.stage == Stage::Reply && self.message.is_empty()

@@ -123,6 +123,9 @@ impl ServerHandshake {
         }
     }
 
+    /// What a client hears that has proved who it is, before its first request and before each further one.
+    pub const READY: [u8; 2] = [VERSION, METHOD_NONE];
+
     /// With one that has signed in before: its next request is awaited.
     pub fn signed_in() -> Self {
         ServerHandshake {
@@ -200,7 +203,7 @@ impl ServerHandshake {
                 if self.clients != Clients::Unknown && methods.contains(&METHOD_NONE) =>
             {
                 self.stage = Stage::Request;
-                ServerStep::Send([VERSION, METHOD_NONE])
+                ServerStep::Send(Self::READY)
             }
             [VERSION, n, _, ..] if *n > 0 => ServerStep::Failed(ServerError::NoMethod),
             _ => ServerStep::Failed(ServerError::Garbage),

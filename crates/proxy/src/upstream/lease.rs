@@ -31,7 +31,7 @@ pub(crate) struct Lease {
 }
 
 /// What a connection has been through, whoever used it.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Past {
     opened_at: Instant,
     /// Paths that have a subflow.
@@ -52,7 +52,12 @@ impl Past {
 
     /// Whether it may serve a further user.
     pub(super) fn is_good(&self, now: Instant) -> bool {
-        !self.fell_back && now.saturating_since(self.opened_at) < LIFE
+        !self.fell_back && now < self.good_until()
+    }
+
+    /// When it is too old for one.
+    pub(super) fn good_until(&self) -> Instant {
+        self.opened_at + LIFE
     }
 
     /// Follows what the engine says of subflows.

@@ -46,9 +46,9 @@ impl Warm {
     }
 
     /// One that has served a user.
-    pub(super) fn again(now: Instant, lease: Lease) -> Self {
+    pub(super) fn again(now: Instant, lease: Lease, answers: Box<ClientHandshake>) -> Self {
         Warm {
-            answers: Box::new(ClientHandshake::signed_in()),
+            answers,
             ..Warm::new(now, lease)
         }
     }
@@ -59,7 +59,8 @@ impl Warm {
 
     /// When it is of no use any more.
     fn ends_at(&self, age: Duration) -> Instant {
-        self.since + if self.is_ready() { age } else { PATIENCE }
+        let time = if self.is_ready() { age } else { PATIENCE };
+        (self.since + time).min(self.lease.past.good_until())
     }
 
     /// Reads what the server says; `More` is well.

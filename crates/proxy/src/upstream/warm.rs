@@ -52,16 +52,16 @@ impl Upstream {
         stack: &mut Stack,
         counters: &mut BoxCounters,
     ) {
-        let Some(pool) = self.pool_to(lease.server) else {
+        let pool = self.pool_to(lease.server);
+        let Some((pool, answers)) = pool.zip(lease.answers.take()) else {
             debug_assert!(false, "no pool keeps it");
             return lease.channel.abort(now, stack);
         };
         counters.warm_kept += 1;
-        lease.channel.release();
         // A connection that is gone says so by its `Closed`.
         let waiting = Box::new(braid_strategy::Waiting::default());
         let _ = stack.set_strategy(now, lease.channel.conn, waiting);
-        self.pools[pool].give_back(Warm::again(now, lease));
+        self.pools[pool].give_back(Warm::again(now, lease, answers));
     }
 
     /// The pool whose connections lead to `server`.
