@@ -70,8 +70,8 @@ const MAX_ATTEMPTS: usize = 4;
 const MAX_REPEATED: usize = 32 << 10;
 
 impl BoxCore {
-    /// A core without links. `strategy` gives each connection its own, as that of the stack does; `rng` must be a stream of
-    /// its own.
+    /// A core without links. `strategy` gives each connection its own, as that of the stack does; `rng`
+    /// must be a stream of its own.
     pub fn new(config: &BoxConfig, rng: Rng, strategy: StrategyFactory) -> Self {
         BoxCore {
             about: About {
@@ -748,7 +748,7 @@ impl BoxCore {
     /// Ends a session: both sides, the tables, counters and, where it is worth one, a log line. Its
     /// connection may have others to serve.
     fn end(&mut self, ctx: &mut Ctx<'_>, id: SessionId, outcome: Outcome) {
-        let Some(mut session) = self.sessions.remove(id) else {
+        let Some(session) = self.sessions.remove(id) else {
             return;
         };
         if !session.stage.is_served() {
@@ -766,7 +766,7 @@ impl BoxCore {
         if !matches!(outcome, Outcome::Relayed(End::Finished)) {
             return;
         }
-        let Some(lease) = session.take_lease() else {
+        let Some(lease) = session.into_lease() else {
             return;
         };
         let (now, stack, channel) = (ctx.now, &mut *ctx.stack, &lease.channel);

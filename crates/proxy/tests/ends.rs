@@ -12,14 +12,13 @@ use braid_engine::CloseReason;
 use braid_engine::Event;
 use braid_engine::app::LocalId;
 use rustls::CertificateError;
-use tls::{END, GREETING, Program, REQUEST, framed};
+use tls::{END, GREETING, Program, framed};
 use world::local::{Content, SOCKET_ROOM};
 use world::{CONTENT, Setup, World, payload};
 
 /// A program with a connection to [`CONTENT`].
 fn connected(w: &mut World) -> Program {
-    let mut program = Program::connect(w);
-    program.say(w, &[&GREETING[..], &REQUEST].concat());
+    let program = Program::asking(w, &[]);
     assert_eq!(program.got[..4], [5, 0, 5, 0], "it is let in and connected");
     program
 }
@@ -48,8 +47,7 @@ fn who_never_ends_the_connection_counts_until_it_is_ended() {
         "both ends were said"
     );
     assert_eq!(w.server().connections(), 1);
-    let mut other = Program::connect(&mut w);
-    other.say(&mut w, &[&GREETING[..], &REQUEST].concat());
+    Program::asking(&mut w, &[]);
     assert_eq!(w.server().counters().over_limit, 1);
     w.run_for(Duration::from_secs(60));
     let counters = *w.server().counters();

@@ -10,6 +10,7 @@ use std::collections::BTreeSet;
 use std::io::Write;
 
 use braid_engine::app::LocalId;
+use braid_engine::{CloseReason, Event};
 use tls::{END, GREETING, Program, REQUEST, framed};
 use world::local::{Content, SOCKET_ROOM};
 use world::{CONTENT, Setup, World, box_key};
@@ -202,11 +203,7 @@ fn nobody_waits_behind_what_a_destination_does_not_take() {
 fn the_next_request_may_come_at_once() {
     let mut w = World::ready(1, Setup::default());
     w.content(CONTENT, Content::Echoes);
-    let mut program = Program::connect(&mut w);
-    program.say(
-        &mut w,
-        &[&GREETING[..], &REQUEST, &framed(b"one"), &END].concat(),
-    );
+    let mut program = Program::asking(&mut w, &[&framed(b"one")[..], &END].concat());
     // And at the end, that it is ready for more.
     let answer = |word: &[u8]| {
         let reply = [5, 0, 0, 1, 0, 0, 0, 0, 0, 0];
@@ -236,9 +233,8 @@ fn the_next_request_may_come_at_once() {
 fn frames_of_a_byte_are_taken_too() {
     let mut w = World::ready(1, Setup::default());
     w.content(CONTENT, Content::Counts);
-    let mut program = Program::connect(&mut w);
     let frames: Vec<u8> = (0..20_000).flat_map(|n| framed(&[n as u8])).collect();
-    program.say(&mut w, &[&GREETING[..], &REQUEST, &frames, &END].concat());
+    let mut program = Program::asking(&mut w, &[&frames[..], &END].concat());
     w.run_for(Duration::from_secs(1));
     program.go_on(&mut w);
     assert_eq!(
@@ -252,20 +248,15 @@ fn frames_of_a_byte_are_taken_too() {
 fn who_asks_for_no_more_may_end_it() {
     let mut w = World::ready(1, Setup::default());
     w.content(CONTENT, Content::Echoes);
-    let mut program = Program::connect(&mut w);
-    program.say(
-        &mut w,
-        &[&GREETING[..], &REQUEST, &framed(b"one"), &END].concat(),
-    );
+    let mut program = Program::asking(&mut w, &[&framed(b"one")[..], &END].concat());
     assert_eq!(w.server().waiting(), 1);
     program.session.send_close_notify();
     program.go_on(&mut w);
     w.raw.shutdown(w.now, program.conn).unwrap();
     program.go_on(&mut w);
-    let finished = braid_engine::CloseReason::Finished;
-    let ended = w.raw_events.iter().any(|event| {
-        matches!(event, braid_engine::Event::Closed { conn, reason }
-            if *conn == program.conn && *reason == finished)
+    let ended = w.raw_events.contains(&Event::Closed {
+        conn: program.conn,
+        reason: CloseReason::Finished,
     });
     assert!(ended, "{:?}", w.raw_events);
     assert_eq!((w.server().connections(), w.server().waiting()), (0, 0));
@@ -278,8 +269,7 @@ fn what_is_cut_off_within_a_frame_is_a_reset() {
     for len in [0, 1, 2, 3, 301, 302] {
         let mut w = World::ready(1, Setup::default());
         w.content(CONTENT, Content::Echoes);
-        let mut program = Program::connect(&mut w);
-        program.say(&mut w, &[&GREETING[..], &REQUEST, &whole[..len]].concat());
+        let mut program = Program::asking(&mut w, &whole[..len]);
         program.session.send_close_notify();
         program.go_on(&mut w);
         let (stream, waiting) = (w.only_content(), w.server().waiting());
@@ -299,16 +289,13 @@ fn who_waits_again_is_not_counted_among_the_users_connections() {
     };
     let mut w = World::ready(1, setup);
     w.content(CONTENT, Content::Echoes);
-    let mut first = Program::connect(&mut w);
-    let ask = [&REQUEST[..], &framed(b"x")].concat();
-    first.say(&mut w, &[&GREETING[..], &ask].concat());
+    let mut first = Program::asking(&mut w, &framed(b"x"));
     assert_eq!(w.server().connections(), 1);
     first.say(&mut w, &END);
     assert_eq!((w.server().connections(), w.server().waiting()), (0, 1));
-    let mut second = Program::connect(&mut w);
-    second.say(&mut w, &[&GREETING[..], &ask].concat());
+    Program::asking(&mut w, &framed(b"x"));
     assert_eq!(w.server().connections(), 1);
-    first.say(&mut w, &ask);
+    first.say(&mut w, &[&REQUEST[..], &framed(b"x")].concat());
     assert_eq!(w.server().counters().over_limit, 1);
 }
 

@@ -9,7 +9,10 @@ impl Stack {
     /// arrived so far, both ways. In an order that does not depend on these.
     pub fn conn_bytes(&self) -> impl Iterator<Item = (ConnId, u64)> {
         let conns = self.table.iter();
-        conns.map(|c| (c.id, c.flow_moved().0 + c.flow_moved().1))
+        conns.map(|c| {
+            let (acknowledged, received) = c.flow_moved();
+            (c.id, acknowledged + received)
+        })
     }
 
     /// Each path as it stands, in order of [`add_path`](Stack::add_path). Walks over all

@@ -104,18 +104,17 @@ impl Session {
     }
 
     /// Its connection, for another user, where the server is ready for one.
-    pub(super) fn take_lease(&mut self) -> Option<Lease> {
-        let Stage::Leaving(answers) = core::mem::replace(&mut self.stage, Stage::Relaying) else {
+    pub(super) fn into_lease(self) -> Option<Lease> {
+        let Stage::Leaving(answers) = self.stage else {
             return None;
         };
-        let conn = self.channel.conn;
-        answers.is_signed_in().then(|| Lease {
-            channel: core::mem::replace(&mut self.channel, Channel::clear(conn)),
+        answers.is_signed_in().then_some(Lease {
+            channel: self.channel,
             server: self.server,
             path: self.path,
             sign_in: None,
             answers: Some(answers),
-            past: core::mem::take(&mut self.past),
+            past: self.past,
         })
     }
 

@@ -31,7 +31,7 @@ pub(crate) struct Lease {
 }
 
 /// What a connection has been through, whoever used it.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Past {
     opened_at: Instant,
     /// Paths that have a subflow.
@@ -42,10 +42,9 @@ pub(crate) struct Past {
 
 impl Past {
     pub(super) fn new(opened_at: Instant) -> Self {
-        let joined = Vec::new();
         Past {
             opened_at,
-            joined,
+            joined: Vec::new(),
             fell_back: false,
         }
     }

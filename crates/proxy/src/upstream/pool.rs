@@ -48,8 +48,9 @@ impl Warm {
     /// One that has served a user.
     pub(super) fn again(now: Instant, lease: Lease, answers: Box<ClientHandshake>) -> Self {
         Warm {
+            lease,
             answers,
-            ..Warm::new(now, lease)
+            since: now,
         }
     }
 

@@ -42,7 +42,14 @@ impl Program {
         Program::connect_as(w, b"braid/2", None)
     }
 
-    /// The same for another protocol, and with a mistake that is found in the server's key.
+    /// Connects, and asks for [`CONTENT`](crate::world::CONTENT) with those words behind the request.
+    pub fn asking(w: &mut World, words: &[u8]) -> Program {
+        let mut program = Program::connect(w);
+        program.say(w, &[&GREETING[..], &REQUEST, words].concat());
+        program
+    }
+
+    /// As [`connect`](Self::connect), for another protocol, and with a mistake that is found in the server's key.
     pub fn connect_as(
         w: &mut World,
         protocol: &[u8],
