@@ -14,7 +14,6 @@ use arrayvec::ArrayVec;
 use braid_engine::buffer::PacketBuffer;
 use braid_engine::{RxMeta, Transmit, TxChecksum};
 
-use crate::net::sysctl::Sysctl;
 use crate::net::{Result, SystemError};
 use crate::sys;
 
@@ -91,10 +90,7 @@ impl Tun {
     /// # Errors
     /// Where `/dev/net/tun` is missing or may not be opened, or the name is taken.
     pub fn create(name: &str) -> Result<Tun> {
-        let spread = spread_receive_work();
-        let created = open_device(name);
-        spread.into_iter().for_each(|before| drop(before.apply()));
-        let fd = created?;
+        let fd = open_device(name)?;
         let mut tun = Tun {
             fd,
             offload: Offload::None,
@@ -260,22 +256,6 @@ impl VnetHdr {
             gso_size,
         })
     }
-}
-
-/// Lets the kernel spread what a device made from now on receives over all processors (RPS), by
-/// flow: what this process writes is then forwarded and received elsewhere while it writes on,
-/// instead of within its own system call. Returns the setting as it was before; `None` where
-/// nothing was changed, on one processor or an older kernel.
-fn spread_receive_work() -> Option<Sysctl> {
-    const KEY: &str = "net/core/rps_default_mask";
-    let before = Sysctl::current(KEY)?;
-    let processors = std::thread::available_parallelism().ok()?.get().min(32);
-    if processors == 1 {
-        return None;
-    }
-    let mask = format!("{:x}", (1u64 << processors) - 1);
-    Sysctl::new(KEY, mask).apply().ok()?;
-    Some(before)
 }
 
 #[cfg(test)]

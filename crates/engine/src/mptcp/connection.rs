@@ -32,6 +32,9 @@ const MIN_WINDOW: usize = 64 << 10;
 /// Unsent bytes buffered beyond the congestion windows, so that the sender never runs dry while
 /// the application catches up.
 const SEND_HEADROOM: u64 = 256 << 10;
+/// Congestion windows count up to this: acknowledgements do not free more at a time, and what waits
+/// for longer has left the processor's caches when it is sent.
+const MOST_AHEAD: u64 = 1 << 20;
 /// Memory of a send buffer that may be empty: two blocks filled in part for each urgency. What goes
 /// beyond, because urgent bytes were taken from among others, counts as if it were filled.
 const PARTIAL_BLOCKS: usize = 2 * Urgency::COUNT * BLOCK_SIZE;
@@ -549,7 +552,8 @@ impl Connection {
         // only, so that one path's hole does not stop the others. What lets the new bytes pass does
         // not keep them out.
         let cwnd: u64 = self.subflows.iter().map(|s| s.snd.cwnd()).sum();
-        let ahead = (cwnd + SEND_HEADROOM).saturating_sub(self.snd.unsent_before(urgency));
+        let ahead = cwnd.min(MOST_AHEAD) + SEND_HEADROOM;
+        let ahead = ahead.saturating_sub(self.snd.unsent_before(urgency));
         let held = self.snd.buf.memory().saturating_sub(PARTIAL_BLOCKS);
         let room = config
             .send_buffer
