@@ -313,6 +313,23 @@ fn holes_are_filled_from_the_reserve() {
     assert!(s.stack.readable(conns[0]) > BLOCK);
 }
 
+/// What waits to be sent is bounded by the windows, and those count up to 1 MiB.
+#[test]
+fn what_waits_is_bounded_however_large_the_windows() {
+    let room = |segments| {
+        let s = Script::accepted(Config {
+            initial_window: segments,
+            ..config()
+        });
+        (s.stack.send_space(s.id()), s.stack.subflows(s.id())[0].cwnd)
+    };
+    let (space, cwnd) = room(10);
+    assert_eq!(space as u64, cwnd + (256 << 10));
+    let (space, cwnd) = room(4000);
+    assert!(cwnd > 2 << 20);
+    assert_eq!(space, (1 << 20) + (256 << 10));
+}
+
 /// Unknown ids are errors, not panics.
 #[test]
 fn ids_of_connections_that_are_gone() {
