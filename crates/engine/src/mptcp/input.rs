@@ -163,11 +163,13 @@ impl Connection {
     /// counts. Returns whether it was one.
     // Conforms: 9293-3.10.7.4-1
     fn answer_old(&mut self, ctx: &Ctx<'_>, i: usize, tcp: &tcp::Repr, range: Range<u64>) -> bool {
-        let rcv = &mut self.subflows[i].rcv;
+        let subflow = &mut self.subflows[i];
         let fin = tcp.flags.contains(Flags::FIN);
-        if range.end + u64::from(fin) >= rcv.ack_sent {
+        if range.end + u64::from(fin) >= subflow.rcv.ack_sent {
             return false;
         }
+        subflow.wake(ctx.now);
+        let rcv = &mut subflow.rcv;
         if !range.is_empty() {
             rcv.echo_once = tcp.options.timestamps.map(|ts| ts.value);
             rcv.on_duplicate(range);
@@ -183,6 +185,7 @@ impl Connection {
     // Conforms: 9293-3.8.6.1-4
     fn heard(&mut self, ctx: &mut Ctx<'_>, i: usize) {
         let subflow = &mut self.subflows[i];
+        subflow.wake(ctx.now);
         if subflow.snd.board.is_empty() {
             subflow.stale = false;
         }

@@ -153,6 +153,10 @@ pub(crate) struct Subflow {
     pub second_at: Option<Instant>,
     /// Potentially failed: timed out, or its link is down.
     pub stale: bool,
+    /// Timeouts since anything came in.
+    pub silent: u32,
+    /// Something came in after a silence, and what was in flight has not been sent again since.
+    pub awake: bool,
     pub reset: Option<ResetKind>,
     /// Where the peer expects the RST; `None` before it said so.
     pub reset_at: Option<u64>,
@@ -222,6 +226,8 @@ impl Subflow {
             asks_plainly: false,
             second_at: None,
             stale: false,
+            silent: 0,
+            awake: false,
             reset: None,
             reset_at: None,
             close_reason: SubflowCloseReason::Finished,
@@ -511,6 +517,16 @@ impl Subflow {
     /// Whether it is not worth keeping even alone (R2 of RFC 9293 section 3.8.3).
     pub fn is_hopeless(&self, now: Instant) -> bool {
         self.snd.stuck_for(now) > HOPELESS
+    }
+
+    /// Something came in. After a silence of two timeouts that is more than the rest of a backed-off
+    /// timer would tell: the path may be back, so what is in flight is sent again at once. While the peer
+    /// is heard between timeouts, backoff stays as it is (RFC 6298 section 5.5).
+    pub fn wake(&mut self, now: Instant) {
+        if core::mem::take(&mut self.silent) >= 2 && self.snd.backoff() > 0 {
+            self.awake = true;
+            self.snd.cap_rto(now, Duration::ZERO);
+        }
     }
 
     /// What it shares with other subflows between the same addresses.

@@ -219,6 +219,8 @@ impl Connection {
         match expired {
             Some(Expired::Rto) => {
                 subflow.stale = true;
+                subflow.silent = subflow.silent.saturating_add(1);
+                let awake = core::mem::take(&mut subflow.awake);
                 if !alone {
                     // Not sooner than an answer can be there: the path may only be slow.
                     let rto = subflow.snd.rtt.rto();
@@ -229,7 +231,8 @@ impl Connection {
                     };
                     subflow.snd.cap_rto(ctx.now, probe.max(rto));
                 }
-                if (others && subflow.is_stuck(ctx.now)) || subflow.is_hopeless(ctx.now) {
+                let over = (others && subflow.is_stuck(ctx.now)) || subflow.is_hopeless(ctx.now);
+                if over && !awake {
                     subflow.begin_reset(
                         ResetKind::Subflow(ResetReason::UnacceptablePerformance),
                         SubflowCloseReason::TimedOut,

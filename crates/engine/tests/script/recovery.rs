@@ -107,6 +107,39 @@ fn a_retransmission_gives_no_round_trip() {
     recv!(s, 940, data(2, 1, "y"));
 }
 
+/// Whatever comes in after a silence shows that the path may be back, also what repeats what is known.
+#[test]
+fn a_sign_of_life_ends_the_wait_for_a_timer() {
+    for seq in [1, 0] {
+        let mut s = plain();
+        s.write("x");
+        for at in [10, 90, 300, 720] {
+            recv!(s, at, data(1, 1, "x"));
+        }
+        send!(s, 900, ack(seq, 1).win(4096));
+        if seq == 0 {
+            // A keepalive is answered.
+            recv!(s, 900, ack(2, 1));
+        }
+        // The least distance of a timer.
+        recv!(s, 900.01, data(1, 1, "x"));
+        send!(s, 950, ack(1, 1).win(4096));
+        quiet!(s, 2580);
+        recv!(s, 2580.01, data(1, 1, "x"));
+    }
+}
+
+/// RFC 6298 section 5.5: a peer that speaks between timeouts takes nothing of the backoff.
+#[test]
+fn a_peer_that_speaks_leaves_the_backoff_alone() {
+    let mut s = plain();
+    s.write("x");
+    for at in [10, 90, 300, 720, 1560, 3240] {
+        recv!(s, at, data(1, 1, "x"));
+        send!(s, at + 5, ack(1, 1).win(4096));
+    }
+}
+
 /// RFC 8985 section 7: the last segment alone is sent again, and its answer starts recovery.
 // Conforms: 8985-7.2-1
 #[test]
