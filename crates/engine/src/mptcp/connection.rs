@@ -32,7 +32,7 @@ const MIN_WINDOW: usize = 64 << 10;
 /// Unsent bytes buffered beyond the congestion windows, so that the sender never runs dry while
 /// the application catches up.
 const SEND_HEADROOM: u64 = 256 << 10;
-/// Congestion windows count up to this: acknowledgements do not free more at a time, and what waits
+/// Congestion windows count up to this: acknowledgements seldom free more at a time, and what waits
 /// for longer has left the processor's caches when it is sent.
 const MOST_AHEAD: u64 = 1 << 20;
 /// Memory of a send buffer that may be empty: two blocks filled in part for each urgency. What goes

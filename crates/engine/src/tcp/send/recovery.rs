@@ -55,7 +55,7 @@ impl Sender {
     }
 
     /// Caps the backed-off timer at `max` from now: a path that may be dead is probed often as
-    /// long as other paths carry the data.
+    /// long as other paths carry the data, and one that is heard again at once.
     pub fn cap_rto(&mut self, now: Instant, max: Duration) {
         if let Some(at) = self.rto_at {
             self.rto_at = Some(at.min(now + max));
