@@ -187,6 +187,8 @@ impl Connection {
             ctx.claims.note(ctx.now, self.subflows[i].link(), urgency);
         }
         let range = self.snd.map_next(len);
+        // What waits is bounded, also where the windows are not used up.
+        self.signal_writable(ctx);
         Some(self.send_data(ctx, i, range, SegmentKind::New))
     }
 

@@ -155,8 +155,6 @@ pub(crate) struct Subflow {
     pub stale: bool,
     /// Timeouts since anything came in.
     pub silent: u32,
-    /// Something came in after a silence, and what was in flight has not been sent again since.
-    pub awake: bool,
     pub reset: Option<ResetKind>,
     /// Where the peer expects the RST; `None` before it said so.
     pub reset_at: Option<u64>,
@@ -227,7 +225,6 @@ impl Subflow {
             second_at: None,
             stale: false,
             silent: 0,
-            awake: false,
             reset: None,
             reset_at: None,
             close_reason: SubflowCloseReason::Finished,
@@ -511,7 +508,7 @@ impl Subflow {
     /// Whether nothing was acknowledged for so long that it is not worth keeping beside others. A
     /// peer that answers and takes nothing is no better than one that is silent.
     pub fn is_stuck(&self, now: Instant) -> bool {
-        self.snd.timeouts() >= 3 && self.snd.stuck_for(now) > SILENCE
+        self.snd.backoff() >= 3 && self.snd.stuck_for(now) > SILENCE
     }
 
     /// Whether it is not worth keeping even alone (R2 of RFC 9293 section 3.8.3).
@@ -519,13 +516,11 @@ impl Subflow {
         self.snd.stuck_for(now) > HOPELESS
     }
 
-    /// Something came in. After a silence of two timeouts that is more than the rest of a backed-off
-    /// timer would tell: the path may be back, so what is in flight is sent again at once. While the peer
-    /// is heard between timeouts, backoff stays as it is (RFC 6298 section 5.5).
+    /// Something came in. After a silence of two timeouts the path may be back. A peer that is heard
+    /// between timeouts tells nothing (RFC 6298 section 5.5).
     pub fn wake(&mut self, now: Instant) {
-        if core::mem::take(&mut self.silent) >= 2 && self.snd.backoff() > 0 {
-            self.awake = true;
-            self.snd.cap_rto(now, Duration::ZERO);
+        if core::mem::take(&mut self.silent) >= 2 {
+            self.snd.retry_early(now);
         }
     }
 
@@ -599,7 +594,7 @@ impl Subflow {
             latest_rtt: self.snd.rtt.latest(),
             base_rtt: self.snd.rtt.base(),
             rto: self.snd.rto(),
-            timeouts: self.snd.timeouts(),
+            timeouts: self.snd.backoff(),
             cwnd: self.snd.cwnd(),
             ssthresh: self.snd.cc.ssthresh(),
             in_flight: self.snd.in_flight(),

@@ -220,7 +220,6 @@ impl Connection {
             Some(Expired::Rto) => {
                 subflow.stale = true;
                 subflow.silent = subflow.silent.saturating_add(1);
-                let awake = core::mem::take(&mut subflow.awake);
                 if !alone {
                     // Not sooner than an answer can be there: the path may only be slow.
                     let rto = subflow.snd.rtt.rto();
@@ -232,7 +231,7 @@ impl Connection {
                     subflow.snd.cap_rto(ctx.now, probe.max(rto));
                 }
                 let over = (others && subflow.is_stuck(ctx.now)) || subflow.is_hopeless(ctx.now);
-                if over && !awake {
+                if over {
                     subflow.begin_reset(
                         ResetKind::Subflow(ResetReason::UnacceptablePerformance),
                         SubflowCloseReason::TimedOut,
@@ -242,7 +241,7 @@ impl Connection {
             }
             Some(Expired::Probe) => subflow.probe_due = true,
             Some(Expired::Lost) => self.tell_loss(i, lost),
-            None => {}
+            Some(Expired::Early) | None => {}
         }
     }
 

@@ -99,6 +99,8 @@ pub(crate) struct Echo {
 pub(crate) enum Expired {
     /// The retransmission timer: everything in flight is marked lost.
     Rto,
+    /// The same, for one try before its time: it counts as no timeout.
+    Early,
     /// A tail loss probe is to be sent.
     Probe,
     /// The reordering timer marked data lost.
@@ -135,6 +137,10 @@ pub(crate) struct Sender {
     /// When the first of the timeouts in a row came.
     stuck_since: Instant,
     rto_at: Option<Instant>,
+    /// When it expired last, and all in flight was sent again.
+    expired_at: Instant,
+    /// When it would expire if it had not been cut short for one early try.
+    cut_short: Option<Instant>,
     probe_at: Option<Instant>,
     reorder_at: Option<Instant>,
     /// One probe a flight (RFC 8985 section 7.3).
@@ -199,6 +205,8 @@ impl Sender {
             backoff: 0,
             stuck_since: Instant::ZERO,
             rto_at: None,
+            expired_at: Instant::ZERO,
+            cut_short: None,
             probe_at: None,
             reorder_at: None,
             probe_out: false,
@@ -293,11 +301,6 @@ impl Sender {
     /// Whether a retransmission timeout is being recovered from.
     pub fn in_timeout(&self) -> bool {
         matches!(self.recovery, Recovery::Timeout { .. })
-    }
-
-    /// Timeouts in a row without an acknowledgement of new data.
-    pub fn timeouts(&self) -> u32 {
-        self.backoff
     }
 
     /// How long timeouts have followed each other without an acknowledgement of new data.

@@ -330,6 +330,35 @@ fn what_waits_is_bounded_however_large_the_windows() {
     assert_eq!(space, (1 << 20) + (256 << 10));
 }
 
+/// Where a window is larger than what may wait, there is room again once some of it has been sent, not
+/// only once it is acknowledged.
+#[test]
+fn a_large_window_is_filled_before_its_first_acknowledgement() {
+    let mut s = Script::accepted(Config {
+        initial_window: 4000,
+        ..config()
+    });
+    send!(s, 20, ack(1, 1).win(65_535).dss(dack(0)));
+    let fill = |s: &mut Script| -> usize {
+        let (now, id, bytes) = (s.now, s.id(), [0; 64 << 10]);
+        let write = || s.stack.write(now, id, &bytes).unwrap();
+        let written = std::iter::repeat_with(write).take_while(|n| *n > 0).sum();
+        // What can leave does.
+        s.read();
+        written
+    };
+    let writable = |e: &Event| matches!(e, Event::Writable { .. });
+    let (mut written, mut told) = (fill(&mut s), 0);
+    for at in 21..40 {
+        s.skip(at);
+        if s.count(writable) > told {
+            told = s.count(writable);
+            written += fill(&mut s);
+        }
+    }
+    assert!(written > 3 << 20, "{written} bytes in a window");
+}
+
 /// Unknown ids are errors, not panics.
 #[test]
 fn ids_of_connections_that_are_gone() {

@@ -32,6 +32,7 @@ impl Sender {
     // Conforms: 6298-5-1
     pub(super) fn arm_rto(&mut self, now: Instant) {
         self.rto_at = (!self.board.is_empty()).then(|| now + self.rto());
+        self.cut_short = None;
     }
 
     /// RFC 8985 section 7.2.
@@ -55,10 +56,23 @@ impl Sender {
     }
 
     /// Caps the backed-off timer at `max` from now: a path that may be dead is probed often as
-    /// long as other paths carry the data, and one that is heard again at once.
+    /// long as other paths carry the data.
     pub fn cap_rto(&mut self, now: Instant, max: Duration) {
         if let Some(at) = self.rto_at {
             self.rto_at = Some(at.min(now + max));
+        }
+    }
+
+    /// The path may be back: what timed out is sent once more before its backed-off timer expires, though
+    /// not sooner than an answer to the last time can be there.
+    pub fn retry_early(&mut self, now: Instant) {
+        let Some(at) = self.rto_at.filter(|_| self.backoff > 0) else {
+            return;
+        };
+        let early = now.max(self.expired_at + self.rtt.rto());
+        if early < at {
+            self.rto_at = Some(early);
+            self.cut_short = Some(at);
         }
     }
 
@@ -388,11 +402,35 @@ impl Sender {
             self.arm_rto(now);
             return Some(Expired::Probe);
         }
-        if self.rto_at.is_some_and(|at| at <= now) {
-            self.expire(now, ts);
-            return Some(Expired::Rto);
+        if self.rto_at.is_none_or(|at| at > now) {
+            return None;
         }
-        None
+        Some(match self.cut_short {
+            Some(at) => {
+                self.resend_all(now);
+                // As if it had not been sent early: that tells nothing of the path.
+                self.rto_at = Some(at.max(now + self.rtt.rto()));
+                Expired::Early
+            }
+            None => {
+                self.expire(now, ts);
+                Expired::Rto
+            }
+        })
+    }
+
+    /// Takes all in flight for lost. Returns how much that is.
+    fn resend_all(&mut self, now: Instant) -> u64 {
+        self.board.forget_false_sacks();
+        let lost = self.board.mark_all_lost();
+        self.traffic.bytes_lost += lost;
+        self.rate.on_lost(lost);
+        if let Some(dup) = &mut self.dup_acks {
+            dup.on_timeout(self.nxt);
+        }
+        self.expired_at = now;
+        self.cut_short = None;
+        lost
     }
 
     /// RFC 6298 section 5.4 to 5.6.
@@ -401,13 +439,7 @@ impl Sender {
         self.traffic.rtos += 1;
         let first = self.board.iter().next();
         self.sizes.on_timeout(first.map_or(0, Sent::len));
-        self.board.forget_false_sacks();
-        let lost = self.board.mark_all_lost();
-        self.traffic.bytes_lost += lost;
-        self.rate.on_lost(lost);
-        if let Some(dup) = &mut self.dup_acks {
-            dup.on_timeout(self.nxt);
-        }
+        let lost = self.resend_all(now);
         if self.backoff == 0 {
             self.begin_episode();
             // One that was lost is enough for a timeout; the others may have arrived.
