@@ -13,6 +13,7 @@ use core::time::Duration;
 
 use braid_wire::Instant;
 
+use crate::channel::OVERHEAD;
 use crate::selection::Quality;
 use crate::socks::ServerHandshake;
 
@@ -22,9 +23,9 @@ pub(crate) const MAX_RECORDS: u8 = 10;
 /// So many of them are not held back by pacing on a way of which the engine knows nothing.
 pub(crate) const UNPACED: u8 = 4;
 /// Bytes of a record: one packet, whatever options it has.
-pub(crate) const RECORD: usize = 1378;
-/// Bytes of that packet's headers, and what TLS adds to a record.
-const HEADERS: usize = 52 + 22;
+pub(crate) const RECORD: usize = 1400 - OVERHEAD;
+/// Bytes of that packet's headers, and what protection adds to a record.
+const HEADERS: usize = 52 + OVERHEAD;
 /// Longest pause between records: a train takes no longer than nine of them.
 pub(crate) const MAX_GAP: Duration = Duration::from_millis(50);
 /// Bytes of two trains and of the connections that carry them, one way, handshakes included.

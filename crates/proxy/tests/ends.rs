@@ -6,13 +6,12 @@ mod world;
 mod tls;
 
 use core::time::Duration;
-use std::io::Write;
 
 use braid_engine::CloseReason;
 use braid_engine::Event;
 use braid_engine::app::LocalId;
 use rustls::CertificateError;
-use tls::{END, GREETING, Program, framed};
+use tls::{GREETING, Program};
 use world::local::{Content, SOCKET_ROOM};
 use world::{CONTENT, Setup, World, payload};
 
@@ -37,9 +36,9 @@ fn who_never_ends_the_connection_counts_until_it_is_ended() {
     let mut w = World::ready(1, setup);
     w.content(CONTENT, Content::Sends(b"x".to_vec(), true));
     let mut program = connected(&mut w);
-    // The end of TLS, and not that of the connection below.
-    program.session.writer().write_all(&END).unwrap();
-    program.session.send_close_notify();
+    // The end of what is said, and not that of the connection below.
+    program.end();
+    program.close();
     program.go_on(&mut w);
     let stream = content(&mut w);
     assert!(
@@ -108,7 +107,7 @@ fn an_end_that_finds_no_room_is_said_all_the_same() {
     }
 }
 
-/// An end below that of TLS is none, also where the destination takes nothing meanwhile.
+/// An end of the connection alone is none, also where the destination takes nothing meanwhile.
 #[test]
 fn what_was_cut_off_is_a_reset_once_the_destination_has_what_came() {
     let mut w = World::ready(1, Setup::default());
@@ -118,9 +117,9 @@ fn what_was_cut_off_is_a_reset_once_the_destination_has_what_came() {
     let streams = &mut w.server_local().streams;
     streams.get_mut(&stream).unwrap().stalled = true;
     for _ in 0..2 {
-        program.say(&mut w, &framed(&[1; SOCKET_ROOM / 2]));
+        program.say(&mut w, &[1; SOCKET_ROOM / 2]);
     }
-    program.say(&mut w, &framed(&[2; 5_000]));
+    program.say(&mut w, &[2; 5_000]);
     w.raw.shutdown(w.now, program.conn).unwrap();
     program.go_on(&mut w);
     assert_eq!(w.server().connections(), 1, "there is more to deliver");
@@ -166,9 +165,9 @@ fn who_finds_the_server_wrong_is_not_called_damaged() {
     Program::connect_as(&mut w, b"braid/0", None);
     assert_eq!(w.server().counters().incompatible, 1);
     let wrong_key = CertificateError::ApplicationVerificationFailure;
-    Program::connect_as(&mut w, b"braid/2", Some(wrong_key));
+    Program::connect_as(&mut w, b"braid/3", Some(wrong_key));
     assert_eq!(w.server().counters().refused_by_box, 1);
-    Program::connect_as(&mut w, b"braid/2", Some(CertificateError::BadSignature));
+    Program::connect_as(&mut w, b"braid/3", Some(CertificateError::BadSignature));
     assert_eq!(w.server().counters().damaged_at_box, 1);
     assert_eq!(w.server().counters().damaged, 0);
 }
@@ -185,7 +184,7 @@ fn who_says_only_what_means_nothing_waits_no_longer() {
     for _ in 0..4 {
         assert_eq!(w.server().waiting(), 1);
         w.run_for(Duration::from_secs(4));
-        program.session.refresh_traffic_keys().unwrap();
+        program.renew();
         program.go_on(&mut w);
     }
     w.run_for(Duration::from_secs(5));

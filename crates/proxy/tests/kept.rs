@@ -7,11 +7,10 @@ mod tls;
 
 use core::time::Duration;
 use std::collections::BTreeSet;
-use std::io::Write;
 
 use braid_engine::app::LocalId;
 use braid_engine::{CloseReason, Event};
-use tls::{END, GREETING, Program, REQUEST, framed};
+use tls::{GREETING, Program, REQUEST};
 use world::local::{Content, SOCKET_ROOM};
 use world::{CONTENT, Setup, World, box_key};
 
@@ -203,21 +202,22 @@ fn nobody_waits_behind_what_a_destination_does_not_take() {
 fn the_next_request_may_come_at_once() {
     let mut w = World::ready(1, Setup::default());
     w.content(CONTENT, Content::Echoes);
-    let mut program = Program::asking(&mut w, &[&framed(b"one")[..], &END].concat());
+    let mut program = Program::asking(&mut w, b"one");
+    program.end();
+    program.go_on(&mut w);
     // And at the end, that it is ready for more.
-    let answer = |word: &[u8]| {
-        let reply = [5, 0, 0, 1, 0, 0, 0, 0, 0, 0];
-        [&reply[..], &framed(word), &END, &[5, 0]].concat()
-    };
+    let answer = |word: &[u8]| [&[5, 0, 0, 1, 0, 0, 0, 0, 0, 0], word, &[5, 0]].concat();
     assert_eq!(program.got[2..], answer(b"one"));
+    assert_eq!(program.ends, [2 + 10 + 3]);
     // All of it in one flight, and twice.
-    let more = [&REQUEST[..], &framed(b"two"), &END].concat();
-    program.say(
-        &mut w,
-        &[&more[..], &REQUEST, &framed(b"three"), &END].concat(),
-    );
+    for word in [&b"two"[..], b"three"] {
+        program.data(&[&REQUEST, word].concat());
+        program.end();
+    }
+    program.go_on(&mut w);
     let all = [answer(b"one"), answer(b"two"), answer(b"three")].concat();
     assert_eq!(program.got[2..], all);
+    assert_eq!(program.ends, [15, 15 + 15, 30 + 17]);
     let c = *w.server().counters();
     assert_eq!((c.connected, c.finished), (3, 3));
     assert_eq!((w.server().connections(), w.server().waiting()), (0, 1));
@@ -228,19 +228,17 @@ fn the_next_request_may_come_at_once() {
     assert_eq!((w.server().connections(), w.server().waiting()), (0, 0));
 }
 
-/// However little a frame has.
+/// However little a record has.
 #[test]
-fn frames_of_a_byte_are_taken_too() {
+fn records_of_a_byte_are_taken_too() {
     let mut w = World::ready(1, Setup::default());
     w.content(CONTENT, Content::Counts);
-    let frames: Vec<u8> = (0..20_000).flat_map(|n| framed(&[n as u8])).collect();
-    let mut program = Program::asking(&mut w, &[&frames[..], &END].concat());
-    w.run_for(Duration::from_secs(1));
+    let mut program = Program::asking(&mut w, &[]);
+    (0..3_000).for_each(|n| program.data(&[n as u8]));
+    program.end();
     program.go_on(&mut w);
-    assert_eq!(
-        program.got[12..],
-        [&framed(b"20000")[..], &END, &[5, 0]].concat()
-    );
+    assert_eq!(program.got[12..], [&b"3000"[..], &[5, 0]].concat());
+    assert_eq!(program.ends, [16]);
 }
 
 /// Where it ends in order, nothing is cut off.
@@ -248,9 +246,11 @@ fn frames_of_a_byte_are_taken_too() {
 fn who_asks_for_no_more_may_end_it() {
     let mut w = World::ready(1, Setup::default());
     w.content(CONTENT, Content::Echoes);
-    let mut program = Program::asking(&mut w, &[&framed(b"one")[..], &END].concat());
+    let mut program = Program::asking(&mut w, b"one");
+    program.end();
+    program.go_on(&mut w);
     assert_eq!(w.server().waiting(), 1);
-    program.session.send_close_notify();
+    program.close();
     program.go_on(&mut w);
     w.raw.shutdown(w.now, program.conn).unwrap();
     program.go_on(&mut w);
@@ -262,22 +262,43 @@ fn who_asks_for_no_more_may_end_it() {
     assert_eq!((w.server().connections(), w.server().waiting()), (0, 0));
 }
 
-/// An end without that of the user's bytes is a reset for the destination, at every place.
+/// An end without that of the user's bytes is a reset for the destination, as is one within a record.
 #[test]
-fn what_is_cut_off_within_a_frame_is_a_reset() {
-    let whole = framed(&[7; 300]);
-    for len in [0, 1, 2, 3, 301, 302] {
+fn what_is_cut_off_is_a_reset() {
+    for (len, closes) in [(0, true), (1, true), (300, true), (300, false)] {
         let mut w = World::ready(1, Setup::default());
         w.content(CONTENT, Content::Echoes);
-        let mut program = Program::asking(&mut w, &whole[..len]);
-        program.session.send_close_notify();
+        let mut program = Program::asking(&mut w, &vec![7; len]);
+        match closes {
+            true => program.close(),
+            false => {
+                program.data(&[8; 100]);
+                program.out.truncate(50);
+            }
+        }
         program.go_on(&mut w);
+        if !closes {
+            w.raw.shutdown(w.now, program.conn).unwrap();
+            program.go_on(&mut w);
+        }
         let (stream, waiting) = (w.only_content(), w.server().waiting());
         let stream = w.server_local().stream(stream);
         assert!(stream.reset && !stream.got_end, "{len}");
-        assert_eq!(stream.got.len(), len.saturating_sub(2));
+        assert_eq!(stream.got.len(), len);
         assert_eq!((w.server().counters().damaged, waiting), (1, 0));
     }
+}
+
+/// Nor has a user's end a meaning where there is no user.
+#[test]
+fn an_end_of_what_was_not_begun_is_damage() {
+    let mut w = World::ready(1, Setup::default());
+    let mut program = Program::connect(&mut w);
+    program.data(&GREETING);
+    program.end();
+    program.go_on(&mut w);
+    assert_eq!(w.server().counters().damaged, 1);
+    assert_eq!(w.server().waiting(), 0);
 }
 
 /// The user's connections are bounded as before, and do not count once they are over.
@@ -289,13 +310,14 @@ fn who_waits_again_is_not_counted_among_the_users_connections() {
     };
     let mut w = World::ready(1, setup);
     w.content(CONTENT, Content::Echoes);
-    let mut first = Program::asking(&mut w, &framed(b"x"));
+    let mut first = Program::asking(&mut w, b"x");
     assert_eq!(w.server().connections(), 1);
-    first.say(&mut w, &END);
+    first.end();
+    first.go_on(&mut w);
     assert_eq!((w.server().connections(), w.server().waiting()), (0, 1));
-    Program::asking(&mut w, &framed(b"x"));
+    Program::asking(&mut w, b"x");
     assert_eq!(w.server().connections(), 1);
-    first.say(&mut w, &[&REQUEST[..], &framed(b"x")].concat());
+    first.say(&mut w, &[&REQUEST[..], b"x"].concat());
     assert_eq!(w.server().counters().over_limit, 1);
 }
 
@@ -311,10 +333,9 @@ fn what_has_not_arrived_still_counts() {
     let mut w = World::ready(1, setup);
     w.content(CONTENT, Content::Sends(vec![7; SIZE], true));
     let mut program = Program::connect(&mut w);
-    let words = [&GREETING[..], &REQUEST, &END].concat();
-    program.session.writer().write_all(&words).unwrap();
-    let mut out = Vec::new();
-    program.session.write_tls(&mut out).unwrap();
+    program.data(&[&GREETING[..], &REQUEST].concat());
+    program.end();
+    let out = core::mem::take(&mut program.out);
     w.raw.write(w.now, program.conn, &out).unwrap();
     // Nothing of the answer is read.
     w.run_for(Duration::from_secs(50));

@@ -115,10 +115,10 @@ fn a_ticket_is_good_between_two_looks_at_the_clock() {
     );
 }
 
-/// Where the records of TLS end.
+/// Where records end.
 fn ends_of_records(mut flight: &[u8]) -> Vec<usize> {
     let (len, mut ends) = (flight.len(), Vec::new());
-    while let [_, _, _, a, b, rest @ ..] = flight {
+    while let [_, a, b, rest @ ..] = flight {
         flight = &rest[usize::from(u16::from_be_bytes([*a, *b]))..];
         ends.push(len - flight.len());
     }
@@ -149,12 +149,12 @@ fn what_was_changed_on_the_way_is_no_users_byte() {
     w.content(CONTENT, Content::Echoes);
     let says = [7; 2_000];
     let flight = w.hold_first_flight(&says);
-    // A ClientHello, what goes for a ChangeCipherSpec, greeting, request, foreword, and the user's bytes.
+    // A ClientHello, greeting, request, foreword, and the user's bytes.
     let ends = ends_of_records(&flight);
     let [.., _, request, _, last] = ends[..] else {
         panic!("{ends:?}");
     };
-    assert_eq!((ends.len(), last), (6, flight.len()));
+    assert_eq!((ends.len(), last), (5, flight.len()));
     assert_eq!(got_of(&mut w, &says, |_| {}).unwrap(), says, "as it was");
     let others = ends.iter().flat_map(|end| [end - 1, end + 4]);
     let places: Vec<usize> = (0..last).step_by(97).chain(others).collect();
@@ -178,16 +178,27 @@ fn what_was_changed_on_the_way_is_no_users_byte() {
 }
 
 #[test]
-fn garbage_that_looks_like_tls_is_counted() {
+fn garbage_that_looks_like_a_hello_is_counted() {
     let mut w = World::met(1, Setup::default());
-    let junk = [&[22, 3, 1, 0, 5][..], &[9; 200]].concat();
+    let junk = [&[1, 0, 5][..], &[9; 200]].concat();
     say(&mut w, &junk);
     assert_eq!(w.server().counters().damaged, 1);
     // A record that announces more than a record may have.
-    say(&mut w, &[22, 3, 1, 0xff, 0xff, 1, 2, 3]);
+    say(&mut w, &[1, 0xff, 0xff, 1, 2, 3]);
     assert_eq!(w.server().counters().damaged, 2);
     w.run_for(Duration::from_secs(20));
     assert_eq!(w.server().connections(), 0);
+}
+
+/// Boxes of before spoke TLS with its own records, and understand what they are told.
+#[test]
+fn an_older_box_is_told_so() {
+    let mut w = World::met(1, Setup::default());
+    let conn = say(&mut w, &[&[22, 3, 1, 0, 200, 1, 0][..], &[9; 198]].concat());
+    // A fatal alert: no_application_protocol.
+    assert_eq!(w.raw_read(conn), [21, 3, 3, 0, 2, 2, 120]);
+    assert_eq!(w.server().counters().incompatible, 1);
+    assert_eq!(w.server().counters().damaged, 0);
 }
 
 /// Before somebody has proved who he is, little of what he says is kept.
@@ -199,7 +210,7 @@ fn a_hello_without_end_is_not_waited_for() {
     hello.resize(32 << 10, 0);
     let records = hello.chunks(4 << 10);
     let records: Vec<u8> = records
-        .flat_map(|part| [&[22, 3, 1, 0x10, 0][..], part].concat())
+        .flat_map(|part| [&[1, 0x10, 0][..], part].concat())
         .collect();
     say(&mut w, &records);
     assert_eq!(w.server().counters().damaged, 1);

@@ -50,6 +50,15 @@ impl Broken {
             Broken::Failed => ("TLS", "the cryptographic library failed"),
         }
     }
+
+    /// What the other end is told, where the library does not say so itself.
+    pub(super) fn alert(self) -> Option<AlertDescription> {
+        match self {
+            Broken::Damaged => Some(AlertDescription::BadRecordMac),
+            Broken::Failed => Some(AlertDescription::InternalError),
+            _ => None,
+        }
+    }
 }
 
 impl From<rustls::Error> for Broken {

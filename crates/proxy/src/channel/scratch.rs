@@ -1,7 +1,6 @@
-//! Memory for users' bytes on their way between a socket and TLS.
+//! Memory for users' bytes on their way between a socket and the engine.
 
 use core::fmt;
-use std::io::Read;
 use std::sync::{Mutex, PoisonError};
 
 use super::BATCH;
@@ -29,8 +28,7 @@ impl fmt::Debug for Scratch {
     }
 }
 
-/// What was gathered for a reader; without memory, nothing can be.
-#[derive(Default)]
+/// What was gathered for a reader, in one piece, and room behind it.
 pub(super) struct Plain<'a> {
     memory: &'a mut [u8],
     len: usize,
@@ -49,11 +47,13 @@ impl<'a> Plain<'a> {
         &self.memory[..self.len]
     }
 
-    /// Takes as much from `reader` as there is room for and returns how much. Where it has nothing more,
-    /// that is no error.
-    pub(super) fn fill(&mut self, reader: &mut impl Read) -> usize {
-        let read = reader.read(&mut self.memory[self.len..]).unwrap_or(0);
-        self.len += read;
-        read
+    /// The room that is left.
+    pub(super) fn room(&mut self) -> &mut [u8] {
+        &mut self.memory[self.len..]
+    }
+
+    /// The first `n` bytes of the [`room`](Self::room) are for the reader.
+    pub(super) fn commit(&mut self, n: usize) {
+        self.len += n;
     }
 }

@@ -1,8 +1,9 @@
-//! The engine's memory, as the library reads and writes it.
+//! The engine's memory, as it is read and written.
 
-use std::io::{self, IoSlice, IoSliceMut, Read, Write};
+use std::io::{IoSlice, IoSliceMut};
 
 /// Slices to read from.
+#[derive(Clone, Copy)]
 pub(super) struct Input<'a, 'b> {
     bufs: &'a [IoSlice<'b>],
     at: usize,
@@ -18,67 +19,47 @@ impl<'a, 'b> Input<'a, 'b> {
         let all: usize = self.bufs.iter().map(|buf| buf.len()).sum();
         all - self.at
     }
-}
 
-impl Read for Input<'_, '_> {
-    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+    /// Up to `max` bytes that stand in one piece, which are done with; none where there are none left.
+    pub(super) fn piece(&mut self, max: usize) -> &'a [u8] {
         while let Some((first, rest)) = self.bufs.split_first() {
             if self.at < first.len() {
-                let n = (first.len() - self.at).min(buf.len());
-                buf[..n].copy_from_slice(&first[self.at..self.at + n]);
-                self.at += n;
-                return Ok(n);
+                let from = self.at;
+                self.at = first.len().min(from.saturating_add(max));
+                return &first[from..self.at];
             }
-            self.at = 0;
-            self.bufs = rest;
+            (self.bufs, self.at) = (rest, 0);
         }
-        Ok(0)
+        &[]
     }
-}
 
-/// Slices to write to.
-pub(super) struct Output<'a, 'b> {
-    bufs: &'a mut [IoSliceMut<'b>],
-    /// The slice in which there may be room, and how far it is filled.
-    at: (usize, usize),
-}
-
-impl<'a, 'b> Output<'a, 'b> {
-    pub(super) fn new(bufs: &'a mut [IoSliceMut<'b>]) -> Self {
-        Output { bufs, at: (0, 0) }
+    /// Nothing of it is of interest.
+    pub(super) fn skip(&mut self) {
+        (self.bufs, self.at) = (&[], 0);
     }
-}
 
-impl Write for Output<'_, '_> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let (slice, filled) = &mut self.at;
+    /// Fills `to` for as far as there is something, and returns how far.
+    pub(super) fn read(&mut self, to: &mut [u8]) -> usize {
         let mut done = 0;
-        while let Some(buf) = self.bufs.get_mut(*slice) {
-            let n = (buf.len() - *filled).min(bytes.len() - done);
-            buf[*filled..*filled + n].copy_from_slice(&bytes[done..done + n]);
-            *filled += n;
-            done += n;
-            if *filled < buf.len() {
+        while done < to.len() {
+            let piece = self.piece(to.len() - done);
+            if piece.is_empty() {
                 break;
             }
-            (*slice, *filled) = (*slice + 1, 0);
+            to[done..done + piece.len()].copy_from_slice(piece);
+            done += piece.len();
         }
-        Ok(done)
+        done
     }
+}
 
-    fn write_vectored(&mut self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
-        let mut done = 0;
-        for piece in pieces {
-            let n = self.write(piece)?;
-            done += n;
-            if n < piece.len() {
-                break;
-            }
-        }
-        Ok(done)
+/// Copies as much of `bytes` into `bufs` as there is room for, and returns how much.
+pub(super) fn copy(mut bytes: &[u8], bufs: &mut [IoSliceMut<'_>]) -> usize {
+    let all = bytes.len();
+    for buf in bufs {
+        let (now, rest) = bytes.split_at(bytes.len().min(buf.len()));
+        buf[..now.len()].copy_from_slice(now);
+        bytes = rest;
     }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
+    all - bytes.len()
 }

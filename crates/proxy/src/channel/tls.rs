@@ -25,26 +25,26 @@ use rustls::server::{AlwaysResolvesServerRawPublicKeys, StoresServerSessions};
 use rustls::sign::CertifiedKey;
 use rustls::time_provider::TimeProvider;
 use rustls::{
-    CertificateError, ClientConfig, ClientConnection, DigitallySignedStruct, DistinguishedName,
-    Error, NamedGroup, ServerConfig, ServerConnection, SignatureScheme, version,
+    CertificateError, ClientConfig, DigitallySignedStruct, DistinguishedName, Error, NamedGroup,
+    ServerConfig, SignatureScheme, quic, version,
 };
 use zeroize::Zeroizing;
 
+use super::record::OVERHEAD;
 use super::scratch::Scratch;
 use crate::auth::WallClock;
 use crate::keys::{PrivateKey, PublicKey};
 
 /// What both ends say they speak (ALPN), so that another version is told apart.
-const PROTOCOL: &[u8] = b"braid/2";
+const PROTOCOL: &[u8] = b"braid/3";
 
 /// Most bytes of a user that a box sends before the server's answer: what an initial window has room
 /// for.
-pub(crate) const MOST_EARLY: usize = 14 << 10;
+pub(super) const MOST_EARLY: usize = 14 << 10;
 /// In so many records at most.
-pub(crate) const MOST_EARLY_RECORDS: usize = 64;
-/// What the server takes of them, and skips where it does not know the ticket: the latter counts what TLS
-/// adds to a record too.
-pub(crate) const EARLY_LIMIT: usize = MOST_EARLY + MOST_EARLY_RECORDS * 32;
+pub(super) const MOST_EARLY_RECORDS: usize = 64;
+/// What the server takes of them, or skips where it does not know the ticket.
+pub(super) const EARLY_LIMIT: usize = MOST_EARLY + MOST_EARLY_RECORDS * OVERHEAD;
 
 /// Tickets that a server gives on each connection: one to replace the one that was used, and one more
 /// for users who ask for more connections than before.
@@ -165,11 +165,16 @@ impl Client {
     ///
     /// # Errors
     /// The cryptographic library refuses.
-    pub(crate) fn connect(&self, now: Instant) -> Result<ClientConnection, Error> {
+    pub(crate) fn connect(&self, now: Instant) -> Result<quic::ClientConnection, Error> {
         self.clock.pass(now);
         // Each server has tickets of its own; the name is not sent.
         let name = ServerName::IpAddress(core::net::Ipv4Addr::UNSPECIFIED.into());
-        ClientConnection::new(Arc::clone(&self.config), name)
+        quic::ClientConnection::new(
+            Arc::clone(&self.config),
+            quic::Version::V1,
+            name,
+            Vec::new(),
+        )
     }
 }
 
@@ -208,10 +213,9 @@ impl Server {
         config.alpn_protocols = vec![PROTOCOL.to_vec()];
         config.session_storage = Arc::clone(&tickets) as _;
         config.send_tls13_tickets = TICKETS;
-        config.max_early_data_size = EARLY_LIMIT as u32;
-        // The answer to a first flight leaves at once. A ticket is good once, so nobody gets it by
-        // sending the flight again.
-        config.send_half_rtt_data = true;
+        // All or none, as QUIC has it; how much is taken is bounded where it is read. The answer to a first
+        // flight leaves at once. A ticket is good once, so nobody gets it by sending the flight again.
+        config.max_early_data_size = u32::MAX;
         Server {
             config: Arc::new(config),
             known,
@@ -238,8 +242,8 @@ impl Server {
     ///
     /// # Errors
     /// The cryptographic library refuses.
-    pub(crate) fn accept(&self) -> Result<ServerConnection, Error> {
-        ServerConnection::new(Arc::clone(&self.config))
+    pub(crate) fn accept(&self) -> Result<quic::ServerConnection, Error> {
+        quic::ServerConnection::new(Arc::clone(&self.config), quic::Version::V1, Vec::new())
     }
 
     /// Tickets that were shown and are not known: used before, or too old.
