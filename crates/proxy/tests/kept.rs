@@ -228,6 +228,29 @@ fn the_next_request_may_come_at_once() {
     assert_eq!((w.server().connections(), w.server().waiting()), (0, 0));
 }
 
+/// Each end replaces its key when it likes; what was said before and after is understood.
+#[test]
+fn a_key_may_be_replaced_at_any_time() {
+    let mut w = World::ready(1, Setup::default());
+    w.content(CONTENT, Content::Echoes);
+    let mut program = Program::asking(&mut w, b"one");
+    for word in [&b"two"[..], b"three"] {
+        program.renew();
+        program.renew();
+        program.say(&mut w, word);
+    }
+    program.end();
+    program.go_on(&mut w);
+    assert_eq!(program.got[12..], *b"onetwothree\x05\0");
+    // Under the last one but one, nothing is understood.
+    program.data(&REQUEST);
+    let stale = core::mem::take(&mut program.out);
+    program.renew();
+    program.out.extend(stale);
+    program.go_on(&mut w);
+    assert_eq!(w.server().counters().damaged, 1);
+}
+
 /// However little a record has.
 #[test]
 fn records_of_a_byte_are_taken_too() {

@@ -6,6 +6,9 @@
 #[path = "../../../crates/proxy/tests/world/mod.rs"]
 mod world;
 
+#[path = "../../../crates/proxy/tests/world/tls.rs"]
+mod tls;
+
 use core::time::Duration;
 
 use bolero::{TypeGenerator, check};
@@ -14,6 +17,7 @@ use braid_proxy::config::ServerTimeouts;
 use braid_proxy::socks::{
     ClientHandshake, ClientStep, Foreword, ForewordStep, ServerHandshake, ServerStep,
 };
+use tls::{Program, REQUEST};
 use world::local::Content;
 use world::{CONTENT, Setup, World};
 
@@ -156,6 +160,56 @@ fn first_flights() {
             w.raw.abort(w.now, conn);
             w.run_for(Duration::from_secs(30));
             assert_eq!(w.server().connections(), 0, "something is left");
+            let user = w.open(CONTENT, b"hello", false);
+            w.run_until(|w| w.user(user).got == b"hello");
+        });
+}
+
+/// What somebody with a key says.
+#[derive(Debug, Clone, TypeGenerator)]
+enum Say {
+    Record(u8, Vec<u8>),
+    Request,
+    FlowEnd,
+    Close,
+    NextKey,
+    Raw(Vec<u8>),
+    /// With what stands before it; then the server has time to answer.
+    Now(Vec<u8>),
+}
+
+/// Records of a user who has a key, in any order.
+#[test]
+fn records() {
+    check!()
+        .with_type::<(bool, Vec<Say>)>()
+        .for_each(|(asks, words): &(bool, Vec<Say>)| {
+            let mut w = World::ready(1, Setup::default());
+            w.content(CONTENT, Content::Echoes);
+            let mut program = match asks {
+                true => Program::asking(&mut w, &[]),
+                false => Program::connect(&mut w),
+            };
+            for word in words {
+                match word {
+                    // Kinds of a level without a key are sent with any bytes for a tag.
+                    Say::Record(kind, bytes) => program.record(*kind, bytes),
+                    Say::Request => program.data(&REQUEST),
+                    Say::FlowEnd => program.end(),
+                    Say::Close => program.close(),
+                    Say::NextKey => program.renew(),
+                    Say::Raw(bytes) => program.out.extend(bytes),
+                    Say::Now(bytes) => program.say(&mut w, bytes),
+                }
+                if program.out.len() > 100_000 {
+                    break;
+                }
+            }
+            program.go_on(&mut w);
+            w.raw.abort(w.now, program.conn);
+            w.run_for(Duration::from_secs(30));
+            let left = (w.server().connections(), w.server().waiting());
+            assert_eq!(left, (0, 0), "something is left");
             let user = w.open(CONTENT, b"hello", false);
             w.run_until(|w| w.user(user).got == b"hello");
         });

@@ -311,3 +311,161 @@ pub(super) fn plain_of(place: &mut [u8]) -> &mut [u8] {
     let end = place.len() - TAG;
     &mut place[HEADER..end]
 }
+
+#[cfg(test)]
+mod tests {
+    use braid_wire::Instant;
+    use rustls::quic::{Connection, KeyChange, Keys};
+
+    use super::*;
+    use crate::channel::{Client, Server};
+    use crate::keys::PrivateKey;
+
+    const DATA: Kind = Kind {
+        level: Level::Traffic,
+        content: Content::Data,
+    };
+
+    /// Keys of a box's way to its server: as the box has them, and as the server does.
+    fn ways() -> (Way, Way) {
+        let [key, server_key] = [1, 2].map(|n| PrivateKey::from_seed([n; 32]));
+        let client = Client::new(&key, server_key.public());
+        let server = Server::new(&server_key, [key.public()]);
+        let mut ends: [Connection; 2] = [
+            client.connect(Instant::ZERO).unwrap().into(),
+            server.accept().unwrap().into(),
+        ];
+        let mut ways: [Option<(Keys, Secrets)>; 2] = [None, None];
+        while ends.iter().any(|end| end.is_handshaking()) {
+            for (from, to) in [(0, 1), (1, 0)] {
+                loop {
+                    let mut said = Vec::new();
+                    let change = ends[from].write_hs(&mut said);
+                    ends[to].read_hs(&said).unwrap();
+                    match change {
+                        Some(KeyChange::OneRtt { keys, next }) => ways[from] = Some((keys, next)),
+                        Some(KeyChange::Handshake { .. }) => {}
+                        None => break,
+                    }
+                }
+            }
+        }
+        let [Some((ours, next)), Some((theirs, their_next))] = ways else {
+            panic!("no keys");
+        };
+        let (mut out, mut into) = (Way::new(), Way::new());
+        out.set_traffic(ours.local.packet, next, false);
+        into.set_traffic(theirs.remote.packet, their_next, true);
+        (out, into)
+    }
+
+    fn seal(way: &mut Way, kind: Kind, bytes: &[u8]) -> Vec<u8> {
+        let mut record = [&[0; HEADER], bytes].concat();
+        record.resize(kind.wire_len(bytes.len()), 0);
+        way.seal(kind, &mut record).unwrap();
+        record
+    }
+
+    fn open(way: &mut Way, record: &[u8]) -> Result<Vec<u8>, Broken> {
+        let (head, body) = record.split_first_chunk().unwrap();
+        let header = Header::read(*head)?;
+        assert_eq!(header.body, body.len());
+        let mut body = body.to_vec();
+        let len = way.open(&header, &mut body)?;
+        body.truncate(len);
+        Ok(body)
+    }
+
+    #[test]
+    fn what_is_sealed_is_opened_in_its_order_only() {
+        let (mut out, mut into) = ways();
+        let records = [&b"one"[..], b"", b"three"].map(|bytes| seal(&mut out, DATA, bytes));
+        assert_eq!(open(&mut into, &records[0]).unwrap(), b"one");
+        assert_eq!(open(&mut into, &records[1]).unwrap(), b"");
+        // Again, and in the place of another.
+        assert_eq!(open(&mut into, &records[1]), Err(Broken::Damaged));
+        assert_eq!(open(&mut into, &records[2]), Err(Broken::Damaged));
+        // One that was not read has its number all the same.
+        let next = [&b"four"[..], b"five"].map(|bytes| seal(&mut out, DATA, bytes));
+        assert_eq!(open(&mut into, &next[1]).unwrap(), b"five");
+    }
+
+    #[test]
+    fn a_bit_that_was_changed_is_found_wherever_it_stands() {
+        for at in 0..OVERHEAD + 3 {
+            let (mut out, mut into) = ways();
+            let mut record = seal(&mut out, DATA, b"abc");
+            // The length is not that of what follows then, which the test would find itself.
+            if at == 1 || at == 2 {
+                continue;
+            }
+            record[at] ^= 1;
+            let found = open(&mut into, &record);
+            assert_eq!(found, Err(Broken::Damaged), "byte {at}");
+        }
+        // The length is authenticated too.
+        let (mut out, mut into) = ways();
+        let mut record = seal(&mut out, DATA, b"abc");
+        record[2] += 1;
+        record.push(0);
+        assert_eq!(open(&mut into, &record), Err(Broken::Damaged));
+    }
+
+    #[test]
+    fn keys_wear_out_and_are_replaced() {
+        let (mut out, mut into) = ways();
+        let limit = out.traffic.as_ref().unwrap().limit;
+        assert_eq!(limit, (1 << 23) - PLACES as u64, "as RFC 9001 has it");
+        out.traffic.as_mut().unwrap().records = limit - 1;
+        assert!(!out.is_worn());
+        let old = seal(&mut out, DATA, b"old");
+        assert!(out.is_worn());
+        out.renew();
+        assert!(!out.is_worn());
+        let new = seal(&mut out, DATA, b"new");
+        assert_eq!(open(&mut into, &old).unwrap(), b"old");
+        into.renew();
+        assert_eq!(open(&mut into, &new).unwrap(), b"new");
+        // The old one is good for nothing any more.
+        let (mut out, mut into) = ways();
+        let under_old = seal(&mut out, DATA, b"old");
+        into.renew();
+        assert_eq!(open(&mut into, &under_old), Err(Broken::Damaged));
+    }
+
+    #[test]
+    fn heads_of_no_record_are_told() {
+        let head = |kind: u8, len: u16| {
+            let [a, b] = len.to_be_bytes();
+            Header::read([kind, a, b]).map(|header| (header.kind.byte(), header.body))
+        };
+        let most = (MOST - HEADER) as u16;
+        assert_eq!(head(0x32, most), Ok((0x32, MOST - HEADER)));
+        assert_eq!(head(0x32, most + 1), Err(Broken::Damaged));
+        // A tag, at least; in clear there is none.
+        assert_eq!(head(0x32, 16), Ok((0x32, 16)));
+        assert_eq!(head(0x32, 15), Err(Broken::Damaged));
+        assert_eq!(head(HELLO, 0), Ok((HELLO, 0)));
+        let known: Vec<u8> = (0..=255).filter(|kind| head(*kind, 100).is_ok()).collect();
+        let clear_and_early = [0x01, 0x06, 0x12, 0x13];
+        let others = [0x21, 0x26, 0x31, 0x32, 0x33, 0x34, 0x35, 0x36];
+        assert_eq!(known, [&clear_and_early[..], &others].concat());
+    }
+
+    #[test]
+    fn places_stand_one_behind_the_other() {
+        let lens = |bufs: &[usize]| -> Vec<usize> {
+            let mut memory: Vec<Vec<u8>> = bufs.iter().map(|len| vec![0; *len]).collect();
+            let mut bufs: Vec<_> = memory.iter_mut().map(|m| IoSliceMut::new(m)).collect();
+            places(&mut bufs).iter().map(|place| place.len()).collect()
+        };
+        assert_eq!(lens(&[32 << 10, 32 << 10]), [16 << 10; 4]);
+        // No record is larger, and none is so small as a remainder would be.
+        assert_eq!(lens(&[(16 << 10) + 1]), [8 << 10, (8 << 10) + 1]);
+        assert_eq!(lens(&[100, 32 << 10, 50]), [100, 16 << 10, 16 << 10, 50]);
+        // Nothing fits into the last.
+        assert_eq!(lens(&[20_000, OVERHEAD]), [10_000, 10_000]);
+        assert_eq!(lens(&[OVERHEAD]), []);
+        assert_eq!(lens(&[32 << 10; 20]).len(), PLACES);
+    }
+}

@@ -105,7 +105,10 @@ impl Program {
             self.shake_hands();
             if !self.out.is_empty() {
                 let out = core::mem::take(&mut self.out);
-                assert_eq!(w.raw.write(w.now, self.conn, &out), Ok(out.len()));
+                if w.raw.write(w.now, self.conn, &out) != Ok(out.len()) {
+                    // The server has ended it.
+                    return;
+                }
             }
             w.run_for(core::time::Duration::from_millis(20));
             self.heard.extend(w.raw_read(self.conn));
@@ -149,7 +152,7 @@ impl Program {
 
     fn keys(&self, kind: u8) -> Option<&Keys> {
         let level = usize::from(kind >> 4).checked_sub(2)?;
-        self.keys[level].as_ref()
+        self.keys.get(level)?.as_ref()
     }
 
     /// Adds a record to what is to be said.
