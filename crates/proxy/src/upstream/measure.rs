@@ -292,7 +292,8 @@ impl Upstream {
             None => {
                 if let Some(rate) = arrivals.capacity() {
                     let rate = gauge.on_capacity(rate);
-                    return self.send_for(now, (link, server), Some(rate), stack, counters);
+                    self.send_for(now, (link, server), Some(rate), stack, counters);
+                    return self.update(now, stack);
                 }
                 None
             }

@@ -140,13 +140,19 @@ impl Gauge {
         self.capacity.middle()
     }
 
-    /// The first train found `rate` bit/s; what to send the second at.
+    /// The first train found `rate` bit/s; what to send the second at. After an alarm that is news already: no
+    /// more can be free.
     pub(super) fn on_capacity(&mut self, rate: f64) -> f64 {
         if self.alarm {
             self.capacity.forget_older();
         }
         self.capacity.push(rate);
-        self.capacity.middle().unwrap_or(rate)
+        let capacity = self.capacity.middle().unwrap_or(rate);
+        if self.alarm && self.available().is_some_and(|free| free > capacity) {
+            self.available.forget_older();
+            self.available.push(capacity);
+        }
+        capacity
     }
 
     /// The second train found that nobody else uses `rate` bit/s. `None` where there was no result.
@@ -227,6 +233,12 @@ mod tests {
         gauge.on_result(AT, None, &settings);
         assert_eq!(gauge.available(), Some(2e6));
         assert!(gauge.tried);
+        // The first train tells enough where less goes through than was free; more, it does not.
+        gauge.alarm();
+        gauge.on_capacity(1e6);
+        assert_eq!(gauge.available(), Some(1e6));
+        gauge.on_capacity(5e6);
+        assert_eq!(gauge.available(), Some(1e6));
     }
 
     #[test]
