@@ -476,7 +476,7 @@ pub(crate) fn read_step<S: PartialEq + Clone>(
             }
             Ok::<_, StepError>(taken)
         })?;
-        // What is protected comes a record at a time.
+        // Of what is protected, what was left before is shown alone.
         if !asked || step != more || !channel.is_protected() {
             return Ok(step);
         }

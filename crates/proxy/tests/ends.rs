@@ -173,7 +173,7 @@ fn who_finds_the_server_wrong_is_not_called_damaged() {
 }
 
 #[test]
-fn who_says_only_what_means_nothing_waits_no_longer() {
+fn who_says_a_record_bit_by_bit_waits_no_longer() {
     let setup = Setup {
         server: "timeouts.waiting = \"20s\"",
         ..Setup::default()
@@ -181,13 +181,30 @@ fn who_says_only_what_means_nothing_waits_no_longer() {
     let mut w = World::ready(1, setup);
     let mut program = Program::connect(&mut w);
     program.say(&mut w, &GREETING);
-    for _ in 0..4 {
+    program.data(&[0; 100]);
+    let record = core::mem::take(&mut program.out);
+    for bit in record.chunks(10).take(4) {
         assert_eq!(w.server().waiting(), 1);
         w.run_for(Duration::from_secs(4));
-        program.renew();
+        program.out.extend(bit);
         program.go_on(&mut w);
     }
     w.run_for(Duration::from_secs(5));
     assert_eq!(w.server().waiting(), 0);
     assert_eq!(w.server().counters().waited_in_vain, 1);
+}
+
+/// It costs more than other records, so it is not taken as often as somebody likes.
+#[test]
+fn a_key_has_to_be_used_before_it_is_replaced() {
+    for (records, damaged) in [(1023, 1), (1024, 0)] {
+        let mut w = World::ready(1, Setup::default());
+        w.content(CONTENT, Content::Echoes);
+        let mut program = Program::asking(&mut w, &[]);
+        // Greeting and request were one record, and the update is one.
+        (1..records).for_each(|_| program.data(b"x"));
+        program.renew();
+        program.say(&mut w, b"y");
+        assert_eq!(w.server().counters().damaged, damaged, "{records}");
+    }
 }

@@ -233,20 +233,33 @@ fn the_next_request_may_come_at_once() {
 fn a_key_may_be_replaced_at_any_time() {
     let mut w = World::ready(1, Setup::default());
     w.content(CONTENT, Content::Echoes);
-    let mut program = Program::asking(&mut w, b"one");
-    for word in [&b"two"[..], b"three"] {
+    let mut program = Program::asking(&mut w, &[]);
+    let many = |program: &mut Program| (0..1024).for_each(|_| program.data(b"x"));
+    for _ in 0..2 {
+        many(&mut program);
         program.renew();
-        program.renew();
-        program.say(&mut w, word);
     }
-    program.end();
-    program.go_on(&mut w);
-    assert_eq!(program.got[12..], *b"onetwothree\x05\0");
+    program.say(&mut w, b"yes");
+    let said = [&[b'x'; 2048][..], b"yes"].concat();
+    assert_eq!(program.got[12..], said);
     // Under the last one but one, nothing is understood.
-    program.data(&REQUEST);
-    let stale = core::mem::take(&mut program.out);
+    many(&mut program);
+    program.data(b"no");
+    let stale = program.out.split_off(program.out.len() - 21);
     program.renew();
     program.out.extend(stale);
+    program.go_on(&mut w);
+    assert_eq!(w.server().counters().damaged, 1);
+}
+
+/// A client that is known has no message of TLS to make any more.
+#[test]
+fn a_handshake_that_is_over_is_over() {
+    let mut w = World::ready(1, Setup::default());
+    w.content(CONTENT, Content::Echoes);
+    let mut program = Program::asking(&mut w, b"one");
+    // One of 64 kB begins, which would be waited for.
+    program.record(0x31, &[11, 0, 0xff, 0xff]);
     program.go_on(&mut w);
     assert_eq!(w.server().counters().damaged, 1);
 }

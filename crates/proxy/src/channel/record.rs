@@ -29,6 +29,9 @@ pub(crate) const OVERHEAD: usize = HEADER + TAG;
 pub(super) const MOST: usize = 16 << 10;
 /// Most of them that are somebody's.
 pub(super) const MOST_PLAIN: usize = MOST - OVERHEAD;
+/// A peer that replaces its key has made so many records under it: to replace one costs more than to read
+/// one.
+const LEAST_RECORDS: u64 = 1024;
 /// Most records that [`places`] makes room for.
 pub(super) const PLACES: usize = 16;
 
@@ -213,6 +216,12 @@ impl Way {
     pub(super) fn is_worn(&self) -> bool {
         let worn = |traffic: &Traffic| traffic.records >= traffic.limit;
         self.traffic.as_ref().is_some_and(worn)
+    }
+
+    /// Whether there were as many records under this key as there have to be before it is replaced.
+    pub(super) fn may_renew(&self) -> bool {
+        let used = |traffic: &Traffic| traffic.records > LEAST_RECORDS;
+        self.traffic.as_ref().is_some_and(used)
     }
 
     /// The next key is used from now on.

@@ -215,7 +215,7 @@ impl Tls {
         fill: impl FnOnce(&mut [IoSliceMut<'_>]) -> Result<usize, E>,
     ) -> Result<usize, E> {
         self.flush(now, conn, stack)?;
-        if self.ending != Ending::No || self.outgoing.is_over() {
+        if self.ending != Ending::No || self.outgoing.is_over() || self.broken.is_some() {
             return Ok(0);
         }
         let room = match self.is_asking() {
@@ -281,7 +281,7 @@ impl Tls {
                 }
                 let record = &mut place[..len + OVERHEAD];
                 if let Err(broken) = self.outgoing_keys.seal(kind, record) {
-                    self.broken = Some(broken);
+                    self.broken = self.broken.or(Some(broken));
                     break;
                 }
                 (left, used) = (left - len, used + record.len());
@@ -582,23 +582,29 @@ impl Tls {
                 self.keep(input);
                 return Ok(());
             };
+            let size = HEADER + header.body;
+            if self.reading != Level::Traffic && self.shaken + size > MOST_HANDSHAKE {
+                return Err(Broken::Damaged);
+            }
             let flow = header.kind.is_flow();
             if flow && self.flow_ended && !waste {
                 return Ok(());
             }
-            let mut control;
+            // Early data has to make way for the end of the handshake, which stands behind it.
+            let stays = flow && !waste && header.kind.level != Level::Early;
+            let (has_reader, mut control) = (plain.is_some(), Vec::new());
             let body = match plain {
                 Some(plain) => match plain.room().get_mut(..header.body) {
                     Some(body) => body,
                     None => return Ok(()),
                 },
-                None if flow && !waste => return Ok(()),
+                None if stays => return Ok(()),
                 None => {
-                    control = vec![0; header.body];
+                    control.resize(header.body, 0);
                     &mut control[..]
                 }
             };
-            if self.partial.len() + input.left() < HEADER + header.body {
+            if self.partial.len() + input.left() < size {
                 self.keep(input);
                 return Ok(());
             }
@@ -608,6 +614,7 @@ impl Tls {
             match header.kind.content {
                 Content::Data if len == 0 => return Err(Broken::Damaged),
                 Content::Data if waste => {}
+                Content::Data if !has_reader => self.said.extend_from_slice(&body[..len]),
                 Content::Data => {
                     if let Some(plain) = plain {
                         plain.commit(len);
@@ -618,10 +625,13 @@ impl Tls {
                     let &[alert] = &body[..len] else {
                         return Err(Broken::Damaged);
                     };
-                    return Err(rustls::Error::AlertReceived(alert.into()).into());
+                    return Err(heard(header.kind.level, alert.into()));
                 }
                 _ if len > 0 => return Err(Broken::Damaged),
                 Content::FlowEnd => self.flow_ended = true,
+                Content::KeyUpdate if !self.incoming_keys.may_renew() => {
+                    return Err(Broken::Damaged);
+                }
                 Content::KeyUpdate => self.incoming_keys.renew(),
                 Content::End => self.peer_ended = true,
             }
@@ -636,7 +646,13 @@ impl Tls {
         let kept = self.partial.len().min(HEADER);
         bytes[..kept].copy_from_slice(&self.partial[..kept]);
         match kept + input.read(&mut bytes[kept..]) {
-            HEADER => Header::read(bytes).map(Some),
+            HEADER => match Header::read(bytes) {
+                // Whoever this is has never said a word that is Braid's.
+                Err(_) if self.reading == Level::Clear && self.is_client() => {
+                    Err(Broken::Incompatible)
+                }
+                header => header.map(Some),
+            },
             _ => Ok(None),
         }
     }
@@ -668,9 +684,6 @@ impl Tls {
         let level = header.kind.level;
         if self.reading != Level::Traffic {
             self.shaken += HEADER + body.len();
-            if self.shaken > MOST_HANDSHAKE {
-                return Err(Broken::Damaged);
-            }
         }
         let early = level == Level::Early && self.reading == Level::Handshake && !self.is_client();
         if level != self.reading && !early {
@@ -688,6 +701,11 @@ impl Tls {
 
     /// Takes in messages of TLS.
     fn hear(&mut self, messages: &[u8]) -> Result<(), Broken> {
+        // A client has no more to say of that kind once it is known, and nobody says nothing.
+        let over = self.reading == Level::Traffic && !self.is_client();
+        if over || messages.is_empty() {
+            return Err(Broken::Damaged);
+        }
         self.session.read_hs(messages)?;
         self.speak();
         if self.reading == Level::Handshake && !self.session.is_handshaking() {
@@ -743,5 +761,14 @@ impl Tls {
         if self.outgoing == Outgoing::Ending && !ended {
             self.say(Content::FlowEnd, &[]);
         }
+    }
+}
+
+/// What an alert means. In clear anybody may have said it, and a server that does not know a key says so
+/// under another.
+fn heard(level: Level, alert: AlertDescription) -> Broken {
+    match rustls::Error::AlertReceived(alert).into() {
+        Broken::Refused if level == Level::Clear => Broken::Alert(alert),
+        broken => broken,
     }
 }
