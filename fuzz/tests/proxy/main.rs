@@ -199,13 +199,16 @@ fn records() {
                     Say::Close => program.close(),
                     Say::NextKey => program.renew(),
                     Say::Raw(bytes) => program.out.extend(bytes),
-                    Say::Now(bytes) => program.say(&mut w, bytes),
+                    Say::Now(bytes) => {
+                        program.data(bytes);
+                        program.try_go_on(&mut w);
+                    }
                 }
                 if program.out.len() > 100_000 {
                     break;
                 }
             }
-            program.go_on(&mut w);
+            program.try_go_on(&mut w);
             w.raw.abort(w.now, program.conn);
             w.run_for(Duration::from_secs(30));
             let left = (w.server().connections(), w.server().waiting());

@@ -5,9 +5,9 @@
 //! before, and wait for its answer otherwise.
 //!
 //! Of users' bytes little is kept here, and none while a connection is idle: of what goes out a record,
-//! or what left with a first flight in vain, where memory has run out; of what came in a batch that a reader did not take, and the first part of a
-//! record; and at a box what left with the first flight, until it is known to have been taken. What goes
-//! out is protected in the engine's memory, where a socket put it.
+//! or what left with a first flight in vain, where memory has run out; of what came in a batch that a
+//! reader did not take, and the first part of a record; and at a box what left with the first flight, until
+//! it is known to have been taken. What goes out is protected in the engine's memory, where a socket put it.
 
 mod broken;
 mod flow;

@@ -229,14 +229,23 @@ impl Tls {
         if room == 0 {
             return Ok(0);
         }
-        let scratch = Arc::clone(&self.scratch);
-        let filled = scratch.with(|memory| {
-            let filled = fill(&mut [IoSliceMut::new(&mut memory[..room])])?;
-            self.say_bytes(&memory[..filled.min(room)]);
-            Ok::<_, E>(filled)
-        })?;
+        let filled = self.fill_elsewhere(room, fill)?;
         self.flush(now, conn, stack)?;
         Ok(filled)
+    }
+
+    /// Protects up to `room` bytes, which `fill` writes, and has them wait.
+    fn fill_elsewhere<E>(
+        &mut self,
+        room: usize,
+        fill: impl FnOnce(&mut [IoSliceMut<'_>]) -> Result<usize, E>,
+    ) -> Result<usize, E> {
+        let scratch = Arc::clone(&self.scratch);
+        scratch.with(|memory| {
+            let filled = fill(&mut [IoSliceMut::new(&mut memory[..room])])?;
+            self.say_bytes(&memory[..filled.min(room)]);
+            Ok(filled)
+        })
     }
 
     /// The same once both ends know each other: what `fill` writes is protected where it stands.
@@ -257,15 +266,9 @@ impl Tls {
         }
         let kind = self.kind(Content::Data);
         let mut filled = 0;
-        let scratch = Arc::clone(&self.scratch);
         stack.write_with(now, conn, max.saturating_add(OVERHEAD).min(BATCH), |bufs| {
             if bufs.first().is_none_or(|buf| buf.len() < LEAST_ROOM) {
-                scratch.with(|memory| {
-                    let memory = &mut memory[..max.min(MOST_PLAIN)];
-                    filled = fill(&mut [IoSliceMut::new(memory)])?;
-                    self.say_bytes(&memory[..filled.min(memory.len())]);
-                    Ok::<_, E>(())
-                })?;
+                filled = self.fill_elsewhere(max.min(MOST_PLAIN), fill)?;
                 return Ok(self.pass(bufs));
             }
             let mut places = record::places(bufs);
@@ -592,7 +595,7 @@ impl Tls {
             }
             // Early data has to make way for the end of the handshake, which stands behind it.
             let stays = flow && !waste && header.kind.level != Level::Early;
-            let (has_reader, mut control) = (plain.is_some(), Vec::new());
+            let mut control = Vec::new();
             let body = match plain {
                 Some(plain) => match plain.room().get_mut(..header.body) {
                     Some(body) => body,
@@ -614,12 +617,10 @@ impl Tls {
             match header.kind.content {
                 Content::Data if len == 0 => return Err(Broken::Damaged),
                 Content::Data if waste => {}
-                Content::Data if !has_reader => self.said.extend_from_slice(&body[..len]),
-                Content::Data => {
-                    if let Some(plain) = plain {
-                        plain.commit(len);
-                    }
-                }
+                Content::Data => match plain {
+                    Some(plain) => plain.commit(len),
+                    None => self.said.extend_from_slice(&control[..len]),
+                },
                 Content::Handshake => self.hear(&body[..len])?,
                 Content::Alert => {
                     let &[alert] = &body[..len] else {

@@ -101,13 +101,17 @@ impl Program {
 
     /// Says what there is to say, and hears what there is to hear, for a while.
     pub fn go_on(&mut self, w: &mut World) {
+        assert!(self.try_go_on(w), "it takes what there is to say");
+    }
+
+    /// The same where the server may have ended it, so that nothing can be said; whether something could.
+    pub fn try_go_on(&mut self, w: &mut World) -> bool {
         for _ in 0..10 {
             self.shake_hands();
             if !self.out.is_empty() {
                 let out = core::mem::take(&mut self.out);
                 if w.raw.write(w.now, self.conn, &out) != Ok(out.len()) {
-                    // The server has ended it.
-                    return;
+                    return false;
                 }
             }
             w.run_for(core::time::Duration::from_millis(20));
@@ -127,6 +131,7 @@ impl Program {
                 }
             }
         }
+        true
     }
 
     fn shake_hands(&mut self) {

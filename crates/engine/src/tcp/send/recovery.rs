@@ -405,7 +405,7 @@ impl Sender {
         if self.rto_at.is_none_or(|at| at > now) {
             return None;
         }
-        Some(match self.cut_short {
+        Some(match self.cut_short.take() {
             Some(at) => {
                 self.resend_all(now);
                 // As if it had not been sent early: that tells nothing of the path.
@@ -429,7 +429,6 @@ impl Sender {
             dup.on_timeout(self.nxt);
         }
         self.expired_at = now;
-        self.cut_short = None;
         lost
     }
 
