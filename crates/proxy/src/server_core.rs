@@ -378,6 +378,9 @@ impl ServerCore {
             let Stage::Handshake(handshake) = &mut session.stage else {
                 return;
             };
+            if handshake.over && step != ServerStep::More {
+                return self.drop_session(ctx, id);
+            }
             let channel = &mut session.channel;
             let most = self.limits.waiting;
             match step {
@@ -672,8 +675,10 @@ impl ServerCore {
         };
         match &mut session.stage {
             Stage::Handshake(h) if h.waits => {
-                self.counters.waited_in_vain += 1;
-                self.drop_session(ctx, id);
+                if !self.end_in_order(ctx, id) {
+                    self.counters.waited_in_vain += 1;
+                    self.drop_session(ctx, id);
+                }
             }
             Stage::Handshake(_) => {
                 let remote = session.remote;

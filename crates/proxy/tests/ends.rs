@@ -85,6 +85,38 @@ fn what_still_arrives_is_waited_for() {
     assert!(!w.user(user).reset);
 }
 
+/// Also where the box has all of it, and so the server waits for a further request in vain.
+#[test]
+fn what_the_box_has_still_to_pass_on_is_not_cut_off() {
+    const SIZE: usize = 8 * SOCKET_ROOM;
+    let setup = Setup {
+        server: "timeouts.waiting = \"20s\"",
+        boxed: "warm.age = \"10s\"",
+        ..Setup::default()
+    };
+    let mut w = World::ready(1, setup);
+    w.content(CONTENT, Content::Sends(vec![7; SIZE], true));
+    let user = w.open(CONTENT, b"GET /", true);
+    w.run_until(|w| !w.user(user).got.is_empty());
+    for _ in 0..4 {
+        w.boxed.local.resume(user);
+        w.boxed.local.streams.get_mut(&user).unwrap().stalled = true;
+        w.run_for(Duration::from_secs(15));
+    }
+    assert!(w.user(user).got.len() < SIZE, "not all of it was taken");
+    w.boxed.local.resume(user);
+    w.run_until(|w| w.user(user).closed);
+    assert_eq!(w.user(user).got.len(), SIZE);
+    assert!(!w.user(user).reset);
+    // Both ends are done with the connection.
+    w.run_for(Duration::from_secs(1));
+    let counters = *w.server().counters();
+    assert_eq!((counters.finished, counters.waited_in_vain), (1, 0));
+    let user = w.open(CONTENT, b"GET /", true);
+    w.run_until(|w| w.user(user).closed);
+    assert_eq!(w.user(user).got.len(), SIZE);
+}
+
 /// Where there is no room for the record that says so, the end is said later.
 #[test]
 fn an_end_that_finds_no_room_is_said_all_the_same() {

@@ -62,4 +62,25 @@ impl ServerCore {
         }
         true
     }
+
+    /// No further request came in time: ends a connection that had a user, but does not cut it off, since the
+    /// box acknowledges what its own user may take slowly. Says whether the session goes on, as long as a
+    /// direction that is half closed may be still.
+    pub(super) fn end_in_order(&mut self, ctx: &mut Ctx<'_>, id: SessionId) -> bool {
+        let Some(session) = self.sessions.get_mut(id) else {
+            return false;
+        };
+        let Stage::Handshake(handshake) = &mut session.stage else {
+            return false;
+        };
+        if !core::mem::take(&mut handshake.follows)
+            || session.channel.close(ctx.now, ctx.stack).is_err()
+        {
+            return false;
+        }
+        let until = ctx.now + self.timeouts.half_closed;
+        (handshake.over, handshake.waits_until) = (true, Some(until));
+        self.sessions.arm(id, until);
+        true
+    }
 }

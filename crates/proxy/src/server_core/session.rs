@@ -66,6 +66,10 @@ pub(super) struct Handshake {
     pub(super) waits: bool,
     /// For so long, from the first time on, whatever it says that is no request.
     pub(super) waits_until: Option<Instant>,
+    /// A user's connection went before, of which the box may still have something to pass on.
+    pub(super) follows: bool,
+    /// The end was said: a request comes too late.
+    pub(super) over: bool,
 }
 
 impl Handshake {
@@ -76,8 +80,8 @@ impl Handshake {
             socks: ServerHandshake::signed_in(),
             grant: Some(Grant::proven(user)),
             spoken: true,
-            waits: false,
-            waits_until: None,
+            follows: true,
+            ..Handshake::default()
         }
     }
 }
