@@ -378,10 +378,11 @@ impl ServerCore {
             let Stage::Handshake(handshake) = &mut session.stage else {
                 return;
             };
-            if handshake.over && step != ServerStep::More {
+            let channel = &mut session.channel;
+            // It comes too late.
+            if channel.is_ending() && step != ServerStep::More {
                 return self.drop_session(ctx, id);
             }
-            let channel = &mut session.channel;
             let most = self.limits.waiting;
             match step {
                 ServerStep::More => {

@@ -27,6 +27,27 @@ fn content(w: &mut World) -> LocalId {
     *w.server_local().streams.last_key_value().unwrap().0
 }
 
+/// A user who is sent `size` bytes and, `times`, takes what the socket has and then nothing for `pause`.
+fn who_takes_slowly(w: &mut World, size: usize, times: usize, pause: Duration) -> LocalId {
+    w.content(CONTENT, Content::Sends(vec![7; size], true));
+    let user = w.open(CONTENT, b"GET /", true);
+    w.run_until(|w| !w.user(user).got.is_empty());
+    for _ in 0..times {
+        w.boxed.local.resume(user);
+        w.boxed.local.streams.get_mut(&user).unwrap().stalled = true;
+        w.run_for(pause);
+    }
+    user
+}
+
+/// It takes the rest, and that was all.
+fn takes_the_rest(w: &mut World, user: LocalId, size: usize) {
+    w.boxed.local.resume(user);
+    w.run_until(|w| w.user(user).closed);
+    assert_eq!(w.user(user).got.len(), size);
+    assert!(!w.user(user).reset);
+}
+
 #[test]
 fn who_never_ends_the_connection_counts_until_it_is_ended() {
     let setup = Setup {
@@ -70,19 +91,8 @@ fn what_still_arrives_is_waited_for() {
         ..Setup::default()
     };
     let mut w = World::ready(1, setup);
-    w.content(CONTENT, Content::Sends(vec![7; SIZE], true));
-    let user = w.open(CONTENT, b"GET /", true);
-    w.run_until(|w| !w.user(user).got.is_empty());
-    for _ in 0..8 {
-        // As much as the socket takes, and then nothing for a while.
-        w.boxed.local.resume(user);
-        w.boxed.local.streams.get_mut(&user).unwrap().stalled = true;
-        w.run_for(Duration::from_secs(40));
-    }
-    w.boxed.local.resume(user);
-    w.run_until(|w| w.user(user).closed);
-    assert_eq!(w.user(user).got.len(), SIZE);
-    assert!(!w.user(user).reset);
+    let user = who_takes_slowly(&mut w, SIZE, 8, Duration::from_secs(40));
+    takes_the_rest(&mut w, user, SIZE);
 }
 
 /// Also where the box has all of it, and so the server waits for a further request in vain.
@@ -95,19 +105,9 @@ fn what_the_box_has_still_to_pass_on_is_not_cut_off() {
         ..Setup::default()
     };
     let mut w = World::ready(1, setup);
-    w.content(CONTENT, Content::Sends(vec![7; SIZE], true));
-    let user = w.open(CONTENT, b"GET /", true);
-    w.run_until(|w| !w.user(user).got.is_empty());
-    for _ in 0..4 {
-        w.boxed.local.resume(user);
-        w.boxed.local.streams.get_mut(&user).unwrap().stalled = true;
-        w.run_for(Duration::from_secs(15));
-    }
+    let user = who_takes_slowly(&mut w, SIZE, 4, Duration::from_secs(15));
     assert!(w.user(user).got.len() < SIZE, "not all of it was taken");
-    w.boxed.local.resume(user);
-    w.run_until(|w| w.user(user).closed);
-    assert_eq!(w.user(user).got.len(), SIZE);
-    assert!(!w.user(user).reset);
+    takes_the_rest(&mut w, user, SIZE);
     // Both ends are done with the connection.
     w.run_for(Duration::from_secs(1));
     let counters = *w.server().counters();

@@ -251,6 +251,11 @@ impl Channel {
         }
     }
 
+    /// Whether [`Self::close`] was called on one that is protected: the other end is told, or will be.
+    pub(crate) fn is_ending(&self) -> bool {
+        self.tls.as_ref().is_some_and(|tls| tls.is_ending())
+    }
+
     /// As [`Stack::shutdown`], after the other end was told.
     pub(crate) fn close(&mut self, now: Instant, stack: &mut Stack) -> Result<(), ApiError> {
         match &mut self.tls {

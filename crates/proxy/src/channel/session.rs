@@ -157,9 +157,14 @@ impl Tls {
         said && self.incoming == Incoming::Ended
     }
 
+    /// Whether this end is done with the connection.
+    pub(super) fn is_ending(&self) -> bool {
+        self.ending != Ending::No
+    }
+
     /// Whether users' bytes have parted, and the connection goes on.
     pub(super) fn is_free(&self) -> bool {
-        let goes_on = self.ending == Ending::No && !self.peer_ended && self.broken.is_none();
+        let goes_on = !self.is_ending() && !self.peer_ended && self.broken.is_none();
         self.has_parted() && goes_on
     }
 
@@ -215,7 +220,7 @@ impl Tls {
         fill: impl FnOnce(&mut [IoSliceMut<'_>]) -> Result<usize, E>,
     ) -> Result<usize, E> {
         self.flush(now, conn, stack)?;
-        if self.ending != Ending::No || self.outgoing.is_over() || self.broken.is_some() {
+        if self.is_ending() || self.outgoing.is_over() || self.broken.is_some() {
             return Ok(0);
         }
         let room = match self.is_asking() {
@@ -347,7 +352,7 @@ impl Tls {
         conn: ConnId,
         stack: &mut Stack,
     ) -> Result<(), ApiError> {
-        if self.ending == Ending::No {
+        if !self.is_ending() {
             self.ending = Ending::Wanted;
         }
         self.flush(now, conn, stack)
@@ -579,7 +584,7 @@ impl Tls {
         plain: &mut Option<&mut Plain<'_>>,
     ) -> Result<(), Broken> {
         // Nobody reads any more.
-        let waste = self.ending != Ending::No && self.has_parted();
+        let waste = self.is_ending() && self.has_parted();
         while !self.peer_ended {
             let Some(header) = self.next_header(*input)? else {
                 self.keep(input);

@@ -73,13 +73,13 @@ impl ServerCore {
         let Stage::Handshake(handshake) = &mut session.stage else {
             return false;
         };
-        if !core::mem::take(&mut handshake.follows)
-            || session.channel.close(ctx.now, ctx.stack).is_err()
-        {
+        let channel = &mut session.channel;
+        let may = handshake.follows && !channel.is_ending();
+        if !may || channel.close(ctx.now, ctx.stack).is_err() {
             return false;
         }
         let until = ctx.now + self.timeouts.half_closed;
-        (handshake.over, handshake.waits_until) = (true, Some(until));
+        handshake.waits_until = Some(until);
         self.sessions.arm(id, until);
         true
     }

@@ -68,8 +68,6 @@ pub(super) struct Handshake {
     pub(super) waits_until: Option<Instant>,
     /// A user's connection went before, of which the box may still have something to pass on.
     pub(super) follows: bool,
-    /// The end was said: a request comes too late.
-    pub(super) over: bool,
 }
 
 impl Handshake {
