@@ -125,12 +125,6 @@ pub trait Host<C> {
         let _ = (source, context);
     }
 
-    /// Rewrites a received packet in place before the engine sees it; of a super-segment, its
-    /// beginning with all headers.
-    fn on_packet(&mut self, packet: &mut [u8]) {
-        let _ = packet;
-    }
-
     /// When [`Self::handle_timeout`] is due, if ever.
     fn next_timeout(&self) -> Option<Instant> {
         None
@@ -388,7 +382,6 @@ impl<P: PacketIo, C: Core, H: Host<C>> Driver<P, C, H> {
                 Ok(Some((packet, meta))) => {
                     self.counters.rx_packets += 1;
                     self.counters.rx_bytes += packet.len() as u64;
-                    self.host.on_packet(packet.head_mut());
                     self.stack.receive_from(now, packet, meta);
                 }
                 Ok(None) => return,

@@ -36,7 +36,7 @@ pub enum Kind {
 pub struct TcpError {
     /// What happened.
     pub kind: Kind,
-    /// Source of the quoted segment (this host).
+    /// Source of the quoted segment: this host, or what stands for it behind an address translator.
     pub src: IpAddr,
     /// Destination of the quoted segment.
     pub dst: IpAddr,

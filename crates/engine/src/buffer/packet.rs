@@ -71,12 +71,6 @@ impl PacketBuffer {
         self.parts()[0]
     }
 
-    /// The same, to be changed in place.
-    pub fn head_mut(&mut self) -> &mut [u8] {
-        let len = self.len.min(BLOCK_SIZE);
-        self.blocks[0].bytes_mut(0..len)
-    }
-
     /// The bytes of the packet; the second part may be empty.
     pub fn parts(&self) -> [&[u8]; 2] {
         let first = self.len.min(BLOCK_SIZE);

@@ -1,7 +1,7 @@
 //! Packets that come in: which connection they belong to, and what happens to those that belong
 //! to none.
 
-use core::net::SocketAddr;
+use core::net::{IpAddr, SocketAddr};
 
 use arrayvec::ArrayVec;
 use braid_wire::icmp::{TcpError, verify_v6_checksum};
@@ -68,7 +68,7 @@ impl Stack {
                     return;
                 }
                 if let Ok(error) = TcpError::parse(v6, segment) {
-                    self.on_icmp(now, &error);
+                    self.on_icmp(now, ip.dst, &error);
                 }
                 return;
             }
@@ -340,9 +340,11 @@ impl Stack {
         }
     }
 
-    fn on_icmp(&mut self, now: Instant, error: &TcpError) {
+    /// An error goes to whoever sent the packet that it quotes. So `to`, where it came, is our address, also
+    /// where the network translates it and not those in the quotation.
+    fn on_icmp(&mut self, now: Instant, to: IpAddr, error: &TcpError) {
         let tuple = FourTuple {
-            local: SocketAddr::new(error.src, error.src_port),
+            local: SocketAddr::new(to, error.src_port),
             remote: SocketAddr::new(error.dst, error.dst_port),
         };
         let Some(&(conn, subflow)) = self.shared.demux.tuples.get(&tuple) else {

@@ -551,7 +551,18 @@ impl Script {
     }
 
     /// An ICMP error about the stack's segment that starts at `seq`.
-    pub fn icmp(&self, flow: usize, (kind, code, rest): (u8, u8, u32), seq: u64) -> Vec<u8> {
+    pub fn icmp(&self, flow: usize, kind: (u8, u8, u32), seq: u64) -> Vec<u8> {
+        self.icmp_from(flow, kind, seq, self.flows[flow].stack.ip())
+    }
+
+    /// The same, of a network that has seen the segment come from `source`.
+    pub fn icmp_from(
+        &self,
+        flow: usize,
+        (kind, code, rest): (u8, u8, u32),
+        seq: u64,
+        source: IpAddr,
+    ) -> Vec<u8> {
         let flow = &self.flows[flow];
         let quoted = tcp::Repr {
             seq: flow.iss.unwrap().add(seq as u32),
@@ -572,12 +583,7 @@ impl Script {
             ip.emit(&mut bytes);
             bytes
         };
-        let quoted = header(
-            flow.stack.ip(),
-            flow.peer.ip(),
-            ip::PROTO_TCP,
-            segment.len(),
-        );
+        let quoted = header(source, flow.peer.ip(), ip::PROTO_TCP, segment.len());
         let mut icmp = vec![kind, code, 0, 0];
         icmp.extend(rest.to_be_bytes());
         icmp.extend(quoted);

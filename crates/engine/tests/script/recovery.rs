@@ -524,6 +524,20 @@ fn a_smaller_path_mtu_resends_in_smaller_packets() {
     quiet!(s, 2000);
 }
 
+/// What translates addresses without keeping anything of the packets leaves those within an error alone.
+#[test]
+fn a_report_about_a_packet_from_a_translated_address() {
+    let mut s = plain();
+    write(&mut s, 1);
+    recv!(s, 10, nth(0));
+    let (kind, code) = FRAGMENTATION_NEEDED;
+    let public = "203.0.113.7".parse().unwrap();
+    let icmp = s.icmp_from(0, (kind, code, 1400), 1, public);
+    s.inject(12, &icmp);
+    recv!(s, 12, data(1, 1, [0; 1360]));
+    recv!(s, 12, data(1361, 1, [0; 88]));
+}
+
 /// A report of a tiny MTU would make every packet mostly header: it is bounded (RFC 1191 section
 /// 3 says 576 is what every host takes).
 #[test]

@@ -12,11 +12,9 @@ use super::device::Device;
 use super::inward::Inward;
 use super::outward::Outward;
 use super::process::{SETTLING_TIME, new_stack};
-use super::quotes;
 use crate::driver::{Clock, Context, Counters, Driver, Host};
 use crate::net::Result;
 use crate::net::links::Links;
-use crate::nft::Mapping;
 use crate::sockets::Limits;
 use crate::tun::Tun;
 
@@ -70,7 +68,6 @@ pub fn run_app<C: Core>(
 ) -> Result<(C, Counters)> {
     let clock = Clock::new();
     let mut engine = config.engine.clone();
-    let mut mappings = Vec::new();
     let (tun, device, mut stack, links) = match &config.role {
         Role::Connect { links, servers } => connect_side(config, links, servers, &mut engine)?,
         Role::Listen {
@@ -90,13 +87,11 @@ pub fn run_app<C: Core>(
             let mut stack = new_stack(engine, &config.strategy)?;
             paths.listen(*port, &mut stack)?;
             paths.device.apply_rules(inward.rules())?;
-            mappings = inward.mappings();
             (paths.tun, paths.device, stack, None)
         }
     };
     let core = start(clock.now(), &mut stack);
     let host = AppHost {
-        mappings,
         links,
         refresh_at: None,
     };
@@ -145,7 +140,6 @@ fn connect_side(
 /// Tells the engine of links that come and go.
 #[derive(Debug)]
 struct AppHost {
-    mappings: Vec<Mapping>,
     links: Option<Links>,
     refresh_at: Option<Instant>,
 }
@@ -160,10 +154,6 @@ impl<C: Core> Host<C> for AppHost {
         if news && self.refresh_at.is_none() {
             self.refresh_at = Some(context.now + SETTLING_TIME);
         }
-    }
-
-    fn on_packet(&mut self, packet: &mut [u8]) {
-        quotes::translate(packet, &self.mappings);
     }
 
     fn next_timeout(&self) -> Option<Instant> {

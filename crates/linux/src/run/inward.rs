@@ -159,7 +159,7 @@ impl Inward<'_> {
     }
 
     /// Which address behind the device stands for which public one.
-    pub fn mappings(&self) -> Vec<Mapping> {
+    fn mappings(&self) -> Vec<Mapping> {
         let mapping = |(n, listen): (u8, IpAddr)| Mapping {
             public: (listen, self.port).into(),
             inner: self.inner(n, listen),

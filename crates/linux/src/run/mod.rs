@@ -9,7 +9,6 @@ mod inward;
 mod keeper;
 mod outward;
 mod process;
-mod quotes;
 mod reload;
 mod server;
 mod signals;

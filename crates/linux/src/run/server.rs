@@ -17,13 +17,11 @@ use super::process::{
     CONTROL, HANGUP, LINKS, RELOADED, SETTLING_TIME, WALL_CLOCK_INTERVAL, directory_of, new_stack,
     open_control, raise_descriptor_limit, serve, since_epoch,
 };
-use super::quotes;
 use super::reload::{self, Reloader};
 use crate::control::ControlSocket;
 use crate::driver::{Clock, Context, Driver, Host};
 use crate::net::links::Links;
 use crate::net::{Result, SystemError};
-use crate::nft::Mapping;
 use crate::sockets::Limits;
 
 /// Where a server reads its configuration again, and when.
@@ -66,7 +64,6 @@ pub fn run_server(
     let host = ServerHost {
         control: open_control(config.control.as_deref(), "server", device.identity()),
         reload: reload.map(|r| Again::new(r, config)).transpose()?,
-        mappings: inward.mappings(),
         links,
         refresh_at: Some(Instant::ZERO),
         wall_clock_at: clock.now() + WALL_CLOCK_INTERVAL,
@@ -97,7 +94,6 @@ pub fn run_server(
 struct ServerHost<'a> {
     control: Option<ControlSocket>,
     reload: Option<Again<'a>>,
-    mappings: Vec<Mapping>,
     links: Links,
     refresh_at: Option<Instant>,
     wall_clock_at: Instant,
@@ -178,10 +174,6 @@ impl Host<ServerCore> for ServerHost<'_> {
         if self.links.has_news() && self.refresh_at.is_none() {
             self.refresh_at = Some(context.now + SETTLING_TIME);
         }
-    }
-
-    fn on_packet(&mut self, packet: &mut [u8]) {
-        quotes::translate(packet, &self.mappings);
     }
 
     fn next_timeout(&self) -> Option<Instant> {
