@@ -1,6 +1,7 @@
 //! Settings of a [`crate::Stack`] and of its paths.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use core::ops::RangeInclusive;
 use core::time::Duration;
 
 use crate::Urgency;
@@ -14,6 +15,8 @@ pub struct Config {
     pub max_transmit: usize,
     /// The device completes TCP checksums; otherwise the engine computes them.
     pub checksum_offload: bool,
+    /// Ports that subflows are opened from, where the application names none; not empty.
+    pub ports: RangeInclusive<u16>,
     /// Initial congestion window in segments, at least 1: 10 (RFC 6928), 3, or 2 (RFC 2581).
     pub initial_window: u32,
     /// Most segments in flight on a subflow, whatever congestion control says; `None` sets no
@@ -94,6 +97,8 @@ impl Default for Config {
         Config {
             max_transmit: 65_521,
             checksum_offload: true,
+            // Linux's.
+            ports: 32_768..=60_999,
             initial_window: 10,
             max_cwnd: None,
             delayed_ack: DelayedAck::default(),

@@ -592,9 +592,11 @@ fn free_tuple(
             false => Ok(tuple),
         };
     }
+    let (first, last) = (*ctx.config.ports.start(), *ctx.config.ports.end());
+    let count = u64::from(last.saturating_sub(first)) + 1;
     (0..64)
         .map(|_| FourTuple {
-            local: SocketAddr::new(local.ip(), 32_768 + ctx.rng.below(28_232) as u16),
+            local: SocketAddr::new(local.ip(), first + ctx.rng.below(count) as u16),
             remote,
         })
         .find(|t| !ctx.demux.tuples.contains_key(t))

@@ -2,9 +2,11 @@
 
 mod error;
 mod identity;
+pub mod link;
 pub mod links;
 pub mod netlink;
 pub mod routes;
+pub mod shortcut;
 pub mod sysctl;
 
 use std::io::ErrorKind;
@@ -27,6 +29,7 @@ pub fn cleanup(identity: &Identity) -> Result<()> {
         remove_routing(identity),
         restore_settings(identity),
         nft::remove(identity),
+        shortcut::remove_unclaimed(),
     ];
     steps.into_iter().collect()
 }

@@ -57,7 +57,8 @@ pub struct Address {
     pub addr: IpAddr,
     /// Prefix length.
     pub prefix_len: u8,
-    /// Others are preferred to it: nothing new begins from it.
+    /// Others are preferred to it: nothing new begins from it. It may be in doubt whether another host has
+    /// it.
     pub deprecated: bool,
     /// It is a temporary one that another will replace (RFC 8981), or a further one of the same IPv4
     /// network.
@@ -455,10 +456,11 @@ fn address(message: &RouteNetlinkMessage) -> Option<Address> {
         interface: message.header.index,
         addr,
         prefix_len: message.header.prefix_len,
-        deprecated: message
-            .header
-            .flags
-            .contains(AddressHeaderFlags::Deprecated),
+        deprecated: message.header.flags.intersects(
+            AddressHeaderFlags::Deprecated
+                | AddressHeaderFlags::Tentative
+                | AddressHeaderFlags::Dadfailed,
+        ),
         // The kernel has one bit for secondary and temporary ones.
         secondary: message.header.flags.contains(AddressHeaderFlags::Secondary),
     })

@@ -100,9 +100,11 @@ pub fn run_app<C: Core>(
         let now = driver.clock().now();
         finished(now, &mut driver.core, &mut driver.stack)
     })?;
-    drop(device);
     let counters = driver.counters();
-    Ok((driver.core, counters))
+    let Driver { core, host, .. } = driver;
+    // Not before nobody has the shortcut any more.
+    drop((host, device));
+    Ok((core, counters))
 }
 
 type Side = (Tun, Device, Stack, Option<Links>);
@@ -119,6 +121,7 @@ fn connect_side(
         lan: &[],
         servers: servers.to_vec(),
         private: &[],
+        shortcut: true,
     };
     let paths = outward.set_up(engine)?;
     let mut stack = new_stack(engine.clone(), &config.strategy)?;
@@ -132,7 +135,7 @@ fn connect_side(
         stack.set_path_up(Instant::ZERO, path, paths.links.is_up(index));
     }
     let others = (Quic::Forward, MptcpHosts::Forward);
-    let rules = outward.rules(paths.device.has_v6(), 0, Vec::new(), others);
+    let rules = outward.rules(paths.device.has_v6(), 0, paths.ports, Vec::new(), others);
     paths.device.apply_rules(rules)?;
     Ok((paths.tun, paths.device, stack, Some(paths.links)))
 }

@@ -45,6 +45,7 @@ pub fn run_box(
         lan: &config.lan,
         servers: servers(config),
         private: &config.socks,
+        shortcut: config.shortcut,
     };
     let mut engine = config.engine();
     let OutwardPaths {
@@ -53,6 +54,7 @@ pub fn run_box(
         links,
         settings,
         addresses,
+        ports,
     } = outward.set_up(&mut engine)?;
     let host = BoxHost {
         control: open_control(config.control.as_deref(), "box", device.identity()),
@@ -70,7 +72,7 @@ pub fn run_box(
     let mut driver = assemble(config, engine, tun, host)?;
     let port = driver.sockets.reserve_intake(device.has_v6())?;
     let ways = (config.quic, config.mptcp_hosts);
-    let rules = outward.rules(device.has_v6(), port, config.bypassed(), ways);
+    let rules = outward.rules(device.has_v6(), port, ports, config.bypassed(), ways);
     device.apply_rules(rules)?;
     for addr in &config.socks {
         driver.sockets.listen(*addr)?;

@@ -7,7 +7,8 @@ use braid_proxy::config::TunConfig;
 use braid_wire::Instant;
 
 use super::device::{Device, path_settings};
-use crate::net::links::{LinkSpec, Links, NextHop};
+use crate::net::link::{LinkSpec, NextHop};
+use crate::net::links::Links;
 use crate::net::netlink::Netlink;
 use crate::net::sysctl::Sysctl;
 use crate::net::{Result, SystemError};

@@ -1,6 +1,7 @@
 //! Paths that lead out: one for each access link.
 
 use std::net::{IpAddr, SocketAddr};
+use std::ops::RangeInclusive;
 
 use braid_engine::Config;
 use braid_proxy::LinkAddresses;
@@ -9,7 +10,8 @@ use ipnet::IpNet;
 
 use super::device::{Device, path_settings};
 use crate::net::Result;
-use crate::net::links::{LinkSpec, LinkState, Links, NextHop};
+use crate::net::link::{LinkSpec, LinkState, NextHop};
+use crate::net::links::Links;
 use crate::net::sysctl::Sysctl;
 use crate::nft::{BoxRules, Rules};
 use crate::tun::Tun;
@@ -27,6 +29,8 @@ pub(super) struct Outward<'a> {
     pub servers: Vec<SocketAddr>,
     /// Addresses of this host's own that only the local network may connect to.
     pub private: &'a [SocketAddr],
+    /// Packets to and from servers pass by the kernel's routing, where that is possible.
+    pub shortcut: bool,
 }
 
 /// Paths that are set up.
@@ -39,6 +43,8 @@ pub(super) struct OutwardPaths {
     pub settings: Vec<Sysctl>,
     /// Addresses on the device, link by link.
     pub addresses: Vec<LinkAddresses>,
+    /// Ports that are the engine's alone towards the servers; `None` where it shares them.
+    pub ports: Option<RangeInclusive<u16>>,
 }
 
 impl Outward<'_> {
@@ -60,13 +66,31 @@ impl Outward<'_> {
             links.install_forwarding(self.lan)?;
             links.install_interception()?;
         }
+        let ports = self.shorten(&mut links, addresses.iter().map(|a| a.mtu).collect());
+        if let Some(ports) = &ports {
+            engine.ports = ports.clone();
+        }
         Ok(OutwardPaths {
             tun,
             device,
             links,
             settings,
             addresses,
+            ports,
         })
+    }
+
+    fn shorten(&self, links: &mut Links, mtus: Vec<u16>) -> Option<RangeInclusive<u16>> {
+        if !self.shortcut {
+            return None;
+        }
+        match links.install_shortcut(&self.tun.name, &self.servers, mtus) {
+            Ok(ports) => Some(ports),
+            Err(error) => {
+                tracing::info!(%error, "no shortcut: packets are routed");
+                None
+            }
+        }
     }
 
     fn link_specs(&self, v6: bool) -> Vec<LinkSpec> {
@@ -141,11 +165,12 @@ impl Outward<'_> {
         settings
     }
 
-    /// The rules; connections taken in arrive at `intercept_port`.
+    /// The rules; connections taken in arrive at `intercept_port`, and `ports` are the engine's alone.
     pub fn rules(
         &self,
         v6: bool,
         intercept_port: u16,
+        ports: Option<RangeInclusive<u16>>,
         bypass: Vec<IpNet>,
         (quic, mptcp_hosts): (Quic, MptcpHosts),
     ) -> Rules {
@@ -157,6 +182,7 @@ impl Outward<'_> {
             intercept_v6: v6,
             bypass,
             servers: self.servers.clone(),
+            ports,
             private: self.private.to_vec(),
             quic,
             mptcp_hosts,

@@ -72,6 +72,9 @@ pub struct BoxConfig {
     pub quic: Quic,
     /// What happens to connections that hosts open by Multipath TCP.
     pub mptcp_hosts: MptcpHosts,
+    /// What goes to and from servers passes by the kernel's routing and the firewall, where the kernel can
+    /// do that.
+    pub shortcut: bool,
     /// The control socket; `None` leaves the place to the driver.
     pub control: Option<PathBuf>,
     /// The directory in which what was learnt of paths is kept; `None` where it is not.
@@ -364,6 +367,7 @@ impl BoxConfig {
             socks: check_socks(src, raw.socks)?,
             quic: raw.quic,
             mptcp_hosts: raw.mptcp_hosts,
+            shortcut: raw.shortcut.unwrap_or(true),
             control: src.control_socket(raw.control)?,
             state: raw.state.map(|path| src.beside(&path)),
             tun,
@@ -437,6 +441,7 @@ struct Raw {
     quic: Quic,
     #[serde(default, deserialize_with = "mptcp_hosts")]
     mptcp_hosts: MptcpHosts,
+    shortcut: Option<bool>,
     control: Option<Spanned<PathBuf>>,
     state: Option<PathBuf>,
     tun: Option<RawTun>,

@@ -9,7 +9,8 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use braid_engine::app::{Arrival, LocalError, LocalEvent, LocalId, LocalStreams};
-use braid_linux::net::links::{LinkSpec, Links, NextHop};
+use braid_linux::net::link::{LinkSpec, NextHop};
+use braid_linux::net::links::Links;
 use braid_linux::net::sysctl::Sysctl;
 use braid_linux::nft::{BoxRules, Rules};
 use braid_linux::run::Device;
@@ -205,6 +206,7 @@ fn serve((quic, mptcp_hosts): (Quic, MptcpHosts), asks: &Receiver<Ask>, ready: &
                 .map(|a| a.parse::<IpAddr>().unwrap().into())
                 .to_vec(),
             servers: vec!["203.0.113.9:1080".parse().unwrap()],
+            ports: None,
             private: OWN.map(|a| a.parse().unwrap()).to_vec(),
             quic,
             mptcp_hosts,

@@ -146,6 +146,7 @@ impl Ends {
             intercept_v6: true,
             bypass: Vec::new(),
             servers: PUBLIC.map(|a| (addr(a), PORT).into()).to_vec(),
+            ports: None,
             private: Vec::new(),
             quic: Quic::Forward,
             mptcp_hosts: MptcpHosts::Forward,

@@ -4,10 +4,13 @@
 //! before ([`Ruleset::record`]). So the record lives in the network namespace it is about, and
 //! outlives a killed process.
 
+mod shortcut;
+
 use std::collections::BTreeSet;
 use std::fmt::{self, Write as _};
 use std::io::{self, Write as _};
 use std::net::{IpAddr, SocketAddr};
+use std::ops::RangeInclusive;
 use std::process::{Command, Stdio};
 
 use braid_proxy::config::{MptcpHosts, Quic};
@@ -15,6 +18,8 @@ use ipnet::IpNet;
 
 use crate::net::sysctl::Sysctl;
 use crate::net::{Identity, Result, SystemError};
+
+pub use shortcut::{Hop, ShortcutRules, Way};
 
 const RECORD: &str = "record";
 /// Subtype of an MP_JOIN (RFC 8684 section 3.2).
@@ -37,6 +42,9 @@ pub struct BoxRules {
     pub bypass: Vec<IpNet>,
     /// Where the engine's peers listen.
     pub servers: Vec<SocketAddr>,
+    /// Ports that are the engine's alone towards the servers ([`ShortcutRules::ports`]); `None` where it
+    /// shares them with everybody.
+    pub ports: Option<RangeInclusive<u16>>,
     /// Addresses of this host's own that the local network alone may connect to.
     pub private: Vec<SocketAddr>,
     /// QUIC.
@@ -92,8 +100,7 @@ impl Ruleset {
     /// # Errors
     /// Where `nft` is missing or refuses; nothing changed then.
     pub fn apply(&self, identity: &Identity) -> Result<()> {
-        let script = self.script(identity)?;
-        run_nft(&["-f", "-"], &script).map(drop)
+        run_script(&self.script(identity)?)
     }
 
     /// The nftables script.
@@ -131,12 +138,35 @@ impl BoxRules {
             self.emit_forward(identity, out)?;
         }
         self.emit_input(out)?;
+        self.emit_masquerade(out)
+    }
+
+    /// Who else speaks to a server gets a port beyond those of the engine.
+    fn emit_masquerade(&self, out: &mut String) -> fmt::Result {
+        let links = Names(&self.links);
         writeln!(
             out,
-            "chain postrouting {{ type nat hook postrouting priority srcnat; policy accept;
-             oifname {links} iifname {inside} masquerade\n}}",
-            links = Names(&self.links),
-            inside = Names(&[&self.lan[..], std::slice::from_ref(&self.tun)].concat()),
+            "chain postrouting {{ type nat hook postrouting priority srcnat; policy accept;"
+        )?;
+        if let (Some(ports), false) = (&self.ports, self.lan.is_empty()) {
+            for server in &self.servers {
+                writeln!(
+                    out,
+                    "oifname {links} iifname {} {} daddr {} tcp dport {} masquerade to :{}-{}",
+                    Names(&self.lan),
+                    ip_keyword(server.ip()),
+                    server.ip(),
+                    server.port(),
+                    ports.end().saturating_add(1),
+                    u16::MAX,
+                )?;
+            }
+        }
+        let inside = [&self.lan[..], std::slice::from_ref(&self.tun)].concat();
+        writeln!(
+            out,
+            "oifname {links} iifname {} masquerade\n}}",
+            Names(&inside)
         )
     }
 
@@ -296,7 +326,7 @@ impl ServerRules {
                 out,
                 "{ip} daddr {} {} notrack {ip} daddr set {inner}",
                 public.ip(),
-                quoting(*public)
+                quoting(public.ip(), &public.port().to_string())
             )?;
         }
         writeln!(
@@ -339,9 +369,13 @@ pub fn recorded(identity: &Identity) -> Result<Vec<Sysctl>> {
 /// # Errors
 /// Where `nft` is missing or refuses.
 pub fn remove(identity: &Identity) -> Result<()> {
-    let table = identity.nft_table();
-    let script = format!("table inet {table}\ndelete table inet {table}\n");
-    run_nft(&["-f", "-"], &script).map(drop)
+    remove_tables(&[("inet", &identity.nft_table())])
+}
+
+/// Removes tables, each given by its family and name, where they are there.
+fn remove_tables(tables: &[(&str, &str)]) -> Result<()> {
+    let remove = |(family, name)| format!("table {family} {name}\ndelete table {family} {name}\n");
+    run_script(&tables.iter().copied().map(remove).collect::<String>())
 }
 
 fn parse_record(listing: &str) -> Vec<Sysctl> {
@@ -356,6 +390,10 @@ fn parse_record(listing: &str) -> Vec<Sysctl> {
         .filter_map(|comment| comment.rsplit_once('='))
         .map(|(key, value)| Sysctl::new(key, value))
         .collect()
+}
+
+fn run_script(script: &str) -> Result<()> {
+    run_nft(&["-f", "-"], script).map(drop)
 }
 
 fn run_nft(args: &[&str], script: &str) -> Result<String> {
@@ -382,19 +420,18 @@ fn run_nft(args: &[&str], script: &str) -> Result<String> {
     ))
 }
 
-/// Matches ICMP errors about TCP segments from `public`, by the packet that they quote: first
-/// source address and protocol of its IP header, which has no options, then the port.
-fn quoting(public: SocketAddr) -> String {
-    let port = public.port();
-    match public.ip() {
+/// Matches ICMP errors about TCP segments from `source` and one of `ports`, by the packet that they
+/// quote: first source address and protocol of its IP header, which has no options, then the port.
+fn quoting(source: IpAddr, ports: &str) -> String {
+    match source {
         IpAddr::V4(source) => format!(
             "icmp type {{ destination-unreachable, time-exceeded }} \
-             @th,136,8 6 @th,160,32 {} @th,224,16 {port}",
+             @th,136,8 6 @th,160,32 {} @th,224,16 {ports}",
             source.to_bits()
         ),
         IpAddr::V6(source) => format!(
             "icmpv6 type {{ destination-unreachable, packet-too-big, time-exceeded }} \
-             @th,112,8 6 @th,128,128 {:#x} @th,384,16 {port}",
+             @th,112,8 6 @th,128,128 {:#x} @th,384,16 {ports}",
             source.to_bits()
         ),
     }
@@ -465,6 +502,7 @@ mod tests {
                 intercept_v6: true,
                 bypass: Vec::new(),
                 servers,
+                ports: Some(10_000..=32_767),
                 private: Vec::new(),
                 quic: Quic::Forward,
                 mptcp_hosts,

@@ -1,0 +1,329 @@
+//! Rules by which a box's packets to and from its servers go between TUN device and link without
+//! routing, connection tracking and the chains of others.
+//!
+//! Translation is stateless. What comes in by the TUN device is sent on to the next hop, and what comes
+//! in by a link to the TUN device, each before anything else of the kernel sees it. The same translation
+//! stands on the ordinary way too, which takes what passes by the first rules: fragments, what another
+//! device has shaped on receipt, packets of a link whose next hop is not known, and ICMP errors.
+
+use std::collections::BTreeMap;
+use std::fmt::{self, Write as _};
+use std::net::{IpAddr, SocketAddr};
+use std::ops::RangeInclusive;
+
+use ipnet::IpNet;
+
+use super::{List, Quoted, ip_keyword, quoting, remove_tables, run_script};
+use crate::net::{Result, SystemError};
+
+/// The tables, of families `netdev` and `inet`. One instance of a network namespace has them, whatever
+/// it is called, for only one can tell its packets by their ports.
+const TABLE: &str = "braid-shortcut";
+
+/// The rules.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ShortcutRules {
+    /// The TUN device.
+    pub tun: String,
+    /// Ports of the engine's ends that nobody else uses towards these servers.
+    pub ports: RangeInclusive<u16>,
+    /// Where the engine's peers listen; none of them an address of this host.
+    pub servers: Vec<SocketAddr>,
+    /// Links.
+    pub ways: Vec<Way>,
+}
+
+/// A link in one address family.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Way {
+    /// Name of the interface, which exists.
+    pub interface: String,
+    /// Its index: rules go by it, not by the name.
+    pub index: u32,
+    /// The address behind the TUN device.
+    pub inner: IpAddr,
+    /// The address of the interface that stands for it.
+    pub public: IpAddr,
+    /// Next hops, the first that is for a destination counts. What has none is routed.
+    pub hops: Vec<Hop>,
+}
+
+/// A next hop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Hop {
+    /// The network that is reached by it; `None` for all.
+    pub network: Option<IpNet>,
+    /// The gateway; `None` where the destination is the next hop itself.
+    pub gateway: Option<IpAddr>,
+}
+
+impl ShortcutRules {
+    /// Puts the rules in force, in place of earlier ones, in one step.
+    ///
+    /// # Errors
+    /// Where `nft` is missing or refuses, as where the kernel cannot do it; nothing changed then.
+    pub fn apply(&self) -> Result<()> {
+        let script = self.script().map_err(|_| {
+            SystemError::other("write the nftables rules", "a name cannot be quoted")
+        })?;
+        run_script(&script)
+    }
+
+    /// Removes the rules of whoever had them last.
+    ///
+    /// # Errors
+    /// Where `nft` is missing or refuses.
+    pub fn remove() -> Result<()> {
+        remove_tables(&[("netdev", TABLE), ("inet", TABLE)])
+    }
+
+    fn script(&self) -> std::result::Result<String, fmt::Error> {
+        let mut out = String::new();
+        for family in ["netdev", "inet"] {
+            writeln!(out, "table {family} {TABLE}\ndelete table {family} {TABLE}")?;
+        }
+        writeln!(out, "table netdev {TABLE} {{")?;
+        self.emit_sets(&mut out)?;
+        self.emit_out(&mut out)?;
+        self.emit_in(&mut out)?;
+        writeln!(out, "}}\ntable inet {TABLE} {{")?;
+        self.emit_sets(&mut out)?;
+        self.emit_prerouting(&mut out)?;
+        self.emit_postrouting(&mut out)?;
+        writeln!(out, "}}")?;
+        Ok(out)
+    }
+
+    fn emit_sets(&self, out: &mut String) -> fmt::Result {
+        for (v6, kind) in [(false, "ipv4_addr"), (true, "ipv6_addr")] {
+            let of_family = self.servers.iter().filter(|s| s.is_ipv6() == v6);
+            let elements: Vec<String> = of_family
+                .map(|s| format!("{} . {}", s.ip(), s.port()))
+                .collect();
+            let name = servers(v6);
+            writeln!(out, "set {name} {{ type {kind} . inet_service;")?;
+            if !elements.is_empty() {
+                writeln!(out, "elements = {{ {} }}", List(&elements))?;
+            }
+            writeln!(out, "}}")?;
+        }
+        Ok(())
+    }
+
+    fn emit_out(&self, out: &mut String) -> fmt::Result {
+        let tun = Quoted(&self.tun);
+        writeln!(
+            out,
+            "chain out {{ type filter hook ingress device {tun} priority filter; policy accept;"
+        )?;
+        for way in &self.ways {
+            let (ip, interface, public) = (way.ip(), Quoted(&way.interface), way.public);
+            for hop in &way.hops {
+                write!(out, "{}", way.outward())?;
+                if let Some(network) = hop.network {
+                    write!(out, " {ip} daddr {network}")?;
+                }
+                write!(out, " {ip} saddr set {public} fwd {ip} to ")?;
+                match hop.gateway {
+                    Some(gateway) => write!(out, "{gateway}")?,
+                    None => write!(out, "{ip} daddr")?,
+                }
+                writeln!(out, " device {interface}")?;
+            }
+        }
+        writeln!(out, "}}")
+    }
+
+    fn emit_in(&self, out: &mut String) -> fmt::Result {
+        let mut by_interface: BTreeMap<&str, Vec<&Way>> = BTreeMap::new();
+        for way in &self.ways {
+            by_interface.entry(&way.interface).or_default().push(way);
+        }
+        for (n, (interface, ways)) in by_interface.into_iter().enumerate() {
+            writeln!(
+                out,
+                "chain in{n} {{ type filter hook ingress device {} priority filter; policy accept;",
+                Quoted(interface)
+            )?;
+            for way in ways {
+                let (ip, inner) = (way.ip(), way.inner);
+                let whole = match inner {
+                    IpAddr::V4(_) => "ip frag-off & 0x3fff == 0",
+                    IpAddr::V6(_) => "exthdr frag missing",
+                };
+                writeln!(
+                    out,
+                    "{} {whole} {ip} daddr set {inner} fwd {ip} to {inner} device {}",
+                    self.inward(way),
+                    Quoted(&self.tun)
+                )?;
+            }
+            writeln!(out, "}}")?;
+        }
+        Ok(())
+    }
+
+    fn emit_prerouting(&self, out: &mut String) -> fmt::Result {
+        writeln!(
+            out,
+            "chain prerouting {{ type filter hook prerouting priority raw; policy accept;"
+        )?;
+        for way in &self.ways {
+            let (ip, inner, public) = (way.ip(), way.inner, way.public);
+            let interface = Quoted(&way.interface);
+            writeln!(
+                out,
+                "iifname {} {} notrack",
+                Quoted(&self.tun),
+                way.outward()
+            )?;
+            writeln!(
+                out,
+                "iifname {interface} {} notrack {ip} daddr set {inner}",
+                self.inward(way)
+            )?;
+            let quoted = quoting(
+                public,
+                &format!("{}-{}", self.ports.start(), self.ports.end()),
+            );
+            for server in self.servers.iter().filter(|s| s.is_ipv6() == way.is_v6()) {
+                writeln!(
+                    out,
+                    "iifname {interface} {ip} daddr {public} {quoted} {} \
+                     notrack {ip} daddr set {inner}",
+                    quoted_destination(*server)
+                )?;
+            }
+        }
+        writeln!(out, "}}")
+    }
+
+    fn emit_postrouting(&self, out: &mut String) -> fmt::Result {
+        writeln!(
+            out,
+            "chain postrouting {{ type filter hook postrouting priority raw; policy accept;"
+        )?;
+        for way in &self.ways {
+            writeln!(
+                out,
+                "oifname {} {} {} saddr set {}",
+                Quoted(&way.interface),
+                way.outward(),
+                way.ip(),
+                way.public
+            )?;
+        }
+        writeln!(out, "}}")
+    }
+
+    /// Matches what servers send to the engine's end of a way.
+    fn inward(&self, way: &Way) -> String {
+        let (ip, public, servers) = (way.ip(), way.public, servers(way.is_v6()));
+        format!(
+            "{ip} saddr . tcp sport @{servers} {ip} daddr {public} tcp dport {}-{}",
+            self.ports.start(),
+            self.ports.end()
+        )
+    }
+}
+
+impl Way {
+    fn is_v6(&self) -> bool {
+        self.inner.is_ipv6()
+    }
+
+    fn ip(&self) -> &'static str {
+        ip_keyword(self.inner)
+    }
+
+    /// Matches what the engine's end of the way sends to servers.
+    fn outward(&self) -> String {
+        let (ip, inner, servers) = (self.ip(), self.inner, servers(self.is_v6()));
+        format!("{ip} saddr {inner} {ip} daddr . tcp dport @{servers}")
+    }
+}
+
+fn servers(v6: bool) -> &'static str {
+    if v6 { "servers6" } else { "servers4" }
+}
+
+/// Matches ICMP errors about TCP segments to `server`, by the packet that they quote: destination address
+/// of its IP header, which has no options, then the port.
+fn quoted_destination(server: SocketAddr) -> String {
+    let port = server.port();
+    match server.ip() {
+        IpAddr::V4(to) => format!("@th,192,32 {} @th,240,16 {port}", to.to_bits()),
+        IpAddr::V6(to) => format!("@th,256,128 {:#x} @th,400,16 {port}", to.to_bits()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rules() -> ShortcutRules {
+        ShortcutRules {
+            tun: "braid0".to_owned(),
+            ports: 10_000..=32_767,
+            servers: vec!["192.0.2.1:4433".parse().unwrap()],
+            ways: vec![Way {
+                interface: "wan0".to_owned(),
+                index: 3,
+                inner: "10.215.77.2".parse().unwrap(),
+                public: "198.51.100.7".parse().unwrap(),
+                hops: vec![
+                    Hop {
+                        network: Some("198.51.100.0/24".parse().unwrap()),
+                        gateway: None,
+                    },
+                    Hop {
+                        network: None,
+                        gateway: Some("198.51.100.1".parse().unwrap()),
+                    },
+                ],
+            }],
+        }
+    }
+
+    fn lines(rules: &ShortcutRules, with: &str) -> Vec<String> {
+        let script = rules.script().unwrap();
+        let found = script.lines().filter(|line| line.contains(with));
+        found.map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn what_is_on_the_link_is_its_own_next_hop() {
+        let start = "ip saddr 10.215.77.2 ip daddr . tcp dport @servers4";
+        assert_eq!(
+            lines(&rules(), "device \"wan0\"")[..2],
+            [
+                format!(
+                    "{start} ip daddr 198.51.100.0/24 ip saddr set 198.51.100.7 \
+                     fwd ip to ip daddr device \"wan0\""
+                ),
+                format!("{start} ip saddr set 198.51.100.7 fwd ip to 198.51.100.1 device \"wan0\""),
+            ]
+        );
+    }
+
+    /// What has no next hop is routed, and translated there.
+    #[test]
+    fn without_a_next_hop_packets_are_translated_only() {
+        let mut rules = rules();
+        rules.ways[0].hops.clear();
+        assert!(!rules.script().unwrap().contains("device \"wan0\"\n"));
+        assert_eq!(lines(&rules, "oifname \"wan0\"").len(), 1);
+        assert_eq!(lines(&rules, "fwd ip to 10.215.77.2").len(), 1);
+    }
+
+    #[test]
+    fn an_interface_has_one_chain_for_both_families() {
+        let mut rules = rules();
+        rules.ways.push(Way {
+            inner: "fdb7:a1d0:77::2".parse().unwrap(),
+            public: "2001:db8::7".parse().unwrap(),
+            ..rules.ways[0].clone()
+        });
+        assert_eq!(lines(&rules, "hook ingress device \"wan0\"").len(), 1);
+    }
+}
