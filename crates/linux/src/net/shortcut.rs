@@ -77,7 +77,9 @@ impl Shortcut {
         let links = specs.iter().zip(states).zip(&self.mtus);
         let ways = links.flat_map(|((spec, state), mtu)| {
             let sources = spec.sources.iter();
-            sources.filter_map(|inner| self.way(&spec.interface, state, *mtu, *inner))
+            sources.filter_map(|inner| {
+                wanted(&spec.interface, state, *mtu, *inner, self.in_force.as_ref())
+            })
         });
         let rules = ShortcutRules {
             tun: self.tun.clone(),
@@ -91,38 +93,44 @@ impl Shortcut {
         }
         Ok(())
     }
+}
 
-    /// The way of what comes from `inner`; `None` while there is none. A link that is down for a moment
-    /// keeps its way.
-    fn way(&self, interface: &str, state: &LinkState, mtu: u16, inner: IpAddr) -> Option<Way> {
-        let mut ways = self.in_force.iter().flat_map(|rules| &rules.ways);
-        let before = ways.find(|way| way.inner == inner);
-        let v6 = inner.is_ipv6();
-        let exit = state.exit(v6);
-        let of_family = |a: &&Address| a.addr.is_ipv6() == v6;
-        let gateway = exit.and_then(|exit| exit.gateway);
-        let in_use = before.map(|way| way.public);
-        let public = source(state.addresses.iter().filter(of_family), gateway, in_use);
-        let (Some(public), true) = (public, state.running) else {
-            return before.filter(|_| state.mtu > 0).cloned();
-        };
-        let mut hops = Vec::new();
-        // Where packets are too large, the kernel has to say so.
-        if state.mtu >= u32::from(mtu) {
-            hops.extend(state.addresses.iter().filter(of_family).filter_map(on_link));
-            hops.extend(exit.map(|exit| Hop {
-                network: None,
-                gateway: exit.gateway,
-            }));
-        }
-        Some(Way {
-            interface: interface.to_owned(),
-            index: public.interface,
-            inner,
-            public: public.addr,
-            hops,
-        })
+/// The way of what comes from `inner`; `None` while there is none. A link that is down for a moment
+/// keeps its way.
+fn wanted(
+    interface: &str,
+    state: &LinkState,
+    mtu: u16,
+    inner: IpAddr,
+    in_force: Option<&ShortcutRules>,
+) -> Option<Way> {
+    let mut ways = in_force.iter().flat_map(|rules| &rules.ways);
+    let before = ways.find(|way| way.inner == inner);
+    let v6 = inner.is_ipv6();
+    let exit = state.exit(v6);
+    let of_family = |a: &&Address| a.addr.is_ipv6() == v6;
+    let gateway = exit.and_then(|exit| exit.gateway);
+    let in_use = before.map(|way| way.public);
+    let public = source(state.addresses.iter().filter(of_family), gateway, in_use);
+    let (Some(public), true) = (public, state.running) else {
+        return before.filter(|_| state.mtu > 0).cloned();
+    };
+    let mut hops = Vec::new();
+    // Where packets are too large, the kernel has to say so.
+    if state.mtu >= u32::from(mtu) {
+        hops.extend(state.addresses.iter().filter(of_family).filter_map(on_link));
+        hops.extend(exit.map(|exit| Hop {
+            network: None,
+            gateway: exit.gateway,
+        }));
     }
+    Some(Way {
+        interface: interface.to_owned(),
+        index: public.interface,
+        inner,
+        public: public.addr,
+        hops,
+    })
 }
 
 /// Removes the rules of an instance that was killed: of one that runs, they are its own.
@@ -173,4 +181,123 @@ fn on_link(address: &Address) -> Option<Hop> {
         network: Some(network.trunc()),
         gateway: None,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::link::Exit;
+    use super::*;
+
+    const WAN: u32 = 7;
+    const INNER: &str = "10.215.77.2";
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    fn address(addr: &str, prefix_len: u8) -> Address {
+        Address {
+            interface: WAN,
+            addr: ip(addr),
+            prefix_len,
+            deprecated: false,
+            secondary: false,
+        }
+    }
+
+    fn state(addresses: &[Address]) -> LinkState {
+        LinkState {
+            running: true,
+            mtu: 1_500,
+            addresses: addresses.to_vec(),
+            v4: Some(Exit {
+                interface: WAN,
+                gateway: Some(ip("192.0.2.1")),
+            }),
+            v6: None,
+        }
+    }
+
+    /// The way of a link that is in force with `before`, once it is in `state`.
+    fn way(before: Option<&Way>, state: &LinkState) -> Option<Way> {
+        let rules = |way: &Way| ShortcutRules {
+            tun: "braid0".to_owned(),
+            ports: PORTS,
+            servers: Vec::new(),
+            ways: vec![way.clone()],
+        };
+        let in_force = before.map(rules);
+        wanted("wan", state, 1_500, ip(INNER), in_force.as_ref())
+    }
+
+    #[test]
+    fn neighbours_are_next_hops_and_all_others_behind_the_gateway() {
+        let way = way(None, &state(&[address("192.0.2.7", 24)])).unwrap();
+        assert_eq!((way.inner, way.public), (ip(INNER), ip("192.0.2.7")));
+        let hops = way.hops.iter().map(|hop| (hop.network, hop.gateway));
+        let network: IpNet = "192.0.2.0/24".parse().unwrap();
+        assert_eq!(
+            hops.collect::<Vec<_>>(),
+            [(Some(network), None), (None, Some(ip("192.0.2.1")))]
+        );
+    }
+
+    /// The kernel tells the engine of a smaller MTU only where it routes.
+    #[test]
+    fn a_link_with_a_smaller_mtu_is_routed() {
+        let mut small = state(&[address("192.0.2.7", 24)]);
+        small.mtu = 1_400;
+        assert!(way(None, &small).unwrap().hops.is_empty());
+    }
+
+    #[test]
+    fn a_link_that_is_down_keeps_its_way_as_long_as_it_is_there() {
+        let before = way(None, &state(&[address("192.0.2.7", 24)]));
+        let mut down = state(&[]);
+        (down.running, down.v4) = (false, None);
+        assert_eq!(way(before.as_ref(), &down), before);
+        assert_eq!(way(None, &down), None);
+        assert_eq!(way(before.as_ref(), &LinkState::default()), None);
+    }
+
+    /// Connections keep their address as long as it is as good as others.
+    #[test]
+    fn the_address_in_use_stays_until_another_is_preferred() {
+        let (old, new) = (address("192.0.2.7", 24), address("192.0.2.77", 24));
+        let gone = Address {
+            deprecated: true,
+            ..old
+        };
+        let second = Address {
+            secondary: true,
+            ..old
+        };
+        let before = way(None, &state(&[old])).unwrap();
+        for (found, public) in [
+            (vec![new, old], old),
+            (vec![gone, new], new),
+            (vec![second, new], new),
+            (vec![new], new),
+            (vec![gone], old),
+        ] {
+            let now = way(Some(&before), &state(&found)).unwrap();
+            assert_eq!(now.public, public.addr, "of {found:?}");
+        }
+        let far = address("198.51.100.7", 24);
+        let now = way(None, &state(&[far, old])).unwrap();
+        assert_eq!(now.public, old.addr, "beside the gateway");
+    }
+
+    #[test]
+    fn ports_that_the_kernel_may_take_are_shared() {
+        for (range, alone) in [
+            ("32768\t60999", true),
+            ("1024 9999", true),
+            ("1024\t65535", false),
+            ("32767 60999", false),
+            ("", false),
+        ] {
+            assert_eq!(leaves_alone(range, &PORTS), alone, "{range:?}");
+        }
+    }
 }

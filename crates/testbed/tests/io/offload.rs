@@ -1,22 +1,24 @@
 //! Super-segments through TUN devices, forwarding, address translation and a link.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::ops::RangeInclusive;
 use std::time::{Duration, Instant};
 
 use braid_engine::{PathId, RxMeta, Transmit, TxChecksum};
 use braid_linux::net::Identity;
-use braid_linux::nft::{BoxRules, Mapping, Rules, Ruleset, ServerRules};
+use braid_linux::nft::{self, BoxRules, Hop, Mapping, Rules, Ruleset, ServerRules, ShortcutRules};
 use braid_linux::selftest::{self, Verdict};
 use braid_linux::tun::{PacketIo, Tun};
 use braid_proxy::config::{MptcpHosts, Quic};
 use braid_testbed::netns;
+use braid_wire::icmp::{self, Kind, TcpError, verify_v6_checksum};
 use braid_wire::{Seq32, ip, tcp};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::support::World;
 
 const PORT: u16 = 1080;
-const CLIENT_PORT: u16 = 40_000;
+const CLIENT_PORT: u16 = 20_000;
 
 /// A packet as its receiver sees it.
 struct Received {
@@ -49,9 +51,9 @@ struct Segment<'a> {
     offload: bool,
 }
 
-fn send(tun: &mut Tun, segment: &Segment<'_>) {
-    let v6 = segment.to.0.is_ipv6();
-    let ip_len = if v6 { 40 } else { 20 };
+/// Headers of a segment, with the sum over the pseudo-header alone in place of the checksum where that is
+/// left to the device.
+fn headers(segment: &Segment<'_>) -> Vec<u8> {
     let repr = tcp::Repr {
         src_port: segment.from.1,
         dst_port: segment.to.1,
@@ -69,29 +71,48 @@ fn send(tun: &mut Tun, segment: &Segment<'_>) {
         hop_limit: 64,
         traffic_class: 0,
     };
+    let ip_len = packet.header_len();
     let mut header = vec![0; ip_len + tcp::HEADER_LEN];
     packet.emit(&mut header);
-    repr.emit(&mut header[ip_len..]);
     let (src, dst) = (segment.from.0, segment.to.0);
-    let checksum = if segment.offload {
-        tcp::fill_partial_checksum(src, dst, &mut header[ip_len..], segment.payload.len());
-        TxChecksum::Partial {
-            start: ip_len as u16,
-            offset: 16,
-        }
+    let tcp_header = &mut header[ip_len..];
+    repr.emit(tcp_header);
+    if segment.offload {
+        tcp::fill_partial_checksum(src, dst, tcp_header, segment.payload.len());
     } else {
-        tcp::fill_checksum(src, dst, &mut header[ip_len..], &[segment.payload]);
-        TxChecksum::Done
+        tcp::fill_checksum(src, dst, tcp_header, &[segment.payload]);
+    }
+    header
+}
+
+fn send(tun: &mut Tun, segment: &Segment<'_>) {
+    let header = headers(segment);
+    let checksum = match segment.offload {
+        true => TxChecksum::Partial {
+            start: (header.len() - tcp::HEADER_LEN) as u16,
+            offset: 16,
+        },
+        false => TxChecksum::Done,
     };
     // In parts, as the engine's buffers give it.
     let (a, b) = segment.payload.split_at(segment.payload.len() / 3);
+    transmit(tun, &header, [a, b], segment.gso_size, checksum);
+}
+
+fn transmit(
+    tun: &mut Tun,
+    header: &[u8],
+    payload: [&[u8]; 2],
+    gso_size: u16,
+    checksum: TxChecksum,
+) {
     tun.send(&Transmit {
         path: PathId(0),
-        header: &header,
-        payload: [a, b].into_iter().collect(),
-        gso_size: segment.gso_size,
+        header,
+        payload: payload.into_iter().collect(),
+        gso_size,
         checksum,
-        v6,
+        v6: header[0] >> 4 == 6,
         info: None,
     })
     .unwrap();
@@ -99,11 +120,16 @@ fn send(tun: &mut Tun, segment: &Segment<'_>) {
 
 /// The next TCP packet; other things (neighbour discovery, multicast reports) are skipped.
 fn receive(tun: &mut Tun) -> Option<Received> {
+    receive_if(tun, |ip, _| ip.protocol == ip::PROTO_TCP)
+}
+
+/// The next packet whose header and payload are looked for.
+fn receive_if(tun: &mut Tun, wanted: impl Fn(&ip::Repr, &[u8]) -> bool) -> Option<Received> {
     let deadline = Instant::now() + Duration::from_secs(3);
     while let Some(left) = deadline.checked_duration_since(Instant::now()) {
         while let Some((packet, meta)) = tun.recv().unwrap() {
             let packet = packet.parts().concat();
-            if ip::Repr::parse(&packet).is_ok_and(|(ip, _)| ip.protocol == ip::PROTO_TCP) {
+            if ip::Repr::parse(&packet).is_ok_and(|(ip, payload)| wanted(&ip, payload)) {
                 return Some(Received { packet, meta });
             }
         }
@@ -129,8 +155,21 @@ fn addr(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
+/// How packets go between TUN device and link of the box.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    /// Routed, and masqueraded by connection tracking.
+    Masqueraded,
+    /// Routed, and translated without state, as what the shortcut does not take.
+    Translated,
+    /// Straight on.
+    Short,
+}
+
+const WAYS: [Way; 3] = [Way::Masqueraded, Way::Translated, Way::Short];
+
 impl Ends {
-    fn new() -> Ends {
+    fn new(way: Way) -> Ends {
         let world = World::new(&["box", "server"]);
         world.veth(
             ("box", "wan", "192.0.2.1/24 2001:db8::1/64"),
@@ -138,25 +177,31 @@ impl Ends {
         );
         let client = tun(&world, "box", "10.215.77.1/24 fdb7:a1d0:77::1/64");
         let server = tun(&world, "server", "10.215.78.1/24 fdb7:a1d0:78::1/64");
-        let rules = Rules::Box(BoxRules {
-            lan: vec!["lan".to_owned()],
-            links: vec!["wan".to_owned()],
-            tun: "tun".to_owned(),
-            intercept_port: 1,
-            intercept_v6: true,
-            bypass: Vec::new(),
-            servers: PUBLIC.map(|a| (addr(a), PORT).into()).to_vec(),
-            ports: None,
-            private: Vec::new(),
-            quic: Quic::Forward,
-            mptcp_hosts: MptcpHosts::Forward,
-        });
-        apply(&world, "box", rules);
-        // As the box does: a subflow's window says little about what its peer may send.
-        world.sh(
-            "box",
-            "echo 1 >/proc/sys/net/netfilter/nf_conntrack_tcp_be_liberal",
-        );
+        match way {
+            Way::Masqueraded => {
+                apply(&world, "box", Rules::Box(box_rules(None)));
+                // As the box does: a subflow's window says little about what its peer may send.
+                world.sh(
+                    "box",
+                    "echo 1 >/proc/sys/net/netfilter/nf_conntrack_tcp_be_liberal",
+                );
+            }
+            Way::Translated => {
+                let rules = shortcut(&[]);
+                world.inside("box", || rules.apply()).unwrap();
+                // As where another device hands in what it has shaped.
+                world.sh("box", "nft delete chain netdev braid-shortcut in0");
+            }
+            Way::Short => {
+                let on_link = Hop {
+                    network: None,
+                    gateway: None,
+                };
+                let rules = shortcut(&[on_link]);
+                world.inside("box", || rules.apply()).unwrap();
+                world.sh("box", DO_NOT_ROUTE);
+            }
+        }
         let mapping = |i: usize| Mapping {
             public: (addr(PUBLIC[i]), PORT).into(),
             inner: addr(INNER[i]),
@@ -189,7 +234,7 @@ impl Ends {
             },
         );
         let syn = receive(&mut self.server).expect("the SYN arrives");
-        assert_eq!(syn.ip().src, addr(LINK[family]), "masqueraded");
+        assert_eq!(syn.ip().src, addr(LINK[family]), "translated");
         assert_eq!(syn.ip().dst, addr(INNER[family]), "translated");
         let peer = (syn.ip().src, syn.segment().0.src_port);
         let from = (addr(INNER[family]), PORT);
@@ -206,8 +251,49 @@ impl Ends {
         );
         let answer = receive(&mut self.client).expect("the answer arrives");
         assert_eq!(answer.ip().src, addr(PUBLIC[family]), "translated back");
-        assert_eq!(answer.ip().dst, addr(CLIENT[family]), "masquerade undone");
+        assert_eq!(answer.ip().dst, addr(CLIENT[family]), "translated back too");
         peer
+    }
+}
+
+const ROUTE: &str =
+    "echo 1 >/proc/sys/net/ipv4/ip_forward; echo 1 >/proc/sys/net/ipv6/conf/all/forwarding";
+const DO_NOT_ROUTE: &str =
+    "echo 0 >/proc/sys/net/ipv4/ip_forward; echo 0 >/proc/sys/net/ipv6/conf/all/forwarding";
+
+fn servers() -> Vec<SocketAddr> {
+    PUBLIC.map(|a| (addr(a), PORT).into()).to_vec()
+}
+
+fn box_rules(ports: Option<RangeInclusive<u16>>) -> BoxRules {
+    BoxRules {
+        lan: vec!["lan".to_owned()],
+        links: vec!["wan".to_owned()],
+        tun: "tun".to_owned(),
+        intercept_port: 1,
+        intercept_v6: true,
+        bypass: Vec::new(),
+        servers: servers(),
+        ports,
+        private: Vec::new(),
+        quic: Quic::Forward,
+        mptcp_hosts: MptcpHosts::Forward,
+    }
+}
+
+fn shortcut(hops: &[Hop]) -> ShortcutRules {
+    let way = |family: usize| nft::Way {
+        interface: "wan".to_owned(),
+        index: 0,
+        inner: addr(CLIENT[family]),
+        public: addr(LINK[family]),
+        hops: hops.to_vec(),
+    };
+    ShortcutRules {
+        tun: "tun".to_owned(),
+        ports: 10_000..=32_767,
+        servers: servers(),
+        ways: vec![way(0), way(1)],
     }
 }
 
@@ -220,10 +306,7 @@ fn tun(world: &World, ns: &str, addresses: &str) -> Tun {
         world.ip(ns, &format!("addr add {address} dev tun nodad"));
     }
     world.ip(ns, "link set tun up mtu 65535");
-    world.sh(
-        ns,
-        "echo 1 >/proc/sys/net/ipv4/ip_forward; echo 1 >/proc/sys/net/ipv6/conf/all/forwarding",
-    );
+    world.sh(ns, ROUTE);
     tun
 }
 
@@ -244,7 +327,12 @@ fn payload() -> Vec<u8> {
 #[test]
 #[ignore = "needs network namespaces"]
 fn super_segments_pass_whole_in_both_directions() {
-    let mut ends = Ends::new();
+    for way in WAYS {
+        super_segments_pass_whole(Ends::new(way));
+    }
+}
+
+fn super_segments_pass_whole(mut ends: Ends) {
     let payload = payload();
     for family in [0, 1] {
         let peer = ends.open(family);
@@ -275,7 +363,12 @@ fn super_segments_pass_whole_in_both_directions() {
 #[test]
 #[ignore = "needs network namespaces"]
 fn checksums_hold_where_the_link_cuts_super_segments() {
-    let mut ends = Ends::new();
+    for way in WAYS {
+        super_segments_are_cut(Ends::new(way));
+    }
+}
+
+fn super_segments_are_cut(mut ends: Ends) {
     for (ns, device) in [("box", "wan"), ("server", "eth")] {
         ends.world.sh(
             ns,
@@ -320,7 +413,12 @@ fn assert_cut(tun: &mut Tun, payload: &[u8]) {
 #[test]
 #[ignore = "needs network namespaces"]
 fn a_complete_checksum_is_kept_and_not_trusted() {
-    let mut ends = Ends::new();
+    for way in WAYS {
+        a_complete_checksum_is_kept(Ends::new(way));
+    }
+}
+
+fn a_complete_checksum_is_kept(mut ends: Ends) {
     for family in [0, 1] {
         ends.open(family);
         let payload = &payload()[..1_000];
@@ -339,6 +437,96 @@ fn a_complete_checksum_is_kept_and_not_trusted() {
         assert!(received.checksum_holds());
         assert!(!received.meta.checksum_ok);
         assert_eq!(received.segment().1, payload);
+    }
+}
+
+/// What the network says of translated packets reaches the engine, and what it says of others' does not.
+#[test]
+#[ignore = "needs network namespaces"]
+fn errors_about_translated_packets_come_back() {
+    let kind = Kind::PacketTooBig { mtu: 1_300 };
+    for way in [Way::Translated, Way::Short] {
+        let mut ends = Ends::new(way);
+        // Errors are routed.
+        ends.world.sh("box", ROUTE);
+        for family in [0, 1] {
+            let router = addr(INNER[family]);
+            for (port, to) in [
+                (40_000, (PUBLIC[family], PORT)),
+                (CLIENT_PORT, (PUBLIC[family], PORT + 1)),
+                (CLIENT_PORT, (INNER[family], PORT)),
+                (CLIENT_PORT, (PUBLIC[family], PORT)),
+            ] {
+                let quoted = headers(&Segment {
+                    from: (addr(LINK[family]), port),
+                    to: (addr(to.0), to.1),
+                    flags: tcp::Flags::ACK,
+                    payload: &[],
+                    gso_size: 0,
+                    offload: false,
+                });
+                let mut error = [0; icmp::MAX_LEN];
+                let len = icmp::emit(kind, router, &quoted, &mut error).unwrap();
+                transmit(
+                    &mut ends.server,
+                    &error[..len],
+                    [&[]; 2],
+                    0,
+                    TxChecksum::Done,
+                );
+            }
+            let v6 = router.is_ipv6();
+            let is_error = |_: &ip::Repr, message: &[u8]| TcpError::parse(v6, message).is_ok();
+            let received = receive_if(&mut ends.client, is_error).expect("the error arrives");
+            let (ip, message) = ip::Repr::parse(&received.packet).unwrap();
+            let error = TcpError::parse(v6, message).unwrap();
+            assert_eq!((ip.src, ip.dst), (router, addr(CLIENT[family])));
+            let from = (error.src, error.src_port);
+            assert_eq!(from, (addr(LINK[family]), CLIENT_PORT));
+            assert_eq!((error.dst, error.dst_port), (addr(PUBLIC[family]), PORT));
+            assert_eq!(error.kind, kind);
+            assert!(!v6 || verify_v6_checksum(ip.src, ip.dst, message));
+        }
+    }
+}
+
+/// What a host of the local network opens to a server itself is not taken for the engine's, whatever port
+/// it chose.
+#[test]
+#[ignore = "needs network namespaces"]
+fn hosts_that_speak_to_a_server_get_other_ports() {
+    let world = World::new(&["host", "box", "server"]);
+    world.veth(
+        ("host", "eth", "198.51.100.2/24 2001:db8:1::2/64"),
+        ("box", "lan", "198.51.100.1/24 2001:db8:1::1/64"),
+    );
+    world.veth(
+        ("box", "wan", "192.0.2.1/24 2001:db8::1/64"),
+        ("server", "eth", "192.0.2.2/24 2001:db8::2/64"),
+    );
+    world.ip("host", "route add default via 198.51.100.1");
+    world.ip("host", "-6 route add default via 2001:db8:1::1");
+    let _tun = tun(&world, "box", "10.215.77.1/24 fdb7:a1d0:77::1/64");
+    let rules = shortcut(&[]);
+    apply(
+        &world,
+        "box",
+        Rules::Box(box_rules(Some(rules.ports.clone()))),
+    );
+    world.inside("box", || rules.apply()).unwrap();
+    for family in [0, 1] {
+        let to = SocketAddr::from((addr(PUBLIC[family]), PORT));
+        let listener = world.inside("server", || TcpListener::bind(to)).unwrap();
+        let line = format!("curl -s --local-port {CLIENT_PORT} --max-time 5 http://{to}/");
+        let mut host = world
+            .command("host", "sh")
+            .args(["-c", &line])
+            .spawn()
+            .unwrap();
+        let (_, from) = listener.accept().unwrap();
+        assert!(from.port() > *rules.ports.end(), "{from}");
+        host.kill().unwrap();
+        host.wait().unwrap();
     }
 }
 
