@@ -43,11 +43,14 @@ impl Shortcut {
         if let Some(range) = Sysctl::current(LOCAL_PORTS)
             && !leaves_alone(&range.value, &PORTS)
         {
-            let why = format!("{LOCAL_PORTS} is {:?}", range.value);
-            return Err(SystemError::other("have ports of its own", why));
+            let doing = format!("have ports {} to {} alone", PORTS.start(), PORTS.end());
+            return Err(SystemError::other(
+                doing,
+                format!("{LOCAL_PORTS} is {:?}", range.value),
+            ));
         }
         Ok(Shortcut {
-            _claim: claim().map_err(SystemError::doing("claim it"))?,
+            _claim: claim().map_err(SystemError::doing("be the only one that has it"))?,
             tun: tun.to_owned(),
             servers: servers.to_vec(),
             mtus,

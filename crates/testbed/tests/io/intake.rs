@@ -191,6 +191,8 @@ fn serve((quic, mptcp_hosts): (Quic, MptcpHosts), asks: &Receiver<Ask>, ready: &
     links.install_forwarding(&lan).unwrap();
     links.install_interception().unwrap();
     links.forward_over(0);
+    let servers = ["203.0.113.9:1080".parse().unwrap()];
+    let ports = links.install_shortcut(&config.name, &servers, vec![1_500]);
 
     let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
     let mut sockets = Sockets::new(epoll.try_clone().unwrap(), Limits::default()).unwrap();
@@ -205,8 +207,8 @@ fn serve((quic, mptcp_hosts): (Quic, MptcpHosts), asks: &Receiver<Ask>, ready: &
             bypass: BYPASSED
                 .map(|a| a.parse::<IpAddr>().unwrap().into())
                 .to_vec(),
-            servers: vec!["203.0.113.9:1080".parse().unwrap()],
-            ports: None,
+            servers: servers.to_vec(),
+            ports: Some(ports.unwrap()),
             private: OWN.map(|a| a.parse().unwrap()).to_vec(),
             quic,
             mptcp_hosts,
