@@ -41,6 +41,16 @@ impl Sysctl {
     }
 }
 
+/// Of `wanted`, the settings that are not in force yet, each with the one in force before it.
+/// Settings that this kernel or namespace does not have are left out.
+pub fn differing(wanted: &[Sysctl]) -> Vec<(Sysctl, Sysctl)> {
+    let pairs = wanted.iter().filter_map(|new| {
+        let old = Sysctl::current(&new.key)?;
+        (old.value != new.value).then(|| (old, new.clone()))
+    });
+    pairs.collect()
+}
+
 /// Interface names may hold almost any character; none may lead out of the tree.
 fn path(key: &str) -> Option<PathBuf> {
     let sane =

@@ -9,8 +9,8 @@ use braid_proxy::config::TunConfig;
 use crate::net::links::has_ipv6;
 use crate::net::netlink::Netlink;
 use crate::net::routes::Address;
-use crate::net::sysctl::Sysctl;
-use crate::net::{self, Identity, Result, SystemError};
+use crate::net::sysctl::{self, Sysctl};
+use crate::net::{Identity, Result, SystemError, cleanup};
 use crate::nft::{Rules, Ruleset};
 use crate::selftest::{self, Verdict};
 use crate::tun::Tun;
@@ -44,7 +44,7 @@ impl Device {
             v6: has_ipv6(),
             record: Vec::new(),
         };
-        net::cleanup(&device.identity)?;
+        cleanup::cleanup(&device.identity)?;
         device.bring_up(config)?;
         Ok((tun, device))
     }
@@ -110,7 +110,7 @@ impl Device {
     /// # Errors
     /// Where the system refuses.
     pub fn apply_settings(&mut self, wanted: &[Sysctl], rules: Rules) -> Result<()> {
-        let differing = net::differing(wanted);
+        let differing = sysctl::differing(wanted);
         self.record = differing.iter().map(|(old, _)| old.clone()).collect();
         self.apply_rules(rules)?;
         for (_, new) in differing {
@@ -172,7 +172,7 @@ impl Device {
 
 impl Drop for Device {
     fn drop(&mut self) {
-        if let Err(error) = net::cleanup(&self.identity) {
+        if let Err(error) = cleanup::cleanup(&self.identity) {
             tracing::error!(%error, "something is left behind");
         }
     }

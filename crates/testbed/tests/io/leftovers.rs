@@ -5,7 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use braid_linux::net::shortcut::Shortcut;
-use braid_linux::net::{self, Identity};
+use braid_linux::net::{Identity, cleanup};
 use braid_proxy::config::Quic;
 
 use crate::intake::{Intake, Net};
@@ -52,7 +52,9 @@ fn nothing_is_left_of_a_killed_instance() {
     Intake::start(&net, Quic::Reject).die();
     assert_ne!(state(&net), before);
     let identity = Identity::of_tun("braid0");
-    net.world.inside("box", || net::cleanup(&identity)).unwrap();
+    net.world
+        .inside("box", || cleanup::cleanup(&identity))
+        .unwrap();
     assert_same(&before, &state(&net));
 }
 
@@ -69,7 +71,11 @@ fn the_shortcut_is_of_one_instance_as_long_as_it_runs() {
     };
     let intake = Intake::start(&net, Quic::Forward);
     let other = Identity::of_tun("braid1");
-    let clean_up = || net.world.inside("box", || net::cleanup(&other)).unwrap();
+    let clean_up = || {
+        net.world
+            .inside("box", || cleanup::cleanup(&other))
+            .unwrap()
+    };
     let error = claim("braid1").unwrap_err();
     assert_eq!(error.kind(), ErrorKind::AddrInUse);
     clean_up();
