@@ -1,6 +1,8 @@
 //! Downloads through box and server when nothing breaks.
 
-use super::bed::Bed;
+use braid_testbed::Role;
+
+use super::bed::{Bed, render_changed};
 
 /// Sizes from 1 kB to 5 MB, evenly on a logarithmic scale.
 fn sizes(count: u32) -> impl Iterator<Item = usize> {
@@ -18,6 +20,22 @@ fn one_download_uses_both_links() {
     let before = bed.carried();
     bed.fetch(20_000_000);
     bed.expect_carried(before, 3_000_000);
+}
+
+#[test]
+#[ignore = "network"]
+fn a_box_that_is_to_route_its_packets_does() {
+    let bed = Bed::up_with(render_changed(Role::Box, |text| {
+        format!("shortcut = false\n{text}")
+    }));
+    let rules = bed.print("box", "nft", &["list", "tables"]);
+    assert!(!rules.contains("shortcut"), "{rules}");
+    let expected = bed.offer("routed", 10_000_000);
+    for content in [bed.v4("content"), bed.v6("content")] {
+        let before = bed.carried();
+        bed.curl_from(content, "routed").expect_bytes(&expected);
+        bed.expect_carried(before, 1_000_000);
+    }
 }
 
 #[test]
