@@ -228,7 +228,7 @@ impl<P: PacketIo, C: Core, H: Host<C>> Driver<P, C, H> {
             if finished(self) {
                 break Ok(());
             }
-            if idle && mem::take(&mut self.gathers) {
+            if mem::take(&mut self.gathers) && idle {
                 let next = self.timeout().unwrap_or(GATHERING_TIME);
                 thread::sleep(next.min(GATHERING_TIME));
             }
