@@ -61,6 +61,7 @@ fn a_minimal_box_gets_defaults() {
     assert_eq!(c.servers[0].endpoint_v6(), None);
     assert_eq!(c.strategy, "adaptive");
     assert_eq!(c.congestion.name(), "bbr");
+    assert!(c.shortcut);
     assert_eq!(
         (c.quic, c.mptcp_hosts),
         (Quic::Forward, MptcpHosts::Forward)

@@ -2,6 +2,8 @@
 
 use std::net::IpAddr;
 
+use ipnet::IpNet;
+
 use super::routes::{Address, DefaultRoute, Interface};
 
 /// Next hop of a link in one address family.
@@ -76,13 +78,9 @@ impl LinkState {
 
     /// Whether `addr` is in a network that the interface is in.
     pub fn is_on_link(&self, addr: IpAddr) -> bool {
-        let same = |a: &Address| {
-            a.addr.is_ipv4() == addr.is_ipv4()
-                && network(a.addr, a.prefix_len) == network(addr, a.prefix_len)
-        };
         // Link-local gateways are the rule in IPv6.
         let link_local = matches!(addr, IpAddr::V6(a) if a.is_unicast_link_local());
-        link_local || self.addresses.iter().any(same)
+        link_local || self.addresses.iter().any(|a| is_beside(a, addr))
     }
 
     /// Whether the interface has an address of the family.
@@ -192,20 +190,15 @@ pub(super) fn readdressed(known: &mut [Vec<IpAddr>; 2], state: &LinkState) -> bo
 }
 
 /// The network that an address is in.
-pub(super) fn network(addr: IpAddr, prefix_len: u8) -> IpAddr {
-    let prefix_len = u32::from(prefix_len);
-    match addr {
-        IpAddr::V4(a) => {
-            let mask = u32::MAX.checked_shl(32 - prefix_len.min(32)).unwrap_or(0);
-            std::net::Ipv4Addr::from_bits(a.to_bits() & mask).into()
-        }
-        IpAddr::V6(a) => {
-            let mask = u128::MAX
-                .checked_shl(128 - prefix_len.min(128))
-                .unwrap_or(0);
-            std::net::Ipv6Addr::from_bits(a.to_bits() & mask).into()
-        }
-    }
+pub(super) fn network(address: &Address) -> IpNet {
+    let found = IpNet::new(address.addr, address.prefix_len);
+    // The kernel knows no longer prefixes than there are.
+    found.map_or(address.addr.into(), |network| network.trunc())
+}
+
+/// Whether `addr` is in the network of `address`.
+pub(super) fn is_beside(address: &Address, addr: IpAddr) -> bool {
+    network(address).contains(&addr)
 }
 
 #[cfg(test)]
@@ -385,10 +378,10 @@ mod tests {
 
     #[test]
     fn networks() {
-        let net = |addr: &str, len| network(addr.parse().unwrap(), len).to_string();
-        assert_eq!(net("192.0.2.77", 24), "192.0.2.0");
-        assert_eq!(net("192.0.2.77", 32), "192.0.2.77");
-        assert_eq!(net("192.0.2.77", 0), "0.0.0.0");
-        assert_eq!(net("2001:db8::77", 64), "2001:db8::");
+        let net = |addr: &str, len| network(&address(addr, len)).to_string();
+        assert_eq!(net("192.0.2.77", 24), "192.0.2.0/24");
+        assert_eq!(net("192.0.2.77", 32), "192.0.2.77/32");
+        assert_eq!(net("192.0.2.77", 0), "0.0.0.0/0");
+        assert_eq!(net("2001:db8::77", 64), "2001:db8::/64");
     }
 }

@@ -15,8 +15,8 @@ use super::routes::{Address, PROTOCOL, Packets, Route, Rule, Target, UNREACHABLE
 use super::shortcut::Shortcut;
 use super::{Identity, Result, SystemError};
 
-/// `RTMGRP_*`: links, addresses and routes of both families.
-const GROUPS: u32 = 0x1 | 0x10 | 0x40 | 0x100 | 0x400;
+/// `RTMGRP_*`: links, traffic control, addresses and routes of both families.
+const GROUPS: u32 = 0x1 | 0x8 | 0x10 | 0x40 | 0x100 | 0x400;
 /// Metric of the routes in the links' tables.
 const METRIC: u32 = 100;
 
@@ -206,15 +206,15 @@ impl Links {
         Ok(Shortcut::ports())
     }
 
-    fn update_shortcut(&mut self, shortcut: &mut Shortcut) -> Result<()> {
-        let doing = SystemError::doing("read this machine's addresses");
-        let own = self.netlink.addresses().map_err(doing)?;
-        shortcut.update(&self.specs, &self.states, &own)
+    fn update_shortcut(&mut self, shortcut: &mut Shortcut) -> Result<Vec<bool>> {
+        let doing = || SystemError::doing("read what interfaces have");
+        let own = self.netlink.addresses().map_err(doing())?;
+        let shaped = self.netlink.shaped_on_receipt().map_err(doing())?;
+        shortcut.update(&self.specs, &self.states, &own, &shaped)
     }
 
     /// Reads the links' state anew, brings the routing in line, and returns the links that changed: by
-    /// their index, and whether one is up that lost an address, so that packets may leave it with
-    /// another one than before.
+    /// their index, and whether packets may leave it with another address than before.
     ///
     /// # Errors
     /// Where the state cannot be read.
@@ -239,8 +239,9 @@ impl Links {
             self.program_flows(index);
         }
         if let Some(mut shortcut) = self.shortcut.take() {
-            if let Err(error) = self.update_shortcut(&mut shortcut) {
-                tracing::debug!(%error, "cannot change the way of packets yet");
+            match self.update_shortcut(&mut shortcut) {
+                Ok(moved) => changed.extend((0..).zip(moved).filter(|(_, moved)| *moved)),
+                Err(error) => tracing::warn!(%error, "no shortcut at present: packets are routed"),
             }
             self.shortcut = Some(shortcut);
         }
@@ -386,7 +387,7 @@ pub fn has_ipv6() -> bool {
 fn connected(address: &Address, table: u32) -> Route {
     Route {
         table,
-        destination: network(address.addr, address.prefix_len),
+        destination: network(address).addr(),
         prefix_len: address.prefix_len,
         target: Target::Via {
             interface: address.interface,

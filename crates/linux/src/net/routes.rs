@@ -10,6 +10,7 @@ use netlink_packet_route::route::{
     RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteProtocol, RouteScope, RouteType,
 };
 use netlink_packet_route::rule::{RuleAction, RuleAttribute, RuleMessage};
+use netlink_packet_route::tc::{TcAttribute, TcMessage};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
 use super::netlink::Netlink;
@@ -250,6 +251,19 @@ impl Netlink {
         Ok(found.iter().filter_map(address).collect())
     }
 
+    /// Indices of the interfaces that traffic control looks at what comes in by, as to shape it.
+    ///
+    /// # Errors
+    /// As the kernel answers.
+    pub fn shaped_on_receipt(&mut self) -> io::Result<Vec<u32>> {
+        let found = self.dump(RouteNetlinkMessage::GetQueueDiscipline(TcMessage::default()))?;
+        let shaped = found.iter().filter_map(|message| match message {
+            RouteNetlinkMessage::NewQueueDiscipline(message) => on_receipt(message),
+            _ => None,
+        });
+        Ok(shaped.collect())
+    }
+
     /// The default routes of the main table, the preferred first.
     ///
     /// # Errors
@@ -464,6 +478,13 @@ fn address(message: &RouteNetlinkMessage) -> Option<Address> {
         // The kernel has one bit for secondary and temporary ones.
         secondary: message.header.flags.contains(AddressHeaderFlags::Secondary),
     })
+}
+
+/// The interface of a queueing discipline for what comes in.
+fn on_receipt(message: &TcMessage) -> Option<u32> {
+    let is_one = |a: &TcAttribute| matches!(a, TcAttribute::Kind(kind) if kind == "ingress" || kind == "clsact");
+    let interface = u32::try_from(message.header.index).ok()?;
+    message.attributes.iter().any(is_one).then_some(interface)
 }
 
 fn table_of(message: &RouteMessage) -> u32 {

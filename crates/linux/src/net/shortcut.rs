@@ -1,15 +1,14 @@
 //! The short way of packets between TUN device and links: whether an instance may have it, and what it is
 //! at present.
 
+use std::collections::BTreeSet;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener};
 
-use ipnet::IpNet;
-
-use super::link::{LinkSpec, LinkState};
+use super::link::{LinkSpec, LinkState, is_beside, network};
 use super::routes::Address;
 use super::sysctl::Sysctl;
 use super::{Result, SystemError};
@@ -63,65 +62,111 @@ impl Shortcut {
         PORTS
     }
 
-    /// Brings the rules in line with the links; `own` are this host's addresses.
+    /// Brings the rules in line with the links, and returns of each whether what goes over it leaves with
+    /// another address than before. Of this host, `own` are the addresses, and what comes in by interfaces
+    /// `shaped` may be shaped: then it passes by the rules.
     ///
     /// # Errors
-    /// Where the system refuses; what was in force stays so.
+    /// Where the system refuses; there are no rules then, and packets are routed until the next update.
     pub fn update(
         &mut self,
         specs: &[LinkSpec],
         states: &[LinkState],
         own: &[Address],
-    ) -> Result<()> {
+        shaped: &[u32],
+    ) -> Result<Vec<bool>> {
         // What this host speaks to itself stays within it.
         let is_far = |s: &&SocketAddr| {
             !s.ip().is_loopback() && own.iter().all(|address| address.addr != s.ip())
         };
-        let links = specs.iter().zip(states).zip(&self.mtus);
-        let ways = links.flat_map(|((spec, state), mtu)| {
-            let sources = spec.sources.iter();
-            sources.filter_map(|inner| {
-                wanted(&spec.interface, state, *mtu, *inner, self.in_force.as_ref())
-            })
-        });
+        let servers: Vec<SocketAddr> = self.servers.iter().filter(is_far).copied().collect();
+        let is_open = |spec: &LinkSpec, state: &LinkState| {
+            // Two links of one interface could not be told apart by what comes in.
+            let same = |other: &&LinkSpec| other.interface == spec.interface;
+            let in_shaped = |a: &Address| shaped.contains(&a.interface);
+            specs.iter().filter(same).count() == 1 && !state.addresses.iter().any(in_shaped)
+        };
+        let mut ways = Vec::new();
+        for ((spec, state), mtu) in specs.iter().zip(states).zip(&self.mtus) {
+            for inner in spec.sources.iter().filter(|_| is_open(spec, state)) {
+                let before = way_of(*inner, self.in_force.as_ref());
+                ways.extend(wanted(
+                    &spec.interface,
+                    state,
+                    *mtu,
+                    *inner,
+                    &servers,
+                    before,
+                ));
+            }
+        }
         let rules = ShortcutRules {
             tun: self.tun.clone(),
             ports: PORTS,
-            servers: self.servers.iter().filter(is_far).copied().collect(),
-            ways: ways.collect(),
+            servers,
+            ways,
         };
-        if self.in_force.as_ref() != Some(&rules) {
-            rules.apply()?;
-            self.in_force = Some(rules);
+        if self.in_force.as_ref() == Some(&rules) {
+            return Ok(vec![false; specs.len()]);
         }
-        Ok(())
+        let before = self.in_force.take();
+        if let Err(error) = rules.apply() {
+            // By rules of another time packets would leave as those of somebody else.
+            ShortcutRules::remove()?;
+            return Err(error);
+        }
+        let public = |rules, inner| way_of(inner, rules).map(|way| way.public);
+        let moved = |spec: &LinkSpec| {
+            let mut sources = spec.sources.iter();
+            sources.any(|inner| public(before.as_ref(), *inner) != public(Some(&rules), *inner))
+        };
+        let moved = specs.iter().map(moved).collect();
+        self.in_force = Some(rules);
+        Ok(moved)
     }
 }
 
-/// The way of what comes from `inner`; `None` while there is none. A link that is down for a moment
-/// keeps its way.
+/// The way of what comes from `inner`.
+fn way_of(inner: IpAddr, rules: Option<&ShortcutRules>) -> Option<&Way> {
+    rules?.ways.iter().find(|way| way.inner == inner)
+}
+
+/// The way of what comes from `inner`, which was `before`; `None` while there is none. A link that is down
+/// for a moment keeps its way, and one that has lost its address is routed, where the kernel says so.
 fn wanted(
     interface: &str,
     state: &LinkState,
     mtu: u16,
     inner: IpAddr,
-    in_force: Option<&ShortcutRules>,
+    servers: &[SocketAddr],
+    before: Option<&Way>,
 ) -> Option<Way> {
-    let mut ways = in_force.iter().flat_map(|rules| &rules.ways);
-    let before = ways.find(|way| way.inner == inner);
     let v6 = inner.is_ipv6();
     let exit = state.exit(v6);
     let of_family = |a: &&Address| a.addr.is_ipv6() == v6;
     let gateway = exit.and_then(|exit| exit.gateway);
     let in_use = before.map(|way| way.public);
-    let public = source(state.addresses.iter().filter(of_family), gateway, in_use);
+    let addresses = state.addresses.iter().filter(of_family);
+    let public = source(addresses, servers, gateway, in_use);
     let (Some(public), true) = (public, state.running) else {
-        return before.filter(|_| state.mtu > 0).cloned();
+        let mut before = before.filter(|_| state.mtu > 0)?.clone();
+        if state.running {
+            before.hops.clear();
+        }
+        return Some(before);
     };
     let mut hops = Vec::new();
     // Where packets are too large, the kernel has to say so.
     if state.mtu >= u32::from(mtu) {
-        hops.extend(state.addresses.iter().filter(of_family).filter_map(on_link));
+        let networks = state.addresses.iter().filter(of_family).map(network);
+        hops.extend(
+            BTreeSet::from_iter(networks)
+                .into_iter()
+                .map(|network| Hop {
+                    network: Some(network),
+                    gateway: None,
+                }),
+        );
         hops.extend(exit.map(|exit| Hop {
             network: None,
             gateway: exit.gateway,
@@ -141,9 +186,13 @@ fn wanted(
 /// # Errors
 /// Where `nft` is missing or refuses.
 pub fn remove_unclaimed() -> Result<()> {
+    if !ShortcutRules::exist()? {
+        return Ok(());
+    }
     match claim() {
         Ok(_claim) => ShortcutRules::remove(),
-        Err(_) => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => Ok(()),
+        Err(error) => Err(SystemError::doing("see whose rules there are")(error)),
     }
 }
 
@@ -160,34 +209,32 @@ fn leaves_alone(range: &str, ports: &RangeInclusive<u16>) -> bool {
     }
 }
 
-/// The address that packets leave with. One that others are preferred to may no longer lead anywhere, and
-/// a temporary one ends some day; of equals, the one in use stays, then the one that the gateway has as a
-/// neighbour is best.
+/// The address that packets leave with. One that others are preferred to may no longer lead anywhere;
+/// addresses of sites are for servers that have one too (as RFC 6724 section 5, rule 6, has it); a temporary
+/// one ends some day; best is one that the gateway has as a neighbour. Of equals, the one in use stays.
 fn source<'a>(
     addresses: impl Iterator<Item = &'a Address>,
+    servers: &[SocketAddr],
     gateway: Option<IpAddr>,
     in_use: Option<IpAddr>,
 ) -> Option<&'a Address> {
+    let is_local = |addr: IpAddr| matches!(addr, IpAddr::V6(a) if Ipv6Addr::is_unique_local(&a));
+    let fits = |addr: IpAddr| {
+        let of_family = |s: &&SocketAddr| s.is_ipv6() == addr.is_ipv6();
+        let mut servers = servers.iter().filter(of_family);
+        servers.all(|s| is_local(s.ip()) == is_local(addr))
+    };
     addresses.min_by_key(|a| {
-        let beside_gateway = gateway.is_some_and(|g| {
-            IpNet::new(a.addr, a.prefix_len).is_ok_and(|network| network.contains(&g))
-        });
+        let by_gateway = gateway.is_some_and(|g| is_beside(a, g));
         let other = in_use != Some(a.addr);
-        (a.deprecated, a.secondary, other, !beside_gateway)
-    })
-}
-
-/// What is reached without a gateway.
-fn on_link(address: &Address) -> Option<Hop> {
-    let network = IpNet::new(address.addr, address.prefix_len).ok()?;
-    Some(Hop {
-        network: Some(network.trunc()),
-        gateway: None,
+        (a.deprecated, !fits(a.addr), a.secondary, !by_gateway, other)
     })
 }
 
 #[cfg(test)]
 mod tests {
+    use ipnet::IpNet;
+
     use super::super::link::Exit;
     use super::*;
 
@@ -221,16 +268,9 @@ mod tests {
         }
     }
 
-    /// The way of a link that is in force with `before`, once it is in `state`.
+    /// The way of a link that had `before`, once it is in `state`.
     fn way(before: Option<&Way>, state: &LinkState) -> Option<Way> {
-        let rules = |way: &Way| ShortcutRules {
-            tun: "braid0".to_owned(),
-            ports: PORTS,
-            servers: Vec::new(),
-            ways: vec![way.clone()],
-        };
-        let in_force = before.map(rules);
-        wanted("wan", state, 1_500, ip(INNER), in_force.as_ref())
+        wanted("wan", state, 1_500, ip(INNER), &[], before)
     }
 
     #[test]
@@ -263,6 +303,14 @@ mod tests {
         assert_eq!(way(before.as_ref(), &LinkState::default()), None);
     }
 
+    /// What is still sent is not to leave with an address of others, and the kernel says that it cannot.
+    #[test]
+    fn a_link_without_an_address_is_routed() {
+        let before = way(None, &state(&[address("192.0.2.7", 24)])).unwrap();
+        let lost = way(Some(&before), &state(&[])).unwrap();
+        assert_eq!((lost.public, lost.hops), (before.public, Vec::new()));
+    }
+
     /// Connections keep their address as long as it is as good as others.
     #[test]
     fn the_address_in_use_stays_until_another_is_preferred() {
@@ -286,9 +334,34 @@ mod tests {
             let now = way(Some(&before), &state(&found)).unwrap();
             assert_eq!(now.public, public.addr, "of {found:?}");
         }
-        let far = address("198.51.100.7", 24);
-        let now = way(None, &state(&[far, old])).unwrap();
-        assert_eq!(now.public, old.addr, "beside the gateway");
+    }
+
+    /// Also where another one was there first.
+    #[test]
+    fn the_gateways_neighbour_is_preferred() {
+        let (far, near) = (address("198.51.100.7", 24), address("192.0.2.7", 24));
+        let mut no_exit = state(&[far]);
+        no_exit.v4 = None;
+        let before = way(None, &no_exit).unwrap();
+        assert_eq!(before.public, far.addr);
+        for before in [None, Some(&before)] {
+            assert_eq!(way(before, &state(&[far, near])).unwrap().public, near.addr);
+        }
+    }
+
+    #[test]
+    fn addresses_of_a_site_are_for_servers_of_it() {
+        let (local, global) = (address("fd00:7::7", 64), address("2001:db8::7", 64));
+        for (server, public) in [
+            ("[2001:db8:9::1]:1080", global),
+            ("[fd00:9::1]:1080", local),
+            ("198.51.100.1:1080", local),
+        ] {
+            let servers = [server.parse().unwrap()];
+            let addresses = [local, global];
+            let found = source(addresses.iter(), &servers, Some(ip("fe80::1")), None);
+            assert_eq!(found, Some(&public), "to {server}");
+        }
     }
 
     #[test]

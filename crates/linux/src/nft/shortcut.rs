@@ -3,17 +3,18 @@
 //!
 //! Translation is stateless. What comes in by the TUN device is sent on to the next hop, and what comes
 //! in by a link to the TUN device, each before anything else of the kernel sees it. The same translation
-//! stands on the ordinary way too, which takes what passes by the first rules: fragments, what another
-//! device has shaped on receipt, packets of a link whose next hop is not known, and ICMP errors.
+//! stands on the ordinary way too, which takes what passes by the first rules: fragments, tagged
+//! frames, and packets of a link whose next hop is not known.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
+use std::iter;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 
 use ipnet::IpNet;
 
-use super::{List, Quoted, ip_keyword, quoting, remove_tables, run_script};
+use super::{List, Quoted, ip_keyword, list, quoting, remove_tables, run_script};
 use crate::net::{Result, SystemError};
 
 /// The tables, of families `netdev` and `inet`. One instance of a network namespace has them, whatever
@@ -38,7 +39,7 @@ pub struct ShortcutRules {
 pub struct Way {
     /// Name of the interface, which exists.
     pub interface: String,
-    /// Its index: rules go by it, not by the name.
+    /// Its index: another interface of the same name takes new rules.
     pub index: u32,
     /// The address behind the TUN device.
     pub inner: IpAddr,
@@ -67,6 +68,14 @@ impl ShortcutRules {
             SystemError::other("write the nftables rules", "a name cannot be quoted")
         })?;
         run_script(&script)
+    }
+
+    /// Whether there are rules of anybody's.
+    ///
+    /// # Errors
+    /// Where `nft` is missing.
+    pub fn exist() -> Result<bool> {
+        Ok(list(&["table", "inet", TABLE])?.is_some())
     }
 
     /// Removes the rules of whoever had them last.
@@ -130,6 +139,14 @@ impl ShortcutRules {
                 }
                 writeln!(out, " device {interface}")?;
             }
+            if !way.hops.is_empty() {
+                // The interface has just vanished: no other may take it by this address.
+                writeln!(out, "{ip} saddr {public} drop")?;
+            }
+        }
+        if self.ways.iter().all(|way| way.hops.is_empty()) {
+            // Matches nothing, but is refused at once where the kernel cannot do what is wanted later.
+            writeln!(out, "meta length 0 fwd to {tun}")?;
         }
         writeln!(out, "}}")
     }
@@ -145,18 +162,21 @@ impl ShortcutRules {
                 "chain in{n} {{ type filter hook ingress device {} priority filter; policy accept;",
                 Quoted(interface)
             )?;
+            // The TUN device would put the tag, as that of priorities in the untagged network, into the packet.
+            writeln!(out, "@ll,96,16 {{ 0x8100, 0x88a8 }} accept")?;
             for way in ways {
                 let (ip, inner) = (way.ip(), way.inner);
                 let whole = match inner {
                     IpAddr::V4(_) => "ip frag-off & 0x3fff == 0",
                     IpAddr::V6(_) => "exthdr frag missing",
                 };
-                writeln!(
-                    out,
-                    "{} {whole} {ip} daddr set {inner} fwd {ip} to {inner} device {}",
-                    self.inward(way),
-                    Quoted(&self.tun)
-                )?;
+                for packets in self.inward(way) {
+                    writeln!(
+                        out,
+                        "{packets} {whole} {ip} daddr set {inner} fwd {ip} to {inner} device {}",
+                        Quoted(&self.tun)
+                    )?;
+                }
             }
             writeln!(out, "}}")?;
         }
@@ -169,29 +189,17 @@ impl ShortcutRules {
             "chain prerouting {{ type filter hook prerouting priority raw; policy accept;"
         )?;
         for way in &self.ways {
-            let (ip, inner, public) = (way.ip(), way.inner, way.public);
-            let interface = Quoted(&way.interface);
+            let (ip, inner, interface) = (way.ip(), way.inner, Quoted(&way.interface));
             writeln!(
                 out,
                 "iifname {} {} notrack",
                 Quoted(&self.tun),
                 way.outward()
             )?;
-            writeln!(
-                out,
-                "iifname {interface} {} notrack {ip} daddr set {inner}",
-                self.inward(way)
-            )?;
-            let quoted = quoting(
-                public,
-                &format!("{}-{}", self.ports.start(), self.ports.end()),
-            );
-            for server in self.servers.iter().filter(|s| s.is_ipv6() == way.is_v6()) {
+            for packets in self.inward(way) {
                 writeln!(
                     out,
-                    "iifname {interface} {ip} daddr {public} {quoted} {} \
-                     notrack {ip} daddr set {inner}",
-                    quoted_destination(*server)
+                    "iifname {interface} {packets} notrack {ip} daddr set {inner}"
                 )?;
             }
         }
@@ -216,14 +224,19 @@ impl ShortcutRules {
         writeln!(out, "}}")
     }
 
-    /// Matches what servers send to the engine's end of a way.
-    fn inward(&self, way: &Way) -> String {
+    /// Matches what servers send to the engine's end of a way, and ICMP errors about what it sent to them.
+    fn inward(&self, way: &Way) -> Vec<String> {
         let (ip, public, servers) = (way.ip(), way.public, servers(way.is_v6()));
-        format!(
-            "{ip} saddr . tcp sport @{servers} {ip} daddr {public} tcp dport {}-{}",
-            self.ports.start(),
-            self.ports.end()
-        )
+        let ports = format!("{}-{}", self.ports.start(), self.ports.end());
+        let quoted = quoting(public, &ports);
+        let segments =
+            format!("{ip} saddr . tcp sport @{servers} {ip} daddr {public} tcp dport {ports}");
+        let of_family = self.servers.iter().filter(|s| s.is_ipv6() == way.is_v6());
+        let errors = of_family.map(|server| {
+            let to = quoted_destination(*server);
+            format!("{ip} daddr {public} {quoted} {to}")
+        });
+        iter::once(segments).chain(errors).collect()
     }
 }
 
@@ -295,13 +308,14 @@ mod tests {
     fn what_is_on_the_link_is_its_own_next_hop() {
         let start = "ip saddr 10.215.77.2 ip daddr . tcp dport @servers4";
         assert_eq!(
-            lines(&rules(), "device \"wan0\"")[..2],
+            lines(&rules(), " saddr ")[..3],
             [
                 format!(
                     "{start} ip daddr 198.51.100.0/24 ip saddr set 198.51.100.7 \
                      fwd ip to ip daddr device \"wan0\""
                 ),
                 format!("{start} ip saddr set 198.51.100.7 fwd ip to 198.51.100.1 device \"wan0\""),
+                "ip saddr 198.51.100.7 drop".to_owned(),
             ]
         );
     }
@@ -313,7 +327,9 @@ mod tests {
         rules.ways[0].hops.clear();
         assert!(!rules.script().unwrap().contains("device \"wan0\"\n"));
         assert_eq!(lines(&rules, "oifname \"wan0\"").len(), 1);
-        assert_eq!(lines(&rules, "fwd ip to 10.215.77.2").len(), 1);
+        assert!(lines(&rules, "drop").is_empty());
+        assert_eq!(lines(&rules, "fwd ip to 10.215.77.2").len(), 2);
+        assert_eq!(lines(&rules, "meta length 0 fwd").len(), 1);
     }
 
     #[test]

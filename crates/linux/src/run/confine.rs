@@ -21,7 +21,7 @@ use super::Privileges;
 use super::process::directory_of;
 use crate::net::{Result, SystemError};
 
-/// Links and routes that change, the table of nftables at the end, sockets in the name of others
+/// Links, routes and tables of nftables that change, sockets in the name of others
 /// (`IP_TRANSPARENT`).
 const KEPT: CapabilitySet = CapabilitySet::NET_ADMIN;
 
@@ -35,7 +35,7 @@ const KNOWN: ABI = ABI::V6;
 /// Settings of interfaces: put back at the end, and set anew where one comes back.
 const SETTINGS: &str = "/proc/sys/net";
 
-/// What `nft` is loaded from, which is run again at the end.
+/// What `nft` is loaded from, which is run again where links change and at the end.
 const LIBRARIES: [&str; 7] = [
     "/lib",
     "/lib64",

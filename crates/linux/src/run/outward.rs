@@ -37,8 +37,9 @@ pub(super) struct Outward<'a> {
 #[derive(Debug)]
 pub(super) struct OutwardPaths {
     pub tun: Tun,
-    pub device: Device,
+    // Dropped before the device, which cleans up what nobody has any more.
     pub links: Links,
+    pub device: Device,
     /// For interfaces that come back as new ones.
     pub settings: Vec<Sysctl>,
     /// Addresses on the device, link by link.
@@ -87,7 +88,7 @@ impl Outward<'_> {
         match links.install_shortcut(&self.tun.name, &self.servers, mtus) {
             Ok(ports) => Some(ports),
             Err(error) => {
-                tracing::info!(%error, "no shortcut: packets are routed");
+                tracing::warn!(%error, "no shortcut: packets are routed, expect less speed");
                 None
             }
         }

@@ -158,7 +158,19 @@ impl Intake {
     }
 }
 
-fn tun_config() -> TunConfig {
+/// The link of path `n`.
+pub fn wan(config: &TunConfig, n: u8) -> LinkSpec {
+    LinkSpec {
+        interface: "wan".to_owned(),
+        v4: NextHop::Auto,
+        v6: NextHop::Auto,
+        sources: vec![config.path_v4(n).into(), config.path_v6(n).into()],
+        targets: Vec::new(),
+        exclusive: true,
+    }
+}
+
+pub fn tun_config() -> TunConfig {
     TunConfig {
         name: "braid0".to_owned(),
         v4: "10.215.77.0/24".parse().unwrap(),
@@ -169,14 +181,7 @@ fn tun_config() -> TunConfig {
 fn serve((quic, mptcp_hosts): (Quic, MptcpHosts), asks: &Receiver<Ask>, ready: &Sender<()>) {
     let config = tun_config();
     let (tun, mut device) = Device::open(&config).unwrap();
-    let spec = LinkSpec {
-        interface: "wan".to_owned(),
-        v4: NextHop::Auto,
-        v6: NextHop::Auto,
-        sources: vec![config.path_v4(0).into(), config.path_v6(0).into()],
-        targets: Vec::new(),
-        exclusive: true,
-    };
+    let spec = wan(&config, 0);
     let lan = ["lan".to_owned()];
     let mut links = Links::new(device.identity(), vec![spec]).unwrap();
     device.apply_rules(Rules::Tracking).unwrap();

@@ -1,10 +1,8 @@
 //! What an instance creates is gone afterwards.
 
-use std::io::ErrorKind;
 use std::thread;
 use std::time::Duration;
 
-use braid_linux::net::shortcut::Shortcut;
 use braid_linux::net::{Identity, cleanup};
 use braid_proxy::config::Quic;
 
@@ -56,35 +54,6 @@ fn nothing_is_left_of_a_killed_instance() {
         .inside("box", || cleanup::cleanup(&identity))
         .unwrap();
     assert_same(&before, &state(&net));
-}
-
-/// One instance of a namespace has the shortcut, and others clean up after none but a dead one.
-#[test]
-#[ignore = "needs network namespaces"]
-fn the_shortcut_is_of_one_instance_as_long_as_it_runs() {
-    let net = Net::new();
-    let tables = || net.world.sh("box", "nft list tables netdev");
-    let claim = |tun: &str| {
-        let servers = ["203.0.113.9:1080".parse().unwrap()];
-        let claim = || Shortcut::claim(tun, &servers, Vec::new());
-        net.world.inside("box", claim)
-    };
-    let intake = Intake::start(&net, Quic::Forward);
-    let other = Identity::of_tun("braid1");
-    let clean_up = || {
-        net.world
-            .inside("box", || cleanup::cleanup(&other))
-            .unwrap()
-    };
-    let error = claim("braid1").unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::AddrInUse);
-    clean_up();
-    assert_eq!(tables(), "table netdev braid-shortcut\n");
-    intake.die();
-    assert_eq!(tables(), "table netdev braid-shortcut\n");
-    clean_up();
-    assert_eq!(tables(), "");
-    claim("braid1").unwrap();
 }
 
 #[test]

@@ -4,5 +4,6 @@ mod engine;
 mod intake;
 mod leftovers;
 mod offload;
+mod shortcut;
 mod support;
 mod whole;

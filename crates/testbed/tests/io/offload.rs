@@ -1,19 +1,23 @@
 //! Super-segments through TUN devices, forwarding, address translation and a link.
 
-use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::ops::RangeInclusive;
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use braid_engine::{PathId, RxMeta, Transmit, TxChecksum};
 use braid_linux::net::Identity;
 use braid_linux::nft::{self, BoxRules, Hop, Mapping, Rules, Ruleset, ServerRules, ShortcutRules};
 use braid_linux::selftest::{self, Verdict};
+use braid_linux::sys::bind_packet_socket;
 use braid_linux::tun::{PacketIo, Tun};
 use braid_proxy::config::{MptcpHosts, Quic};
 use braid_testbed::netns;
 use braid_wire::icmp::{self, Kind, TcpError, verify_v6_checksum};
 use braid_wire::{Seq32, ip, tcp};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use socket2::{Domain, Socket, Type};
 
 use crate::support::World;
 
@@ -156,7 +160,7 @@ fn addr(text: &str) -> IpAddr {
 }
 
 /// How packets go between TUN device and link of the box.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy)]
 enum Way {
     /// Routed, and masqueraded by connection tracking.
     Masqueraded,
@@ -170,6 +174,8 @@ const WAYS: [Way; 3] = [Way::Masqueraded, Way::Translated, Way::Short];
 
 impl Ends {
     fn new(way: Way) -> Ends {
+        // Shown where the test fails.
+        println!("{way:?}");
         let world = World::new(&["box", "server"]);
         world.veth(
             ("box", "wan", "192.0.2.1/24 2001:db8::1/64"),
@@ -440,6 +446,47 @@ fn a_complete_checksum_is_kept(mut ends: Ends) {
     }
 }
 
+/// Some access networks tag frames with a priority and no VLAN.
+#[test]
+#[ignore = "needs network namespaces"]
+fn frames_with_a_priority_tag_arrive_whole() {
+    const TAG: [u8; 4] = [0x81, 0, 0xe0, 0];
+    let mut ends = Ends::new(Way::Short);
+    ends.world.sh("box", ROUTE);
+    for family in [0, 1] {
+        ends.open(family);
+        let payload = &payload()[..1_000];
+        let headers = headers(&Segment {
+            from: (addr(PUBLIC[family]), PORT),
+            to: (addr(LINK[family]), CLIENT_PORT),
+            flags: tcp::Flags::ACK,
+            payload,
+            gso_size: 0,
+            offload: false,
+        });
+        let device = |ns: &str, name: &str| {
+            let text = ends.world.ip(ns, &format!("-j link show dev {name}"));
+            let device = &serde_json::from_str::<serde_json::Value>(&text).unwrap()[0];
+            let mac = device["address"].as_str().unwrap().split(':');
+            let mac: Vec<u8> = mac.map(|b| u8::from_str_radix(b, 16).unwrap()).collect();
+            (device["ifindex"].as_u64().unwrap() as u32, mac)
+        };
+        let ((_, to), (from, own)) = (device("box", "wan"), device("server", "eth"));
+        let ether_type = [[0x08, 0x00], [0x86, 0xdd]][family];
+        let frame = [&to[..], &own, &TAG, &ether_type, &headers, payload].concat();
+        let sent = ends.world.inside("server", || {
+            let raw = Socket::new(Domain::PACKET, Type::RAW, None)?;
+            bind_packet_socket(raw.as_fd(), 0, from)?;
+            raw.send(&frame)
+        });
+        assert_eq!(sent.unwrap(), frame.len());
+        let received = receive(&mut ends.client).expect("it arrives");
+        assert_eq!(received.ip().dst, addr(CLIENT[family]));
+        assert_eq!(received.segment().1, payload);
+        assert!(received.checksum_holds());
+    }
+}
+
 /// What the network says of translated packets reaches the engine, and what it says of others' does not.
 #[test]
 #[ignore = "needs network namespaces"]
@@ -447,8 +494,6 @@ fn errors_about_translated_packets_come_back() {
     let kind = Kind::PacketTooBig { mtu: 1_300 };
     for way in [Way::Translated, Way::Short] {
         let mut ends = Ends::new(way);
-        // Errors are routed.
-        ends.world.sh("box", ROUTE);
         for family in [0, 1] {
             let router = addr(INNER[family]);
             for (port, to) in [
@@ -517,16 +562,19 @@ fn hosts_that_speak_to_a_server_get_other_ports() {
     for family in [0, 1] {
         let to = SocketAddr::from((addr(PUBLIC[family]), PORT));
         let listener = world.inside("server", || TcpListener::bind(to)).unwrap();
-        let line = format!("curl -s --local-port {CLIENT_PORT} --max-time 5 http://{to}/");
-        let mut host = world
-            .command("host", "sh")
-            .args(["-c", &line])
-            .spawn()
-            .unwrap();
+        let connect = || {
+            let socket = Socket::new(Domain::for_address(to), Type::STREAM, None)?;
+            let any = match to {
+                SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+                SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+            };
+            socket.bind(&SocketAddr::new(any, CLIENT_PORT).into())?;
+            socket.connect_timeout(&to.into(), Duration::from_secs(5))?;
+            io::Result::Ok(socket)
+        };
+        let _host = world.inside("host", connect).unwrap();
         let (_, from) = listener.accept().unwrap();
         assert!(from.port() > *rules.ports.end(), "{from}");
-        host.kill().unwrap();
-        host.wait().unwrap();
     }
 }
 

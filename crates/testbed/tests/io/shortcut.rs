@@ -1,0 +1,144 @@
+//! Who has the shortcut, and for which links.
+
+use std::io::ErrorKind;
+use std::net::SocketAddr;
+use std::thread;
+use std::time::Duration;
+
+use braid_linux::net::links::Links;
+use braid_linux::net::shortcut::Shortcut;
+use braid_linux::net::{Identity, cleanup};
+use braid_linux::tun::Tun;
+use braid_proxy::config::Quic;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::intake::{Intake, Net, tun_config, wan};
+
+fn servers() -> [SocketAddr; 2] {
+    ["203.0.113.9:1080", "[2001:db8:9::9]:1080"].map(|server| server.parse().unwrap())
+}
+
+/// One instance of a namespace has the shortcut, and others clean up after none but a dead one.
+#[test]
+#[ignore = "needs network namespaces"]
+fn the_shortcut_is_of_one_instance_as_long_as_it_runs() {
+    let net = Net::new();
+    let tables = || net.world.sh("box", "nft list tables netdev");
+    let claim = |tun: &str| {
+        let claim = || Shortcut::claim(tun, &servers(), Vec::new());
+        net.world.inside("box", claim)
+    };
+    let intake = Intake::start(&net, Quic::Forward);
+    let other = Identity::of_tun("braid1");
+    let clean_up = || {
+        let clean_up = || cleanup::cleanup(&other);
+        net.world.inside("box", clean_up).unwrap();
+    };
+    let error = claim("braid1").unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::AddrInUse);
+    clean_up();
+    assert_eq!(tables(), "table netdev braid-shortcut\n");
+    intake.die();
+    assert_eq!(tables(), "table netdev braid-shortcut\n");
+    // A process that another test has just begun has what this one had until it runs its program.
+    let soon = |what: &str, done: &dyn Fn() -> bool| {
+        let mut looks = (0..200).inspect(|_| thread::sleep(Duration::from_millis(5)));
+        assert!(looks.any(|_| done()), "{what}");
+    };
+    soon("rules are left", &|| {
+        clean_up();
+        tables().is_empty()
+    });
+    soon("the claim is left", &|| claim("braid1").is_ok());
+}
+
+/// A box that has the shortcut, without engine.
+struct Gateway {
+    net: Net,
+    _tun: Tun,
+    links: Links,
+}
+
+impl Gateway {
+    /// With so many links of one interface.
+    fn new(links: u8) -> Gateway {
+        let net = Net::new();
+        let config = tun_config();
+        let (tun, links) = net.world.inside("box", || {
+            let tun = Tun::create(&config.name).unwrap();
+            let specs = (0..links).map(|n| wan(&config, n)).collect();
+            let mut all = Links::new(&Identity::of_tun(&config.name), specs).unwrap();
+            let mtus = vec![1_500; usize::from(links)];
+            all.install_shortcut(&config.name, &servers(), mtus)
+                .unwrap();
+            (tun, all)
+        });
+        Gateway {
+            net,
+            _tun: tun,
+            links,
+        }
+    }
+
+    /// Which links leave with another address after a change that is heard of.
+    fn moved_by(&mut self, change: &str) -> Vec<usize> {
+        while self.links.has_news() {}
+        self.net.world.sh("box", change);
+        let mut news = [PollFd::from_borrowed_fd(self.links.fd(), PollFlags::IN)];
+        let patience = Timespec::try_from(Duration::from_secs(1)).unwrap();
+        let heard = poll(&mut news, Some(&patience)).unwrap();
+        assert_eq!(heard, 1, "{change}: nothing was heard");
+        let links = &mut self.links;
+        let changed = self.net.world.inside("box", || links.refresh()).unwrap();
+        let moved = changed.into_iter().filter(|(_, moved)| *moved);
+        moved.map(|(link, _)| link).collect()
+    }
+
+    /// Rules that mention this.
+    fn rules(&self, with: &str) -> usize {
+        let rules = self.net.world.sh("box", "nft list ruleset");
+        rules.lines().filter(|line| line.contains(with)).count()
+    }
+}
+
+/// What shapes what comes in hands it in behind the rules, where a firewall knows nothing of it.
+#[test]
+#[ignore = "needs network namespaces"]
+fn a_link_that_is_shaped_on_receipt_has_no_shortcut() {
+    let mut it = Gateway::new(1);
+    let out = "fwd ip to 192.0.2.2 device \"wan\"";
+    assert_eq!(it.rules(out), 1);
+    for (discipline, change) in [
+        ("ingress", "add dev wan ingress"),
+        ("clsact", "replace dev wan clsact"),
+    ] {
+        assert_eq!(it.moved_by(&format!("tc qdisc {change}")), [0]);
+        assert_eq!(it.rules("wan"), 0, "with {discipline}");
+        assert_eq!(
+            it.moved_by(&format!("tc qdisc del dev wan {discipline}")),
+            [0]
+        );
+        assert_eq!(it.rules(out), 1);
+    }
+}
+
+#[test]
+#[ignore = "needs network namespaces"]
+fn links_of_one_interface_have_no_shortcut() {
+    let it = Gateway::new(2);
+    assert_eq!(it.rules("braid-shortcut"), 2);
+    assert_eq!(it.rules("wan"), 0);
+}
+
+/// What speaks from the address that was there before does not hear its peers any more.
+#[test]
+#[ignore = "needs network namespaces"]
+fn another_address_is_told_of_while_the_old_one_is_still_there() {
+    let mut it = Gateway::new(1);
+    let none: [usize; 0] = [];
+    assert_eq!(it.moved_by("ip addr add 192.0.2.7/24 dev wan"), none);
+    let deprecate = "ip addr change 192.0.2.1/24 dev wan preferred_lft 0";
+    assert_eq!(it.moved_by(deprecate), [0]);
+    assert_eq!(it.rules("saddr set 192.0.2.7 fwd"), 2);
+    assert_eq!(it.rules("saddr set 192.0.2.1 fwd"), 0);
+}
