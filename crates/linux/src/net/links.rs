@@ -11,7 +11,9 @@ use super::link::{
     Exit, LinkSpec, LinkState, NextHop, network, observe, readdressed, remember_gateways,
 };
 use super::netlink::Netlink;
-use super::routes::{Address, PROTOCOL, Packets, Route, Rule, Target, UNREACHABLE_METRIC};
+use super::routes::{
+    Address, PROTOCOL, Packets, Route, Rule, Target, UNREACHABLE_METRIC, on_receipt,
+};
 use super::shortcut::Shortcut;
 use super::{Identity, Result, SystemError};
 
@@ -37,6 +39,7 @@ pub struct Links {
     /// Whether each link keeps the connections forwarded over it; empty where none are.
     keeps: Vec<bool>,
     shortcut: Option<Shortcut>,
+    unsettled: bool,
 }
 
 impl Links {
@@ -57,6 +60,7 @@ impl Links {
             specs,
             forward: None,
             shortcut: None,
+            unsettled: false,
         };
         links.states = links.observe().map_err(doing())?;
         for (known, state) in links.known.iter_mut().zip(&links.states) {
@@ -206,7 +210,7 @@ impl Links {
         Ok(Shortcut::ports())
     }
 
-    fn update_shortcut(&mut self, shortcut: &mut Shortcut) -> Result<Vec<bool>> {
+    fn update_shortcut(&mut self, shortcut: &mut Shortcut) -> Result<Vec<usize>> {
         let doing = || SystemError::doing("read what interfaces have");
         let own = self.netlink.addresses().map_err(doing())?;
         let shaped = self.netlink.shaped_on_receipt().map_err(doing())?;
@@ -239,13 +243,26 @@ impl Links {
             self.program_flows(index);
         }
         if let Some(mut shortcut) = self.shortcut.take() {
-            match self.update_shortcut(&mut shortcut) {
-                Ok(moved) => changed.extend((0..).zip(moved).filter(|(_, moved)| *moved)),
-                Err(error) => tracing::warn!(%error, "no shortcut at present: packets are routed"),
+            let updated = self.update_shortcut(&mut shortcut);
+            self.unsettled = updated.is_err();
+            match updated {
+                Ok(moved) => {
+                    for index in moved {
+                        changed.retain(|(other, _)| *other != index);
+                        changed.push((index, true));
+                    }
+                }
+                Err(error) => tracing::warn!(%error, "cannot change the shortcut; trying again"),
             }
             self.shortcut = Some(shortcut);
         }
         Ok(changed)
+    }
+
+    /// Whether something could not be brought in line with the links, so that another
+    /// [`refresh`](Self::refresh) is due in a while, also without news.
+    pub fn is_unsettled(&self) -> bool {
+        self.unsettled
     }
 
     /// Says whether the connections that are forwarded over link `index` stay on it, also when new
@@ -368,13 +385,20 @@ fn table(identity: &Identity, index: usize) -> u32 {
 }
 
 /// Whether a notification may be about a link: routes are, if they are default routes of others'
-/// making.
+/// making, and traffic control is, where it looks at what comes in.
 fn matters(message: &RouteNetlinkMessage) -> bool {
     match message {
         RouteNetlinkMessage::NewRoute(route) | RouteNetlinkMessage::DelRoute(route) => {
             route.header.destination_prefix_length == 0 && route.header.protocol != PROTOCOL
         }
-        _ => true,
+        RouteNetlinkMessage::NewQueueDiscipline(message)
+        | RouteNetlinkMessage::DelQueueDiscipline(message) => on_receipt(message).is_some(),
+        RouteNetlinkMessage::NewLink(_)
+        | RouteNetlinkMessage::DelLink(_)
+        | RouteNetlinkMessage::NewAddress(_)
+        | RouteNetlinkMessage::DelAddress(_) => true,
+        // Classes and filters of traffic control, which change all the time where something adapts to a rate.
+        _ => false,
     }
 }
 

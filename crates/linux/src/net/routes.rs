@@ -256,7 +256,12 @@ impl Netlink {
     /// # Errors
     /// As the kernel answers.
     pub fn shaped_on_receipt(&mut self) -> io::Result<Vec<u32>> {
-        let found = self.dump(RouteNetlinkMessage::GetQueueDiscipline(TcMessage::default()))?;
+        let all = RouteNetlinkMessage::GetQueueDiscipline(TcMessage::default());
+        let found = match self.dump(all) {
+            // A kernel without traffic control.
+            Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => Vec::new(),
+            found => found?,
+        };
         let shaped = found.iter().filter_map(|message| match message {
             RouteNetlinkMessage::NewQueueDiscipline(message) => on_receipt(message),
             _ => None,
@@ -481,7 +486,7 @@ fn address(message: &RouteNetlinkMessage) -> Option<Address> {
 }
 
 /// The interface of a queueing discipline for what comes in.
-fn on_receipt(message: &TcMessage) -> Option<u32> {
+pub(super) fn on_receipt(message: &TcMessage) -> Option<u32> {
     let is_one = |a: &TcAttribute| matches!(a, TcAttribute::Kind(kind) if kind == "ingress" || kind == "clsact");
     let interface = u32::try_from(message.header.index).ok()?;
     message.attributes.iter().any(is_one).then_some(interface)

@@ -3,7 +3,8 @@
 
 use std::collections::BTreeSet;
 use std::io;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::mem;
+use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener};
@@ -29,7 +30,11 @@ pub struct Shortcut {
     servers: Vec<SocketAddr>,
     /// What the engine takes each link's MTU for, in bytes.
     mtus: Vec<u16>,
-    in_force: Option<ShortcutRules>,
+    /// Whether packets of each link may take it.
+    open: Vec<bool>,
+    rules: Option<ShortcutRules>,
+    /// The rules are in force.
+    applied: bool,
 }
 
 impl Shortcut {
@@ -53,7 +58,9 @@ impl Shortcut {
             tun: tun.to_owned(),
             servers: servers.to_vec(),
             mtus,
-            in_force: None,
+            open: Vec::new(),
+            rules: None,
+            applied: false,
         })
     }
 
@@ -62,42 +69,31 @@ impl Shortcut {
         PORTS
     }
 
-    /// Brings the rules in line with the links, and returns of each whether what goes over it leaves with
+    /// Brings the rules in line with the links, and returns those of which what goes over them may leave with
     /// another address than before. Of this host, `own` are the addresses, and what comes in by interfaces
     /// `shaped` may be shaped: then it passes by the rules.
     ///
     /// # Errors
-    /// Where the system refuses; there are no rules then, and packets are routed until the next update.
+    /// Where the system refuses. Packets are routed then, if it lets at least that be, until the next update.
     pub fn update(
         &mut self,
         specs: &[LinkSpec],
         states: &[LinkState],
         own: &[Address],
         shaped: &[u32],
-    ) -> Result<Vec<bool>> {
+    ) -> Result<Vec<usize>> {
         // What this host speaks to itself stays within it.
         let is_far = |s: &&SocketAddr| {
             !s.ip().is_loopback() && own.iter().all(|address| address.addr != s.ip())
         };
         let servers: Vec<SocketAddr> = self.servers.iter().filter(is_far).copied().collect();
-        let is_open = |spec: &LinkSpec, state: &LinkState| {
-            // Two links of one interface could not be told apart by what comes in.
-            let same = |other: &&LinkSpec| other.interface == spec.interface;
-            let in_shaped = |a: &Address| shaped.contains(&a.interface);
-            specs.iter().filter(same).count() == 1 && !state.addresses.iter().any(in_shaped)
-        };
+        let open = open_links(specs, states, shaped);
         let mut ways = Vec::new();
-        for ((spec, state), mtu) in specs.iter().zip(states).zip(&self.mtus) {
-            for inner in spec.sources.iter().filter(|_| is_open(spec, state)) {
-                let before = way_of(*inner, self.in_force.as_ref());
-                ways.extend(wanted(
-                    &spec.interface,
-                    state,
-                    *mtu,
-                    *inner,
-                    &servers,
-                    before,
-                ));
+        for (index, spec) in specs.iter().enumerate().filter(|(index, _)| open[*index]) {
+            let link = (spec.interface.as_str(), &states[index], self.mtus[index]);
+            for inner in &spec.sources {
+                let before = way_of(*inner, self.rules.as_ref());
+                ways.extend(wanted(link, *inner, &servers, before));
             }
         }
         let rules = ShortcutRules {
@@ -106,24 +102,44 @@ impl Shortcut {
             servers,
             ways,
         };
-        if self.in_force.as_ref() == Some(&rules) {
-            return Ok(vec![false; specs.len()]);
+        if self.applied && self.rules.as_ref() == Some(&rules) {
+            return Ok(Vec::new());
         }
-        let before = self.in_force.take();
+        self.applied = false;
         if let Err(error) = rules.apply() {
             // By rules of another time packets would leave as those of somebody else.
-            ShortcutRules::remove()?;
-            return Err(error);
+            let removed = ShortcutRules::remove();
+            return Err(removed.err().unwrap_or(error));
         }
-        let public = |rules, inner| way_of(inner, rules).map(|way| way.public);
-        let moved = |spec: &LinkSpec| {
-            let mut sources = spec.sources.iter();
-            sources.any(|inner| public(before.as_ref(), *inner) != public(Some(&rules), *inner))
+        self.applied = true;
+        let before = self.rules.replace(rules);
+        let was_open = mem::replace(&mut self.open, open);
+        let moved = |index: &usize| {
+            let turned = was_open
+                .get(*index)
+                .is_some_and(|was| *was != self.open[*index]);
+            let mut sources = specs[*index].sources.iter();
+            turned || sources.any(|inner| readdressed(*inner, before.as_ref(), self.rules.as_ref()))
         };
-        let moved = specs.iter().map(moved).collect();
-        self.in_force = Some(rules);
-        Ok(moved)
+        Ok((0..specs.len()).filter(moved).collect())
     }
+}
+
+/// Whether packets of each link may take the short way.
+fn open_links(specs: &[LinkSpec], states: &[LinkState], shaped: &[u32]) -> Vec<bool> {
+    let is_open = |(spec, state): (&LinkSpec, &LinkState)| {
+        // Two links of one interface could not be told apart by what comes in.
+        let same = |other: &&LinkSpec| other.interface == spec.interface;
+        let in_shaped = |a: &Address| shaped.contains(&a.interface);
+        specs.iter().filter(same).count() == 1 && !state.addresses.iter().any(in_shaped)
+    };
+    specs.iter().zip(states).map(is_open).collect()
+}
+
+/// Whether what comes from `inner` leaves with another address than before.
+fn readdressed(inner: IpAddr, before: Option<&ShortcutRules>, now: Option<&ShortcutRules>) -> bool {
+    let ways = way_of(inner, before).zip(way_of(inner, now));
+    ways.is_some_and(|(before, now)| before.public != now.public)
 }
 
 /// The way of what comes from `inner`.
@@ -134,9 +150,7 @@ fn way_of(inner: IpAddr, rules: Option<&ShortcutRules>) -> Option<&Way> {
 /// The way of what comes from `inner`, which was `before`; `None` while there is none. A link that is down
 /// for a moment keeps its way, and one that has lost its address is routed, where the kernel says so.
 fn wanted(
-    interface: &str,
-    state: &LinkState,
-    mtu: u16,
+    (interface, state, mtu): (&str, &LinkState, u16),
     inner: IpAddr,
     servers: &[SocketAddr],
     before: Option<&Way>,
@@ -209,25 +223,26 @@ fn leaves_alone(range: &str, ports: &RangeInclusive<u16>) -> bool {
     }
 }
 
-/// The address that packets leave with. One that others are preferred to may no longer lead anywhere;
-/// addresses of sites are for servers that have one too (as RFC 6724 section 5, rule 6, has it); a temporary
-/// one ends some day; best is one that the gateway has as a neighbour. Of equals, the one in use stays.
+/// The address that packets leave with. Of IPv6, addresses of a site are for servers of sites alone, which
+/// counts even before RFC 6724 section 5, rule 3: from another address nothing comes back. One that others are
+/// preferred to may no longer lead anywhere, and a temporary one ends some day; best is one that the gateway has
+/// as a neighbour. Of equals, the one in use stays.
 fn source<'a>(
     addresses: impl Iterator<Item = &'a Address>,
     servers: &[SocketAddr],
     gateway: Option<IpAddr>,
     in_use: Option<IpAddr>,
 ) -> Option<&'a Address> {
-    let is_local = |addr: IpAddr| matches!(addr, IpAddr::V6(a) if Ipv6Addr::is_unique_local(&a));
-    let fits = |addr: IpAddr| {
-        let of_family = |s: &&SocketAddr| s.is_ipv6() == addr.is_ipv6();
-        let mut servers = servers.iter().filter(of_family);
-        servers.all(|s| is_local(s.ip()) == is_local(addr))
-    };
+    let is_local = |addr: IpAddr| matches!(addr, IpAddr::V6(a) if a.is_unique_local());
+    let within_sites = servers
+        .iter()
+        .filter(|s| s.is_ipv6())
+        .all(|s| is_local(s.ip()));
     addresses.min_by_key(|a| {
+        let fits = is_local(a.addr) == within_sites;
         let by_gateway = gateway.is_some_and(|g| is_beside(a, g));
         let other = in_use != Some(a.addr);
-        (a.deprecated, !fits(a.addr), a.secondary, !by_gateway, other)
+        (!fits, a.deprecated, a.secondary, !by_gateway, other)
     })
 }
 
@@ -270,7 +285,7 @@ mod tests {
 
     /// The way of a link that had `before`, once it is in `state`.
     fn way(before: Option<&Way>, state: &LinkState) -> Option<Way> {
-        wanted("wan", state, 1_500, ip(INNER), &[], before)
+        wanted(("wan", state, 1_500), ip(INNER), &[], before)
     }
 
     #[test]
@@ -352,15 +367,20 @@ mod tests {
     #[test]
     fn addresses_of_a_site_are_for_servers_of_it() {
         let (local, global) = (address("fd00:7::7", 64), address("2001:db8::7", 64));
-        for (server, public) in [
-            ("[2001:db8:9::1]:1080", global),
-            ("[fd00:9::1]:1080", local),
-            ("198.51.100.1:1080", local),
+        let (here, far) = ("[fd00:9::1]:1080", "[2001:db8:9::1]:1080");
+        let tentative = Address {
+            deprecated: true,
+            ..global
+        };
+        for (servers, addresses, public) in [
+            (vec![far, "198.51.100.1:1080"], [local, global], global),
+            (vec![far], [local, tentative], tentative),
+            (vec![here], [global, local], local),
+            (vec![here, far], [local, global], global),
         ] {
-            let servers = [server.parse().unwrap()];
-            let addresses = [local, global];
-            let found = source(addresses.iter(), &servers, Some(ip("fe80::1")), None);
-            assert_eq!(found, Some(&public), "to {server}");
+            let parsed: Vec<SocketAddr> = servers.iter().map(|s| s.parse().unwrap()).collect();
+            let found = source(addresses.iter(), &parsed, Some(ip("fe80::1")), None);
+            assert_eq!(found, Some(&public), "to {servers:?}");
         }
     }
 

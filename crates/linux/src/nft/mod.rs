@@ -352,17 +352,16 @@ impl ServerRules {
 /// # Errors
 /// Where `nft` is missing.
 pub fn recorded(identity: &Identity) -> Result<Vec<Sysctl>> {
-    let listing = list(&["chain", "inet", &identity.nft_table(), RECORD])?;
-    Ok(listing.map_or_else(Vec::new, |listing| parse_record(&listing)))
-}
-
-/// What `nft` knows of an object; `None` where there is none.
-fn list(object: &[&str]) -> Result<Option<String>> {
-    match run_nft(&[&["-j", "list"], object].concat(), "") {
-        Ok(listing) => Ok(Some(listing)),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Err(error),
-        Err(_) => Ok(None),
-    }
+    let listing = match run_nft(
+        &["-j", "list", "chain", "inet", &identity.nft_table(), RECORD],
+        "",
+    ) {
+        Ok(listing) => listing,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(error),
+        // No such table.
+        Err(_) => return Ok(Vec::new()),
+    };
+    Ok(parse_record(&listing))
 }
 
 /// Removes the instance's table, if there is one.

@@ -14,7 +14,7 @@ use std::ops::RangeInclusive;
 
 use ipnet::IpNet;
 
-use super::{List, Quoted, ip_keyword, list, quoting, remove_tables, run_script};
+use super::{List, Quoted, ip_keyword, quoting, remove_tables, run_nft, run_script};
 use crate::net::{Result, SystemError};
 
 /// The tables, of families `netdev` and `inet`. One instance of a network namespace has them, whatever
@@ -73,9 +73,13 @@ impl ShortcutRules {
     /// Whether there are rules of anybody's.
     ///
     /// # Errors
-    /// Where `nft` is missing.
+    /// Where `nft` is missing or refuses.
     pub fn exist() -> Result<bool> {
-        Ok(list(&["table", "inet", TABLE])?.is_some())
+        let tables = run_nft(&["list", "tables"], "")?;
+        let names = tables
+            .lines()
+            .filter_map(|line| line.split(' ').next_back());
+        Ok(names.into_iter().any(|name| name == TABLE))
     }
 
     /// Removes the rules of whoever had them last.

@@ -192,6 +192,9 @@ impl BoxHost {
                 return;
             }
         };
+        if self.links.is_unsettled() {
+            self.refresh_at = Some(context.now + WALL_CLOCK_INTERVAL);
+        }
         if changed.is_empty() {
             return;
         }

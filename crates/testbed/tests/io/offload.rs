@@ -195,7 +195,7 @@ impl Ends {
             Way::Translated => {
                 let rules = shortcut(&[]);
                 world.inside("box", || rules.apply()).unwrap();
-                // As where another device hands in what it has shaped.
+                // As for fragments and tagged frames.
                 world.sh("box", "nft delete chain netdev braid-shortcut in0");
             }
             Way::Short => {

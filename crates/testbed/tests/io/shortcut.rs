@@ -2,7 +2,6 @@
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
-use std::thread;
 use std::time::Duration;
 
 use braid_linux::net::links::Links;
@@ -40,16 +39,9 @@ fn the_shortcut_is_of_one_instance_as_long_as_it_runs() {
     assert_eq!(tables(), "table netdev braid-shortcut\n");
     intake.die();
     assert_eq!(tables(), "table netdev braid-shortcut\n");
-    // A process that another test has just begun has what this one had until it runs its program.
-    let soon = |what: &str, done: &dyn Fn() -> bool| {
-        let mut looks = (0..200).inspect(|_| thread::sleep(Duration::from_millis(5)));
-        assert!(looks.any(|_| done()), "{what}");
-    };
-    soon("rules are left", &|| {
-        clean_up();
-        tables().is_empty()
-    });
-    soon("the claim is left", &|| claim("braid1").is_ok());
+    clean_up();
+    assert_eq!(tables(), "");
+    claim("braid1").unwrap();
 }
 
 /// A box that has the shortcut, without engine.
