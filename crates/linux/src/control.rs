@@ -20,8 +20,11 @@ use braid_engine::Stack;
 use braid_proxy::control::{Answer, Controlled, Request};
 use braid_wire::Instant;
 use rustix::event::{EventfdFlags, eventfd};
-use rustix::fs::Mode;
-use rustix::net::{Shutdown, shutdown};
+use rustix::fs::{Mode, fchmod};
+use rustix::net::{
+    AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType, bind, listen, shutdown,
+    socket_with,
+};
 
 use crate::lines;
 use crate::run::Reloader;
@@ -36,6 +39,8 @@ const REQUEST_LEN: usize = 4 << 10;
 const ANSWER_LEN: usize = 4 << 20;
 /// How long to wait where no connection can be taken, for want of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Clients that wait for the one that is served.
+const BACKLOG: i32 = 128;
 
 /// A request that waits for the event loop.
 struct Pending {
@@ -77,11 +82,7 @@ impl ControlSocket {
             Err(e) if e.kind() != ErrorKind::NotFound => return Err(e),
             _ => {}
         }
-        // Not after the fact: for a moment anybody could connect.
-        let before = rustix::process::umask(Mode::RWXG | Mode::RWXO | Mode::XUSR);
-        let listener = UnixListener::bind(path);
-        rustix::process::umask(before);
-        let listener = Arc::new(listener?);
+        let listener = Arc::new(listen_privately(path)?);
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         // One client is served at a time, so there is never a second request.
         let (requests, pending) = sync_channel(1);
@@ -146,6 +147,20 @@ impl ControlSocket {
             let _ = answer.send(said);
         }
     }
+}
+
+/// Listens at `path`, which has no rights for others at any moment: Linux gives it those of the socket.
+fn listen_privately(path: &Path) -> io::Result<UnixListener> {
+    let socket = socket_with(
+        AddressFamily::UNIX,
+        SocketType::STREAM,
+        SocketFlags::CLOEXEC,
+        None,
+    )?;
+    fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
+    bind(&socket, &SocketAddrUnix::new(path)?)?;
+    listen(&socket, BACKLOG)?;
+    Ok(socket.into())
 }
 
 impl Drop for ControlSocket {
