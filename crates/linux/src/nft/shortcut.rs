@@ -76,10 +76,8 @@ impl ShortcutRules {
     /// Where `nft` is missing or refuses.
     pub fn exist() -> Result<bool> {
         let tables = run_nft(&["list", "tables"], "")?;
-        let names = tables
-            .lines()
-            .filter_map(|line| line.split(' ').next_back());
-        Ok(names.into_iter().any(|name| name == TABLE))
+        let mut names = tables.split_whitespace();
+        Ok(names.any(|name| name == TABLE))
     }
 
     /// Removes the rules of whoever had them last.

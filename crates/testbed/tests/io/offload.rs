@@ -1,7 +1,7 @@
 //! Super-segments through TUN devices, forwarding, address translation and a link.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::ops::RangeInclusive;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
@@ -559,16 +559,13 @@ fn hosts_that_speak_to_a_server_get_other_ports() {
         Rules::Box(box_rules(Some(rules.ports.clone()))),
     );
     world.inside("box", || rules.apply()).unwrap();
-    for family in [0, 1] {
-        let to = SocketAddr::from((addr(PUBLIC[family]), PORT));
+    for (host, server) in ["198.51.100.2", "2001:db8:1::2"].iter().zip(PUBLIC) {
+        let (own, to) = ((addr(host), CLIENT_PORT), (addr(server), PORT));
+        let (own, to): (SocketAddr, SocketAddr) = (own.into(), to.into());
         let listener = world.inside("server", || TcpListener::bind(to)).unwrap();
         let connect = || {
             let socket = Socket::new(Domain::for_address(to), Type::STREAM, None)?;
-            let any = match to {
-                SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
-                SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
-            };
-            socket.bind(&SocketAddr::new(any, CLIENT_PORT).into())?;
+            socket.bind(&own.into())?;
             socket.connect_timeout(&to.into(), Duration::from_secs(5))?;
             io::Result::Ok(socket)
         };
