@@ -30,6 +30,7 @@ pub struct Links {
     monitor: Netlink,
     specs: Vec<LinkSpec>,
     states: Vec<LinkState>,
+    addresses: Vec<Address>,
     /// The last gateway of each link by family: taking an interface down deletes its routes, and
     /// not everything that brings it up again puts them back.
     gateways: Vec<[Option<IpAddr>; 2]>,
@@ -54,6 +55,7 @@ impl Links {
             netlink: Netlink::open().map_err(doing())?,
             monitor: Netlink::subscribe(GROUPS).map_err(doing())?,
             states: vec![LinkState::default(); specs.len()],
+            addresses: Vec::new(),
             gateways: vec![[None; 2]; specs.len()],
             known: vec![[Vec::new(), Vec::new()]; specs.len()],
             keeps: Vec::new(),
@@ -211,10 +213,9 @@ impl Links {
     }
 
     fn update_shortcut(&mut self, shortcut: &mut Shortcut) -> Result<Vec<usize>> {
-        let doing = || SystemError::doing("read what interfaces have");
-        let own = self.netlink.addresses().map_err(doing())?;
-        let shaped = self.netlink.shaped_on_receipt().map_err(doing())?;
-        shortcut.update(&self.specs, &self.states, &own, &shaped)
+        let doing = SystemError::doing("read which interfaces shape what comes in");
+        let shaped = self.netlink.shaped_on_receipt().map_err(doing)?;
+        shortcut.update(&self.specs, &self.states, &self.addresses, &shaped)
     }
 
     /// Reads the links' state anew, brings the routing in line, and returns the links that changed: by
@@ -304,9 +305,9 @@ impl Links {
         self.forward
     }
 
-    /// The access to netlink, for what is done once at the start.
-    pub fn netlink(&mut self) -> &mut Netlink {
-        &mut self.netlink
+    /// The addresses of all interfaces, link-local ones left out, as of the last look.
+    pub fn addresses(&self) -> &[Address] {
+        &self.addresses
     }
 
     /// Address families in use, as `v6`.
@@ -322,11 +323,11 @@ impl Links {
 
     fn observe(&mut self) -> io::Result<Vec<LinkState>> {
         let interfaces = self.netlink.interfaces()?;
-        let addresses = self.netlink.addresses()?;
+        self.addresses = self.netlink.addresses()?;
         let defaults = self.netlink.default_routes()?;
         let mut states = Vec::with_capacity(self.specs.len());
         for (spec, gateways) in self.specs.iter().zip(&mut self.gateways) {
-            let mut state = observe(spec, &interfaces, &addresses, &defaults);
+            let mut state = observe(spec, &interfaces, &self.addresses, &defaults);
             remember_gateways(spec, &mut state, gateways, &interfaces);
             states.push(state);
         }

@@ -130,14 +130,11 @@ impl ServerHost<'_> {
     }
 
     fn refresh(&mut self, context: &mut Context<'_, ServerCore>) {
-        let own = match self.links.refresh() {
-            Ok(_) => self.links.netlink().addresses(),
-            Err(error) => Err(std::io::Error::other(error.to_string())),
-        };
-        match own {
-            Ok(own) => context
-                .core
-                .set_own_addresses(own.iter().map(|a| a.addr).collect()),
+        match self.links.refresh() {
+            Ok(_) => {
+                let own = self.links.addresses().iter().map(|a| a.addr);
+                context.core.set_own_addresses(own.collect());
+            }
             Err(error) => {
                 tracing::warn!(%error, "cannot read this machine's addresses; trying again");
                 self.refresh_at = Some(context.now + WALL_CLOCK_INTERVAL);
