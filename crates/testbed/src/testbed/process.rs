@@ -235,7 +235,8 @@ fn write_private(path: &Path, text: &str) -> io::Result<()> {
     options.open(path)?.write_all(text.as_bytes())
 }
 
-/// nginx, as one process that needs no other user: also root of a user namespace may run it.
+/// nginx, as one process that needs no other user: also root of a user namespace may run it. Asked with
+/// `?rate=2m` it sends no faster than 2 MiB/s.
 fn nginx(
     host: &HostLayout,
     spec: &HostSpec,
@@ -253,7 +254,8 @@ fn nginx(
     let config = format!(
         "user root;\ndaemon off;\nmaster_process off;\npid {temporary}/pid;\nerror_log stderr warn;\n\
          worker_rlimit_nofile 8192;\nevents {{ worker_connections 4096; }}\n\
-         http {{\n  access_log off;\n  sendfile on;\n  tcp_nopush on;\n  server_tokens off;\n\
+         http {{\n  access_log off;\n  sendfile on;\n  tcp_nopush on;\n\
+         \x20 limit_rate $arg_rate;\n  server_tokens off;\n\
          \x20 default_type application/octet-stream;\n\
          \x20 client_body_temp_path \"{temporary}/body\";\n  proxy_temp_path \"{temporary}/proxy\";\n\
          \x20 fastcgi_temp_path \"{temporary}/fastcgi\";\n  uwsgi_temp_path \"{temporary}/uwsgi\";\n\
