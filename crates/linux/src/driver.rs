@@ -374,13 +374,13 @@ impl<P: PacketIo, C: Core, H: Host<C>> Driver<P, C, H> {
 
     /// Takes in what is ready; false where the loop is to stop.
     fn dispatch(&mut self, ready: &[epoll::Event]) -> bool {
-        let now = self.clock.now();
+        let mut now = self.clock.now();
         self.sockets.set_now(now);
         for event in ready {
             let (token, flags) = (event.data.u64(), event.flags);
             match token {
                 STOP => return false,
-                PACKETS => self.receive(now),
+                PACKETS => now = self.receive(now),
                 token if token & HOST == HOST => {
                     let (host, mut context) = self.host(now);
                     host.on_ready((token & 0xffff_ffff) as u32, &mut context);
@@ -391,7 +391,8 @@ impl<P: PacketIo, C: Core, H: Host<C>> Driver<P, C, H> {
         true
     }
 
-    fn receive(&mut self, now: Instant) {
+    /// Takes in packets, and returns the time, which goes on where the core is told of them.
+    fn receive(&mut self, mut now: Instant) -> Instant {
         let before = self.counters.rx_bytes;
         let mut told = before;
         for _ in 0..PACKET_BATCH {
@@ -403,11 +404,13 @@ impl<P: PacketIo, C: Core, H: Host<C>> Driver<P, C, H> {
                     if self.counters.rx_bytes - told >= MANY_BYTES {
                         told = self.counters.rx_bytes;
                         self.tell_engine_events(now);
+                        now = self.clock.now();
+                        self.sockets.set_now(now);
                     }
                 }
                 Ok(None) => {
                     self.gathers = self.counters.rx_bytes - before >= MANY_BYTES;
-                    return;
+                    return now;
                 }
                 Err(error) => {
                     self.counters.rx_errors += 1;
@@ -415,11 +418,12 @@ impl<P: PacketIo, C: Core, H: Host<C>> Driver<P, C, H> {
                         tracing::warn!(%error, suppressed, "packet not read");
                     }
                     if error.kind() != io::ErrorKind::InvalidData {
-                        return;
+                        return now;
                     }
                 }
             }
         }
+        now
     }
 }
 
