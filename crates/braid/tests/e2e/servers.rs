@@ -81,7 +81,7 @@ fn a_server_is_used_by_name_and_left_to_the_box_again() {
     assert_eq!(said, "new connections go to six while it answers\n");
     assert_eq!(current(&bed), ["six"]);
     let expected = bed.offer("large", 4_000_000);
-    let download = bed.curl("large");
+    let download = bed.curl("large?rate=1m");
     let six = bed.v6("server");
     bed.wait_for("some of it to come that way", |bed| {
         let connections = status(bed, "box").connections;

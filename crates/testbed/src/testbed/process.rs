@@ -17,8 +17,9 @@ use crate::netns;
 use crate::spec::{HostSpec, Role};
 use crate::status::ChildStatus;
 
-/// How long a process may take to end after SIGTERM.
-const GRACE: Duration = Duration::from_secs(3);
+/// How long a process may take to end after SIGTERM: a box on a machine that has much else to do calls
+/// `nft` several times.
+const GRACE: Duration = Duration::from_secs(15);
 
 /// How long nginx may take to listen.
 const START: Duration = Duration::from_secs(10);
@@ -255,7 +256,8 @@ fn nginx(
         "user root;\ndaemon off;\nmaster_process off;\npid {temporary}/pid;\nerror_log stderr warn;\n\
          worker_rlimit_nofile 8192;\nevents {{ worker_connections 4096; }}\n\
          http {{\n  access_log off;\n  sendfile on;\n  tcp_nopush on;\n\
-         \x20 limit_rate $arg_rate;\n  server_tokens off;\n\
+         \x20 map $arg_rate $rate {{ \"\" 0; default $arg_rate; }}\n\
+         \x20 limit_rate $rate;\n  server_tokens off;\n\
          \x20 default_type application/octet-stream;\n\
          \x20 client_body_temp_path \"{temporary}/body\";\n  proxy_temp_path \"{temporary}/proxy\";\n\
          \x20 fastcgi_temp_path \"{temporary}/fastcgi\";\n  uwsgi_temp_path \"{temporary}/uwsgi\";\n\
