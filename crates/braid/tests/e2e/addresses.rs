@@ -84,8 +84,9 @@ fn joined_by_the_engine(addr: impl Fn(&Interop) -> IpAddr, port: Option<&str>) -
     announce(&interop, addr(&interop), port);
     let peers = interop.start();
     interop.expect_subflows(peers, 2);
-    assert_eq!(interop.count("AddAddrTx"), 1);
-    assert_eq!(interop.count("EchoAdd"), 1);
+    // Recent kernels repeat it as soon as a round trip should be over; each is echoed.
+    assert!(interop.count("AddAddrTx") >= 1);
+    assert_eq!(interop.count("EchoAdd"), interop.count("AddAddrTx"));
     assert_eq!(interop.count("MPJoinAckRx"), 1);
     interop
 }
@@ -309,8 +310,9 @@ fn kernel_announces_again_what_was_not_echoed() {
     announce(&interop, interop.bed.v4_of("kernel", 1), None);
     let peers = interop.start();
     interop.expect_subflows(peers, 2);
-    assert!(interop.count("AddAddrTx") >= 2);
-    assert_eq!(interop.count("EchoAdd"), 1);
+    let said = interop.count("AddAddrTx");
+    assert!(said >= 2);
+    assert_eq!(interop.count("EchoAdd"), said - 1);
     assert_eq!(interop.count("MPJoinSynRx"), 1);
 }
 

@@ -20,7 +20,7 @@ const LINKS: [(&str, &str); 2] = [("20mbit", "15ms"), ("10mbit", "35ms")];
 /// Longest that somebody is waited for who is to ask.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Bytes of an answer and of an upload.
-const SIZE: usize = 1_000_000;
+const SIZE: usize = 3_000_000;
 
 /// Words that are nowhere else.
 const USER: &str = "gardener-of-the-northern-wing";

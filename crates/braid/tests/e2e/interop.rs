@@ -349,7 +349,7 @@ fn dark(client: Client) {
 /// never replaced.
 fn narrowed(client: Client) {
     let mut interop = Interop::new(client, 2);
-    interop.bytes = "15000000";
+    interop.bytes = "30000000";
     for link in ["link1", "link2"] {
         interop.bed.set_link(link, "rate=40mbit");
     }

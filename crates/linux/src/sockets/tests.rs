@@ -8,6 +8,7 @@ use std::time::Duration;
 use braid_engine::app::{Arrival, ConnectFailure, LocalError, LocalEvent, LocalId, LocalStreams};
 use braid_wire::Instant;
 use rustix::event::{Timespec, epoll};
+use rustix::net::{AddressFamily, SocketType, socket};
 
 use super::{Limits, Sockets};
 
@@ -146,7 +147,10 @@ fn attempts_fail_as_they_should() {
         streams: 1,
         connect_timeout: Duration::from_secs(5),
     });
-    let nobody = listener().local_addr().unwrap();
+    // Bound, so that nobody else takes the port, but listening to nobody.
+    let bound = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    rustix::net::bind(&bound, &SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).unwrap();
+    let nobody = SocketAddr::try_from(rustix::net::getsockname(&bound).unwrap()).unwrap();
     let id = it.sockets.connect(nobody).unwrap();
     let failure = ConnectFailure::Refused;
     assert_eq!(it.event(), LocalEvent::ConnectFailed { id, failure });

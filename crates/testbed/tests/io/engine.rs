@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
@@ -17,6 +18,7 @@ use crate::support::World;
 
 const PORT: u16 = 1080;
 const LEN: u64 = 20 << 20;
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Sends `to_send` bytes of a pattern on each connection and checks the pattern it receives.
 #[derive(Default)]
@@ -147,8 +149,10 @@ fn app(role: Role, subnet: u8) -> AppConfig {
 fn run(world: &World, links: u8, (up, down): (u64, u64), during: impl FnOnce()) -> [Transfer; 2] {
     let stop: OwnedFd = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
     let server = SocketAddr::new("198.51.100.1".parse().unwrap(), PORT);
+    let (ready, listens) = mpsc::channel();
     thread::scope(|scope| {
-        let listening = scope.spawn(|| {
+        let stop = &stop;
+        let listening = scope.spawn(move || {
             world.inside("server", || {
                 let role = Role::Listen {
                     addresses: vec![server.ip()],
@@ -156,17 +160,20 @@ fn run(world: &World, links: u8, (up, down): (u64, u64), during: impl FnOnce()) 
                     anywhere: false,
                     announce: false,
                 };
-                let start = |_: Instant, _: &mut Stack| Transfer {
-                    to_send: down,
-                    ..Transfer::default()
+                let start = |_: Instant, _: &mut Stack| {
+                    ready.send(()).unwrap();
+                    Transfer {
+                        to_send: down,
+                        ..Transfer::default()
+                    }
                 };
                 run_app(&app(role, 78), start, stop.as_fd(), |_, _, _| false)
                     .unwrap()
                     .0
             })
         });
-        thread::sleep(Duration::from_millis(500));
-        let connecting = scope.spawn(|| {
+        listens.recv().expect("the server listens");
+        let connecting = scope.spawn(move || {
             world.inside("client", || {
                 let role = Role::Connect {
                     links: (1..=links).map(link).collect(),
@@ -194,7 +201,7 @@ fn run(world: &World, links: u8, (up, down): (u64, u64), during: impl FnOnce()) 
             Err(_) => Err(Box::new("not waited for") as _),
         };
         thread::sleep(Duration::from_millis(200));
-        rustix::io::write(&stop, &1u64.to_ne_bytes()).unwrap();
+        rustix::io::write(stop, &1u64.to_ne_bytes()).unwrap();
         if let Err(panic) = during {
             resume_unwind(panic);
         }
@@ -230,21 +237,27 @@ fn links_that_go_and_come_back_are_used_again() {
             .and_then(|l| l.split_whitespace().next());
         bytes.unwrap().parse::<u64>().unwrap()
     };
-    let [client, server] = run(&world, 2, (LEN, 0), || {
-        thread::sleep(Duration::from_millis(500));
+    let is_used = |device: &str| {
+        let (before, begun) = (sent_over(device), std::time::Instant::now());
+        while sent_over(device) < before + 300_000 {
+            assert!(begun.elapsed() < PATIENCE, "{device} is not used");
+            thread::sleep(Duration::from_millis(10));
+        }
+    };
+    let [client, server] = run(&world, 2, (2 * LEN, 0), || {
+        is_used("wan1");
+        is_used("wan2");
         world.ip("client", "link set wan1 down");
-        thread::sleep(Duration::from_millis(200));
+        is_used("wan2");
         world.ip("client", "link set wan1 up");
-        thread::sleep(Duration::from_millis(200));
+        is_used("wan1");
         world.ip("client", "addr del 192.0.2.1/24 dev wan2");
-        let before = sent_over("wan1");
-        thread::sleep(Duration::from_millis(200));
+        is_used("wan1");
         world.ip("client", "addr add 192.0.2.1/24 dev wan2");
-        thread::sleep(Duration::from_millis(1_500));
-        assert!(sent_over("wan1") > before);
+        is_used("wan2");
     });
     assert_eq!(client.closed, Some(CloseReason::Finished));
-    assert_eq!(server.received, LEN);
+    assert_eq!(server.received, 2 * LEN);
 }
 
 #[test]

@@ -103,6 +103,7 @@ fn listen_only(addr: SocketAddr) -> TcpListener {
 }
 
 enum Ask {
+    /// Answered when it is so.
     Intake(bool),
     /// Ends without cleaning up, as a killed process does.
     Die,
@@ -114,6 +115,7 @@ enum Ask {
 /// to go and what of it was seen, and echoes the rest.
 pub struct Intake {
     asks: Sender<Ask>,
+    done: Receiver<()>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -124,15 +126,15 @@ impl Intake {
 
     fn start_with(net: &Net, ways: (Quic, MptcpHosts)) -> Intake {
         let (asks, heard) = mpsc::channel();
-        let (ready, started) = mpsc::channel();
+        let (says_done, done) = mpsc::channel();
         let name = net.world.name("box");
         let thread = thread::spawn(move || {
             braid_testbed::netns::enter(&name).unwrap();
-            serve(ways, &heard, &ready);
+            serve(ways, &heard, &says_done);
         });
-        started.recv().expect("the intake starts");
         let intake = Intake {
             asks,
+            done,
             thread: Some(thread),
         };
         intake.set(true);
@@ -141,7 +143,7 @@ impl Intake {
 
     fn set(&self, open: bool) {
         self.asks.send(Ask::Intake(open)).unwrap();
-        thread::sleep(Duration::from_millis(50));
+        self.done.recv().expect("the intake goes on");
     }
 
     pub fn die(self) {
@@ -178,7 +180,7 @@ pub fn tun_config() -> TunConfig {
     }
 }
 
-fn serve((quic, mptcp_hosts): (Quic, MptcpHosts), asks: &Receiver<Ask>, ready: &Sender<()>) {
+fn serve((quic, mptcp_hosts): (Quic, MptcpHosts), asks: &Receiver<Ask>, done: &Sender<()>) {
     let config = tun_config();
     let (tun, mut device) = Device::open(&config).unwrap();
     let spec = wan(&config, 0);
@@ -222,11 +224,13 @@ fn serve((quic, mptcp_hosts): (Quic, MptcpHosts), asks: &Receiver<Ask>, ready: &
     for addr in OWN {
         sockets.listen(addr.parse().unwrap()).unwrap();
     }
-    ready.send(()).unwrap();
     let mut echo = Echo::default();
     loop {
         match asks.try_recv() {
-            Ok(Ask::Intake(open)) => sockets.set_intake(open).unwrap(),
+            Ok(Ask::Intake(open)) => {
+                sockets.set_intake(open).unwrap();
+                done.send(()).unwrap();
+            }
             Ok(Ask::Die) => {
                 drop((tun, sockets));
                 std::mem::forget(device);
