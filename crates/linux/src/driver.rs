@@ -437,17 +437,4 @@ fn watch(epoll: &OwnedFd, fd: impl AsFd, token: u64) -> std::result::Result<(), 
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn one_message_a_second_is_admitted() {
-        let mut limit = RateLimit::default();
-        let at = |ms| Instant::from_millis(ms);
-        assert_eq!(limit.admit(at(0)), Some(0));
-        assert_eq!(limit.admit(at(10)), None);
-        assert_eq!(limit.admit(at(999)), None);
-        assert_eq!(limit.admit(at(1_000)), Some(2));
-        assert_eq!(limit.admit(at(2_500)), Some(0));
-    }
-}
+mod tests;

@@ -1,0 +1,176 @@
+//! The loop, with a device that is a script.
+
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use braid_engine::buffer::PacketBuffer;
+use braid_engine::{
+    CloseReason, Config, ConnectOptions, Event, PathConfig, Protocol, RxMeta, Transmit,
+};
+use braid_wire::{Rng, Seq32, ip, tcp};
+use rustix::event::{EventfdFlags, eventfd};
+
+use super::*;
+
+/// What is read next.
+#[derive(Clone, Copy)]
+enum Step {
+    /// A packet of the largest size, which the engine drops.
+    Large,
+    /// The answer to the first packet that was sent: nobody listens there.
+    Reset,
+    /// Nothing now. After the last step there is nothing either.
+    End,
+}
+use Step::{End, Large, Reset};
+
+/// A device on which there is always something to be looked at.
+struct Script {
+    readable: OwnedFd,
+    steps: VecDeque<Step>,
+    sent: Option<Vec<u8>>,
+    buffer: PacketBuffer,
+    clock: Clock,
+    /// When each step was asked for.
+    asked: Vec<Instant>,
+    /// How many were.
+    steps_asked: Rc<Cell<usize>>,
+}
+
+impl PacketIo for Script {
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.readable.as_fd()
+    }
+
+    fn send(&mut self, transmit: &Transmit<'_>) -> io::Result<()> {
+        self.sent.get_or_insert_with(|| transmit.header.to_vec());
+        Ok(())
+    }
+
+    fn recv(&mut self) -> io::Result<Option<(&mut PacketBuffer, RxMeta)>> {
+        self.asked.push(self.clock.now());
+        self.steps_asked.set(self.asked.len());
+        match self.steps.pop_front() {
+            Some(Large) => self.buffer.fill(&[0; 65_535]),
+            Some(Reset) => {
+                let sent = self.sent.as_ref().expect("a packet was sent");
+                self.buffer.fill(&reset(sent));
+            }
+            Some(End) | None => return Ok(None),
+        }
+        let meta = RxMeta {
+            checksum_ok: true,
+            gso_size: 0,
+        };
+        Ok(Some((&mut self.buffer, meta)))
+    }
+}
+
+/// The answer to a SYN where nobody listens.
+fn reset(syn: &[u8]) -> Vec<u8> {
+    let (ip, segment) = ip::Repr::parse_head(syn, syn.len()).expect("a packet");
+    let (syn, _) = tcp::Repr::parse(&syn[segment]).expect("a segment");
+    let packet = ip::Repr {
+        src: ip.dst,
+        dst: ip.src,
+        payload_len: tcp::HEADER_LEN,
+        ..ip
+    };
+    let segment = tcp::Repr {
+        src_port: syn.dst_port,
+        dst_port: syn.src_port,
+        seq: Seq32(0),
+        ack: syn.seq.add(1),
+        flags: tcp::Flags::RST | tcp::Flags::ACK,
+        window: 0,
+        options: tcp::Options::default(),
+    };
+    let ip_len = packet.header_len();
+    let mut answer = vec![0; ip_len + tcp::HEADER_LEN];
+    packet.emit(&mut answer);
+    segment.emit(&mut answer[ip_len..]);
+    answer
+}
+
+/// Hears that its connection is closed, and how many steps had been asked for then.
+struct Hears {
+    steps_asked: Rc<Cell<usize>>,
+    closed: Option<(CloseReason, usize)>,
+}
+
+impl Core for Hears {
+    fn on_engine_event(&mut self, _: &mut Ctx<'_>, event: Event) {
+        if let Event::Closed { reason, .. } = event {
+            self.closed = Some((reason, self.steps_asked.get()));
+        }
+    }
+}
+
+/// Runs through the steps with a connection that is being opened. Its device and its core.
+fn run(steps: &[Step]) -> (Script, Hears) {
+    let clock = Clock::new();
+    let strategy = || braid_strategy::factory(braid_strategy::DEFAULT).expect("a strategy");
+    let mut stack = Stack::new(Config::default(), Rng::from_seed([1; 32]), strategy());
+    stack.add_path(PathConfig::v4([10, 0, 0, 2].into()));
+    let options = ConnectOptions {
+        protocol: Protocol::Tcp,
+        ..ConnectOptions::new(([10, 0, 9, 1], 80).into(), strategy()())
+    };
+    stack.connect(clock.now(), options).expect("a path");
+    let steps_asked = Rc::new(Cell::new(0));
+    let script = Script {
+        readable: eventfd(1, EventfdFlags::CLOEXEC).expect("a descriptor"),
+        steps: steps.iter().copied().collect(),
+        sent: None,
+        buffer: PacketBuffer::new(),
+        clock,
+        asked: Vec::new(),
+        steps_asked: Rc::clone(&steps_asked),
+    };
+    let core = Hears {
+        steps_asked,
+        closed: None,
+    };
+    let limits = sockets::Limits::default();
+    let mut driver = Driver::new(clock, script, stack, core, (), limits).expect("descriptors");
+    let never = eventfd(0, EventfdFlags::CLOEXEC).expect("a descriptor");
+    let outcome = driver.run(never.as_fd(), |driver| driver.packets.steps.is_empty());
+    outcome.expect("it waits");
+    (driver.packets, driver.core)
+}
+
+#[test]
+fn packets_gather_after_a_look_that_found_many() {
+    let (script, _) = run(&[Large, Large, Large, End, End]);
+    let [.., end, next] = script.asked[..] else {
+        panic!("{:?}", script.asked);
+    };
+    let between = next.saturating_since(end);
+    assert!(between >= GATHERING_TIME, "{between:?}");
+}
+
+#[test]
+fn the_core_is_told_of_many_before_all_are_read() {
+    let (_, core) = run(&[Reset, Large, Large, Large, Large, End]);
+    let (reason, asked) = core.closed.expect("it is told");
+    assert_eq!((reason, asked), (CloseReason::Refused, 3));
+}
+
+#[test]
+fn the_core_is_told_of_few_once_all_are_read() {
+    let (_, core) = run(&[Reset, Large, End]);
+    let (reason, asked) = core.closed.expect("it is told");
+    assert_eq!((reason, asked), (CloseReason::Refused, 3));
+}
+
+#[test]
+fn one_message_a_second_is_admitted() {
+    let mut limit = RateLimit::default();
+    let at = |ms| Instant::from_millis(ms);
+    assert_eq!(limit.admit(at(0)), Some(0));
+    assert_eq!(limit.admit(at(10)), None);
+    assert_eq!(limit.admit(at(999)), None);
+    assert_eq!(limit.admit(at(1_000)), Some(2));
+    assert_eq!(limit.admit(at(2_500)), Some(0));
+}
