@@ -11,9 +11,9 @@ use crate::veth::{LINKS, Network, far_address};
 
 const BRAID: &str = env!("CARGO_BIN_EXE_braid");
 const PORT: u16 = 7005;
-/// Times that a transfer is begun. The kernel's join fails or is late now and then, which is not what is
-/// measured.
-pub const ATTEMPTS: u32 = 3;
+/// Times that a transfer is begun. The kernel's join fails or is late now and then, also several times in a
+/// row, which is not what is measured.
+pub const ATTEMPTS: u32 = 8;
 /// A link that carried less was not in use.
 pub const LEAST_CARRIED: u64 = 1_000_000;
 
