@@ -345,7 +345,7 @@ impl Arm {
         Ok(self.bed.testbed.layout().host("user")?.namespace.clone())
     }
 
-    /// Relays on the kernel's Multipath TCP get another try, loudly: now and then its join fails or comes
+    /// Relays on the kernel's Multipath TCP are tried again, loudly: now and then its join fails or comes
     /// late, and a transfer ends early.
     fn run_or_again(&mut self, bytes: u64) -> Result<Run, Failure> {
         let again = if self.children.is_empty() {

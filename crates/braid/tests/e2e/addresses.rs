@@ -84,9 +84,9 @@ fn joined_by_the_engine(addr: impl Fn(&Interop) -> IpAddr, port: Option<&str>) -
     announce(&interop, addr(&interop), port);
     let peers = interop.start();
     interop.expect_subflows(peers, 2);
-    // Recent kernels repeat it as soon as a round trip should be over; each is echoed.
-    assert!(interop.count("AddAddrTx") >= 1);
-    assert_eq!(interop.count("EchoAdd"), interop.count("AddAddrTx"));
+    // Recent kernels repeat it as soon as a round trip should be over; two at once have one echo.
+    let said = interop.count("AddAddrTx");
+    assert!((1..=said).contains(&interop.count("EchoAdd")));
     assert_eq!(interop.count("MPJoinAckRx"), 1);
     interop
 }
@@ -311,8 +311,7 @@ fn kernel_announces_again_what_was_not_echoed() {
     let peers = interop.start();
     interop.expect_subflows(peers, 2);
     let said = interop.count("AddAddrTx");
-    assert!(said >= 2);
-    assert_eq!(interop.count("EchoAdd"), said - 1);
+    assert!((1..said).contains(&interop.count("EchoAdd")));
     assert_eq!(interop.count("MPJoinSynRx"), 1);
 }
 

@@ -88,6 +88,7 @@ impl Guested {
         kill_process(pid, Signal::HUP).expect("it runs");
         // Those who were taken out may be heard of too: they come back, and are refused.
         self.bed.wait_for(expected, |bed| {
+            // Nothing where it cannot be read just now.
             let log = bed.log("server");
             log.get(before.len()..)
                 .is_some_and(|new| new.contains(expected))
@@ -140,7 +141,7 @@ fn users_come_and_go_while_others_download() {
     world.write(&both);
     world.expect_reloaded("users: 1 added\n");
     // The slow one first: both are to be in the middle of it.
-    let (guest, user) = (world.guest("large"), world.bed.curl("large"));
+    let (guest, user) = (world.guest("large"), world.bed.curl("large?rate=2m"));
     world.wait_for_bytes(&[&user, &guest]);
     // The command, and who is not taken out goes on.
     world.write(&world.file(true, false, as_it_was));

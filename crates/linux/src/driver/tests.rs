@@ -107,8 +107,8 @@ impl Core for Hears {
     }
 }
 
-/// Runs through the steps with a connection that is being opened. Its device and its core.
-fn run(steps: &[Step]) -> (Script, Hears) {
+/// With these steps before it, and a connection that is being opened.
+fn driver(steps: &[Step]) -> Driver<Script, Hears, ()> {
     let clock = Clock::new();
     let strategy = || braid_strategy::factory(braid_strategy::DEFAULT).expect("a strategy");
     let mut stack = Stack::new(Config::default(), Rng::from_seed([1; 32]), strategy());
@@ -133,7 +133,12 @@ fn run(steps: &[Step]) -> (Script, Hears) {
         closed: None,
     };
     let limits = sockets::Limits::default();
-    let mut driver = Driver::new(clock, script, stack, core, (), limits).expect("descriptors");
+    Driver::new(clock, script, stack, core, (), limits).expect("descriptors")
+}
+
+/// Runs through the steps. The device and the core afterwards.
+fn run(steps: &[Step]) -> (Script, Hears) {
+    let mut driver = driver(steps);
     let never = eventfd(0, EventfdFlags::CLOEXEC).expect("a descriptor");
     let outcome = driver.run(never.as_fd(), |driver| driver.packets.steps.is_empty());
     outcome.expect("it waits");
@@ -155,6 +160,13 @@ fn the_core_is_told_of_many_before_all_are_read() {
     let (_, core) = run(&[Reset, Large, Large, Large, Large, End]);
     let (reason, asked) = core.closed.expect("it is told");
     assert_eq!((reason, asked), (CloseReason::Refused, 3));
+}
+
+#[test]
+fn time_goes_on_where_the_core_is_told() {
+    let before = Instant::ZERO;
+    assert_eq!(driver(&[Large, End]).receive(before), before);
+    assert!(driver(&[Large, Large, Large, End]).receive(before) > before);
 }
 
 #[test]

@@ -147,7 +147,7 @@ fn attempts_fail_as_they_should() {
         streams: 1,
         connect_timeout: Duration::from_secs(5),
     });
-    // Bound, so that nobody else takes the port, but listening to nobody.
+    // Bound, so that nobody else takes the port, but not listening.
     let bound = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
     rustix::net::bind(&bound, &SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).unwrap();
     let nobody = SocketAddr::try_from(rustix::net::getsockname(&bound).unwrap()).unwrap();

@@ -17,8 +17,8 @@ use crate::netns;
 use crate::spec::{HostSpec, Role};
 use crate::status::ChildStatus;
 
-/// How long a process may take to end after SIGTERM: a box on a machine that has much else to do calls
-/// `nft` several times.
+/// How long a process may take to end after a signal: after SIGTERM a box calls `nft` several times, on a
+/// machine that may have much else to do.
 const GRACE: Duration = Duration::from_secs(15);
 
 /// How long nginx may take to listen.
@@ -139,7 +139,7 @@ impl Testbed {
         Ok(())
     }
 
-    /// Ends the process of `host`: SIGTERM, and SIGKILL after 3 s.
+    /// Ends the process of `host`: SIGTERM, and SIGKILL after 15 s.
     ///
     /// # Errors
     ///

@@ -18,6 +18,7 @@ use crate::support::World;
 
 const PORT: u16 = 1080;
 const LEN: u64 = 20 << 20;
+/// How long a link may take until it is used, or not any more.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Sends `to_send` bytes of a pattern on each connection and checks the pattern it receives.
@@ -225,7 +226,7 @@ fn a_transfer_uses_both_links() {
 fn links_that_go_and_come_back_are_used_again() {
     let world = two_links();
     for n in [1, 2] {
-        let tbf = "tbf rate 60mbit burst 64k limit 200k";
+        let tbf = "tbf rate 20mbit burst 64k limit 200k";
         world.sh("client", &format!("tc qdisc add dev wan{n} root {tbf}"));
     }
     let sent_over = |device: &str| {
@@ -237,24 +238,37 @@ fn links_that_go_and_come_back_are_used_again() {
             .and_then(|l| l.split_whitespace().next());
         bytes.unwrap().parse::<u64>().unwrap()
     };
-    let is_used = |device: &str| {
+    let wait_until_used = |device: &str| {
         let (before, begun) = (sent_over(device), std::time::Instant::now());
         while sent_over(device) < before + 300_000 {
             assert!(begun.elapsed() < PATIENCE, "{device} is not used");
             thread::sleep(Duration::from_millis(10));
         }
     };
+    let wait_until_unused = |device: &str| {
+        let begun = std::time::Instant::now();
+        loop {
+            let before = sent_over(device);
+            thread::sleep(Duration::from_millis(200));
+            if sent_over(device) == before {
+                break;
+            }
+            assert!(begun.elapsed() < PATIENCE, "{device} is used");
+        }
+    };
     let [client, server] = run(&world, 2, (2 * LEN, 0), || {
-        is_used("wan1");
-        is_used("wan2");
+        wait_until_used("wan1");
+        wait_until_used("wan2");
         world.ip("client", "link set wan1 down");
-        is_used("wan2");
+        wait_until_unused("wan1");
+        wait_until_used("wan2");
         world.ip("client", "link set wan1 up");
-        is_used("wan1");
+        wait_until_used("wan1");
         world.ip("client", "addr del 192.0.2.1/24 dev wan2");
-        is_used("wan1");
+        wait_until_unused("wan2");
+        wait_until_used("wan1");
         world.ip("client", "addr add 192.0.2.1/24 dev wan2");
-        is_used("wan2");
+        wait_until_used("wan2");
     });
     assert_eq!(client.closed, Some(CloseReason::Finished));
     assert_eq!(server.received, 2 * LEN);
