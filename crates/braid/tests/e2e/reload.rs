@@ -140,7 +140,7 @@ fn users_come_and_go_while_others_download() {
     let both = world.file(true, true, as_it_was);
     world.write(&both);
     world.expect_reloaded("users: 1 added\n");
-    // The slow one first: both are to be in the middle of it.
+    // Both are to be in the middle of it.
     let (guest, user) = (world.guest("large"), world.bed.curl("large?rate=2m"));
     world.wait_for_bytes(&[&user, &guest]);
     // The command, and who is not taken out goes on.
