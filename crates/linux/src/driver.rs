@@ -410,7 +410,7 @@ impl<P: PacketIo, C: Core, H: Host<C>> Driver<P, C, H> {
                 }
                 Ok(None) => {
                     self.gathers = self.counters.rx_bytes - before >= MANY_BYTES;
-                    return now;
+                    break;
                 }
                 Err(error) => {
                     self.counters.rx_errors += 1;
@@ -418,7 +418,7 @@ impl<P: PacketIo, C: Core, H: Host<C>> Driver<P, C, H> {
                         tracing::warn!(%error, suppressed, "packet not read");
                     }
                     if error.kind() != io::ErrorKind::InvalidData {
-                        return now;
+                        break;
                     }
                 }
             }

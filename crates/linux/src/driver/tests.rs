@@ -1,6 +1,6 @@
 //! The loop, with a device that is a script.
 
-use std::cell::Cell;
+use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
 
@@ -32,11 +32,11 @@ struct Script {
     sent: Option<Vec<u8>>,
     buffer: PacketBuffer,
     clock: Clock,
-    /// When each step was asked for.
-    asked: Vec<Instant>,
-    /// How many were.
-    steps_asked: Rc<Cell<usize>>,
+    asked: Asked,
 }
+
+/// When each step was asked for.
+type Asked = Rc<RefCell<Vec<Instant>>>;
 
 impl PacketIo for Script {
     fn fd(&self) -> BorrowedFd<'_> {
@@ -49,8 +49,7 @@ impl PacketIo for Script {
     }
 
     fn recv(&mut self) -> io::Result<Option<(&mut PacketBuffer, RxMeta)>> {
-        self.asked.push(self.clock.now());
-        self.steps_asked.set(self.asked.len());
+        self.asked.borrow_mut().push(self.clock.now());
         match self.steps.pop_front() {
             Some(Large) => self.buffer.fill(&[0; 65_535]),
             Some(Reset) => {
@@ -95,14 +94,14 @@ fn reset(syn: &[u8]) -> Vec<u8> {
 
 /// Hears that its connection is closed, and how many steps had been asked for then.
 struct Hears {
-    steps_asked: Rc<Cell<usize>>,
+    asked: Asked,
     closed: Option<(CloseReason, usize)>,
 }
 
 impl Core for Hears {
     fn on_engine_event(&mut self, _: &mut Ctx<'_>, event: Event) {
         if let Event::Closed { reason, .. } = event {
-            self.closed = Some((reason, self.steps_asked.get()));
+            self.closed = Some((reason, self.asked.borrow().len()));
         }
     }
 }
@@ -118,18 +117,17 @@ fn driver(steps: &[Step]) -> Driver<Script, Hears, ()> {
         ..ConnectOptions::new(([10, 0, 9, 1], 80).into(), strategy()())
     };
     stack.connect(clock.now(), options).expect("a path");
-    let steps_asked = Rc::new(Cell::new(0));
+    let asked = Asked::default();
     let script = Script {
         readable: eventfd(1, EventfdFlags::CLOEXEC).expect("a descriptor"),
         steps: steps.iter().copied().collect(),
         sent: None,
         buffer: PacketBuffer::new(),
         clock,
-        asked: Vec::new(),
-        steps_asked: Rc::clone(&steps_asked),
+        asked: Rc::clone(&asked),
     };
     let core = Hears {
-        steps_asked,
+        asked,
         closed: None,
     };
     let limits = sockets::Limits::default();
@@ -148,8 +146,9 @@ fn run(steps: &[Step]) -> (Script, Hears) {
 #[test]
 fn packets_gather_after_a_look_that_found_many() {
     let (script, _) = run(&[Large, Large, Large, End, End]);
-    let [.., end, next] = script.asked[..] else {
-        panic!("{:?}", script.asked);
+    let asked = script.asked.borrow();
+    let [.., end, next] = asked[..] else {
+        panic!("{asked:?}");
     };
     let between = next.saturating_since(end);
     assert!(between >= GATHERING_TIME, "{between:?}");
