@@ -127,7 +127,6 @@ impl UnderWay {
 fn start_and_serve(bed: &mut Bed, host: &str) {
     let expected = bed.offer("small", 20_000);
     let started = Instant::now();
-    let mut came = started;
     bed.testbed.start(host).expect("it starts");
     // Nobody can be asked before it is there.
     let served = |bed: &Bed| {
@@ -139,17 +138,21 @@ fn start_and_serve(bed: &mut Bed, host: &str) {
         "server" => 0,
         _ => served(bed),
     };
-    bed.wait_for("a user to be served", |bed| {
-        came = Instant::now();
+    expect_soon(bed, host, started, |bed| {
         let (well, said) = bed.curl("small").end_as(&expected);
         assert!(well || host == "box", "forwarded, but {said}");
         served(bed) > before
     });
-    expect_soon(host, came - started, came.elapsed());
 }
 
-/// Who came `after` the process began or went on was served, which took `within`.
-fn expect_soon(host: &str, after: Duration, within: Duration) {
+/// Lets users come until one is served by a `host` that has begun or gone on at `since`.
+fn expect_soon(bed: &mut Bed, host: &str, since: Instant, mut is_served: impl FnMut(&Bed) -> bool) {
+    let mut came = since;
+    bed.wait_for("a user to be served", |bed| {
+        came = Instant::now();
+        is_served(bed)
+    });
+    let (after, within) = (came - since, came.elapsed());
     println!("{host}: who came after {after:?} was served within {within:?}");
     assert!(after < SOON, "the {host} served who came after {after:?}");
     assert!(
@@ -240,16 +243,13 @@ fn stands_still(name: &str) {
     thread::sleep(Duration::from_secs(seconds));
     signal(&mut bed, name, Signal::CONT);
     let going_on = Instant::now();
-    let mut came = going_on;
     let connected = |bed: &Bed| status(bed, "server").counters["connected"];
     let before = connected(&bed);
     let expected = bed.offer("small", 20_000);
-    bed.wait_for("a user to be served", |bed| {
-        came = Instant::now();
+    expect_soon(&mut bed, name, going_on, |bed| {
         bed.curl("small").expect_bytes(&expected);
         connected(bed) > before
     });
-    expect_soon(name, came - going_on, came.elapsed());
     under_way.end();
     bed.expect_both_links();
 }

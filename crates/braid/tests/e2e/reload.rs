@@ -11,6 +11,10 @@ use super::bed::{Bed, Download, render_changed, stderr};
 use super::control::{ask, status};
 use super::stock::{braid, text};
 
+/// The file `large`, slow enough to see what becomes of it. It is the content host that is slow: a curl that
+/// reads slowly has all the rest in its kernel's buffer soon.
+const SLOW: &str = "large?rate=2m";
+
 /// Box and server, and a user of the server without a box.
 pub struct Guested {
     pub bed: Bed,
@@ -95,11 +99,9 @@ impl Guested {
         });
     }
 
-    /// A download by the guest, slow enough to see what becomes of it. It is the content host that is
-    /// slow: a curl that reads slowly has all the rest in its kernel's buffer soon.
+    /// A download by the guest.
     fn guest(&self, name: &str) -> Download {
-        let content = self.bed.v4("content").to_string();
-        self.guest_from(&content, &format!("{name}?rate=2m"))
+        self.guest_from(&self.bed.v4("content").to_string(), name)
     }
 
     /// The same from a host by its name, or its address.
@@ -141,7 +143,7 @@ fn users_come_and_go_while_others_download() {
     world.write(&both);
     world.expect_reloaded("users: 1 added\n");
     // Both are to be in the middle of it.
-    let (guest, user) = (world.guest("large"), world.bed.curl("large?rate=2m"));
+    let (guest, user) = (world.guest(SLOW), world.bed.curl(SLOW));
     world.wait_for_bytes(&[&user, &guest]);
     // The command, and who is not taken out goes on.
     world.write(&world.file(true, false, as_it_was));
@@ -168,7 +170,7 @@ fn users_come_and_go_while_others_download() {
     // The signal, with a setting that has to wait.
     world.write(&both);
     world.expect_reloaded("users: 1 added\n");
-    let (guest, user) = (world.guest("large"), world.bed.curl("large?rate=2m"));
+    let (guest, user) = (world.guest(SLOW), world.bed.curl(SLOW));
     world.wait_for_bytes(&[&user, &guest]);
     world.write(&world.file(false, true, |settings| format!("port = 443\n{settings}")));
     world.hang_up("users: 1 removed; not before a restart: port");
