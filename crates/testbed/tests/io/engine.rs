@@ -230,13 +230,8 @@ fn links_that_go_and_come_back_are_used_again() {
         world.sh("client", &format!("tc qdisc add dev wan{n} root {tbf}"));
     }
     let sent_over = |device: &str| {
-        // The last line of `ip -s link` begins with the bytes sent.
-        let text = world.ip("client", &format!("-s link show {device}"));
-        let bytes = text
-            .lines()
-            .last()
-            .and_then(|l| l.split_whitespace().next());
-        bytes.unwrap().parse::<u64>().unwrap()
+        let [_, sent] = world.carried("client", device);
+        sent
     };
     let wait_until_used = |device: &str| {
         let (before, begun) = (sent_over(device), std::time::Instant::now());

@@ -69,6 +69,14 @@ impl World {
         self.sh(name, &format!("ip {args}"))
     }
 
+    /// Bytes that a device has received and sent so far.
+    pub fn carried(&self, name: &str, device: &str) -> [u64; 2] {
+        let text = self.ip(name, &format!("-s link show {device}"));
+        let first = |line: &str| line.split_whitespace().next()?.parse().ok();
+        // The lines below `RX:` and below `TX:` begin with them.
+        [3, 5].map(|line| text.lines().nth(line).and_then(first).unwrap())
+    }
+
     /// A link between two namespaces: interface name, IPv4 and IPv6 address with prefix of each
     /// end.
     pub fn veth(&self, a: (&str, &str, &str), b: (&str, &str, &str)) {
