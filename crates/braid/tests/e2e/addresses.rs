@@ -29,10 +29,26 @@ fn announce(interop: &Interop, addr: IpAddr, port: Option<&str>) {
     mptcp(interop, &arguments);
 }
 
-fn slow(interop: &mut Interop) {
+/// Two sides between whom nothing is lost: the kernel says once what it has to say of addresses and
+/// priorities, so the queues take all that fits the windows.
+fn lossless(client: Client, paths: usize) -> Interop {
+    let mut interop = Interop::new(client, paths);
+    for memory in ["tcp_rmem", "tcp_wmem"] {
+        interop.set_kernel(&format!("ipv4/{memory}"), "4096 131072 400000");
+    }
+    for link in ["link1", "link2"] {
+        interop.bed.set_link(link, "queue=4MB");
+    }
+    interop
+}
+
+/// The same, with links slow enough for what happens in the middle of a transfer.
+fn slow(client: Client, paths: usize) -> Interop {
+    let mut interop = lossless(client, paths);
     for link in ["link1", "link2"] {
         interop.bed.set_link(link, "rate=40mbit");
     }
+    interop
 }
 
 fn wait_for(interop: &Interop, counter: &str, least: u64) {
@@ -80,7 +96,7 @@ const FIRST_ADD_ADDR_DROPPED: &str =
 
 /// The engine verifies, echoes and joins it.
 fn joined_by_the_engine(addr: impl Fn(&Interop) -> IpAddr, port: Option<&str>) -> Interop {
-    let interop = Interop::new(Client::Engine, 1);
+    let interop = lossless(Client::Engine, 1);
     announce(&interop, addr(&interop), port);
     let peers = interop.start();
     interop.expect_subflows(peers, 2);
@@ -113,7 +129,7 @@ fn engine_joins_an_address_of_the_other_family() {
 #[test]
 #[ignore = "network"]
 fn kernel_joins_what_the_engine_announces() {
-    let mut interop = Interop::new(Client::Kernel, 1);
+    let mut interop = lossless(Client::Kernel, 1);
     interop.announces = true;
     allow(&interop);
     let peers = interop.start();
@@ -127,8 +143,7 @@ fn kernel_joins_what_the_engine_announces() {
 #[test]
 #[ignore = "network"]
 fn kernel_withdraws_an_address() {
-    let mut interop = Interop::new(Client::Engine, 1);
-    slow(&mut interop);
+    let interop = slow(Client::Engine, 1);
     announce(&interop, interop.bed.v4_of("kernel", 1), None);
     let peers = interop.start();
     wait_for(&interop, "MPJoinAckRx", 1);
@@ -141,8 +156,7 @@ fn kernel_withdraws_an_address() {
 
 /// The engine withdraws the address of a link that goes down, and joins again when it is back.
 fn engine_withdraws(link: &str) {
-    let mut interop = Interop::new(Client::Engine, 2);
-    slow(&mut interop);
+    let interop = slow(Client::Engine, 2);
     allow(&interop);
     let peers = interop.start();
     wait_for(&interop, "MPJoinAckRx", 1);
@@ -184,8 +198,7 @@ fn engine_withdraws_its_initial_address() {
 #[test]
 #[ignore = "network"]
 fn kernel_withdraws_the_address_that_the_engine_came_to() {
-    let mut interop = Interop::new(Client::Engine, 1);
-    slow(&mut interop);
+    let mut interop = slow(Client::Engine, 1);
     interop.bytes = "20000000";
     announce(&interop, interop.bed.v4_of("kernel", 1), None);
     let peers = interop.start();
@@ -202,8 +215,7 @@ fn kernel_withdraws_the_address_that_the_engine_came_to() {
 #[test]
 #[ignore = "network"]
 fn kernel_withdraws_the_address_that_it_came_from() {
-    let mut interop = Interop::new(Client::Kernel, 2);
-    slow(&mut interop);
+    let mut interop = slow(Client::Kernel, 2);
     interop.bytes = "20000000";
     let peers = interop.start();
     wait_for(&interop, "MPJoinSynAckRx", 1);
@@ -218,8 +230,7 @@ fn kernel_withdraws_the_address_that_it_came_from() {
 #[test]
 #[ignore = "network"]
 fn kernel_demotes_a_subflow() {
-    let mut interop = Interop::new(Client::Kernel, 2);
-    slow(&mut interop);
+    let interop = slow(Client::Kernel, 2);
     let peers = interop.start();
     wait_for(&interop, "MPJoinSynAckRx", 1);
     thread::sleep(Duration::from_millis(500));
@@ -239,8 +250,7 @@ fn kernel_demotes_a_subflow() {
 
 /// The kernel sends nothing on what the engine made a backup, until it is one no more.
 fn engine_demotes(client: Client, paths: usize) {
-    let mut interop = Interop::new(client, paths);
-    slow(&mut interop);
+    let mut interop = slow(client, paths);
     allow(&interop);
     interop.announces = client == Client::Kernel;
     let peers = interop.start_with(&["--demote", "5000000", "--promote", "25000000"]);
@@ -274,7 +284,7 @@ fn engine_demotes_a_subflow_that_the_kernel_opened() {
 #[test]
 #[ignore = "network"]
 fn kernel_denies_joins_to_its_initial_address() {
-    let interop = Interop::new(Client::Engine, 2);
+    let interop = lossless(Client::Engine, 2);
     interop.set_kernel("mptcp/allow_join_initial_addr_port", 0);
     announce(&interop, interop.bed.v4_of("kernel", 1), None);
     let peers = interop.start();
@@ -287,7 +297,7 @@ fn kernel_denies_joins_to_its_initial_address() {
 #[test]
 #[ignore = "network"]
 fn engine_denies_joins_to_its_initial_address() {
-    let mut interop = Interop::new(Client::Kernel, 2);
+    let mut interop = lossless(Client::Kernel, 2);
     interop.announces = true;
     interop.denies_joins = true;
     allow(&interop);
@@ -302,8 +312,7 @@ fn engine_denies_joins_to_its_initial_address() {
 #[test]
 #[ignore = "network"]
 fn kernel_announces_again_what_was_not_echoed() {
-    let mut interop = Interop::new(Client::Engine, 1);
-    slow(&mut interop);
+    let mut interop = slow(Client::Engine, 1);
     interop.bytes = "20000000";
     interop.set_kernel("mptcp/add_addr_timeout", 1);
     interop.meddle(RECEIVED, FIRST_ADD_ADDR_DROPPED);
@@ -320,8 +329,7 @@ fn kernel_announces_again_what_was_not_echoed() {
 #[test]
 #[ignore = "network"]
 fn engine_announces_again_what_was_not_echoed() {
-    let mut interop = Interop::new(Client::Kernel, 1);
-    slow(&mut interop);
+    let mut interop = slow(Client::Kernel, 1);
     interop.bytes = "20000000";
     interop.announces = true;
     allow(&interop);
@@ -349,7 +357,7 @@ fn engine_joins_a_mapped_address_that_the_kernel_announces() {
 #[test]
 #[ignore = "network"]
 fn kernel_connects_and_joins_by_mapped_addresses() {
-    let mut interop = Interop::new(Client::Kernel, 1);
+    let mut interop = lossless(Client::Kernel, 1);
     interop.mapped = true;
     interop.announces = true;
     allow(&interop);

@@ -1,6 +1,7 @@
 //! The engine and the kernel's Multipath TCP with each other, both ways round: 50 MB each way on
 //! one connection, every byte compared, both directions ended in order.
 
+use std::fmt::Display;
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
 use std::thread;
@@ -112,8 +113,8 @@ impl Interop {
     }
 
     /// Writes a setting below `net` in the kernel's namespace.
-    pub fn set_kernel(&self, name: &str, value: u32) {
-        let write = format!("echo {value} > /proc/sys/net/{name}");
+    pub fn set_kernel(&self, name: &str, value: impl Display) {
+        let write = format!("echo '{value}' > /proc/sys/net/{name}");
         self.bed.run("kernel", "sh", &["-c", &write]);
     }
 
@@ -384,7 +385,7 @@ fn checksums(client: Client) {
     for (engine, kernel) in [(true, false), (false, true), (true, true)] {
         let mut interop = Interop::new(client, 2);
         interop.checksum = engine;
-        interop.set_kernel("mptcp/checksum_enabled", kernel.into());
+        interop.set_kernel("mptcp/checksum_enabled", u32::from(kernel));
         interop.bed.set_link("link1", "loss=1%");
         let peers = interop.start();
         interop.finish(peers);
