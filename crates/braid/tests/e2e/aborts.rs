@@ -12,7 +12,7 @@ enum Aborting {
 
 /// The side that aborts receives 5 of 50 MB.
 fn aborted(client: Client, aborting: Aborting) {
-    let mut interop = Interop::new(client, 2);
+    let mut interop = Interop::lossless(client, 2);
     for link in ["link1", "link2"] {
         interop.bed.set_link(link, "rate=40mbit");
     }

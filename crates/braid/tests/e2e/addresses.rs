@@ -29,22 +29,9 @@ fn announce(interop: &Interop, addr: IpAddr, port: Option<&str>) {
     mptcp(interop, &arguments);
 }
 
-/// Two sides between whom nothing is lost: the kernel says once what it has to say of addresses and
-/// priorities, so the queues take all that fits the windows.
-fn lossless(client: Client, paths: usize) -> Interop {
-    let mut interop = Interop::new(client, paths);
-    for memory in ["tcp_rmem", "tcp_wmem"] {
-        interop.set_kernel(&format!("ipv4/{memory}"), "4096 131072 400000");
-    }
-    for link in ["link1", "link2"] {
-        interop.bed.set_link(link, "queue=4MB");
-    }
-    interop
-}
-
-/// The same, with links slow enough for what happens in the middle of a transfer.
+/// Links slow enough for what happens in the middle of a transfer.
 fn slow(client: Client, paths: usize) -> Interop {
-    let mut interop = lossless(client, paths);
+    let mut interop = Interop::lossless(client, paths);
     for link in ["link1", "link2"] {
         interop.bed.set_link(link, "rate=40mbit");
     }
@@ -96,7 +83,7 @@ const FIRST_ADD_ADDR_DROPPED: &str =
 
 /// The engine verifies, echoes and joins it.
 fn joined_by_the_engine(addr: impl Fn(&Interop) -> IpAddr, port: Option<&str>) -> Interop {
-    let interop = lossless(Client::Engine, 1);
+    let interop = Interop::lossless(Client::Engine, 1);
     announce(&interop, addr(&interop), port);
     let peers = interop.start();
     interop.expect_subflows(peers, 2);
@@ -129,7 +116,7 @@ fn engine_joins_an_address_of_the_other_family() {
 #[test]
 #[ignore = "network"]
 fn kernel_joins_what_the_engine_announces() {
-    let mut interop = lossless(Client::Kernel, 1);
+    let mut interop = Interop::lossless(Client::Kernel, 1);
     interop.announces = true;
     allow(&interop);
     let peers = interop.start();
@@ -284,7 +271,7 @@ fn engine_demotes_a_subflow_that_the_kernel_opened() {
 #[test]
 #[ignore = "network"]
 fn kernel_denies_joins_to_its_initial_address() {
-    let interop = lossless(Client::Engine, 2);
+    let interop = Interop::lossless(Client::Engine, 2);
     interop.set_kernel("mptcp/allow_join_initial_addr_port", 0);
     announce(&interop, interop.bed.v4_of("kernel", 1), None);
     let peers = interop.start();
@@ -297,7 +284,7 @@ fn kernel_denies_joins_to_its_initial_address() {
 #[test]
 #[ignore = "network"]
 fn engine_denies_joins_to_its_initial_address() {
-    let mut interop = lossless(Client::Kernel, 2);
+    let mut interop = Interop::lossless(Client::Kernel, 2);
     interop.announces = true;
     interop.denies_joins = true;
     allow(&interop);
@@ -357,7 +344,7 @@ fn engine_joins_a_mapped_address_that_the_kernel_announces() {
 #[test]
 #[ignore = "network"]
 fn kernel_connects_and_joins_by_mapped_addresses() {
-    let mut interop = lossless(Client::Kernel, 1);
+    let mut interop = Interop::lossless(Client::Kernel, 1);
     interop.mapped = true;
     interop.announces = true;
     allow(&interop);

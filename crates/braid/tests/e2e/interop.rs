@@ -104,6 +104,19 @@ impl Interop {
         }
     }
 
+    /// The same with nothing lost, for what the kernel says once and nobody acknowledges (addresses that
+    /// go, priorities, why a subflow ends): the queues take all that fits the windows.
+    pub fn lossless(client: Client, paths: usize) -> Self {
+        let mut interop = Self::new(client, paths);
+        for memory in ["tcp_rmem", "tcp_wmem"] {
+            interop.set_kernel(&format!("ipv4/{memory}"), "4096 131072 400000");
+        }
+        for link in ["link1", "link2"] {
+            interop.bed.set_link(link, "queue=4MB");
+        }
+        interop
+    }
+
     /// The first address of a host.
     pub fn address(&self, host: &str) -> IpAddr {
         match self.v6 {

@@ -225,7 +225,7 @@ impl Case {
 }
 
 fn meddled(client: Client, cases: &[Case]) {
-    let mut interop = Interop::new(client, 2);
+    let mut interop = Interop::lossless(client, 2);
     interop.bytes = BYTES;
     for case in cases {
         case.run(&mut interop);
