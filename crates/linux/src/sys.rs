@@ -9,6 +9,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
+use std::time::{Duration, SystemTime};
 
 use rustix::fs::{Mode, OFlags};
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
@@ -156,6 +157,23 @@ pub fn bind_packet_socket(
             size_of::<libc::sockaddr_ll>() as libc::socklen_t,
         )
     })
+}
+
+/// When the packet that was read last passed the kernel. The first call on a socket has the kernel note
+/// it from then on.
+///
+/// # Errors
+/// `NotFound` where none has been read since.
+pub fn packet_timestamp(socket: BorrowedFd<'_>) -> io::Result<SystemTime> {
+    /// linux/sockios.h; of `struct timespec`.
+    const SIOCGSTAMPNS: libc::Ioctl = 0x8907;
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: the descriptor is open, and this request writes one `timespec`.
+    check(unsafe { libc::ioctl(socket.as_raw_fd(), SIOCGSTAMPNS, &raw mut time) })?;
+    Ok(SystemTime::UNIX_EPOCH + Duration::new(time.tv_sec as u64, time.tv_nsec as u32))
 }
 
 /// Switches on a socket option that is an int.

@@ -28,7 +28,7 @@ const PATIENCE: Duration = Duration::from_millis(50);
 /// A packet that passed a host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Captured {
-    /// When it was seen.
+    /// When it passed the kernel, however much later it was read here.
     pub at: SystemTime,
     /// The packet, from its IP header on.
     pub bytes: Vec<u8>,
@@ -77,6 +77,11 @@ impl Capture {
             }
             socket.set_read_timeout(Some(PATIENCE))?;
             let interface = interface.transpose()?.unwrap_or(0);
+            match sys::packet_timestamp(socket.as_fd()) {
+                Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+                // There is none yet, but will be.
+                _ => {}
+            }
             sys::bind_packet_socket(socket.as_fd(), libc::ETH_P_ALL, interface)?;
             Ok(socket)
         });
@@ -132,7 +137,7 @@ fn read(mut socket: &Socket, ending: &AtomicBool) -> io::Result<Vec<Captured>> {
                 return Err(io::Error::other(format!("there are more than {MOST}")));
             }
             Ok(len) => packets.push(Captured {
-                at: SystemTime::now(),
+                at: sys::packet_timestamp(socket.as_fd())?,
                 bytes: buffer[..len].to_vec(),
             }),
             Err(e) if e.kind() == io::ErrorKind::WouldBlock && ends => break,

@@ -54,20 +54,37 @@ fn wait_until(what: &str, condition: impl Fn() -> bool) {
     panic!("waited in vain for {what}");
 }
 
-/// Bytes that link 2 carried in a second: the engine's, and the kernel's.
-fn second_of_link2(interop: &Interop) -> [u64; 2] {
-    let sent = || {
-        let stats = interop
-            .bed
-            .testbed
-            .link_status("link2")
-            .expect("statistics");
-        [stats.forward, stats.reverse].map(|way| way.bytes_delivered)
-    };
-    let before = sent();
+/// Who sends.
+#[derive(Clone, Copy)]
+enum Sender {
+    Engine,
+    Kernel,
+}
+
+/// Bytes that link 2 carried of what one of them sends.
+fn carried(interop: &Interop, sender: Sender) -> u64 {
+    let link2 = interop.bed.testbed.link_status("link2");
+    let link2 = link2.expect("statistics");
+    match sender {
+        Sender::Engine => link2.forward.bytes_delivered,
+        Sender::Kernel => link2.reverse.bytes_delivered,
+    }
+}
+
+fn expect_in_use(interop: &Interop, sender: Sender) {
+    let before = carried(interop, sender);
+    wait_until("link 2 to be in use", || {
+        carried(interop, sender) > before + 1_000_000
+    });
+}
+
+/// What was under way there may still arrive.
+fn expect_left_alone(interop: &Interop, sender: Sender) {
+    thread::sleep(Duration::from_millis(500));
+    let before = carried(interop, sender);
     thread::sleep(Duration::from_secs(1));
-    let after = sent();
-    [after[0] - before[0], after[1] - before[1]]
+    let bytes = carried(interop, sender) - before;
+    assert!(bytes < 200_000, "{bytes} bytes on a backup");
 }
 
 /// Subflows that the kernel has.
@@ -121,8 +138,9 @@ fn kernel_joins_what_the_engine_announces() {
     allow(&interop);
     let peers = interop.start();
     interop.expect_subflows(peers, 2);
-    assert_eq!(interop.count("AddAddr"), 1);
-    assert_eq!(interop.count("EchoAddTx"), 1);
+    // The engine repeats it where the echo takes its time.
+    let heard = interop.count("AddAddr");
+    assert!((1..=heard).contains(&interop.count("EchoAddTx")));
     assert_eq!(interop.count("MPJoinSynAckRx"), 1);
 }
 
@@ -220,18 +238,14 @@ fn kernel_demotes_a_subflow() {
     let interop = slow(Client::Kernel, 2);
     let peers = interop.start();
     wait_for(&interop, "MPJoinSynAckRx", 1);
-    thread::sleep(Duration::from_millis(500));
-    let [used, _] = second_of_link2(&interop);
+    expect_in_use(&interop, Sender::Engine);
     let second = interop.bed.v4_of("kernel", 1).to_string();
     mptcp(&interop, &["endpoint", "change", &second, "backup"]);
     wait_for(&interop, "MPPrioTx", 1);
-    thread::sleep(Duration::from_millis(500));
-    let [idle, _] = second_of_link2(&interop);
+    expect_left_alone(&interop, Sender::Engine);
     mptcp(&interop, &["endpoint", "change", &second, "nobackup"]);
     wait_for(&interop, "MPPrioTx", 2);
-    let [again, _] = second_of_link2(&interop);
-    assert!(used > 1_000_000 && again > 1_000_000, "{used}, {again}");
-    assert!(idle < 200_000, "{idle} bytes on a backup");
+    expect_in_use(&interop, Sender::Engine);
     interop.expect_subflows(peers, 2);
 }
 
@@ -242,13 +256,10 @@ fn engine_demotes(client: Client, paths: usize) {
     interop.announces = client == Client::Kernel;
     let peers = interop.start_with(&["--demote", "5000000", "--promote", "25000000"]);
     wait_for(&interop, "MPPrioRx", 1);
-    thread::sleep(Duration::from_millis(500));
-    let [_, idle] = second_of_link2(&interop);
+    expect_left_alone(&interop, Sender::Kernel);
     // Each change is said twice.
     wait_for(&interop, "MPPrioRx", 3);
-    let [_, again] = second_of_link2(&interop);
-    assert!(idle < 200_000, "{idle} bytes on a backup");
-    assert!(again > 1_000_000, "{again}");
+    expect_in_use(&interop, Sender::Kernel);
     interop.expect_subflows(peers, 2);
 }
 
@@ -350,7 +361,7 @@ fn kernel_connects_and_joins_by_mapped_addresses() {
     allow(&interop);
     let peers = interop.start();
     interop.expect_subflows(peers, 2);
-    assert_eq!(interop.count("AddAddr"), 1);
+    assert!(interop.count("AddAddr") >= 1);
     assert_eq!(interop.count("MPJoinSynAckRx"), 1);
 }
 

@@ -14,7 +14,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::bed::{Bed, Download};
 use super::control::{ask, status};
-use super::left_over::host;
+use super::left_over::{host, settled_host};
 
 /// How long users' connections may hang after a crash.
 const HANG: Duration = Duration::from_secs(60);
@@ -215,7 +215,7 @@ fn a_killed_server_ends_its_connections_and_serves_again() {
 fn a_crash_under_load_leaves_nothing_behind() {
     let mut bed = Bed::up_idle(render_config(None).expect("randomness"));
     let hosts = ["server", "box"];
-    let before = hosts.map(|name| host(&bed, name));
+    let before = hosts.map(|name| settled_host(&mut bed, name));
     bed.start("server");
     bed.start("box");
     bed.wait_for_intake();

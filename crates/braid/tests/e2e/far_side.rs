@@ -63,10 +63,10 @@ fn a_refused_destination_is_reset_at_once() {
 fn exchange_by_multipath(bed: &Bed) -> [bool; 2] {
     let address = format!("{}:7003", bed.v4("content"));
     let there = [
-        "--verify", "1", "--expect", "100000", "--send", "5000000", "--seed", "2",
+        "--verify", "1", "--expect", "100000", "--send", "20000000", "--seed", "2",
     ];
     let here = [
-        "--send", "100000", "--seed", "1", "--verify", "2", "--expect", "5000000",
+        "--send", "100000", "--seed", "1", "--verify", "2", "--expect", "20000000",
     ];
     let mut listening = bed.kernel_peer("content", &[&["listen", &address], &there[..]].concat());
     let mut connected = bed.kernel_peer("user", &[&["connect", &address], &here[..]].concat());

@@ -1,8 +1,11 @@
 //! Nothing is left over.
 
 use std::fs;
+use std::mem;
 use std::path::PathBuf;
 use std::process::{Command, Output};
+use std::thread;
+use std::time::Duration;
 
 use super::bed::{Bed, description, stderr, unique_name};
 
@@ -40,12 +43,24 @@ pub fn host(bed: &Bed, host: &str) -> Vec<String> {
     ]
 }
 
+/// The same once the kernel, which gives a new interface its local addresses and routes in its own time,
+/// is done with it.
+pub fn settled_host(bed: &mut Bed, name: &str) -> Vec<String> {
+    let mut seen = host(bed, name);
+    bed.wait_for("its interfaces to be set up", |bed| {
+        thread::sleep(Duration::from_millis(100));
+        let before = mem::replace(&mut seen, host(bed, name));
+        seen == before
+    });
+    seen
+}
+
 #[test]
 #[ignore = "network"]
 fn box_and_server_leave_their_hosts_as_they_were() {
     let mut bed = Bed::up_idle(braid_testbed::render::render_config(None).expect("randomness"));
     for name in ["server", "box"] {
-        let before = host(&bed, name);
+        let before = settled_host(&mut bed, name);
         bed.start(name);
         assert_ne!(host(&bed, name), before, "{name} set nothing up");
         // A crash, a new start, an orderly end.

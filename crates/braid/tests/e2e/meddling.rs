@@ -227,6 +227,10 @@ impl Case {
 fn meddled(client: Client, cases: &[Case]) {
     let mut interop = Interop::lossless(client, 2);
     interop.bytes = BYTES;
+    // Slow enough for both to be used: the windows hold more than one of them takes.
+    for link in ["link1", "link2"] {
+        interop.bed.set_link(link, "rate=40mbit");
+    }
     for case in cases {
         case.run(&mut interop);
     }
