@@ -5,7 +5,7 @@
 use super::interop::{Client, Interop, RECEIVED, SENT};
 
 /// What each side sends, bytes.
-const BYTES: &str = "10000000";
+const BYTES: &str = "5000000";
 
 /// A transfer with a rule of nftables in its way.
 struct Case {
