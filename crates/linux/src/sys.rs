@@ -159,20 +159,22 @@ pub fn bind_packet_socket(
     })
 }
 
-/// When the packet that was read last passed the kernel. The first call on a socket has the kernel note
-/// it from then on.
+/// When the packet that was read last passed the kernel, of a socket that was asked before that one came:
+/// the first call has the kernel note it from then on. A packet without a note is taken to pass now.
 ///
 /// # Errors
-/// `NotFound` where none has been read since.
+/// `NotFound` where none has been read yet.
 pub fn packet_timestamp(socket: BorrowedFd<'_>) -> io::Result<SystemTime> {
-    /// linux/sockios.h; of `struct timespec`.
-    const SIOCGSTAMPNS: libc::Ioctl = 0x8907;
+    /// asm-generic/sockios.h.
+    const SIOCGSTAMPNS_OLD: libc::Ioctl = 0x8907;
+    // What it writes.
+    const { assert!(size_of::<libc::timespec>() == 2 * size_of::<libc::c_long>()) };
     let mut time = libc::timespec {
         tv_sec: 0,
         tv_nsec: 0,
     };
     // SAFETY: the descriptor is open, and this request writes one `timespec`.
-    check(unsafe { libc::ioctl(socket.as_raw_fd(), SIOCGSTAMPNS, &raw mut time) })?;
+    check(unsafe { libc::ioctl(socket.as_raw_fd(), SIOCGSTAMPNS_OLD, &raw mut time) })?;
     Ok(SystemTime::UNIX_EPOCH + Duration::new(time.tv_sec as u64, time.tv_nsec as u32))
 }
 

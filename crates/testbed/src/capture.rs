@@ -28,7 +28,8 @@ const PATIENCE: Duration = Duration::from_millis(50);
 /// A packet that passed a host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Captured {
-    /// When it passed the kernel, however much later it was read here.
+    /// When it passed the kernel, however much later it was read here: for one that was received, when it
+    /// came, so that it may be before that of the one sent before it.
     pub at: SystemTime,
     /// The packet, from its IP header on.
     pub bytes: Vec<u8>,
@@ -77,10 +78,12 @@ impl Capture {
             }
             socket.set_read_timeout(Some(PATIENCE))?;
             let interface = interface.transpose()?.unwrap_or(0);
-            match sys::packet_timestamp(socket.as_fd()) {
-                Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
-                // There is none yet, but will be.
-                _ => {}
+            // There is none yet, but the kernel is to note it from now on.
+            let asked = sys::packet_timestamp(socket.as_fd());
+            if let Err(e) = asked
+                && e.kind() != io::ErrorKind::NotFound
+            {
+                return Err(e);
             }
             sys::bind_packet_socket(socket.as_fd(), libc::ETH_P_ALL, interface)?;
             Ok(socket)

@@ -1,33 +1,23 @@
 //! The engine or the kernel's Multipath TCP aborts a connection with two subflows in the middle of a
 //! transfer, and the other one is told once for all of it (MP_FASTCLOSE, RFC 8684 section 3.5).
 
-use super::interop::{Client, Interop};
-
-/// Which side aborts.
-#[derive(Clone, Copy, PartialEq)]
-enum Aborting {
-    Engine,
-    Kernel,
-}
+use super::interop::{Interop, Side};
 
 /// The side that aborts receives 5 of 50 MB.
-fn aborted(client: Client, aborting: Aborting) {
-    let mut interop = Interop::lossless(client, 2);
-    for link in ["link1", "link2"] {
-        interop.bed.set_link(link, "rate=40mbit");
-    }
+fn aborted(client: Side, aborting: Side) {
+    let interop = Interop::lossless(client, 2);
     let sends = ["--send", "50000000", "--seed", "1"];
     let aborts = [
         "--expect", "50000000", "--verify", "1", "--abort", "5000000",
     ];
     let (peers, engine_says, kernel_says, [told, untold]) = match aborting {
-        Aborting::Engine => (
+        Side::Engine => (
             interop.start_as(&aborts, &sends),
             "Aborted",
             "reset by peer",
             ["MPFastcloseRx", "MPFastcloseTx"],
         ),
-        Aborting::Kernel => (
+        Side::Kernel => (
             interop.start_as(&sends, &aborts),
             "Reset",
             "bytes",
@@ -50,26 +40,26 @@ fn aborted(client: Client, aborting: Aborting) {
 #[test]
 #[ignore = "network"]
 fn engine_aborts_what_it_opened() {
-    aborted(Client::Engine, Aborting::Engine);
+    aborted(Side::Engine, Side::Engine);
 }
 
 // Conforms: 8684-3.5-4
 #[test]
 #[ignore = "network"]
 fn engine_aborts_what_the_kernel_opened() {
-    aborted(Client::Kernel, Aborting::Engine);
+    aborted(Side::Kernel, Side::Engine);
 }
 
 // Conforms: 8684-3.5-2
 #[test]
 #[ignore = "network"]
 fn kernel_aborts_what_it_opened() {
-    aborted(Client::Kernel, Aborting::Kernel);
+    aborted(Side::Kernel, Side::Kernel);
 }
 
 // Conforms: 8684-3.5-2
 #[test]
 #[ignore = "network"]
 fn kernel_aborts_what_the_engine_opened() {
-    aborted(Client::Engine, Aborting::Kernel);
+    aborted(Side::Engine, Side::Kernel);
 }

@@ -256,6 +256,21 @@ impl Bed {
         }
     }
 
+    /// Fails unless a download of `size` bytes spares a link (0 or 1). The other one may be silent for a
+    /// moment in which nothing is wrong but that this machine stands still, so one of three has to.
+    pub fn expect_spared(&self, link: usize, size: usize) {
+        let mut carried = [0; 3];
+        for bytes in &mut carried {
+            let before = self.carried()[link];
+            self.fetch(size);
+            *bytes = self.carried()[link] - before;
+            if *bytes < 50_000 {
+                return;
+            }
+        }
+        panic!("link{} carried {carried:?} bytes", link + 1);
+    }
+
     /// What the content host serves.
     pub fn www(&self) -> PathBuf {
         self.testbed.state_dir().join("content/www")

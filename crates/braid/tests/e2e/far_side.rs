@@ -97,6 +97,6 @@ fn or_joined_where_the_box_is_told_so() {
         [true, true],
         "it was forwarded"
     );
-    bed.expect_carried(before, 500_000);
+    bed.expect_carried(before, 2_000_000);
     assert_eq!(status(&bed, "box").counters["accepted"], 1);
 }

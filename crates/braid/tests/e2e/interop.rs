@@ -54,9 +54,9 @@ fn told<'a>(bytes: &'a str, [own, other]: [&'a str; 2]) -> [&'a str; 8] {
     ]
 }
 
-/// Which side opens the connection.
+/// The engine or the kernel.
 #[derive(Clone, Copy, PartialEq)]
-pub enum Client {
+pub enum Side {
     Engine,
     Kernel,
 }
@@ -64,7 +64,8 @@ pub enum Client {
 /// The engine and the kernel as the two ends of a connection.
 pub struct Interop {
     pub bed: Bed,
-    pub client: Client,
+    /// Who opens the connection.
+    pub client: Side,
     paths: usize,
     /// The engine requires DSS checksums.
     pub checksum: bool,
@@ -83,11 +84,11 @@ pub struct Interop {
 }
 
 impl Interop {
-    pub fn new(client: Client, paths: usize) -> Self {
+    pub fn new(client: Side, paths: usize) -> Self {
         // A kernel client chooses the link by the source address of a subflow. A kernel server
         // must not: all subflows come to one address of its own, and their way back is that of
         // the destination.
-        let by_source = client == Client::Kernel && paths == 2;
+        let by_source = client == Side::Kernel && paths == 2;
         let bed =
             Bed::of(&DESCRIPTION.replace("MPTCP", if by_source { "mptcp = true" } else { "" }));
         Interop {
@@ -105,14 +106,14 @@ impl Interop {
     }
 
     /// The same with nothing lost, for what the kernel says once and nobody acknowledges (addresses that
-    /// go, priorities, why a subflow ends): the queues take all that fits the windows.
-    pub fn lossless(client: Client, paths: usize) -> Self {
+    /// go, priorities, why a subflow ends): the queues take all that windows and send buffers hold, and
+    /// the links are so slow that one of them does not take all of it.
+    pub fn lossless(client: Side, paths: usize) -> Self {
         let mut interop = Self::new(client, paths);
-        for memory in ["tcp_rmem", "tcp_wmem"] {
-            interop.set_kernel(&format!("ipv4/{memory}"), "4096 131072 400000");
-        }
+        interop.set_kernel("ipv4/tcp_rmem", "4096 131072 400000");
+        interop.set_kernel("ipv4/tcp_wmem", "4096 16384 400000");
         for link in ["link1", "link2"] {
-            interop.bed.set_link(link, "queue=4MB");
+            interop.bed.set_link(link, "rate=40mbit queue=4MB");
         }
         interop
     }
@@ -153,7 +154,7 @@ impl Interop {
     pub fn start_as(&self, engine: &[&str], kernel: &[&str]) -> [Background; 2] {
         let config = self.config();
         match self.client {
-            Client::Engine => {
+            Side::Engine => {
                 // What it announces without a port is joined at the same one.
                 let listen = format!("[::]:{PORT}");
                 let arguments = [&["listen", &listen], kernel].concat();
@@ -162,7 +163,7 @@ impl Interop {
                 let arguments = [&["connect", "-c", &config, &to], engine].concat();
                 [self.bed.engine_peer("engine", &arguments), listening]
             }
-            Client::Kernel => {
+            Side::Kernel => {
                 let arguments = [&["listen", "-c", &config], engine].concat();
                 let listening = self.bed.engine_peer("engine", &arguments);
                 let to = match (self.mapped, self.address("engine")) {
@@ -179,8 +180,8 @@ impl Interop {
     /// Writes the engine's configuration; its path.
     pub fn config(&self) -> String {
         let mut text = match self.client {
-            Client::Engine => "lan = \"lo\"\n".to_owned(),
-            Client::Kernel => {
+            Side::Engine => "lan = \"lo\"\n".to_owned(),
+            Side::Kernel => {
                 let mut listen = vec![self.address("engine").to_string()];
                 if self.announces {
                     listen.push(self.bed.v4_of("engine", 1).to_string());
@@ -203,7 +204,7 @@ impl Interop {
         text.insert_str(0, "key_file = \"engine.key\"\n");
         let key = PrivateKey::from_seed([1; 32]);
         let other = format!("key = \"{}\"\n", key.public());
-        if self.client == Client::Kernel {
+        if self.client == Side::Kernel {
             text.push_str(&format!("[[user]]\nname = \"nobody\"\n{other}"));
         } else {
             for (i, link) in ["link1", "link2"].into_iter().enumerate().take(self.paths) {
@@ -303,8 +304,8 @@ impl Interop {
     /// connection ended by DATA_FIN, not by a reset.
     fn expect_counters(&self) {
         let joins = match self.client {
-            Client::Engine => self.count("MPJoinAckRx"),
-            Client::Kernel => self.count("MPJoinSynAckRx"),
+            Side::Engine => self.count("MPJoinAckRx"),
+            Side::Kernel => self.count("MPJoinSynAckRx"),
         };
         assert_eq!(joins, self.paths as u64 - 1, "joins");
         for name in [
@@ -324,13 +325,13 @@ impl Interop {
     }
 }
 
-fn plain(client: Client, paths: usize) {
+fn plain(client: Side, paths: usize) {
     let interop = Interop::new(client, paths);
     let peers = interop.start();
     interop.finish(peers);
 }
 
-fn lossy(client: Client) {
+fn lossy(client: Side) {
     let mut interop = Interop::new(client, 2);
     for link in ["link1", "link2"] {
         interop.bed.set_link(link, "loss=2%");
@@ -340,7 +341,7 @@ fn lossy(client: Client) {
 }
 
 /// One link carries nothing for 10 s in the middle.
-fn dark(client: Client) {
+fn dark(client: Side) {
     let mut interop = Interop::new(client, 2);
     for link in ["link1", "link2"] {
         interop.bed.set_link(link, "rate=25mbit");
@@ -361,7 +362,7 @@ fn dark(client: Client) {
 
 /// The MTU of one link falls in the middle, at both of its ends; its subflow stays in use, and is
 /// never replaced.
-fn narrowed(client: Client) {
+fn narrowed(client: Side) {
     let mut interop = Interop::new(client, 2);
     interop.bytes = "30000000";
     for link in ["link1", "link2"] {
@@ -384,17 +385,17 @@ fn narrowed(client: Client) {
 #[test]
 #[ignore = "network"]
 fn engine_to_kernel_with_a_smaller_mtu() {
-    narrowed(Client::Engine);
+    narrowed(Side::Engine);
 }
 
 #[test]
 #[ignore = "network"]
 fn kernel_to_engine_with_a_smaller_mtu() {
-    narrowed(Client::Kernel);
+    narrowed(Side::Kernel);
 }
 
 /// DSS checksums (RFC 8684 section 3.3.1), required by the engine, the kernel or both.
-fn checksums(client: Client) {
+fn checksums(client: Side) {
     for (engine, kernel) in [(true, false), (false, true), (true, true)] {
         let mut interop = Interop::new(client, 2);
         interop.checksum = engine;
@@ -406,7 +407,7 @@ fn checksums(client: Client) {
 }
 
 /// Queues that mark (RFC 3168): the kernel gets marked packets, and is told of marks on its own.
-fn marks(client: Client) {
+fn marks(client: Side) {
     let mut interop = Interop::new(client, 2);
     interop.asks_ecn = true;
     interop.set_kernel("ipv4/tcp_ecn", 1);
@@ -423,32 +424,32 @@ fn marks(client: Client) {
 #[test]
 #[ignore = "network"]
 fn engine_to_kernel_with_marks() {
-    marks(Client::Engine);
+    marks(Side::Engine);
 }
 
 #[test]
 #[ignore = "network"]
 fn kernel_to_engine_with_marks() {
-    marks(Client::Kernel);
+    marks(Side::Kernel);
 }
 
 #[test]
 #[ignore = "network"]
 fn engine_to_kernel_with_checksums() {
-    checksums(Client::Engine);
+    checksums(Side::Engine);
 }
 
 #[test]
 #[ignore = "network"]
 fn kernel_to_engine_with_checksums() {
-    checksums(Client::Kernel);
+    checksums(Side::Kernel);
 }
 
 /// The kernel answers every SYN without state.
 #[test]
 #[ignore = "network"]
 fn engine_to_kernel_with_syn_cookies() {
-    let interop = Interop::new(Client::Engine, 2);
+    let interop = Interop::new(Side::Engine, 2);
     interop.set_kernel("ipv4/tcp_syncookies", 2);
     let peers = interop.start();
     interop.finish(peers);
@@ -457,47 +458,47 @@ fn engine_to_kernel_with_syn_cookies() {
 #[test]
 #[ignore = "network"]
 fn engine_to_kernel_over_one_path() {
-    plain(Client::Engine, 1);
+    plain(Side::Engine, 1);
 }
 
 #[test]
 #[ignore = "network"]
 fn engine_to_kernel_over_two_paths() {
-    plain(Client::Engine, 2);
+    plain(Side::Engine, 2);
 }
 
 #[test]
 #[ignore = "network"]
 fn engine_to_kernel_with_loss() {
-    lossy(Client::Engine);
+    lossy(Side::Engine);
 }
 
 #[test]
 #[ignore = "network"]
 fn engine_to_kernel_with_a_dark_link() {
-    dark(Client::Engine);
+    dark(Side::Engine);
 }
 
 #[test]
 #[ignore = "network"]
 fn kernel_to_engine_over_one_path() {
-    plain(Client::Kernel, 1);
+    plain(Side::Kernel, 1);
 }
 
 #[test]
 #[ignore = "network"]
 fn kernel_to_engine_over_two_paths() {
-    plain(Client::Kernel, 2);
+    plain(Side::Kernel, 2);
 }
 
 #[test]
 #[ignore = "network"]
 fn kernel_to_engine_with_loss() {
-    lossy(Client::Kernel);
+    lossy(Side::Kernel);
 }
 
 #[test]
 #[ignore = "network"]
 fn kernel_to_engine_with_a_dark_link() {
-    dark(Client::Kernel);
+    dark(Side::Kernel);
 }

@@ -46,11 +46,12 @@ pub fn host(bed: &Bed, host: &str) -> Vec<String> {
 /// The same once the kernel, which gives a new interface its local addresses and routes in its own time,
 /// is done with it.
 pub fn settled_host(bed: &mut Bed, name: &str) -> Vec<String> {
-    let mut seen = host(bed, name);
+    let (mut seen, mut times) = (host(bed, name), 0);
     bed.wait_for("its interfaces to be set up", |bed| {
         thread::sleep(Duration::from_millis(100));
         let before = mem::replace(&mut seen, host(bed, name));
-        seen == before
+        times = if seen == before { times + 1 } else { 0 };
+        times == 5
     });
     seen
 }

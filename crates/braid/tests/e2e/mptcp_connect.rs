@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use braid::kernel_peer::Pattern;
 
-use super::interop::{Client, Interop, PORT};
+use super::interop::{Interop, PORT, Side};
 
 /// What it is told, how often it transfers then, and how many bytes each way. With `-r` it rests for
 /// 0.4 s after every write.
@@ -35,7 +35,7 @@ struct Transfer {
 }
 
 impl Transfer {
-    fn new(client: Client, v6: bool) -> Self {
+    fn new(client: Side, v6: bool) -> Self {
         let mut interop = Interop::new(client, 2);
         interop.v6 = v6;
         let directory = interop.bed.testbed.state_dir().to_owned();
@@ -85,12 +85,12 @@ impl Transfer {
     }
 
     /// All arrived, in both directions, over Multipath TCP.
-    fn run(&self, client: Client, (way, times, size): (&[&str], usize, usize)) {
+    fn run(&self, client: Side, (way, times, size): (&[&str], usize, usize)) {
         // A cookie of the first connection is for the ones that follow it, and `mptcp_connect` uses it
         // in its first connection only.
         let (opening, processes): (&[&str], _) = match (self.fast_open, client) {
-            (true, Client::Engine) => (&["--fast-open", "--in-turn"], 1),
-            (true, Client::Kernel) => (&["--fast-open"], times),
+            (true, Side::Engine) => (&["--fast-open", "--in-turn"], 1),
+            (true, Side::Kernel) => (&["--fast-open"], times),
             (false, _) => (&[], 1),
         };
         let mut input = vec![0; size];
@@ -114,7 +114,7 @@ impl Transfer {
         let address = |host| self.interop.address(host).to_string();
         let family: &[&str] = if self.interop.v6 { &["-6"] } else { &[] };
         let (mut engine, kernel) = match client {
-            Client::Engine => {
+            Side::Engine => {
                 let here = address("kernel");
                 let kernel = self.mptcp_connect(way, &[&["-l"], family, &[&here]].concat());
                 self.wait_for_listener();
@@ -123,7 +123,7 @@ impl Transfer {
                 let arguments = [&["connect", "-c", &config, &to][..], opening, &engine].concat();
                 (bed.engine_peer("engine", &arguments), kernel)
             }
-            Client::Kernel => {
+            Side::Kernel => {
                 let arguments = [&["listen", "-c", &config][..], opening, &engine].concat();
                 let engine = bed.engine_peer("engine", &arguments);
                 let there = address("engine");
@@ -152,7 +152,7 @@ impl Transfer {
     }
 }
 
-fn every_way(client: Client, v6: bool) {
+fn every_way(client: Side, v6: bool) {
     let transfer = Transfer::new(client, v6);
     for way in WAYS {
         transfer.run(client, way);
@@ -162,33 +162,33 @@ fn every_way(client: Client, v6: bool) {
 #[test]
 #[ignore = "network"]
 fn it_sends_to_the_engine_and_receives() {
-    every_way(Client::Kernel, false);
+    every_way(Side::Kernel, false);
 }
 
 #[test]
 #[ignore = "network"]
 fn the_engine_sends_to_it_and_receives() {
-    every_way(Client::Engine, false);
+    every_way(Side::Engine, false);
 }
 
 #[test]
 #[ignore = "network"]
 fn both_ways_round_over_ipv6() {
-    every_way(Client::Kernel, true);
-    every_way(Client::Engine, true);
+    every_way(Side::Kernel, true);
+    every_way(Side::Engine, true);
 }
 
 /// TCP Fast Open with Multipath TCP (RFC 8684 appendix B): the first connection gets a cookie, and the
 /// SYNs of the others carry what is written first.
-fn fast_open(client: Client, v6: bool, checksum: bool) {
+fn fast_open(client: Side, v6: bool, checksum: bool) {
     let mut transfer = Transfer::new(client, v6);
     transfer.fast_open = true;
     transfer.interop.checksum = checksum;
     // As client and as server, with cookies.
     transfer.interop.set_kernel("ipv4/tcp_fastopen", 3);
     let way: &[&str] = match client {
-        Client::Engine => &["-o", "MPTFO", "-I", "3"],
-        Client::Kernel => &["-o", "MPTFO"],
+        Side::Engine => &["-o", "MPTFO", "-I", "3"],
+        Side::Kernel => &["-o", "MPTFO"],
     };
     transfer.run(client, (way, 3, 200_000));
     let count = |name: &str| {
@@ -197,8 +197,8 @@ fn fast_open(client: Client, v6: bool, checksum: bool) {
             .count_any(&format!("TcpExtTCPFastOpen{name}"))
     };
     match client {
-        Client::Kernel => assert_eq!((count("Active"), count("ActiveFail")), (2, 0)),
-        Client::Engine => {
+        Side::Kernel => assert_eq!((count("Active"), count("ActiveFail")), (2, 0)),
+        Side::Engine => {
             assert_eq!((count("Passive"), count("PassiveFail")), (2, 0));
             assert_eq!(count("CookieReqd"), 1);
         }
@@ -215,20 +215,20 @@ fn fast_open(client: Client, v6: bool, checksum: bool) {
 #[test]
 #[ignore = "network"]
 fn it_opens_fast_to_the_engine() {
-    fast_open(Client::Kernel, false, false);
-    fast_open(Client::Kernel, true, false);
+    fast_open(Side::Kernel, false, false);
+    fast_open(Side::Kernel, true, false);
 }
 
 #[test]
 #[ignore = "network"]
 fn the_engine_opens_fast_to_it() {
-    fast_open(Client::Engine, false, false);
-    fast_open(Client::Engine, true, false);
+    fast_open(Side::Engine, false, false);
+    fast_open(Side::Engine, true, false);
 }
 
 #[test]
 #[ignore = "network"]
 fn both_open_fast_with_checksums() {
-    fast_open(Client::Kernel, false, true);
-    fast_open(Client::Engine, false, true);
+    fast_open(Side::Kernel, false, true);
+    fast_open(Side::Engine, false, true);
 }
