@@ -34,6 +34,8 @@ pub struct Transfers {
     end: Option<Instant>,
     /// Where the next connection goes when one has ended.
     pub again: Option<SocketAddr>,
+    /// The strategy of connections that are opened here; one that exists.
+    pub strategy: String,
     /// Reports of the connections that ended, oldest first.
     pub done: Vec<Report>,
 }
@@ -50,6 +52,7 @@ impl Transfers {
             open: BTreeMap::new(),
             demotion: Demotion::default(),
             again: None,
+            strategy: braid_strategy::DEFAULT.to_owned(),
             done: Vec::new(),
         }
     }
@@ -71,8 +74,7 @@ impl Transfers {
         remote: SocketAddr,
         stack: &mut Stack,
     ) -> Result<(), ApiError> {
-        let strategy = braid_strategy::by_name(braid_strategy::DEFAULT)
-            .expect("the default has a name that exists");
+        let strategy = braid_strategy::by_name(&self.strategy).expect("it exists");
         let conn = stack.connect(now, ConnectOptions::new(remote, strategy))?;
         self.begin(now, conn, Some(remote), stack);
         Ok(())

@@ -38,6 +38,7 @@ pub fn run(role: &EnginePeer) -> Result<(), Failure> {
             core.again = in_turn.then_some(*address);
             let at_once = if *in_turn { 1 } else { *connections };
             let config = BoxConfig::load(config)?;
+            core.strategy.clone_from(&config.strategy);
             connect(config, *fast_open, *address, at_once, core)
         }
         EnginePeer::Listen {
