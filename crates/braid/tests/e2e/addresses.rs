@@ -7,8 +7,6 @@ use std::time::{Duration, Instant};
 
 use super::interop::{Interop, PORT, RECEIVED, SENT, Side};
 
-const POLL: Duration = Duration::from_millis(50);
-
 /// Lets the kernel take further subflows and join what is announced.
 fn allow(interop: &Interop) {
     let limits = ["limits", "set", "subflows", "4", "add_addr_accepted", "4"];
@@ -38,13 +36,15 @@ fn wait_for(interop: &Interop, counter: &str, least: u64) {
 }
 
 fn wait_until(what: &str, condition: impl Fn() -> bool) {
-    for _ in 0..200 {
-        if condition() {
-            return;
-        }
-        thread::sleep(POLL);
+    wait_at_most(Duration::from_secs(15), what, condition);
+}
+
+fn wait_at_most(time: Duration, what: &str, condition: impl Fn() -> bool) {
+    let end = Instant::now() + time;
+    while !condition() {
+        assert!(Instant::now() < end, "waited in vain for {what}");
+        thread::sleep(Duration::from_millis(50));
     }
-    panic!("waited in vain for {what}");
 }
 
 /// Bytes that link 2 carried of what a side sends.
@@ -60,11 +60,9 @@ fn carried(interop: &Interop, sender: Side) -> u64 {
 /// Long before the transfer is over.
 fn expect_link2_in_use(interop: &Interop, sender: Side) {
     let before = carried(interop, sender);
-    let end = Instant::now() + Duration::from_secs(3);
-    while carried(interop, sender) < before + 1_000_000 {
-        assert!(Instant::now() < end, "link 2 is not in use");
-        thread::sleep(POLL);
-    }
+    wait_at_most(Duration::from_secs(3), "link 2 to be in use", || {
+        carried(interop, sender) >= before + 1_000_000
+    });
 }
 
 /// Once what was under way there has arrived.

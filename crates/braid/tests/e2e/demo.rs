@@ -26,11 +26,15 @@ fn rows() -> Option<BTreeMap<String, Value>> {
     Some(rows.iter().map(|row| (via(row), row.clone())).collect())
 }
 
+/// The rates by the links one by one added, by the box, and by the kernel, in Mbit/s.
+fn rates(rows: &BTreeMap<String, Value>) -> [f64; 3] {
+    let rate = |via: &str| rows[via]["mbit_s"].as_f64().expect("a number");
+    [rate("link1") + rate("link2"), rate("braid"), rate("kernel")]
+}
+
 /// What is wrong with the rates, if anything.
 fn too_slow(rows: &BTreeMap<String, Value>) -> Option<String> {
-    let number = |via: &str, field: &str| rows[via][field].as_f64().expect("a number");
-    let sum = number("link1", "mbit_s") + number("link2", "mbit_s");
-    let (braid, kernel) = (number("braid", "mbit_s"), number("kernel", "mbit_s"));
+    let [sum, braid, kernel] = rates(rows);
     let fast = braid >= 0.90 * sum && braid >= 0.95 * kernel;
     (!fast).then(|| format!("{braid:.2} Mbit/s of {sum:.2}; the kernel {kernel:.2}"))
 }
@@ -42,10 +46,9 @@ fn check(rows: &BTreeMap<String, Value>) {
     for row in rows.values() {
         assert_eq!(row["sha256_ok"], true, "{row}");
     }
-    let number = |via: &str, field: &str| rows[via][field].as_f64().expect("a number");
-    let sum = number("link1", "mbit_s") + number("link2", "mbit_s");
-    let share = number("braid", "mbit_s") / sum;
-    assert!((number("braid", "share_of_sum") - share).abs() < 1e-9);
+    let [sum, braid, _] = rates(rows);
+    let share = rows["braid"]["share_of_sum"].as_f64().expect("a number");
+    assert!((share - braid / sum).abs() < 1e-9);
     for via in ["kernel", "braid"] {
         let links = rows[via]["bytes_by_link"].as_array().expect("an array");
         let bytes: Vec<_> = links
