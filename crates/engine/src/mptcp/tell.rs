@@ -106,8 +106,10 @@ impl Connection {
         for (own, addr) in own_addresses(&self.paths, id, path) {
             self.signals
                 .cancel(|s| matches!(s, Signal::Announce { id, .. } if *id == own));
+            // The peer has joined by our third ACK, though we have not heard so yet.
+            let known = |s: &Subflow| s.is_alive() && !s.is_early();
             let mut subflows = self.subflows.iter();
-            let used = subflows.any(|s| s.can_carry() && s.path == id && s.own_id == own);
+            let used = subflows.any(|s| known(s) && s.path == id && s.own_id == own);
             let recalled = !told || own != 0 || addr.is_some();
             if (used && recalled) || (told && addr.is_some() && own != 0) {
                 self.signals.add(ctx.now, Signal::Withdraw(own));

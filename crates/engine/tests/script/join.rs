@@ -219,7 +219,7 @@ fn the_backup_bit_is_kept_and_changed() {
 // --- the joiner's side
 
 /// An opened connection whose join's SYN is out: its nonce.
-fn opened(s: &mut Script) -> u32 {
+pub fn opened(s: &mut Script) -> u32 {
     s.advance(s.now);
     let (at, got) = s.take().expect("no join");
     assert_eq!((at.as_millis(), got.flow), (20, 1));
