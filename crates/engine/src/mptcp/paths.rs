@@ -235,23 +235,30 @@ impl Connection {
 
     /// The path's link went down or came back.
     pub fn on_path_change(&mut self, ctx: &mut Ctx<'_>, path: PathId, up: bool) {
+        if !up {
+            self.withdraw_path(ctx, path);
+        }
         for i in 0..self.subflows.len() {
             let subflow = &mut self.subflows[i];
-            if subflow.path != path || !subflow.is_established() {
+            if subflow.path != path {
                 continue;
             }
-            if up {
-                subflow.snd.revive(ctx.now);
-            } else {
-                self.signals.cancel(|s| *s == Signal::Doubt(subflow.id));
-                self.declare_dead(ctx, i);
+            match subflow.phase {
+                Phase::Established if up => subflow.snd.revive(ctx.now),
+                Phase::Established => {
+                    self.signals.cancel(|s| *s == Signal::Doubt(subflow.id));
+                    self.declare_dead(ctx, i);
+                }
+                // By its timer it would let the link wait when that is back.
+                Phase::SynSent | Phase::JoinAcked if !up && subflow.opens != Opens::Connection => {
+                    subflow.close(SubflowCloseReason::PathRemoved);
+                }
+                _ => {}
             }
         }
         if up {
             self.doubt_path(ctx, path);
             self.announce_return(ctx, path);
-        } else {
-            self.withdraw_path(ctx, path);
         }
     }
 
