@@ -322,23 +322,20 @@ impl Draw {
         }
     }
 
-    /// What a link monitor says; in the end every path is up.
+    /// What a link monitor says, also in the midst of handshakes; in the end every path is up.
     fn notices(&mut self, paths: usize) -> Vec<Notice> {
         let mut notices = Vec::new();
         for path in 0..paths as u8 {
-            if self.0.chance(0.15) {
-                let at = self.up_to_ms(RESTLESS_MS / 2);
-                let back = at + self.up_to_ms(LONGEST_OUTAGE_MS);
-                notices.push(Notice {
-                    at,
-                    path,
-                    up: false,
-                });
-                notices.push(Notice {
-                    at: back,
-                    path,
-                    up: true,
-                });
+            if !self.0.chance(0.2) {
+                continue;
+            }
+            let within = self.one_of(&[RESTLESS_MS / 2, 500]);
+            let mut at = Duration::ZERO;
+            for _ in 0..=self.0.below(3) {
+                for (up, ms) in [(false, within), (true, LONGEST_OUTAGE_MS)] {
+                    at += self.up_to_ms(ms);
+                    notices.push(Notice { at, path, up });
+                }
             }
         }
         notices

@@ -387,7 +387,9 @@ impl Flow {
             LossRecovery::Fast => {
                 if self.recovering.is_none_or(|end| self.una >= end) {
                     self.recovering = Some(self.nxt);
-                    self.window = self.window.max(stats.in_flight);
+                    // What duplicates without SACK have told is in flight again where they were for
+                    // segments that came twice.
+                    self.window = self.window.max(stats.in_flight + told);
                 }
                 self.window.max(stats.ssthresh).saturating_add(mss)
             }
