@@ -18,7 +18,7 @@ pub const USERS: usize = 25;
 /// Over which a rate is taken.
 const SPAN: Duration = Duration::from_secs(3);
 /// Spans of which one is enough: something else may have the processors in one, an attack is in all.
-const SPANS: u32 = 3;
+const SPANS: u32 = 5;
 /// A download is replaced after this long, before it is over.
 const RENEWAL: Duration = Duration::from_secs(40);
 /// How long an attack may take until it is under way.
