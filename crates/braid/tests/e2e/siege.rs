@@ -135,6 +135,7 @@ impl Siege {
                 if share > ENOUGH {
                     break;
                 }
+                eprintln!("{share:.2} of {alone:.0} bytes/s until now");
             }
             for user in users {
                 user.expect_bytes(&self.small);

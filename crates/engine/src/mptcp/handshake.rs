@@ -325,9 +325,11 @@ impl Connection {
             return;
         }
         self.size_segments();
-        let answered = |s: &&mut Subflow| s.phase == Phase::JoinAcked;
-        for subflow in self.subflows.iter_mut().filter(answered) {
-            subflow.handshake_at = Some(now);
+        for subflow in &mut self.subflows {
+            subflow.fin_wanted |= mem::take(&mut subflow.left);
+            if subflow.phase == Phase::JoinAcked {
+                subflow.handshake_at = Some(now);
+            }
         }
     }
 
@@ -358,7 +360,7 @@ impl Connection {
         if tcp.flags.contains(Flags::RST) {
             if tcp.seq == subflow.rcv.expected() {
                 subflow.close(SubflowCloseReason::Reset);
-                if subflow.opens == Opens::Connection {
+                if subflow.opens == Opens::Connection || self.is_fast_close(tcp) {
                     self.fail(ctx, CloseReason::Reset);
                 }
             }

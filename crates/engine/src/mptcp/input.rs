@@ -10,7 +10,7 @@ use braid_wire::tcp::{self, Flags};
 use braid_wire::{Instant, Seq32};
 
 use super::connection::{Connection, Ctx, Mode, SendFin, repeats};
-use super::subflow::{Phase, ResetKind};
+use super::subflow::{Opens, Phase, ResetKind};
 use crate::SubflowId;
 use crate::buffer::Payload;
 use crate::cc::{MAX_SIBLINGS, Sibling};
@@ -206,11 +206,7 @@ impl Connection {
             }
             return;
         }
-        if let Some(mptcp) = self.mptcp()
-            && tcp.options.mptcp.iter().any(|o| {
-                matches!(o, MptcpOption::FastClose { receiver_key } if *receiver_key == mptcp.local.key)
-            })
-        {
+        if self.is_fast_close(tcp) {
             self.subflows[i].close(SubflowCloseReason::Reset);
             self.fail(ctx, CloseReason::Reset);
             return;
@@ -228,7 +224,8 @@ impl Connection {
             None => SubflowCloseReason::Reset,
         });
         // Nobody can be sure yet that the peer knows the connection: it is not joined again.
-        if self.mptcp().is_some_and(|m| !m.confirmed) {
+        let opens = self.subflows[i].opens == Opens::Connection;
+        if opens && self.mptcp().is_some_and(|m| !m.confirmed) {
             self.fail(ctx, CloseReason::Reset);
         }
         if matches!(self.mode, Mode::Tcp) && !self.is_ended() {
@@ -242,6 +239,14 @@ impl Connection {
                 false => self.fail(ctx, CloseReason::Reset),
             }
         }
+    }
+
+    /// Whether it ends the connection: it names our key (RFC 8684 section 3.5).
+    pub(super) fn is_fast_close(&self, tcp: &tcp::Repr) -> bool {
+        let ours = self.mptcp().map(|mptcp| mptcp.local.key);
+        tcp.options.mptcp.iter().any(|option| {
+            matches!(option, MptcpOption::FastClose { receiver_key } if Some(*receiver_key) == ours)
+        })
     }
 
     /// Acknowledgement and window at the subflow level of a segment that carries data or is `bare`.

@@ -187,24 +187,27 @@ impl Connection {
     pub(super) fn on_subflow_gone(&mut self, ctx: &mut Ctx<'_>, subflow: &mut Subflow) {
         self.snd.flight.on_gone(subflow.slot);
         self.withdraw_offer(subflow);
-        let worked = subflow.snd.una > 0;
+        let answered = subflow.snd.una > 0;
+        if answered && !subflow.stale {
+            subflow.remember(ctx.now, ctx.records);
+        }
+        let worked = subflow.established_at > subflow.opened_at;
         if worked {
             self.strategy.on_event(&StrategyEvent::SubflowDown {
                 subflow: subflow.id,
             });
         }
-        if worked && !subflow.stale {
-            subflow.remember(ctx.now, ctx.records);
-        }
         if self.is_ended() {
             return;
         }
-        // One that another SYN came before says nothing of its path.
-        let unneeded = !worked && subflow.close_reason == SubflowCloseReason::Finished;
-        if subflow.active && !unneeded {
-            let established = subflow.established_at > subflow.opened_at;
+        // One that another SYN came before, or that was given up with its path, says nothing of that.
+        let unneeded = matches!(
+            subflow.close_reason,
+            SubflowCloseReason::Finished | SubflowCloseReason::PathRemoved
+        );
+        if subflow.active && (worked || !unneeded) {
             let failure = match subflow.close_reason {
-                _ if established => Failure::Broke(ctx.now.saturating_since(subflow.opened_at)),
+                _ if worked => Failure::Broke(ctx.now.saturating_since(subflow.opened_at)),
                 SubflowCloseReason::Reset | SubflowCloseReason::PeerMisbehaved => Failure::Refused,
                 _ => Failure::Unanswered,
             };
@@ -249,12 +252,16 @@ impl Connection {
                     self.signals.cancel(|s| *s == Signal::Doubt(subflow.id));
                     self.declare_dead(ctx, i);
                 }
+                Phase::SynSent if subflow.opens == Opens::Connection => {
+                    self.on_opening_path_change(ctx, i, up);
+                }
                 // By its timer it would let the link wait when that is back.
-                Phase::SynSent | Phase::JoinAcked if !up && subflow.opens != Opens::Connection => {
+                Phase::SynSent | Phase::JoinAcked if !up => {
                     subflow.close(SubflowCloseReason::PathRemoved);
                 }
                 _ => {}
             }
+            self.subflows[i].left &= !up;
         }
         if up {
             self.doubt_path(ctx, path);
@@ -262,17 +269,36 @@ impl Connection {
         }
     }
 
+    /// The link went down or came back over which subflow `i` is to open the connection.
+    fn on_opening_path_change(&mut self, ctx: &mut Ctx<'_>, i: usize, up: bool) {
+        if !up {
+            if self.opening().count() == 1 {
+                self.try_next_path(ctx, i);
+            }
+            return;
+        }
+        // That SYNs were not answered meanwhile says nothing of what the network drops.
+        let offered = self.paths.was_offered(self.subflows[i].path);
+        let subflow = &mut self.subflows[i];
+        subflow.asks_plainly &= !offered;
+        subflow.handshake_tries = subflow.handshake_tries.min(1);
+        subflow.handshake_at = Some(ctx.now);
+    }
+
     /// Asks peers whether the subflows of a path are still there: again and again, or by what is sent
     /// again, however long that would have waited.
     pub fn doubt_path(&mut self, ctx: &Ctx<'_>, path: PathId) {
-        let confirmed = self.mptcp().is_some_and(|m| m.confirmed);
+        let confirmed = self.mptcp().map(|m| m.confirmed);
         let there = |s: &&mut Subflow| s.path == path && s.is_established();
         for subflow in self.subflows.iter_mut().filter(there) {
             if !subflow.snd.board.is_empty() {
                 let rto = subflow.snd.rtt.rto();
                 subflow.snd.cap_rto(ctx.now, rto);
-            } else if confirmed && subflow.can_carry() {
+            } else if confirmed == Some(true) && subflow.can_carry() {
                 self.signals.add(ctx.now, Signal::Doubt(subflow.id));
+            } else if confirmed == Some(false) && subflow.active {
+                // The third ACK may not have arrived, without which nothing else is understood.
+                (subflow.handshake_at, subflow.handshake_tries) = (Some(ctx.now), 0);
             } else {
                 subflow.keepalive_due = true;
             }
@@ -292,14 +318,15 @@ impl Connection {
     /// The path is not to be used any more, though it works.
     // Conforms: 8684-3.4.2-8
     pub fn leave_path(&mut self, ctx: &Ctx<'_>, path: PathId) {
-        // Before it is confirmed the connection hangs on this subflow.
-        if !self.mptcp().is_some_and(|m| m.confirmed) {
-            return;
-        }
+        let confirmed = self.mptcp().is_some_and(|m| m.confirmed);
         for subflow in self.subflows.iter_mut().filter(|s| s.path == path) {
-            match subflow.phase {
-                Phase::SynSent => subflow.close(SubflowCloseReason::PathRemoved),
-                _ => subflow.fin_wanted = true,
+            if subflow.is_early() && subflow.active {
+                subflow.close(SubflowCloseReason::PathRemoved);
+            } else if confirmed {
+                subflow.fin_wanted = true;
+            } else {
+                // Before it is confirmed the connection hangs on this subflow.
+                subflow.left = true;
             }
         }
         self.withdraw_path(ctx, path);

@@ -146,6 +146,8 @@ pub(crate) struct Subflow {
     pub offer: Option<Offer>,
     /// For the SYN/ACK.
     pub cookie: Option<FastOpenCookie>,
+    /// Its path was left while the connection hung on it.
+    pub left: bool,
     /// Its SYN goes without MP_CAPABLE: the network seems to drop those that have it (RFC 8684
     /// section 3.7).
     pub asks_plainly: bool,
@@ -221,6 +223,7 @@ impl Subflow {
             syn_data: SynData::default(),
             offer: None,
             cookie: None,
+            left: false,
             asks_plainly: false,
             second_at: None,
             stale: false,

@@ -173,8 +173,10 @@ impl Connection {
         self.signals.told.remove_addr_received += 1;
         for id in remove.ids() {
             let addr = self.paths.on_withdrawn(*id);
-            let opens = |s: &&mut Subflow| {
-                s.phase == Phase::SynSent && addr.is_some_and(|addr| addr == s.tuple.remote)
+            let opens = |s: &&mut Subflow| match s.phase {
+                Phase::SynSent => addr.is_some_and(|addr| addr == s.tuple.remote),
+                Phase::JoinAcked => s.peer_id == *id,
+                _ => false,
             };
             for subflow in self.subflows.iter_mut().filter(opens) {
                 subflow.close(SubflowCloseReason::PathRemoved);

@@ -12,7 +12,7 @@ use sha2::Sha256;
 
 use crate::capable::fell_back;
 use crate::harness::{At, PEER_KEY, PORT, Script, config, join_hmac, token_idsn};
-use crate::join::{self, join_syn_ack, joined, third_ack};
+use crate::join::{join_syn_ack, joined, third_ack};
 use crate::segment::{Mp, Seg, ack, dack, data, hex, rst_ack, syn, syn_ack};
 
 const V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 7);
@@ -51,7 +51,7 @@ fn announces(s: &Script, add: AddAddr) -> MptcpOption {
     announcement((s.key.unwrap(), PEER_KEY), add)
 }
 
-fn removed(ids: &[u8]) -> MptcpOption {
+pub fn removed(ids: &[u8]) -> MptcpOption {
     MptcpOption::RemoveAddr(RemoveAddr::new(ids).unwrap())
 }
 
@@ -647,29 +647,6 @@ fn the_address_of_a_link_that_goes_down_is_withdrawn() {
     }
     send!(s, 26, ack(1, 1).on(1).win(512).dss(dack(0)));
     quiet!(s, 5_000);
-}
-
-/// The same before the fourth ACK: by the third one the peer has joined.
-// Conforms: 8684-3.4.2-9
-#[test]
-fn the_address_of_a_join_that_is_not_answered_yet_is_withdrawn() {
-    for answered in [false, true] {
-        let mut s = Script::opened(config(), 2);
-        let nonce = join::opened(&mut s);
-        if answered {
-            send!(s, 22, join_syn_ack(&s, nonce, false));
-            recv!(s => 22, third_ack(s, nonce));
-        }
-        s.stack.set_path_up(s.now, PathId(1), false);
-        s.write("");
-        if answered {
-            recv!(s, s.now, ack(1, 1).opt(removed(&[3])).dss(dack(0)));
-        }
-        // Of a SYN the peer keeps nothing.
-        while let Some((_, seg)) = s.take() {
-            assert_eq!(seg.flow, 1, "{seg:?}");
-        }
-    }
 }
 
 /// A link that has another address now: a subflow that only receives asks whether its peer still knows

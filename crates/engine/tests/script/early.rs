@@ -11,7 +11,7 @@ use crate::segment::{ack, dack, data, rst_ack, syn, syn_ack};
 use crate::strategy::eager;
 
 /// A connection from two paths whose third ACK goes out at 10 ms. `record` is of the second path.
-fn opened(record: Option<PathRecord>) -> Script {
+pub fn opened(record: Option<PathRecord>) -> Script {
     let path = |n| PathConfig::v4([10, 0, n, 2].into());
     let mut s = Script::new(config(), &[path(0), path(1)]);
     let remote = core::net::SocketAddr::from(([10, 0, 9, 1], PORT));
@@ -26,7 +26,7 @@ fn opened(record: Option<PathRecord>) -> Script {
 }
 
 /// When the join's SYN left, and its nonce.
-fn join(s: &mut Script) -> (f64, u32) {
+pub fn join(s: &mut Script) -> (f64, u32) {
     let (at, got) = s.take().expect("no join");
     let (_, nonce) = Script::join_syn(&got.mptcp[0]);
     (at.as_nanos() as f64 / 1e6, nonce)

@@ -7,7 +7,7 @@ use braid_engine::{Config, Event, PathConfig, PathId, Protocol, SubflowCloseReas
 use braid_wire::mptcp::{Join, MptcpOption, ResetReason};
 use braid_wire::tcp::Flags;
 
-use crate::harness::{At, PEER_KEY, PORT, Script, config, join_hmac, token_idsn};
+use crate::harness::{PEER_KEY, PORT, Script, config, join_hmac, token_idsn};
 use crate::segment::{Mp, Rel, Seg, ack, dack, data, fin, hex, rst_ack, syn, syn_ack};
 
 const NONCE: u32 = 0x0102_0304;
@@ -21,7 +21,7 @@ fn join_syn(s: &Script, token: u32, backup: bool) -> crate::segment::Seg {
 }
 
 /// An accepted connection and the stack's answer to a join: the nonce of the stack.
-fn joining(config: Config, backup: bool) -> (Script, u32) {
+pub fn joining(config: Config, backup: bool) -> (Script, u32) {
     let mut s = Script::accepted(config);
     let nonce = begin(&mut s, 20, backup);
     (s, nonce)
@@ -700,28 +700,4 @@ fn data_fin_is_repeated_on_other_subflows_too() {
         }
     }
     assert_eq!(flows, [1, 1, 0, 0, 1]);
-}
-
-/// A join that was under way when its path went down begins anew as soon as the path is back.
-#[test]
-fn a_join_begins_anew_when_its_path_is_back() {
-    for answered in [false, true] {
-        let mut s = Script::opened(config(), 2);
-        let nonce = opened(&mut s);
-        if answered {
-            send!(s, 22, join_syn_ack(&s, nonce, false));
-            recv!(s => 22, third_ack(s, nonce));
-        }
-        s.stack.set_path_up(s.now, PathId(1), false);
-        s.write("");
-        s.advance(1_500.at());
-        while let Some((_, seg)) = s.take() {
-            assert_eq!(seg.flow, 0, "{seg:?}");
-        }
-        s.stack.set_path_up(s.now, PathId(1), true);
-        s.write("");
-        let (at, seg) = s.take().expect("no join");
-        assert_eq!((at, seg.flags), (1_500.at(), Flags::SYN));
-        Script::join_syn(&seg.mptcp[0]);
-    }
 }

@@ -15,7 +15,8 @@ use braid_wire::tcp::kind;
 const DRAW: u64 = 1 << 41;
 /// Largest flow is just below two to this power, bytes.
 const SIZE_BITS: u64 = 22;
-/// Outages and other changes happen within so many milliseconds from the start.
+/// Outages and other changes begin within so many milliseconds from the start; what a link monitor says
+/// of paths may come later.
 pub(super) const RESTLESS_MS: u64 = 12_000;
 /// Longest time a link or path is down, ms; well below what the engine takes for an end.
 pub(super) const LONGEST_OUTAGE_MS: u64 = 6_000;

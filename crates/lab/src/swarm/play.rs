@@ -254,8 +254,9 @@ impl<'a> Play<'a> {
     /// Whether the opener has been told that the flow's path, or every path, is down.
     fn told_down(&self, flow: &Flow) -> bool {
         let down = |path: u8| {
-            let mut said = self.scenario.notices.iter().filter(|s| s.path == path);
-            flow.opener == Opener::Client && said.any(|s| !s.up && s.at <= flow.at)
+            let mut said = self.scenario.notices.iter();
+            let last = said.rfind(|s| s.path == path && s.at <= flow.at);
+            flow.opener == Opener::Client && last.is_some_and(|s| !s.up)
         };
         match (flow.path, flow.protocol) {
             (Some(path), Protocol::Tcp) => down(path),

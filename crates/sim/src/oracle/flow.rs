@@ -363,11 +363,11 @@ impl Flow {
         scribe: &mut Scribe<'_>,
     ) {
         let mss = u64::from(stats.mss);
-        let outstanding = self.outstanding();
+        let unacked = self.outstanding();
         // What is missing has not arrived.
         let len = self.duplicate_len.max(self.mss).max(mss);
-        let told = (self.duplicates * len).min(outstanding.saturating_sub(1));
-        let outstanding = outstanding - told;
+        let told = (self.duplicates * len).min(unacked.saturating_sub(1));
+        let outstanding = unacked - told;
         scribe.check(
             stats.in_flight + stats.lost >= outstanding,
             Rule::Flight,
@@ -387,9 +387,10 @@ impl Flow {
             LossRecovery::Fast => {
                 if self.recovering.is_none_or(|end| self.una >= end) {
                     self.recovering = Some(self.nxt);
-                    // What duplicates without SACK have told is in flight again where they were for
-                    // segments that came twice.
-                    self.window = self.window.max(stats.in_flight + told);
+                    // What duplicates without SACK have told may have been told of segments that came
+                    // twice: then it is in flight again.
+                    let flight = stats.in_flight.max(unacked.saturating_sub(stats.lost));
+                    self.window = self.window.max(flight);
                 }
                 self.window.max(stats.ssthresh).saturating_add(mss)
             }

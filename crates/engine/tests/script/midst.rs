@@ -1,0 +1,216 @@
+//! What happens to a path, a peer's address or the connection in the midst of a handshake.
+
+use braid_engine::{Event, PathId, Protocol};
+use braid_wire::Instant;
+use braid_wire::mptcp::MptcpOption;
+use braid_wire::tcp::Flags;
+
+use crate::addresses::removed;
+use crate::early;
+use crate::harness::{At, Script, config};
+use crate::join::{self, join_syn_ack, joining, third_ack};
+use crate::segment::{ack, dack, data, rst_ack, syn, syn_ack};
+
+/// Goes up or down, and what comes of it leaves.
+fn set_up(s: &mut Script, path: u8, up: bool) {
+    s.stack.set_path_up(s.now, PathId(path), up);
+    s.write("");
+}
+
+/// Nothing leaves on flow `n` up to a time.
+fn silent(s: &mut Script, n: usize, until: i32) {
+    s.advance(until.at());
+    while let Some((_, seg)) = s.take() {
+        assert_ne!(seg.flow, n, "{seg:?}");
+    }
+}
+
+/// An opened connection that joins from its second path, on flow 1: the SYN alone has left, or the
+/// third ACK too.
+fn joins(answered: bool) -> (Script, u32) {
+    let mut s = Script::opened(config(), 2);
+    let nonce = join::opened(&mut s);
+    if answered {
+        send!(s, 22, join_syn_ack(&s, nonce, false));
+        recv!(s => 22, third_ack(s, nonce));
+    }
+    (s, nonce)
+}
+
+fn closed(event: &Event) -> bool {
+    matches!(event, Event::Closed { .. })
+}
+
+// --- the opening SYN
+
+/// It is repeated as soon as the path is back, with MP_CAPABLE: that nobody answered meanwhile says
+/// nothing of what the network drops.
+// Conforms: 8684-3.1-12
+#[test]
+fn the_opening_goes_on_when_its_path_is_back() {
+    let mut s = Script::client(config(), 1, Protocol::Mptcp);
+    recv!(s, 0, syn().ws(None).raw(&[30, 4, 1, 1]));
+    s.skip(100);
+    set_up(&mut s, 0, false);
+    s.skip(3_500);
+    set_up(&mut s, 0, true);
+    recv!(s, 3_500, syn().ws(None).raw(&[30, 4, 1, 1]));
+    recv!(s, 5_500, syn().ws(None));
+}
+
+/// Without waiting for its timer it leaves on another path.
+#[test]
+fn the_opening_moves_when_its_path_goes_down() {
+    let mut s = Script::client(config(), 2, Protocol::Mptcp);
+    recv!(s, 0, syn().ws(None).raw(&[30, 4, 1, 1]));
+    s.skip(100);
+    set_up(&mut s, 0, false);
+    recv!(s, 100, syn().on(1).ws(None).raw(&[30, 4, 1, 1]));
+    silent(&mut s, 0, 4_000);
+}
+
+/// The third ACK may have been lost on the way down: it leaves again, and no probe that nobody
+/// understands without it.
+#[test]
+fn the_third_ack_goes_again_when_the_path_is_back() {
+    let mut s = Script::client(config(), 1, Protocol::Mptcp);
+    s.skip(0);
+    send!(s, 10, s.peer_capable(syn_ack()).win(65_535));
+    recv!(s => 10, s.stack_keys(ack(1, 1)));
+    set_up(&mut s, 0, false);
+    s.skip(3_500);
+    set_up(&mut s, 0, true);
+    recv!(s => 3_500, s.stack_keys(ack(1, 1)));
+}
+
+// --- joins
+
+/// By the third ACK the peer has joined: it hears that the address is gone. Of a SYN it has no subflow
+/// yet.
+// Conforms: 8684-3.4.2-9
+#[test]
+fn the_address_of_a_join_that_is_not_answered_yet_is_withdrawn() {
+    for answered in [false, true] {
+        let (mut s, _) = joins(answered);
+        set_up(&mut s, 1, false);
+        if answered {
+            recv!(s, s.now, ack(1, 1).opt(removed(&[3])).dss(dack(0)));
+        }
+        quiet!(s, s.now);
+    }
+}
+
+/// A join that was under way begins anew as soon as the path is back, and nothing comes of the old one.
+#[test]
+fn a_join_begins_anew_when_its_path_is_back() {
+    for (answered, back) in [(false, 1_500), (true, 1_500), (false, 23), (true, 23)] {
+        let (mut s, nonce) = joins(answered);
+        set_up(&mut s, 1, false);
+        silent(&mut s, 1, back);
+        set_up(&mut s, 1, true);
+        let (at, seg) = s.take().expect("no join");
+        assert_eq!((at, seg.flow, seg.flags), (back.at(), 2, Flags::SYN));
+        Script::join_syn(&seg.mptcp[0]);
+        // Who still has the old one learns that it is gone.
+        let late = match answered {
+            true => ack(1, 1).on(1).dss(dack(0)),
+            false => join_syn_ack(&s, nonce, false),
+        };
+        send!(s, back + 1, late);
+        let (_, reset) = s.take().expect("no answer");
+        assert!(reset.flags.contains(Flags::RST), "{reset:?}");
+        assert!(!s.saw(|e| matches!(e, Event::SubflowClosed { .. })));
+    }
+}
+
+/// So does one that is as early as can be: that its path went down is no refusal.
+#[test]
+fn an_early_join_begins_anew_when_its_path_is_back() {
+    let mut s = early::opened(None);
+    s.advance(12.at());
+    early::join(&mut s);
+    set_up(&mut s, 1, false);
+    s.skip(13);
+    set_up(&mut s, 1, true);
+    let (at, _) = early::join(&mut s);
+    assert_eq!(at, 13.0);
+}
+
+/// The connection goes on, and the join is tried again when it is known that the peer can take it.
+#[test]
+fn an_early_join_that_is_reset_ends_nothing_else() {
+    let mut s = early::opened(None);
+    s.advance(12.at());
+    let (_, nonce) = early::join(&mut s);
+    send!(s, 16, join_syn_ack(&s, nonce, false));
+    send!(s, 18, rst_ack(1, 1).on(1));
+    quiet!(s, 19);
+    assert!(!s.saw(closed));
+    send!(s, 20, ack(1, 1).win(512).dss(dack(0)));
+    assert_eq!(early::join(&mut s).0, 20.0);
+}
+
+/// What the peer withdraws while it is joined is given up at once.
+// Conforms: 8684-3.4.2-1
+#[test]
+fn a_join_of_a_withdrawn_address_is_given_up() {
+    let (mut s, _) = joins(true);
+    send!(s, 23, ack(1, 1).opt(removed(&[3])));
+    silent(&mut s, 1, 9_000);
+}
+
+/// MP_FASTCLOSE ends the connection also on a subflow whose third ACK never came.
+// Conforms: 8684-3.5-3
+#[test]
+fn fastclose_on_a_join_that_is_not_through() {
+    for ours in [false, true] {
+        let (mut s, _) = joining(config(), false);
+        let receiver_key = s.key.unwrap() ^ u64::from(!ours);
+        let close = MptcpOption::FastClose { receiver_key };
+        send!(s, 25, rst_ack(1, 1).on(1).opt(close));
+        assert_eq!(s.saw(closed), ours);
+    }
+}
+
+// --- paths that are left
+
+/// A join that is not through when its path is left begins no more.
+#[test]
+fn an_early_join_ends_with_its_path() {
+    for answered in [false, true] {
+        let mut s = early::opened(None);
+        s.advance(12.at());
+        let (_, nonce) = early::join(&mut s);
+        if answered {
+            send!(s, 13, join_syn_ack(&s, nonce, false));
+        }
+        s.stack.leave_path(s.now, PathId(1));
+        send!(s, 20, ack(1, 1).win(512).dss(dack(0)));
+        silent(&mut s, 1, 9_000);
+    }
+}
+
+/// The initial subflow is kept as long as the connection hangs on it, and not longer, unless its path is
+/// in use again by then.
+// Conforms: 8684-3.4.2-8
+#[test]
+fn the_initial_subflow_ends_with_its_path_when_it_is_confirmed() {
+    for back in [false, true] {
+        let mut s = early::opened(None);
+        s.stack.leave_path(s.now, PathId(0));
+        s.stack.set_path_up(s.now, PathId(0), back);
+        s.write("hello");
+        if back {
+            recv!(s => 10, s.stack_keys(ack(1, 1)));
+        }
+        recv!(s => 10, s.stack_keys_data(data(1, 1, "hello"), 5));
+        s.skip(19);
+        send!(s, 20, ack(1, 6).win(512).dss(dack(5)));
+        s.advance(Instant::from_millis(100));
+        let mut ended = false;
+        while let Some((_, seg)) = s.take() {
+            ended |= seg.flow == 0 && seg.flags.contains(Flags::FIN);
+        }
+        assert_eq!(ended, !back);
+    }
+}
