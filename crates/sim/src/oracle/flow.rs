@@ -363,11 +363,11 @@ impl Flow {
         scribe: &mut Scribe<'_>,
     ) {
         let mss = u64::from(stats.mss);
-        let unacked = self.outstanding();
+        let outstanding = self.outstanding();
         // What is missing has not arrived.
         let len = self.duplicate_len.max(self.mss).max(mss);
-        let told = (self.duplicates * len).min(unacked.saturating_sub(1));
-        let outstanding = unacked - told;
+        let told = (self.duplicates * len).min(outstanding.saturating_sub(1));
+        let outstanding = outstanding - told;
         scribe.check(
             stats.in_flight + stats.lost >= outstanding,
             Rule::Flight,
@@ -383,14 +383,13 @@ impl Flow {
             // The flight may be above the reduced window at first, but does not grow above what
             // it was, nor above the new window (RFC 9937); the first retransmission waits for
             // nothing. What it was may be more than the window last seen: where a timeout turned
-            // out needless just before, the window that it had closed is open again.
+            // out needless just before, the window that it had closed is open again, and a window
+            // may have grown while nothing was sent. Most controllers take half of it at most.
             LossRecovery::Fast => {
                 if self.recovering.is_none_or(|end| self.una >= end) {
                     self.recovering = Some(self.nxt);
-                    // What duplicates without SACK have told may have been told of segments that came
-                    // twice: then it is in flight again.
-                    let flight = stats.in_flight.max(unacked.saturating_sub(stats.lost));
-                    self.window = self.window.max(flight);
+                    let before = stats.ssthresh.saturating_mul(2);
+                    self.window = self.window.max(stats.in_flight).max(before);
                 }
                 self.window.max(stats.ssthresh).saturating_add(mss)
             }

@@ -737,28 +737,25 @@ fn acknowledgements_that_are_no_duplicates() {
     assert!(!is_believed((false, true), &dup, 1, 1));
 }
 
-/// What they stood for when a recovery began is in flight again where segments had come twice.
+/// A window may have grown since it was last seen, and is halved at most.
 #[test]
-fn duplicates_that_told_of_no_arrivals() {
+fn a_recovery_of_a_window_that_had_grown() {
     for (more, rule) in [(0, None), (1, Some(Rule::CongestionWindow))] {
         let mut pair = Pair::open(honest);
-        let (tuple, stats) = outstanding(&mut pair, false);
-        let mss = u64::from(stats.mss);
-        let flow = pair.oracle.flows.get_mut(&tuple).unwrap();
-        for _ in 0..2 {
-            let dup = segment(Flags::ACK, (1, 1), 0, false);
-            flow.on_received(&dup, false);
-        }
-        let fast = |in_flight| SubflowStats {
+        let (tuple, stats) = outstanding(&mut pair, true);
+        assert_eq!(judge(&mut pair, tuple, &stats, SegmentKind::New), None);
+        let fast = SubflowStats {
             recovery: LossRecovery::Fast,
-            ssthresh: 10_000,
-            in_flight,
+            ssthresh: 12_000,
+            in_flight: 24_000 + u64::from(stats.mss) + more,
             ..stats
         };
-        let told = fast(20_000 - 2 * mss);
-        assert_eq!(judge(&mut pair, tuple, &told, SegmentKind::New), None);
-        let again = fast(20_000 + mss + more);
-        assert_eq!(judge(&mut pair, tuple, &again, SegmentKind::New), rule);
+        let begun = SubflowStats {
+            in_flight: 20_000,
+            ..fast
+        };
+        assert_eq!(judge(&mut pair, tuple, &begun, SegmentKind::New), None);
+        assert_eq!(judge(&mut pair, tuple, &fast, SegmentKind::New), rule);
     }
 }
 
