@@ -64,7 +64,7 @@ pub enum Event {
         /// Handshake round trip; zero where a repeated SYN left it unknown.
         rtt: Duration,
     },
-    /// A subflow is gone.
+    /// A subflow that had been established is gone.
     SubflowClosed {
         /// The connection.
         conn: ConnId,

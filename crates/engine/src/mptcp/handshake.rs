@@ -506,7 +506,9 @@ impl Connection {
 
     /// Data may flow on subflow `i`.
     pub(super) fn establish(&mut self, ctx: &mut Ctx<'_>, i: usize) {
+        let confirmed = self.mptcp().is_some_and(|m| m.confirmed);
         let subflow = &mut self.subflows[i];
+        subflow.fin_wanted |= confirmed && mem::take(&mut subflow.left);
         subflow.phase = Phase::Established;
         subflow.established_at = ctx.now;
         subflow.handshake_at = None;

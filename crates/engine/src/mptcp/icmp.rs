@@ -42,8 +42,9 @@ impl Connection {
             subflow.close(SubflowCloseReason::TimedOut);
             return;
         }
-        if subflow.handshake_tries < MAX_UNREACHABLE {
-            self.try_next_path(ctx, i);
+        let tries = subflow.handshake_tries;
+        if tries < MAX_UNREACHABLE {
+            self.try_next_path(ctx, i, tries);
         }
         let waiting = self
             .subflows

@@ -10,7 +10,7 @@ use braid_wire::tcp::{self, Flags};
 use braid_wire::{Instant, Seq32};
 
 use super::connection::{Connection, Ctx, Mode, SendFin, repeats};
-use super::subflow::{Opens, Phase, ResetKind};
+use super::subflow::{Opens, Phase, ResetKind, Subflow};
 use crate::SubflowId;
 use crate::buffer::Payload;
 use crate::cc::{MAX_SIBLINGS, Sibling};
@@ -225,7 +225,8 @@ impl Connection {
         });
         // Nobody can be sure yet that the peer knows the connection: it is not joined again.
         let opens = self.subflows[i].opens == Opens::Connection;
-        if opens && self.mptcp().is_some_and(|m| !m.confirmed) {
+        let last = opens || !self.subflows.iter().any(Subflow::is_alive);
+        if last && self.mptcp().is_some_and(|m| !m.confirmed) {
             self.fail(ctx, CloseReason::Reset);
         }
         if matches!(self.mode, Mode::Tcp) && !self.is_ended() {

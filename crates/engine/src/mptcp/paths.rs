@@ -68,18 +68,23 @@ impl Connection {
     }
 
     /// The SYN on subflow `i` was not answered, and its path may be dark: the next leaves on another
-    /// one, with a key of its own, for the first may have arrived after all.
-    pub(super) fn try_next_path(&mut self, ctx: &mut Ctx<'_>, i: usize) {
+    /// one, with a key of its own, for the first may have arrived after all. `tries` were made without an
+    /// answer.
+    pub(super) fn try_next_path(&mut self, ctx: &mut Ctx<'_>, i: usize, tries: u32) {
         let unanswered = Some(self.subflows[i].path);
-        let Some(next) = self.choose_opening(ctx, unanswered) else {
-            return;
-        };
-        let tries = self.subflows[i].handshake_tries;
-        if self.open_initial(ctx, next).is_ok() {
+        if let Some(next) = self.choose_opening(ctx, unanswered) {
+            self.open_again(ctx, i, next, tries);
+        }
+    }
+
+    /// In place of subflow `i` another one on `path` is to open the connection, if it can.
+    fn open_again(&mut self, ctx: &mut Ctx<'_>, i: usize, path: PathId, tries: u32) {
+        if self.open_initial(ctx, path).is_ok() {
             // A late answer to the first SYN finds no subflow and is reset.
             self.subflows[i].close(SubflowCloseReason::TimedOut);
+            let second_at = self.subflows[i].second_at;
             if let Some(new) = self.subflows.last_mut() {
-                new.handshake_tries = tries;
+                (new.handshake_tries, new.second_at) = (tries, second_at);
             }
         }
     }
@@ -201,10 +206,12 @@ impl Connection {
             return;
         }
         // One that another SYN came before, or that was given up with its path, says nothing of that.
-        let unneeded = matches!(
-            subflow.close_reason,
-            SubflowCloseReason::Finished | SubflowCloseReason::PathRemoved
-        );
+        let path = ctx.paths.get(usize::from(subflow.path.0));
+        let unneeded = match subflow.close_reason {
+            SubflowCloseReason::Finished => true,
+            SubflowCloseReason::PathRemoved => path.is_none_or(|path| !path.up),
+            _ => false,
+        };
         if subflow.active && (worked || !unneeded) {
             let failure = match subflow.close_reason {
                 _ if worked => Failure::Broke(ctx.now.saturating_since(subflow.opened_at)),
@@ -246,16 +253,17 @@ impl Connection {
             if subflow.path != path {
                 continue;
             }
+            let opens = subflow.opens == Opens::Connection;
             match subflow.phase {
+                // That nobody answered while it was down says nothing of what the network drops.
+                Phase::SynSent if opens && up => self.open_again(ctx, i, path, 0),
+                Phase::SynSent if opens => {}
                 Phase::Established if up => subflow.snd.revive(ctx.now),
                 Phase::Established => {
                     self.signals.cancel(|s| *s == Signal::Doubt(subflow.id));
                     self.declare_dead(ctx, i);
                 }
-                Phase::SynSent if subflow.opens == Opens::Connection => {
-                    self.on_opening_path_change(ctx, i, up);
-                }
-                // By its timer it would let the link wait when that is back.
+                // Left to its timer it would hold up the next join when the link is back.
                 Phase::SynSent | Phase::JoinAcked if !up => {
                     subflow.close(SubflowCloseReason::PathRemoved);
                 }
@@ -267,22 +275,18 @@ impl Connection {
             self.doubt_path(ctx, path);
             self.announce_return(ctx, path);
         }
+        self.leave_dark_openings(ctx);
     }
 
-    /// The link went down or came back over which subflow `i` is to open the connection.
-    fn on_opening_path_change(&mut self, ctx: &mut Ctx<'_>, i: usize, up: bool) {
-        if !up {
-            if self.opening().count() == 1 {
-                self.try_next_path(ctx, i);
-            }
-            return;
+    /// Where the connection is to be opened over links alone that are down, one of its SYNs leaves over
+    /// another one.
+    fn leave_dark_openings(&mut self, ctx: &mut Ctx<'_>) {
+        let down = |s: &Subflow| ctx.paths.get(usize::from(s.path.0)).is_none_or(|p| !p.up);
+        let dark = self.opening().all(down);
+        let first = self.opening().next().map(|s| s.id);
+        if let Some(i) = first.filter(|_| dark).and_then(|id| self.index_of(id)) {
+            self.try_next_path(ctx, i, 0);
         }
-        // That SYNs were not answered meanwhile says nothing of what the network drops.
-        let offered = self.paths.was_offered(self.subflows[i].path);
-        let subflow = &mut self.subflows[i];
-        subflow.asks_plainly &= !offered;
-        subflow.handshake_tries = subflow.handshake_tries.min(1);
-        subflow.handshake_at = Some(ctx.now);
     }
 
     /// Asks peers whether the subflows of a path are still there: again and again, or by what is sent
@@ -297,8 +301,9 @@ impl Connection {
             } else if confirmed == Some(true) && subflow.can_carry() {
                 self.signals.add(ctx.now, Signal::Doubt(subflow.id));
             } else if confirmed == Some(false) && subflow.active {
-                // The third ACK may not have arrived, without which nothing else is understood.
+                // The third ACK may not have arrived, without which the question is not understood.
                 (subflow.handshake_at, subflow.handshake_tries) = (Some(ctx.now), 0);
+                subflow.keepalive_due = true;
             } else {
                 subflow.keepalive_due = true;
             }

@@ -175,7 +175,7 @@ impl Connection {
             let addr = self.paths.on_withdrawn(*id);
             let opens = |s: &&mut Subflow| match s.phase {
                 Phase::SynSent => addr.is_some_and(|addr| addr == s.tuple.remote),
-                Phase::JoinAcked => s.peer_id == *id,
+                Phase::JoinAcked => addr.is_some() && s.peer_id == *id,
                 _ => false,
             };
             for subflow in self.subflows.iter_mut().filter(opens) {

@@ -192,7 +192,8 @@ impl Connection {
         if opens_connection && subflow.active {
             // Where two SYNs run side by side, each is repeated by itself.
             if self.opening().count() == 1 {
-                self.try_next_path(ctx, i);
+                let tries = self.subflows[i].handshake_tries;
+                self.try_next_path(ctx, i, tries);
             }
         } else if subflow.handshake_tries >= MAX_TRIES {
             subflow.close(SubflowCloseReason::TimedOut);

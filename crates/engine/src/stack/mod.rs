@@ -224,8 +224,8 @@ impl Stack {
     }
 
     /// Says whether `path` can be used. Down: its subflows are marked stale at once, what only they carry
-    /// counts as lost, no subflow is opened there, and what was being opened is given up, or opened on
-    /// another path. Up: stale subflows are probed, and missing ones opened at once.
+    /// counts as lost, joins that are not through are given up, and what opens a connection goes to
+    /// another path where there is one. Up: stale subflows are probed, and missing ones opened at once.
     pub fn set_path_up(&mut self, now: Instant, path: PathId, up: bool) {
         if self.change_path(path, up) {
             self.with_all(now, |conn, ctx| conn.on_path_change(ctx, path, up));

@@ -32,7 +32,7 @@ fn announcement(keys: (u64, u64), mut add: AddAddr) -> MptcpOption {
     MptcpOption::AddAddr(add)
 }
 
-fn add(address_id: u8, addr: impl Into<IpAddr>, port: Option<u16>) -> AddAddr {
+pub fn add(address_id: u8, addr: impl Into<IpAddr>, port: Option<u16>) -> AddAddr {
     AddAddr {
         address_id,
         addr: addr.into(),
@@ -42,7 +42,7 @@ fn add(address_id: u8, addr: impl Into<IpAddr>, port: Option<u16>) -> AddAddr {
 }
 
 /// What the peer announces.
-fn announced(s: &Script, add: AddAddr) -> MptcpOption {
+pub fn announced(s: &Script, add: AddAddr) -> MptcpOption {
     announcement((PEER_KEY, s.key.unwrap()), add)
 }
 

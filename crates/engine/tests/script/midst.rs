@@ -1,20 +1,26 @@
 //! What happens to a path, a peer's address or the connection in the midst of a handshake.
 
+use core::net::Ipv4Addr;
+
 use braid_engine::{Event, PathId, Protocol};
-use braid_wire::Instant;
 use braid_wire::mptcp::MptcpOption;
 use braid_wire::tcp::Flags;
 
-use crate::addresses::removed;
+use crate::addresses::{add, announced, removed};
 use crate::early;
 use crate::harness::{At, Script, config};
 use crate::join::{self, join_syn_ack, joining, third_ack};
-use crate::segment::{ack, dack, data, rst_ack, syn, syn_ack};
+use crate::segment::{Seg, ack, dack, data, rst_ack, syn, syn_ack};
 
 /// Goes up or down, and what comes of it leaves.
 fn set_up(s: &mut Script, path: u8, up: bool) {
     s.stack.set_path_up(s.now, PathId(path), up);
     s.write("");
+}
+
+/// A SYN that opens a connection on flow `n`.
+fn opening(n: usize) -> Seg {
+    syn().on(n).ws(None).raw(&[30, 4, 1, 1])
 }
 
 /// Nothing leaves on flow `n` up to a time.
@@ -37,40 +43,59 @@ fn joins(answered: bool) -> (Script, u32) {
     (s, nonce)
 }
 
+/// Whether a FIN has left on the initial subflow.
+fn has_ended(s: &mut Script) -> bool {
+    let mut ended = false;
+    while let Some((_, seg)) = s.take() {
+        ended |= seg.flow == 0 && seg.flags.contains(Flags::FIN);
+    }
+    ended
+}
+
 fn closed(event: &Event) -> bool {
     matches!(event, Event::Closed { .. })
 }
 
 // --- the opening SYN
 
-/// It is repeated as soon as the path is back, with MP_CAPABLE: that nobody answered meanwhile says
+/// It leaves again as soon as the path is back, with MP_CAPABLE: that nobody answered meanwhile says
 /// nothing of what the network drops.
 // Conforms: 8684-3.1-12
 #[test]
-fn the_opening_goes_on_when_its_path_is_back() {
+fn the_opening_begins_anew_when_its_path_is_back() {
     let mut s = Script::client(config(), 1, Protocol::Mptcp);
-    recv!(s, 0, syn().ws(None).raw(&[30, 4, 1, 1]));
+    recv!(s, 0, opening(0));
     s.skip(100);
     set_up(&mut s, 0, false);
     s.skip(3_500);
     set_up(&mut s, 0, true);
-    recv!(s, 3_500, syn().ws(None).raw(&[30, 4, 1, 1]));
-    recv!(s, 5_500, syn().ws(None));
+    recv!(s, 3_500, opening(1));
+    recv!(s, 4_500, opening(1));
+    recv!(s, 6_500, syn().on(1).ws(None));
 }
 
-/// Without waiting for its timer it leaves on another path.
+/// Without waiting for its timer it leaves over a link that is up. Neither is that an answer that failed
+/// to come.
 #[test]
 fn the_opening_moves_when_its_path_goes_down() {
     let mut s = Script::client(config(), 2, Protocol::Mptcp);
-    recv!(s, 0, syn().ws(None).raw(&[30, 4, 1, 1]));
+    recv!(s, 0, opening(0));
     s.skip(100);
     set_up(&mut s, 0, false);
-    recv!(s, 100, syn().on(1).ws(None).raw(&[30, 4, 1, 1]));
-    silent(&mut s, 0, 4_000);
+    recv!(s, 100, opening(1));
+    s.skip(150);
+    set_up(&mut s, 0, true);
+    quiet!(s, 150);
+    set_up(&mut s, 1, false);
+    recv!(s, 150, opening(2));
+    set_up(&mut s, 0, false);
+    quiet!(s, 200);
+    set_up(&mut s, 1, true);
+    recv!(s, 200, opening(3));
 }
 
-/// The third ACK may have been lost on the way down: it leaves again, and no probe that nobody
-/// understands without it.
+/// The third ACK may have been lost on the way down: it leaves again, and a probe behind it, for nobody
+/// has to answer a third ACK. What does tells that the path works.
 #[test]
 fn the_third_ack_goes_again_when_the_path_is_back() {
     let mut s = Script::client(config(), 1, Protocol::Mptcp);
@@ -81,6 +106,10 @@ fn the_third_ack_goes_again_when_the_path_is_back() {
     s.skip(3_500);
     set_up(&mut s, 0, true);
     recv!(s => 3_500, s.stack_keys(ack(1, 1)));
+    recv!(s => 3_500, s.stack_keys(ack(0, 1)));
+    send!(s, 3_510, ack(1, 1).win(512).dss(dack(0)));
+    s.write("hello");
+    recv!(s, 3_510, data(1, 1, "hello").dss(dack(0).map(0, 1, 5)));
 }
 
 // --- joins
@@ -150,13 +179,24 @@ fn an_early_join_that_is_reset_ends_nothing_else() {
     assert_eq!(early::join(&mut s).0, 20.0);
 }
 
-/// What the peer withdraws while it is joined is given up at once.
-// Conforms: 8684-3.4.2-1
+/// What the peer had announced and withdraws while it is joined is given up at once.
+// Conforms: 8684-3.4.2-3
 #[test]
 fn a_join_of_a_withdrawn_address_is_given_up() {
-    let (mut s, _) = joins(true);
-    send!(s, 23, ack(1, 1).opt(removed(&[3])));
-    silent(&mut s, 1, 9_000);
+    let mut s = Script::opened(config(), 1);
+    let other = Ipv4Addr::new(10, 0, 8, 1);
+    send!(s, 21, ack(1, 1).opt(announced(&s, add(5, other, None))));
+    let mut join = None;
+    while let Some((_, seg)) = s.take() {
+        join = join.or((seg.flags == Flags::SYN).then_some(seg));
+    }
+    let (_, nonce) = Script::join_syn(&join.expect("no join").mptcp[0]);
+    let mut answer = join_syn_ack(&s, nonce, false);
+    answer.raw.as_mut().expect("MP_JOIN")[3] = 5;
+    send!(s, 22, answer);
+    recv!(s => 22, third_ack(s, nonce));
+    send!(s, 23, ack(1, 1).opt(removed(&[5])));
+    quiet!(s, 9_000);
 }
 
 /// MP_FASTCLOSE ends the connection also on a subflow whose third ACK never came.
@@ -199,18 +239,22 @@ fn the_initial_subflow_ends_with_its_path_when_it_is_confirmed() {
         let mut s = early::opened(None);
         s.stack.leave_path(s.now, PathId(0));
         s.stack.set_path_up(s.now, PathId(0), back);
-        s.write("hello");
-        if back {
-            recv!(s => 10, s.stack_keys(ack(1, 1)));
-        }
-        recv!(s => 10, s.stack_keys_data(data(1, 1, "hello"), 5));
         s.skip(19);
-        send!(s, 20, ack(1, 6).win(512).dss(dack(5)));
-        s.advance(Instant::from_millis(100));
-        let mut ended = false;
-        while let Some((_, seg)) = s.take() {
-            ended |= seg.flow == 0 && seg.flags.contains(Flags::FIN);
-        }
-        assert_eq!(ended, !back);
+        send!(s, 20, ack(1, 1).win(512).dss(dack(0)));
+        s.advance(100.at());
+        assert_eq!(has_ended(&mut s), !back);
     }
+}
+
+/// The same where it was accepted.
+// Conforms: 8684-3.4.2-8
+#[test]
+fn an_accepted_subflow_ends_with_its_path_when_it_is_through() {
+    let mut s = Script::server(config());
+    s.peer(1);
+    send!(s, 0, syn().raw(&[30, 4, 1, 1]));
+    recv!(s => 0, s.capable(syn_ack()));
+    s.stack.leave_path(s.now, PathId(0));
+    send!(s, 10, s.third_ack());
+    assert!(has_ended(&mut s));
 }
