@@ -69,7 +69,7 @@ impl Connection {
 
     /// The SYN on subflow `i` was not answered, and its path may be dark: the next leaves on another
     /// one, with a key of its own, for the first may have arrived after all. `tries` were made without an
-    /// answer.
+    /// answer over links that were up.
     pub(super) fn try_next_path(&mut self, ctx: &mut Ctx<'_>, i: usize, tries: u32) {
         let unanswered = Some(self.subflows[i].path);
         if let Some(next) = self.choose_opening(ctx, unanswered) {
@@ -81,7 +81,10 @@ impl Connection {
     fn open_again(&mut self, ctx: &mut Ctx<'_>, i: usize, path: PathId, tries: u32) {
         if self.open_initial(ctx, path).is_ok() {
             // A late answer to the first SYN finds no subflow and is reset.
-            self.subflows[i].close(SubflowCloseReason::TimedOut);
+            self.subflows[i].close(match tries {
+                0 => SubflowCloseReason::Finished,
+                _ => SubflowCloseReason::TimedOut,
+            });
             let second_at = self.subflows[i].second_at;
             if let Some(new) = self.subflows.last_mut() {
                 (new.handshake_tries, new.second_at) = (tries, second_at);
@@ -300,11 +303,11 @@ impl Connection {
                 subflow.snd.cap_rto(ctx.now, rto);
             } else if confirmed == Some(true) && subflow.can_carry() {
                 self.signals.add(ctx.now, Signal::Doubt(subflow.id));
-            } else if confirmed == Some(false) && subflow.active {
-                // The third ACK may not have arrived, without which the question is not understood.
-                (subflow.handshake_at, subflow.handshake_tries) = (Some(ctx.now), 0);
-                subflow.keepalive_due = true;
             } else {
+                if confirmed == Some(false) && subflow.active {
+                    // The third ACK may not have arrived, without which the question is not understood.
+                    (subflow.handshake_at, subflow.handshake_tries) = (Some(ctx.now), 0);
+                }
                 subflow.keepalive_due = true;
             }
         }
