@@ -42,9 +42,8 @@ impl Connection {
             subflow.close(SubflowCloseReason::TimedOut);
             return;
         }
-        let tries = subflow.handshake_tries;
-        if tries < MAX_UNREACHABLE {
-            self.try_next_path(ctx, i, tries);
+        if subflow.handshake_tries < MAX_UNREACHABLE {
+            self.try_next_path(ctx, i);
         }
         let waiting = self
             .subflows

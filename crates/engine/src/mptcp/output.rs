@@ -158,10 +158,11 @@ impl Connection {
             }
             return self.send_ack(ctx, i);
         }
-        subflow.asks_plainly |= subflow.handshake_tries >= CAPABLE_SYNS;
+        subflow.asks_plainly |= subflow.unanswered >= CAPABLE_SYNS;
         subflow.handshake_tries += 1;
+        subflow.unanswered += 1;
         let rto = subflow.snd.rtt.rto();
-        subflow.handshake_at = Some(repeat_at(ctx.now, subflow.handshake_tries, rto));
+        subflow.handshake_at = Some(repeat_at(ctx.now, subflow.unanswered, rto));
         let phase = subflow.phase;
         Some(self.send_syn(ctx, i, phase))
     }

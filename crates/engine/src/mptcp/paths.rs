@@ -13,6 +13,12 @@ use crate::{ApiError, Event, PathId, Protocol};
 /// Segment size before the peer has told its own: Ethernet's, less headers and options.
 const USUAL_MSS: u32 = 1428;
 
+/// Whether the link of `path` is down, or left.
+fn is_down(ctx: &Ctx<'_>, path: PathId) -> bool {
+    let path = ctx.paths.get(usize::from(path.0));
+    path.is_none_or(|path| !path.up)
+}
+
 impl Connection {
     /// Prepares the first SYN.
     pub fn open(&mut self, ctx: &mut Ctx<'_>) -> Result<(), ApiError> {
@@ -68,26 +74,26 @@ impl Connection {
     }
 
     /// The SYN on subflow `i` was not answered, and its path may be dark: the next leaves on another
-    /// one, with a key of its own, for the first may have arrived after all. `tries` were made without an
-    /// answer over links that were up.
-    pub(super) fn try_next_path(&mut self, ctx: &mut Ctx<'_>, i: usize, tries: u32) {
-        let unanswered = Some(self.subflows[i].path);
-        if let Some(next) = self.choose_opening(ctx, unanswered) {
-            self.open_again(ctx, i, next, tries);
-        }
-    }
-
-    /// In place of subflow `i` another one on `path` is to open the connection, if it can.
-    fn open_again(&mut self, ctx: &mut Ctx<'_>, i: usize, path: PathId, tries: u32) {
-        if self.open_initial(ctx, path).is_ok() {
+    /// one, with a key of its own, for the first may have arrived after all.
+    pub(super) fn try_next_path(&mut self, ctx: &mut Ctx<'_>, i: usize) {
+        let Subflow {
+            path,
+            handshake_tries,
+            unanswered,
+            ..
+        } = self.subflows[i];
+        let Some(next) = self.choose_opening(ctx, Some(path)) else {
+            return;
+        };
+        if self.open_initial(ctx, next).is_ok() {
             // A late answer to the first SYN finds no subflow and is reset.
-            self.subflows[i].close(match tries {
-                0 => SubflowCloseReason::Finished,
-                _ => SubflowCloseReason::TimedOut,
-            });
-            let second_at = self.subflows[i].second_at;
+            self.subflows[i].close(SubflowCloseReason::TimedOut);
             if let Some(new) = self.subflows.last_mut() {
-                (new.handshake_tries, new.second_at) = (tries, second_at);
+                new.handshake_tries = handshake_tries;
+                new.unanswered = match is_down(ctx, path) {
+                    true => 0,
+                    false => unanswered,
+                };
             }
         }
     }
@@ -209,10 +215,9 @@ impl Connection {
             return;
         }
         // One that another SYN came before, or that was given up with its path, says nothing of that.
-        let path = ctx.paths.get(usize::from(subflow.path.0));
         let unneeded = match subflow.close_reason {
             SubflowCloseReason::Finished => true,
-            SubflowCloseReason::PathRemoved => path.is_none_or(|path| !path.up),
+            SubflowCloseReason::PathRemoved => is_down(ctx, subflow.path),
             _ => false,
         };
         if subflow.active && (worked || !unneeded) {
@@ -258,8 +263,7 @@ impl Connection {
             }
             let opens = subflow.opens == Opens::Connection;
             match subflow.phase {
-                // That nobody answered while it was down says nothing of what the network drops.
-                Phase::SynSent if opens && up => self.open_again(ctx, i, path, 0),
+                Phase::SynSent if opens && up => self.repeat_opening(ctx, i),
                 Phase::SynSent if opens => {}
                 Phase::Established if up => subflow.snd.revive(ctx.now),
                 Phase::Established => {
@@ -284,12 +288,21 @@ impl Connection {
     /// Where the connection is to be opened over links alone that are down, one of its SYNs leaves over
     /// another one.
     fn leave_dark_openings(&mut self, ctx: &mut Ctx<'_>) {
-        let down = |s: &Subflow| ctx.paths.get(usize::from(s.path.0)).is_none_or(|p| !p.up);
-        let dark = self.opening().all(down);
+        let dark = self.opening().all(|s| is_down(ctx, s.path));
         let first = self.opening().next().map(|s| s.id);
         if let Some(i) = first.filter(|_| dark).and_then(|id| self.index_of(id)) {
-            self.try_next_path(ctx, i, 0);
+            self.try_next_path(ctx, i);
         }
+    }
+
+    /// The link is back over which subflow `i` is to open the connection.
+    fn repeat_opening(&mut self, ctx: &Ctx<'_>, i: usize) {
+        // That nobody answered while it was down says nothing of what the network drops.
+        let offered = self.paths.was_offered(self.subflows[i].path);
+        let subflow = &mut self.subflows[i];
+        subflow.asks_plainly &= !offered;
+        subflow.unanswered = 0;
+        subflow.handshake_at = Some(ctx.now);
     }
 
     /// Asks peers whether the subflows of a path are still there: again and again, or by what is sent

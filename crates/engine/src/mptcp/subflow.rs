@@ -140,6 +140,8 @@ pub(crate) struct Subflow {
     /// When the handshake segment is repeated, and how often it was.
     pub handshake_at: Option<Instant>,
     pub handshake_tries: u32,
+    /// How many of these SYNs left over a link that has not been down since.
+    pub unanswered: u32,
     /// What its SYNs carried.
     pub syn_data: SynData,
     /// What our SYN offered of it, until that is answered.
@@ -220,6 +222,7 @@ impl Subflow {
             established_at: Instant::ZERO,
             handshake_at: None,
             handshake_tries: 0,
+            unanswered: 0,
             syn_data: SynData::default(),
             offer: None,
             cookie: None,

@@ -192,8 +192,7 @@ impl Connection {
         if opens_connection && subflow.active {
             // Where two SYNs run side by side, each is repeated by itself.
             if self.opening().count() == 1 {
-                let tries = self.subflows[i].handshake_tries;
-                self.try_next_path(ctx, i, tries);
+                self.try_next_path(ctx, i);
             }
         } else if subflow.handshake_tries >= MAX_TRIES {
             subflow.close(SubflowCloseReason::TimedOut);

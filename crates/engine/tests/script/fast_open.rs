@@ -1,6 +1,6 @@
 //! TCP Fast Open (RFC 7413), also with Multipath TCP (RFC 8684 appendix B).
 
-use braid_engine::{Config, Event, FallbackCause, PathConfig, Protocol};
+use braid_engine::{Config, Event, FallbackCause, PathConfig, PathId, Protocol};
 use braid_wire::tcp::Flags;
 
 use crate::checksum::ours;
@@ -177,6 +177,18 @@ fn the_next_path_brings_what_the_first_did_not() {
     send!(s, 2_010, syn_ack().on(2));
     recv!(s, 2_010, data(1, 1, "hello").on(2));
     recv!(s, 2_010, fin(6, 1).on(2));
+}
+
+/// Nor does a copy of it that leaves because its link is back.
+#[test]
+fn a_link_that_is_back_brings_it_once() {
+    let mut s = opening(fast(), Protocol::Mptcp, b"hello");
+    recv!(s, 20, fast_syn("hello"));
+    for up in [false, true] {
+        s.stack.set_path_up(s.now, PathId(0), up);
+    }
+    s.write("");
+    recv!(s, 20, capable_syn().on(1));
 }
 
 /// Its copies neither carry payload nor ask, and the network is remembered for it.
