@@ -443,9 +443,7 @@ impl Connection {
                 &MptcpOption::Prio { backup } => self.subflows[i].peer_backup = backup,
                 MptcpOption::AddAddr(add) => self.on_add_addr(ctx, i, add),
                 MptcpOption::RemoveAddr(remove) => self.on_remove_addr(ctx, remove),
-                &MptcpOption::FastClose { receiver_key }
-                    if self.mptcp().is_some_and(|m| m.local.key == receiver_key) =>
-                {
+                MptcpOption::FastClose { .. } if self.is_fast_close(tcp) => {
                     self.fail(ctx, CloseReason::Reset);
                 }
                 _ => {}

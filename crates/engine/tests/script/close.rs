@@ -9,7 +9,7 @@ use crate::harness::{PEER_KEY, Script, config, mapped};
 use crate::join;
 use crate::segment::{Seg, ack, dack, data, fin, rst, rst_ack, syn, syn_ack};
 
-fn closed(s: &Script) -> Option<CloseReason> {
+pub fn closed(s: &Script) -> Option<CloseReason> {
     s.events.iter().find_map(|e| match e {
         Event::Closed { reason, .. } => Some(*reason),
         _ => None,

@@ -2,11 +2,12 @@
 
 use core::net::Ipv4Addr;
 
-use braid_engine::{Event, PathId, Protocol};
+use braid_engine::{CloseReason, Event, PathId, Protocol};
 use braid_wire::mptcp::MptcpOption;
 use braid_wire::tcp::Flags;
 
 use crate::addresses::{add, announced, removed};
+use crate::close::closed;
 use crate::early;
 use crate::harness::{At, Script, config};
 use crate::join::{self, join_syn_ack, joining, third_ack};
@@ -50,10 +51,6 @@ fn has_ended(s: &mut Script) -> bool {
         ended |= seg.flow == 0 && seg.flags.contains(Flags::FIN);
     }
     ended
-}
-
-fn closed(event: &Event) -> bool {
-    matches!(event, Event::Closed { .. })
 }
 
 // --- the opening SYN
@@ -174,7 +171,7 @@ fn an_early_join_that_is_reset_ends_nothing_else() {
     send!(s, 16, join_syn_ack(&s, nonce, false));
     send!(s, 18, rst_ack(1, 1).on(1));
     quiet!(s, 19);
-    assert!(!s.saw(closed));
+    assert_eq!(closed(&s), None);
     send!(s, 20, ack(1, 1).win(512).dss(dack(0)));
     assert_eq!(early::join(&mut s).0, 20.0);
 }
@@ -208,7 +205,7 @@ fn fastclose_on_a_join_that_is_not_through() {
         let receiver_key = s.key.unwrap() ^ u64::from(!ours);
         let close = MptcpOption::FastClose { receiver_key };
         send!(s, 25, rst_ack(1, 1).on(1).opt(close));
-        assert_eq!(s.saw(closed), ours);
+        assert_eq!(closed(&s), ours.then_some(CloseReason::Reset));
     }
 }
 

@@ -384,8 +384,7 @@ impl Flow {
             // it was, nor above the new window (RFC 9937); the first retransmission waits for
             // nothing. What it was may be more than the window last seen: where a timeout turned
             // out needless just before, the window that it had closed is open again, and a window
-            // may have grown while nothing was sent. By how much it was reduced is not known: by half
-            // at most by nearly all.
+            // may have grown while nothing was sent. Nearly all controllers take half of it at most.
             LossRecovery::Fast => {
                 if self.recovering.is_none_or(|end| self.una >= end) {
                     self.recovering = Some(self.nxt);
