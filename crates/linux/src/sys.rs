@@ -26,14 +26,27 @@ pub fn unshare_network() -> io::Result<()> {
     Ok(())
 }
 
-/// Makes `command` start inside `namespaces`, which it joins in this order.
+/// Makes `command` start inside `namespaces`, which it joins in this order, with no signal blocked. A
+/// process that reads its signals from a descriptor blocks them, and a command would inherit that: a
+/// SIGTERM would not end it.
 pub fn join_on_exec(command: &mut Command, namespaces: Vec<OwnedFd>) {
     before_exec(command, move || {
         for namespace in &namespaces {
             move_into_link_name_space(namespace.as_fd(), None)?;
         }
-        Ok(())
+        unblock_signals()
     });
+}
+
+/// Lets every signal through to the calling thread.
+fn unblock_signals() -> io::Result<()> {
+    // SAFETY: the set is plain data that `sigemptyset` fills before it is read; nothing else is touched.
+    let unblocked = unsafe {
+        let mut none = std::mem::zeroed();
+        libc::sigemptyset(&raw mut none);
+        libc::sigprocmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut())
+    };
+    check(unblocked)
 }
 
 /// Makes `command` start as root of a new user namespace, with a network, mounts and `/run` of its
