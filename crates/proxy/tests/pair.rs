@@ -8,7 +8,7 @@ use braid_engine::app::ConnectFailure;
 use braid_proxy::Notice;
 use braid_wire::Instant;
 use world::local::{Content, SOCKET_ROOM};
-use world::{CONTENT, Setup, World};
+use world::{CONTENT, Setup, Side, World};
 
 /// Bytes that tell where they belong.
 fn pattern(n: usize) -> Vec<u8> {
@@ -589,4 +589,51 @@ fn a_killed_and_restarted_server_ends_connections_and_serves_again() {
     assert!(w.user(busy).reset);
     let user = w.open("198.51.100.2:80", b"again", false);
     w.run_until(|w| w.user(user).got == b"again");
+}
+
+/// A process that stands still loses nothing: what users have goes on or ends as an error, and those who
+/// come two seconds after it went on are served at once.
+fn stands_still(side: Side, seconds: u64) {
+    let setup = Setup {
+        warm: 4,
+        ..Setup::default()
+    };
+    let mut w = World::ready(2, setup);
+    let large = pattern(4_000_000);
+    w.content(CONTENT, Content::Sends(large.clone(), true));
+    w.content("198.51.100.2:80", Content::Echoes);
+    let users: Vec<_> = (0..10).map(|_| w.open(CONTENT, b"GET", true)).collect();
+    w.run_until(|w| users.iter().all(|id| !w.user(*id).got.is_empty()));
+    assert!(users.iter().all(|id| w.user(*id).got.len() < large.len()));
+    w.stand_still(side, Duration::from_secs(seconds));
+    w.run_for(Duration::from_secs(2));
+    let before = w.server().counters().connected;
+    let late = w.open("198.51.100.2:80", b"hello", false);
+    w.run_for(Duration::from_millis(500));
+    assert_eq!(w.user(late).got, b"hello", "{side:?}");
+    assert_eq!(w.server().counters().connected, before + 1, "{side:?}");
+    w.run_for(Duration::from_secs(57));
+    for id in users {
+        let user = w.user(id);
+        assert!(user.closed, "{side:?}: a download hangs");
+        assert!(
+            user.reset || user.got == large,
+            "{side:?}: {} bytes",
+            user.got.len()
+        );
+    }
+}
+
+#[test]
+fn a_box_that_stands_still_goes_on() {
+    for seconds in [1, 3, 10, 30] {
+        stands_still(Side::Box, seconds);
+    }
+}
+
+#[test]
+fn a_server_that_stands_still_goes_on() {
+    for seconds in [1, 3, 10, 30] {
+        stands_still(Side::Server, seconds);
+    }
 }

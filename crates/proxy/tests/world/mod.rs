@@ -69,6 +69,16 @@ struct Flying {
     gso_size: u16,
 }
 
+/// The process of one side.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Side {
+    Box,
+    Server,
+}
+
+/// Packets that a TUN device keeps for a process that does not read (`txqueuelen` as Linux sets it).
+const DEVICE_QUEUE: usize = 500;
+
 /// What somebody on the way does to a packet, which goes towards the server or not: whether it goes on.
 pub type Tamper = Box<dyn FnMut(bool, &mut Vec<u8>) -> bool>;
 
@@ -90,6 +100,10 @@ pub struct World {
     /// What was on the wire, and whether towards the server; kept where somebody wants to see it.
     pub wire: Option<Vec<(bool, Vec<u8>)>>,
     pub tamper: Option<Tamper>,
+    /// The side whose process stands still.
+    still: Option<Side>,
+    /// Packets that came to it meanwhile.
+    unread: Vec<Flying>,
     flying: BinaryHeap<Flying>,
     order: u64,
     seeds: u64,
@@ -233,6 +247,8 @@ impl World {
             contents,
             wire: None,
             tamper: None,
+            still: None,
+            unread: Vec::new(),
             flying: BinaryHeap::new(),
             order: 0,
             seeds: 10,
@@ -318,6 +334,18 @@ impl World {
     /// Kills the server: everything it knew is gone.
     pub fn kill_server(&mut self) {
         self.server = None;
+    }
+
+    /// Stops the process of one side for a time, as SIGSTOP does. Its timers wait, and so do as many
+    /// packets as its device holds, and all that users and destinations do.
+    pub fn stand_still(&mut self, side: Side, time: Duration) {
+        self.still = Some(side);
+        self.run_for(time);
+        self.still = None;
+        for flying in core::mem::take(&mut self.unread) {
+            self.deliver(&flying);
+        }
+        self.serve_timers();
     }
 
     pub fn start_server(&mut self) {
@@ -437,15 +465,16 @@ impl World {
         self.times().into_iter().flatten().min()
     }
 
-    /// When something is due: packets, box, server, the host without a core.
+    /// When something is due: packets, the host without a core, box, server.
     fn times(&self) -> Vec<Option<Instant>> {
-        let mut times = vec![
-            self.flying.peek().map(|f| f.at.0),
-            self.boxed.stack.next_timeout(),
-            self.core.next_timeout(),
-            self.raw.next_timeout(),
-        ];
-        if let Some((node, core)) = &self.server {
+        let mut times = vec![self.flying.peek().map(|f| f.at.0), self.raw.next_timeout()];
+        if self.still != Some(Side::Box) {
+            times.push(self.boxed.stack.next_timeout());
+            times.push(self.core.next_timeout());
+        }
+        if let Some((node, core)) = &self.server
+            && self.still != Some(Side::Server)
+        {
             times.push(node.stack.next_timeout());
             times.push(core.next_timeout());
         }
@@ -455,28 +484,51 @@ impl World {
     fn expire(&mut self) {
         let now = self.now;
         while self.flying.peek().is_some_and(|f| f.at.0 <= now) {
-            let f = self.flying.pop().unwrap();
-            let meta = RxMeta {
-                checksum_ok: true,
-                gso_size: f.gso_size,
-            };
-            if f.to_server {
-                if let Some((node, _)) = &mut self.server {
-                    node.stack.receive(now, &f.packet, meta);
-                }
+            let flying = self.flying.pop().unwrap();
+            let side = if flying.to_server {
+                Side::Server
             } else {
-                let (header, _) = ip::Repr::parse(&f.packet).unwrap();
-                match header.dst == IpAddr::V4(RAW) {
-                    true => self.raw.receive(now, &f.packet, meta),
-                    false => self.boxed.stack.receive(now, &f.packet, meta),
-                }
+                Side::Box
+            };
+            if self.still != Some(side) {
+                self.deliver(&flying);
+            } else if self.unread.len() < DEVICE_QUEUE {
+                self.unread.push(flying);
             }
         }
         if self.raw.next_timeout().is_some_and(|at| at <= now) {
             self.raw.handle_timeout(now);
         }
-        app::serve_timers(&mut self.core, &mut self.boxed.ctx(now));
-        if let Some((node, core)) = &mut self.server {
+        self.serve_timers();
+    }
+
+    fn deliver(&mut self, flying: &Flying) {
+        let meta = RxMeta {
+            checksum_ok: true,
+            gso_size: flying.gso_size,
+        };
+        let (now, packet) = (self.now, &flying.packet);
+        if flying.to_server {
+            if let Some((node, _)) = &mut self.server {
+                node.stack.receive(now, packet, meta);
+            }
+            return;
+        }
+        let (header, _) = ip::Repr::parse(packet).unwrap();
+        match header.dst == IpAddr::V4(RAW) {
+            true => self.raw.receive(now, packet, meta),
+            false => self.boxed.stack.receive(now, packet, meta),
+        }
+    }
+
+    fn serve_timers(&mut self) {
+        let now = self.now;
+        if self.still != Some(Side::Box) {
+            app::serve_timers(&mut self.core, &mut self.boxed.ctx(now));
+        }
+        if let Some((node, core)) = &mut self.server
+            && self.still != Some(Side::Server)
+        {
             app::serve_timers(core, &mut node.ctx(now));
         }
     }
@@ -485,9 +537,13 @@ impl World {
     fn settle(&mut self) {
         let now = self.now;
         let mut sent = Vec::new();
-        turn(now, &mut self.core, &mut self.boxed, &mut sent);
+        if self.still != Some(Side::Box) {
+            turn(now, &mut self.core, &mut self.boxed, &mut sent);
+        }
         self.fly(&mut sent, true);
-        if let Some((node, core)) = &mut self.server {
+        if let Some((node, core)) = &mut self.server
+            && self.still != Some(Side::Server)
+        {
             turn(now, core, node, &mut sent);
         }
         self.fly(&mut sent, false);

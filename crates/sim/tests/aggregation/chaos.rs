@@ -7,7 +7,7 @@ use braid_links::{Loss, Reorder};
 use braid_sim::aggregation::{Action, Aggregation, AggregationConfig, Load, TransferId};
 use braid_wire::Rng;
 
-use crate::support::{dark, link, secs};
+use crate::support::{dark, link, nothing_is_left, secs};
 
 /// What may fail.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -145,20 +145,6 @@ fn end(net: &Aggregation, id: TransferId, load: Load) -> End {
     }
     let arrived = content.is_some_and(|c| c.received > 0);
     End { arrived, whole }
-}
-
-fn nothing_is_left(net: &Aggregation) {
-    let boxed = net.box_node();
-    let local = boxed.local().unwrap();
-    assert_eq!(boxed.core().unwrap().connections(), 0);
-    assert_eq!((local.len(), local.stack().buffered()), (0, 0));
-    for n in 0..net.servers.len() {
-        let server = net.server_node(n);
-        let local = server.local().unwrap();
-        assert_eq!(server.core().unwrap().connections(), 0);
-        assert_eq!((local.len(), local.stack().buffered()), (0, 0));
-        assert_eq!(server.stack().unwrap().buffered(), 0);
-    }
 }
 
 /// No outage here is longer than connections bear.

@@ -2,7 +2,7 @@
 
 use braid_engine::CloseReason;
 use braid_links::Rate;
-use braid_sim::aggregation::{Action, Load, TransferId};
+use braid_sim::aggregation::{Action, Aggregation, Load, TransferId};
 
 use crate::support::{box_counters, dark, ending, millis, secs, start, two_links};
 
@@ -107,7 +107,7 @@ fn a_link_that_is_taken_away_for_good_is_not_missed() {
 }
 
 /// Some transfers each way, all under way.
-fn busy(net: &mut braid_sim::aggregation::Aggregation) -> Vec<TransferId> {
+fn busy(net: &mut Aggregation) -> Vec<TransferId> {
     let loads = [
         Load::Down(50_000_000),
         Load::Up(50_000_000),
@@ -210,6 +210,7 @@ fn connections_end_with_their_box() {
     let new = net.open(0, 0, Load::Down(100_000)).unwrap();
     net.run_for(secs(53));
     assert!(net.duration(new).unwrap() < millis(500));
+    assert_eq!(box_counters(&net).accepted, 1, "the new one is aggregated");
     // The uploader sends, and so learns of it.
     let (_, reason) = ending(&net, ids[1]).expect("it ended");
     assert_eq!(reason, CloseReason::Reset);
@@ -219,4 +220,20 @@ fn connections_end_with_their_box() {
     }
     // The server gives up what it cannot send.
     assert_eq!(net.server_node(0).core().unwrap().connections(), 0);
+}
+
+/// However long it was away.
+#[test]
+fn a_box_that_is_back_serves_at_once() {
+    for away in (500..6_000).step_by(500) {
+        let mut net = start(&two_links());
+        net.after(secs(0), Action::KillBox);
+        net.after(millis(away), Action::StartBox);
+        net.run_for(millis(away + 2_000));
+        let joined = net.open(0, 0, Load::Down(100_000)).unwrap();
+        net.run_for(millis(600));
+        assert!(net.duration(joined).is_some(), "{away}");
+        assert_eq!(box_counters(&net).accepted, 1, "{away}");
+        assert_eq!(box_counters(&net).connected, 1, "{away}");
+    }
 }

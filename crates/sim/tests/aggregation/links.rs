@@ -159,3 +159,38 @@ fn connections_do_not_open_on_a_backup_link() {
     assert!(now[1] - before[1] > 2_000);
     assert!(now[0] - before[0] < 300, "{}", now[0] - before[0]);
 }
+
+/// A user's download goes on over the other link meanwhile, and then over both.
+#[test]
+fn a_link_that_is_switched_off_carries_nothing_until_it_is_on_again() {
+    let config = two_links();
+    for link in [0, 1] {
+        let mut net = start(&config);
+        let order = |net: &mut Aggregation, on| {
+            let name = config.boxed.links[link].name.clone();
+            let answer = net.ask(Request::Link { name, on });
+            assert_eq!(answer, Some(Answer::Done));
+        };
+        // What the links carry to the box in a second, as shares of what they can.
+        let shares = |net: &mut Aggregation| {
+            let before = delivered(net);
+            net.run_for(secs(1));
+            let now = delivered(net);
+            [0, 1].map(|n| (now[n] - before[n]) as f64 * 8.0 / [20e6, 10e6][n])
+        };
+        net.open(0, 0, Load::Down(100_000_000)).unwrap();
+        net.run_for(secs(3));
+        order(&mut net, false);
+        // What is in the queue there.
+        net.run_for(millis(300));
+        for _ in 0..3 {
+            let shares = shares(&mut net);
+            assert_eq!(shares[link], 0.0, "{link}: {shares:?}");
+            assert!(shares[1 - link] > 0.9, "{link}: {shares:?}");
+        }
+        order(&mut net, true);
+        net.run_for(secs(2));
+        let shares = shares(&mut net);
+        assert!(shares.iter().all(|s| *s > 0.9), "{link}: {shares:?}");
+    }
+}

@@ -1,7 +1,9 @@
 //! Box and server in virtual time, with unmodified hosts at both ends.
 
+mod attacks;
 mod chaos;
 mod faults;
+mod floods;
 mod forwarding;
 mod hints;
 mod links;

@@ -4,6 +4,7 @@ use core::time::Duration;
 
 use braid_links::{QueueLimit, Rate, Settings};
 use braid_proxy::config::Select;
+use braid_proxy::control::{Answer, Request};
 use braid_proxy::selection::Quiet;
 use braid_proxy::status::Status;
 use braid_sim::aggregation::{
@@ -174,6 +175,28 @@ fn of_the_papers_servers_the_third_is_chosen_by_bandwidth_and_the_second_by_dela
         assert!((delay - row[2].1).abs() < 1.0, "{}: {delay}", server.name);
     }
     assert_eq!(chosen(&net), (3, 2));
+}
+
+/// As one does by the box's control socket, also while nobody sends.
+#[test]
+fn servers_are_measured_when_somebody_asks() {
+    let mut config = two_links();
+    config.set_servers(2).unwrap();
+    let mut net = start(&config);
+    let bandwidths = |net: &Aggregation| {
+        let servers = status(net).servers.into_iter();
+        let paths = servers.map(|s| s.measured.paths.iter().map(|p| p.bandwidth).collect());
+        paths.collect::<Vec<Vec<_>>>()
+    };
+    assert_eq!(bandwidths(&net), [[None; 2]; 2]);
+    assert_eq!(net.ask(Request::Measure), Some(Answer::Done));
+    net.run_for(secs(5));
+    for measured in bandwidths(&net) {
+        for (found, rate) in measured.into_iter().zip([20e6, 10e6]) {
+            let share = found.unwrap() / rate;
+            assert!((0.94..1.06).contains(&share), "{share} of {rate} bit/s");
+        }
+    }
 }
 
 #[test]

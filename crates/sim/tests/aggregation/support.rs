@@ -48,7 +48,7 @@ pub fn start_with_seed(seed: u64, config: &AggregationConfig) -> Aggregation {
     net
 }
 
-pub fn secs(secs: u64) -> Duration {
+pub const fn secs(secs: u64) -> Duration {
     Duration::from_secs(secs)
 }
 
@@ -76,4 +76,20 @@ pub fn box_counters(net: &Aggregation) -> BoxCounters {
 
 pub fn server_counters(net: &Aggregation) -> ServerCounters {
     *net.server_node(0).core().expect("it is on").counters()
+}
+
+/// Asserts that box and servers have no connection and no buffered byte.
+#[track_caller]
+pub fn nothing_is_left(net: &Aggregation) {
+    let boxed = net.box_node();
+    let local = boxed.local().unwrap();
+    assert_eq!(boxed.core().unwrap().connections(), 0);
+    assert_eq!((local.len(), local.stack().buffered()), (0, 0));
+    for n in 0..net.servers.len() {
+        let server = net.server_node(n);
+        let local = server.local().unwrap();
+        assert_eq!(server.core().unwrap().connections(), 0);
+        assert_eq!((local.len(), local.stack().buffered()), (0, 0));
+        assert_eq!(server.stack().unwrap().buffered(), 0);
+    }
 }

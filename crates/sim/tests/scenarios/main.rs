@@ -134,18 +134,30 @@ fn pair_row(number: u64) -> String {
     row
 }
 
-/// Two paths bring at least 95 % of what they bring alone, and never less than the better one.
-#[test]
-fn some_pairs_of_paths_add_up() {
+/// Two paths bring at least 95 % of what they bring alone, and never less than the better one. Of the
+/// pairs that are compared each time this takes every second one, the first or the second of them on.
+#[track_caller]
+fn assert_some_pairs_add_up(first: usize) {
     let (_, known) = known("pairs.txt");
     assert_eq!(known.lines().count() as u64, PAIRS);
-    for (number, row) in (0..).zip(known.lines()).step_by(SELDOM) {
+    let compared = (0..).zip(known.lines()).step_by(SELDOM);
+    for (number, row) in compared.skip(first).step_by(2) {
         assert_eq!(pair_row(number), row);
     }
 }
 
 #[test]
-#[ignore = "five minutes: make aggregation"]
+fn some_pairs_of_paths_add_up() {
+    assert_some_pairs_add_up(0);
+}
+
+#[test]
+fn so_do_some_others() {
+    assert_some_pairs_add_up(1);
+}
+
+#[test]
+#[ignore = "make aggregation"]
 fn all_pairs_of_paths_add_up() {
     let rows: Vec<String> = (0..PAIRS).map(pair_row).collect();
     assert_snapshot("pairs.txt", &(rows.join("\n") + "\n"));

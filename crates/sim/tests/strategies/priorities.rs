@@ -126,6 +126,10 @@ fn important_data_is_early_and_the_rest_loses_next_to_nothing() {
     let jump = runs("minrtt", &[&[important(0), greedy(5)]]);
     let ours = runs("adaptive", &[&[important(0), greedy(5)]]);
     compare("one connection", (0.5, 0.97), [&alike, &jump, &ours]);
+}
+
+#[test]
+fn so_is_important_data_on_a_connection_of_its_own() {
     let alike = runs("roundrobin", &[&[important(3)], &[greedy(3)]]);
     let jump = runs("minrtt", &[&[important(0)], &[greedy(5)]]);
     let ours = runs("adaptive", &[&[important(0)], &[greedy(5)]]);
