@@ -348,7 +348,7 @@ mod tests {
 
         /// What is lost costs until the next I frame, and nothing after it.
         #[test]
-        #[ignore = "needs the command ffmpeg"]
+        #[ignore = "ffmpeg"]
         fn a_lost_frame_is_seen() {
             let [clip, again] = [(); 2].map(|()| Clip::encode(Duration::from_secs(2)).unwrap());
             assert_eq!(again.stream, clip.stream);
@@ -368,7 +368,7 @@ mod tests {
 
         /// Until the first I frame there is black, whatever else has come.
         #[test]
-        #[ignore = "needs the command ffmpeg"]
+        #[ignore = "ffmpeg"]
         fn without_an_i_frame_nothing_is_shown() {
             // Longer than ffmpeg looks for what it can decode.
             let clip = Clip::encode(Duration::from_secs(8)).unwrap();

@@ -1,9 +1,10 @@
 //! Testbeds within this process.
 
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -11,6 +12,9 @@ use braid_testbed as testbed;
 use braid_testbed::netns;
 use braid_testbed::{Options, Role, Spec, Testbed};
 use rustix::net::{self, AddressFamily, SocketType, ipproto, sockopt};
+
+/// Bound on everything that a test waits for: other work may hold a machine up for seconds.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 const DEMO: &str = include_str!("../../../examples/testbed/demo.toml");
 
@@ -42,12 +46,12 @@ fn addresses(testbed: &Testbed, host: &str, interface: &str) -> [IpAddr; 2] {
 }
 
 /// What nginx on `host` answers to a request of `from`.
-fn fetch(testbed: &Testbed, from: &str, address: IpAddr, path: &str) -> std::io::Result<String> {
+fn fetch(testbed: &Testbed, from: &str, address: IpAddr, path: &str) -> io::Result<String> {
     let namespace = &testbed.layout().host(from).unwrap().namespace;
     let address = SocketAddr::new(address, 80);
     netns::run_inside(namespace, || {
-        let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(2))?;
-        stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+        let mut stream = TcpStream::connect_timeout(&address, TIMEOUT)?;
+        stream.set_read_timeout(Some(TIMEOUT))?;
         write!(stream, "GET {path} HTTP/1.0\r\nHost: content\r\n\r\n")?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer)?;
@@ -56,6 +60,7 @@ fn fetch(testbed: &Testbed, from: &str, address: IpAddr, path: &str) -> std::io:
 }
 
 #[test]
+#[ignore = "network"]
 fn a_user_reaches_nginx_through_the_box_over_ipv4_and_ipv6() {
     let Some(mut testbed) = up("web") else { return };
     testbed.start("content").unwrap();
@@ -65,7 +70,7 @@ fn a_user_reaches_nginx_through_the_box_over_ipv4_and_ipv6() {
         let start = Instant::now();
         let answer = fetch(&testbed, "user", address, "/greeting").unwrap();
         assert!(answer.ends_with("\r\n\r\nhello from afar"), "{answer}");
-        // Two round trips over link 1, of 30 ms each.
+        // Two round trips over link 1, of 30 ms each; a busy machine makes it longer, never shorter.
         assert!(
             start.elapsed() >= Duration::from_millis(60),
             "{:?}",
@@ -84,7 +89,7 @@ fn a_user_reaches_nginx_through_the_box_over_ipv4_and_ipv6() {
     assert_eq!(testbed.pid("content"), None);
     let [address, _] = addresses(&testbed, "content", "web");
     let refused = fetch(&testbed, "user", address, "/greeting").unwrap_err();
-    assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
+    assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
     testbed.restart("content").unwrap();
     assert!(testbed.pid("content").is_some_and(|pid| pid != first));
     assert!(fetch(&testbed, "user", address, "/greeting").is_ok());
@@ -92,6 +97,7 @@ fn a_user_reaches_nginx_through_the_box_over_ipv4_and_ipv6() {
 }
 
 #[test]
+#[ignore = "network"]
 fn nothing_is_left_of_a_testbed() {
     let Some(mut testbed) = up("left") else {
         return;
@@ -108,7 +114,7 @@ fn nothing_is_left_of_a_testbed() {
     let mut sleeper = testbed
         .exec("user", "sleep")
         .unwrap()
-        .arg("60")
+        .arg("infinity")
         .spawn()
         .unwrap();
     assert!(namespaces.iter().all(|n| netns::exists(n)));
@@ -121,6 +127,7 @@ fn nothing_is_left_of_a_testbed() {
 }
 
 #[test]
+#[ignore = "network"]
 fn a_name_is_taken_while_its_testbed_lives() {
     let Some(testbed) = up("twice") else { return };
     let name = testbed.layout().name.clone();
@@ -139,6 +146,7 @@ fn a_name_is_taken_while_its_testbed_lives() {
 }
 
 #[test]
+#[ignore = "network"]
 fn addresses_and_routes_are_given_again_after_an_interface_was_down() {
     let Some(testbed) = up("plug") else { return };
     let route = |to: IpAddr| {
@@ -181,55 +189,77 @@ fn addresses_and_routes_are_given_again_after_an_interface_was_down() {
 
 /// The baseline: kernel sockets at both ends, box to server, over both links.
 #[test]
+#[ignore = "network"]
 fn kernel_mptcp_uses_both_links_with_the_congestion_control_of_the_file() {
+    const SHARE: u64 = 1_000_000;
     let Some(testbed) = up("mptcp") else { return };
-    for (index, address) in addresses(&testbed, "server", "cloud")
-        .into_iter()
-        .enumerate()
-    {
-        let family = if address.is_ipv4() {
-            AddressFamily::INET
-        } else {
-            AddressFamily::INET6
-        };
-        let socket = |host: &str| -> OwnedFd {
-            let namespace = &testbed.layout().host(host).unwrap().namespace;
-            netns::run_inside(namespace, || {
-                Ok(net::socket(
-                    family,
-                    SocketType::STREAM,
-                    Some(ipproto::MPTCP),
-                )?)
-            })
-            .unwrap()
-        };
+    let carried = || {
+        let carried = |link| testbed.link_status(link).unwrap().reverse.bytes_delivered;
+        ["link1", "link2"].map(carried)
+    };
+    for address in addresses(&testbed, "server", "cloud") {
         let at = SocketAddr::new(address, 4000);
-        let server = socket("server");
+        let (server, client) = (
+            mptcp_socket(&testbed, "server", at),
+            mptcp_socket(&testbed, "box", at),
+        );
         sockopt::set_socket_reuseaddr(&server, true).unwrap();
         net::bind(&server, &at).unwrap();
         net::listen(&server, 1).unwrap();
-        let sender = thread::spawn(move || {
-            let mut stream = TcpStream::from(net::accept(&server).unwrap());
-            stream.write_all(&vec![7; 6_000_000]).unwrap();
+        let (before, enough) = (carried(), AtomicBool::new(false));
+        thread::scope(|scope| {
+            let sender = scope.spawn(|| {
+                let mut stream = TcpStream::from(net::accept(&server).unwrap());
+                let (block, mut sent) = ([7; 64 << 10], 0);
+                while !enough.load(Ordering::Relaxed) {
+                    stream.write_all(&block).unwrap();
+                    sent += block.len() as u64;
+                }
+                sent
+            });
+            net::connect(&client, &at).unwrap();
+            assert_eq!(sockopt::tcp_congestion(&client).unwrap(), "cubic");
+            let reader =
+                scope.spawn(|| io::copy(&mut TcpStream::from(client), &mut io::sink()).unwrap());
+            let deadline = Instant::now() + TIMEOUT;
+            let mut shares = [0; 2];
+            while shares.iter().any(|share| *share <= SHARE) && Instant::now() < deadline {
+                thread::sleep(Duration::from_millis(20));
+                let now = carried();
+                shares = [0, 1].map(|link| now[link] - before[link]);
+            }
+            // Before anything is asserted, since the scope waits for the sender.
+            enough.store(true, Ordering::Relaxed);
+            assert_eq!(reader.join().unwrap(), sender.join().unwrap());
+            assert!(
+                shares.iter().all(|share| *share > SHARE),
+                "{at}: {shares:?} bytes over the links within {TIMEOUT:?}"
+            );
         });
-        let client = socket("box");
-        net::connect(&client, &at).unwrap();
-        assert_eq!(sockopt::tcp_congestion(&client).unwrap(), "cubic");
-        let mut received = Vec::new();
-        TcpStream::from(client).read_to_end(&mut received).unwrap();
-        sender.join().unwrap();
-        assert_eq!(received.len(), 6_000_000);
-        let carried = |link: &str| testbed.link_status(link).unwrap().reverse.bytes_delivered;
-        let (one, two) = (carried("link1"), carried("link2"));
-        assert!(
-            one.min(two) > 1_000_000 * (index as u64 + 1),
-            "{one} and {two} bytes"
-        );
     }
     testbed.down().unwrap();
 }
 
+/// Opens a Multipath TCP socket of the family of `at` on `host`.
+fn mptcp_socket(testbed: &Testbed, host: &str, at: SocketAddr) -> OwnedFd {
+    let family = if at.is_ipv4() {
+        AddressFamily::INET
+    } else {
+        AddressFamily::INET6
+    };
+    let namespace = &testbed.layout().host(host).unwrap().namespace;
+    let open = || {
+        Ok(net::socket(
+            family,
+            SocketType::STREAM,
+            Some(ipproto::MPTCP),
+        )?)
+    };
+    netns::run_inside(namespace, open).unwrap()
+}
+
 #[test]
+#[ignore = "network"]
 fn lans_of_three_hosts_have_a_switch() {
     if let Err(reason) = netns::ensure_capable() {
         reason.announce("testbed tests");

@@ -1,8 +1,10 @@
-//! A testbed held by a daemon: this program starts itself again as one.
+//! A testbed held by a daemon. This program starts itself again as that daemon, whose standard output
+//! must be its own; so it has no harness, and answers to the arguments of one.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
 use braid_testbed as testbed;
 use braid_testbed::netns;
@@ -12,54 +14,144 @@ use rustix::io::{FdFlags, fcntl_setfd};
 
 const DEMO: &str = include_str!("../../../examples/testbed/demo.toml");
 
+/// Bound on everything that a test waits for: other work may hold a machine up for seconds.
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// The argument that makes this program the daemon of the testbed in the file that follows.
+const DAEMON: &str = "daemon";
+
+/// A test by its name; it is given the name of its testbed.
+type Test = (&'static str, fn(&str));
+
+/// All tests. Each is of the tier `network`: to a test runner they look ignored.
+const TESTS: [Test; 3] = [
+    ("life_of_a_daemon", life_of_a_daemon),
+    ("a_daemon_keeps_nothing_open", a_daemon_keeps_nothing_open),
+    (
+        "nothing_is_left_of_a_killed_daemon",
+        nothing_is_left_of_a_killed_daemon,
+    ),
+];
+
 fn main() -> ExitCode {
-    let arguments: Vec<String> = std::env::args().collect();
-    if let [_, mode, file] = &arguments[..]
-        && mode == "daemon"
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if let [mode, file] = &arguments[..]
+        && mode == DAEMON
     {
-        let spec = Spec::read(Path::new(file)).unwrap();
-        let options = Options {
-            start_nothing: true,
-            ..Options::default()
-        };
-        return match testbed::run_daemon(spec, options) {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(_) => ExitCode::FAILURE,
-        };
+        return daemon(Path::new(file));
+    }
+    let asked = Asked::of(arguments);
+    let chosen: Vec<_> = TESTS.iter().filter(|(name, _)| asked.wants(name)).collect();
+    if asked.list {
+        chosen.iter().for_each(|(name, _)| println!("{name}: test"));
+        return ExitCode::SUCCESS;
+    }
+    if !asked.ignored {
+        println!("{} tests ignored (network)", chosen.len());
+        return ExitCode::SUCCESS;
     }
     if let Err(reason) = netns::capability() {
         reason.announce("testbed tests");
         return ExitCode::SUCCESS;
     }
-    for (name, test) in [
-        ("life_of_a_daemon", life_of_a_daemon as fn(&str)),
-        ("a_daemon_keeps_nothing_open", a_daemon_keeps_nothing_open),
-        (
-            "nothing_is_left_of_a_killed_daemon",
-            nothing_is_left_of_a_killed_daemon,
-        ),
-    ] {
-        println!("test {name} ...");
-        let testbed = format!("bd{}{}", std::process::id(), name.len());
-        let result = std::panic::catch_unwind(|| test(&testbed));
-        testbed::down(&testbed).unwrap();
-        if result.is_err() {
-            println!("test {name} ... FAILED");
-            return ExitCode::FAILURE;
-        }
-        println!("test {name} ... ok");
+    let failed: Vec<_> = chosen
+        .iter()
+        .filter(|(name, test)| !passes(name, *test))
+        .collect();
+    println!(
+        "{} of {} tests passed",
+        chosen.len() - failed.len(),
+        chosen.len()
+    );
+    if failed.is_empty() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
     }
-    ExitCode::SUCCESS
 }
 
-/// The demonstration's testbed under another name, as a file; and its daemon.
-fn up(name: &str) -> (PathBuf, Client) {
-    let file = std::env::temp_dir().join(format!("{name}.toml"));
+fn daemon(file: &Path) -> ExitCode {
+    let spec = Spec::read(file).unwrap();
+    let options = Options {
+        start_nothing: true,
+        ..Options::default()
+    };
+    match testbed::run_daemon(spec, options) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(_) => ExitCode::FAILURE,
+    }
+}
+
+/// Runs a test on a testbed of its own, and removes what is left of that whatever happened.
+fn passes(name: &str, test: fn(&str)) -> bool {
+    // Each name has another length.
+    let testbed = format!("bd{}-{}", std::process::id(), name.len());
+    let passed = std::panic::catch_unwind(|| test(&testbed)).is_ok();
+    testbed::down(&testbed).unwrap();
+    let _ = std::fs::remove_file(description(&testbed));
+    println!("test {name} ... {}", if passed { "ok" } else { "FAILED" });
+    passed
+}
+
+/// The arguments of the standard test harness, as far as they say which tests to run.
+#[derive(Default)]
+struct Asked {
+    ignored: bool,
+    list: bool,
+    exact: bool,
+    filters: Vec<String>,
+    skipped: Vec<String>,
+}
+
+impl Asked {
+    fn of(arguments: Vec<String>) -> Asked {
+        let mut asked = Asked::default();
+        let mut arguments = arguments.into_iter();
+        while let Some(argument) = arguments.next() {
+            match argument.as_str() {
+                "--ignored" | "--include-ignored" => asked.ignored = true,
+                "--list" => asked.list = true,
+                "--exact" => asked.exact = true,
+                "--skip" => asked.skipped.extend(arguments.next()),
+                // The value is of no interest, and no filter either.
+                "--test-threads" | "--format" | "--color" | "--logfile" | "--shuffle-seed" => {
+                    arguments.next();
+                }
+                option if option.starts_with('-') => {}
+                _ => asked.filters.push(argument),
+            }
+        }
+        asked
+    }
+
+    fn wants(&self, name: &str) -> bool {
+        let matches = |filter: &String| {
+            if self.exact {
+                name == filter
+            } else {
+                name.contains(filter.as_str())
+            }
+        };
+        let chosen = self.filters.is_empty() || self.filters.iter().any(matches);
+        chosen && !self.skipped.iter().any(matches)
+    }
+}
+
+/// Where the description of the testbed called `name` lies.
+fn description(name: &str) -> PathBuf {
+    std::env::temp_dir().join(format!("{name}.toml"))
+}
+
+/// Writes the demonstration's testbed under another name to a file, and starts its daemon.
+fn up(name: &str) -> Client {
+    let file = description(name);
     let text = DEMO.replace("name = \"demo\"", &format!("name = \"{name}\""));
     std::fs::write(&file, text).unwrap();
-    let arguments = ["daemon".as_ref(), file.as_os_str()];
-    let client = testbed::spawn_daemon(name, arguments).unwrap();
-    (file, client)
+    spawn(name).unwrap()
+}
+
+fn spawn(name: &str) -> Result<Client, testbed::Error> {
+    testbed::spawn_daemon(name, [DAEMON.as_ref(), description(name).as_os_str()])
 }
 
 /// Those that are seen here: not what a daemon has in a user namespace of its own.
@@ -76,23 +168,18 @@ fn namespaces_of(name: &str) -> Vec<String> {
 fn a_daemon_keeps_nothing_open(name: &str) {
     let (mut ours, given) = std::io::pipe().unwrap();
     fcntl_setfd(&given, FdFlags::empty()).unwrap();
-    let (file, _client) = up(name);
+    let _client = up(name);
     drop(given);
     let mut ends = [PollFd::new(&ours, PollFlags::IN)];
-    let wait = Timespec {
-        tv_sec: 5,
-        tv_nsec: 0,
-    };
-    assert_eq!(poll(&mut ends, Some(&wait)), Ok(1), "held open");
+    let timeout = Timespec::try_from(TIMEOUT).unwrap();
+    assert_eq!(poll(&mut ends, Some(&timeout)), Ok(1), "held open");
     assert_eq!(ours.read(&mut [0]).unwrap(), 0);
     testbed::down(name).unwrap();
-    std::fs::remove_file(file).unwrap();
 }
 
 fn life_of_a_daemon(name: &str) {
-    let (file, client) = up(name);
-    let again = testbed::spawn_daemon(name, ["daemon".as_ref(), file.as_os_str()]);
-    assert!(matches!(again, Err(testbed::Error::Busy(_))));
+    let client = up(name);
+    assert!(matches!(spawn(name), Err(testbed::Error::Busy(_))));
 
     client.start("content").unwrap();
     let status = client.status().unwrap();
@@ -133,14 +220,13 @@ fn life_of_a_daemon(name: &str) {
     assert!(String::from_utf8_lossy(&output.stdout).contains("192.168.77.2/24"));
 
     testbed::down(name).unwrap();
-    std::fs::remove_file(file).unwrap();
     assert_eq!(namespaces_of(name), [""; 0]);
     assert!(matches!(client.status(), Err(testbed::Error::NotUp(_))));
     testbed::down(name).unwrap();
 }
 
 fn nothing_is_left_of_a_killed_daemon(name: &str) {
-    let (file, client) = up(name);
+    let client = up(name);
     client.start("content").unwrap();
     let status = client.status().unwrap();
     let nginx = status
@@ -154,9 +240,14 @@ fn nothing_is_left_of_a_killed_daemon(name: &str) {
     rustix::process::kill_process(daemon, rustix::process::Signal::KILL).unwrap();
 
     testbed::down(name).unwrap();
-    std::fs::remove_file(file).unwrap();
     assert_eq!(namespaces_of(name), [""; 0]);
-    let state = std::fs::read_to_string(format!("/proc/{nginx}/stat")).unwrap_or_default();
-    let gone = state.is_empty() || state.contains(") Z ");
-    assert!(gone, "nginx is still there: {state}");
+    let deadline = Instant::now() + TIMEOUT;
+    loop {
+        let state = std::fs::read_to_string(format!("/proc/{nginx}/stat")).unwrap_or_default();
+        if state.is_empty() || state.contains(") Z ") {
+            return;
+        }
+        assert!(Instant::now() < deadline, "nginx is still there: {state}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }

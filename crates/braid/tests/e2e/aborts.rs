@@ -3,13 +3,12 @@
 
 use super::interop::{Interop, Side};
 
-/// The side that aborts receives 5 of 50 MB.
+/// The side that aborts receives a quarter of what the other one has to send.
 fn aborted(client: Side, aborting: Side) {
-    let interop = Interop::lossless(client, 2);
-    let sends = ["--send", "50000000", "--seed", "1"];
-    let aborts = [
-        "--expect", "50000000", "--verify", "1", "--abort", "5000000",
-    ];
+    let mut interop = Interop::lossless(client, 2);
+    let [bytes, quarter] = [interop.bytes, interop.bytes / 4].map(|bytes| bytes.to_string());
+    let sends = ["--send", &bytes, "--seed", "1"];
+    let aborts = ["--expect", &bytes, "--verify", "1", "--abort", &quarter];
     let (peers, engine_says, kernel_says, [told, untold]) = match aborting {
         Side::Engine => (
             interop.start_as(&aborts, &sends),
@@ -24,6 +23,7 @@ fn aborted(client: Side, aborting: Side) {
             ["MPFastcloseTx", "MPFastcloseRx"],
         ),
     };
+    interop.wait_for_join();
     let [engine, kernel] = interop.ends(peers);
     assert_eq!(engine["subflows"], 2, "{engine}");
     for (report, error) in [(&engine, engine_says), (&kernel, kernel_says)] {

@@ -19,14 +19,14 @@ use socket2::{Domain, Socket, Type};
 use super::bed::{Bed, changed, render_changed};
 use super::control::status;
 use super::reload::{Guested, in_clear_too};
-use super::siege::{Attack, Siege, USERS};
+use super::siege::{Attack, Judge, Siege, USERS};
 
 /// The server's port where the configuration names none.
 const PORT: u16 = 1080;
 /// Attempts a second: fewer than the failures of one source for which it is refused.
 const ATTEMPTS: f64 = 80.0;
 /// How long an attacker waits for an answer.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(60);
 /// By which the clock of a user may be wrong in no direction.
 const MINUTES: i64 = 10;
 
@@ -180,7 +180,7 @@ fn say_all(
     all: &[Refused],
 ) -> BTreeMap<&'static str, u64> {
     let mut said = BTreeMap::new();
-    keep_pace(attack, |n| {
+    keep_pace(attack, 3 * all.len(), |n| {
         let Refused {
             counter,
             answer,
@@ -193,12 +193,12 @@ fn say_all(
     said
 }
 
-/// Makes attempt after attempt until the attack is to end, and tells each its number.
-pub fn keep_pace(attack: &Attack, mut attempt: impl FnMut(usize)) {
+/// Makes attempt after attempt, each with its number, until the attack is to end; at least `least`.
+pub fn keep_pace(attack: &Attack, least: usize, mut attempt: impl FnMut(usize)) {
     attack.begins();
     let begun = Instant::now();
     for n in 0.. {
-        if !attack.goes_on() {
+        if !attack.goes_on() && n >= least {
             break;
         }
         attempt(n);
@@ -221,9 +221,7 @@ pub fn grown(before: &BTreeMap<String, u64>, after: &BTreeMap<String, u64>, name
     after[name] - before[name]
 }
 
-#[test]
-#[ignore = "network"]
-fn those_who_are_no_user_reach_nothing() {
+fn strangers(judge: Judge) {
     let mut world = Guested::with_guest();
     let to = content(&world.bed);
     let client = Client::guest(&world);
@@ -231,7 +229,7 @@ fn those_who_are_no_user_reach_nothing() {
     let router = namespace(&world.bed, "internet");
     let served = inside(&router, || client.answer(&once, 14));
     assert_eq!(served, [&[5, 2, 1, 0, 5, 0, 0, 1][..], &[0; 6]].concat());
-    let mut siege = Siege::lay(&mut world.bed);
+    let mut siege = Siege::lay(&mut world.bed, judge);
     let before = counters(&world.bed);
     let mut said = BTreeMap::new();
     let all = refusals(&once);
@@ -240,7 +238,7 @@ fn those_who_are_no_user_reach_nothing() {
     });
     kept.expect_enough("refusals");
     let after = counters(&world.bed);
-    println!("{said:?}, users have {:.2}", kept.share);
+    println!("{said:?}");
     for (counter, said) in said {
         assert_eq!(grown(&before, &after, counter), said, "{counter}");
     }
@@ -356,9 +354,7 @@ fn reached(packets: &[Captured]) -> usize {
     with_payload.count()
 }
 
-#[test]
-#[ignore = "network"]
-fn a_recorded_first_flight_reaches_nothing() {
+fn recorded_first_flights(judge: Judge) {
     // Where no connection waits for users, what one asks for leaves in the first flight.
     let cold = |text| format!("{text}\n[warm]\nmax = 0\n");
     let render = changed(render_changed(Role::Server, in_clear_too), Role::Box, cold);
@@ -366,11 +362,11 @@ fn a_recorded_first_flight_reaches_nothing() {
     let flight = recorded(&mut world.bed);
     let client = Client::guest(&world);
     let router = namespace(&world.bed, "internet");
-    let mut siege = Siege::lay(&mut world.bed);
+    let mut siege = Siege::lay(&mut world.bed, judge);
     let before = counters(&world.bed);
     let mut said = 0;
     let kept = siege.during(&mut world.bed, |attack| {
-        keep_pace(attack, |n| {
+        keep_pace(attack, 20, |n| {
             // Also twice on one connection.
             replay(&client, &flight.repeat(1 + n % 2));
             said += 1;
@@ -378,7 +374,6 @@ fn a_recorded_first_flight_reaches_nothing() {
     });
     kept.expect_enough("replayed flights");
     let after = counters(&world.bed);
-    println!("{said} flights, users have {:.2}", kept.share);
     let unknown = grown(&before, &after, "unknown_tickets");
     assert_eq!(unknown, said, "{after:?}");
     assert_eq!(grown(&before, &after, "connected"), USERS as u64);
@@ -399,14 +394,12 @@ fn a_recorded_first_flight_reaches_nothing() {
 /// As many as the server lets begin, but for users.
 const HALF_OPEN: usize = 2_000;
 
-#[test]
-#[ignore = "network"]
-fn half_open_handshakes_change_nothing_for_users() {
+fn half_open_handshakes(judge: Judge) {
     raise_descriptors();
     let mut world = Guested::with_guest();
     let hello = recorded_hello(&mut world.bed);
     let client = Client::guest(&world);
-    let mut siege = Siege::lay(&mut world.bed);
+    let mut siege = Siege::lay(&mut world.bed, judge);
     let before = counters(&world.bed);
     let kept = siege.during(&mut world.bed, |attack| {
         let mut held = Vec::new();
@@ -422,7 +415,6 @@ fn half_open_handshakes_change_nothing_for_users() {
             thread::sleep(Duration::from_millis(10));
         }
     });
-    println!("half open: users have {:.2}", kept.share);
     kept.expect_enough("half-open handshakes");
     world.bed.wait_for("them to be counted", |bed| {
         let after = counters(bed);
@@ -444,13 +436,13 @@ fn recorded_hello(bed: &mut Bed) -> Vec<u8> {
     hello
 }
 
+/// Idle connections beside which users keep their rate, and beside which they are served.
 const IDLE: usize = 5_000;
+const SOME_IDLE: usize = 1_000;
 /// Where their destinations listen; each takes in half of them and never accepts one.
 const SINKS: [u16; 2] = [7_100, 7_101];
 
-#[test]
-#[ignore = "network"]
-fn idle_connections_change_nothing_for_users() {
+fn idle_connections(judge: Judge, idle: usize) {
     raise_descriptors();
     let mut world = Guested::with_guest();
     let sinks = SINKS.map(|port| {
@@ -464,11 +456,11 @@ fn idle_connections_change_nothing_for_users() {
         .expect("it listens")
     });
     let client = Client::guest(&world);
-    let mut siege = Siege::lay(&mut world.bed);
+    let mut siege = Siege::lay(&mut world.bed, judge);
     let before = counters(&world.bed);
     let kept = siege.during(&mut world.bed, |attack| {
         let mut held = Vec::new();
-        for n in 0..IDLE {
+        for n in 0..idle {
             let (_, at) = sinks[n % 2];
             let mut stream = client.connect();
             let asks = client.asks(&Destination::Address(at));
@@ -485,10 +477,9 @@ fn idle_connections_change_nothing_for_users() {
             thread::sleep(Duration::from_millis(10));
         }
     });
-    println!("idle: users have {:.2}", kept.share);
     kept.expect_enough("idle connections");
     let connected = grown(&before, &counters(&world.bed), "connected");
-    assert_eq!(connected, (IDLE + USERS) as u64);
+    assert_eq!(connected, (idle + USERS) as u64);
     drop(sinks);
     world.bed.wait_for("them to be gone", |bed| {
         status(bed, "server").connections_total < 100
@@ -504,4 +495,56 @@ fn raise_descriptors() {
         maximum,
     };
     setrlimit(Resource::Nofile, all).expect("what is allowed");
+}
+
+#[test]
+#[ignore = "network"]
+fn those_who_are_no_user_reach_nothing() {
+    strangers(Judge::Service);
+}
+
+#[test]
+#[ignore = "network"]
+fn a_recorded_first_flight_reaches_nothing() {
+    recorded_first_flights(Judge::Service);
+}
+
+#[test]
+#[ignore = "network"]
+fn half_open_handshakes_keep_nobody_from_being_served() {
+    half_open_handshakes(Judge::Service);
+}
+
+#[test]
+#[ignore = "network"]
+fn idle_connections_keep_nobody_from_being_served() {
+    idle_connections(Judge::Service, SOME_IDLE);
+}
+
+mod soak {
+    use super::*;
+
+    #[test]
+    #[ignore = "soak"]
+    fn those_who_are_no_user_cost_users_no_rate() {
+        strangers(Judge::Rate);
+    }
+
+    #[test]
+    #[ignore = "soak"]
+    fn recorded_first_flights_cost_users_no_rate() {
+        recorded_first_flights(Judge::Rate);
+    }
+
+    #[test]
+    #[ignore = "soak"]
+    fn half_open_handshakes_cost_users_no_rate() {
+        half_open_handshakes(Judge::Rate);
+    }
+
+    #[test]
+    #[ignore = "soak"]
+    fn idle_connections_cost_users_no_rate() {
+        idle_connections(Judge::Rate, IDLE);
+    }
 }

@@ -15,10 +15,14 @@ use braid_testbed::bed::{self, POLL};
 use braid_testbed::render::render_config;
 use braid_testbed::{HostLayout, LinkChange, Options, RenderConfig, Rendered, Role};
 
-/// Longest that anything is waited for.
-const PATIENCE: Duration = Duration::from_secs(30);
-/// Longest any single download of these tests may take, seconds, as curl wants it.
-pub const LONGEST_S: &str = "90";
+use super::control;
+
+/// Longest that a condition is waited for. A loaded machine may let a test stand still for seconds.
+const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
+/// Longest that a single download may take, seconds, as curl wants it.
+pub const MAX_TIME_S: &str = "120";
+/// Lines of a log that a failed wait shows.
+const LOG_LINES: usize = 12;
 
 /// The testbed of these tests, under a name of each test's own.
 pub fn description(name: &str) -> String {
@@ -107,14 +111,14 @@ impl Bed {
 
     /// Starts box or server and waits until it serves.
     pub fn start(&mut self, host: &str) {
-        let started = self.0.start(host, PATIENCE);
-        started.unwrap_or_else(|e| panic!("start {host}: {e}"));
+        let started = self.0.start(host, WAIT_TIMEOUT);
+        started.unwrap_or_else(|e| panic!("start {host}: {e}\n{}", self.seen()));
     }
 
     /// Waits until the box takes connections in.
     pub fn wait_for_intake(&mut self) {
-        let open = self.0.wait_for_intake(PATIENCE);
-        open.unwrap_or_else(|e| panic!("{e}"));
+        let open = self.0.wait_for_intake(WAIT_TIMEOUT);
+        open.unwrap_or_else(|e| panic!("{e}\n{}", self.seen()));
     }
 
     /// Takes it down.
@@ -122,13 +126,38 @@ impl Bed {
         self.0.testbed.down().expect("all of it goes");
     }
 
-    /// Waits up to 30 s until `condition` holds.
+    /// Waits up to [`WAIT_TIMEOUT`] until `condition` holds; a failure shows the state of the testbed.
     pub fn wait_for(&mut self, what: &str, mut condition: impl FnMut(&mut Self) -> bool) {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + WAIT_TIMEOUT;
         while !condition(self) {
-            assert!(Instant::now() < end, "waited in vain for {what}");
+            if Instant::now() > end {
+                panic!("waited in vain for {what}\n{}", self.seen());
+            }
             thread::sleep(POLL);
         }
+    }
+
+    /// Returns the state of the testbed for the message of a failed test: what each link carried and
+    /// dropped, and of box and server the status and the end of the log.
+    pub fn seen(&mut self) -> String {
+        let mut seen = String::new();
+        let status = self.testbed.status();
+        for link in status.map(|status| status.links).unwrap_or_default() {
+            seen += &format!("{link:?}\n");
+        }
+        for role in ["box", "server"] {
+            if self.testbed.layout().host(role).is_err() {
+                continue;
+            }
+            let status = control::ask(self, role, &["status"]);
+            seen += &format!("== status of the {role}\n{}", stdout(&status));
+            seen += &stderr(&status);
+            let log = self.log(role);
+            let lines: Vec<_> = log.lines().collect();
+            let last = &lines[lines.len().saturating_sub(LOG_LINES)..];
+            seen += &format!("== log of the {role}\n{}\n", last.join("\n"));
+        }
+        seen
     }
 
     /// Waits until downloads use both links (again), by themselves.
@@ -156,7 +185,7 @@ impl Bed {
             .args(arguments)
             .output()
             .expect("it runs");
-        String::from_utf8_lossy(&output.stdout).into_owned()
+        stdout(&output)
     }
 
     /// Runs a command on a host that must succeed.
@@ -237,6 +266,19 @@ impl Bed {
             .unwrap_or_else(|e| panic!("set: {e}"));
     }
 
+    /// Slows both links down, so that a large download goes on until [`Bed::release`], whatever else takes
+    /// the machine's time meanwhile.
+    pub fn slow_down(&mut self) {
+        self.set_link("link1", "rate=8mbit");
+        self.set_link("link2", "rate=8mbit");
+    }
+
+    /// Lets the links carry what is left in a moment.
+    pub fn release(&mut self) {
+        self.set_link("link1", "rate=100mbit");
+        self.set_link("link2", "rate=60mbit");
+    }
+
     /// Bytes the links carried towards the user so far.
     pub fn carried(&self) -> [u64; 2] {
         ["link1", "link2"].map(|link| {
@@ -309,7 +351,7 @@ impl Bed {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let to = self.testbed.state_dir().join(format!("fetched{number}"));
         let child = curl
-            .args(["-q", "-sS", "--fail", "--max-time", LONGEST_S, "-o"])
+            .args(["-q", "-sS", "--fail", "--max-time", MAX_TIME_S, "-o"])
             .arg(&to)
             .args(way)
             .arg(url)
@@ -325,6 +367,13 @@ impl Bed {
             },
             to,
         }
+    }
+
+    /// Puts a file of `size` zero bytes on the content host, which takes no room there.
+    pub fn offer_zeros(&self, name: &str, size: u64) {
+        let file = fs::File::create(self.www().join(name));
+        let sized = file.and_then(|file| file.set_len(size));
+        sized.expect("the state directory is writable");
     }
 
     /// Downloads a file of `size` bytes and fails unless every byte is right.
@@ -405,9 +454,14 @@ impl Drop for Background {
     }
 }
 
-/// What a process said on standard error.
+/// Returns what a process wrote to standard error.
 pub fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Returns what a process wrote to standard output.
+fn stdout(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
 /// Configurations as the demo has them, changed by `change` for hosts of the role.

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use super::bed::{Bed, LONGEST_S, stderr};
+use super::bed::{Bed, MAX_TIME_S, stderr};
 use super::captures::{Sought, Watched, addresses_of_content, identities};
 use super::control::status;
 
@@ -43,7 +43,7 @@ fn load(bed: &Bed) -> u64 {
     let output = bed
         .exec("user", "timeout")
         .args([
-            LONGEST_S,
+            MAX_TIME_S,
             "chromium",
             "--headless",
             "--no-sandbox",

@@ -44,14 +44,16 @@ pub fn status(bed: &Bed, role: &str) -> Status {
     serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e} in {text}"))
 }
 
-/// A large download of which some has come, over links that take some seconds for the rest.
+/// Bytes of a download that outlasts the steps of a test over [slow links](Bed::slow_down).
+const LARGE: usize = 20_000_000;
+
+/// A large download of which 2 MB have come, over slow links: it is not over before [`Bed::release`].
 fn under_way(bed: &mut Bed) -> (Download, Vec<u8>) {
-    bed.set_link("link1", "rate=20mbit");
-    bed.set_link("link2", "rate=20mbit");
-    let expected = bed.offer("large", 20_000_000);
+    bed.slow_down();
+    let expected = bed.offer("large", LARGE);
     let download = bed.curl("large");
     bed.wait_for("the download to get going", |_| {
-        download.bytes() > 4_000_000
+        download.bytes() > 2_000_000
     });
     (download, expected)
 }
@@ -69,22 +71,23 @@ fn box_and_server_show_what_they_do() {
     };
     assert_eq!(conn.destination.as_deref(), Some(content.as_str()));
     assert_eq!((conn.class, conn.alpha), (Class::Elephant, 0.0));
-    assert!(conn.mptcp && conn.bytes_down > 4_000_000, "{conn:?}");
+    assert!(conn.mptcp && conn.bytes_down > 2_000_000, "{conn:?}");
     for path in &boxed.paths {
         let known = path.rtt_ms.is_some() && path.score.is_some();
-        assert!(known && path.bytes_received > 500_000, "{path:?}");
+        assert!(known && path.bytes_received > 250_000, "{path:?}");
         assert_eq!(path.state, PathState::Up);
     }
     let server = status(&bed, "server");
     let open = |c: &&ConnStatus| c.state == "open";
     let conn = server.connections.iter().find(open).expect("an open one");
     assert_eq!((conn.user.as_deref(), conn.paths.len()), (Some("box"), 2));
-    assert!(conn.bytes_down > 4_000_000, "{conn:?}");
+    assert!(conn.bytes_down > 2_000_000, "{conn:?}");
     for role in ["box", "server"] {
         let text = expect_text(&bed, role, &["status"]);
         println!("{text}");
         assert!(text.contains(&content) && text.contains("Mbit/s"), "{text}");
     }
+    bed.release();
     download.expect_bytes(&expected);
 }
 
@@ -100,14 +103,15 @@ fn a_link_is_switched_off_and_on_in_the_middle_of_a_download() {
     assert_eq!(status(&bed, "box").paths[0].state, PathState::Off);
     let [first, second] = bed.carried();
     bed.wait_for("the other link to go on", |bed| {
-        bed.carried()[1] > second + 2_000_000
+        bed.carried()[1] > second + 1_000_000
     });
     let left = bed.carried()[0] - first;
     assert!(left < 100_000, "{left} bytes over a link that is off");
     expect_text(&bed, "box", &["link", "link1", "on"]);
     bed.wait_for("both links to be used", |bed| {
-        bed.carried()[0] > first + 1_000_000
+        bed.carried()[0] > first + 500_000
     });
+    bed.release();
     download.expect_bytes(&expected);
 }
 
@@ -139,6 +143,7 @@ fn a_link_is_made_a_backup_and_regular_again_in_the_middle_of_a_download() {
         let now = bed.carried();
         (0..2).all(|link| now[link] > before[link] + 500_000)
     });
+    bed.release();
     download.expect_bytes(&expected);
 }
 
@@ -162,6 +167,7 @@ fn a_box_is_switched_off_and_on_in_the_middle_of_a_download() {
         taking_in: false,
     };
     assert_eq!(forwarding.proxy, Some(proxy));
+    bed.release();
     download.expect_bytes(&expected);
     expect_text(&bed, "box", &["proxy", "on"]);
     bed.wait_for_intake();

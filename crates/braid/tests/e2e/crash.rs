@@ -1,5 +1,5 @@
 //! SIGKILL and SIGSTOP of box and server while users are at work: what they had ends as an error or goes on,
-//! and never looks whole where it is not; those who come after a restart are served at once.
+//! and never looks whole where it is not; users who come after a restart are served. The soak judges how soon.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -18,15 +18,26 @@ use super::left_over::{host, settled_host};
 
 /// How long users' connections may hang after a crash.
 const HANG: Duration = Duration::from_secs(60);
-/// Who comes so long after the start of the process is served: 2 s, and twice that, since the end of all
-/// that was under way and those who look take the same processors.
+/// A user who comes this long after the start of the process is served: 2 s, and twice that, since the end
+/// of all that was under way and the users who look take the same processors.
 const SOON: Duration = Duration::from_secs(4);
-/// And has what was asked for so long after that, with the question whether it came through the server.
+/// The user has the answer this long after that, including the question whether it came through the server.
 const SERVED: Duration = Duration::from_secs(6);
+/// What curl says of a download that took longer than it may.
+const TIMED_OUT: &str = "curl: (28)";
+
+/// What is judged of a restart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Judge {
+    /// Users are served, and nothing hangs.
+    Service,
+    /// That happens soon. This needs a machine that does nothing else.
+    Time,
+}
 /// How long a process stands still; `BRAID_STANDSTILL` has another number of seconds.
 const STANDSTILL: u64 = 10;
 /// Bytes of each download.
-const LARGE: usize = 5_000_000;
+const LARGE: usize = 2_000_000;
 /// Where responses have no length, so that only the end of the connection tells that of the body
 /// (RFC 9112 section 6.3).
 const UNTOLD: u16 = 8_080;
@@ -105,26 +116,35 @@ impl UnderWay {
         }
     }
 
-    /// All end before users lose patience, and what is taken for whole is whole; how many failed.
-    fn end(self) -> usize {
+    /// Waits for all; none hangs, and what curl takes for whole is whole. Returns how many failed.
+    fn end(self, judge: Judge) -> usize {
         let begun = Instant::now();
         let ends = self.downloads.into_iter();
         let ends = ends.map(|download| download.end_as(&self.expected));
-        let failed = ends.filter(|(well, _)| !well).count();
-        let took = begun.elapsed();
+        let failures: Vec<_> = ends
+            .filter(|(well, _)| !well)
+            .map(|(_, said)| said)
+            .collect();
+        let (failed, took) = (failures.len(), begun.elapsed());
         println!("{failed} of 50 downloads failed, the last ended after {took:?}");
-        assert!(took < HANG, "the last download hung for {took:?}");
+        let hung = failures.iter().find(|said| said.contains(TIMED_OUT));
+        assert_eq!(hung, None, "a download hung");
+        assert!(
+            judge == Judge::Service || took < HANG,
+            "the last download hung for {took:?}"
+        );
         failed
     }
 
-    fn expect_some_to_fail(self) {
-        assert!(self.end() > 0, "no download was under way when it happened");
+    fn expect_some_to_fail(self, judge: Judge) {
+        let failed = self.end(judge);
+        assert!(failed > 0, "no download was under way when it happened");
     }
 }
 
-/// Starts box or server; users who come from then on are served through the server in time. Before that
-/// the box forwards them, and what it forwards goes on.
-fn start_and_serve(bed: &mut Bed, host: &str) {
+/// Starts box or server; users who come from then on are served through the server. Before that the box
+/// forwards them, and what it forwards goes on.
+fn start_and_serve(bed: &mut Bed, host: &str, judge: Judge) {
     let expected = bed.offer("small", 20_000);
     let started = Instant::now();
     bed.testbed.start(host).expect("it starts");
@@ -138,7 +158,7 @@ fn start_and_serve(bed: &mut Bed, host: &str) {
         "server" => 0,
         _ => served(bed),
     };
-    expect_soon(bed, host, started, |bed| {
+    expect_service(bed, (host, started), judge, |bed| {
         let (well, said) = bed.curl("small").end_as(&expected);
         assert!(well || host == "box", "forwarded, but {said}");
         served(bed) > before
@@ -146,19 +166,23 @@ fn start_and_serve(bed: &mut Bed, host: &str) {
 }
 
 /// Lets users come until one is served by a `host` that has begun or gone on at `since`.
-fn expect_soon(bed: &mut Bed, host: &str, since: Instant, mut is_served: impl FnMut(&Bed) -> bool) {
+fn expect_service(
+    bed: &mut Bed,
+    (host, since): (&str, Instant),
+    judge: Judge,
+    mut is_served: impl FnMut(&Bed) -> bool,
+) {
     let mut came = since;
     bed.wait_for("a user to be served", |bed| {
         came = Instant::now();
         is_served(bed)
     });
     let (after, within) = (came - since, came.elapsed());
-    println!("{host}: who came after {after:?} was served within {within:?}");
-    assert!(after < SOON, "the {host} served who came after {after:?}");
-    assert!(
-        within < SERVED,
-        "the {host} took {within:?} to serve a user"
-    );
+    println!("{host}: the user who came after {after:?} was served within {within:?}");
+    if judge == Judge::Time {
+        assert!(after < SOON, "the {host} served nobody before {after:?}");
+        assert!(within < SERVED, "the {host} took {within:?} for a user");
+    }
 }
 
 fn signal(bed: &mut Bed, host: &str, signal: Signal) {
@@ -167,45 +191,35 @@ fn signal(bed: &mut Bed, host: &str, signal: Signal) {
     kill_process(pid, signal).expect("it runs");
 }
 
-#[test]
-#[ignore = "network"]
-fn a_killed_box_fails_open_and_serves_again() {
+fn killed_box(judge: Judge) {
     let mut bed = Bed::up();
     let under_way = UnderWay::begin(&mut bed);
     bed.testbed.kill("box").expect("it ran");
-    under_way.expect_some_to_fail();
+    under_way.expect_some_to_fail(judge);
 
-    // What the server had sent is still on its way, and it sends some of that again.
-    bed.wait_for("the links to be empty", |bed| {
+    // The box's kernel forwards over one link, once the server no longer repeats what the box had.
+    let expected = bed.offer("forwarded", 5_000_000);
+    bed.wait_for("a download over one link alone", |bed| {
         let before = bed.carried();
-        thread::sleep(Duration::from_millis(300));
+        bed.curl("forwarded").expect_bytes(&expected);
         let after = bed.carried();
-        (0..2).all(|link| after[link] - before[link] < 30_000)
+        let carried = [0, 1].map(|link| after[link] - before[link]);
+        carried.iter().any(|bytes| *bytes < 1_000_000)
     });
-    // Unjoined: the box's kernel forwards over one link.
-    let before = bed.carried();
-    bed.fetch(5_000_000);
-    let after = bed.carried();
-    let used = (0..2)
-        .filter(|link| after[*link] - before[*link] > 1_000_000)
-        .count();
-    assert_eq!(used, 1, "links used while the box is dead");
 
-    start_and_serve(&mut bed, "box");
+    start_and_serve(&mut bed, "box", judge);
     bed.expect_both_links();
 }
 
-#[test]
-#[ignore = "network"]
-fn a_killed_server_ends_its_connections_and_serves_again() {
+fn killed_server(judge: Judge) {
     let mut bed = Bed::up();
     let under_way = UnderWay::begin(&mut bed);
     bed.testbed.kill("server").expect("it ran");
     bed.wait_for("the box to notice", |bed| {
         bed.print("box", "ss", &["-Hltn"]).is_empty()
     });
-    start_and_serve(&mut bed, "server");
-    under_way.expect_some_to_fail();
+    start_and_serve(&mut bed, "server", judge);
+    under_way.expect_some_to_fail(judge);
     bed.expect_both_links();
 }
 
@@ -224,7 +238,7 @@ fn a_crash_under_load_leaves_nothing_behind() {
         bed.testbed.kill(name).expect("it ran");
         bed.start(name);
     }
-    under_way.expect_some_to_fail();
+    under_way.expect_some_to_fail(Judge::Service);
     for name in hosts {
         bed.testbed.stop(name).expect("it ran");
     }
@@ -233,8 +247,8 @@ fn a_crash_under_load_leaves_nothing_behind() {
     }
 }
 
-/// What stands still is no crash: what it had may go on, or end as an error.
-fn stands_still(name: &str) {
+/// A process that stands still has not crashed: what it had may go on, or end as an error.
+fn stands_still(name: &str, judge: Judge) {
     let mut bed = Bed::up();
     let under_way = UnderWay::begin(&mut bed);
     signal(&mut bed, name, Signal::STOP);
@@ -246,22 +260,62 @@ fn stands_still(name: &str) {
     let connected = |bed: &Bed| status(bed, "server").counters["connected"];
     let before = connected(&bed);
     let expected = bed.offer("small", 20_000);
-    expect_soon(&mut bed, name, going_on, |bed| {
+    expect_service(&mut bed, (name, going_on), judge, |bed| {
         bed.curl("small").expect_bytes(&expected);
         connected(bed) > before
     });
-    under_way.end();
+    under_way.end(judge);
     bed.expect_both_links();
 }
 
 #[test]
 #[ignore = "network"]
+fn a_killed_box_fails_open_and_serves_again() {
+    killed_box(Judge::Service);
+}
+
+#[test]
+#[ignore = "network"]
+fn a_killed_server_ends_its_connections_and_serves_again() {
+    killed_server(Judge::Service);
+}
+
+#[test]
+#[ignore = "network"]
 fn a_box_that_stands_still_goes_on() {
-    stands_still("box");
+    stands_still("box", Judge::Service);
 }
 
 #[test]
 #[ignore = "network"]
 fn a_server_that_stands_still_goes_on() {
-    stands_still("server");
+    stands_still("server", Judge::Service);
+}
+
+mod soak {
+    use super::*;
+
+    #[test]
+    #[ignore = "soak"]
+    fn a_killed_box_serves_soon() {
+        killed_box(Judge::Time);
+    }
+
+    #[test]
+    #[ignore = "soak"]
+    fn a_killed_server_serves_soon() {
+        killed_server(Judge::Time);
+    }
+
+    #[test]
+    #[ignore = "soak"]
+    fn a_box_that_stands_still_serves_soon() {
+        stands_still("box", Judge::Time);
+    }
+
+    #[test]
+    #[ignore = "soak"]
+    fn a_server_that_stands_still_serves_soon() {
+        stands_still("server", Judge::Time);
+    }
 }

@@ -1,7 +1,9 @@
-//! What the demo promises.
+//! The demo: it fetches whole files over both links, and in the soak as fast as it promises.
 
 use std::collections::BTreeMap;
 use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -11,19 +13,33 @@ use super::bed::stderr;
 /// too busy; and where a download was too slow, as when one of its programs does not run for half a
 /// second, which is a tenth of it, two others have to be fast.
 const ATTEMPTS: usize = 4;
+/// Longest that a demo of another process may take.
+const OTHER_DEMO: Duration = Duration::from_secs(300);
+/// What the demo says where another one runs.
+const TAKEN: &str = "is already up";
 
-/// Runs it once; `None` where it says that the machine was too busy.
-fn rows() -> Option<BTreeMap<String, Value>> {
-    let mut demo = Command::new(env!("CARGO_BIN_EXE_braid"));
-    let output = demo.args(["demo", "--json"]).output().expect("it runs");
-    let said = stderr(&output);
+/// Runs the demo once with a file of `size` MB. Returns its rows, and whether the machine was in time.
+fn rows(size: &str) -> (BTreeMap<String, Value>, bool) {
+    let run = || {
+        let mut demo = Command::new(env!("CARGO_BIN_EXE_braid"));
+        let demo = demo.args(["demo", "--json", "--size", size]);
+        let output = demo.output().expect("it runs");
+        (stderr(&output), output)
+    };
+    // Its testbed always has the same name: a demo that runs beside this one has to end first.
+    let end = Instant::now() + OTHER_DEMO;
+    let (said, output) = loop {
+        let (said, output) = run();
+        if !said.contains(TAKEN) || Instant::now() > end {
+            break (said, output);
+        }
+        thread::sleep(Duration::from_secs(1));
+    };
     assert!(output.status.success(), "{said}");
-    if said.contains("do not trust") {
-        return None;
-    }
     let rows: Vec<Value> = serde_json::from_slice(&output.stdout).expect("an array");
     let via = |row: &Value| row["via"].as_str().expect("a name").to_owned();
-    Some(rows.iter().map(|row| (via(row), row.clone())).collect())
+    let rows = rows.iter().map(|row| (via(row), row.clone())).collect();
+    (rows, !said.contains("do not trust"))
 }
 
 /// The rates by the links one by one added, by the box, and by the kernel, in Mbit/s.
@@ -39,7 +55,7 @@ fn too_slow(rows: &BTreeMap<String, Value>) -> Option<String> {
     (!fast).then(|| format!("{braid:.2} Mbit/s of {sum:.2}; the kernel {kernel:.2}"))
 }
 
-/// What holds however slow it is.
+/// Fails where a row is not as it is however slow the machine is.
 fn check(rows: &BTreeMap<String, Value>) {
     let names: Vec<_> = rows.keys().map(String::as_str).collect();
     assert_eq!(names, ["braid", "kernel", "link1", "link2"]);
@@ -64,20 +80,29 @@ fn check(rows: &BTreeMap<String, Value>) {
 
 #[test]
 #[ignore = "network"]
-fn the_demo_keeps_its_promises() {
-    let (mut fast, mut slow) = (0, Vec::new());
-    for _ in 0..ATTEMPTS {
-        let Some(rows) = rows() else {
-            continue;
-        };
-        check(&rows);
-        match too_slow(&rows) {
-            None => fast += 1,
-            Some(message) => slow.push(message),
+fn the_demo_fetches_whole_files_over_both_links() {
+    check(&rows("10").0);
+}
+
+mod soak {
+    use super::*;
+
+    #[test]
+    #[ignore = "soak"]
+    fn the_demo_keeps_its_promises() {
+        let (mut fast, mut slow) = (0, Vec::new());
+        for _ in 0..ATTEMPTS {
+            let (rows, in_time) = rows("20");
+            check(&rows);
+            match too_slow(&rows) {
+                _ if !in_time => continue,
+                None => fast += 1,
+                Some(message) => slow.push(message),
+            }
+            if fast > slow.len() {
+                return;
+            }
         }
-        if fast > slow.len() {
-            return;
-        }
+        panic!("of {ATTEMPTS} times it was fast {fast} times, too slow here: {slow:?}");
     }
-    panic!("of {ATTEMPTS} times it was fast {fast} times, too slow here: {slow:?}");
 }

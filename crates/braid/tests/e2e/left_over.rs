@@ -7,9 +7,11 @@ use std::process::{Command, Output};
 use std::thread;
 use std::time::Duration;
 
+use braid_testbed::netns;
+
 use super::bed::{Bed, description, stderr, unique_name};
 
-/// Everything of this machine's network that a testbed, box or server could leave behind.
+/// Everything of this machine's own network that a testbed, box or server could leave behind.
 fn machine() -> Vec<String> {
     let look = |program: &str, arguments: &[&str]| {
         let output = Command::new(program)
@@ -18,18 +20,20 @@ fn machine() -> Vec<String> {
             .expect("it runs");
         String::from_utf8_lossy(&output.stdout).into_owned()
     };
-    // Tests of other processes may run beside this one.
-    let own = format!("bt{}-", std::process::id());
-    let namespaces = look("ip", &["netns", "list"]);
-    let namespaces = namespaces.lines().filter(|line| line.starts_with(&own));
     vec![
-        namespaces.collect(),
         look("ip", &["-brief", "link"]),
         look("ip", &["rule"]),
         look("ip", &["-6", "rule"]),
         look("ip", &["route", "show", "table", "all"]),
         look("nft", &["list", "ruleset"]),
     ]
+}
+
+/// Namespaces of a testbed. Other tests have namespaces of their own meanwhile.
+fn namespaces(testbed: &str) -> Vec<String> {
+    let mut names = netns::list().expect("a list of namespaces");
+    names.retain(|name| name.starts_with(&format!("{testbed}.")));
+    names
 }
 
 /// The same of one host of a testbed.
@@ -79,7 +83,13 @@ fn nothing_is_left_after_down() {
     let bed = Bed::up();
     bed.fetch(100_000);
     let state = bed.testbed.state_dir().to_owned();
+    let name = bed.testbed.layout().name.clone();
+    assert!(
+        !namespaces(&name).is_empty(),
+        "its namespaces have its name"
+    );
     bed.down();
+    assert_eq!(namespaces(&name), [""; 0]);
     assert_eq!(machine(), before);
     assert!(!state.exists());
 }
@@ -137,6 +147,7 @@ fn a_testbed_is_built_used_changed_and_removed_by_command() {
     );
     assert_eq!(cli.braid("set", &["link9", "up"]).status.code(), Some(2));
     cli.expect("down", &[]);
+    assert_eq!(namespaces(&name), [""; 0]);
     assert_eq!(machine(), before);
     assert_eq!(cli.braid("status", &[]).status.code(), Some(1));
 }

@@ -5,7 +5,7 @@
 use super::interop::{Interop, RECEIVED, SENT, Side};
 
 /// What each side sends, bytes.
-const BYTES: &str = "5000000";
+const BYTES: u64 = 5_000_000;
 
 /// A transfer with a rule of nftables in its way.
 struct Case {
@@ -199,9 +199,16 @@ impl Case {
             names.map(|name| interop.count(name)).collect()
         };
         let before = count(interop);
-        let peers = interop.start();
-        let [engine, kernel] = interop.reports(peers);
         let name = self.name;
+        interop.hold();
+        let peers = interop.start();
+        // The transfer goes on until all has happened.
+        for ((counter, least), before) in self.counters.iter().zip(&before) {
+            interop.wait_until(&format!("{counter} to grow: {name}"), || {
+                interop.count(counter) >= before + least
+            });
+        }
+        let [engine, kernel] = interop.reports(peers);
         let opener = match interop.client {
             Side::Engine => &engine,
             Side::Kernel => &kernel,

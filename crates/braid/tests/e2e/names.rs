@@ -17,7 +17,7 @@ use braid_testbed::Role;
 use super::attacks::{Client, counters, grown, inside, keep_pace, namespace};
 use super::bed::{Bed, render_changed, unique_name};
 use super::reload::{Guested, in_clear_too};
-use super::siege::{Siege, USERS};
+use super::siege::{Judge, Siege, USERS};
 
 /// A directory that a process of the testbed finds in place of `/etc`, and the program that sees to it.
 /// Removed when dropped.
@@ -149,9 +149,7 @@ fn answer(query: &[u8], addresses: impl FnOnce(&str) -> Vec<Ipv4Addr>) -> Option
 
 const NAMES: [&str; 3] = ["private.test", "alternating.test", "mixed.test"];
 
-#[test]
-#[ignore = "network"]
-fn names_that_lead_astray_lead_nowhere() {
+fn names_that_lead_astray(judge: Judge) {
     let etc = Etc::new();
     let render = render_changed(Role::Server, in_clear_too);
     let bed = Bed::up_idle_by(render, etc.program());
@@ -169,12 +167,12 @@ fn names_that_lead_astray_lead_nowhere() {
     trap.set_nonblocking(true).expect("a socket");
     let mut world = Guested::of(bed).knowing_the_guest();
     let client = Client::guest(&world);
-    let mut siege = Siege::lay(&mut world.bed);
+    let mut siege = Siege::lay(&mut world.bed, judge);
     let before = counters(&world.bed);
     // By name: how often there was a connection, and how often it was forbidden.
     let mut heard = [[0u64; 2]; NAMES.len()];
     let kept = siege.during(&mut world.bed, |attack| {
-        keep_pace(attack, |n| {
+        keep_pace(attack, 4 * NAMES.len(), |n| {
             let name = Destination::Name(NAMES[n % NAMES.len()].to_owned(), 80);
             let answer = client.answer(&client.asks(&name), 14);
             match answer.get(4..6) {
@@ -184,7 +182,7 @@ fn names_that_lead_astray_lead_nowhere() {
             }
         });
     });
-    println!("{heard:?}, users have {:.2}", kept.share);
+    println!("{heard:?}");
     kept.expect_enough("names");
     let expected = [[false, true], [true, true], [true, false]];
     assert_eq!(heard.map(|h| h.map(|n| n > 0)), expected, "{heard:?}");
@@ -196,4 +194,20 @@ fn names_that_lead_astray_lead_nowhere() {
     let nobody = came.as_ref().err().map(io::Error::kind);
     assert_eq!(nobody, Some(io::ErrorKind::WouldBlock), "{came:?}");
     siege.expect_memory_back(&mut world.bed);
+}
+
+#[test]
+#[ignore = "network"]
+fn names_that_lead_astray_lead_nowhere() {
+    names_that_lead_astray(Judge::Service);
+}
+
+mod soak {
+    use super::*;
+
+    #[test]
+    #[ignore = "soak"]
+    fn names_that_lead_astray_cost_users_no_rate() {
+        names_that_lead_astray(Judge::Rate);
+    }
 }

@@ -47,24 +47,19 @@ fn servers_are_measured_when_somebody_asks() {
     ];
     assert_eq!(heads, expected);
     assert_eq!(lines.count(), 2, "{table}");
-    // A train that a busy machine held up measures the machine: it may take another.
-    let plausible = |bed: &Bed| {
-        let mut servers = status(bed, "box").servers.into_iter();
-        servers.all(|server| {
-            let paths = server.measured.paths.into_iter().zip([20e6, 10e6]);
-            let found = paths.map(|(path, rate)| path.bandwidth.expect("it was measured") / rate);
-            found
-                .inspect(|share| println!("{}: {share}", server.name))
-                .all(|share| (0.6..1.2).contains(&share))
-        })
-    };
-    let again = |bed: &Bed| expect_text(bed, "box", &["servers", "--probe"]);
-    assert!(
-        (0..4).any(|_| plausible(&bed) || {
-            again(&bed);
-            false
-        }) || plausible(&bed)
-    );
+    let shares = measured(&bed);
+    assert_eq!(shares.len(), 4, "two servers over two links");
+    assert!(shares.iter().all(|share| *share > 0.0), "{shares:?}");
+}
+
+/// Returns what was measured of each server over each link, as shares of the links' rates.
+fn measured(bed: &Bed) -> Vec<f64> {
+    let servers = status(bed, "box").servers.into_iter();
+    let shares = servers.flat_map(|server| {
+        let paths = server.measured.paths.into_iter().zip([20e6, 10e6]);
+        paths.map(|(path, rate)| path.bandwidth.expect("it was measured") / rate)
+    });
+    shares.collect()
 }
 
 #[test]
@@ -81,7 +76,7 @@ fn a_server_is_used_by_name_and_left_to_the_box_again() {
     assert_eq!(said, "new connections go to six while it answers\n");
     assert_eq!(current(&bed), ["six"]);
     let expected = bed.offer("large", 4_000_000);
-    let download = bed.curl("large?rate=1m");
+    let download = bed.curl("large?rate=500k");
     let six = bed.v6("server");
     bed.wait_for("some of it to come that way", |bed| {
         let connections = status(bed, "box").connections;
@@ -98,4 +93,22 @@ fn a_server_is_used_by_name_and_left_to_the_box_again() {
     let why =
         "braid: the box says: there is no server \"paris\"; the servers are four, six, or auto\n";
     assert_eq!(stderr(&unknown), why);
+}
+
+mod soak {
+    use super::*;
+
+    #[test]
+    #[ignore = "soak"]
+    fn measured_rates_are_those_of_the_links() {
+        let bed = up();
+        // A train that a busy machine held up measures the machine: it may take another.
+        let plausible = (0..5).any(|_| {
+            expect_text(&bed, "box", &["servers", "--probe"]);
+            let shares = measured(&bed);
+            println!("{shares:?}");
+            shares.iter().all(|share| (0.6..1.2).contains(share))
+        });
+        assert!(plausible, "{:?}", measured(&bed));
+    }
 }

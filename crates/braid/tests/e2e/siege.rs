@@ -1,5 +1,5 @@
-//! Users at work while somebody attacks their server: a download goes on at its rate, everybody who comes is
-//! served, and neither log nor memory of the server grow with the attack.
+//! Users at work while somebody attacks their server: a download goes on, all users who come are served, and
+//! neither log nor memory of the server grow with the attack. In the soak, users keep their rate too.
 
 use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,27 +11,41 @@ use braid_testbed::netns;
 
 use super::bed::{Bed, Download};
 
+/// What is judged of users during an attack.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Judge {
+    /// A download goes on, and all users who come are served.
+    Service,
+    /// The users keep their rate too. This needs a machine that does nothing else.
+    Rate,
+}
+
 /// The share of their rate that users keep.
-pub const ENOUGH: f64 = 0.9;
-/// Honest users that come during an attack.
+const ENOUGH: f64 = 0.9;
+/// Users that come during an attack.
 pub const USERS: usize = 25;
-/// Over which a rate is taken.
+/// A rate is measured over this long.
 const SPAN: Duration = Duration::from_secs(3);
-/// Spans of which one is enough: something else may have the processors in one, an attack is in all.
+/// Spans of which one is enough: something else may take the processors in one, an attack is in all.
 const SPANS: u32 = 5;
 /// A download is replaced after this long, before it is over.
 const RENEWAL: Duration = Duration::from_secs(40);
-/// How long an attack may take until it is under way.
-const ONSET: Duration = Duration::from_secs(30);
-/// Memory of the server's process may grow by so much, bytes,
+/// Bytes of that download: more than the links carry until then.
+const LARGE: u64 = 400_000_000;
+/// An attack may take this long until it is under way.
+const ONSET: Duration = Duration::from_secs(60);
+/// Bytes by which the download has to grow during an attack.
+const PROGRESS: u64 = 500_000;
+/// Memory of the server's process may grow by this much, bytes,
 const GROWTH: u64 = 64 << 20;
-/// and by so much of it in the end: what the allocator keeps in place of giving it back.
+/// and this much of it may remain: what the allocator keeps in place of giving it back.
 const KEPT: u64 = 16 << 20;
 /// Lines that an attack may write to the log of the server: one a minute for what it does, by source.
 const LINES: usize = 30;
 
-/// A download, those who come beside it, and what the server had before.
+/// A download, the users who come beside it, and what the server had before.
 pub struct Siege {
+    judge: Judge,
     download: Download,
     begun: Instant,
     small: Vec<u8>,
@@ -66,33 +80,35 @@ impl Drop for EndsWith<'_> {
     }
 }
 
-/// What users kept.
+/// The outcome of an attack.
 pub struct Kept {
-    /// Of the rate without an attack.
-    pub share: f64,
-    /// That rate, bytes a second.
-    pub alone: f64,
+    /// Share that users kept of their rate without an attack, and that rate in bytes a second; `None` where
+    /// only the service is judged.
+    rate: Option<(f64, f64)>,
     /// Packets a second that the server's system handed to its engine.
     pub packets: f64,
 }
 
 impl Kept {
-    /// Fails where `what` has taken too much.
+    /// Fails where `what` took too much of the users' rate, if that is judged.
     pub fn expect_enough(&self, what: &str) {
-        let Kept { share, alone, .. } = self;
-        assert!(*share > ENOUGH, "{what}: {share:.2} of {alone:.0} bytes/s");
+        if let Some((share, alone)) = self.rate {
+            println!("{what}: users have {share:.2} of {alone:.0} bytes/s");
+            assert!(share > ENOUGH, "{what}: {share:.2} of {alone:.0} bytes/s");
+        }
     }
 }
 
 impl Siege {
     /// Slows the links down to what two processors carry beside an attack, and begins a download.
-    pub fn lay(bed: &mut Bed) -> Self {
+    pub fn lay(bed: &mut Bed, judge: Judge) -> Self {
         bed.set_link("link1", "rate=20mbit");
         bed.set_link("link2", "rate=10mbit");
         let small = bed.offer("small", 20_000);
-        bed.offer("large", 400_000_000);
-        let download = begin(bed);
+        bed.offer_zeros("large", LARGE);
+        let download = begin(bed, judge);
         Siege {
+            judge,
             download,
             begun: Instant::now(),
             small,
@@ -100,16 +116,17 @@ impl Siege {
         }
     }
 
-    /// What users keep while `attack` is carried out by the router between them and the server.
+    /// Lets users come while the router between them and the server carries out `attack`.
     pub fn during(&mut self, bed: &mut Bed, attack: impl FnOnce(&Attack) + Send) -> Kept {
         if self.begun.elapsed() > RENEWAL {
-            self.download = begin(bed);
+            self.download = begin(bed, self.judge);
             self.begun = Instant::now();
         }
         let router = bed.testbed.layout().host("internet").expect("a host");
         let router = router.namespace.clone();
         let lines = bed.log("server").lines().count();
-        let (alone, quiet) = (rate(|| self.download.bytes()), packets(bed));
+        let alone = (self.judge == Judge::Rate).then(|| rate(|| self.download.bytes()));
+        let quiet = packets(bed);
         let state = Attack::default();
         let kept = thread::scope(|scope| {
             let attacker = scope.spawn(|| {
@@ -129,24 +146,17 @@ impl Siege {
             let begun = Instant::now();
             let users: Vec<_> = (0..USERS).map(|_| bed.curl("small")).collect();
             let moved = || self.download.bytes() + users.iter().map(Download::bytes).sum::<u64>();
-            let mut share: f64 = 0.0;
-            for _ in 0..SPANS {
-                share = share.max(rate(moved) / alone);
-                if share > ENOUGH {
-                    break;
-                }
-                eprintln!("{share:.2} of {alone:.0} bytes/s until now");
-            }
+            let rate = alone.map(|alone| (best_share(alone, moved), alone));
             for user in users {
                 user.expect_bytes(&self.small);
             }
+            let before = self.download.bytes();
+            bed.wait_for("the download to go on", |_| {
+                self.download.bytes() > before + PROGRESS
+            });
             let packets = (packets(bed) - quiet) as f64 / begun.elapsed().as_secs_f64();
             drop(ended);
-            Kept {
-                share,
-                alone,
-                packets,
-            }
+            Kept { rate, packets }
         });
         let written = bed.log("server").lines().count() - lines;
         assert!(written < LINES, "{written} lines:\n{}", bed.log("server"));
@@ -171,13 +181,28 @@ impl Siege {
     }
 }
 
-/// A download that has got going.
-fn begin(bed: &mut Bed) -> Download {
+/// Begins a download and waits until it has got going; where its rate is judged, until slow start is over.
+fn begin(bed: &mut Bed, judge: Judge) -> Download {
+    let going = match judge {
+        Judge::Service => PROGRESS,
+        Judge::Rate => 8_000_000,
+    };
     let download = bed.curl("large");
-    bed.wait_for("the download to get going", |_| {
-        download.bytes() > 8_000_000
-    });
+    bed.wait_for("the download to get going", |_| download.bytes() > going);
     download
+}
+
+/// Returns the best share of `alone` that `moved` keeps in a span.
+fn best_share(alone: f64, moved: impl Fn() -> u64) -> f64 {
+    let mut share: f64 = 0.0;
+    for _ in 0..SPANS {
+        share = share.max(rate(&moved) / alone);
+        if share > ENOUGH {
+            break;
+        }
+        eprintln!("{share:.2} of {alone:.0} bytes/s until now");
+    }
+    share
 }
 
 /// Memory of the server's process, bytes.

@@ -35,8 +35,7 @@ fn only(bed: &Bed, role: &str) -> ConnStatus {
 #[ignore = "network"]
 fn curl_says_what_it_fetches_and_both_ends_know() {
     let mut bed = up();
-    bed.set_link("link1", "rate=20mbit");
-    bed.set_link("link2", "rate=20mbit");
+    bed.slow_down();
     let expected = bed.offer("large", 20_000_000);
     let url = format!("http://{}/large", bed.v4("content"));
     let hints = "size=20MB,urgency=1,deadline=10s,strategy=redundant";
@@ -52,6 +51,7 @@ fn curl_says_what_it_fetches_and_both_ends_know() {
         let to = format!("{}:80", bed.v4("content"));
         assert_eq!(conn.destination, Some(to), "{role}");
     }
+    bed.release();
     download.expect_bytes(&expected);
 }
 

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use braid_testbed::Role;
 
-use super::bed::{Bed, Download, description, render_changed, stderr};
+use super::bed::{Bed, Download, description, render_changed, stderr, unique_name};
 use super::control::status;
 
 const DESCRIPTION: &str = r#"
@@ -62,7 +62,7 @@ struct Stock {
 
 impl Stock {
     fn up() -> Self {
-        let key = std::env::temp_dir().join(format!("braid-stock-{}.key", std::process::id()));
+        let key = std::env::temp_dir().join(format!("{}-laptop.key", unique_name()));
         let public = braid(&["key", "new", text(&key)]);
         let render = render_changed(Role::Server, move |text| {
             format!("unprotected = true\n{text}\n[[user]]\nname = \"laptop\"\nkey = \"{public}\"\n")
@@ -118,6 +118,7 @@ fn curl_uses_both_links_of_its_host() {
     let mut stock = Stock::up();
     let expected = stock.bed.offer("large", 10_000_000);
     let to = format!("{}:80", stock.bed.v4("content"));
+    stock.bed.slow_down();
     let before = stock.bed.carried();
     let download = stock.curl(&stock.password(&to), &format!("http://{to}/large"));
     stock
@@ -128,6 +129,7 @@ fn curl_uses_both_links_of_its_host() {
     };
     assert_eq!(conn.user.as_deref(), Some("laptop"));
     assert!(conn.mptcp && conn.paths.len() == 2, "{conn:?}");
+    stock.bed.release();
     download.expect_bytes(&expected);
     stock.bed.expect_carried(before, 2_000_000);
 }

@@ -46,6 +46,11 @@ const WALKS: &[&str] = &[
     "extract_if",
 ];
 
+/// Why a test may be ignored: what runs it.
+const TIERS: &[&str] = &["network", "soak", "tshark", "ffmpeg", "make aggregation"];
+/// The module of tests that judge rates or times of the wall clock: `make test` skips it by name.
+const SOAK: &str = "soak";
+
 /// Complaints about one file.
 pub fn check(name: &str, text: &str) -> Vec<String> {
     let file = match syn::parse_file(text) {
@@ -57,6 +62,7 @@ pub fn check(name: &str, text: &str) -> Vec<String> {
         lines: text.lines().collect(),
         is_test: name.contains("/tests/") || name.contains("/benches/"),
         hash_names: BTreeSet::new(),
+        modules: Vec::new(),
         complaints: Vec::new(),
     };
     let code = checker.code_lines(1, checker.lines.len());
@@ -76,6 +82,8 @@ struct Checker<'a> {
     is_test: bool,
     /// Fields, arguments and variables of this file whose type is a hash map or set.
     hash_names: BTreeSet<String>,
+    /// The modules of this file around what is visited.
+    modules: Vec<String>,
     complaints: Vec<String>,
 }
 
@@ -166,6 +174,26 @@ impl Checker<'_> {
             .any(|text| text.contains("SAFETY:") || text.contains("# Safety"))
     }
 
+    /// A test is ignored for the tier that runs it, and stands where that tier looks for it.
+    fn check_ignore(&mut self, attribute: &syn::Attribute) {
+        let line = attribute.span().start().line;
+        let reason = match &attribute.meta {
+            syn::Meta::NameValue(reason) => string_literal(&reason.value),
+            _ => None,
+        };
+        let reason = reason.unwrap_or_default();
+        if !TIERS.contains(&reason.as_str()) {
+            let message = format!("ignored for {reason:?}: the tiers are {}", TIERS.join(", "));
+            self.complain(line, &message);
+        }
+        if (reason == SOAK) != self.modules.iter().any(|module| module == SOAK) {
+            self.complain(
+                line,
+                "`#[ignore = \"soak\"]` goes with a module `soak`, and with no other",
+            );
+        }
+    }
+
     fn check_walk(&mut self, collection: &syn::Expr, line: usize) {
         let hashed = last_name(collection).filter(|name| self.hash_names.contains(name));
         if let Some(name) = hashed
@@ -210,8 +238,17 @@ impl<'ast> Visit<'ast> for Checker<'_> {
         visit::visit_item_impl(self, item);
     }
 
+    fn visit_item_mod(&mut self, item: &'ast syn::ItemMod) {
+        self.modules.push(item.ident.to_string());
+        visit::visit_item_mod(self, item);
+        self.modules.pop();
+    }
+
     fn visit_attribute(&mut self, attribute: &'ast syn::Attribute) {
         let line = attribute.span().start().line;
+        if attribute.path().is_ident("ignore") {
+            self.check_ignore(attribute);
+        }
         if attribute.path().is_ident("allow") {
             self.complain(line, "allow: use #[expect(…, reason = \"…\")]");
         }
@@ -299,6 +336,17 @@ fn names_std_clock(tree: &syn::UseTree) -> bool {
         path == ["std", "time"] && (name == "Instant" || name == "SystemTime")
     }
     walk(tree, &mut Vec::new())
+}
+
+/// The text of a string literal.
+fn string_literal(expression: &syn::Expr) -> Option<String> {
+    match expression {
+        syn::Expr::Lit(syn::ExprLit {
+            lit: syn::Lit::Str(text),
+            ..
+        }) => Some(text.value()),
+        _ => None,
+    }
 }
 
 /// The last name of `self.table`, `&table`, `(table)` …
@@ -442,6 +490,16 @@ mod tests {
         assert_eq!(lines("crates/wire/src/a.rs", text), ["1", "3"]);
         let text = "#[expect(dead_code, reason = \"used by the next step\")]\nfn g() {}\n";
         assert!(lines("crates/wire/src/a.rs", text).is_empty());
+    }
+
+    #[test]
+    fn ignored_tests_name_the_tier_that_runs_them() {
+        let text = "#[ignore]\nfn a() {}\n#[ignore = \"slow\"]\nfn b() {}\n\
+                    #[ignore = \"network\"]\nfn c() {}\n#[ignore = \"soak\"]\nfn d() {}\n";
+        assert_eq!(lines("crates/lab/tests/a.rs", text), ["1", "3", "7"]);
+        let text = "mod soak {\n    #[ignore = \"soak\"]\n    fn a() {}\n    \
+                    #[ignore = \"network\"]\n    fn b() {}\n}\n";
+        assert_eq!(lines("crates/lab/tests/a.rs", text), ["4"]);
     }
 
     #[test]

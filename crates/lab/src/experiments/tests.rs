@@ -186,7 +186,7 @@ mod ffmpeg {
 
     /// What is lost is decoded, and the seed alone decides what is lost.
     #[test]
-    #[ignore = "needs the command ffmpeg"]
+    #[ignore = "ffmpeg"]
     fn po_8_compares_pictures() {
         let first = twice("po-8");
         let psnr = |name: &str| {

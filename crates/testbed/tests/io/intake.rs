@@ -16,9 +16,10 @@ use braid_linux::nft::{BoxRules, Rules};
 use braid_linux::run::Device;
 use braid_linux::sockets::{Limits, Sockets};
 use braid_proxy::config::{MptcpHosts, Quic, TunConfig};
+use braid_testbed::netns;
 use rustix::event::{Timespec, epoll};
 
-use crate::support::World;
+use crate::support::{TIMEOUT, World, wait_for};
 
 const WEB: [&str; 2] = ["198.51.100.7", "2001:db8:7::7"];
 const BYPASSED: [&str; 2] = ["198.51.100.8", "2001:db8:7::8"];
@@ -69,7 +70,7 @@ impl Net {
     pub fn fetch(&self, to: &str) -> String {
         let to = SocketAddr::new(to.parse().unwrap(), 80);
         self.world.inside("user", || {
-            let mut stream = TcpStream::connect_timeout(&to, Duration::from_secs(3)).unwrap();
+            let mut stream = TcpStream::connect_timeout(&to, TIMEOUT).unwrap();
             stream.shutdown(Shutdown::Write).unwrap();
             read_all(&mut stream)
         })
@@ -77,9 +78,7 @@ impl Net {
 }
 
 fn read_all(stream: &mut TcpStream) -> String {
-    stream
-        .set_read_timeout(Some(Duration::from_secs(3)))
-        .unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     let mut text = String::new();
     stream.read_to_string(&mut text).unwrap();
     text
@@ -114,6 +113,8 @@ enum Ask {
 /// The box's side of an intake, on a thread inside its namespace: tells each user where it wanted
 /// to go and what of it was seen, and echoes the rest.
 pub struct Intake {
+    /// The box's namespace.
+    namespace: String,
     asks: Sender<Ask>,
     done: Receiver<()>,
     thread: Option<JoinHandle<()>>,
@@ -127,12 +128,14 @@ impl Intake {
     fn start_with(net: &Net, ways: (Quic, MptcpHosts)) -> Intake {
         let (asks, heard) = mpsc::channel();
         let (says_done, done) = mpsc::channel();
-        let name = net.world.name("box");
+        let namespace = net.world.name("box");
+        let name = namespace.clone();
         let thread = thread::spawn(move || {
-            braid_testbed::netns::enter(&name).unwrap();
+            netns::enter(&name).unwrap();
             serve(ways, &heard, &says_done);
         });
         let intake = Intake {
+            namespace,
             asks,
             done,
             thread: Some(thread),
@@ -144,6 +147,29 @@ impl Intake {
     fn set(&self, open: bool) {
         self.asks.send(Ask::Intake(open)).unwrap();
         self.done.recv().expect("the intake goes on");
+        if !open {
+            // All that listens but what the box offers itself.
+            self.wait_until_closed(&["-Htln", "sport", "!=", "1080"]);
+        }
+    }
+
+    /// Waits until the box has no listener that `filter` selects, and no TUN device either unless the
+    /// intake still runs.
+    ///
+    /// A command that another test starts at the same time is a fork of this process until it becomes
+    /// another program, and has all sockets and devices of the intake open.
+    fn wait_until_closed(&self, filter: &[&str]) {
+        let left = || {
+            let listeners = output(&self.namespace, "ss", filter);
+            if self.thread.is_some() {
+                return listeners;
+            }
+            let devices = ["-o", "link", "show", "type", "tun"];
+            listeners + &output(&self.namespace, "ip", &devices)
+        };
+        wait_for("sockets and devices are closed", left, || {
+            left().is_empty().then_some(())
+        });
     }
 
     pub fn die(self) {
@@ -157,6 +183,27 @@ impl Intake {
     fn finish(mut self, ask: Ask) {
         self.asks.send(ask).unwrap();
         self.thread.take().unwrap().join().unwrap();
+        self.wait_until_closed(&["-Hltx"]);
+    }
+}
+
+fn output(namespace: &str, program: &str, arguments: &[&str]) -> String {
+    let mut command = netns::command(namespace, program).unwrap();
+    let output = command.args(arguments).output().unwrap();
+    assert!(
+        output.status.success(),
+        "{program} {arguments:?}: {output:?}"
+    );
+    String::from_utf8(output.stdout).unwrap()
+}
+
+impl Drop for Intake {
+    fn drop(&mut self) {
+        if let Some(thread) = self.thread.take() {
+            // The thread may have failed, which the test has noticed or will not ask about.
+            let _ = self.asks.send(Ask::End);
+            let _ = thread.join();
+        }
     }
 }
 
@@ -318,7 +365,7 @@ fn write(sockets: &mut Sockets, id: LocalId, bytes: &[u8]) {
 }
 
 #[test]
-#[ignore = "needs network namespaces"]
+#[ignore = "network"]
 fn connections_are_taken_in_but_those_to_be_bypassed() {
     let net = Net::new();
     let _intake = Intake::start(&net, Quic::Forward);
@@ -330,7 +377,7 @@ fn connections_are_taken_in_but_those_to_be_bypassed() {
 }
 
 #[test]
-#[ignore = "needs network namespaces"]
+#[ignore = "network"]
 fn the_mark_of_a_users_syn_is_seen() {
     use rustix::net::{AddressFamily, SocketType, connect, socket, sockopt};
     let net = Net::new();
@@ -360,7 +407,7 @@ fn the_mark_of_a_users_syn_is_seen() {
 }
 
 #[test]
-#[ignore = "needs network namespaces"]
+#[ignore = "network"]
 fn what_the_box_itself_offers_is_for_the_local_network_alone() {
     let net = Net::new();
     let intake = Intake::start(&net, Quic::Forward);
@@ -373,19 +420,20 @@ fn what_the_box_itself_offers_is_for_the_local_network_alone() {
         intake.set(open);
         for own in OWN {
             let to: SocketAddr = own.parse().unwrap();
-            let patience = Duration::from_secs(1);
-            let connect = || TcpStream::connect_timeout(&to, patience);
-            let mut stream = net.world.inside("user", connect).unwrap();
+            let connect = |timeout| move || TcpStream::connect_timeout(&to, timeout);
+            let mut stream = net.world.inside("user", connect(TIMEOUT)).unwrap();
             stream.shutdown(Shutdown::Write).unwrap();
             assert_eq!(read_all(&mut stream), format!("addressed {to} "));
-            let stranger = net.world.inside("web", connect).unwrap_err();
+            // A connection would be there at once; the stranger's SYN gets no answer.
+            let soon = Duration::from_secs(1);
+            let stranger = net.world.inside("web", connect(soon)).unwrap_err();
             assert_eq!(stranger.kind(), ErrorKind::TimedOut);
         }
     }
 }
 
 #[test]
-#[ignore = "needs network namespaces"]
+#[ignore = "network"]
 fn multipath_connections_are_left_to_themselves_or_taken_in() {
     let net = Net::new();
     let fetch = |web: &str| {
@@ -421,7 +469,7 @@ fn mptcp_connect(to: SocketAddr) -> TcpStream {
 }
 
 #[test]
-#[ignore = "needs network namespaces"]
+#[ignore = "network"]
 fn a_closed_intake_forwards_and_keeps_what_it_took_in() {
     let net = Net::new();
     let intake = Intake::start(&net, Quic::Forward);
@@ -440,7 +488,7 @@ fn a_closed_intake_forwards_and_keeps_what_it_took_in() {
 }
 
 #[test]
-#[ignore = "needs network namespaces"]
+#[ignore = "network"]
 fn the_end_of_the_process_resets_its_streams_and_fails_open() {
     let net = Net::new();
     let intake = Intake::start(&net, Quic::Forward);
@@ -457,29 +505,37 @@ fn the_end_of_the_process_resets_its_streams_and_fails_open() {
 }
 
 #[test]
-#[ignore = "needs network namespaces"]
+#[ignore = "network"]
 fn quic_is_refused_or_forwarded() {
     let net = Net::new();
+    // What the sender is told, if the datagram does not arrive.
     let outcome = |net: &Net, host: &str| {
         let to = SocketAddr::new(host.parse().unwrap(), 443);
         let server = net.world.inside("web", || UdpSocket::bind(to).unwrap());
-        let patience = Some(Duration::from_secs(1));
-        server.set_read_timeout(patience).unwrap();
         let client = net.world.inside("user", || {
             UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap()
         });
-        client.set_read_timeout(patience).unwrap();
         client.connect(to).unwrap();
         client.send(b"hello").unwrap();
+        server.set_nonblocking(true).unwrap();
+        client.set_nonblocking(true).unwrap();
         let mut buffer = [0; 16];
-        match server.recv_from(&mut buffer) {
-            // Masqueraded: the web host knows no way to the local network.
-            Ok((_, from)) => {
-                assert_eq!(from.ip(), "192.0.2.1".parse::<IpAddr>().unwrap());
-                None
+        let nothing = || "neither happens".to_owned();
+        wait_for("QUIC arrives or is refused", nothing, || {
+            // First the sender, who is told only of what does not arrive.
+            let told = client.recv(&mut buffer).map_err(|error| error.kind());
+            match server.recv_from(&mut buffer) {
+                // Masqueraded: the web host knows no way to the local network.
+                Ok((_, from)) => {
+                    assert_eq!(from.ip(), "192.0.2.1".parse::<IpAddr>().unwrap());
+                    Some(None)
+                }
+                Err(_) => match told {
+                    Err(ErrorKind::WouldBlock) => None,
+                    told => Some(told.err()),
+                },
             }
-            Err(_) => client.recv(&mut buffer).err().map(|e| e.kind()),
-        }
+        })
     };
     let intake = Intake::start(&net, Quic::Forward);
     assert_eq!(outcome(&net, WEB[0]), None);

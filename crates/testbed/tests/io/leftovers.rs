@@ -7,6 +7,7 @@ use braid_linux::net::{Identity, cleanup};
 use braid_proxy::config::Quic;
 
 use crate::intake::{Intake, Net};
+use crate::support::wait_for;
 
 /// Everything that an instance could have changed. What IPv6 makes by itself of interfaces that
 /// have just come up is left out.
@@ -22,7 +23,7 @@ fn state(net: &Net) -> Vec<String> {
     text.lines().map(str::to_owned).collect()
 }
 
-/// The state once the kernel has reacted to the making of the interfaces.
+/// Returns the state once the kernel has reacted to the making of the interfaces.
 fn settled_state(net: &Net) -> Vec<String> {
     let mut last = state(net);
     for _ in 0..50 {
@@ -36,14 +37,21 @@ fn settled_state(net: &Net) -> Vec<String> {
     last
 }
 
-fn assert_same(before: &[String], after: &[String]) {
-    let gone: Vec<_> = before.iter().filter(|l| !after.contains(l)).collect();
-    let new: Vec<_> = after.iter().filter(|l| !before.contains(l)).collect();
-    assert!(before == after, "gone: {gone:#?} new: {new:#?}");
+/// Waits until the state is `before` again, which the kernel may need a moment for.
+fn wait_for_same(net: &Net, before: &[String]) {
+    let difference = || {
+        let after = state(net);
+        let gone: Vec<_> = before.iter().filter(|l| !after.contains(l)).collect();
+        let new: Vec<_> = after.iter().filter(|l| !before.contains(l)).collect();
+        format!("gone: {gone:#?} new: {new:#?}")
+    };
+    wait_for("nothing is left", difference, || {
+        (state(net) == before).then_some(())
+    });
 }
 
 #[test]
-#[ignore = "needs network namespaces"]
+#[ignore = "network"]
 fn nothing_is_left_of_a_killed_instance() {
     let net = Net::new();
     let before = settled_state(&net);
@@ -53,15 +61,15 @@ fn nothing_is_left_of_a_killed_instance() {
     net.world
         .inside("box", || cleanup::cleanup(&identity))
         .unwrap();
-    assert_same(&before, &state(&net));
+    wait_for_same(&net, &before);
 }
 
 #[test]
-#[ignore = "needs network namespaces"]
+#[ignore = "network"]
 fn a_restart_finds_the_settings_that_were_in_force_before_the_killed_instance() {
     let net = Net::new();
     let before = settled_state(&net);
     Intake::start(&net, Quic::Reject).die();
     Intake::start(&net, Quic::Forward).end();
-    assert_same(&before, &state(&net));
+    wait_for_same(&net, &before);
 }

@@ -1,10 +1,11 @@
 //! Super-segments through TUN devices, forwarding, address translation and a link.
 
+use std::cell::Cell;
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::ops::RangeInclusive;
 use std::os::fd::AsFd;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use braid_engine::{PathId, RxMeta, Transmit, TxChecksum};
 use braid_linux::net::Identity;
@@ -19,7 +20,7 @@ use braid_wire::{Seq32, ip, tcp};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use socket2::{Domain, Socket, Type};
 
-use crate::support::World;
+use crate::support::{TIMEOUT, World, wait_for};
 
 const PORT: u16 = 1080;
 const CLIENT_PORT: u16 = 20_000;
@@ -129,7 +130,7 @@ fn receive(tun: &mut Tun) -> Option<Received> {
 
 /// The next packet whose header and payload are looked for.
 fn receive_if(tun: &mut Tun, wanted: impl Fn(&ip::Repr, &[u8]) -> bool) -> Option<Received> {
-    let deadline = Instant::now() + Duration::from_secs(3);
+    let deadline = Instant::now() + TIMEOUT;
     while let Some(left) = deadline.checked_duration_since(Instant::now()) {
         while let Some((packet, meta)) = tun.recv().unwrap() {
             let packet = packet.parts().concat();
@@ -331,7 +332,7 @@ fn payload() -> Vec<u8> {
 }
 
 #[test]
-#[ignore = "needs network namespaces"]
+#[ignore = "network"]
 fn super_segments_pass_whole_in_both_directions() {
     for way in WAYS {
         super_segments_pass_whole(Ends::new(way));
@@ -367,7 +368,7 @@ fn super_segments_pass_whole(mut ends: Ends) {
 }
 
 #[test]
-#[ignore = "needs network namespaces"]
+#[ignore = "network"]
 fn checksums_hold_where_the_link_cuts_super_segments() {
     for way in WAYS {
         super_segments_are_cut(Ends::new(way));
@@ -417,7 +418,7 @@ fn assert_cut(tun: &mut Tun, payload: &[u8]) {
 }
 
 #[test]
-#[ignore = "needs network namespaces"]
+#[ignore = "network"]
 fn a_complete_checksum_is_kept_and_not_trusted() {
     for way in WAYS {
         a_complete_checksum_is_kept(Ends::new(way));
@@ -448,7 +449,7 @@ fn a_complete_checksum_is_kept(mut ends: Ends) {
 
 /// Some access networks tag frames with a priority and no VLAN.
 #[test]
-#[ignore = "needs network namespaces"]
+#[ignore = "network"]
 fn frames_with_a_priority_tag_arrive_whole() {
     const TAG: [u8; 4] = [0x81, 0, 0xe0, 0];
     let mut ends = Ends::new(Way::Short);
@@ -489,7 +490,7 @@ fn frames_with_a_priority_tag_arrive_whole() {
 
 /// What the network says of translated packets reaches the engine, and what it says of others' does not.
 #[test]
-#[ignore = "needs network namespaces"]
+#[ignore = "network"]
 fn errors_about_translated_packets_come_back() {
     let kind = Kind::PacketTooBig { mtu: 1_300 };
     for way in [Way::Translated, Way::Short] {
@@ -538,7 +539,7 @@ fn errors_about_translated_packets_come_back() {
 /// What a host of the local network opens to a server itself is not taken for the engine's, whatever port
 /// it chose.
 #[test]
-#[ignore = "needs network namespaces"]
+#[ignore = "network"]
 fn hosts_that_speak_to_a_server_get_other_ports() {
     let world = World::new(&["host", "box", "server"]);
     world.veth(
@@ -566,7 +567,7 @@ fn hosts_that_speak_to_a_server_get_other_ports() {
         let connect = || {
             let socket = Socket::new(Domain::for_address(to), Type::STREAM, None)?;
             socket.bind(&own.into())?;
-            socket.connect_timeout(&to.into(), Duration::from_secs(5))?;
+            socket.connect_timeout(&to.into(), TIMEOUT)?;
             io::Result::Ok(socket)
         };
         let _host = world.inside("host", connect).unwrap();
@@ -576,7 +577,7 @@ fn hosts_that_speak_to_a_server_get_other_ports() {
 }
 
 #[test]
-#[ignore = "needs network namespaces"]
+#[ignore = "network"]
 fn the_self_test_tells_what_passes() {
     let world = World::new(&["a"]);
     let mut tun = tun(&world, "a", "10.215.77.1/24 fdb7:a1d0:77::1/64");
@@ -584,12 +585,22 @@ fn the_self_test_tells_what_passes() {
         ("10.215.77.2", "10.215.77.3"),
         ("fdb7:a1d0:77::2", "fdb7:a1d0:77::3"),
     ] {
-        let mut probe = || selftest::probe(&mut tun, addr(from), addr(to)).unwrap();
-        assert_eq!(probe(), Verdict::Whole, "{from}");
+        wait_for_verdict(&mut tun, (from, to), Verdict::Whole);
     }
+    let ends = ("10.215.77.2", "10.215.77.3");
     tun.set_offload(braid_linux::tun::Offload::None).unwrap();
-    let mut probe = || selftest::probe(&mut tun, addr("10.215.77.2"), addr("10.215.77.3")).unwrap();
-    assert_eq!(probe(), Verdict::Cut);
+    wait_for_verdict(&mut tun, ends, Verdict::Cut);
     world.sh("a", "echo 0 >/proc/sys/net/ipv4/ip_forward");
-    assert_eq!(probe(), Verdict::Lost);
+    wait_for_verdict(&mut tun, ends, Verdict::Lost);
+}
+
+/// Probes until the self-test comes to `verdict`. It waits 300 ms for its packet, and one of an
+/// earlier probe may come late.
+fn wait_for_verdict(tun: &mut Tun, (from, to): (&str, &str), verdict: Verdict) {
+    let last = Cell::new(None);
+    let seen = || format!("from {from} to {to}: {:?}", last.get());
+    wait_for(&format!("the verdict is {verdict:?}"), seen, || {
+        last.set(Some(selftest::probe(tun, addr(from), addr(to)).unwrap()));
+        (last.get() == Some(verdict)).then_some(())
+    });
 }

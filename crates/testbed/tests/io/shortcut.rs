@@ -2,7 +2,6 @@
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
-use std::time::Duration;
 
 use braid_linux::net::links::Links;
 use braid_linux::net::shortcut::Shortcut;
@@ -12,6 +11,7 @@ use braid_proxy::config::Quic;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::intake::{Intake, Net, tun_config, wan};
+use crate::support::TIMEOUT;
 
 fn servers() -> [SocketAddr; 2] {
     ["203.0.113.9:1080", "[2001:db8:9::9]:1080"].map(|server| server.parse().unwrap())
@@ -19,7 +19,7 @@ fn servers() -> [SocketAddr; 2] {
 
 /// One instance of a namespace has the shortcut, and others clean up after none but a dead one.
 #[test]
-#[ignore = "needs network namespaces"]
+#[ignore = "network"]
 fn the_shortcut_is_of_one_instance_as_long_as_it_runs() {
     let net = Net::new();
     let tables = || net.world.sh("box", "nft list tables netdev");
@@ -77,8 +77,8 @@ impl Gateway {
         while self.links.has_news() {}
         self.net.world.sh("box", change);
         let mut news = [PollFd::from_borrowed_fd(self.links.fd(), PollFlags::IN)];
-        let patience = Timespec::try_from(Duration::from_secs(1)).unwrap();
-        let heard = poll(&mut news, Some(&patience)).unwrap();
+        let timeout = Timespec::try_from(TIMEOUT).unwrap();
+        let heard = poll(&mut news, Some(&timeout)).unwrap();
         assert_eq!(heard, 1, "{change}: nothing was heard");
         let links = &mut self.links;
         let changed = self.net.world.inside("box", || links.refresh()).unwrap();
@@ -95,7 +95,7 @@ impl Gateway {
 
 /// What shapes what comes in hands it in behind the rules, where a firewall knows nothing of it.
 #[test]
-#[ignore = "needs network namespaces"]
+#[ignore = "network"]
 fn a_link_that_is_shaped_on_receipt_has_no_shortcut() {
     let mut it = Gateway::new(1);
     let out = "fwd ip to 192.0.2.2 device \"wan\"";
@@ -115,7 +115,7 @@ fn a_link_that_is_shaped_on_receipt_has_no_shortcut() {
 }
 
 #[test]
-#[ignore = "needs network namespaces"]
+#[ignore = "network"]
 fn links_of_one_interface_have_no_shortcut() {
     let it = Gateway::new(2);
     assert_eq!(it.rules("braid-shortcut"), 2);
@@ -124,7 +124,7 @@ fn links_of_one_interface_have_no_shortcut() {
 
 /// What speaks from the address that was there before does not hear its peers any more.
 #[test]
-#[ignore = "needs network namespaces"]
+#[ignore = "network"]
 fn another_address_is_told_of_while_the_old_one_is_still_there() {
     let mut it = Gateway::new(1);
     let none: [usize; 0] = [];

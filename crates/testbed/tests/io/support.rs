@@ -4,9 +4,33 @@ use std::io;
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use braid_testbed::netns;
+
+/// Bound on everything that a test waits for: other work may hold a machine up for seconds.
+pub const TIMEOUT: Duration = Duration::from_secs(60);
+/// Time between two looks at what is waited for.
+const POLL: Duration = Duration::from_millis(10);
+
+/// Polls `look` until it returns a value, and returns that. `what` says what is waited for, `seen`
+/// what there is instead.
+pub fn wait_for<T>(
+    what: &str,
+    seen: impl Fn() -> String,
+    mut look: impl FnMut() -> Option<T>,
+) -> T {
+    let deadline = Instant::now() + TIMEOUT;
+    loop {
+        if let Some(value) = look() {
+            return value;
+        }
+        if Instant::now() > deadline {
+            panic!("{what}: not within {TIMEOUT:?}: {}", seen());
+        }
+        thread::sleep(POLL);
+    }
+}
 
 /// Namespaces that are gone when this is dropped.
 pub struct World {
@@ -91,18 +115,25 @@ impl World {
             }
             self.ip(ns, &format!("link set {device} up"));
         }
-        // Carrier, and the routes that come with it, appear a little later.
-        for (ns, device, _) in [a, b] {
-            let settled = |_: &u32| {
-                let up = self.ip(ns, &format!("link show {device}"));
-                let routes = self.ip(ns, &format!("route show table all dev {device}"));
-                up.contains("state UP") && !routes.contains("linkdown")
+        // Carrier, and the routes that come with it, appear a little later. IPv6 adds the route to an
+        // address of its own from a work queue.
+        for (ns, device, addresses) in [a, b] {
+            let state = || {
+                let routes = format!("route show table all dev {device}");
+                let link = self.ip(ns, &format!("link show {device}"));
+                link + &self.ip(ns, &routes) + &self.ip(ns, &format!("-6 {routes}"))
             };
-            let found = (0..200u32).inspect(|_| thread::sleep(Duration::from_millis(5)));
-            found
-                .into_iter()
-                .find(settled)
-                .expect("the link gets carrier");
+            wait_for("the link is up with its routes", state, || {
+                let state = state();
+                let has_route = |address: &str| {
+                    let own = address.split('/').next().unwrap_or_default();
+                    state.contains(&format!("local {own} "))
+                };
+                let settled = state.contains("state UP")
+                    && !state.contains("linkdown")
+                    && addresses.split_whitespace().all(has_route);
+                settled.then_some(())
+            });
         }
     }
 }

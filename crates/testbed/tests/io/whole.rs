@@ -5,14 +5,13 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::mpsc;
 use std::thread;
-use std::time::{Duration, Instant};
 
 use braid_linux::run::{Privileges, run_box, run_server};
 use braid_proxy::config::{BoxConfig, ServerConfig};
 use braid_proxy::keys::PrivateKey;
 use rustix::event::{EventfdFlags, eventfd};
 
-use crate::support::World;
+use crate::support::{TIMEOUT, World, wait_for};
 
 const BOX: &str = r#"
     lan = "lan"
@@ -80,8 +79,8 @@ fn answer(mut stream: TcpStream) {
 fn fetch(world: &World, port: u16) -> std::io::Result<Vec<u8>> {
     let to = SocketAddr::new(WEB.parse().unwrap(), port);
     world.inside("user", || {
-        let mut stream = TcpStream::connect_timeout(&to, Duration::from_secs(5))?;
-        stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+        let mut stream = TcpStream::connect_timeout(&to, TIMEOUT)?;
+        stream.set_read_timeout(Some(TIMEOUT))?;
         stream.write_all(b"hello")?;
         // A reset may be there by now; the read tells.
         let _ = stream.shutdown(std::net::Shutdown::Write);
@@ -98,7 +97,7 @@ fn received(world: &World) -> u64 {
 }
 
 #[test]
-#[ignore = "needs network namespaces"]
+#[ignore = "network"]
 fn a_user_is_served_through_box_and_server() {
     let world = world();
     serve_web(&world);
@@ -120,7 +119,9 @@ fn a_user_is_served_through_box_and_server() {
                 .unwrap();
             });
         });
-        started.recv().unwrap();
+        started
+            .recv_timeout(TIMEOUT)
+            .expect("server and box are up");
         scope.spawn(move || {
             world.inside("box", || {
                 run_box(&box_config, Privileges::Kept, stop.as_fd(), || {
@@ -129,7 +130,9 @@ fn a_user_is_served_through_box_and_server() {
                 .unwrap();
             });
         });
-        started.recv().unwrap();
+        started
+            .recv_timeout(TIMEOUT)
+            .expect("server and box are up");
         let checked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| check(world)));
         rustix::io::write(stop, &1u64.to_ne_bytes()).unwrap();
         if let Err(panic) = checked {
@@ -145,27 +148,21 @@ fn a_user_is_served_through_box_and_server() {
 
 fn check(world: &World) {
     // The box takes connections in once it knows that the server answers.
-    let deadline = Instant::now() + Duration::from_secs(10);
-    while !is_intercepted(world) {
-        assert!(Instant::now() < deadline, "connections are taken in");
-        thread::sleep(Duration::from_millis(50));
-    }
+    let listeners = || world.sh("box", "ss -Htln");
+    wait_for("connections are taken in", listeners, || {
+        listeners().contains("127.0.0.1:").then_some(())
+    });
     let before = received(world);
-    for _ in 0..3 {
+    let links = || world.sh("box", "ip -s link; ss -tin");
+    let mut fetched = 0;
+    wait_for("both links carry", links, || {
         let text = fetch(world, 80).unwrap();
         assert_eq!(text.len(), 5 + LEN);
         assert!(text.starts_with(b"HELLO..."));
-    }
-    assert!(
-        received(world) > before + LEN as u64 / 10,
-        "both links carry"
-    );
+        fetched += 1;
+        (fetched >= 3 && received(world) > before + LEN as u64 / 10).then_some(())
+    });
     // Nobody listens there: a reset follows.
     let error = fetch(world, 81).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::ConnectionReset);
-}
-
-fn is_intercepted(world: &World) -> bool {
-    let sockets = world.sh("box", "ss -Htln");
-    sockets.contains("127.0.0.1:")
 }
