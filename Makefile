@@ -2,7 +2,7 @@
 CARGO ?= cargo
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint deny bench results faults aggregation conformance fuzz man install-deps
+.PHONY: help demo test soak lint deny bench results faults aggregation conformance fuzz man install-deps
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -10,20 +10,19 @@ help: ## list the targets
 install-deps: ## install what is missing (Debian, by apt-get)
 	@scripts/install-deps.sh
 
+demo: export BRAID_DEMO = 1
 demo: install-deps ## build, then fetch a file over two emulated links, four ways
-	$(CARGO) build --release -p braid
-	@target/release/braid demo $(DEMO_ARGS)
+	$(CARGO) build --profile demo -p braid
+	@target/demo/braid demo $(DEMO_ARGS)
 
-test: install-deps ## unit and property tests, then the network tests
+test: install-deps ## all that judges behaviour: in virtual time, then in network namespaces
 	@scripts/test.sh
 
+soak: install-deps ## rates and times of the wall clock, and every network test under load (SOAK_MINUTES=60)
+	@scripts/soak.sh $(SOAK_ARGS)
+
 lint: ## formatting, clippy, documentation, tidy
-	@$(CARGO) fmt --version >/dev/null 2>&1 && $(CARGO) clippy --version >/dev/null 2>&1 \
-		|| rustup component add rustfmt clippy
-	$(CARGO) fmt --all --check
-	$(CARGO) clippy --workspace --all-targets -- -D warnings
-	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --quiet
-	$(CARGO) test --quiet -p braid --test tidy
+	@scripts/lint.sh
 
 deny: ## dependencies: licences, duplicates, known vulnerabilities, and an SBOM into target/sbom
 	@scripts/deny.sh
@@ -40,11 +39,11 @@ faults: install-deps ## what fourteen faults of a link do to users, over emulate
 	@scripts/with-net.sh target/release/braid lab run faults --out target/results
 
 aggregation: ## a hundred pairs of paths in the simulator: what they bring together and alone
-	$(CARGO) test -p braid-sim --test scenarios -- --ignored all_pairs
+	$(CARGO) test --workspace --test scenarios -- --ignored all_pairs
 	@cat crates/sim/tests/scenarios/pairs.txt
 
 conformance: ## write docs/conformance.md from docs/conformance.toml and the sources
-	BRAID_WRITE=1 $(CARGO) test --quiet -p braid --test tidy conformance
+	BRAID_WRITE=1 $(CARGO) test --quiet --workspace --test tidy conformance
 
 fuzz: ## fuzz the packet parsers and the engine for FUZZ_SECONDS each (default 60)
 	@scripts/fuzz.sh

@@ -1,18 +1,21 @@
 #!/usr/bin/env bash
-# Installs by apt-get what the demo and the tests call and this machine lacks. Quick when nothing
-# is missing. Starts no service. Exits 0 also where only the network tools are missing and cannot
-# be installed: then the callers say what they skip.
+# Installs by apt-get what the tests call and this machine lacks; with BRAID_DEMO=1, only what the demo
+# calls. Quick when nothing is missing. Starts no service. Exits 0 also where only the network tools are
+# missing and cannot be installed: then the callers say what they skip.
 set -euo pipefail
 
 # command:package
 needed=(
     ip:iproute2 tc:iproute2 ss:iproute2 nft:nftables ethtool:ethtool
-    curl:curl nginx:nginx-light ping:iputils-ping unshare:util-linux sysctl:procps
-    tshark:tshark
+    curl:curl nginx:nginx-light unshare:util-linux sysctl:procps
 )
 # A few tests and benchmarks call these, and are skipped without them. Not every distribution has
 # them; a browser is large.
-optional=(mptcpize:mptcpize)
+optional=()
+if [ "${BRAID_DEMO-}" != 1 ]; then
+    needed+=(ping:iputils-ping tshark:tshark)
+    optional+=(mptcpize:mptcpize)
+fi
 [ "${BRAID_RELAYS-}" = 1 ] &&
     optional+=(redsocks:redsocks microsocks:microsocks ss-redir:shadowsocks-libev ss-server:shadowsocks-libev)
 [ "${BRAID_BROWSER-}" = 1 ] && optional+=(chromium:chromium)

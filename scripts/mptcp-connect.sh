@@ -1,12 +1,19 @@
 #!/usr/bin/env bash
 # Builds mptcp_connect, the test client of Multipath TCP that comes with Linux, from Debian's package
-# of the kernel's source (150 MB, which is fetched but not installed) into target/mptcp_connect.
-# Quick where that is there already. Exits 77, after saying why, where it is not to be had.
+# of the kernel's source (150 MB, which is fetched but not installed) into the user's cache, once for each
+# version. Exits 77, after saying why, where it is not to be had. `mptcp-connect.sh --built` builds nothing:
+# it prints the path of the newest one that was built, and exits 1 where there is none.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-program="${CARGO_TARGET_DIR:-target}/mptcp_connect"
+. scripts/tools.sh
 source=tools/testing/selftests/net/mptcp/mptcp_connect.c
-[ -x "$program" ] && exit 0
+
+if [ "${1-}" = --built ]; then
+    newest=$(find "$BRAID_CACHE" -path '*/mptcp_connect-linux-source-*/mptcp_connect' 2>/dev/null | sort -V | tail -1)
+    [ -n "$newest" ] || exit 1
+    echo "$newest"
+    exit 0
+fi
 
 skip() {
     echo "mptcp-connect: $1" >&2
@@ -17,6 +24,8 @@ for tool in apt-get apt-cache dpkg-deb xz cc; do
 done
 package=$(apt-cache search --names-only '^linux-source-[0-9.]+$' | awk '{ print $1 }' | sort -V | tail -1)
 [ -n "$package" ] || skip "apt-get knows no package of the kernel's source"
+program=$BRAID_CACHE/mptcp_connect-$package/mptcp_connect
+[ -x "$program" ] && exit 0
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 echo "mptcp-connect: fetching $package" >&2
@@ -26,5 +35,6 @@ echo "mptcp-connect: fetching $package" >&2
     | { tar -xO --wildcards './usr/src/linux-source-*.tar.xz' 2>/dev/null || true; } \
     | { tar -xJO --occurrence=1 --wildcards "*/$source" 2>/dev/null || true; } >"$work/mptcp_connect.c"
 [ -s "$work/mptcp_connect.c" ] || skip "there is no $source in $package"
+cc -O2 -o "$work/mptcp_connect" "$work/mptcp_connect.c" || skip "it does not compile here"
 mkdir -p "$(dirname "$program")"
-cc -O2 -o "$program" "$work/mptcp_connect.c" || skip "it does not compile here"
+mv "$work/mptcp_connect" "$program"
