@@ -12,7 +12,7 @@ target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
 sbom() {
     rm -f crates/*/*.cdx.json
     "$CARGO" cyclonedx --quiet --format json --spec-version 1.5 --describe binaries || return
-    mkdir -p "$target/sbom"
+    mkdir -p "$target/sbom" || return
     sed "s|file://$PWD|file://|g" crates/braid/braid_bin.cdx.json >"$target/sbom/braid.cdx.json" || return
     rm -f crates/*/*.cdx.json
     echo "== what braid is made of: ${target#"$PWD/"}/sbom/braid.cdx.json" >&2

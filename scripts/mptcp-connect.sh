@@ -9,7 +9,8 @@ cd "$(dirname "$0")/.."
 source=tools/testing/selftests/net/mptcp/mptcp_connect.c
 
 if [ "${1-}" = --built ]; then
-    newest=$(find "$BRAID_CACHE" -path '*/mptcp_connect-linux-source-*/mptcp_connect' 2>/dev/null | sort -V | tail -1)
+    newest=$(find "$BRAID_CACHE" -path '*/mptcp_connect-linux-source-*/mptcp_connect' -executable 2>/dev/null |
+        sort -V | tail -1)
     [ -n "$newest" ] || exit 1
     echo "$newest"
     exit 0
@@ -26,7 +27,9 @@ package=$(apt-cache search --names-only '^linux-source-[0-9.]+$' | awk '{ print 
 [ -n "$package" ] || skip "apt-get knows no package of the kernel's source"
 program=$BRAID_CACHE/mptcp_connect-$package/mptcp_connect
 [ -x "$program" ] && exit 0
-work=$(mktemp -d)
+# In the cache, so that the last step is a rename: another run sees all of the program or nothing.
+mkdir -p "$BRAID_CACHE"
+work=$(mktemp -d -p "$BRAID_CACHE")
 trap 'rm -rf "$work"' EXIT
 echo "mptcp-connect: fetching $package" >&2
 (cd "$work" && apt-get -qq download "$package" 2>&1) || skip "$package cannot be fetched"

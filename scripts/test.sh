@@ -26,7 +26,9 @@ scripts/with-net.sh --check || status=$?
 # They wait more than they compute: two a processor.
 threads=${BRAID_TEST_THREADS:-$((2 * $(nproc)))}
 case $status in
-    0) step "network tests, $threads at a time" scripts/with-net.sh "$CARGO" test --workspace --quiet --tests -- \
+    # Each wait in them is bounded; the time-out is for what hangs all the same.
+    0) step "network tests, $threads at a time" timeout --foreground --kill-after=30 2700 scripts/with-net.sh \
+        "$CARGO" test --workspace --quiet --tests -- \
         --ignored --test-threads="$threads" --skip soak:: "${skipped[@]}" ;;
     77) echo "== NETWORK TESTS SKIPPED (see the reason above)" >&2 ;;
     *) exit "$status" ;;

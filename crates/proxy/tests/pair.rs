@@ -591,8 +591,8 @@ fn a_killed_and_restarted_server_ends_connections_and_serves_again() {
     w.run_until(|w| w.user(user).got == b"again");
 }
 
-/// A process that stands still loses nothing: what users have goes on or ends as an error, and those who
-/// come two seconds after it went on are served at once.
+/// Asserts that a process that stands still loses nothing: open connections go on or end as an error, and
+/// connections opened two seconds after it went on are served at once.
 fn stands_still(side: Side, seconds: u64) {
     let setup = Setup {
         warm: 4,

@@ -16,17 +16,17 @@ use braid_wire::{ip, tcp};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use socket2::{Domain, Socket, Type};
 
-use super::bed::{Bed, changed, render_changed};
+use super::bed::{Bed, Judge, changed, render_changed};
 use super::control::status;
 use super::reload::{Guested, in_clear_too};
-use super::siege::{Attack, Judge, Siege, USERS};
+use super::siege::{Attack, Siege, USERS};
 
 /// The server's port where the configuration names none.
 const PORT: u16 = 1080;
 /// Attempts a second: fewer than the failures of one source for which it is refused.
 const ATTEMPTS: f64 = 80.0;
 /// How long an attacker waits for an answer.
-const PATIENCE: Duration = Duration::from_secs(60);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 /// By which the clock of a user may be wrong in no direction.
 const MINUTES: i64 = 10;
 
@@ -70,8 +70,10 @@ impl Client {
     }
 
     fn connect(&self) -> TcpStream {
-        let stream = TcpStream::connect_timeout(&self.server, PATIENCE).expect("it listens");
-        stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
+        let stream = TcpStream::connect_timeout(&self.server, ANSWER_TIMEOUT).expect("it listens");
+        stream
+            .set_read_timeout(Some(ANSWER_TIMEOUT))
+            .expect("a socket");
         stream
     }
 
@@ -527,24 +529,24 @@ mod soak {
     #[test]
     #[ignore = "soak"]
     fn those_who_are_no_user_cost_users_no_rate() {
-        strangers(Judge::Rate);
+        strangers(Judge::Clock);
     }
 
     #[test]
     #[ignore = "soak"]
     fn recorded_first_flights_cost_users_no_rate() {
-        recorded_first_flights(Judge::Rate);
+        recorded_first_flights(Judge::Clock);
     }
 
     #[test]
     #[ignore = "soak"]
     fn half_open_handshakes_cost_users_no_rate() {
-        half_open_handshakes(Judge::Rate);
+        half_open_handshakes(Judge::Clock);
     }
 
     #[test]
     #[ignore = "soak"]
     fn idle_connections_cost_users_no_rate() {
-        idle_connections(Judge::Rate, IDLE);
+        idle_connections(Judge::Clock, IDLE);
     }
 }

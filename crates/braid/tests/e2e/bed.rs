@@ -16,6 +16,7 @@ use braid_testbed::render::render_config;
 use braid_testbed::{HostLayout, LinkChange, Options, RenderConfig, Rendered, Role};
 
 use super::control;
+use super::interop::is_soak;
 
 /// Longest that a condition is waited for. A loaded machine may let a test stand still for seconds.
 const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
@@ -23,6 +24,20 @@ const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
 pub const MAX_TIME_S: &str = "120";
 /// Lines of a log that a failed wait shows.
 const LOG_LINES: usize = 12;
+
+/// What a test judges of something that happens to users.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Judge {
+    /// Users are served, and nothing hangs: `make test`.
+    Service,
+    /// Users keep their rate, or are served soon, too. This needs a machine that does nothing else: the soak.
+    Clock,
+}
+
+/// Returns the size of a large transfer, bytes.
+pub fn bulk() -> usize {
+    if is_soak() { 50_000_000 } else { 10_000_000 }
+}
 
 /// The testbed of these tests, under a name of each test's own.
 pub fn description(name: &str) -> String {
@@ -162,6 +177,7 @@ impl Bed {
 
     /// Waits until downloads use both links (again), by themselves.
     pub fn expect_both_links(&mut self) {
+        self.narrow();
         let expected = self.offer("again", 5_000_000);
         self.wait_for("both links to carry a download", |bed| {
             let before = bed.carried();
@@ -169,6 +185,7 @@ impl Bed {
             let after = bed.carried();
             (0..2).all(|link| after[link] - before[link] > 500_000)
         });
+        self.release();
     }
 
     /// A command on a host.
@@ -266,17 +283,26 @@ impl Bed {
             .unwrap_or_else(|e| panic!("set: {e}"));
     }
 
-    /// Slows both links down, so that a large download goes on until [`Bed::release`], whatever else takes
-    /// the machine's time meanwhile.
+    /// Slows both links down, so that 10 MB take 13 s: the steps of a test come before the end of such a
+    /// download, whatever else takes the machine's time. [`Bed::release`] ends it quickly.
     pub fn slow_down(&mut self) {
-        self.set_link("link1", "rate=8mbit");
-        self.set_link("link2", "rate=8mbit");
+        self.set_links(["rate=3mbit"; 2]);
+    }
+
+    /// Gives both links rates below that of a busy processor: above it, the better link would carry all.
+    pub fn narrow(&mut self) {
+        self.set_links(["rate=12mbit"; 2]);
     }
 
     /// Lets the links carry what is left in a moment.
     pub fn release(&mut self) {
-        self.set_link("link1", "rate=100mbit");
-        self.set_link("link2", "rate=60mbit");
+        self.set_links(["rate=100mbit", "rate=60mbit"]);
+    }
+
+    fn set_links(&mut self, changes: [&str; 2]) {
+        for (link, change) in ["link1", "link2"].into_iter().zip(changes) {
+            self.set_link(link, change);
+        }
     }
 
     /// Bytes the links carried towards the user so far.

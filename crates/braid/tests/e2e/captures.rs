@@ -1,5 +1,5 @@
-//! What somebody gets who sees both links of the box: nothing of what users say, hear and ask for, and no
-//! key. Without protection the same search finds it.
+//! An observer of both links of the box sees nothing that users send, receive or ask for, and no key.
+//! Without protection the same search finds all of it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,8 +17,8 @@ use super::bed::{Bed, changed};
 
 /// The demo's. So are the hosts, and their configurations but for a user's name and SOCKS at the box.
 const LINKS: [(&str, &str); 2] = [("20mbit", "15ms"), ("10mbit", "35ms")];
-/// Longest that somebody is waited for who is to ask.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Longest time that a query, a connection or its next bytes are awaited.
+const MAX_WAIT: Duration = Duration::from_secs(60);
 /// Bytes of an answer and of an upload.
 const SIZE: usize = 3_000_000;
 
@@ -307,12 +307,12 @@ fn upload(bed: &Bed) {
     let url = format!("http://{address}:8080/");
     let file = file.to_str().expect("a path of ours");
     let sent = bed.curl_by(&["--noproxy", "*", "-H", "Expect:", "-T", file], &url);
-    let patience = Some(PATIENCE);
+    let max_wait = Some(MAX_WAIT);
     SockRef::from(&sink)
-        .set_read_timeout(patience)
+        .set_read_timeout(max_wait)
         .expect("a socket");
     let (mut user, _) = sink.accept().expect("curl comes");
-    user.set_read_timeout(patience).expect("a socket");
+    user.set_read_timeout(max_wait).expect("a socket");
     let (mut came, mut chunk) = (Vec::new(), vec![0; 1 << 16]);
     while !came.ends_with(&expected) {
         let len = user.read(&mut chunk).expect("curl sends");
@@ -345,7 +345,7 @@ fn name_server(bed: &Bed) -> UdpSocket {
         bed.run("server", "ip", &command);
     }
     let socket = inside(bed, "server", || UdpSocket::bind((address, 53)));
-    socket.set_read_timeout(Some(PATIENCE)).expect("a socket");
+    socket.set_read_timeout(Some(MAX_WAIT)).expect("a socket");
     socket
 }
 

@@ -5,7 +5,7 @@ use std::process::Output;
 use braid_proxy::status::{Class, ConnStatus, PathState, ProxyStatus, Status};
 use braid_testbed::Role;
 
-use super::bed::{Bed, Download, render_changed, stderr};
+use super::bed::{Bed, Download, bulk, render_changed, stderr};
 
 const JOINING: ProxyStatus = ProxyStatus {
     on: true,
@@ -44,13 +44,10 @@ pub fn status(bed: &Bed, role: &str) -> Status {
     serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e} in {text}"))
 }
 
-/// Bytes of a download that outlasts the steps of a test over [slow links](Bed::slow_down).
-const LARGE: usize = 20_000_000;
-
 /// A large download of which 2 MB have come, over slow links: it is not over before [`Bed::release`].
 fn under_way(bed: &mut Bed) -> (Download, Vec<u8>) {
     bed.slow_down();
-    let expected = bed.offer("large", LARGE);
+    let expected = bed.offer("large", bulk());
     let download = bed.curl("large");
     bed.wait_for("the download to get going", |_| {
         download.bytes() > 2_000_000

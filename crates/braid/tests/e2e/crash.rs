@@ -12,32 +12,21 @@ use braid_testbed::netns;
 use braid_testbed::render::render_config;
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::bed::{Bed, Download};
+use super::bed::{Bed, Download, Judge, bulk};
 use super::control::{ask, status};
-use super::left_over::{host, settled_host};
+use super::left_over::{expect_as_before, settled_host};
 
-/// How long users' connections may hang after a crash.
+/// Longest time that users' connections may hang after a crash.
 const HANG: Duration = Duration::from_secs(60);
 /// A user who comes this long after the start of the process is served: 2 s, and twice that, since the end
 /// of all that was under way and the users who look take the same processors.
 const SOON: Duration = Duration::from_secs(4);
 /// The user has the answer this long after that, including the question whether it came through the server.
 const SERVED: Duration = Duration::from_secs(6);
-/// What curl says of a download that took longer than it may.
+/// The beginning of curl's error about a download that took longer than it may.
 const TIMED_OUT: &str = "curl: (28)";
-
-/// What is judged of a restart.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Judge {
-    /// Users are served, and nothing hangs.
-    Service,
-    /// That happens soon. This needs a machine that does nothing else.
-    Time,
-}
 /// How long a process stands still; `BRAID_STANDSTILL` has another number of seconds.
 const STANDSTILL: u64 = 10;
-/// Bytes of each download.
-const LARGE: usize = 2_000_000;
 /// Where responses have no length, so that only the end of the connection tells that of the body
 /// (RFC 9112 section 6.3).
 const UNTOLD: u16 = 8_080;
@@ -97,7 +86,8 @@ struct UnderWay {
 
 impl UnderWay {
     fn begin(bed: &mut Bed) -> Self {
-        let expected = bed.offer("large", LARGE);
+        bed.slow_down();
+        let expected = bed.offer("large", bulk() / 5);
         let served = Untold::serve(bed, &expected);
         let untold = format!("http://{}:{UNTOLD}/", bed.v4("content"));
         let downloads: Vec<_> = (0..50)
@@ -109,6 +99,8 @@ impl UnderWay {
         bed.wait_for("every download to begin", |_| {
             downloads.iter().all(|d| d.bytes() > 0)
         });
+        let ended = downloads.iter().all(|d| d.bytes() == expected.len() as u64);
+        assert!(!ended, "no download is under way");
         UnderWay {
             downloads,
             expected,
@@ -179,7 +171,7 @@ fn expect_service(
     });
     let (after, within) = (came - since, came.elapsed());
     println!("{host}: the user who came after {after:?} was served within {within:?}");
-    if judge == Judge::Time {
+    if judge == Judge::Clock {
         assert!(after < SOON, "the {host} served nobody before {after:?}");
         assert!(within < SERVED, "the {host} took {within:?} for a user");
     }
@@ -195,6 +187,7 @@ fn killed_box(judge: Judge) {
     let mut bed = Bed::up();
     let under_way = UnderWay::begin(&mut bed);
     bed.testbed.kill("box").expect("it ran");
+    bed.release();
     under_way.expect_some_to_fail(judge);
 
     // The box's kernel forwards over one link, once the server no longer repeats what the box had.
@@ -215,6 +208,7 @@ fn killed_server(judge: Judge) {
     let mut bed = Bed::up();
     let under_way = UnderWay::begin(&mut bed);
     bed.testbed.kill("server").expect("it ran");
+    bed.release();
     bed.wait_for("the box to notice", |bed| {
         bed.print("box", "ss", &["-Hltn"]).is_empty()
     });
@@ -238,12 +232,13 @@ fn a_crash_under_load_leaves_nothing_behind() {
         bed.testbed.kill(name).expect("it ran");
         bed.start(name);
     }
+    bed.release();
     under_way.expect_some_to_fail(Judge::Service);
     for name in hosts {
         bed.testbed.stop(name).expect("it ran");
     }
     for (name, before) in hosts.iter().zip(before) {
-        assert_eq!(host(&bed, name), before, "{name} left something behind");
+        expect_as_before(&mut bed, name, &before);
     }
 }
 
@@ -256,6 +251,7 @@ fn stands_still(name: &str, judge: Judge) {
     let seconds = seconds.and_then(|s| s.parse().ok()).unwrap_or(STANDSTILL);
     thread::sleep(Duration::from_secs(seconds));
     signal(&mut bed, name, Signal::CONT);
+    bed.release();
     let going_on = Instant::now();
     let connected = |bed: &Bed| status(bed, "server").counters["connected"];
     let before = connected(&bed);
@@ -298,24 +294,24 @@ mod soak {
     #[test]
     #[ignore = "soak"]
     fn a_killed_box_serves_soon() {
-        killed_box(Judge::Time);
+        killed_box(Judge::Clock);
     }
 
     #[test]
     #[ignore = "soak"]
     fn a_killed_server_serves_soon() {
-        killed_server(Judge::Time);
+        killed_server(Judge::Clock);
     }
 
     #[test]
     #[ignore = "soak"]
     fn a_box_that_stands_still_serves_soon() {
-        stands_still("box", Judge::Time);
+        stands_still("box", Judge::Clock);
     }
 
     #[test]
     #[ignore = "soak"]
     fn a_server_that_stands_still_serves_soon() {
-        stands_still("server", Judge::Time);
+        stands_still("server", Judge::Clock);
     }
 }

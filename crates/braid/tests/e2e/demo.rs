@@ -15,7 +15,7 @@ use super::bed::stderr;
 const ATTEMPTS: usize = 4;
 /// Longest that a demo of another process may take.
 const OTHER_DEMO: Duration = Duration::from_secs(300);
-/// What the demo says where another one runs.
+/// Part of the demo's error where another one runs.
 const TAKEN: &str = "is already up";
 
 /// Runs the demo once with a file of `size` MB. Returns its rows, and whether the machine was in time.

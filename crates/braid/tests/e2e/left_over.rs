@@ -37,7 +37,7 @@ fn namespaces(testbed: &str) -> Vec<String> {
 }
 
 /// The same of one host of a testbed.
-pub fn host(bed: &Bed, host: &str) -> Vec<String> {
+fn host(bed: &Bed, host: &str) -> Vec<String> {
     vec![
         bed.print(host, "ip", &["-brief", "link"]),
         bed.print(host, "ip", &["rule"]),
@@ -60,6 +60,17 @@ pub fn settled_host(bed: &mut Bed, name: &str) -> Vec<String> {
     seen
 }
 
+/// Waits until a host is as it was `before`: the kernel removes routes in its own time.
+pub fn expect_as_before(bed: &mut Bed, name: &str, before: &[String]) {
+    bed.wait_for(&format!("{name} to leave nothing behind"), |bed| {
+        let now = host(bed, name);
+        if now != before {
+            println!("{name}: {now:#?}, not {before:#?}");
+        }
+        now == before
+    });
+}
+
 #[test]
 #[ignore = "network"]
 fn box_and_server_leave_their_hosts_as_they_were() {
@@ -72,7 +83,7 @@ fn box_and_server_leave_their_hosts_as_they_were() {
         bed.testbed.kill(name).expect("it ran");
         bed.start(name);
         bed.testbed.stop(name).expect("it ran");
-        assert_eq!(host(&bed, name), before, "{name} left something behind");
+        expect_as_before(&mut bed, name, &before);
     }
 }
 

@@ -2,15 +2,13 @@
 
 use braid_testbed::Role;
 
-use super::bed::{Bed, Download, render_changed};
-
-const SIZE: usize = 10_000_000;
+use super::bed::{Bed, Download, bulk, render_changed};
 
 /// A large download of which 1 MB has come, over slow links: it is not over before [`Bed::release`].
 fn under_way(bed: &mut Bed) -> (Download, Vec<u8>) {
     bed.fetch(1_000);
     bed.slow_down();
-    let expected = bed.offer("large", SIZE);
+    let expected = bed.offer("large", bulk());
     let download = bed.curl("large");
     bed.wait_for("the download to get going", |_| {
         download.bytes() > 1_000_000
@@ -143,7 +141,7 @@ fn backup_and_metered_links_wait_until_they_are_needed() {
         download.expect_bytes(&expected);
         let [_, needed] = bed.carried();
         assert!(
-            needed > SIZE as u64 / 4,
+            needed > bulk() as u64 / 4,
             "{setting}: link2 carried {needed} bytes"
         );
     }

@@ -15,9 +15,9 @@ use braid_proxy::socks::Destination;
 use braid_testbed::Role;
 
 use super::attacks::{Client, counters, grown, inside, keep_pace, namespace};
-use super::bed::{Bed, render_changed, unique_name};
+use super::bed::{Bed, Judge, render_changed, unique_name};
 use super::reload::{Guested, in_clear_too};
-use super::siege::{Judge, Siege, USERS};
+use super::siege::{Siege, USERS};
 
 /// A directory that a process of the testbed finds in place of `/etc`, and the program that sees to it.
 /// Removed when dropped.
@@ -208,6 +208,6 @@ mod soak {
     #[test]
     #[ignore = "soak"]
     fn names_that_lead_astray_cost_users_no_rate() {
-        names_that_lead_astray(Judge::Rate);
+        names_that_lead_astray(Judge::Clock);
     }
 }

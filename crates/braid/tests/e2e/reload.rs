@@ -13,7 +13,7 @@ use super::stock::{braid, text};
 
 /// The file `large`, slow enough to see what becomes of it. It is the content host that is slow: a curl that
 /// reads slowly has all the rest in its kernel's buffer soon.
-const SLOW: &str = "large?rate=2m";
+const SLOW: &str = "large?rate=1m";
 
 /// Box and server, and a user of the server without a box.
 pub struct Guested {
@@ -138,7 +138,7 @@ fn as_it_was(settings: &str) -> String {
 #[ignore = "network"]
 fn users_come_and_go_while_others_download() {
     let mut world = Guested::up();
-    let expected = world.bed.offer("large", 20_000_000);
+    let expected = world.bed.offer("large", 10_000_000);
     let both = world.file(true, true, as_it_was);
     world.write(&both);
     world.expect_reloaded("users: 1 added\n");

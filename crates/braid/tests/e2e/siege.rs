@@ -9,16 +9,7 @@ use std::time::{Duration, Instant};
 use braid_testbed::bed::POLL;
 use braid_testbed::netns;
 
-use super::bed::{Bed, Download};
-
-/// What is judged of users during an attack.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Judge {
-    /// A download goes on, and all users who come are served.
-    Service,
-    /// The users keep their rate too. This needs a machine that does nothing else.
-    Rate,
-}
+use super::bed::{Bed, Download, Judge};
 
 /// The share of their rate that users keep.
 const ENOUGH: f64 = 0.9;
@@ -28,10 +19,9 @@ pub const USERS: usize = 25;
 const SPAN: Duration = Duration::from_secs(3);
 /// Spans of which one is enough: something else may take the processors in one, an attack is in all.
 const SPANS: u32 = 5;
-/// A download is replaced after this long, before it is over.
-const RENEWAL: Duration = Duration::from_secs(40);
-/// Bytes of that download: more than the links carry until then.
-const LARGE: u64 = 400_000_000;
+/// Bytes of that download, more than the links carry in an hour, and how long it may take, seconds.
+const LARGE: u64 = 40_000_000_000;
+const LARGE_S: &str = "3600";
 /// An attack may take this long until it is under way.
 const ONSET: Duration = Duration::from_secs(60);
 /// Bytes by which the download has to grow during an attack.
@@ -47,7 +37,6 @@ const LINES: usize = 30;
 pub struct Siege {
     judge: Judge,
     download: Download,
-    begun: Instant,
     small: Vec<u8>,
     memory: u64,
 }
@@ -110,7 +99,6 @@ impl Siege {
         Siege {
             judge,
             download,
-            begun: Instant::now(),
             small,
             memory: memory(bed),
         }
@@ -118,14 +106,10 @@ impl Siege {
 
     /// Lets users come while the router between them and the server carries out `attack`.
     pub fn during(&mut self, bed: &mut Bed, attack: impl FnOnce(&Attack) + Send) -> Kept {
-        if self.begun.elapsed() > RENEWAL {
-            self.download = begin(bed, self.judge);
-            self.begun = Instant::now();
-        }
         let router = bed.testbed.layout().host("internet").expect("a host");
         let router = router.namespace.clone();
         let lines = bed.log("server").lines().count();
-        let alone = (self.judge == Judge::Rate).then(|| rate(|| self.download.bytes()));
+        let alone = (self.judge == Judge::Clock).then(|| rate(|| self.download.bytes()));
         let quiet = packets(bed);
         let state = Attack::default();
         let kept = thread::scope(|scope| {
@@ -185,9 +169,10 @@ impl Siege {
 fn begin(bed: &mut Bed, judge: Judge) -> Download {
     let going = match judge {
         Judge::Service => PROGRESS,
-        Judge::Rate => 8_000_000,
+        Judge::Clock => 8_000_000,
     };
-    let download = bed.curl("large");
+    let url = format!("http://{}/large", bed.v4("content"));
+    let download = bed.curl_by(&["--noproxy", "*", "--max-time", LARGE_S], &url);
     bed.wait_for("the download to get going", |_| download.bytes() > going);
     download
 }

@@ -3,7 +3,7 @@
 use braid_proxy::status::{ConnStatus, SizeFrom};
 use braid_testbed::Role;
 
-use super::bed::{Bed, Download, render_changed, stderr};
+use super::bed::{Bed, Download, bulk, render_changed, stderr};
 use super::control::status;
 
 /// A box that listens on all its addresses.
@@ -36,17 +36,18 @@ fn only(bed: &Bed, role: &str) -> ConnStatus {
 fn curl_says_what_it_fetches_and_both_ends_know() {
     let mut bed = up();
     bed.slow_down();
-    let expected = bed.offer("large", 20_000_000);
+    let expected = bed.offer("large", bulk());
     let url = format!("http://{}/large", bed.v4("content"));
-    let hints = "size=20MB,urgency=1,deadline=10s,strategy=redundant";
-    let download = fetch(&bed, hints, &url);
+    let size = bulk() as u64;
+    let hints = format!("size={size},urgency=1,deadline=10s,strategy=redundant");
+    let download = fetch(&bed, &hints, &url);
     bed.wait_for("the download to get going", |_| {
         download.bytes() > 2_000_000
     });
     for role in ["box", "server"] {
         let conn = only(&bed, role);
-        let size = (conn.size, conn.size_from);
-        assert_eq!(size, (Some(20_000_000), SizeFrom::Declared), "{role}");
+        let known = (conn.size, conn.size_from);
+        assert_eq!(known, (Some(size), SizeFrom::Declared), "{role}");
         assert_eq!((conn.urgency, &*conn.strategy), (1, "redundant"), "{role}");
         let to = format!("{}:80", bed.v4("content"));
         assert_eq!(conn.destination, Some(to), "{role}");

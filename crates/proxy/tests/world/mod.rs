@@ -515,9 +515,10 @@ impl World {
             return;
         }
         let (header, _) = ip::Repr::parse(packet).unwrap();
-        match header.dst == IpAddr::V4(RAW) {
-            true => self.raw.receive(now, packet, meta),
-            false => self.boxed.stack.receive(now, packet, meta),
+        if header.dst == IpAddr::V4(RAW) {
+            self.raw.receive(now, packet, meta);
+        } else {
+            self.boxed.stack.receive(now, packet, meta);
         }
     }
 

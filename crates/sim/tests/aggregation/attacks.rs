@@ -1,6 +1,6 @@
-//! Users at work while somebody attacks their server by connections of their own. Users keep their
-//! rate and are served, every attempt is counted, nobody reaches a destination by it, and the server
-//! gives back the memory.
+//! Users at work while an attacker opens connections to their server. Users keep their rate and are
+//! served, the server counts every attempt, no attempt reaches a destination, and the server gives back
+//! the memory.
 //!
 //! Virtual time has no processors, so these tests judge what the server lets an attacker have: its
 //! memory, its tables and its part of the links. `crates/braid/tests/e2e` judges processor time.
@@ -38,7 +38,7 @@ const SPAN: Duration = secs(3);
 const GAP: Duration = Duration::from_micros(12_500);
 /// The wall clock of the simulator's nodes at time 0, ms since 1970.
 const EPOCH_MS: u64 = 1_800_000_000_000;
-/// By which the clock of a user may be wrong in no direction, ms.
+/// A clock error that the server refuses in both directions, ms.
 const TOO_FAR_MS: i64 = 600_000;
 
 /// A download under way, which takes all that both links have. The attacker is the second content
@@ -149,7 +149,9 @@ fn attempt(net: &mut Aggregation, words: Vec<u8>) {
 
 /// Ends all connections of the attacker.
 fn give_up(net: &mut Aggregation) {
-    // Thousands of timers that end what was aborted look like a loop to the oracle of the attacker.
+    // Thousands of aborted connections end by a timer each. The oracle of the attacker's host allows 200
+    // timers in a row without a packet or an event, since it takes more for a loop. No oracle ends the
+    // test from here on.
     net.world.keep_violations();
     // No reset is lost in the queue of the attacker's link.
     let (link, _) = net.world.interfaces(net.contents[1])[0];
@@ -194,7 +196,7 @@ impl Guest {
         sign_in(guest_key().public().to_string().as_bytes(), &password)
     }
 
-    /// What a guest says to be connected to `to`.
+    /// Returns a sign-in and a request of the guest for `to`.
     fn asks(&mut self, now: Instant, to: &Destination) -> Vec<u8> {
         let signed_in = self.sign_in(now, &guest_key(), to, 0);
         [signed_in, request(None, to)].concat()
@@ -289,7 +291,7 @@ fn refused_requests_change_nothing_for_users() {
         .collect();
     assert_eq!(failed, said);
     let served = work.counted("connected") - before.connected;
-    assert_eq!(served, USERS as u64, "nobody but users was connected");
+    assert_eq!(served, USERS as u64, "only users were connected");
     work.ends();
 }
 
@@ -324,7 +326,7 @@ fn names_of_private_addresses_change_nothing_for_users() {
     work.ends();
 }
 
-/// What connections of the box say on the links up to the server's first answer, by their port.
+/// Bytes that connections of the box send up to the server's first answer, by their port.
 #[derive(Debug, Default)]
 struct FirstFlights {
     flights: BTreeMap<u16, (Seq32, Vec<u8>)>,

@@ -1,4 +1,4 @@
-//! Floods of forged packets at the server while users are at work (RFC 4987).
+//! Users at work while their server receives floods of forged packets (RFC 4987).
 
 use core::time::Duration;
 use std::collections::{BTreeSet, VecDeque};
@@ -19,16 +19,16 @@ use crate::support::{start, two_links};
 /// Time between two forged packets: the 5,000 a second are many times what the tables of the server
 /// take, and the processor of a test bears them.
 const GAP: Duration = Duration::from_micros(200);
-/// The content host in whose name the packets are forged.
+/// The content host whose address the forged packets have.
 const FORGED: usize = 1;
 
-/// What a forged packet is.
+/// Kinds of forged packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Syn,
     CapableSyn,
     JoinSyn,
-    /// With the token of a connection that is there, as somebody on a link sees it.
+    /// A join with the token of a connection, as an observer of a link learns it.
     StolenJoinSyn,
     /// A join with the token of a connection, whose third ACK has a wrong HMAC.
     Guess,
@@ -38,15 +38,15 @@ enum Kind {
     Malformed,
 }
 
-/// Somebody who sends packets to the server in the name of another host.
+/// A node that sends packets to the server with the address of another host.
 #[derive(Debug)]
 struct Forger {
     kind: Option<Kind>,
     next: Instant,
     sent: u64,
-    /// Of connections that are there.
+    /// Tokens of open connections.
     tokens: Vec<u32>,
-    /// What the server answered to joins.
+    /// The server's answers to joins.
     heard: Arc<Mutex<Answers>>,
     rng: Rng,
 }
@@ -212,7 +212,7 @@ impl Flooded {
         for (up, _) in net.access.clone() {
             net.world.tap(up, Box::new(Arc::clone(&tokens)));
         }
-        // Nobody answers what the server says to the host in whose name the packets are forged.
+        // The host whose address is forged gets none of the server's answers, so it resets nothing.
         let ifaces = net.world.interfaces(net.servers[0]);
         let (answered, _) = ifaces[net.access.len() + FORGED];
         let dark = Settings {
@@ -287,7 +287,9 @@ impl Flooded {
 #[test]
 fn floods_of_syns_change_nothing_for_users() {
     let mut w = Flooded::new();
-    // The oracle does not know connections of whose SYN the server keeps nothing.
+    // The server keeps nothing of a SYN that it answers by a cookie, so the oracle first hears of such a
+    // connection when the third ACK opens it, and reports `Rule::Event`: "never opened". Users that come
+    // during the flood are accepted that way. No oracle ends this test.
     w.work.net.world.keep_violations();
     for kind in [Kind::Syn, Kind::CapableSyn] {
         let (sent, counted) = w.bear(kind);
@@ -307,7 +309,7 @@ fn floods_of_joins_change_nothing_for_users() {
     w.work.ends();
 }
 
-/// Somebody on the way of a join has its token and numbers, but not the keys.
+/// An observer of a join has its token and sequence numbers, but not the keys.
 #[test]
 fn joins_with_a_wrong_hmac_change_nothing_for_users() {
     let mut w = Flooded::new();

@@ -177,7 +177,7 @@ fn of_the_papers_servers_the_third_is_chosen_by_bandwidth_and_the_second_by_dela
     assert_eq!(chosen(&net), (3, 2));
 }
 
-/// As one does by the box's control socket, also while nobody sends.
+/// A request by the box's control socket starts a measurement, also while no user sends.
 #[test]
 fn servers_are_measured_when_somebody_asks() {
     let mut config = two_links();

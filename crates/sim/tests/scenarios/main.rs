@@ -1,7 +1,7 @@
 //! Every strategy and every congestion control over twelve standard scenarios, beside what is written
 //! down in `strategies.txt` and `congestion.txt`: whatever changes there is a difference to look at.
 //!
-//! `BRAID_SNAPSHOTS=1 cargo test -p braid-sim --test scenarios` writes both anew.
+//! `BRAID_SNAPSHOTS=1 cargo test --workspace --test scenarios` writes both anew.
 
 mod worlds;
 

@@ -123,7 +123,7 @@ fn two_newreno_flows_share_a_bottleneck_with_a_longer_queue() {
     assert_shared(50);
 }
 
-/// How much two subflows bring together, as a share of what a TCP over the same link brings.
+/// Returns the bytes of two subflows together, as a share of those of a TCP over the same link.
 fn ratio(seed: u64, offset_ms: u64, queue: u32, congestion: Algorithm) -> f64 {
     let sharing = Sharing {
         seed,
@@ -166,7 +166,7 @@ fn two_balia_subflows_over_a_bottleneck_take_no_more_than_a_tcp() {
     assert_no_more_than_a_tcp(BALIA);
 }
 
-/// Goal 2 is one: uncoupled, each of them takes as much as a TCP.
+/// Goal 2 takes coupling: each of two uncoupled subflows takes as much as a TCP.
 #[test]
 fn two_uncoupled_subflows_over_a_bottleneck_take_as_much_as_two_tcps() {
     let uncoupled = ratio(1, 0, 50, NEWRENO);
