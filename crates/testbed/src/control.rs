@@ -22,11 +22,17 @@ use crate::status::Status;
 use crate::testbed::{Options, Testbed};
 use crate::{leftovers, state};
 
-/// How long a client may take to send its request, and each part of the answer to be taken.
-const CLIENT_TIME: Duration = Duration::from_secs(2);
+/// Time that a client has to send its request, and to take each part of the answer. It bounds only a
+/// client that hangs, for which the daemon keeps the others waiting.
+const CLIENT_TIME: Duration = Duration::from_secs(60);
 
-/// How long the daemon may take to answer: the slowest is to end all processes.
-const ANSWER_TIME: Duration = Duration::from_secs(60);
+/// Time that the daemon has to answer. It bounds only a daemon that hangs: the slowest request restarts a
+/// process that does not end, which takes two times 60 s and as much again to start.
+const ANSWER_TIME: Duration = Duration::from_secs(240);
+
+/// Time that the daemon has to exit once it has taken the testbed down. It bounds only one that hangs,
+/// and is killed then.
+const EXIT_TIME: Duration = Duration::from_secs(60);
 
 /// Longest request, bytes.
 const REQUEST_LEN: usize = 64 << 10;
@@ -347,7 +353,7 @@ fn stop_daemon(name: &str) -> Result<(), Error> {
         Err(_) => return Ok(()),
     };
     let result = client.order(&Request::Down);
-    let deadline = Instant::now() + Duration::from_secs(5);
+    let deadline = Instant::now() + EXIT_TIME;
     while state::is_claimed(name) && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(5));
     }

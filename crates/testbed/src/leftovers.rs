@@ -8,8 +8,8 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::error::Error;
 use crate::{layout, netns, state};
 
-/// How long processes may take to end after SIGKILL.
-const GRACE: Duration = Duration::from_secs(3);
+/// Time that processes have to end after SIGKILL. It bounds only those that hang in the kernel.
+const GRACE: Duration = Duration::from_secs(60);
 
 /// Removes what a testbed named `name` left behind.
 pub(crate) fn remove(name: &str) -> Result<(), Error> {
@@ -31,7 +31,7 @@ pub(crate) fn remove(name: &str) -> Result<(), Error> {
         .and(removed.map_err(|e| Error::system(format!("remove {}", directory.display()), e)))
 }
 
-/// Kills whatever runs in a namespace, and waits a moment until it is gone.
+/// Kills all processes in a namespace, and waits until they are gone, for [`GRACE`] at most.
 fn kill_all_in(namespace: &str) {
     let deadline = Instant::now() + GRACE;
     while Instant::now() < deadline {

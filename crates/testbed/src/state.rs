@@ -12,6 +12,13 @@ use rustix::process::Pid;
 use crate::error::Error;
 use crate::netns;
 
+/// Time that a child of a killed process has to become another program. It bounds only one that hangs.
+const EXEC_TIME: Duration = Duration::from_secs(60);
+
+/// Attempts at making a directory while other testbeds go down. They are counted rather than timed: a
+/// machine may stand still between two of them, and users need not wait where the place does not exist.
+const MAX_ATTEMPTS: u32 = 100;
+
 /// Where the state of the testbed named `name` lies: below `/run/braid` for root, else below a
 /// directory of the user's in the place for temporary files (`/run` of a user namespace is
 /// private to it, but the control socket must be reachable from outside).
@@ -68,7 +75,7 @@ pub(crate) fn is_orphaned(name: &str) -> bool {
 pub fn is_up(name: &str) -> bool {
     // Of a killed process, a child that was about to become another program holds the name for a
     // moment longer.
-    let deadline = Instant::now() + Duration::from_secs(1);
+    let deadline = Instant::now() + EXEC_TIME;
     while is_claimed(name) {
         if !is_orphaned(name) || Instant::now() > deadline {
             return true;
@@ -81,13 +88,14 @@ pub fn is_up(name: &str) -> bool {
 /// Takes the name and makes its empty directory; there is none.
 pub(crate) fn claim(name: &str) -> Result<Claim, Error> {
     let directory = directory(name);
-    let deadline = Instant::now() + Duration::from_secs(1);
     let made = || -> io::Result<File> {
         // Another testbed that goes down may remove the root between the two.
+        let mut attempts = 1;
         while let Err(e) = create_private(&root()).and_then(|()| create_private(&directory)) {
-            if e.kind() != io::ErrorKind::NotFound || Instant::now() > deadline {
+            if e.kind() != io::ErrorKind::NotFound || attempts >= MAX_ATTEMPTS {
                 return Err(e);
             }
+            attempts += 1;
         }
         let mut lock = File::create(directory.join("lock"))?;
         flock(&lock, FlockOperation::NonBlockingLockExclusive)?;

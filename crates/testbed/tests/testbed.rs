@@ -2,16 +2,16 @@
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
-use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use braid_testbed as testbed;
-use braid_testbed::netns;
 use braid_testbed::{Options, Role, Spec, Testbed};
-use rustix::net::{self, AddressFamily, SocketType, ipproto, sockopt};
+use braid_testbed::{kernel_tcp, netns};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use socket2::{Domain, Protocol, Socket, Type};
 
 /// Bound on everything that a test waits for: other work may hold a machine up for seconds.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -203,25 +203,30 @@ fn kernel_mptcp_uses_both_links_with_the_congestion_control_of_the_file() {
             mptcp_socket(&testbed, "server", at),
             mptcp_socket(&testbed, "box", at),
         );
-        sockopt::set_socket_reuseaddr(&server, true).unwrap();
-        net::bind(&server, &at).unwrap();
-        net::listen(&server, 1).unwrap();
+        server.set_reuse_address(true).unwrap();
+        server.bind(&at.into()).unwrap();
+        server.listen(1).unwrap();
         let (before, enough) = (carried(), AtomicBool::new(false));
+        client.connect_timeout(&at.into(), TIMEOUT).unwrap();
+        let client = TcpStream::from(client);
+        assert_eq!(kernel_tcp::congestion(&client).unwrap(), "cubic");
+        let server = accept(&server);
+        for stream in [&client, &server] {
+            kernel_tcp::set_stall(stream, TIMEOUT).unwrap();
+        }
         thread::scope(|scope| {
-            let sender = scope.spawn(|| {
-                let mut stream = TcpStream::from(net::accept(&server).unwrap());
-                let (block, mut sent) = ([7; 64 << 10], 0);
-                while !enough.load(Ordering::Relaxed) {
+            let deadline = Instant::now() + TIMEOUT;
+            let enough = &enough;
+            let sender = scope.spawn(move || {
+                let (mut stream, block, mut sent) = (server, [7; 64 << 10], 0);
+                // The deadline is for the case that the loop below panics.
+                while !enough.load(Ordering::Relaxed) && Instant::now() < deadline {
                     stream.write_all(&block).unwrap();
                     sent += block.len() as u64;
                 }
                 sent
             });
-            net::connect(&client, &at).unwrap();
-            assert_eq!(sockopt::tcp_congestion(&client).unwrap(), "cubic");
-            let reader =
-                scope.spawn(|| io::copy(&mut TcpStream::from(client), &mut io::sink()).unwrap());
-            let deadline = Instant::now() + TIMEOUT;
+            let reader = scope.spawn(move || io::copy(&mut &client, &mut io::sink()).unwrap());
             let mut shares = [0; 2];
             while shares.iter().any(|share| *share <= SHARE) && Instant::now() < deadline {
                 thread::sleep(Duration::from_millis(20));
@@ -241,21 +246,18 @@ fn kernel_mptcp_uses_both_links_with_the_congestion_control_of_the_file() {
 }
 
 /// Opens a Multipath TCP socket of the family of `at` on `host`.
-fn mptcp_socket(testbed: &Testbed, host: &str, at: SocketAddr) -> OwnedFd {
-    let family = if at.is_ipv4() {
-        AddressFamily::INET
-    } else {
-        AddressFamily::INET6
-    };
+fn mptcp_socket(testbed: &Testbed, host: &str, at: SocketAddr) -> Socket {
     let namespace = &testbed.layout().host(host).unwrap().namespace;
-    let open = || {
-        Ok(net::socket(
-            family,
-            SocketType::STREAM,
-            Some(ipproto::MPTCP),
-        )?)
-    };
+    let open = || Socket::new(Domain::for_address(at), Type::STREAM, Some(Protocol::MPTCP));
     netns::run_inside(namespace, open).unwrap()
+}
+
+/// Accepts the connection that a client has opened.
+fn accept(listener: &Socket) -> TcpStream {
+    let timeout = Timespec::try_from(TIMEOUT).unwrap();
+    let mut waiting = [PollFd::new(listener, PollFlags::IN)];
+    assert_eq!(poll(&mut waiting, Some(&timeout)), Ok(1), "no connection");
+    listener.accept().unwrap().0.into()
 }
 
 #[test]

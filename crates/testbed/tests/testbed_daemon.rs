@@ -117,7 +117,10 @@ impl Asked {
                 "--test-threads" | "--format" | "--color" | "--logfile" | "--shuffle-seed" => {
                     arguments.next();
                 }
-                option if option.starts_with('-') => {}
+                option if option.starts_with('-') => {
+                    let skipped = option.strip_prefix("--skip=").map(str::to_owned);
+                    asked.skipped.extend(skipped);
+                }
                 _ => asked.filters.push(argument),
             }
         }
@@ -137,7 +140,7 @@ impl Asked {
     }
 }
 
-/// Where the description of the testbed called `name` lies.
+/// Returns the path of the description of the testbed called `name`.
 fn description(name: &str) -> PathBuf {
     std::env::temp_dir().join(format!("{name}.toml"))
 }

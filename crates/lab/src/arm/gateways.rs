@@ -106,7 +106,7 @@ impl Gateways {
         mut measure: impl FnMut(&mut Self) -> Result<T, Error>,
     ) -> Result<T, Error> {
         let mut repeated = 0;
-        let result = bed::on_time(ATTEMPTS, &mut repeated, || {
+        let result = bed::on_time((ATTEMPTS, bed::TOLERABLE_US), &mut repeated, || {
             self.bed.testbed.reset_lateness().map_err(run_error)?;
             let result = measure(self)?;
             let lateness = self.bed.testbed.lateness().map_err(run_error)?;

@@ -79,6 +79,10 @@ impl Kernel {
         })
     }
 
+    pub(super) fn keep_late_runs(&mut self) {
+        self.bed.keep_late_runs();
+    }
+
     pub(super) fn repeated(&self) -> u64 {
         self.bed.repeated()
     }

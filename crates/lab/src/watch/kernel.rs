@@ -12,7 +12,7 @@ use braid_testbed::kernel_tcp::{self, Transport};
 use braid_testbed::netns;
 
 use super::ground::Ground;
-use super::{Scene, TICK, Watched};
+use super::{Scene, TICK, Watched, is_transient};
 use crate::arm::bed::{self, CLIENT, END_PRIORITY, SERVER, run_error};
 use crate::arm::{Error, kernel};
 
@@ -26,8 +26,16 @@ impl Scene<'_> {
     /// # Errors
     /// What the system refused; the machine is too busy.
     pub fn play_by_kernel(&self, seed: u64) -> Result<Watched, Error> {
+        self.play_by_kernel_on(&mut Ground::build(self)?, seed)
+    }
+
+    /// Plays it by the kernel over the emulated links of `ground`.
+    pub(super) fn play_by_kernel_on(
+        &self,
+        ground: &mut Ground<'_>,
+        seed: u64,
+    ) -> Result<Watched, Error> {
         let cc = self.engine.congestion.name();
-        let mut ground = Ground::build(self)?;
         let window = self.engine.initial_window;
         kernel::addresses(&ground.bed, self.paths.len(), (cc, window))?;
         let [near, far] = [CLIENT, SERVER].map(|host| ground.bed.namespace(host));
@@ -72,7 +80,7 @@ fn send(listener: &TcpListener, cc: &str, over: &AtomicBool) -> io::Result<()> {
         };
         match open.write(&bytes) {
             Ok(_) => {}
-            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+            Err(e) if is_transient(&e) => {}
             // Whether it was too early, the client says.
             Err(e) if matches!(e.kind(), BrokenPipe | ConnectionReset) => return Ok(()),
             Err(e) => return Err(e),
@@ -105,7 +113,7 @@ fn receive(cc: &str, all: usize) -> io::Result<Vec<u64>> {
                 return Err(io::Error::new(io::ErrorKind::UnexpectedEof, text));
             }
             Ok(bytes) => read += bytes as u64,
-            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+            Err(e) if is_transient(&e) => {}
             Err(e) => return Err(e),
         }
     }

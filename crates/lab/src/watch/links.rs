@@ -35,7 +35,15 @@ impl Scene<'_> {
     /// # Errors
     /// There is no such strategy; what the system refused; the machine is too busy.
     pub fn play_over_links(&self, seed: u64) -> Result<Watched, Error> {
-        let mut ground = Ground::build(self)?;
+        self.play_on_ground(&mut Ground::build(self)?, seed)
+    }
+
+    /// Plays it over the emulated links of `ground`.
+    pub(super) fn play_on_ground(
+        &self,
+        ground: &mut Ground<'_>,
+        seed: u64,
+    ) -> Result<Watched, Error> {
         let (mut client, mut server) = devices(&ground.bed, self.paths.len())?;
         ground.measured(seed, |seed| {
             discard(&mut client);

@@ -16,6 +16,7 @@ use braid_testbed::kernel_tcp::{self, Transport};
 use braid_testbed::netns;
 use braid_wire::Rng;
 
+use super::is_transient;
 use crate::arm::Error;
 use crate::arm::bed::{self, Bed, CLIENT, SERVER, TICK, run_error};
 
@@ -165,7 +166,7 @@ fn write(from: SocketAddr, to: SocketAddr, role: &Role, over: &AtomicBool) -> io
         }
         match stream.write(&[0; CHUNK]) {
             Ok(written) => level -= written as f64,
-            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+            Err(e) if is_transient(&e) => {}
             Err(e) => return Err(e),
         }
     }
@@ -187,7 +188,7 @@ fn drain(listener: &TcpListener, over: &AtomicBool) -> io::Result<()> {
         match open.read(&mut buffer) {
             Ok(0) => return Ok(()),
             Ok(_) => {}
-            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+            Err(e) if is_transient(&e) => {}
             Err(e) => return Err(e),
         }
     }

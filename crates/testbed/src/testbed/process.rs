@@ -17,12 +17,12 @@ use crate::netns;
 use crate::spec::{HostSpec, Role};
 use crate::status::ChildStatus;
 
-/// How long a process may take to end after a signal: after SIGTERM a box calls `nft` several times, on a
-/// machine that may have much else to do.
-const GRACE: Duration = Duration::from_secs(15);
+/// Time that a process has to end after a signal. It bounds only a process that hangs: after SIGTERM a
+/// box calls `nft` several times, on a machine that may stand still for seconds.
+const GRACE: Duration = Duration::from_secs(60);
 
-/// How long nginx may take to listen.
-const START: Duration = Duration::from_secs(10);
+/// Time that nginx has to listen. It bounds only an nginx that hangs: one that ends is noticed at once.
+const START: Duration = Duration::from_secs(60);
 
 /// A process of a host, running or ended.
 pub(super) struct Process {
@@ -139,7 +139,7 @@ impl Testbed {
         Ok(())
     }
 
-    /// Ends the process of `host`: SIGTERM, and SIGKILL after 15 s.
+    /// Ends the process of `host`: SIGTERM, and SIGKILL after 60 s.
     ///
     /// # Errors
     ///

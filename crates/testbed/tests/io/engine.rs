@@ -6,7 +6,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::thread;
-use std::time::Duration;
 
 use braid_engine::app::{Core, Ctx};
 use braid_engine::{ApiError, CloseReason, Config, ConnId, ConnectOptions, Event, Stack};
@@ -20,7 +19,7 @@ use crate::support::{TIMEOUT, World, wait_for};
 const PORT: u16 = 1080;
 const LEN: u64 = 10 << 20;
 
-/// How much an end sends.
+/// The number of bytes that an end sends.
 #[derive(Clone, Copy, Default)]
 enum Amount<'a> {
     /// Nothing, and closes when its peer does.
@@ -32,7 +31,7 @@ enum Amount<'a> {
 }
 
 impl Amount<'_> {
-    /// How many bytes are left of it after `sent`.
+    /// Returns how many bytes are left of it after `sent`.
     fn left(self, sent: u64) -> u64 {
         match self {
             Amount::None => 0,
@@ -279,10 +278,12 @@ fn links_that_go_and_come_back_are_used_again() {
             (sent_over(device) >= before + 300_000).then_some(())
         });
     };
-    let wait_until_unused = |device: &str| {
-        wait_for(&format!("{device} is not used"), links, || {
+    // The other link shows by its bytes that the sender was at work meanwhile.
+    let wait_until_unused = |device: &str, other: &str| {
+        let what = format!("{device} is not used while {other} is");
+        wait_for(&what, links, || {
             let before = sent_over(device);
-            thread::sleep(Duration::from_millis(200));
+            wait_until_used(other);
             (sent_over(device) == before).then_some(())
         });
     };
@@ -291,13 +292,11 @@ fn links_that_go_and_come_back_are_used_again() {
         wait_until_used("wan1");
         wait_until_used("wan2");
         world.ip("client", "link set wan1 down");
-        wait_until_unused("wan1");
-        wait_until_used("wan2");
+        wait_until_unused("wan1", "wan2");
         world.ip("client", "link set wan1 up");
         wait_until_used("wan1");
         world.ip("client", "addr del 192.0.2.1/24 dev wan2");
-        wait_until_unused("wan2");
-        wait_until_used("wan1");
+        wait_until_unused("wan2", "wan1");
         world.ip("client", "addr add 192.0.2.1/24 dev wan2");
         wait_until_used("wan2");
         enough.store(true, Ordering::Relaxed);

@@ -3,6 +3,7 @@
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::mpsc;
 use std::thread;
 
@@ -119,24 +120,23 @@ fn a_user_is_served_through_box_and_server() {
                 .unwrap();
             });
         });
-        started
-            .recv_timeout(TIMEOUT)
-            .expect("server and box are up");
-        scope.spawn(move || {
-            world.inside("box", || {
-                run_box(&box_config, Privileges::Kept, stop.as_fd(), || {
-                    ready.send(()).unwrap()
-                })
-                .unwrap();
+        // Whatever fails, server and box are told to stop, for the scope waits for them.
+        let checked = catch_unwind(AssertUnwindSafe(|| {
+            started.recv_timeout(TIMEOUT).expect("the server is up");
+            scope.spawn(move || {
+                world.inside("box", || {
+                    run_box(&box_config, Privileges::Kept, stop.as_fd(), || {
+                        ready.send(()).unwrap()
+                    })
+                    .unwrap();
+                });
             });
-        });
-        started
-            .recv_timeout(TIMEOUT)
-            .expect("server and box are up");
-        let checked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| check(world)));
+            started.recv_timeout(TIMEOUT).expect("the box is up");
+            check(world);
+        }));
         rustix::io::write(stop, &1u64.to_ne_bytes()).unwrap();
         if let Err(panic) = checked {
-            std::panic::resume_unwind(panic);
+            resume_unwind(panic);
         }
     });
     let left = world.sh("box", "nft list ruleset; ip rule; ip -6 rule");
