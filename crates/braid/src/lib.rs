@@ -8,6 +8,7 @@ pub mod engine_peer;
 pub mod failure;
 pub mod kernel_peer;
 
+use std::io::Write;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -27,7 +28,7 @@ pub fn main() -> ExitCode {
     match cmd::run(cli) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            eprintln!("braid: {failure}");
+            complain(format_args!("{failure}\n"));
             failure.exit_code()
         }
     }
@@ -47,11 +48,16 @@ fn refuse_usage(error: &clap::Error) -> ExitCode {
         ErrorKind::ValueValidation | ErrorKind::InvalidValue => {
             let said = text.split("\n\n").next().unwrap_or(text);
             let words: Vec<&str> = said.split_whitespace().collect();
-            eprintln!("braid: {}", words.join(" "));
+            complain(format_args!("{}\n", words.join(" ")));
         }
-        _ => eprint!("braid: {text}"),
+        _ => complain(format_args!("{text}")),
     }
     Failure::Usage(String::new()).exit_code()
+}
+
+/// Writes an error to standard error. One that cannot be written is lost: the exit code remains.
+fn complain(error: std::fmt::Arguments<'_>) {
+    let _ = write!(std::io::stderr(), "braid: {error}");
 }
 
 /// Logs to standard error: warnings by default, more with `-v`, anything with `RUST_LOG`.
@@ -69,5 +75,8 @@ fn start_log(cli: &Cli) {
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
         .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
+        // A line that cannot be written (disk full, reader gone) is lost. It would be reported by
+        // `eprintln!`, which panics for the same reason.
+        .log_internal_errors(false)
         .init();
 }

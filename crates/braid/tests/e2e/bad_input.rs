@@ -1,14 +1,18 @@
 //! What strangers may send: it is counted and logged, and nobody else notices.
 
+use std::fs;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
 
 use braid::kernel_peer::Pattern;
 use braid_testbed::netns;
+use braid_testbed::render::render_config;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
-use super::bed::Bed;
+use super::bed::{Bed, unique_name};
+use super::control::status;
 
 /// The server's port where the configuration names none.
 const PORT: u16 = 1080;
@@ -71,6 +75,38 @@ fn random_packets_harm_nobody() {
 #[ignore = "network"]
 fn garbage_in_place_of_socks_is_refused() {
     let mut bed = Bed::up();
+    send_garbage_for_socks(&bed);
+    expect_alive(&mut bed);
+}
+
+/// Box and server have an error to log, and nowhere to write it: a full disk, and a reader that is gone.
+#[test]
+#[ignore = "network"]
+fn a_log_that_cannot_be_written_ends_nothing() {
+    for stderr in ["2>/dev/full", "2> >(exit 0)"] {
+        let program = std::env::temp_dir().join(format!("{}-braid", unique_name()));
+        let braid = env!("CARGO_BIN_EXE_braid");
+        let script = format!("#!/bin/bash\nexec {braid} \"$@\" {stderr}\n");
+        fs::write(&program, script).expect("a writable directory");
+        let executable = fs::Permissions::from_mode(0o700);
+        fs::set_permissions(&program, executable).expect("its owner's");
+        let render = render_config(None).expect("randomness");
+        let mut bed = Bed::up_idle_by(render, program.clone());
+        for host in ["server", "box"] {
+            bed.testbed.start(host).expect("it starts");
+        }
+        bed.wait_for_intake();
+        send_garbage_for_socks(&bed);
+        bed.wait_for("the server to refuse it", |bed| {
+            status(bed, "server").counters["clear"] >= 4
+        });
+        expect_alive(&mut bed);
+        // The directory of temporary files is cleared by the system too.
+        let _ = fs::remove_file(program);
+    }
+}
+
+fn send_garbage_for_socks(bed: &Bed) {
     let address = SocketAddr::new(bed.v4("server"), PORT).to_string();
     for (transport, seed) in [("tcp", "1"), ("mptcp", "2"), ("tcp", "3"), ("mptcp", "4")] {
         let mut peer = bed.kernel_peer(
@@ -90,7 +126,6 @@ fn garbage_in_place_of_socks_is_refused() {
         let report = String::from_utf8_lossy(&peer.wait().stdout).into_owned();
         assert!(!report.contains("no progress"), "{report}");
     }
-    expect_alive(&mut bed);
 }
 
 #[test]
