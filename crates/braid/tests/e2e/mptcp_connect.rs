@@ -34,6 +34,8 @@ struct Transfer {
     interop: Interop,
     /// The engine sends and takes payload in SYNs.
     fast_open: bool,
+    /// The connection may fall back to TCP.
+    may_fall_back: bool,
     directory: PathBuf,
 }
 
@@ -45,6 +47,7 @@ impl Transfer {
         Transfer {
             interop,
             fast_open: false,
+            may_fall_back: false,
             directory,
         }
     }
@@ -139,7 +142,8 @@ impl Transfer {
         let output = engine.wait();
         let report = String::from_utf8_lossy(&output.stdout);
         assert!(output.status.success(), "{way:?}: {report}\n{}", seen());
-        let reports = report.matches("\"fallback\":false").count();
+        let fallback = if self.may_fall_back { "" } else { "false" };
+        let reports = report.matches(&format!("\"fallback\":{fallback}")).count();
         assert_eq!(reports, times, "{way:?}: {report}");
         let came = fs::read(self.directory.join("output")).expect("what it received");
         assert_eq!(came.len(), size * times / processes, "{way:?}");
@@ -221,6 +225,27 @@ fn it_opens_fast_to_the_engine() {
 fn the_engine_opens_fast_to_it() {
     fast_open(Side::Engine, false, false);
     fast_open(Side::Engine, true, false);
+}
+
+/// The kernel has a cookie that the engine no longer takes, and sends again what its SYN carried: beside a
+/// DATA_ACK and without keys (RFC 8684 section 3.7, fallback). All of it arrives.
+#[test]
+#[ignore = "network"]
+fn it_repeats_what_the_engine_does_not_take() {
+    for (checksum, size) in [(false, 1), (false, 3_500_000), (true, 1), (true, 3_500_000)] {
+        let mut transfer = Transfer::new(Side::Kernel, false);
+        transfer.interop.checksum = checksum;
+        transfer.interop.set_kernel("ipv4/tcp_fastopen", 3);
+        let way: &[&str] = &["-o", "MPTFO"];
+        transfer.fast_open = true;
+        transfer.run(Side::Kernel, (way, 2, size));
+        transfer.fast_open = false;
+        transfer.may_fall_back = true;
+        transfer.run(Side::Kernel, (way, 1, size));
+        // Its SYN carried data.
+        let sent = transfer.interop.count_any("TcpExtTCPFastOpenActiveFail");
+        assert!(sent > 0, "no SYN carried data that was not taken");
+    }
 }
 
 #[test]

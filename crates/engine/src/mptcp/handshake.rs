@@ -85,6 +85,15 @@ pub(crate) fn capable(tcp: &tcp::Repr) -> Option<Capable> {
     })
 }
 
+/// Returns whether a segment has `len` bytes of payload that a DSS option accompanies without a mapping, and
+/// without the keys. Linux 6.18 begins its stream so where the payload of its SYN was not taken (TCP Fast
+/// Open); the keys follow behind that payload, which then has no place in the data sequence. Like a first
+/// packet without MPTCP options, that is a fallback (RFC 8684 section 3.7).
+pub(crate) fn is_plain_data(tcp: &tcp::Repr, len: usize) -> bool {
+    let unmapped = tcp.options.dss().is_some_and(|dss| dss.mapping.is_none());
+    len > 0 && unmapped && capable(tcp).is_none()
+}
+
 /// The one MP_JOIN of a segment.
 pub(crate) fn join(tcp: &tcp::Repr) -> Option<Join> {
     tcp.options.mptcp.iter().find_map(|o| match o {
@@ -202,8 +211,8 @@ impl Connection {
         match self.subflows[i].opens {
             Opens::Connection if others => {}
             Opens::Connection => self.fail(ctx, CloseReason::Refused),
-            // Nothing else is left and the peer does not know the token: the connection is gone.
-            Opens::Join { .. } if !others => self.fail(ctx, CloseReason::Reset),
+            // A box on this path may have refused it. Where every path is refused the path manager ends
+            // the connection: the peer does not know the token.
             Opens::Join { .. } => {}
         }
     }
@@ -352,10 +361,16 @@ impl Connection {
         }))
     }
 
-    /// A segment for a subflow whose SYN/ACK was sent. Returns whether it completed the handshake
-    /// and is to be processed further.
+    /// Takes a segment with `len` bytes of payload for a subflow whose SYN/ACK was sent. Returns whether it
+    /// completed the handshake and is to be processed further.
     // Conforms: 8684-3.2-11
-    pub(super) fn on_third_ack(&mut self, ctx: &mut Ctx<'_>, i: usize, tcp: &tcp::Repr) -> bool {
+    pub(super) fn on_third_ack(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        i: usize,
+        tcp: &tcp::Repr,
+        len: usize,
+    ) -> bool {
         let subflow = &mut self.subflows[i];
         if tcp.flags.contains(Flags::RST) {
             if tcp.seq == subflow.rcv.expected() {
@@ -377,7 +392,11 @@ impl Connection {
             return false;
         }
         let done = match subflow.opens {
-            Opens::Connection => self.confirm_capable(ctx, tcp),
+            Opens::Connection => {
+                // What overtook another segment does not stand at the start of the stream.
+                let first = tcp.seq == subflow.rcv.expected();
+                self.confirm_capable(ctx, tcp, first && is_plain_data(tcp, len))
+            }
             Opens::Join {
                 local_nonce,
                 remote_nonce,
@@ -410,10 +429,10 @@ impl Connection {
         true
     }
 
-    /// The opener echoes our key, or the connection falls back. Returns whether the handshake is
-    /// through.
+    /// Confirms the connection where the opener echoes our key; else the connection falls back. `plain` says
+    /// that the stream begins with [plain data](is_plain_data). Returns whether the handshake is complete.
     // Conforms: 8684-3.1-3, 8684-3.1-14, 8684-3.1-17
-    fn confirm_capable(&mut self, ctx: &mut Ctx<'_>, tcp: &tcp::Repr) -> bool {
+    fn confirm_capable(&mut self, ctx: &mut Ctx<'_>, tcp: &tcp::Repr, plain: bool) -> bool {
         let Mode::Accepting { local, checksum } = self.mode else {
             return true;
         };
@@ -440,7 +459,7 @@ impl Connection {
                 true
             }
             // A later segment overtook the one with the keys: that one will come again.
-            None if !tcp.options.mptcp.is_empty() => false,
+            None if !tcp.options.mptcp.is_empty() && !plain => false,
             _ => {
                 self.fall_back(ctx, FallbackCause::ThirdAckPlain);
                 true

@@ -52,7 +52,7 @@ impl Connection {
         match subflow.phase {
             Phase::SynSent => self.on_syn_sent(ctx, i, tcp),
             Phase::SynReceived => {
-                if self.on_third_ack(ctx, i, tcp) {
+                if self.on_third_ack(ctx, i, tcp, payload.len()) {
                     self.on_synchronised(ctx, i, tcp, payload, outside);
                 }
             }

@@ -25,5 +25,5 @@ mod window;
 
 pub(crate) use connection::{Connection, Ctx, Demux, Mode};
 pub(crate) use flight::MAX_SUBFLOWS;
-pub(crate) use handshake::{capable, flags, join, usable, window_shift};
+pub(crate) use handshake::{capable, flags, is_plain_data, join, usable, window_shift};
 pub(crate) use output::{Body, Outgoing};

@@ -20,7 +20,7 @@ use crate::FallbackCause;
 use crate::buffer::Payload;
 use crate::mptcp::keys::Keys;
 use crate::mptcp::subflow::announced_mss;
-use crate::mptcp::{Mode, capable, flags, usable, window_shift};
+use crate::mptcp::{Mode, capable, flags, is_plain_data, usable, window_shift};
 use crate::tcp::FourTuple;
 use crate::tcp::numbers::Secret;
 
@@ -242,7 +242,10 @@ impl Stack {
             return false;
         }
         // No more is held of half a handshake than of a SYN.
-        let early = offer.mptcp && capable(tcp).is_none() && !tcp.options.mptcp.is_empty();
+        let early = offer.mptcp
+            && capable(tcp).is_none()
+            && !tcp.options.mptcp.is_empty()
+            && !is_plain_data(tcp, payload.len());
         if early || !tcp.flags.contains(Flags::ACK) || tcp.flags.contains(Flags::SYN) {
             return true;
         }

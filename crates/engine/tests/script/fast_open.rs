@@ -476,6 +476,30 @@ fn a_peer_that_repeats_without_a_mapping() {
     assert!(s.saw(plain));
 }
 
+/// Linux 6.18 repeats what was not taken beside a DATA_ACK alone, and the keys follow behind it: that is a
+/// fallback, for the data sequence would lack those bytes. With and without Fast Open here, and where the
+/// SYN was answered without state.
+#[test]
+fn a_peer_that_repeats_beside_a_data_ack() {
+    let stateless = Config {
+        max_half_open: 0,
+        ..config()
+    };
+    let rest = "x".repeat(1000);
+    for config in [fast(), config(), stateless] {
+        let mut s = Script::server(config);
+        s.peer(1);
+        send!(s, 0, peer_syn().cookie(&COOKIE).payload("h".repeat(500)));
+        s.skip(1);
+        send!(s, 10, data(1, 1, "h".repeat(500)).win(512).dss(dack(0)));
+        s.skip(11);
+        send!(s, 20, s.peer_keys(data(501, 1, &rest), Some(1000)).win(512));
+        assert_eq!(s.read().len(), 1500);
+        let plain = |e: &Event| matches!(e, Event::FellBack { cause, .. } if *cause == FallbackCause::ThirdAckPlain);
+        assert!(s.saw(plain));
+    }
+}
+
 #[test]
 fn a_server_that_does_not_want_it() {
     let mut s = Script::server(config());
