@@ -196,3 +196,27 @@ impl Connection {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The sum is over 16-bit words of the mapping, wherever the blocks of a buffer cut them.
+    #[test]
+    fn the_sum_is_the_same_however_payload_is_cut() {
+        let payload: Vec<u8> = (1..=9).collect();
+        let dsn = braid_wire::Dsn64(1);
+        let checksum = |parts: [&[u8]; 3]| dss_checksum(dsn, 1, 9, sum_of(parts, payload.len()));
+        let whole = checksum([&payload, &[], &[]]);
+        for first in 0..=9 {
+            for second in first..=9 {
+                let parts = [
+                    &payload[..first],
+                    &payload[first..second],
+                    &payload[second..],
+                ];
+                assert_eq!(checksum(parts), whole, "{first}, {second}");
+            }
+        }
+    }
+}

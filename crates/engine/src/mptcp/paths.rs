@@ -8,7 +8,7 @@ use crate::event::SubflowCloseReason;
 use crate::path::{Failure, Situation, Target, ThirdAck};
 use crate::strategy::{FirstSubflow, OpenView, StrategyEvent};
 use crate::tcp::receive::AckDue;
-use crate::{ApiError, Event, PathId, Protocol};
+use crate::{ApiError, CloseReason, Event, PathId, Protocol};
 
 /// Segment size before the peer has told its own: Ethernet's, less headers and options.
 const USUAL_MSS: u32 = 1428;
@@ -184,6 +184,10 @@ impl Connection {
                 return opened;
             }
             let situation = self.situation(ctx);
+            if self.paths.is_refused(&situation) {
+                self.fail(ctx, CloseReason::Reset);
+                return opened;
+            }
             self.paths.plan(&mut *self.strategy, &situation);
             let Some(target) = self.paths.take_due(ctx.now) else {
                 return opened;

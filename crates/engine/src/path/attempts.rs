@@ -57,6 +57,12 @@ impl Attempts {
         (attempt.refusals < MAX_REFUSALS).then_some(attempt.not_before)
     }
 
+    /// Returns whether the last subflow that was tried there was refused.
+    pub fn is_refused(&self, target: Target) -> bool {
+        let mut attempts = self.0.iter();
+        attempts.any(|a| a.target == target && a.refusals > 0)
+    }
+
     /// A subflow failed.
     pub fn on_failure(&mut self, now: Instant, target: Target, failure: Failure) {
         let lived = match failure {

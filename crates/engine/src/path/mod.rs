@@ -270,9 +270,11 @@ impl PathManager {
             .collect()
     }
 
-    /// Decides what is tried next.
+    /// Decides what is tried next. A connection without a subflow gets one whatever the strategy says: it
+    /// would hang otherwise.
     pub fn plan(&mut self, strategy: &mut dyn Strategy, situation: &Situation<'_>) {
         let paths = self.show(situation);
+        let at_once = situation.in_use.is_empty().then_some(situation.view.now);
         let view = OpenView {
             paths: &paths,
             ..situation.view
@@ -280,13 +282,28 @@ impl PathManager {
         let wanted = self
             .missing(&paths, situation)
             .filter_map(|(path, remote)| {
-                let wanted = strategy.join(&view, path)?;
+                let wanted = at_once.or_else(|| strategy.join(&view, path))?;
                 let lead = situation.third_ack.map(|ack| ack.lead(path));
                 let target = (path.id, remote);
                 let at = wanted.max(self.not_before(target)?);
                 Some((target, at.max(lead.unwrap_or(at))))
             });
         self.next = wanted.min_by_key(|(_, at)| *at);
+    }
+
+    /// Returns whether a connection without a subflow can get none: each target that it can reach has
+    /// refused the last subflow, as a server does that has lost the connection.
+    pub fn is_refused(&self, situation: &Situation<'_>) -> bool {
+        let paths = self.show(situation);
+        let targets = paths.iter().flat_map(|path| {
+            let local = &situation.paths[usize::from(path.id.0)];
+            let remotes = self.remotes.joinable();
+            let remotes = remotes.filter(move |to| self.may_try((path.id, local), *to));
+            remotes.map(|to| (path.id, to))
+        });
+        let mut targets = targets.peekable();
+        let none_in_use = situation.in_use.is_empty() && targets.peek().is_some();
+        none_in_use && targets.all(|target| self.attempts.is_refused(target))
     }
 
     /// From when on a join is to be tried; `None` where there is no more to be had.

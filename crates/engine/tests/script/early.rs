@@ -2,6 +2,7 @@
 
 use core::time::Duration;
 
+use braid_engine::strategy::Strategy;
 use braid_engine::{ConnectOptions, Event, FallbackCause, PathConfig, PathId, PathRecord};
 use braid_wire::Instant;
 
@@ -12,13 +13,18 @@ use crate::strategy::eager;
 
 /// A connection from two paths whose third ACK goes out at 10 ms. `record` is of the second path.
 pub fn opened(record: Option<PathRecord>) -> Script {
+    opened_by(eager(), record)
+}
+
+/// Returns the same with another strategy.
+pub fn opened_by(strategy: Box<dyn Strategy>, record: Option<PathRecord>) -> Script {
     let path = |n| PathConfig::v4([10, 0, n, 2].into());
     let mut s = Script::new(config(), &[path(0), path(1)]);
     let remote = core::net::SocketAddr::from(([10, 0, 9, 1], PORT));
     if let Some(record) = record {
         s.stack.load_record(remote.ip(), PathId(1), record);
     }
-    s.open(ConnectOptions::new(remote, eager()));
+    s.open(ConnectOptions::new(remote, strategy));
     recv!(s, 0, syn().ws(None).raw(&[30, 4, 1, 1]));
     send!(s, 10, s.peer_capable(syn_ack()).win(65_535));
     recv!(s => 10, s.stack_keys(ack(1, 1)));

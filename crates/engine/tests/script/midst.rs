@@ -3,15 +3,17 @@
 use core::net::Ipv4Addr;
 
 use braid_engine::{CloseReason, Event, PathId, Protocol};
+use braid_wire::Instant;
 use braid_wire::mptcp::MptcpOption;
 use braid_wire::tcp::Flags;
 
 use crate::addresses::{add, announced, removed};
 use crate::close::closed;
-use crate::early;
+use crate::early::{self, opened_by};
 use crate::harness::{At, Script, config};
 use crate::join::{self, join_syn_ack, joining, third_ack};
-use crate::segment::{Seg, ack, dack, data, rst_ack, syn, syn_ack};
+use crate::segment::{Seg, ack, dack, data, rst, rst_ack, syn, syn_ack};
+use crate::strategy::single;
 
 /// Goes up or down, and what comes of it leaves.
 fn set_up(s: &mut Script, path: u8, up: bool) {
@@ -254,4 +256,45 @@ fn an_accepted_subflow_ends_with_its_path_when_it_is_through() {
     s.stack.leave_path(s.now, PathId(0));
     send!(s, 10, s.third_ack());
     assert!(has_ended(&mut s));
+}
+
+/// A connection whose strategy wants one subflow, which the peer resets at 100 ms.
+fn bereft() -> Script {
+    let mut s = opened_by(single(), None);
+    send!(s, 20, ack(1, 1).win(512).dss(dack(0)));
+    quiet!(s, 99);
+    send!(s, 100, rst(1));
+    s
+}
+
+/// Takes the SYN of a join that leaves at `at` ms on flow `flow`, which the peer refuses.
+fn refused(s: &mut Script, at: i32, flow: usize) {
+    s.advance(Instant::from_millis(at as u64));
+    let (left, got) = s.take().expect("no join");
+    assert_eq!((left.as_millis(), got.flow), (at as u64, flow));
+    Script::join_syn(&got.mptcp[0]);
+    send!(s, at + 1, rst_ack(0, 1).on(flow));
+}
+
+/// Without a subflow the connection would hang until it times out.
+#[test]
+fn a_connection_without_a_subflow_gets_one_whatever_the_strategy_says() {
+    let mut s = bereft();
+    s.write("hello");
+    let (_, got) = s.take().expect("no join");
+    let (_, nonce) = Script::join_syn(&got.mptcp[0]);
+    send!(s, 110, join_syn_ack(&s, nonce, false));
+    recv!(s => 110, third_ack(s, nonce));
+    send!(s, 120, ack(1, 1).on(1).win(512).dss(dack(0)));
+    recv!(s, 120, data(1, 1, "hello").on(1).dss(dack(0).map(0, 1, 5)));
+}
+
+/// A server that was restarted knows nothing of the connection: the user need not wait.
+#[test]
+fn a_connection_ends_when_every_path_is_refused() {
+    let mut s = bereft();
+    refused(&mut s, 100, 1);
+    assert_eq!(closed(&s), None);
+    refused(&mut s, 101, 2);
+    assert_eq!(closed(&s), Some(CloseReason::Reset));
 }

@@ -38,6 +38,28 @@ pub fn strategy() -> Box<dyn Strategy> {
     Box::new(Fastest { join_from })
 }
 
+/// The fastest subflow, and no further one of its own accord.
+pub fn single() -> Box<dyn Strategy> {
+    #[derive(Debug)]
+    struct Single(Box<dyn Strategy>);
+
+    impl Strategy for Single {
+        fn name(&self) -> &'static str {
+            "single"
+        }
+
+        fn join(&mut self, _: &OpenView<'_>, _: &PathView) -> Option<Instant> {
+            None
+        }
+
+        fn next(&mut self, view: &SendView<'_>, rng: &mut Rng) -> Decision {
+            self.0.next(view, rng)
+        }
+    }
+
+    Box::new(Single(eager()))
+}
+
 /// It joins as soon as it may.
 pub fn eager() -> Box<dyn Strategy> {
     let join_from = Instant::ZERO;
