@@ -239,7 +239,8 @@ fn keep_pace(attack: &Attack, rate: f64, mut forge: impl FnMut(u64) -> bool) {
     while attack.goes_on() || (!enough && begun.elapsed() < ATTACK_TIMEOUT) {
         let due = (begun.elapsed().as_secs_f64() * rate) as u64;
         // What fell behind is made up for slowly: a burst would be lost in the queue of a device.
-        for _ in forged..due.min(forged + BURST) {
+        let next = due.min(forged + BURST);
+        while forged < next {
             forged += 1;
             enough = forge(forged);
         }
