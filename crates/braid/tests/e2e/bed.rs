@@ -25,7 +25,7 @@ pub const MAX_TIME_S: &str = "120";
 /// Lines of a log that a failed wait shows.
 const LOG_LINES: usize = 12;
 
-/// What a test judges of something that happens to users.
+/// The aspects of a service that a test judges while something happens to its users.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Judge {
     /// Users are served, and nothing hangs: `make test`.
@@ -289,7 +289,7 @@ impl Bed {
         self.set_links(["rate=3mbit"; 2]);
     }
 
-    /// Gives both links rates below that of a busy processor: above it, the better link would carry all.
+    /// Gives both links less than a busy processor can send: with more, the better link would carry all.
     pub fn narrow(&mut self) {
         self.set_links(["rate=12mbit"; 2]);
     }

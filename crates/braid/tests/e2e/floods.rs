@@ -341,7 +341,7 @@ fn floods(judge: Judge) {
     w.siege.expect_memory_back(&mut w.bed);
 }
 
-/// Forges joins as an attacker on a link does, who has token and numbers of a join, but not the keys.
+/// Forges joins as an attacker on a link does: it sees token and numbers of a join, but not the keys.
 fn joins_with_a_wrong_hmac(judge: Judge) {
     let mut w = World::up(judge);
     let before = w.counted("joins_forged");

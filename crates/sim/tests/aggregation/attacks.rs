@@ -258,19 +258,22 @@ fn refused(n: usize, net: &mut Aggregation, guest: &mut Guest, replayed: &[u8]) 
     counter
 }
 
+/// Lets the content host take in whatever the attacker gets connected to it, on port 80.
+fn listen_at_destination(net: &mut Aggregation) {
+    let at = SocketAddr::from((content_addr(0), 80));
+    let listens = net
+        .world
+        .serve(net.contents[0], at, Stream::new(Role::Sink));
+    listens.unwrap();
+}
+
 #[test]
 fn refused_requests_change_nothing_for_users() {
     let config = with_guest();
     let mut guest = Guest::of(&config);
     let mut net = start(&config);
     let to = Destination::Address((content_addr(0), 80).into());
-    net.world
-        .serve(
-            net.contents[0],
-            (content_addr(0), 80).into(),
-            Stream::new(Role::Sink),
-        )
-        .unwrap();
+    listen_at_destination(&mut net);
     let once = guest.asks(net.world.now(), &to);
     attempt(&mut net, once.clone());
     let mut work = Work::begin(net);
@@ -301,13 +304,7 @@ fn names_of_private_addresses_change_nothing_for_users() {
     let config = with_guest();
     let mut guest = Guest::of(&config);
     let mut net = start(&config);
-    net.world
-        .serve(
-            net.contents[0],
-            (content_addr(0), 80).into(),
-            Stream::new(Role::Sink),
-        )
-        .unwrap();
+    listen_at_destination(&mut net);
     let mut work = Work::begin(net);
     let before = server_counters(&work.net);
     let mut asked = [0, 0];
