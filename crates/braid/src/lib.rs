@@ -28,7 +28,9 @@ pub fn main() -> ExitCode {
     match cmd::run(cli) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            complain(format_args!("{failure}\n"));
+            if !matches!(failure, Failure::State(_)) {
+                complain(format_args!("{failure}\n"));
+            }
             failure.exit_code()
         }
     }
@@ -65,7 +67,8 @@ fn start_log(cli: &Cli) {
     let level = match cli.verbose {
         // What goes wrong in the lab's worlds is meant to, above all with their boxes and servers.
         0 if matches!(cli.command, Command::Lab(_)) => "error,braid_lab=warn,braid_proxy=off",
-        0 => "warn",
+        // What users feel of links and servers is said, well or not.
+        0 => "warn,braid::news=info",
         1 => "info",
         2 => "debug",
         _ => "trace",

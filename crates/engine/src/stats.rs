@@ -212,6 +212,15 @@ pub struct PathTotals {
     pub srtt: Duration,
     /// The highest of their delivery rates, bytes/s; 0 where there is none.
     pub delivery_rate: u64,
+    /// Payload bytes received on these, in order or not.
+    pub received_now: u64,
+    /// Of these, bytes that arrived after later ones: they were lost and sent again, or overtaken.
+    pub late_now: u64,
+    /// The lowest round trip of late that their received payload tells of, with the peer's queue in it;
+    /// zero where there is none.
+    pub arrival_rtt: Duration,
+    /// Bytes/s of payload that arrived of late on all of them.
+    pub arrival_rate: u64,
 }
 
 /// Options by which the ends of a connection told each other of addresses (RFC 8684 section 3.4),

@@ -24,7 +24,8 @@ use crate::sniff::{self, Seen};
 use crate::socks::{ClientError, ClientHandshake, ClientStep, Reply};
 use crate::status::About;
 use crate::table::{Due, SessionId, Table};
-use crate::upstream::{LinkAddresses, Notice, Upstream, Wish};
+use crate::upstream::{LinkAddresses, Notice, Trouble, Upstream, Wish};
+use crate::verdict::Reason;
 
 use guests::{Guest, Guests, Step};
 use session::{Outcome, Session, Stage};
@@ -57,6 +58,8 @@ pub struct BoxCore {
     handshakes: usize,
     counters: BoxCounters,
     limiter: LogLimiter,
+    /// What is not in order on this host, which the driver knows.
+    machine: Vec<Reason>,
 }
 
 /// Most timers that are served and sessions that get another turn before packets are sent.
@@ -89,6 +92,7 @@ impl BoxCore {
             handshakes: 0,
             counters: BoxCounters::default(),
             limiter: LogLimiter::default(),
+            machine: Vec::new(),
         }
     }
 
@@ -157,6 +161,11 @@ impl BoxCore {
     /// `BestPath(None)`, `Reached(_, true)` and `Intake(false)`.
     pub fn poll_notice(&mut self) -> Option<Notice> {
         self.upstream.poll_notice(&mut self.counters)
+    }
+
+    /// Says what is not in order on this host: interfaces, addresses, packet filter rules.
+    pub fn set_machine_faults(&mut self, faults: Vec<Reason>) {
+        self.machine = faults;
     }
 
     /// What was counted so far.
@@ -277,8 +286,12 @@ impl BoxCore {
                     .on_subflow_closed(ctx.now, server, path, reason);
             }
             Event::Closed { reason, .. } => self.on_closed(ctx, id, reason),
+            Event::FellBack { cause, .. } => {
+                let at = (server, session.path);
+                self.upstream.on_fell_back(ctx.now, at, cause, ctx.stack);
+            }
             // The server says itself when it is done with a user.
-            Event::FlowDelivered { .. } | Event::Accepted { .. } | Event::FellBack { .. } => {}
+            Event::FlowDelivered { .. } | Event::Accepted { .. } => {}
         }
     }
 
@@ -305,7 +318,7 @@ impl BoxCore {
                     self.end(ctx, id, Outcome::NoServer);
                 }
             }
-            Stage::Negotiating(_) => self.end(ctx, id, Outcome::ServerFailed),
+            Stage::Negotiating(_) => self.try_another(ctx, id, Outcome::ServerFailed),
             Stage::Leaving(_) if reason == CloseReason::Finished => {
                 self.end(ctx, id, Outcome::Relayed(End::Finished));
             }
@@ -519,12 +532,37 @@ impl BoxCore {
         session.path = lease.path;
         session.past = lease.past;
         session.stage = Stage::Connecting(lease.sign_in);
-        // The next one may take longer: the links may just be slow.
-        let attempts = session.tried.len().min(8);
+        let deadline = ctx.now + session.patience(self.timeouts.attempt);
         self.sessions.bind_conn(conn, id);
-        self.sessions
-            .arm(id, ctx.now + self.timeouts.attempt * (1 << attempts));
+        self.sessions.arm(id, deadline);
         true
+    }
+
+    /// The server, or what answers in its place, is of no use to a session: another one is tried, and others'
+    /// connections go elsewhere. Where it may have acted on the request the session ends by `outcome`.
+    fn try_another(&mut self, ctx: &mut Ctx<'_>, id: SessionId, outcome: Outcome) {
+        let Some(session) = self.sessions.get_mut(id) else {
+            return;
+        };
+        let at = (session.server, session.path);
+        let vouched = session.is_vouched_for();
+        match outcome.trouble(session.past.fell_back()) {
+            // A server that knows this box from a ticket may refuse it all the same.
+            Some(trouble) if !vouched || trouble == Trouble::KeyRefused => {
+                self.upstream.on_trouble(ctx.now, at, trouble, ctx.stack);
+            }
+            _ if vouched => return self.end(ctx, id, outcome),
+            _ => self.upstream.on_doubt(ctx.now, at.0, at.1),
+        }
+        session.tried.push(at);
+        let attempts = session.tried.len();
+        let late = ctx.now >= session.started + self.timeouts.connect;
+        let may_repeat = !session.was_asked() && attempts < MAX_ATTEMPTS && !late;
+        if may_repeat && self.reconnect(ctx, id) {
+            self.counters.retries += 1;
+        } else {
+            self.end(ctx, id, outcome);
+        }
     }
 
     /// Asks the server for the destination; `answers` reads what it says.
@@ -557,11 +595,7 @@ impl BoxCore {
             return self.end(ctx, id, Outcome::ServerFailed);
         }
         session.stage = Stage::Negotiating(answers);
-        session.tried = Vec::new();
-        let deadline = match warm {
-            true => ctx.now + self.timeouts.attempt,
-            false => session.started + self.timeouts.connect,
-        };
+        let deadline = ctx.now + session.patience(self.timeouts.attempt);
         self.sessions.arm(id, deadline);
         self.advance(ctx, id);
     }
@@ -599,6 +633,7 @@ impl BoxCore {
             match relay::read_step(ctx.now, channel, ctx.stack, ClientStep::More, input) {
                 Ok(ClientStep::Connected) => {
                     session.stage = Stage::Relaying;
+                    session.tried = Vec::new();
                     session.channel.begin_reading();
                     session.relay.forget_kept();
                     session.relay.touch(ctx.now);
@@ -615,15 +650,17 @@ impl BoxCore {
                     }
                 }
                 Ok(ClientStep::More) if session.channel.read_finished(ctx.stack) => {
-                    return self.end(ctx, id, Outcome::Refused(ClientError::Garbage));
+                    return self.try_another(ctx, id, Outcome::Refused(ClientError::Garbage));
                 }
                 Ok(ClientStep::More) => {}
                 Ok(ClientStep::Failed(error)) => {
-                    return self.end(ctx, id, Outcome::Refused(error));
+                    return self.try_another(ctx, id, Outcome::Refused(error));
                 }
-                Err(StepError::Gone) => return self.end(ctx, id, Outcome::ServerFailed),
+                Err(StepError::Gone) => {
+                    return self.try_another(ctx, id, Outcome::ServerFailed);
+                }
                 Err(StepError::Broken(why)) => {
-                    return self.end(ctx, id, Outcome::Unprotected(why));
+                    return self.try_another(ctx, id, Outcome::Unprotected(why));
                 }
             }
         }
@@ -675,8 +712,17 @@ impl BoxCore {
             Stage::Negotiating(_) => {
                 let deadline = session.started + self.timeouts.connect;
                 let dead = session.may_fall_back(ctx.stack);
+                let silent = !dead && !session.is_vouched_for() && ctx.now < deadline;
+                let (server, path) = (session.server, session.path);
+                let may_repeat = !session.was_asked() && session.tried.len() + 1 < MAX_ATTEMPTS;
                 if dead && self.fall_back(ctx, id) {
                     return;
+                }
+                if silent {
+                    self.upstream.on_doubt(ctx.now, server, path);
+                    if may_repeat {
+                        return self.try_another(ctx, id, Outcome::ServerFailed);
+                    }
                 }
                 // Where no link works now nothing is better than what there is.
                 let again = match dead {

@@ -11,6 +11,7 @@ pub mod config;
 pub mod control;
 mod hints;
 mod intake;
+mod judge;
 pub mod keys;
 pub mod plan;
 pub mod policy;
@@ -26,6 +27,7 @@ pub mod status;
 pub mod streams;
 mod table;
 mod upstream;
+pub mod verdict;
 
 pub use box_core::BoxCore;
 pub use config::{BoxConfig, ConfigError, ServerConfig};

@@ -217,6 +217,11 @@ impl Relay {
         written.is_ok() && ended
     }
 
+    /// Returns whether the end of the user's bytes was passed on.
+    pub(crate) fn has_ended_up(&self) -> bool {
+        self.to_conn_done
+    }
+
     pub(crate) fn set_local_readable(&mut self) {
         self.local_readable = true;
     }

@@ -78,6 +78,10 @@ counters! {
         probes,
         /// Probes that failed.
         probes_failed,
+        /// Whole handshakes made to find out whether users can be served.
+        examinations,
+        /// Examinations that the server did not answer as it should.
+        examinations_failed,
         /// Trains of packets asked for, to measure a server by.
         trains,
         /// Trains that did not come, or told nothing.
@@ -140,7 +144,8 @@ counters! {
         handshake_timeout,
         /// The peer went away in the middle of the SOCKS request.
         handshake_aborted,
-        /// Signed in, and ended without a further request: a box's warm connections that it did not need.
+        /// Signed in, and ended without a further request: a box's warm connections that it did not need, and
+        /// its examinations.
         waited_in_vain,
         /// Hints of a request that are malformed, out of range or of a strategy nobody knows.
         bad_hints,

@@ -32,6 +32,7 @@ use crate::socks::{
 };
 use crate::status::About;
 use crate::table::{Due, SessionId, Table};
+use crate::verdict::Reason;
 
 use beyond::{Beyond, Pace};
 use handshakes::{Handshakes, Over};
@@ -76,6 +77,8 @@ pub struct ServerCore {
     clock: Option<WallClock>,
     counters: ServerCounters,
     limiter: LogLimiter,
+    /// What is not in order on this host, which the driver knows.
+    machine: Vec<Reason>,
 }
 
 /// Most timers that are served and sessions that get another turn before packets are sent.
@@ -128,6 +131,7 @@ impl ServerCore {
             clock: None,
             counters: ServerCounters::default(),
             limiter: LogLimiter::default(),
+            machine: Vec::new(),
         }
     }
 
@@ -155,6 +159,11 @@ impl ServerCore {
         let mut own = self.configured.clone();
         own.extend(addresses.into_iter().map(IpNet::from));
         self.destinations.set_own(own);
+    }
+
+    /// Says what is not in order on this host: interfaces, addresses, packet filter rules.
+    pub fn set_machine_faults(&mut self, faults: Vec<Reason>) {
+        self.machine = faults;
     }
 
     /// What was counted so far.

@@ -19,9 +19,10 @@ use braid_wire::Instant;
 use serde::{Deserialize, Serialize};
 
 use crate::selection::Measured;
+use crate::verdict::{Condition, Verdict};
 
-/// Version of the form.
-pub const VERSION: u32 = 1;
+/// Version of the form. Version 2 has all of version 1, a verdict, and the conditions of links and servers.
+pub const VERSION: u32 = 2;
 
 /// Most connections that are shown.
 const MAX_CONNECTIONS: usize = 256;
@@ -39,6 +40,9 @@ pub struct Status {
     pub name: String,
     /// Process id, which the driver knows.
     pub pid: u32,
+    /// Whether it works, and why not.
+    #[serde(default)]
+    pub verdict: Verdict,
     /// Time since the start, s, which the driver knows.
     pub uptime_s: f64,
     /// Strategy of connections for which nothing else is wished.
@@ -125,6 +129,12 @@ pub struct ServerStatus {
     /// What is said to it is protected ([`crate::config::Protection`]).
     #[serde(default)]
     pub protected: bool,
+    /// Its state over the link where that is best.
+    #[serde(default)]
+    pub condition: Condition,
+    /// Its state over each link, in their order.
+    #[serde(default)]
+    pub over_links: Vec<Condition>,
     /// What was measured: a path for each link, in their order.
     #[serde(default)]
     pub measured: Measured,
@@ -143,14 +153,17 @@ pub struct PathStatus {
     pub name: String,
     /// Whether it is used.
     pub state: PathState,
+    /// Of a box: the state of the link.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub condition: Option<Condition>,
     /// Of a box: what is not TCP goes over this link.
     #[serde(default)]
     pub default: bool,
     /// Of a box: this link is used while no other works, if it is up.
     #[serde(default)]
     pub backup: bool,
-    /// Smoothed round trip, ms: the lowest of the subflows there; where there are none, what a box
-    /// remembers of earlier ones. `None` where nothing is known.
+    /// Round trip, ms, of the direction in which it is longer: the lowest of the subflows there; where
+    /// there are none, what a box remembers of earlier ones. `None` where nothing is known.
     pub rtt_ms: Option<f64>,
     /// Share of the bytes sent on the same subflows that were lost, 0 to 1; `None` where none were
     /// sent.
@@ -162,6 +175,13 @@ pub struct PathStatus {
     pub score: Option<f64>,
     /// Rate at which the far end got what was sent, bit/s: the highest of the same subflows.
     pub delivery_rate: Option<f64>,
+    /// Share of the bytes received on the subflows there that were lost on the way or overtaken, 0 to 1;
+    /// `None` where none were received.
+    #[serde(default)]
+    pub loss_received: Option<f64>,
+    /// Rate at which payload arrived of late, bit/s.
+    #[serde(default)]
+    pub arrival_rate: Option<f64>,
     /// Established subflows.
     pub subflows: u32,
     /// Payload bytes sent since the start, copies included and retransmissions excluded.
@@ -480,6 +500,7 @@ impl About {
             role,
             name: self.name.clone(),
             pid: 0,
+            verdict: Verdict::default(),
             uptime_s: 0.0,
             strategy: self.strategy.clone(),
             congestion: self.congestion.to_owned(),
@@ -590,12 +611,17 @@ impl PathStatus {
         PathStatus {
             name,
             state: PathState::Up,
+            condition: None,
             default: false,
             backup: false,
-            rtt_ms: milliseconds(totals.srtt),
+            // Each tells of the queue of one direction only.
+            rtt_ms: milliseconds(totals.srtt.max(totals.arrival_rtt)),
             loss: (now.bytes_sent > 0).then(|| now.loss().into()),
             score: None,
             delivery_rate: (bits > 0.0).then_some(bits),
+            loss_received: (totals.received_now > 0)
+                .then(|| totals.late_now as f64 / totals.received_now as f64),
+            arrival_rate: (totals.arrival_rate > 0).then_some(totals.arrival_rate as f64 * 8.0),
             subflows: totals.subflows,
             bytes_sent: traffic.bytes_sent,
             bytes_copied: traffic.bytes_copied,

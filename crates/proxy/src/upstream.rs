@@ -5,13 +5,16 @@
 
 mod choice;
 mod choose;
+mod examine;
 mod health;
 mod keep;
 mod lease;
 mod measure;
 mod meter;
+mod news;
 mod pool;
 mod status;
+mod trouble;
 mod warm;
 
 use core::net::{Ipv4Addr, Ipv6Addr};
@@ -22,6 +25,7 @@ use braid_engine::{
     ApiError, CloseReason, ConnId, ConnectOptions, Event, PathConfig, PathId, Protocol, Stack,
     StrategyFactory, SubflowCloseReason,
 };
+use braid_strategy::Pinned;
 use braid_wire::{Instant, Rng};
 
 use crate::auth::{SignIn, WallClock};
@@ -34,11 +38,14 @@ use crate::selection::Need;
 use crate::socks::Destination;
 
 use choice::Choice;
+use examine::Examination;
 use health::{Cell, Reach};
 use meter::Meter;
+use news::Said;
 use pool::Pool;
 
 pub(crate) use lease::{Lease, Past};
+pub(crate) use trouble::Trouble;
 
 /// What the driver is to do outside of streams and packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,6 +83,10 @@ pub(crate) struct Wish<'a> {
     pub(crate) cold: bool,
 }
 
+/// The share of a connection in what a link has carried, bits: a link of which no rate is known counts as
+/// one of 1 Mbit/s.
+const UNIT: f64 = 1e6;
+
 /// Servers, links and what is known of them.
 pub(crate) struct Upstream {
     /// The box's.
@@ -89,6 +100,9 @@ pub(crate) struct Upstream {
     strategy: StrategyFactory,
     choice: Choice,
     meter: Meter,
+    /// At most one for each server and link.
+    examinations: Vec<Examination>,
+    said_of_servers: Vec<Said>,
     /// Warm connections: to the server that is used most, and where short flows go to another one,
     /// to that.
     pools: [Pool; 2],
@@ -128,6 +142,10 @@ struct Link {
     rest: Duration,
     /// One for each server.
     cells: Vec<Cell>,
+    /// Where connections are regular TCP and the link carries a share of them: what it has carried so
+    /// far, as seconds of its rate. The link with the least is next.
+    carried: f64,
+    said: Said,
 }
 
 impl Link {
@@ -177,6 +195,8 @@ impl Upstream {
             strategy,
             choice: Choice::new(config.select, config.measuring.gain),
             meter: Meter::new(config.measuring.clone(), config.servers.len()),
+            examinations: Vec::new(),
+            said_of_servers: vec![Said::default(); config.servers.len()],
             pools: [(); 2].map(|()| Pool::new(config.warm.clone())),
             changed: false,
             clock: WallClock::default(),
@@ -233,6 +253,8 @@ impl Upstream {
             rests_until: now,
             rest: Duration::ZERO,
             cells: vec![Cell::default(); self.servers.len()],
+            carried: 0.0,
+            said: Said::default(),
         });
         path
     }
@@ -262,6 +284,7 @@ impl Upstream {
         if self.told.1 != intake {
             self.told.1 = intake;
             counters.intake_stopped += u64::from(self.proxy_on && !intake);
+            news::log_intake(intake, self.proxy_on);
             return Some(Notice::Intake(intake));
         }
         let mut links = 0..self.links.len();
@@ -365,7 +388,8 @@ impl Upstream {
     }
 
     /// What could be tried, with its rank: the server that was chosen, the others in order of
-    /// preference, those that do not answer last; links that work first, backups late, then by round trip.
+    /// preference, those that do not answer last; links that work first, those without Multipath TCP
+    /// behind them, backups late, then by round trip. Links without Multipath TCP take turns by rate.
     fn candidates(
         &self,
         need: Need,
@@ -386,12 +410,16 @@ impl Upstream {
                 }
                 let cell = &link.cells[server];
                 let doubt = (cell.reach == Reach::Down, cell.failures > 0);
+                let cost = match cell.is_plain() {
+                    true => (link.carried * 1e9) as u64,
+                    false => cell.rank_rtt(),
+                };
                 let rank = (
                     server_down,
                     (doubtful, server != chosen, server),
-                    doubt,
+                    (doubt, cell.is_plain()),
                     link.backup,
-                    cell.rank_rtt(),
+                    cost,
                     order,
                 );
                 candidates.push((rank, server, link.path));
@@ -414,12 +442,46 @@ impl Upstream {
             None => Box::new(braid_strategy::Waiting::default()),
         };
         let options = self.options(server, path, strategy)?;
+        // A strategy knows round trips, and not which links are in trouble.
+        let again = wish.is_some_and(|wish| !wish.tried.is_empty());
         let options = ConnectOptions {
             flow_size: flow.map_or(FlowSize::Unknown, |f| f.size),
             urgency: flow.and_then(|f| f.urgency).unwrap_or_default(),
-            insist: wish.is_some_and(|wish| !wish.tried.is_empty()),
+            insist: again || self.open_cells(server).any(Cell::is_unsound),
             ..options
         };
+        let lease = self.sign_in_over(now, (server, path), options, stack)?;
+        self.note_share(server, path, stack);
+        Ok(lease)
+    }
+
+    /// Counts a connection that is opened on a link without Multipath TCP as carried there.
+    fn note_share(&mut self, server: usize, path: PathId, stack: &Stack) {
+        let others = self.links.iter().filter(|l| l.open && l.path != path);
+        let behind = others.map(|l| l.carried).reduce(f64::min);
+        let Some(link) = self.links.iter_mut().find(|l| l.path == path) else {
+            return;
+        };
+        if !link.cells[server].is_plain() {
+            return;
+        }
+        let records = stack.records().filter(|(_, on, _)| *on == path);
+        let seen = records.map(|(.., record)| record.delivery_rate as f64 * 8.0);
+        let measured = link.cells.iter().filter_map(|c| c.gauge.capacity());
+        let rate = measured.chain(seen).reduce(f64::max);
+        // One that has been away takes its turn, and does not make up for what it has missed.
+        let floor = behind.map_or(0.0, |least| least - 1.0);
+        link.carried = link.carried.max(floor) + UNIT / rate.unwrap_or(UNIT).max(1.0);
+    }
+
+    /// Opens a connection, and signs in.
+    fn sign_in_over(
+        &mut self,
+        now: Instant,
+        (server, path): (usize, PathId),
+        options: ConnectOptions,
+        stack: &mut Stack,
+    ) -> Result<Lease, ApiError> {
         let (channel, sign_in) = self.channel((now, server), options, stack)?;
         let mut lease = Lease {
             channel,
@@ -537,7 +599,7 @@ impl Upstream {
         let next = now + self.interval(now, server, path);
         if let Some(cell) = self.cell(server, path) {
             cell.succeeded(now, rtt);
-            cell.next = Some(next);
+            cell.next = Some(next).filter(|_| !cell.is_fatal());
             self.update(now, stack);
         }
     }
@@ -549,6 +611,8 @@ impl Upstream {
         {
             cell.failures = 1;
             cell.next = Some(now);
+            // What failed may answer a probe.
+            cell.want_examination(now);
         }
     }
 
@@ -575,6 +639,7 @@ impl Upstream {
         counters: &mut BoxCounters,
     ) -> bool {
         self.on_probe_event(now, event, stack, counters)
+            || self.on_examination_event(now, event, stack, counters)
             || self.on_measuring_event(now, event, stack, counters)
             || self.on_warm_event(now, event, stack, counters)
     }
@@ -606,6 +671,13 @@ impl Upstream {
         let established = match *event {
             Event::SubflowEstablished { path, rtt, .. } => Ok((path, rtt)),
             Event::Closed { reason, .. } => Err(reason),
+            Event::FellBack { conn, .. } => {
+                let Some((link, server)) = self.probe(conn) else {
+                    return false;
+                };
+                self.links[link].cells[server].want_examination(now);
+                return true;
+            }
             _ => return false,
         };
         let conn = event.conn();
@@ -644,13 +716,22 @@ impl Upstream {
         path: PathId,
         stack: &mut Stack,
     ) -> Result<ConnId, ApiError> {
-        let strategy = (self.strategy)();
+        let strategy = Box::new(Pinned::default());
         let options = self.options(server, path, strategy)?;
-        let protocol = Protocol::Tcp;
+        // Where Multipath TCP has passed, an answer without it is news: something else answers, or takes the
+        // option out. Where it has not, and where something failed, the question is whether anything answers.
+        let sound = self
+            .cell(server, path)
+            .is_some_and(|c| c.sound_at.is_some() && c.failures == 0);
+        let protocol = match sound {
+            true => Protocol::Mptcp,
+            false => Protocol::Tcp,
+        };
         stack.connect(
             now,
             ConnectOptions {
                 protocol,
+                insist: true,
                 ..options
             },
         )
@@ -668,6 +749,7 @@ impl Upstream {
         let interval = self.interval(now, server, path);
         if let Some(cell) = self.cell(server, path)
             && !cell.is_planned()
+            && !cell.is_fatal()
         {
             // A first failure may be a lost packet: ask again at once.
             let again = cell.failures == 1 && cell.reach != Reach::Down;
@@ -704,6 +786,8 @@ impl Upstream {
         let changed = self.changed.then_some(Instant::ZERO);
         let others = warm.chain(self.choice.next_timeout()).chain(changed);
         let others = others.chain(self.measuring_timeout());
+        let others = others.chain(self.examination_timeout());
+        let others = others.chain(self.news_timeout());
         probes.chain(others).min()
     }
 
@@ -754,10 +838,12 @@ impl Upstream {
                 }
             }
         }
+        self.examine(now, stack, counters);
         self.measure(now, stack, counters);
         self.update(now, stack);
         self.changed = false;
         self.warm_up(now, stack, counters);
+        self.log_news(now);
     }
 
     /// Draws the conclusions: which links the stack may use, which is best, whether to take in.
@@ -795,8 +881,10 @@ impl Upstream {
         if let Some(parting) = self.meter.parting.take_if(|p| p.link == link) {
             parting.channel.abort(now, stack);
         }
+        self.stop_examining(now, link, stack);
         let link = &mut self.links[link];
         link.open = open;
+        stack.forget_middleboxes(link.path);
         if link.up && !open {
             // The far end would go on sending over what it takes for a working link.
             stack.leave_path(now, link.path);

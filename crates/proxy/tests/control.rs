@@ -68,7 +68,7 @@ fn a_box_shows_what_is_not_protected() {
 fn a_box_shows_its_links_and_connections() {
     let mut w = World::ready(2, Setup::default());
     let idle = box_status(&mut w);
-    assert_eq!((idle.version, idle.name.as_str()), (1, "box"));
+    assert_eq!((idle.version, idle.name.as_str()), (2, "box"));
     assert_eq!(
         (idle.strategy.as_str(), idle.congestion.as_str()),
         ("adaptive", "bbr")
@@ -116,7 +116,9 @@ fn a_box_shows_its_links_and_connections() {
     for (of_conn, path) in conn.paths.iter().zip(&status.paths) {
         assert_eq!((path.state, path.subflows), (PathState::Up, 1));
         assert_eq!(of_conn.state, SubflowState::Up);
-        assert_eq!(of_conn.bytes_received, path.bytes_received);
+        // Examinations move a little too.
+        let others = path.bytes_received - of_conn.bytes_received;
+        assert!(others < 2_000, "{others}");
         assert!(path.bytes_received > 10_000);
     }
 }

@@ -324,7 +324,7 @@ fn first_bytes_wait_for_memory() {
 #[test]
 fn a_box_of_another_key_is_refused_and_counted() {
     let other = world::server_key().public();
-    let mut w = World::ready(
+    let mut w = World::up(
         1,
         Setup {
             user: Some(other),
@@ -336,7 +336,10 @@ fn a_box_of_another_key_is_refused_and_counted() {
     w.run_until(|w| w.user(user).closed);
     assert!(w.user(user).reset);
     assert_eq!(w.core.counters().auth_refused, 1);
-    assert_eq!(w.server().counters().auth_wrong, 1);
+    w.run_for(Duration::from_secs(1));
+    assert!(!w.core.intake_wanted());
+    let c = *w.core.counters();
+    assert_eq!(w.server().counters().auth_wrong, 1 + c.examinations_failed);
     assert!(w.server_local().attempts.is_empty());
 }
 

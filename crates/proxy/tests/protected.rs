@@ -223,10 +223,10 @@ fn a_server_may_insist_on_protection() {
         server: "unprotected = false",
         ..Setup::default()
     };
-    let mut w = World::ready(1, setup);
+    let mut w = World::up(1, setup);
     w.content(CONTENT, Content::Echoes);
     let user = w.open(CONTENT, WORD, false);
     w.run_until(|w| w.user(user).closed);
     assert!(w.user(user).reset);
-    assert_eq!(w.server().counters().clear, 1);
+    assert!(w.server().counters().clear >= 1);
 }

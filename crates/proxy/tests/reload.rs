@@ -174,7 +174,7 @@ fn who_is_new_is_served_at_once() {
         user: Some(other_key()),
         ..Setup::default()
     };
-    let mut w = World::ready(1, setup);
+    let mut w = World::up(1, setup);
     w.content(CONTENT, Content::Echoes);
     let refused = w.open(CONTENT, b"hello", false);
     w.run_until(|w| w.user(refused).closed);

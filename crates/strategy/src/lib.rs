@@ -2,8 +2,8 @@
 //!
 //! Nothing here keeps protocol state or does I/O; a decision is a function of the view the engine
 //! hands in (see [`braid_engine::strategy`]) and can be tested with literals. A strategy is one
-//! file and one row in the table ([`Waiting`] has none: nobody chooses it); what several have in common
-//! is in [`parts`].
+//! file and one row in the table ([`Waiting`] and [`Pinned`] have none: the box uses them itself); what
+//! several have in common is in [`parts`].
 #![forbid(unsafe_code)]
 
 mod adaptive;
@@ -14,6 +14,7 @@ mod linux;
 mod maps;
 mod minrtt;
 pub mod parts;
+mod pinned;
 mod po;
 pub mod predict;
 mod redundant;
@@ -31,6 +32,7 @@ pub use fsa::Fsa;
 pub use linux::Linux;
 pub use maps::Maps;
 pub use minrtt::MinRtt;
+pub use pinned::Pinned;
 pub use po::Po;
 pub use redundant::Redundant;
 pub use roundrobin::RoundRobin;

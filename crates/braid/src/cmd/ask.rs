@@ -15,6 +15,7 @@ use braid_linux::net::Identity;
 use braid_proxy::config::{AUTO, BoxConfig};
 use braid_proxy::control::{Answer, Request};
 use braid_proxy::status::{Role, ServerStatus, Status};
+use braid_proxy::verdict::Health;
 use rustix::termios::tcgetwinsize;
 
 use super::print::{print, print_json};
@@ -95,7 +96,11 @@ impl Asked {
     /// Shows what it does.
     pub fn show(&self, args: &StatusArgs, json: bool) -> Result<(), Failure> {
         match json {
-            true if !args.watch => print_json(&self.status()?),
+            true if !args.watch => {
+                let status = self.status()?;
+                print_json(&status)?;
+                in_order(&status)
+            }
             true => self.show_lines(),
             false => self.show_pages(args.watch),
         }
@@ -124,7 +129,7 @@ impl Asked {
                 _ => page,
             };
             if !is_read(&page)? || !watch {
-                return Ok(());
+                return in_order(&now);
             }
             before = now;
             thread::sleep(INTERVAL);
@@ -176,15 +181,24 @@ impl Asked {
     }
 }
 
+/// The exit code of a status: what is not in order is a failure of its own kind.
+fn in_order(status: &Status) -> Result<(), Failure> {
+    match status.verdict.health {
+        Health::Working => Ok(()),
+        health => Err(Failure::State(health)),
+    }
+}
+
 fn consequence(request: &Request) -> String {
     match request {
         // These say more than that it was done.
         Request::Status | Request::Reload => String::new(),
         Request::Proxy { on: true } => {
-            "on: new connections are joined while a server is reached".to_owned()
+            "on: new connections are aggregated while a server can be used".to_owned()
         }
         Request::Proxy { on: false } => {
-            "off: new connections are forwarded unjoined; those there are go on".to_owned()
+            "off: new connections are forwarded over one link, unprotected; those there are go on"
+                .to_owned()
         }
         Request::Link { name, on: true } => format!("on: {name} is used"),
         Request::Link { name, on: false } => format!("off: {name} is not used any more"),

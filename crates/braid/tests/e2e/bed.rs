@@ -22,6 +22,10 @@ use super::interop::is_soak;
 const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
 /// Longest that a single download may take, seconds, as curl wants it.
 pub const MAX_TIME_S: &str = "120";
+/// A download on which nothing moves for so many seconds hangs.
+const STALLED_S: &str = "60";
+/// One that moves may take as long as a loaded machine needs.
+const LONGEST_S: &str = "900";
 /// Lines of a log that a failed wait shows.
 const LOG_LINES: usize = 12;
 
@@ -377,7 +381,9 @@ impl Bed {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let to = self.testbed.state_dir().join(format!("fetched{number}"));
         let child = curl
-            .args(["-q", "-sS", "--fail", "--max-time", MAX_TIME_S, "-o"])
+            .args(["-q", "-sS", "--fail"])
+            .args(["--speed-limit", "1", "--speed-time", STALLED_S])
+            .args(["--max-time", LONGEST_S, "-o"])
             .arg(&to)
             .args(way)
             .arg(url)

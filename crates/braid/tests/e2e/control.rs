@@ -3,6 +3,7 @@
 use std::process::Output;
 
 use braid_proxy::status::{Class, ConnStatus, PathState, ProxyStatus, Status};
+use braid_proxy::verdict::Health;
 use braid_testbed::Role;
 
 use super::bed::{Bed, Download, bulk, render_changed, stderr};
@@ -40,8 +41,17 @@ pub fn expect_text(bed: &Bed, role: &str, arguments: &[&str]) -> String {
 
 /// What box or server show of themselves.
 pub fn status(bed: &Bed, role: &str) -> Status {
-    let text = expect_text(bed, role, &["status", "--json"]);
-    serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e} in {text}"))
+    let output = ask(bed, role, &["status", "--json"]);
+    let text = String::from_utf8_lossy(&output.stdout);
+    let status: Status =
+        serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e} in {text}{}", stderr(&output)));
+    let expected = match status.verdict.health {
+        Health::Working => 0,
+        Health::Degraded => 3,
+        Health::Down => 4,
+    };
+    assert_eq!(output.status.code(), Some(expected), "{text}");
+    status
 }
 
 /// A large download of which 2 MB have come, over slow links: it is not over before [`Bed::release`].

@@ -30,4 +30,5 @@ mod reload;
 mod servers;
 mod siege;
 mod socks;
+mod states;
 mod stock;

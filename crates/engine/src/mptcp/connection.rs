@@ -68,7 +68,10 @@ pub(crate) struct Ctx<'a> {
     pub paths: &'a [Path],
     pub records: &'a mut Records,
     pub claims: &'a mut Claims,
+    /// Paths on which only SYNs without MP_CAPABLE are answered.
     pub blackholes: &'a mut Blackholes,
+    /// Paths on which SYN/ACKs come without MP_CAPABLE.
+    pub stripped: &'a mut Blackholes,
     pub fast_opens: &'a mut FastOpens,
     pub pool: &'a mut Pool,
     pub secret: &'a Secret,

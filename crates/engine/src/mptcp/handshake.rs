@@ -231,6 +231,7 @@ impl Connection {
                     let ours = self::flags(ctx.config, checksum || flags.checksum_required);
                     let (peer, path) = self.subflows[i].link();
                     ctx.blackholes.clear(peer, path);
+                    ctx.stripped.clear(peer, path);
                     let mptcp = Mptcp::new(local, Keys::from_key(sender_key), ours);
                     self.begin_mptcp(ctx, mptcp, flags.deny_join_initial);
                 }
@@ -253,11 +254,12 @@ impl Connection {
     // Conforms: 8684-3.1-12
     fn on_plain_syn_ack(&mut self, ctx: &mut Ctx<'_>, i: usize) {
         let subflow = &self.subflows[i];
+        let (peer, path) = subflow.link();
         if !subflow.asks_plainly {
+            ctx.stripped.note(ctx.now, peer, path);
             self.fall_back(ctx, FallbackCause::PeerSynAckPlain);
             return;
         }
-        let (peer, path) = subflow.link();
         if self.paths.was_offered(path) {
             ctx.blackholes.note(ctx.now, peer, path);
         }

@@ -261,6 +261,9 @@ impl Connection {
             value: ts.echo,
             age: Duration::from_millis(u64::from(clock.wrapping_sub(ts.echo)) + 1),
         });
+        if let Some(echo) = echo.filter(|_| !bare) {
+            subflow.rcv.arriving.on_echo(ctx.now, echo);
+        }
         let snd = &mut subflow.snd;
         let ack = tcp.ack.offset_near(snd.iss, snd.una);
         let Some(ack) = ack.filter(|ack| snd.is_acceptable(*ack)) else {

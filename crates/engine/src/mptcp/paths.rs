@@ -132,6 +132,7 @@ impl Connection {
             paths: ctx.paths,
             records: ctx.records,
             blackholes: ctx.blackholes,
+            stripped: ctx.stripped,
             in_use: self.targets().take(MAX_SUBFLOWS).collect(),
             view: OpenView {
                 now: ctx.now,

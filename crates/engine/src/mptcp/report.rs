@@ -1,5 +1,7 @@
 //! What a connection and its subflows tell of themselves.
 
+use core::time::Duration;
+
 use super::connection::Connection;
 use super::subflow::Subflow;
 use crate::Config;
@@ -121,15 +123,25 @@ impl Connection {
             total.traffic_now.add(&snd.traffic);
             total.delivery_rate = total.delivery_rate.max(snd.delivery_rate());
             let srtt = snd.rtt.srtt();
-            if total.srtt.is_zero() || !srtt.is_zero() && srtt < total.srtt {
-                total.srtt = srtt;
-            }
+            lower(&mut total.srtt, srtt);
+            let arriving = &subflow.rcv.arriving;
+            total.received_now += arriving.received;
+            total.late_now += arriving.late;
+            total.arrival_rate += arriving.rate();
+            lower(&mut total.arrival_rtt, arriving.rtt());
         }
     }
 
     /// Takes note of what a subflow moved that is gone.
     pub fn count_gone(&mut self, subflow: &Subflow) {
         add_subflow(&mut self.gone, subflow);
+    }
+}
+
+/// Makes `lowest` as low as `time`, where both are known.
+fn lower(lowest: &mut Duration, time: Duration) {
+    if lowest.is_zero() || !time.is_zero() && time < *lowest {
+        *lowest = time;
     }
 }
 

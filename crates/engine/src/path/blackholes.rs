@@ -1,4 +1,5 @@
-//! Networks that drop SYNs for what is in them: MP_CAPABLE, or an option of TCP Fast Open and payload.
+//! Networks that drop SYNs for what is in them (MP_CAPABLE, or an option of TCP Fast Open and payload), or
+//! take MP_CAPABLE out.
 
 use core::net::IpAddr;
 use core::time::Duration;
@@ -20,8 +21,9 @@ struct Blackhole {
     lasts: Duration,
 }
 
-/// Where only SYNs without it get through (RFC 8684 section 3.7: a path that drops SYNs with unknown
-/// options; RFC 7413 section 4.1.3), by the peer's address and the local path.
+/// Paths on which only SYNs without it get through, or answers come without it (RFC 8684 section 3.7: a
+/// path that drops SYNs with unknown options, or removes these; RFC 7413 section 4.1.3), by the peer's
+/// address and the local path.
 #[derive(Debug, Default)]
 pub(crate) struct Blackholes {
     known: BTreeMap<(IpAddr, PathId), Blackhole>,
@@ -37,13 +39,13 @@ impl Blackholes {
         }
     }
 
-    /// Whether SYNs with it are taken to be lost there.
+    /// Returns whether the path is taken to be still so.
     pub fn swallow(&self, now: Instant, peer: IpAddr, path: PathId) -> bool {
         let known = self.known.get(&(peer, path));
         known.is_some_and(|hole| now < hole.until)
     }
 
-    /// Only a SYN without it was answered.
+    /// Remembers that the path was found to be so.
     pub fn note(&mut self, now: Instant, peer: IpAddr, path: PathId) {
         let key = (peer, path);
         let known = self.known.get(&key);
@@ -59,9 +61,14 @@ impl Blackholes {
         self.known.insert(key, Blackhole { until, lasts });
     }
 
-    /// One with it got through.
+    /// Forgets one path: the option got through.
     pub fn clear(&mut self, peer: IpAddr, path: PathId) {
         self.known.remove(&(peer, path));
+    }
+
+    /// Forgets what was found on `path`: its link leads to another network now.
+    pub fn clear_path(&mut self, path: PathId) {
+        self.known.retain(|(_, on), _| *on != path);
     }
 }
 

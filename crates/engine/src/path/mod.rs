@@ -43,6 +43,7 @@ pub(crate) struct Situation<'a> {
     pub paths: &'a [Path],
     pub records: &'a Records,
     pub blackholes: &'a Blackholes,
+    pub stripped: &'a Blackholes,
     /// Subflows, those that are being opened included.
     pub in_use: ArrayVec<Target, MAX_PATHS>,
     /// The opener's third ACK, while it is not known to have arrived.
@@ -208,9 +209,9 @@ impl PathManager {
             return None;
         }
         let mut paths = self.show(situation);
-        let swallowed = |path: &PathView| self.is_swallowed(path.id, situation);
-        if !paths.iter().all(swallowed) {
-            paths.retain(|path| !swallowed(path));
+        let plain = |path: &PathView| self.is_plain(path.id, situation);
+        if !paths.iter().all(plain) {
+            paths.retain(|path| !plain(path));
         }
         let view = OpenView {
             paths: &paths,
@@ -227,12 +228,16 @@ impl PathManager {
         (unanswered != Some(opening.path)).then_some(opening)
     }
 
-    /// Whether the network there was found to drop SYNs with MP_CAPABLE.
-    fn is_swallowed(&self, path: PathId, situation: &Situation<'_>) -> bool {
+    /// Returns whether connections that opened there lately are regular TCP: the network drops SYNs
+    /// with MP_CAPABLE, or takes the option out.
+    fn is_plain(&self, path: PathId, situation: &Situation<'_>) -> bool {
         let (now, paths) = (situation.view.now, situation.paths);
         let config = paths.get(usize::from(path.0)).map(|path| path.config);
         let peer = config.and_then(|config| config.towards(self.remotes.known()));
-        peer.is_some_and(|(_, peer)| situation.blackholes.swallow(now, peer.ip(), path))
+        peer.is_some_and(|(_, peer)| {
+            let holds = |found: &Blackholes| found.swallow(now, peer.ip(), path);
+            holds(situation.blackholes) || holds(situation.stripped)
+        })
     }
 
     /// How long the SYN on `path` may go unanswered before another one leaves beside it.

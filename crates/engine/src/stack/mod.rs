@@ -53,6 +53,7 @@ struct Shared {
     records: Records,
     claims: Claims,
     blackholes: Blackholes,
+    stripped: Blackholes,
     fast_opens: FastOpens,
     pool: Pool,
     secret: Secret,
@@ -79,6 +80,7 @@ impl Shared {
             records: &mut self.records,
             claims: &mut self.claims,
             blackholes: &mut self.blackholes,
+            stripped: &mut self.stripped,
             fast_opens: &mut self.fast_opens,
             pool: &mut self.pool,
             secret: &self.secret,
@@ -184,6 +186,7 @@ impl Stack {
                 records: Records::new(config.max_records),
                 claims: Claims::new(config.max_records),
                 blackholes: Blackholes::new(config.max_records),
+                stripped: Blackholes::new(config.max_records),
                 fast_opens: FastOpens::new(config.max_records),
                 config,
                 paths: Vec::new(),
@@ -242,6 +245,12 @@ impl Stack {
         if known.is_some_and(|path| path.up) {
             self.with_all(now, |conn, ctx| conn.doubt_path(ctx, path));
         }
+    }
+
+    /// Forgets what middleboxes on `path` did to options: its link leads through another network now.
+    pub fn forget_middleboxes(&mut self, path: PathId) {
+        self.shared.blackholes.clear_path(path);
+        self.shared.stripped.clear_path(path);
     }
 
     /// Takes `path` out of use though it works: no subflow is opened there, and those of MPTCP

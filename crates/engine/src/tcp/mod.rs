@@ -1,6 +1,7 @@
 //! TCP, one concern a file. Sequence numbers are 64-bit offsets from the initial one: offset 0 is
 //! the SYN, offset 1 the first byte of payload; wrap-around exists only at the wire.
 
+pub(crate) mod arriving;
 pub(crate) mod dup_acks;
 pub(crate) mod ecn;
 pub(crate) mod numbers;

@@ -9,6 +9,7 @@ use arrayvec::ArrayVec;
 use braid_wire::tcp::SackBlocks;
 use braid_wire::{Instant, Seq32};
 
+use super::arriving::Arriving;
 use super::scoreboard::Mapping;
 use crate::DelayedAck;
 use crate::buffer::{Pool, RangeSet, RecvBuffer};
@@ -47,6 +48,8 @@ pub(crate) struct Receiver {
     /// Echoed once in its place: that of a retransmission from below the window. After an outage its
     /// sender would otherwise take the outage for the round trip.
     pub echo_once: Option<u32>,
+    /// What that tells of the way here.
+    pub arriving: Arriving,
     out_of_order: RangeSet,
     /// Starts of the ranges that changed last, newest first.
     recent: ArrayVec<u64, 3>,
@@ -76,6 +79,7 @@ impl Receiver {
             fin: None,
             ts_recent: 0,
             echo_once: None,
+            arriving: Arriving::default(),
             out_of_order: RangeSet::default(),
             recent: ArrayVec::new(),
             duplicate: None,
@@ -301,6 +305,9 @@ impl Receiver {
     // Conforms: 9293-3.8.6.3-1, 9293-3.8.6.3-2
     pub fn on_payload(&mut self, now: Instant, range: Range<u64>, mss: u64) {
         self.unacked += range.end - range.start;
+        let newest = self.out_of_order.max_end().unwrap_or(0);
+        let late = range.end <= newest;
+        self.arriving.on_payload(now, range.end - range.start, late);
         if range.start > self.nxt {
             self.recent.retain(|s| *s != range.start);
             if self.recent.is_full() {

@@ -59,6 +59,7 @@ pub fn run_box(
     let host = BoxHost {
         control: open_control(config.control.as_deref(), "box", device.identity()),
         links,
+        names: config.links.iter().map(|l| l.name.clone()).collect(),
         settings,
         paths: Vec::new(),
         silences: vec![Silence::default(); config.links.len()],
@@ -141,6 +142,8 @@ fn start(driver: &mut BoxDriver, addresses: &[LinkAddresses], known: &Kept) {
 struct BoxHost {
     control: Option<ControlSocket>,
     links: Links,
+    /// Of the links, in the order of the configuration.
+    names: Vec<String>,
     /// For interfaces that come back as new ones.
     settings: Vec<Sysctl>,
     paths: Vec<PathId>,
@@ -205,7 +208,14 @@ impl BoxHost {
         for (index, readdressed) in changed {
             let (state, up) = (&self.links.states()[index], self.links.is_up(index));
             let running = state.running;
-            tracing::info!(link = index, up, running, readdressed, "link changed");
+            let name = self.name(index);
+            tracing::info!(
+                link = name,
+                up,
+                running,
+                readdressed,
+                "the interface of a link has changed"
+            );
             let path = self.paths[index];
             context
                 .core
@@ -229,6 +239,11 @@ impl BoxHost {
                 context.core.doubt_link(context.now, self.paths[index]);
             }
         }
+    }
+
+    /// Name of link number `index`.
+    fn name(&self, index: usize) -> &str {
+        self.names.get(index).map_or("?", String::as_str)
     }
 
     fn link_of(&self, path: PathId) -> Option<usize> {
@@ -298,19 +313,18 @@ impl Host<BoxCore> for BoxHost {
             match notice {
                 Notice::BestPath(Some(path)) => {
                     if let Some(index) = self.link_of(path) {
-                        tracing::info!(link = index, "forwarding over this link");
+                        let name = self.name(index);
+                        tracing::info!(link = name, "what is not TCP is forwarded over this link");
                         self.links.forward_over(index);
                     }
                 }
                 Notice::BestPath(None) => {}
                 Notice::Reached(path, reached) => {
                     if let Some(index) = self.link_of(path) {
-                        tracing::info!(link = index, reached, "a server over this link");
                         self.links.keep_flows(index, reached);
                     }
                 }
                 Notice::Intake(open) => {
-                    tracing::info!(open, "intake of connections");
                     if let Err(error) = context.sockets.set_intake(open) {
                         tracing::error!(%error, "connections are forwarded unjoined");
                     }

@@ -1,6 +1,7 @@
 //! One user's connection, from its acceptance to its end.
 
 use core::net::IpAddr;
+use core::time::Duration;
 
 use braid_engine::app::Ctx;
 use braid_engine::{PathId, Stack};
@@ -13,7 +14,7 @@ use crate::intake::Flow;
 use crate::relay::{End, Moved, Relay};
 use crate::report::BoxCounters;
 use crate::socks::{self, ClientError, ClientHandshake, Reply};
-use crate::upstream::{Lease, Past};
+use crate::upstream::{Lease, Past, Trouble};
 
 use super::guests;
 
@@ -58,6 +59,27 @@ impl Session {
         let stats = stack.conn_stats(self.channel.conn);
         let unheard = stats.is_some_and(|s| s.snd_una <= self.requested_at);
         self.relay.kept().is_some() && answers.is_signed_in() && unheard
+    }
+
+    /// Returns whether the server has proved that it is the one. Before, something else may have answered.
+    pub(super) fn is_vouched_for(&self) -> bool {
+        match &self.stage {
+            Stage::Connecting(_) => false,
+            Stage::Negotiating(answers) if !self.channel.is_protected() => answers.is_signed_in(),
+            Stage::Negotiating(_) => self.channel.peer().is_some(),
+            Stage::Relaying | Stage::Leaving(_) => true,
+        }
+    }
+
+    /// Returns whether bytes of the user, or their end, have left: the server may have passed them on, so they
+    /// must not be sent twice.
+    pub(super) fn was_asked(&self) -> bool {
+        self.moved.to_conn > 0 || self.relay.has_ended_up()
+    }
+
+    /// How long an attempt may take. Each takes longer than the one before: the links may just be slow.
+    pub(super) fn patience(&self, attempt: Duration) -> Duration {
+        attempt * (1 << self.tried.len().min(8))
     }
 
     /// More is known; what was is not taken back.
@@ -175,6 +197,18 @@ impl Outcome {
             Outcome::NoServer => Reply::NetworkUnreachable,
             Outcome::NoAnswer => Reply::TtlExpired,
             _ => Reply::GeneralFailure,
+        }
+    }
+
+    /// What it tells of server and link, where the server has not proved its key; `plain` where the
+    /// connection is regular TCP.
+    pub(super) fn trouble(self, plain: bool) -> Option<Trouble> {
+        match self {
+            Outcome::Unprotected(why) => Trouble::of_broken(why, plain),
+            Outcome::Refused(error) => Trouble::of_answer(error, plain),
+            // A server that has just started, or is busy, is silent too.
+            Outcome::ServerFailed if plain => Some(Trouble::Portal),
+            _ => None,
         }
     }
 

@@ -6,6 +6,7 @@ use braid_wire::Instant;
 use super::BoxCore;
 use super::session::Stage;
 use crate::control::{Answer, Controlled, Request};
+use crate::judge;
 use crate::status::{self, Role, Session, Status};
 
 impl BoxCore {
@@ -16,7 +17,7 @@ impl BoxCore {
             Some(path) => path.name.clone(),
             None => path.0.to_string(),
         };
-        Status {
+        let mut status = Status {
             proxy: Some(self.upstream.proxy_status()),
             servers: self.upstream.server_status(),
             select: Some(self.upstream.select_status()),
@@ -26,7 +27,9 @@ impl BoxCore {
             counters: status::counters(self.counters.iter(), stack.stats()),
             paths,
             ..self.about.status(Role::Box)
-        }
+        };
+        status.verdict = judge::verdict(&status, &self.machine);
+        status
     }
 
     fn shown(&self, now: Instant, conn: ConnId) -> Option<Session> {

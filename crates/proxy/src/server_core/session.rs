@@ -112,7 +112,9 @@ impl Refusal {
     /// What the peer is told; nothing where it speaks another protocol.
     pub(super) fn reply(&self) -> Vec<u8> {
         let reply = match self {
-            Refusal::Clear | Refusal::Unprotected(_) | Refusal::UnknownKey => return Vec::new(),
+            Refusal::Clear | Refusal::Unprotected(_) => return Vec::new(),
+            // The box learns that it is its key, and tries another server.
+            Refusal::UnknownKey => return ServerError::NoMethod.reply(),
             Refusal::Socks(e) => return e.reply(),
             Refusal::Auth(_) => return ServerHandshake::REFUSED.to_vec(),
             Refusal::WrongDestination | Refusal::Forbidden(_) => Reply::NotAllowed,

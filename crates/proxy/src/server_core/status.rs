@@ -6,6 +6,7 @@ use braid_wire::Instant;
 use super::ServerCore;
 use super::session::Stage;
 use crate::control::{Answer, Controlled, Request};
+use crate::judge;
 use crate::status::{self, PathStatus, Role, Session, Status};
 
 impl ServerCore {
@@ -17,7 +18,7 @@ impl ServerCore {
             Some(address) => address.to_string(),
             None => path.0.to_string(),
         };
-        Status {
+        let mut status = Status {
             paths: paths
                 .map(|(address, totals)| PathStatus::new(address.to_string(), totals))
                 .collect(),
@@ -25,7 +26,9 @@ impl ServerCore {
             connections: status::connections(stack, |conn| self.shown(now, conn), name),
             counters: status::counters(self.counters.iter(), stack.stats()),
             ..self.about.status(Role::Server)
-        }
+        };
+        status.verdict = judge::verdict(&status, &self.machine);
+        status
     }
 
     fn shown(&self, now: Instant, conn: ConnId) -> Option<Session> {

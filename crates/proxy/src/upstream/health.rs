@@ -5,7 +5,9 @@ use core::time::Duration;
 use braid_engine::{CloseReason, ConnId};
 use braid_wire::Instant;
 
+use super::examine::Finding;
 use super::meter::Gauge;
+use super::trouble::{self, Trouble};
 use crate::selection::Quality;
 use crate::status::milliseconds;
 
@@ -45,6 +47,16 @@ pub(super) struct Cell {
     pub(super) late: Option<Probe>,
     /// What was measured.
     pub(super) gauge: Gauge,
+    /// What keeps users from being served there, or from Multipath TCP.
+    pub(super) trouble: Option<Trouble>,
+    /// Examinations in a row that found trouble.
+    pub(super) found: u32,
+    /// When an examination found the server and nothing wrong; `None` where it is not known to be so.
+    pub(super) sound_at: Option<Instant>,
+    /// When the next examination is due.
+    pub(super) examine_at: Option<Instant>,
+    /// When the last one began.
+    pub(super) examined_at: Option<Instant>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -64,6 +76,11 @@ const LATE: Duration = Duration::from_secs(1);
 const LATE_ROUND_TRIPS: u32 = 4;
 /// Packets get lost: so many failures prove something.
 const PROOFS: u32 = 2;
+/// Users' connections give reason to examine a link again and again; it is done this seldom, since each
+/// examination costs the server a handshake.
+const MIN_EXAMINATION_INTERVAL: Duration = Duration::from_secs(3);
+/// What was found sound is examined again after this: a portal may have come that answers probes.
+const SOUND_FOR: Duration = Duration::from_secs(300);
 /// A round trip that is longer than twice the usual by this tells that the way has changed.
 const JUMP: Duration = Duration::from_millis(10);
 
@@ -174,7 +191,74 @@ impl Cell {
         }
     }
 
+    /// Has the server examined over this link soon.
+    pub(super) fn want_examination(&mut self, now: Instant) {
+        let earliest = self.examined_at.map(|at| at + MIN_EXAMINATION_INTERVAL);
+        let at = earliest.map_or(now, |at| at.max(now));
+        self.examine_at = Some(self.examine_at.map_or(at, |planned| planned.min(at)));
+    }
+
+    /// Returns whether users can be served there as far as is known: probes tell only that something
+    /// answers.
+    pub(super) fn is_fatal(&self) -> bool {
+        self.trouble.is_some_and(Trouble::is_fatal)
+    }
+
+    /// Returns whether connections there are regular TCP.
+    pub(super) fn is_plain(&self) -> bool {
+        self.trouble.is_some_and(|trouble| !trouble.is_fatal())
+    }
+
+    /// Returns whether a connection had better go over another link.
+    pub(super) fn is_unsound(&self) -> bool {
+        self.reach == Reach::Down || self.trouble.is_some()
+    }
+
+    /// Takes in what an examination found.
+    pub(super) fn on_finding(&mut self, now: Instant, finding: Finding) {
+        match finding {
+            Finding::SignedIn { rtt, plain } => {
+                self.trouble = plain;
+                self.found = plain.map_or(0, |_| self.found.saturating_add(1));
+                self.sound_at = Some(now).filter(|_| plain.is_none());
+                self.examine_at = plain.map(|_| now + trouble::pause(self.found));
+                self.succeeded(now, rtt);
+            }
+            Finding::Trouble(trouble) => {
+                self.trouble = Some(trouble);
+                self.found = self.found.saturating_add(1);
+                self.sound_at = None;
+                self.examine_at = Some(now + trouble::pause(self.found));
+                if trouble.is_fatal() {
+                    // A probe would be answered.
+                    self.next = None;
+                    self.asked_in_vain = Some(now);
+                    self.proofs = PROOFS;
+                    self.failed(now);
+                    self.set_down(now);
+                }
+            }
+            // Probes find out whether that is the link.
+            Finding::NoAnswer => {
+                self.trouble = None;
+                self.sound_at = None;
+                self.failed(now);
+            }
+            Finding::Nothing => self.examine_at = Some(now + MIN_EXAMINATION_INTERVAL),
+        }
+    }
+
     pub(super) fn succeeded(&mut self, now: Instant, rtt: Duration) {
+        if self.is_fatal() {
+            // Whatever answers there, it is not the server, or refuses users.
+            return self.want_examination(now);
+        }
+        let sound = self
+            .sound_at
+            .is_some_and(|at| now.saturating_since(at) < SOUND_FOR);
+        if !sound && self.trouble.is_none() {
+            self.want_examination(now);
+        }
         self.gauge.reached();
         let before = self.rtt.filter(|_| self.reach == Reach::Up);
         let slower = before.is_some_and(|old| rtt > old * 2 + JUMP);
@@ -208,6 +292,7 @@ impl Cell {
     fn set_down(&mut self, now: Instant) {
         self.reach = Reach::Down;
         self.rtt = None;
+        self.sound_at = None;
         self.down_since.get_or_insert(now);
     }
 

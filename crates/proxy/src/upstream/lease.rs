@@ -72,6 +72,11 @@ impl Past {
         }
     }
 
+    /// Returns whether it is regular TCP.
+    pub(crate) fn fell_back(&self) -> bool {
+        self.fell_back
+    }
+
     /// How many subflows there are.
     pub(super) fn subflows(&self) -> usize {
         self.joined.len()

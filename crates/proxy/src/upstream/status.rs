@@ -3,14 +3,15 @@
 use braid_engine::{PathId, Stack};
 use braid_wire::Instant;
 
-use super::health::Reach;
+use super::health::{Cell, Reach};
 use super::pool::Pool;
-use super::{Link, Upstream};
+use super::{Link, Trouble, Upstream};
 use crate::config::Protection;
 use crate::selection::Need;
 use crate::status::{
     PathState, PathStatus, ProxyStatus, SelectStatus, ServerStatus, WarmStatus, milliseconds, score,
 };
+use crate::verdict::Condition;
 
 impl Upstream {
     /// Whether new connections are to be taken in where a server is reached.
@@ -78,6 +79,12 @@ impl Upstream {
         let status = servers.map(|(i, server)| ServerStatus {
             name: server.name.clone(),
             measured: self.measured(i),
+            condition: self.server_condition(i),
+            over_links: self
+                .links
+                .iter()
+                .map(|l| self.condition_over(l, i))
+                .collect(),
             by_bandwidth: self.current_server(Need::Throughput) == i,
             by_delay: self.current_server(Need::Latency) == i,
             addresses: [server.endpoint_v4(), server.endpoint_v6()]
@@ -104,12 +111,14 @@ impl Upstream {
         let totals = stack.path_totals();
         let links = self.links.iter().zip(&totals);
         let status = links.map(|(link, totals)| {
+            let condition = self.link_condition(link);
             let of_link = stack.records().filter(|(_, path, _)| *path == link.path);
             let newest = of_link.map(|(.., record)| record).max_by_key(|r| r.at);
             let handshakes = link.cells.iter().filter_map(|c| c.rtt).min();
             let mut status = PathStatus::new(link.name.clone(), totals);
             status.fill_in(newest.as_ref());
             status.rtt_ms = status.rtt_ms.or(handshakes.and_then(milliseconds));
+            status.condition = Some(condition);
             status.backup = link.backup;
             status.default = self.best == Some(link.path);
             status.state = match link.reach() {
@@ -126,6 +135,39 @@ impl Upstream {
         all
     }
 
+    /// The state of a link: the best that is known of it with any server. A server that refuses users says
+    /// nothing against the link.
+    pub(super) fn link_condition(&self, link: &Link) -> Condition {
+        match () {
+            () if link.off => return Condition::Off,
+            () if !link.up => return Condition::Down,
+            () if !link.open => return Condition::Spared,
+            () => {}
+        }
+        let fits = |s: &usize| link.reaches(&self.servers[*s]);
+        let states = (0..self.servers.len()).filter(fits).map(|s| &link.cells[s]);
+        let states = states.map(|cell| match condition(cell) {
+            Condition::KeyRefused
+            | Condition::WrongKey
+            | Condition::OtherVersion
+            | Condition::NotAServer => Condition::Working,
+            other => other,
+        });
+        best(states).unwrap_or(Condition::NoAnswers)
+    }
+
+    /// The state of a server: the best that is known of it over any link that is in use.
+    pub(super) fn server_condition(&self, server: usize) -> Condition {
+        best(self.open_cells(server).map(condition)).unwrap_or(Condition::NoAnswers)
+    }
+
+    fn condition_over(&self, link: &Link, server: usize) -> Condition {
+        match link.open && link.reaches(&self.servers[server]) {
+            true => condition(&link.cells[server]),
+            false => self.link_condition(link),
+        }
+    }
+
     pub(crate) fn warm_status(&self) -> WarmStatus {
         let pools = self.pools.iter().map(Pool::status);
         let all = pools.reduce(|sum, pool| WarmStatus {
@@ -135,4 +177,38 @@ impl Upstream {
         });
         all.unwrap_or_default()
     }
+}
+
+/// The state of a server over one link.
+fn condition(cell: &Cell) -> Condition {
+    match (cell.trouble, cell.reach) {
+        (Some(Trouble::Stripped), _) => Condition::MptcpStripped,
+        (Some(Trouble::Blocked), _) => Condition::MptcpBlocked,
+        (Some(Trouble::Portal), _) => Condition::CaptivePortal,
+        (Some(Trouble::Unanswered), _) => Condition::HandshakeUnanswered,
+        (Some(Trouble::KeyRefused), _) => Condition::KeyRefused,
+        (Some(Trouble::WrongKey), _) => Condition::WrongKey,
+        (Some(Trouble::OtherVersion), _) => Condition::OtherVersion,
+        (Some(Trouble::NotAServer), _) => Condition::NotAServer,
+        (None, Reach::Up) => Condition::Working,
+        (None, Reach::Unknown) => Condition::Untried,
+        (None, Reach::Down) => Condition::NoAnswers,
+    }
+}
+
+/// The best of several states; of those in which no user is served, the one that says most.
+fn best(states: impl Iterator<Item = Condition>) -> Option<Condition> {
+    states.min_by_key(|state| match state {
+        Condition::Working => 0,
+        Condition::MptcpStripped => 1,
+        Condition::MptcpBlocked => 2,
+        Condition::Untried => 3,
+        Condition::KeyRefused => 4,
+        Condition::WrongKey => 5,
+        Condition::OtherVersion => 6,
+        Condition::NotAServer => 7,
+        Condition::CaptivePortal => 8,
+        Condition::HandshakeUnanswered => 9,
+        _ => 10,
+    })
 }

@@ -152,7 +152,7 @@ impl Upstream {
         let Some((pool, warm)) = found else {
             return false;
         };
-        let server = warm.lease.server;
+        let (server, opened_on) = (warm.lease.server, warm.lease.path);
         warm.lease.past.on_event(event);
         match *event {
             Event::SubflowEstablished { path, rtt, .. } => {
@@ -170,10 +170,19 @@ impl Upstream {
                 if let Ok(ClientStep::Failed(_)) | Err(StepError::Broken(_)) = step {
                     // Whether it takes this box a user's connection finds out, and reports.
                     self.pools[pool].on_refused(server);
+                    self.on_doubt(now, server, opened_on);
                 }
                 self.pools[pool].on_lost(now, conn);
                 counters.warm_lost += 1;
                 stack.abort(now, conn);
+            }
+            Event::FellBack { cause, .. } => {
+                self.on_fell_back(now, (server, opened_on), cause, stack);
+                // No user had better get it while another link has Multipath TCP.
+                if self.open_cells(server).any(|cell| !cell.is_unsound()) {
+                    self.pools[pool].on_lost(now, conn);
+                    stack.abort(now, conn);
+                }
             }
             Event::Closed { .. } => {
                 self.pools[pool].on_lost(now, conn);

@@ -15,6 +15,9 @@ use std::rc::Rc;
 use braid_engine::app::{self, Arrival, Core, Ctx, LocalId};
 use braid_engine::strategy::FlowSize;
 use braid_engine::{Config, ConnId, ConnectOptions, Event, PathConfig, PathId, RxMeta, Stack};
+use braid_links::middlebox::{
+    Direction, Edit, Middlebox, OptionEdit, Output, Packet, Scope, Target,
+};
 use braid_proxy::config::{BoxConfig, ServerConfig, UserConfig};
 use braid_proxy::keys::{PrivateKey, PublicKey};
 use braid_proxy::{BoxCore, LinkAddresses, Notice, ServerCore};
@@ -65,6 +68,7 @@ struct Flying {
     at: Reverse<Instant>,
     order: Reverse<u64>,
     to_server: bool,
+    to_portal: bool,
     packet: Vec<u8>,
     gso_size: u16,
 }
@@ -81,6 +85,16 @@ const DEVICE_QUEUE: usize = 500;
 
 /// What somebody on the way does to a packet, which goes towards the server or not: whether it goes on.
 pub type Tamper = Box<dyn FnMut(bool, &mut Vec<u8>) -> bool>;
+
+/// Answers TCP on a link in the server's place, as a captive portal does; nothing else passes there.
+pub struct Portal {
+    pub link: usize,
+    /// What it says to whoever connects, before it closes; silent where there is nothing.
+    pub says: Option<&'static [u8]>,
+    /// Bytes that came to it.
+    pub heard: usize,
+    stack: Stack,
+}
 
 pub struct World {
     pub now: Instant,
@@ -100,6 +114,9 @@ pub struct World {
     /// What was on the wire, and whether towards the server; kept where somebody wants to see it.
     pub wire: Option<Vec<(bool, Vec<u8>)>>,
     pub tamper: Option<Tamper>,
+    pub portal: Option<Portal>,
+    /// Links whose network takes the options of Multipath TCP out.
+    pub strips: Vec<usize>,
     /// The side whose process stands still.
     still: Option<Side>,
     /// Packets that came to it meanwhile.
@@ -247,6 +264,8 @@ impl World {
             contents,
             wire: None,
             tamper: None,
+            portal: None,
+            strips: Vec::new(),
             still: None,
             unread: Vec::new(),
             flying: BinaryHeap::new(),
@@ -256,12 +275,18 @@ impl World {
         }
     }
 
-    /// The same, with all links up and the first probes answered.
-    pub fn ready(links: usize, setup: Setup<'_>) -> World {
+    /// The same, with all links up.
+    pub fn up(links: usize, setup: Setup<'_>) -> World {
         let mut world = World::new(links, setup);
         for i in 0..links {
             world.set_link(i, true);
         }
+        world
+    }
+
+    /// The same, with the first probes answered.
+    pub fn ready(links: usize, setup: Setup<'_>) -> World {
+        let mut world = World::up(links, setup);
         world.run_for(Duration::from_millis(500));
         assert!(world.core.intake_wanted(), "the server was found");
         world
@@ -468,6 +493,7 @@ impl World {
     /// When something is due: packets, the host without a core, box, server.
     fn times(&self) -> Vec<Option<Instant>> {
         let mut times = vec![self.flying.peek().map(|f| f.at.0), self.raw.next_timeout()];
+        times.extend(self.portal.as_ref().map(|p| p.stack.next_timeout()));
         if self.still != Some(Side::Box) {
             times.push(self.boxed.stack.next_timeout());
             times.push(self.core.next_timeout());
@@ -499,6 +525,11 @@ impl World {
         if self.raw.next_timeout().is_some_and(|at| at <= now) {
             self.raw.handle_timeout(now);
         }
+        if let Some(portal) = &mut self.portal
+            && portal.stack.next_timeout().is_some_and(|at| at <= now)
+        {
+            portal.stack.handle_timeout(now);
+        }
         self.serve_timers();
     }
 
@@ -508,6 +539,12 @@ impl World {
             gso_size: flying.gso_size,
         };
         let (now, packet) = (self.now, &flying.packet);
+        if flying.to_portal {
+            if let Some(portal) = &mut self.portal {
+                portal.stack.receive(now, packet, meta);
+            }
+            return;
+        }
         if flying.to_server {
             if let Some((node, _)) = &mut self.server {
                 node.stack.receive(now, packet, meta);
@@ -553,6 +590,15 @@ impl World {
         }
         drain(now, &mut self.raw, &mut sent);
         self.fly(&mut sent, true);
+        if let Some(mut portal) = self.portal.take() {
+            portal.serve(now, &mut sent);
+            let link = portal.link;
+            self.portal = Some(portal);
+            let one_way = self.links[link].one_way;
+            for (packet, gso_size) in sent.drain(..) {
+                self.launch(one_way, (packet, gso_size), (false, false));
+            }
+        }
         while let Some(notice) = self.core.poll_notice() {
             self.notices.push((now, notice));
         }
@@ -567,6 +613,20 @@ impl World {
             let (header, _) = ip::Repr::parse(&packet).unwrap();
             let inner = if to_server { header.src } else { header.dst };
             let link = (0..self.links.len()).find(|i| inner == link_address(*i as u8));
+            let now = self.now;
+            let to_portal = self.portal.as_ref().filter(|p| link == Some(p.link));
+            let to_portal = match to_portal {
+                // The server's packets do not pass it.
+                Some(_) if !to_server => continue,
+                Some(_) => {
+                    packet = strip(now, packet);
+                    true
+                }
+                None => false,
+            };
+            if link.is_some_and(|link| self.strips.contains(&link)) {
+                packet = strip(now, packet);
+            }
             let link = link.map(|i| self.links[i]);
             if let Some(wire) = &mut self.wire {
                 wire.push((to_server, packet.clone()));
@@ -578,15 +638,69 @@ impl World {
                 continue;
             }
             let one_way = link.map_or(Duration::from_millis(5), |l| l.one_way);
-            self.order += 1;
-            self.flying.push(Flying {
-                at: Reverse(self.now + one_way),
-                order: Reverse(self.order),
-                to_server,
-                packet,
-                gso_size,
-            });
+            self.launch(one_way, (packet, gso_size), (to_server, to_portal));
         }
+    }
+
+    fn launch(
+        &mut self,
+        one_way: Duration,
+        (packet, gso_size): (Vec<u8>, u16),
+        (to_server, to_portal): (bool, bool),
+    ) {
+        self.order += 1;
+        self.flying.push(Flying {
+            at: Reverse(self.now + one_way),
+            order: Reverse(self.order),
+            to_server,
+            to_portal,
+            packet,
+            gso_size,
+        });
+    }
+
+    /// A captive portal takes a link over.
+    pub fn put_portal(&mut self, link: usize, says: Option<&'static [u8]>) {
+        let mut stack = stack(Config::default(), 6, &Setup::default());
+        let path = stack.add_path(PathConfig::v4(SERVER));
+        stack.set_path_up(self.now, path, true);
+        stack.listen(SocketAddr::from((SERVER, 1080))).unwrap();
+        self.portal = Some(Portal {
+            link,
+            says,
+            heard: 0,
+            stack,
+        });
+    }
+}
+
+/// Takes the options of Multipath TCP out.
+fn strip(now: Instant, packet: Vec<u8>) -> Vec<u8> {
+    let mut out = Output::new();
+    let mut network = OptionEdit::new(Target::MPTCP, Scope::All, Edit::Remove);
+    network.process(now, Direction::Outbound, Packet::new(packet), &mut out);
+    out.pop_front()
+        .map(|(_, packet)| packet.bytes)
+        .unwrap_or_default()
+}
+
+impl Portal {
+    fn serve(&mut self, now: Instant, sent: &mut Vec<(Vec<u8>, u16)>) {
+        while let Some(event) = self.stack.poll_event() {
+            let conn = event.conn();
+            if !matches!(event, Event::Readable { .. }) {
+                continue;
+            }
+            let read = self.stack.read_with(now, conn, |bufs| {
+                Ok::<_, braid_engine::ApiError>(bufs.iter().map(|b| b.len()).sum())
+            });
+            self.heard += read.unwrap_or(0);
+            if let Some(says) = self.says {
+                let _ = self.stack.write(now, conn, says);
+                let _ = self.stack.shutdown(now, conn);
+            }
+        }
+        drain(now, &mut self.stack, sent);
     }
 }
 

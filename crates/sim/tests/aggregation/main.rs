@@ -11,6 +11,7 @@ mod refusals;
 mod servers;
 mod sockets;
 mod speed;
+mod states;
 mod streams;
 mod support;
 mod warm;

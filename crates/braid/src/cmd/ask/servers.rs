@@ -38,21 +38,17 @@ fn quality(quality: Quality) -> [String; 2] {
     ]
 }
 
-fn state(server: &ServerStatus) -> String {
-    let state = match (server.reached, server.current) {
-        (true, true) => "in use",
-        (true, false) => "reached",
-        (false, _) => "not reached",
+/// The state of a server, and whether new connections go there.
+pub fn state(server: &ServerStatus) -> String {
+    let in_use = match server.reached && server.current {
+        true => ", in use",
+        false => "",
     };
-    format!("{state}{}", warning(server))
-}
-
-/// Follows the state of a server that is spoken to in clear.
-pub fn warning(server: &ServerStatus) -> &'static str {
-    match server.protected {
+    let plaintext = match server.protected {
         true => "",
         false => ", not protected",
-    }
+    };
+    format!("{}{in_use}{plaintext}", server.condition)
 }
 
 fn chosen(server: &ServerStatus) -> &'static str {
@@ -67,6 +63,7 @@ fn chosen(server: &ServerStatus) -> &'static str {
 #[cfg(test)]
 mod tests {
     use braid_proxy::selection::Measured;
+    use braid_proxy::verdict::Condition;
 
     use super::*;
 
@@ -84,6 +81,11 @@ mod tests {
             addresses: Vec::new(),
             reached: name != "oslo",
             current: name == "rome",
+            condition: match name {
+                "oslo" => Condition::NoAnswers,
+                _ => Condition::Working,
+            },
+            over_links: Vec::new(),
             protected: name != "oslo",
             measured: Measured {
                 paths: paths.to_vec(),
@@ -106,10 +108,10 @@ mod tests {
             server("oslo", &[], Quality::default()),
         ];
         let expected = "  \
-server  state                               B_1    D_1          B_2    D_2          B_s    D_s  chosen
-  bern    reached                     22.6 Mbit/s  45 ms  15.4 Mbit/s  64 ms  98.4 Mbit/s  36 ms  by delay
-  rome    in use                      27.6 Mbit/s  54 ms  19.8 Mbit/s  68 ms            -      -  by bandwidth
-  oslo    not reached, not protected            -      -            -      -            -      -
+server  state                              B_1    D_1          B_2    D_2          B_s    D_s  chosen
+  bern    working                    22.6 Mbit/s  45 ms  15.4 Mbit/s  64 ms  98.4 Mbit/s  36 ms  by delay
+  rome    working, in use            27.6 Mbit/s  54 ms  19.8 Mbit/s  68 ms            -      -  by bandwidth
+  oslo    no answers, not protected            -      -            -      -            -      -
 ";
         assert_eq!(table(&servers), expected);
     }

@@ -4,6 +4,7 @@ use braid_proxy::status::{
     Class, ConnPathStatus, ConnStatus, PathState, PathStatus, Role, ServerStatus, SizeFrom, Status,
     SubflowState,
 };
+use braid_proxy::verdict::{Reason, Verdict};
 
 use super::columns::{Align, Columns};
 use super::servers;
@@ -19,7 +20,8 @@ pub fn role(role: Role) -> &'static str {
 
 /// The page. `before` is an earlier status: what moved since then makes the rates of now.
 pub fn page(now: &Status, before: &Status) -> String {
-    let mut page = format!(
+    let mut page = verdict(&now.verdict);
+    page += &format!(
         "{} {:?}, process {}, up {}; strategy {}, congestion control {}\n",
         role(now.role),
         now.name,
@@ -30,9 +32,9 @@ pub fn page(now: &Status, before: &Status) -> String {
     );
     if let Some(proxy) = now.proxy {
         page += match (proxy.on, proxy.taking_in) {
-            (true, true) => "new connections are joined\n",
-            (true, false) => "new connections are forwarded unjoined: no server is reached\n",
-            (false, _) => "new connections are forwarded unjoined: switched off\n",
+            (true, true) => "new connections are aggregated\n",
+            (true, false) => "new connections are forwarded over one link: no server can be used\n",
+            (false, _) => "new connections are forwarded over one link: switched off\n",
         };
     }
     page += &match &now.servers[..] {
@@ -54,19 +56,22 @@ pub fn page(now: &Status, before: &Status) -> String {
     page
 }
 
+/// The verdict in one word, and below it what is wrong and what to do.
+fn verdict(verdict: &Verdict) -> String {
+    let mut text = format!("{}\n", verdict.health);
+    for Reason {
+        message, remedy, ..
+    } in &verdict.reasons
+    {
+        text += &format!("  {message}\n    to do: {remedy}\n");
+    }
+    text
+}
+
 fn server_line(server: &ServerStatus) -> String {
     let addresses: Vec<String> = server.addresses.iter().map(ToString::to_string).collect();
-    let reached = if server.reached {
-        "reached"
-    } else {
-        "not reached"
-    };
-    let current = if server.current { ", in use" } else { "" };
-    let clear = servers::warning(server);
-    format!(
-        "server {}: {reached}{current}{clear}\n",
-        addresses.join(", ")
-    )
+    let state = servers::state(server);
+    format!("server {}: {state}\n", addresses.join(", "))
 }
 
 fn paths(now: &Status, before: &Status) -> String {
@@ -79,7 +84,8 @@ fn paths(now: &Status, before: &Status) -> String {
         (name, Left),
         ("state", Left),
         ("RTT", Right),
-        ("loss", Right),
+        ("loss in", Right),
+        ("loss out", Right),
         ("score", Right),
         ("delivery rate", Right),
         ("in now", Right),
@@ -101,6 +107,7 @@ fn paths(now: &Status, before: &Status) -> String {
             path.name.clone(),
             path_state(path),
             or_none(path.rtt_ms, units::milliseconds),
+            or_none(path.loss_received, units::percent),
             or_none(path.loss, units::percent),
             or_none(path.score, |score| format!("{score:.2}")),
             or_none(path.delivery_rate, units::rate),
@@ -117,12 +124,13 @@ fn paths(now: &Status, before: &Status) -> String {
 }
 
 fn path_state(path: &PathStatus) -> String {
-    let state = match path.state {
-        PathState::Up => "up",
-        PathState::Dark => "no answers",
-        PathState::Spared => "spared (metered)",
-        PathState::Down => "down",
-        PathState::Off => "switched off",
+    let state = match (path.condition, path.state) {
+        (Some(condition), _) => condition.to_string(),
+        (None, PathState::Up) => "up".to_owned(),
+        (None, PathState::Dark) => "no answers".to_owned(),
+        (None, PathState::Spared) => "spared (metered)".to_owned(),
+        (None, PathState::Down) => "down".to_owned(),
+        (None, PathState::Off) => "switched off".to_owned(),
     };
     let backup = if path.backup { ", backup" } else { "" };
     let default = if path.default { ", default" } else { "" };
@@ -258,6 +266,7 @@ mod tests {
 
     use braid_proxy::selection::Measured;
     use braid_proxy::status::{ProxyStatus, StreamStatus, WarmStatus};
+    use braid_proxy::verdict::Condition;
 
     use super::*;
 
@@ -265,12 +274,15 @@ mod tests {
         PathStatus {
             name: name.to_owned(),
             state,
+            condition: None,
             default,
             backup: false,
             rtt_ms: Some(40.2),
             loss: Some(0.0031),
             score: Some(0.75),
             delivery_rate: None,
+            loss_received: Some(0.036),
+            arrival_rate: None,
             subflows: 1,
             bytes_sent: 1_200,
             bytes_copied: 0,
@@ -328,7 +340,8 @@ mod tests {
 
     fn of_box() -> Status {
         Status {
-            version: 1,
+            version: 2,
+            verdict: Verdict::default(),
             role: Role::Box,
             name: "attic".to_owned(),
             pid: 4242,
@@ -342,6 +355,8 @@ mod tests {
             servers: vec![ServerStatus {
                 name: "paris".to_owned(),
                 measured: Measured::default(),
+                condition: Condition::Working,
+                over_links: vec![Condition::Working; 2],
                 by_bandwidth: true,
                 by_delay: true,
                 addresses: vec!["203.0.113.7:1080".parse().unwrap()],
@@ -380,14 +395,15 @@ mod tests {
         let mut before = of_box();
         before.uptime_s -= 2.0;
         before.paths[0].bytes_received -= 5_000_000;
-        let expected = r#"box "attic", process 4242, up 1 h 12 min; strategy minrtt, congestion control cubic
-new connections are joined
-server 203.0.113.7:1080: reached, in use
+        let expected = r#"working
+box "attic", process 4242, up 1 h 12 min; strategy minrtt, congestion control cubic
+new connections are aggregated
+server 203.0.113.7:1080: working, in use
 warm connections: 2 ready, 1 opening
 
-  link  state                   RTT   loss  score  delivery rate       in now  out now  subflows  received    sent  copies
-  dsl   up, default           40 ms  0.3 %   0.75              -  20.0 Mbit/s  0 bit/s         1    8.1 MB  1.2 kB     0 B
-  lte   switched off, backup      -      -      -              -      0 bit/s  0 bit/s         1    8.1 MB  1.2 kB     0 B
+  link  state                   RTT  loss in  loss out  score  delivery rate       in now  out now  subflows  received    sent  copies
+  dsl   up, default           40 ms    3.6 %     0.3 %   0.75              -  20.0 Mbit/s  0 bit/s         1    8.1 MB  1.2 kB     0 B
+  lte   switched off, backup      -    3.6 %         -      -              -      0 bit/s  0 bit/s         1    8.1 MB  1.2 kB     0 B
 
 3 connections (and 2 that moved less)
   user          destination                     state   age      up    down          size  class     alpha  urgency  strategy
@@ -414,7 +430,7 @@ since the start: accepted 3, bytes down 8.1 MB
         assert!(page.contains("\n1 connection\n"), "{page}");
         // Without time in between there is no rate.
         assert!(
-            page.contains("40 ms  0.3 %   0.75              -       -  "),
+            page.contains("40 ms    3.6 %     0.3 %   0.75              -       -  "),
             "{page}"
         );
     }
@@ -424,21 +440,37 @@ since the start: accepted 3, bytes down 8.1 MB
         let mut status = of_box();
         status.servers[0].protected = false;
         let page = page(&status, &status);
-        let line = "\nserver 203.0.113.7:1080: reached, in use, not protected\n";
+        let line = "\nserver 203.0.113.7:1080: working, in use, not protected\n";
         assert!(page.contains(line), "{page}");
     }
 
     #[test]
-    fn it_says_why_nothing_is_joined() {
+    fn it_begins_with_what_is_wrong() {
+        let mut status = of_box();
+        let wrong = Condition::CaptivePortal.of_link("lte");
+        status.verdict = Verdict::new(wrong.into_iter().collect());
+        let page = page(&status, &status);
+        let lines: Vec<&str> = page.lines().take(4).collect();
+        assert_eq!(lines[0], "degraded");
+        assert!(
+            lines[1].starts_with("  link lte is behind a captive portal"),
+            "{page}"
+        );
+        assert!(lines[2].starts_with("    to do: "), "{page}");
+        assert!(lines[3].starts_with("box \"attic\""), "{page}");
+    }
+
+    #[test]
+    fn it_says_why_nothing_is_aggregated() {
         let line = |on| {
             let mut status = of_box();
             let taking_in = false;
             status.proxy = Some(ProxyStatus { on, taking_in });
             let page = page(&status, &status);
-            page.lines().nth(1).map(str::to_owned)
+            page.lines().nth(2).map(str::to_owned)
         };
-        let why = "new connections are forwarded unjoined: ";
-        assert_eq!(line(true), Some(format!("{why}no server is reached")));
+        let why = "new connections are forwarded over one link: ";
+        assert_eq!(line(true), Some(format!("{why}no server can be used")));
         assert_eq!(line(false), Some(format!("{why}switched off")));
     }
 

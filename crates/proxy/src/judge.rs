@@ -1,0 +1,69 @@
+//! The verdict on a status.
+
+use crate::status::{ProxyStatus, Role, Status};
+use crate::verdict::{Condition, Health, Reason, Verdict};
+
+/// The verdict on a status, with what is known of the machine.
+pub(crate) fn verdict(status: &Status, machine: &[Reason]) -> Verdict {
+    let mut reasons = machine.to_vec();
+    if status.role == Role::Box {
+        reasons.extend(of_proxy(status));
+        let servers = status.servers.iter();
+        reasons.extend(servers.filter_map(|s| s.condition.of_server(&s.name)));
+        let links = status.paths.iter();
+        reasons.extend(links.filter_map(|l| l.condition?.of_link(&l.name)));
+    }
+    Verdict::new(reasons)
+}
+
+/// What is wrong with what becomes of new connections.
+fn of_proxy(status: &Status) -> Option<Reason> {
+    let (code, health, message, remedy) = match status.proxy? {
+        ProxyStatus {
+            taking_in: true, ..
+        } => return None,
+        ProxyStatus { on: false, .. } => (
+            "switched-off",
+            Health::Degraded,
+            "aggregation is switched off: new connections are forwarded over one link, unprotected",
+            "switch it on: braid box proxy on",
+        ),
+        _ if status
+            .paths
+            .iter()
+            .all(|l| l.condition == Some(Condition::Down)) =>
+        {
+            (
+                "no-link",
+                Health::Down,
+                "no link is up: users have no Internet",
+                "check the links below",
+            )
+        }
+        _ if status
+            .servers
+            .iter()
+            .all(|s| s.condition == Condition::Untried) =>
+        {
+            (
+                "starting",
+                Health::Degraded,
+                "no server has answered yet: new connections are forwarded over one link, unprotected",
+                "wait a few seconds",
+            )
+        }
+        _ => (
+            "no-server",
+            Health::Down,
+            "no server can be used: new connections are forwarded over one link, unprotected",
+            "see the servers and links below",
+        ),
+    };
+    Some(Reason {
+        code: code.to_owned(),
+        subject: None,
+        health,
+        message: message.to_owned(),
+        remedy: remedy.to_owned(),
+    })
+}

@@ -1,0 +1,254 @@
+//! Whether a box or a server works, in one word, with the reasons and what to do about each.
+
+use core::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// Target of the log lines that say what users feel: they are shown by default.
+pub const NEWS: &str = "braid::news";
+
+/// How well a box or a server does its work.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Hash, Serialize, Deserialize,
+)]
+#[serde(rename_all = "lowercase")]
+pub enum Health {
+    /// All that is configured is in order.
+    #[default]
+    Working,
+    /// Users are served, with less than is configured.
+    Degraded,
+    /// No connection of a user is aggregated.
+    Down,
+}
+
+impl fmt::Display for Health {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Health::Working => "working",
+            Health::Degraded => "degraded",
+            Health::Down => "down",
+        })
+    }
+}
+
+/// One thing that is not in order.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reason {
+    /// A name of the kind that stays the same between versions, such as `captive-portal`.
+    pub code: String,
+    /// The link, server, interface or setting at fault, where it is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub subject: Option<String>,
+    /// What it makes of the whole.
+    pub health: Health,
+    /// What is wrong, and what it means for users.
+    pub message: String,
+    /// What to do.
+    pub remedy: String,
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}; {}", self.message, self.remedy)
+    }
+}
+
+/// How well a box or a server does its work, and why not better.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Verdict {
+    /// The worst of the reasons' health.
+    pub health: Health,
+    /// What is not in order, the worst first; empty where all is.
+    pub reasons: Vec<Reason>,
+}
+
+impl Verdict {
+    /// Draws the conclusion from reasons.
+    pub fn new(mut reasons: Vec<Reason>) -> Verdict {
+        reasons.sort_by_key(|reason| core::cmp::Reverse(reason.health));
+        Verdict {
+            health: reasons.first().map_or(Health::Working, |r| r.health),
+            reasons,
+        }
+    }
+}
+
+/// The state of a link, of a server, or of a server over one link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Condition {
+    /// Nothing is known yet.
+    #[default]
+    Untried,
+    /// In order.
+    Working,
+    /// The network removes the options of Multipath TCP.
+    MptcpStripped,
+    /// The network drops SYNs with the options of Multipath TCP.
+    MptcpBlocked,
+    /// Something else answers in the server's place.
+    CaptivePortal,
+    /// The TCP handshake is answered, and the protected one is not.
+    HandshakeUnanswered,
+    /// Nothing is answered.
+    NoAnswers,
+    /// The server refuses this box's key or clock.
+    KeyRefused,
+    /// The server has another key than the configuration says.
+    WrongKey,
+    /// The server speaks another version of Braid.
+    OtherVersion,
+    /// What answers is no Braid server.
+    NotAServer,
+    /// Metered, and others suffice.
+    Spared,
+    /// No carrier, no address or no gateway.
+    Down,
+    /// Switched off.
+    Off,
+}
+
+impl fmt::Display for Condition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Condition::Untried => "not tried yet",
+            Condition::Working => "working",
+            Condition::MptcpStripped => "MPTCP stripped",
+            Condition::MptcpBlocked => "MPTCP blocked",
+            Condition::CaptivePortal => "captive portal",
+            Condition::HandshakeUnanswered => "handshake not answered",
+            Condition::NoAnswers => "no answers",
+            Condition::KeyRefused => "key refused",
+            Condition::WrongKey => "wrong key",
+            Condition::OtherVersion => "other version",
+            Condition::NotAServer => "not a Braid server",
+            Condition::Spared => "spared (metered)",
+            Condition::Down => "down",
+            Condition::Off => "switched off",
+        })
+    }
+}
+
+impl Condition {
+    /// The name in JSON.
+    fn code(self) -> &'static str {
+        match self {
+            Condition::Untried => "untried",
+            Condition::Working => "working",
+            Condition::MptcpStripped => "mptcp-stripped",
+            Condition::MptcpBlocked => "mptcp-blocked",
+            Condition::CaptivePortal => "captive-portal",
+            Condition::HandshakeUnanswered => "handshake-unanswered",
+            Condition::NoAnswers => "no-answers",
+            Condition::KeyRefused => "key-refused",
+            Condition::WrongKey => "wrong-key",
+            Condition::OtherVersion => "other-version",
+            Condition::NotAServer => "not-a-server",
+            Condition::Spared => "spared",
+            Condition::Down => "down",
+            Condition::Off => "off",
+        }
+    }
+
+    /// What is wrong with a link in this state, if anything is; states that an operator chose are in order.
+    pub fn of_link(self, name: &str) -> Option<Reason> {
+        let (message, remedy) = match self {
+            Condition::Untried | Condition::Working | Condition::Spared | Condition::Off => {
+                return None;
+            }
+            // The servers say so themselves.
+            Condition::KeyRefused
+            | Condition::WrongKey
+            | Condition::OtherVersion
+            | Condition::NotAServer => return None,
+            Condition::MptcpStripped => (
+                format!(
+                    "the network of link {name} removes the options of Multipath TCP: connections there are \
+                     not aggregated, and new ones open on other links"
+                ),
+                "ask its provider, or try another port of the server",
+            ),
+            Condition::MptcpBlocked => (
+                format!(
+                    "the network of link {name} drops Multipath TCP: connections there are not aggregated, \
+                     and new ones open on other links"
+                ),
+                "ask its provider, or try another port of the server",
+            ),
+            Condition::CaptivePortal => (
+                format!(
+                    "link {name} is behind a captive portal, or something else that answers in the server's \
+                     place: it is not used"
+                ),
+                "open a web page over this link and log in; the link is used again by itself",
+            ),
+            Condition::HandshakeUnanswered => (
+                format!(
+                    "over link {name} servers answer the TCP handshake and nothing more: it is not used"
+                ),
+                "look for a firewall on the way that closes connections, and at the server's log",
+            ),
+            Condition::NoAnswers => (
+                format!("no server answers over link {name}: it is not used"),
+                "check its modem and its access to the Internet",
+            ),
+            Condition::Down => (
+                format!("link {name} has no carrier, no address or no gateway"),
+                "check its cable or radio, and `ip address` and `ip route` on this host",
+            ),
+        };
+        Some(Reason {
+            code: match self {
+                Condition::Down => "link-down".to_owned(),
+                other => other.code().to_owned(),
+            },
+            subject: Some(name.to_owned()),
+            health: Health::Degraded,
+            message,
+            remedy: remedy.to_owned(),
+        })
+    }
+
+    /// What is wrong with a server in this state, if anything is.
+    pub fn of_server(self, name: &str) -> Option<Reason> {
+        let (message, remedy) = match self {
+            Condition::KeyRefused => (
+                format!(
+                    "server {name} refuses this box: it does not know its key, or the clocks differ"
+                ),
+                "compare `braid key show` here with the users in server.toml, and the clocks",
+            ),
+            Condition::WrongKey => (
+                format!("server {name} has another key than box.toml says"),
+                "compare `key` of this server in box.toml with `braid key show` on the server; where they \
+                 agree, somebody else answers in its place",
+            ),
+            Condition::OtherVersion => (
+                format!("server {name} speaks another version of Braid"),
+                "update the older of the two",
+            ),
+            Condition::NotAServer => (
+                format!("what answers at the address of server {name} is no Braid server"),
+                "check `address` in box.toml, and that `braid server` runs there",
+            ),
+            Condition::NoAnswers | Condition::HandshakeUnanswered | Condition::CaptivePortal => (
+                format!("server {name} cannot be reached over any link"),
+                "check that it runs, that its firewall lets its port pass, and the links",
+            ),
+            _ => return None,
+        };
+        Some(Reason {
+            code: match self {
+                Condition::NoAnswers
+                | Condition::HandshakeUnanswered
+                | Condition::CaptivePortal => "server-unreachable".to_owned(),
+                other => other.code().to_owned(),
+            },
+            subject: Some(name.to_owned()),
+            health: Health::Degraded,
+            message,
+            remedy: remedy.to_owned(),
+        })
+    }
+}

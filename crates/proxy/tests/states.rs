@@ -1,0 +1,208 @@
+//! States of links and servers: what is learned of them, and what becomes of users meanwhile.
+
+mod world;
+
+use core::time::Duration;
+
+use braid_engine::app::LocalId;
+use braid_proxy::keys::PrivateKey;
+use braid_proxy::status::Status;
+use braid_proxy::verdict::{Condition, Health};
+use world::local::Content;
+use world::{CONTENT, Setup, World, box_key};
+
+const HTTP: &[u8] = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n<html>log in</html>";
+
+fn status(w: &World) -> Status {
+    w.core.status(w.now, &w.boxed.stack)
+}
+
+fn links(w: &World) -> Vec<Option<Condition>> {
+    status(w).paths.iter().map(|link| link.condition).collect()
+}
+
+fn codes(w: &World) -> Vec<String> {
+    let reasons = status(w).verdict.reasons;
+    reasons.into_iter().map(|reason| reason.code).collect()
+}
+
+/// A user sends something and wants it back; whether it came within 3 s.
+fn is_served(w: &mut World, text: &[u8]) -> bool {
+    let user: LocalId = w.open(CONTENT, text, true);
+    let end = w.now + Duration::from_secs(3);
+    w.run_until(|w| w.user(user).got_end || w.user(user).closed || w.now >= end);
+    w.user(user).got == text
+}
+
+fn served(w: &mut World, users: usize) -> usize {
+    let all = 0..users;
+    all.filter(|_| {
+        let served = is_served(w, b"hello");
+        w.run_for(Duration::from_millis(100));
+        served
+    })
+    .count()
+}
+
+fn ready() -> World {
+    let mut w = World::ready(2, Setup::default());
+    w.content(CONTENT, Content::Echoes);
+    w.run_for(Duration::from_secs(1));
+    w
+}
+
+#[test]
+fn a_sound_box_is_working() {
+    let mut w = ready();
+    assert_eq!(status(&w).verdict.health, Health::Working);
+    assert_eq!(links(&w), [Some(Condition::Working); 2]);
+    assert_eq!(served(&mut w, 3), 3);
+    let c = *w.core.counters();
+    assert_eq!((c.examinations, c.examinations_failed), (2, 0));
+}
+
+/// A box that starts behind a portal, on its faster link; the portal answers, or only listens.
+#[test]
+fn a_portal_keeps_nobody_from_the_other_link() {
+    for says in [Some(HTTP), None] {
+        let mut w = World::new(2, Setup::default());
+        w.content(CONTENT, Content::Echoes);
+        w.put_portal(0, says);
+        w.set_link(0, true);
+        w.set_link(1, true);
+        w.run_for(Duration::from_secs(3));
+        assert_eq!(served(&mut w, 20), 20, "{says:?}");
+        // Where it says nothing, an examination takes its time.
+        w.run_for(Duration::from_secs(7));
+        let expected = [Some(Condition::CaptivePortal), Some(Condition::Working)];
+        assert_eq!(links(&w), expected, "{says:?}");
+        assert_eq!(status(&w).verdict.health, Health::Degraded);
+        assert_eq!(codes(&w), ["captive-portal"]);
+        assert!(w.portal.as_ref().is_some_and(|p| p.heard > 0));
+        // Somebody logs in.
+        w.portal = None;
+        w.run_for(Duration::from_secs(31));
+        assert_eq!(links(&w), [Some(Condition::Working); 2], "{says:?}");
+        assert_eq!(codes(&w), [""; 0]);
+    }
+}
+
+/// The portal comes while the box runs: a user may meet it, those after do not.
+#[test]
+fn a_portal_that_comes_later_is_found() {
+    let mut w = ready();
+    assert_eq!(served(&mut w, 2), 2);
+    w.put_portal(0, Some(HTTP));
+    // The first three seconds.
+    let end = w.now + Duration::from_secs(3);
+    while w.now < end {
+        is_served(&mut w, b"early");
+        w.run_for(Duration::from_millis(100));
+    }
+    assert_eq!(served(&mut w, 20), 20);
+    assert_eq!(links(&w)[0], Some(Condition::CaptivePortal));
+}
+
+#[test]
+fn connections_open_where_multipath_tcp_passes() {
+    // The faster link strips.
+    let mut w = World::new(2, Setup::default());
+    w.content(CONTENT, Content::Echoes);
+    w.strips = vec![0];
+    w.set_link(0, true);
+    w.set_link(1, true);
+    w.run_for(Duration::from_secs(1));
+    let expected = [Some(Condition::MptcpStripped), Some(Condition::Working)];
+    assert_eq!(links(&w), expected);
+    assert_eq!(codes(&w), ["mptcp-stripped"]);
+    assert_eq!(served(&mut w, 5), 5);
+    let user = w.open(CONTENT, b"stays", false);
+    w.run_for(Duration::from_millis(500));
+    let conns = status(&w).connections;
+    assert_eq!(conns.len(), 1);
+    assert!(conns[0].mptcp, "it opened on the link that does not strip");
+    w.boxed.local.break_stream(user);
+    // The other link is dark: what strips is better than nothing.
+    w.links[1].dark = true;
+    w.run_for(Duration::from_secs(3));
+    assert_eq!(served(&mut w, 5), 5);
+    // Options pass again.
+    w.strips = Vec::new();
+    w.links[1].dark = false;
+    w.run_for(Duration::from_secs(31));
+    assert_eq!(links(&w), [Some(Condition::Working); 2]);
+}
+
+#[test]
+fn where_every_link_strips_connections_take_turns() {
+    let mut w = World::new(2, Setup::default());
+    w.content(CONTENT, Content::Echoes);
+    w.strips = vec![0, 1];
+    w.set_link(0, true);
+    w.set_link(1, true);
+    w.run_for(Duration::from_secs(1));
+    assert_eq!(links(&w), [Some(Condition::MptcpStripped); 2]);
+    assert_eq!(status(&w).verdict.health, Health::Degraded);
+    for _ in 0..4 {
+        w.open(CONTENT, b"stays", false);
+        w.run_for(Duration::from_millis(200));
+    }
+    let conns = status(&w).connections;
+    let on = |link: &str| {
+        let there = |p: &&braid_proxy::status::ConnPathStatus| p.path == link && p.bytes_sent > 0;
+        conns
+            .iter()
+            .filter(|c| c.paths.iter().any(|p| there(&p)))
+            .count()
+    };
+    assert_eq!((on("wan0"), on("wan1")), (2, 2));
+    assert!(conns.iter().all(|c| !c.mptcp));
+}
+
+/// The server that is preferred refuses the box, or is another one.
+#[test]
+fn a_server_that_cannot_be_used_is_left_for_the_next() {
+    let mut w = ready();
+    assert_eq!(served(&mut w, 1), 1);
+    let other = PrivateKey::from_seed([9; 32]).public();
+    w.set_users(&[("box", other)]);
+    w.run_for(Duration::from_secs(3));
+    is_served(&mut w, b"finds out");
+    w.run_for(Duration::from_secs(3));
+    assert_eq!(
+        status(&w).servers[0].condition,
+        Condition::KeyRefused,
+        "{:?} {:?}",
+        w.core.counters(),
+        w.server().counters()
+    );
+    assert_eq!(status(&w).verdict.health, Health::Down);
+    assert!(
+        codes(&w).contains(&"key-refused".to_owned()),
+        "{:?}",
+        codes(&w)
+    );
+    assert!(!w.core.intake_wanted(), "users are forwarded");
+    // The links are not to blame.
+    assert_eq!(links(&w), [Some(Condition::Working); 2]);
+    w.set_users(&[("box", box_key().public())]);
+    w.run_for(Duration::from_secs(31));
+    assert_eq!(status(&w).verdict.health, Health::Working);
+    assert_eq!(served(&mut w, 3), 3);
+}
+
+#[test]
+fn links_that_carry_nothing_are_said_so() {
+    let mut w = ready();
+    w.links[1].dark = true;
+    w.run_for(Duration::from_secs(40));
+    assert_eq!(codes(&w), ["no-answers"]);
+    w.links[0].dark = true;
+    w.run_for(Duration::from_secs(40));
+    assert_eq!(status(&w).verdict.health, Health::Down);
+    assert_eq!(codes(&w)[0], "no-server");
+    w.set_link(0, false);
+    w.set_link(1, false);
+    w.run_for(Duration::from_secs(1));
+    assert_eq!(codes(&w)[0], "no-link");
+}
