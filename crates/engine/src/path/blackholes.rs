@@ -59,6 +59,11 @@ impl Blackholes {
         self.known.insert(key, Blackhole { until, lasts });
     }
 
+    /// Forgets what is known of `path`, whoever the peer is.
+    pub fn forget_path(&mut self, path: PathId) {
+        self.known.retain(|(_, of), _| *of != path);
+    }
+
     /// One with it got through.
     pub fn clear(&mut self, peer: IpAddr, path: PathId) {
         self.known.remove(&(peer, path));
