@@ -9,6 +9,7 @@ mod box_core;
 mod channel;
 pub mod config;
 pub mod control;
+mod drain;
 mod hints;
 mod intake;
 pub mod keys;
@@ -29,6 +30,7 @@ mod upstream;
 
 pub use box_core::BoxCore;
 pub use config::{BoxConfig, ConfigError, ServerConfig};
+pub use drain::Drain;
 pub use hints::FlowHints;
 pub use server_core::ServerCore;
 pub use upstream::{LinkAddresses, Notice};

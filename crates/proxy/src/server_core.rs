@@ -1,6 +1,7 @@
 //! The aggregation server: SOCKS5 behind MPTCP, regular TCP to the destination.
 
 mod beyond;
+mod drain;
 mod handshakes;
 mod lookups;
 mod next;
@@ -76,6 +77,8 @@ pub struct ServerCore {
     clock: Option<WallClock>,
     counters: ServerCounters,
     limiter: LogLimiter,
+    /// It is about to end: connections serve no further user.
+    ending: bool,
 }
 
 /// Most timers that are served and sessions that get another turn before packets are sent.
@@ -128,6 +131,7 @@ impl ServerCore {
             clock: None,
             counters: ServerCounters::default(),
             limiter: LogLimiter::default(),
+            ending: false,
         }
     }
 
