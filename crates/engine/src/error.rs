@@ -13,6 +13,8 @@ pub enum ApiError {
     SendClosed,
     /// A bound of [`crate::Config`] is reached.
     LimitReached,
+    /// The stack was [closed](crate::Stack::close).
+    Closing,
 }
 
 impl core::fmt::Display for ApiError {
@@ -23,6 +25,7 @@ impl core::fmt::Display for ApiError {
             ApiError::AddressInUse => "address already in use",
             ApiError::SendClosed => "the sending side is closed",
             ApiError::LimitReached => "a limit of this stack is reached",
+            ApiError::Closing => "this stack is closing",
         })
     }
 }

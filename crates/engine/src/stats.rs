@@ -95,6 +95,24 @@ impl Traffic {
         self.mark_reductions += other.mark_reductions;
         self.join_syns += other.join_syns;
     }
+
+    /// The counters as they grew since `before`.
+    pub(crate) fn since(&self, before: &Traffic) -> Traffic {
+        Traffic {
+            bytes_sent: self.bytes_sent - before.bytes_sent,
+            bytes_copied: self.bytes_copied - before.bytes_copied,
+            bytes_retransmitted: self.bytes_retransmitted - before.bytes_retransmitted,
+            bytes_lost: self.bytes_lost - before.bytes_lost,
+            packets_sent: self.packets_sent - before.packets_sent,
+            packets_retransmitted: self.packets_retransmitted - before.packets_retransmitted,
+            packets_while_unsent: self.packets_while_unsent - before.packets_while_unsent,
+            copies_while_unsent: self.copies_while_unsent - before.copies_while_unsent,
+            rtos: self.rtos - before.rtos,
+            spurious_rtos: self.spurious_rtos - before.spurious_rtos,
+            mark_reductions: self.mark_reductions - before.mark_reductions,
+            join_syns: self.join_syns - before.join_syns,
+        }
+    }
 }
 
 /// Where the loss recovery of a subflow stands.
@@ -221,6 +239,20 @@ pub struct PathTotals {
     pub arrival_rtt: Duration,
     /// Bytes/s of payload that arrived of late on all of them.
     pub arrival_rate: u64,
+}
+
+impl PathTotals {
+    /// Adds what another one moved.
+    pub(crate) fn add_moved(&mut self, other: &PathTotals) {
+        self.bytes_received += other.bytes_received;
+        self.traffic.add(&other.traffic);
+    }
+
+    /// Takes what was moved `before` off.
+    pub(crate) fn take_off(&mut self, before: &PathTotals) {
+        self.bytes_received -= before.bytes_received;
+        self.traffic = self.traffic.since(&before.traffic);
+    }
 }
 
 /// Options by which the ends of a connection told each other of addresses (RFC 8684 section 3.4),

@@ -27,7 +27,7 @@ use rustix::net::{
 };
 
 use crate::lines;
-use crate::run::Reloader;
+use crate::run::Wishes;
 
 /// How long a client may take to send its request, and each part of the answer to be taken.
 const CLIENT_TIME: Duration = Duration::from_secs(2);
@@ -129,13 +129,13 @@ impl ControlSocket {
         now: Instant,
         core: &mut impl Controlled,
         stack: &mut Stack,
-        reloader: Option<&Reloader>,
+        wishes: Option<&Wishes>,
     ) {
         // Only resets the counter; what it says is of no interest.
         let _ = rustix::io::read(&self.wake, &mut [0u8; 8]);
         while let Ok(Pending { request, answer }) = self.pending.try_recv() {
-            if let (Request::Reload, Some(reloader)) = (&request, reloader) {
-                reloader.begin(Some(answer));
+            if let (Request::Reload, Some(wishes)) = (&request, wishes) {
+                wishes.begin(Some(answer));
                 continue;
             }
             let mut said = core.control(now, stack, request);

@@ -171,6 +171,8 @@ pub struct Driver<P, C, H> {
     counters: Counters,
     /// The last look at the device took all there was, and that was much.
     gathers: bool,
+    /// When the run that is under way ends at the latest.
+    end: Option<Instant>,
     tx_log: RateLimit,
     rx_log: RateLimit,
 }
@@ -205,6 +207,7 @@ impl<P: PacketIo, C: Core, H: Host<C>> Driver<P, C, H> {
             host,
             counters: Counters::default(),
             gathers: false,
+            end: None,
             tx_log: RateLimit::default(),
             rx_log: RateLimit::default(),
         })
@@ -217,17 +220,46 @@ impl<P: PacketIo, C: Core, H: Host<C>> Driver<P, C, H> {
     pub fn run(
         &mut self,
         stop: BorrowedFd<'_>,
+        finished: impl FnMut(&mut Self) -> bool,
+    ) -> Result<()> {
+        self.run_for(stop, None, finished)
+    }
+
+    /// As [`run`](Self::run), until `end` at the latest, if there is one.
+    ///
+    /// # Errors
+    /// Where waiting fails, which is this program's mistake.
+    pub fn run_for(
+        &mut self,
+        stop: BorrowedFd<'_>,
+        end: Option<Instant>,
+        finished: impl FnMut(&mut Self) -> bool,
+    ) -> Result<()> {
+        watch(&self.epoll, stop, STOP).map_err(SystemError::doing("wait for events"))?;
+        let outcome = self.run_until(end, finished);
+        let _ = epoll::delete(&self.epoll, stop);
+        outcome
+    }
+
+    /// Runs until `finished` says so after a turn, or until `end` if that comes first.
+    ///
+    /// # Errors
+    /// Where waiting fails, which is this program's mistake.
+    pub fn run_until(
+        &mut self,
+        end: Option<Instant>,
         mut finished: impl FnMut(&mut Self) -> bool,
     ) -> Result<()> {
         let doing = || SystemError::doing("wait for events");
-        watch(&self.epoll, stop, STOP).map_err(doing())?;
+        self.end = end;
         // The default of 50 us is more than the time between two packets of a fast path.
         let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
         let mut ready = Vec::with_capacity(READY_BATCH);
-        let outcome = loop {
+        loop {
             let idle = self.settle();
-            if finished(self) {
-                break Ok(());
+            let over = end.is_some_and(|end| end <= self.clock.now());
+            if over || finished(self) {
+                return Ok(());
             }
             if mem::take(&mut self.gathers) && idle {
                 let next = self.timeout().unwrap_or(GATHERING_TIME);
@@ -243,14 +275,12 @@ impl<P: PacketIo, C: Core, H: Host<C>> Driver<P, C, H> {
             let room = rustix::buffer::spare_capacity(&mut ready);
             match epoll::wait(&self.epoll, room, timeout.as_ref()) {
                 Ok(_) | Err(Errno::INTR) => {}
-                Err(error) => break Err(doing()(error)),
+                Err(error) => return Err(doing()(error)),
             }
             if !self.dispatch(&ready) {
-                break Ok(());
+                return Ok(());
             }
-        };
-        let _ = epoll::delete(&self.epoll, stop);
-        outcome
+        }
     }
 
     /// What went through the device.
@@ -280,7 +310,7 @@ impl<P: PacketIo, C: Core, H: Host<C>> Driver<P, C, H> {
     }
 
     /// The core, and what it works with.
-    fn core(&mut self, now: Instant) -> (&mut C, Ctx<'_>) {
+    pub fn core(&mut self, now: Instant) -> (&mut C, Ctx<'_>) {
         let ctx = Ctx {
             now,
             stack: &mut self.stack,
@@ -364,6 +394,7 @@ impl<P: PacketIo, C: Core, H: Host<C>> Driver<P, C, H> {
             self.core.next_timeout(),
             self.sockets.next_timeout(),
             self.host.next_timeout(),
+            self.end,
         ];
         let next = deadlines.into_iter().flatten().min()?;
         if next == Instant::FAR_FUTURE {

@@ -1,6 +1,7 @@
 //! The aggregation box: takes users' connections in and carries them to a server over all links.
 
 mod guests;
+mod reload;
 mod session;
 mod status;
 
@@ -60,6 +61,8 @@ pub struct BoxCore {
     limiter: LogLimiter,
     /// What is not in order on this host, which the driver knows.
     machine: Vec<Reason>,
+    /// It is about to end: that nothing can be opened is no news then.
+    ending: bool,
 }
 
 /// Most timers that are served and sessions that get another turn before packets are sent.
@@ -93,6 +96,7 @@ impl BoxCore {
             counters: BoxCounters::default(),
             limiter: LogLimiter::default(),
             machine: Vec::new(),
+            ending: false,
         }
     }
 
@@ -109,7 +113,19 @@ impl BoxCore {
         addresses: LinkAddresses,
         stack: &mut Stack,
     ) -> PathId {
-        self.upstream.add_link(now, link, addresses, stack)
+        self.upstream.add_link(now, link, addresses, None, stack)
+    }
+
+    /// The same in the place of a link whose path was [removed](Self::remove_path).
+    pub fn replace_link(
+        &mut self,
+        now: Instant,
+        path: PathId,
+        (link, addresses): (usize, LinkAddresses),
+        stack: &mut Stack,
+    ) -> PathId {
+        self.upstream
+            .add_link(now, link, addresses, Some(path), stack)
     }
 
     /// Says whether the link of `path` has carrier, address and gateway.
@@ -137,6 +153,11 @@ impl BoxCore {
     /// Whether the link of `path` is switched off ([`Request::Link`](crate::control::Request)).
     pub fn is_off(&self, path: PathId) -> bool {
         self.upstream.is_off(path)
+    }
+
+    /// The name of the link that `path` stands for; empty where it was taken out of the configuration.
+    pub fn link_name(&self, path: PathId) -> &str {
+        self.upstream.link_name(path).unwrap_or_default()
     }
 
     /// What is known of the paths to servers and is to be kept beyond this process; nothing that is
@@ -829,8 +850,9 @@ impl BoxCore {
     fn log_end(&mut self, now: Instant, session: &Session, outcome: Outcome) {
         let (host, destination) = (session.host, &session.flow.destination);
         tracing::debug!(%host, %destination, ?outcome, "connection ended");
+        // None where the server was taken out of the configuration meanwhile.
         let entry = self.upstream.server(session.server);
-        let address = entry.endpoint_v4().or(entry.endpoint_v6());
+        let address = entry.and_then(|entry| entry.endpoint_v4().or(entry.endpoint_v6()));
         let Some(server) = address else {
             return;
         };
@@ -865,6 +887,9 @@ impl BoxCore {
     }
 
     fn warn_no_server(&mut self, now: Instant, source: IpAddr, error: Option<ApiError>) {
+        if self.ending {
+            return;
+        }
         if let Some(left_out) = self.limiter.allow(now, "no server", source) {
             let error = error.map_or_else(|| "no answer".to_owned(), |e| e.to_string());
             tracing::warn!(error, left_out, "no server can be reached");

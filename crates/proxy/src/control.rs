@@ -44,7 +44,8 @@ pub enum Request {
     },
     /// Measures all servers of a box now, whatever speaks against it.
     Measure,
-    /// Has a server read its configuration again. Whoever runs it does that, the core knows no files.
+    /// Has a box or a server read its configuration again. Whoever runs it does that, the core knows no
+    /// files.
     Reload,
 }
 

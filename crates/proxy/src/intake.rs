@@ -85,6 +85,11 @@ impl Intake {
         }
     }
 
+    /// Goes on with other rules; what was learnt of places stays.
+    pub(crate) fn set_rules(&mut self, rules: Vec<Rule>) {
+        self.rules = rules;
+    }
+
     /// What is known of `flow`. What its program says counts before the rules, these before the
     /// marks of its packets and what those before it were like.
     pub(crate) fn hints(&mut self, now: Instant, flow: &Flow) -> FlowHints {

@@ -9,6 +9,7 @@ mod box_core;
 mod channel;
 pub mod config;
 pub mod control;
+mod drain;
 mod hints;
 mod intake;
 mod judge;
@@ -31,6 +32,7 @@ pub mod verdict;
 
 pub use box_core::BoxCore;
 pub use config::{BoxConfig, ConfigError, ServerConfig};
+pub use drain::Drain;
 pub use hints::FlowHints;
 pub use server_core::ServerCore;
 pub use upstream::{LinkAddresses, Notice};

@@ -1,6 +1,7 @@
 //! The aggregation server: SOCKS5 behind MPTCP, regular TCP to the destination.
 
 mod beyond;
+mod drain;
 mod handshakes;
 mod lookups;
 mod next;
@@ -79,6 +80,8 @@ pub struct ServerCore {
     limiter: LogLimiter,
     /// What is not in order on this host, which the driver knows.
     machine: Vec<Reason>,
+    /// It is about to end: connections serve no further user.
+    ending: bool,
 }
 
 /// Most timers that are served and sessions that get another turn before packets are sent.
@@ -132,6 +135,7 @@ impl ServerCore {
             counters: ServerCounters::default(),
             limiter: LogLimiter::default(),
             machine: Vec::new(),
+            ending: false,
         }
     }
 

@@ -13,6 +13,7 @@ mod measure;
 mod meter;
 mod news;
 mod pool;
+mod reload;
 mod status;
 mod trouble;
 mod warm;
@@ -115,6 +116,8 @@ pub(crate) struct Upstream {
     intake: bool,
     /// The switch of the whole box.
     proxy_on: bool,
+    /// The box is about to end: links and servers are no more looked into.
+    ending: bool,
     /// The last state the driver was told.
     told: (Option<PathId>, bool),
     last_traffic: Option<Instant>,
@@ -204,6 +207,7 @@ impl Upstream {
             best: None,
             intake: false,
             proxy_on: true,
+            ending: false,
             told: (None, false),
             last_traffic: None,
         }
@@ -216,8 +220,9 @@ impl Upstream {
         }
     }
 
-    pub(crate) fn server(&self, server: usize) -> &ServerEntry {
-        &self.servers[server]
+    /// `None` where it was taken out of the configuration.
+    pub(crate) fn server(&self, server: usize) -> Option<&ServerEntry> {
+        self.servers.get(server)
     }
 
     pub(crate) fn add_link(
@@ -225,6 +230,7 @@ impl Upstream {
         now: Instant,
         link: usize,
         addresses: LinkAddresses,
+        place: Option<PathId>,
         stack: &mut Stack,
     ) -> PathId {
         let config = self.link_configs.get(link);
@@ -232,12 +238,14 @@ impl Upstream {
             Some(l) => (l.backup, l.metered, l.mtu.unwrap_or(addresses.mtu)),
             None => (false, false, addresses.mtu),
         };
-        let path = stack.add_path(PathConfig {
+        let path_config = PathConfig {
             v4: addresses.v4,
             v6: addresses.v6,
             mtu: mtu.min(addresses.mtu),
             backup,
-        });
+        };
+        let reused = place.filter(|path| stack.reuse_path(*path, path_config));
+        let path = reused.unwrap_or_else(|| stack.add_path(path_config));
         stack.set_path_up(now, path, false);
         self.links.push(Link {
             path,
@@ -256,6 +264,7 @@ impl Upstream {
             carried: 0.0,
             said: Said::default(),
         });
+        self.order_links();
         path
     }
 
@@ -284,7 +293,9 @@ impl Upstream {
         if self.told.1 != intake {
             self.told.1 = intake;
             counters.intake_stopped += u64::from(self.proxy_on && !intake);
-            news::log_intake(intake, self.proxy_on);
+            if !self.ending {
+                news::log_intake(intake, self.proxy_on);
+            }
             return Some(Notice::Intake(intake));
         }
         let mut links = 0..self.links.len();
@@ -382,7 +393,8 @@ impl Upstream {
         (destination, hints): (&Destination, &FlowHints),
         stack: &mut Stack,
     ) -> Result<(), ApiError> {
-        let keys = (&self.key, self.servers[server].key);
+        let entry = self.server(server).ok_or(ApiError::NoUsablePath)?;
+        let keys = (&self.key, entry.key);
         let about = (destination, hints);
         lease::request((now, channel), keys, sign_in, about, stack)
     }
@@ -684,6 +696,9 @@ impl Upstream {
         let Some((link, server)) = self.probe(conn) else {
             return false;
         };
+        if self.ending {
+            return true;
+        }
         let path = self.links[link].path;
         let cell = &mut self.links[link].cells[server];
         let failed = match established {
@@ -758,10 +773,10 @@ impl Upstream {
     }
 
     fn interval(&self, now: Instant, server: usize, path: PathId) -> Duration {
-        let Some(link) = self.links.iter().find(|l| l.path == path) else {
+        let link = self.links.iter().find(|l| l.path == path);
+        let Some((link, cell)) = link.and_then(|l| Some((l, l.cells.get(server)?))) else {
             return self.probing.idle;
         };
-        let cell = &link.cells[server];
         if cell.reach == Reach::Down {
             // What a metered link carries costs.
             let shift = if link.metered {
@@ -780,6 +795,9 @@ impl Upstream {
     }
 
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
+        if self.ending {
+            return None;
+        }
         let open = self.links.iter().filter(|l| l.open);
         let probes = open.flat_map(|l| l.cells.iter().filter_map(Cell::due));
         let warm = self.pools.iter().filter_map(Pool::next_timeout);
@@ -873,6 +891,14 @@ impl Upstream {
         self.cool_down(now, stack);
     }
 
+    /// Takes no more users' connections in, closes those that wait for users, and asks nothing of links
+    /// and servers from now on.
+    pub(crate) fn drain(&mut self, now: Instant, stack: &mut Stack) {
+        self.proxy_on = false;
+        self.ending = true;
+        self.cool_down(now, stack);
+    }
+
     fn set_open(&mut self, now: Instant, link: usize, open: bool, stack: &mut Stack) {
         // What comes of it would say nothing of the link.
         if let Some(ongoing) = self.meter.ongoing.take_if(|o| o.link == link) {
@@ -881,7 +907,7 @@ impl Upstream {
         if let Some(parting) = self.meter.parting.take_if(|p| p.link == link) {
             parting.channel.abort(now, stack);
         }
-        self.stop_examining(now, link, stack);
+        self.stop_examining(now, Some(self.links[link].path), stack);
         let link = &mut self.links[link];
         link.open = open;
         stack.forget_middleboxes(link.path);

@@ -53,6 +53,13 @@ pub enum BoxCommand {
         /// Name of the server in the configuration, or auto.
         name: String,
     },
+    /// Have the running box read its configuration again, as SIGHUP does.
+    ///
+    /// Links and servers come, go and change; rules, lists, timeouts and most limits hold for what begins
+    /// from then on. Connections go on: those over a link that is gone over the others, those to a server
+    /// that is gone where they are. What cannot change while a box runs is named, and stays as it was. A
+    /// file with a mistake, or one that the system refuses, changes nothing.
+    Reload,
 }
 
 /// Arguments of `braid box servers`.

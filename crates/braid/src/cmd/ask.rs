@@ -145,7 +145,7 @@ impl Asked {
         }
     }
 
-    /// Has a server read its configuration again, and says what has changed.
+    /// Has a box or a server read its configuration again, and says what has changed.
     pub fn reload(&self, json: bool) -> Result<(), Failure> {
         match self.ask(&Request::Reload)? {
             Answer::Reloaded(changes) if json => print_json(&changes),

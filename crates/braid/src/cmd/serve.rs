@@ -16,9 +16,12 @@ use crate::failure::Failure;
 
 /// Runs a box until a signal ends it, or asks one that runs.
 pub fn boxed(args: &BoxArgs, json: bool) -> Result<(), Failure> {
-    let config = args.config.as_deref().map(BoxConfig::load).transpose()?;
+    let file = args.config.as_deref();
+    let config = file.map(BoxConfig::load).transpose()?;
     let Some(command) = &args.command else {
-        return run_box(&config.ok_or_else(|| no_config("box"))?);
+        let given = file.zip(config.as_ref());
+        let (file, config) = given.ok_or_else(|| no_config("box"))?;
+        return run_box(file, config);
     };
     let asked = Asked::of(Role::Box, config.as_ref());
     match command {
@@ -33,6 +36,7 @@ pub fn boxed(args: &BoxArgs, json: bool) -> Result<(), Failure> {
             let name = name.clone();
             asked.order(&Request::Server { name }, json)
         }
+        BoxCommand::Reload => asked.reload(json),
     }
 }
 
@@ -69,11 +73,15 @@ fn no_config(role: &str) -> Failure {
     ))
 }
 
-fn run_box(config: &BoxConfig) -> Result<(), Failure> {
-    let signals = Signals::take_over()?;
+fn run_box(file: &Path, config: &BoxConfig) -> Result<(), Failure> {
+    let (end, hangup) = Signals::take_over_apart()?;
+    let reload = Reload {
+        file,
+        signal: hangup.as_fd(),
+    };
     let ready = || tell_ready("box", &config.name);
     let privileges = Privileges::GivenUp;
-    run::run_box(config, privileges, signals.as_fd(), ready).map_err(failure)
+    run::run_box(config, Some(reload), privileges, end.as_fd(), ready).map_err(failure)
 }
 
 fn run_server(file: &Path, config: &ServerConfig) -> Result<(), Failure> {

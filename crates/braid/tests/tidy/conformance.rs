@@ -89,8 +89,8 @@ fn write(demands: &[Demand], cited: &BTreeMap<&str, Cited>) -> String {
         "# Conformance\n\nWritten by `make conformance` from [conformance.toml](conformance.toml) and the \
          citations in the sources. It has\n\
          each MUST and SHOULD of RFC 8684 that can arise here, and the main ones of the others. RECOMMENDED counts as SHOULD; the\n\
-         level `-` is what an RFC lays down without one of its key words. Left out are demands on hosts that refuse checksums and\n\
-         on the ACK form of MP_FASTCLOSE, which is not sent.\n\n{} demands: {tested} met and tested, {untested} met without a \
+         level `-` is what an RFC lays down without one of its key words. Left out are demands on hosts that refuse checksums.\n\n\
+         {} demands: {tested} met and tested, {untested} met without a \
          test that cites them, {} not met.\n\n| id | level | demand | code | test |\n\
          | --- | --- | --- | --- | --- |\n",
         demands.len(),

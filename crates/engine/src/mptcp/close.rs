@@ -3,6 +3,7 @@
 use core::time::Duration;
 
 use super::connection::{Connection, Ctx, Life, Mode, SendFin};
+use super::fast_close::FAST_CLOSE_TIME;
 use super::subflow::{Phase, Subflow};
 use crate::ApiError;
 use crate::event::{CloseReason, SubflowCloseReason};
@@ -174,6 +175,10 @@ impl Connection {
         if !self.subflows.is_empty() && self.subflows.iter().all(said) {
             let rto = self.subflows.iter().map(|s| s.snd.rtt.rto()).max();
             return Some(at + (rto.unwrap_or(LINGER) * 4).clamp(LINGER, MAX_LINGER));
+        }
+        if self.subflows.iter().any(|s| s.insists) {
+            // The repeats end by themselves before.
+            return Some(at + FAST_CLOSE_TIME + LINGER);
         }
         let active_close = self.close_reason == Some(CloseReason::Finished)
             && self.subflows.iter().any(|s| s.fin_sent);

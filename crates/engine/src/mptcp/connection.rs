@@ -785,7 +785,12 @@ impl Connection {
         for subflow in &mut self.subflows {
             match subflow.phase {
                 Phase::SynSent | Phase::Closed => subflow.close(SubflowCloseReason::Finished),
-                _ => subflow.begin_reset(ResetKind::FastClose, SubflowCloseReason::Finished),
+                _ => {
+                    // A peer that closed the connection itself has nothing to be told, and one that
+                    // does not know the subflow yet could not tell that it is meant.
+                    subflow.insists = subflow.is_established() && reason != CloseReason::Reset;
+                    subflow.begin_reset(ResetKind::FastClose, SubflowCloseReason::Finished);
+                }
             }
         }
     }

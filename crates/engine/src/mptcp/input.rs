@@ -59,27 +59,11 @@ impl Connection {
             Phase::JoinAcked | Phase::Established => {
                 self.on_synchronised(ctx, i, tcp, payload, outside);
             }
-            Phase::Aborted => self.repeat_fastclose(i, tcp),
+            Phase::Aborted => self.on_aborted(i, tcp),
             Phase::Resetting | Phase::Closed => {}
         }
         self.settle(ctx);
         false
-    }
-
-    /// The peer did not take the RST with MP_FASTCLOSE: it gets another one where it expects it
-    /// (RFC 8684 section 3.5, RFC 9293 section 3.10.7.1).
-    fn repeat_fastclose(&mut self, i: usize, tcp: &tcp::Repr) {
-        let subflow = &mut self.subflows[i];
-        if tcp.flags.intersects(Flags::RST | Flags::SYN) {
-            subflow.close(SubflowCloseReason::Finished);
-            return;
-        }
-        let snd = &subflow.snd;
-        let expected = tcp.ack.offset_near(snd.iss, snd.una);
-        if let Some(at) = expected.filter(|at| snd.is_acceptable(*at)) {
-            subflow.reset_at = Some(at);
-            subflow.phase = Phase::Resetting;
-        }
     }
 
     /// RFC 9293 section 3.10.7.4.

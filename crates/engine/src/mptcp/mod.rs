@@ -7,6 +7,7 @@ mod close;
 mod connection;
 mod dss;
 mod fallback;
+mod fast_close;
 mod flight;
 mod flow;
 mod handshake;

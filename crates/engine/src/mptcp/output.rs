@@ -85,7 +85,8 @@ impl Connection {
     fn poll_subflow(&mut self, ctx: &mut Ctx<'_>, i: usize) -> Option<Outgoing> {
         let subflow = &mut self.subflows[i];
         match subflow.phase {
-            Phase::Aborted | Phase::Closed => None,
+            Phase::Closed => None,
+            Phase::Aborted => self.poll_fast_close(ctx, i),
             Phase::Resetting => self.send_reset(ctx, i),
             Phase::SynSent | Phase::SynReceived | Phase::JoinAcked => self.poll_handshake(ctx, i),
             Phase::Established => {
@@ -228,6 +229,7 @@ impl Connection {
             options.mptcp.push(match kind {
                 ResetKind::FastClose => {
                     subflow.phase = Phase::Aborted;
+                    subflow.arm_fast_close(ctx.now);
                     MptcpOption::FastClose {
                         receiver_key: mptcp.remote.key,
                     }

@@ -357,4 +357,16 @@ impl Connection {
         }
         self.withdraw_path(ctx, path);
     }
+
+    /// The link of the path is gone for good: its subflows are forgotten. Returns whether the
+    /// connection can have no other.
+    pub fn forget_path(&mut self, path: PathId) -> bool {
+        let before = self.subflows.iter().filter(|s| s.path == path).count();
+        for subflow in self.subflows.iter_mut().filter(|s| s.path == path) {
+            subflow.close(SubflowCloseReason::PathRemoved);
+        }
+        let confirmed = self.mptcp().is_some_and(|m| m.confirmed);
+        let left = self.subflows.iter().any(Subflow::is_alive);
+        before > 0 && !left && !confirmed
+    }
 }

@@ -45,8 +45,9 @@ pub(crate) enum Phase {
     Established,
     /// A RST is to be sent.
     Resetting,
-    /// RST with MP_FASTCLOSE was sent. A peer that has a hole before it does not take it: whatever
-    /// comes is answered by another one until the connection is forgotten.
+    /// RST with MP_FASTCLOSE was sent. It may be lost, and a peer that has a hole before it does not
+    /// take it: it is repeated for a while, and whatever comes is answered by another one until the
+    /// connection is forgotten.
     Aborted,
     /// Nothing is left to do.
     Closed,
@@ -162,6 +163,11 @@ pub(crate) struct Subflow {
     pub reset: Option<ResetKind>,
     /// Where the peer expects the RST; `None` before it said so.
     pub reset_at: Option<u64>,
+    /// Its MP_FASTCLOSE is repeated until the peer answers.
+    pub insists: bool,
+    /// When it is repeated next, and how often it was.
+    pub repeat_at: Option<Instant>,
+    pub repeats: u32,
     pub close_reason: SubflowCloseReason,
     /// The record sent last has left up to here only: the device takes no more at once.
     pub rest: Option<u64>,
@@ -233,6 +239,9 @@ impl Subflow {
             silent: 0,
             reset: None,
             reset_at: None,
+            insists: false,
+            repeat_at: None,
+            repeats: 0,
             close_reason: SubflowCloseReason::Finished,
             rest: None,
             probe_due: false,
@@ -476,6 +485,7 @@ impl Subflow {
     pub fn owes(&self, now: Instant) -> bool {
         self.rcv.due == AckDue::Now
             || self.handshake_at.is_some_and(|at| at <= now)
+            || self.repeat_at.is_some_and(|at| at <= now)
             || self.phase == Phase::Resetting
             || self.rest.is_some()
             || self.probe_due
@@ -638,7 +648,8 @@ impl Subflow {
         } else {
             None
         };
-        Instant::earliest([self.handshake_at, self.second_at, pacing, ack, send])
+        let (handshake, repeat) = (self.handshake_at, self.repeat_at);
+        Instant::earliest([handshake, self.second_at, repeat, pacing, ack, send])
     }
 }
 

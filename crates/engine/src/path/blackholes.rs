@@ -67,7 +67,7 @@ impl Blackholes {
     }
 
     /// Forgets what was found on `path`: its link leads to another network now.
-    pub fn clear_path(&mut self, path: PathId) {
+    pub fn forget_path(&mut self, path: PathId) {
         self.known.retain(|(_, on), _| *on != path);
     }
 }

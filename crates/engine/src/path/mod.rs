@@ -38,6 +38,17 @@ pub(crate) struct Path {
     pub announced: [Option<SocketAddr>; 2],
 }
 
+impl Path {
+    /// A path that is up and of which nobody is told.
+    pub fn new(config: PathConfig) -> Self {
+        Path {
+            config,
+            up: true,
+            announced: [None; 2],
+        }
+    }
+}
+
 /// What the path manager looks at when it plans.
 pub(crate) struct Situation<'a> {
     pub paths: &'a [Path],

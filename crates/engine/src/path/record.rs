@@ -81,6 +81,11 @@ impl Records {
             .map(|((peer, path), record)| (*peer, *path, *record))
     }
 
+    /// Forgets what is known of `path`, whoever the peer is.
+    pub fn forget_path(&mut self, path: PathId) {
+        self.records.retain(|(_, of), _| *of != path);
+    }
+
     /// Adds what was seen of a path since it was last added to.
     pub fn add(&mut self, peer: IpAddr, path: PathId, seen: PathRecord) {
         match self.records.get_mut(&(peer, path)) {

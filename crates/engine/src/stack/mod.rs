@@ -1,5 +1,6 @@
 //! All connections of one host.
 
+mod change;
 mod cookies;
 mod fast_open;
 mod ingress;
@@ -159,11 +160,15 @@ pub struct Stack {
     /// Connections that may have something to send.
     ready: Ready,
     strays: VecDeque<Stray>,
+    /// It ends: nothing is opened any more.
+    closing: bool,
     /// Once there were more handshakes than are kept.
     cookies: Option<Cookies>,
     ended_early: EndedEarly,
     /// What connections that are gone moved on each path.
     gone: Vec<PathTotals>,
+    /// What was moved on each path before another link got it; may be shorter than the paths.
+    renewed: Vec<PathTotals>,
     /// The connection whose end was polled last.
     last_closed: Option<(ConnId, ConnStats)>,
 }
@@ -207,9 +212,11 @@ impl Stack {
             timers: BinaryHeap::new(),
             ready: Ready::default(),
             strays: VecDeque::new(),
+            closing: false,
             cookies: None,
             ended_early: EndedEarly::default(),
             gone: Vec::new(),
+            renewed: Vec::new(),
             last_closed: None,
         }
     }
@@ -217,11 +224,7 @@ impl Stack {
     /// Adds a local path, up at first. At most 255.
     pub fn add_path(&mut self, path: PathConfig) -> PathId {
         let id = PathId(self.shared.paths.len() as u8);
-        self.shared.paths.push(Path {
-            config: path,
-            up: true,
-            announced: [None; 2],
-        });
+        self.shared.paths.push(Path::new(path));
         self.gone.push(PathTotals::default());
         id
     }
@@ -249,8 +252,8 @@ impl Stack {
 
     /// Forgets what middleboxes on `path` did to options: its link leads through another network now.
     pub fn forget_middleboxes(&mut self, path: PathId) {
-        self.shared.blackholes.clear_path(path);
-        self.shared.stripped.clear_path(path);
+        self.shared.blackholes.forget_path(path);
+        self.shared.stripped.forget_path(path);
     }
 
     /// Takes `path` out of use though it works: no subflow is opened there, and those of MPTCP
@@ -341,6 +344,9 @@ impl Stack {
     /// Opens a connection. Data may be written at once; it leaves with the end of the handshake, or with
     /// its start where [`Config::fast_open`] says so.
     pub fn connect(&mut self, now: Instant, options: ConnectOptions) -> Result<ConnId, ApiError> {
+        if self.closing {
+            return Err(ApiError::Closing);
+        }
         if self.table.len() >= self.shared.config.max_connections {
             return Err(ApiError::LimitReached);
         }

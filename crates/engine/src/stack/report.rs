@@ -23,6 +23,9 @@ impl Stack {
             conn.add_moved(&mut totals);
             conn.add_subflows(&mut totals);
         }
+        for (total, before) in totals.iter_mut().zip(&self.renewed) {
+            total.take_off(before);
+        }
         totals
     }
 }

@@ -472,11 +472,11 @@ fn fastclose_is_repeated_to_a_peer_with_a_hole() {
     let key = PEER_KEY.to_be_bytes();
     let option = [&[30, 12, 0x70, 0], &key[..]].concat();
     recv!(s, 10, rst_ack(5, 1).raw(&option));
-    for at in [20, 300] {
+    for at in [20, 100] {
         send!(s, at, ack(1, 1).dss(dack(0)));
         recv!(s, at, rst_ack(1, 1).raw(&option));
     }
-    send!(s, 310, rst(1));
+    send!(s, 110, rst(1));
     assert_eq!(s.stack.connections(), 0);
 }
 

@@ -38,6 +38,8 @@ fn client(config: Config) -> Script {
     recv!(s => 10, s.stack_keys_data(data(1, 1, "first"), 5));
     s.abort();
     s.skip(11);
+    // The peer knows of the end, which is not repeated then.
+    send!(s, 11, rst(1));
     s
 }
 

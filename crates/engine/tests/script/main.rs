@@ -14,6 +14,7 @@ mod close;
 mod dss;
 mod early;
 mod ecn;
+mod fast_close;
 mod fast_open;
 mod flood;
 mod flows;

@@ -36,6 +36,8 @@ pub struct Links {
     gateways: Vec<[Option<IpAddr>; 2]>,
     /// The addresses of each link by family when it was last up and had any.
     known: Vec<[Vec<IpAddr>; 2]>,
+    /// What was added, in order.
+    rules: Vec<Rule>,
     forward: Option<usize>,
     /// Whether each link keeps the connections forwarded over it; empty where none are.
     keeps: Vec<bool>,
@@ -60,6 +62,7 @@ impl Links {
             known: vec![[Vec::new(), Vec::new()]; specs.len()],
             keeps: Vec::new(),
             specs,
+            rules: Vec::new(),
             forward: None,
             shortcut: None,
             unsettled: false,
@@ -100,19 +103,7 @@ impl Links {
     /// # Errors
     /// Where the system refuses.
     pub fn install(&mut self) -> Result<()> {
-        let doing = || SystemError::doing("add routing rules");
-        for (index, spec) in self.specs.iter().enumerate() {
-            for source in &spec.sources {
-                let rule = Rule {
-                    v6: source.is_ipv6(),
-                    priority: self.identity.rule_priority(),
-                    table: table(&self.identity, index),
-                    from: Some(*source),
-                    ..Rule::default()
-                };
-                self.netlink.add_rule(&rule).map_err(doing())?;
-            }
-        }
+        self.add_rules(self.path_rules())?;
         for index in 0..self.specs.len() {
             self.program(index);
         }
@@ -127,7 +118,60 @@ impl Links {
     /// # Errors
     /// Where the system refuses.
     pub fn install_forwarding(&mut self, interfaces: &[String]) -> Result<()> {
-        let doing = || SystemError::doing("add routing rules");
+        self.add_rules(self.forwarding_rules(interfaces))?;
+        self.keeps = vec![true; self.specs.len()];
+        for index in 0..self.specs.len() {
+            self.program_flows(index);
+        }
+        Ok(())
+    }
+
+    /// Delivers packets with the instance's mark to this host, whatever their destination.
+    ///
+    /// # Errors
+    /// Where the system refuses.
+    pub fn install_interception(&mut self) -> Result<()> {
+        self.route_intercepted()?;
+        self.add_rules(self.interception_rules())
+    }
+
+    fn route_intercepted(&mut self) -> Result<()> {
+        let doing = || SystemError::doing("route intercepted packets to this host");
+        let loopback = self.netlink.interface("lo").map_err(doing())?;
+        let interface = loopback.map_or(1, |lo| lo.index);
+        for v6 in self.families() {
+            let table = self.identity.intercept_table();
+            let route = Route::default_of(v6, table, Target::Local { interface }, 0);
+            self.netlink.replace_route(&route).map_err(doing())?;
+        }
+        Ok(())
+    }
+
+    fn add_rules(&mut self, rules: Vec<Rule>) -> Result<()> {
+        for rule in &rules {
+            let added = self.netlink.add_rule(rule);
+            added.map_err(SystemError::doing("add routing rules"))?;
+        }
+        self.rules.extend(rules);
+        Ok(())
+    }
+
+    fn path_rules(&self) -> Vec<Rule> {
+        let rules = self.specs.iter().enumerate().flat_map(|(index, spec)| {
+            spec.sources.iter().map(move |source| Rule {
+                v6: source.is_ipv6(),
+                priority: self.identity.rule_priority(),
+                table: table(&self.identity, index),
+                from: Some(*source),
+                ..Rule::default()
+            })
+        });
+        rules.collect()
+    }
+
+    /// Of rules with the same priority the first one added is asked first.
+    fn forwarding_rules(&self, interfaces: &[String]) -> Vec<Rule> {
+        let mut rules = Vec::new();
         for v6 in self.families() {
             for iif in interfaces {
                 let local = Rule {
@@ -143,55 +187,125 @@ impl Links {
                     suppress_prefix_len: None,
                     ..local.clone()
                 };
-                // Of rules with the same priority the first one added is asked first.
-                self.netlink.add_rule(&local).map_err(doing())?;
-                for index in self.indices() {
-                    let kept = Rule {
-                        table: self.identity.flow_table(index),
-                        mark: Some(self.identity.flow_mark(index)),
-                        ..forward.clone()
-                    };
-                    self.netlink.add_rule(&kept).map_err(doing())?;
-                }
-                self.netlink.add_rule(&forward).map_err(doing())?;
+                let kept = self.indices().map(|index| Rule {
+                    table: self.identity.flow_table(index),
+                    mark: Some(self.identity.flow_mark(index)),
+                    ..forward.clone()
+                });
+                rules.push(local);
+                rules.extend(kept);
+                rules.push(forward);
             }
-            let fallback = Rule {
+            rules.push(Rule {
                 v6,
                 priority: self.identity.fallback_rule_priority(),
                 table: self.identity.forward_table(),
                 ..Rule::default()
-            };
-            self.netlink.add_rule(&fallback).map_err(doing())?;
+            });
         }
-        self.keeps = vec![true; self.specs.len()];
-        for index in 0..self.specs.len() {
-            self.program_flows(index);
+        rules
+    }
+
+    fn interception_rules(&self) -> Vec<Rule> {
+        let rule = |v6| Rule {
+            v6,
+            priority: self.identity.rule_priority(),
+            table: self.identity.intercept_table(),
+            mark: Some(self.identity.mark()),
+            ..Rule::default()
+        };
+        self.families().into_iter().map(rule).collect()
+    }
+
+    /// Goes on with other links and other networks whose packets are forwarded, and returns the state of
+    /// the links. A place whose interface is another has a new link. No packet meets a moment without
+    /// rules: the new ones are added before the old ones go. Then [`Self::refresh`] is due.
+    ///
+    /// # Errors
+    /// Where the system refuses; the rules are as before then.
+    pub fn reconfigure(
+        &mut self,
+        specs: Vec<LinkSpec>,
+        interfaces: &[String],
+    ) -> Result<Vec<LinkState>> {
+        let places = specs.len().max(self.specs.len());
+        self.states.resize(places, LinkState::default());
+        self.gateways.resize(places, [None; 2]);
+        self.known.resize(places, [Vec::new(), Vec::new()]);
+        self.keeps.resize(places, true);
+        let before = std::mem::replace(&mut self.specs, specs);
+        let wanted = [
+            self.path_rules(),
+            self.forwarding_rules(interfaces),
+            self.interception_rules(),
+        ];
+        let routed = self.route_intercepted();
+        if let Err(error) = routed.and_then(|()| self.replace_rules(wanted.concat())) {
+            self.specs = before;
+            return Err(error);
+        }
+        for index in 0..places {
+            let interface = |specs: &[LinkSpec]| specs.get(index).map(|s| s.interface.clone());
+            if interface(&before) != interface(&self.specs) {
+                self.vacate(index);
+            }
+        }
+        let doing = SystemError::doing("read the state of the links");
+        self.observe().map_err(doing)
+    }
+
+    fn replace_rules(&mut self, wanted: Vec<Rule>) -> Result<()> {
+        let added = self.append_rules(&wanted);
+        let (kept, gone) = match &added {
+            Ok(()) => (wanted, std::mem::take(&mut self.rules)),
+            Err((_, n)) => {
+                // What there was goes behind what was added, since the first of several alike is deleted.
+                let before = std::mem::take(&mut self.rules);
+                if let Err((error, _)) = self.append_rules(&before) {
+                    tracing::warn!(%error, "cannot put routing rules back");
+                }
+                let gone = [&before[..], &wanted[..*n]].concat();
+                (before, gone)
+            }
+        };
+        self.rules = kept;
+        for rule in gone {
+            try_to("rules", self.netlink.delete_rule(&rule));
+        }
+        added.map_err(|(error, _)| SystemError::doing("add routing rules")(error))
+    }
+
+    /// On an error says how many were added.
+    fn append_rules(&mut self, rules: &[Rule]) -> std::result::Result<(), (io::Error, usize)> {
+        for (n, rule) in rules.iter().enumerate() {
+            self.netlink.append_rule(rule).map_err(|e| (e, n))?;
         }
         Ok(())
     }
 
-    /// Delivers packets with the instance's mark to this host, whatever their destination.
-    ///
-    /// # Errors
-    /// Where the system refuses.
-    pub fn install_interception(&mut self) -> Result<()> {
-        let doing = || SystemError::doing("route intercepted packets to this host");
-        let loopback = self.netlink.interface("lo").map_err(doing())?;
-        let interface = loopback.map_or(1, |lo| lo.index);
-        for v6 in self.families() {
-            let table = self.identity.intercept_table();
-            let route = Route::default_of(v6, table, Target::Local { interface }, 0);
-            let rule = Rule {
-                v6,
-                priority: self.identity.rule_priority(),
-                table,
-                mark: Some(self.identity.mark()),
-                ..Rule::default()
-            };
-            self.netlink.replace_route(&route).map_err(doing())?;
-            self.netlink.add_rule(&rule).map_err(doing())?;
+    /// Nothing is left of the link that was at a place.
+    fn vacate(&mut self, index: usize) {
+        self.states[index] = LinkState::default();
+        self.gateways[index] = [None; 2];
+        self.known[index] = [Vec::new(), Vec::new()];
+        self.keeps[index] = true;
+        self.forward = self.forward.filter(|forward| *forward != index);
+        let place = u8::try_from(index).unwrap_or(u8::MAX);
+        let own = [
+            self.identity.path_table(place),
+            self.identity.flow_table(place),
+        ];
+        try_to(
+            "routes",
+            self.netlink.delete_routes(|table| own.contains(&table)),
+        );
+    }
+
+    /// Changes for whom the shortcut is, if there is one, and what MTU (bytes) each link is taken for.
+    pub fn change_shortcut(&mut self, servers: &[SocketAddr], mtus: Vec<u16>) {
+        if let Some(shortcut) = &mut self.shortcut {
+            shortcut.change(servers, mtus);
         }
-        Ok(())
     }
 
     /// Lets packets of the links' sources to and from `servers` go between `tun` and the links without

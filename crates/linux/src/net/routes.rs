@@ -363,6 +363,22 @@ impl Netlink {
         )
     }
 
+    /// Adds a rule behind those of its priority, also where there is one like it.
+    ///
+    /// # Errors
+    /// As the kernel answers.
+    pub fn append_rule(&mut self, rule: &Rule) -> io::Result<()> {
+        self.request(RouteNetlinkMessage::NewRule(rule.message()), NLM_F_CREATE)
+    }
+
+    /// Removes a rule, the first where there are several like it.
+    ///
+    /// # Errors
+    /// As the kernel answers.
+    pub fn delete_rule(&mut self, rule: &Rule) -> io::Result<()> {
+        gone_is_fine(self.request(RouteNetlinkMessage::DelRule(rule.message()), 0))
+    }
+
     /// Removes Braid's rules of every priority for which `of_priority` says so.
     ///
     /// # Errors

@@ -69,6 +69,12 @@ impl Shortcut {
         PORTS
     }
 
+    /// Goes on with other servers and links; the next [update](Self::update) makes rules of that.
+    pub fn change(&mut self, servers: &[SocketAddr], mtus: Vec<u16>) {
+        self.servers = servers.to_vec();
+        self.mtus = mtus;
+    }
+
     /// Brings the rules in line with the links, and returns those of which what goes over them may leave with
     /// another address than before. Of this host, `own` are the addresses, and what comes in by interfaces
     /// `shaped` may be shaped: then it passes by the rules.

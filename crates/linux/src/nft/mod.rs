@@ -30,7 +30,7 @@ const MP_JOIN: u8 = 1;
 pub struct BoxRules {
     /// Interfaces of the local network; where there are none, nothing is intercepted.
     pub lan: Vec<String>,
-    /// Interfaces of the access links.
+    /// Interfaces of the access links by their places; empty where a place has none.
     pub links: Vec<String>,
     /// The TUN device.
     pub tun: String,
@@ -141,9 +141,16 @@ impl BoxRules {
         self.emit_masquerade(out)
     }
 
+    /// Interfaces of the links that there are.
+    fn interfaces(&self) -> Vec<String> {
+        let links = self.links.iter().filter(|link| !link.is_empty());
+        links.cloned().collect()
+    }
+
     /// Who else speaks to a server gets a port beyond those of the engine.
     fn emit_masquerade(&self, out: &mut String) -> fmt::Result {
-        let links = Names(&self.links);
+        let interfaces = self.interfaces();
+        let links = Names(&interfaces);
         writeln!(
             out,
             "chain postrouting {{ type nat hook postrouting priority srcnat; policy accept;"
@@ -236,10 +243,11 @@ impl BoxRules {
              iifname {lan} oifname {links} tcp flags syn tcp option maxseg size set rt mtu
              iifname {links} oifname {lan} tcp flags syn tcp option maxseg size set rt mtu",
             lan = Names(&self.lan),
-            links = Names(&self.links),
+            links = Names(&self.interfaces()),
             mark = identity.mark(),
         )?;
-        for (link, index) in self.links.iter().zip(0..) {
+        let places = self.links.iter().zip(0..);
+        for (link, index) in places.filter(|(link, _)| !link.is_empty()) {
             let (link, mark) = (Quoted(link), identity.flow_mark(index));
             writeln!(
                 out,
@@ -275,7 +283,7 @@ impl BoxRules {
             writeln!(
                 out,
                 "iifname {} {} saddr {} tcp sport {} drop",
-                Names(&self.links),
+                Names(&self.interfaces()),
                 ip_keyword(server.ip()),
                 server.ip(),
                 server.port()
@@ -286,7 +294,7 @@ impl BoxRules {
             writeln!(
                 out,
                 "iifname {} tcp sport {port} tcp flags & ack == ack ct state {{ new, invalid }} drop",
-                Names(&self.links),
+                Names(&self.interfaces()),
             )?;
         }
         for addr in &self.private {

@@ -115,9 +115,10 @@ fn connect_side(
     servers: &[SocketAddr],
     engine: &mut Config,
 ) -> Result<Side> {
+    let places: Vec<_> = links.iter().cloned().map(Some).collect();
     let outward = Outward {
         tun: &config.tun,
-        links,
+        links: &places,
         lan: &[],
         servers: servers.to_vec(),
         private: &[],

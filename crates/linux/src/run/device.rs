@@ -125,6 +125,31 @@ impl Device {
         Ok(())
     }
 
+    /// Puts further kernel settings in force and `rules` in place of earlier ones. What the settings were is
+    /// recorded beside what is recorded.
+    ///
+    /// # Errors
+    /// Where the system refuses the rules; nothing changed then. Settings that it refuses are logged.
+    pub fn change(&mut self, wanted: &[Sysctl], rules: Rules) -> Result<()> {
+        let before = self.record.clone();
+        let differing = sysctl::differing(wanted);
+        for (old, _) in &differing {
+            if !self.record.iter().any(|known| known.key == old.key) {
+                self.record.push(old.clone());
+            }
+        }
+        if let Err(error) = self.apply_rules(rules) {
+            self.record = before;
+            return Err(error);
+        }
+        for (_, new) in differing {
+            if let Err(error) = new.apply() {
+                tracing::warn!(%error, "going on without");
+            }
+        }
+        Ok(())
+    }
+
     /// Puts rules in force, in place of earlier ones.
     ///
     /// # Errors

@@ -1,6 +1,5 @@
 //! The aggregation box.
 
-use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
@@ -14,16 +13,16 @@ use super::Privileges;
 use super::confine::{self, Files};
 use super::crowd::Crowd;
 use super::keeper::{self, Keeper, SAVE_INTERVAL};
-use super::outward::{Outward, OutwardPaths};
+use super::outward::OutwardPaths;
+use super::places::{Network, Places};
 use super::process::{
-    CONTROL, LINKS, SETTLING_TIME, WALL_CLOCK_INTERVAL, directory_of, new_stack, open_control,
-    raise_descriptor_limit, serve, since_epoch, strategy_factory, system_rng,
+    CONTROL, HANGUP, LINKS, RELOADED, SETTLING_TIME, WALL_CLOCK_INTERVAL, directory_of, new_stack,
+    open_control, raise_descriptor_limit, serve, since_epoch, strategy_factory, system_rng,
 };
+use super::reload::{Again, Reload};
 use crate::control::ControlSocket;
 use crate::driver::{Clock, Context, Driver, Host};
-use crate::net::links::Links;
 use crate::net::routes::Packets;
-use crate::net::sysctl::Sysctl;
 use crate::net::{Identity, Result, SystemError};
 use crate::sockets::Limits;
 use crate::tun::Tun;
@@ -34,20 +33,16 @@ use crate::tun::Tun;
 /// Where the system refuses what the box needs; everything is put back then.
 pub fn run_box(
     config: &BoxConfig,
+    reload: Option<Reload<'_>>,
     privileges: Privileges,
     stop: BorrowedFd<'_>,
     started: impl FnOnce(),
 ) -> Result<()> {
     raise_descriptor_limit(config.limits.connections);
-    let outward = Outward {
-        tun: &config.tun,
-        links: &config.links,
-        lan: &config.lan,
-        servers: servers(config),
-        private: &config.socks,
-        shortcut: config.shortcut,
-    };
+    let places = Places::new(&config.links);
+    let outward = places.outward(config);
     let mut engine = config.engine();
+    let paths = outward.set_up(&mut engine)?;
     let OutwardPaths {
         tun,
         device,
@@ -55,12 +50,21 @@ pub fn run_box(
         settings,
         addresses,
         ports,
-    } = outward.set_up(&mut engine)?;
-    let host = BoxHost {
-        control: open_control(config.control.as_deref(), "box", device.identity()),
+    } = paths;
+    let network = Network {
+        mtus: addresses.iter().map(|a| a.mtu).collect(),
+        intake_port: 0,
         links,
-        names: config.links.iter().map(|l| l.name.clone()).collect(),
         settings,
+        ports,
+        device,
+        places,
+        seen: Vec::new(),
+    };
+    let host = BoxHost {
+        control: open_control(config.control.as_deref(), "box", network.device.identity()),
+        reload: reload.map(|r| Again::new(r, config.clone())).transpose()?,
+        network,
         paths: Vec::new(),
         silences: vec![Silence::default(); config.links.len()],
         refresh_at: None,
@@ -71,17 +75,27 @@ pub fn run_box(
         keep_at: Instant::ZERO,
     };
     let mut driver = assemble(config, engine, tun, host)?;
-    let port = driver.sockets.reserve_intake(device.has_v6())?;
-    let ways = (config.quic, config.mptcp_hosts);
-    let rules = outward.rules(device.has_v6(), port, ports, config.bypassed(), ways);
-    device.apply_rules(rules)?;
-    for addr in &config.socks {
-        driver.sockets.listen(*addr)?;
-    }
+    let v6 = driver.host.network.device.has_v6();
+    driver.host.network.intake_port = driver.sockets.reserve_intake(v6)?;
+    driver.host.network.apply_rules(config)?;
+    driver.sockets.listen_only(&config.socks)?;
     let confined = confine::give_up(privileges, &driver.host.files(config))?;
-    let known = driver.host.start_threads(config, device.identity())?;
+    let identity = driver.host.network.device.identity().clone();
+    let known = driver.host.start_threads(config, &identity)?;
     start(&mut driver, &addresses, &known);
     tracing::info!(name = config.name, links = config.links.len(), "box is up");
+    warn_of_plaintext(config);
+    started();
+    let outcome = serve(&mut driver, &config.name, stop);
+    if let Some(keeper) = driver.host.keeper.take() {
+        let now = driver.clock().now();
+        keeper.end(driver.core.kept(now, &driver.stack));
+    }
+    drop((driver, confined));
+    outcome
+}
+
+pub(super) fn warn_of_plaintext(config: &BoxConfig) {
     let in_clear = |server: &&ServerEntry| server.protection == Protection::None;
     for ServerEntry { name, .. } in config.servers.iter().filter(in_clear) {
         tracing::warn!(
@@ -89,27 +103,19 @@ pub fn run_box(
             "not protected: whoever is on the way reads and changes what goes there"
         );
     }
-    started();
-    let outcome = serve(&mut driver, &config.name, stop);
-    if let Some(keeper) = driver.host.keeper.take() {
-        let now = driver.clock().now();
-        keeper.end(driver.core.kept(now, &driver.stack));
-    }
-    drop((driver, device, confined));
-    outcome
 }
 
 /// How often the links' counters are read.
 const LISTEN_INTERVAL: Duration = Duration::from_secs(1);
 
-type BoxDriver = Driver<Tun, BoxCore, BoxHost>;
+type BoxDriver<'a> = Driver<Tun, BoxCore, BoxHost<'a>>;
 
-fn assemble(
+fn assemble<'a>(
     config: &BoxConfig,
     engine: braid_engine::Config,
     tun: Tun,
-    host: BoxHost,
-) -> Result<BoxDriver> {
+    host: BoxHost<'a>,
+) -> Result<BoxDriver<'a>> {
     let stack = new_stack(engine, &config.strategy)?;
     let core = BoxCore::new(config, system_rng()?, strategy_factory(&config.strategy)?);
     let limits = Limits {
@@ -122,7 +128,7 @@ fn assemble(
 }
 
 /// Tells the core of the time, the links, and what was known of them at the end of the last run.
-fn start(driver: &mut BoxDriver, addresses: &[LinkAddresses], known: &Kept) {
+fn start(driver: &mut BoxDriver<'_>, addresses: &[LinkAddresses], known: &Kept) {
     let now = driver.clock().now();
     let (core, stack, host) = (&mut driver.core, &mut driver.stack, &mut driver.host);
     core.set_wall_clock(now, since_epoch());
@@ -130,7 +136,7 @@ fn start(driver: &mut BoxDriver, addresses: &[LinkAddresses], known: &Kept) {
     for (index, addresses) in addresses.iter().enumerate() {
         let path = core.add_link(now, index, *addresses, stack);
         host.paths.push(path);
-        core.set_link_up(now, path, host.links.is_up(index), stack);
+        core.set_link_up(now, path, host.network.links.is_up(index), stack);
     }
     core.load_kept(now, stack, known);
     host.keep_at = now + SAVE_INTERVAL;
@@ -139,15 +145,13 @@ fn start(driver: &mut BoxDriver, addresses: &[LinkAddresses], known: &Kept) {
 
 /// What surrounds the core: the links and the wall clock.
 #[derive(Debug)]
-struct BoxHost {
+pub(super) struct BoxHost<'a> {
     control: Option<ControlSocket>,
-    links: Links,
-    /// Of the links, in the order of the configuration.
-    names: Vec<String>,
-    /// For interfaces that come back as new ones.
-    settings: Vec<Sysctl>,
-    paths: Vec<PathId>,
-    silences: Vec<Silence>,
+    pub(super) reload: Option<Again<'a, BoxConfig>>,
+    pub(super) network: Network,
+    /// The path of each place of a link.
+    pub(super) paths: Vec<PathId>,
+    pub(super) silences: Vec<Silence>,
     refresh_at: Option<Instant>,
     wall_clock_at: Instant,
     /// When the links' counters are read next.
@@ -158,14 +162,17 @@ struct BoxHost {
     keep_at: Instant,
 }
 
-impl BoxHost {
-    /// What is opened later: records are kept, the control socket is removed.
+impl BoxHost<'_> {
+    /// What is opened later: the configuration is read again, records are kept, the control socket is
+    /// removed.
     fn files(&self, config: &BoxConfig) -> Files {
         // Where it cannot be made, the keeper says so.
         let own = config.state.iter().filter(|d| keeper::make(d).is_ok());
         let control = self.control.iter();
+        let again = self.reload.iter().map(|again| again.file);
+        let key = config.key_file.as_deref().filter(|_| self.reload.is_some());
         Files {
-            read: Vec::new(),
+            read: again.chain(key).flat_map(confine::around).collect(),
             remove: control.map(|c| directory_of(c.path())).collect(),
             own: own.cloned().collect(),
         }
@@ -178,6 +185,10 @@ impl BoxHost {
             let started = control.start();
             started.map_err(SystemError::doing("start a thread"))?;
         }
+        if let Some(again) = &mut self.reload {
+            let started = again.start();
+            started.map_err(SystemError::doing("start a thread"))?;
+        }
         let Some(directory) = &config.state else {
             return Ok(Kept::default());
         };
@@ -186,8 +197,8 @@ impl BoxHost {
         Ok(known)
     }
 
-    fn refresh(&mut self, context: &mut Context<'_, BoxCore>) {
-        let changed = match self.links.refresh() {
+    pub(super) fn refresh(&mut self, context: &mut Context<'_, BoxCore>) {
+        let changed = match self.network.links.refresh() {
             Ok(changed) => changed,
             Err(error) => {
                 tracing::warn!(%error, "trying again");
@@ -195,20 +206,23 @@ impl BoxHost {
                 return;
             }
         };
-        if self.links.is_unsettled() {
+        if self.network.links.is_unsettled() {
             self.refresh_at = Some(context.now + WALL_CLOCK_INTERVAL);
         }
         if changed.is_empty() {
             return;
         }
-        for setting in &self.settings {
+        for setting in &self.network.settings {
             // Fails for interfaces that are gone.
             let _ = setting.apply();
         }
         for (index, readdressed) in changed {
-            let (state, up) = (&self.links.states()[index], self.links.is_up(index));
+            let (state, up) = (
+                &self.network.links.states()[index],
+                self.network.links.is_up(index),
+            );
             let running = state.running;
-            let name = self.name(index);
+            let name = context.core.link_name(self.paths[index]);
             tracing::info!(
                 link = name,
                 up,
@@ -230,20 +244,15 @@ impl BoxHost {
     /// Has links looked into over which packets only go out: the users' TCP would tell at once
     /// that a link is dark, what is only forwarded does not.
     fn listen(&mut self, context: &mut Context<'_, BoxCore>) {
-        let Ok(packets) = self.links.packets() else {
+        let Ok(packets) = self.network.links.packets() else {
             return;
         };
         for (index, silence) in self.silences.iter_mut().enumerate() {
-            let packets = packets[index].filter(|_| self.links.is_up(index));
+            let packets = packets[index].filter(|_| self.network.links.is_up(index));
             if silence.heard(context.now, packets) {
                 context.core.doubt_link(context.now, self.paths[index]);
             }
         }
-    }
-
-    /// Name of link number `index`.
-    fn name(&self, index: usize) -> &str {
-        self.names.get(index).map_or("?", String::as_str)
     }
 
     fn link_of(&self, path: PathId) -> Option<usize> {
@@ -252,41 +261,52 @@ impl BoxHost {
 
     /// Where the link that everything is forwarded over cannot be used, takes the first that can:
     /// the core finds out later than this host that an interface is down.
-    fn keep_forwarding(&mut self, core: &BoxCore) {
-        let usable = |i: &usize| self.links.is_up(*i) && !core.is_off(self.paths[*i]);
-        let current = self.links.forwarding().filter(usable);
+    pub(super) fn keep_forwarding(&mut self, core: &BoxCore) {
+        let usable = |i: &usize| self.network.links.is_up(*i) && !core.is_off(self.paths[*i]);
+        let current = self.network.links.forwarding().filter(usable);
         let first = || (0..self.paths.len()).find(usable);
         if let Some(index) = current.or_else(first) {
-            self.links.forward_over(index);
+            self.network.links.forward_over(index);
         }
     }
 }
 
-impl Host<BoxCore> for BoxHost {
+impl Host<BoxCore> for BoxHost<'_> {
     fn sources(&self) -> Vec<(BorrowedFd<'_>, u32)> {
         let control = self.control.as_ref().map(|c| (c.fd(), CONTROL));
+        let again = self.reload.iter();
+        let again = again.flat_map(|a| [(a.signal(), HANGUP), (a.fd(), RELOADED)]);
         control
             .into_iter()
-            .chain([(self.links.fd(), LINKS)])
+            .chain([(self.network.links.fd(), LINKS)])
+            .chain(again)
             .collect()
     }
 
     fn on_ready(&mut self, source: u32, context: &mut Context<'_, BoxCore>) {
-        if let (CONTROL, Some(control)) = (source, &self.control) {
-            control.serve(context.now, context.core, context.stack, None);
-            return self.keep_forwarding(context.core);
+        match (source, &self.control, &self.reload) {
+            (CONTROL, Some(control), again) => {
+                let wishes = again.as_ref().map(|again| &again.wishes);
+                control.serve(context.now, context.core, context.stack, wishes);
+                return self.keep_forwarding(context.core);
+            }
+            (HANGUP, _, Some(again)) => return again.on_signal(),
+            (RELOADED, _, Some(_)) => return self.take_over(context),
+            _ => {}
         }
-        if self.links.has_news() && self.refresh_at.is_none() {
+        if self.network.links.has_news() && self.refresh_at.is_none() {
             self.refresh_at = Some(context.now + SETTLING_TIME);
         }
     }
 
     fn next_timeout(&self) -> Option<Instant> {
         let regular = self.wall_clock_at.min(self.listen_at).min(self.keep_at);
-        Some(self.refresh_at.map_or(regular, |at| at.min(regular)))
+        let others = [self.refresh_at, self.network.places.next_timeout()];
+        others.into_iter().flatten().chain([regular]).min()
     }
 
     fn handle_timeout(&mut self, context: &mut Context<'_, BoxCore>) {
+        self.clear_places(context);
         if self.refresh_at.is_some_and(|at| at <= context.now) {
             self.refresh_at = None;
             self.refresh(context);
@@ -313,15 +333,15 @@ impl Host<BoxCore> for BoxHost {
             match notice {
                 Notice::BestPath(Some(path)) => {
                     if let Some(index) = self.link_of(path) {
-                        let name = self.name(index);
+                        let name = context.core.link_name(path);
                         tracing::info!(link = name, "what is not TCP is forwarded over this link");
-                        self.links.forward_over(index);
+                        self.network.links.forward_over(index);
                     }
                 }
                 Notice::BestPath(None) => {}
                 Notice::Reached(path, reached) => {
                     if let Some(index) = self.link_of(path) {
-                        self.links.keep_flows(index, reached);
+                        self.network.links.keep_flows(index, reached);
                     }
                 }
                 Notice::Intake(open) => {
@@ -334,17 +354,9 @@ impl Host<BoxCore> for BoxHost {
     }
 }
 
-fn servers(config: &BoxConfig) -> Vec<SocketAddr> {
-    let endpoints = config.servers.iter();
-    endpoints
-        .flat_map(|s| [s.endpoint_v4(), s.endpoint_v6()])
-        .flatten()
-        .collect()
-}
-
 /// Whether a link only takes packets and gives none.
 #[derive(Debug, Clone, Copy, Default)]
-struct Silence {
+pub(super) struct Silence {
     /// Since when, and what the counters showed then.
     since: Option<(Instant, Packets)>,
 }

@@ -1,6 +1,7 @@
 //! `braid box` and `braid server`: set everything up, run the core, put everything back.
 
 mod app;
+mod box_reload;
 mod confine;
 mod crowd;
 mod device;
@@ -8,6 +9,7 @@ mod gateway_box;
 mod inward;
 mod keeper;
 mod outward;
+mod places;
 mod process;
 mod reload;
 mod server;
@@ -16,8 +18,9 @@ mod signals;
 pub use app::{AppConfig, Role, run_app};
 pub use device::Device;
 pub use gateway_box::run_box;
-pub(crate) use reload::Reloader;
-pub use server::{Reload, run_server};
+pub use reload::Reload;
+pub(crate) use reload::Wishes;
+pub use server::run_server;
 pub use signals::Signals;
 
 /// What becomes of the privileges of the thread that runs box or server, and of the threads it starts,

@@ -23,7 +23,8 @@ const DEFAULT_MTU: u16 = 1_500;
 #[derive(Debug)]
 pub(super) struct Outward<'a> {
     pub tun: &'a TunConfig,
-    pub links: &'a [LinkConfig],
+    /// By their places; a place may have none.
+    pub links: &'a [Option<LinkConfig>],
     /// Interfaces of the local network; none where nothing is intercepted or forwarded.
     pub lan: &'a [String],
     pub servers: Vec<SocketAddr>,
@@ -94,9 +95,12 @@ impl Outward<'_> {
         }
     }
 
-    fn link_specs(&self, v6: bool) -> Vec<LinkSpec> {
+    pub fn link_specs(&self, v6: bool) -> Vec<LinkSpec> {
         let targets: Vec<IpAddr> = self.servers.iter().map(SocketAddr::ip).collect();
-        let spec = |(link, n): (&LinkConfig, u8)| {
+        let spec = |(link, n): (&Option<LinkConfig>, u8)| {
+            let Some(link) = link else {
+                return nowhere();
+            };
             let (fixed_v4, fixed_v6) = match link.gateway {
                 Gateway::Auto => (NextHop::Auto, NextHop::Auto),
                 Gateway::Fixed { v4, v6 } => (
@@ -124,20 +128,29 @@ impl Outward<'_> {
         self.links.iter().zip(0..).map(spec).collect()
     }
 
-    /// A link gets an address in each family that it has now, or may have once it is there.
     fn path_addresses(&self, device_v6: bool, links: &Links) -> Vec<LinkAddresses> {
-        let all = self.links.iter().zip(links.states()).zip(0..);
-        let addresses = all.map(|((link, state), n)| {
-            let unknown = state.addresses.is_empty();
-            let v4 = link.v4 && (unknown || state.has_family(false));
-            let v6 = link.v6 && device_v6 && (unknown || self.leads_out_v6(state));
-            LinkAddresses {
-                v4: v4.then(|| self.tun.path_v4(n)),
-                v6: v6.then(|| self.tun.path_v6(n)),
-                mtu: mtu(link, state),
-            }
-        });
+        let all = self.links.iter().flatten().zip(links.states()).zip(0..);
+        let addresses = all.map(|((link, state), n)| self.addresses_of(n, link, state, device_v6));
         addresses.collect()
+    }
+
+    /// The addresses of the link at place `n`. It gets one in each family that it has now, or may have once
+    /// it is there.
+    pub fn addresses_of(
+        &self,
+        n: u8,
+        link: &LinkConfig,
+        state: &LinkState,
+        device_v6: bool,
+    ) -> LinkAddresses {
+        let unknown = state.addresses.is_empty();
+        let v4 = link.v4 && (unknown || state.has_family(false));
+        let v6 = link.v6 && device_v6 && (unknown || self.leads_out_v6(state));
+        LinkAddresses {
+            v4: v4.then(|| self.tun.path_v4(n)),
+            v6: v6.then(|| self.tun.path_v6(n)),
+            mtu: mtu(link, state),
+        }
     }
 
     /// IPv6 addresses without a way out are common; a path that has one would be tried in vain.
@@ -147,7 +160,7 @@ impl Outward<'_> {
         state.has_family(true) && open
     }
 
-    fn settings(&self, v6: bool) -> Vec<Sysctl> {
+    pub fn settings(&self, v6: bool) -> Vec<Sysctl> {
         let mut settings = Vec::new();
         if v6 {
             settings.push(Sysctl::new("net/ipv6/conf/all/forwarding", 1));
@@ -156,7 +169,7 @@ impl Outward<'_> {
             let key = format!("net/ipv4/conf/{interface}/forwarding");
             settings.push(Sysctl::new(key, 1));
         }
-        for link in self.links {
+        for link in self.links.iter().flatten() {
             settings.extend(path_settings(&link.interface, v6));
         }
         // The window of a subflow is the connection's (RFC 8684 section 3.3.1), so its packets
@@ -175,9 +188,11 @@ impl Outward<'_> {
         bypass: Vec<IpNet>,
         (quic, mptcp_hosts): (Quic, MptcpHosts),
     ) -> Rules {
+        let interface = |link: &Option<LinkConfig>| link.as_ref().map(|l| l.interface.clone());
+        let interfaces = self.links.iter().map(|l| interface(l).unwrap_or_default());
         Rules::Box(BoxRules {
             lan: self.lan.to_vec(),
-            links: self.links.iter().map(|l| l.interface.clone()).collect(),
+            links: interfaces.collect(),
             tun: self.tun.name.clone(),
             intercept_port,
             intercept_v6: v6,
@@ -188,6 +203,18 @@ impl Outward<'_> {
             quic,
             mptcp_hosts,
         })
+    }
+}
+
+/// A place without a link.
+fn nowhere() -> LinkSpec {
+    LinkSpec {
+        interface: String::new(),
+        v4: NextHop::None,
+        v6: NextHop::None,
+        sources: Vec::new(),
+        targets: Vec::new(),
+        exclusive: true,
     }
 }
 

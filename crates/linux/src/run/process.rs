@@ -4,11 +4,12 @@ use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use braid_engine::app::Core;
 use braid_engine::{Config, Stack, StrategyFactory};
+use braid_proxy::Drain;
 use braid_wire::Rng;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
+use super::signals::take_signal;
 use crate::control::ControlSocket;
 use crate::driver::{Driver, Host};
 use crate::net::{Identity, Result, SystemError};
@@ -19,6 +20,9 @@ use crate::tun::Tun;
 pub(super) const WALL_CLOCK_INTERVAL: Duration = Duration::from_secs(30);
 /// One change of the network comes as many messages.
 pub(super) const SETTLING_TIME: Duration = Duration::from_millis(5);
+
+/// How long far ends may take to answer that everything ends: as long as the engine repeats it, and a little.
+const CLOSING_TIME: Duration = Duration::from_millis(2_100);
 
 /// Sources of hosts: changes of links and addresses.
 pub(super) const LINKS: u32 = 0;
@@ -53,16 +57,45 @@ pub(super) fn directory_of(file: &Path) -> PathBuf {
     directory.unwrap_or(Path::new(".")).to_owned()
 }
 
-/// Runs until `stop` is readable, and logs what went through.
-pub(super) fn serve<C: Core, H: Host<C>>(
+/// Runs until `stop` is readable, ends in order, and logs what went through.
+pub(super) fn serve<C: Drain, H: Host<C>>(
     driver: &mut Driver<Tun, C, H>,
     name: &str,
     stop: BorrowedFd<'_>,
 ) -> Result<()> {
     let outcome = driver.run(stop, |_| false);
+    let outcome = outcome.and_then(|()| end(driver, name, stop));
     let (packets, streams) = (driver.counters(), driver.sockets.counters());
     tracing::info!(name, ?packets, ?streams, "ends");
     outcome
+}
+
+/// Lets what is nearly over end, for a time that is bounded and that further input at `stop` ends; then
+/// ends the rest, and sees to it that the far ends learn of that.
+fn end<C: Drain, H: Host<C>>(
+    driver: &mut Driver<Tun, C, H>,
+    name: &str,
+    stop: BorrowedFd<'_>,
+) -> Result<()> {
+    // The signal that came is not the second one.
+    take_signal(stop);
+    let now = driver.clock().now();
+    let (core, mut ctx) = driver.core(now);
+    core.drain(&mut ctx);
+    let until = now + core.drain_time();
+    driver.sockets.listen_only(&[])?;
+    let under_way = driver.stack.connections();
+    tracing::info!(name, under_way, "stopping: takes nothing in any more");
+    driver.run_for(stop, Some(until), |driver| driver.core.is_drained())?;
+    let now = driver.clock().now();
+    driver.stack.close(now);
+    let left = driver.stack.connections();
+    driver.run_until(Some(now + CLOSING_TIME), |driver| {
+        driver.stack.connections() == 0
+    })?;
+    let unanswered = driver.stack.connections();
+    tracing::info!(name, cut_off = left, unanswered, "stopped");
+    Ok(())
 }
 
 /// An engine whose accepted connections use `strategy`.

@@ -1,12 +1,10 @@
 //! The aggregation server.
 
 use std::os::fd::BorrowedFd;
-use std::path::Path;
 
 use braid_engine::app::Ctx;
 use braid_proxy::ServerCore;
 use braid_proxy::config::ServerConfig;
-use braid_proxy::control::Answer;
 use braid_wire::Instant;
 
 use super::Privileges;
@@ -17,21 +15,12 @@ use super::process::{
     CONTROL, HANGUP, LINKS, RELOADED, SETTLING_TIME, WALL_CLOCK_INTERVAL, directory_of, new_stack,
     open_control, raise_descriptor_limit, serve, since_epoch,
 };
-use super::reload::{self, Reloader};
+use super::reload::{self, Again, Reload};
 use crate::control::ControlSocket;
 use crate::driver::{Clock, Context, Driver, Host};
 use crate::net::links::Links;
 use crate::net::{Result, SystemError};
 use crate::sockets::Limits;
-
-/// Where a server reads its configuration again, and when.
-#[derive(Debug, Clone, Copy)]
-pub struct Reload<'a> {
-    /// The file.
-    pub file: &'a Path,
-    /// Readable when SIGHUP has come. Besides, the control socket may ask for it.
-    pub signal: BorrowedFd<'a>,
-}
 
 /// Runs the server until `stop` is readable; `started` is called once it works.
 ///
@@ -63,7 +52,7 @@ pub fn run_server(
     let clock = Clock::new();
     let host = ServerHost {
         control: open_control(config.control.as_deref(), "server", device.identity()),
-        reload: reload.map(|r| Again::new(r, config)).transpose()?,
+        reload: reload.map(|r| Again::new(r, config.clone())).transpose()?,
         links,
         refresh_at: Some(Instant::ZERO),
         wall_clock_at: clock.now() + WALL_CLOCK_INTERVAL,
@@ -93,7 +82,7 @@ pub fn run_server(
 #[derive(Debug)]
 struct ServerHost<'a> {
     control: Option<ControlSocket>,
-    reload: Option<Again<'a>>,
+    reload: Option<Again<'a, ServerConfig>>,
     links: Links,
     refresh_at: Option<Instant>,
     wall_clock_at: Instant,
@@ -124,7 +113,7 @@ impl ServerHost<'_> {
             control.start().map_err(doing())?;
         }
         if let Some(again) = &mut self.reload {
-            again.reloader.start(again.file).map_err(doing())?;
+            again.start().map_err(doing())?;
         }
         Ok(())
     }
@@ -147,7 +136,7 @@ impl Host<ServerCore> for ServerHost<'_> {
     fn sources(&self) -> Vec<(BorrowedFd<'_>, u32)> {
         let control = self.control.as_ref().map(|c| (c.fd(), CONTROL));
         let again = self.reload.iter();
-        let again = again.flat_map(|a| [(a.signal, HANGUP), (a.reloader.fd(), RELOADED)]);
+        let again = again.flat_map(|a| [(a.signal(), HANGUP), (a.fd(), RELOADED)]);
         control
             .into_iter()
             .chain([(self.links.fd(), LINKS)])
@@ -156,16 +145,13 @@ impl Host<ServerCore> for ServerHost<'_> {
     }
 
     fn on_ready(&mut self, source: u32, context: &mut Context<'_, ServerCore>) {
-        match (source, &self.control, &mut self.reload) {
+        match (source, &self.control, &self.reload) {
             (CONTROL, Some(control), again) => {
-                let reloader = again.as_ref().map(|again| &again.reloader);
-                return control.serve(context.now, context.core, context.stack, reloader);
+                let wishes = again.as_ref().map(|again| &again.wishes);
+                return control.serve(context.now, context.core, context.stack, wishes);
             }
-            (HANGUP, _, Some(again)) => {
-                reload::take_signal(again.signal);
-                return again.reloader.begin(None);
-            }
-            (RELOADED, _, Some(again)) => return again.take_over(context),
+            (HANGUP, _, Some(again)) => return again.on_signal(),
+            (RELOADED, _, Some(_)) => return self.take_over(context),
             _ => {}
         }
         if self.links.has_news() && self.refresh_at.is_none() {
@@ -194,55 +180,24 @@ impl Host<ServerCore> for ServerHost<'_> {
     }
 }
 
-/// A configuration that may be read again.
-#[derive(Debug)]
-struct Again<'a> {
-    /// What the server runs by.
-    config: ServerConfig,
-    file: &'a Path,
-    signal: BorrowedFd<'a>,
-    reloader: Reloader,
-}
-
-impl<'a> Again<'a> {
-    fn new(reload: Reload<'a>, config: &ServerConfig) -> Result<Self> {
-        let reloader = Reloader::new();
-        Ok(Again {
-            config: config.clone(),
-            file: reload.file,
-            signal: reload.signal,
-            reloader: reloader.map_err(SystemError::doing("wait for configurations"))?,
-        })
-    }
-
+impl ServerHost<'_> {
     /// Goes on with what was read, if it is a configuration.
     fn take_over(&mut self, context: &mut Context<'_, ServerCore>) {
-        while let Some((read, asker)) = self.reloader.next() {
-            let answer = match read {
-                Ok(new) => {
-                    let changes = self.config.reload(new);
-                    let mut ctx = Ctx {
-                        now: context.now,
-                        stack: context.stack,
-                        local: context.sockets,
-                    };
-                    context.core.reload(&mut ctx, &self.config);
-                    match changes.restart.is_empty() {
-                        true => tracing::info!("configuration read again: {changes}"),
-                        false => tracing::warn!("configuration read again: {changes}"),
-                    }
-                    Answer::Reloaded(changes)
-                }
-                Err(error) => {
-                    let why = error.headline();
-                    tracing::error!("the configuration stays as it was: {why}");
-                    Answer::Wrong(error.to_string())
-                }
-            };
-            if let Some(asker) = asker {
-                // The client may have lost patience.
-                let _ = asker.send(answer);
-            }
+        let Some(again) = &mut self.reload else {
+            return;
+        };
+        while let Some((read, asker)) = again.next() {
+            let outcome = read.map_err(|error| reload::refuse(&error)).map(|new| {
+                let changes = again.config.reload(new);
+                let mut ctx = Ctx {
+                    now: context.now,
+                    stack: context.stack,
+                    local: context.sockets,
+                };
+                context.core.reload(&mut ctx, &again.config);
+                changes
+            });
+            reload::tell(outcome, asker);
         }
     }
 }

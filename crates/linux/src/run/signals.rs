@@ -54,6 +54,12 @@ impl Signals {
     }
 }
 
+/// Takes a signal off its descriptor, where one has come.
+pub(super) fn take_signal(signal: BorrowedFd<'_>) {
+    // Of `signalfd_siginfo` only that it came is of interest.
+    let _ = rustix::io::read(signal, &mut [0u8; 128]);
+}
+
 impl AsFd for Signals {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()

@@ -96,6 +96,8 @@ pub struct Sockets {
 struct Listener {
     fd: OwnedFd,
     arrival: Arrival,
+    /// As it was given.
+    addr: SocketAddr,
 }
 
 #[derive(Debug, Default)]
@@ -187,8 +189,9 @@ impl Sockets {
         if self.listeners.iter().any(of_intake) {
             return Ok(());
         }
-        let open =
-            |(_, addr): &(OwnedFd, SocketAddr)| self.listener(bound(*addr)?, Arrival::Intercepted);
+        let open = |(_, addr): &(OwnedFd, SocketAddr)| {
+            self.listener((bound(*addr)?, *addr), Arrival::Intercepted)
+        };
         let listeners: std::result::Result<Vec<_>, _> = self.reserved.iter().map(open).collect();
         let doing = SystemError::doing("listen for intercepted connections");
         self.listeners.extend(listeners.map_err(doing)?);
@@ -201,20 +204,49 @@ impl Sockets {
     /// # Errors
     /// Where the system refuses, as where another program listens there.
     pub fn listen(&mut self, addr: SocketAddr) -> Result<()> {
-        let listener = own(addr).and_then(|fd| self.listener(fd, Arrival::Addressed));
-        let doing = SystemError::doing(format!("listen at {addr}"));
-        self.listeners.push(listener.map_err(doing)?);
+        let listener = self.own_listener(addr)?;
+        self.listeners.push(listener);
         Ok(())
     }
 
+    /// Listens so at these addresses and no other. Connections that were accepted stay.
+    ///
+    /// # Errors
+    /// Where the system refuses; nothing changed then.
+    pub fn listen_only(&mut self, addrs: &[SocketAddr]) -> Result<()> {
+        let is_own = |l: &Listener| l.arrival == Arrival::Addressed;
+        let known = |addr: &SocketAddr| self.listeners.iter().any(|l| is_own(l) && l.addr == *addr);
+        let new = addrs.iter().filter(|addr| !known(addr));
+        let new: Result<Vec<Listener>> = new.map(|addr| self.own_listener(*addr)).collect();
+        let new = new?;
+        self.listeners
+            .retain(|l| !is_own(l) || addrs.contains(&l.addr));
+        self.listeners.extend(new);
+        Ok(())
+    }
+
+    fn own_listener(&self, addr: SocketAddr) -> Result<Listener> {
+        let listener = own(addr).and_then(|fd| self.listener((fd, addr), Arrival::Addressed));
+        listener.map_err(SystemError::doing(format!("listen at {addr}")))
+    }
+
+    /// Changes how many streams there may be at a time. Those that exist stay.
+    pub fn set_most_streams(&mut self, streams: usize) {
+        self.limits.streams = streams;
+    }
+
     /// Begins to listen on `fd`.
-    fn listener(&self, fd: OwnedFd, arrival: Arrival) -> std::result::Result<Listener, Errno> {
+    fn listener(
+        &self,
+        (fd, addr): (OwnedFd, SocketAddr),
+        arrival: Arrival,
+    ) -> std::result::Result<Listener, Errno> {
         // Accepted sockets tell the header of the SYN then.
         enable(&fd, libc::IPPROTO_TCP, libc::TCP_SAVE_SYN)?;
         rustix::net::listen(&fd, BACKLOG)?;
         let token = LISTENER_TOKEN | fd.as_raw_fd() as u64;
         watch(&self.epoll, fd.as_fd(), token, epoll::EventFlags::IN)?;
-        Ok(Listener { fd, arrival })
+        Ok(Listener { fd, arrival, addr })
     }
 
     /// Tells the time; before commands of the core, whose timeouts start from it.
@@ -342,7 +374,7 @@ impl Sockets {
             if self.events.len() >= MAX_EVENTS {
                 return;
             }
-            let Listener { fd, arrival } = &self.listeners[listener];
+            let Listener { fd, arrival, .. } = &self.listeners[listener];
             let (arrival, flags) = (*arrival, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK);
             match rustix::net::acceptfrom_with(fd, flags) {
                 Ok((stream, peer)) => self.accepted(stream, peer, arrival),

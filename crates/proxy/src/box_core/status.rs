@@ -13,9 +13,10 @@ impl BoxCore {
     /// What there is at `now`.
     pub fn status(&self, now: Instant, stack: &Stack) -> Status {
         let paths = self.upstream.link_status(stack);
-        let name = |path: PathId| match paths.get(usize::from(path.0)) {
-            Some(path) => path.name.clone(),
-            None => path.0.to_string(),
+        let name = |path: PathId| match self.upstream.link_name(path) {
+            Some(name) => name.to_owned(),
+            // The last packets of a link that is no more.
+            None => "(removed)".to_owned(),
         };
         let mut status = Status {
             proxy: Some(self.upstream.proxy_status()),
@@ -66,7 +67,7 @@ impl Controlled for BoxCore {
             }
             Request::Server { name } => done(self.upstream.switch_server(now, &name, stack)),
             Request::Reload => {
-                let why = "a box reads its configuration when it starts; restart it";
+                let why = "this box was started without a file to read again; restart it";
                 Answer::Wrong(why.to_owned())
             }
         }

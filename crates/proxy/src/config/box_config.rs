@@ -15,7 +15,8 @@ use crate::keys::{PrivateKey, PublicKey};
 use crate::relay::Patience;
 
 use super::common::{
-    DEFAULT_CONGESTION, DEFAULT_PORT, MAX_PATHS, RawTun, Source, TunConfig, check_strategy, read,
+    DEFAULT_CONGESTION, DEFAULT_DRAIN, DEFAULT_PORT, MAX_PATHS, RawTun, Source, TunConfig,
+    check_strategy, read,
 };
 use super::error::SERVER_KEY_HINT;
 use super::measuring::{self, Measuring, Select};
@@ -46,6 +47,8 @@ pub struct BoxConfig {
     pub name: String,
     /// Says who this box is.
     pub key: PrivateKey,
+    /// The file that it is in; `None` where it came from elsewhere.
+    pub key_file: Option<PathBuf>,
     /// Interfaces whose TCP connections are taken in; at least one.
     pub lan: Vec<String>,
     /// Access links in order of preference; at least one.
@@ -179,7 +182,7 @@ pub enum MptcpHosts {
 }
 
 /// Timeouts of the box.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct BoxTimeouts {
     /// From a user's connection to the end of the server's answer; what the far side takes to
@@ -195,6 +198,9 @@ pub struct BoxTimeouts {
     /// The same where one direction is closed already.
     #[serde(deserialize_with = "types::duration")]
     pub half_closed: Duration,
+    /// How long transfers that are under way may take to end when the box is stopped.
+    #[serde(deserialize_with = "types::duration")]
+    pub drain: Duration,
 }
 
 impl BoxTimeouts {
@@ -213,12 +219,13 @@ impl Default for BoxTimeouts {
             attempt: Duration::from_secs(2),
             idle: Duration::from_secs(2 * 3600),
             half_closed: Duration::from_secs(15 * 60),
+            drain: DEFAULT_DRAIN,
         }
     }
 }
 
 /// Bounds of the box.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct BoxLimits {
     /// Most connections at a time.
@@ -251,7 +258,7 @@ impl Default for BoxLimits {
 }
 
 /// How often a link is probed (one TCP handshake with the server, closed at once).
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Probing {
     /// While there was traffic lately.
@@ -280,7 +287,7 @@ impl Default for Probing {
 }
 
 /// Connections to the server that are opened, joined and signed in before a user wants one.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Warm {
     /// Most that are opened to wait; 0 is none, and then none is kept. There are as many as users lately
@@ -354,6 +361,7 @@ impl BoxConfig {
         Ok(BoxConfig {
             name,
             key,
+            key_file: raw.key_file.map(|at| src.beside(at.get_ref())),
             lan,
             links,
             servers,

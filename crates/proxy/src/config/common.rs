@@ -4,6 +4,7 @@ use core::fmt::Debug;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use core::ops::RangeInclusive;
 use core::str::FromStr;
+use core::time::Duration;
 use std::path::{Path, PathBuf};
 
 use braid_engine::cc::{self, Algorithm};
@@ -23,6 +24,10 @@ pub const DEFAULT_PORT: u16 = 1080;
 /// Congestion control of boxes and servers where none is given: what does best over links that lose
 /// packets or have long queues, and leaves others their part.
 pub const DEFAULT_CONGESTION: Algorithm = cc::BBR;
+
+/// How long transfers may take to end at a stop, where nothing else is configured: most are shorter than
+/// that, and whoever restarts a box or a server waits for it.
+pub(super) const DEFAULT_DRAIN: Duration = Duration::from_secs(1);
 
 /// Most paths of a box or a server: links, listening addresses.
 pub(super) const MAX_PATHS: usize = 16;

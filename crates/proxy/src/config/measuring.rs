@@ -48,7 +48,7 @@ pub(super) fn select<'de, D: Deserializer<'de>>(d: D) -> Result<Select, D::Error
 }
 
 /// How servers are measured: only while users send something, and never more than 1 % of a link.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Measuring {
     /// From one measurement of a server to the next, while they change.

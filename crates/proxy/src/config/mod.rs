@@ -5,6 +5,7 @@
 //! what was read, what to write instead.
 
 mod box_config;
+mod box_reload;
 mod common;
 mod error;
 mod measuring;

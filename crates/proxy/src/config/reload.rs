@@ -1,4 +1,4 @@
-//! What of `server.toml` changes while a server runs.
+//! What of `server.toml` changes while a server runs, and what both files have in common.
 
 use core::fmt;
 use std::collections::BTreeMap;
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::server_config::{ServerConfig, ServerLimits, UserConfig};
 
-/// What a configuration that was read again changes.
+/// What a configuration that was read again changes. A box has no users: it counts none.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Changes {
     /// How many users are new.
@@ -154,7 +154,7 @@ impl Changes {
 }
 
 /// The setting's name, where `new` is another value.
-fn replace<T: PartialEq>(name: &str, old: &mut T, new: T) -> Option<String> {
+pub(super) fn replace<T: PartialEq>(name: &str, old: &mut T, new: T) -> Option<String> {
     let differs = *old != new;
     *old = new;
     differs.then(|| name.to_owned())

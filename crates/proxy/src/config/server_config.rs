@@ -16,7 +16,9 @@ use crate::keys::{PrivateKey, PublicKey};
 use crate::relay::Patience;
 
 use super::box_config::{Congestion, check_name};
-use super::common::{DEFAULT_PORT, MAX_PATHS, RawTun, Source, TunConfig, check_strategy, read};
+use super::common::{
+    DEFAULT_DRAIN, DEFAULT_PORT, MAX_PATHS, RawTun, Source, TunConfig, check_strategy, read,
+};
 use super::error::USER_KEY_HINT;
 use super::types::{self, Address, Key, OneOrMany, Prefix, Target};
 
@@ -103,6 +105,9 @@ pub struct ServerTimeouts {
     /// The same where one direction is closed already.
     #[serde(deserialize_with = "types::duration")]
     pub half_closed: Duration,
+    /// How long transfers that are under way may take to end when the server is stopped.
+    #[serde(deserialize_with = "types::duration")]
+    pub drain: Duration,
 }
 
 impl ServerTimeouts {
@@ -122,6 +127,7 @@ impl Default for ServerTimeouts {
             connect: Duration::from_secs(30),
             idle: Duration::from_secs(2 * 3600),
             half_closed: Duration::from_secs(15 * 60),
+            drain: DEFAULT_DRAIN,
         }
     }
 }

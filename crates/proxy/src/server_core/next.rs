@@ -32,7 +32,7 @@ impl ServerCore {
         };
         let channel = &mut session.channel;
         let (now, remote, handshakes) = (ctx.now, session.remote, &mut self.handshakes);
-        if handshakes.begin(now, remote, &self.limits).is_err() {
+        if self.ending || handshakes.begin(now, remote, &self.limits).is_err() {
             return channel.close(now, ctx.stack).is_ok();
         }
         let mut handshake = Handshake::again(user);

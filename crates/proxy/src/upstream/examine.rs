@@ -3,7 +3,7 @@
 
 use core::time::Duration;
 
-use braid_engine::{CloseReason, ConnectOptions, Event, FallbackCause, Stack};
+use braid_engine::{CloseReason, ConnectOptions, Event, FallbackCause, PathId, Stack};
 use braid_strategy::Pinned;
 use braid_wire::Instant;
 
@@ -22,7 +22,6 @@ const PROBES: u32 = 2;
 pub(super) struct Examination {
     lease: Lease,
     answers: ClientHandshake,
-    link: usize,
     deadline: Instant,
     /// Round trip of the TCP handshake, once it was answered.
     answered: Option<Duration>,
@@ -91,8 +90,8 @@ impl Upstream {
         }
         for link in 0..self.links.len() {
             for server in 0..self.servers.len() {
-                let under_way = self.is_examined(link, server);
-                let open = self.links[link].open;
+                let (path, open) = (self.links[link].path, self.links[link].open);
+                let under_way = self.is_examined(path, server);
                 let cell = &mut self.links[link].cells[server];
                 let due = cell.examine_at.is_some_and(|at| at <= now);
                 if !due || under_way || !open {
@@ -101,7 +100,7 @@ impl Upstream {
                 cell.examine_at = None;
                 cell.examined_at = Some(now);
                 counters.examinations += 1;
-                if let Some(examination) = self.begin_examination(now, (link, server), stack) {
+                if let Some(examination) = self.begin_examination(now, (server, path), stack) {
                     self.examinations.push(examination);
                 } else {
                     self.links[link].cells[server].on_finding(now, Finding::Nothing);
@@ -113,10 +112,9 @@ impl Upstream {
     fn begin_examination(
         &mut self,
         now: Instant,
-        (link, server): (usize, usize),
+        (server, path): (usize, PathId),
         stack: &mut Stack,
     ) -> Option<Examination> {
-        let path = self.links[link].path;
         let strategy = Box::new(Pinned::default());
         let options = self.options(server, path, strategy).ok()?;
         let options = ConnectOptions {
@@ -129,7 +127,6 @@ impl Upstream {
         Some(Examination {
             answers: ClientHandshake::new(lease.channel.is_protected()),
             lease,
-            link,
             deadline: now + self.probing.timeout * PROBES,
             answered: None,
             fallback: None,
@@ -137,27 +134,27 @@ impl Upstream {
     }
 
     /// Returns whether one is under way.
-    pub(super) fn is_examined(&self, link: usize, server: usize) -> bool {
-        let there = |e: &Examination| e.link == link && e.lease.server == server;
+    fn is_examined(&self, path: PathId, server: usize) -> bool {
+        let there = |e: &Examination| (e.lease.path, e.lease.server) == (path, server);
         self.examinations.iter().any(there)
     }
 
     /// When there is something to do.
     pub(super) fn examination_timeout(&self) -> Option<Instant> {
-        let links = self.links.iter().enumerate().filter(|(_, l)| l.open);
-        let due = links.flat_map(|(link, l)| {
-            let cells = l.cells.iter().enumerate();
-            cells.filter_map(move |(server, c)| Some((link, server, c.examine_at?)))
+        let links = self.links.iter().filter(|l| l.open);
+        let due = links.flat_map(|link| {
+            let cells = link.cells.iter().enumerate();
+            cells.filter_map(|(server, c)| Some((link.path, server, c.examine_at?)))
         });
-        let due = due.filter(|(link, server, _)| !self.is_examined(*link, *server));
+        let due = due.filter(|(path, server, _)| !self.is_examined(*path, *server));
         let ends = self.examinations.iter().map(|e| e.deadline);
         due.map(|(.., at)| at).chain(ends).min()
     }
 
-    /// Ends the examinations over a link, which would say nothing of it any more.
-    pub(super) fn stop_examining(&mut self, now: Instant, link: usize, stack: &mut Stack) {
+    /// Ends examinations that would tell nothing any more: over one link, or all.
+    pub(super) fn stop_examining(&mut self, now: Instant, path: Option<PathId>, stack: &mut Stack) {
         self.examinations.retain(|examination| {
-            let goes_on = examination.link != link;
+            let goes_on = path.is_some_and(|path| path != examination.lease.path);
             if !goes_on {
                 examination.lease.channel.abort(now, stack);
             }
@@ -213,16 +210,22 @@ impl Upstream {
         stack: &mut Stack,
         counters: &mut BoxCounters,
     ) {
-        let examination = self.examinations.remove(at);
-        let (link, server) = (examination.link, examination.lease.server);
-        examination.lease.channel.abort(now, stack);
+        let Lease {
+            channel,
+            server,
+            path,
+            ..
+        } = self.examinations.remove(at).lease;
+        channel.abort(now, stack);
         counters.examinations_failed += u64::from(!matches!(finding, Finding::SignedIn { .. }));
-        self.links[link].cells[server].on_finding(now, finding);
+        if let Some(cell) = self.cell(server, path) {
+            cell.on_finding(now, finding);
+        }
         let of_server = matches!(finding, Finding::Trouble(trouble) if trouble.is_of_server());
         if of_server {
             self.examine_everywhere(now, server);
         }
-        self.schedule(now, server, self.links[link].path);
+        self.schedule(now, server, path);
         self.update(now, stack);
     }
 
@@ -240,7 +243,7 @@ impl Upstream {
     pub(crate) fn on_trouble(
         &mut self,
         now: Instant,
-        (server, path): (usize, braid_engine::PathId),
+        (server, path): (usize, PathId),
         trouble: Trouble,
         stack: &mut Stack,
     ) {
@@ -261,7 +264,7 @@ impl Upstream {
     pub(crate) fn on_fell_back(
         &mut self,
         now: Instant,
-        (server, path): (usize, braid_engine::PathId),
+        (server, path): (usize, PathId),
         cause: FallbackCause,
         stack: &mut Stack,
     ) {

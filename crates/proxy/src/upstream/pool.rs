@@ -159,6 +159,25 @@ impl Pool {
         }
     }
 
+    /// Goes on with other settings, and with servers that are in other places: `moved` has where each is,
+    /// if it is still there. Returns what leads nowhere any more.
+    pub(super) fn reload(&mut self, settings: Settings, moved: &[Option<usize>]) -> Vec<Warm> {
+        self.settings = settings;
+        let place = |server: usize| moved.get(server).copied().flatten();
+        self.serve = self.serve.iter().filter_map(|s| place(*s)).collect();
+        let mut gone = Vec::new();
+        for mut warm in core::mem::take(&mut self.waiting) {
+            match place(warm.lease.server) {
+                Some(server) => {
+                    warm.lease.server = server;
+                    self.waiting.push(warm);
+                }
+                None => gone.push(warm),
+            }
+        }
+        gone
+    }
+
     pub(super) fn settings(&self) -> &Settings {
         &self.settings
     }

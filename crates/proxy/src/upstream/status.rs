@@ -62,9 +62,15 @@ impl Upstream {
         Ok(&mut self.links[link])
     }
 
-    /// The link is switched off.
+    /// The link is switched off, or was taken out of the configuration.
     pub(crate) fn is_off(&self, path: PathId) -> bool {
-        self.links.iter().any(|l| l.path == path && l.off)
+        !self.links.iter().any(|l| l.path == path && !l.off)
+    }
+
+    /// The name of the link that a path stands for, while it is in the configuration.
+    pub(crate) fn link_name(&self, path: PathId) -> Option<&str> {
+        let link = self.links.iter().find(|l| l.path == path)?;
+        Some(&link.name)
     }
 
     pub(crate) fn proxy_status(&self) -> ProxyStatus {
@@ -109,7 +115,8 @@ impl Upstream {
     /// The links.
     pub(crate) fn link_status(&self, stack: &Stack) -> Vec<PathStatus> {
         let totals = stack.path_totals();
-        let links = self.links.iter().zip(&totals);
+        let links = self.links.iter();
+        let links = links.filter_map(|l| Some((l, totals.get(usize::from(l.path.0))?)));
         let status = links.map(|(link, totals)| {
             let condition = self.link_condition(link);
             let of_link = stack.records().filter(|(_, path, _)| *path == link.path);

@@ -1,6 +1,6 @@
 //! How the pool of warm connections is kept.
 
-use braid_engine::{Event, Stack};
+use braid_engine::{CloseReason, Event, Stack};
 use braid_wire::Instant;
 
 use super::Upstream;
@@ -21,8 +21,11 @@ impl Upstream {
         stack: &mut Stack,
         counters: &mut BoxCounters,
     ) {
-        for pool in &mut self.pools {
-            pool.on_served(server);
+        // It may have been taken out of the configuration since.
+        if server < self.servers.len() {
+            for pool in &mut self.pools {
+                pool.on_served(server);
+            }
         }
         self.warm_up(now, stack, counters);
     }
@@ -184,9 +187,14 @@ impl Upstream {
                     stack.abort(now, conn);
                 }
             }
-            Event::Closed { .. } => {
+            Event::Closed { reason, .. } => {
                 self.pools[pool].on_lost(now, conn);
                 counters.warm_lost += 1;
+                if reason == CloseReason::Reset {
+                    // A server that is being stopped ends what waits first: the next user is not to wait
+                    // for it.
+                    self.on_doubt_everywhere(now, server);
+                }
             }
             _ => {}
         }

@@ -18,9 +18,10 @@ use braid_engine::{Config, ConnId, ConnectOptions, Event, PathConfig, PathId, Rx
 use braid_links::middlebox::{
     Direction, Edit, Middlebox, OptionEdit, Output, Packet, Scope, Target,
 };
-use braid_proxy::config::{BoxConfig, ServerConfig, UserConfig};
+use braid_proxy::config::{BoxConfig, Changes, ServerConfig, UserConfig};
 use braid_proxy::keys::{PrivateKey, PublicKey};
-use braid_proxy::{BoxCore, LinkAddresses, Notice, ServerCore};
+use braid_proxy::status::Status;
+use braid_proxy::{BoxCore, Drain as _, LinkAddresses, Notice, ServerCore};
 use braid_wire::{Instant, Rng, ip, tcp};
 
 use local::Local;
@@ -392,6 +393,82 @@ impl World {
         self.server_config.users = users.iter().map(user).collect();
         let (node, core) = self.server.as_mut().unwrap();
         core.reload(&mut node.ctx(self.now), &self.server_config);
+    }
+
+    /// The box goes on with what `edit` makes of its configuration; what that changes, and the paths of
+    /// links that are no more.
+    pub fn reload_box(&mut self, edit: impl FnOnce(&mut BoxConfig)) -> (Changes, Vec<PathId>) {
+        let mut new = self.config.clone();
+        edit(&mut new);
+        let changes = self.config.reload(new);
+        let left = self
+            .core
+            .reload(&mut self.boxed.ctx(self.now), &self.config);
+        (changes, left)
+    }
+
+    /// Adds link number `link` of the box's configuration, up at once, in the place of a link before if that
+    /// is said; packets take `one_way` each way.
+    pub fn plug_in(&mut self, link: usize, one_way: Duration, place: Option<PathId>) -> PathId {
+        let at = place.map_or(self.links.len(), |path| usize::from(path.0));
+        let addresses = LinkAddresses {
+            v4: Some(link_address(at as u8)),
+            v6: None,
+            mtu: 1500,
+        };
+        let new = Link {
+            one_way,
+            dark: false,
+            loss: 0.0,
+        };
+        let (now, stack) = (self.now, &mut self.boxed.stack);
+        let path = if let Some(path) = place {
+            self.links[at] = new;
+            self.core.replace_link(now, path, (link, addresses), stack)
+        } else {
+            self.links.push(new);
+            let path = self.core.add_link(now, link, addresses, stack);
+            self.paths.push(path);
+            path
+        };
+        self.core.set_link_up(now, path, true, stack);
+        path
+    }
+
+    /// The box forgets a path that was left.
+    pub fn remove_path(&mut self, path: PathId) {
+        self.core.remove_path(self.now, path, &mut self.boxed.stack);
+    }
+
+    /// What the box shows of itself.
+    pub fn box_status(&self) -> Status {
+        self.core.status(self.now, &self.boxed.stack)
+    }
+
+    /// The server's process is asked to end; see [`Drain`].
+    pub fn drain_server(&mut self) {
+        let (node, core) = self.server.as_mut().unwrap();
+        core.drain(&mut node.ctx(self.now));
+    }
+
+    /// It ends what is left.
+    pub fn close_server(&mut self) {
+        let (node, _) = self.server.as_mut().unwrap();
+        node.stack.close(self.now);
+    }
+
+    /// Connections of the server's engine.
+    pub fn server_conns(&self) -> usize {
+        let (node, _) = self.server.as_ref().unwrap();
+        node.stack.connections()
+    }
+
+    pub fn drain_box(&mut self) {
+        self.core.drain(&mut self.boxed.ctx(self.now));
+    }
+
+    pub fn close_box(&mut self) {
+        self.boxed.stack.close(self.now);
     }
 
     /// Milliseconds since 1970.

@@ -125,7 +125,7 @@ fn a_user_is_served_through_box_and_server() {
             started.recv_timeout(TIMEOUT).expect("the server is up");
             scope.spawn(move || {
                 world.inside("box", || {
-                    run_box(&box_config, Privileges::Kept, stop.as_fd(), || {
+                    run_box(&box_config, None, Privileges::Kept, stop.as_fd(), || {
                         ready.send(()).unwrap()
                     })
                     .unwrap();

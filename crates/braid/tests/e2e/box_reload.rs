@@ -1,0 +1,244 @@
+//! A box that reads its configuration again while users download.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Output;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::bed::{Bed, Download, stderr};
+use super::control::{ask, status};
+
+/// The box's file, and what it began with.
+struct File {
+    path: PathBuf,
+    text: String,
+}
+
+impl File {
+    fn of(bed: &Bed) -> Self {
+        let path = bed.testbed.state_dir().join("box/box.toml");
+        let text = fs::read_to_string(&path).expect("a configuration");
+        File { path, text }
+    }
+
+    /// Puts a file in place of the box's, as editors do.
+    fn write(&self, text: &str) {
+        let new = self.path.with_extension("new");
+        fs::write(&new, text).expect("the state directory is writable");
+        fs::rename(new, &self.path).expect("in one directory");
+    }
+
+    /// The file without one of the links.
+    fn without(&self, link: &str) -> String {
+        let (head, rest) = self.text.split_once("\n[[link]]").expect("links");
+        let (links, servers) = rest.split_once("\n[[server]]").expect("servers");
+        let links = links.split("\n[[link]]");
+        let kept = links.filter(|l| !l.contains(&format!("interface = {link:?}")));
+        let kept: String = kept.map(|l| format!("\n[[link]]{l}")).collect();
+        format!("{head}{kept}\n[[server]]{servers}")
+    }
+
+    /// With a line above the links.
+    fn with(&self, line: &str) -> String {
+        format!("{line}\n{}", self.text)
+    }
+}
+
+fn reload(bed: &Bed) -> Output {
+    ask(bed, "box", &["reload"])
+}
+
+fn expect_reloaded(bed: &Bed, expected: &str) {
+    let output = reload(bed);
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert_eq!(String::from_utf8_lossy(&output.stdout), expected);
+}
+
+/// SIGHUP, and what the box logs of it.
+fn hang_up(bed: &mut Bed, expected: &str) {
+    let before = bed.log("box").len();
+    let pid = bed.testbed.pid("box").expect("it runs");
+    let pid = Pid::from_raw(pid as i32).expect("a process id");
+    kill_process(pid, Signal::HUP).expect("it runs");
+    bed.wait_for(expected, |bed| {
+        let log = bed.log("box");
+        log.get(before..).is_some_and(|new| new.contains(expected))
+    });
+}
+
+/// A download of which some has come, over slow links.
+fn under_way(bed: &mut Bed) -> (Download, Vec<u8>) {
+    bed.fetch(1_000);
+    bed.slow_down();
+    let expected = bed.offer("large", 10_000_000);
+    let download = bed.curl("large");
+    expect_progress(bed, &download);
+    (download, expected)
+}
+
+fn expect_progress(bed: &mut Bed, download: &Download) {
+    let before = download.bytes();
+    bed.wait_for("the download to go on", |_| {
+        download.bytes() > before + 700_000
+    });
+}
+
+fn links(bed: &Bed) -> Vec<String> {
+    let paths = status(bed, "box").paths.into_iter();
+    paths.map(|path| path.name).collect()
+}
+
+/// Taken out and put back while it carries a download, the faster one too.
+#[test]
+#[ignore = "network"]
+fn links_come_and_go_while_a_user_downloads() {
+    for (link, at) in [("link1", 0), ("link2", 1)] {
+        let mut bed = Bed::up();
+        let file = File::of(&bed);
+        let (download, expected) = under_way(&mut bed);
+        file.write(&file.without(link));
+        expect_reloaded(&bed, &format!("changed: link {link} removed\n"));
+        assert_eq!(links(&bed).len(), 1);
+        expect_progress(&mut bed, &download);
+        // What it had is gone a little later.
+        bed.wait_for("the link to have no rule", |bed| {
+            !bed.print("box", "nft", &["list", "ruleset"]).contains(link)
+        });
+        let before = bed.carried();
+        expect_progress(&mut bed, &download);
+        assert_eq!(bed.carried()[at], before[at], "{link} is in use");
+        file.write(&file.text);
+        expect_reloaded(&bed, &format!("changed: link {link} added\n"));
+        bed.wait_for("the link to carry the same download", |bed| {
+            bed.carried()[at] > before[at] + 300_000
+        });
+        bed.release();
+        download.expect_bytes(&expected);
+        assert_eq!(links(&bed), ["link1", "link2"]);
+        bed.expect_both_links();
+    }
+}
+
+/// A box that began with one link: the one that is added has its kernel settings, routes and rules.
+#[test]
+#[ignore = "network"]
+fn a_box_begins_with_one_link_and_gets_another() {
+    let mut bed = Bed::up();
+    let file = File::of(&bed);
+    bed.testbed.stop("box").expect("it ran");
+    let key = file.path.with_file_name("box.key");
+    assert!(key.exists());
+    let one = file.without("link2");
+    // The testbed would write the file anew.
+    let mut child = bed.exec("box", env!("CARGO_BIN_EXE_braid"));
+    file.write(&one);
+    let child = child.args(["box", "-c"]).arg(&file.path);
+    let child = child.current_dir(file.path.parent().expect("a directory"));
+    let mut child = child.spawn().expect("it starts");
+    bed.wait_for_intake();
+    let (download, expected) = under_way(&mut bed);
+    file.write(&file.text);
+    expect_reloaded(&bed, "changed: link link2 added\n");
+    let before = bed.carried();
+    bed.wait_for("the link to carry the same download", |bed| {
+        bed.carried()[1] > before[1] + 300_000
+    });
+    bed.release();
+    download.expect_bytes(&expected);
+    bed.expect_both_links();
+    let pid = Pid::from_child(&child);
+    kill_process(pid, Signal::TERM).expect("it runs");
+    assert!(child.wait().expect("it ends").success());
+    let left = bed.print("box", "ip", &["rule"]);
+    assert!(!left.contains("proto 180"), "{left}");
+}
+
+#[test]
+#[ignore = "network"]
+fn settings_change_while_a_user_downloads() {
+    let mut bed = Bed::up();
+    let file = File::of(&bed);
+    let (download, expected) = under_way(&mut bed);
+    let taken_in = |bed: &Bed| status(bed, "box").counters["accepted"];
+
+    // A destination that is only forwarded from now on; what waits for a restart is named.
+    let content = bed.v4("content");
+    let settings = format!("bypass = \"{content}\"\nshortcut = false\nlimits.per_host = 50");
+    file.write(&file.with(&settings));
+    expect_reloaded(
+        &bed,
+        "changed: bypass, limits.per_host; not before a restart: shortcut\n",
+    );
+    let before = taken_in(&bed);
+    bed.fetch(10_000);
+    assert_eq!(taken_in(&bed), before, "it was taken in");
+    file.write(&file.text);
+    hang_up(
+        &mut bed,
+        "configuration read again: changed: bypass, limits.per_host",
+    );
+    bed.fetch(10_000);
+    assert_eq!(taken_in(&bed), before + 1);
+
+    // A proxy for programs, and a place where nobody can listen.
+    let lan = "0.0.0.0:1081";
+    file.write(&file.with(&format!("socks = {lan:?}")));
+    expect_reloaded(&bed, "changed: socks\n");
+    assert!(bed.print("box", "ss", &["-Hltn"]).contains("0.0.0.0:1081"));
+    file.write(&file.with("socks = [\"0.0.0.0:1081\", \"0.0.0.0:81\"]\nbypass = \"192.0.2.0/24\""));
+    let refused = reload(&bed);
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(
+        stderr(&refused).contains("listen at 0.0.0.0:81"),
+        "{}",
+        stderr(&refused)
+    );
+    let rules = bed.print("box", "nft", &["list", "ruleset"]);
+    assert!(!rules.contains("192.0.2.0"), "something of it holds");
+    assert!(bed.print("box", "ss", &["-Hltn"]).contains("0.0.0.0:1081"));
+
+    // A file with a mistake changes nothing.
+    file.write(&file.with("bypass = \"192.0.2.0/33\""));
+    let refused = reload(&bed);
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(
+        stderr(&refused).contains("box.toml:1:"),
+        "{}",
+        stderr(&refused)
+    );
+    hang_up(&mut bed, "the configuration stays as it was");
+
+    // Another server, which does not answer, before the one there is; then without it.
+    let spare = "[[server]]\nname = \"spare\"\naddress = \"192.0.2.77\"";
+    let key = file
+        .text
+        .lines()
+        .find(|l| l.starts_with("key = "))
+        .expect("a key");
+    let two = file
+        .text
+        .replacen("[[server]]", &format!("{spare}\n{key}\n\n[[server]]"), 1);
+    file.write(&two);
+    expect_reloaded(&bed, "changed: server spare added, socks\n");
+    bed.fetch(10_000);
+    file.write(&file.text);
+    expect_reloaded(&bed, "changed: server spare removed\n");
+    bed.fetch(10_000);
+
+    // The wrong gateway on a link, and the right one again.
+    let gateway = file
+        .text
+        .lines()
+        .find(|l| l.starts_with("gateway = "))
+        .expect("one");
+    let wrong = file.text.replacen(gateway, "gateway = [\"10.1.2.3\"]", 1);
+    file.write(&wrong);
+    expect_reloaded(&bed, "changed: link link1 changed\n");
+    expect_progress(&mut bed, &download);
+    file.write(&file.text);
+    expect_reloaded(&bed, "changed: link link1 changed\n");
+    bed.release();
+    download.expect_bytes(&expected);
+    bed.expect_both_links();
+}

@@ -1,0 +1,112 @@
+//! SIGTERM: box and server end in order, and nobody is kept waiting.
+
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::bed::{Bed, Download, Judge};
+use super::control::status;
+
+/// The beginning of curl's error about a download that took longer than it may.
+const TIMED_OUT: &str = "curl: (28)";
+/// A user waits no longer for the end of what was cut off.
+const END: Duration = Duration::from_secs(3);
+
+fn terminate(bed: &mut Bed, host: &str) {
+    let pid = bed.testbed.pid(host).expect("it runs");
+    let pid = Pid::from_raw(pid as i32).expect("a process id");
+    kill_process(pid, Signal::TERM).expect("it runs");
+}
+
+/// Downloads that take longer than a server that is stopped lets them have.
+fn begin(bed: &mut Bed) -> Vec<Download> {
+    bed.slow_down();
+    let _ = bed.offer("large", 10_000_000);
+    let downloads: Vec<_> = (0..10).map(|_| bed.curl("large")).collect();
+    bed.wait_for("downloads to get going", |_| {
+        downloads.iter().all(|d| d.bytes() > 20_000)
+    });
+    downloads
+}
+
+/// A server that is stopped under load over links that lose packets: its users hear of it from the box.
+fn server_stops(bed: &mut Bed, judge: Judge) {
+    let downloads = begin(bed);
+    for link in ["link1", "link2"] {
+        bed.set_link(link, "loss=30%");
+    }
+    terminate(bed, "server");
+    let stopped = Instant::now();
+    bed.wait_for("the server to end", |bed| {
+        bed.testbed.pid("server").is_none()
+    });
+    let ended = stopped.elapsed();
+    for download in downloads {
+        let (well, said) = download.end();
+        assert!(!well && !said.starts_with(TIMED_OUT), "{said}");
+    }
+    let heard = stopped.elapsed();
+    if judge == Judge::Clock {
+        // The time for transfers to end comes before.
+        assert!(
+            heard < END + Duration::from_secs(1),
+            "heard after {heard:?}"
+        );
+        assert!(
+            ended < END + Duration::from_secs(2),
+            "ended after {ended:?}"
+        );
+    }
+    for link in ["link1", "link2"] {
+        bed.set_link(link, "loss=0%");
+    }
+    bed.release();
+    bed.start("server");
+    bed.wait_for_intake();
+    bed.fetch(100_000);
+}
+
+#[test]
+#[ignore = "network"]
+fn users_hear_that_the_server_stops() {
+    let mut bed = Bed::up();
+    server_stops(&mut bed, Judge::Service);
+}
+
+/// What is short ends, and the box's users see a reset and no end that looks whole; nothing is left.
+#[test]
+#[ignore = "network"]
+fn users_hear_that_the_box_stops() {
+    let mut bed = Bed::up();
+    let downloads = begin(&mut bed);
+    terminate(&mut bed, "box");
+    bed.wait_for("the box to end", |bed| bed.testbed.pid("box").is_none());
+    for download in downloads {
+        let (well, said) = download.end();
+        assert!(!well && !said.starts_with(TIMED_OUT), "{said}");
+    }
+    bed.wait_for("the server to have nothing of it", |bed| {
+        status(bed, "server").connections_total == 0
+    });
+    let rules = bed.print("box", "nft", &["list", "ruleset"]);
+    assert!(!rules.contains("braid"), "{rules}");
+    // Connections are forwarded meanwhile.
+    bed.release();
+    bed.fetch(100_000);
+    bed.start("box");
+    bed.wait_for_intake();
+    bed.expect_both_links();
+}
+
+mod soak {
+    use super::*;
+
+    #[test]
+    #[ignore = "soak"]
+    fn a_server_is_restarted_twenty_times_under_load() {
+        let mut bed = Bed::up();
+        for _ in 0..20 {
+            server_stops(&mut bed, Judge::Clock);
+        }
+    }
+}

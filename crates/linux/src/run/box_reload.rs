@@ -1,0 +1,150 @@
+//! A configuration of a box that was read again.
+
+use std::time::Duration;
+
+use braid_engine::app::Ctx;
+use braid_proxy::BoxCore;
+use braid_proxy::config::BoxConfig;
+use braid_proxy::control::Answer;
+
+use super::gateway_box::{BoxHost, Silence, warn_of_plaintext};
+use super::places::Places;
+use super::reload;
+use crate::driver::Context;
+use crate::net::{Result, SystemError};
+
+/// How long what a link has is kept after it was taken out of the configuration: the ends of its subflows
+/// go out over it, and are answered.
+const LEAVING_TIME: Duration = Duration::from_secs(3);
+
+impl BoxHost<'_> {
+    /// Goes on with what was read, if it is a configuration that the system takes.
+    pub(super) fn take_over(&mut self, context: &mut Context<'_, BoxCore>) {
+        while let Some((read, asker)) = self.reload.as_ref().and_then(|again| again.next()) {
+            let outcome = read.map_err(|error| reload::refuse(&error));
+            let outcome = outcome.and_then(|new| {
+                let mut config = match &self.reload {
+                    Some(again) => again.config.clone(),
+                    None => return Err(Answer::Error("there is no file to read".to_owned())),
+                };
+                let changes = config.reload(new);
+                let changed = self.change_to(context, &config);
+                changed.map_err(|error| Answer::Error(error.to_string()))?;
+                if let Some(again) = &mut self.reload {
+                    again.config = config;
+                }
+                Ok(changes)
+            });
+            reload::tell(outcome, asker);
+        }
+    }
+
+    /// Goes on with `config`. What the system may refuse comes first, and is put back where it does.
+    fn change_to(&mut self, context: &mut Context<'_, BoxCore>, config: &BoxConfig) -> Result<()> {
+        let Some(before) = self.reload.as_ref().map(|again| again.config.clone()) else {
+            return Ok(());
+        };
+        let mut places = self.network.places.clone();
+        let leave_at = context.now + LEAVING_TIME;
+        let Some(added) = places.change(&config.links, leave_at) else {
+            let doing = "have so many new links beside those that are just leaving";
+            return Err(SystemError::other(doing, "try again in a few seconds"));
+        };
+        context.sockets.listen_only(&config.socks)?;
+        let places = std::mem::replace(&mut self.network.places, places);
+        if let Err(error) = self.network_to(config) {
+            self.network.places = places;
+            let put_back = [
+                self.network_to(&before),
+                context.sockets.listen_only(&before.socks),
+            ];
+            for error in put_back.into_iter().filter_map(Result::err) {
+                tracing::error!(%error, "cannot go back to the configuration before");
+            }
+            return Err(error);
+        }
+        self.core_to(context, config, &added);
+        let gateways = self.changed_gateways(&before);
+        self.refresh(context);
+        for at in gateways {
+            context.stack.doubt_path(context.now, self.paths[at]);
+        }
+        self.keep_forwarding(context.core);
+        if before.servers != config.servers {
+            warn_of_plaintext(config);
+        }
+        Ok(())
+    }
+
+    fn network_to(&mut self, config: &BoxConfig) -> Result<()> {
+        self.network.apply_rules(config)?;
+        self.network.route(config)
+    }
+
+    /// Has core and engine go on with `config`, where links that were added are in these places.
+    fn core_to(
+        &mut self,
+        context: &mut Context<'_, BoxCore>,
+        config: &BoxConfig,
+        added: &[(usize, usize)],
+    ) {
+        context.sockets.set_most_streams(config.limits.connections);
+        super::process::raise_descriptor_limit(config.limits.connections);
+        let (now, core) = (context.now, &mut *context.core);
+        let mut ctx = Ctx {
+            now,
+            stack: context.stack,
+            local: context.sockets,
+        };
+        core.reload(&mut ctx, config);
+        let network = &mut self.network;
+        let v6 = network.device.has_v6();
+        for (at, number) in added {
+            let outward = network.places.outward(config);
+            let state = network.observed(*at);
+            let place = u8::try_from(*at).unwrap_or(u8::MAX);
+            let addresses = outward.addresses_of(place, &config.links[*number], &state, v6);
+            let path = match self.paths.get(*at) {
+                Some(path) => core.replace_link(now, *path, (*number, addresses), context.stack),
+                None => core.add_link(now, *number, addresses, context.stack),
+            };
+            debug_assert_eq!(path, Places::path(*at));
+            self.paths.resize(self.paths.len().max(*at + 1), path);
+            self.silences.resize(self.paths.len(), Silence::default());
+            self.silences[*at] = Silence::default();
+        }
+    }
+
+    /// The places of links that lead out by another gateway than before.
+    fn changed_gateways(&self, before: &BoxConfig) -> Vec<usize> {
+        let other = |at: &usize| {
+            self.network.places.link(*at).is_some_and(|link| {
+                let mut links = before.links.iter();
+                links.any(|old| old.goes_on_as(link) && old.gateway != link.gateway)
+            })
+        };
+        (0..self.paths.len()).filter(other).collect()
+    }
+
+    /// Takes away what links had that left a while ago.
+    pub(super) fn clear_places(&mut self, context: &mut Context<'_, BoxCore>) {
+        let cleared = self.network.places.clear(context.now);
+        if cleared.is_empty() {
+            return;
+        }
+        for at in &cleared {
+            let (now, path) = (context.now, self.paths[*at]);
+            context.core.remove_path(now, path, context.stack);
+            if let Some(mtu) = self.network.mtus.get_mut(*at) {
+                *mtu = 0;
+            }
+        }
+        let Some(config) = self.reload.as_ref().map(|again| again.config.clone()) else {
+            return;
+        };
+        if let Err(error) = self.network_to(&config) {
+            tracing::warn!(%error, "something of a link that was removed is left until the box ends");
+        }
+        self.refresh(context);
+    }
+}

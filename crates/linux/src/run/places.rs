@@ -1,0 +1,290 @@
+//! What a box has set up in the kernel for its links, and where each link is in it.
+//!
+//! A link has a place: a number by which its path, addresses, routing tables and marks are known. It keeps
+//! its place as long as it is in the configuration, whatever other links come and go.
+
+use std::net::SocketAddr;
+use std::ops::RangeInclusive;
+
+use braid_engine::PathId;
+use braid_proxy::config::{BoxConfig, LinkConfig};
+use braid_wire::Instant;
+
+use super::device::Device;
+use super::outward::Outward;
+use crate::net::Result;
+use crate::net::link::LinkState;
+use crate::net::links::Links;
+use crate::net::sysctl::Sysctl;
+
+/// Most places. There is room for as many addresses in every range that the configuration may name, and
+/// half as many again as links.
+const MAX_PLACES: usize = 24;
+
+/// What is set up for the links.
+#[derive(Debug)]
+pub(super) struct Network {
+    // Dropped before the device, which cleans up what nobody has any more.
+    pub links: Links,
+    /// For interfaces that come back as new ones.
+    pub settings: Vec<Sysctl>,
+    /// What the engine takes each link's MTU for, in bytes, by place.
+    pub mtus: Vec<u16>,
+    /// Where connections that are taken in arrive.
+    pub intake_port: u16,
+    /// Ports that are the engine's alone towards the servers.
+    pub ports: Option<RangeInclusive<u16>>,
+    pub places: Places,
+    /// The states of the links when they were routed last.
+    pub seen: Vec<LinkState>,
+    pub device: Device,
+}
+
+impl Network {
+    /// Puts the rules of `config` in force, with those of links that are about to go.
+    ///
+    /// # Errors
+    /// Where the system refuses.
+    pub fn apply_rules(&mut self, config: &BoxConfig) -> Result<()> {
+        let v6 = self.device.has_v6();
+        let outward = self.places.outward(config);
+        let ways = (config.quic, config.mptcp_hosts);
+        let rules = outward.rules(
+            v6,
+            self.intake_port,
+            self.ports.clone(),
+            config.bypassed(),
+            ways,
+        );
+        let settings = outward.settings(v6);
+        self.device.change(&settings, rules)?;
+        self.settings = settings;
+        Ok(())
+    }
+
+    /// Routes as `config` says, and names the place of each link that is new, with its addresses.
+    ///
+    /// # Errors
+    /// Where the system refuses.
+    pub fn route(&mut self, config: &BoxConfig) -> Result<()> {
+        let v6 = self.device.has_v6();
+        let outward = self.places.outward(config);
+        let specs = outward.link_specs(v6);
+        let states = self.links.reconfigure(specs, &config.lan)?;
+        let links = self.places.all.iter().zip(&states).zip(0..);
+        self.mtus.resize(states.len(), 0);
+        for (((place, state), n), mtu) in links.zip(&mut self.mtus) {
+            if let Some(link) = &place.link
+                && *mtu == 0
+            {
+                *mtu = outward.addresses_of(n, link, state, v6).mtu;
+            }
+        }
+        let servers = servers(config);
+        self.links.change_shortcut(&servers, self.mtus.clone());
+        self.seen = states;
+        Ok(())
+    }
+
+    /// The state of the link at a place as it was when it was [routed](Self::route).
+    pub fn observed(&self, at: usize) -> LinkState {
+        self.seen.get(at).cloned().unwrap_or_default()
+    }
+}
+
+/// The places of all links.
+#[derive(Debug, Clone)]
+pub(super) struct Places {
+    all: Vec<Place>,
+    /// What [`Outward`] wants of that.
+    links: Vec<Option<LinkConfig>>,
+}
+
+/// A place, and what is there.
+#[derive(Debug, Clone, Default)]
+struct Place {
+    link: Option<LinkConfig>,
+    /// The link is no more in the configuration: what it has is kept until then, so that what the engine
+    /// says last goes out.
+    leaves_at: Option<Instant>,
+}
+
+impl Places {
+    pub fn new(links: &[LinkConfig]) -> Self {
+        let place = |link: &LinkConfig| Place {
+            link: Some(link.clone()),
+            leaves_at: None,
+        };
+        let mut places = Places {
+            all: links.iter().map(place).collect(),
+            links: Vec::new(),
+        };
+        places.list();
+        places
+    }
+
+    fn list(&mut self) {
+        self.links = self.all.iter().map(|place| place.link.clone()).collect();
+    }
+
+    /// What is set up for `config` in these places.
+    pub fn outward<'a>(&'a self, config: &'a BoxConfig) -> Outward<'a> {
+        Outward {
+            tun: &config.tun,
+            links: &self.links,
+            lan: &config.lan,
+            servers: servers(config),
+            private: &config.socks,
+            shortcut: config.shortcut,
+        }
+    }
+
+    /// Has the links of a new configuration: links that go on keep their places, those that are gone leave
+    /// theirs at `leave_at`, and new ones get free places. Returns the places of new links with their
+    /// numbers in the configuration; `None` where there is no place free.
+    pub fn change(
+        &mut self,
+        links: &[LinkConfig],
+        leave_at: Instant,
+    ) -> Option<Vec<(usize, usize)>> {
+        let mut missing: Vec<usize> = (0..links.len()).collect();
+        for place in self.all.iter_mut().filter(|p| p.leaves_at.is_none()) {
+            let Some(link) = &mut place.link else {
+                continue;
+            };
+            match links.iter().position(|new| link.goes_on_as(new)) {
+                Some(new) => {
+                    link.clone_from(&links[new]);
+                    missing.retain(|number| *number != new);
+                }
+                None => place.leaves_at = Some(leave_at),
+            }
+        }
+        let mut added = Vec::new();
+        for number in missing {
+            let free = self.all.iter().position(|place| place.link.is_none());
+            let at = free.unwrap_or(self.all.len());
+            if at >= MAX_PLACES {
+                return None;
+            }
+            self.all
+                .resize(self.all.len().max(at + 1), Place::default());
+            self.all[at].link = Some(links[number].clone());
+            added.push((at, number));
+        }
+        self.list();
+        Some(added)
+    }
+
+    /// Empties the places of links whose time is over, and returns which these are.
+    pub fn clear(&mut self, now: Instant) -> Vec<usize> {
+        let mut cleared = Vec::new();
+        for (at, place) in self.all.iter_mut().enumerate() {
+            if place.leaves_at.is_some_and(|at| at <= now) {
+                *place = Place::default();
+                cleared.push(at);
+            }
+        }
+        self.list();
+        cleared
+    }
+
+    /// When a link's time is over.
+    pub fn next_timeout(&self) -> Option<Instant> {
+        self.all.iter().filter_map(|place| place.leaves_at).min()
+    }
+
+    /// The link at a place that is in the configuration.
+    pub fn link(&self, at: usize) -> Option<&LinkConfig> {
+        let place = self.all.get(at).filter(|p| p.leaves_at.is_none())?;
+        place.link.as_ref()
+    }
+
+    /// The path of a place, by which the engine knows it.
+    pub fn path(at: usize) -> PathId {
+        PathId(u8::try_from(at).unwrap_or(u8::MAX))
+    }
+}
+
+fn servers(config: &BoxConfig) -> Vec<SocketAddr> {
+    let endpoints = config.servers.iter();
+    endpoints
+        .flat_map(|s| [s.endpoint_v4(), s.endpoint_v6()])
+        .flatten()
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use braid_proxy::config::Gateway;
+
+    use super::*;
+
+    fn link(name: &str) -> LinkConfig {
+        LinkConfig {
+            name: name.to_owned(),
+            interface: name.to_owned(),
+            gateway: Gateway::Auto,
+            v4: true,
+            v6: true,
+            backup: false,
+            metered: false,
+            mtu: None,
+        }
+    }
+
+    fn names(places: &Places) -> Vec<&str> {
+        let names = places.links.iter();
+        names.map(|l| l.as_ref().map_or("", |l| &l.name)).collect()
+    }
+
+    #[test]
+    fn links_keep_their_places_and_new_ones_get_free_ones() {
+        let [a, b, c, d] = ["a", "b", "c", "d"].map(link);
+        let soon = Instant::from_millis(3_000);
+        let mut places = Places::new(&[a.clone(), b.clone()]);
+        // `a` leaves; its place is not free before it has.
+        let added = places.change(&[c.clone(), b.clone()], soon);
+        assert_eq!(added, Some(vec![(2, 0)]));
+        assert_eq!(names(&places), ["a", "b", "c"]);
+        assert!(places.link(0).is_none() && places.link(1).is_some());
+        assert_eq!(places.next_timeout(), Some(soon));
+        assert!(places.clear(Instant::from_millis(2_999)).is_empty());
+        assert_eq!(places.clear(soon), [0]);
+        assert_eq!(names(&places), ["", "b", "c"]);
+        let added = places.change(&[b.clone(), d, c.clone()], soon);
+        assert_eq!(added, Some(vec![(0, 1)]));
+        assert_eq!(names(&places), ["d", "b", "c"]);
+        // Another gateway is the same link, another interface is not.
+        let mut moved = b.clone();
+        moved.backup = true;
+        assert_eq!(
+            places.change(&[moved.clone(), c.clone()], soon),
+            Some(vec![])
+        );
+        assert_eq!(places.link(1), Some(&moved));
+        moved.interface = "e".to_owned();
+        assert_eq!(places.change(&[moved, c], soon), Some(vec![(3, 0)]));
+    }
+
+    #[test]
+    fn places_run_out() {
+        let mut places = Places::new(&[]);
+        let soon = Instant::from_millis(1);
+        let many = |n: usize| -> Vec<LinkConfig> {
+            (0..16).map(|i| link(&format!("wan{n}.{i}"))).collect()
+        };
+        assert_eq!(
+            places.change(&many(0), soon).map(|added| added.len()),
+            Some(16)
+        );
+        assert_eq!(places.clone().change(&many(1), soon), None);
+        let mut few = places.clone();
+        few.change(&many(1)[..8], soon).unwrap();
+        few.clear(soon);
+        assert_eq!(
+            few.change(&many(2), soon).map(|added| added.len()),
+            Some(16)
+        );
+    }
+}

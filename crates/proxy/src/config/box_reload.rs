@@ -1,0 +1,153 @@
+//! What of `box.toml` changes while a box runs.
+
+use super::box_config::{BoxConfig, BoxLimits, LinkConfig, ServerEntry};
+use super::reload::{Changes, replace};
+
+impl BoxConfig {
+    /// Takes from `new`, which is the same file as it is now, what can change while a box runs, and
+    /// says what that is. Everything else stays as it was, and is named.
+    pub fn reload(&mut self, new: BoxConfig) -> Changes {
+        let restart = self.fixed_but_other_in(&new);
+        let mut changed = differing("link", (&self.links[..], &new.links[..]), |l| &l.name);
+        let servers = (&self.servers[..], &new.servers[..]);
+        changed.extend(differing("server", servers, |s| &s.name));
+        let key_changes = self.key.public() != new.key.public();
+        changed.extend(key_changes.then(|| "key_file".to_owned()));
+        let congestion_changes = self.congestion.name() != new.congestion.name();
+        changed.extend(congestion_changes.then(|| "congestion".to_owned()));
+        (self.key, self.key_file) = (new.key, new.key_file);
+        (self.links, self.servers) = (new.links, new.servers);
+        self.congestion = new.congestion;
+        let (own, limits) = (&mut self.limits, new.limits);
+        let live = [
+            replace("name", &mut self.name, new.name),
+            replace("lan", &mut self.lan, new.lan),
+            replace("select", &mut self.select, new.select),
+            replace("strategy", &mut self.strategy, new.strategy),
+            replace("checksum", &mut self.checksum, new.checksum),
+            replace("ecn", &mut self.ecn, new.ecn),
+            replace("bypass", &mut self.bypass, new.bypass),
+            replace("rule", &mut self.rules, new.rules),
+            replace("socks", &mut self.socks, new.socks),
+            replace("quic", &mut self.quic, new.quic),
+            replace("mptcp_hosts", &mut self.mptcp_hosts, new.mptcp_hosts),
+            replace("timeouts", &mut self.timeouts, new.timeouts),
+            replace(
+                "limits.connections",
+                &mut own.connections,
+                limits.connections,
+            ),
+            replace("limits.per_host", &mut own.per_host, limits.per_host),
+            replace("limits.handshakes", &mut own.handshakes, limits.handshakes),
+            replace("probing", &mut self.probing, new.probing),
+            replace("measuring", &mut self.measuring, new.measuring),
+            replace("warm", &mut self.warm, new.warm),
+        ];
+        changed.extend(live.into_iter().flatten());
+        Changes {
+            changed,
+            restart,
+            ..Changes::default()
+        }
+    }
+
+    /// Names of the settings that are others in `new`, and cannot change while a box runs.
+    fn fixed_but_other_in(&self, new: &BoxConfig) -> Vec<String> {
+        // Whatever comes to be a setting has to be put on one side.
+        let BoxConfig {
+            name: _,
+            key: _,
+            key_file: _,
+            lan: _,
+            links: _,
+            servers: _,
+            select: _,
+            strategy: _,
+            congestion: _,
+            checksum: _,
+            ecn: _,
+            bypass: _,
+            rules: _,
+            socks: _,
+            quic: _,
+            mptcp_hosts: _,
+            shortcut,
+            control,
+            state,
+            tun,
+            timeouts: _,
+            limits,
+            probing: _,
+            measuring: _,
+            warm: _,
+        } = new;
+        let BoxLimits {
+            connections: _,
+            per_host: _,
+            handshakes: _,
+            buffer,
+            memory,
+        } = limits;
+        let own = &self.limits;
+        let fixed = [
+            // The engine has ports of its own with it, and others without.
+            ("shortcut", *shortcut != self.shortcut),
+            ("control", *control != self.control),
+            // Nothing else may be written to any more.
+            ("state", *state != self.state),
+            ("tun", *tun != self.tun),
+            // Windows were announced by these.
+            ("limits.buffer", *buffer != own.buffer),
+            ("limits.memory", *memory != own.memory),
+        ];
+        let differing = fixed.into_iter().filter(|(_, differs)| *differs);
+        differing.map(|(name, _)| name.to_owned()).collect()
+    }
+}
+
+impl LinkConfig {
+    /// Returns whether connections stay where they are when this link becomes `new`: it is the same
+    /// interface, and is used for the same packets. Its gateway may be another.
+    pub fn goes_on_as(&self, new: &LinkConfig) -> bool {
+        let way = |l: &LinkConfig| (l.v4, l.v6, l.mtu);
+        self.name == new.name && self.interface == new.interface && way(self) == way(new)
+    }
+}
+
+impl ServerEntry {
+    /// Returns whether `new` is this server, whatever either is called.
+    pub fn goes_on_as(&self, new: &ServerEntry) -> bool {
+        let renamed = ServerEntry {
+            name: self.name.clone(),
+            ..new.clone()
+        };
+        *self == renamed
+    }
+}
+
+/// Says which entries of a list, which are called `kind`, are new, gone or others, and whether their order is
+/// another.
+fn differing<T: PartialEq>(
+    kind: &str,
+    (old, new): (&[T], &[T]),
+    name: fn(&T) -> &String,
+) -> Vec<String> {
+    let find = |list: &[T], wanted: &T| list.iter().position(|one| name(one) == name(wanted));
+    let said = |one: &T, what: &str| format!("{kind} {} {what}", name(one));
+    let mut all = Vec::new();
+    for one in new {
+        match find(old, one) {
+            None => all.push(said(one, "added")),
+            Some(before) if old[before] != *one => all.push(said(one, "changed")),
+            Some(_) => {}
+        }
+    }
+    let gone = old.iter().filter(|one| find(new, one).is_none());
+    all.extend(gone.map(|one| said(one, "removed")));
+    // Of those in both lists.
+    let order: Vec<usize> = new.iter().filter_map(|one| find(old, one)).collect();
+    if !order.is_sorted() {
+        all.push(format!("order of {kind}s"));
+    }
+    all
+}
