@@ -14,14 +14,18 @@ pub enum Failure {
     Usage(String),
     /// The work itself failed.
     Run(String),
+    /// The work is done, and what was printed is nothing to be content with: the exit code says how bad it
+    /// is.
+    Found(u8),
 }
 
 impl Failure {
-    /// 1 where the work failed, 2 where it was asked for wrongly.
+    /// 1 where the work failed, 2 where it was asked for wrongly, others where a command says so.
     pub fn exit_code(&self) -> ExitCode {
         match self {
             Failure::Run(_) => ExitCode::from(1),
             Failure::Usage(_) => ExitCode::from(2),
+            Failure::Found(code) => ExitCode::from(*code),
         }
     }
 
@@ -35,6 +39,7 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Failure::Usage(text) | Failure::Run(text) => f.write_str(text.trim_end()),
+            Failure::Found(_) => Ok(()),
         }
     }
 }

@@ -27,6 +27,8 @@ pub fn main() -> ExitCode {
     start_log(&cli);
     match cmd::run(cli) {
         Ok(()) => ExitCode::SUCCESS,
+        // What was found is printed.
+        Err(failure @ Failure::Found(_)) => failure.exit_code(),
         Err(failure) => {
             complain(format_args!("{failure}\n"));
             failure.exit_code()

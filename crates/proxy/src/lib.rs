@@ -25,6 +25,7 @@ pub mod socks;
 pub mod status;
 pub mod streams;
 mod table;
+pub mod trial;
 mod upstream;
 
 pub use box_core::BoxCore;

@@ -10,6 +10,7 @@ mod bad_input;
 mod bed;
 mod browser;
 mod captures;
+mod check;
 mod control;
 mod crash;
 mod demo;

@@ -5,6 +5,7 @@
 //! what was read, what to write instead.
 
 mod box_config;
+mod check;
 mod common;
 mod error;
 mod measuring;
@@ -19,6 +20,7 @@ pub use box_config::{
     ServerEntry, Warm,
 };
 pub use braid_links::ConfigError;
+pub use check::{Finding, Verdict, key_file, weigh};
 pub use common::{DEFAULT_CONGESTION, DEFAULT_PORT, TunConfig};
 pub use measuring::{Measuring, Select};
 pub use reload::Changes;

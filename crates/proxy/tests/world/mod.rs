@@ -17,6 +17,7 @@ use braid_engine::strategy::FlowSize;
 use braid_engine::{Config, ConnId, ConnectOptions, Event, PathConfig, PathId, RxMeta, Stack};
 use braid_proxy::config::{BoxConfig, ServerConfig, UserConfig};
 use braid_proxy::keys::{PrivateKey, PublicKey};
+use braid_proxy::trial::Trial;
 use braid_proxy::{BoxCore, LinkAddresses, Notice, ServerCore};
 use braid_wire::{Instant, Rng, ip, tcp};
 
@@ -95,6 +96,8 @@ pub struct World {
     pub raw: Stack,
     pub raw_events: Vec<Event>,
     pub notices: Vec<(Instant, Notice)>,
+    /// A trial of a host at [`TRIAL`].
+    pub trial: Option<Trial>,
     /// What a restarted server starts with.
     pub contents: Local,
     /// What was on the wire, and whether towards the server; kept where somebody wants to see it.
@@ -140,6 +143,7 @@ pub fn payload(packet: &[u8]) -> &[u8] {
 }
 
 const RAW: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 100);
+pub const TRIAL: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 101);
 
 fn stack(mut config: Config, seed: u64, setup: &Setup<'_>) -> Stack {
     config.memory = 64 << 20;
@@ -244,6 +248,7 @@ impl World {
             raw,
             raw_events: Vec::new(),
             notices: Vec::new(),
+            trial: None,
             contents,
             wire: None,
             tamper: None,
@@ -468,6 +473,7 @@ impl World {
     /// When something is due: packets, the host without a core, box, server.
     fn times(&self) -> Vec<Option<Instant>> {
         let mut times = vec![self.flying.peek().map(|f| f.at.0), self.raw.next_timeout()];
+        times.push(self.trial.as_ref().and_then(Trial::next_timeout));
         if self.still != Some(Side::Box) {
             times.push(self.boxed.stack.next_timeout());
             times.push(self.core.next_timeout());
@@ -499,6 +505,10 @@ impl World {
         if self.raw.next_timeout().is_some_and(|at| at <= now) {
             self.raw.handle_timeout(now);
         }
+        let due = |trial: &&mut Trial| trial.next_timeout().is_some_and(|at| at <= now);
+        if let Some(trial) = self.trial.as_mut().filter(due) {
+            trial.handle_timeout(now);
+        }
         self.serve_timers();
     }
 
@@ -517,6 +527,8 @@ impl World {
         let (header, _) = ip::Repr::parse(packet).unwrap();
         if header.dst == IpAddr::V4(RAW) {
             self.raw.receive(now, packet, meta);
+        } else if let (Some(trial), true) = (&mut self.trial, header.dst == IpAddr::V4(TRIAL)) {
+            trial.receive(now, packet);
         } else {
             self.boxed.stack.receive(now, packet, meta);
         }
@@ -552,6 +564,9 @@ impl World {
             self.raw_events.push(event);
         }
         drain(now, &mut self.raw, &mut sent);
+        if let Some(trial) = &mut self.trial {
+            sent.extend(core::iter::from_fn(|| Some((trial.poll_transmit(now)?, 0))));
+        }
         self.fly(&mut sent, true);
         while let Some(notice) = self.core.poll_notice() {
             self.notices.push((now, notice));
