@@ -23,7 +23,7 @@ use running::{Running, Sought};
 use system::Needs;
 
 /// A configuration, with the file and the text it was read from.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub struct File<'a, C> {
     /// The file.
     pub path: &'a Path,
@@ -39,7 +39,7 @@ pub fn check_box(file: File<'_, BoxConfig>, stop: BorrowedFd<'_>) -> Vec<Finding
         mut found,
         machine,
         status,
-    } = of_box(file, false);
+    } = of_box(&file, false);
     // What cannot be read has been said.
     let Some(machine) = machine else {
         return found;
@@ -60,7 +60,7 @@ pub fn check_box(file: File<'_, BoxConfig>, stop: BorrowedFd<'_>) -> Vec<Finding
 
 /// Checks file and machine of a server.
 pub fn check_server(file: File<'_, ServerConfig>) -> Vec<Finding> {
-    let mut found = of_server(file, false);
+    let mut found = of_server(&file, false);
     let message = "whether boxes reach the port from outside is to be seen at a box only";
     let remedy = "on a box: braid box check";
     let at = ("listen.outside", "listen");
@@ -71,12 +71,12 @@ pub fn check_server(file: File<'_, ServerConfig>) -> Vec<Finding> {
 /// Checks file and machine at the start of a box. What [refuses](Finding::refuses_start) the start cannot
 /// work.
 pub fn box_starts(file: File<'_, BoxConfig>) -> Vec<Finding> {
-    of_box(file, true).found
+    of_box(&file, true).found
 }
 
 /// The same of a server.
 pub fn server_starts(file: File<'_, ServerConfig>) -> Vec<Finding> {
-    of_server(file, true)
+    of_server(&file, true)
 }
 
 /// A look at file and machine.
@@ -87,8 +87,8 @@ struct Looked {
     status: Option<Box<Status>>,
 }
 
-fn of_box(file: File<'_, BoxConfig>, starts: bool) -> Looked {
-    let File { config, text, .. } = file;
+fn of_box(file: &File<'_, BoxConfig>, starts: bool) -> Looked {
+    let File { config, text, .. } = *file;
     let mut found = config.findings(text);
     add_key(file.path, text, &config.key, starts, &mut found);
     let machine = match Machine::look() {
@@ -114,8 +114,8 @@ fn of_box(file: File<'_, BoxConfig>, starts: bool) -> Looked {
     }
 }
 
-fn of_server(file: File<'_, ServerConfig>, starts: bool) -> Vec<Finding> {
-    let File { config, text, .. } = file;
+fn of_server(file: &File<'_, ServerConfig>, starts: bool) -> Vec<Finding> {
+    let File { config, text, .. } = *file;
     let mut found = config.findings(text);
     add_key(file.path, text, &config.key, starts, &mut found);
     let machine = match Machine::look() {

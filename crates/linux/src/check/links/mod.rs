@@ -199,7 +199,7 @@ impl Task<'_> {
 
     fn ask(&self, mark: u32, stop: BorrowedFd<'_>) -> io::Result<Echoes> {
         let mut raw = self.open(mark)?;
-        let [a, b, ..] = random()?;
+        let [a, b] = random()?;
         let id = u16::from_be_bytes([a, b]);
         echo::ask(&mut raw, self.ips(), (self.ends.1.port(), id), self.mtu, stop)
     }

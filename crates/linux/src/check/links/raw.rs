@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::{Domain, Protocol, SockFilter, Socket, Type};
 
 use crate::sys;
 
@@ -51,7 +51,9 @@ impl Raw {
         out.bind_device(Some(name.as_bytes()))?;
         // Of no protocol until it is bound: else it had packets of other interfaces by then.
         let incoming = Socket::new(Domain::PACKET, Type::DGRAM, None)?;
-        incoming.attach_filter(&filter(peer, port))?;
+        let program = filter(peer, port);
+        let step = |s: &libc::sock_filter| SockFilter::new(s.code, s.jt, s.jf, s.k);
+        incoming.attach_filter(&program.iter().map(step).collect::<Vec<_>>())?;
         incoming.set_nonblocking(true)?;
         sys::bind_packet_socket(incoming.as_fd(), protocol, index)?;
         Ok(Raw {
