@@ -8,8 +8,8 @@ use core::time::Duration;
 use std::io::IoSlice;
 
 use braid_engine::{
-    ApiError, CloseReason, Config, ConnId, ConnectOptions, Event, FallbackCause, PathConfig, RxMeta,
-    Stack,
+    ApiError, CloseReason, Config, ConnId, ConnectOptions, Event, FallbackCause, PathConfig,
+    RxMeta, Stack,
 };
 use braid_wire::{Instant, Rng};
 
@@ -205,7 +205,9 @@ impl Trial {
         while let Some(event) = self.stack.poll_event() {
             match event {
                 Event::Connected { .. } => {
-                    self.report.opened.get_or_insert(now.saturating_since(self.began));
+                    self.report
+                        .opened
+                        .get_or_insert(now.saturating_since(self.began));
                     self.report.multipath.get_or_insert(Multipath::Intact);
                 }
                 Event::FellBack { cause, .. } => self.report.multipath = Some(after(cause)),
@@ -222,7 +224,13 @@ impl Trial {
         }
         let answers = &mut self.answers;
         let input = |bytes: &[u8]| answers.input(bytes);
-        let step = read_step(now, &mut self.channel, &mut self.stack, ClientStep::More, input);
+        let step = read_step(
+            now,
+            &mut self.channel,
+            &mut self.stack,
+            ClientStep::More,
+            input,
+        );
         self.report.end = match step {
             Ok(ClientStep::More) if self.answers.is_signed_in() => TrialEnd::SignedIn,
             Ok(ClientStep::More) if self.channel.read_finished(&self.stack) => TrialEnd::CutOff,

@@ -111,8 +111,12 @@ fn the_examples_are_sound() {
         let path = format!("{}/../../examples/{file}", env!("CARGO_MANIFEST_DIR"));
         let text = std::fs::read_to_string(path).unwrap();
         let found = match is_box {
-            true => BoxConfig::with_key(file, &text, box_key()).unwrap().findings(&text),
-            false => ServerConfig::with_key(file, &text, server_key()).unwrap().findings(&text),
+            true => BoxConfig::with_key(file, &text, box_key())
+                .unwrap()
+                .findings(&text),
+            false => ServerConfig::with_key(file, &text, server_key())
+                .unwrap()
+                .findings(&text),
         };
         assert_eq!(found, [], "{file}");
     }
@@ -128,15 +132,35 @@ fn sizes_without_a_unit_are_named() {
         assert!(found[0].remedy.contains("memory = \"256MiB\""));
     }
     let found = of_table("[limits]\nmemory = 300000000");
-    expect(&found, Warning, ("unit", "limits.memory"), &["300000000 bytes"]);
+    expect(
+        &found,
+        Warning,
+        ("unit", "limits.memory"),
+        &["300000000 bytes"],
+    );
     let found = of_table("[limits]\nmemory = \"2MiB\"\nbuffer = \"1MiB\"");
-    expect(&found, Warning, ("limits", "limits.memory"), &["16 MiB is expected"]);
+    expect(
+        &found,
+        Warning,
+        ("limits", "limits.memory"),
+        &["16 MiB is expected"],
+    );
     for (value, verdict) in [("8", Failure), ("\"8kB\"", Warning)] {
         let found = of_table(&format!("[limits]\nbuffer = {value}"));
-        expect(&found, verdict, ("limits", "limits.buffer"), &["bytes for a connection"]);
+        expect(
+            &found,
+            verdict,
+            ("limits", "limits.buffer"),
+            &["bytes for a connection"],
+        );
     }
     let found = of_table("[limits]\nbuffer = \"1GiB\"");
-    expect(&found, Warning, ("limits", "limits.buffer"), &["`memory` bounds it"]);
+    expect(
+        &found,
+        Warning,
+        ("limits", "limits.buffer"),
+        &["`memory` bounds it"],
+    );
     let found = of_table("[[rule]]\nport = 80\nsize = 64");
     expect(&found, Warning, ("unit", "rule.size"), &["64 bytes"]);
     let found = of_server("[limits]\nmemory = \"1\"", &usual_user());
@@ -162,9 +186,19 @@ fn times_without_a_unit_are_named() {
     let found = of_server("time_window = 60", &usual_user());
     expect(&found, Warning, ("unit", "time_window"), &["60 seconds"]);
     let found = of_server("[timeouts]\nhandshake = 5", &usual_user());
-    expect(&found, Warning, ("unit", "timeouts.handshake"), &["5 seconds"]);
+    expect(
+        &found,
+        Warning,
+        ("unit", "timeouts.handshake"),
+        &["5 seconds"],
+    );
     let found = of_table("[timeouts]\nconnect = \"30ms\"");
-    expect(&found, Warning, ("times", "timeouts.connect"), &["30ms", "given up"]);
+    expect(
+        &found,
+        Warning,
+        ("times", "timeouts.connect"),
+        &["30ms", "given up"],
+    );
 }
 
 /// Mistake 7, of servers' addresses, and 20, of those that are none.
@@ -181,24 +215,40 @@ fn addresses_that_no_server_has_are_named() {
         let key = server_key().public().to_string();
         let found = of_box("", "", &server(address, &key));
         let words = [address, reason, "no server is left"];
-        expect(&found, Failure, ("server.address", "server server1"), &words);
+        expect(
+            &found,
+            Failure,
+            ("server.address", "server server1"),
+            &words,
+        );
         // Another one serves.
         let both = format!("{}{}", server(address, &key), usual_server());
         let found = of_box("", "", &both);
-        expect(&found, Warning, ("server.address", "server server1"), &[reason]);
+        expect(
+            &found,
+            Warning,
+            ("server.address", "server server1"),
+            &[reason],
+        );
     }
     let text = boxed("", "", &usual_server()).1;
     for unspecified in ["0.0.0.0", "::"] {
         let text = text.replace(SERVER, unspecified);
         let error = BoxConfig::with_key("box.toml", &text, box_key()).unwrap_err();
-        assert!(error.to_string().contains("no address of a host"), "{error}");
+        assert!(
+            error.to_string().contains("no address of a host"),
+            "{error}"
+        );
     }
 }
 
 /// Mistake 9, and its kind.
 #[test]
 fn servers_in_one_place_are_named() {
-    let (key, other) = (server_key().public().to_string(), other_key().public().to_string());
+    let (key, other) = (
+        server_key().public().to_string(),
+        other_key().public().to_string(),
+    );
     let both = format!("{}{}", server(SERVER, &key), server(SERVER, &other));
     let found = of_box("", "", &both);
     let words = ["203.0.113.7:1080", "server server1 too", "another key"];
@@ -206,19 +256,38 @@ fn servers_in_one_place_are_named() {
 
     let same = format!("{}{}", server(SERVER, &key), server(SERVER, &key));
     let found = of_box("", "", &same);
-    expect(&found, Warning, ("never.server", "server server2"), &["is server server1 already"]);
+    expect(
+        &found,
+        Warning,
+        ("never.server", "server server2"),
+        &["is server server1 already"],
+    );
 
     let clear = format!("{same}protection = \"none\"\n");
     let found = of_box("", "", &clear);
-    expect(&found, Warning, ("never.server", "server server2"), &["protected there"]);
+    expect(
+        &found,
+        Warning,
+        ("never.server", "server server2"),
+        &["protected there"],
+    );
 
     // One of two addresses.
     let list = "[[server]]\naddress = [\"203.0.113.7\", \"2001:db8::7\"]\n";
     let two = format!("{list}key = \"{key}\"\n{}", server("2001:db8::7", &other));
     let found = of_box("", "", &two);
-    expect(&found, Warning, ("server.twice", "server server2"), &["[2001:db8::7]:1080"]);
+    expect(
+        &found,
+        Warning,
+        ("server.twice", "server server2"),
+        &["[2001:db8::7]:1080"],
+    );
 
-    let ports = format!("{}{}port = 1081\n", server(SERVER, &key), server(SERVER, &other));
+    let ports = format!(
+        "{}{}port = 1081\n",
+        server(SERVER, &key),
+        server(SERVER, &other)
+    );
     assert_eq!(of_box("", "", &ports), []);
 }
 
@@ -233,8 +302,16 @@ fn keys_in_the_place_of_the_servers_are_named() {
     ];
     for (key, words) in cases {
         let found = of_box("", "", &server(SERVER, &key));
-        expect(&found, Failure, ("server.key", "server server1"), &[words, "no server is left"]);
-        assert!(!found[0].to_string().contains(&key) || words.contains("public"), "{found:?}");
+        expect(
+            &found,
+            Failure,
+            ("server.key", "server server1"),
+            &[words, "no server is left"],
+        );
+        assert!(
+            !found[0].to_string().contains(&key) || words.contains("public"),
+            "{found:?}"
+        );
     }
 }
 
@@ -248,7 +325,12 @@ fn keys_in_the_place_of_users_are_named() {
     ];
     for (key, words) in cases {
         let found = of_server("", &user(&key));
-        expect(&found, Failure, ("user.key", "user attic"), &[words, "no user is left"]);
+        expect(
+            &found,
+            Failure,
+            ("user.key", "user attic"),
+            &[words, "no user is left"],
+        );
         let other = user(&other_key().public().to_string()).replace("attic", "cellar");
         let found = of_server("", &format!("{}{other}", user(&key)));
         expect(&found, Warning, ("user.key", "user attic"), &[words]);
@@ -261,17 +343,36 @@ fn a_public_key_in_the_key_file_is_named() {
     let with = |key: &PublicKey| {
         let key = PrivateKey::from_text(&key.to_string()).unwrap();
         let text = boxed("", "", &usual_server()).1;
-        BoxConfig::with_key("box.toml", &text, key).unwrap().findings(&text)
+        BoxConfig::with_key("box.toml", &text, key)
+            .unwrap()
+            .findings(&text)
     };
     let found = with(&box_key().public());
-    expect(&found, Warning, ("key.private", "key_file"), &["may hold a public key"]);
+    expect(
+        &found,
+        Warning,
+        ("key.private", "key_file"),
+        &["may hold a public key"],
+    );
     let found = with(&server_key().public());
-    expect(&found, Failure, ("key.private", "key_file"), &["the public key of server1"]);
+    expect(
+        &found,
+        Failure,
+        ("key.private", "key_file"),
+        &["the public key of server1"],
+    );
 
     let text = format!("listen = \"{SERVER}\"\n{}", usual_user());
     let key = PrivateKey::from_text(&box_key().public().to_string()).unwrap();
-    let found = ServerConfig::with_key("server.toml", &text, key).unwrap().findings(&text);
-    expect(&found, Failure, ("key.private", "key_file"), &["the public key of user attic"]);
+    let found = ServerConfig::with_key("server.toml", &text, key)
+        .unwrap()
+        .findings(&text);
+    expect(
+        &found,
+        Failure,
+        ("key.private", "key_file"),
+        &["the public key of user attic"],
+    );
 }
 
 /// Mistake 5, as far as the file tells, and 14.
@@ -284,14 +385,24 @@ fn gateways_that_lead_nowhere_are_named() {
         ("::1", "this machine itself"),
     ] {
         let found = of_box("", &format!("gateway = \"{gateway}\""), &usual_server());
-        expect(&found, Warning, ("link.gateway", "link wwan0"), &[gateway, reason]);
+        expect(
+            &found,
+            Warning,
+            ("link.gateway", "link wwan0"),
+            &[gateway, reason],
+        );
     }
     assert_eq!(of_box("", "gateway = \"fe80::1\"", &usual_server()), []);
 
     let same = "gateway = [\"192.168.1.1\", \"fe80::1\"]\n[[link]]\nname = \"lte\"\ninterface = \"wwan0\"\n\
                 gateway = \"192.168.1.1\"";
     let found = of_box("", same, &usual_server());
-    expect(&found, Warning, ("link.same", "link lte"), &["192.168.1.1", "link wwan0 too"]);
+    expect(
+        &found,
+        Warning,
+        ("link.same", "link lte"),
+        &["192.168.1.1", "link wwan0 too"],
+    );
 }
 
 /// Mistake 20: bypasses.
@@ -299,20 +410,45 @@ fn gateways_that_lead_nowhere_are_named() {
 fn bypasses_that_never_match_are_named() {
     let found = of_top("bypass = [\"10.0.0.0/8\", \"10.1.0.0/16\"]");
     let words = ["10.0.0.0/8 has it already"];
-    expect(&found, Warning, ("never.bypass", "bypass 10.1.0.0/16"), &words);
+    expect(
+        &found,
+        Warning,
+        ("never.bypass", "bypass 10.1.0.0/16"),
+        &words,
+    );
     let found = of_top("bypass = [\"10.1.0.0/16\", \"10.0.0.0/8\"]");
-    expect(&found, Warning, ("never.bypass", "bypass 10.1.0.0/16"), &words);
+    expect(
+        &found,
+        Warning,
+        ("never.bypass", "bypass 10.1.0.0/16"),
+        &words,
+    );
     let found = of_top("bypass = [\"2001:db8::/32\", \"2001:db8::/32\"]");
-    expect(&found, Warning, ("never.bypass", "bypass 2001:db8::/32"), &["already"]);
+    expect(
+        &found,
+        Warning,
+        ("never.bypass", "bypass 2001:db8::/32"),
+        &["already"],
+    );
     for fixed in ["127.0.0.1/32", "0.0.0.0/32", "fe80::/16", "203.0.113.7/32"] {
         let found = of_top(&format!("bypass = \"{fixed}\""));
         let subject = format!("bypass {fixed}");
-        expect(&found, Warning, ("never.bypass", &subject), &["in any case"]);
+        expect(
+            &found,
+            Warning,
+            ("never.bypass", &subject),
+            &["in any case"],
+        );
     }
     for all in ["0.0.0.0/0", "::/0"] {
         let found = of_top(&format!("bypass = \"{all}\""));
         let subject = format!("bypass {all}");
-        expect(&found, Warning, ("never.bypass", &subject), &["connection is aggregated"]);
+        expect(
+            &found,
+            Warning,
+            ("never.bypass", &subject),
+            &["connection is aggregated"],
+        );
     }
 }
 
@@ -320,40 +456,81 @@ fn bypasses_that_never_match_are_named() {
 #[test]
 fn rules_that_never_match_are_named() {
     let rules = |rules: &[&str]| {
-        let tables = rules.iter().map(|rule| format!("[[rule]]\n{rule}\nurgency = 1\n"));
+        let tables = rules
+            .iter()
+            .map(|rule| format!("[[rule]]\n{rule}\nurgency = 1\n"));
         of_table(&tables.collect::<String>())
     };
     for (all, number) in [
         (&["port = 443", "port = 443"][..], "rule 1 before"),
         (&["", "port = 443"], "rule 1 before"),
-        (&["port = \"1-1000\"", "port = [22, \"80-90\"]"], "rule 1 before"),
-        (&["port = [\"1-50\", \"51-99\"]", "port = \"40-60\""], "rule 1 before"),
-        (&["port = 22", "port = 443", "port = [22, 443]"], "rule 1 and 2 before"),
-        (&["address = \"192.0.2.0/24\"", "address = \"192.0.2.9\"\nport = 1"], "rule 1 before"),
-        (&["domain = \"example.com\"", "domain = \"a.example.com\""], "rule 1 before"),
+        (
+            &["port = \"1-1000\"", "port = [22, \"80-90\"]"],
+            "rule 1 before",
+        ),
+        (
+            &["port = [\"1-50\", \"51-99\"]", "port = \"40-60\""],
+            "rule 1 before",
+        ),
+        (
+            &["port = 22", "port = 443", "port = [22, 443]"],
+            "rule 1 and 2 before",
+        ),
+        (
+            &[
+                "address = \"192.0.2.0/24\"",
+                "address = \"192.0.2.9\"\nport = 1",
+            ],
+            "rule 1 before",
+        ),
+        (
+            &["domain = \"example.com\"", "domain = \"a.example.com\""],
+            "rule 1 before",
+        ),
     ] {
         let found = rules(all);
         let subject = format!("rule {}", all.len());
-        expect(&found, Warning, ("never.rule", &subject), &[number, "never matches"]);
+        expect(
+            &found,
+            Warning,
+            ("never.rule", &subject),
+            &[number, "never matches"],
+        );
     }
     for sound in [
         &["port = 443", "port = \"442-443\""][..],
         &["port = [\"1-50\", \"52-99\"]", "port = \"40-60\""],
         &["domain = \"a.example.com\"", "domain = \"example.com\""],
         &["domain = \"ample.com\"", "domain = \"example.com\""],
-        &["port = 1\naddress = \"192.0.2.0/24\"", "address = \"192.0.2.9\""],
+        &[
+            "port = 1\naddress = \"192.0.2.0/24\"",
+            "address = \"192.0.2.9\"",
+        ],
         &["domain = \"example.com\"", ""],
     ] {
         assert_eq!(rules(sound), [], "{sound:?}");
     }
     for address in ["127.0.0.1", SERVER, "0.0.0.0"] {
         let found = rules(&[&format!("address = \"{address}\"")]);
-        expect(&found, Warning, ("never.rule", "rule 1"), &[address, "never matches"]);
+        expect(
+            &found,
+            Warning,
+            ("never.rule", "rule 1"),
+            &[address, "never matches"],
+        );
     }
     let bypassed = "bypass = \"192.0.2.0/24\"";
-    let rule = format!("{}[[rule]]\naddress = \"192.0.2.7\"\nurgency = 1\n", usual_server());
+    let rule = format!(
+        "{}[[rule]]\naddress = \"192.0.2.7\"\nurgency = 1\n",
+        usual_server()
+    );
     let found = of_box(bypassed, "", &rule);
-    expect(&found, Warning, ("never.rule", "rule 1"), &["192.0.2.0/24 is in `bypass`"]);
+    expect(
+        &found,
+        Warning,
+        ("never.rule", "rule 1"),
+        &["192.0.2.0/24 is in `bypass`"],
+    );
     // Programs get there by SOCKS.
     let socks = format!("{bypassed}\nsocks = \"192.168.1.1:1080\"");
     assert_eq!(of_box(&socks, "", &rule), []);
@@ -364,17 +541,40 @@ fn rules_that_never_match_are_named() {
 fn destinations_that_never_match_are_named() {
     let of = |lists: &str| of_server(lists, &usual_user());
     let found = of("allow = \"10.1.0.0/16\"\ndeny = \"10.0.0.0/8\"");
-    expect(&found, Warning, ("never.list", "allow 10.1.0.0/16"), &["10.0.0.0/8", "stronger"]);
+    expect(
+        &found,
+        Warning,
+        ("never.list", "allow 10.1.0.0/16"),
+        &["10.0.0.0/8", "stronger"],
+    );
     for wide in ["0.0.0.0/0", "198.51.100.0/24", "8.0.0.0/6"] {
         let found = of(&format!("allow = \"{wide}\""));
         let subject = format!("allow {wide}");
-        expect(&found, Warning, ("never.list", &subject), &["it opens nothing"]);
+        expect(
+            &found,
+            Warning,
+            ("never.list", &subject),
+            &["it opens nothing"],
+        );
     }
     let found = of("deny = [\"192.0.2.0/24\", \"192.0.2.7\"]");
-    expect(&found, Warning, ("never.list", "deny 192.0.2.7/32"), &["already"]);
+    expect(
+        &found,
+        Warning,
+        ("never.list", "deny 192.0.2.7/32"),
+        &["already"],
+    );
     let found = of("deny = \"::/0\"");
-    expect(&found, Warning, ("never.list", "deny ::/0"), &["no IPv6 destination"]);
-    for (target, reason) in [("127.0.0.1:80", "this machine itself"), ("203.0.113.7:80", "this server")] {
+    expect(
+        &found,
+        Warning,
+        ("never.list", "deny ::/0"),
+        &["no IPv6 destination"],
+    );
+    for (target, reason) in [
+        ("127.0.0.1:80", "this machine itself"),
+        ("203.0.113.7:80", "this server"),
+    ] {
         let found = of(&format!("targets = \"{target}\""));
         let subject = format!("target {target}");
         expect(&found, Warning, ("targets", &subject), &[reason]);
@@ -393,12 +593,22 @@ fn listening_addresses_that_lead_nowhere_are_named() {
         let config = ServerConfig::with_key("server.toml", &text, server_key()).unwrap();
         let subject = format!("listen {listen}");
         let words = [reason, "no address is left"];
-        expect(&config.findings(&text), Failure, ("listen", &subject), &words);
+        expect(
+            &config.findings(&text),
+            Failure,
+            ("listen", &subject),
+            &words,
+        );
     }
 }
 
 #[test]
 fn a_proxy_inside_of_the_device_is_named() {
     let found = of_top("socks = \"10.215.77.1:1080\"");
-    expect(&found, Warning, ("socks", "socks 10.215.77.1:1080"), &["10.215.77.0/24 of [tun]"]);
+    expect(
+        &found,
+        Warning,
+        ("socks", "socks 10.215.77.1:1080"),
+        &["10.215.77.0/24 of [tun]"],
+    );
 }

@@ -50,7 +50,9 @@ pub fn boxed(file: &Path, json: bool) -> Result<(), Failure> {
         tv_nsec: 0,
     };
     if poll(&mut fds, Some(&now)).is_ok_and(|n| n > 0) {
-        return Err(Failure::Run("interrupted; nothing is left behind".to_owned()));
+        return Err(Failure::Run(
+            "interrupted; nothing is left behind".to_owned(),
+        ));
     }
     show("box", &name, findings, json)
 }
@@ -117,10 +119,16 @@ fn of_file(error: &ConfigError) -> Finding {
         None => error.file.clone(),
     };
     let remedy = match &error.hint {
-        Some(hint) => format!("write instead: {}", hint.split_whitespace().collect::<Vec<_>>().join(" ")),
+        Some(hint) => format!(
+            "write instead: {}",
+            hint.split_whitespace().collect::<Vec<_>>().join(" ")
+        ),
         None => String::new(),
     };
-    let message = format!("{}: neither a start nor a check comes further", error.message);
+    let message = format!(
+        "{}: neither a start nor a check comes further",
+        error.message
+    );
     Finding::failure(("file", subject), message, remedy)
 }
 
@@ -152,7 +160,11 @@ fn show(role: &str, file: &str, findings: Vec<Finding>, json: bool) -> Result<()
             verdict,
             findings: &findings,
         })?,
-        false => print(format_args!("{}{}\n", table(&findings), summary(role, &findings, verdict)))?,
+        false => print(format_args!(
+            "{}{}\n",
+            table(&findings),
+            summary(role, &findings, verdict)
+        ))?,
     }
     match verdict {
         Verdict::Ok | Verdict::NotChecked => Ok(()),
@@ -216,7 +228,12 @@ mod tests {
     use super::*;
 
     fn finding(verdict: Verdict) -> Finding {
-        Finding::new(verdict, ("unit", "timeouts.connect"), "30 has no unit", "write 30s")
+        Finding::new(
+            verdict,
+            ("unit", "timeouts.connect"),
+            "30 has no unit",
+            "write 30s",
+        )
     }
 
     #[test]

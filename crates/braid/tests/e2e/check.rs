@@ -32,7 +32,8 @@ impl Checked {
     }
 
     fn with_box() -> Self {
-        let few = |text: String| format!("{text}\n[limits]\nconnections = 1000\nmemory = \"64MiB\"\n");
+        let few =
+            |text: String| format!("{text}\n[limits]\nconnections = 1000\nmemory = \"64MiB\"\n");
         let render = changed(render_config(None).expect("randomness"), Role::Server, few);
         let mut bed = Bed::up_idle(changed(render, Role::Box, few));
         bed.start("server");
@@ -61,7 +62,10 @@ impl Checked {
     fn check_by(&self, role: &str, text: &str, before: &str) -> Report {
         let file = self.write(role, text);
         let braid = env!("CARGO_BIN_EXE_braid");
-        let script = format!("{before}\nexec {braid} {role} check --json -c {}", file.display());
+        let script = format!(
+            "{before}\nexec {braid} {role} check --json -c {}",
+            file.display()
+        );
         let mut shell = self.bed.exec(role, "unshare");
         shell.args(["--mount", "sh", "-c", &script]);
         Report::of(&mut shell)
@@ -73,7 +77,13 @@ impl Checked {
 
     /// Fails unless a check of the box's file, changed by `change`, has a finding of this id about this
     /// subject, with all of `words`, and this exit code.
-    fn expect(&self, change: impl Fn(String) -> String, id: &str, subject: &str, found: (i32, &[&str])) {
+    fn expect(
+        &self,
+        change: impl Fn(String) -> String,
+        id: &str,
+        subject: &str,
+        found: (i32, &[&str]),
+    ) {
         let text = change(self.text("box"));
         self.check("box", &text).expect(id, subject, found);
     }
@@ -126,9 +136,14 @@ impl Report {
     /// Fails where somebody is told of anything.
     #[track_caller]
     fn expect_fine(&self) {
-        let bad: Vec<_> = self.with(&["warning", "failure", "could_not_check"]).collect();
+        let bad: Vec<_> = self
+            .with(&["warning", "failure", "could_not_check"])
+            .collect();
         assert_eq!(bad, [&Value::Null; 0]);
-        assert_eq!((self.code, &self.json["verdict"]), (Some(FINE), &"ok".into()));
+        assert_eq!(
+            (self.code, &self.json["verdict"]),
+            (Some(FINE), &"ok".into())
+        );
     }
 
     /// How many findings of this id are well.
@@ -149,14 +164,24 @@ fn nothing_is_said_of_a_sound_network_and_nothing_left_there() {
         let report = checked.check("box", &checked.text("box"));
         report.expect_fine();
         // Two links, each with two families.
-        for id in ["link.tcp", "link.mptcp", "link.server", "link.mtu", "link.udp"] {
+        for id in [
+            "link.tcp",
+            "link.mptcp",
+            "link.server",
+            "link.mtu",
+            "link.udp",
+        ] {
             assert_eq!(report.count(id), 4, "{id}: {report:#?}");
         }
         expect_as_before(&mut checked.bed, "box", &before);
-        checked.check("server", &checked.text("server")).expect_fine();
+        checked
+            .check("server", &checked.text("server"))
+            .expect_fine();
     }
     checked.bed.testbed.stop("server").expect("it ran");
-    checked.check("server", &checked.text("server")).expect_fine();
+    checked
+        .check("server", &checked.text("server"))
+        .expect_fine();
 }
 
 #[test]
@@ -176,11 +201,22 @@ fn what_is_printed_is_a_table_with_remedies() {
     assert_eq!(output.status.code(), Some(BROKEN), "{said}");
     assert!(stderr(&output).is_empty(), "{}", stderr(&output));
     let mut lines = said.lines().map(str::trim);
-    let row = lines.find(|line| line.starts_with("failure")).expect("a row");
-    assert!(row.contains("limits.memory") && row.contains("256 bytes"), "{row}");
+    let row = lines
+        .find(|line| line.starts_with("failure"))
+        .expect("a row");
+    assert!(
+        row.contains("limits.memory") && row.contains("256 bytes"),
+        "{row}"
+    );
     let remedy = lines.next().expect("a line below");
-    assert!(remedy.starts_with("to do: write a size with its unit"), "{remedy}");
-    assert!(said.ends_with("the box would not work: 1 failure, 0 warnings\n"), "{said}");
+    assert!(
+        remedy.starts_with("to do: write a size with its unit"),
+        "{remedy}"
+    );
+    assert!(
+        said.ends_with("the box would not work: 1 failure, 0 warnings\n"),
+        "{said}"
+    );
 }
 
 /// Mistakes 1, 2, 9, 10, 11, 14 and 20, of the file alone.
@@ -195,28 +231,65 @@ fn mistakes_of_the_file_are_named() {
     let memory = |text: String| text.replace("memory = \"64MiB\"", "memory = \"256\"");
     checked.expect(memory, "limits", "limits.memory", (BROKEN, &["256 bytes"]));
     let connect = |text| format!("{text}\n[timeouts]\nconnect = 30\n");
-    checked.expect(connect, "unit", "timeouts.connect", (WARNINGS, &["no unit", "30 seconds"]));
+    checked.expect(
+        connect,
+        "unit",
+        "timeouts.connect",
+        (WARNINGS, &["no unit", "30 seconds"]),
+    );
     let own = with_key.clone()(boxed.public().to_string());
-    checked.expect(own, "server.key", "server server", (BROKEN, &["own public key"]));
+    checked.expect(
+        own,
+        "server.key",
+        "server server",
+        (BROKEN, &["own public key"]),
+    );
     let private = with_key(server.to_text().to_string());
-    checked.expect(private, "server.key", "server server", (BROKEN, &["private one"]));
+    checked.expect(
+        private,
+        "server.key",
+        "server server",
+        (BROKEN, &["private one"]),
+    );
     let address = checked.bed.v4("server");
     let other = PrivateKey::generate([9; 32]).public();
     let twice = move |text| {
-        format!("{text}\n[[server]]\nname = \"again\"\naddress = \"{address}\"\nkey = \"{other}\"\n")
+        format!(
+            "{text}\n[[server]]\nname = \"again\"\naddress = \"{address}\"\nkey = \"{other}\"\n"
+        )
     };
-    checked.expect(twice, "server.twice", "server again", (WARNINGS, &["another key"]));
+    checked.expect(
+        twice,
+        "server.twice",
+        "server again",
+        (WARNINGS, &["another key"]),
+    );
     let auto = |text: String| {
         let second = "[[link]]\nname = \"same\"\ninterface = \"link1\"\n\n[[server]]";
         text.replacen("[[server]]", second, 1)
     };
-    checked.expect(auto, "link.same", "link same", (WARNINGS, &["as link link1 does"]));
+    checked.expect(
+        auto,
+        "link.same",
+        "link same",
+        (WARNINGS, &["as link link1 does"]),
+    );
     let bypass = |text| format!("bypass = [\"192.0.2.0/24\", \"192.0.2.7\"]\n{text}");
-    checked.expect(bypass, "never.bypass", "bypass 192.0.2.7/32", (WARNINGS, &["already"]));
+    checked.expect(
+        bypass,
+        "never.bypass",
+        "bypass 192.0.2.7/32",
+        (WARNINGS, &["already"]),
+    );
     let unspecified = move |text: String| text.replace(&address.to_string(), "0.0.0.0");
     let report = checked.check("box", &unspecified(checked.text("box")));
     assert_eq!(report.code, Some(BROKEN));
-    assert!(report.findings()[0]["message"].as_str().expect("text").contains("0.0.0.0"));
+    assert!(
+        report.findings()[0]["message"]
+            .as_str()
+            .expect("text")
+            .contains("0.0.0.0")
+    );
 }
 
 /// Mistakes 12 and 13.
@@ -227,7 +300,12 @@ fn mistakes_with_the_key_file_are_named() {
     let file = checked.directory("box").join("box.key");
     let same = |text: String| text;
     fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).expect("it is ours");
-    checked.expect(same, "key.mode", "key_file", (WARNINGS, &["mode 644", "every user"]));
+    checked.expect(
+        same,
+        "key.mode",
+        "key_file",
+        (WARNINGS, &["mode 644", "every user"]),
+    );
     fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).expect("it is ours");
 
     let private = fs::read_to_string(&file).expect("readable");
@@ -235,11 +313,23 @@ fn mistakes_with_the_key_file_are_named() {
     // Alone, and beside its private key.
     fs::write(&file, public.to_string()).expect("writable");
     let report = checked.check("box", &checked.text("box"));
-    report.expect("key.private", "key_file", (BROKEN, &["may hold a public key"]));
-    report.expect("link.server", &format!("link link1 to server ({}:1080)", checked.bed.v4("server")),
-        (BROKEN, &["key refused"]));
+    report.expect(
+        "key.private",
+        "key_file",
+        (BROKEN, &["may hold a public key"]),
+    );
+    report.expect(
+        "link.server",
+        &format!("link link1 to server ({}:1080)", checked.bed.v4("server")),
+        (BROKEN, &["key refused"]),
+    );
     fs::write(checked.directory("box").join("old.key"), private).expect("writable");
-    checked.expect(same, "key.private", "key_file", (BROKEN, &["the public key of the private one", "old.key"]));
+    checked.expect(
+        same,
+        "key.private",
+        "key_file",
+        (BROKEN, &["the public key of the private one", "old.key"]),
+    );
 }
 
 /// Mistakes 3 to 8, of interfaces and addresses.
@@ -256,17 +346,35 @@ fn mistakes_about_the_network_are_named() {
     let lan = replace("lan = [\"home\"]", "lan = \"eth99\"");
     checked.expect(lan, "lan", "lan eth99", (BROKEN, &["no such interface"]));
     let link = replace("interface = \"link2\"", "interface = \"wwan9\"");
-    checked.expect(link, "link", "link wwan9", (WARNINGS, &["no interface wwan9"]));
+    checked.expect(
+        link,
+        "link",
+        "link wwan9",
+        (WARNINGS, &["no interface wwan9"]),
+    );
 
     let gateway = |text: String| {
-        let line = text.lines().find(|line| line.starts_with("gateway")).expect("one").to_owned();
+        let line = text
+            .lines()
+            .find(|line| line.starts_with("gateway"))
+            .expect("one")
+            .to_owned();
         text.replacen(&line, "gateway = \"192.0.2.1\"", 1)
     };
-    checked.expect(gateway, "link", "link link1", (WARNINGS, &["192.0.2.1 is in no network of link1"]));
+    checked.expect(
+        gateway,
+        "link",
+        "link link1",
+        (WARNINGS, &["192.0.2.1 is in no network of link1"]),
+    );
 
     for (interface, verdict) in [("home", "users' network"), ("link1", "network of a link")] {
         let layout = checked.bed.testbed.layout().host("box").expect("a host");
-        let on = layout.interfaces.iter().find(|i| i.name == interface).expect("one");
+        let on = layout
+            .interfaces
+            .iter()
+            .find(|i| i.name == interface)
+            .expect("one");
         let mut network = on.address4.octets();
         network[3] = 0;
         let range = format!("{}/24", std::net::Ipv4Addr::from(network));
@@ -287,17 +395,27 @@ fn mistakes_about_the_network_are_named() {
     server[3] = 0;
     let range = format!("{}/24", std::net::Ipv4Addr::from(server));
     let of_server = |text: String| {
-        let only = text.lines().map(|line| match line.starts_with("address = ") {
-            true => format!("address = \"{}\"", checked.bed.v4("server")),
-            false => line.to_owned(),
-        });
-        format!("{}\n[tun]\nv4 = \"{range}\"\n", only.collect::<Vec<_>>().join("\n"))
+        let only = text
+            .lines()
+            .map(|line| match line.starts_with("address = ") {
+                true => format!("address = \"{}\"", checked.bed.v4("server")),
+                false => line.to_owned(),
+            });
+        format!(
+            "{}\n[tun]\nv4 = \"{range}\"\n",
+            only.collect::<Vec<_>>().join("\n")
+        )
     };
     let words = (BROKEN, &["of [tun]", "no server is left"][..]);
     checked.expect(of_server, "server.address", "server server", words);
 
     let socks = |text| format!("socks = \"192.0.2.77:1080\"\n{text}");
-    checked.expect(socks, "socks", "socks 192.0.2.77:1080", (WARNINGS, &["has no address 192.0.2.77"]));
+    checked.expect(
+        socks,
+        "socks",
+        "socks 192.0.2.77:1080",
+        (WARNINGS, &["has no address 192.0.2.77"]),
+    );
 }
 
 /// The /64 of an address.
@@ -314,16 +432,28 @@ fn mistakes_of_the_machine_are_named() {
     let text = checked.text("box");
     let by = |before: &str| checked.check_by("box", &text, before);
     let read_only = "mount -o bind /proc/sys /proc/sys && mount -o remount,bind,ro /proc/sys";
-    checked.bed.run("box", "sysctl", &["-qw", "net.ipv4.conf.link2.forwarding=0"]);
+    checked.bed.run(
+        "box",
+        "sysctl",
+        &["-qw", "net.ipv4.conf.link2.forwarding=0"],
+    );
     by(read_only).expect("forwarding", "link2", (BROKEN, &["cannot be switched on"]));
-    checked.bed.run("box", "sysctl", &["-qw", "net.ipv4.conf.link2.forwarding=1"]);
+    checked.bed.run(
+        "box",
+        "sysctl",
+        &["-qw", "net.ipv4.conf.link2.forwarding=1"],
+    );
     for key in ["home", "link1", "link2"] {
         let key = format!("net.ipv4.conf.{key}.forwarding=1");
         checked.bed.run("box", "sysctl", &["-qw", &key]);
     }
-    checked.bed.run("box", "sysctl", &["-qw", "net.ipv4.conf.link1.rp_filter=1"]);
+    checked
+        .bed
+        .run("box", "sysctl", &["-qw", "net.ipv4.conf.link1.rp_filter=1"]);
     by(read_only).expect("rp_filter", "link1", (WARNINGS, &["strict"]));
-    checked.bed.run("box", "sysctl", &["-qw", "net.ipv4.conf.link1.rp_filter=0"]);
+    checked
+        .bed
+        .run("box", "sysctl", &["-qw", "net.ipv4.conf.link1.rp_filter=0"]);
 
     by("PATH=/nowhere").expect("nft", "nftables", (BROKEN, &["not in PATH"]));
     let no_tun = "mount -t tmpfs none /dev/net";
@@ -333,14 +463,22 @@ fn mistakes_of_the_machine_are_named() {
     checked.bed.run("box", "sysctl", &["-qw", ports]);
     let words = (WARNINGS, &["1024 to 65000"][..]);
     by("").expect("ports", "net.ipv4.ip_local_port_range", words);
-    checked.check("box", &format!("shortcut = false\n{text}")).expect_fine();
+    checked
+        .check("box", &format!("shortcut = false\n{text}"))
+        .expect_fine();
     let usual = "net.ipv4.ip_local_port_range=32768 60999";
     checked.bed.run("box", "sysctl", &["-qw", usual]);
 
     let many = text.replace("connections = 1000", "connections = 1048576");
-    checked.check("box", &many).expect("descriptors", "limits.connections", (WARNINGS, &["1048832"]));
+    checked.check("box", &many).expect(
+        "descriptors",
+        "limits.connections",
+        (WARNINGS, &["1048832"]),
+    );
     let large = text.replace("\"64MiB\"", "\"4000GiB\"");
-    checked.check("box", &large).expect("memory", "limits.memory", (WARNINGS, &["4096000 MiB"]));
+    checked
+        .check("box", &large)
+        .expect("memory", "limits.memory", (WARNINGS, &["4096000 MiB"]));
 }
 
 /// Mistake 17.
@@ -351,20 +489,34 @@ fn other_instances_in_the_way_are_named() {
     let text = checked.text("box");
     let renamed = text.replace("name = \"server\"", "name = \"other\"");
     let report = checked.check("box", &format!("name = \"second\"\n{renamed}"));
-    report.expect("instance", "tun braid0", (WARNINGS, &["another configuration"]));
+    report.expect(
+        "instance",
+        "tun braid0",
+        (WARNINGS, &["another configuration"]),
+    );
     let elsewhere = text.replace("control.sock", "other.sock");
     let report = checked.check("box", &elsewhere);
-    report.expect("instance", "tun braid0", (BROKEN, &["the box cannot start"]));
-    let other = format!("{elsewhere}\n[tun]\nname = \"braid7\"\nv4 = \"10.99.0.0/24\"\nv6 = \"fd99::/64\"\n");
+    report.expect(
+        "instance",
+        "tun braid0",
+        (BROKEN, &["the box cannot start"]),
+    );
+    let other = format!(
+        "{elsewhere}\n[tun]\nname = \"braid7\"\nv4 = \"10.99.0.0/24\"\nv6 = \"fd99::/64\"\n"
+    );
     let report = checked.check("box", &other);
     report.expect("port", "lan home", (WARNINGS, &["another box", "takes in"]));
 
     let server = checked.text("server").replace("control.sock", "other.sock");
-    let second = format!("{server}\n[tun]\nname = \"braid7\"\nv4 = \"10.99.0.0/24\"\nv6 = \"fd99::/64\"\n");
+    let second =
+        format!("{server}\n[tun]\nname = \"braid7\"\nv4 = \"10.99.0.0/24\"\nv6 = \"fd99::/64\"\n");
     let listens = format!("listen {}", checked.bed.v4("server"));
     let report = checked.check("server", &second);
     let named = report.with(&["warning"]).any(|f| {
-        f["id"] == "port" && f["subject"].as_str().is_some_and(|s| s.contains(&listens[7..]))
+        f["id"] == "port"
+            && f["subject"]
+                .as_str()
+                .is_some_and(|s| s.contains(&listens[7..]))
     });
     assert!(named && report.code == Some(WARNINGS), "{report:#?}");
 
@@ -373,7 +525,11 @@ fn other_instances_in_the_way_are_named() {
     let _peer = checked.bed.kernel_peer("server", &["listen", &endpoint]);
     let moved = format!("port = 1085\n{second}");
     let report = checked.check("server", &moved);
-    report.expect("port", &format!("listen {endpoint}"), (WARNINGS, &["another program listens"]));
+    report.expect(
+        "port",
+        &format!("listen {endpoint}"),
+        (WARNINGS, &["another program listens"]),
+    );
 }
 
 /// What a link does on the way, by rules at the router, as they are told apart.
@@ -386,16 +542,44 @@ fn what_is_wrong_with_a_link_is_named() {
     let subject = format!("link link1 to server ({server}:1080)");
     let content = bed.v4("content");
     let cases = [
-        ("link.mptcp", "stripped", "filter", "reset tcp option mptcp".to_owned()),
-        ("link.mptcp", "blocked", "filter", "tcp flags syn tcp option mptcp exists drop".to_owned()),
+        (
+            "link.mptcp",
+            "stripped",
+            "filter",
+            "reset tcp option mptcp".to_owned(),
+        ),
+        (
+            "link.mptcp",
+            "blocked",
+            "filter",
+            "tcp flags syn tcp option mptcp exists drop".to_owned(),
+        ),
         ("link.tcp", "no answer", "filter", "drop".to_owned()),
-        ("link.tcp", "refuses port 1080", "filter", "reject with tcp reset".to_owned()),
-        ("link.portal", "a web page answers", "nat", format!("dnat to {content}:80")),
+        (
+            "link.tcp",
+            "refuses port 1080",
+            "filter",
+            "reject with tcp reset".to_owned(),
+        ),
+        (
+            "link.portal",
+            "a web page answers",
+            "nat",
+            format!("dnat to {content}:80"),
+        ),
     ];
     for (id, words, kind, rule) in cases {
         let priority = if kind == "nat" { "dstnat" } else { "mangle" };
-        let hook = if rule.starts_with("reject") { "forward" } else { "prerouting" };
-        let priority = if hook == "forward" { "filter" } else { priority };
+        let hook = if rule.starts_with("reject") {
+            "forward"
+        } else {
+            "prerouting"
+        };
+        let priority = if hook == "forward" {
+            "filter"
+        } else {
+            priority
+        };
         let script = format!(
             "table ip way {{ chain c {{ type {kind} hook {hook} priority {priority}; \
              iifname link1 ip daddr {server} tcp dport 1080 {rule}; }} }}"
@@ -410,7 +594,11 @@ fn what_is_wrong_with_a_link_is_named() {
                   iifname link1 meta length > 1400 drop; } }";
     bed.run("internet", "nft", &[script]);
     let report = checked.check("box", &checked.text("box"));
-    report.expect("link.mtu", &subject, (WARNINGS, &["packets above 1400 bytes vanish"]));
+    report.expect(
+        "link.mtu",
+        &subject,
+        (WARNINGS, &["packets above 1400 bytes vanish"]),
+    );
     bed.run("internet", "nft", &["delete table ip way"]);
     checked.check("box", &checked.text("box")).expect_fine();
 }
@@ -426,10 +614,18 @@ fn a_server_that_does_not_serve_is_named() {
     let text = checked.text("box").replace("box.key", "stranger.key");
     let subject = format!("link link2 to server ({}:1080)", checked.bed.v4("server"));
     let report = checked.check("box", &text);
-    report.expect("link.server", &subject, (BROKEN, &["key refused", "no link reaches a server"]));
+    report.expect(
+        "link.server",
+        &subject,
+        (BROKEN, &["key refused", "no link reaches a server"]),
+    );
     checked.bed.testbed.stop("server").expect("it ran");
     let report = checked.check("box", &checked.text("box"));
-    report.expect("link.tcp", &subject, (BROKEN, &["no link reaches a server"]));
+    report.expect(
+        "link.tcp",
+        &subject,
+        (BROKEN, &["no link reaches a server"]),
+    );
 }
 
 /// Another user than root hears what could not be checked.
@@ -444,7 +640,11 @@ fn what_root_alone_may_see_is_said_to_others() {
     command.args(["--bounding-set", none, "--inh-caps", none]);
     command.arg(env!("CARGO_BIN_EXE_braid"));
     let report = Report::of(command.args(["box", "check", "--json", "-c"]).arg(file));
-    report.expect("privileges", "this process", (UNKNOWN, &["CAP_NET_ADMIN", "the links"]));
+    report.expect(
+        "privileges",
+        "this process",
+        (UNKNOWN, &["CAP_NET_ADMIN", "the links"]),
+    );
     report.expect("link.tcp", "links", (UNKNOWN, &["CAP_NET_RAW"]));
 }
 
@@ -459,24 +659,41 @@ fn a_start_refuses_what_can_never_work_and_warns_of_the_rest() {
         let braid = env!("CARGO_BIN_EXE_braid");
         let script = format!("{before}\nexec {braid} box -c {}", file.display());
         let mut shell = checked.bed.exec("box", "unshare");
-        shell.args(["--mount", "sh", "-c", &script]).output().expect("it runs")
+        shell
+            .args(["--mount", "sh", "-c", &script])
+            .output()
+            .expect("it runs")
     };
     let refused = start(&text.replace("\"64MiB\"", "\"256\""), "");
     assert_eq!(refused.status.code(), Some(2));
     let said = stderr(&refused);
-    assert!(said.starts_with("braid: limits.memory: 256 bytes"), "{said}");
-    assert!(said.contains("; to do: write a size with its unit"), "{said}");
+    assert!(
+        said.starts_with("braid: limits.memory: 256 bytes"),
+        "{said}"
+    );
+    assert!(
+        said.contains("; to do: write a size with its unit"),
+        "{said}"
+    );
     let refused = start(&text, "mount -t tmpfs none /dev/net");
     assert_eq!(refused.status.code(), Some(1));
     assert!(stderr(&refused).starts_with("braid: /dev/net/tun: cannot open it"));
 
     // It goes on without its LAN, and says so.
-    let (key, server) = (checked.directory("box").join("box.key"), checked.directory("server"));
+    let (key, server) = (
+        checked.directory("box").join("box.key"),
+        checked.directory("server"),
+    );
     assert!(key.exists() && server.exists());
-    checked.bed.run("box", "ip", &["link", "set", "home", "name", "away"]);
+    checked
+        .bed
+        .run("box", "ip", &["link", "set", "home", "name", "away"]);
     checked.bed.start("box");
     let log = checked.bed.log("box");
-    assert!(log.contains("lan home: there is no such interface"), "{log}");
+    assert!(
+        log.contains("lan home: there is no such interface"),
+        "{log}"
+    );
 }
 
 mod soak {
@@ -496,7 +713,10 @@ mod soak {
             let begun = Instant::now();
             checked.check("box", &checked.text("box"));
             let took = begun.elapsed();
-            assert!(took < Duration::from_secs(15), "{took:?} with {dark:?} dark");
+            assert!(
+                took < Duration::from_secs(15),
+                "{took:?} with {dark:?} dark"
+            );
         }
     }
 }

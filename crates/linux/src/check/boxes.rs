@@ -26,7 +26,10 @@ fn lan(config: &BoxConfig, machine: &Machine) -> Vec<Finding> {
     let mut broken = 0;
     for name in &config.lan {
         let at = ("lan", format!("lan {name}"));
-        let remedy = format!("plug it in, or write its name as `ip link` shows it ({})", names(machine));
+        let remedy = format!(
+            "plug it in, or write its name as `ip link` shows it ({})",
+            names(machine)
+        );
         match machine.interface(name) {
             None => {
                 let message = "there is no such interface, one towards the users is expected: no \
@@ -110,14 +113,16 @@ fn usable(link: &LinkConfig, machine: &Machine) -> Finding {
 /// Why nothing leaves over a link now. All of it may come right.
 fn unusable(config: &BoxConfig, link: &LinkConfig, machine: &Machine) -> Option<Finding> {
     let at = || ("link", format!("link {}", link.name));
-    let warn = |message: String, remedy: String| {
-        Some(Finding::warning(at(), message, remedy).healing())
-    };
+    let warn =
+        |message: String, remedy: String| Some(Finding::warning(at(), message, remedy).healing());
     let name = &link.interface;
     let Some(interface) = machine.interface(name) else {
         return warn(
             format!("there is no interface {name}: nothing leaves over this link until it comes"),
-            format!("plug it in, or write its name as `ip link` shows it ({})", names(machine)),
+            format!(
+                "plug it in, or write its name as `ip link` shows it ({})",
+                names(machine)
+            ),
         );
     };
     if interface.loopback {
@@ -128,7 +133,9 @@ fn unusable(config: &BoxConfig, link: &LinkConfig, machine: &Machine) -> Option<
     }
     if !interface.running {
         return warn(
-            format!("{name} is down or has no carrier: nothing leaves over this link until it is up"),
+            format!(
+                "{name} is down or has no carrier: nothing leaves over this link until it is up"
+            ),
             format!("plug it in, or: ip link set {name} up"),
         );
     }
@@ -141,7 +148,10 @@ fn unusable(config: &BoxConfig, link: &LinkConfig, machine: &Machine) -> Option<
         _ => None,
     });
     if let Some(gateway) = far {
-        return warn(far_gateway(interface, *gateway, machine), gateway_remedy(name));
+        return warn(
+            far_gateway(interface, *gateway, machine),
+            gateway_remedy(name),
+        );
     }
     if ways.contains(&Way::NoGateway) {
         return warn(
@@ -149,7 +159,9 @@ fn unusable(config: &BoxConfig, link: &LinkConfig, machine: &Machine) -> Option<
                 "the routing table has no default route by {name}, and `gateway` names none: nothing leaves \
                  over this link"
             ),
-            format!("have DHCP or the network manager add one for {name}, or write gateway = \"…\""),
+            format!(
+                "have DHCP or the network manager add one for {name}, or write gateway = \"…\""
+            ),
         );
     }
     warn(
@@ -165,7 +177,11 @@ fn is_beside(config: &BoxConfig, interface: &Interface, machine: &Machine) -> bo
         v4.into_iter().chain(s.v6.map(IpAddr::V6))
     };
     let mut all = config.servers.iter().flat_map(addresses);
-    all.any(|server| machine.of(interface.index).any(|a| network(a).contains(&server)))
+    all.any(|server| {
+        machine
+            .of(interface.index)
+            .any(|a| network(a).contains(&server))
+    })
 }
 
 fn far_gateway(interface: &Interface, gateway: IpAddr, machine: &Machine) -> String {
@@ -188,10 +204,12 @@ fn gateway_remedy(name: &str) -> String {
 /// Of a link that works, the family that does not by the configuration's mistake.
 fn half_usable(link: &LinkConfig, machine: &Machine) -> Option<Finding> {
     let interface = machine.interface(&link.interface)?;
-    let far = [false, true].into_iter().find_map(|v6| match machine.way(link, v6) {
-        Way::FarGateway(gateway) => Some(gateway),
-        _ => None,
-    })?;
+    let far = [false, true]
+        .into_iter()
+        .find_map(|v6| match machine.way(link, v6) {
+            Way::FarGateway(gateway) => Some(gateway),
+            _ => None,
+        })?;
     let at = ("link", format!("link {}", link.name));
     let message = far_gateway(interface, far, machine);
     Some(Finding::warning(at, message, gateway_remedy(&link.interface)).healing())
@@ -205,7 +223,11 @@ fn too_large(link: &LinkConfig, machine: &Machine) -> Option<Finding> {
         interface.name, interface.mtu
     );
     let at = ("link.mtu", format!("link {}", link.name));
-    Some(Finding::warning(at, message, "leave `mtu` out, or write that of the interface"))
+    Some(Finding::warning(
+        at,
+        message,
+        "leave `mtu` out, or write that of the interface",
+    ))
 }
 
 /// An earlier link of the same interface that leaves by the same gateway now.
@@ -331,7 +353,11 @@ fn socks(config: &BoxConfig, machine: &Machine, running: bool) -> Vec<Finding> {
         let at = || ("socks", format!("socks {addr}"));
         let here = ip.is_unspecified() || ip.is_loopback() || machine.carrier(ip).is_some();
         if !here {
-            let own: Vec<String> = machine.addresses.iter().map(|a| a.addr.to_string()).collect();
+            let own: Vec<String> = machine
+                .addresses
+                .iter()
+                .map(|a| a.addr.to_string())
+                .collect();
             let message = format!(
                 "this machine has no address {ip} ({}): no program finds the proxy until it has",
                 own.join(", ")
@@ -359,8 +385,15 @@ fn socks(config: &BoxConfig, machine: &Machine, running: bool) -> Vec<Finding> {
             && !running
         {
             let message = "another program listens there: the box cannot";
-            let remedy = format!("end that program (see: ss -ltnp 'sport = {}'), or write another port", addr.port());
-            found.push(Finding::failure(("port", format!("socks {addr}")), message, remedy));
+            let remedy = format!(
+                "end that program (see: ss -ltnp 'sport = {}'), or write another port",
+                addr.port()
+            );
+            found.push(Finding::failure(
+                ("port", format!("socks {addr}")),
+                message,
+                remedy,
+            ));
         }
     }
     found

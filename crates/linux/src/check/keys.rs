@@ -59,7 +59,11 @@ pub(super) fn swapped(path: &Path, key: &PrivateKey) -> Option<Finding> {
                 entry.path().display()
             );
             let remedy = format!("write key_file = {:?}", entry.file_name().to_string_lossy());
-            return Some(Finding::failure(("key.private", "key_file"), message, remedy));
+            return Some(Finding::failure(
+                ("key.private", "key_file"),
+                message,
+                remedy,
+            ));
         }
     }
     None

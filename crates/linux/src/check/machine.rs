@@ -82,7 +82,11 @@ impl Machine {
         let fixed = match link.gateway {
             Gateway::Auto => None,
             Gateway::Fixed { v4, v6: other } => {
-                let gateway = if v6 { other.map(IpAddr::V6) } else { v4.map(IpAddr::V4) };
+                let gateway = if v6 {
+                    other.map(IpAddr::V6)
+                } else {
+                    v4.map(IpAddr::V4)
+                };
                 match gateway {
                     Some(gateway) => Some(gateway),
                     None => return Way::NotUsed,

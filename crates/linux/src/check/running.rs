@@ -99,14 +99,20 @@ pub(super) fn look(sought: &Sought<'_>, machine: &Machine, starts: bool) -> Runn
         Ok(_) | Err(AskError::NotRunning(..)) => (None, None),
         Err(AskError::System(path, error)) => (None, Some(format!("{}: {error}", path.display()))),
     };
-    let end_it = format!("end it, or give this one another device: [tun] name = \"…\" (see: ip link show {})", sought.tun);
+    let end_it = format!(
+        "end it, or give this one another device: [tun] name = \"…\" (see: ip link show {})",
+        sought.tun
+    );
     let mut running = Running {
         ours: None,
         findings: Vec::new(),
     };
     let finding = match (status, device) {
-        (Some(status), _) if sought.is_it(&status) => {
-            let message = format!("a {word} of this configuration runs (process {})", status.pid);
+        (Some(status), true) if sought.is_it(&status) => {
+            let message = format!(
+                "a {word} of this configuration runs (process {})",
+                status.pid
+            );
             running.ours = Some(status);
             match starts {
                 true => Finding::failure(at(), format!("{message}: a second one cannot"), end_it),
@@ -119,7 +125,8 @@ pub(super) fn look(sought: &Sought<'_>, machine: &Machine, starts: bool) -> Runn
                  cannot start beside it",
                 status.name, status.pid
             );
-            let remedy = format!("restart that {word} if this is its new configuration, or {end_it}");
+            let remedy =
+                format!("restart that {word} if this is its new configuration, or {end_it}");
             match starts {
                 true => Finding::failure(at(), message, remedy),
                 false => Finding::warning(at(), message, remedy),
@@ -177,8 +184,14 @@ fn rival(sought: &Sought<'_>, claim: &str, whose: &str) -> Finding {
     let word = sought.word();
     let claim = claim.replace(['"'], "");
     let (subject, what) = match sought.role {
-        Role::Box => (format!("lan {claim}"), "takes in the users' connections of it"),
-        Role::Server => (format!("listen {}", claim.trim()), "takes the boxes' connections there"),
+        Role::Box => (
+            format!("lan {claim}"),
+            "takes in the users' connections of it",
+        ),
+        Role::Server => (
+            format!("listen {}", claim.trim()),
+            "takes the boxes' connections there",
+        ),
     };
     let message = format!("another {word} ({whose}) {what}: only one of the two gets any");
     let remedy = format!("end one of the two, or change this configuration (see: ls {SOCKETS})");

@@ -34,7 +34,11 @@ fn listen(config: &ServerConfig, machine: &Machine) -> Vec<Finding> {
         if machine.carrier(*addr).is_some() {
             continue;
         }
-        let own: Vec<String> = machine.addresses.iter().map(|a| a.addr.to_string()).collect();
+        let own: Vec<String> = machine
+            .addresses
+            .iter()
+            .map(|a| a.addr.to_string())
+            .collect();
         let message = format!(
             "no interface of this machine has this address ({}): no box gets in there until one has",
             match own.is_empty() {
@@ -117,7 +121,8 @@ mod tests {
 
     #[test]
     fn listening_sockets_are_read() {
-        let line = "   0: 0100007F:0438 00000000:0000 0A 00000000:00000000 00:00000000 00000000 0 0 1";
+        let line =
+            "   0: 0100007F:0438 00000000:0000 0A 00000000:00000000 00:00000000 00000000 0 0 1";
         if cfg!(target_endian = "little") {
             assert_eq!(listener(line), Some("127.0.0.1:1080".parse().unwrap()));
             let v6 = line.replace("0100007F", "0000000000000000FFFF00000100007F");

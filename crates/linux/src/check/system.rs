@@ -48,13 +48,19 @@ impl Needs {
             shortcut: config.shortcut,
             connections: config.limits.connections,
             memory: config.limits.memory,
-            clear: config.servers.iter().any(|s| s.protection == Protection::None),
+            clear: config
+                .servers
+                .iter()
+                .any(|s| s.protection == Protection::None),
         }
     }
 
     pub fn of_server(config: &ServerConfig, machine: &Machine) -> Self {
         let carriers = config.listen.iter().filter_map(|a| machine.carrier(*a));
-        let mut names: Vec<String> = carriers.filter(|i| !i.loopback).map(|i| i.name.clone()).collect();
+        let mut names: Vec<String> = carriers
+            .filter(|i| !i.loopback)
+            .map(|i| i.name.clone())
+            .collect();
         names.sort();
         names.dedup();
         Needs {
@@ -292,7 +298,10 @@ fn memory(needs: &Needs) -> Finding {
         mib(there),
         needs.role
     );
-    let remedy = format!("write memory = \"{}MiB\" or less in [limits]", mib(there) / 2);
+    let remedy = format!(
+        "write memory = \"{}MiB\" or less in [limits]",
+        mib(there) / 2
+    );
     Finding::warning(at(), message, remedy)
 }
 
@@ -300,7 +309,9 @@ fn memory(needs: &Needs) -> Finding {
 fn memory_of_machine() -> Option<u64> {
     let info = fs::read_to_string("/proc/meminfo").ok();
     let total = info.as_deref().and_then(|text| {
-        let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+        let line = text
+            .lines()
+            .find_map(|line| line.strip_prefix("MemTotal:"))?;
         let kib: u64 = line.split_whitespace().next()?.parse().ok()?;
         Some(kib << 10)
     });

@@ -123,14 +123,19 @@ fn expect(found: &[Finding], verdict: Verdict, (id, subject): (&str, &str), word
 #[test]
 fn nothing_is_said_of_a_sound_machine() {
     assert_eq!(of_box(&usual(), &machine()), []);
-    assert_eq!(of_server("[\"192.0.2.10\", \"2001:db8:2::10\"]", &machine()), []);
+    assert_eq!(
+        of_server("[\"192.0.2.10\", \"2001:db8:2::10\"]", &machine()),
+        []
+    );
     let with = |setting: &'static str| boxed(move |text| text.replace("#link", setting));
     for setting in ["gateway = \"198.51.100.9\"", "v6 = false", "mtu = 1400"] {
         assert_eq!(of_box(&with(setting), &machine()), [], "{setting}");
     }
     // A neighbour by a route of its own, and by point to point.
     let mut routed = machine();
-    routed.routes.push((LTE, "203.0.113.99/32".parse().unwrap()));
+    routed
+        .routes
+        .push((LTE, "203.0.113.99/32".parse().unwrap()));
     let config = with("gateway = \"203.0.113.99\"");
     assert_eq!(of_box(&config, &routed), []);
     let mut point = machine();
@@ -143,12 +148,20 @@ fn nothing_is_said_of_a_sound_machine() {
 fn a_lan_that_is_not_there_is_named() {
     let missing = boxed(|text| text.replace("lan = \"eth0\"", "lan = \"eth99\""));
     let found = of_box(&missing, &machine());
-    let words = ["no such interface", "no interface towards the users is left"];
+    let words = [
+        "no such interface",
+        "no interface towards the users is left",
+    ];
     expect(&found, Failure, ("lan", "lan eth99"), &words);
     assert!(!found[0].refuses_start() && found[0].remedy.contains("eth0, wlan0, wwan0"));
 
     let one_of_two = boxed(|text| text.replace("\"eth0\"", "[\"eth0\", \"eth99\"]"));
-    expect(&of_box(&one_of_two, &machine()), Warning, ("lan", "lan eth99"), &["no such"]);
+    expect(
+        &of_box(&one_of_two, &machine()),
+        Warning,
+        ("lan", "lan eth99"),
+        &["no such"],
+    );
 
     let loopback = boxed(|text| text.replace("\"eth0\"", "\"lo\""));
     let found = of_box(&loopback, &machine());
@@ -157,7 +170,12 @@ fn a_lan_that_is_not_there_is_named() {
 
     let mut down = machine();
     down.interfaces[1].running = false;
-    expect(&of_box(&usual(), &down), Warning, ("lan", "lan eth0"), &["no carrier"]);
+    expect(
+        &of_box(&usual(), &down),
+        Warning,
+        ("lan", "lan eth0"),
+        &["no carrier"],
+    );
 }
 
 /// Mistake 4.
@@ -166,16 +184,36 @@ fn a_link_that_is_not_there_is_named() {
     let mut gone = machine();
     gone.interfaces.retain(|i| i.index != LTE);
     let words = ["there is no interface wwan0"];
-    expect(&of_box(&usual(), &gone), Warning, ("link", "link wwan0"), &words);
+    expect(
+        &of_box(&usual(), &gone),
+        Warning,
+        ("link", "link wwan0"),
+        &words,
+    );
     let mut down = machine();
     down.interfaces[3].running = false;
-    expect(&of_box(&usual(), &down), Warning, ("link", "link wwan0"), &["is down"]);
+    expect(
+        &of_box(&usual(), &down),
+        Warning,
+        ("link", "link wwan0"),
+        &["is down"],
+    );
     let mut bare = machine();
     bare.addresses.retain(|a| a.interface != LTE);
-    expect(&of_box(&usual(), &bare), Warning, ("link", "link wwan0"), &["has no address"]);
+    expect(
+        &of_box(&usual(), &bare),
+        Warning,
+        ("link", "link wwan0"),
+        &["has no address"],
+    );
     let mut lost = machine();
     lost.defaults.retain(|d| d.interface != LTE);
-    expect(&of_box(&usual(), &lost), Warning, ("link", "link wwan0"), &["no default route"]);
+    expect(
+        &of_box(&usual(), &lost),
+        Warning,
+        ("link", "link wwan0"),
+        &["no default route"],
+    );
 
     // All of them.
     let mut none = machine();
@@ -193,12 +231,20 @@ fn a_link_that_is_not_there_is_named() {
 fn a_gateway_that_no_address_reaches_is_named() {
     let v4 = boxed(|text| text.replace("#link", "gateway = \"192.168.99.1\""));
     let words = ["192.168.99.1 is in no network of wwan0", "198.51.100.10/24"];
-    expect(&of_box(&v4, &machine()), Warning, ("link", "link wwan0"), &words);
+    expect(
+        &of_box(&v4, &machine()),
+        Warning,
+        ("link", "link wwan0"),
+        &words,
+    );
     // One family of two.
     let v6 = boxed(|text| text.replace("#link", "gateway = [\"198.51.100.1\", \"2001:db8:9::1\"]"));
     let mut both = machine();
     both.addresses.push(address(LTE, "2001:db8:4::10/64"));
-    let words = ["2001:db8:9::1 is in no network of wwan0", "2001:db8:4::10/64"];
+    let words = [
+        "2001:db8:9::1 is in no network of wwan0",
+        "2001:db8:4::10/64",
+    ];
     expect(&of_box(&v6, &both), Warning, ("link", "link wwan0"), &words);
 }
 
@@ -210,15 +256,34 @@ fn a_range_of_the_device_that_others_have_is_named() {
         (LAN, "10.215.77.200/28", Failure, "eth0, the users' network"),
         (LAN, "10.0.0.1/8", Warning, "10.0.0.0/8 of eth0"),
         (LAN, "10.215.77.1/8", Failure, "eth0, the users' network"),
-        (LAN, "fdb7:a1d0:77::1/64", Failure, "eth0, the users' network"),
-        (WLAN, "10.215.77.50/24", Failure, "wlan0, the network of a link"),
-        (WLAN, "fdb7:a1d0:77::50/64", Failure, "wlan0, the network of a link"),
+        (
+            LAN,
+            "fdb7:a1d0:77::1/64",
+            Failure,
+            "eth0, the users' network",
+        ),
+        (
+            WLAN,
+            "10.215.77.50/24",
+            Failure,
+            "wlan0, the network of a link",
+        ),
+        (
+            WLAN,
+            "fdb7:a1d0:77::50/64",
+            Failure,
+            "wlan0, the network of a link",
+        ),
         (WLAN, "fdb7::1/16", Warning, "fdb7::/16 of wlan0"),
     ] {
         let mut overlapping = machine();
         overlapping.addresses.push(address(interface, net));
         let found = of_box(&usual(), &overlapping);
-        let range = if net.contains(':') { "tun fdb7:a1d0:77::/64" } else { "tun 10.215.77.0/24" };
+        let range = if net.contains(':') {
+            "tun fdb7:a1d0:77::/64"
+        } else {
+            "tun 10.215.77.0/24"
+        };
         expect(&found, verdict, ("tun.overlap", range), &[words]);
         assert_eq!(found[0].refuses_start(), verdict == Failure);
     }
@@ -238,7 +303,12 @@ fn a_range_of_the_device_that_others_have_is_named() {
     let mut server = machine();
     server.addresses.push(address(WLAN, "10.215.78.7/24"));
     let found = of_server("\"192.0.2.10\"", &server);
-    expect(&found, Failure, ("tun.overlap", "tun 10.215.78.0/24"), &["where boxes come in"]);
+    expect(
+        &found,
+        Failure,
+        ("tun.overlap", "tun 10.215.78.0/24"),
+        &["where boxes come in"],
+    );
 }
 
 /// Mistake 8.
@@ -250,17 +320,32 @@ fn a_proxy_at_an_address_of_others_is_named() {
     for socks in ["192.168.7.1:10801", "[fd00:7::1]:10801"] {
         let found = of_box(&at(socks), &machine());
         let subject = format!("socks {socks}");
-        expect(&found, Warning, ("socks", &subject), &["this machine has no address"]);
+        expect(
+            &found,
+            Warning,
+            ("socks", &subject),
+            &["this machine has no address"],
+        );
         assert!(!found[0].refuses_start());
     }
     let found = of_box(&at("192.0.2.10:10801"), &machine());
-    expect(&found, Warning, ("socks", "socks 192.0.2.10:10801"), &["address of link wlan0"]);
+    expect(
+        &found,
+        Warning,
+        ("socks", "socks 192.0.2.10:10801"),
+        &["address of link wlan0"],
+    );
     // Mistake 17: the port is another's.
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = taken.local_addr().unwrap();
     let config = boxed(|text| text.replace("#top", &format!("socks = \"{addr}\"")));
     let subject = format!("socks {addr}");
-    expect(&of_box(&config, &machine()), Failure, ("port", &subject), &["another program"]);
+    expect(
+        &of_box(&config, &machine()),
+        Failure,
+        ("port", &subject),
+        &["another program"],
+    );
     let running = boxes::findings(&config, &machine(), true);
     assert!(!running.iter().any(Finding::is_bad), "it is the box itself");
     drop(taken);
@@ -284,29 +369,50 @@ fn links_that_are_one_way_out_are_named() {
 /// Mistake 20: an address of this machine.
 #[test]
 fn a_server_that_is_this_machine_is_named() {
-    let own = boxed(|text| {
-        text.replace("[\"203.0.113.7\", \"2001:db8:7::7\"]", "\"192.0.2.10\"")
-    });
+    let own = boxed(|text| text.replace("[\"203.0.113.7\", \"2001:db8:7::7\"]", "\"192.0.2.10\""));
     let words = ["this machine's own wlan0", "no server is left"];
-    expect(&of_box(&own, &machine()), Failure, ("server.address", "server server1"), &words);
+    expect(
+        &of_box(&own, &machine()),
+        Failure,
+        ("server.address", "server server1"),
+        &words,
+    );
     let half = boxed(|text| text.replace("203.0.113.7", "192.168.1.1"));
     let found = of_box(&half, &machine());
-    expect(&found, Warning, ("server.address", "server server1"), &["own eth0"]);
+    expect(
+        &found,
+        Warning,
+        ("server.address", "server server1"),
+        &["own eth0"],
+    );
 }
 
 #[test]
 fn an_mtu_above_the_interfaces_is_named() {
     let large = boxed(|text| text.replace("#link", "mtu = 9000"));
     let words = ["`mtu` is 9000", "1500 bytes at most"];
-    expect(&of_box(&large, &machine()), Warning, ("link.mtu", "link wwan0"), &words);
+    expect(
+        &of_box(&large, &machine()),
+        Warning,
+        ("link.mtu", "link wwan0"),
+        &words,
+    );
 }
 
 #[test]
 fn a_listening_address_of_others_is_named() {
     let found = of_server("\"203.0.113.7\"", &machine());
-    let words = ["no interface of this machine has this address", "no address is left"];
+    let words = [
+        "no interface of this machine has this address",
+        "no address is left",
+    ];
     expect(&found, Failure, ("listen", "listen 203.0.113.7"), &words);
     assert!(!found[0].refuses_start());
     let found = of_server("[\"192.0.2.10\", \"203.0.113.7\"]", &machine());
-    expect(&found, Warning, ("listen", "listen 203.0.113.7"), &["no interface"]);
+    expect(
+        &found,
+        Warning,
+        ("listen", "listen 203.0.113.7"),
+        &["no interface"],
+    );
 }

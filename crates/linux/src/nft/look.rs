@@ -44,7 +44,9 @@ pub fn find() -> Result<()> {
 /// Where `nft` is missing, is not permitted, or refuses.
 pub fn instances() -> Result<Vec<(String, String)>> {
     let list = run_nft(&["list", "tables", "inet"], "")?;
-    let names = list.lines().filter_map(|line| line.strip_prefix("table inet "));
+    let names = list
+        .lines()
+        .filter_map(|line| line.strip_prefix("table inet "));
     let ours = names.filter(|name| name.starts_with(PREFIX));
     let table = |name: &str| {
         // One that went meanwhile is none.

@@ -9,9 +9,9 @@ use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener};
 
 use socket2::{Domain, Socket, Type};
 
+use crate::net::link::network;
 use crate::net::netlink::Netlink;
 use crate::net::routes::{Address, Route, Rule, Target};
-use crate::net::link::network;
 use crate::net::shortcut::Shortcut;
 use crate::net::{Identity, Result, SystemError};
 use crate::nft;
@@ -56,7 +56,9 @@ impl Detour {
         detour.remove()?;
         let mut netlink = Netlink::open().map_err(SystemError::doing("add routes"))?;
         for exit in exits {
-            detour.add(&mut netlink, exit).map_err(SystemError::doing("add routes"))?;
+            detour
+                .add(&mut netlink, exit)
+                .map_err(SystemError::doing("add routes"))?;
         }
         nft::keep_from_sockets(&detour.identity, ports)?;
         Ok(detour)
@@ -127,7 +129,10 @@ pub(super) fn reserve_port(address: IpAddr) -> std::io::Result<(Socket, u16)> {
         let local = std::net::SocketAddr::new(address, 0);
         let socket = Socket::new(Domain::for_address(local), Type::STREAM, None)?;
         socket.bind(&local.into())?;
-        let port = socket.local_addr()?.as_socket().map_or(0, |addr| addr.port());
+        let port = socket
+            .local_addr()?
+            .as_socket()
+            .map_or(0, |addr| addr.port());
         if port > 0 && !Shortcut::ports().contains(&port) {
             return Ok((socket, port));
         }

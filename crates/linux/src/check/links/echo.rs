@@ -212,9 +212,19 @@ mod tests {
             };
             let mut echoes = Echoes::default();
             let sent = datagram(ends(v6), 1_080);
-            judge(&error(Kind::Unreachable(3), &sent), ends(v6), (1_081, 7), &mut echoes);
+            judge(
+                &error(Kind::Unreachable(3), &sent),
+                ends(v6),
+                (1_081, 7),
+                &mut echoes,
+            );
             assert!(!echoes.udp, "of another port");
-            judge(&error(Kind::Unreachable(3), &sent), ends(v6), (1_080, 7), &mut echoes);
+            judge(
+                &error(Kind::Unreachable(3), &sent),
+                ends(v6),
+                (1_080, 7),
+                &mut echoes,
+            );
             assert!(echoes.udp && !echoes.told);
             let sent = question(ends(v6), 7, 1_500);
             let too_big = error(Kind::PacketTooBig { mtu: 1_400 }, &sent);

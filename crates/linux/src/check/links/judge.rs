@@ -1,39 +1,27 @@
 //! What the answers that came over the links mean.
 
 use std::io;
-use std::net::SocketAddr;
 
-use braid_proxy::config::{BoxConfig, Finding, Protection, ServerEntry, Verdict, weigh};
+use braid_proxy::config::{BoxConfig, Finding, Protection, Verdict, weigh};
 use braid_proxy::status::Status;
 use braid_proxy::trial::{Multipath, TrialEnd, TrialReport};
 
-use super::Found;
 use super::echo::Echoes;
+use super::found::{About, Found};
 
 /// A packet of this size goes through every IPv6 link.
 const LEAST_MTU: u16 = 1_280;
-
-/// Who was looked at.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct About<'a> {
-    pub link: &'a str,
-    pub server: &'a ServerEntry,
-    pub remote: SocketAddr,
-    /// Of the link, bytes.
-    pub mtu: u16,
-}
-
-impl About<'_> {
-    fn subject(&self) -> String {
-        format!("link {} to {} ({})", self.link, self.server.name, self.remote)
-    }
-}
 
 /// The links could not be looked at.
 pub(super) fn not_possible(subject: &str, error: &str) -> Finding {
     let message = format!("nothing was sent: {error}");
     let remedy = "run the check as root, one at a time";
-    Finding::new(Verdict::CouldNotCheck, ("link.tcp", subject), message, remedy)
+    Finding::new(
+        Verdict::CouldNotCheck,
+        ("link.tcp", subject),
+        message,
+        remedy,
+    )
 }
 
 /// All links and servers. Links that reach no server are failures only where none does.
@@ -159,10 +147,14 @@ fn of_end(about: &About<'_>, end: TrialEnd) -> Option<Finding> {
     let key = "compare `key` of the server in box.toml with `braid key show server.key` there, and `key` of \
                the user in server.toml with `braid key show box.key` here";
     match end {
-        TrialEnd::SignedIn if about.server.protection == Protection::None => {
-            Some(Finding::ok(at("link.server"), "the server takes the password"))
-        }
-        TrialEnd::SignedIn => Some(Finding::ok(at("link.server"), "the server knows this box's key")),
+        TrialEnd::SignedIn if about.server.protection == Protection::None => Some(Finding::ok(
+            at("link.server"),
+            "the server takes the password",
+        )),
+        TrialEnd::SignedIn => Some(Finding::ok(
+            at("link.server"),
+            "the server knows this box's key",
+        )),
         TrialEnd::WebPage => warn(
             "link.portal",
             "a web page answers in the server's place: a captive portal wants a login first, and until \
@@ -206,9 +198,8 @@ fn of_end(about: &About<'_>, end: TrialEnd) -> Option<Finding> {
 }
 
 fn of_echoes(about: &About<'_>, echoes: &io::Result<Echoes>, opened: bool) -> Vec<Finding> {
-    let not_checked = |id, message: String| {
-        Finding::new(Verdict::NotChecked, (id, about.subject()), message, "")
-    };
+    let not_checked =
+        |id, message: String| Finding::new(Verdict::NotChecked, (id, about.subject()), message, "");
     let echoes = match echoes {
         Ok(echoes) => echoes,
         Err(error) => return vec![not_checked("link.mtu", format!("nothing leaves: {error}"))],
@@ -221,7 +212,8 @@ fn of_echoes(about: &About<'_>, echoes: &io::Result<Echoes>, opened: bool) -> Ve
         true => Finding::ok(("link.udp", about.subject()), "UDP reaches its machine"),
         false => not_checked(
             "link.udp",
-            "its machine does not say whether UDP arrives; the server itself has no use for UDP".to_owned(),
+            "its machine does not say whether UDP arrives; the server itself has no use for UDP"
+                .to_owned(),
         ),
     };
     vec![udp, of_size(about, echoes)]
@@ -236,9 +228,10 @@ fn of_size(about: &About<'_>, echoes: &Echoes) -> Finding {
             "its machine does not answer pings, by which sizes would be known",
             "",
         ),
-        Some(size) if size == about.mtu => {
-            Finding::ok(at(), format!("packets of {size} bytes pass, all that the link takes"))
-        }
+        Some(size) if size == about.mtu => Finding::ok(
+            at(),
+            format!("packets of {size} bytes pass, all that the link takes"),
+        ),
         Some(size) if size < LEAST_MTU => Finding::warning(
             at(),
             format!(
@@ -270,7 +263,8 @@ pub(super) fn rates(config: &BoxConfig, status: Option<&Status>) -> Vec<Finding>
         Finding::new(Verdict::NotChecked, ("link.rate", subject), message, remedy)
     };
     let Some(status) = status else {
-        let remedy = "start the box and let users use it, then check again, or: braid box servers --probe";
+        let remedy =
+            "start the box and let users use it, then check again, or: braid box servers --probe";
         return vec![not_measured("links".to_owned(), remedy)];
     };
     let mut found = Vec::new();
@@ -298,4 +292,192 @@ pub(super) fn rates(config: &BoxConfig, status: Option<&Status>) -> Vec<Finding>
         found.push(Finding::ok(("link.rate", subject), message));
     }
     found
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use braid_engine::FallbackCause;
+    use braid_proxy::keys::PrivateKey;
+
+    use super::*;
+
+    fn config() -> BoxConfig {
+        let key = PrivateKey::generate([2; 32]).public();
+        let text = format!(
+            "lan = \"eth0\"\n[[link]]\ninterface = \"wlan0\"\n[[link]]\ninterface = \"wwan0\"\n\
+             [server]\naddress = \"203.0.113.7\"\nkey = \"{key}\"\n"
+        );
+        BoxConfig::with_key("box.toml", &text, PrivateKey::generate([1; 32])).unwrap()
+    }
+
+    const GOOD: TrialReport = TrialReport {
+        opened: Some(Duration::from_millis(20)),
+        multipath: Some(Multipath::Intact),
+        end: TrialEnd::SignedIn,
+    };
+
+    fn found(trial: TrialReport) -> Found {
+        Found {
+            trial: Ok(trial),
+            echoes: Ok(Echoes {
+                largest: Some(1_500),
+                told: false,
+                udp: true,
+            }),
+        }
+    }
+
+    /// Findings where the first link is good, or where both links are as `found` says.
+    fn judged(found_there: Found, other_good: bool) -> Vec<Finding> {
+        let config = config();
+        let about = |link| About {
+            link,
+            server: &config.servers[0],
+            remote: config.servers[0].endpoint_v4().unwrap(),
+            mtu: 1_500,
+        };
+        let good = found(GOOD);
+        let first = if other_good { &good } else { &found_there };
+        let seen = [(about("wlan0"), first), (about("wwan0"), &found_there)];
+        let of_links = links(&config, &seen).into_iter();
+        of_links
+            .filter(|f| f.subject.starts_with("link wwan0"))
+            .collect()
+    }
+
+    fn verdicts(findings: &[Finding]) -> Vec<(&str, Verdict)> {
+        findings.iter().map(|f| (f.id, f.verdict)).collect()
+    }
+
+    #[test]
+    fn a_good_link_is_well_in_all() {
+        let ids = [
+            "link.tcp",
+            "link.mptcp",
+            "link.server",
+            "link.udp",
+            "link.mtu",
+        ];
+        let all = ids.map(|id| (id, Verdict::Ok));
+        assert_eq!(verdicts(&judged(found(GOOD), true)), all);
+    }
+
+    #[test]
+    fn each_end_of_a_trial_has_its_name() {
+        let bad = |end, multipath| TrialReport {
+            end,
+            multipath,
+            ..GOOD
+        };
+        let signed = TrialEnd::SignedIn;
+        for (trial, id, words) in [
+            (
+                bad(signed, Some(Multipath::Stripped)),
+                "link.mptcp",
+                "(stripped)",
+            ),
+            (
+                bad(signed, Some(Multipath::Blocked)),
+                "link.mptcp",
+                "(blocked)",
+            ),
+            (
+                bad(signed, Some(Multipath::Lost(FallbackCause::DataPlain))),
+                "link.mptcp",
+                "changes what follows",
+            ),
+            (
+                bad(TrialEnd::WebPage, None),
+                "link.portal",
+                "captive portal",
+            ),
+            (
+                bad(TrialEnd::CutOff, None),
+                "link.portal",
+                "cut off at the first words",
+            ),
+            (
+                bad(TrialEnd::NoServer, None),
+                "link.server",
+                "no Braid server",
+            ),
+            (
+                bad(TrialEnd::Pending, None),
+                "link.server",
+                "no answer comes",
+            ),
+            (
+                bad(TrialEnd::PasswordRefused, None),
+                "link.server",
+                "password",
+            ),
+            (
+                bad(TrialEnd::Broken("wrong key", "it has another"), None),
+                "link.server",
+                "wrong key: it has another",
+            ),
+        ] {
+            let findings = judged(found(trial), true);
+            let bad: Vec<&Finding> = findings.iter().filter(|f| f.is_bad()).collect();
+            let [finding] = bad[..] else {
+                panic!("{findings:#?}")
+            };
+            assert_eq!((finding.id, finding.verdict), (id, Verdict::Warning));
+            assert!(finding.message.contains(words), "{words:?} in {finding:#?}");
+            assert!(!finding.remedy.is_empty() && !finding.refuses_start());
+        }
+    }
+
+    #[test]
+    fn nothing_works_where_no_link_reaches_a_server() {
+        let dark = || Found {
+            trial: Ok(TrialReport {
+                opened: None,
+                multipath: None,
+                end: TrialEnd::Pending,
+            }),
+            echoes: Ok(Echoes::default()),
+        };
+        assert_eq!(
+            verdicts(&judged(dark(), true)),
+            [("link.tcp", Verdict::Warning)]
+        );
+        let all = judged(dark(), false);
+        assert_eq!(verdicts(&all), [("link.tcp", Verdict::Failure)]);
+        assert!(all[0].message.contains("no link reaches a server"));
+    }
+
+    #[test]
+    fn sizes_that_vanish_are_told_from_those_that_are_refused() {
+        for (largest, told, verdict) in [
+            (Some(1_500), false, Verdict::Ok),
+            (Some(1_492), true, Verdict::Ok),
+            (Some(1_400), false, Verdict::Warning),
+            (Some(100), true, Verdict::Warning),
+            (None, false, Verdict::NotChecked),
+        ] {
+            let with = Found {
+                echoes: Ok(Echoes {
+                    largest,
+                    told,
+                    udp: false,
+                }),
+                ..found(GOOD)
+            };
+            let findings = judged(with, true);
+            let [.., udp, size] = &findings[..] else {
+                panic!("{findings:#?}")
+            };
+            assert_eq!((udp.id, udp.verdict), ("link.udp", Verdict::NotChecked));
+            assert_eq!((size.id, size.verdict), ("link.mtu", verdict), "{size:#?}");
+        }
+    }
+
+    #[test]
+    fn rates_are_those_of_the_box_that_runs() {
+        let none = rates(&config(), None);
+        assert_eq!(verdicts(&none), [("link.rate", Verdict::NotChecked)]);
+    }
 }

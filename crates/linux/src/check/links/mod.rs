@@ -6,6 +6,7 @@
 
 mod detour;
 mod echo;
+mod found;
 mod judge;
 mod raw;
 
@@ -26,18 +27,12 @@ use crate::driver::Clock;
 use crate::random;
 use detour::{Detour, Exit, reserve_port};
 use echo::Echoes;
+use found::{About, Found};
 use raw::{Came, Raw};
 
 /// Longest that a link is looked at. SYNs with Multipath TCP that are dropped take three seconds, and what
 /// follows must fit too.
 const LONGEST: Duration = Duration::from_secs(9);
-
-/// What was found of one server over one link.
-#[derive(Debug)]
-struct Found {
-    trial: io::Result<TrialReport>,
-    echoes: io::Result<Echoes>,
-}
 
 /// One thing to find out.
 struct Task<'a> {
@@ -101,7 +96,9 @@ fn exit(machine: &Machine, link: &LinkConfig, index: u8, v6: bool) -> Option<Exi
         Way::NoGateway => None,
         _ => return None,
     };
-    let of_family = machine.of(interface.index).filter(|a| a.addr.is_ipv6() == v6);
+    let of_family = machine
+        .of(interface.index)
+        .filter(|a| a.addr.is_ipv6() == v6);
     Some(Exit {
         index,
         interface: interface.index,
@@ -179,8 +176,8 @@ fn look(
 }
 
 impl Task<'_> {
-    fn about(&self) -> judge::About<'_> {
-        judge::About {
+    fn about(&self) -> About<'_> {
+        About {
             link: &self.link.name,
             server: self.server,
             remote: self.ends.1,
@@ -201,7 +198,13 @@ impl Task<'_> {
         let mut raw = self.open(mark)?;
         let [a, b] = random()?;
         let id = u16::from_be_bytes([a, b]);
-        echo::ask(&mut raw, self.ips(), (self.ends.1.port(), id), self.mtu, stop)
+        echo::ask(
+            &mut raw,
+            self.ips(),
+            (self.ends.1.port(), id),
+            self.mtu,
+            stop,
+        )
     }
 
     /// Opens a connection as a box does.
@@ -234,7 +237,9 @@ impl Task<'_> {
             if trial.is_over() || begun.elapsed() >= LONGEST {
                 break;
             }
-            let due = trial.next_timeout().map(|at| at.saturating_since(clock.now()));
+            let due = trial
+                .next_timeout()
+                .map(|at| at.saturating_since(clock.now()));
             let until = Instant::now() + due.unwrap_or(LONGEST);
             match raw.receive(until.min(begun + LONGEST), stop)? {
                 Came::Packet(packet) => trial.receive(clock.now(), packet),

@@ -149,7 +149,10 @@ pub fn weigh(parts: usize, broken: usize, findings: &mut [Finding], all_gone: &s
     if broken < parts {
         return;
     }
-    for finding in findings.iter_mut().filter(|f| f.verdict == Verdict::Warning) {
+    for finding in findings
+        .iter_mut()
+        .filter(|f| f.verdict == Verdict::Warning)
+    {
         finding.verdict = Verdict::Failure;
         finding.message = format!("{}; {all_gone}", finding.message);
     }

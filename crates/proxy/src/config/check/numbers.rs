@@ -159,7 +159,7 @@ pub(super) fn of_limits(buffer: usize, memory: usize) -> Vec<Finding> {
             message,
             write("buffer", "8MiB"),
         ));
-    } else if buffer > memory {
+    } else if buffer > memory && memory >= LOW_MEMORY {
         let message = format!(
             "a connection may hold {buffer} bytes, all together {memory}: `memory` bounds it first, and \
              links with a long round trip are not filled"
@@ -171,7 +171,12 @@ pub(super) fn of_limits(buffer: usize, memory: usize) -> Vec<Finding> {
 }
 
 /// A time that ends what it should wait for.
-pub(super) fn too_short(name: &str, time: Duration, least: Duration, harm: &str) -> Option<Finding> {
+pub(super) fn too_short(
+    name: &str,
+    time: Duration,
+    least: Duration,
+    harm: &str,
+) -> Option<Finding> {
     if time >= least {
         return None;
     }

@@ -6,7 +6,7 @@ use core::time::Duration;
 use ipnet::IpNet;
 
 use super::super::box_config::{BoxConfig, Gateway, LinkConfig, ServerEntry};
-use super::shadow::{self, no_destination, overlap};
+use super::shadow::{self, no_destination};
 use super::{Finding, numbers, weigh};
 
 /// Shorter ones give up before a distant server can answer.
@@ -23,7 +23,6 @@ impl BoxConfig {
         found.extend(self.own_key());
         found.extend(self.server_findings());
         found.extend(self.link_findings());
-        found.extend(self.tun_findings());
         found.extend(self.bypass_findings());
         found.extend(self.rule_findings());
         found.extend(self.socks_findings());
@@ -108,7 +107,8 @@ impl BoxConfig {
         if self.key.has_text_of(&server.key) && !server.key.is_valid() {
             let message = "`key` is the box's own private key, the public key of the server is expected: \
                            the box takes the server for somebody else and sends it nothing";
-            let remedy = format!("{remedy}; make a new key for the box where others read this file");
+            let remedy =
+                format!("{remedy}; make a new key for the box where others read this file");
             return Some(Finding::warning(at(), message, remedy));
         }
         if !server.key.is_valid() {
@@ -178,25 +178,10 @@ impl BoxConfig {
         let message = format!(
             "{wrong}, the address of a router on the link is expected: nothing leaves over this link"
         );
-        let remedy = "write the gateway that `ip route show default` shows for the interface, or \"auto\"";
+        let remedy =
+            "write the gateway that `ip route show default` shows for the interface, or \"auto\"";
         let at = ("link.gateway", format!("link {}", link.name));
         Some(Finding::warning(at, message, remedy))
-    }
-
-    fn tun_findings(&self) -> Vec<Finding> {
-        let [v4, v6] = self.tun.ranges();
-        let mut found = Vec::new();
-        for range in [v4, v6] {
-            let inside = |net: &&IpNet| overlap(net, &range);
-            if let Some(net) = self.bypass.iter().find(inside).filter(|n| n.prefix_len() > 0) {
-                let message = format!(
-                    "{range} overlaps {net} of `bypass`: hosts there are not reached while the box runs"
-                );
-                let remedy = "give [tun] a range that nobody else has";
-                found.push(Finding::warning(("tun.overlap", "tun"), message, remedy));
-            }
-        }
-        found
     }
 
     fn bypass_findings(&self) -> Vec<Finding> {
@@ -285,7 +270,11 @@ impl BoxConfig {
         let mut found = Vec::new();
         for addr in &self.socks {
             let at = ("socks", format!("socks {addr}"));
-            let range = self.tun.ranges().into_iter().find(|r| r.contains(&addr.ip()));
+            let range = self
+                .tun
+                .ranges()
+                .into_iter()
+                .find(|r| r.contains(&addr.ip()));
             if let Some(range) = range {
                 let message = format!(
                     "{} is inside {range} of [tun], an address of the box in its LAN is expected: no \

@@ -28,11 +28,6 @@ pub(super) fn nested(list: &[IpNet]) -> impl Iterator<Item = (IpNet, IpNet)> + '
     })
 }
 
-/// Whether two ranges have an address in common.
-pub(super) fn overlap(a: &IpNet, b: &IpNet) -> bool {
-    a.contains(b) || b.contains(a)
-}
-
 /// The address, in words, where it is none that packets go to over a link.
 pub(super) fn no_destination(addr: IpAddr) -> Option<&'static str> {
     let (loopback, link_local) = match addr {
