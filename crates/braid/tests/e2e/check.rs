@@ -581,8 +581,8 @@ fn what_is_wrong_with_a_link_is_named() {
             priority
         };
         let script = format!(
-            "table ip way {{ chain c {{ type {kind} hook {hook} priority {priority}; \
-             iifname link1 ip daddr {server} tcp dport 1080 {rule}; }} }}"
+            "table ip way {{\nchain c {{\ntype {kind} hook {hook} priority {priority};\n\
+             iifname link1 ip daddr {server} tcp dport 1080 {rule}\n}}\n}}"
         );
         bed.run("internet", "nft", &[&script]);
         let report = checked.check("box", &checked.text("box"));
