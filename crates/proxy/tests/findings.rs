@@ -452,15 +452,17 @@ fn bypasses_that_never_match_are_named() {
     }
 }
 
+/// Findings of a box with these rules.
+fn rules(rules: &[&str]) -> Vec<Finding> {
+    let tables = rules
+        .iter()
+        .map(|rule| format!("[[rule]]\n{rule}\nurgency = 1\n"));
+    of_table(&tables.collect::<String>())
+}
+
 /// Mistake 20: rules.
 #[test]
 fn rules_that_never_match_are_named() {
-    let rules = |rules: &[&str]| {
-        let tables = rules
-            .iter()
-            .map(|rule| format!("[[rule]]\n{rule}\nurgency = 1\n"));
-        of_table(&tables.collect::<String>())
-    };
     for (all, number) in [
         (&["port = 443", "port = 443"][..], "rule 1 before"),
         (&["", "port = 443"], "rule 1 before"),
@@ -510,6 +512,11 @@ fn rules_that_never_match_are_named() {
     ] {
         assert_eq!(rules(sound), [], "{sound:?}");
     }
+}
+
+/// Mistake 20: rules for what is only forwarded.
+#[test]
+fn rules_for_what_is_forwarded_are_named() {
     for address in ["127.0.0.1", SERVER, "0.0.0.0"] {
         let found = rules(&[&format!("address = \"{address}\"")]);
         expect(

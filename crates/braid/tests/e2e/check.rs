@@ -332,7 +332,7 @@ fn mistakes_with_the_key_file_are_named() {
     );
 }
 
-/// Mistakes 3 to 8, of interfaces and addresses.
+/// Mistakes 3, 4, 5 and 8, of interfaces and addresses.
 #[test]
 #[ignore = "network"]
 fn mistakes_about_the_network_are_named() {
@@ -368,6 +368,20 @@ fn mistakes_about_the_network_are_named() {
         (WARNINGS, &["192.0.2.1 is in no network of link1"]),
     );
 
+    let socks = |text| format!("socks = \"192.0.2.77:1080\"\n{text}");
+    checked.expect(
+        socks,
+        "socks",
+        "socks 192.0.2.77:1080",
+        (WARNINGS, &["has no address 192.0.2.77"]),
+    );
+}
+
+/// Mistakes 6 and 7.
+#[test]
+#[ignore = "network"]
+fn ranges_that_others_have_are_named() {
+    let checked = Checked::up();
     for (interface, verdict) in [("home", "users' network"), ("link1", "network of a link")] {
         let layout = checked.bed.testbed.layout().host("box").expect("a host");
         let on = layout
@@ -408,14 +422,6 @@ fn mistakes_about_the_network_are_named() {
     };
     let words = (BROKEN, &["of [tun]", "no server is left"][..]);
     checked.expect(of_server, "server.address", "server server", words);
-
-    let socks = |text| format!("socks = \"192.0.2.77:1080\"\n{text}");
-    checked.expect(
-        socks,
-        "socks",
-        "socks 192.0.2.77:1080",
-        (WARNINGS, &["has no address 192.0.2.77"]),
-    );
 }
 
 /// The /64 of an address.
@@ -590,8 +596,8 @@ fn what_is_wrong_with_a_link_is_named() {
         report.expect(id, &subject, (WARNINGS, &[words]));
     }
     // Large packets vanish.
-    let script = "table ip way { chain c { type filter hook prerouting priority mangle; \
-                  iifname link1 meta length > 1400 drop; } }";
+    let script = "table ip way {\nchain c {\ntype filter hook prerouting priority mangle;\n\
+                  iifname link1 meta length > 1400 drop\n}\n}";
     bed.run("internet", "nft", &[script]);
     let report = checked.check("box", &checked.text("box"));
     report.expect(
