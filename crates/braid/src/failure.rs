@@ -5,7 +5,6 @@ use std::io;
 use std::process::ExitCode;
 
 use braid_proxy::config::ConfigError;
-use braid_proxy::verdict::Health;
 use braid_testbed as testbed;
 
 /// A failure as the user sees it: one line, without the leading `braid:`.
@@ -15,20 +14,18 @@ pub enum Failure {
     Usage(String),
     /// The work itself failed.
     Run(String),
-    /// What was asked for was shown, and is not in order.
-    State(Health),
+    /// The work is done, and what was printed is nothing to be content with: the exit code says how bad it
+    /// is.
+    Found(u8),
 }
 
 impl Failure {
-    /// 1 where the work failed, 2 where it was asked for wrongly; 3 and 4 where what is shown is degraded or
-    /// down.
+    /// 1 where the work failed, 2 where it was asked for wrongly, others where a command says so.
     pub fn exit_code(&self) -> ExitCode {
         match self {
             Failure::Run(_) => ExitCode::from(1),
             Failure::Usage(_) => ExitCode::from(2),
-            Failure::State(Health::Working) => ExitCode::SUCCESS,
-            Failure::State(Health::Degraded) => ExitCode::from(3),
-            Failure::State(Health::Down) => ExitCode::from(4),
+            Failure::Found(code) => ExitCode::from(*code),
         }
     }
 
@@ -42,7 +39,7 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Failure::Usage(text) | Failure::Run(text) => f.write_str(text.trim_end()),
-            Failure::State(health) => health.fmt(f),
+            Failure::Found(_) => Ok(()),
         }
     }
 }

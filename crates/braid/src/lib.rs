@@ -27,10 +27,10 @@ pub fn main() -> ExitCode {
     start_log(&cli);
     match cmd::run(cli) {
         Ok(()) => ExitCode::SUCCESS,
+        // What was found is printed.
+        Err(failure @ Failure::Found(_)) => failure.exit_code(),
         Err(failure) => {
-            if !matches!(failure, Failure::State(_)) {
-                complain(format_args!("{failure}\n"));
-            }
+            complain(format_args!("{failure}\n"));
             failure.exit_code()
         }
     }

@@ -1,6 +1,7 @@
 //! What box and server need of Linux: TUN with GSO/GRO, event loop, netlink, nftables, kernel
 //! sockets, and the drivers that run `engine` and `proxy` on it.
 
+pub mod check;
 pub mod control;
 pub mod driver;
 pub mod lines;

@@ -238,6 +238,20 @@ pub(crate) fn give_back_memory() {
     }
 }
 
+/// Whether the system's clock is kept right by another one, as by NTP.
+///
+/// # Errors
+/// Where the system does not say.
+pub(crate) fn clock_is_synchronised() -> io::Result<bool> {
+    // SAFETY: `timex` is plain data, for which all zeroes is a valid value.
+    let mut state: libc::timex = unsafe { std::mem::zeroed() };
+    // SAFETY: the call reads and writes one `timex`; with no mode it changes nothing.
+    match unsafe { libc::adjtimex(&raw mut state) } {
+        0.. => Ok(state.status & libc::STA_UNSYNC == 0),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 /// Attaches `device`, an open `/dev/net/tun`, to a new device `name` of the calling thread's
 /// network namespace, whose packets stand behind a `virtio_net_hdr`.
 ///

@@ -27,6 +27,7 @@ pub mod socks;
 pub mod status;
 pub mod streams;
 mod table;
+pub mod trial;
 mod upstream;
 pub mod verdict;
 

@@ -77,6 +77,12 @@ impl DestinationPolicy {
         judged.all(|addr| !contains(&self.deny, addr) && self.is_open(addr))
     }
 
+    /// Returns whether `net` lies in a range that every server refuses by itself.
+    pub(crate) fn refuses_within(net: &IpNet) -> bool {
+        let ranges = LOCAL.iter().filter_map(|range| range.parse().ok());
+        ranges.into_iter().any(|range: IpNet| range.contains(net))
+    }
+
     /// Whether each range that is refused by itself, and has `addr`, was opened there.
     fn is_open(&self, addr: IpAddr) -> bool {
         let refused = self.own.iter().chain(&self.local);

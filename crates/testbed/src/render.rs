@@ -58,7 +58,7 @@ impl Keys {
         let place = place.map_or(u32::MAX, |place| place as u32);
         let mut seed = self.0;
         seed[..4].copy_from_slice(&place.to_be_bytes());
-        PrivateKey::from_seed(seed)
+        PrivateKey::generate(seed)
     }
 }
 

@@ -21,6 +21,12 @@ pub struct BoxArgs {
 pub enum BoxCommand {
     /// Show what the running box does: links, connections, counters.
     Status(StatusArgs),
+    /// Check configuration, machine and links, before a start or beside a running box.
+    ///
+    /// Prints a verdict for each thing that was looked at and what to do about it. Exit code 0: fine; 3:
+    /// warnings; 4: it would not work; 1: it could not be checked, as by another user than root. Opens a
+    /// connection to each server over each link and sends some pings; takes up to 15 seconds.
+    Check,
     /// Switch the whole box: off, new connections are forwarded over one link, unjoined.
     ///
     /// Connections that were taken in before keep being served. It stays switched until it is
@@ -88,6 +94,11 @@ pub struct ServerArgs {
 pub enum ServerCommand {
     /// Show what the running server does: addresses, connections, counters.
     Status(StatusArgs),
+    /// Check configuration and machine, before a start or beside a running server.
+    ///
+    /// Prints a verdict for each thing that was looked at and what to do about it. Exit code 0: fine; 3:
+    /// warnings; 4: it would not work; 1: it could not be checked, as by another user than root.
+    Check,
     /// Have the running server read its configuration again, as SIGHUP does.
     ///
     /// Users who are no more, or have another key, are cut off at once; what all others have goes on.

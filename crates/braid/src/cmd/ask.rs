@@ -185,7 +185,8 @@ impl Asked {
 fn in_order(status: &Status) -> Result<(), Failure> {
     match status.verdict.health {
         Health::Working => Ok(()),
-        health => Err(Failure::State(health)),
+        Health::Degraded => Err(Failure::Found(3)),
+        Health::Down => Err(Failure::Found(4)),
     }
 }
 

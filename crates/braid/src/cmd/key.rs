@@ -24,7 +24,7 @@ pub fn run(command: &Key, json: bool) -> Result<(), Failure> {
 
 fn create(path: &Path) -> Result<PrivateKey, Failure> {
     let seed = braid_linux::random().map_err(|e| Failure::run("ask for randomness", e))?;
-    let key = PrivateKey::from_seed(seed);
+    let key = PrivateKey::generate(seed);
     let file = path.display();
     match key.create(path) {
         Ok(()) => Ok(key),

@@ -1,6 +1,7 @@
 //! One module a command.
 
 mod ask;
+mod check;
 pub mod demo;
 pub mod docs;
 mod key;

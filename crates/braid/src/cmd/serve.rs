@@ -10,6 +10,7 @@ use braid_proxy::control::Request;
 use braid_proxy::status::Role;
 
 use super::ask::Asked;
+use super::check;
 use super::print::print;
 use crate::cli::gateway::{BoxArgs, BoxCommand, LinkWish, ServerArgs, ServerCommand};
 use crate::failure::Failure;
@@ -17,6 +18,9 @@ use crate::failure::Failure;
 /// Runs a box until a signal ends it, or asks one that runs.
 pub fn boxed(args: &BoxArgs, json: bool) -> Result<(), Failure> {
     let file = args.config.as_deref();
+    if let Some(BoxCommand::Check) = &args.command {
+        return check::boxed(file.ok_or_else(|| no_config("box check"))?, json);
+    }
     let config = file.map(BoxConfig::load).transpose()?;
     let Some(command) = &args.command else {
         let given = file.zip(config.as_ref());
@@ -25,6 +29,8 @@ pub fn boxed(args: &BoxArgs, json: bool) -> Result<(), Failure> {
     };
     let asked = Asked::of(Role::Box, config.as_ref());
     match command {
+        // Asks nobody.
+        BoxCommand::Check => Ok(()),
         BoxCommand::Status(args) => asked.show(args, json),
         BoxCommand::Proxy { switch } => {
             let on = switch.is_on();
@@ -52,6 +58,9 @@ fn link_request(name: String, wish: LinkWish) -> Request {
 /// Runs a server until a signal ends it, or asks one that runs.
 pub fn server(args: &ServerArgs, json: bool) -> Result<(), Failure> {
     let file = args.config.as_deref();
+    if let Some(ServerCommand::Check) = &args.command {
+        return check::server(file.ok_or_else(|| no_config("server check"))?, json);
+    }
     let config = file.map(ServerConfig::load).transpose()?;
     let Some(command) = &args.command else {
         let given = file.zip(config.as_ref());
@@ -62,6 +71,7 @@ pub fn server(args: &ServerArgs, json: bool) -> Result<(), Failure> {
     let tun = config.as_ref().map(|c| c.tun.name.as_str());
     let asked = Asked::new(Role::Server, socket, tun);
     match command {
+        ServerCommand::Check => Ok(()),
         ServerCommand::Status(args) => asked.show(args, json),
         ServerCommand::Reload => asked.reload(json),
     }
@@ -74,6 +84,7 @@ fn no_config(role: &str) -> Failure {
 }
 
 fn run_box(file: &Path, config: &BoxConfig) -> Result<(), Failure> {
+    check::box_may_start(file, config)?;
     let (end, hangup) = Signals::take_over_apart()?;
     let reload = Reload {
         file,
@@ -85,6 +96,7 @@ fn run_box(file: &Path, config: &BoxConfig) -> Result<(), Failure> {
 }
 
 fn run_server(file: &Path, config: &ServerConfig) -> Result<(), Failure> {
+    check::server_may_start(file, config)?;
     let (end, hangup) = Signals::take_over_apart()?;
     let reload = Reload {
         file,

@@ -11,6 +11,7 @@ mod bed;
 mod box_reload;
 mod browser;
 mod captures;
+mod check;
 mod control;
 mod crash;
 mod demo;

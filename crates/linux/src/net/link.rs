@@ -190,7 +190,7 @@ pub(super) fn readdressed(known: &mut [Vec<IpAddr>; 2], state: &LinkState) -> bo
 }
 
 /// The network that an address is in.
-pub(super) fn network(address: &Address) -> IpNet {
+pub(crate) fn network(address: &Address) -> IpNet {
     let found = IpNet::new(address.addr, address.prefix_len);
     // The kernel knows no longer prefixes than there are.
     found.map_or(address.addr.into(), |network| network.trunc())

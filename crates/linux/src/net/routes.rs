@@ -508,7 +508,7 @@ pub(super) fn on_receipt(message: &TcMessage) -> Option<u32> {
     message.attributes.iter().any(is_one).then_some(interface)
 }
 
-fn table_of(message: &RouteMessage) -> u32 {
+pub(crate) fn table_of(message: &RouteMessage) -> u32 {
     let wide = message.attributes.iter().find_map(|a| match a {
         RouteAttribute::Table(table) => Some(*table),
         _ => None,
@@ -550,7 +550,7 @@ fn default_hops(message: &RouteMessage, v6: bool, routes: &mut Vec<DefaultRoute>
     }));
 }
 
-fn ip_of(address: &RouteAddress) -> Option<IpAddr> {
+pub(crate) fn ip_of(address: &RouteAddress) -> Option<IpAddr> {
     match address {
         RouteAddress::Inet(a) => Some((*a).into()),
         RouteAddress::Inet6(a) => Some((*a).into()),

@@ -44,13 +44,11 @@ impl Shortcut {
     /// # Errors
     /// Where another instance has it, or its ports may be those of others.
     pub fn claim(tun: &str, servers: &[SocketAddr], mtus: Vec<u16>) -> Result<Shortcut> {
-        if let Some(range) = Sysctl::current(LOCAL_PORTS)
-            && !leaves_alone(&range.value, &PORTS)
-        {
+        if let Some(range) = shared_ports() {
             let doing = format!("have ports {} to {} alone", PORTS.start(), PORTS.end());
             return Err(SystemError::other(
                 doing,
-                format!("{LOCAL_PORTS} is {:?}", range.value),
+                format!("{LOCAL_PORTS} is {range:?}"),
             ));
         }
         Ok(Shortcut {
@@ -199,6 +197,13 @@ fn wanted(
         public: public.addr,
         hops,
     })
+}
+
+/// The kernel's range of ports for connections of its own, where it has some of those that the engine has to
+/// take: then there is no short way.
+pub fn shared_ports() -> Option<String> {
+    let range = Sysctl::current(LOCAL_PORTS)?.value;
+    (!leaves_alone(&range, &PORTS)).then_some(range)
 }
 
 /// Removes the rules of an instance that was killed: of one that runs, they are its own.

@@ -4,6 +4,7 @@
 //! before ([`Ruleset::record`]). So the record lives in the network namespace it is about, and
 //! outlives a killed process.
 
+mod look;
 mod shortcut;
 
 use std::collections::BTreeSet;
@@ -19,6 +20,7 @@ use ipnet::IpNet;
 use crate::net::sysctl::Sysctl;
 use crate::net::{Identity, Result, SystemError};
 
+pub use look::{find, instances, keep_from_sockets, try_rules};
 pub use shortcut::{Hop, ShortcutRules, Way};
 
 const RECORD: &str = "record";

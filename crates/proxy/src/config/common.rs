@@ -59,6 +59,11 @@ impl TunConfig {
         ]
     }
 
+    /// Both ranges.
+    pub fn ranges(&self) -> [IpNet; 2] {
+        [self.v4.into(), self.v6.into()]
+    }
+
     /// IPv4 address of path `n`, counted from 0.
     pub fn path_v4(&self, n: u8) -> Ipv4Addr {
         Ipv4Addr::from_bits(self.v4.network().to_bits() + 2 + u32::from(n))

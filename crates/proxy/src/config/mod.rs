@@ -6,6 +6,7 @@
 
 mod box_config;
 mod box_reload;
+mod check;
 mod common;
 mod error;
 mod measuring;
@@ -20,6 +21,7 @@ pub use box_config::{
     ServerEntry, Warm,
 };
 pub use braid_links::ConfigError;
+pub use check::{Finding, Verdict, key_file, weigh};
 pub use common::{DEFAULT_CONGESTION, DEFAULT_PORT, TunConfig};
 pub use measuring::{Measuring, Select};
 pub use reload::Changes;

@@ -48,10 +48,14 @@ impl Rule {
         };
         let has_port = || self.ports.iter().any(|ports| ports.contains(&port));
         let has_address = |a: IpAddr| self.addresses.iter().any(|net| net.contains(&a));
-        let has_name = |h: &str| self.domains.iter().any(|domain| is_below(h, domain));
         (self.ports.is_empty() || has_port())
             && (self.addresses.is_empty() || address.is_some_and(has_address))
-            && (self.domains.is_empty() || host.is_some_and(has_name))
+            && (self.domains.is_empty() || host.is_some_and(|h| self.is_for_name(h)))
+    }
+
+    /// Whether `host` is one of the domains, or a name below one.
+    pub(super) fn is_for_name(&self, host: &str) -> bool {
+        self.domains.iter().any(|domain| is_below(host, domain))
     }
 }
 

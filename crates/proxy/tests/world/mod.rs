@@ -21,6 +21,7 @@ use braid_links::middlebox::{
 use braid_proxy::config::{BoxConfig, Changes, ServerConfig, UserConfig};
 use braid_proxy::keys::{PrivateKey, PublicKey};
 use braid_proxy::status::Status;
+use braid_proxy::trial::Trial;
 use braid_proxy::{BoxCore, Drain as _, LinkAddresses, Notice, ServerCore};
 use braid_wire::{Instant, Rng, ip, tcp};
 
@@ -110,6 +111,8 @@ pub struct World {
     pub raw: Stack,
     pub raw_events: Vec<Event>,
     pub notices: Vec<(Instant, Notice)>,
+    /// A trial of a host at [`TRIAL`].
+    pub trial: Option<Trial>,
     /// What a restarted server starts with.
     pub contents: Local,
     /// What was on the wire, and whether towards the server; kept where somebody wants to see it.
@@ -158,6 +161,7 @@ pub fn payload(packet: &[u8]) -> &[u8] {
 }
 
 const RAW: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 100);
+pub const TRIAL: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 101);
 
 fn stack(mut config: Config, seed: u64, setup: &Setup<'_>) -> Stack {
     config.memory = 64 << 20;
@@ -262,6 +266,7 @@ impl World {
             raw,
             raw_events: Vec::new(),
             notices: Vec::new(),
+            trial: None,
             contents,
             wire: None,
             tamper: None,
@@ -571,6 +576,7 @@ impl World {
     fn times(&self) -> Vec<Option<Instant>> {
         let mut times = vec![self.flying.peek().map(|f| f.at.0), self.raw.next_timeout()];
         times.extend(self.portal.as_ref().map(|p| p.stack.next_timeout()));
+        times.push(self.trial.as_ref().and_then(Trial::next_timeout));
         if self.still != Some(Side::Box) {
             times.push(self.boxed.stack.next_timeout());
             times.push(self.core.next_timeout());
@@ -607,6 +613,10 @@ impl World {
         {
             portal.stack.handle_timeout(now);
         }
+        let due = |trial: &&mut Trial| trial.next_timeout().is_some_and(|at| at <= now);
+        if let Some(trial) = self.trial.as_mut().filter(due) {
+            trial.handle_timeout(now);
+        }
         self.serve_timers();
     }
 
@@ -631,6 +641,8 @@ impl World {
         let (header, _) = ip::Repr::parse(packet).unwrap();
         if header.dst == IpAddr::V4(RAW) {
             self.raw.receive(now, packet, meta);
+        } else if let (Some(trial), true) = (&mut self.trial, header.dst == IpAddr::V4(TRIAL)) {
+            trial.receive(now, packet);
         } else {
             self.boxed.stack.receive(now, packet, meta);
         }
@@ -666,6 +678,9 @@ impl World {
             self.raw_events.push(event);
         }
         drain(now, &mut self.raw, &mut sent);
+        if let Some(trial) = &mut self.trial {
+            sent.extend(core::iter::from_fn(|| Some((trial.poll_transmit(now)?, 0))));
+        }
         self.fly(&mut sent, true);
         if let Some(mut portal) = self.portal.take() {
             portal.serve(now, &mut sent);

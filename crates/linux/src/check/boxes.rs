@@ -1,0 +1,400 @@
+//! `box.toml` against this machine's network.
+
+use std::net::{IpAddr, TcpListener};
+
+use braid_proxy::config::{BoxConfig, Finding, LinkConfig, weigh};
+use ipnet::IpNet;
+
+use super::machine::{Machine, Way};
+use crate::net::link::network;
+use crate::net::routes::Interface;
+
+const SHOW: &str = "see `ip address` and `ip route`";
+
+/// All of it; `running` says that a box of this configuration runs.
+pub(super) fn findings(config: &BoxConfig, machine: &Machine, running: bool) -> Vec<Finding> {
+    let mut found = lan(config, machine);
+    found.extend(links(config, machine));
+    found.extend(tun(config, machine));
+    found.extend(servers(config, machine));
+    found.extend(socks(config, machine, running));
+    found
+}
+
+fn lan(config: &BoxConfig, machine: &Machine) -> Vec<Finding> {
+    let mut found = Vec::new();
+    let mut broken = 0;
+    for name in &config.lan {
+        let at = ("lan", format!("lan {name}"));
+        let remedy = format!(
+            "plug it in, or write its name as `ip link` shows it ({})",
+            names(machine)
+        );
+        match machine.interface(name) {
+            None => {
+                let message = "there is no such interface, one towards the users is expected: no \
+                               connection of theirs is aggregated until it comes";
+                found.push(Finding::warning(at, message, remedy).healing());
+                broken += 1;
+            }
+            Some(interface) if interface.loopback => {
+                let message = "it leads to this machine only, an interface towards the users is \
+                               expected: no connection of theirs is aggregated";
+                found.push(Finding::warning(at, message, remedy));
+                broken += 1;
+            }
+            Some(interface) if !interface.running => {
+                let message = "it is down or has no carrier: no user is reached until it is up";
+                let remedy = format!("plug in the cable, or: ip link set {name} up");
+                found.push(Finding::warning(at, message, remedy).healing());
+            }
+            Some(_) => found.push(Finding::ok(at, "it is up")),
+        }
+    }
+    weigh(
+        config.lan.len(),
+        broken,
+        &mut found,
+        "no interface towards the users is left",
+    );
+    found
+}
+
+fn names(machine: &Machine) -> String {
+    let named = machine.interfaces.iter().filter(|i| !i.loopback);
+    let named: Vec<&str> = named.map(|i| i.name.as_str()).collect();
+    match named.is_empty() {
+        true => "there is none now".to_owned(),
+        false => format!("now: {}", named.join(", ")),
+    }
+}
+
+fn links(config: &BoxConfig, machine: &Machine) -> Vec<Finding> {
+    let mut found = Vec::new();
+    let mut broken = 0;
+    for (at, link) in config.links.iter().enumerate() {
+        let of_it = unusable(config, link, machine);
+        broken += usize::from(of_it.is_some());
+        match of_it {
+            Some(finding) => found.push(finding),
+            None => {
+                found.push(usable(link, machine));
+                found.extend(half_usable(link, machine));
+                found.extend(too_large(link, machine));
+                found.extend(same_way(&config.links[..at], link, machine));
+            }
+        }
+    }
+    weigh(
+        config.links.len(),
+        broken,
+        &mut found,
+        "no link is left, so users have no Internet by the box",
+    );
+    found
+}
+
+/// A link over which packets leave.
+fn usable(link: &LinkConfig, machine: &Machine) -> Finding {
+    let ways = [false, true].map(|v6| machine.way(link, v6));
+    let gateways = ways.iter().filter_map(|way| match way {
+        Way::Out(Some(gateway)) => Some(gateway.to_string()),
+        Way::Out(None) => Some("no gateway, as on a point-to-point link".to_owned()),
+        _ => None,
+    });
+    let gateways: Vec<String> = gateways.collect();
+    let message = match gateways.is_empty() {
+        true => format!("{} is up, beside a server", link.interface),
+        false => format!("{} is up, by {}", link.interface, gateways.join(" and ")),
+    };
+    Finding::ok(("link", format!("link {}", link.name)), message)
+}
+
+/// Why nothing leaves over a link now. All of it may come right.
+fn unusable(config: &BoxConfig, link: &LinkConfig, machine: &Machine) -> Option<Finding> {
+    let at = || ("link", format!("link {}", link.name));
+    let warn =
+        |message: String, remedy: String| Some(Finding::warning(at(), message, remedy).healing());
+    let name = &link.interface;
+    let Some(interface) = machine.interface(name) else {
+        return warn(
+            format!("there is no interface {name}: nothing leaves over this link until it comes"),
+            format!(
+                "plug it in, or write its name as `ip link` shows it ({})",
+                names(machine)
+            ),
+        );
+    };
+    if interface.loopback {
+        let message = format!(
+            "{name} leads to this machine only, an access link is expected: nothing leaves over it"
+        );
+        return warn(message, "write the interface of an access link".to_owned());
+    }
+    if !interface.running {
+        return warn(
+            format!(
+                "{name} is down or has no carrier: nothing leaves over this link until it is up"
+            ),
+            format!("plug it in, or: ip link set {name} up"),
+        );
+    }
+    let ways = [false, true].map(|v6| machine.way(link, v6));
+    if ways.iter().any(|way| matches!(way, Way::Out(_))) || is_beside(config, interface, machine) {
+        return None;
+    }
+    let far = ways.iter().find_map(|way| match way {
+        Way::FarGateway(gateway) => Some(gateway),
+        _ => None,
+    });
+    if let Some(gateway) = far {
+        return warn(
+            far_gateway(interface, *gateway, machine),
+            gateway_remedy(name),
+        );
+    }
+    if ways.contains(&Way::NoGateway) {
+        return warn(
+            format!(
+                "the routing table has no default route by {name}, and `gateway` names none: nothing leaves \
+                 over this link"
+            ),
+            format!(
+                "have DHCP or the network manager add one for {name}, or write gateway = \"…\""
+            ),
+        );
+    }
+    warn(
+        format!("{name} has no address: nothing leaves over this link until it has one"),
+        format!("have DHCP or the network manager give it one ({SHOW})"),
+    )
+}
+
+/// Whether a server is a neighbour on the link, so that no gateway is needed.
+fn is_beside(config: &BoxConfig, interface: &Interface, machine: &Machine) -> bool {
+    let addresses = |s: &braid_proxy::config::ServerEntry| {
+        let v4 = s.v4.map(IpAddr::V4);
+        v4.into_iter().chain(s.v6.map(IpAddr::V6))
+    };
+    let mut all = config.servers.iter().flat_map(addresses);
+    all.any(|server| {
+        machine
+            .of(interface.index)
+            .any(|a| network(a).contains(&server))
+    })
+}
+
+fn far_gateway(interface: &Interface, gateway: IpAddr, machine: &Machine) -> String {
+    let own: Vec<String> = machine
+        .of(interface.index)
+        .filter(|a| a.addr.is_ipv6() == gateway.is_ipv6())
+        .map(|a| format!("{}/{}", a.addr, a.prefix_len))
+        .collect();
+    format!(
+        "`gateway` {gateway} is in no network of {} ({}): nothing leaves over this link by it",
+        interface.name,
+        own.join(", ")
+    )
+}
+
+fn gateway_remedy(name: &str) -> String {
+    format!("write the gateway of this link, or \"auto\" (see: ip route show default dev {name})")
+}
+
+/// Of a link that works, the family that does not by the configuration's mistake.
+fn half_usable(link: &LinkConfig, machine: &Machine) -> Option<Finding> {
+    let interface = machine.interface(&link.interface)?;
+    let far = [false, true]
+        .into_iter()
+        .find_map(|v6| match machine.way(link, v6) {
+            Way::FarGateway(gateway) => Some(gateway),
+            _ => None,
+        })?;
+    let at = ("link", format!("link {}", link.name));
+    let message = far_gateway(interface, far, machine);
+    Some(Finding::warning(at, message, gateway_remedy(&link.interface)).healing())
+}
+
+fn too_large(link: &LinkConfig, machine: &Machine) -> Option<Finding> {
+    let interface = machine.interface(&link.interface)?;
+    let mtu = link.mtu.filter(|mtu| u32::from(*mtu) > interface.mtu)?;
+    let message = format!(
+        "`mtu` is {mtu}, {} takes packets of {} bytes at most: larger ones have to be cut first",
+        interface.name, interface.mtu
+    );
+    let at = ("link.mtu", format!("link {}", link.name));
+    Some(Finding::warning(
+        at,
+        message,
+        "leave `mtu` out, or write that of the interface",
+    ))
+}
+
+/// An earlier link of the same interface that leaves by the same gateway now.
+fn same_way(before: &[LinkConfig], link: &LinkConfig, machine: &Machine) -> Option<Finding> {
+    let on_it = before.iter().filter(|o| o.interface == link.interface);
+    let shared = |other: &LinkConfig| {
+        // Two that are written are compared as they stand in the file.
+        if other.gateway != braid_proxy::config::Gateway::Auto
+            && link.gateway != braid_proxy::config::Gateway::Auto
+        {
+            return None;
+        }
+        [false, true].into_iter().find_map(|v6| {
+            match (machine.way(other, v6), machine.way(link, v6)) {
+                (Way::Out(a), Way::Out(b)) if a == b => Some(a),
+                _ => None,
+            }
+        })
+    };
+    let (other, gateway) = on_it.filter_map(|o| Some((o, shared(o)?))).next()?;
+    let gateway = gateway.map_or("no gateway".to_owned(), |g| format!("gateway {g}"));
+    let message = format!(
+        "it leaves by {} and {gateway}, as link {} does: both are one way out, and bring no more than one",
+        link.interface, other.name
+    );
+    let at = ("link.same", format!("link {}", link.name));
+    Some(Finding::warning(
+        at,
+        message,
+        "give each link a gateway of its own, or remove one of the two",
+    ))
+}
+
+fn tun(config: &BoxConfig, machine: &Machine) -> Vec<Finding> {
+    let mut found = Vec::new();
+    for range in config.tun.ranges() {
+        found.extend(overlaps(&config.tun.name, &range, machine, |name| {
+            if config.lan.iter().any(|lan| lan == name) {
+                Some("the users' network: they and the box do not reach each other")
+            } else if config.links.iter().any(|link| link.interface == name) {
+                Some("the network of a link: its gateway is not reached")
+            } else {
+                None
+            }
+        }));
+    }
+    found
+}
+
+/// Networks of this machine that have an address in common with a range of `[tun]`. `worst` says which
+/// interfaces are needed, and what happens to them.
+pub(super) fn overlaps(
+    tun: &str,
+    range: &IpNet,
+    machine: &Machine,
+    worst: impl Fn(&str) -> Option<&'static str>,
+) -> Vec<Finding> {
+    let mut found = Vec::new();
+    for address in &machine.addresses {
+        let name = machine.name_of(address.interface);
+        let net = network(address);
+        if name == tun || !(net.contains(range) || range.contains(&net)) {
+            continue;
+        }
+        let at = ("tun.overlap", format!("tun {range}"));
+        let whole = range.contains(&net) || range.contains(&address.addr);
+        let remedy = "give [tun] a range that nobody else has, such as v4 = \"10.99.99.0/24\" or v6 = \
+                      \"fd99:99:99::/64\"";
+        found.push(match worst(name) {
+            Some(harm) if whole => {
+                let message = format!("it overlaps {net} of {name}, {harm}");
+                Finding::failure(at, message, remedy)
+            }
+            _ => {
+                let message = format!(
+                    "it overlaps {net} of {name}: hosts of both ranges are not reached while Braid runs"
+                );
+                Finding::warning(at, message, remedy)
+            }
+        });
+    }
+    found
+}
+
+fn servers(config: &BoxConfig, machine: &Machine) -> Vec<Finding> {
+    let mut found = Vec::new();
+    let mut broken = 0;
+    for server in &config.servers {
+        let v4 = server.v4.map(IpAddr::V4);
+        let addresses = v4.into_iter().chain(server.v6.map(IpAddr::V6));
+        let (mut own, mut others) = (None, false);
+        for address in addresses {
+            match machine.carrier(address) {
+                Some(interface) => own = Some((address, interface.name.clone())),
+                None => others = true,
+            }
+        }
+        let Some((address, name)) = own else {
+            continue;
+        };
+        broken += usize::from(!others);
+        let message = format!(
+            "{address} is an address of this machine's own {name}, that of another machine is expected: \
+             nothing leaves over the links for it, so the server is never reached there"
+        );
+        let remedy = "write the address of the server";
+        let at = ("server.address", format!("server {}", server.name));
+        found.push(Finding::warning(at, message, remedy));
+    }
+    weigh(
+        config.servers.len(),
+        broken,
+        &mut found,
+        "no server is left",
+    );
+    found
+}
+
+fn socks(config: &BoxConfig, machine: &Machine, running: bool) -> Vec<Finding> {
+    let mut found = Vec::new();
+    for addr in &config.socks {
+        let ip = addr.ip();
+        let at = || ("socks", format!("socks {addr}"));
+        let here = ip.is_unspecified() || ip.is_loopback() || machine.carrier(ip).is_some();
+        if !here {
+            let own: Vec<String> = machine
+                .addresses
+                .iter()
+                .map(|a| a.addr.to_string())
+                .collect();
+            let message = format!(
+                "this machine has no address {ip} ({}): no program finds the proxy until it has",
+                own.join(", ")
+            );
+            let remedy = "write the address of the box in its LAN";
+            found.push(Finding::warning(at(), message, remedy).healing());
+            continue;
+        }
+        let on_link = config.links.iter().find(|link| {
+            let carrier = machine.carrier(ip);
+            carrier.is_some_and(|i| i.name == link.interface)
+        });
+        if let Some(link) = on_link {
+            let message = format!(
+                "{ip} is the address of link {}, one of the LAN is expected: programs of the LAN find the \
+                 proxy there only while the link has it",
+                link.name
+            );
+            let remedy = "write the address of the box in its LAN";
+            found.push(Finding::warning(at(), message, remedy));
+        }
+        // The socket goes at once. What this process may not try, such as low ports, says nothing.
+        if let Err(error) = TcpListener::bind(addr)
+            && error.kind() == std::io::ErrorKind::AddrInUse
+            && !running
+        {
+            let message = "another program listens there: the box cannot";
+            let remedy = format!(
+                "end that program (see: ss -ltnp 'sport = {}'), or write another port",
+                addr.port()
+            );
+            found.push(Finding::failure(
+                ("port", format!("socks {addr}")),
+                message,
+                remedy,
+            ));
+        }
+    }
+    found
+}

@@ -1,0 +1,70 @@
+//! The file of the private key, and those beside it.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use braid_proxy::config::Finding;
+use braid_proxy::keys::PrivateKey;
+use rustix::process::getegid;
+
+/// Files of a directory that are looked at.
+const MAX_FILES: usize = 256;
+/// A larger file is no key.
+const MAX_LEN: u64 = 128;
+
+/// Who may read the key. That everybody may is said already when the key is read, as at a start.
+pub(super) fn mode(path: &Path, said: bool) -> Option<Finding> {
+    let file = fs::metadata(path).ok()?;
+    let mode = file.mode();
+    let by_others = mode & 0o007 != 0;
+    let by_group = mode & 0o060 != 0 && file.gid() != 0 && file.gid() != getegid().as_raw();
+    let whom = match (by_others, by_group) {
+        (true, _) if said => return None,
+        (true, _) => "every user of this machine",
+        (false, true) => "a group of users of this machine",
+        (false, false) => return None,
+    };
+    let message = format!(
+        "{} has mode {:o}, 600 is expected: {whom} may read or write the key, and whoever has it is this \
+         box or server to the other end",
+        path.display(),
+        mode & 0o777
+    );
+    let remedy = format!(
+        "chmod 600 {}; make a new key if somebody may have read it",
+        path.display()
+    );
+    Some(Finding::warning(("key.mode", "key_file"), message, remedy))
+}
+
+/// A public key in the place of the private one, where the private one lies beside it.
+pub(super) fn swapped(path: &Path, key: &PrivateKey) -> Option<Finding> {
+    let directory = path.parent().filter(|d| !d.as_os_str().is_empty());
+    let files = fs::read_dir(directory.unwrap_or(Path::new("."))).ok()?;
+    for entry in files.take(MAX_FILES).flatten() {
+        let is_small = |m: fs::Metadata| m.is_file() && m.len() <= MAX_LEN;
+        if !entry.metadata().is_ok_and(is_small) {
+            continue;
+        }
+        let text = zeroize::Zeroizing::new(fs::read_to_string(entry.path()).unwrap_or_default());
+        let Ok(other) = PrivateKey::from_text(&text) else {
+            continue;
+        };
+        if key.has_text_of(&other.public()) {
+            let message = format!(
+                "{} holds the public key of the private one in {}, a private key is expected: every \
+                 connection is refused",
+                path.display(),
+                entry.path().display()
+            );
+            let remedy = format!("write key_file = {:?}", entry.file_name().to_string_lossy());
+            return Some(Finding::failure(
+                ("key.private", "key_file"),
+                message,
+                remedy,
+            ));
+        }
+    }
+    None
+}

@@ -1,0 +1,235 @@
+//! Which packets a link carries to a server: sizes, by ICMP echo, and UDP, by the answer that nobody
+//! listens.
+
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::BorrowedFd;
+use std::time::{Duration, Instant};
+
+use braid_wire::checksum::{self, Sum};
+use braid_wire::{ip, udp};
+
+use super::raw::{Came, Raw};
+
+/// How long answers are waited for before what is not answered is sent again.
+const ROUND: Duration = Duration::from_millis(1_200);
+/// Each question is asked so often.
+const ROUNDS: u32 = 2;
+/// Sizes that links have: PPPoE, tunnels, mobile networks, the least of IPv6.
+const SIZES: [u16; 12] = [
+    1_492, 1_480, 1_472, 1_464, 1_454, 1_440, 1_430, 1_420, 1_400, 1_380, 1_350, 1_280,
+];
+/// Bytes of the smallest question.
+const SMALL: u16 = 100;
+const HEADER: usize = 8;
+
+/// What answers told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Echoes {
+    /// The largest packet that went there and back, bytes; `None` where none did.
+    pub largest: Option<u16>,
+    /// Something on the way said that a packet was too large.
+    pub told: bool,
+    /// The server's machine answered that nothing listens at a UDP port.
+    pub udp: bool,
+}
+
+/// Asks the server for answers of up to `mtu` bytes.
+///
+/// # Errors
+/// What the system refuses.
+pub(super) fn ask(
+    raw: &mut Raw,
+    ends: (IpAddr, IpAddr),
+    (port, id): (u16, u16),
+    mtu: u16,
+    stop: BorrowedFd<'_>,
+) -> io::Result<Echoes> {
+    let mut sizes: Vec<u16> = [mtu, SMALL]
+        .into_iter()
+        .chain(SIZES.into_iter().filter(|size| *size < mtu))
+        .collect();
+    sizes.sort_unstable();
+    let mut echoes = Echoes::default();
+    for _ in 0..ROUNDS {
+        let missing = |size: &&u16| echoes.largest.is_none_or(|largest| **size > largest);
+        for size in sizes.iter().filter(missing) {
+            // One that the interface does not take is as one that is lost on the way.
+            let _ = raw.send(&question(ends, id, *size));
+        }
+        if !echoes.udp {
+            let _ = raw.send(&datagram(ends, port));
+        }
+        let until = Instant::now() + ROUND;
+        while echoes.largest != Some(mtu) || !echoes.udp {
+            match raw.receive(until, stop)? {
+                Came::Packet(packet) => judge(packet, ends, (port, id), &mut echoes),
+                Came::Nothing => break,
+                Came::Stop => return Ok(echoes),
+            }
+        }
+        if echoes.largest == Some(mtu) {
+            break;
+        }
+    }
+    Ok(echoes)
+}
+
+fn header((src, dst): (IpAddr, IpAddr), protocol: u8, payload_len: usize) -> ip::Repr {
+    ip::Repr {
+        src,
+        dst,
+        protocol,
+        payload_len,
+        hop_limit: 64,
+        traffic_class: 0,
+    }
+}
+
+/// An echo request in a packet of `size` bytes, which may not be cut on the way.
+fn question(ends: (IpAddr, IpAddr), id: u16, size: u16) -> Vec<u8> {
+    let v6 = ends.0.is_ipv6();
+    let protocol = if v6 { ip::PROTO_ICMPV6 } else { ip::PROTO_ICMP };
+    let start = header(ends, protocol, 0).header_len();
+    let length = usize::from(size).max(start + HEADER) - start;
+    let mut packet = vec![0; start + length];
+    header(ends, protocol, length).emit(&mut packet);
+    let message = &mut packet[start..];
+    message[0] = if v6 { 128 } else { 8 };
+    message[4..6].copy_from_slice(&id.to_be_bytes());
+    // The size in place of a number tells the answer's size even where it is cut.
+    message[6..8].copy_from_slice(&size.to_be_bytes());
+    let pseudo = match v6 {
+        true => checksum::pseudo_header(ends.0, ends.1, protocol, length as u32),
+        false => Sum::default(),
+    };
+    let value = checksum::finish(checksum::sum(pseudo, message));
+    message[2..4].copy_from_slice(&value.to_be_bytes());
+    packet
+}
+
+/// An empty datagram to the port at which only TCP is expected.
+fn datagram(ends: (IpAddr, IpAddr), port: u16) -> Vec<u8> {
+    let start = header(ends, ip::PROTO_UDP, 0).header_len();
+    let mut packet = vec![0; start + udp::HEADER_LEN];
+    header(ends, ip::PROTO_UDP, udp::HEADER_LEN).emit(&mut packet);
+    let repr = udp::Repr {
+        src_port: port,
+        dst_port: port,
+        payload_len: 0,
+    };
+    repr.emit(&mut packet[start..]);
+    udp::fill_checksum(ends.0, ends.1, &mut packet[start..]);
+    packet
+}
+
+/// Takes in what a packet tells.
+fn judge(packet: &[u8], ends: (IpAddr, IpAddr), (port, id): (u16, u16), echoes: &mut Echoes) {
+    let Ok((about, message)) = ip::Repr::parse(packet) else {
+        return;
+    };
+    let v6 = about.src.is_ipv6();
+    let protocol = if v6 { ip::PROTO_ICMPV6 } else { ip::PROTO_ICMP };
+    let Some((head, rest)) = message.split_first_chunk::<HEADER>() else {
+        return;
+    };
+    if about.protocol != protocol || about.dst != ends.0 {
+        return;
+    }
+    let word = |at: usize| u16::from_be_bytes([head[at], head[at + 1]]);
+    match (v6, head[0], head[1]) {
+        (false, 0, 0) | (true, 129, 0) if about.src == ends.1 && word(4) == id => {
+            echoes.largest = echoes.largest.max(Some(word(6)));
+        }
+        // Too large, of which packet hardly matters.
+        (false, 3, 4) | (true, 2, 0) => echoes.told |= is_about(rest, ends),
+        (false, 3, 3) | (true, 1, 4) if about.src == ends.1 => {
+            // Of the quoted packet there may be no more than its headers.
+            let (kind, start) = match rest.first() {
+                Some(first) if !v6 => (rest.get(9), 4 * usize::from(first & 0xf)),
+                _ => (rest.get(6), 40),
+            };
+            let to = rest.get(start + 2..start + 4);
+            echoes.udp |= kind == Some(&ip::PROTO_UDP) && to == Some(&port.to_be_bytes());
+        }
+        _ => {}
+    }
+}
+
+/// Whether the quoted packet is one to the server.
+fn is_about(quoted: &[u8], ends: (IpAddr, IpAddr)) -> bool {
+    match ends.1 {
+        IpAddr::V4(dst) => quoted.get(16..20) == Some(&dst.octets()[..]),
+        IpAddr::V6(dst) => quoted.get(24..40) == Some(&dst.octets()[..]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ends(v6: bool) -> (IpAddr, IpAddr) {
+        let ends = match v6 {
+            false => ["192.0.2.1", "198.51.100.7"],
+            true => ["2001:db8::1", "2001:db8::7"],
+        };
+        let [a, b] = ends.map(|text| text.parse().unwrap());
+        (a, b)
+    }
+
+    /// The answer to a question, which is the question with ends and type changed.
+    fn answer(v6: bool, size: u16) -> Vec<u8> {
+        let (a, b) = ends(v6);
+        let mut packet = question((b, a), 7, size);
+        let start = if v6 { 40 } else { 20 };
+        packet[start] = if v6 { 129 } else { 0 };
+        packet
+    }
+
+    #[test]
+    fn the_largest_answer_counts() {
+        for v6 in [false, true] {
+            let mut echoes = Echoes::default();
+            for size in [1_400, 1_492, 100] {
+                assert_eq!(question(ends(v6), 7, size).len(), usize::from(size));
+                judge(&answer(v6, size), ends(v6), (1_080, 7), &mut echoes);
+            }
+            judge(&answer(v6, 1_500), ends(v6), (1_080, 8), &mut echoes);
+            assert_eq!(echoes.largest, Some(1_492));
+            assert!(!echoes.told && !echoes.udp);
+        }
+    }
+
+    #[test]
+    fn errors_tell_of_sizes_and_of_udp() {
+        use braid_wire::icmp::{Kind, MAX_LEN, emit};
+        for v6 in [false, true] {
+            let (_, server) = ends(v6);
+            let error = |kind, about: &[u8]| {
+                let mut buffer = [0; MAX_LEN];
+                let length = emit(kind, server, about, &mut buffer).unwrap();
+                buffer[..length].to_vec()
+            };
+            let mut echoes = Echoes::default();
+            let sent = datagram(ends(v6), 1_080);
+            judge(
+                &error(Kind::Unreachable(3), &sent),
+                ends(v6),
+                (1_081, 7),
+                &mut echoes,
+            );
+            assert!(!echoes.udp, "of another port");
+            judge(
+                &error(Kind::Unreachable(3), &sent),
+                ends(v6),
+                (1_080, 7),
+                &mut echoes,
+            );
+            assert!(echoes.udp && !echoes.told);
+            let sent = question(ends(v6), 7, 1_500);
+            let too_big = error(Kind::PacketTooBig { mtu: 1_400 }, &sent);
+            judge(&too_big, ends(v6), (1_080, 7), &mut echoes);
+            assert_eq!((echoes.told, echoes.largest), (true, None));
+        }
+    }
+}

@@ -1,0 +1,35 @@
+//! What was looked at, and what came back.
+
+use std::io;
+use std::net::SocketAddr;
+
+use braid_proxy::config::ServerEntry;
+use braid_proxy::trial::TrialReport;
+
+use super::echo::Echoes;
+
+/// What was found of one server over one link.
+#[derive(Debug)]
+pub(super) struct Found {
+    pub trial: io::Result<TrialReport>,
+    pub echoes: io::Result<Echoes>,
+}
+
+/// Who was looked at.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct About<'a> {
+    pub link: &'a str,
+    pub server: &'a ServerEntry,
+    pub remote: SocketAddr,
+    /// Of the link, bytes.
+    pub mtu: u16,
+}
+
+impl About<'_> {
+    pub fn subject(&self) -> String {
+        format!(
+            "link {} to {} ({})",
+            self.link, self.server.name, self.remote
+        )
+    }
+}

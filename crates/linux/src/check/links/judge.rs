@@ -1,0 +1,483 @@
+//! What the answers that came over the links mean.
+
+use std::io;
+
+use braid_proxy::config::{BoxConfig, Finding, Protection, Verdict, weigh};
+use braid_proxy::status::Status;
+use braid_proxy::trial::{Multipath, TrialEnd, TrialReport};
+
+use super::echo::Echoes;
+use super::found::{About, Found};
+
+/// A packet of this size goes through every IPv6 link.
+const LEAST_MTU: u16 = 1_280;
+
+/// The links could not be looked at.
+pub(super) fn not_possible(subject: &str, error: &str) -> Finding {
+    let message = format!("nothing was sent: {error}");
+    let remedy = "run the check as root, one at a time";
+    Finding::new(
+        Verdict::CouldNotCheck,
+        ("link.tcp", subject),
+        message,
+        remedy,
+    )
+}
+
+/// All links and servers. Links that reach no server are failures only where none does.
+pub(super) fn links(config: &BoxConfig, seen: &[(About<'_>, &Found)]) -> Vec<Finding> {
+    let mut found = Vec::new();
+    let works = |found: &Found| {
+        let trial = found.trial.as_ref();
+        trial.is_ok_and(|report| report.end == TrialEnd::SignedIn)
+    };
+    let links = config.links.iter();
+    let dark = links.filter(|link| {
+        let mut of_link = seen.iter().filter(|(about, _)| about.link == link.name);
+        !of_link.any(|(_, found)| works(found))
+    });
+    let dark = dark.count();
+    for (about, of_it) in seen {
+        let mut trial = of_trial(about, &of_it.trial);
+        weigh(
+            config.links.len(),
+            dark,
+            &mut trial,
+            "no link reaches a server, so users' connections are forwarded over one link, unprotected",
+        );
+        // A link heals when the cable or the server is back.
+        found.extend(trial.into_iter().map(Finding::healing));
+        let opened = of_it.trial.as_ref().is_ok_and(|r| r.opened.is_some());
+        found.extend(of_echoes(about, &of_it.echoes, opened));
+    }
+    found
+}
+
+fn of_trial(about: &About<'_>, trial: &io::Result<TrialReport>) -> Vec<Finding> {
+    let report = match trial {
+        Ok(report) => report,
+        Err(error) => {
+            let message = format!("nothing leaves: {error}");
+            let remedy = "see `ip route get` and the firewall's rules on what goes out";
+            return vec![Finding::warning(
+                ("link.tcp", about.subject()),
+                message,
+                remedy,
+            )];
+        }
+    };
+    let Some(rtt) = report.opened else {
+        return vec![unopened(about, report.end)];
+    };
+    let milliseconds = rtt.as_secs_f64() * 1e3;
+    let message = format!("TCP reaches it, round trip {milliseconds:.1} ms");
+    let tcp = Finding::ok(("link.tcp", about.subject()), message);
+    let [mptcp, server] = [of_multipath(about, report), of_end(about, report.end)];
+    [tcp].into_iter().chain(mptcp).chain(server).collect()
+}
+
+/// Nothing answered the SYN, or something said no.
+fn unopened(about: &About<'_>, end: TrialEnd) -> Finding {
+    let at = ("link.tcp", about.subject());
+    let port = about.remote.port();
+    let (message, remedy) = match end {
+        TrialEnd::Refused => (
+            format!("its machine refuses port {port}: no server listens there, or a firewall says no"),
+            format!(
+                "start the server, compare `port` in both files, and open TCP port {port} in the server's \
+                 firewall"
+            ),
+        ),
+        TrialEnd::Unreachable => (
+            "the network says that there is no way: the link is down behind its first hop, or has no way \
+             for this family"
+                .to_owned(),
+            "see whether the link's router is online; of a family that it does not have, write v4 = false \
+             or v6 = false at the link"
+                .to_owned(),
+        ),
+        _ => (
+            "no answer within the time, with and without Multipath TCP: the link is dark, the server is \
+             off, or a firewall drops the packets"
+                .to_owned(),
+            format!(
+                "see whether the link works at all; start the server; open TCP port {port} in its firewall \
+                 and at its provider"
+            ),
+        ),
+    };
+    Finding::warning(at, message, remedy)
+}
+
+fn of_multipath(about: &About<'_>, report: &TrialReport) -> Option<Finding> {
+    let at = ("link.mptcp", about.subject());
+    let harm = "connections that open here use this link alone, or do not open here at all";
+    let remedy = "ask the link's provider, or use another server port (443 is often left alone) or a VPN \
+                  over this link; a middlebox before the server does the same to all links";
+    match report.multipath? {
+        // With data it may still be lost: only the end of the trial tells.
+        Multipath::Intact if report.end != TrialEnd::SignedIn => None,
+        Multipath::Intact => Some(Finding::ok(at, "Multipath TCP passes")),
+        Multipath::Stripped => Some(Finding::warning(
+            at,
+            format!("the options of Multipath TCP are removed on the way (stripped): {harm}"),
+            remedy,
+        )),
+        Multipath::Blocked => Some(Finding::warning(
+            at,
+            format!(
+                "packets that open Multipath TCP are dropped on the way (blocked), others pass: {harm}, and \
+                 each try costs seconds"
+            ),
+            remedy,
+        )),
+        Multipath::Lost(cause) => Some(Finding::warning(
+            at,
+            format!(
+                "Multipath TCP opens, and something on the way changes what follows ({cause:?}): {harm}"
+            ),
+            remedy,
+        )),
+    }
+}
+
+fn of_end(about: &About<'_>, end: TrialEnd) -> Option<Finding> {
+    let at = |id| (id, about.subject());
+    let warn = |id, message: &str, remedy: &str| Some(Finding::warning(at(id), message, remedy));
+    let key = "compare `key` of the server in box.toml with `braid key show server.key` there, and `key` of \
+               the user in server.toml with `braid key show box.key` here";
+    match end {
+        TrialEnd::SignedIn if about.server.protection == Protection::None => Some(Finding::ok(
+            at("link.server"),
+            "the server takes the password",
+        )),
+        TrialEnd::SignedIn => Some(Finding::ok(
+            at("link.server"),
+            "the server knows this box's key",
+        )),
+        TrialEnd::WebPage => warn(
+            "link.portal",
+            "a web page answers in the server's place: a captive portal wants a login first, and until \
+             then nothing passes over this link",
+            "open a browser over this link and log in, as at a hotel's wireless network",
+        ),
+        TrialEnd::NoServer => warn(
+            "link.server",
+            "something answers there that is no Braid server: nothing passes over this link to it",
+            "compare address and port in box.toml with listen and port in server.toml",
+        ),
+        TrialEnd::CutOff => warn(
+            "link.portal",
+            "the connection opens and is cut off at the first words: a captive portal or a filter stands on \
+             the way, or something else than a Braid server has the port",
+            "open a browser over this link and log in if it asks; compare address and port in both files",
+        ),
+        TrialEnd::Pending => warn(
+            "link.server",
+            "the connection opens, and no answer comes to the first words: a filter on the way swallows \
+             them, or something else than a Braid server has the port",
+            "compare address and port in both files; see whether other links reach the server",
+        ),
+        TrialEnd::Broken(kind, meaning) => {
+            let message = format!("{kind}: {meaning}; no user is served by it");
+            warn("link.server", &message, key)
+        }
+        TrialEnd::PasswordRefused => warn(
+            "link.server",
+            "the server does not take the box's password: it does not know its key, its clock differs by \
+             more than `time_window`, or it wants protected connections",
+            key,
+        ),
+        TrialEnd::Refused | TrialEnd::Unreachable => warn(
+            "link.server",
+            "the connection opens and ends at once: the server is overloaded, or something on the way \
+             ends it",
+            "see the server's log",
+        ),
+    }
+}
+
+fn of_echoes(about: &About<'_>, echoes: &io::Result<Echoes>, opened: bool) -> Vec<Finding> {
+    let not_checked =
+        |id, message: String| Finding::new(Verdict::NotChecked, (id, about.subject()), message, "");
+    let echoes = match echoes {
+        Ok(echoes) => echoes,
+        Err(error) => return vec![not_checked("link.mtu", format!("nothing leaves: {error}"))],
+    };
+    // Where nothing else comes back either, that has been said.
+    if !opened && *echoes == Echoes::default() {
+        return Vec::new();
+    }
+    let udp = match echoes.udp {
+        true => Finding::ok(("link.udp", about.subject()), "UDP reaches its machine"),
+        false => not_checked(
+            "link.udp",
+            "its machine does not say whether UDP arrives; the server itself has no use for UDP"
+                .to_owned(),
+        ),
+    };
+    vec![udp, of_size(about, echoes)]
+}
+
+fn of_size(about: &About<'_>, echoes: &Echoes) -> Finding {
+    let at = || ("link.mtu", about.subject());
+    match echoes.largest {
+        None => Finding::new(
+            Verdict::NotChecked,
+            at(),
+            "its machine does not answer pings, by which sizes would be known",
+            "",
+        ),
+        Some(size) if size == about.mtu => Finding::ok(
+            at(),
+            format!("packets of {size} bytes pass, all that the link takes"),
+        ),
+        Some(size) if size < LEAST_MTU => Finding::warning(
+            at(),
+            format!(
+                "no packet of {LEAST_MTU} bytes came back, of {size} one did: large transfers over this link \
+                 stall again and again"
+            ),
+            "ask the link's provider",
+        ),
+        Some(size) if echoes.told => {
+            let message = format!("packets of {size} bytes pass, and the way tells of larger ones");
+            Finding::ok(at(), message)
+        }
+        Some(size) => Finding::warning(
+            at(),
+            format!(
+                "packets above {size} bytes vanish, and nothing on the way says so (the link takes {}): Braid \
+                 finds out by itself, users' own large packets that are only forwarded do not",
+                about.mtu
+            ),
+            format!("write mtu = {size} at the link, or set that of the interface"),
+        ),
+    }
+}
+
+/// Rates, which only a running box knows.
+pub(super) fn rates(config: &BoxConfig, status: Option<&Status>) -> Vec<Finding> {
+    let not_measured = |subject: String, remedy: &str| {
+        let message = "not measured";
+        Finding::new(Verdict::NotChecked, ("link.rate", subject), message, remedy)
+    };
+    let Some(status) = status else {
+        let remedy =
+            "start the box and let users use it, then check again, or: braid box servers --probe";
+        return vec![not_measured("links".to_owned(), remedy)];
+    };
+    let mut found = Vec::new();
+    for (at, link) in config.links.iter().enumerate() {
+        let down = status.servers.iter().filter_map(|server| {
+            let path = server.measured.paths.get(at)?;
+            path.bandwidth
+        });
+        let down = down.reduce(f64::max);
+        let up = status.paths.get(at).and_then(|path| path.delivery_rate);
+        let subject = format!("link {}", link.name);
+        if down.is_none() && up.is_none() {
+            found.push(not_measured(subject, "braid box servers --probe"));
+            continue;
+        }
+        let text = |rate: Option<f64>| match rate {
+            Some(rate) => format!("{:.1} Mbit/s", rate / 1e6),
+            None => "not measured".to_owned(),
+        };
+        let message = format!(
+            "free towards users {}, delivered from users at {}",
+            text(down),
+            text(up)
+        );
+        found.push(Finding::ok(("link.rate", subject), message));
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use braid_engine::FallbackCause;
+    use braid_proxy::keys::PrivateKey;
+
+    use super::*;
+
+    fn config() -> BoxConfig {
+        let key = PrivateKey::generate([2; 32]).public();
+        let text = format!(
+            "lan = \"eth0\"\n[[link]]\ninterface = \"wlan0\"\n[[link]]\ninterface = \"wwan0\"\n\
+             [server]\naddress = \"203.0.113.7\"\nkey = \"{key}\"\n"
+        );
+        BoxConfig::with_key("box.toml", &text, PrivateKey::generate([1; 32])).unwrap()
+    }
+
+    const GOOD: TrialReport = TrialReport {
+        opened: Some(Duration::from_millis(20)),
+        multipath: Some(Multipath::Intact),
+        end: TrialEnd::SignedIn,
+    };
+
+    fn found(trial: TrialReport) -> Found {
+        Found {
+            trial: Ok(trial),
+            echoes: Ok(Echoes {
+                largest: Some(1_500),
+                told: false,
+                udp: true,
+            }),
+        }
+    }
+
+    /// Findings where the first link is good, or where both links are as `found` says.
+    fn judged(found_there: Found, other_good: bool) -> Vec<Finding> {
+        let config = config();
+        let about = |link| About {
+            link,
+            server: &config.servers[0],
+            remote: config.servers[0].endpoint_v4().unwrap(),
+            mtu: 1_500,
+        };
+        let good = found(GOOD);
+        let first = if other_good { &good } else { &found_there };
+        let seen = [(about("wlan0"), first), (about("wwan0"), &found_there)];
+        let of_links = links(&config, &seen).into_iter();
+        of_links
+            .filter(|f| f.subject.starts_with("link wwan0"))
+            .collect()
+    }
+
+    fn verdicts(findings: &[Finding]) -> Vec<(&str, Verdict)> {
+        findings.iter().map(|f| (f.id, f.verdict)).collect()
+    }
+
+    #[test]
+    fn a_good_link_is_well_in_all() {
+        let ids = [
+            "link.tcp",
+            "link.mptcp",
+            "link.server",
+            "link.udp",
+            "link.mtu",
+        ];
+        let all = ids.map(|id| (id, Verdict::Ok));
+        assert_eq!(verdicts(&judged(found(GOOD), true)), all);
+    }
+
+    #[test]
+    fn each_end_of_a_trial_has_its_name() {
+        let bad = |end, multipath| TrialReport {
+            end,
+            multipath,
+            ..GOOD
+        };
+        let signed = TrialEnd::SignedIn;
+        for (trial, id, words) in [
+            (
+                bad(signed, Some(Multipath::Stripped)),
+                "link.mptcp",
+                "(stripped)",
+            ),
+            (
+                bad(signed, Some(Multipath::Blocked)),
+                "link.mptcp",
+                "(blocked)",
+            ),
+            (
+                bad(signed, Some(Multipath::Lost(FallbackCause::DataPlain))),
+                "link.mptcp",
+                "changes what follows",
+            ),
+            (
+                bad(TrialEnd::WebPage, None),
+                "link.portal",
+                "captive portal",
+            ),
+            (
+                bad(TrialEnd::CutOff, None),
+                "link.portal",
+                "cut off at the first words",
+            ),
+            (
+                bad(TrialEnd::NoServer, None),
+                "link.server",
+                "no Braid server",
+            ),
+            (
+                bad(TrialEnd::Pending, None),
+                "link.server",
+                "no answer comes",
+            ),
+            (
+                bad(TrialEnd::PasswordRefused, None),
+                "link.server",
+                "password",
+            ),
+            (
+                bad(TrialEnd::Broken("wrong key", "it has another"), None),
+                "link.server",
+                "wrong key: it has another",
+            ),
+        ] {
+            let findings = judged(found(trial), true);
+            let bad: Vec<&Finding> = findings.iter().filter(|f| f.is_bad()).collect();
+            let [finding] = bad[..] else {
+                panic!("{findings:#?}")
+            };
+            assert_eq!((finding.id, finding.verdict), (id, Verdict::Warning));
+            assert!(finding.message.contains(words), "{words:?} in {finding:#?}");
+            assert!(!finding.remedy.is_empty() && !finding.refuses_start());
+        }
+    }
+
+    #[test]
+    fn nothing_works_where_no_link_reaches_a_server() {
+        let dark = || Found {
+            trial: Ok(TrialReport {
+                opened: None,
+                multipath: None,
+                end: TrialEnd::Pending,
+            }),
+            echoes: Ok(Echoes::default()),
+        };
+        assert_eq!(
+            verdicts(&judged(dark(), true)),
+            [("link.tcp", Verdict::Warning)]
+        );
+        let all = judged(dark(), false);
+        assert_eq!(verdicts(&all), [("link.tcp", Verdict::Failure)]);
+        assert!(all[0].message.contains("no link reaches a server"));
+    }
+
+    #[test]
+    fn sizes_that_vanish_are_told_from_those_that_are_refused() {
+        for (largest, told, verdict) in [
+            (Some(1_500), false, Verdict::Ok),
+            (Some(1_492), true, Verdict::Ok),
+            (Some(1_400), false, Verdict::Warning),
+            (Some(100), true, Verdict::Warning),
+            (None, false, Verdict::NotChecked),
+        ] {
+            let with = Found {
+                echoes: Ok(Echoes {
+                    largest,
+                    told,
+                    udp: false,
+                }),
+                ..found(GOOD)
+            };
+            let findings = judged(with, true);
+            let [.., udp, size] = &findings[..] else {
+                panic!("{findings:#?}")
+            };
+            assert_eq!((udp.id, udp.verdict), ("link.udp", Verdict::NotChecked));
+            assert_eq!((size.id, size.verdict), ("link.mtu", verdict), "{size:#?}");
+        }
+    }
+
+    #[test]
+    fn rates_are_those_of_the_box_that_runs() {
+        let none = rates(&config(), None);
+        assert_eq!(verdicts(&none), [("link.rate", Verdict::NotChecked)]);
+    }
+}

@@ -1,0 +1,261 @@
+//! Each link to each server: what passes, and what becomes of it on the way.
+//!
+//! Kernel sockets would not do: a running box keeps the servers' packets from them, they follow the routing
+//! table, and not every kernel has Multipath TCP. So the engine opens a connection of its own, and its packets
+//! are sent and read below the kernel's TCP.
+
+mod detour;
+mod echo;
+mod found;
+mod judge;
+mod raw;
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::BorrowedFd;
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
+
+use braid_proxy::config::{BoxConfig, Finding, LinkConfig, ServerEntry, Verdict};
+use braid_proxy::keys::PrivateKey;
+use braid_proxy::status::Status;
+use braid_proxy::trial::{Trial, TrialEnd, TrialReport, TrialSetup};
+use socket2::Socket;
+
+use super::machine::{Machine, Way};
+use crate::driver::Clock;
+use crate::random;
+use detour::{Detour, Exit, reserve_port};
+use echo::Echoes;
+use found::{About, Found};
+use raw::{Came, Raw};
+
+/// Longest that a link is looked at. SYNs with Multipath TCP that are dropped take three seconds, and what
+/// follows must fit too.
+const LONGEST: Duration = Duration::from_secs(9);
+
+/// One thing to find out.
+struct Task<'a> {
+    link: &'a LinkConfig,
+    server: &'a ServerEntry,
+    ends: (SocketAddr, SocketAddr),
+    mtu: u16,
+    exit: Exit,
+    /// Holds the port.
+    _reserved: Socket,
+}
+
+/// Looks at all links at once, until `stop` is readable; `status` is of a box that runs.
+pub(super) fn findings(
+    config: &BoxConfig,
+    machine: &Machine,
+    status: Option<&Status>,
+    stop: BorrowedFd<'_>,
+) -> Vec<Finding> {
+    let mut tasks = Vec::new();
+    let mut exits = Vec::new();
+    let mut found = Vec::new();
+    for (index, link) in (0..).zip(&config.links) {
+        for v6 in [false, true] {
+            let Some(exit) = exit(machine, link, index, v6) else {
+                continue;
+            };
+            for server in &config.servers {
+                match task(machine, link, server, &exit) {
+                    Ok(task) => tasks.extend(task),
+                    Err(error) => found.push(judge::not_possible(&link.name, &error.to_string())),
+                }
+            }
+            exits.push(exit);
+        }
+    }
+    let ports: Vec<u16> = tasks.iter().map(|task| task.ends.0.port()).collect();
+    if ports.is_empty() {
+        found.push(Finding::new(
+            Verdict::CouldNotCheck,
+            ("link.tcp", "links"),
+            "no link has an address and a way out now, so nothing was sent over any",
+            "",
+        ));
+        return found;
+    }
+    match Detour::open(&exits, &ports) {
+        Ok(detour) => found.extend(look(config, &detour, &tasks, stop)),
+        Err(error) => found.push(judge::not_possible("links", &error.to_string())),
+    }
+    found.extend(judge::rates(config, status));
+    found
+}
+
+/// How packets of a family leave over a link; `None` where they do not.
+fn exit(machine: &Machine, link: &LinkConfig, index: u8, v6: bool) -> Option<Exit> {
+    let interface = machine.interface(&link.interface)?;
+    let gateway = match machine.way(link, v6) {
+        Way::Out(gateway) => gateway,
+        // A server may be a neighbour.
+        Way::NoGateway => None,
+        _ => return None,
+    };
+    let of_family = machine
+        .of(interface.index)
+        .filter(|a| a.addr.is_ipv6() == v6);
+    Some(Exit {
+        index,
+        interface: interface.index,
+        gateway,
+        addresses: of_family.copied().collect(),
+        v6,
+    })
+}
+
+/// What to find out of a server over a way; `None` where the server has no address of the family.
+fn task<'a>(
+    machine: &Machine,
+    link: &'a LinkConfig,
+    server: &'a ServerEntry,
+    exit: &Exit,
+) -> io::Result<Option<Task<'a>>> {
+    let remote = match exit.v6 {
+        false => server.endpoint_v4(),
+        true => server.endpoint_v6(),
+    };
+    // As the engine has it: the one that the gateway has as a neighbour, and that lasts.
+    let beside = |addr: &crate::net::routes::Address| {
+        let net = crate::net::link::network(addr);
+        exit.gateway.is_some_and(|gateway| net.contains(&gateway))
+    };
+    let local = exit
+        .addresses
+        .iter()
+        .min_by_key(|a| (a.deprecated, a.secondary, !beside(a)));
+    let (Some(remote), Some(local)) = (remote, local) else {
+        return Ok(None);
+    };
+    let (reserved, port) = reserve_port(local.addr)?;
+    let largest = machine.interface(&link.interface).map_or(1_500, |i| i.mtu);
+    let mtu = u16::try_from(largest).unwrap_or(u16::MAX);
+    Ok(Some(Task {
+        link,
+        server,
+        ends: (SocketAddr::new(local.addr, port), remote),
+        mtu: link.mtu.map_or(mtu, |wanted| wanted.min(mtu)),
+        exit: exit.clone(),
+        _reserved: reserved,
+    }))
+}
+
+fn look(
+    config: &BoxConfig,
+    detour: &Detour,
+    tasks: &[Task<'_>],
+    stop: BorrowedFd<'_>,
+) -> Vec<Finding> {
+    let results: Vec<Found> = thread::scope(|scope| {
+        let running: Vec<_> = tasks
+            .iter()
+            .map(|task| {
+                let mark = detour.mark(task.exit.index);
+                let trial = scope.spawn(move || task.try_server(&config.key, mark, stop));
+                let echoes = scope.spawn(move || task.ask(mark, stop));
+                (trial, echoes)
+            })
+            .collect();
+        let panicked = || io::Error::other("the check has a mistake");
+        let ended = running.into_iter().map(|(trial, echoes)| Found {
+            trial: trial.join().unwrap_or_else(|_| Err(panicked())),
+            echoes: echoes.join().unwrap_or_else(|_| Err(panicked())),
+        });
+        ended.collect()
+    });
+    let seen: Vec<_> = tasks
+        .iter()
+        .zip(&results)
+        .map(|(task, found)| (task.about(), found))
+        .collect();
+    judge::links(config, &seen)
+}
+
+impl Task<'_> {
+    fn about(&self) -> About<'_> {
+        About {
+            link: &self.link.name,
+            server: self.server,
+            remote: self.ends.1,
+            mtu: self.mtu,
+        }
+    }
+
+    fn open(&self, mark: u32) -> io::Result<Raw> {
+        let interface = (self.link.interface.as_str(), self.exit.interface);
+        Raw::open(interface, mark, self.ends.1.ip(), self.ends.0.port())
+    }
+
+    fn ips(&self) -> (IpAddr, IpAddr) {
+        (self.ends.0.ip(), self.ends.1.ip())
+    }
+
+    fn ask(&self, mark: u32, stop: BorrowedFd<'_>) -> io::Result<Echoes> {
+        let mut raw = self.open(mark)?;
+        let [a, b] = random()?;
+        let id = u16::from_be_bytes([a, b]);
+        echo::ask(
+            &mut raw,
+            self.ips(),
+            (self.ends.1.port(), id),
+            self.mtu,
+            stop,
+        )
+    }
+
+    /// Opens a connection as a box does.
+    fn try_server(
+        &self,
+        key: &PrivateKey,
+        mark: u32,
+        stop: BorrowedFd<'_>,
+    ) -> io::Result<TrialReport> {
+        let mut raw = self.open(mark)?;
+        let clock = Clock::new();
+        let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        let setup = TrialSetup {
+            local: self.ends.0,
+            remote: self.ends.1,
+            mtu: self.mtu,
+            key,
+            server: self.server,
+            seed: random()?,
+            since_epoch: since_epoch.unwrap_or_default(),
+        };
+        let trial = Trial::begin(clock.now(), &setup);
+        let mut trial = trial.map_err(|e| io::Error::other(e.to_string()))?;
+        let begun = Instant::now();
+        let mut refused = None;
+        loop {
+            while let Some(packet) = trial.poll_transmit(clock.now()) {
+                refused = raw.send(&packet).err().or(refused);
+            }
+            if trial.is_over() || begun.elapsed() >= LONGEST {
+                break;
+            }
+            let due = trial
+                .next_timeout()
+                .map(|at| at.saturating_since(clock.now()));
+            let until = Instant::now() + due.unwrap_or(LONGEST);
+            match raw.receive(until.min(begun + LONGEST), stop)? {
+                Came::Packet(packet) => trial.receive(clock.now(), packet),
+                Came::Nothing => trial.handle_timeout(clock.now()),
+                Came::Stop => break,
+            }
+        }
+        trial.give_up(clock.now());
+        while let Some(packet) = trial.poll_transmit(clock.now()) {
+            // The server finds out by itself in the end.
+            let _ = raw.send(&packet);
+        }
+        let report = trial.report();
+        match refused {
+            Some(error) if report.opened.is_none() && report.end == TrialEnd::Pending => Err(error),
+            _ => Ok(report),
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! Packets of a check's own over one link: out past everybody's routes, in before anybody's rules.
+
+use std::io::{self, Read};
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use socket2::{Domain, Protocol, SockFilter, Socket, Type};
+
+use crate::sys;
+
+/// Largest packet: one that the kernel has joined.
+const LARGEST: usize = 1 << 16;
+/// `IPPROTO_RAW`: the packet has its header.
+const RAW: i32 = 255;
+
+/// A link and one peer behind it.
+#[derive(Debug)]
+pub(super) struct Raw {
+    out: Socket,
+    incoming: Socket,
+    peer: IpAddr,
+    buffer: Vec<u8>,
+}
+
+/// What came of waiting.
+#[derive(Debug)]
+pub(super) enum Came<'a> {
+    /// A packet from the peer, or an ICMP message of anybody.
+    Packet(&'a [u8]),
+    /// Nothing in time.
+    Nothing,
+    /// The check is to end.
+    Stop,
+}
+
+impl Raw {
+    /// To `peer` over the interface `name`, which has this `index`; packets bear `mark`. Of TCP only what
+    /// comes to `port` is read.
+    ///
+    /// # Errors
+    /// What the system refuses.
+    pub fn open((name, index): (&str, u32), mark: u32, peer: IpAddr, port: u16) -> io::Result<Raw> {
+        let (domain, protocol) = match peer {
+            IpAddr::V4(_) => (Domain::IPV4, libc::ETH_P_IP),
+            IpAddr::V6(_) => (Domain::IPV6, libc::ETH_P_IPV6),
+        };
+        let out = Socket::new(domain, Type::RAW, Some(Protocol::from(RAW)))?;
+        out.set_mark(mark)?;
+        out.bind_device(Some(name.as_bytes()))?;
+        // Of no protocol until it is bound: else it had packets of other interfaces by then.
+        let incoming = Socket::new(Domain::PACKET, Type::DGRAM, None)?;
+        let program = filter(peer, port);
+        let step = |s: &libc::sock_filter| SockFilter::new(s.code, s.jt, s.jf, s.k);
+        incoming.attach_filter(&program.iter().map(step).collect::<Vec<_>>())?;
+        incoming.set_nonblocking(true)?;
+        sys::bind_packet_socket(incoming.as_fd(), protocol, index)?;
+        Ok(Raw {
+            out,
+            incoming,
+            peer,
+            buffer: vec![0; LARGEST],
+        })
+    }
+
+    /// Sends a packet, from its IP header on.
+    ///
+    /// # Errors
+    /// What the system refuses, such as a packet larger than the interface takes.
+    pub fn send(&self, packet: &[u8]) -> io::Result<()> {
+        let to = SocketAddr::new(self.peer, 0);
+        self.out.send_to(packet, &to.into()).map(drop)
+    }
+
+    /// Waits for a packet until `until`.
+    ///
+    /// # Errors
+    /// What the system refuses.
+    pub fn receive(&mut self, until: Instant, stop: BorrowedFd<'_>) -> io::Result<Came<'_>> {
+        loop {
+            match (&self.incoming).read(&mut self.buffer) {
+                Ok(length) => return Ok(Came::Packet(&self.buffer[..length])),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error),
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left == Duration::ZERO {
+                return Ok(Came::Nothing);
+            }
+            let timeout = Timespec::try_from(left).map_err(io::Error::other)?;
+            let mut waiting = [
+                PollFd::from_borrowed_fd(self.incoming.as_fd(), PollFlags::IN),
+                PollFd::from_borrowed_fd(stop, PollFlags::IN),
+            ];
+            match poll(&mut waiting, Some(&timeout)) {
+                Ok(_) if !waiting[1].revents().is_empty() => return Ok(Came::Stop),
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}
+
+/// Takes TCP from `peer` to `port`, and ICMP: a busy link has much else.
+fn filter(peer: IpAddr, port: u16) -> Vec<libc::sock_filter> {
+    const LOAD_WORD: u16 = 0x20;
+    const LOAD_HALF: u16 = 0x28;
+    const LOAD_BYTE: u16 = 0x30;
+    const LOAD_HALF_BEYOND: u16 = 0x48;
+    const HEADER_LENGTH: u16 = 0xb1;
+    const IF_EQUAL: u16 = 0x15;
+    const RETURN: u16 = 0x06;
+    let (icmp, tcp) = (1, 6);
+    let load = |code, k| (code, k);
+    // What has to be equal, one after another; then the packet is taken.
+    let (protocol_at, words, port_at): (u32, Vec<(u32, u32)>, _) = match peer {
+        IpAddr::V4(peer) => (9, vec![(12, peer.to_bits())], load(LOAD_HALF_BEYOND, 2)),
+        IpAddr::V6(peer) => {
+            let bits = peer.to_bits();
+            let words = (0..4).map(|n| (8 + 4 * n, (bits >> (96 - 32 * n)) as u32));
+            (6, words.collect(), load(LOAD_HALF, 42))
+        }
+    };
+    let icmp = if peer.is_ipv4() { icmp } else { 58 };
+    let step = |code, k, jt, jf| libc::sock_filter { code, jt, jf, k };
+    let mut steps = vec![step(LOAD_BYTE, protocol_at, 0, 0)];
+    // To the end of the program: two steps for each word, two for the port, one more for IPv4's length.
+    let beyond = u8::from(peer.is_ipv4());
+    let left = 2 * words.len() as u8 + 2 + beyond;
+    steps.push(step(IF_EQUAL, icmp, left + 1, 0));
+    steps.push(step(IF_EQUAL, tcp, 0, left + 1));
+    let mut refuse = left + 1;
+    for (at, word) in words {
+        steps.push(step(LOAD_WORD, at, 0, 0));
+        refuse -= 2;
+        steps.push(step(IF_EQUAL, word, 0, refuse));
+    }
+    if beyond == 1 {
+        steps.push(step(HEADER_LENGTH, 0, 0, 0));
+    }
+    steps.push(step(port_at.0, port_at.1, 0, 0));
+    steps.push(step(IF_EQUAL, port.into(), 0, 1));
+    steps.push(step(RETURN, LARGEST as u32, 0, 0));
+    steps.push(step(RETURN, 0, 0, 0));
+    steps
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the program says of a packet, as the kernel runs it.
+    fn takes(program: &[libc::sock_filter], packet: &[u8]) -> bool {
+        let (mut a, mut x, mut at) = (0_u32, 0_usize, 0);
+        let half = |at: usize| u32::from(u16::from_be_bytes([packet[at], packet[at + 1]]));
+        loop {
+            let step = program[at];
+            let k = step.k as usize;
+            at += 1;
+            match step.code {
+                0x20 => a = half(k) << 16 | half(k + 2),
+                0x28 => a = half(k),
+                0x30 => a = packet[k].into(),
+                0x48 => a = half(x + k),
+                0xb1 => x = 4 * usize::from(packet[k] & 0xf),
+                0x15 if a == step.k => at += usize::from(step.jt),
+                0x15 => at += usize::from(step.jf),
+                0x06 => return step.k > 0,
+                code => panic!("{code:#x}"),
+            }
+        }
+    }
+
+    fn packet(from: &str, protocol: u8, port: u16) -> Vec<u8> {
+        let src: IpAddr = from.parse().unwrap();
+        let dst = match src {
+            IpAddr::V4(_) => "192.0.2.1".parse().unwrap(),
+            IpAddr::V6(_) => "2001:db8::1".parse().unwrap(),
+        };
+        let header = braid_wire::ip::Repr {
+            src,
+            dst,
+            protocol,
+            payload_len: 20,
+            hop_limit: 64,
+            traffic_class: 0,
+        };
+        let mut packet = vec![0; header.header_len() + 20];
+        header.emit(&mut packet);
+        let at = header.header_len() + 2;
+        packet[at..at + 2].copy_from_slice(&port.to_be_bytes());
+        packet
+    }
+
+    #[test]
+    fn the_filter_takes_what_the_peer_sends_to_the_port_and_icmp() {
+        for (peer, other, icmp) in [
+            ("198.51.100.7", "198.51.100.8", 1),
+            ("2001:db8::7", "2001:db9::7", 58),
+        ] {
+            let program = filter(peer.parse().unwrap(), 40_000);
+            assert!(takes(&program, &packet(peer, 6, 40_000)), "{peer}");
+            assert!(!takes(&program, &packet(peer, 6, 40_001)), "{peer}");
+            assert!(!takes(&program, &packet(other, 6, 40_000)), "{peer}");
+            assert!(!takes(&program, &packet(peer, 17, 40_000)), "{peer}");
+            assert!(takes(&program, &packet(other, icmp, 1)), "{peer}");
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! This machine's network as it is now: interfaces, addresses, routes.
+
+use std::io;
+use std::net::IpAddr;
+
+use braid_proxy::config::{Gateway, LinkConfig};
+use ipnet::IpNet;
+use netlink_packet_route::route::{RouteAttribute, RouteMessage, RouteType};
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+
+use crate::net::link::network;
+use crate::net::links::has_ipv6;
+use crate::net::netlink::Netlink;
+use crate::net::routes::{Address, DefaultRoute, Interface, MAIN_TABLE, ip_of, table_of};
+
+/// What is found at one look.
+#[derive(Debug, Default)]
+pub(super) struct Machine {
+    pub interfaces: Vec<Interface>,
+    /// Without loopback and link-local ones.
+    pub addresses: Vec<Address>,
+    /// Of the main table, the preferred first.
+    pub defaults: Vec<DefaultRoute>,
+    /// Networks that the main table leads to by an interface, without default routes.
+    pub routes: Vec<(u32, IpNet)>,
+    /// The kernel has IPv6.
+    pub v6: bool,
+}
+
+impl Machine {
+    /// # Errors
+    /// As the kernel answers.
+    pub fn look() -> io::Result<Machine> {
+        let mut netlink = Netlink::open()?;
+        Ok(Machine {
+            interfaces: netlink.interfaces()?,
+            addresses: netlink.addresses()?,
+            defaults: netlink.default_routes()?,
+            routes: routes(&mut netlink)?,
+            v6: has_ipv6(),
+        })
+    }
+
+    pub fn interface(&self, name: &str) -> Option<&Interface> {
+        self.interfaces.iter().find(|i| i.name == name)
+    }
+
+    pub fn name_of(&self, index: u32) -> &str {
+        let found = self.interfaces.iter().find(|i| i.index == index);
+        found.map_or("an interface", |i| i.name.as_str())
+    }
+
+    /// Addresses of an interface.
+    pub fn of(&self, index: u32) -> impl Iterator<Item = &Address> {
+        self.addresses.iter().filter(move |a| a.interface == index)
+    }
+
+    /// The interface that has this address.
+    pub fn carrier(&self, addr: IpAddr) -> Option<&Interface> {
+        let found = self.addresses.iter().find(|a| a.addr == addr)?;
+        self.interfaces.iter().find(|i| i.index == found.interface)
+    }
+
+    /// Whether an interface leads to a neighbour at `gateway`.
+    pub fn has_neighbour(&self, index: u32, gateway: IpAddr) -> bool {
+        // Link-local gateways are the rule in IPv6.
+        let link_local = matches!(gateway, IpAddr::V6(a) if a.is_unicast_link_local());
+        link_local
+            || self.of(index).any(|a| network(a).contains(&gateway))
+            || self
+                .routes
+                .iter()
+                .any(|(via, net)| *via == index && net.contains(&gateway))
+    }
+
+    /// How a link leads out in one family.
+    pub fn way(&self, link: &LinkConfig, v6: bool) -> Way {
+        let wanted = if v6 { link.v6 && self.v6 } else { link.v4 };
+        let Some(interface) = self.interface(&link.interface).filter(|_| wanted) else {
+            return Way::NotUsed;
+        };
+        let fixed = match link.gateway {
+            Gateway::Auto => None,
+            Gateway::Fixed { v4, v6: other } => {
+                let gateway = if v6 {
+                    other.map(IpAddr::V6)
+                } else {
+                    v4.map(IpAddr::V4)
+                };
+                match gateway {
+                    Some(gateway) => Some(gateway),
+                    None => return Way::NotUsed,
+                }
+            }
+        };
+        if !self.of(interface.index).any(|a| a.addr.is_ipv6() == v6) {
+            return Way::NoAddress;
+        }
+        if let Some(gateway) = fixed {
+            return match self.has_neighbour(interface.index, gateway) {
+                true => Way::Out(Some(gateway)),
+                false => Way::FarGateway(gateway),
+            };
+        }
+        let mut defaults = self.defaults.iter();
+        let found = defaults.find(|d| d.interface == interface.index && d.v6 == v6);
+        found.map_or(Way::NoGateway, |d| Way::Out(d.gateway))
+    }
+}
+
+/// How a link leads out in one family.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Way {
+    /// The configuration does not want the family, there is no interface, or no IPv6.
+    NotUsed,
+    /// The interface has no address of the family.
+    NoAddress,
+    /// The routing table has none for the interface.
+    NoGateway,
+    /// The one of the configuration is no neighbour.
+    FarGateway(IpAddr),
+    /// By this gateway, or by none on a point-to-point link.
+    Out(Option<IpAddr>),
+}
+
+fn routes(netlink: &mut Netlink) -> io::Result<Vec<(u32, IpNet)>> {
+    let mut found = Vec::new();
+    for family in [AddressFamily::Inet, AddressFamily::Inet6] {
+        let mut get = RouteMessage::default();
+        get.header.address_family = family;
+        for message in netlink.dump(RouteNetlinkMessage::GetRoute(get))? {
+            if let RouteNetlinkMessage::NewRoute(route) = message {
+                found.extend(neighbours(&route));
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// The network that a route of the main table says is on the link itself.
+fn neighbours(route: &RouteMessage) -> Option<(u32, IpNet)> {
+    let length = route.header.destination_prefix_length;
+    if table_of(route) != MAIN_TABLE || route.header.kind != RouteType::Unicast || length == 0 {
+        return None;
+    }
+    let (mut to, mut interface) = (None, None);
+    for attribute in &route.attributes {
+        match attribute {
+            RouteAttribute::Destination(address) => to = ip_of(address),
+            RouteAttribute::Oif(index) => interface = Some(*index),
+            RouteAttribute::Gateway(_) => return None,
+            _ => {}
+        }
+    }
+    let net = IpNet::new(to?, length).ok()?;
+    Some((interface?, net.trunc()))
+}

@@ -1,0 +1,152 @@
+//! Checks of a configuration against this machine and its links: before a start, at a start, and beside an
+//! instance that runs.
+
+mod boxes;
+mod keys;
+mod links;
+mod machine;
+mod running;
+mod servers;
+mod system;
+#[cfg(test)]
+mod tests;
+
+use std::os::fd::BorrowedFd;
+use std::path::Path;
+
+use braid_proxy::config::{BoxConfig, Finding, ServerConfig, Verdict, key_file};
+use braid_proxy::keys::PrivateKey;
+use braid_proxy::status::Status;
+
+use machine::Machine;
+use running::{Running, Sought};
+use system::Needs;
+
+/// A configuration, with the file and the text it was read from.
+#[derive(Debug)]
+pub struct File<'a, C> {
+    /// The file.
+    pub path: &'a Path,
+    /// Its text.
+    pub text: &'a str,
+    /// What it says.
+    pub config: &'a C,
+}
+
+/// Checks file, machine and links of a box, until `stop` is readable. Takes up to a dozen seconds.
+pub fn check_box(file: File<'_, BoxConfig>, stop: BorrowedFd<'_>) -> Vec<Finding> {
+    let Looked {
+        mut found,
+        machine,
+        status,
+    } = of_box(&file, false);
+    // What cannot be read has been said.
+    let Some(machine) = machine else {
+        return found;
+    };
+    if system::is_privileged() {
+        let of_links = links::findings(file.config, &machine, status.as_deref(), stop);
+        found.extend(of_links);
+        return found;
+    }
+    found.push(Finding::new(
+        Verdict::CouldNotCheck,
+        ("link.tcp", "links"),
+        "nothing was sent over them: that takes CAP_NET_ADMIN and CAP_NET_RAW",
+        "run the check as root",
+    ));
+    found
+}
+
+/// Checks file and machine of a server.
+pub fn check_server(file: File<'_, ServerConfig>) -> Vec<Finding> {
+    let mut found = of_server(&file, false);
+    let message = "whether boxes reach the port from outside is to be seen at a box only";
+    let remedy = "on a box: braid box check";
+    let at = ("listen.outside", "listen");
+    found.push(Finding::new(Verdict::NotChecked, at, message, remedy));
+    found
+}
+
+/// Checks file and machine at the start of a box. What [refuses](Finding::refuses_start) the start cannot
+/// work.
+pub fn box_starts(file: File<'_, BoxConfig>) -> Vec<Finding> {
+    of_box(&file, true).found
+}
+
+/// The same of a server.
+pub fn server_starts(file: File<'_, ServerConfig>) -> Vec<Finding> {
+    of_server(&file, true)
+}
+
+/// A look at file and machine.
+struct Looked {
+    found: Vec<Finding>,
+    machine: Option<Machine>,
+    /// What the instance of this configuration says of itself.
+    status: Option<Box<Status>>,
+}
+
+fn of_box(file: &File<'_, BoxConfig>, starts: bool) -> Looked {
+    let File { config, text, .. } = *file;
+    let mut found = config.findings(text);
+    add_key(file.path, text, &config.key, starts, &mut found);
+    let machine = match Machine::look() {
+        Ok(machine) => machine,
+        Err(error) => {
+            found.push(unreadable(&error));
+            return Looked {
+                found,
+                machine: None,
+                status: None,
+            };
+        }
+    };
+    let Running { ours, findings } = running::look(&Sought::of_box(config), &machine, starts);
+    let runs = ours.is_some();
+    found.extend(findings);
+    found.extend(boxes::findings(config, &machine, runs));
+    found.extend(system::findings(&Needs::of_box(config), starts, runs));
+    Looked {
+        found,
+        machine: Some(machine),
+        status: ours,
+    }
+}
+
+fn of_server(file: &File<'_, ServerConfig>, starts: bool) -> Vec<Finding> {
+    let File { config, text, .. } = *file;
+    let mut found = config.findings(text);
+    add_key(file.path, text, &config.key, starts, &mut found);
+    let machine = match Machine::look() {
+        Ok(machine) => machine,
+        Err(error) => {
+            found.push(unreadable(&error));
+            return found;
+        }
+    };
+    let running = running::look(&Sought::of_server(config), &machine, starts);
+    let runs = running.ours.is_some();
+    found.extend(running.findings);
+    found.extend(servers::findings(config, &machine));
+    let needs = Needs::of_server(config, &machine);
+    found.extend(system::findings(&needs, starts, runs));
+    found
+}
+
+fn add_key(file: &Path, text: &str, key: &PrivateKey, starts: bool, found: &mut Vec<Finding>) {
+    let Some(path) = key_file(&file.display().to_string(), text) else {
+        return;
+    };
+    found.extend(keys::mode(&path, starts));
+    if let Some(swapped) = keys::swapped(&path, key) {
+        // It says all that the file alone makes likely.
+        found.retain(|other| other.id != swapped.id);
+        found.push(swapped);
+    }
+}
+
+fn unreadable(error: &std::io::Error) -> Finding {
+    let message = format!("cannot read interfaces, addresses and routes: {error}");
+    Finding::new(Verdict::CouldNotCheck, ("machine", "network"), message, "")
+}

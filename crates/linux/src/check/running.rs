@@ -1,0 +1,220 @@
+//! Instances that run already: the one of this configuration, and others in its way.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use braid_proxy::config::{BoxConfig, Finding, ServerConfig};
+use braid_proxy::control::{Answer, Request};
+use braid_proxy::status::{Role, Status};
+
+use super::machine::Machine;
+use crate::control::{self, AskError};
+use crate::net::Identity;
+use crate::nft;
+
+/// Where control sockets are if no configuration says otherwise.
+const SOCKETS: &str = "/run/braid";
+
+/// What an instance of a configuration is known by.
+#[derive(Debug)]
+pub(super) struct Sought<'a> {
+    pub role: Role,
+    pub name: &'a str,
+    pub tun: &'a str,
+    pub control: Option<&'a Path>,
+    /// Names of links, or listening endpoints.
+    pub paths: Vec<String>,
+    pub servers: Vec<SocketAddr>,
+    /// What only one instance can have: interfaces of the LAN, listening endpoints.
+    pub claims: Vec<String>,
+}
+
+impl<'a> Sought<'a> {
+    pub fn of_box(config: &'a BoxConfig) -> Self {
+        let endpoints = config.servers.iter();
+        let endpoints = endpoints.flat_map(|s| [s.endpoint_v4(), s.endpoint_v6()]);
+        Sought {
+            role: Role::Box,
+            name: &config.name,
+            tun: &config.tun.name,
+            control: config.control.as_deref(),
+            paths: config.links.iter().map(|l| l.name.clone()).collect(),
+            servers: endpoints.flatten().collect(),
+            claims: config.lan.iter().map(|lan| format!("\"{lan}\"")).collect(),
+        }
+    }
+
+    pub fn of_server(config: &'a ServerConfig) -> Self {
+        let claim = |addr: SocketAddr| format!("daddr {} tcp dport {} ", addr.ip(), addr.port());
+        Sought {
+            role: Role::Server,
+            name: &config.name,
+            tun: &config.tun.name,
+            control: config.control.as_deref(),
+            paths: config.listen.iter().map(ToString::to_string).collect(),
+            servers: Vec::new(),
+            claims: config.endpoints().map(claim).collect(),
+        }
+    }
+
+    fn word(&self) -> &'static str {
+        match self.role {
+            Role::Box => "box",
+            Role::Server => "server",
+        }
+    }
+
+    fn socket(&self) -> PathBuf {
+        let default = || Identity::of_tun(self.tun).control_socket(self.word());
+        self.control.map_or_else(default, Path::to_owned)
+    }
+
+    /// Whether this is what the instance of this configuration says of itself.
+    fn is_it(&self, status: &Status) -> bool {
+        let paths = status.paths.iter().map(|p| &p.name);
+        let servers = status.servers.iter().flat_map(|s| s.addresses.iter());
+        status.role == self.role
+            && status.name == self.name
+            && paths.eq(self.paths.iter())
+            && servers.eq(self.servers.iter())
+    }
+}
+
+/// What runs.
+#[derive(Debug)]
+pub(super) struct Running {
+    /// The status of the instance of this configuration.
+    pub ours: Option<Box<Status>>,
+    pub findings: Vec<Finding>,
+}
+
+/// Looks for the instance, at a start or for a check.
+pub(super) fn look(sought: &Sought<'_>, machine: &Machine, starts: bool) -> Running {
+    let word = sought.word();
+    let at = || ("instance", format!("tun {}", sought.tun));
+    let device = machine.interface(sought.tun).is_some();
+    let (status, unknown) = match control::ask(&sought.socket(), &Request::Status) {
+        Ok(Answer::Status(status)) => (Some(status), None),
+        Ok(_) | Err(AskError::NotRunning(..)) => (None, None),
+        Err(AskError::System(path, error)) => (None, Some(format!("{}: {error}", path.display()))),
+    };
+    let end_it = format!(
+        "end it, or give this one another device: [tun] name = \"…\" (see: ip link show {})",
+        sought.tun
+    );
+    let mut running = Running {
+        ours: None,
+        findings: Vec::new(),
+    };
+    let finding = match (status, device) {
+        (Some(status), true) if sought.is_it(&status) => {
+            let message = format!(
+                "a {word} of this configuration runs (process {})",
+                status.pid
+            );
+            running.ours = Some(status);
+            match starts {
+                true => Finding::failure(at(), format!("{message}: a second one cannot"), end_it),
+                false => Finding::ok(at(), message),
+            }
+        }
+        (Some(status), true) => {
+            let message = format!(
+                "a {word} called {} with another configuration has the device (process {}): this one \
+                 cannot start beside it",
+                status.name, status.pid
+            );
+            let remedy =
+                format!("restart that {word} if this is its new configuration, or {end_it}");
+            match starts {
+                true => Finding::failure(at(), message, remedy),
+                false => Finding::warning(at(), message, remedy),
+            }
+        }
+        (None, true) => match unknown {
+            Some(error) if !starts => Finding::new(
+                braid_proxy::config::Verdict::CouldNotCheck,
+                at(),
+                format!("the device is there, and whoever has it cannot be asked ({error})"),
+                "run the check as the user that Braid runs as, usually root",
+            ),
+            _ => {
+                let message = format!(
+                    "there is a device of this name, and no {word} of this configuration has it: the {word} \
+                     cannot start"
+                );
+                Finding::failure(at(), message, end_it)
+            }
+        },
+        (_, false) => Finding::ok(at(), format!("no {word} runs on this device")),
+    };
+    running.findings.push(finding);
+    running.findings.extend(rivals(sought));
+    running
+}
+
+/// Instances with other devices that have what this one needs for itself.
+fn rivals(sought: &Sought<'_>) -> Vec<Finding> {
+    let own = Identity::of_tun(sought.tun).nft_table();
+    let Ok(tables) = nft::instances() else {
+        return by_sockets(sought);
+    };
+    let mut found = Vec::new();
+    for (table, rules) in tables.iter().filter(|(table, _)| *table != own) {
+        let claims = sought.claims.iter().filter(|claim| match sought.role {
+            Role::Box => rules.contains("tproxy") && is_lan_of(rules, claim),
+            Role::Server => rules.contains(claim.as_str()),
+        });
+        for claim in claims {
+            found.push(rival(sought, claim, &format!("table {table}")));
+        }
+    }
+    found
+}
+
+/// Whether the rules of a box take in what comes by an interface in quotes.
+fn is_lan_of(rules: &str, interface: &str) -> bool {
+    let chain = rules.split("chain prerouting").nth(1).unwrap_or_default();
+    let first = chain.lines().find(|line| line.contains("iifname != "));
+    first.is_some_and(|line| line.contains(interface))
+}
+
+fn rival(sought: &Sought<'_>, claim: &str, whose: &str) -> Finding {
+    let word = sought.word();
+    let claim = claim.replace(['"'], "");
+    let (subject, what) = match sought.role {
+        Role::Box => (
+            format!("lan {claim}"),
+            "takes in the users' connections of it",
+        ),
+        Role::Server => (
+            format!("listen {}", claim.trim()),
+            "takes the boxes' connections there",
+        ),
+    };
+    let message = format!("another {word} ({whose}) {what}: only one of the two gets any");
+    let remedy = format!("end one of the two, or change this configuration (see: ls {SOCKETS})");
+    Finding::warning(("port", subject), message, remedy)
+}
+
+/// The same of servers by what they say, where the rules are not to be read.
+fn by_sockets(sought: &Sought<'_>) -> Vec<Finding> {
+    let own = sought.socket();
+    let files = fs::read_dir(SOCKETS).into_iter().flatten().flatten();
+    let others = files.map(|file| file.path()).filter(|path| *path != own);
+    let mut found = Vec::new();
+    for socket in others.take(16) {
+        if let Ok(Answer::Status(status)) = control::ask(&socket, &Request::Status)
+            && status.role == sought.role
+            && sought.role == Role::Server
+        {
+            let shared = |path: &&String| sought.paths.iter().any(|p| p == *path);
+            let names: Vec<String> = status.paths.into_iter().map(|p| p.name).collect();
+            for path in names.iter().filter(shared) {
+                found.push(rival(sought, path, &format!("{}", socket.display())));
+            }
+        }
+    }
+    found
+}

@@ -1,0 +1,135 @@
+//! `server.toml` against this machine's network.
+
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use braid_proxy::config::{Finding, ServerConfig, weigh};
+
+use super::boxes::overlaps;
+use super::machine::Machine;
+
+/// State of a listening socket in `/proc/net/tcp`.
+const LISTEN: &str = "0A";
+
+/// All of it.
+pub(super) fn findings(config: &ServerConfig, machine: &Machine) -> Vec<Finding> {
+    let mut found = listen(config, machine);
+    for range in config.tun.ranges() {
+        let carries = |name: &str| {
+            let mut carriers = config.listen.iter().filter_map(|a| machine.carrier(*a));
+            carriers
+                .any(|i| i.name == name)
+                .then_some("where boxes come in: the server's answers do not leave")
+        };
+        found.extend(overlaps(&config.tun.name, &range, machine, carries));
+    }
+    found.extend(listeners(config, &kernel_listeners()));
+    found
+}
+
+fn listen(config: &ServerConfig, machine: &Machine) -> Vec<Finding> {
+    let mut found = Vec::new();
+    let mut broken = 0;
+    for addr in &config.listen {
+        if machine.carrier(*addr).is_some() {
+            continue;
+        }
+        let own: Vec<String> = machine
+            .addresses
+            .iter()
+            .map(|a| a.addr.to_string())
+            .collect();
+        let message = format!(
+            "no interface of this machine has this address ({}): no box gets in there until one has",
+            match own.is_empty() {
+                true => "there is none now".to_owned(),
+                false => format!("now: {}", own.join(", ")),
+            }
+        );
+        let remedy = "write the address that `ip address` shows; where the provider translates a public \
+                      address, that is the private one";
+        let at = ("listen", format!("listen {addr}"));
+        found.push(Finding::warning(at, message, remedy).healing());
+        broken += 1;
+    }
+    weigh(
+        config.listen.len(),
+        broken,
+        &mut found,
+        "no address is left at which boxes get in",
+    );
+    found
+}
+
+/// Programs that listen where boxes come in: the server gets their connections from now on.
+fn listeners(config: &ServerConfig, kernel: &[SocketAddr]) -> Vec<Finding> {
+    let taken = |endpoint: &SocketAddr| {
+        kernel.iter().any(|other| {
+            let any = other.ip().is_unspecified()
+                && (other.is_ipv6() || other.is_ipv4() == endpoint.is_ipv4());
+            other.port() == endpoint.port() && (any || other.ip() == endpoint.ip())
+        })
+    };
+    let found = config.endpoints().filter(taken).map(|endpoint| {
+        let message = format!(
+            "another program listens at {endpoint}: while the server runs it hears nothing more, and its \
+             users reach the server"
+        );
+        let port = endpoint.port();
+        let remedy = format!("write another `port`, or end that program (see: ss -ltnp 'sport = {port}')");
+        Finding::warning(("port", format!("listen {endpoint}")), message, remedy)
+    });
+    found.collect()
+}
+
+/// Addresses at which kernel sockets of this network namespace listen; empty where that is not to be read.
+fn kernel_listeners() -> Vec<SocketAddr> {
+    let mut found = Vec::new();
+    for file in ["/proc/self/net/tcp", "/proc/self/net/tcp6"] {
+        let text = fs::read_to_string(file).unwrap_or_default();
+        found.extend(text.lines().skip(1).filter_map(listener));
+    }
+    found
+}
+
+/// The local address of a line of `/proc/net/tcp` or `tcp6`, if it listens.
+fn listener(line: &str) -> Option<SocketAddr> {
+    let mut fields = line.split_whitespace().skip(1);
+    let local = fields.next()?;
+    if fields.nth(1)? != LISTEN {
+        return None;
+    }
+    let (address, port) = local.split_once(':')?;
+    let port = u16::from_str_radix(port, 16).ok()?;
+    // Words of four bytes in the order of the machine.
+    let words = address.as_bytes().chunks(8).map(|word| {
+        let word = std::str::from_utf8(word).ok()?;
+        Some(u32::from_str_radix(word, 16).ok()?.to_ne_bytes())
+    });
+    let bytes: Vec<u8> = words.collect::<Option<Vec<_>>>()?.concat();
+    let ip = match bytes.len() {
+        4 => IpAddr::from(Ipv4Addr::from(*bytes.first_chunk()?)),
+        16 => IpAddr::from(Ipv6Addr::from(*bytes.first_chunk()?)),
+        _ => return None,
+    };
+    Some(SocketAddr::new(ip, port))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn listening_sockets_are_read() {
+        let line =
+            "   0: 0100007F:0438 00000000:0000 0A 00000000:00000000 00:00000000 00000000 0 0 1";
+        if cfg!(target_endian = "little") {
+            assert_eq!(listener(line), Some("127.0.0.1:1080".parse().unwrap()));
+            let v6 = line.replace("0100007F", "0000000000000000FFFF00000100007F");
+            let expected = "[::ffff:127.0.0.1]:1080".parse().unwrap();
+            assert_eq!(listener(&v6), Some(expected));
+        }
+        assert_eq!(listener(&line.replace(" 0A ", " 01 ")), None);
+        assert_eq!(listener("sl  local_address"), None);
+    }
+}

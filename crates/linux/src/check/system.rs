@@ -1,0 +1,353 @@
+//! What box and server need of the kernel and of this process.
+
+use std::fs::{self, OpenOptions};
+use std::io::ErrorKind;
+use std::path::Path;
+
+use braid_proxy::config::{BoxConfig, Finding, Protection, ServerConfig, Verdict};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::thread::{CapabilitySet, capabilities};
+
+use super::machine::Machine;
+use crate::net::shortcut::{Shortcut, shared_ports};
+use crate::net::sysctl::Sysctl;
+use crate::nft;
+use crate::sys;
+
+/// Descriptors besides those of connections.
+const OTHER_DESCRIPTORS: u64 = 256;
+/// Share of this machine's memory that payload may take.
+const MEMORY_SHARE: f64 = 0.75;
+const TUN: &str = "/dev/net/tun";
+/// Without it, a kernel setting is as it is.
+const ROOT: &str = "run it as root, or with CAP_NET_ADMIN and CAP_NET_RAW";
+
+/// What is needed, of either file.
+#[derive(Debug)]
+pub(super) struct Needs {
+    /// The command, for messages.
+    pub role: &'static str,
+    /// Interfaces that packets are forwarded between.
+    pub forwarding: Vec<String>,
+    /// Interfaces by which answers come back that the main table would not expect there.
+    pub asymmetric: Vec<String>,
+    pub shortcut: bool,
+    pub connections: usize,
+    pub memory: usize,
+    /// Clocks matter, for something is said in clear.
+    pub clear: bool,
+}
+
+impl Needs {
+    pub fn of_box(config: &BoxConfig) -> Self {
+        let links: Vec<String> = config.links.iter().map(|l| l.interface.clone()).collect();
+        Needs {
+            role: "box",
+            forwarding: [&config.lan[..], &links].concat(),
+            asymmetric: links,
+            shortcut: config.shortcut,
+            connections: config.limits.connections,
+            memory: config.limits.memory,
+            clear: config
+                .servers
+                .iter()
+                .any(|s| s.protection == Protection::None),
+        }
+    }
+
+    pub fn of_server(config: &ServerConfig, machine: &Machine) -> Self {
+        let carriers = config.listen.iter().filter_map(|a| machine.carrier(*a));
+        let mut names: Vec<String> = carriers
+            .filter(|i| !i.loopback)
+            .map(|i| i.name.clone())
+            .collect();
+        names.sort();
+        names.dedup();
+        Needs {
+            role: "server",
+            forwarding: names.clone(),
+            asymmetric: names,
+            shortcut: false,
+            connections: config.limits.connections,
+            memory: config.limits.memory,
+            clear: config.unprotected,
+        }
+    }
+}
+
+/// Whether this process has a capability.
+fn has(capability: CapabilitySet) -> bool {
+    capabilities(None).is_ok_and(|sets| sets.effective.contains(capability))
+}
+
+/// Whether this process may change the network.
+pub(super) fn is_privileged() -> bool {
+    has(CapabilitySet::NET_ADMIN) && has(CapabilitySet::NET_RAW)
+}
+
+/// All of it, at a start or for a check.
+pub(super) fn findings(needs: &Needs, starts: bool, running: bool) -> Vec<Finding> {
+    let privileged = has(CapabilitySet::NET_ADMIN);
+    let mut found = Vec::new();
+    if !privileged {
+        found.push(unprivileged(needs, starts));
+    }
+    found.push(tun_device(privileged));
+    found.push(packet_filter(needs, privileged));
+    if privileged {
+        found.extend(settings(needs, running));
+    }
+    found.extend(ports(needs));
+    found.push(descriptors(needs));
+    found.push(memory(needs));
+    found.extend(clock(needs));
+    found
+}
+
+fn unprivileged(needs: &Needs, starts: bool) -> Finding {
+    let at = ("privileges", "this process");
+    match starts {
+        true => {
+            let message = format!(
+                "it may not change the network (no CAP_NET_ADMIN): the {} cannot work",
+                needs.role
+            );
+            Finding::failure(at, message, ROOT)
+        }
+        false => {
+            let message = "it may not change the network (no CAP_NET_ADMIN), so these were not checked: \
+                           whether nftables take the rules, whether kernel settings can be changed, other \
+                           instances' rules, and the links";
+            Finding::new(Verdict::CouldNotCheck, at, message, ROOT)
+        }
+    }
+}
+
+fn tun_device(privileged: bool) -> Finding {
+    let at = || ("tun.device", TUN);
+    let opened = OpenOptions::new().read(true).write(true).open(TUN);
+    let Err(error) = opened else {
+        return Finding::ok(at(), "it can be opened");
+    };
+    if error.kind() == ErrorKind::PermissionDenied && !privileged {
+        let message = format!("cannot open it as this user: {error}");
+        return Finding::new(Verdict::CouldNotCheck, at(), message, ROOT);
+    }
+    let message = format!("cannot open it: {error}; without a TUN device nothing is aggregated");
+    let remedy = match error.kind() {
+        ErrorKind::NotFound => {
+            "modprobe tun; in a container, have the host hand in the device (such as docker run --device \
+             /dev/net/tun)"
+        }
+        _ => "give this process access to it; in a container, have the host allow the device",
+    };
+    Finding::failure(at(), message, remedy)
+}
+
+fn packet_filter(needs: &Needs, privileged: bool) -> Finding {
+    let at = || ("nft", "nftables");
+    let tried = match privileged {
+        true => nft::try_rules(),
+        false => nft::find(),
+    };
+    match tried {
+        Ok(()) if privileged => Finding::ok(at(), "the kernel takes rules"),
+        Ok(()) => Finding::new(
+            Verdict::CouldNotCheck,
+            at(),
+            "the command is there; only root learns whether the kernel takes rules",
+            ROOT,
+        ),
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            let message = format!(
+                "the command nft is not in PATH ({error}): the {} cannot set up its rules",
+                needs.role
+            );
+            Finding::failure(at(), message, "apt-get install nftables")
+        }
+        Err(error) => {
+            let message = format!("{error}: the {} cannot set up its rules", needs.role);
+            let remedy = "have a kernel with nf_tables, nft_tproxy, nft_fib_inet and nft_nat; in a \
+                          container, have the host load these modules and allow CAP_NET_ADMIN";
+            Finding::failure(at(), message, remedy)
+        }
+    }
+}
+
+/// Forwarding, and the filter on sources, which Braid sets where it may.
+fn settings(needs: &Needs, running: bool) -> Vec<Finding> {
+    let mut found = Vec::new();
+    for name in &needs.forwarding {
+        let key = format!("net/ipv4/conf/{name}/forwarding");
+        let off = Sysctl::current(&key).is_some_and(|now| now.value != "1");
+        if off && running {
+            let message = format!(
+                "forwarding was switched off since the {} has started: what comes in by it does not leave",
+                needs.role
+            );
+            let remedy = format!("sysctl -w {}=1", key.replace('/', "."));
+            found.push(Finding::warning(("forwarding", name), message, remedy).healing());
+        } else if off && !is_writable(&key) {
+            let message = format!(
+                "forwarding is off and cannot be switched on here (/proc/sys is read-only): the {} passes \
+                 nothing on by it",
+                needs.role
+            );
+            let remedy = format!("have the host set {}=1", key.replace('/', "."));
+            found.push(Finding::failure(("forwarding", name), message, remedy));
+        }
+    }
+    found.extend(strict_filter(needs, running));
+    found
+}
+
+fn strict_filter(needs: &Needs, running: bool) -> Vec<Finding> {
+    let value = |name: &str| {
+        let key = format!("net/ipv4/conf/{name}/rp_filter");
+        Sysctl::current(&key)?.value.parse::<u8>().ok()
+    };
+    let all = value("all").unwrap_or(0);
+    let mut found = Vec::new();
+    for name in &needs.asymmetric {
+        // The larger of both counts; 1 is strict, 2 loose.
+        let is_strict = value(name).is_some_and(|own| own.max(all) == 1);
+        let key = format!("net/ipv4/conf/{name}/rp_filter");
+        if is_strict && (running || !is_writable(&key)) {
+            let message = "rp_filter is strict (1), loose (2) or off (0) is expected: answers are dropped \
+                           where the routing table has another way to their sender, so a link but the \
+                           first carries nothing";
+            let remedy = format!("sysctl -w {}=2", key.replace('/', "."));
+            found.push(Finding::warning(("rp_filter", name), message, remedy).healing());
+        }
+    }
+    found
+}
+
+/// Whether this process may change a setting. Nothing is written.
+fn is_writable(key: &str) -> bool {
+    let path = Path::new("/proc/sys").join(key);
+    OpenOptions::new().write(true).open(path).is_ok()
+}
+
+fn ports(needs: &Needs) -> Option<Finding> {
+    let at = ("ports", "net.ipv4.ip_local_port_range");
+    let range = shared_ports().filter(|_| needs.shortcut)?;
+    let ports = Shortcut::ports();
+    let message = format!(
+        "it is {:?}, nothing of {} to {} is expected: packets to servers go by the kernel's routing, which \
+         costs more processor time",
+        range.split_whitespace().collect::<Vec<_>>().join(" to "),
+        ports.start(),
+        ports.end()
+    );
+    let remedy = "sysctl -w net.ipv4.ip_local_port_range=\"32768 60999\" before the start, or shortcut = \
+                  false if that is wanted";
+    Some(Finding::warning(at, message, remedy))
+}
+
+fn descriptors(needs: &Needs) -> Finding {
+    let at = || ("descriptors", "limits.connections");
+    let wanted = needs.connections as u64 + OTHER_DESCRIPTORS;
+    let now = getrlimit(Resource::Nofile);
+    let enough = |limit: Option<u64>| limit.is_none_or(|limit| limit >= wanted);
+    if enough(now.maximum) {
+        return Finding::ok(at(), format!("{wanted} descriptors may be open"));
+    }
+    // Root may have more: whether this is such a root shows when it is tried.
+    let raised = Rlimit {
+        current: now.current,
+        maximum: Some(wanted),
+    };
+    if setrlimit(Resource::Nofile, raised).is_ok() {
+        return Finding::ok(at(), format!("{wanted} descriptors may be open"));
+    }
+    let most = now.maximum.unwrap_or(0);
+    let message = format!(
+        "{} connections need {wanted} descriptors, this process may have {most}: users beyond {} \
+         connections are refused",
+        needs.connections,
+        most.saturating_sub(OTHER_DESCRIPTORS)
+    );
+    let remedy = format!(
+        "raise the limit before the start (ulimit -Hn {wanted}; of a systemd unit, LimitNOFILE={wanted}), or \
+         lower `limits.connections`"
+    );
+    Finding::warning(at(), message, remedy)
+}
+
+fn memory(needs: &Needs) -> Finding {
+    let at = || ("memory", "limits.memory");
+    let Some(there) = memory_of_machine() else {
+        return Finding::new(
+            Verdict::NotChecked,
+            at(),
+            "the system does not say how much memory there is",
+            "",
+        );
+    };
+    let mib = |bytes: u64| bytes >> 20;
+    let wanted = needs.memory as u64;
+    if wanted as f64 <= there as f64 * MEMORY_SHARE {
+        let message = format!("{} MiB of {} MiB", mib(wanted), mib(there));
+        return Finding::ok(at(), message);
+    }
+    let message = format!(
+        "connections may hold {} MiB, this machine (or its cgroup) has {} MiB for all: under load the system \
+         ends the {}, and all connections with it",
+        mib(wanted),
+        mib(there),
+        needs.role
+    );
+    let remedy = format!(
+        "write memory = \"{}MiB\" or less in [limits]",
+        mib(there) / 2
+    );
+    Finding::warning(at(), message, remedy)
+}
+
+/// Bytes that this process can have: of the machine, or of its control group.
+fn memory_of_machine() -> Option<u64> {
+    let info = fs::read_to_string("/proc/meminfo").ok();
+    let total = info.as_deref().and_then(|text| {
+        let line = text
+            .lines()
+            .find_map(|line| line.strip_prefix("MemTotal:"))?;
+        let kib: u64 = line.split_whitespace().next()?.parse().ok()?;
+        Some(kib << 10)
+    });
+    total.into_iter().chain(memory_of_group()).min()
+}
+
+/// The lowest `memory.max` of the control groups (version 2) that this process is in.
+fn memory_of_group() -> Option<u64> {
+    let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
+    let group = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
+    let root = Path::new("/sys/fs/cgroup");
+    let place = root.join(group);
+    let limits = place.ancestors().take_while(|path| path.starts_with(root));
+    let limits = limits.filter_map(|path| fs::read_to_string(path.join("memory.max")).ok());
+    limits.filter_map(|text| text.trim().parse().ok()).min()
+}
+
+/// Clocks count only where something is said in clear: passwords are good for a while.
+fn clock(needs: &Needs) -> Option<Finding> {
+    if !needs.clear {
+        return None;
+    }
+    let at = ("clock", "clock");
+    Some(match sys::clock_is_synchronised() {
+        Ok(true) => Finding::ok(at, "it is synchronised"),
+        Ok(false) => Finding::warning(
+            at,
+            "nothing keeps it right, and passwords in clear are good for `time_window` of the server's \
+             clock: connections are refused once they differ by more",
+            "run a time service (timedatectl set-ntp true), or protect the connections (protection = \"tls\")",
+        ),
+        Err(error) => Finding::new(
+            Verdict::NotChecked,
+            at,
+            format!("the system does not say whether it is synchronised ({error})"),
+            "",
+        ),
+    })
+}

@@ -1,0 +1,195 @@
+//! Times and sizes: without a unit, or of a size that cannot be meant.
+
+use core::time::Duration;
+
+use braid_links::value;
+use toml::{Table, Value};
+
+use super::Finding;
+
+/// Settings that are times, by the table they stand in; the first of each is where a file has none.
+const TIMES: [(&str, &[&str]); 5] = [
+    ("", &["time_window"]),
+    (
+        "timeouts",
+        &[
+            "connect",
+            "attempt",
+            "idle",
+            "half_closed",
+            "handshake",
+            "waiting",
+        ],
+    ),
+    ("probing", &["busy", "idle", "failing", "timeout"]),
+    ("measuring", &["least", "most"]),
+    ("warm", &["idle", "age"]),
+];
+/// Settings that are sizes.
+const SIZES: [(&str, &[&str]); 2] = [("limits", &["buffer", "memory"]), ("rule", &["size"])];
+
+/// Blocks of the engine's memory have 32 KiB, and a connection holds some of them each way: with less than
+/// this there is no room for a handful.
+const LEAST_MEMORY: usize = 1 << 20;
+/// Less than this is a window that no access link is filled with.
+const LOW_MEMORY: usize = 16 << 20;
+/// The greeting and the request of a user have to fit.
+const LEAST_BUFFER: usize = 4 << 10;
+/// At a round trip of 50 ms this is 10 Mbit/s.
+const LOW_BUFFER: usize = 64 << 10;
+
+/// Settings whose value is a bare number.
+pub(super) fn without_unit(text: &str) -> Vec<Finding> {
+    // A file that cannot be read at all is refused elsewhere, with the position of the mistake.
+    let Ok(table) = text.parse::<Table>() else {
+        return Vec::new();
+    };
+    let mut found = Vec::new();
+    for (section, keys) in TIMES {
+        each(&table, section, keys, |name, value| {
+            if let Some(number) = bare(value) {
+                found.push(bare_time(name, number));
+            }
+        });
+    }
+    for (section, keys) in SIZES {
+        each(&table, section, keys, |name, value| {
+            if let Some(number) = bare(value) {
+                found.push(bare_size(name, number));
+            }
+        });
+    }
+    found
+}
+
+/// Calls `look` with name and value of each of `keys` that stands in `section`, which may be there more
+/// than once.
+fn each(table: &Table, section: &str, keys: &[&str], mut look: impl FnMut(&str, &Value)) {
+    let mut of_table = |table: &Table| {
+        for key in keys {
+            if let Some(value) = table.get(*key) {
+                let dot = if section.is_empty() { "" } else { "." };
+                look(&format!("{section}{dot}{key}"), value);
+            }
+        }
+    };
+    match table.get(section) {
+        _ if section.is_empty() => of_table(table),
+        Some(Value::Table(table)) => of_table(table),
+        Some(Value::Array(tables)) => tables.iter().filter_map(Value::as_table).for_each(of_table),
+        _ => {}
+    }
+}
+
+/// The number, where nothing stands behind it.
+fn bare(value: &Value) -> Option<f64> {
+    match value {
+        Value::Integer(number) => Some(*number as f64),
+        Value::String(text) => {
+            let (number, unit) = value::number_and_unit(text)?;
+            unit.is_empty().then_some(number)
+        }
+        _ => None,
+    }
+}
+
+fn bare_time(name: &str, number: f64) -> Finding {
+    let key = name.rsplit('.').next().unwrap_or(name);
+    let message = format!(
+        "{number} has no unit and was read as {number} seconds, while a time with its unit is expected"
+    );
+    let remedy = format!("write {key} = \"{number}s\", or \"{number}ms\" if that is meant");
+    Finding::warning(("unit", name), message, remedy)
+}
+
+fn bare_size(name: &str, number: f64) -> Finding {
+    let key = name.rsplit('.').next().unwrap_or(name);
+    let message = format!(
+        "{number} has no unit and was read as {number} bytes, while a size with its unit is expected"
+    );
+    let remedy = format!("write {key} = \"{number}MiB\", or \"{number}B\" if that is meant");
+    Finding::warning(("unit", name), message, remedy)
+}
+
+/// `memory` and `buffer` of either file.
+pub(super) fn of_limits(buffer: usize, memory: usize) -> Vec<Finding> {
+    let mut found = Vec::new();
+    let at = |key| ("limits", format!("limits.{key}"));
+    let write = |key: &str, size: &str| {
+        format!("write a size with its unit, such as {key} = \"{size}\", or leave it out")
+    };
+    if memory < LEAST_MEMORY {
+        let message = format!(
+            "{memory} bytes for all connections together, at least 1 MiB is needed: every connection \
+             would hang"
+        );
+        found.push(Finding::failure(
+            at("memory"),
+            message,
+            write("memory", "256MiB"),
+        ));
+    } else if memory < LOW_MEMORY {
+        let message = format!(
+            "{memory} bytes for all connections together, at least 16 MiB is expected: a few connections \
+             use it up, and the others crawl"
+        );
+        found.push(Finding::warning(
+            at("memory"),
+            message,
+            write("memory", "256MiB"),
+        ));
+    }
+    if buffer < LEAST_BUFFER {
+        let message = format!(
+            "{buffer} bytes for a connection, at least 4 KiB is needed: no request of a user would fit"
+        );
+        found.push(Finding::failure(
+            at("buffer"),
+            message,
+            write("buffer", "8MiB"),
+        ));
+    } else if buffer < LOW_BUFFER {
+        let message = format!(
+            "{buffer} bytes for a connection, at least 64 KiB is expected: at a round trip of 50 ms that \
+             is {:.1} Mbit/s at most",
+            buffer as f64 * 8.0 / 0.05 / 1e6
+        );
+        found.push(Finding::warning(
+            at("buffer"),
+            message,
+            write("buffer", "8MiB"),
+        ));
+    } else if buffer > memory && memory >= LOW_MEMORY {
+        let message = format!(
+            "a connection may hold {buffer} bytes, all together {memory}: `memory` bounds it first, and \
+             links with a long round trip are not filled"
+        );
+        let remedy = "make `memory` 8 times `buffer` at least, or `buffer` smaller";
+        found.push(Finding::warning(at("buffer"), message, remedy));
+    }
+    found
+}
+
+/// A time that ends what it should wait for.
+pub(super) fn too_short(
+    name: &str,
+    time: Duration,
+    least: Duration,
+    harm: &str,
+) -> Option<Finding> {
+    if time >= least {
+        return None;
+    }
+    let message = format!("{time:?}, at least {least:?} is expected: {harm}");
+    let remedy = "write a time with its unit, such as \"10s\", or leave it out";
+    Some(Finding::warning(("times", name), message, remedy))
+}
+
+/// Adds those of `bare` numbers of which nothing worse was found.
+pub(super) fn add_bare(found: &mut Vec<Finding>, bare: Vec<Finding>) {
+    for finding in bare {
+        if !found.iter().any(|f| f.subject == finding.subject) {
+            found.push(finding);
+        }
+    }
+}

@@ -1,0 +1,364 @@
+//! `box.toml`.
+
+use core::net::{IpAddr, SocketAddr};
+use core::time::Duration;
+
+use ipnet::IpNet;
+
+use super::super::box_config::{BoxConfig, Gateway, LinkConfig, ServerEntry};
+use super::shadow::{self, no_destination};
+use super::{Finding, numbers, weigh};
+
+/// Shorter ones give up before a distant server can answer.
+const LEAST_CONNECT: Duration = Duration::from_secs(1);
+const LEAST_ATTEMPT: Duration = Duration::from_millis(50);
+/// Shorter ones end connections whose users only pause.
+const LEAST_IDLE: Duration = Duration::from_secs(1);
+
+impl BoxConfig {
+    /// What is wrong with this configuration, which was read from `text`, as far as the file tells.
+    pub fn findings(&self, text: &str) -> Vec<Finding> {
+        let mut found = numbers::of_limits(self.limits.buffer, self.limits.memory);
+        found.extend(self.short_times());
+        found.extend(self.own_key());
+        found.extend(self.server_findings());
+        found.extend(self.link_findings());
+        found.extend(self.bypass_findings());
+        found.extend(self.rule_findings());
+        found.extend(self.socks_findings());
+        numbers::add_bare(&mut found, numbers::without_unit(text));
+        found
+    }
+
+    fn short_times(&self) -> impl Iterator<Item = Finding> {
+        let times = &self.timeouts;
+        let all = [
+            numbers::too_short(
+                "timeouts.connect",
+                times.connect,
+                LEAST_CONNECT,
+                "users' connections are given up before a distant destination answers",
+            ),
+            numbers::too_short(
+                "timeouts.attempt",
+                times.attempt,
+                LEAST_ATTEMPT,
+                "a server with a longer round trip counts as silent",
+            ),
+            numbers::too_short(
+                "timeouts.idle",
+                times.idle,
+                LEAST_IDLE,
+                "users who pause lose their connections",
+            ),
+            numbers::too_short(
+                "probing.timeout",
+                self.probing.timeout,
+                LEAST_ATTEMPT,
+                "links with a longer round trip count as dark",
+            ),
+        ];
+        all.into_iter().flatten()
+    }
+
+    /// A public key in the place of the private one.
+    fn own_key(&self) -> Option<Finding> {
+        let at = ("key.private", "key_file");
+        let remedy = "name the file that `braid key new FILE` wrote; what that command prints is the \
+                      public key, for `[[user]]` of the server";
+        let of_server = self
+            .servers
+            .iter()
+            .find(|s| s.key.is_valid() && self.key.has_text_of(&s.key));
+        if let Some(server) = of_server {
+            let message = format!(
+                "the file holds the public key of {}, the box's private key is expected: the server \
+                 refuses the box",
+                server.name
+            );
+            return Some(Finding::failure(at, message, remedy));
+        }
+        looks_public(at, &self.key, remedy)
+    }
+
+    fn server_findings(&self) -> Vec<Finding> {
+        let mut found = Vec::new();
+        let mut broken = 0;
+        for (at, server) in self.servers.iter().enumerate() {
+            let of_it = self.unusable(server);
+            broken += usize::from(of_it.is_some());
+            found.extend(of_it);
+            found.extend(same_place(&self.servers[..at], server));
+        }
+        weigh(self.servers.len(), broken, &mut found, "no server is left");
+        found
+    }
+
+    /// The reason why a server can never be used.
+    fn unusable(&self, server: &ServerEntry) -> Option<Finding> {
+        let subject = || format!("server {}", server.name);
+        let at = || ("server.key", subject());
+        let remedy = "write the line that `braid key show server.key` prints on the server";
+        if server.key == self.key.public() {
+            let message = "`key` is the box's own public key, that of the server is expected: the box \
+                           takes the server for somebody else and sends it nothing";
+            return Some(Finding::warning(at(), message, remedy));
+        }
+        if self.key.has_text_of(&server.key) && !server.key.is_valid() {
+            let message = "`key` is the box's own private key, the public key of the server is expected: \
+                           the box takes the server for somebody else and sends it nothing";
+            let remedy =
+                format!("{remedy}; make a new key for the box where others read this file");
+            return Some(Finding::warning(at(), message, remedy));
+        }
+        if !server.key.is_valid() {
+            let message = "`key` is no public key but most likely a private one: no server has it, so \
+                           the box takes the server for somebody else and sends it nothing";
+            return Some(Finding::warning(at(), message, remedy));
+        }
+        let addresses = [server.v4.map(IpAddr::V4), server.v6.map(IpAddr::V6)];
+        let mut wrong = Vec::new();
+        for address in addresses.into_iter().flatten() {
+            let reason = no_destination(address).map(str::to_owned).or_else(|| {
+                let ranges = self.tun.ranges();
+                let range = ranges.iter().find(|range| range.contains(&address))?;
+                Some(format!("inside {range} of [tun], which is the box's own"))
+            });
+            wrong.extend(reason.map(|reason| format!("{address} is {reason}")));
+        }
+        if wrong.is_empty() {
+            return None;
+        }
+        let message = format!(
+            "{}, a public address is expected: the server is not reached there",
+            wrong.join(", ")
+        );
+        let remedy = "write the address at which the server is reached from the Internet; where it is \
+                      right, give [tun] another range";
+        Some(Finding::warning(
+            ("server.address", subject()),
+            message,
+            remedy,
+        ))
+    }
+
+    fn link_findings(&self) -> Vec<Finding> {
+        let mut found = Vec::new();
+        let mut broken = 0;
+        for (at, link) in self.links.iter().enumerate() {
+            let of_it = self.bad_gateway(link);
+            broken += usize::from(of_it.is_some());
+            found.extend(of_it);
+            found.extend(same_way(&self.links[..at], link));
+        }
+        weigh(self.links.len(), broken, &mut found, "no link is left");
+        found
+    }
+
+    fn bad_gateway(&self, link: &LinkConfig) -> Option<Finding> {
+        let ranges = self.tun.ranges();
+        let reason = |gateway: &IpAddr| {
+            // Neighbours in IPv6 have link-local addresses as a rule.
+            let neighbour = matches!(gateway, IpAddr::V6(a) if a.is_unicast_link_local());
+            let reason = no_destination(*gateway).filter(|_| !neighbour);
+            let range = ranges.iter().find(|range| range.contains(gateway));
+            let reason = reason.map(str::to_owned);
+            let reason =
+                reason.or_else(|| range.map(|r| format!("inside {r} of [tun], the box's own")));
+            let server = self.servers.iter().find(|s| {
+                [s.endpoint_v4(), s.endpoint_v6()]
+                    .into_iter()
+                    .flatten()
+                    .any(|endpoint| endpoint.ip() == *gateway)
+            });
+            let reason = reason.or_else(|| server.map(|s| format!("the server {}", s.name)));
+            reason.map(|reason| format!("`gateway` {gateway} is {reason}"))
+        };
+        let wrong = gateways(link).iter().find_map(reason)?;
+        let message = format!(
+            "{wrong}, the address of a router on the link is expected: nothing leaves over this link"
+        );
+        let remedy =
+            "write the gateway that `ip route show default` shows for the interface, or \"auto\"";
+        let at = ("link.gateway", format!("link {}", link.name));
+        Some(Finding::warning(at, message, remedy))
+    }
+
+    fn bypass_findings(&self) -> Vec<Finding> {
+        let mut found = Vec::new();
+        let mut say = |net: IpNet, message: String, remedy: &str| {
+            let at = ("never.bypass", format!("bypass {net}"));
+            found.push(Finding::warning(at, message, remedy));
+        };
+        let remove = "remove it";
+        for (net, outer) in shadow::nested(&self.bypass) {
+            say(
+                net,
+                format!("{outer} has it already, so it never matches"),
+                remove,
+            );
+        }
+        for net in &self.bypass {
+            if net.prefix_len() == 0 {
+                let family = if net.addr().is_ipv4() { "IPv4" } else { "IPv6" };
+                say(
+                    *net,
+                    format!("it has all of {family}, so no {family} connection is aggregated"),
+                    "name the networks that are to be forwarded",
+                );
+            } else if let Some(outer) = self.never_taken(net) {
+                say(
+                    *net,
+                    format!("{outer} is never aggregated in any case, so it never matters"),
+                    remove,
+                );
+            }
+        }
+        found
+    }
+
+    /// The range of those that are never taken in, but for `bypass` itself, that has all of `net`.
+    fn never_taken(&self, net: &IpNet) -> Option<IpNet> {
+        let always = BoxConfig {
+            bypass: Vec::new(),
+            ..self.clone()
+        };
+        shadow::within(net, &always.bypassed()).copied()
+    }
+
+    fn rule_findings(&self) -> Vec<Finding> {
+        let mut found = Vec::new();
+        for (at, rule) in self.rules.iter().enumerate() {
+            let subject = ("never.rule", format!("rule {}", at + 1));
+            let before = shadow::shadowing(&self.rules, at);
+            if !before.is_empty() {
+                let numbers: Vec<String> = before.iter().map(usize::to_string).collect();
+                let message = format!(
+                    "rule {} before it is for the same connections, so it never matches",
+                    numbers.join(" and ")
+                );
+                let remedy = "put it before the other, or remove it";
+                found.push(Finding::warning(subject, message, remedy));
+                continue;
+            }
+            // Programs that use SOCKS get to destinations that others bypass.
+            if self.socks.is_empty()
+                && let Some(message) = self.never_reached(&rule.addresses)
+            {
+                let remedy = "remove it, or take these destinations out of `bypass`";
+                found.push(Finding::warning(subject, message, remedy));
+            }
+        }
+        found
+    }
+
+    /// Why no connection that is aggregated goes to any of `addresses`.
+    fn never_reached(&self, addresses: &[IpNet]) -> Option<String> {
+        let forwarded = self.bypassed();
+        let all = addresses
+            .iter()
+            .all(|net| shadow::within(net, &forwarded).is_some());
+        let first = addresses.first().filter(|_| all)?;
+        let outer = shadow::within(first, &forwarded)?;
+        Some(format!(
+            "connections to {first} are only forwarded ({outer} is in `bypass` or is never aggregated), \
+             so the rule never matches"
+        ))
+    }
+
+    fn socks_findings(&self) -> Vec<Finding> {
+        let mut found = Vec::new();
+        for addr in &self.socks {
+            let at = ("socks", format!("socks {addr}"));
+            let range = self
+                .tun
+                .ranges()
+                .into_iter()
+                .find(|r| r.contains(&addr.ip()));
+            if let Some(range) = range {
+                let message = format!(
+                    "{} is inside {range} of [tun], an address of the box in its LAN is expected: no \
+                     program finds the proxy",
+                    addr.ip()
+                );
+                let remedy = "write the address that `ip address` shows at the LAN's interface";
+                found.push(Finding::warning(at, message, remedy));
+            }
+        }
+        found
+    }
+}
+
+/// A key that may be a public one in the place of a private one.
+pub(super) fn looks_public(
+    at: (&'static str, &'static str),
+    key: &crate::keys::PrivateKey,
+    remedy: &str,
+) -> Option<Finding> {
+    if !key.looks_public() {
+        return None;
+    }
+    let message = "the file may hold a public key, a private key is expected: then nobody knows the key \
+                   that follows from it, and every connection is refused. (One in 16 private keys of \
+                   earlier versions looks so too.)";
+    Some(Finding::warning(at, message, remedy))
+}
+
+fn gateways(link: &LinkConfig) -> Vec<IpAddr> {
+    match link.gateway {
+        Gateway::Auto => Vec::new(),
+        Gateway::Fixed { v4, v6 } => {
+            let v4 = v4.map(IpAddr::V4);
+            v4.into_iter().chain(v6.map(IpAddr::V6)).collect()
+        }
+    }
+}
+
+/// An earlier server in the same place.
+fn same_place(before: &[ServerEntry], server: &ServerEntry) -> Option<Finding> {
+    let endpoints = |s: &ServerEntry| [s.endpoint_v4(), s.endpoint_v6()].into_iter().flatten();
+    let shared = |other: &ServerEntry| -> Option<SocketAddr> {
+        endpoints(server).find(|endpoint| endpoints(other).any(|o| o == *endpoint))
+    };
+    let (other, endpoint) = before.iter().find_map(|o| Some((o, shared(o)?)))?;
+    let subject = format!("server {}", server.name);
+    if other.key != server.key {
+        let message = format!(
+            "{endpoint} is the address of server {} too, with another key: only one of the two keys can be \
+             right, and the other server is never used",
+            other.name
+        );
+        let remedy = "write the right address and the right key of each (on the server: braid key show \
+                      server.key), or remove one";
+        return Some(Finding::warning(("server.twice", subject), message, remedy));
+    }
+    let differs = match other.protection == server.protection {
+        true => "",
+        false => ", protected there and not here or the other way round",
+    };
+    let message = format!(
+        "{endpoint} is server {} already{differs}: it is the same machine, so it is of no help where that \
+         one fails",
+        other.name
+    );
+    let remedy = "remove one of the two, or write another server's address";
+    Some(Finding::warning(("never.server", subject), message, remedy))
+}
+
+/// An earlier link that leaves by the same interface to the same next hop.
+fn same_way(before: &[LinkConfig], link: &LinkConfig) -> Option<Finding> {
+    let on_it = before.iter().filter(|o| o.interface == link.interface);
+    let shared = |other: &&LinkConfig| {
+        let here = gateways(other);
+        gateways(link).into_iter().find(|g| here.contains(g))
+    };
+    let (other, gateway) = on_it.filter_map(|o| Some((o, shared(&o)?))).next()?;
+    let message = format!(
+        "interface {} and gateway {gateway} are those of link {} too: both are one way out, and bring no \
+         more than one",
+        link.interface, other.name
+    );
+    let remedy = "give each link a gateway of its own, or remove one of the two";
+    let at = ("link.same", format!("link {}", link.name));
+    Some(Finding::warning(at, message, remedy))
+}

@@ -1,0 +1,295 @@
+//! The curve of Ed25519 (RFC 8032 section 5.1), as far as it takes to tell a public key from other bytes.
+//!
+//! Nothing here protects anybody: the arithmetic takes as long as the numbers make it take.
+
+/// The prime order of the base point, little endian.
+const ORDER: [u8; 32] = [
+    0xed, 0xd3, 0xf5, 0x5c, 0x1a, 0x63, 0x12, 0x58, 0xd6, 0x9c, 0xf7, 0xa2, 0xde, 0xf9, 0xde, 0x14,
+    0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x10,
+];
+/// p - 2, (p - 5) / 8 and (p - 1) / 4 of p = 2^255 - 19, little endian.
+const INVERT: [u8; 32] = exponent(0xeb, 0x7f);
+const ROOT: [u8; 32] = exponent(0xfd, 0x0f);
+const QUARTER: [u8; 32] = exponent(0xfb, 0x1f);
+/// Bits of a limb.
+const LIMB: u32 = 51;
+const MASK: u64 = (1 << LIMB) - 1;
+
+/// Returns whether `bytes` are a public key: a point of the curve in the group that keys are of. Of
+/// random bytes, such as a private key, one in sixteen is.
+pub(super) fn is_public(bytes: &[u8; 32]) -> bool {
+    Point::decode(bytes).is_some_and(|point| point.times(&ORDER).is_neutral())
+}
+
+const fn exponent(first: u8, last: u8) -> [u8; 32] {
+    let mut bytes = [0xff; 32];
+    bytes[0] = first;
+    bytes[31] = last;
+    bytes
+}
+
+/// A number modulo p, in limbs of 51 bits that may be a little too large.
+#[derive(Clone, Copy)]
+struct Number([u64; 5]);
+
+impl Number {
+    const ZERO: Number = Number([0; 5]);
+    const ONE: Number = Number::small(1);
+
+    const fn small(value: u64) -> Number {
+        Number([value, 0, 0, 0, 0])
+    }
+
+    /// The low 255 bits.
+    fn decode(bytes: &[u8; 32]) -> Number {
+        let mut limbs = [0; 5];
+        for (at, byte) in bytes.iter().enumerate() {
+            let bit = 8 * at as u32;
+            let (limb, shift) = ((bit / LIMB) as usize, bit % LIMB);
+            limbs[limb] |= u64::from(*byte) << shift & MASK;
+            if shift + 8 > LIMB && limb < 4 {
+                limbs[limb + 1] |= u64::from(*byte) >> (LIMB - shift);
+            }
+        }
+        Number(limbs)
+    }
+
+    /// The one form below p.
+    fn encode(self) -> [u8; 32] {
+        let mut limbs = self.carried().carried().0;
+        // p is subtracted once where the number is at least p: where 19 more need a 256th bit.
+        let mut carry = 19;
+        for limb in limbs {
+            carry = (limb + carry) >> LIMB;
+        }
+        limbs[0] += 19 * carry;
+        let mut bytes = [0; 32];
+        let (mut pending, mut bits, mut at) = (0_u128, 0, 0);
+        let mut carry = 0;
+        for limb in limbs {
+            let value = limb + carry;
+            carry = value >> LIMB;
+            pending |= u128::from(value & MASK) << bits;
+            bits += LIMB;
+            while bits >= 8 {
+                bytes[at] = pending as u8;
+                (pending, bits, at) = (pending >> 8, bits - 8, at + 1);
+            }
+        }
+        bytes[31] = pending as u8;
+        bytes
+    }
+
+    fn carried(self) -> Number {
+        let mut limbs = self.0;
+        let mut carry = 0;
+        for limb in &mut limbs {
+            *limb += carry;
+            carry = *limb >> LIMB;
+            *limb &= MASK;
+        }
+        limbs[0] += 19 * carry;
+        Number(limbs)
+    }
+
+    fn plus(self, other: Number) -> Number {
+        let sum = |at: usize| self.0[at] + other.0[at];
+        Number(core::array::from_fn(sum)).carried()
+    }
+
+    fn minus(self, other: Number) -> Number {
+        // 4 p keeps each limb above zero.
+        let four = |at: usize| if at == 0 { 4 * (MASK - 18) } else { 4 * MASK };
+        let difference = |at: usize| self.0[at] + four(at) - other.0[at];
+        Number(core::array::from_fn(difference)).carried()
+    }
+
+    fn times(self, other: Number) -> Number {
+        let mut sums = [0_u128; 5];
+        for (i, a) in self.0.iter().enumerate() {
+            for (j, b) in other.0.iter().enumerate() {
+                // 2^255 is 19.
+                let wraps = if i + j >= 5 { 19 } else { 1 };
+                sums[(i + j) % 5] += u128::from(*a) * u128::from(*b) * wraps;
+            }
+        }
+        let mut limbs = [0; 5];
+        let mut carry = 0;
+        for (limb, sum) in limbs.iter_mut().zip(sums) {
+            let sum = sum + carry;
+            *limb = sum as u64 & MASK;
+            carry = sum >> LIMB;
+        }
+        let first = u128::from(limbs[0]) + 19 * carry;
+        limbs[0] = first as u64 & MASK;
+        limbs[1] += (first >> LIMB) as u64;
+        Number(limbs)
+    }
+
+    fn squared(self) -> Number {
+        self.times(self)
+    }
+
+    fn power(self, exponent: &[u8; 32]) -> Number {
+        let mut result = Number::ONE;
+        for bit in (0..256).rev() {
+            result = result.squared();
+            if exponent[bit / 8] >> (bit % 8) & 1 == 1 {
+                result = result.times(self);
+            }
+        }
+        result
+    }
+
+    fn equals(self, other: Number) -> bool {
+        self.encode() == other.encode()
+    }
+
+    /// d of the curve: -121665 / 121666.
+    fn of_curve() -> Number {
+        let inverse = Number::small(121_666).power(&INVERT);
+        Number::ZERO.minus(Number::small(121_665)).times(inverse)
+    }
+}
+
+/// A point in extended coordinates (RFC 8032 section 5.1.4), and d.
+#[derive(Clone, Copy)]
+struct Point {
+    x: Number,
+    y: Number,
+    z: Number,
+    t: Number,
+    d: Number,
+}
+
+impl Point {
+    /// The point of this text, in its one form (section 5.1.3).
+    fn decode(bytes: &[u8; 32]) -> Option<Point> {
+        let sign = bytes[31] >> 7 == 1;
+        let y = Number::decode(bytes);
+        let mut canonical = y.encode();
+        canonical[31] |= bytes[31] & 0x80;
+        if canonical != *bytes {
+            return None;
+        }
+        let d = Number::of_curve();
+        let (u, v) = (
+            y.squared().minus(Number::ONE),
+            d.times(y.squared()).plus(Number::ONE),
+        );
+        let v3 = v.squared().times(v);
+        let root = u.times(v3.squared()).times(v).power(&ROOT);
+        let mut x = u.times(v3).times(root);
+        let found = v.times(x.squared());
+        if found.equals(Number::ZERO.minus(u)) {
+            x = x.times(Number::small(2).power(&QUARTER));
+        } else if !found.equals(u) {
+            return None;
+        }
+        let is_odd = x.encode()[0] & 1 == 1;
+        if x.equals(Number::ZERO) && sign {
+            return None;
+        }
+        if is_odd != sign {
+            x = Number::ZERO.minus(x);
+        }
+        let (z, t) = (Number::ONE, x.times(y));
+        Some(Point { x, y, z, t, d })
+    }
+
+    fn neutral(self) -> Point {
+        Point {
+            x: Number::ZERO,
+            y: Number::ONE,
+            z: Number::ONE,
+            t: Number::ZERO,
+            d: self.d,
+        }
+    }
+
+    fn is_neutral(&self) -> bool {
+        self.x.equals(Number::ZERO) && self.y.equals(self.z)
+    }
+
+    /// The sum, which has no exceptions (section 5.1.4).
+    fn plus(self, other: Point) -> Point {
+        let a = self.y.minus(self.x).times(other.y.minus(other.x));
+        let b = self.y.plus(self.x).times(other.y.plus(other.x));
+        let c = self.t.times(other.t).times(self.d.plus(self.d));
+        let d = self.z.times(other.z);
+        let (d, e) = (d.plus(d), b.minus(a));
+        let (f, g, h) = (d.minus(c), d.plus(c), b.plus(a));
+        Point {
+            x: e.times(f),
+            y: g.times(h),
+            z: f.times(g),
+            t: e.times(h),
+            d: self.d,
+        }
+    }
+
+    fn times(self, factor: &[u8; 32]) -> Point {
+        let mut result = self.neutral();
+        for bit in (0..256).rev() {
+            result = result.plus(result);
+            if factor[bit / 8] >> (bit % 8) & 1 == 1 {
+                result = result.plus(self);
+            }
+        }
+        result
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use braid_wire::Rng;
+
+    use super::*;
+    use crate::keys::PrivateKey;
+
+    fn bytes(hex: &str) -> [u8; 32] {
+        core::array::from_fn(|at| u8::from_str_radix(&hex[2 * at..2 * at + 2], 16).unwrap())
+    }
+
+    /// The public keys of RFC 8032 section 7.1.
+    #[test]
+    fn public_keys_are_points_of_their_group() {
+        for key in [
+            "d75a980182b10ab7d54bfed3c964073a0ee172f3daa62325af021a68f707511a",
+            "3d4017c3e843895a92b70aa74d1b7ebc9c982ccf2ec4968cc0cd55f12af4660c",
+            "fc51cd8e6218a1a38da47ed00230f0580816ed13ba3303ac5deb911548908025",
+        ] {
+            assert!(is_public(&bytes(key)), "{key}");
+        }
+        for n in 0..40 {
+            let key = PrivateKey::from_seed([n; 32]);
+            assert!(is_public(key.public().as_bytes()), "of the seed {n}");
+        }
+    }
+
+    /// Not below p; no square; of order 2 and 8, so outside of the group.
+    #[test]
+    fn other_bytes_are_none() {
+        for other in [
+            "edffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f",
+            "0200000000000000000000000000000000000000000000000000000000000000",
+            "ecffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f",
+            "c7176a703d4dd84fba3c0b760d10670f2a2053fa2c39ccc64ec7fd7792ac037a",
+        ] {
+            assert!(!is_public(&bytes(other)), "{other}");
+        }
+    }
+
+    /// Half of random bytes are a point, and an eighth of points are of the group.
+    #[test]
+    fn one_in_sixteen_of_random_bytes_is() {
+        let mut rng = Rng::from_seed([7; 32]);
+        let mut drawn = [0; 32];
+        let mut is_one = |_: &u32| {
+            rng.fill(&mut drawn);
+            is_public(&drawn)
+        };
+        let found = (0..320).filter(|n| is_one(n)).count();
+        assert!((8..=36).contains(&found), "{found} of 320");
+    }
+}
