@@ -278,7 +278,10 @@ impl BoxCore {
             }
             Event::Closed { reason, .. } => self.on_closed(ctx, id, reason),
             // The server says itself when it is done with a user.
-            Event::FlowDelivered { .. } | Event::Accepted { .. } | Event::FellBack { .. } => {}
+            Event::FlowDelivered { .. }
+            | Event::Accepted { .. }
+            | Event::FellBack { .. }
+            | Event::JoinForged { .. } => {}
         }
     }
 

@@ -25,6 +25,7 @@ mod limits;
 mod midst;
 mod misbehaviour;
 mod no_sack;
+mod proof;
 mod recovery;
 mod report;
 mod reset;
