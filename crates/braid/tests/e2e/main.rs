@@ -31,3 +31,4 @@ mod servers;
 mod siege;
 mod socks;
 mod stock;
+mod stolen;

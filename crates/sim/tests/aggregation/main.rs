@@ -11,6 +11,7 @@ mod refusals;
 mod servers;
 mod sockets;
 mod speed;
+mod stolen;
 mod streams;
 mod support;
 mod warm;
