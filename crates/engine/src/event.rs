@@ -75,6 +75,14 @@ pub enum Event {
         /// Why.
         reason: SubflowCloseReason,
     },
+    /// A join was refused, because its far end did not prove that it is the peer (RFC 8684 section 3.2, and
+    /// [`JoinAuth`](crate::JoinAuth)): a mistake, or somebody who wants a part of what is sent.
+    JoinForged {
+        /// The connection.
+        conn: ConnId,
+        /// The far end.
+        remote: SocketAddr,
+    },
 }
 
 impl Event {
@@ -89,7 +97,8 @@ impl Event {
             | Event::Closed { conn, .. }
             | Event::FellBack { conn, .. }
             | Event::SubflowEstablished { conn, .. }
-            | Event::SubflowClosed { conn, .. } => conn,
+            | Event::SubflowClosed { conn, .. }
+            | Event::JoinForged { conn, .. } => conn,
         }
     }
 }

@@ -11,6 +11,7 @@ pub mod config;
 mod connect;
 pub mod error;
 pub mod event;
+mod join_auth;
 mod mptcp;
 mod path;
 mod stack;
@@ -23,6 +24,7 @@ pub use config::{Config, DelayedAck, Ecn, PathConfig, Protocol};
 pub use connect::ConnectOptions;
 pub use error::ApiError;
 pub use event::{CloseReason, Event, FallbackCause, SubflowCloseReason};
+pub use join_auth::JoinAuth;
 pub use path::PathRecord;
 pub use stack::{RxMeta, SegmentKind, Stack, StrategyFactory, Transmit, TransmitInfo, TxChecksum};
 

@@ -32,7 +32,7 @@ pub struct StackStats {
     pub fast_accepted: u64,
     /// MP_JOINs refused: unknown token, or the bound on subflows.
     pub joins_refused: u64,
-    /// MP_JOINs that were answered, and whose third ACK came without the HMAC that proves the keys.
+    /// MP_JOINs, ours and peers', whose far end did not prove by its HMAC that it is the peer.
     pub joins_forged: u64,
     /// SYNs with MP_JOIN sent, repeated ones included.
     pub join_syns: u64,

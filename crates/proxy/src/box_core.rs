@@ -20,7 +20,7 @@ use crate::hints::FlowHints;
 use crate::intake::{Flow, Intake};
 use crate::records::Kept;
 use crate::relay::{self, End, Moved, Relay, StepError};
-use crate::report::{BoxCounters, LogLimiter};
+use crate::report::{BoxCounters, FORGED_JOIN, LogLimiter};
 use crate::sniff::{self, Seen};
 use crate::socks::{ClientError, ClientHandshake, ClientStep, Reply};
 use crate::status::About;
@@ -202,6 +202,13 @@ impl BoxCore {
 
 impl Core for BoxCore {
     fn on_engine_event(&mut self, ctx: &mut Ctx<'_>, event: Event) {
+        if let Event::JoinForged { remote: from, .. } = event {
+            // The engine counts them all.
+            if let Some(left_out) = self.limiter.allow(ctx.now, "forged subflow", from.ip()) {
+                tracing::warn!(%from, left_out, "{FORGED_JOIN}");
+            }
+            return;
+        }
         if self
             .upstream
             .on_event(ctx.now, &event, ctx.stack, &mut self.counters)
@@ -312,7 +319,7 @@ impl BoxCore {
                 self.upstream.on_fell_back(ctx.now, at, cause, ctx.stack);
             }
             // The server says itself when it is done with a user.
-            Event::FlowDelivered { .. } | Event::Accepted { .. } => {}
+            Event::FlowDelivered { .. } | Event::Accepted { .. } | Event::JoinForged { .. } => {}
         }
     }
 
@@ -662,6 +669,8 @@ impl BoxCore {
                     let server = session.server;
                     let told = !session.guest || guests::answer(ctx, session.relay.local);
                     self.counters.connected += 1;
+                    let by_keys = session.channel.is_joined_by_keys();
+                    self.counters.joined_by_keys += u64::from(by_keys);
                     self.handshakes -= 1;
                     self.sessions.arm(id, due);
                     self.upstream

@@ -31,6 +31,8 @@ counters! {
         accepted,
         /// Of those, connected to their destination.
         connected,
+        /// Of those, over servers of a release whose subflows do not prove themselves.
+        joined_by_keys,
         /// Ended in order.
         finished,
         /// Ended by the user's reset.
@@ -110,6 +112,8 @@ counters! {
         trains_refused,
         /// Connected to their destination.
         connected,
+        /// Of those, by boxes of a release whose subflows do not prove themselves.
+        joined_by_keys,
         /// Ended in order.
         finished,
         /// Ended by the box.
@@ -191,6 +195,11 @@ counters! {
         bytes_down,
     }
 }
+
+/// What the log of box and server says of [`Event::JoinForged`](braid_engine::Event::JoinForged).
+pub(crate) const FORGED_JOIN: &str = "refused a subflow that did not prove itself; the connection goes on \
+     without it. Somebody who can read packets of this connection tried to take a part of it, or a network \
+     changes options of Multipath TCP";
 
 /// Sources remembered at a time.
 const MAX_SOURCES: usize = 1_024;

@@ -26,7 +26,7 @@ use crate::config::{ServerConfig, ServerLimits, ServerTimeouts};
 use crate::hints::FlowHints;
 use crate::policy::DestinationPolicy;
 use crate::relay::{self, End, Relay, StepError};
-use crate::report::{LogLimiter, ServerCounters};
+use crate::report::{FORGED_JOIN, LogLimiter, ServerCounters};
 use crate::sniff::{self, Length};
 use crate::socks::{
     Destination, Foreword, ForewordStep, Reply, Request, ServerHandshake, ServerStep,
@@ -203,6 +203,7 @@ impl Core for ServerCore {
                 }
                 self.advance(ctx, id);
             }
+            Event::JoinForged { remote, .. } => self.log_forged_join(ctx.now, id, remote),
             Event::Closed { reason, .. } => self.on_closed(ctx, id, reason),
             // A server opens nothing; which subflows there are is the engine's business.
             _ => {}
@@ -280,7 +281,7 @@ impl ServerCore {
         }
         let deadline = ctx.now + self.timeouts.handshake;
         let id = self.sessions.insert(Session {
-            channel: Channel::clear(conn),
+            channel: Channel::incoming(ctx.now, conn, ctx.stack),
             remote: remote.to_canonical(),
             user: None,
             destination: None,
@@ -292,6 +293,18 @@ impl ServerCore {
         self.sessions.bind_conn(conn, id);
         self.sessions.arm(id, deadline);
         self.advance(ctx, id);
+    }
+
+    /// The engine counts them all; one line a minute tells of those against one box.
+    fn log_forged_join(&mut self, now: Instant, id: SessionId, from: SocketAddr) {
+        let Some(session) = self.sessions.get(id) else {
+            return;
+        };
+        let remote = session.remote;
+        if let Some(left_out) = self.limiter.allow(now, "forged subflow", remote) {
+            let user = session.user.and_then(|user| self.user_names.get(user));
+            tracing::warn!(%remote, user, %from, left_out, "{FORGED_JOIN}");
+        }
     }
 
     /// Counts one more handshake, if there may be one.
@@ -627,6 +640,7 @@ impl ServerCore {
         let due = relay.due();
         session.stage = Stage::Relaying(relay, Pace::new(ctx.now, addr));
         self.counters.connected += 1;
+        self.counters.joined_by_keys += u64::from(session.channel.is_joined_by_keys());
         self.sessions.arm(id, due);
         self.advance(ctx, id);
     }

@@ -23,6 +23,7 @@ pub mod pcapng;
 pub mod profile;
 pub mod router;
 pub mod tap;
+pub mod thief;
 pub mod traffic;
 pub mod transfer;
 pub mod udp;

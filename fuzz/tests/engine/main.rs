@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use bolero::{TypeGenerator, check, produce};
 use braid_engine::strategy::FlowSize;
-use braid_engine::{Class, PathId, Protocol, Urgency};
+use braid_engine::{Class, JoinAuth, PathId, Protocol, Urgency};
 use braid_wire::ip;
 
 use forge::{Change, Packet, change, icmp_error};
@@ -46,6 +46,7 @@ enum What {
     FlowSize(u8, u64),
     Urgency(u8),
     Strategy(u8),
+    JoinAuth(u8),
     PathUp(bool),
     LeavePath,
     /// So many trips of so many milliseconds on a network that loses nothing.
@@ -221,6 +222,11 @@ fn call(world: &mut World, at: usize, step: &Step) {
         }
         (What::Strategy(n), Some((conn, _))) => {
             let _ = stack.set_strategy(now, conn, strategy(*n));
+        }
+        (What::JoinAuth(n), Some((conn, _))) => {
+            let secrets = [1, 2].map(|secret| JoinAuth::Secret([secret; 32]));
+            let ways = [JoinAuth::Keys, JoinAuth::Pending, secrets[0], secrets[1]];
+            let _ = stack.set_join_auth(now, conn, ways[usize::from(n % 4)]);
         }
         _ => {}
     }

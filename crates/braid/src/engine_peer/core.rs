@@ -143,7 +143,7 @@ impl Core for Transfers {
                 transfer.subflows.remove(&subflow);
             }),
             // A connection carries one flow.
-            Event::FlowDelivered { .. } => {}
+            Event::FlowDelivered { .. } | Event::JoinForged { .. } => {}
             Event::Closed { conn, reason } => {
                 if let Some(transfer) = self.open.remove(&conn) {
                     if reason != CloseReason::Finished {

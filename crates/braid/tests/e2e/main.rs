@@ -34,4 +34,5 @@ mod siege;
 mod socks;
 mod states;
 mod stock;
+mod stolen;
 mod stop;

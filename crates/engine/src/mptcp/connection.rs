@@ -13,6 +13,7 @@ use hashbrown::HashMap;
 use super::busy::Busy;
 use super::flight::Flight;
 use super::flow::{Flow, Marks};
+use super::joins::Joins;
 use super::keys::Keys;
 use super::signal::Signals;
 use super::subflow::{Opens, Phase, ResetKind, Subflow, SynData};
@@ -350,6 +351,7 @@ pub(crate) struct Connection {
     pub farewell: Option<Farewell>,
     pub live: Liveness,
     pub paths: PathManager,
+    pub joins: Joins,
     /// What the peer is to be told beside the data.
     pub signals: Signals,
     /// Earliest entry of this connection in the stack's timer heap.
@@ -406,6 +408,7 @@ impl Connection {
             farewell: None,
             live: Liveness::default(),
             paths,
+            joins: Joins::default(),
             signals: Signals::default(),
             scheduled: None,
             starved: false,

@@ -19,7 +19,7 @@ use crate::strategy::StrategyEvent;
 use crate::tcp::FourTuple;
 use crate::tcp::receive::Receiver;
 use crate::tcp::rtt::RttEstimator;
-use crate::{ApiError, Config, Event, FallbackCause, PathId, SubflowId};
+use crate::{ApiError, Config, Event, FallbackCause, JoinAuth, PathId, SubflowId};
 
 /// Longest delay before a handshake segment is repeated.
 const MAX_SYN_RTO: Duration = Duration::from_secs(8);
@@ -123,11 +123,14 @@ impl Connection {
         let own = config.and_then(|config| config.towards([remote]));
         let (own, _) = own.ok_or(ApiError::NoUsablePath)?;
         let tuple = free_tuple(ctx, SocketAddr::new(own, 0), remote)?;
+        let keys = self.mptcp().map(|m| (m.local.key, m.remote.key));
+        let keys = keys.ok_or(ApiError::NoUsablePath)?;
         let opens = Opens::Join {
-            local_nonce: ctx.rng.u32(),
+            local_nonce: self.joins.next_nonce(keys, ctx.rng),
             remote_nonce: 0,
         };
-        let subflow = self.new_subflow(ctx, path, tuple, opens);
+        let mut subflow = self.new_subflow(ctx, path, tuple, opens);
+        subflow.asked_early = self.joins.is_pending();
         self.add_subflow(ctx, subflow);
         Ok(())
     }
@@ -289,44 +292,37 @@ impl Connection {
         self.snd.wnd_end = self.snd.wnd_end.max(wnd_end);
     }
 
-    // Conforms: 8684-3.2-6, 8684-3.2-7, 8684-3.2-10
+    // Conforms: 8684-3.2-7, 8684-3.2-10
     fn on_join_syn_ack(&mut self, ctx: &mut Ctx<'_>, i: usize, tcp: &tcp::Repr, local_nonce: u32) {
-        let Mode::Mptcp(mptcp) = &self.mode else {
-            self.subflows[i].close(SubflowCloseReason::Finished);
-            return;
-        };
         let subflow = &mut self.subflows[i];
-        let confirmed = mptcp.confirmed;
-        let (ours, theirs) = (mptcp.local.key, mptcp.remote.key);
-        let genuine = match join(tcp) {
-            Some(Join::SynAck {
-                backup,
-                address_id,
-                hmac,
-                nonce,
-            }) => {
-                subflow.peer_backup = backup;
-                subflow.peer_id = address_id;
-                subflow.opens = Opens::Join {
-                    local_nonce,
-                    remote_nonce: nonce,
-                };
-                hmac == hmac64(&join_hmac((theirs, nonce), (ours, local_nonce)))
-            }
-            _ => false,
-        };
-        if !genuine {
+        if !matches!(self.mode, Mode::Mptcp(_)) {
+            subflow.close(SubflowCloseReason::Finished);
+            return;
+        }
+        let Some(Join::SynAck {
+            backup,
+            address_id,
+            hmac,
+            nonce,
+        }) = join(tcp)
+        else {
+            // Something on the way took the option away.
             subflow.begin_reset(
                 ResetKind::Subflow(ResetReason::MptcpSpecific),
                 SubflowCloseReason::PeerMisbehaved,
             );
             return;
-        }
+        };
+        subflow.peer_backup = backup;
+        subflow.peer_id = address_id;
+        subflow.opens = Opens::Join {
+            local_nonce,
+            remote_nonce: nonce,
+        };
+        subflow.unjudged = Some(hmac);
         subflow.phase = Phase::JoinAcked;
-        subflow.handshake_tries = 0;
-        // The peer must not use it as long as the connection may have to fall back: bytes that
-        // travelled here would be missing there.
-        subflow.handshake_at = confirmed.then_some(ctx.now);
+        (subflow.handshake_at, subflow.handshake_tries) = (None, 0);
+        self.check_syn_ack(ctx, i);
     }
 
     /// The peer has our third ACK, and its options arrive.
@@ -338,7 +334,7 @@ impl Connection {
         self.size_segments();
         for subflow in &mut self.subflows {
             subflow.fin_wanted |= mem::take(&mut subflow.left);
-            if subflow.phase == Phase::JoinAcked {
+            if subflow.phase == Phase::JoinAcked && subflow.unjudged.is_none() {
                 subflow.handshake_at = Some(now);
             }
         }
@@ -357,6 +353,7 @@ impl Connection {
         let hmac = join_hmac(
             (mptcp.local.key, local_nonce),
             (mptcp.remote.key, remote_nonce),
+            self.joins.secret(),
         );
         Some(MptcpOption::Join(Join::Ack {
             hmac: hmac160(&hmac),
@@ -377,7 +374,10 @@ impl Connection {
         if tcp.flags.contains(Flags::RST) {
             if tcp.seq == subflow.rcv.expected() {
                 subflow.close(SubflowCloseReason::Reset);
-                if subflow.opens == Opens::Connection || self.is_fast_close(tcp) {
+                // A join that has not proved whose it is speaks for nobody.
+                let opens = subflow.opens == Opens::Connection;
+                let by_keys = self.joins.auth == JoinAuth::Keys;
+                if opens || by_keys && self.is_fast_close(tcp) {
                     self.fail(ctx, CloseReason::Reset);
                 }
             }
@@ -480,9 +480,14 @@ impl Connection {
         let Mode::Mptcp(mptcp) = &self.mode else {
             return false;
         };
+        if self.joins.is_pending() {
+            // It will come again.
+            return false;
+        }
         let expected = join_hmac(
             (mptcp.remote.key, remote_nonce),
             (mptcp.local.key, local_nonce),
+            self.joins.secret(),
         );
         match join(tcp) {
             Some(Join::Ack { hmac }) if hmac == hmac160(&expected) => {
@@ -492,11 +497,7 @@ impl Connection {
             // A segment behind the third ACK, which will come again.
             None if !tcp.options.mptcp.is_empty() => false,
             _ => {
-                ctx.stats.joins_forged += 1;
-                self.subflows[i].begin_reset(
-                    ResetKind::Subflow(ResetReason::MptcpSpecific),
-                    SubflowCloseReason::PeerMisbehaved,
-                );
+                self.refuse_join(ctx, i);
                 false
             }
         }
@@ -516,6 +517,7 @@ impl Connection {
         let hmac = join_hmac(
             (mptcp.local.key, local_nonce),
             (mptcp.remote.key, remote_nonce),
+            self.joins.secret(),
         );
         Some(MptcpOption::Join(Join::SynAck {
             backup: subflow.backup,

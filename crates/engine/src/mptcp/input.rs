@@ -11,7 +11,6 @@ use braid_wire::{Instant, Seq32};
 
 use super::connection::{Connection, Ctx, Mode, SendFin, repeats};
 use super::subflow::{Opens, Phase, ResetKind, Subflow};
-use crate::SubflowId;
 use crate::buffer::Payload;
 use crate::cc::{MAX_SIBLINGS, Sibling};
 use crate::event::{CloseReason, SubflowCloseReason};
@@ -20,6 +19,7 @@ use crate::strategy::StrategyEvent;
 use crate::tcp::receive::AckDue;
 use crate::tcp::scoreboard::Mapping;
 use crate::tcp::send::{Echo, Sender};
+use crate::{JoinAuth, SubflowId};
 
 impl Connection {
     /// A segment for subflow `id`. Returns whether it is to be answered by a RST of its own: before
@@ -85,6 +85,10 @@ impl Connection {
         };
         if tcp.flags.contains(Flags::RST) {
             self.on_reset(ctx, i, seq, tcp);
+            return;
+        }
+        if subflow.unjudged.is_some() {
+            // Nobody may speak on a join whose SYN/ACK is not judged.
             return;
         }
         let far = subflow.rcv.nxt + ctx.config.recv_buffer.max(1 << 20) as u64;
@@ -431,7 +435,11 @@ impl Connection {
                 MptcpOption::AddAddr(add) => self.on_add_addr(ctx, i, add),
                 MptcpOption::RemoveAddr(remove) => self.on_remove_addr(ctx, remove),
                 MptcpOption::FastClose { .. } if self.is_fast_close(tcp) => {
-                    self.fail(ctx, CloseReason::Reset);
+                    // Whoever saw the keys has to hit the sequence number, as with a RST (RFC 5961).
+                    let exact = seq == self.subflows[i].rcv.nxt;
+                    if exact || self.joins.auth == JoinAuth::Keys {
+                        self.fail(ctx, CloseReason::Reset);
+                    }
                 }
                 _ => {}
             }

@@ -44,19 +44,27 @@ impl Keys {
     }
 }
 
-/// HMAC-SHA256 with both keys, the sender's first.
-fn keyed(sender: u64, receiver: u64) -> Hmac<Sha256> {
+/// HMAC-SHA256 with both keys, the sender's first, and behind them the secret of the application where there
+/// is one.
+fn keyed(sender: u64, receiver: u64, secret: Option<&[u8; 32]>) -> Hmac<Sha256> {
     // HMAC pads a key shorter than its block of 64 bytes with zeros.
     let mut key = [0; 64];
     key[..8].copy_from_slice(&sender.to_be_bytes());
     key[8..16].copy_from_slice(&receiver.to_be_bytes());
+    if let Some(secret) = secret {
+        key[16..48].copy_from_slice(secret);
+    }
     Hmac::<Sha256>::new(&key.into())
 }
 
 /// The HMAC of MP_JOIN: the message is both nonces, the sender's first.
 // Conforms: 8684-3.2-15
-pub(crate) fn join_hmac(sender: (u64, u32), receiver: (u64, u32)) -> [u8; 32] {
-    let mut mac = keyed(sender.0, receiver.0);
+pub(crate) fn join_hmac(
+    sender: (u64, u32),
+    receiver: (u64, u32),
+    secret: Option<&[u8; 32]>,
+) -> [u8; 32] {
+    let mut mac = keyed(sender.0, receiver.0, secret);
     mac.update(&sender.1.to_be_bytes());
     mac.update(&receiver.1.to_be_bytes());
     mac.finalize().into_bytes().into()
@@ -65,8 +73,8 @@ pub(crate) fn join_hmac(sender: (u64, u32), receiver: (u64, u32)) -> [u8; 32] {
 /// The HMAC of ADD_ADDR, the rightmost 64 bits: the message is id, address and port, the port 0
 /// where the option has none (RFC 8684 section 3.4.1). `keys` are the sender's and the receiver's.
 // Conforms: 8684-3.4.1-7
-pub(crate) fn announcement_hmac(keys: (u64, u64), add: &AddAddr) -> u64 {
-    let mut mac = keyed(keys.0, keys.1);
+pub(crate) fn announcement_hmac(keys: (u64, u64), secret: Option<&[u8; 32]>, add: &AddAddr) -> u64 {
+    let mut mac = keyed(keys.0, keys.1, secret);
     mac.update(&[add.address_id]);
     match add.addr {
         IpAddr::V4(addr) => mac.update(&addr.octets()),
@@ -77,6 +85,15 @@ pub(crate) fn announcement_hmac(keys: (u64, u64), add: &AddAddr) -> u64 {
     let mut tail = [0; 8];
     tail.copy_from_slice(&hmac[24..]);
     u64::from_be_bytes(tail)
+}
+
+/// The HMAC of the number of a join, of which its nonce is made. The message has a length that no other
+/// message has: 16 bytes.
+pub(crate) fn join_number_hmac(keys: (u64, u64), secret: &[u8; 32], number: u64) -> [u8; 32] {
+    let mut mac = keyed(keys.0, keys.1, Some(secret));
+    mac.update(b"join SYN");
+    mac.update(&number.to_be_bytes());
+    mac.finalize().into_bytes().into()
 }
 
 /// The leftmost 64 bits, as a SYN/ACK carries them.
@@ -110,6 +127,16 @@ mod tests {
     #[test]
     fn join_hmac_depends_on_the_order() {
         let (a, b) = ((1, 2), (3, 4));
-        assert_ne!(join_hmac(a, b), join_hmac(b, a));
+        assert_ne!(join_hmac(a, b, None), join_hmac(b, a, None));
+    }
+
+    #[test]
+    fn a_secret_is_a_part_of_the_key() {
+        // printf '\0\0\0\2\0\0\0\4' | openssl dgst -sha256 -mac HMAC -macopt hexkey:KEY, where KEY is
+        // 0000000000000001, 0000000000000003 and 32 times 07.
+        let hmac = join_hmac((1, 2), (3, 4), Some(&[7; 32]));
+        assert_eq!(hmac64(&hmac), 0x513b_6bdd_a085_912e);
+        assert_ne!(hmac, join_hmac((1, 2), (3, 4), None));
+        assert_ne!(hmac, join_hmac((1, 2), (3, 4), Some(&[8; 32])));
     }
 }

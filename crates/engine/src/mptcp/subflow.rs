@@ -119,6 +119,12 @@ pub(crate) struct Subflow {
     pub opens: Opens,
     /// Opened from here.
     pub active: bool,
+    /// Of a join: the HMAC of its SYN/ACK, as long as it cannot be judged.
+    pub unjudged: Option<u64>,
+    /// Of a join opened here: its SYN may leave before the secret is known that authenticates joins.
+    pub asked_early: bool,
+    /// Of a join of the peer: the nonce of its SYN shows that secret.
+    pub shows_secret: bool,
     /// Ids of both its addresses (RFC 8684 section 3.2): ours, and the peer's.
     pub own_id: u8,
     pub peer_id: u8,
@@ -213,6 +219,9 @@ impl Subflow {
             phase: Phase::SynSent,
             opens: Opens::Connection,
             active: true,
+            unjudged: None,
+            asked_early: false,
+            shows_secret: false,
             own_id: 0,
             peer_id: 0,
             snd: Sender::new(iss, 1, config),

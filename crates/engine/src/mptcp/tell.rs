@@ -54,6 +54,8 @@ impl Connection {
         let works = |s: &Subflow| s.can_carry() && !s.stale;
         match signal {
             Signal::Doubt(_) => true,
+            // Its HMAC cannot be made.
+            Signal::Announce { .. } if self.joins.is_pending() => false,
             // Where the subflow is gone, it is not to be said any more.
             Signal::Priority(id) => {
                 let subflow = self.subflows.iter().find(|s| s.id == *id);
@@ -149,8 +151,12 @@ impl Connection {
             });
             return;
         };
+        let keys = (mptcp.remote.key, mptcp.local.key);
+        if self.joins.is_pending() {
+            return self.joins.hold(self.subflows[i].id, *add);
+        }
         // Conforms: 8684-3.4.1-1
-        if hmac != announcement_hmac((mptcp.remote.key, mptcp.local.key), add) {
+        if hmac != announcement_hmac(keys, self.joins.secret(), add) {
             return;
         }
         self.signals.told.add_addr_received += 1;
@@ -252,7 +258,7 @@ impl Connection {
                     hmac: None,
                 };
                 let keys = (mptcp.local.key, mptcp.remote.key);
-                add.hmac = Some(announcement_hmac(keys, &add));
+                add.hmac = Some(announcement_hmac(keys, self.joins.secret(), &add));
                 self.signals.told.add_addr_sent += 1;
                 MptcpOption::AddAddr(add)
             }

@@ -248,9 +248,12 @@ impl Stack {
         let max = self.shared.config.max_subflows.min(MAX_SUBFLOWS);
         self.with(now, id, |conn, ctx| {
             let denied = ctx.config.deny_join_initial && conn.paths.home() == Some(tuple.local);
-            if !conn.is_open() || conn.subflows.len() >= max || denied {
+            if !conn.is_open() || denied {
                 return false;
             }
+            let Some(shows_secret) = conn.admit_join(ctx, nonce, max) else {
+                return false;
+            };
             let opens = Opens::Join {
                 local_nonce: ctx.rng.u32(),
                 remote_nonce: nonce,
@@ -258,6 +261,7 @@ impl Stack {
             let mut subflow = conn.new_subflow(ctx, path, tuple, opens);
             subflow.peer_backup = backup;
             subflow.peer_id = address_id;
+            subflow.shows_secret = shows_secret;
             conn.accept_subflow(ctx, subflow, tcp);
             true
         })

@@ -34,8 +34,8 @@ use crate::strategy::{FlowSize, Strategy};
 use crate::tcp::FourTuple;
 use crate::tcp::numbers::Secret;
 use crate::{
-    ApiError, Class, Config, ConnId, ConnectOptions, Event, FallbackCause, ListenerId, PathConfig,
-    PathId, SubflowId, Urgency,
+    ApiError, Class, Config, ConnId, ConnectOptions, Event, FallbackCause, JoinAuth, ListenerId,
+    PathConfig, PathId, SubflowId, Urgency,
 };
 
 /// Least distance of a timer.
@@ -727,6 +727,26 @@ impl Stack {
     ) -> Result<(), ApiError> {
         let changed = self.with(now, conn, |c, ctx| {
             f(c, ctx);
+            c.settle(ctx);
+        });
+        changed.ok_or(ApiError::UnknownConnection)
+    }
+
+    /// Says what authenticates the joins of a connection and the addresses that its peer announces, from now
+    /// on: [`JoinAuth::Keys`] until something is said. Where it is to be a secret, a listener's application
+    /// says [`JoinAuth::Pending`] when it hears of the connection ([`Event::Accepted`]), which is before any
+    /// join was answered, and an opener's when it has opened the connection.
+    ///
+    /// # Errors
+    /// [`ApiError::UnknownConnection`].
+    pub fn set_join_auth(
+        &mut self,
+        now: Instant,
+        conn: ConnId,
+        auth: JoinAuth,
+    ) -> Result<(), ApiError> {
+        let changed = self.with(now, conn, |c, ctx| {
+            c.set_join_auth(ctx, auth);
             c.settle(ctx);
         });
         changed.ok_or(ApiError::UnknownConnection)

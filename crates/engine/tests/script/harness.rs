@@ -7,8 +7,8 @@ use std::io::Read;
 use braid_engine::buffer::PacketBuffer;
 use braid_engine::stats::ConnStats;
 use braid_engine::{
-    ApiError, Class, Config, ConnId, ConnectOptions, Event, PathConfig, Protocol, RxMeta, Stack,
-    TransmitInfo, TxChecksum, Urgency,
+    ApiError, Class, Config, ConnId, ConnectOptions, Event, JoinAuth, PathConfig, Protocol, RxMeta,
+    Stack, TransmitInfo, TxChecksum, Urgency,
 };
 use braid_wire::mptcp::{Capable, Dss, DssMapping, Join, MptcpOption, WireDsn};
 use braid_wire::tcp::{self, Flags, Options, Timestamps};
@@ -352,6 +352,11 @@ impl Script {
         }
         self.poll();
         read
+    }
+
+    pub fn set_join_auth(&mut self, auth: JoinAuth) {
+        self.stack.set_join_auth(self.now, self.id(), auth).unwrap();
+        self.poll();
     }
 
     pub fn shutdown(&mut self) {

@@ -26,6 +26,7 @@ mod limits;
 mod midst;
 mod misbehaviour;
 mod no_sack;
+mod proof;
 mod recovery;
 mod report;
 mod reset;

@@ -2,18 +2,15 @@
 //! that, with the keys of Multipath TCP where it has seen them.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr};
 
 use braid_links::middlebox::{Direction, Middlebox, Output, Packet};
 use braid_proxy::config;
+use braid_sim::thief::{self, Keys, Thief, keys_in, signed};
 use braid_sim::traffic::pattern_from;
-use braid_wire::mptcp::{
-    AddAddr, Capable, Dss, DssMapping, Join, MptcpOption, RemoveAddr, WireDsn,
-};
+use braid_wire::mptcp::{AddAddr, Dss, DssMapping, MptcpOption, RemoveAddr, WireDsn};
 use braid_wire::tcp::{self, Flags, Timestamps};
 use braid_wire::{Dsn64, Instant, Rng, Seq32, ip};
-use hmac::{Hmac, KeyInit, Mac};
-use sha2::{Digest, Sha256};
 
 /// Packets that are kept to be sent again.
 const MAX_KEPT: usize = 64;
@@ -54,9 +51,6 @@ impl Attack {
     };
 }
 
-/// Keys of a connection: the opener's, and the listener's.
-type Keys = (u64, u64);
-
 /// What is known of a subflow, by its ends: the box's, and the server's.
 #[derive(Debug, Default)]
 struct Subflow {
@@ -66,26 +60,22 @@ struct Subflow {
     next: [Option<WireDsn>; 2],
 }
 
-/// A subflow that the attacker opens.
-#[derive(Debug)]
-struct Opened {
-    keys: Keys,
-    nonce: u32,
-    dsn: Option<WireDsn>,
-}
-
 /// The attacker, as a middlebox: the box inside, the servers outside.
 #[derive(Debug)]
 pub struct Adversary {
     rng: Rng,
     /// One packet in so many is an occasion.
     every: u64,
-    /// Attacks that are left.
+    /// Attacks that are left, and what they are drawn from.
     left: u32,
+    attacks: &'static [Attack],
     subflows: BTreeMap<(SocketAddr, SocketAddr), Subflow>,
     /// Of connections that were opened over this link, with the address of their server.
     keys: Vec<(SocketAddr, Keys)>,
-    opened: BTreeMap<SocketAddr, Opened>,
+    thief: Thief,
+    next_port: u16,
+    /// Where it would put its own bytes into the streams of connections that it joins, by its address.
+    dsns: BTreeMap<SocketAddr, WireDsn>,
     kept: VecDeque<(Direction, Packet)>,
     words: Vec<[u8; WORD]>,
     /// Packets in which users' bytes could be read.
@@ -110,13 +100,24 @@ impl Adversary {
             rng,
             every,
             left: attacks,
+            attacks: &Attack::ALL,
             subflows: BTreeMap::new(),
             keys: Vec::new(),
-            opened: BTreeMap::new(),
+            thief: Thief::default(),
+            next_port: FIRST_PORT,
+            dsns: BTreeMap::new(),
             kept: VecDeque::new(),
             words,
             leaks: 0,
         }
+    }
+
+    /// The same, with no other attack than to join where that is `alone`.
+    pub fn with_joins_alone(mut self, alone: bool) -> Self {
+        if alone {
+            self.attacks = &[Attack::Join];
+        }
+        self
     }
 
     fn reads(&self, payload: &[u8]) -> bool {
@@ -134,20 +135,8 @@ impl Adversary {
         if let Some(ack) = tcp.options.dss().and_then(|dss| dss.data_ack) {
             subflow.next[1 - side] = Some(ack);
         }
-        if let Some(
-            Capable::Ack {
-                sender_key,
-                receiver_key,
-                ..
-            }
-            | Capable::Data {
-                sender_key,
-                receiver_key,
-                ..
-            },
-        ) = tcp.options.capable()
-        {
-            let known = (key.1, (*sender_key, *receiver_key));
+        if let Some(keys) = keys_in(tcp) {
+            let known = (key.1, keys);
             if !self.keys.contains(&known) {
                 self.keys.push(known);
             }
@@ -181,7 +170,7 @@ impl Adversary {
                 value: times.echo,
                 echo: times.value,
             });
-            forged.ip = addressed(ip, ip.dst, ip.src);
+            (forged.ip.src, forged.ip.dst) = (ip.dst, ip.src);
             forged.direction = match direction {
                 Direction::Outbound => Direction::Inbound,
                 Direction::Inbound => Direction::Outbound,
@@ -221,7 +210,7 @@ impl Adversary {
         (ip, tcp, payload): &Parsed,
         out: &mut Output,
     ) -> Option<Packet> {
-        let attack = Attack::ALL[self.rng.below(Attack::ALL.len() as u64) as usize];
+        let attack = self.attacks[self.rng.below(self.attacks.len() as u64) as usize];
         match attack {
             Attack::Drop => return None,
             Attack::Change | Attack::Truncate => {
@@ -232,18 +221,19 @@ impl Adversary {
                 } else if let Some(byte) = changed.get_mut(at) {
                     *byte ^= 1 << self.rng.below(8);
                 }
-                let bytes = put_together(*ip, tcp, &changed);
+                let bytes = thief::packet((ip.src, ip.dst), tcp, &changed);
                 return Some(Packet { bytes, ..packet });
             }
             Attack::Replay => {
                 let n = self.rng.below(self.kept.len() as u64) as usize;
                 out.push_back(self.kept[n].clone());
             }
-            Attack::Join => self.open(ip, tcp, out),
+            Attack::Join => self.open(ends(ip, tcp), out),
             _ => {
                 let mut forged = self.forge(direction, *ip, tcp, payload.len());
                 if self.fill_in(attack, &mut forged).is_some() {
-                    let bytes = put_together(forged.ip, &forged.tcp, &forged.payload);
+                    let ends = (forged.ip.src, forged.ip.dst);
+                    let bytes = thief::packet(ends, &forged.tcp, &forged.payload);
                     out.push_back((forged.direction, Packet::new(bytes)));
                 }
             }
@@ -317,74 +307,49 @@ impl Adversary {
     }
 
     /// Begins a subflow of a connection whose keys are known, in the box's name.
-    fn open(&mut self, ip: &ip::Repr, tcp: &tcp::Repr, out: &mut Output) {
+    fn open(&mut self, (from, to): (SocketAddr, SocketAddr), out: &mut Output) {
         let Some((server, keys)) = self.any_keys() else {
             return;
         };
-        let (from, to) = ends(ip, tcp);
         let boxed = if to == server { from } else { to };
-        let port = FIRST_PORT + self.opened.len() as u16;
+        let local = SocketAddr::new(boxed.ip(), self.next_port);
+        self.next_port = self.next_port.checked_add(1).unwrap_or(FIRST_PORT);
         let nonce = self.rng.u32();
-        let mut syn = tcp::Repr::new(port, server.port(), Flags::SYN);
-        syn.window = u16::MAX;
-        syn.options.window_scale = Some(7);
-        let join = Join::Syn {
-            backup: false,
-            address_id: self.rng.below(8) as u8,
-            token: token(keys.1),
-            nonce,
-        };
-        let _ = syn.options.mptcp.try_push(MptcpOption::Join(join));
+        let address_id = self.rng.below(8) as u8;
         let known = self.subflows.iter().filter(|((_, to), _)| *to == server);
         let dsn = known.filter_map(|(_, s)| s.next[0]).next_back();
-        let local = SocketAddr::new(boxed.ip(), port);
-        self.opened.insert(local, Opened { keys, nonce, dsn });
-        let ip = addressed(*ip, boxed.ip(), server.ip());
-        out.push_back((
-            Direction::Outbound,
-            Packet::new(put_together(ip, &syn, &[])),
-        ));
+        self.dsns.extend(dsn.map(|dsn| (local, dsn)));
+        let syn = self.thief.join(keys, (local, server), (address_id, nonce));
+        out.push_back((Direction::Outbound, Packet::new(syn)));
     }
 
-    /// An answer to a subflow that it opens: proves that it knows the keys, and sends what it likes.
-    fn go_on(&mut self, ip: &ip::Repr, tcp: &tcp::Repr, out: &mut Output) {
-        let Some(opened) = self.opened.get(&ends(ip, tcp).1) else {
+    /// An answer on a subflow that it opens: proves that it knows the keys, and sends what it likes; then
+    /// acknowledges whatever comes.
+    fn go_on(&mut self, received: &[u8], (ip, tcp, _): &Parsed, out: &mut Output) {
+        let Some(answer) = self.thief.answer(received) else {
             return;
         };
-        let Some(Join::SynAck { nonce, .. }) = tcp.options.join() else {
+        out.push_back((Direction::Outbound, Packet::new(answer)));
+        let (_, local) = ends(ip, tcp);
+        let Some(dsn) = self.dsns.remove(&local) else {
             return;
         };
-        let nonces = [opened.nonce.to_be_bytes(), nonce.to_be_bytes()].concat();
-        let hmac = signed(opened.keys, &nonces);
-        let mut ack = tcp::Repr::new(tcp.dst_port, tcp.src_port, Flags::ACK);
-        (ack.seq, ack.ack, ack.window) = (tcp.ack, Seq32(tcp.seq.0.wrapping_add(1)), u16::MAX);
-        let mut data = ack.clone();
-        let mut head = [0; 20];
-        head.copy_from_slice(&hmac[..20]);
-        let join = MptcpOption::Join(Join::Ack { hmac: head });
-        let _ = ack.options.mptcp.try_push(join);
-        let ip = addressed(*ip, ip.dst, ip.src);
+        let mut data = tcp::Repr::new(tcp.dst_port, tcp.src_port, Flags::ACK);
+        (data.seq, data.ack, data.window) = (tcp.ack, tcp.seq.add(1), u16::MAX);
         let mut payload = [0; 1_000];
         self.rng.fill(&mut payload);
-        if let Some(dsn) = opened.dsn {
-            let mapping = DssMapping {
-                dsn,
-                subflow_seq: 1,
-                len: payload.len() as u16,
-                checksum: None,
-            };
-            let dss = Dss {
-                mapping: Some(mapping),
-                ..Dss::default()
-            };
-            let _ = data.options.mptcp.try_push(MptcpOption::Dss(dss));
-        }
-        for bytes in [
-            put_together(ip, &ack, &[]),
-            put_together(ip, &data, &payload),
-        ] {
-            out.push_back((Direction::Outbound, Packet::new(bytes)));
-        }
+        let mapping = DssMapping {
+            dsn,
+            subflow_seq: 1,
+            len: payload.len() as u16,
+            checksum: None,
+        };
+        data.options.mptcp.push(MptcpOption::Dss(Dss {
+            mapping: Some(mapping),
+            ..Dss::default()
+        }));
+        let bytes = thief::packet((ip.dst, ip.src), &data, &payload);
+        out.push_back((Direction::Outbound, Packet::new(bytes)));
     }
 }
 
@@ -396,8 +361,8 @@ impl Middlebox for Adversary {
         };
         let (ip, tcp, payload) = &parsed;
         let (boxed, server) = place(direction, ends(ip, tcp)).0;
-        if self.opened.contains_key(&boxed) {
-            self.go_on(ip, tcp, out);
+        if self.thief.is_at(boxed) {
+            self.go_on(&packet.bytes, &parsed, out);
             return;
         }
         // What a box only forwards, while it has no server, is as open as its user made it.
@@ -428,17 +393,6 @@ fn parse(packet: &[u8]) -> Option<Parsed> {
     Some((ip, tcp, payload.to_vec()))
 }
 
-fn put_together(mut ip: ip::Repr, tcp: &tcp::Repr, payload: &[u8]) -> Vec<u8> {
-    let mut header = vec![0; tcp.header_len()];
-    tcp.emit(&mut header);
-    tcp::fill_checksum(ip.src, ip.dst, &mut header, &[payload]);
-    ip.payload_len = header.len() + payload.len();
-    let mut bytes = vec![0; ip.header_len()];
-    ip.emit(&mut bytes);
-    bytes.extend([&header, payload].concat());
-    bytes
-}
-
 /// Source and destination of a segment.
 fn ends(ip: &ip::Repr, tcp: &tcp::Repr) -> (SocketAddr, SocketAddr) {
     let (src, dst) = (ip.src, ip.dst);
@@ -457,24 +411,6 @@ fn place(
         Direction::Outbound => ((from, to), 0),
         Direction::Inbound => ((to, from), 1),
     }
-}
-
-fn addressed(ip: ip::Repr, src: IpAddr, dst: IpAddr) -> ip::Repr {
-    ip::Repr { src, dst, ..ip }
-}
-
-/// Of the connection whose listener has this key (RFC 8684 section 3.1).
-fn token(key: u64) -> u32 {
-    let hash = Sha256::digest(key.to_be_bytes());
-    u32::from_be_bytes([hash[0], hash[1], hash[2], hash[3]])
-}
-
-/// The HMAC with the keys of sender and receiver (RFC 8684 sections 3.2, 3.4.1).
-fn signed((sender, receiver): Keys, message: &[u8]) -> [u8; 32] {
-    let key = [sender.to_be_bytes(), receiver.to_be_bytes()].concat();
-    let mut mac = Hmac::<Sha256>::new_from_slice(&key).expect("HMAC takes keys of any length");
-    mac.update(message);
-    mac.finalize().into_bytes().into()
 }
 
 /// An address of the attacker's own, as the holder of these keys would announce it.

@@ -46,6 +46,8 @@ struct Attacked {
     /// One packet in so many is an occasion for an attack.
     every: u64,
     attacks: u32,
+    /// It joins, and does nothing else.
+    joins: bool,
 }
 
 /// A user's connection.
@@ -89,6 +91,7 @@ impl Scenario {
             link: d.below(access.len() as u64) as usize,
             every: d.size(8),
             attacks: d.size(8) as u32,
+            joins: false,
         });
         Scenario {
             access,
@@ -116,6 +119,7 @@ impl Scenario {
         let attacker = self.attacked.map(|attacked| {
             let rng = Rng::for_component(seed, ADVERSARY);
             let attacker = Adversary::new(rng, attacked.every, attacked.attacks);
+            let attacker = attacker.with_joins_alone(attacked.joins);
             (attacked.link, Chain::new().and(attacker))
         });
         let net = Aggregation::with_middlebox(seed, config, attacker);
@@ -324,6 +328,51 @@ mod tests {
 
     use super::*;
 
+    impl Scenario {
+        fn config(&self, protection: Protection) -> AggregationConfig {
+            let config = AggregationConfig::new(self.access.clone());
+            let mut config = config.expect("as many links as a box may have");
+            config
+                .set_servers(self.servers)
+                .expect("as many servers as a box may have");
+            for server in &mut config.boxed.servers {
+                server.protection = protection;
+            }
+            for server in &mut config.servers {
+                server.config.unprotected = protection == Protection::None;
+            }
+            config
+        }
+    }
+
+    /// Links that lose nothing, and an attacker who joins whatever it has seen the keys of.
+    fn joined(seed: u64) -> Result<Figures, String> {
+        let mut scenario = Scenario::draw(&mut Draw::new(seed), true);
+        scenario.events.clear();
+        for transfer in &mut scenario.transfers {
+            transfer.abort = None;
+        }
+        for link in &mut scenario.access {
+            for settings in [&mut link.up, &mut link.down] {
+                (settings.loss, settings.corrupt) = (Loss::None, 0.0);
+            }
+        }
+        if let Some(attacked) = &mut scenario.attacked {
+            (attacked.joins, attacked.every, attacked.attacks) = (true, 4, 256);
+        }
+        scenario.play_in(seed, &scenario.config(Protection::Tls))
+    }
+
+    /// Whoever has the keys alone gets no part of a connection, however often he joins it: every transfer
+    /// completes.
+    #[test]
+    fn an_attacker_who_joins_takes_nothing() {
+        for seed in 0..60 {
+            let figures = joined(seed).unwrap();
+            assert_eq!(figures.broken, 0, "seed {seed}");
+        }
+    }
+
     /// The attacker is one to be afraid of: without protection it reads and forges.
     #[test]
     fn without_protection_an_attacker_reads_and_forges() {
@@ -332,17 +381,7 @@ mod tests {
             let mut scenario = Scenario::draw(&mut Draw::new(seed), true);
             // Nothing but the attacker.
             scenario.events.clear();
-            let config = AggregationConfig::new(scenario.access.clone());
-            let mut config = config.expect("as many links as a box may have");
-            config
-                .set_servers(scenario.servers)
-                .expect("as many servers as a box may have");
-            for server in &mut config.boxed.servers {
-                server.protection = Protection::None;
-            }
-            for server in &mut config.servers {
-                server.config.unprotected = true;
-            }
+            let config = scenario.config(Protection::None);
             seen.extend(scenario.play_in(seed, &config).err());
         }
         for what in ["packets show what users say", "is not what was sent"] {

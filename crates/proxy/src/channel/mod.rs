@@ -11,6 +11,7 @@
 
 mod broken;
 mod flow;
+mod joins;
 mod record;
 mod scratch;
 mod session;
@@ -19,7 +20,7 @@ mod tls;
 
 use std::io::{IoSlice, IoSliceMut};
 
-use braid_engine::{ApiError, ConnId, Stack};
+use braid_engine::{ApiError, ConnId, JoinAuth, Stack};
 use braid_wire::Instant;
 
 use crate::keys::PublicKey;
@@ -48,6 +49,14 @@ impl Channel {
         Channel { conn, tls: None }
     }
 
+    /// A connection that came in. Nothing joins it before [`accept`](Self::accept) knows how it is
+    /// protected.
+    pub(crate) fn incoming(now: Instant, conn: ConnId, stack: &mut Stack) -> Self {
+        // One that is gone says so by its `Closed`.
+        let _ = stack.set_join_auth(now, conn, JoinAuth::Pending);
+        Channel::clear(conn)
+    }
+
     /// A connection that `client` protects; its first words are written.
     ///
     /// # Errors
@@ -59,7 +68,9 @@ impl Channel {
         stack: &mut Stack,
     ) -> Result<Self, ApiError> {
         let session = client.connect(now).map_err(|_| ApiError::LimitReached)?;
-        let mut tls = Box::new(Tls::new(session.into(), &client.clock, &client.scratch));
+        stack.set_join_auth(now, conn, JoinAuth::Pending)?;
+        let shared = (&client.clock, &client.scratch);
+        let mut tls = Box::new(Tls::new(session.into(), None, shared));
         tls.flush(now, conn, stack)?;
         Ok(Channel {
             conn,
@@ -83,14 +94,18 @@ impl Channel {
         let _ = stack.read_with(now, conn, peek);
         let tls = match first? {
             byte @ (record::HELLO | HANDSHAKE_OF_TLS) => {
-                let session = server.accept().ok()?.into();
-                let mut tls = Box::new(Tls::new(session, &server.clock, &server.scratch));
+                let (session, join_secret) = server.accept().ok()?;
+                let shared = (&server.clock, &server.scratch);
+                let mut tls = Box::new(Tls::new(session.into(), Some(join_secret), shared));
                 if byte == HANDSHAKE_OF_TLS {
                     tls.meets_older();
                 }
                 Some(tls)
             }
-            _ => None,
+            _ => {
+                let _ = stack.set_join_auth(now, conn, JoinAuth::Keys);
+                None
+            }
         };
         Some(Channel { conn, tls })
     }
@@ -98,6 +113,12 @@ impl Channel {
     /// Whether it is protected.
     pub(crate) fn is_protected(&self) -> bool {
         self.tls.is_some()
+    }
+
+    /// Whether it is protected, and the other end is of a release whose subflows do not prove themselves.
+    pub(crate) fn is_joined_by_keys(&self) -> bool {
+        let tls = self.tls.as_ref();
+        tls.is_some_and(|tls| tls.joins_prove == Some(false))
     }
 
     /// The key of the other end, once it has proved that it has it; with the first words of a client

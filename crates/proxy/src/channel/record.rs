@@ -342,7 +342,7 @@ mod tests {
         let server = Server::new(&server_key, [key.public()]);
         let mut ends: [Connection; 2] = [
             client.connect(Instant::ZERO).unwrap().into(),
-            server.accept().unwrap().into(),
+            server.accept().unwrap().0.into(),
         ];
         let mut ways: [Option<(Keys, Secrets)>; 2] = [None, None];
         while ends.iter().any(|end| end.is_handshaking()) {

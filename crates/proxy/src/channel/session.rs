@@ -5,12 +5,13 @@ use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
-use braid_engine::{ApiError, ConnId, Stack};
+use braid_engine::{ApiError, ConnId, JoinAuth, Stack};
 use braid_wire::Instant;
 use rustls::AlertDescription;
 use rustls::quic::{Connection, KeyChange};
 
 use super::flow::{Incoming, Outgoing};
+use super::joins::{self, JoinSecret};
 use super::record::{self, Content, HEADER, Header, Kind, Level, MOST_PLAIN, OVERHEAD, Way};
 use super::scratch::{Plain, Scratch};
 use super::slices::{self, Input};
@@ -31,6 +32,10 @@ pub(super) struct Tls {
     session: Connection,
     clock: Arc<TicketClock>,
     scratch: Arc<Scratch>,
+    /// Of a server, until both ends have agreed on it.
+    join_secret: Option<JoinSecret>,
+    /// Whether subflows prove themselves by it, once that is known.
+    pub(super) joins_prove: Option<bool>,
     outgoing_keys: Way,
     incoming_keys: Way,
     /// What is written is protected by this key.
@@ -98,15 +103,18 @@ impl fmt::Debug for Tls {
 }
 
 impl Tls {
+    /// `join_secret` is that of a server.
     pub(super) fn new(
         session: Connection,
-        clock: &Arc<TicketClock>,
-        scratch: &Arc<Scratch>,
+        join_secret: Option<JoinSecret>,
+        (clock, scratch): (&Arc<TicketClock>, &Arc<Scratch>),
     ) -> Self {
         let mut tls = Tls {
             session,
             clock: Arc::clone(clock),
             scratch: Arc::clone(scratch),
+            join_secret,
+            joins_prove: None,
             outgoing_keys: Way::new(),
             incoming_keys: Way::new(),
             writing: Level::Clear,
@@ -503,6 +511,8 @@ impl Tls {
                 }
                 Ok::<_, ApiError>(all - input.left())
             })?;
+            // Before the box can know the secret, and use it.
+            self.agree_on_joins(now, conn, stack)?;
             // An answer, or the alert that says what was wrong.
             self.flush(now, conn, stack)?;
             if taken == 0 {
@@ -526,6 +536,25 @@ impl Tls {
             Some(broken) => Err(broken.into()),
             None => Ok(()),
         }
+    }
+
+    /// Tells the engine how subflows prove themselves, once the other end has said what it can do: a box in
+    /// its ClientHello, and a server in what its Finished confirms.
+    fn agree_on_joins(
+        &mut self,
+        now: Instant,
+        conn: ConnId,
+        stack: &mut Stack,
+    ) -> Result<(), ApiError> {
+        if self.joins_prove.is_some() || self.is_asking() {
+            return Ok(());
+        }
+        let Some(told) = self.session.quic_transport_parameters() else {
+            return Ok(());
+        };
+        let auth = joins::agreed(self.join_secret.take().as_ref(), told);
+        self.joins_prove = Some(auth != JoinAuth::Keys);
+        stack.set_join_auth(now, conn, auth)
     }
 
     pub(super) fn read_with<E: From<ApiError> + From<Broken>>(

@@ -30,6 +30,7 @@ use rustls::{
 };
 use zeroize::Zeroizing;
 
+use super::joins::{self, JoinSecret};
 use super::record::OVERHEAD;
 use super::scratch::Scratch;
 use crate::auth::WallClock;
@@ -173,7 +174,7 @@ impl Client {
             Arc::clone(&self.config),
             quic::Version::V1,
             name,
-            Vec::new(),
+            joins::offer(),
         )
     }
 }
@@ -238,12 +239,18 @@ impl Server {
         *known.unwrap_or_else(PoisonError::into_inner) = users.into_iter().collect();
     }
 
-    /// A connection that waits for its first words.
+    /// A connection that waits for its first words, and the secret by which its subflows prove themselves.
     ///
     /// # Errors
     /// The cryptographic library refuses.
-    pub(crate) fn accept(&self) -> Result<quic::ServerConnection, Error> {
-        quic::ServerConnection::new(Arc::clone(&self.config), quic::Version::V1, Vec::new())
+    pub(crate) fn accept(&self) -> Result<(quic::ServerConnection, JoinSecret), Error> {
+        let mut secret = JoinSecret::default();
+        let random = self.config.crypto_provider().secure_random;
+        random.fill(&mut secret[..])?;
+        let config = Arc::clone(&self.config);
+        let told = joins::answer(&secret);
+        let session = quic::ServerConnection::new(config, quic::Version::V1, told)?;
+        Ok((session, secret))
     }
 
     /// Tickets that were shown and are not known: used before, or too old.
@@ -509,7 +516,59 @@ fn signed_by(
 
 #[cfg(test)]
 mod tests {
+    use braid_engine::JoinAuth;
+
     use super::*;
+
+    /// Runs a handshake, and returns how subflows prove themselves at the box and at the server.
+    fn shaken(
+        mut client: quic::ClientConnection,
+        (mut server, secret): (quic::ServerConnection, Option<JoinSecret>),
+    ) -> [JoinAuth; 2] {
+        for _ in 0..2 {
+            let mut messages = Vec::new();
+            while client.write_hs(&mut messages).is_some() {}
+            server.read_hs(&messages).unwrap();
+            messages.clear();
+            while server.write_hs(&mut messages).is_some() {}
+            client.read_hs(&messages).unwrap();
+        }
+        assert!(!client.is_handshaking() && !server.is_handshaking());
+        let at_box = client.quic_transport_parameters().unwrap();
+        let at_server = server.quic_transport_parameters().unwrap();
+        [
+            joins::agreed(None, at_box),
+            joins::agreed(secret.as_ref(), at_server),
+        ]
+    }
+
+    #[test]
+    fn subflows_prove_themselves_where_both_ends_can() {
+        let [key, user] = [1, 2].map(|seed| PrivateKey::from_seed([seed; 32]));
+        let server = Server::new(&key, [user.public()]);
+        let client = Client::new(&user, key.public());
+        let accept = || server.accept().map(|(end, secret)| (end, Some(secret)));
+        let connect = || client.connect(Instant::ZERO).unwrap();
+        let mut secrets = Vec::new();
+        for _ in 0..3 {
+            let (end, secret) = accept().unwrap();
+            let expected = JoinAuth::Secret(**secret.as_ref().unwrap());
+            // From the second time on with a ticket.
+            assert_eq!(shaken(connect(), (end, secret)), [expected; 2]);
+            assert!(!secrets.contains(&expected), "each connection has its own");
+            secrets.push(expected);
+        }
+        // Ends of an older release say nothing of it.
+        let name = ServerName::IpAddress(core::net::Ipv4Addr::UNSPECIFIED.into());
+        let (boxed, version) = (Arc::clone(&client.config), quic::Version::V1);
+        let older = quic::ClientConnection::new(boxed, version, name, Vec::new()).unwrap();
+        let both = shaken(older, accept().unwrap());
+        assert_eq!(both[1], JoinAuth::Keys);
+        let config = Arc::clone(&server.config);
+        let older = quic::ServerConnection::new(config, version, Vec::new()).unwrap();
+        let both = shaken(connect(), (older, None));
+        assert_eq!(both[0], JoinAuth::Keys);
+    }
 
     #[test]
     fn a_ticket_is_good_once_and_for_a_day_and_not_kept_longer() {

@@ -273,7 +273,8 @@ impl LocalTcp {
                 Event::FellBack { .. }
                 | Event::FlowDelivered { .. }
                 | Event::SubflowEstablished { .. }
-                | Event::SubflowClosed { .. } => {}
+                | Event::SubflowClosed { .. }
+                | Event::JoinForged { .. } => {}
             }
         }
     }

@@ -263,9 +263,10 @@ impl HostLog {
                 ("subflow_closed", Some((subflow, path)), reason)
             }
             Event::Closed { reason, .. } => ("closed", None, Some(format!("{reason:?}"))),
-            Event::Readable { .. } | Event::Writable { .. } | Event::FlowDelivered { .. } => {
-                return;
-            }
+            Event::Readable { .. }
+            | Event::Writable { .. }
+            | Event::FlowDelivered { .. }
+            | Event::JoinForged { .. } => return,
         };
         let end = (self.node, conn);
         match event {

