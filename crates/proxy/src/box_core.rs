@@ -22,7 +22,7 @@ use crate::relay::{self, End, Moved, Relay, StepError};
 use crate::report::{BoxCounters, LogLimiter};
 use crate::sniff::{self, Seen};
 use crate::socks::{ClientError, ClientHandshake, ClientStep, Reply};
-use crate::status::About;
+use crate::status::{About, RulesStatus};
 use crate::table::{Due, SessionId, Table};
 use crate::upstream::{LinkAddresses, Notice, Upstream, Wish};
 
@@ -78,6 +78,7 @@ impl BoxCore {
                 name: config.name.clone(),
                 strategy: config.strategy.clone(),
                 congestion: config.congestion.name(),
+                rules: RulesStatus::default(),
             },
             timeouts: config.timeouts.clone(),
             limits: config.limits.clone(),
@@ -90,6 +91,11 @@ impl BoxCore {
             counters: BoxCounters::default(),
             limiter: LogLimiter::default(),
         }
+    }
+
+    /// Says what became of the rules of the kernel, for whoever asks.
+    pub fn set_rules(&mut self, rules: RulesStatus) {
+        self.about.rules = rules;
     }
 
     /// Says that at `now` the wall clock shows `since_epoch` (since 1970-01-01 UTC).
@@ -106,6 +112,19 @@ impl BoxCore {
         stack: &mut Stack,
     ) -> PathId {
         self.upstream.add_link(now, link, addresses, stack)
+    }
+
+    /// Says that the link of `path` has these addresses now: it may lose a family and get one back. Its MTU
+    /// stays as it was.
+    pub fn set_link_addresses(
+        &mut self,
+        now: Instant,
+        path: PathId,
+        addresses: LinkAddresses,
+        stack: &mut Stack,
+    ) {
+        self.upstream
+            .set_link_addresses(now, path, addresses, stack);
     }
 
     /// Says whether the link of `path` has carrier, address and gateway.

@@ -30,7 +30,7 @@ use crate::sniff::{self, Length};
 use crate::socks::{
     Destination, Foreword, ForewordStep, Reply, Request, ServerHandshake, ServerStep,
 };
-use crate::status::About;
+use crate::status::{About, RulesStatus};
 use crate::table::{Due, SessionId, Table};
 
 use beyond::{Beyond, Pace};
@@ -105,6 +105,7 @@ impl ServerCore {
                 name: config.name.clone(),
                 strategy: config.strategy.clone(),
                 congestion: config.congestion.name(),
+                rules: RulesStatus::default(),
             },
             listen: config.listen.clone(),
             timeouts: config.timeouts.clone(),
@@ -129,6 +130,11 @@ impl ServerCore {
             counters: ServerCounters::default(),
             limiter: LogLimiter::default(),
         }
+    }
+
+    /// Says what became of the rules of the kernel, for whoever asks.
+    pub fn set_rules(&mut self, rules: RulesStatus) {
+        self.about.rules = rules;
     }
 
     /// Says that at `now` the wall clock shows `since_epoch` (since 1970-01-01 UTC).

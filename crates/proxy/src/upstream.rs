@@ -237,6 +237,28 @@ impl Upstream {
         path
     }
 
+    /// The link has these addresses now. What is known of servers was found out by the others.
+    pub(crate) fn set_link_addresses(
+        &mut self,
+        now: Instant,
+        path: PathId,
+        addresses: LinkAddresses,
+        stack: &mut Stack,
+    ) {
+        let LinkAddresses { v4, v6, .. } = addresses;
+        stack.set_path_addresses(now, path, (v4, v6));
+        let Some(index) = self.links.iter().position(|l| l.path == path) else {
+            return;
+        };
+        let link = &mut self.links[index];
+        let had = (link.v4, link.v6);
+        (link.v4, link.v6) = (v4.is_some(), v6.is_some());
+        if had != (link.v4, link.v6) {
+            self.forget_servers(now, index, stack);
+            self.update(now, stack);
+        }
+    }
+
     pub(crate) fn set_link_up(&mut self, now: Instant, path: PathId, up: bool, stack: &mut Stack) {
         if let Some(link) = self.links.iter_mut().find(|l| l.path == path) {
             link.up = up;
@@ -787,15 +809,15 @@ impl Upstream {
         self.cool_down(now, stack);
     }
 
-    fn set_open(&mut self, now: Instant, link: usize, open: bool, stack: &mut Stack) {
+    fn set_open(&mut self, now: Instant, index: usize, open: bool, stack: &mut Stack) {
         // What comes of it would say nothing of the link.
-        if let Some(ongoing) = self.meter.ongoing.take_if(|o| o.link == link) {
+        if let Some(ongoing) = self.meter.ongoing.take_if(|o| o.link == index) {
             ongoing.channel.abort(now, stack);
         }
-        if let Some(parting) = self.meter.parting.take_if(|p| p.link == link) {
+        if let Some(parting) = self.meter.parting.take_if(|p| p.link == index) {
             parting.channel.abort(now, stack);
         }
-        let link = &mut self.links[link];
+        let link = &mut self.links[index];
         link.open = open;
         if link.up && !open {
             // The far end would go on sending over what it takes for a working link.
@@ -803,6 +825,13 @@ impl Upstream {
         } else {
             stack.set_path_up(now, link.path, open);
         }
+        self.forget_servers(now, index, stack);
+    }
+
+    /// Finds out anew which servers a link reaches.
+    fn forget_servers(&mut self, now: Instant, link: usize, stack: &mut Stack) {
+        let link = &mut self.links[link];
+        let open = link.open;
         for server in 0..self.servers.len() {
             let fits = link.reaches(&self.servers[server]);
             let probes = link.cells[server].probes();

@@ -13,8 +13,9 @@ use braid_wire::Instant;
 use super::Privileges;
 use super::confine::{self, Files};
 use super::crowd::Crowd;
+use super::guard::Guard;
 use super::keeper::{self, Keeper, SAVE_INTERVAL};
-use super::outward::{Outward, OutwardPaths};
+use super::outward::{Outward, OutwardPaths, in_use};
 use super::process::{
     CONTROL, LINKS, SETTLING_TIME, WALL_CLOCK_INTERVAL, directory_of, new_stack, open_control,
     raise_descriptor_limit, serve, since_epoch, strategy_factory, system_rng,
@@ -23,7 +24,6 @@ use crate::control::ControlSocket;
 use crate::driver::{Clock, Context, Driver, Host};
 use crate::net::links::Links;
 use crate::net::routes::Packets;
-use crate::net::sysctl::Sysctl;
 use crate::net::{Identity, Result, SystemError};
 use crate::sockets::Limits;
 use crate::tun::Tun;
@@ -50,16 +50,18 @@ pub fn run_box(
     let mut engine = config.engine();
     let OutwardPaths {
         tun,
-        device,
+        guard,
         links,
-        settings,
         addresses,
         ports,
     } = outward.set_up(&mut engine)?;
+    let identity = guard.device().identity().clone();
+    let v6 = guard.device().has_v6();
     let host = BoxHost {
-        control: open_control(config.control.as_deref(), "box", device.identity()),
+        control: open_control(config.control.as_deref(), "box", &identity),
         links,
-        settings,
+        guard,
+        addresses,
         paths: Vec::new(),
         silences: vec![Silence::default(); config.links.len()],
         refresh_at: None,
@@ -70,16 +72,16 @@ pub fn run_box(
         keep_at: Instant::ZERO,
     };
     let mut driver = assemble(config, engine, tun, host)?;
-    let port = driver.sockets.reserve_intake(device.has_v6())?;
+    let port = driver.sockets.reserve_intake(v6)?;
     let ways = (config.quic, config.mptcp_hosts);
-    let rules = outward.rules(device.has_v6(), port, ports, config.bypassed(), ways);
-    device.apply_rules(rules)?;
+    let rules = outward.rules(v6, port, ports, config.bypassed(), ways);
+    driver.host.guard.apply_rules(rules)?;
     for addr in &config.socks {
         driver.sockets.listen(*addr)?;
     }
     let confined = confine::give_up(privileges, &driver.host.files(config))?;
-    let known = driver.host.start_threads(config, device.identity())?;
-    start(&mut driver, &addresses, &known);
+    let known = driver.host.start_threads(config, &identity)?;
+    start(&mut driver, &known);
     tracing::info!(name = config.name, links = config.links.len(), "box is up");
     let in_clear = |server: &&ServerEntry| server.protection == Protection::None;
     for ServerEntry { name, .. } in config.servers.iter().filter(in_clear) {
@@ -94,7 +96,7 @@ pub fn run_box(
         let now = driver.clock().now();
         keeper.end(driver.core.kept(now, &driver.stack));
     }
-    drop((driver, device, confined));
+    drop((driver, confined));
     outcome
 }
 
@@ -121,13 +123,14 @@ fn assemble(
 }
 
 /// Tells the core of the time, the links, and what was known of them at the end of the last run.
-fn start(driver: &mut BoxDriver, addresses: &[LinkAddresses], known: &Kept) {
+fn start(driver: &mut BoxDriver, known: &Kept) {
     let now = driver.clock().now();
     let (core, stack, host) = (&mut driver.core, &mut driver.stack, &mut driver.host);
     core.set_wall_clock(now, since_epoch());
     host.wall_clock_at = now + WALL_CLOCK_INTERVAL;
-    for (index, addresses) in addresses.iter().enumerate() {
-        let path = core.add_link(now, index, *addresses, stack);
+    for (index, addresses) in host.addresses.iter().enumerate() {
+        let addresses = in_use(*addresses, &host.links, index);
+        let path = core.add_link(now, index, addresses, stack);
         host.paths.push(path);
         core.set_link_up(now, path, host.links.is_up(index), stack);
     }
@@ -140,9 +143,11 @@ fn start(driver: &mut BoxDriver, addresses: &[LinkAddresses], known: &Kept) {
 #[derive(Debug)]
 struct BoxHost {
     control: Option<ControlSocket>,
+    // Dropped before the guard, whose device cleans up what nobody has any more.
     links: Links,
-    /// For interfaces that come back as new ones.
-    settings: Vec<Sysctl>,
+    guard: Guard,
+    /// Addresses that the links may have.
+    addresses: Vec<LinkAddresses>,
     paths: Vec<PathId>,
     silences: Vec<Silence>,
     refresh_at: Option<Instant>,
@@ -184,7 +189,7 @@ impl BoxHost {
     }
 
     fn refresh(&mut self, context: &mut Context<'_, BoxCore>) {
-        let changed = match self.links.refresh() {
+        let changed = match self.guard.refresh(context.now, &mut self.links) {
             Ok(changed) => changed,
             Err(error) => {
                 tracing::warn!(%error, "trying again");
@@ -198,18 +203,17 @@ impl BoxHost {
         if changed.is_empty() {
             return;
         }
-        for setting in &self.settings {
-            // Fails for interfaces that are gone.
-            let _ = setting.apply();
-        }
         for (index, readdressed) in changed {
             let (state, up) = (&self.links.states()[index], self.links.is_up(index));
             let running = state.running;
             tracing::info!(link = index, up, running, readdressed, "link changed");
             let path = self.paths[index];
-            context
-                .core
-                .set_link_up(context.now, path, up, context.stack);
+            let (now, core, stack) = (context.now, &mut *context.core, &mut *context.stack);
+            if up {
+                let addresses = in_use(self.addresses[index], &self.links, index);
+                core.set_link_addresses(now, path, addresses, stack);
+            }
+            core.set_link_up(now, path, up, stack);
             if readdressed {
                 context.stack.doubt_path(context.now, path);
             }
@@ -252,7 +256,7 @@ impl Host<BoxCore> for BoxHost {
         let control = self.control.as_ref().map(|c| (c.fd(), CONTROL));
         control
             .into_iter()
-            .chain([(self.links.fd(), LINKS)])
+            .chain([(self.links.fd(), LINKS), (self.guard.fd(), LINKS)])
             .collect()
     }
 
@@ -261,20 +265,26 @@ impl Host<BoxCore> for BoxHost {
             control.serve(context.now, context.core, context.stack, None);
             return self.keep_forwarding(context.core);
         }
-        if self.links.has_news() && self.refresh_at.is_none() {
+        let news = self.links.has_news() | self.guard.has_news();
+        if news && self.refresh_at.is_none() {
             self.refresh_at = Some(context.now + SETTLING_TIME);
         }
     }
 
     fn next_timeout(&self) -> Option<Instant> {
         let regular = self.wall_clock_at.min(self.listen_at).min(self.keep_at);
+        let regular = regular.min(self.guard.next_timeout());
         Some(self.refresh_at.map_or(regular, |at| at.min(regular)))
     }
 
     fn handle_timeout(&mut self, context: &mut Context<'_, BoxCore>) {
-        if self.refresh_at.is_some_and(|at| at <= context.now) {
+        let looks = self.guard.next_timeout() <= context.now;
+        if looks || self.refresh_at.is_some_and(|at| at <= context.now) {
             self.refresh_at = None;
             self.refresh(context);
+            if let Some(rules) = self.guard.poll_status() {
+                context.core.set_rules(rules);
+            }
         }
         if self.wall_clock_at <= context.now {
             self.wall_clock_at = context.now + WALL_CLOCK_INTERVAL;
