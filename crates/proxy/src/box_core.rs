@@ -23,7 +23,7 @@ use crate::relay::{self, End, Moved, Relay, StepError};
 use crate::report::{BoxCounters, FORGED_JOIN, LogLimiter};
 use crate::sniff::{self, Seen};
 use crate::socks::{ClientError, ClientHandshake, ClientStep, Reply};
-use crate::status::About;
+use crate::status::{About, RulesStatus};
 use crate::table::{Due, SessionId, Table};
 use crate::upstream::{LinkAddresses, Notice, Trouble, Upstream, Wish};
 use crate::verdict::Reason;
@@ -84,6 +84,7 @@ impl BoxCore {
                 name: config.name.clone(),
                 strategy: config.strategy.clone(),
                 congestion: config.congestion.name(),
+                rules: RulesStatus::default(),
             },
             timeouts: config.timeouts.clone(),
             limits: config.limits.clone(),
@@ -98,6 +99,11 @@ impl BoxCore {
             machine: Vec::new(),
             ending: false,
         }
+    }
+
+    /// Says what became of the rules of the kernel, for whoever asks.
+    pub fn set_rules(&mut self, rules: RulesStatus) {
+        self.about.rules = rules;
     }
 
     /// Says that at `now` the wall clock shows `since_epoch` (since 1970-01-01 UTC).
@@ -128,9 +134,30 @@ impl BoxCore {
             .add_link(now, link, addresses, Some(path), stack)
     }
 
+    /// Says that the link of `path` has these addresses now: it may lose a family and get one back. Its MTU
+    /// stays as it was.
+    pub fn set_link_addresses(
+        &mut self,
+        now: Instant,
+        path: PathId,
+        addresses: LinkAddresses,
+        stack: &mut Stack,
+    ) {
+        self.upstream
+            .set_link_addresses(now, path, addresses, stack);
+    }
+
     /// Says whether the link of `path` has carrier, address and gateway.
     pub fn set_link_up(&mut self, now: Instant, path: PathId, up: bool, stack: &mut Stack) {
         self.upstream.set_link_up(now, path, up, stack);
+    }
+
+    /// Says that packets may leave the link of `path` with another address than before, or through another
+    /// network: what is known of it is looked into at once.
+    pub fn renew_link(&mut self, now: Instant, path: PathId, stack: &mut Stack) {
+        stack.doubt_path(now, path);
+        stack.forget_middleboxes(path);
+        self.upstream.renew_link(now, path);
     }
 
     /// Says that packets go out over the link of `path` and none come back: whether it still leads

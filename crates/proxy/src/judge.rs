@@ -1,11 +1,12 @@
 //! The verdict on a status.
 
-use crate::status::{ProxyStatus, Role, Status};
+use crate::status::{ProxyStatus, Role, RulesStatus, Status};
 use crate::verdict::{Condition, Health, Reason, Verdict};
 
 /// The verdict on a status, with what is known of the machine.
 pub(crate) fn verdict(status: &Status, machine: &[Reason]) -> Verdict {
     let mut reasons = machine.to_vec();
+    reasons.extend(of_rules(&status.rules));
     if status.role == Role::Box {
         reasons.extend(of_proxy(status));
         let servers = status.servers.iter();
@@ -14,6 +15,22 @@ pub(crate) fn verdict(status: &Status, machine: &[Reason]) -> Verdict {
         reasons.extend(links.filter_map(|l| l.condition?.of_link(&l.name)));
     }
     Verdict::new(reasons)
+}
+
+/// What is wrong with what was set up in the kernel.
+fn of_rules(rules: &RulesStatus) -> Option<Reason> {
+    let RulesStatus::Missing { why } = rules else {
+        return None;
+    };
+    Some(Reason {
+        code: "rules-missing".to_owned(),
+        subject: None,
+        health: Health::Down,
+        message: format!("{why}; users have no service"),
+        remedy: "keep the program that removes them from these rules and routes; the log names it where the \
+                 kernel tells"
+            .to_owned(),
+    })
 }
 
 /// What is wrong with what becomes of new connections.

@@ -31,7 +31,7 @@ use crate::sniff::{self, Length};
 use crate::socks::{
     Destination, Foreword, ForewordStep, Reply, Request, ServerHandshake, ServerStep,
 };
-use crate::status::About;
+use crate::status::{About, RulesStatus};
 use crate::table::{Due, SessionId, Table};
 use crate::verdict::Reason;
 
@@ -111,6 +111,7 @@ impl ServerCore {
                 name: config.name.clone(),
                 strategy: config.strategy.clone(),
                 congestion: config.congestion.name(),
+                rules: RulesStatus::default(),
             },
             listen: config.listen.clone(),
             timeouts: config.timeouts.clone(),
@@ -137,6 +138,11 @@ impl ServerCore {
             machine: Vec::new(),
             ending: false,
         }
+    }
+
+    /// Says what became of the rules of the kernel, for whoever asks.
+    pub fn set_rules(&mut self, rules: RulesStatus) {
+        self.about.rules = rules;
     }
 
     /// Says that at `now` the wall clock shows `since_epoch` (since 1970-01-01 UTC).

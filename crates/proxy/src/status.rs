@@ -61,6 +61,9 @@ pub struct Status {
     /// Of a box: connections that wait for users.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub warm: Option<WarmStatus>,
+    /// Whether the rules, routes and settings of the kernel that it needs are in force.
+    #[serde(default)]
+    pub rules: RulesStatus,
     /// Links of a box, listening addresses of a server, in the order of the configuration.
     pub paths: Vec<PathStatus>,
     /// How many connections of users there are.
@@ -89,6 +92,32 @@ pub struct ProxyStatus {
     /// New connections are taken in: the switch is on and a server is reached. Otherwise they are
     /// forwarded unjoined.
     pub taking_in: bool,
+}
+
+/// What became of the rules, routes and settings of the kernel that box or server needs. Other programs may
+/// remove them, as a firewall does that is loaded by `flush ruleset`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "state", rename_all = "lowercase")]
+pub enum RulesStatus {
+    /// They are as they were set up.
+    #[default]
+    Sound,
+    /// Some were removed, and put back.
+    Restored {
+        /// What was put back last.
+        what: String,
+        /// The program that removed it, and its process id, where the kernel told.
+        by: Option<String>,
+        /// How often something was put back since the start.
+        times: u64,
+        /// When last, seconds since 1970-01-01 UTC.
+        at: u64,
+    },
+    /// Some are missing: users have no service, or not all of it.
+    Missing {
+        /// What is missing, and why it could not be put back.
+        why: String,
+    },
 }
 
 /// Connections to a server that are opened before users ask for them.
@@ -490,6 +519,7 @@ pub(crate) struct About {
     pub(crate) name: String,
     pub(crate) strategy: String,
     pub(crate) congestion: &'static str,
+    pub(crate) rules: RulesStatus,
 }
 
 impl About {
@@ -508,6 +538,7 @@ impl About {
             servers: Vec::new(),
             select: None,
             warm: None,
+            rules: self.rules.clone(),
             paths: Vec::new(),
             connections_total: 0,
             connections: Vec::new(),

@@ -268,6 +268,28 @@ impl Upstream {
         path
     }
 
+    /// The link has these addresses now. What is known of servers was found out by the others.
+    pub(crate) fn set_link_addresses(
+        &mut self,
+        now: Instant,
+        path: PathId,
+        addresses: LinkAddresses,
+        stack: &mut Stack,
+    ) {
+        let LinkAddresses { v4, v6, .. } = addresses;
+        stack.set_path_addresses(now, path, (v4, v6));
+        let Some(index) = self.links.iter().position(|l| l.path == path) else {
+            return;
+        };
+        let link = &mut self.links[index];
+        let had = (link.v4, link.v6);
+        (link.v4, link.v6) = (v4.is_some(), v6.is_some());
+        if had != (link.v4, link.v6) {
+            self.forget_servers(now, index, stack);
+            self.update(now, stack);
+        }
+    }
+
     pub(crate) fn set_link_up(&mut self, now: Instant, path: PathId, up: bool, stack: &mut Stack) {
         if let Some(link) = self.links.iter_mut().find(|l| l.path == path) {
             link.up = up;
@@ -635,6 +657,16 @@ impl Upstream {
         }
     }
 
+    /// A link leads through another network, or with another address: what was wrong there may be over.
+    pub(crate) fn renew_link(&mut self, now: Instant, path: PathId) {
+        for link in self.links.iter_mut().filter(|l| l.path == path && l.open) {
+            for cell in &mut link.cells {
+                *cell = cell.reloaded(now);
+            }
+        }
+        self.doubt_link(now, path);
+    }
+
     /// Something of a user's connection failed, wherever: look into all links at once.
     pub(crate) fn on_doubt_everywhere(&mut self, now: Instant, server: usize) {
         for i in 0..self.links.len() {
@@ -899,16 +931,16 @@ impl Upstream {
         self.cool_down(now, stack);
     }
 
-    fn set_open(&mut self, now: Instant, link: usize, open: bool, stack: &mut Stack) {
+    fn set_open(&mut self, now: Instant, index: usize, open: bool, stack: &mut Stack) {
         // What comes of it would say nothing of the link.
-        if let Some(ongoing) = self.meter.ongoing.take_if(|o| o.link == link) {
+        if let Some(ongoing) = self.meter.ongoing.take_if(|o| o.link == index) {
             ongoing.channel.abort(now, stack);
         }
-        if let Some(parting) = self.meter.parting.take_if(|p| p.link == link) {
+        if let Some(parting) = self.meter.parting.take_if(|p| p.link == index) {
             parting.channel.abort(now, stack);
         }
-        self.stop_examining(now, Some(self.links[link].path), stack);
-        let link = &mut self.links[link];
+        self.stop_examining(now, Some(self.links[index].path), stack);
+        let link = &mut self.links[index];
         link.open = open;
         stack.forget_middleboxes(link.path);
         if link.up && !open {
@@ -917,6 +949,13 @@ impl Upstream {
         } else {
             stack.set_path_up(now, link.path, open);
         }
+        self.forget_servers(now, index, stack);
+    }
+
+    /// Finds out anew which servers a link reaches.
+    fn forget_servers(&mut self, now: Instant, link: usize, stack: &mut Stack) {
+        let link = &mut self.links[link];
+        let open = link.open;
         for server in 0..self.servers.len() {
             let fits = link.reaches(&self.servers[server]);
             let probes = link.cells[server].probes();

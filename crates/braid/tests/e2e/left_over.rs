@@ -44,8 +44,12 @@ fn host(bed: &Bed, host: &str) -> Vec<String> {
         bed.print(host, "ip", &["-6", "rule"]),
         bed.print(host, "ip", &["route", "show", "table", "all"]),
         bed.print(host, "nft", &["list", "ruleset"]),
+        bed.print(host, "sh", &["-c", SETTINGS]),
     ]
 }
+
+/// Prints the kernel settings of interfaces that box and server change.
+const SETTINGS: &str = "cd /proc/sys/net && grep . ipv[46]/conf/*/forwarding ipv4/conf/*/rp_filter";
 
 /// The same once the kernel, which gives a new interface its local addresses and routes in its own time,
 /// is done with it.

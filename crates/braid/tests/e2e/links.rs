@@ -5,7 +5,7 @@ use braid_testbed::Role;
 use super::bed::{Bed, Download, bulk, render_changed};
 
 /// A large download of which 1 MB has come, over slow links: it is not over before [`Bed::release`].
-fn under_way(bed: &mut Bed) -> (Download, Vec<u8>) {
+pub fn under_way(bed: &mut Bed) -> (Download, Vec<u8>) {
     bed.fetch(1_000);
     bed.slow_down();
     let expected = bed.offer("large", bulk());
@@ -17,7 +17,7 @@ fn under_way(bed: &mut Bed) -> (Download, Vec<u8>) {
 }
 
 /// Waits until the download has 1 MB more: it outlives what has just happened.
-fn expect_progress(bed: &mut Bed, download: &Download) {
+pub fn expect_progress(bed: &mut Bed, download: &Download) {
     let before = download.bytes();
     bed.wait_for("the download to go on", |_| {
         download.bytes() > before + 1_000_000

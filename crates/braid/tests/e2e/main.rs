@@ -18,6 +18,7 @@ mod demo;
 mod downloads;
 mod far_side;
 mod floods;
+mod heal;
 mod interop;
 mod lab;
 mod left_over;

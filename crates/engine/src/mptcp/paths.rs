@@ -1,9 +1,13 @@
 //! A connection's subflows come and go as its path manager and its strategy have it.
 
+use core::net::IpAddr;
+
+use braid_wire::mptcp::ResetReason;
+
 use super::connection::{Connection, Ctx, Mode};
 use super::flight::MAX_SUBFLOWS;
 use super::signal::Signal;
-use super::subflow::{Opens, Phase, Subflow};
+use super::subflow::{Opens, Phase, ResetKind, Subflow};
 use crate::event::SubflowCloseReason;
 use crate::path::{Failure, Situation, Target, ThirdAck};
 use crate::strategy::{FirstSubflow, OpenView, StrategyEvent};
@@ -259,7 +263,7 @@ impl Connection {
     /// The path's link went down or came back.
     pub fn on_path_change(&mut self, ctx: &mut Ctx<'_>, path: PathId, up: bool) {
         if !up {
-            self.withdraw_path(ctx, path);
+            self.withdraw_addresses(ctx, path, |_| true);
         }
         for i in 0..self.subflows.len() {
             let subflow = &mut self.subflows[i];
@@ -332,6 +336,59 @@ impl Connection {
         self.paths.retry_now(path);
     }
 
+    /// The path has lost the addresses for which `gone` says so, and has those for which `here` does. Subflows
+    /// from the former end, so that others take their place from what is left; what the connection hangs on
+    /// waits for its address to come back.
+    pub fn on_readdressed(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        path: PathId,
+        (gone, here): (impl Fn(IpAddr) -> bool, impl Fn(IpAddr) -> bool),
+    ) {
+        let confirmed = self.mptcp().is_some_and(|m| m.confirmed);
+        let mut is_back = false;
+        for i in 0..self.subflows.len() {
+            let subflow = &mut self.subflows[i];
+            let local = subflow.tuple.local.ip();
+            if subflow.path != path {
+                continue;
+            }
+            if here(local) && subflow.stale && subflow.is_established() {
+                subflow.snd.revive(ctx.now);
+                is_back = true;
+            }
+            if !gone(local) {
+                continue;
+            }
+            let opens = subflow.opens == Opens::Connection;
+            match subflow.phase {
+                Phase::SynSent if opens => self.open_elsewhere(ctx, i),
+                Phase::SynSent | Phase::JoinAcked => {
+                    subflow.close(SubflowCloseReason::PathRemoved);
+                }
+                Phase::Established if confirmed => subflow.begin_reset(
+                    ResetKind::Subflow(ResetReason::UnacceptablePerformance),
+                    SubflowCloseReason::PathRemoved,
+                ),
+                Phase::Established => self.declare_dead(ctx, i),
+                _ => {}
+            }
+        }
+        if is_back {
+            self.doubt_path(ctx, path);
+        }
+        self.paths.retry_now(path);
+        self.announce_return(ctx, path);
+    }
+
+    /// The address is gone from which subflow `i` is to open the connection.
+    fn open_elsewhere(&mut self, ctx: &mut Ctx<'_>, i: usize) {
+        let next = self.choose_opening(ctx, None);
+        if next.is_some_and(|next| self.open_initial(ctx, next).is_ok()) {
+            self.subflows[i].close(SubflowCloseReason::PathRemoved);
+        }
+    }
+
     /// Takes subflow `i` for failed without waiting for its timer.
     pub(super) fn declare_dead(&mut self, ctx: &Ctx<'_>, i: usize) {
         let subflow = &mut self.subflows[i];
@@ -355,7 +412,7 @@ impl Connection {
                 subflow.left = true;
             }
         }
-        self.withdraw_path(ctx, path);
+        self.withdraw_addresses(ctx, path, |_| true);
     }
 
     /// The link of the path is gone for good: its subflows are forgotten. Returns whether the

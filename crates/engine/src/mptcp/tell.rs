@@ -19,21 +19,31 @@ use crate::event::SubflowCloseReason;
 use crate::path::{Path, PathManager};
 use crate::tcp::receive::AckDue;
 
-/// The ids of a path's own addresses, each with the address at which peers reach it if they are to
-/// be told.
+/// An address of a path.
+struct OwnAddress {
+    addr: IpAddr,
+    id: u8,
+    /// The address at which peers reach it, if they are to be told.
+    announced: Option<SocketAddr>,
+}
+
+/// A path's own addresses.
 // Conforms: 8684-3.4.1-12
-fn own_addresses(
-    paths: &PathManager,
-    id: PathId,
-    path: &Path,
-) -> ArrayVec<(u8, Option<SocketAddr>), 2> {
+fn own_addresses(paths: &PathManager, id: PathId, path: &Path) -> ArrayVec<OwnAddress, 2> {
     let own = [
         path.config.v4.map(IpAddr::V4),
         path.config.v6.map(IpAddr::V6),
     ];
     let own = own.into_iter().zip(path.announced);
-    own.filter_map(|(own, announced)| Some((paths.own_id(id, own?), announced)))
-        .collect()
+    let address = |(addr, announced): (Option<IpAddr>, _)| {
+        let addr = addr?;
+        Some(OwnAddress {
+            addr,
+            id: paths.own_id(id, addr),
+            announced,
+        })
+    };
+    own.filter_map(address).collect()
 }
 
 impl Connection {
@@ -68,9 +78,9 @@ impl Connection {
     /// Tells the peer of the addresses at which it can join beside the one it came to.
     pub(super) fn announce_addresses(&mut self, ctx: &Ctx<'_>) {
         for (id, path) in (0..).map(PathId).zip(ctx.paths) {
-            for (own, addr) in own_addresses(&self.paths, id, path) {
-                if path.up && own != 0 {
-                    self.announce(ctx, own, addr);
+            for own in own_addresses(&self.paths, id, path) {
+                if path.up && own.id != 0 {
+                    self.announce(ctx, own.id, own.announced);
                 }
             }
         }
@@ -89,23 +99,27 @@ impl Connection {
         let Some(path) = ctx.paths.get(usize::from(id.0)) else {
             return;
         };
-        for (own, addr) in own_addresses(&self.paths, id, path) {
-            self.signals.cancel(|s| *s == Signal::Withdraw(own));
-            self.announce(ctx, own, addr);
+        for own in own_addresses(&self.paths, id, path) {
+            self.signals.cancel(|s| *s == Signal::Withdraw(own.id));
+            self.announce(ctx, own.id, own.announced);
         }
     }
 
-    /// Tells the peer that the addresses of a path are gone: those it was told of, and those of
+    /// Tells the peer that those addresses of a path are gone of which `gone` says so: those it was told of, and those of
     /// subflows that do not say so themselves (RFC 8684 section 3.4.2). Who is to join us takes back
     /// that the initial address is gone only when it is announced, so it hears of no other.
     // Conforms: 8684-3.4.2-9
-    pub(super) fn withdraw_path(&mut self, ctx: &Ctx<'_>, id: PathId) {
+    pub fn withdraw_addresses(&mut self, ctx: &Ctx<'_>, id: PathId, gone: impl Fn(IpAddr) -> bool) {
         let path = ctx.paths.get(usize::from(id.0));
         let Some(path) = path.filter(|_| self.may_signal()) else {
             return;
         };
         let told = self.listener.is_some();
-        for (own, addr) in own_addresses(&self.paths, id, path) {
+        for address in own_addresses(&self.paths, id, path) {
+            if !gone(address.addr) {
+                continue;
+            }
+            let (own, addr) = (address.id, address.announced);
             self.signals
                 .cancel(|s| matches!(s, Signal::Announce { id, .. } if *id == own));
             // The peer has joined by our third ACK, though we have not heard so yet.

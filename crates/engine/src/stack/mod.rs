@@ -9,7 +9,7 @@ mod ready;
 mod report;
 mod table;
 
-use core::net::{IpAddr, SocketAddr};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::time::Duration;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
@@ -254,6 +254,33 @@ impl Stack {
     pub fn forget_middleboxes(&mut self, path: PathId) {
         self.shared.blackholes.forget_path(path);
         self.shared.stripped.forget_path(path);
+    }
+
+    /// Gives `path` these local addresses in place of those it has, as where its link loses one family and
+    /// keeps the other. Subflows from an address that is gone end, and peers are told (REMOVE_ADDR); others
+    /// open from what there is. A connection that hangs on such a subflow, as regular TCP does, waits for
+    /// the address to come back.
+    pub fn set_path_addresses(
+        &mut self,
+        now: Instant,
+        path: PathId,
+        (v4, v6): (Option<Ipv4Addr>, Option<Ipv6Addr>),
+    ) {
+        let index = usize::from(path.0);
+        let Some(before) = self.shared.paths.get(index).map(|path| path.config) else {
+            return;
+        };
+        let config = PathConfig { v4, v6, ..before };
+        if config == before {
+            return;
+        }
+        let gone = |addr: IpAddr| before.owns(addr) && !config.owns(addr);
+        self.with_all(now, |conn, ctx| conn.withdraw_addresses(ctx, path, gone));
+        self.shared.paths[index].config = config;
+        let here = |addr| config.owns(addr);
+        self.with_all(now, |conn, ctx| {
+            conn.on_readdressed(ctx, path, (gone, here))
+        });
     }
 
     /// Takes `path` out of use though it works: no subflow is opened there, and those of MPTCP

@@ -2,7 +2,8 @@
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use braid_engine::{ConnectOptions, PathConfig, Protocol};
+use braid_engine::{ConnectOptions, PathConfig, PathId, Protocol};
+use braid_wire::tcp::Flags;
 
 use crate::harness::{PORT, Script, config};
 use crate::segment::{Seg, ack, dack, data, hex, syn, syn_ack};
@@ -145,4 +146,98 @@ fn a_join_of_the_other_family() {
         s.flows[join.flow].stack.ip(),
         IpAddr::V4(Ipv4Addr::new(10, 0, 1, 2))
     );
+}
+
+/// What is sent at once after a change.
+fn sent(s: &mut Script) -> Vec<Seg> {
+    s.write("");
+    core::iter::from_fn(|| s.take())
+        .map(|(_, seg)| seg)
+        .collect()
+}
+
+/// The SYN among segments, with both ends of its flow.
+fn syn_of(s: &Script, sent: &[Seg]) -> (SocketAddr, SocketAddr) {
+    let syn = sent.iter().find(|seg| seg.flags.contains(Flags::SYN));
+    let flow = &s.flows[syn.expect("no SYN").flow];
+    (flow.stack, flow.peer)
+}
+
+/// A path with both families, and the peer's addresses.
+fn dual() -> (PathConfig, SocketAddr, SocketAddr) {
+    let both = path(Some(Ipv4Addr::new(10, 0, 0, 2)), Some(v6(0, 2)));
+    (both, remote(), SocketAddr::from(([10, 0, 9, 1], PORT)))
+}
+
+/// A link that loses the family that a connection runs over and keeps the other.
+#[test]
+fn a_path_that_loses_a_family_joins_by_the_other() {
+    let (both, remote, alt) = dual();
+    let mut s = opened(&[both], remote, Some(alt));
+    s.stack
+        .set_path_addresses(s.now, PathId(0), (both.v4, None));
+    let after = sent(&mut s);
+    assert!(after[0].flags.contains(Flags::RST), "{after:?}");
+    let (own, peer) = syn_of(&s, &after);
+    assert_eq!((own.ip(), peer), (both.v4.unwrap().into(), alt));
+    assert_eq!(s.stack.connections(), 1);
+}
+
+/// The family comes back, and connections that begin then have it.
+#[test]
+fn a_family_that_comes_back_is_used() {
+    let (both, remote, alt) = dual();
+    let mut s = Script::new(config(), &[both]);
+    for (addresses, expected) in [((both.v4, None), alt), ((both.v4, both.v6), remote)] {
+        s.stack.set_path_addresses(s.now, PathId(0), addresses);
+        let options = ConnectOptions {
+            remote_alt: Some(alt),
+            ..ConnectOptions::new(remote, strategy())
+        };
+        s.conn = Some(s.stack.connect(s.now, options).unwrap());
+        let after = sent(&mut s);
+        assert_eq!(syn_of(&s, &after).1, expected);
+    }
+}
+
+#[test]
+fn a_connection_whose_family_goes_while_it_opens_opens_by_the_other() {
+    let (both, remote, alt) = dual();
+    let mut s = Script::new(config(), &[both]);
+    let options = ConnectOptions {
+        remote_alt: Some(alt),
+        ..ConnectOptions::new(remote, strategy())
+    };
+    s.conn = Some(s.stack.connect(s.now, options).unwrap());
+    let first = sent(&mut s);
+    assert_eq!(syn_of(&s, &first).1, remote);
+    s.stack
+        .set_path_addresses(s.now, PathId(0), (both.v4, None));
+    let second = sent(&mut s);
+    assert_eq!(syn_of(&s, &second).1, alt);
+}
+
+/// Regular TCP is bound to its address, and goes on when that is back.
+#[test]
+fn regular_tcp_waits_for_its_family() {
+    let (both, remote, alt) = dual();
+    let mut s = Script::new(config(), &[both]);
+    let options = ConnectOptions {
+        remote_alt: Some(alt),
+        protocol: Protocol::Tcp,
+        ..ConnectOptions::new(remote, strategy())
+    };
+    s.conn = Some(s.stack.connect(s.now, options).unwrap());
+    s.write("");
+    recv!(s, 0, syn().ws(None).mss(1440));
+    send!(s, 10, syn_ack().win(65_535).mss(1440));
+    recv!(s, 10, ack(1, 1));
+    s.stack
+        .set_path_addresses(s.now, PathId(0), (both.v4, None));
+    assert_eq!(sent(&mut s), []);
+    s.stack
+        .set_path_addresses(s.now, PathId(0), (both.v4, both.v6));
+    s.write("on");
+    let after = sent(&mut s);
+    assert!(after.iter().any(|seg| seg.payload == b"on"), "{after:?}");
 }

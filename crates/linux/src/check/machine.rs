@@ -35,7 +35,7 @@ impl Machine {
         Ok(Machine {
             interfaces: netlink.interfaces()?,
             addresses: netlink.addresses()?,
-            defaults: netlink.default_routes()?,
+            defaults: netlink.routes()?.defaults(),
             routes: routes(&mut netlink)?,
             v6: has_ipv6(),
         })

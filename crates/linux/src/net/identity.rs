@@ -102,14 +102,18 @@ impl Identity {
         self.rule_priority() + 30_000
     }
 
-    /// Whether a rule of Braid's at this priority is this instance's.
-    pub fn owns_priority(&self, priority: u32) -> bool {
-        let own = [
+    /// The priorities of this instance's routing rules.
+    pub fn priorities(&self) -> [u32; 3] {
+        [
             self.rule_priority(),
             self.forward_rule_priority(),
             self.fallback_rule_priority(),
-        ];
-        own.contains(&priority)
+        ]
+    }
+
+    /// Whether a rule of Braid's at this priority is this instance's.
+    pub fn owns_priority(&self, priority: u32) -> bool {
+        self.priorities().contains(&priority)
     }
 
     fn table_base(&self) -> u32 {

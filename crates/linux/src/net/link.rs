@@ -69,11 +69,14 @@ pub struct LinkState {
 impl LinkState {
     /// Whether packets can be sent over the link to one of `targets`, or to anyone.
     pub fn leads_to(&self, targets: &[IpAddr]) -> bool {
-        let usable = |v6: bool| {
-            let open = self.exit(v6).is_some() || targets.is_empty();
-            self.has_family(v6) && (open || targets.iter().any(|t| self.is_on_link(*t)))
-        };
-        self.running && (usable(false) || usable(true))
+        self.running && (self.leads_by(false, targets) || self.leads_by(true, targets))
+    }
+
+    /// Whether there are an address of the family and a way to one of `targets`, or to anyone.
+    pub fn leads_by(&self, v6: bool, targets: &[IpAddr]) -> bool {
+        let open = self.exit(v6).is_some() || targets.is_empty();
+        let mut of_family = targets.iter().filter(|target| target.is_ipv6() == v6);
+        self.has_family(v6) && (open || of_family.any(|target| self.is_on_link(*target)))
     }
 
     /// Whether `addr` is in a network that the interface is in.

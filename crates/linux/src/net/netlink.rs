@@ -1,51 +1,80 @@
-//! A synchronous routing-netlink socket: requests with their acknowledgement, dumps, and
-//! notifications.
+//! A synchronous netlink socket: requests with their acknowledgement, dumps, and notifications.
 
 use std::io;
+use std::marker::PhantomData;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use netlink_packet_core::{
-    NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload,
+    NLM_F_ACK, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST, NetlinkDeserializable, NetlinkHeader,
+    NetlinkMessage, NetlinkPayload, NetlinkSerializable,
 };
 use netlink_packet_route::RouteNetlinkMessage;
 use rustix::io::Errno;
 use rustix::net::netlink::SocketAddrNetlink;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
+use rustix::net::{AddressFamily, Protocol, RecvFlags, SendFlags, SocketFlags, SocketType};
 
 /// The kernel fills at most this much with one datagram of a dump.
 const BUFFER_LEN: usize = 64 * 1024;
 /// A request that is not answered within this many datagrams never will be.
 const MAX_DATAGRAMS: usize = 100_000;
 
-/// A routing-netlink socket in the network namespace of the thread that opened it.
+/// The messages of one netlink protocol.
+pub trait Messages: NetlinkSerializable + NetlinkDeserializable {
+    /// The protocol; `None` is routing.
+    const PROTOCOL: Option<Protocol>;
+    /// Types of notifications that are news although this program does not read them.
+    const UNREAD: &[u16];
+}
+
+impl Messages for RouteNetlinkMessage {
+    const PROTOCOL: Option<Protocol> = None;
+    /// `RTM_NEWNETCONF`: a kernel setting of an interface, such as forwarding, has changed.
+    const UNREAD: &[u16] = &[80];
+}
+
+/// A netlink socket in the network namespace of the thread that opened it, for routing unless other
+/// messages are named.
 #[derive(Debug)]
-pub struct Netlink {
+pub struct Netlink<M = RouteNetlinkMessage> {
     fd: OwnedFd,
     sequence: u32,
     buffer: Vec<u8>,
+    interrupted: bool,
+    messages: PhantomData<fn() -> M>,
 }
 
 impl Netlink {
-    /// A socket for requests.
+    /// Opens a socket for requests about routing.
     ///
     /// # Errors
     /// As `socket` and `bind` give.
     pub fn open() -> io::Result<Netlink> {
-        Netlink::with_groups(0, SocketFlags::CLOEXEC)
+        Netlink::requests()
     }
+}
 
-    /// A non-blocking socket that hears of changes in `groups` (bits of `RTMGRP_*`).
+impl<M: Messages> Netlink<M> {
+    /// Opens a socket for requests.
     ///
     /// # Errors
     /// As `socket` and `bind` give.
-    pub fn subscribe(groups: u32) -> io::Result<Netlink> {
-        Netlink::with_groups(groups, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)
+    pub fn requests() -> io::Result<Self> {
+        Self::with_groups(0, SocketFlags::CLOEXEC)
     }
 
-    fn with_groups(groups: u32, flags: SocketFlags) -> io::Result<Netlink> {
-        let fd = rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, None)?;
+    /// Opens a non-blocking socket that hears of changes in `groups`, one bit each.
+    ///
+    /// # Errors
+    /// As `socket` and `bind` give.
+    pub fn subscribe(groups: u32) -> io::Result<Self> {
+        Self::with_groups(groups, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)
+    }
+
+    fn with_groups(groups: u32, flags: SocketFlags) -> io::Result<Self> {
+        let fd =
+            rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, M::PROTOCOL)?;
         rustix::net::bind(&fd, &SocketAddrNetlink::new(0, groups))?;
         // A lost answer must not hang the caller; has no effect on a non-blocking socket.
         set_socket_timeout(&fd, Timeout::Recv, Some(Duration::from_secs(5)))?;
@@ -53,6 +82,8 @@ impl Netlink {
             fd,
             sequence: 0,
             buffer: vec![0; BUFFER_LEN],
+            interrupted: false,
+            messages: PhantomData,
         })
     }
 
@@ -66,7 +97,7 @@ impl Netlink {
     ///
     /// # Errors
     /// As the kernel answers.
-    pub fn request(&mut self, message: RouteNetlinkMessage, flags: u16) -> io::Result<()> {
+    pub fn request(&mut self, message: M, flags: u16) -> io::Result<()> {
         self.exchange(message, flags | NLM_F_ACK, |_| {})
     }
 
@@ -75,26 +106,34 @@ impl Netlink {
     ///
     /// # Errors
     /// As the kernel answers.
-    pub fn dump(&mut self, message: RouteNetlinkMessage) -> io::Result<Vec<RouteNetlinkMessage>> {
+    pub fn dump(&mut self, message: M) -> io::Result<Vec<M>> {
         let mut found = Vec::new();
         self.exchange(message, NLM_F_DUMP, |m| found.push(m))?;
         Ok(found)
     }
 
-    /// Reads the notifications that are there and returns whether some were lost (then the state
-    /// is to be read anew). Bounded: what comes while this runs waits for the next call.
+    /// Returns whether what the last dump showed changed meanwhile, so that some of it may be missing.
+    pub fn was_interrupted(&self) -> bool {
+        self.interrupted
+    }
+
+    /// Reads the notifications that are there and returns whether some were lost or are not read here (then
+    /// the state is to be read anew). Bounded: what comes while this runs waits for the next call.
     ///
     /// # Errors
     /// As `recv` gives.
-    pub fn drain(&mut self, mut each: impl FnMut(RouteNetlinkMessage)) -> io::Result<bool> {
+    pub fn drain(&mut self, mut each: impl FnMut(M)) -> io::Result<bool> {
         let mut lost = false;
         for _ in 0..64 {
             match self.receive() {
-                Ok(len) => self.messages(len, |payload| {
-                    if let NetlinkPayload::InnerMessage(message) = payload {
-                        each(message);
-                    }
-                }),
+                Ok(len) => {
+                    let seen = self.messages(len, |payload| {
+                        if let NetlinkPayload::InnerMessage(message) = payload {
+                            each(message);
+                        }
+                    });
+                    lost |= seen.unread;
+                }
                 Err(Errno::AGAIN) => break,
                 Err(Errno::NOBUFS) => lost = true,
                 Err(Errno::INTR) => {}
@@ -104,12 +143,7 @@ impl Netlink {
         Ok(lost)
     }
 
-    fn exchange(
-        &mut self,
-        message: RouteNetlinkMessage,
-        flags: u16,
-        mut each: impl FnMut(RouteNetlinkMessage),
-    ) -> io::Result<()> {
+    fn exchange(&mut self, message: M, flags: u16, mut each: impl FnMut(M)) -> io::Result<()> {
         self.sequence = self.sequence.wrapping_add(1);
         let mut header = NetlinkHeader::default();
         header.flags = NLM_F_REQUEST | flags;
@@ -121,13 +155,14 @@ impl Netlink {
         rustix::net::send(&self.fd, &out, SendFlags::empty())?;
 
         let mut outcome = None;
+        self.interrupted = false;
         for _ in 0..MAX_DATAGRAMS {
             let len = match self.receive() {
                 Ok(len) => len,
                 Err(Errno::INTR) => continue,
                 Err(error) => return Err(error.into()),
             };
-            self.messages(len, |payload| match payload {
+            let seen = self.messages(len, |payload| match payload {
                 NetlinkPayload::InnerMessage(message) => each(message),
                 NetlinkPayload::Error(error) => {
                     outcome = Some(match error.code {
@@ -138,6 +173,7 @@ impl Netlink {
                 NetlinkPayload::Done(_) => outcome = Some(Ok(())),
                 _ => {}
             });
+            self.interrupted |= seen.interrupted;
             if let Some(outcome) = outcome {
                 return outcome;
             }
@@ -152,7 +188,8 @@ impl Netlink {
 
     /// Calls `each` for every message of this socket's current request, or for every
     /// notification, in the first `len` bytes of the buffer.
-    fn messages(&self, len: usize, mut each: impl FnMut(NetlinkPayload<RouteNetlinkMessage>)) {
+    fn messages(&self, len: usize, mut each: impl FnMut(NetlinkPayload<M>)) -> Seen {
+        let mut seen = Seen::default();
         let mut rest = &self.buffer[..len];
         while let Some(header) = rest.first_chunk::<16>() {
             let word = |at: usize| {
@@ -160,11 +197,16 @@ impl Netlink {
             };
             let message_len = word(0) as usize;
             if message_len < header.len() || message_len > rest.len() {
-                return;
+                break;
             }
+            let kind = u16::from_ne_bytes([header[4], header[5]]);
+            let flags = u16::from_ne_bytes([header[6], header[7]]);
+            seen.interrupted |= flags & NLM_F_DUMP_INTR != 0;
             let sequence = word(8);
-            if sequence == self.sequence || self.sequence == 0 {
-                match NetlinkMessage::<RouteNetlinkMessage>::deserialize(&rest[..message_len]) {
+            if M::UNREAD.contains(&kind) {
+                seen.unread = true;
+            } else if sequence == self.sequence || self.sequence == 0 {
+                match NetlinkMessage::<M>::deserialize(&rest[..message_len]) {
                     Ok(message) => each(message.payload),
                     Err(error) => tracing::debug!(%error, "netlink message not understood"),
                 }
@@ -172,5 +214,15 @@ impl Netlink {
             // Messages start on 4 bytes (NLMSG_ALIGNTO).
             rest = &rest[message_len.next_multiple_of(4).min(rest.len())..];
         }
+        seen
     }
+}
+
+/// What there was among messages besides those that were handed on.
+#[derive(Debug, Clone, Copy, Default)]
+struct Seen {
+    /// They are of a dump, and what it shows changed meanwhile.
+    interrupted: bool,
+    /// There were some that are not read here.
+    unread: bool,
 }

@@ -3,6 +3,7 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use ipnet::IpNet;
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE};
 use netlink_packet_route::address::{AddressAttribute, AddressHeaderFlags, AddressMessage};
 use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkMessage};
@@ -112,6 +113,41 @@ impl Route {
         }
     }
 
+    /// The route of a message; `None` where it has no such shape.
+    fn of(message: &RouteMessage) -> Option<Route> {
+        let v6 = message.header.address_family == AddressFamily::Inet6;
+        let mut route = Route::default_of(v6, table_of(message), Target::Unreachable, 0);
+        route.prefix_len = message.header.destination_prefix_length;
+        let (mut interface, mut gateway) = (None, None);
+        for attribute in &message.attributes {
+            match attribute {
+                RouteAttribute::Destination(destination) => route.destination = ip_of(destination)?,
+                RouteAttribute::Priority(metric) => route.metric = *metric,
+                RouteAttribute::Oif(index) => interface = Some(*index),
+                RouteAttribute::Gateway(address) => gateway = Some(ip_of(address)?),
+                _ => {}
+            }
+        }
+        route.target = match message.header.kind {
+            RouteType::Unicast => Target::Via {
+                interface: interface?,
+                gateway,
+            },
+            RouteType::Local => Target::Local {
+                interface: interface?,
+            },
+            RouteType::Unreachable => Target::Unreachable,
+            _ => return None,
+        };
+        Some(route)
+    }
+
+    /// Whether a table can have only one of the two: adding one replaces the other.
+    pub fn replaces(&self, other: &Route) -> bool {
+        let place = |r: &Route| (r.table, r.destination, r.prefix_len, r.metric);
+        place(self) == place(other)
+    }
+
     fn message(&self) -> RouteMessage {
         let mut message = RouteMessage::default();
         message.header = RouteHeader {
@@ -169,6 +205,29 @@ pub struct Rule {
 }
 
 impl Rule {
+    /// The rule of a message; `None` where it has no such shape.
+    fn of(message: &RuleMessage) -> Option<Rule> {
+        let mut rule = Rule {
+            v6: message.header.family == AddressFamily::Inet6,
+            ..Rule::default()
+        };
+        for attribute in &message.attributes {
+            match attribute {
+                RuleAttribute::Priority(priority) => rule.priority = *priority,
+                RuleAttribute::Table(table) => rule.table = *table,
+                RuleAttribute::Source(from) => rule.from = Some(*from),
+                RuleAttribute::Iifname(name) => rule.iif = Some(name.clone()),
+                RuleAttribute::FwMark(mark) => rule.mark = Some(*mark),
+                // The kernel says so of rules that suppress nothing.
+                RuleAttribute::SuppressPrefixLen(u32::MAX) => {}
+                RuleAttribute::SuppressPrefixLen(len) => rule.suppress_prefix_len = Some(*len),
+                _ => {}
+            }
+        }
+        let plain = message.header.action == RuleAction::ToTable && message.header.dst_len == 0;
+        plain.then_some(rule)
+    }
+
     fn message(&self) -> RuleMessage {
         let mut message = RuleMessage::default();
         message.header.family = family(unspecified(self.v6));
@@ -269,22 +328,22 @@ impl Netlink {
         Ok(shaped.collect())
     }
 
-    /// The default routes of the main table, the preferred first.
+    /// All routes.
     ///
     /// # Errors
     /// As the kernel answers.
-    pub fn default_routes(&mut self) -> io::Result<Vec<DefaultRoute>> {
+    pub fn routes(&mut self) -> io::Result<Routes> {
         let mut routes = Vec::new();
         for v6 in [false, true] {
-            for message in self.route_messages(v6)? {
-                if table_of(&message) == MAIN_TABLE && message.header.destination_prefix_length == 0
-                {
-                    default_hops(&message, v6, &mut routes);
-                }
-            }
+            let mut get = RouteMessage::default();
+            get.header.address_family = family(unspecified(v6));
+            let found = self.dump(RouteNetlinkMessage::GetRoute(get))?;
+            routes.extend(found.into_iter().filter_map(|message| match message {
+                RouteNetlinkMessage::NewRoute(route) => Some(route),
+                _ => None,
+            }));
         }
-        routes.sort_by_key(|route| (route.v6, route.metric));
-        Ok(routes)
+        Ok(Routes(routes))
     }
 
     /// Adds a route, or replaces the one for the same destination and metric.
@@ -296,26 +355,6 @@ impl Netlink {
             RouteNetlinkMessage::NewRoute(route.message()),
             NLM_F_CREATE | NLM_F_REPLACE,
         )
-    }
-
-    /// Removes the default routes of a metric from a table, wherever they lead.
-    ///
-    /// # Errors
-    /// As the kernel answers.
-    pub fn delete_defaults(&mut self, v6: bool, table: u32, metric: u32) -> io::Result<()> {
-        // Deleting matches what is given only, and one route at a time; a table of ours never
-        // holds more than a few.
-        let mut message = Route::default_of(v6, table, Target::Unreachable, metric).message();
-        message.header.kind = RouteType::Unspec;
-        message.header.scope = RouteScope::NoWhere;
-        for _ in 0..8 {
-            match self.request(RouteNetlinkMessage::DelRoute(message.clone()), 0) {
-                Ok(()) => {}
-                Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Ok(()),
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(())
     }
 
     /// Adds an address to an interface; nothing happens where it is there already.
@@ -337,16 +376,22 @@ impl Netlink {
         )
     }
 
+    /// Removes a route, if it is there.
+    ///
+    /// # Errors
+    /// As the kernel answers.
+    pub fn delete_route(&mut self, route: &Route) -> io::Result<()> {
+        gone_is_fine(self.request(RouteNetlinkMessage::DelRoute(route.message()), 0))
+    }
+
     /// Removes Braid's routes from every table for which `of_table` says so.
     ///
     /// # Errors
     /// As the kernel answers.
     pub fn delete_routes(&mut self, of_table: impl Fn(u32) -> bool) -> io::Result<()> {
-        for v6 in [false, true] {
-            for message in self.route_messages(v6)? {
-                if message.header.protocol == PROTOCOL && of_table(table_of(&message)) {
-                    gone_is_fine(self.request(RouteNetlinkMessage::DelRoute(message), 0))?;
-                }
+        for message in self.routes()?.0 {
+            if message.header.protocol == PROTOCOL && of_table(table_of(&message)) {
+                gone_is_fine(self.request(RouteNetlinkMessage::DelRoute(message), 0))?;
             }
         }
         Ok(())
@@ -379,41 +424,115 @@ impl Netlink {
         gone_is_fine(self.request(RouteNetlinkMessage::DelRule(rule.message()), 0))
     }
 
+    /// Braid's rules of every priority for which `of_priority` says so, those of one priority in the order
+    /// in which they are asked.
+    ///
+    /// # Errors
+    /// As the kernel answers.
+    pub fn rules(&mut self, of_priority: impl Fn(u32) -> bool) -> io::Result<Vec<Rule>> {
+        let mut rules = Vec::new();
+        for message in self.rule_messages()? {
+            rules.extend(Rule::of(&message).filter(|rule| of_priority(rule.priority)));
+        }
+        Ok(rules)
+    }
+
     /// Removes Braid's rules of every priority for which `of_priority` says so.
     ///
     /// # Errors
     /// As the kernel answers.
     pub fn delete_rules(&mut self, of_priority: impl Fn(u32) -> bool) -> io::Result<()> {
-        for v6 in [false, true] {
-            let mut get = RuleMessage::default();
-            get.header.family = family(unspecified(v6));
-            for message in self.dump(RouteNetlinkMessage::GetRule(get))? {
-                let RouteNetlinkMessage::NewRule(rule) = message else {
-                    continue;
-                };
-                let ours = rule.attributes.contains(&RuleAttribute::Protocol(PROTOCOL));
-                let priority = rule.attributes.iter().find_map(|a| match a {
-                    RuleAttribute::Priority(priority) => Some(*priority),
-                    _ => None,
-                });
-                if ours && priority.is_some_and(&of_priority) {
-                    gone_is_fine(self.request(RouteNetlinkMessage::DelRule(rule), 0))?;
-                }
+        for message in self.rule_messages()? {
+            let priority = message.attributes.iter().find_map(|a| match a {
+                RuleAttribute::Priority(priority) => Some(*priority),
+                _ => None,
+            });
+            if priority.is_some_and(&of_priority) {
+                gone_is_fine(self.request(RouteNetlinkMessage::DelRule(message), 0))?;
             }
         }
         Ok(())
     }
 
-    fn route_messages(&mut self, v6: bool) -> io::Result<Vec<RouteMessage>> {
-        let mut get = RouteMessage::default();
-        get.header.address_family = family(unspecified(v6));
-        let found = self.dump(RouteNetlinkMessage::GetRoute(get))?;
-        let routes = found.into_iter().filter_map(|message| match message {
-            RouteNetlinkMessage::NewRoute(route) => Some(route),
-            _ => None,
-        });
-        Ok(routes.collect())
+    /// Braid's rules.
+    fn rule_messages(&mut self) -> io::Result<Vec<RuleMessage>> {
+        let mut rules = Vec::new();
+        for v6 in [false, true] {
+            let mut get = RuleMessage::default();
+            get.header.family = family(unspecified(v6));
+            let found = self.dump(RouteNetlinkMessage::GetRule(get))?;
+            rules.extend(found.into_iter().filter_map(|message| match message {
+                RouteNetlinkMessage::NewRule(rule) if is_own_rule(&rule) => Some(rule),
+                _ => None,
+            }));
+        }
+        Ok(rules)
     }
+}
+
+/// All routes, as of one look.
+#[derive(Debug, Default)]
+pub struct Routes(Vec<RouteMessage>);
+
+impl Routes {
+    /// The default routes of the main table, the preferred first.
+    pub fn defaults(&self) -> Vec<DefaultRoute> {
+        let mut routes = Vec::new();
+        for message in self
+            .main()
+            .filter(|m| m.header.destination_prefix_length == 0)
+        {
+            let v6 = message.header.address_family == AddressFamily::Inet6;
+            default_hops(message, v6, &mut routes);
+        }
+        routes.sort_by_key(|route| (route.v6, route.metric));
+        routes
+    }
+
+    /// The networks that the main table has routes to, as few as say the same. Left out are default routes,
+    /// link-local addresses, what leads out of the interface `except`, and routes for an eighth of all
+    /// addresses or more out of `links`, which stand for a default route (`0.0.0.0/1`, `2000::/3`).
+    pub fn networks(&self, except: Option<u32>, links: &[u32]) -> Vec<IpNet> {
+        let network = |message: &RouteMessage| {
+            let len = message.header.destination_prefix_length;
+            let (mut destination, mut interface) = (None, None);
+            for attribute in &message.attributes {
+                match attribute {
+                    RouteAttribute::Destination(address) => destination = ip_of(address),
+                    RouteAttribute::Oif(index) => interface = Some(*index),
+                    _ => {}
+                }
+            }
+            let by_link = interface.is_some_and(|index| links.contains(&index));
+            if interface.is_some() && interface == except || by_link && len <= 3 {
+                return None;
+            }
+            let network = IpNet::new(destination?, len).ok();
+            network.filter(|network| match network.addr() {
+                IpAddr::V4(address) => !address.is_link_local(),
+                IpAddr::V6(address) => !address.is_unicast_link_local() && !address.is_multicast(),
+            })
+        };
+        IpNet::aggregate(&self.main().filter_map(network).collect())
+    }
+
+    /// Braid's routes in every table for which `of_table` says so.
+    pub fn own(&self, of_table: impl Fn(u32) -> bool) -> Vec<Route> {
+        let own = self.0.iter().filter(|m| m.header.protocol == PROTOCOL);
+        let routes = own.filter_map(Route::of);
+        routes.filter(|route| of_table(route.table)).collect()
+    }
+
+    fn main(&self) -> impl Iterator<Item = &RouteMessage> {
+        self.0.iter().filter(|m| table_of(m) == MAIN_TABLE)
+    }
+}
+
+/// Whether a rule is Braid's, of whatever instance.
+pub(super) fn is_own_rule(message: &RuleMessage) -> bool {
+    message
+        .attributes
+        .contains(&RuleAttribute::Protocol(PROTOCOL))
 }
 
 /// Bits of an address: 32 or 128.
@@ -508,6 +627,7 @@ pub(super) fn on_receipt(message: &TcMessage) -> Option<u32> {
     message.attributes.iter().any(is_one).then_some(interface)
 }
 
+/// The table that a route is in.
 pub(crate) fn table_of(message: &RouteMessage) -> u32 {
     let wide = message.attributes.iter().find_map(|a| match a {
         RouteAttribute::Table(table) => Some(*table),

@@ -13,7 +13,7 @@ use super::link::{LinkSpec, LinkState, is_beside, network};
 use super::routes::Address;
 use super::sysctl::Sysctl;
 use super::{Result, SystemError};
-use crate::nft::{Hop, ShortcutRules, Way};
+use crate::nft::{Contents, Hop, Inspector, ShortcutRules, Way};
 
 /// Ports of the engine's ends: below those that the kernel takes for connections of its own.
 const PORTS: RangeInclusive<u16> = 10_000..=32_767;
@@ -35,6 +35,9 @@ pub struct Shortcut {
     rules: Option<ShortcutRules>,
     /// The rules are in force.
     applied: bool,
+    inspector: Inspector,
+    /// What the kernel had of them when they were loaded.
+    loaded: [Option<Contents>; 2],
 }
 
 impl Shortcut {
@@ -51,6 +54,7 @@ impl Shortcut {
                 format!("{LOCAL_PORTS} is {range:?}"),
             ));
         }
+        let inspector = Inspector::open().map_err(SystemError::doing("look at nftables"))?;
         Ok(Shortcut {
             _claim: claim().map_err(SystemError::doing("be the only one that has it"))?,
             tun: tun.to_owned(),
@@ -59,7 +63,25 @@ impl Shortcut {
             open: Vec::new(),
             rules: None,
             applied: false,
+            inspector,
+            loaded: [None, None],
         })
+    }
+
+    /// Whether the rules were in force and are so no more, or not all of them. Then the next
+    /// [update](Self::update) loads them again.
+    pub fn is_damaged(&mut self) -> bool {
+        let sound = self.look().is_ok_and(|there| there == self.loaded);
+        let damaged = self.applied && !sound;
+        self.applied &= sound;
+        damaged
+    }
+
+    /// What the kernel has of the rules.
+    fn look(&mut self) -> io::Result<[Option<Contents>; 2]> {
+        let [first, second] = ShortcutRules::TABLES;
+        let mut look = |(family, name)| self.inspector.look(family, name);
+        Ok([look(first)?, look(second)?])
     }
 
     /// The ports that the engine has to take.
@@ -116,6 +138,9 @@ impl Shortcut {
             return Err(removed.err().unwrap_or(error));
         }
         self.applied = true;
+        self.loaded = self
+            .look()
+            .map_err(SystemError::doing("look at nftables"))?;
         let before = self.rules.replace(rules);
         let was_open = mem::replace(&mut self.open, open);
         let moved = |index: &usize| {

@@ -6,6 +6,7 @@
 
 mod look;
 mod shortcut;
+mod watch;
 
 use std::collections::BTreeSet;
 use std::fmt::{self, Write as _};
@@ -22,6 +23,7 @@ use crate::net::{Identity, Result, SystemError};
 
 pub use look::{find, instances, keep_from_sockets, try_rules};
 pub use shortcut::{Hop, ShortcutRules, Way};
+pub use watch::{Contents, Culprit, Family, Inspector, Monitor};
 
 const RECORD: &str = "record";
 /// Subtype of an MP_JOIN (RFC 8684 section 3.2).
@@ -42,6 +44,8 @@ pub struct BoxRules {
     pub intercept_v6: bool,
     /// Destinations that are only forwarded.
     pub bypass: Vec<IpNet>,
+    /// Networks that this host's routing table reaches, which are only forwarded too.
+    pub reached: Vec<IpNet>,
     /// Where the engine's peers listen.
     pub servers: Vec<SocketAddr>,
     /// Ports that are the engine's alone towards the servers ([`ShortcutRules::ports`]); `None` where it
@@ -76,11 +80,6 @@ pub struct ServerRules {
 /// What an instance's table holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Rules {
-    /// None.
-    Nothing,
-    /// Nothing but what makes the kernel load connection tracking, whose settings exist only
-    /// then.
-    Tracking,
     /// Of a box.
     Box(BoxRules),
     /// Of a server.
@@ -97,6 +96,9 @@ pub struct Ruleset {
 }
 
 impl Ruleset {
+    /// The family of the table, which [`Identity::nft_table`] names.
+    pub const FAMILY: Family = Family::Inet;
+
     /// Puts the table in force, in place of an earlier one of this instance, in one step.
     ///
     /// # Errors
@@ -110,26 +112,59 @@ impl Ruleset {
         let table = identity.nft_table();
         let mut out =
             format!("table inet {table}\ndelete table inet {table}\ntable inet {table} {{\n");
-        self.emit(identity, &mut out).map_err(|_| {
-            SystemError::other("write the nftables rules", "a name cannot be quoted")
-        })?;
+        self.emit(identity, &mut out).map_err(unquotable)?;
         out.push_str("}\n");
         Ok(out)
     }
 
     fn emit(&self, identity: &Identity, out: &mut String) -> fmt::Result {
         writeln!(out, "chain {RECORD} {{")?;
-        for Sysctl { key, value } in &self.record {
-            writeln!(out, "counter comment {}", Quoted(&format!("{key}={value}")))?;
+        for setting in &self.record {
+            writeln!(out, "{}", Recorded(setting))?;
         }
         writeln!(out, "}}")?;
         match &self.rules {
-            Rules::Nothing => Ok(()),
-            Rules::Tracking => writeln!(out, "chain tracking {{ ct state invalid counter\n}}"),
             Rules::Box(rules) => rules.emit(identity, out),
             Rules::Server(rules) => rules.emit(out),
         }
     }
+}
+
+/// Keeps `record` in the instance's table and touches nothing else there: the rules of an instance that was
+/// killed stay in force until [`Ruleset::apply`] puts others in their place. `tracks` has the kernel load
+/// connection tracking, whose settings exist only then.
+///
+/// # Errors
+/// Where `nft` is missing or refuses.
+pub fn keep_record(identity: &Identity, record: &[Sysctl], tracks: bool) -> Result<()> {
+    let table = identity.nft_table();
+    let mut script = format!("add table inet {table}\n");
+    let mut emit = || {
+        let head =
+            |chain| format!("add chain inet {table} {chain}\nflush chain inet {table} {chain}");
+        writeln!(script, "{}", head(RECORD))?;
+        for setting in record {
+            writeln!(
+                script,
+                "add rule inet {table} {RECORD} {}",
+                Recorded(setting)
+            )?;
+        }
+        if tracks {
+            writeln!(script, "{}", head("tracking"))?;
+            writeln!(
+                script,
+                "add rule inet {table} tracking ct state invalid counter"
+            )?;
+        }
+        Ok(())
+    };
+    emit().map_err(unquotable)?;
+    run_script(&script)
+}
+
+fn unquotable(_: fmt::Error) -> SystemError {
+    SystemError::other("write the nftables rules", "a name cannot be quoted")
 }
 
 impl BoxRules {
@@ -180,10 +215,8 @@ impl BoxRules {
     }
 
     fn emit_sets(&self, out: &mut String) -> fmt::Result {
-        let (v4, v6): (Vec<IpNet>, _) = self
-            .bypass
-            .iter()
-            .partition(|net| matches!(net, IpNet::V4(_)));
+        let forwarded = self.bypass.iter().chain(&self.reached);
+        let (v4, v6): (Vec<IpNet>, _) = forwarded.partition(|net| matches!(net, IpNet::V4(_)));
         for (name, kind, networks) in [("bypass4", "ipv4_addr", v4), ("bypass6", "ipv6_addr", v6)] {
             writeln!(
                 out,
@@ -464,6 +497,16 @@ impl fmt::Display for Quoted<'_> {
     }
 }
 
+/// The rule that records a setting.
+struct Recorded<'a>(&'a Sysctl);
+
+impl fmt::Display for Recorded<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Sysctl { key, value } = self.0;
+        write!(f, "counter comment {}", Quoted(&format!("{key}={value}")))
+    }
+}
+
 struct Names<'a>(&'a [String]);
 
 impl fmt::Display for Names<'_> {
@@ -510,7 +553,8 @@ mod tests {
                 tun: "braid0".to_owned(),
                 intercept_port: 1081,
                 intercept_v6: true,
-                bypass: Vec::new(),
+                bypass: vec!["192.0.2.0/24".parse().unwrap()],
+                reached: vec!["10.0.0.0/8".parse().unwrap()],
                 servers,
                 ports: Some(10_000..=32_767),
                 private: Vec::new(),
@@ -534,6 +578,14 @@ mod tests {
         let want = "iifname { \"wan0\" } tcp sport 4433 tcp flags & ack == ack \
                     ct state { new, invalid } drop";
         assert_eq!(covers, [want]);
+    }
+
+    #[test]
+    fn what_the_routing_table_reaches_is_forwarded() {
+        let script = box_script(Vec::new(), MptcpHosts::Proxy);
+        let set = script.split("set bypass4").nth(1).unwrap();
+        let elements = set.lines().nth(1).unwrap();
+        assert_eq!(elements, "elements = { 192.0.2.0/24, 10.0.0.0/8 }");
     }
 
     /// Its connection is forwarded too: the far end would know of no such token.

@@ -14,6 +14,7 @@ use std::ops::RangeInclusive;
 
 use ipnet::IpNet;
 
+use super::watch::Family;
 use super::{List, Quoted, ip_keyword, quoting, remove_tables, run_nft, run_script};
 use crate::net::{Result, SystemError};
 
@@ -59,6 +60,9 @@ pub struct Hop {
 }
 
 impl ShortcutRules {
+    /// The tables that hold the rules.
+    pub const TABLES: [(Family, &str); 2] = [(Family::Netdev, TABLE), (Family::Inet, TABLE)];
+
     /// Puts the rules in force, in place of earlier ones, in one step.
     ///
     /// # Errors

@@ -8,9 +8,9 @@ use braid_engine::{Config, PathConfig, PathId, Stack};
 use braid_proxy::config::{LinkConfig, MptcpHosts, Quic, TunConfig};
 use braid_wire::Instant;
 
-use super::device::Device;
+use super::guard::Guard;
 use super::inward::Inward;
-use super::outward::Outward;
+use super::outward::{Outward, in_use};
 use super::process::{SETTLING_TIME, new_stack};
 use crate::driver::{Clock, Context, Counters, Driver, Host};
 use crate::net::Result;
@@ -68,7 +68,7 @@ pub fn run_app<C: Core>(
 ) -> Result<(C, Counters)> {
     let clock = Clock::new();
     let mut engine = config.engine.clone();
-    let (tun, device, mut stack, links) = match &config.role {
+    let (tun, guard, mut stack, links) = match &config.role {
         Role::Connect { links, servers } => connect_side(config, links, servers, &mut engine)?,
         Role::Listen {
             addresses,
@@ -83,11 +83,11 @@ pub fn run_app<C: Core>(
                 anywhere: *anywhere,
                 announce: *announce,
             };
-            let paths = inward.set_up(&mut engine)?;
+            let mut paths = inward.set_up(&mut engine)?;
             let mut stack = new_stack(engine, &config.strategy)?;
             paths.listen(*port, &mut stack)?;
-            paths.device.apply_rules(inward.rules())?;
-            (paths.tun, paths.device, stack, None)
+            paths.guard.apply_rules(inward.rules())?;
+            (paths.tun, paths.guard, stack, None)
         }
     };
     let core = start(clock.now(), &mut stack);
@@ -103,11 +103,11 @@ pub fn run_app<C: Core>(
     let counters = driver.counters();
     let Driver { core, host, .. } = driver;
     // Not before nobody has the shortcut any more.
-    drop((host, device));
+    drop((host, guard));
     Ok((core, counters))
 }
 
-type Side = (Tun, Device, Stack, Option<Links>);
+type Side = (Tun, Guard, Stack, Option<Links>);
 
 fn connect_side(
     config: &AppConfig,
@@ -124,9 +124,10 @@ fn connect_side(
         private: &[],
         shortcut: true,
     };
-    let paths = outward.set_up(engine)?;
+    let mut paths = outward.set_up(engine)?;
     let mut stack = new_stack(engine.clone(), &config.strategy)?;
     for (index, (link, addresses)) in links.iter().zip(&paths.addresses).enumerate() {
+        let addresses = in_use(*addresses, &paths.links, index);
         let path = stack.add_path(PathConfig {
             v4: addresses.v4,
             v6: addresses.v6,
@@ -136,9 +137,10 @@ fn connect_side(
         stack.set_path_up(Instant::ZERO, path, paths.links.is_up(index));
     }
     let others = (Quic::Forward, MptcpHosts::Forward);
-    let rules = outward.rules(paths.device.has_v6(), 0, paths.ports, Vec::new(), others);
-    paths.device.apply_rules(rules)?;
-    Ok((paths.tun, paths.device, stack, Some(paths.links)))
+    let v6 = paths.guard.device().has_v6();
+    let rules = outward.rules(v6, 0, paths.ports, Vec::new(), others);
+    paths.guard.apply_rules(rules)?;
+    Ok((paths.tun, paths.guard, stack, Some(paths.links)))
 }
 
 /// Tells the engine of links that come and go.
@@ -169,7 +171,7 @@ impl<C: Core> Host<C> for AppHost {
         let Some(links) = &mut self.links else {
             return;
         };
-        match links.refresh() {
+        match links.refresh(true) {
             Ok(changed) => {
                 for (index, readdressed) in changed {
                     let path = PathId(u8::try_from(index).unwrap_or(u8::MAX));

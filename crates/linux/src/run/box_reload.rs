@@ -8,6 +8,7 @@ use braid_proxy::config::BoxConfig;
 use braid_proxy::control::Answer;
 
 use super::gateway_box::{BoxHost, Silence, warn_of_plaintext};
+use super::outward::in_use;
 use super::places::Places;
 use super::reload;
 use crate::driver::Context;
@@ -98,12 +99,17 @@ impl BoxHost<'_> {
         };
         core.reload(&mut ctx, config);
         let network = &mut self.network;
-        let v6 = network.device.has_v6();
+        let v6 = network.guard.device().has_v6();
         for (at, number) in added {
             let outward = network.places.outward(config);
             let state = network.observed(*at);
             let place = u8::try_from(*at).unwrap_or(u8::MAX);
             let addresses = outward.addresses_of(place, &config.links[*number], &state, v6);
+            network
+                .addresses
+                .resize(network.addresses.len().max(*at + 1), addresses);
+            network.addresses[*at] = addresses;
+            let addresses = in_use(addresses, &network.links, *at);
             let path = match self.paths.get(*at) {
                 Some(path) => core.replace_link(now, *path, (*number, addresses), context.stack),
                 None => core.add_link(now, *number, addresses, context.stack),

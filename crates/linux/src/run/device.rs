@@ -1,17 +1,16 @@
 //! The TUN device of an instance, and what of the kernel is set for it.
 
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::net::IpAddr;
 
 use braid_engine::Config;
 use braid_proxy::config::TunConfig;
 
-use crate::net::links::has_ipv6;
 use crate::net::netlink::Netlink;
-use crate::net::routes::Address;
+use crate::net::routes::{Address, Interface};
 use crate::net::sysctl::{self, Sysctl};
 use crate::net::{Identity, Result, SystemError, cleanup};
-use crate::nft::{Rules, Ruleset};
+use crate::nft::{self, Rules, Ruleset};
 use crate::selftest::{self, Verdict};
 use crate::tun::Tun;
 
@@ -27,12 +26,16 @@ const TUN_MTU: u32 = 65_535;
 pub struct Device {
     identity: Identity,
     index: u32,
-    v6: bool,
+    /// The addresses that it has, with their prefix lengths.
+    addresses: Vec<(IpAddr, u8)>,
     record: Vec<Sysctl>,
+    /// The settings that are to be in force, the device's own first.
+    settings: Vec<Sysctl>,
+    own_settings: usize,
 }
 
 impl Device {
-    /// Creates the device and removes what an earlier instance of its name left behind.
+    /// Creates the device, and takes over what an earlier instance of its name left behind.
     ///
     /// # Errors
     /// Where the system refuses, and where an instance of this name is running.
@@ -41,10 +44,12 @@ impl Device {
         let mut device = Device {
             identity: Identity::of_tun(&config.name),
             index: 0,
-            v6: has_ipv6(),
+            addresses: Vec::new(),
             record: Vec::new(),
+            settings: Vec::new(),
+            own_settings: 0,
         };
-        cleanup::cleanup(&device.identity)?;
+        device.record = cleanup::take_over(&device.identity)?;
         device.bring_up(config)?;
         Ok((tun, device))
     }
@@ -69,27 +74,63 @@ impl Device {
             let setting = Sysctl::new(format!("net/{}", key.replace("{}", name)), value);
             if Sysctl::current(&setting.key).is_some() {
                 setting.apply()?;
+                self.settings.push(setting);
             }
         }
+        self.own_settings = self.settings.len();
         netlink
             .bring_up(self.index, TUN_MTU, TXQUEUELEN)
             .map_err(doing())?;
         for (addr, prefix_len) in config.own_addresses() {
-            let address = Address {
-                interface: self.index,
-                addr,
-                prefix_len,
-                deprecated: false,
-                secondary: false,
-            };
-            match netlink.add_address(&address) {
-                Ok(()) => {}
-                Err(error) if address.addr.is_ipv6() => {
+            match self.add_address(&mut netlink, (addr, prefix_len)) {
+                Ok(()) => self.addresses.push((addr, prefix_len)),
+                Err(error) if addr.is_ipv6() => {
                     tracing::warn!(%error, "no IPv6 on {name}");
-                    self.v6 = false;
                 }
                 Err(error) => return Err(doing()(error)),
             }
+        }
+        Ok(())
+    }
+
+    fn add_address(
+        &self,
+        netlink: &mut Netlink,
+        (addr, prefix_len): (IpAddr, u8),
+    ) -> io::Result<()> {
+        netlink.add_address(&Address {
+            interface: self.index,
+            addr,
+            prefix_len,
+            deprecated: false,
+            secondary: false,
+        })
+    }
+
+    /// Whether the device is as it was set up, by what there is of interfaces and addresses.
+    pub fn is_sound(&self, interfaces: &[Interface], addresses: &[Address]) -> bool {
+        let own = interfaces.iter().find(|i| i.index == self.index);
+        let has = |addr| {
+            addresses
+                .iter()
+                .any(|a| a.interface == self.index && a.addr == addr)
+        };
+        own.is_some_and(|own| own.running && own.mtu == TUN_MTU)
+            && self.addresses.iter().all(|(addr, _)| has(*addr))
+    }
+
+    /// Puts the device up again, with its addresses.
+    ///
+    /// # Errors
+    /// Where the system refuses, as where the device is gone, which only a new start makes again.
+    pub fn restore(&self) -> Result<()> {
+        let doing = || SystemError::doing(format!("set up {} again", self.identity.tun()));
+        let mut netlink = Netlink::open().map_err(doing())?;
+        netlink
+            .bring_up(self.index, TUN_MTU, TXQUEUELEN)
+            .map_err(doing())?;
+        for address in &self.addresses {
+            self.add_address(&mut netlink, *address).map_err(doing())?;
         }
         Ok(())
     }
@@ -101,53 +142,76 @@ impl Device {
 
     /// Whether there is IPv6.
     pub fn has_v6(&self) -> bool {
-        self.v6
+        self.addresses.iter().any(|(addr, _)| addr.is_ipv6())
     }
 
-    /// Puts kernel settings in force, after recording what they were. `rules` are in force
-    /// meanwhile.
+    /// Puts kernel settings in force, after recording what they were. `tracks` has the kernel load connection
+    /// tracking, of which some settings are.
     ///
     /// # Errors
     /// Where the system refuses.
-    pub fn apply_settings(&mut self, wanted: &[Sysctl], rules: Rules) -> Result<()> {
+    pub fn apply_settings(&mut self, wanted: &[Sysctl], tracks: bool) -> Result<()> {
+        nft::keep_record(&self.identity, &self.record, tracks)?;
+        let is_wanted = |setting: &Sysctl| wanted.iter().any(|other| other.key == setting.key);
+        for setting in self.record.extract_if(.., |setting| !is_wanted(setting)) {
+            // Of an earlier instance. Its interface may be gone.
+            let _ = setting.apply();
+        }
         let differing = sysctl::differing(wanted);
-        self.record = differing.iter().map(|(old, _)| old.clone()).collect();
-        self.apply_rules(rules)?;
+        for (old, _) in &differing {
+            // What an earlier instance found is what there was before.
+            if !self.record.iter().any(|known| known.key == old.key) {
+                self.record.push(old.clone());
+            }
+        }
+        nft::keep_record(&self.identity, &self.record, tracks)?;
+        let mut settings = wanted.to_vec();
         for (_, new) in differing {
             match new.apply() {
                 // In a container some settings are the host's to make.
                 Err(error) if error.kind() == ErrorKind::PermissionDenied => {
                     tracing::warn!(%error, "going on without");
+                    settings.retain(|setting| setting.key != new.key);
                 }
                 result => result?,
             }
         }
+        self.settings.append(&mut settings);
         Ok(())
     }
 
-    /// Puts further kernel settings in force and `rules` in place of earlier ones. What the settings were is
-    /// recorded beside what is recorded.
-    ///
-    /// # Errors
-    /// Where the system refuses the rules; nothing changed then. Settings that it refuses are logged.
-    pub fn change(&mut self, wanted: &[Sysctl], rules: Rules) -> Result<()> {
+    /// Records what the settings `wanted` were before, beside what is recorded; returns the record as it was.
+    pub fn record(&mut self, wanted: &[Sysctl]) -> Vec<Sysctl> {
         let before = self.record.clone();
-        let differing = sysctl::differing(wanted);
-        for (old, _) in &differing {
+        for (old, _) in sysctl::differing(wanted) {
             if !self.record.iter().any(|known| known.key == old.key) {
-                self.record.push(old.clone());
+                self.record.push(old);
             }
         }
-        if let Err(error) = self.apply_rules(rules) {
-            self.record = before;
-            return Err(error);
-        }
-        for (_, new) in differing {
+        before
+    }
+
+    /// Goes back to an earlier [record](Self::record).
+    pub fn set_record(&mut self, record: Vec<Sysctl>) {
+        self.record = record;
+    }
+
+    /// Puts settings in force that were recorded, in place of all but the device's own. Those that the system
+    /// refuses are logged.
+    pub fn change_settings(&mut self, wanted: &[Sysctl]) {
+        self.settings.truncate(self.own_settings);
+        self.settings.extend_from_slice(wanted);
+        for (_, new) in sysctl::differing(wanted) {
             if let Err(error) = new.apply() {
                 tracing::warn!(%error, "going on without");
+                self.settings.retain(|setting| setting.key != new.key);
             }
         }
-        Ok(())
+    }
+
+    /// The settings that are not as they were put in force, each with what it is.
+    pub fn changed_settings(&self) -> Vec<(Sysctl, Sysctl)> {
+        sysctl::differing(&self.settings)
     }
 
     /// Puts rules in force, in place of earlier ones.
@@ -197,7 +261,7 @@ impl Device {
 
 impl Drop for Device {
     fn drop(&mut self) {
-        if let Err(error) = cleanup::cleanup(&self.identity) {
+        if let Err(error) = cleanup::cleanup(&self.identity, &self.record) {
             tracing::error!(%error, "something is left behind");
         }
     }

@@ -6,14 +6,14 @@ use std::time::Duration;
 use braid_engine::PathId;
 use braid_proxy::config::{BoxConfig, Protection, ServerEntry};
 use braid_proxy::records::{Kept, LONGEST};
-use braid_proxy::{BoxCore, LinkAddresses, Notice};
+use braid_proxy::{BoxCore, Notice};
 use braid_wire::Instant;
 
 use super::Privileges;
 use super::confine::{self, Files};
 use super::crowd::Crowd;
 use super::keeper::{self, Keeper, SAVE_INTERVAL};
-use super::outward::OutwardPaths;
+use super::outward::{OutwardPaths, in_use};
 use super::places::{Network, Places};
 use super::process::{
     CONTROL, HANGUP, LINKS, RELOADED, SETTLING_TIME, WALL_CLOCK_INTERVAL, directory_of, new_stack,
@@ -45,24 +45,25 @@ pub fn run_box(
     let paths = outward.set_up(&mut engine)?;
     let OutwardPaths {
         tun,
-        device,
+        guard,
         links,
-        settings,
         addresses,
         ports,
     } = paths;
+    let v6 = guard.device().has_v6();
     let network = Network {
         mtus: addresses.iter().map(|a| a.mtu).collect(),
+        addresses,
         intake_port: 0,
         links,
-        settings,
         ports,
-        device,
+        guard,
         places,
         seen: Vec::new(),
     };
+    let identity = network.guard.device().identity().clone();
     let host = BoxHost {
-        control: open_control(config.control.as_deref(), "box", network.device.identity()),
+        control: open_control(config.control.as_deref(), "box", &identity),
         reload: reload.map(|r| Again::new(r, config.clone())).transpose()?,
         network,
         paths: Vec::new(),
@@ -75,14 +76,12 @@ pub fn run_box(
         keep_at: Instant::ZERO,
     };
     let mut driver = assemble(config, engine, tun, host)?;
-    let v6 = driver.host.network.device.has_v6();
     driver.host.network.intake_port = driver.sockets.reserve_intake(v6)?;
     driver.host.network.apply_rules(config)?;
     driver.sockets.listen_only(&config.socks)?;
     let confined = confine::give_up(privileges, &driver.host.files(config))?;
-    let identity = driver.host.network.device.identity().clone();
     let known = driver.host.start_threads(config, &identity)?;
-    start(&mut driver, &addresses, &known);
+    start(&mut driver, &known);
     tracing::info!(name = config.name, links = config.links.len(), "box is up");
     warn_of_plaintext(config);
     started();
@@ -128,13 +127,14 @@ fn assemble<'a>(
 }
 
 /// Tells the core of the time, the links, and what was known of them at the end of the last run.
-fn start(driver: &mut BoxDriver<'_>, addresses: &[LinkAddresses], known: &Kept) {
+fn start(driver: &mut BoxDriver<'_>, known: &Kept) {
     let now = driver.clock().now();
     let (core, stack, host) = (&mut driver.core, &mut driver.stack, &mut driver.host);
     core.set_wall_clock(now, since_epoch());
     host.wall_clock_at = now + WALL_CLOCK_INTERVAL;
-    for (index, addresses) in addresses.iter().enumerate() {
-        let path = core.add_link(now, index, *addresses, stack);
+    for (index, addresses) in host.network.addresses.iter().enumerate() {
+        let addresses = in_use(*addresses, &host.network.links, index);
+        let path = core.add_link(now, index, addresses, stack);
         host.paths.push(path);
         core.set_link_up(now, path, host.network.links.is_up(index), stack);
     }
@@ -198,7 +198,8 @@ impl BoxHost<'_> {
     }
 
     pub(super) fn refresh(&mut self, context: &mut Context<'_, BoxCore>) {
-        let changed = match self.network.links.refresh() {
+        let Network { links, guard, .. } = &mut self.network;
+        let changed = match guard.refresh(context.now, links) {
             Ok(changed) => changed,
             Err(error) => {
                 tracing::warn!(%error, "trying again");
@@ -211,10 +212,6 @@ impl BoxHost<'_> {
         }
         if changed.is_empty() {
             return;
-        }
-        for setting in &self.network.settings {
-            // Fails for interfaces that are gone.
-            let _ = setting.apply();
         }
         for (index, readdressed) in changed {
             let (state, up) = (
@@ -231,11 +228,14 @@ impl BoxHost<'_> {
                 "the interface of a link has changed"
             );
             let path = self.paths[index];
-            context
-                .core
-                .set_link_up(context.now, path, up, context.stack);
+            let (now, core, stack) = (context.now, &mut *context.core, &mut *context.stack);
+            if up {
+                let addresses = in_use(self.network.addresses[index], &self.network.links, index);
+                core.set_link_addresses(now, path, addresses, stack);
+            }
+            core.set_link_up(now, path, up, stack);
             if readdressed {
-                context.stack.doubt_path(context.now, path);
+                core.renew_link(now, path, stack);
             }
         }
         self.keep_forwarding(context.core);
@@ -278,7 +278,10 @@ impl Host<BoxCore> for BoxHost<'_> {
         let again = again.flat_map(|a| [(a.signal(), HANGUP), (a.fd(), RELOADED)]);
         control
             .into_iter()
-            .chain([(self.network.links.fd(), LINKS)])
+            .chain([
+                (self.network.links.fd(), LINKS),
+                (self.network.guard.fd(), LINKS),
+            ])
             .chain(again)
             .collect()
     }
@@ -294,22 +297,28 @@ impl Host<BoxCore> for BoxHost<'_> {
             (RELOADED, _, Some(_)) => return self.take_over(context),
             _ => {}
         }
-        if self.network.links.has_news() && self.refresh_at.is_none() {
+        let news = self.network.links.has_news() | self.network.guard.has_news();
+        if news && self.refresh_at.is_none() {
             self.refresh_at = Some(context.now + SETTLING_TIME);
         }
     }
 
     fn next_timeout(&self) -> Option<Instant> {
         let regular = self.wall_clock_at.min(self.listen_at).min(self.keep_at);
+        let regular = regular.min(self.network.guard.next_timeout());
         let others = [self.refresh_at, self.network.places.next_timeout()];
         others.into_iter().flatten().chain([regular]).min()
     }
 
     fn handle_timeout(&mut self, context: &mut Context<'_, BoxCore>) {
         self.clear_places(context);
-        if self.refresh_at.is_some_and(|at| at <= context.now) {
+        let looks = self.network.guard.next_timeout() <= context.now;
+        if looks || self.refresh_at.is_some_and(|at| at <= context.now) {
             self.refresh_at = None;
             self.refresh(context);
+            if let Some(rules) = self.network.guard.poll_status() {
+                context.core.set_rules(rules);
+            }
         }
         if self.wall_clock_at <= context.now {
             self.wall_clock_at = context.now + WALL_CLOCK_INTERVAL;

@@ -7,6 +7,7 @@ use braid_proxy::config::TunConfig;
 use braid_wire::Instant;
 
 use super::device::{Device, path_settings};
+use super::guard::Guard;
 use crate::net::link::{LinkSpec, NextHop};
 use crate::net::links::Links;
 use crate::net::netlink::Netlink;
@@ -34,8 +35,9 @@ pub(super) struct Inward<'a> {
 #[derive(Debug)]
 pub(super) struct InwardPaths {
     pub tun: Tun,
-    pub device: Device,
+    // Dropped before the guard, whose device cleans up what nobody has any more.
     pub links: Links,
+    pub guard: Guard,
     paths: Vec<PathConfig>,
     /// Their public addresses, where peers are to be told of them.
     announced: Vec<SocketAddr>,
@@ -47,21 +49,21 @@ impl Inward<'_> {
         let (mut tun, mut device) = Device::open(self.tun)?;
         let specs = self.link_specs()?;
         let settings = self.settings(&specs, device.has_v6())?;
-        device.apply_settings(&settings, Rules::Nothing)?;
+        device.apply_settings(&settings, false)?;
         let mut links = Links::new(device.identity(), specs)?;
 
         let paths = self.paths(&links);
         let smallest = paths.iter().map(|path| path.mtu).min();
         let smallest = smallest.unwrap_or(DEFAULT_MTU);
         device.adapt_engine(engine, &mut tun, self.tun, smallest);
-        links.install()?;
+        links.install(&[])?;
         let announced = match self.announce {
             true => self.mappings().into_iter().map(|m| m.public).collect(),
             false => Vec::new(),
         };
         Ok(InwardPaths {
             tun,
-            device,
+            guard: Guard::new(device, links.reached())?,
             links,
             paths,
             announced,

@@ -6,6 +6,7 @@ mod confine;
 mod crowd;
 mod device;
 mod gateway_box;
+mod guard;
 mod inward;
 mod keeper;
 mod outward;

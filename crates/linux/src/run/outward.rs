@@ -9,6 +9,7 @@ use braid_proxy::config::{Gateway, LinkConfig, MptcpHosts, Quic, TunConfig};
 use ipnet::IpNet;
 
 use super::device::{Device, path_settings};
+use super::guard::Guard;
 use crate::net::Result;
 use crate::net::link::{LinkSpec, LinkState, NextHop};
 use crate::net::links::Links;
@@ -38,12 +39,10 @@ pub(super) struct Outward<'a> {
 #[derive(Debug)]
 pub(super) struct OutwardPaths {
     pub tun: Tun,
-    // Dropped before the device, which cleans up what nobody has any more.
+    // Dropped before the guard, whose device cleans up what nobody has any more.
     pub links: Links,
-    pub device: Device,
-    /// For interfaces that come back as new ones.
-    pub settings: Vec<Sysctl>,
-    /// Addresses on the device, link by link.
+    pub guard: Guard,
+    /// Addresses that the links may have on the device.
     pub addresses: Vec<LinkAddresses>,
     /// Ports that are the engine's alone towards the servers; `None` where it shares them.
     pub ports: Option<RangeInclusive<u16>>,
@@ -55,28 +54,22 @@ impl Outward<'_> {
         let (mut tun, mut device) = Device::open(self.tun)?;
         let specs = self.link_specs(device.has_v6());
         let mut links = Links::new(device.identity(), specs)?;
-        device.apply_rules(Rules::Tracking)?;
         let settings = self.settings(device.has_v6());
-        device.apply_settings(&settings, Rules::Tracking)?;
+        device.apply_settings(&settings, true)?;
 
         let addresses = self.path_addresses(device.has_v6(), &links);
         let smallest = addresses.iter().map(|a| a.mtu).min();
         let smallest = smallest.unwrap_or(DEFAULT_MTU);
         device.adapt_engine(engine, &mut tun, self.tun, smallest);
-        links.install()?;
-        if !self.lan.is_empty() {
-            links.install_forwarding(self.lan)?;
-            links.install_interception()?;
-        }
+        links.install(self.lan)?;
         let ports = self.shorten(&mut links, addresses.iter().map(|a| a.mtu).collect());
         if let Some(ports) = &ports {
             engine.ports = ports.clone();
         }
         Ok(OutwardPaths {
             tun,
-            device,
+            guard: Guard::new(device, links.reached())?,
             links,
-            settings,
             addresses,
             ports,
         })
@@ -128,14 +121,14 @@ impl Outward<'_> {
         self.links.iter().zip(0..).map(spec).collect()
     }
 
+    /// The addresses that the links may have on the device.
     fn path_addresses(&self, device_v6: bool, links: &Links) -> Vec<LinkAddresses> {
         let all = self.links.iter().flatten().zip(links.states()).zip(0..);
         let addresses = all.map(|((link, state), n)| self.addresses_of(n, link, state, device_v6));
         addresses.collect()
     }
 
-    /// The addresses of the link at place `n`. It gets one in each family that it has now, or may have once
-    /// it is there.
+    /// The addresses that the link at place `n` may have.
     pub fn addresses_of(
         &self,
         n: u8,
@@ -143,21 +136,11 @@ impl Outward<'_> {
         state: &LinkState,
         device_v6: bool,
     ) -> LinkAddresses {
-        let unknown = state.addresses.is_empty();
-        let v4 = link.v4 && (unknown || state.has_family(false));
-        let v6 = link.v6 && device_v6 && (unknown || self.leads_out_v6(state));
         LinkAddresses {
-            v4: v4.then(|| self.tun.path_v4(n)),
-            v6: v6.then(|| self.tun.path_v6(n)),
+            v4: link.v4.then(|| self.tun.path_v4(n)),
+            v6: (link.v6 && device_v6).then(|| self.tun.path_v6(n)),
             mtu: mtu(link, state),
         }
-    }
-
-    /// IPv6 addresses without a way out are common; a path that has one would be tried in vain.
-    fn leads_out_v6(&self, state: &LinkState) -> bool {
-        let mut targets = self.servers.iter().filter(|s| s.is_ipv6());
-        let open = state.exit(true).is_some() || targets.any(|s| state.is_on_link(s.ip()));
-        state.has_family(true) && open
     }
 
     pub fn settings(&self, v6: bool) -> Vec<Sysctl> {
@@ -197,6 +180,7 @@ impl Outward<'_> {
             intercept_port,
             intercept_v6: v6,
             bypass,
+            reached: Vec::new(),
             servers: self.servers.clone(),
             ports,
             private: self.private.to_vec(),
@@ -215,6 +199,19 @@ fn nowhere() -> LinkSpec {
         sources: Vec::new(),
         targets: Vec::new(),
         exclusive: true,
+    }
+}
+
+/// Of the addresses that link `index` may have, those of the families by which it leads out now; all where it
+/// leads out by neither. IPv6 addresses without a way out are common, and what has one would be tried in vain.
+pub(super) fn in_use(addresses: LinkAddresses, links: &Links, index: usize) -> LinkAddresses {
+    match links.families_of(index) {
+        (false, false) => addresses,
+        (v4, v6) => LinkAddresses {
+            v4: addresses.v4.filter(|_| v4),
+            v6: addresses.v6.filter(|_| v6),
+            ..addresses
+        },
     }
 }
 

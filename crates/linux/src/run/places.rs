@@ -7,15 +7,15 @@ use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 
 use braid_engine::PathId;
+use braid_proxy::LinkAddresses;
 use braid_proxy::config::{BoxConfig, LinkConfig};
 use braid_wire::Instant;
 
-use super::device::Device;
+use super::guard::Guard;
 use super::outward::Outward;
 use crate::net::Result;
 use crate::net::link::LinkState;
 use crate::net::links::Links;
-use crate::net::sysctl::Sysctl;
 
 /// Most places. There is room for as many addresses in every range that the configuration may name, and
 /// half as many again as links.
@@ -24,10 +24,10 @@ const MAX_PLACES: usize = 24;
 /// What is set up for the links.
 #[derive(Debug)]
 pub(super) struct Network {
-    // Dropped before the device, which cleans up what nobody has any more.
+    // Dropped before the guard, whose device cleans up what nobody has any more.
     pub links: Links,
-    /// For interfaces that come back as new ones.
-    pub settings: Vec<Sysctl>,
+    /// The addresses that each link may have, by place.
+    pub addresses: Vec<LinkAddresses>,
     /// What the engine takes each link's MTU for, in bytes, by place.
     pub mtus: Vec<u16>,
     /// Where connections that are taken in arrive.
@@ -37,7 +37,7 @@ pub(super) struct Network {
     pub places: Places,
     /// The states of the links when they were routed last.
     pub seen: Vec<LinkState>,
-    pub device: Device,
+    pub guard: Guard,
 }
 
 impl Network {
@@ -46,7 +46,7 @@ impl Network {
     /// # Errors
     /// Where the system refuses.
     pub fn apply_rules(&mut self, config: &BoxConfig) -> Result<()> {
-        let v6 = self.device.has_v6();
+        let v6 = self.guard.device().has_v6();
         let outward = self.places.outward(config);
         let ways = (config.quic, config.mptcp_hosts);
         let rules = outward.rules(
@@ -57,9 +57,7 @@ impl Network {
             ways,
         );
         let settings = outward.settings(v6);
-        self.device.change(&settings, rules)?;
-        self.settings = settings;
-        Ok(())
+        self.guard.change(&settings, rules)
     }
 
     /// Routes as `config` says, and names the place of each link that is new, with its addresses.
@@ -67,7 +65,7 @@ impl Network {
     /// # Errors
     /// Where the system refuses.
     pub fn route(&mut self, config: &BoxConfig) -> Result<()> {
-        let v6 = self.device.has_v6();
+        let v6 = self.guard.device().has_v6();
         let outward = self.places.outward(config);
         let specs = outward.link_specs(v6);
         let states = self.links.reconfigure(specs, &config.lan)?;

@@ -10,6 +10,7 @@ use braid_wire::Instant;
 use super::Privileges;
 use super::confine::{self, Files};
 use super::crowd::Crowd;
+use super::guard::Guard;
 use super::inward::{Inward, InwardPaths};
 use super::process::{
     CONTROL, HANGUP, LINKS, RELOADED, SETTLING_TIME, WALL_CLOCK_INTERVAL, directory_of, new_stack,
@@ -46,14 +47,19 @@ pub fn run_server(
     let mut stack = new_stack(engine, &config.strategy)?;
     paths.listen(config.port, &mut stack)?;
     let InwardPaths {
-        tun, device, links, ..
+        tun, guard, links, ..
     } = paths;
 
     let clock = Clock::new();
     let host = ServerHost {
-        control: open_control(config.control.as_deref(), "server", device.identity()),
+        control: open_control(
+            config.control.as_deref(),
+            "server",
+            guard.device().identity(),
+        ),
         reload: reload.map(|r| Again::new(r, config.clone())).transpose()?,
         links,
+        guard,
         refresh_at: Some(Instant::ZERO),
         wall_clock_at: clock.now() + WALL_CLOCK_INTERVAL,
         crowd: Crowd::default(),
@@ -65,7 +71,7 @@ pub fn run_server(
         connect_timeout: config.timeouts.connect,
     };
     let mut driver = Driver::new(clock, tun, stack, core, host, limits)?;
-    device.apply_rules(inward.rules())?;
+    driver.host.guard.apply_rules(inward.rules())?;
     let confined = confine::give_up(privileges, &driver.host.files(config))?;
     driver.host.start_threads()?;
     tracing::info!(name = config.name, port = config.port, "server is up");
@@ -74,7 +80,7 @@ pub fn run_server(
     }
     started();
     let outcome = serve(&mut driver, &config.name, stop);
-    drop((driver, device, confined));
+    drop((driver, confined));
     outcome
 }
 
@@ -83,7 +89,9 @@ pub fn run_server(
 struct ServerHost<'a> {
     control: Option<ControlSocket>,
     reload: Option<Again<'a, ServerConfig>>,
+    // Dropped before the guard, whose device cleans up what nobody has any more.
     links: Links,
+    guard: Guard,
     refresh_at: Option<Instant>,
     wall_clock_at: Instant,
     crowd: Crowd,
@@ -119,7 +127,7 @@ impl ServerHost<'_> {
     }
 
     fn refresh(&mut self, context: &mut Context<'_, ServerCore>) {
-        match self.links.refresh() {
+        match self.guard.refresh(context.now, &mut self.links) {
             Ok(_) => {
                 let own = self.links.addresses().iter().map(|a| a.addr);
                 context.core.set_own_addresses(own.collect());
@@ -139,7 +147,7 @@ impl Host<ServerCore> for ServerHost<'_> {
         let again = again.flat_map(|a| [(a.signal(), HANGUP), (a.fd(), RELOADED)]);
         control
             .into_iter()
-            .chain([(self.links.fd(), LINKS)])
+            .chain([(self.links.fd(), LINKS), (self.guard.fd(), LINKS)])
             .chain(again)
             .collect()
     }
@@ -154,20 +162,25 @@ impl Host<ServerCore> for ServerHost<'_> {
             (RELOADED, _, Some(_)) => return self.take_over(context),
             _ => {}
         }
-        if self.links.has_news() && self.refresh_at.is_none() {
+        let news = self.links.has_news() | self.guard.has_news();
+        if news && self.refresh_at.is_none() {
             self.refresh_at = Some(context.now + SETTLING_TIME);
         }
     }
 
     fn next_timeout(&self) -> Option<Instant> {
-        let wall_clock = self.wall_clock_at;
-        Some(self.refresh_at.map_or(wall_clock, |at| at.min(wall_clock)))
+        let regular = self.wall_clock_at.min(self.guard.next_timeout());
+        Some(self.refresh_at.map_or(regular, |at| at.min(regular)))
     }
 
     fn handle_timeout(&mut self, context: &mut Context<'_, ServerCore>) {
-        if self.refresh_at.is_some_and(|at| at <= context.now) {
+        let looks = self.guard.next_timeout() <= context.now;
+        if looks || self.refresh_at.is_some_and(|at| at <= context.now) {
             self.refresh_at = None;
             self.refresh(context);
+            if let Some(rules) = self.guard.poll_status() {
+                context.core.set_rules(rules);
+            }
         }
         if self.wall_clock_at <= context.now {
             self.wall_clock_at = context.now + WALL_CLOCK_INTERVAL;

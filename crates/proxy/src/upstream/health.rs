@@ -198,7 +198,8 @@ impl Cell {
         self.examine_at = Some(self.examine_at.map_or(at, |planned| planned.min(at)));
     }
 
-    /// The same under a new configuration, which may have put an end to what was wrong.
+    /// The same under a new configuration or in another network, which may have put an end to what was
+    /// wrong.
     pub(super) fn reloaded(mut self, now: Instant) -> Self {
         if self.trouble.is_some() || self.sound_at.is_none() && self.reach == Reach::Up {
             self.examine_at = Some(now);

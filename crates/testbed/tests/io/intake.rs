@@ -233,17 +233,14 @@ fn serve((quic, mptcp_hosts): (Quic, MptcpHosts), asks: &Receiver<Ask>, done: &S
     let spec = wan(&config, 0);
     let lan = ["lan".to_owned()];
     let mut links = Links::new(device.identity(), vec![spec]).unwrap();
-    device.apply_rules(Rules::Tracking).unwrap();
     let settings = [
         Sysctl::new("net/ipv6/conf/all/forwarding", 1),
         Sysctl::new("net/ipv4/conf/lan/forwarding", 1),
         Sysctl::new("net/ipv4/conf/wan/forwarding", 1),
         Sysctl::new("net/netfilter/nf_conntrack_tcp_be_liberal", 1),
     ];
-    device.apply_settings(&settings, Rules::Tracking).unwrap();
-    links.install().unwrap();
-    links.install_forwarding(&lan).unwrap();
-    links.install_interception().unwrap();
+    device.apply_settings(&settings, true).unwrap();
+    links.install(&lan).unwrap();
     links.forward_over(0);
     let servers = ["203.0.113.9:1080".parse().unwrap()];
     let ports = links.install_shortcut(&config.name, &servers, vec![1_500]);
@@ -261,6 +258,7 @@ fn serve((quic, mptcp_hosts): (Quic, MptcpHosts), asks: &Receiver<Ask>, done: &S
             bypass: BYPASSED
                 .map(|a| a.parse::<IpAddr>().unwrap().into())
                 .to_vec(),
+            reached: Vec::new(),
             servers: servers.to_vec(),
             ports: Some(ports.unwrap()),
             private: OWN.map(|a| a.parse().unwrap()).to_vec(),

@@ -59,7 +59,7 @@ fn nothing_is_left_of_a_killed_instance() {
     assert_ne!(state(&net), before);
     let identity = Identity::of_tun("braid0");
     net.world
-        .inside("box", || cleanup::cleanup(&identity))
+        .inside("box", || cleanup::cleanup(&identity, &[]))
         .unwrap();
     wait_for_same(&net, &before);
 }

@@ -279,6 +279,7 @@ fn box_rules(ports: Option<RangeInclusive<u16>>) -> BoxRules {
         intercept_port: 1,
         intercept_v6: true,
         bypass: Vec::new(),
+        reached: Vec::new(),
         servers: servers(),
         ports,
         private: Vec::new(),

@@ -30,7 +30,7 @@ fn the_shortcut_is_of_one_instance_as_long_as_it_runs() {
     let intake = Intake::start(&net, Quic::Forward);
     let other = Identity::of_tun("braid1");
     let clean_up = || {
-        let clean_up = || cleanup::cleanup(&other);
+        let clean_up = || cleanup::cleanup(&other, &[]);
         net.world.inside("box", clean_up).unwrap();
     };
     let error = claim("braid1").unwrap_err();

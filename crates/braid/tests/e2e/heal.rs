@@ -1,0 +1,395 @@
+//! Other programs that remove what box and server have set up in the kernel, and a network that changes.
+
+use std::io::{Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use braid_proxy::status::RulesStatus;
+use braid_testbed::netns;
+
+use super::bed::Bed;
+use super::control::status;
+use super::links::{expect_progress, under_way};
+
+/// The file that Debian's `nftables.service` loads begins like this.
+const FIREWALL: &str = "flush ruleset
+table inet filter {
+  chain input { type filter hook input priority filter; policy accept; }
+  chain forward { type filter hook forward priority filter; policy accept; }
+}";
+
+/// What is looked at to see that a host has all it needs. Each line counts, their order does not: the kernel
+/// lists what was added again last.
+const LOOKS: [&str; 10] = [
+    "nft list table inet braid_braid0",
+    "nft list table netdev braid-shortcut",
+    "nft list table inet braid-shortcut",
+    "ip rule",
+    "ip -6 rule",
+    // Of the protocol that Braid's routes have.
+    "ip route show table all proto 180",
+    "ip -6 route show table all proto 180",
+    "ip -4 -brief address show dev braid0",
+    "ip -6 -brief address show dev braid0 scope global",
+    "grep . /proc/sys/net/ipv[46]/conf/*/forwarding /proc/sys/net/ipv4/conf/*/rp_filter",
+];
+
+/// Prints what a shell makes of a line on a host.
+fn shell(bed: &Bed, host: &str, line: &str) -> String {
+    bed.print(host, "sh", &["-c", line])
+}
+
+/// All that Braid has on a host.
+fn set_up(bed: &Bed, host: &str) -> Vec<String> {
+    let listings = LOOKS.map(|look| shell(bed, host, &format!("{look} 2>/dev/null")));
+    let lines = listings.iter().flat_map(|listing| listing.lines());
+    // Routes out of an interface that is about to be put up say so.
+    let mut lines: Vec<String> = lines.map(|l| l.replace(" linkdown", "")).collect();
+    lines.sort_unstable();
+    lines
+}
+
+/// Has a line of shell remove something on a host, and waits until all is as before.
+fn expect_healed(bed: &mut Bed, host: &str, before: &[String], damage: &str) {
+    let repairs = |bed: &mut Bed| bed.log(host).matches("restored").count();
+    let repaired = repairs(bed);
+    bed.run(host, "sh", &["-ec", damage]);
+    let mut seen = Vec::new();
+    let end = std::time::Instant::now() + Duration::from_secs(60);
+    while repairs(bed) == repaired || seen != before {
+        seen = set_up(bed, host);
+        if std::time::Instant::now() > end {
+            let gone: Vec<_> = before.iter().filter(|line| !seen.contains(line)).collect();
+            let new: Vec<_> = seen.iter().filter(|line| !before.contains(line)).collect();
+            let log = bed.log(host);
+            panic!("{host}, {damage}: gone {gone:#?}, new {new:#?}\n{log}");
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// The rule of a chain that stands at place `n`.
+fn delete_rule(chain: &str, n: usize) -> String {
+    format!(
+        "handle=$(nft -a list chain inet braid_braid0 {chain} | grep -o 'handle [0-9]*$' | sed -n {}p)
+         nft delete rule inet braid_braid0 {chain} $handle",
+        // That of the chain comes first.
+        n + 1
+    )
+}
+
+/// The first routing rule of Braid's of a family, and of those with this in them.
+fn delete_routing_rule(family: &str, with: &str) -> String {
+    format!(
+        "rule=$(ip {family} rule | grep 'lookup 1[0-9]*' | grep '{with}' | head -n 1 | sed 's/^\\([0-9]*\\):/pref \\1/; s/\\[.*//')
+         test -n \"$rule\"
+         ip {family} rule delete $rule"
+    )
+}
+
+/// The first of Braid's routes of a family.
+fn delete_route(family: &str) -> String {
+    format!(
+        "route=$(ip {family} route show table all proto 180 | grep -v unreachable | head -n 1)
+         test -n \"$route\"
+         ip {family} route delete $route"
+    )
+}
+
+/// Removes each of these on a host in turn, while a user's download goes on.
+fn removes(host: &str, all: &[String]) {
+    let mut bed = Bed::up();
+    let (download, expected) = under_way(&mut bed);
+    let before = set_up(&bed, host);
+    for damage in all {
+        expect_healed(&mut bed, host, &before, damage);
+    }
+    expect_progress(&mut bed, &download);
+    bed.release();
+    download.expect_bytes(&expected);
+    bed.expect_both_links();
+}
+
+/// Packet filter rules that are there on box and server, whole and in part.
+fn packet_filter_damage() -> Vec<String> {
+    vec![
+        format!("nft -f - <<'END'\n{FIREWALL}\nEND"),
+        "nft delete table inet braid_braid0".to_owned(),
+        "nft flush chain inet braid_braid0 prerouting".to_owned(),
+        delete_rule("prerouting", 2),
+        "nft insert rule inet braid_braid0 prerouting counter drop".to_owned(),
+    ]
+}
+
+#[test]
+#[ignore = "network"]
+fn packet_filter_rules_of_a_box_come_back() {
+    let more = [
+        "nft delete table netdev braid-shortcut",
+        "nft flush set inet braid_braid0 bypass4",
+        "nft delete chain inet braid_braid0 postrouting",
+    ];
+    let more = more.map(str::to_owned).to_vec();
+    removes("box", &[packet_filter_damage(), more].concat());
+}
+
+#[test]
+#[ignore = "network"]
+fn packet_filter_rules_of_a_server_come_back() {
+    removes("server", &packet_filter_damage());
+}
+
+#[test]
+#[ignore = "network"]
+fn routing_of_a_box_comes_back() {
+    let mut all = Vec::new();
+    for family in ["-4", "-6"] {
+        all.push(delete_routing_rule(family, "iif home"));
+        all.push(delete_routing_rule(family, "from all fwmark"));
+        all.push(delete_route(family));
+    }
+    removes("box", &all);
+}
+
+#[test]
+#[ignore = "network"]
+fn routing_of_a_server_comes_back() {
+    let all = ["-4", "-6"].map(|family| [delete_routing_rule(family, ""), delete_route(family)]);
+    removes("server", &all.concat());
+}
+
+#[test]
+#[ignore = "network"]
+fn device_and_settings_come_back() {
+    let device = [
+        "ip address flush dev braid0",
+        "ip link set braid0 down",
+        "ip link set braid0 mtu 1500",
+    ];
+    let settings = [
+        (
+            "box",
+            "sysctl -w net.ipv4.conf.home.forwarding=0 net.ipv4.conf.link1.rp_filter=1",
+        ),
+        ("server", "sysctl -w net.ipv4.conf.backbone.forwarding=0"),
+    ];
+    for (host, setting) in settings {
+        let all = [&device[..], &[setting]].concat();
+        removes(
+            host,
+            &all.into_iter().map(str::to_owned).collect::<Vec<_>>(),
+        );
+    }
+}
+
+/// What was repaired can be asked for, and who made that necessary. Whoever keeps at it is told of, and does
+/// not keep the rules away for good.
+#[test]
+#[ignore = "network"]
+fn somebody_who_keeps_removing_rules_is_named() {
+    let mut bed = Bed::up();
+    assert_eq!(status(&bed, "box").rules, RulesStatus::Sound);
+    let before = set_up(&bed, "box");
+    for n in 1..=10 {
+        expect_healed(&mut bed, "box", &before, "nft flush ruleset");
+        let RulesStatus::Restored {
+            what,
+            by,
+            times,
+            at,
+        } = status(&bed, "box").rules
+        else {
+            panic!("nothing was restored");
+        };
+        assert_eq!(what, "the packet filter rules");
+        assert!(by.is_some_and(|by| by.starts_with("nft (process ")));
+        assert_eq!(times, n);
+        assert!(at > 1_500_000_000);
+    }
+    let log = bed.log("box");
+    assert!(
+        log.contains("keeps removing the packet filter rules"),
+        "{log}"
+    );
+    expect_healed(&mut bed, "box", &before, "nft flush ruleset");
+    bed.fetch(100_000);
+}
+
+/// A user's connection that began while the box was dead is only forwarded, and still is when it is back.
+#[test]
+#[ignore = "network"]
+fn what_began_while_the_box_was_dead_goes_on_when_it_is_back() {
+    let mut bed = Bed::up();
+    bed.fetch(1_000);
+    bed.testbed.kill("box").expect("it ran");
+    let (download, expected) = under_way(&mut bed);
+    for _ in 0..3 {
+        bed.start("box");
+        bed.wait_for_intake();
+        expect_progress(&mut bed, &download);
+        bed.testbed.kill("box").expect("it ran");
+    }
+    bed.start("box");
+    bed.release();
+    download.expect_bytes(&expected);
+}
+
+/// Who tells those that connect which address they come from. Until dropped.
+struct Mirror(Arc<AtomicBool>);
+
+impl Mirror {
+    const PORT: u16 = 80;
+
+    /// Serves at an address of a host.
+    fn serve(bed: &Bed, host: &str, address: IpAddr) -> Self {
+        let host = bed.testbed.layout().host(host).expect("a known host");
+        let at = SocketAddr::new(address, Self::PORT);
+        let listener = netns::run_inside(&host.namespace, || TcpListener::bind(at));
+        let listener = listener.expect("it listens");
+        listener.set_nonblocking(true).expect("a socket");
+        let ending = Arc::new(AtomicBool::new(false));
+        let told = Arc::clone(&ending);
+        thread::spawn(move || {
+            while !told.load(Ordering::Acquire) {
+                let Ok((mut stream, from)) = listener.accept() else {
+                    thread::sleep(Duration::from_millis(5));
+                    continue;
+                };
+                // A client that is gone has no use for an answer.
+                let _ = stream.set_nonblocking(false);
+                let _ = stream.set_read_timeout(Some(Duration::from_secs(5)));
+                let _ = stream.read(&mut [0; 1024]);
+                let from = from.ip().to_canonical();
+                let _ = write!(stream, "HTTP/1.0 200 OK\r\n\r\n{from}");
+            }
+        });
+        Mirror(ending)
+    }
+}
+
+impl Drop for Mirror {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
+/// What the user gets from an address; nothing where the connection is refused.
+fn asked(bed: &Bed, address: IpAddr) -> String {
+    let url = match address {
+        IpAddr::V4(address) => format!("http://{address}/"),
+        IpAddr::V6(address) => format!("http://[{address}]/"),
+    };
+    let curl = ["-q", "-sS", "--noproxy", "*", "--max-time", "10", &url];
+    bed.print("user", "curl", &curl)
+}
+
+/// The page of the modem behind a link, and a network beside the Internet. Routes that come and go are
+/// followed.
+#[test]
+#[ignore = "network"]
+fn networks_that_the_box_reaches_itself_are_forwarded() {
+    let mut bed = Bed::up();
+    let modem: IpAddr = "192.168.8.1".parse().expect("an address");
+    bed.run(
+        "internet",
+        "ip",
+        &["address", "add", "192.168.8.1/24", "dev", "link1"],
+    );
+    bed.run(
+        "box",
+        "ip",
+        &["address", "add", "192.168.8.100/24", "dev", "link1"],
+    );
+    let _modem = Mirror::serve(&bed, "internet", modem);
+    bed.wait_for("the modem's page", |bed| {
+        asked(bed, modem) == "192.168.8.100"
+    });
+
+    for (family, network, address) in [
+        ("-4", "192.168.99.0/24", "192.168.99.1"),
+        ("-6", "fd00:99::/64", "fd00:99::1"),
+    ] {
+        let ip: IpAddr = address.parse().expect("an address");
+        let [own, gateway] = ["box", "internet"].map(|host| {
+            let host = bed.testbed.layout().host(host).expect("a known host");
+            let mut interfaces = host.interfaces.iter();
+            let link = interfaces.find(|i| &*i.name == "link2").expect("a link");
+            match ip {
+                IpAddr::V4(_) => link.address4.to_string(),
+                IpAddr::V6(_) => link.address6.to_string(),
+            }
+        });
+        let on_lo = ["address", "add", address, "dev", "lo"];
+        bed.run("internet", "ip", &[&[family][..], &on_lo].concat());
+        let _mirror = Mirror::serve(&bed, "internet", ip);
+        assert_eq!(asked(&bed, ip), "", "a server refuses private networks");
+        let route = [family, "route", "add", network, "via", &gateway];
+        bed.run("box", "ip", &route);
+        bed.wait_for("the network that a route leads to", |bed| {
+            asked(bed, ip) == own
+        });
+        bed.run("box", "ip", &[family, "route", "delete", network]);
+        bed.wait_for("the end of that", |bed| asked(bed, ip).is_empty());
+    }
+    bed.fetch(1_000_000);
+}
+
+/// A link that loses one family is used over the other, and again over the one when it is back.
+#[test]
+#[ignore = "network"]
+fn a_link_that_loses_a_family_is_used_over_the_other() {
+    for family in ["-4", "-6"] {
+        let mut bed = Bed::up();
+        let (download, expected) = under_way(&mut bed);
+        for link in ["link1", "link2"] {
+            let scope = ["scope", "global"];
+            let flush = [family, "address", "flush", "dev", link];
+            bed.run("box", "ip", &[&flush[..], &scope].concat());
+        }
+        let before = bed.carried();
+        bed.wait_for("both links to go on over the other family", |bed| {
+            (0..2).all(|link| bed.carried()[link] > before[link] + 500_000)
+        });
+        bed.testbed.reconfigure("box").expect("it was set up so");
+        // Then the first family carries all alone.
+        let other = if family == "-4" { "-6" } else { "-4" };
+        for link in ["link1", "link2"] {
+            let flush = [other, "address", "flush", "dev", link, "scope", "global"];
+            bed.run("box", "ip", &flush);
+        }
+        let before = bed.carried();
+        bed.wait_for("both links to go on over the first family", |bed| {
+            (0..2).all(|link| bed.carried()[link] > before[link] + 500_000)
+        });
+        bed.release();
+        download.expect_bytes(&expected);
+    }
+}
+
+mod soak {
+    use std::time::Instant;
+
+    use super::*;
+
+    /// Longest that users are without what somebody removed.
+    const HEALED: Duration = Duration::from_secs(2);
+
+    #[test]
+    #[ignore = "soak"]
+    fn what_is_removed_comes_back_within_two_seconds() {
+        for host in ["box", "server"] {
+            let mut bed = Bed::up();
+            let before = set_up(&bed, host);
+            let routing = ["-4", "-6"].map(|f| [delete_routing_rule(f, ""), delete_route(f)]);
+            for damage in packet_filter_damage().into_iter().chain(routing.concat()) {
+                let begin = Instant::now();
+                expect_healed(&mut bed, host, &before, &damage);
+                let took = begin.elapsed();
+                assert!(took < HEALED, "{host}, {damage}: {took:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,364 @@
+//! What the kernel has of tables, and who changes them.
+//!
+//! `nft` is run to load rules, never to look at them: another program may change its own tables many times a
+//! second, and each change is told to everybody who listens.
+
+use std::fmt;
+use std::io;
+use std::os::fd::BorrowedFd;
+
+use netlink_packet_core::{
+    DecodeError, NetlinkDeserializable, NetlinkHeader, NetlinkSerializable, NlasIterator,
+};
+use rustix::net::Protocol;
+
+use crate::net::netlink::{Messages, Netlink};
+
+/// `NFNLGRP_NFTABLES`, as a bit.
+const GROUP: u32 = 1 << 6;
+/// `NFNL_SUBSYS_NFTABLES`, in the upper half of a message's type.
+const SUBSYSTEM: u16 = 10 << 8;
+/// Bytes of `struct nfgenmsg`, which stands before the attributes.
+const HEADER_LEN: usize = 4;
+/// The attribute that names the table, in messages of every kind used here (`NFTA_TABLE_NAME`,
+/// `NFTA_CHAIN_TABLE` …).
+const TABLE: u16 = 1;
+/// `NFTA_SET_NAME`, and `NFTA_SET_ELEM_LIST_SET`.
+const SET: u16 = 2;
+/// `NFTA_SET_ELEM_LIST_ELEMENTS`.
+const ELEMENTS: u16 = 3;
+/// `NFT_MSG_NEWGEN`, which ends the notifications of a transaction.
+const NEW_GENERATION: u8 = 15;
+/// `NFTA_GEN_PROC_PID` and `NFTA_GEN_PROC_NAME`: who made the transaction.
+const PROCESS_ID: u16 = 2;
+const PROCESS_NAME: u16 = 3;
+/// The kernel is asked again at most this often where somebody changes the rules meanwhile.
+const MAX_LOOKS: usize = 3;
+
+/// What is asked for: the kind of the request (`NFT_MSG_GET…`), and the attributes that count. Others, such
+/// as handles and counts of uses, differ from one load of the same rules to the next.
+const PARTS: [(u8, &[u16]); 3] = [
+    // NFT_MSG_GETTABLE: name, flags.
+    (1, &[1, 2]),
+    // NFT_MSG_GETCHAIN: table, name, hook, policy, type, flags.
+    (4, &[1, 3, 4, 5, 7, 10]),
+    // NFT_MSG_GETRULE: table, chain, expressions, comment.
+    (7, &[1, 2, 4, 7]),
+];
+/// `NFT_MSG_GETSET`: table, name, flags, type and length of keys.
+const SETS: (u8, &[u16]) = (10, &[1, 2, 3, 4, 5]);
+/// `NFT_MSG_GETSETELEM`.
+const GET_ELEMENTS: u8 = 13;
+
+/// The family of a table (`NFPROTO_*`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Family {
+    /// IPv4 and IPv6.
+    Inet = 1,
+    /// Ingress of devices.
+    Netdev = 5,
+}
+
+/// A message about nftables, without its `nfgenmsg`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Message {
+    /// `NFT_MSG_*`.
+    kind: u8,
+    family: u8,
+    attributes: Vec<u8>,
+}
+
+impl Message {
+    fn get(kind: u8, family: Family, names: &[(u16, &str)]) -> Self {
+        let mut attributes = Vec::new();
+        for (kind, name) in names {
+            // Length and type, the name with the zero that ends it, and what fills up 4 bytes.
+            let len = u16::try_from(4 + name.len() + 1).unwrap_or(u16::MAX);
+            attributes.extend(len.to_ne_bytes());
+            attributes.extend(kind.to_ne_bytes());
+            attributes.extend(name.as_bytes());
+            attributes.push(0);
+            attributes.resize(attributes.len().next_multiple_of(4), 0);
+        }
+        Message {
+            kind,
+            family: family as u8,
+            attributes,
+        }
+    }
+
+    fn attribute(&self, kind: u16) -> Option<&[u8]> {
+        find(&self.attributes, kind)
+    }
+
+    /// The name in an attribute.
+    fn name(&self, kind: u16) -> Option<&str> {
+        let bytes = self.attribute(kind)?;
+        std::str::from_utf8(bytes.strip_suffix(&[0]).unwrap_or(bytes)).ok()
+    }
+
+    fn is_of(&self, family: Family, table: &str) -> bool {
+        self.family == family as u8 && self.name(TABLE) == Some(table)
+    }
+
+    /// The message's kind and the attributes that count.
+    fn part(&self, counting: &[u16]) -> Vec<u8> {
+        let mut part = vec![self.kind];
+        for kind in counting {
+            if let Some(value) = self.attribute(*kind) {
+                part.extend(kind.to_ne_bytes());
+                part.extend(u32::try_from(value.len()).unwrap_or(u32::MAX).to_ne_bytes());
+                part.extend(value);
+            }
+        }
+        part
+    }
+}
+
+/// The value of the first attribute of a kind.
+fn find(attributes: &[u8], kind: u16) -> Option<&[u8]> {
+    values(attributes).find_map(|(found, value)| (found == kind).then_some(value))
+}
+
+/// Attributes with their kinds, as far as they can be read.
+fn values(attributes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    let all = NlasIterator::new(attributes).map_while(Result::ok);
+    all.filter_map(|nla| {
+        let (kind, len) = (nla.kind(), usize::from(nla.length()));
+        Some((kind, nla.into_inner().get(4..len)?))
+    })
+}
+
+impl Messages for Message {
+    const PROTOCOL: Option<Protocol> = Some(rustix::net::netlink::NETFILTER);
+    const UNREAD: &[u16] = &[];
+}
+
+impl NetlinkSerializable for Message {
+    fn message_type(&self) -> u16 {
+        SUBSYSTEM | u16::from(self.kind)
+    }
+
+    fn buffer_len(&self) -> usize {
+        HEADER_LEN + self.attributes.len()
+    }
+
+    fn serialize(&self, buffer: &mut [u8]) {
+        buffer[..HEADER_LEN].copy_from_slice(&[self.family, 0, 0, 0]);
+        buffer[HEADER_LEN..].copy_from_slice(&self.attributes);
+    }
+}
+
+impl NetlinkDeserializable for Message {
+    type Error = DecodeError;
+
+    fn deserialize(header: &NetlinkHeader, payload: &[u8]) -> Result<Self, DecodeError> {
+        match payload.split_at_checked(HEADER_LEN) {
+            Some(([family, ..], attributes)) => Ok(Message {
+                kind: (header.message_type & 0xff) as u8,
+                family: *family,
+                attributes: attributes.to_vec(),
+            }),
+            _ => Err("no nfgenmsg".into()),
+        }
+    }
+}
+
+/// What a table holds, in a form that is the same whenever the same rules were loaded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Contents(Vec<Vec<u8>>);
+
+/// Looks at tables.
+#[derive(Debug)]
+pub struct Inspector(Netlink<Message>);
+
+impl Inspector {
+    /// Opens a socket to ask the kernel.
+    ///
+    /// # Errors
+    /// As the system answers.
+    pub fn open() -> io::Result<Self> {
+        Netlink::requests().map(Inspector)
+    }
+
+    /// Returns what a table holds; `None` where there is none of this name.
+    ///
+    /// # Errors
+    /// As the kernel answers.
+    pub fn look(&mut self, family: Family, table: &str) -> io::Result<Option<Contents>> {
+        let mut looks = 1;
+        loop {
+            match self.look_once(family, table) {
+                // Somebody changes the rules: what was in the list a moment ago is gone.
+                Err(error)
+                    if looks < MAX_LOOKS
+                        && matches!(
+                            error.kind(),
+                            io::ErrorKind::NotFound | io::ErrorKind::Interrupted
+                        ) =>
+                {
+                    looks += 1;
+                }
+                outcome => return outcome,
+            }
+        }
+    }
+
+    fn look_once(&mut self, family: Family, table: &str) -> io::Result<Option<Contents>> {
+        let mut parts = Vec::new();
+        for (kind, counting) in PARTS {
+            let found = self.dump(kind, family, &[(TABLE, table)])?;
+            let ours = found.iter().filter(|message| message.is_of(family, table));
+            parts.extend(ours.map(|message| message.part(counting)));
+            if parts.is_empty() {
+                return Ok(None);
+            }
+        }
+        let (kind, counting) = SETS;
+        for set in self.dump(kind, family, &[(TABLE, table)])? {
+            let Some(name) = set.name(SET).filter(|_| set.is_of(family, table)) else {
+                continue;
+            };
+            parts.push(set.part(counting));
+            let found = self.dump(GET_ELEMENTS, family, &[(TABLE, table), (SET, name)])?;
+            let lists = found.iter().filter_map(|list| list.attribute(ELEMENTS));
+            let elements = lists.flat_map(values).map(|(_, value)| value.to_vec());
+            let mut elements: Vec<_> = elements.collect();
+            // Those of a hash table come in the order of its buckets.
+            elements.sort_unstable();
+            parts.append(&mut elements);
+        }
+        Ok(Some(Contents(parts)))
+    }
+
+    fn dump(
+        &mut self,
+        kind: u8,
+        family: Family,
+        names: &[(u16, &str)],
+    ) -> io::Result<Vec<Message>> {
+        let found = self.0.dump(Message::get(kind, family, names))?;
+        match self.0.was_interrupted() {
+            true => Err(io::ErrorKind::Interrupted.into()),
+            false => Ok(found),
+        }
+    }
+}
+
+/// Somebody who changed rules.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Culprit {
+    /// Name of the process.
+    pub name: String,
+    /// Its id.
+    pub pid: u32,
+}
+
+impl fmt::Display for Culprit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} (process {})", self.name, self.pid)
+    }
+}
+
+/// Hears of changes to some tables.
+#[derive(Debug)]
+pub struct Monitor {
+    socket: Netlink<Message>,
+    tables: Vec<(Family, String)>,
+    last: Option<Culprit>,
+}
+
+impl Monitor {
+    /// Listens for changes of `tables` from now on.
+    ///
+    /// # Errors
+    /// As the system answers.
+    pub fn open(tables: Vec<(Family, String)>) -> io::Result<Self> {
+        Ok(Monitor {
+            socket: Netlink::subscribe(GROUP)?,
+            tables,
+            last: None,
+        })
+    }
+
+    /// What to wait on for news.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.socket.fd()
+    }
+
+    /// Takes the news off the socket and returns whether somebody, be it this process, may have changed one
+    /// of the tables.
+    pub fn has_news(&mut self) -> bool {
+        let mut heard = false;
+        let mut concerned = false;
+        let (tables, last) = (&self.tables, &mut self.last);
+        let lost = self.socket.drain(|message| {
+            if message.kind == NEW_GENERATION {
+                if concerned {
+                    *last = culprit(&message);
+                }
+                concerned = false;
+            } else if tables.iter().any(|(f, name)| message.is_of(*f, name)) {
+                (heard, concerned) = (true, true);
+            }
+        });
+        // Where notifications cannot be read, the rules are to be read instead.
+        heard || lost.unwrap_or(true)
+    }
+
+    /// Who changed one of the tables last.
+    pub fn last(&self) -> Option<&Culprit> {
+        self.last.as_ref()
+    }
+}
+
+fn culprit(message: &Message) -> Option<Culprit> {
+    let pid = message.attribute(PROCESS_ID)?.first_chunk::<4>()?;
+    Some(Culprit {
+        name: message.name(PROCESS_NAME)?.to_owned(),
+        pid: u32::from_be_bytes(*pid),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(kind: u8, names: &[(u16, &str)]) -> Message {
+        Message::get(kind, Family::Inet, names)
+    }
+
+    #[test]
+    fn attributes_are_read_as_they_are_written() {
+        let message = message(7, &[(1, "table"), (2, "abc"), (4, "x")]);
+        assert_eq!(message.attributes.len() % 4, 0);
+        assert_eq!(message.name(1), Some("table"));
+        assert_eq!(message.name(2), Some("abc"));
+        assert_eq!(message.attribute(4), Some(&b"x\0"[..]));
+        assert_eq!(message.attribute(3), None);
+        assert!(message.is_of(Family::Inet, "table"));
+        assert!(!message.is_of(Family::Netdev, "table"));
+        assert!(!message.is_of(Family::Inet, "tabl"));
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_left_out() {
+        let whole = message(7, &[(1, "table"), (2, "chain")]);
+        for len in 0..whole.attributes.len() {
+            let cut = Message {
+                attributes: whole.attributes[..len].to_vec(),
+                ..whole.clone()
+            };
+            assert!(cut.name(2).is_none_or(|name| name == "chain"));
+        }
+    }
+
+    #[test]
+    fn handles_do_not_count() {
+        let rule = |handle| message(6, &[(1, "t"), (2, "c"), (3, handle), (4, "expressions")]);
+        let part = |message: Message| message.part(PARTS[2].1);
+        assert_eq!(part(rule("1")), part(rule("2")));
+        let other = message(6, &[(1, "t"), (2, "c"), (3, "1"), (4, "others")]);
+        assert_ne!(part(rule("1")), part(other));
+    }
+}

@@ -1,0 +1,496 @@
+//! Keeps what an instance has set up in force. Other programs load firewalls by `flush ruleset`, restart
+//! network services and apply settings, and then users have no service until somebody puts back what is
+//! missing.
+//!
+//! Tables that only their owner may change (`NFT_TABLE_F_OWNER`) would not need that, but they go with the
+//! socket that made them: after the process was killed, the local network would be cut off.
+
+use std::fmt::Write as _;
+use std::io::ErrorKind;
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+use braid_proxy::status::RulesStatus;
+use braid_wire::Instant;
+use ipnet::IpNet;
+
+use super::device::Device;
+use super::process::since_epoch;
+use crate::net::links::{Links, Repairs};
+use crate::net::sysctl::Sysctl;
+use crate::net::{Result, SystemError};
+use crate::nft::{Contents, Inspector, Monitor, Rules, Ruleset, ShortcutRules};
+
+/// Some kernel settings change without an event.
+const LOOK_INTERVAL: Duration = Duration::from_secs(10);
+/// Where routes change all the time, the rules follow this often.
+const MIN_REACHED_INTERVAL: Duration = Duration::from_secs(1);
+/// Most networks of the routing table that the rules have: a box may have a table of the whole Internet.
+const MAX_REACHED: usize = 4_096;
+
+/// The keeper of an instance's rules, routes, settings and device.
+#[derive(Debug)]
+pub struct Guard {
+    device: Device,
+    monitor: Monitor,
+    inspector: Inspector,
+    /// The rules that are to be in force, and what the kernel had of them when they were loaded.
+    rules: Option<(Rules, Contents)>,
+    /// The networks in [`Self::rules`] that the routing table reaches.
+    reached: Vec<IpNet>,
+    /// They are not brought in line before.
+    reached_at: Instant,
+    pace: Pace,
+    /// When to look again though there is no news.
+    look_at: Instant,
+    /// How often something was restored.
+    restored: u64,
+    /// Something is missing and could not be restored yet.
+    missing: bool,
+    status: Option<RulesStatus>,
+}
+
+impl Guard {
+    /// Watches what `device` and its instance set up from now on, where the routing table reaches the networks
+    /// `reached`.
+    ///
+    /// # Errors
+    /// Where the system refuses.
+    pub fn new(device: Device, reached: &[IpNet]) -> Result<Guard> {
+        let doing = || SystemError::doing("watch the packet filter rules");
+        let own = (Ruleset::FAMILY, device.identity().nft_table());
+        let shortcut = ShortcutRules::TABLES.map(|(family, name)| (family, name.to_owned()));
+        let tables = std::iter::once(own).chain(shortcut).collect();
+        Ok(Guard {
+            monitor: Monitor::open(tables).map_err(doing())?,
+            inspector: Inspector::open().map_err(doing())?,
+            device,
+            rules: None,
+            reached: bounded(reached),
+            reached_at: Instant::ZERO,
+            pace: Pace::default(),
+            look_at: Instant::ZERO,
+            restored: 0,
+            missing: false,
+            status: None,
+        })
+    }
+
+    /// The device.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// Puts rules in force, in place of earlier ones in one step, and keeps them there. Those of a box have
+    /// the networks that the routing table reached at the last look.
+    ///
+    /// # Errors
+    /// Where the system refuses.
+    pub fn apply_rules(&mut self, mut rules: Rules) -> Result<()> {
+        if let Rules::Box(rules) = &mut rules {
+            rules.reached.clone_from(&self.reached);
+        }
+        self.device.apply_rules(rules.clone())?;
+        let loaded = self
+            .look()
+            .map_err(SystemError::doing("look at the rules"))?;
+        let gone = || SystemError::other("load the rules", "somebody removed them at once");
+        self.rules = Some((rules, loaded.ok_or_else(gone)?));
+        Ok(())
+    }
+
+    /// Puts kernel settings in force in place of earlier ones, and rules as by
+    /// [`apply_rules`](Self::apply_rules).
+    ///
+    /// # Errors
+    /// Where the system refuses the rules; nothing changed then.
+    pub fn change(&mut self, settings: &[Sysctl], rules: Rules) -> Result<()> {
+        let before = self.device.record(settings);
+        if let Err(error) = self.apply_rules(rules) {
+            self.device.set_record(before);
+            return Err(error);
+        }
+        self.device.change_settings(settings);
+        Ok(())
+    }
+
+    /// Readable when somebody may have changed the rules.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.monitor.fd()
+    }
+
+    /// Whether that is so; then [`Self::refresh`] is due. One change comes as many messages, so wait a few
+    /// milliseconds in between.
+    pub fn has_news(&mut self) -> bool {
+        self.monitor.has_news()
+    }
+
+    /// When [`Self::refresh`] is due even without news.
+    pub fn next_timeout(&self) -> Instant {
+        self.look_at
+    }
+
+    /// What is news of the rules, for those who ask box or server.
+    pub fn poll_status(&mut self) -> Option<RulesStatus> {
+        self.status.take()
+    }
+
+    /// [Refreshes](Links::refresh) the links, and restores whatever else is missing.
+    ///
+    /// # Errors
+    /// Where the state of the links cannot be read.
+    pub fn refresh(&mut self, now: Instant, links: &mut Links) -> Result<Vec<(usize, bool)>> {
+        self.look_at = now + LOOK_INTERVAL;
+        let restores = self.pace.allows(now);
+        let changed = links.refresh(restores)?;
+        let mut damage = Damage {
+            routing: links.repairs(),
+            device: !self.device.is_sound(links.interfaces(), links.addresses()),
+            settings: self.device.changed_settings(),
+            rules: self.is_damaged(),
+        };
+        if !changed.is_empty() {
+            // Those of an interface that has come back are as the kernel makes them.
+            let settings = std::mem::take(&mut damage.settings);
+            if let Err(error) = apply(&settings) {
+                tracing::warn!(%error, "going on without");
+            }
+        }
+        if damage.is_none() {
+            if std::mem::take(&mut self.missing) {
+                self.status = Some(RulesStatus::Sound);
+            }
+        } else if restores {
+            self.pace.noticed(now);
+            self.restore(now, &damage);
+        } else {
+            self.pace.noticed(now);
+            self.missing = true;
+            let why = format!("another program keeps removing {damage}");
+            self.status = Some(RulesStatus::Missing { why });
+        }
+        self.follow_routes(now, links.reached());
+        if !self.pace.allows(now) {
+            self.look_at = self.look_at.min(self.pace.not_before);
+        }
+        Ok(changed)
+    }
+
+    /// Whether the rules are not as they were loaded.
+    fn is_damaged(&mut self) -> bool {
+        let there = match self.look() {
+            Ok(there) => there,
+            Err(error) => {
+                tracing::warn!(%error, "cannot look at the rules; trying again");
+                return false;
+            }
+        };
+        let loaded = self.rules.as_ref();
+        loaded.is_some_and(|(_, loaded)| there.as_ref() != Some(loaded))
+    }
+
+    fn look(&mut self) -> std::io::Result<Option<Contents>> {
+        let table = self.device.identity().nft_table();
+        self.inspector.look(Ruleset::FAMILY, &table)
+    }
+
+    /// Puts back what is missing.
+    fn restore(&mut self, now: Instant, damage: &Damage) {
+        match self.try_restore(damage) {
+            Ok(()) => {
+                self.missing = false;
+                self.restored += 1;
+                let by = damage.by_packet_filter().then(|| self.monitor.last());
+                let by = by.flatten().map(ToString::to_string);
+                tracing::warn!(by, "restored {damage} after another program removed them");
+                self.status = Some(RulesStatus::Restored {
+                    what: damage.to_string(),
+                    by: by.clone(),
+                    times: self.restored,
+                    at: since_epoch().as_secs(),
+                });
+                if self.pace.repaired(now) {
+                    let times = Pace::FREE;
+                    tracing::error!(
+                        by,
+                        "another program keeps removing {damage}: restored {times} times in a row. From \
+                         now on they are restored after ever longer pauses, in which users lose service; \
+                         keep that program from them"
+                    );
+                }
+            }
+            Err(error) => {
+                if !self.missing {
+                    tracing::error!(
+                        %error,
+                        "cannot restore {damage}, which another program removed; users lose service. \
+                         Trying again"
+                    );
+                }
+                self.missing = true;
+                self.pace.failed(now);
+                let why = format!("{damage} were removed: {error}");
+                self.status = Some(RulesStatus::Missing { why });
+            }
+        }
+    }
+
+    fn try_restore(&mut self, damage: &Damage) -> Result<()> {
+        // First what connections of users need most.
+        if damage.rules
+            && let Some((rules, _)) = self.rules.clone()
+        {
+            self.apply_rules(rules)?;
+        }
+        if damage.device {
+            self.device.restore()?;
+        }
+        apply(&damage.settings)?;
+        match damage.routing.put_off {
+            true => Err(SystemError::other(
+                "add routes and rules",
+                "the log says more",
+            )),
+            false => Ok(()),
+        }
+    }
+
+    /// Brings the rules in line with what the routing table reaches.
+    fn follow_routes(&mut self, now: Instant, reached: &[IpNet]) {
+        let reached = bounded(reached);
+        if reached == self.reached {
+            return;
+        }
+        if now < self.reached_at {
+            self.look_at = self.look_at.min(self.reached_at);
+            return;
+        }
+        self.reached_at = now + MIN_REACHED_INTERVAL;
+        let before = std::mem::replace(&mut self.reached, reached);
+        let Some((rules @ Rules::Box(_), _)) = self.rules.clone() else {
+            return;
+        };
+        if let Err(error) = self.apply_rules(rules) {
+            tracing::warn!(%error, "the rules do not know the new routes yet; trying again");
+            self.reached = before;
+            self.look_at = self.reached_at;
+        }
+    }
+}
+
+/// The networks that the rules have: where there are too many, those with the most addresses.
+fn bounded(networks: &[IpNet]) -> Vec<IpNet> {
+    let mut networks = networks.to_vec();
+    if networks.len() > MAX_REACHED {
+        networks.sort_by_key(IpNet::prefix_len);
+        networks.truncate(MAX_REACHED);
+    }
+    networks
+}
+
+/// Puts settings in force, each given with what it is.
+fn apply(changed: &[(Sysctl, Sysctl)]) -> Result<()> {
+    for (_, setting) in changed {
+        match setting.apply() {
+            // Its interface has just gone.
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            result => result?,
+        }
+    }
+    Ok(())
+}
+
+/// What is missing of what was set up.
+#[derive(Debug, Default)]
+struct Damage {
+    rules: bool,
+    routing: Repairs,
+    device: bool,
+    /// Settings as they are, and as they are to be.
+    settings: Vec<(Sysctl, Sysctl)>,
+}
+
+impl Damage {
+    fn is_none(&self) -> bool {
+        let whole = !self.rules && !self.device && self.settings.is_empty();
+        whole && self.routing == Repairs::default()
+    }
+
+    /// Whether packet filter rules are missing, about which the kernel tells who removed them.
+    fn by_packet_filter(&self) -> bool {
+        self.rules || self.routing.shortcut
+    }
+}
+
+impl std::fmt::Display for Damage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut parts = Vec::new();
+        if self.by_packet_filter() {
+            parts.push("the packet filter rules".to_owned());
+        }
+        let counted = |n: usize, what: &str| match n {
+            1 => format!("1 {what}"),
+            n => format!("{n} {what}s"),
+        };
+        if self.routing.rules > 0 {
+            parts.push(counted(self.routing.rules, "routing rule"));
+        }
+        if self.routing.routes > 0 {
+            parts.push(counted(self.routing.routes, "route"));
+        }
+        if self.routing.put_off && parts.is_empty() {
+            parts.push("routes or routing rules".to_owned());
+        }
+        if self.device {
+            parts.push("the TUN device's state and addresses".to_owned());
+        }
+        if !self.settings.is_empty() {
+            let mut settings = "kernel settings".to_owned();
+            for (old, new) in &self.settings {
+                write!(settings, " {}={} (was {})", new.key, new.value, old.value)?;
+            }
+            parts.push(settings);
+        }
+        f.write_str(&parts.join(", "))
+    }
+}
+
+/// Bounds repairs where somebody keeps undoing them.
+#[derive(Debug, Default)]
+struct Pace {
+    /// Repairs in a row, each undone soon.
+    repairs: u32,
+    /// The last one.
+    last: Instant,
+    /// When it was found undone.
+    undone: Option<Instant>,
+    not_before: Instant,
+}
+
+impl Pace {
+    /// Repairs in a row that need no pause: a machine that starts loads several programs' rules.
+    const FREE: u32 = 10;
+    const FIRST_PAUSE: Duration = Duration::from_secs(1);
+    const MAX_PAUSE: Duration = Duration::from_secs(30);
+    /// A repair that lasts so long was not undone by a program that answers to it, but removed by one that
+    /// has reasons of its own now and then.
+    const LASTING: Duration = Duration::from_secs(10);
+
+    fn allows(&self, now: Instant) -> bool {
+        now >= self.not_before
+    }
+
+    /// Takes note that something is missing.
+    fn noticed(&mut self, now: Instant) {
+        self.undone.get_or_insert(now);
+    }
+
+    /// Takes note of a repair and returns whether those in a row begin to be too many.
+    fn repaired(&mut self, now: Instant) -> bool {
+        let lasted = self.undone.take().unwrap_or(now);
+        if lasted.saturating_since(self.last) > Self::LASTING {
+            self.repairs = 0;
+        }
+        self.repairs = self.repairs.saturating_add(1);
+        self.last = now;
+        if self.repairs >= Self::FREE {
+            self.pause(now, self.repairs - Self::FREE);
+        }
+        self.repairs == Self::FREE
+    }
+
+    /// Takes note that a repair failed.
+    fn failed(&mut self, now: Instant) {
+        self.repairs = self.repairs.saturating_add(1);
+        self.last = now;
+        self.pause(now, self.repairs - 1);
+    }
+
+    fn pause(&mut self, now: Instant, doublings: u32) {
+        let pause = Self::FIRST_PAUSE * (1 << doublings.min(5));
+        self.not_before = now + pause.min(Self::MAX_PAUSE);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(s: u64) -> Instant {
+        Instant::from_millis(s * 1_000)
+    }
+
+    /// A repair of something that is missing from `s` on; whether repairs begin to be too many.
+    fn repair(pace: &mut Pace, s: u64) -> bool {
+        pace.noticed(at(s));
+        let mut now = s;
+        while !pace.allows(at(now)) {
+            now += 1;
+        }
+        pace.repaired(at(now))
+    }
+
+    #[test]
+    fn repairs_in_a_row_are_slowed_down() {
+        let mut pace = Pace::default();
+        let fights: Vec<bool> = (0..Pace::FREE)
+            .map(|_| {
+                assert!(pace.allows(at(100)));
+                repair(&mut pace, 100)
+            })
+            .collect();
+        assert_eq!(fights.iter().filter(|fights| **fights).count(), 1);
+        assert!(fights.ends_with(&[true]));
+        let mut now = 100;
+        let mut pauses = Vec::new();
+        for _ in 0..7 {
+            let begin = now;
+            pace.noticed(at(begin));
+            while !pace.allows(at(now)) {
+                now += 1;
+            }
+            pauses.push(now - begin);
+            assert!(!pace.repaired(at(now)), "said once");
+        }
+        assert_eq!(pauses, [1, 2, 4, 8, 16, 30, 30]);
+        repair(&mut pace, now + 41);
+        assert!(pace.allows(at(now + 41)), "a new row");
+    }
+
+    /// A program that loads its own rules every 20 seconds does not answer to ours.
+    #[test]
+    fn repairs_that_last_need_no_pause() {
+        let mut pace = Pace::default();
+        for n in 1..100 {
+            assert!(!repair(&mut pace, n * 20));
+            assert!(pace.allows(at(n * 20)));
+        }
+    }
+
+    #[test]
+    fn a_repair_that_fails_is_tried_again_after_a_while() {
+        let mut pace = Pace::default();
+        pace.failed(at(100));
+        assert!(!pace.allows(at(100)) && pace.allows(at(101)));
+        pace.failed(at(101));
+        assert!(!pace.allows(at(102)) && pace.allows(at(103)));
+    }
+
+    #[test]
+    fn damage_is_named() {
+        let damage = Damage {
+            rules: true,
+            routing: Repairs {
+                rules: 1,
+                routes: 2,
+                ..Repairs::default()
+            },
+            device: false,
+            settings: vec![(Sysctl::new("net/a", 0), Sysctl::new("net/a", 1))],
+        };
+        let text =
+            "the packet filter rules, 1 routing rule, 2 routes, kernel settings net/a=1 (was 0)";
+        assert_eq!(damage.to_string(), text);
+        assert!(Damage::default().is_none() && !damage.is_none());
+    }
+}
