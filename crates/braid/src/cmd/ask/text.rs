@@ -257,7 +257,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use braid_proxy::selection::Measured;
-    use braid_proxy::status::{ProxyStatus, StreamStatus, WarmStatus};
+    use braid_proxy::status::{ProxyStatus, RulesStatus, StreamStatus, WarmStatus};
 
     use super::*;
 
@@ -355,6 +355,7 @@ mod tests {
                 opening: 1,
                 most: 4,
             }),
+            rules: RulesStatus::Sound,
             paths: vec![
                 path("dsl", PathState::Up, true),
                 PathStatus {
