@@ -265,7 +265,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use braid_proxy::selection::Measured;
-    use braid_proxy::status::{ProxyStatus, StreamStatus, WarmStatus};
+    use braid_proxy::status::{ProxyStatus, RulesStatus, StreamStatus, WarmStatus};
     use braid_proxy::verdict::Condition;
 
     use super::*;
@@ -370,6 +370,7 @@ mod tests {
                 opening: 1,
                 most: 4,
             }),
+            rules: RulesStatus::Sound,
             paths: vec![
                 path("dsl", PathState::Up, true),
                 PathStatus {
