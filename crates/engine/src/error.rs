@@ -13,6 +13,8 @@ pub enum ApiError {
     SendClosed,
     /// A bound of [`crate::Config`] is reached.
     LimitReached,
+    /// A stack has no more than 256 paths.
+    TooManyPaths,
 }
 
 impl core::fmt::Display for ApiError {
@@ -23,6 +25,7 @@ impl core::fmt::Display for ApiError {
             ApiError::AddressInUse => "address already in use",
             ApiError::SendClosed => "the sending side is closed",
             ApiError::LimitReached => "a limit of this stack is reached",
+            ApiError::TooManyPaths => "a stack has at most 256 paths: use fewer links or addresses",
         })
     }
 }

@@ -206,7 +206,7 @@ impl Upstream {
         link: usize,
         addresses: LinkAddresses,
         stack: &mut Stack,
-    ) -> PathId {
+    ) -> Result<PathId, ApiError> {
         let config = self.link_configs.get(link);
         let (backup, metered, mtu) = match config {
             Some(l) => (l.backup, l.metered, l.mtu.unwrap_or(addresses.mtu)),
@@ -217,7 +217,7 @@ impl Upstream {
             v6: addresses.v6,
             mtu: mtu.min(addresses.mtu),
             backup,
-        });
+        })?;
         stack.set_path_up(now, path, false);
         self.links.push(Link {
             path,
@@ -234,7 +234,7 @@ impl Upstream {
             rest: Duration::ZERO,
             cells: vec![Cell::default(); self.servers.len()],
         });
-        path
+        Ok(path)
     }
 
     pub(crate) fn set_link_up(&mut self, now: Instant, path: PathId, up: bool, stack: &mut Stack) {
@@ -327,7 +327,7 @@ impl Upstream {
         candidates.sort_by_key(|(rank, ..)| *rank);
         let best = candidates.first().map(|(_, server, _)| *server);
         if let Some(server) = best.filter(|_| !wish.cold)
-            && let Some(lease) = self.take_warm(now, (need, server))
+            && let Some(lease) = self.take_warm(now, (need, server), stack)
         {
             counters.warm_used += 1;
             // What it waited under is not what this flow is to have.
@@ -536,8 +536,12 @@ impl Upstream {
     ) {
         let next = now + self.interval(now, server, path);
         if let Some(cell) = self.cell(server, path) {
+            let returned = cell.is_returning();
             cell.succeeded(now, rtt);
             cell.next = Some(next);
+            if returned {
+                stack.doubt_path(now, path);
+            }
             self.update(now, stack);
         }
     }
@@ -618,7 +622,12 @@ impl Upstream {
             Ok((used, rtt)) if used == path => {
                 // What one tells, another need not be asked.
                 cell.probes().for_each(|probe| stack.abort(now, probe));
+                let returned = cell.is_returning();
                 cell.probe_succeeded(now, rtt);
+                if returned {
+                    // Subflows there would wait for their timers, and those that only receive for ever.
+                    stack.doubt_path(now, path);
+                }
                 None
             }
             // The engine had no answer here and went elsewhere.

@@ -13,6 +13,7 @@ mod handshake;
 mod icmp;
 mod input;
 pub(crate) mod keys;
+mod liveness;
 mod output;
 mod paths;
 mod report;

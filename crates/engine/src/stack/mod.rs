@@ -5,6 +5,7 @@ mod fast_open;
 mod ingress;
 mod packet;
 mod ready;
+mod reclaim;
 mod report;
 mod table;
 
@@ -160,6 +161,8 @@ pub struct Stack {
     /// Once there were more handshakes than are kept.
     cookies: Option<Cookies>,
     ended_early: EndedEarly,
+    /// From when on a silent connection may be looked for.
+    search_at: Instant,
     /// What connections that are gone moved on each path.
     gone: Vec<PathTotals>,
     /// The connection whose end was polled last.
@@ -206,21 +209,26 @@ impl Stack {
             strays: VecDeque::new(),
             cookies: None,
             ended_early: EndedEarly::default(),
+            search_at: Instant::ZERO,
             gone: Vec::new(),
             last_closed: None,
         }
     }
 
-    /// Adds a local path, up at first. At most 255.
-    pub fn add_path(&mut self, path: PathConfig) -> PathId {
-        let id = PathId(self.shared.paths.len() as u8);
+    /// Adds a local path, up at first.
+    ///
+    /// # Errors
+    /// [`ApiError::TooManyPaths`] where there are 256.
+    pub fn add_path(&mut self, path: PathConfig) -> Result<PathId, ApiError> {
+        let id = u8::try_from(self.shared.paths.len());
+        let id = id.map(PathId).map_err(|_| ApiError::TooManyPaths)?;
         self.shared.paths.push(Path {
             config: path,
             up: true,
             announced: [None; 2],
         });
         self.gone.push(PathTotals::default());
-        id
+        Ok(id)
     }
 
     /// Says whether `path` can be used. Down: its subflows are marked stale at once, what only they carry
@@ -232,11 +240,12 @@ impl Stack {
         }
     }
 
-    /// Says that packets on `path` may reach peers from another address than before, as after DHCP has
-    /// given the link another one: its subflows ask at once whether their peers still know them, since
-    /// one that only receives would wait for ever. They ask a few times, ever more seldom. Those that are
-    /// refused are opened anew, and so are those that are not answered where the connection has another
-    /// subflow. Nothing is asked where the path is down: it is when the path comes back.
+    /// Validates the subflows of `path` at once, because it carries packets again, or from another address
+    /// than before as after DHCP has given the link one. What was sent in vain is sent again. Subflows
+    /// with nothing in flight ask whether their peers still know them, a few times, ever more seldom;
+    /// those of idle connections do so one after the other. Those that are refused are opened anew, and so
+    /// are those that are not answered where the connection has another subflow. Nothing is asked where
+    /// the path is down: it is when the path comes back.
     pub fn doubt_path(&mut self, now: Instant, path: PathId) {
         let known = self.shared.paths.get(usize::from(path.0));
         if known.is_some_and(|path| path.up) {
@@ -333,6 +342,7 @@ impl Stack {
     /// its start where [`Config::fast_open`] says so.
     pub fn connect(&mut self, now: Instant, options: ConnectOptions) -> Result<ConnId, ApiError> {
         if self.table.len() >= self.shared.config.max_connections {
+            self.reclaim(now, None);
             return Err(ApiError::LimitReached);
         }
         let id = self.table.reserve();
@@ -412,6 +422,7 @@ impl Stack {
             self.shared.leave_crowd(conn);
         }
         self.wake_starved(now);
+        self.relieve(now);
     }
 
     fn schedule(&mut self, now: Instant, id: ConnId) {
@@ -614,6 +625,11 @@ impl Stack {
             c.signal_writable(ctx);
         });
         joined.ok_or(ApiError::UnknownConnection)
+    }
+
+    /// Replaces [`Config::user_timeout`], for connections that are there too.
+    pub fn set_user_timeout(&mut self, user_timeout: Duration) {
+        self.shared.config.user_timeout = user_timeout;
     }
 
     /// Says how urgent the connection is: of what is written from now on without a class. One of
@@ -905,6 +921,14 @@ impl Stack {
         }
     }
 
+    /// Returns when the peer was heard last on the subflow that was heard last; `None` where the
+    /// connection has no established subflow, or does not exist.
+    pub fn heard_at(&self, conn: ConnId) -> Option<Instant> {
+        let subflows = self.table.get(conn)?.subflows.iter();
+        let there = subflows.filter(|s| s.is_established());
+        there.map(|s| s.heard_at).max()
+    }
+
     /// A subflow of a connection, if both exist.
     pub fn subflow(&self, conn: ConnId, subflow: SubflowId) -> Option<SubflowStats> {
         let conn = self.table.get(conn)?;
@@ -959,7 +983,8 @@ mod tests {
     fn stack(config: Config) -> Stack {
         let rng = Rng::for_component(1, 1);
         let mut stack = Stack::new(config, rng, Box::new(|| Box::new(Idle)));
-        stack.add_path(PathConfig::v4(Ipv4Addr::new(10, 0, 0, 1)));
+        let path = PathConfig::v4(Ipv4Addr::new(10, 0, 0, 1));
+        stack.add_path(path).unwrap();
         stack
     }
 

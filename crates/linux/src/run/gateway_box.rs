@@ -19,6 +19,7 @@ use super::process::{
     CONTROL, LINKS, SETTLING_TIME, WALL_CLOCK_INTERVAL, directory_of, new_stack, open_control,
     raise_descriptor_limit, serve, since_epoch, strategy_factory, system_rng,
 };
+use super::suspend::Suspension;
 use crate::control::ControlSocket;
 use crate::driver::{Clock, Context, Driver, Host};
 use crate::net::links::Links;
@@ -65,6 +66,7 @@ pub fn run_box(
         refresh_at: None,
         wall_clock_at: Instant::ZERO,
         listen_at: Instant::ZERO,
+        suspension: Suspension::new(),
         keeper: None,
         crowd: Crowd::default(),
         keep_at: Instant::ZERO,
@@ -79,7 +81,7 @@ pub fn run_box(
     }
     let confined = confine::give_up(privileges, &driver.host.files(config))?;
     let known = driver.host.start_threads(config, device.identity())?;
-    start(&mut driver, &addresses, &known);
+    start(&mut driver, &addresses, &known)?;
     tracing::info!(name = config.name, links = config.links.len(), "box is up");
     let in_clear = |server: &&ServerEntry| server.protection == Protection::None;
     for ServerEntry { name, .. } in config.servers.iter().filter(in_clear) {
@@ -121,19 +123,21 @@ fn assemble(
 }
 
 /// Tells the core of the time, the links, and what was known of them at the end of the last run.
-fn start(driver: &mut BoxDriver, addresses: &[LinkAddresses], known: &Kept) {
+fn start(driver: &mut BoxDriver, addresses: &[LinkAddresses], known: &Kept) -> Result<()> {
     let now = driver.clock().now();
     let (core, stack, host) = (&mut driver.core, &mut driver.stack, &mut driver.host);
     core.set_wall_clock(now, since_epoch());
     host.wall_clock_at = now + WALL_CLOCK_INTERVAL;
     for (index, addresses) in addresses.iter().enumerate() {
         let path = core.add_link(now, index, *addresses, stack);
+        let path = path.map_err(|e| SystemError::other("add a link", e.to_string()))?;
         host.paths.push(path);
         core.set_link_up(now, path, host.links.is_up(index), stack);
     }
     core.load_kept(now, stack, known);
     host.keep_at = now + SAVE_INTERVAL;
     host.keep_forwarding(core);
+    Ok(())
 }
 
 /// What surrounds the core: the links and the wall clock.
@@ -149,6 +153,7 @@ struct BoxHost {
     wall_clock_at: Instant,
     /// When the links' counters are read next.
     listen_at: Instant,
+    suspension: Suspension,
     keeper: Option<Keeper>,
     crowd: Crowd,
     /// When what is known of paths is saved next.
@@ -231,6 +236,19 @@ impl BoxHost {
         }
     }
 
+    /// After a suspend peers and NATs have long seen nothing of this machine, whose clock stood still.
+    fn look_for_suspend(&mut self, context: &mut Context<'_, BoxCore>) {
+        if let Some(suspended) = self.suspension.notice() {
+            let seconds = suspended.as_secs();
+            tracing::info!(
+                seconds,
+                "resumed after a suspend: links and connections are validated"
+            );
+            context.core.set_wall_clock(context.now, since_epoch());
+            context.core.on_resumed(context.now, context.stack);
+        }
+    }
+
     fn link_of(&self, path: PathId) -> Option<usize> {
         self.paths.iter().position(|p| *p == path)
     }
@@ -282,6 +300,7 @@ impl Host<BoxCore> for BoxHost {
         }
         if self.listen_at <= context.now {
             self.listen_at = context.now + LISTEN_INTERVAL;
+            self.look_for_suspend(context);
             self.listen(context);
         }
         if self.keep_at <= context.now {
