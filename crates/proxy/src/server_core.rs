@@ -6,6 +6,7 @@ mod lookups;
 mod next;
 mod probes;
 mod reload;
+mod room;
 mod session;
 mod status;
 mod train;
@@ -279,27 +280,6 @@ impl ServerCore {
         self.sessions.bind_conn(conn, id);
         self.sessions.arm(id, deadline);
         self.advance(ctx, id);
-    }
-
-    /// Counts one more handshake, if there may be one.
-    fn admit(&mut self, ctx: &mut Ctx<'_>, remote: IpAddr) -> Result<(), Over> {
-        if self.sessions.len() >= self.limits.connections {
-            self.reclaim(ctx, None);
-        }
-        match self.sessions.len() < self.limits.connections {
-            true => self.handshakes.begin(ctx.now, remote, &self.limits),
-            false => Err(Over::All),
-        }
-    }
-
-    /// Ends the session, of this user or of anybody, whose box has been silent longest, if one has been
-    /// for long: a bound is reached, and others are there.
-    fn reclaim(&mut self, ctx: &mut Ctx<'_>, user: Option<usize>) {
-        if let Some(conn) = ctx.stack.reclaim(ctx.now, user.map(group))
-            && let Some(id) = self.sessions.by_conn(conn)
-        {
-            self.on_closed(ctx, id, CloseReason::NoResources);
-        }
     }
 
     /// Counts a handshake of nobody who is known against its source.

@@ -18,10 +18,12 @@ const MAX_TRIES: u32 = 5;
 /// as its timeout without backoff where that is longer.
 const DEAD_PATH_PROBE: Duration = Duration::from_millis(200);
 /// The same where all of several paths timed out, so that data arrives within a second when one of
-/// them comes back.
+/// them comes back. Paths that lose much time out together without being dark: within the first seconds
+/// each is probed more often, at a quarter of the time that it has been stuck.
 const ALL_DARK_PROBE: Duration = Duration::from_millis(800);
-/// The same is a 32nd of the time that they have been dark where that is longer: what an outage of minutes
-/// costs in packets is bounded, and so is what it lasts longer for that.
+const FIRST_PARTS: u32 = 4;
+/// After long it is a 32nd of that time: what an outage of minutes costs in packets is bounded, and so is
+/// what it lasts longer for that.
 const DARK_PARTS: u32 = 32;
 /// A peer that has opened the connection and resets its last subflow opens another one soon, or has lost
 /// the connection, as a box that was restarted.
@@ -207,10 +209,12 @@ impl Connection {
                 if !alone {
                     // Not sooner than an answer can be there: the path may only be slow.
                     let rto = subflow.snd.rtt.rto();
-                    let probe = if others {
-                        DEAD_PATH_PROBE
-                    } else {
-                        ALL_DARK_PROBE.max(subflow.snd.stuck_for(ctx.now) / DARK_PARTS)
+                    let stuck = subflow.snd.stuck_for(ctx.now);
+                    let probe = match others {
+                        true => DEAD_PATH_PROBE,
+                        false => (stuck / FIRST_PARTS)
+                            .clamp(DEAD_PATH_PROBE, ALL_DARK_PROBE)
+                            .max(stuck / DARK_PARTS),
                     };
                     subflow.snd.cap_rto(ctx.now, probe.max(rto));
                 }

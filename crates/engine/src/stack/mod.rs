@@ -5,8 +5,8 @@ mod fast_open;
 mod ingress;
 mod packet;
 mod ready;
-mod reclaim;
 mod report;
+mod silence;
 mod table;
 
 use core::net::{IpAddr, SocketAddr};
@@ -627,11 +627,6 @@ impl Stack {
         joined.ok_or(ApiError::UnknownConnection)
     }
 
-    /// Replaces [`Config::user_timeout`], for connections that are there too.
-    pub fn set_user_timeout(&mut self, user_timeout: Duration) {
-        self.shared.config.user_timeout = user_timeout;
-    }
-
     /// Says how urgent the connection is: of what is written from now on without a class. One of
     /// the least urgency runs [`Config::background`] in place of [`Config::congestion`].
     ///
@@ -919,14 +914,6 @@ impl Stack {
                 Some(conn.stats(&self.shared.config))
             }
         }
-    }
-
-    /// Returns when the peer was heard last on the subflow that was heard last; `None` where the
-    /// connection has no established subflow, or does not exist.
-    pub fn heard_at(&self, conn: ConnId) -> Option<Instant> {
-        let subflows = self.table.get(conn)?.subflows.iter();
-        let there = subflows.filter(|s| s.is_established());
-        there.map(|s| s.heard_at).max()
     }
 
     /// A subflow of a connection, if both exist.

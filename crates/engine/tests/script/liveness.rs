@@ -215,6 +215,7 @@ fn a_path_that_is_back_is_sent_to_at_once() {
 }
 
 /// A peer that answers nothing is waited for as long as regular TCP would.
+// Conforms: 9293-3.8.3-1
 #[test]
 fn an_outage_of_minutes_is_outlived() {
     for paths in [1, 2] {

@@ -1,4 +1,4 @@
-//! Room for connections that go on, at the cost of those whose peer is silent.
+//! Connections whose peer is silent: how long they are kept, and when others get their place.
 
 use core::time::Duration;
 
@@ -15,6 +15,19 @@ const MIN_SILENCE: Duration = Duration::from_secs(30);
 const SEARCH_PAUSE: Duration = Duration::from_millis(100);
 
 impl Stack {
+    /// Returns when the peer was heard last on the subflow that was heard last; `None` where the
+    /// connection has no established subflow, or does not exist.
+    pub fn heard_at(&self, conn: ConnId) -> Option<Instant> {
+        let subflows = self.table.get(conn)?.subflows.iter();
+        let there = subflows.filter(|s| s.is_established());
+        there.map(|s| s.heard_at).max()
+    }
+
+    /// Replaces [`Config::user_timeout`](crate::Config::user_timeout), for connections that are there too.
+    pub fn set_user_timeout(&mut self, user_timeout: Duration) {
+        self.shared.config.user_timeout = user_timeout;
+    }
+
     /// Ends the connection whose peer has been silent longest though it owes an answer, for 30 s at
     /// least, so that another one has its place. Where `group` is named only its connections count
     /// ([`set_group`](Self::set_group)). Returns which it was, if any; its [`Event::Closed`] follows.
