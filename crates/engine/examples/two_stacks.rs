@@ -23,9 +23,15 @@ fn main() {
 
     // Commands: what a host has, and what it wants.
     let [client, server] = &mut stacks;
-    client.add_path(PathConfig::v4([10, 0, 0, 2].into()));
-    client.add_path(PathConfig::v4([10, 0, 1, 2].into()));
-    server.add_path(PathConfig::v4([10, 0, 9, 1].into()));
+    client
+        .add_path(PathConfig::v4([10, 0, 0, 2].into()))
+        .expect("few paths");
+    client
+        .add_path(PathConfig::v4([10, 0, 1, 2].into()))
+        .expect("few paths");
+    server
+        .add_path(PathConfig::v4([10, 0, 9, 1].into()))
+        .expect("few paths");
     let remote = SocketAddr::from(([10, 0, 9, 1], 80));
     server.listen(remote).expect("nobody else listens there");
     let mut now = Instant::ZERO;

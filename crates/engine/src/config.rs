@@ -49,8 +49,11 @@ pub struct Config {
     pub min_rto: Duration,
     /// Upper bound of the retransmission timeout.
     pub max_rto: Duration,
-    /// A connection that has unacknowledged data and hears nothing from any subflow for this long
-    /// is given up (RFC 9293 section 3.8.3, RFC 5482).
+    /// How long a connection waits for its peer (the user timeout of RFC 5482): for a sign of life, for
+    /// the acknowledgement of what it sent, or for a subflow. Then it is given up. The default is what
+    /// Linux's `tcp_retries2` amounts to, so a connection outlives each outage that regular TCP would
+    /// have outlived (RFC 9293 section 3.8.3).
+    // Conforms: 9293-3.8.3-1
     pub user_timeout: Duration,
     /// How long a connection attempt may take.
     pub connect_timeout: Duration,
@@ -112,7 +115,7 @@ impl Default for Config {
             checksum: false,
             min_rto: Duration::from_millis(200),
             max_rto: Duration::from_secs(10),
-            user_timeout: Duration::from_secs(30),
+            user_timeout: Duration::from_secs(15 * 60),
             connect_timeout: Duration::from_secs(15),
             max_connections: 65_536,
             max_half_open: 256,

@@ -15,6 +15,8 @@ pub enum ApiError {
     LimitReached,
     /// The stack was [closed](crate::Stack::close).
     Closing,
+    /// A stack has no more than 256 paths.
+    TooManyPaths,
 }
 
 impl core::fmt::Display for ApiError {
@@ -26,6 +28,7 @@ impl core::fmt::Display for ApiError {
             ApiError::SendClosed => "the sending side is closed",
             ApiError::LimitReached => "a limit of this stack is reached",
             ApiError::Closing => "this stack is closing",
+            ApiError::TooManyPaths => "a stack has at most 256 paths: use fewer links or addresses",
         })
     }
 }

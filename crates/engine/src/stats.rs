@@ -30,6 +30,8 @@ pub struct StackStats {
     pub fast_opened: u64,
     /// Connections accepted whose SYN brought payload that was taken.
     pub fast_accepted: u64,
+    /// Connections ended because their peer was silent and others needed what they held.
+    pub reclaimed: u64,
     /// MP_JOINs refused: unknown token, or the bound on subflows.
     pub joins_refused: u64,
     /// MP_JOINs, ours and peers', whose far end did not prove by its HMAC that it is the peer.

@@ -189,6 +189,7 @@ impl Scene<'_> {
 /// Lets a client know its second address on the first path, which is not in use yet.
 fn prepare(stack: &mut Stack, now: Instant) {
     let path = stack.add_path(PathConfig::v4(external_addr(0)));
+    let path = path.expect("a client has few paths");
     stack.set_path_up(now, path, false);
 }
 

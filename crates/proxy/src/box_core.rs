@@ -112,13 +112,16 @@ impl BoxCore {
     }
 
     /// Adds link number `link` of the configuration to the stack; it starts down.
+    ///
+    /// # Errors
+    /// As [`Stack::add_path`].
     pub fn add_link(
         &mut self,
         now: Instant,
         link: usize,
         addresses: LinkAddresses,
         stack: &mut Stack,
-    ) -> PathId {
+    ) -> Result<PathId, ApiError> {
         self.upstream.add_link(now, link, addresses, None, stack)
     }
 
@@ -129,7 +132,7 @@ impl BoxCore {
         path: PathId,
         (link, addresses): (usize, LinkAddresses),
         stack: &mut Stack,
-    ) -> PathId {
+    ) -> Result<PathId, ApiError> {
         self.upstream
             .add_link(now, link, addresses, Some(path), stack)
     }
@@ -164,6 +167,13 @@ impl BoxCore {
     /// to a server is asked at once.
     pub fn doubt_link(&mut self, now: Instant, path: PathId) {
         self.upstream.doubt_link(now, path);
+    }
+
+    /// Says that this machine stood still for long, as in suspend: peers and NATs have seen nothing of it
+    /// meanwhile, though its own clock has not moved. Every link and every connection is validated, and
+    /// connections that wait for users are closed.
+    pub fn on_resumed(&mut self, now: Instant, stack: &mut Stack) {
+        self.upstream.on_resumed(now, stack);
     }
 
     /// The link for everything that is not TCP; `None` where no link is up.
@@ -393,7 +403,7 @@ impl BoxCore {
     ) {
         self.counters.accepted += 1;
         let host = peer.to_canonical();
-        if !self.admit(ctx.now, host) {
+        if !self.admit(ctx, host) {
             return ctx.local.reset(id);
         }
         match arrival {
@@ -412,7 +422,14 @@ impl BoxCore {
     }
 
     /// Whether there is room for one more connection of `host`, which is counted then.
-    fn admit(&mut self, now: Instant, host: IpAddr) -> bool {
+    fn admit(&mut self, ctx: &mut Ctx<'_>, host: IpAddr) -> bool {
+        if self.connections() >= self.limits.connections
+            && let Some(conn) = ctx.stack.reclaim(ctx.now, None)
+            && let Some(id) = self.sessions.by_conn(conn)
+        {
+            self.on_closed(ctx, id, CloseReason::NoResources);
+        }
+        let now = ctx.now;
         let open = self.connections();
         let of_host = self.per_host.get(&host).copied().unwrap_or(0);
         if open >= self.limits.connections

@@ -7,6 +7,7 @@ mod lookups;
 mod next;
 mod probes;
 mod reload;
+mod room;
 mod session;
 mod status;
 mod train;
@@ -271,7 +272,7 @@ impl ServerCore {
 
     fn on_accepted(&mut self, ctx: &mut Ctx<'_>, conn: ConnId, remote: IpAddr) {
         self.counters.accepted += 1;
-        if let Err(over) = self.admit(ctx.now, remote) {
+        if let Err(over) = self.admit(ctx, remote) {
             let counter = match over {
                 Over::All => &mut self.counters.over_limit,
                 Over::Source => &mut self.counters.over_source,
@@ -310,14 +311,6 @@ impl ServerCore {
         if let Some(left_out) = self.limiter.allow(now, "forged subflow", remote) {
             let user = session.user.and_then(|user| self.user_names.get(user));
             tracing::warn!(%remote, user, %from, left_out, "{FORGED_JOIN}");
-        }
-    }
-
-    /// Counts one more handshake, if there may be one.
-    fn admit(&mut self, now: Instant, remote: IpAddr) -> Result<(), Over> {
-        match self.sessions.len() < self.limits.connections {
-            true => self.handshakes.begin(now, remote, &self.limits),
-            false => Err(Over::All),
         }
     }
 
@@ -472,6 +465,17 @@ impl ServerCore {
         if !handshake.grant.as_ref().is_some_and(right) {
             return self.refuse(ctx, id, Refusal::WrongDestination);
         }
+        let user = session.user;
+        let most = self.limits.per_user;
+        if user.is_some_and(|u| self.per_user.get(u).is_some_and(|n| *n >= most)) {
+            self.reclaim(ctx, user);
+        }
+        let Some(session) = self.sessions.get_mut(id) else {
+            return;
+        };
+        let Stage::Handshake(handshake) = &mut session.stage else {
+            return;
+        };
         let of_user = session.user.and_then(|u| self.per_user.get_mut(u));
         let Some(of_user) = of_user.filter(|n| **n < self.limits.per_user) else {
             return self.refuse(ctx, id, Refusal::OverLimit);
@@ -877,11 +881,16 @@ impl ServerCore {
     }
 }
 
+/// The engine's group of what is a user's.
+fn group(user: usize) -> u32 {
+    // There are fewer users than that.
+    u32::try_from(user).unwrap_or(u32::MAX)
+}
+
 /// Has the engine hold what all connections of a user buffer to the user's part.
 fn join_group(ctx: &mut Ctx<'_>, conn: ConnId, user: usize) {
-    // There are fewer users than that. A connection that is gone says so by its `Closed`.
-    let group = u32::try_from(user).unwrap_or(u32::MAX);
-    let _ = ctx.stack.set_group(ctx.now, conn, group);
+    // A connection that is gone says so by its `Closed`.
+    let _ = ctx.stack.set_group(ctx.now, conn, group(user));
 }
 
 /// Looks at the first bytes of a destination, which may tell how many there will be. Nothing waits

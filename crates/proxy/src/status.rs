@@ -741,6 +741,7 @@ pub(crate) fn counters(
         ("strays", engine.strays),
         ("syns_dropped", engine.syns_dropped),
         ("syn_cookies", engine.syn_cookies),
+        ("reclaimed", engine.reclaimed),
         ("joins_refused", engine.joins_refused),
         ("joins_forged", engine.joins_forged),
     ];

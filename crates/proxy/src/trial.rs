@@ -131,7 +131,7 @@ impl Trial {
             v6,
             mtu: setup.mtu,
             backup: false,
-        });
+        })?;
         stack.set_path_up(now, path, true);
         let options = ConnectOptions {
             local: Some(setup.local),

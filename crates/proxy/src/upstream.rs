@@ -232,7 +232,7 @@ impl Upstream {
         addresses: LinkAddresses,
         place: Option<PathId>,
         stack: &mut Stack,
-    ) -> PathId {
+    ) -> Result<PathId, ApiError> {
         let config = self.link_configs.get(link);
         let (backup, metered, mtu) = match config {
             Some(l) => (l.backup, l.metered, l.mtu.unwrap_or(addresses.mtu)),
@@ -245,7 +245,10 @@ impl Upstream {
             backup,
         };
         let reused = place.filter(|path| stack.reuse_path(*path, path_config));
-        let path = reused.unwrap_or_else(|| stack.add_path(path_config));
+        let path = match reused {
+            Some(path) => path,
+            None => stack.add_path(path_config)?,
+        };
         stack.set_path_up(now, path, false);
         self.links.push(Link {
             path,
@@ -265,7 +268,7 @@ impl Upstream {
             said: Said::default(),
         });
         self.order_links();
-        path
+        Ok(path)
     }
 
     /// The link has these addresses now. What is known of servers was found out by the others.
@@ -383,7 +386,7 @@ impl Upstream {
         candidates.sort_by_key(|(rank, ..)| *rank);
         let best = candidates.first().map(|(_, server, _)| *server);
         if let Some(server) = best.filter(|_| !wish.cold)
-            && let Some(lease) = self.take_warm(now, (need, server))
+            && let Some(lease) = self.take_warm(now, (need, server), stack)
         {
             counters.warm_used += 1;
             // What it waited under is not what this flow is to have.
@@ -632,8 +635,12 @@ impl Upstream {
     ) {
         let next = now + self.interval(now, server, path);
         if let Some(cell) = self.cell(server, path) {
+            let returned = cell.is_returning();
             cell.succeeded(now, rtt);
             cell.next = Some(next).filter(|_| !cell.is_fatal());
+            if returned {
+                stack.doubt_path(now, path);
+            }
             self.update(now, stack);
         }
     }
@@ -737,7 +744,12 @@ impl Upstream {
             Ok((used, rtt)) if used == path => {
                 // What one tells, another need not be asked.
                 cell.probes().for_each(|probe| stack.abort(now, probe));
+                let returned = cell.is_returning();
                 cell.probe_succeeded(now, rtt);
+                if returned {
+                    // Subflows there would wait for their timers, and those that only receive for ever.
+                    stack.doubt_path(now, path);
+                }
                 None
             }
             // The engine had no answer here and went elsewhere.

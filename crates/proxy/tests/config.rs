@@ -67,6 +67,7 @@ fn a_minimal_box_gets_defaults() {
         (Quic::Forward, MptcpHosts::Forward)
     );
     assert_eq!(c.timeouts.idle, Duration::from_secs(7200));
+    assert_eq!(c.engine().user_timeout, Duration::from_secs(15 * 60));
     assert_eq!(c.tun.path_v4(0), Ipv4Addr::new(10, 215, 77, 2));
     assert_eq!(c.tun.path_v6(1).to_string(), "fdb7:a1d0:77::3");
 }
@@ -83,7 +84,7 @@ fn a_full_box_is_read() {
          [[server]]\naddress = [\"203.0.113.7\", \"2001:db8::7\"]\nport = 443\n\
          key = \"{KEY}\"\n\
          [[server]]\naddress = \"203.0.113.8\"\nkey = \"{KEY}\"\nprotection = \"none\"\n\
-         [timeouts]\nidle = \"10min\"\nattempt = \"500ms\"\nconnect = 20\n\
+         [timeouts]\nidle = \"10min\"\nattempt = \"500ms\"\nconnect = 20\nuser_timeout = \"3min\"\n\
          [limits]\nbuffer = \"4MB\"\nper_host = 7\n[tun]\nname = \"mptun\"\nv4 = \"172.30.0.0/16\"\n\
          [probing]\nbusy = \"1s\"\n"
     );
@@ -111,6 +112,7 @@ fn a_full_box_is_read() {
     assert_eq!((&c.name[..], &c.servers[1].name[..]), ("attic", "server2"));
     assert_eq!(c.timeouts.attempt, Duration::from_millis(500));
     assert_eq!(c.timeouts.connect, Duration::from_secs(20));
+    assert_eq!(c.engine().user_timeout, Duration::from_secs(180));
     assert_eq!(c.limits.per_host, 7);
     assert_eq!(c.engine().send_buffer, 4_000_000);
     assert_eq!(c.tun.name, "mptun");
@@ -130,6 +132,7 @@ fn a_minimal_server_gets_defaults() {
     assert_eq!(c.key.public(), own_key().public());
     assert_eq!(c.time_window, Duration::from_secs(120));
     assert_eq!(c.timeouts.handshake, Duration::from_secs(10));
+    assert_eq!(c.engine().user_timeout, Duration::from_secs(15 * 60));
     assert!(!c.unprotected);
     let open = read_server(&format!("unprotected = true\n{}", minimal_server()));
     assert!(open.unwrap().unprotected);
@@ -589,6 +592,18 @@ const BOX_MISTAKES: &[Mistake] = &[
         "[timeouts]\nidle = \"99999999d\"\n[server]",
         ":7:8:",
         &["up to a year"],
+    ),
+    (
+        "[server]",
+        "[timeouts]\nuser_timeout = \"29s\"\n[server]",
+        ":7:16:",
+        &["not between 30 s and a day", "\"15min\""],
+    ),
+    (
+        "[server]",
+        "[timeouts]\nuser_timeout = \"2d\"\n[server]",
+        ":7:16:",
+        &["not between 30 s and a day"],
     ),
     (
         "[server]",

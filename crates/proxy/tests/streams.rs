@@ -29,7 +29,8 @@ impl Pair {
             let strategy = || braid_strategy::by_name("minrtt").unwrap();
             let rng = Rng::for_component(7, n.into());
             let mut stack = Stack::new(Config::default(), rng, Box::new(strategy));
-            let path = stack.add_path(PathConfig::v4(Ipv4Addr::new(192, 0, 2, n)));
+            let path = PathConfig::v4(Ipv4Addr::new(192, 0, 2, n));
+            let path = stack.add_path(path).unwrap();
             stack.set_path_up(Instant::ZERO, path, true);
             stack
         };

@@ -170,7 +170,7 @@ fn of_stranger(listens: bool, says: impl Fn(Instant, &mut Stack, ConnId)) -> Tri
         Rng::from_seed([3; 32]),
         Box::new(strategy),
     );
-    let path = other.add_path(PathConfig::v4(SERVER));
+    let path = other.add_path(PathConfig::v4(SERVER)).unwrap();
     other.set_path_up(now, path, true);
     if listens {
         other.listen(SocketAddr::from((SERVER, 1080))).unwrap();

@@ -137,7 +137,7 @@ impl Host {
         let fast_open = engine.fast_open;
         let mut stack = Stack::new(engine, rng, config.strategy);
         for path in config.paths {
-            stack.add_path(path);
+            stack.add_path(path).expect("a host has few paths");
         }
         Host {
             stack,

@@ -176,6 +176,12 @@ impl Pool {
         self.available().saturating_sub(self.limit / 8)
     }
 
+    /// Returns whether two thirds of what is held in common are in use, so that nobody gets much more than
+    /// a small share.
+    pub fn is_scarce(&self) -> bool {
+        self.unreserved() < self.limit / 2 + self.limit / 8
+    }
+
     /// Blocks that one may hold who has more than a small share.
     pub fn fair(&self) -> usize {
         self.unreserved().saturating_sub(self.limit / 2) / 8

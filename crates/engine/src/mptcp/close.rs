@@ -161,6 +161,9 @@ impl Connection {
             }
             if self.subflows.is_empty() && !self.is_through() {
                 self.live.waiting_since.get_or_insert(ctx.now);
+                let by_peer = subflow.close_reason == SubflowCloseReason::Reset;
+                let abandoned = by_peer && self.listener.is_some();
+                self.live.abandoned_at = abandoned.then_some(ctx.now);
             }
         }
         self.subflows.len() < before

@@ -310,7 +310,8 @@ pub(crate) struct Liveness {
     pub busy: Busy,
     /// Since when an answer is owed.
     pub waiting_since: Option<Instant>,
-    pub last_probe: Instant,
+    /// When the peer reset the last subflow of a connection that it has opened.
+    pub abandoned_at: Option<Instant>,
     /// Stall probe: when it is due, and how often it went unanswered.
     pub stall_at: Option<Instant>,
     pub stall_tries: u32,
@@ -660,6 +661,11 @@ impl Connection {
         let held = self.rcv.buf.readable();
         let scarce = ctx.pool.unreserved() == 0 || ctx.pool.is_over(self.group);
         scarce && held >= BLOCK_SIZE || ctx.pool.is_out(self.group)
+    }
+
+    /// Returns whether it has any memory of the pool.
+    pub fn holds_memory(&self) -> bool {
+        self.snd.buf.blocks() > 0 || self.rcv.buf.memory() > 0
     }
 
     /// Has its group answer for what it holds now.

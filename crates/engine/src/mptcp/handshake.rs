@@ -536,6 +536,7 @@ impl Connection {
         subflow.established_at = ctx.now;
         subflow.handshake_at = None;
         subflow.second_at = None;
+        subflow.heard_at = ctx.now;
         self.live.last_heard = ctx.now;
         self.live.last_payload = ctx.now;
         self.check_mappings(ctx, i);
@@ -553,6 +554,8 @@ impl Connection {
         if mem::take(&mut subflow.backup_untold) {
             self.signals.add(ctx.now, Signal::Priority(subflow.id));
         }
+        self.replace_deaf(i);
+        let subflow = &self.subflows[i];
         ctx.events.push_back(Event::SubflowEstablished {
             conn: self.id,
             subflow: subflow.id,

@@ -78,7 +78,6 @@ impl Connection {
         outside: Outside,
     ) {
         let subflow = &mut self.subflows[i];
-        let id = subflow.id;
         let Some(seq) = subflow.rcv.offset(tcp.seq) else {
             subflow.rcv.challenge(ctx.now);
             return;
@@ -119,8 +118,7 @@ impl Connection {
         {
             subflow.rcv.ts_recent = ts.value;
         }
-        self.live.last_heard = ctx.now;
-        self.signals.on_heard(id);
+        self.note_heard(ctx.now, i);
         if !payload.is_empty() {
             let marks = &mut self.subflows[i].marks;
             marks.on_data(tcp.flags, outside.marked);
@@ -156,8 +154,14 @@ impl Connection {
         if range.end + u64::from(fin) >= subflow.rcv.ack_sent {
             return false;
         }
-        subflow.wake(ctx.now);
-        let rcv = &mut subflow.rcv;
+        let snd = &subflow.snd;
+        let ack = tcp.ack.offset_near(snd.iss, snd.una);
+        if tcp.flags.contains(Flags::ACK) && ack.is_some_and(|ack| snd.is_acceptable(ack)) {
+            // Its keepalive is as good as an answer to ours.
+            self.note_heard(ctx.now, i);
+        }
+        self.wake(ctx.now, i);
+        let rcv = &mut self.subflows[i].rcv;
         if !range.is_empty() {
             rcv.echo_once = tcp.options.timestamps.map(|ts| ts.value);
             rcv.on_duplicate(range);
@@ -172,8 +176,8 @@ impl Connection {
     /// The peer gave a sign of life; another one is owed if something is in flight.
     // Conforms: 9293-3.8.6.1-4
     fn heard(&mut self, ctx: &mut Ctx<'_>, i: usize) {
+        self.wake(ctx.now, i);
         let subflow = &mut self.subflows[i];
-        subflow.wake(ctx.now);
         if subflow.snd.board.is_empty() {
             subflow.stale = false;
         }

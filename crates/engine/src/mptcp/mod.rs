@@ -15,6 +15,7 @@ mod icmp;
 mod input;
 mod joins;
 pub(crate) mod keys;
+mod liveness;
 mod output;
 mod paths;
 mod proof;

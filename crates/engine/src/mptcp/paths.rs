@@ -172,11 +172,13 @@ impl Connection {
     }
 
     /// Subflows that need no other in their place. One that the peer left in the middle of its
-    /// stream is replaced while it still is of use.
+    /// stream is replaced while it still is of use; all of them are where the peer answers on none.
     fn targets(&self) -> impl Iterator<Item = Target> + Clone {
         let left = |s: &Subflow| s.rcv.finished() && self.rcv.fin.is_none();
+        let deaf = self.is_deaf();
         let lasting = self.subflows.iter();
-        let lasting = lasting.filter(move |s| s.is_alive() && !left(s));
+        let lasting =
+            lasting.filter(move |s| s.is_alive() && !left(s) && !(deaf && s.is_established()));
         lasting.map(|s| (s.path, s.tuple.remote))
     }
 
@@ -189,7 +191,8 @@ impl Connection {
                 return opened;
             }
             let situation = self.situation(ctx);
-            if self.paths.is_refused(&situation) {
+            let cut_off = !self.subflows.iter().any(Subflow::is_established);
+            if cut_off && self.paths.is_refused(&situation) {
                 self.fail(ctx, CloseReason::Reset);
                 return opened;
             }
@@ -315,22 +318,20 @@ impl Connection {
     }
 
     /// Asks peers whether the subflows of a path are still there: again and again, or by what is sent
-    /// again, however long that would have waited.
+    /// again, however long that would have waited. What opens a subflow there is repeated too.
     pub fn doubt_path(&mut self, ctx: &Ctx<'_>, path: PathId) {
-        let confirmed = self.mptcp().map(|m| m.confirmed);
-        let there = |s: &&mut Subflow| s.path == path && s.is_established();
-        for subflow in self.subflows.iter_mut().filter(there) {
-            if !subflow.snd.board.is_empty() {
-                let rto = subflow.snd.rtt.rto();
-                subflow.snd.cap_rto(ctx.now, rto);
-            } else if confirmed == Some(true) && subflow.can_carry() {
-                self.signals.add(ctx.now, Signal::Doubt(subflow.id));
-            } else {
-                if confirmed == Some(false) && subflow.active {
-                    // The third ACK may not have arrived, without which the question is not understood.
-                    (subflow.handshake_at, subflow.handshake_tries) = (Some(ctx.now), 0);
-                }
-                subflow.keepalive_due = true;
+        for i in 0..self.subflows.len() {
+            let subflow = &self.subflows[i];
+            if subflow.path != path {
+                continue;
+            }
+            let opens = subflow.opens == Opens::Connection;
+            match subflow.phase {
+                Phase::SynSent if opens && subflow.unanswered >= 2 => self.repeat_opening(ctx, i),
+                Phase::SynSent if opens => {}
+                Phase::SynSent | Phase::JoinAcked => self.repeat_join(ctx.now, i),
+                Phase::Established => self.revalidate(ctx, i),
+                _ => {}
             }
         }
         self.paths.retry_now(path);

@@ -29,7 +29,8 @@ pub(crate) enum Signal {
     Withdraw(u8),
     /// MP_PRIO, with what holds when it leaves.
     Priority(SubflowId),
-    /// Is the peer still there, although it withdrew the address, or ours may be another one?
+    /// Is the peer still there, although it withdrew the address, was silent for long, or ours may be
+    /// another one?
     Doubt(SubflowId),
 }
 
@@ -76,16 +77,21 @@ pub(crate) struct Signals {
 }
 
 impl Signals {
-    /// To be said at once, and from the start where it is being said already.
-    pub fn add(&mut self, now: Instant, signal: Signal) {
+    /// To be said from `due` on, and from the start where it is being said already.
+    pub fn add(&mut self, due: Instant, signal: Signal) {
         self.cancel(|s| *s == signal);
         if self.pending.len() < MAX_SIGNALS {
             self.pending.push(Pending {
                 signal,
-                due: now,
+                due,
                 said: 0,
             });
         }
+    }
+
+    /// Returns whether it is to be said.
+    pub fn has(&self, signal: &Signal) -> bool {
+        self.pending.iter().any(|pending| pending.signal == *signal)
     }
 
     pub fn cancel(&mut self, which: impl Fn(&Signal) -> bool) {

@@ -164,8 +164,13 @@ pub(crate) struct Subflow {
     pub second_at: Option<Instant>,
     /// Potentially failed: timed out, or its link is down.
     pub stale: bool,
-    /// Timeouts since anything came in.
+    /// Timeouts, and questions that were not answered, since anything came in.
     pub silent: u32,
+    /// When anything came in last.
+    pub heard_at: Instant,
+    /// When the peer was asked last for a sign of life, and how often it was since one came.
+    pub asked_at: Instant,
+    pub asked: u32,
     pub reset: Option<ResetKind>,
     /// Where the peer expects the RST; `None` before it said so.
     pub reset_at: Option<u64>,
@@ -246,6 +251,9 @@ impl Subflow {
             second_at: None,
             stale: false,
             silent: 0,
+            heard_at: Instant::ZERO,
+            asked_at: Instant::ZERO,
+            asked: 0,
             reset: None,
             reset_at: None,
             insists: false,

@@ -232,6 +232,9 @@ impl Connection {
                 None => self.subflow_for_signal(u32::from(said)),
             };
             let i = i.filter(|i| self.subflows[*i].can_carry());
+            if let Some(i) = i.filter(|_| doubted && said > 0) {
+                self.on_unanswered(i);
+            }
             let Some(i) = i.filter(|_| said < signal.tries()) else {
                 self.signals.cancel(|s| *s == signal);
                 let alone = |i: &usize| {

@@ -18,16 +18,16 @@ const MAX_TRIES: u32 = 5;
 /// as its timeout without backoff where that is longer.
 const DEAD_PATH_PROBE: Duration = Duration::from_millis(200);
 /// The same where all of several paths timed out, so that data arrives within a second when one of
-/// them comes back.
+/// them comes back. Paths that lose much time out together without being dark: within the first seconds
+/// each is probed more often, at a quarter of the time that it has been stuck.
 const ALL_DARK_PROBE: Duration = Duration::from_millis(800);
-/// Silence after which a connection that moved data lately asks for a sign of life.
-const KEEPALIVE_BUSY: Duration = Duration::from_secs(10);
-/// The same for an idle one.
-const KEEPALIVE_IDLE: Duration = Duration::from_secs(300);
-/// What "lately" means.
-const BUSY: Duration = Duration::from_secs(60);
-/// Between probes that are not answered.
-const KEEPALIVE_REPEAT: Duration = Duration::from_secs(5);
+const FIRST_PARTS: u32 = 4;
+/// After long it is a 32nd of that time: what an outage of minutes costs in packets is bounded, and so is
+/// what it lasts longer for that.
+const DARK_PARTS: u32 = 32;
+/// A peer that has opened the connection and resets its last subflow opens another one soon, or has lost
+/// the connection, as a box that was restarted.
+const REJOIN_TIMEOUT: Duration = Duration::from_secs(30);
 /// A stalled DATA_ACK is probed this long after the subflow-level acknowledgement is complete.
 const STALL_DELAY: Duration = Duration::from_millis(5);
 const MAX_STALL_DELAY: Duration = Duration::from_secs(5);
@@ -56,33 +56,18 @@ impl Connection {
             Life::Opening { since } => Some(since + ctx.config.connect_timeout),
             _ => None,
         };
-        let waiting = self.waiting_since().filter(|_| self.is_open());
-        let lost = waiting.map(|at| at + ctx.config.user_timeout);
-        let keepalive = self.awaits_life().then(|| self.keepalive_at());
+        let lost = self.give_up_at(ctx).filter(|_| self.is_open());
         Instant::earliest([
             subflows(pending),
             opening,
             lost,
             self.paths.next_at(),
             self.signals_at(),
-            keepalive,
+            self.keepalive_at(),
             self.live.stall_at,
             self.live.ask_at,
             self.live.fin_at,
         ])
-    }
-
-    /// Whether the peer still has a part in this: one that does not has forgotten the connection
-    /// and would answer a probe by RST, while there may be data left to read.
-    fn awaits_life(&self) -> bool {
-        self.is_open() && !self.is_through()
-    }
-
-    fn keepalive_at(&self) -> Instant {
-        let live = &self.live;
-        let busy = live.last_heard.saturating_since(live.last_payload) < BUSY;
-        let interval = if busy { KEEPALIVE_BUSY } else { KEEPALIVE_IDLE };
-        (live.last_heard + interval).max(live.last_probe + KEEPALIVE_REPEAT)
     }
 
     /// Serves expired timers.
@@ -99,13 +84,7 @@ impl Connection {
         self.pass_checked(ctx);
         self.give_up_if_dead(ctx);
         if self.is_open() {
-            if self.awaits_life() && self.keepalive_at() <= ctx.now {
-                self.live.last_probe = ctx.now;
-                self.live.waiting_since.get_or_insert(ctx.now);
-                for subflow in self.subflows.iter_mut().filter(|s| s.is_established()) {
-                    subflow.keepalive_due = true;
-                }
-            }
+            self.ask_silent(ctx);
             self.on_stall_timer(ctx);
             if self.live.fin_at.is_some_and(|at| at <= ctx.now) {
                 self.live.fin_at = None;
@@ -123,6 +102,16 @@ impl Connection {
     fn waiting_since(&self) -> Option<Instant> {
         let behind = self.live.behind.map(|(since, _)| since);
         Instant::earliest([self.live.waiting_since, behind, self.live.left])
+    }
+
+    /// When the peer is given up unless it is heard.
+    fn give_up_at(&self, ctx: &Ctx<'_>) -> Option<Instant> {
+        let waiting = self.waiting_since();
+        let abandoned = self.live.abandoned_at.filter(|_| self.subflows.is_empty());
+        Instant::earliest([
+            waiting.map(|since| since + ctx.config.user_timeout),
+            abandoned.map(|at| at + REJOIN_TIMEOUT),
+        ])
     }
 
     /// Notes since when the DATA_ACK is behind what was sent, and the peer has left its last subflow
@@ -159,11 +148,7 @@ impl Connection {
             Life::Opening { since } if late(since, ctx.config.connect_timeout) => {
                 self.fail(ctx, CloseReason::TimedOut);
             }
-            Life::Open
-                if self
-                    .waiting_since()
-                    .is_some_and(|at| late(at, ctx.config.user_timeout)) =>
-            {
+            Life::Open if self.give_up_at(ctx).is_some_and(|at| at <= ctx.now) => {
                 self.fail(ctx, CloseReason::TimedOut);
             }
             _ => {}
@@ -211,6 +196,7 @@ impl Connection {
         let mut siblings = siblings.filter(|(n, s)| *n != i && s.can_carry());
         let alone = siblings.clone().next().is_none();
         let others = siblings.any(|(_, s)| !s.stale);
+        let multipath = self.mptcp().is_some();
         let subflow = &mut self.subflows[i];
         let ts = subflow.timestamps(ctx.now).map(|ts| ts.value);
         let lost = subflow.snd.traffic.bytes_lost;
@@ -223,14 +209,18 @@ impl Connection {
                 if !alone {
                     // Not sooner than an answer can be there: the path may only be slow.
                     let rto = subflow.snd.rtt.rto();
-                    let probe = if others {
-                        DEAD_PATH_PROBE
-                    } else {
-                        ALL_DARK_PROBE
+                    let stuck = subflow.snd.stuck_for(ctx.now);
+                    let probe = match others {
+                        true => DEAD_PATH_PROBE,
+                        false => (stuck / FIRST_PARTS)
+                            .clamp(DEAD_PATH_PROBE, ALL_DARK_PROBE)
+                            .max(stuck / DARK_PARTS),
                     };
                     subflow.snd.cap_rto(ctx.now, probe.max(rto));
                 }
-                let over = (others && subflow.is_stuck(ctx.now)) || subflow.is_hopeless(ctx.now);
+                // Regular TCP has no other subflow: there the user timeout says when to give up.
+                let hopeless = multipath && subflow.is_hopeless(ctx.now);
+                let over = (others && subflow.is_stuck(ctx.now)) || hopeless;
                 if over {
                     subflow.begin_reset(
                         ResetKind::Subflow(ResetReason::UnacceptablePerformance),

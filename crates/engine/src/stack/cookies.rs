@@ -317,7 +317,8 @@ mod tests {
     fn no_key_is_offered_whose_token_is_in_use() {
         let strategy = Box::new(|| unreachable!("nothing is opened"));
         let mut stack = Stack::new(Config::default(), Rng::for_component(1, 1), strategy);
-        stack.add_path(PathConfig::v4([10, 0, 0, 1].into()));
+        let path = PathConfig::v4([10, 0, 0, 1].into());
+        stack.add_path(path).unwrap();
         stack.listen(([10, 0, 0, 1], 443).into()).unwrap();
         let mut syn = tcp::Repr::new(5000, 443, Flags::SYN);
         let (version, flags) = (VERSION, CapableFlags::DEFAULT_OFFER);

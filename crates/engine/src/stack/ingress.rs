@@ -176,11 +176,12 @@ impl Stack {
         tcp: &tcp::Repr,
         payload: &mut Payload<'_>,
     ) {
-        let config = &self.shared.config;
-        if self.table.len() >= config.max_connections {
+        if self.table.len() >= self.shared.config.max_connections {
             self.shared.stats.syns_dropped += 1;
+            self.reclaim(now, None);
             return;
         }
+        let config = &self.shared.config;
         if self.table.half_open() >= config.max_half_open {
             self.answer_stateless(now, at, tcp);
             return;

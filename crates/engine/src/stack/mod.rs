@@ -7,6 +7,7 @@ mod ingress;
 mod packet;
 mod ready;
 mod report;
+mod silence;
 mod table;
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -165,6 +166,8 @@ pub struct Stack {
     /// Once there were more handshakes than are kept.
     cookies: Option<Cookies>,
     ended_early: EndedEarly,
+    /// From when on a silent connection may be looked for.
+    search_at: Instant,
     /// What connections that are gone moved on each path.
     gone: Vec<PathTotals>,
     /// What was moved on each path before another link got it; may be shorter than the paths.
@@ -215,18 +218,23 @@ impl Stack {
             closing: false,
             cookies: None,
             ended_early: EndedEarly::default(),
+            search_at: Instant::ZERO,
             gone: Vec::new(),
             renewed: Vec::new(),
             last_closed: None,
         }
     }
 
-    /// Adds a local path, up at first. At most 255.
-    pub fn add_path(&mut self, path: PathConfig) -> PathId {
-        let id = PathId(self.shared.paths.len() as u8);
+    /// Adds a local path, up at first.
+    ///
+    /// # Errors
+    /// [`ApiError::TooManyPaths`] where there are 256.
+    pub fn add_path(&mut self, path: PathConfig) -> Result<PathId, ApiError> {
+        let id = u8::try_from(self.shared.paths.len());
+        let id = id.map(PathId).map_err(|_| ApiError::TooManyPaths)?;
         self.shared.paths.push(Path::new(path));
         self.gone.push(PathTotals::default());
-        id
+        Ok(id)
     }
 
     /// Says whether `path` can be used. Down: its subflows are marked stale at once, what only they carry
@@ -238,11 +246,12 @@ impl Stack {
         }
     }
 
-    /// Says that packets on `path` may reach peers from another address than before, as after DHCP has
-    /// given the link another one: its subflows ask at once whether their peers still know them, since
-    /// one that only receives would wait for ever. They ask a few times, ever more seldom. Those that are
-    /// refused are opened anew, and so are those that are not answered where the connection has another
-    /// subflow. Nothing is asked where the path is down: it is when the path comes back.
+    /// Validates the subflows of `path` at once, because it carries packets again, or from another address
+    /// than before as after DHCP has given the link one. What was sent in vain is sent again. Subflows
+    /// with nothing in flight ask whether their peers still know them, a few times, ever more seldom;
+    /// those of idle connections do so one after the other. Those that are refused are opened anew, and so
+    /// are those that are not answered where the connection has another subflow. Nothing is asked where
+    /// the path is down: it is when the path comes back.
     pub fn doubt_path(&mut self, now: Instant, path: PathId) {
         let known = self.shared.paths.get(usize::from(path.0));
         if known.is_some_and(|path| path.up) {
@@ -375,6 +384,7 @@ impl Stack {
             return Err(ApiError::Closing);
         }
         if self.table.len() >= self.shared.config.max_connections {
+            self.reclaim(now, None);
             return Err(ApiError::LimitReached);
         }
         let id = self.table.reserve();
@@ -454,6 +464,7 @@ impl Stack {
             self.shared.leave_crowd(conn);
         }
         self.wake_starved(now);
+        self.relieve(now);
     }
 
     fn schedule(&mut self, now: Instant, id: ConnId) {
@@ -1021,7 +1032,8 @@ mod tests {
     fn stack(config: Config) -> Stack {
         let rng = Rng::for_component(1, 1);
         let mut stack = Stack::new(config, rng, Box::new(|| Box::new(Idle)));
-        stack.add_path(PathConfig::v4(Ipv4Addr::new(10, 0, 0, 1)));
+        let path = PathConfig::v4(Ipv4Addr::new(10, 0, 0, 1));
+        stack.add_path(path).unwrap();
         stack
     }
 

@@ -19,9 +19,13 @@ const BASE_PERIOD: Duration = Duration::from_secs(10);
 /// Data that stood in a queue no longer than this found none to speak of.
 const SHORT_QUEUE: Duration = Duration::from_millis(5);
 
+/// Samples among which one may show that those before were not of the path.
+const FIRST_SAMPLES: u32 = 8;
+
 /// Smoothed round trip of one subflow.
 #[derive(Debug, Clone)]
 pub(crate) struct RttEstimator {
+    samples: u32,
     srtt: Option<Duration>,
     rttvar: Duration,
     min: Duration,
@@ -40,6 +44,7 @@ impl RttEstimator {
     // Conforms: 6298-2-1
     pub fn new(config: &Config) -> Self {
         RttEstimator {
+            samples: 0,
             srtt: None,
             rttvar: Duration::ZERO,
             min: Duration::MAX,
@@ -62,10 +67,23 @@ impl RttEstimator {
         }
     }
 
+    /// The first samples may be of a handshake whose answer was lost and repeated a second later, which no
+    /// timestamp tells. Where one that follows is far shorter, they are forgotten: the timeout would be
+    /// a hundred round trips for as long as little is sent.
+    fn forget_repeated_handshake(&mut self, rtt: Duration) {
+        let shorter = |srtt| rtt * 2 + self.min_rto < srtt;
+        if self.samples < FIRST_SAMPLES && self.srtt.is_some_and(shorter) {
+            self.srtt = None;
+            self.longest = rtt;
+        }
+        self.samples = self.samples.saturating_add(1);
+    }
+
     /// Takes a sample (never from a retransmission: Karn).
     pub fn sample(&mut self, now: Instant, rtt: Duration) {
         let rtt = rtt.max(Duration::from_nanos(1));
         self.latest = rtt;
+        self.forget_repeated_handshake(rtt);
         self.longest = self.longest.max(rtt);
         if now.saturating_since(self.base_since) >= BASE_PERIOD {
             self.base = [Duration::MAX, self.base[0]];
@@ -165,6 +183,24 @@ mod tests {
             rtt.expect(ms(srtt), ms(rttvar));
             assert_eq!(rtt.rto(), ms(rto));
         }
+    }
+
+    /// A third ACK that was lost is repeated after a while, and the first sample is that long.
+    #[test]
+    fn a_handshake_that_was_repeated_is_forgotten() {
+        let ms = Duration::from_millis;
+        let mut rtt = RttEstimator::new(&Config::default());
+        rtt.sample(Instant::ZERO, ms(2_400));
+        assert_eq!(rtt.rto(), ms(7_200));
+        rtt.sample(Instant::ZERO, ms(30));
+        assert_eq!((rtt.srtt(), rtt.rto()), (ms(30), ms(230)));
+        // Later on a short one is a sample as any other.
+        for _ in 0..8 {
+            rtt.sample(Instant::ZERO, ms(900));
+        }
+        let before = rtt.srtt();
+        rtt.sample(Instant::ZERO, ms(20));
+        assert_eq!(rtt.srtt(), (before * 7 + ms(20)) / 8);
     }
 
     #[test]

@@ -140,12 +140,12 @@ fn a_server_announces_its_other_addresses() {
 fn a_long_announcement_stands_alone() {
     let mut s = Script::new(config(), &[]);
     let first = PathConfig::v4(Ipv4Addr::new(10, 0, 9, 1));
-    s.stack.add_path(first);
+    s.stack.add_path(first).unwrap();
     let second = PathConfig {
         v6: Some(V6),
         ..PathConfig::v4(Ipv4Addr::new(10, 0, 7, 1))
     };
-    s.stack.add_path(second);
+    s.stack.add_path(second).unwrap();
     s.stack.listen(([10, 0, 9, 1], PORT).into()).unwrap();
     s.stack.announce(PathId(1), (V6, 99).into()).unwrap();
     s.peer(1);
@@ -751,7 +751,8 @@ fn a_path_becomes_a_backup() {
 #[test]
 fn later_subflows_of_the_path_are_backups_too() {
     let mut s = Script::opened(config(), 1);
-    s.stack.add_path(PathConfig::v4(Ipv4Addr::new(10, 0, 1, 2)));
+    let second = PathConfig::v4(Ipv4Addr::new(10, 0, 1, 2));
+    s.stack.add_path(second).unwrap();
     s.stack.set_path_backup(s.now, PathId(1), true);
     s.write("");
     let (_, join) = s.take().expect("no join");

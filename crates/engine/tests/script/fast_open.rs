@@ -126,7 +126,8 @@ fn what_is_not_taken_is_sent_after_the_handshake() {
     again(&mut s, 60, Protocol::Mptcp, b"and again");
     recv!(s, 60, capable_syn().on(3));
     again(&mut s, 50 + 60_000, Protocol::Mptcp, b"much later");
-    recv!(s, 50 + 60_000, capable_syn().cookie(&[]).on(4));
+    // The first connection, which nobody answers any more, has opened fresh subflows meanwhile.
+    recv!(s => 50 + 60_000, capable_syn().cookie(&[]).on(s.flows.len() - 1));
     assert_eq!(s.stack.stats().fast_opened, 0);
 }
 

@@ -1,6 +1,7 @@
 //! Runs a script: virtual time, the peer's side of each subflow, and what the stack sent.
 
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
+use core::time::Duration;
 use std::collections::VecDeque;
 use std::io::Read;
 
@@ -126,6 +127,7 @@ pub fn config() -> Config {
         max_transmit: 1500,
         // Announced with a shift of 7.
         recv_buffer: 4 << 20,
+        user_timeout: Duration::from_secs(30),
         ..Config::default()
     }
 }
@@ -147,7 +149,7 @@ impl Script {
     pub fn new(config: Config, paths: &[PathConfig]) -> Script {
         let mut stack = Stack::new(config, Rng::for_component(1, 1), Box::new(strategy));
         for path in paths {
-            stack.add_path(*path);
+            stack.add_path(*path).unwrap();
         }
         Script {
             stack,

@@ -23,6 +23,7 @@ mod intake;
 mod ipv6;
 mod join;
 mod limits;
+mod liveness;
 mod midst;
 mod misbehaviour;
 mod no_sack;

@@ -136,11 +136,15 @@ fn transfer(
         let wake = Wake(&shared.wake[node]);
         Driver::new(clock, device, stack, end, wake, Limits::default()).map_err(run_error)
     };
-    accepting.add_path(PathConfig::v4(transfer::SERVER));
+    accepting
+        .add_path(PathConfig::v4(transfer::SERVER))
+        .map_err(run_error)?;
     accepting.listen(REMOTE).map_err(run_error)?;
     let mut server = driver(1, server, accepting, config.answers())?;
     for n in 0..shared.paths {
-        opening.add_path(PathConfig::v4(client_addr(n)));
+        opening
+            .add_path(PathConfig::v4(client_addr(n)))
+            .map_err(run_error)?;
     }
     let mut client = driver(0, client, opening, config.asks())?;
     thread::scope(|scope| {

@@ -67,10 +67,14 @@ impl Scene<'_> {
             Ok(Stack::new(self.engine.clone(), rng, strategy))
         };
         let (mut opening, mut accepting) = (stack(0)?, stack(1)?);
-        accepting.add_path(PathConfig::v4(SERVER));
+        accepting
+            .add_path(PathConfig::v4(SERVER))
+            .map_err(run_error)?;
         accepting.listen(REMOTE).map_err(run_error)?;
         for n in 0..self.paths.len() {
-            opening.add_path(PathConfig::v4(client_addr(n)));
+            opening
+                .add_path(PathConfig::v4(client_addr(n)))
+                .map_err(run_error)?;
         }
         let moves = self.moves.map(|tick| (tick, self.second()));
         if moves.is_some() {

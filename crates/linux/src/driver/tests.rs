@@ -111,7 +111,8 @@ fn driver(steps: &[Step]) -> Driver<Script, Hears, ()> {
     let clock = Clock::new();
     let strategy = || braid_strategy::factory(braid_strategy::DEFAULT).expect("a strategy");
     let mut stack = Stack::new(Config::default(), Rng::from_seed([1; 32]), strategy());
-    stack.add_path(PathConfig::v4([10, 0, 0, 2].into()));
+    let path = PathConfig::v4([10, 0, 0, 2].into());
+    stack.add_path(path).expect("the first path");
     let options = ConnectOptions {
         protocol: Protocol::Tcp,
         ..ConnectOptions::new(([10, 0, 9, 1], 80).into(), strategy()())

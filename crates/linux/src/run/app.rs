@@ -13,8 +13,8 @@ use super::inward::Inward;
 use super::outward::{Outward, in_use};
 use super::process::{SETTLING_TIME, new_stack};
 use crate::driver::{Clock, Context, Counters, Driver, Host};
-use crate::net::Result;
 use crate::net::links::Links;
+use crate::net::{Result, SystemError};
 use crate::sockets::Limits;
 use crate::tun::Tun;
 
@@ -134,6 +134,8 @@ fn connect_side(
             mtu: addresses.mtu,
             backup: link.backup,
         });
+        let doing = format!("add the link {}", link.name);
+        let path = path.map_err(|e| SystemError::other(doing, e.to_string()))?;
         stack.set_path_up(Instant::ZERO, path, paths.links.is_up(index));
     }
     let others = (Quic::Forward, MptcpHosts::Forward);

@@ -114,6 +114,10 @@ impl BoxHost<'_> {
                 Some(path) => core.replace_link(now, *path, (*number, addresses), context.stack),
                 None => core.add_link(now, *number, addresses, context.stack),
             };
+            let Ok(path) = path.inspect_err(|error| tracing::error!(%error, "cannot add a link"))
+            else {
+                continue;
+            };
             debug_assert_eq!(path, Places::path(*at));
             self.paths.resize(self.paths.len().max(*at + 1), path);
             self.silences.resize(self.paths.len(), Silence::default());

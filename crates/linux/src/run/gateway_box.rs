@@ -20,6 +20,7 @@ use super::process::{
     open_control, raise_descriptor_limit, serve, since_epoch, strategy_factory, system_rng,
 };
 use super::reload::{Again, Reload};
+use super::suspend::Suspension;
 use crate::control::ControlSocket;
 use crate::driver::{Clock, Context, Driver, Host};
 use crate::net::routes::Packets;
@@ -71,6 +72,7 @@ pub fn run_box(
         refresh_at: None,
         wall_clock_at: Instant::ZERO,
         listen_at: Instant::ZERO,
+        suspension: Suspension::new(),
         keeper: None,
         crowd: Crowd::default(),
         keep_at: Instant::ZERO,
@@ -81,7 +83,7 @@ pub fn run_box(
     driver.sockets.listen_only(&config.socks)?;
     let confined = confine::give_up(privileges, &driver.host.files(config))?;
     let known = driver.host.start_threads(config, &identity)?;
-    start(&mut driver, &known);
+    start(&mut driver, &known)?;
     tracing::info!(name = config.name, links = config.links.len(), "box is up");
     warn_of_plaintext(config);
     started();
@@ -127,7 +129,7 @@ fn assemble<'a>(
 }
 
 /// Tells the core of the time, the links, and what was known of them at the end of the last run.
-fn start(driver: &mut BoxDriver<'_>, known: &Kept) {
+fn start(driver: &mut BoxDriver<'_>, known: &Kept) -> Result<()> {
     let now = driver.clock().now();
     let (core, stack, host) = (&mut driver.core, &mut driver.stack, &mut driver.host);
     core.set_wall_clock(now, since_epoch());
@@ -135,12 +137,14 @@ fn start(driver: &mut BoxDriver<'_>, known: &Kept) {
     for (index, addresses) in host.network.addresses.iter().enumerate() {
         let addresses = in_use(*addresses, &host.network.links, index);
         let path = core.add_link(now, index, addresses, stack);
+        let path = path.map_err(|e| SystemError::other("add a link", e.to_string()))?;
         host.paths.push(path);
         core.set_link_up(now, path, host.network.links.is_up(index), stack);
     }
     core.load_kept(now, stack, known);
     host.keep_at = now + SAVE_INTERVAL;
     host.keep_forwarding(core);
+    Ok(())
 }
 
 /// What surrounds the core: the links and the wall clock.
@@ -156,6 +160,7 @@ pub(super) struct BoxHost<'a> {
     wall_clock_at: Instant,
     /// When the links' counters are read next.
     listen_at: Instant,
+    suspension: Suspension,
     keeper: Option<Keeper>,
     crowd: Crowd,
     /// When what is known of paths is saved next.
@@ -255,6 +260,19 @@ impl BoxHost<'_> {
         }
     }
 
+    /// After a suspend peers and NATs have long seen nothing of this machine, whose clock stood still.
+    fn look_for_suspend(&mut self, context: &mut Context<'_, BoxCore>) {
+        if let Some(suspended) = self.suspension.notice() {
+            let seconds = suspended.as_secs();
+            tracing::info!(
+                seconds,
+                "resumed after a suspend: links and connections are validated"
+            );
+            context.core.set_wall_clock(context.now, since_epoch());
+            context.core.on_resumed(context.now, context.stack);
+        }
+    }
+
     fn link_of(&self, path: PathId) -> Option<usize> {
         self.paths.iter().position(|p| *p == path)
     }
@@ -326,6 +344,7 @@ impl Host<BoxCore> for BoxHost<'_> {
         }
         if self.listen_at <= context.now {
             self.listen_at = context.now + LISTEN_INTERVAL;
+            self.look_for_suspend(context);
             self.listen(context);
         }
         if self.keep_at <= context.now {

@@ -185,6 +185,7 @@ impl InwardPaths {
         let mut announced = self.announced.iter();
         for config in &self.paths {
             let path = stack.add_path(*config);
+            let path = path.map_err(|e| SystemError::other("add an address", e.to_string()))?;
             stack.set_path_up(Instant::ZERO, path, true);
             let addr = config.v4.map(IpAddr::from).or(config.v6.map(IpAddr::from));
             let Some(addr) = addr.map(|ip| SocketAddr::new(ip, port)) else {

@@ -15,6 +15,7 @@ mod process;
 mod reload;
 mod server;
 mod signals;
+mod suspend;
 
 pub use app::{AppConfig, Role, run_app};
 pub use device::Device;

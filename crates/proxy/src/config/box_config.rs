@@ -192,6 +192,10 @@ pub struct BoxTimeouts {
     /// First try to reach a server over one link; later tries take longer.
     #[serde(deserialize_with = "types::duration")]
     pub attempt: Duration,
+    /// A connection whose server is silent though it owes an answer is ended after this
+    /// ([`braid_engine::Config::user_timeout`]): as long as all links may be dark.
+    #[serde(deserialize_with = "types::user_timeout")]
+    pub user_timeout: Duration,
     /// A connection on which nothing moves is ended after this.
     #[serde(deserialize_with = "types::duration")]
     pub idle: Duration,
@@ -217,6 +221,7 @@ impl Default for BoxTimeouts {
         BoxTimeouts {
             connect: Duration::from_secs(45),
             attempt: Duration::from_secs(2),
+            user_timeout: types::USER_TIMEOUT,
             idle: Duration::from_secs(2 * 3600),
             half_closed: Duration::from_secs(15 * 60),
             drain: DEFAULT_DRAIN,
@@ -412,6 +417,7 @@ impl BoxConfig {
             send_buffer: self.limits.buffer,
             recv_buffer: self.limits.buffer,
             memory: self.limits.memory,
+            user_timeout: self.timeouts.user_timeout,
             // Probes and connections that are closing take slots too.
             max_connections: self.limits.connections.saturating_mul(2) + 64,
             ..braid_engine::Config::default()

@@ -99,6 +99,10 @@ pub struct ServerTimeouts {
     /// Name look-up and connection to the destination together.
     #[serde(deserialize_with = "types::duration")]
     pub connect: Duration,
+    /// A connection whose box is silent though it owes an answer is ended after this
+    /// ([`braid_engine::Config::user_timeout`]).
+    #[serde(deserialize_with = "types::user_timeout")]
+    pub user_timeout: Duration,
     /// A connection on which nothing moves is ended after this.
     #[serde(deserialize_with = "types::duration")]
     pub idle: Duration,
@@ -125,6 +129,7 @@ impl Default for ServerTimeouts {
             handshake: Duration::from_secs(10),
             waiting: Duration::from_secs(120),
             connect: Duration::from_secs(30),
+            user_timeout: types::USER_TIMEOUT,
             idle: Duration::from_secs(2 * 3600),
             half_closed: Duration::from_secs(15 * 60),
             drain: DEFAULT_DRAIN,
@@ -284,6 +289,7 @@ impl ServerConfig {
             send_buffer: self.limits.buffer,
             recv_buffer: self.limits.buffer,
             memory: self.limits.memory,
+            user_timeout: self.timeouts.user_timeout,
             // Those still in the handshake and those that are closing take slots too.
             max_connections: self.limits.connections.saturating_mul(2) + self.limits.handshakes,
             ..braid_engine::Config::default()

@@ -88,6 +88,26 @@ pub(super) fn duration<'de, D: Deserializer<'de>>(d: D) -> Result<Duration, D::E
     d.deserialize_any(V)
 }
 
+/// The user timeout (RFC 5482) where none is given: about as long as regular TCP of Linux goes on sending
+/// what is not acknowledged (`tcp_retries2`).
+pub(super) const USER_TIMEOUT: Duration = Duration::from_secs(15 * 60);
+/// The least and the most of it. Less would end connections whose subflows are asked for a sign of life
+/// once in 50 s, and more than a day holds memory for nobody.
+const LEAST_USER_TIMEOUT: Duration = Duration::from_secs(30);
+const MOST_USER_TIMEOUT: Duration = Duration::from_secs(86_400);
+
+/// Reads how long a silent peer is waited for.
+pub(super) fn user_timeout<'de, D: Deserializer<'de>>(d: D) -> Result<Duration, D::Error> {
+    let timeout = duration(d)?;
+    match (LEAST_USER_TIMEOUT..=MOST_USER_TIMEOUT).contains(&timeout) {
+        true => Ok(timeout),
+        false => Err(wrong(
+            "the user timeout is not between 30 s and a day",
+            "a time such as \"15min\", for which all links may be dark",
+        )),
+    }
+}
+
 /// Most of anything that is counted: what a descriptor limit may be by default (`fs.nr_open`).
 const MOST: u32 = 1 << 20;
 

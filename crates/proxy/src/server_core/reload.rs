@@ -19,6 +19,7 @@ impl ServerCore {
     /// is no user's any more.
     pub fn reload(&mut self, ctx: &mut Ctx<'_>, config: &ServerConfig) {
         self.timeouts = config.timeouts.clone();
+        ctx.stack.set_user_timeout(self.timeouts.user_timeout);
         self.limits = config.limits.clone();
         let (allow, deny) = (config.allow.clone(), config.deny.clone());
         self.destinations.set_rules(allow, deny);

@@ -35,6 +35,8 @@ pub(super) struct Cell {
     pub(super) heard: Option<Instant>,
     /// When what succeeded before has led to [`Reach::Down`].
     pub(super) down_since: Option<Instant>,
+    /// A probe was not answered since the last success.
+    pub(super) was_silent: bool,
     /// When the newest of the probes began that failed.
     pub(super) asked_in_vain: Option<Instant>,
     /// Of these since then, those that were [witnessed](Self::witnesses).
@@ -129,6 +131,11 @@ impl Cell {
     pub(super) fn is_doubtful(&self) -> bool {
         let late = self.probe.is_some_and(|p| p.is_late);
         late || self.reach == Reach::Down || self.failures > 0
+    }
+
+    /// Returns whether packets did not pass here lately, so that a success shows that they do again.
+    pub(super) fn is_returning(&self) -> bool {
+        self.was_silent
     }
 
     /// Takes note that the answer to a probe is late by now; whether that is news.
@@ -276,6 +283,7 @@ impl Cell {
         }
         self.heard = Some(now);
         self.down_since = None;
+        self.was_silent = false;
         self.proofs = 0;
         self.reach = Reach::Up;
         self.failures = 0;
@@ -307,6 +315,7 @@ impl Cell {
 
     fn in_vain(&mut self, now: Instant, probe: Probe) {
         self.asked_in_vain = self.asked_in_vain.max(Some(probe.began));
+        self.was_silent = true;
         self.proofs += u32::from(probe.witnessed && self.proofs < PROOFS);
         self.failed(now);
     }

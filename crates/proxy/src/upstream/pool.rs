@@ -25,6 +25,9 @@ const MAX_DELAY: Duration = Duration::from_secs(60);
 /// So many times as many as are opened may wait where users gave theirs back: they are in use and wait in
 /// turn, and none is to be closed now and opened a moment later.
 const KEPT: usize = 4;
+/// A connection that was not heard for this long is given to nobody: a NAT may have forgotten it. The engine
+/// asks for a sign of life after 50 s at the latest, so a connection that is sound has had its answer.
+const FRESH: Duration = Duration::from_secs(55);
 /// A connection that lasted this long makes good for those that were lost.
 const GOOD_LIFE: Duration = Duration::from_secs(10);
 
@@ -56,6 +59,12 @@ impl Warm {
 
     fn is_ready(&self) -> bool {
         self.answers.is_signed_in()
+    }
+
+    /// Whether the server was heard on it lately.
+    fn is_fresh(&self, now: Instant, stack: &Stack) -> bool {
+        let heard = stack.heard_at(self.lease.channel.conn);
+        heard.is_some_and(|at| now.saturating_since(at) < FRESH)
     }
 
     /// When it is of no use any more.
@@ -184,17 +193,17 @@ impl Pool {
 
     /// A user asks for a connection: the one to `server` that is joined on most links, the oldest of
     /// them. Where there is none, one to another server that is `usable`: it costs less than a
-    /// handshake.
+    /// handshake. Only one whose peer was heard lately is worth that.
     pub(super) fn take(
         &mut self,
-        now: Instant,
+        (now, stack): (Instant, &Stack),
         server: usize,
         usable: impl Fn(usize) -> bool,
     ) -> Option<Lease> {
         self.demand.on_taken(now);
         let ready = self.waiting.iter().enumerate();
         let fits = |w: &Warm| w.lease.server == server || usable(w.lease.server);
-        let ready = ready.filter(|(_, w)| w.is_ready() && fits(w));
+        let ready = ready.filter(|(_, w)| w.is_ready() && fits(w) && w.is_fresh(now, stack));
         let rank = |w: &Warm| (w.lease.server == server, w.lease.past.subflows());
         let (best, _) = ready.rev().max_by_key(|(_, w)| rank(w))?;
         let warm = self.waiting.remove(best);

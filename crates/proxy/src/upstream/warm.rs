@@ -41,6 +41,22 @@ impl Upstream {
         self.on_doubt_everywhere(now, server);
     }
 
+    /// This machine stood still: links and subflows are validated, and nobody is given a connection that
+    /// was opened before.
+    pub(crate) fn on_resumed(&mut self, now: Instant, stack: &mut Stack) {
+        for server in 0..self.servers.len() {
+            for pool in &mut self.pools {
+                while let Some(warm) = pool.pop_to(server) {
+                    stack.abort(now, warm.lease.channel.conn);
+                }
+            }
+            self.on_doubt_everywhere(now, server);
+        }
+        for link in self.links.iter().filter(|link| link.open) {
+            stack.doubt_path(now, link.path);
+        }
+    }
+
     /// Whether a connection to `server` that has served a user is to serve others.
     pub(crate) fn keeps(&self, now: Instant, server: usize, past: &Past) -> bool {
         self.pool_to(server)
@@ -86,10 +102,11 @@ impl Upstream {
         &mut self,
         now: Instant,
         (need, server): (Need, usize),
+        stack: &Stack,
     ) -> Option<Lease> {
         let usable = self.usable_servers();
         let pool = self.pool(need);
-        self.pools[pool].take(now, server, |s| usable[s])
+        self.pools[pool].take((now, stack), server, |s| usable[s])
     }
 
     fn usable_servers(&self) -> Vec<bool> {

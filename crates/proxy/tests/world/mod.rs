@@ -204,7 +204,7 @@ fn configs(links: usize, setup: &Setup<'_>) -> (BoxConfig, ServerConfig) {
 
 fn server_node(config: &ServerConfig, contents: &Local, seed: u64, setup: &Setup<'_>) -> Node {
     let mut stack = stack(config.engine(), seed, setup);
-    let path = stack.add_path(PathConfig::v4(SERVER));
+    let path = stack.add_path(PathConfig::v4(SERVER)).unwrap();
     stack.set_path_up(Instant::ZERO, path, true);
     stack.listen(SocketAddr::from((SERVER, 1080))).unwrap();
     let local = Local {
@@ -239,7 +239,7 @@ impl World {
                     v6: None,
                     mtu: 1500,
                 };
-                core.add_link(now, i, addresses, &mut boxed.stack)
+                core.add_link(now, i, addresses, &mut boxed.stack).unwrap()
             })
             .collect();
         let contents = Local::default();
@@ -247,7 +247,7 @@ impl World {
         let mut server = ServerCore::new(&server_config);
         server.set_wall_clock(now, EPOCH);
         let mut raw = stack(Config::default(), 4, &setup);
-        let path = raw.add_path(PathConfig::v4(RAW));
+        let path = raw.add_path(PathConfig::v4(RAW)).unwrap();
         raw.set_path_up(now, path, true);
         let delays = (0..links).map(|i| Link {
             one_way: Duration::from_millis(10 + 15 * i as u64),
@@ -754,7 +754,7 @@ impl World {
     /// A captive portal takes a link over.
     pub fn put_portal(&mut self, link: usize, says: Option<&'static [u8]>) {
         let mut stack = stack(Config::default(), 6, &Setup::default());
-        let path = stack.add_path(PathConfig::v4(SERVER));
+        let path = stack.add_path(PathConfig::v4(SERVER)).unwrap();
         stack.set_path_up(self.now, path, true);
         stack.listen(SocketAddr::from((SERVER, 1080))).unwrap();
         self.portal = Some(Portal {

@@ -83,7 +83,7 @@ impl BoxNode {
     /// Switches the box on, where it was off: it knows of what was before only what was kept.
     ///
     /// # Errors
-    /// As [`Stack::listen_any`].
+    /// As [`Stack::listen_any`] and [`Stack::add_path`].
     pub fn start(&mut self, now: Instant) -> Result<(), ApiError> {
         if self.running.is_some() {
             return Ok(());
@@ -100,7 +100,7 @@ impl BoxNode {
         core.set_wall_clock(now, wall_clock(now));
         let mut paths = Vec::new();
         for (index, addresses) in self.config.links.iter().enumerate() {
-            let path = core.add_link(now, index, *addresses, &mut stack);
+            let path = core.add_link(now, index, *addresses, &mut stack)?;
             core.set_link_up(now, path, self.carrier[index], &mut stack);
             paths.push(path);
         }

@@ -128,7 +128,7 @@ impl LocalTcp {
         let oracle = Oracle::new(engine.clone());
         let mut stack = Stack::new(engine, rng, Box::new(config.strategy));
         LocalTcp {
-            path: stack.add_path(path),
+            path: stack.add_path(path).expect("the first path"),
             listens: Vec::new(),
             stack,
             oracle,

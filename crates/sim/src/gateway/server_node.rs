@@ -63,7 +63,7 @@ impl ServerNode {
         let oracle = Oracle::new(engine.clone());
         let mut stack = Stack::new(engine, child(&mut self.rng), Box::new(strategy));
         for addr in &config.listen {
-            stack.add_path(path([*addr]));
+            stack.add_path(path([*addr]))?;
             stack.listen(SocketAddr::new(*addr, config.port))?;
         }
         let mut core = ServerCore::new(config);

@@ -43,7 +43,7 @@ fn stack(addrs: &[Ipv4Addr], id: u64) -> Stack {
     let strategy = Box::new(|| by_name("minrtt").expect("a known strategy"));
     let mut stack = Stack::new(Config::default(), Rng::for_component(1, id), strategy);
     for addr in addrs {
-        stack.add_path(PathConfig::v4(*addr));
+        stack.add_path(PathConfig::v4(*addr)).unwrap();
     }
     stack
 }

@@ -16,8 +16,9 @@ pub(super) const MAX_LINGER: Duration = Duration::from_secs(15);
 const GRACE: Duration = Duration::from_secs(15);
 /// Longest handshake of the accepting side: five SYN/ACKs, the last after 23 s.
 const MAX_ACCEPT: Duration = Duration::from_secs(35);
-/// How long a connection may live on a peer that answers and acknowledges nothing new, with a
-/// margin over the engine's own bound of 100 s (R2 of RFC 9293 section 3.8.3).
+/// How long a connection may live on a peer that answers and acknowledges nothing new, where the user
+/// timeout is shorter: with a margin over the engine's bound of 100 s for a subflow (R2 of RFC 9293
+/// section 3.8.3).
 const MAX_STALL: Duration = Duration::from_secs(180);
 /// Timers in a row without a packet or an event that are nothing unusual: those that no longer hold
 /// are kept up to 4 a connection and 64 more.
@@ -128,8 +129,9 @@ pub(super) fn check_life(
         return;
     }
     let (moved, heard) = (conn.moved.0, conn.last_heard);
+    let stall = MAX_STALL.max(config.user_timeout);
     scribe.check(
-        !late(moved.max(heard), config.user_timeout) && !late(moved, MAX_STALL),
+        !late(moved.max(heard), config.user_timeout) && !late(moved, stall),
         Rule::Liveness,
         || format!("nothing moved since {moved}, nothing was heard since {heard}: {stats:?}"),
     );

@@ -7,6 +7,8 @@ mod floods;
 mod forwarding;
 mod hints;
 mod links;
+mod lossy;
+mod outages;
 mod refusals;
 mod servers;
 mod sockets;

@@ -17,7 +17,7 @@ fn announce(transfer: &mut Transfer) {
     let server = transfer.server;
     transfer.world.with_node(server, |host: &mut Host, _| {
         let stack = host.stack_mut();
-        let path = stack.add_path(PathConfig::v4(OTHER));
+        let path = stack.add_path(PathConfig::v4(OTHER)).unwrap();
         let addr = (OTHER, REMOTE.port()).into();
         stack.announce(path, addr).unwrap();
     });
@@ -57,7 +57,7 @@ fn an_announced_address_may_lead_nowhere() {
     transfer.world.with_node(server, |host: &mut Host, _| {
         let nowhere = (Ipv4Addr::new(192, 0, 2, 1), 9).into();
         host.stack_mut().announce(PathId(0), nowhere).unwrap();
-        let path = host.stack_mut().add_path(PathConfig::v4(OTHER));
+        let path = host.stack_mut().add_path(PathConfig::v4(OTHER)).unwrap();
         host.stack_mut().announce(path, nowhere).unwrap();
     });
     exchange.open(&mut transfer);

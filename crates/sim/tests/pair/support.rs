@@ -56,7 +56,11 @@ impl Exchange {
             down,
             protocol: Protocol::Mptcp,
             path: None,
-            engine: Config::default(),
+            // So that it shows soon whether a connection is given up.
+            engine: Config {
+                user_timeout: secs(30),
+                ..Config::default()
+            },
         }
     }
 

@@ -81,7 +81,11 @@ impl Gateway {
         let heard = poll(&mut news, Some(&timeout)).unwrap();
         assert_eq!(heard, 1, "{change}: nothing was heard");
         let links = &mut self.links;
-        let changed = self.net.world.inside("box", || links.refresh(true)).unwrap();
+        let changed = self
+            .net
+            .world
+            .inside("box", || links.refresh(true))
+            .unwrap();
         let moved = changed.into_iter().filter(|(_, moved)| *moved);
         moved.map(|(link, _)| link).collect()
     }

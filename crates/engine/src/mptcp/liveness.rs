@@ -1,0 +1,242 @@
+//! Signs of life: when a subflow is asked for one (RFC 9293 section 3.8.4), and what follows where none
+//! comes.
+
+use core::time::Duration;
+
+use braid_wire::Instant;
+use braid_wire::mptcp::ResetReason;
+
+use super::connection::{Connection, Ctx};
+use super::signal::Signal;
+use super::subflow::{Opens, Phase, ResetKind, Subflow};
+use crate::event::SubflowCloseReason;
+use crate::path::Target;
+
+/// Silence after which a subflow is asked once while its connection moves data, and a last time after
+/// that: an end that only receives learns by nothing else that a link is dark, or that a NAT has
+/// forgotten the subflow.
+const KEEPALIVE_BUSY: Duration = Duration::from_secs(10);
+/// Silence after which a subflow of an idle connection is asked by the end that opened it. NATs that
+/// forget an idle TCP connection after 60 s are common; what is left of that is for a second question.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(50);
+/// Subflows differ in [`KEEPALIVE_IDLE`] by up to this, so that those of thousands of connections that
+/// fell silent together do not ask together from then on.
+const KEEPALIVE_SPREAD: Duration = Duration::from_secs(10);
+/// The same silence at the end that accepted the subflow. The other one asks first, since NATs stand on
+/// its side; where it does not, it is gone.
+const KEEPALIVE_ACCEPTED: Duration = Duration::from_secs(120);
+/// Time from a question that is not answered to the next one. It doubles each time.
+const KEEPALIVE_REPEAT: Duration = Duration::from_secs(5);
+const MAX_KEEPALIVE_REPEAT: Duration = Duration::from_secs(60);
+
+/// Timeouts and unanswered questions in a row after which a subflow counts as deaf. At a round trip of
+/// 50 ms that takes two seconds, and two lost packets in a row do not suffice.
+const DEAF_AFTER: u32 = 3;
+
+/// Idle connections are asked one after the other where a path is revalidated, as far apart as this, and
+/// none is asked later than [`MAX_REVALIDATION_DELAY`]: thousands of questions at a time would fill the
+/// queue of a slow link.
+const REVALIDATION_PACE: Duration = Duration::from_millis(1);
+const MAX_REVALIDATION_DELAY: Duration = Duration::from_secs(10);
+
+impl Subflow {
+    /// Returns whether the peer has answered nothing for so long that it may never do here.
+    pub(super) fn is_deaf(&self) -> bool {
+        self.silent >= DEAF_AFTER
+    }
+
+    /// What it shares with a subflow that takes its place.
+    fn target(&self) -> Target {
+        (self.path, self.tuple.remote)
+    }
+
+    /// Silence after which it is asked, on a connection that moved payload last at `last_payload`.
+    fn keepalive(&self, last_payload: Instant) -> Duration {
+        if self.heard_at.saturating_since(last_payload) < KEEPALIVE_BUSY {
+            return KEEPALIVE_BUSY;
+        }
+        if !self.active {
+            return KEEPALIVE_ACCEPTED;
+        }
+        // The initial sequence number is as good as random, and stays.
+        KEEPALIVE_IDLE - KEEPALIVE_SPREAD * (self.snd.iss.0 & 0xff) / 0x100
+    }
+
+    /// When it is asked next. What is in flight asks by itself.
+    fn ask_at(&self, last_payload: Instant) -> Option<Instant> {
+        if !self.is_established() || !self.snd.board.is_empty() {
+            return None;
+        }
+        let due = self.heard_at + self.keepalive(last_payload);
+        Some(match self.asked {
+            0 => due,
+            asked => {
+                let pause = KEEPALIVE_REPEAT * (1 << (asked - 1).min(5));
+                due.max(self.asked_at + pause.min(MAX_KEEPALIVE_REPEAT))
+            }
+        })
+    }
+}
+
+impl Connection {
+    /// When a subflow is to be asked for a sign of life.
+    pub(super) fn keepalive_at(&self) -> Option<Instant> {
+        let subflows = self.subflows.iter();
+        let due = subflows.filter_map(|s| s.ask_at(self.live.last_payload));
+        due.min().filter(|_| self.awaits_life())
+    }
+
+    /// Whether the peer still has a part in this: one that does not has forgotten the connection
+    /// and would answer a probe by RST, while there may be data left to read.
+    fn awaits_life(&self) -> bool {
+        self.is_open() && !self.is_through()
+    }
+
+    /// Returns since when the peer was not heard, where it owes an answer or a subflow.
+    pub fn silent_since(&self) -> Option<Instant> {
+        let owes = self.live.waiting_since.filter(|_| self.is_open());
+        owes.map(|since| since.max(self.live.last_heard))
+    }
+
+    /// Asks subflows that were silent for long.
+    pub(super) fn ask_silent(&mut self, ctx: &Ctx<'_>) {
+        if !self.awaits_life() {
+            return;
+        }
+        for i in 0..self.subflows.len() {
+            let at = self.subflows[i].ask_at(self.live.last_payload);
+            if at.is_some_and(|at| at <= ctx.now) {
+                self.ask(ctx.now, i);
+            }
+        }
+    }
+
+    fn ask(&mut self, now: Instant, i: usize) {
+        let subflow = &mut self.subflows[i];
+        let patience = subflow.keepalive(self.live.last_payload);
+        subflow.asked = subflow.asked.saturating_add(1);
+        subflow.asked_at = now;
+        if now.saturating_since(self.live.last_heard) >= patience {
+            // No other subflow was heard meanwhile either: the peer itself may be gone.
+            self.live.waiting_since.get_or_insert(now);
+        }
+        self.question(now, i);
+    }
+
+    /// Asks on subflow `i` from `due` on, again and again where that is understood.
+    fn question(&mut self, due: Instant, i: usize) {
+        let confirmed = self.mptcp().is_some_and(|m| m.confirmed);
+        let subflow = &mut self.subflows[i];
+        if confirmed && subflow.can_carry() {
+            self.signals.add(due, Signal::Doubt(subflow.id));
+        } else {
+            subflow.keepalive_due = true;
+        }
+    }
+
+    /// The peer was heard on subflow `i`.
+    pub(super) fn note_heard(&mut self, now: Instant, i: usize) {
+        let subflow = &mut self.subflows[i];
+        (subflow.heard_at, subflow.asked) = (now, 0);
+        self.live.last_heard = now;
+        self.signals.on_heard(subflow.id);
+    }
+
+    /// Subflow `i` is not deaf any more: none has to take its place.
+    pub(super) fn wake(&mut self, now: Instant, i: usize) {
+        let was_deaf = self.subflows[i].is_deaf();
+        self.subflows[i].wake(now);
+        if was_deaf {
+            let target = self.subflows[i].target();
+            let waits =
+                |s: &&mut Subflow| s.phase == Phase::SynSent && s.opens != Opens::Connection;
+            for join in self.subflows.iter_mut().filter(waits) {
+                if join.target() == target {
+                    join.close(SubflowCloseReason::Finished);
+                }
+            }
+        }
+    }
+
+    /// A question on subflow `i` was not answered in time. After two the strategy leaves it alone.
+    pub(super) fn on_unanswered(&mut self, i: usize) {
+        let subflow = &mut self.subflows[i];
+        subflow.silent = subflow.silent.saturating_add(1);
+        subflow.stale |= subflow.silent >= 2;
+    }
+
+    /// Returns whether the peer answers on no subflow, so that each of them may have been forgotten on its
+    /// way: by a NAT that drops what it does not know.
+    pub(super) fn is_deaf(&self) -> bool {
+        let mut there = self.subflows.iter().filter(|s| s.can_carry()).peekable();
+        there.peek().is_some() && there.all(Subflow::is_deaf)
+    }
+
+    /// Subflow `i` was opened in the place of others that are deaf.
+    pub(super) fn replace_deaf(&mut self, i: usize) {
+        let (id, target) = (self.subflows[i].id, self.subflows[i].target());
+        let replaced =
+            |s: &&mut Subflow| s.id != id && s.active && s.is_established() && s.is_deaf();
+        for subflow in self.subflows.iter_mut().filter(replaced) {
+            if subflow.target() == target {
+                subflow.begin_reset(
+                    ResetKind::Subflow(ResetReason::UnacceptablePerformance),
+                    SubflowCloseReason::TimedOut,
+                );
+            }
+        }
+    }
+
+    /// When a connection that nobody waits for asks on a path that is revalidated; one that was in use
+    /// when it was heard last asks now.
+    fn revalidates_at(&self, now: Instant) -> Instant {
+        let idle = self
+            .live
+            .last_heard
+            .saturating_since(self.live.last_payload);
+        let in_use = idle < KEEPALIVE_BUSY || self.snd.unsent() > 0 || self.snd.outstanding() > 0;
+        match in_use {
+            true => now,
+            // Slots are small numbers, each of one connection.
+            false => now + (REVALIDATION_PACE * self.id.slot).min(MAX_REVALIDATION_DELAY),
+        }
+    }
+
+    /// Asks on established subflow `i`, whose path may have changed: at once where something is in flight,
+    /// however long that would have waited.
+    pub(super) fn revalidate(&mut self, ctx: &Ctx<'_>, i: usize) {
+        let due = self.revalidates_at(ctx.now);
+        let unconfirmed = self.mptcp().is_some_and(|m| !m.confirmed);
+        let subflow = &mut self.subflows[i];
+        if !subflow.snd.board.is_empty() {
+            let rto = subflow.snd.rtt.rto();
+            subflow.snd.cap_rto(ctx.now, rto);
+            subflow.snd.retry_early(ctx.now);
+            return;
+        }
+        if unconfirmed && subflow.active {
+            // The third ACK may not have arrived, without which the question is not understood.
+            (subflow.handshake_at, subflow.handshake_tries) = (Some(ctx.now), 0);
+        }
+        let pending = Signal::Doubt(subflow.id);
+        if due > ctx.now && self.signals.has(&pending) {
+            return;
+        }
+        self.question(due, i);
+    }
+
+    /// Repeats the SYN or third ACK of a join that was sent more than once in vain.
+    pub(super) fn repeat_join(&mut self, now: Instant, i: usize) {
+        let subflow = &mut self.subflows[i];
+        let again = match subflow.phase {
+            Phase::SynSent => subflow.unanswered >= 2,
+            _ => subflow.handshake_tries >= 2,
+        };
+        if again && subflow.handshake_at.is_some() {
+            subflow.handshake_at = Some(now);
+            // As if it had been sent once: it counts as repeated, and more of it may follow.
+            subflow.unanswered = subflow.unanswered.min(1);
+            subflow.handshake_tries = 2;
+        }
+    }
+}
