@@ -1,4 +1,4 @@
-//! What the answers that came over the links mean.
+//! Verdicts on the answers that came over the links.
 
 use std::io;
 use std::net::IpAddr;

@@ -92,7 +92,7 @@ pub(super) fn findings(
     found
 }
 
-/// Whether the gateways answer, now that packets were sent to them.
+/// Tells whether the gateways answer, now that packets were sent to them.
 fn next_hops(config: &BoxConfig, exits: &[Exit]) -> Vec<Finding> {
     // Where the kernel does not say, the servers' answers have to do.
     let known = next_hop::neighbours().unwrap_or_default();
@@ -108,7 +108,7 @@ fn next_hops(config: &BoxConfig, exits: &[Exit]) -> Vec<Finding> {
     exits.iter().filter_map(of_exit).collect()
 }
 
-/// How packets of a family leave over a link; `None` where they do not.
+/// Returns the way out of a family's packets over a link; `None` where there is none.
 fn exit(machine: &Machine, link: &LinkConfig, index: u8, v6: bool) -> Option<Exit> {
     let interface = machine.interface(&link.interface)?;
     let gateway = match machine.way(link, v6) {
@@ -129,7 +129,7 @@ fn exit(machine: &Machine, link: &LinkConfig, index: u8, v6: bool) -> Option<Exi
     })
 }
 
-/// What to find out of a server over a way; `None` where the server has no address of the family.
+/// Makes the task for a server over a way; `None` where the server has no address of the family.
 fn task<'a>(
     machine: &Machine,
     link: &'a LinkConfig,

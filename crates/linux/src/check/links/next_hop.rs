@@ -1,4 +1,4 @@
-//! Whether the gateway of a link answers at all, as the kernel found when packets were sent to it.
+//! Gateways that answer, and gateways that do not, as the kernel found when packets were sent to them.
 
 use std::io;
 use std::net::IpAddr;
@@ -10,12 +10,12 @@ use netlink_packet_route::neighbour::{
 
 use crate::net::netlink::Netlink;
 
-/// What the kernel knows of a neighbour.
+/// The kernel's knowledge of a neighbour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Neighbour {
-    /// It has said where it is.
+    /// The neighbour has said where it is.
     Answers,
-    /// It was asked in vain.
+    /// The neighbour was asked in vain.
     Silent,
 }
 
