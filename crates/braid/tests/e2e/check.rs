@@ -456,6 +456,8 @@ fn mistakes_of_the_machine_are_named() {
     checked
         .bed
         .run("box", "sysctl", &["-qw", "net.ipv4.conf.link1.rp_filter=1"]);
+    let no_v6 = "net.ipv6.conf.all.forwarding=0";
+    checked.bed.run("box", "sysctl", &["-qw", no_v6]);
     let report = by(read_only);
     report.expect("rp_filter", "link1", (WARNINGS, &["strict"]));
     report.expect(
