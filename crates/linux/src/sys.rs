@@ -238,7 +238,7 @@ pub(crate) fn give_back_memory() {
     }
 }
 
-/// Whether the system's clock is kept right by another one, as by NTP.
+/// Returns whether the system's clock is kept right by another one, as by NTP.
 ///
 /// # Errors
 /// Where the system does not say.

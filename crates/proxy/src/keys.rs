@@ -68,9 +68,8 @@ impl PrivateKey {
         PrivateKey::from_seed(seed)
     }
 
-    /// Returns whether the text of this key may be that of a public one, put where a private key belongs.
-    /// Of private keys that [`generate`](Self::generate) made none is taken for one, of others one in
-    /// sixteen.
+    /// Returns whether the text of this key may be that of a public one, put where a private key belongs. One
+    /// in sixteen private keys looks so, but none that [`generate`](Self::generate) made.
     pub fn looks_public(&self) -> bool {
         point::is_public(&self.seed)
     }

@@ -22,7 +22,7 @@ use crate::socks::{self, ClientError, ClientHandshake, ClientStep};
 
 /// Bytes of payload that a trial may hold; it says next to nothing.
 const MEMORY: usize = 8 << 20;
-/// Of the first answer, bytes that tell a web page.
+/// First bytes of an answer, which tell a web page.
 const FIRST_BYTES: usize = 5;
 
 /// The ends of a trial, and who takes part.
@@ -44,20 +44,20 @@ pub struct TrialSetup<'a> {
     pub since_epoch: Duration,
 }
 
-/// What became of Multipath TCP on the way.
+/// The fate of Multipath TCP on the way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Multipath {
-    /// It works.
+    /// Multipath TCP works.
     Intact,
     /// The way, or the server, answers without its options.
     Stripped,
     /// Only a SYN without its options is answered.
     Blocked,
-    /// It is agreed on, and lost with the data that follows.
+    /// Multipath TCP is agreed on, and lost with the data that follows.
     Lost(FallbackCause),
 }
 
-/// How a trial ended, or where it stands.
+/// The end of a trial, or its state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TrialEnd {
     /// Nothing has come back: no answer to the SYN, or none to what was said then.
@@ -76,18 +76,18 @@ pub enum TrialEnd {
     Unreachable,
     /// The protected handshake failed: the kind, and what that means.
     Broken(&'static str, &'static str),
-    /// Of what is not protected: the server does not take the box's password.
+    /// The server does not take the box's password, which stands in for a key without protection.
     PasswordRefused,
 }
 
-/// What a trial has found so far.
+/// The findings of a trial so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TrialReport {
     /// From the SYN to its answer; `None` without one.
     pub opened: Option<Duration>,
-    /// What became of Multipath TCP; `None` before anything is known.
+    /// The fate of Multipath TCP; `None` before anything is known.
     pub multipath: Option<Multipath>,
-    /// How it ended.
+    /// The end.
     pub end: TrialEnd,
 }
 
@@ -186,7 +186,7 @@ impl Trial {
         self.follow(now);
     }
 
-    /// Whether the end is known.
+    /// Returns whether the end is known.
     pub fn is_over(&self) -> bool {
         self.report.end != TrialEnd::Pending
     }
@@ -196,7 +196,7 @@ impl Trial {
         self.channel.abort(now, &mut self.stack);
     }
 
-    /// What was found.
+    /// Returns the findings.
     pub fn report(&self) -> TrialReport {
         self.report
     }

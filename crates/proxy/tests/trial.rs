@@ -28,7 +28,7 @@ fn begin(now: Instant, key: &PrivateKey, server: &ServerEntry) -> Trial {
     Trial::begin(now, &setup).unwrap()
 }
 
-/// What a trial by `key` finds in a world whose way does to packets what `tamper` says.
+/// Runs a trial by `key` in a world where `tamper` stands on the way.
 fn tried(
     setup: Setup<'_>,
     key: &PrivateKey,
@@ -45,7 +45,7 @@ fn tried(
     (world, report)
 }
 
-/// Where the options of a segment are, and whether it is a SYN.
+/// Returns the place of a segment's options, and whether it is a SYN.
 fn options(packet: &[u8]) -> Option<(core::ops::Range<usize>, bool)> {
     let (ip, segment) = ip::Repr::parse(packet).ok()?;
     let (repr, _) = tcp::Repr::parse(segment).ok()?;
@@ -158,7 +158,7 @@ fn keys_that_do_not_fit_are_told_apart() {
     assert_eq!(report.end, TrialEnd::PasswordRefused);
 }
 
-/// What a trial finds of something else that has the server's address; `says` is called once it has said
+/// Runs a trial of something else that has the server's address; `says` is called once it has said
 /// something.
 fn of_stranger(listens: bool, says: impl Fn(Instant, &mut Stack, ConnId)) -> TrialReport {
     let entry = World::new(1, Setup::default()).config.servers[0].clone();

@@ -137,7 +137,7 @@ fn with_file(name: &str, mut found: Vec<Finding>) -> Vec<Finding> {
     found
 }
 
-/// What comes out, for machines.
+/// The result for machines.
 #[derive(Serialize)]
 struct Report<'a> {
     version: u32,

@@ -89,7 +89,7 @@ impl Checked {
     }
 }
 
-/// What a check said.
+/// The output of a check.
 #[derive(Debug)]
 struct Report {
     code: Option<i32>,
@@ -146,7 +146,7 @@ impl Report {
         );
     }
 
-    /// How many findings of this id are well.
+    /// Returns the number of findings of this id that are well.
     fn count(&self, id: &str) -> usize {
         self.with(&["ok"]).filter(|f| f["id"] == id).count()
     }
@@ -456,7 +456,15 @@ fn mistakes_of_the_machine_are_named() {
     checked
         .bed
         .run("box", "sysctl", &["-qw", "net.ipv4.conf.link1.rp_filter=1"]);
-    by(read_only).expect("rp_filter", "link1", (WARNINGS, &["strict"]));
+    let no_v6 = "net.ipv6.conf.all.forwarding=0";
+    checked.bed.run("box", "sysctl", &["-qw", no_v6]);
+    let report = by(read_only);
+    report.expect("rp_filter", "link1", (WARNINGS, &["strict"]));
+    report.expect(
+        "forwarding",
+        "IPv6",
+        (WARNINGS, &["by IPv6 does not leave"]),
+    );
     checked
         .bed
         .run("box", "sysctl", &["-qw", "net.ipv4.conf.link1.rp_filter=0"]);
@@ -538,7 +546,7 @@ fn other_instances_in_the_way_are_named() {
     );
 }
 
-/// What a link does on the way, by rules at the router, as they are told apart.
+/// Rules at the router that spoil a link, each in its own way.
 #[test]
 #[ignore = "network"]
 fn what_is_wrong_with_a_link_is_named() {

@@ -110,7 +110,7 @@ fn usable(link: &LinkConfig, machine: &Machine) -> Finding {
     Finding::ok(("link", format!("link {}", link.name)), message)
 }
 
-/// Why nothing leaves over a link now. All of it may come right.
+/// Returns the reason why nothing leaves over a link now. All of them may come right.
 fn unusable(config: &BoxConfig, link: &LinkConfig, machine: &Machine) -> Option<Finding> {
     let at = || ("link", format!("link {}", link.name));
     let warn =
@@ -170,7 +170,7 @@ fn unusable(config: &BoxConfig, link: &LinkConfig, machine: &Machine) -> Option<
     )
 }
 
-/// Whether a server is a neighbour on the link, so that no gateway is needed.
+/// Returns whether a server is a neighbour on the link, so that no gateway is needed.
 fn is_beside(config: &BoxConfig, interface: &Interface, machine: &Machine) -> bool {
     let addresses = |s: &braid_proxy::config::ServerEntry| {
         let v4 = s.v4.map(IpAddr::V4);
@@ -201,7 +201,7 @@ fn gateway_remedy(name: &str) -> String {
     format!("write the gateway of this link, or \"auto\" (see: ip route show default dev {name})")
 }
 
-/// Of a link that works, the family that does not by the configuration's mistake.
+/// Returns the family that a mistake of the configuration keeps from a link that works.
 fn half_usable(link: &LinkConfig, machine: &Machine) -> Option<Finding> {
     let interface = machine.interface(&link.interface)?;
     let far = [false, true]

@@ -13,7 +13,8 @@ const MAX_FILES: usize = 256;
 /// A larger file is no key.
 const MAX_LEN: u64 = 128;
 
-/// Who may read the key. That everybody may is said already when the key is read, as at a start.
+/// Finds a key that others may read. `said` leaves out a key that everybody may read: reading it, as at a
+/// start, has warned of that.
 pub(super) fn mode(path: &Path, said: bool) -> Option<Finding> {
     let file = fs::metadata(path).ok()?;
     let mode = file.mode();

@@ -13,13 +13,13 @@ use crate::net::links::has_ipv6;
 use crate::net::netlink::Netlink;
 use crate::net::routes::{Address, DefaultRoute, Interface, MAIN_TABLE, ip_of, table_of};
 
-/// What is found at one look.
+/// The network at one look.
 #[derive(Debug, Default)]
 pub(super) struct Machine {
     pub interfaces: Vec<Interface>,
     /// Without loopback and link-local ones.
     pub addresses: Vec<Address>,
-    /// Of the main table, the preferred first.
+    /// Default routes of the main table, the preferred first.
     pub defaults: Vec<DefaultRoute>,
     /// Networks that the main table leads to by an interface, without default routes.
     pub routes: Vec<(u32, IpNet)>,
@@ -61,7 +61,7 @@ impl Machine {
         self.interfaces.iter().find(|i| i.index == found.interface)
     }
 
-    /// Whether an interface leads to a neighbour at `gateway`.
+    /// Returns whether an interface leads to a neighbour at `gateway`.
     pub fn has_neighbour(&self, index: u32, gateway: IpAddr) -> bool {
         // Link-local gateways are the rule in IPv6.
         let link_local = matches!(gateway, IpAddr::V6(a) if a.is_unicast_link_local());
@@ -73,7 +73,7 @@ impl Machine {
                 .any(|(via, net)| *via == index && net.contains(&gateway))
     }
 
-    /// How a link leads out in one family.
+    /// Returns the way out over a link in one family.
     pub fn way(&self, link: &LinkConfig, v6: bool) -> Way {
         let wanted = if v6 { link.v6 && self.v6 } else { link.v4 };
         let Some(interface) = self.interface(&link.interface).filter(|_| wanted) else {
@@ -108,7 +108,7 @@ impl Machine {
     }
 }
 
-/// How a link leads out in one family.
+/// The way out over a link in one family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Way {
     /// The configuration does not want the family, there is no interface, or no IPv6.

@@ -29,7 +29,7 @@ pub struct File<'a, C> {
     pub path: &'a Path,
     /// Its text.
     pub text: &'a str,
-    /// What it says.
+    /// The configuration that it holds.
     pub config: &'a C,
 }
 
@@ -83,7 +83,7 @@ pub fn server_starts(file: File<'_, ServerConfig>) -> Vec<Finding> {
 struct Looked {
     found: Vec<Finding>,
     machine: Option<Machine>,
-    /// What the instance of this configuration says of itself.
+    /// The status of the instance of this configuration.
     status: Option<Box<Status>>,
 }
 

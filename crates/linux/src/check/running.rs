@@ -13,10 +13,10 @@ use crate::control::{self, AskError};
 use crate::net::Identity;
 use crate::nft;
 
-/// Where control sockets are if no configuration says otherwise.
+/// Directory of control sockets if no configuration says otherwise.
 const SOCKETS: &str = "/run/braid";
 
-/// What an instance of a configuration is known by.
+/// The marks by which the instance of a configuration is known.
 #[derive(Debug)]
 pub(super) struct Sought<'a> {
     pub role: Role,
@@ -26,7 +26,7 @@ pub(super) struct Sought<'a> {
     /// Names of links, or listening endpoints.
     pub paths: Vec<String>,
     pub servers: Vec<SocketAddr>,
-    /// What only one instance can have: interfaces of the LAN, listening endpoints.
+    /// Claims that only one instance can have: interfaces of the LAN, listening endpoints.
     pub claims: Vec<String>,
 }
 
@@ -70,7 +70,7 @@ impl<'a> Sought<'a> {
         self.control.map_or_else(default, Path::to_owned)
     }
 
-    /// Whether this is what the instance of this configuration says of itself.
+    /// Returns whether this is the status of the instance of this configuration.
     fn is_it(&self, status: &Status) -> bool {
         let paths = status.paths.iter().map(|p| &p.name);
         let servers = status.servers.iter().flat_map(|s| s.addresses.iter());
@@ -81,7 +81,7 @@ impl<'a> Sought<'a> {
     }
 }
 
-/// What runs.
+/// The instances that run.
 #[derive(Debug)]
 pub(super) struct Running {
     /// The status of the instance of this configuration.
@@ -173,7 +173,7 @@ fn rivals(sought: &Sought<'_>) -> Vec<Finding> {
     found
 }
 
-/// Whether the rules of a box take in what comes by an interface in quotes.
+/// Returns whether the rules of a box take in connections by an interface, whose name is in quotes.
 fn is_lan_of(rules: &str, interface: &str) -> bool {
     let chain = rules.split("chain prerouting").nth(1).unwrap_or_default();
     let first = chain.lines().find(|line| line.contains("iifname != "));

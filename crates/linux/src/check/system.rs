@@ -1,7 +1,8 @@
-//! What box and server need of the kernel and of this process.
+//! Needs of box and server: of the kernel, of tools, and of this process.
 
 use std::fs::{self, OpenOptions};
 use std::io::ErrorKind;
+use std::net::IpAddr;
 use std::path::Path;
 
 use braid_proxy::config::{BoxConfig, Finding, Protection, ServerConfig, Verdict};
@@ -22,13 +23,15 @@ const TUN: &str = "/dev/net/tun";
 /// Without it, a kernel setting is as it is.
 const ROOT: &str = "run it as root, or with CAP_NET_ADMIN and CAP_NET_RAW";
 
-/// What is needed, of either file.
+/// The needs of an instance.
 #[derive(Debug)]
 pub(super) struct Needs {
     /// The command, for messages.
     pub role: &'static str,
     /// Interfaces that packets are forwarded between.
     pub forwarding: Vec<String>,
+    /// IPv6 packets are forwarded too.
+    pub forwarding_v6: bool,
     /// Interfaces by which answers come back that the main table would not expect there.
     pub asymmetric: Vec<String>,
     pub shortcut: bool,
@@ -44,6 +47,7 @@ impl Needs {
         Needs {
             role: "box",
             forwarding: [&config.lan[..], &links].concat(),
+            forwarding_v6: config.links.iter().any(|l| l.v6),
             asymmetric: links,
             shortcut: config.shortcut,
             connections: config.limits.connections,
@@ -66,6 +70,7 @@ impl Needs {
         Needs {
             role: "server",
             forwarding: names.clone(),
+            forwarding_v6: config.listen.iter().any(IpAddr::is_ipv6),
             asymmetric: names,
             shortcut: false,
             connections: config.limits.connections,
@@ -75,12 +80,12 @@ impl Needs {
     }
 }
 
-/// Whether this process has a capability.
+/// Returns whether this process has a capability.
 fn has(capability: CapabilitySet) -> bool {
     capabilities(None).is_ok_and(|sets| sets.effective.contains(capability))
 }
 
-/// Whether this process may change the network.
+/// Returns whether this process may change the network.
 pub(super) fn is_privileged() -> bool {
     has(CapabilitySet::NET_ADMIN) && has(CapabilitySet::NET_RAW)
 }
@@ -197,8 +202,22 @@ fn settings(needs: &Needs, running: bool) -> Vec<Finding> {
             found.push(Finding::failure(("forwarding", name), message, remedy));
         }
     }
+    found.extend(forwarding_v6(needs, running));
     found.extend(strict_filter(needs, running));
     found
+}
+
+/// IPv6 knows forwarding for all interfaces only. Without it IPv4 works all the same.
+fn forwarding_v6(needs: &Needs, running: bool) -> Option<Finding> {
+    let key = "net/ipv6/conf/all/forwarding";
+    let off = Sysctl::current(key).is_some_and(|now| now.value == "0");
+    let in_the_way = off && needs.forwarding_v6 && (running || !is_writable(key));
+    in_the_way.then(|| {
+        let message = "forwarding of IPv6 is off, and this is not changed now: what comes in by IPv6 does not \
+                       leave";
+        let remedy = format!("sysctl -w {}=1, or have the host set it", key.replace('/', "."));
+        Finding::warning(("forwarding", "IPv6"), message, remedy).healing()
+    })
 }
 
 fn strict_filter(needs: &Needs, running: bool) -> Vec<Finding> {
@@ -223,7 +242,7 @@ fn strict_filter(needs: &Needs, running: bool) -> Vec<Finding> {
     found
 }
 
-/// Whether this process may change a setting. Nothing is written.
+/// Returns whether this process may change a setting. Nothing is written.
 fn is_writable(key: &str) -> bool {
     let path = Path::new("/proc/sys").join(key);
     OpenOptions::new().write(true).open(path).is_ok()

@@ -1,4 +1,4 @@
-//! What a check asks of nftables, and the rules that it needs itself.
+//! Questions of a check to nftables, and the rules that a check needs itself.
 
 use std::fmt::Write as _;
 
@@ -7,7 +7,7 @@ use crate::net::{Identity, Result};
 
 /// The tables of instances begin so.
 const PREFIX: &str = "braid_";
-/// What box and server need of nftables, for a table that is never made.
+/// Rules of each kind that box and server need, for a table that is never made.
 const NEEDED: &str = "table inet braid_check_dry {
     chain prerouting { type filter hook prerouting priority mangle; policy accept;
         meta l4proto tcp ct state new fib daddr type unicast \\
@@ -30,7 +30,7 @@ pub fn try_rules() -> Result<()> {
     run_nft(&["-c", "-f", "-"], NEEDED).map(drop)
 }
 
-/// Whether there is `nft` at all.
+/// Runs `nft` to see that it is there.
 ///
 /// # Errors
 /// Where it is missing (`NotFound`) or does not run.

@@ -53,7 +53,7 @@ impl Rule {
             && (self.domains.is_empty() || host.is_some_and(|h| self.is_for_name(h)))
     }
 
-    /// Whether `host` is one of the domains, or a name below one.
+    /// Returns whether `host` is one of the domains, or a name below one.
     pub(super) fn is_for_name(&self, host: &str) -> bool {
         self.domains.iter().any(|domain| is_below(host, domain))
     }

@@ -1,4 +1,4 @@
-//! Which packets a link carries to a server: sizes, by ICMP echo, and UDP, by the answer that nobody
+//! Packets that a link carries to a server: their sizes, by ICMP echo, and UDP, by the answer that nobody
 //! listens.
 
 use std::io;
@@ -11,7 +11,7 @@ use braid_wire::{ip, udp};
 
 use super::raw::{Came, Raw};
 
-/// How long answers are waited for before what is not answered is sent again.
+/// Time for answers before a question is repeated.
 const ROUND: Duration = Duration::from_millis(1_200);
 /// Each question is asked so often.
 const ROUNDS: u32 = 2;
@@ -23,7 +23,7 @@ const SIZES: [u16; 12] = [
 const SMALL: u16 = 100;
 const HEADER: usize = 8;
 
-/// What answers told.
+/// The content of the answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Echoes {
     /// The largest packet that went there and back, bytes; `None` where none did.
@@ -156,7 +156,7 @@ fn judge(packet: &[u8], ends: (IpAddr, IpAddr), (port, id): (u16, u16), echoes: 
     }
 }
 
-/// Whether the quoted packet is one to the server.
+/// Returns whether the quoted packet was sent to the server.
 fn is_about(quoted: &[u8], ends: (IpAddr, IpAddr)) -> bool {
     match ends.1 {
         IpAddr::V4(dst) => quoted.get(16..20) == Some(&dst.octets()[..]),

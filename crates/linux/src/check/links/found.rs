@@ -1,4 +1,4 @@
-//! What was looked at, and what came back.
+//! The subject of a look at a link, and its result.
 
 use std::io;
 use std::net::SocketAddr;
@@ -8,20 +8,20 @@ use braid_proxy::trial::TrialReport;
 
 use super::echo::Echoes;
 
-/// What was found of one server over one link.
+/// The results for one server over one link.
 #[derive(Debug)]
 pub(super) struct Found {
     pub trial: io::Result<TrialReport>,
     pub echoes: io::Result<Echoes>,
 }
 
-/// Who was looked at.
+/// A server over a link.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct About<'a> {
     pub link: &'a str,
     pub server: &'a ServerEntry,
     pub remote: SocketAddr,
-    /// Of the link, bytes.
+    /// Largest packet of the link, bytes.
     pub mtu: u16,
 }
 

@@ -1,6 +1,7 @@
-//! What the answers that came over the links mean.
+//! Verdicts on the answers that came over the links.
 
 use std::io;
+use std::net::IpAddr;
 
 use braid_proxy::config::{BoxConfig, Finding, Protection, Verdict, weigh};
 use braid_proxy::status::Status;
@@ -8,6 +9,7 @@ use braid_proxy::trial::{Multipath, TrialEnd, TrialReport};
 
 use super::echo::Echoes;
 use super::found::{About, Found};
+use super::next_hop::Neighbour;
 
 /// A packet of this size goes through every IPv6 link.
 const LEAST_MTU: u16 = 1_280;
@@ -22,6 +24,22 @@ pub(super) fn not_possible(subject: &str, error: &str) -> Finding {
         message,
         remedy,
     )
+}
+
+/// The gateway of a link.
+pub(super) fn next_hop(link: &str, gateway: IpAddr, state: Neighbour) -> Finding {
+    let at = ("link.next_hop", format!("link {link}"));
+    match state {
+        Neighbour::Answers => Finding::ok(at, format!("gateway {gateway} answers")),
+        Neighbour::Silent => {
+            let message = format!(
+                "gateway {gateway} does not answer: it is off, or not on this link, and nothing leaves by it"
+            );
+            let remedy = "see whether the modem or router of this link is on, and whether its address is \
+                          this one";
+            Finding::warning(at, message, remedy).healing()
+        }
+    }
 }
 
 /// All links and servers. Links that reach no server are failures only where none does.
@@ -362,6 +380,18 @@ mod tests {
         ];
         let all = ids.map(|id| (id, Verdict::Ok));
         assert_eq!(verdicts(&judged(found(GOOD), true)), all);
+    }
+
+    #[test]
+    fn a_gateway_that_is_silent_is_named() {
+        let gateway = "192.0.2.1".parse().unwrap();
+        assert!(!next_hop("wlan0", gateway, Neighbour::Answers).is_bad());
+        let silent = next_hop("wlan0", gateway, Neighbour::Silent);
+        assert_eq!(
+            (silent.verdict, silent.subject.as_str()),
+            (Verdict::Warning, "link wlan0")
+        );
+        assert!(silent.message.contains("192.0.2.1 does not answer") && silent.may_heal);
     }
 
     #[test]

@@ -8,6 +8,7 @@ mod detour;
 mod echo;
 mod found;
 mod judge;
+mod next_hop;
 mod raw;
 
 use std::io;
@@ -80,14 +81,34 @@ pub(super) fn findings(
         return found;
     }
     match Detour::open(&exits, &ports) {
-        Ok(detour) => found.extend(look(config, &detour, &tasks, stop)),
+        Ok(detour) => {
+            let of_links = look(config, &detour, &tasks, stop);
+            found.extend(next_hops(config, &exits));
+            found.extend(of_links);
+        }
         Err(error) => found.push(judge::not_possible("links", &error.to_string())),
     }
     found.extend(judge::rates(config, status));
     found
 }
 
-/// How packets of a family leave over a link; `None` where they do not.
+/// Tells whether the gateways answer, now that packets were sent to them.
+fn next_hops(config: &BoxConfig, exits: &[Exit]) -> Vec<Finding> {
+    // Where the kernel does not say, the servers' answers have to do.
+    let known = next_hop::neighbours().unwrap_or_default();
+    let of_exit = |exit: &Exit| {
+        let gateway = exit.gateway?;
+        let link = config.links.get(usize::from(exit.index))?;
+        let is_it = |(interface, address, _): &&(u32, IpAddr, _)| {
+            *interface == exit.interface && *address == gateway
+        };
+        let (_, _, state) = known.iter().find(is_it)?;
+        Some(judge::next_hop(&link.name, gateway, *state))
+    };
+    exits.iter().filter_map(of_exit).collect()
+}
+
+/// Returns the way out of a family's packets over a link; `None` where there is none.
 fn exit(machine: &Machine, link: &LinkConfig, index: u8, v6: bool) -> Option<Exit> {
     let interface = machine.interface(&link.interface)?;
     let gateway = match machine.way(link, v6) {
@@ -108,7 +129,7 @@ fn exit(machine: &Machine, link: &LinkConfig, index: u8, v6: bool) -> Option<Exi
     })
 }
 
-/// What to find out of a server over a way; `None` where the server has no address of the family.
+/// Makes the task for a server over a way; `None` where the server has no address of the family.
 fn task<'a>(
     machine: &Machine,
     link: &'a LinkConfig,

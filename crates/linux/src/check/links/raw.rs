@@ -24,7 +24,7 @@ pub(super) struct Raw {
     buffer: Vec<u8>,
 }
 
-/// What came of waiting.
+/// The outcome of waiting.
 #[derive(Debug)]
 pub(super) enum Came<'a> {
     /// A packet from the peer, or an ICMP message of anybody.
@@ -150,7 +150,7 @@ fn filter(peer: IpAddr, port: u16) -> Vec<libc::sock_filter> {
 mod tests {
     use super::*;
 
-    /// What the program says of a packet, as the kernel runs it.
+    /// Runs the program on a packet, as the kernel does.
     fn takes(program: &[libc::sock_filter], packet: &[u8]) -> bool {
         let (mut a, mut x, mut at) = (0_u32, 0_usize, 0);
         let half = |at: usize| u32::from(u16::from_be_bytes([packet[at], packet[at + 1]]));

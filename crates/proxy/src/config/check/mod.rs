@@ -1,4 +1,4 @@
-//! What a file that can be read says wrongly: settings that cannot work, or not as they were meant.
+//! Mistakes in a file that can be read: settings that cannot work, or not as they were meant.
 //!
 //! Only the file is looked at; `braid_linux::check` holds it against the machine and the links. A start
 //! refuses what can never work and warns of the rest.
@@ -16,7 +16,7 @@ use toml::Table;
 
 use super::common::Source;
 
-/// How a check ended.
+/// The result of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
@@ -26,9 +26,9 @@ pub enum Verdict {
     NotChecked,
     /// This process may not look, or a tool is missing.
     CouldNotCheck,
-    /// It works, but not as well or not as it was meant.
+    /// Something works, but not as well or not as it was meant.
     Warning,
-    /// It does not work.
+    /// Something does not work.
     Failure,
 }
 
@@ -52,15 +52,15 @@ pub struct Finding {
     pub id: &'static str,
     /// The setting, link or server that it is about.
     pub subject: String,
-    /// How it ended.
+    /// The result.
     pub verdict: Verdict,
     /// The values that were read, those that are expected, and what follows for users.
     pub message: String,
-    /// What to do; empty where nothing is to be done.
+    /// The remedy; empty where nothing is to be done.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub remedy: String,
-    /// It may come right while box or server runs, as by a cable that is plugged in: no reason to refuse
-    /// a start.
+    /// The mistake may come right while box or server runs, as by a cable that is plugged in: no reason to
+    /// refuse a start.
     #[serde(skip_serializing_if = "core::ops::Not::not")]
     pub may_heal: bool,
 }
@@ -143,8 +143,8 @@ pub fn key_file(file: &str, text: &str) -> Option<PathBuf> {
     Some(Source { file, text }.beside(name.as_ref()))
 }
 
-/// Of `findings` about parts of which one suffices, such as links: all of them, and where no part of
-/// `parts` is left they are failures, as `all_gone` says.
+/// Turns warnings about `parts` of which one suffices, such as links, into failures where all of them are
+/// `broken`; `all_gone` says so.
 pub fn weigh(parts: usize, broken: usize, findings: &mut [Finding], all_gone: &str) {
     if broken < parts {
         return;

@@ -16,7 +16,7 @@ const LEAST_ATTEMPT: Duration = Duration::from_millis(50);
 const LEAST_IDLE: Duration = Duration::from_secs(1);
 
 impl BoxConfig {
-    /// What is wrong with this configuration, which was read from `text`, as far as the file tells.
+    /// Returns the mistakes of this configuration, which was read from `text`, as far as the file tells.
     pub fn findings(&self, text: &str) -> Vec<Finding> {
         let mut found = numbers::of_limits(self.limits.buffer, self.limits.memory);
         found.extend(self.short_times());
@@ -252,7 +252,7 @@ impl BoxConfig {
         found
     }
 
-    /// Why no connection that is aggregated goes to any of `addresses`.
+    /// Returns the reason why no connection that is aggregated goes to any of `addresses`.
     fn never_reached(&self, addresses: &[IpNet]) -> Option<String> {
         let forwarded = self.bypassed();
         let all = addresses

@@ -17,7 +17,7 @@ const LEAST_HANDSHAKE: Duration = Duration::from_millis(500);
 const LEAST_IDLE: Duration = Duration::from_secs(1);
 
 impl ServerConfig {
-    /// What is wrong with this configuration, which was read from `text`, as far as the file tells.
+    /// Returns the mistakes of this configuration, which was read from `text`, as far as the file tells.
     pub fn findings(&self, text: &str) -> Vec<Finding> {
         let mut found = numbers::of_limits(self.limits.buffer, self.limits.memory);
         found.extend(self.short_times());
@@ -182,7 +182,7 @@ impl ServerConfig {
         found
     }
 
-    /// Whether `net` may open something. A single address may be one of the machine's own.
+    /// Returns whether `net` may open something. A single address may be one of the machine's own.
     fn opens(&self, net: &IpNet) -> bool {
         net.prefix_len() == net.max_prefix_len()
             || self.tun.ranges().iter().any(|range| range.contains(net))

@@ -115,7 +115,7 @@ fn covers_all(rule: &Rule, cases: &Cases<'_>) -> bool {
         && cases.domains.iter().all(|d| covers_domain(rule, *d))
 }
 
-/// Whether the ranges of the rule together have each of `ports`.
+/// Returns whether the ranges of the rule together have each of `ports`.
 fn covers_ports(rule: &Rule, ports: &RangeInclusive<u16>) -> bool {
     if rule.ports.is_empty() {
         return true;
