@@ -95,7 +95,7 @@ impl ServerCore {
         let configured: Vec<IpNet> = listen
             .chain([config.tun.v4.into(), config.tun.v6.into()])
             .collect();
-        let mut destinations = DestinationPolicy::new(config.allow.clone(), config.deny.clone());
+        let mut destinations = DestinationPolicy::new(config.destination_rules());
         destinations.set_own(configured.clone());
         let keys = config.users.iter().map(|u| u.key);
         ServerCore {
@@ -527,12 +527,12 @@ impl ServerCore {
             .iter()
             .copied()
             .map(canonical)
-            .filter(|a| self.destinations.permits(a.ip()));
+            .filter(|a| self.destinations.permits(*a));
         let mut others: Vec<SocketAddr> = permitted.take(MAX_ADDRESSES).collect();
         others.reverse();
         if others.is_empty() {
             let refusal = match addresses.first() {
-                Some(addr) => Refusal::Forbidden(addr.ip()),
+                Some(addr) => Refusal::Forbidden(*addr),
                 None => Refusal::Failure(ConnectFailure::NameNotResolved),
             };
             return self.refuse(ctx, id, refusal);
@@ -551,8 +551,8 @@ impl ServerCore {
         let mut refusal = Refusal::Failure(failure);
         while let Some(addr) = others.pop() {
             // The rules may have changed while another one was tried.
-            if !self.destinations.permits(addr.ip()) {
-                refusal = Refusal::Forbidden(addr.ip());
+            if !self.destinations.permits(addr) {
+                refusal = Refusal::Forbidden(addr);
                 continue;
             }
             match ctx.local.connect(addr) {

@@ -271,6 +271,7 @@ fn every_setting_is_on_one_side() {
     let live = [
         ("allow", "allow = \"10.0.0.0/8\""),
         ("deny", "deny = \"10.0.0.0/8\""),
+        ("refuse_ports", "refuse_ports = [25, 465]"),
         ("timeouts", "timeouts.connect = \"9s\""),
         ("limits.per_user", "limits.per_user = 2"),
         ("limits.handshakes", "limits.handshakes = 2"),

@@ -20,8 +20,7 @@ impl ServerCore {
     pub fn reload(&mut self, ctx: &mut Ctx<'_>, config: &ServerConfig) {
         self.timeouts = config.timeouts.clone();
         self.limits = config.limits.clone();
-        let (allow, deny) = (config.allow.clone(), config.deny.clone());
-        self.destinations.set_rules(allow, deny);
+        self.destinations.set_rules(config.destination_rules());
 
         let users = config.users.iter();
         let places: BTreeMap<_, _> = users.map(|u| (u.key, &u.name)).zip(0..).collect();

@@ -24,6 +24,8 @@ use local::Local;
 
 pub const SERVER: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 7);
 pub const CONTENT: &str = "198.51.100.1:80";
+/// Where the destinations of tests are, and no server on the Internet goes (RFC 5737).
+const DOCUMENTATION: [&str; 3] = ["192.0.2.0/24", "198.51.100.0/24", "203.0.113.0/24"];
 /// The wall clock at the start.
 pub const EPOCH: Duration = Duration::from_secs(1_800_000_000);
 
@@ -176,7 +178,8 @@ fn configs(links: usize, setup: &Setup<'_>) -> (BoxConfig, ServerConfig) {
         "{unprotected}listen = \"{SERVER}\"\n{}\n[[user]]\nname = \"box\"\nkey = \"{user}\"\n",
         setup.server
     );
-    let server_config = ServerConfig::with_key("server.toml", &text, server_key()).unwrap();
+    let mut server_config = ServerConfig::with_key("server.toml", &text, server_key()).unwrap();
+    server_config.allow.extend(DOCUMENTATION.map(|range| range.parse().unwrap()));
     (config, server_config)
 }
 
