@@ -56,6 +56,8 @@ pub struct ServerCore {
     listen: Vec<IpAddr>,
     timeouts: ServerTimeouts,
     limits: ServerLimits,
+    /// Most connections to destinations that the process can open.
+    most_streams: usize,
     window: Duration,
     /// Ranges of this machine that the configuration tells.
     configured: Vec<IpNet>,
@@ -109,6 +111,7 @@ impl ServerCore {
             listen: config.listen.clone(),
             timeouts: config.timeouts.clone(),
             limits: config.limits.clone(),
+            most_streams: usize::MAX,
             window: config.time_window,
             configured,
             destinations,
@@ -155,6 +158,23 @@ impl ServerCore {
         let mut own = self.configured.clone();
         own.extend(addresses.into_iter().map(IpNet::from));
         self.destinations.set_own(own);
+    }
+
+    /// Sets how many connections to destinations the process can have at a time, where that is less
+    /// than [`ServerLimits::connections`].
+    pub fn set_most_streams(&mut self, streams: usize) {
+        self.most_streams = streams;
+    }
+
+    /// Returns how many connections one user may have. Where there are several users, an eighth of all
+    /// stays for the others, however the limits are configured and whatever the process can open.
+    fn most_of_user(&self) -> usize {
+        let all = self.limits.connections.min(self.most_streams);
+        let most = match self.user_names.len() {
+            0 | 1 => all,
+            _ => all - all.div_ceil(8),
+        };
+        self.limits.per_user.min(most.max(1))
     }
 
     /// What was counted so far.
@@ -429,6 +449,7 @@ impl ServerCore {
     }
 
     fn on_request(&mut self, ctx: &mut Ctx<'_>, id: SessionId, request: Request) {
+        let most_of_user = self.most_of_user();
         let Some(session) = self.sessions.get_mut(id) else {
             return;
         };
@@ -441,7 +462,7 @@ impl ServerCore {
             return self.refuse(ctx, id, Refusal::WrongDestination);
         }
         let of_user = session.user.and_then(|u| self.per_user.get_mut(u));
-        let Some(of_user) = of_user.filter(|n| **n < self.limits.per_user) else {
+        let Some(of_user) = of_user.filter(|n| **n < most_of_user) else {
             return self.refuse(ctx, id, Refusal::OverLimit);
         };
         *of_user += 1;

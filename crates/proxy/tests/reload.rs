@@ -338,3 +338,19 @@ fn limits_that_were_read_again_hold_for_what_comes() {
     assert!(w.user(second).reset && !w.user(first).closed);
     assert_eq!(w.server().counters().over_limit, 1);
 }
+
+/// The process can open fewer descriptors than the limits promise, and a user asks for all of them.
+#[test]
+fn one_user_leaves_connections_to_the_others() {
+    let mut w = of_both(0);
+    w.content(CONTENT, Content::Echoes);
+    w.server.as_mut().unwrap().1.set_most_streams(8);
+    let users: Vec<_> = (0..8).map(|_| w.open(CONTENT, b"hello", false)).collect();
+    w.run_for(Duration::from_secs(1));
+    let served = users.iter().filter(|u| w.user(**u).got == b"hello").count();
+    assert_eq!((served, w.server().counters().over_limit), (7, 1));
+    let (_, answer) = laptop_asks(&mut w, 1);
+    assert!(answer.starts_with(&LET_IN), "{answer:?}");
+    w.run_for(Duration::from_secs(1));
+    assert_eq!(w.server().counters().over_limit, 1);
+}

@@ -38,7 +38,7 @@ pub fn run_box(
     stop: BorrowedFd<'_>,
     started: impl FnOnce(),
 ) -> Result<()> {
-    raise_descriptor_limit(config.limits.connections);
+    let streams = raise_descriptor_limit(config.limits.connections);
     let outward = Outward {
         tun: &config.tun,
         links: &config.links,
@@ -69,7 +69,7 @@ pub fn run_box(
         crowd: Crowd::default(),
         keep_at: Instant::ZERO,
     };
-    let mut driver = assemble(config, engine, tun, host)?;
+    let mut driver = assemble(config, engine, tun, host, streams)?;
     let port = driver.sockets.reserve_intake(device.has_v6())?;
     let ways = (config.quic, config.mptcp_hosts);
     let rules = outward.rules(device.has_v6(), port, ports, config.bypassed(), ways);
@@ -108,11 +108,12 @@ fn assemble(
     engine: braid_engine::Config,
     tun: Tun,
     host: BoxHost,
+    streams: usize,
 ) -> Result<BoxDriver> {
     let stack = new_stack(engine, &config.strategy)?;
     let core = BoxCore::new(config, system_rng()?, strategy_factory(&config.strategy)?);
     let limits = Limits {
-        streams: config.limits.connections,
+        streams,
         ..Limits::default()
     };
     // What was learnt before the start has a time too.
