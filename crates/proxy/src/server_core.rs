@@ -386,7 +386,8 @@ impl ServerCore {
             };
             let conn = session.channel.conn;
             let remote = session.remote;
-            goes_on |= ctx.stack.readable(conn) > 0 && self.handshakes.resume(remote, handshake);
+            let silent = session.channel.is_silent(ctx.stack);
+            goes_on |= !silent && self.handshakes.resume(remote, handshake);
             let step = match self.hear(ctx, id) {
                 Ok(Some(step)) => step,
                 Ok(None) => return,

@@ -2,16 +2,19 @@
 
 mod world;
 
+#[path = "world/tls.rs"]
+mod tls;
+
 use core::time::Duration;
 
 use braid_engine::app::LocalId;
 use braid_engine::{CloseReason, ConnId, Event};
 use braid_proxy::auth::password;
 use braid_proxy::config::{Changes, ServerConfig};
-use braid_proxy::control::{Answer, Controlled as _, Request};
 use braid_proxy::keys::{PrivateKey, PublicKey};
 use braid_proxy::socks::{Destination, request, sign_in};
 use braid_proxy::status::Status;
+use tls::{GREETING, Program};
 use world::local::Content;
 use world::{CONTENT, Setup, World, box_key, server_key};
 
@@ -188,9 +191,12 @@ fn who_is_new_is_served_at_once() {
 #[test]
 fn a_probe_of_who_is_taken_out_ends_too() {
     let mut w = World::ready(1, Setup::default());
-    let asked = w.core.control(w.now, &mut w.boxed.stack, Request::Measure);
-    assert_eq!(asked, Answer::Done);
-    w.run_until(|w| status_of(w).connections.iter().any(|c| c.state == "probe"));
+    let mut program = Program::connect(&mut w);
+    // Ten records, 40 ms apart.
+    let probe = [0xb7, 0, 7, 1, 5, 10, 0, 0, 0x9c, 0x40];
+    program.say(&mut w, &[&GREETING[..], &probe].concat());
+    let probed = status_of(&w).connections;
+    assert!(probed.iter().any(|c| c.state == "probe"), "{probed:?}");
     w.set_users(&[laptop()]);
     assert_eq!(w.server().connections(), 0);
     assert_eq!(w.server().counters().user_removed, 1);

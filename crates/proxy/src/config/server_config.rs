@@ -255,7 +255,9 @@ impl ServerConfig {
             users: check_users(src, raw.user)?,
             allow: raw.allow.nets(),
             deny: raw.deny.nets(),
-            refuse_ports: raw.refuse_ports.map_or(REFUSED_PORTS.to_vec(), |ports| ports.0),
+            refuse_ports: raw
+                .refuse_ports
+                .map_or(REFUSED_PORTS.to_vec(), |ports| ports.0),
             targets: check_targets(src, raw.targets)?,
             strategy: check_strategy(src, raw.strategy)?,
             congestion: raw.congestion.unwrap_or_default().0,

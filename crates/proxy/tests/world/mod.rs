@@ -179,7 +179,9 @@ fn configs(links: usize, setup: &Setup<'_>) -> (BoxConfig, ServerConfig) {
         setup.server
     );
     let mut server_config = ServerConfig::with_key("server.toml", &text, server_key()).unwrap();
-    server_config.allow.extend(DOCUMENTATION.map(|range| range.parse().unwrap()));
+    for range in DOCUMENTATION {
+        server_config.allow.push(range.parse().unwrap());
+    }
     (config, server_config)
 }
 
